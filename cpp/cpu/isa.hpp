@@ -1,0 +1,20 @@
+// Which instruction set the CPU kernels use: the same source, compiled once per level, chosen at run time.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace kfusion::cpu {
+
+enum class Isa { kBaseline, kAvx2, kAvx512 };
+
+/// The level in use: the best that this build and this CPU have, or KFUSION_ISA=baseline|avx2|avx512.
+Isa isa();
+const char* name(Isa);
+
+/// The levels that this build and this CPU have, lowest first.
+std::vector<Isa> available_isas();
+
+/// Chooses a level for the whole process (tests run every level). Throws ValueError for one that is not available.
+void set_isa(const std::string& name);
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,24 @@
+// A small pool of std::threads of our own: OpenMP's runtime hangs in a forked child, this one is rebuilt there.
+#pragma once
+#include <cstdint>
+
+namespace kfusion::cpu {
+
+/// Threads that a computation may use, the caller included. Starts at KFUSION_NUM_THREADS, else at the number of
+/// cores that this process may run on. `set` throws ValueError for n < 1.
+int num_threads();
+void set_num_threads(int n);
+
+using Body = void (*)(void* context, std::int64_t begin, std::int64_t end);
+void parallel_for(std::int64_t count, int threads, Body body, void* context);
+
+/// Calls body(begin, end) over a partition of [0, count) on up to `threads` threads (never more than num_threads())
+/// and returns when all is done. The first exception thrown by a part is rethrown here. Calls from several threads
+/// at once, or from inside a body, are allowed: what finds the pool busy runs on its own thread.
+template <class F>
+void parallel_for(std::int64_t count, int threads, F&& body) {
+  parallel_for(
+      count, threads, [](void* f, std::int64_t b, std::int64_t e) { (*static_cast<F*>(f))(b, e); }, &body);
+}
+
+}  // namespace kfusion::cpu

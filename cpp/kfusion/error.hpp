@@ -1,0 +1,24 @@
+// The three kinds of error that reach a user. The message form is
+// "kfusion.<function>: <argument> must <what was wanted>, got <what came>".
+#pragma once
+#include <stdexcept>
+#include <string>
+
+namespace kfusion {
+
+/// A wrong shape or value: ValueError in Python.
+struct ValueError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+/// A wrong dtype or kind of object: TypeError in Python.
+struct TypeError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+/// Anything a driver, a device or a stream says no to: kfusion.DeviceError (a RuntimeError) in Python.
+struct DeviceError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace kfusion

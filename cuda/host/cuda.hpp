@@ -1,0 +1,52 @@
+// Everything the rest of the project asks of CUDA. Built with nvcc it is implemented by the files beside this one,
+// without by no_cuda.cpp, whose functions throw DeviceError; no other file knows which.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kfusion/error.hpp"
+#include "kfusion/rows.hpp"
+
+namespace kfusion::cuda {
+
+/// A cudaStream_t: 0 and 1 the legacy default stream, 2 the per-thread one.
+using Stream = std::uintptr_t;
+
+bool built();                     ///< whether this build has CUDA code
+int device_count() noexcept;      ///< 0 without a build, a driver or a device; never throws
+/// Throws a DeviceError that helps unless `device` is usable now (build, driver, device, image for its architecture,
+/// and not in a forked child of a process that had used CUDA).
+void require(int device);
+
+struct DeviceInfo {
+  std::string name;
+  int compute_major, compute_minor, multiprocessors;
+  std::size_t memory_bytes, l2_bytes, shared_memory_per_block_bytes;
+  int driver_version, runtime_version;
+};
+DeviceInfo device_info(int device);
+
+/// Stream-ordered device memory from a pool of our own, kept for reuse until empty_cache(). Throws DeviceError.
+void* allocate(std::size_t bytes, int device, Stream stream);
+void deallocate(void* p, int device, Stream stream) noexcept;
+std::size_t empty_cache() noexcept;  ///< bytes given back
+
+/// Copies between any two places of host and device memory, ordered on `stream`; returns before it is done only
+/// where the runtime does.
+void copy(void* to, const void* from, std::size_t bytes, int device, Stream stream);
+void synchronize(int device, Stream stream);
+/// Work enqueued on `waiter` after this call starts after all work now on `on`.
+void wait(Stream waiter, Stream on, int device);
+
+void fused_relu_layernorm(const RowProblem& p, int device, Stream stream);
+void unfused_relu_layernorm(const RowProblem& p, int device, Stream stream);
+
+/// Times `enqueue` `repeats` times with events on the legacy default stream and returns microseconds. Before each:
+/// the L2 is flushed if `cold`, then the GPU is kept busy while the host enqueues, so that launch latency of the host
+/// is not counted. `enqueue` may throw (the exception passes through).
+std::vector<double> time(const std::function<void()>& enqueue, int repeats, bool cold, int device);
+
+}  // namespace kfusion::cuda
