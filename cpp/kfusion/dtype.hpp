@@ -9,9 +9,7 @@ namespace kfusion {
 enum class DType : std::uint8_t { kFloat16, kBFloat16, kFloat32, kFloat64 };
 inline constexpr int kDTypes = 4;
 
-constexpr std::size_t item_bytes(DType t) {
-  return t == DType::kFloat64 ? 8 : t == DType::kFloat32 ? 4 : 2;
-}
+constexpr std::size_t item_bytes(DType t) { return t == DType::kFloat64 ? 8 : t == DType::kFloat32 ? 4 : 2; }
 
 /// NumPy's (and ml_dtypes') name of the type.
 constexpr const char* name(DType t) {

@@ -41,6 +41,8 @@ std::string shape_text(int ndim, const std::int64_t* shape);
 /// order of its axes (C, Fortran, any permutation), else C order.
 void dense_strides_like(const View& v, std::int64_t* strides);
 
+bool is_c_contiguous(const View& v);
+
 /// Whether two elements of `v` share memory (a broadcast axis, say): such a view cannot be written to.
 /// Conservative: an overlapping layout that is no nest of axes also answers true.
 bool self_overlapping(const View& v);

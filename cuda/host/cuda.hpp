@@ -38,6 +38,10 @@ std::size_t empty_cache() noexcept;  ///< bytes given back
 /// where the runtime does.
 void copy(void* to, const void* from, std::size_t bytes, int device, Stream stream);
 void synchronize(int device, Stream stream);
+void synchronize_device(int device);       ///< waits for all streams; throws what their work failed with
+void finish_device(int device) noexcept;  ///< the same for destructors: what failed is left for the next call
+/// The device that a pointer of device memory belongs to.
+int device_of(const void* p);
 /// Work enqueued on `waiter` after this call starts after all work now on `on`.
 void wait(Stream waiter, Stream on, int device);
 

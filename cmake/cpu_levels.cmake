@@ -1,0 +1,24 @@
+# Defines kfusion_cpu. The row kernels are compiled once per instruction-set level, each level in a namespace of its own
+# and without inline functions that the linker could share between levels; the rest chooses among them at run time.
+file(GLOB cpu_sources CONFIGURE_DEPENDS cpp/cpu/*.cpp)
+list(FILTER cpu_sources EXCLUDE REGEX "_kernels[.]cpp$")
+add_library(kfusion_cpu STATIC ${cpu_sources})
+target_link_libraries(kfusion_cpu PUBLIC kfusion_options)
+
+set(levels baseline)
+set(flags_baseline)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND levels avx2 avx512)
+  set(flags_avx2 -march=x86-64-v3)
+  set(flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
+endif()
+
+file(GLOB kernel_sources CONFIGURE_DEPENDS cpp/cpu/*_kernels.cpp)
+foreach(level IN LISTS levels)
+  add_library(kfusion_cpu_${level} OBJECT ${kernel_sources})
+  target_link_libraries(kfusion_cpu_${level} PRIVATE kfusion_options)
+  target_compile_definitions(kfusion_cpu_${level} PRIVATE KF_ISA=${level})
+  # Without the two -fno-* flags g++ does not vectorise branch-free selections and square roots; neither changes a value.
+  target_compile_options(kfusion_cpu_${level} PRIVATE -O3 -fno-trapping-math -fno-math-errno ${flags_${level}})
+  target_sources(kfusion_cpu PRIVATE $<TARGET_OBJECTS:kfusion_cpu_${level}>)
+endforeach()

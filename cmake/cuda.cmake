@@ -1,0 +1,50 @@
+# Defines kfusion_cuda: the CUDA kernels and their host code, or stubs that throw DeviceError. Nothing else in the build
+# knows which.
+include(CheckLanguage)
+
+set(KFUSION_HAVE_CUDA OFF)
+if(NOT KFUSION_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "KFUSION_CUDA must be AUTO, ON or OFF, got '${KFUSION_CUDA}'")
+endif()
+
+# The GPU of this machine where there is one, else Ampere and Hopper (and, through PTX, what came after). Wheels for
+# everybody set the whole list (CMakePresets.json).
+function(kfusion_default_architectures)
+  if(DEFINED CMAKE_CUDA_ARCHITECTURES OR DEFINED ENV{CUDAARCHS})
+    return()
+  endif()
+  execute_process(COMMAND nvidia-smi -L RESULT_VARIABLE no_gpu OUTPUT_VARIABLE gpus ERROR_QUIET)
+  if(no_gpu EQUAL 0 AND gpus MATCHES "GPU 0")
+    set(CMAKE_CUDA_ARCHITECTURES native PARENT_SCOPE)
+  else()
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90 PARENT_SCOPE)
+  endif()
+endfunction()
+
+if(NOT KFUSION_CUDA STREQUAL "OFF")
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(KFUSION_HAVE_CUDA ON)
+  elseif(KFUSION_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "KFUSION_CUDA=ON, but no working nvcc was found. Install the CUDA Toolkit and put nvcc on PATH "
+                        "(or set CUDACXX to it), or build without CUDA: KFUSION_CUDA=OFF.")
+  endif()
+endif()
+
+add_library(kfusion_cuda STATIC)
+if(KFUSION_HAVE_CUDA)
+  kfusion_default_architectures()
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  set(CMAKE_CUDA_STANDARD 20)
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS cuda/host/*.cpp cuda/host/*.cu cuda/kernels/*.cu)
+  list(FILTER cuda_sources EXCLUDE REGEX "no_cuda")
+  target_sources(kfusion_cuda PRIVATE ${cuda_sources})
+  target_link_libraries(kfusion_cuda PUBLIC CUDA::cudart_static)
+  message(STATUS "kfusion: CUDA ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")
+else()
+  target_sources(kfusion_cuda PRIVATE cuda/host/no_cuda.cpp)
+  message(STATUS "kfusion: without CUDA (KFUSION_CUDA=${KFUSION_CUDA})")
+endif()
+target_link_libraries(kfusion_cuda PRIVATE kfusion_options)

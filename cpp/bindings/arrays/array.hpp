@@ -1,0 +1,92 @@
+// The one place that turns an argument into a view and makes results of the argument's kind.
+//
+//   Call      one call of a public function: its name, its `stream=`, the stream it runs on
+//   Framework a kind of array: how one is borrowed, where its memory is ordered, how a result of the kind is made
+//   Array     a borrowed argument;  Result: a fresh array to write into
+//
+// Nothing is copied and no framework is imported that the caller has not imported.
+#pragma once
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "host/cuda.hpp"
+#include "kfusion/error.hpp"
+#include "kfusion/view.hpp"
+
+namespace kfusion::arrays {
+
+namespace py = pybind11;
+class Framework;
+
+/// The name in messages, and the stream that a call's device work goes to.
+class Call {
+ public:
+  /// `stream`: None, an integer handle, or an object with __cuda_stream__, .cuda_stream (torch) or .ptr (CuPy).
+  Call(const char* function, py::handle stream);
+
+  /// "kfusion.<function>: <argument> <rest>".
+  std::string says(const std::string& rest) const;
+
+  /// The stream for a CUDA array of `framework`: the caller's, else the framework's current one on that device.
+  cuda::Stream stream(const Framework& framework, int device);
+
+  bool has_stream_argument() const { return requested_.has_value(); }
+
+ private:
+  const char* function_;
+  std::optional<cuda::Stream> requested_, resolved_;
+};
+
+struct Array {
+  View view;
+  const Framework* framework = nullptr;
+  py::handle object;
+  std::shared_ptr<void> keep;  ///< what must live until the call is over, beside the object itself
+};
+
+struct Result {
+  View view;
+  py::object object;
+};
+
+class Framework {
+ public:
+  virtual ~Framework() = default;
+  virtual std::string name() const = 0;
+
+  /// Fills `a.view` (and `a.keep`) from `a.object`. Throws with `argument` named.
+  virtual void borrow(Call& call, const char* argument, Array& a) const = 0;
+
+  /// The stream that orders this framework's memory on `device`, and its current work.
+  virtual cuda::Stream current_stream(int device) const;
+
+  /// A fresh array of the same kind, dtype, shape and device as `like`, in `like`'s dense layout, else C order.
+  virtual Result empty_like(Call& call, const Array& like) const;
+
+  /// The object for the caller, once the work that fills it is enqueued (CUDA) or done (CPU).
+  virtual py::object finish(Result& r) const { return std::move(r.object); }
+
+  virtual bool immutable() const { return false; }
+};
+
+/// The kind of `object`'s type; throws TypeError naming the conversion for what is no array. Cached by type.
+const Framework& framework_of(const Call& call, const char* argument, py::handle object);
+
+Array borrow(Call& call, const char* argument, py::handle object);
+
+/// sys.modules[name], or an empty handle: never an import.
+py::object loaded_module(const char* name);
+
+const Framework& numpy_framework();
+const Framework& own_framework();
+const Framework& cuda_interface_framework();
+/// Empty when torch is not loaded or has no C exchange API (before 2.10): then its tensors go through __dlpack__.
+const Framework* torch_framework();
+const Framework& cupy_framework();
+/// For every other type with __dlpack__; `from_dlpack` makes results, None: our own array on CUDA, NumPy's on the CPU.
+std::unique_ptr<Framework> dlpack_framework(std::string name, py::object from_dlpack, bool immutable);
+
+}  // namespace kfusion::arrays

@@ -1,0 +1,45 @@
+#include <limits>
+
+#include "bindings/arrays/array.hpp"
+#include "bindings/arrays/own.hpp"
+
+namespace kfusion::arrays {
+namespace {
+
+std::optional<cuda::Stream> parse_stream(const Call& call, py::handle stream) {
+  if (stream.is_none()) return std::nullopt;
+  py::object handle = py::reinterpret_borrow<py::object>(stream);
+  if (py::hasattr(stream, "__cuda_stream__"))
+    handle = stream.attr("__cuda_stream__")().cast<py::tuple>()[1];  // (version, handle)
+  else if (py::hasattr(stream, "cuda_stream"))
+    handle = stream.attr("cuda_stream");
+  else if (py::hasattr(stream, "ptr"))
+    handle = stream.attr("ptr");
+  if (!PyLong_Check(handle.ptr()) || PyBool_Check(handle.ptr()))
+    throw TypeError(
+        call.says("stream must be None, an integer handle, or a torch, CuPy or __cuda_stream__ object, got " +
+                  py::repr(py::type::of(stream)).cast<std::string>()));
+  const unsigned long long value = PyLong_AsUnsignedLongLong(handle.ptr());
+  if (PyErr_Occurred()) {
+    PyErr_Clear();
+    throw ValueError(call.says("stream must be a stream handle (>= 0), got " + py::str(handle).cast<std::string>()));
+  }
+  return static_cast<cuda::Stream>(value);
+}
+
+}  // namespace
+
+Call::Call(const char* function, py::handle stream) : function_(function) { requested_ = parse_stream(*this, stream); }
+
+std::string Call::says(const std::string& rest) const { return "kfusion." + std::string(function_) + ": " + rest; }
+
+cuda::Stream Call::stream(const Framework& framework, int device) {
+  if (!resolved_) resolved_ = requested_ ? *requested_ : framework.current_stream(device);
+  return *resolved_;
+}
+
+cuda::Stream Framework::current_stream(int) const { return 0; }
+
+Result Framework::empty_like(Call& call, const Array& like) const { return own_empty_like(call, like); }
+
+}  // namespace kfusion::arrays

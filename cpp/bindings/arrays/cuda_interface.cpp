@@ -1,0 +1,54 @@
+// The CUDA array interface (version 3), for device arrays without DLPack: Numba's.
+#include "bindings/arrays/own.hpp"
+
+namespace kfusion::arrays {
+namespace {
+
+DType dtype_of(const Call& call, const char* argument, const std::string& typestr) {
+  if (typestr == "<f2") return DType::kFloat16;
+  if (typestr == "<f4") return DType::kFloat32;
+  if (typestr == "<f8") return DType::kFloat64;
+  throw TypeError(call.says(std::string(argument) + " must be float16, float32 or float64, got typestr " + typestr));
+}
+
+class CudaInterface final : public Framework {
+ public:
+  std::string name() const override { return "the CUDA array interface"; }
+
+  void borrow(Call& call, const char* argument, Array& a) const override {
+    const auto d = a.object.attr("__cuda_array_interface__").cast<py::dict>();
+    View& v = a.view;
+    v.dtype = dtype_of(call, argument, d["typestr"].cast<std::string>());
+    const auto shape = d["shape"].cast<py::tuple>(), data = d["data"].cast<py::tuple>();
+    v.data = reinterpret_cast<std::byte*>(data[0].cast<std::uintptr_t>());
+    v.read_only = data[1].cast<bool>();
+    if (shape.size() > kMaxDims) throw ValueError(call.says(std::string(argument) + " has too many axes"));
+    v.ndim = static_cast<int>(shape.size());
+    const py::object strides = d.contains("strides") ? py::object(d["strides"]) : py::none();
+    std::int64_t step = static_cast<std::int64_t>(item_bytes(v.dtype));
+    for (int k = v.ndim - 1; k >= 0; --k) {
+      v.shape[k] = shape[k].cast<std::int64_t>();
+      v.strides[k] = strides.is_none() ? step : strides.cast<py::tuple>()[k].cast<std::int64_t>();
+      step *= v.shape[k];
+    }
+    v.device = {true, v.data ? cuda::device_of(v.data) : 0};
+    const cuda::Stream stream = call.stream(*this, v.device.index);
+    const py::object producer = d.contains("stream") ? py::object(d["stream"]) : py::none();
+    if (!producer.is_none()) cuda::wait(stream, producer.cast<cuda::Stream>(), v.device.index);
+  }
+
+  /// Numba's kind for Numba's arrays, else our own.
+  py::object finish(Result& r) const override {
+    const py::object numba = loaded_module("numba.cuda");
+    return numba && r.view.dtype != DType::kBFloat16 ? py::object(numba.attr("as_cuda_array")(r.object)) : r.object;
+  }
+};
+
+}  // namespace
+
+const Framework& cuda_interface_framework() {
+  static const CudaInterface framework;
+  return framework;
+}
+
+}  // namespace kfusion::arrays

@@ -1,0 +1,25 @@
+// Borrowing through DLPack: what the C exchange API and the capsules of __dlpack__ have in common.
+#pragma once
+#include "bindings/arrays/array.hpp"
+#include "bindings/arrays/dlpack_abi.hpp"
+
+namespace kfusion::arrays {
+
+/// Fills everything but `read_only`. Throws TypeError for a dtype or device that no kernel takes.
+void fill_view(const Call& call, const char* argument, const dlpack::Tensor& t, View& v);
+
+/// The tensor's dtype and extents as a prototype for an allocator; `strides` stays NULL.
+dlpack::Tensor prototype(View& v);
+
+/// Calls object.__dlpack__ (versioned first, so that read-only arrays come; `stream` empty on the CPU), takes the
+/// capsule and fills `a.view` and `a.keep`.
+void borrow_capsule(const Call& call, const char* argument, Array& a, std::optional<long long> stream);
+
+/// (device_type, device_id) by object.__dlpack_device__().
+dlpack::DeviceId dlpack_device(py::handle object);
+
+inline bool on_cuda(dlpack::DeviceId d) {
+  return d.device_type == dlpack::kCuda || d.device_type == dlpack::kCudaManaged;
+}
+
+}  // namespace kfusion::arrays

@@ -1,0 +1,166 @@
+#include "bindings/arrays/numpy.hpp"
+
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define NPY_TARGET_VERSION NPY_2_0_API_VERSION
+#include <numpy/arrayobject.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "cpu/buffer_pool.hpp"
+
+namespace kfusion::arrays {
+namespace {
+
+// The recycling allocator as a NumPy data handler: the array owns its memory as any other does, and np.ndarray's
+// destructor gives it back to the pool. A header of one cache line keeps the size, which ndarray.resize does not pass.
+constexpr std::size_t kHeader = 64;
+
+void* handler_malloc(void*, std::size_t bytes) {
+  auto* block = static_cast<std::byte*>(cpu::pool_allocate(bytes + kHeader));
+  if (!block) return nullptr;
+  std::memcpy(block, &bytes, sizeof bytes);
+  return block + kHeader;
+}
+
+std::size_t block_bytes(void* p) {
+  std::size_t bytes;
+  std::memcpy(&bytes, static_cast<std::byte*>(p) - kHeader, sizeof bytes);
+  return bytes;
+}
+
+void handler_free(void*, void* p, std::size_t) {
+  if (p) cpu::pool_free(static_cast<std::byte*>(p) - kHeader, block_bytes(p) + kHeader);
+}
+
+void* handler_calloc(void* context, std::size_t n, std::size_t item) {
+  void* p = handler_malloc(context, n * item);
+  if (p) std::memset(p, 0, n * item);
+  return p;
+}
+
+void* handler_realloc(void* context, void* p, std::size_t bytes) {
+  void* fresh = handler_malloc(context, bytes);
+  if (fresh && p) {
+    std::memcpy(fresh, p, std::min(bytes, block_bytes(p)));
+    handler_free(context, p, 0);
+  }
+  return fresh;
+}
+
+PyObject* pooled_handler() {
+  static PyDataMem_Handler handler = {
+      "kfusion_pool", 1, {nullptr, handler_malloc, handler_calloc, handler_realloc, handler_free}};
+  static PyObject* capsule = PyCapsule_New(&handler, "mem_handler", nullptr);
+  if (!capsule) throw py::error_already_set();
+  return capsule;
+}
+
+/// Makes NumPy allocate from the pool for the current context, until the end of the scope.
+class PooledAllocation {
+ public:
+  explicit PooledAllocation(bool pooled) {
+    if (pooled && !(previous_ = PyDataMem_SetHandler(pooled_handler()))) throw py::error_already_set();
+  }
+  ~PooledAllocation() {
+    if (!previous_) return;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);  // an allocation that failed has set its error
+    Py_XDECREF(PyDataMem_SetHandler(previous_));
+    Py_DECREF(previous_);
+    PyErr_Restore(type, value, trace);
+  }
+  PooledAllocation(const PooledAllocation&) = delete;
+  PooledAllocation& operator=(const PooledAllocation&) = delete;
+
+ private:
+  PyObject* previous_ = nullptr;
+};
+
+bool is_bfloat16(const PyArray_Descr* d) {
+  if (d->type_num < NPY_USERDEF || PyDataType_ELSIZE(d) != 2) return false;
+  const char* dot = std::strrchr(d->typeobj->tp_name, '.');
+  return std::strcmp(dot ? dot + 1 : d->typeobj->tp_name, "bfloat16") == 0;
+}
+
+DType dtype_of(const Call& call, const char* argument, PyArrayObject* a) {
+  PyArray_Descr* d = PyArray_DESCR(a);
+  if (PyArray_ISNOTSWAPPED(a)) {
+    switch (d->type_num) {
+      case NPY_FLOAT:
+        return DType::kFloat32;
+      case NPY_DOUBLE:
+        return DType::kFloat64;
+      case NPY_HALF:
+        return DType::kFloat16;
+      default:
+        if (is_bfloat16(d)) return DType::kBFloat16;
+    }
+  }
+  const bool swapped = !PyArray_ISNOTSWAPPED(a);
+  throw TypeError(call.says(std::string(argument) + " must be float16, bfloat16, float32 or float64, got " +
+                            py::str(py::handle(reinterpret_cast<PyObject*>(d))).cast<std::string>() +
+                            (swapped ? " (not this machine's byte order: x.astype(x.dtype.newbyteorder('=')))" : "")));
+}
+
+class Numpy final : public Framework {
+ public:
+  std::string name() const override { return "NumPy"; }
+
+  void borrow(Call& call, const char* argument, Array& a) const override {
+    auto* x = reinterpret_cast<PyArrayObject*>(a.object.ptr());
+    View& v = a.view;
+    v.dtype = dtype_of(call, argument, x);
+    v.data = reinterpret_cast<std::byte*>(PyArray_DATA(x));
+    v.read_only = !PyArray_ISWRITEABLE(x);
+    v.ndim = PyArray_NDIM(x);
+    std::copy_n(PyArray_DIMS(x), v.ndim, v.shape);
+    std::copy_n(PyArray_STRIDES(x), v.ndim, v.strides);
+  }
+
+  Result empty_like(Call&, const Array& like) const override {
+    auto* x = reinterpret_cast<PyArrayObject*>(like.object.ptr());
+    View layout = like.view;
+    dense_strides_like(like.view, layout.strides);
+    return numpy_empty(layout, reinterpret_cast<PyObject*>(PyArray_DESCR(x)));
+  }
+};
+
+}  // namespace
+
+void import_numpy() {
+  if (_import_array() < 0) throw py::error_already_set();
+}
+
+bool is_plain_numpy_type(PyTypeObject* type) { return type == &PyArray_Type; }
+bool is_numpy(py::handle object) { return PyArray_Check(object.ptr()); }
+
+py::object numpy_dtype(DType t) {
+  if (t == DType::kBFloat16)
+    return py::module_::import("numpy").attr("dtype")(py::module_::import("ml_dtypes").attr("bfloat16"));
+  const int number = t == DType::kFloat16 ? NPY_HALF : t == DType::kFloat32 ? NPY_FLOAT : NPY_DOUBLE;
+  return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyArray_DescrFromType(number)));
+}
+
+Result numpy_empty(const View& layout, py::handle dtype) {
+  Result r{layout, {}};
+  r.view.device = {};
+  r.view.read_only = false;
+  const auto bytes = static_cast<std::size_t>(layout.nbytes());
+  const PooledAllocation scope(bytes >= cpu::kPooledBytes);
+  Py_INCREF(dtype.ptr());  // stolen by the call
+  PyObject* a = PyArray_NewFromDescr(&PyArray_Type, reinterpret_cast<PyArray_Descr*>(dtype.ptr()), layout.ndim,
+                                     r.view.shape, r.view.strides, nullptr, 0, nullptr);
+  if (!a) throw py::error_already_set();
+  r.object = py::reinterpret_steal<py::object>(a);
+  r.view.data = reinterpret_cast<std::byte*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(a)));
+  return r;
+}
+
+const Framework& numpy_framework() {
+  static const Numpy framework;
+  return framework;
+}
+
+}  // namespace kfusion::arrays

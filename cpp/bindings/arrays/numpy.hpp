@@ -1,0 +1,20 @@
+// NumPy arrays through NumPy's own C interface; the only file that knows it is numpy.cpp.
+#pragma once
+#include "bindings/arrays/array.hpp"
+
+namespace kfusion::arrays {
+
+/// Called once at import.
+void import_numpy();
+
+bool is_plain_numpy_type(PyTypeObject* type);  ///< numpy.ndarray itself
+bool is_numpy(py::handle object);              ///< ndarray or a subclass
+
+/// numpy.dtype of `t`; bfloat16 is ml_dtypes' (imported here; ImportError where it is not installed).
+py::object numpy_dtype(DType t);
+
+/// An uninitialised array with the extents and strides of `layout` (data and device are ignored). Large ones live in
+/// recycled memory. Throws std::bad_alloc.
+Result numpy_empty(const View& layout, py::handle dtype);
+
+}  // namespace kfusion::arrays

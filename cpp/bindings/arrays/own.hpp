@@ -1,0 +1,36 @@
+// DeviceArray: a minimal dense array of our own, so that a plain install with a GPU needs no other library, and the
+// carrier of results that another library takes over through DLPack (then in host memory as well).
+#pragma once
+#include "bindings/arrays/array.hpp"
+
+namespace kfusion::arrays {
+
+/// Memory that arrays and DLPack exports share; given back with the last of them.
+struct Buffer {
+  Buffer(std::size_t bytes, Device device);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  std::size_t bytes;
+  Device device;
+  std::byte* data = nullptr;
+  bool exported = false;  ///< another library may have work of its own under way on it
+};
+
+struct DeviceArray {
+  std::shared_ptr<Buffer> buffer;
+  View view;
+
+  py::capsule dlpack(py::handle stream, py::handle max_version, py::handle dl_device, py::handle copy) const;
+  py::dict cuda_array_interface() const;
+  py::object numpy() const;
+};
+
+bool is_own(py::handle object);
+Result own_empty_like(Call& call, const Array& like);
+
+/// A contiguous copy of a NumPy array on a CUDA device.
+DeviceArray to_device(py::handle x, int device);
+
+}  // namespace kfusion::arrays

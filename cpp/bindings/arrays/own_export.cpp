@@ -1,0 +1,103 @@
+// How other libraries take a DeviceArray: DLPack and the CUDA array interface.
+#include <cstring>
+
+#include "bindings/arrays/dlpack_abi.hpp"
+#include "bindings/arrays/own.hpp"
+
+namespace kfusion::arrays {
+namespace {
+
+/// What an export keeps alive: the memory, and the extents that the tensor points to.
+template <class Managed>
+struct Export {
+  Managed managed;
+  std::shared_ptr<Buffer> buffer;
+  View view;
+  std::int64_t strides[kMaxDims];  // in elements
+};
+
+template <class Managed>
+Managed* make_export(const DeviceArray& a) {
+  auto* e = new Export<Managed>{{}, a.buffer, a.view, {}};
+  const auto item = static_cast<std::int64_t>(item_bytes(a.view.dtype));
+  for (int d = 0; d < a.view.ndim; ++d) e->strides[d] = a.view.strides[d] / item;
+  dlpack::Tensor& t = e->managed.dl_tensor;
+  t.data = a.view.data;
+  t.device = {a.view.device.cuda ? dlpack::kCuda : dlpack::kCpu, a.view.device.index};
+  t.ndim = a.view.ndim;
+  t.dtype = {a.view.dtype == DType::kBFloat16 ? dlpack::kBfloat : dlpack::kFloat, static_cast<std::uint8_t>(item * 8),
+             1};
+  t.shape = e->view.shape;
+  t.strides = e->strides;
+  e->managed.manager_ctx = e;
+  e->managed.deleter = [](Managed* m) { delete static_cast<Export<Managed>*>(m->manager_ctx); };
+  return &e->managed;
+}
+
+template <class Managed>
+constexpr const char* kUnused = "dltensor";
+template <>
+constexpr const char* kUnused<dlpack::ManagedTensorVersioned> = "dltensor_versioned";
+
+/// A capsule that nobody has taken deletes its tensor; a taken one has been renamed.
+template <class Managed>
+py::capsule make_capsule(Managed* managed) {
+  PyObject* capsule = PyCapsule_New(managed, kUnused<Managed>, [](PyObject* c) {
+    if (!PyCapsule_IsValid(c, kUnused<Managed>)) return;
+    auto* m = static_cast<Managed*>(PyCapsule_GetPointer(c, kUnused<Managed>));
+    m->deleter(m);
+  });
+  if (!capsule) {
+    managed->deleter(managed);
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::capsule>(capsule);
+}
+
+}  // namespace
+
+py::capsule DeviceArray::dlpack(py::handle stream, py::handle max_version, py::handle dl_device,
+                                py::handle copy) const {
+  if (!copy.is_none() && copy.cast<bool>())
+    throw py::buffer_error("kfusion.DeviceArray: __dlpack__(copy=True) is not supported");
+  if (!dl_device.is_none()) {
+    const auto wanted = dl_device.cast<std::pair<int, int>>();
+    if (wanted != std::pair<int, int>(view.device.cuda ? dlpack::kCuda : dlpack::kCpu, view.device.index))
+      throw py::buffer_error("kfusion.DeviceArray: __dlpack__ exports on " + to_string(view.device) + " only");
+  }
+  if (view.device.cuda) {
+    // -1: the consumer synchronises itself. None: the legacy default stream, where our work is ordered anyway.
+    const long long consumer = stream.is_none() ? 0 : stream.cast<long long>();
+    if (consumer > 1) cuda::wait(static_cast<cuda::Stream>(consumer), 0, view.device.index);
+  }
+  buffer->exported = true;
+  if (!max_version.is_none() && max_version.cast<std::pair<unsigned, unsigned>>().first >= dlpack::kMajor) {
+    auto* managed = make_export<dlpack::ManagedTensorVersioned>(*this);
+    managed->version = {dlpack::kMajor, dlpack::kMinor};
+    managed->flags = 0;
+    return make_capsule(managed);
+  }
+  return make_capsule(make_export<dlpack::ManagedTensor>(*this));
+}
+
+py::dict DeviceArray::cuda_array_interface() const {
+  if (!view.device.cuda || view.dtype == DType::kBFloat16)
+    throw py::attribute_error("kfusion.DeviceArray: the CUDA array interface has no " +
+                              std::string(view.device.cuda ? "bfloat16" : "host arrays"));
+  const auto tuple = [&](const std::int64_t* v) {
+    py::tuple t(view.ndim);
+    for (int d = 0; d < view.ndim; ++d) t[d] = v[d];
+    return t;
+  };
+  py::dict d;
+  d["shape"] = tuple(view.shape);
+  d["strides"] = tuple(view.strides);
+  d["typestr"] = "<f" + std::to_string(item_bytes(view.dtype));
+  d["data"] = py::make_tuple(reinterpret_cast<std::uintptr_t>(view.data), false);
+  d["version"] = 3;
+  d["stream"] = 1;
+  buffer->exported = true;
+  return d;
+}
+
+}  // namespace kfusion::arrays

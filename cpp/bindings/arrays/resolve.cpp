@@ -1,0 +1,109 @@
+// From an object to its framework, once per type.
+#include <mutex>
+#include <unordered_map>
+
+#include "bindings/arrays/array.hpp"
+#include "bindings/arrays/numpy.hpp"
+#include "bindings/arrays/own.hpp"
+
+namespace kfusion::arrays {
+namespace {
+
+std::string type_name(py::handle object) {
+  const auto type = py::type::of(object);
+  const auto module = type.attr("__module__").cast<std::string>(), name = type.attr("__qualname__").cast<std::string>();
+  return module == "builtins" ? name : module + "." + name;
+}
+
+[[noreturn]] void refuse(const Call& call, const std::string& argument, py::handle object, const std::string& hint) {
+  throw TypeError(call.says(argument + " must be a NumPy array or a DLPack tensor (torch, CuPy, JAX, ...), got " +
+                            type_name(object) + "; " + hint));
+}
+
+bool is_instance_of(py::handle object, const char* module, const char* attribute) {
+  const py::object m = loaded_module(module);
+  return m && py::hasattr(m, attribute) && py::isinstance(object, m.attr(attribute));
+}
+
+bool is_exact_torch(py::handle object) {
+  const py::object torch = loaded_module("torch");
+  const py::handle type = py::type::handle_of(object);
+  return type.is(torch.attr("Tensor")) || type.is(torch.attr("nn").attr("Parameter"));
+}
+
+/// The function that turns a DLPack export of ours into the caller's kind of array; None where there is none.
+py::object find_from_dlpack(py::handle object) {
+  if (py::hasattr(object, "__array_namespace__")) {
+    const py::object space = object.attr("__array_namespace__")();
+    if (py::hasattr(space, "from_dlpack")) return space.attr("from_dlpack");
+  }
+  const auto module = py::type::of(object).attr("__module__").cast<std::string>();
+  const py::object root = loaded_module(module.substr(0, module.find('.')).c_str());
+  return root && py::hasattr(root, "from_dlpack") ? py::object(root.attr("from_dlpack")) : py::none();
+}
+
+/// Types are few and frameworks small: what is made here lives as long as the process.
+const Framework* keep(std::unique_ptr<Framework> f) { return f.release(); }
+
+const Framework* resolve(const Call& call, const char* argument, py::handle x) {
+  if (is_own(x)) return &own_framework();
+  if (is_numpy(x)) {
+    if (is_instance_of(x, "numpy", "memmap")) return &numpy_framework();
+    if (is_instance_of(x, "numpy.ma", "MaskedArray")) refuse(call, argument, x, "fill it first: x.filled(value)");
+    refuse(call, argument, x, "convert it with numpy.asarray(x)");
+  }
+  if (is_instance_of(x, "torch", "Tensor")) {
+    if (!is_exact_torch(x)) refuse(call, argument, x, "torch.Tensor subclasses are not supported: pass a plain tensor");
+    if (const Framework* torch = torch_framework()) return torch;
+    return keep(dlpack_framework("torch", loaded_module("torch").attr("from_dlpack"), false));
+  }
+  if (is_instance_of(x, "jax", "Array")) {
+    if (is_instance_of(x, "jax.core", "Tracer"))
+      refuse(call, argument, x, "it cannot be called inside jax.jit, grad or vmap: call it on concrete arrays");
+    return keep(dlpack_framework("JAX", loaded_module("jax").attr("dlpack").attr("from_dlpack"), true));
+  }
+  if (is_instance_of(x, "cupy", "ndarray")) return &cupy_framework();
+  if (py::hasattr(x, "__dlpack__") && py::hasattr(x, "__dlpack_device__"))
+    return keep(dlpack_framework(type_name(x), find_from_dlpack(x), false));
+  if (py::hasattr(x, "__cuda_array_interface__")) return &cuda_interface_framework();
+  refuse(call, argument, x,
+         py::hasattr(x, "to_numpy") ? "convert it with x.to_numpy()" : "convert it with numpy.asarray(x)");
+}
+
+}  // namespace
+
+py::object loaded_module(const char* name) {
+  PyObject* key = PyUnicode_FromString(name);
+  if (!key) throw py::error_already_set();
+  PyObject* module = PyImport_GetModule(key);
+  Py_DECREF(key);
+  if (!module && PyErr_Occurred()) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(module);
+}
+
+const Framework& framework_of(const Call& call, const char* argument, py::handle object) {
+  PyTypeObject* type = Py_TYPE(object.ptr());
+  if (is_plain_numpy_type(type)) return numpy_framework();
+
+  static std::mutex mutex;
+  static auto& cache = *new std::unordered_map<PyTypeObject*, const Framework*>;
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = cache.find(type);
+    if (found != cache.end()) return *found->second;
+  }
+  const Framework* framework = resolve(call, argument, object);  // runs Python: never under the lock
+  const std::lock_guard lock(mutex);
+  if (cache.emplace(type, framework).second) Py_INCREF(type);  // so that the address stays this type's
+  return *framework;
+}
+
+Array borrow(Call& call, const char* argument, py::handle object) {
+  Array a;
+  a.object = object;
+  a.framework = &framework_of(call, argument, object);
+  a.framework->borrow(call, argument, a);
+  return a;
+}
+
+}  // namespace kfusion::arrays

@@ -1,0 +1,147 @@
+// Threads, memory, instruction sets, CUDA devices and their clocks.
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+#include "bindings/bindings.hpp"
+#include "cpu/buffer_pool.hpp"
+#include "cpu/isa.hpp"
+#include "cpu/relu_layernorm.hpp"
+#include "cpu/thread_pool.hpp"
+#include "host/cuda.hpp"
+
+namespace py = pybind11;
+
+namespace kfusion {
+namespace {
+
+void bind_cpu(py::module_& m) {
+  m.def("get_num_threads", &cpu::num_threads, R"(get_num_threads()
+--
+
+How many threads a CPU computation may use: KFUSION_NUM_THREADS, else the cores this process may run on.
+)");
+  m.def("set_num_threads", [](int n) { cpu::set_num_threads(n); }, py::arg("n"), R"(set_num_threads(n)
+--
+
+Sets how many threads a CPU computation may use, for the whole process. Results do not depend on it, to the bit.
+
+Raises:
+    ValueError: n < 1.
+)");
+  m.def("isa", [] { return std::string(cpu::name(cpu::isa())); }, R"(isa()
+--
+
+The instruction set that the CPU kernels use: "avx512", "avx2" or "baseline". KFUSION_ISA sets it at the start.
+)");
+  m.def(
+      "available_isas",
+      [] {
+        std::vector<std::string> names;
+        for (const cpu::Isa i : cpu::available_isas()) names.emplace_back(cpu::name(i));
+        return names;
+      },
+      "available_isas()\n--\n\nThe instruction sets that this build and this CPU have, lowest first.\n");
+  m.def("set_isa", &cpu::set_isa, py::arg("name"), R"(set_isa(name)
+--
+
+Chooses the instruction set for the whole process. Not while another thread computes.
+
+Raises:
+    ValueError: this build or this CPU does not have it.
+)");
+  m.def("flush_cpu_cache", &cpu::flush_cache, py::call_guard<py::gil_scoped_release>(), R"(flush_cpu_cache()
+--
+
+Evicts everything from the CPU's caches, so that what follows starts cold.
+)");
+  m.def(
+      "pool_stats",
+      [] {
+        const cpu::PoolStats s = cpu::pool_stats();
+        py::dict d;
+        d["held_bytes"] = s.held_bytes;
+        d["limit_bytes"] = s.limit_bytes;
+        return d;
+      },
+      "pool_stats()\n--\n\nHost memory kept for reuse, and the most that is kept: {held_bytes, limit_bytes}.\n");
+  m.def(
+      "empty_cache", [] { return cpu::empty_cache() + cuda::empty_cache(); }, py::call_guard<py::gil_scoped_release>(),
+      R"(empty_cache()
+--
+
+Gives the memory kept for reuse, on the host and on CUDA devices, back to the system.
+
+Returns:
+    How many bytes that were.
+)");
+}
+
+py::dict device_info(int device) {
+  const cuda::DeviceInfo i = cuda::device_info(device);
+  py::dict d;
+  d["name"] = i.name;
+  d["compute_capability"] = std::to_string(i.compute_major) + "." + std::to_string(i.compute_minor);
+  d["multiprocessors"] = i.multiprocessors;
+  d["memory_bytes"] = i.memory_bytes;
+  d["l2_bytes"] = i.l2_bytes;
+  d["shared_memory_per_block_bytes"] = i.shared_memory_per_block_bytes;
+  d["driver_version"] = i.driver_version;
+  d["runtime_version"] = i.runtime_version;
+  return d;
+}
+
+void bind_cuda(py::module_& m) {
+  m.def("cuda_built", &cuda::built, "cuda_built()\n--\n\nWhether this build has CUDA kernels.\n");
+  m.def("cuda_device_count", &cuda::device_count,
+        "cuda_device_count()\n--\n\nUsable CUDA devices; 0 without a build, a driver or a device.\n");
+  m.def("cuda_device_info", &device_info, py::arg("device") = 0, R"(cuda_device_info(device=0)
+--
+
+Name, compute capability, sizes (bytes) and driver of a CUDA device.
+
+Raises:
+    kfusion.DeviceError: there is no such device.
+)");
+  m.def(
+      "cuda_synchronize", [](int device) { cuda::synchronize_device(device); }, py::arg("device") = 0,
+      py::call_guard<py::gil_scoped_release>(), R"(cuda_synchronize(device=0)
+--
+
+Waits for all work on a CUDA device.
+
+Raises:
+    kfusion.DeviceError: there is no such device, or its work failed.
+)");
+  m.def(
+      "cuda_time",
+      [](const std::function<py::object()>& enqueue, int repeats, bool cold, int device) {
+        return cuda::time([&] { enqueue(); }, repeats, cold, device);
+      },
+      py::arg("enqueue"), py::arg("repeats"), py::kw_only(), py::arg("cold") = true, py::arg("device") = 0,
+      R"(cuda_time(enqueue, repeats, *, cold=True, device=0)
+--
+
+Times the device work that `enqueue()` puts on the legacy default stream, with CUDA events.
+
+Args:
+    enqueue: a function of no arguments; it must not wait for the device.
+    repeats: how many times.
+    cold: whether the L2 cache is flushed before each.
+    device: index of the CUDA device.
+
+Returns:
+    Microseconds, one per repeat. The host's own time to enqueue is not in them.
+
+Raises:
+    kfusion.DeviceError: there is no such device, or the work failed.
+)");
+}
+
+}  // namespace
+
+void bind_runtime(py::module_& m) {
+  bind_cpu(m);
+  bind_cuda(m);
+}
+
+}  // namespace kfusion

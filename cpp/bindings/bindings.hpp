@@ -1,0 +1,12 @@
+#pragma once
+#include <pybind11/pybind11.h>
+
+namespace kfusion {
+
+void bind_errors(pybind11::module_& m);
+void bind_savings(pybind11::module_& m);
+void bind_relu_layernorm(pybind11::module_& m);
+void bind_device_array(pybind11::module_& m);
+void bind_runtime(pybind11::module_& m);
+
+}  // namespace kfusion

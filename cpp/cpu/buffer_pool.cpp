@@ -1,0 +1,118 @@
+#include "cpu/buffer_pool.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "cpu/platform.hpp"
+
+namespace kfusion::cpu {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+
+struct Block {
+  void* data;
+  std::size_t bytes;
+};
+
+// Never destroyed: arrays of a Python process may outlive any static object.
+struct Pool {
+  std::mutex mutex;
+  std::vector<Block> free;  // oldest first
+  std::size_t held = 0;
+  std::size_t limit = std::max(std::size_t{1} << 30, physical_memory() / 8);
+};
+
+Pool& pool() {
+  static Pool* const instance = [] {
+    auto* p = new Pool;
+    // A child forked while another thread held the lock would wait for it for ever.
+    at_fork([] { pool().mutex.lock(); }, [] { pool().mutex.unlock(); }, [] { pool().mutex.unlock(); });
+    return p;
+  }();
+  return *instance;
+}
+
+/// Sizes are rounded up to an eighth of their power of two and to whole huge pages, so that a slightly different
+/// shape finds its buffer again. 0: too large.
+std::size_t size_class(std::size_t bytes) {
+  const std::size_t step = std::max(std::bit_floor(bytes) / 8, kHugePage);
+  return bytes > SIZE_MAX - step ? 0 : (bytes + step - 1) / step * step;
+}
+
+bool from_malloc(std::size_t bytes) { return bytes < kHugePage; }
+
+void* take(std::size_t bytes) {
+  Pool& p = pool();
+  const std::lock_guard lock(p.mutex);
+  const auto found = std::find_if(p.free.rbegin(), p.free.rend(), [=](const Block& b) { return b.bytes == bytes; });
+  if (found == p.free.rend()) return nullptr;
+  void* const data = found->data;
+  p.held -= bytes;
+  p.free.erase(std::next(found).base());
+  return data;
+}
+
+}  // namespace
+
+void* pool_allocate(std::size_t bytes) noexcept {
+  if (from_malloc(bytes)) return ::operator new(bytes, std::align_val_t{kAlignment}, std::nothrow);
+  const std::size_t rounded = size_class(bytes);
+  if (rounded == 0) return nullptr;
+  if (void* kept = take(rounded)) return kept;
+  if (void* fresh = map_pages(rounded)) return fresh;
+  empty_cache();
+  return map_pages(rounded);
+}
+
+void pool_free(void* data, std::size_t bytes) noexcept {
+  if (data == nullptr) return;
+  if (from_malloc(bytes)) return ::operator delete(data, std::align_val_t{kAlignment});
+  const std::size_t rounded = size_class(bytes);
+  Pool& p = pool();
+  {
+    const std::lock_guard lock(p.mutex);
+    if (rounded <= p.limit) {
+      while (p.held + rounded > p.limit) {
+        unmap_pages(p.free.front().data, p.free.front().bytes);
+        p.held -= p.free.front().bytes;
+        p.free.erase(p.free.begin());
+      }
+      try {
+        p.free.push_back({data, rounded});
+        p.held += rounded;
+        return;
+      } catch (const std::bad_alloc&) {  // no room to note it: give it back
+      }
+    }
+  }
+  unmap_pages(data, rounded);
+}
+
+PoolStats pool_stats() noexcept {
+  Pool& p = pool();
+  const std::lock_guard lock(p.mutex);
+  return {p.held, p.limit};
+}
+
+std::size_t empty_cache() noexcept {
+  Pool& p = pool();
+  std::vector<Block> blocks;
+  {
+    const std::lock_guard lock(p.mutex);
+    blocks.swap(p.free);
+    p.held = 0;
+  }
+  std::size_t bytes = 0;
+  for (const Block& b : blocks) {
+    unmap_pages(b.data, b.bytes);
+    bytes += b.bytes;
+  }
+  return bytes;
+}
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,57 @@
+#include "cpu/platform.hpp"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <thread>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+namespace kfusion::cpu {
+
+int usable_cores() {
+#if defined(__linux__)
+  cpu_set_t set;  // a machine beyond its 1024 cores makes the call fail, and the answer below is right there
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
+#endif
+  const unsigned cores = std::thread::hardware_concurrency();
+  return cores > 0 ? static_cast<int>(cores) : 1;
+}
+
+std::size_t physical_memory() {
+  const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+  return pages > 0 && bytes > 0 ? static_cast<std::size_t>(pages) * static_cast<std::size_t>(bytes) : 0;
+}
+
+std::size_t last_level_cache() {
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+  const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  if (bytes > 0) return static_cast<std::size_t>(bytes);
+#endif
+  return 32u << 20;
+}
+
+void* map_pages(std::size_t bytes) noexcept {
+  const std::size_t mapped = bytes + kHugePage;
+  if (mapped < bytes) return nullptr;
+  void* const base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) return nullptr;
+  char* const begin = static_cast<char*>(base);
+  const std::size_t slack = -reinterpret_cast<std::uintptr_t>(base) & (kHugePage - 1);
+  if (slack > 0) munmap(begin, slack);
+  munmap(begin + slack + bytes, kHugePage - slack);
+#if defined(MADV_HUGEPAGE)
+  madvise(begin + slack, bytes, MADV_HUGEPAGE);
+#endif
+  return begin + slack;
+}
+
+void unmap_pages(void* p, std::size_t bytes) noexcept { munmap(p, bytes); }
+
+void at_fork(void (*before)(), void (*parent)(), void (*child)()) { pthread_atfork(before, parent, child); }
+
+}  // namespace kfusion::cpu

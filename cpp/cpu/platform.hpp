@@ -1,0 +1,25 @@
+// What the operating system is asked for. All POSIX and Linux calls of the CPU part are in platform.cpp.
+#pragma once
+#include <cstddef>
+
+namespace kfusion::cpu {
+
+/// Cores that this process may run on (its affinity mask), at least 1.
+int usable_cores();
+
+/// Bytes of physical memory; 0 where unknown.
+std::size_t physical_memory();
+
+/// Bytes of the largest cache; 32 MB where unknown.
+std::size_t last_level_cache();
+
+/// Pages straight from the system, aligned to kHugePage and advised to be huge pages. `bytes` is a multiple of
+/// kHugePage. nullptr when there are none.
+inline constexpr std::size_t kHugePage = 2u << 20;
+void* map_pages(std::size_t bytes) noexcept;
+void unmap_pages(void* p, std::size_t bytes) noexcept;
+
+/// Handlers round fork(): before and after it in the parent, after it in the child. Each may be nullptr.
+void at_fork(void (*before)(), void (*parent)(), void (*child)());
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,238 @@
+// One thin vector layer over the GCC/clang vector extensions, compiled once per instruction set (KF_ISA). All of it
+// is internal to the including file: a shared inline function would reach the linker as a weak symbol, and the linker
+// may keep the copy that an older CPU cannot run. For the same reason nothing from the standard library is used here.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#ifndef KF_ISA
+#define KF_ISA baseline
+#endif
+#define KF_INLINE inline __attribute__((always_inline))
+
+namespace kfusion::cpu {
+namespace KF_ISA {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+constexpr int kLineBytes = 64;
+
+template <class T, int Bytes>
+struct VectorOf {
+  typedef T Type __attribute__((vector_size(Bytes)));
+};
+using F32s = VectorOf<float, kVectorBytes>::Type;
+using F64s = VectorOf<double, kVectorBytes>::Type;
+using U32s = VectorOf<std::uint32_t, kVectorBytes>::Type;
+using U16s = VectorOf<std::uint16_t, kVectorBytes / 2>::Type;  ///< as many lanes as F32s
+
+/// Loads and stores take any address: an array may start at any byte.
+template <class V>
+KF_INLINE V load(const std::byte* p) {
+  V v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class V>
+KF_INLINE void store(std::byte* p, const V& v) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+
+/// Copies `n` < kBelow <= 64 bytes in at most six moves of fixed size, the largest first.
+template <int kBelow, int kSize = kBelow / 2>
+KF_INLINE void copy_short(std::byte* to, const std::byte* from, int n) {
+  if constexpr (kSize > 0) {
+    const int moved = n & kSize;
+    if (moved) __builtin_memcpy(to, from, kSize);
+    copy_short<kBelow, kSize / 2>(to + moved, from + moved, n);
+  }
+}
+
+/// The first `bytes` bytes of a vector, 0 <= bytes < sizeof(V), the others zero; touches no byte beyond.
+template <class V>
+KF_INLINE V load_first(const std::byte* p, int bytes) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (sizeof(V) == 64) return (V)_mm512_maskz_loadu_epi8((__mmask64{1} << bytes) - 1, p);
+  if constexpr (sizeof(V) == 32) return (V)_mm256_maskz_loadu_epi8((__mmask32{1} << bytes) - 1, p);
+#endif
+  V v = {};
+  copy_short<sizeof(V)>(reinterpret_cast<std::byte*>(&v), p, bytes);
+  return v;
+}
+template <class V>
+KF_INLINE void store_first(std::byte* p, const V& v, int bytes) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (sizeof(V) == 64) return _mm512_mask_storeu_epi8(p, (__mmask64{1} << bytes) - 1, (__m512i)v);
+  if constexpr (sizeof(V) == 32) return _mm256_mask_storeu_epi8(p, (__mmask32{1} << bytes) - 1, (__m256i)v);
+#endif
+  copy_short<sizeof(V)>(p, reinterpret_cast<const std::byte*>(&v), bytes);
+}
+
+/// A store that goes past the caches, to an address aligned to sizeof(V).
+template <class V>
+KF_INLINE void stream(std::byte* p, const V& v) {
+#if defined(__x86_64__)
+#if defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64) return _mm512_stream_si512(reinterpret_cast<__m512i*>(p), (__m512i)v);
+#endif
+#if defined(__AVX2__)
+  if constexpr (sizeof(V) == 32) return _mm256_stream_si256(reinterpret_cast<__m256i*>(p), (__m256i)v);
+#endif
+  if constexpr (sizeof(V) == 16) return _mm_stream_si128(reinterpret_cast<__m128i*>(p), (__m128i)v);
+  if constexpr (sizeof(V) == 8) return _mm_stream_si64(reinterpret_cast<long long*>(p), (long long)v);
+#endif
+  store(p, v);
+}
+
+/// Makes streamed stores visible before what follows (the thread's "done").
+KF_INLINE void stream_fence() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+/// A hint: any address is allowed, mapped or not.
+KF_INLINE void prefetch(std::uintptr_t address) { __builtin_prefetch(reinterpret_cast<const void*>(address), 0, 3); }
+
+/// max(x, 0) with NaN kept: the operand order of x86's max, which returns its second operand for NaN.
+template <class V>
+KF_INLINE V relu(const V& x) {
+  return V{} > x ? V{} : x;
+}
+
+/// Sum of the lanes, halves first: the same order whatever the surrounding code.
+template <class T, int Bytes>
+KF_INLINE T sum_lanes(typename VectorOf<T, Bytes>::Type v) {
+  if constexpr (Bytes == 2 * sizeof(T)) {
+    return v[0] + v[1];
+  } else {
+    using Half = typename VectorOf<T, Bytes / 2>::Type;
+    struct Halves {
+      Half low, high;
+    };
+    const auto halves = __builtin_bit_cast(Halves, v);
+    return sum_lanes<T, Bytes / 2>(halves.low + halves.high);
+  }
+}
+
+/// Lanes below `count` from `v`, the others zero.
+KF_INLINE F32s first_lanes(F32s v, int count) {
+  using Index = VectorOf<std::int32_t, kVectorBytes>::Type;
+#if defined(__AVX512F__)
+  constexpr Index kIndex = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#elif defined(__AVX2__)
+  constexpr Index kIndex = {0, 1, 2, 3, 4, 5, 6, 7};
+#else
+  constexpr Index kIndex = {0, 1, 2, 3};
+#endif
+  return kIndex < count ? v : F32s{};
+}
+KF_INLINE F64s first_lanes(F64s v, int count) {
+  using Index = VectorOf<std::int64_t, kVectorBytes>::Type;
+#if defined(__AVX512F__)
+  constexpr Index kIndex = {0, 1, 2, 3, 4, 5, 6, 7};
+#elif defined(__AVX2__)
+  constexpr Index kIndex = {0, 1, 2, 3};
+#else
+  constexpr Index kIndex = {0, 1};
+#endif
+  return kIndex < static_cast<std::int64_t>(count) ? v : F64s{};
+}
+
+// ---- half types: stored in 16 bits, computed as float ---------------------------------------------------------
+
+KF_INLINE F32s float_of_half(U16s h) {
+#if defined(__AVX512F__)
+  return (F32s)_mm512_maskz_cvtph_ps(0xffff, (__m256i)h);  // g++ 12 warns about the plain form's own header
+#elif defined(__F16C__)
+  return (F32s)_mm256_cvtph_ps((__m128i)h);
+#else
+  const U32s wide = __builtin_convertvector(h, U32s);
+  const U32s magnitude = (wide & 0x7fffu) << 13;
+  const U32s normal = magnitude + (112u << 23);  // exponent bias 15 -> 127
+  // Subnormal: an implicit one is added as exponent, and taken off again as a number. No subnormal float is ever an
+  // operand, so that the process's flush-to-zero mode does not matter.
+  const F32s one = (F32s)(U32s{} + (113u << 23));
+  const U32s subnormal = (U32s)((F32s)(magnitude + (113u << 23)) - one);
+  U32s bits = (wide & 0x7c00u) == 0u ? subnormal : normal;
+  bits = (wide & 0x7c00u) == 0x7c00u ? magnitude | 0x7f800000u : bits;
+  return (F32s)(bits | (wide & 0x8000u) << 16);
+#endif
+}
+
+/// Round to nearest even; NaN stays NaN.
+KF_INLINE U16s half_of_float(F32s f) {
+#if defined(__AVX512F__)
+  return (U16s)_mm512_maskz_cvtps_ph(0xffff, (__m512)f, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__F16C__)
+  return (U16s)_mm256_cvtps_ph((__m256)f, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  const U32s all = (U32s)f, magnitude = all & 0x7fffffffu;
+  const U32s normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  // Below 2^-14: adding 0.5 leaves the subnormal half in the low mantissa bits, rounded by the adder.
+  const U32s subnormal = (U32s)((F32s)magnitude + 0.5f) - 0x3f000000u;
+  const U32s nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
+  U32s bits = magnitude < 0x38800000u ? subnormal : normal;
+  bits = magnitude >= 0x47800000u ? U32s{} + 0x7c00u : bits;
+  bits = magnitude > 0x7f800000u ? nan : bits;
+  return __builtin_convertvector(bits | (all >> 16 & 0x8000u), U16s);
+#endif
+}
+
+KF_INLINE F32s float_of_bfloat(U16s h) { return (F32s)(__builtin_convertvector(h, U32s) << 16); }
+
+/// Round to nearest even; NaN stays NaN.
+KF_INLINE U16s bfloat_of_float(F32s f) {
+  const U32s bits = (U32s)f;
+  const U32s rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  const U32s nan = bits >> 16 | 0x40u;
+  return __builtin_convertvector((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded, U16s);
+}
+
+// ---- element types: how a dtype lies in memory, and the vector it is computed in ------------------------------
+
+struct Float32 {
+  using Raw = F32s;
+  using Compute = float;
+  static KF_INLINE F32s widen(F32s v) { return v; }
+  static KF_INLINE F32s narrow(F32s v) { return v; }
+};
+struct Float64 {
+  using Raw = F64s;
+  using Compute = double;
+  static KF_INLINE F64s widen(F64s v) { return v; }
+  static KF_INLINE F64s narrow(F64s v) { return v; }
+};
+struct Float16 {
+  using Raw = U16s;
+  using Compute = float;
+  static KF_INLINE F32s widen(U16s v) { return float_of_half(v); }
+  static KF_INLINE U16s narrow(F32s v) { return half_of_float(v); }
+};
+struct BFloat16 {
+  using Raw = U16s;
+  using Compute = float;
+  static KF_INLINE F32s widen(U16s v) { return float_of_bfloat(v); }
+  static KF_INLINE U16s narrow(F32s v) { return bfloat_of_float(v); }
+};
+
+template <class E>
+using ValueOf = typename VectorOf<typename E::Compute, kVectorBytes>::Type;
+template <class E>
+constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(typename E::Compute));
+template <class E>
+constexpr int kItem = static_cast<int>(sizeof(typename E::Raw)) / kLanes<E>;
+
+}  // namespace
+}  // namespace KF_ISA
+}  // namespace kfusion::cpu

@@ -1,0 +1,208 @@
+// One job at a time, cut into parts; whoever is free claims the next part, so that a worker which the system has not
+// woken yet holds nobody up. The claim is one compare-and-swap on a word that also names the job: a worker left over
+// from an earlier job can never take a part of a later one by mistake.
+#include "cpu/thread_pool.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "cpu/platform.hpp"
+#include "kfusion/error.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace kfusion::cpu {
+namespace {
+
+constexpr int kMaxThreads = 512;
+constexpr int kSpins = 2000;  // some 50 us: longer than the gap between two kernels, shorter than anyone notices
+
+void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// The job's serial number, how many workers it admits, its parts, and the next part to claim.
+struct Ticket {
+  std::uint64_t word;
+  static Ticket make(std::uint64_t serial, int workers, int parts) {
+    return {serial << 40 | static_cast<std::uint64_t>(workers) << 28 | static_cast<std::uint64_t>(parts) << 14};
+  }
+  std::uint64_t serial() const { return word >> 40; }
+  int workers() const { return static_cast<int>(word >> 28 & 0xfff); }
+  int parts() const { return static_cast<int>(word >> 14 & 0x3fff); }
+  int next() const { return static_cast<int>(word & 0x3fff); }
+};
+
+class Pool {
+ public:
+  /// False when the pool is busy: nothing has been done.
+  bool try_run(std::int64_t count, int threads, int parts, Body body, void* context) {
+    if (busy_.exchange(true, std::memory_order_acquire)) return false;
+    start(threads - 1);
+    body_ = body, context_ = context, count_ = count, parts_ = parts;
+    failed_ = false, error_ = nullptr;
+    done_.store(0, std::memory_order_relaxed);
+    const std::uint64_t serial = Ticket{ticket_.load(std::memory_order_relaxed)}.serial() + 1;
+    ticket_.store(Ticket::make(serial, threads - 1, parts).word);
+    wake();
+    while (claim(-1)) {
+    }
+    wait_until_done();
+    const std::exception_ptr error = std::move(error_);
+    error_ = nullptr;
+    busy_.store(false, std::memory_order_release);
+    if (error) std::rethrow_exception(error);
+    return true;
+  }
+
+ private:
+  void start(int workers) {
+    for (; started_ < workers; ++started_) {
+      try {
+        std::thread([this, index = started_] { work(index); }).detach();
+      } catch (...) {  // no more threads: those that are there do the work
+        return;
+      }
+    }
+  }
+
+  void wake() {
+    if (sleepers_.load() == 0) return;
+    { const std::lock_guard lock(mutex_); }
+    awake_.notify_all();
+  }
+
+  /// Takes the next part, if there is one for this worker (-1: the caller), and does it.
+  bool claim(int worker) {
+    Ticket seen{ticket_.load(std::memory_order_acquire)};
+    do {
+      if (seen.next() >= seen.parts() || worker >= seen.workers()) return false;
+    } while (!ticket_.compare_exchange_weak(seen.word, seen.word + 1, std::memory_order_acq_rel));
+    const std::int64_t part = seen.next();
+    const auto edge = [this](std::int64_t i) { return count_ / parts_ * i + count_ % parts_ * i / parts_; };
+    try {
+      body_(context_, edge(part), edge(part + 1));
+    } catch (...) {
+      if (!failed_.exchange(true)) error_ = std::current_exception();
+    }
+    const int parts = parts_;  // once the last part is counted, the fields belong to the next job
+    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == parts) done_.notify_one();
+    return true;
+  }
+
+  void wait_until_done() {
+    for (int spin = 0; spin < kSpins; ++spin) {
+      if (done_.load(std::memory_order_acquire) == parts_) return;
+      relax();
+    }
+    for (int done; (done = done_.load(std::memory_order_acquire)) != parts_;) done_.wait(done);
+  }
+
+  void work(int index) {
+    std::uint64_t serial = 0;
+    for (;;) {
+      while (claim(index)) {
+      }
+      serial = Ticket{ticket_.load(std::memory_order_acquire)}.serial();
+      wait_for_news(serial, index);
+    }
+  }
+
+  /// Returns when the ticket shows a job after `serial`, or one that this worker may still help with.
+  void wait_for_news(std::uint64_t serial, int index) {
+    const auto news = [this, serial, index] {
+      const Ticket now{ticket_.load()};
+      return now.serial() != serial || (now.next() < now.parts() && index < now.workers());
+    };
+    for (int spin = 0; spin < kSpins; ++spin) {
+      if (news()) return;
+      relax();
+    }
+    std::unique_lock lock(mutex_);
+    sleepers_.fetch_add(1);
+    awake_.wait(lock, news);
+    sleepers_.fetch_sub(1);
+  }
+
+  alignas(64) std::atomic<std::uint64_t> ticket_{0};
+  alignas(64) std::atomic<int> done_{0};
+  alignas(64) std::atomic<bool> busy_{false};
+  std::atomic<int> sleepers_{0};
+  int started_ = 0;
+  // The job: written by the caller while no part is claimable.
+  Body body_ = nullptr;
+  void* context_ = nullptr;
+  std::int64_t count_ = 0;
+  int parts_ = 0;
+  std::atomic<bool> failed_{false};
+  std::exception_ptr error_;
+  std::mutex mutex_;
+  std::condition_variable awake_;
+};
+
+std::atomic<Pool*> current_pool{nullptr};
+
+/// Never destroyed: its threads may still be waiting when the process ends. A forked child has none of them, and
+/// makes a pool of its own.
+Pool& pool() {
+  Pool* now = current_pool.load(std::memory_order_acquire);
+  if (now != nullptr) return *now;
+  static const bool registered [[maybe_unused]] = [] {
+    at_fork(nullptr, nullptr, [] { current_pool.store(nullptr); });
+    return true;
+  }();
+  auto* fresh = new Pool;
+  if (current_pool.compare_exchange_strong(now, fresh)) return *fresh;
+  delete fresh;
+  return *now;
+}
+
+int threads_from_environment() {
+  const char* text = std::getenv("KFUSION_NUM_THREADS");
+  if (text == nullptr || *text == '\0') return std::min(usable_cores(), kMaxThreads);
+  int n = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, n);
+  if (error != std::errc{} || stop != end || n < 1)
+    throw ValueError("kfusion: KFUSION_NUM_THREADS must be a positive integer, got '" + std::string(text) + "'");
+  return std::min(n, kMaxThreads);
+}
+
+std::atomic<int>& thread_limit() {
+  static std::atomic<int> limit = threads_from_environment();
+  return limit;
+}
+
+}  // namespace
+
+int num_threads() { return thread_limit().load(std::memory_order_relaxed); }
+
+void set_num_threads(int n) {
+  if (n < 1) throw ValueError("kfusion.set_num_threads: n must be at least 1, got " + std::to_string(n));
+  thread_limit().store(std::min(n, kMaxThreads));
+}
+
+void parallel_for(std::int64_t count, int threads, Body body, void* context) {
+  if (count <= 0) return;
+  threads = static_cast<int>(std::min<std::int64_t>({threads, num_threads(), count}));
+  // Several parts a thread where there are many units: a core that is busy elsewhere then delays one part only.
+  const int parts = count >= 64 * static_cast<std::int64_t>(threads) ? 8 * threads : threads;
+  if (threads > 1 && pool().try_run(count, threads, parts, body, context)) return;
+  body(context, 0, count);
+}
+
+}  // namespace kfusion::cpu

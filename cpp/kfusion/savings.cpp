@@ -1,0 +1,57 @@
+#include "kfusion/savings.hpp"
+
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <stdexcept>
+
+namespace kfusion {
+namespace {
+
+std::int64_t add(std::int64_t a, std::int64_t b) {
+  if (__builtin_add_overflow(a, b, &a)) throw std::overflow_error("more than 2^63 - 1 bytes");
+  return a;
+}
+
+std::int64_t multiply(std::int64_t a, std::int64_t b) {
+  if (__builtin_mul_overflow(a, b, &a)) throw std::overflow_error("more than 2^63 - 1 bytes");
+  return a;
+}
+
+/// a / b (a >= 0, b > 0) rounded once to the nearest double, as Python divides integers; converting the operands first
+/// would round three times from 2^53 up.
+double divide(std::int64_t a, std::int64_t b) {
+  if (a == 0) return 0;
+  const auto bits = [](std::int64_t v) { return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(v))); };
+  // Scaled up, the quotient has 63 or 64 bits (and the numerator at most 126); what is cut off stays as a sticky last
+  // bit, and the one conversion rounds.
+  const int shift = 63 + bits(b) - bits(a);
+  const auto numerator = static_cast<unsigned __int128>(a) << shift;
+  const auto denominator = static_cast<unsigned __int128>(b);
+  auto quotient = static_cast<std::uint64_t>(numerator / denominator);
+  if (numerator % denominator != 0) quotient |= 1;
+  return std::ldexp(static_cast<double>(quotient), -shift);
+}
+
+/// Rounded to 2 decimals by the decimal expansion of `v`, ties to even, as Python's round(v, 2).
+double round2(double v) {
+  char text[400];
+  const auto end = std::to_chars(text, text + sizeof text, v, std::chars_format::fixed, 2).ptr;
+  std::from_chars(text, end, v);
+  return v;
+}
+
+}  // namespace
+
+Savings savings(std::span<const ChainOp> ops, std::int64_t dtype_bytes) {
+  Savings s;
+  for (const ChainOp& op : ops)
+    s.unfused_bytes = add(s.unfused_bytes, multiply(add(op.input_size, op.output_size), dtype_bytes));
+  s.fused_bytes = multiply(add(ops.front().input_size, ops.back().output_size), dtype_bytes);
+  s.savings_bytes = s.unfused_bytes - s.fused_bytes;
+  if (s.unfused_bytes > 0) s.savings_pct = round2(divide(s.savings_bytes, s.unfused_bytes) * 100);
+  if (s.fused_bytes > 0) s.speedup_estimate = round2(divide(s.unfused_bytes, s.fused_bytes));
+  return s;
+}
+
+}  // namespace kfusion

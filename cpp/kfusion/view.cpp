@@ -1,0 +1,125 @@
+#include "kfusion/view.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "kfusion/error.hpp"
+
+namespace kfusion {
+namespace {
+
+using Axes = int[kMaxDims];
+
+/// The axes of extent > 1, by falling |stride|; returns how many. The order of equal strides is the given one.
+int axes_outermost_first(const View& v, Axes& axes) {
+  int n = 0;
+  for (int d = 0; d < v.ndim; ++d)
+    if (v.shape[d] != 1) axes[n++] = d;
+  std::stable_sort(axes, axes + n, [&](int a, int b) { return std::abs(v.strides[a]) > std::abs(v.strides[b]); });
+  return n;
+}
+
+struct Range {  // [begin, end) in bytes
+  std::int64_t begin, end;
+};
+
+/// The addresses between the first and the last byte of a view that is not empty, axes with strides that are multiples
+/// of `pitch` left out (0: none is).
+Range address_range(const View& v, std::int64_t pitch) {
+  Range r{reinterpret_cast<std::intptr_t>(v.data), reinterpret_cast<std::intptr_t>(v.data)};
+  for (int d = 0; d < v.ndim; ++d) {
+    if (v.shape[d] == 1 || (pitch && v.strides[d] % pitch == 0)) continue;
+    (v.strides[d] < 0 ? r.begin : r.end) += (v.shape[d] - 1) * v.strides[d];
+  }
+  r.end += static_cast<std::int64_t>(item_bytes(v.dtype));
+  return r;
+}
+
+/// True if no address of `a` is congruent to one of `b` modulo `pitch`, as for two column blocks of one matrix.
+bool disjoint_modulo(const View& a, const View& b, std::int64_t pitch) {
+  const Range ra = address_range(a, pitch), rb = address_range(b, pitch);
+  const std::int64_t gap = ((rb.begin - ra.begin) % pitch + pitch) % pitch;  // where b begins, counted from a's begin
+  return gap >= ra.end - ra.begin && gap + (rb.end - rb.begin) <= pitch;
+}
+
+bool same_layout(const View& a, const View& b) {
+  if (a.data != b.data || a.dtype != b.dtype || a.ndim != b.ndim) return false;
+  for (int d = 0; d < a.ndim; ++d)
+    if (a.shape[d] != b.shape[d] || (a.shape[d] != 1 && a.strides[d] != b.strides[d])) return false;
+  return true;
+}
+
+}  // namespace
+
+std::string to_string(Device d) { return d.cuda ? "cuda:" + std::to_string(d.index) : "cpu"; }
+
+std::int64_t View::size() const {
+  for (int d = 0; d < ndim; ++d)
+    if (shape[d] == 0) return 0;
+  std::int64_t n = 1;
+  for (int d = 0; d < ndim; ++d)
+    if (__builtin_mul_overflow(n, shape[d], &n))
+      throw ValueError("kfusion: an array of shape " + shape_text(ndim, shape) + " has more than 2^63 - 1 elements");
+  return n;
+}
+
+std::string shape_text(int ndim, const std::int64_t* shape) {
+  std::string text = "(";
+  for (int d = 0; d < ndim; ++d) text += (d ? ", " : "") + std::to_string(shape[d]);
+  return text + (ndim == 1 ? ",)" : ")");
+}
+
+void dense_strides_like(const View& v, std::int64_t* strides) {
+  Axes axes;
+  const int n = axes_outermost_first(v, axes);
+  const auto item = static_cast<std::int64_t>(item_bytes(v.dtype));
+  std::int64_t step = item;
+  bool dense = true;
+  for (int k = n - 1; k >= 0 && dense; --k) {
+    dense = v.strides[axes[k]] == step;
+    step *= v.shape[axes[k]];
+  }
+  step = item;
+  for (int d = v.ndim - 1; d >= 0; --d) {  // C order; the step of an empty array is that of extents 1
+    strides[d] = step;
+    step *= std::max<std::int64_t>(v.shape[d], 1);
+  }
+  if (dense)
+    for (int k = 0; k < n; ++k) strides[axes[k]] = v.strides[axes[k]];
+}
+
+bool is_c_contiguous(const View& v) {
+  std::int64_t step = static_cast<std::int64_t>(item_bytes(v.dtype));
+  for (int d = v.ndim - 1; d >= 0; --d) {
+    if (v.shape[d] == 0) return true;
+    if (v.shape[d] != 1 && v.strides[d] != step) return false;
+    step *= v.shape[d];
+  }
+  return true;
+}
+
+bool self_overlapping(const View& v) {
+  if (v.size() == 0) return false;
+  Axes axes;
+  std::int64_t span = static_cast<std::int64_t>(item_bytes(v.dtype));
+  for (int k = axes_outermost_first(v, axes) - 1; k >= 0; --k) {
+    const std::int64_t stride = std::abs(v.strides[axes[k]]);
+    if (stride < span) return true;
+    span += (v.shape[axes[k]] - 1) * stride;
+  }
+  return false;
+}
+
+Overlap overlap(const View& x, const View& out) {
+  if (x.device != out.device || x.size() == 0 || out.size() == 0) return Overlap::kNone;
+  const Range a = address_range(x, 0), b = address_range(out, 0);
+  if (a.end <= b.begin || b.end <= a.begin) return Overlap::kNone;
+  if (same_layout(x, out)) return Overlap::kSame;
+  for (const View* v : {&x, &out})
+    for (int d = 0; d < v->ndim; ++d)
+      if (v->shape[d] != 1 && v->strides[d] != 0 && disjoint_modulo(x, out, std::abs(v->strides[d])))
+        return Overlap::kNone;
+  return Overlap::kOther;
+}
+
+}  // namespace kfusion
