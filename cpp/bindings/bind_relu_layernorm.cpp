@@ -2,6 +2,7 @@
 
 #include "bindings/arrays/array.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
 #include "cpu/relu_layernorm.hpp"
 #include "host/cuda.hpp"
 
@@ -161,12 +162,12 @@ void run(Call& call, const Array& x, bool fresh, OnCpu on_cpu, OnCuda on_cuda) {
   if (x.view.size() == 0) return;
   const int device = x.view.device.index;
   if (!x.view.device.cuda) {
-    const py::gil_scoped_release unlocked;
+    const ReleaseGil unlocked;
     return on_cpu();
   }
   const cuda::Stream stream = call.stream(*x.framework, device);
   const cuda::Stream memory = fresh ? x.framework->current_stream(device) : stream;
-  const py::gil_scoped_release unlocked;
+  const ReleaseGil unlocked;
   if (memory != stream) cuda::wait(stream, memory, device);
   on_cuda(stream);
   if (memory != stream) cuda::wait(memory, stream, device);

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
 #include "cpu/buffer_pool.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/relu_layernorm.hpp"
@@ -49,7 +50,7 @@ Chooses the instruction set for the whole process. Not while another thread comp
 Raises:
     ValueError: this build or this CPU does not have it.
 )");
-  m.def("flush_cpu_cache", &cpu::flush_cache, py::call_guard<py::gil_scoped_release>(), R"(flush_cpu_cache()
+  m.def("flush_cpu_cache", &cpu::flush_cache, py::call_guard<ReleaseGil>(), R"(flush_cpu_cache()
 --
 
 Evicts everything from the CPU's caches, so that what follows starts cold.
@@ -65,7 +66,7 @@ Evicts everything from the CPU's caches, so that what follows starts cold.
       },
       "pool_stats()\n--\n\nHost memory kept for reuse, and the most that is kept: {held_bytes, limit_bytes}.\n");
   m.def(
-      "empty_cache", [] { return cpu::empty_cache() + cuda::empty_cache(); }, py::call_guard<py::gil_scoped_release>(),
+      "empty_cache", [] { return cpu::empty_cache() + cuda::empty_cache(); }, py::call_guard<ReleaseGil>(),
       R"(empty_cache()
 --
 
@@ -104,7 +105,7 @@ Raises:
 )");
   m.def(
       "cuda_synchronize", [](int device) { cuda::synchronize_device(device); }, py::arg("device") = 0,
-      py::call_guard<py::gil_scoped_release>(), R"(cuda_synchronize(device=0)
+      py::call_guard<ReleaseGil>(), R"(cuda_synchronize(device=0)
 --
 
 Waits for all work on a CUDA device.

@@ -33,15 +33,22 @@ KF_INLINE ValueOf<E> load_values(const std::byte* p, int count) {
 
 // ---- sums over a chunk ----------------------------------------------------------------------------------------
 
+/// What a pass over `size` bytes fetches: from `address`, a quarter as many bytes per byte read, or as many.
+struct Fetch {
+  std::uintptr_t address;
+  int share;  ///< bytes read per byte fetched: 1, 2 or 4
+};
+
 /// Adds up step(v, i) over the vectors of a chunk: `Sums` is a small struct with +=. The last, partial vector comes
 /// with its count of lanes (0: all).
 template <class E, class Sums, class Step>
-KF_INLINE Sums accumulate(const std::byte* x, int size, std::uintptr_t ahead, Step step) {
+KF_INLINE Sums accumulate(const std::byte* x, int size, Fetch fetch, Step step) {
   constexpr int kLane = kLanes<E>, kBlock = kUnroll * kLane;
   Sums sums[kUnroll] = {};
   int i = 0;
   for (; i + kBlock <= size; i += kBlock) {
-    for (int b = 0; b < kBlock * kItem<E>; b += kLineBytes) prefetch(ahead + i * kItem<E> + b);
+    for (int b = 0; b < kBlock * kItem<E>; b += kLineBytes * fetch.share)
+      prefetch(fetch.address + (i * kItem<E> + b) / fetch.share);
     for (int u = 0; u < kUnroll; ++u) step(sums[u], load_values<E>(x + (i + u * kLane) * kItem<E>), 0);
   }
   for (; i + kLane <= size; i += kLane) step(sums[0], load_values<E>(x + i * kItem<E>), 0);
@@ -69,13 +76,13 @@ KF_INLINE double total(ValueOf<E> v) {
 /// Two passes. The second also sums the distances from the mean, which cancels the rounding of that mean: exact
 /// enough for a row whose mean is many times its deviation. It prefetches from `ahead`, the chunk that comes next.
 template <class E>
-KF_INLINE Moments moments(const std::byte* x, int size, std::uintptr_t ahead) {
+KF_INLINE Moments moments(const std::byte* x, int size, Fetch in_first, Fetch in_second) {
   using V = ValueOf<E>;
   using C = typename E::Compute;
   const auto first = accumulate<E, OneSum<V>>(
-      x, size, address(x) + kAheadBytes, [](OneSum<V>& s, const V& v, int) { s.sum += relu(v); });
+      x, size, in_first, [](OneSum<V>& s, const V& v, int) { s.sum += relu(v); });
   const C centre = static_cast<C>(total<E>(first.sum) / size);
-  const auto second = accumulate<E, TwoSums<V>>(x, size, ahead, [=](TwoSums<V>& s, const V& v, int count) {
+  const auto second = accumulate<E, TwoSums<V>>(x, size, in_second, [=](TwoSums<V>& s, const V& v, int count) {
     V d = relu(v) - centre;
     if (count) d = first_lanes(d, count);
     s.sum += d;
@@ -87,7 +94,7 @@ KF_INLINE Moments moments(const std::byte* x, int size, std::uintptr_t ahead) {
 
 template <class E>
 Moments chunk_moments(const std::byte* x, std::int64_t size) {
-  return moments<E>(x, static_cast<int>(size), address(x) + size * kItem<E>);
+  return moments<E>(x, static_cast<int>(size), {address(x) + kAheadBytes, 1}, {address(x) + size * kItem<E>, 1});
 }
 
 /// Chan's formula: appends a chunk of `count` elements to the moments of the `before` elements on its left.
@@ -131,7 +138,7 @@ KF_INLINE void sweep_edge(const std::byte* x, std::byte* y, std::int64_t i, std:
 /// is read before it is written, so y may be x. Streaming starts at a line of y and leaves the edges to plain stores
 /// (a neighbouring row completes their lines).
 template <class E, class Op>
-KF_INLINE void sweep(const Span& s, std::uintptr_t ahead, const Op& op) {
+KF_INLINE void sweep(const Span& s, Fetch fetch, const Op& op) {
   constexpr int kLine = kLineBytes / kItem<E>;
   const std::int64_t phase = static_cast<std::int64_t>(-address(s.y) & (kLineBytes - 1));
   const bool streams = s.stream && phase % kItem<E> == 0;
@@ -141,13 +148,13 @@ KF_INLINE void sweep(const Span& s, std::uintptr_t ahead, const Op& op) {
     i = head < s.size ? head : s.size;
     sweep_edge<E>(s.x, s.y, 0, i, op);
     for (; i + kLine <= s.size; i += kLine) {
-      prefetch(ahead + i * kItem<E>);
+      prefetch(fetch.address + i * kItem<E> / fetch.share);
       for (int j = 0; j < kLine; j += kLanes<E>)
         stream(s.y + (i + j) * kItem<E>, E::narrow(op.all(load_values<E>(s.x + (i + j) * kItem<E>), i + j)));
     }
   } else {
     for (; i + kLine <= s.size; i += kLine) {
-      prefetch(ahead + i * kItem<E>);
+      prefetch(fetch.address + i * kItem<E> / fetch.share);
       for (int j = 0; j < kLine; j += kLanes<E>)
         store(s.y + (i + j) * kItem<E>, E::narrow(op.all(load_values<E>(s.x + (i + j) * kItem<E>), i + j)));
     }
@@ -185,43 +192,45 @@ struct Chain {
 };
 
 template <class E, bool kWeight, bool kBias, class First>
-KF_INLINE void sweep_with(const Span& s, std::uintptr_t ahead, const Affine& affine, const First& first) {
+KF_INLINE void sweep_with(const Span& s, Fetch fetch, const Affine& affine, const First& first) {
   using Affines = AffineOp<E, kWeight, kBias>;
-  sweep<E>(s, ahead, Chain<E, First, Affines>{first, {affine}});
+  sweep<E>(s, fetch, Chain<E, First, Affines>{first, {affine}});
 }
 
 template <class E, class First>
-KF_INLINE void sweep_affine(const Span& s, std::uintptr_t ahead, const Affine& affine, const First& first) {
-  if (affine.weight && affine.bias) return sweep_with<E, true, true>(s, ahead, affine, first);
-  if (affine.weight) return sweep_with<E, true, false>(s, ahead, affine, first);
-  if (affine.bias) return sweep_with<E, false, true>(s, ahead, affine, first);
-  sweep_with<E, false, false>(s, ahead, affine, first);
+KF_INLINE void sweep_affine(const Span& s, Fetch fetch, const Affine& affine, const First& first) {
+  if (affine.weight && affine.bias) return sweep_with<E, true, true>(s, fetch, affine, first);
+  if (affine.weight) return sweep_with<E, true, false>(s, fetch, affine, first);
+  if (affine.bias) return sweep_with<E, false, true>(s, fetch, affine, first);
+  sweep_with<E, false, false>(s, fetch, affine, first);
 }
 
 /// The mean is subtracted in two parts, its rounded value and the remainder: the first difference is exact where x
 /// is near the mean, so that a large mean costs no digits.
 template <class E>
-KF_INLINE void normalize_span(const Span& s, std::uintptr_t ahead, const RowScale& scale, const Affine& affine) {
+KF_INLINE void normalize_span(const Span& s, Fetch fetch, const RowScale& scale, const Affine& affine) {
   using C = typename E::Compute;
   const C mean = static_cast<C>(scale.mean), rest = static_cast<C>(scale.mean - mean), rstd = static_cast<C>(scale.rstd);
-  sweep_affine<E>(s, ahead, affine, [=](const ValueOf<E>& v) { return ((relu(v) - mean) - rest) * rstd; });
+  sweep_affine<E>(s, fetch, affine, [=](const ValueOf<E>& v) { return ((relu(v) - mean) - rest) * rstd; });
 }
 
 template <class E>
 void normalize(const Span& s, const RowScale& scale, const Affine& affine) {
-  normalize_span<E>(s, address(s.x) + kAheadBytes, scale, affine);
+  normalize_span<E>(s, {address(s.x) + kAheadBytes, 1}, scale, affine);
 }
 
 // ---- fused ----------------------------------------------------------------------------------------------------
 
 template <class E>
-KF_INLINE RowScale scale_of_row(const std::byte* x, std::int64_t cols, double eps) {
+KF_INLINE RowScale scale_of_row(const std::byte* x, std::int64_t cols, double eps, std::uintptr_t next) {
   constexpr std::int64_t kChunk = chunk_elements(kDType<E>);
   Moments row = {};
   for (std::int64_t at = 0; at < cols; at += kChunk) {
     const std::int64_t count = cols - at < kChunk ? cols - at : kChunk;
     const std::byte* chunk = x + at * kItem<E>;
-    const Moments m = moments<E>(chunk, static_cast<int>(count), address(chunk) + count * kItem<E>);
+    const std::uintptr_t fetched = next + at * kItem<E> / 2;
+    const Moments m = next ? moments<E>(chunk, static_cast<int>(count), {fetched, 4}, {fetched + count * kItem<E> / 4, 4})
+                           : chunk_moments<E>(chunk, count);
     if (at == 0) {
       row = m;
     } else {
@@ -236,27 +245,28 @@ KF_INLINE RowScale scale_of_row(const std::byte* x, std::int64_t cols, double ep
 template <class E>
 void fused_rows(const FusedRows& job) {
   const bool fetch_next = job.cols * kItem<E> <= kNextRowBytes;
+  const std::int64_t rows_ahead = 1 + std::int64_t{kAheadBytes} / (job.cols * kItem<E>);
   for (std::int64_t r = 0; r < job.rows; ++r) {
     const std::byte* x = job.x + r * job.x_stride;
-    const RowScale scale = scale_of_row<E>(x, job.cols, job.eps);
-    const std::uintptr_t ahead = address(x) + (fetch_next ? job.x_stride : kAheadBytes);
-    normalize_span<E>({x, job.y + r * job.y_stride, job.cols, job.stream}, ahead, scale, job.affine);
+    const std::uintptr_t next = fetch_next ? address(x) + rows_ahead * job.x_stride : 0;
+    const RowScale scale = scale_of_row<E>(x, job.cols, job.eps, next);
+    const Fetch fetch = fetch_next ? Fetch{next + job.cols * kItem<E> / 2, 2} : Fetch{address(x) + kAheadBytes, 1};
+    normalize_span<E>({x, job.y + r * job.y_stride, job.cols, job.stream}, fetch, scale, job.affine);
   }
-  if (job.stream) stream_fence();
 }
 
 // ---- unfused --------------------------------------------------------------------------------------------------
 
 template <class E>
 void relu_kernel(const Span& s) {
-  sweep_with<E, false, false>(s, address(s.x) + kAheadBytes, {}, [](const ValueOf<E>& v) { return relu(v); });
+  sweep_with<E, false, false>(s, {address(s.x) + kAheadBytes, 1}, {}, [](const ValueOf<E>& v) { return relu(v); });
 }
 
 template <class E>
 double sum(const std::byte* x, std::int64_t size) {
   using Sum = OneSum<ValueOf<E>>;
   const auto step = [](Sum& s, const ValueOf<E>& v, int) { s.sum += v; };
-  return total<E>(accumulate<E, Sum>(x, static_cast<int>(size), address(x) + kAheadBytes, step).sum);
+  return total<E>(accumulate<E, Sum>(x, static_cast<int>(size), {address(x) + kAheadBytes, 1}, step).sum);
 }
 
 template <class E>
@@ -268,20 +278,22 @@ double sum_squares(const std::byte* x, std::int64_t size, double mean) {
     if (count) d = first_lanes(d, count);
     s.sum += d * d;
   };
-  return total<E>(accumulate<E, OneSum<V>>(x, static_cast<int>(size), address(x) + kAheadBytes, step).sum);
+  return total<E>(accumulate<E, OneSum<V>>(x, static_cast<int>(size), {address(x) + kAheadBytes, 1}, step).sum);
 }
 
 template <class E>
 void centre(const Span& s, double mean) {
   const auto m = static_cast<typename E::Compute>(mean);
-  sweep_with<E, false, false>(s, address(s.x) + kAheadBytes, {}, [=](const ValueOf<E>& v) { return v - m; });
+  sweep_with<E, false, false>(s, {address(s.x) + kAheadBytes, 1}, {}, [=](const ValueOf<E>& v) { return v - m; });
 }
 
 template <class E>
 void scale(const Span& s, double rstd, const Affine& affine) {
   const auto factor = static_cast<typename E::Compute>(rstd);
-  sweep_affine<E>(s, address(s.x) + kAheadBytes, affine, [=](const ValueOf<E>& v) { return v * factor; });
+  sweep_affine<E>(s, {address(s.x) + kAheadBytes, 1}, affine, [=](const ValueOf<E>& v) { return v * factor; });
 }
+
+void fence() { stream_fence(); }
 
 // ---- conversions and copies -----------------------------------------------------------------------------------
 
@@ -315,7 +327,7 @@ void stream_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 template <class E>
 constexpr RowKernels kRowKernels = {fused_rows<E>, chunk_moments<E>, row_scale<E>, normalize<E>, relu_kernel<E>,
-                                    sum<E>,        sum_squares<E>,   centre<E>,    scale<E>,     widen<E>};
+                                    sum<E>,        sum_squares<E>,   centre<E>,    scale<E>,     widen<E>,     fence};
 
 }  // namespace
 

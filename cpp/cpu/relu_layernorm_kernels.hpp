@@ -62,6 +62,7 @@ struct RowKernels {
   void (*scale)(const Span& span, double rstd, const Affine& affine);                ///< x * rstd [* w] [+ b]
 
   void (*widen)(const std::byte* from, std::int64_t size, std::byte* to);  ///< to the compute type
+  void (*fence)();  ///< ends a thread's part of a job that streams
 };
 
 /// Copies with stores past the caches.

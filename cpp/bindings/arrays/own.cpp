@@ -3,6 +3,7 @@
 #include <new>
 
 #include "bindings/arrays/numpy.hpp"
+#include "bindings/gil.hpp"
 #include "cpu/buffer_pool.hpp"
 
 namespace kfusion::arrays {
@@ -72,7 +73,7 @@ DeviceArray to_device(py::handle x, int device) {
   }
   DeviceArray to = empty(layout);
   if (to.buffer->bytes) {
-    const py::gil_scoped_release unlocked;
+    const ReleaseGil unlocked;
     cuda::copy(to.view.data, from.view.data, to.buffer->bytes, device, 0);
     cuda::synchronize(device, 0);
   }
@@ -82,7 +83,7 @@ DeviceArray to_device(py::handle x, int device) {
 py::object DeviceArray::numpy() const {
   const Result host = numpy_empty(view, numpy_dtype(view.dtype));
   if (buffer->bytes) {
-    const py::gil_scoped_release unlocked;
+    const ReleaseGil unlocked;
     if (view.device.cuda) {
       cuda::copy(host.view.data, view.data, buffer->bytes, view.device.index, 0);
       cuda::synchronize(view.device.index, 0);

@@ -1,0 +1,222 @@
+"""The console script: what it prints, writes and returns. Nothing here asserts a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from kfusion import _cli, _core, _demo, _files, _hardware, _peers
+
+SMALL = ["demo", "--shape", "16x32", "--device", "cpu", "--repeats", "1", "--peers", "none"]
+
+
+def kfusion(arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "kfusion", *arguments], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+
+
+def assert_picture(path):
+    from PIL import Image
+
+    with Image.open(path) as image:
+        image.verify()
+
+
+def test_demo_prints_tables_and_saves_the_picture(tmp_path):
+    done = kfusion([*SMALL, "--shape", "8x4x16"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    for word in ("16 x 32 float32", "8 x 4 x 16 float32", "unfused", "copy", "predicted", "kfusion_demo.png"):
+        assert word in done.stdout
+    assert "100%" in done.stderr
+    assert_picture(tmp_path / "kfusion_demo.png")
+    assert os.listdir(tmp_path) == ["kfusion_demo.png"]
+
+
+def test_json_to_stdout_is_all_of_stdout(tmp_path):
+    done = kfusion([*SMALL, "--json", "--dtype", "float16", "--peers", "numpy"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)
+    assert (result["shape"], result["dtype"], result["device"]) == ([16, 32], "float16", "cpu")
+    assert {"numpy", "fused", "unfused", "copy"} <= {row["name"] for row in result["rows"]}
+
+
+def test_json_to_a_file_keeps_the_tables(tmp_path, capsys):
+    target = tmp_path / "result.json"
+    assert _cli.main([*SMALL, "--out", str(tmp_path / "p.svg"), "--json", str(target)]) == 0
+    assert "16 x 32" in capsys.readouterr().out
+    assert json.loads(target.read_text())[0]["predicted_speedup"] == 4.0
+    assert (tmp_path / "p.svg").read_text().startswith("<?xml")
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~umask
+
+
+def test_bfloat16(tmp_path, capsys):
+    pytest.importorskip("ml_dtypes")
+    assert _cli.main([*SMALL, "--dtype", "bfloat16", "--out", str(tmp_path / "p.png")]) == 0
+    assert "bfloat16" in capsys.readouterr().out
+
+
+def test_bfloat16_without_ml_dtypes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    assert _cli.main([*SMALL, "--dtype", "bfloat16", "--out", str(tmp_path / "p.png")]) == 2
+    assert "ml_dtypes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["demo", "--help"]])
+def test_help_and_version(arguments, capsys):
+    with pytest.raises(SystemExit) as info:
+        _cli.main(arguments)
+    assert info.value.code == 0
+    assert ("kfusion " + kf.__version__ if arguments == ["--version"] else "--") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "COMMAND"),
+        (["dem"], "dem"),
+        (["demo", "--shape", "0x4"], "4096x1024"),
+        (["demo", "--shape", "4x-1"], "4096x1024"),
+        (["demo", "--shape", "4x"], "4096x1024"),
+        (["demo", "--dtype", "int8"], "int8"),
+        (["demo", "--device", "tpu"], "tpu"),
+        (["demo", "--repeats", "0"], "at least 1"),
+        (["demo", "--repeats", "many"], "at least 1"),
+        (["demo", "--peers", "numba"], "numba"),
+    ],
+)
+def test_usage_errors(arguments, message, capsys):
+    with pytest.raises(SystemExit) as info:
+        _cli.main(arguments)
+    assert info.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_shape_has_any_number_of_axes():
+    assert _demo.parse_shape("4096") == (4096,)
+    assert _demo.parse_shape("2X3x4") == (2, 3, 4)
+
+
+@pytest.fixture
+def no_measuring(monkeypatch):
+    def fail(*args, **kwargs):
+        raise AssertionError("measured before the output paths were checked")
+
+    monkeypatch.setattr(_demo, "compare", fail)
+
+
+@pytest.mark.usefixtures("no_measuring")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "nowhere/p.png"], "does not exist"),
+        (["--out", "p.nonsense"], "must end in one of"),
+        (["--out", "p"], "must end in one of"),
+        (["--out", "folder.png"], "is a folder"),
+        (["--json", "nowhere/r.json"], "does not exist"),
+        (["--json", "folder.png"], "is a folder"),
+        (["--shape", "1000000000x1000000"], "of memory"),
+    ],
+)
+def test_errors_come_before_the_work_in_one_sentence(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.png").mkdir()
+    assert _cli.main([*SMALL, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("kfusion")
+    assert error.count("\n") == 1
+    assert os.listdir(tmp_path) == ["folder.png"]
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError, match="cannot be written to"):
+        _files.check_writable(tmp_path / "p.png")
+
+
+@pytest.mark.skipif(_core.cuda_device_count() > 0, reason="there is a GPU")
+def test_cuda_without_a_gpu(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert _cli.main([*SMALL, "--device", "cuda"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("kfusion")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_ctrl_c(tmp_path):
+    arguments = [sys.executable, "-m", "kfusion", *SMALL, "--repeats", "1000000"]
+    with subprocess.Popen(
+        arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert "%" in process.stderr.readline()  # it is measuring by now, or about to
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.endswith("kfusion: interrupted\n")
+    assert "Traceback" not in out + err
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path):
+    target = tmp_path / "r.json"
+    target.write_text("old")
+
+    def write():
+        with _files.replacing(target) as temporary, open(temporary, "w") as file:
+            file.write("new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert target.read_text() == "old"
+    assert os.listdir(tmp_path) == ["r.json"]
+
+
+def test_a_closed_pipe_is_no_error(tmp_path):
+    arguments = [sys.executable, "-m", "kfusion", *SMALL]
+    with subprocess.Popen(
+        arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+
+
+def test_default_shapes_fit_the_memory(monkeypatch):
+    assert _demo._large_shape(4, quick=False) == (32768, 4096)
+    assert _demo._large_shape(4, quick=True) == (8192, 4096)
+    monkeypatch.setattr(_hardware, "available_memory_bytes", lambda: 2**28)
+    rows, cols = _demo._large_shape(4, quick=False)
+    assert rows * cols * 4 * _demo._ARRAYS <= 2**27
+    _demo._require_memory((rows, cols), 4)
+    monkeypatch.setattr(_hardware, "available_memory_bytes", lambda: None)
+    _demo._require_memory((2**40, 2**40), 8)
+
+
+def test_default_peers_are_those_installed(monkeypatch):
+    found = {"numpy", "jax"}
+    monkeypatch.setattr(_demo.importlib.util, "find_spec", lambda name: object() if name in found else None)
+    assert _demo._installed_peers(cuda=False) == ["numpy", "jax"]
+    assert _demo._installed_peers(cuda=True) == []
+    assert set(_demo._installed_peers(cuda=False)) <= set(_peers.PEERS)
+
+
+def test_random_array_is_random_in_every_row():
+    x = _demo.random_array((3000, 2048), np.dtype(np.float16))
+    assert (x.shape, x.dtype) == ((3000, 2048), np.float16)
+    assert abs(float(x.mean(dtype=np.float64))) < 0.01
+    assert (x.std(axis=-1, dtype=np.float64) > 0.5).all()

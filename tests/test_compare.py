@@ -1,0 +1,373 @@
+"""kfusion.compare: what it checks, measures and returns. Nothing here asserts a time."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+import reference
+from kfusion import _arrays, _compare, _core, _peers, _relu_layernorm, _timing
+
+FUSED = kf.fused_relu_layernorm
+QUICK = {"repeats": 1, "peers": ()}
+
+
+def random(shape, dtype="float32"):
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return kf.compare(FUSED, random((64, 96)), repeats=2, peers=["numpy"])
+
+
+def test_rows_and_states(comparison):
+    assert comparison.caches == ("cold", "hot")
+    names = ["unfused", "fused", "fused, again", "fused, fresh", "copy", "numpy"]
+    for cache in comparison.caches:
+        assert [row.name for row in comparison.rows if row.cache == cache] == names
+    for row in comparison.rows:
+        assert 0 < row.p20_us <= row.median_us <= row.p80_us
+        assert row.copy_pct > 0
+        assert row.is_peer == (row.name == "numpy")
+
+
+def test_counts_follow_from_the_stages(comparison):
+    fused, unfused, copy = (comparison.row(name) for name in ("fused", "unfused", "copy"))
+    matrix_bytes = 64 * 96 * 4
+    assert (unfused.launches, unfused.passes, unfused.moved_bytes) == (5, 8, 8 * matrix_bytes)
+    assert (fused.launches, fused.passes, fused.moved_bytes) == (1, 2, 2 * matrix_bytes)
+    assert (copy.launches, copy.passes, copy.moved_bytes) == (1, 2, 2 * matrix_bytes)
+    assert fused.gbps == pytest.approx(fused.moved_bytes / (fused.median_us * 1e-6) / 1e9)
+    assert fused.speedup == pytest.approx(unfused.median_us / fused.median_us)
+    assert copy.copy_pct == 100.0
+    peer = comparison.row("numpy")
+    assert (peer.launches, peer.passes, peer.moved_bytes, peer.gbps) == (None, None, None, None)
+
+
+def test_known_traffic_of_4096_by_1024_float32():
+    predicted = kf.savings(_relu_layernorm.savings_ops(4096 * 1024), dtype_bytes=4)
+    assert (round(predicted["unfused_bytes"] / 1e6, 2), round(predicted["fused_bytes"] / 1e6, 2)) == (134.22, 33.55)
+    assert predicted["speedup_estimate"] == 4.0
+
+
+def test_prediction_comes_from_savings(comparison):
+    assert comparison.predicted == kf.savings(_relu_layernorm.savings_ops(64 * 96), dtype_bytes=4)
+    assert comparison.predicted_speedup == 4.0
+    assert comparison.speedup == comparison.row("fused", "cold").speedup
+
+
+def test_the_package_s_own_reference_is_the_oracle():
+    x, w, b = random((5, 33), "float16"), random(33), random(33)
+    np.testing.assert_allclose(
+        _relu_layernorm.reference(x, w, b, 1e-3), reference.relu_layernorm(x, w, b, 1e-3), rtol=1e-14, atol=1e-14
+    )
+
+
+def test_to_dict_is_json(comparison):
+    plain = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
+    assert (plain["shape"], plain["dtype"], plain["array"], plain["device"]) == ([64, 96], "float32", "numpy", "cpu")
+    assert {"name", "threads", "isa", "caches_bytes"} <= set(plain["hardware"]["cpu"])
+    assert {"python", "kfusion", "numpy"} <= set(plain["versions"])
+    assert len(plain["rows"]) == len(comparison.rows)
+    assert plain["predicted_speedup"] == 4.0
+
+
+def test_plain_text(comparison):
+    text = str(comparison)
+    for word in ("64 x 96 float32", "cold cache", "hot cache", "launches", "passes", "GB/s", "% copy", "predicted"):
+        assert word in text
+    assert "\x1b" not in text
+    assert repr(comparison).startswith("<Comparison: ReLU + LayerNorm, 64 x 96 float32 on ")
+
+
+def test_rich_on_a_terminal_fits_80_columns(comparison, monkeypatch):
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    text = str(comparison)
+    assert "\x1b" in text
+    for name in ("fused, again", "speedup", "error", "100"):
+        assert name in text
+
+
+def test_html(comparison):
+    page = comparison._repr_html_()
+    assert page.count("<table>") == 2
+    assert page.count("</tr>") == 2 * 7
+
+
+def test_unknown_row(comparison):
+    with pytest.raises(KeyError, match="cupy"):
+        comparison.row("cupy")
+
+
+def test_plot_returns_a_closed_figure_and_saves(comparison, tmp_path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from PIL import Image
+
+    before = plt.get_fignums()
+    figure = comparison.plot(tmp_path / "picture.png")
+    assert plt.get_fignums() == before
+    assert len(figure.axes) == 2
+    with Image.open(tmp_path / "picture.png") as image:
+        image.verify()
+    assert [p.name for p in tmp_path.iterdir()] == ["picture.png"]
+
+
+def test_plot_into_given_axes(comparison):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots()
+    assert comparison.plot(ax=ax, cache="hot") is figure
+    assert "hot cache" in ax.get_title(loc="left")
+    assert plt.get_fignums() == []
+
+
+def test_failing_plot_leaves_no_file(comparison, tmp_path):
+    with pytest.raises(ValueError, match="nonsense"):
+        comparison.plot(tmp_path / "picture.nonsense")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unfused_means_the_same_pair():
+    c = kf.compare(kf.unfused_relu_layernorm, random((8, 8)), cache="hot", **QUICK)
+    assert {row.name for row in c.rows} == {"unfused", "fused", "fused, again", "fused, fresh", "copy"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(1, 1), (7,), (3, 5, 17), (2, 1, 1023)])
+def test_shapes_and_dtypes_with_parameters(shape, dtype):
+    w, b = random(shape[-1]).astype(dtype), random(shape[-1]).astype(dtype)
+    c = kf.compare(FUSED, random(shape, dtype), w, b, eps=1e-3, cache="cold", **QUICK)
+    assert (c.shape, c.dtype, c.weight, c.bias, c.eps) == (shape, dtype, True, True, 1e-3)
+    assert c.row("fused").max_abs_error >= 0
+
+
+def test_bfloat16_and_all_cpu_peers():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    installed = [n for n in ("numpy", "torch", "jax") if n == "numpy" or pytest.importorskip(n)]
+    c = kf.compare(FUSED, random((16, 64), ml_dtypes.bfloat16), random(64), cache="hot", repeats=1, peers=installed)
+    assert [row.name for row in c.rows if row.is_peer] == installed
+    assert c.notes == ()
+    for name in installed:
+        assert c.row(name).max_abs_error < 0.1
+
+
+def test_strided_and_read_only_arrays_are_left_as_they_are():
+    x = random((64, 40))[::-2, 1::3]
+    x.flags.writeable = False
+    before = x.copy()
+    c = kf.compare(FUSED, x, cache="hot", repeats=1, peers=["numpy"])
+    assert c.shape == (32, 13)
+    np.testing.assert_array_equal(x, before)
+
+
+def test_non_finite_rows_agree():
+    x = random((6, 32))
+    x[1, 3], x[2, 4], x[3] = np.nan, np.inf, -1.0
+    kf.compare(FUSED, x, cache="hot", **QUICK)
+
+
+def test_torch_arrays():
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(random((16, 32))).to(torch.bfloat16)
+    c = kf.compare(FUSED, x, torch.ones(32), cache="hot", repeats=1, peers=["torch", "numpy"])
+    assert (c.array, c.dtype) == ("torch", "bfloat16")
+    numpy_too = {"numpy"} if importlib.util.find_spec("ml_dtypes") else set()
+    assert {row.name for row in c.rows if row.is_peer} == {"torch"} | numpy_too
+
+
+def test_jax_arrays_have_no_out():
+    jnp = pytest.importorskip("jax.numpy")
+    c = kf.compare(FUSED, jnp.asarray(random((16, 32))), cache="hot", **QUICK)
+    assert c.array == "jax"
+    assert "fused, fresh" not in {row.name for row in c.rows}
+
+
+def test_default_peers_import_nothing():
+    code = (
+        "import sys, numpy as np, kfusion as kf\n"
+        "c = kf.compare(kf.fused_relu_layernorm, np.ones((4, 8), 'float32'), cache='hot', repeats=1)\n"
+        "heavy = {'torch', 'jax', 'cupy', 'matplotlib'} & set(sys.modules)\n"
+        "print([r.name for r in c.rows if r.is_peer], sorted(heavy))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "['numpy'] []"
+
+
+def test_a_peer_that_cannot_is_a_note(monkeypatch):
+    def broken(*args):
+        raise TypeError("no such dtype here")
+
+    monkeypatch.setattr(_peers, "_array_api", broken)
+    c = kf.compare(FUSED, random((4, 8)), cache="hot", repeats=1, peers=["numpy"])
+    assert c.notes == ("numpy is left out: no such dtype here",)
+    assert not any(row.is_peer for row in c.rows)
+    assert c.notes[0] in str(c)
+
+
+def test_cupy_named_on_the_cpu_is_a_note(monkeypatch):
+    monkeypatch.setattr(_peers, "load", lambda name: None)
+    c = kf.compare(FUSED, random((4, 8)), cache="hot", repeats=1, peers=["cupy"])
+    assert c.notes == ("cupy is left out: it has no arrays on the CPU.",)
+
+
+def test_a_peer_that_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(ImportError, match="the peer 'jax' cannot be imported"):
+        kf.compare(FUSED, random((4, 8)), peers=["jax"])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"f": np.sin}, TypeError, r"fused_relu_layernorm.*not supported yet.*sin"),
+        ({"f": random((2, 2))}, TypeError, r"not supported yet.*ndarray"),
+        ({"x": random((0, 4))}, ValueError, r"must not be empty.*\(0, 4\)"),
+        ({"x": random((4, 0))}, ValueError, r"must not be empty.*\(4, 0\)"),
+        ({"x": [[1.0, 2.0]]}, TypeError, "list"),
+        ({"x": np.ones((2, 3), np.int32)}, TypeError, "int32"),
+        ({"weight": np.ones(3, np.float32)}, ValueError, r"weight.*\(4,\).*\(3,\)"),
+        ({"repeats": 0}, ValueError, "at least 1, got 0"),
+        ({"cache": "warm"}, ValueError, "'cold', 'hot' or None, got 'warm'"),
+        ({"peers": "numpy"}, TypeError, "list of names"),
+        ({"peers": ["numba"]}, ValueError, "numba"),
+    ],
+)
+def test_bad_arguments(change, error, message):
+    arguments = {"f": FUSED, "x": random((2, 4)), "repeats": 1, "peers": (), "cache": "hot"} | change
+    with pytest.raises(error, match=message):
+        kf.compare(**arguments)
+
+
+@pytest.mark.parametrize("broken", ["fused_relu_layernorm", "unfused_relu_layernorm"])
+def test_a_wrong_result_stops_before_measuring(monkeypatch, broken):
+    def wrong(x, weight=None, bias=None, *, eps, out=None, stream=None):
+        out = np.empty_like(x) if out is None else out
+        FUSED(x, weight, bias, eps=eps, out=out)
+        out[-1, 3] += 1e-3
+        return out
+
+    def no_measuring(*args, **kwargs):
+        raise RuntimeError("measured a wrong kernel")
+
+    monkeypatch.setattr(_core, broken, wrong)
+    monkeypatch.setattr(_timing, "measure", no_measuring)
+    with pytest.raises(AssertionError, match=r"float64 reference differ in 1 of .* column 3"):
+        kf.compare(getattr(_core, broken), random((9, 8)), **QUICK)
+
+
+def test_an_element_that_is_not_written_is_found(monkeypatch):
+    def forgetful(x, weight=None, bias=None, *, eps, out=None, stream=None):
+        result = FUSED(x, weight, bias, eps=eps)
+        if out is None:
+            return result
+        out[1:] = result[1:]
+        return out
+
+    monkeypatch.setattr(_core, "fused_relu_layernorm", forgetful)
+    with pytest.raises(AssertionError, match="nan"):
+        kf.compare(forgetful, random((9, 8)), **QUICK)
+
+
+def test_large_arrays_are_checked_by_whole_rows_with_both_ends():
+    assert _compare._sample_rows(5, 10**9).tolist()[:: len(_compare._sample_rows(5, 10**9)) - 1] == [0, 4]
+    rows = _compare._sample_rows(10**6, 4096)
+    assert (rows[0], rows[-1]) == (0, 10**6 - 1)
+    assert 2 <= len(rows) <= 256
+    assert _compare._sample_rows(3, 5).tolist() == [0, 1, 2]
+    assert _compare._sample_rows(1, 2**30).tolist() == [0]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_tolerance_is_tight(dtype):
+    """One unit of the stored type's precision, 16 times over, must not pass."""
+    x = random((4, 256), dtype)
+    y = _relu_layernorm.reference(x, None, None, 1e-5)
+    allowed = _relu_layernorm.tolerance(x, y, None, None, 1e-5, dtype)
+    assert (allowed < 256 * np.finfo(dtype).eps * np.maximum(1, np.abs(y))).all()
+
+
+def test_progress_rises_from_0_to_1():
+    seen = []
+    kf.compare(FUSED, random((8, 8)), progress=lambda done, what: seen.append((done, what)), **QUICK)
+    fractions = [done for done, _ in seen]
+    assert fractions == sorted(fractions)
+    assert (fractions[0], fractions[-1]) == (0.0, 1.0)
+    assert all(isinstance(what, str) and what for _, what in seen)
+
+
+def test_an_error_in_progress_comes_through():
+    def stop(done, what):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kf.compare(FUSED, random((8, 8)), progress=stop, **QUICK)
+
+
+class TestMeasure:
+    """The schedule, with a clock that only counts."""
+
+    def run(self, repeats, budget_s=0.0):
+        log = []
+
+        class Clock:
+            def sample(self, run):
+                log.append(run())
+                return [2.0 if run() == "copy" else 4.0]
+
+        variants = [_timing.Variant("a", lambda: "a"), _timing.Variant("b", lambda: "b", is_peer=True)]
+        copy = _timing.Variant("copy", lambda: "copy")
+        samples = _timing.measure(
+            variants, copy, Clock(), repeats=repeats, budget_s=budget_s, seed=0, progress=lambda done, what: None
+        )
+        return samples, log
+
+    def test_a_copy_before_every_sample(self):
+        samples, log = self.run(repeats=6)
+        assert log[::2] == ["copy"] * 12
+        assert sorted(log[1::2]) == ["a"] * 6 + ["b"] * 6
+        assert log[1::2] != ["a"] * 6 + ["b"] * 6
+        assert samples["a"].copy_ratios == [0.5] * 6
+        assert samples["a"].percentile_us(50) == 4.0
+
+    def test_no_budget_still_takes_a_few_samples(self):
+        samples, _ = self.run(repeats=None)
+        assert len(samples["a"].times_us) == _timing._MIN_SAMPLES
+        assert len(samples["b"].times_us) == _timing._MIN_PEER_SAMPLES
+
+    def test_a_large_budget_is_bounded(self):
+        samples, _ = self.run(repeats=None, budget_s=1e9)
+        assert len(samples["a"].times_us) == _timing._MAX_SAMPLES
+
+
+@pytest.mark.parametrize("to", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_conversions_keep_values_and_dtype(to, dtype):
+    pytest.importorskip(to)
+    kind = pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype
+    x = random((6, 8), kind)[::2, ::-1]
+    converted = _arrays.convert(x, to)
+    assert (_arrays.kind(converted), _arrays.dtype_name(converted)) == (to, dtype)
+    np.testing.assert_array_equal(_arrays.float64_rows(converted, np.array([0, 2])), x[[0, 2]].astype(np.float64))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(_core.cuda_device_count() == 0, reason="needs an NVIDIA GPU")
+def test_our_own_gpu_array():
+    c = kf.compare(FUSED, kf.to_device(random((256, 1024))), repeats=1)
+    assert (c.array, c.device) == ("kfusion", "cuda")
+    assert json.loads(json.dumps(c.to_dict()))["hardware"]["gpu"]["name"]

@@ -1,0 +1,80 @@
+"""The installed package: what import costs, what help() says, that the stubs and the instruction-set levels hold."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import kfusion as kf
+from kfusion import _core
+
+FUNCTIONS = [f for name in dir(_core) if callable(f := getattr(_core, name)) and not inspect.isclass(f)]
+
+
+def test_version_stands_in_one_place():
+    assert kf.__version__ == importlib.metadata.version("kfusion")
+
+
+def test_all_is_what_there_is():
+    assert set(kf.__all__) <= set(dir(kf))
+    public = {n for n in vars(kf) if not n.startswith("_") and not inspect.ismodule(getattr(kf, n))}
+    assert public == {n for n in kf.__all__ if not n.startswith("_")}
+
+
+@pytest.mark.parametrize("f", FUNCTIONS, ids=lambda f: f.__name__)
+def test_signatures_and_docstrings(f):
+    assert f.__text_signature__, f"{f.__name__} has no __text_signature__"
+    inspect.signature(f)
+    assert f.__doc__
+    assert not f.__doc__.startswith(f.__name__), "the signature line was not taken off"
+
+
+def test_the_signature_of_the_kernels():
+    text = "(x, weight=None, bias=None, *, eps=1e-05, out=None, stream=None)"
+    assert str(inspect.signature(kf.fused_relu_layernorm)) == text
+    assert str(inspect.signature(kf.unfused_relu_layernorm)) == text
+
+
+def test_functions_and_errors_pickle():
+    assert pickle.loads(pickle.dumps(kf.fused_relu_layernorm)) is kf.fused_relu_layernorm
+    assert isinstance(pickle.loads(pickle.dumps(kf.DeviceError("x"))), kf.DeviceError)
+    assert issubclass(kf.DeviceError, RuntimeError)
+
+
+def test_import_loads_no_cuda_library():
+    code = (
+        "import kfusion, re; maps = open('/proc/self/maps').read(); "
+        "assert not re.search('libcuda|libcudart|libnvrtc|libcublas', maps), maps"
+    )
+    if not os.path.exists("/proc/self/maps"):
+        pytest.skip("needs /proc")
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_a_device_cuda_calls_say_what_helps():
+    code = """
+import numpy as np, kfusion as kf
+from kfusion import _core
+assert _core.cuda_device_count() == 0
+for call in (lambda: kf.to_device(np.ones(3, np.float32)), _core.cuda_device_info, _core.cuda_synchronize,
+             lambda: _core.cuda_time(print, 1)):
+    try: call()
+    except kf.DeviceError as e: assert "kfusion" in str(e) and len(str(e)) > 30, e
+    else: raise AssertionError("no DeviceError")
+assert kf.empty_cache() >= 0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+
+
+def test_stubs_match_the_module():
+    pytest.importorskip("mypy")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy.stubtest", "kfusion._core"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

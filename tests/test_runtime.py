@@ -1,0 +1,185 @@
+"""Threads, forks, memory: what a long-lived process needs."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from kfusion import _core
+
+BIG = (1500, 1024)  # enough for several threads and for recycled memory
+
+
+def run_python(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_number_of_threads(threads):
+    threads(3)
+    assert kf.get_num_threads() == 3
+    for bad in (0, -1):
+        with pytest.raises(ValueError, match="at least 1|>= 1"):
+            threads(bad)
+    with pytest.raises(TypeError):
+        threads("2")
+    assert kf.get_num_threads() == 3
+
+
+def test_environment():
+    assert run_python("import kfusion; print(kfusion.get_num_threads())", KFUSION_NUM_THREADS="3") == "3"
+    assert run_python("from kfusion import _core; print(_core.isa())", KFUSION_ISA="baseline") == "baseline"
+
+
+def test_several_callers_at_once(threads, rng):
+    threads(2)
+    xs = [rng.standard_normal(BIG, np.float32) for _ in range(8)]
+    want = [kf.fused_relu_layernorm(x) for x in xs]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            for f in (kf.fused_relu_layernorm, kf.unfused_relu_layernorm):
+                got = list(pool.map(f, xs))
+                assert all(np.allclose(g, w, atol=1e-5) for g, w in zip(got, want, strict=True))
+
+
+def test_the_gil_is_released(threads):
+    """Another thread gets to run Python while one long computation is under way."""
+    threads(1)
+    x = np.ones((40_000, 2048), np.float32)
+    started, ticks, done = threading.Event(), [], threading.Event()
+
+    def tick():
+        started.set()
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.001)
+
+    other = threading.Thread(target=tick)
+    other.start()
+    started.wait()
+    begin = time.perf_counter()
+    kf.unfused_relu_layernorm(x)
+    end = time.perf_counter()
+    done.set()
+    other.join()
+    assert sum(begin < t < end for t in ticks) >= 3
+
+
+def _sum_in_a_child(x: np.ndarray) -> float:
+    kf.set_num_threads(2)
+    return float(np.abs(kf.fused_relu_layernorm(x)).sum())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:.*fork.*:RuntimeWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_worker_processes(method, threads, rng):
+    threads(2)
+    x = rng.standard_normal(BIG, np.float32)
+    want = _sum_in_a_child(x)  # the pool's threads run before the fork
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        assert pool.map_async(_sum_in_a_child, [x] * 4).get(timeout=100) == [want] * 4
+
+
+def test_a_fork_while_other_threads_compute():
+    run_python(f"""
+import os, threading, numpy as np, kfusion as kf
+kf.set_num_threads(2)
+x = np.ones({BIG}, np.float32)
+stop = False
+def work():
+    while not stop: kf.fused_relu_layernorm(x)
+workers = [threading.Thread(target=work) for _ in range(2)]
+[w.start() for w in workers]
+import warnings; warnings.simplefilter("ignore")
+for _ in range(20):
+    pid = os.fork()
+    if pid == 0:
+        kf.fused_relu_layernorm(x); kf.unfused_relu_layernorm(x); kf.empty_cache()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+stop = True
+[w.join() for w in workers]
+""")
+
+
+def test_exit_while_a_daemon_thread_computes():
+    run_python(f"""
+import threading, time, numpy as np, kfusion as kf
+kf.set_num_threads(2)
+x = np.ones({BIG}, np.float32)
+def work():
+    while True: kf.fused_relu_layernorm(x)
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.2)
+""")
+
+
+def test_large_results_are_recycled():
+    kf.empty_cache()
+    x = np.ones(BIG, np.float32)
+    y = kf.fused_relu_layernorm(x)
+    assert y.flags.owndata
+    address = y.ctypes.data
+    assert address % 64 == 0
+    del y
+    assert _core.pool_stats()["held_bytes"] >= x.nbytes
+    y = kf.fused_relu_layernorm(x)
+    assert y.ctypes.data == address
+    del y
+    assert kf.empty_cache() >= x.nbytes
+    assert _core.pool_stats()["held_bytes"] == 0
+    assert kf.empty_cache() == 0
+
+
+def test_recycled_memory_is_bounded_and_private():
+    kf.empty_cache()
+    x = np.ones(BIG, np.float32)
+    alive = [kf.fused_relu_layernorm(x) for _ in range(6)]
+    assert len({y.ctypes.data for y in alive}) == 6
+    view = alive[0][3:5]  # a view keeps the memory
+    before = view.copy()
+    del alive
+    gc.collect()
+    for _ in range(8):
+        kf.fused_relu_layernorm(np.random.default_rng(0).standard_normal(BIG, np.float32))
+    assert np.array_equal(view, before)
+    stats = _core.pool_stats()
+    assert stats["held_bytes"] <= stats["limit_bytes"]
+    kf.empty_cache()
+
+
+def test_recycled_memory_can_be_resized_and_pickled():
+    import pickle
+
+    y = kf.fused_relu_layernorm(np.random.default_rng(0).standard_normal(BIG, np.float32))
+    copy = y.copy()
+    assert np.array_equal(pickle.loads(pickle.dumps(y)), copy)
+    y.resize((2 * BIG[0], BIG[1]), refcheck=False)
+    assert np.array_equal(y[: BIG[0]], copy)
+    assert not y[BIG[0] :].any()
+    y.resize((3, 4), refcheck=False)
+    assert np.array_equal(y.ravel(), copy.ravel()[:12])
+    kf.empty_cache()
+
+
+def test_numpys_own_allocator_is_left_as_it_was():
+    before = np._core.multiarray.get_handler_name()
+    y = kf.fused_relu_layernorm(np.ones(BIG, np.float32))
+    assert np._core.multiarray.get_handler_name() == before
+    assert np._core.multiarray.get_handler_name(y) == "kfusion_pool"
+    with pytest.raises(ValueError, match="weight"):
+        kf.fused_relu_layernorm(np.ones(BIG, np.float32), np.ones(3, np.float32))
+    assert np._core.multiarray.get_handler_name() == before
