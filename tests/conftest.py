@@ -102,7 +102,14 @@ KINDS = {
         Kind("dlpack", OnlyDlpack, _float64, dtypes=("float16", "float32", "float64")),
         Kind("own", lambda x: kf.to_device(x), lambda a: _float64(a.numpy()), cuda=True),
         Kind("torch-cuda", _torch("cuda"), lambda t: t.double().cpu().numpy(), cuda=True, needs="torch"),
-        Kind("cupy", _cupy, lambda a: _float64(a.get()), cuda=True, needs="cupy", dtypes=("float16", "float32", "float64")),
+        Kind(
+            "cupy",
+            _cupy,
+            lambda a: _float64(a.get()),
+            cuda=True,
+            needs="cupy",
+            dtypes=("float16", "float32", "float64"),
+        ),
         Kind("jax-cuda", _jax("gpu"), _float64, cuda=True, needs="jax", immutable=True),
         Kind(
             "numba",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import reference
 import hypothesis
 import numpy as np
 import pytest
-from conftest import DTYPES, SPACING, Kind, np_dtype
 from hypothesis import strategies as st
 
 import kfusion as kf
+import reference
+from conftest import DTYPES, SPACING, Kind, np_dtype
 from kfusion import _core
 
 VERSIONS = [pytest.param(kf.fused_relu_layernorm, id="fused"), pytest.param(kf.unfused_relu_layernorm, id="unfused")]
@@ -150,8 +150,10 @@ def test_layouts(f, dtype, layout, isa, rng):
     before = x.copy()
     y = f(x)
     close(reference.float64(y), x)
-    assert np.array_equal(x.view(np.uint8) if x.flags.c_contiguous else reference.float64(x),
-                          before.view(np.uint8) if x.flags.c_contiguous else reference.float64(before))
+    assert np.array_equal(
+        x.view(np.uint8) if x.flags.c_contiguous else reference.float64(x),
+        before.view(np.uint8) if x.flags.c_contiguous else reference.float64(before),
+    )
     if layout in ("transposed", "fortran", "permuted axes", "swapped last axes"):
         assert y.strides == x.strides  # a dense layout is kept
     elif layout != "read-only":
@@ -169,7 +171,8 @@ def test_layouts_on_the_gpu(f, dtype, layout, rng):
     x = LAYOUTS[layout](draw(rng, (37, 70), dtype))
     if any(s < 0 for s in x.strides):
         pytest.skip("torch has no negative strides")
-    base = torch.zeros(sum((n - 1) * s for n, s in zip(x.shape, x.strides)) // x.itemsize + 1, dtype=getattr(torch, dtype))
+    last = sum((n - 1) * step for n, step in zip(x.shape, x.strides, strict=True)) // x.itemsize
+    base = torch.zeros(last + 1, dtype=getattr(torch, dtype))
     t = torch.as_strided(base.cuda(), x.shape, [s // x.itemsize for s in x.strides])
     for index in np.ndindex(*x.shape[:-1]) if layout == "sliding window" else [()]:
         t[index] = torch.from_numpy(np.ascontiguousarray(reference.float64(x[index]))).cuda()

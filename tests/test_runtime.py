@@ -32,7 +32,7 @@ def test_number_of_threads(threads):
     threads(3)
     assert kf.get_num_threads() == 3
     for bad in (0, -1):
-        with pytest.raises(ValueError, match="at least 1|>= 1"):
+        with pytest.raises(ValueError, match=r"at least 1|>= 1"):
             threads(bad)
     with pytest.raises(TypeError):
         threads("2")

@@ -33,10 +33,10 @@ KF_INLINE ValueOf<E> load_values(const std::byte* p, int count) {
 
 // ---- sums over a chunk ----------------------------------------------------------------------------------------
 
-/// What a pass over `size` bytes fetches: from `address`, a quarter as many bytes per byte read, or as many.
+/// What a pass fetches meanwhile: from `address` on, 2^-shift of the bytes that it reads.
 struct Fetch {
   std::uintptr_t address;
-  int share;  ///< bytes read per byte fetched: 1, 2 or 4
+  int shift;
 };
 
 /// Adds up step(v, i) over the vectors of a chunk: `Sums` is a small struct with +=. The last, partial vector comes
@@ -47,8 +47,8 @@ KF_INLINE Sums accumulate(const std::byte* x, int size, Fetch fetch, Step step) 
   Sums sums[kUnroll] = {};
   int i = 0;
   for (; i + kBlock <= size; i += kBlock) {
-    for (int b = 0; b < kBlock * kItem<E>; b += kLineBytes * fetch.share)
-      prefetch(fetch.address + (i * kItem<E> + b) / fetch.share);
+    for (int b = 0; b < kBlock * kItem<E> >> fetch.shift; b += kLineBytes)
+      prefetch(fetch.address + (i * kItem<E> >> fetch.shift) + b);
     for (int u = 0; u < kUnroll; ++u) step(sums[u], load_values<E>(x + (i + u * kLane) * kItem<E>), 0);
   }
   for (; i + kLane <= size; i += kLane) step(sums[0], load_values<E>(x + i * kItem<E>), 0);
@@ -68,11 +68,6 @@ struct TwoSums {
   KF_INLINE void operator+=(const TwoSums& o) { sum += o.sum, squares += o.squares; }
 };
 
-template <class E>
-KF_INLINE double total(ValueOf<E> v) {
-  return static_cast<double>(sum_lanes<typename E::Compute, kVectorBytes>(v));
-}
-
 /// Two passes. The second also sums the distances from the mean, which cancels the rounding of that mean: exact
 /// enough for a row whose mean is many times its deviation. It prefetches from `ahead`, the chunk that comes next.
 template <class E>
@@ -81,20 +76,20 @@ KF_INLINE Moments moments(const std::byte* x, int size, Fetch in_first, Fetch in
   using C = typename E::Compute;
   const auto first = accumulate<E, OneSum<V>>(
       x, size, in_first, [](OneSum<V>& s, const V& v, int) { s.sum += relu(v); });
-  const C centre = static_cast<C>(total<E>(first.sum) / size);
+  const C centre = static_cast<C>(sum_lanes(first.sum) / size);
   const auto second = accumulate<E, TwoSums<V>>(x, size, in_second, [=](TwoSums<V>& s, const V& v, int count) {
     V d = relu(v) - centre;
     if (count) d = first_lanes(d, count);
     s.sum += d;
     s.squares += d * d;
   });
-  const double shift = total<E>(second.sum) / size;
-  return {centre + shift, total<E>(second.squares) - shift * shift * size};
+  const double shift = sum_lanes(second.sum) / size;
+  return {centre + shift, sum_lanes(second.squares) - shift * shift * size};
 }
 
 template <class E>
 Moments chunk_moments(const std::byte* x, std::int64_t size) {
-  return moments<E>(x, static_cast<int>(size), {address(x) + kAheadBytes, 1}, {address(x) + size * kItem<E>, 1});
+  return moments<E>(x, static_cast<int>(size), {address(x) + kAheadBytes, 0}, {address(x) + size * kItem<E>, 0});
 }
 
 /// Chan's formula: appends a chunk of `count` elements to the moments of the `before` elements on its left.
@@ -148,13 +143,13 @@ KF_INLINE void sweep(const Span& s, Fetch fetch, const Op& op) {
     i = head < s.size ? head : s.size;
     sweep_edge<E>(s.x, s.y, 0, i, op);
     for (; i + kLine <= s.size; i += kLine) {
-      prefetch(fetch.address + i * kItem<E> / fetch.share);
+      prefetch(fetch.address + (i * kItem<E> >> fetch.shift));
       for (int j = 0; j < kLine; j += kLanes<E>)
         stream(s.y + (i + j) * kItem<E>, E::narrow(op.all(load_values<E>(s.x + (i + j) * kItem<E>), i + j)));
     }
   } else {
     for (; i + kLine <= s.size; i += kLine) {
-      prefetch(fetch.address + i * kItem<E> / fetch.share);
+      prefetch(fetch.address + (i * kItem<E> >> fetch.shift));
       for (int j = 0; j < kLine; j += kLanes<E>)
         store(s.y + (i + j) * kItem<E>, E::narrow(op.all(load_values<E>(s.x + (i + j) * kItem<E>), i + j)));
     }
@@ -216,7 +211,7 @@ KF_INLINE void normalize_span(const Span& s, Fetch fetch, const RowScale& scale,
 
 template <class E>
 void normalize(const Span& s, const RowScale& scale, const Affine& affine) {
-  normalize_span<E>(s, {address(s.x) + kAheadBytes, 1}, scale, affine);
+  normalize_span<E>(s, {address(s.x) + kAheadBytes, 0}, scale, affine);
 }
 
 // ---- fused ----------------------------------------------------------------------------------------------------
@@ -229,7 +224,7 @@ KF_INLINE RowScale scale_of_row(const std::byte* x, std::int64_t cols, double ep
     const std::int64_t count = cols - at < kChunk ? cols - at : kChunk;
     const std::byte* chunk = x + at * kItem<E>;
     const std::uintptr_t fetched = next + at * kItem<E> / 2;
-    const Moments m = next ? moments<E>(chunk, static_cast<int>(count), {fetched, 4}, {fetched + count * kItem<E> / 4, 4})
+    const Moments m = next ? moments<E>(chunk, static_cast<int>(count), {fetched, 2}, {fetched + count * kItem<E> / 4, 2})
                            : chunk_moments<E>(chunk, count);
     if (at == 0) {
       row = m;
@@ -250,7 +245,7 @@ void fused_rows(const FusedRows& job) {
     const std::byte* x = job.x + r * job.x_stride;
     const std::uintptr_t next = fetch_next ? address(x) + rows_ahead * job.x_stride : 0;
     const RowScale scale = scale_of_row<E>(x, job.cols, job.eps, next);
-    const Fetch fetch = fetch_next ? Fetch{next + job.cols * kItem<E> / 2, 2} : Fetch{address(x) + kAheadBytes, 1};
+    const Fetch fetch = fetch_next ? Fetch{next + job.cols * kItem<E> / 2, 1} : Fetch{address(x) + kAheadBytes, 0};
     normalize_span<E>({x, job.y + r * job.y_stride, job.cols, job.stream}, fetch, scale, job.affine);
   }
 }
@@ -259,14 +254,14 @@ void fused_rows(const FusedRows& job) {
 
 template <class E>
 void relu_kernel(const Span& s) {
-  sweep_with<E, false, false>(s, {address(s.x) + kAheadBytes, 1}, {}, [](const ValueOf<E>& v) { return relu(v); });
+  sweep_with<E, false, false>(s, {address(s.x) + kAheadBytes, 0}, {}, [](const ValueOf<E>& v) { return relu(v); });
 }
 
 template <class E>
 double sum(const std::byte* x, std::int64_t size) {
   using Sum = OneSum<ValueOf<E>>;
   const auto step = [](Sum& s, const ValueOf<E>& v, int) { s.sum += v; };
-  return total<E>(accumulate<E, Sum>(x, static_cast<int>(size), {address(x) + kAheadBytes, 1}, step).sum);
+  return sum_lanes(accumulate<E, Sum>(x, static_cast<int>(size), {address(x) + kAheadBytes, 0}, step).sum);
 }
 
 template <class E>
@@ -278,19 +273,19 @@ double sum_squares(const std::byte* x, std::int64_t size, double mean) {
     if (count) d = first_lanes(d, count);
     s.sum += d * d;
   };
-  return total<E>(accumulate<E, OneSum<V>>(x, static_cast<int>(size), {address(x) + kAheadBytes, 1}, step).sum);
+  return sum_lanes(accumulate<E, OneSum<V>>(x, static_cast<int>(size), {address(x) + kAheadBytes, 0}, step).sum);
 }
 
 template <class E>
 void centre(const Span& s, double mean) {
   const auto m = static_cast<typename E::Compute>(mean);
-  sweep_with<E, false, false>(s, {address(s.x) + kAheadBytes, 1}, {}, [=](const ValueOf<E>& v) { return v - m; });
+  sweep_with<E, false, false>(s, {address(s.x) + kAheadBytes, 0}, {}, [=](const ValueOf<E>& v) { return v - m; });
 }
 
 template <class E>
 void scale(const Span& s, double rstd, const Affine& affine) {
   const auto factor = static_cast<typename E::Compute>(rstd);
-  sweep_affine<E>(s, {address(s.x) + kAheadBytes, 1}, affine, [=](const ValueOf<E>& v) { return v * factor; });
+  sweep_affine<E>(s, {address(s.x) + kAheadBytes, 0}, affine, [=](const ValueOf<E>& v) { return v * factor; });
 }
 
 void fence() { stream_fence(); }

@@ -110,19 +110,41 @@ KF_INLINE V relu(const V& x) {
   return V{} > x ? V{} : x;
 }
 
+#if defined(__AVX512F__)
+// The masked forms, because g++ 12 warns about its own header in the plain ones.
+KF_INLINE __m256 upper_half(F32s v) { return _mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 1); }
+KF_INLINE __m256d upper_half(F64s v) { return _mm512_maskz_extractf64x4_pd(0xf, (__m512d)v, 1); }
+KF_INLINE __m256 lower_half(F32s v) { return _mm512_castps512_ps256((__m512)v); }
+KF_INLINE __m256d lower_half(F64s v) { return _mm512_castpd512_pd256((__m512d)v); }
+#elif defined(__AVX2__)
+KF_INLINE __m128 upper_half(F32s v) { return _mm256_extractf128_ps((__m256)v, 1); }
+KF_INLINE __m128d upper_half(F64s v) { return _mm256_extractf128_pd((__m256d)v, 1); }
+KF_INLINE __m128 lower_half(F32s v) { return _mm256_castps256_ps128((__m256)v); }
+KF_INLINE __m128d lower_half(F64s v) { return _mm256_castpd256_pd128((__m256d)v); }
+#endif
+
 /// Sum of the lanes, halves first: the same order whatever the surrounding code.
-template <class T, int Bytes>
-KF_INLINE T sum_lanes(typename VectorOf<T, Bytes>::Type v) {
-  if constexpr (Bytes == 2 * sizeof(T)) {
-    return v[0] + v[1];
-  } else {
-    using Half = typename VectorOf<T, Bytes / 2>::Type;
-    struct Halves {
-      Half low, high;
-    };
-    const auto halves = __builtin_bit_cast(Halves, v);
-    return sum_lanes<T, Bytes / 2>(halves.low + halves.high);
-  }
+KF_INLINE double sum_lanes(F32s v) {
+#if defined(__AVX512F__)
+  const __m256 half = lower_half(v) + upper_half(v);
+  const __m128 low = _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1);
+#elif defined(__AVX2__)
+  const __m128 low = lower_half(v) + upper_half(v);
+#else
+  const F32s low = v;
+#endif
+  return static_cast<double>((low[0] + low[2]) + (low[1] + low[3]));
+}
+KF_INLINE double sum_lanes(F64s v) {
+#if defined(__AVX512F__)
+  const __m256d half = lower_half(v) + upper_half(v);
+  const __m128d low = _mm256_castpd256_pd128(half) + _mm256_extractf128_pd(half, 1);
+#elif defined(__AVX2__)
+  const __m128d low = lower_half(v) + upper_half(v);
+#else
+  const F64s low = v;
+#endif
+  return low[0] + low[1];
 }
 
 /// Lanes below `count` from `v`, the others zero.

@@ -1,0 +1,318 @@
+// The row kernel: one skeleton for every "reduce a row, then use the result on the same row" (LayerNorm, softmax, ...).
+//
+// A team of warps owns a row: part of a warp (several short rows per warp), one warp, the warps of a block, or those of
+// a cluster of blocks. A row is cut into segments, one per warp and chunk; a lane holds its share of a segment packed
+// in K 16-byte slots of registers. One chunk holds the row where it fits: it is then read once and written once. Longer
+// rows pass through the registers chunk by chunk (statistics), then a second time in reverse order (output), so that
+// the last chunk is still held and the ones before it are the likeliest to be in L2.
+#pragma once
+#include "device/reduce.cuh"
+
+namespace kfusion::device {
+
+inline constexpr int kMaxThreads = 512;  ///< a block; leaves 128 registers to a thread
+/// Full blocks that an SM must have registers for, so that rows are in flight while others are reduced or written.
+template <class Access, int kSlots>
+inline constexpr int kLeastBlocks = kSlots <= (Access::kWholeSlots ? 8 : 4) ? 2 : 1;
+inline constexpr int kMaxOuter = 32;     ///< leading axes of a matrix
+inline constexpr int kSharedSlots = 2;   ///< rows that share a warp are short: kernels with more slots need not divide it
+
+/// Where the elements of the matrices lie: strides in bytes. Kernel parameter.
+struct Rows {
+  i64 rows, cols;
+  const char* x;
+  char* y;
+  i64 x_col, y_col;
+  int outer_ndim;
+  i64 outer_shape[kMaxOuter], x_outer[kMaxOuter], y_outer[kMaxOuter];
+};
+
+/// How a grid is divided into teams. Kernel parameter.
+struct Geometry {
+  int lanes;   ///< of a warp that share a row: 1, 2, 4, ... 32; 32 where warps > 1
+  int warps;   ///< of a team, in all its blocks; 1: each warp works for itself
+  int chunks;  ///< of a row
+};
+
+/// A per-column parameter; data == nullptr where absent.
+struct Column {
+  const char* data;
+  i64 stride;     ///< bytes
+  bool is_float;  ///< float32, else the matrix's type
+};
+
+struct RowPointers {
+  const char* x;
+  char* y;
+};
+
+/// Only strided leading axes divide, once per row; the host launches those with fewer than 2^31 rows at a time.
+KF_DEVICE RowPointers locate(const Rows& m, i64 row) {
+  if (m.outer_ndim == 1) return {m.x + row * m.x_outer[0], m.y + row * m.y_outer[0]};
+  RowPointers at{m.x, m.y};
+  u32 rest = static_cast<u32>(row);
+#pragma unroll 1
+  for (int d = m.outer_ndim - 1; d >= 0; --d) {
+    const u32 extent = static_cast<u32>(m.outer_shape[d]), upper = rest / extent;
+    const i64 index = rest - upper * extent;
+    at.x += index * m.x_outer[d];
+    at.y += index * m.y_outer[d];
+    rest = upper;
+  }
+  return at;
+}
+
+/// The segment that a group of lanes works on, and this lane's place in the group. Columns inside it are 32-bit.
+struct Span {
+  i64 begin;        ///< first column
+  int limit;        ///< columns of the segment that exist
+  int lane, lanes;
+};
+
+// ---- access policies ------------------------------------------------------------------------------------------------
+// Which columns of a segment the slots of a lane hold, and how they reach them. kColumns<K> is a segment's width per
+// lane. Elements beyond `limit` load as zero and are not stored.
+
+/// Contiguous rows, everything 16-byte aligned, cols a multiple of a slot: slot k of a lane is one vector.
+template <class T>
+struct VectorAccess {
+  static constexpr int kN = kLanes<T>;
+  static constexpr bool kWholeSlots = true;
+
+  static KF_DEVICE int column(const Span& s, int k, int j) { return (k * s.lanes + s.lane) * kN + j; }
+  static KF_DEVICE bool valid(const Span& s, int k, int) { return column(s, k, 0) < s.limit; }
+
+  template <int K>
+  static KF_DEVICE void load(Slot (&held)[K], const char* row, i64, const Span& s) {
+    const char* p = row + (s.begin + s.lane * kN) * static_cast<int>(sizeof(T));
+#pragma unroll
+    for (int k = 0; k < K; ++k) held[k] = load_slot(p + k * s.lanes * 16, valid(s, k, 0));
+  }
+  template <Store kHow>
+  static KF_DEVICE void store(const Slot& slot, char* row, i64, const Span& s, int k) {
+    char* p = row + (s.begin + s.lane * kN) * static_cast<int>(sizeof(T));
+    store_slot<kHow>(p + k * s.lanes * 16, slot, valid(s, k, 0));
+  }
+  /// One lane asks for the whole segment.
+  static KF_DEVICE void prefetch(const char* row, const Span& s) {
+    if (s.lane == 0 && s.limit > 0) {
+      prefetch_to_l2(row + s.begin * static_cast<int>(sizeof(T)), s.limit * static_cast<int>(sizeof(T)));
+    }
+  }
+  /// The parameter's values at the columns of slot k.
+  static KF_DEVICE void columns(Compute<T> (&v)[kN], const Column& c, const Span& s, int k) {
+    const bool exists = valid(s, k, 0);
+    if (sizeof(T) == 4 || !c.is_float) {
+      const char* p = c.data + (s.begin + s.lane * kN) * static_cast<int>(sizeof(T));
+      unpack<T>(load_shared_slot(p + k * s.lanes * 16, exists), v);
+    } else if constexpr (sizeof(T) == 2) {
+      const char* p = c.data + (s.begin + s.lane * kN) * 4 + k * s.lanes * 32;
+      float lo[4], hi[4];
+      unpack<float>(load_shared_slot(p, exists), lo);
+      unpack<float>(load_shared_slot(p + 16, exists), hi);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) v[j] = lo[j], v[j + 4] = hi[j];
+    } else if (exists) {
+#pragma unroll
+      for (int j = 0; j < kN; ++j) v[j] = load_value<float>(c.data + (s.begin + column(s, k, j)) * 4);
+    }
+  }
+};
+
+/// Any strides, widths and alignments: element by element, neighbouring lanes on neighbouring columns.
+template <class T>
+struct StridedAccess {
+  static constexpr int kN = kLanes<T>;
+  static constexpr bool kWholeSlots = false;
+
+  static KF_DEVICE int column(const Span& s, int k, int j) { return (k * kN + j) * s.lanes + s.lane; }
+  static KF_DEVICE bool valid(const Span& s, int k, int j) { return column(s, k, j) < s.limit; }
+
+  template <int K>
+  static KF_DEVICE void load(Slot (&held)[K], const char* row, i64 stride, const Span& s) {
+    const char* p = row + (s.begin + s.lane) * stride;
+    const i64 step = s.lanes * stride;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+#pragma unroll
+      for (int j = 0; j < kN; ++j, p += step) load_element<T>(held[k], j, p, valid(s, k, j));
+    }
+  }
+  template <Store>
+  static KF_DEVICE void store(const Slot& slot, char* row, i64 stride, const Span& s, int k) {
+    char* p = row + (s.begin + s.lane + k * kN * s.lanes) * stride;
+    const i64 step = s.lanes * stride;
+#pragma unroll
+    for (int j = 0; j < kN; ++j, p += step) {
+      if (valid(s, k, j)) store_element<T>(slot, j, p);
+    }
+  }
+  static KF_DEVICE void prefetch(const char*, const Span&) {}
+
+  static KF_DEVICE void columns(Compute<T> (&v)[kN], const Column& c, const Span& s, int k) {
+    const char* p = c.data + (s.begin + s.lane + k * kN * s.lanes) * c.stride;
+    const i64 step = s.lanes * c.stride;
+#pragma unroll
+    for (int j = 0; j < kN; ++j, p += step) {
+      v[j] = 0;
+      if (valid(s, k, j)) v[j] = c.is_float ? Compute<T>(load_value<float>(p)) : Compute<T>(load_value<T>(p));
+    }
+  }
+};
+
+// ---- teams ----------------------------------------------------------------------------------------------------------
+
+/// Whether a row fits a warp (which then has one or several), the registers of a team of warps, or neither.
+enum class Fit { kWarp, kTeam, kChunks };
+
+/// This thread's place: which rows its team works on, and which segments of them are its warp's. kWidth: columns that
+/// one lane holds. kShared: whether rows may share a warp.
+template <Fit kFit, int kWidth, bool kShared>
+struct Team {
+  /// Columns of a row: beyond 2^31 they go in chunks.
+  using Index = typename Choose<kFit == Fit::kChunks, i64, int>::type;
+
+  int lane, lanes, warp, warps, chunks;
+  i64 first, step;  ///< rows: first, first + step, ...; the same in all lanes of a warp
+  int sub_row;      ///< of the rows that share a warp
+
+  KF_DEVICE explicit Team(const Geometry& g)
+      : lanes(kShared ? g.lanes : 32), warps(kFit == Fit::kWarp ? 1 : g.warps), chunks(g.chunks) {
+    const int block_warps = blockDim.x / 32, own = threadIdx.x / 32, place = threadIdx.x % 32;
+    lane = place & (lanes - 1);
+    if constexpr (kFit == Fit::kWarp) {
+      const int rows_per_warp = 32 / lanes;
+      warp = 0;
+      first = (static_cast<i64>(blockIdx.x) * block_warps + own) * rows_per_warp;
+      step = static_cast<i64>(gridDim.x) * block_warps * rows_per_warp;
+      sub_row = place / lanes;
+    } else {
+      warp = block_rank() * block_warps + own;
+      first = cluster_index();
+      step = cluster_count();
+      sub_row = 0;
+    }
+  }
+
+  KF_DEVICE int segment() const { return kWidth * lanes; }
+  KF_DEVICE int clamp_to_segment(Index n) const {
+    return static_cast<int>(minimum<Index>(maximum<Index>(n, 0), segment()));
+  }
+  KF_DEVICE Span span(int chunk, Index cols) const {
+    const Index begin = (static_cast<Index>(chunk) * warps + warp) * segment();
+    return {begin, clamp_to_segment(cols - begin), lane, lanes};
+  }
+  /// Columns that warp `w` of the team holds of a row, over all chunks: all but the last chunk are full.
+  KF_DEVICE Index count(int w, Index cols) const {
+    if constexpr (kFit != Fit::kChunks) return clamp_to_segment(cols - w * segment());
+    const Index full = static_cast<Index>(chunks - 1) * segment();
+    return full + clamp_to_segment(cols - full * warps - static_cast<Index>(w) * segment());
+  }
+};
+
+// ---- the kernel -----------------------------------------------------------------------------------------------------
+
+/// Sum over the held elements that exist of f(value).
+template <class T, class Access, int K, class F>
+KF_DEVICE Compute<T> held_sum(Slot (&held)[K], const Span& s, F f) {
+  using C = Compute<T>;
+  C sum = 0;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    C v[kLanes<T>];
+    forget(held[k]);
+    unpack<T>(held[k], v);
+#pragma unroll
+    for (int j = 0; j < kLanes<T>; ++j) v[j] = Access::valid(s, k, j) ? f(v[j]) : C(0);
+    sum += tree_sum(v);
+  }
+  return sum;
+}
+
+/// Mean over the segment and this lane's share of the squares of deviations from it, from registers.
+template <class T, class Access, int K, class Op>
+KF_DEVICE Moments<Compute<T>> segment_moments(Slot (&held)[K], const Op& op, const Span& s) {
+  using C = Compute<T>;
+  const C sum = group_sum(held_sum<T, Access>(held, s, [&](C v) { return op.value(v); }), s.lanes);
+  const C mean = s.limit > 0 ? sum / C(s.limit) : C(0);
+  return {mean, held_sum<T, Access>(held, s, [&](C v) {
+            const C d = op.value(v) - mean;
+            return d * d;
+          })};
+}
+
+template <class T, class Access, int K, class Op>
+KF_DEVICE void write_segment(Slot (&held)[K], const Op& op, const typename Op::Row& row, char* y, i64 stride,
+                             const Span& s) {
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    Compute<T> v[kLanes<T>];
+    forget(held[k]);
+    unpack<T>(held[k], v);
+#pragma unroll
+    for (int j = 0; j < kLanes<T>; ++j) v[j] = op.value(v[j]);
+    op.template output<Access>(v, row, s, k);
+    Access::template store<Store::kStream>(pack<T>(v), y, stride, s, k);
+  }
+}
+
+/// y[r, :] = op.output(op.value(x[r, :]), moments of op.value(x[r, :])).
+/// Block: up to 512 threads, of 1 to 4096 rows or a part of one. Barriers: one per row where several warps share it.
+/// Bytes: one read and one write of the matrix; one more read where it goes in chunks. The op:
+///   C value(C x)                                               what the statistics are taken of
+///   Row row(Moments<C>, C n)                                   once per row
+///   void output<Access>(C (&v)[N], const Row&, const Span&, k) values of slot k to results
+template <class T, class Access, Fit kFit, int K, class Op>
+__global__ void __launch_bounds__(kMaxThreads, kLeastBlocks<Access, K>)
+    row_kernel(const __grid_constant__ Rows m, const __grid_constant__ Op op, const __grid_constant__ Geometry g) {
+  using C = Compute<T>;
+  using Place = Team<kFit, K * kLanes<T>, kFit == Fit::kWarp && K <= kSharedSlots>;
+  using Index = typename Place::Index;
+  extern __shared__ __align__(16) unsigned char shared[];
+  const Place team(g);
+  Exchange<Moments<C>> exchange(shared, team.warps);
+
+  for (i64 first = team.first; first < m.rows; first += team.step) {
+    const bool exists = kFit != Fit::kWarp || first + team.sub_row < m.rows;
+    const Index cols = exists ? static_cast<Index>(m.cols) : 0;
+    const RowPointers row = locate(m, exists ? first + team.sub_row : first);
+
+    Slot held[K];
+    Moments<C> moments;
+    if constexpr (kFit == Fit::kChunks) {
+      RunningMoments<C> running;
+      for (int chunk = 0; chunk < team.chunks; ++chunk) {
+        const Span s = team.span(chunk, cols);
+        Access::load(held, row.x, m.x_col, s);
+        running.merge(C(s.limit), segment_moments<T, Access>(held, op, s));
+      }
+      moments = {running.mean, group_sum(running.within) + running.between};
+    } else {
+      const Span s = team.span(0, cols);
+      Access::load(held, row.x, m.x_col, s);
+      if (kFit == Fit::kTeam && m.outer_ndim == 1 && first + team.step < m.rows) {
+        Access::prefetch(row.x + team.step * m.x_outer[0], s);  // keeps the memory busy during the exchange
+      }
+      moments = segment_moments<T, Access>(held, op, s);
+      moments.m2 = group_sum(moments.m2, team.lanes);
+    }
+    if constexpr (kFit != Fit::kWarp) {
+      const Moments<C>* parts = exchange.share(moments, team.warp);
+      moments = combine(parts, team.warps, C(cols), [&](int w) { return C(team.count(w, cols)); });
+    }
+    const typename Op::Row state = op.row(moments, C(cols));
+
+    if constexpr (kFit == Fit::kChunks) {
+      for (int chunk = team.chunks - 1; chunk >= 0; --chunk) {
+        const Span s = team.span(chunk, cols);
+        if (chunk < team.chunks - 1) Access::load(held, row.x, m.x_col, s);
+        write_segment<T, Access>(held, op, state, row.y, m.y_col, s);
+      }
+    } else {
+      write_segment<T, Access>(held, op, state, row.y, m.y_col, team.span(0, cols));
+    }
+  }
+  exchange.finish();
+}
+
+}  // namespace kfusion::device

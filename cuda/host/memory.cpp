@@ -1,0 +1,129 @@
+// Device memory in stream order, copies and events.
+#include <array>
+#include <atomic>
+#include <limits>
+#include <mutex>
+
+#include "host/runtime.hpp"
+
+namespace kfusion::cuda {
+namespace {
+
+/// A pool of our own, so that its settings do not change those of other libraries in the process. Pools live until the
+/// process ends: at exit the driver may be gone before any destructor of ours.
+struct Pool {
+  std::once_flag once;
+  std::atomic<cudaMemPool_t> handle{nullptr};  // null where the device has no pools
+};
+std::array<Pool, kMaxDevices> pools;
+
+cudaMemPool_t create_pool(int device) {
+  int supported = 0;
+  check(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, device), "asking for memory pools");
+  if (!supported) return nullptr;
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = device;
+  cudaMemPool_t pool = nullptr;
+  check(cudaMemPoolCreate(&pool, &properties), "creating a memory pool");
+  std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
+  check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "configuring a memory pool");
+  return pool;
+}
+
+cudaMemPool_t pool_of(int device) {
+  Pool& pool = pools[static_cast<std::size_t>(device)];
+  std::call_once(pool.once, [&] { pool.handle = create_pool(device); });
+  return pool.handle;
+}
+
+std::uint64_t reserved_bytes(cudaMemPool_t pool) {
+  std::uint64_t bytes = 0;
+  if (cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &bytes) != cudaSuccess) cudaGetLastError();
+  return bytes;
+}
+
+}  // namespace
+
+void* allocate(std::size_t bytes, int device, Stream stream) {
+  if (bytes == 0) return nullptr;
+  const UseDevice use(device);
+  const cudaMemPool_t pool = pool_of(device);
+  void* p = nullptr;
+  const cudaError_t status = pool ? cudaMallocFromPoolAsync(&p, bytes, pool, handle(stream)) : cudaMalloc(&p, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw DeviceError("kfusion: out of memory on cuda:" + std::to_string(device) + ": " + std::to_string(bytes) +
+                      " bytes wanted; kfusion.empty_cache() gives back what kfusion keeps for reuse");
+  }
+  check(status, "allocating device memory");
+  return p;
+}
+
+void deallocate(void* p, int device, Stream stream) noexcept {
+  if (!p || forked_after_use()) return;
+  try {
+    const UseDevice use(device);
+    const cudaError_t status = pool_of(device) ? cudaFreeAsync(p, handle(stream)) : cudaFree(p);
+    if (status != cudaSuccess) cudaGetLastError();  // a process that is ending has lost the memory anyway
+  } catch (...) {
+  }
+}
+
+std::size_t empty_cache() noexcept {
+  if (forked_after_use()) return 0;
+  std::size_t freed = 0;
+  for (Pool& each : pools) {
+    const cudaMemPool_t pool = each.handle;
+    if (!pool) continue;
+    const std::uint64_t before = reserved_bytes(pool);
+    if (cudaMemPoolTrimTo(pool, 0) != cudaSuccess) cudaGetLastError();
+    const std::uint64_t after = reserved_bytes(pool);
+    if (after < before) freed += before - after;
+  }
+  return freed;
+}
+
+void copy(void* to, const void* from, std::size_t bytes, int device, Stream stream) {
+  if (bytes == 0) return;
+  const UseDevice use(device);
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle(stream)), "copying");
+}
+
+void synchronize(int device, Stream stream) {
+  const UseDevice use(device);
+  check(cudaStreamSynchronize(handle(stream)), "waiting for a stream");
+}
+
+void synchronize_device(int device) {
+  const UseDevice use(device);
+  check(cudaDeviceSynchronize(), "waiting for a device");
+}
+
+void finish_device(int device) noexcept {
+  if (forked_after_use()) return;
+  try {
+    synchronize_device(device);
+  } catch (...) {
+  }
+}
+
+int device_of(const void* p) {
+  cudaPointerAttributes attributes;
+  check(cudaPointerGetAttributes(&attributes, p), "asking where memory lies");
+  return attributes.device;
+}
+
+void wait(Stream waiter, Stream on, int device) {
+  if (waiter == on) return;
+  const UseDevice use(device);
+  cudaEvent_t event;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
+  cudaError_t status = cudaEventRecord(event, handle(on));
+  if (status == cudaSuccess) status = cudaStreamWaitEvent(handle(waiter), event, 0);
+  cudaEventDestroy(event);  // released when the stream has passed it
+  check(status, "ordering two streams");
+}
+
+}  // namespace kfusion::cuda

@@ -1,0 +1,35 @@
+// The build without CUDA: everything that needs a device says how to get one.
+#include "host/cuda.hpp"
+
+namespace kfusion::cuda {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw DeviceError(
+      "kfusion was built without CUDA; install a CUDA toolkit (nvcc) and reinstall with KFUSION_CUDA=ON");
+}
+
+}  // namespace
+
+bool built() { return false; }
+int device_count() noexcept { return 0; }
+void require(int) { refuse(); }
+DeviceInfo device_info(int) { refuse(); }
+
+void* allocate(std::size_t, int, Stream) { refuse(); }
+void deallocate(void*, int, Stream) noexcept {}
+std::size_t empty_cache() noexcept { return 0; }
+
+void copy(void*, const void*, std::size_t, int, Stream) { refuse(); }
+void synchronize(int, Stream) { refuse(); }
+void synchronize_device(int) { refuse(); }
+void finish_device(int) noexcept {}
+int device_of(const void*) { refuse(); }
+void wait(Stream, Stream, int) { refuse(); }
+
+void fused_relu_layernorm(const RowProblem&, int, Stream) { refuse(); }
+void unfused_relu_layernorm(const RowProblem&, int, Stream) { refuse(); }
+
+std::vector<double> time(const std::function<void()>&, int, bool, int) { refuse(); }
+
+}  // namespace kfusion::cuda

@@ -1,0 +1,77 @@
+// What the files of this folder share: checked calls, the current device, and facts about devices that do not change.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "host/cuda.hpp"
+
+namespace kfusion::cuda {
+
+/// Devices that one process can use (the runtime's own limit is lower).
+inline constexpr int kMaxDevices = 64;
+
+/// Throws a DeviceError "kfusion: <what> failed: <CUDA's sentence>" and clears the runtime's last error.
+void check(cudaError_t status, const char* what);
+
+/// Makes `device` current after require(device), and the caller's device again at the end of the scope.
+class UseDevice {
+ public:
+  explicit UseDevice(int device);
+  ~UseDevice();
+  UseDevice(const UseDevice&) = delete;
+  UseDevice& operator=(const UseDevice&) = delete;
+
+ private:
+  int previous_ = 0, device_;
+};
+
+/// Whether this is a forked child of a process that had used CUDA: no CUDA call can succeed here.
+bool forked_after_use() noexcept;
+
+inline cudaStream_t handle(Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
+
+struct Limits {
+  int multiprocessors = 0;
+  bool clusters = false;  ///< thread-block clusters can be launched
+};
+/// Queried once per device.
+const Limits& limits(int device);
+
+/// Some kernel of this build: if it has no image for a device, none has. Defined in timing.cu.
+const void* any_kernel();
+
+/// A kernel launch that is always the same up to its size: `blocks` blocks (a cluster where > 1) make a team.
+struct Launch {
+  const void* kernel;
+  int threads, blocks;
+  std::size_t shared_bytes;
+};
+/// The largest cluster of `threads`-thread blocks that `kernel` can be launched with on the current device: 1 where
+/// there are no clusters, up to 16. Not cached.
+int max_cluster(const void* kernel, int threads, int device);
+/// How many teams the current device runs at once. Cached; the first call for a cluster beyond the portable 8 blocks
+/// also allows it.
+std::int64_t resident_teams(const Launch& launch, int device);
+/// `teams` teams (as many of them as a grid can have) times `grid_y` on `stream` of the current device. `arguments` as
+/// cudaLaunchKernel wants them.
+void launch(const Launch& launch, std::int64_t teams, void** arguments, Stream stream, int grid_y = 1);
+
+/// Device memory of one call.
+class Workspace {
+ public:
+  Workspace(std::size_t bytes, int device, Stream stream)
+      : data_(allocate(bytes, device, stream)), device_(device), stream_(stream) {}
+  ~Workspace() { deallocate(data_, device_, stream_); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+
+ private:
+  void* data_;
+  int device_;
+  Stream stream_;
+};
+
+}  // namespace kfusion::cuda

@@ -1,0 +1,37 @@
+"""kfusion: what kernel fusion saves, proved by measuring, and the fused kernel itself.
+
+import kfusion as kf
+
+kf.savings(ops)                  # the calculator: bytes and predicted speedup of a chain of operations
+kf.fused_relu_layernorm(x)       # one kernel, one pass in and one out; NumPy, torch, CuPy, JAX, CPU or CUDA
+kf.unfused_relu_layernorm(x)     # the same as five kernels, for comparison
+kf.compare(kf.fused_relu_layernorm, x)   # both checked and measured on your data
+"""
+
+from ._compare import compare
+from ._core import (
+    DeviceArray,
+    DeviceError,
+    __version__,
+    empty_cache,
+    fused_relu_layernorm,
+    get_num_threads,
+    savings,
+    set_num_threads,
+    to_device,
+    unfused_relu_layernorm,
+)
+
+__all__ = [
+    "DeviceArray",
+    "DeviceError",
+    "__version__",
+    "compare",
+    "empty_cache",
+    "fused_relu_layernorm",
+    "get_num_threads",
+    "savings",
+    "set_num_threads",
+    "to_device",
+    "unfused_relu_layernorm",
+]

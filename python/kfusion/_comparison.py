@@ -1,0 +1,249 @@
+"""What `compare` returns: the measurements, and the ways to look at them."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import io
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import _plot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ._files import StrPath
+
+# Short enough for a terminal of 80 columns.
+_HEADER = ("version", "time", "+-", "launches", "passes", "MB", "GB/s", "% copy", "speedup", "error")
+_LEGEND = (
+    "fused, again: the noise of this measurement. fused, fresh: without out=, so a new result each time. "
+    "+-: half of p20 to p80. % copy: 100 x copy's time / time. error: the largest, against float64."
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One version in one state of the caches.
+
+    launches, passes, moved_bytes and gbps (GB = 1e9 bytes) are None for peers: what they issue is their own affair.
+    copy_pct is 100 * (time of a copy of the same bytes) / time, the median over neighbouring samples, so that drift
+    cancels. speedup is over kfusion's own unfused version. max_abs_error is against float64, None for the copy.
+    """
+
+    name: str
+    cache: str
+    median_us: float
+    p20_us: float
+    p80_us: float
+    samples: int
+    launches: int | None
+    passes: int | None
+    moved_bytes: int | None
+    gbps: float | None
+    copy_pct: float
+    speedup: float
+    max_abs_error: float | None
+    is_peer: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Fused, unfused, copy and peers, checked and measured on the same data.
+
+    `print(c)` shows tables, Jupyter shows them as HTML, `c.plot()` draws, `c.to_dict()` is ready for JSON.
+    """
+
+    operation: str
+    shape: tuple[int, ...]
+    dtype: str
+    array: str
+    device: str
+    weight: bool
+    bias: bool
+    eps: float
+    predicted: dict[str, Any]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    hardware: dict[str, Any]
+    versions: dict[str, str]
+
+    @property
+    def caches(self) -> tuple[str, ...]:
+        """The states measured, "cold" first."""
+        return tuple(dict.fromkeys(row.cache for row in self.rows))
+
+    def row(self, name: str, cache: str | None = None) -> Row:
+        """The row of one version.
+
+        Args:
+            name: as in the table: "fused", "unfused", "copy", "numpy", ...
+            cache: "cold" or "hot"; the first one measured by default.
+
+        Raises:
+            KeyError: nothing of this name was measured.
+        """
+        cache = cache or self.caches[0]
+        for row in self.rows:
+            if (row.name, row.cache) == (name, cache):
+                return row
+        raise KeyError(f"no row {name!r} with {cache} cache; there are {[r.name for r in self._of(cache)]}")
+
+    @property
+    def speedup(self) -> float:
+        """Unfused time / fused time, cold unless only hot was measured."""
+        return self.row("fused").speedup
+
+    @property
+    def predicted_speedup(self) -> float:
+        """Unfused bytes / fused bytes, from `kfusion.savings`."""
+        return float(self.predicted["speedup_estimate"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain dicts, lists, numbers and strings."""
+        plain = asdict(self) | {"speedup": self.speedup, "predicted_speedup": self.predicted_speedup}
+        return plain | {k: list(plain[k]) for k in ("shape", "rows", "notes")}
+
+    def plot(self, path: StrPath | None = None, ax: Axes | None = None, *, cache: str | None = None) -> Figure:
+        """Draws the times and, beside them, the bandwidth with the copy as the ceiling.
+
+        Args:
+            path: file to write (its ending chooses the format), if any.
+            ax: axes to draw the times into; the bandwidth is left out then.
+            cache: "cold" or "hot"; the first one measured by default.
+
+        Returns:
+            The pyplot Figure, closed, so that a notebook shows it once.
+        """
+        figure = _plot.times_on(self, ax, cache) if ax is not None else _plot.draw([self], cache)
+        if path is not None:
+            _plot.save(figure, path)
+        return figure
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {self.title}: fused is {self.speedup:.2f}x as fast as unfused>"
+
+    def __str__(self) -> str:
+        if sys.stdout.isatty() and importlib.util.find_spec("rich"):
+            return self._rich_text(shutil.get_terminal_size((100, 24)).columns)
+        return "\n".join((*(_plain_table(self.title_of(c), self.cells(c)) for c in self.caches), self._summary()))
+
+    def __rich_console__(self, console: Any, options: Any) -> Any:
+        for cache in self.caches:
+            yield _rich_table(self.title_of(cache), self.cells(cache), gap=1 if options.max_width < 84 else 2)
+            yield ""
+        yield self._summary()
+
+    def _repr_html_(self) -> str:
+        tables = "".join(_html_table(self.title_of(c), self.cells(c)) for c in self.caches)
+        lines = "<br>".join(html.escape(line) for line in self._summary().splitlines())
+        return f"{tables}<p>{lines}</p>"
+
+    @property
+    def title(self) -> str:
+        """Operation, shape, dtype and device in one line."""
+        shape = " x ".join(map(str, self.shape))
+        return f"ReLU + LayerNorm, {shape} {self.dtype} on {self.device_name}"
+
+    @property
+    def device_name(self) -> str:
+        """The name of the CPU or GPU that ran it, where the system says."""
+        return str(self.hardware["gpu" if self.device == "cuda" else "cpu"].get("name") or self.device)
+
+    def title_of(self, cache: str) -> str:
+        """The title of one table or picture."""
+        return f"{self.title}, {cache} cache"
+
+    def cells(self, cache: str) -> list[tuple[str, ...]]:
+        """The table of one cache state as text, header first."""
+        unit, scale = time_unit(self.row("fused", cache).median_us)
+        header = tuple(f"{h} ({unit})" if h == "time" else h for h in _HEADER)
+        return [header, *(_row_cells(row, scale) for row in self._of(cache))]
+
+    def _of(self, cache: str) -> list[Row]:
+        return [row for row in self.rows if row.cache == cache]
+
+    def _summary(self) -> str:
+        measured = ", ".join(f"{self.row('fused', c).speedup:.2f}x with {c} cache" for c in self.caches)
+        return "\n".join(
+            (
+                f"Speedup of fused over unfused: {measured}; "
+                f"predicted from the bytes (kfusion.savings): {self.predicted_speedup:.2f}x.",
+                *self.notes,
+                _LEGEND,
+            )
+        )
+
+    def _rich_text(self, width: int) -> str:
+        from rich.console import Console
+
+        text = io.StringIO()
+        console = Console(file=text, force_terminal=True, width=width, highlight=False)
+        console.print(self)
+        return text.getvalue().rstrip("\n")
+
+
+def time_unit(us: float) -> tuple[str, float]:
+    """The unit that suits a time and what to divide microseconds by."""
+    return ("us", 1.0) if us < 1000 else ("ms", 1000.0)
+
+
+def _row_cells(row: Row, scale: float) -> tuple[str, ...]:
+    def number(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    big = (row.moved_bytes or 0) / 1e6
+    digits = ".1f" if row.median_us / scale >= 100 else ".2f" if row.median_us / scale >= 1 else ".3f"
+    return (
+        row.name,
+        format(row.median_us / scale, digits),
+        f"{50 * (row.p80_us - row.p20_us) / row.median_us:.0f}%",
+        number(row.launches, "d"),
+        number(row.passes, "d"),
+        number(None if row.moved_bytes is None else row.moved_bytes / 1e6, ".2f" if big < 1e3 else ".0f"),
+        number(row.gbps, ".1f"),
+        number(row.copy_pct, ".0f"),
+        f"{row.speedup:.2f}x",
+        number(row.max_abs_error, ".0e"),
+    )
+
+
+def _plain_table(title: str, cells: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    lines = [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+        for line in cells
+    ]
+    return "\n".join((title, lines[0], "-" * len(lines[0]), *lines[1:], ""))
+
+
+def _rich_table(title: str, cells: Sequence[tuple[str, ...]], *, gap: int) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, gap - 1, 0, 0),
+        show_edge=False,
+    )
+    for i, name in enumerate(cells[0]):
+        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
+    for line in cells[1:]:
+        table.add_row(*line, style={"fused": "bold green", "copy": "dim"}.get(line[0]))
+    return table
+
+
+def _html_table(title: str, cells: Sequence[tuple[str, ...]]) -> str:
+    def line(values: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(v)}</{tag}>" for v in values) + "</tr>"
+
+    body = "".join(line(values, "td") for values in cells[1:])
+    return f"<table><caption>{html.escape(title)}</caption>{line(cells[0], 'th')}{body}</table>"

@@ -1,0 +1,126 @@
+"""Pictures of comparisons. matplotlib is imported when the first one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._files import StrPath, check_writable, replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ._comparison import Comparison, Row
+
+_COLOURS = {"fused": "#1b7f5c", "fused, fresh": "#7cbfa6", "unfused": "#c8553d", "copy": "#8a8f98"}
+_PEER_COLOUR = "#9db4d6"
+_NOISE_ROW = "fused, again"
+
+
+def draw(comparisons: Sequence[Comparison], cache: str | None = None) -> Figure:
+    """One line of two panels, time and bandwidth, for each comparison; the figure is closed."""
+    import matplotlib.pyplot as plt
+
+    bars = [len(_shown(c, cache)) for c in comparisons]
+    figure, axes = plt.subplots(
+        len(comparisons),
+        2,
+        figsize=(12, sum(1.5 + 0.42 * n for n in bars)),
+        gridspec_kw={"width_ratios": (3, 2), "height_ratios": bars},
+        squeeze=False,
+        layout="constrained",
+    )
+    for comparison, (left, right) in zip(comparisons, axes, strict=True):
+        _times(comparison, left, cache)
+        _bandwidths(comparison, right, cache)
+    plt.close(figure)
+    return figure
+
+
+def times_on(comparison: Comparison, ax: Axes, cache: str | None) -> Figure:
+    """The time panel alone, on the caller's axes."""
+    import matplotlib.pyplot as plt
+
+    _times(comparison, ax, cache)
+    figure: Any = ax.get_figure(root=True) if hasattr(ax, "get_subplotspec") else ax.figure
+    plt.close(figure)
+    return figure  # type: ignore[no-any-return]
+
+
+def check_path(path: StrPath) -> None:
+    """Raises what `save` would raise for a bad path, before anything is measured.
+
+    Raises:
+        ValueError: the ending is no picture format.
+        OSError: the folder does not exist or cannot be written to, or path is a folder.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    formats = FigureCanvasAgg.get_supported_filetypes()
+    ending = Path(path).suffix.removeprefix(".").lower()
+    if ending not in formats:
+        raise ValueError(f"{path}: a picture's name must end in one of .{', .'.join(sorted(formats))}")
+    check_writable(path)
+
+
+def save(figure: Figure, path: StrPath) -> None:
+    """Writes the picture whole or not at all: a temporary file beside it, then a rename."""
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150, format=Path(path).suffix.removeprefix(".").lower() or "png")
+
+
+def _shown(comparison: Comparison, cache: str | None) -> list[Row]:
+    cache = cache or comparison.caches[0]
+    return [row for row in comparison.rows if row.cache == cache and row.name != _NOISE_ROW]
+
+
+def _colour(row: Row) -> str:
+    return _COLOURS.get(row.name, _PEER_COLOUR)
+
+
+def _times(comparison: Comparison, ax: Axes, cache: str | None) -> None:
+    from ._comparison import time_unit
+
+    rows = _shown(comparison, cache)
+    unit, scale = time_unit(max(row.median_us for row in rows))
+    middle = [row.median_us / scale for row in rows]
+    spread = [
+        [(row.median_us - row.p20_us) / scale for row in rows],
+        [(row.p80_us - row.median_us) / scale for row in rows],
+    ]
+    bars = ax.barh(
+        [row.name for row in rows], middle, xerr=spread, color=[_colour(r) for r in rows], ecolor="#444", capsize=2
+    )
+    labels = [f"{m:.3g} {unit}  ({row.speedup:.2f}x)" for m, row in zip(middle, rows, strict=True)]
+    ax.bar_label(bars, labels, padding=6)
+    _floor(ax, next(row.median_us / scale for row in rows if row.name == "copy"), "copy of the same bytes")
+    ax.set_xlim(0, max(middle) * 1.3)
+    ax.set_xlabel(f"time ({unit}): median, p20 to p80; in brackets the speedup over unfused")
+    ax.set_title(comparison.title_of(rows[0].cache), loc="left", fontsize=10)
+    _tidy(ax)
+
+
+def _bandwidths(comparison: Comparison, ax: Axes, cache: str | None) -> None:
+    rows = [row for row in _shown(comparison, cache) if row.gbps is not None]
+    values = [row.gbps or 0.0 for row in rows]
+    bars = ax.barh([row.name for row in rows], values, color=[_colour(r) for r in rows])
+    labels = [f"{v:.1f} GB/s, {(row.moved_bytes or 0) / 1e6:.4g} MB" for v, row in zip(values, rows, strict=True)]
+    ax.bar_label(bars, labels, padding=6)
+    _floor(ax, next(v for v, row in zip(values, rows, strict=True) if row.name == "copy"), "copy")
+    ax.set_xlim(0, max(values) * 1.75)
+    ax.set_xlabel("memory traffic (GB/s): bytes of all passes / time")
+    ax.set_title("bandwidth and bytes moved", loc="left", fontsize=10)
+    _tidy(ax)
+
+
+def _floor(ax: Axes, value: float, label: str) -> None:
+    ax.axvline(value, color="#333", linestyle="--", linewidth=1, label=label, zorder=0)
+    ax.legend(loc="lower right", fontsize=8, frameon=False)
+
+
+def _tidy(ax: Axes) -> None:
+    ax.invert_yaxis()
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(axis="y", length=0)
