@@ -12,7 +12,7 @@ import pytest
 
 import kfusion as kf
 import reference
-from kfusion import _arrays, _compare, _core, _peers, _relu_layernorm, _timing
+from kfusion import _arrays, _check, _core, _peers, _relu_layernorm, _timing
 
 FUSED = kf.fused_relu_layernorm
 QUICK = {"repeats": 1, "peers": ()}
@@ -45,7 +45,8 @@ def test_counts_follow_from_the_stages(comparison):
     assert (fused.launches, fused.passes, fused.moved_bytes) == (1, 2, 2 * matrix_bytes)
     assert (copy.launches, copy.passes, copy.moved_bytes) == (1, 2, 2 * matrix_bytes)
     assert fused.gbps == pytest.approx(fused.moved_bytes / (fused.median_us * 1e-6) / 1e9)
-    assert fused.speedup == pytest.approx(unfused.median_us / fused.median_us)
+    assert fused.speedup == pytest.approx(fused.copy_pct / unfused.copy_pct)
+    assert unfused.speedup == 1.0
     assert copy.copy_pct == 100.0
     peer = comparison.row("numpy")
     assert (peer.launches, peer.passes, peer.moved_bytes, peer.gbps) == (None, None, None, None)
@@ -284,12 +285,12 @@ def test_an_element_that_is_not_written_is_found(monkeypatch):
 
 
 def test_large_arrays_are_checked_by_whole_rows_with_both_ends():
-    assert _compare._sample_rows(5, 10**9).tolist()[:: len(_compare._sample_rows(5, 10**9)) - 1] == [0, 4]
-    rows = _compare._sample_rows(10**6, 4096)
+    assert _check.sample_rows(5, 10**9).tolist() == [0, 4]
+    rows = _check.sample_rows(10**6, 4096)
     assert (rows[0], rows[-1]) == (0, 10**6 - 1)
     assert 2 <= len(rows) <= 256
-    assert _compare._sample_rows(3, 5).tolist() == [0, 1, 2]
-    assert _compare._sample_rows(1, 2**30).tolist() == [0]
+    assert _check.sample_rows(3, 5).tolist() == [0, 1, 2]
+    assert _check.sample_rows(1, 2**30).tolist() == [0]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -340,7 +341,8 @@ class TestMeasure:
         samples, log = self.run(repeats=6)
         assert log[::2] == ["copy"] * 12
         assert sorted(log[1::2]) == ["a"] * 6 + ["b"] * 6
-        assert log[1::2] != ["a"] * 6 + ["b"] * 6
+        assert sorted(log[1:4:2]) == ["a", "b"]  # one of each first, for an estimate
+        assert log[1::2] not in (["a"] * 6 + ["b"] * 6, ["b"] * 6 + ["a"] * 6)
         assert samples["a"].copy_ratios == [0.5] * 6
         assert samples["a"].percentile_us(50) == 4.0
 

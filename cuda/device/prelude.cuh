@@ -158,10 +158,9 @@ KF_DEVICE void forget(Slot& slot) {
 /// 16 bytes that will not be read again by this SM, or zeros where not `valid`.
 KF_DEVICE Slot load_slot(const void* p, bool valid) {
   Slot s{{0, 0, 0, 0}};
-  asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-      : "+r"(s.word[0]), "+r"(s.word[1]), "+r"(s.word[2]), "+r"(s.word[3])
-      : "l"(p), "r"(static_cast<int>(valid)));
+  asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+               : "+r"(s.word[0]), "+r"(s.word[1]), "+r"(s.word[2]), "+r"(s.word[3])
+               : "l"(p), "r"(static_cast<int>(valid)));
   return s;
 }
 
@@ -170,9 +169,10 @@ enum class Store { kKeep, kStream };  ///< kStream: nothing on the device reads 
 template <Store kHow>
 KF_DEVICE void store_slot(void* p, const Slot& s, bool valid) {
   if constexpr (kHow == Store::kStream) {
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p st.global.cs.v4.u32 [%4], {%0, %1, %2, %3}; }" ::"r"(s.word[0]),
-                 "r"(s.word[1]), "r"(s.word[2]), "r"(s.word[3]), "l"(p), "r"(static_cast<int>(valid))
-                 : "memory");
+    asm volatile(
+        "{ .reg .pred p; setp.ne.s32 p, %5, 0; @p st.global.cs.v4.u32 [%4], {%0, %1, %2, %3}; }" ::"r"(s.word[0]),
+        "r"(s.word[1]), "r"(s.word[2]), "r"(s.word[3]), "l"(p), "r"(static_cast<int>(valid))
+        : "memory");
   } else {
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p st.global.v4.u32 [%4], {%0, %1, %2, %3}; }" ::"r"(s.word[0]),
                  "r"(s.word[1]), "r"(s.word[2]), "r"(s.word[3]), "l"(p), "r"(static_cast<int>(valid))
@@ -243,11 +243,11 @@ KF_DEVICE void prefetch_to_l2([[maybe_unused]] const void* p, [[maybe_unused]] u
 // ---- clusters of blocks (one block where the architecture has none) -------------------------------------------------
 
 #if __CUDA_ARCH__ >= 900
-#define KF_SPECIAL_REGISTER(function, name, otherwise)  \
-  KF_DEVICE u32 function() {                            \
-    u32 value;                                          \
-    asm("mov.u32 %0, %" name ";" : "=r"(value));        \
-    return value;                                       \
+#define KF_SPECIAL_REGISTER(function, name, otherwise) \
+  KF_DEVICE u32 function() {                           \
+    u32 value;                                         \
+    asm("mov.u32 %0, %" name ";" : "=r"(value));       \
+    return value;                                      \
   }
 #else
 #define KF_SPECIAL_REGISTER(function, name, otherwise) \

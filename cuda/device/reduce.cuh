@@ -78,39 +78,35 @@ class Exchange {
  public:
   /// `memory`: 2 * warps values of V in shared memory. `warps`: of the whole team; 1 means nothing to exchange.
   KF_DEVICE Exchange(void* memory, int warps) : box_(static_cast<V*>(memory)), warps_(warps) {
-    if (block_count() > 1) cluster_arrive();  // completed at the first share(): a block must run before it is written to
+    if (block_count() > 1)
+      cluster_arrive();  // completed at the first share(): a block must run before it is written to
   }
 
   /// The parts of all warps of the team, in warp order.
   KF_DEVICE const V* share(const V& own, int warp) {
-    V* parts = box_ + parity_ * warps_;
-    parity_ ^= 1;
+    V* parts = box_ + (rounds_ % 2) * warps_;
     const u32 lane = threadIdx.x % 32, blocks = block_count();
     if (blocks == 1) {
       if (lane == 0) parts[warp] = own;
       __syncthreads();
     } else {
-      begin();
+      if (rounds_ == 0) cluster_wait();
       if (lane < blocks) store_to_block(parts + warp, own, lane);
       cluster_arrive();
       cluster_wait();
     }
+    ++rounds_;
     return parts;
   }
 
   KF_DEVICE void finish() {
-    if (block_count() > 1) begin();
+    if (block_count() > 1 && rounds_ == 0) cluster_wait();
   }
 
  private:
-  KF_DEVICE void begin() {
-    if (!begun_) cluster_wait();
-    begun_ = true;
-  }
-
   V* box_;
-  int warps_, parity_ = 0;
-  bool begun_ = false;
+  int warps_;
+  u32 rounds_ = 0;
 };
 
 }  // namespace kfusion::device

@@ -10,12 +10,11 @@
 
 namespace kfusion::device {
 
-inline constexpr int kMaxThreads = 512;  ///< a block; leaves 128 registers to a thread
-/// Full blocks that an SM must have registers for, so that rows are in flight while others are reduced or written.
-template <class Access, int kSlots>
-inline constexpr int kLeastBlocks = kSlots <= (Access::kWholeSlots ? 8 : 4) ? 2 : 1;
-inline constexpr int kMaxOuter = 32;     ///< leading axes of a matrix
-inline constexpr int kSharedSlots = 2;   ///< rows that share a warp are short: kernels with more slots need not divide it
+inline constexpr int kMaxThreads = 512;       ///< a block; leaves 128 registers to a thread
+inline constexpr int kWarpRowsThreads = 128;  ///< a block whose warps have rows of their own
+inline constexpr int kMaxOuter = 32;          ///< leading axes of a matrix
+inline constexpr int kSharedSlots =
+    2;  ///< rows that share a warp are short: kernels with more slots need not divide it
 
 /// Where the elements of the matrices lie: strides in bytes. Kernel parameter.
 struct Rows {
@@ -64,8 +63,8 @@ KF_DEVICE RowPointers locate(const Rows& m, i64 row) {
 
 /// The segment that a group of lanes works on, and this lane's place in the group. Columns inside it are 32-bit.
 struct Span {
-  i64 begin;        ///< first column
-  int limit;        ///< columns of the segment that exist
+  i64 begin;  ///< first column
+  int limit;  ///< columns of the segment that exist
   int lane, lanes;
 };
 
@@ -210,6 +209,16 @@ struct Team {
   }
 };
 
+/// The largest block: one that works on one row may need all the registers of an SM, others stay small.
+template <Fit kFit>
+inline constexpr int kLargestBlock = kFit == Fit::kWarp ? kWarpRowsThreads : kMaxThreads;
+/// Blocks of that size that an SM must have registers for, so that rows are in flight while others are reduced or
+/// written: 64 registers a thread where the slots leave enough of them, else 128.
+template <class T, class Access, Fit kFit, int kSlots>
+inline constexpr int kLeastBlocks =
+    (kSlots <= (Access::kWholeSlots ? 8 : 2) && sizeof(T) < 8 && kFit != Fit::kChunks ? 1024 : 512) /
+    kLargestBlock<kFit>;
+
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
 /// Sum over the held elements that exist of f(value).
@@ -257,13 +266,13 @@ KF_DEVICE void write_segment(Slot (&held)[K], const Op& op, const typename Op::R
 }
 
 /// y[r, :] = op.output(op.value(x[r, :]), moments of op.value(x[r, :])).
-/// Block: up to 512 threads, of 1 to 4096 rows or a part of one. Barriers: one per row where several warps share it.
+/// Block: up to 512 threads, of 1 to 128 rows or a part of one. Barriers: one per row where several warps share it.
 /// Bytes: one read and one write of the matrix; one more read where it goes in chunks. The op:
 ///   C value(C x)                                               what the statistics are taken of
 ///   Row row(Moments<C>, C n)                                   once per row
 ///   void output<Access>(C (&v)[N], const Row&, const Span&, k) values of slot k to results
 template <class T, class Access, Fit kFit, int K, class Op>
-__global__ void __launch_bounds__(kMaxThreads, kLeastBlocks<Access, K>)
+__global__ void __launch_bounds__(kLargestBlock<kFit>, kLeastBlocks<T, Access, kFit, K>)
     row_kernel(const __grid_constant__ Rows m, const __grid_constant__ Op op, const __grid_constant__ Geometry g) {
   using C = Compute<T>;
   using Place = Team<kFit, K * kLanes<T>, kFit == Fit::kWarp && K <= kSharedSlots>;

@@ -5,8 +5,7 @@ namespace kfusion::cuda {
 namespace {
 
 [[noreturn]] void refuse() {
-  throw DeviceError(
-      "kfusion was built without CUDA; install a CUDA toolkit (nvcc) and reinstall with KFUSION_CUDA=ON");
+  throw DeviceError("kfusion was built without CUDA; install a CUDA toolkit (nvcc) and reinstall with KFUSION_CUDA=ON");
 }
 
 }  // namespace

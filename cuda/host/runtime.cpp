@@ -10,9 +10,9 @@
 namespace kfusion::cuda {
 namespace {
 
-std::atomic<bool> used{false};    // a call that initialises CUDA has been made by us
-std::atomic<bool> child{false};   // this process was forked
-std::atomic<bool> doomed{false};  // ... after we had used CUDA
+std::atomic<bool> used{false};         // a call that initialises CUDA has been made by us
+std::atomic<bool> child{false};        // this process was forked
+std::atomic<bool> doomed{false};       // ... after we had used CUDA
 std::atomic<std::uint64_t> usable{0};  // bit d: require(d) has succeeded
 
 void after_fork_in_child() {
@@ -24,7 +24,8 @@ void after_fork_in_child() {
 
 [[noreturn]] void throw_forked() {
   throw DeviceError(
-      "kfusion: CUDA was already in use when this process was forked and cannot be used in the child; start workers with "
+      "kfusion: CUDA was already in use when this process was forked and cannot be used in the child; start workers "
+      "with "
       "the 'spawn' method, e.g. multiprocessing.set_start_method('spawn')");
 }
 
@@ -110,8 +111,8 @@ void require(int device) {
   const int count = count_or_throw();
   if (device < 0 || device >= count || device >= kMaxDevices) {
     throw DeviceError("kfusion: device must be cuda:0" +
-                      (count > 1 ? " to cuda:" + std::to_string(count - 1) : std::string()) + ", got cuda:" +
-                      std::to_string(device));
+                      (count > 1 ? " to cuda:" + std::to_string(count - 1) : std::string()) +
+                      ", got cuda:" + std::to_string(device));
   }
   require_image(device);
   usable |= std::uint64_t{1} << device;

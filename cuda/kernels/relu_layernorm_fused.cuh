@@ -1,14 +1,12 @@
-// ReLU + LayerNorm as one kernel, for one dtype; instantiated in relu_layernorm_fused_<dtype>.cu.
+// ReLU + LayerNorm as one kernel, for one dtype; instantiated in relu_layernorm_<dtype>.cu.
 #pragma once
 #include <utility>
 
 #include "kernels/relu_layernorm.cuh"
+#include "kernels/relu_layernorm.hpp"
 #include "kernels/row_launch.cuh"
 
 namespace kfusion::cuda {
-
-template <class T>
-void fused_relu_layernorm_of(const RowProblem& p, int device, Stream stream);
 
 template <class Access>
 inline constexpr int kMaxSlots = Access::kWholeSlots ? 16 : 8;  ///< more elements one by one only cost code
@@ -38,14 +36,16 @@ void launch_fused(const RowProblem& p, int device, Stream stream) {
   Op op{column_of(p.weight), column_of(p.bias), static_cast<device::Compute<T>>(p.eps)};
   constexpr int kSlots = kMaxSlots<Access<T>>;
   const void* largest = row_kernel_for<T, Access<T>, Op>(device::Fit::kTeam, kSlots);
-  const RowConfig config = choose(p.rows, p.cols * static_cast<std::int64_t>(sizeof(T)), kSlots,
-                                  max_blocks<std::pair<Access<T>, Op>>(largest, device), limits(device).multiprocessors);
-  launch_rows<device::Moments<device::Compute<T>>>(row_kernel_for<T, Access<T>, Op>(config.fit, config.slots), config, device,
-                                                   stream, m, op);
+  const RowConfig config =
+      choose(p.rows, p.cols * static_cast<std::int64_t>(sizeof(T)), kSlots,
+             max_blocks<std::pair<Access<T>, Op>>(largest, device), limits(device).multiprocessors);
+  launch_rows<device::Moments<device::Compute<T>>>(row_kernel_for<T, Access<T>, Op>(config.fit, config.slots), config,
+                                                   device, stream, m, op);
 }
 
-template <class T>
+template <DType kType>
 void fused_relu_layernorm_of(const RowProblem& p, int device, Stream stream) {
+  using T = typename ElementOf<kType>::type;
   const UseDevice use(device);
   if (!in_slots(p, p.x) || !in_slots(p, p.y) || !in_slots(p.weight) || !in_slots(p.bias)) {
     launch_fused<T, device::StridedAccess, true>(p, device, stream);

@@ -1,10 +1,11 @@
 // ReLU + LayerNorm as the five kernels of an array library, for one dtype: each pass over the matrix goes through
-// memory. Instantiated in relu_layernorm_unfused_<dtype>.cu.
+// memory. Instantiated in relu_layernorm_<dtype>.cu.
 //   relu (read, write)   mean (read)   var (read)   centre (read, write)   scale (read, write)
 #pragma once
 #include <utility>
 
 #include "kernels/relu_layernorm.cuh"
+#include "kernels/relu_layernorm.hpp"
 #include "kernels/row_launch.cuh"
 
 namespace kfusion::device {
@@ -41,10 +42,10 @@ __global__ void __launch_bounds__(kMapThreads)
 }
 
 /// result[r] = sum over c of op.value(x[r, c]) / cols: mean, var.
-/// Block: up to 512 threads; a team of them (in a cluster for long or few rows) per row, as in row_kernel. Barriers: one
-/// per row where several warps share it. Bytes: one read of the matrix. Reason to exist: a library's row reduction.
+/// Block: up to 512 threads; a team of them (in a cluster for long or few rows) per row, as in row_kernel. Barriers:
+/// one per row where several warps share it. Bytes: one read of the matrix. Reason to exist: a library's row reduction.
 template <class T, class Access, bool kWarpRows, class Op>
-__global__ void __launch_bounds__(kMaxThreads, kLeastBlocks<Access, kUnfusedSlots>)
+__global__ void __launch_bounds__(kWarpRows ? kWarpRowsThreads : kMaxThreads)
     row_mean(const __grid_constant__ Rows m, const __grid_constant__ Op op, const __grid_constant__ Geometry g) {
   using C = Compute<T>;
   extern __shared__ __align__(16) unsigned char shared[];
@@ -141,9 +142,6 @@ struct Scale {
 
 namespace kfusion::cuda {
 
-template <class T>
-void unfused_relu_layernorm_of(const RowProblem& p, int device, Stream stream);
-
 template <class T, template <class> class Access, class Op>
 void launch_map_as(const RowProblem& p, Op op, Stream stream) {
   constexpr std::int64_t kWidth = device::kUnfusedSlots * device::kLanes<T>, kMaxY = 65535;
@@ -171,9 +169,9 @@ void launch_mean_as(const RowProblem& p, Op op, int device, Stream stream) {
   using namespace device;
   const void* of_warps = reinterpret_cast<const void*>(&row_mean<T, Access<T>, true, Op>);
   const void* of_teams = reinterpret_cast<const void*>(&row_mean<T, Access<T>, false, Op>);
-  const RowConfig config = choose_reduction(p.rows, p.cols * static_cast<std::int64_t>(sizeof(T)), kUnfusedSlots,
-                                            max_blocks<std::pair<Access<T>, Op>>(of_teams, device),
-                                            limits(device).multiprocessors);
+  const RowConfig config =
+      choose_reduction(p.rows, p.cols * static_cast<std::int64_t>(sizeof(T)), kUnfusedSlots,
+                       max_blocks<std::pair<Access<T>, Op>>(of_teams, device), limits(device).multiprocessors);
   launch_rows<Compute<T>>(config.fit == Fit::kWarp ? of_warps : of_teams, config, device, stream, rows_of(p), op);
 }
 
@@ -199,8 +197,9 @@ inline RowOperand dense(std::byte* data, const RowProblem& p) {
   return m;
 }
 
-template <class T>
+template <DType kType>
 void unfused_relu_layernorm_of(const RowProblem& p, int device, Stream stream) {
+  using T = typename ElementOf<kType>::type;
   using C = device::Compute<T>;
   const UseDevice use(device);
   const auto rows = static_cast<std::size_t>(p.rows), elements = rows * static_cast<std::size_t>(p.cols);
@@ -217,9 +216,8 @@ void unfused_relu_layernorm_of(const RowProblem& p, int device, Stream stream) {
   launch_mean<T>(relu_to_centred, device::Mean<T>{mean}, device, stream);
   launch_mean<T>(relu_to_centred, device::Variance<T>{mean, variance}, device, stream);
   launch_map<T>(relu_to_centred, device::Centre<T>{mean}, stream);
-  launch_map<T>(centred_to_y,
-                device::Scale<T>{variance, column_of(p.weight), column_of(p.bias), static_cast<C>(p.eps)}, stream,
-                in_slots(p.weight) && in_slots(p.bias));
+  launch_map<T>(centred_to_y, device::Scale<T>{variance, column_of(p.weight), column_of(p.bias), static_cast<C>(p.eps)},
+                stream, in_slots(p.weight) && in_slots(p.bias));
 }
 
 }  // namespace kfusion::cuda

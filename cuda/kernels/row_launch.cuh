@@ -14,16 +14,24 @@ namespace kfusion::cuda {
 
 static_assert(kMaxOuter == device::kMaxOuter);
 
-/// Calls f with a null pointer of the element type.
-template <class F>
-decltype(auto) with_type(DType t, F f) {
-  switch (t) {
-    case DType::kFloat16: return f(static_cast<device::half_t*>(nullptr));
-    case DType::kBFloat16: return f(static_cast<device::bfloat16_t*>(nullptr));
-    case DType::kFloat32: return f(static_cast<float*>(nullptr));
-    default: return f(static_cast<double*>(nullptr));
-  }
-}
+template <DType>
+struct ElementOf;
+template <>
+struct ElementOf<DType::kFloat16> {
+  using type = device::half_t;
+};
+template <>
+struct ElementOf<DType::kBFloat16> {
+  using type = device::bfloat16_t;
+};
+template <>
+struct ElementOf<DType::kFloat32> {
+  using type = float;
+};
+template <>
+struct ElementOf<DType::kFloat64> {
+  using type = double;
+};
 
 inline std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
@@ -66,22 +74,6 @@ inline bool in_slots(const ColOperand& c) {
   return !c.data || (aligned(c.data) && c.stride == static_cast<std::int64_t>(item_bytes(c.dtype)));
 }
 
-/// Calls f(p), or f for each index of the outermost axis where kernels could not divide row numbers in 32 bits.
-template <class F>
-void in_launches(const RowProblem& p, const F& f) {
-  if (p.outer_ndim <= 1 || p.rows <= std::numeric_limits<std::int32_t>::max()) return f(p);
-  RowProblem part = p;
-  part.rows /= p.outer_shape[0];
-  part.outer_ndim -= 1;
-  for (RowOperand* m : {&part.x, &part.y}) std::copy_n(m->outer_strides + 1, part.outer_ndim, m->outer_strides);
-  std::copy_n(p.outer_shape + 1, part.outer_ndim, part.outer_shape);
-  for (std::int64_t i = 0; i < p.outer_shape[0]; ++i) {
-    in_launches(part, f);
-    part.x.data += p.x.outer_strides[0];
-    part.y.data += p.y.outer_strides[0];
-  }
-}
-
 // ---- configurations -------------------------------------------------------------------------------------------------
 
 /// How a team holds a row.
@@ -98,7 +90,6 @@ struct RowConfig {
 };
 
 inline constexpr int kMaxWarps = device::kMaxThreads / 32;
-inline constexpr int kWarpsOfOwnRows = 4;  ///< of a block whose warps do not share rows
 
 /// Teams of `blocks` blocks of up to `warps` warps with `slots` slots a lane. Few slots leave registers for many
 /// threads and so for many rows in flight; many slots keep a long row in few blocks.
@@ -126,7 +117,7 @@ inline constexpr Capacity kCapacities[] = {
     {16, 16, 1},   // 128 KB: where there are no clusters
 };
 /// Longer rows go in chunks through teams of this many slots and warps and all blocks that a cluster can have.
-inline constexpr int kChunkSlots = 8, kChunkWarps = 16;
+inline constexpr int kChunkSlots = 8, kChunkWarps = 8;
 /// For few rows a team grows while its blocks keep this many bytes each.
 inline constexpr std::int64_t kLeastBlockBytes = 16 << 10;
 inline constexpr int kFewRowsSlots = 4;  ///< and its warps become more, with fewer slots a lane
@@ -135,7 +126,7 @@ inline constexpr int kFewRowsSlots = 4;  ///< and its warps become more, with fe
 inline RowConfig in_a_warp(std::int64_t row_bytes, int slots) {
   int lanes = 1;
   while (lanes * slots * static_cast<std::int64_t>(sizeof(device::Slot)) < row_bytes) lanes *= 2;
-  return {device::Fit::kWarp, slots, lanes, kWarpsOfOwnRows, 1, 1};
+  return {device::Fit::kWarp, slots, lanes, device::kWarpRowsThreads / 32, 1, 1};
 }
 
 /// A team of up to `c.warps` * `c.blocks` warps, as few as hold the row; in chunks where they do not.
@@ -143,7 +134,11 @@ inline RowConfig in_a_team(std::int64_t row_bytes, const Capacity& c) {
   const std::int64_t needed = divide_up(row_bytes, Capacity{c.slots, 1, 1}.row_bytes());
   const auto warps = std::min<std::int64_t>(divide_up(needed, c.blocks), c.warps);
   const std::int64_t chunks = divide_up(needed, warps * c.blocks);
-  return {chunks > 1 ? device::Fit::kChunks : device::Fit::kTeam, c.slots, 32, static_cast<int>(warps), c.blocks,
+  return {chunks > 1 ? device::Fit::kChunks : device::Fit::kTeam,
+          c.slots,
+          32,
+          static_cast<int>(warps),
+          c.blocks,
           static_cast<int>(chunks)};
 }
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from . import _arrays, _core, _hardware, _peers, _relu_layernorm, _timing
+from . import _arrays, _check, _core, _hardware, _peers, _relu_layernorm, _timing
 from ._comparison import Comparison, Row
 
 _CACHES = ("cold", "hot")
-_BUDGET_S = 4.0  # per cache state, when the number of repeats is not given
-_CHECKED_ELEMENTS = 2**20  # of large arrays a sample of whole rows is checked
+_BUDGET_S = 3.0  # per cache state, when the number of repeats is not given
 _SEED = 0
-_LEGACY_STREAM = 0  # the one that cuda_time's events are on
 
 _COSTS = {
     "unfused": _relu_layernorm.UNFUSED,
@@ -24,30 +21,6 @@ _COSTS = {
     "fused, fresh": _relu_layernorm.FUSED,
     "copy": _relu_layernorm.COPY,
 }
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """The arguments, as both versions take them, and the rows that are checked."""
-
-    x: Any
-    weight: Any
-    bias: Any
-    eps: float
-    rows: np.ndarray
-    expected: np.ndarray
-    allowed: np.ndarray
-
-    def call(self, f: Callable[..., Any], out: Any = None) -> Any:
-        return f(self.x, self.weight, self.bias, eps=self.eps, out=out, stream=self.stream)
-
-    @property
-    def cuda(self) -> bool:
-        return _arrays.on_cuda(self.x)
-
-    @property
-    def stream(self) -> int | None:
-        return _LEGACY_STREAM if self.cuda else None
 
 
 @np.errstate(all="ignore")  # infinities in x are the caller's business, not a warning of a peer's
@@ -93,7 +66,7 @@ def compare(
     _check_arguments(f, repeats, cache)
     report = progress or (lambda fraction, what: None)
     report(0.0, "checking")
-    problem, errors = _checked_problem(x, weight, bias, eps)
+    problem, errors = _check.checked_problem(x, weight, bias, eps)
     names, notes = _peers.choose(peers, problem.cuda)
     calls = _prepare_peers(names, problem, errors, notes)
     variants, copy = _variants(problem, calls)
@@ -130,56 +103,8 @@ def _check_arguments(f: Any, repeats: int | None, cache: str | None) -> None:
         raise ValueError(f"kfusion.compare: cache must be 'cold', 'hot' or None, got {cache!r}")
 
 
-def _checked_problem(x: Any, weight: Any, bias: Any, eps: float) -> tuple[_Problem, dict[str, float]]:
-    """Runs both versions; returns the problem and each one's largest error. Bad arguments fail in the first call."""
-    out = _core.fused_relu_layernorm(x, weight, bias, eps=eps)
-    cols = x.shape[-1]
-    if 0 in x.shape:
-        raise ValueError(f"kfusion.compare: x must not be empty, got shape {tuple(x.shape)}")
-    picked = _sample_rows(int(np.prod(x.shape[:-1], dtype=np.int64)), cols)
-    sample = _arrays.float64_rows(x, picked)
-    w, b = (None if p is None else _arrays.float64_rows(p, np.arange(1))[0] for p in (weight, bias))
-    expected = _relu_layernorm.reference(sample, w, b, eps)
-    allowed = _relu_layernorm.tolerance(sample, expected, w, b, eps, _arrays.dtype_name(x))
-    problem = _Problem(x, weight, bias, eps, picked, expected, allowed)
-    results = {}
-    for name, f in (("fused", _core.fused_relu_layernorm), ("unfused", _core.unfused_relu_layernorm)):
-        if _arrays.mutable(x):
-            _arrays.poison(out)
-            results[name] = _arrays.float64_rows(problem.call(f, out), picked)
-        else:
-            results[name] = _arrays.float64_rows(problem.call(f), picked)
-        _require_close(f"{name} and the float64 reference", results[name], expected, allowed)
-    _require_close("fused and unfused", results["fused"], results["unfused"], 2 * allowed)
-    return problem, {name: _max_error(result, expected) for name, result in results.items()}
-
-
-def _sample_rows(rows: int, cols: int) -> np.ndarray:
-    """The first, the last and random rows between: all of them when the matrix is small."""
-    wanted = max(2, _CHECKED_ELEMENTS // cols)
-    if rows <= wanted:
-        return np.arange(rows)
-    between = np.random.default_rng(_SEED).integers(1, rows - 1, wanted - 2)
-    return np.unique(np.concatenate(([0, rows - 1], between)))
-
-
-def _require_close(what: str, got: np.ndarray, expected: np.ndarray, allowed: np.ndarray) -> None:
-    same = (got == expected) | (np.isnan(got) & np.isnan(expected)) | (np.abs(got - expected) <= allowed)
-    if not same.all():
-        row, col = np.argwhere(~same)[0]
-        raise AssertionError(
-            f"kfusion.compare: {what} differ in {np.count_nonzero(~same)} of {same.size} checked elements, first at "
-            f"column {col}: {got[row, col]!r} against {expected[row, col]!r}, allowed {allowed[row, col]:.1e}"
-        )
-
-
-def _max_error(got: np.ndarray, expected: np.ndarray) -> float:
-    error = np.abs(got - expected)[np.isfinite(expected)]
-    return float(error.max(initial=0.0))
-
-
 def _prepare_peers(
-    names: Sequence[str], problem: _Problem, errors: dict[str, float], notes: list[str]
+    names: Sequence[str], problem: _check.Problem, errors: dict[str, float], notes: list[str]
 ) -> list[_peers.Call]:
     """Peers that can do it, warmed up; a note for each that cannot: its refusal should not stop the rest."""
     calls = []
@@ -190,12 +115,12 @@ def _prepare_peers(
         except Exception as error:
             notes.append(f"{name} is left out: {error}")
             continue
-        errors[name] = _max_error(result, problem.expected)
+        errors[name] = _check.max_error(result, problem.expected)
         calls.append(call)
     return calls
 
 
-def _variants(problem: _Problem, calls: Sequence[_peers.Call]) -> tuple[list[_timing.Variant], _timing.Variant]:
+def _variants(problem: _check.Problem, calls: Sequence[_peers.Call]) -> tuple[list[_timing.Variant], _timing.Variant]:
     out = problem.call(_core.fused_relu_layernorm) if _arrays.mutable(problem.x) else None
     fused, unfused = _core.fused_relu_layernorm, _core.unfused_relu_layernorm
     variants = [
@@ -209,51 +134,50 @@ def _variants(problem: _Problem, calls: Sequence[_peers.Call]) -> tuple[list[_ti
     return variants, _timing.Variant("copy", _copy(problem, out))
 
 
-def _copy(problem: _Problem, out: Any) -> Callable[[], Any]:
+def _copy(problem: _check.Problem, out: Any) -> Callable[[], Any]:
     """The copy of the same bytes: of x itself, or of random bytes where x is strided."""
     source, target = problem.x, out
     try:
         _core.copy(source, out=target, stream=problem.stream)
     except ValueError:  # "must be C-contiguous", said of any kind of array
-        size, itemsize = int(np.prod(source.shape, dtype=np.int64)), int(source.dtype.itemsize)
-        dense = np.frombuffer(np.random.default_rng(_SEED).bytes(size * itemsize), dtype=f"f{itemsize}")
+        random = np.random.default_rng(_SEED).bytes(problem.matrix_bytes)
+        dense = np.frombuffer(random, dtype=f"f{problem.itemsize}")
         source, target = (_core.to_device(dense), _core.to_device(dense)) if problem.cuda else (dense, dense.copy())
     return lambda: _core.copy(source, out=target, stream=problem.stream)
 
 
-def _clock(problem: _Problem, *, flush: bool) -> _timing.Clock:
+def _clock(problem: _check.Problem, *, flush: bool) -> _timing.Clock:
     if problem.cuda:
         return _timing.CudaClock(flush=flush, device=_arrays.cuda_index(problem.x))
     return _timing.CpuClock(flush=flush and _fits_cache(problem))
 
 
-def _fits_cache(problem: _Problem) -> bool:
+def _fits_cache(problem: _check.Problem) -> bool:
     """Whether enough of x and the result to matter could be in a cache when the next call starts."""
     if problem.cuda:
         cache_bytes = int(_hardware.gpu(_arrays.cuda_index(problem.x)).get("l2_bytes", 2**27))
     else:
         cache_bytes = _hardware.last_level_cache_bytes()
-    return _matrix_bytes(problem.x) * 2 < 8 * cache_bytes
+    return problem.matrix_bytes * 2 < 8 * cache_bytes
 
 
-def _states(problem: _Problem, cache: str | None, notes: list[str]) -> tuple[str, ...]:
+def _states(problem: _check.Problem, cache: str | None, notes: list[str]) -> tuple[str, ...]:
     if not _fits_cache(problem):
         notes.append("The data is far beyond every cache: there is no hot state.")
         return ("cold",)
     return _CACHES if cache is None else (cache,)
 
 
-def _matrix_bytes(x: Any) -> int:
-    return int(np.prod(x.shape, dtype=np.int64)) * int(x.dtype.itemsize)
-
-
-def _rows(problem: _Problem, cache: str, samples: dict[str, _timing.Samples], errors: dict[str, float]) -> list[Row]:
-    unfused_us = samples["unfused"].percentile_us(50)
+def _rows(
+    problem: _check.Problem, cache: str, samples: dict[str, _timing.Samples], errors: dict[str, float]
+) -> list[Row]:
+    unfused_ratio = np.median(samples["unfused"].copy_ratios)
     rows = []
     for name, measured in samples.items():
         median_us = measured.percentile_us(50)
+        copy_ratio = float(np.median(measured.copy_ratios))
         cost = _COSTS.get(name)
-        moved = cost.passes * _matrix_bytes(problem.x) if cost else None
+        moved = cost.passes * problem.matrix_bytes if cost else None
         rows.append(
             Row(
                 name=name,
@@ -266,8 +190,8 @@ def _rows(problem: _Problem, cache: str, samples: dict[str, _timing.Samples], er
                 passes=cost.passes if cost else None,
                 moved_bytes=moved,
                 gbps=moved / median_us / 1e3 if moved else None,
-                copy_pct=100 * float(np.median(measured.copy_ratios)),
-                speedup=unfused_us / median_us,
+                copy_pct=100 * copy_ratio,
+                speedup=copy_ratio / float(unfused_ratio),
                 max_abs_error=None if name == "copy" else errors[name.partition(",")[0]],
                 is_peer=cost is None,
             )
@@ -275,12 +199,11 @@ def _rows(problem: _Problem, cache: str, samples: dict[str, _timing.Samples], er
     return sorted(rows, key=lambda row: row.is_peer)
 
 
-def _comparison(problem: _Problem, rows: Sequence[Row], notes: Sequence[str], names: Sequence[str]) -> Comparison:
+def _comparison(problem: _check.Problem, rows: Sequence[Row], notes: Sequence[str], names: Sequence[str]) -> Comparison:
     x = problem.x
     hardware = {"cpu": _hardware.cpu()}
     if problem.cuda:
         hardware["gpu"] = _hardware.gpu(_arrays.cuda_index(x))
-    elements = int(np.prod(x.shape, dtype=np.int64))
     return Comparison(
         operation="relu_layernorm",
         shape=tuple(int(n) for n in x.shape),
@@ -290,7 +213,7 @@ def _comparison(problem: _Problem, rows: Sequence[Row], notes: Sequence[str], na
         weight=problem.weight is not None,
         bias=problem.bias is not None,
         eps=float(problem.eps),
-        predicted=_core.savings(_relu_layernorm.savings_ops(elements), dtype_bytes=int(x.dtype.itemsize)),
+        predicted=_core.savings(_relu_layernorm.savings_ops(problem.elements), dtype_bytes=problem.itemsize),
         rows=tuple(rows),
         notes=tuple(notes),
         hardware=hardware,

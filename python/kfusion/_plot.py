@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {"fused": "#1b7f5c", "fused, fresh": "#7cbfa6", "unfused": "#c8553d", "copy": "#8a8f98"}
 _PEER_COLOUR = "#9db4d6"
+_LABEL_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1}
 _NOISE_ROW = "fused, again"
 
 
@@ -84,20 +85,22 @@ def _times(comparison: Comparison, ax: Axes, cache: str | None) -> None:
     from ._comparison import time_unit
 
     rows = _shown(comparison, cache)
-    unit, scale = time_unit(max(row.median_us for row in rows))
-    middle = [row.median_us / scale for row in rows]
-    spread = [
-        [(row.median_us - row.p20_us) / scale for row in rows],
-        [(row.p80_us - row.median_us) / scale for row in rows],
-    ]
-    bars = ax.barh(
-        [row.name for row in rows], middle, xerr=spread, color=[_colour(r) for r in rows], ecolor="#444", capsize=2
-    )
-    labels = [f"{m:.3g} {unit}  ({row.speedup:.2f}x)" for m, row in zip(middle, rows, strict=True)]
-    ax.bar_label(bars, labels, padding=6)
-    _floor(ax, next(row.median_us / scale for row in rows if row.name == "copy"), "copy of the same bytes")
-    ax.set_xlim(0, max(middle) * 1.3)
-    ax.set_xlabel(f"time ({unit}): median, p20 to p80; in brackets the speedup over unfused")
+    unit, scale = time_unit(max(row.median_us for row in rows if not row.is_peer))
+    # A peer twenty times slower would leave nothing to see of the rest: its bar is cut, its number is not.
+    limit = 1.25 * max(row.median_us / scale for row in rows if not row.is_peer)
+    for position, row in enumerate(rows):
+        middle, low, high = (us / scale for us in (row.median_us, row.p20_us, row.p80_us))
+        cut = middle > limit
+        ax.barh(position, min(middle, limit), color=_colour(row), hatch="//" if cut else None, edgecolor="white")
+        if not cut:
+            ax.plot([low, min(high, limit)], [position, position], color="#333", linewidth=1.5)
+        end = min(max(middle, high), limit)
+        label = f"{middle:.3g} {unit}  ({row.speedup:.2f}x)" + ("  bar cut" if cut else "")
+        ax.annotate(label, (end, position), (6, 0), textcoords="offset points", va="center", bbox=_LABEL_BOX)
+    ax.set_yticks(range(len(rows)), [row.name for row in rows])
+    _ceiling(ax, next(row.median_us / scale for row in rows if row.name == "copy"))
+    ax.set_xlim(0, 1.5 * limit)
+    ax.set_xlabel(f"time ({unit}) with p20 to p80; in brackets the speedup over unfused; dashed: the copy")
     ax.set_title(comparison.title_of(rows[0].cache), loc="left", fontsize=10)
     _tidy(ax)
 
@@ -107,17 +110,16 @@ def _bandwidths(comparison: Comparison, ax: Axes, cache: str | None) -> None:
     values = [row.gbps or 0.0 for row in rows]
     bars = ax.barh([row.name for row in rows], values, color=[_colour(r) for r in rows])
     labels = [f"{v:.1f} GB/s, {(row.moved_bytes or 0) / 1e6:.4g} MB" for v, row in zip(values, rows, strict=True)]
-    ax.bar_label(bars, labels, padding=6)
-    _floor(ax, next(v for v, row in zip(values, rows, strict=True) if row.name == "copy"), "copy")
+    ax.bar_label(bars, labels, padding=6, bbox=_LABEL_BOX)
+    _ceiling(ax, next(v for v, row in zip(values, rows, strict=True) if row.name == "copy"))
     ax.set_xlim(0, max(values) * 1.75)
-    ax.set_xlabel("memory traffic (GB/s): bytes of all passes / time")
+    ax.set_xlabel("bytes of all passes / time (GB/s); dashed: the copy")
     ax.set_title("bandwidth and bytes moved", loc="left", fontsize=10)
     _tidy(ax)
 
 
-def _floor(ax: Axes, value: float, label: str) -> None:
-    ax.axvline(value, color="#333", linestyle="--", linewidth=1, label=label, zorder=0)
-    ax.legend(loc="lower right", fontsize=8, frameon=False)
+def _ceiling(ax: Axes, copy: float) -> None:
+    ax.axvline(copy, color="#333", linestyle="--", linewidth=1, zorder=0)
 
 
 def _tidy(ax: Axes) -> None:

@@ -109,24 +109,30 @@ def measure(
     Returns:
         Samples by variant name, the copy's under its own.
     """
-    order: list[Variant] = []
-    for variant in variants:
-        order += [variant] * (repeats or _count(variant, copy, clock, budget_s / len(variants)))
-    random.Random(seed).shuffle(order)
+    schedule = random.Random(seed)
     samples = {v.name: Samples() for v in (*variants, copy)}
-    for done, variant in enumerate(order):
-        progress(done / len(order), variant.name)
+
+    def take(variant: Variant) -> None:
         copy_us, own_us = clock.sample(copy.run), clock.sample(variant.run)
         samples[copy.name].times_us += copy_us
         samples[copy.name].copy_ratios.append(1.0)
         samples[variant.name].times_us += own_us
         samples[variant.name].copy_ratios.append(float(np.median(copy_us) / np.median(own_us)))
+
+    order: list[Variant] = []
+    for i, variant in enumerate(schedule.sample(variants, len(variants))):
+        progress(0.2 * i / len(variants), variant.name)
+        start = time.perf_counter()
+        take(variant)
+        share_s = budget_s / len(variants)
+        order += [variant] * ((repeats or _count(variant, share_s / (time.perf_counter() - start))) - 1)
+    schedule.shuffle(order)
+    for i, variant in enumerate(order):
+        progress(0.2 + 0.8 * i / len(order), variant.name)
+        take(variant)
     return samples
 
 
-def _count(variant: Variant, copy: Variant, clock: Clock, budget_s: float) -> int:
-    start = time.perf_counter()
-    clock.sample(copy.run)
-    clock.sample(variant.run)
+def _count(variant: Variant, affordable: float) -> int:
     least = _MIN_PEER_SAMPLES if variant.is_peer else _MIN_SAMPLES
-    return int(min(max(budget_s / (time.perf_counter() - start), least), _MAX_SAMPLES))
+    return int(min(max(affordable, least), _MAX_SAMPLES))

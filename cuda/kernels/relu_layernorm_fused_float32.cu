@@ -1,3 +1,0 @@
-#include "kernels/relu_layernorm_fused.cuh"
-
-template void kfusion::cuda::fused_relu_layernorm_of<float>(const kfusion::RowProblem&, int, kfusion::cuda::Stream);

@@ -1,3 +1,0 @@
-#include "kernels/relu_layernorm_unfused.cuh"
-
-template void kfusion::cuda::unfused_relu_layernorm_of<kfusion::device::bfloat16_t>(const kfusion::RowProblem&, int, kfusion::cuda::Stream);
