@@ -45,9 +45,7 @@ std::atomic<Isa>& current() {
 
 Isa isa() { return current().load(std::memory_order_relaxed); }
 
-const char* name(Isa level) {
-  return level == Isa::kAvx512 ? "avx512" : level == Isa::kAvx2 ? "avx2" : "baseline";
-}
+const char* name(Isa level) { return level == Isa::kAvx512 ? "avx512" : level == Isa::kAvx2 ? "avx2" : "baseline"; }
 
 std::vector<Isa> available_isas() {
   std::vector<Isa> levels;

@@ -10,7 +10,7 @@
 namespace kfusion::cpu {
 namespace {
 
-constexpr std::int64_t kSplitRowBytes = 4 << 20;    // a row that no core's own cache holds: all cores share it
+constexpr std::int64_t kSplitRowBytes = 4 << 20;     // a row that no core's own cache holds: all cores share it
 constexpr std::int64_t kUnevenRowBytes = 256 << 10;  // a row worth sharing where there are few
 
 void dense_rows(const RowJob& job, std::int64_t begin, std::int64_t end) {

@@ -74,8 +74,8 @@ template <class E>
 KF_INLINE Moments moments(const std::byte* x, int size, Fetch in_first, Fetch in_second) {
   using V = ValueOf<E>;
   using C = typename E::Compute;
-  const auto first = accumulate<E, OneSum<V>>(
-      x, size, in_first, [](OneSum<V>& s, const V& v, int) { s.sum += relu(v); });
+  const auto first =
+      accumulate<E, OneSum<V>>(x, size, in_first, [](OneSum<V>& s, const V& v, int) { s.sum += relu(v); });
   const C centre = static_cast<C>(sum_lanes(first.sum) / size);
   const auto second = accumulate<E, TwoSums<V>>(x, size, in_second, [=](TwoSums<V>& s, const V& v, int count) {
     V d = relu(v) - centre;
@@ -205,7 +205,8 @@ KF_INLINE void sweep_affine(const Span& s, Fetch fetch, const Affine& affine, co
 template <class E>
 KF_INLINE void normalize_span(const Span& s, Fetch fetch, const RowScale& scale, const Affine& affine) {
   using C = typename E::Compute;
-  const C mean = static_cast<C>(scale.mean), rest = static_cast<C>(scale.mean - mean), rstd = static_cast<C>(scale.rstd);
+  const C mean = static_cast<C>(scale.mean), rest = static_cast<C>(scale.mean - mean),
+          rstd = static_cast<C>(scale.rstd);
   sweep_affine<E>(s, fetch, affine, [=](const ValueOf<E>& v) { return ((relu(v) - mean) - rest) * rstd; });
 }
 
@@ -224,8 +225,9 @@ KF_INLINE RowScale scale_of_row(const std::byte* x, std::int64_t cols, double ep
     const std::int64_t count = cols - at < kChunk ? cols - at : kChunk;
     const std::byte* chunk = x + at * kItem<E>;
     const std::uintptr_t fetched = next + at * kItem<E> / 2;
-    const Moments m = next ? moments<E>(chunk, static_cast<int>(count), {fetched, 2}, {fetched + count * kItem<E> / 4, 2})
-                           : chunk_moments<E>(chunk, count);
+    const Moments m =
+        next ? moments<E>(chunk, static_cast<int>(count), {fetched, 2}, {fetched + count * kItem<E> / 4, 2})
+             : chunk_moments<E>(chunk, count);
     if (at == 0) {
       row = m;
     } else {
@@ -321,8 +323,9 @@ void stream_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
 }
 
 template <class E>
-constexpr RowKernels kRowKernels = {fused_rows<E>, chunk_moments<E>, row_scale<E>, normalize<E>, relu_kernel<E>,
-                                    sum<E>,        sum_squares<E>,   centre<E>,    scale<E>,     widen<E>,     fence};
+constexpr RowKernels kRowKernels = {fused_rows<E>,  chunk_moments<E>, row_scale<E>,   normalize<E>,
+                                    relu_kernel<E>, sum<E>,           sum_squares<E>, centre<E>,
+                                    scale<E>,       widen<E>,         fence};
 
 }  // namespace
 

@@ -50,16 +50,16 @@ struct RowKernels {
   void (*fused_rows)(const FusedRows& job);
 
   // The same in pieces, for rows that are gathered or split over threads. Bit for bit what fused_rows computes.
-  Moments (*chunk_moments)(const std::byte* x, std::int64_t size);                  ///< size <= chunk_elements
-  RowScale (*row_scale)(const Moments* chunks, std::int64_t cols, double eps);      ///< all of a row's chunks
+  Moments (*chunk_moments)(const std::byte* x, std::int64_t size);                   ///< size <= chunk_elements
+  RowScale (*row_scale)(const Moments* chunks, std::int64_t cols, double eps);       ///< all of a row's chunks
   void (*normalize)(const Span& span, const RowScale& scale, const Affine& affine);  ///< affine at the span's start
 
   // The unfused kernels.
   void (*relu)(const Span& span);
-  double (*sum)(const std::byte* x, std::int64_t size);                              ///< size <= chunk_elements
-  double (*sum_squares)(const std::byte* x, std::int64_t size, double mean);         ///< of x - mean
-  void (*centre)(const Span& span, double mean);                                     ///< x - mean
-  void (*scale)(const Span& span, double rstd, const Affine& affine);                ///< x * rstd [* w] [+ b]
+  double (*sum)(const std::byte* x, std::int64_t size);                       ///< size <= chunk_elements
+  double (*sum_squares)(const std::byte* x, std::int64_t size, double mean);  ///< of x - mean
+  void (*centre)(const Span& span, double mean);                              ///< x - mean
+  void (*scale)(const Span& span, double rstd, const Affine& affine);         ///< x * rstd [* w] [+ b]
 
   void (*widen)(const std::byte* from, std::int64_t size, std::byte* to);  ///< to the compute type
   void (*fence)();  ///< ends a thread's part of a job that streams

@@ -98,8 +98,8 @@ const std::byte* RowJob::parameter(const ColOperand& v, Buffer& buffer) const {
   if (v.data == nullptr || p.cols == 0) return nullptr;
   if (v.dtype == compute && v.stride == size) return v.data;
   buffer = Buffer(static_cast<std::size_t>(p.cols * width));
-  const auto convert = v.dtype == DType::kFloat32 && compute == DType::kFloat64 ? kernels().float_to_double
-                                                                               : row_kernels(v.dtype).widen;
+  const auto convert =
+      v.dtype == DType::kFloat32 && compute == DType::kFloat64 ? kernels().float_to_double : row_kernels(v.dtype).widen;
   constexpr std::int64_t kBlock = 256;
   alignas(64) std::byte dense[kBlock * 8];
   for (std::int64_t at = 0; at < p.cols; at += kBlock) {

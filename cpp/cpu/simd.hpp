@@ -114,8 +114,8 @@ KF_INLINE V relu(const V& x) {
 // The masked forms, because g++ 12 warns about its own header in the plain ones.
 KF_INLINE __m256 upper_half(F32s v) { return _mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 1); }
 KF_INLINE __m256d upper_half(F64s v) { return _mm512_maskz_extractf64x4_pd(0xf, (__m512d)v, 1); }
-KF_INLINE __m256 lower_half(F32s v) { return _mm512_castps512_ps256((__m512)v); }
-KF_INLINE __m256d lower_half(F64s v) { return _mm512_castpd512_pd256((__m512d)v); }
+KF_INLINE __m256 lower_half(F32s v) { return _mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 0); }
+KF_INLINE __m256d lower_half(F64s v) { return _mm512_maskz_extractf64x4_pd(0xf, (__m512d)v, 0); }
 #elif defined(__AVX2__)
 KF_INLINE __m128 upper_half(F32s v) { return _mm256_extractf128_ps((__m256)v, 1); }
 KF_INLINE __m128d upper_half(F64s v) { return _mm256_extractf128_pd((__m256d)v, 1); }

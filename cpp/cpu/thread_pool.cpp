@@ -82,7 +82,9 @@ class Pool {
 
   void wake() {
     if (sleepers_.load() == 0) return;
-    { const std::lock_guard lock(mutex_); }
+    {
+      const std::lock_guard lock(mutex_);
+    }
     awake_.notify_all();
   }
 

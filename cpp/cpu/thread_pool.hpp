@@ -17,8 +17,7 @@ void parallel_for(std::int64_t count, int threads, Body body, void* context);
 /// at once, or from inside a body, are allowed: what finds the pool busy runs on its own thread.
 template <class F>
 void parallel_for(std::int64_t count, int threads, F&& body) {
-  parallel_for(
-      count, threads, [](void* f, std::int64_t b, std::int64_t e) { (*static_cast<F*>(f))(b, e); }, &body);
+  parallel_for(count, threads, [](void* f, std::int64_t b, std::int64_t e) { (*static_cast<F*>(f))(b, e); }, &body);
 }
 
 }  // namespace kfusion::cpu

@@ -109,9 +109,9 @@ class Unfused {
   void scale() {
     for_tiles([this](const Group& g, std::int64_t c, RowJob::Scratch& scratch) {
       for (std::int64_t r = 0; r < g.rows; ++r)
-        job_.k.scale({at(centred_, g.first + r, c), job_.target(g, c, r, scratch), job_.chunk_size(c),
-                      stream_ && job_.y_dense},
-                     rstd_[g.first + r], job_.affine_at(c));
+        job_.k.scale(
+            {at(centred_, g.first + r, c), job_.target(g, c, r, scratch), job_.chunk_size(c), stream_ && job_.y_dense},
+            rstd_[g.first + r], job_.affine_at(c));
       job_.finish(g, c, scratch);
     });
   }
