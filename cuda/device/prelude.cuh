@@ -56,6 +56,20 @@ template <class T>
 KF_DEVICE T maximum(T a, T b) {
   return a < b ? b : a;
 }
+/// max(x, 0); NaN stays NaN.
+KF_DEVICE float relu(float x) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return x < 0.0f ? 0.0f : x;
+#endif
+}
+KF_DEVICE double relu(double x) { return x < 0.0 ? 0.0 : x; }
+/// a * b + c, rounded once.
+KF_DEVICE float fused_multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+KF_DEVICE double fused_multiply_add(double a, double b, double c) { return __fma_rn(a, b, c); }
 KF_DEVICE float square_root(float x) {
   float y;
   asm("sqrt.rn.f32 %0, %1;" : "=f"(y) : "f"(x));

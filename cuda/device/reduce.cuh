@@ -19,20 +19,6 @@ KF_DEVICE C group_sum(C v, int lanes = 32) {
   return v;
 }
 
-/// Pairwise, so that the rounding error grows with log2(N).
-template <class C, int N>
-KF_DEVICE C tree_sum(const C (&v)[N]) {
-  C s[N];
-#pragma unroll
-  for (int i = 0; i < N; ++i) s[i] = v[i];
-#pragma unroll
-  for (int half = N / 2; half > 0; half /= 2) {
-#pragma unroll
-    for (int i = 0; i < half; ++i) s[i] += s[i + half];
-  }
-  return s[0];
-}
-
 /// Moments of all the parts of a row, by the multi-way form of Chan's formula (two sums, one exchange):
 ///   mean = sum(n_i mean_i) / N,   M2 = sum(M2_i + n_i (mean_i - mean)^2)
 /// T. Chan, G. Golub, R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.

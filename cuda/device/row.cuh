@@ -221,19 +221,22 @@ inline constexpr int kLeastBlocks =
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-/// Sum over the held elements that exist of f(value).
-template <class T, class Access, int K, class F>
-KF_DEVICE Compute<T> held_sum(Slot (&held)[K], const Span& s, F f) {
+/// Accumulates add(sum, value) over the held elements that exist: a sum per slot, then their sum, so that chains are
+/// short. Slots that exist as a whole are masked as a whole.
+template <class T, class Access, int K, class Add>
+KF_DEVICE Compute<T> held_sum(Slot (&held)[K], const Span& s, Add add) {
   using C = Compute<T>;
   C sum = 0;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
-    C v[kLanes<T>];
+    C v[kLanes<T>], part = 0;
     forget(held[k]);
     unpack<T>(held[k], v);
 #pragma unroll
-    for (int j = 0; j < kLanes<T>; ++j) v[j] = Access::valid(s, k, j) ? f(v[j]) : C(0);
-    sum += tree_sum(v);
+    for (int j = 0; j < kLanes<T>; ++j) {
+      if (Access::kWholeSlots || Access::valid(s, k, j)) part = add(part, v[j]);
+    }
+    sum += !Access::kWholeSlots || Access::valid(s, k, 0) ? part : C(0);
   }
   return sum;
 }
@@ -242,11 +245,11 @@ KF_DEVICE Compute<T> held_sum(Slot (&held)[K], const Span& s, F f) {
 template <class T, class Access, int K, class Op>
 KF_DEVICE Moments<Compute<T>> segment_moments(Slot (&held)[K], const Op& op, const Span& s) {
   using C = Compute<T>;
-  const C sum = group_sum(held_sum<T, Access>(held, s, [&](C v) { return op.value(v); }), s.lanes);
+  const C sum = group_sum(held_sum<T, Access>(held, s, [&](C part, C v) { return part + op.value(v); }), s.lanes);
   const C mean = s.limit > 0 ? sum / C(s.limit) : C(0);
-  return {mean, held_sum<T, Access>(held, s, [&](C v) {
+  return {mean, held_sum<T, Access>(held, s, [&](C part, C v) {
             const C d = op.value(v) - mean;
-            return d * d;
+            return fused_multiply_add(d, d, part);
           })};
 }
 

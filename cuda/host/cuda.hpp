@@ -15,8 +15,8 @@ namespace kfusion::cuda {
 /// A cudaStream_t: 0 and 1 the legacy default stream, 2 the per-thread one.
 using Stream = std::uintptr_t;
 
-bool built();                     ///< whether this build has CUDA code
-int device_count() noexcept;      ///< 0 without a build, a driver or a device; never throws
+bool built();                 ///< whether this build has CUDA code
+int device_count() noexcept;  ///< 0 without a build, a driver or a device; never throws
 /// Throws a DeviceError that helps unless `device` is usable now (build, driver, device, image for its architecture,
 /// and not in a forked child of a process that had used CUDA).
 void require(int device);
@@ -38,7 +38,7 @@ std::size_t empty_cache() noexcept;  ///< bytes given back
 /// where the runtime does.
 void copy(void* to, const void* from, std::size_t bytes, int device, Stream stream);
 void synchronize(int device, Stream stream);
-void synchronize_device(int device);       ///< waits for all streams; throws what their work failed with
+void synchronize_device(int device);      ///< waits for all streams; throws what their work failed with
 void finish_device(int device) noexcept;  ///< the same for destructors: what failed is left for the next call
 /// The device that a pointer of device memory belongs to.
 int device_of(const void* p);

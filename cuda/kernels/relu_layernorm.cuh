@@ -5,11 +5,6 @@
 
 namespace kfusion::device {
 
-template <class C>
-KF_DEVICE C relu(C x) {
-  return x < C(0) ? C(0) : x;  // NaN stays NaN
-}
-
 /// v * weight + bias at the columns of slot k, each where present. The parameters are read once per row, through L1:
 /// keeping them in registers would halve the row that a team can hold, and the matrix does not displace them there
 /// (its loads do not allocate in L1).

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kWarpRows ? kWarpRowsThreads : kMaxThreads)
       const Span s = team.span(chunk, exists ? m.cols : 0);
       Slot held[kUnfusedSlots];
       Access::load(held, x, m.x_col, s);
-      sum += held_sum<T, Access>(held, s, [&](C v) { return op.value(v, state); });
+      sum += held_sum<T, Access>(held, s, [&](C part, C v) { return part + op.value(v, state); });
     }
     sum = group_sum(sum, team.lanes);
     if constexpr (!kWarpRows) {
