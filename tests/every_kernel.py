@@ -6,9 +6,9 @@ import itertools
 
 import ml_dtypes
 import numpy as np
-import reference
 
 import kfusion as kf
+import reference
 
 # Part of a warp, a warp, a block, a cluster and chunks of a cluster; whole slots of 16 bytes and not.
 WIDTHS = (1, 8, 33, 64, 256, 1000, 1024, 1023, 4096, 9000, 40000, 131072, 600_000)

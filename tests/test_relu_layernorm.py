@@ -93,7 +93,7 @@ def test_every_kind_of_array(f, dtype, kind, rng):
         assert type(y) is type(given)
         assert y.dtype == given.dtype
         assert tuple(y.shape) == x.shape
-        assert kind.name == "numpy" or str(y.device) == str(given.device)
+        assert str(getattr(y, "device", "")) == str(getattr(given, "device", ""))
     close(kind.back(y), x, weight, bias, 1e-3)
     close(kind.back(f(given)), x)
 
@@ -172,10 +172,9 @@ def test_layouts_on_the_gpu(f, dtype, layout, rng):
     if any(s < 0 for s in x.strides):
         pytest.skip("torch has no negative strides")
     last = sum((n - 1) * step for n, step in zip(x.shape, x.strides, strict=True)) // x.itemsize
-    base = torch.zeros(last + 1, dtype=getattr(torch, dtype))
-    t = torch.as_strided(base.cuda(), x.shape, [s // x.itemsize for s in x.strides])
-    for index in np.ndindex(*x.shape[:-1]) if layout == "sliding window" else [()]:
-        t[index] = torch.from_numpy(np.ascontiguousarray(reference.float64(x[index]))).cuda()
+    memory = np.lib.stride_tricks.as_strided(x, (last + 1,), (x.itemsize,)).copy().view(np.uint8)
+    base = torch.from_numpy(memory).cuda().view(getattr(torch, dtype))
+    t = torch.as_strided(base, x.shape, [s // x.itemsize for s in x.strides])
     y = f(t)
     close(y.double().cpu().numpy(), x)
 

@@ -11,7 +11,7 @@
 namespace kfusion::device {
 
 inline constexpr int kMaxThreads = 512;       ///< a block; leaves 128 registers to a thread
-inline constexpr int kWarpRowsThreads = 128;  ///< a block whose warps have rows of their own
+inline constexpr int kWarpRowsThreads = 64;  ///< a block whose warps have rows of their own
 inline constexpr int kMaxOuter = 32;          ///< leading axes of a matrix
 inline constexpr int kSharedSlots =
     2;  ///< rows that share a warp are short: kernels with more slots need not divide it

@@ -74,9 +74,10 @@ void deallocate(void* p, int device, Stream stream) noexcept {
 std::size_t empty_cache() noexcept {
   if (forked_after_use()) return 0;
   std::size_t freed = 0;
-  for (Pool& each : pools) {
-    const cudaMemPool_t pool = each.handle;
+  for (std::size_t device = 0; device < pools.size(); ++device) {
+    const cudaMemPool_t pool = pools[device].handle;
     if (!pool) continue;
+    finish_device(static_cast<int>(device));  // what is freed in stream order is free only when the stream is there
     const std::uint64_t before = reserved_bytes(pool);
     if (cudaMemPoolTrimTo(pool, 0) != cudaSuccess) cudaGetLastError();
     const std::uint64_t after = reserved_bytes(pool);

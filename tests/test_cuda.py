@@ -1,0 +1,316 @@
+"""What only a GPU shows: streams, graphs, memory, our own array, sizes beyond 32 bits. Needs torch with CUDA."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import multiprocessing
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+import reference
+from conftest import DTYPES, HAVE_GPU, np_dtype
+from kfusion import _core
+
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")]
+VERSIONS = [pytest.param(kf.fused_relu_layernorm, id="fused"), pytest.param(kf.unfused_relu_layernorm, id="unfused")]
+every_version = pytest.mark.parametrize("f", VERSIONS)
+SLEEP_CYCLES = 50_000_000  # some 30 ms: far longer than any launch
+
+
+@pytest.fixture
+def torch():
+    module = pytest.importorskip("torch")
+    if not module.cuda.is_available():
+        pytest.skip("torch without CUDA")
+    return module
+
+
+def wanted(x):
+    return reference.relu_layernorm(x)
+
+
+def check(y, x):
+    np.testing.assert_allclose(y.double().cpu().numpy(), wanted(x), atol=2e-5)
+
+
+class TestStreams:
+    """The input is written after a long sleep on one stream: a kernel on any other stream would read old values."""
+
+    @pytest.fixture(autouse=True)
+    def late_input(self, torch, rng):
+        self.torch = torch
+        self.values = rng.standard_normal((300, 500)).astype(np.float32)
+        self.source = torch.from_numpy(self.values).cuda()
+        self.x = torch.zeros_like(self.source)
+        self.stream = torch.cuda.Stream()
+        torch.cuda.synchronize()
+
+    def fill_late(self):
+        self.torch.cuda._sleep(SLEEP_CYCLES)
+        self.x.copy_(self.source)
+
+    @every_version
+    def test_the_current_stream(self, f):
+        with self.torch.cuda.stream(self.stream):
+            self.fill_late()
+            y = f(self.x)
+            self.x.zero_()  # after the kernel, on its stream
+        self.stream.synchronize()
+        check(y, self.values)
+
+    @every_version
+    @pytest.mark.parametrize("form", ["object", "handle"])
+    @pytest.mark.parametrize("given", [False, True])
+    def test_a_stream_argument(self, f, form, given):
+        with self.torch.cuda.stream(self.stream):
+            self.fill_late()
+        out = self.torch.full_like(self.x, float("nan")) if given else None
+        stream = self.stream if form == "object" else self.stream.cuda_stream
+        y = f(self.x, out=out, stream=stream)
+        if not given:  # a fresh result is ready for the current stream too
+            check(y + 0, self.values)
+        self.stream.synchronize()
+        check(y, self.values)
+
+    def test_cupy(self):
+        cupy = pytest.importorskip("cupy")
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            with self.torch.cuda.stream(self.torch.cuda.ExternalStream(stream.ptr)):
+                self.fill_late()
+            y = kf.fused_relu_layernorm(cupy.from_dlpack(self.x))
+        stream.synchronize()
+        np.testing.assert_allclose(y.get(), wanted(self.values), atol=2e-5)
+
+    def test_the_cuda_array_interface(self):
+        """Its `stream` says where the producer's work is."""
+
+        class Producer:
+            __cuda_array_interface__ = {  # noqa: RUF012
+                **self.x.__cuda_array_interface__,
+                "version": 3,
+                "stream": self.stream.cuda_stream,
+            }
+
+        with self.torch.cuda.stream(self.stream):
+            self.fill_late()
+        y = kf.fused_relu_layernorm(Producer())
+        assert isinstance(y, kf.DeviceArray)
+        np.testing.assert_allclose(y.numpy(), wanted(self.values), atol=2e-5)
+
+    def test_exports_wait_for_our_work(self):
+        a = kf.to_device(self.values)
+        self.torch.cuda._sleep(SLEEP_CYCLES)  # on the default stream, where our arrays' work is ordered
+        b = kf.fused_relu_layernorm(a)
+        with self.torch.cuda.stream(self.stream):
+            y = self.torch.from_dlpack(b) + 0
+        self.stream.synchronize()
+        check(y, self.values)
+
+    @every_version
+    def test_graphs(self, f):
+        f(self.x)  # kernels are loaded outside the capture
+        graph = self.torch.cuda.CUDAGraph()
+        out = self.torch.empty_like(self.x)
+        with self.torch.cuda.graph(graph):
+            f(self.x, out=out)
+            y = f(self.x)
+        for _ in range(3):
+            values = self.torch.randn_like(self.x)
+            self.x.copy_(values)
+            out.fill_(float("nan"))
+            graph.replay()
+            self.torch.cuda.synchronize()
+            check(out, values.cpu().numpy())
+            check(y, values.cpu().numpy())
+
+    @every_version
+    def test_two_threads_on_two_streams(self, f):
+        def work(seed):
+            stream = self.torch.cuda.Stream()
+            generator = self.torch.Generator(device="cuda").manual_seed(seed)
+            with self.torch.cuda.stream(stream):
+                for rows, cols in [(7, 1000), (64, 4096), (3, 100_003), (1000, 33)] * 10:
+                    x = self.torch.randn(rows, cols, generator=generator, device="cuda")
+                    y = f(x)
+                    want = self.torch.nn.functional.layer_norm(x.double().relu(), (cols,))
+                    assert self.torch.allclose(y.double(), want, atol=1e-4)
+            return True
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(work, range(4)))
+
+
+class TestDeviceArray:
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (7,), (2, 3, 5)])
+    def test_round_trip(self, dtype, shape, rng):
+        x = rng.standard_normal(shape).astype(np_dtype(dtype))
+        x = np.asarray(x, np_dtype(dtype))
+        a = kf.to_device(x)
+        assert (a.shape, a.dtype, a.ndim, a.size, a.nbytes) == (x.shape, x.dtype, x.ndim, x.size, x.nbytes)
+        assert a.device == "cuda:0"
+        assert a.strides == np.empty(shape, x.dtype).strides or x.size == 0
+        y = a.numpy()
+        assert y.dtype == x.dtype
+        assert y.tobytes() == x.tobytes()
+        assert repr(a) == f"kfusion.DeviceArray(shape={x.shape}, dtype={dtype}, device='cuda:0')"
+        if shape:
+            assert len(a) == shape[0]
+        else:
+            with pytest.raises(TypeError, match="no length"):
+                len(a)
+
+    def test_layouts_are_made_dense(self, rng):
+        x = rng.standard_normal((40, 30))
+        for view in (x.T, x[::2, ::-3], np.broadcast_to(x[0], x.shape)):
+            np.testing.assert_array_equal(kf.to_device(view).numpy(), view)
+
+    def test_what_is_refused(self):
+        for bad in ([1.0], np.arange(3), np.ones(3, np.complex64), 1.0):
+            with pytest.raises(TypeError, match=r"kfusion\.to_device: x must be"):
+                kf.to_device(bad)
+        with pytest.raises(kf.DeviceError, match="99"):
+            kf.to_device(np.ones(3), 99)
+        a = kf.to_device(np.ones(3))
+        with pytest.raises(BufferError, match="copy"):
+            a.__dlpack__(copy=True)
+        with pytest.raises(BufferError, match="cuda:0"):
+            a.__dlpack__(dl_device=(1, 0))
+        assert not hasattr(kf.to_device(np.ones(3, np_dtype("bfloat16"))), "__cuda_array_interface__")
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_torch_takes_it(self, torch, dtype, rng):
+        x = rng.standard_normal((5, 6)).astype(np_dtype(dtype))
+        a = kf.to_device(x)
+        t = torch.from_dlpack(a)
+        del a
+        gc.collect()
+        kf.to_device(np.zeros((5, 6), x.dtype))  # would reuse memory that is still held
+        assert t.dtype == getattr(torch, dtype)
+        np.testing.assert_array_equal(t.double().cpu().numpy(), x.astype(np.float64))
+
+    def test_others_take_it(self, rng):
+        x = rng.standard_normal((5, 6))
+        a = kf.to_device(x)
+        cupy = pytest.importorskip("cupy")
+        np.testing.assert_array_equal(cupy.from_dlpack(a).get(), x)
+        np.testing.assert_array_equal(cupy.asarray(a).get(), x)  # the CUDA array interface
+        cuda = pytest.importorskip("numba.cuda")
+        np.testing.assert_array_equal(cuda.as_cuda_array(a).copy_to_host(), x)
+
+    def test_unused_capsules_give_the_memory_back(self):
+        x = np.ones(2**24, np.float32)
+        for _ in range(3000):  # 200 GB in all
+            kf.to_device(x[:16]).__dlpack__()
+            kf.to_device(x[:16]).__dlpack__(max_version=(1, 0))
+        before = _core.cuda_device_info(0)["memory_bytes"]
+        assert before > 0
+        for _ in range(4000):
+            kf.fused_relu_layernorm(kf.to_device(x[:4096]))
+
+    def test_memory_is_given_back(self, torch):
+        kf.empty_cache()
+        free = torch.cuda.mem_get_info()[0]
+        a = kf.to_device(np.zeros(2**26, np.float32))
+        assert torch.cuda.mem_get_info()[0] <= free - a.nbytes
+        del a
+        assert kf.empty_cache() >= 2**28
+        assert torch.cuda.mem_get_info()[0] >= free - 2**25
+
+
+class TestArguments:
+    def test_places_that_do_not_match(self, torch):
+        x = torch.ones(4, 8, device="cuda")
+        for keywords in ({"weight": torch.ones(8)}, {"bias": torch.ones(8)}, {"out": torch.ones(4, 8)}):
+            with pytest.raises(TypeError, match=r"must be on x's device \(cuda:0\), got cpu"):
+                kf.fused_relu_layernorm(x, **keywords)
+        with pytest.raises(TypeError, match=r"same kind of array as x \(torch\), got kfusion"):
+            kf.fused_relu_layernorm(x, kf.to_device(np.ones(8, np.float32)))
+
+    def test_out_that_overlaps(self, torch):
+        a = torch.ones(6, 8, device="cuda")
+        with pytest.raises(ValueError, match="out must not overlap x"):
+            kf.fused_relu_layernorm(a[:4], out=a[1:5])
+        assert bool((a == 1).all())
+
+    @every_version
+    def test_out_between_its_neighbours(self, f, torch):
+        buffer = torch.full((9, 64), 7.0, device="cuda")
+        x = torch.randn(5, 30, device="cuda")
+        for out in (buffer[2:7, 3:33], buffer[2:7, :60:2], buffer[2:7, 4:34]):
+            f(x, out=out)
+            check(out, x.cpu().numpy())
+            out.fill_(7.0)
+            assert bool((buffer == 7.0).all())
+
+    def test_results_live_in_torchs_memory(self, torch):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        y = kf.fused_relu_layernorm(torch.ones(1024, 1024, device="cuda"))
+        assert torch.cuda.memory_allocated() - before == y.nbytes
+
+    def test_no_memory_for_the_result(self, torch):
+        with pytest.raises((kf.DeviceError, RuntimeError), match="memory"):
+            kf.fused_relu_layernorm(torch.ones(1, device="cuda").expand(2**34, 2**8))
+        check(kf.fused_relu_layernorm(torch.ones(2, 3, device="cuda")), np.ones((2, 3)))
+
+    def test_the_current_device_is_left_alone(self, torch):
+        if torch.cuda.device_count() < 2:
+            pytest.skip("needs two GPUs")
+        x = torch.randn(4, 8, device="cuda:1")
+        y = kf.fused_relu_layernorm(x)
+        assert y.device == x.device
+        assert torch.cuda.current_device() == 0
+        check(y, x.cpu().numpy())
+
+
+class TestLargeSizes:
+    @every_version
+    @pytest.mark.parametrize(("rows", "cols"), [(2**19 + 3, 4100), (2**27 + 1, 17), (2, 2**30 + 8), (1, 2**31 + 5)])
+    def test_beyond_32_bits(self, f, torch, rows, cols):
+        if torch.cuda.mem_get_info()[0] < 8 * rows * cols + 2**30:
+            pytest.skip("not enough memory on this GPU")
+        x = torch.randn(rows, cols, device="cuda", dtype=torch.float16)
+        y = f(x)
+        for r in {0, rows // 2, rows - 1}:
+            r64 = x[r].double().relu_()
+            want = (r64 - r64.mean()) / (r64.var(correction=0) + 1e-5).sqrt()
+            assert float((y[r].double() - want).abs().max()) < 2e-2
+        assert bool(y.view(-1)[:: 2**20 + 1].isfinite().all())
+
+    def test_strides_beyond_32_bits(self, torch):
+        base = torch.randn(3, 2**31 + 64, device="cuda", dtype=torch.float16)
+        for x in (base[:, :1000], base[:, 1 : 2**31 : 2**22], base[:, :64].T):
+            np.testing.assert_allclose(
+                kf.fused_relu_layernorm(x).double().cpu().numpy(), wanted(x.double().cpu().numpy()), atol=5e-3
+            )
+
+
+def _in_a_child(_):
+    try:
+        kf.to_device(np.ones(3))
+    except kf.DeviceError as error:
+        y = kf.fused_relu_layernorm(np.ones((4, 8), np.float32))  # the CPU still works
+        return "spawn" in str(error) and y.shape == (4, 8)
+    return False
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:.*fork.*:RuntimeWarning")
+def test_a_forked_child_says_so():
+    kf.to_device(np.ones(3))
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.map_async(_in_a_child, [0]).get(timeout=60) == [True]
+
+
+def test_timing():
+    x = kf.to_device(np.ones((4096, 1024), np.float32))
+    times = _core.cuda_time(lambda: kf.fused_relu_layernorm(x), 5)
+    assert len(times) == 5
+    assert all(0 < t < 1e6 for t in times)
+    with pytest.raises(ZeroDivisionError):
+        _core.cuda_time(lambda: 1 / 0, 3)
+    with pytest.raises(kf.DeviceError):
+        _core.cuda_time(lambda: None, 3, device=99)
