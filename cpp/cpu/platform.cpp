@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <fstream>
 #include <thread>
 
 #if defined(__linux__)
@@ -22,12 +24,26 @@ int usable_cores() {
   return cores > 0 ? static_cast<int>(cores) : 1;
 }
 
-std::size_t physical_memory() {
-  const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-  return pages > 0 && bytes > 0 ? static_cast<std::size_t>(pages) * static_cast<std::size_t>(bytes) : 0;
+std::size_t usable_memory() {
+  const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page_bytes <= 0) return 0;
+  std::size_t bytes = static_cast<std::size_t>(pages) * static_cast<std::size_t>(page_bytes);
+#if defined(__linux__)
+  for (const char* file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::size_t limit;  // the file says "max" where there is none
+    if (std::ifstream(file) >> limit) bytes = std::min(bytes, limit);
+  }
+#endif
+  return bytes;
 }
 
 std::size_t last_level_cache() {
+#if defined(__linux__)
+  // sysconf gives the sum over a socket's caches on some CPUs: twelve times what a core sees.
+  std::size_t kilobytes = 0;
+  if (std::ifstream("/sys/devices/system/cpu/cpu0/cache/index3/size") >> kilobytes && kilobytes > 0)
+    return kilobytes << 10;
+#endif
 #if defined(_SC_LEVEL3_CACHE_SIZE)
   const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
   if (bytes > 0) return static_cast<std::size_t>(bytes);
@@ -51,6 +67,12 @@ void* map_pages(std::size_t bytes) noexcept {
 }
 
 void unmap_pages(void* p, std::size_t bytes) noexcept { munmap(p, bytes); }
+
+void offer_pages([[maybe_unused]] void* p, [[maybe_unused]] std::size_t bytes) noexcept {
+#if defined(__linux__) && defined(MADV_FREE)
+  madvise(p, bytes, MADV_FREE);
+#endif
+}
 
 void at_fork(void (*before)(), void (*parent)(), void (*child)()) { pthread_atfork(before, parent, child); }
 

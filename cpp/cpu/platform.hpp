@@ -7,10 +7,11 @@ namespace kfusion::cpu {
 /// Cores that this process may run on (its affinity mask), at least 1.
 int usable_cores();
 
-/// Bytes of physical memory; 0 where unknown.
-std::size_t physical_memory();
+/// Bytes of memory that this process may use: the machine's, or its control group's where that is less. 0 where
+/// unknown.
+std::size_t usable_memory();
 
-/// Bytes of the largest cache; 32 MB where unknown.
+/// Bytes of the largest cache that a core uses; 32 MB where unknown.
 std::size_t last_level_cache();
 
 /// Pages straight from the system, aligned to kHugePage and advised to be huge pages. `bytes` is a multiple of
@@ -18,6 +19,10 @@ std::size_t last_level_cache();
 inline constexpr std::size_t kHugePage = 2u << 20;
 void* map_pages(std::size_t bytes) noexcept;
 void unmap_pages(void* p, std::size_t bytes) noexcept;
+
+/// Lets the system take the pages back when it runs out of memory, contents and all; until then, and from the next
+/// write to a page on, they are the process's as before.
+void offer_pages(void* p, std::size_t bytes) noexcept;
 
 /// Handlers round fork(): before and after it in the parent, after it in the child. Each may be nullptr.
 void at_fork(void (*before)(), void (*parent)(), void (*child)());

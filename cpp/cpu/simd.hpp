@@ -107,6 +107,11 @@ KF_INLINE void prefetch(std::uintptr_t address) { __builtin_prefetch(reinterpret
 /// max(x, 0) with NaN kept: the operand order of x86's max, which returns its second operand for NaN.
 template <class V>
 KF_INLINE V relu(const V& x) {
+#if defined(__AVX512F__)
+  // g++ 12 makes a compare and a masked move of the selection below. The masked forms: see upper_half.
+  if constexpr (sizeof(x[0]) == 4) return (V)_mm512_maskz_max_ps(0xffff, __m512{}, (__m512)x);
+  if constexpr (sizeof(x[0]) == 8) return (V)_mm512_maskz_max_pd(0xff, __m512d{}, (__m512d)x);
+#endif
   return V{} > x ? V{} : x;
 }
 
