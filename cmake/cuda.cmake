@@ -38,7 +38,7 @@ if(KFUSION_HAVE_CUDA)
   enable_language(CUDA)  # before the library, whose architectures are those known when it is made
   find_package(CUDAToolkit REQUIRED)
   file(GLOB cuda_sources CONFIGURE_DEPENDS cuda/host/*.cpp cuda/host/*.cu cuda/kernels/*.cu)
-  list(FILTER cuda_sources EXCLUDE REGEX "no_cuda")
+  list(FILTER cuda_sources EXCLUDE REGEX "/no_cuda[.]cpp$")
   add_library(kfusion_cuda STATIC ${cuda_sources})
   target_link_libraries(kfusion_cuda PUBLIC CUDA::cudart_static)
   message(STATUS "kfusion: CUDA ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")

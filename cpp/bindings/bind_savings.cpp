@@ -38,8 +38,8 @@ Raises:
 Source: the calculator of deep-ml.com, problem 424.
 )";
 
-/// An exact integer (anything with __index__, bool excepted); `what` names it in messages.
-std::int64_t to_integer(py::handle value, const std::string& what) {
+/// An exact integer >= `least` (anything with __index__, bool excepted); `what` names it in messages.
+std::int64_t to_integer(py::handle value, const std::string& what, int least) {
   if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr()))
     throw TypeError(what + " must be an integer, got " + py::repr(value).cast<std::string>());
   const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
@@ -48,8 +48,8 @@ std::int64_t to_integer(py::handle value, const std::string& what) {
   const long long n = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow > 0)
     throw std::overflow_error(what + " must be at most 2**63 - 1, got " + py::str(index).cast<std::string>());
-  if (overflow < 0 || n < 0) throw ValueError(what + " must be >= 0, got " + py::str(index).cast<std::string>());
-  if (n == -1 && PyErr_Occurred()) throw py::error_already_set();
+  if (overflow < 0 || n < least)
+    throw ValueError(what + " must be >= " + std::to_string(least) + ", got " + py::str(index).cast<std::string>());
   return n;
 }
 
@@ -65,7 +65,7 @@ py::object find(py::handle op, const char* key) {
 std::int64_t read_size(py::handle op, const std::string& where, const char* key) {
   const py::object value = find(op, key);
   if (!value) throw ValueError(where + " must have the key \"" + key + "\"");
-  return to_integer(value, where + ": " + key);
+  return to_integer(value, where + ": " + key, 0);
 }
 
 ChainOp read_op(py::handle op, std::size_t index) {
@@ -85,8 +85,7 @@ ChainOp read_op(py::handle op, std::size_t index) {
 }
 
 py::dict savings_of(const py::object& ops, const py::object& dtype_bytes) {
-  const std::int64_t item = to_integer(dtype_bytes, "kfusion.savings: dtype_bytes");
-  if (item < 1) throw ValueError("kfusion.savings: dtype_bytes must be >= 1, got 0");
+  const std::int64_t item = to_integer(dtype_bytes, "kfusion.savings: dtype_bytes", 1);
   if (!PyObject_HasAttrString(ops.ptr(), "__iter__") && !PySequence_Check(ops.ptr()))
     throw TypeError("kfusion.savings: ops must be an iterable of mappings, got " +
                     py::repr(py::type::of(ops)).cast<std::string>());

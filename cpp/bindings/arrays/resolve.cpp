@@ -54,8 +54,7 @@ const Framework* resolve(const Call& call, const char* argument, py::handle x) {
   }
   if (is_instance_of(x, "torch", "Tensor")) {
     if (!is_exact_torch(x)) refuse(call, argument, x, "torch.Tensor subclasses are not supported: pass a plain tensor");
-    if (const Framework* torch = torch_framework()) return torch;
-    return keep(dlpack_framework("torch", loaded_module("torch").attr("from_dlpack"), false));
+    return &torch_framework();
   }
   if (is_instance_of(x, "jax", "Array")) {
     if (is_instance_of(x, "jax.core", "Tracer"))
