@@ -37,7 +37,7 @@ Result read_out(Call& call, py::handle object, const Array& x, bool may_be_x) {
   const Overlap o = overlap(x.view, a.view);
   if (o == Overlap::kOther || (o == Overlap::kSame && !may_be_x))
     throw ValueError(call.says(std::string("out must not overlap x") + (may_be_x ? " (it may be x itself)" : "")));
-  return {a.view, py::reinterpret_borrow<py::object>(object)};
+  return {a.view, py::reinterpret_borrow<py::object>(object), std::move(a.keep)};
 }
 
 }  // namespace
@@ -45,6 +45,7 @@ Result read_out(Call& call, py::handle object, const Array& x, bool may_be_x) {
 double read_eps(const Call& call, py::handle eps) {
   const double value = PyFloat_AsDouble(eps.ptr());
   if (value == -1.0 && PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
     PyErr_Clear();
     throw TypeError(call.says("eps must be a number, got " + py::repr(py::type::of(eps)).cast<std::string>()));
   }

@@ -22,24 +22,33 @@ arrays::Result make_result(arrays::Call& call, pybind11::handle out, const array
 /// Throws ValueError where `out` overlaps a parameter.
 void require_disjoint(const arrays::Call& call, const char* argument, const arrays::Array& a, const View& out);
 
-/// Runs one of the two without the GIL, nothing where x is empty, and hands out the result. One that is `fresh` lies in
-/// memory that its library orders on its own current stream: work on another stream waits for it, and it for the work.
+/// Runs one of the two without the GIL, nothing where x is empty, and hands out the result.
+///
+/// Memory of a `fresh` result, and any of our own, is ordered on its library's current stream: work on another stream
+/// waits for that one, and that one for the work. Where the library's stream is not known, the call waits for the
+/// kernel.
 template <class OnCpu, class OnCuda>
 pybind11::object run(arrays::Call& call, const arrays::Array& x, arrays::Result& r, bool fresh, OnCpu on_cpu,
                      OnCuda on_cuda) {
   const Place place = x.view.place;
+  const arrays::Framework& library = *x.framework;
   if (x.view.size() > 0 && !place.cuda) {
     const ReleaseGil unlocked;
     on_cpu();
   } else if (x.view.size() > 0) {
-    const cuda::Stream stream = call.stream(*x.framework, place.index);
-    const cuda::Stream memory = fresh ? x.framework->current_stream(place.index) : stream;
+    const cuda::Stream stream = call.stream(library, place.index);
+    const bool ordered = fresh || &library == &arrays::own_framework();
+    const cuda::Stream memory = ordered ? library.current_stream(place.index) : stream;
+    const bool wait = !library.knows_stream() && !call.has_stream_argument();
     const ReleaseGil unlocked;
     if (memory != stream) cuda::wait(stream, memory, place.index);
     on_cuda(stream);
     if (memory != stream) cuda::wait(memory, stream, place.index);
+    if (wait) cuda::synchronize(place.index, stream);
   }
-  return fresh ? x.framework->finish(r) : std::move(r.object);
+  if (fresh) return library.finish(r);
+  library.written(r.object);
+  return std::move(r.object);
 }
 
 }  // namespace kfusion

@@ -63,6 +63,13 @@ std::int64_t View::size() const {
   return n;
 }
 
+std::int64_t View::nbytes() const {
+  std::int64_t bytes = 0;
+  if (__builtin_mul_overflow(size(), static_cast<std::int64_t>(item_bytes(dtype)), &bytes))
+    throw ValueError("kfusion: an array of shape " + shape_text(ndim, shape) + " has more than 2^63 - 1 bytes");
+  return bytes;
+}
+
 std::string shape_text(int ndim, const std::int64_t* shape) {
   std::string text = "(";
   for (int d = 0; d < ndim; ++d) text += (d ? ", " : "") + std::to_string(shape[d]);
@@ -70,10 +77,11 @@ std::string shape_text(int ndim, const std::int64_t* shape) {
 }
 
 void set_c_strides(View& v) {
+  const bool empty = v.nbytes() == 0;  // then any strides do, and the extents may multiply beyond 64 bits
   std::int64_t step = static_cast<std::int64_t>(item_bytes(v.dtype));
   for (int d = v.ndim - 1; d >= 0; --d) {
     v.strides[d] = step;
-    step *= std::max<std::int64_t>(v.shape[d], 1);
+    if (!empty) step *= v.shape[d];
   }
 }
 
@@ -82,6 +90,8 @@ View result_layout(const View& v) {
   layout.data = nullptr;
   layout.read_only = false;
   set_c_strides(layout);
+
+  if (v.size() == 0) return layout;
 
   Axes axes;
   const int n = axes_outermost_first(v, axes);

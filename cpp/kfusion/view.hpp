@@ -31,14 +31,14 @@ struct View {
   std::int64_t shape[kMaxDims];
   std::int64_t strides[kMaxDims];
 
-  std::int64_t size() const;  ///< number of elements; throws ValueError where it exceeds 2^63 - 1
-  std::int64_t nbytes() const { return size() * static_cast<std::int64_t>(item_bytes(dtype)); }
+  std::int64_t size() const;    ///< number of elements; throws ValueError where it exceeds 2^63 - 1
+  std::int64_t nbytes() const;  ///< throws likewise
 };
 
 /// "(4096, 1024)", "(512,)" or "()", as Python prints a tuple.
 std::string shape_text(int ndim, const std::int64_t* shape);
 
-/// Gives `v` the strides of a dense array in C order.
+/// Gives `v` the strides of a dense array in C order. Throws ValueError where its bytes exceed 2^63 - 1.
 void set_c_strides(View& v);
 
 /// The layout of a fresh result for `v`: dense, in `v`'s own axis order where `v` is dense in some order of its axes

@@ -50,6 +50,7 @@ struct Array {
 struct Result {
   View view;
   py::object object;
+  std::shared_ptr<void> keep = nullptr;  ///< as for Array, where the caller gave it
 };
 
 class Framework {
@@ -70,7 +71,17 @@ class Framework {
   virtual py::object finish(Result& r) const { return std::move(r.object); }
 
   virtual bool immutable() const { return false; }
+
+  /// Whether `current_stream` is where the library's own work is ordered. Where it is not, a call waits for its kernel,
+  /// so that neither the inputs are freed nor the result is read too early.
+  virtual bool knows_stream() const { return false; }
+
+  /// Called after `out` was written to.
+  virtual void written(py::handle) const {}
 };
+
+/// Throws ValueError for a view on a device that is not aligned to its elements: no load there could read it.
+void require_aligned_on_device(const Call& call, const char* argument, const View& v);
 
 /// "<argument> must be float16, bfloat16, float32 or float64, got <came>", to throw.
 TypeError wrong_dtype(const Call& call, const char* argument, const std::string& came);

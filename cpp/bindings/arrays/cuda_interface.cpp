@@ -29,13 +29,15 @@ class CudaInterface final : public Framework {
     set_c_strides(v);
     if (!strides.is_none())
       for (int k = 0; k < v.ndim; ++k) v.strides[k] = strides.cast<py::tuple>()[k].cast<std::int64_t>();
+    cuda::require(0);  // there is a device to ask
     v.place = {true, v.data ? cuda::device_of(v.data) : 0};
+    require_aligned_on_device(call, argument, v);
     const cuda::Stream stream = call.stream(*this, v.place.index);
     const py::object producer = d.contains("stream") ? py::object(d["stream"]) : py::none();
     if (!producer.is_none()) cuda::wait(stream, producer.cast<cuda::Stream>(), v.place.index);
   }
 
-  /// Numba's kind for Numba's arrays, else our own.
+  /// Numba's kind where Numba is in use, which is what has no DLPack; else our own.
   py::object finish(Result& r) const override {
     const py::object numba = loaded_module("numba.cuda");
     return numba && r.view.dtype != DType::kBFloat16 ? py::object(numba.attr("as_cuda_array")(r.object)) : r.object;

@@ -29,9 +29,11 @@ class Cupy final : public Framework {
  public:
   explicit Cupy(const py::object& cupy)
       : ndarray_(cupy.attr("ndarray").cast<py::object>().release()),
+        alloc_(cupy.attr("cuda").attr("alloc").cast<py::object>().release()),
         get_current_stream_(cupy.attr("cuda").attr("get_current_stream").cast<py::object>().release()) {}
 
   std::string name() const override { return "CuPy"; }
+  bool knows_stream() const override { return true; }
 
   void borrow(Call& call, const char* argument, Array& a) const override {
     call.stream(*this, dlpack_device(a.object).device_id);
@@ -45,6 +47,7 @@ class Cupy final : public Framework {
   Result empty(const Call&, const View& layout, const Array& like) const override {
     const CurrentDevice scope(like.object.attr("device"));  // CuPy allocates there
     const py::object fresh = ndarray_(to_tuple(layout.ndim, layout.shape), py::arg("dtype") = like.object.attr("dtype"),
+                                      py::arg("memptr") = alloc_(layout.nbytes()),
                                       py::arg("strides") = to_tuple(layout.ndim, layout.strides));
     Result r{layout, fresh};
     r.view.data = reinterpret_cast<std::byte*>(fresh.attr("data").attr("ptr").cast<std::uintptr_t>());
@@ -52,7 +55,7 @@ class Cupy final : public Framework {
   }
 
  private:
-  py::handle ndarray_, get_current_stream_;  // kept for the life of the process
+  py::handle ndarray_, alloc_, get_current_stream_;  // kept for the life of the process
 };
 
 }  // namespace

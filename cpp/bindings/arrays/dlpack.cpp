@@ -107,6 +107,7 @@ void fill_view(const Call& call, const char* argument, const dlpack::Tensor& t, 
   if (!t.data && v.size() > 0)
     throw TypeError(call.says(std::string(argument) + " must have memory, got a fake or meta tensor"));
   v.data = static_cast<std::byte*>(t.data) + (t.data ? t.byte_offset : 0);
+  require_aligned_on_device(call, argument, v);
 }
 
 dlpack::Tensor prototype(const View& v) {

@@ -19,6 +19,7 @@ DeviceArray empty(const View& layout) {
 class Own final : public Framework {
  public:
   std::string name() const override { return "kfusion"; }
+  bool knows_stream() const override { return true; }
   void borrow(Call& call, const char*, Array& a) const override {
     a.view = a.object.cast<const DeviceArray&>().view;
     call.stream(*this, a.view.place.index);
@@ -26,6 +27,14 @@ class Own final : public Framework {
 };
 
 }  // namespace
+
+// Buffers also die on threads that never held the GIL. One that holds it must not wait with it: the device's work may
+// include a callback into Python.
+static void finish_without_gil(int device) {
+  if (!PyGILState_Check()) return cuda::finish_device(device);
+  const ReleaseGil unlocked;
+  cuda::finish_device(device);
+}
 
 // Our memory is ordered on the legacy default stream: a user's own stream may be gone when the array is freed.
 Buffer::Buffer(std::size_t bytes_, Place place_) : bytes(bytes_), place(place_) {
@@ -40,7 +49,7 @@ Buffer::~Buffer() {
     cpu::pool_free(data, bytes);
   } else {
     // The other library may have used it on a stream we cannot name any more; only the whole device is sure to be done.
-    if (exported) cuda::finish_device(place.index);
+    if (exported) finish_without_gil(place.index);
     cuda::deallocate(data, place.index, 0);
   }
 }
@@ -57,7 +66,10 @@ DeviceArray to_device(py::handle x, int device) {
   Call call("to_device", py::none());
   if (!is_numpy(x))
     throw TypeError(call.says("x must be a NumPy array, got " + py::repr(py::type::of(x)).cast<std::string>()));
-  cuda::require(device);
+  {
+    const ReleaseGil unlocked;  // the first call makes a context, which takes a while
+    cuda::require(device);
+  }
   const Array a = arrays::borrow(call, "x", x);
   // A strided array is first made dense on the host: one large copy over the bus, not one per row.
   const py::object dense = py::module_::import("numpy").attr("ascontiguousarray")(x);
@@ -66,9 +78,9 @@ DeviceArray to_device(py::handle x, int device) {
   layout.place = {true, device};
   layout.read_only = false;
   set_c_strides(layout);
+  const ReleaseGil unlocked;
   DeviceArray to = empty(layout);
   if (to.buffer->bytes) {
-    const ReleaseGil unlocked;
     cuda::copy(to.view.data, from.view.data, to.buffer->bytes, device, 0);
     cuda::synchronize(device, 0);
   }

@@ -93,8 +93,9 @@ const Framework& framework_of(const Call& call, const char* argument, py::handle
   }
   const Framework* framework = resolve(call, argument, object);  // runs Python: never under the lock
   const std::lock_guard lock(mutex);
-  if (cache.emplace(type, framework).second) Py_INCREF(type);  // so that the address stays this type's
-  return *framework;
+  const auto [entry, fresh] = cache.emplace(type, framework);  // another thread may have been first: then its answer
+  if (fresh) Py_INCREF(type);                                  // so that the address stays this type's
+  return *entry->second;
 }
 
 Array borrow(Call& call, const char* argument, py::handle object) {

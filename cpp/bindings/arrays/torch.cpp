@@ -11,7 +11,7 @@ namespace {
 
 /// torch's functions and interned names that a check needs, looked up once.
 struct Names {
-  py::handle is_grad_enabled, requires_grad, is_neg;
+  py::handle is_grad_enabled, requires_grad, is_neg, forward_ad, current_level;
 };
 
 const Names& names() {
@@ -19,7 +19,9 @@ const Names& names() {
   return storage
       .call_once_and_store_result([] {
         return Names{loaded_module("torch").attr("is_grad_enabled").cast<py::object>().release(),
-                     py::str("requires_grad").release(), py::str("is_neg").release()};
+                     py::str("requires_grad").release(), py::str("is_neg").release(),
+                     loaded_module("torch").attr("autograd").attr("forward_ad").cast<py::object>().release(),
+                     py::str("_current_level").release()};
       })
       .get_stored();
 }
@@ -29,6 +31,11 @@ void check_tensor(const Call& call, const char* argument, py::handle x) {
     throw std::runtime_error(call.says(std::string(argument) +
                                        " requires grad, and kfusion has no backward pass yet: call it under "
                                        "torch.no_grad(), or pass x.detach()"));
+  // Forward mode: a level is open only inside `with dual_level()`.
+  if (py::cast<long>(py::getattr(names().forward_ad, names().current_level, py::int_(-1))) >= 0 &&
+      !names().forward_ad.attr("unpack_dual")(x).attr("tangent").is_none())
+    throw std::runtime_error(call.says(std::string(argument) + " carries a tangent, and kfusion has no derivative yet: "
+                                                               "pass forward_ad.unpack_dual(x).primal"));
   if (x.attr(names().is_neg)().ptr() == Py_True)
     throw TypeError(call.says(std::string(argument) +
                               " is a lazily negated view, its memory holds other values: pass x.resolve_neg()"));
@@ -37,9 +44,18 @@ void check_tensor(const Call& call, const char* argument, py::handle x) {
 class Torch final : public Framework {
  public:
   Torch(dlpack::ExchangeApi* api, py::object torch)
-      : api_(api), empty_strided_(torch.attr("empty_strided").cast<py::object>().release()) {}
+      : api_(api),
+        empty_strided_(torch.attr("empty_strided").cast<py::object>().release()),
+        increment_version_(
+            torch.attr("autograd").attr("graph").attr("increment_version").cast<py::object>().release()) {}
 
   std::string name() const override { return "torch"; }
+  bool knows_stream() const override { return true; }
+
+  /// Tells autograd of the write, as an in-place operation of torch's own does. Inference tensors have no version.
+  void written(py::handle out) const override {
+    if (out.attr("is_inference")().ptr() != Py_True) increment_version_(out);
+  }
 
   void borrow(Call& call, const char* argument, Array& a) const override {
     check_tensor(call, argument, a.object);
@@ -66,12 +82,15 @@ class Torch final : public Framework {
     };
     if (api_->managed_tensor_allocator(&wanted, &managed, &error, set_error) != 0) {
       if (!layout.place.cuda) throw std::bad_alloc();
-      throw DeviceError(call.says("torch could not allocate the result: " + error));
+      throw DeviceError(call.says("torch could not allocate the result: " + error.substr(0, error.find('\n'))));
     }
     Result r{layout, {}};
     r.view.data = static_cast<std::byte*>(managed->dl_tensor.data);
     void* object = nullptr;
-    if (api_->managed_tensor_to_py_object_no_sync(managed, &object) != 0) throw py::error_already_set();
+    if (api_->managed_tensor_to_py_object_no_sync(managed, &object) != 0) {
+      managed->deleter(managed);
+      throw py::error_already_set();
+    }
     r.object = py::reinterpret_steal<py::object>(static_cast<PyObject*>(object));
     return r;
   }
@@ -96,7 +115,7 @@ class Torch final : public Framework {
   }
 
   dlpack::ExchangeApi* api_;
-  py::handle empty_strided_;  // kept for the life of the process
+  py::handle empty_strided_, increment_version_;  // kept for the life of the process
 };
 
 }  // namespace
