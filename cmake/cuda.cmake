@@ -21,24 +21,35 @@ function(kfusion_default_architectures)
   endif()
 endfunction()
 
+# `why` stops a build that requires CUDA, and turns it off in one that does not.
+macro(kfusion_without_cuda why)
+  set(KFUSION_HAVE_CUDA OFF)
+  if(KFUSION_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "KFUSION_CUDA=ON, but ${why}. Install the CUDA Toolkit (12.0 or newer), put nvcc on PATH (or set "
+                        "CUDACXX to it) and delete the build folder, or build without CUDA: KFUSION_CUDA=OFF.")
+  endif()
+endmacro()
+
 if(NOT KFUSION_CUDA STREQUAL "OFF")
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
+    kfusion_default_architectures()
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+    set(CMAKE_CUDA_STANDARD 20)
+    enable_language(CUDA)  # before the library, whose architectures are those known when it is made
     set(KFUSION_HAVE_CUDA ON)
-  elseif(KFUSION_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "KFUSION_CUDA=ON, but no working nvcc was found. Install the CUDA Toolkit and put nvcc on PATH "
-                        "(or set CUDACXX to it), or build without CUDA: KFUSION_CUDA=OFF.")
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.0)
+      kfusion_without_cuda("nvcc ${CMAKE_CUDA_COMPILER_VERSION} has no C++20")
+    endif()
+  else()
+    kfusion_without_cuda("no working nvcc was found")
   endif()
 endif()
 
 if(KFUSION_HAVE_CUDA)
-  kfusion_default_architectures()
-  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
-  set(CMAKE_CUDA_STANDARD 20)
-  enable_language(CUDA)  # before the library, whose architectures are those known when it is made
   find_package(CUDAToolkit REQUIRED)
   file(GLOB cuda_sources CONFIGURE_DEPENDS cuda/host/*.cpp cuda/host/*.cu cuda/kernels/*.cu)
-  list(FILTER cuda_sources EXCLUDE REGEX "no_cuda")
+  list(FILTER cuda_sources EXCLUDE REGEX "/no_cuda[.]cpp$")
   add_library(kfusion_cuda STATIC ${cuda_sources})
   target_link_libraries(kfusion_cuda PUBLIC CUDA::cudart_static)
   message(STATUS "kfusion: CUDA ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")

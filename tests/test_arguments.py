@@ -121,6 +121,42 @@ class TestTorch:
         assert self.torch.equal(y, kf.fused_relu_layernorm(x.detach()))
         assert not y.requires_grad
 
+    def test_autograd_hears_of_a_write(self):
+        a, w = self.torch.ones(4, 8), self.torch.ones(4, 8, requires_grad=True)
+        loss = (a * w).sum()
+        kf.fused_relu_layernorm(self.x, out=a)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+        with self.torch.inference_mode():
+            kf.fused_relu_layernorm(self.x, out=self.torch.empty(4, 8))
+
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
+    def test_tangents(self):
+        forward_ad = self.torch.autograd.forward_ad
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(self.x, self.torch.ones_like(self.x))
+            with pytest.raises(RuntimeError, match="x carries a tangent"):
+                kf.fused_relu_layernorm(dual)
+            kf.fused_relu_layernorm(self.x)
+
+    def test_without_the_c_exchange_api(self):
+        """As torch before 2.10: the same checks, slower."""
+        code = """
+import numpy as np, pytest, torch, kfusion as kf
+del torch.Tensor.__dlpack_c_exchange_api__
+x = torch.randn(4, 8)
+want = torch.nn.functional.layer_norm(x.relu(), (8,))
+y = kf.fused_relu_layernorm(x)
+assert type(y) is torch.Tensor and torch.allclose(y, want, atol=1e-5)
+with pytest.raises(TypeError, match="lazily negated"):
+    kf.fused_relu_layernorm(torch._neg_view(x))
+with pytest.raises(RuntimeError, match="requires grad"):
+    kf.fused_relu_layernorm(x, torch.nn.Parameter(torch.ones(8)))
+out = torch.empty(4, 8)
+assert kf.fused_relu_layernorm(x, out=out) is out and torch.allclose(out, want, atol=1e-5)
+"""
+        subprocess.run([sys.executable, "-c", code], check=True)
+
     def test_lazy_negation(self):
         imaginary = self.torch.randn(4, 8, dtype=self.torch.complex64).conj().imag
         assert imaginary.is_neg()
@@ -220,6 +256,54 @@ class TestDlpackProducers:
 
         with pytest.raises(TypeError, match="broken inside"):
             kf.fused_relu_layernorm(Broken())
+
+    def test_an_out_whose_export_owns_the_memory(self):
+        class Moving:
+            """Gives its memory away with the export, which alone keeps it alive."""
+
+            def __init__(self, array):
+                self.array = array
+
+            def __dlpack__(self, **keywords):
+                array, self.array = self.array, None
+                return array.__dlpack__(**keywords)
+
+            def __dlpack_device__(self):
+                return (1, 0)
+
+        for _ in range(20):  # unmapped memory crashes; the pool's would not
+            x, out = np.ones((2048, 1024), np.float32), np.empty((2048, 1024), np.float32)
+            moving = Moving(out)
+            del out
+            assert kf.fused_relu_layernorm(Moving(x), out=moving) is moving
+
+    def test_sizes_beyond_64_bits(self):
+        """A broadcast array costs its producer nothing, however large it claims to be."""
+        torch = pytest.importorskip("torch")
+        with pytest.raises(ValueError, match=r"more than 2\^63 - 1 bytes"):
+            kf.fused_relu_layernorm(torch.ones(1, dtype=torch.float64).expand(2**61, 2))
+        assert kf.fused_relu_layernorm(torch.ones(0, 2**31).expand(0, 2**31)).shape == (0, 2**31)
+
+    def test_first_calls_from_many_threads(self):
+        import concurrent.futures
+        import threading
+        import time
+
+        barrier = threading.Barrier(8)
+
+        class Slow(OnlyDlpack):
+            @property
+            def __array_namespace__(self):
+                time.sleep(0.05)
+                raise AttributeError
+
+        def call(_):
+            barrier.wait()
+            return kf.fused_relu_layernorm(Slow(X), Slow(X[0]))
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            results = list(pool.map(call, range(8)))
+        assert all(np.array_equal(r, results[0]) for r in results)
 
     def test_nonsense(self):
         class NoCapsule:

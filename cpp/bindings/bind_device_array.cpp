@@ -1,7 +1,6 @@
 #include "bindings/arrays/numpy.hpp"
 #include "bindings/arrays/own.hpp"
 #include "bindings/bindings.hpp"
-#include "cpu/buffer_pool.hpp"
 
 namespace py = pybind11;
 
@@ -9,6 +8,7 @@ namespace kfusion {
 namespace {
 
 using arrays::DeviceArray;
+using arrays::to_tuple;
 
 constexpr const char* kToDeviceDoc = R"(to_device(x, device=0)
 --
@@ -33,15 +33,9 @@ constexpr const char* kDlpackDoc = R"(__dlpack__(self, *, stream=None, max_versi
 A DLPack capsule of this array's memory (https://dmlc.github.io/dlpack), ready on the consumer's `stream`.
 )";
 
-py::tuple to_tuple(int n, const std::int64_t* v) {
-  py::tuple t(n);
-  for (int d = 0; d < n; ++d) t[d] = v[d];
-  return t;
-}
-
 std::string repr(const DeviceArray& a) {
   return "kfusion.DeviceArray(shape=" + shape_text(a.view.ndim, a.view.shape) + ", dtype=" + name(a.view.dtype) +
-         ", device='" + to_string(a.view.device) + "')";
+         ", device='" + to_string(a.view.place) + "')";
 }
 
 std::int64_t length(const DeviceArray& a) {
@@ -66,7 +60,7 @@ any library takes it without a copy through DLPack (`torch.from_dlpack(a)`) or t
   c.def_property_readonly("ndim", [](const DeviceArray& a) { return a.view.ndim; }, "Number of axes.");
   c.def_property_readonly("size", [](const DeviceArray& a) { return a.view.size(); }, "Number of elements.");
   c.def_property_readonly("nbytes", [](const DeviceArray& a) { return a.view.nbytes(); }, "Bytes of all elements.");
-  c.def_property_readonly("device", [](const DeviceArray& a) { return to_string(a.view.device); }, "\"cuda:0\", say.");
+  c.def_property_readonly("device", [](const DeviceArray& a) { return to_string(a.view.place); }, "\"cuda:0\", say.");
   c.def_property_readonly("__cuda_array_interface__", &DeviceArray::cuda_array_interface,
                           "Version 3; AttributeError for bfloat16, which it does not know.");
   c.def("numpy", &DeviceArray::numpy,
@@ -78,7 +72,7 @@ any library takes it without a copy through DLPack (`torch.from_dlpack(a)`) or t
         kDlpackDoc);
   c.def(
       "__dlpack_device__",
-      [](const DeviceArray& a) { return py::make_tuple(a.view.device.cuda ? 2 : 1, a.view.device.index); },
+      [](const DeviceArray& a) { return py::make_tuple(a.view.place.cuda ? 2 : 1, a.view.place.index); },
       "__dlpack_device__(self)\n--\n\n(DLPack device type, index).\n");
 
   m.def("to_device", &arrays::to_device, py::arg("x"), py::arg("device") = 0, kToDeviceDoc);

@@ -17,7 +17,7 @@ What a chain of kernels moves through memory, one kernel per operation and fused
     unfused_bytes    = dtype_bytes * sum(op["input_size"] + op["output_size"])
     fused_bytes      = dtype_bytes * (first op's input_size + last op's output_size)
     savings_bytes    = unfused_bytes - fused_bytes
-    savings_pct      = 100 * savings_bytes / unfused_bytes      (0.0 when that is 0)
+    savings_pct      = savings_bytes / unfused_bytes * 100      (0.0 when that is 0)
     speedup_estimate = unfused_bytes / fused_bytes              (0 when that is 0)
 
 The last two are rounded to 2 decimals. The estimate is the speedup of a kernel that does nothing but move bytes.
@@ -38,34 +38,35 @@ Raises:
 Source: the calculator of deep-ml.com, problem 424.
 )";
 
-/// An exact integer (anything with __index__, bool excepted); `what` names it in messages.
-std::int64_t to_integer(py::handle value, const std::string& what) {
+/// An exact integer >= `least` (anything with __index__, bool excepted); `what` names it in messages.
+std::int64_t to_integer(py::handle value, const std::string& what, int least) {
   if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr()))
     throw TypeError(what + " must be an integer, got " + py::repr(value).cast<std::string>());
   const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
   if (!index) throw py::error_already_set();
   int overflow = 0;
   const long long n = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-  if (overflow > 0)
-    throw std::overflow_error(what + " must be at most 2**63 - 1, got " + py::str(index).cast<std::string>());
-  if (overflow < 0 || n < 0) throw ValueError(what + " must be >= 0, got " + py::str(index).cast<std::string>());
-  if (n == -1 && PyErr_Occurred()) throw py::error_already_set();
+  // Beyond 64 bits the number itself is not printed: it may have more digits than Python prints.
+  if (overflow > 0) throw std::overflow_error(what + " must be at most 2**63 - 1");
+  if (overflow < 0 || n < least)
+    throw ValueError(what + " must be >= " + std::to_string(least) + (overflow ? "" : ", got " + std::to_string(n)));
   return n;
 }
 
-/// op[key], or an empty object where the mapping has no such key.
+/// op[key], or an empty object where the mapping has no such key (asked first: a defaultdict would gain it).
 py::object find(py::handle op, const char* key) {
+  const int has = PySequence_Contains(op.ptr(), py::str(key).ptr());
+  if (has < 0) throw py::error_already_set();
+  if (!has) return {};
   const auto value = py::reinterpret_steal<py::object>(PyMapping_GetItemString(op.ptr(), key));
-  if (value) return value;
-  if (!PyErr_ExceptionMatches(PyExc_KeyError)) throw py::error_already_set();
-  PyErr_Clear();
-  return {};
+  if (!value) throw py::error_already_set();
+  return value;
 }
 
 std::int64_t read_size(py::handle op, const std::string& where, const char* key) {
   const py::object value = find(op, key);
   if (!value) throw ValueError(where + " must have the key \"" + key + "\"");
-  return to_integer(value, where + ": " + key);
+  return to_integer(value, where + ": " + key, 0);
 }
 
 ChainOp read_op(py::handle op, std::size_t index) {
@@ -74,19 +75,15 @@ ChainOp read_op(py::handle op, std::size_t index) {
   if (!py::isinstance(op, mapping))
     throw TypeError(where + " must be a mapping with the keys \"input_size\" and \"output_size\", got " +
                     py::repr(py::type::of(op)).cast<std::string>());
+  if (const py::object name = find(op, "name")) where += " (" + py::repr(name).cast<std::string>() + ")";
   ChainOp result;
-  if (const py::object name = find(op, "name")) {
-    result.name = py::str(name).cast<std::string>();
-    where += " (" + py::repr(name).cast<std::string>() + ")";
-  }
   result.input_size = read_size(op, where, "input_size");
   result.output_size = read_size(op, where, "output_size");
   return result;
 }
 
 py::dict savings_of(const py::object& ops, const py::object& dtype_bytes) {
-  const std::int64_t item = to_integer(dtype_bytes, "kfusion.savings: dtype_bytes");
-  if (item < 1) throw ValueError("kfusion.savings: dtype_bytes must be >= 1, got 0");
+  const std::int64_t item = to_integer(dtype_bytes, "kfusion.savings: dtype_bytes", 1);
   if (!PyObject_HasAttrString(ops.ptr(), "__iter__") && !PySequence_Check(ops.ptr()))
     throw TypeError("kfusion.savings: ops must be an iterable of mappings, got " +
                     py::repr(py::type::of(ops)).cast<std::string>());

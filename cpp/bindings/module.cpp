@@ -16,6 +16,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   kfusion::bind_errors(m);
   kfusion::bind_savings(m);
   kfusion::bind_relu_layernorm(m);
+  kfusion::bind_copy(m);
   kfusion::bind_device_array(m);
   kfusion::bind_runtime(m);
 }

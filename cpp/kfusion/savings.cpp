@@ -1,8 +1,9 @@
 #include "kfusion/savings.hpp"
 
 #include <bit>
-#include <charconv>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 
 namespace kfusion {
@@ -35,10 +36,9 @@ double divide(std::int64_t a, std::int64_t b) {
 
 /// Rounded to 2 decimals by the decimal expansion of `v`, ties to even, as Python's round(v, 2).
 double round2(double v) {
-  char text[400];
-  const auto end = std::to_chars(text, text + sizeof text, v, std::chars_format::fixed, 2).ptr;
-  std::from_chars(text, end, v);
-  return v;
+  char text[400];  // up to 309 digits before the point
+  std::snprintf(text, sizeof text, "%.2f", v);
+  return std::strtod(text, nullptr);
 }
 
 }  // namespace

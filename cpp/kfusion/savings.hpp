@@ -3,13 +3,11 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 
 namespace kfusion {
 
 /// One kernel of a chain; sizes in elements.
 struct ChainOp {
-  std::string name;
   std::int64_t input_size = 0, output_size = 0;
 };
 
@@ -17,7 +15,7 @@ struct Savings {
   std::int64_t unfused_bytes = 0;          ///< dtype_bytes * sum(input_size + output_size)
   std::int64_t fused_bytes = 0;            ///< dtype_bytes * (first input_size + last output_size)
   std::int64_t savings_bytes = 0;          ///< unfused_bytes - fused_bytes
-  double savings_pct = 0;                  ///< 100 * savings_bytes / unfused_bytes, 2 decimals; 0 when that is 0
+  double savings_pct = 0;                  ///< savings_bytes / unfused_bytes * 100, 2 decimals; 0 when that is 0
   std::optional<double> speedup_estimate;  ///< unfused_bytes / fused_bytes, 2 decimals; none when that is 0
 };
 

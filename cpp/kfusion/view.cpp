@@ -51,7 +51,7 @@ bool same_layout(const View& a, const View& b) {
 
 }  // namespace
 
-std::string to_string(Device d) { return d.cuda ? "cuda:" + std::to_string(d.index) : "cpu"; }
+std::string to_string(Place p) { return p.cuda ? "cuda:" + std::to_string(p.index) : "cpu"; }
 
 std::int64_t View::size() const {
   for (int d = 0; d < ndim; ++d)
@@ -63,29 +63,45 @@ std::int64_t View::size() const {
   return n;
 }
 
+std::int64_t View::nbytes() const {
+  std::int64_t bytes = 0;
+  if (__builtin_mul_overflow(size(), static_cast<std::int64_t>(item_bytes(dtype)), &bytes))
+    throw ValueError("kfusion: an array of shape " + shape_text(ndim, shape) + " has more than 2^63 - 1 bytes");
+  return bytes;
+}
+
 std::string shape_text(int ndim, const std::int64_t* shape) {
   std::string text = "(";
   for (int d = 0; d < ndim; ++d) text += (d ? ", " : "") + std::to_string(shape[d]);
   return text + (ndim == 1 ? ",)" : ")");
 }
 
-void dense_strides_like(const View& v, std::int64_t* strides) {
+void set_c_strides(View& v) {
+  const bool empty = v.nbytes() == 0;  // then any strides do, and the extents may multiply beyond 64 bits
+  std::int64_t step = static_cast<std::int64_t>(item_bytes(v.dtype));
+  for (int d = v.ndim - 1; d >= 0; --d) {
+    v.strides[d] = step;
+    if (!empty) step *= v.shape[d];
+  }
+}
+
+View result_layout(const View& v) {
+  View layout = v;
+  layout.data = nullptr;
+  layout.read_only = false;
+  set_c_strides(layout);
+
+  if (v.size() == 0) return layout;
+
   Axes axes;
   const int n = axes_outermost_first(v, axes);
-  const auto item = static_cast<std::int64_t>(item_bytes(v.dtype));
-  std::int64_t step = item;
-  bool dense = true;
-  for (int k = n - 1; k >= 0 && dense; --k) {
-    dense = v.strides[axes[k]] == step;
+  std::int64_t step = static_cast<std::int64_t>(item_bytes(v.dtype));
+  for (int k = n - 1; k >= 0; --k) {
+    if (v.strides[axes[k]] != step) return layout;
     step *= v.shape[axes[k]];
   }
-  step = item;
-  for (int d = v.ndim - 1; d >= 0; --d) {  // C order; the step of an empty array is that of extents 1
-    strides[d] = step;
-    step *= std::max<std::int64_t>(v.shape[d], 1);
-  }
-  if (dense)
-    for (int k = 0; k < n; ++k) strides[axes[k]] = v.strides[axes[k]];
+  for (int k = 0; k < n; ++k) layout.strides[axes[k]] = v.strides[axes[k]];
+  return layout;
 }
 
 bool is_c_contiguous(const View& v) {
@@ -111,7 +127,7 @@ bool self_overlapping(const View& v) {
 }
 
 Overlap overlap(const View& x, const View& out) {
-  if (x.device != out.device || x.size() == 0 || out.size() == 0) return Overlap::kNone;
+  if (x.place != out.place || x.size() == 0 || out.size() == 0) return Overlap::kNone;
   const Range a = address_range(x, 0), b = address_range(out, 0);
   if (a.end <= b.begin || b.end <= a.begin) return Overlap::kNone;
   if (same_layout(x, out)) return Overlap::kSame;

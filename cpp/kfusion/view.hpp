@@ -11,35 +11,39 @@ namespace kfusion {
 /// NumPy's and torch's own limit.
 inline constexpr int kMaxDims = 64;
 
-struct Device {
+/// Where memory is.
+struct Place {
   bool cuda = false;
   int index = 0;
-  bool operator==(const Device&) const = default;
+  bool operator==(const Place&) const = default;
 };
 
 /// "cpu" or "cuda:0".
-std::string to_string(Device d);
+std::string to_string(Place p);
 
 /// Extents in elements, strides in bytes (negative and zero allowed), as the producer gave them.
 struct View {
   std::byte* data = nullptr;
   DType dtype = DType::kFloat32;
-  Device device;
+  Place place;
   bool read_only = false;
   int ndim = 0;
   std::int64_t shape[kMaxDims];
   std::int64_t strides[kMaxDims];
 
-  std::int64_t size() const;  ///< number of elements; throws ValueError where it exceeds 2^63 - 1
-  std::int64_t nbytes() const { return size() * static_cast<std::int64_t>(item_bytes(dtype)); }
+  std::int64_t size() const;    ///< number of elements; throws ValueError where it exceeds 2^63 - 1
+  std::int64_t nbytes() const;  ///< throws likewise
 };
 
 /// "(4096, 1024)", "(512,)" or "()", as Python prints a tuple.
 std::string shape_text(int ndim, const std::int64_t* shape);
 
-/// Strides in bytes of a fresh dense array of `v`'s shape: `v`'s own axis order where `v` is dense in some
-/// order of its axes (C, Fortran, any permutation), else C order.
-void dense_strides_like(const View& v, std::int64_t* strides);
+/// Gives `v` the strides of a dense array in C order. Throws ValueError where its bytes exceed 2^63 - 1.
+void set_c_strides(View& v);
+
+/// The layout of a fresh result for `v`: dense, in `v`'s own axis order where `v` is dense in some order of its axes
+/// (C, Fortran, any permutation), else C order. It has no data yet.
+View result_layout(const View& v);
 
 bool is_c_contiguous(const View& v);
 

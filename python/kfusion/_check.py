@@ -50,8 +50,15 @@ class Problem:
         return _LEGACY_STREAM if self.cuda else None
 
 
-def checked_problem(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Problem, dict[str, float]]:
-    """Runs both versions; returns the problem and each one's largest error. Bad arguments fail in the first call."""
+def checked_problem(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Problem, dict[str, float], float]:
+    """Runs both versions; bad arguments fail in the first call.
+
+    Returns:
+        The problem, each version's largest error, and the largest difference between the two.
+
+    Raises:
+        AssertionError: a version is further from the reference than its rounding explains.
+    """
     out = _core.fused_relu_layernorm(x, weight, bias, eps=eps)
     cols = x.shape[-1]
     if 0 in x.shape:
@@ -70,8 +77,8 @@ def checked_problem(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Problem
         else:
             results[name] = _arrays.float64_rows(problem.call(f), picked)
         _require_close(f"{name} and the float64 reference", results[name], expected, allowed)
-    _require_close("fused and unfused", results["fused"], results["unfused"], 2 * allowed)
-    return problem, {name: max_error(result, expected) for name, result in results.items()}
+    errors = {name: max_error(result, expected) for name, result in results.items()}
+    return problem, errors, max_error(results["fused"], results["unfused"])
 
 
 def sample_rows(rows: int, cols: int) -> np.ndarray:

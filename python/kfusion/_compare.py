@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _arrays, _check, _core, _hardware, _peers, _relu_layernorm, _timing
-from ._comparison import Comparison, Row
+from ._report import Comparison, Row
 
 _CACHES = ("cold", "hot")
 _BUDGET_S = 3.0  # per cache state, when the number of repeats is not given
@@ -40,7 +40,7 @@ def compare(
 
     Both versions are first checked against a float64 reference (whole rows of x, all of them if it is small), with
     outputs full of NaN beforehand. Then all are timed in random order: on the CPU by wall clock, on CUDA by events.
-    The copy, timed between all samples, is the ceiling of a kernel that reads and writes the matrix once.
+    The copy, timed between all samples, is the yardstick of a kernel that reads and writes the matrix once.
 
     Args:
         f: `kfusion.fused_relu_layernorm` or `kfusion.unfused_relu_layernorm`; either means the pair.
@@ -66,7 +66,7 @@ def compare(
     _check_arguments(f, repeats, cache)
     report = progress or (lambda fraction, what: None)
     report(0.0, "checking")
-    problem, errors = _check.checked_problem(x, weight, bias, eps)
+    problem, errors, difference = _check.checked_problem(x, weight, bias, eps)
     names, notes = _peers.choose(peers, problem.cuda)
     calls = _prepare_peers(names, problem, errors, notes)
     variants, copy = _variants(problem, calls)
@@ -84,7 +84,7 @@ def compare(
         )
         rows += _rows(problem, state, samples, errors)
     report(1.0, "done")
-    return _comparison(problem, rows, notes, names)
+    return _comparison(problem, rows, difference, notes, names)
 
 
 def _part(report: _timing.Progress, index: int, count: int, state: str) -> _timing.Progress:
@@ -199,7 +199,9 @@ def _rows(
     return sorted(rows, key=lambda row: row.is_peer)
 
 
-def _comparison(problem: _check.Problem, rows: Sequence[Row], notes: Sequence[str], names: Sequence[str]) -> Comparison:
+def _comparison(
+    problem: _check.Problem, rows: Sequence[Row], difference: float, notes: Sequence[str], names: Sequence[str]
+) -> Comparison:
     x = problem.x
     hardware = {"cpu": _hardware.cpu()}
     if problem.cuda:
@@ -214,6 +216,7 @@ def _comparison(problem: _check.Problem, rows: Sequence[Row], notes: Sequence[st
         bias=problem.bias is not None,
         eps=float(problem.eps),
         predicted=_core.savings(_relu_layernorm.savings_ops(problem.elements), dtype_bytes=problem.itemsize),
+        max_difference=difference,
         rows=tuple(rows),
         notes=tuple(notes),
         hardware=hardware,

@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _core, _files, _hardware, _peers, _plot, _progress
 from ._compare import compare
-from ._comparison import Comparison
+from ._report import Comparison
 
 _DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 _FIRST_SHAPE = (4096, 1024)  # the CuPy experiment's

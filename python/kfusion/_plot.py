@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ._comparison import Comparison, Row
+    from ._report import Comparison, Row
 
 _COLOURS = {"fused": "#1b7f5c", "fused, fresh": "#7cbfa6", "unfused": "#c8553d", "copy": "#8a8f98"}
 _PEER_COLOUR = "#9db4d6"
@@ -72,6 +72,11 @@ def save(figure: Figure, path: StrPath) -> None:
         figure.savefig(temporary, dpi=150, format=Path(path).suffix.removeprefix(".").lower() or "png")
 
 
+def time_unit(us: float) -> tuple[str, float]:
+    """The unit that suits a time and what to divide microseconds by."""
+    return ("us", 1.0) if us < 1000 else ("ms", 1000.0)
+
+
 def _shown(comparison: Comparison, cache: str | None) -> list[Row]:
     cache = cache or comparison.caches[0]
     return [row for row in comparison.rows if row.cache == cache and row.name != _NOISE_ROW]
@@ -82,8 +87,6 @@ def _colour(row: Row) -> str:
 
 
 def _times(comparison: Comparison, ax: Axes, cache: str | None) -> None:
-    from ._comparison import time_unit
-
     rows = _shown(comparison, cache)
     unit, scale = time_unit(max(row.median_us for row in rows if not row.is_peer))
     # A peer twenty times slower would leave nothing to see of the rest: its bar is cut, its number is not.

@@ -50,6 +50,7 @@ struct Array {
 struct Result {
   View view;
   py::object object;
+  std::shared_ptr<void> keep = nullptr;  ///< as for Array, where the caller gave it
 };
 
 class Framework {
@@ -63,14 +64,30 @@ class Framework {
   /// The stream that orders this framework's memory on `device`, and its current work.
   virtual cuda::Stream current_stream(int device) const;
 
-  /// A fresh array of the same kind, dtype, shape and device as `like`, in `like`'s dense layout, else C order.
-  virtual Result empty_like(Call& call, const Array& like) const;
+  /// A fresh array of `like`'s kind, dtype and device with the extents and strides of `layout`, which is dense.
+  virtual Result empty(const Call& call, const View& layout, const Array& like) const;
 
   /// The object for the caller, once the work that fills it is enqueued (CUDA) or done (CPU).
   virtual py::object finish(Result& r) const { return std::move(r.object); }
 
   virtual bool immutable() const { return false; }
+
+  /// Whether `current_stream` is where the library's own work is ordered. Where it is not, a call waits for its kernel,
+  /// so that neither the inputs are freed nor the result is read too early.
+  virtual bool knows_stream() const { return false; }
+
+  /// Called after `out` was written to.
+  virtual void written(py::handle) const {}
 };
+
+/// Throws ValueError for a view on a device that is not aligned to its elements: no load there could read it.
+void require_aligned_on_device(const Call& call, const char* argument, const View& v);
+
+/// "<argument> must be float16, bfloat16, float32 or float64, got <came>", to throw.
+TypeError wrong_dtype(const Call& call, const char* argument, const std::string& came);
+
+/// n numbers as a tuple, each divided by `unit` (strides in elements).
+py::tuple to_tuple(int n, const std::int64_t* values, std::int64_t unit = 1);
 
 /// The kind of `object`'s type; throws TypeError naming the conversion for what is no array. Cached by type.
 const Framework& framework_of(const Call& call, const char* argument, py::handle object);
@@ -83,10 +100,14 @@ py::object loaded_module(const char* name);
 const Framework& numpy_framework();
 const Framework& own_framework();
 const Framework& cuda_interface_framework();
-/// Empty when torch is not loaded or has no C exchange API (before 2.10): then its tensors go through __dlpack__.
-const Framework* torch_framework();
+/// Through the C exchange API, or through __dlpack__ where torch has none (before 2.10).
+const Framework& torch_framework();
 const Framework& cupy_framework();
+
+/// What a library's own __dlpack__ does not refuse although its memory holds other values than the array.
+using Check = void (*)(const Call& call, const char* argument, py::handle object);
 /// For every other type with __dlpack__; `from_dlpack` makes results, None: our own array on CUDA, NumPy's on the CPU.
-std::unique_ptr<Framework> dlpack_framework(std::string name, py::object from_dlpack, bool immutable);
+std::unique_ptr<Framework> dlpack_framework(std::string name, py::object from_dlpack, bool immutable,
+                                            Check check = nullptr);
 
 }  // namespace kfusion::arrays

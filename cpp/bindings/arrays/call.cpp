@@ -1,5 +1,3 @@
-#include <limits>
-
 #include "bindings/arrays/array.hpp"
 #include "bindings/arrays/own.hpp"
 
@@ -40,6 +38,24 @@ cuda::Stream Call::stream(const Framework& framework, int device) {
 
 cuda::Stream Framework::current_stream(int) const { return 0; }
 
-Result Framework::empty_like(Call& call, const Array& like) const { return own_empty_like(call, like); }
+Result Framework::empty(const Call&, const View& layout, const Array&) const { return own_empty(layout); }
+
+void require_aligned_on_device(const Call& call, const char* argument, const View& v) {
+  const auto item = static_cast<std::int64_t>(item_bytes(v.dtype));
+  bool aligned = reinterpret_cast<std::intptr_t>(v.data) % item == 0;
+  for (int d = 0; d < v.ndim; ++d) aligned = aligned && (v.shape[d] == 1 || v.strides[d] % item == 0);
+  if (v.place.cuda && !aligned)
+    throw ValueError(call.says(std::string(argument) + " must be aligned to its elements on a GPU"));
+}
+
+TypeError wrong_dtype(const Call& call, const char* argument, const std::string& came) {
+  return TypeError(call.says(std::string(argument) + " must be float16, bfloat16, float32 or float64, got " + came));
+}
+
+py::tuple to_tuple(int n, const std::int64_t* values, std::int64_t unit) {
+  py::tuple t(n);
+  for (int d = 0; d < n; ++d) t[d] = values[d] / unit;
+  return t;
+}
 
 }  // namespace kfusion::arrays

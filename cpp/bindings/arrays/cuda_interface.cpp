@@ -8,7 +8,7 @@ DType dtype_of(const Call& call, const char* argument, const std::string& typest
   if (typestr == "<f2") return DType::kFloat16;
   if (typestr == "<f4") return DType::kFloat32;
   if (typestr == "<f8") return DType::kFloat64;
-  throw TypeError(call.says(std::string(argument) + " must be float16, float32 or float64, got typestr " + typestr));
+  throw wrong_dtype(call, argument, "typestr " + typestr);
 }
 
 class CudaInterface final : public Framework {
@@ -25,19 +25,19 @@ class CudaInterface final : public Framework {
     if (shape.size() > kMaxDims) throw ValueError(call.says(std::string(argument) + " has too many axes"));
     v.ndim = static_cast<int>(shape.size());
     const py::object strides = d.contains("strides") ? py::object(d["strides"]) : py::none();
-    std::int64_t step = static_cast<std::int64_t>(item_bytes(v.dtype));
-    for (int k = v.ndim - 1; k >= 0; --k) {
-      v.shape[k] = shape[k].cast<std::int64_t>();
-      v.strides[k] = strides.is_none() ? step : strides.cast<py::tuple>()[k].cast<std::int64_t>();
-      step *= v.shape[k];
-    }
-    v.device = {true, v.data ? cuda::device_of(v.data) : 0};
-    const cuda::Stream stream = call.stream(*this, v.device.index);
+    for (int k = 0; k < v.ndim; ++k) v.shape[k] = shape[k].cast<std::int64_t>();
+    set_c_strides(v);
+    if (!strides.is_none())
+      for (int k = 0; k < v.ndim; ++k) v.strides[k] = strides.cast<py::tuple>()[k].cast<std::int64_t>();
+    cuda::require(0);  // there is a device to ask
+    v.place = {true, v.data ? cuda::device_of(v.data) : 0};
+    require_aligned_on_device(call, argument, v);
+    const cuda::Stream stream = call.stream(*this, v.place.index);
     const py::object producer = d.contains("stream") ? py::object(d["stream"]) : py::none();
-    if (!producer.is_none()) cuda::wait(stream, producer.cast<cuda::Stream>(), v.device.index);
+    if (!producer.is_none()) cuda::wait(stream, producer.cast<cuda::Stream>(), v.place.index);
   }
 
-  /// Numba's kind for Numba's arrays, else our own.
+  /// Numba's kind where Numba is in use, which is what has no DLPack; else our own.
   py::object finish(Result& r) const override {
     const py::object numba = loaded_module("numba.cuda");
     return numba && r.view.dtype != DType::kBFloat16 ? py::object(numba.attr("as_cuda_array")(r.object)) : r.object;

@@ -7,13 +7,33 @@
 namespace kfusion::arrays {
 namespace {
 
+/// `with device:`
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(py::object device) : device_(std::move(device)) { device_.attr("__enter__")(); }
+  ~CurrentDevice() {
+    try {
+      device_.attr("__exit__")(py::none(), py::none(), py::none());
+    } catch (py::error_already_set& e) {
+      e.discard_as_unraisable("kfusion: CuPy's current device");
+    }
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  py::object device_;
+};
+
 class Cupy final : public Framework {
  public:
   explicit Cupy(const py::object& cupy)
       : ndarray_(cupy.attr("ndarray").cast<py::object>().release()),
+        alloc_(cupy.attr("cuda").attr("alloc").cast<py::object>().release()),
         get_current_stream_(cupy.attr("cuda").attr("get_current_stream").cast<py::object>().release()) {}
 
   std::string name() const override { return "CuPy"; }
+  bool knows_stream() const override { return true; }
 
   void borrow(Call& call, const char* argument, Array& a) const override {
     call.stream(*this, dlpack_device(a.object).device_id);
@@ -24,31 +44,18 @@ class Cupy final : public Framework {
     return get_current_stream_(device).attr("ptr").cast<cuda::Stream>();
   }
 
-  Result empty_like(Call&, const Array& like) const override {
-    View layout = like.view;
-    dense_strides_like(like.view, layout.strides);
-    py::tuple shape(layout.ndim), strides(layout.ndim);
-    for (int d = 0; d < layout.ndim; ++d) {
-      shape[d] = layout.shape[d];
-      strides[d] = layout.strides[d];
-    }
-    const py::object device = like.object.attr("device");  // CuPy allocates on its current device
-    device.attr("__enter__")();
-    py::object fresh;
-    try {
-      fresh = ndarray_(shape, py::arg("dtype") = like.object.attr("dtype"), py::arg("strides") = strides);
-    } catch (...) {
-      device.attr("__exit__")(py::none(), py::none(), py::none());
-      throw;
-    }
-    device.attr("__exit__")(py::none(), py::none(), py::none());
-    layout.data = reinterpret_cast<std::byte*>(fresh.attr("data").attr("ptr").cast<std::uintptr_t>());
-    layout.read_only = false;
-    return {layout, fresh};
+  Result empty(const Call&, const View& layout, const Array& like) const override {
+    const CurrentDevice scope(like.object.attr("device"));  // CuPy allocates there
+    const py::object fresh = ndarray_(to_tuple(layout.ndim, layout.shape), py::arg("dtype") = like.object.attr("dtype"),
+                                      py::arg("memptr") = alloc_(layout.nbytes()),
+                                      py::arg("strides") = to_tuple(layout.ndim, layout.strides));
+    Result r{layout, fresh};
+    r.view.data = reinterpret_cast<std::byte*>(fresh.attr("data").attr("ptr").cast<std::uintptr_t>());
+    return r;
   }
 
  private:
-  py::handle ndarray_, get_current_stream_;  // kept for the life of the process
+  py::handle ndarray_, alloc_, get_current_stream_;  // kept for the life of the process
 };
 
 }  // namespace

@@ -21,8 +21,7 @@ DType dtype_of(const Call& call, const char* argument, dlpack::DataType t) {
     if (t.bits == 64) return DType::kFloat64;
   }
   if (t.lanes == 1 && t.code == dlpack::kBfloat && t.bits == 16) return DType::kBFloat16;
-  throw TypeError(
-      call.says(std::string(argument) + " must be float16, bfloat16, float32 or float64, got " + dtype_text(t)));
+  throw wrong_dtype(call, argument, dtype_text(t));
 }
 
 template <class Managed>
@@ -58,24 +57,23 @@ void take_capsule(const Call& call, const char* argument, Array& a, py::handle c
 
 class Dlpack final : public Framework {
  public:
-  Dlpack(std::string name, py::object from_dlpack, bool immutable)
-      : name_(std::move(name)), from_dlpack_(from_dlpack.release()), immutable_(immutable) {}
+  Dlpack(std::string name, py::object from_dlpack, bool immutable, Check check)
+      : name_(std::move(name)), from_dlpack_(from_dlpack.release()), immutable_(immutable), check_(check) {}
 
   std::string name() const override { return name_; }
   bool immutable() const override { return immutable_; }
 
   void borrow(Call& call, const char* argument, Array& a) const override {
+    if (check_) check_(call, argument, a.object);
     const dlpack::DeviceId device = dlpack_device(a.object);
     if (!on_cuda(device)) return borrow_capsule(call, argument, a, std::nullopt);
     const cuda::Stream stream = call.stream(*this, device.device_id);
     borrow_capsule(call, argument, a, stream == 0 ? 1 : static_cast<long long>(stream));  // 0 is ambiguous in DLPack
   }
 
-  Result empty_like(Call& call, const Array& like) const override {
-    if (like.view.device.cuda || !from_dlpack_.is_none()) return own_empty_like(call, like);
-    View layout = like.view;
-    dense_strides_like(like.view, layout.strides);
-    return numpy_empty(layout, numpy_dtype(like.view.dtype));
+  Result empty(const Call&, const View& layout, const Array&) const override {
+    if (layout.place.cuda || !from_dlpack_.is_none()) return own_empty(layout);
+    return numpy_empty(layout, numpy_dtype(layout.dtype));
   }
 
   py::object finish(Result& r) const override {
@@ -86,6 +84,7 @@ class Dlpack final : public Framework {
   std::string name_;
   py::handle from_dlpack_;  // never released: frameworks live as long as the process
   bool immutable_;
+  Check check_;
 };
 
 }  // namespace
@@ -96,28 +95,29 @@ void fill_view(const Call& call, const char* argument, const dlpack::Tensor& t, 
   if (type != dlpack::kCpu && type != dlpack::kCudaHost && !on_cuda(t.device))
     throw TypeError(call.says(std::string(argument) + " must be on the CPU or a CUDA device, got DLPack device type " +
                               std::to_string(type)));
-  v.device = on_cuda(t.device) ? Device{true, t.device.device_id} : Device{};
+  v.place = on_cuda(t.device) ? Place{true, t.device.device_id} : Place{};
   if (t.ndim > kMaxDims)
     throw ValueError(call.says(std::string(argument) + " must have at most " + std::to_string(kMaxDims) +
                                " axes, got " + std::to_string(t.ndim)));
   v.ndim = t.ndim;
-  const auto item = static_cast<std::int64_t>(item_bytes(v.dtype));
-  std::int64_t c_step = item;
-  for (int d = v.ndim - 1; d >= 0; --d) {
-    v.shape[d] = t.shape[d];
-    v.strides[d] = t.strides ? t.strides[d] * item : c_step;
-    c_step *= t.shape[d];
-  }
+  std::copy_n(t.shape, v.ndim, v.shape);
+  set_c_strides(v);
+  if (t.strides)
+    for (int d = 0; d < v.ndim; ++d) v.strides[d] = t.strides[d] * static_cast<std::int64_t>(item_bytes(v.dtype));
   if (!t.data && v.size() > 0)
     throw TypeError(call.says(std::string(argument) + " must have memory, got a fake or meta tensor"));
   v.data = static_cast<std::byte*>(t.data) + (t.data ? t.byte_offset : 0);
+  require_aligned_on_device(call, argument, v);
 }
 
-dlpack::Tensor prototype(View& v) {
+dlpack::Tensor prototype(const View& v) {
   const auto bits = static_cast<std::uint8_t>(item_bytes(v.dtype) * 8);
-  return {nullptr, {v.device.cuda ? dlpack::kCuda : dlpack::kCpu, v.device.index},
-          v.ndim,  {v.dtype == DType::kBFloat16 ? dlpack::kBfloat : dlpack::kFloat, bits, 1},
-          v.shape, nullptr,
+  return {v.data,
+          {v.place.cuda ? dlpack::kCuda : dlpack::kCpu, v.place.index},
+          v.ndim,
+          {v.dtype == DType::kBFloat16 ? dlpack::kBfloat : dlpack::kFloat, bits, 1},
+          const_cast<std::int64_t*>(v.shape),  // nobody writes to it: the interface has one type for both directions
+          nullptr,
           0};
 }
 
@@ -140,8 +140,8 @@ void borrow_capsule(const Call& call, const char* argument, Array& a, std::optio
   take_capsule(call, argument, a, capsule);
 }
 
-std::unique_ptr<Framework> dlpack_framework(std::string name, py::object from_dlpack, bool immutable) {
-  return std::make_unique<Dlpack>(std::move(name), std::move(from_dlpack), immutable);
+std::unique_ptr<Framework> dlpack_framework(std::string name, py::object from_dlpack, bool immutable, Check check) {
+  return std::make_unique<Dlpack>(std::move(name), std::move(from_dlpack), immutable, check);
 }
 
 }  // namespace kfusion::arrays

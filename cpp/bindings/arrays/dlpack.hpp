@@ -8,8 +8,8 @@ namespace kfusion::arrays {
 /// Fills everything but `read_only`. Throws TypeError for a dtype or device that no kernel takes.
 void fill_view(const Call& call, const char* argument, const dlpack::Tensor& t, View& v);
 
-/// The tensor's dtype and extents as a prototype for an allocator; `strides` stays NULL.
-dlpack::Tensor prototype(View& v);
+/// `v` as a DLPack tensor that points to `v`'s extents, C order (`strides` is NULL).
+dlpack::Tensor prototype(const View& v);
 
 /// Calls object.__dlpack__ (versioned first, so that read-only arrays come; `stream` empty on the CPU), takes the
 /// capsule and fills `a.view` and `a.keep`.

@@ -98,10 +98,9 @@ DType dtype_of(const Call& call, const char* argument, PyArrayObject* a) {
         if (is_bfloat16(d)) return DType::kBFloat16;
     }
   }
-  const bool swapped = !PyArray_ISNOTSWAPPED(a);
-  throw TypeError(call.says(std::string(argument) + " must be float16, bfloat16, float32 or float64, got " +
-                            py::str(py::handle(reinterpret_cast<PyObject*>(d))).cast<std::string>() +
-                            (swapped ? " (not this machine's byte order: x.astype(x.dtype.newbyteorder('=')))" : "")));
+  const auto came = py::str(py::handle(reinterpret_cast<PyObject*>(d))).cast<std::string>();
+  const char* swapped = " (not this machine's byte order: x.astype(x.dtype.newbyteorder('=')))";
+  throw wrong_dtype(call, argument, PyArray_ISNOTSWAPPED(a) ? came : came + swapped);
 }
 
 class Numpy final : public Framework {
@@ -119,10 +118,8 @@ class Numpy final : public Framework {
     std::copy_n(PyArray_STRIDES(x), v.ndim, v.strides);
   }
 
-  Result empty_like(Call&, const Array& like) const override {
+  Result empty(const Call&, const View& layout, const Array& like) const override {
     auto* x = reinterpret_cast<PyArrayObject*>(like.object.ptr());
-    View layout = like.view;
-    dense_strides_like(like.view, layout.strides);
     return numpy_empty(layout, reinterpret_cast<PyObject*>(PyArray_DESCR(x)));
   }
 };
@@ -145,8 +142,7 @@ py::object numpy_dtype(DType t) {
 
 Result numpy_empty(const View& layout, py::handle dtype) {
   Result r{layout, {}};
-  r.view.device = {};
-  r.view.read_only = false;
+  r.view.place = {};
   const auto bytes = static_cast<std::size_t>(layout.nbytes());
   const PooledAllocation scope(bytes >= cpu::kPooledBytes);
   Py_INCREF(dtype.ptr());  // stolen by the call

@@ -13,7 +13,7 @@ bool is_numpy(py::handle object);              ///< ndarray or a subclass
 /// numpy.dtype of `t`; bfloat16 is ml_dtypes' (imported here; ImportError where it is not installed).
 py::object numpy_dtype(DType t);
 
-/// An uninitialised array with the extents and strides of `layout` (data and device are ignored). Large ones live in
+/// An uninitialised array with the extents and strides of `layout` (its data and place are ignored). Large ones live in
 /// recycled memory. Throws std::bad_alloc.
 Result numpy_empty(const View& layout, py::handle dtype);
 

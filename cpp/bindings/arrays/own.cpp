@@ -1,5 +1,6 @@
 #include "bindings/arrays/own.hpp"
 
+#include <cstring>
 #include <new>
 
 #include "bindings/arrays/numpy.hpp"
@@ -10,46 +11,52 @@ namespace kfusion::arrays {
 namespace {
 
 DeviceArray empty(const View& layout) {
-  DeviceArray a{std::make_shared<Buffer>(static_cast<std::size_t>(layout.nbytes()), layout.device), layout};
+  DeviceArray a{std::make_shared<Buffer>(static_cast<std::size_t>(layout.nbytes()), layout.place), layout};
   a.view.data = a.buffer->data;
-  a.view.read_only = false;
   return a;
 }
 
 class Own final : public Framework {
  public:
   std::string name() const override { return "kfusion"; }
+  bool knows_stream() const override { return true; }
   void borrow(Call& call, const char*, Array& a) const override {
     a.view = a.object.cast<const DeviceArray&>().view;
-    call.stream(*this, a.view.device.index);
+    call.stream(*this, a.view.place.index);
   }
 };
 
 }  // namespace
 
+// Buffers also die on threads that never held the GIL. One that holds it must not wait with it: the device's work may
+// include a callback into Python.
+static void finish_without_gil(int device) {
+  if (!PyGILState_Check()) return cuda::finish_device(device);
+  const ReleaseGil unlocked;
+  cuda::finish_device(device);
+}
+
 // Our memory is ordered on the legacy default stream: a user's own stream may be gone when the array is freed.
-Buffer::Buffer(std::size_t bytes_, Device device_) : bytes(bytes_), device(device_) {
+Buffer::Buffer(std::size_t bytes_, Place place_) : bytes(bytes_), place(place_) {
   if (bytes == 0) return;
-  data = static_cast<std::byte*>(device.cuda ? cuda::allocate(bytes, device.index, 0) : cpu::pool_allocate(bytes));
+  data = static_cast<std::byte*>(place.cuda ? cuda::allocate(bytes, place.index, 0) : cpu::pool_allocate(bytes));
   if (!data) throw std::bad_alloc();
 }
 
 Buffer::~Buffer() {
   if (!data) return;
-  if (!device.cuda) {
+  if (!place.cuda) {
     cpu::pool_free(data, bytes);
   } else {
     // The other library may have used it on a stream we cannot name any more; only the whole device is sure to be done.
-    if (exported) cuda::finish_device(device.index);
-    cuda::deallocate(data, device.index, 0);
+    if (exported) finish_without_gil(place.index);
+    cuda::deallocate(data, place.index, 0);
   }
 }
 
 bool is_own(py::handle object) { return py::isinstance<DeviceArray>(object); }
 
-Result own_empty_like(Call&, const Array& like) {
-  View layout = like.view;
-  dense_strides_like(like.view, layout.strides);
+Result own_empty(const View& layout) {
   DeviceArray a = empty(layout);
   const View view = a.view;
   return {view, py::cast(std::move(a))};
@@ -59,21 +66,21 @@ DeviceArray to_device(py::handle x, int device) {
   Call call("to_device", py::none());
   if (!is_numpy(x))
     throw TypeError(call.says("x must be a NumPy array, got " + py::repr(py::type::of(x)).cast<std::string>()));
-  cuda::require(device);
-  Array a = arrays::borrow(call, "x", x);
+  {
+    const ReleaseGil unlocked;  // the first call makes a context, which takes a while
+    cuda::require(device);
+  }
+  const Array a = arrays::borrow(call, "x", x);
   // A strided array is first made dense on the host: one large copy over the bus, not one per row.
   const py::object dense = py::module_::import("numpy").attr("ascontiguousarray")(x);
   const Array from = arrays::borrow(call, "x", dense);
-  View layout = a.view;  // ascontiguousarray makes a 0-d array 1-d; the extents are x's
-  layout.device = {true, device};
-  std::int64_t step = static_cast<std::int64_t>(item_bytes(layout.dtype));
-  for (int d = layout.ndim - 1; d >= 0; --d) {
-    layout.strides[d] = step;
-    step *= std::max<std::int64_t>(layout.shape[d], 1);
-  }
+  View layout = a.view;  // not the dense array's: ascontiguousarray makes a 0-d array 1-d
+  layout.place = {true, device};
+  layout.read_only = false;
+  set_c_strides(layout);
+  const ReleaseGil unlocked;
   DeviceArray to = empty(layout);
   if (to.buffer->bytes) {
-    const ReleaseGil unlocked;
     cuda::copy(to.view.data, from.view.data, to.buffer->bytes, device, 0);
     cuda::synchronize(device, 0);
   }
@@ -84,9 +91,9 @@ py::object DeviceArray::numpy() const {
   const Result host = numpy_empty(view, numpy_dtype(view.dtype));
   if (buffer->bytes) {
     const ReleaseGil unlocked;
-    if (view.device.cuda) {
-      cuda::copy(host.view.data, view.data, buffer->bytes, view.device.index, 0);
-      cuda::synchronize(view.device.index, 0);
+    if (view.place.cuda) {
+      cuda::copy(host.view.data, view.data, buffer->bytes, view.place.index, 0);
+      cuda::synchronize(view.place.index, 0);
     } else {
       std::memcpy(host.view.data, view.data, buffer->bytes);
     }

@@ -1,21 +1,23 @@
 // DeviceArray: a minimal dense array of our own, so that a plain install with a GPU needs no other library, and the
 // carrier of results that another library takes over through DLPack (then in host memory as well).
 #pragma once
+#include <atomic>
+
 #include "bindings/arrays/array.hpp"
 
 namespace kfusion::arrays {
 
 /// Memory that arrays and DLPack exports share; given back with the last of them.
 struct Buffer {
-  Buffer(std::size_t bytes, Device device);
+  Buffer(std::size_t bytes, Place place);
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
   std::size_t bytes;
-  Device device;
+  Place place;
   std::byte* data = nullptr;
-  bool exported = false;  ///< another library may have work of its own under way on it
+  std::atomic<bool> exported = false;  ///< another library may have work of its own under way on it
 };
 
 struct DeviceArray {
@@ -28,7 +30,7 @@ struct DeviceArray {
 };
 
 bool is_own(py::handle object);
-Result own_empty_like(Call& call, const Array& like);
+Result own_empty(const View& layout);
 
 /// A contiguous copy of a NumPy array on a CUDA device.
 DeviceArray to_device(py::handle x, int device);

@@ -1,7 +1,5 @@
 // How other libraries take a DeviceArray: DLPack and the CUDA array interface.
-#include <cstring>
-
-#include "bindings/arrays/dlpack_abi.hpp"
+#include "bindings/arrays/dlpack.hpp"
 #include "bindings/arrays/own.hpp"
 
 namespace kfusion::arrays {
@@ -21,14 +19,8 @@ Managed* make_export(const DeviceArray& a) {
   auto* e = new Export<Managed>{{}, a.buffer, a.view, {}};
   const auto item = static_cast<std::int64_t>(item_bytes(a.view.dtype));
   for (int d = 0; d < a.view.ndim; ++d) e->strides[d] = a.view.strides[d] / item;
-  dlpack::Tensor& t = e->managed.dl_tensor;
-  t.data = a.view.data;
-  t.device = {a.view.device.cuda ? dlpack::kCuda : dlpack::kCpu, a.view.device.index};
-  t.ndim = a.view.ndim;
-  t.dtype = {a.view.dtype == DType::kBFloat16 ? dlpack::kBfloat : dlpack::kFloat, static_cast<std::uint8_t>(item * 8),
-             1};
-  t.shape = e->view.shape;
-  t.strides = e->strides;
+  e->managed.dl_tensor = prototype(e->view);
+  e->managed.dl_tensor.strides = e->strides;
   e->managed.manager_ctx = e;
   e->managed.deleter = [](Managed* m) { delete static_cast<Export<Managed>*>(m->manager_ctx); };
   return &e->managed;
@@ -62,13 +54,13 @@ py::capsule DeviceArray::dlpack(py::handle stream, py::handle max_version, py::h
     throw py::buffer_error("kfusion.DeviceArray: __dlpack__(copy=True) is not supported");
   if (!dl_device.is_none()) {
     const auto wanted = dl_device.cast<std::pair<int, int>>();
-    if (wanted != std::pair<int, int>(view.device.cuda ? dlpack::kCuda : dlpack::kCpu, view.device.index))
-      throw py::buffer_error("kfusion.DeviceArray: __dlpack__ exports on " + to_string(view.device) + " only");
+    if (wanted != std::pair<int, int>(view.place.cuda ? dlpack::kCuda : dlpack::kCpu, view.place.index))
+      throw py::buffer_error("kfusion.DeviceArray: __dlpack__ exports on " + to_string(view.place) + " only");
   }
-  if (view.device.cuda) {
+  if (view.place.cuda) {
     // -1: the consumer synchronises itself. None: the legacy default stream, where our work is ordered anyway.
     const long long consumer = stream.is_none() ? 0 : stream.cast<long long>();
-    if (consumer > 1) cuda::wait(static_cast<cuda::Stream>(consumer), 0, view.device.index);
+    if (consumer > 1) cuda::wait(static_cast<cuda::Stream>(consumer), 0, view.place.index);
   }
   buffer->exported = true;
   if (!max_version.is_none() && max_version.cast<std::pair<unsigned, unsigned>>().first >= dlpack::kMajor) {
@@ -81,17 +73,12 @@ py::capsule DeviceArray::dlpack(py::handle stream, py::handle max_version, py::h
 }
 
 py::dict DeviceArray::cuda_array_interface() const {
-  if (!view.device.cuda || view.dtype == DType::kBFloat16)
+  if (!view.place.cuda || view.dtype == DType::kBFloat16)
     throw py::attribute_error("kfusion.DeviceArray: the CUDA array interface has no " +
-                              std::string(view.device.cuda ? "bfloat16" : "host arrays"));
-  const auto tuple = [&](const std::int64_t* v) {
-    py::tuple t(view.ndim);
-    for (int d = 0; d < view.ndim; ++d) t[d] = v[d];
-    return t;
-  };
+                              std::string(view.place.cuda ? "bfloat16" : "host arrays"));
   py::dict d;
-  d["shape"] = tuple(view.shape);
-  d["strides"] = tuple(view.strides);
+  d["shape"] = to_tuple(view.ndim, view.shape);
+  d["strides"] = to_tuple(view.ndim, view.strides);
   d["typestr"] = "<f" + std::to_string(item_bytes(view.dtype));
   d["data"] = py::make_tuple(reinterpret_cast<std::uintptr_t>(view.data), false);
   d["version"] = 3;

@@ -54,8 +54,7 @@ const Framework* resolve(const Call& call, const char* argument, py::handle x) {
   }
   if (is_instance_of(x, "torch", "Tensor")) {
     if (!is_exact_torch(x)) refuse(call, argument, x, "torch.Tensor subclasses are not supported: pass a plain tensor");
-    if (const Framework* torch = torch_framework()) return torch;
-    return keep(dlpack_framework("torch", loaded_module("torch").attr("from_dlpack"), false));
+    return &torch_framework();
   }
   if (is_instance_of(x, "jax", "Array")) {
     if (is_instance_of(x, "jax.core", "Tracer"))
@@ -94,8 +93,9 @@ const Framework& framework_of(const Call& call, const char* argument, py::handle
   }
   const Framework* framework = resolve(call, argument, object);  // runs Python: never under the lock
   const std::lock_guard lock(mutex);
-  if (cache.emplace(type, framework).second) Py_INCREF(type);  // so that the address stays this type's
-  return *framework;
+  const auto [entry, fresh] = cache.emplace(type, framework);  // another thread may have been first: then its answer
+  if (fresh) Py_INCREF(type);                                  // so that the address stays this type's
+  return *entry->second;
 }
 
 Array borrow(Call& call, const char* argument, py::handle object) {

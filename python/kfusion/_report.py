@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _HEADER = ("version", "time", "+-", "launches", "passes", "MB", "GB/s", "% copy", "speedup", "error")
 _LEGEND = (
     "fused, again: the noise of this measurement. fused, fresh: without out=, so a new result each time. "
-    "+-: half of p20 to p80. % copy: 100 x copy's time / time. error: the largest, against float64."
+    "+-: half of p20 to p80. % copy: 100 x copy's time / time, the copy being the one timed just before; speedup: the "
+    "ratio of two such numbers, so drift cancels. error: the largest, against float64."
 )
 
 
@@ -57,6 +58,8 @@ class Row:
 class Comparison:
     """Fused, unfused, copy and peers, checked and measured on the same data.
 
+    max_difference is the largest between fused and unfused, on the checked rows.
+
     `print(c)` shows tables, Jupyter shows them as HTML, `c.plot()` draws, `c.to_dict()` is ready for JSON.
     """
 
@@ -69,6 +72,7 @@ class Comparison:
     bias: bool
     eps: float
     predicted: dict[str, Any]
+    max_difference: float
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     hardware: dict[str, Any]
@@ -97,7 +101,7 @@ class Comparison:
 
     @property
     def speedup(self) -> float:
-        """Unfused time / fused time, cold unless only hot was measured."""
+        """How often faster fused is than unfused (see `Row`), cold unless only hot was measured."""
         return self.row("fused").speedup
 
     @property
@@ -162,7 +166,7 @@ class Comparison:
 
     def cells(self, cache: str) -> list[tuple[str, ...]]:
         """The table of one cache state as text, header first."""
-        unit, scale = time_unit(self.row("fused", cache).median_us)
+        unit, scale = _plot.time_unit(self.row("fused", cache).median_us)
         header = tuple(f"{h} ({unit})" if h == "time" else h for h in _HEADER)
         return [header, *(_row_cells(row, scale) for row in self._of(cache))]
 
@@ -174,7 +178,8 @@ class Comparison:
         return "\n".join(
             (
                 f"Speedup of fused over unfused: {measured}; "
-                f"predicted from the bytes (kfusion.savings): {self.predicted_speedup:.2f}x.",
+                f"predicted from the bytes (kfusion.savings): {self.predicted_speedup:.2f}x. "
+                f"Largest difference between the two: {self.max_difference:.0e}.",
                 *self.notes,
                 _LEGEND,
             )
@@ -187,11 +192,6 @@ class Comparison:
         console = Console(file=text, force_terminal=True, width=width, highlight=False)
         console.print(self)
         return text.getvalue().rstrip("\n")
-
-
-def time_unit(us: float) -> tuple[str, float]:
-    """The unit that suits a time and what to divide microseconds by."""
-    return ("us", 1.0) if us < 1000 else ("ms", 1000.0)
 
 
 def _row_cells(row: Row, scale: float) -> tuple[str, ...]:

@@ -1,0 +1,54 @@
+// The arguments that kernels have in common: read in order, refused with the argument's name before anything runs.
+#pragma once
+#include "bindings/arrays/array.hpp"
+#include "bindings/gil.hpp"
+#include "kfusion/rows.hpp"
+
+namespace kfusion {
+
+/// The matrix. Throws DeviceError where its device cannot be used, ValueError for a `stream=` with an array on the CPU.
+arrays::Array read_x(arrays::Call& call, pybind11::handle object);
+
+/// A finite number >= 0.
+double read_eps(const arrays::Call& call, pybind11::handle eps);
+
+/// Borrows weight or bias (None: absent) into `p`; the array must live as long as the call.
+arrays::Array read_parameter(arrays::Call& call, const char* argument, pybind11::handle object, const arrays::Array& x,
+                             ColOperand& p);
+
+/// The array to write into: the caller's `out`, checked, or a fresh one of x's kind and layout where it is None.
+arrays::Result make_result(arrays::Call& call, pybind11::handle out, const arrays::Array& x, bool may_be_x);
+
+/// Throws ValueError where `out` overlaps a parameter.
+void require_disjoint(const arrays::Call& call, const char* argument, const arrays::Array& a, const View& out);
+
+/// Runs one of the two without the GIL, nothing where x is empty, and hands out the result.
+///
+/// Memory of a `fresh` result, and any of our own, is ordered on its library's current stream: work on another stream
+/// waits for that one, and that one for the work. Where the library's stream is not known, the call waits for the
+/// kernel.
+template <class OnCpu, class OnCuda>
+pybind11::object run(arrays::Call& call, const arrays::Array& x, arrays::Result& r, bool fresh, OnCpu on_cpu,
+                     OnCuda on_cuda) {
+  const Place place = x.view.place;
+  const arrays::Framework& library = *x.framework;
+  if (x.view.size() > 0 && !place.cuda) {
+    const ReleaseGil unlocked;
+    on_cpu();
+  } else if (x.view.size() > 0) {
+    const cuda::Stream stream = call.stream(library, place.index);
+    const bool ordered = fresh || &library == &arrays::own_framework();
+    const cuda::Stream memory = ordered ? library.current_stream(place.index) : stream;
+    const bool wait = !library.knows_stream() && !call.has_stream_argument();
+    const ReleaseGil unlocked;
+    if (memory != stream) cuda::wait(stream, memory, place.index);
+    on_cuda(stream);
+    if (memory != stream) cuda::wait(memory, stream, place.index);
+    if (wait) cuda::synchronize(place.index, stream);
+  }
+  if (fresh) return library.finish(r);
+  library.written(r.object);
+  return std::move(r.object);
+}
+
+}  // namespace kfusion

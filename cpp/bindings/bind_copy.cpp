@@ -1,0 +1,51 @@
+#include "bindings/arguments.hpp"
+#include "bindings/bindings.hpp"
+#include "cpu/relu_layernorm.hpp"
+#include "host/cuda.hpp"
+
+namespace py = pybind11;
+
+namespace kfusion {
+namespace {
+
+using arrays::Array;
+using arrays::Call;
+using arrays::Result;
+
+constexpr const char* kCopyDoc = R"(copy(x, *, out=None, stream=None)
+--
+
+y = x by a plain copy at full speed: the yardstick of every kernel that reads and writes its array once.
+
+Args:
+    x: any array that fused_relu_layernorm takes, C-contiguous.
+    out: None or a C-contiguous array of x's kind, shape, dtype and device, disjoint from x.
+    stream: as for fused_relu_layernorm.
+
+Returns:
+    `out`, or a new array.
+
+Raises:
+    TypeError, ValueError, kfusion.DeviceError: as fused_relu_layernorm.
+)";
+
+py::object copy(py::handle x_object, py::handle out, py::handle stream) {
+  Call call("copy", stream);
+  const Array x = read_x(call, x_object);
+  Result r = make_result(call, out, x, /*may_be_x=*/false);
+  if (!is_c_contiguous(x.view) || !is_c_contiguous(r.view))
+    throw ValueError(call.says("x and out must be C-contiguous"));
+  const auto bytes = static_cast<std::size_t>(x.view.nbytes());
+  return run(
+      call, x, r, out.is_none(), [&] { cpu::copy(r.view.data, x.view.data, bytes); },
+      [&](cuda::Stream s) { cuda::copy(r.view.data, x.view.data, bytes, x.view.place.index, s); });
+}
+
+}  // namespace
+
+void bind_copy(py::module_& m) {
+  m.def("copy", &copy, py::arg("x"), py::kw_only(), py::arg("out") = py::none(), py::arg("stream") = py::none(),
+        kCopyDoc);
+}
+
+}  // namespace kfusion
