@@ -9,6 +9,7 @@ set(levels baseline)
 set(flags_baseline)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT APPLE)  # a build for macOS may target another processor
   list(APPEND levels avx2 avx512)
+  target_compile_definitions(kfusion_cpu PRIVATE KFUSION_X86_LEVELS)
   set(flags_avx2 -march=x86-64-v3)
   set(flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
 endif()

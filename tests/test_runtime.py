@@ -115,6 +115,21 @@ stop = True
 """)
 
 
+def test_signals_reach_the_programs_own_threads():
+    """A worker thread that took the signal would end the process."""
+    run_python(
+        f"""
+import os, signal, numpy as np, kfusion as kf
+kf.set_num_threads(3)
+kf.fused_relu_layernorm(np.ones({BIG}, np.float32))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+os.kill(os.getpid(), signal.SIGUSR1)
+assert signal.sigwait([signal.SIGUSR1]) == signal.SIGUSR1
+""",
+        OPENBLAS_NUM_THREADS="1",
+    )
+
+
 def test_exit_while_a_daemon_thread_computes():
     run_python(f"""
 import threading, time, numpy as np, kfusion as kf

@@ -11,7 +11,7 @@ namespace kfusion::cpu {
 namespace {
 
 bool available(Isa level) {
-#if defined(__x86_64__)
+#if defined(KFUSION_X86_LEVELS)
   // Flag by flag: older clang does not know "x86-64-v4". These checks include that the system saves the registers.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
                     __builtin_cpu_supports("bmi2");
@@ -57,7 +57,7 @@ std::vector<Isa> available_isas() {
 void set_isa(const std::string& wanted) { current().store(parse(wanted, "kfusion.set_isa: name")); }
 
 const Kernels& kernels() {
-#if defined(__x86_64__)
+#if defined(KFUSION_X86_LEVELS)
   const Isa level = isa();
   if (level == Isa::kAvx512) return avx512::kKernels;
   if (level == Isa::kAvx2) return avx2::kKernels;

@@ -1,6 +1,7 @@
 #include "cpu/platform.hpp"
 
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -72,6 +73,19 @@ void offer_pages([[maybe_unused]] void* p, [[maybe_unused]] std::size_t bytes) n
 #if defined(__linux__) && defined(MADV_FREE)
   madvise(p, bytes, MADV_FREE);
 #endif
+}
+
+void without_signals(const std::function<void()>& body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    body();
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void at_fork(void (*before)(), void (*parent)(), void (*child)()) { pthread_atfork(before, parent, child); }

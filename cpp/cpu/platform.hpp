@@ -1,6 +1,7 @@
 // What the operating system is asked for. All POSIX and Linux calls of the CPU part are in platform.cpp.
 #pragma once
 #include <cstddef>
+#include <functional>
 
 namespace kfusion::cpu {
 
@@ -23,6 +24,10 @@ void unmap_pages(void* p, std::size_t bytes) noexcept;
 /// Lets the system take the pages back when it runs out of memory, contents and all; until then, and from the next
 /// write to a page on, they are the process's as before.
 void offer_pages(void* p, std::size_t bytes) noexcept;
+
+/// Runs `body` with all signals blocked: a thread started in it never takes a signal that the program's own threads
+/// wait for (sigwait).
+void without_signals(const std::function<void()>& body);
 
 /// Handlers round fork(): before and after it in the parent, after it in the child. Each may be nullptr.
 void at_fork(void (*before)(), void (*parent)(), void (*child)());

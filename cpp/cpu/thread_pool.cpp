@@ -73,7 +73,7 @@ class Pool {
   void start(int workers) {
     for (; started_ < workers; ++started_) {
       try {
-        std::thread([this, index = started_] { work(index); }).detach();
+        without_signals([&] { std::thread([this, index = started_] { work(index); }).detach(); });
       } catch (...) {  // no more threads: those that are there do the work
         return;
       }

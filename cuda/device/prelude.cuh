@@ -165,6 +165,10 @@ KF_DEVICE void forget(Slot& slot) {
   asm volatile("" : "+r"(slot.word[0]), "+r"(slot.word[1]), "+r"(slot.word[2]), "+r"(slot.word[3]));
 }
 
+/// The same for what depends on no row, so that all that is derived from it is not kept through the loop over rows.
+KF_DEVICE void forget(i64& n) { asm volatile("" : "+l"(n)); }
+KF_DEVICE void forget(int& n) { asm volatile("" : "+r"(n)); }
+
 // ---- global memory --------------------------------------------------------------------------------------------------
 // Matrix loads are volatile and not `.nc`: in place, the same kernel writes what it has read. They are predicated
 // inside the asm, so that the loads of a thread follow each other without branches.
@@ -228,12 +232,12 @@ KF_DEVICE void store_element(const Slot& s, int j, void* p) {
   }
 }
 
-/// 16 read-only bytes that other rows read too (they stay in L1), or zeros where not `valid`.
-KF_DEVICE Slot load_shared_slot(const void* p, bool valid) {
+/// 16 bytes that other rows read too (from L1 or shared memory), or zeros where not `valid`.
+KF_DEVICE Slot load_kept_slot(const void* p, bool valid) {
   Slot s{{0, 0, 0, 0}};
-  asm("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-      : "+r"(s.word[0]), "+r"(s.word[1]), "+r"(s.word[2]), "+r"(s.word[3])
-      : "l"(p), "r"(static_cast<int>(valid)));
+  asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+               : "+r"(s.word[0]), "+r"(s.word[1]), "+r"(s.word[2]), "+r"(s.word[3])
+               : "l"(p), "r"(static_cast<int>(valid)));
   return s;
 }
 template <class T>
@@ -245,6 +249,22 @@ KF_DEVICE Compute<T> load_value(const void* p) {
   } else {
     return *static_cast<const T*>(p);
   }
+}
+
+/// Starts copying 16 bytes from global to shared memory; there for this thread after wait_for_copies().
+KF_DEVICE void copy_to_shared(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(static_cast<u32>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+#else
+  *static_cast<Slot*>(to) = *static_cast<const Slot*>(from);
+#endif
+}
+KF_DEVICE void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
 }
 
 /// Starts bringing `bytes` (a multiple of 16) into L2. One thread asks for all of them.

@@ -6,15 +6,16 @@
 // rows pass through the registers chunk by chunk (statistics), then a second time in reverse order (output), so that
 // the last chunk is still held and the ones before it are the likeliest to be in L2.
 #pragma once
+#include "device/access.cuh"
 #include "device/reduce.cuh"
 
 namespace kfusion::device {
 
-inline constexpr int kMaxThreads = 512;       ///< a block; leaves 128 registers to a thread
+inline constexpr int kMaxThreads = 512;      ///< a block; leaves 128 registers to a thread
 inline constexpr int kWarpRowsThreads = 64;  ///< a block whose warps have rows of their own
-inline constexpr int kMaxOuter = 32;          ///< leading axes of a matrix
-inline constexpr int kSharedSlots =
-    2;  ///< rows that share a warp are short: kernels with more slots need not divide it
+inline constexpr int kMaxOuter = 32;         ///< leading axes of a matrix
+/// Rows that share a warp are short: kernels with more slots need not divide it.
+inline constexpr int kSharedSlots = 2;
 
 /// Where the elements of the matrices lie: strides in bytes. Kernel parameter.
 struct Rows {
@@ -28,16 +29,10 @@ struct Rows {
 
 /// How a grid is divided into teams. Kernel parameter.
 struct Geometry {
-  int lanes;   ///< of a warp that share a row: 1, 2, 4, ... 32; 32 where warps > 1
-  int warps;   ///< of a team, in all its blocks; 1: each warp works for itself
-  int chunks;  ///< of a row
-};
-
-/// A per-column parameter; data == nullptr where absent.
-struct Column {
-  const char* data;
-  i64 stride;     ///< bytes
-  bool is_float;  ///< float32, else the matrix's type
+  int lanes;        ///< of a warp that share a row: 1, 2, 4, ... 32; 32 where warps > 1
+  int warps;        ///< of a team, in all its blocks; 1: each warp works for itself
+  int chunks;       ///< of a row
+  int exchange_at;  ///< in shared memory, behind the parameters that a block keeps there
 };
 
 struct RowPointers {
@@ -61,104 +56,6 @@ KF_DEVICE RowPointers locate(const Rows& m, i64 row) {
   return at;
 }
 
-/// The segment that a group of lanes works on, and this lane's place in the group. Columns inside it are 32-bit.
-struct Span {
-  i64 begin;  ///< first column
-  int limit;  ///< columns of the segment that exist
-  int lane, lanes;
-};
-
-// ---- access policies ------------------------------------------------------------------------------------------------
-// Which columns of a segment the slots of a lane hold, and how they reach them. kColumns<K> is a segment's width per
-// lane. Elements beyond `limit` load as zero and are not stored.
-
-/// Contiguous rows, everything 16-byte aligned, cols a multiple of a slot: slot k of a lane is one vector.
-template <class T>
-struct VectorAccess {
-  static constexpr int kN = kLanes<T>;
-  static constexpr bool kWholeSlots = true;
-
-  static KF_DEVICE int column(const Span& s, int k, int j) { return (k * s.lanes + s.lane) * kN + j; }
-  static KF_DEVICE bool valid(const Span& s, int k, int) { return column(s, k, 0) < s.limit; }
-
-  template <int K>
-  static KF_DEVICE void load(Slot (&held)[K], const char* row, i64, const Span& s) {
-    const char* p = row + (s.begin + s.lane * kN) * static_cast<int>(sizeof(T));
-#pragma unroll
-    for (int k = 0; k < K; ++k) held[k] = load_slot(p + k * s.lanes * 16, valid(s, k, 0));
-  }
-  template <Store kHow>
-  static KF_DEVICE void store(const Slot& slot, char* row, i64, const Span& s, int k) {
-    char* p = row + (s.begin + s.lane * kN) * static_cast<int>(sizeof(T));
-    store_slot<kHow>(p + k * s.lanes * 16, slot, valid(s, k, 0));
-  }
-  /// One lane asks for the whole segment.
-  static KF_DEVICE void prefetch(const char* row, const Span& s) {
-    if (s.lane == 0 && s.limit > 0) {
-      prefetch_to_l2(row + s.begin * static_cast<int>(sizeof(T)), s.limit * static_cast<int>(sizeof(T)));
-    }
-  }
-  /// The parameter's values at the columns of slot k.
-  static KF_DEVICE void columns(Compute<T> (&v)[kN], const Column& c, const Span& s, int k) {
-    const bool exists = valid(s, k, 0);
-    if (sizeof(T) == 4 || !c.is_float) {
-      const char* p = c.data + (s.begin + s.lane * kN) * static_cast<int>(sizeof(T));
-      unpack<T>(load_shared_slot(p + k * s.lanes * 16, exists), v);
-    } else if constexpr (sizeof(T) == 2) {
-      const char* p = c.data + (s.begin + s.lane * kN) * 4 + k * s.lanes * 32;
-      float lo[4], hi[4];
-      unpack<float>(load_shared_slot(p, exists), lo);
-      unpack<float>(load_shared_slot(p + 16, exists), hi);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) v[j] = lo[j], v[j + 4] = hi[j];
-    } else if (exists) {
-#pragma unroll
-      for (int j = 0; j < kN; ++j) v[j] = load_value<float>(c.data + (s.begin + column(s, k, j)) * 4);
-    }
-  }
-};
-
-/// Any strides, widths and alignments: element by element, neighbouring lanes on neighbouring columns.
-template <class T>
-struct StridedAccess {
-  static constexpr int kN = kLanes<T>;
-  static constexpr bool kWholeSlots = false;
-
-  static KF_DEVICE int column(const Span& s, int k, int j) { return (k * kN + j) * s.lanes + s.lane; }
-  static KF_DEVICE bool valid(const Span& s, int k, int j) { return column(s, k, j) < s.limit; }
-
-  template <int K>
-  static KF_DEVICE void load(Slot (&held)[K], const char* row, i64 stride, const Span& s) {
-    const char* p = row + (s.begin + s.lane) * stride;
-    const i64 step = s.lanes * stride;
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-#pragma unroll
-      for (int j = 0; j < kN; ++j, p += step) load_element<T>(held[k], j, p, valid(s, k, j));
-    }
-  }
-  template <Store>
-  static KF_DEVICE void store(const Slot& slot, char* row, i64 stride, const Span& s, int k) {
-    char* p = row + (s.begin + s.lane + k * kN * s.lanes) * stride;
-    const i64 step = s.lanes * stride;
-#pragma unroll
-    for (int j = 0; j < kN; ++j, p += step) {
-      if (valid(s, k, j)) store_element<T>(slot, j, p);
-    }
-  }
-  static KF_DEVICE void prefetch(const char*, const Span&) {}
-
-  static KF_DEVICE void columns(Compute<T> (&v)[kN], const Column& c, const Span& s, int k) {
-    const char* p = c.data + (s.begin + s.lane + k * kN * s.lanes) * c.stride;
-    const i64 step = s.lanes * c.stride;
-#pragma unroll
-    for (int j = 0; j < kN; ++j, p += step) {
-      v[j] = 0;
-      if (valid(s, k, j)) v[j] = c.is_float ? Compute<T>(load_value<float>(p)) : Compute<T>(load_value<T>(p));
-    }
-  }
-};
-
 // ---- teams ----------------------------------------------------------------------------------------------------------
 
 /// Whether a row fits a warp (which then has one or several), the registers of a team of warps, or neither.
@@ -172,8 +69,8 @@ struct Team {
   using Index = typename Choose<kFit == Fit::kChunks, i64, int>::type;
 
   int lane, lanes, warp, warps, chunks;
-  i64 first, step;  ///< rows: first, first + step, ...; the same in all lanes of a warp
-  int sub_row;      ///< of the rows that share a warp
+  i64 first, step;  ///< rows: first, first + step, ...; the same in all threads of a block
+  int sub_row;      ///< of the rows that share a block
 
   KF_DEVICE explicit Team(const Geometry& g)
       : lanes(kShared ? g.lanes : 32), warps(kFit == Fit::kWarp ? 1 : g.warps), chunks(g.chunks) {
@@ -182,9 +79,9 @@ struct Team {
     if constexpr (kFit == Fit::kWarp) {
       const int rows_per_warp = 32 / lanes;
       warp = 0;
-      first = (static_cast<i64>(blockIdx.x) * block_warps + own) * rows_per_warp;
+      sub_row = own * rows_per_warp + place / lanes;
       step = static_cast<i64>(gridDim.x) * block_warps * rows_per_warp;
-      sub_row = place / lanes;
+      first = static_cast<i64>(blockIdx.x) * block_warps * rows_per_warp;
     } else {
       warp = block_rank() * block_warps + own;
       first = cluster_index();
@@ -199,7 +96,16 @@ struct Team {
   }
   KF_DEVICE Span span(int chunk, Index cols) const {
     const Index begin = (static_cast<Index>(chunk) * warps + warp) * segment();
-    return {begin, clamp_to_segment(cols - begin), lane, lanes};
+    int limit = clamp_to_segment(cols - begin);
+    forget(limit);
+    return {begin, limit, lane, lanes};
+  }
+  /// The columns of all warps of this block, and this thread's place among its threads.
+  KF_DEVICE Span block_span(Index cols) const {
+    const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+    if constexpr (kFit == Fit::kWarp) return {0, static_cast<int>(cols), thread, threads};
+    const int segments = threads / 32, begin = (warp - thread / 32) * segment();
+    return {begin, minimum(maximum(static_cast<int>(cols) - begin, 0), segments * segment()), thread, threads};
   }
   /// Columns that warp `w` of the team holds of a row, over all chunks: all but the last chunk are full.
   KF_DEVICE Index count(int w, Index cols) const {
@@ -209,15 +115,19 @@ struct Team {
   }
 };
 
-/// The largest block: one that works on one row may need all the registers of an SM, others stay small.
-template <Fit kFit>
-inline constexpr int kLargestBlock = kFit == Fit::kWarp ? kWarpRowsThreads : kMaxThreads;
+/// The largest block: one that works on one row may need all the registers of an SM; where warps have rows of their
+/// own it stays small, unless it keeps parameters for them.
+template <Fit kFit, bool kKeeps>
+inline constexpr int kLargestBlock = kFit == Fit::kWarp && !kKeeps ? kWarpRowsThreads : kMaxThreads;
+/// Slots of a lane for which 64 registers a thread are enough; teams need some for the exchange.
+template <class T, class Access, Fit kFit>
+inline constexpr int kLeanSlots =
+    Access::kLeanSlots / (kFit != Fit::kWarp && (sizeof(T) == 8 || !Access::kWholeSlots) ? 2 : 1);
 /// Blocks of that size that an SM must have registers for, so that rows are in flight while others are reduced or
-/// written: 64 registers a thread where the slots leave enough of them, else 128.
-template <class T, class Access, Fit kFit, int kSlots>
+/// written: 64 registers a thread where that is enough, else 128.
+template <class T, class Access, Fit kFit, int kSlots, bool kKeeps>
 inline constexpr int kLeastBlocks =
-    (kSlots <= (Access::kWholeSlots ? 8 : 2) && sizeof(T) < 8 && kFit != Fit::kChunks ? 1024 : 512) /
-    kLargestBlock<kFit>;
+    (kFit != Fit::kChunks && kSlots <= kLeanSlots<T, Access, kFit> ? 1024 : 512) / kLargestBlock<kFit, kKeeps>;
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
@@ -253,36 +163,50 @@ KF_DEVICE Moments<Compute<T>> segment_moments(Slot (&held)[K], const Op& op, con
           })};
 }
 
-template <class T, class Access, int K, class Op>
+/// What the op fetches is under way for kAhead slots at a time.
+template <class T, class Access, int kAhead, int K, class Op>
 KF_DEVICE void write_segment(Slot (&held)[K], const Op& op, const typename Op::Row& row, char* y, i64 stride,
                              const Span& s) {
 #pragma unroll
-  for (int k = 0; k < K; ++k) {
-    Compute<T> v[kLanes<T>];
-    forget(held[k]);
-    unpack<T>(held[k], v);
+  for (int k = 0; k < K; k += kAhead) {
+    typename Op::Parameters::template Fetched<Access> fetched[kAhead];
 #pragma unroll
-    for (int j = 0; j < kLanes<T>; ++j) v[j] = op.value(v[j]);
-    op.template output<Access>(v, row, s, k);
-    Access::template store<Store::kStream>(pack<T>(v), y, stride, s, k);
+    for (int i = 0; i < kAhead; ++i) fetched[i] = op.parameters.template fetch<Access>(s, k + i);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      Compute<T> v[kLanes<T>];
+      forget(held[k + i]);
+      unpack<T>(held[k + i], v);
+#pragma unroll
+      for (int j = 0; j < kLanes<T>; ++j) v[j] = op.value(v[j]);
+      op.template output<Access>(v, row, fetched[i]);
+      Access::template store<Store::kStream>(pack<T>(v), y, stride, s, k + i);
+    }
   }
 }
 
 /// y[r, :] = op.output(op.value(x[r, :]), moments of op.value(x[r, :])).
-/// Block: up to 512 threads, of 1 to 128 rows or a part of one. Barriers: one per row where several warps share it.
-/// Bytes: one read and one write of the matrix; one more read where it goes in chunks. The op:
+/// Block: up to 512 threads, of one or several rows or a part of one. Barriers: one per row where several warps share
+/// it. Bytes: one read and one write of the matrix; one more read where it goes in chunks. The op:
 ///   C value(C x)                                               what the statistics are taken of
 ///   Row row(Moments<C>, C n)                                   once per row
-///   void output<Access>(C (&v)[N], const Row&, const Span&, k) values of slot k to results
+///   void output<Access>(C (&v)[N], const Row&, const Fetched&) values of a slot to results
+///   Parameters parameters                                      what is fetched per column; kKeeps: blocks may keep it
 template <class T, class Access, Fit kFit, int K, class Op>
-__global__ void __launch_bounds__(kLargestBlock<kFit>, kLeastBlocks<T, Access, kFit, K>)
-    row_kernel(const __grid_constant__ Rows m, const __grid_constant__ Op op, const __grid_constant__ Geometry g) {
+__global__ void __launch_bounds__(kLargestBlock<kFit, Op::Parameters::kKeeps>,
+                                  kLeastBlocks<T, Access, kFit, K, Op::Parameters::kKeeps>)
+    row_kernel(const __grid_constant__ Rows m, const __grid_constant__ Op given, const __grid_constant__ Geometry g) {
   using C = Compute<T>;
   using Place = Team<kFit, K * kLanes<T>, kFit == Fit::kWarp && K <= kSharedSlots>;
   using Index = typename Place::Index;
-  extern __shared__ __align__(16) unsigned char shared[];
+  constexpr int kAhead = K > 8 || kFit == Fit::kChunks ? 2 : 1;  // where registers allow it
+  extern __shared__ __align__(16) char shared[];
   const Place team(g);
-  Exchange<Moments<C>> exchange(shared, team.warps);
+  Exchange<Moments<C>> exchange(shared + g.exchange_at, team.warps);
+  Op op = given;
+  if constexpr (Op::Parameters::kKeeps && kFit != Fit::kChunks) {
+    op.parameters.template keep<Access>(shared, team.block_span(static_cast<Index>(m.cols)));
+  }
 
   for (i64 first = team.first; first < m.rows; first += team.step) {
     const bool exists = kFit != Fit::kWarp || first + team.sub_row < m.rows;
@@ -308,6 +232,10 @@ __global__ void __launch_bounds__(kLargestBlock<kFit>, kLeastBlocks<T, Access, k
       moments = segment_moments<T, Access>(held, op, s);
       moments.m2 = group_sum(moments.m2, team.lanes);
     }
+    if constexpr (Op::Parameters::kKeeps && kFit != Fit::kChunks) {
+      wait_for_copies();
+      if (kFit == Fit::kWarp && first == team.first) __syncthreads();
+    }
     if constexpr (kFit != Fit::kWarp) {
       const Moments<C>* parts = exchange.share(moments, team.warp);
       moments = combine(parts, team.warps, C(cols), [&](int w) { return C(team.count(w, cols)); });
@@ -318,10 +246,10 @@ __global__ void __launch_bounds__(kLargestBlock<kFit>, kLeastBlocks<T, Access, k
       for (int chunk = team.chunks - 1; chunk >= 0; --chunk) {
         const Span s = team.span(chunk, cols);
         if (chunk < team.chunks - 1) Access::load(held, row.x, m.x_col, s);
-        write_segment<T, Access>(held, op, state, row.y, m.y_col, s);
+        write_segment<T, Access, kAhead>(held, op, state, row.y, m.y_col, s);
       }
     } else {
-      write_segment<T, Access>(held, op, state, row.y, m.y_col, team.span(0, cols));
+      write_segment<T, Access, kAhead>(held, op, state, row.y, m.y_col, team.span(0, cols));
     }
   }
   exchange.finish();

@@ -26,12 +26,19 @@ cudaLaunchConfig_t configuration(const Launch& l, cudaLaunchAttribute& attribute
   return config;
 }
 
+/// More needs a permission.
+constexpr std::size_t kUsualSharedBytes = 48 << 10;
+
 void allow_large_clusters(const void* kernel) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "allowing large clusters");
 }
 
 int query_resident_teams(const Launch& l, int device) {
   int teams = 0;
+  if (l.shared_bytes > kUsualSharedBytes) {
+    check(cudaFuncSetAttribute(l.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limits(device).shared_bytes),
+          "allowing more shared memory");
+  }
   if (l.blocks > 1) {
     if (l.blocks > 8) allow_large_clusters(l.kernel);
     cudaLaunchAttribute attribute;

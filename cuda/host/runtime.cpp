@@ -151,6 +151,8 @@ const Limits& limits(int device) {
   const auto i = static_cast<std::size_t>(device);
   std::call_once(once[i], [&] {
     known[i].multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device);
+    known[i].shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    known[i].l2_bytes = attribute(cudaDevAttrL2CacheSize, device);
     known[i].clusters = attribute(cudaDevAttrClusterLaunch, device) != 0;
   });
   return known[i];

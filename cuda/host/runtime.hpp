@@ -34,6 +34,8 @@ inline cudaStream_t handle(Stream stream) { return reinterpret_cast<cudaStream_t
 struct Limits {
   int multiprocessors = 0;
   bool clusters = false;  ///< thread-block clusters can be launched
+  int shared_bytes = 0;   ///< that a block can have
+  std::int64_t l2_bytes = 0;
 };
 /// Queried once per device.
 const Limits& limits(int device);
@@ -50,8 +52,8 @@ struct Launch {
 /// The largest cluster of `threads`-thread blocks that `kernel` can be launched with on the current device: 1 where
 /// there are no clusters, up to 16. Not cached.
 int max_cluster(const void* kernel, int threads, int device);
-/// How many teams the current device runs at once. Cached; the first call for a cluster beyond the portable 8 blocks
-/// also allows it.
+/// How many teams the current device runs at once. Cached; the first call also allows clusters beyond the portable 8
+/// blocks and shared memory beyond the usual 48 KB.
 std::int64_t resident_teams(const Launch& launch, int device);
 /// `teams` teams (as many of them as a grid can have) times `grid_y` on `stream` of the current device. `arguments` as
 /// cudaLaunchKernel wants them.

@@ -5,40 +5,76 @@
 
 namespace kfusion::device {
 
-/// v * weight + bias at the columns of slot k, each where present. The parameters are read once per row, through L1:
-/// keeping them in registers would halve the row that a team can hold, and the matrix does not displace them there
-/// (its loads do not allocate in L1).
-template <class T, class Access>
-KF_DEVICE void affine(Compute<T> (&v)[kLanes<T>], const Column& weight, const Column& bias, const Span& s, int k) {
-  Compute<T> p[kLanes<T>];
-  if (weight.data) {
-    Access::columns(p, weight, s, k);
-#pragma unroll
-    for (int j = 0; j < kLanes<T>; ++j) v[j] *= p[j];
-  }
-  if (bias.data) {
-    Access::columns(p, bias, s, k);
-#pragma unroll
-    for (int j = 0; j < kLanes<T>; ++j) v[j] += p[j];
-  }
-}
+/// weight and bias: either, both or none present; stored as P where the access needs to know, void: both absent.
+template <class T, class P>
+struct Affine {
+  static constexpr bool kKeeps = true;
+  Column weight, bias;
 
-template <class T, bool kAffine>
+  template <class Access>
+  struct Fetched {
+    typename Access::template Fetched<P> weight, bias;
+  };
+  /// The block's columns to shared memory, where the host found room for them.
+  template <class Access>
+  KF_DEVICE void keep(char* shared, const Span& block) {
+    if (weight.keep_at >= 0) Access::template keep<P>(weight, shared + weight.keep_at, block);
+    if (bias.keep_at >= 0) Access::template keep<P>(bias, shared + bias.keep_at, block);
+  }
+  /// What lies at slot k. Both are asked for before either is used.
+  template <class Access>
+  KF_DEVICE Fetched<Access> fetch(const Span& s, int k) const {
+    return {Access::template fetch<P>(weight, s, k), Access::template fetch<P>(bias, s, k)};
+  }
+  /// v * weight + bias
+  template <class Access>
+  KF_DEVICE void apply(Compute<T> (&v)[kLanes<T>], const Fetched<Access>& fetched) const {
+    Compute<T> p[kLanes<T>];
+    if (weight.data) {
+      Access::template values<P>(p, fetched.weight, weight);
+#pragma unroll
+      for (int j = 0; j < kLanes<T>; ++j) v[j] *= p[j];
+    }
+    if (bias.data) {
+      Access::template values<P>(p, fetched.bias, bias);
+#pragma unroll
+      for (int j = 0; j < kLanes<T>; ++j) v[j] += p[j];
+    }
+  }
+};
+template <class T>
+struct Affine<T, void> {
+  static constexpr bool kKeeps = false;
+  Column weight, bias;
+
+  template <class>
+  struct Fetched {};
+  template <class Access>
+  KF_DEVICE Fetched<Access> fetch(const Span&, int) const {
+    return {};
+  }
+  template <class Access>
+  KF_DEVICE void apply(Compute<T> (&)[kLanes<T>], const Fetched<Access>&) const {}
+};
+
+template <class T, class P>
 struct ReluLayernorm {
   using C = Compute<T>;
+  using Parameters = Affine<T, P>;
   struct Row {
     C mean, scale;
   };
-  Column weight, bias;
+  Parameters parameters;
   C eps;
 
   KF_DEVICE C value(C x) const { return relu(x); }
   KF_DEVICE Row row(const Moments<C>& m, C n) const { return {m.mean, C(1) / square_root(m.m2 / n + eps)}; }
   template <class Access>
-  KF_DEVICE void output(C (&v)[kLanes<T>], const Row& row, const Span& s, int k) const {
+  KF_DEVICE void output(C (&v)[kLanes<T>], const Row& row,
+                        const typename Parameters::template Fetched<Access>& fetched) const {
 #pragma unroll
     for (int j = 0; j < kLanes<T>; ++j) v[j] = (v[j] - row.mean) * row.scale;
-    if constexpr (kAffine) affine<T, Access>(v, weight, bias, s, k);
+    parameters.template apply<Access>(v, fetched);
   }
 };
 

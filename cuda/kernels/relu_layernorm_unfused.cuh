@@ -48,7 +48,7 @@ template <class T, class Access, bool kWarpRows, class Op>
 __global__ void __launch_bounds__(kWarpRows ? kWarpRowsThreads : kMaxThreads)
     row_mean(const __grid_constant__ Rows m, const __grid_constant__ Op op, const __grid_constant__ Geometry g) {
   using C = Compute<T>;
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(16) char shared[];
   const Team<kWarpRows ? Fit::kWarp : Fit::kChunks, kUnfusedSlots * kLanes<T>, kWarpRows> team(g);
   Exchange<C> exchange(shared, team.warps);
   for (i64 first = team.first; first < m.rows; first += team.step) {
@@ -121,20 +121,20 @@ struct Centre {
   }
 };
 
-template <class T>
+template <class T, class P>
 struct Scale {
   struct Row {
     Compute<T> scale;
   };
   const Compute<T>* variance;
-  Column weight, bias;
+  Affine<T, P> parameters;
   Compute<T> eps;
   KF_DEVICE Row row(i64 r) const { return {Compute<T>(1) / square_root(variance[r] + eps)}; }
   template <class Access>
   KF_DEVICE void output(Compute<T> (&v)[kLanes<T>], const Row& row, const Span& s, int k) const {
 #pragma unroll
     for (int j = 0; j < kLanes<T>; ++j) v[j] *= row.scale;
-    affine<T, Access>(v, weight, bias, s, k);
+    parameters.template apply<Access>(v, parameters.template fetch<Access>(s, k));
   }
 };
 
@@ -172,7 +172,7 @@ void launch_mean_as(const RowProblem& p, Op op, int device, Stream stream) {
   const RowConfig config =
       choose_reduction(p.rows, p.cols * static_cast<std::int64_t>(sizeof(T)), kUnfusedSlots,
                        max_blocks<std::pair<Access<T>, Op>>(of_teams, device), limits(device).multiprocessors);
-  launch_rows<Compute<T>>(config.fit == Fit::kWarp ? of_warps : of_teams, config, device, stream, rows_of(p), op);
+  launch_rows<Compute<T>>(config.fit == Fit::kWarp ? of_warps : of_teams, config, 0, device, stream, rows_of(p), op);
 }
 
 template <class T, class Op>
@@ -216,8 +216,13 @@ void unfused_relu_layernorm_of(const RowProblem& p, int device, Stream stream) {
   launch_mean<T>(relu_to_centred, device::Mean<T>{mean}, device, stream);
   launch_mean<T>(relu_to_centred, device::Variance<T>{mean, variance}, device, stream);
   launch_map<T>(relu_to_centred, device::Centre<T>{mean}, stream);
-  launch_map<T>(centred_to_y, device::Scale<T>{variance, column_of(p.weight), column_of(p.bias), static_cast<C>(p.eps)},
-                stream, in_slots(p.weight) && in_slots(p.bias));
+  const bool floats = stored_as(p, DType::kFloat32), in_place = in_slots(p.weight) && in_slots(p.bias);
+  const auto scale = [&](auto op) {
+    op.variance = variance, op.eps = static_cast<C>(p.eps);
+    op.parameters = {column_of(p.weight), column_of(p.bias)};
+    launch_map<T>(centred_to_y, op, stream, in_place && (floats || stored_as(p, kType)));
+  };
+  floats ? scale(device::Scale<T, float>{}) : scale(device::Scale<T, T>{});
 }
 
 }  // namespace kfusion::cuda

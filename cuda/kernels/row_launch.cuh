@@ -55,7 +55,7 @@ inline device::Rows rows_of(const RowProblem& p) {
 }
 
 inline device::Column column_of(const ColOperand& c) {
-  return {reinterpret_cast<const char*>(c.data), c.stride, c.dtype == DType::kFloat32};
+  return {reinterpret_cast<const char*>(c.data), c.stride, c.dtype == DType::kFloat32, -1};
 }
 
 inline bool aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % sizeof(device::Slot) == 0; }
@@ -72,6 +72,11 @@ inline bool in_slots(const RowProblem& p, const RowOperand& m) {
 }
 inline bool in_slots(const ColOperand& c) {
   return !c.data || (aligned(c.data) && c.stride == static_cast<std::int64_t>(item_bytes(c.dtype)));
+}
+
+/// Whether the parameters of `p` that are present are of type `t`.
+inline bool stored_as(const RowProblem& p, DType t) {
+  return (!p.weight.data || p.weight.dtype == t) && (!p.bias.data || p.bias.dtype == t);
 }
 
 // ---- configurations -------------------------------------------------------------------------------------------------
@@ -102,17 +107,20 @@ struct Capacity {
 /// A row is held by the first team that is large enough and possible. (Elements that are accessed one by one count as
 /// if they were packed.)
 inline constexpr Capacity kCapacities[] = {
-    {2, 1, 1},                 //   1 KB
-    {4, 1, 1},                 //   2 KB
-    {8, 1, 1},                 //   4 KB: the longest row that needs no barrier
-    {4, 16, 1},                //  32 KB
-    {8, 16, 1},                //  64 KB
-    {16, 16, 1},               // 128 KB: a block of an SM's own; clusters of smaller blocks measured 0.85 to 0.93 of it
-    {8, 16, 2},                //         where a lane has at most 8 slots
-    {16, 16, 2},               // 256 KB: from here on clusters
-    {8, 16, 4},  {16, 8, 8},   // 512 KB
-    {8, 16, 8},  {16, 16, 8},  //   1 MB
-    {8, 16, 16}, {16, 16, 16},  //   2 MB
+    {2, 1, 1},     //   1 KB
+    {4, 1, 1},     //   2 KB
+    {8, 1, 1},     //   4 KB: the longest row that needs no barrier
+    {4, 16, 1},    //  32 KB
+    {8, 16, 1},    //  64 KB
+    {16, 16, 1},   // 128 KB: a block of an SM's own; clusters of smaller blocks measured 0.85 to 0.93 of it
+    {8, 16, 2},    // 128 KB: where a lane has at most 8 slots
+    {16, 16, 2},   // 256 KB: from here on clusters
+    {8, 16, 4},    // 256 KB
+    {16, 8, 8},    // 512 KB: four blocks of twice the warps measured 0.96 of it
+    {8, 16, 8},    // 512 KB
+    {16, 16, 8},   //   1 MB
+    {8, 16, 16},   //   1 MB
+    {16, 16, 16},  //   2 MB
 };
 /// Longer rows go in chunks through teams of this many slots and warps and all blocks that a cluster can have.
 inline constexpr int kChunkSlots = 8, kChunkWarps = 8;
@@ -190,16 +198,22 @@ int max_blocks(const void* kernel, int device) {
   return blocks;
 }
 
-/// Launches a kernel whose parameters are Rows, `arguments` and Geometry, and whose teams exchange a Value.
+template <class Value>
+std::size_t exchange_bytes(const RowConfig& config) {
+  return 2 * sizeof(Value) * static_cast<std::size_t>(config.team_warps());
+}
+
+/// Launches a kernel whose parameters are Rows, `arguments` and Geometry, and whose teams exchange a Value behind the
+/// `kept_bytes` of parameters that a block keeps.
 template <class Value, class... Arguments>
-void launch_rows(const void* kernel, const RowConfig& config, int device, Stream stream, const device::Rows& m,
-                 Arguments&... arguments) {
-  device::Geometry geometry{config.lanes, config.team_warps(), config.chunks};
-  const std::size_t shared = 2 * sizeof(Value) * static_cast<std::size_t>(config.team_warps());
-  const Launch one{kernel, 32 * config.warps, config.blocks, shared};
+void launch_rows(const void* kernel, const RowConfig& config, int kept_bytes, int device, Stream stream,
+                 const device::Rows& m, Arguments&... arguments) {
+  device::Geometry geometry{config.lanes, config.team_warps(), config.chunks, kept_bytes};
+  const Launch one{kernel, 32 * config.warps, config.blocks, kept_bytes + exchange_bytes<Value>(config)};
   std::int64_t teams = divide_up(m.rows, config.rows_per_team());
-  // Clusters start only when all their blocks find room: those that run keep it and go through the rows.
-  if (config.blocks > 1) teams = std::min(teams, resident_teams(one, device));
+  // Clusters start only when all their blocks find room: those that run keep it and go through the rows, and so do
+  // blocks that keep parameters.
+  if (config.blocks > 1 || kept_bytes > 0) teams = std::min(teams, resident_teams(one, device));
   void* all[] = {const_cast<device::Rows*>(&m), &arguments..., &geometry};
   launch(one, teams, all, stream);
 }
