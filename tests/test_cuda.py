@@ -272,6 +272,8 @@ class TestLargeSizes:
     @every_version
     @pytest.mark.parametrize(("rows", "cols"), [(2**19 + 3, 4100), (2**27 + 1, 17), (2, 2**30 + 8), (1, 2**31 + 5)])
     def test_beyond_32_bits(self, f, torch, rows, cols):
+        torch.cuda.empty_cache()
+        kf.empty_cache()
         if torch.cuda.mem_get_info()[0] < 8 * rows * cols + 2**30:
             pytest.skip("not enough memory on this GPU")
         x = torch.randn(rows, cols, device="cuda", dtype=torch.float16)
