@@ -126,6 +126,16 @@ class TestStreams:
             check(out, values.cpu().numpy())
             check(y, values.cpu().numpy())
 
+    def test_graphs_of_our_own_arrays(self):
+        a, out = kf.to_device(self.values), kf.to_device(np.full_like(self.values, np.nan))
+        kf.fused_relu_layernorm(a, out=out)
+        graph = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(graph):
+            kf.fused_relu_layernorm(a, out=out, stream=self.torch.cuda.current_stream())
+        graph.replay()
+        self.torch.cuda.synchronize()
+        np.testing.assert_allclose(out.numpy(), wanted(self.values), atol=2e-5)
+
     @every_version
     def test_two_threads_on_two_streams(self, f):
         def work(seed):
@@ -283,6 +293,20 @@ class TestLargeSizes:
             want = (r64 - r64.mean()) / (r64.var(correction=0) + 1e-5).sqrt()
             assert float((y[r].double() - want).abs().max()) < 2e-2
         assert bool(y.view(-1)[:: 2**20 + 1].isfinite().all())
+
+    @every_version
+    def test_rows_beyond_32_bits_on_axes_that_do_not_merge(self, f, torch):
+        torch.cuda.empty_cache()
+        kf.empty_cache()
+        base = torch.randn(2**28, 9, 2, device="cuda", dtype=torch.float16)
+        x = base[:, :8, :]
+        out = torch.full_like(base, 7.0)
+        f(x, out=out[:, :8, :])
+        assert bool((out[:, 8] == 7).all())
+        for i in (0, 2**27 + 1, 2**28 - 1):
+            np.testing.assert_allclose(
+                out[i, :8].double().cpu().numpy(), wanted(x[i].double().cpu().numpy()), atol=2e-2
+            )
 
     def test_strides_beyond_32_bits(self, torch):
         base = torch.randn(3, 2**31 + 64, device="cuda", dtype=torch.float16)

@@ -208,6 +208,14 @@ def test_special_values(f, dtype, cols, place, rng):
     close(place.back(f(place.make(x))), x)
 
 
+@pytest.mark.parametrize(("dtype", "value"), [("float32", 2e19), ("bfloat16", 2e19), ("float64", 1e160)])
+@pytest.mark.parametrize("shape", [(1, 8704), (1, 17408), (3, 40000), (8, 25000), (5, 100)])
+def test_values_whose_squares_overflow(dtype, value, shape, place):
+    """A constant row has variance 0 however large it is."""
+    y = place.back(kf.fused_relu_layernorm(place.make(np.full(shape, value, np_dtype(dtype)))))
+    assert np.isfinite(y).all()
+
+
 @every_version
 @every_dtype
 def test_eps_zero_and_large_mean(f, dtype, place, rng):

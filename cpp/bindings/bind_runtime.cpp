@@ -116,7 +116,12 @@ Raises:
   m.def(
       "cuda_time",
       [](const std::function<py::object()>& enqueue, int repeats, bool cold, int device) {
-        return cuda::time([&] { enqueue(); }, repeats, cold, device);
+        const ReleaseGil unlocked;  // while it waits: the timed work may include a callback into Python
+        const auto with_gil = [&] {
+          const py::gil_scoped_acquire locked;
+          enqueue();
+        };
+        return cuda::time(with_gil, repeats, cold, device);
       },
       py::arg("enqueue"), py::arg("repeats"), py::kw_only(), py::arg("cold") = true, py::arg("device") = 0,
       R"(cuda_time(enqueue, repeats, *, cold=True, device=0)

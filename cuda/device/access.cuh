@@ -59,7 +59,7 @@ struct VectorAccess {
     constexpr int kItem = sizeof(P);
     const char* from = c.data + s.begin * kItem;
     for (int at = s.lane * 16; at < s.limit * kItem; at += s.lanes * 16) copy_to_shared(shared + at, from + at);
-    c.data = shared - s.begin * kItem;
+    c.data = shared - s.begin * kItem;  // only ever read at s.begin and beyond
   }
   /// As stored.
   template <class P>
@@ -75,7 +75,7 @@ struct VectorAccess {
     Fetched<P> f{};
     if constexpr (kBytes >= 16) {
 #pragma unroll
-      for (int i = 0; i < kBytes / 16; ++i) f.slot[i] = load_kept_slot(p + 16 * i, exists);
+      for (int i = 0; i < kBytes / 16; ++i) f.slot[i] = load_parameter_slot(p + 16 * i, exists);
     } else if (exists) {
       f.slot[0].word[0] = reinterpret_cast<const u32*>(p)[0];
       f.slot[0].word[1] = reinterpret_cast<const u32*>(p)[1];

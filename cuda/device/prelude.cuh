@@ -173,7 +173,7 @@ KF_DEVICE void forget(int& n) { asm volatile("" : "+r"(n)); }
 // Matrix loads are volatile and not `.nc`: in place, the same kernel writes what it has read. They are predicated
 // inside the asm, so that the loads of a thread follow each other without branches.
 
-/// 16 bytes that will not be read again by this SM, or zeros where not `valid`.
+/// 16 bytes of a matrix, which L1 does not keep, or zeros where not `valid`.
 KF_DEVICE Slot load_slot(const void* p, bool valid) {
   Slot s{{0, 0, 0, 0}};
   asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
@@ -233,7 +233,7 @@ KF_DEVICE void store_element(const Slot& s, int j, void* p) {
 }
 
 /// 16 bytes that other rows read too (from L1 or shared memory), or zeros where not `valid`.
-KF_DEVICE Slot load_kept_slot(const void* p, bool valid) {
+KF_DEVICE Slot load_parameter_slot(const void* p, bool valid) {
   Slot s{{0, 0, 0, 0}};
   asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.v4.u32 {%0, %1, %2, %3}, [%4]; }"
                : "+r"(s.word[0]), "+r"(s.word[1]), "+r"(s.word[2]), "+r"(s.word[3])
@@ -304,7 +304,7 @@ KF_DEVICE void cluster_wait() {
 #endif
 }
 
-/// Writes 4 * kWords bytes to the place of `p` (shared memory of this block) in block `rank` of the cluster.
+/// Writes `value` to the place of `p` (shared memory of this block) in block `rank` of the cluster.
 template <class V>
 KF_DEVICE void store_to_block([[maybe_unused]] V* p, [[maybe_unused]] const V& value, [[maybe_unused]] u32 rank) {
 #if __CUDA_ARCH__ >= 900

@@ -31,7 +31,7 @@ KF_DEVICE Moments<C> combine(const Moments<C>* parts, int size, C n, Count count
   const C mean = group_sum(sum) / n;
   for (int i = lane; i < size; i += 32) {
     const C d = parts[i].mean - mean;
-    m2 += parts[i].m2 + count(i) * (d * d);
+    m2 += parts[i].m2 + count(i) * d * d;  // in this order: of no columns it is 0 however large d is
   }
   return {mean, group_sum(m2)};
 }
@@ -62,7 +62,7 @@ struct RunningMoments {
 template <class V>
 class Exchange {
  public:
-  /// `memory`: 2 * warps values of V in shared memory. `warps`: of the whole team; 1 means nothing to exchange.
+  /// `memory`: 2 * warps values of V in shared memory. `warps`: of the whole team.
   KF_DEVICE Exchange(void* memory, int warps) : box_(static_cast<V*>(memory)), warps_(warps) {
     if (block_count() > 1)
       cluster_arrive();  // completed at the first share(): a block must run before it is written to

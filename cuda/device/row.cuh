@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kLargestBlock<kFit, Op::Parameters::kKeeps>,
     }
     if constexpr (Op::Parameters::kKeeps && kFit != Fit::kChunks) {
       wait_for_copies();
-      if (kFit == Fit::kWarp && first == team.first) __syncthreads();
+      if (kFit == Fit::kWarp && g.exchange_at > 0 && first == team.first) __syncthreads();
     }
     if constexpr (kFit != Fit::kWarp) {
       const Moments<C>* parts = exchange.share(moments, team.warp);

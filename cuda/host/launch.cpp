@@ -70,8 +70,8 @@ int max_cluster(const void* kernel, int threads, int device) {
 
 std::int64_t resident_teams(const Launch& l, int device) {
   using Key = std::tuple<const void*, int, int, std::size_t, int>;
-  static std::map<Key, int> known;
-  static std::mutex mutex;
+  static auto& known = *new std::map<Key, int>;  // never destroyed: other threads may still launch at exit
+  static auto& mutex = *new std::mutex;
   const Key key{l.kernel, l.threads, l.blocks, l.shared_bytes, device};
   {
     const std::lock_guard lock(mutex);

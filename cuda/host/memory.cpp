@@ -66,7 +66,7 @@ void deallocate(void* p, int device, Stream stream) noexcept {
   try {
     const UseDevice use(device);
     const cudaError_t status = pool_of(device) ? cudaFreeAsync(p, handle(stream)) : cudaFree(p);
-    if (status != cudaSuccess) cudaGetLastError();  // a process that is ending has lost the memory anyway
+    if (status != cudaSuccess) cudaGetLastError();  // the process is ending, or a graph is being captured: it leaks
   } catch (...) {
   }
 }
@@ -113,12 +113,27 @@ void finish_device(int device) noexcept {
 int device_of(const void* p) {
   cudaPointerAttributes attributes;
   check(cudaPointerGetAttributes(&attributes, p), "asking where memory lies");
+  if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged)
+    throw DeviceError("kfusion: an array that offers the CUDA array interface points to memory that is on no GPU");
   return attributes.device;
 }
+
+namespace {
+bool capturing(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(handle(stream), &status);
+  if (error == cudaErrorStreamCaptureImplicit) return cudaGetLastError(), false;  // the legacy stream beside a capture
+  check(error, "asking whether a stream is capturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+}  // namespace
 
 void wait(Stream waiter, Stream on, int device) {
   if (waiter == on) return;
   const UseDevice use(device);
+  // Into or out of a graph that is being captured there is no order: its work runs when somebody launches it, and that
+  // somebody orders the launches.
+  if (capturing(waiter) != capturing(on)) return;
   cudaEvent_t event;
   check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
   cudaError_t status = cudaEventRecord(event, handle(on));

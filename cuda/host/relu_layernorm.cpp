@@ -7,19 +7,34 @@
 namespace kfusion::cuda {
 namespace {
 
-/// Calls f(p), or f for each index of the outermost axis where kernels could not divide row numbers in 32 bits.
+constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
+
+/// `p` for indices [begin, begin + count) of its outermost axis.
+RowProblem part_of(const RowProblem& p, std::int64_t begin, std::int64_t count) {
+  RowProblem part = p;
+  part.rows = p.rows / p.outer_shape[0] * count;
+  part.outer_shape[0] = count;
+  part.x.data += begin * p.x.outer_strides[0];
+  part.y.data += begin * p.y.outer_strides[0];
+  return part;
+}
+
+/// `p`, whose outermost axis has extent 1, without that axis.
+RowProblem inner_of(RowProblem p) {
+  p.outer_ndim -= 1;
+  std::copy_n(p.outer_shape + 1, p.outer_ndim, p.outer_shape);
+  for (RowOperand* m : {&p.x, &p.y}) std::copy_n(m->outer_strides + 1, p.outer_ndim, m->outer_strides);
+  return p;
+}
+
+/// Calls f(p), or f for parts of it where kernels could not divide row numbers in 32 bits.
 template <class F>
 void in_launches(const RowProblem& p, const F& f) {
-  if (p.outer_ndim <= 1 || p.rows <= std::numeric_limits<std::int32_t>::max()) return f(p);
-  RowProblem part = p;
-  part.rows /= p.outer_shape[0];
-  part.outer_ndim -= 1;
-  for (RowOperand* m : {&part.x, &part.y}) std::copy_n(m->outer_strides + 1, part.outer_ndim, m->outer_strides);
-  std::copy_n(p.outer_shape + 1, part.outer_ndim, part.outer_shape);
-  for (std::int64_t i = 0; i < p.outer_shape[0]; ++i) {
-    in_launches(part, f);
-    part.x.data += p.x.outer_strides[0];
-    part.y.data += p.y.outer_strides[0];
+  if (p.outer_ndim <= 1 || p.rows <= kMaxRows) return f(p);
+  const std::int64_t inner = p.rows / p.outer_shape[0], step = std::max<std::int64_t>(kMaxRows / inner, 1);
+  for (std::int64_t i = 0; i < p.outer_shape[0]; i += step) {
+    const RowProblem part = part_of(p, i, std::min(step, p.outer_shape[0] - i));
+    in_launches(inner <= kMaxRows ? part : inner_of(part), f);
   }
 }
 

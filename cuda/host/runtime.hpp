@@ -50,10 +50,10 @@ struct Launch {
   std::size_t shared_bytes;
 };
 /// The largest cluster of `threads`-thread blocks that `kernel` can be launched with on the current device: 1 where
-/// there are no clusters, up to 16. Not cached.
+/// there are no clusters, up to 16. Not cached. `device` must be current.
 int max_cluster(const void* kernel, int threads, int device);
-/// How many teams the current device runs at once. Cached; the first call also allows clusters beyond the portable 8
-/// blocks and shared memory beyond the usual 48 KB.
+/// How many teams `device`, which must be current, runs at once. Cached; the first call also allows clusters beyond the
+/// portable 8 blocks and shared memory beyond the usual 48 KB.
 std::int64_t resident_teams(const Launch& launch, int device);
 /// `teams` teams (as many of them as a grid can have) times `grid_y` on `stream` of the current device. `arguments` as
 /// cudaLaunchKernel wants them.

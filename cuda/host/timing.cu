@@ -18,13 +18,16 @@ __global__ void spin(unsigned nanoseconds) {
   } while (now - start < nanoseconds);
 }
 
-/// Overwrites a buffer larger than L2, so that nothing of what was there is found again.
+/// Reads a buffer larger than L2, so that nothing of what was there is found again. Reads: lines left dirty would be
+/// written back in the time of whatever comes next.
 __global__ void flush(uint4* buffer, std::size_t size) {
   const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-  const uint4 zero{0, 0, 0, 0};
+  unsigned any = 0;
   for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < size; i += step) {
-    buffer[i] = zero;
+    const uint4 v = buffer[i];
+    any |= v.x | v.y | v.z | v.w;
   }
+  if (any) buffer[0].x = 1;  // never: the buffer is zero, but the compiler does not know
 }
 
 class Event {
@@ -60,6 +63,7 @@ std::vector<double> time(const std::function<void()>& enqueue, int repeats, bool
   const UseDevice use(device);
   const std::size_t flush_bytes = cold ? kFlushOverL2 * device_info(device).l2_bytes : 0;
   const Workspace buffer(flush_bytes, device, 0);
+  if (cold) check(cudaMemsetAsync(buffer.data(), 0, flush_bytes, nullptr), "clearing a buffer");
   Event start, stop;
   unsigned spin_ns = kFirstSpinNs;
   std::vector<double> times_us;
@@ -77,7 +81,7 @@ std::vector<double> time(const std::function<void()>& enqueue, int repeats, bool
     const bool late = start.complete();  // the device waited for the host: its latency is in the sample
     const double us = stop.microseconds_since(start);
     if (late && spin_ns < kMaxSpinNs) {
-      spin_ns *= 2;
+      spin_ns = std::min(2 * spin_ns, kMaxSpinNs);
     } else {
       times_us.push_back(us);  // beyond the limit `enqueue` itself waits for the device, and that is what it costs
     }

@@ -39,9 +39,10 @@ int kept_bytes(const ColOperand& c) {
 template <class T, template <class> class Access>
 void keep(device::Column& column, const ColOperand& c, std::int64_t cols, const RowConfig& config, int room,
           int& kept) {
-  constexpr std::int64_t kSlot = sizeof(device::Slot);
+  constexpr std::int64_t kSlot = sizeof(device::Slot);  // what follows stays aligned
   std::int64_t block_cols = cols;
   if (config.fit == device::Fit::kTeam) {
+    // As many as Team::block_span gives a block.
     block_cols = std::min<std::int64_t>(cols, std::int64_t{32} * config.slots * device::kLanes<T> * config.warps);
   }
   const std::int64_t bytes = divide_up(block_cols * kept_bytes<T, Access>(c), kSlot) * kSlot;
@@ -76,13 +77,13 @@ void launch_fused(const RowProblem& p, int device, Stream stream) {
 
   int kept = 0;
   if (Op::Parameters::kKeeps && keeps_parameters<Access<T>>(p, config, row_bytes, device)) {
-    if (config.fit == device::Fit::kWarp) {  // as many rows a block as still give every SM one
-      config.warps = static_cast<int>(std::clamp<std::int64_t>(
-          divide_up(p.rows, std::int64_t{32} / config.lanes * multiprocessors), config.warps, kMaxWarps));
-    }
     const int room = limits(device).shared_bytes - static_cast<int>(exchange_bytes<Value>(config));
     keep<T, Access>(op.parameters.weight, p.weight, p.cols, config, room, kept);
     keep<T, Access>(op.parameters.bias, p.bias, p.cols, config, room, kept);
+  }
+  if (kept > 0 && config.fit == device::Fit::kWarp) {  // as many rows a block as still give every SM one
+    config.warps = static_cast<int>(std::clamp<std::int64_t>(
+        divide_up(p.rows, std::int64_t{32} / config.lanes * multiprocessors), config.warps, kMaxWarps));
   }
   launch_rows<Value>(row_kernel_for<T, Access<T>, Op>(config.fit, config.slots), config, kept, device, stream, m, op);
 }

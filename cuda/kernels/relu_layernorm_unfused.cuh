@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kMapThreads)
 }
 
 /// result[r] = sum over c of op.value(x[r, c]) / cols: mean, var.
-/// Block: up to 512 threads; a team of them (in a cluster for long or few rows) per row, as in row_kernel. Barriers:
+/// Block: up to 256 threads; a team of them (in a cluster for long or few rows) per row, as in row_kernel. Barriers:
 /// one per row where several warps share it. Bytes: one read of the matrix. Reason to exist: a library's row reduction.
 template <class T, class Access, bool kWarpRows, class Op>
 __global__ void __launch_bounds__(kWarpRows ? kWarpRowsThreads : kMaxThreads)
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kWarpRows ? kWarpRowsThreads : kMaxThreads)
   using C = Compute<T>;
   extern __shared__ __align__(16) char shared[];
   const Team<kWarpRows ? Fit::kWarp : Fit::kChunks, kUnfusedSlots * kLanes<T>, kWarpRows> team(g);
-  Exchange<C> exchange(shared, team.warps);
+  Exchange<C> exchange(shared + g.exchange_at, team.warps);
   for (i64 first = team.first; first < m.rows; first += team.step) {
     const bool exists = first + team.sub_row < m.rows;
     const i64 r = exists ? first + team.sub_row : first;
@@ -216,11 +216,11 @@ void unfused_relu_layernorm_of(const RowProblem& p, int device, Stream stream) {
   launch_mean<T>(relu_to_centred, device::Mean<T>{mean}, device, stream);
   launch_mean<T>(relu_to_centred, device::Variance<T>{mean, variance}, device, stream);
   launch_map<T>(relu_to_centred, device::Centre<T>{mean}, stream);
-  const bool floats = stored_as(p, DType::kFloat32), in_place = in_slots(p.weight) && in_slots(p.bias);
+  const bool floats = stored_as(p, DType::kFloat32), columns_in_slots = in_slots(p.weight) && in_slots(p.bias);
   const auto scale = [&](auto op) {
     op.variance = variance, op.eps = static_cast<C>(p.eps);
     op.parameters = {column_of(p.weight), column_of(p.bias)};
-    launch_map<T>(centred_to_y, op, stream, in_place && (floats || stored_as(p, kType)));
+    launch_map<T>(centred_to_y, op, stream, columns_in_slots && (floats || stored_as(p, kType)));
   };
   floats ? scale(device::Scale<T, float>{}) : scale(device::Scale<T, T>{});
 }

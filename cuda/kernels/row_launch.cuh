@@ -118,6 +118,7 @@ inline constexpr Capacity kCapacities[] = {
     {8, 16, 4},    // 256 KB
     {16, 8, 8},    // 512 KB: four blocks of twice the warps measured 0.96 of it
     {8, 16, 8},    // 512 KB
+    {16, 16, 4},   // 512 KB: where a cluster has at most four blocks
     {16, 16, 8},   //   1 MB
     {8, 16, 16},   //   1 MB
     {16, 16, 16},  //   2 MB
@@ -158,8 +159,8 @@ inline Capacity spread(Capacity c, std::int64_t rows, std::int64_t row_bytes, in
 }
 
 /// The team that holds rows of `row_bytes` bytes, from kernels of up to `max_slots` slots in clusters of up to
-/// `max_blocks` blocks. Depends on the problem's shape and the device only, so that results do not change from run to
-/// run.
+/// `max_blocks` blocks. Depends on the problem (shape, strides, alignment) and the device only, so that results do not
+/// change from run to run.
 inline RowConfig choose(std::int64_t rows, std::int64_t row_bytes, int max_slots, int max_blocks, int multiprocessors) {
   const auto fits = [&](const Capacity& c) {
     return c.slots <= max_slots && c.blocks <= max_blocks && row_bytes <= c.row_bytes();
