@@ -158,12 +158,21 @@ def test_cuda_without_a_gpu(tmp_path, monkeypatch, capsys):
 def test_ctrl_c(tmp_path):
     arguments = [sys.executable, "-m", "kfusion", *SMALL, "--repeats", "1000000"]
     with subprocess.Popen(
-        arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        arguments,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Whoever runs the tests in the background of a shell has SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
-        assert "%" in process.stderr.readline()  # it is measuring by now, or about to
-        time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        try:
+            assert "%" in process.stderr.readline()  # it is measuring by now, or about to
+            time.sleep(0.2)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()  # nothing is left where it is over already
     assert process.returncode == 130
     assert err.endswith("kfusion: interrupted\n")
     assert "Traceback" not in out + err
