@@ -157,15 +157,11 @@ def test_cuda_without_a_gpu(tmp_path, monkeypatch, capsys):
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_ctrl_c(tmp_path):
     arguments = [sys.executable, "-m", "kfusion", *SMALL, "--repeats", "1000000"]
-    with subprocess.Popen(
-        arguments,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Whoever runs the tests in the background of a shell has SIGINT ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as process:
+    # Whoever runs the tests in the background of a shell has SIGINT ignored, and children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
+    with process:
         try:
             assert "%" in process.stderr.readline()  # it is measuring by now, or about to
             time.sleep(0.2)
