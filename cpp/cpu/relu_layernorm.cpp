@@ -15,8 +15,8 @@ constexpr std::int64_t kUnevenRowBytes = 256 << 10;  // a row worth sharing wher
 
 void dense_rows(const RowJob& job, std::int64_t begin, std::int64_t end) {
   const RowProblem& p = job.p;
-  const std::int64_t run = p.outer_ndim > 0 ? p.outer_shape[p.outer_ndim - 1] : 1;
-  const int last = std::max(p.outer_ndim - 1, 0);
+  const int last = p.outer_ndim - 1;
+  const std::int64_t run = p.outer_shape[last];
   while (begin < end) {
     const std::int64_t rows = std::min(run - begin % run, end - begin);
     job.k.fused_rows({p.x.data + p.row_offset(p.x, begin), p.y.data + p.row_offset(p.y, begin), rows, p.cols,

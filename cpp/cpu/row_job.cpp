@@ -44,7 +44,7 @@ RowJob::RowJob(const RowProblem& problem)
   // In place the lines are in the cache already, and theirs to write.
   stream = p.x.data != p.y.data && streams(bytes);
   pitch = ceil_div(std::min(p.cols, chunk) * item, 64) * 64 + 64;  // off a power of two: rows fall into other sets
-  run_rows_ = p.outer_ndim > 0 ? p.outer_shape[p.outer_ndim - 1] : 1;
+  run_rows_ = p.outer_shape[p.outer_ndim - 1];
   set_group_rows(rows_per_group(item, pitch));
   affine_ = {parameter(p.weight, weight_buffer_), parameter(p.bias, bias_buffer_)};
 }
@@ -59,12 +59,8 @@ Group RowJob::group(std::int64_t index) const {
   const std::int64_t begin = index % groups_per_run_ * group_rows;
   const std::int64_t first = index / groups_per_run_ * run_rows_ + begin;
   const int last_axis = p.outer_ndim - 1;
-  return {p.x.data + p.row_offset(p.x, first),
-          p.y.data + p.row_offset(p.y, first),
-          first,
-          std::min(group_rows, run_rows_ - begin),
-          last_axis >= 0 ? p.x.outer_strides[last_axis] : 0,
-          last_axis >= 0 ? p.y.outer_strides[last_axis] : 0};
+  return {p.x.data + p.row_offset(p.x, first),     p.y.data + p.row_offset(p.y, first), first,
+          std::min(group_rows, run_rows_ - begin), p.x.outer_strides[last_axis],        p.y.outer_strides[last_axis]};
 }
 
 DenseRows RowJob::read(const Group& g, std::int64_t c, Scratch& scratch) const {
@@ -95,7 +91,7 @@ const std::byte* RowJob::parameter(const ColOperand& v, Buffer& buffer) const {
   const DType compute = p.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
   const auto size = static_cast<std::int64_t>(item_bytes(v.dtype));
   const auto width = static_cast<std::int64_t>(item_bytes(compute));
-  if (v.data == nullptr || p.cols == 0) return nullptr;
+  if (v.data == nullptr) return nullptr;
   if (v.dtype == compute && v.stride == size) return v.data;
   buffer = Buffer(static_cast<std::size_t>(p.cols * width));
   const auto convert =

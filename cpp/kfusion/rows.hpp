@@ -29,7 +29,7 @@ struct ColOperand {
 struct RowProblem {
   DType dtype = DType::kFloat32;
   std::int64_t rows = 0, cols = 0;
-  int outer_ndim = 0;  ///< 1 for every dense matrix
+  int outer_ndim = 0;  ///< at least 1 as make_row_problem leaves it; 1 for every dense matrix
   std::int64_t outer_shape[kMaxOuter] = {};
   RowOperand x, y;
   ColOperand weight, bias;

@@ -16,7 +16,7 @@ from . import _core, _files, _hardware, _peers, _plot, _progress
 from ._compare import compare
 from ._report import Comparison
 
-_DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+_DTYPES = ("float16", "bfloat16", "float32", "float64")
 _FIRST_SHAPE = (4096, 1024)  # the CuPy experiment's
 _LARGE_COLS = 4096
 _LARGE_BYTES = {False: 2**29, True: 2**27}  # by --quick; input and output together are twice that
