@@ -69,7 +69,7 @@ struct RowKernels {
 using StreamCopy = void (*)(std::byte* to, const std::byte* from, std::size_t bytes);
 
 struct Kernels {
-  RowKernels rows[kDTypes];  ///< by DType
+  RowKernels rows[kFloatDTypes];  ///< by DType
   void (*float_to_double)(const std::byte* from, std::int64_t size, std::byte* to);
   StreamCopy stream_copy;
 };

@@ -1,0 +1,63 @@
+// Makes graphs: infers dtype and shape, inserts the casts that promotion asks for, remembers stages.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kfusion/graph/graph.hpp"
+
+namespace kfusion {
+
+/// Slice of one axis as Python gives it, after None is resolved by the caller's language: start, stop, step of
+/// `range(start, stop, step)` (stop = -1 is before the first element, not the last).
+struct AxisSlice {
+  std::int64_t start = 0, stop = 0, step = 1;
+};
+
+/// Every function throws ValueError (shapes, values) or TypeError (dtypes) with a message that starts with the op's
+/// name, e.g. "add: shapes (3,) and (4,) do not broadcast"; nothing is added to the graph then.
+class GraphBuilder {
+ public:
+  NodeId input(std::string name, Extents shape, DType dtype, Library library, Place place, bool captured);
+
+  /// Python scalars are weak: they take the dtype of what they meet (NumPy 2, NEP 50; torch's rule for torch's values).
+  NodeId weak_bool(bool value);
+  NodeId weak_int(std::int64_t value);
+  NodeId weak_float(double value);
+  /// 0, 1, 2, ... along `axis` of an array of extents `shape`.
+  NodeId iota(Extents shape, int axis, DType dtype, Library library);
+
+  /// A row of KF_MAP: promotes, casts, broadcasts.
+  NodeId map(Op op, std::vector<NodeId> arguments);
+  NodeId cast(NodeId x, DType dtype);
+  /// `axes` empty optional: axis=None, the whole array. Axes may be negative.
+  NodeId reduce(Op op, NodeId x, std::optional<std::vector<int>> axes, bool keepdims);
+
+  NodeId transpose(NodeId x, std::vector<int> axes);
+  NodeId reshape(NodeId x, Extents shape);  ///< one extent may be -1
+  NodeId slice(NodeId x, std::vector<AxisSlice> slices);
+  NodeId broadcast(NodeId x, Extents shape);
+
+  NodeId matmul(NodeId a, NodeId b);  ///< NumPy's rules for 1-D arguments and leading axes
+  NodeId conv2d(NodeId x, NodeId w, Conv2dAttributes a);
+  NodeId take(NodeId x, NodeId indices, int axis);
+
+  /// Nodes made until the matching end belong to this stage. Stages do not nest: within one, begin counts only, and the
+  /// outermost name holds. Without an open stage each call makes its own, named after the op.
+  void begin_stage(std::string name, std::string source);
+  void end_stage();
+  /// The source line of nodes made outside any stage.
+  void set_source(std::string source);
+
+  void set_outputs(std::vector<Output> outputs);
+
+  const Graph& graph() const { return graph_; }
+
+ private:
+  Graph graph_;
+  StageId stage_ = -1;
+  int depth_ = 0;
+  std::string source_;
+};
+
+}  // namespace kfusion

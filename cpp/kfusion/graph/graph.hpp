@@ -1,0 +1,114 @@
+// The graph that everything reads: calculator, planner, executors, reports.
+//
+// Nodes stand in an order in which each comes after its arguments. A graph is built through GraphBuilder (builder.hpp),
+// which infers dtypes and shapes, or read from outside and then verified (verify.hpp); nothing else makes nodes.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kfusion/dtype.hpp"
+#include "kfusion/ops/op.hpp"
+#include "kfusion/view.hpp"
+
+namespace kfusion {
+
+using NodeId = std::int32_t;
+using StageId = std::int32_t;
+using Extents = std::vector<std::int64_t>;
+
+/// Whose promotion rules a value follows: bfloat16, and integers with floats, differ.
+enum class Library : std::uint8_t { kNumpy, kTorch };
+
+/// The attributes of one node; which alternative goes with which op is a rule of verify.cpp.
+struct InputAttributes {
+  std::string name;
+  bool captured = false;  ///< an array that the function named, not one of its parameters
+  bool operator==(const InputAttributes&) const = default;
+};
+struct ConstantAttributes {
+  double value = 0;           ///< for float dtypes (already rounded to the node's dtype) and bool (0 or 1)
+  std::int64_t integer = 0;   ///< for int32 and int64
+  bool weak = false;          ///< a Python scalar: takes the dtype of what it meets
+  bool operator==(const ConstantAttributes&) const = default;
+};
+struct IotaAttributes {
+  int axis = 0;
+  bool operator==(const IotaAttributes&) const = default;
+};
+struct ReduceAttributes {
+  std::vector<int> axes;  ///< ascending, >= 0, without repetition
+  bool keepdims = false;
+  bool whole = false;     ///< axis=None: every axis, of an array that is not seen as rows
+  bool operator==(const ReduceAttributes&) const = default;
+};
+struct TransposeAttributes {
+  std::vector<int> axes;  ///< axis i of the result is axis axes[i] of the argument
+  bool operator==(const TransposeAttributes&) const = default;
+};
+struct SliceAttributes {
+  Extents start, step;  ///< one per axis; the node's shape is the number of elements taken
+  bool operator==(const SliceAttributes&) const = default;
+};
+struct Conv2dAttributes {
+  std::int64_t stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1}, groups = 1;
+  bool operator==(const Conv2dAttributes&) const = default;
+};
+struct TakeAttributes {
+  int axis = 0;
+  bool operator==(const TakeAttributes&) const = default;
+};
+/// std::monostate: maps, cast, reshape, broadcast and matmul: dtype and shape say all.
+using Attributes = std::variant<std::monostate, InputAttributes, ConstantAttributes, IotaAttributes, ReduceAttributes,
+                                TransposeAttributes, SliceAttributes, Conv2dAttributes, TakeAttributes>;
+
+struct Node {
+  Op op = Op::input;
+  DType dtype = DType::kFloat32;
+  Extents shape;
+  std::vector<NodeId> arguments;
+  Attributes attributes;
+  StageId stage = 0;
+  Library library = Library::kNumpy;
+  Place place;
+
+  std::int64_t size() const;    ///< elements; a graph holds no node whose bytes exceed 2^63 - 1
+  std::int64_t nbytes() const;  ///< size() * item_bytes(dtype)
+};
+
+/// One user-level call: what runs as one kernel when nothing is fused.
+struct Stage {
+  std::string name;    ///< "relu", "softmax", "var", ...
+  std::string source;  ///< "file.py:12: y = kf.relu(x)", or empty
+};
+
+struct Output {
+  std::string name;  ///< "0", "1", ... for a tuple, the keys of a dict, "" for a single result
+  NodeId node = 0;
+};
+
+struct Graph {
+  std::vector<Node> nodes;
+  std::vector<Stage> stages;
+  std::vector<Output> outputs;
+
+  const Node& operator[](NodeId id) const { return nodes[static_cast<std::size_t>(id)]; }
+  template <class T>
+  const T& attributes(NodeId id) const {
+    return std::get<T>((*this)[id].attributes);
+  }
+};
+
+/// The readable form, one node a line, for example
+///   %2: float32[4096, 1024] = relu(%0)                      # relu
+std::string to_text(const Graph& g);
+
+/// Every rule that a graph obeys, one per line of verify.cpp; throws ValueError naming the node and the rule.
+void verify(const Graph& g);
+
+/// The same graph without nodes that no output needs and with equal nodes made one (arguments of commutative ops in any
+/// order). Inputs stay, used or not. Stages that lose all nodes go.
+Graph simplify(const Graph& g);
+
+}  // namespace kfusion

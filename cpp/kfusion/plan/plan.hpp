@@ -1,0 +1,96 @@
+// A plan: which nodes share a kernel, and why the others do not.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kfusion/graph/graph.hpp"
+#include "kfusion/plan/access.hpp"
+#include "kfusion/plan/device.hpp"
+
+namespace kfusion {
+
+/// Why two neighbours are in different kernels. One sentence each in reasons.cpp.
+enum class Reason : std::uint8_t {
+  kReductionBarrier,   ///< the whole array must be reduced before its result is used
+  kDomainMismatch,     ///< the two run over different elements
+  kGather,             ///< the positions are data
+  kCrossDevice,        ///< the two are in different memories
+  kContraction,        ///< a matrix product or convolution is a kernel of its own here
+  kResources,          ///< inputs, outputs or on-chip memory would not suffice
+  kNoGain,             ///< one kernel would move as many bytes as two
+  kMultipleConsumers,  ///< the value is stored for another reader, and computing it twice costs more
+  kCycle,              ///< a third kernel has to run in between
+  kNotImplemented,     ///< possible, but this version has no such kernel
+  kForbidden,          ///< the caller asked for it
+  kUnfused,            ///< one kernel per stage was asked for
+};
+std::string_view name(Reason r);  ///< "reduction_barrier", ...
+
+enum class GroupKind : std::uint8_t {
+  kPointwise,      ///< maps over one domain
+  kRows,           ///< reductions over the innermost axes of the domain, and maps
+  kColumns,        ///< reductions over strided axes, and maps
+  kFullReduction,  ///< a reduction of everything, finished in the same launch
+  kMatmul,         ///< with prologue folded views and epilogue maps
+  kConv2d,
+  kAttention,      ///< softmax(q k^T) v, an online reduction
+  kContractionReduction,  ///< a contraction whose result is reduced where it is made (the SPLADE head, matmul + max)
+  kGather,
+  kCopy,           ///< a reshape that no strides express
+};
+std::string_view name(GroupKind k);  ///< "pointwise", "rows", ...
+
+/// One read of a kernel: a value of another kernel or an input, and how it is seen from the domain.
+struct Load {
+  Access access;
+  NodeId reader = 0;
+};
+
+struct Group {
+  GroupKind kind = GroupKind::kPointwise;
+  Extents domain;             ///< extents that the kernel runs over, leading axes first
+  std::vector<int> reduced;   ///< axes of the domain that are reduced, ascending; the rest are rows
+  std::vector<NodeId> nodes;  ///< computed here, in order; a duplicated producer stands in several groups
+  std::vector<NodeId> views;  ///< folded into loads and stores
+  std::vector<Load> loads;
+  std::vector<NodeId> stores;  ///< nodes of this group that others or the caller read
+  int passes = 1;             ///< how often the domain is swept when rows do not stay on chip
+  bool row_on_chip = true;
+  bool executable = false;
+  std::string missing;        ///< what this version lacks to run it, empty when executable
+
+  std::int64_t rows() const;
+  std::int64_t cols() const;
+};
+
+struct Refusal {
+  NodeId producer = 0, consumer = 0;  ///< nodes of the graph, never views
+  int producer_group = 0, consumer_group = 0;
+  Reason reason = Reason::kNoGain;
+  std::string sentence;
+};
+
+struct PlanOptions {
+  bool fuse = true;  ///< false: one group per stage
+  /// Pairs of stage names (or op names) that may fuse, when not empty only those; and pairs that may not.
+  std::vector<std::pair<std::string, std::string>> allow, forbid;
+  int max_inputs = 64, max_outputs = 16;
+  bool only_executable = false;  ///< split what this version cannot run (kNotImplemented): what `f.plan` shows
+};
+
+struct Plan {
+  Graph graph;  ///< simplified
+  std::vector<Group> groups;  ///< in an order in which they can run
+  std::vector<Refusal> refusals;
+  std::vector<int> group_of;  ///< by node: its (first) group, -1 for inputs, constants and views
+};
+
+/// Deterministic; the order of a commutative op's arguments does not matter.
+Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options = {});
+
+}  // namespace kfusion

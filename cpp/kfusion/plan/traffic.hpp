@@ -1,0 +1,58 @@
+// What a plan moves and computes, and what that costs on a device.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "kfusion/plan/device.hpp"
+#include "kfusion/plan/plan.hpp"
+#include "kfusion/savings.hpp"
+
+namespace kfusion {
+
+struct Bytes {
+  std::int64_t read = 0, written = 0;
+  std::int64_t total() const { return read + written; }
+};
+
+/// Floating-point operations by dtype and unit.
+struct FlopCount {
+  DType dtype = DType::kFloat32;
+  bool matrix = false;
+  std::int64_t count = 0;
+};
+
+struct Traffic {
+  Bytes compulsory;  ///< each distinct input element of a kernel once, each output once
+  Bytes issued;      ///< what the kernel's passes load and store
+  std::vector<FlopCount> flops;
+  int launches = 0;
+  std::int64_t flop_total() const;
+  double intensity() const;  ///< flop_total / compulsory.total(); 0 where there are no bytes
+};
+
+enum class Bound : std::uint8_t { kLaunch, kMemory, kCompute };
+
+struct Price {
+  double launch_us = 0, memory_us = 0, compute_us = 0;
+  double total_us = 0;  ///< launch_us + max(memory_us, compute_us)
+  Bound bound = Bound::kMemory;
+};
+
+struct Cost {
+  Traffic traffic;
+  Price price;
+};
+
+struct PlanCost {
+  std::vector<Cost> groups;  ///< by group
+  Cost total;
+  std::int64_t peak_intermediate_bytes = 0;  ///< most that results passed between kernels occupy at once
+};
+
+/// Linear in nodes and loads.
+PlanCost count(const Plan& p, const Device& d);
+
+/// The calculator's keys, from issued bytes of the two plans.
+Savings savings(const PlanCost& unfused, const PlanCost& fused);
+
+}  // namespace kfusion
