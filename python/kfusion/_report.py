@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import html
-import importlib.util
-import io
-import shutil
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import _plot
+from . import _plot, _tables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +14,7 @@ if TYPE_CHECKING:
 
     from ._files import StrPath
 
+_STYLES = {"fused": "bold green", "copy": "dim"}
 # Short enough for a terminal of 80 columns.
 _HEADER = ("version", "time", "+-", "launches", "passes", "MB", "GB/s", "% copy", "speedup", "error")
 _LEGEND = (
@@ -55,7 +51,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(_tables.Report):
     """Fused, unfused, copy and peers, checked and measured on the same data.
 
     max_difference is the largest between fused and unfused, on the checked rows.
@@ -133,21 +129,11 @@ class Comparison:
     def __repr__(self) -> str:
         return f"<Comparison: {self.title}: fused is {self.speedup:.2f}x as fast as unfused>"
 
-    def __str__(self) -> str:
-        if sys.stdout.isatty() and importlib.util.find_spec("rich"):
-            return self._rich_text(shutil.get_terminal_size((100, 24)).columns)
-        return "\n".join((*(_plain_table(self.title_of(c), self.cells(c)) for c in self.caches), self._summary()))
-
-    def __rich_console__(self, console: Any, options: Any) -> Any:
+    def _parts(self, width: int | None) -> Iterator[_tables.Table | str]:
         for cache in self.caches:
-            yield _rich_table(self.title_of(cache), self.cells(cache), gap=1 if options.max_width < 84 else 2)
-            yield ""
+            header, *rows = self.cells(cache)
+            yield _tables.Table(self.title_of(cache), header, tuple(rows), styles=_STYLES)
         yield self._summary()
-
-    def _repr_html_(self) -> str:
-        tables = "".join(_html_table(self.title_of(c), self.cells(c)) for c in self.caches)
-        lines = "<br>".join(html.escape(line) for line in self._summary().splitlines())
-        return f"{tables}<p>{lines}</p>"
 
     @property
     def title(self) -> str:
@@ -185,14 +171,6 @@ class Comparison:
             )
         )
 
-    def _rich_text(self, width: int) -> str:
-        from rich.console import Console
-
-        text = io.StringIO()
-        console = Console(file=text, force_terminal=True, width=width, highlight=False)
-        console.print(self)
-        return text.getvalue().rstrip("\n")
-
 
 def _row_cells(row: Row, scale: float) -> tuple[str, ...]:
     def number(value: float | None, form: str) -> str:
@@ -212,39 +190,3 @@ def _row_cells(row: Row, scale: float) -> tuple[str, ...]:
         f"{row.speedup:.2f}x",
         number(row.max_abs_error, ".0e"),
     )
-
-
-def _plain_table(title: str, cells: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-    lines = [
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
-        for line in cells
-    ]
-    return "\n".join((title, lines[0], "-" * len(lines[0]), *lines[1:], ""))
-
-
-def _rich_table(title: str, cells: Sequence[tuple[str, ...]], *, gap: int) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, gap - 1, 0, 0),
-        show_edge=False,
-    )
-    for i, name in enumerate(cells[0]):
-        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
-    for line in cells[1:]:
-        table.add_row(*line, style={"fused": "bold green", "copy": "dim"}.get(line[0]))
-    return table
-
-
-def _html_table(title: str, cells: Sequence[tuple[str, ...]]) -> str:
-    def line(values: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(v)}</{tag}>" for v in values) + "</tr>"
-
-    body = "".join(line(values, "td") for values in cells[1:])
-    return f"<table><caption>{html.escape(title)}</caption>{line(cells[0], 'th')}{body}</table>"

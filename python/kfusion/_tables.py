@@ -1,0 +1,145 @@
+"""Tables and paragraphs, and the three places that show them: plain text, a terminal (rich), a notebook (HTML)."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import io
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text. Columns are right-justified but for those named in `left`; styles are rich's, by first cell."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: tuple[int, ...] = (0,)
+    styles: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def widths(self) -> list[int]:
+        """Of the columns, in characters."""
+        return [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
+
+    def plain(self) -> str:
+        """Title, header, a rule and the rows, with a blank line behind."""
+        header, *rows = ("  ".join(self._justified(line)).rstrip() for line in (self.header, *self.rows))
+        rule = "-" * (sum(self.widths) + 2 * len(self.widths) - 2)
+        return "\n".join((*([self.title] if self.title else []), header, rule, *rows, ""))
+
+    def rich(self, width: int) -> Any:
+        """A rich.table.Table; its columns move together where they would not fit the width."""
+        from rich import box
+        from rich.table import Table as RichTable
+
+        gap = 2 if sum(self.widths) + 2 * len(self.widths) <= width else 1
+        table = RichTable(
+            title=self.title or None,
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD,
+            padding=(0, gap - 1, 0, 0),
+            show_edge=False,
+        )
+        for i, name in enumerate(self.header):
+            table.add_column(_text(name), justify="left" if i in self.left else "right", no_wrap=True)
+        for line in self.rows:
+            table.add_row(*map(_text, line), style=self.styles.get(line[0]))
+        return table
+
+    def html(self) -> str:
+        """A <table> with a caption; all text escaped."""
+        head = "".join(f'<th scope="col"{self._align(i)}>{html.escape(h)}</th>' for i, h in enumerate(self.header))
+        body = "".join(
+            "<tr>" + "".join(f"<td{self._align(i)}>{html.escape(c)}</td>" for i, c in enumerate(line)) + "</tr>"
+            for line in self.rows
+        )
+        caption = f"<caption>{html.escape(self.title)}</caption>" if self.title else ""
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def _justified(self, line: Sequence[str]) -> Iterable[str]:
+        for i, (cell, width) in enumerate(zip(line, self.widths, strict=True)):
+            yield cell.ljust(width) if i in self.left else cell.rjust(width)
+
+    def _align(self, column: int) -> str:
+        return ' style="text-align:left"' if column in self.left else ""
+
+
+class Report:
+    """What is shown as tables and paragraphs: `print` (rich in a terminal), rich's own print, Jupyter."""
+
+    def _parts(self, width: int | None) -> Iterable[Table | str]:
+        """What to show, in order. `width` is what there is in characters; None means as much as is wanted."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        width = shutil.get_terminal_size((80, 24)).columns
+        if sys.stdout.isatty() and importlib.util.find_spec("rich"):
+            return _rich_text(self, width)
+        return "\n".join(part.plain() if isinstance(part, Table) else part for part in self._parts(width))
+
+    def __rich_console__(self, console: Any, options: Any) -> Any:
+        for part in self._parts(options.max_width):
+            if isinstance(part, Table):
+                yield part.rich(options.max_width)
+                yield ""
+            else:
+                yield _text(part)
+
+    def _repr_html_(self) -> str:
+        return "".join(part.html() if isinstance(part, Table) else _html_lines(part) for part in self._parts(None))
+
+
+def shorten(text: str, width: int | None) -> str:
+    """The text, its middle left out where it is longer than the width."""
+    if width is None or len(text) <= width:
+        return text
+    kept = max(width - 2, 2)
+    return text[: kept - kept // 2] + ".." + text[-(kept // 2) :]
+
+
+def number(value: float, digits: int = 4) -> str:
+    """About `digits` significant digits without an exponent: "33.55", "0.2501", "134217"."""
+    decimals = digits - len(f"{abs(value):.0f}") if abs(value) >= 1 else digits
+    return f"{value:.{max(decimals, 0)}f}" if value else "0"
+
+
+def byte_unit(nbytes: float) -> tuple[str, float]:
+    """The decimal unit that suits a byte count, and its bytes."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= size:
+            return unit, size
+    return "B", 1.0
+
+
+def si(value: float) -> str:
+    """ "12.58M": three to four digits and the prefix of a thousand."""
+    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.4g}{prefix}"
+    return f"{value:.4g}"
+
+
+def _text(value: str) -> Any:
+    """Text that rich shows as it is: brackets are no markup."""
+    from rich.text import Text
+
+    return Text(value)
+
+
+def _html_lines(part: str) -> str:
+    return "<p>" + "<br>".join(html.escape(line) for line in part.splitlines()) + "</p>"
+
+
+def _rich_text(report: Report, width: int) -> str:
+    from rich.console import Console
+
+    text = io.StringIO()
+    Console(file=text, force_terminal=True, width=width, highlight=False).print(report)
+    return text.getvalue().rstrip("\n")
