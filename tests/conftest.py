@@ -19,6 +19,7 @@ import kfusion as kf
 from kfusion import _core
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+ALL_DTYPES = (*DTYPES, "bool", "int32", "int64")
 HAVE_GPU = _core.cuda_device_count() > 0
 
 # Relative spacing of each stored type; sums of the half types and float32 run in float32.

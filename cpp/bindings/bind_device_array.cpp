@@ -16,7 +16,7 @@ constexpr const char* kToDeviceDoc = R"(to_device(x, device=0)
 A contiguous copy of a NumPy array on a CUDA device, ready when this returns.
 
 Args:
-    x: numpy.ndarray of float16, bfloat16 (ml_dtypes), float32 or float64, any shape and strides.
+    x: numpy.ndarray of float16, bfloat16 (ml_dtypes), float32, float64, bool, int32 or int64, any shape and strides.
     device: index of the CUDA device.
 
 Returns:

@@ -21,11 +21,14 @@ namespace kfusion::arrays {
 namespace py = pybind11;
 class Framework;
 
-/// The name in messages, and the stream that a call's device work goes to.
+/// The dtypes that a function takes.
+enum class Takes { kFloats, kAll };
+
+/// The name in messages, what the function takes, and the stream that a call's device work goes to.
 class Call {
  public:
   /// `stream`: None, an integer handle, or an object with __cuda_stream__, .cuda_stream (torch) or .ptr (CuPy).
-  Call(const char* function, py::handle stream);
+  Call(const char* function, py::handle stream, Takes takes = Takes::kFloats);
 
   /// "kfusion.<function>: <argument> <rest>".
   std::string says(const std::string& rest) const;
@@ -33,10 +36,15 @@ class Call {
   /// The stream for a CUDA array of `framework`: the caller's, else the framework's current one on that device.
   cuda::Stream stream(const Framework& framework, int device);
 
+  bool takes(DType t) const { return takes_ == Takes::kAll || is_float(t); }
+  /// "float16, bfloat16, float32 or float64", say.
+  std::string dtypes_taken() const;
+
   bool has_stream_argument() const { return requested_.has_value(); }
 
  private:
   const char* function_;
+  Takes takes_;
   std::optional<cuda::Stream> requested_, resolved_;
 };
 
@@ -64,7 +72,7 @@ class Framework {
   /// The stream that orders this framework's memory on `device`, and its current work.
   virtual cuda::Stream current_stream(int device) const;
 
-  /// A fresh array of `like`'s kind, dtype and device with the extents and strides of `layout`, which is dense.
+  /// A fresh array of `like`'s kind and device with the dtype, extents and strides of `layout`, which is dense.
   virtual Result empty(const Call& call, const View& layout, const Array& like) const;
 
   /// The object for the caller, once the work that fills it is enqueued (CUDA) or done (CPU).
@@ -83,7 +91,7 @@ class Framework {
 /// Throws ValueError for a view on a device that is not aligned to its elements: no load there could read it.
 void require_aligned_on_device(const Call& call, const char* argument, const View& v);
 
-/// "<argument> must be float16, bfloat16, float32 or float64, got <came>", to throw.
+/// "<argument> must be <dtypes taken>, got <came>", to throw.
 TypeError wrong_dtype(const Call& call, const char* argument, const std::string& came);
 
 /// n numbers as a tuple, each divided by `unit` (strides in elements).
@@ -92,6 +100,7 @@ py::tuple to_tuple(int n, const std::int64_t* values, std::int64_t unit = 1);
 /// The kind of `object`'s type; throws TypeError naming the conversion for what is no array. Cached by type.
 const Framework& framework_of(const Call& call, const char* argument, py::handle object);
 
+/// Throws what the framework's borrow does, and TypeError for a dtype that the call does not take.
 Array borrow(Call& call, const char* argument, py::handle object);
 
 /// sys.modules[name], or an empty handle: never an import.

@@ -27,9 +27,19 @@ std::optional<cuda::Stream> parse_stream(const Call& call, py::handle stream) {
 
 }  // namespace
 
-Call::Call(const char* function, py::handle stream) : function_(function) { requested_ = parse_stream(*this, stream); }
+Call::Call(const char* function, py::handle stream, Takes takes) : function_(function), takes_(takes) {
+  requested_ = parse_stream(*this, stream);
+}
 
 std::string Call::says(const std::string& rest) const { return "kfusion." + std::string(function_) + ": " + rest; }
+
+std::string Call::dtypes_taken() const {
+  std::string text;
+  const int n = takes_ == Takes::kAll ? kDTypes : kFloatDTypes;
+  for (int i = 0; i < n; ++i)
+    text += (i == 0 ? "" : i == n - 1 ? " or " : ", ") + std::string(name(static_cast<DType>(i)));
+  return text;
+}
 
 cuda::Stream Call::stream(const Framework& framework, int device) {
   if (!resolved_) resolved_ = requested_ ? *requested_ : framework.current_stream(device);
@@ -49,7 +59,7 @@ void require_aligned_on_device(const Call& call, const char* argument, const Vie
 }
 
 TypeError wrong_dtype(const Call& call, const char* argument, const std::string& came) {
-  return TypeError(call.says(std::string(argument) + " must be float16, bfloat16, float32 or float64, got " + came));
+  return TypeError(call.says(std::string(argument) + " must be " + call.dtypes_taken() + ", got " + came));
 }
 
 py::tuple to_tuple(int n, const std::int64_t* values, std::int64_t unit) {

@@ -4,11 +4,10 @@
 namespace kfusion::arrays {
 namespace {
 
-DType dtype_of(const Call& call, const char* argument, const std::string& typestr) {
-  if (typestr == "<f2") return DType::kFloat16;
-  if (typestr == "<f4") return DType::kFloat32;
-  if (typestr == "<f8") return DType::kFloat64;
-  throw wrong_dtype(call, argument, "typestr " + typestr);
+DType dtype_of(const Call& call, const char* argument, const std::string& text) {
+  for (int i = 0; i < kDTypes; ++i)
+    if (text == typestr(static_cast<DType>(i))) return static_cast<DType>(i);
+  throw wrong_dtype(call, argument, "typestr " + text);
 }
 
 class CudaInterface final : public Framework {
@@ -40,11 +39,17 @@ class CudaInterface final : public Framework {
   /// Numba's kind where Numba is in use, which is what has no DLPack; else our own.
   py::object finish(Result& r) const override {
     const py::object numba = loaded_module("numba.cuda");
-    return numba && r.view.dtype != DType::kBFloat16 ? py::object(numba.attr("as_cuda_array")(r.object)) : r.object;
+    return numba && !typestr(r.view.dtype).empty() ? py::object(numba.attr("as_cuda_array")(r.object)) : r.object;
   }
 };
 
 }  // namespace
+
+std::string typestr(DType t) {
+  if (t == DType::kBFloat16) return {};
+  if (t == DType::kBool) return "|b1";
+  return (is_integer(t) ? "<i" : "<f") + std::to_string(item_bytes(t));
+}
 
 const Framework& cuda_interface_framework() {
   static const CudaInterface framework;

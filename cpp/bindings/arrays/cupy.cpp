@@ -3,6 +3,7 @@
 #include <pybind11/gil_safe_call_once.h>
 
 #include "bindings/arrays/dlpack.hpp"
+#include "bindings/arrays/numpy.hpp"
 
 namespace kfusion::arrays {
 namespace {
@@ -46,7 +47,7 @@ class Cupy final : public Framework {
 
   Result empty(const Call&, const View& layout, const Array& like) const override {
     const CurrentDevice scope(like.object.attr("device"));  // CuPy allocates there
-    const py::object fresh = ndarray_(to_tuple(layout.ndim, layout.shape), py::arg("dtype") = like.object.attr("dtype"),
+    const py::object fresh = ndarray_(to_tuple(layout.ndim, layout.shape), py::arg("dtype") = numpy_dtype(layout.dtype),
                                       py::arg("memptr") = alloc_(layout.nbytes()),
                                       py::arg("strides") = to_tuple(layout.ndim, layout.strides));
     Result r{layout, fresh};

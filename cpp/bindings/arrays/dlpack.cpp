@@ -14,13 +14,18 @@ std::string dtype_text(dlpack::DataType t) {
   return code + std::to_string(t.bits) + (t.lanes == 1 ? "" : "x" + std::to_string(t.lanes));
 }
 
+dlpack::DataType type_of(DType t) {
+  const auto bits = static_cast<std::uint8_t>(item_bytes(t) * 8);
+  if (t == DType::kBool) return {dlpack::kBool, bits, 1};
+  if (is_integer(t)) return {dlpack::kInt, bits, 1};
+  return {t == DType::kBFloat16 ? dlpack::kBfloat : dlpack::kFloat, bits, 1};
+}
+
 DType dtype_of(const Call& call, const char* argument, dlpack::DataType t) {
-  if (t.lanes == 1 && t.code == dlpack::kFloat) {
-    if (t.bits == 16) return DType::kFloat16;
-    if (t.bits == 32) return DType::kFloat32;
-    if (t.bits == 64) return DType::kFloat64;
+  for (int i = 0; i < kDTypes; ++i) {
+    const dlpack::DataType ours = type_of(static_cast<DType>(i));
+    if (t.code == ours.code && t.bits == ours.bits && t.lanes == ours.lanes) return static_cast<DType>(i);
   }
-  if (t.lanes == 1 && t.code == dlpack::kBfloat && t.bits == 16) return DType::kBFloat16;
   throw wrong_dtype(call, argument, dtype_text(t));
 }
 
@@ -111,11 +116,10 @@ void fill_view(const Call& call, const char* argument, const dlpack::Tensor& t, 
 }
 
 dlpack::Tensor prototype(const View& v) {
-  const auto bits = static_cast<std::uint8_t>(item_bytes(v.dtype) * 8);
   return {v.data,
           {v.place.cuda ? dlpack::kCuda : dlpack::kCpu, v.place.index},
           v.ndim,
-          {v.dtype == DType::kBFloat16 ? dlpack::kBfloat : dlpack::kFloat, bits, 1},
+          type_of(v.dtype),
           const_cast<std::int64_t*>(v.shape),  // nobody writes to it: the interface has one type for both directions
           nullptr,
           0};

@@ -94,9 +94,14 @@ DType dtype_of(const Call& call, const char* argument, PyArrayObject* a) {
         return DType::kFloat64;
       case NPY_HALF:
         return DType::kFloat16;
+      case NPY_BOOL:
+        return DType::kBool;
       default:
         if (is_bfloat16(d)) return DType::kBFloat16;
     }
+    // C's int, long and long long: two of them have one size.
+    if (PyTypeNum_ISSIGNED(d->type_num) && PyDataType_ELSIZE(d) == 4) return DType::kInt32;
+    if (PyTypeNum_ISSIGNED(d->type_num) && PyDataType_ELSIZE(d) == 8) return DType::kInt64;
   }
   const auto came = py::str(py::handle(reinterpret_cast<PyObject*>(d))).cast<std::string>();
   const char* swapped = " (not this machine's byte order: x.astype(x.dtype.newbyteorder('=')))";
@@ -119,6 +124,7 @@ class Numpy final : public Framework {
   }
 
   Result empty(const Call&, const View& layout, const Array& like) const override {
+    if (layout.dtype != like.view.dtype) return numpy_empty(layout, numpy_dtype(layout.dtype));
     auto* x = reinterpret_cast<PyArrayObject*>(like.object.ptr());
     return numpy_empty(layout, reinterpret_cast<PyObject*>(PyArray_DESCR(x)));
   }
@@ -136,7 +142,8 @@ bool is_numpy(py::handle object) { return PyArray_Check(object.ptr()); }
 py::object numpy_dtype(DType t) {
   if (t == DType::kBFloat16)
     return py::module_::import("numpy").attr("dtype")(py::module_::import("ml_dtypes").attr("bfloat16"));
-  const int number = t == DType::kFloat16 ? NPY_HALF : t == DType::kFloat32 ? NPY_FLOAT : NPY_DOUBLE;
+  constexpr int kNumbers[kDTypes] = {NPY_HALF, 0, NPY_FLOAT, NPY_DOUBLE, NPY_BOOL, NPY_INT32, NPY_INT64};
+  const int number = kNumbers[static_cast<int>(t)];
   return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyArray_DescrFromType(number)));
 }
 

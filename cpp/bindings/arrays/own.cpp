@@ -63,7 +63,7 @@ Result own_empty(const View& layout) {
 }
 
 DeviceArray to_device(py::handle x, int device) {
-  Call call("to_device", py::none());
+  Call call("to_device", py::none(), Takes::kAll);
   if (!is_numpy(x))
     throw TypeError(call.says("x must be a NumPy array, got " + py::repr(py::type::of(x)).cast<std::string>()));
   {

@@ -29,6 +29,9 @@ struct DeviceArray {
   py::object numpy() const;
 };
 
+/// The type's name in the CUDA array interface; empty for bfloat16, which it does not know.
+std::string typestr(DType t);
+
 bool is_own(py::handle object);
 Result own_empty(const View& layout);
 

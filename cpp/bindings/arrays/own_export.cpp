@@ -73,13 +73,14 @@ py::capsule DeviceArray::dlpack(py::handle stream, py::handle max_version, py::h
 }
 
 py::dict DeviceArray::cuda_array_interface() const {
-  if (!view.place.cuda || view.dtype == DType::kBFloat16)
+  const std::string type = typestr(view.dtype);
+  if (!view.place.cuda || type.empty())
     throw py::attribute_error("kfusion.DeviceArray: the CUDA array interface has no " +
                               std::string(view.place.cuda ? "bfloat16" : "host arrays"));
   py::dict d;
   d["shape"] = to_tuple(view.ndim, view.shape);
   d["strides"] = to_tuple(view.ndim, view.strides);
-  d["typestr"] = "<f" + std::to_string(item_bytes(view.dtype));
+  d["typestr"] = type;
   d["data"] = py::make_tuple(reinterpret_cast<std::uintptr_t>(view.data), false);
   d["version"] = 3;
   d["stream"] = 1;

@@ -103,6 +103,7 @@ Array borrow(Call& call, const char* argument, py::handle object) {
   a.object = object;
   a.framework = &framework_of(call, argument, object);
   a.framework->borrow(call, argument, a);
+  if (!call.takes(a.view.dtype)) throw wrong_dtype(call, argument, name(a.view.dtype));
   return a;
 }
 

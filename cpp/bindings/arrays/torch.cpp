@@ -106,7 +106,7 @@ class Torch final : public Framework {
   Result empty_strided(const View& layout, const Array& like) const {
     const auto item = static_cast<std::int64_t>(item_bytes(layout.dtype));
     Result r{layout, empty_strided_(to_tuple(layout.ndim, layout.shape), to_tuple(layout.ndim, layout.strides, item),
-                                    py::arg("dtype") = like.object.attr("dtype"),
+                                    py::arg("dtype") = loaded_module("torch").attr(kfusion::name(layout.dtype)),
                                     py::arg("device") = like.object.attr("device"))};
     dlpack::Tensor t;
     if (api_->dltensor_from_py_object_no_sync(r.object.ptr(), &t) != 0) throw py::error_already_set();
