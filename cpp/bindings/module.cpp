@@ -19,4 +19,5 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   kfusion::bind_copy(m);
   kfusion::bind_device_array(m);
   kfusion::bind_runtime(m);
+  kfusion::bind_graph(m);
 }

@@ -7,8 +7,8 @@
 
 namespace kfusion {
 
-/// Half types are stored in two bytes and computed in float32; float64 is computed in float64. bool, int32 and int64 are
-/// for masks, indices and comparisons. The floats come first: kernels are tabled by them.
+/// Half types are stored in two bytes and computed in float32; float64 is computed in float64. bool, int32 and int64
+/// are for masks, indices and comparisons. The floats come first: kernels are tabled by them.
 enum class DType : std::uint8_t { kFloat16, kBFloat16, kFloat32, kFloat64, kBool, kInt32, kInt64 };
 inline constexpr int kFloatDTypes = 4;
 inline constexpr int kDTypes = 7;
@@ -35,5 +35,8 @@ constexpr std::optional<DType> dtype_named(std::string_view text) {
   }
   return std::nullopt;
 }
+
+/// `value` as a float dtype `t` stores it: nearest, ties to even, infinite beyond the largest.
+double rounded(double value, DType t);
 
 }  // namespace kfusion

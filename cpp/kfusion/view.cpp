@@ -1,6 +1,7 @@
 #include "kfusion/view.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 
 #include "kfusion/error.hpp"
@@ -52,6 +53,15 @@ bool same_layout(const View& a, const View& b) {
 }  // namespace
 
 std::string to_string(Place p) { return p.cuda ? "cuda:" + std::to_string(p.index) : "cpu"; }
+
+std::optional<Place> place_named(std::string_view text) {
+  if (text == "cpu") return Place{};
+  if (!text.starts_with("cuda:")) return std::nullopt;
+  Place p{true, 0};
+  const auto [end, error] = std::from_chars(text.data() + 5, text.data() + text.size(), p.index);
+  if (error != std::errc{} || to_string(p) != text || p.index < 0) return std::nullopt;
+  return p;
+}
 
 std::int64_t View::size() const {
   for (int d = 0; d < ndim; ++d)

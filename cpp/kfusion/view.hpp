@@ -2,7 +2,9 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "kfusion/dtype.hpp"
 
@@ -20,6 +22,8 @@ struct Place {
 
 /// "cpu" or "cuda:0".
 std::string to_string(Place p);
+/// The place that to_string writes so.
+std::optional<Place> place_named(std::string_view text);
 
 /// Extents in elements, strides in bytes (negative and zero allowed), as the producer gave them.
 struct View {

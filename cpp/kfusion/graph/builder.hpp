@@ -2,6 +2,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kfusion/graph/graph.hpp"
@@ -14,10 +15,15 @@ struct AxisSlice {
   std::int64_t start = 0, stop = 0, step = 1;
 };
 
-/// Every function throws ValueError (shapes, values) or TypeError (dtypes) with a message that starts with the op's
-/// name, e.g. "add: shapes (3,) and (4,) do not broadcast"; nothing is added to the graph then.
+/// Every function throws ValueError (shapes, values), TypeError (dtypes) or std::overflow_error (a Python integer that
+/// does not fit) with a message that starts with the op's name, e.g. "add: operands could not be broadcast together
+/// with shapes (3,) (4,)"; nothing is added to the graph then.
 class GraphBuilder {
  public:
+  GraphBuilder() = default;
+  /// Goes on where `graph`, a valid one, ends.
+  explicit GraphBuilder(Graph graph) : graph_(std::move(graph)) {}
+
   NodeId input(std::string name, Extents shape, DType dtype, Library library, Place place, bool captured);
 
   /// Python scalars are weak: they take the dtype of what they meet (NumPy 2, NEP 50; torch's rule for torch's values).
@@ -29,8 +35,8 @@ class GraphBuilder {
 
   /// A row of KF_MAP: promotes, casts, broadcasts.
   NodeId map(Op op, std::vector<NodeId> arguments);
-  NodeId cast(NodeId x, DType dtype);
-  /// `axes` empty optional: axis=None, the whole array. Axes may be negative.
+  NodeId cast(NodeId x, DType dtype);  ///< of a constant: the constant in that dtype, no longer weak
+  /// `axes` empty optional: axis=None, the whole array. Axes may be negative. Over no axes: a cast.
   NodeId reduce(Op op, NodeId x, std::optional<std::vector<int>> axes, bool keepdims);
 
   NodeId transpose(NodeId x, std::vector<int> axes);
@@ -54,8 +60,18 @@ class GraphBuilder {
   const Graph& graph() const { return graph_; }
 
  private:
+  class Call;  // one call of a function above
+
+  const Node& argument(Op reader, NodeId id) const;
+  NodeId add(Node n);
+  NodeId add_source(Node n);
+  NodeId add_view(Op op, NodeId x, Extents shape, Attributes attributes);
+  NodeId strong(NodeId x);
+  NodeId converted(NodeId x, DType dtype);
+
   Graph graph_;
-  StageId stage_ = -1;
+  StageId stage_ = -1;  // of the open stage, once it has a node
+  Stage open_;
   int depth_ = 0;
   std::string source_;
 };

@@ -28,10 +28,10 @@ struct InputAttributes {
   bool operator==(const InputAttributes&) const = default;
 };
 struct ConstantAttributes {
-  double value = 0;           ///< for float dtypes (already rounded to the node's dtype) and bool (0 or 1)
-  std::int64_t integer = 0;   ///< for int32 and int64
-  bool weak = false;          ///< a Python scalar: takes the dtype of what it meets
-  bool operator==(const ConstantAttributes&) const = default;
+  double value = 0;          ///< for float dtypes (already rounded to the node's dtype) and bool (0 or 1)
+  std::int64_t integer = 0;  ///< for int32 and int64
+  bool weak = false;         ///< a Python scalar: takes the dtype of what it meets; no node reads one
+  bool operator==(const ConstantAttributes& other) const;  ///< bit for bit: 0 is not -0, NaN is NaN
 };
 struct IotaAttributes {
   int axis = 0;
@@ -40,7 +40,7 @@ struct IotaAttributes {
 struct ReduceAttributes {
   std::vector<int> axes;  ///< ascending, >= 0, without repetition
   bool keepdims = false;
-  bool whole = false;     ///< axis=None: every axis, of an array that is not seen as rows
+  bool whole = false;  ///< axis=None: every axis, of an array that is not seen as rows
   bool operator==(const ReduceAttributes&) const = default;
 };
 struct TransposeAttributes {
@@ -69,13 +69,16 @@ struct Node {
   Extents shape;
   std::vector<NodeId> arguments;
   Attributes attributes;
-  StageId stage = 0;
+  StageId stage = -1;  ///< sources belong to none
   Library library = Library::kNumpy;
   Place place;
 
   std::int64_t size() const;    ///< elements; a graph holds no node whose bytes exceed 2^63 - 1
   std::int64_t nbytes() const;  ///< size() * item_bytes(dtype)
 };
+
+/// The same value from the same arguments, whatever the stage.
+bool same_value(const Node& a, const Node& b);
 
 /// One user-level call: what runs as one kernel when nothing is fused.
 struct Stage {
@@ -86,6 +89,7 @@ struct Stage {
 struct Output {
   std::string name;  ///< "0", "1", ... for a tuple, the keys of a dict, "" for a single result
   NodeId node = 0;
+  bool operator==(const Output&) const = default;
 };
 
 struct Graph {
@@ -98,7 +102,18 @@ struct Graph {
   const T& attributes(NodeId id) const {
     return std::get<T>((*this)[id].attributes);
   }
+  /// Stages by name: their sources may differ.
+  bool operator==(const Graph& other) const;
 };
+
+/// A graph from outside holds no more than this.
+inline constexpr std::size_t kMaxNodes = 1'000'000;
+inline constexpr std::size_t kMaxTextBytes = 10'000;  ///< of a name or a source
+
+/// The same for equal graphs, in every process.
+std::uint64_t hash(const Graph& g);
+/// The same for nodes of the same value.
+std::uint64_t hash(const Node& n);
 
 /// The readable form, one node a line, for example
 ///   %2: float32[4096, 1024] = relu(%0)                      # relu

@@ -1,0 +1,265 @@
+#include <pybind11/stl.h>
+
+#include "bindings/bindings.hpp"
+#include "bindings/graph_dict.hpp"
+#include "kfusion/error.hpp"
+#include "kfusion/graph/builder.hpp"
+
+namespace py = pybind11;
+
+namespace kfusion {
+namespace {
+
+namespace graphs {
+
+using Builder = GraphBuilder;
+
+constexpr const char* kClassDoc = R"(Graph()
+--
+
+The operations of a traced function: what calculator, planner, executors and reports read.
+
+Each building method infers dtype and shape, adds a node and returns its id. Any number of threads may read a graph
+that no thread builds.)";
+
+Op read_op(const std::string& text) {
+  if (const auto op = op_named(text)) return *op;
+  throw ValueError("kfusion.Graph: no op is named '" + text + "'");
+}
+
+DType read_dtype(const std::string& text) {
+  if (const auto t = dtype_named(text)) return *t;
+  throw TypeError(
+      "kfusion.Graph: dtype must be one of bool, int32, int64, float16, bfloat16, float32 and float64, got '" + text +
+      "'");
+}
+
+Library read_library(const std::string& text) {
+  if (text == "numpy" || text == "torch") return text == "torch" ? Library::kTorch : Library::kNumpy;
+  throw ValueError("kfusion.Graph: library must be 'numpy' or 'torch', got '" + text + "'");
+}
+
+Place read_place(const std::string& text) {
+  if (const auto place = place_named(text)) return *place;
+  throw ValueError("kfusion.Graph: device must be 'cpu' or 'cuda:0' and so on, got '" + text + "'");
+}
+
+NodeId input(Builder& g, std::string input_name, Extents shape, const std::string& dtype, const std::string& library,
+             const std::string& device, bool captured) {
+  return g.input(std::move(input_name), std::move(shape), read_dtype(dtype), read_library(library), read_place(device),
+                 captured);
+}
+
+NodeId scalar(Builder& g, py::handle value) {
+  if (PyBool_Check(value.ptr())) return g.weak_bool(value.ptr() == Py_True);
+  if (PyFloat_CheckExact(value.ptr())) return g.weak_float(PyFloat_AS_DOUBLE(value.ptr()));
+  if (!PyLong_Check(value.ptr()))
+    throw TypeError("kfusion.Graph: a scalar must be a Python bool, int or float, got " +
+                    std::string(py::repr(py::type::of(value))));
+  int overflow = 0;
+  const long long n = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+  if (overflow != 0) throw std::overflow_error("kfusion.Graph: Python integer out of bounds for int64");
+  return g.weak_int(n);
+}
+
+NodeId slice(Builder& g, NodeId x, const std::vector<std::array<std::int64_t, 3>>& slices) {
+  std::vector<AxisSlice> axes;
+  for (const auto& [start, stop, step] : slices) axes.push_back({start, stop, step});
+  return g.slice(x, std::move(axes));
+}
+
+using Pair = std::array<std::int64_t, 2>;
+
+NodeId conv2d(Builder& g, NodeId x, NodeId w, const Pair& stride, const Pair& padding, const Pair& dilation,
+              std::int64_t groups) {
+  return g.conv2d(x, w, {{stride[0], stride[1]}, {padding[0], padding[1]}, {dilation[0], dilation[1]}, groups});
+}
+
+void set_outputs(Builder& g, const std::vector<std::pair<std::string, NodeId>>& named) {
+  std::vector<Output> outputs;
+  for (const auto& [output_name, id] : named) outputs.push_back({output_name, id});
+  g.set_outputs(std::move(outputs));
+}
+
+const Node& node(const Builder& g, NodeId id) {
+  if (id >= 0 && id < std::ssize(g.graph().nodes)) return g.graph()[id];
+  throw ValueError("kfusion.Graph: no node " + std::to_string(id));
+}
+
+std::string repr(const Builder& g) {
+  const auto inputs = std::ranges::count(g.graph().nodes, Op::input, &Node::op);
+  return "kfusion.Graph(nodes=" + std::to_string(g.graph().nodes.size()) + ", inputs=" + std::to_string(inputs) +
+         ", outputs=" + std::to_string(g.graph().outputs.size()) + ")";
+}
+
+py::list op_rows() {
+  py::list rows;
+  for (const OpInfo& row : op_table()) {
+    py::dict d;
+    d["name"] = row.name;
+    d["kind"] = name(row.kind);
+    d["arity"] = row.arity;
+    d["signature"] = name(row.signature);
+    d["flops"] = row.flops;
+    d["other_names"] = other_names(row);
+    d["doc"] = row.doc;
+    d["expression"] = row.expression;
+    d["commutative"] = row.commutative;
+    rows.append(d);
+  }
+  return rows;
+}
+
+using Class = py::class_<Builder>;
+
+void bind_sources(Class& c) {
+  c.def("input", &input, py::arg("name"), py::arg("shape"), py::arg("dtype"), py::arg("library") = "numpy",
+        py::arg("device") = "cpu", py::arg("captured") = false,
+        R"(input(self, name, shape, dtype, library='numpy', device='cpu', captured=False)
+--
+
+An argument of the function, or an array that it captured.
+)");
+  c.def("scalar", &scalar, py::arg("value"), R"(scalar(self, value)
+--
+
+A Python bool, int or float: it takes the dtype of what it meets (NEP 50). OverflowError for an int beyond 64 bits.
+)");
+  c.def(
+      "iota",
+      [](Builder& g, Extents shape, int axis, const std::string& dtype, const std::string& library) {
+        return g.iota(std::move(shape), axis, read_dtype(dtype), read_library(library));
+      },
+      py::arg("shape"), py::arg("axis"), py::arg("dtype"), py::arg("library") = "numpy",
+      R"(iota(self, shape, axis, dtype, library='numpy')
+--
+
+0, 1, 2, ... along one axis of an array of that shape.
+)");
+}
+
+void bind_ops(Class& c) {
+  c.def(
+      "map", [](Builder& g, const std::string& op, std::vector<NodeId> a) { return g.map(read_op(op), std::move(a)); },
+      py::arg("op"), py::arg("arguments"), R"(map(self, op, arguments)
+--
+
+An elementwise op of op_table() on nodes, after promotion and broadcasting.
+)");
+  c.def(
+      "cast", [](Builder& g, NodeId x, const std::string& dtype) { return g.cast(x, read_dtype(dtype)); }, py::arg("x"),
+      py::arg("dtype"), "cast(self, x, dtype)\n--\n\nThe same values in another dtype, rounded.\n");
+  c.def(
+      "reduce",
+      [](Builder& g, const std::string& op, NodeId x, std::optional<std::vector<int>> axes, bool keepdims) {
+        return g.reduce(read_op(op), x, std::move(axes), keepdims);
+      },
+      py::arg("op"), py::arg("x"), py::arg("axes").none(true), py::arg("keepdims") = false,
+      R"(reduce(self, op, x, axes, keepdims=False)
+--
+
+A reduction of op_table() over some axes (negative ones count from the end), or over the whole array (None).
+)");
+  c.def("matmul", &Builder::matmul, py::arg("a"), py::arg("b"),
+        "matmul(self, a, b)\n--\n\nnumpy.matmul: 1-D arguments and leading axes as there.\n");
+  c.def("conv2d", &conv2d, py::arg("x"), py::arg("w"), py::arg("stride") = Pair{1, 1}, py::arg("padding") = Pair{0, 0},
+        py::arg("dilation") = Pair{1, 1}, py::arg("groups") = 1,
+        R"(conv2d(self, x, w, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
+--
+
+x (N, C, H, W), w (O, C / groups, R, S); H becomes floor((H + 2 padding - dilation (R - 1) - 1) / stride) + 1.
+)");
+  c.def("take", &Builder::take, py::arg("x"), py::arg("indices"), py::arg("axis"),
+        "take(self, x, indices, axis)\n--\n\nElements of x at integer positions along one axis, as numpy.take.\n");
+}
+
+void bind_views(Class& c) {
+  c.def("transpose", &Builder::transpose, py::arg("x"), py::arg("axes"),
+        "transpose(self, x, axes)\n--\n\nAxis i of the result is axis axes[i] of x.\n");
+  c.def("reshape", &Builder::reshape, py::arg("x"), py::arg("shape"),
+        "reshape(self, x, shape)\n--\n\nOther extents in C order; one may be -1.\n");
+  c.def("slice", &slice, py::arg("x"), py::arg("slices"), R"(slice(self, x, slices)
+--
+
+Elements range(start, stop, step) of each axis; slice.indices(extent) gives the three (stop = -1 is before the first).
+)");
+  c.def("broadcast", &Builder::broadcast, py::arg("x"), py::arg("shape"),
+        "broadcast(self, x, shape)\n--\n\nnumpy.broadcast_to.\n");
+}
+
+void bind_frame(Class& c) {
+  c.def("begin_stage", &Builder::begin_stage, py::arg("name"), py::arg("source") = "",
+        R"(begin_stage(self, name, source='')
+--
+
+Nodes made until the matching end_stage are one stage: one kernel when nothing is fused. Within an open stage, the
+outermost name holds. Without one, each call is a stage of its own.
+)");
+  c.def("end_stage", &Builder::end_stage, "end_stage(self)\n--\n\nEnds what the last begin_stage began.\n");
+  c.def("set_source", &Builder::set_source, py::arg("text"),
+        "set_source(self, text)\n--\n\nThe source line of stages that do not bring their own.\n");
+  c.def("set_outputs", &set_outputs, py::arg("outputs"),
+        "set_outputs(self, outputs)\n--\n\nThe results: (name, node) pairs.\n");
+}
+
+void bind_reading(Class& c) {
+  c.def(
+      "node", [](const Builder& g, NodeId id) { return node_to_dict(node(g, id)); }, py::arg("id"),
+      "node(self, id)\n--\n\nA node as in to_dict()[\"nodes\"].\n");
+  c.def(
+      "shape", [](const Builder& g, NodeId id) { return py::tuple(py::cast(node(g, id).shape)); }, py::arg("id"),
+      "shape(self, id)\n--\n\nExtents of a node, a tuple of int.\n");
+  c.def(
+      "dtype", [](const Builder& g, NodeId id) { return name(node(g, id).dtype); }, py::arg("id"),
+      "dtype(self, id)\n--\n\n\"float32\", say.\n");
+  c.def(
+      "library", [](const Builder& g, NodeId id) { return node(g, id).library == Library::kTorch ? "torch" : "numpy"; },
+      py::arg("id"), "library(self, id)\n--\n\nWhose promotion rules the node follows: \"numpy\" or \"torch\".\n");
+  c.def("__len__", [](const Builder& g) { return g.graph().nodes.size(); }, "__len__(self)\n--\n\nNumber of nodes.\n");
+  c.def("__str__", [](const Builder& g) { return to_text(g.graph()); }, "__str__(self)\n--\n\nOne node a line.\n");
+  c.def("__repr__", &repr, "__repr__(self)\n--\n\n");
+  c.def(
+      "__eq__", [](const Builder& g, const Builder& h) { return g.graph() == h.graph(); }, py::is_operator(),
+      "__eq__(self, other)\n--\n\nThe same nodes, stage names and outputs; source lines may differ.\n");
+  c.def(
+      "hash", [](const Builder& g) { return hash(g.graph()); },
+      "hash(self)\n--\n\n64 bits, the same for equal graphs in every process.\n");
+}
+
+void bind_whole(Class& c) {
+  c.def(
+      "verify", [](const Builder& g) { verify(g.graph()); },
+      "verify(self)\n--\n\nChecks every rule of a graph; ValueError names the node and the rule.\n");
+  c.def("simplify", [](const Builder& g) { return Builder(simplify(g.graph())); }, R"(simplify(self)
+--
+
+The same graph without dead nodes, with equal nodes made one and views of views composed. Inputs stay.
+)");
+  c.def(
+      "to_dict", [](const Builder& g) { return graph_to_dict(g.graph()); },
+      "to_dict(self)\n--\n\nPlain dicts, lists and scalars, ready for JSON.\n");
+  c.def_static("from_dict", [](py::handle d) { return Builder(graph_from_dict(d)); }, py::arg("d"), R"(from_dict(d)
+--
+
+The graph of a to_dict(), which may come from anywhere: ValueError or TypeError where it is not valid.
+)");
+  c.def(py::pickle([](const Builder& g) { return graph_to_dict(g.graph()); },
+                   [](const py::dict& d) { return Builder(graph_from_dict(d)); }));
+}
+
+}  // namespace graphs
+}  // namespace
+
+void bind_graph(py::module_& m) {
+  graphs::Class c(m, "Graph", graphs::kClassDoc);
+  c.def(py::init<>(), "__init__(self)\n--\n\nAn empty graph.\n");
+  graphs::bind_sources(c);
+  graphs::bind_ops(c);
+  graphs::bind_views(c);
+  graphs::bind_frame(c);
+  graphs::bind_reading(c);
+  graphs::bind_whole(c);
+  m.def("op_table", &graphs::op_rows, "op_table()\n--\n\nThe rows of ops.def, a list of dicts in their order.\n");
+}
+
+}  // namespace kfusion

@@ -1,0 +1,349 @@
+#include "kfusion/graph/builder.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+
+#include "kfusion/error.hpp"
+#include "kfusion/graph/promotion.hpp"
+#include "kfusion/graph/shapes.hpp"
+
+namespace kfusion {
+namespace {
+
+using std::to_string;
+
+bool is_constant(const Node& n) { return n.op == Op::constant; }
+bool is_weak(const Node& n) { return is_constant(n) && std::get<ConstantAttributes>(n.attributes).weak; }
+
+Node constant(DType dtype, ConstantAttributes attributes) {
+  Node n;
+  n.op = Op::constant;
+  n.dtype = dtype;
+  n.attributes = attributes;
+  return n;
+}
+
+[[noreturn]] void refuse_constant(const std::string& value, DType dtype) {
+  throw std::overflow_error("constant: " + value + " out of bounds for " + name(dtype));
+}
+
+/// The constant as an integer of `dtype`, floats cut towards 0.
+std::int64_t integer_value(const Node& n, DType dtype) {
+  const auto& c = std::get<ConstantAttributes>(n.attributes);
+  const double limit = dtype == DType::kInt32 ? 0x1p31 : 0x1p63;
+  if (!is_integer(n.dtype)) {
+    const double whole = std::trunc(c.value);
+    if (!(whole >= -limit && whole < limit)) refuse_constant(to_string(c.value), dtype);
+    return static_cast<std::int64_t>(whole);
+  }
+  if (dtype == DType::kInt32 && c.integer != static_cast<std::int32_t>(c.integer))
+    refuse_constant(to_string(c.integer), dtype);
+  return c.integer;
+}
+
+Node converted_constant(const Node& n, DType dtype) {
+  if (is_integer(dtype)) return constant(dtype, {0, integer_value(n, dtype), false});
+  const auto& c = std::get<ConstantAttributes>(n.attributes);
+  const double value = is_integer(n.dtype) ? static_cast<double>(c.integer) : c.value;
+  return constant(dtype, {dtype == DType::kBool ? value != 0 : rounded(value, dtype), 0, false});
+}
+
+/// Number of elements of range(start, stop, step), which must lie in [0, extent).
+std::int64_t range_length(const AxisSlice& s, std::int64_t extent) {
+  if (s.step == 0) throw ValueError("slice: slice step cannot be zero");
+  const bool forward = s.step > 0;
+  if (forward ? s.start >= s.stop : s.start <= s.stop) return 0;
+  const std::int64_t lowest = forward ? s.start : s.stop + 1, highest = forward ? s.stop - 1 : s.start;
+  if (lowest < 0 || highest >= extent)
+    throw ValueError("slice: range(" + to_string(s.start) + ", " + to_string(s.stop) + ", " + to_string(s.step) +
+                     ") leaves an axis of extent " + to_string(extent));
+  const auto distance = static_cast<std::uint64_t>(highest - lowest);
+  const auto step =
+      forward ? static_cast<std::uint64_t>(s.step) : std::uint64_t{0} - static_cast<std::uint64_t>(s.step);
+  return static_cast<std::int64_t>(distance / step) + 1;
+}
+
+/// Normalized, in order.
+std::vector<int> sorted_axes(Op op, std::vector<int> axes, std::size_t ndim) {
+  for (int& axis : axes) axis = normalized_axis(name(op), axis, ndim);
+  std::ranges::sort(axes);
+  if (std::ranges::adjacent_find(axes) != axes.end())
+    throw ValueError(std::string(name(op)) + ": duplicate value in 'axis'");
+  return axes;
+}
+
+std::vector<int> all_axes(std::size_t ndim) {
+  std::vector<int> axes(ndim);
+  std::iota(axes.begin(), axes.end(), 0);
+  return axes;
+}
+
+void require_text(const char* what, const std::string& text) {
+  if (text.size() > kMaxTextBytes)
+    throw ValueError(std::string(what) + " must have at most " + to_string(kMaxTextBytes) + " bytes, got " +
+                     to_string(text.size()));
+}
+
+/// At most kMaxTextBytes of UTF-8, whole characters.
+std::string shortened(std::string text) {
+  if (text.size() <= kMaxTextBytes) return text;
+  std::size_t end = kMaxTextBytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  text.resize(end);
+  return text;
+}
+
+}  // namespace
+
+/// A stage around one call; within an open stage it counts only.
+class GraphBuilder::Call {
+ public:
+  Call(GraphBuilder& builder, Op op) : builder_(builder) { builder_.begin_stage(std::string(name(op)), ""); }
+  ~Call() { builder_.end_stage(); }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+ private:
+  GraphBuilder& builder_;
+};
+
+const Node& GraphBuilder::argument(Op reader, NodeId id) const {
+  if (id < 0 || id >= std::ssize(graph_.nodes))
+    throw ValueError(std::string(name(reader)) + ": no node " + to_string(id));
+  return graph_[id];
+}
+
+NodeId GraphBuilder::add_source(Node n) {
+  if (graph_.nodes.size() >= kMaxNodes)
+    throw ValueError(std::string(name(n.op)) + ": a graph has at most " + to_string(kMaxNodes) + " nodes");
+  graph_.nodes.push_back(std::move(n));
+  return static_cast<NodeId>(graph_.nodes.size() - 1);
+}
+
+/// Everything but sources: attributes and, where it does not follow, the shape are given; the rest is inferred.
+NodeId GraphBuilder::add(Node n) {
+  n.shape = inferred_shape(graph_, n);
+  require_bounded(name(n.op), n.shape, n.dtype);
+  n.library = inferred_library(graph_, n);
+  n.place = inferred_place(graph_, n);
+  for (NodeId& a : n.arguments) a = strong(a);
+  if (stage_ < 0) {
+    graph_.stages.push_back(open_);
+    stage_ = static_cast<StageId>(graph_.stages.size() - 1);
+  }
+  n.stage = stage_;
+  return add_source(std::move(n));
+}
+
+/// A node that others may read: a Python scalar on its own has its default dtype.
+NodeId GraphBuilder::strong(NodeId x) {
+  return is_weak(graph_[x]) ? add_source(converted_constant(graph_[x], graph_[x].dtype)) : x;
+}
+
+NodeId GraphBuilder::converted(NodeId x, DType dtype) {
+  const Node& n = graph_[x];
+  if (n.dtype == dtype && !is_weak(n)) return x;
+  if (is_constant(n)) return add_source(converted_constant(n, dtype));
+  Node cast;
+  cast.op = Op::cast;
+  cast.dtype = dtype;
+  cast.arguments = {x};
+  return add(std::move(cast));
+}
+
+NodeId GraphBuilder::input(std::string input_name, Extents shape, DType dtype, Library library, Place place,
+                           bool captured) {
+  require_text("input: a name", input_name);
+  require_bounded("input", shape, dtype);
+  Node n;
+  n.dtype = dtype;
+  n.shape = std::move(shape);
+  n.library = library;
+  n.place = place;
+  n.attributes = InputAttributes{std::move(input_name), captured};
+  return add_source(std::move(n));
+}
+
+NodeId GraphBuilder::weak_bool(bool value) { return add_source(constant(DType::kBool, {value ? 1.0 : 0.0, 0, true})); }
+NodeId GraphBuilder::weak_int(std::int64_t value) { return add_source(constant(DType::kInt64, {0, value, true})); }
+NodeId GraphBuilder::weak_float(double value) { return add_source(constant(DType::kFloat64, {value, 0, true})); }
+
+NodeId GraphBuilder::iota(Extents shape, int axis, DType dtype, Library library) {
+  require_bounded("iota", shape, dtype);
+  if (dtype == DType::kBool) throw TypeError("iota: dtype must be integers or floats, got bool");
+  Node n;
+  n.op = Op::iota;
+  n.dtype = dtype;
+  n.attributes = IotaAttributes{normalized_axis("iota", axis, shape.size())};
+  n.shape = std::move(shape);
+  n.library = library;
+  return add_source(std::move(n));
+}
+
+NodeId GraphBuilder::map(Op op, std::vector<NodeId> arguments) {
+  const OpInfo& row = info(op);
+  if (row.kind != OpKind::kMap) throw ValueError(std::string(row.name) + ": must be an elementwise op");
+  if (std::ssize(arguments) != row.arity)
+    throw ValueError(std::string(row.name) + ": takes " + to_string(row.arity) + " arguments, got " +
+                     to_string(arguments.size()));
+  std::vector<Operand> operands;
+  for (const NodeId a : arguments) operands.push_back(operand(argument(op, a)));
+
+  Node n;
+  n.op = op;
+  n.arguments = std::move(arguments);
+  const MapTypes types = map_types(op, operands, inferred_library(graph_, n));
+  n.dtype = types.result;
+  require_bounded(row.name, inferred_shape(graph_, n), n.dtype);  // before any cast is added
+  const Call call(*this, op);
+  for (std::size_t i = 0; i < n.arguments.size(); ++i) n.arguments[i] = converted(n.arguments[i], types.arguments[i]);
+  return add(std::move(n));
+}
+
+NodeId GraphBuilder::cast(NodeId x, DType dtype) {
+  if (is_constant(argument(Op::cast, x))) return converted(x, dtype);
+  const Call call(*this, Op::cast);
+  Node n;
+  n.op = Op::cast;
+  n.dtype = dtype;
+  n.arguments = {x};
+  return add(std::move(n));
+}
+
+NodeId GraphBuilder::reduce(Op op, NodeId x, std::optional<std::vector<int>> axes, bool keepdims) {
+  if (kind(op) != OpKind::kReduce) throw ValueError(std::string(name(op)) + ": must be a reduction");
+  const Node& from = argument(op, x);
+  const std::size_t ndim = from.shape.size();
+  const DType taken = reduce_argument(op, from.dtype, from.library);
+  Node n;
+  n.op = op;
+  n.dtype = *result_type(info(op), {&taken, 1});
+  n.arguments = {x};
+  n.attributes = ReduceAttributes{axes ? sorted_axes(op, *axes, ndim) : all_axes(ndim), keepdims, !axes};
+  n.shape = inferred_shape(graph_, n);
+
+  const Call call(*this, op);
+  if (std::get<ReduceAttributes>(n.attributes).axes.empty()) return cast(x, n.dtype);
+  n.arguments[0] = converted(x, taken);
+  return add(std::move(n));
+}
+
+NodeId GraphBuilder::add_view(Op op, NodeId x, Extents shape, Attributes attributes) {
+  Node n;
+  n.op = op;
+  n.dtype = graph_[x].dtype;
+  n.shape = std::move(shape);
+  n.arguments = {x};
+  n.attributes = std::move(attributes);
+  const Call call(*this, op);
+  return add(std::move(n));
+}
+
+NodeId GraphBuilder::transpose(NodeId x, std::vector<int> axes) {
+  const std::size_t ndim = argument(Op::transpose, x).shape.size();
+  for (int& axis : axes) axis = normalized_axis("transpose", axis, ndim);
+  std::vector<int> sorted = axes;
+  std::ranges::sort(sorted);
+  if (sorted != all_axes(ndim)) throw ValueError("transpose: axes must name each axis of x once");
+  return add_view(Op::transpose, x, {}, TransposeAttributes{std::move(axes)});
+}
+
+NodeId GraphBuilder::reshape(NodeId x, Extents shape) {
+  shape = completed_reshape(argument(Op::reshape, x).shape, std::move(shape));
+  return add_view(Op::reshape, x, std::move(shape), {});
+}
+
+NodeId GraphBuilder::slice(NodeId x, std::vector<AxisSlice> slices) {
+  const Extents& from = argument(Op::slice, x).shape;
+  if (slices.size() != from.size())
+    throw ValueError("slice: x has " + to_string(from.size()) + " axes, got " + to_string(slices.size()) + " slices");
+  Extents shape;
+  SliceAttributes a;
+  for (std::size_t d = 0; d < slices.size(); ++d) {
+    const std::int64_t count = range_length(slices[d], from[d]);
+    shape.push_back(count);
+    a.start.push_back(count > 0 ? slices[d].start : 0);  // one form for all slices of the same elements
+    a.step.push_back(count > 1 ? slices[d].step : 1);
+  }
+  return add_view(Op::slice, x, std::move(shape), std::move(a));
+}
+
+NodeId GraphBuilder::broadcast(NodeId x, Extents shape) {
+  require_bounded("broadcast", shape, argument(Op::broadcast, x).dtype);
+  return add_view(Op::broadcast, x, std::move(shape), {});
+}
+
+NodeId GraphBuilder::matmul(NodeId a, NodeId b) {
+  Extents left = argument(Op::matmul, a).shape, right = argument(Op::matmul, b).shape;
+  const bool row = left.size() == 1, column = right.size() == 1;
+  if (row) left.insert(left.begin(), 1);
+  if (column) right.push_back(1);
+
+  Node n;
+  n.op = Op::matmul;
+  n.arguments = {a, b};
+  const DType t = contraction_type(n.op, operand(graph_[a]), operand(graph_[b]), inferred_library(graph_, n));
+  n.dtype = t;
+  Extents shape = matmul_shape(left, right);
+  require_bounded("matmul", shape, t);
+
+  const Call call(*this, n.op);
+  a = converted(a, t), b = converted(b, t);
+  n.arguments = {row ? reshape(a, left) : a, column ? reshape(b, right) : b};
+  const NodeId product = add(std::move(n));
+  if (!row && !column) return product;
+  if (row) shape.erase(shape.end() - 2);
+  if (column) shape.pop_back();
+  return reshape(product, shape);
+}
+
+NodeId GraphBuilder::conv2d(NodeId x, NodeId w, Conv2dAttributes attributes) {
+  Node n;
+  n.op = Op::conv2d;
+  n.arguments = {x, w};
+  const Operand left = operand(argument(n.op, x)), right = operand(argument(n.op, w));
+  n.dtype = contraction_type(n.op, left, right, inferred_library(graph_, n));
+  n.attributes = attributes;
+  require_bounded("conv2d", inferred_shape(graph_, n), n.dtype);
+  const Call call(*this, n.op);
+  n.arguments = {converted(x, n.dtype), converted(w, n.dtype)};
+  return add(std::move(n));
+}
+
+NodeId GraphBuilder::take(NodeId x, NodeId indices, int axis) {
+  Node n;
+  n.op = Op::take;
+  n.dtype = argument(n.op, x).dtype;
+  n.arguments = {x, indices};
+  n.attributes = TakeAttributes{normalized_axis("take", axis, graph_[x].shape.size())};
+  const DType integer = argument(n.op, indices).dtype;
+  if (!is_integer(integer)) throw TypeError(std::string("take: indices must be int32 or int64, got ") + name(integer));
+  const Call call(*this, n.op);
+  return add(std::move(n));
+}
+
+void GraphBuilder::begin_stage(std::string stage_name, std::string source) {
+  require_text("begin_stage: name", stage_name);
+  if (depth_++ > 0) return;
+  stage_ = -1;
+  open_ = {std::move(stage_name), source.empty() ? source_ : shortened(std::move(source))};
+}
+
+void GraphBuilder::end_stage() {
+  if (depth_ == 0) throw ValueError("end_stage: no stage is open");
+  --depth_;
+}
+
+void GraphBuilder::set_source(std::string source) { source_ = shortened(std::move(source)); }
+
+void GraphBuilder::set_outputs(std::vector<Output> outputs) {
+  for (const Output& o : outputs) {
+    require_text("set_outputs: a name", o.name);
+    if (o.node < 0 || o.node >= std::ssize(graph_.nodes)) throw ValueError("set_outputs: no node " + to_string(o.node));
+  }
+  graph_.outputs = std::move(outputs);
+}
+
+}  // namespace kfusion

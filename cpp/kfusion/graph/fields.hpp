@@ -1,0 +1,63 @@
+// The fields of each node's attributes by name, in one place: JSON, text and hash all read this list.
+#pragma once
+#include "kfusion/graph/graph.hpp"
+
+namespace kfusion {
+
+/// Attributes of the alternative that the op has, with their defaults.
+inline Attributes attributes_of(Op op) {
+  switch (op) {
+    case Op::input:
+      return InputAttributes{};
+    case Op::constant:
+      return ConstantAttributes{};
+    case Op::iota:
+      return IotaAttributes{};
+    case Op::transpose:
+      return TransposeAttributes{};
+    case Op::slice:
+      return SliceAttributes{};
+    case Op::conv2d:
+      return Conv2dAttributes{};
+    case Op::take:
+      return TakeAttributes{};
+    default:
+      break;
+  }
+  if (kind(op) == OpKind::kReduce) return ReduceAttributes{};
+  return {};
+}
+
+/// Calls `visit(name, field)` for each field; `Attributes` may be const. A constant is one field, since its value is a
+/// bool, an integer or a float by the node's dtype.
+template <class AttributesT, class Visit>
+void visit_fields(AttributesT& attributes, Visit&& visit) {
+  const auto of = [&]<class T>(std::type_identity<T>) { return std::get_if<T>(&attributes); };
+  if (auto* input = of(std::type_identity<InputAttributes>{})) {
+    visit("name", input->name);
+    visit("captured", input->captured);
+  } else if (auto* constant = of(std::type_identity<ConstantAttributes>{})) {
+    visit("value", *constant);
+    visit("weak", constant->weak);
+  } else if (auto* iota = of(std::type_identity<IotaAttributes>{})) {
+    visit("axis", iota->axis);
+  } else if (auto* reduce = of(std::type_identity<ReduceAttributes>{})) {
+    visit("axes", reduce->axes);
+    visit("keepdims", reduce->keepdims);
+    visit("whole", reduce->whole);
+  } else if (auto* transpose = of(std::type_identity<TransposeAttributes>{})) {
+    visit("axes", transpose->axes);
+  } else if (auto* slice = of(std::type_identity<SliceAttributes>{})) {
+    visit("start", slice->start);
+    visit("step", slice->step);
+  } else if (auto* conv2d = of(std::type_identity<Conv2dAttributes>{})) {
+    visit("stride", conv2d->stride);
+    visit("padding", conv2d->padding);
+    visit("dilation", conv2d->dilation);
+    visit("groups", conv2d->groups);
+  } else if (auto* take = of(std::type_identity<TakeAttributes>{})) {
+    visit("axis", take->axis);
+  }
+}
+
+}  // namespace kfusion

@@ -1,0 +1,97 @@
+#include "kfusion/graph/graph.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "kfusion/graph/fields.hpp"
+
+namespace kfusion {
+namespace {
+
+/// Mixes 64-bit words; its result depends on nothing but them.
+class Hasher {
+ public:
+  void add(std::int64_t word) {
+    state_ ^= static_cast<std::uint64_t>(word);
+    state_ = (state_ ^ (state_ >> 32)) * 0xd6e8feb86659fd93;
+    state_ = (state_ ^ (state_ >> 32)) * 0xd6e8feb86659fd93;
+    state_ += 0x9e3779b97f4a7c15;
+  }
+  void add(std::string_view text) {
+    add(std::ssize(text));
+    for (const char c : text) add(static_cast<std::int64_t>(c));
+  }
+  template <class T>
+  void add(const std::vector<T>& values) {
+    add(std::ssize(values));
+    for (const T v : values) add(static_cast<std::int64_t>(v));
+  }
+  void add(const std::int64_t (&pair)[2]) { add(pair[0]), add(pair[1]); }
+  void add(const ConstantAttributes& c) { add(std::bit_cast<std::int64_t>(c.value)), add(c.integer); }
+
+  std::uint64_t result() const { return state_ ^ (state_ >> 32); }
+
+ private:
+  std::uint64_t state_ = 0x2545f4914f6cdd1d;
+};
+
+void add_value(Hasher& h, const Node& n) {
+  h.add(name(n.op));
+  h.add(static_cast<std::int64_t>(n.dtype));
+  h.add(static_cast<std::int64_t>(n.library));
+  h.add(n.place.cuda ? n.place.index + 1 : 0);
+  h.add(n.shape);
+  h.add(n.arguments);
+  visit_fields(n.attributes, [&](const char*, const auto& field) { h.add(field); });
+}
+
+bool same_node(const Node& a, const Node& b) { return a.stage == b.stage && same_value(a, b); }
+
+}  // namespace
+
+bool ConstantAttributes::operator==(const ConstantAttributes& other) const {
+  const auto bits = [](double v) { return std::bit_cast<std::uint64_t>(v); };
+  return bits(value) == bits(other.value) && integer == other.integer && weak == other.weak;
+}
+
+std::int64_t Node::size() const {
+  std::int64_t n = 1;
+  for (const std::int64_t extent : shape) n *= extent;
+  return n;
+}
+
+std::int64_t Node::nbytes() const { return size() * static_cast<std::int64_t>(item_bytes(dtype)); }
+
+bool same_value(const Node& a, const Node& b) {
+  return a.op == b.op && a.dtype == b.dtype && a.library == b.library && a.place == b.place && a.shape == b.shape &&
+         a.arguments == b.arguments && a.attributes == b.attributes;
+}
+
+bool Graph::operator==(const Graph& other) const {
+  return std::ranges::equal(nodes, other.nodes, same_node) &&
+         std::ranges::equal(stages, other.stages, {}, &Stage::name, &Stage::name) && outputs == other.outputs;
+}
+
+std::uint64_t hash(const Node& n) {
+  Hasher h;
+  add_value(h, n);
+  return h.result();
+}
+
+std::uint64_t hash(const Graph& g) {
+  Hasher h;
+  h.add(std::ssize(g.nodes));
+  for (const Node& n : g.nodes) {
+    add_value(h, n);
+    h.add(n.stage);
+  }
+  h.add(std::ssize(g.stages));
+  for (const Stage& s : g.stages) h.add(s.name);
+  for (const Output& o : g.outputs) {
+    h.add(o.name);
+    h.add(o.node);
+  }
+  return h.result();
+}
+
+}  // namespace kfusion

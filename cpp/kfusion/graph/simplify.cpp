@@ -1,0 +1,140 @@
+// Dead nodes go, equal nodes become one, views that change nothing go and views of views become one view.
+#include <algorithm>
+#include <numeric>
+#include <unordered_set>
+
+#include "kfusion/graph/fields.hpp"
+#include "kfusion/graph/graph.hpp"
+
+namespace kfusion {
+namespace {
+
+/// Nodes that an output needs, and all inputs.
+std::vector<bool> live_nodes(const Graph& g) {
+  std::vector<bool> live(g.nodes.size());
+  for (const Output& o : g.outputs) live[static_cast<std::size_t>(o.node)] = true;
+  for (std::size_t id = g.nodes.size(); id-- > 0;) {
+    if (g.nodes[id].op == Op::input) live[id] = true;
+    if (!live[id]) continue;
+    for (const NodeId a : g.nodes[id].arguments) live[static_cast<std::size_t>(a)] = true;
+  }
+  return live;
+}
+
+/// Copies a graph node by node, each as the rewriting below has it; equal nodes are found by hash.
+class Rewriter {
+ public:
+  explicit Rewriter(const Graph& from) : from_(from), equal_(64, Hash{&to_}, Equal{&to_}) {
+    to_.stages = from.stages;
+    to_.nodes.reserve(from.nodes.size());
+  }
+
+  /// Without the dead nodes. `rewrites`: also simplify what stays.
+  Graph run(bool rewrites) {
+    const std::vector<bool> live = live_nodes(from_);
+    std::vector<NodeId> where(from_.nodes.size(), -1);
+    for (std::size_t id = 0; id < from_.nodes.size(); ++id) {
+      if (!live[id]) continue;
+      Node n = from_.nodes[id];
+      for (NodeId& a : n.arguments) a = where[static_cast<std::size_t>(a)];
+      where[id] = rewrites ? simplified(std::move(n)) : append(std::move(n));
+    }
+    to_.outputs = from_.outputs;
+    for (Output& o : to_.outputs) o.node = where[static_cast<std::size_t>(o.node)];
+    return std::move(to_);
+  }
+
+ private:
+  struct Hash {
+    const Graph* g;
+    std::size_t operator()(NodeId id) const { return kfusion::hash((*g)[id]); }
+  };
+  struct Equal {
+    const Graph* g;
+    bool operator()(NodeId a, NodeId b) const { return same_value((*g)[a], (*g)[b]); }
+  };
+
+  NodeId append(Node n) {
+    to_.nodes.push_back(std::move(n));
+    return static_cast<NodeId>(to_.nodes.size() - 1);
+  }
+
+  NodeId simplified(Node n) {
+    if (n.op == Op::input) return append(std::move(n));  // equal inputs are different arrays
+    if (info(n.op).commutative) sort(n.arguments);
+    while (compose(n)) {
+    }
+    if (changes_nothing(n)) return n.arguments[0];
+    const NodeId id = append(std::move(n));
+    const auto [found, fresh] = equal_.insert(id);
+    if (!fresh) to_.nodes.pop_back();
+    return *found;
+  }
+
+  /// Constants last, else by position.
+  void sort(std::vector<NodeId>& arguments) const {
+    std::ranges::sort(arguments, {}, [&](NodeId a) { return std::pair(to_[a].op == Op::constant, a); });
+  }
+
+  bool changes_nothing(const Node& n) const {
+    if (n.op == Op::cast) return n.dtype == to_[n.arguments[0]].dtype;
+    if (kind(n.op) != OpKind::kView || n.shape != to_[n.arguments[0]].shape) return false;
+    if (const auto* t = std::get_if<TransposeAttributes>(&n.attributes)) return std::ranges::is_sorted(t->axes);
+    if (const auto* s = std::get_if<SliceAttributes>(&n.attributes))
+      return std::ranges::count(s->start, 0) == std::ssize(s->start) &&
+             std::ranges::count(s->step, 1) == std::ssize(s->step);
+    return true;
+  }
+
+  /// Makes a view of a view of the same kind a view of what that one views.
+  bool compose(Node& n) const {
+    if (kind(n.op) != OpKind::kView) return false;
+    const Node& inner = to_[n.arguments[0]];
+    if (inner.op != n.op) return false;
+    if (auto* t = std::get_if<TransposeAttributes>(&n.attributes))
+      for (int& axis : t->axes)
+        axis = std::get<TransposeAttributes>(inner.attributes).axes[static_cast<std::size_t>(axis)];
+    if (auto* s = std::get_if<SliceAttributes>(&n.attributes))
+      compose(*s, std::get<SliceAttributes>(inner.attributes), n.shape);
+    n.arguments = inner.arguments;
+    return true;
+  }
+
+  /// Element i of the outer is element start + i * step of the inner.
+  static void compose(SliceAttributes& outer, const SliceAttributes& inner, const Extents& shape) {
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      if (shape[d] > 0) outer.start[d] = inner.start[d] + outer.start[d] * inner.step[d];
+      if (shape[d] > 1) outer.step[d] *= inner.step[d];
+    }
+  }
+
+  const Graph& from_;
+  Graph to_;
+  std::unordered_set<NodeId, Hash, Equal> equal_;
+};
+
+void drop_empty_stages(Graph& g) {
+  std::vector<StageId> where(g.stages.size(), -1);
+  for (const Node& n : g.nodes)
+    if (n.stage >= 0) where[static_cast<std::size_t>(n.stage)] = 0;
+  std::vector<Stage> stages;
+  for (std::size_t s = 0; s < where.size(); ++s) {
+    if (where[s] < 0) continue;
+    where[s] = static_cast<StageId>(stages.size());
+    stages.push_back(std::move(g.stages[s]));
+  }
+  g.stages = std::move(stages);
+  for (Node& n : g.nodes)
+    if (n.stage >= 0) n.stage = where[static_cast<std::size_t>(n.stage)];
+}
+
+}  // namespace
+
+Graph simplify(const Graph& g) {
+  const Graph rewritten = Rewriter(g).run(true);
+  Graph result = Rewriter(rewritten).run(false);  // inner views that nothing reads any more
+  drop_empty_stages(result);
+  return result;
+}
+
+}  // namespace kfusion

@@ -1,0 +1,196 @@
+// What makes a graph valid. Rules stand in an order in which each may rely on those before it.
+#include <algorithm>
+
+#include "kfusion/error.hpp"
+#include "kfusion/graph/fields.hpp"
+#include "kfusion/graph/graph.hpp"
+#include "kfusion/graph/promotion.hpp"
+#include "kfusion/graph/shapes.hpp"
+
+namespace kfusion {
+namespace {
+
+bool is_source(const Node& n) { return kind(n.op) == OpKind::kSource; }
+
+bool is_weak(const Node& n) {
+  const auto* c = std::get_if<ConstantAttributes>(&n.attributes);
+  return c && c->weak;
+}
+
+bool arguments_come_first(const Graph& g, const Node& n) {
+  const auto id = &n - g.nodes.data();
+  return std::ranges::all_of(n.arguments, [&](NodeId a) { return a >= 0 && a < id; });
+}
+
+bool bounded(const Graph&, const Node& n) {
+  require_bounded("shape", n.shape, n.dtype);
+  return true;
+}
+
+bool short_name(const Graph&, const Node& n) {
+  const auto* input = std::get_if<InputAttributes>(&n.attributes);
+  return !input || input->name.size() <= kMaxTextBytes;
+}
+
+bool stage_exists(const Graph& g, const Node& n) {
+  return is_source(n) ? n.stage == -1 : n.stage >= 0 && n.stage < std::ssize(g.stages);
+}
+
+bool reads_no_scalar(const Graph& g, const Node& n) {
+  return std::ranges::none_of(n.arguments, [&](NodeId a) { return is_weak(g[a]); });
+}
+
+/// No axes, on the CPU, in one of the two fields, a value that its dtype can hold.
+bool constant_is_plain(const Graph&, const Node& n) {
+  if (n.op != Op::constant) return true;
+  const auto& c = std::get<ConstantAttributes>(n.attributes);
+  if (!n.shape.empty() || n.place.cuda || n.library != Library::kNumpy) return false;
+  if (n.dtype == DType::kBool) return c.integer == 0 && (c.value == 0 || c.value == 1);
+  if (is_float(n.dtype)) return c.integer == 0 && (c.value != c.value || c.value == rounded(c.value, n.dtype));
+  return c.value == 0 && (n.dtype == DType::kInt64 || c.integer == static_cast<std::int32_t>(c.integer));
+}
+
+bool scalar_has_python_dtype(const Graph&, const Node& n) {
+  return !is_weak(n) || n.dtype == DType::kBool || n.dtype == DType::kInt64 || n.dtype == DType::kFloat64;
+}
+
+bool axis_exists(int axis, const Extents& shape) { return axis >= 0 && axis < std::ssize(shape); }
+
+bool iota_has_axis(const Graph&, const Node& n) {
+  if (n.op != Op::iota) return true;
+  return axis_exists(std::get<IotaAttributes>(n.attributes).axis, n.shape) && n.dtype != DType::kBool && !n.place.cuda;
+}
+
+bool reduce_axes_ascend(const Graph& g, const Node& n) {
+  const auto* reduce = std::get_if<ReduceAttributes>(&n.attributes);
+  if (!reduce) return true;
+  const Extents& x = g[n.arguments[0]].shape;
+  const auto& axes = reduce->axes;
+  return !axes.empty() && axes.front() >= 0 && axes.back() < std::ssize(x) &&
+         std::ranges::adjacent_find(axes, std::greater_equal{}) == axes.end() &&
+         (!reduce->whole || axes.size() == x.size());
+}
+
+bool transpose_permutes(const Graph& g, const Node& n) {
+  const auto* transpose = std::get_if<TransposeAttributes>(&n.attributes);
+  if (!transpose) return true;
+  std::vector<int> axes = transpose->axes;
+  std::ranges::sort(axes);
+  for (std::size_t d = 0; d < axes.size(); ++d)
+    if (axes[d] != static_cast<int>(d)) return false;
+  return axes.size() == g[n.arguments[0]].shape.size();
+}
+
+/// One form for all slices of the same elements.
+bool slice_is_plain(const Graph&, const Node& n) {
+  const auto* slice = std::get_if<SliceAttributes>(&n.attributes);
+  if (!slice) return true;
+  if (slice->start.size() != n.shape.size() || slice->step.size() != n.shape.size()) return false;
+  for (std::size_t d = 0; d < n.shape.size(); ++d)
+    if ((n.shape[d] == 0 && slice->start[d] != 0) || (n.shape[d] <= 1 && slice->step[d] != 1)) return false;
+  return true;
+}
+
+bool take_has_axis(const Graph& g, const Node& n) {
+  const auto* take = std::get_if<TakeAttributes>(&n.attributes);
+  return !take || axis_exists(take->axis, g[n.arguments[0]].shape);
+}
+
+bool dtype_follows(const Graph& g, const Node& n) {
+  if (is_source(n) || n.op == Op::cast) return true;
+  std::vector<DType> arguments;
+  for (const NodeId a : n.arguments) arguments.push_back(g[a].dtype);
+  return result_type(info(n.op), arguments) == n.dtype;
+}
+
+bool shape_follows(const Graph& g, const Node& n) { return inferred_shape(g, n) == n.shape; }
+
+bool place_follows(const Graph& g, const Node& n) {
+  return is_source(n) || (n.library == inferred_library(g, n) && n.place == inferred_place(g, n));
+}
+
+struct NodeRule {
+  const char* sentence;
+  bool (*holds)(const Graph&, const Node&);
+};
+
+constexpr NodeRule kNodeRules[] = {
+    {"its arguments must come before it", arguments_come_first},
+    {"it must have as many arguments as its op takes",
+     [](const Graph&, const Node& n) { return std::ssize(n.arguments) == info(n.op).arity; }},
+    {"its attributes must be those of its op",
+     [](const Graph&, const Node& n) { return n.attributes.index() == attributes_of(n.op).index(); }},
+    {"its shape must be bounded", bounded},
+    {"a name must have at most 10000 bytes", short_name},
+    {"a source must have no stage, any other node one of the graph's", stage_exists},
+    {"it must not read a Python scalar: that becomes a constant of the dtype it meets", reads_no_scalar},
+    {"a constant must have no axes and a value of its dtype", constant_is_plain},
+    {"a Python scalar must be bool, int64 or float64", scalar_has_python_dtype},
+    {"an iota must have its axis, no bools, and be on the CPU", iota_has_axis},
+    {"reduced axes must exist and ascend", reduce_axes_ascend},
+    {"transposed axes must name each axis once", transpose_permutes},
+    {"a slice must have a start and a step for each axis, 0 where it takes nothing, 1 where it takes one",
+     slice_is_plain},
+    {"the axis taken along must exist", take_has_axis},
+    {"its arguments must have the dtypes that its op takes, and it the one that its op gives", dtype_follows},
+    {"its shape must follow from its arguments", shape_follows},
+    {"its library and device must follow from its arguments", place_follows},
+};
+
+bool names_are_short(const Graph& g) {
+  const auto ok = [](const std::string& text) { return text.size() <= kMaxTextBytes; };
+  return std::ranges::all_of(g.stages, [&](const Stage& s) { return ok(s.name) && ok(s.source); }) &&
+         std::ranges::all_of(g.outputs, [&](const Output& o) { return ok(o.name); });
+}
+
+bool stages_are_used(const Graph& g) {
+  std::vector<bool> used(g.stages.size());
+  for (const Node& n : g.nodes)
+    if (n.stage >= 0) used[static_cast<std::size_t>(n.stage)] = true;
+  return std::ranges::find(used, false) == used.end();
+}
+
+struct GraphRule {
+  const char* sentence;
+  bool (*holds)(const Graph&);
+};
+
+/// Checked first, and last (after the nodes).
+constexpr GraphRule kCounts = {"there must be at most 1000000 nodes, and as many outputs", [](const Graph& g) {
+                                 return g.nodes.size() <= kMaxNodes && g.outputs.size() <= kMaxNodes;
+                               }};
+constexpr GraphRule kGraphRules[] = {
+    {"a name or a source must have at most 10000 bytes", names_are_short},
+    {"each stage must have a node", stages_are_used},
+    {"outputs must be nodes of the graph",
+     [](const Graph& g) {
+       return std::ranges::all_of(g.outputs,
+                                  [&](const Output& o) { return o.node >= 0 && o.node < std::ssize(g.nodes); });
+     }},
+};
+
+void check(const Graph& g, const GraphRule& rule) {
+  if (!rule.holds(g)) throw ValueError(std::string("graph: ") + rule.sentence);
+}
+
+void check(const Graph& g, const Node& n, const NodeRule& rule) {
+  std::string why;
+  try {
+    if (rule.holds(g, n)) return;
+  } catch (const ValueError& e) {
+    why = std::string(" (") + e.what() + ")";
+  }
+  throw ValueError("graph: node %" + std::to_string(&n - g.nodes.data()) + " (" + std::string(name(n.op)) +
+                   "): " + rule.sentence + why);
+}
+
+}  // namespace
+
+void verify(const Graph& g) {
+  check(g, kCounts);
+  for (const Node& n : g.nodes)
+    for (const NodeRule& rule : kNodeRules) check(g, n, rule);
+  for (const GraphRule& rule : kGraphRules) check(g, rule);
+}
+
+}  // namespace kfusion
