@@ -22,7 +22,6 @@ enum class Reason : std::uint8_t {
   kCrossDevice,        ///< the two are in different memories
   kContraction,        ///< a matrix product or convolution is a kernel of its own here
   kResources,          ///< inputs, outputs or on-chip memory would not suffice
-  kNoGain,             ///< one kernel would move as many bytes as two
   kMultipleConsumers,  ///< the value is stored for another reader, and computing it twice costs more
   kCycle,              ///< a third kernel has to run in between
   kNotImplemented,     ///< possible, but this version has no such kernel
@@ -38,31 +37,34 @@ enum class GroupKind : std::uint8_t {
   kFullReduction,  ///< a reduction of everything, finished in the same launch
   kMatmul,         ///< with prologue folded views and epilogue maps
   kConv2d,
-  kAttention,      ///< softmax(q k^T) v, an online reduction
+  kAttention,             ///< softmax(q k^T) v, an online reduction
   kContractionReduction,  ///< a contraction whose result is reduced where it is made (the SPLADE head, matmul + max)
   kGather,
-  kCopy,           ///< a reshape that no strides express
+  kCopy,  ///< a reshape that no strides express
 };
 std::string_view name(GroupKind k);  ///< "pointwise", "rows", ...
 
 /// One read of a kernel: a value of another kernel or an input, and how it is seen from the domain.
 struct Load {
-  Access access;
-  NodeId reader = 0;
+  Access access;             ///< over the extents that the reader loops over
+  NodeId reader = 0;         ///< the first node that reads it so
+  bool every_sweep = false;  ///< as large as the domain: read again where rows do not stay on chip
 };
 
 struct Group {
   GroupKind kind = GroupKind::kPointwise;
-  Extents domain;             ///< extents that the kernel runs over, leading axes first
+  Extents domain;             ///< extents that the kernel runs over, without those of 1
   std::vector<int> reduced;   ///< axes of the domain that are reduced, ascending; the rest are rows
-  std::vector<NodeId> nodes;  ///< computed here, in order; a duplicated producer stands in several groups
+  std::vector<NodeId> nodes;  ///< computed here, in order
   std::vector<NodeId> views;  ///< folded into loads and stores
   std::vector<Load> loads;
-  std::vector<NodeId> stores;  ///< nodes of this group that others or the caller read
-  int passes = 1;             ///< how often the domain is swept when rows do not stay on chip
+  std::vector<NodeId> stores;    ///< nodes of this group that others or the caller read
+  std::vector<NodeId> deferred;  ///< monotone maps before a max (min): computed once per result, after it
+  std::vector<NodeId> folded;    ///< per-channel affine maps after a convolution: folded into its weights beforehand
+  int passes = 1;                ///< sweeps over the domain: where rows stay on chip, only the first reads memory
   bool row_on_chip = true;
   bool executable = false;
-  std::string missing;        ///< what this version lacks to run it, empty when executable
+  std::string missing;  ///< what this version lacks to run it, empty when executable
 
   std::int64_t rows() const;
   std::int64_t cols() const;
@@ -71,7 +73,7 @@ struct Group {
 struct Refusal {
   NodeId producer = 0, consumer = 0;  ///< nodes of the graph, never views
   int producer_group = 0, consumer_group = 0;
-  Reason reason = Reason::kNoGain;
+  Reason reason = Reason::kDomainMismatch;
   std::string sentence;
 };
 
@@ -84,10 +86,10 @@ struct PlanOptions {
 };
 
 struct Plan {
-  Graph graph;  ///< simplified
+  Graph graph;                ///< simplified; a producer that is computed in several kernels stands in it several times
   std::vector<Group> groups;  ///< in an order in which they can run
   std::vector<Refusal> refusals;
-  std::vector<int> group_of;  ///< by node: its (first) group, -1 for inputs, constants and views
+  std::vector<int> group_of;  ///< by node: the group that it is computed in (or folded into, for views); -1 for sources
 };
 
 /// Deterministic; the order of a commutative op's arguments does not matter.

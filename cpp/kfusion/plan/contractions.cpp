@@ -1,0 +1,175 @@
+#include "kfusion/plan/contractions.hpp"
+
+#include <algorithm>
+
+namespace kfusion {
+namespace {
+
+/// Whether every reader of n computes in part `part`, and n is no result of the function.
+bool only_read_by(const Partition& p, NodeId n, int part) {
+  const auto& readers = p.readers(n);
+  return !p.is_output(n) && std::all_of(readers.begin(), readers.end(), [&](NodeId r) { return p.part_of(r) == part; });
+}
+
+bool is_contraction(const Partition& p, int part) { return part >= 0 && p.part(part).kind == WorkKind::kContraction; }
+
+class Reader {
+ public:
+  Reader(const Graph& g, const FoldedGraph& folded) : g_(g), folded_(folded) {}
+  Op op(NodeId n) const { return g_[n].op; }
+  const std::vector<Access>& reads(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)].reads; }
+  NodeId read(NodeId n, std::size_t i) const { return reads(n)[i].base; }
+
+ private:
+  const Graph& g_;
+  const FoldedGraph& folded_;
+};
+
+/// The e of n = e / sum(e) with e = exp(x) or exp(x - max(x)), and so the x; -1 where n is no softmax.
+NodeId softmax_argument(const Reader& r, NodeId n) {
+  while (r.op(n) == Op::cast) n = r.read(n, 0);
+  if (r.op(n) != Op::divide) return -1;
+  const NodeId e = r.read(n, 0), sum = r.read(n, 1);
+  if (r.op(sum) != Op::sum || r.read(sum, 0) != e || r.op(e) != Op::exp) return -1;
+  const NodeId x = r.read(e, 0);
+  if (r.op(x) != Op::subtract) return x;
+  const NodeId largest = r.read(x, 1);
+  return r.op(largest) == Op::max && r.read(largest, 0) == r.read(x, 0) ? r.read(x, 0) : x;
+}
+
+/// The part whose product the softmax in part `softmax` is of, through elementwise scaling and masking there.
+int scores_part(const Reader& r, const Partition& p, int softmax) {
+  int found = -1;
+  for (const NodeId n : p.part(softmax).nodes) {
+    for (const Access& a : r.reads(n)) {
+      const int from = p.part_of(a.base);
+      if (from == softmax || !is_contraction(p, from)) continue;
+      if ((found >= 0 && found != from) || !is_identity(a) || !only_read_by(p, a.base, softmax)) return -1;
+      found = from;
+    }
+  }
+  return found;
+}
+
+bool reduces_last_axis(const Part& part, std::int64_t extent) {
+  return part.reduced != 0 && part.reduced == axis_bit(part.domain.size() - 1) && part.domain.back() == extent;
+}
+
+bool try_attention(const Reader& r, const Graph& g, Partition& p, std::vector<Extras>& extras, NodeId product) {
+  if (r.op(product) != Op::matmul) return false;
+  const Access& weights = r.reads(product)[0];
+  const int softmax = p.part_of(weights.base), output = p.part_of(product);
+  if (softmax < 0 || softmax == output || !is_identity(weights) || !only_read_by(p, weights.base, output)) return false;
+  if (p.part(softmax).stores.size() != 1 || softmax_argument(r, weights.base) < 0) return false;
+  if (!reduces_last_axis(p.part(softmax), weights.shape.back())) return false;
+  const int scores = scores_part(r, p, softmax);
+  if (scores < 0 || scores == output || g[product].place != p.part(scores).place) return false;
+  if (p.part(scores).stores.size() != 1) return false;
+  p.unite(softmax, output);
+  p.unite(scores, p.part_of(product));
+  extras[static_cast<std::size_t>(p.part_of(product))].attention = true;
+  return true;
+}
+
+bool is_increasing(Op op) {
+  switch (op) {
+    case Op::relu:
+    case Op::log1p:
+    case Op::log:
+    case Op::log2:
+    case Op::log10:
+    case Op::exp:
+    case Op::exp2:
+    case Op::expm1:
+    case Op::sqrt:
+    case Op::cbrt:
+    case Op::tanh:
+    case Op::sigmoid:
+    case Op::arctan:
+    case Op::erf:
+    case Op::floor:
+    case Op::ceil:
+    case Op::rint:
+    case Op::trunc:
+    case Op::cast:
+    case Op::positive:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Walks from the reduction back to the product while maps increase, or add what does not vary along `axes`.
+std::vector<NodeId> commuting_maps(const Reader& r, const Graph& g, const Partition& p, NodeId reduction,
+                                   NodeId product) {
+  std::vector<NodeId> found;
+  const auto& axes = std::get<ReduceAttributes>(g[reduction].attributes).axes;
+  if (r.op(reduction) != Op::max && r.op(reduction) != Op::min) return found;
+  for (NodeId n = r.read(reduction, 0); n != product; n = r.read(n, 0)) {
+    if (p.readers(n).size() != 1 || p.is_output(n) || !is_identity(r.reads(n)[0])) break;
+    if (r.op(n) == Op::add) {
+      const Access& added = r.reads(n)[1];
+      const bool varies = std::any_of(axes.begin(), axes.end(), [&](int axis) {
+        return added.strides[static_cast<std::size_t>(axis)] != 0 && added.shape[static_cast<std::size_t>(axis)] > 1;
+      });
+      if (varies) break;
+    } else if (!is_increasing(r.op(n))) {
+      break;
+    }
+    found.push_back(n);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+bool try_contraction_reduction(const Reader& r, const Graph& g, Partition& p, std::vector<Extras>& extras,
+                               NodeId reduction) {
+  const int reducing = p.part_of(reduction);
+  const Part& part = p.part(reducing);
+  if (part.kind != WorkKind::kReduce || part.reduced == 0 || part.second_sweep) return false;
+  const int producing = scores_part(r, p, reducing);
+  if (producing < 0 || part.place != p.part(producing).place) return false;
+  const auto product = std::find_if(p.part(producing).nodes.begin(), p.part(producing).nodes.end(),
+                                    [&](NodeId n) { return g[n].op == Op::matmul; });
+  if (product == p.part(producing).nodes.end() || p.part(producing).stores.size() != 1) return false;
+  // Only rows or columns of each product: reducing over a batch would mix tiles of different products.
+  const Extents tile = without_ones(
+      {g[*product].shape.end() - std::min<std::ptrdiff_t>(2, std::ssize(g[*product].shape)), g[*product].shape.end()});
+  const Axes last_two = part.all() & ~all_axes(part.domain.size() - std::min(tile.size(), part.domain.size()));
+  if ((part.reduced & ~last_two) != 0 || p.depends_through_others(reducing, producing)) return false;
+  const bool stores_elements = std::any_of(part.stores.begin(), part.stores.end(), [&](NodeId n) {
+    return g[n].size() > kfusion::product(extents_of(part.domain, part.kept()));
+  });
+  if (stores_elements) return false;
+  auto deferred = commuting_maps(r, g, p, reduction, *product);
+  p.unite(producing, reducing);
+  extras[static_cast<std::size_t>(p.part_of(reduction))].deferred = std::move(deferred);
+  return true;
+}
+
+}  // namespace
+
+void join_attention(const Graph& g, const FoldedGraph& folded, Partition& p, std::vector<Extras>& extras) {
+  const Reader r(g, folded);
+  for (const NodeId n : p.order()) try_attention(r, g, p, extras, n);
+}
+
+void join_contraction_reductions(const Graph& g, const FoldedGraph& folded, Partition& p, std::vector<Extras>& extras) {
+  const Reader r(g, folded);
+  for (const NodeId n : p.order()) {
+    if (kind(g[n].op) == OpKind::kReduce) try_contraction_reduction(r, g, p, extras, n);
+  }
+}
+
+void join_copies(const FoldedGraph& folded, Partition& p) {
+  for (const NodeId n : p.order()) {
+    const Work& w = folded.work[static_cast<std::size_t>(n)];
+    if (w.kind != WorkKind::kCopy || p.part(p.part_of(n)).nodes.size() != 1) continue;
+    const int from = p.part_of(w.reads[0].base);
+    if (is_contraction(p, from) && p.readers(w.reads[0].base).size() == 1 && !p.is_output(w.reads[0].base)) {
+      p.unite(from, p.part_of(n));
+    }
+  }
+}
+
+}  // namespace kfusion

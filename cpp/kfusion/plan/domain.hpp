@@ -1,0 +1,42 @@
+// The space that a kernel runs over, and how two of them are matched.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kfusion/plan/access.hpp"
+
+namespace kfusion {
+
+/// A set of axes of a domain.
+using Axes = std::uint64_t;
+
+constexpr Axes axis_bit(std::size_t i) { return Axes{1} << i; }
+constexpr Axes all_axes(std::size_t n) { return n == 0 ? 0 : ~Axes{0} >> (64 - n); }
+
+Extents extents_of(const Extents& domain, Axes axes);
+std::int64_t product(const Extents& e);
+/// Without extents of 1; an extent of 0 counts as 1, since nothing runs there.
+Extents without_ones(const Extents& shape);
+
+/// Two factorisations of one extent list cut into common factors: (6, 4) and (2, 12) give (2, 3, 4).
+struct Refinement {
+  Extents extents;
+  std::vector<int> pieces_a, pieces_b;  ///< into how many factors each extent of a and b is cut
+};
+/// Nothing where no common factors exist, (4, 6) and (6, 4) say, or where the sizes differ.
+std::optional<Refinement> refine(const Extents& a, const Extents& b);
+
+/// `axes` of a domain cut into pieces; `moved[i]` are the new axes of old axis i.
+struct Cut {
+  Extents domain;
+  std::vector<Axes> moved;
+};
+std::optional<Cut> cut(const Extents& domain, Axes axes, const std::vector<int>& pieces, const Extents& extents);
+Axes moved_axes(const std::vector<Axes>& moved, Axes axes);
+
+/// An access seen from the axes `span` of a domain: which of them the base varies along, if it does so in C order and
+/// completely, so that each point of those axes is one element of the base.
+std::optional<Axes> span_of(const Access& a, const Extents& domain, Axes span);
+
+}  // namespace kfusion

@@ -1,0 +1,121 @@
+#include "kfusion/plan/duplicate.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace kfusion {
+namespace {
+
+constexpr std::size_t kLargestSlice = 64;  // nodes that are computed again at most, for each reader
+
+class Copying {
+ public:
+  Copying(const Graph& g, const Partition& p, const FoldedGraph& folded) : g_(g), p_(p), folded_(folded) {}
+
+  std::optional<Graph> run() {
+    for (const NodeId n : p_.order()) consider(n);
+    if (copies_.empty()) return std::nullopt;
+    return rebuilt();
+  }
+
+ private:
+  /// A node and the elementwise work behind it in its own kernel, and what that reads.
+  struct Slice {
+    std::set<NodeId> nodes, sources;
+  };
+
+  const Work& work(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)]; }
+  bool is_free(NodeId n) const { return g_[n].op == Op::constant || g_[n].op == Op::iota; }
+
+  Slice slice_of(NodeId n) const {
+    Slice s;
+    std::vector<NodeId> open = {n};
+    while (!open.empty() && s.nodes.size() <= kLargestSlice) {
+      const NodeId current = open.back();
+      open.pop_back();
+      const bool inside = p_.part_of(current) == p_.part_of(n) && work(current).kind == WorkKind::kPointwise;
+      if (!inside) {
+        if (!is_free(current)) s.sources.insert(current);
+        continue;
+      }
+      if (!s.nodes.insert(current).second) continue;
+      for (const Access& a : work(current).reads) open.push_back(a.base);
+    }
+    return s;
+  }
+
+  std::int64_t bytes(NodeId n) const { return g_[n].nbytes(); }
+
+  void consider(NodeId n) {
+    if (work(n).kind != WorkKind::kPointwise || p_.is_output(n)) return;
+    const int own = p_.part_of(n);
+    std::set<int> outside;
+    bool all_can = true;
+    for (const NodeId r : p_.readers(n)) {
+      const int part = p_.part_of(r);
+      if (part == own) continue;
+      const bool can = is_pointwise(p_.part(part).kind) || p_.part(part).kind == WorkKind::kReduce;
+      all_can &= can && p_.part(part).place == p_.part(own).place;
+      if (can) outside.insert(part);
+    }
+    if (outside.empty() || !all_can) return;
+    const Slice s = slice_of(n);
+    if (s.nodes.size() > kLargestSlice) return;
+    const auto& stores = p_.part(own).stores;
+    std::int64_t saved = bytes(n);  // it is not written any more
+    for (const NodeId source : s.sources) {
+      const bool stored = p_.part_of(source) != own || std::find(stores.begin(), stores.end(), source) != stores.end();
+      if (!stored) saved -= bytes(source);
+    }
+    for (const int part : outside) {
+      saved += bytes(n);
+      for (const NodeId source : s.sources) {
+        const auto& sources = p_.part(part).sources;
+        if (!std::binary_search(sources.begin(), sources.end(), source)) saved -= bytes(source);
+      }
+    }
+    if (saved <= 0) return;
+    for (const int part : outside) copies_[part].insert(s.nodes.begin(), s.nodes.end());
+  }
+
+  /// The kernels that get copies read them instead of the originals; views in between are copied along.
+  Graph rebuilt() const {
+    Graph r;
+    r.stages = g_.stages;
+    std::vector<NodeId> moved(g_.nodes.size());
+    std::map<std::pair<int, NodeId>, NodeId> copy_of;
+    for (NodeId n = 0; n < static_cast<NodeId>(g_.nodes.size()); ++n) {
+      const auto add = [&](int part) {
+        Node node = g_[n];
+        for (NodeId& a : node.arguments) {
+          const auto copied = copy_of.find({part, a});
+          a = copied != copy_of.end() ? copied->second : moved[static_cast<std::size_t>(a)];
+        }
+        r.nodes.push_back(std::move(node));
+        return static_cast<NodeId>(r.nodes.size() - 1);
+      };
+      const bool is_view = kind(g_[n].op) == OpKind::kView && p_.part_of(n) < 0;
+      moved[static_cast<std::size_t>(n)] = add(p_.part_of(n));
+      for (const auto& [part, nodes] : copies_) {
+        const bool view_of_copy = is_view && copy_of.contains({part, g_[n].arguments[0]});
+        if (nodes.contains(n) || view_of_copy) copy_of[{part, n}] = add(part);
+      }
+    }
+    for (const Output& o : g_.outputs) r.outputs.push_back({o.name, moved[static_cast<std::size_t>(o.node)]});
+    return r;
+  }
+
+  const Graph& g_;
+  const Partition& p_;
+  const FoldedGraph& folded_;
+  std::map<int, std::set<NodeId>> copies_;  ///< by the part that gets them
+};
+
+}  // namespace
+
+std::optional<Graph> with_copies(const Graph& g, const Partition& p, const FoldedGraph& folded) {
+  return Copying(g, p, folded).run();
+}
+
+}  // namespace kfusion

@@ -1,0 +1,14 @@
+// Computing a cheap value twice instead of storing it.
+#pragma once
+#include <optional>
+
+#include "kfusion/plan/partition.hpp"
+
+namespace kfusion {
+
+/// Looks for values that are stored only for other kernels, though those could compute them from what they read anyway:
+/// relu(x) summed over rows in one kernel and over columns in another. Gives each such kernel elementwise copies of its
+/// own; nothing where no estimate promises fewer bytes.
+std::optional<Graph> with_copies(const Graph& g, const Partition& p, const FoldedGraph& folded);
+
+}  // namespace kfusion

@@ -1,0 +1,202 @@
+#include "kfusion/plan/finish.hpp"
+
+#include <algorithm>
+#include <queue>
+#include <set>
+
+#include "kfusion/plan/executable.hpp"
+#include "kfusion/plan/sweeps.hpp"
+
+namespace kfusion {
+namespace {
+
+bool is_free(const Graph& g, NodeId n) { return g[n].op == Op::constant || g[n].op == Op::iota; }
+
+/// Group i is to be part `part` of the partition.
+class Finishing {
+ public:
+  Finishing(Plan& plan, const Partition& p, const FoldedGraph& folded, const std::vector<Extras>& extras,
+            const Device& device)
+      : plan_(plan), g_(plan.graph), p_(p), folded_(folded), extras_(extras), device_(device) {}
+
+  void run() {
+    for (int i = 0; i < p_.parts(); ++i) {
+      if (!p_.part(i).nodes.empty()) plan_.groups.push_back(group(members(i)));
+    }
+    sort_groups();
+    assign_nodes();
+  }
+
+ private:
+  struct Members {
+    int part = 0;
+    std::vector<NodeId> nodes;
+    std::set<NodeId> inside;
+  };
+
+  Members members(int part) const {
+    Members m{part, p_.part(part).nodes, {}};
+    std::sort(m.nodes.begin(), m.nodes.end());
+    m.inside.insert(m.nodes.begin(), m.nodes.end());
+    return m;
+  }
+
+  const std::vector<Access>& reads(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)].reads; }
+
+  Group group(const Members& m) const {
+    const Part& part = p_.part(m.part);
+    Group r;
+    r.nodes = m.nodes;
+    r.deferred = extras_[static_cast<std::size_t>(m.part)].deferred;
+    r.domain = part.domain;
+    for (std::size_t i = 0; i < part.domain.size(); ++i) {
+      if (part.reduced & axis_bit(i)) r.reduced.push_back(static_cast<int>(i));
+    }
+    r.kind = kind_of(m, part);
+    add_loads(m, r);
+    for (const NodeId n : m.nodes) {
+      if (is_stored(m, n)) r.stores.push_back(n);
+    }
+    if (r.kind == GroupKind::kConv2d) r.folded = per_channel_maps(m);
+    count_sweeps(g_, folded_, device_, r);
+    mark_executable(g_, r);
+    return r;
+  }
+
+  bool is_stored(const Members& m, NodeId n) const {
+    const auto& readers = p_.readers(n);
+    return p_.is_output(n) ||
+           std::any_of(readers.begin(), readers.end(), [&](NodeId r) { return !m.inside.contains(r); });
+  }
+
+  void add_loads(const Members& m, Group& r) const {
+    const std::int64_t size = std::max<std::int64_t>(product(r.domain), 1);
+    for (const NodeId n : m.nodes) {
+      for (const Access& a : reads(n)) {
+        if (m.inside.contains(a.base) || is_free(g_, a.base)) continue;
+        const bool seen = std::any_of(r.loads.begin(), r.loads.end(), [&](const Load& l) { return l.access == a; });
+        if (!seen) r.loads.push_back({a, n, distinct_elements(a) == size});
+      }
+    }
+  }
+
+  GroupKind kind_of(const Members& m, const Part& part) const {
+    if (extras_[static_cast<std::size_t>(m.part)].attention) return GroupKind::kAttention;
+    bool reduces = false, contracts = false, convolves = false;
+    for (const NodeId n : m.nodes) {
+      reduces |= folded_.work[static_cast<std::size_t>(n)].kind == WorkKind::kReduce;
+      contracts |= g_[n].op == Op::matmul;
+      convolves |= g_[n].op == Op::conv2d;
+    }
+    if ((contracts || convolves) && reduces) return GroupKind::kContractionReduction;
+    if (contracts) return GroupKind::kMatmul;
+    if (convolves) return GroupKind::kConv2d;
+    if (part.kind == WorkKind::kGather) return GroupKind::kGather;
+    if (!reduces || part.reduced == 0) {
+      return m.nodes.size() == 1 && part.kind == WorkKind::kCopy ? GroupKind::kCopy : GroupKind::kPointwise;
+    }
+    if (part.whole) return GroupKind::kFullReduction;
+    const Axes kept = part.kept();
+    return (kept & (kept + 1)) == 0 ? GroupKind::kRows : GroupKind::kColumns;
+  }
+
+  /// Follows the result of a convolution through maps with one value per channel (axis 1).
+  std::vector<NodeId> per_channel_maps(const Members& m) const {
+    std::vector<NodeId> r;
+    NodeId value = *std::find_if(m.nodes.begin(), m.nodes.end(), [&](NodeId n) { return g_[n].op == Op::conv2d; });
+    while (p_.readers(value).size() == 1 && !p_.is_output(value)) {
+      const NodeId next = p_.readers(value)[0];
+      if (!m.inside.contains(next) || !is_affine(g_[next].op)) break;
+      const auto& both = reads(next);
+      const Access& other = both[0].base == value ? both[1] : both[0];
+      if (other.shape.size() != 4 || other.strides[0] != 0 || other.strides[2] != 0 || other.strides[3] != 0) break;
+      if (g_[next].op == Op::divide && both[0].base != value) break;
+      r.push_back(next);
+      value = next;
+    }
+    return r;
+  }
+
+  static bool is_affine(Op op) { return op == Op::add || op == Op::subtract || op == Op::multiply || op == Op::divide; }
+
+  /// Each group after those that it reads; among the ready ones, the one that was written first.
+  void sort_groups() {
+    auto& groups = plan_.groups;
+    std::vector<int> computes(g_.nodes.size(), -1), waits(groups.size(), 0);
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      for (const NodeId n : groups[i].stores) computes[static_cast<std::size_t>(n)] = static_cast<int>(i);
+    }
+    std::vector<std::set<int>> next(groups.size());
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      for (const Load& l : groups[i].loads) {
+        const int from = computes[static_cast<std::size_t>(l.access.base)];
+        if (from >= 0 && next[static_cast<std::size_t>(from)].insert(static_cast<int>(i)).second) ++waits[i];
+      }
+    }
+    using Ready = std::pair<NodeId, int>;
+    std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      if (waits[i] == 0) ready.emplace(groups[i].nodes.back(), static_cast<int>(i));
+    }
+    std::vector<Group> sorted;
+    while (!ready.empty()) {
+      const auto i = static_cast<std::size_t>(ready.top().second);
+      ready.pop();
+      sorted.push_back(std::move(groups[i]));
+      for (const int n : next[i]) {
+        if (--waits[static_cast<std::size_t>(n)] == 0)
+          ready.emplace(groups[static_cast<std::size_t>(n)].nodes.back(), n);
+      }
+    }
+    groups = std::move(sorted);
+  }
+
+  void assign_nodes() {
+    plan_.group_of.assign(g_.nodes.size(), -1);
+    for (std::size_t i = 0; i < plan_.groups.size(); ++i) {
+      for (const NodeId n : plan_.groups[i].nodes) plan_.group_of[static_cast<std::size_t>(n)] = static_cast<int>(i);
+    }
+    for (auto n = static_cast<NodeId>(g_.nodes.size()); n-- > 0;) {
+      const int group = plan_.group_of[static_cast<std::size_t>(n)];
+      for (const NodeId a : g_[n].arguments) fold_into(a, group);
+    }
+    for (const Output& o : g_.outputs) {
+      fold_into(o.node, plan_.group_of[static_cast<std::size_t>(folded_.value[static_cast<std::size_t>(o.node)].base)]);
+    }
+  }
+
+  /// A view belongs to the kernel that reads through it.
+  void fold_into(NodeId view, int group) {
+    while (group >= 0 && kind(g_[view].op) == OpKind::kView && plan_.group_of[static_cast<std::size_t>(view)] < 0) {
+      plan_.group_of[static_cast<std::size_t>(view)] = group;
+      plan_.groups[static_cast<std::size_t>(group)].views.push_back(view);
+      view = g_[view].arguments[0];
+    }
+  }
+
+  Plan& plan_;
+  const Graph& g_;
+  const Partition& p_;
+  const FoldedGraph& folded_;
+  const std::vector<Extras>& extras_;
+  const Device& device_;
+};
+
+}  // namespace
+
+std::int64_t Group::rows() const {
+  std::int64_t n = 1;
+  for (std::size_t i = 0; i < domain.size(); ++i) {
+    if (std::find(reduced.begin(), reduced.end(), static_cast<int>(i)) == reduced.end()) n *= domain[i];
+  }
+  return n;
+}
+
+std::int64_t Group::cols() const { return product(domain) / rows(); }
+
+void finish(Plan& plan, const Partition& partition, const FoldedGraph& folded, const std::vector<Extras>& extras,
+            const Device& device) {
+  Finishing(plan, partition, folded, extras, device).run();
+}
+
+}  // namespace kfusion

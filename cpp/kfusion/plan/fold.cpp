@@ -1,0 +1,174 @@
+#include "kfusion/plan/fold.hpp"
+
+#include <map>
+#include <string>
+
+namespace kfusion {
+namespace {
+
+/// Whether each axis of `from` is cut into axes of `to`: then any strides can be reshaped.
+bool only_splits(const Extents& from, const Extents& to) {
+  std::size_t j = 0;
+  for (const std::int64_t e : from) {
+    if (e == 0) return false;
+    std::int64_t n = 1;
+    while (n < e && j < to.size()) n *= to[j++];
+    if (n != e) return false;
+  }
+  return true;
+}
+
+/// A list of views, applied first to last. Equal lists have equal numbers; 0 is the empty one.
+using Chain = std::int32_t;
+constexpr Chain kEmpty = 0, kUnknown = -1, kSeveral = -2;
+constexpr int kLongestChain = 32;  // keeps the work linear; a value behind more views is stored
+
+class Chains {
+ public:
+  /// kSeveral (nothing is moved) where the list would be too long.
+  Chain prepend(const Node& view, Chain rest) {
+    const int length = link(rest).length + 1;
+    if (length > kLongestChain) return kSeveral;
+    const std::string key = key_of(view) + '|' + std::to_string(rest);
+    const auto [found, added] = index_.try_emplace(key, static_cast<Chain>(links_.size()));
+    if (added) links_.push_back({view, rest, length});
+    return found->second;
+  }
+
+  Access apply(Chain c, Access a) const {
+    for (; c != kEmpty; c = link(c).rest) a = *through_view(link(c).view, a);  // only views that any strides allow
+    return a;
+  }
+
+ private:
+  struct Link {
+    Node view;
+    Chain rest = kEmpty;
+    int length = 0;
+  };
+  const Link& link(Chain c) const { return links_[static_cast<std::size_t>(c)]; }
+
+  static std::string key_of(const Node& view) {
+    std::string key = std::to_string(static_cast<int>(view.op));
+    const auto add = [&key](const auto& values) {
+      for (const auto v : values) key += ',' + std::to_string(v);
+      key += ';';
+    };
+    add(view.shape);
+    if (const auto* t = std::get_if<TransposeAttributes>(&view.attributes)) add(t->axes);
+    if (const auto* s = std::get_if<SliceAttributes>(&view.attributes)) {
+      add(s->start);
+      add(s->step);
+    }
+    return key;
+  }
+
+  std::vector<Link> links_ = std::vector<Link>(1);
+  std::map<std::string, Chain> index_;
+};
+
+class Folding {
+ public:
+  explicit Folding(const Graph& g) : g_(g), demand_(g.nodes.size(), kUnknown), pulled_(g.nodes.size(), kEmpty) {
+    result_.work.resize(g.nodes.size());
+    result_.value.resize(g.nodes.size());
+  }
+
+  FoldedGraph run() {
+    collect_demands();
+    for (NodeId n = 0; n < static_cast<NodeId>(g_.nodes.size()); ++n) fold(n);
+    return std::move(result_);
+  }
+
+ private:
+  static bool is_map(const Node& n) { return kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast; }
+
+  bool movable(const Node& view) const {
+    return view.op != Op::reshape || only_splits(g_[view.arguments[0]].shape, view.shape);
+  }
+
+  void demand(NodeId n, Chain c) {
+    Chain& d = demand_[static_cast<std::size_t>(n)];
+    d = d == kUnknown || d == c ? c : kSeveral;
+  }
+
+  /// From the results to the inputs: through which views is each node read, and are they the same for all readers?
+  void collect_demands() {
+    for (const Output& o : g_.outputs) demand(o.node, kEmpty);
+    for (auto n = static_cast<NodeId>(g_.nodes.size()); n-- > 0;) {
+      const Node& node = g_[n];
+      const Chain d = demand_[static_cast<std::size_t>(n)];
+      if (is_map(node)) {
+        if (d > kEmpty) pulled_[static_cast<std::size_t>(n)] = d;
+        for (const NodeId a : node.arguments) demand(a, through_map(node, a, pulled_[static_cast<std::size_t>(n)]));
+      } else if (kind(node.op) == OpKind::kView && movable(node)) {
+        demand(node.arguments[0], d == kSeveral ? kSeveral : chains_.prepend(node, d == kUnknown ? kEmpty : d));
+      } else {
+        for (const NodeId a : node.arguments) demand(a, kEmpty);
+      }
+    }
+  }
+
+  /// An argument that is repeated along axes is so before the views that its reader was moved under.
+  Chain through_map(const Node& map, NodeId argument, Chain pulled) {
+    if (pulled == kEmpty || g_[argument].shape == map.shape) return pulled;
+    Node repeat;
+    repeat.op = Op::broadcast;
+    repeat.shape = map.shape;
+    return chains_.prepend(repeat, pulled);
+  }
+
+  /// How `reader`, which sees its arguments in shape `shape` and was moved under `pulled`, reads `argument`.
+  Access read(NodeId argument, const Extents* shape, Chain pulled) const {
+    const Access& a = result_.value[static_cast<std::size_t>(argument)];
+    const auto base = static_cast<std::size_t>(a.base);
+    if (pulled_[base] != kEmpty && pulled != kEmpty) return a;  // both were moved under the same views
+    return chains_.apply(pulled, shape ? broadcast_to(a, *shape) : a);
+  }
+
+  void fold(NodeId n) {
+    const Node& node = g_[n];
+    const auto i = static_cast<std::size_t>(n);
+    Work& work = result_.work[i];
+    Access& value = result_.value[i];
+    value = identity_access(n, node.shape);
+    if (is_map(node)) {
+      work.kind = WorkKind::kPointwise;
+      for (const NodeId a : node.arguments) work.reads.push_back(read(a, &node.shape, pulled_[i]));
+      work.shape = chains_.apply(pulled_[i], value).shape;
+      if (pulled_[i] != kEmpty) value = identity_access(n, work.shape);
+      for (Access& a : work.reads) a = broadcast_to(a, work.shape);
+    } else if (kind(node.op) == OpKind::kView) {
+      fold_view(n, node, work, value);
+    } else if (kind(node.op) != OpKind::kSource) {
+      for (const NodeId a : node.arguments) work.reads.push_back(read(a, nullptr, kEmpty));
+      work.kind = kind(node.op) == OpKind::kReduce   ? WorkKind::kReduce
+                  : kind(node.op) == OpKind::kGather ? WorkKind::kGather
+                                                     : WorkKind::kContraction;
+      work.shape = work.kind == WorkKind::kReduce ? work.reads[0].shape : node.shape;
+    }
+  }
+
+  void fold_view(NodeId n, const Node& node, Work& work, Access& value) {
+    const Access& argument = result_.value[static_cast<std::size_t>(node.arguments[0])];
+    if (pulled_[static_cast<std::size_t>(argument.base)] != kEmpty) {
+      value = argument;  // the base is computed under this view already
+    } else if (const auto through = through_view(node, argument)) {
+      value = *through;
+    } else {
+      work = {WorkKind::kCopy, argument.shape, {argument}};
+    }
+  }
+
+  const Graph& g_;
+  Chains chains_;
+  std::vector<Chain> demand_;  ///< by node
+  std::vector<Chain> pulled_;  ///< by map: the views that it was moved under
+  FoldedGraph result_;
+};
+
+}  // namespace
+
+FoldedGraph fold_views(const Graph& g) { return Folding(g).run(); }
+
+}  // namespace kfusion

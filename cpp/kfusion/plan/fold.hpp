@@ -1,0 +1,39 @@
+// Pass 1: views disappear. What is left are computing nodes that read each other through strided accesses.
+//
+// A view of an input, or of a result that is stored anyway, becomes part of its reader's Access. A view of a pointwise
+// value moves up instead, so that the value is computed in the order in which it is read: relu(x).T is relu(x.T). That
+// needs every reader to see the value through the same views.
+#pragma once
+#include <vector>
+
+#include "kfusion/plan/access.hpp"
+
+namespace kfusion {
+
+enum class WorkKind : std::uint8_t {
+  kNone,       ///< inputs, constants, iota, folded views
+  kPointwise,  ///< maps and casts
+  kCopy,       ///< a reshape that no strides express: pointwise, in the order of its argument
+  kReduce,
+  kContraction,
+  kGather,
+};
+
+/// One node of the graph as a loop: `reads` are over `shape` for pointwise work, over the argument's shape else.
+struct Work {
+  WorkKind kind = WorkKind::kNone;
+  Extents shape;  ///< what is looped over: the result of a map (views moved up), the argument of a reduction
+  std::vector<Access> reads;  ///< one per argument; the base is a node of the graph
+};
+
+struct FoldedGraph {
+  std::vector<Work> work;  ///< by node
+  std::vector<Access>
+      value;  ///< by node: how a reader sees it (for outputs); a pulled view is the identity of its base
+};
+
+FoldedGraph fold_views(const Graph& g);
+
+constexpr bool is_pointwise(WorkKind k) { return k == WorkKind::kPointwise || k == WorkKind::kCopy; }
+
+}  // namespace kfusion

@@ -1,0 +1,372 @@
+#include "kfusion/plan/partition.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "kfusion/plan/order.hpp"
+
+namespace kfusion {
+namespace {
+
+/// The axes of a part are a sub-list of the axes `within` of the merged domain, first to first: bits move up to there.
+Axes embed(Axes axes, Axes within) {
+  Axes r = 0;
+  for (std::size_t from = 0; within != 0; within &= within - 1, ++from) {
+    if (axes & axis_bit(from)) r |= within & -within;
+  }
+  return r;
+}
+
+std::vector<Axes> embed_all(std::vector<Axes> moved, Axes within) {
+  for (Axes& m : moved) m = embed(m, within);
+  return moved;
+}
+
+std::vector<Axes> then(std::vector<Axes> first, const std::vector<Axes>& second) {
+  for (Axes& m : first) m = moved_axes(second, m);
+  return first;
+}
+
+bool is_last(Axes axes, Axes all) { return ((axes ^ all) & ((axes ^ all) + 1)) == 0; }
+
+bool costs_nothing(const Graph& g, NodeId n) { return g[n].op == Op::constant || g[n].op == Op::iota; }
+
+std::vector<NodeId> united(const std::vector<NodeId>& a, const std::vector<NodeId>& b) {
+  std::vector<NodeId> r;
+  std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(r));
+  return r;
+}
+
+}  // namespace
+
+Partition::Partition(const Graph& g, const FoldedGraph& folded, const Device& device, const PlanOptions& options)
+    : g_(g),
+      folded_(folded),
+      device_(device),
+      options_(options),
+      rank_(ranks(g)),
+      part_of_(g.nodes.size(), -1),
+      span_(g.nodes.size(), 0),
+      readers_(g.nodes.size()),
+      is_output_(g.nodes.size(), false) {
+  for (const Output& o : g.outputs) {
+    is_output_[static_cast<std::size_t>(folded.value[static_cast<std::size_t>(o.node)].base)] = true;
+  }
+  for (NodeId n = 0; n < static_cast<NodeId>(g.nodes.size()); ++n) {
+    const auto i = static_cast<std::size_t>(n);
+    const Work& w = folded.work[i];
+    if (w.kind == WorkKind::kNone) continue;
+    order_.push_back(n);
+    part_of_[i] = static_cast<int>(parts_.size());
+    Part p;
+    p.kind = w.kind;
+    p.domain = without_ones(w.shape);
+    p.place = g[n].place;
+    p.nodes = {n};
+    p.first = p.last = rank_[i];
+    span_[i] = p.all();
+    if (w.kind == WorkKind::kReduce) {
+      const auto& r = std::get<ReduceAttributes>(g[n].attributes);
+      std::size_t axis = 0;
+      for (std::size_t k = 0; k < w.shape.size(); ++k) {
+        if (w.shape[k] <= 1) continue;
+        if (std::find(r.axes.begin(), r.axes.end(), static_cast<int>(k)) != r.axes.end()) p.reduced |= axis_bit(axis);
+        ++axis;
+      }
+      p.whole = r.whole;
+      span_[i] = p.kept();
+    }
+    for (const Access& a : w.reads) {
+      if (folded.work[static_cast<std::size_t>(a.base)].kind != WorkKind::kNone) {
+        readers_[static_cast<std::size_t>(a.base)].push_back(n);
+      }
+      if (!costs_nothing(g, a.base)) p.sources = united(p.sources, {a.base});
+    }
+    p.stores = {n};
+    parts_.push_back(std::move(p));
+  }
+  std::sort(order_.begin(), order_.end(), [this](NodeId a, NodeId b) { return rank(a) < rank(b); });
+  visited_.assign(parts_.size(), 0);
+}
+
+std::vector<Edge> Partition::edges_into(NodeId n) const {
+  std::vector<Edge> r;
+  for (const Access& a : folded_.work[static_cast<std::size_t>(n)].reads) {
+    if (part_of(a.base) >= 0) r.push_back({a.base, n, &a});
+  }
+  return r;
+}
+
+std::vector<NodeId> Partition::reads(NodeId n) const {
+  std::vector<NodeId> r;
+  for (const Access& a : folded_.work[static_cast<std::size_t>(n)].reads) r.push_back(a.base);
+  return r;
+}
+
+std::vector<Edge> Partition::crossing_edges(int a, int b) const {
+  const bool from_a = part(a).nodes.size() < part(b).nodes.size();
+  std::vector<Edge> r;
+  for (const NodeId n : part(from_a ? a : b).nodes) {
+    if (from_a) {
+      for (const NodeId reader : readers(n)) {
+        if (part_of(reader) != b) continue;
+        for (const Edge& e : edges_into(reader)) {
+          if (e.producer == n) r.push_back(e);
+        }
+      }
+    } else {
+      for (const Edge& e : edges_into(n)) {
+        if (part_of(e.producer) == a) r.push_back(e);
+      }
+    }
+  }
+  return r;
+}
+
+/// The axes that the argument of n varies over: a reduction reads all, a map as many as it writes.
+Axes Partition::read_span(NodeId n) const {
+  const bool reduces = folded_.work[static_cast<std::size_t>(n)].kind == WorkKind::kReduce;
+  return reduces ? part(part_of(n)).all() : span_[static_cast<std::size_t>(n)];
+}
+
+Partition::Verdict Partition::match_edge(const Edge& e) const {
+  const Part &a = part(part_of(e.producer)), &b = part(part_of(e.consumer));
+  const Axes read = read_span(e.consumer);
+  const auto seen = refine(extents_of(b.domain, read), without_ones(e.access->shape));
+  const auto b_cut = seen ? cut(b.domain, read, seen->pieces_a, seen->extents) : std::nullopt;
+  if (!b_cut) return {Reason::kDomainMismatch};
+  const Axes read_now = moved_axes(b_cut->moved, read);
+  const auto varies = span_of(*e.access, b_cut->domain, read_now);
+  if (!varies) return {Reason::kDomainMismatch};
+  const Axes written = span_[static_cast<std::size_t>(e.producer)];
+  if (written == a.all()) return match_full(e, *b_cut, *varies);
+  if (written == a.kept()) return match_rows(e, *b_cut, read_now, *varies);
+  return {Reason::kMultipleConsumers};
+}
+
+/// The producer is written at every point of its domain, which so becomes part of the consumer's.
+Partition::Verdict Partition::match_full(const Edge& e, const Cut& b, Axes varies) const {
+  const Part& a = part(part_of(e.producer));
+  const auto common = refine(extents_of(b.domain, varies), a.domain);
+  if (!common) return {Reason::kDomainMismatch};
+  const auto b_cut = cut(b.domain, varies, common->pieces_a, common->extents);
+  const auto a_cut = cut(a.domain, a.all(), common->pieces_b, common->extents);
+  if (!b_cut || !a_cut) return {Reason::kDomainMismatch};
+  const Axes within = moved_axes(b_cut->moved, varies);
+  if (a.reduced != 0 && within != all_axes(b_cut->domain.size())) return {Reason::kDomainMismatch};
+  return {std::nullopt, {b_cut->domain, embed_all(a_cut->moved, within), then(b.moved, b_cut->moved)}};
+}
+
+/// The producer is one value per row. Its reader is either a loop over rows, or over all elements of the same rows.
+Partition::Verdict Partition::match_rows(const Edge& e, const Cut& b, Axes read, Axes varies) const {
+  const Part &a = part(part_of(e.producer)), &consumer = part(part_of(e.consumer));
+  if (varies == all_axes(b.domain.size())) {
+    if (consumer.reduced != 0) return {Reason::kDomainMismatch};  // a second set of reduced axes
+    const auto common = refine(b.domain, extents_of(a.domain, a.kept()));
+    if (!common) return {Reason::kDomainMismatch};
+    const auto a_cut = cut(a.domain, a.kept(), common->pieces_b, common->extents);
+    const auto b_cut = cut(b.domain, all_axes(b.domain.size()), common->pieces_a, common->extents);
+    if (!a_cut || !b_cut) return {Reason::kDomainMismatch};
+    const Axes rows = moved_axes(a_cut->moved, a.kept());
+    return {std::nullopt, {a_cut->domain, a_cut->moved, embed_all(then(b.moved, b_cut->moved), rows)}};
+  }
+  if (a.whole && read == all_axes(b.domain.size())) return {Reason::kReductionBarrier};
+  const auto common = refine(b.domain, a.domain);
+  if (!common) return {Reason::kDomainMismatch};
+  const auto b_cut = cut(b.domain, all_axes(b.domain.size()), common->pieces_a, common->extents);
+  const auto a_cut = cut(a.domain, a.all(), common->pieces_b, common->extents);
+  if (!b_cut || !a_cut) return {Reason::kDomainMismatch};
+  if (moved_axes(b_cut->moved, varies) != moved_axes(a_cut->moved, a.kept())) return {Reason::kDomainMismatch};
+  return {std::nullopt, {a_cut->domain, a_cut->moved, then(b.moved, b_cut->moved)}};
+}
+
+std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b) const {
+  if (a.place != b.place) return Reason::kCrossDevice;
+  if (a.kind == WorkKind::kGather || b.kind == WorkKind::kGather) return Reason::kGather;
+  if (b.kind == WorkKind::kContraction) return Reason::kContraction;
+  // A contraction takes elementwise work on its result with it, nothing that needs whole rows of it.
+  if (a.kind == WorkKind::kContraction && b.reduced != 0) return Reason::kContraction;
+  return std::nullopt;
+}
+
+std::optional<Reason> Partition::named_pair_allowed(NodeId producer, NodeId consumer) const {
+  const auto is = [this](NodeId n, const std::string& text) {
+    return text == name(g_[n].op) || text == g_.stages[static_cast<std::size_t>(g_[n].stage)].name;
+  };
+  const auto listed = [&](const auto& pairs) {
+    return std::any_of(pairs.begin(), pairs.end(), [&](const auto& pair) {
+      return (is(producer, pair.first) && is(consumer, pair.second)) ||
+             (is(producer, pair.second) && is(consumer, pair.first));
+    });
+  };
+  const bool allowed = options_.allow.empty() || listed(options_.allow);
+  return allowed && !listed(options_.forbid) ? std::nullopt : std::optional(Reason::kForbidden);
+}
+
+Part Partition::merged_part(int a, int b, const Match& m) const {
+  const Part &x = part(a), &y = part(b);
+  Part r;
+  r.domain = m.domain;
+  r.reduced = moved_axes(m.moved_a, x.reduced) | moved_axes(m.moved_b, y.reduced);
+  r.whole = x.whole || y.whole;
+  r.second_sweep = x.second_sweep || y.second_sweep;
+  r.place = x.place;
+  r.kind = x.kind == WorkKind::kContraction || y.kind == WorkKind::kContraction           ? WorkKind::kContraction
+           : r.reduced != 0 || x.kind == WorkKind::kReduce || y.kind == WorkKind::kReduce ? WorkKind::kReduce
+                                                                                          : WorkKind::kPointwise;
+  r.first = std::min(x.first, y.first);
+  r.last = std::max(x.last, y.last);
+  const auto is_inside = [&](NodeId n) { return part_of(n) == a || part_of(n) == b; };
+  for (const NodeId s : united(x.sources, y.sources)) {
+    if (!is_inside(s)) r.sources.push_back(s);
+  }
+  for (const NodeId s : united(x.stores, y.stores)) {
+    const auto& all = readers(s);
+    if (is_output(s) || !std::all_of(all.begin(), all.end(), is_inside)) r.stores.push_back(s);
+  }
+  return r;
+}
+
+/// Also sets merged.second_sweep.
+std::optional<Reason> Partition::edges_fit(int a, int b, const Match& m, Part& merged) const {
+  for (const Edge& e : crossing_edges(a, b)) {
+    if (const auto reason = named_pair_allowed(e.producer, e.consumer)) return reason;
+    const bool reduces = folded_.work[static_cast<std::size_t>(e.consumer)].kind == WorkKind::kReduce;
+    const Axes read = reduces ? merged.all() : moved_axes(m.moved_b, span_[static_cast<std::size_t>(e.consumer)]);
+    const Axes written = moved_axes(m.moved_a, span_[static_cast<std::size_t>(e.producer)]);
+    if (span_of(*e.access, merged.domain, read) != written) return Reason::kDomainMismatch;
+    const bool reduced_before = part(a).reduced != 0 && written == merged.kept() && read == merged.all();
+    if (reduced_before && merged.whole) return Reason::kReductionBarrier;
+    merged.second_sweep |= reduced_before;
+  }
+  // Only what is computed once per element or once per row can be stored: a small value is computed many times.
+  for (const NodeId s : merged.stores) {
+    const Axes span = moved_axes(part_of(s) == a ? m.moved_a : m.moved_b, span_[static_cast<std::size_t>(s)]);
+    if (span != merged.all() && span != merged.kept()) return Reason::kMultipleConsumers;
+  }
+  return std::nullopt;
+}
+
+std::optional<Reason> Partition::fits_device(const Part& merged) const {
+  if (static_cast<int>(merged.sources.size()) > options_.max_inputs) return Reason::kResources;
+  if (static_cast<int>(merged.stores.size()) > options_.max_outputs) return Reason::kResources;
+  // Rows whose elements lie apart stay on chip as tiles of neighbouring rows, a sector of memory wide, or not at all.
+  if (merged.second_sweep && !is_last(merged.reduced, merged.all())) {
+    constexpr std::int64_t kTileRows = 32;
+    std::int64_t item_bytes_max = 1;
+    for (const NodeId s : merged.sources) {
+      item_bytes_max = std::max(item_bytes_max, static_cast<std::int64_t>(item_bytes(g_[s].dtype)));
+    }
+    const std::int64_t row = product(extents_of(merged.domain, merged.reduced));
+    if (row > device_.on_chip_bytes / (kTileRows * item_bytes_max)) return Reason::kResources;
+  }
+  return std::nullopt;
+}
+
+bool Partition::depends_through_others(int b, int a) {
+  ++visit_;
+  std::vector<int> open = {b};
+  visited_[static_cast<std::size_t>(b)] = visit_;
+  while (!open.empty()) {
+    const int current = open.back();
+    open.pop_back();
+    for (const NodeId s : part(current).sources) {
+      const int p = part_of(s);
+      if (p < 0 || (p == a && current == b) || visited_[static_cast<std::size_t>(p)] == visit_) continue;
+      if (p == a) return true;
+      visited_[static_cast<std::size_t>(p)] = visit_;
+      if (part(p).last > part(a).first) open.push_back(p);
+    }
+  }
+  return false;
+}
+
+Partition::Verdict Partition::judge(int a, int b, Verdict v) {
+  if (v.reason) return v;
+  const Axes reduced_a = moved_axes(v.match.moved_a, part(a).reduced);
+  const Axes reduced_b = moved_axes(v.match.moved_b, part(b).reduced);
+  if (reduced_a != 0 && reduced_b != 0 && reduced_a != reduced_b) return {Reason::kDomainMismatch};
+  v.merged = merged_part(a, b, v.match);
+  v.reason = edges_fit(a, b, v.match, v.merged);
+  if (!v.reason) v.reason = fits_device(v.merged);
+  if (!v.reason && depends_through_others(b, a)) v.reason = Reason::kCycle;
+  return v;
+}
+
+std::optional<Reason> Partition::refusal(const Edge& e) {
+  const int a = part_of(e.producer), b = part_of(e.consumer);
+  if (const auto reason = named_pair_allowed(e.producer, e.consumer)) return reason;
+  if (const auto reason = kinds_allow(part(a), part(b))) return reason;
+  return judge(a, b, match_edge(e)).reason;
+}
+
+std::optional<Reason> Partition::merge_along(const Edge& e) {
+  const int a = part_of(e.producer), b = part_of(e.consumer);
+  if (const auto reason = kinds_allow(part(a), part(b))) return reason;
+  Verdict v = judge(a, b, match_edge(e));
+  const auto reason = v.reason;
+  if (!reason) apply(a, b, std::move(v));
+  return reason;
+}
+
+std::optional<Reason> Partition::merge_siblings(int a, int b, NodeId source) {
+  if (part(a).kind == WorkKind::kContraction || part(b).kind == WorkKind::kContraction) return Reason::kContraction;
+  if (const auto reason = kinds_allow(part(a), part(b))) return reason;
+  const auto computes = [this](const std::vector<NodeId>& sources, int p) {
+    return std::any_of(sources.begin(), sources.end(), [&](NodeId s) { return part_of(s) == p; });
+  };
+  if (computes(part(a).sources, b) || computes(part(b).sources, a)) return Reason::kCycle;
+  if (!sweeps(a, source) || !sweeps(b, source)) return Reason::kDomainMismatch;
+  const auto common = refine(part(a).domain, part(b).domain);
+  const auto a_cut = common ? cut(part(a).domain, part(a).all(), common->pieces_a, common->extents) : std::nullopt;
+  const auto b_cut = common ? cut(part(b).domain, part(b).all(), common->pieces_b, common->extents) : std::nullopt;
+  if (!a_cut || !b_cut) return Reason::kDomainMismatch;
+  Verdict v = judge(a, b, {std::nullopt, {a_cut->domain, a_cut->moved, b_cut->moved}});
+  if (!v.reason && depends_through_others(a, b)) v.reason = Reason::kCycle;
+  const auto reason = v.reason;
+  if (!reason) apply(a, b, std::move(v));
+  return reason;
+}
+
+bool Partition::sweeps(int p, NodeId source) const {
+  return std::any_of(part(p).nodes.begin(), part(p).nodes.end(), [&](NodeId n) {
+    const auto& reads = folded_.work[static_cast<std::size_t>(n)].reads;
+    return read_span(n) == part(p).all() &&
+           std::any_of(reads.begin(), reads.end(), [&](const Access& r) { return r.base == source && is_identity(r); });
+  });
+}
+
+void Partition::apply(int a, int b, Verdict v) {
+  for (const auto& [p, moved] : {std::pair(a, &v.match.moved_a), std::pair(b, &v.match.moved_b)}) {
+    for (const NodeId n : part(p).nodes) {
+      Axes& span = span_[static_cast<std::size_t>(n)];
+      span = moved_axes(*moved, span);
+    }
+  }
+  move_nodes(a, b, std::move(v.merged));
+}
+
+void Partition::unite(int a, int b) {
+  const Part &x = part(a), &y = part(b);
+  Match m;
+  m.domain = product(x.domain) >= product(y.domain) ? x.domain : y.domain;
+  Part merged = merged_part(a, b, m);
+  merged.reduced = product(x.domain) >= product(y.domain) ? x.reduced : y.reduced;
+  if (merged.reduced == 0 && x.domain == y.domain) merged.reduced = x.reduced | y.reduced;
+  move_nodes(a, b, std::move(merged));
+}
+
+/// The smaller list goes into the larger, so that n merges cost n log n.
+void Partition::move_nodes(int a, int b, Part merged) {
+  const bool to_a = part(a).nodes.size() >= part(b).nodes.size();
+  Part &to = parts_[static_cast<std::size_t>(to_a ? a : b)], &from = parts_[static_cast<std::size_t>(to_a ? b : a)];
+  merged.nodes = std::move(to.nodes);
+  for (const NodeId n : from.nodes) {
+    merged.nodes.push_back(n);
+    part_of_[static_cast<std::size_t>(n)] = to_a ? a : b;
+  }
+  from = {};
+  to = std::move(merged);
+}
+
+}  // namespace kfusion

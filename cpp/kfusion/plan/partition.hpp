@@ -1,0 +1,105 @@
+// Kernels under construction: each computing node starts as a part of its own, and parts are merged while the rules
+// allow it. Every rule that keeps two apart gives a Reason.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "kfusion/plan/domain.hpp"
+#include "kfusion/plan/fold.hpp"
+#include "kfusion/plan/plan.hpp"
+
+namespace kfusion {
+
+/// One kernel to be. All its nodes are loops over axes of one domain: a FULL node over all of them, a row-level node
+/// over those that are not reduced, a small one (a parameter computed on the way) over any others.
+struct Part {
+  WorkKind kind = WorkKind::kPointwise;  ///< kReduce once there is a reduction; contractions and gathers stay such
+  Extents domain;
+  Axes reduced = 0;
+  bool whole = false;         ///< reduced with axis=None: no row of a matrix but everything
+  bool second_sweep = false;  ///< a reduced value is read again by all elements of its row
+  Place place;
+  std::vector<NodeId> nodes, sources, stores;  ///< sources: what is read from outside, each once, ascending
+  int first = 0, last = 0;                     ///< the least and the largest rank of its nodes
+
+  Axes all() const { return all_axes(domain.size()); }
+  Axes kept() const { return all() & ~reduced; }
+};
+
+/// One node reading another, where both compute.
+struct Edge {
+  NodeId producer = 0, consumer = 0;
+  const Access* access = nullptr;
+};
+
+class Partition {
+ public:
+  Partition(const Graph& g, const FoldedGraph& folded, const Device& device, const PlanOptions& options);
+
+  /// Computing nodes, each after what it reads; a graph's order does not depend on the order in which it was written.
+  const std::vector<NodeId>& order() const { return order_; }
+  int part_of(NodeId n) const { return part_of_[static_cast<std::size_t>(n)]; }
+  const Part& part(int i) const { return parts_[static_cast<std::size_t>(i)]; }
+  int parts() const { return static_cast<int>(parts_.size()); }  ///< merged ones are left empty
+  /// Reads of n that come out of kernels.
+  std::vector<Edge> edges_into(NodeId n) const;
+  /// Everything that n reads, views folded.
+  std::vector<NodeId> reads(NodeId n) const;
+  const std::vector<NodeId>& readers(NodeId n) const { return readers_[static_cast<std::size_t>(n)]; }
+  bool is_output(NodeId n) const { return is_output_[static_cast<std::size_t>(n)]; }
+  int rank(NodeId n) const { return rank_[static_cast<std::size_t>(n)]; }
+
+  /// Merges the part that computes `e.producer` into the one of `e.consumer`, or says why not.
+  std::optional<Reason> merge_along(const Edge& e);
+  /// Merges two parts that read `source`, each element once and in one order, or says why not.
+  std::optional<Reason> merge_siblings(int a, int b, NodeId source);
+  /// Why not, without merging anything.
+  std::optional<Reason> refusal(const Edge& e);
+
+  /// Makes one part of two without asking.
+  void unite(int a, int b);
+  /// Whether b needs a through a third part.
+  bool depends_through_others(int b, int a);
+
+ private:
+  struct Match {  ///< where the axes of both parts lie in the merged domain
+    Extents domain;
+    std::vector<Axes> moved_a, moved_b;
+  };
+  struct Verdict {  ///< a reason against merging, or what the merged part is
+    std::optional<Reason> reason;
+    Match match = {};
+    Part merged = {};
+  };
+
+  Axes read_span(NodeId n) const;
+  Verdict match_edge(const Edge& e) const;
+  Verdict match_full(const Edge& e, const Cut& b, Axes varies) const;
+  Verdict match_rows(const Edge& e, const Cut& b, Axes read, Axes varies) const;
+  std::optional<Reason> kinds_allow(const Part& a, const Part& b) const;
+  std::optional<Reason> named_pair_allowed(NodeId producer, NodeId consumer) const;
+  Verdict judge(int a, int b, Verdict v);
+  std::optional<Reason> edges_fit(int a, int b, const Match& m, Part& merged) const;
+  std::optional<Reason> fits_device(const Part& merged) const;
+  std::vector<Edge> crossing_edges(int a, int b) const;
+  Part merged_part(int a, int b, const Match& m) const;
+  bool sweeps(int p, NodeId source) const;  ///< reads each element of source, in order, once per element of its domain
+  void apply(int a, int b, Verdict v);
+  void move_nodes(int a, int b, Part merged);
+
+  const Graph& g_;
+  const FoldedGraph& folded_;
+  const Device& device_;
+  const PlanOptions& options_;
+  std::vector<NodeId> order_;
+  std::vector<int> rank_;     ///< by node
+  std::vector<int> part_of_;  ///< by node, -1 for what is not computed
+  std::vector<Part> parts_;
+  std::vector<Axes> span_;                    ///< by node: the axes of its part's domain along which its value varies
+  std::vector<std::vector<NodeId>> readers_;  ///< by node, one entry per read
+  std::vector<bool> is_output_;
+  std::vector<int> visited_;
+  int visit_ = 0;
+};
+
+}  // namespace kfusion

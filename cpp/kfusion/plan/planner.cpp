@@ -1,0 +1,223 @@
+// The passes of the planner, in order.
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "kfusion/plan/contractions.hpp"
+#include "kfusion/plan/duplicate.hpp"
+#include "kfusion/plan/finish.hpp"
+#include "kfusion/plan/partition.hpp"
+#include "kfusion/plan/plan.hpp"
+#include "kfusion/plan/reasons.hpp"
+
+namespace kfusion {
+namespace {
+
+/// Producers into consumers, epilogues of contractions included: for each consumer the largest value first.
+bool merge_vertically(const Graph& g, Partition& p) {
+  bool merged = false;
+  for (const NodeId n : p.order()) {
+    auto edges = p.edges_into(n);
+    std::sort(edges.begin(), edges.end(), [&](const Edge& a, const Edge& b) {
+      const auto key = [&](const Edge& e) { return std::pair(-g[e.producer].nbytes(), p.rank(e.producer)); };
+      return key(a) < key(b);
+    });
+    for (const Edge& e : edges) {
+      if (p.part_of(e.producer) != p.part_of(n)) merged |= !p.merge_along(e);
+    }
+  }
+  return merged;
+}
+
+/// What keeps two readers of one value apart, for the report.
+struct Neighbours {
+  NodeId first = 0, second = 0;
+  Reason reason = Reason::kDomainMismatch;
+};
+
+/// Kernels that sweep over the same full-size value: read it once.
+bool merge_siblings(const Graph& g, Partition& p, std::vector<Neighbours>* apart) {
+  std::unordered_map<NodeId, std::vector<NodeId>> readers;  // by what they read; one node for each kernel
+  std::vector<NodeId> shared;
+  for (const NodeId n : p.order()) {
+    if (p.part(p.part_of(n)).kind == WorkKind::kContraction) continue;
+    for (const NodeId s : p.reads(n)) {
+      if (p.part_of(s) == p.part_of(n) || g[s].op == Op::constant || g[s].op == Op::iota) continue;
+      auto& list = readers[s];
+      if (list.empty()) shared.push_back(s);
+      if (list.empty() || p.part_of(list.back()) != p.part_of(n)) list.push_back(n);
+    }
+  }
+  bool merged = false;
+  for (const NodeId s : shared) {
+    const auto& list = readers[s];
+    for (std::size_t i = 1; i < list.size(); ++i) {
+      const int a = p.part_of(list[i - 1]), b = p.part_of(list[i]);
+      if (a == b) continue;
+      const auto reason = p.merge_siblings(a, b, s);
+      merged |= !reason;
+      if (reason && apart && g[s].size() > 1) apart->push_back({list[i - 1], list[i], *reason});
+    }
+  }
+  return merged;
+}
+
+/// One part per user-level call.
+void merge_stages(const Graph& g, Partition& p) {
+  std::unordered_map<StageId, NodeId> first;
+  for (const NodeId n : p.order()) {
+    const auto [found, added] = first.try_emplace(g[n].stage, n);
+    if (!added && p.part_of(found->second) != p.part_of(n)) p.unite(p.part_of(found->second), p.part_of(n));
+  }
+}
+
+class Planning {
+ public:
+  Planning(const Graph& g, const Device& device, const PlanOptions& options)
+      : device_(device), options_(options), folded_(fold_views(g)), partition_(g, folded_, device, options) {
+    plan_.graph = g;
+  }
+
+  /// Merges until nothing changes: a merge can make room for another.
+  void merge() {
+    const Graph& g = plan_.graph;
+    if (!options_.fuse) {
+      merge_stages(g, partition_);
+      extras_.resize(static_cast<std::size_t>(partition_.parts()));
+      return;
+    }
+    while (merge_vertically(g, partition_) || merge_siblings(g, partition_, nullptr)) {
+    }
+    merge_siblings(g, partition_, &apart_);
+    extras_.resize(static_cast<std::size_t>(partition_.parts()));
+    join_attention(g, folded_, partition_, extras_);
+    join_contraction_reductions(g, folded_, partition_, extras_);
+    join_copies(folded_, partition_);
+  }
+
+  /// The groups of `p`; those that cannot run, one part per stage.
+  void regroup(const Plan& p) {
+    std::map<std::pair<int, StageId>, NodeId> first;
+    for (const NodeId n : partition_.order()) {
+      const int group = p.group_of[static_cast<std::size_t>(n)];
+      const bool whole = p.groups[static_cast<std::size_t>(group)].executable;
+      const auto [found, added] = first.try_emplace({group, whole ? -1 : plan_.graph[n].stage}, n);
+      if (!added) partition_.unite(partition_.part_of(found->second), partition_.part_of(n));
+    }
+    extras_.resize(static_cast<std::size_t>(partition_.parts()));
+    for (const Refusal& r : p.refusals) known_[{r.producer, r.consumer}] = r.reason;
+    otherwise_ = Reason::kNotImplemented;
+  }
+
+  std::optional<Graph> graph_with_copies() const { return with_copies(plan_.graph, partition_, folded_); }
+
+  Plan result() {
+    finish(plan_, partition_, folded_, extras_, device_);
+    for (const NodeId n : partition_.order()) refuse_inputs(n);
+    for (const Neighbours& n : apart_) refuse_neighbours(n);
+    std::sort(plan_.refusals.begin(), plan_.refusals.end(), [](const Refusal& a, const Refusal& b) {
+      return std::tie(a.consumer, a.producer) < std::tie(b.consumer, b.producer);
+    });
+    return std::move(plan_);
+  }
+
+ private:
+  void refuse(NodeId producer, NodeId consumer, Reason reason) {
+    const auto group = [this](NodeId n) { return plan_.group_of[static_cast<std::size_t>(n)]; };
+    plan_.refusals.push_back({producer, consumer, group(producer), group(consumer), reason,
+                              sentence(plan_.graph, partition_, device_, options_, reason, producer, consumer)});
+  }
+
+  /// One refusal for each value that n reads from another kernel or another memory.
+  void refuse_inputs(NodeId n) {
+    std::vector<NodeId> done;
+    for (const NodeId from : partition_.reads(n)) {
+      if (std::find(done.begin(), done.end(), from) != done.end()) continue;
+      done.push_back(from);
+      const Node& source = plan_.graph[from];
+      if (source.op == Op::input && source.place != plan_.graph[n].place && !source.shape.empty()) {
+        refuse(from, n, Reason::kCrossDevice);
+      }
+    }
+    done.clear();
+    for (const Edge& e : partition_.edges_into(n)) {
+      if (partition_.part_of(e.producer) == partition_.part_of(n)) continue;
+      if (std::find(done.begin(), done.end(), e.producer) != done.end()) continue;
+      done.push_back(e.producer);
+      refuse(e.producer, n, reason_for(e));
+    }
+  }
+
+  Reason reason_for(const Edge& e) {
+    if (!options_.fuse) return Reason::kUnfused;
+    const auto known = known_.find({e.producer, e.consumer});
+    if (known != known_.end()) return known->second;
+    if (otherwise_) return *otherwise_;
+    return partition_.refusal(e).value_or(Reason::kContraction);  // joined by pattern: no general rule speaks of it
+  }
+
+  void refuse_neighbours(const Neighbours& n) {
+    const int a = partition_.part_of(n.first), b = partition_.part_of(n.second);
+    const auto linked = [&](const Refusal& r) {
+      return (r.producer == n.first && r.consumer == n.second) || (r.producer == n.second && r.consumer == n.first);
+    };
+    if (a == b || std::any_of(plan_.refusals.begin(), plan_.refusals.end(), linked)) return;
+    refuse(n.first, n.second, n.reason);
+  }
+
+  const Device& device_;
+  const PlanOptions& options_;
+  Plan plan_;
+  FoldedGraph folded_;
+  Partition partition_;
+  std::vector<Extras> extras_;  ///< by part
+  std::vector<Neighbours> apart_;
+  std::map<std::pair<NodeId, NodeId>, Reason> known_;  ///< regrouped: what kept the groups of the full plan apart
+  std::optional<Reason> otherwise_;                    ///< regrouped: what keeps the rest apart
+};
+
+std::int64_t bytes_between_kernels(const Plan& p) {
+  std::int64_t bytes = 0;
+  for (const Group& g : p.groups) {
+    std::map<NodeId, std::int64_t> read;
+    for (const Load& l : g.loads) {
+      std::int64_t& elements = read[l.access.base];
+      elements = std::min(elements + distinct_elements(l.access), l.access.base_size);
+    }
+    for (const auto& [base, elements] : read) {
+      bytes += elements * static_cast<std::int64_t>(item_bytes(p.graph[base].dtype));
+    }
+    for (const NodeId n : g.stores) bytes += p.graph[n].nbytes();
+  }
+  return bytes;
+}
+
+Plan plan_once(const Graph& g, const Device& device, const PlanOptions& options) {
+  Planning planning(g, device, options);
+  planning.merge();
+  return planning.result();
+}
+
+/// Kernels that this version does not have fall apart into their stages.
+Plan only_executable(const Plan& p, const Device& device, const PlanOptions& options) {
+  Planning planning(p.graph, device, options);
+  planning.regroup(p);
+  return planning.result();
+}
+
+}  // namespace
+
+Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options) {
+  const Graph simple = simplify(g);
+  Planning planning(simple, device, options);
+  planning.merge();
+  const auto copied = options.fuse ? planning.graph_with_copies() : std::nullopt;
+  Plan plan = planning.result();
+  if (copied) {
+    Plan other = plan_once(*copied, device, options);
+    if (bytes_between_kernels(other) < bytes_between_kernels(plan)) plan = std::move(other);
+  }
+  return options.only_executable ? only_executable(plan, device, options) : plan;
+}
+
+}  // namespace kfusion

@@ -1,0 +1,108 @@
+#include "kfusion/plan/reasons.hpp"
+
+#include <algorithm>
+
+namespace kfusion {
+namespace {
+
+std::string shape_of(const Extents& e) { return shape_text(static_cast<int>(e.size()), e.data()); }
+
+std::string extents_of(const Graph& g, NodeId n) { return shape_of(g[n].shape); }
+
+/// "(4096, 1024)", or "the axes of extent 7 of (7, 11)" for a reduction.
+std::string loop(const Graph& g, NodeId n) {
+  const auto* r = std::get_if<ReduceAttributes>(&g[n].attributes);
+  if (!r) return extents_of(g, n);
+  std::string axes;
+  for (const int a : r->axes) axes += (axes.empty() ? "" : ", ") + std::to_string(a);
+  return (r->axes.size() == 1 ? "axis " : "axes ") + axes + " of " + extents_of(g, g[n].arguments[0]);
+}
+
+/// Another reader of n than `reader`, in another kernel, or empty.
+std::string other_reader(const Graph& g, const Partition& p, NodeId n, NodeId reader) {
+  for (const NodeId r : p.readers(n)) {
+    if (p.part_of(r) != p.part_of(reader) && p.part_of(r) != p.part_of(n)) return label(g, r);
+  }
+  return p.is_output(n) ? "the caller" : "";
+}
+
+std::string contraction_sentence(const Graph& g, NodeId producer, NodeId consumer, const std::string& a,
+                                 const std::string& b) {
+  if (kind(g[consumer].op) == OpKind::kContraction) {
+    return b + " reads each element of its operands many times, once for every tile: computing " + a +
+           " inside it would repeat that work.";
+  }
+  if (kind(g[producer].op) == OpKind::kContraction || kind(g[consumer].op) == OpKind::kReduce) {
+    return b + " needs whole rows of what " + a + " gives, and those are spread over many tiles of the product.";
+  }
+  return "the kernel of " + a +
+         " is a matrix product or convolution; it takes elementwise work on its own result with "
+         "it and nothing else.";
+}
+
+std::string resources_sentence(const Device& d, const PlanOptions& o, const std::string& a, const std::string& b) {
+  return "one kernel for " + a + " and " + b + " would need more than " + std::to_string(o.max_inputs) + " inputs, " +
+         std::to_string(o.max_outputs) + " outputs, or the " + std::to_string(d.on_chip_bytes / 1024) + " KB that " +
+         d.name + " has on chip for a tile of 32 strided rows.";
+}
+
+}  // namespace
+
+const std::string& label(const Graph& g, NodeId n) {
+  static const std::string kInput = "an input";
+  if (const auto* input = std::get_if<InputAttributes>(&g[n].attributes))
+    return input->name.empty() ? kInput : input->name;
+  return g.stages[static_cast<std::size_t>(g[n].stage)].name;
+}
+
+std::string sentence(const Graph& g, const Partition& p, const Device& device, const PlanOptions& options,
+                     Reason reason, NodeId producer, NodeId consumer) {
+  const std::string &a = label(g, producer), &b = label(g, consumer);
+  switch (reason) {
+    case Reason::kReductionBarrier:
+      return b + " needs the result of " + a + " over the whole array before its first element, so " + a +
+             " ends its kernel; a cooperative launch would save one launch, and one read where the array fits on chip.";
+    case Reason::kDomainMismatch:
+      return a + " runs over " + loop(g, producer) + " and " + b + " over " + loop(g, consumer) +
+             ": no single loop has each element of both at hand at the same time.";
+    case Reason::kGather:
+      return "the positions that take reads are data: which elements are needed is known only when it runs.";
+    case Reason::kCrossDevice:
+      return a + " is on " + to_string(g[producer].place) + " and " + b + " on " + to_string(g[consumer].place) +
+             ": the value has to be copied from one memory to the other.";
+    case Reason::kContraction:
+      return contraction_sentence(g, producer, consumer, a, b);
+    case Reason::kResources:
+      return resources_sentence(device, options, a, b);
+    case Reason::kMultipleConsumers: {
+      const std::string other = other_reader(g, p, producer, consumer);
+      return a + " is stored for " + (other.empty() ? "another reader" : other) + "; computing it again for " + b +
+             " would move more bytes than reading it.";
+    }
+    case Reason::kCycle:
+      return "another kernel has to run between " + a + " and " + b + ": it needs the one and is needed by the other.";
+    case Reason::kNotImplemented:
+      return "one kernel is possible, but this version has none for " + a + " with " + b + ".";
+    case Reason::kForbidden:
+      return "the caller keeps " + a + " and " + b + " apart.";
+    case Reason::kUnfused:
+      return "one kernel per stage was asked for.";
+  }
+  return {};
+}
+
+std::string_view name(Reason r) {
+  constexpr std::string_view kNames[] = {
+      "reduction_barrier",  "domain_mismatch", "gather",          "cross_device", "contraction", "resources",
+      "multiple_consumers", "cycle",           "not_implemented", "forbidden",    "unfused"};
+  return kNames[static_cast<std::size_t>(r)];
+}
+
+std::string_view name(GroupKind k) {
+  constexpr std::string_view kNames[] = {"pointwise", "rows",   "columns",   "full_reduction",
+                                         "matmul",    "conv2d", "attention", "contraction_reduction",
+                                         "gather",    "copy"};
+  return kNames[static_cast<std::size_t>(k)];
+}
+
+}  // namespace kfusion
