@@ -1,0 +1,270 @@
+"""The planner's verdicts: what shares a kernel, what does not, and the reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+
+N, D = 37, 53  # co-prime, so that no two extents are mistaken for each other
+X, Y = kf.spec((N, D)), kf.spec((N, D))
+ROW, COLUMN, VECTOR = kf.spec((D,)), kf.spec((N, 1)), kf.spec((N * D,))
+
+
+def kinds(plan):
+    return [g.kind for g in plan.groups]
+
+
+def reasons(plan):
+    return sorted({str(r.reason) for r in plan.refusals})
+
+
+def plan(f, *specs, **options):
+    return kf.plan(f, *specs, **{"device": "H200"} | options)
+
+
+# The lesson's tables and exercises, and their neighbours: function, arguments, kinds of the kernels, reasons.
+VERDICTS = {
+    "case a": (lambda x: kf.relu(x + 1) * 2, (X,), ["pointwise"], []),
+    "case b": (lambda x: x / x.sum(), (X,), ["full_reduction", "pointwise"], ["reduction_barrier"]),
+    "case c": (lambda x: kf.sqrt((x * x).sum()), (X,), ["full_reduction"], []),
+    "case d": (lambda x, y: kf.relu(x) + kf.sigmoid(y), (X, Y), ["pointwise"], []),
+    "pointwise to pointwise": (lambda x, y: kf.relu(x + y), (X, Y), ["pointwise"], []),
+    "pointwise to reduction": (lambda x, y: (x * y).sum(), (X, Y), ["full_reduction"], []),
+    "fused loss": (lambda x, y: kf.square(x - y).mean(), (X, Y), ["full_reduction"], []),
+    "matmul to pointwise": (lambda a, b: kf.relu(a @ b), (X, kf.spec((D, 11))), ["matmul"], []),
+    "strided slice": (lambda x, y: x[::2] + y, (kf.spec((2 * N, D)), Y), ["pointwise"], []),
+    "data-dependent positions": (lambda x, i, y: x[i] + y, (X, kf.spec((5,), "int64"), kf.spec((5, D))),
+                                 ["gather", "pointwise"], ["gather"]),
+    "two devices": (lambda x, y: kf.relu(x) + y, (X, kf.spec((N, D), device="cuda:0")), ["pointwise"] * 2,
+                    ["cross_device"]),
+    "across a reduction": (lambda x: (kf.multiply(x.sum(), 2) + 1, x * x.sum()), (X,),
+                           ["full_reduction", "pointwise"], ["reduction_barrier"]),
+    "horizontal": (lambda x: (kf.sin(x), kf.cos(x)), (X,), ["pointwise"], []),
+    "horizontal reductions": (lambda x: (x.sum(1), x.max(1), kf.exp(x)), (X,), ["rows"], []),
+    "two sets of reduced axes": (lambda x: (x.sum(0), x.sum(1)), (X,), ["columns", "rows"], ["domain_mismatch"]),
+    "two results over different domains": (lambda x, y: (x + 1, y[:5] * 2), (X, Y), ["pointwise"] * 2, []),
+    "softmax": (lambda x: kf.softmax(x), (X,), ["rows"], []),
+    "softmax over columns": (lambda x: kf.softmax(x, axis=0), (X,), ["columns"], []),
+    "softmax of one vector": (lambda x: kf.softmax(x), (VECTOR,), ["rows"], []),
+    "explicit axis of a vector": (lambda x: x / x.sum(axis=0), (VECTOR,), ["rows"], []),
+    "log_softmax": (lambda x: kf.log_softmax(x), (X,), ["rows"], []),
+    "layernorm": (lambda x, w, b: kf.layernorm(x, w, b), (X, ROW, ROW), ["rows"], []),
+    "rmsnorm": (lambda x, w: kf.rmsnorm(x, w), (X, ROW), ["rows"], []),
+    "relu and layernorm": (lambda x: kf.layernorm(kf.relu(x)), (X,), ["rows"], []),
+    "residual and layernorm": (lambda x, y: (s := x + y, kf.layernorm(s)), (X, Y), ["rows"], []),
+    "variance": (lambda x: kf.var(x, axis=-1), (X,), ["rows"], []),
+    "statistics of two inputs": (lambda x, y: kf.layernorm(x) + kf.softmax(y), (X, Y), ["rows"], []),
+    "outer product of statistics": (lambda x, y: x.sum(1)[:, None] * y.sum(1)[None, :], (X, Y),
+                                    ["rows", "rows", "pointwise"], ["domain_mismatch"]),
+    "batchnorm, inference": (lambda x, m, v: kf.batchnorm(x, m, v), (X, ROW, ROW), ["pointwise"], []),
+    "cross entropy": (lambda x, t: kf.cross_entropy(x, t), (X, kf.spec((N,), "int64")), ["rows", "full_reduction"],
+                      ["domain_mismatch"]),
+    "gelu": (lambda x: kf.gelu(x), (X,), ["pointwise"], []),
+    "transposed result": (lambda x: kf.relu(x).T, (X,), ["pointwise"], []),
+    "transposed between": (lambda x, y: kf.relu(x).T + y, (X, kf.spec((D, N))), ["pointwise"], []),
+    "x and its transpose": (lambda x: x + x.T, (kf.spec((N, N)),), ["pointwise"], []),
+    "heads split": (lambda x, b: kf.relu(x + b).reshape(N, 7, 3).sum(-1), (kf.spec((N, 21)), kf.spec((21,))), ["rows"], []),
+    "flattened": (lambda x: kf.exp(kf.relu(x).reshape(-1)), (X,), ["pointwise"], []),
+    "reshape that copies": (lambda x: kf.relu(x.T.reshape(-1)), (X,), ["pointwise"], []),
+    "pointwise into matmul": (lambda a, b: kf.relu(a) @ b, (X, kf.spec((D, 11))), ["pointwise", "matmul"], ["contraction"]),
+    "two products": (lambda a, b, c: (a @ b) @ c, (X, kf.spec((D, 11)), kf.spec((11, 5))), ["matmul"] * 2, ["contraction"]),
+    "product and softmax": (lambda a, b: kf.softmax(a @ b), (X, kf.spec((D, 11))), ["matmul", "rows"], ["contraction"]),
+    "product and row maximum": (lambda a, b: (a @ b).max(-1), (X, kf.spec((D, 11))), ["contraction_reduction"], []),
+    "linear and gelu": (lambda x, w, b: kf.gelu(kf.linear(x, w, b)), (X, kf.spec((11, D)), kf.spec((11,))), ["matmul"], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", VERDICTS)
+def test_verdicts(case):
+    f, specs, expected_kinds, expected_reasons = VERDICTS[case]
+    p = plan(f, *specs)
+    assert (sorted(kinds(p)), reasons(p)) == (sorted(expected_kinds), expected_reasons), str(p)
+    for r in p.refusals:
+        assert r.sentence[0] != " "
+        assert r.sentence.endswith(".")
+
+
+def heads(*extents):
+    return kf.spec((2, 3, *extents))
+
+
+ATTENTION = {
+    "by name": lambda q, k, v: kf.attention(q, k, v),
+    "scaled": lambda q, k, v: kf.attention(q, k, v, scale=0.3),
+    "causal": lambda q, k, v: kf.attention(q, k, v, causal=True),
+    "primitives": lambda q, k, v: kf.softmax(kf.matmul(q, kf.transpose(k, (0, 1, 3, 2))) / 8.0) @ v,
+    "numpy": lambda q, k, v: _numpy_softmax(np.matmul(q, np.swapaxes(k, -1, -2)) * 0.125) @ v,
+    "no maximum": lambda q, k, v: _naive_softmax(q @ k.swapaxes(-1, -2)) @ v,
+}
+
+
+def _numpy_softmax(s):
+    e = np.exp(s - np.max(s, axis=-1, keepdims=True))
+    return e / np.sum(e, axis=-1, keepdims=True)
+
+
+def _naive_softmax(s):
+    e = kf.exp(s)
+    return e / kf.sum(e, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("spelling", ATTENTION)
+def test_attention_is_recognised(spelling):
+    p = plan(ATTENTION[spelling], heads(7, 5), heads(11, 5), heads(11, 13))
+    assert kinds(p) == ["attention"], str(p)
+    assert p.refusals == ()
+    elements = 2 * 3 * (7 * 5 + 11 * 5 + 11 * 13)
+    assert p.fused["compulsory"] == {"read": 4 * elements, "written": 4 * 2 * 3 * 7 * 13}
+
+
+def test_attention_whose_weights_are_returned_stores_them():
+    def f(q, k, v):
+        w = kf.softmax(q @ kf.transpose(k, (0, 1, 3, 2)))
+        return w, w @ v
+
+    p = plan(f, heads(7, 5), heads(11, 5), heads(11, 13))
+    assert kinds(p) == ["matmul", "rows", "matmul"]
+    assert reasons(p) == ["contraction"]
+
+
+def test_splade_head_never_stores_the_logits():
+    h, w, b = kf.spec((2, 19, 7)), kf.spec((101, 7)), kf.spec((101,))
+    for f in (
+        lambda h, w, b: kf.splade_head(h, w, b),
+        lambda h, w, b: np.max(np.log1p(np.maximum(h @ w.T + b, 0)), axis=1),
+        lambda h, w, b: kf.log1p(kf.relu(h @ w.T + b)).max(axis=1),
+    ):
+        p = plan(f, h, w, b)
+        assert kinds(p) == ["contraction_reduction"], str(p)
+        assert p.fused["compulsory"] == {"read": 4 * (2 * 19 * 7 + 101 * 7 + 101), "written": 4 * 2 * 101}
+
+
+def test_convolution_takes_batchnorm_and_relu_along():
+    def f(x, w, mean, var, scale, shift):
+        return kf.relu(kf.batchnorm(kf.conv2d(x, w), mean, var, scale, shift))
+
+    channels = kf.spec((5,))
+    p = plan(f, kf.spec((2, 3, 9, 9)), kf.spec((5, 3, 3, 3)), channels, channels, channels, channels)
+    assert kinds(p) == ["conv2d"], str(p)
+
+
+@pytest.mark.parametrize("order", [lambda a, b: a + b, lambda a, b: b + a])
+def test_order_of_operands_does_not_matter(order):
+    def f(x, y):
+        return order(kf.softmax(kf.relu(x)), kf.exp(y) * x.sum(0))
+
+    p, q = plan(f, X, Y), plan(lambda x, y: kf.softmax(kf.relu(x)) + kf.exp(y) * x.sum(0), X, Y)
+    assert [sorted(g.ops) for g in p.groups] == [sorted(g.ops) for g in q.groups]
+    assert [r.reason for r in p.refusals] == [r.reason for r in q.refusals]
+
+
+def test_cheap_producer_is_computed_twice_rather_than_stored():
+    p = plan(lambda x: (kf.relu(x).sum(0), kf.relu(x).sum(1)), X)
+    assert sorted(kinds(p)) == ["columns", "rows"]
+    assert all("relu" in g.ops for g in p.groups)
+    assert p.fused["compulsory"] == {"read": 2 * 4 * N * D, "written": 4 * (N + D)}
+
+
+def test_costly_producer_is_stored_for_both():
+    p = plan(lambda x: (kf.softmax(x).sum(0), kf.softmax(x).sum(1)), X)
+    assert sum("exp" in g.ops for g in p.groups) == 1
+
+
+def test_limits_of_inputs_and_outputs():
+    def f(x):
+        return tuple(x + i for i in range(20))
+
+    p = plan(f, X)
+    assert [len(g.stores) for g in p.groups] == [16, 4]
+    many = [kf.spec((N,)) for _ in range(70)]
+    q = plan(lambda *xs: sum(xs[1:], xs[0]), *many)
+    assert len(q.groups) == 2
+    assert reasons(q) == ["resources"]
+    assert max(len(g.loads) for g in q.groups) <= 64
+
+
+def test_tile_of_strided_rows_must_fit_on_chip():
+    def f(x):
+        return kf.softmax(x, axis=0)
+
+    assert kinds(plan(f, kf.spec((1000, 64)))) == ["columns"]
+    p = plan(f, kf.spec((1_000_000, 64)))
+    assert len(p.groups) > 1
+    assert "resources" in reasons(p)
+
+
+def test_long_rows_are_read_again_not_refused():
+    p = plan(lambda x: kf.layernorm(x), kf.spec((64, 10_000_000)))
+    (g,) = p.groups
+    assert (g.row_on_chip, g.passes) == (False, 2)
+    assert g.issued["read"] == 2 * g.compulsory["read"]
+    (short,) = plan(lambda x: kf.layernorm(x), X).groups
+    assert short.row_on_chip
+    assert short.issued == short.compulsory
+
+
+@pytest.mark.parametrize(
+    ("f", "passes"),
+    [
+        (lambda x: kf.var(x, axis=-1), 1),  # mean and squared distances merge
+        (lambda x: kf.softmax(x), 2),  # maximum and sum of exponentials merge
+        (lambda x: kf.layernorm(x), 2),
+        (lambda x: kf.layernorm(kf.layernorm(x)), 3),
+        (lambda x: kf.log_softmax(x), 2),
+        (lambda x: x.sum(-1), 1),
+    ],
+)
+def test_sweeps(f, passes):
+    (g,) = plan(f, X).groups
+    assert g.passes == passes
+
+
+def test_unfused_is_one_kernel_per_stage():
+    p = plan(lambda x: kf.layernorm(kf.relu(x)), X, fuse=False)
+    assert [g.stages for g in p.groups] == [
+        ["relu"], ["layernorm.mean"], ["layernorm.var"], ["layernorm.centre"], ["layernorm.scale"]
+    ]  # fmt: skip
+    assert reasons(p) == ["unfused"]
+    assert len(plan(lambda x: kf.softmax(kf.gelu(x)), X, fuse=False).groups) == 2
+
+
+def test_forbidden_and_allowed_pairs():
+    def f(x):
+        return kf.sigmoid(kf.relu(x + 1) * 2)
+
+    p = plan(f, X, forbid=[("relu", "multiply")])
+    assert [g.ops for g in p.groups] == [["add", "relu"], ["multiply", "sigmoid"]]
+    assert reasons(p) == ["forbidden"]
+    q = plan(f, X, allow=[("add", "relu")])
+    assert [g.ops for g in q.groups] == [["add", "relu"], ["multiply"], ["sigmoid"]]
+
+
+def test_only_executable_splits_what_this_version_cannot_run():
+    p = plan(lambda x: kf.exp(kf.layernorm(kf.relu(x)) + 1), X, only_executable=True)
+    assert all(len(g.stages) == 1 for g in p.groups)
+    assert reasons(p) == ["not_implemented"]
+    (q,) = plan(lambda x: kf.layernorm(kf.relu(x)), X, only_executable=True).groups
+    assert q.executable
+    assert q.missing == ""
+
+
+def test_a_third_kernel_between():
+    def f(x):
+        y = kf.exp(x)
+        return y * y.sum()
+
+    p = plan(f, X)
+    assert len(p.groups) == 2
+    for r in p.refusals:
+        assert str(r.reason) in {"reduction_barrier", "cycle", "multiple_consumers"}
+
+
+def test_empty_and_scalar_arrays():
+    assert len(plan(lambda x: kf.relu(x + 1), kf.spec((0, 5))).groups) == 1
+    assert len(plan(lambda x: kf.softmax(kf.relu(x)), kf.spec((5, 0))).groups) == 1
+    assert len(plan(lambda x: kf.relu(x + 1), kf.spec(())).groups) == 1
+    p = plan(lambda x: x.T, X)
+    assert p.groups == ()
+    assert p.fused["launches"] == 0
