@@ -139,7 +139,7 @@ class Folding {
       if (pulled_[i] != kEmpty) value = identity_access(n, work.shape);
       for (Access& a : work.reads) a = broadcast_to(a, work.shape);
     } else if (kind(node.op) == OpKind::kView) {
-      fold_view(n, node, work, value);
+      fold_view(node, work, value);
     } else if (kind(node.op) != OpKind::kSource) {
       for (const NodeId a : node.arguments) work.reads.push_back(read(a, nullptr, kEmpty));
       work.kind = kind(node.op) == OpKind::kReduce   ? WorkKind::kReduce
@@ -149,7 +149,7 @@ class Folding {
     }
   }
 
-  void fold_view(NodeId n, const Node& node, Work& work, Access& value) {
+  void fold_view(const Node& node, Work& work, Access& value) {
     const Access& argument = result_.value[static_cast<std::size_t>(node.arguments[0])];
     if (pulled_[static_cast<std::size_t>(argument.base)] != kEmpty) {
       value = argument;  // the base is computed under this view already
