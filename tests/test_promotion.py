@@ -70,7 +70,7 @@ def test_maps_promote_as_numpy(row):
 
 def test_reciprocal_of_integers_says_what_to_write():
     g = _core.Graph()
-    with pytest.raises(TypeError, match="reciprocal: x must be floats, got int32.*divide 1 by x"):
+    with pytest.raises(TypeError, match=r"reciprocal: x must be floats, got int32.*divide 1 by x"):
         g.map("reciprocal", [g.input("x", (3,), "int32")])
 
 
