@@ -23,10 +23,10 @@ struct Device {
   std::int64_t cache_bytes = 0;    ///< last-level cache: L2 of a GPU, L3 of a CPU
   std::int64_t on_chip_bytes = 0;  ///< what one row can occupy: a thread-block cluster's (else a block's) shared
                                    ///< memory; a core's L2 on a CPU
-  std::int64_t tile_bytes = 0;  ///< what one block has: shared memory of a block; a core's L2 on a CPU
-  int units = 0;                ///< SMs, compute units or cores
-  double launch_us = 0;         ///< intercept of the time of a copy kernel over its bytes
-  bool write_allocate = false;  ///< an ordinary store reads the line first (a CPU's)
+  std::int64_t tile_bytes = 0;     ///< what one block has: shared memory of a block; a core's L2 on a CPU
+  int units = 0;                   ///< SMs, compute units or cores
+  double launch_us = 0;            ///< intercept of the time of a copy kernel over its bytes
+  bool write_allocate = false;     ///< an ordinary store reads the line first (a CPU's)
   Peaks peaks;
 };
 

@@ -1,7 +1,6 @@
 #include "kfusion/plan/order.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 #include <tuple>
 
@@ -14,23 +13,10 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t x) {
   return h ^ (h >> 33);
 }
 
-std::uint64_t hash_of(const Attributes& attributes, NodeId id) {
-  std::uint64_t h = attributes.index();
-  const auto add = [&h](const auto& values) {
-    for (const auto v : values) h = mix(h, static_cast<std::uint64_t>(v));
-  };
-  if (std::holds_alternative<InputAttributes>(attributes)) h = mix(h, static_cast<std::uint64_t>(id));
-  if (const auto* a = std::get_if<ConstantAttributes>(&attributes)) {
-    h = mix(mix(h, std::bit_cast<std::uint64_t>(a->value)), static_cast<std::uint64_t>(a->integer));
-  }
-  if (const auto* a = std::get_if<IotaAttributes>(&attributes)) h = mix(h, static_cast<std::uint64_t>(a->axis));
-  if (const auto* a = std::get_if<ReduceAttributes>(&attributes)) add(a->axes);
-  if (const auto* a = std::get_if<TransposeAttributes>(&attributes)) add(a->axes);
-  if (const auto* a = std::get_if<SliceAttributes>(&attributes)) {
-    add(a->start);
-    add(a->step);
-  }
-  return h;
+/// Of what the node does, whatever it reads.
+std::uint64_t hash_alone(Node n) {
+  n.arguments.clear();
+  return hash(n);
 }
 
 }  // namespace
@@ -40,9 +26,7 @@ std::vector<int> ranks(const Graph& g) {
   std::vector<int> depth(g.nodes.size(), 0);
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {
     const Node& n = g.nodes[i];
-    std::uint64_t h = mix(static_cast<std::uint64_t>(n.op), hash_of(n.attributes, static_cast<NodeId>(i)));
-    for (const std::int64_t e : n.shape) h = mix(h, static_cast<std::uint64_t>(e));
-    h = mix(h, static_cast<std::uint64_t>(n.dtype));
+    std::uint64_t h = hash_alone(n);
     std::vector<std::uint64_t> arguments;
     for (const NodeId a : n.arguments) {
       arguments.push_back(hash[static_cast<std::size_t>(a)]);

@@ -247,20 +247,17 @@ std::optional<Reason> Partition::edges_fit(int a, int b, const Match& m, Part& m
   return std::nullopt;
 }
 
+std::int64_t Partition::tile_bytes(const Part& part) const {
+  if (!part.second_sweep || is_last(part.reduced, part.all())) return 0;
+  std::int64_t item = 1;
+  for (const NodeId s : part.sources) item = std::max(item, static_cast<std::int64_t>(item_bytes(g_[s].dtype)));
+  return product(extents_of(part.domain, part.reduced)) * kTileRows * item;
+}
+
 std::optional<Reason> Partition::fits_device(const Part& merged) const {
-  if (static_cast<int>(merged.sources.size()) > options_.max_inputs) return Reason::kResources;
-  if (static_cast<int>(merged.stores.size()) > options_.max_outputs) return Reason::kResources;
-  // Rows whose elements lie apart stay on chip as tiles of neighbouring rows, a sector of memory wide, or not at all.
-  if (merged.second_sweep && !is_last(merged.reduced, merged.all())) {
-    constexpr std::int64_t kTileRows = 32;
-    std::int64_t item_bytes_max = 1;
-    for (const NodeId s : merged.sources) {
-      item_bytes_max = std::max(item_bytes_max, static_cast<std::int64_t>(item_bytes(g_[s].dtype)));
-    }
-    const std::int64_t row = product(extents_of(merged.domain, merged.reduced));
-    if (row > device_.on_chip_bytes / (kTileRows * item_bytes_max)) return Reason::kResources;
-  }
-  return std::nullopt;
+  const bool fits = std::ssize(merged.sources) <= options_.max_inputs &&
+                    std::ssize(merged.stores) <= options_.max_outputs && tile_bytes(merged) <= device_.on_chip_bytes;
+  return fits ? std::nullopt : std::optional(Reason::kResources);
 }
 
 bool Partition::depends_through_others(int b, int a) {
@@ -293,11 +290,12 @@ Partition::Verdict Partition::judge(int a, int b, Verdict v) {
   return v;
 }
 
-std::optional<Reason> Partition::refusal(const Edge& e) {
+std::optional<Partition::Refused> Partition::refusal(const Edge& e) {
   const int a = part_of(e.producer), b = part_of(e.consumer);
-  if (const auto reason = named_pair_allowed(e.producer, e.consumer)) return reason;
-  if (const auto reason = kinds_allow(part(a), part(b))) return reason;
-  return judge(a, b, match_edge(e)).reason;
+  if (const auto reason = named_pair_allowed(e.producer, e.consumer)) return Refused{*reason, {}};
+  if (const auto reason = kinds_allow(part(a), part(b))) return Refused{*reason, {}};
+  Verdict v = judge(a, b, match_edge(e));
+  return v.reason ? std::optional(Refused{*v.reason, std::move(v.merged)}) : std::nullopt;
 }
 
 std::optional<Reason> Partition::merge_along(const Edge& e) {

@@ -32,6 +32,9 @@ struct Edge {
   const Access* access = nullptr;
 };
 
+/// Neighbouring strided rows that lie on chip together: a sector of memory wide.
+inline constexpr std::int64_t kTileRows = 32;
+
 class Partition {
  public:
   Partition(const Graph& g, const FoldedGraph& folded, const Device& device, const PlanOptions& options);
@@ -54,12 +57,18 @@ class Partition {
   /// Merges two parts that read `source`, each element once and in one order, or says why not.
   std::optional<Reason> merge_siblings(int a, int b, NodeId source);
   /// Why not, without merging anything.
-  std::optional<Reason> refusal(const Edge& e);
+  struct Refused {
+    Reason reason;
+    Part merged;  ///< what would be one part, for Reason::kResources
+  };
+  std::optional<Refused> refusal(const Edge& e);
 
   /// Makes one part of two without asking.
   void unite(int a, int b);
   /// Whether b needs a through a third part.
   bool depends_through_others(int b, int a);
+  /// What rows of strided elements would occupy on chip; 0 where none have to be kept.
+  std::int64_t tile_bytes(const Part& part) const;
 
  private:
   struct Match {  ///< where the axes of both parts lie in the merged domain

@@ -31,8 +31,7 @@ bool merge_vertically(const Graph& g, Partition& p) {
 
 /// What keeps two readers of one value apart, for the report.
 struct Neighbours {
-  NodeId first = 0, second = 0;
-  Reason reason = Reason::kDomainMismatch;
+  NodeId first = 0, second = 0, shared = 0;
 };
 
 /// Kernels that sweep over the same full-size value: read it once.
@@ -56,7 +55,7 @@ bool merge_siblings(const Graph& g, Partition& p, std::vector<Neighbours>* apart
       if (a == b) continue;
       const auto reason = p.merge_siblings(a, b, s);
       merged |= !reason;
-      if (reason && apart && g[s].size() > 1) apart->push_back({list[i - 1], list[i], *reason});
+      if (reason == Reason::kDomainMismatch && apart && g[s].size() > 1) apart->push_back({list[i - 1], list[i], s});
     }
   }
   return merged;
@@ -122,11 +121,15 @@ class Planning {
   }
 
  private:
-  void refuse(NodeId producer, NodeId consumer, Reason reason) {
-    const auto group = [this](NodeId n) { return plan_.group_of[static_cast<std::size_t>(n)]; };
-    plan_.refusals.push_back({producer, consumer, group(producer), group(consumer), reason,
-                              sentence(plan_.graph, partition_, device_, options_, reason, producer, consumer)});
+  Case make_case(NodeId producer, NodeId consumer, Reason reason) const {
+    return {plan_.graph, partition_, device_, options_, reason, producer, consumer};
   }
+
+  void refuse(const Case& c, std::string text) {
+    const auto group = [this](NodeId n) { return plan_.group_of[static_cast<std::size_t>(n)]; };
+    plan_.refusals.push_back({c.producer, c.consumer, group(c.producer), group(c.consumer), c.reason, std::move(text)});
+  }
+  void refuse(const Case& c) { refuse(c, sentence(c)); }
 
   /// One refusal for each value that n reads from another kernel or another memory.
   void refuse_inputs(NodeId n) {
@@ -136,7 +139,7 @@ class Planning {
       done.push_back(from);
       const Node& source = plan_.graph[from];
       if (source.op == Op::input && source.place != plan_.graph[n].place && !source.shape.empty()) {
-        refuse(from, n, Reason::kCrossDevice);
+        refuse(make_case(from, n, Reason::kCrossDevice));
       }
     }
     done.clear();
@@ -144,16 +147,23 @@ class Planning {
       if (partition_.part_of(e.producer) == partition_.part_of(n)) continue;
       if (std::find(done.begin(), done.end(), e.producer) != done.end()) continue;
       done.push_back(e.producer);
-      refuse(e.producer, n, reason_for(e));
+      refuse(case_of(e));
     }
   }
 
-  Reason reason_for(const Edge& e) {
-    if (!options_.fuse) return Reason::kUnfused;
+  Case case_of(const Edge& e) {
+    Case c = make_case(e.producer, e.consumer, Reason::kUnfused);
+    if (!options_.fuse) return c;
     const auto known = known_.find({e.producer, e.consumer});
-    if (known != known_.end()) return known->second;
-    if (otherwise_) return *otherwise_;
-    return partition_.refusal(e).value_or(Reason::kContraction);  // joined by pattern: no general rule speaks of it
+    if (known != known_.end() || otherwise_) {
+      c.reason = known != known_.end() ? known->second : *otherwise_;
+    } else if (auto refused = partition_.refusal(e)) {
+      c.reason = refused->reason;
+      c.merged = std::move(refused->merged);
+    } else {
+      c.reason = Reason::kContraction;  // joined by pattern: no general rule speaks of it
+    }
+    return c;
   }
 
   void refuse_neighbours(const Neighbours& n) {
@@ -162,7 +172,8 @@ class Planning {
       return (r.producer == n.first && r.consumer == n.second) || (r.producer == n.second && r.consumer == n.first);
     };
     if (a == b || std::any_of(plan_.refusals.begin(), plan_.refusals.end(), linked)) return;
-    refuse(n.first, n.second, n.reason);
+    const Case c = make_case(n.first, n.second, Reason::kDomainMismatch);
+    refuse(c, sentence_of_siblings(c, n.shared));
   }
 
   const Device& device_;

@@ -40,10 +40,20 @@ std::string contraction_sentence(const Graph& g, NodeId producer, NodeId consume
          "it and nothing else.";
 }
 
-std::string resources_sentence(const Device& d, const PlanOptions& o, const std::string& a, const std::string& b) {
-  return "one kernel for " + a + " and " + b + " would need more than " + std::to_string(o.max_inputs) + " inputs, " +
-         std::to_string(o.max_outputs) + " outputs, or the " + std::to_string(d.on_chip_bytes / 1024) + " KB that " +
-         d.name + " has on chip for a tile of 32 strided rows.";
+std::string kilobytes(std::int64_t bytes) { return std::to_string(bytes / 1024) + " KB"; }
+
+std::string resources_sentence(const Case& c, const std::string& both) {
+  const auto more_than = [&](std::ptrdiff_t n, const char* what, int limit) {
+    return "one kernel for " + both + " would have " + std::to_string(n) + " " + what + ", more than " +
+           std::to_string(limit) + ".";
+  };
+  if (std::ssize(c.merged.sources) > c.options.max_inputs)
+    return more_than(std::ssize(c.merged.sources), "inputs", c.options.max_inputs);
+  if (std::ssize(c.merged.stores) > c.options.max_outputs)
+    return more_than(std::ssize(c.merged.stores), "outputs", c.options.max_outputs);
+  return "one kernel for " + both + " would keep " + std::to_string(kTileRows) + " rows of strided elements on chip, " +
+         kilobytes(c.partition.tile_bytes(c.merged)) + ", and " + c.device.name + " has " +
+         kilobytes(c.device.on_chip_bytes) + " for them.";
 }
 
 }  // namespace
@@ -55,10 +65,11 @@ const std::string& label(const Graph& g, NodeId n) {
   return g.stages[static_cast<std::size_t>(g[n].stage)].name;
 }
 
-std::string sentence(const Graph& g, const Partition& p, const Device& device, const PlanOptions& options,
-                     Reason reason, NodeId producer, NodeId consumer) {
+std::string sentence(const Case& c) {
+  const Graph& g = c.graph;
+  const NodeId producer = c.producer, consumer = c.consumer;
   const std::string &a = label(g, producer), &b = label(g, consumer);
-  switch (reason) {
+  switch (c.reason) {
     case Reason::kReductionBarrier:
       return b + " needs the result of " + a + " over the whole array before its first element, so " + a +
              " ends its kernel; a cooperative launch would save one launch, and one read where the array fits on chip.";
@@ -73,9 +84,9 @@ std::string sentence(const Graph& g, const Partition& p, const Device& device, c
     case Reason::kContraction:
       return contraction_sentence(g, producer, consumer, a, b);
     case Reason::kResources:
-      return resources_sentence(device, options, a, b);
+      return resources_sentence(c, a + " and " + b);
     case Reason::kMultipleConsumers: {
-      const std::string other = other_reader(g, p, producer, consumer);
+      const std::string other = other_reader(g, c.partition, producer, consumer);
       return a + " is stored for " + (other.empty() ? "another reader" : other) + "; computing it again for " + b +
              " would move more bytes than reading it.";
     }
@@ -89,6 +100,18 @@ std::string sentence(const Graph& g, const Partition& p, const Device& device, c
       return "one kernel per stage was asked for.";
   }
   return {};
+}
+
+std::string sentence_of_siblings(const Case& c, NodeId shared) {
+  const std::string both = label(c.graph, c.producer) + " and " + label(c.graph, c.consumer);
+  if (c.reason == Reason::kResources) return resources_sentence(c, both);
+  const Part &a = c.partition.part(c.partition.part_of(c.producer)),
+             &b = c.partition.part(c.partition.part_of(c.consumer));
+  const std::string why =
+      a.reduced != 0 && b.reduced != 0 && a.domain == b.domain
+          ? "their kernels reduce different axes."
+          : "their kernels run over different elements: " + shape_of(a.domain) + " and " + shape_of(b.domain) + ".";
+  return both + " both read " + label(c.graph, shared) + ", but " + why;
 }
 
 std::string_view name(Reason r) {

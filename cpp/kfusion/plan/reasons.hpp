@@ -9,8 +9,21 @@ namespace kfusion {
 /// The name that reports give a node: its stage's.
 const std::string& label(const Graph& g, NodeId n);
 
+/// What sentences are made from.
+struct Case {
+  const Graph& graph;
+  const Partition& partition;
+  const Device& device;
+  const PlanOptions& options;
+  Reason reason;
+  NodeId producer, consumer;
+  Part merged = {};  ///< for kResources: what would have been one kernel
+};
+
 /// One sentence: why `producer` and `consumer` are in different kernels.
-std::string sentence(const Graph& g, const Partition& p, const Device& device, const PlanOptions& options,
-                     Reason reason, NodeId producer, NodeId consumer);
+std::string sentence(const Case& c);
+
+/// The same for two kernels that read `shared` and do not read each other.
+std::string sentence_of_siblings(const Case& c, NodeId shared);
 
 }  // namespace kfusion
