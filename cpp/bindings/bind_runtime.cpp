@@ -83,6 +83,9 @@ py::dict device_info(int device) {
   d["name"] = i.name;
   d["compute_capability"] = std::to_string(i.compute_major) + "." + std::to_string(i.compute_minor);
   d["multiprocessors"] = i.multiprocessors;
+  d["clock_hz"] = i.clock_hz;
+  d["memory_clock_hz"] = i.memory_clock_hz;
+  d["memory_bus_bits"] = i.memory_bus_bits;
   d["memory_bytes"] = i.memory_bytes;
   d["l2_bytes"] = i.l2_bytes;
   d["shared_memory_per_block_bytes"] = i.shared_memory_per_block_bytes;
@@ -98,7 +101,7 @@ void bind_cuda(py::module_& m) {
   m.def("cuda_device_info", &device_info, py::arg("device") = 0, R"(cuda_device_info(device=0)
 --
 
-Name, compute capability, sizes (bytes) and driver of a CUDA device.
+Name, compute capability, clocks (Hz), sizes (bytes) and driver of a CUDA device.
 
 Raises:
     kfusion.DeviceError: there is no such device.

@@ -17,6 +17,7 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   kfusion::bind_savings(m);
   kfusion::bind_relu_layernorm(m);
   kfusion::bind_copy(m);
+  kfusion::bind_device(m);
   kfusion::bind_device_array(m);
   kfusion::bind_runtime(m);
   kfusion::bind_graph(m);

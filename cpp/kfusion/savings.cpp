@@ -4,20 +4,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <stdexcept>
+
+#include "kfusion/checked.hpp"
 
 namespace kfusion {
 namespace {
-
-std::int64_t add(std::int64_t a, std::int64_t b) {
-  if (__builtin_add_overflow(a, b, &a)) throw std::overflow_error("more than 2^63 - 1 bytes");
-  return a;
-}
-
-std::int64_t multiply(std::int64_t a, std::int64_t b) {
-  if (__builtin_mul_overflow(a, b, &a)) throw std::overflow_error("more than 2^63 - 1 bytes");
-  return a;
-}
 
 /// a / b (a >= 0, b > 0) rounded once to the nearest double, as Python divides integers; converting the operands first
 /// would round three times from 2^53 up.
@@ -43,15 +34,20 @@ double round2(double v) {
 
 }  // namespace
 
-Savings savings(std::span<const ChainOp> ops, std::int64_t dtype_bytes) {
-  Savings s;
-  for (const ChainOp& op : ops)
-    s.unfused_bytes = add(s.unfused_bytes, multiply(add(op.input_size, op.output_size), dtype_bytes));
-  s.fused_bytes = multiply(add(ops.front().input_size, ops.back().output_size), dtype_bytes);
-  s.savings_bytes = s.unfused_bytes - s.fused_bytes;
-  if (s.unfused_bytes > 0) s.savings_pct = round2(divide(s.savings_bytes, s.unfused_bytes) * 100);
-  if (s.fused_bytes > 0) s.speedup_estimate = round2(divide(s.unfused_bytes, s.fused_bytes));
+Savings savings(std::int64_t unfused_bytes, std::int64_t fused_bytes) {
+  Savings s{unfused_bytes, fused_bytes, unfused_bytes - fused_bytes, 0, std::nullopt};
+  const double part = unfused_bytes > 0 ? divide(std::abs(s.savings_bytes), unfused_bytes) : 0;
+  s.savings_pct = round2((s.savings_bytes < 0 ? -part : part) * 100);
+  if (fused_bytes > 0) s.speedup_estimate = round2(divide(unfused_bytes, fused_bytes));
   return s;
+}
+
+Savings savings(std::span<const ChainOp> ops, std::int64_t dtype_bytes) {
+  std::int64_t unfused = 0;
+  for (const ChainOp& op : ops)
+    unfused = checked_add(unfused, checked_multiply(checked_add(op.input_size, op.output_size), dtype_bytes));
+  const std::int64_t ends = checked_add(ops.front().input_size, ops.back().output_size);
+  return savings(unfused, checked_multiply(ends, dtype_bytes));
 }
 
 }  // namespace kfusion

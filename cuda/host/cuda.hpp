@@ -23,7 +23,8 @@ void require(int device);
 
 struct DeviceInfo {
   std::string name;
-  int compute_major, compute_minor, multiprocessors;
+  int compute_major, compute_minor, multiprocessors, memory_bus_bits;
+  double clock_hz, memory_clock_hz;  ///< highest; memory moves bits twice per clock
   std::size_t memory_bytes, l2_bytes, shared_memory_per_block_bytes;
   int driver_version, runtime_version;
 };

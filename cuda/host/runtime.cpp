@@ -137,6 +137,9 @@ DeviceInfo device_info(int device) {
   info.compute_major = properties.major;
   info.compute_minor = properties.minor;
   info.multiprocessors = properties.multiProcessorCount;
+  info.memory_bus_bits = attribute(cudaDevAttrGlobalMemoryBusWidth, device);
+  info.clock_hz = attribute(cudaDevAttrClockRate, device) * 1e3;
+  info.memory_clock_hz = attribute(cudaDevAttrMemoryClockRate, device) * 1e3;
   info.memory_bytes = properties.totalGlobalMem;
   info.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
   info.shared_memory_per_block_bytes = properties.sharedMemPerBlockOptin;

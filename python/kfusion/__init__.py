@@ -6,6 +6,7 @@ kf.savings(ops)                  # the calculator: bytes and predicted speedup o
 kf.fused_relu_layernorm(x)       # one kernel, one pass in and one out; NumPy, torch, CuPy, JAX, CPU or CUDA
 kf.unfused_relu_layernorm(x)     # the same as five kernels, for comparison
 kf.compare(kf.fused_relu_layernorm, x)   # both checked and measured on your data
+kf.devices(); kf.device("H200")  # bandwidths, peaks and limits of GPUs and CPUs, each with its source
 """
 
 from ._compare import compare
@@ -21,15 +22,24 @@ from ._core import (
     to_device,
     unfused_relu_layernorm,
 )
+from ._device import Device
+from ._device_table import DeviceTable
+from ._devices import device, devices
+from ._measure import measure_device
 
 __all__ = [
+    "Device",
     "DeviceArray",
     "DeviceError",
+    "DeviceTable",
     "__version__",
     "compare",
+    "device",
+    "devices",
     "empty_cache",
     "fused_relu_layernorm",
     "get_num_threads",
+    "measure_device",
     "savings",
     "set_num_threads",
     "to_device",

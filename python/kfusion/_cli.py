@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import _core, _demo
+from . import _core, _demo, _devices_cli
 
-_SUBCOMMANDS = (_demo,)
+_SUBCOMMANDS = (_demo, _devices_cli)
 _EXPECTED = (ValueError, TypeError, OSError, RuntimeError, ImportError, MemoryError, AssertionError)
 
 

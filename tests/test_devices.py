@@ -1,0 +1,401 @@
+"""Devices: the table is plausible and says where each number is from; Device refuses nonsense; measuring works."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import pickle
+import subprocess
+import sys
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kfusion as kf
+from conftest import HAVE_GPU
+from kfusion import _cli, _core, _device_table, _devices, _measure
+
+GPUS = [d for d in kf.devices() if not d.is_cpu]
+CPUS = [d for d in kf.devices() if d.is_cpu]
+ENTRIES = {entry["name"]: entry for entry in _device_table._file()["devices"]}
+PEAKS = {"vector_float32": 19.5e12, "vector_float64": 9.7e12}
+DTYPES = ("float16", "bfloat16", "float32", "float64", "bool", "int32", "int64")
+every_device = pytest.mark.parametrize("d", kf.devices(), ids=lambda d: d.name)
+
+
+def lesson(**values):
+    return kf.Device(**{"name": "A100 of the lesson", "bandwidth": 2e12, "peaks": PEAKS, **values})
+
+
+# ---- the table
+
+
+WANTED = (
+    "T4, RTX 3050, RTX 3090, RTX 4090, RTX 5090, L4, A10, A100 40GB, A100 80GB, H100 SXM, H100 PCIe, H200, B200, MI300X"
+)
+
+
+@pytest.mark.parametrize("name", WANTED.split(", "))
+def test_the_table_has(name):
+    assert not kf.device(name).is_cpu
+
+
+def test_the_ridge_point_of_the_lesson():
+    d = lesson(peaks={**PEAKS, "matrix_float16": 312e12})
+    assert d.ridge_point("float16") == 312e12 / 2e12 == 156
+    for name in ("A100", "A100 80GB", "A100 80GB PCIe"):
+        assert kf.device(name).ridge_point("float16") == pytest.approx(156, rel=0.04)
+
+
+@every_device
+def test_numbers_are_plausible(d):
+    assert 0.7 * d.peak_bandwidth <= d.bandwidth <= d.peak_bandwidth
+    assert d.bandwidth <= d.cache_bandwidth <= 40 * d.bandwidth
+    assert d.tile_bytes <= d.on_chip_bytes < d.cache_bytes < 1e9
+    assert 0 < d.launch_us < 20
+    assert 10 < d.units < 1000
+    p = d.peaks
+    assert p["vector_float32"] / 64.5 <= p["vector_float64"] <= p["vector_float32"]
+    assert d.peak_flops("float16") >= d.peak_flops("float32") >= p["vector_float32"]
+    assert p["matrix_bfloat16"] in (0, p["matrix_float16"])
+    assert d.peak_flops("float64") >= p["vector_float64"]
+    for dtype in DTYPES:
+        assert 0.3 < d.ridge_point(dtype, "vector") <= d.ridge_point(dtype, "matrix") < 500
+
+
+@every_device
+def test_every_number_has_a_source_or_is_assumed(d):
+    assert {"bandwidth", "peaks", "cache", "on_chip"} <= set(d.source)
+    assert "launch" in d.source or "launch_us" in d.assumed
+    assert all(len(text) > 20 for text in (*d.source.values(), *d.assumed.values()))
+    assert any("http" in text for text in d.source.values())
+
+
+@pytest.mark.parametrize("d", [d for d in GPUS if d.name != "MI300X"], ids=lambda d: d.name)
+def test_published_peaks_follow_from_the_clock(d):
+    """No slip of a digit, and never the figure with sparsity, which would be twice as much."""
+    entry = ENTRIES[d.name]
+    geforce = d.name.startswith("RTX")
+    expected = _device_table.peaks_from_clock(entry["compute_capability"], d.units, entry["clock_hz"], geforce=geforce)
+    for name, peak in expected.items():
+        assert d.peaks[name] == pytest.approx(peak, rel=0.09), name
+    assert d.tile_bytes == _device_table._file()["architectures"][entry["compute_capability"]]["shared_bytes"]
+
+
+def test_names_and_aliases_are_unique():
+    names = [name for entry in ENTRIES.values() for name in (entry["name"], *entry.get("aliases", ()))]
+    assert len({_device_table.key_of(name) for name in names}) == len(names) == len(_device_table.by_key())
+
+
+@every_device
+def test_peaks_fall_back_to_the_next_wider_unit(d):
+    p = d.peaks
+    wide = p["matrix_float32"] or p["vector_float32"]
+    assert d.peak_flops("float32") == wide
+    assert d.peak_flops("float16") == (p["matrix_float16"] or wide)
+    assert d.peak_flops("bfloat16") == (p["matrix_bfloat16"] or wide)
+    assert d.peak_flops("float64") == (p["matrix_float64"] or p["vector_float64"])
+    assert d.peak_flops("float16", "vector") == d.peak_flops("int32", "vector") == p["vector_float32"]
+    assert d.peak_flops("int64", "vector") == p["vector_float32"] / 2
+    assert d.peak_flops("float64", "vector") == p["vector_float64"]
+
+
+# ---- finding one
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("h200", "H200"),
+        ("NVIDIA H200", "H200"),
+        ("a100-80gb", "A100 80GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100 40GB"),
+        ("Tesla T4", "T4"),
+        ("rtx3050", "RTX 3050 Laptop 4GB"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("AMD Instinct MI300X", "MI300X"),
+    ],
+)
+def test_names_are_found_however_they_are_written(text, name):
+    assert kf.device(text).name == name
+    assert kf.devices()[text].name == name if text == name else True
+
+
+def test_a_device_is_handed_through():
+    assert kf.device(lesson()) == lesson()
+
+
+@pytest.mark.parametrize(("text", "hint"), [("H20", "did you mean H200"), ("A100 40", "A100 40GB"), ("", "T4, RTX")])
+def test_an_unknown_name_suggests_close_ones(text, hint):
+    with pytest.raises(ValueError, match=r"kfusion.device: name must be .*got") as info:
+        kf.device(text)
+    assert hint in str(info.value)
+
+
+def test_a_name_that_is_no_text():
+    with pytest.raises(TypeError, match=r"kfusion.device: name"):
+        kf.device(3)
+
+
+@pytest.mark.skipif(HAVE_GPU, reason="needs a machine without a GPU")
+def test_cuda_without_a_gpu():
+    with pytest.raises(kf.DeviceError):
+        kf.device("cuda")
+
+
+def test_an_unknown_gpu_gets_its_peaks_from_the_clock():
+    info = {
+        "name": "NVIDIA RTX 9999",
+        "compute_capability": "8.7",
+        "clock_hz": 1e9,
+        "memory_clock_hz": 1e9,
+        "memory_bus_bits": 256,
+        "multiprocessors": 10,
+        "l2_bytes": 4 * 2**20,
+        "shared_memory_per_block_bytes": 101376,
+    }
+    d = _device_table.from_properties(info)
+    assert d.peak_bandwidth == 2 * 1e9 * 256 / 8
+    assert d.peaks["vector_float32"] == 2 * 10 * 1e9 * 128
+    assert set(d.assumed) == {"bandwidth", "cache_bandwidth", "launch_us", "peaks", "peak_bandwidth"}
+    assert _device_table.from_properties({**info, "compute_capability": "5.2"}).peaks["vector_float32"] > 0
+    assert _device_table.from_properties({**info, "compute_capability": "10.3"}).on_chip_bytes == 8 * 101376
+
+
+# ---- Device
+
+
+def test_what_is_left_out():
+    d = lesson()
+    assert d.peak_bandwidth == d.cache_bandwidth == d.bandwidth == 2e12
+    assert d.on_chip_bytes == d.tile_bytes == 48 * 1024
+    assert d.peaks["matrix_float16"] == 0
+    assert (d.units, d.launch_us, d.is_cpu, d.write_allocate) == (1, 0, False, False)
+
+
+def test_numpy_numbers_are_numbers():
+    d = lesson(bandwidth=np.float32(2e12), units=np.int64(3), peaks={**PEAKS, "matrix_float16": np.float64(1e14)})
+    assert json.loads(json.dumps(d.to_dict())) == d.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "words"),
+    [
+        ({"name": ""}, ValueError, "name must not be empty"),
+        ({"name": 3}, TypeError, "name must be text, got 3"),
+        ({"bandwidth": 0}, ValueError, "bandwidth must be > 0"),
+        ({"bandwidth": -1.0}, ValueError, "bandwidth must be a finite number >= 0, got -1"),
+        ({"bandwidth": float("nan")}, ValueError, "finite"),
+        ({"bandwidth": "2 TB/s"}, TypeError, "bandwidth must be a number, got '2 TB/s'"),
+        ({"bandwidth": True}, TypeError, "bandwidth must be a number"),
+        ({"peak_bandwidth": 1e12}, ValueError, "peak_bandwidth must be at least bandwidth"),
+        ({"cache_bandwidth": 1e12}, ValueError, "cache_bandwidth must be at least bandwidth"),
+        ({"on_chip_bytes": 100}, ValueError, "on_chip_bytes must be at least tile_bytes"),
+        ({"cache_bytes": 1.5}, TypeError, "cache_bytes must be an integer"),
+        ({"cache_bytes": 2**63}, ValueError, "cache_bytes must be >= 0 and below"),
+        ({"units": 0}, ValueError, "units must be > 0"),
+        ({"units": 2**31}, ValueError, "units must be >= 0 and below"),
+        ({"is_cpu": 1}, TypeError, "is_cpu must be True or False"),
+        ({"peaks": 3}, TypeError, "peaks must be a mapping"),
+        ({"peaks": {}}, ValueError, "vector_float32'] must be > 0"),
+        ({"peaks": {**PEAKS, "float8": 1}}, ValueError, "have keys among vector_float32"),
+        ({"peaks": {**PEAKS, "matrix_float16": "1"}}, TypeError, "must be a number"),
+        ({"source": "a data sheet"}, TypeError, "source must be a mapping"),
+        ({"source": {"peaks": 1}}, TypeError, "source must map text to text"),
+        (
+            {"assumed": {"bandwith": "a guess"}},
+            ValueError,
+            "assumed must name fields of kfusion.Device, got 'bandwith'",
+        ),
+    ],
+)
+def test_nonsense_is_refused(values, error, words):
+    with pytest.raises(error, match=r"kfusion.Device: ") as info:
+        lesson(**values)
+    assert words in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda v: v | {"colour": "green"}, ValueError),
+        (lambda v: {k: v[k] for k in v if k != "bandwidth"}, ValueError),
+        (lambda v: list(v.items()), TypeError),
+        (lambda v: v | {"peaks": None}, TypeError),
+    ],
+)
+def test_from_dict_is_strict(change, error):
+    with pytest.raises(error, match=r"kfusion.Device: "):
+        kf.Device.from_dict(change(lesson().to_dict()))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*lesson().to_dict(), "extra"]),
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.just({}), st.just([])),
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_any_json_gives_a_device_or_an_error(values):
+    with contextlib.suppress(ValueError, TypeError):
+        assert kf.Device.from_dict({**lesson().to_dict(), **values}).ridge_point("float32") > 0
+
+
+@every_device
+def test_json_pickle_and_copies(d):
+    again = kf.Device.from_dict(json.loads(json.dumps(d.to_dict())))
+    assert again == d == pickle.loads(pickle.dumps(d)) == copy.deepcopy(d)
+    assert hash(again) == hash(d)
+    assert kf.Device.from_dict(MappingProxyType(d.to_dict())) == d
+
+
+def test_devices_do_not_change():
+    with pytest.raises(AttributeError):
+        lesson().bandwidth = 1.0
+    with pytest.raises(TypeError):
+        lesson().peaks["vector_float32"] = 1.0
+    plain = kf.device("H200").to_dict()
+    plain["peaks"]["vector_float32"] = 1.0
+    assert kf.device("H200").peaks["vector_float32"] > 1e12
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [("float8", "matrix"), ("float32", "tensor")])
+def test_unknown_dtypes_and_units(dtype, unit):
+    with pytest.raises(ValueError, match="must be"):
+        lesson().ridge_point(dtype, unit)
+    with pytest.raises(TypeError, match="dtype must be text"):
+        lesson().peak_flops(np.float32)
+
+
+def test_the_binding_refuses_what_is_no_device():
+    with pytest.raises(KeyError):
+        _core.peak_flops({}, "float32")
+
+
+# ---- how they look
+
+
+def test_a_device_shows_every_number_and_its_source():
+    text, page = str(kf.device("T4")), kf.device("T4")._repr_html_()
+    for word in ("T4", "320.0 GB/s", "65.00 TFLOP/s", "4,194,304", "launch_us is assumed", "https://"):
+        assert word in text
+        assert word in page
+    assert "bfloat16 matrix  " not in text  # its note says so
+    assert "<Device T4: 288 GB/s" in repr(kf.device("T4"))
+
+
+def test_the_table_is_a_list_and_shows_itself():
+    table = kf.devices()
+    assert len(table) == len(list(table)) == len(ENTRIES)
+    assert table[0] == table["T4"] == table[:2][0]
+    assert kf.device("H200") in table
+    with pytest.raises(KeyError):
+        table["H20"]
+    with pytest.raises(IndexError):
+        table[99]
+    for text in (str(table), table._repr_html_(), repr(table)):
+        assert all(d.name in text for d in table) or ".." in text
+    assert table.to_dict() == {"devices": [d.to_dict() for d in table]}
+    assert max(map(len, str(table).splitlines()[:20])) <= 100
+
+
+def test_command_line(capsys):
+    assert _cli.main(["devices"]) == 0
+    assert "B200" in capsys.readouterr().out
+    assert _cli.main(["devices", "h200", "t4", "--json"]) == 0
+    assert [d["name"] for d in json.loads(capsys.readouterr().out)["devices"]] == ["H200", "T4"]
+    assert _cli.main(["devices", "MI300X"]) == 0
+    assert "Infinity Cache" in capsys.readouterr().out
+    assert _cli.main(["devices", "H20"]) == 2
+    assert "did you mean H200" in capsys.readouterr().err
+    assert _cli.main(["devices", "H200", "--measure"]) == 2
+
+
+# ---- measuring
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Small copies and products: what comes out is noise, but of the right form."""
+    monkeypatch.setattr(_measure, "_ROUNDS", 3)
+    monkeypatch.setattr(_measure, "_MATMUL", {False: 32, True: 64})
+    monkeypatch.setattr(_measure, "_MB", 2**10)
+    monkeypatch.setattr(_measure._hardware, "last_level_cache_bytes", lambda: 2**20)
+    _devices._measured.cache_clear()
+    yield
+    _devices._measured.cache_clear()
+
+
+def test_measure_the_cpu(quick):
+    seen = []
+    d = kf.measure_device("cpu", progress=lambda fraction, what: seen.append(fraction))
+    assert d.is_cpu
+    assert d.write_allocate
+    assert d.units == kf.get_num_threads()
+    assert set(d.source) == {"bandwidth", "cache", "launch", "on_chip", "peaks"}
+    assert set(d.assumed) == {"peak_bandwidth"}
+    assert d.peaks["vector_float32"] == d.peaks["matrix_float32"]
+    assert kf.Device.from_dict(d.to_dict()) == d
+    assert seen == sorted(seen)
+    assert seen[-1] == 1
+
+
+def test_the_cpu_is_measured_once(quick):
+    assert kf.device("cpu") is kf.device(" CPU ")
+
+
+def test_the_command_line_measures(quick, capsys):
+    assert _cli.main(["devices", "--measure", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["devices"][0]["is_cpu"]
+    assert "copying" in err
+
+
+@pytest.mark.parametrize("place", ["gpu", "cuda:", "cuda:-1", "cpu:0", "", None, 0])
+def test_places_that_are_none(place):
+    with pytest.raises(ValueError, match=r"kfusion.measure_device: place must be"):
+        kf.measure_device(place)
+
+
+@given(st.floats(0, 100), st.floats(1e9, 1e13))
+@settings(max_examples=50, deadline=None)
+def test_the_fit_finds_the_line(launch_us, bandwidth):
+    nbytes = [2**k for k in range(24, 31)]
+    found = _measure.fit(nbytes, [launch_us + 1e6 * b / bandwidth for b in nbytes])
+    assert found == (
+        pytest.approx(launch_us, abs=1e-5 * (launch_us + 1e6 * nbytes[0] / bandwidth)),
+        pytest.approx(bandwidth),
+    )
+
+
+def test_the_fit_has_no_negative_launch():
+    launch_us, bandwidth = _measure.fit([1000, 2000, 4000], [0.9, 2.0, 4.2])
+    assert launch_us == 0
+    assert bandwidth == pytest.approx(1e9, rel=0.1)
+
+
+def test_ctrl_c_ends_measuring():
+    code = """
+import kfusion as kf, signal, os, sys
+def progress(fraction, what):
+    os.kill(os.getpid(), signal.SIGINT)
+try: kf.measure_device("cpu", progress=progress)
+except KeyboardInterrupt: sys.exit(7)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 7
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")
+def test_measure_a_gpu():
+    d = kf.measure_device("cuda")
+    info = _core.cuda_device_info(0)
+    assert (d.name, d.units, d.cache_bytes) == (info["name"], info["multiprocessors"], info["l2_bytes"])
+    assert d.tile_bytes == info["shared_memory_per_block_bytes"]
+    assert d.bandwidth <= d.peak_bandwidth
+    assert kf.device("cuda:0").name == d.name
