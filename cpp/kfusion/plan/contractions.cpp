@@ -105,18 +105,23 @@ std::vector<NodeId> commuting_maps(const Reader& r, const Graph& g, const Partit
   std::vector<NodeId> found;
   const auto& axes = std::get<ReduceAttributes>(g[reduction].attributes).axes;
   if (r.op(reduction) != Op::max && r.op(reduction) != Op::min) return found;
-  for (NodeId n = r.read(reduction, 0); n != product; n = r.read(n, 0)) {
-    if (p.readers(n).size() != 1 || p.is_output(n) || !is_identity(r.reads(n)[0])) break;
+  const auto varies = [&](const Access& a) {
+    return std::any_of(axes.begin(), axes.end(),
+                       [&](int axis) { return a.strides[static_cast<std::size_t>(axis)] != 0; });
+  };
+  NodeId next = -1;
+  for (NodeId n = r.read(reduction, 0); n != product; n = next) {
+    if (p.readers(n).size() != 1 || p.is_output(n)) break;
+    std::size_t along = 0;  // which argument comes from the product
     if (r.op(n) == Op::add) {
-      const Access& added = r.reads(n)[1];
-      const bool varies = std::any_of(axes.begin(), axes.end(), [&](int axis) {
-        return added.strides[static_cast<std::size_t>(axis)] != 0 && added.shape[static_cast<std::size_t>(axis)] > 1;
-      });
-      if (varies) break;
+      along = varies(r.reads(n)[0]) ? 0 : 1;
+      if (varies(r.reads(n)[1 - along])) break;
     } else if (!is_increasing(r.op(n))) {
       break;
     }
+    if (!is_identity(r.reads(n)[along])) break;
     found.push_back(n);
+    next = r.read(n, along);
   }
   std::sort(found.begin(), found.end());
   return found;

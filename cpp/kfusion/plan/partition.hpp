@@ -82,7 +82,7 @@ class Partition {
   };
 
   Axes read_span(NodeId n) const;
-  Verdict match_edge(const Edge& e) const;
+  Verdict match_edge(const Edge& e) const;  // match.cpp
   Verdict match_full(const Edge& e, const Cut& b, Axes varies) const;
   Verdict match_rows(const Edge& e, const Cut& b, Axes read, Axes varies) const;
   std::optional<Reason> kinds_allow(const Part& a, const Part& b) const;
