@@ -1,0 +1,62 @@
+#include "kfusion/plan/price.hpp"
+
+#include <algorithm>
+
+#include "kfusion/checked.hpp"
+
+namespace kfusion {
+namespace {
+
+double us(std::int64_t amount, double per_second) { return static_cast<double>(amount) / per_second * 1e6; }
+
+}  // namespace
+
+Bound bound_of(const Price& p) {
+  if (p.launch_us > std::max(p.memory_us, p.compute_us)) return Bound::kLaunch;
+  return p.compute_us > p.memory_us ? Bound::kCompute : Bound::kMemory;
+}
+
+Pricer::Pricer(const Plan& plan, const Device& device)
+    : g_(plan.graph), device_(device), touched_(plan.graph.nodes.size(), -1) {}
+
+Price Pricer::price(const Group& group, const Traffic& traffic, const std::vector<Read>& reads) {
+  const bool rows_cached = rows_stay_in_cache(group, reads);
+  std::int64_t cached = 0;
+  for (const Read& r : reads) {
+    if (in_cache(r)) cached += r.bytes;
+    if (rows_cached) cached += r.issued_bytes - r.bytes;
+  }
+  Price p;
+  p.launch_us = traffic.launches * device_.launch_us;
+  p.memory_us = us(traffic.issued.total() - cached, device_.bandwidth) + us(cached, device_.cache_bandwidth);
+  for (const FlopCount& f : traffic.flops) p.compute_us += us(f.count, peak_flops(device_, f.dtype, f.matrix));
+  p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
+  p.bound = bound_of(p);
+  touch(group, traffic, reads);
+  return p;
+}
+
+bool Pricer::in_cache(const Read& read) const {
+  const std::int64_t touched = touched_[static_cast<std::size_t>(read.base)];
+  const std::int64_t room = device_.cache_bytes / 2 - g_[read.base].nbytes();
+  return touched >= 0 && moved_bytes_ - touched <= room;
+}
+
+/// Between two sweeps over a row lie the other rows in flight: as many as the device has room for.
+bool Pricer::rows_stay_in_cache(const Group& group, const std::vector<Read>& reads) const {
+  double swept_bytes = 0;
+  for (const Read& r : reads) swept_bytes += r.issued_bytes > r.bytes ? static_cast<double>(r.bytes) : 0;
+  if (swept_bytes == 0) return false;
+  const auto rows = static_cast<double>(group.rows());
+  const double room = static_cast<double>(device_.tile_bytes) * device_.units;
+  const double in_flight = std::min(rows, std::max(1.0, room / static_cast<double>(device_.on_chip_bytes)));
+  return swept_bytes / rows * in_flight <= static_cast<double>(device_.cache_bytes) / 2;
+}
+
+void Pricer::touch(const Group& group, const Traffic& traffic, const std::vector<Read>& reads) {
+  moved_bytes_ = checked_add(moved_bytes_, traffic.compulsory.total());
+  for (const Read& r : reads) touched_[static_cast<std::size_t>(r.base)] = moved_bytes_;
+  for (const NodeId n : group.stores) touched_[static_cast<std::size_t>(n)] = moved_bytes_;
+}
+
+}  // namespace kfusion

@@ -1,0 +1,48 @@
+// What kernels cost on a device, one after another: a later one can find in the cache what an earlier one touched.
+#pragma once
+#include <vector>
+
+#include "kfusion/plan/traffic.hpp"
+
+namespace kfusion {
+
+/// What a kernel reads of one value.
+struct Read {
+  NodeId base = 0;
+  std::int64_t bytes = 0;         ///< distinct
+  std::int64_t issued_bytes = 0;  ///< over all sweeps
+};
+
+/// time = launch + max(memory, compute)
+///
+/// memory: bytes at the bandwidth of a copy. Three kinds of read come at the cache's bandwidth, all where less than
+/// half the cache has been touched since: values that an earlier kernel wrote, values that an earlier kernel read, and
+/// rows that this kernel sweeps again. Writes never do: measured on the H200, a kernel whose input lies in L2 takes the
+/// time of a cold copy less that of the cached read, also where its result would have fitted. Nor is a CPU's
+/// write-allocate counted: its kernels store large results past the cache.
+///
+/// compute: FLOPs at the peaks, vector and matrix units one after the other.
+///
+/// Inputs are cold, as in the measurements of results/.
+class Pricer {
+ public:
+  Pricer(const Plan& plan, const Device& device);
+
+  /// Of the kernel that runs after those that were priced before.
+  Price price(const Group& group, const Traffic& traffic, const std::vector<Read>& reads);
+
+ private:
+  bool in_cache(const Read& read) const;
+  bool rows_stay_in_cache(const Group& group, const std::vector<Read>& reads) const;
+  void touch(const Group& group, const Traffic& traffic, const std::vector<Read>& reads);
+
+  const Graph& g_;
+  const Device& device_;
+  std::int64_t moved_bytes_ = 0;       ///< by all kernels so far
+  std::vector<std::int64_t> touched_;  ///< by node: moved_bytes_ when its value was last touched, -1 for never
+};
+
+/// What limits: launch where it takes longer than both others.
+Bound bound_of(const Price& p);
+
+}  // namespace kfusion
