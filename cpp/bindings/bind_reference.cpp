@@ -1,0 +1,144 @@
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <span>
+
+#include "bindings/arrays/numpy.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
+#include "kfusion/graph/builder.hpp"
+#include "kfusion/reference/reference.hpp"
+
+namespace py = pybind11;
+
+namespace kfusion {
+namespace {
+
+namespace reference_binding {
+
+using arrays::Array;
+using arrays::Call;
+using arrays::Framework;
+using arrays::Result;
+
+constexpr const char* kDoc = R"(run_graph(graph, inputs, function_name)
+--
+
+Computes a graph on the CPU with the reference executor: one node after the other, no fusion.
+
+Args:
+    graph: a Graph.
+    inputs: an array of any kind on the CPU for each input node, in order, with the node's dtype and shape, any strides.
+    function_name: for messages, which start with "kfusion.<function_name>: ".
+
+Returns:
+    A list of the graph's outputs, arrays of the first input's kind (NumPy's where there is none); NumPy results without
+    axes are NumPy scalars. They are laid out as the inputs of their shape are where those agree and are dense, else in C
+    order.
+
+Raises:
+    TypeError: an input is no array, or not of its node's dtype.
+    ValueError: the number of inputs or a shape is not the graph's, or an index of `take` is out of bounds.
+    kfusion.DeviceError: an input is on a device.
+    MemoryError: no host memory for a result or an intermediate.
+)";
+
+std::vector<const Node*> input_nodes(const Graph& g) {
+  std::vector<const Node*> nodes;
+  for (const Node& n : g.nodes)
+    if (n.op == Op::input) nodes.push_back(&n);
+  return nodes;
+}
+
+Array read_input(Call& call, const Node& n, py::handle object) {
+  const char* argument = std::get<InputAttributes>(n.attributes).name.c_str();
+  Array a = arrays::borrow(call, argument, object);
+  const std::string who = argument;
+  if (a.view.place.cuda)
+    throw DeviceError(
+        call.says("this version computes it on the CPU, and " + who + " is on " + to_string(a.view.place) +
+                  ": copy it to the CPU (x.cpu() in torch, x.get() in CuPy, x.numpy() of a DeviceArray)"));
+  if (a.view.dtype != n.dtype)
+    throw TypeError(call.says(who + " must be " + name(n.dtype) + ", got " + name(a.view.dtype)));
+  const std::string wanted = shape_text(static_cast<int>(n.shape.size()), n.shape.data());
+  const std::string came = shape_text(a.view.ndim, a.view.shape);
+  if (wanted != came) throw ValueError(call.says(who + " must have shape " + wanted + ", got " + came));
+  return a;
+}
+
+/// The strides, in elements, of a fresh array like `v`.
+Extents dense_strides(const View& v) {
+  const View layout = result_layout(v);
+  Extents strides(layout.strides, layout.strides + layout.ndim);
+  for (std::int64_t& s : strides) s /= static_cast<std::int64_t>(item_bytes(v.dtype));
+  return strides;
+}
+
+/// The layout that all inputs of the result's shape share, else C order.
+View layout_of(const Node& n, const std::vector<Array>& inputs) {
+  View layout;
+  layout.dtype = n.dtype;
+  layout.ndim = static_cast<int>(n.shape.size());
+  std::ranges::copy(n.shape, layout.shape);
+  set_c_strides(layout);
+
+  std::optional<Extents> shared;
+  for (const Array& a : inputs) {
+    if (!std::ranges::equal(n.shape, std::span(a.view.shape, static_cast<std::size_t>(a.view.ndim)))) continue;
+    Extents strides = dense_strides(a.view);
+    if (shared && *shared != strides) return layout;
+    shared = std::move(strides);
+  }
+  for (std::size_t d = 0; shared && d < n.shape.size(); ++d)
+    layout.strides[d] = (*shared)[d] * static_cast<std::int64_t>(item_bytes(n.dtype));
+  return layout;
+}
+
+Result make_output(const Call& call, const View& layout, const std::vector<Array>& inputs) {
+  if (inputs.empty()) return arrays::numpy_empty(layout, arrays::numpy_dtype(layout.dtype));
+  return inputs[0].framework->empty(call, layout, inputs[0]);
+}
+
+py::object finish(Result& r, const std::vector<Array>& inputs) {
+  const py::object object = inputs.empty() ? std::move(r.object) : inputs[0].framework->finish(r);
+  return r.view.ndim == 0 && arrays::is_numpy(object) ? py::object(object[py::tuple()]) : object;
+}
+
+void compute(const Call& call, const Graph& g, const std::vector<Array>& inputs, const std::vector<Result>& results) {
+  std::vector<View> from, to;
+  for (const Array& a : inputs) from.push_back(a.view);
+  for (const Result& r : results) to.push_back(r.view);
+  const ReleaseGil unlocked;
+  try {
+    run_reference(g, from, to);
+  } catch (const ValueError& e) {
+    throw ValueError(call.says(e.what()));
+  }
+}
+
+py::list run(const GraphBuilder& graph, const std::vector<py::object>& objects, const std::string& function_name) {
+  Call call(function_name.c_str(), py::none(), arrays::Takes::kAll);
+  const Graph g = graph.graph();  // its own: another thread may build on while this one computes
+  const auto nodes = input_nodes(g);
+  if (objects.size() != nodes.size())
+    throw ValueError(
+        call.says("the graph has " + std::to_string(nodes.size()) + " inputs, got " + std::to_string(objects.size())));
+  std::vector<Array> inputs;
+  for (std::size_t i = 0; i < nodes.size(); ++i) inputs.push_back(read_input(call, *nodes[i], objects[i]));
+  std::vector<Result> results;
+  for (const Output& o : g.outputs) results.push_back(make_output(call, layout_of(g[o.node], inputs), inputs));
+  compute(call, g, inputs, results);
+  py::list list;
+  for (Result& r : results) list.append(finish(r, inputs));
+  return list;
+}
+
+}  // namespace reference_binding
+}  // namespace
+
+void bind_reference(py::module_& m) {
+  m.def("run_graph", &reference_binding::run, py::arg("graph"), py::arg("inputs"), py::arg("function_name"),
+        reference_binding::kDoc);
+}
+
+}  // namespace kfusion

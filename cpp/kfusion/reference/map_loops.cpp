@@ -1,0 +1,104 @@
+#include "kfusion/ops/scalar_math.hpp"
+#include "kfusion/reference/elements.hpp"
+#include "kfusion/reference/loops.hpp"
+
+namespace kfusion::scalar {
+namespace {
+
+/// A row of the table. Its expression finds the functions of scalar_math.hpp first.
+template <Op op>
+struct Map;
+#define KF_MAP(name, arity, takes, flops, other_names, doc, ...)                       \
+  template <>                                                                          \
+  struct Map<Op::name> {                                                               \
+    static constexpr int kArity = arity;                                               \
+    static constexpr Signature kSignature = Signature::takes;                          \
+    template <class X, class T>                                                        \
+    static auto of([[maybe_unused]] X x, [[maybe_unused]] T y, [[maybe_unused]] T z) { \
+      return __VA_ARGS__;                                                              \
+    }                                                                                  \
+  };
+#define KF_REDUCE(...)
+#define KF_NODE(...)
+#include "kfusion/ops/ops.def"
+#undef KF_MAP
+#undef KF_REDUCE
+#undef KF_NODE
+
+}  // namespace
+}  // namespace kfusion::scalar
+
+namespace kfusion::reference {
+namespace {
+
+using scalar::Map;
+
+template <class T>
+constexpr bool accepts(Signature s) {
+  constexpr bool kBool = sizeof(T) == 1, kFloat = std::is_floating_point_v<T>;
+  switch (s) {
+    case Signature::F_F:
+    case Signature::FF_F:
+      return kFloat;
+    case Signature::S_S:
+    case Signature::SS_S:
+      return !kBool;
+    case Signature::II_I:
+      return !kFloat;
+    case Signature::BB_B:
+      return kBool;
+    default:
+      return true;
+  }
+}
+
+constexpr bool gives_bool(Signature s) { return s == Signature::A_B || s == Signature::AA_B || s == Signature::BB_B; }
+
+template <class T, bool present>
+T argument(const Pointers& p, const Strides& s, std::size_t k, std::int64_t i) {
+  if constexpr (present) return load<T>(p[k] + i * s[k]);
+  return T();
+}
+
+template <Op op, class T>
+void map_run(std::int64_t n, const Pointers& p, const Strides& s) {
+  using Row = Map<op>;
+  using First = std::conditional_t<Row::kSignature == Signature::BNN_N, std::uint8_t, T>;
+  using Result = std::conditional_t<gives_bool(Row::kSignature), std::uint8_t, T>;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto x = argument<First, true>(p, s, 1, i);
+    const auto y = argument<T, (Row::kArity > 1)>(p, s, 2, i);
+    const auto z = argument<T, (Row::kArity > 2)>(p, s, 3, i);
+    store(p[0] + i * s[0], convert<Result>(Row::of(x, y, z)));
+  }
+}
+
+template <Op op, DType t>
+constexpr Loop loop_of() {
+  if constexpr (!is_half(t)) {
+    using T = typename ComputeOf<t>::type;
+    if constexpr (accepts<T>(Map<op>::kSignature)) return map_run<op, T>;
+  }
+  return nullptr;
+}
+
+template <Op op, std::size_t... t>
+constexpr LoopPerDType loops_of(std::index_sequence<t...>) {
+  return {loop_of<op, static_cast<DType>(t)>()...};
+}
+
+constexpr LoopPerDType kMapLoops[] = {
+#define KF_MAP(name, ...) loops_of<Op::name>(std::make_index_sequence<kDTypes>()),
+#define KF_REDUCE(...) {},
+#define KF_NODE(...) {},
+#include "kfusion/ops/ops.def"
+#undef KF_MAP
+#undef KF_REDUCE
+#undef KF_NODE
+};
+
+}  // namespace
+
+Loop map_loop(Op op, DType t) { return kMapLoops[static_cast<std::size_t>(op)][static_cast<std::size_t>(t)]; }
+
+}  // namespace kfusion::reference
