@@ -28,7 +28,8 @@ Computes a graph on the CPU with the reference executor: one node after the othe
 
 Args:
     graph: a Graph.
-    inputs: an array of any kind on the CPU for each input node, in order, with the node's dtype and shape, any strides.
+    inputs: an array of any kind on the CPU (or a NumPy scalar) for each input node, in order, with the node's dtype and
+        shape, any strides.
     function_name: for messages, which start with "kfusion.<function_name>: ".
 
 Returns:
@@ -116,7 +117,7 @@ void compute(const Call& call, const Graph& g, const std::vector<Array>& inputs,
   }
 }
 
-py::list run(const GraphBuilder& graph, const std::vector<py::object>& objects, const std::string& function_name) {
+py::list run(const GraphBuilder& graph, std::vector<py::object> objects, const std::string& function_name) {
   Call call(function_name.c_str(), py::none(), arrays::Takes::kAll);
   const Graph g = graph.graph();  // its own: another thread may build on while this one computes
   const auto nodes = input_nodes(g);
@@ -124,7 +125,10 @@ py::list run(const GraphBuilder& graph, const std::vector<py::object>& objects, 
     throw ValueError(
         call.says("the graph has " + std::to_string(nodes.size()) + " inputs, got " + std::to_string(objects.size())));
   std::vector<Array> inputs;
-  for (std::size_t i = 0; i < nodes.size(); ++i) inputs.push_back(read_input(call, *nodes[i], objects[i]));
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    objects[i] = arrays::array_of_scalar(std::move(objects[i]));  // results without axes are scalars
+    inputs.push_back(read_input(call, *nodes[i], objects[i]));
+  }
   std::vector<Result> results;
   for (const Output& o : g.outputs) results.push_back(make_output(call, layout_of(g[o.node], inputs), inputs));
   compute(call, g, inputs, results);

@@ -139,6 +139,13 @@ void import_numpy() {
 bool is_plain_numpy_type(PyTypeObject* type) { return type == &PyArray_Type; }
 bool is_numpy(py::handle object) { return PyArray_Check(object.ptr()); }
 
+py::object array_of_scalar(py::object x) {
+  if (!PyArray_IsScalar(x.ptr(), Generic)) return x;
+  PyObject* a = PyArray_FromScalar(x.ptr(), nullptr);
+  if (!a) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(a);
+}
+
 py::object numpy_dtype(DType t) {
   if (t == DType::kBFloat16)
     return py::module_::import("numpy").attr("dtype")(py::module_::import("ml_dtypes").attr("bfloat16"));

@@ -10,6 +10,9 @@ void import_numpy();
 bool is_plain_numpy_type(PyTypeObject* type);  ///< numpy.ndarray itself
 bool is_numpy(py::handle object);              ///< ndarray or a subclass
 
+/// The array without axes that a NumPy scalar stands for; anything else as it is.
+py::object array_of_scalar(py::object x);
+
 /// numpy.dtype of `t`; bfloat16 is ml_dtypes' (imported here; ImportError where it is not installed).
 py::object numpy_dtype(DType t);
 
