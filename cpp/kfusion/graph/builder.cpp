@@ -1,11 +1,10 @@
 #include "kfusion/graph/builder.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
-#include <stdexcept>
 
 #include "kfusion/error.hpp"
+#include "kfusion/graph/constant.hpp"
 #include "kfusion/graph/promotion.hpp"
 #include "kfusion/graph/shapes.hpp"
 
@@ -13,42 +12,6 @@ namespace kfusion {
 namespace {
 
 using std::to_string;
-
-bool is_constant(const Node& n) { return n.op == Op::constant; }
-bool is_weak(const Node& n) { return is_constant(n) && std::get<ConstantAttributes>(n.attributes).weak; }
-
-Node constant(DType dtype, ConstantAttributes attributes) {
-  Node n;
-  n.op = Op::constant;
-  n.dtype = dtype;
-  n.attributes = attributes;
-  return n;
-}
-
-[[noreturn]] void refuse_constant(const std::string& value, DType dtype) {
-  throw std::overflow_error("constant: " + value + " out of bounds for " + name(dtype));
-}
-
-/// The constant as an integer of `dtype`, floats cut towards 0.
-std::int64_t integer_value(const Node& n, DType dtype) {
-  const auto& c = std::get<ConstantAttributes>(n.attributes);
-  const double limit = dtype == DType::kInt32 ? 0x1p31 : 0x1p63;
-  if (!is_integer(n.dtype)) {
-    const double whole = std::trunc(c.value);
-    if (!(whole >= -limit && whole < limit)) refuse_constant(to_string(c.value), dtype);
-    return static_cast<std::int64_t>(whole);
-  }
-  if (dtype == DType::kInt32 && c.integer != static_cast<std::int32_t>(c.integer))
-    refuse_constant(to_string(c.integer), dtype);
-  return c.integer;
-}
-
-Node converted_constant(const Node& n, DType dtype) {
-  if (is_integer(dtype)) return constant(dtype, {0, integer_value(n, dtype), false});
-  const auto& c = std::get<ConstantAttributes>(n.attributes);
-  const double value = is_integer(n.dtype) ? static_cast<double>(c.integer) : c.value;
-  return constant(dtype, {dtype == DType::kBool ? value != 0 : rounded(value, dtype), 0, false});
-}
 
 /// Number of elements of range(start, stop, step), which must lie in [0, extent).
 std::int64_t range_length(const AxisSlice& s, std::int64_t extent) {
@@ -122,19 +85,20 @@ NodeId GraphBuilder::add_source(Node n) {
   return static_cast<NodeId>(graph_.nodes.size() - 1);
 }
 
-/// Everything but sources: attributes and, where it does not follow, the shape are given; the rest is inferred.
+/// Any node but a source: attributes and, where it does not follow, the shape are given; the rest is inferred.
 NodeId GraphBuilder::add(Node n) {
   n.shape = inferred_shape(graph_, n);
   require_bounded(name(n.op), n.shape, n.dtype);
   n.library = inferred_library(graph_, n);
   n.place = inferred_place(graph_, n);
   for (NodeId& a : n.arguments) a = strong(a);
+  const NodeId id = add_source(std::move(n));
   if (stage_ < 0) {
     graph_.stages.push_back(open_);
     stage_ = static_cast<StageId>(graph_.stages.size() - 1);
   }
-  n.stage = stage_;
-  return add_source(std::move(n));
+  graph_.nodes.back().stage = stage_;
+  return id;
 }
 
 /// A node that others may read: a Python scalar on its own has its default dtype.
@@ -166,9 +130,11 @@ NodeId GraphBuilder::input(std::string input_name, Extents shape, DType dtype, L
   return add_source(std::move(n));
 }
 
-NodeId GraphBuilder::weak_bool(bool value) { return add_source(constant(DType::kBool, {value ? 1.0 : 0.0, 0, true})); }
-NodeId GraphBuilder::weak_int(std::int64_t value) { return add_source(constant(DType::kInt64, {0, value, true})); }
-NodeId GraphBuilder::weak_float(double value) { return add_source(constant(DType::kFloat64, {value, 0, true})); }
+NodeId GraphBuilder::weak_bool(bool value) {
+  return add_source(constant_node(DType::kBool, {value ? 1.0 : 0.0, 0, true}));
+}
+NodeId GraphBuilder::weak_int(std::int64_t value) { return add_source(constant_node(DType::kInt64, {0, value, true})); }
+NodeId GraphBuilder::weak_float(double value) { return add_source(constant_node(DType::kFloat64, {value, 0, true})); }
 
 NodeId GraphBuilder::iota(Extents shape, int axis, DType dtype, Library library) {
   require_bounded("iota", shape, dtype);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kfusion/error.hpp"
+#include "kfusion/graph/constant.hpp"
 #include "kfusion/graph/fields.hpp"
 #include "kfusion/graph/graph.hpp"
 #include "kfusion/graph/promotion.hpp"
@@ -11,11 +12,6 @@ namespace kfusion {
 namespace {
 
 bool is_source(const Node& n) { return kind(n.op) == OpKind::kSource; }
-
-bool is_weak(const Node& n) {
-  const auto* c = std::get_if<ConstantAttributes>(&n.attributes);
-  return c && c->weak;
-}
 
 bool arguments_come_first(const Graph& g, const Node& n) {
   const auto id = &n - g.nodes.data();
@@ -40,14 +36,10 @@ bool reads_no_scalar(const Graph& g, const Node& n) {
   return std::ranges::none_of(n.arguments, [&](NodeId a) { return is_weak(g[a]); });
 }
 
-/// No axes, on the CPU, in one of the two fields, a value that its dtype can hold.
 bool constant_is_plain(const Graph&, const Node& n) {
-  if (n.op != Op::constant) return true;
-  const auto& c = std::get<ConstantAttributes>(n.attributes);
-  if (!n.shape.empty() || n.place.cuda || n.library != Library::kNumpy) return false;
-  if (n.dtype == DType::kBool) return c.integer == 0 && (c.value == 0 || c.value == 1);
-  if (is_float(n.dtype)) return c.integer == 0 && (c.value != c.value || c.value == rounded(c.value, n.dtype));
-  return c.value == 0 && (n.dtype == DType::kInt64 || c.integer == static_cast<std::int32_t>(c.integer));
+  if (!is_constant(n)) return true;
+  return n.shape.empty() && n.place == Place{} && n.library == Library::kNumpy &&
+         is_representable(std::get<ConstantAttributes>(n.attributes), n.dtype);
 }
 
 bool scalar_has_python_dtype(const Graph&, const Node& n) {

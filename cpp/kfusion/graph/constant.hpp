@@ -1,0 +1,21 @@
+// Constant nodes: scalars known when traced.
+#pragma once
+#include "kfusion/graph/graph.hpp"
+
+namespace kfusion {
+
+inline bool is_constant(const Node& n) { return n.op == Op::constant; }
+
+/// A Python scalar.
+inline bool is_weak(const Node& n) { return is_constant(n) && std::get<ConstantAttributes>(n.attributes).weak; }
+
+Node constant_node(DType dtype, ConstantAttributes attributes);
+
+/// The same value in another dtype, no longer weak: floats rounded, or cut towards 0 to be integers. Throws
+/// std::overflow_error where an integer dtype does not hold it.
+Node converted_constant(const Node& n, DType dtype);
+
+/// Whether the value stands in the field of its dtype and the dtype can hold it.
+bool is_representable(const ConstantAttributes& c, DType dtype);
+
+}  // namespace kfusion
