@@ -24,6 +24,8 @@ HAVE_GPU = _core.cuda_device_count() > 0
 
 # Relative spacing of each stored type; sums of the half types and float32 run in float32.
 SPACING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+# The least value above zero.
+TINY = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
 
 
 def np_dtype(name: str) -> np.dtype:

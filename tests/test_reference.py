@@ -1,0 +1,307 @@
+"""The reference executor: sources, views, stages, kinds of array, refusals, memory, random graphs."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import graph_strategies
+import kfusion as kf
+import reference_ops
+from conftest import ALL_DTYPES, Kind, np_dtype
+from kfusion import _core
+from running import assert_close, draw, run, run_map, wide
+
+SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")  # whose allocator ends the process instead
+
+
+class TestSources:
+    @pytest.mark.parametrize("dtype", [d for d in ALL_DTYPES if d != "bool"])
+    def test_iota(self, dtype):
+        for axis in (0, 1, 2):
+            got = run(lambda g, a=axis: g.iota((3, 5, 2), a, dtype))[0]
+            assert got.dtype == np_dtype(dtype)
+            np.testing.assert_array_equal(wide(got), reference_ops.NODES["iota"]((3, 5, 2), axis))
+        if dtype == "float16":
+            got = run(lambda g: g.map("add", [g.iota((2052,), 0, dtype), g.scalar(0)]))[0]
+            assert got[2049] == 2048  # rounded
+
+    def test_constants(self):
+        x = np.array([1, 2], np.float32)
+        values = [True, 3, -(2**40), 0.1, float("nan"), float("inf")]
+        for value in values:
+            got = run(lambda g, i, v=value: g.map("multiply", [i, g.scalar(v)]), x)[0]
+            np.testing.assert_array_equal(got, x * np.float32(value))
+            alone = run(lambda g, v=value: g.scalar(v))[0]
+            assert alone == value or math.isnan(value)
+
+    def test_outputs_that_are_inputs_are_copies(self):
+        x = np.arange(6.0).reshape(2, 3)
+        a, b = run(lambda g, i: [i, g.transpose(i, [1, 0])], x)
+        np.testing.assert_array_equal(a, x)
+        np.testing.assert_array_equal(b, x.T)
+        assert not np.shares_memory(a, x)
+        assert not np.shares_memory(b, x)
+
+
+class TestViews:
+    @pytest.mark.parametrize("dtype", ["float16", "float64", "bool", "int32"])
+    def test_chains(self, dtype, rng):
+        x = draw(rng, dtype, (4, 6, 5))
+        cases = [
+            (lambda g, i: g.transpose(i, [2, 0, 1]), x.transpose(2, 0, 1)),
+            (lambda g, i: g.reshape(i, (8, 3, 5)), x.reshape(8, 3, 5)),
+            (lambda g, i: g.reshape(g.transpose(i, [1, 0, 2]), (3, 40)), x.transpose(1, 0, 2).reshape(3, 40)),
+            (lambda g, i: g.slice(i, [(3, -1, -2), (1, 6, 2), (0, 5, 1)]), x[::-2, 1:6:2]),
+            (lambda g, i: g.slice(i, [(0, 0, 1), (0, 6, 1), (4, -1, -1)]), x[:0, :, ::-1]),
+            (lambda g, i: g.broadcast(i, (2, 4, 6, 5)), np.broadcast_to(x, (2, 4, 6, 5))),
+            (
+                lambda g, i: g.reshape(g.broadcast(g.slice(i, [(0, 1, 1), (0, 6, 1), (0, 5, 1)]), (3, 6, 5)), (18, 5)),
+                np.broadcast_to(x[:1], (3, 6, 5)).reshape(18, 5),
+            ),
+            (lambda g, i: g.reshape(g.slice(i, [(1, 2, 1), (2, 3, 1), (3, 4, 1)]), ()), x[1, 2, 3]),
+        ]
+        for build, want in cases:
+            np.testing.assert_array_equal(run(build, x)[0], want)
+            np.testing.assert_array_equal(run(lambda g, i, b=build: g.map("equal", [b(g, i), b(g, i)]), x)[0], True)
+
+
+class TestStages:
+    """Half types are rounded where a stage ends, not within one."""
+
+    @staticmethod
+    def build(split: bool, view: bool = False) -> Callable[..., Any]:
+        def add(g, x):
+            if not split:
+                g.begin_stage("all")
+            y = g.map("multiply", [x, x])
+            if view:
+                y = g.transpose(y, [0])
+            y = g.map("divide", [y, x])
+            if not split:
+                g.end_stage()
+            return y
+
+        return add
+
+    def test_float16_overflows_between_stages_only(self):
+        x = np.array([300], np.float16)
+        assert run(self.build(split=True), x)[0] == np.inf
+        assert run(self.build(split=False), x)[0] == 300
+        assert run(self.build(split=True, view=True), x)[0] == np.inf
+        assert run(self.build(split=False, view=True), x)[0] == 300
+
+    def test_one_value_read_from_inside_and_outside(self):
+        x = np.array([300], np.float16)
+
+        def build(g, i):
+            g.begin_stage("first")
+            square = g.map("multiply", [i, i])
+            inside = g.map("divide", [square, i])
+            g.end_stage()
+            return [inside, g.map("divide", [square, i]), square, g.map("divide", [g.cast(square, "float32"), i])]
+
+        inside, outside, square, widened = run(build, x)
+        assert (inside, outside, square, widened) == (300, np.inf, np.inf, np.inf)
+
+    def test_a_cast_rounds_even_within_a_stage(self):
+        def build(g, i):
+            g.begin_stage("all")
+            y = g.cast(g.cast(i, "float16"), "float32")
+            g.end_stage()
+            return y
+
+        assert run(build, np.array([1e5, 1.0001], np.float32))[0].tolist() == [np.inf, 1]
+
+
+class TestKinds:
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    def test_results_are_of_the_first_inputs_kind(self, kind: Kind, dtype, rng):
+        if dtype == "bfloat16" and dtype not in kind.dtypes:
+            pytest.skip(f"{kind.name} has no {dtype}")
+        x = draw(rng, dtype, (3, 5))
+        a = kind.make(x)
+        g = _core.Graph()
+        i = g.input("x", (3, 5), dtype)
+        outputs = [i, g.transpose(i, [1, 0]), g.cast(i, "bool"), g.reduce("sum", i, None), g.cast(i, "float32")]
+        outputs += [g.cast(i, "int32"), g.cast(i, "int64"), g.reduce("any", i, [0])]
+        g.set_outputs([(str(k), o) for k, o in enumerate(outputs)])
+        if kind.cuda:
+            with pytest.raises(kf.DeviceError, match=r"kfusion\.f: .*on the CPU, and x is on cuda:0: copy it"):
+                _core.run_graph(g, [a], "f")
+            return
+        results = _core.run_graph(g, [a], "f")
+        sample = kf.fused_relu_layernorm(kind.make(np.ones((1, 1), np.float32)))  # what the kind's results are
+        total = wide(x).sum()
+        wants = [x, x.T, x.astype(bool), total, x.astype("f4"), x.astype("i4"), x.astype("i8"), x.any(0)]
+        for got, want in zip(results, wants, strict=True):
+            assert isinstance(got, type(sample)) or np.ndim(want) == 0
+            np.testing.assert_allclose(kind.back(got), np.asarray(want, float), rtol=0.02, atol=0.3)
+
+    def test_numpy_results_without_axes_are_scalars(self):
+        results = run(
+            lambda g, i: [g.reduce("sum", i, None), g.cast(g.reduce("max", i, None), "bfloat16")], np.arange(3.0)
+        )
+        assert type(results[0]) is np.float64
+        assert type(results[1]) is np_dtype("bfloat16").type
+        assert run_map("negative", results[0]) == -3  # and are taken again
+        assert run_map("negative", results[1]) == -2
+        assert type(run(lambda g: g.scalar(2.5))[0]) is np.float64
+
+    def test_torch_results_without_axes_are_tensors(self):
+        torch = pytest.importorskip("torch")
+        g = _core.Graph()
+        g.set_outputs([("", g.reduce("sum", g.input("x", (3,), "float32", "torch"), None))])
+        (y,) = _core.run_graph(g, [torch.ones(3)], "f")
+        assert torch.equal(y, torch.tensor(3.0))
+
+    def test_numpy_and_torch_may_mix(self):
+        torch = pytest.importorskip("torch")
+        x, y = np.ones(3, np.float32), torch.ones(3)
+        assert type(run(lambda g, i, j: g.map("add", [i, j]), x, x)[0]) is np.ndarray
+        g = _core.Graph()
+        ids = [g.input(n, (3,), "float32") for n in "ab"]
+        g.set_outputs([("", g.map("add", ids))])
+        assert type(_core.run_graph(g, [y, x], "f")[0]) is torch.Tensor
+        assert type(_core.run_graph(g, [x, y], "f")[0]) is np.ndarray
+
+    def test_layout_of_results(self, rng):
+        x = draw(rng, "float32", (3, 4, 5))
+        t = x.transpose(2, 0, 1)
+        assert run_map("exp", t)[...].strides == t.strides
+        assert run(lambda g, i: g.cast(i, "float64"), t)[0].strides == tuple(2 * s for s in t.strides)
+        assert run_map("add", t, t)[...].strides == t.strides
+        assert run_map("add", t, t.copy()).flags.c_contiguous
+        assert run_map("exp", t[::2]).flags.c_contiguous
+
+    def test_jax_without_64_bits(self):
+        pytest.importorskip("jax")
+        code = """
+import os
+os.environ["JAX_ENABLE_X64"] = "0"
+import jax, numpy as np
+from kfusion import _core
+g = _core.Graph()
+x = g.input("x", (3,), "bool")
+g.set_outputs([("", g.reduce("sum", x, None))])
+(y,) = _core.run_graph(g, [jax.numpy.ones(3, bool)], "f")
+assert int(y) == 3, y
+"""
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestRefusals:
+    def test_messages(self):
+        g = _core.Graph()
+        g.set_outputs([("", g.map("relu", [g.input("x", (3,), "float32")]))])
+        good = np.ones(3, np.float32)
+        cases = [
+            (ValueError, r"the graph has 1 inputs, got 0", []),
+            (ValueError, r"the graph has 1 inputs, got 2", [good, good]),
+            (TypeError, r"x must be float32, got float64", [np.ones(3)]),
+            (TypeError, r"x must be float32, got bool", [np.ones(3, bool)]),
+            (ValueError, r"x must have shape \(3,\), got \(4,\)", [np.ones(4, np.float32)]),
+            (ValueError, r"x must have shape \(3,\), got \(\)", [np.float32(1)]),
+            (TypeError, r"x must be a NumPy array .* got list", [[1, 2, 3]]),
+            (TypeError, r"x must be .*bool, int32 or int64, got complex128", [np.ones(3, complex)]),
+            (TypeError, r"x must be .*, got uint8", [np.ones(3, np.uint8)]),
+            (TypeError, r"x must be .*, got >f4", [good.astype(">f4")]),
+        ]
+        for error, message, inputs in cases:
+            with pytest.raises(error, match=r"kfusion\.relu: " + message):
+                _core.run_graph(g, inputs, "relu")
+
+    def test_torch_gradients(self):
+        torch = pytest.importorskip("torch")
+        g = _core.Graph()
+        g.set_outputs([("", g.map("relu", [g.input("x", (3,), "float32")]))])
+        with pytest.raises(RuntimeError, match=r"kfusion\.relu: x requires grad"):
+            _core.run_graph(g, [torch.ones(3, requires_grad=True)], "relu")
+
+    def test_no_memory(self):
+        x = np.broadcast_to(np.float32(1), (2**40, 2**10))
+        with pytest.raises(MemoryError):
+            run_map("exp", x)
+        if not SANITIZED:
+            with pytest.raises(MemoryError):
+                run(lambda g, i: g.reduce("sum", g.map("exp", [i]), None), x)
+        assert run(lambda g, i: g.reduce("sum", g.slice(i, [(0, 2, 1), (0, 3, 1)]), None), x)[0] == 6
+
+
+class TestRunning:
+    @pytest.mark.skipif(SANITIZED or not sys.platform.startswith("linux"), reason="needs /proc and plain memory")
+    def test_values_are_freed_after_their_last_use(self):
+        """A chain of 100 steps over 2 MB, within 32 MB."""
+        code = """
+import resource
+import numpy as np
+from kfusion import _core
+g = _core.Graph()
+y = g.input("x", (2**18,), "float64")
+for k in range(100):
+    y = g.map("add", [y, g.map("negative", [y])]) if k % 2 else g.map("exp", [y])
+g.set_outputs([("", y)])
+x = np.zeros(2**18)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**25, -1))
+(y,) = _core.run_graph(g, [x], "f")
+assert (y == 0).all()
+"""
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+    def test_nodes_that_no_output_needs_are_not_computed(self):
+        def build(g, x):
+            g.map("exp", [g.broadcast(x, (2**40, 2**10, 3))])
+            return g.map("negative", [x])
+
+        assert run(build, np.ones(3))[0].tolist() == [-1, -1, -1]
+
+    def test_ten_thousand_nodes(self):
+        def build(g, x):
+            for _ in range(5000):
+                x = g.map("negative", [g.map("positive", [x])])
+            return x
+
+        assert run(build, np.ones(3))[0].tolist() == [1, 1, 1]
+
+    def test_no_outputs_and_no_inputs(self):
+        g = _core.Graph()
+        assert _core.run_graph(g, [], "f") == []
+        assert run(lambda g: g.iota((2, 2), 1, "int32"))[0].tolist() == [[0, 1], [0, 1]]
+
+    def test_from_many_threads_at_once(self, rng):
+        x = draw(rng, "float32", (300, 301))
+        want = np.tanh(x.astype(float)).sum(0)
+        g = _core.Graph()
+        g.set_outputs([("", g.reduce("sum", g.map("tanh", [g.input("x", x.shape, "float32")]), [0]))])
+        results: list[Any] = []
+        threads = [threading.Thread(target=lambda: results.extend(_core.run_graph(g, [x], "f"))) for _ in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert len(results) == 8
+        assert all(np.array_equal(r, results[0]) for r in results)
+        assert_close(results[0], want, 300)
+
+
+class TestRandomGraphs:
+    @settings(max_examples=150, deadline=None)
+    @given(graph_strategies.cases())
+    def test_against_numpy(self, case):
+        case.check(_core.run_graph(case.graph, case.inputs, "f"))
+
+    @settings(max_examples=50, deadline=None)
+    @given(graph_strategies.cases(contractions=True))
+    def test_simplified_and_read_back(self, case):
+        case.check(_core.run_graph(case.graph.simplify(), case.inputs, "f"))
+        case.check(_core.run_graph(_core.Graph.from_dict(case.graph.to_dict()), case.inputs, "f"))

@@ -1,0 +1,351 @@
+"""Every op of the table by the reference executor against NumPy: every dtype, awkward layouts, special values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import reference_ops
+from conftest import ALL_DTYPES, DTYPES, TINY, np_dtype
+from kfusion import _core
+from running import LAYOUTS, assert_close, draw, run, run_map, wide
+
+TABLE = {row["name"]: row for row in _core.op_table()}
+HALF = ("float16", "bfloat16")
+# The type that floats are computed in.
+COMPUTE = {"float16": np.float32, "bfloat16": np.float32, "float32": np.float32, "float64": np.float64}
+
+# What signatures take besides floats, without casts of the builder's.
+TAKES = {"S_S": ("int32", "int64"), "SS_S": ("int32", "int64"), "II_I": ("bool", "int32", "int64")}
+NO_FLOATS = ("bitwise_and", "bitwise_or", "bitwise_xor", "invert")
+
+
+def takes(name: str) -> list[str]:
+    """The dtypes of the arguments that an op takes."""
+    others = TAKES.get(TABLE[name]["signature"], ("bool", "int32", "int64"))
+    if name == "reciprocal":  # NumPy's of integers is another function
+        others = ()
+    return [*(() if name in NO_FLOATS else DTYPES), *others]
+
+
+def test_every_op_has_a_line_in_the_oracle():
+    kinds = {"map": reference_ops.MAPS, "reduce": reference_ops.REDUCTIONS}
+    for kind, oracle in kinds.items():
+        assert {n for n, row in TABLE.items() if row["kind"] == kind} == set(oracle)
+    assert {n for n, row in TABLE.items() if row["kind"] not in kinds} == set(reference_ops.NODES)
+
+
+class TestMaps:
+    # Outside of these, some are NaN everywhere.
+    DOMAIN: ClassVar = {"arcsin": np.tanh, "arccos": np.tanh, "arctanh": np.tanh, "arccosh": lambda x: np.abs(x) + 1}
+
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    @pytest.mark.parametrize("name", reference_ops.MAPS)
+    def test_values(self, name, dtype, rng):
+        if dtype not in takes(name):
+            with pytest.raises(TypeError, match=f"{name}: "):
+                run_map(name, *[np.ones(3, np_dtype(dtype))] * TABLE[name]["arity"])
+            return
+        for layout in LAYOUTS.values():
+            arrays = [layout(lambda shape: draw(rng, dtype, shape)) for _ in range(TABLE[name]["arity"])]
+            if dtype in DTYPES and name in self.DOMAIN:
+                arrays = [self.DOMAIN[name](wide(x)).astype(x.dtype) for x in arrays]
+            if name == "power" and dtype in ("int32", "int64"):
+                arrays[1] = np.abs(arrays[1])
+            with np.errstate(all="ignore"):
+                want = reference_ops.MAPS[name](*map(wide, arrays))
+            assert_close(run_map(name, *arrays), want, scale=4 if name == "logaddexp" else 0)
+
+    @pytest.mark.parametrize("name", ["add", "less", "where", "clip", "logaddexp", "bitwise_or"])
+    @pytest.mark.parametrize(
+        "shapes",
+        [
+            ((3, 1), (4,), ()),
+            ((), (2, 3), (1,)),
+            ((2, 1, 3), (1, 4, 1), (4, 3)),
+            ((0, 3), (1,), (1, 1)),
+            ((1,), (1, 1), ()),
+        ],
+    )
+    def test_broadcasting(self, name, shapes, rng):
+        dtype = "int32" if name == "bitwise_or" else "float32"
+        arrays = [draw(rng, dtype, s) for s in shapes[: TABLE[name]["arity"]]]
+        if name == "where":
+            arrays[0] = arrays[0] > 0
+        assert_close(run_map(name, *arrays), reference_ops.MAPS[name](*map(wide, arrays)), scale=4)
+
+    # Bits as NumPy's, of the compute type, rounded once: everything that IEEE 754 or integer arithmetic defines.
+    EXACT = (
+        "add subtract multiply divide floor_divide remainder negative positive absolute sign square "
+        "reciprocal sqrt floor ceil rint trunc relu maximum minimum fmax fmin clip where copysign equal "
+        "not_equal less less_equal greater greater_equal logical_not logical_and logical_or logical_xor isnan "
+        "isinf isfinite bitwise_and bitwise_or bitwise_xor invert"
+    )
+    CHOICES = ("relu", "maximum", "minimum", "fmax", "fmin", "clip")  # of zeros of either sign
+
+    @staticmethod
+    def specials(dtype: str) -> np.ndarray:
+        if dtype == "bool":
+            return np.array([False, True])
+        if dtype.startswith("int"):
+            i = np.iinfo(dtype)
+            return np.array([i.min, i.min + 1, -7, -2, -1, 0, 1, 2, 3, 7, i.max - 1, i.max], dtype)
+        units = [0, 0.5, 1, 1.5, 2, 2.5, 3, 7, 1e4, math.pi, math.inf]
+        tiny, small = TINY[dtype], 2.0**-14 if dtype == "float16" else 2.0**-126  # subnormal, normal
+        values = [*units, tiny, 3 * tiny, small, float(np.finfo(np.float16).max), float("nan")]
+        return np.array([s * v for v in values for s in (1, -1)]).astype(np_dtype(dtype))
+
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    @pytest.mark.parametrize("name", reference_ops.MAPS)
+    def test_special_values(self, name, dtype):
+        if dtype not in takes(name):
+            pytest.skip("refused")
+        arity, values = TABLE[name]["arity"], self.specials(dtype)
+        if arity == 3:
+            values = values[:: 2 if dtype in DTYPES else 1]
+        arrays = list(np.meshgrid(*[values] * arity))
+        integers = dtype.startswith("int")
+        if name == "power" and integers:
+            arrays[1] = np.where(arrays[1] < 0, 5, arrays[1])
+        exact = name in self.EXACT.split()
+        floats = dtype in DTYPES
+        inputs = [x.astype(COMPUTE[dtype]) for x in arrays] if exact and floats else list(map(wide, arrays))
+        with np.errstate(all="ignore"):
+            want = np.asarray(reference_ops.MAPS[name](*inputs))
+            got = run_map(name, *arrays)
+            if not (exact and floats):
+                assert_close(got, want)
+                return
+            want = want.astype(got.dtype)
+        np.testing.assert_array_equal(wide(got), wide(want))
+        if got.dtype != bool and name not in self.CHOICES:
+            numbers = ~np.isnan(wide(want))
+            np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers])
+
+    def test_integers_to_negative_powers_are_truncated(self):
+        """NumPy raises an error where one is in the data, which a kernel cannot."""
+        x, y = np.meshgrid(np.array([-3, -2, -1, 0, 1, 2, 3]), np.array([-4, -3, -2, -1]))
+        want = np.where(np.abs(x) == 1, np.where(y % 2 == 0, 1, x), 0)
+        np.testing.assert_array_equal(run_map("power", x, y), want)
+
+    def test_bools_of_any_byte(self):
+        odd = np.array([0, 1, 2, 128, 255], np.uint8).view(bool)
+        is_true = [False, True, True, True, True]
+        for name in ("positive", "equal", "where"):
+            if name == "equal":
+                got = run_map(name, odd, np.ones(5, bool))
+            elif name == "where":
+                got = run_map(name, odd, odd, np.zeros(5, bool))
+            else:
+                got = run(lambda g, x: g.cast(x, "bool"), odd)[0]
+            np.testing.assert_array_equal(got.view(np.uint8), is_true)
+
+    def test_many_elements(self, rng):
+        x = rng.standard_normal((1000, 1001)).astype(np.float32)
+        assert_close(run_map("exp", x.T), np.exp(x.T.astype(float)))
+
+
+class TestReductions:
+    SUBSETS = (None, *(s for n in (1, 2, 3) for s in itertools.combinations(range(3), n)), (-1,), ())
+
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    @pytest.mark.parametrize("name", reference_ops.REDUCTIONS)
+    def test_every_subset_of_axes(self, name, dtype, rng):
+        oracle = reference_ops.REDUCTIONS[name]
+        base = draw(rng, dtype, (4, 3, 5))
+        for x in (base, base.transpose(1, 2, 0), base[::2, ::-1, 1:4], np.broadcast_to(base[:, :1], base.shape)):
+            for axes, keepdims in itertools.product(self.SUBSETS, (False, True)):
+                got = run(lambda g, i, a=axes, k=keepdims: g.reduce(name, i, a, k), x)[0]
+                want = oracle(wide(x), axis=axes, keepdims=keepdims)
+                scale = oracle(np.abs(wide(x)), axis=axes, keepdims=keepdims) if name in ("sum", "mean") else 0
+                assert_close(got, want, scale, spacings=64 if name == "prod" else 4)
+                if dtype not in DTYPES and axes != ():
+                    assert np.asarray(got).dtype == np.asarray(want).dtype
+
+    @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3)])
+    def test_of_nothing(self, shape):
+        x = np.zeros(shape, np.float32)
+        for name, oracle in reference_ops.REDUCTIONS.items():
+            for axis in range(-1, len(shape)):
+                axes = None if axis < 0 else (axis,)
+                if name in ("max", "min") and (axes is None or shape[axis] == 0):
+                    with pytest.raises(ValueError, match="no identity"):
+                        run(lambda g, i, n=name, a=axes: g.reduce(n, i, a), x)
+                    continue
+                with np.errstate(all="ignore"), warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing
+                    want = oracle(x, axis=axes)
+                assert_close(run(lambda g, i, n=name, a=axes: g.reduce(n, i, a), x)[0], want)
+
+    def test_special_values(self):
+        x = np.array([[1, np.nan, 3], [-np.inf, 2, np.inf], [-0.0, -0.0, -0.0], [np.nan] * 3])
+        for name, oracle in reference_ops.REDUCTIONS.items():
+            with np.errstate(invalid="ignore"):
+                assert_close(run(lambda g, i, n=name: g.reduce(n, i, [1]), x)[0], oracle(x, axis=1))
+
+    def test_integers_wrap(self):
+        x = np.array([2**62, 2**62, 2**62, 5])
+        assert run(lambda g, i: g.reduce("sum", i, None), x)[0] == x.sum()
+        assert run(lambda g, i: g.reduce("prod", i, None), x)[0] == x.prod()
+        y = np.array([2**31 - 1, 2**31 - 1], np.int32)
+        assert run(lambda g, i: g.reduce("sum", i, None), y)[0] == 2**32 - 2
+
+    def test_long_sums_are_accurate(self, rng):
+        """A running float32 sum of these is off in the third digit."""
+        x = rng.uniform(0.5, 1.5, 2_000_003)
+        want = math.fsum(x)
+        assert abs(run(lambda g, i: g.reduce("sum", i, None), x)[0] - want) <= 2 * np.spacing(want)
+        y = x.astype(np.float32)
+        assert run(lambda g, i: g.reduce("sum", i, None), y)[0] == np.float32(math.fsum(y.astype(float)))
+        assert run(lambda g, i: g.reduce("mean", i, None), np.ones(4096, np_dtype("bfloat16")))[0] == 1
+
+
+class TestCasts:
+    VALUES = (0, -0.0, 1, -1, 0.5, 1.5, -2.5, 255, 65504, 65519, 65520, 1e6, 2.0**31 - 1, -(2.0**31), 2.0**53 + 2)
+
+    @pytest.mark.parametrize("to", ALL_DTYPES)
+    @pytest.mark.parametrize("from_", ALL_DTYPES)
+    def test_all_pairs(self, from_, to):
+        values = np.array(self.VALUES)
+        for name in (from_, to):  # what both hold
+            if name.startswith("int"):
+                values = values[(values >= np.iinfo(name).min) & (values < np.iinfo(name).max)]
+        with np.errstate(over="ignore"):
+            x = values.astype(np_dtype(from_))
+            x = x[np.isfinite(wide(x))] if to.startswith("int") else x
+            want = x.astype(np_dtype(to))
+        got = run(lambda g, i: g.cast(i, to), x)[0]
+        assert got.dtype == np_dtype(to)
+        np.testing.assert_array_equal(wide(got), wide(want))
+
+    @pytest.mark.parametrize("from_", DTYPES)
+    def test_what_no_integer_holds_becomes_the_smallest(self, from_):
+        x = np.array([np.nan, np.inf, -np.inf]).astype(np_dtype(from_))
+        for to in ("int32", "int64"):
+            got = run(lambda g, i, t=to: g.cast(i, t), x)[0]
+            np.testing.assert_array_equal(got, np.iinfo(to).min)
+        np.testing.assert_array_equal(run(lambda g, i: g.cast(i, "bool"), x)[0], True)
+        far = np.array([3e9, -3e9, 2.0**31, 1e19, -1e19, -(2.0**31) - 0.5])
+        low = np.iinfo(np.int32).min
+        np.testing.assert_array_equal(run(lambda g, i: g.cast(i, "int32"), far)[0], low)
+
+    @pytest.mark.parametrize(("to", "bits"), [("float16", 11), ("bfloat16", 8)])
+    def test_doubles_are_rounded_once(self, to, bits):
+        """Through float32, what is just above the middle of two neighbours would be rounded to the middle first."""
+        half = 2.0**-bits
+        x = np.array([1 + half + 2.0**-40, 1 + half - 2.0**-40, 1 + half, -1 - half - 2.0**-40, 1 + 3 * half])
+        want = [1 + 2 * half, 1, 1, -1 - 2 * half, 1 + 4 * half]
+        np.testing.assert_array_equal(wide(run(lambda g, i: g.cast(i, to), x)[0]), want)
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.floats(width=64))
+    def test_any_double_to_float16(self, value):
+        x = np.array([value])
+        with np.errstate(over="ignore", under="ignore"):
+            np.testing.assert_array_equal(run(lambda g, i: g.cast(i, "float16"), x)[0], x.astype(np.float16))
+
+    def test_every_half_value_survives(self):
+        bits = np.arange(2**16, dtype=np.uint16)
+        for dtype in HALF:
+            x = bits.view(np_dtype(dtype))
+            for y in (run_map("positive", x), run(lambda g, i, d=dtype: g.cast(g.cast(i, "float64"), d), x)[0]):
+                np.testing.assert_array_equal(wide(y), wide(x))
+                np.testing.assert_array_equal(np.signbit(y), np.signbit(x))
+
+
+class TestContractions:
+    SHAPES = (
+        ((3, 4), (4, 5)),
+        ((4,), (4, 5)),
+        ((3, 4), (4,)),
+        ((4,), (4,)),
+        ((2, 3, 4), (4, 5)),
+        ((2, 3, 4), (2, 4, 5)),
+        ((7, 1, 3, 4), (2, 4, 5)),
+        ((0, 4), (4, 5)),
+        ((3, 0), (0, 5)),
+        ((0, 3, 4), (4, 5)),
+        ((1, 1), (1, 1)),
+    )
+
+    @staticmethod
+    def assert_product(x: np.ndarray, y: np.ndarray) -> None:
+        got = run(lambda g, i, j: g.matmul(i, j), x, y)[0]
+        assert_close(got, np.matmul(wide(x), wide(y)), scale=np.matmul(abs(wide(x)), abs(wide(y))))
+
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    @pytest.mark.parametrize(("a", "b"), SHAPES)
+    def test_matmul(self, a, b, dtype, rng):
+        x, y = draw(rng, dtype, a), draw(rng, dtype, b)
+        self.assert_product(x, y)
+
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int64"])
+    def test_matmul_reads_any_layout(self, dtype, rng):
+        x, y = draw(rng, dtype, (5, 3, 4)).transpose(2, 0, 1), draw(rng, dtype, (7, 6))[::-2, ::2].T
+        y = np.broadcast_to(y[:, :2], (4, 3, 2))
+        self.assert_product(x, y)
+
+    def test_integer_products_wrap(self):
+        x = np.full((1, 3), 2**31 - 1, np.int32)
+        np.testing.assert_array_equal(run(lambda g, i, j: g.matmul(i, j), x, x.T.copy())[0], x @ x.T)
+
+    WINDOWS = (
+        {},
+        {"stride": (2, 3)},
+        {"padding": (2, 1)},
+        {"dilation": (2, 1), "padding": (1, 4)},
+        {"groups": 2},
+        {"groups": 4, "stride": (3, 1), "padding": (3, 3), "dilation": (1, 2)},
+    )
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("options", WINDOWS, ids=str)
+    def test_conv2d(self, dtype, options, rng):
+        groups = options.get("groups", 1)
+        x, w = draw(rng, dtype, (3, 4, 7, 6)), draw(rng, dtype, (8, 4 // groups, 3, 2))
+        x = x.transpose(0, 1, 3, 2)[:, ::-1]
+        want = reference_ops.conv2d(wide(x), wide(w), **options)
+        got = run(lambda g, i, j: g.conv2d(i, j, **options), x, w)[0]
+        scale = reference_ops.conv2d(abs(wide(x)), abs(wide(w)), **options)
+        assert_close(got, want, scale)
+
+    @pytest.mark.parametrize("options", WINDOWS, ids=str)
+    def test_the_oracle_of_conv2d_is_torchs(self, options, rng):
+        torch = pytest.importorskip("torch")
+        x, w = rng.standard_normal((3, 4, 7, 6)), rng.standard_normal((8, 4 // options.get("groups", 1), 3, 2))
+        theirs = torch.nn.functional.conv2d(torch.tensor(x), torch.tensor(w), **options)
+        np.testing.assert_allclose(reference_ops.conv2d(x, w, **options), theirs.numpy(), rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.parametrize(
+        ("x", "w"), [((0, 2, 4, 4), (3, 2, 3, 3)), ((2, 0, 4, 4), (3, 0, 3, 3)), ((1, 2, 3, 3), (0, 2, 1, 1))]
+    )
+    def test_conv2d_of_nothing(self, x, w):
+        x, w = np.ones(x, np.float32), np.ones(w, np.float32)
+        assert_close(run(lambda g, i, j: g.conv2d(i, j), x, w)[0], reference_ops.conv2d(x, w))
+
+
+class TestTake:
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    @pytest.mark.parametrize("index", ["int32", "int64"])
+    def test_values(self, dtype, index, rng):
+        x = draw(rng, dtype, (4, 5, 3))
+        for a, shape in itertools.product((x, x[::-1, ::2].swapaxes(0, 2)), ((), (7,), (2, 3), (0,))):
+            for axis in (0, 1, 2, -1):
+                n = a.shape[axis]
+                i = rng.integers(-n, n, shape).astype(index)
+                got = run(lambda g, j, k, d=axis: g.take(j, k, d), a, np.asarray(i))[0]
+                np.testing.assert_array_equal(got, np.take(a, i, axis))
+
+    @pytest.mark.parametrize("bad", [4, -5, 2**40, -(2**63)])
+    def test_out_of_range(self, bad):
+        x, i = np.zeros((3, 4)), np.array([0, bad])
+        message = f"kfusion.pick: take: index {bad} is out of bounds for axis 1 with size 4"
+        with pytest.raises(ValueError, match=message):
+            run(lambda g, a, b: g.take(a, b, 1), x, i, name="pick")
