@@ -226,6 +226,8 @@ void bind_reading(Class& c) {
       "hash(self)\n--\n\n64 bits, the same for equal graphs in every process.\n");
 }
 
+py::module_ json() { return py::module_::import("kfusion._json"); }
+
 void bind_whole(Class& c) {
   c.def(
       "verify", [](const Builder& g) { verify(g.graph()); },
@@ -242,6 +244,18 @@ The same graph without dead nodes, with equal nodes made one and views of views 
 --
 
 The graph of a to_dict(), which may come from anywhere: ValueError or TypeError where it is not valid.
+)");
+  c.def(
+      "to_json",
+      [](const Builder& g, py::object indent) { return json().attr("dumps")(graph_to_dict(g.graph()), indent); },
+      py::arg("indent") = py::none(), "to_json(self, indent=None)\n--\n\nto_dict() as text.\n");
+  c.def_static(
+      "from_json",
+      [](py::object text) { return Builder(graph_from_dict(json().attr("loads")(text, "kfusion.Graph"))); },
+      py::arg("text"), R"(from_json(text)
+--
+
+The graph of a to_json(), which may come from anywhere: ValueError or TypeError where it is not valid.
 )");
   c.def(py::pickle([](const Builder& g) { return graph_to_dict(g.graph()); },
                    [](const py::dict& d) { return Builder(graph_from_dict(d)); }));

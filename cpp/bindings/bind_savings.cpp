@@ -1,8 +1,8 @@
 #include <vector>
 
 #include "bindings/bindings.hpp"
+#include "bindings/savings_dict.hpp"
 #include "kfusion/error.hpp"
-#include "kfusion/savings.hpp"
 
 namespace py = pybind11;
 
@@ -96,17 +96,21 @@ py::dict savings_of(const py::object& ops, const py::object& dtype_bytes) {
   } catch (const std::overflow_error& e) {
     throw std::overflow_error("kfusion.savings: the ops move " + std::string(e.what()));
   }
+  return to_dict(s, chain.empty());
+}
+
+}  // namespace
+
+py::dict to_dict(const Savings& s, bool no_ops) {
   py::dict d;
   d["unfused_bytes"] = s.unfused_bytes;
   d["fused_bytes"] = s.fused_bytes;
   d["savings_bytes"] = s.savings_bytes;
   d["savings_pct"] = s.savings_pct;
-  if (!chain.empty())
+  if (!no_ops)
     d["speedup_estimate"] = s.speedup_estimate ? py::object(py::float_(*s.speedup_estimate)) : py::int_(0);
   return d;
 }
-
-}  // namespace
 
 void bind_savings(py::module_& m) { m.def("savings", &savings_of, py::arg("ops"), py::arg("dtype_bytes") = 2, kDoc); }
 

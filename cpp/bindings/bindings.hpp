@@ -12,5 +12,6 @@ void bind_device_array(pybind11::module_& m);
 void bind_runtime(pybind11::module_& m);
 void bind_graph(pybind11::module_& m);
 void bind_reference(pybind11::module_& m);
+void bind_plan(pybind11::module_& m);
 
 }  // namespace kfusion

@@ -22,4 +22,5 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   kfusion::bind_runtime(m);
   kfusion::bind_graph(m);
   kfusion::bind_reference(m);
+  kfusion::bind_plan(m);
 }

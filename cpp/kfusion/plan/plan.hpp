@@ -79,14 +79,16 @@ struct Refusal {
 
 struct PlanOptions {
   bool fuse = true;  ///< false: one group per stage
-  /// Pairs of stage names (or op names) that may fuse, when not empty only those; and pairs that may not.
+  /// Pairs of stage names as the plan's graph has them, or op names, that may fuse, when not empty only those; and
+  /// pairs that may not.
   std::vector<std::pair<std::string, std::string>> allow, forbid;
   int max_inputs = 64, max_outputs = 16;
   bool only_executable = false;  ///< split what this version cannot run (kNotImplemented): what `f.plan` shows
 };
 
 struct Plan {
-  Graph graph;                ///< simplified; a producer that is computed in several kernels stands in it several times
+  Graph graph;  ///< simplified; a producer that is computed in several kernels stands in it several times;
+                ///< stages have unique names ("relu", "relu_2")
   std::vector<Group> groups;  ///< in an order in which they can run
   std::vector<Refusal> refusals;
   std::vector<int> group_of;  ///< by node: the group that it is computed in (or folded into, for views); -1 for sources

@@ -6,6 +6,7 @@
 #include "kfusion/plan/contractions.hpp"
 #include "kfusion/plan/duplicate.hpp"
 #include "kfusion/plan/finish.hpp"
+#include "kfusion/plan/names.hpp"
 #include "kfusion/plan/partition.hpp"
 #include "kfusion/plan/plan.hpp"
 #include "kfusion/plan/reasons.hpp"
@@ -219,7 +220,8 @@ Plan only_executable(const Plan& p, const Device& device, const PlanOptions& opt
 }  // namespace
 
 Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options) {
-  const Graph simple = simplify(g);
+  Graph simple = simplify(g);
+  make_stage_names_unique(simple);
   Planning planning(simple, device, options);
   planning.merge();
   const auto copied = options.fuse ? planning.graph_with_copies() : std::nullopt;

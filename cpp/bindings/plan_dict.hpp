@@ -1,0 +1,18 @@
+// A plan as plain dicts, ready for JSON: the one place that knows its schema on the C++ side.
+#pragma once
+#include <pybind11/pybind11.h>
+
+#include "kfusion/plan/traffic.hpp"
+
+namespace kfusion {
+
+/// The same graph planned twice, counted and priced.
+struct PricedPlans {
+  Plan fused, unfused;
+  PlanCost fused_cost, unfused_cost;
+};
+
+/// "groups", "unfused_groups", "refusals", "fused", "unfused", "savings" and "predicted_speedup".
+pybind11::dict to_dict(const PricedPlans& plans, const Device& device);
+
+}  // namespace kfusion

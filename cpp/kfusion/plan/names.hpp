@@ -1,0 +1,37 @@
+// What reports call stages, values and kernels: the user's own names, made unique.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "kfusion/plan/plan.hpp"
+
+namespace kfusion {
+
+/// The second stage of a name gets "_2" behind it, and so on: "relu", "relu_2".
+void make_stage_names_unique(Graph& g);
+
+/// By node: an input's name; "result", "result[1]" or a result's key; "relu" for what a stage gives, "softmax.exp" for
+/// what it passes on inside. Of stages with unique names.
+std::vector<std::string> value_names(const Graph& g);
+
+/// The stages whose nodes a group computes, in order, each once.
+std::vector<StageId> stages_of(const Graph& g, const Group& group);
+
+/// Names kernels by their stages.
+class Labels {
+ public:
+  explicit Labels(const Graph& g);
+
+  /// "relu+mean+var+centre+scale". The parts of one composite ("layernorm.mean", ...) stand as "layernorm" where all of
+  /// them are here; of many names the middle ones are left out.
+  std::string of(const std::vector<StageId>& stages) const;
+
+ private:
+  std::vector<std::string> words(const std::vector<StageId>& stages) const;
+
+  const Graph& g_;
+  std::vector<std::string> composites_;  ///< by stage: "layernorm_2" for "layernorm.mean_2"
+  std::vector<int> parts_;               ///< by stage: how many its composite has
+};
+
+}  // namespace kfusion
