@@ -62,8 +62,7 @@ class Rewriter {
   NodeId simplified(Node n) {
     if (n.op == Op::input) return append(std::move(n));  // equal inputs are different arrays
     if (info(n.op).commutative) sort(n.arguments);
-    while (compose(n)) {
-    }
+    compose(n);
     if (changes_nothing(n)) return n.arguments[0];
     const NodeId id = append(std::move(n));
     const auto [found, fresh] = equal_.insert(id);
@@ -86,18 +85,16 @@ class Rewriter {
     return true;
   }
 
-  /// Makes a view of a view of the same kind a view of what that one views.
-  bool compose(Node& n) const {
-    if (kind(n.op) != OpKind::kView) return false;
+  /// Makes a view of a view of the same kind a view of what that one views (which is of another kind by then).
+  void compose(Node& n) const {
+    if (kind(n.op) != OpKind::kView || to_[n.arguments[0]].op != n.op) return;
     const Node& inner = to_[n.arguments[0]];
-    if (inner.op != n.op) return false;
     if (auto* t = std::get_if<TransposeAttributes>(&n.attributes))
       for (int& axis : t->axes)
         axis = std::get<TransposeAttributes>(inner.attributes).axes[static_cast<std::size_t>(axis)];
     if (auto* s = std::get_if<SliceAttributes>(&n.attributes))
       compose(*s, std::get<SliceAttributes>(inner.attributes), n.shape);
     n.arguments = inner.arguments;
-    return true;
   }
 
   /// Element i of the outer is element start + i * step of the inner.
