@@ -123,7 +123,8 @@ std::string to_text(const Graph& g);
 void verify(const Graph& g);
 
 /// The same graph without nodes that no output needs and with equal nodes made one (arguments of commutative ops in any
-/// order). Inputs stay, used or not. Stages that lose all nodes go.
-Graph simplify(const Graph& g);
+/// order). Inputs stay, used or not. Stages that lose all nodes go. Unless `across_stages`, equal nodes of different
+/// stages stay apart: a kernel per stage computes them in each.
+Graph simplify(const Graph& g, bool across_stages = true);
 
 }  // namespace kfusion

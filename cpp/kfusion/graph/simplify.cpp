@@ -24,7 +24,7 @@ std::vector<bool> live_nodes(const Graph& g) {
 /// Copies a graph node by node, each as the rewriting below has it; equal nodes are found by hash.
 class Rewriter {
  public:
-  explicit Rewriter(const Graph& from) : from_(from), equal_(64, Hash{&to_}, Equal{&to_}) {
+  Rewriter(const Graph& from, bool across_stages) : from_(from), equal_(64, Hash{&to_}, Equal{&to_, across_stages}) {
     to_.stages = from.stages;
     to_.nodes.reserve(from.nodes.size());
   }
@@ -51,7 +51,10 @@ class Rewriter {
   };
   struct Equal {
     const Graph* g;
-    bool operator()(NodeId a, NodeId b) const { return same_value((*g)[a], (*g)[b]); }
+    bool across_stages;
+    bool operator()(NodeId a, NodeId b) const {
+      return same_value((*g)[a], (*g)[b]) && (across_stages || (*g)[a].stage == (*g)[b].stage);
+    }
   };
 
   NodeId append(Node n) {
@@ -127,9 +130,9 @@ void drop_empty_stages(Graph& g) {
 
 }  // namespace
 
-Graph simplify(const Graph& g) {
-  const Graph rewritten = Rewriter(g).run(true);
-  Graph result = Rewriter(rewritten).run(false);  // inner views that nothing reads any more
+Graph simplify(const Graph& g, bool across_stages) {
+  const Graph rewritten = Rewriter(g, across_stages).run(true);
+  Graph result = Rewriter(rewritten, across_stages).run(false);  // inner views that nothing reads any more
   drop_empty_stages(result);
   return result;
 }

@@ -220,7 +220,7 @@ Plan only_executable(const Plan& p, const Device& device, const PlanOptions& opt
 }  // namespace
 
 Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options) {
-  Graph simple = simplify(g);
+  Graph simple = simplify(g, options.fuse);
   make_stage_names_unique(simple);
   Planning planning(simple, device, options);
   planning.merge();
