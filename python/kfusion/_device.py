@@ -53,7 +53,8 @@ class Device(Report):
         is_cpu: whether it is the host.
         write_allocate: whether an ordinary store reads the cache line first, as a CPU's does. Not priced: the CPU
             kernels store large results past the cache.
-        source: where the numbers come from, by group: "bandwidth", "peaks", "cache", "on_chip", "launch".
+        source: where the numbers come from, by group: "bandwidth", "peak_bandwidth", "peaks", "cache", "on_chip",
+            "launch".
         assumed: numbers that are neither measured nor published, by name, and how they were arrived at.
         note: what else a reader should know.
 

@@ -128,7 +128,7 @@ def from_properties(info: Mapping[str, Any]) -> Device:
             "cache_bytes": info["l2_bytes"],
             "tile_bytes": info["shared_memory_per_block_bytes"],
             "peaks": peaks_from_clock(capability, units, clock_hz, geforce="geforce" in info["name"].lower()),
-            "source": dict.fromkeys(("bandwidth", "peaks", "cache", "on_chip"), "what the driver says"),
+            "source": dict.fromkeys(("cache", "on_chip"), "what the driver says"),
             "assumed": _FROM_CLOCK,
         }
     )

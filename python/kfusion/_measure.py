@@ -27,10 +27,12 @@ _PLACE = re.compile(r"(cpu|cuda)(?::(\d{1,3}))?")
 def measure_device(place: str = "cpu", *, progress: Progress | None = None) -> Device:
     """Measures a device of this machine, in a few seconds.
 
-    bandwidth and launch_us come from copies: time = launch_us + bytes / bandwidth, bytes read plus bytes written;
-    cache_bandwidth from copies within half the last-level cache. On the CPU the peaks are those of NumPy's matrix
-    product, which is as close to the units' peak as a program gets; on CUDA they are the data sheet's, or follow from
-    the clock where the device table has no GPU of this name. Medians are taken, but of the matrix product the best.
+    Bandwidths come from copies: bytes read plus bytes written, over the time less launch_us; that of the memory from a
+    copy far beyond the cache, that of the cache from one within half of it. On CUDA launch_us is the intercept of the
+    times of cold copies over their bytes, on the CPU the time of a copy of a few bytes. The CPU's peaks are those of
+    NumPy's matrix product, which is as close to its units' peak as a program gets; a GPU's are the data sheet's, or
+    follow from its clock where the device table has none of this name. Medians are taken, but of the matrix product the
+    best.
 
     Args:
         place: "cpu", "cuda" or "cuda:1".
@@ -64,13 +66,11 @@ def parse_place(function: str, place: str) -> tuple[str, int]:
     return match[1], int(match[2] or 0)
 
 
-def fit(nbytes: Sequence[int], times_us: Sequence[float]) -> tuple[float, float]:
-    """launch_us and bytes/s of the line time = launch_us + bytes / bandwidth, relative errors squared."""
+def intercept_us(nbytes: Sequence[int], times_us: Sequence[float]) -> float:
+    """launch_us of the line time = launch_us + bytes / bandwidth, relative errors squared; 0 where it is negative."""
     b, t = np.asarray(nbytes, dtype=float), np.asarray(times_us, dtype=float)
-    (launch_us, us_per_byte), *_ = np.linalg.lstsq(np.stack([1 / t, b / t], axis=1), np.ones_like(t))
-    if launch_us < 0:  # noise: the best line through the origin
-        launch_us, us_per_byte = 0.0, float(np.sum(b / t) / np.sum((b / t) ** 2))
-    return float(launch_us), 1e6 / float(us_per_byte)
+    (launch_us, _), *_ = np.linalg.lstsq(np.stack([1 / t, b / t], axis=1), np.ones_like(t))
+    return max(float(launch_us), 0.0)
 
 
 def _measure_cpu(report: Progress) -> Device:
@@ -103,8 +103,8 @@ def _measure_cpu(report: Progress) -> Device:
         write_allocate=True,
         peaks=peaks,
         source={
-            "bandwidth": f"measured: copies of {sizes['memory'] / 1e6:.0f} MB",
-            "cache": f"sizes from the system; bandwidth measured: copies of {sizes['cache'] / 1e6:.1f} MB",
+            "bandwidth": f"measured: a copy of {sizes['memory'] / 1e6:.0f} MB",
+            "cache": f"sizes from the system; bandwidth measured: a copy of {sizes['cache'] / 1e6:.1f} MB",
             "launch": "measured: the time of a copy of 64 bytes",
             "on_chip": "the system's figures for a core's L2, and the threads that kfusion uses",
             "peaks": f"measured: the matrix product of NumPy {np.__version__}, with the threads of its BLAS",
@@ -154,11 +154,11 @@ def _measure_cuda(index: int, report: Progress) -> Device:
     known = find(info["name"]) or from_properties(info)
     l2, memory = int(info["l2_bytes"]), int(info["memory_bytes"])
     cold = [n * _MB for n in (16, 32, 64, 128, 256, 512) if n * _MB <= memory // 16]
-    hot = [l2 // 32, l2 // 16, l2 // 8, l2 // 4]
+    hot = [l2 // 4]
     cold_us = _cuda_copy_times_us(cold, index, True, lambda fraction: report(0.7 * fraction, "copying, cold"))
     hot_us = _cuda_copy_times_us(hot, index, False, lambda fraction: report(0.7 + 0.3 * fraction, "copying, in L2"))
-    launch_us, bandwidth = fit([2 * n for n in cold], cold_us)
-    _, cache_bandwidth = fit([2 * n for n in hot], hot_us)
+    launch_us = intercept_us([2 * n for n in cold], cold_us)
+    bandwidth, cache_bandwidth = (2e6 * n[-1] / (us[-1] - launch_us) for n, us in ((cold, cold_us), (hot, hot_us)))
     return replace(
         known,
         name=info["name"],
@@ -168,10 +168,8 @@ def _measure_cuda(index: int, report: Progress) -> Device:
         cache_bandwidth=max(cache_bandwidth, bandwidth),
         source={
             **known.source,
-            "bandwidth": f"measured: cold copies of {cold[0] // _MB} to {cold[-1] // _MB} MB; data sheet: "
-            + known.source["bandwidth"],
-            "cache": "size from the driver; bandwidth measured: copies that lie in L2, of "
-            f"{hot[0] / 1e6:.1f} to {hot[-1] / 1e6:.1f} MB",
+            "bandwidth": f"measured: a cold copy of {cold[-1] / 1e6:.0f} MB",
+            "cache": f"size from the driver; bandwidth measured: a copy of {hot[-1] / 1e6:.1f} MB that lies in L2",
             "launch": "measured: the intercept of the cold copies' times over their bytes",
         },
         assumed={name: text for name, text in known.assumed.items() if name in ("peaks", "peak_bandwidth")},
