@@ -6,9 +6,11 @@ kf.savings(ops)                  # the calculator: bytes and predicted speedup o
 kf.fused_relu_layernorm(x)       # one kernel, one pass in and one out; NumPy, torch, CuPy, JAX, CPU or CUDA
 kf.unfused_relu_layernorm(x)     # the same as five kernels, for comparison
 kf.compare(kf.fused_relu_layernorm, x)   # both checked and measured on your data
+kf.relu(x), kf.softmax(x), ...   # on arrays at once; in a traced function, nodes of its graph
 kf.devices(); kf.device("H200")  # bandwidths, peaks and limits of GPUs and CPUs, each with its source
 """
 
+from . import _functions
 from ._compare import compare
 from ._core import (
     DeviceArray,
@@ -25,13 +27,18 @@ from ._core import (
 from ._device import Device
 from ._device_table import DeviceTable
 from ._devices import device, devices
+from ._functions import *
 from ._measure import measure_device
+from ._source import TraceError
+from ._spec import Spec, spec
 
 __all__ = [
     "Device",
     "DeviceArray",
     "DeviceError",
     "DeviceTable",
+    "Spec",
+    "TraceError",
     "__version__",
     "compare",
     "device",
@@ -42,6 +49,8 @@ __all__ = [
     "measure_device",
     "savings",
     "set_num_threads",
+    "spec",
     "to_device",
     "unfused_relu_layernorm",
 ]
+__all__ += _functions.__all__

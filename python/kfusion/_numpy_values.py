@@ -1,0 +1,95 @@
+"""Traced values that follow NumPy: the methods and attributes of its arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from . import _activations, _core, _views
+from . import _primitives as p
+from ._dispatch import Dispatched
+from ._numpy_functions import array_function
+
+
+class NumpyValue(Dispatched, library="numpy"):
+    """A traced NumPy array."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy's dtype; the name where NumPy does not know it (bfloat16 without ml_dtypes)."""
+        try:
+            return np.dtype(self._dtype)
+        except TypeError:
+            return self._dtype
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.size * self.itemsize
+
+    @property
+    def T(self) -> Any:
+        """The axes in reverse order."""
+        return _views.transpose(self)
+
+    @property
+    def mT(self) -> Any:
+        """The last two axes exchanged."""
+        return _views.matrix_transpose(self)
+
+    def reshape(self, *shape: Any, order: str = "C") -> Any:
+        """As numpy.reshape; the extents may be given one by one."""
+        return array_function(np.reshape, (self, shape[0] if len(shape) == 1 else shape), {"order": order})
+
+    def transpose(self, *axes: Any) -> Any:
+        """As numpy.transpose; the axes may be given one by one."""
+        return _views.transpose(self, axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None)
+
+    def flatten(self, order: str = "C") -> Any:
+        """A copy with one axis."""
+        flat = array_function(np.ravel, (self,), {"order": order})
+        return flat._tracer.copy(flat)
+
+    def astype(self, dtype: Any, **keywords: Any) -> Any:
+        """The same values in another dtype."""
+        return array_function(np.astype, (self, dtype), keywords)
+
+    def dot(self, other: Any) -> Any:
+        """As numpy.dot."""
+        return array_function(np.dot, (self, other), {})
+
+    def copy(self, order: str = "C") -> Any:
+        """The same values."""
+        return self._tracer.copy(self)
+
+
+def _method(function: Any) -> Callable[..., Any]:
+    def method(self: NumpyValue, *args: Any, **kwargs: Any) -> Any:
+        return array_function(function, (self, *args), kwargs)
+
+    method.__name__ = function.__name__
+    method.__doc__ = f"As numpy.{function.__name__}."
+    return method
+
+
+# Methods of arrays that take what the function of the same name takes.
+for _name in ("all any clip max mean min prod ravel round squeeze std sum swapaxes take var").split():
+    setattr(NumpyValue, _name, _method(getattr(np, _name)))
+
+# What arrays lack and chains of calls like: x.relu(), x.exp(), x.softmax(-1).
+for _row in _core.op_table():
+    if _row["kind"] == "map" and _row["arity"] == 1:
+        for _name in {_row["name"], *_row["other_names"]} - vars(NumpyValue).keys():
+            setattr(NumpyValue, _name, p.MAPS[_name])
+for _name in _activations.__all__:
+    setattr(NumpyValue, _name, getattr(_activations, _name))

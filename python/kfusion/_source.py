@@ -1,0 +1,68 @@
+"""The user's own line, and the error that names it."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from types import FrameType, TracebackType
+
+# Frames of these packages are between the user's line and the tracer, never the user's.
+_LIBRARIES = frozenset({"kfusion", "numpy", "scipy", "torch", "cupy", "cupyx", "jax", "jaxlib", "functools"})
+
+
+class TraceError(TypeError):
+    """What a function does with a value that a graph cannot hold; the message names the line and what to write."""
+
+
+class TraceAttributeError(TraceError, AttributeError):
+    """A TraceError that leaves `hasattr` working."""
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame that belongs to no library."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _in_library(frame):
+        frame = frame.f_back
+    return frame
+
+
+def user_line() -> str:
+    """ "model.py:12: y = kf.relu(x)", or "" where no user's frame is left."""
+    frame = user_frame()
+    return _text(frame, frame.f_lineno) if frame is not None else ""
+
+
+def raised_line(traceback: TracebackType | None) -> str:
+    """The user's line, as above, that an exception came from, and "" where none did."""
+    line = ""
+    while traceback is not None:
+        if not _in_library(traceback.tb_frame):
+            line = _text(traceback.tb_frame, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return line
+
+
+def is_from(library: str, error: BaseException) -> bool:
+    """Whether code of the library raised the error."""
+    traceback, modules = error.__traceback__, set()
+    while traceback is not None:
+        modules.add(str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0])
+        traceback = traceback.tb_next
+    return library in modules
+
+
+def message(what: str, instead: str = "", line: str | None = None) -> str:
+    """The form of every TraceError: what was done, on which line, what to write instead."""
+    line = user_line() if line is None else line
+    return f"kfusion.trace: {what}" + (f"\n  {line}" if line else "") + (f"\n  write {instead} instead" if instead else "")
+
+
+def _in_library(frame: FrameType) -> bool:
+    name: str = frame.f_globals.get("__name__") or ""
+    return name.partition(".")[0] in _LIBRARIES
+
+
+def _text(frame: FrameType, line: int) -> str:
+    file = frame.f_code.co_filename
+    return f"{os.path.basename(file)}:{line}: {linecache.getline(file, line).strip()}"

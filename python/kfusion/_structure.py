@@ -1,0 +1,37 @@
+"""Tuples, lists and dicts of values: the arguments and results of a traced function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Slot(NamedTuple):
+    """The place of the value number `index` in a structure."""
+
+    index: int
+
+
+def walk(value: Any, visit: Callable[[str, Any], Any], path: str = "") -> Any:
+    """The same structure with `visit(path, leaf)` in place of each leaf.
+
+    Args:
+        value: tuples (named ones too), lists and dicts of anything, nested.
+        visit: called in order; a path is "", "0", "loss" or "0.loss".
+        path: of `value` itself.
+    """
+    if isinstance(value, dict):
+        return {key: walk(item, visit, _join(path, key)) for key, item in value.items()}
+    if isinstance(value, (tuple, list)) and not isinstance(value, Slot):
+        items = [walk(item, visit, _join(path, i)) for i, item in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return visit(path, value)
+
+
+def fill(structure: Any, values: list[Any]) -> Any:
+    """The structure with values in place of its slots."""
+    return walk(structure, lambda _, leaf: values[leaf.index] if isinstance(leaf, Slot) else leaf)
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)

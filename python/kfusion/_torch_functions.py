@@ -1,0 +1,460 @@
+"""torch's functions and methods on traced values, by name, each with torch's own parameters and meaning.
+
+`torch.sum(x, 1)`, `x.sum(1)` and, from `torch.nn.functional`, `F.softmax(x, 1)` all arrive here by the function's name.
+The functions of a neural network are in _torch_nn.py. Parameters that only say how to compute are accepted and marked
+so (`_...`); one that changes the result and is not honoured is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from . import _activations, _contractions, _norms, _refusals, _views
+from . import _primitives as p
+from ._numpy_functions import filled, parts
+from ._source import TraceError, message
+from ._spec import FLOATS, dtype_name
+from ._traced import BINARY, power
+from ._tracer import Traced, tracer_of
+
+_RENAMED = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
+_SEVERAL = {"dims", "shape", "size"}  # extents or axes, given one by one or as one tuple
+_IGNORED = {"out": None, "inplace": False}  # keywords that may be given where they change nothing
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def named(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enters a function under torch's names for it."""
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        FUNCTIONS.update(dict.fromkeys(names, function))
+        return function
+
+    return enter
+
+
+def torch_function(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What torch's function of that name is on traced values; a method that differs from it is "Tensor.where".
+
+    Raises:
+        TraceError: it has no form in a graph, or an argument would not be honoured.
+    """
+    short = name.removeprefix("Tensor.").removeprefix("special_").removeprefix("linalg_")
+    function = FUNCTIONS.get(name) or FUNCTIONS.get(short)
+    if function is None:
+        raise _refusals.refused(f"torch.{short}")
+    given = {_RENAMED.get(k, k): v for k, v in kwargs.items() if k not in _IGNORED or v is not _IGNORED[k]}
+    args += tuple(given.pop(k) for k in _SEVERAL & given.keys())
+    bound = _bound(function, f"torch.{short}", args, given)
+    tracer = tracer_of(*bound.args, *bound.kwargs.values())
+    if tracer is not None and "input" in bound.arguments:
+        bound.arguments["input"] = tracer.lift(bound.arguments["input"], "torch", f"torch.{short}: input")
+    return function(*bound.args, **bound.kwargs)
+
+
+def _bound(function: Any, name: str, args: Any, given: dict[str, Any]) -> inspect.BoundArguments:
+    signature = _signature(function)
+    for keyword in given.keys() - signature.parameters.keys():
+        raise _refusals.refused_keyword(name, keyword)
+    try:
+        return signature.bind(*args, **given)
+    except TypeError as error:
+        raise TraceError(message(f"{name}: {error}")) from None
+
+
+@functools.lru_cache(maxsize=None)
+def _signature(function: Any) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+# ---- elementwise ----
+
+
+def _unary(op: str) -> Callable[..., Any]:
+    return lambda input: input._tracer.map(op, input)
+
+
+def _binary(op: str) -> Callable[..., Any]:
+    return lambda input, other: input._tracer.map(op, input, other)
+
+
+def _reflected(op: str) -> Callable[..., Any]:
+    return lambda input, other: input._tracer.map(op, other, input)
+
+
+for _name, _map in p.MAPS.items():
+    _arity = len(inspect.signature(_map).parameters)
+    if _arity < 3:
+        FUNCTIONS[_name] = (_unary, _binary)[_arity - 1](_map.__name__)
+del FUNCTIONS["equal"]  # torch.equal gives a Python bool
+for _name, _op in BINARY.items():
+    FUNCTIONS[f"__{_name}__"], FUNCTIONS[f"__r{_name}__"] = _binary(_op), _reflected(_op)
+
+
+@named("add")
+def _add(input: Any, other: Any, *, alpha: float = 1) -> Any:
+    return input + (other if alpha == 1 else other * alpha)
+
+
+@named("sub", "subtract")
+def _sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
+    return input - (other if alpha == 1 else other * alpha)
+
+
+@named("rsub")
+def _rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
+    return other - (input if alpha == 1 else input * alpha)
+
+
+@named("div", "divide", "true_divide")
+def _div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
+    if rounding_mode is None:
+        return input / other
+    if rounding_mode == "floor":
+        return input // other
+    raise _refusals.refused_keyword("torch.div", "rounding_mode")
+
+
+@named("pow", "__pow__")
+def _pow(input: Any, exponent: Any) -> Any:
+    return power(input, exponent)
+
+
+@named("round")
+def _round(input: Any, *, decimals: int = 0) -> Any:
+    if decimals != 0:
+        raise _refusals.refused_keyword("torch.round", "decimals")
+    return p.rint(input)
+
+
+@named("where")
+def _where(condition: Any, input: Any = None, other: Any = None) -> Any:
+    if input is None or other is None:
+        raise _refusals.refused("torch.nonzero")
+    return input._tracer.map("where", condition, input, other)
+
+
+@named("Tensor.where")
+def _where_method(input: Any, condition: Any, other: Any) -> Any:
+    return input._tracer.map("where", condition, input, other)
+
+
+@named("masked_fill")
+def _masked_fill(input: Any, mask: Any, value: Any) -> Any:
+    return input._tracer.map("where", mask, value, input)
+
+
+@named("clamp", "clip")
+def _clamp(input: Any, min: Any = None, max: Any = None) -> Any:
+    return p.clip(input, min, max)
+
+
+@named("clamp_min")
+def _clamp_min(input: Any, min: Any) -> Any:
+    return p.clip(input, min, None)
+
+
+@named("clamp_max")
+def _clamp_max(input: Any, max: Any) -> Any:
+    return p.clip(input, None, max)
+
+
+# ---- reductions ----
+
+
+def _axes(dim: Any) -> Any:
+    return None if dim is None or (isinstance(dim, (tuple, list)) and not dim) else dim
+
+
+def _reduction(op: str) -> Callable[..., Any]:
+    def reduction(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+        x = input if dtype is None else _views.astype(input, dtype)
+        return p.REDUCTIONS[op](x, _axes(dim), keepdim)
+
+    return reduction
+
+
+for _name in ("sum", "mean", "prod", "any", "all"):
+    FUNCTIONS[_name] = _reduction(_name)
+for _name in ("amax", "amin"):
+    FUNCTIONS[_name] = lambda input, dim=None, keepdim=False, _op=_name: p.REDUCTIONS[_op](input, _axes(dim), keepdim)
+
+
+class ValuesAndIndices(tuple[Any, Any]):
+    """What torch's max and min along an axis return; the indices are not computed and say so when they are used."""
+
+    __slots__ = ()
+    values = property(operator.itemgetter(0))
+    indices = property(operator.itemgetter(1))
+
+
+def _extreme(op: str, elementwise: str) -> Callable[..., Any]:
+    def extreme(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+        other = dim if other is None and not isinstance(dim, int) else other
+        if other is not None:
+            return input._tracer.map(elementwise, input, other)
+        if dim is None:
+            return p.REDUCTIONS[op](input)
+        reason = f"torch.{op} with a dim computes no indices; write x.a{op}({dim}) for the values"
+        return ValuesAndIndices((p.REDUCTIONS[op](input, dim, keepdim), input._tracer.unavailable(input, reason)))
+
+    return extreme
+
+
+FUNCTIONS["max"], FUNCTIONS["min"] = _extreme("max", "maximum"), _extreme("min", "minimum")
+
+
+def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
+    def spread(
+        input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+    ) -> Any:
+        if isinstance(dim, bool):  # x.var(False)
+            dim, unbiased = None, dim
+        given = correction if correction is not None else unbiased
+        return function(input, _axes(dim), correction=1 if given is None else given, keepdims=keepdim)
+
+    return spread
+
+
+FUNCTIONS["var"], FUNCTIONS["std"] = _spread(_norms.var), _spread(_norms.std)
+
+
+@named("logsumexp")
+def _logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
+    return _activations.logsumexp(input, dim, keepdim)
+
+
+@named("linalg_norm")
+def _linalg_norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
+    vectors = input.ndim == 1 if dim is None else isinstance(dim, int)
+    if ord is not None and not vectors:
+        raise TraceError(message("torch.linalg.norm of matrices with ord= is not traced", "torch.linalg.vector_norm"))
+    return _norms.norm(input, 2 if ord is None else ord, _axes(dim), keepdim)
+
+
+@named("norm", "vector_norm")
+def _norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, p: Any = None) -> Any:
+    ord = p if ord is None else ord
+    return _norms.norm(input, 2 if ord in (None, "fro") else ord, _axes(dim), keepdim)
+
+
+# ---- views ----
+
+
+def _several(values: tuple[Any, ...]) -> Any:
+    """Extents or axes, given one by one or as one tuple."""
+    return tuple(values[0]) if len(values) == 1 and isinstance(values[0], (tuple, list)) else values
+
+
+@named("reshape", "view")
+def _reshape(input: Any, *shape: Any) -> Any:
+    if len(shape) == 1 and not isinstance(shape[0], (int, tuple, list)):
+        raise TraceError(message("x.view(dtype) reads the bytes as another type, which is not traced", "x.to(dtype)"))
+    return _views.reshape(input, _several(shape))
+
+
+@named("permute")
+def _permute(input: Any, *dims: Any) -> Any:
+    return _views.transpose(input, _several(dims))
+
+
+@named("transpose", "swapaxes", "swapdims")
+def _transpose(input: Any, dim0: int, dim1: int) -> Any:
+    return _views.swapaxes(input, dim0, dim1)
+
+
+@named("t")
+def _t(input: Any) -> Any:
+    if input.ndim > 2:
+        raise ValueError(f"t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D")
+    return _views.transpose(input)
+
+
+@named("movedim", "moveaxis")
+def _movedim(input: Any, source: Any, destination: Any) -> Any:
+    return _views.moveaxis(input, source, destination)
+
+
+@named("flatten")
+def _flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    if input.ndim == 0:
+        return _views.reshape(input, 1)
+    first, last = (_views.axis_of(input, d, "flatten") for d in (start_dim, end_dim))
+    shape = input.shape
+    return _views.reshape(input, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
+
+
+@named("ravel")
+def _ravel(input: Any) -> Any:
+    return _views.ravel(input)
+
+
+@named("squeeze")
+def _squeeze(input: Any, dim: Any = None) -> Any:
+    if dim is None:
+        return _views.squeeze(input)
+    return _views.squeeze(input, tuple(a for a in _views.axes_tuple(input, dim, "squeeze") if input.shape[a] == 1))
+
+
+@named("unsqueeze")
+def _unsqueeze(input: Any, dim: int) -> Any:
+    return _views.expand_dims(input, dim)
+
+
+@named("expand", "broadcast_to")
+def _expand(input: Any, *size: Any) -> Any:
+    sizes = _several(size)
+    own = (1,) * (len(sizes) - input.ndim) + input.shape
+    return _views.broadcast_to(input, tuple(n if s == -1 else s for s, n in zip(sizes, own, strict=True)))
+
+
+@named("expand_as")
+def _expand_as(input: Any, other: Any) -> Any:
+    return _views.broadcast_to(input, tuple(other.shape))
+
+
+@named("flip")
+def _flip(input: Any, *dims: Any) -> Any:
+    return _views.flip(input, _several(dims))
+
+
+@named("split")
+def _split(input: Any, split_size: Any, dim: int = 0) -> Any:
+    n = input.shape[_views.axis_of(input, dim, "split")]
+    if isinstance(split_size, int):
+        bounds = [*range(0, max(n, 1), split_size), n]
+    else:
+        bounds = [sum(split_size[:i]) for i in range(len(split_size) + 1)]
+        if bounds[-1] != n:
+            raise ValueError(f"split expects split_sizes to sum exactly to {n}, but got {list(split_size)}")
+    return tuple(parts(input, bounds, dim))
+
+
+@named("chunk")
+def _chunk(input: Any, chunks: int, dim: int = 0) -> Any:
+    n = input.shape[_views.axis_of(input, dim, "chunk")]
+    return _split(input, max(1, -(-n // chunks)), dim)
+
+
+@named("unbind")
+def _unbind(input: Any, dim: int = 0) -> Any:
+    return tuple(_views.moveaxis(input, dim, 0))
+
+
+@named("narrow")
+def _narrow(input: Any, dim: int, start: int, length: int) -> Any:
+    return parts(input, [start, start + length], dim)[0]
+
+
+@named("select")
+def _select(input: Any, dim: int, index: int) -> Any:
+    return _views.moveaxis(input, dim, 0)[index]
+
+
+@named("index_select")
+def _index_select(input: Any, dim: int, index: Any) -> Any:
+    return _contractions.take(input, index, dim)
+
+
+@named("take")
+def _take(input: Any, index: Any) -> Any:
+    return _contractions.take(input, index)
+
+
+# ---- copies, dtypes, fills ----
+
+
+@named("clone", "contiguous", "detach")
+def _same(input: Any, *, memory_format: Any = None) -> Any:
+    return input._tracer.copy(input)
+
+
+@named("to", "type")
+def _to(
+    input: Any, *targets: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False
+) -> Any:
+    for target in targets:
+        if isinstance(target, bool):
+            continue  # non_blocking, copy
+        if hasattr(target, "shape"):
+            dtype, device = target.dtype, target.device
+        elif _is_device(target):
+            device = target
+        else:
+            dtype = target
+    if device is not None and _place(device) != _place(input.device):
+        raise TraceError(message(f"moving a value to {device} is not traced", "arguments that lie there"))
+    return _views.astype(input, dtype) if dtype is not None and dtype_name(dtype) != input._dtype else input
+
+
+def _is_device(target: Any) -> bool:
+    return str(target).partition(":")[0] in ("cpu", "cuda", "meta", "mps")
+
+
+def _place(device: Any) -> str:
+    return "cuda:0" if str(device) == "cuda" else str(device)
+
+
+@named("type_as")
+def _type_as(input: Any, other: Any) -> Any:
+    return _to(input, other.dtype)
+
+
+_CASTS = {"float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64"}
+for _name, _target in (_CASTS | {"bfloat16": "bfloat16", "bool": "bool"}).items():
+    FUNCTIONS[_name] = lambda input, _target=_target: _to(input, _target)
+
+
+@named("full_like")
+def _full_like(input: Any, fill_value: Any, *, dtype: Any = None) -> Any:
+    return _views.full_like(input, fill_value, dtype)
+
+
+@named("zeros_like")
+def _zeros_like(input: Any, *, dtype: Any = None) -> Any:
+    return filled(0)(input, dtype)
+
+
+@named("ones_like")
+def _ones_like(input: Any, *, dtype: Any = None) -> Any:
+    return filled(1)(input, dtype)
+
+
+# ---- products and questions ----
+
+
+@named("matmul", "mm", "bmm", "mv", "dot")
+def _matmul(input: Any, other: Any) -> Any:
+    return _contractions.matmul(input, other)
+
+
+@named("addmm")
+def _addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    product = _contractions.matmul(mat1, mat2)
+    return _add(product if alpha == 1 else product * alpha, input, alpha=beta)
+
+
+@named("dim", "ndimension")
+def _dim(input: Any) -> int:
+    return int(input.ndim)
+
+
+@named("numel", "nelement")
+def _numel(input: Any) -> int:
+    return math.prod(input.shape)
+
+
+@named("is_floating_point")
+def _is_floating_point(input: Any) -> bool:
+    return input._dtype in FLOATS
+
+
+@named("is_complex")
+def _is_complex(input: Any) -> bool:
+    return False

@@ -1,0 +1,129 @@
+"""Runs a plain function once on traced values and keeps the graph of what it did."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ._operation import require_one_kind
+from ._source import TraceError, is_from, message, raised_line
+from ._spec import Spec, is_array, spec_of
+from ._structure import Slot, fill, walk
+from ._tracer import Input, Traced, Tracer, current
+
+_RESERVED = ("out", "stream")  # keywords of the functions that kfusion makes
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a function does to arrays of certain shapes, dtypes and libraries.
+
+    `graph` is as written: one stage per call, nothing merged (`graph.simplify()` does that). `inputs` are its input
+    nodes in order: arguments first, then captured arrays as they were met. `results` is what the function returned,
+    with a `Slot` for each output of the graph.
+    """
+
+    name: str
+    graph: Any
+    inputs: tuple[Input, ...]
+    results: Any
+
+    def returned(self, outputs: list[Any]) -> Any:
+        """The function's result, made of the graph's outputs."""
+        return fill(self.results, outputs)
+
+
+def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
+    """Traces `function(*args, **kwargs)`.
+
+    Args:
+        function: any callable of arrays: kf.*, NumPy's, torch's and CuPy's functions, operators and methods inside.
+        args: specs and arrays (also within tuples, lists and dicts) become inputs, named after the parameters;
+            everything else is passed as it is and is a fixed part of the graph.
+        kwargs: likewise.
+
+    Returns:
+        The graph, its inputs and the form of the results.
+
+    Raises:
+        TraceError: the function does something that a graph cannot hold; the message names the line.
+        TypeError: arrays of different libraries, or a dtype that kfusion does not have.
+        ValueError: shapes that do not fit, with the line.
+    """
+    tracer = Tracer(getattr(function, "__name__", type(function).__name__))
+    bound = _signature(function).bind(*args, **kwargs)
+    for name, value in bound.arguments.items():
+        path = "" if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else name
+        bound.arguments[name] = walk(value, lambda p, leaf: _argument(tracer, p, leaf), path)
+    _require_one_library(tracer)
+    token = current.set(tracer)
+    try:
+        outputs: list[tuple[str, Traced]] = []
+        results = walk(_call(function, bound), lambda path, leaf: _output(outputs, path, leaf))
+        if not outputs:
+            raise TraceError(message(f"{tracer.name} returns nothing that depends on its arrays", "return y", ""))
+        tracer.close(outputs)
+    finally:
+        current.reset(token)
+        tracer.is_open = False
+    return Trace(tracer.name, tracer.graph, tuple(tracer.inputs), results)
+
+
+def _signature(function: Any) -> inspect.Signature:
+    """Of the function, of a module's forward, or for any arguments where Python knows none.
+
+    Raises:
+        TraceError: a parameter has the name of a keyword that kfusion adds to the functions it makes.
+    """
+    written = getattr(function, "forward", function)
+    code = getattr(written, "__code__", None)
+    if code is None and not callable(getattr(written, "__call__", None)):
+        raise TypeError(f"kfusion.trace: function must be callable, got {type(function).__name__}")
+    try:
+        signature = inspect.signature(written)
+    except ValueError:
+        return inspect.signature(lambda *args, **kwargs: None)
+    if code is not None:
+        linecache.checkcache(code.co_filename)
+        for name in _RESERVED:
+            if name in signature.parameters:
+                what = f"{function.__name__} has a parameter named {name}, which kfusion adds itself"
+                raise TraceError(message(what, "another name", ""))
+    return signature
+
+
+def _argument(tracer: Tracer, name: str, value: Any) -> Any:
+    if isinstance(value, Spec):
+        return tracer.input(name, value)
+    return tracer.input(name, spec_of(value, f"{tracer.name}: {name}"), value) if is_array(value) else value
+
+
+def _require_one_library(tracer: Tracer) -> None:
+    require_one_kind(f"kfusion.trace: {tracer.name}", {i.name: i.array for i in tracer.inputs if i.array is not None})
+    for i in tracer.inputs:
+        if i.spec.like != tracer.inputs[0].spec.like:
+            raise TypeError(
+                f"kfusion.trace: {tracer.name}: {i.name} must be like {tracer.inputs[0].spec.like} as "
+                f"{tracer.inputs[0].name} is, got {i.spec.like}"
+            )
+
+
+def _call(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
+    """The function's result. JAX's functions refuse traced values with an error of their own: ours says what helps."""
+    try:
+        return function(*bound.args, **bound.kwargs)
+    except TypeError as error:
+        if isinstance(error, TraceError) or not is_from("jax", error):
+            raise
+        what = f"functions of JAX do not take traced values ({error})".replace("\n", " ")
+        raise TraceError(message(what, "the same function of kfusion or NumPy", raised_line(error.__traceback__))) from error
+
+
+def _output(outputs: list[tuple[str, Traced]], path: str, leaf: Any) -> Any:
+    if not isinstance(leaf, Traced):
+        return leaf
+    outputs.append((path, leaf))
+    return Slot(len(outputs) - 1)

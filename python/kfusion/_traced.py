@@ -1,0 +1,156 @@
+"""What every traced value can do whatever its library: operators, indices, and saying no to what has no graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import _refusals
+from ._contractions import matmul
+from ._indexing import getitem
+from ._source import TraceAttributeError, TraceError, message, user_line
+from ._spec import FLOATS, ITEM_BYTES
+from ._tracer import Traced
+
+BINARY = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "pow": "power",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+}
+COMPARISONS = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal"}
+_UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
+
+# Python asks for a number or writes: (what, what to write instead).
+_REFUSED = {
+    "bool": ("branching on a traced value (if, while, and, or, not, chained comparisons)", "kf.where(condition, x, y)"),
+    "float": ("float() of a traced value", "the value itself: it need not become a Python number"),
+    "int": ("int() of a traced value", "x.astype('int64')"),
+    "complex": ("complex() of a traced value", "real numbers"),
+    "index": ("a traced value as a Python integer (range, shape, slice)", "kf.take or kf.where, or pass the integer itself"),
+    "contains": ("`in` with a traced value", "(x == value).any()"),
+    "array": (
+        "turning a traced value into a NumPy array (np.asarray, np.array, np.full, ...)",
+        "the value itself, kf.full_like, or return the parts as separate results",
+    ),
+    "setitem": ("assigning to a part of a traced value", "kf.where(mask, new, x)"),
+    "delitem": ("deleting a part of a traced value", "a slice"),
+    "divmod": ("divmod of a traced value", "x // y and x % y"),
+    "rdivmod": ("divmod of a traced value", "x // y and x % y"),
+    **{n: ("shifting bits of a traced value", "x * 2**n or x // 2**n") for n in ("lshift", "rlshift", "rshift", "rrshift")},
+}
+
+
+class Value(Traced):
+    """A traced value with Python's operators."""
+
+    __slots__ = ()
+
+    # ---- set below: __add__, __radd__, __iadd__, ..., __lt__, ..., __neg__, ..., and the refusals ----
+
+    def __matmul__(self, other: Any) -> Any:
+        return matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return matmul(other, self)
+
+    def __imatmul__(self, other: Any) -> Any:
+        return self._write("@=", matmul(self, other))
+
+    def __getitem__(self, key: Any) -> Any:
+        return getitem(self, key)
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("len() of an array without axes")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.ndim == 0:
+            raise TypeError("iteration over an array without axes")
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        if not self._tracer.is_open or isinstance(self._node, str):
+            return f"<traced value of {self._tracer.name}>"
+        return f"<traced {self._dtype}{list(self.shape)}>"
+
+    def __copy__(self) -> Any:
+        return self._tracer.copy(self)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self._tracer.copy(self)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return ITEM_BYTES[self._dtype]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise TraceError(message(f"setting .{name} of a traced value", "a new value with its own name"))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._refused_attribute(name)
+
+    def _refused_attribute(self, name: str) -> TraceAttributeError:
+        for library, kind in Traced._classes.items():
+            if library != self._library and hasattr(kind, name):
+                hint = f'kf.spec(..., like="{library}")'
+                what = f"{self._library} arrays have no .{name}, {library}'s have"
+                return TraceAttributeError(message(what, hint))
+        return _refusals.refused_attribute(f"x.{name}")
+
+    def _write(self, operator: str, result: Any) -> Any:
+        """x += y: the value itself changes, so that its other names see it; views of it must not be used any more."""
+        if result.shape != self.shape or result._dtype != self._dtype:
+            was, now = (f"{v._dtype}{list(v.shape)}" for v in (self, result))
+            raise TraceError(message(f"x {operator} y makes {now} of {was}", f"x = x {operator[:-1]} y"))
+        change = object.__setattr__
+        self._memory.version += 1
+        self._memory.line = user_line()
+        change(self, "_version", self._memory.version)
+        change(self, "_node", result._node)
+        return self
+
+
+def _define(name: str, method: Callable[..., Any]) -> None:
+    method.__name__ = f"__{name}__"
+    setattr(Value, method.__name__, method)
+
+
+def _operator(name: str, op: str) -> None:
+    symbol = {"truediv": "/=", "floordiv": "//=", "pow": "**="}.get(name, f"{name}=")
+    _define(name, lambda x, y: power(x, y) if op == "power" else x._tracer.map(op, x, y))
+    _define(f"r{name}", lambda x, y: x._tracer.map(op, y, x))
+    _define(f"i{name}", lambda x, y: x._write(symbol, getattr(x, f"__{name}__")(y)))
+
+
+def power(x: Any, y: Any) -> Any:
+    """x ** y. As NumPy and torch do: a float to the power 2 is a square, to 0.5 a square root."""
+    shortcut = {2: "square", 0.5: "sqrt"}.get(y) if type(y) in (int, float) and x._dtype in FLOATS else None
+    return x._tracer.map(shortcut, x) if shortcut else x._tracer.map("power", x, y)
+
+
+def _refusal(what: str, instead: str) -> Callable[..., Any]:
+    def method(*args: Any, **kwargs: Any) -> Any:
+        raise TraceError(message(what, instead))
+
+    return method
+
+
+for _name, _op in BINARY.items():
+    _operator(_name, _op)
+for _name, _op in COMPARISONS.items():
+    _define(_name, lambda x, y, op=_op: x._tracer.map(op, x, y))
+for _name, _op in _UNARY.items():
+    _define(_name, lambda x, op=_op: x._tracer.map(op, x))
+for _name, _reason in _REFUSED.items():
+    _define(_name, _refusal(*_reason))
