@@ -39,7 +39,9 @@ def attention(
     Source: Vaswani et al., "Attention Is All You Need", 2017.
     """
     if min(a.ndim for a in (q, k, v)) < 2:
-        raise ValueError(f"kfusion.attention: q, k and v must have at least 2 axes, got {q.shape}, {k.shape}, {v.shape}")
+        raise ValueError(
+            f"kfusion.attention: q, k and v must have at least 2 axes, got {q.shape}, {k.shape}, {v.shape}"
+        )
     with stage(q, "attention.scores"):
         scores = matmul(q, matrix_transpose(k))
     with stage(q, "attention.scale"):

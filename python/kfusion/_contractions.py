@@ -52,7 +52,9 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     Source: torch's `nn.functional.linear`.
     """
     if weight.ndim != 2 or weight.shape[1:] != x.shape[-1:]:
-        raise ValueError(f"kfusion.linear: weight must have shape (n, k) for x (..., k), got {weight.shape} for {x.shape}")
+        raise ValueError(
+            f"kfusion.linear: weight must have shape (n, k) for x (..., k), got {weight.shape} for {x.shape}"
+        )
     with stage(x, "linear.matmul"):
         y = matmul(x, matrix_transpose(weight))
     if bias is None:

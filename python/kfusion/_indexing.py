@@ -85,7 +85,9 @@ def _plan(x: Traced, keys: list[Any]) -> _Plan:
 
 def _check(key: Any) -> None:
     if isinstance(key, (list, range)):
-        raise TraceError(message(f"a {type(key).__name__} as an index is not traced", "an array of integers or a slice"))
+        raise TraceError(
+            message(f"a {type(key).__name__} as an index is not traced", "an array of integers or a slice")
+        )
     if isinstance(key, (bool, np.bool_)) or _dtype(key) == "bool":
         raise TraceError(message("the shape of x[mask] depends on data", "kf.where(mask, x, 0) and a reduction"))
 

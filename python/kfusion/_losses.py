@@ -39,9 +39,7 @@ def mse(x: Array, y: Array, *, reduction: str = "mean") -> Array:
 
 
 @composite
-def cross_entropy(
-    logits: Array, targets: Array, *, ignore_index: int | None = None, reduction: str = "mean"
-) -> Array:
+def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = None, reduction: str = "mean") -> Array:
     """Cross entropy of softmax(logits) against class numbers. Stages: cross_entropy.log_softmax, .pick, .mean (or .sum).
 
         loss = mean over rows of -log_softmax(logits)[row, targets[row]]
@@ -77,9 +75,7 @@ def cross_entropy(
     return _reduced("cross_entropy", losses, reduction, targets, ignore_index)
 
 
-def _reduced(
-    name: str, losses: Any, reduction: str, targets: Any = None, ignore_index: int | None = None
-) -> Any:
+def _reduced(name: str, losses: Any, reduction: str, targets: Any = None, ignore_index: int | None = None) -> Any:
     """Sum, or mean over the rows that count."""
     if reduction == "none":
         return losses

@@ -13,7 +13,7 @@ from . import _primitives as p
 from ._operation import Array, Axes, composite, operation
 from ._spec import FLOATS, HALF
 from ._tracer import Traced, stage
-from ._views import astype, axes_tuple, axis_of, reshape
+from ._views import astype, axes_tuple, reshape
 
 __all__ = ["batchnorm", "layernorm", "norm", "relu_layernorm", "rmsnorm", "std", "var"]
 

@@ -37,7 +37,9 @@ def _linalg_norm(x: Traced, ord: Any = None, axis: Any = None, keepdims: bool = 
 
 def _dot(x: Any, y: Any) -> Any:
     if max(getattr(x, "ndim", 0), getattr(y, "ndim", 0)) > 2:
-        raise TraceError(message("numpy.dot of more than 2 axes is not traced", "numpy.matmul, whose leading axes broadcast"))
+        raise TraceError(
+            message("numpy.dot of more than 2 axes is not traced", "numpy.matmul, whose leading axes broadcast")
+        )
     return _contractions.matmul(x, y)
 
 
@@ -144,7 +146,7 @@ def elementwise(name: str, called: str, inputs: tuple[Any, ...]) -> Any:
     return tracer.map(name, *inputs)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _signature(function: Any) -> inspect.Signature:
     return inspect.signature(function)
 

@@ -83,7 +83,7 @@ def _method(function: Any) -> Callable[..., Any]:
 
 
 # Methods of arrays that take what the function of the same name takes.
-for _name in ("all any clip max mean min prod ravel round squeeze std sum swapaxes take var").split():
+for _name in ["all", "any", "clip", "max", "mean", "min", "prod", "ravel", "round", "squeeze", "std", "sum", "swapaxes", "take", "var"]:
     setattr(NumpyValue, _name, _method(getattr(np, _name)))
 
 # What arrays lack and chains of calls like: x.relu(), x.exp(), x.softmax(-1).

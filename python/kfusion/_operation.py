@@ -61,9 +61,7 @@ def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractCon
     return function  # type: ignore[return-value]
 
 
-def _compute(
-    who: str, function: Callable[..., Any], given: Mapping[str, Any], bound: inspect.BoundArguments
-) -> Any:
+def _compute(who: str, function: Callable[..., Any], given: Mapping[str, Any], bound: inspect.BoundArguments) -> Any:
     """Traces the one call and executes its graph."""
     tracer = Tracer(who.removeprefix("kfusion."), eager=True)
     for name, value in given.items():

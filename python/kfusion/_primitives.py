@@ -118,7 +118,12 @@ def _function(row: dict[str, Any]) -> Callable[..., Any]:
     takes, gives = _DTYPES[row["signature"]]
     builder.__name__ = builder.__qualname__ = name
     builder.__doc__ = (_MAP_DOC if is_map else _REDUCE_DOC).format(
-        name=name, doc=row["doc"], call=f"{name}({', '.join(names)})", arguments=", ".join(names), takes=takes, gives=gives
+        name=name,
+        doc=row["doc"],
+        call=f"{name}({', '.join(names)})",
+        arguments=", ".join(names),
+        takes=takes,
+        gives=gives,
     )
     return (operation if name == "clip" else composite)(builder)
 
@@ -131,7 +136,7 @@ for _row in _core.op_table():
         for _name in (_row["name"], *_row["other_names"]):
             (MAPS if _row["kind"] == "map" else REDUCTIONS)[_name] = _made
 
-__all__ = [*MAPS, *REDUCTIONS]  # noqa: PLE0604
+__all__ = [*MAPS, *REDUCTIONS]
 
 
 def __getattr__(name: str) -> Callable[..., Any]:

@@ -55,7 +55,9 @@ def is_from(library: str, error: BaseException) -> bool:
 def message(what: str, instead: str = "", line: str | None = None) -> str:
     """The form of every TraceError: what was done, on which line, what to write instead."""
     line = user_line() if line is None else line
-    return f"kfusion.trace: {what}" + (f"\n  {line}" if line else "") + (f"\n  write {instead} instead" if instead else "")
+    return (
+        f"kfusion.trace: {what}" + (f"\n  {line}" if line else "") + (f"\n  write {instead} instead" if instead else "")
+    )
 
 
 def _in_library(frame: FrameType) -> bool:

@@ -20,7 +20,7 @@ from ._numpy_functions import filled, parts
 from ._source import TraceError, message
 from ._spec import FLOATS, dtype_name
 from ._traced import BINARY, power
-from ._tracer import Traced, tracer_of
+from ._tracer import tracer_of
 
 _RENAMED = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
 _SEVERAL = {"dims", "shape", "size"}  # extents or axes, given one by one or as one tuple
@@ -68,7 +68,7 @@ def _bound(function: Any, name: str, args: Any, given: dict[str, Any]) -> inspec
         raise TraceError(message(f"{name}: {error}")) from None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _signature(function: Any) -> inspect.Signature:
     return inspect.signature(function)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from . import _activations, _attention, _contractions, _losses, _norms, _refusals, _views
@@ -62,7 +61,12 @@ def _along(name: str, x: Traced, dim: int | None, dtype: Any) -> tuple[Any, int]
 
 @named("layer_norm")
 def _layer_norm(
-    input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enable: bool = True
+    input: Any,
+    normalized_shape: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
 ) -> Any:
     return _norms.layernorm(input, weight, bias, axis=_trailing("layer_norm", input, normalized_shape), eps=eps)
 
@@ -118,9 +122,7 @@ def _conv2d(
 ) -> Any:
     if isinstance(padding, str):
         padding = 0 if padding == "valid" else _same_padding(weight, stride, dilation)
-    return _contractions.conv2d(
-        input, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups
-    )
+    return _contractions.conv2d(input, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
 def _same_padding(weight: Any, stride: Any, dilation: Any) -> tuple[int, int]:

@@ -10,7 +10,10 @@ from . import _torch_nn, _views
 from ._dispatch import Dispatched
 from ._torch_functions import FUNCTIONS, torch_function
 
-_ONLY_FUNCTIONS = {name for name, f in FUNCTIONS.items() if f.__module__ == _torch_nn.__name__} - {"softmax", "log_softmax"}
+_ONLY_FUNCTIONS = {name for name, f in FUNCTIONS.items() if f.__module__ == _torch_nn.__name__} - {
+    "softmax",
+    "log_softmax",
+}
 
 
 class TorchValue(Dispatched, library="torch"):

@@ -119,7 +119,9 @@ def _call(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
         if isinstance(error, TraceError) or not is_from("jax", error):
             raise
         what = f"functions of JAX do not take traced values ({error})".replace("\n", " ")
-        raise TraceError(message(what, "the same function of kfusion or NumPy", raised_line(error.__traceback__))) from error
+        raise TraceError(
+            message(what, "the same function of kfusion or NumPy", raised_line(error.__traceback__))
+        ) from error
 
 
 def _output(outputs: list[tuple[str, Traced]], path: str, leaf: Any) -> Any:

@@ -24,7 +24,14 @@ BINARY = {
     "or": "bitwise_or",
     "xor": "bitwise_xor",
 }
-COMPARISONS = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal"}
+COMPARISONS = {
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "eq": "equal",
+    "ne": "not_equal",
+}
 _UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
 
 # Python asks for a number or writes: (what, what to write instead).
@@ -33,7 +40,10 @@ _REFUSED = {
     "float": ("float() of a traced value", "the value itself: it need not become a Python number"),
     "int": ("int() of a traced value", "x.astype('int64')"),
     "complex": ("complex() of a traced value", "real numbers"),
-    "index": ("a traced value as a Python integer (range, shape, slice)", "kf.take or kf.where, or pass the integer itself"),
+    "index": (
+        "a traced value as a Python integer (range, shape, slice)",
+        "kf.take or kf.where, or pass the integer itself",
+    ),
     "contains": ("`in` with a traced value", "(x == value).any()"),
     "array": (
         "turning a traced value into a NumPy array (np.asarray, np.array, np.full, ...)",
@@ -43,7 +53,7 @@ _REFUSED = {
     "delitem": ("deleting a part of a traced value", "a slice"),
     "divmod": ("divmod of a traced value", "x // y and x % y"),
     "rdivmod": ("divmod of a traced value", "x // y and x % y"),
-    **{n: ("shifting bits of a traced value", "x * 2**n or x // 2**n") for n in ("lshift", "rlshift", "rshift", "rrshift")},
+    **dict.fromkeys(("lshift", "rlshift", "rshift", "rrshift"), ("shifting bits of a traced value", "x * 2**n or x // 2**n")),
 }
 
 

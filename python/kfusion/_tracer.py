@@ -123,7 +123,9 @@ class Tracer:
             raise TraceError(message(value._node))
         if value._version != value._memory.version:
             raise TraceError(
-                message(f"this value shares memory with one that was changed in place ({value._memory.line})", "y = y + ...")
+                message(
+                    f"this value shares memory with one that was changed in place ({value._memory.line})", "y = y + ..."
+                )
             )
         return value._node
 

@@ -10,7 +10,21 @@ from ._operation import Array, composite, operation, run
 from ._spec import dtype_name
 from ._tracer import Traced, Tracer, current
 
-__all__ = ["astype", "broadcast_to", "expand_dims", "flip", "full_like", "iota", "matrix_transpose", "moveaxis", "ravel", "reshape", "squeeze", "swapaxes", "transpose"]
+__all__ = [
+    "astype",
+    "broadcast_to",
+    "expand_dims",
+    "flip",
+    "full_like",
+    "iota",
+    "matrix_transpose",
+    "moveaxis",
+    "ravel",
+    "reshape",
+    "squeeze",
+    "swapaxes",
+    "transpose",
+]
 
 
 @composite
@@ -89,7 +103,9 @@ def moveaxis(x: Array, source: int | tuple[int, ...], destination: int | tuple[i
     """
     goals, origins = (axes_tuple(x, a, "moveaxis") for a in (destination, source))
     if len(goals) != len(origins):
-        raise ValueError(f"kfusion.moveaxis: destination must name {len(origins)} axes as source does, got {len(goals)}")
+        raise ValueError(
+            f"kfusion.moveaxis: destination must name {len(origins)} axes as source does, got {len(goals)}"
+        )
     order = [a for a in range(x.ndim) if a not in origins]
     for goal, origin in sorted(zip(goals, origins, strict=True)):
         order.insert(goal, origin)
