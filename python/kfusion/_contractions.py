@@ -76,7 +76,9 @@ def conv2d(
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
 ) -> Array:
-    """Convolution over images, as deep learning means it (without flipping). Stages: conv2d and, with a bias, conv2d.bias.
+    """Convolution over images, as deep learning means it (without flipping).
+
+    Stages: conv2d and, with a bias, conv2d.bias.
 
         y[n, o, i, j] = bias[o] + sum_crs weight[o, c, r, s] x[n, c, i stride + r dilation - padding, ...]
 

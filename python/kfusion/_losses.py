@@ -40,7 +40,9 @@ def mse(x: Array, y: Array, *, reduction: str = "mean") -> Array:
 
 @composite
 def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = None, reduction: str = "mean") -> Array:
-    """Cross entropy of softmax(logits) against class numbers. Stages: cross_entropy.log_softmax, .pick, .mean (or .sum).
+    """Cross entropy of softmax(logits) against class numbers.
+
+    Stages: cross_entropy.log_softmax, .pick, .mean (or .sum).
 
         loss = mean over rows of -log_softmax(logits)[row, targets[row]]
 

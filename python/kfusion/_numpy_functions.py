@@ -1,12 +1,13 @@
 """NumPy's functions on traced values: each call is bound to NumPy's own signature, then made kfusion's.
 
-What a call sets beyond the defaults must be a parameter of kfusion's function too; otherwise it is refused, not dropped.
+What a call sets beyond the defaults must be a parameter of kfusion's function too: else it is refused, not dropped.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -56,9 +57,9 @@ def _split(x: Traced, indices_or_sections: Any, axis: int = 0) -> list[Any]:
 
 def parts(x: Traced, bounds: list[int], axis: int) -> list[Any]:
     """The slices of x between neighbouring bounds along one axis."""
-    key = [slice(None)] * x.ndim
+    key: list[Any] = [slice(None)] * x.ndim
     made = []
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in itertools.pairwise(bounds):
         key[axis] = slice(start, max(start, stop))
         made.append(x[tuple(key)])  # type: ignore[index]
     return made
@@ -69,7 +70,7 @@ def filled(value: float) -> Callable[..., Any]:
     return lambda x, dtype=None: _views.full_like(x, value, dtype)
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_FUNCTIONS: dict[str, Any] = {
     **{name: p.REDUCTIONS[name] for name in p.REDUCTIONS},
     **{name: getattr(_views, name) for name in ("transpose", "matrix_transpose", "swapaxes", "moveaxis", "reshape")},
     **{name: getattr(_views, name) for name in ("ravel", "expand_dims", "squeeze", "broadcast_to", "flip", "astype")},

@@ -12,6 +12,7 @@ from . import _activations, _core, _views
 from . import _primitives as p
 from ._dispatch import Dispatched
 from ._numpy_functions import array_function
+from ._refusals import refused_keyword
 
 
 class NumpyValue(Dispatched, library="numpy"):
@@ -60,9 +61,13 @@ class NumpyValue(Dispatched, library="numpy"):
         flat = array_function(np.ravel, (self,), {"order": order})
         return flat._tracer.copy(flat)
 
-    def astype(self, dtype: Any, **keywords: Any) -> Any:
+    def astype(
+        self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True
+    ) -> Any:
         """The same values in another dtype."""
-        return array_function(np.astype, (self, dtype), keywords)
+        if casting != "unsafe":
+            raise refused_keyword("x.astype", "casting")
+        return _views.astype(self, dtype)
 
     def dot(self, other: Any) -> Any:
         """As numpy.dot."""
@@ -83,7 +88,8 @@ def _method(function: Any) -> Callable[..., Any]:
 
 
 # Methods of arrays that take what the function of the same name takes.
-for _name in ["all", "any", "clip", "max", "mean", "min", "prod", "ravel", "round", "squeeze", "std", "sum", "swapaxes", "take", "var"]:
+_SHARED = "all any clip max mean min prod ravel round squeeze std sum swapaxes take var"
+for _name in _SHARED.split():
     setattr(NumpyValue, _name, _method(getattr(np, _name)))
 
 # What arrays lack and chains of calls like: x.relu(), x.exp(), x.softmax(-1).

@@ -110,10 +110,8 @@ _SPECIAL = {"clip": _clip, "where": _where}
 
 def _function(row: dict[str, Any]) -> Callable[..., Any]:
     name, is_map = row["name"], row["kind"] == "map"
-    if is_map:
-        builder = _SPECIAL.get(name, _unary if row["arity"] == 1 else _binary)(name)
-    else:
-        builder = _reduction(name)
+    plain = _reduction if not is_map else _unary if row["arity"] == 1 else _binary
+    builder = _SPECIAL.get(name, plain)(name)
     names = builder.__code__.co_varnames[: builder.__code__.co_argcount]
     takes, gives = _DTYPES[row["signature"]]
     builder.__name__ = builder.__qualname__ = name

@@ -12,7 +12,7 @@ _POSITION = ("positions of extremes are not computed", "x.max() or x.min() for t
 _IN_PLACE = ("nothing is written in place", "y = ... for the new value, kf.where(mask, new, x) for a part of it")
 
 _REASONS = {
-    _UNKNOWN_SHAPE: "nonzero argwhere flatnonzero unique compress extract masked_select unique_values count_nonzero_static",
+    _UNKNOWN_SHAPE: "nonzero argwhere flatnonzero unique compress extract masked_select unique_values",
     _UNKNOWN_VALUE: "item tolist tobytes numpy get dump dumps array_equal allclose equal_all __array__ array2string",
     _RANDOM: "rand randn rand_like randn_like randint randint_like bernoulli multinomial normal poisson dropout "
     "alpha_dropout feature_dropout dropout1d dropout2d dropout3d gumbel_softmax rrelu",

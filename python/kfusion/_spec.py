@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import re
@@ -101,10 +102,8 @@ def dtype_name(dtype: Any, what: str = "kfusion: dtype") -> str:
     """
     name = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
     if name not in ITEM_BYTES and dtype is not None:
-        try:
+        with contextlib.suppress(TypeError):
             name = np.dtype(dtype).name
-        except TypeError:
-            pass
     if name not in ITEM_BYTES:
         raise TypeError(f"{what} must be one of {', '.join(ITEM_BYTES)}, got {name}")
     return name

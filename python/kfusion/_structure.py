@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 
-class Slot(NamedTuple):
-    """The place of the value number `index` in a structure."""
+@dataclass(frozen=True)
+class Slot:
+    """The place of output number `index` in a structure."""
 
     index: int
 
@@ -22,7 +24,7 @@ def walk(value: Any, visit: Callable[[str, Any], Any], path: str = "") -> Any:
     """
     if isinstance(value, dict):
         return {key: walk(item, visit, _join(path, key)) for key, item in value.items()}
-    if isinstance(value, (tuple, list)) and not isinstance(value, Slot):
+    if isinstance(value, (tuple, list)):
         items = [walk(item, visit, _join(path, i)) for i, item in enumerate(value)]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return visit(path, value)

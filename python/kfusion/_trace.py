@@ -80,7 +80,7 @@ def _signature(function: Any) -> inspect.Signature:
     """
     written = getattr(function, "forward", function)
     code = getattr(written, "__code__", None)
-    if code is None and not callable(getattr(written, "__call__", None)):
+    if not callable(written):
         raise TypeError(f"kfusion.trace: function must be callable, got {type(function).__name__}")
     try:
         signature = inspect.signature(written)

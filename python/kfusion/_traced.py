@@ -34,6 +34,9 @@ COMPARISONS = {
 }
 _UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
 
+_DIVMOD = ("divmod of a traced value", "x // y and x % y")
+_SHIFT = ("shifting bits of a traced value", "x * 2**n or x // 2**n")
+
 # Python asks for a number or writes: (what, what to write instead).
 _REFUSED = {
     "bool": ("branching on a traced value (if, while, and, or, not, chained comparisons)", "kf.where(condition, x, y)"),
@@ -51,9 +54,12 @@ _REFUSED = {
     ),
     "setitem": ("assigning to a part of a traced value", "kf.where(mask, new, x)"),
     "delitem": ("deleting a part of a traced value", "a slice"),
-    "divmod": ("divmod of a traced value", "x // y and x % y"),
-    "rdivmod": ("divmod of a traced value", "x // y and x % y"),
-    **dict.fromkeys(("lshift", "rlshift", "rshift", "rrshift"), ("shifting bits of a traced value", "x * 2**n or x // 2**n")),
+    "divmod": _DIVMOD,
+    "rdivmod": _DIVMOD,
+    "lshift": _SHIFT,
+    "rlshift": _SHIFT,
+    "rshift": _SHIFT,
+    "rrshift": _SHIFT,
 }
 
 
