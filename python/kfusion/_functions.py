@@ -12,4 +12,4 @@ from ._primitives import *
 from ._views import *
 
 _FAMILIES = (_activations, _attention, _contractions, _losses, _norms, _primitives, _views)
-__all__ = [name for family in _FAMILIES for name in family.__all__]  # noqa: PLE0604
+__all__ = [name for family in _FAMILIES for name in family.__all__]
