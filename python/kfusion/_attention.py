@@ -8,7 +8,7 @@ from . import _primitives as p
 from ._activations import softmax
 from ._contractions import matmul
 from ._operation import Array, composite
-from ._tracer import Traced, stage
+from ._tracer import stage
 from ._views import astype, expand_dims, matrix_transpose, positions
 
 __all__ = ["attention", "splade_head"]
@@ -55,7 +55,7 @@ def attention(
         return matmul(weights, v)
 
 
-def _masked(scores: Traced, mask: Traced | None, causal: bool) -> Traced:
+def _masked(scores: Array, mask: Array | None, causal: bool) -> Array:
     if mask is not None:
         scores = p.where(mask, scores, -math.inf) if mask._dtype == "bool" else p.add(scores, mask)
     if causal:
@@ -100,7 +100,7 @@ def splade_head(h: Array, weight: Array, bias: Array, mask: Array | None = None)
         return p.max(weights, -2)
 
 
-def _logits(h: Traced, weight: Traced, bias: Traced) -> Traced:
+def _logits(h: Array, weight: Array, bias: Array) -> Array:
     if weight.ndim != 2 or weight.shape[1] != h.shape[-1]:
         raise ValueError(f"kfusion.splade_head: weight must have shape (n, {h.shape[-1]}), got {weight.shape}")
     if bias.shape != weight.shape[:1]:

@@ -7,12 +7,11 @@ torch's are: rounded to bfloat16 they would be wrong in the third digit.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from . import _primitives as p
 from ._operation import Array, Axes, composite, operation
 from ._spec import FLOATS, HALF
-from ._tracer import Traced, stage
+from ._tracer import stage
 from ._views import astype, axes_tuple, reshape
 
 __all__ = ["batchnorm", "layernorm", "norm", "relu_layernorm", "rmsnorm", "std", "var"]
@@ -217,7 +216,7 @@ def batchnorm(
         raise ValueError("kfusion.batchnorm: mean and var must be given both or neither")
     given = {"mean": mean, "var": var, "weight": weight, "bias": bias}
     mean, var, weight, bias = (_parameter("batchnorm", name, v, x, channel) for name, v in given.items())
-    if mean is not None:
+    if mean is not None and var is not None:
         with stage(x, "batchnorm"):
             return _affine((x - mean) * p.rsqrt(var + eps), weight, bias, x)
     others = tuple(a for a in range(x.ndim) if a not in channel)
@@ -226,7 +225,7 @@ def batchnorm(
         return _affine((x - mean) * p.rsqrt(var + eps), weight, bias, x)
 
 
-def _layernorm(name: str, x: Traced, weight: Traced | None, bias: Traced | None, axis: Axes, eps: float) -> Traced:
+def _layernorm(name: str, x: Array, weight: Array | None, bias: Array | None, axis: Axes, eps: float) -> Array:
     axes = _checked(name, x, axis, eps)
     weight, bias = (_parameter(name, n, v, x, axes) for n, v in (("weight", weight), ("bias", bias)))
     mean, variance = _moments(name, x, axes)
@@ -236,7 +235,7 @@ def _layernorm(name: str, x: Traced, weight: Traced | None, bias: Traced | None,
         return _affine(centred * p.rsqrt(variance + eps), weight, bias, x)
 
 
-def _moments(name: str, x: Traced, axes: tuple[int, ...]) -> tuple[Traced, Traced]:
+def _moments(name: str, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     """Mean and variance along axes, which stay with extent 1."""
     with stage(x, f"{name}.mean"):
         mean = p.mean(_wide(x), axes, keepdims=True)
@@ -244,18 +243,18 @@ def _moments(name: str, x: Traced, axes: tuple[int, ...]) -> tuple[Traced, Trace
         return mean, p.mean(p.square(_wide(x) - mean), axes, keepdims=True)
 
 
-def _wide(x: Traced) -> Traced:
+def _wide(x: Array) -> Array:
     """x, half types as float32."""
     return astype(x, "float32") if x._dtype in HALF else x
 
 
-def _affine(y: Any, weight: Any, bias: Any, x: Traced) -> Traced:
+def _affine(y: Array, weight: Array | None, bias: Array | None, x: Array) -> Array:
     y = y if weight is None else y * weight
     y = y if bias is None else y + bias
     return y if y._dtype == x._dtype else astype(y, x._dtype)
 
 
-def _checked(name: str, x: Traced, axis: Axes, eps: float) -> tuple[int, ...]:
+def _checked(name: str, x: Array, axis: Axes, eps: float) -> tuple[int, ...]:
     """The axes, counted from the front, in order."""
     if x._dtype not in FLOATS:
         raise TypeError(f"kfusion.{name}: x must be floats, got {x._dtype}")
@@ -264,7 +263,7 @@ def _checked(name: str, x: Traced, axis: Axes, eps: float) -> tuple[int, ...]:
     return tuple(sorted(range(x.ndim) if axis is None else axes_tuple(x, axis, name)))
 
 
-def _parameter(name: str, what: str, value: Traced | None, x: Traced, axes: tuple[int, ...]) -> Traced | None:
+def _parameter(name: str, what: str, value: Array | None, x: Array, axes: tuple[int, ...]) -> Array | None:
     """A parameter of the extents of x's axes `axes`, in a shape that broadcasts with x."""
     if value is None:
         return None

@@ -291,7 +291,7 @@ def iota(shape: int | tuple[int, ...], axis: int = -1, dtype: Any = "int64", *, 
     return run(tracer)[0]
 
 
-def positions(x: Traced, axis: int) -> Traced:
+def positions(x: Array, axis: int) -> Array:
     """0, 1, 2, ... along an axis of x, with extent 1 along all others."""
     place = axis_of(x, axis, "iota")
     shape = [n if i == place else 1 for i, n in enumerate(x.shape)]
