@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ._contractions import take
-from ._source import TraceError, message
+from ._source import trace_error
 from ._spec import is_array
 from ._tracer import Traced, stage
 from ._views import reshape
@@ -76,7 +76,7 @@ def _plan(x: Traced, keys: list[Any]) -> _Plan:
             slices.append((i, i + 1, 1))
         else:
             if array is not None or any(isinstance(k, (int, np.integer)) for k in keys):
-                raise TraceError(message("an index array with integers or other index arrays is not traced", "x[i][j]"))
+                raise trace_error("an index array beside other integers is not traced", "write x[i][j] instead")
             array, axis = key, len(shape)
             slices.append((0, n, 1))
             shape.append(n)
@@ -85,11 +85,9 @@ def _plan(x: Traced, keys: list[Any]) -> _Plan:
 
 def _check(key: Any) -> None:
     if isinstance(key, (list, range)):
-        raise TraceError(
-            message(f"a {type(key).__name__} as an index is not traced", "an array of integers or a slice")
-        )
+        raise trace_error(f"a {type(key).__name__} as an index is not traced", "write an array of integers instead")
     if isinstance(key, (bool, np.bool_)) or _dtype(key) == "bool":
-        raise TraceError(message("the shape of x[mask] depends on data", "kf.where(mask, x, 0) and a reduction"))
+        raise trace_error("the shape of x[mask] depends on data", "write kf.where(mask, x, 0) and a reduction instead")
 
 
 def _dtype(key: Any) -> str:

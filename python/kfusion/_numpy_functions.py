@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _contractions, _norms, _refusals, _views
 from . import _primitives as p
-from ._source import TraceError, message
+from ._source import trace_error
 from ._tracer import Traced, tracer_of
 
 _X = ("a", "ary", "arr", "array", "m", "x1")  # what NumPy calls kfusion's x
@@ -32,15 +32,13 @@ def _round(x: Traced, decimals: int = 0) -> Any:
 def _linalg_norm(x: Traced, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     vectors = x.ndim == 1 if axis is None else not (isinstance(axis, tuple) and len(axis) > 1)
     if ord is not None and not vectors:
-        raise TraceError(message("numpy.linalg.norm of matrices with ord= is not traced", "numpy.linalg.vector_norm"))
+        raise trace_error("numpy.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
     return _norms.norm(x, 2 if ord is None else ord, axis, keepdims)
 
 
 def _dot(x: Any, y: Any) -> Any:
     if max(getattr(x, "ndim", 0), getattr(y, "ndim", 0)) > 2:
-        raise TraceError(
-            message("numpy.dot of more than 2 axes is not traced", "numpy.matmul, whose leading axes broadcast")
-        )
+        raise trace_error("numpy.dot of more than 2 axes is not traced", "write numpy.matmul instead")
     return _contractions.matmul(x, y)
 
 

@@ -52,12 +52,15 @@ def is_from(library: str, error: BaseException) -> bool:
     return library in modules
 
 
-def message(what: str, instead: str = "", line: str | None = None) -> str:
-    """The form of every TraceError: what was done, on which line, what to write instead."""
+def trace_error(what: str, hint: str = "", line: str | None = None) -> TraceError:
+    """A TraceError that says what was done, on which line, and what to do instead."""
+    return TraceError(message(what, hint, line))
+
+
+def message(what: str, hint: str = "", line: str | None = None) -> str:
+    """The text of every TraceError; `line` is the user's present one by default."""
     line = user_line() if line is None else line
-    return (
-        f"kfusion.trace: {what}" + (f"\n  {line}" if line else "") + (f"\n  write {instead} instead" if instead else "")
-    )
+    return "\n  ".join(part for part in (f"kfusion.trace: {what}", line, hint) if part)
 
 
 def _in_library(frame: FrameType) -> bool:

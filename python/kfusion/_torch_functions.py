@@ -17,7 +17,7 @@ from typing import Any
 from . import _activations, _contractions, _norms, _refusals, _views
 from . import _primitives as p
 from ._numpy_functions import filled, parts
-from ._source import TraceError, message
+from ._source import trace_error
 from ._spec import FLOATS, dtype_name
 from ._traced import BINARY, power
 from ._tracer import tracer_of
@@ -65,7 +65,7 @@ def _bound(function: Any, name: str, args: Any, given: dict[str, Any]) -> inspec
     try:
         return signature.bind(*args, **given)
     except TypeError as error:
-        raise TraceError(message(f"{name}: {error}")) from None
+        raise trace_error(f"{name}: {error}") from None
 
 
 @functools.cache
@@ -234,7 +234,7 @@ def _logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
 def _linalg_norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
     vectors = input.ndim == 1 if dim is None else isinstance(dim, int)
     if ord is not None and not vectors:
-        raise TraceError(message("torch.linalg.norm of matrices with ord= is not traced", "torch.linalg.vector_norm"))
+        raise trace_error("torch.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
     return _norms.norm(input, 2 if ord is None else ord, _axes(dim), keepdim)
 
 
@@ -255,7 +255,7 @@ def _several(values: tuple[Any, ...]) -> Any:
 @named("reshape", "view")
 def _reshape(input: Any, *shape: Any) -> Any:
     if len(shape) == 1 and not isinstance(shape[0], (int, tuple, list)):
-        raise TraceError(message("x.view(dtype) reads the bytes as another type, which is not traced", "x.to(dtype)"))
+        raise trace_error("reading bytes as another type, x.view(dtype), is not traced", "write x.to(dtype) instead")
     return _views.reshape(input, _several(shape))
 
 
@@ -389,7 +389,7 @@ def _to(
         else:
             dtype = target
     if device is not None and _place(device) != _place(input.device):
-        raise TraceError(message(f"moving a value to {device} is not traced", "arguments that lie there"))
+        raise trace_error(f"moving a value to {device} is not traced", "pass arguments that lie there")
     return _views.astype(input, dtype) if dtype is not None and dtype_name(dtype) != input._dtype else input
 
 

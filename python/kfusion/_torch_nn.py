@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _activations, _attention, _contractions, _losses, _norms, _refusals, _views
 from . import _primitives as p
-from ._source import TraceError, message
+from ._source import trace_error
 from ._torch_functions import FUNCTIONS, named
 from ._tracer import Traced
 
@@ -55,7 +55,7 @@ def _log_softmax(input: Any, dim: int | None = None, dtype: Any = None, *, _stac
 
 def _along(name: str, x: Traced, dim: int | None, dtype: Any) -> tuple[Any, int]:
     if dim is None:
-        raise TraceError(message(f"torch.{name} without a dim guesses one", f"torch.{name}(x, dim=-1)"))
+        raise trace_error(f"torch.{name} without a dim guesses one", f"write torch.{name}(x, dim=-1) instead")
     return (x if dtype is None else _views.astype(x, dtype)), dim
 
 
@@ -100,7 +100,7 @@ def _batch_norm(
         return _norms.batchnorm(input, running_mean, running_var, weight, bias, eps=eps)
     if running_mean is not None or running_var is not None:
         what = "torch.batch_norm in training updates its running statistics in place, which is not traced"
-        raise TraceError(message(what, "model.eval(), or track_running_stats=False for training statistics"))
+        raise trace_error(what, "call model.eval(), or make the module with track_running_stats=False")
     return _norms.batchnorm(input, None, None, weight, bias, eps=eps)
 
 
@@ -128,7 +128,7 @@ def _conv2d(
 def _same_padding(weight: Any, stride: Any, dilation: Any) -> tuple[int, int]:
     spans = [d * (n - 1) for d, n in zip(_contractions.pair(dilation, "dilation"), weight.shape[2:], strict=True)]
     if _contractions.pair(stride, "stride") != (1, 1) or any(span % 2 for span in spans):
-        raise TraceError(message("padding='same' with strides or even windows is not traced", "the padding as numbers"))
+        raise trace_error("padding='same' with strides or even windows is not traced", "write the padding as numbers")
     return spans[0] // 2, spans[1] // 2
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._operation import require_one_kind
-from ._source import TraceError, is_from, message, raised_line
+from ._source import TraceError, is_from, raised_line, trace_error
 from ._spec import Spec, is_array, spec_of
 from ._structure import Slot, fill, walk
 from ._tracer import Input, Traced, Tracer, current
@@ -64,7 +64,9 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
         outputs: list[tuple[str, Traced]] = []
         results = walk(_call(function, bound), lambda path, leaf: _output(outputs, path, leaf))
         if not outputs:
-            raise TraceError(message(f"{tracer.name} returns nothing that depends on its arrays", "return y", ""))
+            raise trace_error(
+                f"{tracer.name} returns nothing that depends on its arrays", "return what it computes", ""
+            )
         tracer.close(outputs)
     finally:
         current.reset(token)
@@ -91,7 +93,7 @@ def _signature(function: Any) -> inspect.Signature:
         for name in _RESERVED:
             if name in signature.parameters:
                 what = f"{function.__name__} has a parameter named {name}, which kfusion adds itself"
-                raise TraceError(message(what, "another name", ""))
+                raise trace_error(what, "give it another name", "")
     return signature
 
 
@@ -112,16 +114,21 @@ def _require_one_library(tracer: Tracer) -> None:
 
 
 def _call(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
-    """The function's result. JAX's functions refuse traced values with an error of their own: ours says what helps."""
+    """The function's result. Where a library hides the error behind one of its own, ours comes out."""
     try:
         return function(*bound.args, **bound.kwargs)
-    except TypeError as error:
-        if isinstance(error, TraceError) or not is_from("jax", error):
+    except (TypeError, ValueError) as error:
+        line = raised_line(error.__traceback__)
+        if isinstance(error, TraceError):
             raise
-        what = f"functions of JAX do not take traced values ({error})".replace("\n", " ")
-        raise TraceError(
-            message(what, "the same function of kfusion or NumPy", raised_line(error.__traceback__))
-        ) from error
+        if is_from("jax", error) or "JAX" in str(error):
+            what = f"functions of JAX do not take traced values ({error})"
+            raise trace_error(what, "write the same function of kfusion or NumPy instead", line) from error
+        if "setting an array element" in str(error):  # NumPy's, for array[i] = traced
+            raise trace_error(
+                "assigning a traced value to a part of an array", "write kf.where instead", line
+            ) from error
+        raise
 
 
 def _output(outputs: list[tuple[str, Traced]], path: str, leaf: Any) -> Any:

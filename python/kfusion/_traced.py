@@ -8,7 +8,7 @@ from typing import Any
 from . import _refusals
 from ._contractions import matmul
 from ._indexing import getitem
-from ._source import TraceAttributeError, TraceError, message, user_line
+from ._source import TraceAttributeError, message, trace_error, user_line
 from ._spec import FLOATS, ITEM_BYTES
 from ._tracer import Traced
 
@@ -34,26 +34,26 @@ COMPARISONS = {
 }
 _UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
 
-_DIVMOD = ("divmod of a traced value", "x // y and x % y")
-_SHIFT = ("shifting bits of a traced value", "x * 2**n or x // 2**n")
+_DIVMOD = ("divmod of a traced value", "write x // y and x % y instead")
+_SHIFT = ("shifting bits of a traced value", "write x * 2**n or x // 2**n instead")
 
-# Python asks for a number or writes: (what, what to write instead).
+# What Python, and NumPy through Python, asks of a number or a container.
 _REFUSED = {
-    "bool": ("branching on a traced value (if, while, and, or, not, chained comparisons)", "kf.where(condition, x, y)"),
-    "float": ("float() of a traced value", "the value itself: it need not become a Python number"),
-    "int": ("int() of a traced value", "x.astype('int64')"),
-    "complex": ("complex() of a traced value", "real numbers"),
-    "index": (
-        "a traced value as a Python integer (range, shape, slice)",
-        "kf.take or kf.where, or pass the integer itself",
+    "bool": (
+        "branching on a traced value (if, while, and, or, not, a < b < c)",
+        "write kf.where(condition, x, y), & and | instead",
     ),
-    "contains": ("`in` with a traced value", "(x == value).any()"),
+    "float": ("float() of a traced value", "write the value itself: functions of kfusion and NumPy take it"),
+    "int": ("int() of a traced value", "write x.astype('int64') instead"),
+    "complex": ("complex() of a traced value", "write real numbers"),
+    "index": ("a traced value as a Python integer (range, shape, slice)", "pass the integer as a Python integer"),
+    "contains": ("`in` with a traced value", "write (x == value).any() instead"),
     "array": (
-        "turning a traced value into a NumPy array (np.asarray, np.array, np.full, ...)",
-        "the value itself, kf.full_like, or return the parts as separate results",
+        "making a NumPy array of traced values (np.asarray, np.array, np.full, ...)",
+        "write the value itself, kf.full_like, or return the parts as separate results",
     ),
-    "setitem": ("assigning to a part of a traced value", "kf.where(mask, new, x)"),
-    "delitem": ("deleting a part of a traced value", "a slice"),
+    "setitem": ("assigning to a part of a traced value", "write kf.where(mask, new, x) instead"),
+    "delitem": ("deleting a part of a traced value", "write a slice instead"),
     "divmod": _DIVMOD,
     "rdivmod": _DIVMOD,
     "lshift": _SHIFT,
@@ -84,7 +84,7 @@ class Value(Traced):
 
     def __len__(self) -> int:
         if self.ndim == 0:
-            raise TypeError("len() of an array without axes")
+            raise trace_error("len() of a value without axes (torch.tensor asks for it)", "write the value itself")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
@@ -96,6 +96,11 @@ class Value(Traced):
         if not self._tracer.is_open or isinstance(self._node, str):
             return f"<traced value of {self._tracer.name}>"
         return f"<traced {self._dtype}{list(self.shape)}>"
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise trace_error(f"formatting a traced value with {spec!r}", "return the value and print it outside")
+        return repr(self)
 
     def __copy__(self) -> Any:
         return self._tracer.copy(self)
@@ -109,7 +114,7 @@ class Value(Traced):
         return ITEM_BYTES[self._dtype]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise TraceError(message(f"setting .{name} of a traced value", "a new value with its own name"))
+        raise trace_error(f"setting .{name} of a traced value", "write y = ... for a new value")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -119,16 +124,16 @@ class Value(Traced):
     def _refused_attribute(self, name: str) -> TraceAttributeError:
         for library, kind in Traced._classes.items():
             if library != self._library and hasattr(kind, name):
-                hint = f'kf.spec(..., like="{library}")'
+                hint = f'plan with kf.spec(..., like="{library}")'
                 what = f"{self._library} arrays have no .{name}, {library}'s have"
                 return TraceAttributeError(message(what, hint))
-        return _refusals.refused_attribute(f"x.{name}")
+        return _refusals.refused_attribute(name)
 
     def _write(self, operator: str, result: Any) -> Any:
         """x += y: the value itself changes, so that its other names see it; views of it must not be used any more."""
         if result.shape != self.shape or result._dtype != self._dtype:
             was, now = (f"{v._dtype}{list(v.shape)}" for v in (self, result))
-            raise TraceError(message(f"x {operator} y makes {now} of {was}", f"x = x {operator[:-1]} y"))
+            raise trace_error(f"x {operator} y makes {now} of {was}", f"write x = x {operator[:-1]} y instead")
         change = object.__setattr__
         self._memory.version += 1
         self._memory.line = user_line()
@@ -155,9 +160,9 @@ def power(x: Any, y: Any) -> Any:
     return x._tracer.map(shortcut, x) if shortcut else x._tracer.map("power", x, y)
 
 
-def _refusal(what: str, instead: str) -> Callable[..., Any]:
+def _refusal(what: str, hint: str) -> Callable[..., Any]:
     def method(*args: Any, **kwargs: Any) -> Any:
-        raise TraceError(message(what, instead))
+        raise trace_error(what, hint)
 
     return method
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from . import _core
-from ._source import TraceError, message, user_frame, user_line
+from ._source import trace_error, user_frame, user_line
 from ._spec import Spec, is_array, spec_of
 
 # The tracer of the function that this thread is tracing, for calls without a traced argument (`kfusion.iota`).
@@ -113,20 +113,14 @@ class Tracer:
             TraceError: it belongs to another trace, or its memory was written to through another value.
         """
         if value._tracer is not self or not self.is_open:
-            raise TraceError(
-                message(
-                    f"a value of {value._tracer.name} is used outside its trace",
-                    "return the value" if self.is_open or value._tracer is self else "pass it as an argument",
-                )
+            raise trace_error(
+                f"a value of {value._tracer.name} is used outside its trace", "return it, or pass it as an argument"
             )
         if isinstance(value._node, str):
-            raise TraceError(message(value._node))
+            raise trace_error(value._node)
         if value._version != value._memory.version:
-            raise TraceError(
-                message(
-                    f"this value shares memory with one that was changed in place ({value._memory.line})", "y = y + ..."
-                )
-            )
+            what = f"this value shares memory with one that was changed in place ({value._memory.line})"
+            raise trace_error(what, "write x = x + y there instead of x += y")
         return value._node
 
     def input(self, name: str, spec: Spec, array: Any = None, *, captured: bool = False) -> Traced:
@@ -155,15 +149,15 @@ class Tracer:
             return self.value(self._call("scalar", value))
         if is_array(value):
             return self._capture(value, library)
-        hint = "numpy.array(...) before the function" if isinstance(value, (list, tuple)) else ""
-        raise TraceError(message(f"{what} must be an array or a number, got {type(value).__name__}", hint))
+        hint = "make an array of it outside" if isinstance(value, (list, tuple)) else ""
+        raise trace_error(f"{what} must be an array or a number, got {type(value).__name__}", hint)
 
     def _capture(self, array: Any, library: str) -> Traced:
         if id(array) not in self._captured:
             name = self._free_name(_variable_of(array) or "captured")
             spec = spec_of(array, f"kfusion.trace: {name}")
             if spec.like != library:
-                raise TraceError(message(f"{name} is an array of {spec.like} and meets one of {library}"))
+                raise trace_error(f"{name} is an array of {spec.like} and meets one of {library}", "convert it outside")
             self._captured[id(array)] = self.input(name, spec, array, captured=True)
         return self._captured[id(array)]
 
