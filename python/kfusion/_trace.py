@@ -64,9 +64,7 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
         outputs: list[tuple[str, Traced]] = []
         results = walk(_call(function, bound), lambda path, leaf: _output(outputs, path, leaf))
         if not outputs:
-            raise trace_error(
-                f"{tracer.name} returns nothing that depends on its arrays", "return what it computes", ""
-            )
+            raise trace_error(f"{tracer.name} returns nothing made of its arrays", "return what it computes", "")
         tracer.close(outputs)
     finally:
         current.reset(token)
@@ -126,7 +124,7 @@ def _call(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
             raise trace_error(what, "write the same function of kfusion or NumPy instead", line) from error
         if "setting an array element" in str(error):  # NumPy's, for array[i] = traced
             raise trace_error(
-                "assigning a traced value to a part of an array", "write kf.where instead", line
+                "assigning to a part of an array", "write kf.where(mask, new, x) instead", line
             ) from error
         raise
 
