@@ -93,7 +93,7 @@ for _name, _map in p.MAPS.items():
     if _arity < 3:
         FUNCTIONS[_name] = (_unary, _binary)[_arity - 1](_map.__name__)
 del FUNCTIONS["equal"]  # torch.equal gives a Python bool
-for _name, _op in BINARY.items():
+for _name, (_, _op) in BINARY.items():
     FUNCTIONS[f"__{_name}__"], FUNCTIONS[f"__r{_name}__"] = _binary(_op), _reflected(_op)
 
 

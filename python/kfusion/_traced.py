@@ -11,18 +11,20 @@ from ._indexing import getitem
 from ._source import TraceAttributeError, message, trace_error, user_line
 from ._spec import FLOATS, ITEM_BYTES
 from ._tracer import Traced
+from ._views import astype
 
+# Python's name of the operator: its symbol and the row of the op table.
 BINARY = {
-    "add": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "truediv": "divide",
-    "floordiv": "floor_divide",
-    "mod": "remainder",
-    "pow": "power",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
+    "add": ("+", "add"),
+    "sub": ("-", "subtract"),
+    "mul": ("*", "multiply"),
+    "truediv": ("/", "divide"),
+    "floordiv": ("//", "floor_divide"),
+    "mod": ("%", "remainder"),
+    "pow": ("**", "power"),
+    "and": ("&", "bitwise_and"),
+    "or": ("|", "bitwise_or"),
+    "xor": ("^", "bitwise_xor"),
 }
 COMPARISONS = {
     "lt": "less",
@@ -77,7 +79,7 @@ class Value(Traced):
         return matmul(other, self)
 
     def __imatmul__(self, other: Any) -> Any:
-        return self._write("@=", matmul(self, other))
+        return self._write("@", matmul(self, other))
 
     def __getitem__(self, key: Any) -> Any:
         return getitem(self, key)
@@ -131,9 +133,10 @@ class Value(Traced):
 
     def _write(self, operator: str, result: Any) -> Any:
         """x += y: the value itself changes, so that its other names see it; views of it must not be used any more."""
-        if result.shape != self.shape or result._dtype != self._dtype:
+        if result.shape != self.shape or _rank(result) > _rank(self):
             was, now = (f"{v._dtype}{list(v.shape)}" for v in (self, result))
-            raise trace_error(f"x {operator} y makes {now} of {was}", f"write x = x {operator[:-1]} y instead")
+            raise trace_error(f"x {operator}= y makes {now} of {was}", f"write x = x {operator} y instead")
+        result = astype(result, self._dtype)
         change = object.__setattr__
         self._memory.version += 1
         self._memory.line = user_line()
@@ -147,8 +150,7 @@ def _define(name: str, method: Callable[..., Any]) -> None:
     setattr(Value, method.__name__, method)
 
 
-def _operator(name: str, op: str) -> None:
-    symbol = {"truediv": "/=", "floordiv": "//=", "pow": "**="}.get(name, f"{name}=")
+def _operator(name: str, symbol: str, op: str) -> None:
     _define(name, lambda x, y: power(x, y) if op == "power" else x._tracer.map(op, x, y))
     _define(f"r{name}", lambda x, y: x._tracer.map(op, y, x))
     _define(f"i{name}", lambda x, y: x._write(symbol, getattr(x, f"__{name}__")(y)))
@@ -160,6 +162,11 @@ def power(x: Any, y: Any) -> Any:
     return x._tracer.map(shortcut, x) if shortcut else x._tracer.map("power", x, y)
 
 
+def _rank(x: Any) -> int:
+    """NumPy and torch write values of a dtype into arrays of the same or a higher rank."""
+    return {"bool": 0, "int32": 1, "int64": 1}.get(x._dtype, 2)
+
+
 def _refusal(what: str, hint: str) -> Callable[..., Any]:
     def method(*args: Any, **kwargs: Any) -> Any:
         raise trace_error(what, hint)
@@ -167,8 +174,8 @@ def _refusal(what: str, hint: str) -> Callable[..., Any]:
     return method
 
 
-for _name, _op in BINARY.items():
-    _operator(_name, _op)
+for _name, (_symbol, _op) in BINARY.items():
+    _operator(_name, _symbol, _op)
 for _name, _op in COMPARISONS.items():
     _define(_name, lambda x, y, op=_op: x._tracer.map(op, x, y))
 for _name, _op in _UNARY.items():

@@ -1,0 +1,40 @@
+"""Helpers for tests of tracing: a traced function executed, and compared with the function itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kfusion import _core
+from kfusion._trace import trace
+
+
+def run(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """f's result on arrays, computed by the reference executor from f's graph."""
+    traced = trace(f, *args, **kwargs)
+    traced.graph.verify()
+    return traced.returned(_core.run_graph(traced.graph, [i.array for i in traced.inputs], traced.name))
+
+
+def plain(x: Any) -> np.ndarray:
+    """Any array, bfloat16 ones too, as a NumPy array of a dtype that holds its values."""
+    if type(x).__module__.partition(".")[0] == "torch":
+        return x.detach().double().numpy() if x.dtype.is_floating_point else x.detach().numpy()
+    return x
+
+
+def assert_same(got: Any, expected: Any, rtol: float = 1e-5) -> None:
+    """The same structure, kinds of array, dtypes and shapes, and values within rtol."""
+    assert type(got) is type(expected) or isinstance(got, np.generic | np.ndarray)
+    if isinstance(expected, (tuple, list)):
+        assert len(got) == len(expected)
+        for g, e in zip(got, expected, strict=True):
+            assert_same(g, e, rtol)
+    elif isinstance(expected, (bool, int, float, str)):
+        assert got == expected
+    else:
+        assert got.dtype == expected.dtype
+        assert tuple(got.shape) == tuple(expected.shape)
+        np.testing.assert_allclose(plain(got), plain(expected), rtol=rtol, atol=rtol)
