@@ -106,15 +106,16 @@ std::vector<Edge> Partition::crossing_edges(int a, int b) const {
 
 /// The axes that the argument of n varies over: a reduction reads all, a map as many as it writes.
 Axes Partition::read_span(NodeId n) const {
-  const bool reduces = folded_.work[static_cast<std::size_t>(n)].kind == WorkKind::kReduce;
+  const bool reduces = work_kind(n) == WorkKind::kReduce;
   return reduces ? part(part_of(n)).all() : span_[static_cast<std::size_t>(n)];
 }
 
-std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b) const {
+std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b, NodeId consumer) const {
   if (a.place != b.place) return Reason::kCrossDevice;
   if (a.kind == WorkKind::kGather || b.kind == WorkKind::kGather) return Reason::kGather;
-  if (b.kind == WorkKind::kContraction) return Reason::kContraction;
-  // A contraction takes elementwise work on its result with it, nothing that needs whole rows of it.
+  // A contraction takes elementwise work on its result with it, nothing that needs whole rows and no other contraction.
+  if (work_kind(consumer) == WorkKind::kContraction) return Reason::kContraction;
+  if (b.kind == WorkKind::kContraction && !is_pointwise(a.kind)) return Reason::kContraction;
   if (a.kind == WorkKind::kContraction && b.reduced != 0) return Reason::kContraction;
   return std::nullopt;
 }
@@ -161,7 +162,8 @@ Part Partition::merged_part(int a, int b, const Match& m) const {
 std::optional<Reason> Partition::edges_fit(int a, int b, const Match& m, Part& merged) const {
   for (const Edge& e : crossing_edges(a, b)) {
     if (const auto reason = named_pair_allowed(e.producer, e.consumer)) return reason;
-    const bool reduces = folded_.work[static_cast<std::size_t>(e.consumer)].kind == WorkKind::kReduce;
+    if (work_kind(e.consumer) == WorkKind::kContraction) return Reason::kContraction;  // operands are read in tiles
+    const bool reduces = work_kind(e.consumer) == WorkKind::kReduce;
     const Axes read = reduces ? merged.all() : moved_axes(m.moved_b, span_[static_cast<std::size_t>(e.consumer)]);
     const Axes written = moved_axes(m.moved_a, span_[static_cast<std::size_t>(e.producer)]);
     if (span_of(*e.access, merged.domain, read) != written) return Reason::kDomainMismatch;
@@ -223,14 +225,14 @@ Partition::Verdict Partition::judge(int a, int b, Verdict v) {
 std::optional<Partition::Refused> Partition::refusal(const Edge& e) {
   const int a = part_of(e.producer), b = part_of(e.consumer);
   if (const auto reason = named_pair_allowed(e.producer, e.consumer)) return Refused{*reason, {}};
-  if (const auto reason = kinds_allow(part(a), part(b))) return Refused{*reason, {}};
+  if (const auto reason = kinds_allow(part(a), part(b), e.consumer)) return Refused{*reason, {}};
   Verdict v = judge(a, b, match_edge(e));
   return v.reason ? std::optional(Refused{*v.reason, std::move(v.merged)}) : std::nullopt;
 }
 
 std::optional<Reason> Partition::merge_along(const Edge& e) {
   const int a = part_of(e.producer), b = part_of(e.consumer);
-  if (const auto reason = kinds_allow(part(a), part(b))) return reason;
+  if (const auto reason = kinds_allow(part(a), part(b), e.consumer)) return reason;
   Verdict v = judge(a, b, match_edge(e));
   const auto reason = v.reason;
   if (!reason) apply(a, b, std::move(v));
@@ -239,7 +241,7 @@ std::optional<Reason> Partition::merge_along(const Edge& e) {
 
 std::optional<Reason> Partition::merge_siblings(int a, int b, NodeId source) {
   if (part(a).kind == WorkKind::kContraction || part(b).kind == WorkKind::kContraction) return Reason::kContraction;
-  if (const auto reason = kinds_allow(part(a), part(b))) return reason;
+  if (const auto reason = kinds_allow(part(a), part(b), part(b).nodes[0])) return reason;
   const auto computes = [this](const std::vector<NodeId>& sources, int p) {
     return std::any_of(sources.begin(), sources.end(), [&](NodeId s) { return part_of(s) == p; });
   };

@@ -81,11 +81,12 @@ class Partition {
     Part merged = {};
   };
 
+  WorkKind work_kind(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)].kind; }
   Axes read_span(NodeId n) const;
   Verdict match_edge(const Edge& e) const;  // match.cpp
   Verdict match_full(const Edge& e, const Cut& b, Axes varies) const;
   Verdict match_rows(const Edge& e, const Cut& b, Axes read, Axes varies) const;
-  std::optional<Reason> kinds_allow(const Part& a, const Part& b) const;
+  std::optional<Reason> kinds_allow(const Part& a, const Part& b, NodeId consumer) const;
   std::optional<Reason> named_pair_allowed(NodeId producer, NodeId consumer) const;
   Verdict judge(int a, int b, Verdict v);
   std::optional<Reason> edges_fit(int a, int b, const Match& m, Part& merged) const;
