@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
+from kfusion._plan_records import Bytes
 
 N, D = 37, 53  # co-prime, so that no two extents are mistaken for each other
 X, Y = kf.spec((N, D)), kf.spec((N, D))
@@ -116,7 +117,7 @@ def test_attention_is_recognised(spelling):
     assert kinds(p) == ["attention"], str(p)
     assert p.refusals == ()
     elements = 2 * 3 * (7 * 5 + 11 * 5 + 11 * 13)
-    assert p.fused["compulsory"] == {"read": 4 * elements, "written": 4 * 2 * 3 * 7 * 13}
+    assert p.fused.compulsory == Bytes(4 * elements, 4 * 2 * 3 * 7 * 13)
 
 
 def test_attention_whose_weights_are_returned_stores_them():
@@ -138,7 +139,7 @@ def test_splade_head_never_stores_the_logits():
     ):
         p = plan(f, h, w, b)
         assert kinds(p) == ["contraction_reduction"], str(p)
-        assert p.fused["compulsory"] == {"read": 4 * (2 * 19 * 7 + 101 * 7 + 101), "written": 4 * 2 * 101}
+        assert p.fused.compulsory == Bytes(4 * (2 * 19 * 7 + 101 * 7 + 101), 4 * 2 * 101)
 
 
 def test_convolution_takes_batchnorm_and_relu_along():
@@ -164,7 +165,7 @@ def test_cheap_producer_is_computed_twice_rather_than_stored():
     p = plan(lambda x: (kf.relu(x).sum(0), kf.relu(x).sum(1)), X)
     assert sorted(kinds(p)) == ["columns", "rows"]
     assert all("relu" in g.ops for g in p.groups)
-    assert p.fused["compulsory"] == {"read": 2 * 4 * N * D, "written": 4 * (N + D)}
+    assert p.fused.compulsory == Bytes(2 * 4 * N * D, 4 * (N + D))
 
 
 def test_costly_producer_is_stored_for_both():
@@ -199,7 +200,7 @@ def test_long_rows_are_read_again_not_refused():
     p = plan(lambda x: kf.layernorm(x), kf.spec((64, 10_000_000)))
     (g,) = p.groups
     assert (g.row_on_chip, g.passes) == (False, 2)
-    assert g.issued["read"] == 2 * g.compulsory["read"]
+    assert g.issued.read == 2 * g.compulsory.read
     (short,) = plan(lambda x: kf.layernorm(x), X).groups
     assert short.row_on_chip
     assert short.issued == short.compulsory
@@ -267,4 +268,4 @@ def test_empty_and_scalar_arrays():
     assert len(plan(lambda x: kf.relu(x + 1), kf.spec(())).groups) == 1
     p = plan(lambda x: x.T, X)
     assert p.groups == ()
-    assert p.fused["launches"] == 0
+    assert p.fused.launches == 0
