@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kfusion._plan_records import Bytes
 
 import kfusion as kf
-from kfusion._plan_records import Bytes
 
 N, D = 37, 53  # co-prime, so that no two extents are mistaken for each other
 X, Y = kf.spec((N, D)), kf.spec((N, D))
@@ -66,14 +66,18 @@ VERDICTS = {
     "transposed result": (lambda x: kf.relu(x).T, (X,), ["pointwise"], []),
     "transposed between": (lambda x, y: kf.relu(x).T + y, (X, kf.spec((D, N))), ["pointwise"], []),
     "x and its transpose": (lambda x: x + x.T, (kf.spec((N, N)),), ["pointwise"], []),
-    "heads split": (lambda x, b: kf.relu(x + b).reshape(N, 7, 3).sum(-1), (kf.spec((N, 21)), kf.spec((21,))), ["rows"], []),
+    "heads split": (lambda x, b: kf.relu(x + b).reshape(N, 7, 3).sum(-1), (kf.spec((N, 21)), kf.spec((21,))),
+                    ["rows"], []),
     "flattened": (lambda x: kf.exp(kf.relu(x).reshape(-1)), (X,), ["pointwise"], []),
     "reshape that copies": (lambda x: kf.relu(x.T.reshape(-1)), (X,), ["pointwise"], []),
-    "pointwise into matmul": (lambda a, b: kf.relu(a) @ b, (X, kf.spec((D, 11))), ["pointwise", "matmul"], ["contraction"]),
-    "two products": (lambda a, b, c: (a @ b) @ c, (X, kf.spec((D, 11)), kf.spec((11, 5))), ["matmul"] * 2, ["contraction"]),
+    "pointwise into matmul": (lambda a, b: kf.relu(a) @ b, (X, kf.spec((D, 11))), ["pointwise", "matmul"],
+                              ["contraction"]),
+    "two products": (lambda a, b, c: (a @ b) @ c, (X, kf.spec((D, 11)), kf.spec((11, 5))), ["matmul"] * 2,
+                     ["contraction"]),
     "product and softmax": (lambda a, b: kf.softmax(a @ b), (X, kf.spec((D, 11))), ["matmul", "rows"], ["contraction"]),
     "product and row maximum": (lambda a, b: (a @ b).max(-1), (X, kf.spec((D, 11))), ["contraction_reduction"], []),
-    "linear and gelu": (lambda x, w, b: kf.gelu(kf.linear(x, w, b)), (X, kf.spec((11, D)), kf.spec((11,))), ["matmul"], []),
+    "linear and gelu": (lambda x, w, b: kf.gelu(kf.linear(x, w, b)), (X, kf.spec((11, D)), kf.spec((11,))),
+                        ["matmul"], []),
 }  # fmt: skip
 
 
