@@ -53,11 +53,11 @@ def test_the_ridge_point_of_the_lesson():
 
 @every_device
 def test_numbers_are_plausible(d):
-    assert 0.7 * d.peak_bandwidth <= d.bandwidth <= d.peak_bandwidth
+    assert 0.75 * d.peak_bandwidth <= d.bandwidth <= d.peak_bandwidth
     assert d.bandwidth <= d.cache_bandwidth <= 40 * d.bandwidth
     assert d.tile_bytes <= d.on_chip_bytes < d.cache_bytes < 1e9
     assert 0 < d.launch_us < 20
-    assert 10 < d.units < 1000
+    assert 1 < d.units < 1000
     p = d.peaks
     assert p["vector_float32"] / 64.5 <= p["vector_float64"] <= p["vector_float32"]
     assert d.peak_flops("float16") >= d.peak_flops("float32") >= p["vector_float32"]
@@ -69,11 +69,11 @@ def test_numbers_are_plausible(d):
 
 @every_device
 def test_every_number_has_a_source_or_is_assumed(d):
-    assert {"peak_bandwidth", "peaks", "cache", "on_chip"} <= set(d.source)
-    assert ("bandwidth" in d.source) != ("bandwidth" in d.assumed)
-    assert ("launch" in d.source) != ("launch_us" in d.assumed)
+    assert {"peaks", "cache", "on_chip"} <= set(d.source)
+    for group, name in (("bandwidth", "bandwidth"), ("peak_bandwidth", "peak_bandwidth"), ("launch", "launch_us")):
+        assert (group in d.source) != (name in d.assumed)
     assert all(len(text) > 20 for text in (*d.source.values(), *d.assumed.values()))
-    assert any("http" in text for text in d.source.values())
+    assert any("http" in text or "Measured" in text for text in d.source.values())
 
 
 @pytest.mark.parametrize("d", [d for d in GPUS if d.name != "MI300X"], ids=lambda d: d.name)

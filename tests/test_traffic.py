@@ -361,6 +361,15 @@ def test_relu_layernorm_is_eight_passes_apart_and_two_fused():
     assert sum(moved(p["unfused"])) == 134_217_728 + 5 * row
 
 
+def test_a_value_that_two_stages_compute_is_computed_twice_apart_and_once_fused():
+    b = Builder()
+    x = b.input(M, N)
+    p = b.plan(b.exp(b.relu(x)), b.sqrt(b.relu(x)))
+    assert moved(p["unfused"]) == (4 * M * N * F32, 4 * M * N * F32)
+    assert flops(p["fused"]) == {("float32", "vector"): 3 * M * N}
+    assert (len(b.graph.simplify()), len(b.graph.simplify(across_stages=False))) == (4, 5)
+
+
 def test_a_chain_of_one_kernel_per_stage_is_the_calculators_chain():
     b = Builder()
     sizes = [M * N] * 5
@@ -538,7 +547,6 @@ def test_fused_moves_no_more_than_unfused(ops, dtype):
     assert sum(moved(p["fused"])) <= sum(moved(p["unfused"]))
     for total in (p["fused"], p["unfused"], *p["groups"]):
         assert all(c <= i for c, i in zip(moved(total), moved(total, "issued"), strict=True))
-        assert 0 <= p["fused"]["peak_intermediate_bytes"] <= p["unfused"]["peak_intermediate_bytes"]
 
 
 # ---- predicted against measured

@@ -232,10 +232,13 @@ void bind_whole(Class& c) {
   c.def(
       "verify", [](const Builder& g) { verify(g.graph()); },
       "verify(self)\n--\n\nChecks every rule of a graph; ValueError names the node and the rule.\n");
-  c.def("simplify", [](const Builder& g) { return Builder(simplify(g.graph())); }, R"(simplify(self)
+  c.def(
+      "simplify", [](const Builder& g, bool across_stages) { return Builder(simplify(g.graph(), across_stages)); },
+      py::arg("across_stages") = true, R"(simplify(self, across_stages=True)
 --
 
-The same graph without dead nodes, with equal nodes made one and views of views composed. Inputs stay.
+The same graph without dead nodes, with equal nodes made one (across_stages=False: those of one stage) and views of views
+composed. Inputs stay.
 )");
   c.def(
       "to_dict", [](const Builder& g) { return graph_to_dict(g.graph()); },
