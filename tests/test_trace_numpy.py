@@ -73,7 +73,7 @@ def test_operators(f, pair):
     except (
         TypeError,
         ValueError,
-    ) as error:  # bits of floats; y += x of another shape, or of a dtype that y cannot hold
+    ):  # bits of floats; y += x of another shape, or of a dtype that y cannot hold
         with pytest.raises((TypeError, ValueError)):
             run(f, x, y)
         return

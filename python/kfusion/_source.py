@@ -8,7 +8,9 @@ import sys
 from types import FrameType, TracebackType
 
 # Frames of these packages are between the user's line and the tracer, never the user's.
-_LIBRARIES = frozenset({"kfusion", "numpy", "scipy", "torch", "cupy", "cupyx", "jax", "jaxlib", "functools"})
+_LIBRARIES = frozenset(
+    {"kfusion", "numpy", "scipy", "torch", "cupy", "cupyx", "jax", "jaxlib", "functools", "contextlib"}
+)
 
 
 class TraceError(TypeError):

@@ -25,8 +25,9 @@ def walk(value: Any, visit: Callable[[str, Any], Any], path: str = "") -> Any:
     if isinstance(value, dict):
         return {key: walk(item, visit, _join(path, key)) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        items = [walk(item, visit, _join(path, i)) for i, item in enumerate(value)]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        fields = getattr(value, "_fields", None)
+        items = [walk(v, visit, _join(path, key)) for key, v in zip(fields or range(len(value)), value, strict=True)]
+        return type(value)(*items) if fields else type(value)(items)
     return visit(path, value)
 
 

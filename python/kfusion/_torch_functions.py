@@ -24,7 +24,6 @@ from ._tracer import tracer_of
 
 _RENAMED = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
 _SEVERAL = {"dims", "shape", "size"}  # extents or axes, given one by one or as one tuple
-_IGNORED = {"out": None, "inplace": False}  # keywords that may be given where they change nothing
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
@@ -49,7 +48,7 @@ def torch_function(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     function = FUNCTIONS.get(name) or FUNCTIONS.get(short)
     if function is None:
         raise _refusals.refused(f"torch.{short}")
-    given = {_RENAMED.get(k, k): v for k, v in kwargs.items() if k not in _IGNORED or v is not _IGNORED[k]}
+    given = {_RENAMED.get(k, k): v for k, v in kwargs.items() if not (k == "inplace" and v is False)}
     args += tuple(given.pop(k) for k in _SEVERAL & given.keys())
     bound = _bound(function, f"torch.{short}", args, given)
     tracer = tracer_of(*bound.args, *bound.kwargs.values())
@@ -61,7 +60,8 @@ def torch_function(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def _bound(function: Any, name: str, args: Any, given: dict[str, Any]) -> inspect.BoundArguments:
     signature = _signature(function)
     for keyword in given.keys() - signature.parameters.keys():
-        raise _refusals.refused_keyword(name, keyword)
+        if given.pop(keyword) is not None:  # out=None, dtype=None
+            raise _refusals.refused_keyword(name, keyword)
     try:
         return signature.bind(*args, **given)
     except TypeError as error:

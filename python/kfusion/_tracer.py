@@ -106,21 +106,20 @@ class Tracer:
         made(value, "_version", memory.version)
         return value
 
-    def node(self, value: Traced) -> int:
-        """The node of a value that may be used here and now.
+    def node(self, value: Traced, line: str | None = None) -> int:
+        """The node of a value that may be used here and now; `line` is for messages, the user's present one by default.
 
         Raises:
             TraceError: it belongs to another trace, or its memory was written to through another value.
         """
         if value._tracer is not self or not self.is_open:
-            raise trace_error(
-                f"a value of {value._tracer.name} is used outside its trace", "return it, or pass it as an argument"
-            )
+            what = f"a value of {value._tracer.name} is used outside its trace"
+            raise trace_error(what, "return it, or pass it as an argument", line)
         if isinstance(value._node, str):
-            raise trace_error(value._node)
+            raise trace_error(value._node, "", line)
         if value._version != value._memory.version:
             what = f"this value shares memory with one that was changed in place ({value._memory.line})"
-            raise trace_error(what, "write x = x + y there instead of x += y")
+            raise trace_error(what, "write x = x + y there instead of x += y", line)
         return value._node
 
     def input(self, name: str, spec: Spec, array: Any = None, *, captured: bool = False) -> Traced:
@@ -209,7 +208,7 @@ class Tracer:
 
     def close(self, outputs: Sequence[tuple[str, Traced]]) -> None:
         """Sets the results; values are of no use afterwards."""
-        self.graph.set_outputs([(name, self.node(value)) for name, value in outputs])
+        self.graph.set_outputs([(name, self.node(value, "")) for name, value in outputs])
         self.is_open = False
 
 

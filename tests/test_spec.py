@@ -1,0 +1,86 @@
+"""kf.spec, and the functions as the package shows them."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from kfusion import _core
+
+
+def test_specs():
+    s = kf.spec([4, np.int64(3)], np.float16, like="torch", device="cuda")
+    assert s == kf.spec((4, 3), "float16", like="torch", device="cuda:0")
+    assert hash(s) == hash(pickle.loads(pickle.dumps(s)))
+    assert repr(s) == "spec((4, 3), 'float16', like='torch', device='cuda:0')"
+    assert (s.ndim, s.size, s.nbytes) == (2, 12, 24)
+    assert repr(kf.spec(3)) == "spec((3,), 'float32')"
+    assert kf.spec((2,), "bfloat16").dtype == "bfloat16"
+    assert kf.spec((2,), bool).dtype == "bool"
+    assert kf.spec((), float).dtype == "float64"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (((-1,),), ValueError, "an extent must be >= 0, got -1"),
+        (((2.0,),), TypeError, "an extent must be an integer, got 2.0"),
+        (((True,),), TypeError, "an extent must be an integer, got True"),
+        (((1,) * 65,), ValueError, "shape must have at most 64 axes, got 65"),
+        (((2**31, 2**31), "float32"), ValueError, r"the array must have at most 2\*\*63 - 1 bytes, got"),
+        (((3,), "int8"), TypeError, "dtype must be one of bool, .* got int8"),
+        (((3,), None), TypeError, "dtype must be one of bool, .* got None"),
+    ],
+)
+def test_wrong_specs(arguments, error, text):
+    with pytest.raises(error, match=f"^kfusion.spec: {text}"):
+        kf.spec(*arguments)
+
+
+def test_wrong_libraries_and_devices():
+    with pytest.raises(ValueError, match='like must be "numpy" or "torch", got \'jax\''):
+        kf.spec(3, like="jax")
+    for device in ("gpu", "cuda:", "cuda:-1", "cpu:0"):
+        with pytest.raises(ValueError, match="device must be"):
+            kf.spec(3, device=device)
+
+
+def test_every_row_is_a_function_with_documentation():
+    for row in _core.op_table():
+        for name in (row["name"], *row["other_names"]):
+            if row["kind"] in ("map", "reduce"):
+                f = getattr(kf, name)
+                assert name in kf.__all__
+                assert f.__name__ == row["name"]
+                assert row["doc"] in f.__doc__
+                assert pickle.loads(pickle.dumps(f)) is f
+    assert str(inspect.signature(kf.hypot)) == "(x: 'Array', y: 'Array') -> 'Array'"
+    assert str(inspect.signature(kf.sum)) == "(x: 'Array', axis: 'Axes' = None, keepdims: 'bool' = False) -> 'Array'"
+
+
+def test_functions_are_documented():
+    functions = [f for n in kf.__all__ if inspect.isfunction(f := getattr(kf, n))]
+    assert len(functions) > 100
+    for f in functions:
+        for part in ("Args:", "Returns:"):
+            assert f.__doc__ is not None
+            assert part in f.__doc__ or not inspect.signature(f).parameters, (f.__name__, part)
+        for parameter in inspect.signature(f).parameters:
+            assert f"{parameter}" in f.__doc__, (f.__name__, parameter)
+
+
+def test_no_framework_is_imported():
+    code = """
+import sys, numpy as np, kfusion as kf
+from kfusion._trace import trace
+kf.layernorm(np.ones((3, 4)), np.ones(4)); trace(lambda x: np.exp(x), kf.spec((3,), "bfloat16"))
+loaded = {"torch", "jax", "cupy", "scipy", "ml_dtypes", "matplotlib", "rich"} & set(sys.modules)
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,170 @@
+"""What a graph cannot hold: each refusal says what was done, on which line, and what to write instead."""
+
+from __future__ import annotations
+
+import linecache
+import math
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from kfusion._trace import trace
+
+X = kf.spec((5, 7))
+W = np.ones((5, 7), np.float32)
+
+# The line, what the message says of it, and what it says to write.
+REFUSED = {
+    "if (x > 0).all(): pass": ("branching on a traced value", "kf.where"),
+    "y = x if x.sum() else -x": ("branching on a traced value", "kf.where"),
+    "y = 0 < x < 1": ("branching on a traced value", "& and |"),
+    "y = x > 0 and x < 1": ("branching on a traced value", "& and |"),
+    "y = not x": ("branching on a traced value", "kf.where"),
+    "while x.sum() > 1: pass": ("branching on a traced value", "kf.where"),
+    "assert (x > 0).any()": ("branching on a traced value", "kf.where"),
+    "y = max(x)": ("branching on a traced value", "kf.where"),
+    "float(x.sum())": ("float() of a traced value", "the value itself"),
+    "int(x.sum())": ("int() of a traced value", "astype('int64')"),
+    "complex(x.sum())": ("complex() of a traced value", "real numbers"),
+    "math.sqrt(x.sum())": ("float() of a traced value", "functions of kfusion and NumPy"),
+    "range(x.sum())": ("a traced value as a Python integer", "a Python integer"),
+    "x[: x.sum()]": ("a traced value as a Python integer", "a Python integer"),
+    "x[0] = 1": ("assigning to a part of a traced value", "kf.where(mask, new, x)"),
+    "x[x < 0] = 0": ("assigning to a part of a traced value", "kf.where(mask, new, x)"),
+    "x[0] += 1": ("assigning to a part of a traced value", "kf.where(mask, new, x)"),
+    "del x[0]": ("deleting a part of a traced value", "a slice"),
+    "x.shape = (7, 5)": ("setting .shape of a traced value", "y = ..."),
+    "x.name = 'x'": ("setting .name of a traced value", "y = ..."),
+    "W.copy()[0] = x[0]": ("making a NumPy array of traced values", "the value itself"),
+    "W.copy()[0, 0] = x": ("assigning to a part of an array", "kf.where"),
+    "w = W.copy(); w += x": ("numpy.add does not honour out=", "y = ..."),
+    "np.add(x, 1, out=W.copy())": ("numpy.add does not honour out=", "y = ..."),
+    "np.exp(x, dtype='float64')": ("numpy.exp does not honour dtype=", ".astype(...)"),
+    "np.exp(x, where=x > 0)": ("numpy.exp does not honour where=", "kf.where(mask, x, y)"),
+    "np.add(x, 1, casting='safe')": ("numpy.add does not honour casting=", "without casting="),
+    "np.sum(x, where=x > 0)": ("numpy.sum does not honour where=", "kf.where(mask, x, y)"),
+    "np.mean(x, dtype=np.float64)": ("numpy.mean does not honour dtype=", ".astype(...)"),
+    "x.sum(0, np.float64)": ("numpy.sum does not honour dtype=", ".astype(...)"),
+    "np.max(x, initial=0)": ("numpy.max does not honour initial=", "without initial="),
+    "np.var(x, mean=0)": ("numpy.var does not honour mean=", "without mean="),
+    "np.round(x, 2)": ("numpy.round does not honour decimals=", "without decimals="),
+    "x.reshape(-1, order='F')": ("numpy.reshape does not honour order=", "without order="),
+    "np.take(x, np.array([1]), mode='wrap')": ("numpy.take does not honour mode=", "without mode="),
+    "x.astype('float64', casting='safe')": ("x.astype does not honour casting=", "without casting="),
+    "np.add.reduce(x)": ("numpy.add.reduce is not traced", "functions of kfusion"),
+    "np.add.outer(x, x)": ("numpy.add.outer is not traced", "functions of kfusion"),
+    "np.add.at(W.copy(), 0, x)": ("numpy.add.at is not traced", "functions of kfusion"),
+    "np.asarray(x)": ("making a NumPy array of traced values", "kf.full_like"),
+    "np.array([x, x])": ("making a NumPy array of traced values", "separate results"),
+    "np.full((3,), x.sum())": ("making a NumPy array of traced values", "kf.full_like"),
+    "np.random.normal(x)": ("making a NumPy array of traced values", "the value itself"),
+    "np.concatenate([x, x])": ("numpy.concatenate is not traced: arrays are not joined", "separate results"),
+    "np.stack((x, x))": ("numpy.stack is not traced: arrays are not joined", "separate results"),
+    "np.sort(x)": ("numpy.sort is not traced: elements are not put in order", "x.max() or x.min()"),
+    "x.argmax()": ("x.argmax is not traced: positions of extremes", "x.max() or x.min()"),
+    "np.nonzero(x)": ("numpy.nonzero is not traced: the shape of its result depends on data", "a reduction"),
+    "np.where(x > 0)": ("numpy.nonzero is not traced: the shape of its result depends on data", "a reduction"),
+    "np.unique(x)": ("numpy.unique is not traced: the shape of its result depends on data", "a reduction"),
+    "x[x > 0]": ("the shape of x[mask] depends on data", "kf.where(mask, x, 0) and a reduction"),
+    "x[W > 0]": ("the shape of x[mask] depends on data", "kf.where(mask, x, 0) and a reduction"),
+    "x[True]": ("the shape of x[mask] depends on data", "kf.where(mask, x, 0) and a reduction"),
+    "x[[0, 2]]": ("a list as an index is not traced", "an array of integers"),
+    "x[0, np.array([1])]": ("an index array beside other integers", "x[i][j]"),
+    "np.einsum('ij->i', x)": ("numpy.einsum is not traced", "x @ y"),
+    "np.linalg.inv(x)": ("numpy.linalg.inv is not traced", "call it outside"),
+    "np.linalg.norm(x, 2)": ("numpy.linalg.norm of matrices with ord=", "vector_norm"),
+    "np.dot(x[None], x.T)": ("numpy.dot of more than 2 axes", "numpy.matmul"),
+    "np.allclose(x, x)": ("numpy.allclose is not traced: values are not known", "kf.where"),
+    "x.item()": ("x.item is not traced: values are not known", "read it outside"),
+    "x.tolist()": ("x.tolist is not traced: values are not known", "read it outside"),
+    "x.fill(0)": ("x.fill is not traced: nothing is written in place", "y = ..."),
+    "x.sort()": ("x.sort is not traced: elements are not put in order", "sort outside"),
+    "x.real": ("x.real is not traced", "functions of kfusion"),
+    "x.unsqueeze(0)": ("numpy arrays have no .unsqueeze, torch's have", 'like="torch"'),
+    "1.0 in x": ("`in` with a traced value", "(x == value).any()"),
+    "divmod(x, 2)": ("divmod of a traced value", "x // y and x % y"),
+    "divmod(7, x)": ("divmod of a traced value", "x // y and x % y"),
+    "x << 1": ("shifting bits of a traced value", "x * 2**n"),
+    "1 >> x": ("shifting bits of a traced value", "x // 2**n"),
+    "x + [1, 2]": ("an operand must be an array or a number, got list", "outside"),
+    "x * 1j": ("an operand must be an array or a number, got complex", ""),
+    "x == 'a'": ("an operand must be an array or a number, got str", ""),
+    "f'{x:.3f}'": ("formatting a traced value with '.3f'", "print it outside"),
+}
+
+
+def function_of(line: str, file: str = "user_model.py"):
+    """A function with the line in it, as if it stood in a file."""
+    text = f"def f(x):\n    '''Has line 4.'''\n    y = x * 1\n    {line}\n    return y\n"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), f"/somewhere/{file}")
+    scope = {"np": np, "kf": kf, "W": W, "math": math}
+    exec(compile(text, file, "exec"), scope)
+    return scope["f"]
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_refused(line):
+    what, instead = REFUSED[line]
+    with pytest.raises(kf.TraceError) as caught:
+        trace(function_of(line), X)
+    first, second, *rest = str(caught.value).split("\n")
+    assert first.startswith(f"kfusion.trace: {what}")
+    assert second == f"  user_model.py:4: {line}"
+    assert instead in "".join(rest)
+    assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize("line", ["jnp.sin(x)", "jnp.add(x, 1)", "jnp.where(x, x, 0)", "jax.nn.gelu(x)", "jnp.sum(x)"])
+def test_functions_of_jax(line):
+    jax = pytest.importorskip("jax")
+    f = function_of(line)
+    f.__globals__.update(jax=jax, jnp=jax.numpy)
+    with pytest.raises(kf.TraceError, match="functions of JAX do not take traced values") as caught:
+        trace(f, X)
+    assert f"\n  user_model.py:4: {line}\n  write the same function of kfusion or NumPy instead" in str(caught.value)
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "text"),
+    [
+        ("x + np.ones((3, 4))", ValueError, "kfusion.add: operands could not be broadcast together"),
+        ("x.sum(5)", ValueError, "kfusion.sum: axis 5 is out of bounds"),
+        ("x.reshape(3)", ValueError, "kfusion.reshape: cannot reshape"),
+        ("x @ np.ones(3)", ValueError, "kfusion.matmul: "),
+        ("~x", TypeError, "kfusion.invert: x must be integers or bools, got float32"),
+        ("x.astype('int32') + 2**40", OverflowError, "kfusion.add: Python integer 1099511627776 out of bounds"),
+    ],
+)
+def test_shapes_and_dtypes_name_the_line(line, error, text):
+    with pytest.raises(error) as caught:
+        trace(function_of(line), X)
+    assert str(caught.value).startswith(text)
+    assert str(caught.value).endswith(f"\n  user_model.py:4: {line}")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [("x[9]", "index 9 is out of bounds for axis 0 with size 5"), ("x[0, 0, 0]", "too many indices"),
+     ("x[..., ...]", "a single ellipsis")],
+)  # fmt: skip
+def test_indices_fail_as_numpys(line, text):
+    with pytest.raises(IndexError, match=text):
+        trace(function_of(line), X)
+
+
+def test_the_users_own_errors_stay():
+    with pytest.raises(TypeError, match="my own") as caught:
+        trace(function_of("raise TypeError('my own')"), X)
+    assert not isinstance(caught.value, kf.TraceError)
+
+
+def test_a_line_within_a_called_function():
+    def helper(v):
+        if v.sum() > 0:
+            return v
+        return -v
+
+    with pytest.raises(kf.TraceError, match=r"\n  test_trace_errors\.py:\d+: if v\.sum\(\) > 0:\n"):
+        trace(lambda x: helper(x), X)

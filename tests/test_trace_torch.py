@@ -1,0 +1,307 @@
+"""Functions in torch's spelling: traced and executed, they give what torch gives: values, dtypes and shapes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import kfusion as kf
+from kfusion._trace import trace
+from tracing import assert_same, run
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+torch.manual_seed(0)
+A, B = torch.randn(5, 7), torch.randn(5, 7)
+V = torch.randn(7, dtype=torch.float64)
+N = torch.arange(35).reshape(5, 7) % 11 - 5
+J = ((torch.arange(35) % 3) + 1).reshape(5, 7).int()
+H, BF = A.half(), A.bfloat16()
+P = torch.tensor([4, 0, 1, 4])
+IMAGE, KERNEL = torch.randn(2, 6, 9, 8), torch.randn(4, 3, 3, 2)
+CHANNELS = torch.randn(6), torch.rand(6) + 0.5, torch.randn(6), torch.randn(6)
+Q, K, W = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 6, 4), torch.randn(2, 3, 6, 8)
+SEES = torch.rand(2, 1, 5, 6) > 0.4
+SEES[0, 0, 2] = False
+
+PAIRS = {
+    "x + y": lambda x, y: x + y,
+    "x - 2.5": lambda x, y: x - 2.5,
+    "3 - x": lambda x, y: 3 - x,
+    "x * y": lambda x, y: x * y,
+    "x / y": lambda x, y: x / y,
+    "x / 7": lambda x, y: x / 7,
+    "1 / y": lambda x, y: 1 / y,
+    "x // y": lambda x, y: x // y,
+    "x % y": lambda x, y: x % y,
+    "x ** 2": lambda x, y: x**2,
+    "x < y": lambda x, y: (x < y, x >= y, x == y, x != 1),
+    "logic": lambda x, y: ((x > 0) & (y > 0)) | ~(x < y) ^ (x > 1),
+    "torch.add": lambda x, y: torch.add(x, y, alpha=2) - torch.sub(x, y, alpha=3) + torch.rsub(x, y),
+    "x.add": lambda x, y: x.add(y).mul(y).sub(1).neg(),
+    "torch.div": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "torch.true_divide": lambda x, y: torch.true_divide(x, y),
+    "torch.maximum": lambda x, y: torch.maximum(x, y) + torch.min(x, y) + x.max(y) + torch.fmin(x, y),
+    "torch.where": lambda x, y: torch.where(x > y, x, y) + x.where(y > 0, 0) + torch.where(x > 0, 1.0, y),
+    "masked_fill": lambda x, y: x.masked_fill(y > 0, 2),
+    "x += y": lambda x, y: _augmented(x, y),
+}
+
+
+def _augmented(x, y):
+    x = x * 1
+    x += y
+    x *= 2
+    return x
+
+
+@pytest.mark.parametrize("f", PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize(
+    "pair",
+    [(A, B), (N, J), (A, V), (N, V), (H, BF), (BF, J), (A, torch.tensor(2.0).double())],
+    ids=["f4", "i8 i4", "f4 f8", "i8 f8", "f2 bf2", "bf2 i4", "0-d"],
+)
+def test_operators(f, pair):
+    x, y = pair
+    try:
+        expected = f(x, y)
+    except RuntimeError:  # an integer tensor cannot hold x += 0.5
+        with pytest.raises(TypeError):
+            run(f, x, y)
+        return
+    half = {x.dtype, y.dtype} & {torch.half, torch.bfloat16}
+    if half and f in (PAIRS["x // y"], PAIRS["x % y"], PAIRS["torch.div"]):  # a rounding away from the next integer
+        got = run(f, x, y)
+        assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+        return
+    assert_same(run(f, x, y), expected, 4e-2 if half else 1e-5)
+
+
+UNARY = (
+    "abs neg sign square sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh "
+    "asinh acosh atanh erf floor ceil round trunc relu sigmoid reciprocal isnan isinf isfinite logical_not arctan"
+)
+
+
+@pytest.mark.parametrize("name", UNARY.split())
+@pytest.mark.parametrize("x", [A, N], ids=["float32", "int64"])
+def test_unary(name, x):
+    f = getattr(torch, name)
+    assert_same(run(lambda v: f(v), x), f(x))
+    assert_same(run(lambda v: getattr(v, name)(), x), f(x))
+
+
+FUNCTIONS = {
+    "sum": lambda x: torch.sum(x),
+    "sum dim": lambda x: x.sum(1),
+    "sum dims": lambda x: torch.sum(x, dim=(0, 1), keepdim=True),
+    "sum axis": lambda x: x.sum(axis=-1, keepdims=True),
+    "sum dtype": lambda x: x.sum(0, dtype=torch.float64),
+    "sum no dims": lambda x: x.sum(dim=()),
+    "mean": lambda x: x.float().mean(-1, True),
+    "prod": lambda x: torch.prod(x, 1),
+    "amax": lambda x: x.amax(1) + x.amin(dim=(1,)),
+    "max": lambda x: torch.max(x) - x.min(),
+    "max dim": lambda x: x.max(1).values,
+    "max unpacked": lambda x: _first(torch.max(x, dim=0, keepdim=True)),
+    "any all": lambda x: (x > 0).any(1) & torch.all(x > -9, dim=1),
+    "var": lambda x: x.float().var(-1),
+    "var biased": lambda x: x.float().var(1, unbiased=False) + torch.var(x.float(), dim=1, correction=0),
+    "var whole": lambda x: x.float().var(False) + x.float().var(),
+    "std": lambda x: torch.std(x.float(), (0, 1), keepdim=True),
+    "logsumexp": lambda x: torch.logsumexp(x, 1) + x.logsumexp(dim=1),
+    "norm": lambda x: torch.norm(x.float()) + x.float().norm(dim=1, p=1).sum(),
+    "linalg.norm": lambda x: torch.linalg.norm(x.float(), dim=1) + torch.linalg.vector_norm(x.float(), dim=1),
+    "clamp": lambda x: torch.clamp(x, -1, 1) + x.clamp(min=0) + x.clamp_max(2) + torch.clip(x, max=1),
+    "reshape": lambda x: x.reshape(7, -1) + x.view(7, 5) + torch.reshape(x, (7, 5)) + x.view((7, 5)),
+    "permute": lambda x: x[None].permute(2, 0, 1) + torch.permute(x[None], dims=(2, 0, 1)),
+    "transpose": lambda x: x.transpose(0, 1) + x.t() + x.T + x.mT + torch.swapaxes(x, 0, 1),
+    "movedim": lambda x: torch.movedim(x[:, None], 0, -1),
+    "flatten": lambda x: x[None, :, None].flatten(1, 2) * 2,
+    "flatten all": lambda x: torch.flatten(x.T) + x.T.ravel(),
+    "squeeze": lambda x: x[None].squeeze(0) + x[:, None].squeeze() + torch.squeeze(x, 0),
+    "unsqueeze": lambda x: x.unsqueeze(1) + x.unsqueeze(-2),
+    "expand": lambda x: x[:, None].expand(-1, 3, 7) + x.unsqueeze(1).expand_as(torch.zeros(5, 3, 7)),
+    "flip": lambda x: x.flip(0) + torch.flip(x, dims=(0,)) + x.flip((0,)),
+    "split": lambda x: x.split(3, dim=1),
+    "split sizes": lambda x: torch.split(x, [2, 3]),
+    "chunk": lambda x: x.chunk(2, -1),
+    "unbind": lambda x: torch.unbind(x, 1)[2],
+    "narrow select": lambda x: x.narrow(1, 2, 3).select(1, 0),
+    "index_select": lambda x: torch.index_select(x, 1, P) + x[:, P],
+    "take": lambda x: torch.take(x, P),
+    "slices": lambda x: x[1:4, ::2][..., None, 1],
+    "dtypes": lambda x: (x.double(), x.half(), x.bfloat16(), x.float(), x.bool(), x.int(), x.long()),
+    "to": lambda x: (x.to(torch.float64), x.to(dtype=torch.half), x.to("cpu"), x.to(A), x.to(x.device, torch.float16)),
+    "type": lambda x: x.type(torch.float64) + x.type_as(A),
+    "copies": lambda x: x.clone() + x.contiguous() + x.detach(),
+    "likes": lambda x: torch.zeros_like(x) + torch.ones_like(x) + torch.full_like(x, 2),
+    "likes dtype": lambda x: torch.zeros_like(x, dtype=torch.float64),
+    "matmul": lambda x: (x.float() @ A.T, torch.mm(x.float(), A.T), torch.bmm(x.float()[None], A.T[None])),
+    "mv dot": lambda x: (torch.mv(x.float(), A[0]), torch.dot(x.float()[0], A[0])),
+    "addmm": lambda x: torch.addmm(A[0, :5], x.float(), A.T, beta=2, alpha=0.5),
+    "questions": lambda x: (x.dim(), x.numel(), x.size(0), tuple(x.size()), x.ndim, len(x), x.is_floating_point()),
+    "more questions": lambda x: (x.dtype is N.dtype, x.is_cuda, x.requires_grad, x.is_complex(), x.device.type, x * 1),
+}  # fmt: skip
+
+
+def _first(pair):
+    values, _ = pair
+    return values
+
+
+@pytest.mark.parametrize("f", FUNCTIONS.values(), ids=FUNCTIONS)
+@pytest.mark.parametrize("x", [A, N], ids=["float32", "int64"])
+def test_functions_and_methods(f, x):
+    if f is FUNCTIONS["questions"]:  # nothing but Python values: no graph
+        assert run(lambda v: (*f(v), v * 2), x)[:-1] == f(x)
+        return
+    assert_same(run(f, x), f(x), 2e-5)
+
+
+def test_what_torch_refuses_of_integers():
+    for f in (torch.mean, lambda x: x @ N.T.int(), lambda x: x.float() @ N.T):
+        with pytest.raises(RuntimeError):
+            f(N)
+        with pytest.raises(TypeError):
+            trace(f, N)
+
+
+NN = {
+    "relu": lambda x: F.relu(x) + torch.nn.ReLU()(x) + F.relu6(x * 9),
+    "gelu": lambda x: F.gelu(x) + F.gelu(x, approximate="tanh") + torch.nn.GELU()(x),
+    "silu": lambda x: F.silu(x) + torch.nn.SiLU()(x),
+    "softplus": lambda x: F.softplus(x) + F.softplus(x * 30, beta=2, threshold=10),
+    "leaky_relu": lambda x: F.leaky_relu(x) + F.leaky_relu(x, 0.3),
+    "elu": lambda x: F.elu(x) + F.elu(x, alpha=0.5),
+    "sigmoid": lambda x: F.sigmoid(x) + torch.nn.Sigmoid()(x) + F.tanh(x) + torch.special.expit(x),
+    "softmax": lambda x: F.softmax(x, -1) + x.softmax(0) + torch.softmax(x, dim=1) + torch.nn.Softmax(1)(x),
+    "softmax dtype": lambda x: F.softmax(x, dim=-1, dtype=torch.float64),
+    "log_softmax": lambda x: F.log_softmax(x, dim=1),
+    "layer_norm": lambda x: F.layer_norm(x, (7,)) + F.layer_norm(x, x.shape, A, B, 1e-3),
+    "LayerNorm": torch.nn.LayerNorm(7),
+    "rms_norm": lambda x: F.rms_norm(x, (7,), A[0]) + F.rms_norm(x, [7], eps=0.1),
+    "linear": lambda x: F.linear(x, A) + F.linear(x, A, B[0, :5]),
+    "Linear": torch.nn.Sequential(torch.nn.Linear(7, 4), torch.nn.Dropout(), torch.nn.Linear(4, 2)).eval(),
+    "normalize": lambda x: F.normalize(x) + F.normalize(x, dim=0, p=1.0),
+    "dropout": lambda x: F.dropout(x, 0.5, training=False) + F.dropout(x, 0.0),
+    "mse_loss": lambda x: F.mse_loss(x, B) + F.mse_loss(B, x, reduction="sum"),
+    "mse_loss none": lambda x: F.mse_loss(x, B, reduction="none"),
+    "cross_entropy": lambda x: F.cross_entropy(x, torch.tensor([0, 3, 6, 2, 2])),
+    "cross_entropy ignores": lambda x: F.cross_entropy(x, torch.tensor([0, -100, 6, 2, 2])),
+    "cross_entropy ignores a class": lambda x: F.cross_entropy(x, torch.tensor([0, 3, 6, 2, 2]), ignore_index=2),
+    "cross_entropy sum": lambda x: F.cross_entropy(x, torch.tensor([0, -100, 6, 2, 2]), reduction="sum"),
+    "cross_entropy none": lambda x: F.cross_entropy(x[None], torch.tensor([[0, 1, 2, 3, 4, 0, 1]]), reduction="none"),
+    "embedding": lambda x: F.embedding(torch.tensor([[1, 0], [4, 4]]), x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("f", NN.values(), ids=NN)
+def test_nn_functions_and_modules(f):
+    with torch.no_grad():
+        assert_same(run(f, A), f(A), 2e-5)
+
+
+CONVOLUTIONS = {
+    "plain": lambda x: F.conv2d(x[:, :3], KERNEL),
+    "all": lambda x: F.conv2d(x, KERNEL, torch.arange(4.0), stride=2, padding=(1, 2), dilation=2, groups=2),
+    "valid": lambda x: F.conv2d(x[:, :3], KERNEL, padding="valid"),
+    "same": lambda x: F.conv2d(x[:, :3], KERNEL[..., :1], padding="same", dilation=(2, 1)),
+    "Conv2d": torch.nn.Conv2d(6, 4, 3, padding=1),
+    "batch_norm": lambda x: F.batch_norm(x, *CHANNELS[:2]) + F.batch_norm(x, *CHANNELS, eps=0.1),
+    "training": lambda x: F.batch_norm(x, None, None, *CHANNELS[2:], training=True),
+    "BatchNorm2d": torch.nn.BatchNorm2d(6).eval(),
+    "BatchNorm2d training": torch.nn.BatchNorm2d(6, track_running_stats=False),
+    "ResNet": torch.nn.Sequential(torch.nn.Conv2d(6, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU()).eval(),
+    "Flatten": torch.nn.Flatten(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("f", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_convolutions(f):
+    with torch.no_grad():
+        assert_same(run(f, IMAGE), f(IMAGE), 5e-5)
+
+
+ATTENTION = {
+    "plain": lambda q: F.scaled_dot_product_attention(q, K, W),
+    "causal": lambda q: F.scaled_dot_product_attention(q, K, W, is_causal=True),
+    "scale": lambda q: F.scaled_dot_product_attention(q, K, W, scale=0.3),
+    "mask": lambda q: F.scaled_dot_product_attention(q, K, W, attn_mask=SEES),
+    "bias": lambda q: F.scaled_dot_product_attention(q, K, W, attn_mask=torch.ones(5, 6).cumsum(1)),
+}
+
+
+@pytest.mark.parametrize("f", ATTENTION.values(), ids=ATTENTION)
+def test_attention(f):
+    assert_same(run(f, Q), f(Q), 2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
+def test_half_types(dtype):
+    x = A.to(dtype)
+    for f in (
+        lambda v: F.gelu(v),
+        lambda v: v.softmax(-1),
+        lambda v: F.layer_norm(v, (7,)),
+        lambda v: (v * 2.5).mean(1),
+    ):
+        assert_same(run(f, x), f(x), 2e-2)
+
+
+def test_parameters_are_captured_once():
+    layer = torch.nn.Linear(7, 7)
+    traced = trace(lambda x: layer(layer(x)), A)
+    assert [i.captured for i in traced.inputs] == [False, True, True]
+    assert traced.inputs[1].array is layer.weight
+    assert traced.inputs[1].spec == kf.spec((7, 7), like="torch")
+
+
+REFUSED = {
+    r"torch\.relu does not honour inplace=": lambda x: F.relu(x, inplace=True),
+    r"torch\.relu_ is not traced: nothing is written in place": lambda x: torch.relu_(x),
+    r"x\.add_ is not traced: nothing is written in place": lambda x: x.add_(1),
+    r"torch\.add_ is not traced": lambda x: A.clone().add_(x),
+    r"torch\.__setitem__ is not traced": lambda x: A.clone().__setitem__(0, x[0]),
+    r"torch\.sum does not honour out=": lambda x: torch.sum(x, 1, out=A),
+    r"torch\.var does not honour out=": lambda x: torch.var(x, 1, out=A),
+    r"torch\.dropout is not traced: random": lambda x: F.dropout(x),
+    r"torch\.rand_like is not traced: random": lambda x: torch.rand_like(x),
+    r"torch\.cat is not traced: arrays are not joined": lambda x: torch.cat([x, x]),
+    r"torch\.equal is not traced: values": lambda x: torch.equal(x, x),
+    r"torch\.nonzero is not traced: the shape": lambda x: torch.where(x > 0),
+    r"x\[mask\] depends on data": lambda x: x[x > 0],
+    r"x\.item is not traced": lambda x: x.sum().item(),
+    r"computes no indices; write x\.amax\(1\)": lambda x: x.max(1).indices + 1,
+    r"torch\.min with a dim": lambda x: x.min(dim=0),
+    r"updates its running statistics": torch.nn.BatchNorm1d(7),
+    r"without a dim guesses one": lambda x: F.softmax(x),
+    r"label_smoothing=": lambda x: F.cross_entropy(x, P, label_smoothing=0.1),
+    r"moving a value to cuda": lambda x: x.to("cuda"),
+    r"torch\.fft_fft is not traced": lambda x: torch.fft.fft(x),
+    r"len\(\) of a value without axes": lambda x: torch.tensor(x),
+    r"reading bytes": lambda x: x.view(torch.int32),
+    r"numpy arrays have|torch arrays have no \.swap|x\.frobnicate is not traced": lambda x: x.frobnicate(),
+}
+
+
+@pytest.mark.parametrize("pattern", REFUSED)
+def test_refused(pattern):
+    with pytest.raises(kf.TraceError, match=pattern):
+        trace(REFUSED[pattern], A)
+
+
+def test_specs_need_no_torch():
+    code = """
+import sys, kfusion as kf
+from kfusion._trace import trace
+x = kf.spec((5, 7), like="torch")
+t = trace(lambda x: (x.relu().sum(-1, keepdim=True), x.max(1).values, x.to(x.dtype).var(1)), x)
+assert "torch" not in sys.modules
+print(t.graph)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "keepdims=True" in done.stdout

@@ -1,0 +1,126 @@
+"""Traced values: in-place operators, views, unknown attributes, values that escape, threads."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from kfusion._trace import trace
+from tracing import run
+
+X, V = kf.spec((5, 7)), kf.spec((7,))
+
+
+def test_in_place_operators_change_the_value_and_its_other_names():
+    def f(x):
+        y = x * 1
+        z = y
+        y += 1
+        y **= 2
+        return z
+
+    x = np.arange(35, dtype=np.float32).reshape(5, 7)
+    np.testing.assert_array_equal(run(f, x), (x + 1) ** 2)
+    with pytest.raises(kf.TraceError, match=r"x \*= y makes float32\[5, 7\] of float32\[7\]\n.*\n  write x = x \* y"):
+        trace(lambda x, v: v.__imul__(x), X, V)
+    with pytest.raises(kf.TraceError, match=r"x /= y makes float64\[3\] of int64\[3\]"):
+        trace(lambda x: x.__itruediv__(2), kf.spec((3,), "int64"))
+
+
+def test_views_of_a_value_changed_in_place_are_stale():
+    def view_changes(x):
+        v = x[::2]
+        v += 1
+        return x
+
+    def value_changes(x):
+        v, w = x.T, x.copy()
+        x += 1
+        return w + v.T
+
+    for f in (view_changes, value_changes):
+        with pytest.raises(
+            kf.TraceError, match=r"shares memory with one that was changed in place \(test_traced_values.py:\d+: "
+        ):
+            trace(f, X)
+    assert trace(lambda x: x.astype("float32").__iadd__(x[0]), X).graph is not None
+
+
+def test_unknown_attributes_are_attribute_errors():
+    def f(x):
+        assert not hasattr(x, "frobnicate")
+        assert getattr(x, "__cuda_array_interface__", None) is None
+        assert hasattr(x, "relu")
+        with pytest.raises(kf.TraceError, match=r"numpy arrays have no \.unsqueeze, torch's have"):
+            x.unsqueeze(0)
+        return x * 2
+
+    trace(f, X)
+
+
+def test_values_print():
+    def f(x):
+        assert repr(x) == str(x) == f"{x}" == "<traced float32[5, 7]>"
+        return x * 2
+
+    trace(f, X)
+
+
+def test_a_value_that_escapes():
+    kept = []
+
+    def f(x):
+        kept.append(x)
+        return x * 2
+
+    trace(f, X)
+    for use in (lambda: kept[0] + 1, lambda: kf.relu(kept[0]), lambda: kept[0].shape, lambda: trace(f, X, 3) or 0):
+        with pytest.raises(TypeError):
+            use()
+    with pytest.raises(kf.TraceError, match="a value of f is used outside its trace"):
+        trace(lambda x: x + kept[0], X)
+    assert repr(kept[0]) == "<traced value of f>"
+
+
+def test_a_trace_within_a_trace():
+    def f(x):
+        inner = trace(lambda y: y * kf.iota(7), X).graph
+        assert "iota" in str(inner)
+        return x + kf.iota(7, dtype="float32")
+
+    assert str(trace(f, X).graph).count("iota") == 1
+    np.testing.assert_array_equal(kf.iota((2, 3), axis=0), [[0] * 3, [1] * 3])
+
+
+def test_threads_trace_at_once():
+    def f(x):
+        for i in range(40):
+            x = x * i + kf.iota(7, dtype="float32")
+        return x
+
+    expected = trace(f, X).graph
+    graphs = []
+
+    def work():
+        for _ in range(5):
+            graphs.append(trace(f, X).graph)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(graphs) == 30
+    assert all(g == expected for g in graphs)
+
+
+def test_the_tracer_is_gone_after_an_error():
+    def f(x):
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        trace(f, X)
+    assert isinstance(kf.iota(3), np.ndarray)
