@@ -2,6 +2,7 @@
 
 #include "bindings/savings_dict.hpp"
 #include "kfusion/plan/names.hpp"
+#include "kfusion/plan/reasons.hpp"
 
 namespace py = pybind11;
 
@@ -135,18 +136,21 @@ py::list groups(const Named& named, const PlanCost& cost, const Device& device) 
 }
 
 py::dict to_dict(const Refusal& r, const Named& named) {
-  const auto stage = [&](NodeId n) -> const Stage& { return named.plan.graph.stages[at(named.plan.graph[n].stage)]; };
+  const auto source = [&](NodeId n) {  // an input has none
+    const StageId s = named.plan.graph[n].stage;
+    return s < 0 ? std::string() : named.plan.graph.stages[at(s)].source;
+  };
   py::dict d;
-  d["producer"] = stage(r.producer).name;
-  d["consumer"] = stage(r.consumer).name;
+  d["producer"] = label(named.plan.graph, r.producer);
+  d["consumer"] = label(named.plan.graph, r.consumer);
   d["producer_node"] = r.producer;
   d["consumer_node"] = r.consumer;
   d["producer_group"] = r.producer_group;
   d["consumer_group"] = r.consumer_group;
   d["reason"] = name(r.reason);
   d["sentence"] = r.sentence;
-  d["producer_source"] = stage(r.producer).source;
-  d["consumer_source"] = stage(r.consumer).source;
+  d["producer_source"] = source(r.producer);
+  d["consumer_source"] = source(r.consumer);
   return d;
 }
 
