@@ -17,7 +17,7 @@ from ._device import Device
 from ._tables import Report, Table, number, shorten
 
 _COPY_FRACTION = {False: 0.9, True: 0.8}  # of the data sheet's bandwidth, by is_cpu
-_CACHE_BYTES_PER_CLOCK = 25  # and SM: on the H200, 6.6e12 / (132 * 1.98e9)
+_CACHE_BYTES_PER_CLOCK = 26  # and SM: on the H200, 6.9e12 / (132 * 1.98e9)
 _CORE_CACHE_BANDWIDTH = 35e9  # of a CPU core: results/cpu.json, the hot copy of 4096 x 1024 float32 by two cores
 _LAUNCH_US = {False: 2.9, True: 1.0}
 _GEFORCE_RATE = 0.5  # of half matrix products that are accumulated in float32, against other GPUs of the architecture
@@ -25,7 +25,7 @@ _GEFORCE_RATE = 0.5  # of half matrix products that are accumulated in float32, 
 _ASSUMED = {
     False: {
         "bandwidth": "0.9 of the data sheet's, as copies reach on an H200 and in the experiment on an RTX 3050",
-        "cache_bandwidth": "25 bytes per clock and multiprocessor, as copies within the L2 of an H200",
+        "cache_bandwidth": "26 bytes per clock and multiprocessor, as copies within the L2 of an H200",
         "launch_us": "as measured on an H200",
     },
     True: {
