@@ -259,6 +259,18 @@ def test_cupys_ufuncs():
         trace(lambda x: Kernel("gamma")(x), spec)
 
 
+def test_cupys_functions_call_methods():
+    def by_position(x):
+        y = x.sum(0, None, None, True) + x.mean(1, None, None, True) + x.var(0, None, None, 1, False)
+        return y + x.max(axis=1, out=None, keepdims=True) + x.clip(0, 1, None) + x.reshape((5, 7), order="C")
+
+    def by_name(x):
+        y = kf.sum(x, 0, True) + kf.mean(x, 1, True) + kf.var(x, 0, correction=1)
+        return y + kf.max(x, 1, True) + kf.clip(x, 0, 1) + kf.reshape(x, (5, 7))
+
+    assert trace(by_position, A).graph == trace(by_name, A).graph
+
+
 def test_every_unary_row_is_a_method():
     value = kf._functions._numpy_values.NumpyValue
     for row in _core.op_table():

@@ -10,6 +10,10 @@ kf.relu(x), kf.softmax(x), ...   # on arrays at once; in a traced function, node
 kf.devices(); kf.device("H200")  # bandwidths, peaks and limits of GPUs and CPUs, each with its source
 """
 
+from collections.abc import Callable as _Callable
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from . import _functions
 from ._compare import compare
 from ._core import (
@@ -53,4 +57,9 @@ __all__ = [
     "to_device",
     "unfused_relu_layernorm",
 ]
-__all__ += _functions.__all__
+__all__ += [name for name in vars(_functions) if not name.startswith("_")]
+
+if _TYPE_CHECKING:  # the functions of the op table, made when it is read
+
+    def __getattr__(name: str) -> _Callable[..., _Any]:
+        raise AttributeError(name)

@@ -30,7 +30,7 @@ class Dispatched(Value):
         return _torch_functions.torch_function(name, args, kwargs or {})
 
     def __cupy_override_elementwise_kernel__(self, kernel: Any, *inputs: Any, **kwargs: Any) -> Any:
-        name = str(kernel.name).removeprefix("cupy_")
+        name = str(kernel.name).removeprefix("cupyx_scipy_special_").removeprefix("cupy_")
         for keyword in kwargs:
             raise refused_keyword(f"cupy.{name}", keyword)
         return _numpy_functions.elementwise(name, f"cupy.{name}", inputs)

@@ -43,10 +43,7 @@ def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractCon
 
     @functools.wraps(builder)
     def function(*args: Any, **kwargs: Any) -> Any:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{who}: {error}") from None
+        bound = bind(who, signature, args, kwargs)
         given = {n: bound.arguments[n] for n in arrays if bound.arguments.get(n) is not None}
         tracer = tracer_of(*given.values())
         if tracer is None:
@@ -73,6 +70,14 @@ def _compute(who: str, function: Callable[..., Any], given: Mapping[str, Any], b
     require_one_kind(who, {i.name: i.array for i in tracer.inputs})
     tracer.close([("", function(*bound.args, **bound.kwargs))])
     return run(tracer)[0]
+
+
+def bind(who: str, signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
+    """The arguments by name; a TypeError says whose they are."""
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{who}: {error}") from None
 
 
 def run(tracer: Tracer) -> list[Any]:

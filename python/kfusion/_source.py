@@ -72,4 +72,4 @@ def _in_library(frame: FrameType) -> bool:
 
 def _text(frame: FrameType, line: int) -> str:
     file = frame.f_code.co_filename
-    return f"{os.path.basename(file)}:{line}: {linecache.getline(file, line).strip()}"
+    return f"{os.path.basename(file)}:{line}: {linecache.getline(file, line).strip()}".removesuffix(": ")

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _torch_nn, _views
+from . import _torch_views as _torch_views  # enters its functions
 from ._dispatch import Dispatched
 from ._torch_functions import FUNCTIONS, torch_function
 
-_ONLY_FUNCTIONS = {name for name, f in FUNCTIONS.items() if f.__module__ == _torch_nn.__name__} - {
-    "softmax",
-    "log_softmax",
-}
+_METHODS_OF_NN = {"softmax", "log_softmax"}
 
 
 class TorchValue(Dispatched, library="torch"):
@@ -53,8 +51,8 @@ class TorchValue(Dispatched, library="torch"):
         return _views.matrix_transpose(self)
 
     def size(self, dim: int | None = None) -> Any:
-        """The extents, or one of them."""
-        return self.shape if dim is None else self.shape[dim]
+        """The extents (a torch.Size where torch is imported), or one of them."""
+        return getattr(sys.modules.get("torch"), "Size", tuple)(self.shape) if dim is None else self.shape[dim]
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -66,7 +64,8 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in FUNCTIONS.keys() - _ONLY_FUNCTIONS:
-    _name = _name.removeprefix("Tensor.").removeprefix("linalg_")
-    if not hasattr(TorchValue, _name):
-        setattr(TorchValue, _name, _method(_name))
+for _name, _function in FUNCTIONS.items():
+    if _function.__module__ != _torch_nn.__name__ or _name in _METHODS_OF_NN:
+        _name = _name.removeprefix("Tensor.").removeprefix("linalg_")
+        if not hasattr(TorchValue, _name):
+            setattr(TorchValue, _name, _method(_name))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ._operation import require_one_kind
+from ._operation import bind, require_one_kind
 from ._source import TraceError, is_from, raised_line, trace_error
 from ._spec import Spec, is_array, spec_of
 from ._structure import Slot, fill, walk
@@ -54,7 +54,7 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
         ValueError: shapes that do not fit, with the line.
     """
     tracer = Tracer(getattr(function, "__name__", type(function).__name__))
-    bound = _signature(function).bind(*args, **kwargs)
+    bound = bind(f"kfusion.trace: {tracer.name}", _signature(function), args, kwargs)
     for name, value in bound.arguments.items():
         path = "" if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else name
         bound.arguments[name] = walk(value, lambda p, leaf: _argument(tracer, p, leaf), path)
@@ -65,6 +65,7 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
         results = walk(_call(function, bound), lambda path, leaf: _output(outputs, path, leaf))
         if not outputs:
             raise trace_error(f"{tracer.name} returns nothing made of its arrays", "return what it computes", "")
+        _require_one_library(tracer)  # captured arrays too
         tracer.close(outputs)
     finally:
         current.reset(token)
