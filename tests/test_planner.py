@@ -64,6 +64,7 @@ VERDICTS = {
                       ["domain_mismatch"]),
     "gelu": (lambda x: kf.gelu(x), (X,), ["pointwise"], []),
     "transposed result": (lambda x: kf.relu(x).T, (X,), ["pointwise"], []),
+    "transposed result of rows": (lambda x: ((y := x * x.T) + y.sum(-1, keepdims=True)).T, (kf.spec((N, N)),), ["rows"], []),
     "transposed between": (lambda x, y: kf.relu(x).T + y, (X, kf.spec((D, N))), ["pointwise"], []),
     "x and its transpose": (lambda x: x + x.T, (kf.spec((N, N)),), ["pointwise"], []),
     "heads split": (lambda x, b: kf.relu(x + b).reshape(N, 7, 3).sum(-1), (kf.spec((N, 21)), kf.spec((21,))),

@@ -98,6 +98,20 @@ void check_names(const Graph& g, const char* option, const std::vector<std::pair
       if (!known.contains(text)) throw ValueError(kWho + (option + (": there is no call or op '" + text + "'")));
 }
 
+/// A large plan is many small dicts, none of them garbage: Python's cycle collector would look at them again and again.
+class CollectorPause {
+ public:
+  CollectorPause() = default;
+  ~CollectorPause() {
+    if (was_on_) PyGC_Enable();
+  }
+  CollectorPause(const CollectorPause&) = delete;
+  CollectorPause& operator=(const CollectorPause&) = delete;
+
+ private:
+  const bool was_on_ = PyGC_Disable() == 1;
+};
+
 PricedPlans priced_plans(const Graph& g, const Device& device, const PlanOptions& options) {
   PlanOptions unfused = options;
   unfused.fuse = false;
@@ -116,6 +130,7 @@ py::dict plan_of(const GraphBuilder& builder, const py::dict& device_fields, con
     const ReleaseGil without_gil;
     return priced_plans(copy, device, options);
   }();
+  const CollectorPause pause;
   py::dict d = to_dict(plans, device);
   d["schema"] = kSchema;
   d["device"] = device_fields;

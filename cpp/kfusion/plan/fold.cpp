@@ -94,7 +94,7 @@ class Folding {
 
   /// From the results to the inputs: through which views is each node read, and are they the same for all readers?
   void collect_demands() {
-    for (const Output& o : g_.outputs) demand(o.node, kEmpty);
+    for (const Output& o : g_.outputs) demand_output(o.node);
     for (auto n = static_cast<NodeId>(g_.nodes.size()); n-- > 0;) {
       const Node& node = g_[n];
       const Chain d = demand_[static_cast<std::size_t>(n)];
@@ -102,11 +102,19 @@ class Folding {
         if (d > kEmpty) pulled_[static_cast<std::size_t>(n)] = d;
         for (const NodeId a : node.arguments) demand(a, through_map(node, a, pulled_[static_cast<std::size_t>(n)]));
       } else if (kind(node.op) == OpKind::kView && movable(node)) {
-        demand(node.arguments[0], d == kSeveral ? kSeveral : chains_.prepend(node, d == kUnknown ? kEmpty : d));
+        if (d != kUnknown) demand(node.arguments[0], d == kSeveral ? kSeveral : chains_.prepend(node, d));
       } else {
         for (const NodeId a : node.arguments) demand(a, kEmpty);
       }
     }
+  }
+
+  /// A result in another order than it was computed in is a view of what is stored; of a slice, only that is computed.
+  void demand_output(NodeId n) {
+    NodeId base = n;
+    bool sliced = false;
+    for (; kind(g_[base].op) == OpKind::kView; base = g_[base].arguments[0]) sliced |= g_[base].op == Op::slice;
+    demand(sliced ? n : base, kEmpty);
   }
 
   /// An argument that is repeated along axes is so before the views that its reader was moved under.
