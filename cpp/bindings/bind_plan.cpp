@@ -27,8 +27,8 @@ Args:
         "max_outputs" (int) and "only_executable" (bool).
 
 Returns:
-    A dict of plain values: "schema", "device", "graph", "groups", "unfused_groups", "refusals", "fused",
-    "unfused", "savings" and "predicted_speedup".
+    A dict of plain values: "schema", "device", "graph", "unfused_graph", "composites", "groups", "unfused_groups",
+    "refusals", "fused", "unfused", "savings" and "predicted_speedup".
 
 Raises:
     ValueError: a device's field or an option is missing, unknown or out of range.
@@ -135,6 +135,7 @@ py::dict plan_of(const GraphBuilder& builder, const py::dict& device_fields, con
   d["schema"] = kSchema;
   d["device"] = device_fields;
   d["graph"] = graph_to_dict(plans.fused.graph);
+  d["unfused_graph"] = graph_to_dict(plans.unfused.graph);
   return d;
 }
 

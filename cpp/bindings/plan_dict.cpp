@@ -154,6 +154,13 @@ py::dict to_dict(const Refusal& r, const Named& named) {
   return d;
 }
 
+py::dict composites(const Named& named) {
+  py::dict d;
+  for (const auto& [composite, stages] : named.labels.composites())
+    d[py::str(composite)] = list_of(stages, [&](StageId s) { return py::cast(named.stage(s)); });
+  return d;
+}
+
 py::dict totals(const PlanCost& cost) {
   py::dict d;
   add_cost(d, cost.total);
@@ -171,6 +178,7 @@ double speedup(const PricedPlans& plans) {
 py::dict to_dict(const PricedPlans& plans, const Device& device) {
   const plan_dict::Named fused(plans.fused), unfused(plans.unfused);
   py::dict d;
+  d["composites"] = plan_dict::composites(fused);
   d["groups"] = plan_dict::groups(fused, plans.fused_cost, device);
   d["unfused_groups"] = plan_dict::groups(unfused, plans.unfused_cost, device);
   d["refusals"] = plan_dict::list_of(plans.fused.refusals, [&](const auto& r) { return plan_dict::to_dict(r, fused); });

@@ -12,7 +12,7 @@ struct PricedPlans {
   PlanCost fused_cost, unfused_cost;
 };
 
-/// "groups", "unfused_groups", "refusals", "fused", "unfused", "savings" and "predicted_speedup".
+/// "composites", "groups", "unfused_groups", "refusals", "fused", "unfused", "savings" and "predicted_speedup".
 pybind11::dict to_dict(const PricedPlans& plans, const Device& device);
 
 }  // namespace kfusion

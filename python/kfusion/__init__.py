@@ -7,6 +7,7 @@ kf.fused_relu_layernorm(x)       # one kernel, one pass in and one out; NumPy, t
 kf.unfused_relu_layernorm(x)     # the same as five kernels, for comparison
 kf.compare(kf.fused_relu_layernorm, x)   # both checked and measured on your data
 kf.relu(x), kf.softmax(x), ...   # on arrays at once; in a traced function, nodes of its graph
+kf.plan(f, kf.spec((4096, 1024)))   # which kernels f becomes, what that saves and why they are not fewer
 kf.devices(); kf.device("H200")  # bandwidths, peaks and limits of GPUs and CPUs, each with its source
 """
 
@@ -19,6 +20,7 @@ from ._compare import compare
 from ._core import (
     DeviceArray,
     DeviceError,
+    Graph,
     __version__,
     empty_cache,
     fused_relu_layernorm,
@@ -33,6 +35,8 @@ from ._device_table import DeviceTable
 from ._devices import device, devices
 from ._functions import *
 from ._measure import measure_device
+from ._plan import Plan, plan, trace
+from ._plan_records import Group, Reason, Refusal
 from ._source import TraceError
 from ._spec import Spec, spec
 
@@ -41,6 +45,11 @@ __all__ = [
     "DeviceArray",
     "DeviceError",
     "DeviceTable",
+    "Graph",
+    "Group",
+    "Plan",
+    "Reason",
+    "Refusal",
     "Spec",
     "TraceError",
     "__version__",
@@ -51,10 +60,12 @@ __all__ = [
     "fused_relu_layernorm",
     "get_num_threads",
     "measure_device",
+    "plan",
     "savings",
     "set_num_threads",
     "spec",
     "to_device",
+    "trace",
     "unfused_relu_layernorm",
 ]
 __all__ += [name for name in vars(_functions) if not name.startswith("_")]

@@ -7,10 +7,19 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import _core, _demo, _devices_cli
+from . import _core, _demo, _devices_cli, _plan_cli, _savings_cli
 
-_SUBCOMMANDS = (_demo, _devices_cli)
-_EXPECTED = (ValueError, TypeError, OSError, RuntimeError, ImportError, MemoryError, AssertionError)
+_SUBCOMMANDS = (_demo, _savings_cli, _plan_cli, _devices_cli)
+_EXPECTED = (
+    ValueError,
+    TypeError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    ImportError,
+    MemoryError,
+    AssertionError,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from ._report import Comparison, Row
 
-_COLOURS = {"fused": "#1b7f5c", "fused, fresh": "#7cbfa6", "unfused": "#c8553d", "copy": "#8a8f98"}
+FUSED_COLOUR, UNFUSED_COLOUR = "#1b7f5c", "#c8553d"
+_COLOURS = {"fused": FUSED_COLOUR, "fused, fresh": "#7cbfa6", "unfused": UNFUSED_COLOUR, "copy": "#8a8f98"}
 _PEER_COLOUR = "#9db4d6"
 _LABEL_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1}
 _NOISE_ROW = "fused, again"
@@ -42,9 +43,14 @@ def draw(comparisons: Sequence[Comparison], cache: str | None = None) -> Figure:
 
 def times_on(comparison: Comparison, ax: Axes, cache: str | None) -> Figure:
     """The time panel alone, on the caller's axes."""
+    _times(comparison, ax, cache)
+    return closed_figure_of(ax)
+
+
+def closed_figure_of(ax: Axes) -> Figure:
+    """The figure of the caller's axes, closed, so that a notebook shows it once."""
     import matplotlib.pyplot as plt
 
-    _times(comparison, ax, cache)
     figure: Any = ax.get_figure(root=True) if hasattr(ax, "get_subplotspec") else ax.figure
     plt.close(figure)
     return figure  # type: ignore[no-any-return]
@@ -70,6 +76,11 @@ def save(figure: Figure, path: StrPath) -> None:
     """Writes the picture whole or not at all: a temporary file beside it, then a rename."""
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=150, format=Path(path).suffix.removeprefix(".").lower() or "png")
+
+
+def literal(text: str) -> str:
+    """Text that matplotlib shows as it is: a dollar sign begins no formula."""
+    return text.replace("$", r"\$")
 
 
 def time_unit(us: float) -> tuple[str, float]:

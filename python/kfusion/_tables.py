@@ -27,24 +27,28 @@ class Table:
         """Of the columns, in characters."""
         return [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
 
-    def plain(self) -> str:
+    def gap(self, width: int | None) -> int:
+        """Spaces between columns: 2, or 1 where the table would not fit the width."""
+        return 2 if width is None or sum(self.widths) + 2 * (len(self.widths) - 1) <= width else 1
+
+    def plain(self, width: int | None = None) -> str:
         """Title, header, a rule and the rows, with a blank line behind."""
-        header, *rows = ("  ".join(self._justified(line)).rstrip() for line in (self.header, *self.rows))
-        rule = "-" * (sum(self.widths) + 2 * len(self.widths) - 2)
-        return "\n".join((*([self.title] if self.title else []), header, rule, *rows, ""))
+        gap = " " * self.gap(width)
+        header, *rows = (gap.join(self._justified(line)).rstrip() for line in (self.header, *self.rows))
+        rule = "-" * (sum(self.widths) + len(gap) * (len(self.widths) - 1))
+        return "\n".join((*([_printable(self.title)] if self.title else []), header, rule, *rows, ""))
 
     def rich(self, width: int) -> Any:
         """A rich.table.Table; its columns move together where they would not fit the width."""
         from rich import box
         from rich.table import Table as RichTable
 
-        gap = 2 if sum(self.widths) + 2 * len(self.widths) <= width else 1
         table = RichTable(
-            title=self.title or None,
+            title=_text(self.title) if self.title else None,
             title_justify="left",
             title_style="bold",
             box=box.SIMPLE_HEAD,
-            padding=(0, gap - 1, 0, 0),
+            padding=(0, self.gap(width - 2) - 1, 0, 0),
             show_edge=False,
         )
         for i, name in enumerate(self.header):
@@ -55,17 +59,17 @@ class Table:
 
     def html(self) -> str:
         """A <table> with a caption; all text escaped."""
-        head = "".join(f'<th scope="col"{self._align(i)}>{html.escape(h)}</th>' for i, h in enumerate(self.header))
+        head = "".join(f'<th scope="col"{self._align(i)}>{_escaped(h)}</th>' for i, h in enumerate(self.header))
         body = "".join(
-            "<tr>" + "".join(f"<td{self._align(i)}>{html.escape(c)}</td>" for i, c in enumerate(line)) + "</tr>"
+            "<tr>" + "".join(f"<td{self._align(i)}>{_escaped(c)}</td>" for i, c in enumerate(line)) + "</tr>"
             for line in self.rows
         )
-        caption = f"<caption>{html.escape(self.title)}</caption>" if self.title else ""
+        caption = f"<caption>{_escaped(self.title)}</caption>" if self.title else ""
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def _justified(self, line: Sequence[str]) -> Iterable[str]:
         for i, (cell, width) in enumerate(zip(line, self.widths, strict=True)):
-            yield cell.ljust(width) if i in self.left else cell.rjust(width)
+            yield _printable(cell).ljust(width) if i in self.left else _printable(cell).rjust(width)
 
     def _align(self, column: int) -> str:
         return ' style="text-align:left"' if column in self.left else ""
@@ -82,7 +86,8 @@ class Report:
         width = shutil.get_terminal_size((80, 24)).columns
         if sys.stdout.isatty() and importlib.util.find_spec("rich"):
             return _rich_text(self, width)
-        return "\n".join(part.plain() if isinstance(part, Table) else part for part in self._parts(width))
+        parts = self._parts(width)
+        return "\n".join(part.plain(width) if isinstance(part, Table) else _printable(part) for part in parts)
 
     def __rich_console__(self, console: Any, options: Any) -> Any:
         for part in self._parts(options.max_width):
@@ -105,9 +110,13 @@ def shorten(text: str, width: int | None) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """About `digits` significant digits without an exponent: "33.55", "0.2501", "134217"."""
+    """About `digits` digits, without an exponent unless nothing would be left: "33.55", "0.2501", "134217", "4e-06"."""
+    if value == 0:
+        return "0"
+    if abs(value) < 0.5 * 10.0**-digits:
+        return f"{value:.0e}"
     decimals = digits - len(f"{abs(value):.0f}") if abs(value) >= 1 else digits
-    return f"{value:.{max(decimals, 0)}f}" if value else "0"
+    return f"{value:.{max(decimals, 0)}f}"
 
 
 def byte_unit(nbytes: float) -> tuple[str, float]:
@@ -126,15 +135,24 @@ def si(value: float) -> str:
     return f"{value:.4g}"
 
 
+def _printable(text: str) -> str:
+    """Names come from anywhere, and a terminal obeys control characters."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
 def _text(value: str) -> Any:
     """Text that rich shows as it is: brackets are no markup."""
     from rich.text import Text
 
-    return Text(value)
+    return Text(_printable(value))
+
+
+def _escaped(text: str) -> str:
+    return html.escape(_printable(text))
 
 
 def _html_lines(part: str) -> str:
-    return "<p>" + "<br>".join(html.escape(line) for line in part.splitlines()) + "</p>"
+    return "<p>" + "<br>".join(_escaped(line) for line in part.splitlines()) + "</p>"
 
 
 def _rich_text(report: Report, width: int) -> str:

@@ -28,9 +28,21 @@ class UniqueNames {
   std::unordered_set<std::string> taken_;
 };
 
-std::string result_name(const std::string& output) {
-  if (output.empty()) return "result";
-  return std::all_of(output.begin(), output.end(), is_digit) ? "result[" + output + "]" : output;
+/// "result", "result[1]" or "scores" for the paths "", "1" and "scores"; "result[1].mean", "scores[0]" for longer ones.
+std::string result_name(const std::string& path) {
+  std::string result;
+  for (std::size_t begin = 0; begin < path.size();) {
+    const std::size_t end = std::min(path.find('.', begin), path.size());
+    const std::string key = path.substr(begin, end - begin);
+    const bool is_position = !key.empty() && std::all_of(key.begin(), key.end(), is_digit);
+    if (is_position) {
+      result += (result.empty() ? "result[" : "[") + key + "]";
+    } else {
+      result += (result.empty() ? "" : ".") + key;
+    }
+    begin = end + 1;
+  }
+  return result.empty() ? "result" : result;
 }
 
 /// By node: whether a node of its own stage reads it.
@@ -40,6 +52,12 @@ std::vector<bool> read_inside(const Graph& g) {
     for (const NodeId a : n.arguments)
       if (g[a].stage == n.stage) result[at(a)] = true;
   return result;
+}
+
+/// What lies in memory where a result is a view.
+NodeId stored_node(const Graph& g, NodeId n) {
+  while (kind(g[n].op) == OpKind::kView) n = g[n].arguments[0];
+  return n;
 }
 
 std::string inner_name(const Graph& g, NodeId id, bool is_read_inside) {
@@ -79,7 +97,8 @@ std::vector<std::string> value_names(const Graph& g) {
   for (std::size_t i = 0; i < g.nodes.size(); ++i)
     if (const auto* input = std::get_if<InputAttributes>(&g.nodes[i].attributes)) result[i] = names.unique(input->name);
   for (const Output& output : g.outputs)
-    if (std::string& value = result[at(output.node)]; value.empty()) value = names.unique(result_name(output.name));
+    if (std::string& value = result[at(stored_node(g, output.node))]; value.empty())
+      value = names.unique(result_name(output.name));
   const std::vector<bool> inside = read_inside(g);
   for (std::size_t i = 0; i < g.nodes.size(); ++i)
     if (result[i].empty()) result[i] = names.unique(inner_name(g, static_cast<NodeId>(i), inside[i]));
@@ -110,6 +129,13 @@ std::string Labels::of(const std::vector<StageId>& stages) const {
     ++(longer_head ? head : tail);
   }
   return joined(all, head, tail);
+}
+
+std::map<std::string, std::vector<StageId>> Labels::composites() const {
+  std::map<std::string, std::vector<StageId>> result;
+  for (std::size_t s = 0; s < composites_.size(); ++s)
+    if (parts_[s] > 1) result[composites_[s]].push_back(static_cast<StageId>(s));
+  return result;
 }
 
 /// The stages' names, a composite that is here with all its parts as one.

@@ -1,5 +1,6 @@
 // What reports call stages, values and kernels: the user's own names, made unique.
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
@@ -10,8 +11,8 @@ namespace kfusion {
 /// The second stage of a name gets "_2" behind it, and so on: "relu", "relu_2".
 void make_stage_names_unique(Graph& g);
 
-/// By node: an input's name; "result", "result[1]" or a result's key; "relu" for what a stage gives, "softmax.exp" for
-/// what it passes on inside. Of stages with unique names.
+/// By node: an input's name; "result", "result[1]" or a result's key, also for what a result is a view of; "relu" for
+/// what a stage gives, "softmax.exp" for what it passes on inside. Of stages with unique names.
 std::vector<std::string> value_names(const Graph& g);
 
 /// The stages whose nodes a group computes, in order, each once.
@@ -25,6 +26,9 @@ class Labels {
   /// "relu+mean+var+centre+scale". The parts of one composite ("layernorm.mean", ...) stand as "layernorm" where all of
   /// them are here; of many names the middle ones are left out.
   std::string of(const std::vector<StageId>& stages) const;
+
+  /// The stages of each composite that has several.
+  std::map<std::string, std::vector<StageId>> composites() const;
 
  private:
   std::vector<std::string> words(const std::vector<StageId>& stages) const;

@@ -71,8 +71,8 @@ struct Group {
 };
 
 struct Refusal {
-  NodeId producer = 0, consumer = 0;  ///< nodes of the graph, never views
-  int producer_group = 0, consumer_group = 0;
+  NodeId producer = 0, consumer = 0;           ///< nodes of the graph, never views; the producer may be an input
+  int producer_group = 0, consumer_group = 0;  ///< -1 for an input
   Reason reason = Reason::kDomainMismatch;
   std::string sentence;
 };
@@ -88,7 +88,7 @@ struct PlanOptions {
 
 struct Plan {
   Graph graph;  ///< simplified; a producer that is computed in several kernels stands in it several times;
-                ///< stages have unique names ("relu", "relu_2")
+                ///< stages have unique names: "relu_2" is the second call
   std::vector<Group> groups;  ///< in an order in which they can run
   std::vector<Refusal> refusals;
   std::vector<int> group_of;  ///< by node: the group that it is computed in (or folded into, for views); -1 for sources

@@ -220,8 +220,9 @@ Plan only_executable(const Plan& p, const Device& device, const PlanOptions& opt
 }  // namespace
 
 Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options) {
-  Graph simple = simplify(g, options.fuse);
-  make_stage_names_unique(simple);
+  Graph named = g;
+  make_stage_names_unique(named);
+  const Graph simple = simplify(named, options.fuse);
   Planning planning(simple, device, options);
   planning.merge();
   const auto copied = options.fuse ? planning.graph_with_copies() : std::nullopt;

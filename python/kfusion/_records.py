@@ -1,0 +1,149 @@
+"""Frozen dataclasses as plain values and back: a record's annotated fields are its schema, read strictly."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import typing
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Number = int | float
+Place = tuple[Any, Any]  # where a value stands: the outer place, and its name or index there
+Reader = Callable[[Any, Place], Any]
+
+_INT64 = 2**63
+_LARGEST = 1e300
+
+
+def to_plain(record: Any) -> dict[str, Any]:
+    """A record's fields as dicts, lists, numbers and strings; what has a `to_dict` of its own is asked for it."""
+    kind: Any = type(record)
+    return {name: _plain(getattr(record, name)) for name in _hints(kind)}
+
+
+def from_plain(kind: type[T], value: Any, who: str) -> T:
+    """A record of this kind.
+
+    Args:
+        kind: a dataclass whose fields are of type bool, int, float, Number (whichever of the two it is), str, an Enum,
+            a dataclass, a class with `from_dict`, dict[str, ...] or tuple[..., ...] of these.
+        value: a dict with exactly these fields.
+        who: names the value in messages.
+
+    Raises:
+        TypeError: a value is of a wrong kind.
+        ValueError: a field is missing or unknown, a number is not finite or beyond 64 bits, a name is no Enum's.
+    """
+    result: T = _record_reader(kind)(value, (None, who))
+    return result
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if dataclasses.is_dataclass(value):
+        return to_plain(value)
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+@functools.cache
+def _reader(kind: Any) -> Reader:
+    """The function that reads a value of this annotation."""
+    if kind == Number:
+        return lambda value, place: (_read_float if type(value) is float else _read_int)(value, place)
+    if kind in _SCALARS:
+        return _SCALARS[kind]
+    if typing.get_origin(kind) is tuple:
+        return _tuple_reader(_reader(typing.get_args(kind)[0]))
+    if typing.get_origin(kind) is dict:
+        return _dict_reader(_reader(typing.get_args(kind)[1]))
+    if hasattr(kind, "from_dict"):
+        return lambda value, place: kind.from_dict(_exactly(dict, value, place))
+    return _name_reader(kind) if issubclass(kind, enum.Enum) else _record_reader(kind)
+
+
+def _record_reader(kind: Any) -> Reader:
+    readers = {name: _reader(hint) for name, hint in _hints(kind).items()}
+
+    def read(value: Any, place: Place) -> Any:
+        if _exactly(dict, value, place).keys() != readers.keys():
+            for name in readers.keys() - value.keys():
+                raise ValueError(f"{_text(place)} must have the field {name!r}")
+            raise ValueError(f"{_text(place)} must not have the fields {list(value.keys() - readers.keys())}"[:300])
+        return kind(**{name: reader(value[name], (place, name)) for name, reader in readers.items()})
+
+    return read
+
+
+def _tuple_reader(item: Reader) -> Reader:
+    return lambda value, place: tuple([item(v, (place, i)) for i, v in enumerate(_exactly(list, value, place))])
+
+
+def _dict_reader(item: Reader) -> Reader:
+    return lambda value, place: {
+        _read_str(k, place): item(v, (place, k)) for k, v in _exactly(dict, value, place).items()
+    }
+
+
+def _name_reader(kind: type[enum.Enum]) -> Reader:
+    names = {member.value: member for member in kind}
+
+    def read(value: Any, place: Place) -> enum.Enum:
+        if _read_str(value, place) not in names:
+            raise ValueError(f"{_text(place)} must be one of {', '.join(names)}, got {value[:40]!r}")
+        return names[value]
+
+    return read
+
+
+def _read_bool(value: Any, place: Place) -> bool:
+    return _exactly(bool, value, place)
+
+
+def _read_int(value: Any, place: Place) -> int:
+    if not -_INT64 <= _exactly(int, value, place) < _INT64:
+        raise ValueError(f"{_text(place)} must fit in 64 bits")
+    return int(value)
+
+
+def _read_float(value: Any, place: Place) -> float:
+    if type(value) is int:
+        value = _read_int(value, place)
+    elif not -_LARGEST < _exactly(float, value, place) < _LARGEST:  # NaN is neither
+        raise ValueError(f"{_text(place)} must be a finite number")
+    return float(value)
+
+
+def _read_str(value: Any, place: Place) -> str:
+    _exactly(str, value, place).encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
+    return str(value)
+
+
+_SCALARS: dict[Any, Reader] = {bool: _read_bool, int: _read_int, float: _read_float, str: _read_str}
+
+
+def _exactly(kind: type[T], value: Any, place: Place) -> T:
+    if type(value) is not kind:
+        raise TypeError(f"{_text(place)} must be of type {kind.__name__}, got {type(value).__name__}")
+    return value
+
+
+def _text(place: Place) -> str:
+    """ "kfusion.Plan.groups[3].kind"."""
+    outer, name = place
+    if outer is None:
+        return str(name)
+    return f"{_text(outer)}[{name}]" if isinstance(name, int) else f"{_text(outer)}.{str(name)[:60]}"

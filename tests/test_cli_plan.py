@@ -1,0 +1,303 @@
+"""`kfusion plan` and `kfusion savings`: what they print, write and return."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import matplotlib
+import pytest
+
+import kfusion as kf
+import reference
+from kfusion import _cli, _user_code
+
+matplotlib.use("Agg")
+
+MODEL = """
+    import numpy as np
+    import kfusion as kf
+    from sizes import EPS
+
+    def f(x, w=None):
+        return kf.layernorm(kf.relu(x), w, eps=EPS)
+
+    def g(x, y):
+        return kf.relu(x + y) / x.sum()
+
+    def branches(x):
+        return x if x.sum() > 0 else -x
+
+    def fails(x):
+        return x.missing
+
+    def divides(x):
+        return 1 // 0
+
+    class Block:
+        @staticmethod
+        def forward(x):
+            return np.tanh(x)
+
+    number = 3
+"""
+OPS = [
+    {"name": "norm", "input_size": 1000, "output_size": 1000},
+    {"name": "gelu", "input_size": 1000, "output_size": 4},
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a module that imports its neighbour, and nothing of it left in this process."""
+    (tmp_path / "model.py").write_text(textwrap.dedent(MODEL))
+    (tmp_path / "sizes.py").write_text("EPS = 1e-5\n")
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "inner.py").write_text("import kfusion as kf\ndef f(x):\n    return kf.exp(x)\n")
+    (tmp_path / "broken.py").write_text("import kfusion\nvalue = unknown_name\n")
+    (tmp_path / "syntax.py").write_text("def f(:\n")
+    (tmp_path / "ops.json").write_text(json.dumps(OPS))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if name in {"model", "sizes", "broken", "syntax", "pack", "pack.inner"}:
+            del sys.modules[name]
+
+
+def run(*arguments):
+    return _cli.main([*arguments])
+
+
+def planned(capsys, *arguments):
+    assert run("plan", *arguments, "--json") == 0, capsys.readouterr().err
+    return kf.Plan.from_json(capsys.readouterr().out)
+
+
+def test_plan_end_to_end(folder):
+    arguments = ["plan", "model.py:f", "--shape", "64x96", "--device", "H200", "--html", "r.html", "--plot", "p.png"]
+    done = subprocess.run([sys.executable, "-m", "kfusion", *arguments], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    for word in ("f(x: float32[64, 96]) on H200", "relu+layernorm", "Fusing saves", "Page: r.html", "Picture: p.png"):
+        assert word in done.stdout
+    assert (folder / "r.html").read_text().startswith("<!DOCTYPE html>")
+    assert (folder / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_json_is_all_of_stdout(folder, capsys):
+    assert run("plan", "model.py:f", "--shape", "64x96", "--device", "A100", "--html", "r.html", "--json") == 0
+    captured = capsys.readouterr()
+    assert kf.Plan.from_json(captured.out).function == "f"
+    assert captured.err == "Page: r.html\n"
+
+
+@pytest.mark.usefixtures("folder")
+def test_shapes_dtypes_and_libraries(capsys):
+    p = planned(capsys, "model.py:f", "--shape", "8x6:float16", "--shape", "6", "--device", "T4")
+    inputs = {n["name"]: (n["dtype"], n["shape"]) for n in p.graph.to_dict()["nodes"] if n["op"] == "input"}
+    assert inputs == {"x": ("float16", [8, 6]), "w": ("float32", [6])}
+    assert p.device == kf.device("T4")
+    q = planned(
+        capsys, "model.py:g", *["--shape", "8x6"] * 2, "--dtype", "int32", "--like", "torch", "--device", "H200"
+    )
+    assert {(n["library"], n["dtype"]) for n in q._nodes if n["op"] == "input"} == {("torch", "int32")}
+
+
+@pytest.mark.usefixtures("folder")
+def test_options_reach_the_planner(capsys):
+    g = ["model.py:g", "--shape", "8x6", "--shape", "8x6", "--device", "H200"]
+    assert len(planned(capsys, *g).groups) < len(planned(capsys, *g, "--no-fuse").groups)
+    forbidden = planned(capsys, *g, "--forbid", "add,relu", "--forbid", "relu,divide")
+    assert kf.Reason.FORBIDDEN in {r.reason for r in forbidden.refusals}
+    allowed = planned(capsys, *g, "--allow", "add,relu", "--only-executable")
+    assert kf.Reason.FORBIDDEN in {r.reason for r in allowed.refusals}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("target", ["pack/inner.py:f", "pack.inner:f"])
+def test_modules_by_path_and_by_name(target, capsys):
+    assert planned(capsys, target, "--shape", "5x7", "--device", "H200").stages == ("exp",)
+
+
+@pytest.mark.usefixtures("folder")
+def test_functions_of_classes(capsys):
+    assert planned(capsys, "model.py:Block.forward", "--shape", "5", "--device", "H200").stages == ("tanh",)
+
+
+def test_graphs_and_plans_as_json(folder, capsys):
+    p = planned(capsys, "model.py:g", "--shape", "8x6", "--shape", "8x6", "--device", "H200")
+    (folder / "plan.json").write_text(p.to_json())
+    (folder / "graph.json").write_text(p.unfused_graph.to_json())
+    for name in ("plan.json", "graph.json"):
+        q = planned(capsys, name, "--device", "H200")
+        assert (q.groups, q.unfused_groups, q.graph) == (p.groups, p.unfused_groups, p.graph)
+
+
+def test_a_module_named_like_an_imported_one(folder, capsys):
+    (folder / "json.py").write_text("import kfusion as kf\ndef f(x):\n    return kf.exp(x)\n")
+    assert planned(capsys, "json.py:f", "--shape", "5", "--device", "H200").stages == ("exp",)
+    assert sys.modules["json"] is json
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model.py"], "must be module.py:function, package.module:function or graph.json, got 'model.py'"),
+        ([":f"], "must be module.py:function"),
+        (["nowhere.py:f"], "there is no file nowhere.py"),
+        (["nowhere:f"], "nowhere cannot be imported: ModuleNotFoundError"),
+        (["model.py:h"], "model.py has no h; it has f, g, branches"),
+        (["model.py:Block.backward"], "model.py has no Block.backward"),
+        (["model.py:number"], "number in model.py must be a function, got int"),
+        (["broken.py:f"], "broken.py cannot be imported: NameError: name 'unknown_name' is not defined"),
+        (["syntax.py:f"], "syntax.py cannot be imported: SyntaxError"),
+        (["model.py:g", "--shape", "4"], "--shape is needed for each array of (x, y): missing a required argument"),
+        (["model.py:f"], "--shape is needed for each array of (x, w=None)"),
+        (["model.py:f", *["--shape", "4"] * 3], "too many positional arguments"),
+        (["model.py:divides", "--shape", "4"], "divides cannot be traced: ZeroDivisionError: integer division"),
+        (["model.py:f", "--shape", "4", "--device", "H2000"], "H2000"),
+        (["model.py:f", "--shape", "4", "--forbid", "relu,sinus"], "sinus"),
+        (["model.py:f", "--shape", "4", "--html", "no/r.html"], "does not exist"),
+        (["model.py:f", "--shape", "4", "--plot", "p.nonsense"], "must end in one of"),
+        (["graph.json"], "graph.json"),
+        (["ops.json"], "graph"),
+        (["ops.json", "--shape", "4"], "--shape is for functions"),
+    ],
+)
+def test_errors_are_one_sentence(arguments, message, capsys):
+    before = sorted(os.listdir())
+    assert run("plan", *arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("kfusion")
+    assert error.count("\n") == 1, error
+    assert [name for name in sorted(os.listdir()) if name != "__pycache__"] == before
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("arguments", "message", "line"),
+    [
+        (["model.py:branches", "--shape", "4"], "kfusion", "model.py:13: return x if x.sum() > 0 else -x"),
+        (["model.py:fails", "--shape", "4"], "missing", "model.py:16: return x.missing"),
+        (
+            ["model.py:g", "--shape", "4", "--shape", "5"],
+            "could not be broadcast",
+            "model.py:10: return kf.relu(x + y)",
+        ),
+    ],
+)
+def test_errors_of_tracing_show_the_line(arguments, message, line, capsys):
+    assert run("plan", *arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("kfusion")
+    assert message in error
+    assert line in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shape", "4x"], "such as 4096x1024"),
+        (["--shape", "4:int8"], "the dtype must be one of bool, int32"),
+        (["--shape", "4:"], "the dtype must be one of"),
+        (["--like", "jax"], "jax"),
+        (["--forbid", "relu"], "two names joined by a comma"),
+        (["--allow", "relu,,exp"], "two names joined by a comma"),
+    ],
+)
+def test_usage_errors(arguments, message, capsys):
+    with pytest.raises(SystemExit) as info:
+        run("plan", "model.py:f", *arguments)
+    assert info.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_failing_page_leaves_no_file(folder, monkeypatch, capsys):
+    def fail(self):
+        raise RuntimeError("no page")
+
+    monkeypatch.setattr(kf.Plan, "to_html", fail)
+    before = sorted(os.listdir(folder))
+    assert run("plan", "model.py:f", "--shape", "4x6", "--device", "H200", "--html", "r.html") == 2
+    assert "no page" in capsys.readouterr().err
+    assert [name for name in sorted(os.listdir(folder)) if name != "__pycache__"] == before
+
+
+def test_functions_without_a_signature_are_left_to_the_call():
+    _user_code.require_arguments(max, [1, 2, 3], "test")
+
+
+# kfusion savings
+
+
+def test_savings_equals_the_function(folder, capsys):
+    assert run("savings", "ops.json", "--dtype-bytes", "4", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == kf.savings(OPS, dtype_bytes=4) == reference.savings(OPS, 4)
+    assert run("savings", str(folder / "ops.json")) == 0
+    text = capsys.readouterr().out
+    result = kf.savings(OPS)
+    for word in ("norm", "gelu", "operation", f"({result['savings_pct']:g}%)", f"{result['speedup_estimate']:g}x"):
+        assert word in text
+
+
+def test_savings_of_standard_input_and_of_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(OPS)))
+    assert run("savings", "-", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == kf.savings(OPS)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("[]"))
+    assert run("savings", "-") == 0
+    assert "nothing is moved" in capsys.readouterr().out
+
+
+def test_savings_of_many_operations_are_cut(tmp_path, capsys):
+    (tmp_path / "ops.json").write_text(json.dumps([{"input_size": 1, "output_size": 1}] * 99))
+    assert run("savings", str(tmp_path / "ops.json")) == 0
+    out = capsys.readouterr().out
+    assert "the first 40 of 99" in out
+    assert len(out.splitlines()) < 50
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[\n  {"input_size": 1,}\n]', "ops.json: no valid JSON at line 2, column 20"),
+        ("", "no valid JSON at line 1, column 1"),
+        ('{"input_size": 1}', "must hold a list of operations, got dict"),
+        ('[{"input_size": 1}]', 'ops[0] must have the key "output_size"'),
+        ('[{"name": "relu", "input_size": -1, "output_size": 1}]', "('relu'): input_size must be >= 0"),
+        ('[{"input_size": 1.5, "output_size": 1}]', "must be an integer, got 1.5"),
+        ('[{"input_size": 9223372036854775807, "output_size": 1}]', "more than 2^63 - 1 bytes"),
+        ("[3]", "ops[0] must be a mapping"),
+        ("[" * 100_000, "no valid JSON|nested too deeply"),
+    ],
+)
+def test_bad_operations(text, message, tmp_path, capsys):
+    (tmp_path / "ops.json").write_text(text)
+    assert run("savings", str(tmp_path / "ops.json")) == 2
+    error = capsys.readouterr().err
+    assert any(part in error for part in message.split("|"))
+    assert error.startswith("kfusion")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"\xff\xfe", "utf-8"), (None, "No such file")])
+def test_unreadable_files(content, message, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / "ops.json").write_bytes(content)
+    assert run("savings", str(tmp_path / "ops.json")) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_dtype_bytes_must_be_positive(capsys):
+    with pytest.raises(SystemExit):
+        run("savings", "ops.json", "--dtype-bytes", "0")
+    assert "at least 1" in capsys.readouterr().err
