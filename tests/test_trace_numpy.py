@@ -20,6 +20,9 @@ M = A > 0
 H = A.astype(np.float16)
 P = np.array([4, 0, -1, 4])
 
+# Since NumPy 2.1 floor, ceil and trunc leave integers, and clip has min= and max=.
+CURRENT = tuple(map(int, np.__version__.split(".")[:2])) >= (2, 1)
+
 OPERATORS = {
     "x + y": lambda x, y: x + y,
     "x - 2": lambda x, y: x - 2,
@@ -91,6 +94,8 @@ UFUNCS = (
 @np.errstate(all="ignore")
 def test_unary_ufuncs(name, x):
     f = getattr(np, name)
+    if name in ("floor", "ceil", "trunc") and x is not A and not CURRENT:
+        pytest.skip("needs NumPy 2.1")
     try:
         expected = f(x)
     except TypeError:
@@ -200,6 +205,8 @@ FUNCTIONS = {
 @pytest.mark.parametrize("f", FUNCTIONS.values(), ids=FUNCTIONS)
 @pytest.mark.parametrize("x", [A, N], ids=["float32", "int64"])
 def test_functions_and_methods(f, x):
+    if f in (FUNCTIONS["clip keywords"], FUNCTIONS["fix"]) and not CURRENT:
+        pytest.skip("needs NumPy 2.1")
     if f is FUNCTIONS["methods of ours"]:
         assert_same(run(f, x), x * 0.0 if x is N else x * 0)
         return

@@ -20,7 +20,14 @@ from ._source import trace_error
 from ._tracer import Traced, tracer_of
 
 _X = ("a", "ary", "arr", "array", "m", "x1")  # what NumPy calls kfusion's x
-_RENAMED = dict.fromkeys(_X, "x") | {"b": "y", "x2": "y", "ddof": "correction", "a_min": "min", "a_max": "max"}
+_RENAMED = dict.fromkeys(_X, "x") | {
+    "b": "y",
+    "x2": "y",
+    "ddof": "correction",
+    "a_min": "min",
+    "a_max": "max",
+    "newshape": "shape",
+}
 
 
 def _round(x: Traced, decimals: int = 0) -> Any:
@@ -110,7 +117,7 @@ def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     target = _FUNCTIONS.get(name)
     if target is None or (name == "where" and len(args) + len(kwargs) == 1):
         raise _refusals.refused("numpy." + ("nonzero" if name == "where" else name))
-    given = _beyond_defaults(_signature(function).bind(*args, **kwargs))
+    given = _beyond_defaults(_signature(function, target).bind(*args, **kwargs))
     for keyword in given.keys() - _signature(target).parameters.keys():
         raise _refusals.refused_keyword(f"numpy.{name}", keyword)
     return target(**given)
@@ -146,8 +153,12 @@ def elementwise(name: str, called: str, inputs: tuple[Any, ...]) -> Any:
 
 
 @functools.cache
-def _signature(function: Any) -> inspect.Signature:
-    return inspect.signature(function)
+def _signature(function: Any, target: Any = None) -> inspect.Signature:
+    """Of a function; of what it becomes where Python knows none (functions in C of NumPy before 2.4)."""
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        return inspect.signature(target)
 
 
 def _beyond_defaults(bound: inspect.BoundArguments) -> dict[str, Any]:

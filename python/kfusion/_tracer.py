@@ -144,8 +144,9 @@ class Tracer:
         if isinstance(value, np.generic):
             scalar = self.lift(value.item(), library, what)
             return scalar if library == "torch" else self.add("cast", scalar, value.dtype.name)
-        if isinstance(value, (bool, int, float)):
-            return self.value(self._call("scalar", value))
+        for number in (bool, int, float):
+            if isinstance(value, number):
+                return self.value(self._call("scalar", number(value)))
         if is_array(value):
             return self._capture(value, library)
         hint = "make an array of it outside" if isinstance(value, (list, tuple)) else ""
@@ -187,11 +188,8 @@ class Tracer:
         try:
             return int(getattr(self.graph, kind)(*nodes))
         except (ValueError, TypeError, OverflowError) as error:
-            raise type(error)(self.located(f"kfusion.{error}")) from None
-
-    def located(self, text: str) -> str:
-        """A message with the user's line below it."""
-        return f"{text}\n  {self._line}" if self._line else text
+            text = str(error).removeprefix("kfusion.")
+            raise type(error)(f"kfusion.{text}" + (f"\n  {self._line}" if self._line else "")) from None
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
