@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
+import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import kfusion as kf
 from kfusion._trace import trace
 from tracing import run
 
 X, V = kf.spec((5, 7)), kf.spec((7,))
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_any_basic_index(data):
+    shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
+    key = data.draw(hnp.basic_indices(shape, allow_newaxis=True, max_dims=6))
+    x = np.arange(math.prod(shape), dtype=np.float64).reshape(shape)
+    got, expected = run(lambda v: v[key] * 1, x), x[key] * 1
+    assert np.shape(got) == np.shape(expected)
+    np.testing.assert_array_equal(got, expected)
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_any_index_array(data):
+    shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=5))
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    n = shape[axis]
+    indices = data.draw(hnp.arrays(np.int64, hnp.array_shapes(max_dims=2, max_side=4), elements=st.integers(-n, n - 1)))
+    key = (*data.draw(st.tuples(*[st.slices(k) for k in shape[:axis]])), indices)
+    x = np.arange(math.prod(shape), dtype=np.float64).reshape(shape)
+    np.testing.assert_array_equal(run(lambda v: v[key] * 1, x), x[key] * 1)
+    np.testing.assert_array_equal(run(lambda v, i: v[(*key[:-1], i)] * 1, x, indices), x[key] * 1)
 
 
 def test_in_place_operators_change_the_value_and_its_other_names():

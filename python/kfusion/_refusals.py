@@ -46,7 +46,7 @@ def refused_keyword(function: str, keyword: str) -> TraceError:
     """The error for a keyword that would not be honoured."""
     hints = {
         "out": "write y = ... for the new value",
-        "inplace": "write y = ... for the new value",
+        "inplace": "pass inplace=False and use the result",
         "dtype": "write .astype(...) before or after the call",
         "where": "write kf.where(mask, x, y) instead",
     }
