@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -101,7 +102,7 @@ _FUNCTIONS: dict[str, Any] = {
     "take": _contractions.take,
     "shape": lambda x: x.shape,
     "ndim": lambda x: x.ndim,
-    "size": lambda x: x.size,
+    "size": lambda x: math.prod(x.shape),
     "iscomplexobj": lambda x: False,
     "isrealobj": lambda x: True,
 }
@@ -118,7 +119,7 @@ def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if target is None or (name == "where" and len(args) + len(kwargs) == 1):
         raise _refusals.refused("numpy." + ("nonzero" if name == "where" else name))
     given = _beyond_defaults(_signature(function, target).bind(*args, **kwargs))
-    for keyword in given.keys() - _signature(target).parameters.keys():
+    for keyword in [k for k in given if k not in _signature(target).parameters]:
         raise _refusals.refused_keyword(f"numpy.{name}", keyword)
     return target(**given)
 

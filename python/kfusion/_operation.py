@@ -50,7 +50,7 @@ def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractCon
             return _compute(who, function, given, bound)
         library = next(v._library for v in given.values() if isinstance(v, Traced))
         for name, value in given.items():
-            bound.arguments[name] = tracer.lift(value, library, f"{who}: {name}")
+            bound.arguments[name] = tracer.lift(value, library, f"{name} of {who}")
         with stage(tracer):
             return builder(*bound.args, **bound.kwargs)
 

@@ -45,15 +45,6 @@ def raised_line(traceback: TracebackType | None) -> str:
     return line
 
 
-def is_from(library: str, error: BaseException) -> bool:
-    """Whether code of the library raised the error."""
-    traceback, modules = error.__traceback__, set()
-    while traceback is not None:
-        modules.add(str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0])
-        traceback = traceback.tb_next
-    return library in modules
-
-
 def trace_error(what: str, hint: str = "", line: str | None = None) -> TraceError:
     """A TraceError that says what was done, on which line, and what to do instead."""
     return TraceError(message(what, hint, line))

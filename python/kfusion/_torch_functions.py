@@ -59,7 +59,7 @@ def torch_function(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _bound(function: Any, name: str, args: Any, given: dict[str, Any]) -> inspect.BoundArguments:
     signature = _signature(function)
-    for keyword in given.keys() - signature.parameters.keys():
+    for keyword in [k for k in given if k not in signature.parameters]:
         if given.pop(keyword) is not None:  # out=None, dtype=None
             raise _refusals.refused_keyword(name, keyword)
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._operation import bind, require_one_kind
-from ._source import TraceError, is_from, raised_line, trace_error
+from ._source import TraceError, raised_line, trace_error
 from ._spec import Spec, is_array, spec_of
 from ._structure import Slot, fill, walk
 from ._tracer import Input, Traced, Tracer, current
@@ -113,20 +113,16 @@ def _require_one_library(tracer: Tracer) -> None:
 
 
 def _call(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
-    """The function's result. Where a library hides the error behind one of its own, ours comes out."""
+    """The function's result. Where another library's error hides that it met a traced value, ours says so."""
     try:
         return function(*bound.args, **bound.kwargs)
     except (TypeError, ValueError) as error:
         line = raised_line(error.__traceback__)
-        if isinstance(error, TraceError):
-            raise
-        if is_from("jax", error) or "JAX" in str(error):
-            what = f"functions of JAX do not take traced values ({error})"
+        if isinstance(error.__cause__, TraceError) and "array element" in str(error):  # NumPy's, for w[0] = traced
+            raise trace_error("assigning to a part of an array", "write kf.where(mask, x, y) instead", line) from error
+        if "kfusion._" in str(error) and not isinstance(error, TraceError):  # the name of our class
+            what = f"a function that takes no traced values was called ({error})"
             raise trace_error(what, "write the same function of kfusion or NumPy instead", line) from error
-        if "setting an array element" in str(error):  # NumPy's, for array[i] = traced
-            raise trace_error(
-                "assigning to a part of an array", "write kf.where(mask, new, x) instead", line
-            ) from error
         raise
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -222,5 +221,6 @@ def stage(x: Traced, name: str) -> contextlib.AbstractContextManager[None]:
 
 def _variable_of(array: Any) -> str | None:
     """The name by which the user's frame knows the array."""
-    frame = user_frame() or sys._getframe()
-    return next((n for scope in (frame.f_locals, frame.f_globals) for n, v in scope.items() if v is array), None)
+    frame = user_frame()
+    scopes = (frame.f_locals, frame.f_globals) if frame else ()
+    return next((name for scope in scopes for name, value in scope.items() if value is array), None)
