@@ -273,3 +273,11 @@ def test_empty_and_scalar_arrays():
     p = plan(lambda x: x.T, X)
     assert p.groups == ()
     assert p.fused.launches == 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_relu_layernorm_has_a_kernel_for_every_float(dtype):
+    x, row = kf.spec((N, D), dtype), kf.spec((D,), dtype)
+    assert [g.executable for g in plan(kf.relu_layernorm, x, row, row).groups] == [True]
+    mixed = plan(lambda v: kf.astype(kf.relu_layernorm(v), "float32"), kf.spec((N, D), "float16"))
+    assert not any(g.executable for g in mixed.groups)

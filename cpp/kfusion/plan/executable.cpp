@@ -5,14 +5,17 @@
 namespace kfusion {
 namespace {
 
-/// relu, then what layer normalisation over the last axis consists of, as `layernorm` builds it.
+/// relu, then what layer normalisation over the last axis consists of, as `layernorm` builds it. The casts between a
+/// half type and its statistics in float32 are the kernel's own.
 bool is_relu_layernorm(const Graph& g, const Group& group) {
   if (group.kind != GroupKind::kRows || group.stores.size() != 1 || group.reduced.size() != 1) return false;
   std::vector<Op> ops;
-  for (const NodeId n : group.nodes) ops.push_back(g[n].op);
+  for (const NodeId n : group.nodes)
+    if (g[n].op != Op::cast) ops.push_back(g[n].op);
   const std::vector<Op> statistics = {Op::relu, Op::mean, Op::subtract, Op::square, Op::mean, Op::add};
   if (ops.size() < statistics.size() || !std::equal(statistics.begin(), statistics.end(), ops.begin())) return false;
-  if (!is_float(g[group.stores[0]].dtype)) return false;
+  const DType stored = g[group.stores[0]].dtype;
+  if (!is_float(stored) || g[group.nodes[0]].dtype != stored) return false;
   const std::vector<Op> rest(ops.begin() + static_cast<std::ptrdiff_t>(statistics.size()), ops.end());
   const std::vector<std::vector<Op>> endings = {{}, {Op::multiply}, {Op::add}, {Op::multiply, Op::add}};
   return std::any_of(endings.begin(), endings.end(), [&](const std::vector<Op>& affine) {
