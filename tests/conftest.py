@@ -16,6 +16,7 @@ os.environ.setdefault("JAX_ENABLE_X64", "1")  # float64 arrays
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import kfusion as kf
+import plans
 from kfusion import _core
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -162,3 +163,9 @@ def threads() -> Any:
     before = kf.get_num_threads()
     yield kf.set_num_threads
     kf.set_num_threads(before)
+
+
+@pytest.fixture(params=plans.PLANS)
+def plan(request: pytest.FixtureRequest) -> kf.Plan:
+    """Plans of several kinds: one kernel, many, none."""
+    return plans.PLANS[request.param]()

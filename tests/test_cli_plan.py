@@ -83,7 +83,7 @@ def test_plan_end_to_end(folder):
     arguments = ["plan", "model.py:f", "--shape", "64x96", "--device", "H200", "--html", "r.html", "--plot", "p.png"]
     done = subprocess.run([sys.executable, "-m", "kfusion", *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    for word in ("f(x: float32[64, 96]) on H200", "relu+layernorm", "Fusing saves", "Page: r.html", "Picture: p.png"):
+    for word in ("f(x: float32[64,96]) on H200", "relu+layernorm", "Fusing saves", "Page: r.html", "Picture: p.png"):
         assert word in done.stdout
     assert (folder / "r.html").read_text().startswith("<!DOCTYPE html>")
     assert (folder / "p.png").read_bytes().startswith(b"\x89PNG")

@@ -102,8 +102,9 @@ class Plan(_tables.Report):
             raise TypeError(f"{_WHO}: a plan must be a dict, got {type(plain).__name__}")
         if plain.get("schema") != _SCHEMA:
             raise ValueError(f"{_WHO}: schema must be {_SCHEMA}, got {str(plain.get('schema'))[:40]}")
-        plan = _records.from_plain(cls, {k: v for k, v in plain.items() if k != "schema"}, _WHO)
-        _check_references(plan)
+        with _records.collector_paused():
+            plan = _records.from_plain(cls, {k: v for k, v in plain.items() if k != "schema"}, _WHO)
+            _check_references(plan)
         return plan
 
     def to_json(self, indent: int | None = None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import _plan_layout
 from ._plan_layout import CALL_HEIGHT, Call, Edge, Kernel
@@ -40,23 +40,23 @@ def fusion_graph(plan: Plan, ax: Axes, size: tuple[float, float]) -> None:
 
 
 def _draw_kernel(kernel: Kernel, ax: Axes) -> None:
-    from matplotlib.patches import FancyBboxPatch
-
     tint = _TINTS[kernel.id % len(_TINTS)]
-    style = "round,pad=0,rounding_size=0.08"
-    for alpha, fill in ((0.14, True), (1.0, False)):
-        ax.add_patch(
-            FancyBboxPatch(
-                (kernel.x, kernel.y), kernel.width, kernel.height, style, color=tint, alpha=alpha, fill=fill, zorder=1
-            )
-        )
-    box = {"facecolor": ax.get_facecolor(), "alpha": 0.7, "edgecolor": "none", "pad": 1}
+    corner, size = (kernel.x, kernel.y), (kernel.width, kernel.height)
+    _box(ax, corner, size, color=tint, alpha=0.14, zorder=1)
+    _box(ax, corner, size, color=tint, fill=False, zorder=1)
+    behind = {"facecolor": ax.get_facecolor(), "alpha": 0.7, "edgecolor": "none", "pad": 1}
     caption = literal(kernel.caption)
-    ax.text(kernel.x + 0.08, kernel.y + 0.14, caption, fontsize=7, va="center", bbox=box, zorder=4)
+    ax.text(kernel.x + 0.08, kernel.y + 0.14, caption, fontsize=7, va="center", bbox=behind, zorder=4)
     for call in kernel.calls.values():
         corner = (call.x - call.width / 2, call.y - CALL_HEIGHT / 2)
-        ax.add_patch(FancyBboxPatch(corner, call.width, CALL_HEIGHT, style, color=tint, zorder=3))
+        _box(ax, corner, (call.width, CALL_HEIGHT), color=tint, zorder=3)
         ax.text(call.x, call.y, literal(call.name), fontsize=_SMALL, ha="center", va="center", color="white", zorder=4)
+
+
+def _box(ax: Axes, corner: tuple[float, float], size: tuple[float, float], **style: Any) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    ax.add_patch(FancyBboxPatch(corner, *size, "round,pad=0,rounding_size=0.08", clip_on=False, **style))
 
 
 def _draw_edge(edge: Edge, ax: Axes) -> None:

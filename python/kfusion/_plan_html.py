@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 from collections.abc import Iterator
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from . import _core, _plan_report
-from ._tables import byte_unit, number
+from ._tables import byte_unit, escaped, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from ._plan import Plan
     from ._plan_records import Refusal
 
-_COLUMN_PX = 600  # what half the page has
+_COLUMN_PX = 680  # a graph up to this width stands beside the others, a little smaller where need be
 
 _ALT = {
     "roofline": "Predicted FLOP per second over FLOP per byte, with the device's roofs; the totals are {fused} fused "
@@ -31,7 +30,7 @@ _ALT = {
 
 def page(plan: Plan) -> str:
     """The whole document."""
-    title = html.escape(_plan_report.title(plan))
+    title = escaped(_plan_report.title(plan))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -43,39 +42,41 @@ def page(plan: Plan) -> str:
 </head>
 <body>
 <main>
-<h1>{title}</h1>
+<h1>{escaped(plan.function or "graph")} on {escaped(plan.device.name)}</h1>
+<p><code>{escaped(_plan_report.signature(plan))}</code></p>
 {"".join(_sections(plan))}</main>
-<footer>kfusion {html.escape(_core.__version__)}. Predicted from the plan, not measured.</footer>
+<footer>kfusion {escaped(_core.__version__)}. Predicted from the plan, not measured.</footer>
 </body>
 </html>
 """
 
 
 def _sections(plan: Plan) -> Iterator[str]:
-    yield "".join(f"<p>{html.escape(line)}</p>\n" for line in _plan_report.summary(plan))
+    yield f"<p>{escaped(_plan_report.savings_line(plan))}</p>\n"
     yield _cards(plan)
     yield "<h2>Kernels</h2>\n"
     yield _scroll(_plan_report.groups_table(plan.groups, None, len(plan.unfused_groups)).html(), "fused kernels")
     yield _scroll(_plan_report.totals_table(plan).html(), "totals")
+    yield "".join(f'<p class="faint">{escaped(line)}</p>\n' for line in _plan_report.notes(plan))
     yield "<h2>Pictures</h2>\n" + _pictures(plan)
     yield "<h2>Kept apart</h2>\n" + _refusals(plan.refusals)
     yield "<h2>Details</h2>\n"
     unfused = _plan_report.groups_table(plan.unfused_groups, None, len(plan.unfused_groups), "Unfused")
     yield _details("Kernels without fusion", _scroll(unfused.html(), "unfused kernels"))
-    yield _details("The graph", f'<pre tabindex="0">{html.escape(str(plan.graph))}</pre>')
-    yield _details("The device", f"<p>{html.escape(_plan_report.device_line(plan))}</p>" + plan.device._repr_html_())
+    yield _details("The graph", f'<pre tabindex="0">{escaped(str(plan.graph))}</pre>')
+    yield _details("The device", f"<p>{escaped(_plan_report.device_line(plan))}</p>" + plan.device._repr_html_())
 
 
 def _cards(plan: Plan) -> str:
     unit, size = byte_unit(plan.unfused.issued.total)
     cards = (
-        ("kernels", str(plan.unfused.launches), str(plan.fused.launches)),
+        ("launches", str(plan.unfused.launches), str(plan.fused.launches)),
         (f"{unit} moved", *(number(t.issued.total / size) for t in (plan.unfused, plan.fused))),
         ("us, predicted", number(plan.unfused.time_us), number(plan.fused.time_us)),
         ("FLOP per byte", number(plan.unfused.intensity, 3), number(plan.fused.intensity, 3)),
     )
     items = "".join(
-        f'<li><b><s>{a}</s> &rarr; <i>{b}</i></b><span class="faint">{html.escape(name)}</span></li>\n'
+        f'<li><b><s>{a}</s> &rarr; <i>{b}</i></b><span class="faint">{escaped(name)}</span></li>\n'
         for name, a, b in cards
     )
     speedup = f'<li><b><i>{plan.predicted_speedup:.2f}x</i></b><span class="faint">predicted speedup</span></li>\n'
@@ -92,10 +93,10 @@ def _refusals(refusals: tuple[Refusal, ...]) -> str:
 
 
 def _refusal(r: Refusal) -> str:
-    pair = f"{html.escape(r.producer)} &rarr; {html.escape(r.consumer)}"
-    sources = "".join(f"<code>{html.escape(s)}</code>" for s in _plan_report.sources(r))
-    reason = f'<span class="reason">{html.escape(str(r.reason))}</span>'
-    return f"<li><strong>{pair}</strong> {reason}<br>{html.escape(r.sentence)}{sources}</li>\n"
+    pair = f"{escaped(r.producer)} &rarr; {escaped(r.consumer)}"
+    sources = "".join(f"<code>{escaped(s)}</code>" for s in _plan_report.sources(r))
+    reason = f'<span class="reason">{escaped(str(r.reason))}</span>'
+    return f"<li><strong>{pair}</strong> {reason}<br>{escaped(r.sentence)}{sources}</li>\n"
 
 
 def _scroll(table: str, what: str) -> str:
@@ -121,7 +122,7 @@ def _picture(name: str, light: Figure, dark: Figure, alt: str) -> str:
     kind = "" if name != "graph" else ' class="narrow"' if width <= _COLUMN_PX else ' class="wide"'
     return (
         f'<figure{kind}><picture><source media="(prefers-color-scheme: dark)" srcset="{_svg_uri(dark)}">'
-        f'<img src="{_svg_uri(light)}" width="{width}" height="{height}" alt="{html.escape(alt)}"></picture></figure>\n'
+        f'<img src="{_svg_uri(light)}" width="{width}" height="{height}" alt="{escaped(alt)}"></picture></figure>\n'
     )
 
 

@@ -115,7 +115,7 @@ def roofline(plan: Plan, ax: Axes, theme: Theme = LIGHT) -> None:
             fontsize=_SMALL,
         )
     without = len(plan.groups) - len(shown["fused"])
-    note = f"; {without} of {len(plan.groups)} kernels compute nothing and are not shown" if without else ""
+    note = f"\n{without} of {len(plan.groups)} kernels compute nothing and are not shown" if without else ""
     ax.set_xlabel(f"FLOP per byte (compulsory){note}", fontsize=_SMALL)
     ax.set_ylabel("predicted FLOP/s", fontsize=_SMALL)
     ax.set_title(literal(f"Roofline of {plan.device.name}"), loc="left", fontsize=10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._tables import Table, byte_unit, number, shorten, si
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MAX_GROUPS = 40
 MAX_REFUSALS = 20
+_LISTED = 8
 _MIN_LABEL = 12
 _SHORT_KINDS = {"full_reduction": "reduction", "contraction_reduction": "product"}
 
@@ -25,11 +26,11 @@ def parts(plan: Plan, width: int | None) -> Iterator[Table | str]:
     yield totals_table(plan)
     if plan.refusals:
         yield refusals_text(plan.refusals, width)
-    yield "\n".join(_wrapped(line, width) for line in summary(plan))
+    yield "\n".join(_wrapped(line, width) for line in (savings_line(plan), *notes(plan)))
 
 
 def title(plan: Plan) -> str:
-    """ "f(x: float32[4096, 1024]) on H200"."""
+    """ "f(x: float32[4096,1024]) on H200"."""
     return f"{signature(plan)} on {plan.device.name}"
 
 
@@ -41,8 +42,8 @@ def signature(plan: Plan) -> str:
     return f"{plan.function or 'graph'}({given})" + (f" [{captured}]" if captured else "")
 
 
-def _input_text(node: dict[str, object]) -> str:
-    return f"{node['name']}: {node['dtype']}{node['shape']}"
+def _input_text(node: dict[str, Any]) -> str:
+    return f"{node['name']}: {node['dtype']}[{','.join(map(str, node['shape']))}]"
 
 
 def device_line(plan: Plan) -> str:
@@ -148,21 +149,29 @@ def sources(r: Refusal) -> list[str]:
     return [source for source in dict.fromkeys((r.producer_source, r.consumer_source)) if source]
 
 
-def summary(plan: Plan) -> Iterator[str]:
-    """The savings, and what the table's words and marks mean."""
+def savings_line(plan: Plan) -> str:
+    """What fusing saves, in bytes and in time."""
     s, unit, size = plan.savings, *byte_unit(plan.savings["unfused_bytes"])
-    yield (
+    return (
         f"Fusing saves {number(s['savings_bytes'] / size)} of {number(s['unfused_bytes'] / size)} {unit} "
         f"({s['savings_pct']:g}%): {s.get('speedup_estimate', 0):g}x by bytes, "
         f"{plan.predicted_speedup:.2f}x by predicted time."
     )
+
+
+def notes(plan: Plan) -> Iterator[str]:
+    """What the tables do not say: bytes that are read again, and kernels that this version does not have."""
     if twice := [g for g in plan.groups if not g.row_on_chip]:
         extra = sum(g.issued.total - g.compulsory.total for g in twice)
         unit, size = byte_unit(extra)
         yield f"Rows that do not stay on chip are read again: {number(extra / size)} {unit} of the bytes above."
-    missing = {g.missing: g.id for g in reversed(plan.groups) if not g.executable}
-    for what, first in sorted(missing.items(), key=lambda item: item[1]):
-        yield f"* planned and priced only: {what} (kernel {first})."
+    missing: dict[str, list[int]] = {}
+    for g in plan.groups:
+        if not g.executable:
+            missing.setdefault(g.missing, []).append(g.id)
+    for what, ids in missing.items():
+        listed = ", ".join(map(str, ids[:_LISTED])) + (", ..." if len(ids) > _LISTED else "")
+        yield f"* planned and priced only: {what} (kernel{'s' if len(ids) > 1 else ''} {listed})."
 
 
 def _wrapped(text: str, width: int | None, first: str = "", then: str = "") -> str:

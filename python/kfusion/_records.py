@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
+import gc
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -39,6 +41,18 @@ def from_plain(kind: type[T], value: Any, who: str) -> T:
     """
     result: T = _record_reader(kind)(value, (None, who))
     return result
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """For reading a large record: many small values, none of them garbage, among which cycles would be looked for."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _plain(value: Any) -> Any:

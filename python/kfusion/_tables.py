@@ -59,12 +59,12 @@ class Table:
 
     def html(self) -> str:
         """A <table> with a caption; all text escaped."""
-        head = "".join(f'<th scope="col"{self._align(i)}>{_escaped(h)}</th>' for i, h in enumerate(self.header))
+        head = "".join(f'<th scope="col"{self._align(i)}>{escaped(h)}</th>' for i, h in enumerate(self.header))
         body = "".join(
-            "<tr>" + "".join(f"<td{self._align(i)}>{_escaped(c)}</td>" for i, c in enumerate(line)) + "</tr>"
+            "<tr>" + "".join(f"<td{self._align(i)}>{escaped(c)}</td>" for i, c in enumerate(line)) + "</tr>"
             for line in self.rows
         )
-        caption = f"<caption>{_escaped(self.title)}</caption>" if self.title else ""
+        caption = f"<caption>{escaped(self.title)}</caption>" if self.title else ""
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def _justified(self, line: Sequence[str]) -> Iterable[str]:
@@ -135,6 +135,11 @@ def si(value: float) -> str:
     return f"{value:.4g}"
 
 
+def escaped(text: str) -> str:
+    """Text for a page."""
+    return html.escape(_printable(text))
+
+
 def _printable(text: str) -> str:
     """Names come from anywhere, and a terminal obeys control characters."""
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
@@ -147,12 +152,8 @@ def _text(value: str) -> Any:
     return Text(_printable(value))
 
 
-def _escaped(text: str) -> str:
-    return html.escape(_printable(text))
-
-
 def _html_lines(part: str) -> str:
-    return "<p>" + "<br>".join(_escaped(line) for line in part.splitlines()) + "</p>"
+    return "<p>" + "<br>".join(escaped(line) for line in part.splitlines()) + "</p>"
 
 
 def _rich_text(report: Report, width: int) -> str:
