@@ -16,6 +16,16 @@ def test_explain_what_shares_a_kernel():
     assert "row stays on chip" in text
 
 
+def test_explain_a_call_in_several_kernels():
+    p = kf.plan(
+        lambda x: kf.softmax(kf.layernorm(x) @ x.T), X, device="H200", forbid=[("layernorm.mean", "layernorm.var")]
+    )
+    assert {g.id for g in p.groups if "layernorm.var" in g.stages} != {
+        g.id for g in p.groups if "layernorm.mean" in g.stages
+    }
+    assert re.search(r"share kernel \d.* layernorm is also in kernel \d", p.explain("layernorm", "layernorm.scale"))
+
+
 def test_explain_rows_that_are_read_again():
     p = kf.plan(relu_layernorm, kf.spec((4, 10**7)), *(kf.spec((10**7,)),) * 2, device="H200")
     assert "a row is read" in p.explain("relu", "layernorm")

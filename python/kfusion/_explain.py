@@ -54,9 +54,10 @@ class _Explainer:
         for nodes, other, others in ((first, b, second), (second, a, first)):
             if inputs := [n for n in nodes if self.plan._is_input(n)]:
                 refusals = self.between(nodes, others)
-                return " ".join((self.about_input(inputs[0], other, others), *map(_reason, refusals)))
-        if shared := self.shared(first, second):
-            return self.together(a, b, self.plan.groups[min(shared)])
+                return " ".join((self.about_input(inputs[0], other, others), *_reasons(refusals)))
+        if shared := self.kernel_ids(first) & self.kernel_ids(second):
+            also = (self.elsewhere(name, self.kernel_ids(nodes) - shared) for name, nodes in ((a, first), (b, second)))
+            return self.together(a, b, self.plan.groups[min(shared)]) + "".join(also)
         path = self.path(first, second) or self.path(second, first)
         refusals = self.between(first, second) or self.boundaries(path) or self.between_kernels(first, second)
         where = f"{a} is in {self.kernels(first)} and {b} in {self.kernels(second)}"
@@ -64,7 +65,7 @@ class _Explainer:
             return f"{where}: neither reads what the other gives."
         neighbours = len(path) < 2 or len(set(map(self.stage, path))) <= 2
         way = "" if neighbours else f" The way is {' -> '.join(dict.fromkeys(map(self.stage, path)))}."
-        return " ".join((f"{where}.{way}", *map(_reason, refusals)))
+        return " ".join((f"{where}.{way}", *_reasons(refusals)))
 
     # What a name means
 
@@ -101,9 +102,6 @@ class _Explainer:
         return {output["name"]: {output["node"]} for output in outputs if output["name"]} | names
 
     # What is between two names
-
-    def shared(self, first: set[int], second: set[int]) -> set[int]:
-        return self.kernel_ids(first) & self.kernel_ids(second)
 
     def path(self, first: set[int], second: set[int]) -> list[int]:
         """A shortest way from a node of the first to one of the second along what reads what; [] if there is none."""
@@ -159,6 +157,9 @@ class _Explainer:
         again = "" if group.row_on_chip else f" (too long to stay there, a row is read {group.passes} times)"
         return f"{a} and {b} share kernel {group.id} ({group.label}): {why}{again}."
 
+    def elsewhere(self, name: str, ids: set[int]) -> str:
+        return f" {name} is also in {self.named(ids)}." if ids else ""
+
     def about_input(self, node: int, other: str, others: set[int]) -> str:
         name = self.nodes[node]["name"]
         readers = {g.id for g in self.plan.groups if any(load.node == node for load in g.loads)}
@@ -182,8 +183,9 @@ class _Explainer:
         return str(self.nodes[node]["op"]) if index is None else self.stages[index]
 
 
-def _reason(refusal: Refusal) -> str:
-    return f"{refusal.producer} | {refusal.consumer}: {refusal.reason}. {refusal.sentence}"
+def _reasons(refusals: Iterable[Refusal]) -> list[str]:
+    """Each with its sentence; a copy's is the same."""
+    return list(dict.fromkeys(f"{r.producer} | {r.consumer}: {r.reason}. {r.sentence}" for r in refusals))
 
 
 def _by_prefix(name: str, calls: dict[str, set[int]], values: dict[str, set[int]]) -> set[int]:

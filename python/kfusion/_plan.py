@@ -176,7 +176,7 @@ def plan(
             given, only these may share a kernel.
         forbid: pairs that may not.
         only_executable: splits what this version of kfusion has no kernel for.
-        keywords: the function's keyword arguments.
+        keywords: the function's keyword arguments; give those named like an option above by functools.partial.
 
     Returns:
         A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it.
