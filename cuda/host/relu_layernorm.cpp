@@ -57,6 +57,8 @@ void run(const RowProblem& p, int device, Stream stream, bool fused) {
       return run<DType::kFloat32>(p, device, stream, fused);
     case DType::kFloat64:
       return run<DType::kFloat64>(p, device, stream, fused);
+    default:
+      return;  // no other dtype is let in
   }
 }
 
