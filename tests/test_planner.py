@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kfusion._plan_records import Bytes
 
 import kfusion as kf
+from kfusion._plan_records import Bytes
 
 N, D = 37, 53  # co-prime, so that no two extents are mistaken for each other
 X, Y = kf.spec((N, D)), kf.spec((N, D))
@@ -173,9 +173,14 @@ def test_cheap_producer_is_computed_twice_rather_than_stored():
     assert p.fused.compulsory == Bytes(2 * 4 * N * D, 4 * (N + D))
 
 
-def test_costly_producer_is_stored_for_both():
-    p = plan(lambda x: (kf.softmax(x).sum(0), kf.softmax(x).sum(1)), X)
+def test_producer_of_many_inputs_is_stored_for_both():
+    def f(*xs):
+        y = kf.exp(xs[0] + xs[1] + xs[2] + xs[3])
+        return y.sum(0), y.sum(1)
+
+    p = plan(f, X, X, X, X)
     assert sum("exp" in g.ops for g in p.groups) == 1
+    assert p.fused.compulsory.written == 4 * (N * D + N + D)
 
 
 def test_limits_of_inputs_and_outputs():

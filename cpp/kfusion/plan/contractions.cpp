@@ -166,6 +166,17 @@ void join_contraction_reductions(const Graph& g, const FoldedGraph& folded, Part
   }
 }
 
+void join_casts(const Graph& g, Partition& p) {
+  for (const NodeId n : p.order()) {
+    if (g[n].op != Op::cast || p.part(p.part_of(n)).nodes.size() != 1 || p.readers(n).empty()) continue;
+    const int reader = p.part_of(p.readers(n)[0]);
+    const WorkKind k = p.part(reader).kind;
+    const bool takes_operands = k == WorkKind::kContraction || k == WorkKind::kGather;
+    if (takes_operands && g[n].place == p.part(reader).place && only_read_by(p, n, reader))
+      p.unite(p.part_of(n), reader);
+  }
+}
+
 void join_copies(const FoldedGraph& folded, Partition& p) {
   for (const NodeId n : p.order()) {
     const Work& w = folded.work[static_cast<std::size_t>(n)];

@@ -15,6 +15,9 @@ void join_attention(const Graph& g, const FoldedGraph& folded, Partition& p, std
 /// its tiles are made. Monotone maps between the product and a max commute with it and run once per result.
 void join_contraction_reductions(const Graph& g, const FoldedGraph& folded, Partition& p, std::vector<Extras>& extras);
 
+/// A cast of an operand, for one product (or gather) alone, happens where the operand is loaded.
+void join_casts(const Graph& g, Partition& p);
+
 /// A reshape that copies the result of a product is the order in which the product stores it.
 void join_copies(const FoldedGraph& folded, Partition& p);
 

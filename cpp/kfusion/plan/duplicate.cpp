@@ -13,7 +13,7 @@ class Copying {
  public:
   Copying(const Graph& g, const Partition& p, const FoldedGraph& folded) : g_(g), p_(p), folded_(folded) {}
 
-  std::optional<Graph> run() {
+  std::optional<CopiedGraph> run() {
     for (const NodeId n : p_.order()) consider(n);
     if (copies_.empty()) return std::nullopt;
     return rebuilt();
@@ -80,9 +80,9 @@ class Copying {
   }
 
   /// The kernels that get copies read them instead of the originals; views in between are copied along.
-  Graph rebuilt() const {
-    Graph r;
-    r.stages = g_.stages;
+  CopiedGraph rebuilt() const {
+    CopiedGraph r;
+    r.graph.stages = g_.stages;
     std::vector<NodeId> moved(g_.nodes.size());
     std::map<std::pair<int, NodeId>, NodeId> copy_of;
     for (NodeId n = 0; n < static_cast<NodeId>(g_.nodes.size()); ++n) {
@@ -92,8 +92,8 @@ class Copying {
           const auto copied = copy_of.find({part, a});
           a = copied != copy_of.end() ? copied->second : moved[static_cast<std::size_t>(a)];
         }
-        r.nodes.push_back(std::move(node));
-        return static_cast<NodeId>(r.nodes.size() - 1);
+        r.graph.nodes.push_back(std::move(node));
+        return static_cast<NodeId>(r.graph.nodes.size() - 1);
       };
       const bool is_view = kind(g_[n].op) == OpKind::kView && p_.part_of(n) < 0;
       moved[static_cast<std::size_t>(n)] = add(p_.part_of(n));
@@ -102,8 +102,35 @@ class Copying {
         if (nodes.contains(n) || view_of_copy) copy_of[{part, n}] = add(part);
       }
     }
-    for (const Output& o : g_.outputs) r.outputs.push_back({o.name, moved[static_cast<std::size_t>(o.node)]});
-    return r;
+    for (const Output& o : g_.outputs) r.graph.outputs.push_back({o.name, moved[static_cast<std::size_t>(o.node)]});
+    for (const auto& [where, copy] : copy_of) r.copies.push_back(copy);
+    return without_dead_nodes(std::move(r));
+  }
+
+  /// An original that nobody reads any more goes; `simplify` would make copies one again.
+  static CopiedGraph without_dead_nodes(CopiedGraph c) {
+    Graph& g = c.graph;
+    std::vector<bool> live(g.nodes.size(), false);
+    for (const Output& o : g.outputs) live[static_cast<std::size_t>(o.node)] = true;
+    for (std::size_t i = g.nodes.size(); i-- > 0;) {
+      live[i] = live[i] || g.nodes[i].op == Op::input;
+      for (const NodeId a : g.nodes[i].arguments)
+        live[static_cast<std::size_t>(a)] = live[static_cast<std::size_t>(a)] || live[i];
+    }
+    std::vector<NodeId> moved(g.nodes.size(), -1);
+    std::vector<Node> kept;
+    for (std::size_t i = 0; i < g.nodes.size(); ++i) {
+      if (!live[i]) continue;
+      for (NodeId& a : g.nodes[i].arguments) a = moved[static_cast<std::size_t>(a)];
+      moved[i] = static_cast<NodeId>(kept.size());
+      kept.push_back(std::move(g.nodes[i]));
+    }
+    g.nodes = std::move(kept);
+    for (Output& o : g.outputs) o.node = moved[static_cast<std::size_t>(o.node)];
+    for (NodeId& n : c.copies) n = moved[static_cast<std::size_t>(n)];
+    std::erase(c.copies, -1);
+    std::sort(c.copies.begin(), c.copies.end());
+    return c;
   }
 
   const Graph& g_;
@@ -114,7 +141,7 @@ class Copying {
 
 }  // namespace
 
-std::optional<Graph> with_copies(const Graph& g, const Partition& p, const FoldedGraph& folded) {
+std::optional<CopiedGraph> with_copies(const Graph& g, const Partition& p, const FoldedGraph& folded) {
   return Copying(g, p, folded).run();
 }
 

@@ -111,7 +111,9 @@ Axes Partition::read_span(NodeId n) const {
 }
 
 std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b, NodeId consumer) const {
-  if (a.place != b.place) return Reason::kCrossDevice;
+  // A single number of the host goes to the device as an argument of the kernel; what reads nothing is made anywhere.
+  const bool anywhere = is_pointwise(a.kind) && !a.place.cuda && (a.domain.empty() || a.sources.empty());
+  if (a.place != b.place && !anywhere) return Reason::kCrossDevice;
   if (a.kind == WorkKind::kGather || b.kind == WorkKind::kGather) return Reason::kGather;
   // A contraction takes elementwise work on its result with it, nothing that needs whole rows and no other contraction.
   if (work_kind(consumer) == WorkKind::kContraction) return Reason::kContraction;
@@ -141,10 +143,12 @@ Part Partition::merged_part(int a, int b, const Match& m) const {
   r.reduced = moved_axes(m.moved_a, x.reduced) | moved_axes(m.moved_b, y.reduced);
   r.whole = x.whole || y.whole;
   r.second_sweep = x.second_sweep || y.second_sweep;
-  r.place = x.place;
-  r.kind = x.kind == WorkKind::kContraction || y.kind == WorkKind::kContraction           ? WorkKind::kContraction
-           : r.reduced != 0 || x.kind == WorkKind::kReduce || y.kind == WorkKind::kReduce ? WorkKind::kReduce
-                                                                                          : WorkKind::kPointwise;
+  r.place = x.place.cuda ? x.place : y.place;
+  const auto either = [&](WorkKind k) { return x.kind == k || y.kind == k; };
+  r.kind = either(WorkKind::kContraction)                ? WorkKind::kContraction
+           : either(WorkKind::kGather)                   ? WorkKind::kGather
+           : r.reduced != 0 || either(WorkKind::kReduce) ? WorkKind::kReduce
+                                                         : WorkKind::kPointwise;
   r.first = std::min(x.first, y.first);
   r.last = std::max(x.last, y.last);
   const auto is_inside = [&](NodeId n) { return part_of(n) == a || part_of(n) == b; };

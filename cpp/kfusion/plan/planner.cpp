@@ -78,20 +78,22 @@ class Planning {
     plan_.graph = g;
   }
 
-  /// Merges until nothing changes: a merge can make room for another.
-  void merge() {
+  /// Merges until nothing changes: a merge can make room for another. Copies go to the readers that they were made for.
+  void merge(const std::vector<NodeId>& copies = {}) {
     const Graph& g = plan_.graph;
     if (!options_.fuse) {
       merge_stages(g, partition_);
       extras_.resize(static_cast<std::size_t>(partition_.parts()));
       return;
     }
+    for (auto copy = copies.rbegin(); copy != copies.rend(); ++copy) merge_with_readers(*copy);
     while (merge_vertically(g, partition_) || merge_siblings(g, partition_, nullptr)) {
     }
     merge_siblings(g, partition_, &apart_);
     extras_.resize(static_cast<std::size_t>(partition_.parts()));
     join_attention(g, folded_, partition_, extras_);
     join_contraction_reductions(g, folded_, partition_, extras_);
+    join_casts(g, partition_);
     join_copies(folded_, partition_);
   }
 
@@ -109,7 +111,7 @@ class Planning {
     otherwise_ = Reason::kNotImplemented;
   }
 
-  std::optional<Graph> graph_with_copies() const { return with_copies(plan_.graph, partition_, folded_); }
+  std::optional<CopiedGraph> graph_with_copies() const { return with_copies(plan_.graph, partition_, folded_); }
 
   Plan result() {
     finish(plan_, partition_, folded_, extras_, device_);
@@ -122,6 +124,14 @@ class Planning {
   }
 
  private:
+  void merge_with_readers(NodeId copy) {
+    for (const NodeId reader : partition_.readers(copy)) {
+      for (const Edge& e : partition_.edges_into(reader)) {
+        if (e.producer == copy && partition_.part_of(copy) != partition_.part_of(reader)) partition_.merge_along(e);
+      }
+    }
+  }
+
   Case make_case(NodeId producer, NodeId consumer, Reason reason) const {
     return {plan_.graph, partition_, device_, options_, reason, producer, consumer};
   }
@@ -204,12 +214,6 @@ std::int64_t bytes_between_kernels(const Plan& p) {
   return bytes;
 }
 
-Plan plan_once(const Graph& g, const Device& device, const PlanOptions& options) {
-  Planning planning(g, device, options);
-  planning.merge();
-  return planning.result();
-}
-
 /// Kernels that this version does not have fall apart into their stages.
 Plan only_executable(const Plan& p, const Device& device, const PlanOptions& options) {
   Planning planning(p.graph, device, options);
@@ -228,7 +232,9 @@ Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options)
   const auto copied = options.fuse ? planning.graph_with_copies() : std::nullopt;
   Plan plan = planning.result();
   if (copied) {
-    Plan other = plan_once(*copied, device, options);
+    Planning again(copied->graph, device, options);
+    again.merge(copied->copies);
+    Plan other = again.result();
     if (bytes_between_kernels(other) < bytes_between_kernels(plan)) plan = std::move(other);
   }
   return options.only_executable ? only_executable(plan, device, options) : plan;
