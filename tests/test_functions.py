@@ -139,9 +139,11 @@ def test_composites_on_other_kinds_of_array(name, rng):
     f, _, shapes = CASES[name]
     arguments = [made(rng, s, "float32") for s in shapes]
     expected = f(*arguments)
-    torch, jnp = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
-    for kind, make in ((torch.Tensor, torch.from_numpy), (type(jnp.ones(1)), jnp.asarray)):
-        got = f(*map(make, arguments))
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    with jax.default_device(jax.devices("cpu")[0]):
+        kinds = ((torch.Tensor, torch.from_numpy), (jax.Array, jax.numpy.asarray))
+        results = [(kind, f(*map(make, arguments))) for kind, make in kinds]
+    for kind, got in results:
         assert isinstance(got, kind)
         np.testing.assert_array_equal(np.asarray(got), expected)
 

@@ -187,7 +187,7 @@ class TestKinds:
         pytest.importorskip("jax")
         code = """
 import os
-os.environ["JAX_ENABLE_X64"] = "0"
+os.environ |= {"JAX_ENABLE_X64": "0", "JAX_PLATFORMS": "cpu"}
 import jax, numpy as np
 from kfusion import _core
 g = _core.Graph()

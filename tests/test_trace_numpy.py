@@ -154,7 +154,6 @@ FUNCTIONS = {
     "x.clip": lambda x: x.clip(0, 2),
     "round": lambda x: np.round(x),
     "x.round": lambda x: (x * 3).round(),
-    "fix": lambda x: np.fix(x),
     "reshape": lambda x: np.reshape(x, (7, -1)),
     "x.reshape": lambda x: x.reshape(7, 5),
     "x.reshape tuple": lambda x: x.reshape((-1,)),

@@ -56,9 +56,10 @@ Array read_input(Call& call, const Node& n, py::handle object) {
   Array a = arrays::borrow(call, argument, object);
   const std::string who = argument;
   if (a.view.place.cuda)
-    throw DeviceError(
-        call.says("this version computes it on the CPU, and " + who + " is on " + to_string(a.view.place) +
-                  ": copy it to the CPU (x.cpu() in torch, x.get() in CuPy, x.numpy() of a DeviceArray)"));
+    throw DeviceError(call.says("this version computes it on the CPU, and " + who + " is on " +
+                                to_string(a.view.place) +
+                                ": copy it to the CPU (x.cpu() in torch, x.get() in CuPy, numpy.asarray(x) in JAX, "
+                                "x.numpy() of a DeviceArray)"));
   if (a.view.dtype != n.dtype)
     throw TypeError(call.says(who + " must be " + name(n.dtype) + ", got " + name(a.view.dtype)));
   const std::string wanted = shape_text(static_cast<int>(n.shape.size()), n.shape.data());

@@ -162,9 +162,11 @@ Part Partition::merged_part(int a, int b, const Match& m) const {
   return r;
 }
 
-/// Also sets merged.second_sweep.
-std::optional<Reason> Partition::edges_fit(int a, int b, const Match& m, Part& merged) const {
+std::optional<Reason> Partition::edges_fit(int a, int b, Verdict& v) const {
+  const Match& m = v.match;
+  Part& merged = v.merged;
   for (const Edge& e : crossing_edges(a, b)) {
+    v.because = e;
     if (const auto reason = named_pair_allowed(e.producer, e.consumer)) return reason;
     if (work_kind(e.consumer) == WorkKind::kContraction) return Reason::kContraction;  // operands are read in tiles
     const bool reduces = work_kind(e.consumer) == WorkKind::kReduce;
@@ -220,7 +222,7 @@ Partition::Verdict Partition::judge(int a, int b, Verdict v) {
   const Axes reduced_b = moved_axes(v.match.moved_b, part(b).reduced);
   if (reduced_a != 0 && reduced_b != 0 && reduced_a != reduced_b) return {Reason::kDomainMismatch};
   v.merged = merged_part(a, b, v.match);
-  v.reason = edges_fit(a, b, v.match, v.merged);
+  v.reason = edges_fit(a, b, v);
   if (!v.reason) v.reason = fits_device(v.merged);
   if (!v.reason && depends_through_others(b, a)) v.reason = Reason::kCycle;
   return v;
@@ -228,10 +230,12 @@ Partition::Verdict Partition::judge(int a, int b, Verdict v) {
 
 std::optional<Partition::Refused> Partition::refusal(const Edge& e) {
   const int a = part_of(e.producer), b = part_of(e.consumer);
-  if (const auto reason = named_pair_allowed(e.producer, e.consumer)) return Refused{*reason, {}};
-  if (const auto reason = kinds_allow(part(a), part(b), e.consumer)) return Refused{*reason, {}};
+  if (const auto reason = named_pair_allowed(e.producer, e.consumer)) return Refused{*reason, {}, e};
+  if (const auto reason = kinds_allow(part(a), part(b), e.consumer)) return Refused{*reason, {}, e};
   Verdict v = judge(a, b, match_edge(e));
-  return v.reason ? std::optional(Refused{*v.reason, std::move(v.merged)}) : std::nullopt;
+  if (!v.reason) return std::nullopt;
+  const bool other = *v.reason == Reason::kReductionBarrier && v.because.access;
+  return Refused{*v.reason, std::move(v.merged), other ? v.because : e};
 }
 
 std::optional<Reason> Partition::merge_along(const Edge& e) {

@@ -59,7 +59,8 @@ class Partition {
   /// Why not, without merging anything.
   struct Refused {
     Reason reason;
-    Part merged;  ///< what would be one part, for Reason::kResources
+    Part merged;   ///< what would be one part, for Reason::kResources
+    Edge because;  ///< the read that is in the way: the edge itself, or another one between the two parts
   };
   std::optional<Refused> refusal(const Edge& e);
 
@@ -79,6 +80,7 @@ class Partition {
     std::optional<Reason> reason;
     Match match = {};
     Part merged = {};
+    Edge because = {};
   };
 
   WorkKind work_kind(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)].kind; }
@@ -89,7 +91,7 @@ class Partition {
   std::optional<Reason> kinds_allow(const Part& a, const Part& b, NodeId consumer) const;
   std::optional<Reason> named_pair_allowed(NodeId producer, NodeId consumer) const;
   Verdict judge(int a, int b, Verdict v);
-  std::optional<Reason> edges_fit(int a, int b, const Match& m, Part& merged) const;
+  std::optional<Reason> edges_fit(int a, int b, Verdict& v) const;  ///< also sets v.merged.second_sweep
   std::optional<Reason> fits_device(const Part& merged) const;
   std::vector<Edge> crossing_edges(int a, int b) const;
   Part merged_part(int a, int b, const Match& m) const;

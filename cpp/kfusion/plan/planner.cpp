@@ -35,6 +35,11 @@ struct Neighbours {
   NodeId first = 0, second = 0, shared = 0;
 };
 
+/// Worth a word when two kernels both read it: no parameter, but as large as what the kernel runs over.
+bool is_swept(const Graph& g, const Partition& p, int part, NodeId value) {
+  return g[value].size() > 1 && g[value].size() == product(p.part(part).domain);
+}
+
 /// Kernels that sweep over the same full-size value: read it once.
 bool merge_siblings(const Graph& g, Partition& p, std::vector<Neighbours>* apart) {
   std::unordered_map<NodeId, std::vector<NodeId>> readers;  // by what they read; one node for each kernel
@@ -56,7 +61,9 @@ bool merge_siblings(const Graph& g, Partition& p, std::vector<Neighbours>* apart
       if (a == b) continue;
       const auto reason = p.merge_siblings(a, b, s);
       merged |= !reason;
-      if (reason == Reason::kDomainMismatch && apart && g[s].size() > 1) apart->push_back({list[i - 1], list[i], s});
+      if (reason == Reason::kDomainMismatch && apart && is_swept(g, p, a, s) && is_swept(g, p, b, s)) {
+        apart->push_back({list[i - 1], list[i], s});
+      }
     }
   }
   return merged;
@@ -171,6 +178,7 @@ class Planning {
     } else if (auto refused = partition_.refusal(e)) {
       c.reason = refused->reason;
       c.merged = std::move(refused->merged);
+      c.because = refused->because;
     } else {
       c.reason = Reason::kContraction;  // joined by pattern: no general rule speaks of it
     }

@@ -26,18 +26,27 @@ std::string other_reader(const Graph& g, const Partition& p, NodeId n, NodeId re
   return p.is_output(n) ? "the caller" : "";
 }
 
-std::string contraction_sentence(const Graph& g, NodeId producer, NodeId consumer, const std::string& a,
-                                 const std::string& b) {
-  if (kind(g[consumer].op) == OpKind::kContraction) {
+/// Of two ops of one call, which op each is.
+std::pair<std::string, std::string> two_labels(const Graph& g, NodeId a, NodeId b) {
+  const auto of = [&](NodeId n, bool same) {
+    return same ? label(g, n) + " (" + std::string(name(g[n].op)) + ")" : label(g, n);
+  };
+  const bool same = label(g, a) == label(g, b);
+  return {of(a, same), of(b, same)};
+}
+
+std::string contraction_sentence(const Case& c, const std::string& a, const std::string& b) {
+  const Partition& p = c.partition;
+  if (kind(c.graph[c.consumer].op) == OpKind::kContraction) {
     return b + " reads each element of its operands many times, once for every tile: computing " + a +
            " inside it would repeat that work.";
   }
-  if (kind(g[producer].op) == OpKind::kContraction || kind(g[consumer].op) == OpKind::kReduce) {
-    return b + " needs whole rows of what " + a + " gives, and those are spread over many tiles of the product.";
+  if (p.part(p.part_of(c.consumer)).reduced != 0) {
+    return "the kernel of " + b + " reduces whole rows, and those of what " + a +
+           " gives are spread over many tiles of the product.";
   }
   return "the kernel of " + a +
-         " is a matrix product or convolution; it takes elementwise work on its own result with "
-         "it and nothing else.";
+         " is a matrix product or convolution; it takes elementwise work on its own result with it and nothing else.";
 }
 
 std::string kilobytes(std::int64_t bytes) { return std::to_string(bytes / 1024) + " KB"; }
@@ -68,11 +77,14 @@ const std::string& label(const Graph& g, NodeId n) {
 std::string sentence(const Case& c) {
   const Graph& g = c.graph;
   const NodeId producer = c.producer, consumer = c.consumer;
-  const std::string &a = label(g, producer), &b = label(g, consumer);
+  const auto [a, b] = two_labels(g, producer, consumer);
   switch (c.reason) {
-    case Reason::kReductionBarrier:
-      return b + " needs the result of " + a + " over the whole array before its first element, so " + a +
+    case Reason::kReductionBarrier: {
+      const auto [sum, reader] =
+          c.because.access ? two_labels(g, c.because.producer, c.because.consumer) : std::pair(a, b);
+      return reader + " needs the result of " + sum + " over the whole array before its first element, so " + sum +
              " ends its kernel; a cooperative launch would save one launch, and one read where the array fits on chip.";
+    }
     case Reason::kDomainMismatch:
       return a + " runs over " + loop(g, producer) + " and " + b + " over " + loop(g, consumer) +
              ": no single loop has each element of both at hand at the same time.";
@@ -82,7 +94,7 @@ std::string sentence(const Case& c) {
       return a + " is on " + to_string(g[producer].place) + " and " + b + " on " + to_string(g[consumer].place) +
              ": the value has to be copied from one memory to the other.";
     case Reason::kContraction:
-      return contraction_sentence(g, producer, consumer, a, b);
+      return contraction_sentence(c, a, b);
     case Reason::kResources:
       return resources_sentence(c, a + " and " + b);
     case Reason::kMultipleConsumers: {

@@ -17,7 +17,8 @@ struct Case {
   const PlanOptions& options;
   Reason reason;
   NodeId producer, consumer;
-  Part merged = {};  ///< for kResources: what would have been one kernel
+  Part merged = {};   ///< for kResources: what would have been one kernel
+  Edge because = {};  ///< for kReductionBarrier: the read that has to wait
 };
 
 /// One sentence: why `producer` and `consumer` are in different kernels.
