@@ -74,6 +74,8 @@ VERDICTS = {
     "reshape that copies": (lambda x: kf.relu(x.T.reshape(-1)), (X,), ["pointwise"], []),
     "pointwise into matmul": (lambda a, b: kf.relu(a) @ b, (X, kf.spec((D, 11))), ["pointwise", "matmul"],
                               ["contraction"]),
+    "softmax and the sum of everything": (lambda x: (x.sum(), kf.softmax(x)), (VECTOR,),
+                                          ["full_reduction", "rows"], []),
     "two products": (lambda a, b, c: (a @ b) @ c, (X, kf.spec((D, 11)), kf.spec((11, 5))), ["matmul"] * 2,
                      ["contraction"]),
     "product and softmax": (lambda a, b: kf.softmax(a @ b), (X, kf.spec((D, 11))), ["matmul", "rows"], ["contraction"]),
@@ -134,6 +136,43 @@ def test_attention_whose_weights_are_returned_stores_them():
     p = plan(f, heads(7, 5), heads(11, 5), heads(11, 13))
     assert kinds(p) == ["matmul", "rows", "matmul"]
     assert reasons(p) == ["contraction"]
+
+
+Q, K, V = kf.spec((2, 37, 8)), kf.spec((2, 8, 41)), kf.spec((2, 41, 5))
+
+
+def masked_by_mean(s):
+    return kf.where(s > s.mean(-1, keepdims=True), s, -1e9)
+
+
+NO_PATTERNS = {
+    "normalised scores": (lambda q, k, v: kf.softmax(kf.layernorm(q @ k)) @ v, (Q, K, V)),
+    "scores masked by a statistic": (lambda q, k, v: kf.softmax(masked_by_mean(q @ k)) @ v, (Q, K, V)),
+    "softmax over the other axis": (lambda q, k, v: kf.softmax(q @ k, axis=-2) @ v, (Q, K, V)),
+    "scores of a convolution": (lambda x, w, v: kf.softmax(kf.conv2d(x, w)) @ v,
+                                (kf.spec((2, 3, 9, 11)), kf.spec((5, 3, 3, 3)), kf.spec((9, 7)))),
+    "maximum over a batch": (lambda q, k: (q @ k).max(0), (Q, K)),
+    "maximum over a flattened batch": (lambda q, k: (q @ k).reshape(74, 41).max(0), (Q, K)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NO_PATTERNS)
+def test_no_online_kernel(case):
+    f, specs = NO_PATTERNS[case]
+    assert not {"attention", "contraction_reduction"} & set(kinds(plan(f, *specs)))
+
+
+def test_patterns_take_a_product_once():
+    attention = plan(lambda q, k, v, w: kf.softmax(kf.softmax(q @ k) @ v) @ w, Q, K, V, kf.spec((2, 5, 3)))
+    assert kinds(attention) == ["attention", "rows", "matmul"]
+    assert kinds(plan(lambda q, k, v: (kf.softmax(q @ k) @ v).max(-1), Q, K, V)) == ["attention", "rows"]
+    assert kinds(plan(lambda q, k: (q @ k).max(-1).max(-1), Q, K)) == ["contraction_reduction", "rows"]
+
+
+def test_reduction_of_a_product_seen_in_another_shape():
+    a, b, c = kf.spec((4, 5)), kf.spec((5, 6)), kf.spec((6,))
+    (group,) = plan(lambda a, b, c: (a @ b + c).reshape(8, 3, 1).max((1, 2)), a, b, c).groups
+    assert (group.kind, list(group.domain), list(group.reduced)) == ("contraction_reduction", [8, 3], [1])
 
 
 def test_splade_head_never_stores_the_logits():

@@ -1,6 +1,7 @@
 #include "kfusion/plan/contractions.hpp"
 
 #include <algorithm>
+#include <bit>
 
 namespace kfusion {
 namespace {
@@ -51,6 +52,23 @@ int scores_part(const Reader& r, const Partition& p, int softmax) {
   return found;
 }
 
+/// Online softmax has no other statistic of a row at hand: scores that are normalised or masked by one are stored.
+bool reduces_for_softmax_only(const Reader& r, const Graph& g, const Part& softmax, NodeId weights) {
+  while (r.op(weights) == Op::cast) weights = r.read(weights, 0);
+  const NodeId e = r.read(weights, 0), sum = r.read(weights, 1), shifted = r.read(e, 0);
+  const NodeId largest = r.op(shifted) == Op::subtract ? r.read(shifted, 1) : -1;
+  return std::all_of(softmax.nodes.begin(), softmax.nodes.end(), [&](NodeId n) {
+    return kind(g[n].op) != OpKind::kReduce || n == sum || (n == largest && r.op(n) == Op::max);
+  });
+}
+
+/// Whether a part is one matrix product with its epilogue: no convolution, and no pattern has taken it.
+bool is_plain_product(const Graph& g, const Part& part) {
+  const auto count = [&](auto is) { return std::count_if(part.nodes.begin(), part.nodes.end(), is); };
+  return part.reduced == 0 && count([&](NodeId n) { return g[n].op == Op::matmul; }) == 1 &&
+         count([&](NodeId n) { return kind(g[n].op) == OpKind::kContraction; }) == 1;
+}
+
 bool reduces_last_axis(const Part& part, std::int64_t extent) {
   return part.reduced != 0 && part.reduced == axis_bit(part.domain.size() - 1) && part.domain.back() == extent;
 }
@@ -64,7 +82,9 @@ bool try_attention(const Reader& r, const Graph& g, Partition& p, std::vector<Ex
   if (!reduces_last_axis(p.part(softmax), weights.shape.back())) return false;
   const int scores = scores_part(r, p, softmax);
   if (scores < 0 || scores == output || g[product].place != p.part(scores).place) return false;
-  if (p.part(scores).stores.size() != 1) return false;
+  if (p.part(scores).stores.size() != 1 || p.part(softmax).place != p.part(scores).place) return false;
+  if (!reduces_for_softmax_only(r, g, p.part(softmax), weights.base)) return false;
+  if (!is_plain_product(g, p.part(scores)) || !is_plain_product(g, p.part(output))) return false;
   p.unite(softmax, output);
   p.unite(scores, p.part_of(product));
   extras[static_cast<std::size_t>(p.part_of(product))].attention = true;
@@ -91,7 +111,6 @@ bool is_increasing(Op op) {
     case Op::ceil:
     case Op::rint:
     case Op::trunc:
-    case Op::cast:
     case Op::positive:
       return true;
     default:
@@ -109,14 +128,15 @@ std::vector<NodeId> commuting_maps(const Reader& r, const Graph& g, const Partit
     return std::any_of(axes.begin(), axes.end(),
                        [&](int axis) { return a.strides[static_cast<std::size_t>(axis)] != 0; });
   };
+  const Extents& shape = r.reads(reduction)[0].shape;  // `axes` are of this shape
   NodeId next = -1;
   for (NodeId n = r.read(reduction, 0); n != product; n = next) {
-    if (p.readers(n).size() != 1 || p.is_output(n)) break;
+    if (p.readers(n).size() != 1 || p.is_output(n) || r.reads(n).empty() || r.reads(n)[0].shape != shape) break;
     std::size_t along = 0;  // which argument comes from the product
     if (r.op(n) == Op::add) {
       along = varies(r.reads(n)[0]) ? 0 : 1;
       if (varies(r.reads(n)[1 - along])) break;
-    } else if (!is_increasing(r.op(n))) {
+    } else if (!is_increasing(r.op(n)) && !(r.op(n) == Op::cast && is_float(g[n].dtype))) {
       break;
     }
     if (!is_identity(r.reads(n)[along])) break;
@@ -125,6 +145,13 @@ std::vector<NodeId> commuting_maps(const Reader& r, const Graph& g, const Partit
   }
   std::sort(found.begin(), found.end());
   return found;
+}
+
+/// Only rows or columns of each product: reducing over a batch would mix tiles of different products.
+bool reduces_inside_products(const Part& part, const Extents& shape) {
+  const Extents tile = {shape.end() - std::min<std::ptrdiff_t>(2, std::ssize(shape)), shape.end()};
+  const auto first = static_cast<std::ptrdiff_t>(std::countr_zero(part.reduced));
+  return product(tile) % product({part.domain.begin() + first, part.domain.end()}) == 0;
 }
 
 bool try_contraction_reduction(const Reader& r, const Graph& g, Partition& p, std::vector<Extras>& extras,
@@ -137,11 +164,8 @@ bool try_contraction_reduction(const Reader& r, const Graph& g, Partition& p, st
   const auto product = std::find_if(p.part(producing).nodes.begin(), p.part(producing).nodes.end(),
                                     [&](NodeId n) { return g[n].op == Op::matmul; });
   if (product == p.part(producing).nodes.end() || p.part(producing).stores.size() != 1) return false;
-  // Only rows or columns of each product: reducing over a batch would mix tiles of different products.
-  const Extents tile = without_ones(
-      {g[*product].shape.end() - std::min<std::ptrdiff_t>(2, std::ssize(g[*product].shape)), g[*product].shape.end()});
-  const Axes last_two = part.all() & ~all_axes(part.domain.size() - std::min(tile.size(), part.domain.size()));
-  if ((part.reduced & ~last_two) != 0 || p.depends_through_others(reducing, producing)) return false;
+  if (!is_plain_product(g, p.part(producing))) return false;
+  if (!reduces_inside_products(part, g[*product].shape) || p.depends_through_others(reducing, producing)) return false;
   const bool stores_elements = std::any_of(part.stores.begin(), part.stores.end(), [&](NodeId n) {
     return g[n].size() > kfusion::product(extents_of(part.domain, part.kept()));
   });

@@ -1,6 +1,7 @@
 #include "kfusion/plan/partition.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
 
 #include "kfusion/plan/order.hpp"
@@ -177,6 +178,7 @@ std::optional<Reason> Partition::edges_fit(int a, int b, Verdict& v) const {
     if (reduced_before && merged.whole) return Reason::kReductionBarrier;
     merged.second_sweep |= reduced_before;
   }
+  if (merged.whole && merged.second_sweep) return Reason::kReductionBarrier;  // siblings: sum(x) and softmax(x)
   // Only what is computed once per element or once per row can be stored: a small value is computed many times.
   for (const NodeId s : merged.stores) {
     const Axes span = moved_axes(part_of(s) == a ? m.moved_a : m.moved_b, span_[static_cast<std::size_t>(s)]);
@@ -189,7 +191,8 @@ std::int64_t Partition::tile_bytes(const Part& part) const {
   if (!part.second_sweep || is_last(part.reduced, part.all())) return 0;
   std::int64_t item = 1;
   for (const NodeId s : part.sources) item = std::max(item, static_cast<std::int64_t>(item_bytes(g_[s].dtype)));
-  return product(extents_of(part.domain, part.reduced)) * kTileRows * item;
+  const std::int64_t column = product(extents_of(part.domain, part.reduced)), row = kTileRows * item;
+  return column > INT64_MAX / row ? INT64_MAX : column * row;
 }
 
 std::optional<Reason> Partition::fits_device(const Part& merged) const {
@@ -287,10 +290,12 @@ void Partition::apply(int a, int b, Verdict v) {
 void Partition::unite(int a, int b) {
   const Part &x = part(a), &y = part(b);
   Match m;
-  m.domain = product(x.domain) >= product(y.domain) ? x.domain : y.domain;
+  const auto size = [](const Part& p) { return std::pair(product(p.domain), p.reduced != 0); };
+  const Part& larger = size(x) >= size(y) ? x : y;  // of equal ones, the one whose axes tell what is reduced
+  m.domain = larger.domain;
+  const Axes reduced = larger.reduced;
   Part merged = merged_part(a, b, m);
-  merged.reduced = product(x.domain) >= product(y.domain) ? x.reduced : y.reduced;
-  if (merged.reduced == 0 && x.domain == y.domain) merged.reduced = x.reduced | y.reduced;
+  merged.reduced = reduced;
   move_nodes(a, b, std::move(merged));
 }
 
