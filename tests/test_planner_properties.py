@@ -6,6 +6,7 @@ from collections import Counter
 
 import hypothesis
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 
 import kfusion as kf
@@ -113,3 +114,60 @@ def test_chains_of_any_length_are_one_kernel(size):
     (group,) = make_plan(g)["groups"]
     assert len(group["nodes"]) == 2 * (size // 2)
     assert group["compulsory"] == {"read": 60, "written": 60}
+
+
+class Alone:
+    """A group as a graph of its own: its loads are the inputs, its stores the results."""
+
+    def __init__(self, graph, group):
+        self.graph, self.group = graph, group
+        self.loads = {load["node"] for load in group["loads"]}
+        self.nodes, self.moved, self.inputs = [], {}, []
+        self.outputs = [{"name": str(k), "node": self.add(s["node"])} for k, s in enumerate(group["stores"])]
+
+    def add(self, i):
+        if i not in self.moved:
+            n = self.graph["nodes"][i]
+            if i in self.loads:
+                self.inputs.append(i)
+                n = {**n, "op": "input", "name": str(i), "captured": False, "arguments": [], "stage": None}
+                n = {k: v for k, v in n.items() if k in INPUT}
+            else:
+                free = KIND[n["op"]] == "view" or n["op"] in ("constant", "iota")
+                assert i in self.group["nodes"] or free, "neither loaded nor computed"
+                stage = None if n["stage"] is None else 0
+                n = {**n, "arguments": [self.add(a) for a in n["arguments"]], "stage": stage}
+            self.nodes.append(n)
+            self.moved[i] = len(self.nodes) - 1
+        return self.moved[i]
+
+    def run(self, values):
+        stages = [{"name": "group", "source": ""}]
+        graph = {**self.graph, "nodes": self.nodes, "stages": stages, "outputs": self.outputs}
+        results = _core.run_graph(_core.Graph.from_dict(graph), [values[i] for i in self.inputs], "f")
+        values |= {s["node"]: r for s, r in zip(self.group["stores"], results, strict=True)}
+
+
+INPUT = {"op", "dtype", "shape", "arguments", "stage", "library", "device", "name", "captured"}
+OPTIONS = [{}, {"only_executable": True}, {"max_inputs": 2, "max_outputs": 2}, {"fuse": False}]
+
+
+@hypothesis.given(cases(contractions=True), st.sampled_from(OPTIONS))
+@hypothesis.settings(max_examples=100, deadline=None)
+def test_groups_one_after_another_give_the_same(case, options):
+    plan = make_plan(case.graph, **options)
+    nodes = plan["graph"]["nodes"]
+    values = dict(zip([i for i, n in enumerate(nodes) if n["op"] == "input"], case.inputs, strict=True))
+    for group in plan["groups"]:
+        alone = Alone(plan["graph"], group)
+        assert group["stores"]
+        assert set(group["nodes"]) <= set(alone.moved), "computed for nothing"
+        assert set(alone.inputs) == alone.loads, "loaded for nothing"
+        alone.run(values)
+    whole = _core.Graph.from_dict(plan["graph"])
+    for graph in (case.graph, whole):
+        case.check(_core.run_graph(graph, case.inputs, "f"))
+    everything = {**plan["graph"], "outputs": [{"name": str(i), "node": i} for i in values]}
+    kept = _core.run_graph(_core.Graph.from_dict(everything), case.inputs, "f")
+    for value, want in zip(values.values(), kept, strict=True):
+        np.testing.assert_array_equal(np.asarray(value).astype(float), np.asarray(want).astype(float))
