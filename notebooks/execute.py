@@ -34,7 +34,8 @@ def execute(path: Path, *, timeout_s: int = 300) -> nbformat.NotebookNode:
         nbclient.exceptions.CellExecutionError: a cell raised.
     """
     notebook = nbformat.read(path, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=timeout_s, kernel_name="python3").execute()
+    resources = {"metadata": {"path": str(path.parent)}}  # the working directory, as in Jupyter
+    nbclient.NotebookClient(notebook, timeout=timeout_s, kernel_name="python3", resources=resources).execute()
     return stripped(notebook)
 
 

@@ -103,17 +103,10 @@ def roofline(plan: Plan, ax: Axes, theme: Theme = LIGHT) -> None:
     for name, costs in shown.items():
         ax.plot(*_points(costs), "o", color=_COLOURS[name], markersize=4, alpha=0.6)
     for name, total in totals.items():
-        ax.plot(*_points([total]), "o", color=_COLOURS[name], markersize=10, markeredgecolor=theme.text)
-        below = name == "unfused"  # the two points may be one
-        ax.annotate(
-            f"{name} {si(_flops_per_s(total))}FLOP/s",
-            (total.intensity, _flops_per_s(total)),
-            (0, -16) if below else (9, 0),
-            textcoords="offset points",
-            ha="center" if below else "left",
-            va="center",
-            fontsize=_SMALL,
-        )
+        label = f"{name}: {si(_flops_per_s(total))}FLOP/s"
+        ax.plot(*_points([total]), "o", color=_COLOURS[name], markersize=10, markeredgecolor=theme.text, label=label)
+    if totals:  # in the corner beneath the roofs
+        ax.legend(loc="lower right", frameon=False, fontsize=_SMALL)
     without = len(plan.groups) - len(shown["fused"])
     note = f"\n{without} of {len(plan.groups)} kernels compute nothing and are not shown" if without else ""
     ax.set_xlabel(f"FLOP per byte (compulsory){note}", fontsize=_SMALL)

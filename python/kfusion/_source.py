@@ -63,4 +63,12 @@ def _in_library(frame: FrameType) -> bool:
 
 def _text(frame: FrameType, line: int) -> str:
     file = frame.f_code.co_filename
-    return f"{os.path.basename(file)}:{line}: {linecache.getline(file, line).strip()}".removesuffix(": ")
+    return f"{_place(file)}:{line}: {linecache.getline(file, line).strip()}".removesuffix(": ")
+
+
+def _place(file: str) -> str:
+    """The file's name, or "In[3]" for a notebook's cell, whose file is a number that tells nobody anything."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    cell = shell.compile.format_code_name(file) if shell else None
+    return cell[1] if cell else os.path.basename(file)
