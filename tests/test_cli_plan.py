@@ -38,6 +38,9 @@ MODEL = """
     def divides(x):
         return 1 // 0
 
+    def gives_up(x):
+        raise RuntimeError("no")
+
     class Block:
         @staticmethod
         def forward(x):
@@ -161,7 +164,6 @@ def test_a_module_named_like_an_imported_one(folder, capsys):
         (["model.py:g", "--shape", "4"], "--shape is needed for each array of (x, y): missing a required argument"),
         (["model.py:f"], "--shape is needed for each array of (x, w=None)"),
         (["model.py:f", *["--shape", "4"] * 3], "too many positional arguments"),
-        (["model.py:divides", "--shape", "4"], "divides cannot be traced: ZeroDivisionError: integer division"),
         (["model.py:f", "--shape", "4", "--device", "H2000"], "H2000"),
         (["model.py:f", "--shape", "4", "--forbid", "relu,sinus"], "sinus"),
         (["model.py:f", "--shape", "4", "--html", "no/r.html"], "does not exist"),
@@ -186,7 +188,13 @@ def test_errors_are_one_sentence(arguments, message, capsys):
     ("arguments", "message", "line"),
     [
         (["model.py:branches", "--shape", "4"], "kfusion", "model.py:13: return x if x.sum() > 0 else -x"),
-        (["model.py:fails", "--shape", "4"], "missing", "model.py:16: return x.missing"),
+        (["model.py:fails", "--shape", "4"], "kfusion.trace: x.missing", "model.py:16: return x.missing"),
+        (
+            ["model.py:divides", "--shape", "4"],
+            "divides cannot be traced: ZeroDivisionError",
+            "model.py:19: return 1 //",
+        ),
+        (["model.py:gives_up", "--shape", "4"], "gives_up cannot be traced: RuntimeError: no", "model.py:22: raise"),
         (
             ["model.py:g", "--shape", "4", "--shape", "5"],
             "could not be broadcast",

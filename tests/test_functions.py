@@ -312,3 +312,9 @@ def test_numpy_scalars_are_arrays_without_axes():
     assert kf.sqrt(total) == np.float32(35) ** np.float32(0.5)
     assert kf.add(A, np.float64(1)).dtype == np.float64
     assert kf.add(A, 1.0).dtype == np.float32
+
+
+def test_docstrings_speak_of_the_parameters():
+    assert kf.where.__doc__.startswith("x where condition is true, else y.")
+    assert "clip(x, min, max) = min(max(x, min), max)" in kf.clip.__doc__
+    assert "broadcast" not in kf.exp.__doc__

@@ -163,3 +163,8 @@ def test_default_device_is_the_gpu_or_else_an_h200(monkeypatch):
 def test_arrays_count_by_shape_and_dtype_only():
     x = np.full((12, 35), np.nan, np.float32)
     assert kf.plan(kf.relu, x, device="H200").groups == kf.plan(kf.relu, X, device="H200").groups
+
+
+def test_bytes_are_whole():
+    p = kf.plan(lambda x: kf.tanh(kf.exp(x)), kf.spec((3, 5)), device="H200", fuse=False)
+    assert "Fusing saves 0 of 240 B" in str(p)

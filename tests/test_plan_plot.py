@@ -89,3 +89,10 @@ def test_thirty_calls_are_drawn_and_hundreds_are_not():
     whole = _plan_layout.layout(kf.plan(lambda x: chain_of_tanh(x, 100), X, device="H200"))
     assert sum(len(k.calls) for k in whole.kernels) == 1
     assert "too many calls" in whole.note
+
+
+def test_the_roofline_shows_kernels_that_are_nothing_but_a_launch():
+    p = kf.plan(kf.exp, kf.spec((3, 5)), device="H200")
+    (ax,) = p.plot(ax=plt.figure().subplots()).axes
+    low, high = ax.get_ylim()
+    assert low < p.fused.flop_total / (p.fused.time_us * 1e-6) < high

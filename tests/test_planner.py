@@ -291,6 +291,16 @@ def test_forbidden_and_allowed_pairs():
     assert [g.ops for g in q.groups] == [("add", "relu"), ("multiply",), ("sigmoid",)]
 
 
+def test_pairs_of_composites():
+    def f(x):
+        return kf.layernorm(kf.tanh(kf.layernorm(kf.relu(x))))
+
+    p = plan(f, X, forbid=[("relu", "layernorm"), ("tanh", "layernorm_2")])
+    assert [g.label for g in p.groups] == ["relu", "layernorm+tanh", "layernorm_2"]
+    inside = plan(f, X, allow=[("layernorm", "layernorm")])
+    assert [g.label for g in inside.groups][:2] == ["relu", "layernorm"]
+
+
 def test_only_executable_splits_what_this_version_cannot_run():
     p = plan(lambda x: kf.exp(kf.layernorm(kf.relu(x)) + 1), X, only_executable=True)
     assert all(len(g.stages) == 1 for g in p.groups)

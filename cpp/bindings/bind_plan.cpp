@@ -9,6 +9,7 @@
 #include "bindings/plan_dict.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/graph/builder.hpp"
+#include "kfusion/plan/names.hpp"
 
 namespace py = pybind11;
 
@@ -23,7 +24,7 @@ Plans a graph into kernels, counts and prices it on a device, next to the same g
 Args:
     graph: a Graph; it is simplified first.
     device: dict of a Device's fields.
-    options: dict with any of "fuse" (bool), "allow" and "forbid" (pairs of stage or op names), "max_inputs",
+    options: dict with any of "fuse" (bool), "allow" and "forbid" (pairs of names: stages, composites, ops), "max_inputs",
         "max_outputs" (int) and "only_executable" (bool).
 
 Returns:
@@ -45,7 +46,8 @@ constexpr const char* kWho = "kfusion.plan: ";
 constexpr int kSchema = 1;
 
 bool read_flag(const std::string& name, py::handle value) {
-  if (!PyBool_Check(value.ptr())) throw TypeError(kWho + name + " must be a bool");
+  if (!PyBool_Check(value.ptr()))
+    throw TypeError(kWho + name + " must be a bool, got " + Py_TYPE(value.ptr())->tp_name);
   return value.ptr() == Py_True;
 }
 
@@ -92,7 +94,10 @@ void check_names(const Graph& g, const char* option, const std::vector<std::pair
   std::set<std::string> known;
   if (!pairs.empty())
     for (const Node& n : g.nodes)
-      if (n.stage >= 0) known.insert({std::string(name(n.op)), g.stages[static_cast<std::size_t>(n.stage)].name});
+      if (n.stage >= 0) {
+        const std::string& stage = g.stages[static_cast<std::size_t>(n.stage)].name;
+        known.insert({std::string(name(n.op)), stage, composite_of(stage)});
+      }
   for (const auto& [a, b] : pairs)
     for (const std::string& text : {a, b})
       if (!known.contains(text)) throw ValueError(kWho + (option + (": there is no call or op '" + text + "'")));

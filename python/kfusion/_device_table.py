@@ -14,8 +14,9 @@ from importlib import resources
 from typing import Any, overload
 
 from ._device import Device
-from ._tables import Report, Table, number, shorten
+from ._tables import Report, Table, number, room, shorten, wrapped
 
+_MIN_NAME = 16
 _COPY_FRACTION = {False: 0.9, True: 0.8}  # of the data sheet's bandwidth, by is_cpu
 _CACHE_BYTES_PER_CLOCK = 26  # and SM: on the H200, 6.9e12 / (132 * 1.98e9)
 _CORE_CACHE_BANDWIDTH = 35e9  # of a CPU core: results/cpu.json, the hot copy of 4096 x 1024 float32 by two cores
@@ -77,22 +78,24 @@ class DeviceTable(Report, Sequence[Device]):
 
     def _parts(self, width: int | None) -> Any:
         header = ("device", "GB/s", "peak", "f32", "f64", "half", "ridge", "cache", "row kB", "units", "us")
-        rows = tuple(_cells(d, None if width is None else max(width - 64, 16)) for d in self._devices)
-        yield Table("Devices", header, rows)
-        yield (
+        rows = [_cells(d) for d in self._devices]
+        name_width = None if width is None else max(room(0, header, rows, width), _MIN_NAME)
+        yield Table("Devices", header, tuple((shorten(name, name_width), *cells) for name, *cells in rows))
+        yield wrapped(
             "GB/s: what a copy reaches (read plus write), peak: the data sheet's. f32, f64: TFLOP/s of the vector "
             "units; half: of matrix products of float16, dense. ridge: FLOP/B at which those meet the peak bandwidth. "
             "cache: MB of the last level. row kB: what a row can occupy on chip. us: before the first byte. "
-            "~: assumed. kfusion.device(name) shows one with its sources."
+            "~: assumed. kfusion.device(name) shows one with its sources.",
+            width,
         )
 
 
-def _cells(d: Device, name_width: int | None) -> tuple[str, ...]:
+def _cells(d: Device) -> tuple[str, ...]:
     def cell(name: str, value: float, digits: int = 3) -> str:
         return ("~" if name in d.assumed else "") + number(value, digits)
 
     return (
-        shorten(d.name, name_width),
+        d.name,
         cell("bandwidth", d.bandwidth / 1e9),
         cell("peak_bandwidth", d.peak_bandwidth / 1e9),
         cell("peaks", d.peaks["vector_float32"] / 1e12),

@@ -172,8 +172,8 @@ def plan(
         device: a Device or the name of one (`kfusion.devices()`). None is the first CUDA GPU of this machine, and the
             data sheet of an H200 where there is none; the report's title names it.
         fuse: False plans one kernel per call.
-        allow: pairs of names, of calls as the plan shows them ("relu", "relu_2") or of ops, all with that name; where
-            given, only these may share a kernel.
+        allow: pairs of names, of calls as the plan shows them ("relu", "relu_2", "layernorm" for all its stages) or of
+            ops, all with that name; where given, only these may share a kernel.
         forbid: pairs that may not.
         only_executable: splits what this version of kfusion has no kernel for.
         keywords: the function's keyword arguments; give those named like an option above by functools.partial.

@@ -6,12 +6,11 @@ import argparse
 import sys
 from typing import Any
 
-from . import _files, _json, _plan, _plot, _spec, _user_code
+from . import _files, _json, _plan, _plot, _source, _spec, _user_code
 from ._core import Graph
 from ._demo import parse_shape
 
 _WHO = "kfusion plan"
-_OF_THE_FUNCTION = (ArithmeticError, AttributeError, LookupError, NameError)  # no refusals of ours but bugs of its own
 _DTYPES = ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 
 
@@ -91,9 +90,12 @@ def _plan_of(args: argparse.Namespace) -> _plan.Plan:
     _user_code.require_arguments(function, specs, _WHO)
     try:
         return _plan.plan(function, *specs, **options)
-    except _OF_THE_FUNCTION as error:
-        name = args.target.rpartition(":")[2]
-        raise RuntimeError(f"{_WHO}: {name} cannot be traced: {type(error).__name__}: {error}") from error
+    except Exception as error:
+        if str(error).startswith("kfusion"):  # a refusal of ours
+            raise
+        what = f"{_WHO}: {args.target.rpartition(':')[2]} cannot be traced: {type(error).__name__}: {error}"
+        line = _source.raised_line(error.__traceback__)
+        raise RuntimeError("\n  ".join(filter(None, (what, line)))) from error
 
 
 def _read_graph(path: str) -> Graph:

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from . import _core, _plan_report
-from ._tables import byte_unit, escaped, number
+from ._tables import byte_unit, escaped, in_unit, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,7 +71,7 @@ def _cards(plan: Plan) -> str:
     unit, size = byte_unit(plan.unfused.issued.total)
     cards = (
         ("launches", str(plan.unfused.launches), str(plan.fused.launches)),
-        (f"{unit} moved", *(number(t.issued.total / size) for t in (plan.unfused, plan.fused))),
+        (f"{unit} moved", *(in_unit(t.issued.total, size) for t in (plan.unfused, plan.fused))),
         ("us, predicted", number(plan.unfused.time_us), number(plan.fused.time_us)),
         ("FLOP per byte", number(plan.unfused.intensity, 3), number(plan.fused.intensity, 3)),
     )

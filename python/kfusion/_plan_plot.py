@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ._plan_graph_plot import fusion_graph, graph_size
 from ._plan_report import used_peaks
 from ._plot import FUSED_COLOUR, UNFUSED_COLOUR, closed_figure_of, literal
-from ._tables import byte_unit, number, shorten, si
+from ._tables import byte_unit, in_unit, number, shorten, si
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,12 +99,13 @@ def roofline(plan: Plan, ax: Axes, theme: Theme = LIGHT) -> None:
     }
     totals = {name: c for name, c in (("unfused", plan.unfused), ("fused", plan.fused)) if c.intensity}
     ax.set(xscale="log", yscale="log")
-    _roofs(plan, ax, [c.intensity for costs in (*shown.values(), totals.values()) for c in costs], theme)
+    highest = _roofs(plan, ax, [c.intensity for costs in (*shown.values(), totals.values()) for c in costs], theme)
     for name, costs in shown.items():
         ax.plot(*_points(costs), "o", color=_COLOURS[name], markersize=4, alpha=0.6)
     for name, total in totals.items():
         label = f"{name}: {si(_flops_per_s(total))}FLOP/s"
         ax.plot(*_points([total]), "o", color=_COLOURS[name], markersize=10, markeredgecolor=theme.text, label=label)
+    ax.set_ylim(ax.get_ylim()[0] / 2, highest * 4)  # launch-bound kernels lie far below the roofs
     if totals:  # in the corner beneath the roofs
         ax.legend(loc="lower right", frameon=False, fontsize=_SMALL)
     without = len(plan.groups) - len(shown["fused"])
@@ -115,8 +116,8 @@ def roofline(plan: Plan, ax: Axes, theme: Theme = LIGHT) -> None:
     _tidy(ax)
 
 
-def _roofs(plan: Plan, ax: Axes, intensities: Sequence[float], theme: Theme) -> None:
-    """The bandwidth of a copy up to the peak of each unit that the plan uses."""
+def _roofs(plan: Plan, ax: Axes, intensities: Sequence[float], theme: Theme) -> float:
+    """The bandwidth of a copy up to the peak of each unit that the plan uses; returns the highest peak."""
     bandwidth = plan.device.bandwidth
     peaks = used_peaks(plan) or {"float32 vector": plan.device.peak_flops("float32", "vector")}
     highest = max(peaks.values())
@@ -145,7 +146,7 @@ def _roofs(plan: Plan, ax: Axes, intensities: Sequence[float], theme: Theme) -> 
             fontsize=_SMALL,
         )
     ax.set_xlim(low, high)
-    ax.set_ylim(top=highest * 4)
+    return highest
 
 
 def _points(costs: Sequence[Cost]) -> tuple[list[float], list[float]]:
@@ -190,7 +191,7 @@ def bytes_moved(plan: Plan, ax: Axes) -> None:
 
 def _bytes_title(plan: Plan) -> str:
     unit, size = byte_unit(plan.unfused.issued.total)
-    unfused, fused = (number(t.issued.total / size) for t in (plan.unfused, plan.fused))
+    unfused, fused = (in_unit(t.issued.total, size) for t in (plan.unfused, plan.fused))
     cut = max(len(plan.unfused_groups), len(plan.groups)) > _MAX_BARS
     return f"{unit}: {unfused} unfused, {fused} fused" + (f"; first {_MAX_BARS}" if cut else "")
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._tables import Table, byte_unit, number, shorten, si
+from ._tables import Table, byte_unit, in_unit, number, room, shorten, si, wrapped
 
 if TYPE_CHECKING:
     from ._plan import Plan
@@ -21,12 +20,12 @@ _SHORT_KINDS = {"full_reduction": "reduction", "contraction_reduction": "product
 
 def parts(plan: Plan, width: int | None) -> Iterator[Table | str]:
     """Header, kernels, totals, refusals, savings."""
-    yield "\n".join(_wrapped(line, width) for line in (title(plan), device_line(plan))) + "\n"
+    yield "\n".join(wrapped(line, width) for line in (title(plan), device_line(plan))) + "\n"
     yield groups_table(plan.groups, width, len(plan.unfused_groups))
     yield totals_table(plan)
     if plan.refusals:
         yield refusals_text(plan.refusals, width)
-    yield "\n".join(_wrapped(line, width) for line in (savings_line(plan), *notes(plan)))
+    yield "\n".join(wrapped(line, width) for line in (savings_line(plan), *notes(plan)))
 
 
 def title(plan: Plan) -> str:
@@ -70,11 +69,11 @@ def groups_table(groups: Sequence[Group], width: int | None, unfused: int, name:
     unit, size = byte_unit(max((max(g.issued.read, g.issued.written) for g in shown), default=0))
     header = ("#", "kernel", "kind", "ops", f"read {unit}", "written", "FLOPs", "FLOP/B", "bound", "us")
     rows = [_group_cells(g, size) for g in shown]
-    room = None if width is None else _room_for_labels(header, rows, width)
+    label_width = None if width is None else max(room(1, header, rows, width), _MIN_LABEL)
     more = f", the first {MAX_GROUPS} of them" if len(groups) > MAX_GROUPS else ""
     count = "1 kernel" if len(groups) == 1 else f"{len(groups)} kernels"
     instead = f" instead of {unfused}" if unfused != len(groups) else ""
-    cells = tuple((row[0], shorten(row[1], room), *row[2:]) for row in rows)
+    cells = tuple((row[0], shorten(row[1], label_width), *row[2:]) for row in rows)
     return Table(f"{name}: {count}{instead}{more}", header, cells, left=(0, 1, 2, 8))
 
 
@@ -84,19 +83,13 @@ def _group_cells(g: Group, size: float) -> tuple[str, ...]:
         g.label,
         _SHORT_KINDS.get(g.kind, g.kind),
         str(len(g.ops)),
-        number(g.issued.read / size),
-        number(g.issued.written / size),
+        in_unit(g.issued.read, size),
+        in_unit(g.issued.written, size),
         si(g.flop_total),
         number(g.intensity, 3),
         g.bound,
         number(g.time_us),
     )
-
-
-def _room_for_labels(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> int:
-    columns = list(zip(header, *rows, strict=True))
-    others = sum(max(map(len, column)) for i, column in enumerate(columns) if i != 1)
-    return max(width - others - (len(columns) - 1), _MIN_LABEL)
 
 
 def totals_table(plan: Plan) -> Table:
@@ -118,9 +111,9 @@ def _total_cells(name: str, t: Total, size: float) -> tuple[str, ...]:
     return (
         name,
         str(t.launches),
-        number(t.issued.read / size),
-        number(t.issued.written / size),
-        number(t.peak_intermediate_bytes / size),
+        in_unit(t.issued.read, size),
+        in_unit(t.issued.written, size),
+        in_unit(t.peak_intermediate_bytes, size),
         si(t.flop_total),
         number(t.intensity, 3),
         t.bound,
@@ -133,8 +126,8 @@ def refusals_text(refusals: Sequence[Refusal], width: int | None) -> str:
     entries = list(dict.fromkeys(map(_refusal_lines, refusals)))  # a copy's is the same
     lines = ["Kept apart"]
     for sentence, *where in entries[:MAX_REFUSALS]:
-        lines.append(_wrapped(sentence, width, "  ", "    "))
-        lines += [_wrapped(line, width, "    ", "      ") for line in where]
+        lines.append(wrapped(sentence, width, "  ", "    "))
+        lines += [wrapped(line, width, "    ", "      ") for line in where]
     if len(entries) > MAX_REFUSALS:
         lines.append(f"  ... and {len(entries) - MAX_REFUSALS} more in plan.refusals")
     return "\n".join(lines) + "\n"
@@ -153,7 +146,7 @@ def savings_line(plan: Plan) -> str:
     """What fusing saves, in bytes and in time."""
     s, unit, size = plan.savings, *byte_unit(plan.savings["unfused_bytes"])
     return (
-        f"Fusing saves {number(s['savings_bytes'] / size)} of {number(s['unfused_bytes'] / size)} {unit} "
+        f"Fusing saves {in_unit(s['savings_bytes'], size)} of {in_unit(s['unfused_bytes'], size)} {unit} "
         f"({s['savings_pct']:g}%): {s.get('speedup_estimate', 0):g}x by bytes, "
         f"{plan.predicted_speedup:.2f}x by predicted time."
     )
@@ -164,7 +157,7 @@ def notes(plan: Plan) -> Iterator[str]:
     if twice := [g for g in plan.groups if not g.row_on_chip]:
         extra = sum(g.issued.total - g.compulsory.total for g in twice)
         unit, size = byte_unit(extra)
-        yield f"Rows that do not stay on chip are read again: {number(extra / size)} {unit} of the bytes above."
+        yield f"Rows that do not stay on chip are read again: {in_unit(extra, size)} {unit} of the bytes above."
     missing: dict[str, list[int]] = {}
     for g in plan.groups:
         if not g.executable:
@@ -172,12 +165,3 @@ def notes(plan: Plan) -> Iterator[str]:
     for what, ids in missing.items():
         listed = ", ".join(map(str, ids[:_LISTED])) + (", ..." if len(ids) > _LISTED else "")
         yield f"* planned and priced only: {what} (kernel{'s' if len(ids) > 1 else ''} {listed})."
-
-
-def _wrapped(text: str, width: int | None, first: str = "", then: str = "") -> str:
-    if width is None:
-        return first + text
-    lines = textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False, break_long_words=False
-    )
-    return "\n".join(lines)

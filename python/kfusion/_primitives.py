@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _core
 from ._operation import Array, Axes, composite, operation
+from ._tables import wrapped
 
 # Of each signature in ops.def: which dtypes the arguments may have, and the result's.
 _DTYPES = {
@@ -16,19 +18,35 @@ _DTYPES = {
     "S_S": ("numbers, not bools", "the arguments' dtype"),
     "A_B": ("any dtype", "bool"),
     "BB_B": ("any dtype, read as truth values", "bool"),
-    "BNN_N": ("condition: read as truth values; x and y: any dtype", "the dtype of x and y"),
+    "BNN_N": ("any dtype, the condition read as truth values", "the dtype of x and y"),
     "II_I": ("integers or bools", "the arguments' dtype"),
     "C_C": ("any dtype", "x's dtype; int64 for integers and bools"),
 }
 _DTYPES |= {"F" + s: _DTYPES[s] for s in ("F_F",)} | {"NN_N": _DTYPES["N_N"], "NNN_N": _DTYPES["N_N"]}
 _DTYPES |= {"SS_S": _DTYPES["S_S"], "AA_B": _DTYPES["A_B"]}
 
+_UNARY_DOC = """{doc}.
+
+    {call} = {doc}, element by element
+
+Args:
+{arguments}
+
+Returns:
+    Array of {gives}, in x's shape.
+
+Raises:
+    TypeError: the dtype is none of these.
+
+Source: the row `{name}` of cpp/kfusion/ops/ops.def.
+"""
+
 _MAP_DOC = """{doc}.
 
     {call} = {doc}, element by element
 
 Args:
-    {arguments}: arrays of {takes}; Python numbers take the dtype of what they meet. Shapes broadcast.
+{arguments}
 
 Returns:
     Array of {gives}, in the broadcast shape.
@@ -115,15 +133,28 @@ def _function(row: dict[str, Any]) -> Callable[..., Any]:
     names = builder.__code__.co_varnames[: builder.__code__.co_argcount]
     takes, gives = _DTYPES[row["signature"]]
     builder.__name__ = builder.__qualname__ = name
-    builder.__doc__ = (_MAP_DOC if is_map else _REDUCE_DOC).format(
+    form = _REDUCE_DOC if not is_map else _UNARY_DOC if row["arity"] == 1 else _MAP_DOC
+    builder.__doc__ = form.format(
         name=name,
-        doc=row["doc"],
+        doc=_in_terms_of(names, row["doc"]) if is_map else row["doc"],
         call=f"{name}({', '.join(names)})",
-        arguments=", ".join(names),
+        arguments=_arguments(names, takes),
         takes=takes,
         gives=gives,
     )
     return (operation if name == "clip" else composite)(builder)
+
+
+def _in_terms_of(names: Sequence[str], doc: str) -> str:
+    """What ops.def says of x, y and z, in the function's own names: where(condition, x, y)."""
+    return re.sub(r"\b[xyz]\b", lambda match: names["xyz".index(match[0])], doc)
+
+
+def _arguments(names: Sequence[str], takes: str) -> str:
+    if len(names) == 1:
+        return wrapped(f"{names[0]}: array of {takes}.", 100, "    ", "        ")
+    numbers = "Python numbers take the dtype of what they meet. Shapes broadcast."
+    return wrapped(f"{', '.join(names)}: arrays of {takes}. {numbers}", 100, "    ", "        ")
 
 
 MAPS: dict[str, Callable[..., Any]] = {}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
 from . import _core, _json
 from ._demo import parse_positive
-from ._tables import Table, byte_unit, number
+from ._tables import Table, byte_unit, in_unit, wrapped
 
 _WHO = "kfusion savings"
 _MAX_ROWS = 40
@@ -42,14 +43,14 @@ def _lines(ops: Sequence[dict[str, Any]], result: dict[str, Any], dtype_bytes: i
     if not ops:
         return ["No operations: nothing is moved."]
     rows = [
-        (str(op.get("name", i)), *(number(op[key] * dtype_bytes / size) for key in ("input_size", "output_size")))
+        (str(op.get("name", i)), *(in_unit(op[key] * dtype_bytes, size) for key in ("input_size", "output_size")))
         for i, op in enumerate(ops[:_MAX_ROWS])
     ]
     more = f", the first {_MAX_ROWS} of {len(ops)}" if len(ops) > _MAX_ROWS else ""
     table = Table(f"Unfused{more}", ("operation", f"read {unit}", "written"), tuple(rows))
-    unfused, fused, saved = (number(result[f"{k}_bytes"] / size) for k in ("unfused", "fused", "savings"))
-    return [
-        table.plain(),
+    unfused, fused, saved = (in_unit(result[f"{k}_bytes"], size) for k in ("unfused", "fused", "savings"))
+    summary = (
         f"Unfused {unfused} {unit}, fused {fused} {unit}: fusing saves {saved} {unit} ({result['savings_pct']:g}%), "
-        f"{result['speedup_estimate']:g}x as fast where bytes are all that counts.",
-    ]
+        f"{result['speedup_estimate']:g}x as fast where bytes are all that counts."
+    )
+    return [table.plain(), wrapped(summary, shutil.get_terminal_size((80, 24)).columns)]

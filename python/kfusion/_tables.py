@@ -7,6 +7,7 @@ import importlib.util
 import io
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,6 +126,27 @@ def byte_unit(nbytes: float) -> tuple[str, float]:
         if nbytes >= size:
             return unit, size
     return "B", 1.0
+
+
+def in_unit(nbytes: float, size: float) -> str:
+    """A byte count in a unit of `size` bytes; bytes themselves are whole."""
+    return number(nbytes / size) if size > 1 else f"{nbytes:.0f}"
+
+
+def room(column: int, header: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> int:
+    """Characters that one column of a table may have where all of it is to fit the width."""
+    others = [max(map(len, cells)) for i, cells in enumerate(zip(header, *rows, strict=True)) if i != column]
+    return width - sum(others) - len(others)
+
+
+def wrapped(text: str, width: int | None, first: str = "", then: str = "") -> str:
+    """The text in lines of at most `width` characters, indented by `first` and `then`."""
+    if width is None:
+        return first + text
+    lines = textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False, break_long_words=False
+    )
+    return "\n".join(lines)
 
 
 def si(value: float) -> str:

@@ -67,14 +67,6 @@ std::string inner_name(const Graph& g, NodeId id, bool is_read_inside) {
   return is_read_inside ? stage + "." + op : stage;
 }
 
-/// "layernorm_2" for "layernorm.mean_2", else the stage's own name.
-std::string composite_of(const std::string& stage) {
-  const std::size_t dot = stage.find('.');
-  if (dot == std::string::npos) return stage;
-  const std::size_t end = stage.find_last_not_of("0123456789");
-  return stage.substr(0, dot) + (stage[end] == '_' && end > dot ? stage.substr(end) : "");
-}
-
 /// The first `head` and the last `tail` words.
 std::string joined(const std::vector<std::string>& words, std::size_t head, std::size_t tail) {
   std::string text;
@@ -89,6 +81,13 @@ std::string joined(const std::vector<std::string>& words, std::size_t head, std:
 void make_stage_names_unique(Graph& g) {
   UniqueNames names;
   for (Stage& stage : g.stages) stage.name = names.unique(stage.name);
+}
+
+std::string composite_of(const std::string& stage) {
+  const std::size_t dot = stage.find('.');
+  if (dot == std::string::npos) return stage;
+  const std::size_t end = stage.find_last_not_of("0123456789");
+  return stage.substr(0, dot) + (stage[end] == '_' && end > dot ? stage.substr(end) : "");
 }
 
 std::vector<std::string> value_names(const Graph& g) {

@@ -11,6 +11,9 @@ namespace kfusion {
 /// The second stage of a name gets "_2" behind it, and so on: "relu", "relu_2".
 void make_stage_names_unique(Graph& g);
 
+/// "layernorm_2" for "layernorm.mean_2", else the stage's own name.
+std::string composite_of(const std::string& stage);
+
 /// By node: an input's name; "result", "result[1]" or a result's key, also for what a result is a view of; "relu" for
 /// what a stage gives, "softmax.exp" for what it passes on inside. Of stages with unique names.
 std::vector<std::string> value_names(const Graph& g);

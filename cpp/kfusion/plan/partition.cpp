@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "kfusion/plan/names.hpp"
 #include "kfusion/plan/order.hpp"
 
 namespace kfusion {
@@ -125,7 +126,8 @@ std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b, NodeI
 
 std::optional<Reason> Partition::named_pair_allowed(NodeId producer, NodeId consumer) const {
   const auto is = [this](NodeId n, const std::string& text) {
-    return text == name(g_[n].op) || text == g_.stages[static_cast<std::size_t>(g_[n].stage)].name;
+    const std::string& stage = g_.stages[static_cast<std::size_t>(g_[n].stage)].name;
+    return text == name(g_[n].op) || text == stage || text == composite_of(stage);
   };
   const auto listed = [&](const auto& pairs) {
     return std::any_of(pairs.begin(), pairs.end(), [&](const auto& pair) {
