@@ -133,7 +133,7 @@ class Comparison(_tables.Report):
         for cache in self.caches:
             header, *rows = self.cells(cache)
             yield _tables.Table(self.title_of(cache), header, tuple(rows), styles=_STYLES)
-        yield self._summary()
+        yield self._summary(width)
 
     @property
     def title(self) -> str:
@@ -159,17 +159,16 @@ class Comparison(_tables.Report):
     def _of(self, cache: str) -> list[Row]:
         return [row for row in self.rows if row.cache == cache]
 
-    def _summary(self) -> str:
+    def _summary(self, width: int | None) -> str:
         measured = ", ".join(f"{self.row('fused', c).speedup:.2f}x with {c} cache" for c in self.caches)
-        return "\n".join(
-            (
-                f"Speedup of fused over unfused: {measured}; "
-                f"predicted from the bytes (kfusion.savings): {self.predicted_speedup:.2f}x. "
-                f"Largest difference between the two: {self.max_difference:.0e}.",
-                *self.notes,
-                _LEGEND,
-            )
+        lines = (
+            f"Speedup of fused over unfused: {measured}; "
+            f"predicted from the bytes (kfusion.savings): {self.predicted_speedup:.2f}x. "
+            f"Largest difference between the two: {self.max_difference:.0e}.",
+            *self.notes,
+            _LEGEND,
         )
+        return "\n".join(_tables.wrapped(line, width) for line in lines)
 
 
 def _row_cells(row: Row, scale: float) -> tuple[str, ...]:
