@@ -38,16 +38,6 @@ class NumpyValue(Dispatched, library="numpy"):
         """Bytes of the elements."""
         return self.size * self.itemsize
 
-    @property
-    def T(self) -> Any:
-        """The axes in reverse order."""
-        return _views.transpose(self)
-
-    @property
-    def mT(self) -> Any:
-        """The last two axes exchanged."""
-        return _views.matrix_transpose(self)
-
     def reshape(self, *shape: Any, order: str = "C") -> Any:
         """As numpy.reshape; the extents may be given one by one."""
         return array_function(np.reshape, (self, shape[0] if len(shape) == 1 else shape), {"order": order})

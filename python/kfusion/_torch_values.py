@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import _torch_nn, _views
+from . import _torch_nn
 from . import _torch_views as _torch_views  # enters its functions
 from ._dispatch import Dispatched
 from ._torch_functions import FUNCTIONS, torch_function
@@ -39,16 +39,6 @@ class TorchValue(Dispatched, library="torch"):
     def requires_grad(self) -> bool:
         """False: graphs compute forward only."""
         return False
-
-    @property
-    def T(self) -> Any:
-        """The axes in reverse order."""
-        return _views.transpose(self)
-
-    @property
-    def mT(self) -> Any:
-        """The last two axes exchanged."""
-        return _views.matrix_transpose(self)
 
     def size(self, dim: int | None = None) -> Any:
         """The extents (a torch.Size where torch is imported), or one of them."""

@@ -11,7 +11,7 @@ from ._indexing import getitem
 from ._source import TraceAttributeError, message, trace_error, user_line
 from ._spec import FLOATS, ITEM_BYTES
 from ._tracer import Traced
-from ._views import astype
+from ._views import astype, matrix_transpose, transpose
 
 # Python's name of the operator: its symbol and the row of the op table.
 BINARY = {
@@ -80,6 +80,16 @@ class Value(Traced):
 
     def __imatmul__(self, other: Any) -> Any:
         return self._write("@", matmul(self, other))
+
+    @property
+    def T(self) -> Any:
+        """The axes in reverse order."""
+        return transpose(self)
+
+    @property
+    def mT(self) -> Any:
+        """The last two axes exchanged."""
+        return matrix_transpose(self)
 
     def __getitem__(self, key: Any) -> Any:
         return getitem(self, key)

@@ -37,9 +37,6 @@ using enum OpKind;
 constexpr OpInfo kTable[] = {
 #include "kfusion/ops/ops.def"
 };
-#undef KF_MAP
-#undef KF_REDUCE
-#undef KF_NODE
 
 using Names = std::unordered_map<std::string_view, Op>;
 

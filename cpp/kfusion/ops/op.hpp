@@ -13,9 +13,6 @@ enum class Op : std::uint8_t {
 #define KF_REDUCE(name, ...) name,
 #define KF_NODE(name, ...) name,
 #include "kfusion/ops/ops.def"
-#undef KF_MAP
-#undef KF_REDUCE
-#undef KF_NODE
 };
 
 enum class OpKind : std::uint8_t { kMap, kReduce, kSource, kCast, kView, kContraction, kGather };

@@ -21,9 +21,6 @@ struct Map;
 #define KF_REDUCE(...)
 #define KF_NODE(...)
 #include "kfusion/ops/ops.def"
-#undef KF_MAP
-#undef KF_REDUCE
-#undef KF_NODE
 
 }  // namespace
 }  // namespace kfusion::scalar
@@ -92,9 +89,6 @@ constexpr LoopPerDType kMapLoops[] = {
 #define KF_REDUCE(...) {},
 #define KF_NODE(...) {},
 #include "kfusion/ops/ops.def"
-#undef KF_MAP
-#undef KF_REDUCE
-#undef KF_NODE
 };
 
 }  // namespace

@@ -41,9 +41,6 @@ struct Reduction;
   };
 #define KF_NODE(...)
 #include "kfusion/ops/ops.def"
-#undef KF_MAP
-#undef KF_REDUCE
-#undef KF_NODE
 
 }  // namespace
 }  // namespace kfusion::scalar
@@ -129,9 +126,6 @@ constexpr ReduceLoops kReduceLoops[] = {
 #define KF_REDUCE(name, ...) loops_of<Op::name>(std::make_index_sequence<kDTypes>()),
 #define KF_NODE(...) {},
 #include "kfusion/ops/ops.def"
-#undef KF_MAP
-#undef KF_REDUCE
-#undef KF_NODE
 };
 
 }  // namespace
