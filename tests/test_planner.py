@@ -206,6 +206,17 @@ def test_order_of_operands_does_not_matter(order):
     assert [r.reason for r in p.refusals] == [r.reason for r in q.refusals]
 
 
+def test_only_what_a_slice_takes_is_computed_and_stored():
+    (g,) = plan(lambda x: kf.relu(x)[::4], kf.spec((4 * N, D))).groups
+    assert (g.compulsory, g.stores[0].shape) == (Bytes(4 * N * D, 4 * N * D), (N, D))
+    assert sum(f.count for f in g.flops) == N * D
+
+
+def test_a_repeated_value_is_computed_once():
+    p = plan(lambda w, x: kf.broadcast_to(kf.relu(w), (5, D, 3)) @ x, kf.spec((D, 3)), kf.spec((5, 3, 2)))
+    assert p.groups[0].compulsory == Bytes(4 * D * 3, 4 * D * 3)
+
+
 def test_cheap_producer_is_computed_twice_rather_than_stored():
     p = plan(lambda x: (kf.relu(x).sum(0), kf.relu(x).sum(1)), X)
     assert sorted(kinds(p)) == ["columns", "rows"]

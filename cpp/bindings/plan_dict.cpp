@@ -95,7 +95,7 @@ py::dict store_dict(NodeId id, const Named& named) {
   py::dict d;
   d["value"] = named.values[at(id)];
   d["node"] = id;
-  d["shape"] = list_of(n.shape);
+  d["shape"] = list_of(named.plan.computed[at(id)]);
   d["dtype"] = kfusion::name(n.dtype);
   return d;
 }

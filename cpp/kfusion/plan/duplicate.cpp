@@ -45,7 +45,10 @@ class Copying {
     return s;
   }
 
-  std::int64_t bytes(NodeId n) const { return g_[n].nbytes(); }
+  std::int64_t bytes(NodeId n) const {
+    const Extents& shape = work(n).kind == WorkKind::kPointwise ? work(n).shape : g_[n].shape;
+    return product(shape) * static_cast<std::int64_t>(item_bytes(g_[n].dtype));
+  }
 
   void consider(NodeId n) {
     if (work(n).kind != WorkKind::kPointwise || p_.is_output(n)) return;

@@ -152,6 +152,10 @@ class Finishing {
   }
 
   void assign_nodes() {
+    for (std::size_t n = 0; n < g_.nodes.size(); ++n) {
+      const Work& w = folded_.work[n];
+      plan_.computed.push_back(w.kind == WorkKind::kPointwise ? w.shape : g_.nodes[n].shape);
+    }
     plan_.group_of.assign(g_.nodes.size(), -1);
     for (std::size_t i = 0; i < plan_.groups.size(); ++i) {
       for (const NodeId n : plan_.groups[i].nodes) plan_.group_of[static_cast<std::size_t>(n)] = static_cast<int>(i);

@@ -69,13 +69,14 @@ class Chains {
 
 class Folding {
  public:
-  explicit Folding(const Graph& g) : g_(g), demand_(g.nodes.size(), kUnknown), pulled_(g.nodes.size(), kEmpty) {
+  Folding(const Graph& g, bool move)
+      : g_(g), move_(move), demand_(g.nodes.size(), kUnknown), pulled_(g.nodes.size(), kEmpty) {
     result_.work.resize(g.nodes.size());
     result_.value.resize(g.nodes.size());
   }
 
   FoldedGraph run() {
-    collect_demands();
+    if (move_) collect_demands();
     for (NodeId n = 0; n < static_cast<NodeId>(g_.nodes.size()); ++n) fold(n);
     return std::move(result_);
   }
@@ -83,7 +84,9 @@ class Folding {
  private:
   static bool is_map(const Node& n) { return kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast; }
 
+  /// Not broadcasts: a value is not to be computed once for each of its repetitions.
   bool movable(const Node& view) const {
+    if (view.op == Op::broadcast) return false;
     return view.op != Op::reshape || only_splits(g_[view.arguments[0]].shape, view.shape);
   }
 
@@ -169,6 +172,7 @@ class Folding {
   }
 
   const Graph& g_;
+  const bool move_;
   Chains chains_;
   std::vector<Chain> demand_;  ///< by node
   std::vector<Chain> pulled_;  ///< by map: the views that it was moved under
@@ -177,6 +181,6 @@ class Folding {
 
 }  // namespace
 
-FoldedGraph fold_views(const Graph& g) { return Folding(g).run(); }
+FoldedGraph fold_views(const Graph& g, bool move) { return Folding(g, move).run(); }
 
 }  // namespace kfusion

@@ -32,7 +32,8 @@ struct FoldedGraph {
       value;  ///< by node: how a reader sees it (for outputs); a pulled view is the identity of its base
 };
 
-FoldedGraph fold_views(const Graph& g);
+/// `move`: whether pointwise values may move under views; where nothing fuses, each is computed as it was written.
+FoldedGraph fold_views(const Graph& g, bool move);
 
 constexpr bool is_pointwise(WorkKind k) { return k == WorkKind::kPointwise || k == WorkKind::kCopy; }
 

@@ -91,6 +91,8 @@ struct Plan {
                 ///< stages have unique names: "relu_2" is the second call
   std::vector<Group> groups;  ///< in an order in which they can run
   std::vector<Refusal> refusals;
+  std::vector<Extents>
+      computed;               ///< by node: the extents it is computed and stored in; a map under a slice: the slice's
   std::vector<int> group_of;  ///< by node: the group that it is computed in (or folded into, for views); -1 for sources
 };
 

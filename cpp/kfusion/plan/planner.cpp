@@ -35,9 +35,9 @@ struct Neighbours {
   NodeId first = 0, second = 0, shared = 0;
 };
 
-/// Worth a word when two kernels both read it: no parameter, but as large as what the kernel runs over.
-bool is_swept(const Graph& g, const Partition& p, int part, NodeId value) {
-  return g[value].size() > 1 && g[value].size() == product(p.part(part).domain);
+/// Worth a word when two kernels both read it: no parameter, but at least as large as what the kernel runs over.
+bool is_large_for(const Graph& g, const Partition& p, int part, NodeId value) {
+  return g[value].size() > 1 && g[value].size() >= product(p.part(part).domain);
 }
 
 /// Kernels that sweep over the same full-size value: read it once.
@@ -61,7 +61,7 @@ bool merge_siblings(const Graph& g, Partition& p, std::vector<Neighbours>* apart
       if (a == b) continue;
       const auto reason = p.merge_siblings(a, b, s);
       merged |= !reason;
-      if (reason == Reason::kDomainMismatch && apart && is_swept(g, p, a, s) && is_swept(g, p, b, s)) {
+      if (reason == Reason::kDomainMismatch && apart && is_large_for(g, p, a, s) && is_large_for(g, p, b, s)) {
         apart->push_back({list[i - 1], list[i], s});
       }
     }
@@ -81,7 +81,10 @@ void merge_stages(const Graph& g, Partition& p) {
 class Planning {
  public:
   Planning(const Graph& g, const Device& device, const PlanOptions& options)
-      : device_(device), options_(options), folded_(fold_views(g)), partition_(g, folded_, device, options) {
+      : device_(device),
+        options_(options),
+        folded_(fold_views(g, options.fuse)),
+        partition_(g, folded_, device, options) {
     plan_.graph = g;
   }
 
@@ -217,7 +220,10 @@ std::int64_t bytes_between_kernels(const Plan& p) {
     for (const auto& [base, elements] : read) {
       bytes += elements * static_cast<std::int64_t>(item_bytes(p.graph[base].dtype));
     }
-    for (const NodeId n : g.stores) bytes += p.graph[n].nbytes();
+    for (const NodeId n : g.stores) {
+      bytes +=
+          product(p.computed[static_cast<std::size_t>(n)]) * static_cast<std::int64_t>(item_bytes(p.graph[n].dtype));
+    }
   }
   return bytes;
 }

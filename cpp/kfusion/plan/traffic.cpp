@@ -212,7 +212,9 @@ double Traffic::intensity() const {
   return bytes == 0 ? 0 : static_cast<double>(flop_total()) / static_cast<double>(bytes);
 }
 
-PlanCost count(const Plan& p, const Device& d) {
+PlanCost count(const Plan& plan, const Device& d) {
+  Plan p = plan;
+  for (std::size_t n = 0; n < p.computed.size(); ++n) p.graph.nodes[n].shape = p.computed[n];
   PlanCost c;
   Pricer pricer(p, d);
   for (const Group& group : p.groups) {

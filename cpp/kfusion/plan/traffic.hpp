@@ -50,7 +50,7 @@ struct PlanCost {
 };
 
 /// Linear in nodes and loads.
-PlanCost count(const Plan& p, const Device& d);
+PlanCost count(const Plan& plan, const Device& d);
 
 /// The calculator's keys, from issued bytes of the two plans.
 Savings savings(const PlanCost& unfused, const PlanCost& fused);
