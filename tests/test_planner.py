@@ -187,6 +187,13 @@ def test_splade_head_never_stores_the_logits():
         assert p.fused.compulsory == Bytes(4 * (2 * 19 * 7 + 101 * 7 + 101), 4 * 2 * 101)
 
 
+def test_only_maps_that_cannot_give_nan_run_after_the_maximum():
+    h, w = kf.spec((2, 19, 7)), kf.spec((7, 101))
+    (safe,) = plan(lambda h, w: kf.log1p(kf.relu(h @ w)).max(axis=1), h, w).groups
+    (unsafe,) = plan(lambda h, w: kf.log1p(h @ w).max(axis=1), h, w).groups
+    assert (len(safe.deferred), len(unsafe.deferred)) == (2, 0)
+
+
 def test_convolution_takes_batchnorm_and_relu_along():
     def f(x, w, mean, var, scale, shift):
         return kf.relu(kf.batchnorm(kf.conv2d(x, w), mean, var, scale, shift))

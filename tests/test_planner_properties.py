@@ -173,3 +173,17 @@ def test_groups_one_after_another_give_the_same(case, options):
     kept = _core.run_graph(_core.Graph.from_dict(everything), case.inputs, "f")
     for value, want in zip(values.values(), kept, strict=True):
         np.testing.assert_array_equal(np.asarray(value).astype(float), np.asarray(want).astype(float))
+
+
+def test_stages_of_a_graph_from_outside_may_be_mixed():
+    g = _core.Graph()
+    y = g.input("x", (3, 5), "float32")
+    for _ in range(4):
+        y = g.map("tanh", [y])
+    g.set_outputs([("", y)])
+    d = g.to_dict()
+    d["stages"] = [{"name": "a", "source": ""}, {"name": "b", "source": ""}]
+    for i, n in enumerate(d["nodes"][1:]):
+        n["stage"] = i % 2
+    plan = make_plan(_core.Graph.from_dict(d), fuse=False)
+    check(_core.Graph.from_dict(plan["unfused_graph"]), plan, plan["unfused_groups"])

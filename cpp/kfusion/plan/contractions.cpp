@@ -94,14 +94,9 @@ bool try_attention(const Reader& r, const Graph& g, Partition& p, std::vector<Ex
 bool is_increasing(Op op) {
   switch (op) {
     case Op::relu:
-    case Op::log1p:
-    case Op::log:
-    case Op::log2:
-    case Op::log10:
     case Op::exp:
     case Op::exp2:
     case Op::expm1:
-    case Op::sqrt:
     case Op::cbrt:
     case Op::tanh:
     case Op::sigmoid:
@@ -117,6 +112,12 @@ bool is_increasing(Op op) {
       return false;
   }
 }
+
+/// NaN below some argument, so increasing only over what cannot be below it.
+bool is_increasing_from_zero(Op op) {
+  return op == Op::log1p || op == Op::log || op == Op::log2 || op == Op::log10 || op == Op::sqrt;
+}
+bool is_never_negative(Op op) { return op == Op::relu || op == Op::exp || op == Op::sigmoid; }
 
 /// Walks from the reduction back to the product while maps increase, or add what does not vary along `axes`.
 std::vector<NodeId> commuting_maps(const Reader& r, const Graph& g, const Partition& p, NodeId reduction,
@@ -136,6 +137,8 @@ std::vector<NodeId> commuting_maps(const Reader& r, const Graph& g, const Partit
     if (r.op(n) == Op::add) {
       along = varies(r.reads(n)[0]) ? 0 : 1;
       if (varies(r.reads(n)[1 - along])) break;
+    } else if (is_increasing_from_zero(r.op(n))) {
+      if (!is_never_negative(r.op(r.read(n, 0)))) break;
     } else if (!is_increasing(r.op(n)) && !(r.op(n) == Op::cast && is_float(g[n].dtype))) {
       break;
     }

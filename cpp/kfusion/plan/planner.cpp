@@ -69,12 +69,20 @@ bool merge_siblings(const Graph& g, Partition& p, std::vector<Neighbours>* apart
   return merged;
 }
 
+/// Unless a third part has to run between (a graph from outside may mix its stages).
+void unite_in_order(Partition& p, NodeId a, NodeId b) {
+  const int first = p.part_of(a), second = p.part_of(b);
+  if (first == second) return;
+  if (p.depends_through_others(first, second) || p.depends_through_others(second, first)) return;
+  p.unite(first, second);
+}
+
 /// One part per user-level call.
 void merge_stages(const Graph& g, Partition& p) {
   std::unordered_map<StageId, NodeId> first;
   for (const NodeId n : p.order()) {
     const auto [found, added] = first.try_emplace(g[n].stage, n);
-    if (!added && p.part_of(found->second) != p.part_of(n)) p.unite(p.part_of(found->second), p.part_of(n));
+    if (!added) unite_in_order(p, found->second, n);
   }
 }
 
@@ -114,7 +122,7 @@ class Planning {
       const int group = p.group_of[static_cast<std::size_t>(n)];
       const bool whole = p.groups[static_cast<std::size_t>(group)].executable;
       const auto [found, added] = first.try_emplace({group, whole ? -1 : plan_.graph[n].stage}, n);
-      if (!added) partition_.unite(partition_.part_of(found->second), partition_.part_of(n));
+      if (!added) unite_in_order(partition_, found->second, n);
     }
     extras_.resize(static_cast<std::size_t>(partition_.parts()));
     for (const Refusal& r : p.refusals) known_[{r.producer, r.consumer}] = r.reason;
