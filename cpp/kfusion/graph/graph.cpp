@@ -54,11 +54,13 @@ bool ConstantAttributes::operator==(const ConstantAttributes& other) const {
   return bits(value) == bits(other.value) && integer == other.integer && weak == other.weak;
 }
 
-std::int64_t Node::size() const {
+std::int64_t product(const Extents& e) {
   std::int64_t n = 1;
-  for (const std::int64_t extent : shape) n *= extent;
+  for (const std::int64_t extent : e) n *= extent;
   return n;
 }
+
+std::int64_t Node::size() const { return product(shape); }
 
 std::int64_t Node::nbytes() const { return size() * static_cast<std::int64_t>(item_bytes(dtype)); }
 

@@ -18,6 +18,9 @@ using NodeId = std::int32_t;
 using StageId = std::int32_t;
 using Extents = std::vector<std::int64_t>;
 
+/// Elements of an array of these extents.
+std::int64_t product(const Extents& e);
+
 /// Whose promotion rules a value follows: bfloat16, and integers with floats, differ.
 enum class Library : std::uint8_t { kNumpy, kTorch };
 
@@ -76,6 +79,9 @@ struct Node {
   std::int64_t size() const;    ///< elements; a graph holds no node whose bytes exceed 2^63 - 1
   std::int64_t nbytes() const;  ///< size() * item_bytes(dtype)
 };
+
+/// Constants and iota: made in the kernel that reads them, so no kernel loads them.
+inline bool is_free(const Node& n) { return n.op == Op::constant || n.op == Op::iota; }
 
 /// The same value from the same arguments, whatever the stage.
 bool same_value(const Node& a, const Node& b);

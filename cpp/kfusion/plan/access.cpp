@@ -5,12 +5,6 @@
 namespace kfusion {
 namespace {
 
-std::int64_t product(const Extents& shape) {
-  std::int64_t n = 1;
-  for (const std::int64_t e : shape) n *= e;
-  return n;
-}
-
 /// In elements; an extent of 0 counts as 1, so that the strides of the other axes keep their meaning.
 Extents c_strides(const Extents& shape) {
   Extents strides(shape.size());

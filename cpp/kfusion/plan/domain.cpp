@@ -12,12 +12,6 @@ Extents extents_of(const Extents& domain, Axes axes) {
   return r;
 }
 
-std::int64_t product(const Extents& e) {
-  std::int64_t n = 1;
-  for (const std::int64_t x : e) n *= x;
-  return n;
-}
-
 Extents without_ones(const Extents& shape) {
   Extents r;
   for (const std::int64_t e : shape) {

@@ -15,7 +15,6 @@ constexpr Axes axis_bit(std::size_t i) { return Axes{1} << i; }
 constexpr Axes all_axes(std::size_t n) { return n == 0 ? 0 : ~Axes{0} >> (64 - n); }
 
 Extents extents_of(const Extents& domain, Axes axes);
-std::int64_t product(const Extents& e);
 /// Without extents of 1; an extent of 0 counts as 1, since nothing runs there.
 Extents without_ones(const Extents& shape);
 

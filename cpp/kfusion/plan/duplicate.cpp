@@ -26,7 +26,6 @@ class Copying {
   };
 
   const Work& work(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)]; }
-  bool is_free(NodeId n) const { return g_[n].op == Op::constant || g_[n].op == Op::iota; }
 
   Slice slice_of(NodeId n) const {
     Slice s;
@@ -36,7 +35,7 @@ class Copying {
       open.pop_back();
       const bool inside = p_.part_of(current) == p_.part_of(n) && work(current).kind == WorkKind::kPointwise;
       if (!inside) {
-        if (!is_free(current)) s.sources.insert(current);
+        if (!is_free(g_[current])) s.sources.insert(current);
         continue;
       }
       if (!s.nodes.insert(current).second) continue;

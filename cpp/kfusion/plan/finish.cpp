@@ -10,8 +10,6 @@
 namespace kfusion {
 namespace {
 
-bool is_free(const Graph& g, NodeId n) { return g[n].op == Op::constant || g[n].op == Op::iota; }
-
 /// Group i is to be part `part` of the partition.
 class Finishing {
  public:
@@ -73,7 +71,7 @@ class Finishing {
     const std::int64_t size = std::max<std::int64_t>(product(r.domain), 1);
     for (const NodeId n : m.nodes) {
       for (const Access& a : reads(n)) {
-        if (m.inside.contains(a.base) || is_free(g_, a.base)) continue;
+        if (m.inside.contains(a.base) || is_free(g_[a.base])) continue;
         const bool seen = std::any_of(r.loads.begin(), r.loads.end(), [&](const Load& l) { return l.access == a; });
         if (!seen) r.loads.push_back({a, n, distinct_elements(a) == size});
       }

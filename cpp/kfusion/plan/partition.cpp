@@ -12,8 +12,6 @@ namespace {
 
 bool is_last(Axes axes, Axes all) { return ((axes ^ all) & ((axes ^ all) + 1)) == 0; }
 
-bool costs_nothing(const Graph& g, NodeId n) { return g[n].op == Op::constant || g[n].op == Op::iota; }
-
 std::vector<NodeId> united(const std::vector<NodeId>& a, const std::vector<NodeId>& b) {
   std::vector<NodeId> r;
   std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(r));
@@ -63,7 +61,7 @@ Partition::Partition(const Graph& g, const FoldedGraph& folded, const Device& de
       if (folded.work[static_cast<std::size_t>(a.base)].kind != WorkKind::kNone) {
         readers_[static_cast<std::size_t>(a.base)].push_back(n);
       }
-      if (!costs_nothing(g, a.base)) p.sources = united(p.sources, {a.base});
+      if (!is_free(g[a.base])) p.sources = united(p.sources, {a.base});
     }
     p.stores = {n};
     parts_.push_back(std::move(p));

@@ -47,7 +47,7 @@ bool merge_siblings(const Graph& g, Partition& p, std::vector<Neighbours>* apart
   for (const NodeId n : p.order()) {
     if (p.part(p.part_of(n)).kind == WorkKind::kContraction) continue;
     for (const NodeId s : p.reads(n)) {
-      if (p.part_of(s) == p.part_of(n) || g[s].op == Op::constant || g[s].op == Op::iota) continue;
+      if (p.part_of(s) == p.part_of(n) || is_free(g[s])) continue;
       auto& list = readers[s];
       if (list.empty()) shared.push_back(s);
       if (list.empty() || p.part_of(list.back()) != p.part_of(n)) list.push_back(n);

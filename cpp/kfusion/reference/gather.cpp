@@ -9,7 +9,7 @@ namespace {
 
 /// Indices in C order, each within [0, extent).
 std::vector<std::int64_t> read_indices(const Value& indices, int axis, std::int64_t extent) {
-  const Value dense = reshaped(converted(indices, DType::kInt64), {element_count(indices.access.shape)});
+  const Value dense = reshaped(converted(indices, DType::kInt64), {product(indices.access.shape)});
   const std::int64_t step = dense.access.strides[0];
   std::vector<std::int64_t> values(static_cast<std::size_t>(dense.access.shape[0]));
   for (std::size_t i = 0; i < values.size(); ++i) {

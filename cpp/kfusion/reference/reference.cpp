@@ -57,7 +57,7 @@ Value as_rows(const Value& x, const std::vector<int>& reduced) {
   Value moved = x;
   moved.access = *through_view(transpose, x.access);
   Extents rows(moved.access.shape.begin(), moved.access.shape.begin() + kept);
-  rows.push_back(element_count({moved.access.shape.begin() + kept, moved.access.shape.end()}));
+  rows.push_back(product({moved.access.shape.begin() + kept, moved.access.shape.end()}));
   return reshaped(moved, rows);
 }
 

@@ -32,12 +32,6 @@ Value make_value(DType dtype, const Extents& shape) {
   return v;
 }
 
-std::int64_t element_count(const Extents& shape) {
-  std::int64_t n = 1;
-  for (const std::int64_t extent : shape) n *= extent;
-  return n;
-}
-
 Value borrowed(const View& v) {
   static std::byte none;  // an empty array may have no memory, and null takes no offset
   Value r{v.dtype, v.data ? v.data : &none, {}, nullptr, true};

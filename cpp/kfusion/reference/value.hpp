@@ -24,9 +24,6 @@ struct Value {
 /// Uninitialised, in C order. Throws std::bad_alloc.
 Value make_value(DType dtype, const Extents& shape);
 
-/// The product of all extents.
-std::int64_t element_count(const Extents& shape);
-
 /// The elements of an array that others own, of any dtype.
 Value borrowed(const View& v);
 
