@@ -251,13 +251,16 @@ Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options)
   const Graph simple = simplify(named, options.fuse);
   Planning planning(simple, device, options);
   planning.merge();
-  const auto copied = options.fuse ? planning.graph_with_copies() : std::nullopt;
+  auto copied = options.fuse ? planning.graph_with_copies() : std::nullopt;
   Plan plan = planning.result();
-  if (copied) {
+  while (copied) {  // a copy can make another one pay: of what the first one reads
     Planning again(copied->graph, device, options);
     again.merge(copied->copies);
+    auto next = again.graph_with_copies();
     Plan other = again.result();
-    if (bytes_between_kernels(other) < bytes_between_kernels(plan)) plan = std::move(other);
+    if (bytes_between_kernels(other) >= bytes_between_kernels(plan)) break;
+    plan = std::move(other);
+    copied = std::move(next);
   }
   return options.only_executable ? only_executable(plan, device, options) : plan;
 }
