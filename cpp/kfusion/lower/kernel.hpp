@@ -1,0 +1,100 @@
+// A group of a plan as loops: what the CPU executor runs and the CUDA generator prints. Nothing here is specific to
+// either; extents are numbers, but nothing that a generator prints need depend on them.
+//
+//   for each row (a point of `kept`):                 one row where nothing is kept
+//     for each sweep: for each element (a point of `reduced`): the element steps of that sweep, its reductions
+//     the row steps in between and after
+//
+// A pointwise kernel reduces nothing: `reduced` is empty and every step is an element step of the points of `kept`.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kfusion/plan/plan.hpp"
+
+namespace kfusion {
+
+/// How often a value exists: once per row, or once per element of the domain.
+enum class Level : std::uint8_t { kRow, kElement };
+
+enum class StepKind : std::uint8_t { kLoad, kConstant, kIota, kMap, kCast, kReduce };
+
+/// One value. Half types are held as float32: a step whose dtype is a half type gives a float32 that is not rounded to
+/// it, but for loads (exact), casts (rounded to the type) and stores (rounded).
+struct Step {
+  StepKind kind = StepKind::kLoad;
+  Op op = Op::input;      ///< kMap and kReduce: the row of ops.def
+  DType dtype = DType::kFloat32;  ///< of the value, as the graph has it
+  DType from = DType::kFloat32;   ///< kMap, kReduce, kCast: of the argument (of where: of the last two)
+  Level level = Level::kElement;
+  int sweep = 0;               ///< kReduce: the sweep that takes it; others: the first sweep in which it can be computed
+  std::vector<int> arguments;  ///< earlier steps
+  int index = -1;              ///< kLoad: of Kernel::loads; kConstant: of constants; kIota: of iotas
+  NodeId node = -1;            ///< of the graph, for names
+};
+
+/// Where the elements of a value lie, from the axes of a kernel: element `offset` + the sum of index x stride.
+struct Operand {
+  NodeId node = 0;  ///< an input of the graph, or a value that a kernel stores
+  DType dtype = DType::kFloat32;
+  Extents kept, reduced;  ///< strides in elements along Kernel::kept and Kernel::reduced; 0 where it does not vary
+  std::int64_t offset = 0;
+
+  bool per_row() const;  ///< it does not vary along the reduced axes
+};
+
+/// A scalar of the graph. Executors pass it at run time, so that another value needs no other kernel.
+struct Constant {
+  DType dtype = DType::kFloat32;
+  double value = 0;
+  std::int64_t integer = 0;  ///< for int32 and int64
+  int parameter = -1;        ///< index of the float argument that gives the value at run time; -1: `value`
+};
+
+struct Store {
+  int step = 0;
+  Operand to;  ///< Level: that of the operand's strides; a row step can be stored to every element
+};
+
+/// Two reductions of one sweep over the same row that need no second reading where a row goes by in chunks.
+struct Pair {
+  enum class Kind : std::uint8_t {
+    kCentred,  ///< second = mean or sum of (v - first)^2, first = mean of v: Chan's formula merges chunks
+    kShifted   ///< second = sum of exp(v - first), first = max of v: chunks are scaled by exp(max - new max)
+  };
+  Kind kind = Kind::kCentred;
+  int first = 0, second = 0;  ///< steps
+};
+
+struct Kernel {
+  std::string name;                         ///< an identifier, from the user's calls: "relu_layernorm"
+  GroupKind kind = GroupKind::kPointwise;  ///< kPointwise, kRows, kColumns or kFullReduction
+  /// Without extents of 1, neighbours merged where all operands allow it, in the order of memory of what is read most:
+  /// the last axis of `reduced` (kRows, kFullReduction) or of `kept` (kPointwise, kColumns) is the one to vectorise.
+  Extents kept, reduced;
+  std::vector<Operand> loads, iotas;  ///< an iota's value is its operand's element number
+  std::vector<Constant> constants;
+  std::vector<Step> steps;  ///< each after its arguments
+  std::vector<Store> stores;
+  std::vector<Pair> pairs;
+  int sweeps = 1;  ///< of a row that stays on chip; the last one may only store
+
+  std::int64_t rows() const;  ///< points of `kept`
+  std::int64_t cols() const;  ///< points of `reduced`; 1 where nothing is reduced
+  std::int64_t bytes() const; ///< that it reads and writes, each element once
+};
+
+/// How the caller's arrays for results lie: strides in elements, by output of the graph; C order where empty.
+using OutputStrides = std::vector<Extents>;
+
+/// The loops of group `group` of `plan`. Throws std::logic_error for a group that is not executable.
+Kernel lower(const Plan& plan, int group, const OutputStrides& outputs = {});
+
+/// Why no executor can run the group as one kernel; empty where they can.
+std::string missing_for(const Graph& g, const Group& group);
+
+/// One step a line, for people and tests.
+std::string to_text(const Kernel& k, const Graph& g);
+
+}  // namespace kfusion
