@@ -24,11 +24,11 @@ enum class StepKind : std::uint8_t { kLoad, kConstant, kIota, kMap, kCast, kRedu
 /// it, but for loads (exact), casts (rounded to the type) and stores (rounded).
 struct Step {
   StepKind kind = StepKind::kLoad;
-  Op op = Op::input;      ///< kMap and kReduce: the row of ops.def
+  Op op = Op::input;              ///< kMap and kReduce: the row of ops.def
   DType dtype = DType::kFloat32;  ///< of the value, as the graph has it
   DType from = DType::kFloat32;   ///< kMap, kReduce, kCast: of the argument (of where: of the last two)
   Level level = Level::kElement;
-  int sweep = 0;               ///< kReduce: the sweep that takes it; others: the first sweep in which it can be computed
+  int sweep = 0;  ///< kReduce: the sweep that takes it; others: the first sweep in which it can be computed
   std::vector<int> arguments;  ///< earlier steps
   int index = -1;              ///< kLoad: of Kernel::loads; kConstant: of constants; kIota: of iotas
   NodeId node = -1;            ///< of the graph, for names
@@ -68,7 +68,7 @@ struct Pair {
 };
 
 struct Kernel {
-  std::string name;                         ///< an identifier, from the user's calls: "relu_layernorm"
+  std::string name;                        ///< an identifier, from the user's calls: "relu_layernorm"
   GroupKind kind = GroupKind::kPointwise;  ///< kPointwise, kRows, kColumns or kFullReduction
   /// Without extents of 1, neighbours merged where all operands allow it, in the order of memory of what is read most:
   /// the last axis of `reduced` (kRows, kFullReduction) or of `kept` (kPointwise, kColumns) is the one to vectorise.
@@ -80,9 +80,9 @@ struct Kernel {
   std::vector<Pair> pairs;
   int sweeps = 1;  ///< of a row that stays on chip; the last one may only store
 
-  std::int64_t rows() const;  ///< points of `kept`
-  std::int64_t cols() const;  ///< points of `reduced`; 1 where nothing is reduced
-  std::int64_t bytes() const; ///< that it reads and writes, each element once
+  std::int64_t rows() const;   ///< points of `kept`
+  std::int64_t cols() const;   ///< points of `reduced`; 1 where nothing is reduced
+  std::int64_t bytes() const;  ///< that it reads and writes, each element once
 };
 
 /// How the caller's arrays for results lie: strides in elements, by output of the graph; C order where empty.
