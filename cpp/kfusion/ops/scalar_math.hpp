@@ -128,6 +128,12 @@ T trunc(T x) {
 
 // ---- choice -----------------------------------------------------------------------------------------------------
 
+/// x where the condition holds, else y.
+template <class Condition, class T>
+T select(Condition condition, T x, T y) {
+  return condition ? x : y;
+}
+
 /// NaN where either is NaN.
 template <class T>
 T maximum(T x, T y) {
