@@ -34,6 +34,8 @@ DeviceInfo device_info(int device);
 void* allocate(std::size_t bytes, int device, Stream stream);
 void deallocate(void* p, int device, Stream stream) noexcept;
 std::size_t empty_cache() noexcept;  ///< bytes given back
+/// Sets `bytes` bytes to zero, ordered on `stream`.
+void clear(void* p, std::size_t bytes, int device, Stream stream);
 
 /// Copies between any two places of host and device memory, ordered on `stream`; returns before it is done only
 /// where the runtime does.
@@ -45,6 +47,27 @@ void finish_device(int device) noexcept;  ///< the same for destructors: what fa
 int device_of(const void* p);
 /// Work enqueued on `waiter` after this call starts after all work now on `on`.
 void wait(Stream waiter, Stream on, int device);
+
+/// Device memory of one call, optionally zero. In a graph that is being captured it is a node of that graph, which has
+/// memory of its own for it: nothing that happens outside between two launches of the graph can touch it.
+class Workspace {
+ public:
+  Workspace(std::size_t bytes, int device, Stream stream)
+      : data_(allocate(bytes, device, stream)), device_(device), stream_(stream) {}
+  Workspace(std::size_t bytes, int device, Stream stream, bool zeroed) : Workspace(bytes, device, stream) {
+    if (zeroed) clear(data_, bytes, device, stream);
+  }
+  ~Workspace() { deallocate(data_, device_, stream_); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }  ///< nullptr for no bytes
+
+ private:
+  void* data_;
+  int device_;
+  Stream stream_;
+};
 
 void fused_relu_layernorm(const RowProblem& p, int device, Stream stream);
 void unfused_relu_layernorm(const RowProblem& p, int device, Stream stream);

@@ -1,4 +1,5 @@
 // The build without CUDA: everything that needs a device says how to get one.
+#include "host/compile.hpp"
 #include "host/cuda.hpp"
 
 namespace kfusion::cuda {
@@ -19,6 +20,8 @@ void* allocate(std::size_t, int, Stream) { refuse(); }
 void deallocate(void*, int, Stream) noexcept {}
 std::size_t empty_cache() noexcept { return 0; }
 
+void clear(void*, std::size_t, int, Stream) { refuse(); }
+
 void copy(void*, const void*, std::size_t, int, Stream) { refuse(); }
 void synchronize(int, Stream) { refuse(); }
 void synchronize_device(int) { refuse(); }
@@ -28,6 +31,10 @@ void wait(Stream, Stream, int) { refuse(); }
 
 void fused_relu_layernorm(const RowProblem&, int, Stream) { refuse(); }
 void unfused_relu_layernorm(const RowProblem&, int, Stream) { refuse(); }
+
+const codegen::Target& target(int) { refuse(); }
+const Function& compile(const std::string&, const std::string&, int) { refuse(); }
+void launch(const Function&, const codegen::Launch&, const void*, std::size_t, int, Stream) { refuse(); }
 
 std::vector<double> time(const std::function<void()>&, int, bool, int) { refuse(); }
 

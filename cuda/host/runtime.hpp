@@ -59,21 +59,4 @@ std::int64_t resident_teams(const Launch& launch, int device);
 /// cudaLaunchKernel wants them.
 void launch(const Launch& launch, std::int64_t teams, void** arguments, Stream stream, int grid_y = 1);
 
-/// Device memory of one call.
-class Workspace {
- public:
-  Workspace(std::size_t bytes, int device, Stream stream)
-      : data_(allocate(bytes, device, stream)), device_(device), stream_(stream) {}
-  ~Workspace() { deallocate(data_, device_, stream_); }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-
- private:
-  void* data_;
-  int device_;
-  Stream stream_;
-};
-
 }  // namespace kfusion::cuda

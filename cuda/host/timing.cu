@@ -62,8 +62,7 @@ const void* any_kernel() { return reinterpret_cast<const void*>(&spin); }
 std::vector<double> time(const std::function<void()>& enqueue, int repeats, bool cold, int device) {
   const UseDevice use(device);
   const std::size_t flush_bytes = cold ? kFlushOverL2 * device_info(device).l2_bytes : 0;
-  const Workspace buffer(flush_bytes, device, 0);
-  if (cold) check(cudaMemsetAsync(buffer.data(), 0, flush_bytes, nullptr), "clearing a buffer");
+  const Workspace buffer(flush_bytes, device, 0, true);
   Event start, stop;
   unsigned spin_ns = kFirstSpinNs;
   std::vector<double> times_us;

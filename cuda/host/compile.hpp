@@ -1,0 +1,33 @@
+// From generated CUDA C++ to a launch. Knows no CUDA header: built with nvcc it is compile.cpp, without no_cuda.cpp.
+#pragma once
+#include <cstddef>
+#include <string>
+
+#include "host/cuda.hpp"
+
+namespace kfusion::codegen {
+struct Launch;
+struct Target;
+}  // namespace kfusion::codegen
+
+namespace kfusion::cuda {
+
+/// What the generator must know of `device`; asked once per device. Throws DeviceError where it cannot be used.
+const codegen::Target& target(int device);
+
+/// A kernel loaded on one device, ready to launch (also into a graph that is being captured). Lives as long as the
+/// process.
+class Function;
+
+/// The kernel `entry` of the CUDA C++ text `source` on `device`: from memory, else from the cache on disk, else
+/// compiled. Thread-safe. Waits for nothing on the device. Throws
+/// - DeviceError: the device cannot be used, there is no NVRTC (it says how to get one), or the image cannot be loaded;
+/// - std::runtime_error with the log and the source around it: the text does not compile, which is a bug.
+const Function& compile(const std::string& source, const std::string& entry, int device);
+
+/// Enqueues `function` with its one parameter, the `bytes` bytes at `parameters` (copied before it returns), on
+/// `stream`. Nothing is launched for an empty grid. Allocates and waits for nothing.
+void launch(const Function& function, const codegen::Launch& launch, const void* parameters, std::size_t bytes,
+            int device, Stream stream);
+
+}  // namespace kfusion::cuda
