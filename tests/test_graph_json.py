@@ -43,12 +43,12 @@ def test_the_schema():
     d = g.simplify().to_dict()
     common = {"library": "torch", "device": "cuda:1"}
     constant = {"op": "constant", "dtype": "float32", "shape": [], "arguments": [], "stage": None, "library": "numpy"}
-    constant |= {"device": "cpu", "weak": False}
+    constant |= {"device": "cpu", "weak": False, "parameter": -1}
     assert d == {
         "kfusion_graph": 1,
         "nodes": [
             {"op": "input", "dtype": "float16", "shape": [2], "arguments": [], "stage": None, **common, "name": "x",
-             "captured": True},
+             "captured": True, "strides": []},
             {"op": "isnan", "dtype": "bool", "shape": [2], "arguments": [0], "stage": 0, **common},
             constant | {"value": 1.0},
             constant | {"value": 2.5},

@@ -326,13 +326,37 @@ def test_pairs_of_composites():
     assert [g.label for g in inside.groups][:2] == ["relu", "layernorm"]
 
 
-def test_only_executable_splits_what_this_version_cannot_run():
-    p = plan(lambda x: kf.exp(kf.layernorm(kf.relu(x)) + 1), X, only_executable=True)
-    assert all(len(g.stages) == 1 for g in p.groups)
-    assert reasons(p) == ["not_implemented"]
-    (q,) = plan(lambda x: kf.layernorm(kf.relu(x)), X, only_executable=True).groups
-    assert q.executable
-    assert q.missing == ""
+def test_contractions_that_run_are_alone():
+    def f(x, w):
+        return kf.relu(kf.tanh(x) @ w + 1), kf.softmax(x @ w)
+
+    p = plan(f, X, kf.spec((D, 8)), only_executable=True)
+    assert [g.label for g in p.groups] == ["tanh", "matmul", "add+relu", "matmul_2", "softmax"]
+    assert reasons(p) == ["contraction", "not_implemented", "contraction", "contraction"]
+
+
+def test_unfused_kernels_that_run_never_join_two_calls():
+    p = plan(lambda x: kf.relu(kf.var(x)) + kf.relu(x), X, only_executable=True, fuse=False)
+    assert [g.label for g in p.groups] == ["var", "var", "relu", "relu_2", "add"]  # two, for all elements of x
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_results_are_arrays_of_their_own(fuse):
+    def labels(f):
+        return [g.label for g in plan(f, X, only_executable=True, fuse=fuse).groups]
+
+    assert labels(lambda x: x) == ["copy"]
+    assert labels(lambda x: x[1:].T) == ["copy"]
+    assert labels(lambda x: kf.relu(x).T) == ["relu"]  # a view of what is stored
+    assert labels(lambda x: kf.relu(x)[1:]) == (["relu+copy"] if fuse else ["relu", "copy"])
+    assert labels(lambda x: (kf.relu(x), kf.tanh(x).T)) == (["relu+tanh"] if fuse else ["relu", "tanh"])
+    assert len(labels(lambda x: (y := kf.relu(x), y.T))) == 2
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_nothing_is_computed_of_nothing(fuse):
+    p = plan(lambda x: (x.sum(0), x.mean(0) + 1, kf.exp(x)), kf.spec((0, 5)), only_executable=True, fuse=fuse)
+    assert [g.label for g in p.groups] == ["add", "copy"]
 
 
 def test_a_third_kernel_between():

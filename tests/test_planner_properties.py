@@ -97,11 +97,13 @@ def test_limits_are_kept(graph, inputs, outputs):
             assert len(g["stores"]) <= outputs
 
 
-@hypothesis.given(graphs())
+@pytest.mark.parametrize("fuse", [True, False])
+@hypothesis.given(graph=graphs())
 @hypothesis.settings(max_examples=60, deadline=None)
-def test_only_executable_groups_are_stages_or_run(graph):
-    plan = make_plan(graph, only_executable=True)
+def test_what_only_executable_plans_can_run(fuse, graph):
+    plan = make_plan(graph, only_executable=True, fuse=fuse)
     check(_core.Graph.from_dict(plan["graph"]), plan, plan["groups"])
+    assert fuse or all(len(g["stages"]) == 1 for g in plan["groups"])
 
 
 @pytest.mark.parametrize("size", [10, 1000])
@@ -130,7 +132,15 @@ class Alone:
             n = self.graph["nodes"][i]
             if i in self.loads:
                 self.inputs.append(i)
-                n = {**n, "op": "input", "name": str(i), "captured": False, "arguments": [], "stage": None}
+                n = {
+                    **n,
+                    "op": "input",
+                    "name": str(i),
+                    "captured": False,
+                    "strides": [],
+                    "arguments": [],
+                    "stage": None,
+                }
                 n = {k: v for k, v in n.items() if k in INPUT}
             else:
                 free = KIND[n["op"]] == "view" or n["op"] in ("constant", "iota")
@@ -148,8 +158,9 @@ class Alone:
         values |= {s["node"]: r for s, r in zip(self.group["stores"], results, strict=True)}
 
 
-INPUT = {"op", "dtype", "shape", "arguments", "stage", "library", "device", "name", "captured"}
+INPUT = {"op", "dtype", "shape", "arguments", "stage", "library", "device", "name", "captured", "strides"}
 OPTIONS = [{}, {"only_executable": True}, {"max_inputs": 2, "max_outputs": 2}, {"fuse": False}]
+OPTIONS += [{"fuse": False, "only_executable": True}]
 
 
 @hypothesis.given(cases(contractions=True), st.sampled_from(OPTIONS))

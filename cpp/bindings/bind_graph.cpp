@@ -45,14 +45,14 @@ Place read_place(const std::string& text) {
 }
 
 NodeId input(Builder& g, std::string input_name, Extents shape, const std::string& dtype, const std::string& library,
-             const std::string& device, bool captured) {
+             const std::string& device, bool captured, Extents strides) {
   return g.input(std::move(input_name), std::move(shape), read_dtype(dtype), read_library(library), read_place(device),
-                 captured);
+                 captured, std::move(strides));
 }
 
-NodeId scalar(Builder& g, py::handle value) {
+NodeId scalar(Builder& g, py::handle value, int parameter) {
   if (PyBool_Check(value.ptr())) return g.weak_bool(value.ptr() == Py_True);
-  if (PyFloat_CheckExact(value.ptr())) return g.weak_float(PyFloat_AS_DOUBLE(value.ptr()));
+  if (PyFloat_CheckExact(value.ptr())) return g.weak_float(PyFloat_AS_DOUBLE(value.ptr()), parameter);
   if (!PyLong_Check(value.ptr()))
     throw TypeError("kfusion.Graph: a scalar must be a Python bool, int or float, got " +
                     std::string(py::repr(py::type::of(value))));
@@ -114,16 +114,17 @@ using Class = py::class_<Builder>;
 
 void bind_sources(Class& c) {
   c.def("input", &input, py::arg("name"), py::arg("shape"), py::arg("dtype"), py::arg("library") = "numpy",
-        py::arg("device") = "cpu", py::arg("captured") = false,
-        R"(input(self, name, shape, dtype, library='numpy', device='cpu', captured=False)
+        py::arg("device") = "cpu", py::arg("captured") = false, py::arg("strides") = Extents{},
+        R"(input(self, name, shape, dtype, library='numpy', device='cpu', captured=False, strides=())
 --
 
-An argument of the function, or an array that it captured.
+An argument of the function, or an array that it captured. strides are in elements, none for C order.
 )");
-  c.def("scalar", &scalar, py::arg("value"), R"(scalar(self, value)
+  c.def("scalar", &scalar, py::arg("value"), py::arg("parameter") = -1, R"(scalar(self, value, parameter=-1)
 --
 
-A Python bool, int or float: it takes the dtype of what it meets (NEP 50). OverflowError for an int beyond 64 bits.
+A Python bool, int or float: it takes the dtype of what it meets (NEP 50). parameter is the number of the function's
+float argument that a float is, 0 to 63: executors take its value when they run; -1 for a value that stays. OverflowError for an int beyond 64 bits.
 )");
   c.def(
       "iota",

@@ -118,15 +118,18 @@ NodeId GraphBuilder::converted(NodeId x, DType dtype) {
 }
 
 NodeId GraphBuilder::input(std::string input_name, Extents shape, DType dtype, Library library, Place place,
-                           bool captured) {
+                           bool captured, Extents strides) {
   require_text("input: a name", input_name);
   require_bounded("input", shape, dtype);
+  if (!strides.empty() && strides.size() != shape.size())
+    throw ValueError("input: strides must be as many as axes (" + to_string(shape.size()) + "), got " +
+                     to_string(strides.size()));
   Node n;
   n.dtype = dtype;
   n.shape = std::move(shape);
   n.library = library;
   n.place = place;
-  n.attributes = InputAttributes{std::move(input_name), captured};
+  n.attributes = InputAttributes{std::move(input_name), captured, std::move(strides)};
   return add_source(std::move(n));
 }
 
@@ -134,7 +137,11 @@ NodeId GraphBuilder::weak_bool(bool value) {
   return add_source(constant_node(DType::kBool, {value ? 1.0 : 0.0, 0, true}));
 }
 NodeId GraphBuilder::weak_int(std::int64_t value) { return add_source(constant_node(DType::kInt64, {0, value, true})); }
-NodeId GraphBuilder::weak_float(double value) { return add_source(constant_node(DType::kFloat64, {value, 0, true})); }
+NodeId GraphBuilder::weak_float(double value, int parameter) {
+  if (parameter < -1 || parameter >= kMaxDims)
+    throw ValueError("constant: a parameter's number must be from -1 to 63, got " + to_string(parameter));
+  return add_source(constant_node(DType::kFloat64, {value, 0, true, parameter}));
+}
 
 NodeId GraphBuilder::iota(Extents shape, int axis, DType dtype, Library library) {
   require_bounded("iota", shape, dtype);
@@ -154,7 +161,7 @@ NodeId GraphBuilder::map(Op op, std::vector<NodeId> arguments) {
   if (std::ssize(arguments) != row.arity)
     throw ValueError(std::string(row.name) + ": takes " + to_string(row.arity) + " arguments, got " +
                      to_string(arguments.size()));
-  std::vector<Operand> operands;
+  std::vector<TypedOperand> operands;
   for (const NodeId a : arguments) operands.push_back(operand(argument(op, a)));
 
   Node n;
@@ -269,7 +276,7 @@ NodeId GraphBuilder::conv2d(NodeId x, NodeId w, Conv2dAttributes attributes) {
   Node n;
   n.op = Op::conv2d;
   n.arguments = {x, w};
-  const Operand left = operand(argument(n.op, x)), right = operand(argument(n.op, w));
+  const TypedOperand left = operand(argument(n.op, x)), right = operand(argument(n.op, w));
   n.dtype = contraction_type(n.op, left, right, inferred_library(graph_, n));
   n.attributes = attributes;
   require_bounded("conv2d", inferred_shape(graph_, n), n.dtype);

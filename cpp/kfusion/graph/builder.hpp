@@ -24,12 +24,15 @@ class GraphBuilder {
   /// Goes on where `graph`, a valid one, ends.
   explicit GraphBuilder(Graph graph) : graph_(std::move(graph)) {}
 
-  NodeId input(std::string name, Extents shape, DType dtype, Library library, Place place, bool captured);
+  /// `strides` in elements, empty for C order.
+  NodeId input(std::string name, Extents shape, DType dtype, Library library, Place place, bool captured,
+               Extents strides = {});
 
   /// Python scalars are weak: they take the dtype of what they meet (NumPy 2, NEP 50; torch's rule for torch's values).
   NodeId weak_bool(bool value);
   NodeId weak_int(std::int64_t value);
-  NodeId weak_float(double value);
+  /// `parameter`: the number of the float argument that it is, up to kMaxDims - 1; -1 for one that stays as it is.
+  NodeId weak_float(double value, int parameter = -1);
   /// 0, 1, 2, ... along `axis` of an array of extents `shape`.
   NodeId iota(Extents shape, int axis, DType dtype, Library library);
 

@@ -38,10 +38,10 @@ Node constant_node(DType dtype, ConstantAttributes attributes) {
 }
 
 Node converted_constant(const Node& n, DType dtype) {
-  if (is_integer(dtype)) return constant_node(dtype, {0, integer_value(n, dtype), false});
   const auto& c = std::get<ConstantAttributes>(n.attributes);
+  if (is_integer(dtype)) return constant_node(dtype, {0, integer_value(n, dtype), false, c.parameter});
   const double value = is_integer(n.dtype) ? static_cast<double>(c.integer) : c.value;
-  return constant_node(dtype, {dtype == DType::kBool ? value != 0 : rounded(value, dtype), 0, false});
+  return constant_node(dtype, {dtype == DType::kBool ? value != 0 : rounded(value, dtype), 0, false, c.parameter});
 }
 
 bool is_representable(const ConstantAttributes& c, DType dtype) {

@@ -36,9 +36,11 @@ void visit_fields(AttributesT& attributes, Visit&& visit) {
   if (auto* input = of(std::type_identity<InputAttributes>{})) {
     visit("name", input->name);
     visit("captured", input->captured);
+    visit("strides", input->strides);
   } else if (auto* constant = of(std::type_identity<ConstantAttributes>{})) {
     visit("value", *constant);
     visit("weak", constant->weak);
+    visit("parameter", constant->parameter);
   } else if (auto* iota = of(std::type_identity<IotaAttributes>{})) {
     visit("axis", iota->axis);
   } else if (auto* reduce = of(std::type_identity<ReduceAttributes>{})) {

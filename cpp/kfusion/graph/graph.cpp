@@ -51,7 +51,8 @@ bool same_node(const Node& a, const Node& b) { return a.stage == b.stage && same
 
 bool ConstantAttributes::operator==(const ConstantAttributes& other) const {
   const auto bits = [](double v) { return std::bit_cast<std::uint64_t>(v); };
-  return bits(value) == bits(other.value) && integer == other.integer && weak == other.weak;
+  return bits(value) == bits(other.value) && integer == other.integer && weak == other.weak &&
+         parameter == other.parameter;
 }
 
 std::int64_t product(const Extents& e) {

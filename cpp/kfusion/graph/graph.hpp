@@ -28,12 +28,14 @@ enum class Library : std::uint8_t { kNumpy, kTorch };
 struct InputAttributes {
   std::string name;
   bool captured = false;  ///< an array that the function named, not one of its parameters
+  Extents strides;        ///< in elements, as the caller's array lies; empty: C order
   bool operator==(const InputAttributes&) const = default;
 };
 struct ConstantAttributes {
   double value = 0;          ///< for float dtypes (already rounded to the node's dtype) and bool (0 or 1)
   std::int64_t integer = 0;  ///< for int32 and int64
   bool weak = false;         ///< a Python scalar: takes the dtype of what it meets; no node reads one
+  int parameter = -1;        ///< number of the float argument that `value` came from: another one may come when it runs
   bool operator==(const ConstantAttributes& other) const;  ///< bit for bit: 0 is not -0, NaN is NaN
 };
 struct IotaAttributes {

@@ -31,11 +31,11 @@ DType default_of(DType weak, bool torch) { return is_float(weak) && torch ? DTyp
 
 /// The dtype that all operands promote to. Axes outrank no axes (torch), arrays outrank Python scalars: the lower rank
 /// counts only where its category is higher.
-DType promote(std::span<const Operand> operands, Library library) {
+DType promote(std::span<const TypedOperand> operands, Library library) {
   const bool torch = library == Library::kTorch ||
-                     std::ranges::any_of(operands, [](const Operand& o) { return o.dtype == DType::kBFloat16; });
+                     std::ranges::any_of(operands, [](const TypedOperand& o) { return o.dtype == DType::kBFloat16; });
   std::optional<DType> ranks[3];
-  for (const Operand& o : operands) {
+  for (const TypedOperand& o : operands) {
     std::optional<DType>& rank = ranks[o.weak ? 2 : o.zero_dim && library == Library::kTorch ? 1 : 0];
     const DType t = o.weak ? default_of(o.dtype, torch) : o.dtype;
     rank = !rank ? t : torch ? wider_torch(*rank, t) : wider_numpy(*rank, t);
@@ -87,8 +87,8 @@ bool fits_int32(std::int64_t value) {
 }
 
 /// Integers that Python gives exactly must be exact in `t`. Comparisons never fail: they compare in int64.
-DType require_fit(const OpInfo& op, std::span<const Operand> operands, DType t) {
-  for (const Operand& o : operands) {
+DType require_fit(const OpInfo& op, std::span<const TypedOperand> operands, DType t) {
+  for (const TypedOperand& o : operands) {
     if (t != DType::kInt32 || !o.weak || o.dtype != DType::kInt64 || fits_int32(o.integer)) continue;
     if (op.signature == Signature::AA_B) return DType::kInt64;
     throw std::overflow_error(std::string(op.name) + ": Python integer " + std::to_string(o.integer) +
@@ -97,20 +97,20 @@ DType require_fit(const OpInfo& op, std::span<const Operand> operands, DType t) 
   return t;
 }
 
-void require_exponent(std::span<const Operand> operands, DType t) {
+void require_exponent(std::span<const TypedOperand> operands, DType t) {
   if (is_integer(t) && operands[1].weak && operands[1].integer < 0)
     throw ValueError("power: integers to negative integer powers are not allowed");
 }
 
 /// "int32, bool and float32"
-std::string list(std::span<const Operand> operands) {
+std::string list(std::span<const TypedOperand> operands) {
   std::string text;
   for (std::size_t i = 0; i < operands.size(); ++i)
     text += std::string(i == 0 ? "" : i + 1 < operands.size() ? ", " : " and ") + name(operands[i].dtype);
   return text;
 }
 
-[[noreturn]] void refuse(const OpInfo& op, const char* wanted, std::span<const Operand> operands) {
+[[noreturn]] void refuse(const OpInfo& op, const char* wanted, std::span<const TypedOperand> operands) {
   throw TypeError(std::string(op.name) + ": " + (operands.size() == 1 ? "x" : "arguments") + " must be " + wanted +
                   ", got " + list(operands));
 }
@@ -119,8 +119,8 @@ const char* wanted_by(Signature s) { return s == Signature::II_I ? "integers or 
 
 }  // namespace
 
-Operand operand(const Node& n) {
-  Operand o{n.dtype, false, n.shape.empty(), 0};
+TypedOperand operand(const Node& n) {
+  TypedOperand o{n.dtype, false, n.shape.empty(), 0};
   if (const auto* c = std::get_if<ConstantAttributes>(&n.attributes)) o.weak = c->weak, o.integer = c->integer;
   return o;
 }
@@ -136,7 +136,7 @@ Place inferred_place(const Graph& g, const Node& n) {
   return found == n.arguments.end() ? Place{} : g[*found].place;
 }
 
-MapTypes map_types(Op op, std::span<const Operand> operands, Library library) {
+MapTypes map_types(Op op, std::span<const TypedOperand> operands, Library library) {
   const OpInfo& row = info(op);
   const bool chooses = row.signature == Signature::BNN_N;  // the condition takes no part
   const auto numbers = chooses ? operands.subspan(1) : operands;
@@ -157,8 +157,8 @@ DType reduce_argument(Op op, DType x, Library library) {
   return DType::kFloat64;
 }
 
-DType contraction_type(Op op, const Operand& a, const Operand& b, Library library) {
-  const Operand both[] = {a, b};
+DType contraction_type(Op op, const TypedOperand& a, const TypedOperand& b, Library library) {
+  const TypedOperand both[] = {a, b};
   if (library == Library::kTorch && a.dtype != b.dtype)
     throw TypeError(std::string(name(op)) + ": torch wants both arguments of one dtype, got " + list(both));
   const DType t = promote(both, library);

@@ -11,13 +11,13 @@
 namespace kfusion {
 
 /// What promotion asks of an argument.
-struct Operand {
+struct TypedOperand {
   DType dtype = DType::kFloat32;
   bool weak = false;         ///< a Python scalar
   bool zero_dim = false;     ///< without axes: torch lets it yield within its category
   std::int64_t integer = 0;  ///< the value of a weak integer
 };
-Operand operand(const Node& n);
+TypedOperand operand(const Node& n);
 
 struct MapTypes {
   std::vector<DType> arguments;  ///< what each has to be cast to
@@ -26,13 +26,13 @@ struct MapTypes {
 
 /// Throws TypeError where the op is not for these dtypes (or NumPy gives one that is not ours), std::overflow_error
 /// where a Python integer does not fit.
-MapTypes map_types(Op op, std::span<const Operand> operands, Library library);
+MapTypes map_types(Op op, std::span<const TypedOperand> operands, Library library);
 
 /// What a reduction's argument has to be cast to. Throws TypeError.
 DType reduce_argument(Op op, DType x, Library library);
 
 /// The dtype that both are cast to. Throws TypeError.
-DType contraction_type(Op op, const Operand& a, const Operand& b, Library library);
+DType contraction_type(Op op, const TypedOperand& a, const TypedOperand& b, Library library);
 
 /// What a node has from its arguments: torch's rules where one is torch's, the first CUDA device where one is on CUDA.
 Library inferred_library(const Graph& g, const Node& n);

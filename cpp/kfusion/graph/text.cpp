@@ -75,6 +75,7 @@ class ArgumentList {
   void operator()(const char*, const ConstantAttributes&) {}  // printed where it is used
   template <std::ranges::range Values>
   void operator()(const char* key, const Values& v) {
+    if (std::string_view(key) == "strides" && std::size(v) == 0) return;  // C order
     add(std::string(key) + "=(" + joined(v) + (std::size(v) == 1 ? ",)" : ")"));
   }
 

@@ -28,6 +28,16 @@ bool short_name(const Graph&, const Node& n) {
   return !input || input->name.size() <= kMaxTextBytes;
 }
 
+bool strides_fit(const Graph&, const Node& n) {
+  const auto* input = std::get_if<InputAttributes>(&n.attributes);
+  return !input || input->strides.empty() || input->strides.size() == n.shape.size();
+}
+
+bool parameter_is_float(const Graph&, const Node& n) {
+  const auto* constant = std::get_if<ConstantAttributes>(&n.attributes);
+  return !constant || constant->parameter == -1 || (constant->parameter >= 0 && constant->parameter < kMaxDims);
+}
+
 bool stage_exists(const Graph& g, const Node& n) {
   return is_source(n) ? n.stage == -1 : n.stage >= 0 && n.stage < std::ssize(g.stages);
 }
@@ -114,6 +124,8 @@ constexpr NodeRule kNodeRules[] = {
      [](const Graph&, const Node& n) { return n.attributes.index() == attributes_of(n.op).index(); }},
     {"its shape must be bounded", bounded},
     {"a name must have at most 10000 bytes", short_name},
+    {"an input must have a stride for each axis, or none", strides_fit},
+    {"a parameter must be numbered from 0 to 63, -1 where there is none", parameter_is_float},
     {"a source must have no stage, any other node one of the graph's", stage_exists},
     {"it must not read a Python scalar: that becomes a constant of the dtype it meets", reads_no_scalar},
     {"a constant must have no axes and a value of its dtype", constant_is_plain},

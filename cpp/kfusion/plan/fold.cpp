@@ -129,6 +129,21 @@ class Folding {
     return chains_.prepend(repeat, pulled);
   }
 
+  /// How a node's own elements lie: those of an input as the caller's array has them, of an iota all that have one
+  /// index on one element.
+  static Access stored_access(NodeId n, const Node& node) {
+    Access a = identity_access(n, node.shape);
+    if (const auto* input = std::get_if<InputAttributes>(&node.attributes); input && !input->strides.empty()) {
+      a.strides = input->strides;
+    } else if (const auto* iota = std::get_if<IotaAttributes>(&node.attributes)) {
+      const auto axis = static_cast<std::size_t>(iota->axis);
+      a.base_size = node.shape[axis];
+      a.strides.assign(node.shape.size(), 0);
+      a.strides[axis] = 1;
+    }
+    return a;
+  }
+
   /// How `reader`, which sees its arguments in shape `shape` and was moved under `pulled`, reads `argument`.
   Access read(NodeId argument, const Extents* shape, Chain pulled) const {
     const Access& a = result_.value[static_cast<std::size_t>(argument)];
@@ -142,7 +157,7 @@ class Folding {
     const auto i = static_cast<std::size_t>(n);
     Work& work = result_.work[i];
     Access& value = result_.value[i];
-    value = identity_access(n, node.shape);
+    value = stored_access(n, node);
     if (is_map(node)) {
       work.kind = WorkKind::kPointwise;
       for (const NodeId a : node.arguments) work.reads.push_back(read(a, &node.shape, pulled_[i]));

@@ -114,11 +114,13 @@ std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b, NodeI
   // A single number of the host goes to the device as an argument of the kernel; what reads nothing is made anywhere.
   const bool anywhere = is_pointwise(a.kind) && !a.place.cuda && (a.domain.empty() || a.sources.empty());
   if (a.place != b.place && !anywhere) return Reason::kCrossDevice;
+  if (!options_.fuse && g_[a.nodes[0]].stage != g_[consumer].stage) return Reason::kUnfused;
   if (a.kind == WorkKind::kGather || b.kind == WorkKind::kGather) return Reason::kGather;
   // A contraction takes elementwise work on its result with it, nothing that needs whole rows and no other contraction.
   if (work_kind(consumer) == WorkKind::kContraction) return Reason::kContraction;
   if (b.kind == WorkKind::kContraction && !is_pointwise(a.kind)) return Reason::kContraction;
   if (a.kind == WorkKind::kContraction && b.reduced != 0) return Reason::kContraction;
+  if (a.kind == WorkKind::kContraction && options_.only_executable) return Reason::kNotImplemented;
   return std::nullopt;
 }
 

@@ -78,12 +78,13 @@ struct Refusal {
 };
 
 struct PlanOptions {
-  bool fuse = true;  ///< false: one group per stage
+  bool fuse = true;  ///< false: one group per stage; of what cannot run as one kernel, several
   /// Pairs of stage names as the plan's graph has them, or op names, that may fuse, when not empty only those; and
   /// pairs that may not.
   std::vector<std::pair<std::string, std::string>> allow, forbid;
   int max_inputs = 64, max_outputs = 16;
-  bool only_executable = false;  ///< split what this version cannot run (kNotImplemented): what `f.plan` shows
+  bool only_executable = false;  ///< what `f.plan` shows: kernels that this version has, results that are arrays of
+                                 ///< their own; contractions run through the array library (kNotImplemented)
 };
 
 struct Plan {

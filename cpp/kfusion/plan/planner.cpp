@@ -10,6 +10,7 @@
 #include "kfusion/plan/partition.hpp"
 #include "kfusion/plan/plan.hpp"
 #include "kfusion/plan/reasons.hpp"
+#include "kfusion/plan/runnable.hpp"
 
 namespace kfusion {
 namespace {
@@ -99,7 +100,7 @@ class Planning {
   /// Merges until nothing changes: a merge can make room for another. Copies go to the readers that they were made for.
   void merge(const std::vector<NodeId>& copies = {}) {
     const Graph& g = plan_.graph;
-    if (!options_.fuse) {
+    if (!options_.fuse && !options_.only_executable) {
       merge_stages(g, partition_);
       extras_.resize(static_cast<std::size_t>(partition_.parts()));
       return;
@@ -109,24 +110,11 @@ class Planning {
     }
     merge_siblings(g, partition_, &apart_);
     extras_.resize(static_cast<std::size_t>(partition_.parts()));
+    if (options_.only_executable) return;
     join_attention(g, folded_, partition_, extras_);
     join_contraction_reductions(g, folded_, partition_, extras_);
     join_casts(g, partition_);
     join_copies(folded_, partition_);
-  }
-
-  /// The groups of `p`; those that cannot run, one part per stage.
-  void regroup(const Plan& p) {
-    std::map<std::pair<int, StageId>, NodeId> first;
-    for (const NodeId n : partition_.order()) {
-      const int group = p.group_of[static_cast<std::size_t>(n)];
-      const bool whole = p.groups[static_cast<std::size_t>(group)].executable;
-      const auto [found, added] = first.try_emplace({group, whole ? -1 : plan_.graph[n].stage}, n);
-      if (!added) unite_in_order(partition_, found->second, n);
-    }
-    extras_.resize(static_cast<std::size_t>(partition_.parts()));
-    for (const Refusal& r : p.refusals) known_[{r.producer, r.consumer}] = r.reason;
-    otherwise_ = Reason::kNotImplemented;
   }
 
   std::optional<CopiedGraph> graph_with_copies() const { return with_copies(plan_.graph, partition_, folded_); }
@@ -182,11 +170,8 @@ class Planning {
 
   Case case_of(const Edge& e) {
     Case c = make_case(e.producer, e.consumer, Reason::kUnfused);
-    if (!options_.fuse) return c;
-    const auto known = known_.find({e.producer, e.consumer});
-    if (known != known_.end() || otherwise_) {
-      c.reason = known != known_.end() ? known->second : *otherwise_;
-    } else if (auto refused = partition_.refusal(e)) {
+    if (!options_.fuse && !options_.only_executable) return c;
+    if (auto refused = partition_.refusal(e)) {
       c.reason = refused->reason;
       c.merged = std::move(refused->merged);
       c.because = refused->because;
@@ -213,8 +198,6 @@ class Planning {
   Partition partition_;
   std::vector<Extras> extras_;  ///< by part
   std::vector<Neighbours> apart_;
-  std::map<std::pair<NodeId, NodeId>, Reason> known_;  ///< regrouped: what kept the groups of the full plan apart
-  std::optional<Reason> otherwise_;                    ///< regrouped: what keeps the rest apart
 };
 
 std::int64_t bytes_between_kernels(const Plan& p) {
@@ -236,19 +219,14 @@ std::int64_t bytes_between_kernels(const Plan& p) {
   return bytes;
 }
 
-/// Kernels that this version does not have fall apart into their stages.
-Plan only_executable(const Plan& p, const Device& device, const PlanOptions& options) {
-  Planning planning(p.graph, device, options);
-  planning.regroup(p);
-  return planning.result();
-}
-
 }  // namespace
 
 Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options) {
   Graph named = g;
   make_stage_names_unique(named);
-  const Graph simple = simplify(named, options.fuse);
+  if (options.only_executable) named = without_empty_work(named);
+  Graph simple = simplify(named, options.fuse);
+  if (options.only_executable) simple = with_own_results(simple);
   Planning planning(simple, device, options);
   planning.merge();
   auto copied = options.fuse ? planning.graph_with_copies() : std::nullopt;
@@ -262,7 +240,7 @@ Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options)
     plan = std::move(other);
     copied = std::move(next);
   }
-  return options.only_executable ? only_executable(plan, device, options) : plan;
+  return plan;
 }
 
 }  // namespace kfusion
