@@ -7,6 +7,7 @@ kf.fused_relu_layernorm(x)       # one kernel, one pass in and one out; NumPy, t
 kf.unfused_relu_layernorm(x)     # the same as five kernels, for comparison
 kf.compare(kf.fused_relu_layernorm, x)   # both checked and measured on your data
 kf.relu(x), kf.softmax(x), ...   # on arrays at once; in a traced function, nodes of its graph
+kf.fuse(f)                       # f as few kernels: y = kf.fuse(f)(x); a decorator, too
 kf.plan(f, kf.spec((4096, 1024)))   # which kernels f becomes, what that saves and why they are not fewer
 kf.devices(); kf.device("H200")  # bandwidths, peaks and limits of GPUs and CPUs, each with its source
 """
@@ -34,6 +35,7 @@ from ._device import Device
 from ._device_table import DeviceTable
 from ._devices import device, devices
 from ._functions import *
+from ._fuse import FusedFunction, fuse
 from ._measure import measure_device
 from ._plan import Plan, plan, trace
 from ._plan_records import Group, Reason, Refusal
@@ -45,6 +47,7 @@ __all__ = [
     "DeviceArray",
     "DeviceError",
     "DeviceTable",
+    "FusedFunction",
     "Graph",
     "Group",
     "Plan",
@@ -57,6 +60,7 @@ __all__ = [
     "device",
     "devices",
     "empty_cache",
+    "fuse",
     "fused_relu_layernorm",
     "get_num_threads",
     "measure_device",

@@ -189,13 +189,11 @@ def plan(
     name, graph = _traced(function, arguments, keywords)
     options = {
         "fuse": fuse,
-        "allow": _pairs("allow", allow),
-        "forbid": _pairs("forbid", forbid),
+        "allow": pairs("allow", allow),
+        "forbid": pairs("forbid", forbid),
         "only_executable": only_executable,
     }
-    priced_on = _device(device)
-    made = _core.make_plan(graph, priced_on.to_dict(), options)
-    return Plan.from_dict(made | {"function": name})
+    return plan_graph(name, graph, _device(device), options)
 
 
 def trace(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Graph:
@@ -216,6 +214,11 @@ def trace(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Gra
     return graph
 
 
+def plan_graph(name: str, graph: Graph, device: Device, options: dict[str, Any]) -> Plan:
+    """The Plan of a function's graph; options as `_core.make_plan` takes them."""
+    return Plan.from_dict(_core.make_plan(graph, device.to_dict(), options) | {"function": name})
+
+
 def _traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, Graph]:
     if not isinstance(function, Graph):
         traced = _trace.trace(function, *arguments, **keywords)
@@ -233,12 +236,17 @@ def _device(device: str | Device | None) -> Device:
     return _devices.device(device)
 
 
-def _pairs(option: str, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    wanted = f"kfusion.plan: {option} must be pairs of names, such as [('relu', 'sum')]"
-    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
-        raise TypeError(f"{wanted}, got {pairs!r}")
+def pairs(option: str, names: Iterable[tuple[str, str]], who: str = "kfusion.plan") -> list[tuple[str, str]]:
+    """The list of pairs that `allow` and `forbid` take.
+
+    Raises:
+        TypeError: it is none.
+    """
+    wanted = f"{who}: {option} must be pairs of names, such as [('relu', 'sum')]"
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"{wanted}, got {names!r}")
     result = []
-    for pair in pairs:
+    for pair in names:
         if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(name, str) for name in pair):
             raise TypeError(f"{wanted}, got {pair!r}")
         result.append((pair[0], pair[1]))

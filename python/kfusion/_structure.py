@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,17 @@ def walk(value: Any, visit: Callable[[str, Any], Any], path: str = "") -> Any:
         items = [walk(v, visit, _join(path, key)) for key, v in zip(fields or range(len(value)), value, strict=True)]
         return type(value)(*items) if fields else type(value)(items)
     return visit(path, value)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """The leaves in `walk`'s order."""
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value
 
 
 def fill(structure: Any, values: list[Any]) -> Any:

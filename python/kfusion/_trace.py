@@ -54,7 +54,7 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
         ValueError: shapes that do not fit, with the line.
     """
     tracer = Tracer(getattr(function, "__name__", type(function).__name__))
-    bound = bind(f"kfusion.trace: {tracer.name}", _signature(function), args, kwargs)
+    bound = bind(f"kfusion.trace: {tracer.name}", signature_of(function), args, kwargs)
     for name, value in bound.arguments.items():
         path = "" if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else name
         bound.arguments[name] = walk(value, lambda p, leaf: _argument(tracer, p, leaf), path)
@@ -73,7 +73,7 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
     return Trace(tracer.name, tracer.graph, tuple(tracer.inputs), results)
 
 
-def _signature(function: Any) -> inspect.Signature:
+def signature_of(function: Any) -> inspect.Signature:
     """Of the function, of a module's forward, or for any arguments where Python knows none.
 
     Raises:
