@@ -34,7 +34,10 @@ struct VectorOf {
 using F32s = VectorOf<float, kVectorBytes>::Type;
 using F64s = VectorOf<double, kVectorBytes>::Type;
 using U32s = VectorOf<std::uint32_t, kVectorBytes>::Type;
+using I32s = VectorOf<std::int32_t, kVectorBytes>::Type;
+using I64s = VectorOf<std::int64_t, kVectorBytes>::Type;
 using U16s = VectorOf<std::uint16_t, kVectorBytes / 2>::Type;  ///< as many lanes as F32s
+using U8s = VectorOf<std::uint8_t, kVectorBytes / 4>::Type;    ///< as many lanes as F32s
 
 /// Loads and stores take any address: an array may start at any byte.
 template <class V>
@@ -64,6 +67,7 @@ KF_INLINE V load_first(const std::byte* p, int bytes) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
   if constexpr (sizeof(V) == 64) return (V)_mm512_maskz_loadu_epi8((__mmask64{1} << bytes) - 1, p);
   if constexpr (sizeof(V) == 32) return (V)_mm256_maskz_loadu_epi8((__mmask32{1} << bytes) - 1, p);
+  if constexpr (sizeof(V) == 16) return (V)_mm_maskz_loadu_epi8(static_cast<__mmask16>((1 << bytes) - 1), p);
 #endif
   V v = {};
   copy_short<sizeof(V)>(reinterpret_cast<std::byte*>(&v), p, bytes);
@@ -74,6 +78,7 @@ KF_INLINE void store_first(std::byte* p, const V& v, int bytes) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
   if constexpr (sizeof(V) == 64) return _mm512_mask_storeu_epi8(p, (__mmask64{1} << bytes) - 1, (__m512i)v);
   if constexpr (sizeof(V) == 32) return _mm256_mask_storeu_epi8(p, (__mmask32{1} << bytes) - 1, (__m256i)v);
+  if constexpr (sizeof(V) == 16) return _mm_mask_storeu_epi8(p, static_cast<__mmask16>((1 << bytes) - 1), (__m128i)v);
 #endif
   copy_short<sizeof(V)>(p, reinterpret_cast<const std::byte*>(&v), bytes);
 }
@@ -252,13 +257,32 @@ struct BFloat16 {
   static KF_INLINE F32s widen(U16s v) { return float_of_bfloat(v); }
   static KF_INLINE U16s narrow(F32s v) { return bfloat_of_float(v); }
 };
+struct Int32 {
+  using Raw = I32s;
+  using Compute = std::int32_t;
+  static KF_INLINE I32s widen(I32s v) { return v; }
+  static KF_INLINE I32s narrow(I32s v) { return v; }
+};
+struct Int64 {
+  using Raw = I64s;
+  using Compute = std::int64_t;
+  static KF_INLINE I64s widen(I64s v) { return v; }
+  static KF_INLINE I64s narrow(I64s v) { return v; }
+};
+/// 0 or 1; in memory, any byte that is not 0 is true.
+struct Bool {
+  using Raw = U8s;
+  using Compute = std::uint8_t;
+  static KF_INLINE I32s widen(U8s v) { return (__builtin_convertvector(v, I32s) != 0) & 1; }
+  static KF_INLINE U8s narrow(I32s v) { return __builtin_convertvector(v, U8s); }
+};
 
 template <class E>
 using ValueOf = typename VectorOf<typename E::Compute, kVectorBytes>::Type;
 template <class E>
-constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(typename E::Compute));
+constexpr int kItem = static_cast<int>(sizeof(typename E::Raw{}[0]));  ///< bytes of an element in memory
 template <class E>
-constexpr int kItem = static_cast<int>(sizeof(typename E::Raw)) / kLanes<E>;
+constexpr int kLanes = static_cast<int>(sizeof(typename E::Raw)) / kItem<E>;
 
 }  // namespace
 }  // namespace KF_ISA
