@@ -1,0 +1,72 @@
+// From a kernel's loops (kfusion/lower/kernel.hpp) to CUDA C++ text, its launch and its parameters. Needs neither a GPU
+// nor a CUDA header, and is always built.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kfusion/lower/kernel.hpp"
+
+namespace kfusion::codegen {
+
+/// What a kernel's launch depends on. The defaults are an H200's.
+struct Target {
+  int compute_major = 9, compute_minor = 0;
+  int multiprocessors = 132;
+  int shared_bytes = 232448;  ///< the most that a block can ask for
+  std::int64_t l2_bytes = std::int64_t{50} << 20;
+  bool clusters = true;  ///< of up to 8 blocks
+};
+
+struct Launch {
+  unsigned grid[3] = {1, 1, 1}, block[3] = {1, 1, 1};  ///< grid[0] is 0 where there is nothing to do
+  unsigned cluster = 1;                                ///< blocks of grid[0] that form a cluster
+  std::size_t shared_bytes = 0;                        ///< dynamic
+  std::size_t workspace_bytes = 0;                     ///< global memory, 16-byte aligned
+  bool workspace_zeroed = false;                       ///< it must be zero before each launch
+};
+
+/// A kernel as CUDA C++.
+///
+/// Static in the text are: steps and dtypes, the number of axes, which strides are 0, 1 or another number, the width of
+/// vectors, whether indices have 32 or 64 bits, and the class of a row's length. Sizes, strides, offsets and scalars
+/// are members of the one parameter, so another batch size or scalar gives the same text.
+class CudaKernel {
+ public:
+  /// `aligned`: all arrays begin at multiples of 16 bytes; else only at multiples of their item.
+  CudaKernel(const Kernel& kernel, const Target& target, bool aligned = true);
+
+  /// Complete; it #includes embedded headers only. Compile it with --std=c++17 (or later) and --fmad=false.
+  const std::string& source() const { return source_; }
+  const std::string& entry() const { return entry_; }  ///< the kernel's extern "C" name
+  const Launch& launch() const { return launch_; }
+
+  /// The bytes of the kernel's one by-value parameter. `loads` and `stores`: the address of element 0 of each array, in
+  /// the order of Kernel::loads and Kernel::stores (Operand::offset is added here); `parameters`: values for
+  /// Constant::parameter; `workspace`: launch().workspace_bytes bytes on the device.
+  std::vector<std::byte> parameters(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
+                                    std::byte* workspace) const;
+
+ private:
+  friend class Writer;
+  /// Eight bytes or more of the parameter.
+  struct Cell {
+    enum class Kind : std::uint8_t { kNumber, kLoad, kStore, kConstant, kWorkspace } kind = Kind::kNumber;
+    std::int64_t value = 0;  ///< kNumber: itself; kLoad, kStore: bytes added to the address
+    int index = 0;           ///< kLoad, kStore, kConstant
+  };
+
+  std::string source_, entry_;
+  Launch launch_;
+  std::vector<Cell> cells_;
+  std::vector<Constant> constants_;
+};
+
+/// The device headers that a source may #include: name ("device/prelude.cuh") and text.
+std::span<const std::pair<std::string_view, std::string_view>> embedded_headers();
+
+}  // namespace kfusion::codegen
