@@ -3,7 +3,7 @@
 file(GLOB cpu_sources CONFIGURE_DEPENDS cpp/cpu/*.cpp)
 list(FILTER cpu_sources EXCLUDE REGEX "_kernels[.]cpp$")
 add_library(kfusion_cpu STATIC ${cpu_sources})
-target_link_libraries(kfusion_cpu PUBLIC kfusion_options)
+target_link_libraries(kfusion_cpu PUBLIC kfusion_options ${CMAKE_DL_LIBS})
 
 set(levels baseline)
 set(flags_baseline)

@@ -13,5 +13,6 @@ void bind_runtime(pybind11::module_& m);
 void bind_graph(pybind11::module_& m);
 void bind_reference(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
+void bind_compiler(pybind11::module_& m);
 
 }  // namespace kfusion

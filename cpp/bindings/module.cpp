@@ -23,4 +23,5 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   kfusion::bind_graph(m);
   kfusion::bind_reference(m);
   kfusion::bind_plan(m);
+  kfusion::bind_compiler(m);
 }

@@ -1,5 +1,6 @@
 #include "cpu/platform.hpp"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -89,5 +90,14 @@ void without_signals(const std::function<void()>& body) {
 }
 
 void at_fork(void (*before)(), void (*parent)(), void (*child)()) { pthread_atfork(before, parent, child); }
+
+void* open_library(const char* file) noexcept { return dlopen(file, RTLD_LAZY | RTLD_LOCAL); }
+void* loaded_library(const char* name) noexcept { return dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD); }
+void* find_symbol(void* library, const char* name) noexcept { return dlsym(library, name); }
+
+std::string library_of(const void* symbol) {
+  Dl_info info;
+  return dladdr(symbol, &info) != 0 && info.dli_fname ? info.dli_fname : "";
+}
 
 }  // namespace kfusion::cpu

@@ -1,7 +1,8 @@
-// What the operating system is asked for. All POSIX and Linux calls of the CPU part are in platform.cpp.
+// What the operating system is asked for. All POSIX and Linux calls that are no CUDA matter are in platform.cpp.
 #pragma once
 #include <cstddef>
 #include <functional>
+#include <string>
 
 namespace kfusion::cpu {
 
@@ -31,5 +32,11 @@ void without_signals(const std::function<void()>& body);
 
 /// Handlers round fork(): before and after it in the parent, after it in the child. Each may be nullptr.
 void at_fork(void (*before)(), void (*parent)(), void (*child)());
+
+/// Shared libraries, which stay loaded. By path, or by name where the loader looks; nullptr where there is none.
+void* open_library(const char* file) noexcept;
+void* loaded_library(const char* name) noexcept;  ///< only if this process has it already
+void* find_symbol(void* library, const char* name) noexcept;
+std::string library_of(const void* symbol);  ///< the file that a symbol comes from; empty where unknown
 
 }  // namespace kfusion::cpu

@@ -60,12 +60,6 @@ int count_or_throw() {
   return 0;
 }
 
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  check(cudaDeviceGetAttribute(&value, which, device), "asking for a device attribute");
-  return value;
-}
-
 /// Loads the module on `device`, which shows whether it has code for it.
 void require_image(int device) {
   int previous = 0;
@@ -92,6 +86,12 @@ void check(cudaError_t status, const char* what) {
   cudaGetLastError();
   throw DeviceError(std::string("kfusion: ") + what + " failed: " + cudaGetErrorString(status) + " (" +
                     cudaGetErrorName(status) + ")");
+}
+
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, device), "asking for a device attribute");
+  return value;
 }
 
 bool forked_after_use() noexcept { return doomed; }

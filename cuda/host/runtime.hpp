@@ -31,6 +31,8 @@ bool forked_after_use() noexcept;
 
 inline cudaStream_t handle(Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
 
+int attribute(cudaDeviceAttr which, int device);
+
 struct Limits {
   int multiprocessors = 0;
   bool clusters = false;  ///< thread-block clusters can be launched

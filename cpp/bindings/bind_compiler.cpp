@@ -1,0 +1,167 @@
+// Generated kernels: compiling, the cache of compiled ones, and launching one as tests do.
+#include <pybind11/stl.h>
+
+#include <array>
+#include <filesystem>
+#include <vector>
+
+#include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
+#include "codegen/generate.hpp"
+#include "compiler/cubin_cache.hpp"
+#include "compiler/image.hpp"
+#include "compiler/nvrtc_library.hpp"
+#include "host/compile.hpp"
+
+namespace py = pybind11;
+
+namespace kfusion {
+namespace compiler_bindings {
+namespace {
+
+using compiler::CubinCache;
+
+/// Where NVRTC may be: said now, since nothing below may ask Python while it holds a lock.
+void tell_python_paths() {
+  const auto sys = py::module_::import("sys");
+  std::vector<std::filesystem::path> packages;
+  for (const py::handle entry : sys.attr("path")) {
+    if (py::isinstance<py::str>(entry) && py::len(entry) > 0) packages.emplace_back(entry.cast<std::string>());
+  }
+  compiler::set_python_paths(std::move(packages), sys.attr("prefix").cast<std::string>());
+}
+
+py::dict cubin_cache() {
+  const CubinCache cache = CubinCache::from_environment();
+  const CubinCache::Contents contents = cache.contents();
+  py::dict d;
+  d["directory"] = cache.directory().string();
+  d["entries"] = contents.entries;
+  d["bytes"] = contents.bytes;
+  d["limit_bytes"] = cache.limit_bytes();
+  d["problem"] = cache.problem();
+  return d;
+}
+
+py::dict clear_cubin_cache() {
+  const CubinCache::Contents removed = CubinCache::from_environment().clear();
+  py::dict d;
+  d["entries"] = removed.entries;
+  d["bytes"] = removed.bytes;
+  return d;
+}
+
+py::object read_cubin(const std::string& key) {
+  const auto image = CubinCache::from_environment().read(key);
+  return image ? py::object(py::bytes(*image)) : py::none();
+}
+
+void write_cubin(const std::string& key, const std::string& image) {
+  const ReleaseGil unlocked;
+  CubinCache::from_environment().write(key, image);
+}
+
+py::bytes compile_cuda(const std::string& source, const std::string& entry, std::array<int, 2> capability) {
+  std::string image;
+  {
+    const ReleaseGil unlocked;
+    image = compiler::image({source, entry, codegen::embedded_headers()}, {capability[0], capability[1]});
+  }
+  return py::bytes(image);
+}
+
+void launch_cuda(const std::string& source, const std::string& entry, const std::string& parameters,
+                 std::array<unsigned, 3> grid, std::array<unsigned, 3> block, unsigned cluster,
+                 std::size_t shared_bytes, int device, cuda::Stream stream) {
+  codegen::Launch launch;
+  std::copy(grid.begin(), grid.end(), launch.grid);
+  std::copy(block.begin(), block.end(), launch.block);
+  launch.cluster = cluster;
+  launch.shared_bytes = shared_bytes;
+  const ReleaseGil unlocked;
+  cuda::launch(cuda::compile(source, entry, device), launch, parameters.data(), parameters.size(), device, stream);
+}
+
+}  // namespace
+}  // namespace compiler_bindings
+
+void bind_compiler(py::module_& m) {
+  using namespace compiler_bindings;
+  tell_python_paths();
+  m.def("cubin_cache", &cubin_cache, R"(cubin_cache()
+--
+
+The cache of compiled kernels on disk: {directory, entries, bytes, limit_bytes, problem}; problem says why nothing can
+be kept, and is empty where it can.
+)");
+  m.def("clear_cubin_cache", &clear_cubin_cache, R"(clear_cubin_cache()
+--
+
+Removes all kernels from the cache on disk.
+
+Returns:
+    What they were: {entries, bytes}.
+)");
+  m.def("read_cubin", &read_cubin, py::arg("key"), R"(read_cubin(key)
+--
+
+What the cache on disk keeps under a key, None where there is nothing whole.
+)");
+  m.def("write_cubin", &write_cubin, py::arg("key"), py::arg("image"), R"(write_cubin(key, image)
+--
+
+Keeps bytes under a key in the cache on disk, if it can.
+)");
+  m.def("nvrtc_library", [] { return compiler::nvrtc_library().string(); }, R"(nvrtc_library()
+--
+
+The file of the NVRTC that compiles kernels.
+
+Raises:
+    kfusion.DeviceError: none was found; the message says how to get it.
+)");
+  m.def("compile_cuda", &compile_cuda, py::arg("source"), py::arg("entry"),
+        py::arg("compute_capability") = std::array<int, 2>{9, 0},
+        R"(compile_cuda(source, entry, compute_capability=[9, 0])
+--
+
+CUDA C++ compiled for a GPU, which need not be there, through the cache on disk.
+
+Args:
+    source: the text; it can include the device headers of kfusion.
+    entry: the name of its extern "C" kernel.
+    compute_capability: of the GPU: [9, 0] is sm_90.
+
+Returns:
+    The cubin, or PTX for a GPU that is newer than NVRTC.
+
+Raises:
+    RuntimeError: the text does not compile; the message has the log and the lines.
+    kfusion.DeviceError: there is no NVRTC, or none that knows the GPU.
+)");
+  m.def("launch_cuda", &launch_cuda, py::arg("source"), py::arg("entry"), py::arg("parameters"), py::kw_only(),
+        py::arg("grid"), py::arg("block"), py::arg("cluster") = 1, py::arg("shared_bytes") = 0, py::arg("device") = 0,
+        py::arg("stream") = 0,
+        R"(launch_cuda(source, entry, parameters, *, grid, block, cluster=1, shared_bytes=0, device=0, stream=0)
+--
+
+Compiles a kernel of one parameter and launches it; the second time it is only launched.
+
+Args:
+    source: CUDA C++; it can include the device headers of kfusion.
+    entry: the name of its extern "C" kernel.
+    parameters: the bytes of its parameter.
+    grid: three numbers of blocks.
+    block: three numbers of threads.
+    cluster: blocks along the first axis of the grid that form a cluster.
+    shared_bytes: dynamic shared memory of a block.
+    device: index of the CUDA device.
+    stream: a cudaStream_t as a number.
+
+Raises:
+    RuntimeError: the text does not compile.
+    kfusion.DeviceError: there is no such device or no NVRTC, or the device refuses the launch.
+)");
+}
+
+}  // namespace kfusion

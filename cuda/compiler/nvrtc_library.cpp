@@ -1,0 +1,101 @@
+#include "compiler/nvrtc_library.hpp"
+
+#include <cstdlib>
+#include <optional>
+#include <system_error>
+
+#include "cpu/platform.hpp"
+#include "kfusion/error.hpp"
+
+#ifndef KFUSION_CUDA_MAJOR
+#define KFUSION_CUDA_MAJOR 13  // without CUDA, NVRTC is used by tests alone
+#endif
+
+namespace fs = std::filesystem;
+
+namespace kfusion::compiler {
+namespace {
+
+constexpr int kMajors[] = {KFUSION_CUDA_MAJOR, 13, 12};
+
+std::vector<fs::path> package_paths;
+fs::path python_prefix;
+
+fs::path variable(const char* name) {
+  const char* text = std::getenv(name);
+  return text ? text : "";
+}
+
+/// Folders that may hold NVRTC `major`, likeliest first.
+std::vector<fs::path> folders(int major) {
+  std::vector<fs::path> all;
+  for (const fs::path& packages : package_paths) {
+    all.push_back(packages / "nvidia" / ("cu" + std::to_string(major)) / "lib");  // wheels since CUDA 13
+    all.push_back(packages / "nvidia" / "cuda_nvrtc" / "lib");
+  }
+  for (const fs::path& prefix :
+       {variable("CUDA_HOME"), variable("CUDA_PATH"), python_prefix, fs::path("/usr/local/cuda")}) {
+    if (prefix.empty()) continue;
+    all.push_back(prefix / "lib64");
+    all.push_back(prefix / "lib");
+  }
+  return all;
+}
+
+/// The file that a loaded library came from.
+std::optional<fs::path> file_of(void* library) {
+  const void* symbol = library ? cpu::find_symbol(library, "nvrtcVersion") : nullptr;
+  const fs::path file = symbol ? cpu::library_of(symbol) : "";
+  return file.empty() ? std::nullopt : std::optional(file);
+}
+
+std::optional<fs::path> find(int major) {
+  const std::string name = "libnvrtc.so." + std::to_string(major);
+  if (const auto loaded = file_of(cpu::loaded_library(name.c_str()))) return loaded;
+  for (const fs::path& folder : folders(major)) {
+    std::error_code ignored;
+    if (fs::exists(folder / name, ignored)) return folder / name;
+  }
+  return file_of(cpu::open_library(name.c_str()));
+}
+
+fs::path find_or_throw() {
+  if (const fs::path named = variable("KFUSION_NVRTC"); !named.empty()) {
+    std::error_code ignored;
+    if (fs::is_regular_file(named, ignored)) return named;
+    throw DeviceError("kfusion: KFUSION_NVRTC must be the file of an NVRTC library, got " + named.string());
+  }
+  for (const int major : kMajors) {
+    if (const auto found = find(major)) return *found;
+  }
+  const std::string version = std::to_string(KFUSION_CUDA_MAJOR);
+  throw DeviceError("kfusion: kernels for the GPU are compiled with NVRTC (libnvrtc.so." + version +
+                    "), which was not found; `pip install \"nvidia-cuda-nvrtc==" + version +
+                    ".*\"`, or install the CUDA Toolkit and set CUDA_HOME to it, or KFUSION_NVRTC to the file");
+}
+
+}  // namespace
+
+void set_python_paths(std::vector<fs::path> packages, fs::path prefix) {
+  package_paths = std::move(packages);
+  python_prefix = std::move(prefix);
+}
+
+const fs::path& nvrtc_library() {
+  static const fs::path found = find_or_throw();  // tried again after a failure
+  return found;
+}
+
+std::string nvrtc_identity() {
+  const fs::path& file = nvrtc_library();
+  std::error_code size_error, time_error;
+  const auto size = fs::file_size(file, size_error);
+  const auto time = fs::last_write_time(file, time_error).time_since_epoch().count();
+  if (size_error || time_error) {
+    throw DeviceError("kfusion: NVRTC, the compiler of kernels for the GPU, cannot be read: " + file.string() + ": " +
+                      (size_error ? size_error : time_error).message());
+  }
+  return file.filename().string() + " " + std::to_string(size) + " " + std::to_string(time);
+}
+
+}  // namespace kfusion::compiler

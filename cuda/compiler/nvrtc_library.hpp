@@ -1,0 +1,23 @@
+// Where NVRTC is. It is never linked: one build of kfusion imports anywhere, and finds it when a kernel is compiled.
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace kfusion::compiler {
+
+/// Folders that Python packages are installed in, and its prefix, said once when the module is imported: NVIDIA's
+/// wheels put NVRTC below them.
+void set_python_paths(std::vector<std::filesystem::path> packages, std::filesystem::path prefix);
+
+/// The file of the NVRTC that is used. Of the major version that this build was made with, else of another that is
+/// known: the one that the process has loaded, those of NVIDIA's wheels, of CUDA_HOME and CUDA_PATH, of Python's prefix
+/// (conda), of /usr/local/cuda, what the loader finds. KFUSION_NVRTC names a file instead. Looked for once, and not
+/// loaded unless only the loader knows it: loading costs more than a cached kernel. Throws DeviceError where there is
+/// none.
+const std::filesystem::path& nvrtc_library();
+
+/// Which NVRTC that is: its name, size and date, which need no loading either.
+std::string nvrtc_identity();
+
+}  // namespace kfusion::compiler

@@ -1,0 +1,103 @@
+#include "host/compile.hpp"
+
+#include <array>
+#include <mutex>
+#include <unordered_map>
+
+#include "codegen/generate.hpp"
+#include "compiler/image.hpp"
+#include "host/load.hpp"
+#include "host/runtime.hpp"
+
+namespace kfusion::cuda {
+
+class Function {
+ public:
+  const void* kernel = nullptr;
+};
+
+namespace {
+
+codegen::Target ask_for_target(int device) {
+  const Limits& l = limits(device);
+  codegen::Target target;
+  target.compute_major = attribute(cudaDevAttrComputeCapabilityMajor, device);
+  target.compute_minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
+  target.multiprocessors = l.multiprocessors;
+  target.shared_bytes = l.shared_bytes;
+  target.l2_bytes = l.l2_bytes;
+  target.clusters = l.clusters;
+  return target;
+}
+
+/// Lets a kernel have all the shared memory of a block and all the blocks of a cluster that the device has.
+void permit_most(const void* kernel, int device) {
+  cudaFuncAttributes attributes;
+  check(cudaFuncGetAttributes(&attributes, kernel), "asking for a kernel's attributes");
+  const int dynamic = limits(device).shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic),
+        "allowing more shared memory");
+  if (!limits(device).clusters) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "allowing large clusters");
+}
+
+Function build(const std::string& source, const std::string& entry, int device) {
+  const codegen::Target& t = target(device);
+  const compiler::Program program{source, entry, codegen::embedded_headers()};
+  const Function function{load_kernel(compiler::image(program, {t.compute_major, t.compute_minor}), entry)};
+  permit_most(function.kernel, device);
+  return function;
+}
+
+/// A kernel's place in memory, filled by the first who wants it while others wait.
+struct Place {
+  std::once_flag once;
+  Function function;
+};
+
+Place& place_of(const std::string& source, const std::string& entry, int device) {
+  static auto& known =
+      *new std::unordered_map<std::string, Place>;  // never destroyed: threads may still launch at exit
+  static auto& mutex = *new std::mutex;
+  const std::string key = std::to_string(device) + ' ' + entry + '\n' + source;
+  const std::lock_guard lock(mutex);
+  return known[key];
+}
+
+}  // namespace
+
+const codegen::Target& target(int device) {
+  static std::array<codegen::Target, kMaxDevices> known;
+  static std::array<std::once_flag, kMaxDevices> once;
+  require(device);
+  const auto i = static_cast<std::size_t>(device);
+  std::call_once(once[i], [&] { known[i] = ask_for_target(device); });
+  return known[i];
+}
+
+const Function& compile(const std::string& source, const std::string& entry, int device) {
+  const UseDevice use(device);
+  Place& place = place_of(source, entry, device);
+  std::call_once(place.once, [&] { place.function = build(source, entry, device); });
+  return place.function;
+}
+
+void launch(const Function& function, const codegen::Launch& l, const void* parameters, std::size_t, int device,
+            Stream stream) {
+  if (l.grid[0] == 0 || l.grid[1] == 0 || l.grid[2] == 0) return;
+  const UseDevice use(device);
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {l.cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(l.grid[0], l.grid[1], l.grid[2]);
+  config.blockDim = dim3(l.block[0], l.block[1], l.block[2]);
+  config.dynamicSmemBytes = l.shared_bytes;
+  config.stream = handle(stream);
+  config.attrs = &cluster;
+  config.numAttrs = l.cluster > 1 ? 1 : 0;
+  void* arguments[] = {const_cast<void*>(parameters)};
+  check(cudaLaunchKernelExC(&config, function.kernel, arguments), "launching a generated kernel");
+}
+
+}  // namespace kfusion::cuda

@@ -1,0 +1,79 @@
+#include "host/load.hpp"
+
+#include "host/runtime.hpp"
+
+#if CUDART_VERSION < 12080  // the runtime loads no images before CUDA 12.8: its driver does, and gives the same handles
+#include <cudaTypedefs.h>
+#endif
+
+namespace kfusion::cuda {
+namespace {
+
+#if CUDART_VERSION < 12080
+using cudaLibrary_t = CUlibrary;
+
+template <class F>
+F driver_function(const char* name) {
+  void* function = nullptr;
+  check(cudaGetDriverEntryPoint(name, &function, cudaEnableDefault), "looking for a function of the driver");
+  if (!function) throw DeviceError(std::string("kfusion: the NVIDIA driver has no ") + name + "; update the driver");
+  return reinterpret_cast<F>(function);
+}
+
+cudaError_t library_of(cudaLibrary_t* library, const char* image) {
+  static const auto load = driver_function<PFN_cuLibraryLoadData_v12000>("cuLibraryLoadData");
+  return static_cast<cudaError_t>(load(library, image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+}
+
+cudaError_t kernel_of(cudaKernel_t* kernel, cudaLibrary_t library, const char* entry) {
+  static const auto get = driver_function<PFN_cuLibraryGetKernel_v12000>("cuLibraryGetKernel");
+  return static_cast<cudaError_t>(get(kernel, library, entry));
+}
+#else
+cudaError_t library_of(cudaLibrary_t* library, const char* image) {
+  return cudaLibraryLoadData(library, image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+}
+
+cudaError_t kernel_of(cudaKernel_t* kernel, cudaLibrary_t library, const char* entry) {
+  return cudaLibraryGetKernel(kernel, library, entry);
+}
+#endif
+
+/// While this process captures a graph, the runtime refuses to load code, as if it could enter the graph.
+class DuringCapture {
+ public:
+  DuringCapture() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "pausing a capture's checks"); }
+  ~DuringCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  DuringCapture(const DuringCapture&) = delete;
+  DuringCapture& operator=(const DuringCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+void check_load(cudaError_t status) {
+  if (status == cudaErrorInvalidKernelImage || status == cudaErrorNoKernelImageForDevice ||
+      status == cudaErrorUnsupportedPtxVersion || status == cudaErrorInvalidPtx) {
+    cudaGetLastError();
+    throw DeviceError(std::string("kfusion: the NVIDIA driver does not take what NVRTC compiled (") +
+                      cudaGetErrorName(status) +
+                      "); update the driver, or install an NVRTC that is no newer than the driver's CUDA, which "
+                      "nvidia-smi shows: pip install \"nvidia-cuda-nvrtc==<version>.*\"");
+  }
+  check(status, "loading a kernel");
+}
+
+}  // namespace
+
+const void* load_kernel(const std::string& image, const std::string& entry) {
+  const DuringCapture capture;
+  cudaLibrary_t library = nullptr;
+  check_load(library_of(&library, image.c_str()));
+  cudaKernel_t kernel = nullptr;
+  check(kernel_of(&kernel, library, entry.c_str()), "looking for a kernel");
+  cudaFuncAttributes attributes;  // asking for them brings the code to the device, which a launch in a capture cannot
+  check_load(cudaFuncGetAttributes(&attributes, kernel));
+  return kernel;
+}
+
+}  // namespace kfusion::cuda
