@@ -14,5 +14,6 @@ void bind_graph(pybind11::module_& m);
 void bind_reference(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_compiler(pybind11::module_& m);
+void bind_lower(pybind11::module_& m);
 
 }  // namespace kfusion

@@ -24,4 +24,5 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   kfusion::bind_reference(m);
   kfusion::bind_plan(m);
   kfusion::bind_compiler(m);
+  kfusion::bind_lower(m);
 }

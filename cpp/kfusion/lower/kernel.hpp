@@ -28,8 +28,9 @@ struct Step {
   DType dtype = DType::kFloat32;  ///< of the value, as the graph has it
   DType from = DType::kFloat32;   ///< kMap, kReduce, kCast: of the argument (of where: of the last two)
   Level level = Level::kElement;
-  int sweep = 0;  ///< kReduce: the sweep that takes it; others: the first sweep in which it can be computed
-  std::vector<int> arguments;  ///< earlier steps
+  int sweep = 0;  ///< kReduce: the sweep that takes it; others: the first one before (row) or in (element) which they
+                  ///< can be computed; Kernel::sweeps for rows after the last
+  std::vector<int> arguments;  ///< earlier steps; a reduction's can be a row's, taken once per element
   int index = -1;              ///< kLoad: of Kernel::loads; kConstant: of constants; kIota: of iotas
   NodeId node = -1;            ///< of the graph, for names
 };
@@ -54,10 +55,10 @@ struct Constant {
 
 struct Store {
   int step = 0;
-  Operand to;  ///< Level: that of the operand's strides; a row step can be stored to every element
+  Operand to;  ///< a row step can be stored to every element: the strides say
 };
 
-/// Two reductions of one sweep over the same row that need no second reading where a row goes by in chunks.
+/// Two reductions of a row, the second one sweep later, that need no second reading where a row goes by in chunks.
 struct Pair {
   enum class Kind : std::uint8_t {
     kCentred,  ///< second = mean or sum of (v - first)^2, first = mean of v: Chan's formula merges chunks
@@ -70,8 +71,9 @@ struct Pair {
 struct Kernel {
   std::string name;                        ///< an identifier, from the user's calls: "relu_layernorm"
   GroupKind kind = GroupKind::kPointwise;  ///< kPointwise, kRows, kColumns or kFullReduction
-  /// Without extents of 1, neighbours merged where all operands allow it, in the order of memory of what is read most:
-  /// the last axis of `reduced` (kRows, kFullReduction) or of `kept` (kPointwise, kColumns) is the one to vectorise.
+  /// Without extents of 1, neighbours merged where all operands allow it, in the order of memory (of stores first, then
+  /// of what is read most): the last axis of `reduced` (kRows, kFullReduction) or of `kept` (kPointwise, kColumns) is
+  /// the one to vectorise. kFullReduction: `kept` is empty and one sweep is enough.
   Extents kept, reduced;
   std::vector<Operand> loads, iotas;  ///< an iota's value is its operand's element number
   std::vector<Constant> constants;
@@ -85,14 +87,12 @@ struct Kernel {
   std::int64_t bytes() const;  ///< that it reads and writes, each element once
 };
 
-/// How the caller's arrays for results lie: strides in elements, by output of the graph; C order where empty.
+/// How the caller's arrays for results lie: strides in elements along each output's axes, by output of the graph; C
+/// order of what is computed where empty.
 using OutputStrides = std::vector<Extents>;
 
-/// The loops of group `group` of `plan`. Throws std::logic_error for a group that is not executable.
+/// The loops of group `group` of `plan`, one made with `only_executable`. Throws std::logic_error where it is no loops.
 Kernel lower(const Plan& plan, int group, const OutputStrides& outputs = {});
-
-/// Why no executor can run the group as one kernel; empty where they can.
-std::string missing_for(const Graph& g, const Group& group);
 
 /// One step a line, for people and tests.
 std::string to_text(const Kernel& k, const Graph& g);

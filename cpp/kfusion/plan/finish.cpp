@@ -45,6 +45,7 @@ class Finishing {
     const Part& part = p_.part(m.part);
     Group r;
     r.nodes = m.nodes;
+    for (const NodeId n : m.nodes) r.spans.push_back(p_.span(n));
     r.deferred = extras_[static_cast<std::size_t>(m.part)].deferred;
     r.domain = part.domain;
     for (std::size_t i = 0; i < part.domain.size(); ++i) {
@@ -57,7 +58,8 @@ class Finishing {
     }
     if (r.kind == GroupKind::kConv2d) r.folded = per_channel_maps(m);
     count_sweeps(g_, folded_, device_, r);
-    mark_executable(g_, r);
+    r.missing = missing_for(r);
+    r.executable = r.missing.empty();
     return r;
   }
 
@@ -150,6 +152,7 @@ class Finishing {
   }
 
   void assign_nodes() {
+    plan_.folded = folded_;
     for (std::size_t n = 0; n < g_.nodes.size(); ++n) {
       const Work& w = folded_.work[n];
       plan_.computed.push_back(w.kind == WorkKind::kPointwise ? w.shape : g_.nodes[n].shape);

@@ -172,6 +172,9 @@ class Folding {
                   : kind(node.op) == OpKind::kGather ? WorkKind::kGather
                                                      : WorkKind::kContraction;
       work.shape = work.kind == WorkKind::kReduce ? work.reads[0].shape : node.shape;
+      if (work.kind == WorkKind::kReduce && product(work.shape) == node.size()) {  // of one element each: a map
+        work = {WorkKind::kPointwise, node.shape, {*reshaped(work.reads[0], node.shape)}};
+      }
     }
   }
 

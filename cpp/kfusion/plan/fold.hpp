@@ -12,7 +12,7 @@ namespace kfusion {
 
 enum class WorkKind : std::uint8_t {
   kNone,       ///< inputs, constants, iota, folded views
-  kPointwise,  ///< maps and casts
+  kPointwise,  ///< maps, casts and reductions of one element
   kCopy,       ///< a reshape that no strides express: pointwise, in the order of its argument
   kReduce,
   kContraction,

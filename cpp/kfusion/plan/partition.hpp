@@ -50,6 +50,8 @@ class Partition {
   std::vector<NodeId> reads(NodeId n) const;
   const std::vector<NodeId>& readers(NodeId n) const { return readers_[static_cast<std::size_t>(n)]; }
   bool is_output(NodeId n) const { return is_output_[static_cast<std::size_t>(n)]; }
+  /// The axes of its part's domain along which the value of n varies.
+  Axes span(NodeId n) const { return span_[static_cast<std::size_t>(n)]; }
   int rank(NodeId n) const { return rank_[static_cast<std::size_t>(n)]; }
 
   /// Merges the part that computes `e.producer` into the one of `e.consumer`, or says why not.
@@ -107,7 +109,7 @@ class Partition {
   std::vector<int> rank_;     ///< by node
   std::vector<int> part_of_;  ///< by node, -1 for what is not computed
   std::vector<Part> parts_;
-  std::vector<Axes> span_;                    ///< by node: the axes of its part's domain along which its value varies
+  std::vector<Axes> span_;                    ///< by node
   std::vector<std::vector<NodeId>> readers_;  ///< by node, one entry per read
   std::vector<bool> is_output_;
   std::vector<int> visited_;

@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "kfusion/graph/graph.hpp"
-#include "kfusion/plan/access.hpp"
 #include "kfusion/plan/device.hpp"
+#include "kfusion/plan/domain.hpp"
+#include "kfusion/plan/fold.hpp"
 
 namespace kfusion {
 
@@ -56,6 +57,7 @@ struct Group {
   Extents domain;             ///< extents that the kernel runs over, without those of 1
   std::vector<int> reduced;   ///< axes of the domain that are reduced, ascending; the rest are rows
   std::vector<NodeId> nodes;  ///< computed here, in order
+  std::vector<Axes> spans;    ///< by entry of `nodes`: the axes of the domain along which its value varies
   std::vector<NodeId> views;  ///< folded into loads and stores
   std::vector<Load> loads;
   std::vector<NodeId> stores;    ///< nodes of this group that others or the caller read
@@ -95,6 +97,7 @@ struct Plan {
   std::vector<Extents>
       computed;               ///< by node: the extents it is computed and stored in; a map under a slice: the slice's
   std::vector<int> group_of;  ///< by node: the group that it is computed in (or folded into, for views); -1 for sources
+  FoldedGraph folded;         ///< how each node reads its arguments
 };
 
 /// Deterministic; the order of a commutative op's arguments does not matter.

@@ -23,7 +23,7 @@ class Sweeps {
         const bool spread = produced->second.per_row && distinct_elements(a) < product(a.shape);
         sweep = std::max(sweep, produced->second.sweep + (spread ? 1 : 0));
       }
-      const NodeId partner = reduces ? merged_with(n) : -1;
+      const NodeId partner = reduces ? merged_with(g_, folded_, group_.nodes, n) : -1;
       if (partner >= 0) sweep = found_[partner].sweep;
       found_[n] = {sweep, reduces || all_per_row(n)};
     }
@@ -51,29 +51,53 @@ class Sweeps {
     return any;
   }
 
-  /// The earlier reduction that `reduction` can be merged with: sum of squares of v - mean(v), sum of exp(v - max(v)).
-  NodeId merged_with(NodeId reduction) const {
-    const NodeId value = base(reduction, 0);
-    if (!found_.contains(value)) return -1;
-    const Op op = g_[value].op;
-    const bool squares = op == Op::square || (op == Op::multiply && base(value, 0) == base(value, 1));
-    if (!squares && op != Op::exp) return -1;
-    const NodeId difference = base(value, 0);
-    if (!found_.contains(difference) || g_[difference].op != Op::subtract) return -1;
-    const NodeId other = base(difference, 1);
-    const bool wanted = found_.contains(other) && g_[other].op == (squares ? Op::mean : Op::max);
-    return wanted && base(other, 0) == base(difference, 0) ? other : -1;
-  }
-
-  NodeId base(NodeId n, std::size_t argument) const { return work(n).reads[argument].base; }
-
   const Graph& g_;
   const FoldedGraph& folded_;
   const Group& group_;
   std::map<NodeId, Found> found_;
 };
 
+/// Walks from a reduction to what it reads, inside one group.
+class Walk {
+ public:
+  Walk(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes)
+      : g_(g), folded_(folded), nodes_(nodes) {}
+
+  /// `node` of the group, if it is an `op`.
+  bool is(NodeId node, Op op) const {
+    return g_[node].op == op && std::binary_search(nodes_.begin(), nodes_.end(), node);
+  }
+  bool reduces(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)].kind == WorkKind::kReduce; }
+  const Access& read(NodeId n, std::size_t argument) const {
+    return folded_.work[static_cast<std::size_t>(n)].reads[argument];
+  }
+  /// Inside a group equal bases are read at equal elements.
+  bool reads_same(const Access& a, const Access& b) const {
+    return a.base == b.base && (a == b || std::binary_search(nodes_.begin(), nodes_.end(), a.base));
+  }
+
+ private:
+  const Graph& g_;
+  const FoldedGraph& folded_;
+  const std::vector<NodeId>& nodes_;
+};
+
 }  // namespace
+
+NodeId merged_with(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes, NodeId reduction) {
+  const Walk walk(g, folded, nodes);
+  if (g[reduction].op != Op::sum && g[reduction].op != Op::mean) return -1;
+  const NodeId value = walk.read(reduction, 0).base;
+  const bool squares = walk.is(value, Op::square) ||
+                       (walk.is(value, Op::multiply) && walk.reads_same(walk.read(value, 0), walk.read(value, 1)));
+  const bool exponentials = walk.is(value, Op::exp) && g[reduction].op == Op::sum;
+  if (!squares && !exponentials) return -1;
+  const NodeId difference = walk.read(value, 0).base;
+  if (!walk.is(difference, Op::subtract)) return -1;
+  const NodeId first = walk.read(difference, 1).base;
+  if (!walk.is(first, squares ? Op::mean : Op::max) || !walk.reduces(first)) return -1;
+  return walk.reads_same(walk.read(first, 0), walk.read(difference, 0)) ? first : -1;
+}
 
 void count_sweeps(const Graph& g, const FoldedGraph& folded, const Device& device, Group& group) {
   const bool loops = group.kind == GroupKind::kRows || group.kind == GroupKind::kColumns ||

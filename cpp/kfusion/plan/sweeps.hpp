@@ -5,9 +5,13 @@
 
 namespace kfusion {
 
-/// Sets passes and row_on_chip. A sweep ends where a reduced value is needed again by all elements of its row. Two
-/// statistics need no sweep of their own, because they can be merged from pieces: the squared distances from a mean
-/// (Chan, Golub and LeVeque, 1983) and the sum of exponentials less a maximum (Milakov and Gimelshein, 2018).
+/// The reduction of the group (`nodes`, ascending) with which `reduction` can be taken in one sweep, because both can
+/// be merged from pieces: the mean of v for the sum or mean of (v - mean)^2 (Chan, Golub and LeVeque, 1983), the
+/// maximum of v for the sum of exp(v - max) (Milakov and Gimelshein, 2018). -1: none.
+NodeId merged_with(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes, NodeId reduction);
+
+/// Sets passes and row_on_chip. A sweep ends where a reduced value is needed again by all elements of its row, unless
+/// it is merged with the reduction that needs it.
 void count_sweeps(const Graph& g, const FoldedGraph& folded, const Device& device, Group& group);
 
 }  // namespace kfusion

@@ -1,0 +1,122 @@
+// Kernels as plain dicts: what tests run element by element, and people read.
+#include <pybind11/stl.h>
+
+#include "bindings/bindings.hpp"
+#include "bindings/device.hpp"
+#include "bindings/graph_dict.hpp"
+#include "kfusion/graph/builder.hpp"
+#include "kfusion/lower/kernel.hpp"
+#include "kfusion/plan/executable.hpp"
+
+namespace py = pybind11;
+
+namespace kfusion {
+namespace bind_lower_detail {
+
+constexpr const char* kLowerDoc = R"(lower(graph, device, fuse=True, output_strides=())
+--
+
+The loops that executors run and print.
+
+Args:
+    graph: a Graph.
+    device: dict of a Device's fields.
+    fuse: False for one kernel per stage.
+    output_strides: for each output, in elements, how the caller's array lies; nothing, or an empty list, for C order.
+
+Returns:
+    A dict: "graph", the planned graph as Graph.to_dict gives it; "outputs", for each output which node's array it is a
+    view of ("base", "offset", "shape", "strides" in elements of the base's C order); "kernels", in the order in which
+    they run: what the fields of a Kernel are, its "text", and "nodes", those of the graph. A kernel without "steps" is a
+    contraction or a gathering, which the array library computes.
+)";
+
+template <class Items, class Make>
+py::list list_of(const Items& items, Make make) {
+  py::list result;
+  for (const auto& item : items) result.append(make(item));
+  return result;
+}
+
+py::dict to_dict(const Operand& o) {
+  using py::literals::operator""_a;
+  return py::dict("node"_a = o.node, "dtype"_a = name(o.dtype), "kept"_a = o.kept, "reduced"_a = o.reduced,
+                  "offset"_a = o.offset);
+}
+
+py::dict to_dict(const Constant& c) {
+  using py::literals::operator""_a;
+  const py::object value = is_integer(c.dtype) ? py::object(py::int_(c.integer)) : py::object(py::float_(c.value));
+  return py::dict("dtype"_a = name(c.dtype), "value"_a = value, "parameter"_a = c.parameter);
+}
+
+py::dict to_dict(const Step& s) {
+  using py::literals::operator""_a;
+  constexpr const char* kKinds[] = {"load", "constant", "iota", "map", "cast", "reduce"};
+  return py::dict("kind"_a = kKinds[static_cast<int>(s.kind)], "op"_a = name(s.op), "dtype"_a = name(s.dtype),
+                  "from"_a = name(s.from), "row"_a = s.level == Level::kRow, "sweep"_a = s.sweep,
+                  "arguments"_a = s.arguments, "index"_a = s.index, "node"_a = s.node);
+}
+
+py::dict to_dict(const Store& s) {
+  using py::literals::operator""_a;
+  return py::dict("step"_a = s.step, "to"_a = to_dict(s.to));
+}
+
+py::tuple to_tuple(const Pair& p) {
+  return py::make_tuple(p.kind == Pair::Kind::kCentred ? "centred" : "shifted", p.first, p.second);
+}
+
+py::dict to_dict(const Kernel& k, const Graph& g) {
+  const auto dict = [](const auto& item) { return to_dict(item); };
+  py::dict d;
+  d["name"] = k.name;
+  d["kind"] = name(k.kind);
+  d["kept"] = k.kept;
+  d["reduced"] = k.reduced;
+  d["loads"] = list_of(k.loads, dict);
+  d["iotas"] = list_of(k.iotas, dict);
+  d["constants"] = list_of(k.constants, dict);
+  d["steps"] = list_of(k.steps, dict);
+  d["stores"] = list_of(k.stores, dict);
+  d["pairs"] = list_of(k.pairs, to_tuple);
+  d["sweeps"] = k.sweeps;
+  d["bytes"] = k.bytes();
+  d["text"] = to_text(k, g);
+  return d;
+}
+
+py::dict to_dict(const Access& a) {
+  using py::literals::operator""_a;
+  return py::dict("base"_a = a.base, "offset"_a = a.offset, "shape"_a = a.shape, "strides"_a = a.strides);
+}
+
+py::dict lowered(const GraphBuilder& builder, const py::dict& device, bool fuse, const OutputStrides& outputs) {
+  PlanOptions options;
+  options.fuse = fuse;
+  options.only_executable = true;
+  const Plan plan = make_plan(builder.graph(), read_device(device), options);
+  py::list kernels;
+  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+    const Group& group = plan.groups[i];
+    py::dict kernel =
+        is_loops(group.kind) ? to_dict(lower(plan, static_cast<int>(i), outputs), plan.graph) : py::dict();
+    kernel["nodes"] = group.nodes;
+    kernels.append(std::move(kernel));
+  }
+  py::dict d;
+  d["graph"] = graph_to_dict(plan.graph);
+  d["outputs"] = list_of(plan.graph.outputs,
+                         [&](const Output& o) { return to_dict(plan.folded.value[static_cast<std::size_t>(o.node)]); });
+  d["kernels"] = kernels;
+  return d;
+}
+
+}  // namespace bind_lower_detail
+
+void bind_lower(py::module_& m) {
+  m.def("lower", &bind_lower_detail::lowered, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
+        py::arg("output_strides") = OutputStrides{}, bind_lower_detail::kLowerDoc);
+}
+
+}  // namespace kfusion

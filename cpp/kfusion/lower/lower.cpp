@@ -1,0 +1,69 @@
+// The passes of lowering, in order.
+#include <algorithm>
+#include <cctype>
+#include <stdexcept>
+
+#include "kfusion/lower/kernel.hpp"
+#include "kfusion/lower/space.hpp"
+#include "kfusion/lower/steps.hpp"
+#include "kfusion/plan/executable.hpp"
+#include "kfusion/plan/names.hpp"
+
+namespace kfusion {
+namespace {
+
+/// "relu+layernorm.mean" as an identifier: "relu_layernorm_mean".
+std::string identifier_of(const std::string& label) {
+  std::string result;
+  for (const char c : label) {
+    const bool is_word = std::isalnum(static_cast<unsigned char>(c)) != 0;
+    if (is_word || (!result.empty() && result.back() != '_')) result += is_word ? c : '_';
+  }
+  const bool is_bad = result.empty() || std::isdigit(static_cast<unsigned char>(result[0])) != 0;
+  return is_bad ? "kernel_" + result : result;
+}
+
+/// Where nothing is reduced, rows are points.
+void make_pointwise(Kernel& k, Space& space) {
+  space.reduced = 0;
+  for (Step& s : k.steps) s.level = Level::kElement;
+}
+
+int count_sweeps(const Kernel& k, const std::vector<Strided>& stores, Axes reduced) {
+  int last = 0;
+  for (const Step& s : k.steps) {
+    if (s.kind == StepKind::kReduce) last = std::max(last, s.sweep);
+  }
+  for (std::size_t i = 0; i < stores.size(); ++i) {
+    const Step& stored = k.steps[static_cast<std::size_t>(k.stores[i].step)];
+    if (varies_along(stores[i], reduced)) last = std::max(last, ready(stored));
+  }
+  return last + 1;
+}
+
+}  // namespace
+
+Kernel lower(const Plan& plan, int group_index, const OutputStrides& outputs) {
+  const Group& group = plan.groups[static_cast<std::size_t>(group_index)];
+  if (!is_loops(group.kind)) throw std::logic_error("kfusion: only loops are lowered");
+  Kernel k;
+  k.name = identifier_of(Labels(plan.graph).of(stages_of(plan.graph, group)));
+  k.kind = group.kind;
+  const std::vector<Stored> stored = stored_values(plan, group, outputs);
+  Space space = space_of(group, stored);
+  Steps steps(plan, group, space, k);
+  steps.add_all();
+  std::vector<Strided> stores;
+  for (const Stored& s : stored) {
+    stores.push_back(seen_from(space, space.spans.at(s.node), s.to, plan.graph[s.node].dtype));
+    k.stores.push_back({steps.step_of(s.node), {}});
+  }
+  const bool reduces =
+      std::any_of(k.steps.begin(), k.steps.end(), [](const Step& s) { return s.kind == StepKind::kReduce; });
+  if (!reduces) make_pointwise(k, space);
+  k.sweeps = count_sweeps(k, stores, space.reduced);
+  set_axes(k, space, steps.loads(), steps.iotas(), stores);
+  return k;
+}
+
+}  // namespace kfusion

@@ -1,0 +1,49 @@
+// The space of a kernel while it is made: the domain of its group, with operands strided over all of its axes.
+#pragma once
+#include <unordered_map>
+#include <vector>
+
+#include "kfusion/lower/kernel.hpp"
+#include "kfusion/plan/domain.hpp"
+
+namespace kfusion {
+
+/// A value that the kernel stores: where the elements of its C order lie.
+struct Stored {
+  NodeId node = 0;
+  Access to;
+};
+
+/// What a group stores. Throws std::logic_error where an output's strides are not those of a permutation of what is
+/// computed.
+std::vector<Stored> stored_values(const Plan& plan, const Group& group, const OutputStrides& outputs);
+
+struct Space {
+  Extents extents;
+  Axes reduced = 0;
+  std::unordered_map<NodeId, Axes> spans;  ///< by node of the group: the axes along which its value varies
+
+  Axes all() const { return all_axes(extents.size()); }
+};
+
+/// The group's domain, its axes cut where the strides of `stored` change within one.
+Space space_of(const Group& group, const std::vector<Stored>& stored);
+
+/// An operand before its axes are sorted.
+struct Strided {
+  NodeId node = 0;
+  DType dtype = DType::kFloat32;
+  Extents strides;  ///< along all axes of the space
+  std::int64_t offset = 0;
+  bool operator==(const Strided&) const = default;
+};
+
+/// `a`, an access over the points of `span`, from all axes of the space.
+Strided seen_from(const Space& space, Axes span, const Access& a, DType dtype);
+bool varies_along(const Strided& s, Axes axes);
+
+/// Sets the kernel's kind, its axes, sorted and merged, and its operands. stores[i] belongs to `k.stores[i]`.
+void set_axes(Kernel& k, const Space& space, const std::vector<Strided>& loads, const std::vector<Strided>& iotas,
+              const std::vector<Strided>& stores);
+
+}  // namespace kfusion

@@ -1,0 +1,108 @@
+#include "kfusion/lower/steps.hpp"
+
+#include <algorithm>
+
+#include "kfusion/plan/sweeps.hpp"
+
+namespace kfusion {
+namespace {
+
+Step step(StepKind kind, const Node& node, NodeId id, DType from) {
+  Step s;
+  s.kind = kind;
+  s.op = node.op;
+  s.dtype = node.dtype;
+  s.from = from;
+  s.node = id;
+  return s;
+}
+
+}  // namespace
+
+int ready(const Step& s) { return s.kind == StepKind::kReduce ? s.sweep + 1 : s.sweep; }
+
+void Steps::add_all() {
+  for (const NodeId n : group_.nodes) step_[n] = add_node(n);
+}
+
+int Steps::add_node(NodeId n) {
+  switch (work(n).kind) {
+    case WorkKind::kReduce:
+      return add_reduction(n);
+    case WorkKind::kCopy:
+      return argument(space_.spans.at(n), work(n).reads[0]);
+    default:
+      return add_map(n);
+  }
+}
+
+/// A reduction of one element is that element in the type of the result.
+int Steps::add_map(NodeId n) {
+  const Node& node = g_[n];
+  const DType from = g_[node.arguments.back()].dtype;  // a condition comes first and has a type of its own
+  Step s = step(kind(node.op) == OpKind::kMap ? StepKind::kMap : StepKind::kCast, node, n, from);
+  for (const Access& a : work(n).reads) s.arguments.push_back(argument(space_.spans.at(n), a));
+  if (kind(node.op) == OpKind::kReduce && from == node.dtype) return s.arguments[0];
+  return push(std::move(s));
+}
+
+int Steps::add_reduction(NodeId n) {
+  Step s = step(StepKind::kReduce, g_[n], n, g_[g_[n].arguments[0]].dtype);
+  s.arguments = {argument(space_.all(), work(n).reads[0])};
+  const int index = push(std::move(s));
+  add_pair(n, index);
+  return index;
+}
+
+void Steps::add_pair(NodeId reduction, int step) {
+  const NodeId first = merged_with(g_, plan_.folded, group_.nodes, reduction);
+  if (first < 0) return;
+  const auto kind = g_[first].op == Op::mean ? Pair::Kind::kCentred : Pair::Kind::kShifted;
+  k_.pairs.push_back({kind, step_of(first), step});
+}
+
+int Steps::argument(Axes span, const Access& a) {
+  if (space_.spans.contains(a.base)) return step_of(a.base);
+  const Node& source = g_[a.base];
+  if (source.op == Op::constant) return constant(a.base);
+  const Strided seen = seen_from(space_, span, a, source.dtype);
+  return source.op == Op::iota ? operand(StepKind::kIota, iotas_, seen) : operand(StepKind::kLoad, loads_, seen);
+}
+
+int Steps::operand(StepKind kind, Operands& among, const Strided& operand) {
+  const auto found = std::find(among.all.begin(), among.all.end(), operand);
+  if (found != among.all.end()) return among.steps[static_cast<std::size_t>(found - among.all.begin())];
+  Step s = step(kind, g_[operand.node], operand.node, operand.dtype);
+  s.index = static_cast<int>(among.all.size());
+  s.level = varies_along(operand, space_.reduced) ? Level::kElement : Level::kRow;
+  among.all.push_back(operand);
+  among.steps.push_back(push(std::move(s)));
+  return among.steps.back();
+}
+
+int Steps::constant(NodeId n) {
+  const auto known = step_.find(n);
+  if (known != step_.end()) return known->second;
+  const Node& node = g_[n];
+  const auto& given = g_.attributes<ConstantAttributes>(n);
+  Step s = step(StepKind::kConstant, node, n, node.dtype);
+  s.index = static_cast<int>(k_.constants.size());
+  s.level = Level::kRow;
+  k_.constants.push_back({node.dtype, given.value, given.integer, given.parameter});
+  return step_[n] = push(std::move(s));
+}
+
+/// Finds level and sweep of a step that has arguments.
+int Steps::push(Step s) {
+  bool per_row = true;
+  for (const int a : s.arguments) {
+    const Step& argument = k_.steps[static_cast<std::size_t>(a)];
+    per_row &= argument.level == Level::kRow;
+    s.sweep = std::max(s.sweep, ready(argument));
+  }
+  if (!s.arguments.empty()) s.level = per_row || s.kind == StepKind::kReduce ? Level::kRow : Level::kElement;
+  k_.steps.push_back(std::move(s));
+  return static_cast<int>(k_.steps.size()) - 1;
+}
+
+}  // namespace kfusion

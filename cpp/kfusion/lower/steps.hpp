@@ -1,0 +1,51 @@
+// The steps of a kernel: one for each node of the group, loads and constants where they are first used.
+#pragma once
+#include <unordered_map>
+#include <vector>
+
+#include "kfusion/lower/space.hpp"
+
+namespace kfusion {
+
+class Steps {
+ public:
+  /// Adds to the steps, constants and pairs of `k`.
+  Steps(const Plan& plan, const Group& group, const Space& space, Kernel& k)
+      : plan_(plan), g_(plan.graph), group_(group), space_(space), k_(k) {}
+
+  void add_all();
+
+  int step_of(NodeId n) const { return step_.at(n); }
+  const std::vector<Strided>& loads() const { return loads_.all; }
+  const std::vector<Strided>& iotas() const { return iotas_.all; }
+
+ private:
+  struct Operands {
+    std::vector<Strided> all;
+    std::vector<int> steps;  ///< by entry of `all`
+  };
+
+  const Work& work(NodeId n) const { return plan_.folded.work[static_cast<std::size_t>(n)]; }
+
+  int add_node(NodeId n);
+  int add_map(NodeId n);
+  int add_reduction(NodeId n);
+  void add_pair(NodeId reduction, int step);
+  int argument(Axes span, const Access& a);
+  int operand(StepKind kind, Operands& among, const Strided& operand);
+  int constant(NodeId n);
+  int push(Step s);
+
+  const Plan& plan_;
+  const Graph& g_;
+  const Group& group_;
+  const Space& space_;
+  Kernel& k_;
+  Operands loads_, iotas_;
+  std::unordered_map<NodeId, int> step_;  ///< by node of the group, and by constant
+};
+
+/// The first sweep in which an element can use the value: a reduction's after its own.
+int ready(const Step& s);
+
+}  // namespace kfusion
