@@ -2,6 +2,7 @@
 
 #include <array>
 #include <mutex>
+#include <stdexcept>
 #include <unordered_map>
 
 #include "codegen/generate.hpp"
@@ -14,6 +15,7 @@ namespace kfusion::cuda {
 class Function {
  public:
   const void* kernel = nullptr;
+  std::size_t parameter_bytes = 0;
 };
 
 namespace {
@@ -30,6 +32,15 @@ codegen::Target ask_for_target(int device) {
   return target;
 }
 
+/// The size of a kernel's one parameter; 0 where the runtime does not say it, which it does from CUDA 12.4 on.
+std::size_t parameter_bytes([[maybe_unused]] const void* kernel) {
+  std::size_t offset = 0, bytes = 0;
+#if CUDART_VERSION >= 12040
+  check(cudaFuncGetParamInfo(kernel, 0, &offset, &bytes), "asking for a kernel's parameter");
+#endif
+  return offset + bytes;
+}
+
 /// Lets a kernel have all the shared memory of a block and all the blocks of a cluster that the device has.
 void permit_most(const void* kernel, int device) {
   cudaFuncAttributes attributes;
@@ -44,9 +55,9 @@ void permit_most(const void* kernel, int device) {
 Function build(const std::string& source, const std::string& entry, int device) {
   const codegen::Target& t = target(device);
   const compiler::Program program{source, entry, codegen::embedded_headers()};
-  const Function function{load_kernel(compiler::image(program, {t.compute_major, t.compute_minor}), entry)};
-  permit_most(function.kernel, device);
-  return function;
+  const void* kernel = load_kernel(compiler::image(program, {t.compute_major, t.compute_minor}), entry);
+  permit_most(kernel, device);
+  return {kernel, parameter_bytes(kernel)};
 }
 
 /// A kernel's place in memory, filled by the first who wants it while others wait.
@@ -82,8 +93,10 @@ const Function& compile(const std::string& source, const std::string& entry, int
   return place.function;
 }
 
-void launch(const Function& function, const codegen::Launch& l, const void* parameters, std::size_t, int device,
+void launch(const Function& function, const codegen::Launch& l, const void* parameters, std::size_t bytes, int device,
             Stream stream) {
+  if (bytes < function.parameter_bytes)
+    throw std::logic_error("kfusion: a generated kernel was given too few parameters");
   if (l.grid[0] == 0 || l.grid[1] == 0 || l.grid[2] == 0) return;
   const UseDevice use(device);
   cudaLaunchAttribute cluster;
