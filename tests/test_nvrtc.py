@@ -15,7 +15,7 @@ import pytest
 
 import kfusion as kf
 from conftest import HAVE_GPU
-from kfusion import _core
+from kfusion import _core, _timing
 
 MANY = 8
 
@@ -171,6 +171,22 @@ for call in (_core.nvrtc_library, lambda: _core.compile_cuda("", "f")):
     assert run_python(code, KFUSION_NVRTC=missing).splitlines() == [message] * 2
     (tmp_path / "libnvrtc.so.13").write_bytes(b"no library")
     assert "cannot be loaded" in run_python(code, KFUSION_NVRTC=missing).splitlines()[-1]
+
+
+def test_first_calls_are_measured_in_fresh_processes():
+    """The call sleeps unless a process before it left a file in the cache's folder."""
+    setup = """
+import os, pathlib, time
+mark = pathlib.Path(os.environ["KFUSION_CACHE_DIR"], "mark")
+sleep_s = 0.0 if mark.exists() else 0.2
+mark.touch()
+"""
+    measured = _timing.first_calls(setup, "time.sleep(sleep_s)", processes=1)
+    assert measured.cold_ms >= 200
+    assert measured.from_disk_ms > 0
+    assert measured.second_ms > 0
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        _timing.first_calls("", "1 / 0", processes=1)
 
 
 # ---- with a GPU -----------------------------------------------------------------------------------------------------
