@@ -148,31 +148,34 @@ KF_INLINE Vec<T> select(typename Vec<T>::MaskType condition, Vec<T> x, Vec<T> y)
 
 // ---- conversions: reference/elements.hpp says what they mean ---------------------------------------------------
 
-/// The lower half of a 4-byte type's lanes.
-template <class T, class Half = typename VectorOf<typename Vec<T>::Lane, kVectorBytes / 2>::Type>
-KF_INLINE Half lower_lanes(Vec<T> x) {
+/// Half of a 4-byte type's lanes, the lower (0) or the upper (1).
+template <int half, class T>
+KF_INLINE auto half_lanes(Vec<T> x) {
+  using Half = typename VectorOf<typename Vec<T>::Lane, kVectorBytes / 2>::Type;
 #if defined(__AVX512F__)
-  return (Half)_mm512_maskz_extracti64x4_epi64(0xf, (__m512i)x.v, 0);
+  return (Half)_mm512_maskz_extracti64x4_epi64(0xf, (__m512i)x.v, half);  // masked: see upper_half in simd.hpp
 #elif defined(__AVX2__)
-  return (Half)_mm256_castsi256_si128((__m256i)x.v);
+  return (Half)_mm256_extracti128_si256((__m256i)x.v, half);
 #else
-  Half half;
-  __builtin_memcpy(&half, &x.v, sizeof half);
-  return half;
+  Half lanes;
+  __builtin_memcpy(&lanes, reinterpret_cast<const char*>(&x.v) + half * sizeof lanes, sizeof lanes);
+  return lanes;
 #endif
 }
 
-/// The same lanes in a whole register, the others zero.
+/// A whole register of two halves.
 template <class T, class Half>
-KF_INLINE Vec<T> from_lower_lanes(const Half& half) {
+KF_INLINE Vec<T> join_lanes(const Half& lower, const Half& upper) {
   using Native = typename Vec<T>::Native;
 #if defined(__AVX512F__)
-  return Vec<T>((Native)_mm512_maskz_inserti64x4(0xff, __m512i{}, (__m256i)half, 0));
+  const __m512i low = _mm512_maskz_inserti64x4(0xff, __m512i{}, (__m256i)lower, 0);
+  return Vec<T>((Native)_mm512_maskz_inserti64x4(0xff, low, (__m256i)upper, 1));
 #elif defined(__AVX2__)
-  return Vec<T>((Native)_mm256_zextsi128_si256((__m128i)half));
+  return Vec<T>((Native)_mm256_inserti128_si256(_mm256_castsi128_si256((__m128i)lower), (__m128i)upper, 1));
 #else
-  Native whole = {};
-  __builtin_memcpy(&whole, &half, sizeof half);
+  Native whole;
+  __builtin_memcpy(&whole, &lower, sizeof lower);
+  __builtin_memcpy(reinterpret_cast<char*>(&whole) + sizeof lower, &upper, sizeof upper);
   return Vec<T>(whole);
 #endif
 }
@@ -185,10 +188,10 @@ KF_INLINE Vec<To> convert_lanes(Vec<From> x) {
   if constexpr (sizeof(Lane) == sizeof(typename Vec<From>::Lane)) {
     return Vec<To>(__builtin_convertvector(x.v, Native));
   } else if constexpr (sizeof(Lane) == 8) {
-    return Vec<To>(__builtin_convertvector(lower_lanes(x), Native));
+    return Vec<To>(__builtin_convertvector(half_lanes<0>(x), Native));
   } else {
     using Half = typename VectorOf<Lane, kVectorBytes / 2>::Type;
-    return from_lower_lanes<To>(__builtin_convertvector(x.v, Half));
+    return join_lanes<To>(__builtin_convertvector(x.v, Half), Half{});
   }
 }
 
