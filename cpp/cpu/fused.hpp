@@ -1,0 +1,32 @@
+// Runs a kernel of a plan on the CPU: the register-tile executor.
+#pragma once
+#include <cstddef>
+#include <memory>
+
+#include "kfusion/lower/kernel.hpp"
+
+namespace kfusion::cpu {
+
+class FusedProgram;
+
+/// A Kernel made ready to run. The program is chosen for the instruction set in use when it is made.
+class FusedKernel {
+ public:
+  /// Throws std::logic_error for a kernel of a kind that is no loop nest (a product, a gather).
+  explicit FusedKernel(const Kernel& k);
+  FusedKernel(FusedKernel&&) noexcept;
+  FusedKernel& operator=(FusedKernel&&) noexcept;
+  ~FusedKernel();
+
+  /// Computes every store. `loads` and `stores`: the address of element 0 of each operand's array, in the order of
+  /// Kernel::loads and Kernel::stores, at any alignment; `parameters`: values for Constant::parameter.
+  ///
+  /// A store may lie where a load does, element for element, in a pointwise kernel with one store; else they must not
+  /// overlap. Thread-safe. Results depend on shapes alone, not on the number of threads. Throws std::bad_alloc.
+  void run(const std::byte* const* loads, std::byte* const* stores, const double* parameters) const;
+
+ private:
+  std::unique_ptr<const FusedProgram> program_;
+};
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,55 @@
+// How an operand of a fused kernel is reached. A kernel runs over an outer index (its rows; the rows that a column
+// reduction adds up) and, for each, over a flat one: the elements of the other axes in C order, which tiles cut.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kfusion/lower/kernel.hpp"
+
+namespace kfusion::cpu {
+
+enum class Reach : std::uint8_t {
+  kScalar,   ///< one element for the whole kernel
+  kOuter,    ///< one element for each outer index
+  kDirect,   ///< dense along the flat index: tiles read and write it where it lies
+  kStrided,  ///< neither: elements are copied between it and a dense tile
+};
+
+struct Layout {
+  Reach reach = Reach::kDirect;
+  int item = 4;  ///< bytes of an element in memory
+  std::int64_t offset = 0;
+  Extents outer, flat;  ///< strides in bytes (of an iota: in units)
+};
+
+/// The extents of a kernel's outer and flat axes.
+struct Space {
+  Extents outer, flat;
+  std::int64_t rows = 1, cols = 1;  ///< products of the two
+  bool columns = false;             ///< the outer axes are the reduced ones: each element of a tile is a row of its own
+
+  explicit Space(const Kernel& k);
+  Layout layout(const Operand& o, int item) const;
+
+ private:
+  bool pointwise_ = false;
+};
+
+/// Sum of index x stride for point `index` of `extents`, in C order.
+std::int64_t offset_of(std::int64_t index, const Extents& extents, const Extents& strides);
+
+/// Elements [begin, begin + count) along the flat index, to a dense tile and back.
+void gather(const Layout& from, const Extents& extents, const std::byte* base, std::int64_t begin, std::int64_t count,
+            std::byte* tile);
+void scatter(const Layout& to, const Extents& extents, std::byte* base, std::int64_t begin, std::int64_t count,
+             const std::byte* tile);
+
+/// The numbers first + offsets of the elements, as values of `dtype` (its compute type).
+void count_off(const Layout& iota, const Extents& extents, std::int64_t first, DType dtype, std::int64_t begin,
+               std::int64_t count, std::byte* tile);
+
+/// `count` copies of an element.
+void repeat(const std::byte* element, int item, std::int64_t count, std::byte* to);
+
+}  // namespace kfusion::cpu

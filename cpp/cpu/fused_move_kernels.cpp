@@ -1,0 +1,169 @@
+// The steps that move a tile: from and to memory, slots and other types.
+#include "cpu/fused_tile.hpp"
+
+namespace kfusion::cpu {
+namespace KF_ISA {
+namespace {
+
+/// Elements of E in a register, and their bytes in memory.
+template <class E, bool wide>
+constexpr int kPart = wide && sizeof(typename E::Compute) < 8 ? kVectorBytes / 8 : kLanes<E>;
+template <class E, bool wide>
+constexpr int kPartBytes = kPart<E, wide> * kItem<E>;
+
+template <class E, bool wide>
+struct Load {
+  template <class... X>
+  static void run(KF_STEP, X... x) {
+    constexpr int kBytes = kPartBytes<E, wide>;
+    const std::byte* p = operand(s, c, i);
+    if (s->ahead) prefetch_tile<kBytes * static_cast<int>(sizeof...(X))>(p, s->ahead);
+    const auto part = [&p]() KF_LAMBDA {
+      const std::byte* const from = p;
+      p += kBytes;
+      if constexpr (kPart<E, wide> == kLanes<E>) return (F32s)load_elements<E>(from).v;
+      return (F32s)load_elements<E>(from, kPart<E, wide>).v;
+    };
+    ((x = part()), ...);
+    return next(s, c, i, x...);
+  }
+};
+
+template <class E, bool wide>
+struct Store {
+  using Value = VecOf<E>;
+  template <class... X>
+  static void run(KF_STEP, X... x) {
+    constexpr int kBytes = kPartBytes<E, wide>;
+    std::byte* p = operand(s, c, i);
+    const bool stream = c->stream && reinterpret_cast<std::uintptr_t>(p) % kLineBytes == 0;
+    const auto part = [&p, stream](const F32s& v) KF_LAMBDA {
+      const Value value((typename Value::Native)v);
+      if constexpr (kPart<E, wide> != kLanes<E>) {
+        store_elements<E>(p, value, kPart<E, wide>);
+      } else if (stream) {
+        stream_elements<E>(p, value);
+      } else {
+        store_elements<E>(p, value);
+      }
+      p += kBytes;
+    };
+    (part(x), ...);
+    return next(s, c, i, x...);
+  }
+};
+
+template <class From, class To>
+struct Cast {
+  template <class... X>
+  static void run(KF_STEP, X... x) {
+    ((x = (F32s)Vec<To>(as<From>(x)).v), ...);
+    return next(s, c, i, x...);
+  }
+};
+
+/// Float32 values as they are after the half type E has held them.
+template <class E>
+struct Round {
+  template <class... X>
+  static void run(KF_STEP, X... x) {
+    ((x = E::widen(E::narrow(x))), ...);
+    return next(s, c, i, x...);
+  }
+};
+
+struct Reload {
+  template <class... X>
+  static void run(KF_STEP, X... x) {
+    const std::byte* p = operand(s, c, i);
+    ((x = load<F32s>(p), p += s->stride), ...);
+    return next(s, c, i, x...);
+  }
+};
+
+struct Spill {
+  template <class... X>
+  static void run(KF_STEP, X... x) {
+    std::byte* p = operand(s, c, i);
+    ((store(p, x), p += kVectorBytes), ...);
+    return next(s, c, i, x...);
+  }
+};
+
+template <class T>
+struct Splat {
+  static void run(KF_STEP, F32s x) {
+    store(operand(s, c, i), Vec<T>(as<T>(x).v[0]).v);
+    return next(s, c, i, x);
+  }
+};
+
+struct Done {
+  template <class... X>
+  static void run(KF_STEP, [[maybe_unused]] X... x) {
+    (void)s, (void)c, (void)i;
+  }
+};
+
+template <template <class, bool> class Step>
+StepFunction of_element(DType dtype, Width width, bool wide) {
+#define KF_ELEMENT(E)  \
+  case DType::k##E:    \
+    return wide ? step<Step<E, true>>(width) : step<Step<E, false>>(width);
+  switch (dtype) {
+    KF_ELEMENT(Float16)
+    KF_ELEMENT(BFloat16)
+    KF_ELEMENT(Float32)
+    KF_ELEMENT(Bool)
+    KF_ELEMENT(Int32)
+    case DType::kFloat64:
+      return step<Step<Float64, true>>(width);
+    case DType::kInt64:
+      return step<Step<Int64, true>>(width);
+  }
+#undef KF_ELEMENT
+  return nullptr;
+}
+
+StepFunction load_step(DType dtype, Width width, bool wide) { return of_element<Load>(dtype, width, wide); }
+StepFunction store_step(DType dtype, Width width, bool wide) { return of_element<Store>(dtype, width, wide); }
+
+StepFunction cast_step(DType from, DType to, Width width) {
+  if (to == DType::kFloat16) return step<Round<Float16>>(width);
+  if (to == DType::kBFloat16) return step<Round<BFloat16>>(width);
+  return with_type(from, [to, width](auto f) {
+    return with_type(to, [width](auto t) { return step<Cast<decltype(f), decltype(t)>>(width); });
+  });
+}
+
+StepFunction reload_step(Width width) { return step<Reload>(width); }
+StepFunction spill_step(Width width) { return step<Spill>(width); }
+StepFunction done_step(Width width) { return step<Done>(width); }
+StepFunction splat_step(int bytes) {
+  return reinterpret_cast<StepFunction>(bytes == 8 ? Splat<double>::run : Splat<float>::run);
+}
+
+template <class... X>
+void run_steps(KF_STEP, X... zero) {
+  reinterpret_cast<Run<X...>>(s->run)(s, c, i, zero...);
+}
+void run_full(KF_STEP) {
+  const F32s zero = {};
+#if defined(__AVX512F__)
+  run_steps(s, c, i, zero, zero, zero, zero, zero, zero, zero, zero);
+#else
+  run_steps(s, c, i, zero, zero, zero, zero);
+#endif
+}
+void run_short(KF_STEP) { run_steps(s, c, i, F32s{}); }
+
+void fence() { stream_fence(); }
+
+}  // namespace
+
+extern const TileKernels kTileKernels = {kVectorBytes, kRegisters, map_step,   load_step,   store_step,
+                                         cast_step,    reload_step, spill_step, splat_step,  reduce_step,
+                                         done_step,    {run_full, run_short},   fence};
+
+}  // namespace KF_ISA
+}  // namespace kfusion::cpu

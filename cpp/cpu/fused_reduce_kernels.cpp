@@ -1,0 +1,207 @@
+// The reductions of ops.def as steps over tiles.
+#include "cpu/fused_tile.hpp"
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"  // reductions need two of them
+#include "cpu/vector_math.hpp"
+#pragma GCC diagnostic pop
+
+namespace kfusion::cpu {
+namespace KF_ISA {
+namespace {
+
+/// The identity of a reduction that has none.
+struct None {};
+constexpr None none;
+
+/// A row of the table over vectors: A is the accumulators' Vec, T the elements'.
+template <Op op>
+struct Reduction;
+#define KF_MAP(...)
+#define KF_REDUCE(name, takes, flops, other_names, doc, identity_, lift_, combine_, finish_) \
+  template <>                                                                                \
+  struct Reduction<Op::name> {                                                               \
+    template <class A>                                                                       \
+    static KF_INLINE auto identity() {                                                       \
+      return identity_;                                                                      \
+    }                                                                                        \
+    template <class A, class T>                                                              \
+    static KF_INLINE A lift(T x) {                                                           \
+      return lift_;                                                                          \
+    }                                                                                        \
+    template <class A>                                                                       \
+    static KF_INLINE A combine(A a, A b) {                                                   \
+      return A(combine_);                                                                    \
+    }                                                                                        \
+  };
+#define KF_NODE(...)
+#include "kfusion/ops/ops.def"
+
+template <DType t>
+struct TypeOf;
+template <>
+struct TypeOf<DType::kFloat32> {
+  using Type = float;
+};
+template <>
+struct TypeOf<DType::kFloat64> {
+  using Type = double;
+};
+template <>
+struct TypeOf<DType::kBool> {
+  using Type = std::uint8_t;
+};
+template <>
+struct TypeOf<DType::kInt32> {
+  using Type = std::int32_t;
+};
+template <>
+struct TypeOf<DType::kInt64> {
+  using Type = std::int64_t;
+};
+
+template <class T>
+struct DTypeOf;
+#define KF_DTYPE(T, k)                        \
+  template <>                                 \
+  struct DTypeOf<T> {                         \
+    static constexpr DType kValue = DType::k; \
+  };
+KF_DTYPE(float, kFloat32)
+KF_DTYPE(double, kFloat64)
+KF_DTYPE(std::uint8_t, kBool)
+KF_DTYPE(std::int32_t, kInt32)
+KF_DTYPE(std::int64_t, kInt64)
+#undef KF_DTYPE
+
+template <Op op, class T>
+using Accumulator = Vec<typename TypeOf<accumulator(op, DTypeOf<T>::kValue)>::Type>;
+
+template <class T>
+KF_INLINE Vec<T> upper_lanes_as_lower(Vec<T> x) {
+  typename VectorOf<typename Vec<T>::Lane, kVectorBytes / 2>::Type half;
+  __builtin_memcpy(&half, reinterpret_cast<const std::byte*>(&x.v) + sizeof half, sizeof half);
+  return from_lower_lanes<T>(half);
+}
+
+/// Lanes from `count` on become those of `filler`.
+template <class T>
+KF_INLINE Vec<T> keep_first(Vec<T> x, std::int64_t count, Vec<T> filler) {
+  using Index = Vec<typename IntegerOf<sizeof(typename Vec<T>::Lane)>::Type>;
+  typename Index::Native lane = {};
+  for (int l = 0; l < Index::kCount; ++l) lane[l] = l;
+  return select(Index(lane) < Index(count), x, filler);
+}
+
+/// What takes the place of elements that do not count: the identity, or where there is none the tile's first element.
+template <class Row, class A, class T>
+KF_INLINE Vec<T> filler(Vec<T> tile) {
+  const auto identity = Row::template identity<A>();
+  if constexpr (__is_same(decltype(identity), const None))
+    return Vec<T>(tile.v[0]);
+  else
+    return Vec<T>(identity);
+}
+
+/// A tile's registers, each lifted, combined in pairs: the order is that of the tile.
+template <Op op, class T, bool wide, int kCount>
+struct TileReduction {
+  using A = Accumulator<op, T>;
+  using Row = Reduction<op>;
+  static constexpr bool kWidens = !wide && sizeof(typename A::Lane) > sizeof(typename Vec<T>::Lane);
+  static constexpr int kElements = kVectorBytes / (wide ? 8 : static_cast<int>(sizeof(typename Vec<T>::Lane)));
+
+  static KF_INLINE A lift(Vec<T> x) {
+    const A a = Row::template lift<A>(x);
+    if constexpr (kWidens) return Row::combine(a, Row::template lift<A>(upper_lanes_as_lower(x)));
+    return a;
+  }
+
+  template <int kBegin, int kEnd>
+  static KF_INLINE A tree(const Vec<T>* x) {
+    if constexpr (kEnd - kBegin == 1)
+      return lift(x[kBegin]);
+    else
+      return Row::combine(tree<kBegin, (kBegin + kEnd) / 2>(x), tree<(kBegin + kEnd) / 2, kEnd>(x));
+  }
+};
+
+template <Op op, class T, bool wide>
+struct Reduce {
+  using A = Accumulator<op, T>;
+  using Row = Reduction<op>;
+
+  template <class... X>
+  static void run(KF_STEP, X... x) {
+    using Tile = TileReduction<op, T, wide, sizeof...(X)>;
+    Vec<T> tile[] = {as<T>(x)...};
+    if (c->partial) {
+      const Vec<T> rest = filler<Row, A>(tile[0]);
+      for (int j = 0; j < static_cast<int>(sizeof...(X)); ++j)
+        tile[j] = keep_first(tile[j], c->valid - j * Tile::kElements, rest);
+    }
+    A a = Tile::template tree<0, sizeof...(X)>(tile);
+    std::byte* const at = operand(s, c, i);
+    if (!c->first) a = Row::combine(read<typename A::Value>(at), a);
+    store(at, a.v);
+    return next(s, c, i, x...);
+  }
+};
+
+/// Each element of the tile has its accumulator: a register of them, or two where they are wider.
+template <Op op, class T, bool wide>
+struct ReduceColumns {
+  using A = Accumulator<op, T>;
+  using Row = Reduction<op>;
+  using Tile = TileReduction<op, T, wide, 1>;
+
+  static KF_INLINE void take(std::byte*& at, Vec<T> x, bool first) {
+    A a = Row::template lift<A>(x);
+    if (!first) a = Row::combine(read<typename A::Value>(at), a);
+    store(at, a.v);
+    at += kVectorBytes;
+  }
+
+  template <class... X>
+  static void run(KF_STEP, X... x) {
+    std::byte* at = operand(s, c, i);
+    const bool first = c->first;
+    const auto part = [&at, first](Vec<T> v) KF_LAMBDA {
+      take(at, v, first);
+      if constexpr (Tile::kWidens) take(at, upper_lanes_as_lower(v), first);
+    };
+    (part(as<T>(x)), ...);
+    return next(s, c, i, x...);
+  }
+};
+
+template <Op op, class T, bool wide>
+StepFunction reduce_of(Width width, bool columns) {
+  return columns ? step<ReduceColumns<op, T, wide>>(width) : step<Reduce<op, T, wide>>(width);
+}
+
+template <Op op>
+StepFunction reduce_of(DType held, Width width, bool wide, bool columns) {
+  return with_type(held, [=]<class T>(T) {
+    if constexpr (sizeof(T) == 8) return reduce_of<op, T, true>(width, columns);
+    return wide ? reduce_of<op, T, true>(width, columns) : reduce_of<op, T, false>(width, columns);
+  });
+}
+
+}  // namespace
+
+StepFunction reduce_step(Op op, DType held, Width width, bool wide, bool columns) {
+  switch (op) {
+#define KF_MAP(...)
+#define KF_REDUCE(name, ...) \
+  case Op::name:             \
+    return reduce_of<Op::name>(held, width, wide, columns);
+#define KF_NODE(...)
+#include "kfusion/ops/ops.def"
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace KF_ISA
+}  // namespace kfusion::cpu

@@ -1,0 +1,34 @@
+// What is left of a reduction once tiles have been taken up by accumulators: a few numbers to combine.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kfusion/dtype.hpp"
+#include "kfusion/ops/op.hpp"
+
+namespace kfusion::cpu {
+
+/// An accumulator's value: a double, int64, float or int32 in its first bytes.
+struct Partial {
+  alignas(8) std::byte bytes[8] = {};
+  double as_double() const;  ///< of a float64 accumulator
+  static Partial of(double v);
+};
+
+/// A reduction of elements of one compute type, outside vector registers.
+struct ScalarReduction {
+  Partial (*fold)(const std::byte* lanes, int count);  ///< of a register's accumulators
+  Partial (*combine)(Partial a, Partial b);
+  void (*finish)(Partial a, std::int64_t n, std::byte* value);  ///< of n elements: a value of the result's compute type
+  Partial (*identity)();                                        ///< nullptr where there is none
+  int lane_bytes;                                               ///< of an accumulator
+};
+
+/// `held`: the elements' compute type.
+ScalarReduction scalar_reduction(Op op, DType held);
+
+/// All of them, neighbours first: the order depends on their number only. Leaves the result in parts[0].
+void combine_all(const ScalarReduction& r, Partial* parts, std::int64_t count, std::int64_t stride);
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,84 @@
+// A fused kernel's inner loop: an array of steps over a tile of elements that lies in vector registers. A step is a
+// function that takes the tile as its arguments and jumps to the next one, so that a value goes through memory only
+// where it has to wait for its use. The functions are compiled once per instruction set (fused_*_kernels.cpp).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kfusion/dtype.hpp"
+#include "kfusion/ops/op.hpp"
+
+namespace kfusion::cpu {
+
+/// A tile in registers: kFull is eight registers with AVX-512 and else four, kShort is one. An element takes as many
+/// bytes of a register as the kernel's widest type: with 8-byte types, 4-byte ones use the lower half of a register.
+enum class Width : std::uint8_t { kFull, kShort };
+inline constexpr int kWidths = 2;
+
+using StepFunction = void (*)();  ///< its own signature is known to the steps alone
+
+struct TileStep {
+  StepFunction run = nullptr;
+  std::int32_t operand = 0, second = 0;       ///< of TileContext::at: what the step reads or writes beside the tile
+  std::int32_t scale = 0, second_scale = 0;   ///< bytes from element to element of the run; 0: the same for all tiles
+  std::int32_t stride = 0, second_stride = 0;  ///< bytes from register to register; 0: one register for all
+  std::int64_t ahead = 0;                     ///< bytes ahead of a read that are prefetched; 0: nothing is
+};
+
+struct TileContext {
+  std::byte* const* at = nullptr;  ///< element 0 of every operand
+  std::int64_t valid = 0;          ///< elements of the tile that count
+  bool partial = false;            ///< some do not
+  bool first = true;               ///< the first tile of a reduction
+  bool stream = false;             ///< stores go past the caches where addresses allow it
+};
+
+/// What one instruction set offers. A null StepFunction: there is no such step.
+struct TileKernels {
+  int vector_bytes, registers;  ///< of a full tile
+
+  /// The tile becomes op(tile, operand, second operand), elements of compute type `held`.
+  StepFunction (*map)(Op op, DType held, Width width);
+  /// Elements in memory from and to the tile. `wide`: the kernel has 8-byte types.
+  StepFunction (*load)(DType dtype, Width width, bool wide);
+  StepFunction (*store)(DType dtype, Width width, bool wide);
+  /// To another compute type, or rounded to a half type.
+  StepFunction (*cast)(DType held, DType to, Width width);
+  /// Between the tile and a slot, as it is; `splat` writes the first element of `bytes` bytes to a whole register.
+  StepFunction (*reload)(Width width);
+  StepFunction (*spill)(Width width);
+  StepFunction (*splat)(int bytes);
+  /// The operand, a register of accumulators, takes up the tile; or with `columns` each element its own accumulator.
+  StepFunction (*reduce)(Op op, DType held, Width width, bool wide, bool columns);
+  /// The last step.
+  StepFunction (*done)(Width width);
+  /// Runs a program on the elements from `i` on.
+  void (*run[kWidths])(const TileStep* steps, TileContext* context, std::int64_t i);
+  void (*fence)();  ///< ends a thread's part of a job that streams
+};
+
+/// The kernels of the level in use.
+const TileKernels& tile_kernels();
+
+/// The dtype that a value is computed in: half types in float32.
+constexpr DType held(DType t) { return is_half(t) ? DType::kFloat32 : t; }
+/// Bytes of its lanes: a bool has four.
+constexpr int lane_bytes(DType t) { return t == DType::kFloat64 || t == DType::kInt64 ? 8 : 4; }
+/// What a reduction accumulates in: sums of floats in float64.
+constexpr DType accumulator(Op op, DType t) {
+  if (op == Op::any || op == Op::all) return DType::kBool;
+  if (op == Op::max || op == Op::min) return held(t);
+  return is_float(t) ? DType::kFloat64 : DType::kInt64;
+}
+
+namespace baseline {
+extern const TileKernels kTileKernels;
+}
+namespace avx2 {
+extern const TileKernels kTileKernels;
+}
+namespace avx512 {
+extern const TileKernels kTileKernels;
+}
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,85 @@
+// How steps are written: a tile is a pack of registers, a step ends by jumping to the next. Compiled once per
+// instruction set; g++ and clang make the jump at -O2 and above (tests look at the assembly), and a build without
+// optimisation returns after each tile, so that its stack is bounded by the number of steps.
+#pragma once
+#include "cpu/fused_steps.hpp"
+#include "cpu/vector.hpp"
+
+namespace kfusion::cpu {
+namespace KF_ISA {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kRegisters = 8;
+#define KF_FULL_TILE F32s, F32s, F32s, F32s, F32s, F32s, F32s, F32s
+#else
+constexpr int kRegisters = 4;
+#define KF_FULL_TILE F32s, F32s, F32s, F32s
+#endif
+
+#define KF_LAMBDA __attribute__((always_inline))
+#define KF_STEP const TileStep *s, TileContext *c, std::int64_t i
+
+template <class... X>
+using Run = void (*)(const TileStep*, TileContext*, std::int64_t, X...);
+
+template <class... X>
+KF_INLINE void next(KF_STEP, X... x) {
+  return reinterpret_cast<Run<X...>>(s[1].run)(s + 1, c, i, x...);
+}
+
+/// The two widths of a step: Body::run<X...>.
+template <class Body>
+KF_INLINE StepFunction step(Width width) {
+  if (width == Width::kShort) return reinterpret_cast<StepFunction>(static_cast<Run<F32s>>(Body::template run<F32s>));
+  return reinterpret_cast<StepFunction>(static_cast<Run<KF_FULL_TILE>>(Body::template run<KF_FULL_TILE>));
+}
+
+/// Where the operands' elements of this tile begin.
+KF_INLINE std::byte* operand(KF_STEP) { return c->at[s->operand] + i * s->scale; }
+KF_INLINE std::byte* second(KF_STEP) { return c->at[s->second] + i * s->second_scale; }
+
+template <class T>
+KF_INLINE Vec<T> as(const F32s& x) {
+  return Vec<T>((typename Vec<T>::Native)x);
+}
+template <class T>
+KF_INLINE Vec<T> read(const std::byte* p) {
+  return Vec<T>(load<typename Vec<T>::Native>(p));
+}
+
+/// Lines of a tile of `bytes` bytes.
+template <int bytes>
+KF_INLINE void prefetch_tile(const std::byte* p, std::int64_t ahead) {
+  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(ahead);
+  if constexpr (bytes < kLineBytes) return prefetch(begin);
+  for (int line = 0; line < bytes / kLineBytes; ++line) prefetch(begin + static_cast<std::uintptr_t>(line * kLineBytes));
+}
+
+/// f(T()) for the compute type of a dtype.
+template <class F>
+KF_INLINE StepFunction with_type(DType held, F f) {
+  switch (held) {
+    case DType::kFloat32:
+      return f(float());
+    case DType::kFloat64:
+      return f(double());
+    case DType::kBool:
+      return f(std::uint8_t());
+    case DType::kInt32:
+      return f(std::int32_t());
+    case DType::kInt64:
+      return f(std::int64_t());
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+// Between the files of one level.
+StepFunction map_step(Op op, DType held, Width width);
+StepFunction reduce_step(Op op, DType held, Width width, bool wide, bool columns);
+
+}  // namespace KF_ISA
+}  // namespace kfusion::cpu

@@ -1,0 +1,231 @@
+#include "cpu/fused_worker.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace kfusion::cpu {
+namespace {
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+/// Of a constant, as a lane of its compute type; returns its bytes.
+int lane_of(const Constant& c, const double* parameters, std::byte* lane) {
+  const double number = c.parameter >= 0 ? parameters[c.parameter] : c.value;
+  const auto put = [lane](auto value) {
+    std::memcpy(lane, &value, sizeof value);
+    return static_cast<int>(sizeof value);
+  };
+  switch (c.dtype) {
+    case DType::kFloat64:
+      return put(number);
+    case DType::kInt64:
+      return put(c.integer);
+    case DType::kInt32:
+      return put(static_cast<std::int32_t>(c.integer));
+    case DType::kBool:
+      return put(std::int32_t{number != 0});
+    default:
+      return put(static_cast<float>(rounded(number, c.dtype)));
+  }
+}
+
+}  // namespace
+
+Worker::Worker(const FusedCall& call) : call_(call), program_(call.program) {
+  attach();
+  set_constants();
+  go_to(0);
+  if (!program_.scalars.empty()) run_row(program_.scalars);
+}
+
+Worker::Worker(const FusedCall& call, const Worker& from) : call_(call), program_(call.program) {
+  attach();
+  std::memcpy(scratch_ + program_.homes_begin, from.scratch_ + program_.homes_begin,
+              static_cast<std::size_t>(program_.homes_end - program_.homes_begin));
+  go_to(0);
+}
+
+Worker::~Worker() {
+  if (context_.stream) program_.kernels->fence();
+}
+
+void Worker::attach() {
+  scratch_ = local_scratch_;
+  if (program_.scratch_bytes > kLocalBytes) {
+    scratch_buffer_ = Buffer(static_cast<std::size_t>(program_.scratch_bytes));
+    scratch_ = scratch_buffer_.data();
+  }
+  const std::size_t arrays = program_.sources.size() + program_.targets.size();
+  const std::size_t addresses = at(program_.operands) + arrays;
+  at_ = local_addresses_;
+  if (addresses > std::size(local_addresses_)) {
+    addresses_buffer_ = Buffer(addresses * sizeof(std::byte*));
+    at_ = reinterpret_cast<std::byte**>(addresses_buffer_.data());
+  }
+  source_base_ = const_cast<const std::byte**>(at_ + program_.operands);
+  target_base_ = at_ + at(program_.operands) + program_.sources.size();
+  for (int k = 0; k < program_.operands; ++k)
+    at_[k] = program_.places[at(k)] < 0 ? nullptr : scratch_ + program_.places[at(k)];
+  context_.at = at_;
+  context_.stream = call_.stream;
+}
+
+void Worker::set_constants() {
+  for (std::size_t s = 0; s < program_.kernel.steps.size(); ++s) {
+    const Step& step = program_.kernel.steps[s];
+    if (step.kind != StepKind::kConstant) continue;
+    std::byte lane[8];
+    const int bytes = lane_of(program_.kernel.constants[at(step.index)], call_.parameters, lane);
+    set_home(program_.homes[s], lane, bytes);
+  }
+}
+
+void Worker::set_home(const Home& home, const std::byte* value, int bytes) {
+  repeat(value, bytes, program_.kernels->vector_bytes / bytes, scratch_ + home.place);
+}
+
+void Worker::go_to(std::int64_t outer) {
+  const Extents& extents = program_.space.outer;
+  const std::size_t loads = program_.kernel.loads.size();
+  for (std::size_t k = 0; k < program_.sources.size(); ++k) {
+    const Source& s = program_.sources[k];
+    const std::int64_t offset = s.layout.offset + offset_of(outer, extents, s.layout.outer);
+    // The position of an iota is its number.
+    source_base_[k] = s.iota ? reinterpret_cast<const std::byte*>(offset) : call_.loads[k] + offset;
+    if (k < loads && s.layout.reach == Reach::kDirect) at_[s.operand] = const_cast<std::byte*>(source_base_[k]);
+  }
+  for (std::size_t k = 0; k < program_.targets.size(); ++k) {
+    const Target& t = program_.targets[k];
+    target_base_[k] = call_.stores[k] + t.layout.offset + offset_of(outer, extents, t.layout.outer);
+    if (t.layout.reach == Reach::kDirect) at_[t.operand] = target_base_[k];
+  }
+}
+
+void Worker::shift_arrays(std::int64_t begin) {
+  const auto shift = [&](int operand, std::int64_t place, int scale) {
+    if (scale > 0) at_[operand] = scratch_ + place - begin * scale;
+  };
+  for (const Home& h : program_.homes) shift(h.operand, h.place, h.scale);
+  for (const Reduction& r : program_.reductions) shift(r.operand, r.place, r.scale);
+}
+
+// ---- tiles -------------------------------------------------------------------------------------------------------
+
+void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first) {
+  const std::int64_t full = per_tile(p, Width::kFull), small = per_tile(p, Width::kShort);
+  const bool columns = program_.space.columns;
+  context_.first = first;
+  std::int64_t i = begin;
+  const std::int64_t head = to_alignment(p, begin);
+  if (head > 0 && end - begin >= head + full) part_of_tile(p, Width::kFull, i, head), i += head;
+  if (copies(p)) {
+    for (; i + full <= end; i += full) tile(p, Width::kFull, i);
+  } else {
+    const auto run_steps = program_.kernels->run[static_cast<int>(Width::kFull)];
+    const TileStep* const steps = p.steps[static_cast<int>(Width::kFull)].data();
+    for (; i + full <= end; i += full) {
+      run_steps(steps, &context_, i);
+      if (!columns) context_.first = false;
+    }
+  }
+  if (end - i > program_.kernels->registers / 2 * small) return part_of_tile(p, Width::kFull, i, end - i);
+  for (; i + small <= end; i += small) tile(p, Width::kShort, i);
+  if (i < end) part_of_tile(p, Width::kShort, i, end - i);
+}
+
+/// Elements before the first one whose store is aligned, where stores go past the caches.
+std::int64_t Worker::to_alignment(const TileProgram& p, std::int64_t begin) const {
+  if (!context_.stream || p.targets.empty() || !p.reductions.empty() || program_.space.columns) return 0;
+  const Target& t = program_.targets[at(p.targets[0])];
+  if (t.layout.reach != Reach::kDirect) return 0;
+  const auto address = reinterpret_cast<std::uintptr_t>(at_[t.operand] + begin * t.layout.item);
+  const std::uintptr_t bytes = (64 - address % 64) % 64;
+  return bytes % static_cast<std::uintptr_t>(t.layout.item) == 0 ? static_cast<std::int64_t>(bytes) / t.layout.item : 0;
+}
+
+/// Whether elements go through the stages in full tiles, too.
+bool Worker::copies(const TileProgram& p) const {
+  const auto strided = [](const auto& list, int k) { return list[at(k)].layout.reach != Reach::kDirect; };
+  return std::ranges::any_of(p.sources, [&](int k) { return strided(program_.sources, k); }) ||
+         std::ranges::any_of(p.targets, [&](int k) { return strided(program_.targets, k); });
+}
+
+void Worker::tile(const TileProgram& p, Width w, std::int64_t i) {
+  const std::int64_t count = per_tile(p, w);
+  fetch(p, i, count, false);
+  program_.kernels->run[static_cast<int>(w)](p.steps[static_cast<int>(w)].data(), &context_, i);
+  put(p, i, count, false);
+  if (!program_.space.columns) context_.first = false;
+}
+
+/// The steps of a whole tile, on stages that hold `count` elements: their results are those of any other tile.
+void Worker::part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::int64_t count) {
+  fetch(p, i, count, true);
+  context_.partial = true, context_.valid = count;
+  program_.kernels->run[static_cast<int>(w)](p.steps[static_cast<int>(w)].data(), &context_, i);
+  context_.partial = false;
+  put(p, i, count, true);
+  if (!program_.space.columns) context_.first = false;
+}
+
+/// Brings elements to the stages: of strided sources, or of all.
+void Worker::fetch(const TileProgram& p, std::int64_t i, std::int64_t count, bool all) {
+  const Extents& extents = program_.space.flat;
+  for (const int k : p.sources) {
+    const Source& s = program_.sources[at(k)];
+    std::byte* const stage = scratch_ + s.stage;
+    if (s.iota && s.layout.reach == Reach::kStrided) {
+      count_off(s.layout, extents, reinterpret_cast<std::int64_t>(source_base_[k]), s.dtype, i, count, stage);
+    } else if (s.layout.reach == Reach::kStrided) {
+      gather(s.layout, extents, source_base_[k], i, count, stage);
+    } else if (all && s.layout.reach == Reach::kDirect) {
+      std::memcpy(stage, source_base_[k] + i * s.layout.item, static_cast<std::size_t>(count * s.layout.item));
+      at_[s.operand] = stage - i * s.layout.item;
+    }
+  }
+  if (!all) return;
+  for (const int k : p.targets) {
+    const Target& t = program_.targets[at(k)];
+    if (t.layout.reach == Reach::kDirect) at_[t.operand] = scratch_ + t.stage - i * t.layout.item;
+  }
+}
+
+void Worker::put(const TileProgram& p, std::int64_t i, std::int64_t count, bool all) {
+  for (const int k : p.targets) {
+    const Target& t = program_.targets[at(k)];
+    const std::byte* const stage = scratch_ + t.stage;
+    if (t.layout.reach == Reach::kStrided) {
+      scatter(t.layout, program_.space.flat, target_base_[k], i, count, stage);
+    } else if (all && t.layout.reach == Reach::kDirect) {
+      std::memcpy(target_base_[k] + i * t.layout.item, stage, static_cast<std::size_t>(count * t.layout.item));
+      at_[t.operand] = target_base_[k];
+    }
+  }
+  if (!all) return;
+  for (const int k : p.sources) {
+    const Source& s = program_.sources[at(k)];
+    if (s.layout.reach == Reach::kDirect) at_[s.operand] = const_cast<std::byte*>(source_base_[k]);
+  }
+}
+
+// ---- values of a row ---------------------------------------------------------------------------------------------
+
+void Worker::run_row(const TileProgram& p) {
+  for (const int k : p.sources) {
+    const Source& s = program_.sources[at(k)];
+    const std::int64_t count = per_register(p);
+    if (s.iota)
+      count_off(s.layout, {}, reinterpret_cast<std::int64_t>(source_base_[k]), s.dtype, 0, count, scratch_ + s.stage);
+    else
+      repeat(source_base_[k], s.layout.item, count, scratch_ + s.stage);
+  }
+  const bool stream = std::exchange(context_.stream, false);
+  program_.kernels->run[static_cast<int>(Width::kShort)](p.steps[static_cast<int>(Width::kShort)].data(), &context_, 0);
+  context_.stream = stream;
+  for (const int k : p.targets) {
+    const Target& t = program_.targets[at(k)];
+    std::memcpy(target_base_[k], scratch_ + t.stage, static_cast<std::size_t>(t.layout.item));
+  }
+}
+
+}  // namespace kfusion::cpu
