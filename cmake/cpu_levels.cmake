@@ -19,7 +19,9 @@ foreach(level IN LISTS levels)
   add_library(kfusion_cpu_${level} OBJECT ${kernel_sources})
   target_link_libraries(kfusion_cpu_${level} PRIVATE kfusion_options)
   target_compile_definitions(kfusion_cpu_${level} PRIVATE KF_ISA=${level})
-  # Without the two -fno-* flags g++ does not vectorise branch-free selections and square roots; neither changes a value.
-  target_compile_options(kfusion_cpu_${level} PRIVATE -O3 -fno-trapping-math -fno-math-errno ${flags_${level}})
+  # Integers wrap, as NumPy's do. Without the two -fno-* flags g++ does not vectorise branch-free selections and square
+  # roots; neither changes a value.
+  target_compile_options(kfusion_cpu_${level} PRIVATE -O3 -fno-trapping-math -fno-math-errno -fwrapv ${flags_${level}})
   target_sources(kfusion_cpu PRIVATE $<TARGET_OBJECTS:kfusion_cpu_${level}>)
 endforeach()
+set_source_files_properties(cpp/cpu/fused_reductions.cpp PROPERTIES COMPILE_OPTIONS -fwrapv)

@@ -15,5 +15,6 @@ void bind_reference(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_compiler(pybind11::module_& m);
 void bind_lower(pybind11::module_& m);
+void bind_fused_kernels(pybind11::module_& m);
 
 }  // namespace kfusion

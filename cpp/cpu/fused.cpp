@@ -39,8 +39,9 @@ FusedKernel::~FusedKernel() = default;
 void FusedKernel::run(const std::byte* const* loads, std::byte* const* stores, const double* parameters) const {
   const FusedProgram& p = *program_;
   if (p.space.rows == 0 || p.space.cols == 0) return;
-  const bool stream = streams(p.stored_bytes) && !is_in_place(p, loads, stores);
-  const FusedCall call{p, loads, stores, parameters, stream};
+  const bool in_place = is_in_place(p, loads, stores);
+  const FusedCall call{
+      p, loads, stores, parameters, streams(p.stored_bytes) && !in_place, in_place && p.targets.size() > 1};
   const int threads = threads_for(p.work);
   p.space.columns ? run_columns(call, threads) : run_rows(call, threads);
 }

@@ -21,8 +21,8 @@ class FusedKernel {
   /// Computes every store. `loads` and `stores`: the address of element 0 of each operand's array, in the order of
   /// Kernel::loads and Kernel::stores, at any alignment; `parameters`: values for Constant::parameter.
   ///
-  /// A store may lie where a load does, element for element, in a pointwise kernel with one store; else they must not
-  /// overlap. Thread-safe. Results depend on shapes alone, not on the number of threads. Throws std::bad_alloc.
+  /// A pointwise kernel's store may lie where a load does, element for element; else they must not overlap.
+  /// Thread-safe. Results depend on shapes alone, not on the number of threads. Throws std::bad_alloc.
   void run(const std::byte* const* loads, std::byte* const* stores, const double* parameters) const;
 
  private:

@@ -137,8 +137,10 @@ void Emitter::act(int s) {
     } else if (a.kind == Action::Kind::kReduce) {
       const Reduction& r = p_.reductions[at(a.index)];
       note(to_.reductions, a.index);
-      add([&](Width w) { return p_.kernels->reduce(step(r.step).op, held(step(r.step).from), w, to_.wide,
-                                                   p_.space.columns); },
+      add(
+          [&](Width w) {
+            return p_.kernels->reduce(step(r.step).op, held(step(r.step).from), w, to_.wide, p_.space.columns);
+          },
           {.operand = r.operand, .scale = r.scale});
     } else {
       const Home& home = p_.homes[at(s)];

@@ -77,8 +77,7 @@ void count_off(const Layout& iota, const Extents& extents, std::int64_t first, s
 
 }  // namespace
 
-Space::Space(const Kernel& k)
-    : columns(k.kind == GroupKind::kColumns), pointwise_(k.kind == GroupKind::kPointwise) {
+Space::Space(const Kernel& k) : columns(k.kind == GroupKind::kColumns), pointwise_(k.kind == GroupKind::kPointwise) {
   outer = pointwise_ ? Extents{} : columns ? k.reduced : k.kept;
   flat = pointwise_ || columns ? k.kept : k.reduced;
   if (pointwise_ && flat.empty()) flat = {1};

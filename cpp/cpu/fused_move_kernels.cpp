@@ -17,7 +17,7 @@ struct Load {
   static void run(KF_STEP, X... x) {
     constexpr int kBytes = kPartBytes<E, wide>;
     const std::byte* p = operand(s, c, i);
-    if (s->ahead) prefetch_tile<kBytes * static_cast<int>(sizeof...(X))>(p, s->ahead);
+    if (s->ahead) prefetch_tile<kBytes* static_cast<int>(sizeof...(X))>(p, s->ahead);
     const auto part = [&p]() KF_LAMBDA {
       const std::byte* const from = p;
       p += kBytes;
@@ -107,8 +107,8 @@ struct Done {
 
 template <template <class, bool> class Step>
 StepFunction of_element(DType dtype, Width width, bool wide) {
-#define KF_ELEMENT(E)  \
-  case DType::k##E:    \
+#define KF_ELEMENT(E) \
+  case DType::k##E:   \
     return wide ? step<Step<E, true>>(width) : step<Step<E, false>>(width);
   switch (dtype) {
     KF_ELEMENT(Float16)
@@ -161,9 +161,10 @@ void fence() { stream_fence(); }
 
 }  // namespace
 
-extern const TileKernels kTileKernels = {kVectorBytes, kRegisters, map_step,   load_step,   store_step,
-                                         cast_step,    reload_step, spill_step, splat_step,  reduce_step,
-                                         done_step,    {run_full, run_short},   fence};
+extern const TileKernels kTileKernels = {kVectorBytes, kRegisters,  map_step,    load_step,
+                                         store_step,   cast_step,   reload_step, spill_step,
+                                         splat_step,   reduce_step, done_step,   {run_full, run_short},
+                                         fence};
 
 }  // namespace KF_ISA
 }  // namespace kfusion::cpu

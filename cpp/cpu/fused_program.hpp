@@ -44,9 +44,9 @@ struct Target {
 struct Reduction {
   int step = 0, sweep = 0;
   ScalarReduction scalar;
-  int operand = 0;          ///< its accumulators
-  std::int64_t place = 0;   ///< in the scratch
-  int scale = 0;            ///< kColumns: bytes from element to element
+  int operand = 0;         ///< its accumulators
+  std::int64_t place = 0;  ///< in the scratch
+  int scale = 0;           ///< kColumns: bytes from element to element
 };
 
 /// Where a value stands that one program leaves to others.
@@ -116,8 +116,8 @@ class FusedProgram {
   bool is_row_map(int s) const;
   const Step& step(int s) const { return kernel.steps[static_cast<std::size_t>(s)]; }
 
-  std::vector<char> row_;  ///< by step: it is one value per row
-  std::vector<int> ready_;          ///< by step: the first sweep that can use it
+  std::vector<char> row_;   ///< by step: it is one value per row
+  std::vector<int> ready_;  ///< by step: the first sweep that can use it
   int sweeps_ = 0;
   bool wide_ = false;  ///< kColumns: all programs are
 };

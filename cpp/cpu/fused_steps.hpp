@@ -19,10 +19,10 @@ using StepFunction = void (*)();  ///< its own signature is known to the steps a
 
 struct TileStep {
   StepFunction run = nullptr;
-  std::int32_t operand = 0, second = 0;       ///< of TileContext::at: what the step reads or writes beside the tile
-  std::int32_t scale = 0, second_scale = 0;   ///< bytes from element to element of the run; 0: the same for all tiles
+  std::int32_t operand = 0, second = 0;        ///< of TileContext::at: what the step reads or writes beside the tile
+  std::int32_t scale = 0, second_scale = 0;    ///< bytes from element to element of the run; 0: the same for all tiles
   std::int32_t stride = 0, second_stride = 0;  ///< bytes from register to register; 0: one register for all
-  std::int64_t ahead = 0;                     ///< bytes ahead of a read that are prefetched; 0: nothing is
+  std::int64_t ahead = 0;                      ///< bytes ahead of a read that are prefetched; 0: nothing is
 };
 
 struct TileContext {

@@ -53,7 +53,8 @@ template <int bytes>
 KF_INLINE void prefetch_tile(const std::byte* p, std::int64_t ahead) {
   const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(ahead);
   if constexpr (bytes < kLineBytes) return prefetch(begin);
-  for (int line = 0; line < bytes / kLineBytes; ++line) prefetch(begin + static_cast<std::uintptr_t>(line * kLineBytes));
+  for (int line = 0; line < bytes / kLineBytes; ++line)
+    prefetch(begin + static_cast<std::uintptr_t>(line * kLineBytes));
 }
 
 /// f(T()) for the compute type of a dtype.

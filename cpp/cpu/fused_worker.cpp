@@ -116,6 +116,10 @@ void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, boo
   const bool columns = program_.space.columns;
   context_.first = first;
   std::int64_t i = begin;
+  if (call_.staged) {
+    for (; i < end; i += full) part_of_tile(p, Width::kFull, i, std::min(full, end - i));
+    return;
+  }
   const std::int64_t head = to_alignment(p, begin);
   if (head > 0 && end - begin >= head + full) part_of_tile(p, Width::kFull, i, head), i += head;
   if (copies(p)) {

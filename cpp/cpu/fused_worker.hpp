@@ -16,6 +16,7 @@ struct FusedCall {
   std::byte* const* stores;
   const double* parameters;
   bool stream = false;
+  bool staged = false;  ///< in place with several stores: a tile is read as a whole before any of it is written
 };
 
 class Worker {
