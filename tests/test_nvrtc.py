@@ -173,6 +173,26 @@ for call in (_core.nvrtc_library, lambda: _core.compile_cuda("", "f")):
     assert "cannot be loaded" in run_python(code, KFUSION_NVRTC=missing).splitlines()[-1]
 
 
+def test_no_compiler_anywhere():
+    """The module in a Python that has no packages: what the system itself has is all that it can find."""
+    code = """
+import importlib.machinery, importlib.util, numpy, sys
+places = importlib.util.find_spec("kfusion").submodule_search_locations
+spec = importlib.machinery.PathFinder.find_spec("_core", list(places))
+sys.path[:], sys.prefix = [], "/nowhere"
+core = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(core)
+try: print(core.nvrtc_library())
+except core.DeviceError as e: print(e)
+"""
+    text = run_python(code, CUDA_HOME="", CUDA_PATH="", KFUSION_NVRTC="")
+    if os.path.isfile(text):
+        pytest.skip("this system has an NVRTC of its own")
+    assert "libnvrtc.so.1" in text
+    assert "pip install" in text
+    assert "CUDA_HOME" in text
+
+
 def test_first_calls_are_measured_in_fresh_processes():
     """The call sleeps unless a process before it left a file in the cache's folder."""
     setup = """

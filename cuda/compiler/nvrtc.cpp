@@ -109,7 +109,7 @@ Target target_for(Architecture wanted) {
   }
   if (best == 0) {
     throw DeviceError("kfusion: NVRTC " + version_text() + " knows no GPU as old as sm_" + wanted.digits() +
-                      "; install an older one, e.g. pip install \"nvidia-cuda-nvrtc-cu12\"");
+                      "; install an older one: pip install " + nvrtc_package(12));
   }
   return {best, best / 10 == wanted.major};
 }

@@ -68,13 +68,18 @@ fs::path find_or_throw() {
   for (const int major : kMajors) {
     if (const auto found = find(major)) return *found;
   }
-  const std::string version = std::to_string(KFUSION_CUDA_MAJOR);
-  throw DeviceError("kfusion: kernels for the GPU are compiled with NVRTC (libnvrtc.so." + version +
-                    "), which was not found; `pip install \"nvidia-cuda-nvrtc==" + version +
-                    ".*\"`, or install the CUDA Toolkit and set CUDA_HOME to it, or KFUSION_NVRTC to the file");
+  throw DeviceError("kfusion: kernels for the GPU are compiled with NVRTC (libnvrtc.so." +
+                    std::to_string(KFUSION_CUDA_MAJOR) + "), which was not found; pip install " +
+                    nvrtc_package(KFUSION_CUDA_MAJOR) +
+                    ", or install the CUDA Toolkit and set CUDA_HOME to it, or KFUSION_NVRTC to the file");
 }
 
 }  // namespace
+
+std::string nvrtc_package(int major) {
+  return major >= 13 ? "\"nvidia-cuda-nvrtc==" + std::to_string(major) + ".*\""
+                     : "nvidia-cuda-nvrtc-cu" + std::to_string(major);
+}
 
 void set_python_paths(std::vector<fs::path> packages, fs::path prefix) {
   package_paths = std::move(packages);

@@ -17,6 +17,9 @@ void set_python_paths(std::vector<std::filesystem::path> packages, std::filesyst
 /// none.
 const std::filesystem::path& nvrtc_library();
 
+/// What pip calls the wheels of a major version.
+std::string nvrtc_package(int major);
+
 /// Which NVRTC that is: its name, size and date, which need no loading either.
 std::string nvrtc_identity();
 

@@ -11,13 +11,6 @@
 #include "host/runtime.hpp"
 
 namespace kfusion::cuda {
-
-class Function {
- public:
-  const void* kernel = nullptr;
-  std::size_t parameter_bytes = 0;
-};
-
 namespace {
 
 codegen::Target ask_for_target(int device) {
@@ -32,32 +25,10 @@ codegen::Target ask_for_target(int device) {
   return target;
 }
 
-/// The size of a kernel's one parameter; 0 where the runtime does not say it, which it does from CUDA 12.4 on.
-std::size_t parameter_bytes([[maybe_unused]] const void* kernel) {
-  std::size_t offset = 0, bytes = 0;
-#if CUDART_VERSION >= 12040
-  check(cudaFuncGetParamInfo(kernel, 0, &offset, &bytes), "asking for a kernel's parameter");
-#endif
-  return offset + bytes;
-}
-
-/// Lets a kernel have all the shared memory of a block and all the blocks of a cluster that the device has.
-void permit_most(const void* kernel, int device) {
-  cudaFuncAttributes attributes;
-  check(cudaFuncGetAttributes(&attributes, kernel), "asking for a kernel's attributes");
-  const int dynamic = limits(device).shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic),
-        "allowing more shared memory");
-  if (!limits(device).clusters) return;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "allowing large clusters");
-}
-
 Function build(const std::string& source, const std::string& entry, int device) {
   const codegen::Target& t = target(device);
   const compiler::Program program{source, entry, codegen::embedded_headers()};
-  const void* kernel = load_kernel(compiler::image(program, {t.compute_major, t.compute_minor}), entry);
-  permit_most(kernel, device);
-  return {kernel, parameter_bytes(kernel)};
+  return load(compiler::image(program, {t.compute_major, t.compute_minor}), entry, device);
 }
 
 /// A kernel's place in memory, filled by the first who wants it while others wait.
@@ -67,9 +38,8 @@ struct Place {
 };
 
 Place& place_of(const std::string& source, const std::string& entry, int device) {
-  static auto& known =
-      *new std::unordered_map<std::string, Place>;  // never destroyed: threads may still launch at exit
-  static auto& mutex = *new std::mutex;
+  static auto& known = *new std::unordered_map<std::string, Place>;
+  static auto& mutex = *new std::mutex;  // neither is destroyed: threads may still launch at exit
   const std::string key = std::to_string(device) + ' ' + entry + '\n' + source;
   const std::lock_guard lock(mutex);
   return known[key];

@@ -1,5 +1,6 @@
 #include "host/load.hpp"
 
+#include "compiler/nvrtc_library.hpp"
 #include "host/runtime.hpp"
 
 #if CUDART_VERSION < 12080  // the runtime loads no images before CUDA 12.8: its driver does, and gives the same handles
@@ -58,22 +59,42 @@ void check_load(cudaError_t status) {
     throw DeviceError(std::string("kfusion: the NVIDIA driver does not take what NVRTC compiled (") +
                       cudaGetErrorName(status) +
                       "); update the driver, or install an NVRTC that is no newer than the driver's CUDA, which "
-                      "nvidia-smi shows: pip install \"nvidia-cuda-nvrtc==<version>.*\"");
+                      "nvidia-smi shows: pip install " +
+                      compiler::nvrtc_package(CUDART_VERSION / 1000));
   }
   check(status, "loading a kernel");
 }
 
+std::size_t parameter_bytes([[maybe_unused]] const void* kernel) {
+  std::size_t bytes = 0;
+#if CUDART_VERSION >= 12040
+  std::size_t offset = 0;
+  check(cudaFuncGetParamInfo(kernel, 0, &offset, &bytes), "asking for a kernel's parameter");
+#endif
+  return bytes;
+}
+
+/// Lets a kernel have all the shared memory of a block and all the blocks of a cluster that the device has.
+void permit_most(const void* kernel, int device) {
+  cudaFuncAttributes attributes;  // asking for them brings the code to the device, which a launch in a capture cannot
+  check_load(cudaFuncGetAttributes(&attributes, kernel));
+  const int dynamic = limits(device).shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic),
+        "allowing more shared memory");
+  if (!limits(device).clusters) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "allowing large clusters");
+}
+
 }  // namespace
 
-const void* load_kernel(const std::string& image, const std::string& entry) {
+Function load(const std::string& image, const std::string& entry, int device) {
   const DuringCapture capture;
   cudaLibrary_t library = nullptr;
   check_load(library_of(&library, image.c_str()));
   cudaKernel_t kernel = nullptr;
   check(kernel_of(&kernel, library, entry.c_str()), "looking for a kernel");
-  cudaFuncAttributes attributes;  // asking for them brings the code to the device, which a launch in a capture cannot
-  check_load(cudaFuncGetAttributes(&attributes, kernel));
-  return kernel;
+  permit_most(kernel, device);
+  return {kernel, parameter_bytes(kernel)};
 }
 
 }  // namespace kfusion::cuda
