@@ -51,8 +51,12 @@ def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractCon
         library = next(v._library for v in given.values() if isinstance(v, Traced))
         for name, value in given.items():
             bound.arguments[name] = tracer.lift(value, library, f"{name} of {who}")
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
         with stage(tracer):
-            return builder(*bound.args, **bound.kwargs)
+            result = builder(*bound.args, **bound.kwargs)
+        tracer.record(builder.__name__, arguments, result)
+        return result
 
     function.__module__ = "kfusion"
     return function  # type: ignore[return-value]

@@ -12,7 +12,7 @@ from ._operation import bind, require_one_kind
 from ._source import TraceError, raised_line, trace_error
 from ._spec import Spec, is_array, spec_of
 from ._structure import Slot, fill, walk
-from ._tracer import Input, Traced, Tracer, current
+from ._tracer import Call, Input, Traced, Tracer, current
 
 _RESERVED = ("out", "stream")  # keywords of the functions that kfusion makes
 
@@ -23,13 +23,14 @@ class Trace:
 
     `graph` is as written: one stage per call, nothing merged (`graph.simplify()` does that). `inputs` are its input
     nodes in order: arguments first, then captured arrays as they were met. `results` is what the function returned,
-    with a `Slot` for each output of the graph.
+    with a `Slot` for each output of the graph. `calls` are the calls of kfusion's functions, in order of completion.
     """
 
     name: str
     graph: Any
     inputs: tuple[Input, ...]
     results: Any
+    calls: tuple[Call, ...] = ()
 
     def returned(self, outputs: list[Any]) -> Any:
         """The function's result, made of the graph's outputs."""
@@ -70,7 +71,7 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
     finally:
         current.reset(token)
         tracer.is_open = False
-    return Trace(tracer.name, tracer.graph, tuple(tracer.inputs), results)
+    return Trace(tracer.name, tracer.graph, tuple(tracer.inputs), results, tuple(tracer.calls))
 
 
 def signature_of(function: Any) -> inspect.Signature:

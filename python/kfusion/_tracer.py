@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -24,6 +24,20 @@ class Input(NamedTuple):
     spec: Spec
     array: Any
     captured: bool
+
+
+class Node(NamedTuple):
+    """A node of the graph, by number, among other arguments of a call."""
+
+    id: int
+
+
+class Call(NamedTuple):
+    """One call of a function of kfusion: all its arguments, defaults too, by name, and the node of its result."""
+
+    name: str
+    arguments: dict[str, Any]
+    result: int
 
 
 class Memory:
@@ -76,6 +90,7 @@ class Tracer:
         self.name = name
         self.graph: Any = _core.Graph()
         self.inputs: list[Input] = []
+        self.calls: list[Call] = []
         self.is_open = True
         self._eager = eager
         self._captured: dict[int, Traced] = {}
@@ -189,6 +204,12 @@ class Tracer:
         except (ValueError, TypeError, OverflowError) as error:
             text = str(error).removeprefix("kfusion.")
             raise type(error)(f"kfusion.{text}" + (f"\n  {self._line}" if self._line else "")) from None
+
+    def record(self, name: str, arguments: Mapping[str, Any], result: Any) -> None:
+        """Remembers that a call made `result`; of calls within calls the outermost comes last."""
+        if isinstance(result, Traced):
+            given = {k: Node(self.node(v)) if isinstance(v, Traced) else v for k, v in arguments.items()}
+            self.calls.append(Call(name, given, self.node(result)))
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -1,0 +1,87 @@
+"""Composites that other libraries have as one function: torch's softmax is one kernel, so it is measured as one.
+
+A `Native` looks at a call's arguments and returns what computes it from the arrays among them, by name, or None where
+the library's function does not do that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Arguments = Mapping[str, Any]
+Native = Callable[[Arguments], Callable[..., Any] | None]
+
+
+def of_module(m: Any) -> dict[str, Native]:
+    """Of NumPy and its likes."""
+
+    def spread(function: Callable[..., Any]) -> Native:
+        return lambda a: lambda x: function(x, axis=a["axis"], ddof=a["correction"], keepdims=a["keepdims"])
+
+    return {"var": spread(m.var), "std": spread(m.std)}
+
+
+def of_torch(torch: Any) -> dict[str, Native]:
+    """Of torch.nn.functional."""
+    F = torch.nn.functional
+
+    def activation(function: Callable[..., Any], *keywords: str) -> Native:
+        return lambda a: lambda x: function(x, **{k: a[k] for k in keywords})
+
+    def along_one_axis(function: Callable[..., Any]) -> Native:
+        return lambda a: (lambda x: function(x, a["axis"])) if isinstance(a["axis"], int) else None
+
+    def layernorm(a: Arguments) -> Callable[..., Any] | None:
+        def run(x: Any, weight: Any = None, bias: Any = None) -> Any:
+            return F.layer_norm(x, x.shape[-1:], as_x(weight, x), as_x(bias, x), a["eps"])
+
+        return run if a["axis"] == -1 else None
+
+    def relu_layernorm(a: Arguments) -> Callable[..., Any] | None:
+        norm = layernorm(a)
+        return norm and (lambda x, **parameters: norm(F.relu(x), **parameters))
+
+    def rmsnorm(a: Arguments) -> Callable[..., Any] | None:
+        run = lambda x, weight=None: F.rms_norm(x, x.shape[-1:], as_x(weight, x), a["eps"])  # noqa: E731
+        return run if a["axis"] == -1 else None
+
+    def batchnorm(a: Arguments) -> Callable[..., Any] | None:
+        def run(x: Any, mean: Any, var: Any, weight: Any = None, bias: Any = None) -> Any:
+            mean, var, weight, bias = (as_x(p, x) for p in (mean, var, weight, bias))
+            return F.batch_norm(x, mean, var, weight, bias, False, 0.0, a["eps"])
+
+        return run if a["axis"] == 1 and a["mean"] is not None else None
+
+    def cross_entropy(a: Arguments) -> Callable[..., Any]:
+        ignored = -100 if a["ignore_index"] is None else a["ignore_index"]
+
+        def run(logits: Any, targets: Any) -> Any:
+            rows, picked = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1).long()
+            losses = F.cross_entropy(rows, picked, ignore_index=ignored, reduction=a["reduction"])
+            return losses.reshape(targets.shape) if a["reduction"] == "none" else losses
+
+        return run
+
+    return {
+        "var": lambda a: lambda x: torch.var(x, a["axis"], correction=a["correction"], keepdim=a["keepdims"]),
+        "std": lambda a: lambda x: torch.std(x, a["axis"], correction=a["correction"], keepdim=a["keepdims"]),
+        "gelu": activation(F.gelu, "approximate"),
+        "silu": activation(F.silu),
+        "softplus": activation(F.softplus, "beta", "threshold"),
+        "leaky_relu": activation(F.leaky_relu, "negative_slope"),
+        "elu": activation(F.elu, "alpha"),
+        "softmax": along_one_axis(F.softmax),
+        "log_softmax": along_one_axis(F.log_softmax),
+        "layernorm": layernorm,
+        "relu_layernorm": relu_layernorm,
+        "rmsnorm": rmsnorm,
+        "batchnorm": batchnorm,
+        "mse": lambda a: lambda x, y: F.mse_loss(x, y, reduction=a["reduction"]),
+        "cross_entropy": cross_entropy,
+    }
+
+
+def as_x(parameter: Any, x: Any) -> Any:
+    """A parameter in x's dtype: torch takes no float32 weight with half types."""
+    return None if parameter is None else parameter.to(x.dtype)
