@@ -13,6 +13,8 @@ import numpy as np
 
 from . import _core
 
+# Relative spacing of each stored type; np.finfo knows bfloat16 only when ml_dtypes is installed.
+SPACING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 _CUDA_DEVICES = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 
@@ -44,27 +46,35 @@ def mutable(x: Any) -> bool:
     return kind(x) != "jax"
 
 
-def float64_rows(x: Any, rows: np.ndarray) -> np.ndarray:
-    """The given rows of x (its leading axes taken as one) as a float64 NumPy array of shape (len(rows), cols)."""
-    cols = x.shape[-1]
-    index = np.unravel_index(rows, tuple(x.shape[:-1])) if len(x.shape) > 1 else ()
+def host(x: Any, index: tuple[np.ndarray, ...] = ()) -> np.ndarray:
+    """x, or the points of its leading axes that `index` names, as a NumPy array: floats as float64."""
     if kind(x) == "torch":
         import torch
 
-        picked = x[tuple(torch.from_numpy(i).to(x.device) for i in index)] if index else x
-        return np.asarray(picked.detach().double().cpu().numpy()).reshape(-1, cols)
-    host = x.numpy() if kind(x) == "kfusion" else x.get() if kind(x) == "cupy" else np.asarray(x)
-    return (host[index] if index else host).astype(np.float64).reshape(-1, cols)
+        picked = (x[tuple(torch.from_numpy(i).to(x.device) for i in index)] if index else x).detach().cpu()
+        return np.asarray((picked.double() if picked.is_floating_point() else picked).numpy())
+    if kind(x) == "kfusion":
+        x = x.numpy()
+    picked = x[index] if index else x
+    found = np.asarray(picked.get() if kind(picked) == "cupy" else picked)
+    return found if found.dtype.kind in "bi" else found.astype(np.float64)
+
+
+def host_rows(x: Any, rows: np.ndarray) -> np.ndarray:
+    """The given rows of x (its leading axes taken as one) as a NumPy array of shape (len(rows), cols)."""
+    index = np.unravel_index(rows, tuple(x.shape[:-1])) if len(x.shape) > 1 else ()
+    return host(x, index).reshape(-1, x.shape[-1])
 
 
 def poison(out: Any) -> None:
-    """Fills out with NaN, so that an element that is never written cannot pass a check."""
+    """Fills out with NaN, so that an element that is never written cannot pass a check; whole numbers with their -1."""
+    value = float("nan") if str(out.dtype).removeprefix("torch.").startswith(("float", "bfloat")) else -1
     if kind(out) == "torch":
-        out.fill_(float("nan"))
+        out.fill_(value)
     elif kind(out) == "kfusion":
-        _core.copy(_core.to_device(np.full(out.shape, np.nan, dtype=out.dtype)), out=out)
+        _core.copy(_core.to_device(np.full(out.shape, value).astype(out.dtype)), out=out)
     else:
-        out.fill(np.nan)
+        out.fill(value)
 
 
 def convert(x: Any, to: str) -> Any:

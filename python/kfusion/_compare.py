@@ -2,87 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from . import _arrays, _check, _core, _hardware, _peers, _relu_layernorm, _timing
+from . import _arrays, _check, _core, _hardware, _peers, _timing, _versions
+from ._problem import Problem, problem_of
 from ._report import Comparison, Row
 
 _CACHES = ("cold", "hot")
 _BUDGET_S = 3.0  # per cache state, when the number of repeats is not given
 _SEED = 0
 
-_COSTS = {
-    "unfused": _relu_layernorm.UNFUSED,
-    "fused": _relu_layernorm.FUSED,
-    "fused, again": _relu_layernorm.FUSED,
-    "fused, fresh": _relu_layernorm.FUSED,
-    "copy": _relu_layernorm.COPY,
-}
 
-
-@np.errstate(all="ignore")  # infinities in x are the caller's business, not a warning of a peer's
+@np.errstate(all="ignore")  # infinities in the arrays are the caller's business, not a warning of a peer's
 def compare(
     f: Callable[..., Any],
-    x: Any,
-    weight: Any = None,
-    bias: Any = None,
-    *,
-    eps: float = 1e-5,
+    *args: Any,
     peers: Sequence[str] | None = None,
     repeats: int | None = None,
     cache: str | None = None,
     progress: _timing.Progress | None = None,
+    **keywords: Any,
 ) -> Comparison:
-    """Measures what fusion gives on x: fused against unfused, a copy of the same bytes, and other libraries.
+    """Measures what fusion gives on your data: fused against unfused, a copy of the same bytes, and other libraries.
 
-    Both versions are first checked against a float64 reference (whole rows of x, all of them if it is small), with
-    outputs full of NaN beforehand. Then all are timed in random order: on the CPU by wall clock, on CUDA by events.
-    The copy, timed between all samples, is the yardstick of a kernel that reads and writes the matrix once.
+    All versions are first checked against a float64 reference (of large arrays some whole rows, where the function
+    treats rows alike), kfusion's with results full of NaN beforehand. Then they are timed in random order: on the CPU
+    by wall clock, on CUDA by events. The copy, timed between all samples, moves as many bytes as the function's arrays
+    and results have: the yardstick of a kernel that reads and writes each once. Other libraries run the same
+    operations, one call each (what a library has as one function, torch's softmax, is one call), or compiled by them.
 
     Args:
-        f: `kfusion.fused_relu_layernorm` or `kfusion.unfused_relu_layernorm`; either means the pair.
-        x: array of any kind, on the CPU or on CUDA, of shape (..., cols), floating point, not empty.
-        weight: (cols,) or None, as f takes it.
-        bias: (cols,) or None, as f takes it.
-        eps: added to the variance.
-        peers: libraries to measure as well ("numpy", "torch", "jax", "cupy"), imported if need be. None means NumPy
-            (on the CPU) and those that the program has imported already; () means none.
+        f: a plain function of arrays, one made by `kfusion.fuse`, or a named kernel: `kfusion.fused_softmax` or
+            `kfusion.unfused_softmax`, either means the pair.
+        args: f's arguments; the arrays are of any kind, on the CPU or on CUDA, not empty.
+        peers: libraries to measure as well ("numpy", "numexpr", "torch", "torch.compile", "jax", "jax.jit", "cupy",
+            "cupy.fuse"), imported if need be. None means NumPy (on the CPU) and those that the program has imported
+            already (torch.compile: has used); () means none.
         repeats: samples of each version; None takes as many as fit into a few seconds.
         cache: "cold" (flushed before each sample), "hot", or None for both. Data beyond every cache is always cold.
         progress: called with the fraction done (0 to 1) and a word on what is being done.
+        keywords: f's keyword arguments; give those named like an option above by functools.partial.
 
     Returns:
         A `Comparison`: print it, `.plot()` it, `.to_dict()` it.
 
     Raises:
-        TypeError: f is nothing that can be compared yet, or an argument is of a wrong kind.
-        ValueError: x is empty, or peers, repeats or cache is not among the choices.
+        TypeError: f is no function, or an argument is of a wrong kind.
+        ValueError: an array is empty, or peers, repeats or cache is not among the choices.
+        TraceError: f does what cannot be traced.
         ImportError: a named peer is not installed.
         AssertionError: a version is wrong by more than its rounding explains; nothing is measured then.
     """
-    _check_arguments(f, repeats, cache)
+    _check_options(repeats, cache)
     report = progress or (lambda fraction, what: None)
     report(0.0, "checking")
-    problem, errors, difference = _check.checked_problem(x, weight, bias, eps)
+    problem = problem_of(_versions.versions_of(f), args, keywords)
+    oracle, out, errors, difference = _check.checked(problem)
     names, notes = _peers.choose(peers, problem.cuda)
-    calls = _prepare_peers(names, problem, errors, notes)
-    variants, copy = _variants(problem, calls)
+    calls = _prepare_peers(names, problem, oracle, errors, notes)
+    copied_bytes, copy = _copy(problem, out)
+    costs = _versions.costs(problem.versions, problem.plan, problem.moved_bytes // 2, copied_bytes)
     rows: list[Row] = []
     states = _states(problem, cache, notes)
     for i, state in enumerate(states):
         samples = _timing.measure(
-            variants,
-            copy,
+            _variants(problem, out, calls),
+            _timing.Variant("copy", copy),
             _clock(problem, flush=state == "cold"),
             repeats=repeats,
             budget_s=_BUDGET_S,
             seed=_SEED,
             progress=_part(report, i, len(states), state),
         )
-        rows += _rows(problem, state, samples, errors)
+        rows += _rows(costs, state, samples, errors)
     report(1.0, "done")
     return _comparison(problem, rows, difference, notes, names)
 
@@ -91,12 +86,7 @@ def _part(report: _timing.Progress, index: int, count: int, state: str) -> _timi
     return lambda done, what: report((index + done) / count, f"{what}, {state}")
 
 
-def _check_arguments(f: Any, repeats: int | None, cache: str | None) -> None:
-    if not any(f is known for known in (_core.fused_relu_layernorm, _core.unfused_relu_layernorm)):
-        raise TypeError(
-            "kfusion.compare: f must be kfusion.fused_relu_layernorm or kfusion.unfused_relu_layernorm "
-            f"(other functions are not supported yet), got {getattr(f, '__name__', type(f).__name__)}"
-        )
+def _check_options(repeats: int | None, cache: str | None) -> None:
     if repeats is not None and repeats < 1:
         raise ValueError(f"kfusion.compare: repeats must be at least 1, got {repeats}")
     if cache is not None and cache not in _CACHES:
@@ -104,25 +94,28 @@ def _check_arguments(f: Any, repeats: int | None, cache: str | None) -> None:
 
 
 def _prepare_peers(
-    names: Sequence[str], problem: _check.Problem, errors: dict[str, float], notes: list[str]
+    names: Sequence[str], problem: Problem, oracle: _check.Oracle, errors: dict[str, float], notes: list[str]
 ) -> list[_peers.Call]:
-    """Peers that can do it, warmed up; a note for each that cannot: its refusal should not stop the rest."""
+    """Peers that can do it, checked; a note for each that cannot: its refusal should not stop the rest."""
     calls = []
     for name in names:
         try:
-            call = _peers.prepare(name, problem.x, problem.weight, problem.bias, problem.eps)
-            result = _arrays.float64_rows(call.run(), problem.rows)
+            call = _peers.prepare(name, problem.traced, problem.arrays)
+            errors[name] = oracle.require_of_peer(name, call.run())
         except Exception as error:
-            notes.append(f"{name} is left out: {error}")
+            notes.append(f"{name} is left out: {_first_line(error)}")
             continue
-        errors[name] = _check.max_error(result, problem.expected)
         calls.append(call)
     return calls
 
 
-def _variants(problem: _check.Problem, calls: Sequence[_peers.Call]) -> tuple[list[_timing.Variant], _timing.Variant]:
-    out = problem.call(_core.fused_relu_layernorm) if _arrays.mutable(problem.x) else None
-    fused, unfused = _core.fused_relu_layernorm, _core.unfused_relu_layernorm
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0].removeprefix("kfusion.compare: ")
+
+
+def _variants(problem: Problem, out: Any, calls: Sequence[_peers.Call]) -> list[_timing.Variant]:
+    _, fused, unfused, _ = problem.versions
     variants = [
         _timing.Variant("unfused", lambda: problem.call(unfused, out)),
         _timing.Variant("fused", lambda: problem.call(fused, out)),
@@ -130,38 +123,48 @@ def _variants(problem: _check.Problem, calls: Sequence[_peers.Call]) -> tuple[li
     ]
     if out is not None:
         variants.append(_timing.Variant("fused, fresh", lambda: problem.call(fused)))
-    variants += [_timing.Variant(call.name, call.run, is_peer=True) for call in calls]
-    return variants, _timing.Variant("copy", _copy(problem, out))
+    return variants + [_timing.Variant(call.name, call.run, is_peer=True) for call in calls]
 
 
-def _copy(problem: _check.Problem, out: Any) -> Callable[[], Any]:
-    """The copy of the same bytes: of x itself, or of random bytes where x is strided."""
-    source, target = problem.x, out
-    try:
-        _core.copy(source, out=target, stream=problem.stream)
-    except ValueError:  # "must be C-contiguous", said of any kind of array
-        random = np.random.default_rng(_SEED).bytes(problem.matrix_bytes)
-        dense = np.frombuffer(random, dtype=f"f{problem.itemsize}")
-        source, target = (_core.to_device(dense), _core.to_device(dense)) if problem.cuda else (dense, dense.copy())
-    return lambda: _core.copy(source, out=target, stream=problem.stream)
+def _copy(problem: Problem, out: Any) -> tuple[int, Callable[[], Any]]:
+    """The copy of as many bytes, and how many: of the largest array into the result, or of random bytes."""
+    stream = 0 if problem.cuda else None
+    results = problem.outputs(out) if out is not None else []
+    source, target = problem.largest, results[0] if results else None
+    half = problem.moved_bytes // 2
+    if _nbytes(source) == half and (target is None or _nbytes(target) == half):
+        try:
+            _core.copy(source, out=target, stream=stream)
+            return 2 * half, lambda: _core.copy(source, out=target, stream=stream)
+        except ValueError:  # "must be C-contiguous", said of any kind of array
+            pass
+    random = np.random.default_rng(_SEED).random(min(half // 4 + 1, 2**22), dtype=np.float32)
+    dense: Any = np.resize(random, half // 4 + 1)
+    device = _arrays.cuda_index(source) if problem.cuda else 0
+    source, target = (_core.to_device(a, device) if problem.cuda else a for a in (dense, dense.copy()))
+    return 2 * dense.nbytes, lambda: _core.copy(source, out=target, stream=stream)
 
 
-def _clock(problem: _check.Problem, *, flush: bool) -> _timing.Clock:
+def _nbytes(x: Any) -> int:
+    return int(np.prod(x.shape, dtype=np.int64)) * int(x.dtype.itemsize)
+
+
+def _clock(problem: Problem, *, flush: bool) -> _timing.Clock:
     if problem.cuda:
-        return _timing.CudaClock(flush=flush, device=_arrays.cuda_index(problem.x))
+        return _timing.CudaClock(flush=flush, device=_arrays.cuda_index(problem.largest))
     return _timing.CpuClock(flush=flush and _fits_cache(problem))
 
 
-def _fits_cache(problem: _check.Problem) -> bool:
-    """Whether enough of x and the result to matter could be in a cache when the next call starts."""
+def _fits_cache(problem: Problem) -> bool:
+    """Whether enough of the arrays and results to matter could be in a cache when the next call starts."""
     if problem.cuda:
-        cache_bytes = int(_hardware.gpu(_arrays.cuda_index(problem.x)).get("l2_bytes", 2**27))
+        cache_bytes = int(_hardware.gpu(_arrays.cuda_index(problem.largest)).get("l2_bytes", 2**27))
     else:
         cache_bytes = _hardware.last_level_cache_bytes()
-    return problem.matrix_bytes * 2 < 8 * cache_bytes
+    return problem.moved_bytes < 8 * cache_bytes
 
 
-def _states(problem: _check.Problem, cache: str | None, notes: list[str]) -> tuple[str, ...]:
+def _states(problem: Problem, cache: str | None, notes: list[str]) -> tuple[str, ...]:
     if not _fits_cache(problem):
         notes.append("The data is far beyond every cache: there is no hot state.")
         return ("cold",)
@@ -169,15 +172,17 @@ def _states(problem: _check.Problem, cache: str | None, notes: list[str]) -> tup
 
 
 def _rows(
-    problem: _check.Problem, cache: str, samples: dict[str, _timing.Samples], errors: dict[str, float]
+    costs: Mapping[str, _versions.Cost], cache: str, samples: dict[str, _timing.Samples], errors: dict[str, float]
 ) -> list[Row]:
     unfused_ratio = np.median(samples["unfused"].copy_ratios)
+    us_per_byte = samples["copy"].percentile_us(50) / costs["copy"].moved_bytes
     rows = []
     for name, measured in samples.items():
+        version = name.partition(",")[0]
         median_us = measured.percentile_us(50)
         copy_ratio = float(np.median(measured.copy_ratios))
-        cost = _COSTS.get(name)
-        moved = cost.passes * problem.matrix_bytes if cost else None
+        cost = costs.get(version)
+        moved = cost.moved_bytes if cost else None
         rows.append(
             Row(
                 name=name,
@@ -189,10 +194,11 @@ def _rows(
                 launches=cost.launches if cost else None,
                 passes=cost.passes if cost else None,
                 moved_bytes=moved,
+                predicted_us=moved * us_per_byte if moved else None,
                 gbps=moved / median_us / 1e3 if moved else None,
                 copy_pct=100 * copy_ratio,
                 speedup=copy_ratio / float(unfused_ratio),
-                max_abs_error=None if name == "copy" else errors[name.partition(",")[0]],
+                max_abs_error=errors.get(version),
                 is_peer=cost is None,
             )
         )
@@ -200,25 +206,25 @@ def _rows(
 
 
 def _comparison(
-    problem: _check.Problem, rows: Sequence[Row], difference: float, notes: Sequence[str], names: Sequence[str]
+    problem: Problem, rows: Sequence[Row], difference: float, notes: Sequence[str], names: Sequence[str]
 ) -> Comparison:
-    x = problem.x
+    x = problem.largest
     hardware = {"cpu": _hardware.cpu()}
     if problem.cuda:
         hardware["gpu"] = _hardware.gpu(_arrays.cuda_index(x))
+    libraries = {_arrays.kind(x), *map(_peers.library_of, names)}
     return Comparison(
-        operation="relu_layernorm",
+        operation=problem.traced.name,
+        subject=problem.subject,
         shape=tuple(int(n) for n in x.shape),
         dtype=_arrays.dtype_name(x),
         array=_arrays.kind(x),
         device="cuda" if problem.cuda else "cpu",
-        weight=problem.weight is not None,
-        bias=problem.bias is not None,
-        eps=float(problem.eps),
-        predicted=_core.savings(_relu_layernorm.savings_ops(problem.elements), dtype_bytes=problem.itemsize),
+        arguments=problem.described,
+        predicted=_versions.predicted(problem.versions, problem.plan, int(np.prod(x.shape)), int(x.dtype.itemsize)),
         max_difference=difference,
         rows=tuple(rows),
         notes=tuple(notes),
         hardware=hardware,
-        versions=_hardware.versions({_arrays.kind(x), *names} - {"kfusion", "numpy"}),
+        versions=_hardware.versions(libraries - {"kfusion", "numpy"}),
     )

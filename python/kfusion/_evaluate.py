@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ._libraries import Library, takes_numbers
@@ -25,17 +25,19 @@ class _Planned(NamedTuple):
     result: int
 
 
-def program(trace: Trace, library: Library) -> Program:
+def program(trace: Trace, library: Library, nodes: Sequence[Mapping[str, Any]] | None = None) -> Program:
     """A function of the trace's input arrays, as `library` has them, that returns the graph's outputs.
 
     A composite that the library has as one function (`Library.natives`) is one call, all else is one call for each
-    node of the graph as it was written. Values are let go after their last use.
+    node of the graph as it was written. Values are let go after their last use. `nodes` may stand in for the graph's,
+    with other extents.
 
     Raises:
         TypeError: the library lacks an operation.
     """
-    nodes = trace.graph.to_dict()["nodes"]
-    outputs = tuple(o["node"] for o in trace.graph.to_dict()["outputs"])
+    graph = trace.graph.to_dict()
+    nodes = graph["nodes"] if nodes is None else nodes
+    outputs = tuple(o["node"] for o in graph["outputs"])
     values: list[Any] = [None] * len(nodes)
     planned = _planned(trace, library, nodes, outputs, values)
     steps = _with_lifetimes(planned, {*outputs})
@@ -51,7 +53,8 @@ def program(trace: Trace, library: Library) -> Program:
                 v[slot] = None
         return [v[o] for o in outputs]
 
-    run.__name__ = trace.name if trace.name.isidentifier() else "function"
+    # Code of its own: torch.compile keeps what it made by code object, and of one object only a few versions.
+    run.__code__ = run.__code__.replace(co_name=trace.name)
     return run
 
 

@@ -10,7 +10,7 @@ import importlib
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class Library:
     """A library like NumPy."""
 
     _erf = "scipy.special"
-    _names: Mapping[str, str] = {}
+    _names: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, name: str, module: Any) -> None:
         self.name, self.module = name, module
@@ -133,7 +133,12 @@ class Library:
 
     def take(self, node: Mapping[str, Any]) -> Function:
         before = (slice(None),) * node["axis"]
-        return lambda x, indices: x[(*before, indices)]
+
+        def take(x: Any, indices: Any) -> Any:
+            index = (*before, indices)
+            return x[index]
+
+        return take
 
 
 class Wide(Library):
@@ -156,7 +161,7 @@ class Wide(Library):
 class Torch(Library):
     """torch, whose arrays take NumPy's keywords in places, and refuse numbers in others."""
 
-    _names = {"equal": "eq", "max": "amax", "min": "amin"}
+    _names: ClassVar[Mapping[str, str]] = {"equal": "eq", "max": "amax", "min": "amin"}
 
     def __init__(self, device: Any) -> None:
         super().__init__("torch", importlib.import_module("torch"))

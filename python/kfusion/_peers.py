@@ -1,26 +1,34 @@
-"""The same operation as users of other libraries write it, one library call per step (eager mode)."""
+"""The same operation as users of other libraries have it: one call after the other, or through their own compilers."""
 
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from . import _arrays
+import numpy as np
 
-PEERS = ("numpy", "torch", "jax", "cupy")
-_UNFIT_ON_CPU = {"cupy": "it has no arrays on the CPU"}
-_UNFIT_ON_CUDA = {
-    "numpy": "it has no arrays on a GPU",
-    "jax": "it runs on CUDA streams of its own, which events on the caller's stream do not time",
-}
+from . import _arrays, _libraries, _numexpr
+from ._evaluate import Program, program
+from ._trace import Trace
+
+
+class _Peer(NamedTuple):
+    """module: what a program that uses it has imported. arrays: the library whose arrays it takes."""
+
+    module: str
+    arrays: str
+    prepare: Callable[[Trace, Sequence[Any]], Program]
+    unfit_on_cpu: str = ""
+    unfit_on_cuda: str = ""
 
 
 class Call(NamedTuple):
-    """A peer made ready: calling it computes once and returns the peer's own array, complete."""
+    """A peer made ready: calling it computes once and returns the peer's own arrays, complete."""
 
     name: str
-    run: Callable[[], Any]
+    run: Callable[[], list[Any]]
 
 
 def choose(peers: Sequence[str] | None, cuda: bool) -> tuple[list[str], list[str]]:
@@ -35,10 +43,10 @@ def choose(peers: Sequence[str] | None, cuda: bool) -> tuple[list[str], list[str
         ValueError: an unknown name.
         ImportError: a named library is not installed.
     """
-    names = [n for n in PEERS if _arrays.imported(n)] if peers is None else _named(peers)
-    unfit = _UNFIT_ON_CUDA if cuda else _UNFIT_ON_CPU
-    notes = [f"{n} is left out: {unfit[n]}." for n in names if n in unfit and peers is not None]
-    return [n for n in names if n not in unfit], notes
+    names = [n for n in PEERS if _arrays.imported(_PEERS[n].module)] if peers is None else _named(peers)
+    unfit = {n: p.unfit_on_cuda if cuda else p.unfit_on_cpu for n, p in _PEERS.items()}
+    notes = [f"{n} is left out: {unfit[n]}." for n in names if unfit[n] and peers is not None]
+    return [n for n in names if not unfit[n]], notes
 
 
 def _named(peers: Sequence[str]) -> list[str]:
@@ -58,49 +66,104 @@ def load(name: str) -> None:
         ImportError: it is not installed, or its own import fails.
     """
     try:
-        importlib.import_module(name)
+        importlib.import_module(_PEERS[name].module)
     except ImportError as error:
         raise ImportError(f"kfusion.compare: the peer {name!r} cannot be imported: {error}") from error
 
 
-def prepare(name: str, x: Any, weight: Any, bias: Any, eps: float) -> Call:
+def library_of(name: str) -> str:
+    """The package that a peer comes from: "torch" for "torch.compile"."""
+    return name.partition(".")[0]
+
+
+def prepare(name: str, trace: Trace, arrays: Sequence[Any]) -> Call:
     """Converts the arguments to the peer's arrays and returns the call to time.
 
     Raises:
-        Exception: whatever the peer raises for a dtype or layout that it does not take.
+        Exception: whatever the peer raises for an operation, dtype or layout that it does not take.
     """
-    own_x, own_weight, own_bias = (_arrays.convert(a, name) for a in (x, weight, bias))
-    if _arrays.dtype_name(own_x) != _arrays.dtype_name(x):
-        raise TypeError(f"{name} turns {_arrays.dtype_name(x)} into {_arrays.dtype_name(own_x)}")
-    if name == "torch":
-        return Call(name, _torch(own_x, own_weight, own_bias, eps))
-    library = importlib.import_module("jax.numpy" if name == "jax" else name)
-    if name == "jax":
-        return Call(name, lambda: _array_api(library, own_x, own_weight, own_bias, eps).block_until_ready())
-    return Call(name, lambda: _array_api(library, own_x, own_weight, own_bias, eps))
+    peer = _PEERS[name]
+    own = [_arrays.convert(a, peer.arrays) for a in arrays]
+    for given, taken in zip(arrays, own, strict=True):
+        if _arrays.dtype_name(taken) != _arrays.dtype_name(given):
+            raise TypeError(f"{name} turns {_arrays.dtype_name(given)} into {_arrays.dtype_name(taken)}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a compiler's remarks on itself
+        run = peer.prepare(trace, own)
+        run(*own)
+    return Call(name, lambda: run(*own))
 
 
-def _torch(x: Any, weight: Any, bias: Any, eps: float) -> Callable[[], Any]:
+def _numpy(trace: Trace, arrays: Sequence[Any]) -> Program:
+    return program(trace, _libraries.Library("numpy", np))
+
+
+def _numexpr_program(trace: Trace, arrays: Sequence[Any]) -> Program:
+    return _numexpr.program(trace)
+
+
+def _torch(trace: Trace, arrays: Sequence[Any]) -> Program:
+    return _without_grad(program(trace, _libraries.Torch(arrays[0].device)), arrays)
+
+
+def _torch_compile(trace: Trace, arrays: Sequence[Any]) -> Program:
     import torch
-    from torch.nn import functional
 
-    weight, bias = (None if p is None else p.to(x.dtype) for p in (weight, bias))
+    return _without_grad(torch.compile(program(trace, _libraries.Torch(arrays[0].device))), arrays)
 
-    stream = torch.cuda.default_stream(x.device) if x.is_cuda else None  # the one that is timed
 
-    def run() -> Any:
+def _without_grad(run: Program, arrays: Sequence[Any]) -> Program:
+    import torch
+
+    cuda = arrays[0].is_cuda
+    stream = torch.cuda.default_stream(arrays[0].device) if cuda else None  # the one that is timed
+
+    def on_that_stream(*given: Any) -> list[Any]:
         with torch.no_grad(), torch.cuda.stream(stream):
-            return functional.layer_norm(functional.relu(x), x.shape[-1:], weight, bias, eps)
+            return run(*given)
 
-    return run
+    return on_that_stream
 
 
-def _array_api(xp: Any, x: Any, weight: Any, bias: Any, eps: float) -> Any:
-    wide = x.astype("float32") if x.dtype.itemsize == 2 else x  # as anybody has to who wants a useful variance
-    r = xp.maximum(wide, 0)
-    y = (r - r.mean(-1, keepdims=True)) / xp.sqrt(r.var(-1, keepdims=True) + eps)
-    if weight is not None:
-        y = y * weight
-    if bias is not None:
-        y = y + bias
-    return y.astype(x.dtype)
+def _jax(trace: Trace, arrays: Sequence[Any]) -> Program:
+    return _complete(program(trace, _libraries.Jax()))
+
+
+def _jax_jit(trace: Trace, arrays: Sequence[Any]) -> Program:
+    import jax
+
+    return _complete(jax.jit(program(trace, _libraries.Jax())))
+
+
+def _complete(run: Program) -> Program:
+    import jax
+
+    wait: Any = jax.block_until_ready
+    return lambda *arrays: wait(run(*arrays))
+
+
+def _cupy(trace: Trace, arrays: Sequence[Any]) -> Program:
+    return program(trace, _libraries.Cupy())
+
+
+def _cupy_fuse(trace: Trace, arrays: Sequence[Any]) -> Program:
+    import cupy
+
+    run = program(trace, _libraries.Cupy())
+    fused = cupy.fuse(lambda *given: tuple(run(*given)), kernel_name="fused")
+    return lambda *given: list(fused(*given))
+
+
+_NO_GPU_ARRAYS, _NO_CPU_ARRAYS = "it has no arrays on a GPU", "it has no arrays on the CPU"
+_OWN_STREAMS = "it runs on CUDA streams of its own, which events on the caller's stream do not time"
+_PEERS = {
+    "numpy": _Peer("numpy", "numpy", _numpy, unfit_on_cuda=_NO_GPU_ARRAYS),
+    "numexpr": _Peer("numexpr", "numpy", _numexpr_program, unfit_on_cuda=_NO_GPU_ARRAYS),
+    "torch": _Peer("torch", "torch", _torch),
+    "torch.compile": _Peer("torch._dynamo", "torch", _torch_compile),
+    "jax": _Peer("jax", "jax", _jax, unfit_on_cuda=_OWN_STREAMS),
+    "jax.jit": _Peer("jax", "jax", _jax_jit, unfit_on_cuda=_OWN_STREAMS),
+    "cupy": _Peer("cupy", "cupy", _cupy, unfit_on_cpu=_NO_CPU_ARRAYS),
+    "cupy.fuse": _Peer("cupy", "cupy", _cupy_fuse, unfit_on_cpu=_NO_CPU_ARRAYS),
+}
+PEERS = tuple(_PEERS)

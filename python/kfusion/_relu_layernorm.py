@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ._arrays import SPACING
+
 
 class Stage(NamedTuple):
     """One kernel of the unfused version and how often it goes over the whole matrix."""
@@ -83,8 +85,8 @@ def tolerance(
     Returns:
         Array of y's shape.
     """
-    stored_eps, tiny = _STORED[dtype]
-    compute_eps = _STORED["float64" if dtype == "float64" else "float32"][0]
+    stored_eps, tiny = SPACING[dtype], _TINY[dtype]
+    compute_eps = SPACING["float64" if dtype == "float64" else "float32"]
     r = np.maximum(x.astype(np.float64), 0.0)
     std = np.sqrt(r.var(-1, keepdims=True) + eps)
     sums = 4 * (1 + np.log2(r.shape[-1])) * compute_eps * r.max(-1, keepdims=True, initial=0.0) / std
@@ -94,10 +96,5 @@ def tolerance(
     return allowed + tiny
 
 
-# Relative spacing and smallest subnormal; np.finfo knows bfloat16 only when ml_dtypes is installed.
-_STORED = {
-    "float16": (2.0**-10, 2.0**-24),
-    "bfloat16": (2.0**-7, 2.0**-133),
-    "float32": (2.0**-23, 2.0**-149),
-    "float64": (2.0**-52, 2.0**-1074),
-}
+# The smallest subnormal; np.finfo knows bfloat16 only when ml_dtypes is installed.
+_TINY = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}

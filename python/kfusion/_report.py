@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _STYLES = {"fused": "bold green", "copy": "dim"}
 # Short enough for a terminal of 80 columns.
 _HEADER = ("version", "time", "+-", "launches", "passes", "MB", "GB/s", "% copy", "speedup", "error")
+_PREDICTED = "by bytes: the time of a version's bytes at the copy's rate. "
 _LEGEND = (
     "fused, again: the noise of this measurement. fused, fresh: without out=, so a new result each time. "
     "+-: half of p20 to p80. % copy: 100 x copy's time / time, the copy being the one timed just before; speedup: the "
@@ -28,7 +29,8 @@ _LEGEND = (
 class Row:
     """One version in one state of the caches.
 
-    launches, passes, moved_bytes and gbps (GB = 1e9 bytes) are None for peers: what they issue is their own affair.
+    launches, moved_bytes and gbps (GB = 1e9 bytes) are None for peers: what they issue is their own affair. passes over
+    the matrix are counted where nothing else of its size is moved; predicted_us: moved_bytes at the copy's rate.
     copy_pct is 100 * (time of a copy of the same bytes) / time, the median over neighbouring samples, so that drift
     cancels. speedup is this copy_pct over that of kfusion's own unfused version: on a quiet machine the ratio of the
     medians, and on a noisy one better. max_abs_error is against float64, None for the copy.
@@ -43,6 +45,7 @@ class Row:
     launches: int | None
     passes: int | None
     moved_bytes: int | None
+    predicted_us: float | None
     gbps: float | None
     copy_pct: float
     speedup: float
@@ -54,19 +57,19 @@ class Row:
 class Comparison(_tables.Report):
     """Fused, unfused, copy and peers, checked and measured on the same data.
 
-    max_difference is the largest between fused and unfused, on the checked rows.
+    subject is the operation with its arguments, shape and dtype are those of the largest array. max_difference is the
+    largest between fused and unfused, of what was checked.
 
     `print(c)` shows tables, Jupyter shows them as HTML, `c.plot()` draws, `c.to_dict()` is ready for JSON.
     """
 
     operation: str
+    subject: str
     shape: tuple[int, ...]
     dtype: str
     array: str
     device: str
-    weight: bool
-    bias: bool
-    eps: float
+    arguments: dict[str, str]
     predicted: dict[str, Any]
     max_difference: float
     rows: tuple[Row, ...]
@@ -102,7 +105,7 @@ class Comparison(_tables.Report):
 
     @property
     def predicted_speedup(self) -> float:
-        """Unfused bytes / fused bytes, from `kfusion.savings`."""
+        """Unfused bytes / fused bytes, as `kfusion.savings` has them."""
         return float(self.predicted["speedup_estimate"])
 
     def to_dict(self) -> dict[str, Any]:
@@ -137,9 +140,8 @@ class Comparison(_tables.Report):
 
     @property
     def title(self) -> str:
-        """Operation, shape, dtype and device in one line."""
-        shape = " x ".join(map(str, self.shape))
-        return f"ReLU + LayerNorm, {shape} {self.dtype} on {self.device_name}"
+        """Operation, arguments and device in one line."""
+        return f"{self.subject} on {self.device_name}"
 
     @property
     def device_name(self) -> str:
@@ -153,39 +155,50 @@ class Comparison(_tables.Report):
     def cells(self, cache: str) -> list[tuple[str, ...]]:
         """The table of one cache state as text, header first."""
         unit, scale = _plot.time_unit(self.row("fused", cache).median_us)
-        header = tuple(f"{h} ({unit})" if h == "time" else h for h in _HEADER)
-        return [header, *(_row_cells(row, scale) for row in self._of(cache))]
+        names = {"time": f"time ({unit})"} | ({} if self._in_passes else {"passes": "by bytes"})
+        header = tuple(names.get(h, h) for h in _HEADER)
+        return [header, *(_row_cells(row, scale, self._in_passes) for row in self._of(cache))]
+
+    @property
+    def _in_passes(self) -> bool:
+        """Whether passes over one matrix say it all."""
+        return any(row.passes is not None for row in self.rows)
 
     def _of(self, cache: str) -> list[Row]:
         return [row for row in self.rows if row.cache == cache]
 
     def _summary(self, width: int | None) -> str:
         measured = ", ".join(f"{self.row('fused', c).speedup:.2f}x with {c} cache" for c in self.caches)
+        source = "kfusion.savings" if self._in_passes else "kfusion.plan"
         lines = (
             f"Speedup of fused over unfused: {measured}; "
-            f"predicted from the bytes (kfusion.savings): {self.predicted_speedup:.2f}x. "
+            f"predicted from the bytes ({source}): {self.predicted_speedup:.2f}x. "
             f"Largest difference between the two: {self.max_difference:.0e}.",
             *self.notes,
-            _LEGEND,
+            _LEGEND if self._in_passes else _PREDICTED + _LEGEND,
         )
         return "\n".join(_tables.wrapped(line, width) for line in lines)
 
 
-def _row_cells(row: Row, scale: float) -> tuple[str, ...]:
+def _row_cells(row: Row, scale: float, in_passes: bool) -> tuple[str, ...]:
     def number(value: float | None, form: str) -> str:
         return "-" if value is None else format(value, form)
 
     big = (row.moved_bytes or 0) / 1e6
-    digits = ".1f" if row.median_us / scale >= 100 else ".2f" if row.median_us / scale >= 1 else ".3f"
+    predicted = None if row.predicted_us is None else row.predicted_us / scale
     return (
         row.name,
-        format(row.median_us / scale, digits),
+        _time(row.median_us / scale),
         f"{50 * (row.p80_us - row.p20_us) / row.median_us:.0f}%",
         number(row.launches, "d"),
-        number(row.passes, "d"),
+        number(row.passes, "d") if in_passes else "-" if predicted is None else _time(predicted),
         number(None if row.moved_bytes is None else row.moved_bytes / 1e6, ".2f" if big < 1e3 else ".0f"),
         number(row.gbps, ".1f"),
         number(row.copy_pct, ".0f"),
         f"{row.speedup:.2f}x",
         number(row.max_abs_error, ".0e"),
     )
+
+
+def _time(value: float) -> str:
+    return format(value, ".1f" if value >= 100 else ".2f" if value >= 1 else ".3f")

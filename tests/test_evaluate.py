@@ -1,0 +1,278 @@
+"""Graphs run with other libraries: every op of the table, random graphs, composites, numexpr's text, rows alone."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+import kfusion as kf
+import reference_ops
+from graph_strategies import Case, cases
+from kfusion import _core, _evaluate, _libraries, _numexpr
+from kfusion._batch import batch
+from kfusion._trace import Trace, trace
+
+ROWS = [row for row in _core.op_table() if row["kind"] in ("map", "reduce")]
+INTEGERS = ("II_I",)
+UNIT = ("arcsin", "arccos", "arctanh")  # of numbers between -1 and 1
+
+
+def libraries():
+    """Those installed, each with how to make its array of NumPy's."""
+    made = [(_libraries.Library("numpy", np), np.asarray), (_libraries.Wide(), np.asarray)]
+    if importlib.util.find_spec("torch"):
+        torch = importlib.import_module("torch")
+        made.append((_libraries.Torch("cpu"), lambda a: torch.from_numpy(a.copy())))
+    if importlib.util.find_spec("jax"):
+        made.append((_libraries.Jax(), importlib.import_module("jax.numpy").asarray))
+    return made
+
+
+LIBRARIES = [pytest.param(*pair, id=pair[0].name) for pair in libraries()]
+
+
+def operands(row, rng):
+    """One array for each argument, within the op's domain."""
+    count = row.get("arity", 1)
+    if row["signature"] in INTEGERS:
+        return [rng.integers(0, 99, (3, 4)) for _ in range(count)]
+    low, high = (-0.9, 0.9) if row["name"] in UNIT else (1.1, 3.0)
+    return [rng.uniform(low, high, (3, 4)) for _ in range(count)]
+
+
+def graph_trace(g):
+    """A bare graph as a trace of a function that makes no calls."""
+    return Trace("f", g, (), None)
+
+
+@pytest.mark.parametrize(("library", "make"), LIBRARIES)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+def test_every_op_of_the_table(row, library, make, rng):
+    if row["name"] == "erf" and library.name == "numpy":
+        pytest.importorskip("scipy")
+    arrays = operands(row, rng)
+    g = _core.Graph()
+    ids = [g.input(f"x{i}", a.shape, str(a.dtype)) for i, a in enumerate(arrays)]
+    is_map = row["kind"] == "map"
+    out = g.map(row["name"], ids) if is_map else g.reduce(row["name"], ids[0], [0, 1])
+    g.set_outputs([("", out)])
+    (got,) = _evaluate.program(graph_trace(g), library)(*map(make, arrays))
+    expected = reference_ops.MAPS[row["name"]](*arrays) if is_map else reference_ops.REDUCTIONS[row["name"]](arrays[0])
+    np.testing.assert_allclose(np.asarray(got).astype(float), np.asarray(expected).astype(float), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("library", "make"), LIBRARIES)
+def test_numbers_beside_arrays(library, make, rng):
+    x = rng.uniform(0.5, 2, (3, 4))
+
+    def f(x):
+        return 1 - x / 2 + kf.maximum(0.7, x) * kf.arctan2(1.0, x) + kf.where(x > 1, 2.0, x), 3.0 ** kf.clip(x, 0.6, 1)
+
+    got = _evaluate.program(trace(f, x), library)(make(x))
+    first = 1 - x / 2 + np.maximum(0.7, x) * np.arctan2(1.0, x) + np.where(x > 1, 2.0, x)
+    for y, expected in zip(got, (first, 3.0 ** np.clip(x, 0.6, 1)), strict=True):
+        np.testing.assert_allclose(np.asarray(y), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("library", "make"), LIBRARIES)
+def test_views_positions_and_products(library, make, rng):
+    x, w, index = rng.standard_normal((4, 6)), rng.standard_normal((6, 5)), np.array([2, 0, 3])
+
+    def f(x, w, index):
+        y = kf.transpose(x @ w)[::-2, 1:] + kf.iota((3, 3), 1, "float64")
+        return y.reshape(-1), kf.broadcast_to(x[:, :1], (4, 3)).prod((0, 1)), kf.take(x, index, 0), x[4:]
+
+    got = _evaluate.program(trace(f, x, w, index), library)(make(x), make(w), make(index))
+    first = (x @ w).T[::-2, 1:] + np.arange(3.0)
+    for y, expected in zip(got, (first.ravel(), (x[:, 0] ** 3).prod(), x[index], x[4:]), strict=True):
+        np.testing.assert_allclose(np.asarray(y), expected, rtol=1e-9)
+
+
+@given(cases())
+def test_random_graphs_in_float64(case: Case):
+    with np.errstate(all="ignore"):
+        wide = [a.astype(np.float64) if a.dtype.kind not in "bi" else a for a in case.inputs]
+        results = _evaluate.program(graph_trace(case.graph), _libraries.Wide())(*wide)
+    for got, want in zip(results, case.outputs, strict=True):
+        np.testing.assert_allclose(np.asarray(got).astype(float), want.array.astype(float), rtol=0, atol=want.error)
+
+
+def test_a_composite_is_one_call_where_the_library_has_it(monkeypatch):
+    torch = pytest.importorskip("torch")
+    called = []
+    softmax = torch.nn.functional.softmax
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda *args: called.append(args) or softmax(*args))
+    x = torch.ones(3, 4)
+    program = _evaluate.program(trace(lambda x: kf.softmax(x * 2) + 1, x), _libraries.Torch("cpu"))
+    np.testing.assert_allclose(program(x)[0].numpy(), 1.25)
+    assert len(called) == 1
+    both = _evaluate.program(trace(lambda x: kf.softmax(x, (0, 1)), x), _libraries.Torch("cpu"))
+    np.testing.assert_allclose(both(x)[0].numpy(), 1 / 12)
+    assert len(called) == 1, "over two axes torch has no softmax"
+
+
+CALLS = {
+    "layernorm": lambda x, w, t: kf.layernorm(x, w, w),
+    "relu_layernorm": lambda x, w, t: kf.relu_layernorm(x, w, w),
+    "rmsnorm": lambda x, w, t: kf.rmsnorm(x, w),
+    "batchnorm": lambda x, w, t: kf.batchnorm(x, w, w * w, w, w),
+    "var": lambda x, w, t: kf.var(x, -1, correction=1, keepdims=True),
+    "std": lambda x, w, t: kf.std(x),
+    "log_softmax": lambda x, w, t: kf.log_softmax(x, 0),
+    "gelu": lambda x, w, t: kf.gelu(x, approximate="tanh"),
+    "silu": lambda x, w, t: kf.silu(x),
+    "softplus": lambda x, w, t: kf.softplus(x, beta=2.0),
+    "leaky_relu": lambda x, w, t: kf.leaky_relu(x, 0.2),
+    "elu": lambda x, w, t: kf.elu(x, 0.5),
+    "mse": lambda x, w, t: kf.mse(x, x * w),
+    "cross_entropy": lambda x, w, t: kf.cross_entropy(x, t, ignore_index=1),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("library", "make"), LIBRARIES)
+def test_composites(name, library, make, rng):
+    x, w, t = rng.standard_normal((5, 4)), rng.standard_normal(4), np.array([0, 1, 3, 2, 1])
+    traced = trace(CALLS[name], x, w, t)
+    expected = _core.run_graph(traced.graph, [x, w, t], name)
+    got = _evaluate.program(traced, library)(make(x), make(w), make(t))
+    np.testing.assert_allclose(np.asarray(got[0]), expected[0], rtol=1e-12, atol=1e-12)
+
+
+def test_every_native_has_a_test():
+    pytest.importorskip("torch")
+    assert set(_libraries.Torch("cpu").natives) - {"softmax"} <= set(CALLS)
+
+
+def test_values_are_let_go_after_their_last_use():
+    made = []
+
+    class Watching(_libraries.Library):
+        def map(self, op):
+            compute = super().map(op)
+
+            def run(*args):
+                y = compute(*args)
+                made.append(weakref.ref(y))
+                assert sum(ref() is not None for ref in made) <= 2, "a chain needs one value and the next"
+                return y
+
+            return run
+
+    run = _evaluate.program(trace(lambda x: (((x + 1) * 2).exp() - 3) * 4, np.ones(8)), Watching("numpy", np))
+    (y,) = run(np.ones(8))
+    assert len(made) == 5
+    assert made[-1]() is y
+
+
+class TestNumexpr:
+    def text(self, f, *arrays):
+        graph = trace(f, *arrays).graph.to_dict()
+        return _numexpr.expression(graph["nodes"], [o["node"] for o in graph["outputs"]])
+
+    def test_the_text_and_its_numbers_keep_float32(self):
+        names, numbers, text = self.text(lambda a, b: kf.relu(2 * a + b) ** 2, *[np.ones(3, np.float32)] * 2)
+        assert len(names) == 2
+        assert {v.dtype for v in numbers.values()} == {np.dtype(np.float32)}
+        assert "where" in text
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_values(self, dtype, rng):
+        pytest.importorskip("numexpr")
+        a, b = rng.standard_normal((4, 5)).astype(dtype), rng.standard_normal(5).astype(dtype)
+
+        def f(a, b):
+            y = kf.sigmoid(a * 2 - b) + kf.rsqrt(kf.square(a) + 1)
+            return kf.where((a > b) & (a != 0), y, kf.clip(-a, -1, 1)) + kf.reciprocal(kf.exp(b))
+
+        traced = trace(f, a, b)
+        (got,) = _numexpr.program(traced)(a, b)
+        assert got.dtype == dtype
+        np.testing.assert_allclose(
+            got, _core.run_graph(traced.graph, [a, b], "f")[0], rtol=1e-5 if dtype == np.float32 else 1e-13
+        )
+
+    @pytest.mark.parametrize("row", [r for r in ROWS if r["kind"] == "map"], ids=lambda row: row["name"])
+    def test_what_it_has_is_right(self, row, rng):
+        pytest.importorskip("numexpr")
+        arrays = operands(row, rng)
+        function = getattr(kf, row["name"])
+        try:
+            run = _numexpr.program(trace(function, *arrays))
+        except TypeError:  # it has no such function
+            return
+        np.testing.assert_allclose(run(*arrays)[0], reference_ops.MAPS[row["name"]](*arrays), rtol=1e-13)
+
+    @pytest.mark.parametrize(
+        "f",
+        [lambda x: kf.softmax(x), lambda x: (x, x + 1), lambda x: kf.erf(x), lambda x: x.T, lambda x: x // 2],
+        ids=["reduction", "two results", "erf", "view", "floor"],
+    )
+    def test_what_it_has_not(self, f):
+        with pytest.raises(TypeError, match="numexpr"):
+            self.text(f, np.ones((2, 3)))
+
+    def test_a_value_read_again_and_again(self):
+        def f(x):
+            for _ in range(60):
+                x = x * x
+            return x
+
+        with pytest.raises(TypeError, match="too long"):
+            self.text(f, np.ones(3))
+
+
+class TestRowsAlone:
+    def batch_of(self, f, *arrays):
+        graph = trace(f, *arrays).graph.to_dict()
+        return graph, batch(graph["nodes"], [o["node"] for o in graph["outputs"]])
+
+    @pytest.mark.parametrize(
+        "f",
+        [
+            lambda x, w: kf.layernorm(x, w) * 2,
+            lambda x, w: (kf.softmax(x), x + w),
+            lambda x, w: x.reshape(40, 2, 3)[:, ::-1] + 1,
+            lambda x, w: x[:, 1:].sum(-1),
+            lambda x, w: kf.transpose(x.reshape(40, 2, 3), (0, 2, 1)) @ kf.iota((2, 2), 0, "float64"),
+            lambda x, w: kf.broadcast_to(x[:, :1], (40, 4)) + kf.iota((4,), 0, "float64"),
+        ],
+    )
+    def test_some_rows_of_the_inputs_give_those_of_the_result(self, f, rng):
+        x, w, picked = rng.standard_normal((40, 6)), rng.standard_normal(6), np.array([0, 7, 39])
+        graph, rows = self.batch_of(f, x, w)
+        assert rows.extent == 40
+        traced = trace(f, x, w)
+        everything = _evaluate.program(traced, _libraries.Wide())(x, w)
+        some = _evaluate.program(traced, _libraries.Wide(), rows.shrunk(graph["nodes"], 3))(x[picked], w)
+        for whole, part in zip(everything, some, strict=True):
+            np.testing.assert_allclose(part, whole[picked], rtol=1e-12)
+
+    @pytest.mark.parametrize(
+        "f",
+        [
+            lambda x, w: x.sum(),
+            lambda x, w: x / x.sum(),
+            lambda x, w: kf.softmax(x, 0),
+            lambda x, w: x[::-1],
+            lambda x, w: x.T,
+            lambda x, w: x @ x,
+            lambda x, w: x + kf.iota((6, 6), 0, "float64"),
+            lambda x, w: x.sum(-1) + x,
+            lambda x, w: (x, w),
+            lambda x, w: kf.broadcast_to(w, (6, 6)),
+            lambda x, w: x[kf.astype(w, "int64")],
+        ],
+    )
+    def test_where_rows_are_mixed_there_is_no_batch(self, f):
+        assert self.batch_of(f, np.ones((6, 6)), np.ones(6))[1] is None
+
+
+def test_values_of_constants_come_as_text_too():
+    (y,) = _evaluate.program(trace(lambda x: kf.where(x > 0, math.inf, x), np.ones(2)), _libraries.Wide())(np.ones(2))
+    assert np.isinf(y).all()
