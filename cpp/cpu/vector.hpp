@@ -131,6 +131,7 @@ struct Vec {
   friend KF_INLINE Vec operator>>(Vec a, int count) {
     return Vec(a.v >> count);
   }  ///< of signed integers: keeps the sign
+  KF_INLINE Vec logical_right(int count) const { return Vec((Native)((Unsigned)v >> count)); }
   friend KF_INLINE MaskType operator&&(Vec a, Vec b) { return a != Vec(0) && b != Vec(0); }
   friend KF_INLINE MaskType operator||(Vec a, Vec b) { return a != Vec(0) || b != Vec(0); }
 };

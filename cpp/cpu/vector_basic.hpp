@@ -134,8 +134,8 @@ KF_INLINE DoubleVec mad(DoubleVec x, DoubleVec y, DoubleVec z) {
 #endif
 }
 
-/// x * y + z of the exact product. Where there is no such instruction, in double precision: rounded once but for the
-/// rarest of ties.
+/// x * y + z of the exact product. Where there is no such instruction, floats take it in double precision, rounded once
+/// but for the rarest of ties; doubles are rounded twice.
 KF_INLINE FloatVec fma(FloatVec x, FloatVec y, FloatVec z) {
 #if defined(__FMA__)
   return mad(x, y, z);
@@ -143,6 +143,7 @@ KF_INLINE FloatVec fma(FloatVec x, FloatVec y, FloatVec z) {
   return through_doubles([](DoubleVec a, DoubleVec b, DoubleVec c) { return a * b + c; }, x, y, z);
 #endif
 }
+KF_INLINE DoubleVec fma(DoubleVec x, DoubleVec y, DoubleVec z) { return mad(x, y, z); }
 
 /// c0 + c1 x + c2 x^2 + ... by Horner's rule.
 template <class T>
@@ -155,7 +156,7 @@ KF_INLINE Vec<T> polynomial(Vec<T> x, double c, More... more) {
 }
 
 /// min(x, limit) and max(x, limit) that keep NaN: x86's give the second operand where either is NaN.
-KF_INLINE FloatVec at_most(FloatVec x, float limit) {
+KF_INLINE FloatVec at_most(FloatVec x, double limit) {
   const FloatVec bound(limit);
 #if defined(__AVX512F__)
   return FloatVec((F32s)_mm512_maskz_min_ps(0xffff, (__m512)bound.v, (__m512)x.v));
@@ -165,7 +166,18 @@ KF_INLINE FloatVec at_most(FloatVec x, float limit) {
   return select(x > bound, bound, x);
 #endif
 }
-KF_INLINE FloatVec at_least(FloatVec x, float limit) { return -at_most(-x, -limit); }
+KF_INLINE FloatVec at_least(FloatVec x, double limit) {
+  const FloatVec bound(limit);
+#if defined(__AVX512F__)
+  return FloatVec((F32s)_mm512_maskz_max_ps(0xffff, (__m512)bound.v, (__m512)x.v));
+#elif defined(__AVX2__)
+  return FloatVec((F32s)_mm256_max_ps((__m256)bound.v, (__m256)x.v));
+#else
+  return select(x < bound, bound, x);
+#endif
+}
+KF_INLINE DoubleVec at_most(DoubleVec x, double limit) { return select(x > DoubleVec(limit), DoubleVec(limit), x); }
+KF_INLINE DoubleVec at_least(DoubleVec x, double limit) { return select(x < DoubleVec(limit), DoubleVec(limit), x); }
 
 }  // namespace
 }  // namespace KF_ISA

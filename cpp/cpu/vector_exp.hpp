@@ -10,84 +10,139 @@ namespace kfusion::cpu {
 namespace KF_ISA {
 namespace {
 
-/// Added and taken off again, it rounds to an integer, which stands in the sum's last bits meanwhile.
-constexpr float kRounder = 0x1.8p23f;
-constexpr double kLog2E = 1.4426950408889634074;
-constexpr double kLn2High = 0x1.62e4p-1, kLn2Low = 1.4286068203094172321e-6;  // n kLn2High is exact for |n| < 512
+constexpr double kLog2E = 1.4426950408889634074, kLn2 = 0.69314718055994530942;
+
+template <class T>
+struct Exponent {
+  /// Added and taken off again, it rounds to an integer, which stands in the sum's last bits meanwhile.
+  static constexpr double kRounder = 0x1.8p23;
+  static constexpr int kFractionBits = 23, kBias = 127;
+  static constexpr double kLn2High = 0x1.62e4p-1, kLn2Low = 0x1.7f7d1cf79abcap-20;  // n kLn2High is exact
+  static constexpr double kOverflow = 89, kUnderflow = -104;                        // e^x is infinite, is 0
+};
+template <>
+struct Exponent<double> {
+  static constexpr double kRounder = 0x1.8p52;
+  static constexpr int kFractionBits = 52, kBias = 1023;
+  static constexpr double kLn2High = 0x1.62e42feep-1, kLn2Low = 0x1.a39ef35793c76p-33;
+  static constexpr double kOverflow = 710, kUnderflow = -746;
+};
+
+/// x to the nearest integer n: kRounder + n, and n.
+template <class T>
+struct Rounded {
+  Vec<T> bits, n;
+};
+template <class T>
+KF_INLINE Rounded<T> rounded(Vec<T> with_rounder) {
+  return {with_rounder, with_rounder - Vec<T>(Exponent<T>::kRounder)};
+}
+
+/// 2^n where that is a normal number.
+template <class T>
+KF_INLINE Vec<T> power_of_two(Rounded<T> n) {
+  using E = Exponent<T>;
+  using Integers = Vec<typename IntegerOf<sizeof(T)>::Type>;
+  return Vec<T>::bits((Integers::bits(n.bits) << E::kFractionBits) + (Integers(E::kBias) << E::kFractionBits));
+}
+
+/// y 2^n; infinite or subnormal where it must be.
+template <class T>
+KF_INLINE Vec<T> scale(Vec<T> y, Rounded<T> n) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) return Vec<T>((F32s)_mm512_maskz_scalef_ps(0xffff, (__m512)y.v, (__m512)n.n.v));
+  if constexpr (sizeof(T) == 8) return Vec<T>((F64s)_mm512_maskz_scalef_pd(0xff, (__m512d)y.v, (__m512d)n.n.v));
+#endif
+  const Vec<T> rounder(Exponent<T>::kRounder);
+  const Rounded<T> half = rounded(mad(n.n, Vec<T>(0.5), rounder)), rest = rounded((n.n - half.n) + rounder);
+  return y * power_of_two(half) * power_of_two(rest);
+}
 
 /// x = n ln 2 + r
+template <class T>
 struct ReducedExponent {
-  FloatVec rounded, n, r;  ///< rounded: kRounder + n
+  Rounded<T> n;
+  Vec<T> r;
 };
-KF_INLINE ReducedExponent reduce_exponent(FloatVec x) {
-  const FloatVec rounded = mad(x, FloatVec(kLog2E), FloatVec(kRounder)), n = rounded - FloatVec(kRounder);
-  return {rounded, n, mad(n, FloatVec(-kLn2Low), mad(n, FloatVec(-kLn2High), x))};
+template <class T>
+KF_INLINE ReducedExponent<T> reduce_exponent(Vec<T> x) {
+  using E = Exponent<T>;
+  const Rounded<T> n = rounded(mad(x, Vec<T>(kLog2E), Vec<T>(E::kRounder)));
+  return {n, mad(n.n, Vec<T>(-E::kLn2Low), mad(n.n, Vec<T>(-E::kLn2High), x))};
 }
 
 /// (e^r - 1 - r) / r^2
 KF_INLINE FloatVec exp_rest(FloatVec r) {
-  return polynomial(r, 0.49999998154746646579, 0.16666543633024360824, 0.041667199577238139839,
-                    0.0083665190619774866612, 0.0013882538394382944032);
+  return polynomial(r, 0.49999998154378745487, 0.16666543635825750287, 0.041667199795389963808,
+                    0.0083665186826603748274, 0.0013882517872581152771);
+}
+KF_INLINE DoubleVec exp_rest(DoubleVec r) {
+  return polynomial(r, 0.50000000000000051802, 0.16666666666666589291, 0.041666666666576751761,
+                    0.0083333333333895550194, 0.001388888893156495789, 0.00019841269718976975181,
+                    0.000024801505274279611509, 2.755740759169291164e-6, 2.7626037526423452831e-7,
+                    2.5053752094030233419e-8);
+}
+template <class T>
+KF_INLINE Vec<T> exp_of_reduced(Vec<T> r) {
+  return fma(mad(exp_rest(r), r, Vec<T>(1)), r, Vec<T>(1));
 }
 
-/// 2^n for -126 <= n <= 127, of kRounder + n.
-KF_INLINE FloatVec power_of_two(FloatVec rounded) {
-  return FloatVec::bits((Int32Vec::bits(rounded) << 23) + Int32Vec(0x3f800000));
+template <class T>
+KF_INLINE Vec<T> exp(Vec<T> x) {
+  using E = Exponent<T>;
+  const auto [n, r] = reduce_exponent(at_least(at_most(x, E::kOverflow), E::kUnderflow));
+  return scale(exp_of_reduced(r), n);
 }
 
-/// y 2^n, for -252 <= n <= 254; infinite or subnormal where it must be.
-KF_INLINE FloatVec scale(FloatVec y, [[maybe_unused]] FloatVec rounded, [[maybe_unused]] FloatVec n) {
-#if defined(__AVX512F__)
-  return FloatVec((F32s)_mm512_maskz_scalef_ps(0xffff, (__m512)y.v, (__m512)n.v));
-#else
-  const Int32Vec bits = Int32Vec::bits(rounded) - Int32Vec(0x4b400000), half = bits >> 1, one(0x3f800000);
-  return y * FloatVec::bits((half << 23) + one) * FloatVec::bits(((bits - half) << 23) + one);
-#endif
+/// 2^n e^(r ln 2), |r| <= 1/2; of floats, the second factor is a polynomial in r.
+template <class T>
+KF_INLINE Vec<T> exp2(Vec<T> x) {
+  using E = Exponent<T>;
+  const Vec<T> y = at_least(at_most(x, E::kOverflow * kLog2E), E::kUnderflow * kLog2E);
+  const Rounded<T> n = rounded(y + Vec<T>(E::kRounder));
+  const Vec<T> r = y - n.n;
+  if constexpr (sizeof(T) == 8) return scale(exp_of_reduced(r * Vec<T>(kLn2)), n);
+  const Vec<T> p = polynomial(r, 0.6931471879275457908, 0.24022649794087003315, 0.055503574322486443813,
+                              0.0096182375547282239742, 0.0013390735569575005689, 0.00015403501890854690312);
+  return scale(fma(p, r, Vec<T>(1)), n);
 }
 
-/// e^r where e^x = 2^n e^r.
-KF_INLINE FloatVec exp_of_reduced(FloatVec r) { return fma(mad(exp_rest(r), r, FloatVec(1)), r, FloatVec(1)); }
-
-KF_INLINE FloatVec exp(FloatVec x) {
-  const auto [rounded, n, r] = reduce_exponent(at_least(at_most(x, 89), -104));
-  return scale(exp_of_reduced(r), rounded, n);
+/// 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)): half, so that 2^n does not overflow; e^r - 1 itself where n is 0.
+template <class T>
+KF_INLINE Vec<T> expm1(Vec<T> x) {
+  const Vec<T> one(1);
+  const auto [n, r] = reduce_exponent(at_least(at_most(x, Exponent<T>::kOverflow), -40));
+  const Vec<T> q = mad(exp_rest(r), r * r, r), h = power_of_two(Rounded<T>{n.bits - one, n.n});
+  const Vec<T> scaled = fma(h, q, h - Vec<T>(0.5));
+  return copysign(select(n.n == Vec<T>(0), q, scaled + scaled), x);
 }
 
-KF_INLINE FloatVec exp2(FloatVec x) {
-  const FloatVec y = at_least(at_most(x, 129), -151), rounded = y + FloatVec(kRounder),
-                 n = rounded - FloatVec(kRounder), r = y - n;
-  const FloatVec p = polynomial(r, 0.6931471879275457908, 0.24022649794087003315, 0.055503574322486443813,
-                                0.0096182375547282239742, 0.0013390735569575005689, 0.00015403501890854690312);
-  return scale(fma(p, r, FloatVec(1)), rounded, n);
+/// (tanh(x) - x) / x^3 of t = x^2
+KF_INLINE FloatVec tanh_rest(FloatVec t) {
+  return polynomial(t, -0.33333298005014648145, 0.13331924221459991138, -0.053783839078520863114,
+                    0.020796002318355774242, -0.0058951941525741688792);
 }
-
-/// 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)): half, so that 2^128 does not overflow; e^r - 1 itself where n is 0.
-KF_INLINE FloatVec expm1(FloatVec x) {
-  const auto [rounded, n, r] = reduce_exponent(at_least(at_most(x, 89), -18));
-  const FloatVec q = mad(exp_rest(r), r * r, r), h = power_of_two(rounded - FloatVec(1));
-  const FloatVec scaled = fma(h, q, h - FloatVec(0.5));
-  return copysign(select(n == FloatVec(0), q, scaled + scaled), x);
+KF_INLINE DoubleVec tanh_rest(DoubleVec t) {
+  return polynomial(t, -0.33333333333333325048, 0.13333333333331760586, -0.053968253967211117198,
+                    0.021869488501410358244, -0.0088632348499395367604, 0.0035921195384223809902,
+                    -0.0014557632573847215513, 0.00058961859215939685321, -0.00023750230715025018958,
+                    0.000092470610711073492558, -0.000031159163532623084187, 6.494605757102554413e-6);
 }
-
 /// 1 - 2 / (e^2|x| + 1), an odd polynomial for small |x|.
-KF_INLINE FloatVec tanh(FloatVec x) {
-  const FloatVec a = absolute(x), one(1);
-  const auto [rounded, n, r] = reduce_exponent(at_most(a + a, 20));
-  const FloatVec large = one - FloatVec(2) / mad(exp_of_reduced(r), power_of_two(rounded), one);
-  const FloatVec t = a * a, p = polynomial(t, -0.33333298005014648145, 0.13331924221459991138, -0.053783839078520863114,
-                                           0.020796002318355774242, -0.0058951941525741688792);
-  return copysign(select(a < FloatVec(0.6), mad(a * t, p, a), large), x);
+template <class T>
+KF_INLINE Vec<T> tanh(Vec<T> x) {
+  const Vec<T> a = absolute(x), t = a * a, one(1);
+  const auto [n, r] = reduce_exponent(at_most(a + a, 40));
+  const Vec<T> large = one - Vec<T>(2) / mad(exp_of_reduced(r), power_of_two(n), one);
+  return copysign(select(a < Vec<T>(0.6), mad(a * t, tanh_rest(t), a), large), x);
 }
 
-/// 1 / (1 + e^-x), never through the exponential of a large number.
-KF_INLINE DoubleVec sigmoid(DoubleVec x) {
-  const DoubleVec one(1), e = exp(-absolute(x));
-  return select(x >= DoubleVec(0), one, e) / (one + e);
-}
-/// The quotient's error and that of 1 + e are taken off again, which leaves that of e.
-KF_INLINE FloatVec sigmoid(FloatVec x) {
-  const FloatVec one(1), e = exp(-absolute(x)), numerator = select(x >= FloatVec(0), one, e);
-  const FloatVec sum = one + e, lost = e - (sum - one), inverse = one / sum, y = numerator * inverse;
+/// 1 / (1 + e^-x), never through the exponential of a large number. The quotient's error and that of the sum are taken
+/// off again, which leaves that of the exponential.
+template <class T>
+KF_INLINE Vec<T> sigmoid(Vec<T> x) {
+  const Vec<T> one(1), e = exp(-absolute(x)), numerator = select(x >= Vec<T>(0), one, e);
+  const Vec<T> sum = one + e, lost = e - (sum - one), inverse = one / sum, y = numerator * inverse;
   return mad(mad(-y, lost, fma(-y, sum, numerator)), inverse, y);
 }
 
@@ -99,8 +154,8 @@ KF_INLINE FloatVec erf(FloatVec x) {
   const FloatVec exponent = polynomial(at_most(a, 4), -0.00021134094787848192077, -1.1276110877324668873,
                                        -0.63729063227060094543, -0.10383671109192225002, 0.022181285672111468642,
                                        -0.0030317927640244721952, 0.00019477467725222137686);
-  const auto [rounded, n, r] = reduce_exponent(exponent);
-  const FloatVec large = one - exp_of_reduced(r) * power_of_two(rounded);
+  const auto [n, r] = reduce_exponent(exponent);
+  const FloatVec large = one - exp_of_reduced(r) * power_of_two(n);
   return copysign(select(a < FloatVec(0.9375), mad(a, p, a), large), x);
 }
 

@@ -1,8 +1,6 @@
 // The functions of scalar_math.hpp and <cmath> that expressions of ops.def use, of vectors: the same names, so that an
 // expression compiles as it stands for either.
 #pragma once
-#include "cpu/vector_exp.hpp"
-#include "cpu/vector_libm.hpp"
 #include "cpu/vector_log.hpp"
 #include "cpu/vector_trig.hpp"
 

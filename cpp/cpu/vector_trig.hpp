@@ -4,8 +4,7 @@
 // Elementary Functions", 1980); of sin r and cos r, polynomials, n's last bits choose. Coefficients:
 // fit_polynomials.py.
 #pragma once
-#include "cpu/vector_basic.hpp"
-#include "cpu/vector_libm.hpp"
+#include "cpu/vector_exp.hpp"
 
 namespace kfusion::cpu {
 namespace KF_ISA {
@@ -16,7 +15,8 @@ constexpr float kLargeAngle = 0x1p17f;
 
 /// sin(x + quarters pi / 2) for |x| <= kLargeAngle.
 KF_INLINE FloatVec sine_from(FloatVec x, int quarters) {
-  const FloatVec rounder(kRounder), rounded = mad(x, FloatVec(0.63661977236758134308), rounder), n = rounded - rounder;
+  const FloatVec rounder(Exponent<float>::kRounder), rounded = mad(x, FloatVec(0.63661977236758134308), rounder),
+                                                     n = rounded - rounder;
   const FloatVec first = fma(n, FloatVec(-0x1.921fb6p0), x), second = fma(n, FloatVec(0x1.777a5cp-25), first);
   const FloatVec r = fma(n, FloatVec(0x1.ee59dap-50), second), t = r * r;
   const FloatVec sine =
