@@ -81,7 +81,7 @@ template <class T>
 KF_INLINE Vec<T> upper_lanes_as_lower(Vec<T> x) {
   typename VectorOf<typename Vec<T>::Lane, kVectorBytes / 2>::Type half;
   __builtin_memcpy(&half, reinterpret_cast<const std::byte*>(&x.v) + sizeof half, sizeof half);
-  return from_lower_lanes<T>(half);
+  return join_lanes<T>(half, decltype(half){});
 }
 
 /// Lanes from `count` on become those of `filler`.
