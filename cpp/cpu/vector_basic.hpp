@@ -101,6 +101,23 @@ KF_INLINE Vec<T> trunc(Vec<T> x) {
   return copysign(select(r > a, r - Vec<T>(1), r), x);
 }
 
+// ---- tests ------------------------------------------------------------------------------------------------------
+
+template <class T>
+KF_INLINE auto isinf(Vec<T> x) {
+  if constexpr (kIsFloat<T>)
+    return absolute(x) == Vec<T>(__builtin_inf());
+  else
+    return x != x;
+}
+template <class T>
+KF_INLINE auto isfinite(Vec<T> x) {
+  if constexpr (kIsFloat<T>)
+    return absolute(x) < Vec<T>(__builtin_inf());
+  else
+    return x == x;
+}
+
 // ---- floats in double precision ----------------------------------------------------------------------------------
 
 /// f of the lanes as doubles, rounded once.

@@ -1,8 +1,8 @@
 // The functions of scalar_math.hpp and <cmath> that expressions of ops.def use, of vectors: the same names, so that an
 // expression compiles as it stands for either.
 #pragma once
-#include "cpu/vector_log.hpp"
 #include "cpu/vector_trig.hpp"
+#include "cpu/vector_wide.hpp"
 
 namespace kfusion::cpu {
 namespace KF_ISA {
@@ -59,16 +59,6 @@ KF_INLINE Vec<T> power(Vec<T> x, Vec<T> y) {
   }
 }
 
-// ---- functions of floats ----------------------------------------------------------------------------------------
-
-/// log(exp(x) + exp(y)): the larger plus what the smaller adds, so that nothing overflows.
-template <class T>
-KF_INLINE Vec<T> logaddexp(Vec<T> x, Vec<T> y) {
-  using V = Vec<T>;
-  const V larger = select(x > y, x, y), added = log1p(exp(-absolute(x - y)));
-  return select(x == y, x + V(0.693147180559945309417), larger + added);
-}
-
 // ---- choice -----------------------------------------------------------------------------------------------------
 
 /// NaN where either is NaN.
@@ -91,22 +81,7 @@ KF_INLINE Vec<T> minimum_number(Vec<T> x, Vec<T> y) {
   return select(x <= y || y != y, x, y);
 }
 
-// ---- tests and bits ---------------------------------------------------------------------------------------------
-
-template <class T>
-KF_INLINE auto isinf(Vec<T> x) {
-  if constexpr (kIsFloat<T>)
-    return absolute(x) == Vec<T>(__builtin_inf());
-  else
-    return x != x;
-}
-template <class T>
-KF_INLINE auto isfinite(Vec<T> x) {
-  if constexpr (kIsFloat<T>)
-    return absolute(x) < Vec<T>(__builtin_inf());
-  else
-    return x == x;
-}
+// ---- bits -------------------------------------------------------------------------------------------------------
 
 template <class T>
 KF_INLINE Vec<T> invert(Vec<T> x) {
