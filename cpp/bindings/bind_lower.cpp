@@ -13,6 +13,12 @@ namespace py = pybind11;
 namespace kfusion {
 namespace bind_lower_detail {
 
+constexpr const char* kRequiredDoc = R"(required_strides(graph, device, fuse=True)
+--
+
+For each output of the executable plan the strides (in elements) that it must have; an empty list where any will do.
+)";
+
 constexpr const char* kLowerDoc = R"(lower(graph, device, fuse=True, output_strides=())
 --
 
@@ -91,11 +97,19 @@ py::dict to_dict(const Access& a) {
   return py::dict("base"_a = a.base, "offset"_a = a.offset, "shape"_a = a.shape, "strides"_a = a.strides);
 }
 
-py::dict lowered(const GraphBuilder& builder, const py::dict& device, bool fuse, const OutputStrides& outputs) {
+Plan plan_of(const GraphBuilder& builder, const py::dict& device, bool fuse) {
   PlanOptions options;
   options.fuse = fuse;
   options.only_executable = true;
-  const Plan plan = make_plan(builder.graph(), read_device(device), options);
+  return make_plan(builder.graph(), read_device(device), options);
+}
+
+OutputStrides required(const GraphBuilder& builder, const py::dict& device, bool fuse) {
+  return required_strides(plan_of(builder, device, fuse));
+}
+
+py::dict lowered(const GraphBuilder& builder, const py::dict& device, bool fuse, const OutputStrides& outputs) {
+  const Plan plan = plan_of(builder, device, fuse);
   py::list kernels;
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     const Group& group = plan.groups[i];
@@ -115,6 +129,8 @@ py::dict lowered(const GraphBuilder& builder, const py::dict& device, bool fuse,
 }  // namespace bind_lower_detail
 
 void bind_lower(py::module_& m) {
+  m.def("required_strides", &bind_lower_detail::required, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
+        bind_lower_detail::kRequiredDoc);
   m.def("lower", &bind_lower_detail::lowered, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
         py::arg("output_strides") = OutputStrides{}, bind_lower_detail::kLowerDoc);
 }

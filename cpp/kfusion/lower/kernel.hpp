@@ -91,6 +91,10 @@ struct Kernel {
 /// order of what is computed where empty.
 using OutputStrides = std::vector<Extents>;
 
+/// Of the outputs that cannot lie as the caller wishes, because another kernel or the array library reads or writes
+/// them too, or strides cannot express it: the strides that they have. Empty for those that can have any.
+OutputStrides required_strides(const Plan& plan);
+
 /// The loops of group `group` of `plan`, one made with `only_executable`. Throws std::logic_error where it is no loops.
 Kernel lower(const Plan& plan, int group, const OutputStrides& outputs = {});
 

@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "kfusion/lower/kernel.hpp"
-#include "kfusion/lower/space.hpp"
+#include "kfusion/lower/outputs.hpp"
 #include "kfusion/lower/steps.hpp"
 #include "kfusion/plan/executable.hpp"
 #include "kfusion/plan/names.hpp"
@@ -49,8 +49,8 @@ Kernel lower(const Plan& plan, int group_index, const OutputStrides& outputs) {
   Kernel k;
   k.name = identifier_of(Labels(plan.graph).of(stages_of(plan.graph, group)));
   k.kind = group.kind;
-  const std::vector<Stored> stored = stored_values(plan, group, outputs);
-  Space space = space_of(group, stored);
+  Space space = space_of(group);
+  const std::vector<Stored> stored = stored_values(plan, group, outputs, space);
   Steps steps(plan, group, space, k);
   steps.add_all();
   std::vector<Strided> stores;

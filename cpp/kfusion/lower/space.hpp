@@ -8,16 +8,6 @@
 
 namespace kfusion {
 
-/// A value that the kernel stores: where the elements of its C order lie.
-struct Stored {
-  NodeId node = 0;
-  Access to;
-};
-
-/// What a group stores. Throws std::logic_error where an output's strides are not those of a permutation of what is
-/// computed.
-std::vector<Stored> stored_values(const Plan& plan, const Group& group, const OutputStrides& outputs);
-
 struct Space {
   Extents extents;
   Axes reduced = 0;
@@ -26,8 +16,10 @@ struct Space {
   Axes all() const { return all_axes(extents.size()); }
 };
 
-/// The group's domain, its axes cut where the strides of `stored` change within one.
-Space space_of(const Group& group, const std::vector<Stored>& stored);
+/// The group's domain.
+Space space_of(const Group& group);
+/// Cuts the axes `axes` where an operand over `extents` does, if common factors exist.
+bool cut_space(Space& space, Axes axes, const Extents& extents);
 
 /// An operand before its axes are sorted.
 struct Strided {

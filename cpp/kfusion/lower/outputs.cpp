@@ -1,0 +1,100 @@
+#include "kfusion/lower/outputs.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "kfusion/plan/executable.hpp"
+
+namespace kfusion {
+namespace {
+
+/// How a result is seen: its axes in the order in which what it is a view of is computed.
+std::vector<std::size_t> axes_in_order(const Access& view) {
+  std::vector<std::size_t> axes;
+  for (std::size_t i = 0; i < view.shape.size(); ++i) {
+    if (view.shape[i] != 1) axes.push_back(i);
+  }
+  std::sort(axes.begin(), axes.end(), [&](std::size_t a, std::size_t b) { return view.strides[a] > view.strides[b]; });
+  return axes;
+}
+
+/// Where the elements of a value lie, in its C order, that is to be seen through `view` with `strides`.
+Access stored_through(const Access& view, const Extents& strides) {
+  Access to{view.base, view.base_size, {}, {}, 0};
+  for (const std::size_t axis : axes_in_order(view)) {
+    to.shape.push_back(view.shape[axis]);
+    to.strides.push_back(strides[axis]);
+  }
+  return to;
+}
+
+/// All of the value, each element once.
+bool is_reordering(const Access& view) {
+  Extents strides;
+  for (const std::size_t axis : axes_in_order(view)) strides.push_back(view.strides[axis]);
+  const Access to = stored_through(view, view.strides);
+  return is_identity({view.base, view.base_size, to.shape, strides, view.offset});
+}
+
+const Access& view_of(const Plan& plan, const Output& o) { return plan.folded.value[static_cast<std::size_t>(o.node)]; }
+
+/// The first output that is `base`, or a view of it; -1: none.
+int output_of(const Plan& plan, NodeId base) {
+  const auto& all = plan.graph.outputs;
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Output& o) { return view_of(plan, o).base == base; });
+  return found == all.end() ? -1 : static_cast<int>(found - all.begin());
+}
+
+/// Whether `n`, which `group` stores and nobody else reads, can be stored to any strides of the output that sees it as
+/// `view`. Then the space is cut as if to the least convenient ones.
+bool can_lie_anyhow(const Group& group, NodeId n, const Access& view, Space& space) {
+  return is_loops(group.kind) && is_reordering(view) &&
+         cut_space(space, space.spans.at(n), stored_through(view, view.strides).shape);
+}
+
+}  // namespace
+
+std::vector<Stored> stored_values(const Plan& plan, const Group& group, const OutputStrides& outputs, Space& space) {
+  std::vector<Stored> result;
+  for (const NodeId n : group.stores) {
+    Access to = identity_access(n, plan.computed[static_cast<std::size_t>(n)]);
+    const int i = outputs.empty() ? -1 : output_of(plan, n);
+    if (const auto at = static_cast<std::size_t>(i); i >= 0 && !outputs[at].empty()) {
+      to = stored_through(view_of(plan, plan.graph.outputs[at]), outputs[at]);
+    }
+    if (!cut_space(space, space.spans.at(n), collapsed(to).shape)) {
+      throw std::logic_error("kfusion: a result cannot lie as it should");
+    }
+    result.push_back({n, std::move(to)});
+  }
+  return result;
+}
+
+OutputStrides required_strides(const Plan& plan) {
+  const auto& outputs = plan.graph.outputs;
+  std::vector<int> reads(plan.graph.nodes.size());  // by kernels and by outputs
+  for (const Group& group : plan.groups) {
+    for (const Load& l : group.loads) ++reads[static_cast<std::size_t>(l.access.base)];
+  }
+  for (const Output& o : outputs) ++reads[static_cast<std::size_t>(view_of(plan, o).base)];
+  std::vector<bool> is_free(plan.graph.nodes.size());
+  for (const Group& group : plan.groups) {
+    Space space = space_of(group);
+    for (const NodeId n : group.stores) {
+      const int i = output_of(plan, n);
+      if (i < 0 || reads[static_cast<std::size_t>(n)] > 1) continue;
+      const Access& view = view_of(plan, outputs[static_cast<std::size_t>(i)]);
+      is_free[static_cast<std::size_t>(n)] = can_lie_anyhow(group, n, view, space);
+    }
+  }
+  OutputStrides required;
+  for (const Output& o : outputs) {
+    const Access& view = view_of(plan, o);
+    const bool is_empty = product(view.shape) == 0;
+    required.push_back(is_empty || is_free[static_cast<std::size_t>(view.base)] ? Extents{} : view.strides);
+  }
+  return required;
+}
+
+}  // namespace kfusion

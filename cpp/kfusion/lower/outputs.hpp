@@ -1,0 +1,19 @@
+// Where a kernel stores: results of the function lie as the caller's arrays do, all else in C order.
+#pragma once
+#include <vector>
+
+#include "kfusion/lower/space.hpp"
+
+namespace kfusion {
+
+/// A value that a kernel stores: where the elements of its C order lie.
+struct Stored {
+  NodeId node = 0;
+  Access to;
+};
+
+/// What the group stores; cuts `space` where strides change within an axis. Throws std::logic_error for strides that
+/// required_strides() does not allow.
+std::vector<Stored> stored_values(const Plan& plan, const Group& group, const OutputStrides& outputs, Space& space);
+
+}  // namespace kfusion
