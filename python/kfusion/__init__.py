@@ -16,7 +16,7 @@ from collections.abc import Callable as _Callable
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from . import _functions
+from . import _functions, _named
 from ._compare import compare
 from ._core import (
     DeviceArray,
@@ -37,6 +37,7 @@ from ._devices import device, devices
 from ._functions import *
 from ._fuse import FusedFunction, fuse
 from ._measure import measure_device
+from ._named import *
 from ._plan import Plan, plan, trace
 from ._plan_records import Group, Reason, Refusal
 from ._source import TraceError
@@ -73,6 +74,7 @@ __all__ = [
     "unfused_relu_layernorm",
 ]
 __all__ += [name for name in vars(_functions) if not name.startswith("_")]
+__all__ += _named.__all__
 
 if _TYPE_CHECKING:  # the functions of the op table, made when it is read
 

@@ -115,7 +115,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _variants(problem: Problem, out: Any, calls: Sequence[_peers.Call]) -> list[_timing.Variant]:
-    _, fused, unfused, _ = problem.versions
+    fused, unfused, _ = problem.versions
     variants = [
         _timing.Variant("unfused", lambda: problem.call(unfused, out)),
         _timing.Variant("fused", lambda: problem.call(fused, out)),

@@ -211,18 +211,26 @@ def batchnorm(
 
     Source: Ioffe and Szegedy, "Batch Normalization", 2015.
     """
-    channel = _checked("batchnorm", x, axis, eps)
     if (mean is None) != (var is None):
         raise ValueError("kfusion.batchnorm: mean and var must be given both or neither")
-    given = {"mean": mean, "var": var, "weight": weight, "bias": bias}
-    mean, var, weight, bias = (_parameter("batchnorm", name, v, x, channel) for name, v in given.items())
     if mean is not None and var is not None:
         with stage(x, "batchnorm"):
-            return _affine((x - mean) * p.rsqrt(var + eps), weight, bias, x)
-    others = tuple(a for a in range(x.ndim) if a not in channel)
-    mean, var = _moments("batchnorm", x, others)
+            return of_channels(x, mean, var, weight, bias, axis, eps)
+    channel = _checked("batchnorm", x, axis, eps)
+    weight, bias = (_parameter("batchnorm", n, v, x, channel) for n, v in (("weight", weight), ("bias", bias)))
+    mean, var = _moments("batchnorm", x, tuple(a for a in range(x.ndim) if a not in channel))
     with stage(x, "batchnorm.scale"):
         return _affine((x - mean) * p.rsqrt(var + eps), weight, bias, x)
+
+
+def of_channels(
+    x: Array, mean: Array, var: Array, weight: Array | None, bias: Array | None, axis: int, eps: float
+) -> Array:
+    """Batch normalisation with the statistics of training data, in no stage of its own."""
+    channel = _checked("batchnorm", x, axis, eps)
+    given = {"mean": mean, "var": var, "weight": weight, "bias": bias}
+    mean, var, weight, bias = (_parameter("batchnorm", name, v, x, channel) for name, v in given.items())
+    return _affine((x - mean) * p.rsqrt(var + eps), weight, bias, x)
 
 
 def _layernorm(name: str, x: Array, weight: Array | None, bias: Array | None, axis: Axes, eps: float) -> Array:

@@ -58,9 +58,9 @@ class Problem:
         """Operation and arguments in one line."""
         if self.versions.by_hand:
             x = self.traced.inputs[0].spec
-            return f"{self.versions.title}, {' x '.join(map(str, x.shape))} {x.dtype}"
+            return f"ReLU + LayerNorm, {' x '.join(map(str, x.shape))} {x.dtype}"
         arrays = ", ".join(f"{i.name}: {self.described[i.name]}" for i in self.traced.inputs)
-        return f"{self.versions.title}({arrays})"
+        return f"{self.traced.name}({arrays})"
 
     @functools.cached_property
     def nodes(self) -> list[dict[str, Any]]:

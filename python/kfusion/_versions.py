@@ -21,7 +21,6 @@ class Cost(NamedTuple):
 class Versions(NamedTuple):
     """Both versions take the arguments of `function`, and out= and stream=."""
 
-    title: str
     fused: Callable[..., Any]
     unfused: Callable[..., Any]
     function: Callable[..., Any]
@@ -43,11 +42,13 @@ def versions_of(f: Any) -> Versions:
     """
     if f is _core.fused_relu_layernorm or f is _core.unfused_relu_layernorm:
         pair = _core.fused_relu_layernorm, _core.unfused_relu_layernorm
-        return Versions("ReLU + LayerNorm", *pair, _norms.relu_layernorm)
+        return Versions(*pair, _norms.relu_layernorm)
     if not callable(f):
         raise TypeError(f"kfusion.compare: f must be a function of arrays, got {type(f).__name__}")
     made: Any = f if isinstance(f, FusedFunction) else fuse(f)
-    return Versions(made.__name__, made, made.unfused, made.__wrapped__)
+    if not made._options.get("fuse", True):
+        made = FusedFunction(made.__wrapped__, made._options | {"fuse": True})
+    return Versions(made, made.unfused, made.__wrapped__)
 
 
 def costs(versions: Versions, plan: Plan, matrix_bytes: int, copied_bytes: int) -> Mapping[str, Cost]:
