@@ -28,6 +28,7 @@ _MIN_SAMPLES, _MAX_SAMPLES = 5, 60
 _MIN_PEER_SAMPLES = 3
 _HOT_SAMPLE_US = 200.0  # shorter calls are repeated within a sample, so that the clock's own cost vanishes
 _CUDA_BATCH = 5
+_SETTLE_S = 0.01  # other libraries' threads go on waiting busily for work that long
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,8 @@ def measure(
         samples[copy.name].copy_ratios.append(1.0)
         samples[variant.name].times_us += own_us
         samples[variant.name].copy_ratios.append(float(np.median(copy_us) / np.median(own_us)))
+        if variant.is_peer:
+            time.sleep(_SETTLE_S)
 
     order: list[Variant] = []
     for i, variant in enumerate(schedule.sample(variants, len(variants))):
