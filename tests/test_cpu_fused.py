@@ -3,6 +3,10 @@ and unfused must agree."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import subprocess
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis
@@ -13,11 +17,15 @@ import pytest
 import kfusion as kf
 import loops
 import reference_ops
-from conftest import ALL_DTYPES, np_dtype
+from conftest import ALL_DTYPES, DTYPES, np_dtype
 from graph_strategies import cases
-from kfusion import _core
+from kfusion import _core, _running
+from running import assert_close, draw, wide
+from test_reference_ops import TABLE, TestMaps, takes
 
-DEVICE = kf.device("H200").to_dict()
+DEVICE = _running.device("cpu").to_dict()
+# Around the sizes of a register and of a tile of every instruction set.
+LENGTHS = (1, 2, 3, 7, 8, 9, 15, 17, 31, 33, 63, 65, 127, 128, 129, 300, 1000)
 
 
 class Kernels:
@@ -39,7 +47,391 @@ class Kernels:
         function([address(o) for o in kernel["loads"]], [address(s["to"]) for s in kernel["stores"]])
 
 
-@hypothesis.settings(max_examples=200, deadline=None)
+def graph_of(build: Callable[..., Any], *arrays: np.ndarray) -> _core.Graph:
+    g = _core.Graph()
+    ids = [
+        g.input(f"x{i}", a.shape, str(a.dtype), strides=[s // a.itemsize for s in a.strides])
+        for i, a in enumerate(arrays)
+    ]
+    outputs = build(g, *ids)
+    g.set_outputs([(str(i), n) for i, n in enumerate(outputs if isinstance(outputs, list) else [outputs])])
+    return g
+
+
+def run(build: Callable[..., Any], *arrays: np.ndarray, fuse: bool = True) -> list[np.ndarray]:
+    """What the kernels make of build(graph, ids of the inputs)."""
+    return Kernels(graph_of(build, *arrays), fuse)(*arrays)
+
+
+def run_map(name: str, *arrays: np.ndarray) -> np.ndarray:
+    return run(lambda g, *ids: g.map(name, list(ids)), *arrays)[0]
+
+
+def bits(x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(x).view(f"u{x.itemsize}")
+
+
+@hypothesis.settings(max_examples=150, deadline=None)
 @hypothesis.given(cases(), st.booleans())
 def test_random_graphs(case, fuse):
     case.check(Kernels(case.graph, fuse)(*case.inputs))
+
+
+class TestElements:
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    def test_every_op_and_length(self, dtype, isa, rng):
+        for name in reference_ops.MAPS:
+            if dtype not in takes(name):
+                continue
+            arrays = self.arguments(name, dtype, rng)
+            with np.errstate(all="ignore"):
+                want = reference_ops.MAPS[name](*map(wide, arrays))
+            whole = run_map(name, *arrays)
+            assert_close(whole, want, scale=4 if name == "logaddexp" else 0)
+            for n in LENGTHS:  # an element's bits do not depend on its place
+                np.testing.assert_array_equal(bits(run_map(name, *[x[:n] for x in arrays])), bits(whole[:n]), name)
+
+    @staticmethod
+    def arguments(name: str, dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
+        arrays = [draw(rng, dtype, max(LENGTHS)) for _ in range(TABLE[name]["arity"])]
+        if dtype in DTYPES and name in TestMaps.DOMAIN:
+            arrays = [TestMaps.DOMAIN[name](wide(x)).astype(x.dtype) for x in arrays]
+        if name == "power" and dtype in ("int32", "int64"):
+            arrays[1] = np.abs(arrays[1])
+        return arrays
+
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    def test_casts(self, dtype, isa, rng):
+        for to in ALL_DTYPES:
+            x = draw(rng, dtype, 333)
+            got = run(lambda g, i, t=to: g.cast(i, t), x)[0]
+            np.testing.assert_array_equal(wide(got), wide(wide(x).astype(np_dtype(to))))
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_casts_of_what_no_integer_holds(self, dtype, isa):
+        x = np.array([np.nan, np.inf, -np.inf]).astype(np_dtype(dtype))
+        for to in ("int32", "int64"):
+            np.testing.assert_array_equal(run(lambda g, i, t=to: g.cast(i, t), x)[0], np.iinfo(to).min)
+
+    @pytest.mark.parametrize(("to", "lost_bits"), [("float16", 11), ("bfloat16", 8)])
+    def test_doubles_are_rounded_once(self, to, lost_bits, isa):
+        half = 2.0**-lost_bits
+        x = np.array([1 + half + 2.0**-40, 1 + half - 2.0**-40, 1 + half, -1 - half - 2.0**-40, 1e300, np.inf, np.nan])
+        want = [1 + 2 * half, 1, 1, -1 - 2 * half, np.inf, np.inf, np.nan]
+        np.testing.assert_array_equal(wide(run(lambda g, i: g.cast(i, to), x)[0]), want)
+
+    def test_bools_of_any_byte(self, isa):
+        odd = np.array([0, 1, 2, 128, 255] * 30, np.uint8).view(bool)
+        got = run_map("where", odd, np.ones(150, bool), np.zeros(150, bool))
+        np.testing.assert_array_equal(got.view(np.uint8), [False, True, True, True, True] * 30)
+
+
+class TestAccess:
+    LAYOUTS: dict[str, Callable[[Callable[..., np.ndarray]], np.ndarray]] = {
+        "0-d": lambda make: make(()),
+        "one": lambda make: make((1,)),
+        "strided": lambda make: make((70, 60))[::2, 1::3],
+        "reversed": lambda make: make((40, 30))[::-1, ::-2],
+        "transposed": lambda make: make((20, 30, 40)).transpose(2, 0, 1),
+        "long rows": lambda make: make((3, 700))[:, 5:-7],
+        "short rows": lambda make: make((300, 7))[:, 2:5],
+        "broadcast": lambda make: np.broadcast_to(make((30, 1)), (20, 30, 40)),
+    }
+
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_layouts(self, layout, dtype, isa, rng):
+        x = self.LAYOUTS[layout](lambda shape: draw(rng, dtype, shape))
+        y = np.ascontiguousarray(x[..., ::-1] if x.ndim else x)
+        got = run_map("maximum", x, y)
+        assert_close(got, np.maximum(wide(x), wide(y)))
+
+    @pytest.mark.parametrize("shapes", list(itertools.permutations([(5, 1, 300), (40, 1), (5, 40, 300)])))
+    def test_broadcasting(self, shapes, isa, rng):
+        x, y, z = (draw(rng, "float32", s) for s in shapes)
+        got = run(lambda g, i, j, k: g.map("add", [g.map("multiply", [i, j]), k]), x, y, z)[0]
+        np.testing.assert_array_equal(got, x * y + z)
+
+    def test_any_byte_may_be_the_first(self, isa, rng):
+        x = draw(rng, "float32", 1003)
+        (function,) = _core.fused_kernels(graph_of(lambda g, i: g.map("negative", [i]), x), DEVICE)
+        for shift in (1, 2, 3, 4, 8, 31, 63):
+            source, target = np.zeros(x.nbytes + 64, np.uint8), np.zeros(x.nbytes + 64, np.uint8)
+            source[shift : shift + x.nbytes] = x.view(np.uint8)
+            function([source.ctypes.data + shift], [target.ctypes.data + shift])
+            np.testing.assert_array_equal(target[shift : shift + x.nbytes].view(np.float32), -x)
+            assert not target[:shift].any()
+            assert not target[shift + x.nbytes :].any()
+
+    def test_in_place(self, isa, rng):
+        x = draw(rng, "float32", 1003)
+        graph = graph_of(lambda g, i: [g.map("negative", [i]), g.map("add", [i, g.map("square", [i])])], x)
+        (function,), (kernel,) = _core.fused_kernels(graph, DEVICE), _core.lower(graph, DEVICE)["kernels"]
+        for first in (0, 1):
+            y, other = x.copy(), np.empty_like(x)
+            targets = [y, other] if first == 0 else [other, y]
+            function([y.ctypes.data], [t.ctypes.data for t in targets])
+            results = dict(zip([s["step"] for s in kernel["stores"]], targets, strict=True))
+            np.testing.assert_array_equal(results[min(results)], -x)
+            np.testing.assert_array_equal(results[max(results)], x + x * x)
+
+    def test_numbers_along_axes(self, isa):
+        for dtype in ("bool", "int32", "int64", "float32", "float64"):
+            x = np.zeros((30, 50), np_dtype(dtype))
+            for axis in (0, 1):
+                got = run(lambda g, i, a=axis, d=dtype: g.map("maximum", [i, g.iota((30, 50), a, d)]), x)[0]
+                np.testing.assert_array_equal(got, np.indices((30, 50))[axis].astype(np_dtype(dtype)))
+
+
+class TestSize:
+    def chain(self, g: _core.Graph, x: int, y: int, length: int) -> int:
+        for k in range(length):
+            x = g.map(("add", "multiply", "subtract", "maximum")[k % 4], [x, y])
+        return x
+
+    @pytest.mark.parametrize("fuse", [True, False])
+    def test_deep_chains(self, fuse, isa, rng):
+        x, y = draw(rng, "float32", 200_001), np.float32(1e-3) * draw(rng, "float32", 200_001)
+        (got,) = run(lambda g, i, j: self.chain(g, i, j, 500 if fuse else 5), x, y, fuse=fuse)
+        want = x
+        for k in range(500 if fuse else 5):
+            want = (np.add, np.multiply, np.subtract, np.maximum)[k % 4](want, y)
+        np.testing.assert_array_equal(got, want)
+
+    def test_many_inputs_and_outputs(self, isa, rng):
+        arrays = [draw(rng, "float32", 1001) for _ in range(60)]
+
+        def build(g: _core.Graph, *ids: int) -> list[int]:
+            total, outputs = ids[0], []
+            for i, x in enumerate(ids[1:]):
+                total = g.map("add", [total, x])
+                if i % 4 == 0:
+                    outputs.append(total)
+            return [*outputs, total]
+
+        got = run(build, *arrays)
+        sums = list(itertools.accumulate(arrays))
+        want = [*sums[1::4], sums[-1]]
+        assert len(got) == len(want)
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+    def test_many_values_that_wait(self, isa, rng):
+        x = draw(rng, "float32", 777)
+
+        def build(g: _core.Graph, i: int) -> int:
+            values = [g.map("add", [i, g.scalar(float(k))]) for k in range(40)]
+            for depth in range(39):
+                values = [g.map("maximum", [values[0], values[-1 - depth % 2]]), *values[1:-1]]
+            return values[0]
+
+        assert_close(run(build, x)[0], run_reference(build, x))
+
+
+def run_reference(build: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
+    return _core.run_graph(graph_of(build, *arrays), list(arrays), "f")[0]
+
+
+SHAPES = [(1, 5), (3, 1), (7, 3), (5, 16), (4, 100), (3, 129), (2, 1023), (1, 4096), (3, 4097), (2, 20_001), (300, 20)]
+
+
+class TestReductions:
+    @pytest.mark.parametrize("axes", [None, [0], [1]])
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    @pytest.mark.parametrize("name", reference_ops.REDUCTIONS)
+    def test_all(self, name, dtype, axes, isa, rng):
+        oracle = reference_ops.REDUCTIONS[name]
+        for shape in SHAPES:
+            x = draw(rng, dtype, shape)
+            if name == "prod" and dtype in DTYPES:
+                x = (1 + wide(x) / 4096).astype(x.dtype)
+            got = run(lambda g, i: g.reduce(name, i, axes), x)[0]
+            with np.errstate(all="ignore"):
+                want = oracle(wide(x), axis=None if axes is None else tuple(axes))
+                scale = oracle(np.abs(wide(x)), axis=None if axes is None else tuple(axes)) if name == "sum" else 0
+            assert_close(got, want, scale or 1 if name == "mean" else scale, spacings=64 if name == "prod" else 4)
+
+    @pytest.mark.parametrize("axes", [[0], [1], [2], [0, 1], [0, 2], [1, 2], None])
+    def test_of_several_axes(self, axes, isa, rng):
+        x = draw(rng, "float32", (6, 70, 50))
+        axis = None if axes is None else tuple(axes)
+        for y in (x, x.transpose(2, 0, 1), x[::2, ::-1, 3:]):
+            assert_close(run(lambda g, i: g.reduce("sum", i, axes), y)[0], wide(y).sum(axis), abs(wide(y)).sum(axis))
+            assert_close(run(lambda g, i: g.reduce("max", i, axes), y)[0], y.max(axis))
+
+    def test_special_values(self, isa):
+        x = np.array([[1, np.nan, 3], [-np.inf, 2, np.inf], [-0.0, -0.0, -0.0], [np.nan] * 3])
+        for name, oracle in reference_ops.REDUCTIONS.items():
+            for y, axis in ((x, 1), (x.T.copy(), 0), (np.repeat(x, 100, 1), 1)):
+                with np.errstate(invalid="ignore"):
+                    got = run(lambda g, i, n=name, a=axis: g.reduce(n, i, [a]), y)[0]
+                    assert_close(got, oracle(y, axis=axis))
+
+    def test_integers_wrap(self, isa):
+        x = np.array([2**62, 2**62, 2**62, 5] * 33)
+        assert run(lambda g, i: g.reduce("sum", i, None), x)[0] == x.sum()
+        assert run(lambda g, i: g.reduce("prod", i, None), x + 1)[0] == (x + 1).prod()
+        y = np.full(100, 2**31 - 1, np.int32)
+        assert run(lambda g, i: g.reduce("sum", i, None), y)[0] == y.sum(dtype=np.int64)
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize("mean", [0, 1, 1e4])
+    def test_sums_are_accurate(self, mean, dtype, isa, rng):
+        x = (mean + rng.standard_normal(1_000_003)).astype(dtype)
+        terms = x.astype(float)
+        want, scale = math.fsum(terms), math.fsum(abs(terms))
+        for y, axes in ((x, None), (x[None], [1]), (x[:, None], [0])):
+            got = float(np.squeeze(run(lambda g, i, a=axes: g.reduce("sum", i, a), y)[0]))
+            assert abs(got - np.dtype(dtype).type(want)) <= 2 * np.finfo(dtype).eps * (
+                abs(want) if dtype == "float32" else scale
+            )
+
+
+def centred(g: _core.Graph, x: int, axes: list[int]) -> int:
+    return g.map("subtract", [x, g.reduce("mean", x, axes, True)])
+
+
+def normalized(g: _core.Graph, x: int, axes: list[int]) -> int:
+    d = centred(g, x, axes)
+    variance = g.reduce("mean", g.map("square", [d]), axes, True)
+    return g.map("divide", [d, g.map("sqrt", [g.map("add", [variance, g.scalar(1e-5)])])])
+
+
+def softmax(g: _core.Graph, x: int, axes: list[int]) -> int:
+    e = g.map("exp", [g.map("subtract", [x, g.reduce("max", x, axes, True)])])
+    return g.map("divide", [e, g.reduce("sum", e, axes, True)])
+
+
+class TestRows:
+    """Several sweeps over rows, along either axis."""
+
+    SHAPES = ((5, 3), (4, 16), (7, 100), (3, 1023), (20, 4096), (3, 4097), (2, 30_000), (1, 100_000))
+
+    @staticmethod
+    def layer_norm(x: np.ndarray, axis: int) -> np.ndarray:
+        return (x - x.mean(axis, keepdims=True)) / np.sqrt(x.var(axis, keepdims=True) + 1e-5)
+
+    @staticmethod
+    def soft_max(x: np.ndarray, axis: int) -> np.ndarray:
+        e = np.exp(x - x.max(axis, keepdims=True))
+        return e / e.sum(axis, keepdims=True)
+
+    @pytest.mark.parametrize("axis", [0, 1])
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("mean", [0, 100])
+    def test_normalized(self, mean, dtype, axis, isa, rng):
+        for shape in self.SHAPES:
+            x = (mean + draw(rng, dtype, shape if axis else shape[::-1])).astype(np_dtype(dtype))
+            got = run(lambda g, i: normalized(g, i, [axis]), x)[0]
+            assert_close(got, self.layer_norm(wide(x), axis), scale=max(1, mean), spacings=8)
+
+    @pytest.mark.parametrize("axis", [0, 1])
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_softmax(self, dtype, axis, isa, rng):
+        for shape in self.SHAPES:
+            x = draw(rng, dtype, shape if axis else shape[::-1])
+            got = run(lambda g, i: softmax(g, i, [axis]), x)[0]
+            assert_close(got, self.soft_max(wide(x), axis), spacings=40)
+
+    @pytest.mark.parametrize("columns", [100, 5000, 50_000])
+    def test_softmax_of_infinities(self, columns, isa, rng):
+        x = draw(rng, "float32", (5, columns))
+        x[0, : columns // 2] = -np.inf  # whole chunks of it
+        x[1] = -np.inf
+        x[2, 3] = np.inf
+        x[3, -1] = np.nan
+        with np.errstate(invalid="ignore"):
+            want = self.soft_max(wide(x), 1)
+        assert_close(run(lambda g, i: softmax(g, i, [1]), x)[0], want, spacings=40)
+
+    def test_several_results(self, isa, rng):
+        x, weight = draw(rng, "float32", (40, 1025)), draw(rng, "float32", (40, 1))
+
+        def build(g: _core.Graph, i: int, w: int) -> list[int]:
+            mean = g.reduce("mean", i, [1], True)
+            d = g.map("multiply", [g.map("subtract", [i, mean]), w])
+            return [mean, d, g.reduce("max", d, [1]), g.map("add", [i, g.reduce("min", i, [1], True)])]
+
+        got = run(build, x, weight)
+        mean = wide(x).mean(1, keepdims=True)
+        d = (wide(x) - mean) * weight
+        for a, b in zip(got, (mean, d, d.max(1), wide(x) + x.min(1, keepdims=True)), strict=True):
+            assert_close(a, b, scale=16)
+
+    def test_integers_and_floats_together(self, isa, rng):
+        x = draw(rng, "float32", (30, 300))
+
+        def build(g: _core.Graph, i: int) -> list[int]:
+            positive = g.reduce("sum", g.map("greater", [i, g.scalar(0.0)]), [1], True)  # int64
+            return [positive, g.map("multiply", [i, g.cast(positive, "float32")])]
+
+        count, scaled = run(build, x)
+        np.testing.assert_array_equal(count, (x > 0).sum(1, keepdims=True))
+        np.testing.assert_array_equal(scaled, x * count.astype(np.float32))
+
+
+class TestDeterminism:
+    BUILDS: dict[str, Callable[..., Any]] = {
+        "map": lambda g, i: g.map("exp", [i]),
+        "rows": lambda g, i: normalized(g, i, [1]),
+        "columns": lambda g, i: normalized(g, i, [0]),
+        "all": lambda g, i: g.reduce("sum", i, None),
+    }
+
+    @pytest.mark.parametrize("shape", [(1, 1_000_003), (1_000_003, 1), (999, 1001), (100_000, 9)])
+    @pytest.mark.parametrize("build", BUILDS)
+    def test_any_number_of_threads_gives_the_same_bits(self, build, shape, threads, rng):
+        x = draw(rng, "float32", shape)
+        results = []
+        for n in (1, 2, 3, 8):
+            threads(n)
+            results.append(bits(run(self.BUILDS[build], x)[0]))
+        for r in results[1:]:
+            np.testing.assert_array_equal(r, results[0])
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(
+    st.lists(st.sampled_from(["exp", "tanh", "square", "negative", "sigmoid", "relu", "sin"]), min_size=2, max_size=8),
+    st.integers(1, 400),
+    st.sampled_from(["float32", "float64"]),
+)
+def test_fused_and_unfused_maps_agree_to_the_bit(names, n, dtype):
+    x = np.linspace(-3, 3, n).astype(dtype)
+
+    def build(g: _core.Graph, i: int) -> int:
+        y = i
+        for name in names:
+            y = g.map("add", [g.map(name, [y]), i])
+        return y
+
+    np.testing.assert_array_equal(bits(run(build, x)[0]), bits(run(build, x, fuse=False)[0]))
+
+
+class TestMachineCode:
+    """Steps end by jumping to the next one; without that a program's stack would grow with every tile."""
+
+    @staticmethod
+    def functions() -> Iterator[tuple[str, list[str]]]:
+        try:
+            text = subprocess.run(
+                ["objdump", "-d", "--no-show-raw-insn", "-C", _core.__file__],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        except (FileNotFoundError, subprocess.CalledProcessError):
+            pytest.skip("no objdump that reads the module")
+        for block in text.split("\n\n"):
+            name, _, body = block.partition("\n")
+            yield name, body.split("\n")
+
+    @pytest.mark.skipif(_core.isa() == "baseline", reason="looks at x86-64 code")
+    def test_steps_jump(self):
+        steps = [(name, code) for name, code in self.functions() if "TileStep const*, " in name and "::run<" in name]
+        if not steps:
+            pytest.skip("the module carries no symbols")
+        for name, code in steps:
+            if "Done" not in name:
+                assert any("jmp" in line and "*" in line for line in code), name
+                assert not any("call" in line and "*" in line for line in code), name

@@ -112,11 +112,11 @@ void Emitter::make(int s) {
 }
 
 void Emitter::cast(int s) {
-  const DType to = step(s).dtype;
-  DType from = held(step(s).from);
-  const auto convert = [&](DType t) { add([&](Width w) { return p_.kernels->cast(from, t, w); }); };
-  if (from != held(to)) convert(held(to));
-  if (is_half(to)) convert(to);
+  const DType to = step(s).dtype, from = held(step(s).from);
+  const auto convert = [&](DType f, DType t) { add([&](Width w) { return p_.kernels->cast(f, t, w); }); };
+  if (is_half(to) && is_float(from)) return convert(from, to);
+  if (from != held(to)) convert(from, held(to));
+  if (is_half(to)) convert(DType::kFloat32, to);
 }
 
 void Emitter::release(int s) {

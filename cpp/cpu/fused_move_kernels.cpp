@@ -72,6 +72,28 @@ struct Round {
   }
 };
 
+/// A double as a float whose last bit says that something is missing: what rounds that once more rounds the double once.
+KF_INLINE FloatVec rounded_to_odd(DoubleVec x) {
+  const FloatVec near(x);
+  const DoubleVec back(near), zero(0);
+  const BoolVec beyond((x > zero && back > x) || (x < zero && back < x)), inexact(back != x);
+  return FloatVec::bits((Int32Vec::bits(near) - Int32Vec(beyond)) | Int32Vec(inexact));
+}
+
+template <class E>
+struct RoundDouble {
+  template <class... X>
+  static void run(KF_STEP, X... x) {
+    ((x = E::widen(E::narrow(rounded_to_odd(as<double>(x)).v))), ...);
+    return next(s, c, i, x...);
+  }
+};
+
+template <class E>
+StepFunction round_step(DType from, Width width) {
+  return from == DType::kFloat64 ? step<RoundDouble<E>>(width) : step<Round<E>>(width);
+}
+
 struct Reload {
   template <class... X>
   static void run(KF_STEP, X... x) {
@@ -129,8 +151,8 @@ StepFunction load_step(DType dtype, Width width, bool wide) { return of_element<
 StepFunction store_step(DType dtype, Width width, bool wide) { return of_element<Store>(dtype, width, wide); }
 
 StepFunction cast_step(DType from, DType to, Width width) {
-  if (to == DType::kFloat16) return step<Round<Float16>>(width);
-  if (to == DType::kBFloat16) return step<Round<BFloat16>>(width);
+  if (to == DType::kFloat16) return round_step<Float16>(from, width);
+  if (to == DType::kBFloat16) return round_step<BFloat16>(from, width);
   return with_type(from, [to, width](auto f) {
     return with_type(to, [width](auto t) { return step<Cast<decltype(f), decltype(t)>>(width); });
   });

@@ -79,9 +79,8 @@ using Accumulator = Vec<typename TypeOf<accumulator(op, DTypeOf<T>::kValue)>::Ty
 
 template <class T>
 KF_INLINE Vec<T> upper_lanes_as_lower(Vec<T> x) {
-  typename VectorOf<typename Vec<T>::Lane, kVectorBytes / 2>::Type half;
-  __builtin_memcpy(&half, reinterpret_cast<const std::byte*>(&x.v) + sizeof half, sizeof half);
-  return join_lanes<T>(half, decltype(half){});
+  const auto upper = half_lanes<1>(x);
+  return join_lanes<T>(upper, upper);
 }
 
 /// Lanes from `count` on become those of `filler`.
@@ -100,7 +99,7 @@ KF_INLINE Vec<T> filler(Vec<T> tile) {
   if constexpr (__is_same(decltype(identity), const None))
     return Vec<T>(tile.v[0]);
   else
-    return Vec<T>(identity);
+    return Vec<T>(identity.v[0]);
 }
 
 /// A tile's registers, each lifted, combined in pairs: the order is that of the tile.

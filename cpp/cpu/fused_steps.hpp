@@ -42,7 +42,7 @@ struct TileKernels {
   /// Elements in memory from and to the tile. `wide`: the kernel has 8-byte types.
   StepFunction (*load)(DType dtype, Width width, bool wide);
   StepFunction (*store)(DType dtype, Width width, bool wide);
-  /// To another compute type, or rounded to a half type.
+  /// To another compute type; of floats also to a half type: rounded to it, as float32.
   StepFunction (*cast)(DType held, DType to, Width width);
   /// Between the tile and a slot, as it is; `splat` writes the first element of `bytes` bytes to a whole register.
   StepFunction (*reload)(Width width);
