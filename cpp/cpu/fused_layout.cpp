@@ -68,8 +68,7 @@ void count_off(const Layout& iota, const Extents& extents, std::int64_t first, s
                std::byte* tile) {
   for_runs(extents, iota.flat, begin, count, [&](std::int64_t n, std::int64_t offset, std::int64_t stride) {
     for (std::int64_t k = 0; k < n; ++k, tile += sizeof(T)) {
-      const std::int64_t number = first + offset + k * stride;
-      const T value = sizeof(T) == 1 ? static_cast<T>(number != 0) : static_cast<T>(number);
+      const T value = static_cast<T>(first + offset + k * stride);
       std::memcpy(tile, &value, sizeof value);
     }
   });
@@ -133,8 +132,6 @@ void count_off(const Layout& iota, const Extents& extents, std::int64_t first, D
       return count_off<std::int64_t>(iota, extents, first, begin, count, tile);
     case DType::kInt32:
       return count_off<std::int32_t>(iota, extents, first, begin, count, tile);
-    case DType::kBool:
-      return count_off<std::uint8_t>(iota, extents, first, begin, count, tile);
     default:
       return count_off<float>(iota, extents, first, begin, count, tile);
   }

@@ -72,7 +72,8 @@ struct Round {
   }
 };
 
-/// A double as a float whose last bit says that something is missing: what rounds that once more rounds the double once.
+/// A double as a float whose last bit says that something is missing: what rounds that once more rounds the double
+/// once.
 KF_INLINE FloatVec rounded_to_odd(DoubleVec x) {
   const FloatVec near(x);
   const DoubleVec back(near), zero(0);

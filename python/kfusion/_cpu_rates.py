@@ -72,9 +72,9 @@ class Case:
         self._run([x[first:].ctypes.data for x in self._loads], [self._store[first:].ctypes.data])
 
 
-def _seconds(run: Callable[[], Any]) -> float:
+def _seconds(run: Callable[..., Any], *args: Any, **kwargs: Any) -> float:
     begin = time.perf_counter()
-    run()
+    run(*args, **kwargs)
     return time.perf_counter() - begin
 
 
@@ -92,8 +92,8 @@ def measure(names: list[str], megabytes: int, slice_megabytes: int, samples: int
     for name in plan:
         first = random.randrange(total // elements) * elements
         x, y = arrays[0][first : first + elements], target[first : first + elements]
-        copied = _seconds(lambda x=x, y=y: _core.copy(x, out=y))
-        taken = _seconds(lambda name=name, first=first: cases[name](first))
+        copied = _seconds(_core.copy, x, out=y)
+        taken = _seconds(cases[name], first)
         ratios[name].append(copied * cases[name].bytes / (2 * x.nbytes) / taken)
     return ratios
 
