@@ -152,7 +152,7 @@ KF_INLINE DoubleVec mad(DoubleVec x, DoubleVec y, DoubleVec z) {
 }
 
 /// x * y + z of the exact product. Where there is no such instruction, floats take it in double precision, rounded once
-/// but for the rarest of ties; doubles are rounded twice.
+/// but for the rarest of ties.
 KF_INLINE FloatVec fma(FloatVec x, FloatVec y, FloatVec z) {
 #if defined(__FMA__)
   return mad(x, y, z);
@@ -160,7 +160,28 @@ KF_INLINE FloatVec fma(FloatVec x, FloatVec y, FloatVec z) {
   return through_doubles([](DoubleVec a, DoubleVec b, DoubleVec c) { return a * b + c; }, x, y, z);
 #endif
 }
+
+#if defined(__FMA__)
 KF_INLINE DoubleVec fma(DoubleVec x, DoubleVec y, DoubleVec z) { return mad(x, y, z); }
+#else
+/// x in two parts of 26 bits, for |x| < 2^996.
+struct Halves {
+  DoubleVec high, low;
+};
+KF_INLINE Halves halves(DoubleVec x) {
+  const DoubleVec scaled = x * DoubleVec(0x1p27 + 1), high = scaled - (scaled - x);
+  return {high, x - high};
+}
+/// The errors of the product and of the sum, found exactly, are added at the end (T. J. Dekker, "A floating-point
+/// technique for extending the available precision", 1971).
+KF_INLINE DoubleVec fma(DoubleVec x, DoubleVec y, DoubleVec z) {
+  const auto [xh, xl] = halves(x);
+  const auto [yh, yl] = halves(y);
+  const DoubleVec product = x * y, of_product = ((xh * yh - product) + xh * yl + xl * yh) + xl * yl;
+  const DoubleVec sum = product + z, added = sum - product, of_sum = (product - (sum - added)) + (z - added);
+  return sum + (of_sum + of_product);
+}
+#endif
 
 /// c0 + c1 x + c2 x^2 + ... by Horner's rule.
 template <class T>

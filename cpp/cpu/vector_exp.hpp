@@ -113,7 +113,7 @@ KF_INLINE Vec<T> expm1(Vec<T> x) {
   const Vec<T> one(1);
   const auto [n, r] = reduce_exponent(at_least(at_most(x, Exponent<T>::kOverflow), -40));
   const Vec<T> q = mad(exp_rest(r), r * r, r), h = power_of_two(Rounded<T>{n.bits - one, n.n});
-  const Vec<T> scaled = fma(h, q, h - Vec<T>(0.5));
+  const Vec<T> scaled = mad(h, q, h - Vec<T>(0.5));
   return copysign(select(n.n == Vec<T>(0), q, scaled + scaled), x);
 }
 

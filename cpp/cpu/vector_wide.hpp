@@ -119,12 +119,16 @@ KF_INLINE DoubleVec power_of(DoubleVec x, DoubleVec y) {
   const auto no_number = x < zero && !whole && x >= DoubleVec(-0x1p1023);
   return select(x == one || y == zero, one, select(no_number, DoubleVec(__builtin_nan("")), positive));
 }
-KF_INLINE DoubleVec cbrt_of(DoubleVec x) { return copysign(exp(log(absolute(x)) * DoubleVec(1. / 3)), x); }
+/// Newton's step makes y exact: y + (x / y^2 - y) / 3.
+KF_INLINE DoubleVec cbrt(DoubleVec x) {
+  const DoubleVec a = absolute(x), third(1. / 3), y = exp(log(a) * third), better = mad(a / (y * y) - y, third, y);
+  return select(a == a + a, x, copysign(better, x));
+}
 KF_INLINE DoubleVec hypot_of(DoubleVec x, DoubleVec y) {
   const DoubleVec infinity(__builtin_inf());
   return select(absolute(x) == infinity || absolute(y) == infinity, infinity, sqrt(mad(x, x, y * y)));
 }
-KF_THROUGH_DOUBLES(cbrt, cbrt_of(x))
+KF_THROUGH_DOUBLES(cbrt, cbrt(x))
 KF_THROUGH_DOUBLES_OF_TWO(hypot, hypot_of(x, y))
 KF_THROUGH_DOUBLES_OF_TWO(power_of_floats, power_of(x, y))
 
@@ -143,8 +147,7 @@ KF_INLINE DoubleVec remainder_of(DoubleVec x, DoubleVec y) {
   return select(absolute(y) == DoubleVec(__builtin_inf()) && isfinite(x), x, r);
 }
 KF_NO_INLINE FloatVec remainder_of_division(FloatVec x, FloatVec y) {
-  const FloatVec quotient = absolute(x / y);
-  if (any(quotient > FloatVec(0x1p28) && quotient < FloatVec(__builtin_inff()))) [[unlikely]]
+  if (any(absolute(x / y) > FloatVec(0x1p28))) [[unlikely]]
     return remainder_of_large(x, y);
   return through_doubles([](DoubleVec a, DoubleVec b) { return remainder_of(a, b); }, x, y);
 }

@@ -1,0 +1,114 @@
+"""The maps of the op table on the CPU's vectors, on every instruction set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import reference_ops
+import vector_maps
+from conftest import ALL_DTYPES, DTYPES, np_dtype
+from running import run, run_map, wide
+from test_reference_ops import HALF, TABLE, TestMaps, takes
+
+# What IEEE 754 does not define to the bit.
+APPROXIMATE = [
+    name
+    for name in reference_ops.MAPS
+    if (name == "power" or TABLE[name]["signature"] in ("F_F", "FF_F"))
+    and name not in (*TestMaps.EXACT.split(), "rsqrt")
+]
+LIMIT = {"exp": 1, "log": 1}  # ULP; others: 2
+SIZE = 2**11
+WIDER = {"float32": np.float64, "float64": np.longdouble}
+
+
+def some_floats(rng: np.random.Generator, dtype: str) -> np.ndarray:
+    """Any bits, a few units, a few hundred, around 1, and small; no signalling NaN."""
+    t = np_dtype(dtype)
+    bits = rng.integers(0, 256, SIZE * t.itemsize, np.uint8).view(t)
+    bits[np.isnan(wide(bits))] = np.nan
+    centres, widths = [0, 0, 1, 0], [2, 200, 0.01, 1e-4]
+    drawn = [rng.normal(c, w, SIZE).astype(t) for c, w in zip(centres, widths, strict=True)]
+    return rng.permutation(np.concatenate([bits, *drawn]))
+
+
+def some(rng: np.random.Generator, dtype: str) -> np.ndarray:
+    if dtype in DTYPES:
+        return some_floats(rng, dtype)
+    if dtype == "bool":
+        return rng.random(SIZE) < 0.5
+    return np.concatenate([rng.integers(-9, 10, SIZE), rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, SIZE)])
+
+
+def arguments(name: str, dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
+    """Some values, and all combinations of special ones."""
+    arity = TABLE[name]["arity"]
+    specials = np.meshgrid(*[TestMaps.specials(dtype)[:: 2 if arity == 3 else 1]] * arity)
+    arrays = [
+        np.concatenate([rng.permutation(some(rng, dtype)), s.reshape(-1)]).astype(np_dtype(dtype)) for s in specials
+    ]
+    if name == "where":
+        arrays[0] = arrays[0] > 0
+    return arrays
+
+
+def evaluate(name: str, *arrays: np.ndarray) -> np.ndarray:
+    return vector_maps.kernel(name, *(str(x.dtype) for x in arrays), size=arrays[0].size)(*arrays)
+
+
+@pytest.mark.parametrize("dtype", WIDER)
+@pytest.mark.parametrize("name", APPROXIMATE)
+def test_errors(name, dtype, isa, rng):
+    arrays = arguments(name, dtype, rng)
+    with np.errstate(all="ignore"):
+        exact = vector_maps.EXACT[name](*(x.astype(WIDER[dtype]) for x in arrays)).astype(WIDER[dtype])
+        got = evaluate(name, *arrays)
+    errors = vector_maps.ulp_errors(got, exact)
+    if name == "logaddexp" and dtype == "float64":  # a result near 0 has the errors of its terms
+        errors[np.abs(exact) < np.max(np.abs(arrays), axis=0) / 2] = 0
+    worst = errors.argmax()
+    assert errors[worst] <= LIMIT.get(name, 2), [x[worst] for x in (*arrays, got, exact)]
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES)
+@pytest.mark.parametrize("name", sorted(reference_ops.MAPS.keys() - set(APPROXIMATE)))
+def test_the_others_are_the_reference_to_the_bit(name, dtype, isa, rng):
+    check_reference(name, dtype, rng)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_powers_of_integers(dtype, isa, rng):
+    check_reference("power", dtype, rng)
+
+
+def check_reference(name: str, dtype: str, rng: np.random.Generator) -> None:
+    if dtype not in takes(name):
+        pytest.skip("refused")
+    arrays = arguments(name, dtype, rng)
+    got, want = evaluate(name, *arrays), run_map(name, *arrays)
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(wide(got), wide(want))
+    if got.dtype.kind not in "bi":
+        numbers = ~np.isnan(wide(got))
+        np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers])
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("name", [n for n in APPROXIMATE if TABLE[n]["arity"] == 1])
+def test_halves_are_rounded_floats(name, dtype, isa):
+    x = np.arange(2**16, dtype=np.uint16).view(np_dtype(dtype))
+    with np.errstate(all="ignore"):
+        want = evaluate(name, x.astype(np.float32)).astype(np_dtype(dtype))
+    np.testing.assert_array_equal(wide(evaluate(name, x)), wide(want))
+
+
+@pytest.mark.parametrize("to", ALL_DTYPES)
+@pytest.mark.parametrize("from_", ALL_DTYPES)
+def test_conversions_are_the_reference_to_the_bit(from_, to, isa, rng):
+    if from_ == to:
+        pytest.skip("no conversion")
+    x = np.concatenate([some(rng, from_), TestMaps.specials(from_)]).astype(np_dtype(from_))
+    got = vector_maps.cast_kernel(to, from_, size=x.size)(x)
+    [want] = run(lambda g, i: g.cast(i, to), x)
+    np.testing.assert_array_equal(wide(got), wide(want))
