@@ -57,6 +57,14 @@ def measure(name: str) -> dict[str, dict[str, float]]:
     return found
 
 
+def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
+    """The largest errors in Markdown."""
+    levels = list(next(iter(found.values())))
+    rows = [["", *levels], ["---"] * (len(levels) + 1)]
+    rows += [[name, *(f"{of[level]['max_ulp']:.2f}" for level in levels)] for name, of in found.items()]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
 def main(path: Path, names: list[str]) -> None:
     before = json.loads(path.read_text()) if path.exists() else {"float32": {}}
     for name in names or MAPS:
