@@ -100,13 +100,6 @@ Layout Space::layout(const Operand& o, int item) const {
   return l;
 }
 
-std::int64_t offset_of(std::int64_t index, const Extents& extents, const Extents& strides) {
-  if (extents.size() == 1) return index * strides[0];
-  std::int64_t offset = 0;
-  for (std::size_t d = extents.size(); d-- > 0; index /= extents[d]) offset += index % extents[d] * strides[d];
-  return offset;
-}
-
 void gather(const Layout& from, const Extents& extents, const std::byte* base, std::int64_t begin, std::int64_t count,
             std::byte* tile) {
   for_runs(extents, from.flat, begin, count, [&](std::int64_t n, std::int64_t offset, std::int64_t stride) {
@@ -138,7 +131,7 @@ void count_off(const Layout& iota, const Extents& extents, std::int64_t first, D
 }
 
 void repeat(const std::byte* element, int item, std::int64_t count, std::byte* to) {
-  for (std::int64_t k = 0; k < count; ++k) std::memcpy(to + k * item, element, static_cast<std::size_t>(item));
+  copy_run(item, count, element, 0, to, item);
 }
 
 }  // namespace kfusion::cpu

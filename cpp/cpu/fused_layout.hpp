@@ -37,7 +37,12 @@ struct Space {
 };
 
 /// Sum of index x stride for point `index` of `extents`, in C order.
-std::int64_t offset_of(std::int64_t index, const Extents& extents, const Extents& strides);
+inline std::int64_t offset_of(std::int64_t index, const Extents& extents, const Extents& strides) {
+  if (extents.size() == 1) return index * strides[0];
+  std::int64_t offset = 0;
+  for (std::size_t d = extents.size(); d-- > 0; index /= extents[d]) offset += index % extents[d] * strides[d];
+  return offset;
+}
 
 /// Elements [begin, begin + count) along the flat index, to a dense tile and back.
 void gather(const Layout& from, const Extents& extents, const std::byte* base, std::int64_t begin, std::int64_t count,

@@ -125,6 +125,9 @@ struct Done {
   template <class... X>
   static void run(KF_STEP, [[maybe_unused]] X... x) {
     (void)s, (void)c, (void)i;
+#if defined(__AVX__)
+    _mm256_zeroupper();  // baseline code that follows would wait for the upper halves of registers
+#endif
   }
 };
 

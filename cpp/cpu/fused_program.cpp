@@ -212,6 +212,9 @@ void FusedProgram::emit_programs() {
     TileProgram program;
     program.wide = space.columns ? wide_ : Widths(*this).wide(wanted);
     Emitter(*this, program, sweep).emit(wanted);
+    const auto strided = [](const auto& list, int k) { return list[at(k)].layout.reach != Reach::kDirect; };
+    program.copies = std::ranges::any_of(program.sources, [&](int k) { return strided(sources, k); }) ||
+                     std::ranges::any_of(program.targets, [&](int k) { return strided(targets, k); });
     return program;
   };
   scalars = emit(once, -1);

@@ -19,6 +19,7 @@ struct TileProgram {
   int keeps = 0;                                  ///< values that it leaves in their homes
   std::vector<int> homes;                         ///< steps whose values it finds in their homes
   bool wide = false;                              ///< elements take 8 bytes of a register each
+  bool copies = false;                            ///< elements go through stages in full tiles, too
 
   bool empty() const { return targets.empty() && reductions.empty() && keeps == 0; }
 };

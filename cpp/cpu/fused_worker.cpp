@@ -113,7 +113,6 @@ void Worker::shift_arrays(std::int64_t begin) {
 
 void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first) {
   const std::int64_t full = per_tile(p, Width::kFull), small = per_tile(p, Width::kShort);
-  const bool columns = program_.space.columns;
   context_.first = first;
   std::int64_t i = begin;
   if (call_.staged) {
@@ -122,19 +121,29 @@ void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, boo
   }
   const std::int64_t head = to_alignment(p, begin);
   if (head > 0 && end - begin >= head + full) part_of_tile(p, Width::kFull, i, head), i += head;
-  if (copies(p)) {
+  if (p.copies) {
     for (; i + full <= end; i += full) tile(p, Width::kFull, i);
   } else {
-    const auto run_steps = program_.kernels->run[static_cast<int>(Width::kFull)];
-    const TileStep* const steps = p.steps[static_cast<int>(Width::kFull)].data();
-    for (; i + full <= end; i += full) {
-      run_steps(steps, &context_, i);
-      if (!columns) context_.first = false;
-    }
+    run_tiles(p, Width::kFull, i, end);
   }
   if (end - i > program_.kernels->registers / 2 * small) return part_of_tile(p, Width::kFull, i, end - i);
-  for (; i + small <= end; i += small) tile(p, Width::kShort, i);
+  if (p.copies) {
+    for (; i + small <= end; i += small) tile(p, Width::kShort, i);
+  } else {
+    run_tiles(p, Width::kShort, i, end);
+  }
   if (i < end) part_of_tile(p, Width::kShort, i, end - i);
+}
+
+/// Whole tiles that need no stages, from i on; i moves to what is left.
+void Worker::run_tiles(const TileProgram& p, Width w, std::int64_t& i, std::int64_t end) {
+  const auto run_steps = program_.kernels->run[static_cast<int>(w)];
+  const TileStep* const steps = p.steps[static_cast<int>(w)].data();
+  const std::int64_t count = per_tile(p, w);
+  for (; i + count <= end; i += count) {
+    run_steps(steps, &context_, i);
+    context_.first = context_.first && program_.space.columns;
+  }
 }
 
 /// Elements before the first one whose store is aligned, where stores go past the caches.
@@ -145,13 +154,6 @@ std::int64_t Worker::to_alignment(const TileProgram& p, std::int64_t begin) cons
   const auto address = reinterpret_cast<std::uintptr_t>(at_[t.operand] + begin * t.layout.item);
   const std::uintptr_t bytes = (64 - address % 64) % 64;
   return bytes % static_cast<std::uintptr_t>(t.layout.item) == 0 ? static_cast<std::int64_t>(bytes) / t.layout.item : 0;
-}
-
-/// Whether elements go through the stages in full tiles, too.
-bool Worker::copies(const TileProgram& p) const {
-  const auto strided = [](const auto& list, int k) { return list[at(k)].layout.reach != Reach::kDirect; };
-  return std::ranges::any_of(p.sources, [&](int k) { return strided(program_.sources, k); }) ||
-         std::ranges::any_of(p.targets, [&](int k) { return strided(program_.targets, k); });
 }
 
 void Worker::tile(const TileProgram& p, Width w, std::int64_t i) {

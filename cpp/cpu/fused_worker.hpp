@@ -50,12 +50,12 @@ class Worker {
  private:
   void attach();
   void set_constants();
+  void run_tiles(const TileProgram& p, Width w, std::int64_t& i, std::int64_t end);
   void tile(const TileProgram& p, Width w, std::int64_t i);
   void part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::int64_t count);
   void fetch(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);
   void put(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);
   std::int64_t to_alignment(const TileProgram& p, std::int64_t begin) const;
-  bool copies(const TileProgram& p) const;
 
   static constexpr std::int64_t kLocalBytes = 12 * 1024;
   static constexpr int kLocalOperands = 64;
