@@ -18,7 +18,7 @@ from conftest import DTYPES, SPACING, TINY, np_dtype
 from kfusion import _core
 
 LIMIT = 1e3  # of all values: half types hold it, and errors stay small
-MAX_ELEMENTS = 2000
+MAX_ELEMENTS = 20_000
 
 
 @dataclass
@@ -78,8 +78,8 @@ _REDUCTIONS: dict[str, Callable[[Value, int], float]] = {
 
 
 class _Builder:
-    def __init__(self, draw: st.DrawFn) -> None:
-        self.draw = draw
+    def __init__(self, draw: st.DrawFn, dtypes: tuple[str, ...]) -> None:
+        self.draw, self.dtypes = draw, dtypes
         self.graph = _core.Graph()
         self.inputs: list[np.ndarray] = []
         self.values: list[Value] = []
@@ -206,7 +206,7 @@ class _Builder:
         self.keep(node, array, x.error, rounds=False)
 
     def cast(self) -> None:
-        x, dtype = self.pick(), self.draw(st.sampled_from(DTYPES))
+        x, dtype = self.pick(), self.draw(st.sampled_from(self.dtypes))
         self.keep(self.graph.cast(x.node, dtype), x.array, x.error)
 
     def count(self) -> None:
@@ -243,14 +243,26 @@ _STEPS = ("unary", "unary", "binary", "binary", "binary", "scalar", "compare", "
 _SHAPES = [(), (1,), (5,), (3, 5), (3, 1), (1, 5), (2, 3, 5), (0, 5), (7, 11)]
 
 
+_REDUCING = ("reduce", "normalise", "count")
+# Vectors and tiles with their remainders, rows that are cut, columns that are few.
+LARGER_SHAPES = [(67,), (1,), (33, 67), (33, 1), (1, 67), (3, 5, 67), (2, 1030), (1030, 2), (4100,)]
+
+
 @st.composite
-def cases(draw: st.DrawFn, max_steps: int = 12, dtypes: tuple[str, ...] = DTYPES, contractions: bool = False) -> Case:
-    """Graphs over inputs of `dtypes`: maps, casts, reductions that are broadcast again, views, several outputs, shared
-    subexpressions, random stages; with `contractions` matrix products and gathers as well."""
-    b = _Builder(draw)
+def cases(
+    draw: st.DrawFn,
+    max_steps: int = 12,
+    dtypes: tuple[str, ...] = DTYPES,
+    contractions: bool = False,
+    reductions: bool = True,
+    shapes: list[tuple[int, ...]] = _SHAPES,
+) -> Case:
+    """Graphs over inputs of `dtypes` and `shapes`: maps, casts, reductions that are broadcast again, views, several
+    outputs, shared subexpressions, random stages; with `contractions` matrix products and gathers as well."""
+    b = _Builder(draw, dtypes)
     for k in range(draw(st.integers(1, 3))):
-        b.input(f"x{k}", draw(st.sampled_from(_SHAPES)), draw(st.sampled_from(dtypes)))
-    steps = _STEPS + (("matmul", "take") if contractions else ())
+        b.input(f"x{k}", draw(st.sampled_from(shapes)), draw(st.sampled_from(dtypes)))
+    steps = [s for s in _STEPS if reductions or s not in _REDUCING] + (["matmul", "take"] if contractions else [])
     for step in draw(st.lists(st.sampled_from(steps), min_size=1, max_size=max_steps)):
         staged = draw(st.integers(0, 3)) == 0
         if staged:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reference_ops
@@ -33,6 +33,55 @@ def takes(name: str) -> list[str]:
     if name == "reciprocal":  # NumPy's of integers is another function
         others = ()
     return [*(() if name in NO_FLOATS else DTYPES), *others]
+
+
+# Bits as NumPy's, of the compute type, rounded once: everything that IEEE 754 or integer arithmetic defines.
+EXACT = (
+    "add subtract multiply divide floor_divide remainder negative positive absolute sign square "
+    "reciprocal sqrt floor ceil rint trunc relu maximum minimum fmax fmin clip where copysign equal "
+    "not_equal less less_equal greater greater_equal logical_not logical_and logical_or logical_xor isnan "
+    "isinf isfinite bitwise_and bitwise_or bitwise_xor invert"
+)
+CHOICES = ("relu", "maximum", "minimum", "fmax", "fmin", "clip")  # of zeros of either sign
+
+
+def specials(dtype: str) -> np.ndarray:
+    if dtype == "bool":
+        return np.array([False, True])
+    if dtype.startswith("int"):
+        i = np.iinfo(dtype)
+        return np.array([i.min, i.min + 1, -7, -2, -1, 0, 1, 2, 3, 7, i.max - 1, i.max], dtype)
+    units = [0, 0.5, 1, 1.5, 2, 2.5, 3, 7, 1e4, math.pi, math.inf]
+    tiny, small = TINY[dtype], 2.0**-14 if dtype == "float16" else 2.0**-126  # subnormal, normal
+    values = [*units, tiny, 3 * tiny, small, float(np.finfo(np.float16).max), float("nan")]
+    return np.array([s * v for v in values for s in (1, -1)]).astype(np_dtype(dtype))
+
+
+def special_arguments(name: str, dtype: str) -> list[np.ndarray]:
+    """Each special value with each other one."""
+    arity, values = TABLE[name]["arity"], specials(dtype)
+    if arity == 3:
+        values = values[:: 2 if dtype in DTYPES else 1]
+    arrays = list(np.meshgrid(*[values] * arity))
+    if name == "power" and dtype.startswith("int"):
+        arrays[1] = np.where(arrays[1] < 0, 5, arrays[1])
+    return arrays
+
+
+def assert_special(name: str, arrays: list[np.ndarray], got: np.ndarray) -> None:
+    dtype = str(arrays[0].dtype)
+    exact, floats = name in EXACT.split(), dtype in DTYPES
+    inputs = [x.astype(COMPUTE[dtype]) for x in arrays] if exact and floats else list(map(wide, arrays))
+    with np.errstate(all="ignore"):
+        want = np.asarray(reference_ops.MAPS[name](*inputs))
+        if not (exact and floats):
+            assert_close(got, want)
+            return
+        want = want.astype(got.dtype)
+    np.testing.assert_array_equal(wide(got), wide(want))
+    if got.dtype != bool and name not in CHOICES:
+        numbers = ~np.isnan(wide(want))
+        np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers])
 
 
 def test_every_op_has_a_line_in_the_oracle():
@@ -81,53 +130,13 @@ class TestMaps:
             arrays[0] = arrays[0] > 0
         assert_close(run_map(name, *arrays), reference_ops.MAPS[name](*map(wide, arrays)), scale=4)
 
-    # Bits as NumPy's, of the compute type, rounded once: everything that IEEE 754 or integer arithmetic defines.
-    EXACT = (
-        "add subtract multiply divide floor_divide remainder negative positive absolute sign square "
-        "reciprocal sqrt floor ceil rint trunc relu maximum minimum fmax fmin clip where copysign equal "
-        "not_equal less less_equal greater greater_equal logical_not logical_and logical_or logical_xor isnan "
-        "isinf isfinite bitwise_and bitwise_or bitwise_xor invert"
-    )
-    CHOICES = ("relu", "maximum", "minimum", "fmax", "fmin", "clip")  # of zeros of either sign
-
-    @staticmethod
-    def specials(dtype: str) -> np.ndarray:
-        if dtype == "bool":
-            return np.array([False, True])
-        if dtype.startswith("int"):
-            i = np.iinfo(dtype)
-            return np.array([i.min, i.min + 1, -7, -2, -1, 0, 1, 2, 3, 7, i.max - 1, i.max], dtype)
-        units = [0, 0.5, 1, 1.5, 2, 2.5, 3, 7, 1e4, math.pi, math.inf]
-        tiny, small = TINY[dtype], 2.0**-14 if dtype == "float16" else 2.0**-126  # subnormal, normal
-        values = [*units, tiny, 3 * tiny, small, float(np.finfo(np.float16).max), float("nan")]
-        return np.array([s * v for v in values for s in (1, -1)]).astype(np_dtype(dtype))
-
     @pytest.mark.parametrize("dtype", ALL_DTYPES)
     @pytest.mark.parametrize("name", reference_ops.MAPS)
     def test_special_values(self, name, dtype):
         if dtype not in takes(name):
             pytest.skip("refused")
-        arity, values = TABLE[name]["arity"], self.specials(dtype)
-        if arity == 3:
-            values = values[:: 2 if dtype in DTYPES else 1]
-        arrays = list(np.meshgrid(*[values] * arity))
-        integers = dtype.startswith("int")
-        if name == "power" and integers:
-            arrays[1] = np.where(arrays[1] < 0, 5, arrays[1])
-        exact = name in self.EXACT.split()
-        floats = dtype in DTYPES
-        inputs = [x.astype(COMPUTE[dtype]) for x in arrays] if exact and floats else list(map(wide, arrays))
-        with np.errstate(all="ignore"):
-            want = np.asarray(reference_ops.MAPS[name](*inputs))
-            got = run_map(name, *arrays)
-            if not (exact and floats):
-                assert_close(got, want)
-                return
-            want = want.astype(got.dtype)
-        np.testing.assert_array_equal(wide(got), wide(want))
-        if got.dtype != bool and name not in self.CHOICES:
-            numbers = ~np.isnan(wide(want))
-            np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers])
+        arrays = special_arguments(name, dtype)
+        assert_special(name, arrays, run_map(name, *arrays))
 
     def test_integers_to_negative_powers_are_truncated(self):
         """NumPy raises an error where one is in the data, which a kernel cannot."""
@@ -244,7 +253,8 @@ class TestCasts:
         want = [1 + 2 * half, 1, 1, -1 - 2 * half, 1 + 4 * half]
         np.testing.assert_array_equal(wide(run(lambda g, i: g.cast(i, to), x)[0]), want)
 
-    @settings(max_examples=200, deadline=None)
+    # Other executors' tests inherit it.
+    @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
     @given(st.floats(width=64))
     def test_any_double_to_float16(self, value):
         x = np.array([value])

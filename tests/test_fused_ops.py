@@ -1,0 +1,110 @@
+"""Every op and cast of the table through `kf.fuse`: what holds for the reference executor holds for kernels."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+import reference_ops
+import running
+import test_reference_ops as rows
+from conftest import ALL_DTYPES, DTYPES, SPACING, np_dtype
+from replay import replay
+from running import assert_close, draw, wide
+
+
+def back(a):
+    """As a NumPy array of the same dtype."""
+    return a.numpy() if hasattr(a, "numpy") else np.asarray(a)
+
+
+class Fused:
+    """Runs the tests of the reference executor through kernels."""
+
+    @pytest.fixture(autouse=True)
+    def _executor(self, monkeypatch):
+        def execute(graph, arrays, name):
+            return kf.fuse(replay(graph))([np.asarray(a) for a in arrays])
+
+        monkeypatch.setattr(running, "execute", execute)
+
+
+class TestMaps(Fused, rows.TestMaps):
+    pass
+
+
+class TestReductions(Fused, rows.TestReductions):
+    def test_long_sums_are_accurate(self):
+        """Below: not every sum is rounded correctly."""
+
+
+class TestCasts(Fused, rows.TestCasts):
+    pass
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES)
+def test_special_values_in_one_kernel(place, dtype):
+    """As few kernels as results allow: a GPU's are compiled when they are first called."""
+    if dtype not in place.dtypes and dtype in DTYPES:
+        pytest.skip("no such arrays")
+    names = [n for n in reference_ops.MAPS if dtype in rows.takes(n)]
+    arguments = {n: rows.special_arguments(n, dtype) for n in names}
+    arrays = {}  # the same meshes serve all ops but power
+    numbers = [
+        [arrays.setdefault(a.tobytes() + bytes(a.shape), (len(arrays), a))[0] for a in arguments[n]] for n in names
+    ]
+
+    def function(arrays):
+        return tuple(getattr(kf, n)(*(arrays[i] for i in which)) for n, which in zip(names, numbers, strict=True))
+
+    results = kf.fuse(function)([place.make(np.ascontiguousarray(a)) for _, a in arrays.values()])
+    for name, got in zip(names, results, strict=True):
+        rows.assert_special(name, arguments[name], back(got))
+
+
+LENGTHS = (1, 2, 7, 8, 9, 31, 33, 64, 127, 1025, 4099)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["sum", "mean"])
+def test_sums_of_any_length(place, name, dtype, rng):
+    reduce = kf.fuse(lambda x: (getattr(kf, name)(x, axis=-1), getattr(kf, name)(x, axis=0), getattr(kf, name)(x)))
+    for n in LENGTHS:
+        x = draw(rng, dtype, (3, n))
+        for got, axis in zip(reduce(place.make(x)), (1, 0, None), strict=True):
+            exact = np.apply_along_axis(math.fsum, axis, wide(x)) if axis is not None else math.fsum(wide(x).flat)
+            size = x.size // max(np.size(exact), 1)
+            scale = abs(wide(x)).sum(axis) / (size if name == "mean" else 1)
+            error = SPACING[dtype] * abs(exact) + 4 * SPACING["float64" if dtype == "float64" else "float32"] * scale
+            assert (abs(wide(back(got)) - exact / (size if name == "mean" else 1)) <= error).all()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_large_means_do_not_cancel(place, axis, rng):
+    """A variance from the mean of squares would be wrong in the first digit."""
+    x = (1e5 + rng.standard_normal((600, 601))).astype(np.float32)
+    var, normal = kf.fuse(lambda v: (kf.var(v, axis=axis), kf.softmax(v * 1e3, axis=axis)))(place.make(x))
+    np.testing.assert_allclose(back(var), wide(x).var(axis), rtol=2e-5)
+    scaled = wide((x * np.float32(1e3)).astype(np.float32))
+    e = np.exp(scaled - scaled.max(axis, keepdims=True))
+    np.testing.assert_allclose(back(normal), e / e.sum(axis, keepdims=True), rtol=2e-5, atol=1e-30)
+
+
+def test_extremes_and_truths_of_any_length(place, rng):
+    ops = ("max", "min", "any", "all", "prod")
+    reduce = kf.fuse(lambda x, b: tuple(getattr(kf, o)(b if o in ("any", "all") else x, axis=-1) for o in ops))
+    for n in LENGTHS:
+        x, b = rng.integers(-2, 3, (5, n)).astype(np.int32), rng.random((5, n)) < 1 / n
+        for op, got in zip(ops, reduce(place.make(x), place.make(b)), strict=True):
+            assert_close(back(got), getattr(np, op)(b if op in ("any", "all") else x, axis=-1))
+
+
+def test_nan_anywhere_in_a_row_reaches_its_maximum(place):
+    x = np.zeros((67, 67), np_dtype("float32"))
+    np.fill_diagonal(x, np.nan)
+    results = kf.fuse(lambda v: (v.max(-1), v.min(0), kf.softmax(v), v.max()))(place.make(x))
+    for r in results:
+        assert np.isnan(back(r)).all()
