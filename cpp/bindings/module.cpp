@@ -25,5 +25,6 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   kfusion::bind_plan(m);
   kfusion::bind_compiler(m);
   kfusion::bind_lower(m);
+  kfusion::bind_codegen(m);
   kfusion::bind_fused_kernels(m);
 }

@@ -1,16 +1,62 @@
 #include "codegen/generate.hpp"
 
-#include <stdexcept>
+#include <cctype>
+
+#include "codegen/geometry.hpp"
+#include "codegen/printer.hpp"
 
 namespace kfusion::codegen {
+namespace {
 
-CudaKernel::CudaKernel(const Kernel& kernel, const Target&, bool) {
-  throw std::logic_error("no CUDA text for " + kernel.name);
+std::string identifier(const std::string& name) {
+  std::string text = "kf_";
+  for (const char c : name) text += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  return text;
 }
 
-std::vector<std::byte> CudaKernel::parameters(const std::byte* const*, std::byte* const*, const double*,
-                                              std::byte*) const {
-  return {};
+std::string header_of(Skeleton s) {
+  if (s == Skeleton::kPointwise) return "device/pointwise.cuh";
+  return s == Skeleton::kColumns ? "device/columns.cuh" : "device/rows.cuh";
+}
+
+/// The call of the skeleton.
+std::string call_of(const Choice& c) {
+  const std::string vectors = std::to_string(c.vectors);
+  switch (c.skeleton) {
+    case Skeleton::kPointwise:
+      return "pointwise<Fused, " + vectors + ">(Fused{p})";
+    case Skeleton::kShortRows:
+      return "short_rows<Fused, " + std::to_string(c.lanes) + ", " + vectors + ">(Fused{p}, p.geometry)";
+    case Skeleton::kTeamRows:
+      return "team_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
+    case Skeleton::kLongRows:
+      return "long_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
+    case Skeleton::kSplitRows:
+      return "split_rows<Fused, " + vectors + ">(Fused{p}, p.geometry, p.workspace)";
+    default:
+      return "columns<Fused, " + vectors + ">(Fused{p}, p.geometry, p.workspace)";
+  }
+}
+
+}  // namespace
+
+CudaKernel::CudaKernel(const Kernel& kernel, const Target& target, bool aligned)
+    : entry_(identifier(kernel.name)), constants_(kernel.constants) {
+  const Kernel k = with_axes(kernel);
+  const Arrangement a = arrange(k, aligned);
+  const Choice c = choose(k, a, target);
+  ParameterList parameters;
+  Printer printer(k, a, c.schedule, c.held, parameters);
+  const Division d = divide(a, c, target, printer.partial_bytes());
+  if (!d.geometry.empty()) parameters.numbers("Geometry", "geometry", d.geometry);
+  if (c.skeleton == Skeleton::kSplitRows || c.skeleton == Skeleton::kColumns) parameters.workspace("workspace");
+  launch_ = d.launch;
+  cells_ = parameters.cells();
+  source_ = "// " + kernel.name + "\n#include \"" + header_of(c.skeleton) +
+            "\"\n\nnamespace kfusion::device::scalar {\n\nstruct Parameters {\n" + parameters.members() + "};\n\n" +
+            printer.print() + "\nextern \"C\" __global__ void __launch_bounds__(" + std::to_string(c.threads) + ", " +
+            std::to_string(c.least_blocks) + ")\n    " + entry_ + "(const __grid_constant__ Parameters p) {\n  " +
+            call_of(c) + ";\n}\n\n}  // namespace kfusion::device::scalar\n";
 }
 
 }  // namespace kfusion::codegen

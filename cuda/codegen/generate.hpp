@@ -30,6 +30,14 @@ struct Launch {
   bool workspace_zeroed = false;                       ///< it must be zero before each launch
 };
 
+/// Eight bytes of a kernel's parameter.
+struct Cell {
+  enum class Kind : std::uint8_t { kNumber, kLoad, kStore, kConstant, kWorkspace };
+  Kind kind = Kind::kNumber;
+  std::int64_t value = 0;  ///< kNumber: itself; kLoad, kStore: bytes added to the address
+  int index = 0;           ///< kLoad, kStore, kConstant
+};
+
 /// A kernel as CUDA C++.
 ///
 /// Static in the text are: steps and dtypes, the number of axes, which strides are 0, 1 or another number, the width of
@@ -52,14 +60,6 @@ class CudaKernel {
                                     std::byte* workspace) const;
 
  private:
-  friend class Writer;
-  /// Eight bytes or more of the parameter.
-  struct Cell {
-    enum class Kind : std::uint8_t { kNumber, kLoad, kStore, kConstant, kWorkspace } kind = Kind::kNumber;
-    std::int64_t value = 0;  ///< kNumber: itself; kLoad, kStore: bytes added to the address
-    int index = 0;           ///< kLoad, kStore, kConstant
-  };
-
   std::string source_, entry_;
   Launch launch_;
   std::vector<Cell> cells_;

@@ -10,6 +10,8 @@ using i64 = long long;
 using u64 = unsigned long long;
 using u32 = unsigned int;
 using u16 = unsigned short;
+using u8 = unsigned char;
+using i32 = int;
 
 /// Storage of the half types; arithmetic happens in float.
 struct half_t {
@@ -18,16 +20,28 @@ struct half_t {
 struct bfloat16_t {
   u16 bits;
 };
+/// Storage of a bool: what is not 0 is true.
+struct bool_t {
+  u8 byte;
+};
 
 template <class T>
 struct ComputeOf {
+  using type = T;
+};
+template <>
+struct ComputeOf<half_t> {
   using type = float;
 };
 template <>
-struct ComputeOf<double> {
-  using type = double;
+struct ComputeOf<bfloat16_t> {
+  using type = float;
 };
-/// The type that values of T are computed in: double for double, else float.
+template <>
+struct ComputeOf<bool_t> {
+  using type = u8;
+};
+/// The type that values of T are computed in: float for half types, 0 or 1 in a byte for bools, else T.
 template <class T>
 using Compute = typename ComputeOf<T>::type;
 

@@ -57,20 +57,20 @@ struct RunningMoments {
   }
 };
 
-/// One exchange per row between the warps of a team. Each warp writes its part into every block of the team, a barrier
-/// follows, and then each warp reads all parts: no second barrier, since rows alternate between two boxes.
-template <class V>
+/// Exchanges between the warps of a team. Each warp writes its part into every block of the team, a barrier
+/// follows, and then each warp reads all parts: no second barrier, since exchanges alternate between two boxes.
 class Exchange {
  public:
-  /// `memory`: 2 * warps values of V in shared memory. `warps`: of the whole team.
-  KF_DEVICE Exchange(void* memory, int warps) : box_(static_cast<V*>(memory)), warps_(warps) {
+  /// `memory`: two boxes of `box_bytes` in shared memory, each with room for a value of every warp of the team.
+  KF_DEVICE Exchange(char* memory, int box_bytes) : memory_(memory), box_bytes_(box_bytes) {
     if (block_count() > 1)
       cluster_arrive();  // completed at the first share(): a block must run before it is written to
   }
 
   /// The parts of all warps of the team, in warp order.
+  template <class V>
   KF_DEVICE const V* share(const V& own, int warp) {
-    V* parts = box_ + (rounds_ % 2) * warps_;
+    V* parts = reinterpret_cast<V*>(memory_ + (rounds_ % 2) * box_bytes_);
     const u32 lane = threadIdx.x % 32, blocks = block_count();
     if (blocks == 1) {
       if (lane == 0) parts[warp] = own;
@@ -90,8 +90,8 @@ class Exchange {
   }
 
  private:
-  V* box_;
-  int warps_;
+  char* memory_;
+  int box_bytes_;
   u32 rounds_ = 0;
 };
 

@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kLargestBlock<kFit, Op::Parameters::kKeeps>,
   constexpr int kAhead = K > 8 || kFit == Fit::kChunks ? 2 : 1;  // where registers allow it
   extern __shared__ __align__(16) char shared[];
   const Place team(g);
-  Exchange<Moments<C>> exchange(shared + g.exchange_at, team.warps);
+  Exchange exchange(shared + g.exchange_at, team.warps * static_cast<int>(sizeof(Moments<C>)));
   Op op = given;
   if constexpr (Op::Parameters::kKeeps && kFit != Fit::kChunks) {
     op.parameters.template keep<Access>(shared, team.block_span(static_cast<Index>(m.cols)));

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kWarpRows ? kWarpRowsThreads : kMaxThreads)
   using C = Compute<T>;
   extern __shared__ __align__(16) char shared[];
   const Team<kWarpRows ? Fit::kWarp : Fit::kChunks, kUnfusedSlots * kLanes<T>, kWarpRows> team(g);
-  Exchange<C> exchange(shared + g.exchange_at, team.warps);
+  Exchange exchange(shared + g.exchange_at, team.warps * static_cast<int>(sizeof(C)));
   for (i64 first = team.first; first < m.rows; first += team.step) {
     const bool exists = first + team.sub_row < m.rows;
     const i64 r = exists ? first + team.sub_row : first;

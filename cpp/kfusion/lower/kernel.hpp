@@ -33,6 +33,7 @@ struct Step {
   std::vector<int> arguments;  ///< earlier steps; a reduction's can be a row's, taken once per element
   int index = -1;              ///< kLoad: of Kernel::loads; kConstant: of constants; kIota: of iotas
   NodeId node = -1;            ///< of the graph, for names
+  std::string label{};         ///< "softmax.exp", for people; may be empty
 };
 
 /// Where the elements of a value lie, from the axes of a kernel: element `offset` + the sum of index x stride.
@@ -41,6 +42,7 @@ struct Operand {
   DType dtype = DType::kFloat32;
   Extents kept, reduced;  ///< strides in elements along Kernel::kept and Kernel::reduced; 0 where it does not vary
   std::int64_t offset = 0;
+  std::string label{};  ///< the value's name, for people; may be empty
 
   bool per_row() const;  ///< it does not vary along the reduced axes
 };
@@ -97,6 +99,9 @@ OutputStrides required_strides(const Plan& plan);
 
 /// The loops of group `group` of `plan`, one made with `only_executable`. Throws std::logic_error where it is no loops.
 Kernel lower(const Plan& plan, int group, const OutputStrides& outputs = {});
+
+/// Gives steps and operands the names that reports use; lower() does.
+void set_labels(Kernel& k, const Graph& g);
 
 /// One step a line, for people and tests.
 std::string to_text(const Kernel& k, const Graph& g);

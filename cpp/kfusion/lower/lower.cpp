@@ -63,6 +63,7 @@ Kernel lower(const Plan& plan, int group_index, const OutputStrides& outputs) {
   if (!reduces) make_pointwise(k, space);
   k.sweeps = count_sweeps(k, stores, space.reduced);
   set_axes(k, space, steps.loads(), steps.iotas(), stores);
+  set_labels(k, plan.graph);
   return k;
 }
 

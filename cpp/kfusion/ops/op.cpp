@@ -17,9 +17,9 @@ constexpr bool is_commutative(Op op) { return std::ranges::find(kCommutative, op
 using enum OpKind;
 
 // The text of an identity tells the reductions that have none.
-#define KF_MAP(name, arity, signature, flops, other_names, doc, ...)              \
-  OpInfo{Op::name,    #name, kMap,         arity, Signature::signature,    flops, \
-         other_names, doc,   #__VA_ARGS__, false, is_commutative(Op::name)},
+#define KF_MAP(name, arity, signature, flops, other_names, doc, ...)               \
+  OpInfo{Op::name,    #name, kMap,         arity, Signature::signature,     flops, \
+         other_names, doc,   #__VA_ARGS__, false, is_commutative(Op::name), {}},
 #define KF_REDUCE(name, signature, flops, other_names, doc, identity, ...) \
   OpInfo{Op::name,                                                         \
          #name,                                                            \
@@ -31,9 +31,10 @@ using enum OpKind;
          doc,                                                              \
          #__VA_ARGS__,                                                     \
          std::string_view(#identity) == "none",                            \
-         false},
+         false,                                                            \
+         #identity},
 #define KF_NODE(name, kind, arity, doc) \
-  OpInfo{Op::name, #name, kind, arity, Signature::kNone, 0, "", doc, "", false, false},
+  OpInfo{Op::name, #name, kind, arity, Signature::kNone, 0, "", doc, "", false, false, {}},
 constexpr OpInfo kTable[] = {
 #include "kfusion/ops/ops.def"
 };

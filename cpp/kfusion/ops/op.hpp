@@ -32,6 +32,7 @@ struct OpInfo {
   std::string_view expression;  ///< kMap: the row's own tokens, C++ and CUDA alike; kReduce: lift, combine, finish
   bool needs_elements;          ///< kReduce: reducing nothing is an error
   bool commutative;             ///< kMap of two arguments: the order does not matter
+  std::string_view identity{};  ///< kReduce: "none" where it needs elements
 };
 
 /// All rows, in the order of the enum.

@@ -1,0 +1,113 @@
+// Generated CUDA C++: text, launch and parameters, which need no GPU.
+#include <pybind11/stl.h>
+
+#include "bindings/bindings.hpp"
+#include "bindings/device.hpp"
+#include "codegen/generate.hpp"
+#include "kfusion/graph/builder.hpp"
+#include "kfusion/plan/executable.hpp"
+
+namespace py = pybind11;
+
+namespace kfusion {
+namespace bind_codegen_detail {
+
+constexpr const char* kKernelsDoc = R"(cuda_kernels(graph, device, fuse=True, aligned=True, clusters=True)
+--
+
+The kernels of a graph as CUDA C++, in the order in which they run. Needs no GPU.
+
+Args:
+    graph: a Graph.
+    device: dict of a Device's fields.
+    fuse: False for one kernel per stage.
+    aligned: whether all arrays begin at multiples of 16 bytes.
+    clusters: whether the device has clusters of blocks.
+
+Returns:
+    A list of CudaKernel; None for a contraction or a gathering, which the array library computes.
+)";
+
+constexpr const char* kHeadersDoc = R"(cuda_headers()
+--
+
+The device headers that generated sources include: a dict of name to text.
+)";
+
+constexpr const char* kParametersDoc = R"(parameters(self, loads, stores, values=(), workspace=0)
+--
+
+The bytes of the kernel's one parameter.
+
+Args:
+    loads: addresses of element 0 of what it reads, in the order of lower()'s "loads".
+    stores: of what it writes.
+    values: of float arguments that the graph reads as constants.
+    workspace: address of launch["workspace_bytes"] bytes.
+)";
+
+py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse, bool aligned, bool clusters) {
+  PlanOptions options;
+  options.fuse = fuse;
+  options.only_executable = true;
+  const Plan plan = make_plan(builder.graph(), read_device(device), options);
+  codegen::Target target;
+  target.clusters = clusters;
+  py::list result;
+  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+    if (is_loops(plan.groups[i].kind)) {
+      result.append(codegen::CudaKernel(lower(plan, static_cast<int>(i)), target, aligned));
+    } else {
+      result.append(py::none());
+    }
+  }
+  return result;
+}
+
+py::dict launch_of(const codegen::CudaKernel& k) {
+  using py::literals::operator""_a;
+  const codegen::Launch& l = k.launch();
+  return py::dict("grid"_a = py::make_tuple(l.grid[0], l.grid[1], l.grid[2]),
+                  "block"_a = py::make_tuple(l.block[0], l.block[1], l.block[2]), "cluster"_a = l.cluster,
+                  "shared_bytes"_a = l.shared_bytes, "workspace_bytes"_a = l.workspace_bytes,
+                  "workspace_zeroed"_a = l.workspace_zeroed);
+}
+
+template <class Pointer>
+std::vector<Pointer> pointers(const std::vector<std::uintptr_t>& addresses) {
+  std::vector<Pointer> result;
+  for (const std::uintptr_t a : addresses) result.push_back(reinterpret_cast<Pointer>(a));
+  return result;
+}
+
+py::bytes parameters_of(const codegen::CudaKernel& k, const std::vector<std::uintptr_t>& loads,
+                        const std::vector<std::uintptr_t>& stores, const std::vector<double>& values,
+                        std::uintptr_t workspace) {
+  const std::vector<std::byte> bytes =
+      k.parameters(pointers<const std::byte*>(loads).data(), pointers<std::byte*>(stores).data(), values.data(),
+                   reinterpret_cast<std::byte*>(workspace));
+  return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+py::dict headers() {
+  py::dict d;
+  for (const auto& [name, text] : codegen::embedded_headers()) d[py::str(name)] = py::str(text);
+  return d;
+}
+
+}  // namespace bind_codegen_detail
+
+void bind_codegen(py::module_& m) {
+  using namespace bind_codegen_detail;
+  py::class_<codegen::CudaKernel>(m, "CudaKernel", "A kernel as CUDA C++.")
+      .def_property_readonly("source", &codegen::CudaKernel::source, "Its complete text.")
+      .def_property_readonly("entry", &codegen::CudaKernel::entry, "The name of its __global__ function.")
+      .def_property_readonly("launch", &launch_of, "Its grid, block, cluster and memory.")
+      .def("parameters", &parameters_of, py::arg("loads"), py::arg("stores"), py::arg("values") = std::vector<double>{},
+           py::arg("workspace") = 0, kParametersDoc);
+  m.def("cuda_kernels", &kernels, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
+        py::arg("aligned") = true, py::arg("clusters") = true, kKernelsDoc);
+  m.def("cuda_headers", &headers, kHeadersDoc);
+}
+
+}  // namespace kfusion

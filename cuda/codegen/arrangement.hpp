@@ -1,0 +1,42 @@
+// How a kernel's axes become lanes and loops: which axes vectors lie along, how wide they are, and how each operand is
+// reached from there.
+#pragma once
+#include <vector>
+
+#include "kfusion/lower/kernel.hpp"
+
+namespace kfusion::codegen {
+
+/// Which axes lie along the lanes: `kept` where nothing is reduced or columns are, `reduced` for rows.
+enum class Form : std::uint8_t { kPointwise, kRows, kColumns };
+
+/// Where the elements of a vector lie in an operand.
+enum class Reach : std::uint8_t {
+  kDense,    ///< neighbours, at the vector's own number
+  kVector,   ///< neighbours, at an offset that the vector's indices give
+  kSplat,    ///< one element for all of them
+  kElements  ///< anywhere
+};
+
+struct Arrangement {
+  Form form = Form::kPointwise;
+  Extents inner, outer;     ///< along the lanes; of the loop
+  int width = 1;            ///< elements of a vector
+  bool whole = true;        ///< vectors exist with all their elements or not at all
+  bool wide = false;        ///< 64-bit indices along `inner`
+  bool wide_outer = false;  ///< and along `outer`
+  std::vector<Reach> loads, stores;
+
+  const Extents& inner_of(const Operand& o) const { return form == Form::kRows ? o.reduced : o.kept; }
+  const Extents& outer_of(const Operand& o) const { return form == Form::kRows ? o.kept : o.reduced; }
+  /// Does not vary along the reduced axes (of a pointwise kernel, everything varies).
+  bool per_row(const Operand& o) const { return form != Form::kPointwise && o.per_row(); }
+};
+
+/// The same kernel with an axis of extent 1 where it has none to reduce, or none to run over.
+Kernel with_axes(Kernel k);
+
+/// `aligned`: arrays begin at multiples of 16 bytes.
+Arrangement arrange(const Kernel& k, bool aligned);
+
+}  // namespace kfusion::codegen

@@ -1,0 +1,275 @@
+#include "codegen/geometry.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+
+namespace kfusion::codegen {
+namespace {
+
+constexpr std::int64_t kSlotBytes = 16;  ///< what a lane loads at once
+constexpr int kWarp = 32, kMaxCluster = 8;
+
+std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+std::int64_t clamp(std::int64_t n, std::int64_t low, std::int64_t high) { return std::max(low, std::min(n, high)); }
+
+std::int64_t vectors_of(const Arrangement& a) { return divide_up(product(a.inner), a.width); }
+
+// ---- what is loaded -------------------------------------------------------------------------------------------------
+
+/// In how many sweeps each load is used, and whether in the first.
+struct Uses {
+  std::vector<int> sweeps;
+  std::vector<bool> in_first;
+};
+
+Uses uses_of(const Kernel& k, const Schedule& s) {
+  Uses uses{std::vector<int>(k.loads.size(), 0), std::vector<bool>(k.loads.size(), false)};
+  for (int sweep = 0; sweep < s.sweeps; ++sweep)
+    for (const int i : steps_of(k, s, sweep)) {
+      const Step& step = k.steps[static_cast<std::size_t>(i)];
+      if (step.kind != StepKind::kLoad) continue;
+      ++uses.sweeps[static_cast<std::size_t>(step.index)];
+      if (sweep == 0) uses.in_first[static_cast<std::size_t>(step.index)] = true;
+    }
+  return uses;
+}
+
+/// Registers of a thread that the chosen loads of one vector take, in bytes.
+std::int64_t bytes_of(const Kernel& k, const Arrangement& a, const std::vector<bool>& chosen) {
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < k.loads.size(); ++i) {
+    const std::int64_t lanes = a.loads[i] == Reach::kSplat ? 1 : a.width;
+    if (chosen[i]) bytes += std::max<std::int64_t>(4, lanes * static_cast<std::int64_t>(item_bytes(k.loads[i].dtype)));
+  }
+  return std::max<std::int64_t>(bytes, 4);
+}
+
+std::vector<bool> element_loads(const Kernel& k, const Arrangement& a) {
+  std::vector<bool> found;
+  for (const Operand& o : k.loads) found.push_back(!a.per_row(o));
+  return found;
+}
+
+/// What is as large as the matrix and used more than once, or at once: it is loaded first and stays in registers.
+std::vector<bool> held_loads(const Kernel& k, const Arrangement& a, const Schedule& s) {
+  const Uses uses = uses_of(k, s);
+  std::vector<bool> held;
+  for (std::size_t i = 0; i < k.loads.size(); ++i) {
+    const Extents& outer = a.outer_of(k.loads[i]);
+    const bool of_row = outer.empty() || std::ranges::any_of(outer, [](std::int64_t n) { return n != 0; });
+    held.push_back(!a.per_row(k.loads[i]) && of_row && (uses.sweeps[i] > 1 || uses.in_first[i]));
+  }
+  return held;
+}
+
+/// How many vectors a thread should have on their way: 64 bytes, fewer where much is computed of each.
+int vectors_in_flight(const Kernel& k, const Arrangement& a, int most) {
+  std::int64_t vectors = clamp(64 / bytes_of(k, a, element_loads(k, a)), 1, most);
+  vectors = std::bit_floor(static_cast<std::uint64_t>(vectors));
+  while (vectors > 1 && vectors * a.width * static_cast<std::int64_t>(k.steps.size()) > 512) vectors /= 2;
+  return static_cast<int>(vectors);
+}
+
+// ---- rows -----------------------------------------------------------------------------------------------------------
+
+/// Teams of `blocks` blocks of up to `warps` warps with `slots` 16-byte slots a lane: as measured for
+/// kernels/row_launch.cuh, where few slots leave registers for many threads and many keep a long row in few blocks.
+struct Capacity {
+  int slots, warps, blocks;
+  constexpr std::int64_t row_bytes() const { return kWarp * kSlotBytes * slots * warps * blocks; }
+};
+constexpr Capacity kCapacities[] = {
+    {2, 1, 1},    //   1 KB
+    {4, 1, 1},    //   2 KB
+    {8, 1, 1},    //   4 KB: the longest row that needs no barrier
+    {4, 16, 1},   //  32 KB
+    {8, 16, 1},   //  64 KB
+    {16, 16, 1},  // 128 KB: a block of an SM's own
+    {8, 16, 2},   // 128 KB: where a lane has at most 8 slots
+    {16, 16, 2},  // 256 KB
+    {8, 16, 4},   // 256 KB
+    {16, 8, 8},   // 512 KB
+    {8, 16, 8},   // 512 KB
+    {16, 16, 8},  //   1 MB
+};
+constexpr int kMaxTeamThreads = 512, kShortRowsThreads = 64, kLongRowsThreads = 256;
+/// A reduction of everything is split over all blocks from here on.
+constexpr std::int64_t kSplitBytes = 32 << 10;
+
+/// Bytes that a row takes in registers.
+std::int64_t row_bytes(const Kernel& k, const Arrangement& a, const Choice& c) {
+  return vectors_of(a) * bytes_of(k, a, c.held);
+}
+
+const Capacity* capacity_for(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
+  const std::int64_t bytes = row_bytes(k, a, c), vector = bytes_of(k, a, c.held);
+  const bool heavy = static_cast<std::int64_t>(k.steps.size()) * c.schedule.sweeps > 48;
+  const int max_slots = a.width == 1 || heavy ? 8 : 16, max_blocks = target.clusters ? kMaxCluster : 1;
+  const auto* found = std::ranges::find_if(kCapacities, [&](const Capacity& one) {
+    const std::int64_t vectors = one.slots * kSlotBytes / vector;
+    return one.slots <= max_slots && one.blocks <= max_blocks && vectors > 0 &&
+           static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(vectors))) * kWarp * one.warps *
+                   one.blocks >=
+               vectors_of(a);
+  });
+  const bool split = k.kept.empty() && c.schedule.sweeps == 1 && bytes > kSplitBytes;
+  return split ? std::end(kCapacities) : found;
+}
+
+/// In registers of a warp or less, or of a team.
+void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& found) {
+  const std::int64_t vectors = found.slots * kSlotBytes / bytes_of(k, a, c.held);
+  c.vectors = static_cast<int>(std::bit_floor(static_cast<std::uint64_t>(vectors)));
+  const bool lean = found.slots <= (found.warps == 1 ? 8 : 4) && a.width > 1 && k.steps.size() <= 24;
+  if (found.warps > 1) {
+    c.skeleton = Skeleton::kTeamRows;
+    c.threads = kMaxTeamThreads;
+    c.least_blocks = lean ? 2 : 1;
+    return;
+  }
+  c.skeleton = Skeleton::kShortRows;
+  c.threads = kShortRowsThreads;
+  c.least_blocks = lean ? 16 : 8;
+  c.lanes = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(divide_up(vectors_of(a), c.vectors))));
+  const std::int64_t each = divide_up(vectors_of(a), c.lanes);
+  c.vectors = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(each)));
+}
+
+/// Read again in every sweep; pairs of reductions are taken together.
+void stream(Choice& c, const Kernel& k, const Arrangement& a) {
+  c.schedule = schedule(k, a, true);
+  c.held.assign(k.loads.size(), false);
+  c.vectors = vectors_in_flight(k, a, 4);
+  c.threads = kLongRowsThreads;
+  c.skeleton = c.schedule.sweeps == 1 ? Skeleton::kSplitRows : Skeleton::kLongRows;
+}
+
+void choose_rows(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
+  c.schedule = schedule(k, a, false);
+  c.held = held_loads(k, a, c.schedule);
+  const Capacity* found = capacity_for(k, a, c, target);
+  if (found == std::end(kCapacities)) {
+    stream(c, k, a);
+  } else {
+    hold(c, k, a, *found);
+  }
+}
+
+// ---- launches -------------------------------------------------------------------------------------------------------
+
+constexpr int kBlocksPerMultiprocessor = 4;  ///< where blocks share a reduction
+
+unsigned unsigned_of(std::int64_t n) { return static_cast<unsigned>(n); }
+
+Division divide_pointwise(const Arrangement& a, const Choice& c) {
+  Division d;
+  d.launch.block[0] = unsigned_of(c.threads);
+  d.launch.grid[0] = unsigned_of(divide_up(vectors_of(a), std::int64_t{c.threads} * c.vectors));
+  return d;
+}
+
+Division divide_short_rows(const Arrangement& a, const Choice& c) {
+  Division d;
+  d.launch.block[0] = unsigned_of(c.threads);
+  d.launch.grid[0] = unsigned_of(divide_up(product(a.outer), c.threads / c.lanes));
+  d.geometry = {product(a.outer), 1, 1, 0};
+  return d;
+}
+
+/// A team of as few warps as hold the row; for few rows it has more blocks, as long as each has some warps.
+Division divide_teams(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
+  const std::int64_t rows = product(a.outer), most = target.clusters ? kMaxCluster : 1;
+  const std::int64_t needed = c.skeleton == Skeleton::kLongRows
+                                  ? most * c.threads / kWarp
+                                  : divide_up(vectors_of(a), std::int64_t{kWarp} * c.vectors);
+  std::int64_t blocks = 1;
+  while (blocks < most && needed > blocks * c.threads / kWarp) blocks *= 2;
+  while (2 * blocks <= most && rows <= target.multiprocessors / (2 * blocks) && needed >= 8 * blocks) blocks *= 2;
+  const std::int64_t warps = divide_up(needed, blocks);
+  Division d;
+  d.launch.block[0] = unsigned_of(warps * kWarp);
+  d.launch.cluster = unsigned_of(blocks);
+  d.launch.grid[0] = unsigned_of(std::min<std::int64_t>(rows, (std::int64_t{1} << 30) / blocks) * blocks);
+  const std::int64_t box =
+      divide_up(static_cast<std::int64_t>(partial_bytes) * warps * blocks, kSlotBytes) * kSlotBytes;
+  d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
+  d.geometry = {rows, warps * blocks, 1, box};
+  return d;
+}
+
+/// Blocks that share a row, each with at least one chunk: a number that depends on sizes and device only.
+Division divide_splits(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
+  const std::int64_t rows = product(a.outer);
+  const std::int64_t chunks = divide_up(vectors_of(a), std::int64_t{c.threads} * c.vectors);
+  const std::int64_t blocks = std::int64_t{kBlocksPerMultiprocessor} * target.multiprocessors;
+  const std::int64_t splits = clamp(blocks / std::max<std::int64_t>(rows, 1), 1, std::max<std::int64_t>(chunks, 1));
+  Division d;
+  d.launch.block[0] = unsigned_of(c.threads);
+  d.launch.grid[0] = unsigned_of(rows * splits);
+  const std::int64_t box =
+      divide_up(static_cast<std::int64_t>(partial_bytes) * c.threads / kWarp, kSlotBytes) * kSlotBytes;
+  d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
+  if (splits > 1) {
+    d.launch.workspace_bytes = static_cast<std::size_t>(rows) * (16 + static_cast<std::size_t>(splits) * partial_bytes);
+    d.launch.workspace_zeroed = true;
+  }
+  d.geometry = {rows, c.threads / kWarp, splits, box};
+  return d;
+}
+
+Division divide_columns(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
+  const std::int64_t vectors = vectors_of(a), rows = product(a.outer);
+  const std::int64_t across = std::bit_ceil(static_cast<std::uint64_t>(clamp(vectors, 1, kWarp)));
+  std::int64_t down = c.threads / across;
+  while (down > 1 &&
+         (across * down * static_cast<std::int64_t>(partial_bytes) > target.shared_bytes || down >= 2 * rows))
+    down /= 2;
+  const std::int64_t tiles = divide_up(vectors, across);
+  const std::int64_t blocks = std::int64_t{kBlocksPerMultiprocessor} * target.multiprocessors;
+  const bool splits_rows = c.schedule.sweeps == 1 && partial_bytes > 0;
+  const std::int64_t splits = splits_rows ? clamp(blocks / std::max<std::int64_t>(tiles, 1), 1,
+                                                  std::max<std::int64_t>(rows / (down * c.vectors), 1))
+                                          : 1;
+  Division d;
+  d.launch.block[0] = unsigned_of(across);
+  d.launch.block[1] = unsigned_of(down);
+  d.launch.grid[0] = unsigned_of(tiles);
+  d.launch.grid[1] = unsigned_of(splits);
+  d.launch.shared_bytes = static_cast<std::size_t>(across * down) * partial_bytes;
+  if (splits > 1) {
+    d.launch.workspace_bytes =
+        static_cast<std::size_t>(tiles) * (16 + static_cast<std::size_t>(splits * across) * partial_bytes);
+    d.launch.workspace_zeroed = true;
+  }
+  d.geometry = {rows, down, splits, 0};
+  return d;
+}
+
+}  // namespace
+
+Choice choose(const Kernel& k, const Arrangement& a, const Target& target) {
+  Choice c;
+  if (a.form == Form::kRows) {
+    choose_rows(c, k, a, target);
+    return c;
+  }
+  c.schedule = schedule(k, a, true);
+  const bool columns = a.form == Form::kColumns;
+  c.skeleton = columns ? Skeleton::kColumns : Skeleton::kPointwise;
+  c.held = columns ? std::vector<bool>(k.loads.size(), false) : element_loads(k, a);
+  c.vectors = vectors_in_flight(k, a, 4);
+  if (columns && c.schedule.sweeps > 1) c.threads = kMaxTeamThreads, c.least_blocks = 1;
+  return c;
+}
+
+Division divide(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
+  Division d = c.skeleton == Skeleton::kPointwise   ? divide_pointwise(a, c)
+               : c.skeleton == Skeleton::kShortRows ? divide_short_rows(a, c)
+               : c.skeleton == Skeleton::kSplitRows ? divide_splits(a, c, target, partial_bytes)
+               : c.skeleton == Skeleton::kColumns   ? divide_columns(a, c, target, partial_bytes)
+                                                    : divide_teams(a, c, target, partial_bytes);
+  return d;
+}
+
+}  // namespace kfusion::codegen

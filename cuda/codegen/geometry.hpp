@@ -1,0 +1,33 @@
+// Which skeleton of device/*.cuh runs a kernel, and how many threads of which blocks share its elements.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "codegen/arrangement.hpp"
+#include "codegen/generate.hpp"
+#include "codegen/schedule.hpp"
+
+namespace kfusion::codegen {
+
+enum class Skeleton : std::uint8_t { kPointwise, kShortRows, kTeamRows, kLongRows, kSplitRows, kColumns };
+
+/// What is static in the text. Sizes of `outer` (of `inner` where nothing is reduced) play no part.
+struct Choice {
+  Skeleton skeleton = Skeleton::kPointwise;
+  int vectors = 1;                      ///< that a thread has at a time
+  int lanes = 32;                       ///< kShortRows: that share a row
+  int threads = 256, least_blocks = 2;  ///< __launch_bounds__
+  Schedule schedule;
+  std::vector<bool> held;  ///< by load: stays in registers for all sweeps
+};
+Choice choose(const Kernel& k, const Arrangement& a, const Target& target);
+
+/// What is a number at run time: the launch and the members of device::Geometry. `partial_bytes`: sizeof a partial
+/// result.
+struct Division {
+  Launch launch;
+  std::vector<std::int64_t> geometry;
+};
+Division divide(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes);
+
+}  // namespace kfusion::codegen

@@ -1,0 +1,516 @@
+#include "codegen/printer.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+
+#include "codegen/expression.hpp"
+
+namespace kfusion::codegen {
+namespace {
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+std::string number(std::size_t i) { return std::to_string(i); }
+
+/// The axes of an operand along which its offset is a parameter.
+bool is_general(std::int64_t stride) { return stride != 0 && stride != 1; }
+
+}  // namespace
+
+void Code::line(const std::string& text, const std::string& comment) {
+  if (!text.empty() && text[0] != '#') text_ += std::string(static_cast<std::size_t>(2 * depth_), ' ');
+  text_ += text;
+  if (!comment.empty()) text_ += "  // " + comment;
+  text_ += "\n";
+}
+
+Printer::Printer(const Kernel& k, const Arrangement& a, const Schedule& s, std::vector<bool> held,
+                 ParameterList& parameters)
+    : k_(k), a_(a), s_(s), held_(std::move(held)) {
+  loads_ = operand_names("in_", true);
+  stores_ = operand_names("out_", false);
+  for (std::size_t i = 0; i < k.steps.size(); ++i) {
+    const Step& step = k.steps[i];
+    const std::string op = step.kind == StepKind::kConstant ? "scalar" : std::string(name(step.op));
+    names_.push_back(step.kind == StepKind::kLoad ? loads_[at(step.index)] : op + "_" + number(i));
+  }
+  declare_parameters(parameters);
+}
+
+/// From the names of values, made identifiers and unique.
+Printer::Names Printer::operand_names(const char* prefix, bool loads) const {
+  Names names;
+  std::set<std::string> used;
+  const std::size_t count = loads ? k_.loads.size() : k_.stores.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    std::string text = prefix;
+    for (const char c : loads ? k_.loads[i].label : k_.stores[i].to.label)
+      text += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+    const bool fresh = text != prefix && used.insert(text).second;
+    names.push_back(fresh ? text : text + (text == prefix ? "" : "_") + number(i));
+    used.insert(names.back());
+  }
+  return names;
+}
+
+// ---- parameters -----------------------------------------------------------------------------------------------------
+
+void Printer::declare_strides(ParameterList& parameters, const std::string& name, const Operand& o, Reach reach) {
+  const Extents &inner = a_.inner_of(o), &outer = a_.outer_of(o);
+  for (std::size_t d = 0; d < inner.size() && reach != Reach::kDense; ++d)
+    if (is_general(inner[d])) parameters.number(a_.wide ? "i64" : "int", name + "_" + number(d), inner[d]);
+  for (std::size_t d = 0; d < outer.size(); ++d)
+    if (is_general(outer[d])) parameters.number("i64", name + "_row" + number(d), outer[d]);
+}
+
+void Printer::declare_parameters(ParameterList& parameters) {
+  for (std::size_t i = 0; i < k_.loads.size(); ++i) {
+    parameters.load(loads_[i], k_.loads[i], static_cast<int>(i));
+    declare_strides(parameters, loads_[i], k_.loads[i], a_.loads[i]);
+  }
+  for (std::size_t i = 0; i < k_.stores.size(); ++i) {
+    parameters.store(stores_[i], k_.stores[i].to, static_cast<int>(i));
+    declare_strides(parameters, stores_[i], k_.stores[i].to, a_.stores[i]);
+  }
+  for (std::size_t i = 0; i < k_.steps.size(); ++i) {
+    const Step& step = k_.steps[i];
+    if (step.kind == StepKind::kConstant) parameters.constant(names_[i], k_.constants[at(step.index)], step.index);
+    if (step.kind != StepKind::kIota) continue;
+    const Operand& o = k_.iotas[at(step.index)];
+    parameters.number("i64", names_[i] + "_from", o.offset);
+    declare_strides(parameters, names_[i], o, Reach::kElements);
+  }
+  parameters.axes("inner", a_.inner, a_.wide);
+  if (!a_.outer.empty()) parameters.axes("outer", a_.outer, a_.wide_outer);
+}
+
+// ---- expressions ----------------------------------------------------------------------------------------------------
+
+/// The sum of index x stride: what is 0 is left out, what is 1 is not multiplied.
+std::string Printer::offset(const std::string& name, const Extents& strides, const std::string& indices,
+                            const char* suffix) const {
+  std::string text;
+  for (std::size_t d = 0; d < strides.size(); ++d) {
+    if (strides[d] == 0) continue;
+    text += (text.empty() ? "" : " + ") + indices + ".at[" + number(d) + "]";
+    if (is_general(strides[d])) text += " * p." + name + suffix + number(d);
+  }
+  return text.empty() ? "0" : text;
+}
+
+std::string Printer::inner_offset(const std::string& name, const Operand& o, const std::string& indices) const {
+  return offset(name, a_.inner_of(o), indices, "_");
+}
+
+std::string Printer::vector_type(int i) const {
+  const std::string lanes = a_.loads[at(i)] == Reach::kSplat ? "1" : "kWidth";
+  return "Vector<" + storage_type(load(i).dtype) + ", " + lanes + ">";
+}
+
+/// What is read again by other rows, lanes or sweeps may stay in L1.
+std::string Printer::loaded(int i) const {
+  const Operand& o = load(i);
+  const auto repeats = [](const Extents& strides) { return std::ranges::count(strides, 0) > 0; };
+  const std::string use = repeats(o.kept) || repeats(o.reduced) ? "Use::kAgain" : "Use::kOnce";
+  const std::string base = "line." + loads_[at(i)] + " + ";
+  switch (a_.loads[at(i)]) {
+    case Reach::kDense:
+      return "load_vector<kWidth, kWhole, " + use + ">(" + base + "at.first, at.count)";
+    case Reach::kVector:
+      return "load_vector<kWidth, kWhole, " + use + ">(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
+    case Reach::kSplat:
+      return "load_vector<1, true, Use::kAgain>(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
+    default:
+      return "load_elements<" + storage_type(o.dtype) +
+             ", kWidth>(at, [&](int j) { const At e = place(at.first + j); return " + base +
+             inner_offset(loads_[at(i)], o, "e") + "; })";
+  }
+}
+
+std::string Printer::reference(int i) const {
+  if (step(i).kind == StepKind::kConstant) return "p." + names_[at(i)];
+  if (s_.per_row[at(i)]) return "values." + names_[at(i)] + lane();
+  return names_[at(i)];
+}
+
+std::string Printer::iota(const Step& s, const std::string& inner) const {
+  const auto index = static_cast<std::size_t>(&s - k_.steps.data());
+  const Operand& o = k_.iotas[at(s.index)];
+  std::string text = (a_.outer.empty() ? "p." : "line.") + names_[index] + (a_.outer.empty() ? "_from" : "");
+  const std::string more = inner_offset(names_[index], o, inner);
+  if (more != "0") text += " + " + more;
+  return "convert<" + compute_type(s.dtype) + ">(" + text + ")";
+}
+
+/// Of maps and casts.
+std::string Printer::formula(const Step& s) const {
+  const auto argument = [&](std::size_t i) { return i < s.arguments.size() ? reference(s.arguments[i]) : ""; };
+  if (s.kind == StepKind::kCast) {
+    if (is_half(s.dtype)) return "rounded<" + storage_type(s.dtype) + ">(" + argument(0) + ")";
+    return "convert<" + compute_type(s.dtype) + ">(" + argument(0) + ")";
+  }
+  const Meaning meanings[] = {{"x", argument(0)}, {"y", argument(1)}, {"z", argument(2)}, {"T", compute_type(s.from)}};
+  const std::string text = with(info(s.op).expression, meanings);
+  return s.dtype == DType::kBool && s.from == DType::kBool ? "(" + text + ") != 0" : text;
+}
+
+/// A of ops.def.
+std::string Printer::accumulator(const Step& s) const {
+  switch (info(s.op).signature) {
+    case Signature::A_B:
+      return "u8";
+    case Signature::C_C:
+      return is_float(s.from) ? compute_type(s.from) : "i64";
+    default:
+      return compute_type(s.from);
+  }
+}
+
+// ---- the struct -----------------------------------------------------------------------------------------------------
+
+std::vector<int> Printer::reductions(int sweep) const {
+  std::vector<int> found;
+  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
+    const int pair = s_.pair[at(i)];
+    const bool second = pair >= 0 && k_.pairs[at(pair)].second == i;
+    if (step(i).kind == StepKind::kReduce && s_.time[at(i)] == sweep && !second) found.push_back(i);
+  }
+  return found;
+}
+
+std::vector<int> Printer::loads_of(int sweep, bool held) const {
+  std::vector<int> found;
+  for (const int i : steps_of(k_, s_, sweep))
+    if (step(i).kind == StepKind::kLoad && held_[at(step(i).index)] == held) found.push_back(step(i).index);
+  return found;
+}
+
+std::string Printer::print() {
+  out_.open("struct Fused {");
+  print_types();
+  print_line();
+  std::vector<int> held;
+  for (std::size_t i = 0; i < held_.size(); ++i)
+    if (held_[i]) held.push_back(static_cast<int>(i));
+  print_vectors("Held", held, true);
+  print_loading("Held load(const Line& line, const At& at) const", "Held", held);
+  for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
+    print_partial(sweep);
+    print_fetch(sweep);
+  }
+  print_begin();
+  for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
+    print_sweep(sweep);
+    print_finish(sweep);
+  }
+  print_end();
+  out_.close("};");
+  return out_.text();
+}
+
+void Printer::print_types() {
+  const auto index = [](bool wide) { return std::string(wide ? "i64" : "int"); };
+  out_.line("using Index = " + index(a_.wide) + ";");
+  out_.line("using Row = " + index(a_.wide_outer) + ";");
+  out_.line("using At = Place<Index, " + number(a_.inner.size()) + ">;");
+  out_.line("static constexpr int kWidth = " + std::to_string(a_.width) + ", kSweeps = " + std::to_string(s_.sweeps) +
+            ";");
+  out_.line("static constexpr bool kWhole = " + std::string(a_.whole ? "true" : "false") + ";");
+  out_.line("const Parameters& p;");
+  out_.line("");
+  out_.line("KF_DEVICE i64 elements() const { return p.inner.size; }");
+  out_.line("KF_DEVICE At place(Index first) const { return device::place(p.inner, first, kWidth); }");
+}
+
+/// Addresses at one point of the outer axes.
+void Printer::print_line() {
+  Code members, body;
+  const auto add = [&](const std::string& type, const std::string& member, const std::string& from,
+                       const std::string& operand, const Operand& o) {
+    members.line("    " + type + " " + member + ";");
+    const std::string more = offset(operand, a_.outer_of(o), "row", "_row");
+    body.line("    line." + member + " = p." + from + (more == "0" ? "" : " + (" + more + ")") + ";");
+  };
+  for (std::size_t i = 0; i < loads_.size(); ++i)
+    add("const " + storage_type(k_.loads[i].dtype) + "*", loads_[i], loads_[i], loads_[i], k_.loads[i]);
+  for (std::size_t i = 0; i < stores_.size(); ++i)
+    add(storage_type(k_.stores[i].to.dtype) + "*", stores_[i], stores_[i], stores_[i], k_.stores[i].to);
+  for (std::size_t i = 0; i < k_.steps.size() && !a_.outer.empty(); ++i)
+    if (step(static_cast<int>(i)).kind == StepKind::kIota)
+      add("i64", names_[i], names_[i] + "_from", names_[i], k_.iotas[at(k_.steps[i].index)]);
+  out_.line("");
+  out_.line("struct Line {\n" + members.text() + "  };");
+  out_.open("KF_DEVICE Line line([[maybe_unused]] Row number) const {");
+  if (!a_.outer.empty()) out_.line("[[maybe_unused]] const auto row = device::place(p.outer, number, 1);");
+  out_.line("Line line;\n" + body.text() + "    return line;");
+  out_.close();
+}
+
+void Printer::print_vectors(const char* type, const std::vector<int>& loads, bool forget) {
+  out_.line("");
+  out_.open(std::string("struct ") + type + " {");
+  std::string forgets;
+  for (const int i : loads) {
+    out_.line(vector_type(i) + " " + loads_[at(i)] + ";");
+    forgets += " device::forget(" + loads_[at(i)] + ");";
+  }
+  if (forget) out_.line("KF_DEVICE void forget() {" + forgets + " }");
+  out_.close("};");
+}
+
+void Printer::print_loading(const std::string& head, const char* type, const std::vector<int>& loads) {
+  out_.open("KF_DEVICE " + head + " {");
+  out_.line(std::string(type) + " v;");
+  for (const int i : loads) out_.line("v." + loads_[at(i)] + " = " + loaded(i) + ";");
+  out_.line("return v;");
+  out_.close();
+}
+
+void Printer::print_fetch(int sweep) {
+  const std::string type = "Fetched" + std::to_string(sweep);
+  print_vectors(type.c_str(), loads_of(sweep, false), false);
+  print_loading(type + " fetch(Sweep<" + std::to_string(sweep) + ">, const Line& line, const At& at) const",
+                type.c_str(), loads_of(sweep, false));
+}
+
+void Printer::print_partial(int sweep) {
+  const std::vector<int> reduced = reductions(sweep);
+  const std::string type = "Partial" + std::to_string(sweep), lanes = columns() ? "[kWidth]" : "";
+  out_.line("");
+  if (reduced.empty()) {
+    out_.line("using " + type + " = Nothing;");
+    out_.line("static KF_DEVICE Nothing partial(Sweep<" + std::to_string(sweep) + ">) { return {}; }");
+    return;
+  }
+  Code start, merge;
+  out_.open("struct alignas(4) " + type + " {");
+  out_.line("static constexpr bool kNothing = false;");
+  for (const int i : reduced) {
+    const Step& s = step(i);
+    const std::string name = names_[at(i)], a = accumulator(s), own = name + lane(), other = "b." + own;
+    if (s_.pair[at(i)] >= 0) {
+      const Pair& pair = k_.pairs[at(s_.pair[at(i)])];
+      const std::string kind = pair.kind == Pair::Kind::kCentred ? "Centred" : "Shifted";
+      out_.line(kind + "<" + a + "> " + name + lanes + ";");
+      merge.line("      " + own + ".merge(" + other + ");");
+      continue;
+    }
+    const OpInfo& row = info(s.op);
+    const std::string_view combine = reduction_text(row).combine;
+    const Meaning extremes[] = {{"a", "lowest<" + a + ">()"}, {"b", "highest<" + a + ">()"}, {"A", a}};
+    const Meaning parts[] = {{"a", own}, {"b", other}, {"A", a}};
+    out_.line(a + " " + name + lanes + ";");
+    start.line(
+        "      v." + own + " = " +
+        (row.needs_elements ? "unchosen<" + a + ">(" + with(combine, extremes) + ")" : with(row.identity, extremes)) +
+        ";");
+    merge.line("      " + own + " = " + with(combine, parts) + ";");
+  }
+  const std::string loop = columns() ? "#pragma unroll\n      for (int j = 0; j < kWidth; ++j) {\n" : "";
+  const std::string end = columns() ? "      }\n" : "";
+  out_.line("KF_DEVICE void merge(const " + type + "& b) {\n" + loop + merge.text() + end + "    }");
+  out_.close("};");
+  out_.line("static KF_DEVICE " + type + " partial(Sweep<" + std::to_string(sweep) + ">) {\n    " + type + " v;\n" +
+            loop + start.text() + end + "    return v;\n  }");
+}
+
+std::size_t Printer::partial_bytes() const {
+  std::size_t largest = 0;
+  for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
+    std::size_t bytes = 0, align = 4;
+    for (const int i : reductions(sweep)) {
+      const std::string a = accumulator(step(i));
+      const std::size_t item = a == "u8" ? 1 : a == "double" || a == "i64" ? 8 : 4;
+      const int pair = s_.pair[at(i)];
+      const std::size_t items = pair < 0 ? 1 : k_.pairs[at(pair)].kind == Pair::Kind::kCentred ? 3 : 2;
+      align = std::max(align, item);
+      bytes = (bytes + item - 1) / item * item + item * items * (columns() ? static_cast<std::size_t>(a_.width) : 1);
+    }
+    largest = std::max(largest, (bytes + align - 1) / align * align);
+  }
+  return largest;
+}
+
+/// Values of the elements of a vector, lane by lane.
+void Printer::print_elements(int sweep, const std::vector<int>& steps) {
+  for (const int i : steps) {
+    const Step& s = step(i);
+    std::string value;
+    if (s.kind == StepKind::kLoad) {
+      const std::string lane_of = a_.loads[at(s.index)] == Reach::kSplat ? "0" : "j";
+      value = std::string("get(") + (held_[at(s.index)] ? "held." : "in.") + loads_[at(s.index)] + ", " + lane_of + ")";
+    } else if (s.kind == StepKind::kIota) {
+      value = iota(s, "place(at.first + j)");
+    } else {
+      value = formula(s);
+    }
+    out_.line("const " + type_of(i) + " " + names_[at(i)] + " = " + value + ";", s.label);
+  }
+  for (std::size_t i = 0; i < k_.stores.size(); ++i)
+    if (s_.store_time[i] == sweep) out_.line(stores_[i] + "[j] = " + reference(k_.stores[i].step) + ";");
+}
+
+void Printer::print_reductions(int sweep) {
+  std::string guard = a_.whole || columns() ? "" : "if (j < at.count) ";
+  for (const int i : reductions(sweep)) {
+    const Step& s = step(i);
+    const std::string value = reference(s.arguments[0]), own = "part." + names_[at(i)] + lane(), a = accumulator(s);
+    if (s_.pair[at(i)] >= 0 && columns()) {
+      out_.line("const " + a + " one_" + names_[at(i)] + "[1] = {" + value + "};");
+      out_.line(own + ".add(one_" + names_[at(i)] + ", 1);", s.label);
+    } else if (s_.pair[at(i)] >= 0) {
+      out_.line("of_" + names_[at(i)] + "[j] = " + value + ";");
+    } else {
+      const ReductionText text = reduction_text(info(s.op));
+      const Meaning lifted[] = {{"x", value}, {"A", a}, {"T", compute_type(s.from)}};
+      const Meaning meanings[] = {{"a", own}, {"b", with(text.lift, lifted)}, {"A", a}};
+      out_.line(guard + own + " = " + with(text.combine, meanings) + ";", s.label);
+    }
+  }
+}
+
+void Printer::print_sweep(int sweep) {
+  const std::string n = std::to_string(sweep);
+  const std::vector<int> steps = steps_of(k_, s_, sweep);
+  out_.line("");
+  out_.open("KF_DEVICE void sweep(Sweep<" + n +
+            ">, [[maybe_unused]] const Line& line, [[maybe_unused]] const At& at, " +
+            "[[maybe_unused]] const Held& held, [[maybe_unused]] const Fetched" + n + "& in, " +
+            "[[maybe_unused]] const Values& values, [[maybe_unused]] Partial" + n + "& part) const {");
+  for (std::size_t i = 0; i < k_.stores.size(); ++i)
+    if (s_.store_time[i] == sweep) out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[kWidth];");
+  for (const int i : reductions(sweep))
+    if (s_.pair[at(i)] >= 0 && !columns()) out_.line(accumulator(step(i)) + " of_" + names_[at(i)] + "[kWidth];");
+  out_.line("#pragma unroll");
+  out_.open("for (int j = 0; j < kWidth; ++j) {");
+  print_elements(sweep, steps);
+  print_reductions(sweep);
+  out_.close();
+  for (const int i : reductions(sweep))
+    if (s_.pair[at(i)] >= 0 && !columns())
+      out_.line("part." + names_[at(i)] + ".add(of_" + names_[at(i)] + ", at.count);", step(i).label);
+  for (std::size_t i = 0; i < k_.stores.size(); ++i)
+    if (s_.store_time[i] == sweep) print_store(static_cast<int>(i));
+  out_.close();
+}
+
+/// Of the array that has the store's name.
+void Printer::print_store(int i) {
+  const std::string& name = stores_[at(i)];
+  const Operand& o = k_.stores[at(i)].to;
+  const std::string packed = "pack_vector<" + storage_type(o.dtype) + ">(" + name + ")";
+  if (a_.stores[at(i)] == Reach::kDense) {
+    out_.line("store_vector<kWhole>(line." + name + " + at.first, " + packed + ", at.count);");
+  } else if (a_.stores[at(i)] == Reach::kVector) {
+    out_.line("store_vector<kWhole>(line." + name + " + " + inner_offset(name, o, "at") + ", " + packed +
+              ", at.count);");
+  } else {
+    out_.line("store_elements(" + packed + ", at, [&](int j) { const At e = place(at.first + j); return line." + name +
+              " + " + inner_offset(name, o, "e") + "; });");
+  }
+}
+
+void Printer::open_lanes() {
+  if (!columns()) return;
+  out_.line("#pragma unroll");
+  out_.open("for (int j = 0; j < kWidth; ++j) {");
+}
+void Printer::close_lanes() {
+  if (columns()) out_.close();
+}
+
+/// Maps of row values that are known at `time`.
+void Printer::print_row_steps(int time) {
+  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
+    const Step& s = step(i);
+    const bool map = s.kind == StepKind::kMap || s.kind == StepKind::kCast;
+    if (map && s_.per_row[at(i)] && s_.time[at(i)] == time) out_.line(reference(i) + " = " + formula(s) + ";", s.label);
+  }
+}
+
+/// What is known of a row before its elements: operands that do not vary along it.
+void Printer::print_begin() {
+  out_.line("");
+  out_.open("struct Values {");
+  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
+    if (s_.per_row[at(i)] && step(i).kind != StepKind::kConstant)
+      out_.line(type_of(i) + " " + names_[at(i)] + (columns() ? "[kWidth]" : "") + ";");
+  out_.close("};");
+  out_.open("KF_DEVICE Values begin([[maybe_unused]] const Line& line, [[maybe_unused]] const At& at) const {");
+  out_.line("Values values{};");
+  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
+    const Step& s = step(i);
+    if (!s_.per_row[at(i)] || s.kind != StepKind::kLoad) continue;
+    const bool splat = !columns() || a_.loads[at(s.index)] == Reach::kSplat;
+    const std::string from =
+        columns() ? loaded(s.index) : "load_vector<1, true, Use::kAgain>(line." + loads_[at(s.index)] + ", 1)";
+    out_.line("const auto loaded_" + names_[at(i)] + " = " + from + ";");
+    open_lanes();
+    out_.line(reference(i) + " = get(loaded_" + names_[at(i)] + (splat ? ", 0);" : ", j);"));
+    close_lanes();
+  }
+  open_lanes();
+  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
+    if (s_.per_row[at(i)] && step(i).kind == StepKind::kIota)
+      out_.line(reference(i) + " = " + iota(step(i), columns() ? "place(at.first + j)" : "at") + ";", step(i).label);
+  print_row_steps(-1);
+  close_lanes();
+  out_.line("return values;");
+  out_.close();
+}
+
+void Printer::print_finish(int sweep) {
+  const std::string n = std::to_string(sweep);
+  const std::string elements = "static_cast<i64>(p." + std::string(columns() ? "outer" : "inner") + ".size)";
+  out_.open("KF_DEVICE void finish(Sweep<" + n + ">, [[maybe_unused]] Values& values, [[maybe_unused]] const Partial" +
+            n + "& part) const {");
+  open_lanes();
+  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
+    const Step& s = step(i);
+    if (s.kind != StepKind::kReduce || s_.time[at(i)] != sweep) continue;
+    std::string value = "part." + names_[at(i)] + lane();
+    const bool together = s_.pair[at(i)] >= 0;
+    if (together) {
+      const Pair& pair = k_.pairs[at(s_.pair[at(i)])];
+      const bool centred = pair.kind == Pair::Kind::kCentred, first = pair.first == i;
+      value = "part." + names_[at(pair.first)] + lane() +
+              (first ? (centred ? ".mean" : ".largest") : (centred ? ".m2" : ".sum"));
+      if (first) {  // it is what finish would give
+        out_.line(reference(i) + " = " + value + ";", s.label);
+        continue;
+      }
+    }
+    const Meaning meanings[] = {{"a", value}, {"n", elements}, {"A", accumulator(s)}};
+    const std::string finished = with(reduction_text(info(s.op)).finish, meanings);
+    const bool same = accumulator(s) == type_of(i);
+    out_.line(reference(i) + " = " + (same ? finished : "convert<" + type_of(i) + ">(" + finished + ")") + ";",
+              s.label);
+  }
+  print_row_steps(sweep);
+  close_lanes();
+  out_.close();
+}
+
+/// Results that are one a row.
+void Printer::print_end() {
+  out_.open("KF_DEVICE void end([[maybe_unused]] const Line& line, [[maybe_unused]] const At& at, " +
+            std::string("[[maybe_unused]] const Values& values) const {"));
+  for (std::size_t i = 0; i < k_.stores.size(); ++i) {
+    if (s_.store_time[i] >= 0) continue;
+    const Store& store = k_.stores[i];
+    const std::string type = compute_type(store.to.dtype);
+    out_.line(type + " " + stores_[i] + (columns() ? "[kWidth];" : "[1] = {" + reference(store.step) + "};"));
+    if (columns()) {
+      open_lanes();
+      out_.line(stores_[i] + "[j] = " + reference(store.step) + ";");
+      close_lanes();
+      print_store(static_cast<int>(i));
+    } else {
+      out_.line("store_vector<true>(line." + stores_[i] + ", pack_vector<" + storage_type(store.to.dtype) + ">(" +
+                stores_[i] + "), 1);");
+    }
+  }
+  out_.close();
+}
+
+}  // namespace kfusion::codegen

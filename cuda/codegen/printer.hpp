@@ -1,0 +1,87 @@
+// The generated struct F of device/rows.cuh: a kernel's operands, sweeps and row values as CUDA C++.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "codegen/arrangement.hpp"
+#include "codegen/parameters.hpp"
+#include "codegen/schedule.hpp"
+
+namespace kfusion::codegen {
+
+/// Lines of text, indented by braces.
+class Code {
+ public:
+  void line(const std::string& text, const std::string& comment = "");
+  void open(const std::string& text) { line(text), ++depth_; }
+  void close(const std::string& text = "}") { --depth_, line(text); }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  int depth_ = 0;
+};
+
+class Printer {
+ public:
+  /// `held`: operands that stay in registers for all sweeps, by load. Declares what it reads in `parameters`.
+  Printer(const Kernel& k, const Arrangement& a, const Schedule& s, std::vector<bool> held, ParameterList& parameters);
+
+  /// struct Fused, over a Parameters p.
+  std::string print();
+  /// sizeof the largest PartialN.
+  std::size_t partial_bytes() const;
+
+ private:
+  using Names = std::vector<std::string>;
+
+  Names operand_names(const char* prefix, bool loads) const;
+  void declare_parameters(ParameterList& parameters);
+  void declare_strides(ParameterList& parameters, const std::string& name, const Operand& o, Reach reach);
+
+  // Expressions
+  std::string offset(const std::string& name, const Extents& strides, const std::string& at, const char* suffix) const;
+  std::string inner_offset(const std::string& name, const Operand& o, const std::string& at) const;
+  std::string vector_type(int load) const;
+  std::string loaded(int load) const;
+  std::string reference(int step) const;  ///< how a value is named where it is used
+  std::string formula(const Step& step) const;
+  std::string iota(const Step& step, const std::string& inner) const;
+  std::string accumulator(const Step& step) const;
+
+  // Pieces of the struct
+  void print_types();
+  void print_line();
+  void print_vectors(const char* type, const std::vector<int>& loads, bool forget);
+  void print_loading(const std::string& head, const char* type, const std::vector<int>& loads);
+  void print_partial(int sweep);
+  void print_fetch(int sweep);
+  void print_sweep(int sweep);
+  void print_elements(int sweep, const std::vector<int>& steps);
+  void print_reductions(int sweep);
+  void print_finish(int sweep);
+  void print_begin();
+  void print_end();
+  void print_row_steps(int time);
+  void print_store(int store);
+  void open_lanes();  ///< a loop over the lanes where row values are arrays
+  void close_lanes();
+
+  std::vector<int> reductions(int sweep) const;  ///< steps; of a pair only the first
+  std::vector<int> loads_of(int sweep, bool held) const;
+  const Step& step(int i) const { return k_.steps[static_cast<std::size_t>(i)]; }
+  const Operand& load(int i) const { return k_.loads[static_cast<std::size_t>(i)]; }
+  bool columns() const { return a_.form == Form::kColumns; }
+  std::string lane() const { return columns() ? "[j]" : ""; }
+  std::string type_of(int i) const { return compute_type(step(i).dtype); }
+
+  const Kernel& k_;
+  const Arrangement& a_;
+  const Schedule& s_;
+  std::vector<bool> held_;
+  Names names_;           ///< by step
+  Names loads_, stores_;  ///< by operand
+  Code out_;
+};
+
+}  // namespace kfusion::codegen

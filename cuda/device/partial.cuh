@@ -1,0 +1,121 @@
+// Partial results of reductions: how those of lanes, warps and blocks are merged, always in one fixed order.
+#pragma once
+#include "device/reduce.cuh"
+#include "device/scalar.cuh"
+
+namespace kfusion::device::scalar {
+
+/// What a sweep without reductions leaves.
+struct Nothing {
+  static constexpr bool kNothing = true;
+  KF_DEVICE void merge(const Nothing&) {}
+};
+
+/// Where nothing is: a reduction without an identity chooses one of its arguments, and starts with the extreme that is
+/// never chosen. `chosen`: which of the two extremes it chooses.
+template <class A>
+KF_DEVICE constexpr A unchosen(A chosen) {
+  return chosen == highest<A>() ? lowest<A>() : highest<A>();
+}
+
+/// Mean, and sum of squared distances from it, of n values.
+/// T. Chan, G. Golub, R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+template <class A>
+struct Centred {
+  A n = 0, mean = 0, m2 = 0;
+
+  KF_DEVICE void merge(const Centred& b) {
+    if (b.n == A(0)) return;
+    const A d = b.mean - mean, share = b.n / (n + b.n);
+    m2 += b.m2 + d * d * (n * share);
+    mean = n == A(0) ? b.mean : mean + d * share;
+    n += b.n;
+  }
+  /// The first `count` of some values, in two passes.
+  template <int kN>
+  KF_DEVICE void add(const A (&value)[kN], int count) {
+    Centred part;
+    part.n = A(count < kN ? count : kN);
+#pragma unroll
+    for (int j = 0; j < kN; ++j) part.mean += j < count ? value[j] : A(0);
+    part.mean /= part.n;
+#pragma unroll
+    for (int j = 0; j < kN; ++j) {
+      const A d = value[j] - part.mean;
+      part.m2 += j < count ? d * d : A(0);
+    }
+    merge(part);
+  }
+};
+
+/// The largest of some values, and the sum of exp(value - largest).
+/// M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018.
+template <class A>
+struct Shifted {
+  A largest = lowest<A>(), sum = 0;
+
+  /// Equal infinities are no distance apart.
+  static KF_DEVICE A scale(A from, A to) { return from == to ? A(1) : exp(from - to); }
+  KF_DEVICE void merge(const Shifted& b) {
+    const A both = maximum(largest, b.largest);
+    sum = sum * scale(largest, both) + b.sum * scale(b.largest, both);
+    largest = both;
+  }
+  template <int kN>
+  KF_DEVICE void add(const A (&value)[kN], int count) {
+    Shifted part;
+#pragma unroll
+    for (int j = 0; j < kN; ++j) part.largest = j < count ? maximum(part.largest, value[j]) : part.largest;
+#pragma unroll
+    for (int j = 0; j < kN; ++j) part.sum += j < count ? exp(value[j] - part.largest) : A(0);
+    merge(part);
+  }
+};
+
+}  // namespace kfusion::device::scalar
+
+namespace kfusion::device {
+
+template <class P>
+KF_DEVICE P from_lane(const P& own, int mask) {
+  constexpr int kWords = sizeof(P) / 4;
+  static_assert(sizeof(P) % 4 == 0);
+  u32 word[kWords];
+  __builtin_memcpy(word, &own, sizeof(P));
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) word[i] = __shfl_xor_sync(0xffffffffu, word[i], mask);
+  P other;
+  __builtin_memcpy(&other, word, sizeof(P));
+  return other;
+}
+
+/// Merges over each group of `lanes` (a power of two up to 32) neighbouring lanes, the same bits in all of them: the
+/// lower lane's part always comes first. All 32 lanes must call it.
+template <class P>
+KF_DEVICE void merge_lanes(P& own, int lanes) {
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    if (offset >= lanes) break;
+    const P other = from_lane(own, offset);
+    P first = threadIdx.x & offset ? other : own;
+    first.merge(threadIdx.x & offset ? own : other);
+    own = first;
+  }
+}
+
+/// Merges `size` parts; every lane of the calling warps gets the same bits.
+template <class P>
+KF_DEVICE P merge_parts(const P* parts, int size, P total) {
+  for (int i = threadIdx.x % 32; i < size; i += 32) total.merge(parts[i]);
+  merge_lanes(total, 32);
+  return total;
+}
+
+/// Merges over all warps of a team.
+template <class P>
+KF_DEVICE void merge_team(P& own, const P& identity, Exchange& exchange, int warp, int warps) {
+  merge_lanes(own, 32);
+  own = merge_parts(exchange.share(own, warp), warps, identity);
+}
+
+}  // namespace kfusion::device

@@ -1,0 +1,219 @@
+// Generated row kernels: sweeps over the elements of a row, each of which may reduce them, then values of the row.
+//
+// What the generator prints as F:
+//   Index, kWidth, kSweeps                 indices of elements, elements in a vector, sweeps over a row
+//   Line line(row)                         addresses at one row
+//   at = place(first element)              where a vector lies, and how many of its elements exist
+//   Held load(line, at)                    operands that stay in registers for all sweeps, as stored
+//   Fetched fetch(Sweep, line, at)         those of one sweep
+//   Partial partial(Sweep)                 of no elements; merge(Partial)
+//   void sweep(Sweep, line, at, Held, Fetched, values, Partial&)   the elements of one vector
+//   Values begin(line, at), void finish(Sweep, Values&, Partial), void end(line, at, Values)   once per row
+#pragma once
+#include "device/partial.cuh"
+#include "device/vector.cuh"
+
+namespace kfusion::device {
+
+/// How threads share the rows. Kernel parameter.
+struct Geometry {
+  i64 rows;
+  i64 warps;   ///< rows(), long_rows(): of a team, in all its blocks
+  i64 splits;  ///< split_rows(), columns(): blocks that share a row
+  i64 box;     ///< bytes of an exchange's box
+};
+
+template <class F, int kSweep>
+using PartialOf = decltype(F::partial(Sweep<kSweep>()));
+
+/// Vector k of this thread, of kK in a row: each warp has neighbouring ones.
+template <class F, int kK, int kLanes>
+struct RowPlaces {
+  const F& f;
+  int warp, lane;
+  bool exists;
+  KF_DEVICE auto operator()(int k) const {
+    using Index = typename F::Index;
+    auto at = f.place(static_cast<Index>((warp * kK + k) * kLanes + lane) * F::kWidth);
+    if (!exists) at.count = 0;
+    return at;
+  }
+};
+
+/// Sweep after sweep over a row that a team holds in registers. `combine` merges what the lanes have.
+template <int kSweep, class F, int kK, class Places, class Combine>
+KF_DEVICE void sweep_held(const F& f, const typename F::Line& line, const Places& places, typename F::Held (&held)[kK],
+                          typename F::Values& values, const Combine& combine) {
+  constexpr int kAhead = kK % 2 == 0 ? 2 : 1;  // what is fetched is under way for two vectors at a time
+  const Sweep<kSweep> sweep;
+  auto total = f.partial(sweep);
+#pragma unroll
+  for (int k = 0; k < kK; k += kAhead) {
+    decltype(f.fetch(sweep, line, places(0))) fetched[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) fetched[i] = f.fetch(sweep, line, places(k + i));
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      auto part = f.partial(sweep);
+      const auto at = places(k + i);
+      if (kSweep > 0) held[k + i].forget();
+      if (at.count > 0) f.sweep(sweep, line, at, held[k + i], fetched[i], values, part);
+      total.merge(part);
+    }
+  }
+  combine(total, f.partial(sweep));
+  f.finish(sweep, values, total);
+  if constexpr (kSweep + 1 < F::kSweeps) sweep_held<kSweep + 1>(f, line, places, held, values, combine);
+}
+
+/// Rows that share a block: kLanes lanes of a warp hold one, in kK vectors each. Barriers: none.
+template <class F, int kLanes, int kK>
+KF_DEVICE void short_rows(const F& f, const Geometry& g) {
+  using Row = typename F::Row;
+  const int rows_per_block = static_cast<int>(blockDim.x) / kLanes, own = static_cast<int>(threadIdx.x) / kLanes;
+  const Row first = static_cast<Row>(blockIdx.x) * rows_per_block;
+  const bool exists = own < static_cast<Row>(g.rows) - first;
+  const auto line = f.line(exists ? first + own : first);
+  const RowPlaces<F, kK, kLanes> places{f, 0, static_cast<int>(threadIdx.x) % kLanes, exists};
+  typename F::Held held[kK];
+#pragma unroll
+  for (int k = 0; k < kK; ++k) held[k] = f.load(line, places(k));
+  typename F::Values values = f.begin(line, places(0));
+  const auto combine = [](auto& own_part, const auto& identity) {
+    if constexpr (!identity.kNothing) merge_lanes(own_part, kLanes);
+  };
+  sweep_held<0>(f, line, places, held, values, combine);
+  if (exists && places.lane == 0) f.end(line, places(0), values);
+}
+
+/// Rows that a team of warps (of a block or a cluster) holds, kK vectors a lane. Barriers: one per reducing sweep.
+template <class F, int kK>
+KF_DEVICE void team_rows(const F& f, const Geometry& g) {
+  using Row = typename F::Row;
+  extern __shared__ __align__(16) char shared[];
+  const int block_warps = blockDim.x / 32, warps = static_cast<int>(g.warps);
+  const int warp = block_rank() * block_warps + threadIdx.x / 32;
+  Exchange exchange(shared, static_cast<int>(g.box));
+  const auto combine = [&](auto& own_part, const auto& identity) {
+    if constexpr (!identity.kNothing) merge_team(own_part, identity, exchange, warp, warps);
+  };
+  for (Row r = cluster_index(); r < static_cast<Row>(g.rows); r += cluster_count()) {
+    const auto line = f.line(r);
+    const RowPlaces<F, kK, 32> places{f, warp, static_cast<int>(threadIdx.x) % 32, true};
+    typename F::Held held[kK];
+#pragma unroll
+    for (int k = 0; k < kK; ++k) held[k] = f.load(line, places(k));
+    typename F::Values values = f.begin(line, places(0));
+    sweep_held<0>(f, line, places, held, values, combine);
+    if (warp == 0 && places.lane == 0) f.end(line, places(0), values);
+  }
+  exchange.finish();
+}
+
+// ---- rows that no team can hold -------------------------------------------------------------------------------------
+
+/// How many partial results are merged one by one before they are merged into the total: keeps sums of many accurate.
+inline constexpr int kMergesInBlock = 32;
+
+/// Chunks `first`, `first + step`, ... below `chunks` of a row; a chunk is kK vectors of each of `threads` threads.
+template <int kK, int kSweep, class F>
+KF_DEVICE auto sweep_chunks(const F& f, const typename F::Line& line, const typename F::Values& values, int thread,
+                            int threads, i64 first, i64 step) {
+  using Index = typename F::Index;
+  const Sweep<kSweep> sweep;
+  const i64 chunk_elements = static_cast<i64>(threads) * kK * F::kWidth, elements = f.elements();
+  const i64 chunks = (elements + chunk_elements - 1) / chunk_elements;
+  auto total = f.partial(sweep), block = f.partial(sweep);
+  int merges = 0;
+  for (i64 i = first; i < chunks; i += step) {
+    // Every second sweep runs backwards: what was read last is the likeliest to be in L2.
+    const Index chunk = static_cast<Index>(kSweep % 2 ? chunks - 1 - i : i);
+    const auto places = [&](int k) {
+      return f.place(chunk * static_cast<Index>(chunk_elements) + static_cast<Index>(k * threads + thread) * F::kWidth);
+    };
+    decltype(f.fetch(sweep, line, places(0))) fetched[kK];
+#pragma unroll
+    for (int k = 0; k < kK; ++k) fetched[k] = f.fetch(sweep, line, places(k));
+    auto part = f.partial(sweep);
+#pragma unroll
+    for (int k = 0; k < kK; ++k) {
+      auto own = f.partial(sweep);
+      const auto at = places(k);
+      if (at.count > 0) f.sweep(sweep, line, at, typename F::Held(), fetched[k], values, own);
+      part.merge(own);
+    }
+    block.merge(part);
+    if (++merges == kMergesInBlock) {
+      total.merge(block);
+      block = f.partial(sweep);
+      merges = 0;
+    }
+  }
+  total.merge(block);
+  return total;
+}
+
+template <int kK, int kSweep, class F>
+KF_DEVICE void sweep_long(const F& f, const typename F::Line& line, typename F::Values& values, Exchange& exchange,
+                          int warps) {
+  const int thread = static_cast<int>(block_rank() * blockDim.x + threadIdx.x);
+  auto total = sweep_chunks<kK, kSweep>(f, line, values, thread, 32 * warps, 0, 1);
+  if constexpr (!total.kNothing) merge_team(total, f.partial(Sweep<kSweep>()), exchange, thread / 32, warps);
+  f.finish(Sweep<kSweep>(), values, total);
+  if constexpr (kSweep + 1 < F::kSweeps) sweep_long<kK, kSweep + 1>(f, line, values, exchange, warps);
+}
+
+/// Rows of any length, read again in every sweep, by all warps of a cluster.
+template <class F, int kK>
+KF_DEVICE void long_rows(const F& f, const Geometry& g) {
+  using Row = typename F::Row;
+  extern __shared__ __align__(16) char shared[];
+  Exchange exchange(shared, static_cast<int>(g.box));
+  for (Row r = cluster_index(); r < static_cast<Row>(g.rows); r += cluster_count()) {
+    const auto line = f.line(r);
+    typename F::Values values = f.begin(line, f.place(0));
+    sweep_long<kK, 0>(f, line, values, exchange, static_cast<int>(g.warps));
+    if (block_rank() == 0 && threadIdx.x == 0) f.end(line, f.place(0), values);
+  }
+  exchange.finish();
+}
+
+/// Whether this block is the last of `blocks` that come here; it then sees what the others wrote. The ticket, at first
+/// 0, is 0 again afterwards.
+KF_DEVICE bool is_last(u32* ticket, u32 blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0) last = atomicInc(ticket, blocks - 1) == blocks - 1;
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+}
+
+/// Rows of one sweep whose chunks `splits` blocks share; the one that ends last merges their parts, in order.
+/// Workspace: a ticket of 16 bytes per row, then a part per block.
+template <class F, int kK>
+KF_DEVICE void split_rows(const F& f, const Geometry& g, char* workspace) {
+  using Row = typename F::Row;
+  using P = PartialOf<F, 0>;
+  extern __shared__ __align__(16) char shared[];
+  const u32 splits = static_cast<u32>(g.splits);
+  const Row r = static_cast<Row>(blockIdx.x / splits);
+  const u32 split = blockIdx.x % splits;
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const auto line = f.line(r);
+  typename F::Values values = f.begin(line, f.place(0));
+  P total = sweep_chunks<kK, 0>(f, line, values, threadIdx.x, blockDim.x, split, splits);
+  Exchange exchange(shared, static_cast<int>(g.box));
+  merge_team(total, f.partial(Sweep<0>()), exchange, warp, warps);
+  if (splits > 1) {
+    P* parts = reinterpret_cast<P*>(workspace + 16 * g.rows) + static_cast<i64>(r) * splits;
+    if (threadIdx.x == 0) parts[split] = total;
+    if (!is_last(reinterpret_cast<u32*>(workspace + 16 * static_cast<i64>(r)), splits)) return;
+    total = merge_parts(parts, static_cast<int>(splits), f.partial(Sweep<0>()));
+  }
+  f.finish(Sweep<0>(), values, total);
+  if (threadIdx.x == 0) f.end(line, f.place(0), values);
+}
+
+}  // namespace kfusion::device

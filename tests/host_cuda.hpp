@@ -1,0 +1,147 @@
+// A host that runs generated CUDA kernels: every thread of a block is a fiber, and a barrier or a shuffle is a switch
+// to the next one until all have come there. There are no clusters and no PTX.
+#pragma once
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __align__(n) alignas(n)
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __shared__ static
+
+struct Index3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+inline Index3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace host {
+
+struct Fiber {
+  ucontext_t context;
+  std::vector<char> stack = std::vector<char>(std::size_t{128} << 10);
+  Index3 thread;
+  bool done = false;
+};
+inline std::vector<std::unique_ptr<Fiber>> fibers;
+inline ucontext_t scheduler;
+inline Fiber* current = nullptr;
+inline void (*body)(const void*) = nullptr;
+inline const void* argument = nullptr;
+alignas(16) inline char shared[std::size_t{228} << 10];
+inline std::uint32_t words[1024];
+
+inline void run_fiber() {
+  body(argument);
+  current->done = true;
+  swapcontext(&current->context, &scheduler);
+}
+
+inline void barrier() {
+  Fiber* own = current;
+  swapcontext(&own->context, &scheduler);
+}
+
+/// Fibers run in order, each to its next barrier, until all are done.
+inline void run_block() {
+  for (unsigned i = 0; i < blockDim.x * blockDim.y; ++i) {
+    if (fibers.size() <= i) fibers.push_back(std::make_unique<Fiber>());
+    Fiber& f = *fibers[i];
+    f.thread = {i % blockDim.x, i / blockDim.x, 0};
+    f.done = false;
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = f.stack.data();
+    f.context.uc_stack.ss_size = f.stack.size();
+    f.context.uc_link = nullptr;
+    makecontext(&f.context, run_fiber, 0);
+  }
+  for (bool any = true; any;) {
+    any = false;
+    for (unsigned i = 0; i < blockDim.x * blockDim.y; ++i) {
+      if (fibers[i]->done) continue;
+      any = true;
+      current = fibers[i].get();
+      threadIdx = current->thread;
+      swapcontext(&scheduler, &current->context);
+    }
+  }
+}
+
+inline void run_grid(void (*kernel)(const void*), const void* parameters, const unsigned* grid, const unsigned* block) {
+  body = kernel;
+  argument = parameters;
+  gridDim = {grid[0], grid[1], grid[2]};
+  blockDim = {block[0], block[1], block[2]};
+  for (blockIdx.y = 0; blockIdx.y < grid[1]; ++blockIdx.y)
+    for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x) run_block();
+}
+
+inline float float_of_half(std::uint32_t bits) {
+  _Float16 x;
+  std::memcpy(&x, &bits, 2);
+  return x;
+}
+inline std::uint32_t half_of_float(float x) {
+  const auto half = static_cast<_Float16>(x);
+  std::uint16_t bits;
+  std::memcpy(&bits, &half, 2);
+  return bits;
+}
+inline void unpack_halves(std::uint32_t word, float& lo, float& hi) {
+  lo = float_of_half(word & 0xffff);
+  hi = float_of_half(word >> 16);
+}
+inline std::uint32_t pack_halves(float lo, float hi) { return half_of_float(lo) | half_of_float(hi) << 16; }
+
+}  // namespace host
+
+/// extern "C" `name`: all blocks of a grid, one after the other.
+#define KF_HOST_ENTRY(name, kernel, Parameters)                                                        \
+  extern "C" void name(const void* p, const unsigned* grid, const unsigned* block) {                   \
+    host::run_grid([](const void* q) { kernel(*static_cast<const Parameters*>(q)); }, p, grid, block); \
+  }
+
+inline void __syncthreads() { host::barrier(); }
+inline void __threadfence() {}
+inline std::uint32_t __shfl_xor_sync(unsigned, std::uint32_t word, int mask) {
+  const unsigned own = threadIdx.y * blockDim.x + threadIdx.x;
+  host::words[own] = word;
+  host::barrier();
+  const std::uint32_t other = host::words[own ^ static_cast<unsigned>(mask)];
+  host::barrier();
+  return other;
+}
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(std::uint64_t{a} * b >> 32); }
+inline unsigned __float_as_uint(float x) {
+  unsigned bits;
+  std::memcpy(&bits, &x, 4);
+  return bits;
+}
+inline float __uint_as_float(unsigned bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+inline unsigned atomicInc(unsigned* p, unsigned last) {
+  const unsigned old = *p;
+  *p = old >= last ? 0 : old + 1;
+  return old;
+}
+// Named by headers in code that no generated kernel reaches on a host.
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int) {
+  return value;
+}
+inline int __double2loint(double) { return 0; }
+inline int __double2hiint(double) { return 0; }
+inline double __hiloint2double(int, int) { return 0; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
+inline std::size_t __cvta_generic_to_shared(const void* p) { return reinterpret_cast<std::size_t>(p); }

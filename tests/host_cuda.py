@@ -1,0 +1,79 @@
+"""Runs generated CUDA kernels on the host: every thread of a block is a fiber (host_cuda.hpp). Slow, but the numbers
+are those of the text, without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import loops
+from kfusion import _core, _running
+
+DEVICE = _running.device("cpu").to_dict()
+HAVE_COMPILER = shutil.which("g++") is not None
+FLAGS = ["-std=c++17", "-O0", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fPIC", "-shared"]
+NAMESPACE = "kfusion::device::scalar"
+# PTX of the headers, as a host has it.
+REPLACED = {
+    "extern __shared__ __align__(16) char shared[];": "char* shared = host::shared;",
+    'asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(lo), "=f"(hi) : '
+    '"r"(word));': "host::unpack_halves(word, lo, hi);",
+    'asm("{ .reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }"\n      : "=r"(word)\n'
+    '      : "f"(lo), "f"(hi));': "word = host::pack_halves(lo, hi);",
+}
+
+
+class HostKernels:
+    """The kernels of some graphs, compiled into one library in `folder`."""
+
+    def __init__(self, graphs: list[_core.Graph], folder: Path, fuse: bool = True, aligned: bool = True) -> None:
+        self.lowered = [_core.lower(g, DEVICE, fuse) for g in graphs]
+        self.kernels = [_core.cuda_kernels(g, DEVICE, fuse, aligned, clusters=False) for g in graphs]
+        library = self._compile(folder)
+        names = iter(range(sum(map(len, self.kernels))))
+        self.functions = [[library[f"host_{next(names)}"] for _ in kernels] for kernels in self.kernels]
+
+    def run(self, i: int, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        pairs = iter(zip(self.functions[i], self.kernels[i], strict=True))
+        return loops.run(self.lowered[i], inputs, compute=lambda k, memory: self._run(*next(pairs), k, memory))
+
+    def _compile(self, folder: Path) -> Any:
+        (folder / "device").mkdir(exist_ok=True)
+        for name, text in _core.cuda_headers().items():
+            for old, new in REPLACED.items():
+                text = text.replace(old, new)
+            (folder / name).write_text(text)
+        parts = ['#include "host_cuda.hpp"', '#include "device/pointwise.cuh"', '#include "device/columns.cuh"']
+        for i, k in enumerate(k for kernels in self.kernels for k in kernels):
+            own = k.source.replace(f"{k.entry}(const", f"run_{i}(const")
+            own = own.replace(f"namespace {NAMESPACE} {{", f"namespace {NAMESPACE} {{ namespace k{i} {{")
+            parts += [own.replace(f"}}  // namespace {NAMESPACE}", "}}")]
+            parts += [f"KF_HOST_ENTRY(host_{i}, {NAMESPACE}::k{i}::run_{i}, {NAMESPACE}::k{i}::Parameters)"]
+        (folder / "kernels.cpp").write_text("\n".join(parts))
+        command = ["g++", *FLAGS, f"-I{folder}", f"-I{Path(__file__).parent}", "-o", "kernels.so", "kernels.cpp"]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
+        assert done.returncode == 0, done.stderr[:4000]
+        return ctypes.CDLL(str(folder / "kernels.so"))
+
+    @staticmethod
+    def _run(function: Any, kernel: Any, lowered: dict[str, Any], memory: dict[int, loops.Memory]) -> None:
+        def address(operand: dict[str, Any]) -> int:
+            m = memory[operand["node"]]
+            return m.elements.ctypes.data + m.start * m.elements.itemsize
+
+        launch = kernel.launch
+        assert launch["cluster"] == 1
+        assert launch["workspace_zeroed"] or launch["workspace_bytes"] == 0
+        workspace = np.zeros(launch["workspace_bytes"] + 16, np.uint8)
+        at = workspace.ctypes.data + -workspace.ctypes.data % 16
+        loads, stores = [address(o) for o in lowered["loads"]], [address(s["to"]) for s in lowered["stores"]]
+        parameters = kernel.parameters(loads, stores, [], at)
+        uint3 = ctypes.c_uint * 3
+        function(ctypes.c_char_p(parameters), uint3(*launch["grid"]), uint3(*launch["block"]))
+        tickets = workspace[at - workspace.ctypes.data :][: launch["workspace_bytes"]]
+        assert not launch["workspace_bytes"] or tickets[0] == 0, "a ticket is left"

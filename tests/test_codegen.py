@@ -1,0 +1,328 @@
+"""Generated CUDA C++: its text, whether nvcc takes it, and what it computes, on a host that plays the GPU."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+import loops
+import reference_ops
+from conftest import ALL_DTYPES, DTYPES, np_dtype
+from graph_strategies import cases
+from host_cuda import DEVICE, HAVE_COMPILER, HostKernels
+from kfusion import _core
+from running import assert_close, draw, wide
+from test_reference_ops import TABLE, takes
+from test_reference_ops import TestMaps as Maps
+
+needs_compiler = pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
+Build = Callable[..., Any]
+
+
+def graph_of(build: Build, *arrays: np.ndarray) -> _core.Graph:
+    g = _core.Graph()
+    ids = [
+        g.input(f"x{i}", a.shape, str(a.dtype), strides=[s // a.itemsize for s in a.strides])
+        for i, a in enumerate(arrays)
+    ]
+    outputs = build(g, *ids)
+    g.set_outputs([(str(i), n) for i, n in enumerate(outputs if isinstance(outputs, list) else [outputs])])
+    return g
+
+
+def empty(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
+    """An array of any size that takes no memory."""
+    strides = np.cumprod([1, *shape[:0:-1]])[::-1] * np_dtype(dtype).itemsize
+    return np.lib.stride_tricks.as_strided(np.empty(1, np_dtype(dtype)), shape, strides)
+
+
+def sources(build: Build, *arrays: np.ndarray, **options: Any) -> list[str]:
+    return [k.source for k in _core.cuda_kernels(graph_of(build, *arrays), DEVICE, **options)]
+
+
+def chain(g: _core.Graph, x: int, b: int) -> int:
+    return g.map("log", [g.map("add", [g.map("relu", [g.map("add", [x, b])]), g.scalar(1.5)])])
+
+
+def normalized(g: _core.Graph, x: int, axis: int = 1) -> int:
+    d = g.map("subtract", [x, g.reduce("mean", x, [axis], True)])
+    variance = g.reduce("mean", g.map("square", [d]), [axis], True)
+    return g.map("divide", [d, g.map("sqrt", [g.map("add", [variance, g.scalar(1e-5)])])])
+
+
+def softmax(g: _core.Graph, x: int, axis: int = 1) -> int:
+    e = g.map("exp", [g.map("subtract", [x, g.reduce("max", x, [axis], True)])])
+    return g.map("divide", [e, g.reduce("sum", e, [axis], True)])
+
+
+def variance(g: _core.Graph, x: int, axes: Any = None) -> int:
+    d = g.map("subtract", [x, g.reduce("mean", x, axes, True)])
+    return g.reduce("mean", g.map("square", [d]), axes)
+
+
+def skeleton(source: str) -> str:
+    return re.findall(r"  (\w+)<Fused", source)[-1]
+
+
+class TestText:
+    def test_another_batch_size_is_the_same_text(self):
+        row = empty((1000,))
+        for build, arguments in ((chain, (row,)), (normalized, ()), (softmax, ())):
+            for cols in (1000,):
+                (one,) = sources(build, empty((64, cols)), *arguments)
+                (other,) = sources(build, empty((100_001, cols)), *arguments)
+                assert one == other
+        (one,), (other,) = (sources(lambda g, x: g.map("exp", [x]), empty((n,))) for n in (64, 10_001))
+        assert one == other
+        (one,), (other,) = (sources(lambda g, x: g.reduce("sum", x, [0]), empty((n, 512))) for n in (64, 10_001))
+        assert one == other
+
+    def test_another_scalar_is_the_same_text(self):
+        def scaled(factor: float) -> Build:
+            return lambda g, x: g.map("multiply", [x, g.scalar(factor)])
+
+        assert sources(scaled(2.0), empty((64,))) == sources(scaled(-7.5), empty((64,)))
+
+    def test_what_is_large_has_wide_indices(self):
+        (narrow,), (large,) = (sources(lambda g, x: g.map("exp", [x]), empty((n,))) for n in (2**30, 2**32))
+        assert "using Index = int;" in narrow
+        assert "using Index = i64;" in large
+
+    def test_vectors_have_sixteen_bytes_where_arrays_allow_it(self):
+        def width(x: np.ndarray, **options: Any) -> int:
+            (text,) = sources(lambda g, i: g.map("negative", [i]), x, **options)
+            return int(re.findall(r"kWidth = (\d+)", text)[0])
+
+        assert {d: width(empty((8, 64), d)) for d in DTYPES} == {
+            "float16": 8, "bfloat16": 8, "float32": 4, "float64": 2
+        }  # fmt: skip
+        assert width(empty((8, 64)), aligned=False) == 1
+        assert width(np.empty((8, 64), np.float32)[:, ::2]) == 1
+        assert width(np.empty((8, 65), np.float32)[:, :64]) == 1
+        assert width(np.empty((8, 68), np.float32)[:, :64]) == 4
+
+    def test_rows_are_held_by_what_has_room_for_them(self):
+        for cols, expected in ((64, "short_rows"), (1000, "short_rows"), (4096, "team_rows"), (2**18, "team_rows")):
+            assert skeleton(sources(normalized, empty((100, cols)))[0]) == expected
+        assert skeleton(sources(normalized, empty((100, 2**20)))[0]) == "long_rows"
+        assert skeleton(sources(variance, empty((2**20,)))[0]) == "split_rows"
+        assert skeleton(sources(lambda g, x: normalized(g, x, 0), empty((100, 300)))[0]) == "columns"
+
+    def test_it_reads_in_the_users_names(self):
+        g = _core.Graph()
+        x = g.input("pixels", (4, 8), "float32")
+        g.begin_stage("brighten", "f.py:3: brighten(pixels)")
+        y = g.map("exp", [x])
+        g.end_stage()
+        g.set_outputs([("", y)])
+        (kernel,) = _core.cuda_kernels(g, DEVICE)
+        assert "in_pixels" in kernel.source
+        assert "// brighten" in kernel.source
+        assert "brighten" in kernel.entry
+
+
+def nvcc(text: str, folder: Path) -> str:
+    """What nvcc says of the resources of a text."""
+    if shutil.which("nvcc") is None:
+        pytest.skip("needs nvcc")
+    for name, header in _core.cuda_headers().items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(header)
+    (folder / "kernel.cu").write_text(text)
+    command = ["nvcc", "-cubin", "-arch=sm_90", "--fmad=false", "-std=c++17", "--resource-usage", f"-I{folder}"]
+    command += ["-Werror=all-warnings", "-o", str(folder / "kernel.cubin"), str(folder / "kernel.cu")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def every_map(dtype: str) -> Build:
+    """The sum of all maps of a value of `dtype`, so that one kernel has them all."""
+
+    def build(g: _core.Graph, x: int) -> int:
+        total = g.cast(x, "float32")
+        for name in reference_ops.MAPS:
+            if dtype in takes(name):
+                total = g.map("add", [total, g.cast(g.map(name, [x] * TABLE[name]["arity"]), "float32")])
+        return total
+
+    return build
+
+
+class TestCompiles:
+    """With nvcc, as NVRTC would: nothing is included but the embedded headers."""
+
+    @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+    def test_every_map(self, dtype, tmp_path):
+        (text,) = sources(every_map(dtype), empty((64,), dtype))
+        nvcc(text, tmp_path)
+
+    @pytest.mark.parametrize(
+        ("build", "shape", "dtype", "most_registers"),
+        [
+            (normalized, (4096, 1024), "float32", 64),
+            (softmax, (4096, 8192), "bfloat16", 128),
+            (normalized, (4096, 131072), "float16", 128),
+            (softmax, (8, 2**20), "float64", 128),
+            (lambda g, x: [variance(g, x), g.reduce("max", x, None)], (2**20,), "bfloat16", 128),
+            (lambda g, x: softmax(g, x, 0), (500, 1000), "float32", 128),
+        ],
+    )
+    def test_reductions_without_spills(self, build, shape, dtype, most_registers, tmp_path):
+        for text in sources(build, empty(shape, dtype)):
+            report = nvcc(text, tmp_path)
+            assert " 0 bytes spill stores" in report
+            assert int(re.findall(r"Used (\d+) registers", report)[0]) <= most_registers
+
+
+class Batch:
+    """Calls and what they should give, compiled together."""
+
+    def __init__(self) -> None:
+        self.cases: list[tuple[_core.Graph, list[np.ndarray], Callable[[list[np.ndarray]], None]]] = []
+
+    def add(self, build: Build, *arrays: np.ndarray, check: Callable[[list[np.ndarray]], None]) -> None:
+        self.cases.append((graph_of(build, *arrays), list(arrays), check))
+
+    def run(self, folder: Path, **options: Any) -> HostKernels:
+        kernels = HostKernels([g for g, _, _ in self.cases], folder, **options)
+        for i, (_, arrays, check) in enumerate(self.cases):
+            check(kernels.run(i, arrays))
+        return kernels
+
+
+def close_to(want: np.ndarray, scale: Any = 0, spacings: float = 4) -> Callable[[list[np.ndarray]], None]:
+    return lambda got: assert_close(got[0], want, scale, spacings=spacings)
+
+
+@needs_compiler
+class TestNumbers:
+    @hypothesis.settings(max_examples=3, deadline=None, phases=[hypothesis.Phase.generate], derandomize=True)
+    @hypothesis.given(st.lists(cases(), min_size=15, max_size=15), st.booleans())
+    def test_random_graphs(self, tmp_path_factory, some, fuse):
+        kernels = HostKernels([c.graph for c in some], tmp_path_factory.mktemp("random"), fuse)
+        for i, case in enumerate(some):
+            case.check(kernels.run(i, case.inputs))
+
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    def test_every_op(self, dtype, rng, tmp_path):
+        batch = Batch()
+        for name in reference_ops.MAPS:
+            if dtype not in takes(name):
+                continue
+            arrays = [draw(rng, dtype, 77) for _ in range(TABLE[name]["arity"])]
+            if dtype in DTYPES and name in Maps.DOMAIN:
+                arrays = [Maps.DOMAIN[name](wide(x)).astype(x.dtype) for x in arrays]
+            if name == "power" and dtype in ("int32", "int64"):
+                arrays[1] = np.abs(arrays[1])
+            with np.errstate(all="ignore"):
+                want = reference_ops.MAPS[name](*map(wide, arrays))
+            scale = 4 if name == "logaddexp" else 0
+            batch.add(lambda g, *ids, n=name: g.map(n, list(ids)), *arrays, check=close_to(want, scale))
+        for to in ALL_DTYPES:
+            x = draw(rng, dtype, 33)
+            batch.add(lambda g, i, t=to: g.cast(i, t), x, check=close_to(wide(wide(x).astype(np_dtype(to)))))
+        batch.run(tmp_path)
+
+    def test_layouts(self, rng, tmp_path):
+        batch = Batch()
+        layouts = [
+            lambda make: make(()),
+            lambda make: make((70, 60))[::2, 1::3],
+            lambda make: make((40, 30))[::-1, ::-2],
+            lambda make: make((20, 30, 40)).transpose(2, 0, 1),
+            lambda make: make((3, 700))[:, 5:-7],
+            lambda make: make((3, 704))[:, 4:-8],
+            lambda make: make((300, 7))[:, 2:5],
+            lambda make: np.broadcast_to(make((30, 1)), (20, 30, 40)),
+            lambda make: np.broadcast_to(make((1, 40)), (20, 30, 40)),
+        ]
+        for layout in layouts:
+            for dtype in ("bool", "bfloat16", "float32", "int64"):
+                x = layout(lambda shape, d=dtype: draw(rng, d, shape))
+                y = np.ascontiguousarray(x[..., ::-1] if x.ndim else x)
+                batch.add(lambda g, i, j: g.map("maximum", [i, j]), x, y, check=close_to(np.maximum(wide(x), wide(y))))
+        batch.run(tmp_path)
+
+    def test_arrays_at_any_address(self, rng, tmp_path):
+        x = draw(rng, "float32", 1003)
+        batch = Batch()
+        batch.add(lambda g, i: g.map("negative", [i]), x, check=lambda got: None)
+        kernels = batch.run(tmp_path, aligned=False)
+        memory = np.zeros(1005, np.float32)
+        memory[1:1004] = x
+        (function,), (kernel,) = kernels.functions[0], kernels.kernels[0]
+        run = {0: loops.Memory(memory, 1), 1: loops.Memory(np.zeros(1005, np.float32), 1)}
+        lowered = kernels.lowered[0]["kernels"][0]
+        kernels._run(function, kernel, lowered, run)
+        np.testing.assert_array_equal(run[1].elements[1:1004], -x)
+
+    SHAPES = ((5, 3), (4, 16), (7, 100), (130, 8), (3, 1023), (6, 1024), (3, 4100), (2, 4097), (2, 40_000), (1, 70_000))
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_rows_and_columns(self, dtype, rng, tmp_path):
+        batch = Batch()
+        for shape in self.SHAPES:
+            for axis in (1, 0):
+                x = draw(rng, dtype, shape if axis else shape[::-1])
+                w, mean = wide(x), wide(x).mean(axis, keepdims=True)
+                e = np.exp(w - w.max(axis, keepdims=True))
+                want = (w - mean) / np.sqrt(w.var(axis, keepdims=True) + 1e-5)
+                batch.add(lambda g, i, a=axis: normalized(g, i, a), x, check=close_to(want, 1, 32))
+                want = e / e.sum(axis, keepdims=True)
+                batch.add(lambda g, i, a=axis: softmax(g, i, a), x, check=close_to(want, 0, 32))
+        kernels = batch.run(tmp_path)
+        seen = {skeleton(k.source) for ks in kernels.kernels for k in ks}
+        assert seen >= {"short_rows", "team_rows", "long_rows", "columns"}
+
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    def test_reductions(self, dtype, rng, tmp_path):
+        batch = Batch()
+        for name, oracle in reference_ops.REDUCTIONS.items():
+            for shape in ((1, 5), (7, 3), (4, 100), (2, 20_001), (300, 20)):
+                for axes in (None, [0], [1]):
+                    x = draw(rng, dtype, shape)
+                    if name == "prod" and dtype in DTYPES:
+                        x = (1 + wide(x) / 4096).astype(x.dtype)
+                    axis = None if axes is None else tuple(axes)
+                    with np.errstate(all="ignore"):
+                        want = oracle(wide(x), axis=axis)
+                        scale = oracle(np.abs(wide(x)), axis=axis) if name == "sum" else 1 if name == "mean" else 0
+                    batch.add(
+                        lambda g, i, n=name, a=axes: g.reduce(n, i, a),
+                        x,
+                        check=close_to(want, scale, 4000 if name == "prod" else 4),
+                    )
+        batch.run(tmp_path)
+
+    def test_reductions_of_several_axes_and_of_everything(self, rng, tmp_path):
+        batch = Batch()
+        x = draw(rng, "float32", (6, 70, 50))
+        for axes in ([0], [1], [2], [0, 1], [0, 2], [1, 2], None):
+            axis = None if axes is None else tuple(axes)
+            for y in (x, x.transpose(2, 0, 1), x[::2, ::-1, 3:]):
+                total, scale = wide(y).sum(axis), abs(wide(y)).sum(axis)
+                batch.add(lambda g, i, a=axes: g.reduce("sum", i, a), y, check=close_to(total, scale))
+                batch.add(lambda g, i, a=axes: variance(g, i, a), y, check=close_to(wide(y).var(axis), 1, 8))
+        big = draw(rng, "float32", 100_003) + np.float32(100)
+        batch.add(variance, big, check=close_to(wide(big).var(), 1, 8))
+        batch.run(tmp_path)
+
+    def test_special_values(self, tmp_path):
+        x = np.array([[1, np.nan, 3], [-np.inf, 2, np.inf], [-0.0, -0.0, -0.0], [np.nan] * 3])
+        batch = Batch()
+        for name, oracle in reference_ops.REDUCTIONS.items():
+            for y, axis in ((x, 1), (x.T.copy(), 0), (np.repeat(x, 100, 1), 1)):
+                with np.errstate(invalid="ignore"):
+                    want = oracle(y, axis=axis)
+                batch.add(lambda g, i, n=name, a=axis: g.reduce(n, i, [a]), y, check=close_to(want))
+        batch.run(tmp_path)
