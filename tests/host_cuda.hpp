@@ -129,6 +129,7 @@ inline float __uint_as_float(unsigned bits) {
   std::memcpy(&x, &bits, 4);
   return x;
 }
+inline float __int_as_float(int bits) { return __uint_as_float(static_cast<unsigned>(bits)); }
 inline unsigned atomicInc(unsigned* p, unsigned last) {
   const unsigned old = *p;
   *p = old >= last ? 0 : old + 1;

@@ -16,7 +16,7 @@ from kfusion import _core, _running
 
 DEVICE = _running.device("cpu").to_dict()
 HAVE_COMPILER = shutil.which("g++") is not None
-FLAGS = ["-std=c++17", "-O0", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fPIC", "-shared"]
+FLAGS = ["-std=c++20", "-O0", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fPIC", "-shared"]
 NAMESPACE = "kfusion::device::scalar"
 # PTX of the headers, as a host has it.
 REPLACED = {

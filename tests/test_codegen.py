@@ -138,7 +138,7 @@ def nvcc(text: str, folder: Path) -> str:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(header)
     (folder / "kernel.cu").write_text(text)
-    command = ["nvcc", "-cubin", "-arch=sm_90", "--fmad=false", "-std=c++17", "--resource-usage", f"-I{folder}"]
+    command = ["nvcc", "-cubin", "-arch=sm_90", "--fmad=false", "-std=c++20", "--resource-usage", f"-I{folder}"]
     command += ["-Werror=all-warnings", "-o", str(folder / "kernel.cubin"), str(folder / "kernel.cu")]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

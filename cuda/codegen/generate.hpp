@@ -48,7 +48,7 @@ class CudaKernel {
   /// `aligned`: all arrays begin at multiples of 16 bytes; else only at multiples of their item.
   CudaKernel(const Kernel& kernel, const Target& target, bool aligned = true);
 
-  /// Complete; it #includes embedded headers only. Compile it with --std=c++17 (or later) and --fmad=false.
+  /// Complete; it #includes embedded headers only. Compile it with --std=c++20 and --fmad=false.
   const std::string& source() const { return source_; }
   const std::string& entry() const { return entry_; }  ///< the kernel's extern "C" name
   const Launch& launch() const { return launch_; }

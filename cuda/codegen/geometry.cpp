@@ -136,12 +136,18 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
   c.vectors = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(each)));
 }
 
+/// Functions of doubles take many registers.
+bool in_doubles(const Kernel& k) {
+  return std::ranges::any_of(k.steps, [](const Step& s) { return s.dtype == DType::kFloat64; });
+}
+
 /// Read again in every sweep; pairs of reductions are taken together.
 void stream(Choice& c, const Kernel& k, const Arrangement& a) {
   c.schedule = schedule(k, a, true);
   c.held.assign(k.loads.size(), false);
   c.vectors = vectors_in_flight(k, a, 4);
   c.threads = kLongRowsThreads;
+  c.least_blocks = in_doubles(k) ? 1 : 2;
   c.skeleton = c.schedule.sweeps == 1 ? Skeleton::kSplitRows : Skeleton::kLongRows;
 }
 

@@ -193,7 +193,7 @@ std::string Printer::print() {
   for (std::size_t i = 0; i < held_.size(); ++i)
     if (held_[i]) held.push_back(static_cast<int>(i));
   print_vectors("Held", held, true);
-  print_loading("Held load(const Line& line, const At& at) const", "Held", held);
+  print_loading("Held load([[maybe_unused]] const Line& line, [[maybe_unused]] const At& at) const", "Held", held);
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
     print_partial(sweep);
     print_fetch(sweep);
@@ -260,7 +260,7 @@ void Printer::print_vectors(const char* type, const std::vector<int>& loads, boo
 
 void Printer::print_loading(const std::string& head, const char* type, const std::vector<int>& loads) {
   out_.open("KF_DEVICE " + head + " {");
-  out_.line(std::string(type) + " v;");
+  out_.line(std::string(type) + " v{};");
   for (const int i : loads) out_.line("v." + loads_[at(i)] + " = " + loaded(i) + ";");
   out_.line("return v;");
   out_.close();
@@ -269,7 +269,8 @@ void Printer::print_loading(const std::string& head, const char* type, const std
 void Printer::print_fetch(int sweep) {
   const std::string type = "Fetched" + std::to_string(sweep);
   print_vectors(type.c_str(), loads_of(sweep, false), false);
-  print_loading(type + " fetch(Sweep<" + std::to_string(sweep) + ">, const Line& line, const At& at) const",
+  print_loading(type + " fetch(Sweep<" + std::to_string(sweep) +
+                    ">, [[maybe_unused]] const Line& line, [[maybe_unused]] const At& at) const",
                 type.c_str(), loads_of(sweep, false));
 }
 
@@ -283,7 +284,7 @@ void Printer::print_partial(int sweep) {
     return;
   }
   Code start, merge;
-  out_.open("struct alignas(4) " + type + " {");
+  out_.open("struct " + type + " {");
   out_.line("static constexpr bool kNothing = false;");
   for (const int i : reduced) {
     const Step& s = step(i);
@@ -299,7 +300,7 @@ void Printer::print_partial(int sweep) {
     const std::string_view combine = reduction_text(row).combine;
     const Meaning extremes[] = {{"a", "lowest<" + a + ">()"}, {"b", "highest<" + a + ">()"}, {"A", a}};
     const Meaning parts[] = {{"a", own}, {"b", other}, {"A", a}};
-    out_.line(a + " " + name + lanes + ";");
+    out_.line((a == "u8" ? "alignas(4) u8 " : a + " ") + name + lanes + ";");  // merged in words
     start.line(
         "      v." + own + " = " +
         (row.needs_elements ? "unchosen<" + a + ">(" + with(combine, extremes) + ")" : with(row.identity, extremes)) +
@@ -324,7 +325,8 @@ std::size_t Printer::partial_bytes() const {
       const int pair = s_.pair[at(i)];
       const std::size_t items = pair < 0 ? 1 : k_.pairs[at(pair)].kind == Pair::Kind::kCentred ? 3 : 2;
       align = std::max(align, item);
-      bytes = (bytes + item - 1) / item * item + item * items * (columns() ? static_cast<std::size_t>(a_.width) : 1);
+      const std::size_t begin = std::max(item, std::size_t{4});
+      bytes = (bytes + begin - 1) / begin * begin + item * items * (columns() ? static_cast<std::size_t>(a_.width) : 1);
     }
     largest = std::max(largest, (bytes + align - 1) / align * align);
   }

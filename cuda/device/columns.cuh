@@ -39,7 +39,7 @@ KF_DEVICE auto sweep_column(const F& f, const At& at, const typename F::Values& 
 /// Merges over threadIdx.y, in a tree, for every thread. `shared`: a part per thread.
 template <class P>
 KF_DEVICE void merge_shares(P& own, P* shared) {
-  if constexpr (!own.kNothing) {
+  if constexpr (!P::kNothing) {
     P* column = shared + threadIdx.x;
     column[threadIdx.y * blockDim.x] = own;
     for (u32 half = blockDim.y / 2; half > 0; half /= 2) {

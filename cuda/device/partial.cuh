@@ -81,11 +81,11 @@ KF_DEVICE P from_lane(const P& own, int mask) {
   constexpr int kWords = sizeof(P) / 4;
   static_assert(sizeof(P) % 4 == 0);
   u32 word[kWords];
-  __builtin_memcpy(word, &own, sizeof(P));
+  memcpy(word, &own, sizeof(P));
 #pragma unroll
   for (int i = 0; i < kWords; ++i) word[i] = __shfl_xor_sync(0xffffffffu, word[i], mask);
   P other;
-  __builtin_memcpy(&other, word, sizeof(P));
+  memcpy(&other, word, sizeof(P));
   return other;
 }
 

@@ -329,7 +329,7 @@ KF_DEVICE void store_to_block([[maybe_unused]] V* p, [[maybe_unused]] const V& v
       : "=r"(address)
       : "r"(static_cast<u32>(__cvta_generic_to_shared(p))), "r"(rank));
   u32 word[kWords];
-  __builtin_memcpy(word, &value, sizeof(V));
+  memcpy(word, &value, sizeof(V));
 #pragma unroll
   for (int i = 0; i < kWords; ++i) {
     asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address + 4 * i), "r"(word[i]) : "memory");

@@ -79,8 +79,8 @@ KF_DEVICE void short_rows(const F& f, const Geometry& g) {
 #pragma unroll
   for (int k = 0; k < kK; ++k) held[k] = f.load(line, places(k));
   typename F::Values values = f.begin(line, places(0));
-  const auto combine = [](auto& own_part, const auto& identity) {
-    if constexpr (!identity.kNothing) merge_lanes(own_part, kLanes);
+  const auto combine = []<class P>(P& own_part, const P&) {
+    if constexpr (!P::kNothing) merge_lanes(own_part, kLanes);
   };
   sweep_held<0>(f, line, places, held, values, combine);
   if (exists && places.lane == 0) f.end(line, places(0), values);
@@ -94,8 +94,8 @@ KF_DEVICE void team_rows(const F& f, const Geometry& g) {
   const int block_warps = blockDim.x / 32, warps = static_cast<int>(g.warps);
   const int warp = block_rank() * block_warps + threadIdx.x / 32;
   Exchange exchange(shared, static_cast<int>(g.box));
-  const auto combine = [&](auto& own_part, const auto& identity) {
-    if constexpr (!identity.kNothing) merge_team(own_part, identity, exchange, warp, warps);
+  const auto combine = [&]<class P>(P& own_part, const P& identity) {
+    if constexpr (!P::kNothing) merge_team(own_part, identity, exchange, warp, warps);
   };
   for (Row r = cluster_index(); r < static_cast<Row>(g.rows); r += cluster_count()) {
     const auto line = f.line(r);
@@ -158,7 +158,8 @@ KF_DEVICE void sweep_long(const F& f, const typename F::Line& line, typename F::
                           int warps) {
   const int thread = static_cast<int>(block_rank() * blockDim.x + threadIdx.x);
   auto total = sweep_chunks<kK, kSweep>(f, line, values, thread, 32 * warps, 0, 1);
-  if constexpr (!total.kNothing) merge_team(total, f.partial(Sweep<kSweep>()), exchange, thread / 32, warps);
+  if constexpr (!PartialOf<F, kSweep>::kNothing)
+    merge_team(total, f.partial(Sweep<kSweep>()), exchange, thread / 32, warps);
   f.finish(Sweep<kSweep>(), values, total);
   if constexpr (kSweep + 1 < F::kSweeps) sweep_long<kK, kSweep + 1>(f, line, values, exchange, warps);
 }

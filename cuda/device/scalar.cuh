@@ -178,7 +178,7 @@ KF_DEVICE T sigmoid(T x) {
 template <class T>
 KF_DEVICE constexpr T highest() {
   if constexpr (kIsFloat<T>) {
-    return static_cast<T>(__builtin_huge_val());
+    return static_cast<T>(__int_as_float(0x7f800000));
   } else if constexpr (kIsBool<T>) {
     return T(1);
   } else {

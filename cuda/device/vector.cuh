@@ -23,7 +23,7 @@ KF_DEVICE Compute<T> get(const Vector<T, kN>& v, int j) {
     return j % 2 ? hi : lo;
   } else {
     T value;
-    __builtin_memcpy(&value, &v.word[j * sizeof(T) / 4], sizeof(T));
+    memcpy(&value, &v.word[j * sizeof(T) / 4], sizeof(T));
     return value;
   }
 }
@@ -33,14 +33,15 @@ KF_DEVICE Vector<T, kN> pack_vector(const Compute<T> (&value)[kN]) {
   Vector<T, kN> v;
   if constexpr (sizeof(T) == 1) {
 #pragma unroll
-    for (int i = 0; i < v.kWords; ++i) v.word[i] = 0;
+    for (int i = 0; i < Vector<T, kN>::kWords; ++i) v.word[i] = 0;
 #pragma unroll
     for (int j = 0; j < kN; ++j) v.word[j / 4] |= static_cast<u32>(value[j] != 0) << (8 * (j % 4));
   } else if constexpr (sizeof(T) == 2) {
 #pragma unroll
-    for (int i = 0; i < v.kWords; ++i) v.word[i] = pack_pair<T>(value[2 * i], 2 * i + 1 < kN ? value[2 * i + 1] : 0.0f);
+    for (int i = 0; i < Vector<T, kN>::kWords; ++i)
+      v.word[i] = pack_pair<T>(value[2 * i], 2 * i + 1 < kN ? value[2 * i + 1] : 0.0f);
   } else {
-    __builtin_memcpy(v.word, value, sizeof v.word);
+    memcpy(v.word, value, sizeof v.word);
   }
   return v;
 }
@@ -51,7 +52,7 @@ template <class T, int kN>
 KF_DEVICE void forget([[maybe_unused]] Vector<T, kN>& v) {
   if constexpr (sizeof(T) < 4) {
 #pragma unroll
-    for (int i = 0; i < v.kWords; ++i) asm volatile("" : "+r"(v.word[i]));
+    for (int i = 0; i < Vector<T, kN>::kWords; ++i) asm volatile("" : "+r"(v.word[i]));
   }
 }
 
@@ -70,7 +71,7 @@ KF_DEVICE void load_element(Vector<T, kN>& v, int j, const T* p) {
   } else if constexpr (sizeof(T) == 2) {
     v.word[j / 2] |= static_cast<u32>(*reinterpret_cast<const u16*>(p)) << (16 * (j % 2));
   } else {
-    __builtin_memcpy(&v.word[j * sizeof(T) / 4], p, sizeof(T));
+    memcpy(&v.word[j * sizeof(T) / 4], p, sizeof(T));
   }
 }
 template <class T, int kN>
@@ -80,7 +81,7 @@ KF_DEVICE void store_element(T* p, const Vector<T, kN>& v, int j) {
   } else if constexpr (sizeof(T) == 2) {
     *reinterpret_cast<u16*>(p) = static_cast<u16>(v.word[j / 2] >> (16 * (j % 2)));
   } else {
-    __builtin_memcpy(p, &v.word[j * sizeof(T) / 4], sizeof(T));
+    memcpy(p, &v.word[j * sizeof(T) / 4], sizeof(T));
   }
 }
 
@@ -92,11 +93,11 @@ inline constexpr int kLeastWordBytes = 32;
 #endif
 
 #define KF_LOAD_WORDS(cache)                                                                                    \
-  if constexpr (v.kBytes == 16) {                                                                               \
+  if constexpr (Vector<T, kN>::kBytes == 16) {                                                                  \
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global" cache ".v4.u32 {%0, %1, %2, %3}, [%4]; }" \
                  : "+r"(v.word[0]), "+r"(v.word[1]), "+r"(v.word[2]), "+r"(v.word[3])                           \
                  : "l"(p), "r"(static_cast<int>(valid)));                                                       \
-  } else if constexpr (v.kBytes == 8) {                                                                         \
+  } else if constexpr (Vector<T, kN>::kBytes == 8) {                                                            \
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0; @p ld.global" cache ".v2.u32 {%0, %1}, [%2]; }"         \
                  : "+r"(v.word[0]), "+r"(v.word[1])                                                             \
                  : "l"(p), "r"(static_cast<int>(valid)));                                                       \
@@ -110,7 +111,7 @@ inline constexpr int kLeastWordBytes = 32;
 template <Use kUse, class T, int kN>
 KF_DEVICE Vector<T, kN> load_whole(const T* p, bool valid) {
   Vector<T, kN> v{};
-  if constexpr (v.kBytes < kLeastWordBytes) {
+  if constexpr (Vector<T, kN>::kBytes < kLeastWordBytes) {
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
       if (valid) load_element(v, j, p + j);
@@ -126,14 +127,14 @@ KF_DEVICE Vector<T, kN> load_whole(const T* p, bool valid) {
 
 template <class T, int kN>
 KF_DEVICE void store_whole(T* p, const Vector<T, kN>& v) {
-  if constexpr (v.kBytes < kLeastWordBytes) {
+  if constexpr (Vector<T, kN>::kBytes < kLeastWordBytes) {
 #pragma unroll
     for (int j = 0; j < kN; ++j) store_element(p + j, v, j);
-  } else if constexpr (v.kBytes == 16) {
+  } else if constexpr (Vector<T, kN>::kBytes == 16) {
     asm volatile("st.global.cs.v4.u32 [%4], {%0, %1, %2, %3};" ::"r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]),
                  "r"(v.word[3]), "l"(p)
                  : "memory");
-  } else if constexpr (v.kBytes == 8) {
+  } else if constexpr (Vector<T, kN>::kBytes == 8) {
     asm volatile("st.global.cs.v2.u32 [%2], {%0, %1};" ::"r"(v.word[0]), "r"(v.word[1]), "l"(p) : "memory");
   } else {
     asm volatile("st.global.cs.u32 [%1], %0;" ::"r"(v.word[0]), "l"(p) : "memory");
