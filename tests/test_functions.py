@@ -145,7 +145,8 @@ def test_composites_on_other_kinds_of_array(name, rng):
         results = [(kind, f(*map(make, arguments))) for kind, make in kinds]
     for kind, got in results:
         assert isinstance(got, kind)
-        np.testing.assert_array_equal(np.asarray(got), expected)
+        # Products are the libraries' own.
+        np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [*MAPS, *REDUCTIONS])
@@ -250,15 +251,22 @@ def test_views_and_fills(rng):
 
 
 A = np.ones((5, 7), np.float32)
+AN_ARRAY = "must be a NumPy array or a DLPack tensor (torch, CuPy, JAX, ...)"
 WRONG = {
     "kfusion.relu: x must be an array, got list": lambda: kf.relu([1.0]),
     "kfusion.relu: x must be an array, got str": lambda: kf.relu("a"),
-    "kfusion.relu: x must be a plain array, got MaskedArray": lambda: kf.relu(np.ma.masked_array(A)),
-    "kfusion.add: y must be a plain array, got matrix": lambda: kf.add(A, A.view(np.matrix)),
+    f"kfusion.relu: x {AN_ARRAY}, got numpy.ma.MaskedArray": lambda: (
+        kf.relu(np.ma.masked_array(A))
+    ),
+    f"kfusion.add: y {AN_ARRAY}, got numpy.matrix": lambda: kf.add(
+        A, A.view(np.matrix)
+    ),
     "kfusion.relu: at least one argument must be an array": lambda: kf.relu(2.0),
     "kfusion.relu: missing a required argument": lambda: kf.relu(),
     "kfusion.sum: got an unexpected keyword argument 'out'": lambda: kf.sum(A, out=A),
-    "kfusion.exp: x's dtype must be one of": lambda: kf.exp(A.astype(complex)),
+    "kfusion.exp: x must be float16, bfloat16, float32, float64, bool, int32 or int64, got": lambda: kf.exp(
+        A.astype(complex)
+    ),
     "kfusion.add: operands could not be broadcast": lambda: kf.add(A, np.ones(3)),
     "kfusion.sum: axis 2 is out of bounds": lambda: kf.sum(A, 2),
     "kfusion.layernorm: weight must have shape (7,), got (5,)": lambda: kf.layernorm(A, A[:, 0]),

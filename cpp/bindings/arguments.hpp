@@ -22,32 +22,37 @@ arrays::Result make_result(arrays::Call& call, pybind11::handle out, const array
 /// Throws ValueError where `out` overlaps a parameter.
 void require_disjoint(const arrays::Call& call, const char* argument, const arrays::Array& a, const View& out);
 
-/// Runs one of the two without the GIL, nothing where x is empty, and hands out the result.
+/// Calls `work(stream)` without the GIL; the stream is 0 where the arrays are on the CPU.
 ///
-/// Memory of a `fresh` result, and any of our own, is ordered on its library's current stream: work on another stream
-/// waits for that one, and that one for the work. Where the library's stream is not known, the call waits for the
-/// kernel.
+/// Memory of `fresh` results, and any of our own, is ordered on its library's current stream: work on another stream
+/// waits for that one, and that one for the work. Where the library's stream is not known, the call waits for the work.
+template <class Work>
+void in_stream_order(arrays::Call& call, const arrays::Framework& library, Place place, bool fresh, const Work& work) {
+  if (!place.cuda) {
+    const ReleaseGil unlocked;
+    return work(cuda::Stream{0});
+  }
+  const cuda::Stream stream = call.stream(library, place.index);
+  const bool ordered = fresh || &library == &arrays::own_framework();
+  const cuda::Stream memory = ordered ? library.current_stream(place.index) : stream;
+  const bool wait = !library.knows_stream() && !call.has_stream_argument();
+  const ReleaseGil unlocked;
+  if (memory != stream) cuda::wait(stream, memory, place.index);
+  work(stream);
+  if (memory != stream) cuda::wait(memory, stream, place.index);
+  if (wait) cuda::synchronize(place.index, stream);
+}
+
+/// Runs one of the two without the GIL, nothing where x is empty, and hands out the result.
 template <class OnCpu, class OnCuda>
 pybind11::object run(arrays::Call& call, const arrays::Array& x, arrays::Result& r, bool fresh, OnCpu on_cpu,
                      OnCuda on_cuda) {
   const Place place = x.view.place;
-  const arrays::Framework& library = *x.framework;
-  if (x.view.size() > 0 && !place.cuda) {
-    const ReleaseGil unlocked;
-    on_cpu();
-  } else if (x.view.size() > 0) {
-    const cuda::Stream stream = call.stream(library, place.index);
-    const bool ordered = fresh || &library == &arrays::own_framework();
-    const cuda::Stream memory = ordered ? library.current_stream(place.index) : stream;
-    const bool wait = !library.knows_stream() && !call.has_stream_argument();
-    const ReleaseGil unlocked;
-    if (memory != stream) cuda::wait(stream, memory, place.index);
-    on_cuda(stream);
-    if (memory != stream) cuda::wait(memory, stream, place.index);
-    if (wait) cuda::synchronize(place.index, stream);
-  }
-  if (fresh) return library.finish(r);
-  library.written(r.object);
+  if (x.view.size() > 0)
+    in_stream_order(call, *x.framework, place, fresh,
+                    [&](cuda::Stream stream) { place.cuda ? on_cuda(stream) : on_cpu(); });
+  if (fresh) return x.framework->finish(r);
+  x.framework->written(r.object);
   return std::move(r.object);
 }
 

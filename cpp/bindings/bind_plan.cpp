@@ -1,12 +1,11 @@
 #include <pybind11/stl.h>
 
-#include <set>
-
 #include "bindings/bindings.hpp"
 #include "bindings/device.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/graph_dict.hpp"
 #include "bindings/plan_dict.hpp"
+#include "bindings/plan_options.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/plan/names.hpp"
@@ -42,66 +41,7 @@ constexpr const char* kReasonsDoc = R"(refusal_reasons()
 Names of all reasons why two neighbours can be in different kernels.
 )";
 
-constexpr const char* kWho = "kfusion.plan: ";
 constexpr int kSchema = 1;
-
-bool read_flag(const std::string& name, py::handle value) {
-  if (!PyBool_Check(value.ptr()))
-    throw TypeError(kWho + name + " must be a bool, got " + Py_TYPE(value.ptr())->tp_name);
-  return value.ptr() == Py_True;
-}
-
-int read_limit(const std::string& name, py::handle value) {
-  if (!PyLong_CheckExact(value.ptr())) throw TypeError(kWho + name + " must be an int");
-  int overflow = 0;
-  const long n = PyLong_AsLongAndOverflow(value.ptr(), &overflow);
-  if (overflow != 0 || n < 1 || n > INT32_MAX) throw ValueError(kWho + name + " must be at least 1");
-  return static_cast<int>(n);
-}
-
-std::vector<std::pair<std::string, std::string>> read_pairs(const std::string& name, py::handle value) {
-  try {
-    return value.cast<std::vector<std::pair<std::string, std::string>>>();
-  } catch (const py::cast_error&) {
-    throw TypeError(kWho + name + " must be pairs of names");
-  }
-}
-
-PlanOptions read_options(const py::dict& options) {
-  PlanOptions result;
-  for (const auto& [key, value] : options) {
-    const auto name = py::str(key).cast<std::string>();
-    if (name == "fuse")
-      result.fuse = read_flag(name, value);
-    else if (name == "only_executable")
-      result.only_executable = read_flag(name, value);
-    else if (name == "allow")
-      result.allow = read_pairs(name, value);
-    else if (name == "forbid")
-      result.forbid = read_pairs(name, value);
-    else if (name == "max_inputs")
-      result.max_inputs = read_limit(name, value);
-    else if (name == "max_outputs")
-      result.max_outputs = read_limit(name, value);
-    else
-      throw ValueError(kWho + ("there is no option " + name));
-  }
-  return result;
-}
-
-/// Refuses names that nothing in the graph has: such a pair would silently do nothing.
-void check_names(const Graph& g, const char* option, const std::vector<std::pair<std::string, std::string>>& pairs) {
-  std::set<std::string> known;
-  if (!pairs.empty())
-    for (const Node& n : g.nodes)
-      if (n.stage >= 0) {
-        const std::string& stage = g.stages[static_cast<std::size_t>(n.stage)].name;
-        known.insert({std::string(name(n.op)), stage, composite_of(stage)});
-      }
-  for (const auto& [a, b] : pairs)
-    for (const std::string& text : {a, b})
-      if (!known.contains(text)) throw ValueError(kWho + (option + (": there is no call or op '" + text + "'")));
-}
 
 /// A large plan is many small dicts, none of them garbage: Python's cycle collector would look at them again and again.
 class CollectorPause {
@@ -121,8 +61,7 @@ PricedPlans priced_plans(const Graph& g, const Device& device, const PlanOptions
   PlanOptions unfused = options;
   unfused.fuse = false;
   PricedPlans plans{make_plan(g, device, options), make_plan(g, device, unfused), {}, {}};
-  check_names(plans.fused.graph, "allow", options.allow);
-  check_names(plans.fused.graph, "forbid", options.forbid);
+  check_names(plans.fused.graph, options);
   plans.fused_cost = count(plans.fused, device);
   plans.unfused_cost = count(plans.unfused, device);
   return plans;

@@ -1,11 +1,9 @@
 #include <pybind11/stl.h>
 
-#include <algorithm>
-#include <span>
-
 #include "bindings/arrays/numpy.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
+#include "execution/layout.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/reference/reference.hpp"
 
@@ -68,35 +66,8 @@ Array read_input(Call& call, const Node& n, py::handle object) {
   return a;
 }
 
-/// The strides, in elements, of a fresh array like `v`.
-Extents dense_strides(const View& v) {
-  const View layout = result_layout(v);
-  Extents strides(layout.strides, layout.strides + layout.ndim);
-  for (std::int64_t& s : strides) s /= static_cast<std::int64_t>(item_bytes(v.dtype));
-  return strides;
-}
-
-/// The layout that all inputs of the result's shape share, else C order.
-View layout_of(const Node& n, const std::vector<Array>& inputs) {
-  View layout;
-  layout.dtype = n.dtype;
-  layout.ndim = static_cast<int>(n.shape.size());
-  std::ranges::copy(n.shape, layout.shape);
-  set_c_strides(layout);
-
-  std::optional<Extents> shared;
-  for (const Array& a : inputs) {
-    if (!std::ranges::equal(n.shape, std::span(a.view.shape, static_cast<std::size_t>(a.view.ndim)))) continue;
-    Extents strides = dense_strides(a.view);
-    if (shared && *shared != strides) return layout;
-    shared = std::move(strides);
-  }
-  for (std::size_t d = 0; shared && d < n.shape.size(); ++d)
-    layout.strides[d] = (*shared)[d] * static_cast<std::int64_t>(item_bytes(n.dtype));
-  return layout;
-}
-
-Result make_output(const Call& call, const View& layout, const std::vector<Array>& inputs) {
+Result make_output(const Call& call, View layout, const std::vector<Array>& inputs) {
+  layout.place = {};
   if (inputs.empty()) return arrays::numpy_empty(layout, arrays::numpy_dtype(layout.dtype));
   return inputs[0].framework->empty(call, layout, inputs[0]);
 }
@@ -106,9 +77,8 @@ py::object finish(Result& r, const std::vector<Array>& inputs) {
   return r.view.ndim == 0 && arrays::is_numpy(object) ? py::object(object[py::tuple()]) : object;
 }
 
-void compute(const Call& call, const Graph& g, const std::vector<Array>& inputs, const std::vector<Result>& results) {
-  std::vector<View> from, to;
-  for (const Array& a : inputs) from.push_back(a.view);
+void compute(const Call& call, const Graph& g, const std::vector<View>& from, const std::vector<Result>& results) {
+  std::vector<View> to;
   for (const Result& r : results) to.push_back(r.view);
   const ReleaseGil unlocked;
   try {
@@ -130,9 +100,11 @@ py::list run(const GraphBuilder& graph, std::vector<py::object> objects, const s
     objects[i] = arrays::array_of_scalar(std::move(objects[i]));  // results without axes are scalars
     inputs.push_back(read_input(call, *nodes[i], objects[i]));
   }
+  std::vector<View> views;
+  for (const Array& a : inputs) views.push_back(a.view);
   std::vector<Result> results;
-  for (const Output& o : g.outputs) results.push_back(make_output(call, layout_of(g[o.node], inputs), inputs));
-  compute(call, g, inputs, results);
+  for (const Output& o : g.outputs) results.push_back(make_output(call, shared_layout(g[o.node], views), inputs));
+  compute(call, g, views, results);
   py::list list;
   for (Result& r : results) list.append(finish(r, inputs));
   return list;

@@ -17,5 +17,6 @@ void bind_compiler(pybind11::module_& m);
 void bind_lower(pybind11::module_& m);
 void bind_codegen(pybind11::module_& m);
 void bind_fused_kernels(pybind11::module_& m);
+void bind_fuse(pybind11::module_& m);
 
 }  // namespace kfusion

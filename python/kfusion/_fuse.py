@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from . import _core, _running
+import numpy as np
+
+from . import _calls, _core, _guards, _running
 from ._devices import device as find_device
 from ._plan import Plan, pairs, plan_graph
-from ._structure import leaves
-from ._trace import signature_of, trace
-from ._tracer import Traced
+from ._spec import is_array
+from ._structure import Slot, fill, walk
+from ._trace import Trace, name_of, signature_of, trace_with
+from ._tracer import Argument, Tracer
 
 if TYPE_CHECKING:
     from ._device import Device
@@ -21,35 +25,32 @@ _WHO = "kfusion.fuse"
 Pairs = Iterable[tuple[str, str]]
 
 
-class FusedFunction:
+class FusedFunction(_core.FusedCallable):
     """What `kfusion.fuse` makes of a function: call it as the function itself.
 
-    f(x, b)             the kernels of the function's plan; `out=` and `stream=` as for kfusion.fused_relu_layernorm
+    f(x, b)             runs the kernels of the function's plan; `out=` and `stream=` as for fused_relu_layernorm
     f.unfused(x, b)     the same with one kernel per call inside
     f.plan(x, b)        the Plan that f(x, b) runs; nothing is computed
-    f.source(x, b)      the CUDA C++ that would run; needs no GPU
     f.__wrapped__       the plain function
 
     It pickles by name, and works as a method.
     """
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
-        self._signature = signature_of(function)
+        signature = signature_of(function)
+        super().__init__(name_of(function), list(signature.parameters), options, True)
         functools.update_wrapper(self, function)
-        self._function = function
+        self.__signature__ = signature
         self._options = options
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function's result, computed by its plan's kernels."""
-        if any(isinstance(leaf, Traced) for leaf in leaves((args, kwargs))):
-            return self._function(*args, **kwargs)
-        traced = trace(self._function, *args, **kwargs)
-        return traced.returned(_core.run_graph(traced.graph, [i.array for i in traced.inputs], traced.name))
+    __wrapped__: Callable[..., Any]
+    __name__: str
+    __qualname__: str
 
     @functools.cached_property
     def unfused(self) -> FusedFunction:
         """The function with one kernel per call inside, for comparison."""
-        unfused = FusedFunction(self._function, self._options | {"fuse": False})
+        unfused = FusedFunction(self.__wrapped__, self._options | {"fuse": False})
         unfused.__qualname__ += ".unfused"
         return unfused
 
@@ -58,15 +59,49 @@ class FusedFunction:
 
         Args:
             args: as for the function itself, or specs for arrays.
-            device: what to price on, as for `kfusion.plan`; None is the arrays' own device.
+            device: what to price on, as for `kfusion.plan`; None is where the arrays are, not measured.
             kwargs: likewise.
 
         Returns:
             A `kfusion.Plan`.
         """
-        traced = trace(self._function, *args, **kwargs)
-        running = _running.device(_running.place_of(traced.inputs))
-        return plan_graph(traced.name, traced.graph, running if device is None else find_device(device), self._options)
+        traced = self._planned(args, kwargs)
+        priced_on = _running.device(_running.place_of(traced.inputs)) if device is None else find_device(device)
+        return plan_graph(traced.name, traced.graph, priced_on, self._options)
+
+    def _planned(self, args: Any, kwargs: Any) -> Trace:
+        """The trace of arrays as they lie, or of specs."""
+
+        def seen(path: str, leaf: Any) -> Any:
+            if isinstance(leaf, np.generic) or not is_array(leaf):
+                return leaf
+            strides = None
+            with contextlib.suppress(
+                TypeError, RuntimeError
+            ):  # tracing says what is wrong, where that matters to a plan
+                strides = _core.element_strides(leaf, self.__name__, path)
+            return Argument(leaf, -1, strides or ())
+
+        args = [walk(a, seen) for a in args]
+        tracer = Tracer(name_of(self.__wrapped__))
+        return trace_with(tracer, self.__wrapped__, args, {n: walk(a, seen, n) for n, a in kwargs.items()})
+
+    def _guards(self) -> list[_guards.Guard]:
+        return _guards.guards(self.__wrapped__)
+
+    def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any]) -> _calls.Prepared:
+        """Traces a call. Where that fails on what stands for floats, they are taken as they are."""
+        with contextlib.suppress(Exception):
+            return self._traced(args, kwargs, strides, numbers=True)
+        return self._traced(args, kwargs, strides, numbers=False)
+
+    def _traced(self, args: Any, kwargs: Any, strides: Sequence[Any], *, numbers: bool) -> _calls.Prepared:
+        tracer = Tracer(name_of(self.__wrapped__), runs=True)
+        who = f"kfusion.{tracer.name}"
+        leaves = _calls.Leaves(tracer, strides, who, numbers=numbers)
+        args = [walk(a, leaves.visit) for a in args]
+        traced = trace_with(tracer, self.__wrapped__, args, {n: walk(a, leaves.visit) for n, a in kwargs.items()})
+        return _calls.prepared(who, tracer, leaves, self._guards(), _fill(traced.results))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -75,7 +110,15 @@ class FusedFunction:
         return self.__qualname__
 
     def __repr__(self) -> str:
-        return f"<kfusion.fuse: {self.__qualname__}{self._signature}>"
+        return f"<kfusion.fuse: {self.__qualname__}{self.__signature__}>"
+
+
+def _fill(results: Any) -> Callable[[list[Any]], Any] | None:
+    """From the list of outputs to what the function returns; None for a single output."""
+    if isinstance(results, Slot):
+        return None
+    is_flat = type(results) in (tuple, list) and all(isinstance(r, Slot) for r in results)
+    return type(results) if is_flat else functools.partial(fill, results)
 
 
 @overload
@@ -87,8 +130,14 @@ def fuse(
 def fuse(function: Callable[..., Any] | None = None, *, allow: Pairs = (), forbid: Pairs = ()) -> Any:
     """Makes a plain function of arrays run as few kernels.
 
-    The function is traced at the first call with arguments of new shapes, dtypes or kinds, planned into kernels, and
-    from then on those run: nothing of its Python is executed again. Results are of the arguments' kind of array.
+    The function is traced at the first call with arguments of new kinds, shapes, dtypes or strides and planned into
+    kernels; from then on those run, and nothing of its Python is executed again. Results are of the arguments' kind of
+    array.
+
+    Traced anew is also where an int, bool, str, None or another object among the arguments differs, or where a global
+    or closure variable that the function names is bound to something else. Float arguments are read when the kernels
+    run, unless the function looks at their values. Captured arrays are read when the kernels run, so changes in place
+    are seen. Attributes (self.weight, module.constant) are as they were when traced.
 
     Args:
         function: of arrays (NumPy's, torch's, CuPy's, JAX's; on the CPU or a CUDA device); kf.*, NumPy's, torch's and

@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from . import _arrays, _core
-from ._spec import spec_of
-from ._tracer import Traced, Tracer, tracer_of
+from . import _arrays, _calls, _core
+from ._number import read
+from ._spec import require_plain, spec_of
+from ._structure import walk
+from ._tracer import Argument, Traced, Tracer
 
 Array: TypeAlias = Any
 """Annotates the parameters that are arrays, and the results: a builder sees `Traced` values there, callers arrays."""
@@ -41,16 +43,13 @@ def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractCon
     arrays = [p.name for p in signature.parameters.values() if str(p.annotation).startswith("Array")]
     who = f"kfusion.{builder.__name__}"
 
-    @functools.wraps(builder)
-    def function(*args: Any, **kwargs: Any) -> Any:
+    def traced(*args: Any, **kwargs: Any) -> Any:
         bound = bind(who, signature, args, kwargs)
         given = {n: bound.arguments[n] for n in arrays if bound.arguments.get(n) is not None}
-        tracer = tracer_of(*given.values())
-        if tracer is None:
-            return _compute(who, function, given, bound)
-        library = next(v._library for v in given.values() if isinstance(v, Traced))
+        first = next(v for v in given.values() if isinstance(v, Traced))
+        tracer = first._tracer
         for name, value in given.items():
-            bound.arguments[name] = tracer.lift(value, library, f"{name} of {who}")
+            bound.arguments[name] = tracer.lift(value, first._library, f"{name} of {who}")
         bound.apply_defaults()
         arguments = dict(bound.arguments)
         with stage(tracer):
@@ -58,22 +57,60 @@ def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractCon
         tracer.record(builder.__name__, arguments, result)
         return result
 
+    compute = Eager(builder.__name__, signature, arrays, traced)
+
+    @functools.wraps(builder)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return compute(*args, **kwargs)
+
     function.__module__ = "kfusion"
     return function  # type: ignore[return-value]
 
 
-def _compute(who: str, function: Callable[..., Any], given: Mapping[str, Any], bound: inspect.BoundArguments) -> Any:
-    """Traces the one call and executes its graph."""
-    tracer = Tracer(who.removeprefix("kfusion."), eager=True)
-    for name, value in given.items():
-        if not isinstance(value, (bool, int, float)) or isinstance(value, np.generic):
-            array = np.asarray(value) if isinstance(value, np.generic) else value
-            bound.arguments[name] = tracer.input(name, spec_of(array, f"{who}: {name}"), array)
-    if not tracer.inputs:
-        raise TypeError(f"{who}: at least one argument must be an array")
-    require_one_kind(who, {i.name: i.array for i in tracer.inputs})
-    tracer.close([("", function(*bound.args, **bound.kwargs))])
-    return run(tracer)[0]
+class Eager(_core.FusedCallable):
+    """A function of one call: on arrays it traces that call once for each signature, and runs its kernels."""
+
+    def __init__(
+        self, name: str, signature: inspect.Signature, arrays: Sequence[str], traced: Callable[..., Any]
+    ) -> None:
+        super().__init__(name, list(signature.parameters), {}, False)
+        self._who = f"kfusion.{name}"
+        self._name = name
+        self._signature = signature
+        self._arrays = arrays
+        self.__wrapped__ = traced
+
+    def _guards(self) -> list[Any]:
+        return []
+
+    def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any]) -> _calls.Prepared:
+        tracer = Tracer(self._name, eager=True, runs=True)
+        leaves = _calls.Leaves(tracer, strides, self._who, numbers=True)
+        args = tuple(walk(a, leaves.visit) for a in args)
+        bound = bind(self._who, self._signature, args, {n: walk(a, leaves.visit) for n, a in kwargs.items()})
+        given = {n: bound.arguments[n] for n in self._arrays if bound.arguments.get(n) is not None}
+        for name, value in given.items():
+            bound.arguments[name] = self._input(tracer, name, value)
+        if not tracer.inputs:
+            bound.arguments |= self._scalar_inputs(tracer, given)
+        require_one_kind(self._who, {i.name: i.array for i in tracer.inputs})
+        tracer.close([("", self.__wrapped__(*bound.args, **bound.kwargs))])
+        return _calls.prepared(self._who, tracer, leaves)
+
+    def _input(self, tracer: Tracer, name: str, value: Any) -> Any:
+        if isinstance(value, Argument):
+            spec = spec_of(value.array, f"{self._who}: {name}")
+            return tracer.input(name, spec, value.array, argument=value.number, strides=value.strides)
+        if not isinstance(value, (bool, int, float, np.generic)):
+            require_plain(value, f"{self._who}: {name}")
+        return value
+
+    def _scalar_inputs(self, tracer: Tracer, given: Mapping[str, Any]) -> dict[str, Any]:
+        """NumPy's scalars among themselves are arrays without axes."""
+        scalars = {name: np.asarray(read(v)) for name, v in given.items() if isinstance(v, np.generic)}
+        if not scalars:
+            raise TypeError(f"{self._who}: at least one argument must be an array")
+        return {name: tracer.input(name, spec_of(a, f"{self._who}: {name}"), a) for name, a in scalars.items()}
 
 
 def bind(who: str, signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:

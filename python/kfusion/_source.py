@@ -5,7 +5,9 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from collections.abc import Mapping
 from types import FrameType, TracebackType
+from typing import Any
 
 # Frames of these packages are between the user's line and the tracer, never the user's.
 _LIBRARIES = frozenset(
@@ -24,7 +26,7 @@ class TraceAttributeError(TraceError, AttributeError):
 def user_frame() -> FrameType | None:
     """The innermost frame that belongs to no library."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _in_library(frame):
+    while frame is not None and in_library(frame.f_globals):
         frame = frame.f_back
     return frame
 
@@ -39,7 +41,7 @@ def raised_line(traceback: TracebackType | None) -> str:
     """The user's line, as above, that an exception came from, and "" where none did."""
     line = ""
     while traceback is not None:
-        if not _in_library(traceback.tb_frame):
+        if not in_library(traceback.tb_frame.f_globals):
             line = _text(traceback.tb_frame, traceback.tb_lineno)
         traceback = traceback.tb_next
     return line
@@ -56,8 +58,9 @@ def message(what: str, hint: str = "", line: str | None = None) -> str:
     return "\n  ".join(part for part in (f"kfusion.trace: {what}", line, hint) if part)
 
 
-def _in_library(frame: FrameType) -> bool:
-    name: str = frame.f_globals.get("__name__") or ""
+def in_library(scope: Mapping[str, Any]) -> bool:
+    """Whether the globals of a frame or function are those of a library's module."""
+    name: str = scope.get("__name__") or ""
     return name.partition(".")[0] in _LIBRARIES
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ._number import read
 from ._operation import bind, require_one_kind
 from ._source import TraceError, raised_line, trace_error
 from ._spec import Spec, is_array, spec_of
 from ._structure import Slot, fill, walk
-from ._tracer import Call, Input, Traced, Tracer, current
+from ._tracer import Argument, Call, Input, Traced, Tracer, current
 
 _RESERVED = ("out", "stream")  # keywords of the functions that kfusion makes
 
@@ -54,7 +55,16 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
         TypeError: arrays of different libraries, or a dtype that kfusion does not have.
         ValueError: shapes that do not fit, with the line.
     """
-    tracer = Tracer(getattr(function, "__name__", type(function).__name__))
+    return trace_with(Tracer(name_of(function)), function, args, kwargs)
+
+
+def name_of(function: Any) -> str:
+    """What messages call a function."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Trace:
+    """As `trace`; an `Argument` stands for its array."""
     bound = bind(f"kfusion.trace: {tracer.name}", signature_of(function), args, kwargs)
     for name, value in bound.arguments.items():
         path = "" if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else name
@@ -100,6 +110,9 @@ def signature_of(function: Any) -> inspect.Signature:
 def _argument(tracer: Tracer, name: str, value: Any) -> Any:
     if isinstance(value, Spec):
         return tracer.input(name, value)
+    if isinstance(value, Argument):
+        spec = spec_of(value.array, f"{tracer.name}: {name}")
+        return tracer.input(name, spec, value.array, argument=value.number, strides=value.strides)
     return tracer.input(name, spec_of(value, f"{tracer.name}: {name}"), value) if is_array(value) else value
 
 
@@ -129,6 +142,6 @@ def _call(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
 
 def _output(outputs: list[tuple[str, Traced]], path: str, leaf: Any) -> Any:
     if not isinstance(leaf, Traced):
-        return leaf
+        return read(leaf)
     outputs.append((path, leaf))
     return Slot(len(outputs) - 1)

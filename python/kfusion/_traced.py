@@ -8,6 +8,7 @@ from typing import Any
 from . import _refusals
 from ._contractions import matmul
 from ._indexing import getitem
+from ._number import read
 from ._source import TraceAttributeError, message, trace_error, user_line
 from ._spec import FLOATS, ITEM_BYTES
 from ._tracer import Traced
@@ -168,6 +169,7 @@ def _operator(name: str, symbol: str, op: str) -> None:
 
 def power(x: Any, y: Any) -> Any:
     """x ** y. As NumPy and torch do: a float to the power 2 is a square, to 0.5 a square root."""
+    y = read(y)  # the exponent decides which function it is
     shortcut = {2: "square", 0.5: "sqrt"}.get(y) if type(y) in (int, float) and x._dtype in FLOATS else None
     return x._tracer.map(shortcut, x) if shortcut else x._tracer.map("power", x, y)
 

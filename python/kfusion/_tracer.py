@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from . import _core
+from ._number import Number, is_number, parameter_of
 from ._source import trace_error, user_frame, user_line
 from ._spec import Spec, is_array, spec_of
 
@@ -24,6 +26,16 @@ class Input(NamedTuple):
     spec: Spec
     array: Any
     captured: bool
+    argument: int = -1  # its number among the call's arrays
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An array among a call's arguments: its number, and its strides in elements (none: C order)."""
+
+    array: Any
+    number: int
+    strides: Sequence[int] = ()
 
 
 class Node(NamedTuple):
@@ -54,6 +66,7 @@ class Traced:
     """A value while its function is traced: a node of the graph. Subclasses give it a library's methods."""
 
     __slots__ = ("__weakref__", "_memory", "_node", "_tracer", "_version")
+    __kfusion_traced__ = True  # what C++ knows it by
     _tracer: Tracer
     _node: int | str  # a reason, for a value that cannot be had
     _memory: Memory
@@ -84,10 +97,14 @@ class Traced:
 
 
 class Tracer:
-    """Builds one graph. `name` is the function's, for messages; an eager call names no lines."""
+    """Builds one graph. `name` is the function's, for messages; an eager call names no lines; of a graph that `runs`
+    the layouts of captured arrays count.
+    """
 
-    def __init__(self, name: str, *, eager: bool = False) -> None:
+    def __init__(self, name: str, *, eager: bool = False, runs: bool = False) -> None:
         self.name = name
+        self.read_numbers: set[int] = set()  # float arguments whose values the trace holds for
+        self._runs = runs
         self.graph: Any = _core.Graph()
         self.inputs: list[Input] = []
         self.calls: list[Call] = []
@@ -136,10 +153,19 @@ class Tracer:
             raise trace_error(what, "write x = x + y there instead of x += y", line)
         return value._node
 
-    def input(self, name: str, spec: Spec, array: Any = None, *, captured: bool = False) -> Traced:
+    def input(
+        self,
+        name: str,
+        spec: Spec,
+        array: Any = None,
+        *,
+        captured: bool = False,
+        argument: int = -1,
+        strides: Sequence[int] = (),
+    ) -> Traced:
         """A new input; `array` is what it stands for, where there is one."""
-        node = self.graph.input(name, spec.shape, spec.dtype, spec.like, spec.device, captured)
-        self.inputs.append(Input(name, spec, array, captured))
+        node = self.graph.input(name, spec.shape, spec.dtype, spec.like, spec.device, captured, strides)
+        self.inputs.append(Input(name, spec, array, captured, argument))
         return self.value(node)
 
     def lift(self, value: Any, library: str, what: str = "an operand") -> Traced:
@@ -155,9 +181,10 @@ class Tracer:
         """
         if isinstance(value, Traced):
             return value
+        if is_number(value):
+            return self._parameter(value, library, what)
         if isinstance(value, np.generic):
-            scalar = self.lift(value.item(), library, what)
-            return scalar if library == "torch" else self.add("cast", scalar, value.dtype.name)
+            return self._strong(self.lift(value.item(), library, what), value, library)
         for number in (bool, int, float):
             if isinstance(value, number):
                 return self.value(self._call("scalar", number(value)))
@@ -166,13 +193,25 @@ class Tracer:
         hint = "make an array of it outside" if isinstance(value, (list, tuple)) else ""
         raise trace_error(f"{what} must be an array or a number, got {type(value).__name__}", hint)
 
+    def _parameter(self, number: Number, library: str, what: str) -> Traced:
+        value, index = parameter_of(number, self)
+        if index < 0:
+            return self.lift(value, library, what)
+        return self._strong(self.value(self._call("scalar", float(value), index)), value, library)
+
+    def _strong(self, scalar: Traced, value: Any, library: str) -> Traced:
+        """A scalar as NumPy's among NumPy's arrays: of its own dtype, where it has one."""
+        is_weak = library == "torch" or not isinstance(value, np.generic)
+        return scalar if is_weak else self.add("cast", scalar, value.dtype.name)
+
     def _capture(self, array: Any, library: str) -> Traced:
         if id(array) not in self._captured:
             name = self._free_name(_variable_of(array) or "captured")
             spec = spec_of(array, f"kfusion.trace: {name}")
             if spec.like != library:
                 raise trace_error(f"{name} is an array of {spec.like} and meets one of {library}", "convert it outside")
-            self._captured[id(array)] = self.input(name, spec, array, captured=True)
+            strides = _core.element_strides(array, self.name, name) if self._runs else None
+            self._captured[id(array)] = self.input(name, spec, array, captured=True, strides=strides or ())
         return self._captured[id(array)]
 
     def _free_name(self, name: str) -> str:

@@ -168,6 +168,15 @@ Result numpy_empty(const View& layout, py::handle dtype) {
   return r;
 }
 
+py::object numpy_view(const View& v) {
+  View shape = v;  // NumPy takes pointers to mutable extents
+  py::object dtype = numpy_dtype(v.dtype);
+  PyObject* a = PyArray_NewFromDescr(&PyArray_Type, reinterpret_cast<PyArray_Descr*>(dtype.release().ptr()), v.ndim,
+                                     shape.shape, shape.strides, v.data, NPY_ARRAY_WRITEABLE, nullptr);
+  if (!a) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(a);
+}
+
 const Framework& numpy_framework() {
   static const Numpy framework;
   return framework;

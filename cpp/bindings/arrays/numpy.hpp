@@ -20,4 +20,7 @@ py::object numpy_dtype(DType t);
 /// recycled memory. Throws std::bad_alloc.
 Result numpy_empty(const View& layout, py::handle dtype);
 
+/// An array that looks at memory of others.
+py::object numpy_view(const View& v);
+
 }  // namespace kfusion::arrays

@@ -44,7 +44,7 @@ Buffer::Buffer(std::size_t bytes_, Place place_) : bytes(bytes_), place(place_) 
 }
 
 Buffer::~Buffer() {
-  if (!data) return;
+  if (!data || is_borrowed) return;
   if (!place.cuda) {
     cpu::pool_free(data, bytes);
   } else {

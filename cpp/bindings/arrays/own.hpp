@@ -10,6 +10,8 @@ namespace kfusion::arrays {
 /// Memory that arrays and DLPack exports share; given back with the last of them.
 struct Buffer {
   Buffer(std::size_t bytes, Place place);
+  /// Memory of others, which is not given back here.
+  Buffer(std::byte* borrowed, Place at) : bytes(0), place(at), data(borrowed), is_borrowed(true) {}
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -17,6 +19,7 @@ struct Buffer {
   std::size_t bytes;
   Place place;
   std::byte* data = nullptr;
+  bool is_borrowed = false;
   std::atomic<bool> exported = false;  ///< another library may have work of its own under way on it
 };
 

@@ -1,0 +1,289 @@
+// A function that keeps an executable for each signature of its arguments.
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "bindings/arguments.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/device.hpp"
+#include "bindings/fuse/table.hpp"
+#include "bindings/plan_options.hpp"
+#include "execution/layout.hpp"
+#include "kfusion/graph/builder.hpp"
+
+namespace py = pybind11;
+
+namespace kfusion {
+namespace {
+
+namespace fuse_binding {
+
+using fuse::Array;
+using fuse::Call;
+using fuse::Compiled;
+using fuse::Entry;
+using fuse::Inputs;
+using fuse::Signature;
+
+constexpr const char* kClassDoc = R"(FusedCallable(name, parameters, options, takes_out)
+--
+
+A function that runs as the kernels of its plan. Subclasses say what it computes:
+
+    _guards()                        the cells and (dict of globals, name) pairs whose values the function depends on
+    _prepare(args, kwargs, strides)  traces it: a kfusion._fuse.Prepared
+    __wrapped__                      the plain function, called where an argument is a traced value
+
+Args:
+    name: for messages, which start with "kfusion.<name>: ".
+    parameters: names of the positional parameters, likewise.
+    options: dict of the plan's options, as for make_plan.
+    takes_out: whether calls have the keywords out= and stream=.
+)";
+
+/// A name whose value decides what is traced.
+struct Guard {
+  py::object scope;  ///< the dict of a module's globals, or a cell
+  py::object name;   ///< None for a cell
+
+  bool operator==(const Guard& o) const { return scope.is(o.scope) && name.equal(o.name); }
+
+  py::object value() const {
+    if (name.is_none()) return py::reinterpret_steal<py::object>(PyCell_Get(scope.ptr()));
+    PyObject* found = PyDict_GetItemWithError(scope.ptr(), name.ptr());
+    if (!found && PyErr_Occurred()) throw py::error_already_set();
+    return py::reinterpret_borrow<py::object>(found);
+  }
+};
+using Guards = std::vector<Guard>;
+
+Guards read_guards(const py::handle& list) {
+  Guards guards;
+  for (const py::handle item : list) {
+    const bool is_cell = PyCell_Check(item.ptr());
+    const auto pair = is_cell ? py::make_tuple(item, py::none()) : item.cast<py::tuple>();
+    guards.push_back({pair[0], pair[1]});
+  }
+  return guards;
+}
+
+std::vector<py::object> values(const Guards& guards) {
+  std::vector<py::object> all;
+  for (const Guard& g : guards) all.push_back(g.value());
+  return all;
+}
+
+bool same(const std::vector<py::object>& a, const std::vector<py::object>& b) {
+  return std::ranges::equal(a, b, [](const py::object& x, const py::object& y) { return x.is(y); });
+}
+
+/// None for C order, else the strides in elements.
+py::object strides_of(const Array& a) {
+  if (is_c_contiguous(a.view)) return py::none();
+  return arrays::to_tuple(a.view.ndim, a.view.strides, static_cast<std::int64_t>(item_bytes(a.view.dtype)));
+}
+
+fuse::Source read_source(Call& call, const py::handle& source) {
+  if (PyLong_CheckExact(source.ptr())) return {source.cast<int>(), {}, {}};
+  fuse::Source s{-1, py::reinterpret_borrow<py::object>(source), {}};
+  std::pmr::vector<std::uint64_t> words;
+  fuse::append_words(fuse::borrow_readable(call, "an array that the function names", s.array()), words);
+  s.words.assign(words.begin(), words.end());
+  return s;
+}
+
+/// What one call is given.
+struct Arguments {
+  py::tuple args;
+  py::dict kwargs;
+  py::object out, stream;
+
+  Arguments(py::tuple positional, py::dict keywords, bool takes_out)
+      : args(std::move(positional)), kwargs(std::move(keywords)) {
+    if (!takes_out || kwargs.empty()) return;
+    out = taken("out");
+    stream = taken("stream");
+  }
+
+  py::handle stream_or_none() const { return stream ? py::handle(stream) : py::handle(Py_None); }
+
+ private:
+  /// The keyword, which the function itself does not get; nothing where it is None or absent.
+  py::object taken(const char* name) {
+    if (!kwargs.contains(name)) return {};
+    py::object value = kwargs.attr("pop")(name);
+    return value.is_none() ? py::object() : value;
+  }
+};
+
+class FusedCallable {
+ public:
+  FusedCallable(std::string name, std::vector<std::string> parameters, const py::dict& options, bool takes_out)
+      : name_(std::move(name)),
+        parameters_(std::move(parameters)),
+        options_(read_options(options)),
+        takes_out_(takes_out),
+        guards_(std::make_shared<const Guards>()) {}
+
+  py::object call(const py::object& self, py::tuple args, py::dict kwargs) {
+    const Arguments a(std::move(args), std::move(kwargs), takes_out_);
+    Call call(name_.c_str(), a.stream_or_none(), arrays::Takes::kAll);
+    for (int attempt = 0;; ++attempt) {
+      const auto guards = current_guards();
+      Signature s(call);
+      try {
+        fill(s, *guards, a, a.out);
+      } catch (...) {  // beside a traced value arrays need be no more than that
+        if (!fuse::has_traced(a.args.ptr()) && !fuse::has_traced(a.kwargs.ptr())) throw;
+        return self.attr("__wrapped__")(*a.args, **a.kwargs);
+      }
+      if (s.traced()) return self.attr("__wrapped__")(*a.args, **a.kwargs);
+      auto entry = table_.find(s);
+      if (!entry && attempt == 0 && update_guards(self)) continue;
+      if (!entry) entry = prepare(self, call, s, *guards, a);
+      const Inputs inputs(call, *entry, s);
+      if (inputs.unchanged()) return finish(self, call, s, *entry, inputs, a);
+      table_.clear();
+    }
+  }
+
+  std::size_t cached() const { return table_.size(); }
+  void clear() { table_.clear(); }
+
+ private:
+  std::shared_ptr<const Guards> current_guards() const {
+    const std::lock_guard lock(mutex_);
+    return guards_;
+  }
+
+  /// Whether the function depends on other names than it did.
+  bool update_guards(const py::object& self) {
+    auto found = std::make_shared<const Guards>(read_guards(self.attr("_guards")()));
+    const std::lock_guard lock(mutex_);
+    if (*found == *guards_) return false;
+    guards_.swap(found);
+    return true;
+  }
+
+  void fill(Signature& s, const Guards& guards, const Arguments& a, const py::object& out) const {
+    for (const Guard& g : guards) s.add_identity(g.value().ptr());
+    for (std::size_t i = 0; i < a.args.size(); ++i) s.add(parameter(i), PyTuple_GET_ITEM(a.args.ptr(), i));
+    for (const auto& [name, value] : a.kwargs) s.add_keyword(name.ptr(), value.ptr());
+    if (!out) return;
+    if (!PyTuple_Check(out.ptr()) && !PyList_Check(out.ptr())) return s.add_out(out.ptr());
+    for (const py::handle each : out) s.add_out(each.ptr());
+  }
+
+  const char* parameter(std::size_t i) const {
+    return parameters_.empty() ? "an argument" : parameters_[std::min(i, parameters_.size() - 1)].c_str();
+  }
+
+  /// Traces and compiles. What is traced while a name that it depends on is rebound is not kept.
+  std::shared_ptr<const Entry> prepare(const py::object& self, Call& call, Signature& s, const Guards& guards,
+                                       const Arguments& a) {
+    py::list strides;
+    for (const Array& x : s.arrays()) strides.append(strides_of(x));
+    const auto before = values(guards);
+    const py::object prepared = self.attr("_prepare")(a.args, a.kwargs, strides);
+    const auto entry = std::make_shared<Entry>();
+    entry->fill = prepared.attr("fill");
+    entry->is_single = entry->fill.is_none();
+    for (const py::handle source : prepared.attr("sources")) entry->sources.push_back(read_source(call, source));
+    entry->compiled = compiled_for(prepared, Inputs(call, *entry, s), s.outs());
+    if (same(before, values(guards))) table_.insert(s, prepared.attr("floats").cast<std::vector<int>>(), entry);
+    return entry;
+  }
+
+  std::shared_ptr<const Compiled> compiled_for(const py::object& prepared, const Inputs& inputs,
+                                               const std::pmr::vector<Array>& outs) const {
+    const auto is_aligned = [](const Array& a) { return fuse::is_aligned_to_vectors(a.view); };
+    const bool aligned = std::ranges::all_of(inputs.all(), [&](const Array* x) { return is_aligned(*x); }) &&
+                         std::ranges::all_of(outs, is_aligned);
+    return fuse::compiled(prepared.attr("graph").cast<const GraphBuilder&>().graph(),
+                          read_device(prepared.attr("device")), options_, aligned, outs);
+  }
+
+  py::object finish(const py::object& self, Call& call, Signature& s, const Entry& entry, const Inputs& inputs,
+                    const Arguments& a) {
+    if (call.has_stream_argument() && !(inputs.first() && inputs.first()->view.place.cuda))
+      throw ValueError(call.says("stream applies to CUDA arrays, and the inputs are on the CPU"));
+    if (a.out) return finish_into(self, call, s, entry, inputs, a);
+    auto results = fuse::compute(call, *entry.compiled, inputs, s.floats().data());
+    return returned(entry, fuse::hand_out(results, inputs));
+  }
+
+  static py::object returned(const Entry& entry, std::vector<py::object> objects) {
+    if (entry.is_single) return std::move(objects[0]);
+    py::list list(objects.size());
+    for (std::size_t i = 0; i < objects.size(); ++i) list[i] = std::move(objects[i]);
+    return entry.fill(list);
+  }
+
+  py::object finish_into(const py::object& self, Call& call, Signature& s, const Entry& entry, const Inputs& inputs,
+                         const Arguments& a) {
+    const Compiled& c = *entry.compiled;
+    fuse::check_outs(call, c, inputs, s.outs());
+    if (fuse::can_write(c, inputs, s.outs())) {
+      fuse::compute_into(call, c, inputs, s.floats().data(), s.outs());
+    } else {
+      Signature fresh(call);
+      const auto guards = current_guards();
+      fill(fresh, *guards, a, {});
+      auto plain = table_.find(fresh);
+      if (!plain) plain = prepare(self, call, fresh, *guards, a);
+      fuse::copy_into(call, c.device,
+                      fuse::compute(call, *plain->compiled, Inputs(call, *plain, fresh), fresh.floats().data()),
+                      s.outs());
+    }
+    std::vector<py::object> objects;
+    for (const Array& out : s.outs()) {
+      out.framework->written(out.object);
+      objects.push_back(py::reinterpret_borrow<py::object>(out.object));
+    }
+    return returned(entry, std::move(objects));
+  }
+
+  std::string name_;
+  std::vector<std::string> parameters_;
+  PlanOptions options_;
+  bool takes_out_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Guards> guards_;
+  fuse::Table table_;
+};
+
+py::object element_strides_of(py::handle array, const std::string& function_name, const std::string& argument) {
+  Call call(function_name.c_str(), py::none(), arrays::Takes::kAll);
+  return strides_of(fuse::borrow_readable(call, argument.c_str(), array));
+}
+
+}  // namespace fuse_binding
+}  // namespace
+
+void bind_fuse(py::module_& m) {
+  using fuse_binding::FusedCallable;
+  py::class_<FusedCallable>(m, "FusedCallable", fuse_binding::kClassDoc)
+      .def(py::init<std::string, std::vector<std::string>, const py::dict&, bool>(), py::arg("name"),
+           py::arg("parameters"), py::arg("options"), py::arg("takes_out"),
+           "__init__(self, name, parameters, options, takes_out)\n--\n\n")
+      .def(
+          "__call__",
+          [](const py::object& self, py::args args, py::kwargs kwargs) {
+            return self.cast<FusedCallable&>().call(self, std::move(args), std::move(kwargs));
+          },
+          "__call__(self, *args, **kwargs)\n--\n\nThe function's result.\n")
+      .def(
+          "_cached", [](const FusedCallable& f) { return f.cached(); },
+          "_cached(self)\n--\n\nThe number of signatures that it keeps.\n")
+      .def("_clear", [](FusedCallable& f) { f.clear(); }, "_clear(self)\n--\n\nForgets all signatures.\n");
+  m.def("element_strides", &fuse_binding::element_strides_of, py::arg("array"), py::arg("function_name"),
+        py::arg("argument"), R"(element_strides(array, function_name, argument)
+--
+
+Strides in elements of an array of any kind, None for C order (also where it must be copied to be read). Messages name
+the function and the argument.
+)");
+}
+
+}  // namespace kfusion

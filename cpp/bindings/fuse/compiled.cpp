@@ -1,0 +1,116 @@
+// Executables by graph: functions that do the same, such as a notebook's cell that is run again, share them.
+#include <algorithm>
+#include <mutex>
+#include <span>
+#include <tuple>
+#include <unordered_map>
+
+#include "bindings/fuse/entry.hpp"
+#include "bindings/gil.hpp"
+#include "bindings/plan_options.hpp"
+#include "execution/layout.hpp"
+
+namespace kfusion::fuse {
+namespace {
+
+namespace compiled_detail {
+
+constexpr std::size_t kMost = 256;
+
+struct Wanted {
+  Graph graph;
+  PlanOptions options;
+  bool aligned;
+  OutputStrides outputs;  ///< as the caller wants them, one for each; empty where it is left to us
+
+  bool operator==(const Wanted& o) const {
+    const auto tie = [](const PlanOptions& p) {
+      return std::tie(p.fuse, p.allow, p.forbid, p.max_inputs, p.max_outputs);
+    };
+    return aligned == o.aligned && outputs == o.outputs && tie(options) == tie(o.options) && graph == o.graph;
+  }
+};
+
+struct Hash {
+  std::size_t operator()(const Wanted& w) const { return hash(w.graph); }
+};
+
+struct Shared {
+  std::mutex mutex;
+  std::unordered_map<Wanted, std::shared_ptr<const Compiled>, Hash> all;
+};
+
+Shared& shared() {
+  static auto& s = *new Shared;
+  return s;
+}
+
+Place place_of(const Graph& g) {
+  const auto input = std::ranges::find(g.nodes, Op::input, &Node::op);
+  return input == g.nodes.end() ? Place{} : input->place;
+}
+
+/// Whether the output is the same value as another: one of them is a copy of the other's bytes.
+bool is_repeated(const Graph& g, std::size_t output) {
+  return std::ranges::count(g.outputs, g.outputs[output].node, &Output::node) > 1;
+}
+
+/// The strides of an array to write output `o` into; none for one that it does not fit, which is refused later.
+Extents wanted_strides(const Node& o, const View& v) {
+  const bool fits =
+      v.dtype == o.dtype && std::ranges::equal(o.shape, std::span(v.shape, static_cast<std::size_t>(v.ndim)));
+  return fits && !self_overlapping(v) ? element_strides(v) : Extents{};
+}
+
+std::vector<View> result_layouts(const Plan& plan, const OutputStrides& wanted, Place place) {
+  const std::vector<View> inputs = input_views(plan.graph);
+  const OutputStrides fixed = fixed_strides(plan);
+  std::vector<View> layouts;
+  for (std::size_t i = 0; i < plan.graph.outputs.size(); ++i) {
+    const Node& n = plan.graph[plan.graph.outputs[i].node];
+    const bool is_ours = wanted[i].empty() || is_repeated(plan.graph, i);
+    layouts.push_back(!fixed[i].empty() ? view_of(n, fixed[i])
+                      : is_ours         ? shared_layout(n, inputs)
+                                        : view_of(n, wanted[i]));
+    layouts.back().place = place;
+    layouts.back().data = nullptr;
+  }
+  return layouts;
+}
+
+std::shared_ptr<const Compiled> make(const Wanted& w, const Device& device) {
+  PlanOptions options = w.options;
+  options.only_executable = true;
+  const Plan plan = make_plan(w.graph, device, options);
+  check_names(plan.graph, options);
+  const Place place = place_of(w.graph);
+  std::vector<View> layouts = result_layouts(plan, w.outputs, place);
+  OutputStrides strides;
+  for (const View& v : layouts) strides.push_back(element_strides(v));
+  return std::make_shared<const Compiled>(device, Executable(plan, place, w.aligned, strides), std::move(layouts));
+}
+
+}  // namespace compiled_detail
+}  // namespace
+
+using namespace compiled_detail;
+
+std::shared_ptr<const Compiled> compiled(const Graph& graph, const Device& device, const PlanOptions& options,
+                                         bool aligned, const std::pmr::vector<Array>& outs) {
+  Wanted wanted{graph, options, aligned, OutputStrides(graph.outputs.size())};
+  if (outs.size() == graph.outputs.size())
+    for (std::size_t i = 0; i < outs.size(); ++i)
+      wanted.outputs[i] = wanted_strides(graph[graph.outputs[i].node], outs[i].view);
+  const ReleaseGil unlocked;
+  Shared& s = shared();
+  {
+    const std::lock_guard lock(s.mutex);
+    if (const auto found = s.all.find(wanted); found != s.all.end()) return found->second;
+  }
+  std::shared_ptr<const Compiled> made = make(wanted, device);
+  const std::lock_guard lock(s.mutex);
+  if (s.all.size() >= kMost) s.all.clear();  // functions keep what they use
+  return s.all.emplace(std::move(wanted), std::move(made)).first->second;
+}
+
+}  // namespace kfusion::fuse

@@ -1,0 +1,71 @@
+// What a signature's calls run: an executable, where its inputs come from, and what its results are.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "bindings/fuse/signature.hpp"
+#include "execution/executable.hpp"
+
+namespace kfusion::fuse {
+
+/// A plan ready to run, shared by all functions that have it.
+struct Compiled {
+  Device device;
+  Executable executable;
+  std::vector<View> results;  ///< their layouts, without data
+};
+
+/// The compiled form of `graph`, made once for all calls that want the same. `outs`: the arrays to write results into;
+/// where there are none, results lie as the inputs do. Called with the GIL, works without.
+std::shared_ptr<const Compiled> compiled(const Graph& graph, const Device& device, const PlanOptions& options,
+                                         bool aligned, const std::pmr::vector<Array>& outs);
+
+/// Where an input of the graph comes from.
+struct Source {
+  int argument = -1;  ///< the number of an array among the arguments, or
+  py::object held;    ///< an array that the function named; a weak reference where the signature names it as well
+  std::vector<std::uint64_t> words;  ///< of that array when it was traced: an array can change its own shape
+
+  py::object array() const;
+};
+
+struct Entry {
+  std::shared_ptr<const Compiled> compiled;
+  std::vector<Source> sources;
+  bool is_single = false;  ///< the function returns its only output
+  py::object fill;         ///< else: from the list of outputs to what the function returns
+};
+
+/// The arrays of the graph's inputs for one call, in order.
+class Inputs {
+ public:
+  Inputs(Call& call, const Entry& entry, const Signature& s);
+
+  /// Whether the arrays that the function named are as they were traced.
+  bool unchanged() const { return unchanged_; }
+  const std::vector<const Array*>& all() const { return all_; }
+  const Array* first() const { return all_.empty() ? nullptr : all_[0]; }
+
+ private:
+  std::vector<py::object> objects_;
+  std::vector<Array> held_;
+  std::vector<const Array*> all_;
+  bool unchanged_ = true;
+};
+
+/// Fresh arrays of the inputs' kind with the results in them.
+std::vector<arrays::Result> compute(Call& call, const Compiled& c, const Inputs& inputs, const double* parameters);
+/// The objects for the caller; NumPy's without axes are scalars.
+std::vector<py::object> hand_out(std::vector<arrays::Result>& results, const Inputs& inputs);
+
+/// Throws where `outs` are not what the results can be written to.
+void check_outs(const Call& call, const Compiled& c, const Inputs& inputs, const std::pmr::vector<Array>& outs);
+/// Whether kernels may write straight to `outs`: nothing is overwritten before it is read.
+bool can_write(const Compiled& c, const Inputs& inputs, const std::pmr::vector<Array>& outs);
+void compute_into(Call& call, const Compiled& c, const Inputs& inputs, const double* parameters,
+                  const std::pmr::vector<Array>& outs);
+/// outs = results.
+void copy_into(Call& call, const Device& device, const std::vector<arrays::Result>& results,
+               const std::pmr::vector<Array>& outs);
+
+}  // namespace kfusion::fuse

@@ -1,0 +1,157 @@
+// Inputs, results and the run of one call.
+#include <algorithm>
+
+#include "bindings/arguments.hpp"
+#include "bindings/arrays/numpy.hpp"
+#include "bindings/fuse/entry.hpp"
+#include "bindings/fuse/library.hpp"
+#include "execution/layout.hpp"
+#include "kfusion/graph/builder.hpp"
+
+namespace kfusion::fuse {
+
+using arrays::Framework;
+using arrays::Result;
+
+namespace {
+
+namespace run_detail {
+
+/// `fresh`: the outputs were just made for this call.
+void execute(Call& call, const Compiled& c, const Inputs& inputs, std::byte* const* outputs, const double* parameters,
+             bool fresh) {
+  std::vector<const std::byte*> from;
+  from.reserve(inputs.all().size());
+  for (const Array* a : inputs.all()) from.push_back(a->view.data);
+  const Framework& library = inputs.first() ? *inputs.first()->framework : arrays::numpy_framework();
+  const Place place = inputs.first() ? inputs.first()->view.place : Place{};
+  CallersLibrary callers(call, library);
+  in_stream_order(call, library, place, fresh,
+                  [&](cuda::Stream stream) { c.executable.run({from.data(), outputs, parameters, stream, &callers}); });
+}
+
+void check_out(const Call& call, const Array& a, const View& wanted, const Array* first) {
+  const std::string shape = shape_text(wanted.ndim, wanted.shape), came = shape_text(a.view.ndim, a.view.shape);
+  const std::string library = a.framework->name();
+  if (first && a.framework != first->framework)
+    throw TypeError(call.says("out must be the same kind of array as the inputs (" + first->framework->name() +
+                              "), got " + library));
+  if (a.framework->immutable()) throw TypeError(call.says("out must be writable, and " + library + " arrays are not"));
+  if (a.view.place != wanted.place)
+    throw TypeError(call.says("out must be on the inputs' device (" + to_string(wanted.place) + "), got " +
+                              to_string(a.view.place)));
+  if (a.view.dtype != wanted.dtype)
+    throw TypeError(call.says(std::string("out must be ") + name(wanted.dtype) + ", got " + name(a.view.dtype)));
+  if (shape != came) throw ValueError(call.says("out must have shape " + shape + ", got " + came));
+  if (a.view.read_only) throw ValueError(call.says("out must be writable, got a read-only array"));
+  if (self_overlapping(a.view))
+    throw ValueError(call.says("out must not overlap itself, got strides " + shape_text(a.view.ndim, a.view.strides)));
+}
+
+bool same_strides(const View& a, const View& b) {
+  for (int d = 0; d < a.ndim; ++d)
+    if (a.shape[d] != 1 && a.strides[d] != b.strides[d]) return false;
+  return true;
+}
+
+Graph copy_of(const View& v) {
+  GraphBuilder g;
+  const NodeId x = g.input("x", Extents(v.shape, v.shape + v.ndim), v.dtype, Library::kNumpy, v.place, false,
+                           is_c_contiguous(v) ? Extents{} : element_strides(v));
+  g.set_outputs({{"", x}});
+  return g.graph();
+}
+
+}  // namespace run_detail
+}  // namespace
+
+py::object Source::array() const { return PyWeakref_Check(held.ptr()) ? held() : held; }
+
+Inputs::Inputs(Call& call, const Entry& entry, const Signature& s) {
+  const auto is_held = [](const Source& source) { return source.argument < 0; };
+  held_.reserve(static_cast<std::size_t>(std::ranges::count_if(entry.sources, is_held)));
+  all_.reserve(entry.sources.size());
+  for (const Source& source : entry.sources) {
+    if (!is_held(source)) {
+      all_.push_back(&s.arrays()[static_cast<std::size_t>(source.argument)]);
+      continue;
+    }
+    objects_.push_back(source.array());
+    held_.push_back(borrow_readable(call, "an array that the function names", objects_.back()));
+    all_.push_back(&held_.back());
+    std::pmr::vector<std::uint64_t> words;
+    append_words(held_.back(), words);
+    unchanged_ = unchanged_ && std::ranges::equal(words, source.words);
+  }
+}
+
+std::vector<Result> compute(Call& call, const Compiled& c, const Inputs& inputs, const double* parameters) {
+  std::vector<Result> results;
+  std::vector<std::byte*> to;
+  results.reserve(c.results.size());
+  to.reserve(c.results.size());
+  for (const View& layout : c.results) {
+    const Array* like = inputs.first();
+    results.push_back(like ? like->framework->empty(call, layout, *like)
+                           : arrays::numpy_empty(layout, arrays::numpy_dtype(layout.dtype)));
+    to.push_back(results.back().view.data);
+  }
+  run_detail::execute(call, c, inputs, to.data(), parameters, true);
+  return results;
+}
+
+std::vector<py::object> hand_out(std::vector<Result>& results, const Inputs& inputs) {
+  std::vector<py::object> objects;
+  objects.reserve(results.size());
+  for (Result& r : results) {
+    objects.push_back(inputs.first() ? inputs.first()->framework->finish(r) : std::move(r.object));
+    if (r.view.ndim == 0 && arrays::is_numpy(objects.back())) objects.back() = objects.back()[py::tuple()];
+  }
+  return objects;
+}
+
+void check_outs(const Call& call, const Compiled& c, const Inputs& inputs, const std::pmr::vector<Array>& outs) {
+  if (outs.size() != c.results.size())
+    throw ValueError(call.says("out must be one array for each of " + std::to_string(c.results.size()) +
+                               " results, got " + std::to_string(outs.size())));
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    run_detail::check_out(call, outs[i], c.results[i], inputs.first());
+    for (std::size_t j = 0; j < i; ++j)
+      if (overlap(outs[j].view, outs[i].view) != Overlap::kNone)
+        throw ValueError(call.says("out must be arrays that do not overlap each other"));
+  }
+}
+
+bool can_write(const Compiled& c, const Inputs& inputs, const std::pmr::vector<Array>& outs) {
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    if (!run_detail::same_strides(outs[i].view, c.results[i])) return false;
+    for (std::size_t k = 0; k < inputs.all().size(); ++k) {
+      const Overlap o = overlap(inputs.all()[k]->view, outs[i].view);
+      if (o == Overlap::kOther || (o == Overlap::kSame && !c.executable.may_overwrite(i, k))) return false;
+    }
+  }
+  return true;
+}
+
+void compute_into(Call& call, const Compiled& c, const Inputs& inputs, const double* parameters,
+                  const std::pmr::vector<Array>& outs) {
+  std::vector<std::byte*> to;
+  for (const Array& a : outs) to.push_back(a.view.data);
+  run_detail::execute(call, c, inputs, to.data(), parameters, false);
+}
+
+void copy_into(Call& call, const Device& device, const std::vector<Result>& results,
+               const std::pmr::vector<Array>& outs) {
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    const View& from = results[i].view;
+    const bool aligned = is_aligned_to_vectors(from) && is_aligned_to_vectors(outs[i].view);
+    std::pmr::vector<Array> to(1, outs[i]);
+    const auto c = compiled(run_detail::copy_of(from), device, {}, aligned, to);
+    const std::byte* x = from.data;
+    std::byte* y = outs[i].view.data;
+    in_stream_order(call, *outs[i].framework, from.place, true,
+                    [&](cuda::Stream stream) { c->executable.run({&x, &y, nullptr, stream, nullptr}); });
+  }
+}
+
+}  // namespace kfusion::fuse

@@ -1,0 +1,249 @@
+#include "bindings/fuse/signature.hpp"
+
+#include <bit>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+
+#include "bindings/arrays/numpy.hpp"
+#include "cpu/buffer.hpp"
+
+namespace kfusion::fuse {
+namespace {
+
+namespace signature_detail {
+
+enum Tag : std::uint64_t {
+  kArray = 1,
+  kFloat,
+  kNumpyFloat,
+  kFloatValue,
+  kInt,
+  kObject,
+  kSequence,
+  kDict,
+  kKeyword,
+  kOut
+};
+enum class Leaf { kArray, kTraced, kNumpyFloat, kValue, kIdentity };
+
+constexpr int kMaxDepth = 32;       // of tuples in tuples
+constexpr int kMaxParameters = 64;  // GraphBuilder's limit
+
+bool has(PyTypeObject* type, const char* attribute) {
+  const bool found = PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), attribute) == 1;
+  return found;
+}
+
+bool is_subtype(PyTypeObject* type, py::handle of) {
+  return PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(of.ptr())) == 1;
+}
+
+Leaf classify(PyTypeObject* type) {
+  if (has(type, "__kfusion_traced__")) return Leaf::kTraced;
+  const py::module_ numpy = py::module_::import("numpy");
+  if (is_subtype(type, numpy.attr("generic"))) {
+    const char* parameters[] = {"float16", "float32", "float64"};  // whose values a double holds
+    for (const char* name : parameters)
+      if (is_subtype(type, numpy.attr(name))) return Leaf::kNumpyFloat;
+    return Leaf::kValue;
+  }
+  if (is_subtype(type, numpy.attr("ndarray")) || has(type, "__dlpack__") || has(type, "__cuda_array_interface__"))
+    return Leaf::kArray;
+  const auto is = [&](PyTypeObject& t) { return type == &t; };
+  const bool is_value = is(PyBool_Type) || is(PyLong_Type) || is(PyUnicode_Type) || is(PyBytes_Type) ||
+                        is(PySlice_Type) || is(PyRange_Type) || is(PyComplex_Type) || is(*Py_TYPE(Py_None));
+  return is_value ? Leaf::kValue : Leaf::kIdentity;
+}
+
+/// By type, asked once for each.
+Leaf leaf_of(PyTypeObject* type) {
+  static std::mutex mutex;
+  static auto& cache = *new std::unordered_map<PyTypeObject*, Leaf>;
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto found = cache.find(type); found != cache.end()) return found->second;
+  }
+  const Leaf leaf = classify(type);  // runs Python: never under the lock
+  const std::lock_guard lock(mutex);
+  if (cache.emplace(type, leaf).second) Py_INCREF(type);  // so that the address stays this type's
+  return leaf;
+}
+
+bool is_aligned(const View& v) {
+  const auto item = static_cast<std::int64_t>(item_bytes(v.dtype));
+  bool aligned = reinterpret_cast<std::uintptr_t>(v.data) % static_cast<std::uintptr_t>(item) == 0;
+  for (int d = 0; d < v.ndim; ++d) aligned = aligned && (v.shape[d] <= 1 || v.strides[d] % item == 0);
+  return aligned;
+}
+
+void copy_items(const View& from, int axis, const std::byte* x, std::byte*& to) {
+  if (axis == from.ndim) {
+    std::memcpy(to, x, item_bytes(from.dtype));
+    to += item_bytes(from.dtype);
+    return;
+  }
+  for (std::int64_t i = 0; i < from.shape[axis]; ++i) copy_items(from, axis + 1, x + i * from.strides[axis], to);
+}
+
+/// `a` in memory of its own, in C order.
+void make_dense(Array& a) {
+  const auto memory = std::make_shared<cpu::Buffer>(static_cast<std::size_t>(a.view.nbytes()));
+  std::byte* to = memory->data();
+  copy_items(a.view, 0, a.view.data, to);
+  a.view.data = memory->data();
+  set_c_strides(a.view);
+  a.keep = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(std::move(a.keep), memory);
+}
+
+}  // namespace signature_detail
+}  // namespace
+
+using namespace signature_detail;
+
+bool is_aligned_to_vectors(const View& v) {
+  constexpr std::uintptr_t kVectorBytes = 16;  // the most that one thread of a GPU loads at once
+  return !v.place.cuda || reinterpret_cast<std::uintptr_t>(v.data) % kVectorBytes == 0;
+}
+
+bool has_traced(PyObject* value, int depth) {
+  bool found = false;
+  if (depth > kMaxDepth) return found;
+  if (PyDict_Check(value)) {
+    PyObject *key, *item;
+    for (Py_ssize_t i = 0; !found && PyDict_Next(value, &i, &key, &item);) found = has_traced(item, depth + 1);
+  } else if (PyTuple_Check(value) || PyList_Check(value)) {
+    for (Py_ssize_t i = 0; !found && i < PySequence_Fast_GET_SIZE(value); ++i)
+      found = has_traced(PySequence_Fast_GET_ITEM(value, i), depth + 1);
+  } else {
+    found = leaf_of(Py_TYPE(value)) == Leaf::kTraced;
+  }
+  return found;
+}
+
+Array borrow_readable(Call& call, const char* argument, py::handle object) {
+  Array a = arrays::borrow(call, argument, object);
+  if (a.view.size() > 0 && !is_aligned(a.view)) make_dense(a);
+  return a;
+}
+
+void append_words(const Array& a, std::pmr::vector<std::uint64_t>& words) {
+  const View& v = a.view;
+  const bool dense = is_c_contiguous(v);
+  words.push_back(kArray | static_cast<std::uint64_t>(v.dtype) << 8 | static_cast<std::uint64_t>(v.ndim) << 16 |
+                  std::uint64_t{v.place.cuda} << 24 | std::uint64_t{dense} << 25 |
+                  std::uint64_t{is_aligned_to_vectors(v)} << 26 | static_cast<std::uint64_t>(v.place.index) << 32);
+  words.push_back(reinterpret_cast<std::uintptr_t>(a.framework));
+  for (int d = 0; d < v.ndim; ++d) words.push_back(static_cast<std::uint64_t>(v.shape[d]));
+  for (int d = 0; !dense && d < v.ndim; ++d)
+    words.push_back(v.shape[d] == 1 ? 0 : static_cast<std::uint64_t>(v.strides[d]));
+}
+
+void Signature::add_array(const char* argument, PyObject* value, std::pmr::vector<Array>& to) {
+  if (to.capacity() == 0) to.reserve(4);
+  to.push_back(borrow_readable(call_, argument, value));
+  append_words(to.back(), words_);
+}
+
+void Signature::add_float(double value, std::uint64_t tag) {
+  words_.push_back(tag);
+  floats_.push_back(value);
+  if (floats_.size() > kMaxParameters) words_.push_back(std::bit_cast<std::uint64_t>(value));
+}
+
+void Signature::add_object(PyObject* value, bool by_value) {
+  std::uint64_t word = reinterpret_cast<std::uintptr_t>(value);
+  if (by_value) {
+    const Py_hash_t hash = PyObject_Hash(value);
+    if (hash == -1) PyErr_Clear();  // a slice, before Python 3.12
+    word = static_cast<std::uint64_t>(hash) ^ reinterpret_cast<std::uintptr_t>(Py_TYPE(value));
+  }
+  words_.insert(words_.end(), {kObject, word});
+  objects_.push_back({value, by_value});
+}
+
+void Signature::add_items(const char* argument, PyObject* value) {
+  if (++depth_ > kMaxDepth)
+    throw ValueError(
+        call_.says(std::string(argument) + " must not be nested more than " + std::to_string(kMaxDepth) + " deep"));
+  const auto type = reinterpret_cast<std::uintptr_t>(Py_TYPE(value));
+  if (PyDict_Check(value)) {
+    words_.insert(words_.end(), {kDict, type, static_cast<std::uint64_t>(PyDict_Size(value))});
+    PyObject *key, *item;
+    for (Py_ssize_t i = 0; PyDict_Next(value, &i, &key, &item);) {
+      add(argument, key);
+      add(argument, item);
+    }
+  } else {
+    const Py_ssize_t n = PySequence_Fast_GET_SIZE(value);
+    words_.insert(words_.end(), {kSequence, type, static_cast<std::uint64_t>(n)});
+    for (Py_ssize_t i = 0; i < n; ++i) add(argument, PySequence_Fast_GET_ITEM(value, i));
+  }
+  --depth_;
+}
+
+void Signature::add(const char* argument, PyObject* value) {
+  PyTypeObject* type = Py_TYPE(value);
+  if (arrays::is_plain_numpy_type(type)) return add_array(argument, value, arrays_);
+  if (type == &PyFloat_Type) return add_float(PyFloat_AS_DOUBLE(value), kFloat);
+  if (PyTuple_Check(value) || PyList_Check(value) || PyDict_Check(value)) return add_items(argument, value);
+  if (type == &PyLong_Type) {
+    int overflow = 0;
+    const long long n = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow != 0) return add_object(value, true);
+    words_.insert(words_.end(), {kInt, static_cast<std::uint64_t>(n)});
+    return;
+  }
+  switch (leaf_of(type)) {
+    case Leaf::kArray:
+      return add_array(argument, value, arrays_);
+    case Leaf::kTraced:
+      traced_ = true;
+      return;
+    case Leaf::kNumpyFloat:
+      return add_float(PyFloat_AsDouble(value), kNumpyFloat ^ reinterpret_cast<std::uintptr_t>(type));
+    case Leaf::kValue:
+      return add_object(value, true);
+    case Leaf::kIdentity:
+      return add_object(value, false);
+  }
+}
+
+void Signature::add_identity(PyObject* value) {
+  words_.push_back(reinterpret_cast<std::uintptr_t>(value));
+  if (value) objects_.push_back({value, false});
+}
+
+void Signature::add_keyword(PyObject* name, PyObject* value) {
+  words_.push_back(kKeyword);
+  add_object(name, true);
+  const char* argument = PyUnicode_AsUTF8(name);
+  if (!argument) throw py::error_already_set();
+  add(argument, value);
+}
+
+void Signature::add_out(PyObject* value) {
+  words_.push_back(kOut);
+  if (outs_.capacity() == 0) outs_.reserve(2);
+  outs_.push_back(arrays::borrow(call_, "out", value));
+  if (!is_aligned(outs_.back().view)) throw ValueError(call_.says("out must be aligned to its elements"));
+  append_words(outs_.back(), words_);
+}
+
+void Signature::add_floats(const std::vector<int>& numbers) {
+  for (const int i : numbers) {
+    words_.insert(words_.end(), {kFloatValue, std::bit_cast<std::uint64_t>(floats_[static_cast<std::size_t>(i)])});
+    float_is_added_ |= std::uint64_t{1} << i;
+  }
+}
+
+std::uint64_t Signature::hash() const {
+  std::uint64_t h = 0;
+  for (const std::uint64_t w : words_) {
+    h = (h ^ w) * 0x9E3779B97F4A7C15u;  // 2^64 over the golden ratio
+    h ^= h >> 32;
+  }
+  return h;
+}
+
+}  // namespace kfusion::fuse

@@ -1,0 +1,83 @@
+// What decides which kernels a call runs: the kinds, dtypes and layouts of its arrays, and the values of all else.
+//
+// A signature is a list of words. Arrays come down to kind, dtype, shape, strides, place and alignment; Python's floats
+// to the fact that they are floats, since kernels take their values when they run (a value that the trace looked at is
+// added afterwards); numbers, strings and None to their values, tuples, lists and dicts to those of their parts,
+// anything else to its identity.
+#pragma once
+#include <cstdint>
+#include <memory_resource>
+#include <vector>
+
+#include "bindings/arrays/array.hpp"
+
+namespace kfusion::fuse {
+
+namespace py = pybind11;
+using arrays::Array;
+using arrays::Call;
+
+/// A Python object that a signature names.
+struct Named {
+  PyObject* object;
+  bool by_value;  ///< equal ones will do; else it is this one
+};
+
+class Signature {
+ public:
+  explicit Signature(Call& call) : call_(call) {}
+  Signature(const Signature&) = delete;
+  Signature& operator=(const Signature&) = delete;
+
+  /// `argument` names the value in messages. Throws what borrowing an array throws.
+  void add(const char* argument, PyObject* value);
+  /// The identity of a value that the function names; nullptr: there is none.
+  void add_identity(PyObject* value);
+  void add_keyword(PyObject* name, PyObject* value);
+  /// An array to write a result into. Throws TypeError for what is none.
+  void add_out(PyObject* value);
+  /// The values of the floats of these numbers.
+  void add_floats(const std::vector<int>& numbers);
+
+  /// Whether a traced value is among the arguments: the call is part of another function's trace.
+  bool traced() const { return traced_; }
+  std::uint64_t hash() const;
+
+  const std::pmr::vector<std::uint64_t>& words() const { return words_; }
+  const std::pmr::vector<Named>& objects() const { return objects_; }
+  const std::pmr::vector<Array>& arrays() const { return arrays_; }  ///< of the arguments, in order
+  const std::pmr::vector<Array>& outs() const { return outs_; }
+  const std::pmr::vector<double>& floats() const { return floats_; }
+  bool has_float(int number) const { return float_is_added_ >> number & 1; }
+
+ private:
+  void add_array(const char* argument, PyObject* value, std::pmr::vector<Array>& to);
+  void add_float(double value, std::uint64_t tag);
+  void add_items(const char* argument, PyObject* value);
+  void add_object(PyObject* value, bool by_value);
+
+  Call& call_;
+  std::byte memory_[8192];  // so that most calls allocate nothing
+  std::pmr::monotonic_buffer_resource resource_{memory_, sizeof memory_};
+  std::pmr::vector<std::uint64_t> words_{&resource_};
+  std::pmr::vector<Named> objects_{&resource_};
+  std::pmr::vector<Array> arrays_{&resource_}, outs_{&resource_};
+  std::pmr::vector<double> floats_{&resource_};
+  std::uint64_t float_is_added_ = 0;
+  int depth_ = 0;
+  bool traced_ = false;
+};
+
+/// Whether a traced value is among the leaves of tuples, lists and dicts.
+bool has_traced(PyObject* value, int depth = 0);
+
+/// Borrows an array as a kernel can read it: where its elements are not aligned to their size, a dense copy.
+Array borrow_readable(Call& call, const char* argument, py::handle object);
+
+/// Whether loads of 16 bytes may start at the first element; always true on the CPU, whose kernels do not ask.
+bool is_aligned_to_vectors(const View& v);
+
+/// The words of an array.
+void append_words(const Array& a, std::pmr::vector<std::uint64_t>& words);
+
+}  // namespace kfusion::fuse

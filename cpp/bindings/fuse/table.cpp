@@ -1,0 +1,137 @@
+#include "bindings/fuse/table.hpp"
+
+#include <algorithm>
+
+namespace kfusion::fuse {
+namespace {
+
+namespace table_detail {
+
+constexpr std::size_t kMostSlots = 512;
+
+PyObject* referent(const py::object& weak) {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* object = nullptr;
+  if (PyWeakref_GetRef(weak.ptr(), &object) < 0) PyErr_Clear();
+  Py_XDECREF(object);  // compared, never looked into
+  return object;
+#else
+  PyObject* object = PyWeakref_GetObject(weak.ptr());
+  return object == Py_None ? nullptr : object;
+#endif
+}
+
+/// Both of one type whose comparison runs no user's code, or identical.
+bool equal(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  if (Py_TYPE(a) != Py_TYPE(b)) return false;
+  const int same = PyObject_RichCompareBool(a, b, Py_EQ);
+  if (same < 0) PyErr_Clear();
+  return same == 1;
+}
+
+std::vector<int> without_added(const std::vector<int>& floats, const Signature& s) {
+  std::vector<int> rest;
+  std::ranges::copy_if(floats, std::back_inserter(rest), [&](int i) { return !s.has_float(i); });
+  return rest;
+}
+
+}  // namespace table_detail
+}  // namespace
+
+Key::Key(const Signature& s) : words_(s.words().begin(), s.words().end()) {
+  for (const Named& n : s.objects()) {
+    Held h{n.object, {}, n.by_value, false};
+    if (!n.by_value) {
+      h.owner = py::reinterpret_steal<py::object>(PyWeakref_NewRef(n.object, nullptr));
+      h.weak = static_cast<bool>(h.owner);
+      if (!h.weak) PyErr_Clear();
+    }
+    if (!h.weak) h.owner = py::reinterpret_borrow<py::object>(n.object);
+    objects_.push_back(std::move(h));
+  }
+}
+
+bool Key::matches(const Signature& s) const {
+  if (!std::ranges::equal(words_, s.words()) || objects_.size() != s.objects().size()) return false;
+  return std::ranges::equal(objects_, s.objects(), [](const Held& h, const Named& n) {
+    if (h.by_value != n.by_value) return false;
+    if (h.by_value) return table_detail::equal(h.object, n.object);
+    return h.object == n.object && (!h.weak || table_detail::referent(h.owner) == n.object);
+  });
+}
+
+bool Key::is_dead() const {
+  return std::ranges::any_of(objects_, [](const Held& h) { return h.weak && !table_detail::referent(h.owner); });
+}
+
+Table::Slot* Table::look_up(const Signature& s) {
+  const auto [first, last] = slots_.equal_range(s.hash());
+  const auto found = std::find_if(first, last, [&](const auto& item) { return item.second.key.matches(s); });
+  return found == last ? nullptr : &found->second;
+}
+
+/// Follows slots that want the values of floats.
+Table::Slot* Table::descend(Signature& s) {
+  Slot* slot = look_up(s);
+  for (; slot; slot = look_up(s)) {
+    slot->last_use = ++uses_;
+    if (slot->entry) break;
+    s.add_floats(slot->floats);
+  }
+  return slot;
+}
+
+std::shared_ptr<const Entry> Table::find(Signature& s) {
+  const std::lock_guard lock(mutex_);
+  const Slot* slot = descend(s);
+  return slot ? slot->entry : nullptr;
+}
+
+void Table::insert(Signature& s, const std::vector<int>& floats, std::shared_ptr<const Entry> entry) {
+  std::vector<Slot> removed;  // their objects die after the lock is gone: that may run Python
+  const std::lock_guard lock(mutex_);
+  Slot* slot = descend(s);
+  if (slot) {
+    std::swap(slot->entry, entry);
+    return;
+  }
+  remove_some(removed);
+  if (const auto rest = table_detail::without_added(floats, s); !rest.empty()) {
+    slots_.emplace(s.hash(), Slot{Key(s), nullptr, rest, ++uses_});
+    s.add_floats(rest);
+  }
+  slots_.emplace(s.hash(), Slot{Key(s), std::move(entry), {}, ++uses_});
+}
+
+/// Makes room: dead keys go, and of a full table the half that was not used for longest.
+void Table::remove_some(std::vector<Slot>& removed) {
+  std::uint64_t oldest = 0;
+  if (slots_.size() >= table_detail::kMostSlots) {
+    std::vector<std::uint64_t> uses;
+    for (const auto& [hash, slot] : slots_) uses.push_back(slot.last_use);
+    std::ranges::nth_element(uses, uses.begin() + static_cast<std::ptrdiff_t>(uses.size() / 2));
+    oldest = uses[uses.size() / 2];
+  }
+  for (auto i = slots_.begin(); i != slots_.end();) {
+    if (i->second.last_use >= oldest && !i->second.key.is_dead()) {
+      ++i;
+      continue;
+    }
+    removed.push_back(std::move(i->second));
+    i = slots_.erase(i);
+  }
+}
+
+void Table::clear() {
+  Slots old;
+  const std::lock_guard lock(mutex_);
+  slots_.swap(old);
+}
+
+std::size_t Table::size() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::size_t>(std::ranges::count_if(slots_, [](const auto& item) { return !!item.second.entry; }));
+}
+
+}  // namespace kfusion::fuse

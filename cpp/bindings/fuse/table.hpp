@@ -1,0 +1,60 @@
+// From signatures to entries.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "bindings/fuse/entry.hpp"
+
+namespace kfusion::fuse {
+
+/// A signature that outlives its call. It owns what it names by value; what it names by identity it does not keep alive
+/// where weak references are possible, and matches nothing once that is gone.
+class Key {
+ public:
+  explicit Key(const Signature& s);
+  bool matches(const Signature& s) const;
+  bool is_dead() const;
+
+ private:
+  struct Held {
+    PyObject* object;
+    py::object owner;  ///< the object, or a weak reference to it
+    bool by_value, weak;
+  };
+  std::vector<std::uint64_t> words_;
+  std::vector<Held> objects_;
+};
+
+/// Keeps the entries of one function that were used last. Thread-safe.
+class Table {
+ public:
+  /// The entry for `s`, to which the values of floats are added that the trace looked at; nullptr: there is none.
+  std::shared_ptr<const Entry> find(Signature& s);
+
+  /// `floats`: the numbers of the floats that the trace looked at.
+  void insert(Signature& s, const std::vector<int>& floats, std::shared_ptr<const Entry> entry);
+
+  void clear();
+  std::size_t size() const;
+
+ private:
+  struct Slot {
+    Key key;
+    std::shared_ptr<const Entry> entry;  ///< or, where it is null:
+    std::vector<int> floats;             ///< calls of this signature differ by these as well
+    std::uint64_t last_use = 0;
+  };
+  using Slots = std::unordered_multimap<std::uint64_t, Slot>;
+
+  Slot* look_up(const Signature& s);
+  Slot* descend(Signature& s);
+  void remove_some(std::vector<Slot>& removed);
+
+  mutable std::mutex mutex_;
+  Slots slots_;
+  std::uint64_t uses_ = 0;
+};
+
+}  // namespace kfusion::fuse

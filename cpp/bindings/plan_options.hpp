@@ -1,0 +1,17 @@
+// PlanOptions as C++ reads them.
+#pragma once
+#include <pybind11/pybind11.h>
+
+#include "kfusion/plan/plan.hpp"
+
+namespace kfusion {
+
+/// From a dict with any of "fuse", "allow", "forbid", "max_inputs", "max_outputs" and "only_executable". Throws
+/// TypeError and ValueError.
+PlanOptions read_options(const pybind11::dict& options);
+
+/// Throws ValueError for names in `allow` and `forbid` that nothing in a plan's graph has: such a pair would silently
+/// do nothing.
+void check_names(const Graph& planned, const PlanOptions& options);
+
+}  // namespace kfusion

@@ -1,0 +1,81 @@
+#include "execution/slots.hpp"
+
+#include <algorithm>
+
+namespace kfusion {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;  // of a GPU's allocations; more than any load of ours wants
+
+/// Memory in which blocks come and go.
+class Arena {
+ public:
+  /// The lowest free place.
+  std::int64_t allocate(std::int64_t bytes, std::size_t last_use) {
+    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    std::int64_t at = 0;
+    auto next = blocks_.begin();
+    for (; next != blocks_.end() && at + bytes > next->begin; ++next) at = next->end;
+    blocks_.insert(next, {at, at + bytes, last_use});
+    bytes_ = std::max(bytes_, at + bytes);
+    return at;
+  }
+
+  /// Frees what no step from `step` on uses.
+  void free_before(std::size_t step) {
+    std::erase_if(blocks_, [&](const Block& b) { return b.last_use < step; });
+  }
+
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Block {
+    std::int64_t begin, end;
+    std::size_t last_use;
+  };
+  std::vector<Block> blocks_;  // by address
+  std::int64_t bytes_ = 0;
+};
+
+/// By node: the last group that reads it.
+std::map<NodeId, std::size_t> last_uses(const Plan& plan) {
+  std::map<NodeId, std::size_t> last;
+  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+    for (const NodeId n : plan.groups[i].stores) last[n] = i;
+    for (const Load& load : plan.groups[i].loads) last[load.access.base] = i;
+  }
+  return last;
+}
+
+}  // namespace
+
+NodeId stored_for(const Plan& plan, std::size_t output) {
+  return plan.folded.value[static_cast<std::size_t>(plan.graph.outputs[output].node)].base;
+}
+
+Slots assign_slots(const Plan& plan) {
+  Slots slots;
+  for (NodeId n = 0; n < std::ssize(plan.graph.nodes); ++n)
+    if (plan.graph[n].op == Op::input) slots.of[n] = slots.inputs++;
+  slots.outputs = static_cast<int>(plan.graph.outputs.size());
+  for (int i = 0; i < slots.outputs; ++i) {
+    const auto [at, fresh] = slots.of.emplace(stored_for(plan, static_cast<std::size_t>(i)), slots.inputs + i);
+    if (!fresh) slots.repeated.emplace_back(at->second - slots.inputs, i);
+  }
+  const auto last = last_uses(plan);
+  Arena arena;
+  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+    arena.free_before(i);
+    for (const NodeId n : plan.groups[i].stores) {
+      const auto between = slots.inputs + slots.outputs + static_cast<int>(slots.offsets.size());
+      if (!slots.of.emplace(n, between).second) continue;
+      const Node& node = plan.graph[n];
+      const std::int64_t size = product(plan.computed[static_cast<std::size_t>(n)]);
+      slots.offsets.push_back(arena.allocate(size * static_cast<std::int64_t>(item_bytes(node.dtype)), last.at(n)));
+    }
+  }
+  slots.bytes = arena.bytes();
+  return slots;
+}
+
+}  // namespace kfusion

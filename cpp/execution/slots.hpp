@@ -1,0 +1,26 @@
+// Where the values of a plan lie while it runs: in the caller's arrays, or in memory that values share in turn.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "kfusion/plan/plan.hpp"
+
+namespace kfusion {
+
+/// The node that is stored for output `i`: what it is a view of.
+NodeId stored_for(const Plan& plan, std::size_t output);
+
+/// Slots: first the inputs, then the outputs, then the values between kernels.
+struct Slots {
+  std::map<NodeId, int> of;  ///< of inputs and of what kernels store
+  int inputs = 0, outputs = 0;
+  std::vector<std::int64_t> offsets;          ///< of the values between kernels, in bytes
+  std::int64_t bytes = 0;                     ///< that they need at most
+  std::vector<std::pair<int, int>> repeated;  ///< outputs (second) that are the same value as an earlier one
+};
+
+/// A value's memory is given to another one when its last reader is done.
+Slots assign_slots(const Plan& plan);
+
+}  // namespace kfusion
