@@ -239,7 +239,7 @@ def device_array(size):
 
 
 def fill(pointer, size, value, *, source=FILL, grid=None, **keywords):
-    parameters = struct.pack("<Pqf4x", pointer, size, value)
+    parameters = struct.pack("<Qqf4x", pointer, size, value)
     blocks = (size + BLOCK - 1) // BLOCK if grid is None else grid
     options = {"shared_bytes": 4 * BLOCK, **keywords}
     _core.launch_cuda(source, "fill", parameters, grid=(blocks, 1, 1), block=(BLOCK, 1, 1), **options)
@@ -276,7 +276,7 @@ class TestLaunching:
             pytest.skip("needs thread-block clusters")
         array, pointer = device_array(32)
         options = {"grid": (32, 1, 1), "block": (64, 1, 1), "cluster": blocks}
-        _core.launch_cuda(CLUSTER, "cluster", struct.pack("<P", pointer), **options)
+        _core.launch_cuda(CLUSTER, "cluster", struct.pack("<Q", pointer), **options)
         np.testing.assert_array_equal(array.numpy(), np.float32(blocks))
 
     def test_errors(self, folder):

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
-#include <fstream>
+#include <memory>
 #include <random>
-#include <sstream>
 #include <system_error>
 #include <vector>
 
@@ -40,11 +40,17 @@ std::uint64_t limit_from_environment() {
   return static_cast<std::uint64_t>((number ? mb : kDefaultLimitMb) * 1e6);
 }
 
+// C's files: iostreams of a libstdc++ that is linked in statically beside another one's do not work reliably.
+struct CloseFile {
+  void operator()(std::FILE* f) const { std::fclose(f); }
+};
+using OpenFile = std::unique_ptr<std::FILE, CloseFile>;
+
+OpenFile open(const fs::path& file, const char* mode) { return OpenFile(std::fopen(file.string().c_str(), mode)); }
+
 /// The line that an entry begins with: whatever is not exactly this is no entry of this key.
 std::string header(const std::string& key, std::string_view image) {
-  std::ostringstream line;
-  line << kMagic << ' ' << key << ' ' << image.size() << ' ' << Digest().add(image).hex() << '\n';
-  return line.str();
+  return std::string(kMagic) + ' ' + key + ' ' + std::to_string(image.size()) + ' ' + Digest().add(image).hex() + '\n';
 }
 
 /// The bytes of a file of up to `limit` bytes; empty where there is no such file.
@@ -53,17 +59,15 @@ std::string bytes_of(const fs::path& file, std::uint64_t limit) {
   const std::uint64_t size = fs::file_size(file, error);
   if (error || size > limit) return {};
   std::string text(size, '\0');
-  std::ifstream in(file, std::ios::binary);
-  in.read(text.data(), static_cast<std::streamsize>(size));
-  return in ? text : "";
+  const OpenFile in = open(file, "rb");
+  return in && std::fread(text.data(), 1, size, in.get()) == size ? text : "";
 }
 
 /// A name that no other thread of any process writes to.
 fs::path temporary_beside(const fs::path& file) {
   std::random_device random;
-  std::ostringstream name;
-  name << file.stem().string() << '-' << std::hex << random() << random() << kTemporarySuffix;
-  return file.parent_path() / name.str();
+  const std::string number = std::to_string(random()) + std::to_string(random());
+  return file.parent_path() / (file.stem().string() + '-' + number + std::string(kTemporarySuffix));
 }
 
 struct File {
@@ -107,10 +111,12 @@ void make_directory(const fs::path& directory, std::error_code& error) {
 /// All of `file` or nothing of it.
 void write_whole(const fs::path& file, std::string_view head, std::string_view body, std::error_code& error) {
   const fs::path temporary = temporary_beside(file);
-  std::ofstream out(temporary, std::ios::binary);
-  out << head << body;
-  out.close();
-  if (!out) error = std::make_error_code(std::errc::io_error);
+  OpenFile out = open(temporary, "wb");
+  const auto put = [&out](std::string_view text) {
+    return std::fwrite(text.data(), 1, text.size(), out.get()) == text.size();
+  };
+  const bool written = out && put(head) && put(body);
+  if (!out || std::fclose(out.release()) != 0 || !written) error = std::make_error_code(std::errc::io_error);
   if (!error) fs::rename(temporary, file, error);
   if (error) drop(temporary);
 }

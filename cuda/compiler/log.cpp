@@ -1,8 +1,8 @@
 #include "compiler/log.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <set>
-#include <sstream>
 #include <vector>
 
 namespace kfusion::compiler {
@@ -31,18 +31,18 @@ bool near(const std::set<int>& lines, int line) {
 
 std::string with_source(std::string_view log, std::string_view file, std::string_view source) {
   const std::set<int> named = named_lines(log, file);
-  std::ostringstream text;
-  text << log.substr(0, log.find('\0'));
-  std::istringstream lines{std::string(source)};
-  std::string line;
+  std::string text(log.substr(0, log.find('\0')));
   bool shown = true;
-  for (int i = 1; std::getline(lines, line); ++i) {
+  for (int i = 1; !source.empty(); ++i) {
+    const std::size_t end = std::min(source.find('\n'), source.size());
     const bool show = named.empty() || near(named, i);
-    if (show && !shown) text << "   ...\n";
-    if (show) text << (named.count(i) ? "> " : "  ") << i << " | " << line << '\n';
+    if (show && !shown) text += "   ...\n";
+    if (show)
+      text += (named.count(i) ? "> " : "  ") + std::to_string(i) + " | " + std::string(source.substr(0, end)) + '\n';
     shown = show;
+    source.remove_prefix(std::min(end + 1, source.size()));
   }
-  return text.str();
+  return text;
 }
 
 }  // namespace kfusion::compiler
