@@ -179,7 +179,7 @@ Division divide_short_rows(const Arrangement& a, const Choice& c) {
   Division d;
   d.launch.block[0] = unsigned_of(c.threads);
   d.launch.grid[0] = unsigned_of(divide_up(product(a.outer), c.threads / c.lanes));
-  d.geometry = {product(a.outer), 1, 1, 0};
+  d.geometry = {product(a.outer), 1, 1, 0, 0};
   return d;
 }
 
@@ -200,7 +200,9 @@ Division divide_teams(const Arrangement& a, const Choice& c, const Target& targe
   const std::int64_t box =
       divide_up(static_cast<std::int64_t>(partial_bytes) * warps * blocks, kSlotBytes) * kSlotBytes;
   d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
-  d.geometry = {rows, warps * blocks, 1, box};
+  // About as many rows further on as are in flight: __launch_bounds__ says how many blocks an SM has room for.
+  const std::int64_t resident = std::max<std::int64_t>(1, c.least_blocks * c.threads / (warps * kWarp));
+  d.geometry = {rows, warps * blocks, 1, box, std::max<std::int64_t>(1, resident * target.multiprocessors / blocks)};
   return d;
 }
 
@@ -220,7 +222,7 @@ Division divide_splits(const Arrangement& a, const Choice& c, const Target& targ
     d.launch.workspace_bytes = static_cast<std::size_t>(rows) * (16 + static_cast<std::size_t>(splits) * partial_bytes);
     d.launch.workspace_zeroed = true;
   }
-  d.geometry = {rows, c.threads / kWarp, splits, box};
+  d.geometry = {rows, c.threads / kWarp, splits, box, 0};
   return d;
 }
 
@@ -248,7 +250,7 @@ Division divide_columns(const Arrangement& a, const Choice& c, const Target& tar
         static_cast<std::size_t>(tiles) * (16 + static_cast<std::size_t>(splits * across) * partial_bytes);
     d.launch.workspace_zeroed = true;
   }
-  d.geometry = {rows, down, splits, 0};
+  d.geometry = {rows, down, splits, 0, 0};
   return d;
 }
 

@@ -194,6 +194,7 @@ std::string Printer::print() {
     if (held_[i]) held.push_back(static_cast<int>(i));
   print_vectors("Held", held, true);
   print_loading("Held load([[maybe_unused]] const Line& line, [[maybe_unused]] const At& at) const", "Held", held);
+  print_prefetch(held);
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
     print_partial(sweep);
     print_fetch(sweep);
@@ -263,6 +264,18 @@ void Printer::print_loading(const std::string& head, const char* type, const std
   out_.line(std::string(type) + " v{};");
   for (const int i : loads) out_.line("v." + loads_[at(i)] + " = " + loaded(i) + ";");
   out_.line("return v;");
+  out_.close();
+}
+
+/// Of held operands whose rows are whole 16-byte vectors.
+void Printer::print_prefetch(const std::vector<int>& loads) {
+  out_.open("KF_DEVICE void prefetch([[maybe_unused]] const Line& line, [[maybe_unused]] Index first, " +
+            std::string("[[maybe_unused]] int elements) const {"));
+  for (const int i : loads) {
+    const std::size_t item = item_bytes(load(i).dtype);
+    if (a_.loads[at(i)] == Reach::kDense && a_.whole && item * static_cast<std::size_t>(a_.width) == 16)
+      out_.line("prefetch_to_l2(line." + loads_[at(i)] + " + first, elements * " + number(item) + ");");
+  }
   out_.close();
 }
 

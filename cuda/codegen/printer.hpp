@@ -54,6 +54,7 @@ class Printer {
   void print_line();
   void print_vectors(const char* type, const std::vector<int>& loads, bool forget);
   void print_loading(const std::string& head, const char* type, const std::vector<int>& loads);
+  void print_prefetch(const std::vector<int>& loads);
   void print_partial(int sweep);
   void print_fetch(int sweep);
   void print_sweep(int sweep);

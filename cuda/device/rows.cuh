@@ -8,6 +8,7 @@
 //   Fetched fetch(Sweep, line, at)         those of one sweep
 //   Partial partial(Sweep)                 of no elements; merge(Partial)
 //   void sweep(Sweep, line, at, Held, Fetched, values, Partial&)   the elements of one vector
+//   void prefetch(line, first element, elements)   what load() would read of them, where it is contiguous
 //   Values begin(line, at), void finish(Sweep, Values&, Partial), void end(line, at, Values)   once per row
 #pragma once
 #include "device/partial.cuh"
@@ -21,6 +22,7 @@ struct Geometry {
   i64 warps;   ///< rows(), long_rows(): of a team, in all its blocks
   i64 splits;  ///< split_rows(), columns(): blocks that share a row
   i64 box;     ///< bytes of an exchange's box
+  i64 ahead;   ///< team_rows(): the row so much further on is brought to L2 while this one is reduced
 };
 
 template <class F, int kSweep>
@@ -86,6 +88,14 @@ KF_DEVICE void short_rows(const F& f, const Geometry& g) {
   if (exists && places.lane == 0) f.end(line, places(0), values);
 }
 
+/// Asks for the `vectors` vectors of a row that begin at `first`, so that memory is busy while others are reduced.
+template <class F>
+KF_DEVICE void prefetch_segment(const F& f, i64 row, typename F::Index first, int vectors) {
+  const i64 rest = f.elements() - first, all = static_cast<i64>(vectors) * F::kWidth;
+  const i64 elements = rest < all ? rest : all;
+  if (elements > 0) f.prefetch(f.line(static_cast<typename F::Row>(row)), first, static_cast<int>(elements));
+}
+
 /// Rows that a team of warps (of a block or a cluster) holds, kK vectors a lane. Barriers: one per reducing sweep.
 template <class F, int kK>
 KF_DEVICE void team_rows(const F& f, const Geometry& g) {
@@ -103,6 +113,8 @@ KF_DEVICE void team_rows(const F& f, const Geometry& g) {
     typename F::Held held[kK];
 #pragma unroll
     for (int k = 0; k < kK; ++k) held[k] = f.load(line, places(k));
+    if (places.lane == 0 && static_cast<i64>(r) + g.ahead < g.rows)
+      prefetch_segment(f, r + g.ahead, places(0).first, kK * 32);
     typename F::Values values = f.begin(line, places(0));
     sweep_held<0>(f, line, places, held, values, combine);
     if (warp == 0 && places.lane == 0) f.end(line, places(0), values);
