@@ -136,7 +136,7 @@ def _copy(problem: Problem, out: Any) -> tuple[int, Callable[[], Any]]:
         try:
             _core.copy(source, out=target, stream=stream)
             return 2 * half, lambda: _core.copy(source, out=target, stream=stream)
-        except ValueError:  # "must be C-contiguous", said of any kind of array
+        except (TypeError, ValueError):  # of whole numbers, or of what is not C-contiguous
             pass
     random = np.random.default_rng(_SEED).random(min(half // 4 + 1, 2**22), dtype=np.float32)
     dense: Any = np.resize(random, half // 4 + 1)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _activations as a
-from . import _core, _files, _hardware, _norms, _peers, _progress, _timing
+from . import _core, _files, _hardware, _named, _peers, _progress, _timing
 from . import _primitives as p
 from ._compare import compare
 from ._demo import random_array
@@ -80,21 +80,16 @@ def mul_add_relu(x: Any, bias: Any) -> Any:
     return p.relu(x * 2 + bias)
 
 
-def softmax_rows(x: Any) -> Any:
-    """softmax over rows."""
-    return a.softmax(x)
-
-
-def layernorm_rows(x: Any, weight: Any, bias: Any) -> Any:
-    """layernorm over rows."""
-    return _norms.layernorm(x, weight, bias)
-
-
 class _Case(NamedTuple):
     function: Callable[..., Any]
     arrays: int  # of full size that it reads
     rows_of: int = 0  # length of a row, where it works by rows
     parameters: int = 0  # arrays of a row's length
+
+    @property
+    def formula(self) -> str:
+        """In one line."""
+        return f"{self.function.__name__}, rows" if self.rows_of else str(self.function.__doc__).rstrip(".")
 
 
 CPU_CASES = (
@@ -103,8 +98,8 @@ CPU_CASES = (
     _Case(tanh_chain, 2),
     _Case(gelu_chain, 3),
     _Case(five_ops, 1),
-    _Case(softmax_rows, 1, _ROW),
-    _Case(layernorm_rows, 1, _ROW, 2),
+    _Case(_named.fused_softmax, 1, _ROW),
+    _Case(_named.fused_layernorm, 1, _ROW, 2),
 )
 GPU_CASES = (_Case(five_ops, 1), _Case(five_ops_of_two, 2), _Case(pointwise_chain, 3), _Case(mul_add_relu, 2))
 
@@ -188,9 +183,9 @@ def _small_arrays() -> dict[str, Callable[[np.ndarray], Any]]:
 def _compared(
     case: _Case, arrays: list[Any], peers: list[str], repeats: int, report: _timing.Progress
 ) -> dict[str, Any]:
-    found = compare(fuse(case.function), *arrays, peers=peers, repeats=repeats, cache="cold", progress=report)
+    found = compare(case.function, *arrays, peers=peers, repeats=repeats, cache="cold", progress=report)
     print(line(found), flush=True)
-    return {"formula": str(case.function.__doc__).rstrip("."), **found.to_dict()}
+    return {"formula": case.formula, **found.to_dict()}
 
 
 def _installed(peers: Sequence[str]) -> list[str]:

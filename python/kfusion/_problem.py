@@ -91,7 +91,7 @@ class Problem:
     def mutable(self) -> bool:
         """Whether results can be written into arrays that there are already."""
         with_axes = all(self.nodes[o]["shape"] for o in self.output_nodes)
-        return self.versions.by_hand and with_axes and all(_arrays.mutable(a) for a in self.arrays)
+        return with_axes and all(_arrays.mutable(a) for a in self.arrays)
 
     @functools.cached_property
     def plan(self) -> Plan:
