@@ -44,8 +44,11 @@ Printer::Names Printer::operand_names(const char* prefix, bool loads) const {
   const std::size_t count = loads ? k_.loads.size() : k_.stores.size();
   for (std::size_t i = 0; i < count; ++i) {
     std::string text = prefix;
-    for (const char c : loads ? k_.loads[i].label : k_.stores[i].to.label)
-      text += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+    for (const char c : loads ? k_.loads[i].label : k_.stores[i].to.label) {
+      const bool is_word = std::isalnum(static_cast<unsigned char>(c)) != 0;
+      if (is_word || text.back() != '_') text += is_word ? c : '_';
+    }
+    if (text != prefix && text.back() == '_') text.pop_back();
     const bool fresh = text != prefix && used.insert(text).second;
     names.push_back(fresh ? text : text + (text == prefix ? "" : "_") + number(i));
     used.insert(names.back());
@@ -193,7 +196,7 @@ std::string Printer::print() {
   for (std::size_t i = 0; i < held_.size(); ++i)
     if (held_[i]) held.push_back(static_cast<int>(i));
   print_vectors("Held", held, true);
-  print_loading("Held load([[maybe_unused]] const Line& line, [[maybe_unused]] const At& at) const", "Held", held);
+  print_loading("Held load(const Line& line, const At& at) const", "Held", held);
   print_prefetch(held);
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
     print_partial(sweep);
@@ -241,7 +244,7 @@ void Printer::print_line() {
       add("i64", names_[i], names_[i] + "_from", names_[i], k_.iotas[at(k_.steps[i].index)]);
   out_.line("");
   out_.line("struct Line {\n" + members.text() + "  };");
-  out_.open("KF_DEVICE Line line([[maybe_unused]] Row number) const {");
+  out_.open("KF_DEVICE Line line(Row number) const {");
   if (!a_.outer.empty()) out_.line("[[maybe_unused]] const auto row = device::place(p.outer, number, 1);");
   out_.line("Line line;\n" + body.text() + "    return line;");
   out_.close();
@@ -269,8 +272,7 @@ void Printer::print_loading(const std::string& head, const char* type, const std
 
 /// Of held operands whose rows are whole 16-byte vectors.
 void Printer::print_prefetch(const std::vector<int>& loads) {
-  out_.open("KF_DEVICE void prefetch([[maybe_unused]] const Line& line, [[maybe_unused]] Index first, " +
-            std::string("[[maybe_unused]] int elements) const {"));
+  out_.open("KF_DEVICE void prefetch(const Line& line, Index first, " + std::string("int elements) const {"));
   for (const int i : loads) {
     const std::size_t item = item_bytes(load(i).dtype);
     if (a_.loads[at(i)] == Reach::kDense && a_.whole && item * static_cast<std::size_t>(a_.width) == 16)
@@ -282,8 +284,7 @@ void Printer::print_prefetch(const std::vector<int>& loads) {
 void Printer::print_fetch(int sweep) {
   const std::string type = "Fetched" + std::to_string(sweep);
   print_vectors(type.c_str(), loads_of(sweep, false), false);
-  print_loading(type + " fetch(Sweep<" + std::to_string(sweep) +
-                    ">, [[maybe_unused]] const Line& line, [[maybe_unused]] const At& at) const",
+  print_loading(type + " fetch(Sweep<" + std::to_string(sweep) + ">, const Line& line, const At& at) const",
                 type.c_str(), loads_of(sweep, false));
 }
 
@@ -388,10 +389,8 @@ void Printer::print_sweep(int sweep) {
   const std::string n = std::to_string(sweep);
   const std::vector<int> steps = steps_of(k_, s_, sweep);
   out_.line("");
-  out_.open("KF_DEVICE void sweep(Sweep<" + n +
-            ">, [[maybe_unused]] const Line& line, [[maybe_unused]] const At& at, " +
-            "[[maybe_unused]] const Held& held, [[maybe_unused]] const Fetched" + n + "& in, " +
-            "[[maybe_unused]] const Values& values, [[maybe_unused]] Partial" + n + "& part) const {");
+  out_.open("KF_DEVICE void sweep(Sweep<" + n + ">, const Line& line, const At& at, " +
+            "const Held& held, const Fetched" + n + "& in, " + "const Values& values, Partial" + n + "& part) const {");
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[kWidth];");
   for (const int i : reductions(sweep))
@@ -451,7 +450,7 @@ void Printer::print_begin() {
     if (s_.per_row[at(i)] && step(i).kind != StepKind::kConstant)
       out_.line(type_of(i) + " " + names_[at(i)] + (columns() ? "[kWidth]" : "") + ";");
   out_.close("};");
-  out_.open("KF_DEVICE Values begin([[maybe_unused]] const Line& line, [[maybe_unused]] const At& at) const {");
+  out_.open("KF_DEVICE Values begin(const Line& line, const At& at) const {");
   out_.line("Values values{};");
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
     const Step& s = step(i);
@@ -477,8 +476,7 @@ void Printer::print_begin() {
 void Printer::print_finish(int sweep) {
   const std::string n = std::to_string(sweep);
   const std::string elements = "static_cast<i64>(p." + std::string(columns() ? "outer" : "inner") + ".size)";
-  out_.open("KF_DEVICE void finish(Sweep<" + n + ">, [[maybe_unused]] Values& values, [[maybe_unused]] const Partial" +
-            n + "& part) const {");
+  out_.open("KF_DEVICE void finish(Sweep<" + n + ">, Values& values, const Partial" + n + "& part) const {");
   open_lanes();
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
     const Step& s = step(i);
@@ -508,8 +506,7 @@ void Printer::print_finish(int sweep) {
 
 /// Results that are one a row.
 void Printer::print_end() {
-  out_.open("KF_DEVICE void end([[maybe_unused]] const Line& line, [[maybe_unused]] const At& at, " +
-            std::string("[[maybe_unused]] const Values& values) const {"));
+  out_.open("KF_DEVICE void end(const Line& line, const At& at, " + std::string("const Values& values) const {"));
   for (std::size_t i = 0; i < k_.stores.size(); ++i) {
     if (s_.store_time[i] >= 0) continue;
     const Store& store = k_.stores[i];
