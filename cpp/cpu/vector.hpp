@@ -95,12 +95,14 @@ struct Vec {
     return Vec((Native)x.v);
   }
 
-  // Integers wrap.
+  // Integers wrap; bits are those of any type.
 #define KF_WRAPPING(op)                                   \
   friend KF_INLINE Vec operator op(Vec a, Vec b) {        \
     if constexpr (kIsFloat<T>) return Vec(a.v op b.v);    \
     return Vec((Native)((Unsigned)a.v op(Unsigned) b.v)); \
   }
+#define KF_BITWISE(op) \
+  friend KF_INLINE Vec operator op(Vec a, Vec b) { return Vec((Native)((Unsigned)a.v op(Unsigned) b.v)); }
 #define KF_OPERATOR(op) \
   friend KF_INLINE Vec operator op(Vec a, Vec b) { return Vec(a.v op b.v); }
 #define KF_COMPARISON(op) \
@@ -110,9 +112,9 @@ struct Vec {
   KF_WRAPPING(*)
   KF_OPERATOR(/)
   KF_OPERATOR(%)
-  KF_OPERATOR(&)
-  KF_OPERATOR(|)
-  KF_OPERATOR(^)
+  KF_BITWISE(&)
+  KF_BITWISE(|)
+  KF_BITWISE(^)
   KF_COMPARISON(==)
   KF_COMPARISON(!=)
   KF_COMPARISON(<)
@@ -120,17 +122,16 @@ struct Vec {
   KF_COMPARISON(>)
   KF_COMPARISON(>=)
 #undef KF_WRAPPING
+#undef KF_BITWISE
 #undef KF_OPERATOR
 #undef KF_COMPARISON
   friend KF_INLINE Vec operator-(Vec a) {
     if constexpr (kIsFloat<T>) return Vec(-a.v);
     return Vec((Native)(Unsigned{} - (Unsigned)a.v));
   }
-  friend KF_INLINE Vec operator~(Vec a) { return Vec(~a.v); }
+  friend KF_INLINE Vec operator~(Vec a) { return Vec((Native) ~(Unsigned)a.v); }
   friend KF_INLINE Vec operator<<(Vec a, int count) { return Vec((Native)((Unsigned)a.v << count)); }
-  friend KF_INLINE Vec operator>>(Vec a, int count) {
-    return Vec(a.v >> count);
-  }  ///< of signed integers: keeps the sign
+  friend KF_INLINE Vec operator>>(Vec a, int count) { return Vec(a.v >> count); }  ///< keeps the sign
   KF_INLINE Vec logical_right(int count) const { return Vec((Native)((Unsigned)v >> count)); }
   friend KF_INLINE MaskType operator&&(Vec a, Vec b) { return a != Vec(0) && b != Vec(0); }
   friend KF_INLINE MaskType operator||(Vec a, Vec b) { return a != Vec(0) || b != Vec(0); }

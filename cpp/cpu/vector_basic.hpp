@@ -13,31 +13,14 @@ KF_INLINE Vec<T> sign_bit() {
   return Vec<T>::bits(Vec<typename IntegerOf<sizeof(T)>::Type>(1) << (8 * sizeof(T) - 1));
 }
 template <class T>
-KF_INLINE Vec<T> bits_and(Vec<T> x, Vec<T> y) {
-  return Vec<T>((typename Vec<T>::Native)((typename Vec<T>::Unsigned)x.v & (typename Vec<T>::Unsigned)y.v));
-}
-template <class T>
-KF_INLINE Vec<T> bits_or(Vec<T> x, Vec<T> y) {
-  return Vec<T>((typename Vec<T>::Native)((typename Vec<T>::Unsigned)x.v | (typename Vec<T>::Unsigned)y.v));
-}
-template <class T>
-KF_INLINE Vec<T> bits_xor(Vec<T> x, Vec<T> y) {
-  return Vec<T>((typename Vec<T>::Native)((typename Vec<T>::Unsigned)x.v ^ (typename Vec<T>::Unsigned)y.v));
-}
-template <class T>
-KF_INLINE Vec<T> bits_and_not(Vec<T> x, Vec<T> y) {
-  return Vec<T>((typename Vec<T>::Native)((typename Vec<T>::Unsigned)x.v & ~(typename Vec<T>::Unsigned)y.v));
-}
-
-template <class T>
 KF_INLINE Vec<T> absolute(Vec<T> x) {
-  if constexpr (kIsFloat<T>) return bits_and_not(x, sign_bit<T>());
+  if constexpr (kIsFloat<T>) return x & ~sign_bit<T>();
   if constexpr (kIsBool<T>) return x;
   return select(x < Vec<T>(0), -x, x);
 }
 template <class T>
 KF_INLINE Vec<T> copysign(Vec<T> x, Vec<T> y) {
-  return bits_or(bits_and_not(x, sign_bit<T>()), bits_and(y, sign_bit<T>()));
+  return (x & ~sign_bit<T>()) | (y & sign_bit<T>());
 }
 /// -1, 0 or 1; NaN for NaN.
 template <class T>

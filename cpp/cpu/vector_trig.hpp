@@ -34,7 +34,7 @@ KF_INLINE FloatVec sine_from(FloatVec x, int quarters) {
   const FloatVec r = fma(n.n, FloatVec(0x1.ee59dap-50), second);
   const Int32Vec quadrant = Int32Vec::bits(n.bits) + Int32Vec(quarters);
   const FloatVec y = select((quadrant & Int32Vec(1)) != Int32Vec(0), cosine_of_reduced(r), sine_of_reduced(r));
-  return bits_xor(y, FloatVec::bits((quadrant & Int32Vec(2)) << 30));
+  return y ^ FloatVec::bits((quadrant & Int32Vec(2)) << 30);
 }
 
 KF_INLINE FloatVec sin(FloatVec x) {
