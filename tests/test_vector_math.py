@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import reference_ops
+import ulp
 import vector_maps
 from conftest import ALL_DTYPES, DTYPES, np_dtype
 from running import run, run_map, wide
-from test_reference_ops import HALF, TABLE, TestMaps, takes
+from test_reference_ops import EXACT, HALF, TABLE, specials, takes
 
 # What IEEE 754 does not define to the bit.
 APPROXIMATE = [
     name
     for name in reference_ops.MAPS
-    if (name == "power" or TABLE[name]["signature"] in ("F_F", "FF_F"))
-    and name not in (*TestMaps.EXACT.split(), "rsqrt")
+    if (name == "power" or TABLE[name]["signature"] in ("F_F", "FF_F")) and name not in (*EXACT.split(), "rsqrt")
 ]
 LIMIT = {"exp": 1, "log": 1}  # ULP; others: 2, but 3 of float64, some of which are libm's
 SIZE = 2**11
@@ -44,10 +47,8 @@ def some(rng: np.random.Generator, dtype: str) -> np.ndarray:
 def arguments(name: str, dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
     """Some values, and all combinations of special ones."""
     arity = TABLE[name]["arity"]
-    specials = np.meshgrid(*[TestMaps.specials(dtype)[:: 2 if arity == 3 else 1]] * arity)
-    arrays = [
-        np.concatenate([rng.permutation(some(rng, dtype)), s.reshape(-1)]).astype(np_dtype(dtype)) for s in specials
-    ]
+    grid = np.meshgrid(*[specials(dtype)[:: 2 if arity == 3 else 1]] * arity)
+    arrays = [np.concatenate([rng.permutation(some(rng, dtype)), s.reshape(-1)]).astype(np_dtype(dtype)) for s in grid]
     if name == "where":
         arrays[0] = rng.random(arrays[0].size) < 0.5
     return arrays
@@ -108,7 +109,17 @@ def test_halves_are_rounded_floats(name, dtype, isa):
 def test_conversions_are_the_reference_to_the_bit(from_, to, isa, rng):
     if from_ == to:
         pytest.skip("no conversion")
-    x = np.concatenate([some(rng, from_), TestMaps.specials(from_)]).astype(np_dtype(from_))
+    x = np.concatenate([some(rng, from_), specials(from_)]).astype(np_dtype(from_))
     got = vector_maps.cast_kernel(to, from_, size=x.size)(x)
     [want] = run(lambda g, i: g.cast(i, to), x)
     np.testing.assert_array_equal(wide(got), wide(want))
+
+
+def test_the_table_of_errors_is_what_was_measured():
+    """Of every function that IEEE 754 does not define to the bit, within the limits."""
+    root = Path(__file__).parent.parent
+    found = json.loads((root / "results/ulp.json").read_text())["float32"]
+    assert ulp.table(found) in (root / "cpp/README.md").read_text()
+    assert set(found) == {name for name in ulp.MAPS if name not in EXACT.split()}
+    for name, of in found.items():
+        assert all(of[level]["max_ulp"] <= LIMIT.get(name, 2) for level in ulp.LEVELS)

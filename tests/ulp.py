@@ -18,6 +18,7 @@ import vector_maps
 from kfusion import _core, _hardware
 
 CHUNK = 2**16
+LEVELS = ("baseline", "avx2", "avx512")
 SIGN = np.uint32(2**31)
 MAPS = [row["name"] for row in _core.op_table() if row["kind"] == "map" and row["signature"] == "F_F"]
 
@@ -92,8 +93,7 @@ def measure(name: str, every: int) -> dict[str, Any]:
 
 def table(found: dict[str, dict[str, Any]]) -> str:
     """The largest errors in Markdown."""
-    levels = _core.available_isas()
-    rows = [["", *levels, "arguments"], ["---"] * (len(levels) + 2)]
+    rows = [["", *LEVELS, "arguments"], ["---"] * (len(LEVELS) + 2)]
     for name, of in sorted(found.items()):
         rows.append([name, *(f"{of[level]['max_ulp']:.2f}" for level in levels)])
         rows[-1].append("all" if of["every"] == 1 else f"1 in {of['every']}")
