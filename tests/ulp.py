@@ -95,7 +95,7 @@ def table(found: dict[str, dict[str, Any]]) -> str:
     """The largest errors in Markdown."""
     rows = [["", *LEVELS, "arguments"], ["---"] * (len(LEVELS) + 2)]
     for name, of in sorted(found.items()):
-        rows.append([name, *(f"{of[level]['max_ulp']:.2f}" for level in levels)])
+        rows.append([name, *(f"{of[level]['max_ulp']:.2f}" for level in LEVELS)])
         rows[-1].append("all" if of["every"] == 1 else f"1 in {of['every']}")
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
