@@ -73,7 +73,10 @@ def test_methods(rng):
     one, two = Layer(np.full(6, 2.0)), Layer(np.full(6, 3.0))
     np.testing.assert_array_equal(one.forward(x), np.maximum(x * 2, 0))
     np.testing.assert_array_equal(two.forward(x), np.maximum(x * 3, 0))
-    assert len(Layer.forward.plan(one, x).groups) == 1
+    assert len(Layer.forward.plan(one, x).groups) == len(one.forward.plan(x).groups) == 1
+    assert len(one.forward.unfused.plan(x).groups) == 2
+    np.testing.assert_array_equal(two.forward.unfused(x), two.forward(x))
+    assert one.forward.__name__ == "forward"
 
 
 def test_a_name_that_fuse_adds_is_refused():
@@ -106,9 +109,18 @@ def test_options_of_the_plan(rng):
 
     x = rng.standard_normal(5)
     assert len(kf.fuse(f.__wrapped__).plan(x).groups) == 1
-    np.testing.assert_array_equal(f(x), np.maximum(np.exp(x) + 1, 0), strict=True)
+    np.testing.assert_allclose(f(x), np.maximum(np.exp(x) + 1, 0), rtol=1e-15)
     with pytest.raises(ValueError, match="no call or op 'tanh'"):
         kf.fuse(f.__wrapped__, forbid=[("exp", "tanh")])(x)
+
+
+def test_the_source_of_its_kernels(rng):
+    x, b = kf.spec((64, 100)), kf.spec(100)
+    text = chain.source(x, b)
+    assert text == chain.source(np.ones((64, 100), np.float32), np.ones(100, np.float32), scale=3.0)
+    assert text.count('extern "C"') == 1
+    assert chain.unfused.source(x, b).count('extern "C"') == 5
+    assert "array library" in kf.fuse(lambda x, b: x @ b + 1).source(x, b)
 
 
 # ---- the form of arguments and results ----

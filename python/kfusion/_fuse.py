@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -31,6 +30,7 @@ class FusedFunction(_core.FusedCallable):
     f(x, b)             runs the kernels of the function's plan; `out=` and `stream=` as for fused_relu_layernorm
     f.unfused(x, b)     the same with one kernel per call inside
     f.plan(x, b)        the Plan that f(x, b) runs; nothing is computed
+    f.source(x, b)      the CUDA C++ of its kernels; needs no GPU
     f.__wrapped__       the plain function
 
     It pickles by name, and works as a method.
@@ -69,6 +69,24 @@ class FusedFunction(_core.FusedCallable):
         priced_on = _running.device(_running.place_of(traced.inputs)) if device is None else find_device(device)
         return plan_graph(traced.name, traced.graph, priced_on, self._options)
 
+    def source(self, *args: Any, **kwargs: Any) -> str:
+        """The CUDA C++ of the kernels that a call with these arguments runs on a GPU, one after the other.
+
+        It is that of the arrays' GPU; of arrays elsewhere, and of specs, that of an H200. No GPU is needed.
+
+        Args:
+            args: as for the function itself, or specs for arrays.
+            kwargs: likewise.
+
+        Returns:
+            The text; what the array library computes stands in it as a comment.
+        """
+        traced = self._planned(args, kwargs)
+        place = _running.place_of(traced.inputs)
+        device = find_device("H200") if place == "cpu" or _core.cuda_device_count() == 0 else _running.device(place)
+        kernels = _core.cuda_kernels(traced.graph, device.to_dict(), self._options.get("fuse", True))
+        return "\n".join(k.source if k else "// The array library computes what comes here.\n" for k in kernels)
+
     def _planned(self, args: Any, kwargs: Any) -> Trace:
         """The trace of arrays as they lie, or of specs."""
 
@@ -104,13 +122,43 @@ class FusedFunction(_core.FusedCallable):
         return _calls.prepared(who, tracer, leaves, self._guards(), _fill(traced.results))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
+        return self if instance is None else FusedMethod(self, instance)
 
     def __reduce__(self) -> str:
         return self.__qualname__
 
     def __repr__(self) -> str:
         return f"<kfusion.fuse: {self.__qualname__}{self.__signature__}>"
+
+
+class FusedMethod:
+    """A fused function as a method of one instance, which goes before the arguments."""
+
+    def __init__(self, function: FusedFunction, instance: Any) -> None:
+        self.__func__ = function
+        self.__self__ = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    @property
+    def unfused(self) -> FusedMethod:
+        """`FusedFunction.unfused`."""
+        return FusedMethod(self.__func__.unfused, self.__self__)
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """`FusedFunction.plan`."""
+        return self.__func__.plan(self.__self__, *args, **kwargs)
+
+    def source(self, *args: Any, **kwargs: Any) -> str:
+        """`FusedFunction.source`."""
+        return self.__func__.source(self.__self__, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__func__, name)
+
+    def __repr__(self) -> str:
+        return f"<bound {self.__func__!r} of {self.__self__!r}>"
 
 
 def _fill(results: Any) -> Callable[[list[Any]], Any] | None:
