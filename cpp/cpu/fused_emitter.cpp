@@ -168,10 +168,10 @@ TileStep Emitter::place_of_source(int index) {
   const bool direct = source.layout.reach == Reach::kDirect;
   const bool seen = std::ranges::find(to_.sources, index) != to_.sources.end();
   note(to_.sources, index);
-  return {.operand = source.operand,
-          .scale = direct ? source.layout.item : 0,
-          .stride = p_.kernels->vector_bytes,
-          .ahead = direct && !seen && sweep_ >= 0 ? p_.ahead(source, sweep_) : 0};
+  TileStep place{
+      .operand = source.operand, .scale = direct ? source.layout.item : 0, .stride = p_.kernels->vector_bytes};
+  if (direct && !seen && sweep_ >= 0) p_.set_ahead(place, source, sweep_);
+  return place;
 }
 
 template <class F>

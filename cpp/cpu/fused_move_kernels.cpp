@@ -17,7 +17,7 @@ struct Load {
   static void run(KF_STEP, X... x) {
     constexpr int kBytes = kPartBytes<E, wide>;
     const std::byte* p = operand(s, c, i);
-    if (s->ahead) prefetch_tile<kBytes* static_cast<int>(sizeof...(X))>(p, s->ahead);
+    if (s->ahead) fetch_ahead<kBytes* static_cast<int>(sizeof...(X))>(s, c, i, p);
     const auto part = [&p]() KF_LAMBDA {
       const std::byte* const from = p;
       p += kBytes;

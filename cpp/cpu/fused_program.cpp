@@ -10,6 +10,7 @@ namespace {
 constexpr std::int64_t kAheadBytes = 3072;          // in a pass through memory: about its latency
 constexpr std::int64_t kNextRowBytes = 256 * 1024;  // a row that the second-level cache holds beside its successor
 constexpr std::int64_t kBlock = 1024;               // elements of a block of columns
+constexpr std::int64_t kLeastBlock = 256;           // of one that is swept again
 constexpr std::int64_t kBlockBytes = 512 * 1024;    // of a block that is swept again
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
@@ -116,14 +117,23 @@ int FusedProgram::take_slot(std::vector<int>& free) {
   return slot;
 }
 
-std::int64_t FusedProgram::ahead(const Source& source, int sweep) const {
+/// Rows that the cache holds: the last two sweeps fetch half of the next row each, so that memory is never idle.
+void FusedProgram::set_ahead(TileStep& step, const Source& source, int sweep) const {
   const std::int64_t row_bytes = space.cols * source.layout.item;
   const std::int64_t to_next = source.layout.outer.empty() ? 0 : source.layout.outer.back();
-  if (space.columns) return sweep == 0 ? to_next : 0;
-  if (space.rows == 1) return kAheadBytes;
-  if (to_next == 0) return 0;  // the same for every row
-  if (row_bytes > kNextRowBytes) return kAheadBytes;
-  return sweep == sweeps_ - 1 ? to_next : 0;
+  if (space.columns) {
+    const std::int64_t rows_ahead = 1 + kAheadBytes / (std::min(block, space.cols) * source.layout.item);
+    step.ahead = sweep == 0 ? rows_ahead * to_next : 0;
+  } else if (space.rows == 1) {
+    step.ahead = kAheadBytes;
+  } else if (to_next != 0) {  // else it is the same for every row
+    const int from_last = sweeps_ - 1 - sweep;
+    step.half = row_bytes <= kNextRowBytes && sweeps_ > 1;
+    if (!step.half)
+      step.ahead = row_bytes > kNextRowBytes ? kAheadBytes : to_next;
+    else if (from_last <= 1)
+      step.ahead = to_next + (from_last == 0 ? row_bytes / 2 : 0);
+  }
 }
 
 // ---- what is computed when ---------------------------------------------------------------------------------------
@@ -151,7 +161,9 @@ bool FusedProgram::is_row_map(int s) const {
 void FusedProgram::choose_block() {
   wide_ = std::ranges::any_of(kernel.steps, [](const Step& s) { return lane_bytes(s.dtype) == 8; });
   const std::int64_t tile = tile_bytes() / (wide_ ? 8 : 4);
-  block = sweeps_ > 1 || kernel.sweeps > 1 ? kBlockBytes / (4 * std::max<std::int64_t>(space.rows, 1)) : kBlock;
+  // Columns that the cache holds until they are swept again, unless that leaves too little of each row to read.
+  block = kBlockBytes / (4 * std::max<std::int64_t>(space.rows, 1));
+  if (kernel.sweeps == 1 || block < kLeastBlock) block = kBlock;
   block = std::clamp((block + tile - 1) / tile * tile, tile, std::max(tile, kBlock));
 }
 

@@ -95,7 +95,8 @@ class FusedProgram {
   // For the emitter.
   int source_of(int step) const;  ///< -1: it is none
   int take_slot(std::vector<int>& free);
-  std::int64_t ahead(const Source& source, int sweep) const;
+  /// What is prefetched while `source` is read in a sweep.
+  void set_ahead(TileStep& step, const Source& source, int sweep) const;
 
  private:
   int add_operand(std::int64_t place);

@@ -23,6 +23,7 @@ struct TileStep {
   std::int32_t scale = 0, second_scale = 0;    ///< bytes from element to element of the run; 0: the same for all tiles
   std::int32_t stride = 0, second_stride = 0;  ///< bytes from register to register; 0: one register for all
   std::int64_t ahead = 0;                      ///< bytes ahead of a read that are prefetched; 0: nothing is
+  bool half = false;                           ///< half of that is: another sweep fetches the other half
 };
 
 struct TileContext {

@@ -48,13 +48,18 @@ KF_INLINE Vec<T> read(const std::byte* p) {
   return Vec<T>(load<typename Vec<T>::Native>(p));
 }
 
-/// Lines of a tile of `bytes` bytes.
+/// Prefetches as many lines as a tile of `bytes` bytes at `p` has, or half of them.
 template <int bytes>
-KF_INLINE void prefetch_tile(const std::byte* p, std::int64_t ahead) {
-  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(ahead);
-  if constexpr (bytes < kLineBytes) return prefetch(begin);
-  for (int line = 0; line < bytes / kLineBytes; ++line)
-    prefetch(begin + static_cast<std::uintptr_t>(line * kLineBytes));
+KF_INLINE void fetch_ahead(KF_STEP, const std::byte* p) {
+  constexpr int kLines = bytes < kLineBytes ? 1 : bytes / kLineBytes;
+  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(s->ahead);
+  if (!s->half) {
+    for (int line = 0; line < kLines; ++line) prefetch(begin + static_cast<std::uintptr_t>(line * kLineBytes));
+  } else {
+    const std::uintptr_t half = begin - static_cast<std::uintptr_t>(i * s->scale / 2);
+    for (int line = 0; line < (kLines + 1) / 2; ++line) prefetch(half + static_cast<std::uintptr_t>(line * kLineBytes));
+  }
+  (void)c;
 }
 
 /// f(T()) for the compute type of a dtype.
