@@ -130,19 +130,19 @@ class TestText:
         assert "brighten" in kernel.entry
 
 
-def nvcc(text: str, folder: Path) -> str:
-    """What nvcc says of the resources of a text."""
+def nvcc(text: str, folder: Path, output: str = "-cubin") -> str:
+    """What nvcc says of the resources of a text; -ptx: what it makes of it."""
     if shutil.which("nvcc") is None:
         pytest.skip("needs nvcc")
     for name, header in _core.cuda_headers().items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(header)
     (folder / "kernel.cu").write_text(text)
-    command = ["nvcc", "-cubin", "-arch=sm_90", "--fmad=false", "-std=c++20", "--resource-usage", f"-I{folder}"]
-    command += ["-Werror=all-warnings", "-o", str(folder / "kernel.cubin"), str(folder / "kernel.cu")]
+    command = ["nvcc", output, "-arch=sm_90", "--fmad=false", "-std=c++20", "--resource-usage", f"-I{folder}"]
+    command += ["-Werror=all-warnings", "-o", str(folder / "kernel.out"), str(folder / "kernel.cu")]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+    return (folder / "kernel.out").read_text() if output == "-ptx" else done.stdout + done.stderr
 
 
 def every_map(dtype: str) -> Build:
@@ -182,6 +182,15 @@ class TestCompiles:
             report = nvcc(text, tmp_path)
             assert int(re.findall(r"(\d+) bytes spill stores", report)[0]) <= 128
             assert int(re.findall(r"Used (\d+) registers", report)[0]) <= most_registers
+
+    def test_elements_move_whole(self, tmp_path):
+        """Also where a vector ends early, or its elements lie apart."""
+        for build, arrays in (
+            (lambda g, x: g.map("negative", [x]), [empty((1000,))]),
+            (lambda g, x, y: g.map("add", [x, y]), [empty((64, 64)), np.empty((64, 128), np.float32)[:, ::2]]),
+        ):
+            for text in sources(build, *arrays):
+                assert ".u8" not in nvcc(text, tmp_path, "-ptx")
 
 
 class Batch:

@@ -70,8 +70,12 @@ KF_DEVICE void load_element(Vector<T, kN>& v, int j, const T* p) {
     v.word[j / 4] |= static_cast<u32>(*reinterpret_cast<const u8*>(p)) << (8 * (j % 4));
   } else if constexpr (sizeof(T) == 2) {
     v.word[j / 2] |= static_cast<u32>(*reinterpret_cast<const u16*>(p)) << (16 * (j % 2));
+  } else if constexpr (sizeof(T) == 4) {  // not memcpy, which knows no alignment and goes byte by byte
+    v.word[j] = *reinterpret_cast<const u32*>(p);
   } else {
-    memcpy(&v.word[j * sizeof(T) / 4], p, sizeof(T));
+    const u64 bits = *reinterpret_cast<const u64*>(p);
+    v.word[2 * j] = static_cast<u32>(bits);
+    v.word[2 * j + 1] = static_cast<u32>(bits >> 32);
   }
 }
 template <class T, int kN>
@@ -80,8 +84,10 @@ KF_DEVICE void store_element(T* p, const Vector<T, kN>& v, int j) {
     *reinterpret_cast<u8*>(p) = static_cast<u8>(v.word[j / 4] >> (8 * (j % 4)));
   } else if constexpr (sizeof(T) == 2) {
     *reinterpret_cast<u16*>(p) = static_cast<u16>(v.word[j / 2] >> (16 * (j % 2)));
+  } else if constexpr (sizeof(T) == 4) {
+    *reinterpret_cast<u32*>(p) = v.word[j];
   } else {
-    memcpy(p, &v.word[j * sizeof(T) / 4], sizeof(T));
+    *reinterpret_cast<u64*>(p) = v.word[2 * j] | static_cast<u64>(v.word[2 * j + 1]) << 32;
   }
 }
 
