@@ -96,9 +96,13 @@ KF_DEVICE void merge_lanes(P& own, int lanes) {
 #pragma unroll
   for (int offset = 1; offset < 32; offset *= 2) {
     if (offset >= lanes) break;
-    const P other = from_lane(own, offset);
-    P first = threadIdx.x & offset ? other : own;
-    first.merge(threadIdx.x & offset ? own : other);
+    P first = own, second = from_lane(own, offset);
+    if (threadIdx.x & offset) {  // copies: a choice between addresses would put both in memory
+      const P lower = second;
+      second = first;
+      first = lower;
+    }
+    first.merge(second);
     own = first;
   }
 }
