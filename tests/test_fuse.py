@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import pickle
 import threading
+import weakref
 from collections import namedtuple
 from typing import Any
 
@@ -321,6 +323,17 @@ def test_a_function_forgets_what_it_has_not_used():
     traced = len(f.count)
     f(x, 1099)
     assert len(f.count) == traced
+
+
+def test_functions_are_collected_with_their_globals():
+    scope: dict[str, Any] = {"kf": kf}
+    exec("W = __import__('numpy').ones(3)\n@kf.fuse\ndef f(x):\n    return x * W", scope)
+    f = scope["f"]
+    f(np.ones(3))
+    gone = weakref.ref(f)
+    del scope, f
+    gc.collect()
+    assert gone() is None
 
 
 def test_equal_functions_share_executables(rng):

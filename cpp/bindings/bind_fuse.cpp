@@ -148,6 +148,19 @@ class FusedCallable {
     }
   }
 
+  template <class Visit>
+  int traverse(const Visit& visit) const {
+    for (const Guard& g : *guards_)
+      for (PyObject* object : {g.scope.ptr(), g.name.ptr()})
+        if (const int stopped = visit(object)) return stopped;
+    return table_.traverse(visit);
+  }
+
+  void release() {
+    guards_ = std::make_shared<const Guards>();
+    table_.clear();
+  }
+
   std::size_t cached() const { return table_.size(); }
   void clear() { table_.clear(); }
 
@@ -253,6 +266,24 @@ class FusedCallable {
   fuse::Table table_;
 };
 
+FusedCallable* made(PyObject* self) {
+  return py::detail::is_holder_constructed(self) ? py::cast<FusedCallable*>(py::handle(self)) : nullptr;
+}
+
+/// A function's globals hold the function: what is held here Python must be able to see.
+void let_python_collect(PyHeapTypeObject* type) {
+  type->ht_type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+  type->ht_type.tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    const FusedCallable* f = made(self);
+    return f ? f->traverse([&](PyObject* object) { return visit(object, arg); }) : 0;
+  };
+  type->ht_type.tp_clear = [](PyObject* self) {
+    if (FusedCallable* f = made(self)) f->release();
+    return 0;
+  };
+}
+
 py::object element_strides_of(py::handle array, const std::string& function_name, const std::string& argument) {
   Call call(function_name.c_str(), py::none(), arrays::Takes::kAll);
   return strides_of(fuse::borrow_readable(call, argument.c_str(), array));
@@ -263,7 +294,8 @@ py::object element_strides_of(py::handle array, const std::string& function_name
 
 void bind_fuse(py::module_& m) {
   using fuse_binding::FusedCallable;
-  py::class_<FusedCallable>(m, "FusedCallable", fuse_binding::kClassDoc)
+  py::class_<FusedCallable>(m, "FusedCallable", py::custom_type_setup(&fuse_binding::let_python_collect),
+                            fuse_binding::kClassDoc)
       .def(py::init<std::string, std::vector<std::string>, const py::dict&, bool>(), py::arg("name"),
            py::arg("parameters"), py::arg("options"), py::arg("takes_out"),
            "__init__(self, name, parameters, options, takes_out)\n--\n\n")

@@ -2,12 +2,30 @@
 
 #include <algorithm>
 
+#include "bindings/gil.hpp"
+
 namespace kfusion::fuse {
 namespace {
 
 namespace table_detail {
 
 constexpr std::size_t kMostSlots = 512;
+
+/// Nobody waits for the table with the GIL in hand: its owner may want that (comparing and allocating can run Python).
+class Lock {
+ public:
+  explicit Lock(std::mutex& mutex) : mutex_(mutex) {
+    if (mutex_.try_lock()) return;
+    const ReleaseGil unlocked;
+    mutex_.lock();
+  }
+  ~Lock() { mutex_.unlock(); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+ private:
+  std::mutex& mutex_;
+};
 
 PyObject* referent(const py::object& weak) {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -65,6 +83,21 @@ bool Key::is_dead() const {
   return std::ranges::any_of(objects_, [](const Held& h) { return h.weak && !table_detail::referent(h.owner); });
 }
 
+void Key::append_owned(std::vector<PyObject*>& to) const {
+  for (const Held& h : objects_) to.push_back(h.owner.ptr());
+}
+
+std::vector<PyObject*> Table::Slot::held() const {
+  std::vector<PyObject*> objects;
+  key.append_owned(objects);
+  if (entry && entry.use_count() == 1) {  // else a call holds it
+    if (entry->fill) objects.push_back(entry->fill.ptr());
+    for (const Source& source : entry->sources)
+      if (source.held) objects.push_back(source.held.ptr());
+  }
+  return objects;
+}
+
 Table::Slot* Table::look_up(const Signature& s) {
   const auto [first, last] = slots_.equal_range(s.hash());
   const auto found = std::find_if(first, last, [&](const auto& item) { return item.second.key.matches(s); });
@@ -83,25 +116,33 @@ Table::Slot* Table::descend(Signature& s) {
 }
 
 std::shared_ptr<const Entry> Table::find(Signature& s) {
-  const std::lock_guard lock(mutex_);
+  const table_detail::Lock lock(mutex_);
   const Slot* slot = descend(s);
   return slot ? slot->entry : nullptr;
 }
 
 void Table::insert(Signature& s, const std::vector<int>& floats, std::shared_ptr<const Entry> entry) {
-  std::vector<Slot> removed;  // their objects die after the lock is gone: that may run Python
-  const std::lock_guard lock(mutex_);
-  Slot* slot = descend(s);
-  if (slot) {
-    std::swap(slot->entry, entry);
-    return;
+  std::vector<Slot> removed;  // their objects die without the lock
+  {
+    const table_detail::Lock lock(mutex_);
+    if (Slot* slot = descend(s)) {
+      std::swap(slot->entry, entry);
+      return;
+    }
+    remove_some(removed);
   }
-  remove_some(removed);
-  if (const auto rest = table_detail::without_added(floats, s); !rest.empty()) {
-    slots_.emplace(s.hash(), Slot{Key(s), nullptr, rest, ++uses_});
+  // Keys are made without the lock: allocating Python objects can run anything.
+  std::vector<std::pair<std::uint64_t, Slot>> fresh;
+  if (auto rest = table_detail::without_added(floats, s); !rest.empty()) {
+    fresh.emplace_back(s.hash(), Slot{Key(s), nullptr, rest});
     s.add_floats(rest);
   }
-  slots_.emplace(s.hash(), Slot{Key(s), std::move(entry), {}, ++uses_});
+  fresh.emplace_back(s.hash(), Slot{Key(s), std::move(entry), {}});
+  const table_detail::Lock lock(mutex_);
+  for (auto& [hash, slot] : fresh) {
+    slot.last_use = ++uses_;
+    slots_.emplace(hash, std::move(slot));
+  }
 }
 
 /// Makes room: dead keys go, and of a full table the half that was not used for longest.
@@ -125,12 +166,12 @@ void Table::remove_some(std::vector<Slot>& removed) {
 
 void Table::clear() {
   Slots old;
-  const std::lock_guard lock(mutex_);
+  const table_detail::Lock lock(mutex_);
   slots_.swap(old);
 }
 
 std::size_t Table::size() const {
-  const std::lock_guard lock(mutex_);
+  const table_detail::Lock lock(mutex_);
   return static_cast<std::size_t>(std::ranges::count_if(slots_, [](const auto& item) { return !!item.second.entry; }));
 }
 

@@ -16,6 +16,7 @@ class Key {
   explicit Key(const Signature& s);
   bool matches(const Signature& s) const;
   bool is_dead() const;
+  void append_owned(std::vector<PyObject*>& to) const;
 
  private:
   struct Held {
@@ -39,12 +40,23 @@ class Table {
   void clear();
   std::size_t size() const;
 
+  /// Calls visit(object) for what entries hold, for Python's collector of cycles; stops at what is not 0.
+  template <class Visit>
+  int traverse(const Visit& visit) const {
+    for (const auto& [hash, slot] : slots_)
+      for (PyObject* object : slot.held())
+        if (const int stopped = visit(object)) return stopped;
+    return 0;
+  }
+
  private:
   struct Slot {
     Key key;
     std::shared_ptr<const Entry> entry;  ///< or, where it is null:
     std::vector<int> floats;             ///< calls of this signature differ by these as well
     std::uint64_t last_use = 0;
+
+    std::vector<PyObject*> held() const;
   };
   using Slots = std::unordered_multimap<std::uint64_t, Slot>;
 
