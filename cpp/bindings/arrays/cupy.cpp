@@ -1,8 +1,8 @@
-// CuPy arrays: borrowed through __dlpack__ without synchronisation (the kernel runs on CuPy's own current stream),
-// results from CuPy's own memory pool.
+// CuPy arrays: borrowed by their attributes, which costs less than a capsule of __dlpack__ and synchronises nothing (the
+// kernel runs on CuPy's own current stream); results from CuPy's own memory pool.
 #include <pybind11/gil_safe_call_once.h>
 
-#include "bindings/arrays/dlpack.hpp"
+#include "bindings/arrays/array.hpp"
 #include "bindings/arrays/numpy.hpp"
 
 namespace kfusion::arrays {
@@ -26,6 +26,13 @@ class CurrentDevice {
   py::object device_;
 };
 
+/// A tuple of at most kMaxDims integers; returns how many.
+int read_numbers(const py::object& tuple, std::int64_t* to) {
+  const auto numbers = py::reinterpret_borrow<py::tuple>(tuple);
+  for (std::size_t i = 0; i < numbers.size(); ++i) to[i] = numbers[i].cast<std::int64_t>();
+  return static_cast<int>(numbers.size());
+}
+
 class Cupy final : public Framework {
  public:
   explicit Cupy(const py::object& cupy)
@@ -37,8 +44,16 @@ class Cupy final : public Framework {
   bool knows_stream() const override { return true; }
 
   void borrow(Call& call, const char* argument, Array& a) const override {
-    call.stream(*this, dlpack_device(a.object).device_id);
-    borrow_capsule(call, argument, a, -1);
+    View& v = a.view;
+    const py::object data = a.object.attr("data");
+    v.place = {true, data.attr("device_id").cast<int>()};
+    v.data = reinterpret_cast<std::byte*>(data.attr("ptr").cast<std::uintptr_t>());
+    v.dtype = dtype_of_numpy(call, argument, a.object.attr("dtype"));
+    v.read_only = false;
+    v.ndim = read_numbers(a.object.attr("shape"), v.shape);
+    read_numbers(a.object.attr("strides"), v.strides);
+    require_aligned_on_device(call, argument, v);
+    call.stream(*this, v.place.index);
   }
 
   cuda::Stream current_stream(int device) const override {

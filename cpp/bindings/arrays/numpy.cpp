@@ -84,9 +84,9 @@ bool is_bfloat16(const PyArray_Descr* d) {
   return std::strcmp(dot ? dot + 1 : d->typeobj->tp_name, "bfloat16") == 0;
 }
 
-DType dtype_of(const Call& call, const char* argument, PyArrayObject* a) {
-  PyArray_Descr* d = PyArray_DESCR(a);
-  if (PyArray_ISNOTSWAPPED(a)) {
+DType dtype_of(const Call& call, const char* argument, const PyArray_Descr* d) {
+  const bool native = PyArray_ISNBO(d->byteorder);
+  if (native) {
     switch (d->type_num) {
       case NPY_FLOAT:
         return DType::kFloat32;
@@ -103,9 +103,10 @@ DType dtype_of(const Call& call, const char* argument, PyArrayObject* a) {
     if (PyTypeNum_ISSIGNED(d->type_num) && PyDataType_ELSIZE(d) == 4) return DType::kInt32;
     if (PyTypeNum_ISSIGNED(d->type_num) && PyDataType_ELSIZE(d) == 8) return DType::kInt64;
   }
-  const auto came = py::str(py::handle(reinterpret_cast<PyObject*>(d))).cast<std::string>();
+  const auto* object = reinterpret_cast<const PyObject*>(d);
+  const auto came = py::str(py::handle(const_cast<PyObject*>(object))).cast<std::string>();
   const char* swapped = " (not this machine's byte order: x.astype(x.dtype.newbyteorder('=')))";
-  throw wrong_dtype(call, argument, PyArray_ISNOTSWAPPED(a) ? came : came + swapped);
+  throw wrong_dtype(call, argument, native ? came : came + swapped);
 }
 
 class Numpy final : public Framework {
@@ -115,7 +116,7 @@ class Numpy final : public Framework {
   void borrow(Call& call, const char* argument, Array& a) const override {
     auto* x = reinterpret_cast<PyArrayObject*>(a.object.ptr());
     View& v = a.view;
-    v.dtype = dtype_of(call, argument, x);
+    v.dtype = dtype_of(call, argument, PyArray_DESCR(x));
     v.data = reinterpret_cast<std::byte*>(PyArray_DATA(x));
     v.read_only = !PyArray_ISWRITEABLE(x);
     v.ndim = PyArray_NDIM(x);
@@ -144,6 +145,10 @@ py::object array_of_scalar(py::object x) {
   PyObject* a = PyArray_FromScalar(x.ptr(), nullptr);
   if (!a) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(a);
+}
+
+DType dtype_of_numpy(const Call& call, const char* argument, py::handle dtype) {
+  return dtype_of(call, argument, reinterpret_cast<const PyArray_Descr*>(dtype.ptr()));
 }
 
 py::object numpy_dtype(DType t) {

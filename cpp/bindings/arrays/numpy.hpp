@@ -13,6 +13,9 @@ bool is_numpy(py::handle object);              ///< ndarray or a subclass
 /// The array without axes that a NumPy scalar stands for; anything else as it is.
 py::object array_of_scalar(py::object x);
 
+/// Our name of a numpy.dtype. Throws TypeError for one that the call does not take.
+DType dtype_of_numpy(const Call& call, const char* argument, py::handle dtype);
+
 /// numpy.dtype of `t`; bfloat16 is ml_dtypes' (imported here; ImportError where it is not installed).
 py::object numpy_dtype(DType t);
 

@@ -59,12 +59,17 @@ py::object torch_convolution(const py::module_& torch, const Conv2dAttributes& a
       .attr("conv2d")(x, w, py::none(), pair(a.stride), pair(a.padding), pair(a.dilation), a.groups);
 }
 
+/// As an object of torch's, for which no handle means a new stream.
+py::object torch_stream(const py::object& module, cuda::Stream stream, int device) {
+  if (stream <= 1) return module.attr("default_stream")(device);  // the legacy default stream
+  return module.attr("ExternalStream")(stream, py::arg("device") = device);
+}
+
 void compute_with_torch(const Node& n, Views arguments, const View& result, cuda::Stream stream) {
   const auto torch = py::module_::import("torch");
   const auto cuda = torch.attr("cuda");
   std::optional<With> current;
-  if (result.place.cuda)
-    current.emplace(cuda.attr("stream")(cuda.attr("ExternalStream")(stream, py::arg("device") = result.place.index)));
+  if (result.place.cuda) current.emplace(cuda.attr("stream")(torch_stream(cuda, stream, result.place.index)));
   const py::object x = foreign_view(torch, arguments[0]), y = foreign_view(torch, arguments[1]);
   const py::object out = foreign_view(torch, result);
   if (n.op == Op::matmul) {
