@@ -262,6 +262,17 @@ def test_gathers(rng):
         f(x, np.array([6]))
 
 
+def test_libraries_read_what_kernels_would_make(rng):
+    x = rng.standard_normal((4, 3))
+    taken = kf.fuse(lambda x: kf.take(x, kf.iota((2, 3), 1), axis=0) * 2)
+    np.testing.assert_array_equal(taken(x), np.stack([x[:3], x[:3]]) * 2)
+    products = kf.fuse(lambda x: (kf.full_like(x, 2).T @ x, (x + 1) @ kf.full_like(x, 0.5).T))
+    for got, want in zip(products(x), (np.full((3, 4), 2.0) @ x, (x + 1) @ np.full((3, 4), 0.5)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-13)
+    with pytest.raises(ValueError, match="make an array of it outside"):
+        kf.fuse(lambda x, a: x @ kf.full_like(x, a).T)(x, 0.5)
+
+
 # ---- one kind, one device ----
 
 

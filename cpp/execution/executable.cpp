@@ -7,6 +7,7 @@
 #include "cpu/buffer.hpp"
 #include "execution/layout.hpp"
 #include "execution/slots.hpp"
+#include "execution/sources.hpp"
 #include "execution/steps.hpp"
 #include "kfusion/plan/executable.hpp"
 
@@ -66,12 +67,14 @@ struct Mapped {
 struct Executable::Parts {
   Place place;
   Slots slots;
+  std::vector<SourceValue> sources;  ///< in slots of their own, the last ones
   std::vector<StepPointer> steps;
   std::size_t workspace_at = 0, bytes = 0;  ///< where the steps' own memory begins; all memory of a run
   std::vector<Parameter> parameters;        ///< as the kernels number them
   std::vector<std::int64_t> output_bytes;
   std::vector<Mapped> mapped;  ///< the operands of the only kernel, where it is elementwise
 
+  int slot_of(const Plan& plan, NodeId base);
   void add_kernel(Kernel k, bool aligned);
   void add_library(const Plan& plan, const Group& group);
 };
@@ -122,12 +125,19 @@ void Executable::Parts::add_kernel(Kernel k, bool aligned) {
                              : make_cpu_step(k, std::move(operands)));
 }
 
+int Executable::Parts::slot_of(const Plan& plan, NodeId base) {
+  const auto last = slots.inputs + slots.outputs + static_cast<int>(slots.offsets.size() + sources.size());
+  const auto [at, fresh] = slots.of.emplace(base, last);
+  if (fresh) sources.emplace_back(plan.graph[base], place);
+  return at->second;
+}
+
 void Executable::Parts::add_library(const Plan& plan, const Group& group) {
   const NodeId n = group.nodes.at(0);
   const auto seen = [&](NodeId value) {
     const Access& a = access_of(plan, value);
     const auto item = static_cast<std::int64_t>(item_bytes(plan.graph[value].dtype));
-    return Seen{slots.of.at(a.base), seen_view(plan.graph[value], a, place), a.offset * item};
+    return Seen{slot_of(plan, a.base), seen_view(plan.graph[value], a, place), a.offset * item};
   };
   std::vector<Seen> arguments;
   for (const NodeId a : plan.graph[n].arguments) arguments.push_back(seen(a));
@@ -177,11 +187,12 @@ void Executable::run(const Run& r) const {
   const Parts& p = *parts_;
   const Workspace memory(p.bytes, p.place, r.stream);
   const auto inputs = static_cast<std::size_t>(p.slots.inputs), outputs = static_cast<std::size_t>(p.slots.outputs);
-  std::vector<std::byte*> slots(inputs + outputs + p.slots.offsets.size());
+  const std::size_t between = p.slots.offsets.size();
+  std::vector<std::byte*> slots(inputs + outputs + between + p.sources.size());
   for (std::size_t i = 0; i < inputs; ++i) slots[i] = const_cast<std::byte*>(r.inputs[i]);
   for (std::size_t i = 0; i < outputs; ++i) slots[inputs + i] = r.outputs[i];
-  for (std::size_t i = 0; i < p.slots.offsets.size(); ++i)
-    slots[inputs + outputs + i] = memory.data() + p.slots.offsets[i];
+  for (std::size_t i = 0; i < between; ++i) slots[inputs + outputs + i] = memory.data() + p.slots.offsets[i];
+  for (std::size_t i = 0; i < p.sources.size(); ++i) slots[inputs + outputs + between + i] = p.sources[i].data();
   std::vector<double> parameters;
   for (const Parameter& parameter : p.parameters) parameters.push_back(parameter.value(r.parameters));
 

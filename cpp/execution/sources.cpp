@@ -1,0 +1,51 @@
+#include "execution/sources.hpp"
+
+#include <utility>
+
+#include "execution/layout.hpp"
+#include "host/cuda.hpp"
+#include "kfusion/error.hpp"
+#include "kfusion/reference/reference.hpp"
+
+namespace kfusion {
+namespace {
+
+/// The node without the axes along which it repeats.
+Node without_repetition(Node n) {
+  n.place = {};
+  if (auto* iota = std::get_if<IotaAttributes>(&n.attributes)) {
+    n.shape = {n.shape[static_cast<std::size_t>(iota->axis)]};
+    iota->axis = 0;
+  } else if (std::get<ConstantAttributes>(n.attributes).parameter >= 0) {
+    throw ValueError(
+        "kfusion: a float argument on its own must not be an operand of the array library's functions: "
+        "make an array of it outside");
+  }
+  return n;
+}
+
+}  // namespace
+
+SourceValue::SourceValue(const Node& n, Place place) : place_(place) {
+  Graph g;
+  g.nodes.push_back(without_repetition(n));
+  g.outputs.push_back({"", 0});
+  View v = view_of(g.nodes[0]);
+  const auto bytes = static_cast<std::size_t>(v.nbytes());
+  host_ = cpu::Buffer(bytes);
+  v.data = host_.data();
+  run_reference(g, {}, {v});
+  if (!place.cuda) return;
+  device_ = cuda::allocate(bytes, place.index, 0);
+  cuda::copy(device_, host_.data(), bytes, place.index, 0);
+  cuda::synchronize(place.index, 0);
+}
+
+SourceValue::SourceValue(SourceValue&& o) noexcept
+    : host_(std::move(o.host_)), place_(o.place_), device_(std::exchange(o.device_, nullptr)) {}
+
+SourceValue::~SourceValue() {
+  if (device_) cuda::deallocate(device_, place_.index, 0);
+}
+
+}  // namespace kfusion

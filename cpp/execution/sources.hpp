@@ -1,0 +1,24 @@
+// Constants and iotas in memory: kernels make them as they go, libraries' functions read them.
+#pragma once
+#include "cpu/buffer.hpp"
+#include "kfusion/graph/graph.hpp"
+
+namespace kfusion {
+
+/// The elements that accesses of a free node number (one for a constant, one for each index of an iota), kept at a
+/// place. Throws ValueError for a float argument of the function, whose value comes with each call.
+class SourceValue {
+ public:
+  SourceValue(const Node& n, Place place);
+  SourceValue(SourceValue&& o) noexcept;
+  ~SourceValue();
+
+  std::byte* data() const { return device_ ? static_cast<std::byte*>(device_) : host_.data(); }
+
+ private:
+  cpu::Buffer host_;
+  Place place_;
+  void* device_ = nullptr;
+};
+
+}  // namespace kfusion
