@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -255,3 +257,20 @@ def test_compare_takes_either_version(name, rng):
     for version in VERSIONS:
         c = kf.compare(getattr(kf, f"{version}_{name}"), *args, cache="hot", repeats=1, peers=["numpy"])
         assert c.row("fused").launches < c.row("unfused").launches
+
+
+def test_the_bytes_in_the_readme_are_the_plans():
+    readme = Path(__file__).resolve().parents[1] / "README.md"
+    if not readme.exists():
+        pytest.skip("only the tests are here")
+    table = readme.read_text().partition("\n| name | computes | r w |\n")[2].partition("\n\n")[0]
+    listed = re.findall(r"^\| (`.*) \| .* \| (\d+) \((\d+)\) \|$", table, re.MULTILINE)
+    found = {name: (int(r), int(w)) for names, r, w in listed for name in re.findall(r"`(\w+)\(", names)}
+    assert set(found) == {*NAMES, "relu_layernorm"}
+    for name in NAMES:
+        shape = (32, 64, 56, 56) if name == "batchnorm" else (4096, 1024)
+        specs = {"x": kf.spec(shape), "w": kf.spec(shape[-1]), "c": kf.spec(shape[1]), "c+": kf.spec(shape[1])}
+        specs["t"] = kf.spec(shape[:-1], "int64")
+        args = [specs["x"], *(specs[letter] for letter in FORMULAS[name][1].split())]
+        plans = [getattr(kf, f"{version}_{name}").plan(*args) for version in VERSIONS]
+        assert found[name] == tuple(round(p.fused.issued.total / specs["x"].nbytes) for p in plans), name

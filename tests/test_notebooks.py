@@ -30,7 +30,11 @@ def outputs(notebook):
 
 
 def test_there_are_notebooks():
-    assert [path.name for path in NOTEBOOKS] == ["01_relu_layernorm.ipynb", "02_what_fusion_saves.ipynb"]
+    assert [path.name for path in NOTEBOOKS] == [
+        "01_relu_layernorm.ipynb",
+        "02_what_fusion_saves.ipynb",
+        "03_fuse_your_own.ipynb",
+    ]
 
 
 # The client's own event loops and sockets are not ours to close.
