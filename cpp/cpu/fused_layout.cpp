@@ -74,9 +74,19 @@ void count_off(const Layout& iota, const Extents& extents, std::int64_t first, s
   });
 }
 
+constexpr std::int64_t kShortRow = 32, kFewColumns = 8;
+
+/// Whether each element of a tile is a row of its own. That also serves short rows, which would fill no register, and
+/// few columns are better taken one after the other, as rows of strided elements.
+bool goes_by_columns(const Kernel& k) {
+  if (k.kind == GroupKind::kRows) return k.cols() <= kShortRow && !k.kept.empty() && k.kept.back() > kShortRow;
+  if (k.kind == GroupKind::kColumns) return k.rows() >= kFewColumns || k.reduced.back() <= kShortRow;
+  return false;
+}
+
 }  // namespace
 
-Space::Space(const Kernel& k) : columns(k.kind == GroupKind::kColumns), pointwise_(k.kind == GroupKind::kPointwise) {
+Space::Space(const Kernel& k) : columns(goes_by_columns(k)), pointwise_(k.kind == GroupKind::kPointwise) {
   outer = pointwise_ ? Extents{} : columns ? k.reduced : k.kept;
   flat = pointwise_ || columns ? k.kept : k.reduced;
   if (pointwise_ && flat.empty()) flat = {1};
