@@ -62,6 +62,25 @@ def test_products_and_gathers_between(place, case):
     case.check(run(kf.fuse(replay(case.graph)), place, case.inputs))
 
 
+@EXAMPLES
+@hypothesis.given(case=cases(shapes=LARGER_SHAPES, max_steps=6), data=st.data())
+def test_into_the_caller_s_arrays(case, data):
+    f = kf.fuse(replay(case.graph))
+    expected = f(case.inputs)
+    outs = tuple(laid_out(np.zeros_like(r), data.draw(layouts(r.shape))) for r in expected)
+    results = f(case.inputs, out=outs)
+    assert all(r is out for r, out in zip(results, outs, strict=True))
+    assert_same_bits(outs, expected)
+
+
+def test_one_value_as_two_results_of_any_layout(rng):
+    f = kf.fuse(lambda x: (y := kf.relu(x), y, y.sum(0)))
+    x = rng.standard_normal((5, 7))
+    outs = np.zeros((7, 5)).T, np.zeros((10, 7))[::-2], np.zeros(7)
+    for out, want in zip(f(x, out=outs), (np.maximum(x, 0),) * 2 + (np.maximum(x, 0).sum(0),), strict=True):
+        np.testing.assert_allclose(out, want, rtol=1e-14)
+
+
 # Large enough for several threads: rows, few rows, columns, few columns, everything.
 SHAPES = [(4000, 257), (2, 500_001), (500_001, 2), (300, 5000), (1_000_003,)]
 

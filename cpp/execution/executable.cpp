@@ -18,16 +18,6 @@ const Access& access_of(const Plan& plan, NodeId n) { return plan.folded.value[s
 
 bool is_c_order(const Node& n, const Extents& strides) { return is_c_contiguous(view_of(n, strides)); }
 
-/// Whether a group other than its own reads a value.
-bool is_read_elsewhere(const Plan& plan, NodeId value) {
-  const int own = plan.group_of[static_cast<std::size_t>(value)];
-  for (int i = 0; i < std::ssize(plan.groups); ++i) {
-    const auto& loads = plan.groups[static_cast<std::size_t>(i)].loads;
-    if (i != own && std::ranges::any_of(loads, [&](const Load& l) { return l.access.base == value; })) return true;
-  }
-  return false;
-}
-
 /// The memory of one run.
 class Workspace {
  public:
@@ -142,17 +132,6 @@ void Executable::Parts::add_library(const Plan& plan, const Group& group) {
   std::vector<Seen> arguments;
   for (const NodeId a : plan.graph[n].arguments) arguments.push_back(seen(a));
   steps.push_back(make_library_step(plan.graph[n], std::move(arguments), seen(n)));
-}
-
-OutputStrides fixed_strides(const Plan& plan) {
-  OutputStrides strides(plan.graph.outputs.size());
-  for (std::size_t i = 0; i < strides.size(); ++i) {
-    const NodeId stored = stored_for(plan, i);
-    const int group = plan.group_of[static_cast<std::size_t>(stored)];
-    const bool by_library = group >= 0 && !is_loops(plan.groups[static_cast<std::size_t>(group)].kind);
-    if (by_library || is_read_elsewhere(plan, stored)) strides[i] = access_of(plan, plan.graph.outputs[i].node).strides;
-  }
-  return strides;
 }
 
 Executable::Executable(const Plan& plan, Place place, bool aligned, const OutputStrides& outputs) {

@@ -26,10 +26,6 @@ struct Run {
   ArrayLibrary* library = nullptr;
 };
 
-/// Outputs that cannot lie as the caller wishes, because another kernel or a library's function reads or writes them as
-/// they are computed: their strides in elements; empty where any will do.
-OutputStrides fixed_strides(const Plan& plan);
-
 /// Immutable: any number of threads may run one at once.
 class Executable {
  public:

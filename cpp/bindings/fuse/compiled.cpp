@@ -50,11 +50,6 @@ Place place_of(const Graph& g) {
   return input == g.nodes.end() ? Place{} : input->place;
 }
 
-/// Whether the output is the same value as another: one of them is a copy of the other's bytes.
-bool is_repeated(const Graph& g, std::size_t output) {
-  return std::ranges::count(g.outputs, g.outputs[output].node, &Output::node) > 1;
-}
-
 /// The strides of an array to write output `o` into; none for one that it does not fit, which is refused later.
 Extents wanted_strides(const Node& o, const View& v) {
   const bool fits =
@@ -64,14 +59,13 @@ Extents wanted_strides(const Node& o, const View& v) {
 
 std::vector<View> result_layouts(const Plan& plan, const OutputStrides& wanted, Place place) {
   const std::vector<View> inputs = input_views(plan.graph);
-  const OutputStrides fixed = fixed_strides(plan);
+  const OutputStrides fixed = required_strides(plan);
   std::vector<View> layouts;
   for (std::size_t i = 0; i < plan.graph.outputs.size(); ++i) {
     const Node& n = plan.graph[plan.graph.outputs[i].node];
-    const bool is_ours = wanted[i].empty() || is_repeated(plan.graph, i);
-    layouts.push_back(!fixed[i].empty() ? view_of(n, fixed[i])
-                      : is_ours         ? shared_layout(n, inputs)
-                                        : view_of(n, wanted[i]));
+    layouts.push_back(!fixed[i].empty()   ? view_of(n, fixed[i])
+                      : wanted[i].empty() ? shared_layout(n, inputs)
+                                          : view_of(n, wanted[i]));
     layouts.back().place = place;
     layouts.back().data = nullptr;
   }
