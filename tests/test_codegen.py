@@ -289,7 +289,8 @@ class TestNumbers:
                 want = (w - mean) / np.sqrt(w.var(axis, keepdims=True) + 1e-5)
                 batch.add(lambda g, i, a=axis: normalized(g, i, a), x, check=close_to(want, 1, 8))
                 want = e / e.sum(axis, keepdims=True)
-                batch.add(lambda g, i, a=axis: softmax(g, i, a), x, check=close_to(want, 0, 8))
+                # exp of a rounded x - max
+                batch.add(lambda g, i, a=axis: softmax(g, i, a), x, check=close_to(want, 0, 24))
         kernels = batch.run(tmp_path)
         seen = {skeleton(k.source) for ks in kernels.kernels for k in ks}
         assert seen >= {"short_rows", "team_rows", "long_rows", "columns"}

@@ -255,12 +255,8 @@ AN_ARRAY = "must be a NumPy array or a DLPack tensor (torch, CuPy, JAX, ...)"
 WRONG = {
     "kfusion.relu: x must be an array, got list": lambda: kf.relu([1.0]),
     "kfusion.relu: x must be an array, got str": lambda: kf.relu("a"),
-    f"kfusion.relu: x {AN_ARRAY}, got numpy.ma.MaskedArray": lambda: (
-        kf.relu(np.ma.masked_array(A))
-    ),
-    f"kfusion.add: y {AN_ARRAY}, got numpy.matrix": lambda: kf.add(
-        A, A.view(np.matrix)
-    ),
+    f"kfusion.relu: x {AN_ARRAY}, got numpy.ma.MaskedArray": lambda: kf.relu(np.ma.masked_array(A)),
+    f"kfusion.add: y {AN_ARRAY}, got numpy.matrix": lambda: kf.add(A, A.view(np.matrix)),
     "kfusion.relu: at least one argument must be an array": lambda: kf.relu(2.0),
     "kfusion.relu: missing a required argument": lambda: kf.relu(),
     "kfusion.sum: got an unexpected keyword argument 'out'": lambda: kf.sum(A, out=A),

@@ -59,7 +59,13 @@ def test_elementwise_functions_give_the_same_bits_fused_and_unfused(place, case)
 @EXAMPLES
 @hypothesis.given(case=cases(contractions=True))
 def test_products_and_gathers_between(place, case):
-    case.check(run(kf.fuse(replay(case.graph)), place, case.inputs))
+    try:
+        results = run(kf.fuse(replay(case.graph)), place, case.inputs)
+    except kf.DeviceError:  # no library on the GPU computes it for arrays of this kind
+        assert place.cuda
+        assert not place.name.startswith("torch")
+    else:
+        case.check(results)
 
 
 @EXAMPLES

@@ -63,9 +63,9 @@ std::vector<bool> held_loads(const Kernel& k, const Arrangement& a, const Schedu
   return held;
 }
 
-/// How many vectors a thread should have on their way: 64 bytes, fewer where much is computed of each.
-int vectors_in_flight(const Kernel& k, const Arrangement& a, int most) {
-  std::int64_t vectors = clamp(64 / bytes_of(k, a, element_loads(k, a)), 1, most);
+/// How many vectors a thread should have on their way for `bytes` bytes, fewer where much is computed of each.
+int vectors_in_flight(const Kernel& k, const Arrangement& a, int bytes, int most) {
+  std::int64_t vectors = clamp(bytes / bytes_of(k, a, element_loads(k, a)), 1, most);
   vectors = std::bit_floor(static_cast<std::uint64_t>(vectors));
   while (vectors > 1 && vectors * a.width * static_cast<std::int64_t>(k.steps.size()) > 512) vectors /= 2;
   return static_cast<int>(vectors);
@@ -93,6 +93,8 @@ constexpr Capacity kCapacities[] = {
     {8, 16, 8},   // 512 KB
     {16, 16, 8},  //   1 MB
 };
+/// 32 bytes in flight a thread in blocks of 128 measured best of 1 to 4 vectors and 128 to 512 threads (H200, 1 GB).
+constexpr int kPointwiseThreads = 128;
 constexpr int kMaxTeamThreads = 512, kShortRowsThreads = 64, kLongRowsThreads = 256;
 /// A reduction of everything is split over all blocks from here on.
 constexpr std::int64_t kSplitBytes = 32 << 10;
@@ -145,7 +147,7 @@ bool in_doubles(const Kernel& k) {
 void stream(Choice& c, const Kernel& k, const Arrangement& a) {
   c.schedule = schedule(k, a, true);
   c.held.assign(k.loads.size(), false);
-  c.vectors = vectors_in_flight(k, a, 4);
+  c.vectors = vectors_in_flight(k, a, 64, 4);
   c.threads = kLongRowsThreads;
   c.least_blocks = in_doubles(k) ? 1 : 2;
   c.skeleton = c.schedule.sweeps == 1 ? Skeleton::kSplitRows : Skeleton::kLongRows;
@@ -266,7 +268,8 @@ Choice choose(const Kernel& k, const Arrangement& a, const Target& target) {
   const bool columns = a.form == Form::kColumns;
   c.skeleton = columns ? Skeleton::kColumns : Skeleton::kPointwise;
   c.held = columns ? std::vector<bool>(k.loads.size(), false) : element_loads(k, a);
-  c.vectors = vectors_in_flight(k, a, 4);
+  c.vectors = vectors_in_flight(k, a, columns ? 64 : 32, 4);
+  if (!columns) c.threads = kPointwiseThreads, c.least_blocks = 4;
   if (columns && c.schedule.sweeps > 1) c.threads = kMaxTeamThreads, c.least_blocks = 1;
   return c;
 }
