@@ -87,6 +87,11 @@ def test_one_value_as_two_results_of_any_layout(rng):
         np.testing.assert_allclose(out, want, rtol=1e-14)
 
 
+def test_a_value_that_moved_under_a_view_is_still_repeated_by_the_next():
+    f = kf.fuse(lambda x: np.broadcast_to((-x).reshape(1, 3), (2, 3)).sum(0))
+    np.testing.assert_array_equal(f(np.arange(3.0)), [0, -2, -4])
+
+
 # Large enough for several threads: rows, few rows, columns, few columns, everything.
 SHAPES = [(4000, 257), (2, 500_001), (500_001, 2), (300, 5000), (1_000_003,)]
 

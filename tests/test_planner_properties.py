@@ -163,11 +163,10 @@ OPTIONS = [{}, {"only_executable": True}, {"max_inputs": 2, "max_outputs": 2}, {
 OPTIONS += [{"fuse": False, "only_executable": True}]
 
 
-@hypothesis.given(cases(contractions=True), st.sampled_from(OPTIONS))
+# Not of half values: they stay float32 within a call, so where its kernels are cut they are rounded elsewhere.
+@hypothesis.given(cases(dtypes=("float32", "float64"), contractions=True), st.sampled_from(OPTIONS))
 @hypothesis.settings(max_examples=100, deadline=None)
 def test_groups_one_after_another_give_the_same(case, options):
-    # Half values stay float32 within a call, so where its kernels are cut they are rounded elsewhere.
-    hypothesis.assume(not {n["dtype"] for n in case.graph.to_dict()["nodes"]} & {"float16", "bfloat16"})
     plan = make_plan(case.graph, **options)
     nodes = plan["graph"]["nodes"]
     values = dict(zip([i for i, n in enumerate(nodes) if n["op"] == "input"], case.inputs, strict=True))

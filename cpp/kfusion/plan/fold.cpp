@@ -70,7 +70,7 @@ class Chains {
 class Folding {
  public:
   Folding(const Graph& g, bool move)
-      : g_(g), move_(move), demand_(g.nodes.size(), kUnknown), pulled_(g.nodes.size(), kEmpty) {
+      : g_(g), move_(move), demand_(g.nodes.size(), kUnknown), pulled_(g.nodes.size(), kEmpty), moved_(g.nodes.size()) {
     result_.work.resize(g.nodes.size());
     result_.value.resize(g.nodes.size());
   }
@@ -147,8 +147,7 @@ class Folding {
   /// How `reader`, which sees its arguments in shape `shape` and was moved under `pulled`, reads `argument`.
   Access read(NodeId argument, const Extents* shape, Chain pulled) const {
     const Access& a = result_.value[static_cast<std::size_t>(argument)];
-    const auto base = static_cast<std::size_t>(a.base);
-    if (pulled_[base] != kEmpty && pulled != kEmpty) return a;  // both were moved under the same views
+    if (moved_[static_cast<std::size_t>(argument)] && pulled != kEmpty) return a;  // both under the same views
     return chains_.apply(pulled, shape ? broadcast_to(a, *shape) : a);
   }
 
@@ -162,10 +161,11 @@ class Folding {
       work.kind = WorkKind::kPointwise;
       for (const NodeId a : node.arguments) work.reads.push_back(read(a, &node.shape, pulled_[i]));
       work.shape = chains_.apply(pulled_[i], value).shape;
-      if (pulled_[i] != kEmpty) value = identity_access(n, work.shape);
+      moved_[i] = pulled_[i] != kEmpty;
+      if (moved_[i]) value = identity_access(n, work.shape);
       for (Access& a : work.reads) a = broadcast_to(a, work.shape);
     } else if (kind(node.op) == OpKind::kView) {
-      fold_view(node, work, value);
+      fold_view(i, node, work, value);
     } else if (kind(node.op) != OpKind::kSource) {
       for (const NodeId a : node.arguments) work.reads.push_back(read(a, nullptr, kEmpty));
       work.kind = kind(node.op) == OpKind::kReduce   ? WorkKind::kReduce
@@ -178,10 +178,12 @@ class Folding {
     }
   }
 
-  void fold_view(const Node& node, Work& work, Access& value) {
-    const Access& argument = result_.value[static_cast<std::size_t>(node.arguments[0])];
-    if (pulled_[static_cast<std::size_t>(argument.base)] != kEmpty) {
-      value = argument;  // the base is computed under this view already
+  void fold_view(std::size_t i, const Node& node, Work& work, Access& value) {
+    const auto from = static_cast<std::size_t>(node.arguments[0]);
+    const Access& argument = result_.value[from];
+    moved_[i] = moved_[from] && movable(node);
+    if (moved_[i]) {
+      value = argument;  // its base is computed under this view already
     } else if (const auto through = through_view(node, argument)) {
       value = *through;
     } else {
@@ -194,6 +196,7 @@ class Folding {
   Chains chains_;
   std::vector<Chain> demand_;  ///< by node
   std::vector<Chain> pulled_;  ///< by map: the views that it was moved under
+  std::vector<bool> moved_;    ///< by node: a map that was moved, or one of the views that it was moved under
   FoldedGraph result_;
 };
 
