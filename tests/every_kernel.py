@@ -14,8 +14,27 @@ import reference
 WIDTHS = (1, 8, 33, 64, 256, 1000, 1024, 1023, 4096, 9000, 40000, 131072, 600_000)
 
 
-def main() -> None:
-    rng = np.random.default_rng()
+@kf.fuse
+def elements(x, p):
+    return kf.gelu(x * p + 1), x > p
+
+
+@kf.fuse
+def rows(x, p):
+    return kf.softmax(x + p), kf.layernorm(x, p), (x * p).sum(-1)
+
+
+@kf.fuse
+def columns(x):
+    return x - x.mean(0), kf.var(x, 0), x.max(0)
+
+
+@kf.fuse
+def everything(x):
+    return kf.sqrt((x * x).sum()), x.min(), (x > 0).all()
+
+
+def hand_written(rng: np.random.Generator) -> None:
     for dtype, cols, rows in itertools.product(
         (np.float16, ml_dtypes.bfloat16, np.float32, np.float64), WIDTHS, (1, 3)
     ):
@@ -27,6 +46,32 @@ def main() -> None:
                 got = f(kf.to_device(x), *(kf.to_device(a) for a in parameters)).numpy().astype(np.float64)
                 error = np.abs(got - want).max()
                 assert error <= 100 * float(ml_dtypes.finfo(dtype).eps), (f.__name__, dtype, x.shape, error)
+
+
+def generated(rng: np.random.Generator) -> None:
+    """The skeletons of cuda/device, by what the CPU's executor makes of the same arrays."""
+    for dtype, cols in itertools.product((ml_dtypes.bfloat16, np.float32, np.float64), WIDTHS[::2]):
+        x = rng.standard_normal((3 if cols > 9000 else 33, cols)).astype(dtype)
+        p = rng.standard_normal(cols).astype(dtype)
+        for f, arrays in ((elements, (x, p)), (rows, (x, p)), (columns, (x,)), (everything, (x,)), (columns, (x.T,))):
+            for version in (f, f.unfused):
+                for got, want in zip(version(*map(kf.to_device, arrays)), version(*arrays), strict=True):
+                    close(f, dtype, x.shape, got.numpy(), np.asarray(want))
+
+
+def close(f: kf.FusedFunction, dtype: type, shape: tuple[int, ...], got: np.ndarray, want: np.ndarray) -> None:
+    if want.dtype == bool:
+        assert (got == want).mean() > 0.99, (f, dtype, shape)
+        return
+    error = np.abs(got.astype(np.float64) - want.astype(np.float64)).max()
+    scale = max(1.0, float(np.abs(want.astype(np.float64)).max()))
+    assert error <= 100 * scale * float(ml_dtypes.finfo(dtype).eps), (f, dtype, shape, error)
+
+
+def main() -> None:
+    rng = np.random.default_rng()
+    hand_written(rng)
+    generated(rng)
     print("every kernel ran")
 
 
