@@ -1,5 +1,5 @@
-// CuPy arrays: borrowed by their attributes, which costs less than a capsule of __dlpack__ and synchronises nothing (the
-// kernel runs on CuPy's own current stream); results from CuPy's own memory pool.
+// CuPy arrays: borrowed by their attributes, which costs less than a capsule of __dlpack__ and synchronises nothing
+// (the kernel runs on CuPy's own current stream); results from CuPy's own memory pool.
 #include <pybind11/gil_safe_call_once.h>
 
 #include "bindings/arrays/array.hpp"
