@@ -30,7 +30,7 @@ struct MapStep {
     constexpr int kArity = Map<op>::kArity, kCount = sizeof...(X);
     const std::byte* y = kArity > 1 ? operand(s, c, i) : nullptr;
     const std::byte* z = kArity > 2 ? second(s, c, i) : nullptr;
-    if (kArity > 1 && s->ahead) fetch_ahead<kCount * kVectorBytes>(s, c, i, y);
+    if (kArity > 1) fetch_ahead<kCount * kVectorBytes>(s, c, i, y);
     if constexpr (is_long(op, Map<op>::kSignature) && kCount > 1) {
       F32s tile[] = {x...};
 #pragma GCC unroll 1

@@ -17,7 +17,7 @@ struct Load {
   static void run(KF_STEP, X... x) {
     constexpr int kBytes = kPartBytes<E, wide>;
     const std::byte* p = operand(s, c, i);
-    if (s->ahead) fetch_ahead<kBytes* static_cast<int>(sizeof...(X))>(s, c, i, p);
+    fetch_ahead<kBytes* static_cast<int>(sizeof...(X))>(s, c, i, p);
     const auto part = [&p]() KF_LAMBDA {
       const std::byte* const from = p;
       p += kBytes;
@@ -36,7 +36,8 @@ struct Store {
   static void run(KF_STEP, X... x) {
     constexpr int kBytes = kPartBytes<E, wide>;
     std::byte* p = operand(s, c, i);
-    const bool stream = c->stream && reinterpret_cast<std::uintptr_t>(p) % kLineBytes == 0;
+    const bool past_caches = c->stream && s->scale != 0;  // never a stage, which is read right after
+    const bool stream = past_caches && reinterpret_cast<std::uintptr_t>(p) % kLineBytes == 0;
     const auto part = [&p, stream](const F32s& v) KF_LAMBDA {
       const Value value((typename Value::Native)v);
       if constexpr (kPart<E, wide> != kLanes<E>) {

@@ -7,7 +7,7 @@
 namespace kfusion::cpu {
 namespace {
 
-constexpr std::int64_t kAheadBytes = 3072;          // in a pass through memory: about its latency
+constexpr std::int64_t kAheadBytes = 2048;          // in a pass through memory: about its latency
 constexpr std::int64_t kNextRowBytes = 256 * 1024;  // a row that the second-level cache holds beside its successor
 constexpr std::int64_t kBlock = 1024;               // elements of a block of columns
 constexpr std::int64_t kLeastBlock = 256;           // of one that is swept again
@@ -80,6 +80,8 @@ void FusedProgram::add_sources(const std::vector<Operand>& from, bool iota) {
     s.iota = iota;
     s.layout = space.layout(o, iota ? 1 : static_cast<int>(item_bytes(o.dtype)));
     if (iota && s.layout.reach == Reach::kDirect) s.layout.reach = Reach::kStrided;
+    const bool fits = space.cols * s.layout.item <= kNextRowBytes;
+    if (!space.columns && fits && !s.layout.outer.empty()) s.to_next = s.layout.outer.back();
     s.stage = add_scratch(tile_bytes());
     s.operand = add_operand(s.layout.reach == Reach::kDirect ? -1 : s.stage);
     sources.push_back(std::move(s));
@@ -119,20 +121,17 @@ int FusedProgram::take_slot(std::vector<int>& free) {
 
 /// Rows that the cache holds: the last two sweeps fetch half of the next row each, so that memory is never idle.
 void FusedProgram::set_ahead(TileStep& step, const Source& source, int sweep) const {
-  const std::int64_t row_bytes = space.cols * source.layout.item;
   const std::int64_t to_next = source.layout.outer.empty() ? 0 : source.layout.outer.back();
   if (space.columns) {
     const std::int64_t rows_ahead = 1 + kAheadBytes / (std::min(block, space.cols) * source.layout.item);
     step.ahead = sweep == 0 ? rows_ahead * to_next : 0;
-  } else if (space.rows == 1) {
+  } else if (space.rows == 1 || (to_next != 0 && source.to_next == 0)) {
     step.ahead = kAheadBytes;
-  } else if (to_next != 0) {  // else it is the same for every row
-    const int from_last = sweeps_ - 1 - sweep;
-    step.half = row_bytes <= kNextRowBytes && sweeps_ > 1;
-    if (!step.half)
-      step.ahead = row_bytes > kNextRowBytes ? kAheadBytes : to_next;
-    else if (from_last <= 1)
-      step.ahead = to_next + (from_last == 0 ? row_bytes / 2 : 0);
+  } else if (sweeps_ == 1) {
+    step.ahead = source.to_next;
+  } else if (source.to_next != 0 && sweep >= sweeps_ - 2) {
+    step.half = true;
+    step.ahead = source.to_next + (sweep == sweeps_ - 1 ? space.cols * source.layout.item / 2 : 0);
   }
 }
 

@@ -29,8 +29,9 @@ struct Source {
   DType dtype = DType::kFloat32;  ///< in memory; of an iota, of the stage
   Layout layout;
   bool iota = false;
-  int operand = 0;         ///< of TileContext::at
-  std::int64_t stage = 0;  ///< in the scratch: room for a tile
+  std::int64_t to_next = 0;  ///< bytes to the next row, where that is fetched meanwhile
+  int operand = 0;           ///< of TileContext::at
+  std::int64_t stage = 0;    ///< in the scratch: room for a tile
 };
 
 struct Target {

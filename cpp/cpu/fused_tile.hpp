@@ -52,6 +52,7 @@ KF_INLINE Vec<T> read(const std::byte* p) {
 template <int bytes>
 KF_INLINE void fetch_ahead(KF_STEP, const std::byte* p) {
   constexpr int kLines = bytes < kLineBytes ? 1 : bytes / kLineBytes;
+  if (s->ahead == 0 || c->partial) return;
   const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(s->ahead);
   if (!s->half) {
     for (int line = 0; line < kLines; ++line) prefetch(begin + static_cast<std::uintptr_t>(line * kLineBytes));
@@ -59,7 +60,6 @@ KF_INLINE void fetch_ahead(KF_STEP, const std::byte* p) {
     const std::uintptr_t half = begin - static_cast<std::uintptr_t>(i * s->scale / 2);
     for (int line = 0; line < (kLines + 1) / 2; ++line) prefetch(half + static_cast<std::uintptr_t>(line * kLineBytes));
   }
-  (void)c;
 }
 
 /// f(T()) for the compute type of a dtype.

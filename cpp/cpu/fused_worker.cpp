@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace kfusion::cpu {
 namespace {
@@ -97,7 +98,10 @@ void Worker::go_to(std::int64_t outer) {
   for (std::size_t k = 0; k < program_.targets.size(); ++k) {
     const Target& t = program_.targets[k];
     target_base_[k] = call_.stores[k] + t.layout.offset + offset_of(outer, extents, t.layout.outer);
-    if (t.layout.reach == Reach::kDirect) at_[t.operand] = target_base_[k];
+    if (t.layout.reach != Reach::kDirect) continue;
+    at_[t.operand] = target_base_[k];
+    // The last line, which plain stores will share with the next row: those that stream would wait for it.
+    if (context_.stream) __builtin_prefetch(target_base_[k] + program_.space.cols * t.layout.item - 1, 1);
   }
 }
 
@@ -126,7 +130,9 @@ void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, boo
   } else {
     run_tiles(p, Width::kFull, i, end);
   }
-  if (end - i > program_.kernels->registers / 2 * small) return part_of_tile(p, Width::kFull, i, end - i);
+  // A stage is copied by plain stores: of what streams, only the last line may go through one.
+  const bool lines = context_.stream && !p.targets.empty();
+  if (!lines && end - i > program_.kernels->registers / 2 * small) return part_of_tile(p, Width::kFull, i, end - i);
   if (p.copies) {
     for (; i + small <= end; i += small) tile(p, Width::kShort, i);
   } else {
@@ -167,9 +173,10 @@ void Worker::tile(const TileProgram& p, Width w, std::int64_t i) {
 /// The steps of a whole tile, on stages that hold `count` elements: their results are those of any other tile.
 void Worker::part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::int64_t count) {
   fetch(p, i, count, true);
+  const bool stream = std::exchange(context_.stream, false);  // a stage is read right after
   context_.partial = true, context_.valid = count;
   program_.kernels->run[static_cast<int>(w)](p.steps[static_cast<int>(w)].data(), &context_, i);
-  context_.partial = false;
+  context_.partial = false, context_.stream = stream;
   put(p, i, count, true);
   if (!program_.space.columns) context_.first = false;
 }
@@ -185,7 +192,10 @@ void Worker::fetch(const TileProgram& p, std::int64_t i, std::int64_t count, boo
     } else if (s.layout.reach == Reach::kStrided) {
       gather(s.layout, extents, source_base_[k], i, count, stage);
     } else if (all && s.layout.reach == Reach::kDirect) {
-      std::memcpy(stage, source_base_[k] + i * s.layout.item, static_cast<std::size_t>(count * s.layout.item));
+      const std::byte* const from = source_base_[k] + i * s.layout.item;
+      std::memcpy(stage, from, static_cast<std::size_t>(count * s.layout.item));
+      if (s.to_next != 0)  // the steps cannot: they read the stage
+        for (std::int64_t b = 0; b < count * s.layout.item; b += 64) __builtin_prefetch(from + s.to_next + b);
       at_[s.operand] = stage - i * s.layout.item;
     }
   }

@@ -102,8 +102,8 @@ def main() -> None:
     """Prints the median and quartiles of each case."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=", ".join(CASES))
-    parser.add_argument("--megabytes", type=int, default=512)
-    parser.add_argument("--slice", type=int, default=32)
+    parser.add_argument("--megabytes", type=int, default=1024)
+    parser.add_argument("--slice", type=int, default=512)
     parser.add_argument("--samples", type=int, default=15)
     args = parser.parse_args()
     names = [n for n in CASES if not args.names or any(want in n for want in args.names)]
