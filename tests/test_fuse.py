@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import gc
 import inspect
 import pickle
+import pydoc
 import threading
+import types
 import weakref
 from collections import namedtuple
 from typing import Any
@@ -27,12 +31,17 @@ def chain_by_numpy(x, b, scale=2.0):
     return np.log(np.maximum(x + b, 0) * scale + 1)
 
 
+def add(x, b):
+    return x + b
+
+
 class Layer:
     def __init__(self, weight: np.ndarray) -> None:
         self.weight = weight
 
     @kf.fuse
     def forward(self, x):
+        """Scaled and cut."""
         return kf.relu(x * self.weight)
 
 
@@ -68,6 +77,54 @@ def test_it_looks_like_the_function():
 def test_it_pickles_by_name():
     for f in (chain, chain.unfused, Layer.forward):
         assert pickle.loads(pickle.dumps(f)) is f
+
+
+class Doubled:
+    """Twice its argument."""
+
+    def __call__(self, x):
+        return x * 2
+
+
+@pytest.mark.parametrize(("function", "name"), [(functools.partial(add, b=2.0), "add"), (Doubled(), "Doubled")])
+def test_objects_without_a_name(function, name, rng):
+    f, x = kf.fuse(function), rng.standard_normal((4, 4))
+    assert repr(f).startswith(f"<kfusion.fuse: {name}(x")
+    assert repr(f.unfused).startswith(f"<kfusion.fuse: {name}.unfused(x")
+    assert len(f.plan(x).groups) == 1
+    assert "extern" in f.source(x)
+    assert name in pydoc.plain(pydoc.render_doc(f))
+    for again in (pickle.loads(pickle.dumps(f)), pickle.loads(pickle.dumps(f.unfused))):
+        np.testing.assert_array_equal(again(x), function(x))
+    kf.compare(f, x, peers=[], repeats=2)
+
+
+def test_clear_makes_the_next_call_trace_again():
+    module = types.SimpleNamespace(factor=2)
+    f, x = counting(lambda x: x * module.factor), np.ones(3)
+    f(x)
+    f.unfused(x)
+    module.factor = 3
+    np.testing.assert_array_equal(f(x), x * 2)
+    f.clear()
+    np.testing.assert_array_equal(f(x), x * 3)
+    np.testing.assert_array_equal(f.unfused(x), x * 3)
+    assert len(f.count) == 4
+
+
+def test_bound_methods_look_like_python_s():
+    layer = Layer(np.ones(3))
+    assert layer.forward == layer.forward != Layer(np.ones(3)).forward
+    assert len({layer.forward, layer.forward}) == 1
+    assert str(inspect.signature(layer.forward)) == "(x)"
+    assert layer.forward.__doc__ == "Scaled and cut."
+    for again in (
+        copy.copy(layer.forward),
+        copy.deepcopy(layer.forward),
+        pickle.loads(pickle.dumps(layer.forward)),
+        pickle.loads(pickle.dumps(layer.forward.unfused)),
+    ):
+        np.testing.assert_array_equal(again(np.full(3, 2.0)), np.full(3, 2.0))
 
 
 def test_methods(rng):
@@ -426,6 +483,28 @@ def test_a_failed_trace_keeps_nothing():
         with pytest.raises(kf.TraceError, match="branching on a traced value"):
             f(np.ones(3))
     assert f._cached() == 0
+
+
+@pytest.mark.parametrize("part", [lambda x: x, lambda x: x[0], lambda x: x.T])
+def test_arguments_are_not_changed_in_place(part):
+    @kf.fuse
+    def f(x):
+        y = part(x)
+        y += 1
+        return y * 2
+
+    with pytest.raises(kf.TraceError, match=r"changes its argument x in place.*\n.*y \+= 1\n  write x = x \+ 1"):
+        f(np.ones((2, 2)))
+
+
+def test_values_of_its_own_are_changed_in_place():
+    @kf.fuse
+    def f(x):
+        y = x + 1
+        y += 2
+        return y
+
+    np.testing.assert_array_equal(f(np.ones(3)), np.full(3, 4.0))
 
 
 def test_errors_of_the_user_s_code_pass_through():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import types
 import weakref
@@ -94,6 +95,43 @@ def test_a_closure_that_is_rebound(x):
     np.testing.assert_array_equal(f(x), x * 2)
     scale = 3.0
     np.testing.assert_array_equal(f(x), x * 3)
+
+
+class Callable:
+    def __call__(self, x):
+        return helper(x)
+
+
+HELPERS = {
+    "a partial": lambda: functools.partial(_scaled, by=1),
+    "a partial of a partial": lambda: functools.partial(functools.partial(_applied, helper)),
+    "an object": Callable,
+    "a fused partial": lambda: kf.fuse(functools.partial(_scaled, by=1)),
+}
+
+
+def _scaled(x, by):
+    return x * FACTOR * by
+
+
+def _applied(function, x):
+    return function(x)
+
+
+@pytest.mark.parametrize("make", HELPERS.values(), ids=HELPERS)
+def test_a_global_behind_an_object(make, x):
+    inner = make()
+    for f in (kf.fuse(inner), kf.fuse(lambda x: inner(x))):
+        for factor in (2, 3):
+            set_global(FACTOR=factor)
+            np.testing.assert_array_equal(f(x), x * factor)
+
+
+def test_a_global_of_a_default(x):
+    f = kf.fuse(lambda x, g=helper, *, h=helper: g(x) + h(x))
+    for factor in (2, 3):
+        set_global(FACTOR=factor)
+        np.testing.assert_array_equal(f(x), x * 2 * factor)
 
 
 def test_a_global_that_is_not_there_yet(x):

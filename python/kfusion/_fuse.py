@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -14,7 +15,7 @@ from ._devices import device as find_device
 from ._plan import Plan, pairs, plan_graph
 from ._spec import is_array
 from ._structure import Slot, fill, walk
-from ._trace import Trace, name_of, signature_of, trace_with
+from ._trace import Trace, name_of, signature_of, trace_with, without_partial
 from ._tracer import Argument, Tracer
 
 if TYPE_CHECKING:
@@ -31,15 +32,24 @@ class FusedFunction(_core.FusedCallable):
     f.unfused(x, b)     the same with one kernel per call inside
     f.plan(x, b)        the Plan that f(x, b) runs; nothing is computed
     f.source(x, b)      the CUDA C++ of its kernels; needs no GPU
+    f.clear()           forgets the traces, so that the next call traces again
     f.__wrapped__       the plain function
 
-    It pickles by name, and works as a method.
+    It pickles by name (of an object without one, such as a partial or a module: with it), and works as a method.
     """
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         signature = signature_of(function)
         super().__init__(name_of(function), list(signature.parameters), options, True)
-        functools.update_wrapper(self, function)
+        written = without_partial(function)
+        has_name = hasattr(written, "__qualname__")  # a module, an object with __call__ have none
+        functools.update_wrapper(self, written, updated=functools.WRAPPER_UPDATES if has_name else ())
+        if not has_name:
+            self.__name__ = self.__qualname__ = name_of(function)
+        self.__wrapped__ = function
+        self._is_named = has_name and written is function
+        if not options.get("fuse", True):
+            self.__qualname__ += ".unfused"
         self.__signature__ = signature
         self._options = options
 
@@ -50,9 +60,7 @@ class FusedFunction(_core.FusedCallable):
     @functools.cached_property
     def unfused(self) -> FusedFunction:
         """The function with one kernel per call inside, for comparison."""
-        unfused = FusedFunction(self.__wrapped__, self._options | {"fuse": False})
-        unfused.__qualname__ += ".unfused"
-        return unfused
+        return FusedFunction(self.__wrapped__, self._options | {"fuse": False})
 
     def plan(self, *args: Any, device: str | Device | None = None, **kwargs: Any) -> Plan:
         """The kernels that a call with these arguments runs, counted and priced. Nothing is computed.
@@ -86,6 +94,14 @@ class FusedFunction(_core.FusedCallable):
         device = find_device("H200") if place == "cpu" or _core.cuda_device_count() == 0 else _running.device(place)
         kernels = _core.cuda_kernels(traced.graph, device.to_dict(), self._options.get("fuse", True))
         return "\n".join(k.source if k else "// The array library computes what comes here.\n" for k in kernels)
+
+    def clear(self) -> None:
+        """Forgets all traces, so that the next call traces again: after a change of what calls do not look at, such as
+        an attribute, an entry of a dict or a list, or a module's training mode.
+        """
+        self._clear()
+        if "unfused" in self.__dict__:
+            self.unfused.clear()
 
     def _planned(self, args: Any, kwargs: Any) -> Trace:
         """The trace of arrays as they lie, or of specs."""
@@ -124,8 +140,8 @@ class FusedFunction(_core.FusedCallable):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else FusedMethod(self, instance)
 
-    def __reduce__(self) -> str:
-        return self.__qualname__
+    def __reduce__(self) -> Any:
+        return self.__qualname__ if self._is_named else (FusedFunction, (self.__wrapped__, self._options))
 
     def __repr__(self) -> str:
         return f"<kfusion.fuse: {self.__qualname__}{self.__signature__}>"
@@ -137,6 +153,7 @@ class FusedMethod:
     def __init__(self, function: FusedFunction, instance: Any) -> None:
         self.__func__ = function
         self.__self__ = instance
+        self.__doc__ = function.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__func__(self.__self__, *args, **kwargs)
@@ -155,10 +172,30 @@ class FusedMethod:
         return self.__func__.source(self.__self__, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__func__, name)
+        if name == "__func__":  # not set yet
+            raise AttributeError(name)
+        value = getattr(self.__func__, name)
+        return _without_first(value) if name == "__signature__" else value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FusedMethod):
+            return NotImplemented
+        return self.__self__ is other.__self__ and self.__func__ is other.__func__
+
+    def __hash__(self) -> int:
+        return hash((id(self.__self__), self.__func__))
+
+    def __reduce__(self) -> Any:
+        return FusedMethod, (self.__func__, self.__self__)
 
     def __repr__(self) -> str:
         return f"<bound {self.__func__!r} of {self.__self__!r}>"
+
+
+def _without_first(signature: inspect.Signature) -> inspect.Signature:
+    """The signature of a bound method: the instance is given (by a name of its own, or as the first of *args)."""
+    first, *rest = signature.parameters.values()
+    return signature if first.kind is first.VAR_POSITIONAL else signature.replace(parameters=rest)
 
 
 def _fill(results: Any) -> Callable[[list[Any]], Any] | None:
@@ -185,7 +222,8 @@ def fuse(function: Callable[..., Any] | None = None, *, allow: Pairs = (), forbi
     Traced anew is also where an int, bool, str, None or another object among the arguments differs, or where a global
     or closure variable that the function names is bound to something else. Float arguments are read when the kernels
     run, unless the function looks at their values. Captured arrays are read when the kernels run, so changes in place
-    are seen. Attributes (self.weight, module.constant) are as they were when traced.
+    are seen. Attributes (self.weight, module.training) and entries of dicts and lists are as they were when traced:
+    `.clear()` forgets the traces.
 
     Args:
         function: of arrays (NumPy's, torch's, CuPy's, JAX's; on the CPU or a CUDA device); kf.*, NumPy's, torch's and

@@ -28,23 +28,34 @@ def guards(function: Any) -> list[Guard]:
     found: list[Guard] = []
     todo, done = [function], set()
     while todo:
-        f = _plain(todo.pop())
+        value = todo.pop()
+        if type(value).__module__ == "kfusion._fuse":
+            value = value.__wrapped__
+        if isinstance(value, functools.partial):
+            todo += [value.func, *value.args, *value.keywords.values()]
+        f = _plain(value)
         if f is None or f in done:
             continue
         done.add(f)
         for guard, value in _guards_of(f):
             found.append(guard)
             todo.append(value)
+        todo += [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
     return list({(id(g),) if isinstance(g, CellType) else (id(g[0]), g[1]): g for g in found}.values())
 
 
 def _plain(value: Any) -> FunctionType | None:
     """The user's function behind a value, if there is one."""
-    value = getattr(value, "forward", value) if not isinstance(value, (FunctionType, MethodType, type)) else value
-    value = getattr(value, "__wrapped__", value) if type(value).__module__ == "kfusion._fuse" else value
+    if not isinstance(value, (FunctionType, MethodType, type)):
+        value = _called(value)
     if isinstance(value, MethodType):
         value = value.__func__
     return value if isinstance(value, FunctionType) and not in_library(value.__globals__) else None
+
+
+def _called(value: Any) -> Any:
+    """What calling an object runs: a module's forward, or its class's __call__."""
+    return getattr(value, "forward", getattr(type(value), "__call__", value))  # noqa: B004
 
 
 def _guards_of(function: FunctionType) -> Iterator[tuple[Guard, Any]]:

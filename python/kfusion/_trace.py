@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import linecache
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +61,15 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
 
 def name_of(function: Any) -> str:
     """What messages call a function."""
+    function = without_partial(function)
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+def without_partial(function: Any) -> Any:
+    """The function behind functools.partial."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
 def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Trace:
@@ -74,6 +83,7 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
     try:
         outputs: list[tuple[str, Traced]] = []
         results = walk(_call(function, bound), lambda path, leaf: _output(outputs, path, leaf))
+        tracer.require_unwritten()
         if not outputs:
             raise trace_error(f"{tracer.name} returns nothing made of its arrays", "return what it computes", "")
         _require_one_library(tracer)  # captured arrays too

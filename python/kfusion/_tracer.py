@@ -107,6 +107,7 @@ class Tracer:
         self._runs = runs
         self.graph: Any = _core.Graph()
         self.inputs: list[Input] = []
+        self._memories: list[tuple[str, Memory]] = []  # the inputs' own
         self.calls: list[Call] = []
         self.is_open = True
         self._eager = eager
@@ -166,7 +167,16 @@ class Tracer:
         """A new input; `array` is what it stands for, where there is one."""
         node = self.graph.input(name, spec.shape, spec.dtype, spec.like, spec.device, captured, strides)
         self.inputs.append(Input(name, spec, array, captured, argument))
-        return self.value(node)
+        value = self.value(node)
+        self._memories.append((name, value._memory))
+        return value
+
+    def require_unwritten(self) -> None:
+        """Raises a TraceError where an input was written to: its array would not see it."""
+        for name, memory in self._memories:
+            if memory.version:
+                what = f"{self.name} changes its argument {name} in place, and kernels write results only"
+                raise trace_error(what, f"write {name} = {name} + 1 instead of {name} += 1, and return it", memory.line)
 
     def lift(self, value: Any, library: str, what: str = "an operand") -> Traced:
         """A traced value for whatever meets one.
