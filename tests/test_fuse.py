@@ -519,3 +519,9 @@ def test_errors_of_the_user_s_code_pass_through():
 def test_the_class_says_no_to_wrong_options():
     with pytest.raises(ValueError, match="there is no option"):
         _core.FusedCallable("f", ["x"], {"speed": True}, True)
+
+
+def test_a_float_argument_that_becomes_an_integer():
+    f = kf.fuse(lambda x, s: np.full_like(x, s) + x)
+    i = np.arange(3)
+    assert [f(i, s).tolist() for s in (1.0, 5.0, -2.9)] == [[1, 2, 3], [5, 6, 7], [-2, -1, 0]]

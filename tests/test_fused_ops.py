@@ -93,6 +93,26 @@ def test_large_means_do_not_cancel(place, axis, rng):
     np.testing.assert_allclose(back(normal), e / e.sum(axis, keepdims=True), rtol=2e-5, atol=1e-30)
 
 
+@pytest.mark.parametrize("n", [1, 3, 1000, 200_001])
+def test_infinities_in_pairs_of_reductions(place, n):
+    """Softmax of masked scores, mean and variance of what is infinite or far apart, along rows and columns."""
+    column = np.float32([[1, 2, -np.inf, 3, -np.inf], [-np.inf, 0, -np.inf, -np.inf, 1], [2, 1, 5, -np.inf, -np.inf]])
+    far = np.float32([[np.inf, 3e38, 1e20], [1, -3e38, 1e20], [1, 2, 1e20]])
+    rows = [np.repeat(v.T, n, axis=1) for v in (column, far)] if n > 1 else [column.T, far.T]
+    f = kf.fuse(lambda x, y, axis: (kf.softmax(x, axis=axis), y.mean(axis), kf.var(y, axis=axis)))
+    with np.errstate(invalid="ignore", over="ignore"):
+        for x, y, axis in ((*rows, 1), *(((column, far, 0),) if n == 1 else ((rows[0].T, rows[1].T, 0),))):
+            normal, mean, var = map(back, f(place.make(x.copy()), place.make(y.copy()), axis))
+            w = wide(x)
+            e = np.exp(w - w.max(axis, keepdims=True))
+            np.testing.assert_allclose(normal, e / e.sum(axis, keepdims=True), rtol=1e-5)
+            np.testing.assert_allclose(mean[[0, 2]], wide(y).mean(axis)[[0, 2]], rtol=1e-5)
+            np.testing.assert_allclose(mean[1], wide(y).mean(axis)[1], rtol=1e-5, atol=1e32)
+            assert np.isnan(var[0])
+            assert np.isinf(var[1])
+            np.testing.assert_allclose(var[2], 0, atol=1e28)
+
+
 def test_extremes_and_truths_of_any_length(place, rng):
     ops = ("max", "min", "any", "all", "prod")
     reduce = kf.fuse(lambda x, b: tuple(getattr(kf, o)(b if o in ("any", "all") else x, axis=-1) for o in ops))

@@ -1,7 +1,5 @@
 #include "execution/sources.hpp"
 
-#include <utility>
-
 #include "execution/layout.hpp"
 #include "host/cuda.hpp"
 #include "kfusion/error.hpp"
@@ -26,7 +24,7 @@ Node without_repetition(Node n) {
 
 }  // namespace
 
-SourceValue::SourceValue(const Node& n, Place place) : place_(place) {
+SourceValue::SourceValue(const Node& n, Place place) {
   Graph g;
   g.nodes.push_back(without_repetition(n));
   g.outputs.push_back({"", 0});
@@ -39,13 +37,6 @@ SourceValue::SourceValue(const Node& n, Place place) : place_(place) {
   device_ = cuda::allocate(bytes, place.index, 0);
   cuda::copy(device_, host_.data(), bytes, place.index, 0);
   cuda::synchronize(place.index, 0);
-}
-
-SourceValue::SourceValue(SourceValue&& o) noexcept
-    : host_(std::move(o.host_)), place_(o.place_), device_(std::exchange(o.device_, nullptr)) {}
-
-SourceValue::~SourceValue() {
-  if (device_) cuda::deallocate(device_, place_.index, 0);
 }
 
 }  // namespace kfusion

@@ -10,14 +10,12 @@ namespace kfusion {
 class SourceValue {
  public:
   SourceValue(const Node& n, Place place);
-  SourceValue(SourceValue&& o) noexcept;
-  ~SourceValue();
 
   std::byte* data() const { return device_ ? static_cast<std::byte*>(device_) : host_.data(); }
 
  private:
   cpu::Buffer host_;
-  Place place_;
+  /// Never given back: other streams, and graphs that were captured, may read it after the executable is gone.
   void* device_ = nullptr;
 };
 

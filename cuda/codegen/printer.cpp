@@ -288,6 +288,14 @@ void Printer::print_fetch(int sweep) {
                 type.c_str(), loads_of(sweep, false));
 }
 
+/// Which struct of device/partial.cuh gathers a reduction, if one does. Sums in float keep what rounding loses.
+std::optional<Printer::Record> Printer::record(int i) const {
+  if (const int pair = s_.pair[at(i)]; pair >= 0)
+    return k_.pairs[at(pair)].kind == Pair::Kind::kCentred ? Record{"Centred", 3} : Record{"Shifted", 2};
+  const bool adds = step(i).op == Op::sum || step(i).op == Op::mean;
+  return adds && accumulator(step(i)) == "float" ? std::optional(Record{"Sum", 2}) : std::nullopt;
+}
+
 void Printer::print_partial(int sweep) {
   const std::vector<int> reduced = reductions(sweep);
   const std::string type = "Partial" + std::to_string(sweep), lanes = columns() ? "[kWidth]" : "";
@@ -303,10 +311,8 @@ void Printer::print_partial(int sweep) {
   for (const int i : reduced) {
     const Step& s = step(i);
     const std::string name = names_[at(i)], a = accumulator(s), own = name + lane(), other = "b." + own;
-    if (s_.pair[at(i)] >= 0) {
-      const Pair& pair = k_.pairs[at(s_.pair[at(i)])];
-      const std::string kind = pair.kind == Pair::Kind::kCentred ? "Centred" : "Shifted";
-      out_.line(kind + "<" + a + "> " + name + lanes + ";");
+    if (const auto members = record(i)) {
+      out_.line(members->name + "<" + a + "> " + name + lanes + ";");
       merge.line("      " + own + ".merge(" + other + ");");
       continue;
     }
@@ -336,8 +342,8 @@ std::size_t Printer::partial_bytes() const {
     for (const int i : reductions(sweep)) {
       const std::string a = accumulator(step(i));
       const std::size_t item = a == "u8" ? 1 : a == "double" || a == "i64" ? 8 : 4;
-      const int pair = s_.pair[at(i)];
-      const std::size_t items = pair < 0 ? 1 : k_.pairs[at(pair)].kind == Pair::Kind::kCentred ? 3 : 2;
+      const auto members = record(i);
+      const std::size_t items = members ? members->items : 1;
       align = std::max(align, item);
       const std::size_t begin = std::max(item, std::size_t{4});
       bytes = (bytes + begin - 1) / begin * begin + item * items * (columns() ? static_cast<std::size_t>(a_.width) : 1);
@@ -370,16 +376,17 @@ void Printer::print_reductions(int sweep) {
   std::string guard = a_.whole || columns() ? "" : "if (j < at.count) ";
   for (const int i : reductions(sweep)) {
     const Step& s = step(i);
-    const std::string value = reference(s.arguments[0]), own = "part." + names_[at(i)] + lane(), a = accumulator(s);
-    if (s_.pair[at(i)] >= 0 && columns()) {
+    const ReductionText text = reduction_text(info(s.op));
+    const std::string own = "part." + names_[at(i)] + lane(), a = accumulator(s);
+    const Meaning lifted[] = {{"x", reference(s.arguments[0])}, {"A", a}, {"T", compute_type(s.from)}};
+    const std::string value = with(text.lift, lifted);
+    if (record(i) && columns()) {
       out_.line("const " + a + " one_" + names_[at(i)] + "[1] = {" + value + "};");
       out_.line(own + ".add(one_" + names_[at(i)] + ", 1);", s.label);
-    } else if (s_.pair[at(i)] >= 0) {
+    } else if (record(i)) {
       out_.line("of_" + names_[at(i)] + "[j] = " + value + ";");
     } else {
-      const ReductionText text = reduction_text(info(s.op));
-      const Meaning lifted[] = {{"x", value}, {"A", a}, {"T", compute_type(s.from)}};
-      const Meaning meanings[] = {{"a", own}, {"b", with(text.lift, lifted)}, {"A", a}};
+      const Meaning meanings[] = {{"a", own}, {"b", value}, {"A", a}};
       out_.line(guard + own + " = " + with(text.combine, meanings) + ";", s.label);
     }
   }
@@ -394,14 +401,14 @@ void Printer::print_sweep(int sweep) {
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[kWidth];");
   for (const int i : reductions(sweep))
-    if (s_.pair[at(i)] >= 0 && !columns()) out_.line(accumulator(step(i)) + " of_" + names_[at(i)] + "[kWidth];");
+    if (record(i) && !columns()) out_.line(accumulator(step(i)) + " of_" + names_[at(i)] + "[kWidth];");
   out_.line("#pragma unroll");
   out_.open("for (int j = 0; j < kWidth; ++j) {");
   print_elements(sweep, steps);
   print_reductions(sweep);
   out_.close();
   for (const int i : reductions(sweep))
-    if (s_.pair[at(i)] >= 0 && !columns())
+    if (record(i) && !columns())
       out_.line("part." + names_[at(i)] + ".add(of_" + names_[at(i)] + ", at.count);", step(i).label);
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) print_store(static_cast<int>(i));
@@ -487,12 +494,13 @@ void Printer::print_finish(int sweep) {
       const Pair& pair = k_.pairs[at(s_.pair[at(i)])];
       const bool centred = pair.kind == Pair::Kind::kCentred, first = pair.first == i;
       value = "part." + names_[at(pair.first)] + lane() +
-              (first ? (centred ? ".mean" : ".largest") : (centred ? ".m2" : ".sum"));
+              (first ? (centred ? ".mean" : ".largest") : (centred ? ".squares()" : ".total()"));
       if (first) {  // it is what finish would give
         out_.line(reference(i) + " = " + value + ";", s.label);
         continue;
       }
     }
+    if (!together && record(i)) value += ".value()";
     const Meaning meanings[] = {{"a", value}, {"n", elements}, {"A", accumulator(s)}};
     const std::string finished = with(reduction_text(info(s.op)).finish, meanings);
     const bool same = accumulator(s) == type_of(i);

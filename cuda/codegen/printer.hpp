@@ -1,5 +1,6 @@
 // The generated struct F of device/rows.cuh: a kernel's operands, sweeps and row values as CUDA C++.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,11 @@ class Printer {
   std::string formula(const Step& step) const;
   std::string iota(const Step& step, const std::string& inner) const;
   std::string accumulator(const Step& step) const;
+  struct Record {
+    std::string name;
+    std::size_t items;
+  };
+  std::optional<Record> record(int step) const;
 
   // Pieces of the struct
   void print_types();

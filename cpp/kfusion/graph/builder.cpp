@@ -58,6 +58,11 @@ std::string shortened(std::string text) {
   return text;
 }
 
+/// Whether a conversion is known now: to an integer, a float argument is converted when it comes.
+bool is_known(const Node& n, DType dtype) {
+  return is_constant(n) && !(is_integer(dtype) && std::get<ConstantAttributes>(n.attributes).parameter >= 0);
+}
+
 }  // namespace
 
 /// A stage around one call; within an open stage it counts only.
@@ -109,7 +114,7 @@ NodeId GraphBuilder::strong(NodeId x) {
 NodeId GraphBuilder::converted(NodeId x, DType dtype) {
   const Node& n = graph_[x];
   if (n.dtype == dtype && !is_weak(n)) return x;
-  if (is_constant(n)) return add_source(converted_constant(n, dtype));
+  if (is_known(n, dtype)) return add_source(converted_constant(n, dtype));
   Node cast;
   cast.op = Op::cast;
   cast.dtype = dtype;
@@ -176,7 +181,7 @@ NodeId GraphBuilder::map(Op op, std::vector<NodeId> arguments) {
 }
 
 NodeId GraphBuilder::cast(NodeId x, DType dtype) {
-  if (is_constant(argument(Op::cast, x))) return converted(x, dtype);
+  if (is_known(argument(Op::cast, x), dtype)) return converted(x, dtype);
   const Call call(*this, Op::cast);
   Node n;
   n.op = Op::cast;
