@@ -337,3 +337,17 @@ class TestNumbers:
                     want = oracle(y, axis=axis)
                 batch.add(lambda g, i, n=name, a=axis: g.reduce(n, i, [a]), y, check=close_to(want))
         batch.run(tmp_path)
+
+
+def test_names_that_end_like_others():
+    """Values a, a_1, a[1] and so on, with strides of their own, in one kernel."""
+    g = _core.Graph()
+    names = ("a", "a_1", "a[1]", "a_1_1", "a 1", "a", "", "1")
+    inputs = [g.input(name, (6, 5), "float32", strides=(1, 20)) for name in names]
+    y = inputs[0]
+    for x in inputs[1:]:
+        y = g.map("add", [g.map("multiply", [y, g.broadcast(g.slice(x, [(0, 6, 1), (0, 1, 1)]), (6, 5))]), x])
+    g.set_outputs([("", y)])
+    (kernel,) = _core.cuda_kernels(g, DEVICE)
+    members = re.findall(r"^  [^(]*?(\w+);", kernel.source.split("struct Parameters {")[1].split("};")[0], re.MULTILINE)
+    assert len(members) == len(set(members)) > 2 * len(names)

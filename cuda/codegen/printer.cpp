@@ -12,6 +12,12 @@ namespace {
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 std::string number(std::size_t i) { return std::to_string(i); }
 
+/// Names of strides begin unlike names of values, which may end like anything.
+constexpr const char *kInner = "stride", *kOuter = "row_stride";
+std::string stride_name(const std::string& name, const char* prefix, std::size_t axis) {
+  return prefix + number(axis) + "_of_" + name;
+}
+
 /// The axes of an operand along which its offset is a parameter.
 bool is_general(std::int64_t stride) { return stride != 0 && stride != 1; }
 
@@ -49,9 +55,9 @@ Printer::Names Printer::operand_names(const char* prefix, bool loads) const {
       if (is_word || text.back() != '_') text += is_word ? c : '_';
     }
     if (text != prefix && text.back() == '_') text.pop_back();
-    const bool fresh = text != prefix && used.insert(text).second;
-    names.push_back(fresh ? text : text + (text == prefix ? "" : "_") + number(i));
-    used.insert(names.back());
+    if (text == prefix) text += number(i);
+    while (!used.insert(text).second) text.append(1, '_').append(number(i));
+    names.push_back(text);
   }
   return names;
 }
@@ -61,9 +67,9 @@ Printer::Names Printer::operand_names(const char* prefix, bool loads) const {
 void Printer::declare_strides(ParameterList& parameters, const std::string& name, const Operand& o, Reach reach) {
   const Extents &inner = a_.inner_of(o), &outer = a_.outer_of(o);
   for (std::size_t d = 0; d < inner.size() && reach != Reach::kDense; ++d)
-    if (is_general(inner[d])) parameters.number(a_.wide ? "i64" : "int", name + "_" + number(d), inner[d]);
+    if (is_general(inner[d])) parameters.number(a_.wide ? "i64" : "int", stride_name(name, kInner, d), inner[d]);
   for (std::size_t d = 0; d < outer.size(); ++d)
-    if (is_general(outer[d])) parameters.number("i64", name + "_row" + number(d), outer[d]);
+    if (is_general(outer[d])) parameters.number("i64", stride_name(name, kOuter, d), outer[d]);
 }
 
 void Printer::declare_parameters(ParameterList& parameters) {
@@ -91,18 +97,18 @@ void Printer::declare_parameters(ParameterList& parameters) {
 
 /// The sum of index x stride: what is 0 is left out, what is 1 is not multiplied.
 std::string Printer::offset(const std::string& name, const Extents& strides, const std::string& indices,
-                            const char* suffix) const {
+                            const char* prefix) const {
   std::string text;
   for (std::size_t d = 0; d < strides.size(); ++d) {
     if (strides[d] == 0) continue;
     text += (text.empty() ? "" : " + ") + indices + ".at[" + number(d) + "]";
-    if (is_general(strides[d])) text += " * p." + name + suffix + number(d);
+    if (is_general(strides[d])) text += " * p." + stride_name(name, prefix, d);
   }
   return text.empty() ? "0" : text;
 }
 
 std::string Printer::inner_offset(const std::string& name, const Operand& o, const std::string& indices) const {
-  return offset(name, a_.inner_of(o), indices, "_");
+  return offset(name, a_.inner_of(o), indices, kInner);
 }
 
 std::string Printer::vector_type(int i) const {
@@ -232,7 +238,7 @@ void Printer::print_line() {
   const auto add = [&](const std::string& type, const std::string& member, const std::string& from,
                        const std::string& operand, const Operand& o) {
     members.line("    " + type + " " + member + ";");
-    const std::string more = offset(operand, a_.outer_of(o), "row", "_row");
+    const std::string more = offset(operand, a_.outer_of(o), "row", kOuter);
     body.line("    line." + member + " = p." + from + (more == "0" ? "" : " + (" + more + ")") + ";");
   };
   for (std::size_t i = 0; i < loads_.size(); ++i)
@@ -288,14 +294,6 @@ void Printer::print_fetch(int sweep) {
                 type.c_str(), loads_of(sweep, false));
 }
 
-/// Which struct of device/partial.cuh gathers a reduction, if one does. Sums in float keep what rounding loses.
-std::optional<Printer::Record> Printer::record(int i) const {
-  if (const int pair = s_.pair[at(i)]; pair >= 0)
-    return k_.pairs[at(pair)].kind == Pair::Kind::kCentred ? Record{"Centred", 3} : Record{"Shifted", 2};
-  const bool adds = step(i).op == Op::sum || step(i).op == Op::mean;
-  return adds && accumulator(step(i)) == "float" ? std::optional(Record{"Sum", 2}) : std::nullopt;
-}
-
 void Printer::print_partial(int sweep) {
   const std::vector<int> reduced = reductions(sweep);
   const std::string type = "Partial" + std::to_string(sweep), lanes = columns() ? "[kWidth]" : "";
@@ -311,8 +309,10 @@ void Printer::print_partial(int sweep) {
   for (const int i : reduced) {
     const Step& s = step(i);
     const std::string name = names_[at(i)], a = accumulator(s), own = name + lane(), other = "b." + own;
-    if (const auto members = record(i)) {
-      out_.line(members->name + "<" + a + "> " + name + lanes + ";");
+    if (s_.pair[at(i)] >= 0) {
+      const Pair& pair = k_.pairs[at(s_.pair[at(i)])];
+      const std::string kind = pair.kind == Pair::Kind::kCentred ? "Centred" : "Shifted";
+      out_.line(kind + "<" + a + "> " + name + lanes + ";");
       merge.line("      " + own + ".merge(" + other + ");");
       continue;
     }
@@ -342,8 +342,8 @@ std::size_t Printer::partial_bytes() const {
     for (const int i : reductions(sweep)) {
       const std::string a = accumulator(step(i));
       const std::size_t item = a == "u8" ? 1 : a == "double" || a == "i64" ? 8 : 4;
-      const auto members = record(i);
-      const std::size_t items = members ? members->items : 1;
+      const int pair = s_.pair[at(i)];
+      const std::size_t items = pair < 0 ? 1 : k_.pairs[at(pair)].kind == Pair::Kind::kCentred ? 3 : 2;
       align = std::max(align, item);
       const std::size_t begin = std::max(item, std::size_t{4});
       bytes = (bytes + begin - 1) / begin * begin + item * items * (columns() ? static_cast<std::size_t>(a_.width) : 1);
@@ -376,17 +376,16 @@ void Printer::print_reductions(int sweep) {
   std::string guard = a_.whole || columns() ? "" : "if (j < at.count) ";
   for (const int i : reductions(sweep)) {
     const Step& s = step(i);
-    const ReductionText text = reduction_text(info(s.op));
-    const std::string own = "part." + names_[at(i)] + lane(), a = accumulator(s);
-    const Meaning lifted[] = {{"x", reference(s.arguments[0])}, {"A", a}, {"T", compute_type(s.from)}};
-    const std::string value = with(text.lift, lifted);
-    if (record(i) && columns()) {
+    const std::string value = reference(s.arguments[0]), own = "part." + names_[at(i)] + lane(), a = accumulator(s);
+    if (s_.pair[at(i)] >= 0 && columns()) {
       out_.line("const " + a + " one_" + names_[at(i)] + "[1] = {" + value + "};");
       out_.line(own + ".add(one_" + names_[at(i)] + ", 1);", s.label);
-    } else if (record(i)) {
+    } else if (s_.pair[at(i)] >= 0) {
       out_.line("of_" + names_[at(i)] + "[j] = " + value + ";");
     } else {
-      const Meaning meanings[] = {{"a", own}, {"b", value}, {"A", a}};
+      const ReductionText text = reduction_text(info(s.op));
+      const Meaning lifted[] = {{"x", value}, {"A", a}, {"T", compute_type(s.from)}};
+      const Meaning meanings[] = {{"a", own}, {"b", with(text.lift, lifted)}, {"A", a}};
       out_.line(guard + own + " = " + with(text.combine, meanings) + ";", s.label);
     }
   }
@@ -401,14 +400,14 @@ void Printer::print_sweep(int sweep) {
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[kWidth];");
   for (const int i : reductions(sweep))
-    if (record(i) && !columns()) out_.line(accumulator(step(i)) + " of_" + names_[at(i)] + "[kWidth];");
+    if (s_.pair[at(i)] >= 0 && !columns()) out_.line(accumulator(step(i)) + " of_" + names_[at(i)] + "[kWidth];");
   out_.line("#pragma unroll");
   out_.open("for (int j = 0; j < kWidth; ++j) {");
   print_elements(sweep, steps);
   print_reductions(sweep);
   out_.close();
   for (const int i : reductions(sweep))
-    if (record(i) && !columns())
+    if (s_.pair[at(i)] >= 0 && !columns())
       out_.line("part." + names_[at(i)] + ".add(of_" + names_[at(i)] + ", at.count);", step(i).label);
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) print_store(static_cast<int>(i));
@@ -500,7 +499,6 @@ void Printer::print_finish(int sweep) {
         continue;
       }
     }
-    if (!together && record(i)) value += ".value()";
     const Meaning meanings[] = {{"a", value}, {"n", elements}, {"A", accumulator(s)}};
     const std::string finished = with(reduction_text(info(s.op)).finish, meanings);
     const bool same = accumulator(s) == type_of(i);

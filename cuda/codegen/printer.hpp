@@ -1,6 +1,5 @@
 // The generated struct F of device/rows.cuh: a kernel's operands, sweeps and row values as CUDA C++.
 #pragma once
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,7 +40,7 @@ class Printer {
   void declare_strides(ParameterList& parameters, const std::string& name, const Operand& o, Reach reach);
 
   // Expressions
-  std::string offset(const std::string& name, const Extents& strides, const std::string& at, const char* suffix) const;
+  std::string offset(const std::string& name, const Extents& strides, const std::string& at, const char* prefix) const;
   std::string inner_offset(const std::string& name, const Operand& o, const std::string& at) const;
   std::string vector_type(int load) const;
   std::string loaded(int load) const;
@@ -49,11 +48,6 @@ class Printer {
   std::string formula(const Step& step) const;
   std::string iota(const Step& step, const std::string& inner) const;
   std::string accumulator(const Step& step) const;
-  struct Record {
-    std::string name;
-    std::size_t items;
-  };
-  std::optional<Record> record(int step) const;
 
   // Pieces of the struct
   void print_types();

@@ -18,32 +18,6 @@ KF_DEVICE constexpr A unchosen(A chosen) {
   return chosen == highest<A>() ? lowest<A>() : highest<A>();
 }
 
-/// A sum, and what rounding lost of it: of a row around 100000 a plain one is wrong in the third digit of the variance.
-/// Two-sum: D. Knuth, "The Art of Computer Programming", volume 2, 4.2.2.
-template <class A>
-struct Sum {
-  A sum = 0, lost = 0;
-
-  KF_DEVICE void merge(const Sum& b) {
-    const A both = sum + b.sum, part = both - sum;
-    lost += (sum - (both - part)) + (b.sum - part) + b.lost;
-    sum = both;
-  }
-  /// The first `count` of some values, these alone in plain sums.
-  template <int kN>
-  KF_DEVICE void add(const A (&value)[kN], int count) {
-    Sum part;
-#pragma unroll
-    for (int j = 0; j < kN; ++j) part.sum += j < count ? value[j] : A(0);
-    merge(part);
-  }
-  /// What an infinite sum lost is no number.
-  KF_DEVICE A value() const {
-    const A all = sum + lost;
-    return all == all ? all : sum;
-  }
-};
-
 /// Mean, and sum of squared distances from it, of n values.
 /// T. Chan, G. Golub, R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
 template <class A>
