@@ -84,7 +84,7 @@ def test_sums_of_any_length(place, name, dtype, rng):
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_large_means_do_not_cancel(place, axis, rng):
-    """A variance from the mean of squares would be wrong in the first digit. The GPU's mean is one of float32 sums, where
+    """A variance from the mean of squares would be wrong in the first digit. A GPU adds in float32, where
     neighbours are 0.008 apart."""
     x = (1e5 + rng.standard_normal((600, 601))).astype(np.float32)
     var, normal = kf.fuse(lambda v: (kf.var(v, axis=axis), kf.softmax(v * 1e3, axis=axis)))(place.make(x))
