@@ -480,7 +480,7 @@ class TestAnyFunction:
             ((random((0, 4)),), ValueError, r"x must not be empty.*\(0, 4\)"),
             ((kf.spec((3, 4)),), TypeError, "x must be an array, got spec"),
             ((), TypeError, "missing a required argument"),
-            ((3.0,), TypeError, "returns nothing made of its arrays"),
+            ((3.0,), TypeError, "must be an array, got float"),
         ],
     )
     def test_bad_arguments(self, args, error, message):

@@ -208,6 +208,16 @@ def test_losses_of_classes():
     np.testing.assert_allclose(kf.cross_entropy(x, targets, reduction="sum"), np.sum(rows), rtol=1e-12)
 
 
+@pytest.mark.parametrize("wrong", [-1, 7, -100])
+def test_a_target_that_is_no_class(wrong):
+    x, targets = np.zeros((3, 7)), np.array([0, wrong, 2], np.int32)
+    losses = kf.cross_entropy(x, targets, reduction="none")
+    np.testing.assert_array_equal(np.isnan(losses), [False, True, False])
+    for f in (kf.cross_entropy, kf.fused_cross_entropy, kf.unfused_cross_entropy):
+        assert np.isnan(f(x, targets))
+        np.testing.assert_allclose(f(x, targets, ignore_index=wrong), np.log(7))
+
+
 def test_extremes():
     big = np.array([[1e4, -1e4, 0.0], [-np.inf, 0.0, -np.inf]])
     np.testing.assert_array_equal(kf.softmax(big), [[1, 0, 0], [0, 1, 0]])
@@ -269,7 +279,9 @@ WRONG = {
     "kfusion.layernorm: bias must be float32 or float32, got float64": lambda: kf.layernorm(A, None, np.ones(7)),
     "kfusion.layernorm: x must be floats, got int64": lambda: kf.layernorm(A.astype(int)),
     "kfusion.layernorm: eps must be finite and >= 0, got -1": lambda: kf.layernorm(A, eps=-1),
-    "kfusion.layernorm: axis must be in [-2, 2), got 2": lambda: kf.layernorm(A, axis=2),
+    "kfusion.softmax: axis 5 is out of bounds": lambda: kf.fused_softmax(A, axis=5),
+    "kfusion.logsumexp: axis must be integers, got 1.0": lambda: kf.logsumexp(A, axis=1.0),
+    "kfusion.layernorm: axis 2 is out of bounds for array of dimension 2": lambda: kf.layernorm(A, axis=2),
     "kfusion.layernorm: axis must not name an axis twice": lambda: kf.layernorm(A, axis=(0, -2)),
     "kfusion.relu_layernorm: weight must have shape (7,), got ()": lambda: kf.relu_layernorm(A, 2.0),
     "kfusion.batchnorm: mean and var must be given both": lambda: kf.batchnorm(A, A[0]),

@@ -485,6 +485,54 @@ def test_a_failed_trace_keeps_nothing():
     assert f._cached() == 0
 
 
+@pytest.mark.parametrize("wrong", [[1, 2, 3], 1.0, 3, "text"])
+def test_arguments_that_are_no_arrays(wrong):
+    text = rf"kfusion\.f: x must be an array, got {type(wrong).__name__}; convert it with numpy\.asarray\(x\)"
+
+    @kf.fuse
+    def f(layer, x):
+        return x
+
+    with pytest.raises(TypeError, match=text):
+        f(Layer(np.ones(3)), wrong)
+
+
+@pytest.mark.parametrize("library", ["random", "numpy.random", "torch"])
+def test_random_numbers_are_refused(library):
+    module = pytest.importorskip(library)
+    draw = module.random if library == "random" else lambda: float(np.asarray(module.rand(1)).item())
+
+    @kf.fuse
+    def f(x):
+        return x * draw()
+
+    with pytest.raises(
+        kf.TraceError, match=rf"f draws from {library}, .*: random numbers would be drawn once.*\n  draw them"
+    ):
+        f(np.ones(3))
+
+
+def test_a_generator_is_not_seen():
+    generator = np.random.default_rng(0)
+    assert kf.fuse(lambda x: x * generator.random())(np.ones(3)).shape == (3,)
+
+
+def test_a_captured_parameter_requires_grad():
+    torch = pytest.importorskip("torch")
+    linear = torch.nn.Linear(3, 2)
+    f = kf.fuse(lambda x: x @ linear.weight.T)
+    with pytest.raises(
+        RuntimeError, match=r"an array which the function captured requires grad.*requires_grad_\(False"
+    ):
+        f(torch.ones(4, 3))
+    with torch.no_grad():
+        torch.testing.assert_close(f(torch.ones(4, 3)), torch.ones(4, 3) @ linear.weight.T)
+
+
+def test_a_plan_on_the_cpu_says_how_to_measure():
+    assert 'f.plan(x, device="cpu") measures them' in " ".join(str(chain.plan(np.ones(3), np.ones(3))).split())
+
+
 @pytest.mark.parametrize("part", [lambda x: x, lambda x: x[0], lambda x: x.T])
 def test_arguments_are_not_changed_in_place(part):
     @kf.fuse

@@ -6,7 +6,7 @@ import math
 
 from . import _primitives as p
 from ._operation import Array, Axes, operation
-from ._views import squeeze
+from ._views import axes_or_all, squeeze
 
 __all__ = ["elu", "gelu", "leaky_relu", "log_softmax", "logsumexp", "silu", "softmax", "softplus"]
 
@@ -126,6 +126,7 @@ def softmax(x: Array, axis: Axes = -1) -> Array:
     Raises:
         ValueError: no such axis, or it has no elements.
     """
+    axis = axes_or_all(x, axis, "softmax")
     e = p.exp(x - p.max(x, axis, keepdims=True))
     return e / p.sum(e, axis, keepdims=True)
 
@@ -146,6 +147,7 @@ def log_softmax(x: Array, axis: Axes = -1) -> Array:
     Raises:
         ValueError: no such axis, or it has no elements.
     """
+    axis = axes_or_all(x, axis, "log_softmax")
     d = x - p.max(x, axis, keepdims=True)
     return d - p.log(p.sum(p.exp(d), axis, keepdims=True))
 
@@ -167,6 +169,7 @@ def logsumexp(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
     Raises:
         ValueError: no such axis, or it has no elements.
     """
+    axis = axes_or_all(x, axis, "logsumexp")
     largest = p.max(x, axis, keepdims=True)
     largest = p.where(p.isfinite(largest), largest, 0.0)  # rows of nothing but -inf, or with an inf, give it back
     total = p.log(p.sum(p.exp(x - largest), axis, keepdims=True)) + largest

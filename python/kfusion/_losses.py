@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from . import _primitives as p
@@ -47,7 +48,7 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
         loss = mean over rows of -log_softmax(logits)[row, targets[row]]
 
     A row's own logarithm is picked by comparing positions with its target and summing, so that no data decides what is
-    read. A target that is no class picks nothing: its row counts as 0.
+    read. The loss of a row whose target is neither a class nor ignore_index is NaN, and so is the mean.
 
     Args:
         logits: floats, (..., classes).
@@ -73,8 +74,14 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
         own = p.equal(positions(logits, -1), expand_dims(targets, -1))
         if ignore_index in range(logits.shape[-1]):  # any other one is no position anyway
             own = p.logical_and(own, p.not_equal(expand_dims(targets, -1), ignore_index))
-        losses = -p.sum(p.where(own, logs, 0.0), -1)
+        losses = p.where(_known(targets, logits.shape[-1], ignore_index), -p.sum(p.where(own, logs, 0.0), -1), math.nan)
     return _reduced("cross_entropy", losses, reduction, targets, ignore_index)
+
+
+def _known(targets: Any, classes: int, ignore_index: int | None) -> Any:
+    """Which targets are classes, or to be ignored."""
+    known = p.logical_and(p.greater_equal(targets, 0), p.less(targets, classes))
+    return known if ignore_index is None else p.logical_or(known, p.equal(targets, ignore_index))
 
 
 def _reduced(name: str, losses: Any, reduction: str, targets: Any = None, ignore_index: int | None = None) -> Any:

@@ -12,7 +12,7 @@ from . import _primitives as p
 from ._operation import Array, Axes, composite, operation
 from ._spec import FLOATS, HALF
 from ._tracer import stage
-from ._views import astype, axes_tuple, reshape
+from ._views import astype, axes_or_all, axes_tuple, reshape
 
 __all__ = ["batchnorm", "layernorm", "norm", "relu_layernorm", "rmsnorm", "std", "var"]
 
@@ -35,10 +35,11 @@ def var(x: Array, axis: Axes = None, *, correction: float = 0, keepdims: bool = 
     Raises:
         ValueError: no such axis.
     """
+    axis = axes_or_all(x, axis, "var")
     squares = p.square(x - p.mean(x, axis, keepdims=True))
     if correction == 0:
         return p.mean(squares, axis, keepdims)
-    axes = range(x.ndim) if axis is None else axes_tuple(x, axis, "var")
+    axes = range(x.ndim) if axis is None else axis
     count = math.prod(x.shape[a] for a in axes)
     return p.sum(squares, axis, keepdims) / max(count - float(correction), 0.0)
 
@@ -61,6 +62,7 @@ def std(x: Array, axis: Axes = None, *, correction: float = 0, keepdims: bool = 
     Raises:
         ValueError: no such axis.
     """
+    axis = axes_or_all(x, axis, "std")
     return p.sqrt(var(x, axis, correction=correction, keepdims=keepdims))
 
 
@@ -85,6 +87,7 @@ def norm(x: Array, ord: float = 2, axis: Axes = None, keepdims: bool = False) ->
     Source: NumPy's `linalg.vector_norm`.
     """
     x = x if x._dtype in FLOATS else astype(x, "float64")
+    axis = axes_or_all(x, axis, "norm")
     if ord == 2:
         return p.sqrt(p.sum(p.square(x), axis, keepdims))
     reductions = {1: "sum", math.inf: "max", -math.inf: "min"}

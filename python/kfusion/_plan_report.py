@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ._running import HOW_TO_MEASURE
 from ._tables import Table, byte_unit, in_unit, number, room, shorten, si, wrapped
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def device_line(plan: Plan) -> str:
         f"{d.launch_us:.3g} us a launch, {d.cache_bytes / 1e6:.4g} MB of last-level cache"
         + (f", peaks in TFLOP/s: {peaks}." if peaks else ".")
         + (f" Assumed, not measured: {', '.join(d.assumed)}." if d.assumed else "")
+        + (f" {HOW_TO_MEASURE} measures them." if any(HOW_TO_MEASURE in r for r in d.assumed.values()) else "")
     )
 
 

@@ -111,16 +111,19 @@ def _where(op: str) -> Callable[..., Any]:
 
 def _reduction(op: str) -> Callable[..., Any]:
     def builder(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
-        return x._tracer.add("reduce", op, x, axes_of(axis), bool(keepdims))
+        return x._tracer.add("reduce", op, x, axes_of(op, axis), bool(keepdims))
 
     return builder
 
 
-def axes_of(axis: Any) -> list[int] | None:
+def axes_of(op: str, axis: Any) -> list[int] | None:
     """The list of axes that None, an integer or several stand for (None: all of them)."""
     if axis is None:
         return None
-    return [operator.index(a) for a in axis] if isinstance(axis, (tuple, list)) else [operator.index(axis)]
+    try:
+        return [operator.index(a) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    except TypeError:
+        raise TypeError(f"kfusion.{op}: axis must be integers, got {axis!r}") from None
 
 
 _SPECIAL = {"clip": _clip, "where": _where}

@@ -36,6 +36,12 @@ def refused(what: str) -> TraceError:
     return trace_error(f"{what} is not traced: {reason}", hint)
 
 
+def refused_random(function: str, generator: str) -> TraceError:
+    """The error for a function that drew from a library's shared generator."""
+    reason, hint = _RANDOM
+    return trace_error(f"{function} draws from {generator}, which is not traced: {reason}", hint, "")
+
+
 def refused_attribute(name: str) -> TraceAttributeError:
     """The error for asking a value for an attribute, one that `hasattr` understands."""
     reason, hint = _reason(name)

@@ -10,6 +10,7 @@ from ._device import Device
 from ._device_table import find, from_properties
 from ._tracer import Input
 
+HOW_TO_MEASURE = 'f.plan(x, device="cpu")'
 # Of a server's core, so that a plan has prices; the kernels do not depend on them.
 _CPU_BANDWIDTH, _CPU_FLOPS, _CPU_LAUNCH_US = 10e9, 50e9, 2.0
 
@@ -54,6 +55,6 @@ def _cpu(threads: int) -> Device:
         source=dict.fromkeys(("cache", "on_chip"), "the system's figures, and the threads that kfusion uses"),
         assumed=dict.fromkeys(
             ("bandwidth", "peak_bandwidth", "cache_bandwidth", "launch_us", "peaks"),
-            "of a common server's core; kfusion.measure_device() measures this machine's",
+            f"of a common server's core; {HOW_TO_MEASURE} measures this machine's",
         ),
     )

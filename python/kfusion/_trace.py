@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from . import _randomness
 from ._number import read
 from ._operation import bind, require_one_kind
 from ._source import TraceError, raised_line, trace_error
@@ -16,6 +19,7 @@ from ._spec import Spec, is_array, spec_of
 from ._structure import Slot, fill, walk
 from ._tracer import Argument, Call, Input, Traced, Tracer, current
 
+_NO_ARRAYS = (bool, int, float, complex, str, list, tuple, dict, np.generic)
 _RESERVED = ("out", "stream")  # keywords of the functions that kfusion makes
 
 
@@ -85,6 +89,7 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
         results = walk(_call(function, bound), lambda path, leaf: _output(outputs, path, leaf))
         tracer.require_unwritten()
         if not outputs:
+            _require_an_array(tracer, bound)
             raise trace_error(f"{tracer.name} returns nothing made of its arrays", "return what it computes", "")
         _require_one_library(tracer)  # captured arrays too
         tracer.close(outputs)
@@ -126,6 +131,23 @@ def _argument(tracer: Tracer, name: str, value: Any) -> Any:
     return tracer.input(name, spec_of(value, f"{tracer.name}: {name}"), value) if is_array(value) else value
 
 
+def _require_an_array(tracer: Tracer, bound: inspect.BoundArguments) -> None:
+    """Where there is no array at all, the first argument that can only be meant as one is what is wrong."""
+    for name, value in [] if tracer.inputs else bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        given = {name: value}
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            given = {f"{name}.{i}": v for i, v in enumerate(value)}
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            given = value
+        for path, v in given.items():
+            if v is None or isinstance(v, _NO_ARRAYS):  # type() of what stands for a float is another
+                raise TypeError(
+                    f"kfusion.{tracer.name}: {path} must be an array, got {v.__class__.__name__}; "
+                    f"convert it with numpy.asarray({path})"
+                )
+
+
 def _require_one_library(tracer: Tracer) -> None:
     require_one_kind(f"kfusion.trace: {tracer.name}", {i.name: i.array for i in tracer.inputs if i.array is not None})
     for i in tracer.inputs:
@@ -139,7 +161,8 @@ def _require_one_library(tracer: Tracer) -> None:
 def _call(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
     """The function's result. Where another library's error hides that it met a traced value, ours says so."""
     try:
-        return function(*bound.args, **bound.kwargs)
+        with _randomness.refused(name_of(function)):
+            return function(*bound.args, **bound.kwargs)
     except (TypeError, ValueError) as error:
         line = raised_line(error.__traceback__)
         if isinstance(error.__cause__, TraceError) and "array element" in str(error):  # NumPy's, for w[0] = traced

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -216,7 +217,10 @@ class Tracer:
 
     def _capture(self, array: Any, library: str) -> Traced:
         if id(array) not in self._captured:
-            name = self._free_name(_variable_of(array) or "captured")
+            known = _variable_of(array)
+            name = self._free_name(known or "captured")
+            if self._runs:
+                _require_no_grad(array, self.name, f"{known}, " if known else "")
             spec = spec_of(array, f"kfusion.trace: {name}")
             if spec.like != library:
                 raise trace_error(f"{name} is an array of {spec.like} and meets one of {library}", "convert it outside")
@@ -287,6 +291,15 @@ def tracer_of(*values: Any) -> Tracer | None:
 def stage(x: Traced, name: str) -> contextlib.AbstractContextManager[None]:
     """A stage of the graph that x is in."""
     return x._tracer.stage(name)
+
+
+def _require_no_grad(array: Any, function: str, name: str) -> None:
+    """As for arguments, with what helps where the array is a module's parameter."""
+    if getattr(array, "requires_grad", False) is True and sys.modules["torch"].is_grad_enabled():
+        raise RuntimeError(
+            f"kfusion.{function}: {name}an array which the function captured{',' if name else ''} requires grad, and "
+            "kfusion has no backward pass yet: call it under torch.no_grad(), or call requires_grad_(False) on it"
+        )
 
 
 def _variable_of(array: Any) -> str | None:

@@ -319,8 +319,16 @@ def axes_tuple(x: Traced, axis: Any, who: str) -> tuple[int, ...]:
     return axes
 
 
+def axes_or_all(x: Traced, axis: Any, who: str) -> tuple[int, ...] | None:
+    """As `axes_tuple`, and None for all."""
+    return None if axis is None else axes_tuple(x, axis, who)
+
+
 def _normal(axis: int, ndim: int, who: str) -> int:
-    axis = operator.index(axis)
+    try:
+        axis = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"kfusion.{who}: axis must be integers, got {axis!r}") from None
     if not -ndim <= axis < ndim:
-        raise ValueError(f"kfusion.{who}: axis must be in [{-ndim}, {ndim}), got {axis}")
+        raise ValueError(f"kfusion.{who}: axis {axis} is out of bounds for array of dimension {ndim}")
     return axis % ndim
