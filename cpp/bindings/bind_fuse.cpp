@@ -51,12 +51,25 @@ struct Guard {
 
   py::object value() const {
     if (name.is_none()) return py::reinterpret_steal<py::object>(PyCell_Get(scope.ptr()));
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject* found = nullptr;  // owned: without a GIL another thread may rebind the name now
+    if (PyDict_GetItemRef(scope.ptr(), name.ptr(), &found) < 0) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(found);
+#else
     PyObject* found = PyDict_GetItemWithError(scope.ptr(), name.ptr());
     if (!found && PyErr_Occurred()) throw py::error_already_set();
     return py::reinterpret_borrow<py::object>(found);
+#endif
   }
 };
 using Guards = std::vector<Guard>;
+using Values = std::vector<py::object>;
+
+/// Guards that a function had at some time, numbered: equal values of other names are another signature.
+struct GuardList {
+  Guards guards;
+  std::uint64_t number = 0;
+};
 
 Guards read_guards(const py::handle& list) {
   Guards guards;
@@ -68,13 +81,13 @@ Guards read_guards(const py::handle& list) {
   return guards;
 }
 
-std::vector<py::object> values(const Guards& guards) {
-  std::vector<py::object> all;
+Values values(const Guards& guards) {
+  Values all;
   for (const Guard& g : guards) all.push_back(g.value());
   return all;
 }
 
-bool same(const std::vector<py::object>& a, const std::vector<py::object>& b) {
+bool same(const Values& a, const Values& b) {
   return std::ranges::equal(a, b, [](const py::object& x, const py::object& y) { return x.is(y); });
 }
 
@@ -124,24 +137,25 @@ class FusedCallable {
         parameters_(std::move(parameters)),
         options_(read_options(options)),
         takes_out_(takes_out),
-        guards_(std::make_shared<const Guards>()) {}
+        guards_(std::make_shared<const GuardList>()) {}
 
   py::object call(const py::object& self, py::tuple args, py::dict kwargs) {
     const Arguments a(std::move(args), std::move(kwargs), takes_out_);
     Call call(name_.c_str(), a.stream_or_none(), arrays::Takes::kAll);
     for (int attempt = 0;; ++attempt) {
       const auto guards = current_guards();
+      const Values named = values(guards->guards);  // read once: the names may be rebound at any time
       Signature s(call);
       try {
-        fill(s, *guards, a, a.out);
+        fill(s, *guards, named, a, a.out);
       } catch (...) {  // beside a traced value arrays need be no more than that
         if (!fuse::has_traced(a.args.ptr()) && !fuse::has_traced(a.kwargs.ptr())) throw;
-        return self.attr("__wrapped__")(*a.args, **a.kwargs);
+        return inside_trace(self, call, a);
       }
-      if (s.traced()) return self.attr("__wrapped__")(*a.args, **a.kwargs);
+      if (s.traced()) return inside_trace(self, call, a);
       auto entry = table_.find(s);
       if (!entry && attempt == 0 && update_guards(self)) continue;
-      if (!entry) entry = prepare(self, call, s, *guards, a);
+      if (!entry) entry = prepare(self, call, s, *guards, named, a);
       const Inputs inputs(call, *entry, s);
       if (inputs.unchanged()) return finish(self, call, s, *entry, inputs, a);
       table_.clear();
@@ -150,14 +164,18 @@ class FusedCallable {
 
   template <class Visit>
   int traverse(const Visit& visit) const {
-    for (const Guard& g : *guards_)
-      for (PyObject* object : {g.scope.ptr(), g.name.ptr()})
-        if (const int stopped = visit(object)) return stopped;
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return 0;  // a thread that a collection has stopped is changing the list: next time
+    for (const auto& list : known_guards_)
+      for (const Guard& g : list->guards)
+        for (PyObject* object : {g.scope.ptr(), g.name.ptr()})
+          if (const int stopped = visit(object)) return stopped;
     return table_.traverse(visit);
   }
 
   void release() {
-    guards_ = std::make_shared<const Guards>();
+    guards_ = std::make_shared<const GuardList>();
+    known_guards_.clear();
     table_.clear();
   }
 
@@ -165,22 +183,37 @@ class FusedCallable {
   void clear() { table_.clear(); }
 
  private:
-  std::shared_ptr<const Guards> current_guards() const {
+  std::shared_ptr<const GuardList> current_guards() const {
     const std::lock_guard lock(mutex_);
     return guards_;
   }
 
   /// Whether the function depends on other names than it did.
   bool update_guards(const py::object& self) {
-    auto found = std::make_shared<const Guards>(read_guards(self.attr("_guards")()));
+    Guards found = read_guards(self.attr("_guards")());
     const std::lock_guard lock(mutex_);
-    if (*found == *guards_) return false;
-    guards_.swap(found);
+    if (found == guards_->guards) return false;
+    const auto known = std::ranges::find_if(known_guards_, [&](const auto& list) { return list->guards == found; });
+    if (known == known_guards_.end()) {
+      const std::uint64_t number = known_guards_.size() + 1;  // 0 is the empty list
+      known_guards_.push_back(std::make_shared<const GuardList>(GuardList{std::move(found), number}));
+      guards_ = known_guards_.back();
+    } else {
+      guards_ = *known;
+    }
     return true;
   }
 
-  void fill(Signature& s, const Guards& guards, const Arguments& a, const py::object& out) const {
-    for (const Guard& g : guards) s.add_identity(g.value().ptr());
+  /// The plain function's nodes become part of the trace; there is no array to write to and no stream to run on.
+  static py::object inside_trace(const py::object& self, const Call& call, const Arguments& a) {
+    if (a.out || a.stream) throw TypeError(call.says("out= and stream= cannot be given inside a traced function"));
+    return self.attr("__wrapped__")(*a.args, **a.kwargs);
+  }
+
+  void fill(Signature& s, const GuardList& guards, const Values& named, const Arguments& a,
+            const py::object& out) const {
+    s.add_number(guards.number);
+    for (const py::object& value : named) s.add_identity(value.ptr());
     for (std::size_t i = 0; i < a.args.size(); ++i) s.add(parameter(i), PyTuple_GET_ITEM(a.args.ptr(), i));
     for (const auto& [name, value] : a.kwargs) s.add_keyword(name.ptr(), value.ptr());
     if (!out) return;
@@ -193,18 +226,17 @@ class FusedCallable {
   }
 
   /// Traces and compiles. What is traced while a name that it depends on is rebound is not kept.
-  std::shared_ptr<const Entry> prepare(const py::object& self, Call& call, Signature& s, const Guards& guards,
-                                       const Arguments& a) {
+  std::shared_ptr<const Entry> prepare(const py::object& self, Call& call, Signature& s, const GuardList& guards,
+                                       const Values& named, const Arguments& a) {
     py::list strides;
     for (const Array& x : s.arrays()) strides.append(strides_of(x));
-    const auto before = values(guards);
     const py::object prepared = self.attr("_prepare")(a.args, a.kwargs, strides);
     const auto entry = std::make_shared<Entry>();
     entry->fill = prepared.attr("fill");
     entry->is_single = entry->fill.is_none();
     for (const py::handle source : prepared.attr("sources")) entry->sources.push_back(read_source(call, source));
     entry->compiled = compiled_for(prepared, Inputs(call, *entry, s), s.outs());
-    if (same(before, values(guards))) table_.insert(s, prepared.attr("floats").cast<std::vector<int>>(), entry);
+    if (same(named, values(guards.guards))) table_.insert(s, prepared.attr("floats").cast<std::vector<int>>(), entry);
     return entry;
   }
 
@@ -242,9 +274,10 @@ class FusedCallable {
     } else {
       Signature fresh(call);
       const auto guards = current_guards();
-      fill(fresh, *guards, a, {});
+      const Values named = values(guards->guards);
+      fill(fresh, *guards, named, a, {});
       auto plain = table_.find(fresh);
-      if (!plain) plain = prepare(self, call, fresh, *guards, a);
+      if (!plain || !Inputs(call, *plain, fresh).unchanged()) plain = prepare(self, call, fresh, *guards, named, a);
       fuse::copy_into(call, c.device,
                       fuse::compute(call, *plain->compiled, Inputs(call, *plain, fresh), fresh.floats().data()),
                       s.outs());
@@ -262,7 +295,8 @@ class FusedCallable {
   PlanOptions options_;
   bool takes_out_;
   mutable std::mutex mutex_;
-  std::shared_ptr<const Guards> guards_;
+  std::shared_ptr<const GuardList> guards_;
+  std::vector<std::shared_ptr<const GuardList>> known_guards_;
   fuse::Table table_;
 };
 

@@ -27,7 +27,8 @@ int threads_for(std::int64_t bytes) {
 }
 
 bool streams(std::int64_t bytes) {
-  // A large cache is shared: of the 480 MB that a machine of two cores reported, results of 16 MB already found no room.
+  // A large cache is shared: of the 480 MB that a machine of two cores reported, results of 16 MB already found no
+  // room.
   constexpr std::size_t kMost = 24 << 20;
   static const auto least = static_cast<std::int64_t>(std::min(last_level_cache() / 4 * 3, kMost));
   return bytes >= least;

@@ -23,6 +23,7 @@ enum Tag : std::uint64_t {
   kSequence,
   kDict,
   kKeyword,
+  kKey,
   kOut
 };
 enum class Leaf { kArray, kTraced, kNumpyFloat, kValue, kIdentity };
@@ -167,19 +168,43 @@ void Signature::add_items(const char* argument, PyObject* value) {
     throw ValueError(
         call_.says(std::string(argument) + " must not be nested more than " + std::to_string(kMaxDepth) + " deep"));
   const auto type = reinterpret_cast<std::uintptr_t>(Py_TYPE(value));
+  // Lists and dicts are read from copies: borrowing an array may run code that changes them.
   if (PyDict_Check(value)) {
-    words_.insert(words_.end(), {kDict, type, static_cast<std::uint64_t>(PyDict_Size(value))});
-    PyObject *key, *item;
-    for (Py_ssize_t i = 0; PyDict_Next(value, &i, &key, &item);) {
-      add(argument, key);
-      add(argument, item);
+    const auto items = py::reinterpret_steal<py::list>(PyDict_Items(value));
+    words_.insert(words_.end(), {kDict, type, items.size()});
+    for (const py::handle pair : items) {
+      add_key(PyTuple_GET_ITEM(pair.ptr(), 0));
+      add(argument, PyTuple_GET_ITEM(pair.ptr(), 1));
     }
+    held_.push_back(items);
   } else {
-    const Py_ssize_t n = PySequence_Fast_GET_SIZE(value);
-    words_.insert(words_.end(), {kSequence, type, static_cast<std::uint64_t>(n)});
-    for (Py_ssize_t i = 0; i < n; ++i) add(argument, PySequence_Fast_GET_ITEM(value, i));
+    const auto items = py::reinterpret_steal<py::tuple>(PySequence_Tuple(value));
+    words_.insert(words_.end(), {kSequence, type, items.size()});
+    for (const py::handle item : items) add(argument, item.ptr());
+    if (!PyTuple_CheckExact(value)) held_.push_back(items);
   }
   --depth_;
+}
+
+/// A key of a dict, or a member of a slice or range: a value that is never a run-time parameter.
+void Signature::add_key(PyObject* value) {
+  if (PyFloat_CheckExact(value)) {
+    words_.insert(words_.end(), {kKey, std::bit_cast<std::uint64_t>(PyFloat_AS_DOUBLE(value))});
+  } else if (PyTuple_CheckExact(value)) {
+    words_.insert(words_.end(), {kKey, static_cast<std::uint64_t>(PyTuple_GET_SIZE(value))});
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) add_key(PyTuple_GET_ITEM(value, i));
+  } else {
+    add_object(value, leaf_of(Py_TYPE(value)) == Leaf::kValue);
+  }
+}
+
+/// Slices and ranges by their members: Python calls range(0, 3, 2) and range(0, 4, 2) equal.
+void Signature::add_members(PyObject* value) {
+  words_.insert(words_.end(), {kSequence, reinterpret_cast<std::uintptr_t>(Py_TYPE(value))});
+  for (const char* name : {"start", "stop", "step"}) {
+    held_.push_back(py::getattr(value, name));
+    add_key(held_.back().ptr());
+  }
 }
 
 void Signature::add(const char* argument, PyObject* value) {
@@ -194,6 +219,7 @@ void Signature::add(const char* argument, PyObject* value) {
     words_.insert(words_.end(), {kInt, static_cast<std::uint64_t>(n)});
     return;
   }
+  if (type == &PySlice_Type || type == &PyRange_Type) return add_members(value);
   switch (leaf_of(type)) {
     case Leaf::kArray:
       return add_array(argument, value, arrays_);

@@ -31,6 +31,7 @@ class Signature {
 
   /// `argument` names the value in messages. Throws what borrowing an array throws.
   void add(const char* argument, PyObject* value);
+  void add_number(std::uint64_t number) { words_.push_back(number); }
   /// The identity of a value that the function names; nullptr: there is none.
   void add_identity(PyObject* value);
   void add_keyword(PyObject* name, PyObject* value);
@@ -54,6 +55,8 @@ class Signature {
   void add_array(const char* argument, PyObject* value, std::pmr::vector<Array>& to);
   void add_float(double value, std::uint64_t tag);
   void add_items(const char* argument, PyObject* value);
+  void add_key(PyObject* value);
+  void add_members(PyObject* value);
   void add_object(PyObject* value, bool by_value);
 
   Call& call_;
@@ -63,6 +66,7 @@ class Signature {
   std::pmr::vector<Named> objects_{&resource_};
   std::pmr::vector<Array> arrays_{&resource_}, outs_{&resource_};
   std::pmr::vector<double> floats_{&resource_};
+  std::vector<py::object> held_;  ///< what the arguments are read from, where that is not the caller's alone
   std::uint64_t float_is_added_ = 0;
   int depth_ = 0;
   bool traced_ = false;
