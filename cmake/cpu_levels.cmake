@@ -14,6 +14,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT APPLE)  # a build for m
   set(flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
 endif()
 
+if(KFUSION_SANITIZE)  # optimising what the sanitizers have added to it takes minutes for each level
+  set_source_files_properties(cpp/cpu/fused_map_kernels.cpp PROPERTIES COMPILE_OPTIONS -O0)
+endif()
+
 file(GLOB kernel_sources CONFIGURE_DEPENDS cpp/cpu/*_kernels.cpp)
 foreach(level IN LISTS levels)
   add_library(kfusion_cpu_${level} OBJECT ${kernel_sources})
