@@ -64,7 +64,7 @@ import numpy as np, kfusion as kf
 from kfusion import _core
 assert _core.cuda_device_count() == 0
 for call in (lambda: kf.to_device(np.ones(3, np.float32)), _core.cuda_device_info, _core.cuda_synchronize,
-             lambda: _core.cuda_time(print, 1)):
+             lambda: _core.cuda_time(print, 1), lambda: _core.cuda_profile(print)):
     try: call()
     except kf.DeviceError as e: assert "kfusion" in str(e) and len(str(e)) > 30, e
     else: raise AssertionError("no DeviceError")

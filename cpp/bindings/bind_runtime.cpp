@@ -94,6 +94,14 @@ py::dict device_info(int device) {
   return d;
 }
 
+/// A callback into Python, for a thread that waits without the lock.
+std::function<void()> with_gil(const std::function<py::object()>& enqueue) {
+  return [&enqueue] {
+    const py::gil_scoped_acquire locked;
+    enqueue();
+  };
+}
+
 void bind_cuda(py::module_& m) {
   m.def("cuda_built", &cuda::built, "cuda_built()\n--\n\nWhether this build has CUDA kernels.\n");
   m.def("cuda_device_count", &cuda::device_count,
@@ -120,11 +128,7 @@ Raises:
       "cuda_time",
       [](const std::function<py::object()>& enqueue, int repeats, bool cold, int device) {
         const ReleaseGil unlocked;  // while it waits: the timed work may include a callback into Python
-        const auto with_gil = [&] {
-          const py::gil_scoped_acquire locked;
-          enqueue();
-        };
-        return cuda::time(with_gil, repeats, cold, device);
+        return cuda::time(with_gil(enqueue), repeats, cold, device);
       },
       py::arg("enqueue"), py::arg("repeats"), py::kw_only(), py::arg("cold") = true, py::arg("device") = 0,
       R"(cuda_time(enqueue, repeats, *, cold=True, device=0)
@@ -140,6 +144,25 @@ Args:
 
 Returns:
     Microseconds, one per repeat. The host's own time to enqueue is not in them.
+
+Raises:
+    kfusion.DeviceError: there is no such device, or the work failed.
+)");
+  m.def(
+      "cuda_profile",
+      [](const std::function<py::object()>& enqueue, int device) {
+        const ReleaseGil unlocked;
+        cuda::profile(with_gil(enqueue), device);
+      },
+      py::arg("enqueue"), py::kw_only(), py::arg("device") = 0, R"(cuda_profile(enqueue, *, device=0)
+--
+
+Calls `enqueue()` and waits for the device, between cudaProfilerStart and cudaProfilerStop: a profiler told to wait for
+them (ncu --profile-from-start off) sees the kernels of this call and no others.
+
+Args:
+    enqueue: a function of no arguments.
+    device: index of the CUDA device.
 
 Raises:
     kfusion.DeviceError: there is no such device, or the work failed.

@@ -77,4 +77,8 @@ void unfused_relu_layernorm(const RowProblem& p, int device, Stream stream);
 /// is not counted. `enqueue` may throw (the exception passes through).
 std::vector<double> time(const std::function<void()>& enqueue, int repeats, bool cold, int device);
 
+/// Calls `enqueue` and waits for the device, between the marks that a profiler may wait for and stop at. `enqueue` may
+/// throw (the exception passes through).
+void profile(const std::function<void()>& enqueue, int device);
+
 }  // namespace kfusion::cuda

@@ -37,5 +37,6 @@ const Function& compile(const std::string&, const std::string&, int) { refuse();
 void launch(const Function&, const codegen::Launch&, const void*, std::size_t, int, Stream) { refuse(); }
 
 std::vector<double> time(const std::function<void()>&, int, bool, int) { refuse(); }
+void profile(const std::function<void()>&, int) { refuse(); }
 
 }  // namespace kfusion::cuda

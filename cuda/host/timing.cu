@@ -1,4 +1,6 @@
-// Timing with events, free of the host's launch latency.
+// Timing with events, free of the host's launch latency; marks for profilers.
+#include <cuda_profiler_api.h>
+
 #include <algorithm>
 
 #include "host/runtime.hpp"
@@ -86,6 +88,15 @@ std::vector<double> time(const std::function<void()>& enqueue, int repeats, bool
     }
   }
   return times_us;
+}
+
+void profile(const std::function<void()>& enqueue, int device) {
+  const UseDevice use(device);
+  synchronize_device(device);  // what came before is not part of it
+  check(cudaProfilerStart(), "starting the profiler");
+  enqueue();
+  synchronize_device(device);
+  check(cudaProfilerStop(), "stopping the profiler");
 }
 
 }  // namespace kfusion::cuda

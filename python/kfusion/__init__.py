@@ -9,6 +9,7 @@ kf.compare(kf.fused_relu_layernorm, x)   # both checked and measured on your dat
 kf.relu(x), kf.softmax(x), ...   # on arrays at once; in a traced function, nodes of its graph
 kf.fuse(f)                       # f as few kernels: y = kf.fuse(f)(x); a decorator, too
 kf.plan(f, kf.spec((4096, 1024)))   # which kernels f becomes, what that saves and why they are not fewer
+kf.measure_traffic(f, kf.spec((65536, 8192)))   # predicted bytes beside those of the GPU's counters (needs ncu)
 kf.devices(); kf.device("H200")  # bandwidths, peaks and limits of GPUs and CPUs, each with its source
 """
 
@@ -42,6 +43,7 @@ from ._plan import Plan, plan, trace
 from ._plan_records import Group, Reason, Refusal
 from ._source import TraceError
 from ._spec import Spec, spec
+from ._traffic import KernelTraffic, Traffic, measure_traffic
 
 __all__ = [
     "Device",
@@ -51,11 +53,13 @@ __all__ = [
     "FusedFunction",
     "Graph",
     "Group",
+    "KernelTraffic",
     "Plan",
     "Reason",
     "Refusal",
     "Spec",
     "TraceError",
+    "Traffic",
     "__version__",
     "compare",
     "device",
@@ -65,6 +69,7 @@ __all__ = [
     "fused_relu_layernorm",
     "get_num_threads",
     "measure_device",
+    "measure_traffic",
     "plan",
     "savings",
     "set_num_threads",

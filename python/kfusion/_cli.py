@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import _cache_cli, _core, _demo, _devices_cli, _plan_cli, _savings_cli
+from . import _cache_cli, _core, _demo, _devices_cli, _plan_cli, _savings_cli, _traffic_cli
 
-_SUBCOMMANDS = (_demo, _savings_cli, _plan_cli, _devices_cli, _cache_cli)
+_SUBCOMMANDS = (_demo, _savings_cli, _plan_cli, _traffic_cli, _devices_cli, _cache_cli)
 _EXPECTED = (
     ValueError,
     TypeError,

@@ -11,7 +11,7 @@ from ._core import Graph
 from ._demo import parse_shape
 
 _WHO = "kfusion plan"
-_DTYPES = ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+DTYPES = ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 
 
 def add(subcommands: Any) -> None:
@@ -27,12 +27,12 @@ def add(subcommands: Any) -> None:
         "--shape",
         action="append",
         default=[],
-        type=_parse_array,
+        type=parse_array,
         metavar="SHAPE[:DTYPE]",
         help="of one array, such as 4096x1024 or 1024:bfloat16; once for each, in the function's order",
     )
     parser.add_argument(
-        "--dtype", choices=_DTYPES, default="float32", help="of shapes without one (default: %(default)s)"
+        "--dtype", choices=DTYPES, default="float32", help="of shapes without one (default: %(default)s)"
     )
     parser.add_argument(
         "--like", choices=("numpy", "torch"), default="numpy", help="whose arrays (default: %(default)s)"
@@ -104,11 +104,11 @@ def _read_graph(path: str) -> Graph:
     return Graph.from_dict(plain["unfused_graph"] if isinstance(plain, dict) and "unfused_graph" in plain else plain)
 
 
-def _parse_array(text: str) -> tuple[tuple[int, ...], str | None]:
+def parse_array(text: str) -> tuple[tuple[int, ...], str | None]:
     """ "4096x1024:bfloat16" -> ((4096, 1024), "bfloat16")."""
     shape, colon, dtype = text.partition(":")
-    if colon and dtype not in _DTYPES:
-        raise argparse.ArgumentTypeError(f"the dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
+    if colon and dtype not in DTYPES:
+        raise argparse.ArgumentTypeError(f"the dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     return parse_shape(shape), dtype or None
 
 

@@ -1,0 +1,89 @@
+"""`kfusion traffic`: predicted bytes beside those that the GPU's counters saw."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from . import _hardware, _json, _named, _spec, _traffic, _traffic_suite
+from ._plan_cli import DTYPES, parse_array
+
+_WHO = "kfusion traffic"
+
+
+def add(subcommands: Any) -> None:
+    """Adds the subcommand to argparse's subparsers."""
+    parser = subcommands.add_parser(
+        "traffic",
+        help="run a function's kernels under the GPU's counters: predicted against measured bytes",
+        description="Runs a function's kernels, fused and unfused, on random numbers under the GPU's hardware counters "
+        "(needs an NVIDIA GPU and ncu of NVIDIA Nsight Compute), and prints the bytes that the plan predicts beside "
+        "those that went through memory.",
+    )
+    parser.add_argument(
+        "target",
+        metavar="FUNCTION",
+        nargs="?",
+        help="a named kernel (softmax, layernorm, ...), module.py:function or package.module:function",
+    )
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        type=parse_array,
+        metavar="SHAPE[:DTYPE]",
+        help="of one array, such as 65536x8192 or 8192:bfloat16; once for each, in the function's order",
+    )
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="float32", help="of shapes without one (default: %(default)s)"
+    )
+    parser.add_argument("--suite", action="store_true", help="every fused row and pointwise kernel, instead of one")
+    parser.add_argument(
+        "--gigabytes",
+        type=_parse_gigabytes,
+        default=_traffic_suite.LEAST_BYTES // 10**9,
+        metavar="N",
+        help="that each kernel of the suite moves at least (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the tables")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measures and prints."""
+    if args.suite == (args.target is not None):
+        raise ValueError(f"{_WHO}: give a function, or --suite and none")
+    if args.suite:
+        _print_suite(args)
+        return
+    specs = tuple(_spec.spec(shape, dtype or args.dtype) for shape, dtype in args.shape)
+    measured = _traffic.measure([_traffic.Request(_target(args.target), specs)])[0]
+    print(_json.dumps(measured.to_dict(), 2) if args.json else measured)
+
+
+def _print_suite(args: argparse.Namespace) -> None:
+    measured = _traffic.measure(_traffic_suite.requests(args.gigabytes * 10**9))
+    if args.json:
+        hardware = {"cpu": _hardware.cpu(), "gpu": _hardware.gpu(0)}
+        plain = {"hardware": hardware, "versions": _hardware.versions(()), "cases": [t.to_dict() for t in measured]}
+        print(_json.dumps(plain, 2))
+        return
+    print(_traffic_suite.table(measured).plain())
+    outside = _traffic_suite.outside(measured)
+    print("\n  ".join([f"{len(measured) - len(outside)} of {len(measured)} are within 3 %.", *outside]))
+
+
+def _target(text: str) -> str:
+    """A bare name is a named kernel's."""
+    if ":" in text:
+        return text
+    names = ["relu_layernorm", *(f.__name__ for f in _named.KERNELS)]
+    if text not in names:
+        raise ValueError(f"{_WHO}: FUNCTION must be module.py:function or one of {', '.join(names)}, got {text!r}")
+    return f"kfusion:fused_{text}"
+
+
+def _parse_gigabytes(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1000):
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 1000, got {text!r}")
+    return int(text)
