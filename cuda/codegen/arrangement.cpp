@@ -28,6 +28,21 @@ std::int64_t span(const Extents& extents, const Extents& strides) {
   return elements;
 }
 
+/// Whether the operand's vectors are aligned wherever those of `frame` are.
+bool shares_frame(const Arrangement& a, const Operand& o, const Operand& frame, bool aligned) {
+  if (&o == &frame) return true;
+  const Extents &own = a.outer_of(o), &other = a.outer_of(frame);
+  bool same = aligned && (o.offset - frame.offset) % a.width == 0;
+  for (std::size_t d = 0; d < own.size(); ++d) same = same && (own[d] - other[d]) % a.width == 0;
+  return same;
+}
+
+Reach framed_reach(const Arrangement& a, const Operand& o, const Operand& frame, bool aligned) {
+  if (all_zero(a.inner_of(o))) return Reach::kSplat;
+  if (a.inner_of(o).back() != 1) return Reach::kElements;
+  return shares_frame(a, o, frame, aligned) ? Reach::kDense : Reach::kShifted;
+}
+
 Reach reach_of(const Arrangement& a, const Operand& o, int width, bool aligned) {
   const Extents& strides = a.inner_of(o);
   const bool divided = a.inner.back() % width == 0;  // no vector crosses the end of the last axis
@@ -55,21 +70,70 @@ bool is_large(const Arrangement& a, const Operand& o) {
   return !broadcast(a.inner_of(o)) && (!broadcast(a.outer_of(o)) || a.form == Form::kPointwise);
 }
 
-/// 16 bytes of the widest operand that varies along the lanes, where vectors move more than half of what is large.
-int choose_width(const Kernel& k, const Arrangement& a, bool aligned) {
+/// Elements in 16 bytes of the widest operand that varies along the lanes.
+int widest_vector(const Kernel& k, const Arrangement& a) {
   std::int64_t widest = 0;
   for_each_operand(k, [&](const Operand& o) {
     if (!all_zero(a.inner_of(o))) widest = std::max(widest, static_cast<std::int64_t>(item_bytes(o.dtype)));
   });
-  if (widest == 0) return 1;
-  const int width = static_cast<int>(kVectorBytes / widest);
+  return widest == 0 ? 1 : static_cast<int>(kVectorBytes / widest);
+}
+
+/// What vectors move of what is large, and what goes element by element: bytes of one element.
+struct Moved {
   std::int64_t in_vectors = 0, one_by_one = 0;
-  for_each_operand(k, [&](const Operand& o) {
-    const Reach reach = reach_of(a, o, width, aligned);
+};
+Moved moved(const Kernel& k, const Arrangement& a) {
+  Moved m;
+  const auto add = [&](const Operand& o, Reach reach) {
     const auto bytes = static_cast<std::int64_t>(item_bytes(o.dtype));
-    if (is_large(a, o)) (reach == Reach::kElements ? one_by_one : in_vectors) += bytes;
-  });
-  return in_vectors > one_by_one ? width : 1;
+    if (is_large(a, o)) (reach == Reach::kElements ? m.one_by_one : m.in_vectors) += bytes;
+  };
+  for (std::size_t i = 0; i < k.loads.size(); ++i) add(k.loads[i], a.loads[i]);
+  for (std::size_t i = 0; i < k.stores.size(); ++i) add(k.stores[i].to, a.stores[i]);
+  return m;
+}
+
+void reach_all(const Kernel& k, Arrangement& a, bool aligned) {
+  a.loads.clear(), a.stores.clear();
+  for (const Operand& o : k.loads) a.loads.push_back(reach_of(a, o, a.width, aligned));
+  for (const Store& s : k.stores) a.stores.push_back(reach_of(a, s.to, a.width, aligned));
+}
+
+/// The arrangement in a frame: of the first large result that is contiguous along the row, else of such an operand.
+Arrangement framed(const Kernel& k, Arrangement a, bool aligned) {
+  const auto leads = [&](const Operand& o) { return a.inner_of(o).back() == 1 && is_large(a, o); };
+  const auto store = std::ranges::find_if(k.stores, [&](const Store& s) { return leads(s.to); });
+  const auto load = std::ranges::find_if(k.loads, leads);
+  if (store != k.stores.end())
+    a.frame_store = static_cast<int>(store - k.stores.begin());
+  else if (load != k.loads.end())
+    a.frame_load = static_cast<int>(load - k.loads.begin());
+  else
+    return a;
+  const Operand& frame = a.frame_store >= 0 ? store->to : *load;
+  a.loads.clear(), a.stores.clear();
+  for (const Operand& o : k.loads) a.loads.push_back(framed_reach(a, o, frame, aligned));
+  for (const Store& s : k.stores) {
+    const Reach reach = framed_reach(a, s.to, frame, aligned);
+    a.stores.push_back(reach == Reach::kShifted ? Reach::kElements : reach);
+  }
+  return a;
+}
+
+/// Vectors as the row counts them, or in a frame where that moves more in vectors; single elements where neither moves
+/// more than half of what is large.
+void choose_vectors(const Kernel& k, Arrangement& a, bool aligned) {
+  a.width = widest_vector(k, a);
+  reach_all(k, a, aligned);
+  if (a.width > 1 && a.form == Form::kRows && a.inner.size() == 1 && moved(k, a).one_by_one > 0) {
+    Arrangement other = framed(k, a, aligned);
+    if (other.framed() && moved(k, other).one_by_one < moved(k, a).one_by_one) a = std::move(other);
+  }
+  const Moved m = moved(k, a);
+  if (m.in_vectors > m.one_by_one) return;
+  a.width = 1, a.frame_load = a.frame_store = -1;
+  reach_all(k, a, aligned);
 }
 
 /// Columns, unless what is read most is contiguous along the last reduced axis.
@@ -112,15 +176,13 @@ Arrangement arrange(const Kernel& k, bool aligned) {
   a.form = form_of(k);
   a.inner = a.form == Form::kRows ? k.reduced : k.kept;
   a.outer = a.form == Form::kRows ? k.kept : a.form == Form::kColumns ? k.reduced : Extents{};
-  a.width = choose_width(k, a, aligned);
+  choose_vectors(k, a, aligned);
   const bool may_end_inside = a.inner.size() == 1 && a.form == Form::kPointwise;  // must not depend on a batch size
-  a.whole = a.width == 1 || (!may_end_inside && a.inner.back() % a.width == 0);
+  a.whole = a.width == 1 || (!a.framed() && !may_end_inside && a.inner.back() % a.width == 0);
   a.wide = product(a.inner) >= kMaxIndex;
   a.wide_outer = product(a.outer) >= kMaxIndex;
   for_each_operand(k, [&](const Operand& o) { a.wide |= span(a.inner, a.inner_of(o)) >= kMaxIndex; });
   for (const Operand& o : k.iotas) a.wide |= span(a.inner, a.inner_of(o)) >= kMaxIndex;
-  for (const Operand& o : k.loads) a.loads.push_back(reach_of(a, o, a.width, aligned));
-  for (const Store& s : k.stores) a.stores.push_back(reach_of(a, s.to, a.width, aligned));
   return a;
 }
 

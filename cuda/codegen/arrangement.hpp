@@ -14,19 +14,23 @@ enum class Form : std::uint8_t { kPointwise, kRows, kColumns };
 enum class Reach : std::uint8_t {
   kDense,    ///< neighbours, at the vector's own number
   kVector,   ///< neighbours, at an offset that the vector's indices give
+  kShifted,  ///< neighbours that are not of the frame
   kSplat,    ///< one element for all of them
   kElements  ///< anywhere
 };
 
 struct Arrangement {
   Form form = Form::kPointwise;
-  Extents inner, outer;     ///< along the lanes; of the loop
-  int width = 1;            ///< elements of a vector
-  bool whole = true;        ///< vectors exist with all their elements or not at all
-  bool wide = false;        ///< 64-bit indices along `inner`
-  bool wide_outer = false;  ///< and along `outer`
+  Extents inner, outer;                   ///< along the lanes; of the loop
+  int width = 1;                          ///< elements of a vector
+  bool whole = true;                      ///< vectors exist with all their elements or not at all
+  int frame_store = -1, frame_load = -1;  ///< whose frame the vectors lie in; none where both are -1
+  bool wide = false;                      ///< 64-bit indices along `inner`
+  bool wide_outer = false;                ///< and along `outer`
   std::vector<Reach> loads, stores;
 
+  /// Vectors lie at multiples of their size in memory, not in the row (device/framed.cuh).
+  bool framed() const { return frame_store >= 0 || frame_load >= 0; }
   const Extents& inner_of(const Operand& o) const { return form == Form::kRows ? o.reduced : o.kept; }
   const Extents& outer_of(const Operand& o) const { return form == Form::kRows ? o.kept : o.reduced; }
   /// Does not vary along the reduced axes (of a pointwise kernel, everything varies).

@@ -13,7 +13,10 @@ constexpr int kWarp = 32, kMaxCluster = 8;
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 std::int64_t clamp(std::int64_t n, std::int64_t low, std::int64_t high) { return std::max(low, std::min(n, high)); }
 
-std::int64_t vectors_of(const Arrangement& a) { return divide_up(product(a.inner), a.width); }
+/// The most that a row can have.
+std::int64_t vectors_of(const Arrangement& a) {
+  return divide_up(product(a.inner) + (a.framed() ? a.width - 1 : 0), a.width);
+}
 
 // ---- what is loaded -------------------------------------------------------------------------------------------------
 

@@ -50,9 +50,10 @@ void ParameterList::declare(const std::string& type, const std::string& name, co
   members_ += "  " + type + " " + name + ";" + (comment.empty() ? "" : "  // " + comment) + "\n";
 }
 
-void ParameterList::pointer(const std::string& name, const Operand& o, Cell::Kind kind, int index) {
+void ParameterList::pointer(const std::string& name, const Operand& o, Cell::Kind kind, int index,
+                            std::int64_t further) {
   declare((kind == Cell::Kind::kLoad ? "const " : "") + storage_type(o.dtype) + "*", name);
-  cells_.push_back({kind, o.offset * static_cast<std::int64_t>(item_bytes(o.dtype)), index});
+  cells_.push_back({kind, (o.offset + further) * static_cast<std::int64_t>(item_bytes(o.dtype)), index});
 }
 
 void ParameterList::workspace(const std::string& name) {

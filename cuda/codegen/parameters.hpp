@@ -14,8 +14,11 @@ std::string compute_type(DType t);
 /// Every member takes whole cells of eight bytes.
 class ParameterList {
  public:
-  void load(const std::string& name, const Operand& o, int index) { pointer(name, o, Cell::Kind::kLoad, index); }
-  void store(const std::string& name, const Operand& o, int index) { pointer(name, o, Cell::Kind::kStore, index); }
+  /// The address of an operand's first element, or of one `further` on.
+  void load(const std::string& name, const Operand& o, int index, std::int64_t further = 0) {
+    pointer(name, o, Cell::Kind::kLoad, index, further);
+  }
+  void store(const std::string& name, const Operand& o, int index) { pointer(name, o, Cell::Kind::kStore, index, 0); }
   void workspace(const std::string& name);
   void number(const std::string& type, const std::string& name, std::int64_t value);
   void constant(const std::string& name, const Constant& c, int index);
@@ -28,7 +31,7 @@ class ParameterList {
   const std::vector<Cell>& cells() const { return cells_; }
 
  private:
-  void pointer(const std::string& name, const Operand& o, Cell::Kind kind, int index);
+  void pointer(const std::string& name, const Operand& o, Cell::Kind kind, int index, std::int64_t further);
   void declare(const std::string& type, const std::string& name, const std::string& comment = "");
   void cell(std::int64_t value) { cells_.push_back({Cell::Kind::kNumber, value, 0}); }
 

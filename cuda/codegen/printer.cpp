@@ -72,10 +72,21 @@ void Printer::declare_strides(ParameterList& parameters, const std::string& name
     if (is_general(outer[d])) parameters.number("i64", stride_name(name, kOuter, d), outer[d]);
 }
 
+/// Where the array of a load begins and ends that is read in a frame; a row's is its own where all rows read the same.
+void Printer::declare_bounds(ParameterList& parameters, int i) {
+  const Extents& strides = a_.outer_of(load(i));
+  std::int64_t begin = 0, end = product(a_.inner);
+  for (std::size_t d = 0; d < strides.size(); ++d) (strides[d] < 0 ? begin : end) += strides[d] * (a_.outer[d] - 1);
+  if (!moves(i)) return;
+  parameters.load(loads_[at(i)] + "_begin", load(i), i, begin);
+  parameters.load(loads_[at(i)] + "_end", load(i), i, end);
+}
+
 void Printer::declare_parameters(ParameterList& parameters) {
   for (std::size_t i = 0; i < k_.loads.size(); ++i) {
     parameters.load(loads_[i], k_.loads[i], static_cast<int>(i));
     declare_strides(parameters, loads_[i], k_.loads[i], a_.loads[i]);
+    if (in_frame(static_cast<int>(i))) declare_bounds(parameters, static_cast<int>(i));
   }
   for (std::size_t i = 0; i < k_.stores.size(); ++i) {
     parameters.store(stores_[i], k_.stores[i].to, static_cast<int>(i));
@@ -122,6 +133,12 @@ std::string Printer::loaded(int i) const {
   const auto repeats = [](const Extents& strides) { return std::ranges::count(strides, 0) > 0; };
   const std::string use = repeats(o.kept) || repeats(o.reduced) ? "Use::kAgain" : "Use::kOnce";
   const std::string base = "line." + loads_[at(i)] + " + ";
+  if (in_frame(i)) {
+    const std::string rest = ", line." + loads_[at(i)] + "_readable, size())";
+    if (a_.loads[at(i)] == Reach::kShifted)
+      return "load_shifted<kWidth>(line." + loads_[at(i)] + ", at, line.shift" + rest;
+    return "load_frame<kWidth, " + use + ">(line." + loads_[at(i)] + ", at.first, at.count > 0" + rest;
+  }
   switch (a_.loads[at(i)]) {
     case Reach::kDense:
       return "load_vector<kWidth, kWhole, " + use + ">(" + base + "at.first, at.count)";
@@ -230,6 +247,7 @@ void Printer::print_types() {
   out_.line("");
   out_.line("KF_DEVICE i64 elements() const { return p.inner.size; }");
   out_.line("KF_DEVICE At place(Index first) const { return device::place(p.inner, first, kWidth); }");
+  if (a_.framed()) out_.line("KF_DEVICE Index size() const { return static_cast<Index>(p.inner.size); }");
 }
 
 /// Addresses at one point of the outer axes.
@@ -248,12 +266,34 @@ void Printer::print_line() {
   for (std::size_t i = 0; i < k_.steps.size() && !a_.outer.empty(); ++i)
     if (step(static_cast<int>(i)).kind == StepKind::kIota)
       add("i64", names_[i], names_[i] + "_from", names_[i], k_.iotas[at(k_.steps[i].index)]);
+  if (a_.framed()) print_frame(members, body);
   out_.line("");
   out_.line("struct Line {\n" + members.text() + "  };");
   out_.open("KF_DEVICE Line line(Row number) const {");
   if (!a_.outer.empty()) out_.line("[[maybe_unused]] const auto row = device::place(p.outer, number, 1);");
   out_.line("Line line;\n" + body.text() + "    return line;");
   out_.close();
+  const bool framed = a_.framed();
+  out_.line("KF_DEVICE At place([[maybe_unused]] const Line& line, Index first) const { return " +
+            std::string(framed ? "framed_place(p.inner, first - line.shift, kWidth)" : "place(first)") + "; }");
+  out_.line("KF_DEVICE i64 elements([[maybe_unused]] const Line& line) const { return p.inner.size" +
+            std::string(framed ? " + line.shift" : "") + "; }");
+}
+
+/// How a row lies in its frame, and what of its surroundings can be read.
+void Printer::print_frame(Code& members, Code& body) const {
+  const std::string frame = a_.frame_store >= 0 ? stores_[at(a_.frame_store)] : loads_[at(a_.frame_load)];
+  members.line("    int shift;");
+  body.line("    line.shift = frame_shift<kWidth>(line." + frame + ");");
+  for (int i = 0; i < static_cast<int>(loads_.size()); ++i) {
+    if (!in_frame(i)) continue;
+    const std::string& name = loads_[at(i)];
+    members.line("    Readable<Index> " + name + "_readable;");
+    body.line("    line." + name + "_readable = " +
+              (moves(i)
+                   ? "readable<Index>(p." + name + "_begin, p." + name + "_end, line." + name + ", size(), kWidth);"
+                   : "{0, size()};"));
+  }
 }
 
 void Printer::print_vectors(const char* type, const std::vector<int>& loads, bool forget) {
@@ -281,7 +321,8 @@ void Printer::print_prefetch(const std::vector<int>& loads) {
   out_.open("KF_DEVICE void prefetch(const Line& line, Index first, " + std::string("int elements) const {"));
   for (const int i : loads) {
     const std::size_t item = item_bytes(load(i).dtype);
-    if (a_.loads[at(i)] == Reach::kDense && a_.whole && item * static_cast<std::size_t>(a_.width) == 16)
+    if (a_.loads[at(i)] == Reach::kDense && (a_.whole || a_.framed()) &&
+        item * static_cast<std::size_t>(a_.width) == 16)
       out_.line("prefetch_to_l2(line." + loads_[at(i)] + " + first, elements * " + number(item) + ");");
   }
   out_.close();
@@ -373,13 +414,15 @@ void Printer::print_elements(int sweep, const std::vector<int>& steps) {
 }
 
 void Printer::print_reductions(int sweep) {
-  std::string guard = a_.whole || columns() ? "" : "if (j < at.count) ";
+  std::string guard = a_.whole || columns() ? ""
+                      : a_.framed()         ? "if (j >= at.skip && j < at.count) "
+                                            : "if (j < at.count) ";
   for (const int i : reductions(sweep)) {
     const Step& s = step(i);
     const std::string value = reference(s.arguments[0]), own = "part." + names_[at(i)] + lane(), a = accumulator(s);
     if (s_.pair[at(i)] >= 0 && columns()) {
       out_.line("const " + a + " one_" + names_[at(i)] + "[1] = {" + value + "};");
-      out_.line(own + ".add(one_" + names_[at(i)] + ", 1);", s.label);
+      out_.line(own + ".add(one_" + names_[at(i)] + ", 0, 1);", s.label);
     } else if (s_.pair[at(i)] >= 0) {
       out_.line("of_" + names_[at(i)] + "[j] = " + value + ";");
     } else {
@@ -408,7 +451,7 @@ void Printer::print_sweep(int sweep) {
   out_.close();
   for (const int i : reductions(sweep))
     if (s_.pair[at(i)] >= 0 && !columns())
-      out_.line("part." + names_[at(i)] + ".add(of_" + names_[at(i)] + ", at.count);", step(i).label);
+      out_.line("part." + names_[at(i)] + ".add(of_" + names_[at(i)] + ", at.skip, at.count);", step(i).label);
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) print_store(static_cast<int>(i));
   out_.close();
@@ -419,7 +462,9 @@ void Printer::print_store(int i) {
   const std::string& name = stores_[at(i)];
   const Operand& o = k_.stores[at(i)].to;
   const std::string packed = "pack_vector<" + storage_type(o.dtype) + ">(" + name + ")";
-  if (a_.stores[at(i)] == Reach::kDense) {
+  if (a_.stores[at(i)] == Reach::kDense && a_.framed()) {
+    out_.line("store_frame(line." + name + " + at.first, " + packed + ", at);");
+  } else if (a_.stores[at(i)] == Reach::kDense) {
     out_.line("store_vector<kWhole>(line." + name + " + at.first, " + packed + ", at.count);");
   } else if (a_.stores[at(i)] == Reach::kVector) {
     out_.line("store_vector<kWhole>(line." + name + " + " + inner_offset(name, o, "at") + ", " + packed +

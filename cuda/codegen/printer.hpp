@@ -1,5 +1,6 @@
 // The generated struct F of device/rows.cuh: a kernel's operands, sweeps and row values as CUDA C++.
 #pragma once
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ class Printer {
 
   Names operand_names(const char* prefix, bool loads) const;
   void declare_parameters(ParameterList& parameters);
+  void declare_bounds(ParameterList& parameters, int load);
   void declare_strides(ParameterList& parameters, const std::string& name, const Operand& o, Reach reach);
 
   // Expressions
@@ -52,6 +54,7 @@ class Printer {
   // Pieces of the struct
   void print_types();
   void print_line();
+  void print_frame(Code& members, Code& body) const;
   void print_vectors(const char* type, const std::vector<int>& loads, bool forget);
   void print_loading(const std::string& head, const char* type, const std::vector<int>& loads);
   void print_prefetch(const std::vector<int>& loads);
@@ -70,6 +73,13 @@ class Printer {
 
   std::vector<int> reductions(int sweep) const;  ///< steps; of a pair only the first
   std::vector<int> loads_of(int sweep, bool held) const;
+  bool in_frame(int load) const {
+    const Reach reach = a_.loads[static_cast<std::size_t>(load)];
+    return a_.framed() && (reach == Reach::kDense || reach == Reach::kShifted);
+  }
+  bool moves(int i) const {  ///< a load lies elsewhere for another row
+    return std::ranges::any_of(a_.outer_of(load(i)), [](std::int64_t stride) { return stride != 0; });
+  }
   const Step& step(int i) const { return k_.steps[static_cast<std::size_t>(i)]; }
   const Operand& load(int i) const { return k_.loads[static_cast<std::size_t>(i)]; }
   bool columns() const { return a_.form == Form::kColumns; }

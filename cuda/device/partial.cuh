@@ -38,18 +38,18 @@ struct Centred {
   }
   /// Not a number around a mean that is none.
   KF_DEVICE A squares() const { return m2 + (mean - mean); }
-  /// The first `count` of some values, in two passes.
+  /// Values `skip` to `count`, in two passes.
   template <int kN>
-  KF_DEVICE void add(const A (&value)[kN], int count) {
+  KF_DEVICE void add(const A (&value)[kN], int skip, int count) {
     Centred part;
-    part.n = A(count < kN ? count : kN);
+    part.n = A((count < kN ? count : kN) - skip);
 #pragma unroll
-    for (int j = 0; j < kN; ++j) part.mean += j < count ? value[j] : A(0);
+    for (int j = 0; j < kN; ++j) part.mean += j >= skip && j < count ? value[j] : A(0);
     part.mean /= part.n;
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
       const A d = value[j] - part.mean;
-      part.m2 += j < count ? d * d : A(0);
+      part.m2 += j >= skip && j < count ? d * d : A(0);
     }
     merge(part);
   }
@@ -69,13 +69,14 @@ struct Shifted {
     largest = both;
   }
   template <int kN>
-  KF_DEVICE void add(const A (&value)[kN], int count) {
+  KF_DEVICE void add(const A (&value)[kN], int skip, int count) {
     Shifted part;
 #pragma unroll
-    for (int j = 0; j < kN; ++j) part.largest = j < count ? maximum(part.largest, value[j]) : part.largest;
+    for (int j = 0; j < kN; ++j) part.largest = j >= skip && j < count ? maximum(part.largest, value[j]) : part.largest;
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
-      const bool counts = j < count && part.largest != lowest<A>();  // exp(-inf - -inf) would spoil what comes later
+      const bool counts =
+          j >= skip && j < count && part.largest != lowest<A>();  // exp(-inf - -inf) would spoil what comes later
       part.sum += counts ? exp(value[j] - part.largest) : A(0);
     }
     merge(part);

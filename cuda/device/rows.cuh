@@ -3,7 +3,8 @@
 // What the generator prints as F:
 //   Index, kWidth, kSweeps                 indices of elements, elements in a vector, sweeps over a row
 //   Line line(row)                         addresses at one row
-//   at = place(first element)              where a vector lies, and how many of its elements exist
+//   at = place(line, first element)        where a vector lies, and which of its elements exist (framed.cuh)
+//   elements(line)                         those of a row's vectors: the row's, and those missing in front
 //   Held load(line, at)                    operands that stay in registers for all sweeps, as stored
 //   Fetched fetch(Sweep, line, at)         those of one sweep
 //   Partial partial(Sweep)                 of no elements; merge(Partial)
@@ -11,6 +12,7 @@
 //   void prefetch(line, first element, elements)   what load() would read of them, where it is contiguous
 //   Values begin(line, at), void finish(Sweep, Values&, Partial), void end(line, at, Values)   once per row
 #pragma once
+#include "device/framed.cuh"
 #include "device/partial.cuh"
 #include "device/vector.cuh"
 
@@ -32,11 +34,13 @@ using PartialOf = decltype(F::partial(Sweep<kSweep>()));
 template <class F, int kK, int kLanes>
 struct RowPlaces {
   const F& f;
+  const typename F::Line& line;
   int warp, lane;
   bool exists;
   KF_DEVICE auto operator()(int k) const {
     using Index = typename F::Index;
-    auto at = f.place(static_cast<Index>((warp * kK + k) * kLanes + lane) * F::kWidth);
+    auto at = f.place(line, static_cast<Index>((warp * kK + k) * kLanes + lane) * F::kWidth);
+    if (k > 0) at.skip = 0;
     if (!exists) at.count = 0;
     return at;
   }
@@ -76,7 +80,7 @@ KF_DEVICE void short_rows(const F& f, const Geometry& g) {
   const Row first = static_cast<Row>(blockIdx.x) * rows_per_block;
   const bool exists = own < static_cast<Row>(g.rows) - first;
   const auto line = f.line(exists ? first + own : first);
-  const RowPlaces<F, kK, kLanes> places{f, 0, static_cast<int>(threadIdx.x) % kLanes, exists};
+  const RowPlaces<F, kK, kLanes> places{f, line, 0, static_cast<int>(threadIdx.x) % kLanes, exists};
   typename F::Held held[kK];
 #pragma unroll
   for (int k = 0; k < kK; ++k) held[k] = f.load(line, places(k));
@@ -88,12 +92,16 @@ KF_DEVICE void short_rows(const F& f, const Geometry& g) {
   if (exists && places.lane == 0) f.end(line, places(0), values);
 }
 
-/// Asks for the `vectors` vectors of a row that begin at `first`, so that memory is busy while others are reduced.
+/// Asks for the whole ones of `vectors` vectors of a row from `number` on, so that memory is busy while others are
+/// reduced.
 template <class F>
-KF_DEVICE void prefetch_segment(const F& f, i64 row, typename F::Index first, int vectors) {
+KF_DEVICE void prefetch_segment(const F& f, i64 row, typename F::Index number, int vectors) {
+  const auto line = f.line(static_cast<typename F::Row>(row));
+  const auto at = f.place(line, number * F::kWidth);
+  const auto first = at.first + (at.skip > 0 ? F::kWidth : 0);
   const i64 rest = f.elements() - first, all = static_cast<i64>(vectors) * F::kWidth;
-  const i64 elements = rest < all ? rest : all;
-  if (elements > 0) f.prefetch(f.line(static_cast<typename F::Row>(row)), first, static_cast<int>(elements));
+  const i64 elements = rest < all ? rest / F::kWidth * F::kWidth : all;
+  if (elements > 0) f.prefetch(line, first, static_cast<int>(elements));
 }
 
 /// Rows that a team of warps (of a block or a cluster) holds, kK vectors a lane. Barriers: one per reducing sweep.
@@ -109,12 +117,12 @@ KF_DEVICE void team_rows(const F& f, const Geometry& g) {
   };
   for (Row r = cluster_index(); r < static_cast<Row>(g.rows); r += cluster_count()) {
     const auto line = f.line(r);
-    const RowPlaces<F, kK, 32> places{f, warp, static_cast<int>(threadIdx.x) % 32, true};
+    const RowPlaces<F, kK, 32> places{f, line, warp, static_cast<int>(threadIdx.x) % 32, true};
     typename F::Held held[kK];
 #pragma unroll
     for (int k = 0; k < kK; ++k) held[k] = f.load(line, places(k));
     if (places.lane == 0 && static_cast<i64>(r) + g.ahead < g.rows)
-      prefetch_segment(f, r + g.ahead, places(0).first, kK * 32);
+      prefetch_segment(f, r + g.ahead, static_cast<typename F::Index>(warp * kK * 32), kK * 32);
     typename F::Values values = f.begin(line, places(0));
     sweep_held<0>(f, line, places, held, values, combine);
     if (warp == 0 && places.lane == 0) f.end(line, places(0), values);
@@ -133,7 +141,7 @@ KF_DEVICE auto sweep_chunks(const F& f, const typename F::Line& line, const type
                             int threads, i64 first, i64 step) {
   using Index = typename F::Index;
   const Sweep<kSweep> sweep;
-  const i64 chunk_elements = static_cast<i64>(threads) * kK * F::kWidth, elements = f.elements();
+  const i64 chunk_elements = static_cast<i64>(threads) * kK * F::kWidth, elements = f.elements(line);
   const i64 chunks = (elements + chunk_elements - 1) / chunk_elements;
   auto total = f.partial(sweep), block = f.partial(sweep);
   int merges = 0;
@@ -141,7 +149,8 @@ KF_DEVICE auto sweep_chunks(const F& f, const typename F::Line& line, const type
     // Every second sweep runs backwards: what was read last is the likeliest to be in L2.
     const Index chunk = static_cast<Index>(kSweep % 2 ? chunks - 1 - i : i);
     const auto places = [&](int k) {
-      return f.place(chunk * static_cast<Index>(chunk_elements) + static_cast<Index>(k * threads + thread) * F::kWidth);
+      const Index in_chunk = static_cast<Index>(k * threads + thread) * F::kWidth;
+      return f.place(line, chunk * static_cast<Index>(chunk_elements) + in_chunk);
     };
     decltype(f.fetch(sweep, line, places(0))) fetched[kK];
 #pragma unroll
@@ -184,9 +193,9 @@ KF_DEVICE void long_rows(const F& f, const Geometry& g) {
   Exchange exchange(shared, static_cast<int>(g.box));
   for (Row r = cluster_index(); r < static_cast<Row>(g.rows); r += cluster_count()) {
     const auto line = f.line(r);
-    typename F::Values values = f.begin(line, f.place(0));
+    typename F::Values values = f.begin(line, f.place(line, 0));
     sweep_long<kK, 0>(f, line, values, exchange, static_cast<int>(g.warps));
-    if (block_rank() == 0 && threadIdx.x == 0) f.end(line, f.place(0), values);
+    if (block_rank() == 0 && threadIdx.x == 0) f.end(line, f.place(line, 0), values);
   }
   exchange.finish();
 }
@@ -215,7 +224,7 @@ KF_DEVICE void split_rows(const F& f, const Geometry& g, char* workspace) {
   const u32 split = blockIdx.x % splits;
   const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const auto line = f.line(r);
-  typename F::Values values = f.begin(line, f.place(0));
+  typename F::Values values = f.begin(line, f.place(line, 0));
   P total = sweep_chunks<kK, 0>(f, line, values, threadIdx.x, blockDim.x, split, splits);
   Exchange exchange(shared, static_cast<int>(g.box));
   merge_team(total, f.partial(Sweep<0>()), exchange, warp, warps);
@@ -226,7 +235,7 @@ KF_DEVICE void split_rows(const F& f, const Geometry& g, char* workspace) {
     total = merge_parts(parts, static_cast<int>(splits), f.partial(Sweep<0>()));
   }
   f.finish(Sweep<0>(), values, total);
-  if (threadIdx.x == 0) f.end(line, f.place(0), values);
+  if (threadIdx.x == 0) f.end(line, f.place(line, 0), values);
 }
 
 }  // namespace kfusion::device

@@ -205,7 +205,8 @@ struct Axes {
 template <class Index, int kAxes>
 struct Place {
   Index first;      ///< number of the first one
-  int count;        ///< how many exist; none where <= 0
+  int skip;         ///< how many of the first ones are missing, in front of a row
+  int count;        ///< the first one missing behind; none exist where <= 0
   Index at[kAxes];  ///< indices of the first one
 };
 
@@ -213,6 +214,7 @@ template <class Index, int kAxes>
 KF_DEVICE Place<Index, kAxes> place(const Axes<Index, kAxes>& axes, Index first, int width) {
   Place<Index, kAxes> p;
   p.first = first;
+  p.skip = 0;
   const Index rest = static_cast<Index>(axes.size) - first;
   p.count = rest < width ? static_cast<int>(rest) : width;
   Index n = first;
@@ -232,7 +234,7 @@ KF_DEVICE Vector<T, kN> load_elements(const At& at, const Address& address) {
   Vector<T, kN> v{};
 #pragma unroll
   for (int j = 0; j < kN; ++j) {
-    if (j < at.count) load_element(v, j, address(j));
+    if (j >= at.skip && j < at.count) load_element(v, j, address(j));
   }
   return v;
 }
@@ -240,7 +242,7 @@ template <class T, int kN, class At, class Address>
 KF_DEVICE void store_elements(const Vector<T, kN>& v, const At& at, const Address& address) {
 #pragma unroll
   for (int j = 0; j < kN; ++j) {
-    if (j < at.count) store_element(address(j), v, j);
+    if (j >= at.skip && j < at.count) store_element(address(j), v, j);
   }
 }
 
