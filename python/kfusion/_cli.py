@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from . import _cache_cli, _core, _demo, _devices_cli, _plan_cli, _savings_cli, _traffic_cli
+from .bench import cli as _bench_cli
 
-_SUBCOMMANDS = (_demo, _savings_cli, _plan_cli, _traffic_cli, _devices_cli, _cache_cli)
+_SUBCOMMANDS = (_demo, _bench_cli, _savings_cli, _plan_cli, _traffic_cli, _devices_cli, _cache_cli)
 _EXPECTED = (
     ValueError,
     TypeError,

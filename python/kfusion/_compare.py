@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _arrays, _check, _core, _hardware, _peers, _timing, _versions
-from ._problem import Problem, problem_of
+from . import _arrays, _contest, _core, _hardware, _peers, _timing, _versions
+from ._problem import Problem
 from ._report import Comparison, Row
 
 _CACHES = ("cold", "hot")
@@ -59,27 +59,25 @@ def compare(
     _check_options(repeats, cache)
     report = progress or (lambda fraction, what: None)
     report(0.0, "checking")
-    problem = problem_of(_versions.versions_of(f), args, keywords)
-    oracle, out, errors, difference = _check.checked(problem)
-    names, notes = _peers.choose(peers, problem.cuda)
-    calls = _prepare_peers(names, problem, oracle, errors, notes)
-    copied_bytes, copy = _copy(problem, out)
+    contest = _contest.prepare(f, args, keywords, peers)
+    problem, notes = contest.problem, contest.notes
+    copied_bytes, copy = _copy(problem, contest.out)
     costs = _versions.costs(problem.versions, problem.plan, problem.moved_bytes // 2, copied_bytes)
     rows: list[Row] = []
     states = _states(problem, cache, notes)
     for i, state in enumerate(states):
         samples = _timing.measure(
-            _variants(problem, out, calls),
+            contest.variants,
             _timing.Variant("copy", copy),
-            _clock(problem, flush=state == "cold"),
+            _contest.clock(problem, flush=state == "cold" and _fits_cache(problem)),
             repeats=repeats,
             budget_s=_BUDGET_S,
             seed=_SEED,
             progress=_part(report, i, len(states), state),
         )
-        rows += _rows(costs, state, samples, errors)
+        rows += _rows(costs, state, samples, contest.errors)
     report(1.0, "done")
-    return _comparison(problem, rows, difference, notes, names)
+    return _comparison(problem, rows, contest.difference, notes, contest.names)
 
 
 def _part(report: _timing.Progress, index: int, count: int, state: str) -> _timing.Progress:
@@ -91,39 +89,6 @@ def _check_options(repeats: int | None, cache: str | None) -> None:
         raise ValueError(f"kfusion.compare: repeats must be at least 1, got {repeats}")
     if cache is not None and cache not in _CACHES:
         raise ValueError(f"kfusion.compare: cache must be 'cold', 'hot' or None, got {cache!r}")
-
-
-def _prepare_peers(
-    names: Sequence[str], problem: Problem, oracle: _check.Oracle, errors: dict[str, float], notes: list[str]
-) -> list[_peers.Call]:
-    """Peers that can do it, checked; a note for each that cannot: its refusal should not stop the rest."""
-    calls = []
-    for name in names:
-        try:
-            call = _peers.prepare(name, problem.traced, problem.arrays)
-            errors[name] = oracle.require_of_peer(name, call.run())
-        except Exception as error:
-            notes.append(f"{name} is left out: {_first_line(error)}")
-            continue
-        calls.append(call)
-    return calls
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0].removeprefix("kfusion.compare: ")
-
-
-def _variants(problem: Problem, out: Any, calls: Sequence[_peers.Call]) -> list[_timing.Variant]:
-    fused, unfused, _ = problem.versions
-    variants = [
-        _timing.Variant("unfused", lambda: problem.call(unfused, out)),
-        _timing.Variant("fused", lambda: problem.call(fused, out)),
-        _timing.Variant("fused, again", lambda: problem.call(fused, out)),
-    ]
-    if out is not None:
-        variants.append(_timing.Variant("fused, fresh", lambda: problem.call(fused)))
-    return variants + [_timing.Variant(call.name, call.run, is_peer=True) for call in calls]
 
 
 def _copy(problem: Problem, out: Any) -> tuple[int, Callable[[], Any]]:
@@ -147,12 +112,6 @@ def _copy(problem: Problem, out: Any) -> tuple[int, Callable[[], Any]]:
 
 def _nbytes(x: Any) -> int:
     return int(np.prod(x.shape, dtype=np.int64)) * int(x.dtype.itemsize)
-
-
-def _clock(problem: Problem, *, flush: bool) -> _timing.Clock:
-    if problem.cuda:
-        return _timing.CudaClock(flush=flush, device=_arrays.cuda_index(problem.largest))
-    return _timing.CpuClock(flush=flush and _fits_cache(problem))
 
 
 def _fits_cache(problem: Problem) -> bool:

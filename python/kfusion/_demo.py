@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
     if args.json not in (None, "-"):
         _files.check_writable(args.json)
     cuda = args.device == "cuda" or (args.device == "auto" and _core.cuda_device_count() > 0)
-    dtype = _numpy_dtype(args.dtype)
+    dtype = numpy_dtype(args.dtype)
     shapes = args.shape or [_FIRST_SHAPE, _large_shape(dtype.itemsize, quick=args.quick)]
     for shape in shapes:
         _require_memory(shape, dtype.itemsize)
@@ -138,7 +138,7 @@ def random_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     return np.resize(block, size).reshape(shape)
 
 
-def _numpy_dtype(name: str) -> np.dtype[Any]:
+def numpy_dtype(name: str) -> np.dtype[Any]:
     if name != "bfloat16":
         return np.dtype(name)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -77,7 +76,7 @@ def library_of(name: str) -> str:
 
 
 def prepare(name: str, trace: Trace, arrays: Sequence[Any]) -> Call:
-    """Converts the arguments to the peer's arrays and returns the call to time.
+    """Converts the arguments to the peer's arrays and returns the call to time; nothing is computed or compiled yet.
 
     Raises:
         Exception: whatever the peer raises for an operation, dtype or layout that it does not take.
@@ -87,10 +86,7 @@ def prepare(name: str, trace: Trace, arrays: Sequence[Any]) -> Call:
     for given, taken in zip(arrays, own, strict=True):
         if _arrays.dtype_name(taken) != _arrays.dtype_name(given):
             raise TypeError(f"{name} turns {_arrays.dtype_name(given)} into {_arrays.dtype_name(taken)}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a compiler's remarks on itself
-        run = peer.prepare(trace, own)
-        run(*own)
+    run = peer.prepare(trace, own)
     return Call(name, lambda: run(*own))
 
 

@@ -31,9 +31,9 @@ def reporting() -> Iterator[Report]:
         yield Report(_Lines())
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description:36.36}"), BarColumn(), TaskProgressColumn())
+    columns = (TextColumn("{task.description:36.36}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
         yield Report(lambda fraction, what: bar.update(task, completed=fraction, description=what))

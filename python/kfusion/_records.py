@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import functools
 import gc
+import types
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -31,7 +32,8 @@ def from_plain(kind: type[T], value: Any, who: str) -> T:
 
     Args:
         kind: a dataclass whose fields are of type bool, int, float, Number (whichever of the two it is), str, an Enum,
-            a dataclass, a class with `from_dict`, dict[str, ...] or tuple[..., ...] of these.
+            a dataclass, a class with `from_dict`, dict[str, ...] or tuple[..., ...] of these, one of them or None, or
+            Any, which is not looked at.
         value: a dict with exactly these fields.
         who: names the value in messages.
 
@@ -76,6 +78,11 @@ def _hints(kind: Any) -> dict[str, Any]:
 @functools.cache
 def _reader(kind: Any) -> Reader:
     """The function that reads a value of this annotation."""
+    if kind is Any:
+        return lambda value, place: value
+    if typing.get_origin(kind) is types.UnionType and types.NoneType in typing.get_args(kind):
+        (inner,) = (_reader(k) for k in typing.get_args(kind) if k is not types.NoneType)
+        return lambda value, place: None if value is None else inner(value, place)
     if kind == Number:
         return lambda value, place: (_read_float if type(value) is float else _read_int)(value, place)
     if kind in _SCALARS:

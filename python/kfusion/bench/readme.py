@@ -1,0 +1,193 @@
+"""The README's tables, written from results/*.json between `<!-- bench:NAME -->` and `<!-- /bench -->`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from . import cold_start, host, plots, show, targets
+from .results import Measured, Results
+
+RUNS = ("h200", "cpu")  # results/NAME.json
+_REGION = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
+_SHOWN = ("fused", "fused, fresh", "unfused", "torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit",
+          "numpy", "numexpr", "CuPy experiment, unfused", "CuPy experiment, fused")  # fmt: skip
+_README_LENGTHS = (64, 1023, 1024, 4095, 8192, 32768, 131072, 1048576)
+
+
+def update(readme: str | Path) -> list[Path]:
+    """Rewrites a README's marked regions, and the pictures in the folder results/ beside it.
+
+    Args:
+        readme: the file; results/h200.json and results/cpu.json lie beside it.
+
+    Returns:
+        The pictures that were drawn.
+
+    Raises:
+        OSError: a file is not there.
+        ValueError: a region has a name that none of the tables has, or a result is none.
+    """
+    readme = Path(readme)
+    runs = load(readme.parent)
+    text = rewritten(readme.read_text(), runs)
+    folder = readme.parent / "results"
+    pictures = [path for name, run in runs.items() for path in plots.save_all(run, folder, name)]
+    readme.write_text(text)
+    return pictures
+
+
+def load(folder: Path) -> dict[str, Results]:
+    """The runs whose results are in the folder results/ of this one."""
+    return {name: Results.load(folder / "results" / f"{name}.json") for name in RUNS}
+
+
+def rewritten(text: str, runs: Mapping[str, Results]) -> str:
+    """The text with its regions made anew.
+
+    Raises:
+        ValueError: a region has a name that none of the tables has.
+    """
+
+    def region(match: re.Match[str]) -> str:
+        name = match[2]
+        if name not in REGIONS:
+            raise ValueError(f"kfusion.bench: a region must be one of {', '.join(REGIONS)}, got {name!r}")
+        return f"{match[1]}{REGIONS[name](runs)}\n{match[3]}"
+
+    return _REGION.sub(region, text)
+
+
+# ---- the regions ----------------------------------------------------------------------------------------------------
+
+
+def _rows(runs: Mapping[str, Results]) -> str:
+    """Row kernels: the lengths worth a line in a README."""
+    cases = [c for c in runs["h200"].of_suite("relu_layernorm", "norms", "softmax") if _shown(c)]
+    return _ratios(cases, "cold", skip=("fused, fresh", "numpy"))
+
+
+def _shown(case: Measured) -> bool:
+    return case.shape[-1] in _README_LENGTHS or case.shape[0] < 100 or case.layout != "dense"
+
+
+def _chains(runs: Mapping[str, Results]) -> str:
+    return _ratios(runs["h200"].of_suite("chains", "reductions"), "cold")
+
+
+def _cpu(runs: Mapping[str, Results]) -> str:
+    return _ratios(runs["cpu"].of_suite("cpu"), "cold")
+
+
+def _cpu_in_cache(runs: Mapping[str, Results]) -> str:
+    cases = [case for case in runs["cpu"].of_suite("cpu") if "hot" in case.states]
+    return _times(cases, "hot")
+
+
+def _host(runs: Mapping[str, Results]) -> str:
+    return _both(runs, "host", host.CALL)
+
+
+def _cold_start(runs: Mapping[str, Results]) -> str:
+    tables = []
+    for run in runs.values():
+        for case in run.of_suite("cold_start"):
+            for row in case.rows:
+                if row.state == cold_start.EMPTY:
+                    times = [case.find(row.version, state) for state in cold_start.STATES]
+                    texts = [show.time_text(r.median_us) if r else "" for r in times]
+                    tables.append((run.device_name, case.name, _called(row.version), *texts))
+    return _markdown(("machine", "function", "", *cold_start.STATES), tables)
+
+
+def _both(runs: Mapping[str, Results], suite: str, state: str) -> str:
+    """Times of a suite on both machines, a line for each case."""
+    cases = [(run.device_name, case) for run in runs.values() for case in run.of_suite(suite)]
+    versions = show.versions_of([case for _, case in cases])
+    lines = [
+        (machine, case.name, show.shape(case), case.layout, *(_time(case, version, state) for version in versions))
+        for machine, case in cases
+    ]
+    return _markdown(("machine", "function", "shape", "arrays", *map(_called, versions)), lines)
+
+
+def _targets(runs: Mapping[str, Results]) -> str:
+    lines = [(run.device_name, *targets.cells(f)) for run in runs.values() for f in targets.found(run)]
+    return _markdown(("machine", *targets.HEADER), lines)
+
+
+def _pictures(runs: Mapping[str, Results]) -> str:
+    about = {
+        "rows": "Rates of row kernels over the length of a row",
+        "limit": "Share of the copy's rate over the length of a row",
+        "speedups": "Speedups of fused functions",
+    }
+    names = [(stem, name) for stem, run in runs.items() for name in plots.draw(run)]
+    return "\n\n".join(f"![{about[n]} on {runs[stem].device_name}](results/{stem}_{n}.png)" for stem, n in names)
+
+
+def _machines(runs: Mapping[str, Results]) -> str:
+    """Where, when and with what the tables were measured."""
+    lines = []
+    for name, run in runs.items():
+        versions = ", ".join(f"{n} {v}" for n, v in run.versions.items() if n != "kfusion")
+        lines.append((run.device_name, f"`results/{name}.json`", run.date, f"`{run.command}`", versions))
+    return _markdown(("machine", "results", "date", "command", "versions"), lines)
+
+
+REGIONS: dict[str, Callable[[Mapping[str, Results]], str]] = {
+    "rows": _rows,
+    "chains": _chains,
+    "cpu": _cpu,
+    "cpu_in_cache": _cpu_in_cache,
+    "host": _host,
+    "cold_start": _cold_start,
+    "targets": _targets,
+    "pictures": _pictures,
+    "machines": _machines,
+}
+
+# ---- Markdown -------------------------------------------------------------------------------------------------------
+
+
+def _ratios(cases: Sequence[Measured], state: str, skip: Sequence[str] = ()) -> str:
+    """The copy's time over each version's, and the copy's own time."""
+    cases = [case for case in cases if state in case.states]
+    versions = [v for v in _SHOWN if v in show.versions_of(cases) and v not in skip]
+    header = ("function", "shape", "dtype", *map(_called, versions), "copy")
+    lines = [(*_about(c), *(_ratio(c, v, state) for v in versions), _time(c, "copy", state)) for c in cases]
+    return _markdown(header, lines)
+
+
+def _times(cases: Sequence[Measured], state: str) -> str:
+    versions = [v for v in (*_SHOWN, "copy") if v in show.versions_of(cases)]
+    header = ("function", "shape", "dtype", *map(_called, versions))
+    return _markdown(header, [(*_about(c), *(_time(c, v, state) for v in versions)) for c in cases])
+
+
+def _about(case: Measured) -> tuple[str, str, str]:
+    layout = "" if case.layout == "dense" else f", {case.layout}"
+    return case.name, show.shape(case) + layout, case.dtype
+
+
+def _ratio(case: Measured, version: str, state: str) -> str:
+    text = show.cell(case.find(version, state))
+    return f"**{text}**" if version == "fused" and text else text
+
+
+def _time(case: Measured, version: str, state: str) -> str:
+    row = case.find(version, state)
+    return show.time_text(row.median_us) if row else ""
+
+
+def _called(version: str) -> str:
+    return {"fused": "fused into out=", "fused, fresh": "fused"}.get(version, version)
+
+
+def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table; columns that are empty in all lines are left out."""
+    kept = [i for i, _ in enumerate(header) if i == 0 or any(line[i] for line in lines)]
+    rule = ["---"] * len(kept)
+    rows = ([header[i] for i in kept], rule, *([line[i] for i in kept] for line in lines))
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)

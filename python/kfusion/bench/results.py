@@ -1,0 +1,150 @@
+"""What a run found, as frozen records, and their JSON: one line for each measured version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .. import _files, _records
+
+SCHEMA = 1
+_DIGITS = 5
+NOISE = "fused, again"  # the same version once more: what differs is noise
+
+
+@dataclass(frozen=True)
+class Row:
+    """One version of a case, in one state.
+
+    state: "cold" (caches flushed), "hot", or of first calls what was there before. gbps: the case's bytes / time
+    (GB = 1e9 bytes). of_copy: time of a copy of the same bytes / time, 1 is as fast as the copy; the median over pairs
+    measured right after one another. error: the largest against float64. What does not apply is None.
+    """
+
+    version: str
+    state: str
+    median_us: float
+    p20_us: float
+    p80_us: float
+    samples: int
+    gbps: float | None = None
+    of_copy: float | None = None
+    error: float | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One case: a function on arrays of one shape (that of its largest), dtype and layout.
+
+    nbytes: of all that it reads and writes, each array once; 0 where no rate is meant. notes: who was left out, and
+    why.
+    """
+
+    suite: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    layout: str
+    nbytes: int
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What makes it the same case in another run."""
+        return self.suite, self.name, self.shape, self.dtype, self.layout
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Those measured, in order."""
+        return tuple(dict.fromkeys(row.state for row in self.rows))
+
+    def find(self, version: str, state: str | None = None) -> Row | None:
+        """The row of a version in a state (the first one measured by default), or None."""
+        state = state or (self.states[0] if self.rows else "")
+        return next((r for r in self.rows if (r.version, r.state) == (version, state)), None)
+
+
+@dataclass(frozen=True)
+class Results:
+    """A run of `kfusion bench`: what was measured, on what, with which versions, by which command.
+
+    `save` writes JSON, `Results.load` reads it.
+    """
+
+    schema: int
+    date: str
+    command: str
+    commit: str
+    device: str
+    complete: bool
+    hardware: dict[str, Any]
+    versions: dict[str, str]
+    cases: tuple[Measured, ...]
+
+    @property
+    def device_name(self) -> str:
+        """Of the GPU or CPU that was measured."""
+        return str(self.hardware["gpu" if self.device == "cuda" else "cpu"].get("name", self.device))
+
+    def of_suite(self, *suites: str) -> list[Measured]:
+        """The cases of some suites, in order."""
+        return [case for case in self.cases if case.suite in suites]
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """Those measured, in order."""
+        return tuple(dict.fromkeys(case.suite for case in self.cases))
+
+    def save(self, path: _files.StrPath) -> None:
+        """Writes JSON, whole or not at all."""
+        with _files.replacing(path) as temporary, open(temporary, "w") as file:
+            file.writelines(_lines(_records.to_plain(self)))
+
+    @classmethod
+    def load(cls, path: _files.StrPath) -> Results:
+        """Reads what `save` wrote.
+
+        Raises:
+            OSError: there is no such file.
+            ValueError: it is not a result of this schema.
+        """
+        with open(path) as file:
+            try:
+                plain = json.load(file)
+                if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
+                    raise ValueError(f"schema {SCHEMA} is wanted")
+                return _records.from_plain(cls, plain, "results")
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"kfusion.bench: {path} is not what `kfusion bench --out` writes: {error}") from None
+
+    def merged(self, other: Results) -> Results:
+        """This run with the other's cases, each in the place of the same case here, else behind."""
+        newer = {case.key: case for case in other.cases}
+        kept = [newer.pop(case.key, case) for case in self.cases]
+        return replace(other, cases=(*kept, *newer.values()), versions=self.versions | other.versions)
+
+
+def rounded(value: float) -> float:
+    """To the digits that a measurement has."""
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _lines(plain: dict[str, Any]) -> Iterator[str]:
+    """JSON that a diff can show: a line for each fact of the run, each case and each row."""
+    cases = plain.pop("cases")
+    yield "{\n"
+    for name, value in plain.items():
+        yield f" {json.dumps(name)}: {json.dumps(value)},\n"
+    yield ' "cases": ['
+    for i, case in enumerate(cases):
+        yield ("," if i else "") + "\n  " + _case_text(case)
+    yield "\n ]\n}\n"
+
+
+def _case_text(case: dict[str, Any]) -> str:
+    rows: Sequence[Any] = case.pop("rows")
+    head = json.dumps(case)[:-1]
+    return head + ', "rows": [\n   ' + ",\n   ".join(map(json.dumps, rows)) + "]}"

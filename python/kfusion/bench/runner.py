@@ -1,0 +1,103 @@
+"""Runs suites: one case after the other, what was measured kept whatever happens."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _core, _hardware, _timing
+from . import suites
+from .inputs import Inputs
+from .options import Options, module_of, prepare_environment
+from .results import SCHEMA, Measured, Results
+
+Show = Callable[[Measured], None]
+
+
+@np.errstate(all="ignore")  # a peer's warnings are its own business
+def run(
+    names: Sequence[str],
+    options: Options,
+    *,
+    command: str = "kfusion.bench.run",
+    commit: str | None = None,
+    progress: _timing.Progress | None = None,
+    show: Show | None = None,
+) -> Results:
+    """Measures suites on this machine.
+
+    Args:
+        names: of suites; () for all that fit the device.
+        options: what is asked for.
+        command: how the results say that they were made.
+        commit: what is measured; None asks git.
+        progress: called with the fraction done and a word on what is being done.
+        show: called with each case when it is measured.
+
+    Returns:
+        The results; after Ctrl-C what there is by then, not `complete`. A case that cannot be measured (a kernel that
+        is wrong, memory that is not there) has no rows and a note that says why.
+
+    Raises:
+        ValueError: a suite or a dtype is unknown.
+    """
+    jobs = suites.jobs(suites.chosen(names, options.device), options)
+    prepare_environment()
+    found: list[Measured] = []
+    complete = True
+    try:
+        inputs = Inputs(options.device)
+        for i, job in enumerate(jobs):
+            found.append(_measured(job, inputs, options, _part(progress, i, len(jobs))))
+            if show is not None:
+                show(found[-1])
+    except KeyboardInterrupt:
+        complete = False
+    hardware: dict[str, Any] = {"cpu": _hardware.cpu()}
+    if options.device == "cuda":
+        hardware["gpu"] = _hardware.gpu(0)
+    return Results(
+        schema=SCHEMA,
+        date=datetime.date.today().isoformat(),
+        command=command,
+        commit=commit or _commit(),
+        device=options.device,
+        complete=complete,
+        hardware=hardware,
+        versions=_hardware.versions(sorted({module_of(p) for p in options.peers} - {"numpy"})),
+        cases=tuple(found),
+    )
+
+
+def _measured(job: Any, inputs: Inputs, options: Options, report: _timing.Progress) -> Measured:
+    try:
+        measured: Measured = job.measure(inputs, options, report)
+        return measured
+    except Exception as error:  # what one case does not survive should not cost the others
+        text = (str(error).strip() or type(error).__name__).splitlines()[0]
+        layout = getattr(job, "layout", getattr(job, "library", ""))
+        return Measured(job.suite, job.name, job.shape, job.dtype, layout, 0, (), (f"not measured: {text}",))
+    finally:
+        _core.empty_cache()
+
+
+def _part(report: _timing.Progress | None, index: int, count: int) -> _timing.Progress:
+    if report is None:
+        return lambda done, what: None
+    return lambda done, what: report((index + done) / count, what)
+
+
+def _commit() -> str:
+    """Of the source tree that is the working directory; "unknown" elsewhere."""
+    if not Path("python/kfusion/bench").is_dir():
+        return "unknown"
+    try:
+        done = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
