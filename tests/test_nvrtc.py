@@ -15,7 +15,7 @@ import pytest
 
 import kfusion as kf
 from conftest import HAVE_GPU
-from kfusion import _core, _timing
+from kfusion import _core
 
 MANY = 8
 
@@ -191,22 +191,6 @@ except core.DeviceError as e: print(e)
     assert "libnvrtc.so.1" in text
     assert "pip install" in text
     assert "CUDA_HOME" in text
-
-
-def test_first_calls_are_measured_in_fresh_processes():
-    """The call sleeps unless a process before it left a file in the cache's folder."""
-    setup = """
-import os, pathlib, time
-mark = pathlib.Path(os.environ["KFUSION_CACHE_DIR"], "mark")
-sleep_s = 0.0 if mark.exists() else 0.2
-mark.touch()
-"""
-    measured = _timing.first_calls(setup, "time.sleep(sleep_s)", processes=1)
-    assert measured.cold_ms >= 200
-    assert measured.from_disk_ms > 0
-    assert measured.second_ms > 0
-    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        _timing.first_calls("", "1 / 0", processes=1)
 
 
 # ---- with a GPU -----------------------------------------------------------------------------------------------------

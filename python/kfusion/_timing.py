@@ -6,13 +6,8 @@ So every sample carries both, and all variants are sampled all through the run r
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import random
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -139,62 +134,6 @@ def measure(
         progress(0.2 + 0.8 * i / len(order), variant.name)
         take(variant)
     return samples
-
-
-@dataclass(frozen=True)
-class FirstCalls:
-    """Milliseconds of a call in a process that has not made it before; each the median of some processes."""
-
-    cold_ms: float  # nothing on disk: kernels for a GPU are compiled
-    from_disk_ms: float  # in a process after that
-    second_ms: float  # in the same process once more
-
-
-def first_calls(setup: str, call: str, *, processes: int = 5) -> FirstCalls:
-    """Measures what the first call costs, each time in a fresh process.
-
-    Args:
-        setup: Python statements, not timed: imports, arrays, a context on the GPU; f = kf.fuse(...).
-        call: the timed expression; it must wait for its result.
-        processes: how often.
-
-    Returns:
-        FirstCalls.
-
-    Raises:
-        RuntimeError: a process failed; the message is its last words.
-    """
-    runs = []
-    for _ in range(processes):
-        with tempfile.TemporaryDirectory() as empty:
-            runs.append((_call_times_ms(setup, call, empty), _call_times_ms(setup, call, empty)))
-    (cold, _), (from_disk, second) = np.median(runs, axis=0)
-    return FirstCalls(float(cold), float(from_disk), float(second))
-
-
-_TWO_CALLS = """
-{setup}
-import json, time
-_times = [time.perf_counter()]
-for _ in range(2):
-    {call}
-    _times.append(time.perf_counter())
-print(json.dumps([1e3 * (b - a) for a, b in zip(_times, _times[1:])]))
-"""
-
-
-def _call_times_ms(setup: str, call: str, cache: str) -> list[float]:
-    """Of the first and the second call in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", _TWO_CALLS.format(setup=setup, call=call)],
-        env={**os.environ, "KFUSION_CACHE_DIR": cache},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"kfusion: the timed process failed:\n{done.stderr.strip()}")
-    times: list[float] = json.loads(done.stdout.splitlines()[-1])
-    return times
 
 
 def _count(variant: Variant, affordable: float) -> int:

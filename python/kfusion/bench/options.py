@@ -37,6 +37,12 @@ class Options:
     processes: int = 3
     calls: int = 500
 
+    def __post_init__(self) -> None:
+        """Raises ValueError where a dtype is none of those that are measured."""
+        for dtype in self.dtypes or ():
+            if dtype not in DTYPES:
+                raise ValueError(f"kfusion.bench: a dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+
 
 def installed(device: str) -> tuple[str, ...]:
     """The peers that are installed and have arrays on the device; nothing is imported."""

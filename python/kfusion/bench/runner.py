@@ -44,7 +44,7 @@ def run(
         is wrong, memory that is not there) has no rows and a note that says why.
 
     Raises:
-        ValueError: a suite or a dtype is unknown.
+        ValueError: a suite is unknown.
     """
     jobs = suites.jobs(suites.chosen(names, options.device), options)
     prepare_environment()

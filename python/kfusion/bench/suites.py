@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -10,7 +11,7 @@ from . import functions as f
 from .cold_start import FirstCall
 from .host import HostCase
 from .inputs import Inputs
-from .options import DTYPES, Options
+from .options import Options
 from .results import Measured
 from .throughput import Case
 
@@ -81,12 +82,14 @@ def _row_cases(*of: _Rows) -> Callable[[str, Options], Iterator[Job]]:
 
 def _lengths(suite: str, rows: _Rows, dtype: str, options: Options) -> Iterator[Case]:
     nbytes = (options.nbytes or _INPUT_BYTES[options.device]) // (2 if options.quick else 1)
-    yield _row_case(suite, rows, EXPERIMENT_SHAPE, dtype, states=_BOTH)
+    if _within(EXPERIMENT_SHAPE, dtype, options):
+        yield _row_case(suite, rows, EXPERIMENT_SHAPE, dtype, states=_BOTH)
     for cols in QUICK_LENGTHS if options.quick else LENGTHS:
         count = max(nbytes // (cols * ITEM_BYTES[dtype]), 1)
         yield _row_case(suite, rows, (count, cols), dtype, slow_peers=cols in SLOW_PEERS_LENGTHS and not options.quick)
     for shape in FEW_ROWS[:2] if options.quick else FEW_ROWS:
-        yield _row_case(suite, rows, shape, dtype, states=_BOTH, slow_peers=not options.quick and shape[0] == 1)
+        if _within(shape, dtype, options):
+            yield _row_case(suite, rows, shape, dtype, states=_BOTH, slow_peers=not options.quick and shape[0] == 1)
 
 
 def _layouts(suite: str, rows: _Rows, dtype: str, options: Options) -> Iterator[Case]:
@@ -131,9 +134,15 @@ def _reductions(suite: str, options: Options) -> Iterator[Job]:
 
 
 def _square(n: int, dtype: str, options: Options) -> tuple[int, int]:
-    """n x n, or as much of it as --bytes allows."""
-    rows = n if options.nbytes is None else min(n, max(options.nbytes // (n * ITEM_BYTES[dtype]), 1))
-    return rows, n
+    """n x n, or the largest square that --bytes allows."""
+    if options.nbytes is not None:
+        n = min(n, max(math.isqrt(options.nbytes // ITEM_BYTES[dtype]), 1))
+    return n, n
+
+
+def _within(shape: tuple[int, int], dtype: str, options: Options) -> bool:
+    """Whether --bytes allows a shape of its own size."""
+    return options.nbytes is None or math.prod(shape) * ITEM_BYTES[dtype] <= options.nbytes
 
 
 def _formula(function: Callable[..., Any]) -> str:
@@ -231,12 +240,5 @@ def chosen(names: Sequence[str], device: str) -> list[str]:
 
 
 def jobs(names: Sequence[str], options: Options) -> list[Job]:
-    """All cases of the suites.
-
-    Raises:
-        ValueError: a dtype is none of those that are measured.
-    """
-    for dtype in options.dtypes or ():
-        if dtype not in DTYPES:
-            raise ValueError(f"kfusion.bench: a dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    """All cases of the suites."""
     return [job for name in names for job in SUITES[name].cases(name, options)]

@@ -1,0 +1,354 @@
+"""`kfusion bench`: its suites on tiny arrays, its files, and what is made of them. Nothing here asserts a time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+from kfusion import _cli, _core, bench
+from kfusion.bench import compare, options, plots, readme, show, suites, targets
+from kfusion.bench.results import SCHEMA, Measured, Results, Row
+
+TINY = bench.Options(device="cpu", quick=True, peers=("numpy",), nbytes=33000, repeats=1, processes=1, calls=2)
+ROW_SUITES = ("relu_layernorm", "norms", "softmax")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_flush():
+    """Nothing here is about caches, and some are large."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_core, "flush_cpu_cache", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def tiny(no_flush):
+    return bench.run(tuple(suites.SUITES), TINY, commit="abc")
+
+
+def row(version, of_copy=None, state="cold", us=10.0, spread=0.01):
+    return Row(version, state, us, us * (1 - spread), us * (1 + spread), 5, 4000.0, of_copy, 1e-6)
+
+
+def measured(suite, name, shape, *rows, dtype="float32", layout="dense", nbytes=2**29, notes=()):
+    return Measured(suite, name, tuple(shape), dtype, layout, nbytes, rows, notes)
+
+
+def results(*cases, device="cuda", complete=True):
+    hardware = {"cpu": {"name": "a CPU"}, "gpu": {"name": "a GPU"}}
+    return Results(SCHEMA, "2026-01-01", "kfusion bench", "abc", device, complete, hardware, {"numpy": "2"}, cases)
+
+
+def row_cases(**fused):
+    """A case of every suite of rows, by length."""
+    lengths = fused or {"1024": 0.99, "1023": 0.98, "8192": 0.97, "131072": 0.93}
+    return [
+        measured(suite, suite, (2**26 // int(n), int(n)), row("unfused", 0.2), row("fused", r), row("torch", 0.5),
+                 row("copy", 1.0))
+        for suite, (n, r) in itertools.product(ROW_SUITES, lengths.items())
+    ]  # fmt: skip
+
+
+class TestSuites:
+    def test_every_suite_measures_its_cases(self, tiny):
+        assert tiny.suites == tuple(suites.SUITES)
+        assert tiny.complete
+        for case in tiny.cases:
+            assert case.rows, f"{show.title(case)}: {case.notes}"
+            for r in case.rows:
+                assert 0 < r.p20_us <= r.median_us <= r.p80_us
+                assert r.samples >= 1
+
+    @pytest.mark.parametrize("suite", [*ROW_SUITES, "chains", "reductions", "cpu"])
+    def test_rates_are_of_what_must_move(self, tiny, suite):
+        for case in tiny.of_suite(suite):
+            ours = {"unfused", "fused", "fused, again", "fused, fresh", "copy", "numpy"}
+            if case.name in ("sum of all", "max of all"):
+                ours -= {"fused, fresh"}  # a scalar has no out=
+            assert {r.version for r in case.rows} == ours
+            assert case.nbytes >= np.prod(case.shape) * suites.ITEM_BYTES[case.dtype]
+            for r in case.rows:
+                assert r.of_copy > 0
+                bytes_moved = case.nbytes + 7 if r.version == "copy" else case.nbytes
+                assert r.gbps == pytest.approx(bytes_moved / r.median_us / 1e3, rel=0.01)
+                assert (r.error is None) == (r.version == "copy")
+
+    def test_layouts_and_states(self, tiny):
+        cases = tiny.of_suite(*ROW_SUITES)
+        assert {case.layout for case in cases} == {"dense", "strided", "transposed"}
+        assert {s for case in cases for s in case.states} == {"cold", "hot"}
+
+    def test_first_calls_have_three_states(self, tiny):
+        (case,) = tiny.of_suite("cold_start")
+        assert case.states == bench.cold_start.STATES
+
+    def test_first_calls_that_fail_say_why(self, tmp_path):
+        with pytest.raises(RuntimeError, match=r"(?s)the timed process failed.*no_such_function"):
+            bench.cold_start.times_ms(["fused", "no_such_function", "4x4", "cpu"], str(tmp_path))
+
+    def test_first_calls_have_caches_of_their_own(self, tmp_path, monkeypatch):
+        seen = []
+
+        def run(command, env, **more):
+            seen.append(env)
+            return subprocess.CompletedProcess(command, 0, "noise\n[1.0, 0.5]\n", "")
+
+        monkeypatch.setattr(bench.cold_start.subprocess, "run", run)
+        assert bench.cold_start.times_ms(["fused"], str(tmp_path)) == [1.0, 0.5]
+        assert all(seen[0][name].startswith(str(tmp_path)) for name in bench.cold_start._CACHES)
+
+    def test_a_wrong_peer_is_reported_not_timed(self, monkeypatch):
+        liar = {"liar": lambda problem: lambda: [problem.arrays[0]]}
+        monkeypatch.setattr(bench.rivals, "of", lambda name: liar)
+        case = next(suites._reductions("reductions", TINY))
+        found = case.measure(bench.inputs.Inputs("cpu"), TINY, lambda done, what: None)
+        assert {"fused", "copy"} <= {r.version for r in found.rows}
+        assert "liar" not in {r.version for r in found.rows}
+        assert any(note.startswith("liar is left out") for note in found.notes)
+
+    def test_what_fails_is_noted_and_the_rest_goes_on(self, monkeypatch):
+        def fail(*args):
+            raise MemoryError("no room")
+
+        monkeypatch.setattr(bench.inputs.Inputs, "random", fail)
+        found = bench.run(["reductions"], TINY)
+        assert found.complete
+        assert {case.notes for case in found.cases} == {("not measured: no room",)}
+
+    def test_interrupted_runs_keep_what_was_measured(self):
+        def stop(case, seen=[]):  # noqa: B006
+            seen.append(case)
+            if len(seen) == 2:
+                raise KeyboardInterrupt
+
+        found = bench.run(["reductions"], TINY, show=stop)
+        assert not found.complete
+        assert len(found.cases) == 2
+
+    def test_full_lists_have_the_shapes_that_they_promise(self):
+        full = bench.Options(device="cuda")
+        jobs = suites.jobs(["softmax"], full)
+        lengths = {job.shape[-1] for job in jobs if job.layout == "dense"}
+        assert set(suites.LENGTHS) <= lengths
+        large = [j for j in jobs if j.layout == "dense" and j.shape[0] > 100 and j.shape != suites.EXPERIMENT_SHAPE]
+        for job in large:
+            nbytes = np.prod(job.shape) * suites.ITEM_BYTES[job.dtype]
+            assert 0.99 * 2**28 <= nbytes <= 2**28
+        assert {job.dtype for job in jobs} == {"float32", "bfloat16"}
+
+    def test_suites_that_fit_the_device(self):
+        assert suites.chosen((), "cpu") == ["cpu", "host", "cold_start"]
+        assert set(suites.chosen((), "cuda")) == {*suites.SUITES} - {"cpu"}
+        assert suites.chosen(["host", "chains"], "cpu") == ["chains", "host"]
+
+
+class TestChoices:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["nothing"], "a suite must be one of"),
+            (["chains", "--peers", "nobody"], "a peer must be one of"),
+            (["chains", "--peers", "triton", "--device", "cpu"], "does not run on cpu"),
+            (["chains", "--dtype", "int8"], "a dtype must be one of"),
+            (["chains", "--out", "/nowhere/at/all.json"], "does not exist"),
+            (["--compare", "/nowhere.json", "/nowhere.json"], "No such file"),
+            (["--targets", __file__], "is not what `kfusion bench --out` writes"),
+        ],
+    )
+    def test_bad_choices_are_refused_before_anything_runs(self, arguments, message, capsys, monkeypatch):
+        monkeypatch.setattr(bench.runner, "run", lambda *a, **k: pytest.fail("it ran"))
+        device = [] if "--device" in arguments else ["--device", "cpu"]
+        assert _cli.main(["bench", *arguments, *device]) == 2
+        assert message in capsys.readouterr().err
+
+    def test_a_peer_that_is_not_installed(self, monkeypatch):
+        monkeypatch.setattr(options.importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(ImportError, match="needs numexpr, which is not installed"):
+            options.checked_peers(["numexpr"], "cpu")
+        assert options.installed("cpu") == ()
+
+    def test_modules_of_peers(self):
+        assert options.module_of("torch.compile") == "torch"
+        assert options.module_of("experiment") == "cupy"
+        assert options.module_of("triton") == "triton"
+
+
+class TestFiles:
+    def test_json_there_and_back(self, tiny, tmp_path):
+        tiny.save(tmp_path / "r.json")
+        assert Results.load(tmp_path / "r.json") == tiny
+        plain = json.loads((tmp_path / "r.json").read_text())
+        assert plain["schema"] == SCHEMA
+        assert plain["commit"] == "abc"
+        assert plain["hardware"]["cpu"]["name"]
+        assert plain["versions"]["numpy"] == np.__version__
+        assert len((tmp_path / "r.json").read_text().splitlines()) > len(tiny.cases)
+
+    @pytest.mark.parametrize("text", ["[]", "{", '{"schema": 99}', f'{{"schema": {SCHEMA}}}'])
+    def test_what_is_no_result_is_refused(self, text, tmp_path):
+        (tmp_path / "r.json").write_text(text)
+        with pytest.raises(ValueError, match="is not what `kfusion bench --out` writes"):
+            Results.load(tmp_path / "r.json")
+
+    def test_merging_replaces_cases_and_keeps_others(self):
+        old = results(
+            measured("chains", "a", (1,), row("fused", 0.5)), measured("chains", "b", (1,), row("fused", 0.5))
+        )
+        new = results(measured("chains", "b", (1,), row("fused", 0.9)), measured("host", "c", (1,), row("fused")))
+        merged = old.merged(new)
+        assert [case.name for case in merged.cases] == ["a", "b", "c"]
+        assert merged.cases[1].find("fused").of_copy == 0.9
+
+
+class TestCompare:
+    def change(self, old, new):
+        return compare.Changes(results(*old), results(*new))
+
+    def test_changes_beyond_noise(self):
+        before = measured("chains", "f", (8,), row("fused", 0.5), row("torch", 0.5))
+        after = measured("chains", "f", (8,), row("fused", 0.9), row("torch", 0.501))
+        changes = self.change([before], [after])
+        ((_, _, version, was, now, speed, _),) = changes.rows()
+        assert (version, was, now, speed) == ("fused", "0.50", "0.90", "1.80x")
+        assert "1 changes beyond noise among 1 cases" in str(changes)
+
+    def test_noise_is_what_the_same_version_differs_by(self):
+        rows = row("fused", 0.5), row("fused, again", 0.5, us=20.0)
+        before, after = (measured("chains", "f", (8,), *rows, row("torch", r)) for r in (0.5, 0.6))
+        assert self.change([before], [after]).rows() == []
+
+    def test_times_where_there_is_no_copy(self):
+        before, after = (measured("host", "f", (8,), row("fused", None, "call", us)) for us in (4.0, 2.0))
+        ((*_, speed, _),) = self.change([before], [after]).rows()
+        assert speed == "2.00x"
+
+    def test_from_a_shell(self, tmp_path, capsys):
+        for name in ("a", "b"):
+            results(*row_cases()).save(tmp_path / f"{name}.json")
+        assert _cli.main(["bench", "--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
+        assert "0 changes beyond noise among 12 cases" in capsys.readouterr().out
+
+
+class TestTargets:
+    def found(self, *cases, device="cuda"):
+        return {f.target.text: f for f in targets.found(results(*cases, device=device))}
+
+    def test_the_worst_case_decides(self):
+        found = self.found(*row_cases(**{"1024": 0.99, "8192": 0.5}))["rows of 1024 to 32768, of the copy's rate"]
+        assert (found.cases, found.met, found.worst) == (6, 3, 0.5)
+        assert "8192" in found.worst_case
+
+    def test_peers(self):
+        case = measured("norms", "layernorm", (65536, 1024), row("fused", 0.9), row("torch.compile", 0.6))
+        found = self.found(case)["rows of 1024 to 32768, times as fast as torch.compile"]
+        assert found.worst == pytest.approx(1.5)
+
+    def test_odd_widths_beside_their_neighbours(self):
+        found = self.found(*row_cases(**{"1023": 0.45, "1024": 0.9, "8192": 0.1}))
+        assert found["odd widths, of the neighbouring multiple of 8"].worst == pytest.approx(0.5)
+
+    def test_microseconds_are_upper_bounds(self):
+        fast, slow = (
+            measured("host", "f", (n, 256), row("fused, fresh", None, "call", us), layout="torch", nbytes=0)
+            for n, us in ((16, 3.0), (17, 5.0))
+        )
+        found = self.found(fast, slow)["a call with a torch tensor on the GPU, us"]
+        assert (found.met, found.cases, found.worst) == (1, 2, 5.0)
+
+    def test_nothing_is_said_of_what_was_not_measured(self):
+        assert self.found() == {}
+
+    def test_from_a_shell(self, tmp_path, capsys):
+        results(*row_cases()).save(tmp_path / "a.json")
+        assert _cli.main(["bench", "--targets", str(tmp_path / "a.json")]) == 0
+        out = capsys.readouterr().out
+        assert "rows of 131072" in out
+        assert re.search(r"\d+ of \d+ targets hold", out)
+
+
+class TestShown:
+    def test_tables_hold_every_case(self, tiny):
+        text = str(show.Tables(tiny))
+        for case in tiny.cases:
+            assert show.title(case) in text
+
+    def test_pictures(self, tmp_path):
+        chain = measured("chains", "2x $ 3y", (512, 512), row("fused", 0.9), row("unfused", 0.3), row("copy", 1.0))
+        found = results(*row_cases(), chain)
+        paths = plots.save_all(found, tmp_path / "new", "run")
+        assert {p.name for p in paths} == {"run_rows.png", "run_limit.png", "run_speedups.png"}
+        assert all(p.read_bytes().startswith(b"\x89PNG") for p in paths)
+        labels = {line.get_label() for line in plots.rows(found).axes[0].lines}
+        assert {"fused", "unfused", "torch", "copy"} <= labels
+
+    def test_nothing_to_draw(self):
+        assert plots.draw(results()) == {}
+
+    def test_pictures_of_a_file(self, tmp_path, capsys):
+        results(*row_cases()).save(tmp_path / "a.json")
+        assert _cli.main(["bench", "--plot", str(tmp_path / "a.json"), "--plots", str(tmp_path)]) == 0
+        assert (tmp_path / "a_limit.png").exists()
+
+    def test_from_a_shell(self, tmp_path, capsys):
+        out = tmp_path / "r.json"
+        arguments = [
+            "reductions",
+            "--device",
+            "cpu",
+            "--quick",
+            "--bytes",
+            "20000",
+            "--repeats",
+            "1",
+            "--peers",
+            "none",
+        ]
+        assert _cli.main(["bench", *arguments, "--out", str(out), "--plots", str(tmp_path)]) == 0
+        found = Results.load(out)
+        assert found.command == "kfusion bench reductions --device cpu --quick --peers none --bytes 20000 --repeats 1"
+        assert "sum over axis 0" in capsys.readouterr().out
+        assert (tmp_path / "r_speedups.png").exists()
+
+    def test_lists(self, capsys):
+        assert _cli.main(["bench", "--list", "--device", "cpu"]) == 0
+        out = capsys.readouterr().out
+        for name in suites.SUITES:
+            assert f"{name}: " in out
+        assert _cli.main(["bench", "softmax", "--list", "--device", "cpu"]) == 0
+        assert "softmax, 4096x1024 float32" in capsys.readouterr().out
+
+
+class TestReadme:
+    def runs(self, tiny):
+        return {"h200": results(*row_cases()), "cpu": tiny}
+
+    def test_regions_are_rewritten_and_nothing_else(self, tiny):
+        text = "a\n<!-- bench:rows -->\nold\n<!-- /bench -->\nb\n<!-- bench:cpu -->\n<!-- /bench -->\n"
+        once = readme.rewritten(text, self.runs(tiny))
+        assert "old" not in once
+        assert once.startswith("a\n<!-- bench:rows -->\n| function | shape")
+        assert "| softmax | 512 x 131072 | float32 | **0.93** |" in once
+        assert readme.rewritten(once, self.runs(tiny)) == once
+
+    @pytest.mark.parametrize("name", readme.REGIONS)
+    def test_every_region_has_text(self, tiny, name):
+        assert readme.REGIONS[name](self.runs(tiny)).strip()
+
+    def test_an_unknown_region(self, tiny):
+        with pytest.raises(ValueError, match="a region must be one of"):
+            readme.rewritten("<!-- bench:nothing -->\n<!-- /bench -->\n", self.runs(tiny))
+
+    def test_from_a_shell(self, tiny, tmp_path, capsys):
+        (tmp_path / "results").mkdir()
+        for name, run in self.runs(tiny).items():
+            run.save(tmp_path / "results" / f"{name}.json")
+        (tmp_path / "README.md").write_text("<!-- bench:pictures -->\n<!-- /bench -->\n")
+        assert _cli.main(["bench", "--readme", str(tmp_path / "README.md")]) == 0
+        for path in re.findall(r"\((results/.*?)\)", (tmp_path / "README.md").read_text()):
+            assert (tmp_path / path).exists()
+        assert "h200_rows.png" in (tmp_path / "README.md").read_text()
