@@ -34,7 +34,8 @@ void in_stream_order(arrays::Call& call, const arrays::Framework& library, Place
   }
   const cuda::Stream stream = call.stream(library, place.index);
   const bool ordered = fresh || &library == &arrays::own_framework();
-  const cuda::Stream memory = ordered ? library.current_stream(place.index) : stream;
+  const bool elsewhere = ordered && call.has_stream_argument();  // else it is the library's current stream that we use
+  const cuda::Stream memory = elsewhere ? library.current_stream(place.index) : stream;
   const bool wait = !library.knows_stream() && !call.has_stream_argument();
   const ReleaseGil unlocked;
   if (memory != stream) cuda::wait(stream, memory, place.index);

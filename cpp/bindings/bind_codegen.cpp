@@ -83,9 +83,9 @@ std::vector<Pointer> pointers(const std::vector<std::uintptr_t>& addresses) {
 py::bytes parameters_of(const codegen::CudaKernel& k, const std::vector<std::uintptr_t>& loads,
                         const std::vector<std::uintptr_t>& stores, const std::vector<double>& values,
                         std::uintptr_t workspace) {
-  const std::vector<std::byte> bytes =
-      k.parameters(pointers<const std::byte*>(loads).data(), pointers<std::byte*>(stores).data(), values.data(),
-                   reinterpret_cast<std::byte*>(workspace));
+  std::vector<std::byte> bytes(k.parameter_bytes());
+  k.write_parameters(pointers<const std::byte*>(loads).data(), pointers<std::byte*>(stores).data(), values.data(),
+                     reinterpret_cast<std::byte*>(workspace), bytes.data());
   return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 

@@ -2,11 +2,13 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <mutex>
+#include <cstddef>
 
 #include "bindings/arguments.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/device.hpp"
+#include "bindings/fuse/given.hpp"
+#include "bindings/fuse/guards.hpp"
 #include "bindings/fuse/table.hpp"
 #include "bindings/plan_options.hpp"
 #include "execution/layout.hpp"
@@ -23,8 +25,12 @@ using fuse::Array;
 using fuse::Call;
 using fuse::Compiled;
 using fuse::Entry;
+using fuse::Given;
+using fuse::GuardList;
 using fuse::Inputs;
+using fuse::Objects;
 using fuse::Signature;
+using fuse::Values;
 
 constexpr const char* kClassDoc = R"(FusedCallable(name, parameters, options, takes_out)
 --
@@ -42,55 +48,6 @@ Args:
     takes_out: whether calls have the keywords out= and stream=.
 )";
 
-/// A name whose value decides what is traced.
-struct Guard {
-  py::object scope;  ///< the dict of a module's globals, or a cell
-  py::object name;   ///< None for a cell
-
-  bool operator==(const Guard& o) const { return scope.is(o.scope) && name.equal(o.name); }
-
-  py::object value() const {
-    if (name.is_none()) return py::reinterpret_steal<py::object>(PyCell_Get(scope.ptr()));
-#if PY_VERSION_HEX >= 0x030D0000
-    PyObject* found = nullptr;  // owned: without a GIL another thread may rebind the name now
-    if (PyDict_GetItemRef(scope.ptr(), name.ptr(), &found) < 0) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(found);
-#else
-    PyObject* found = PyDict_GetItemWithError(scope.ptr(), name.ptr());
-    if (!found && PyErr_Occurred()) throw py::error_already_set();
-    return py::reinterpret_borrow<py::object>(found);
-#endif
-  }
-};
-using Guards = std::vector<Guard>;
-using Values = std::vector<py::object>;
-
-/// Guards that a function had at some time, numbered: equal values of other names are another signature.
-struct GuardList {
-  Guards guards;
-  std::uint64_t number = 0;
-};
-
-Guards read_guards(const py::handle& list) {
-  Guards guards;
-  for (const py::handle item : list) {
-    const bool is_cell = PyCell_Check(item.ptr());
-    const auto pair = is_cell ? py::make_tuple(item, py::none()) : item.cast<py::tuple>();
-    guards.push_back({pair[0], pair[1]});
-  }
-  return guards;
-}
-
-Values values(const Guards& guards) {
-  Values all;
-  for (const Guard& g : guards) all.push_back(g.value());
-  return all;
-}
-
-bool same(const Values& a, const Values& b) {
-  return std::ranges::equal(a, b, [](const py::object& x, const py::object& y) { return x.is(y); });
-}
-
 /// None for C order, else the strides in elements.
 py::object strides_of(const Array& a) {
   if (is_c_contiguous(a.view)) return py::none();
@@ -106,76 +63,46 @@ fuse::Source read_source(Call& call, const py::handle& source) {
   return s;
 }
 
-/// What one call is given.
-struct Arguments {
-  py::tuple args;
-  py::dict kwargs;
-  py::object out, stream;
-
-  Arguments(py::tuple positional, py::dict keywords, bool takes_out)
-      : args(std::move(positional)), kwargs(std::move(keywords)) {
-    if (!takes_out || kwargs.empty()) return;
-    out = taken("out");
-    stream = taken("stream");
-  }
-
-  py::handle stream_or_none() const { return stream ? py::handle(stream) : py::handle(Py_None); }
-
- private:
-  /// The keyword, which the function itself does not get; nothing where it is None or absent.
-  py::object taken(const char* name) {
-    if (!kwargs.contains(name)) return {};
-    py::object value = kwargs.attr("pop")(name);
-    return value.is_none() ? py::object() : value;
-  }
-};
-
 class FusedCallable {
  public:
   FusedCallable(std::string name, std::vector<std::string> parameters, const py::dict& options, bool takes_out)
       : name_(std::move(name)),
         parameters_(std::move(parameters)),
         options_(read_options(options)),
-        takes_out_(takes_out),
-        guards_(std::make_shared<const GuardList>()) {}
+        takes_out_(takes_out) {}
 
-  py::object call(const py::object& self, py::tuple args, py::dict kwargs) {
-    const Arguments a(std::move(args), std::move(kwargs), takes_out_);
-    Call call(name_.c_str(), a.stream_or_none(), arrays::Takes::kAll);
+  bool takes_out() const { return takes_out_; }
+
+  py::object call(py::handle self, const Given& given) {
+    Call call(name_.c_str(), given.stream() ? given.stream() : Py_None, arrays::Takes::kAll);
     for (int attempt = 0;; ++attempt) {
-      const auto guards = current_guards();
-      const Values named = values(guards->guards);  // read once: the names may be rebound at any time
+      const GuardList& guards = guards_.current();
       Signature s(call);
+      const Values named = guards.values(s.memory());  // read once: the names may be rebound at any time
       try {
-        fill(s, *guards, named, a, a.out);
+        fill(s, guards, named, given, given.out());
       } catch (...) {  // beside a traced value arrays need be no more than that
-        if (!fuse::has_traced(a.args.ptr()) && !fuse::has_traced(a.kwargs.ptr())) throw;
-        return inside_trace(self, call, a);
+        if (!fuse::has_traced(given.args().ptr()) && !fuse::has_traced(given.kwargs().ptr())) throw;
+        return inside_trace(self, call, given);
       }
-      if (s.traced()) return inside_trace(self, call, a);
+      if (s.traced()) return inside_trace(self, call, given);
       auto entry = table_.find(s);
-      if (!entry && attempt == 0 && update_guards(self)) continue;
-      if (!entry) entry = prepare(self, call, s, *guards, named, a);
+      if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
+      if (!entry) entry = prepare(self, call, s, guards, named, given);
       const Inputs inputs(call, *entry, s);
-      if (inputs.unchanged()) return finish(self, call, s, *entry, inputs, a);
+      if (inputs.unchanged()) return finish(self, call, s, *entry, inputs, given);
       table_.clear();
     }
   }
 
   template <class Visit>
   int traverse(const Visit& visit) const {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return 0;  // a thread that a collection has stopped is changing the list: next time
-    for (const auto& list : known_guards_)
-      for (const Guard& g : list->guards)
-        for (PyObject* object : {g.scope.ptr(), g.name.ptr()})
-          if (const int stopped = visit(object)) return stopped;
+    if (const int stopped = guards_.traverse(visit)) return stopped;
     return table_.traverse(visit);
   }
 
   void release() {
-    guards_ = std::make_shared<const GuardList>();
-    known_guards_.clear();
+    guards_.release();
     table_.clear();
   }
 
@@ -183,42 +110,21 @@ class FusedCallable {
   void clear() { table_.clear(); }
 
  private:
-  std::shared_ptr<const GuardList> current_guards() const {
-    const std::lock_guard lock(mutex_);
-    return guards_;
-  }
-
-  /// Whether the function depends on other names than it did.
-  bool update_guards(const py::object& self) {
-    Guards found = read_guards(self.attr("_guards")());
-    const std::lock_guard lock(mutex_);
-    if (found == guards_->guards) return false;
-    const auto known = std::ranges::find_if(known_guards_, [&](const auto& list) { return list->guards == found; });
-    if (known == known_guards_.end()) {
-      const std::uint64_t number = known_guards_.size() + 1;  // 0 is the empty list
-      known_guards_.push_back(std::make_shared<const GuardList>(GuardList{std::move(found), number}));
-      guards_ = known_guards_.back();
-    } else {
-      guards_ = *known;
-    }
-    return true;
-  }
-
   /// The plain function's nodes become part of the trace; there is no array to write to and no stream to run on.
-  static py::object inside_trace(const py::object& self, const Call& call, const Arguments& a) {
-    if (a.out || a.stream) throw TypeError(call.says("out= and stream= cannot be given inside a traced function"));
-    return self.attr("__wrapped__")(*a.args, **a.kwargs);
+  static py::object inside_trace(py::handle self, const Call& call, const Given& given) {
+    if (given.out() || given.stream())
+      throw TypeError(call.says("out= and stream= cannot be given inside a traced function"));
+    return self.attr("__wrapped__")(*given.args(), **given.kwargs());
   }
 
-  void fill(Signature& s, const GuardList& guards, const Values& named, const Arguments& a,
-            const py::object& out) const {
+  void fill(Signature& s, const GuardList& guards, const Values& named, const Given& given, PyObject* out) const {
     s.add_number(guards.number);
     for (const py::object& value : named) s.add_identity(value.ptr());
-    for (std::size_t i = 0; i < a.args.size(); ++i) s.add(parameter(i), PyTuple_GET_ITEM(a.args.ptr(), i));
-    for (const auto& [name, value] : a.kwargs) s.add_keyword(name.ptr(), value.ptr());
+    for (std::size_t i = 0; i < given.positional(); ++i) s.add(parameter(i), given[i]);
+    given.each_keyword([&](PyObject* name, PyObject* value) { s.add_keyword(name, value); });
     if (!out) return;
-    if (!PyTuple_Check(out.ptr()) && !PyList_Check(out.ptr())) return s.add_out(out.ptr());
-    for (const py::handle each : out) s.add_out(each.ptr());
+    if (!PyTuple_Check(out) && !PyList_Check(out)) return s.add_out(out);
+    for (const py::handle each : py::reinterpret_borrow<py::object>(out)) s.add_out(each.ptr());
   }
 
   const char* parameter(std::size_t i) const {
@@ -226,17 +132,17 @@ class FusedCallable {
   }
 
   /// Traces and compiles. What is traced while a name that it depends on is rebound is not kept.
-  std::shared_ptr<const Entry> prepare(const py::object& self, Call& call, Signature& s, const GuardList& guards,
-                                       const Values& named, const Arguments& a) {
+  std::shared_ptr<const Entry> prepare(py::handle self, Call& call, Signature& s, const GuardList& guards,
+                                       const Values& named, const Given& given) {
     py::list strides;
     for (const Array& x : s.arrays()) strides.append(strides_of(x));
-    const py::object prepared = self.attr("_prepare")(a.args, a.kwargs, strides);
+    const py::object prepared = self.attr("_prepare")(given.args(), given.kwargs(), strides);
     const auto entry = std::make_shared<Entry>();
     entry->fill = prepared.attr("fill");
     entry->is_single = entry->fill.is_none();
     for (const py::handle source : prepared.attr("sources")) entry->sources.push_back(read_source(call, source));
     entry->compiled = compiled_for(prepared, Inputs(call, *entry, s), s.outs());
-    if (same(named, values(guards.guards))) table_.insert(s, prepared.attr("floats").cast<std::vector<int>>(), entry);
+    if (guards.hold(named)) table_.insert(s, prepared.attr("floats").cast<std::vector<int>>(), entry);
     return entry;
   }
 
@@ -249,40 +155,31 @@ class FusedCallable {
                           read_device(prepared.attr("device")), options_, aligned, outs);
   }
 
-  py::object finish(const py::object& self, Call& call, Signature& s, const Entry& entry, const Inputs& inputs,
-                    const Arguments& a) {
+  py::object finish(py::handle self, Call& call, Signature& s, const Entry& entry, const Inputs& inputs,
+                    const Given& given) {
     if (call.has_stream_argument() && !(inputs.first() && inputs.first()->view.place.cuda))
       throw ValueError(call.says("stream applies to CUDA arrays, and the inputs are on the CPU"));
-    if (a.out) return finish_into(self, call, s, entry, inputs, a);
-    auto results = fuse::compute(call, *entry.compiled, inputs, s.floats().data());
-    return returned(entry, fuse::hand_out(results, inputs));
+    if (given.out()) return finish_into(self, call, s, entry, inputs, given);
+    auto results = fuse::compute(call, *entry.compiled, inputs, s.floats().data(), s.memory());
+    return returned(entry, fuse::hand_out(results, inputs, s.memory()));
   }
 
-  static py::object returned(const Entry& entry, std::vector<py::object> objects) {
+  static py::object returned(const Entry& entry, Objects objects) {
     if (entry.is_single) return std::move(objects[0]);
     py::list list(objects.size());
     for (std::size_t i = 0; i < objects.size(); ++i) list[i] = std::move(objects[i]);
     return entry.fill(list);
   }
 
-  py::object finish_into(const py::object& self, Call& call, Signature& s, const Entry& entry, const Inputs& inputs,
-                         const Arguments& a) {
+  py::object finish_into(py::handle self, Call& call, Signature& s, const Entry& entry, const Inputs& inputs,
+                         const Given& given) {
     const Compiled& c = *entry.compiled;
     fuse::check_outs(call, c, inputs, s.outs());
-    if (fuse::can_write(c, inputs, s.outs())) {
+    if (fuse::can_write(c, inputs, s.outs()))
       fuse::compute_into(call, c, inputs, s.floats().data(), s.outs());
-    } else {
-      Signature fresh(call);
-      const auto guards = current_guards();
-      const Values named = values(guards->guards);
-      fill(fresh, *guards, named, a, {});
-      auto plain = table_.find(fresh);
-      if (!plain || !Inputs(call, *plain, fresh).unchanged()) plain = prepare(self, call, fresh, *guards, named, a);
-      fuse::copy_into(call, c.device,
-                      fuse::compute(call, *plain->compiled, Inputs(call, *plain, fresh), fresh.floats().data()),
-                      s.outs());
-    }
-    std::vector<py::object> objects;
+    else
+      compute_and_copy(self, call, s, c, given);
+    Objects objects(s.memory());
     for (const Array& out : s.outs()) {
       out.framework->written(out.object);
       objects.push_back(py::reinterpret_borrow<py::object>(out.object));
@@ -290,13 +187,24 @@ class FusedCallable {
     return returned(entry, std::move(objects));
   }
 
+  /// For arrays that kernels cannot write to: through fresh ones.
+  void compute_and_copy(py::handle self, Call& call, const Signature& s, const Compiled& c, const Given& given) {
+    Signature fresh(call);
+    const GuardList& guards = guards_.current();
+    const Values named = guards.values(fresh.memory());
+    fill(fresh, guards, named, given, nullptr);
+    auto plain = table_.find(fresh);
+    if (!plain || !Inputs(call, *plain, fresh).unchanged()) plain = prepare(self, call, fresh, guards, named, given);
+    const Inputs inputs(call, *plain, fresh);
+    fuse::copy_into(call, c.device,
+                    fuse::compute(call, *plain->compiled, inputs, fresh.floats().data(), fresh.memory()), s.outs());
+  }
+
   std::string name_;
   std::vector<std::string> parameters_;
   PlanOptions options_;
   bool takes_out_;
-  mutable std::mutex mutex_;
-  std::shared_ptr<const GuardList> guards_;
-  std::vector<std::shared_ptr<const GuardList>> known_guards_;
+  fuse::Guards guards_;
   fuse::Table table_;
 };
 
@@ -304,15 +212,64 @@ FusedCallable* made(PyObject* self) {
   return py::detail::is_holder_constructed(self) ? py::cast<FusedCallable*>(py::handle(self)) : nullptr;
 }
 
+/// `made` without looking at types: what is called this way is one of ours.
+FusedCallable& callable(PyObject* self) {
+  auto* const instance = reinterpret_cast<py::detail::instance*>(self);
+  if (!instance->simple_layout || !instance->simple_holder_constructed)
+    throw TypeError("kfusion: a FusedCallable whose __init__ was not called cannot be called");
+  return *static_cast<FusedCallable*>(instance->simple_value_holder[0]);
+}
+
+PyObject* call(PyObject* self, PyObject* const* values, std::size_t count, PyObject* names) {
+  try {
+    FusedCallable& f = callable(self);
+    return f.call(self, Given(values, static_cast<std::size_t>(PyVectorcall_NARGS(count)), names, f.takes_out()))
+        .release()
+        .ptr();
+  } catch (py::error_already_set& e) {
+    e.restore();
+#ifdef __GLIBCXX__
+  } catch (abi::__forced_unwind&) {  // the interpreter shuts down
+    throw;
+#endif
+  } catch (...) {
+    py::detail::try_translate_exceptions();
+  }
+  return nullptr;
+}
+
+/// Where an instance has its vectorcall function: behind what pybind11 keeps in it.
+constexpr Py_ssize_t kVectorcallOffset = sizeof(py::detail::instance);
+
+PyObject* make_instance(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* self = py::detail::make_new_instance(type);
+  if (!self) return nullptr;
+  *reinterpret_cast<vectorcallfunc*>(reinterpret_cast<std::byte*>(self) + kVectorcallOffset) = &call;
+#if PY_VERSION_HEX < 0x030C0000  // subclasses do not inherit it there
+  if (type->tp_call == &PyVectorcall_Call) type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+#endif
+  return self;
+}
+
+/// Calls go to C++ as they are: through a method, each would make a tuple, a dict and a bound method, and ask pybind11
+/// for types, which takes as long as a small kernel.
+void let_python_call(PyTypeObject& type) {
+  type.tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+  type.tp_basicsize = kVectorcallOffset + static_cast<Py_ssize_t>(sizeof(vectorcallfunc));
+  type.tp_vectorcall_offset = kVectorcallOffset;
+  type.tp_call = &PyVectorcall_Call;
+  type.tp_new = &make_instance;
+}
+
 /// A function's globals hold the function: what is held here Python must be able to see.
-void let_python_collect(PyHeapTypeObject* type) {
-  type->ht_type.tp_flags |= Py_TPFLAGS_HAVE_GC;
-  type->ht_type.tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
+void let_python_collect(PyTypeObject& type) {
+  type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+  type.tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
     const FusedCallable* f = made(self);
     return f ? f->traverse([&](PyObject* object) { return visit(object, arg); }) : 0;
   };
-  type->ht_type.tp_clear = [](PyObject* self) {
+  type.tp_clear = [](PyObject* self) {
     if (FusedCallable* f = made(self)) f->release();
     return 0;
   };
@@ -328,17 +285,14 @@ py::object element_strides_of(py::handle array, const std::string& function_name
 
 void bind_fuse(py::module_& m) {
   using fuse_binding::FusedCallable;
-  py::class_<FusedCallable>(m, "FusedCallable", py::custom_type_setup(&fuse_binding::let_python_collect),
+  py::class_<FusedCallable>(m, "FusedCallable", py::custom_type_setup([](PyHeapTypeObject* type) {
+                              fuse_binding::let_python_call(type->ht_type);
+                              fuse_binding::let_python_collect(type->ht_type);
+                            }),
                             fuse_binding::kClassDoc)
       .def(py::init<std::string, std::vector<std::string>, const py::dict&, bool>(), py::arg("name"),
            py::arg("parameters"), py::arg("options"), py::arg("takes_out"),
            "__init__(self, name, parameters, options, takes_out)\n--\n\n")
-      .def(
-          "__call__",
-          [](const py::object& self, py::args args, py::kwargs kwargs) {
-            return self.cast<FusedCallable&>().call(self, std::move(args), std::move(kwargs));
-          },
-          "__call__(self, *args, **kwargs)\n--\n\nThe function's result.\n")
       .def(
           "_cached", [](const FusedCallable& f) { return f.cached(); },
           "_cached(self)\n--\n\nThe number of signatures that it keeps.\n")

@@ -10,6 +10,7 @@
 #include "execution/sources.hpp"
 #include "execution/steps.hpp"
 #include "kfusion/plan/executable.hpp"
+#include "kfusion/room.hpp"
 
 namespace kfusion {
 namespace {
@@ -17,6 +18,8 @@ namespace {
 const Access& access_of(const Plan& plan, NodeId n) { return plan.folded.value[static_cast<std::size_t>(n)]; }
 
 bool is_c_order(const Node& n, const Extents& strides) { return is_c_contiguous(view_of(n, strides)); }
+
+constexpr std::size_t kFewSlots = 16;
 
 /// The memory of one run.
 class Workspace {
@@ -167,13 +170,13 @@ void Executable::run(const Run& r) const {
   const Workspace memory(p.bytes, p.place, r.stream);
   const auto inputs = static_cast<std::size_t>(p.slots.inputs), outputs = static_cast<std::size_t>(p.slots.outputs);
   const std::size_t between = p.slots.offsets.size();
-  std::vector<std::byte*> slots(inputs + outputs + between + p.sources.size());
+  Room<std::byte*, kFewSlots> slots(inputs + outputs + between + p.sources.size());
   for (std::size_t i = 0; i < inputs; ++i) slots[i] = const_cast<std::byte*>(r.inputs[i]);
   for (std::size_t i = 0; i < outputs; ++i) slots[inputs + i] = r.outputs[i];
   for (std::size_t i = 0; i < between; ++i) slots[inputs + outputs + i] = memory.data() + p.slots.offsets[i];
   for (std::size_t i = 0; i < p.sources.size(); ++i) slots[inputs + outputs + between + i] = p.sources[i].data();
-  std::vector<double> parameters;
-  for (const Parameter& parameter : p.parameters) parameters.push_back(parameter.value(r.parameters));
+  Room<double, kFewSlots> parameters(p.parameters.size());
+  for (std::size_t i = 0; i < p.parameters.size(); ++i) parameters[i] = p.parameters[i].value(r.parameters);
 
   std::byte* workspace = p.bytes > 0 ? memory.data() + p.workspace_at : nullptr;
   const Frame frame{slots.data(), workspace, parameters.data(), p.place.index, r.stream, r.library};

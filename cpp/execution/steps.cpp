@@ -3,30 +3,21 @@
 #include "codegen/generate.hpp"
 #include "cpu/fused.hpp"
 #include "host/compile.hpp"
+#include "kfusion/room.hpp"
 
 namespace kfusion {
 namespace {
 
-constexpr std::size_t kFewOperands = 16;
-
-/// The addresses of operands; of few of them without an allocation.
+/// The addresses of operands.
 class Addresses {
  public:
-  Addresses(const std::vector<int>& slots, std::byte* const* all) {
-    if (slots.size() > kFewOperands) many_.resize(slots.size());
-    std::byte** to = slots.size() > kFewOperands ? many_.data() : few_;
-    for (std::size_t i = 0; i < slots.size(); ++i) to[i] = all[slots[i]];
-    data_ = to;
+  Addresses(const std::vector<int>& slots, std::byte* const* all) : of_(slots.size()) {
+    for (std::size_t i = 0; i < slots.size(); ++i) of_[i] = all[slots[i]];
   }
-  Addresses(const Addresses&) = delete;
-  Addresses& operator=(const Addresses&) = delete;
-
-  std::byte* const* data() const { return data_; }
+  std::byte* const* data() { return of_.data(); }
 
  private:
-  std::byte* few_[kFewOperands];
-  std::vector<std::byte*> many_;
-  std::byte* const* data_;
+  Room<std::byte*, 16> of_;
 };
 
 class CpuStep final : public ExecutableStep {
@@ -34,7 +25,7 @@ class CpuStep final : public ExecutableStep {
   CpuStep(const Kernel& k, Operands operands) : kernel_(k), operands_(std::move(operands)) {}
 
   void run(const Frame& f) const override {
-    const Addresses loads(operands_.loads, f.slots), stores(operands_.stores, f.slots);
+    Addresses loads(operands_.loads, f.slots), stores(operands_.stores, f.slots);
     kernel_.run(loads.data(), stores.data(), f.parameters);
   }
 
@@ -55,9 +46,10 @@ class CudaStep final : public ExecutableStep {
   void run(const Frame& f) const override {
     const codegen::Launch& launch = kernel_.launch();
     if (launch.workspace_zeroed) cuda::clear(f.workspace, launch.workspace_bytes, f.device, f.stream);
-    const Addresses loads(operands_.loads, f.slots), stores(operands_.stores, f.slots);
-    const auto parameters = kernel_.parameters(loads.data(), stores.data(), f.parameters, f.workspace);
-    cuda::launch(function_, launch, parameters.data(), parameters.size(), f.device, f.stream);
+    Addresses loads(operands_.loads, f.slots), stores(operands_.stores, f.slots);
+    Room<std::byte, 1024> parameters(kernel_.parameter_bytes());
+    kernel_.write_parameters(loads.data(), stores.data(), f.parameters, f.workspace, parameters.data());
+    cuda::launch(function_, launch, parameters.data(), kernel_.parameter_bytes(), f.device, f.stream);
   }
 
  private:

@@ -27,6 +27,10 @@ std::optional<Place> place_named(std::string_view text);
 
 /// Extents in elements, strides in bytes (negative and zero allowed), as the producer gave them.
 struct View {
+  View() = default;
+  View(const View& v) noexcept { *this = v; }
+  View& operator=(const View& v) noexcept;  ///< copies the axes that there are, not the kilobyte for all there can be
+
   std::byte* data = nullptr;
   DType dtype = DType::kFloat32;
   Place place;
@@ -38,6 +42,19 @@ struct View {
   std::int64_t size() const;    ///< number of elements; throws ValueError where it exceeds 2^63 - 1
   std::int64_t nbytes() const;  ///< throws likewise
 };
+
+inline View& View::operator=(const View& v) noexcept {
+  data = v.data;
+  dtype = v.dtype;
+  place = v.place;
+  read_only = v.read_only;
+  ndim = v.ndim;
+  for (int d = 0; d < v.ndim; ++d) {
+    shape[d] = v.shape[d];
+    strides[d] = v.strides[d];
+  }
+  return *this;
+}
 
 /// "(4096, 1024)", "(512,)" or "()", as Python prints a tuple.
 std::string shape_text(int ndim, const std::int64_t* shape);

@@ -53,11 +53,12 @@ class CudaKernel {
   const std::string& entry() const { return entry_; }  ///< the kernel's extern "C" name
   const Launch& launch() const { return launch_; }
 
-  /// The bytes of the kernel's one by-value parameter. `loads` and `stores`: the address of element 0 of each array, in
-  /// the order of Kernel::loads and Kernel::stores (Operand::offset is added here); `parameters`: values for
-  /// Constant::parameter; `workspace`: launch().workspace_bytes bytes on the device.
-  std::vector<std::byte> parameters(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
-                                    std::byte* workspace) const;
+  /// Writes the parameter_bytes() bytes of the kernel's one by-value parameter. `loads` and `stores`: the address of
+  /// element 0 of each array, in the order of Kernel::loads and Kernel::stores (Operand::offset is added here);
+  /// `parameters`: values for Constant::parameter; `workspace`: launch().workspace_bytes bytes on the device.
+  void write_parameters(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
+                        std::byte* workspace, std::byte* to) const;
+  std::size_t parameter_bytes() const { return cells_.size() * sizeof(std::int64_t); }
 
  private:
   std::string source_, entry_;

@@ -88,8 +88,8 @@ void ParameterList::numbers(const std::string& type, const std::string& name, co
   for (const std::int64_t value : values) cell(value);
 }
 
-std::vector<std::byte> CudaKernel::parameters(const std::byte* const* loads, std::byte* const* stores,
-                                              const double* parameters, std::byte* workspace) const {
+void CudaKernel::write_parameters(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
+                                  std::byte* workspace, std::byte* to) const {
   const auto value_of = [&](const Cell& c) -> std::int64_t {
     const auto i = static_cast<std::size_t>(c.index);
     switch (c.kind) {
@@ -105,12 +105,11 @@ std::vector<std::byte> CudaKernel::parameters(const std::byte* const* loads, std
         return c.value;
     }
   };
-  std::vector<std::byte> bytes(cells_.size() * sizeof(std::int64_t));
-  for (std::size_t i = 0; i < cells_.size(); ++i) {
-    const std::int64_t value = value_of(cells_[i]);
-    std::memcpy(bytes.data() + i * sizeof value, &value, sizeof value);
+  for (const Cell& c : cells_) {
+    const std::int64_t value = value_of(c);
+    std::memcpy(to, &value, sizeof value);
+    to += sizeof value;
   }
-  return bytes;
 }
 
 }  // namespace kfusion::codegen

@@ -49,6 +49,8 @@ class Call {
 };
 
 struct Array {
+  Array() {}  // not the implicit one: a vector's new element would be cleared first, a kilobyte
+
   View view;
   const Framework* framework = nullptr;
   py::handle object;
@@ -102,6 +104,7 @@ const Framework& framework_of(const Call& call, const char* argument, py::handle
 
 /// Throws what the framework's borrow does, and TypeError for a dtype that the call does not take.
 Array borrow(Call& call, const char* argument, py::handle object);
+void borrow(Call& call, const char* argument, py::handle object, Array& to);  ///< the same, in place
 
 /// sys.modules[name], or an empty handle: never an import.
 py::object loaded_module(const char* name);

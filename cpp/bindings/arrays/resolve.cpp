@@ -1,10 +1,8 @@
 // From an object to its framework, once per type.
-#include <mutex>
-#include <unordered_map>
-
 #include "bindings/arrays/array.hpp"
 #include "bindings/arrays/numpy.hpp"
 #include "bindings/arrays/own.hpp"
+#include "bindings/arrays/type_table.hpp"
 
 namespace kfusion::arrays {
 namespace {
@@ -84,27 +82,22 @@ const Framework& framework_of(const Call& call, const char* argument, py::handle
   PyTypeObject* type = Py_TYPE(object.ptr());
   if (is_plain_numpy_type(type)) return numpy_framework();
 
-  static std::mutex mutex;
-  static auto& cache = *new std::unordered_map<PyTypeObject*, const Framework*>;
-  {
-    const std::lock_guard lock(mutex);
-    const auto found = cache.find(type);
-    if (found != cache.end()) return *found->second;
-  }
-  const Framework* framework = resolve(call, argument, object);  // runs Python: never under the lock
-  const std::lock_guard lock(mutex);
-  const auto [entry, fresh] = cache.emplace(type, framework);  // another thread may have been first: then its answer
-  if (fresh) Py_INCREF(type);                                  // so that the address stays this type's
-  return *entry->second;
+  static auto& known = *new TypeTable<const Framework*>;
+  if (const auto* const found = known.find(type)) return **found;
+  return *known.insert(type, resolve(call, argument, object));
 }
 
 Array borrow(Call& call, const char* argument, py::handle object) {
   Array a;
+  borrow(call, argument, object, a);
+  return a;
+}
+
+void borrow(Call& call, const char* argument, py::handle object, Array& a) {
   a.object = object;
   a.framework = &framework_of(call, argument, object);
   a.framework->borrow(call, argument, a);
   if (!call.takes(a.view.dtype)) throw wrong_dtype(call, argument, name(a.view.dtype));
-  return a;
 }
 
 }  // namespace kfusion::arrays

@@ -11,7 +11,7 @@ namespace {
 
 /// torch's functions and interned names that a check needs, looked up once.
 struct Names {
-  py::handle is_grad_enabled, requires_grad, is_neg, forward_ad, current_level;
+  py::handle is_grad_enabled, requires_grad, is_neg, forward_ad, current_level, no_level;
 };
 
 const Names& names() {
@@ -19,24 +19,37 @@ const Names& names() {
   return storage
       .call_once_and_store_result([] {
         return Names{loaded_module("torch").attr("is_grad_enabled").cast<py::object>().release(),
-                     py::str("requires_grad").release(), py::str("is_neg").release(),
+                     py::str("requires_grad").release(),
+                     py::str("is_neg").release(),
                      loaded_module("torch").attr("autograd").attr("forward_ad").cast<py::object>().release(),
-                     py::str("_current_level").release()};
+                     py::str("_current_level").release(),
+                     py::int_(-1).release()};
       })
       .get_stored();
 }
 
+/// Takes what one of Python's C functions returned, or its error. They are called here without pybind11's accessors,
+/// which make a tuple for each call.
+py::object checked(PyObject* result) {
+  if (!result) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(result);
+}
+
+bool is_true(const py::object& answer) { return answer.ptr() == Py_True; }
+
 void check_tensor(const Call& call, const char* argument, py::handle x) {
-  if (x.attr(names().requires_grad).ptr() == Py_True && names().is_grad_enabled().ptr() == Py_True)
+  const Names& n = names();
+  if (is_true(checked(PyObject_GetAttr(x.ptr(), n.requires_grad.ptr()))) &&
+      is_true(checked(PyObject_CallNoArgs(n.is_grad_enabled.ptr()))))
     throw std::runtime_error(call.says(std::string(argument) +
                                        " requires grad, and kfusion has no backward pass yet: call it under "
                                        "torch.no_grad(), or pass x.detach()"));
   // Forward mode: a level is open only inside `with dual_level()`.
-  if (py::cast<long>(py::getattr(names().forward_ad, names().current_level, py::int_(-1))) >= 0 &&
-      !names().forward_ad.attr("unpack_dual")(x).attr("tangent").is_none())
+  const py::object level = checked(PyObject_GetAttr(n.forward_ad.ptr(), n.current_level.ptr()));
+  if (!level.is(n.no_level) && !n.forward_ad.attr("unpack_dual")(x).attr("tangent").is_none())
     throw std::runtime_error(call.says(std::string(argument) + " carries a tangent, and kfusion has no derivative yet: "
                                                                "pass forward_ad.unpack_dual(x).primal"));
-  if (x.attr(names().is_neg)().ptr() == Py_True)
+  if (is_true(checked(PyObject_CallMethodNoArgs(x.ptr(), n.is_neg.ptr()))))
     throw TypeError(call.says(std::string(argument) +
                               " is a lazily negated view, its memory holds other values: pass x.resolve_neg()"));
 }

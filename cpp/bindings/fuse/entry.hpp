@@ -39,24 +39,28 @@ struct Entry {
 /// The arrays of the graph's inputs for one call, in order.
 class Inputs {
  public:
-  Inputs(Call& call, const Entry& entry, const Signature& s);
+  Inputs(Call& call, const Entry& entry, Signature& s);
 
   /// Whether the arrays that the function named are as they were traced.
   bool unchanged() const { return unchanged_; }
-  const std::vector<const Array*>& all() const { return all_; }
+  const std::pmr::vector<const Array*>& all() const { return all_; }
   const Array* first() const { return all_.empty() ? nullptr : all_[0]; }
 
  private:
-  std::vector<py::object> objects_;
-  std::vector<Array> held_;
-  std::vector<const Array*> all_;
+  std::pmr::vector<py::object> objects_;
+  std::pmr::vector<Array> held_;
+  std::pmr::vector<const Array*> all_;
   bool unchanged_ = true;
 };
 
+using Results = std::pmr::vector<arrays::Result>;
+using Objects = std::pmr::vector<py::object>;
+
 /// Fresh arrays of the inputs' kind with the results in them.
-std::vector<arrays::Result> compute(Call& call, const Compiled& c, const Inputs& inputs, const double* parameters);
+Results compute(Call& call, const Compiled& c, const Inputs& inputs, const double* parameters,
+                std::pmr::memory_resource* memory);
 /// The objects for the caller; NumPy's without axes are scalars.
-std::vector<py::object> hand_out(std::vector<arrays::Result>& results, const Inputs& inputs);
+Objects hand_out(Results& results, const Inputs& inputs, std::pmr::memory_resource* memory);
 
 /// Throws where `outs` are not what the results can be written to.
 void check_outs(const Call& call, const Compiled& c, const Inputs& inputs, const std::pmr::vector<Array>& outs);
@@ -65,7 +69,6 @@ bool can_write(const Compiled& c, const Inputs& inputs, const std::pmr::vector<A
 void compute_into(Call& call, const Compiled& c, const Inputs& inputs, const double* parameters,
                   const std::pmr::vector<Array>& outs);
 /// outs = results.
-void copy_into(Call& call, const Device& device, const std::vector<arrays::Result>& results,
-               const std::pmr::vector<Array>& outs);
+void copy_into(Call& call, const Device& device, const Results& results, const std::pmr::vector<Array>& outs);
 
 }  // namespace kfusion::fuse

@@ -7,6 +7,7 @@
 #include "bindings/fuse/library.hpp"
 #include "execution/layout.hpp"
 #include "kfusion/graph/builder.hpp"
+#include "kfusion/room.hpp"
 
 namespace kfusion::fuse {
 
@@ -17,12 +18,13 @@ namespace {
 
 namespace run_detail {
 
+constexpr std::size_t kFewArrays = 8;
+
 /// `fresh`: the outputs were just made for this call.
 void execute(Call& call, const Compiled& c, const Inputs& inputs, std::byte* const* outputs, const double* parameters,
              bool fresh) {
-  std::vector<const std::byte*> from;
-  from.reserve(inputs.all().size());
-  for (const Array* a : inputs.all()) from.push_back(a->view.data);
+  Room<const std::byte*, kFewArrays> from(inputs.all().size());
+  for (std::size_t i = 0; const Array* a : inputs.all()) from[i++] = a->view.data;
   const Framework& library = inputs.first() ? *inputs.first()->framework : arrays::numpy_framework();
   const Place place = inputs.first() ? inputs.first()->view.place : Place{};
   CallersLibrary callers(call, library);
@@ -67,7 +69,8 @@ Graph copy_of(const View& v) {
 
 py::object Source::array() const { return PyWeakref_Check(held.ptr()) ? held() : held; }
 
-Inputs::Inputs(Call& call, const Entry& entry, const Signature& s) {
+Inputs::Inputs(Call& call, const Entry& entry, Signature& s)
+    : objects_(s.memory()), held_(s.memory()), all_(s.memory()) {
   const auto is_held = [](const Source& source) { return source.argument < 0; };
   held_.reserve(static_cast<std::size_t>(std::ranges::count_if(entry.sources, is_held)));
   all_.reserve(entry.sources.size());
@@ -79,29 +82,29 @@ Inputs::Inputs(Call& call, const Entry& entry, const Signature& s) {
     objects_.push_back(source.array());
     held_.push_back(borrow_readable(call, "an array that the function names", objects_.back()));
     all_.push_back(&held_.back());
-    std::pmr::vector<std::uint64_t> words;
+    std::pmr::vector<std::uint64_t> words(s.memory());
     append_words(held_.back(), words);
     unchanged_ = unchanged_ && std::ranges::equal(words, source.words);
   }
 }
 
-std::vector<Result> compute(Call& call, const Compiled& c, const Inputs& inputs, const double* parameters) {
-  std::vector<Result> results;
-  std::vector<std::byte*> to;
+Results compute(Call& call, const Compiled& c, const Inputs& inputs, const double* parameters,
+                std::pmr::memory_resource* memory) {
+  Results results(memory);
   results.reserve(c.results.size());
-  to.reserve(c.results.size());
+  Room<std::byte*, run_detail::kFewArrays> to(c.results.size());
   for (const View& layout : c.results) {
     const Array* like = inputs.first();
     results.push_back(like ? like->framework->empty(call, layout, *like)
                            : arrays::numpy_empty(layout, arrays::numpy_dtype(layout.dtype)));
-    to.push_back(results.back().view.data);
+    to[results.size() - 1] = results.back().view.data;
   }
   run_detail::execute(call, c, inputs, to.data(), parameters, true);
   return results;
 }
 
-std::vector<py::object> hand_out(std::vector<Result>& results, const Inputs& inputs) {
-  std::vector<py::object> objects;
+Objects hand_out(Results& results, const Inputs& inputs, std::pmr::memory_resource* memory) {
+  Objects objects(memory);
   objects.reserve(results.size());
   for (Result& r : results) {
     objects.push_back(inputs.first() ? inputs.first()->framework->finish(r) : std::move(r.object));
@@ -135,13 +138,12 @@ bool can_write(const Compiled& c, const Inputs& inputs, const std::pmr::vector<A
 
 void compute_into(Call& call, const Compiled& c, const Inputs& inputs, const double* parameters,
                   const std::pmr::vector<Array>& outs) {
-  std::vector<std::byte*> to;
-  for (const Array& a : outs) to.push_back(a.view.data);
+  Room<std::byte*, run_detail::kFewArrays> to(outs.size());
+  for (std::size_t i = 0; i < outs.size(); ++i) to[i] = outs[i].view.data;
   run_detail::execute(call, c, inputs, to.data(), parameters, false);
 }
 
-void copy_into(Call& call, const Device& device, const std::vector<Result>& results,
-               const std::pmr::vector<Array>& outs) {
+void copy_into(Call& call, const Device& device, const Results& results, const std::pmr::vector<Array>& outs) {
   for (std::size_t i = 0; i < outs.size(); ++i) {
     const View& from = results[i].view;
     const bool aligned = is_aligned_to_vectors(from) && is_aligned_to_vectors(outs[i].view);

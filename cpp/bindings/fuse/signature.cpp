@@ -2,10 +2,9 @@
 
 #include <bit>
 #include <cstring>
-#include <mutex>
-#include <unordered_map>
 
 #include "bindings/arrays/numpy.hpp"
+#include "bindings/arrays/type_table.hpp"
 #include "cpu/buffer.hpp"
 
 namespace kfusion::fuse {
@@ -57,18 +56,10 @@ Leaf classify(PyTypeObject* type) {
   return is_value ? Leaf::kValue : Leaf::kIdentity;
 }
 
-/// By type, asked once for each.
 Leaf leaf_of(PyTypeObject* type) {
-  static std::mutex mutex;
-  static auto& cache = *new std::unordered_map<PyTypeObject*, Leaf>;
-  {
-    const std::lock_guard lock(mutex);
-    if (const auto found = cache.find(type); found != cache.end()) return found->second;
-  }
-  const Leaf leaf = classify(type);  // runs Python: never under the lock
-  const std::lock_guard lock(mutex);
-  if (cache.emplace(type, leaf).second) Py_INCREF(type);  // so that the address stays this type's
-  return leaf;
+  static auto& known = *new arrays::TypeTable<Leaf>;
+  if (const Leaf* const found = known.find(type)) return *found;
+  return known.insert(type, classify(type));
 }
 
 bool is_aligned(const View& v) {
@@ -123,9 +114,14 @@ bool has_traced(PyObject* value, int depth) {
 }
 
 Array borrow_readable(Call& call, const char* argument, py::handle object) {
-  Array a = arrays::borrow(call, argument, object);
-  if (a.view.size() > 0 && !is_aligned(a.view)) make_dense(a);
+  Array a;
+  borrow_readable(call, argument, object, a);
   return a;
+}
+
+void borrow_readable(Call& call, const char* argument, py::handle object, Array& a) {
+  arrays::borrow(call, argument, object, a);
+  if (!is_aligned(a.view) && a.view.size() > 0) make_dense(a);
 }
 
 void append_words(const Array& a, std::pmr::vector<std::uint64_t>& words) {
@@ -142,7 +138,7 @@ void append_words(const Array& a, std::pmr::vector<std::uint64_t>& words) {
 
 void Signature::add_array(const char* argument, PyObject* value, std::pmr::vector<Array>& to) {
   if (to.capacity() == 0) to.reserve(4);
-  to.push_back(borrow_readable(call_, argument, value));
+  borrow_readable(call_, argument, value, to.emplace_back());
   append_words(to.back(), words_);
 }
 
@@ -251,7 +247,7 @@ void Signature::add_keyword(PyObject* name, PyObject* value) {
 void Signature::add_out(PyObject* value) {
   words_.push_back(kOut);
   if (outs_.capacity() == 0) outs_.reserve(2);
-  outs_.push_back(arrays::borrow(call_, "out", value));
+  arrays::borrow(call_, "out", value, outs_.emplace_back());
   if (!is_aligned(outs_.back().view)) throw ValueError(call_.says("out must be aligned to its elements"));
   append_words(outs_.back(), words_);
 }

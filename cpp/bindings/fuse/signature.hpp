@@ -25,7 +25,7 @@ struct Named {
 
 class Signature {
  public:
-  explicit Signature(Call& call) : call_(call) {}
+  explicit Signature(Call& call) : call_(call) { words_.reserve(kUsualWords); }
   Signature(const Signature&) = delete;
   Signature& operator=(const Signature&) = delete;
 
@@ -44,6 +44,9 @@ class Signature {
   bool traced() const { return traced_; }
   std::uint64_t hash() const;
 
+  /// For whatever lives as long as the call and is made with the signature.
+  std::pmr::memory_resource* memory() { return &resource_; }
+
   const std::pmr::vector<std::uint64_t>& words() const { return words_; }
   const std::pmr::vector<Named>& objects() const { return objects_; }
   const std::pmr::vector<Array>& arrays() const { return arrays_; }  ///< of the arguments, in order
@@ -59,8 +62,10 @@ class Signature {
   void add_members(PyObject* value);
   void add_object(PyObject* value, bool by_value);
 
+  static constexpr std::size_t kUsualWords = 64;
+
   Call& call_;
-  std::byte memory_[8192];  // so that most calls allocate nothing
+  std::byte memory_[16384];  // so that most calls allocate nothing
   std::pmr::monotonic_buffer_resource resource_{memory_, sizeof memory_};
   std::pmr::vector<std::uint64_t> words_{&resource_};
   std::pmr::vector<Named> objects_{&resource_};
@@ -77,6 +82,7 @@ bool has_traced(PyObject* value, int depth = 0);
 
 /// Borrows an array as a kernel can read it: where its elements are not aligned to their size, a dense copy.
 Array borrow_readable(Call& call, const char* argument, py::handle object);
+void borrow_readable(Call& call, const char* argument, py::handle object, Array& to);  ///< the same, in place
 
 /// Whether loads of 16 bytes may start at the first element; always true on the CPU, whose kernels do not ask.
 bool is_aligned_to_vectors(const View& v);

@@ -99,6 +99,11 @@ std::vector<PyObject*> Table::Slot::held() const {
 }
 
 Table::Slot* Table::look_up(const Signature& s) {
+  if (!last_ || !last_->key.matches(s)) last_ = search(s);
+  return last_;
+}
+
+Table::Slot* Table::search(const Signature& s) {
   const auto [first, last] = slots_.equal_range(s.hash());
   const auto found = std::find_if(first, last, [&](const auto& item) { return item.second.key.matches(s); });
   return found == last ? nullptr : &found->second;
@@ -147,6 +152,7 @@ void Table::insert(Signature& s, const std::vector<int>& floats, std::shared_ptr
 
 /// Makes room: dead keys go, and of a full table the half that was not used for longest.
 void Table::remove_some(std::vector<Slot>& removed) {
+  last_ = nullptr;
   std::uint64_t oldest = 0;
   if (slots_.size() >= table_detail::kMostSlots) {
     std::vector<std::uint64_t> uses;
@@ -168,6 +174,7 @@ void Table::clear() {
   Slots old;
   const table_detail::Lock lock(mutex_);
   slots_.swap(old);
+  last_ = nullptr;
 }
 
 std::size_t Table::size() const {

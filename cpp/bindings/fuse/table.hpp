@@ -61,11 +61,13 @@ class Table {
   using Slots = std::unordered_multimap<std::uint64_t, Slot>;
 
   Slot* look_up(const Signature& s);
+  Slot* search(const Signature& s);
   Slot* descend(Signature& s);
   void remove_some(std::vector<Slot>& removed);
 
   mutable std::mutex mutex_;
   Slots slots_;
+  Slot* last_ = nullptr;  ///< the slot found last: most calls are like the one before
   std::uint64_t uses_ = 0;
 };
 
