@@ -48,7 +48,7 @@ class HostKernels:
             for old, new in REPLACED.items():
                 text = text.replace(old, new)
             (folder / name).write_text(text)
-        parts = ['#include "host_cuda.hpp"', '#include "device/pointwise.cuh"', '#include "device/columns.cuh"']
+        parts = ['#include "host_cuda.hpp"', '#include "device/pointwise.cuh"', '#include "device/tiles.cuh"']
         for i, k in enumerate(k for kernels in self.kernels for k in kernels):
             own = k.source.replace(f"{k.entry}(const", f"run_{i}(const")
             own = own.replace(f"namespace {NAMESPACE} {{", f"namespace {NAMESPACE} {{ namespace k{i} {{")

@@ -115,7 +115,9 @@ class TestText:
             assert skeleton(sources(normalized, empty((100, cols)))[0]) == expected
         assert skeleton(sources(normalized, empty((100, 2**20)))[0]) == "long_rows"
         assert skeleton(sources(variance, empty((2**20,)))[0]) == "split_rows"
-        assert skeleton(sources(lambda g, x: normalized(g, x, 0), empty((100, 300)))[0]) == "columns"
+        for rows, expected in ((100, "tiles"), (14_000, "tiles"), (100_000, "columns")):
+            assert skeleton(sources(lambda g, x: normalized(g, x, 0), empty((rows, 300)))[0]) == expected
+        assert skeleton(sources(lambda g, x: variance(g, x, [0]), empty((100, 300)))[0]) == "columns"
 
     def test_it_reads_in_the_users_names(self):
         g = _core.Graph()
@@ -293,7 +295,7 @@ class TestNumbers:
                 batch.add(lambda g, i, a=axis: softmax(g, i, a), x, check=close_to(want, 0, 24))
         kernels = batch.run(tmp_path)
         seen = {skeleton(k.source) for ks in kernels.kernels for k in ks}
-        assert seen >= {"short_rows", "team_rows", "long_rows", "columns"}
+        assert seen >= {"short_rows", "team_rows", "long_rows", "columns", "tiles"}
 
     @pytest.mark.parametrize("dtype", ["bool", "int32", "bfloat16", "float32"])
     def test_reductions(self, dtype, rng, tmp_path):

@@ -16,6 +16,7 @@ std::string identifier(const std::string& name) {
 
 std::string header_of(Skeleton s) {
   if (s == Skeleton::kPointwise) return "device/pointwise.cuh";
+  if (s == Skeleton::kTiles) return "device/tiles.cuh";
   return s == Skeleton::kColumns ? "device/columns.cuh" : "device/rows.cuh";
 }
 
@@ -33,6 +34,8 @@ std::string call_of(const Choice& c) {
       return "long_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kSplitRows:
       return "split_rows<Fused, " + vectors + ">(Fused{p}, p.geometry, p.workspace)";
+    case Skeleton::kTiles:
+      return "tiles<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     default:
       return "columns<Fused, " + vectors + ">(Fused{p}, p.geometry, p.workspace)";
   }

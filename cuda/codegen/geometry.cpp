@@ -167,6 +167,68 @@ void choose_rows(Choice& c, const Kernel& k, const Arrangement& a, const Target&
   }
 }
 
+// ---- columns --------------------------------------------------------------------------------------------------------
+
+/// Bytes of one box of a ColumnExchange.
+std::int64_t column_box(std::int64_t across, std::int64_t warps, std::int64_t blocks, std::int64_t partial_bytes) {
+  return divide_up((warps + (blocks > 1 ? blocks : 0)) * across * partial_bytes, kSlotBytes) * kSlotBytes;
+}
+
+/// Columns in shared memory: vectors of a row, rows of a block, blocks of a cluster; no blocks where there is no room.
+struct Tile {
+  std::int64_t across = 0, rows = 0, blocks = 0;
+};
+
+/// 128 bytes of a row, 64 where the columns are too long; two blocks share a multiprocessor if they can.
+Tile tile_of(const Arrangement& a, const Choice& c, const Target& target, std::int64_t partial_bytes) {
+  constexpr std::int64_t kSystemBytes = 1 << 10;  // that each block takes besides
+  const std::int64_t rows = std::max<std::int64_t>(product(a.outer), 1), all = target.shared_bytes;
+  const std::int64_t half = (all - kSystemBytes) / 2, most = target.clusters ? kMaxCluster : 1;
+  for (const auto& [segment, room] : {std::pair{128, half}, {64, half}, {128, all}, {64, all}}) {
+    const std::int64_t across = std::min<std::int64_t>(segment / c.vector_bytes, kWarp);
+    for (std::int64_t blocks = 1; blocks <= most; blocks *= 2) {
+      const std::int64_t each = divide_up(rows, blocks);
+      const std::int64_t boxes = 2 * column_box(across, c.threads / kWarp, blocks, partial_bytes);
+      if (each * across * c.held_bytes + boxes <= room) return {across, each, blocks};
+    }
+  }
+  return {};
+}
+
+/// At least as much as a partial result takes.
+std::int64_t partial_bound(const Kernel& k, const Arrangement& a) {
+  return 8 * a.width * std::ranges::count(k.steps, StepKind::kReduce, &Step::kind);
+}
+
+/// Kept on chip where another sweep would read them again, and there is room.
+bool choose_tile(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
+  Choice tile = c;
+  tile.schedule = schedule(k, a, false);
+  tile.held = held_loads(k, a, tile.schedule);
+  for (std::size_t i = 0; i < k.loads.size(); ++i)
+    if (a.loads[i] == Reach::kSplat) tile.held[i] = false;
+  if (std::ranges::count(tile.held, true) == 0) return false;
+  for (std::size_t i = 0; i < k.loads.size(); ++i)
+    if (tile.held[i])
+      tile.vector_bytes = std::max(tile.vector_bytes, a.width * static_cast<int>(item_bytes(k.loads[i].dtype)));
+  tile.skeleton = Skeleton::kTiles;
+  tile.held_bytes = static_cast<int>(bytes_of(k, a, tile.held));
+  tile.threads = kMaxTeamThreads;
+  tile.least_blocks = in_doubles(k) || k.steps.size() > 24 ? 1 : 2;
+  if (tile_of(a, tile, target, partial_bound(k, a)).blocks == 0) return false;
+  c = tile;
+  return true;
+}
+
+void choose_columns(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
+  c.schedule = schedule(k, a, true);
+  c.vectors = vectors_in_flight(k, a, 64, 4);
+  if (c.schedule.sweeps > 1 && choose_tile(c, k, a, target)) return;
+  c.skeleton = Skeleton::kColumns;
+  c.held.assign(k.loads.size(), false);
+  if (c.schedule.sweeps > 1) c.threads = kMaxTeamThreads, c.least_blocks = 1;
+}
+
 // ---- launches -------------------------------------------------------------------------------------------------------
 
 constexpr int kBlocksPerMultiprocessor = 4;  ///< where blocks share a reduction
@@ -235,9 +297,7 @@ Division divide_columns(const Arrangement& a, const Choice& c, const Target& tar
   const std::int64_t vectors = vectors_of(a), rows = product(a.outer);
   const std::int64_t across = std::bit_ceil(static_cast<std::uint64_t>(clamp(vectors, 1, kWarp)));
   std::int64_t down = c.threads / across;
-  while (down > 1 &&
-         (across * down * static_cast<std::int64_t>(partial_bytes) > target.shared_bytes || down >= 2 * rows))
-    down /= 2;
+  while (across * down > kWarp && down >= 2 * rows) down /= 2;
   const std::int64_t tiles = divide_up(vectors, across);
   const std::int64_t blocks = std::int64_t{kBlocksPerMultiprocessor} * target.multiprocessors;
   const bool splits_rows = c.schedule.sweeps == 1 && partial_bytes > 0;
@@ -249,13 +309,42 @@ Division divide_columns(const Arrangement& a, const Choice& c, const Target& tar
   d.launch.block[1] = unsigned_of(down);
   d.launch.grid[0] = unsigned_of(tiles);
   d.launch.grid[1] = unsigned_of(splits);
-  d.launch.shared_bytes = static_cast<std::size_t>(across * down) * partial_bytes;
+  const std::int64_t box = column_box(across, across * down / kWarp, 1, static_cast<std::int64_t>(partial_bytes));
+  d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
   if (splits > 1) {
     d.launch.workspace_bytes =
         static_cast<std::size_t>(tiles) * (16 + static_cast<std::size_t>(splits * across) * partial_bytes);
     d.launch.workspace_zeroed = true;
   }
-  d.geometry = {rows, down, splits, 0, 0};
+  d.geometry = {rows, down, splits, box, 0};
+  return d;
+}
+
+/// Short columns side by side, so that a tile has enough bytes; few columns in more blocks.
+Division divide_tiles(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
+  constexpr std::int64_t kTileBytes = 32 << 10;
+  const auto part = static_cast<std::int64_t>(partial_bytes);
+  const std::int64_t vectors = vectors_of(a), rows = product(a.outer), most = target.clusters ? kMaxCluster : 1;
+  Tile tile = tile_of(a, c, target, part);
+  const auto count = [&] { return divide_up(vectors, tile.across); };
+  while (tile.across < kWarp && 2 * rows * tile.across * c.held_bytes <= kTileBytes &&
+         count() > 2 * kBlocksPerMultiprocessor * target.multiprocessors)
+    tile.across *= 2;
+  while (tile.across > 1 && tile.across >= 2 * vectors) tile.across /= 2;
+  while (tile.blocks < most && 2 * tile.blocks * count() <= target.multiprocessors &&
+         rows * tile.across >= 2 * tile.blocks * c.threads)
+    tile.blocks *= 2;
+  tile.rows = divide_up(rows, tile.blocks);
+  std::int64_t down = c.threads / tile.across;
+  while (down > kMaxCluster && tile.across * down > kWarp && down * c.vectors >= 2 * tile.rows) down /= 2;
+  const std::int64_t box = column_box(tile.across, tile.across * down / kWarp, tile.blocks, part);
+  Division d;
+  d.launch.block[0] = unsigned_of(tile.across);
+  d.launch.block[1] = unsigned_of(down);
+  d.launch.cluster = unsigned_of(tile.blocks);
+  d.launch.grid[0] = unsigned_of(count() * tile.blocks);
+  d.launch.shared_bytes = static_cast<std::size_t>(2 * box + tile.rows * tile.across * c.held_bytes);
+  d.geometry = {rows, down, tile.rows, box, 0};
   return d;
 }
 
@@ -267,13 +356,16 @@ Choice choose(const Kernel& k, const Arrangement& a, const Target& target) {
     choose_rows(c, k, a, target);
     return c;
   }
+  if (a.form == Form::kColumns) {
+    choose_columns(c, k, a, target);
+    return c;
+  }
   c.schedule = schedule(k, a, true);
-  const bool columns = a.form == Form::kColumns;
-  c.skeleton = columns ? Skeleton::kColumns : Skeleton::kPointwise;
-  c.held = columns ? std::vector<bool>(k.loads.size(), false) : element_loads(k, a);
-  c.vectors = vectors_in_flight(k, a, columns ? 64 : 32, 4);
-  if (!columns) c.threads = kPointwiseThreads, c.least_blocks = 4;
-  if (columns && c.schedule.sweeps > 1) c.threads = kMaxTeamThreads, c.least_blocks = 1;
+  c.skeleton = Skeleton::kPointwise;
+  c.held = element_loads(k, a);
+  c.vectors = vectors_in_flight(k, a, 32, 4);
+  c.threads = kPointwiseThreads;
+  c.least_blocks = 4;
   return c;
 }
 
@@ -282,6 +374,7 @@ Division divide(const Arrangement& a, const Choice& c, const Target& target, std
                : c.skeleton == Skeleton::kShortRows ? divide_short_rows(a, c)
                : c.skeleton == Skeleton::kSplitRows ? divide_splits(a, c, target, partial_bytes)
                : c.skeleton == Skeleton::kColumns   ? divide_columns(a, c, target, partial_bytes)
+               : c.skeleton == Skeleton::kTiles     ? divide_tiles(a, c, target, partial_bytes)
                                                     : divide_teams(a, c, target, partial_bytes);
   return d;
 }

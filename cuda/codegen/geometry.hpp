@@ -9,7 +9,7 @@
 
 namespace kfusion::codegen {
 
-enum class Skeleton : std::uint8_t { kPointwise, kShortRows, kTeamRows, kLongRows, kSplitRows, kColumns };
+enum class Skeleton : std::uint8_t { kPointwise, kShortRows, kTeamRows, kLongRows, kSplitRows, kColumns, kTiles };
 
 /// What is static in the text. Sizes of `outer` (of `inner` where nothing is reduced) play no part.
 struct Choice {
@@ -18,7 +18,9 @@ struct Choice {
   int lanes = 32;                       ///< kShortRows: that share a row
   int threads = 256, least_blocks = 2;  ///< __launch_bounds__
   Schedule schedule;
-  std::vector<bool> held;  ///< by load: stays in registers for all sweeps
+  std::vector<bool> held;  ///< by load: stays in registers (kTiles: in shared memory) for all sweeps
+  int held_bytes = 0;      ///< kTiles: of a vector of each of them
+  int vector_bytes = 0;    ///< kTiles: of a vector of the widest
 };
 Choice choose(const Kernel& k, const Arrangement& a, const Target& target);
 

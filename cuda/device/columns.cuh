@@ -7,9 +7,10 @@
 namespace kfusion::device {
 
 /// This thread's share of rows begin, begin + step, ... below end; kUnroll of them are on their way at a time.
-template <int kUnroll, int kSweep, class F, class At>
-KF_DEVICE auto sweep_column(const F& f, const At& at, const typename F::Values& values, typename F::Row begin,
-                            typename F::Row end, int step) {
+/// `held(row)`: operands that a tile keeps.
+template <int kUnroll, int kSweep, class F, class At, class HeldOf>
+KF_DEVICE auto sweep_column(const F& f, const At& at, const HeldOf& held, const typename F::Values& values,
+                            typename F::Row begin, typename F::Row end, int step) {
   using Row = typename F::Row;
   const Sweep<kSweep> sweep;
   auto total = f.partial(sweep), block = f.partial(sweep);
@@ -22,9 +23,8 @@ KF_DEVICE auto sweep_column(const F& f, const At& at, const typename F::Values& 
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (u * step < end - r) {
-        f.sweep(sweep, f.line(r + u * step), at, typename F::Held(), fetched[u], values, block);
-      }
+      const Row row = r + u * step;
+      if (u * step < end - r) f.sweep(sweep, f.line(row), at, held(row), fetched[u], values, block);
     }
     if (++merges == kMergesInBlock) {
       total.merge(block);
@@ -36,60 +36,101 @@ KF_DEVICE auto sweep_column(const F& f, const At& at, const typename F::Values& 
   return total;
 }
 
-/// Merges over threadIdx.y, in a tree, for every thread. `shared`: a part per thread.
-template <class P>
-KF_DEVICE void merge_shares(P& own, P* shared) {
-  if constexpr (!P::kNothing) {
-    P* column = shared + threadIdx.x;
-    column[threadIdx.y * blockDim.x] = own;
-    for (u32 half = blockDim.y / 2; half > 0; half /= 2) {
-      __syncthreads();
-      if (threadIdx.y < half) {
-        own.merge(column[(threadIdx.y + half) * blockDim.x]);
-        column[threadIdx.y * blockDim.x] = own;
-      }
-    }
-    __syncthreads();
-    own = column[0];
-    __syncthreads();
+/// Merges what threads of the same columns have, over a block (columns, shares) or the blocks of a cluster, for all of
+/// them. Threads: whole warps, columns at most 32 and a power of two. Two boxes of shared memory take turns, so that
+/// one barrier is enough; each has a part per warp and column, and where there are several blocks, one per block and
+/// column.
+class ColumnExchange {
+ public:
+  KF_DEVICE ColumnExchange(char* memory, int box_bytes) : memory_(memory), box_bytes_(box_bytes) {
+    if (block_count() > 1) cluster_arrive();  // completed before the first write to another block, which must run
   }
-}
+
+  template <class P>
+  KF_DEVICE void merge(P& own, const P& identity) {
+    if constexpr (!P::kNothing) {
+      const int across = blockDim.x, warps = static_cast<int>(blockDim.x * blockDim.y) / 32;
+      P* parts = reinterpret_cast<P*>(memory_ + (rounds_ % 2) * box_bytes_);
+      merge_block(own, identity, parts, across, warps);
+      if (block_count() > 1) merge_blocks(own, identity, parts + warps * across, across);
+      ++rounds_;
+    }
+  }
+
+  KF_DEVICE void finish() {
+    if (block_count() > 1 && rounds_ == 0) cluster_wait();
+  }
+
+ private:
+  template <class P>
+  static KF_DEVICE void merge_block(P& own, const P& identity, P* parts, int across, int warps) {
+    const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x), warp = thread / 32, lane = thread % 32;
+    merge_lanes(own, 32, across);
+    if (lane < across) parts[warp * across + lane] = own;
+    __syncthreads();
+    own = identity;
+    for (int i = lane / across; i < warps; i += 32 / across) own.merge(parts[i * across + lane % across]);
+    merge_lanes(own, 32, across);
+  }
+
+  template <class P>
+  KF_DEVICE void merge_blocks(P& own, const P& identity, P* parts, int across) const {
+    const int blocks = static_cast<int>(block_count());
+    if (rounds_ == 0) cluster_wait();
+    if (static_cast<int>(threadIdx.y) < blocks)  // each to one block
+      store_to_block(parts + static_cast<int>(block_rank()) * across + threadIdx.x, own, threadIdx.y);
+    cluster_arrive();
+    cluster_wait();
+    own = identity;
+    for (int i = 0; i < blocks; ++i) own.merge(parts[i * across + threadIdx.x]);
+  }
+
+  char* memory_;
+  int box_bytes_;
+  u32 rounds_ = 0;
+};
 
 /// False in blocks that leave the end to the last one.
 template <int kUnroll, int kSweep, class F, class At>
-KF_DEVICE bool sweep_columns(const F& f, const At& at, typename F::Values& values, const Geometry& g, char* workspace) {
+KF_DEVICE bool sweep_columns(const F& f, const At& at, typename F::Values& values, const Geometry& g,
+                             ColumnExchange& exchange, char* workspace) {
   using Row = typename F::Row;
-  extern __shared__ __align__(16) char shared[];
   using P = PartialOf<F, kSweep>;
+  const Sweep<kSweep> sweep;
   const Row rows = static_cast<Row>(g.rows), splits = static_cast<Row>(g.splits);
   const Row share = (rows + splits - 1) / splits, begin = share * static_cast<Row>(blockIdx.y);
   const Row end = at.count <= 0 ? begin : rows - begin < share ? rows : begin + share;
-  P total = sweep_column<kUnroll, kSweep>(f, at, values, begin + static_cast<Row>(threadIdx.y), end, blockDim.y);
-  merge_shares(total, reinterpret_cast<P*>(shared));
+  const auto nothing = [](Row) { return typename F::Held(); };
+  P total = sweep_column<kUnroll, kSweep>(f, at, nothing, values, begin + static_cast<Row>(threadIdx.y), end,
+                                          static_cast<int>(blockDim.y));
+  exchange.merge(total, f.partial(sweep));
   if constexpr (F::kSweeps == 1) {
     if (splits > 1) {
       P* parts = reinterpret_cast<P*>(workspace + 16 * static_cast<i64>(gridDim.x)) +
                  static_cast<i64>(blockIdx.x) * gridDim.y * blockDim.x + threadIdx.x;
       if (threadIdx.y == 0) parts[blockIdx.y * blockDim.x] = total;
       if (!is_last(reinterpret_cast<u32*>(workspace + 16 * static_cast<i64>(blockIdx.x)), gridDim.y)) return false;
-      total = f.partial(Sweep<kSweep>());
+      total = f.partial(sweep);
       for (u32 s = threadIdx.y; s < gridDim.y; s += blockDim.y) total.merge(parts[s * blockDim.x]);
-      merge_shares(total, reinterpret_cast<P*>(shared));
+      exchange.merge(total, f.partial(sweep));
     }
   }
-  f.finish(Sweep<kSweep>(), values, total);
-  if constexpr (kSweep + 1 < F::kSweeps) return sweep_columns<kUnroll, kSweep + 1>(f, at, values, g, workspace);
+  f.finish(sweep, values, total);
+  if constexpr (kSweep + 1 < F::kSweeps)
+    return sweep_columns<kUnroll, kSweep + 1>(f, at, values, g, exchange, workspace);
   return true;
 }
 
-/// Block: (columns, shares), shares a power of two. Grid: (tiles of columns, blocks that share the rows of one sweep).
+/// Block: (columns, shares), both powers of two. Grid: (tiles of columns, blocks that share the rows of one sweep).
 /// Workspace: a ticket of 16 bytes per tile, then a part per column thread and block.
 template <class F, int kUnroll>
 KF_DEVICE void columns(const F& f, const Geometry& g, char* workspace) {
   using Index = typename F::Index;
+  extern __shared__ __align__(16) char shared[];
   const auto at = f.place((static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x) * F::kWidth);
   typename F::Values values = f.begin(f.line(0), at);
-  const bool ends = sweep_columns<kUnroll, 0>(f, at, values, g, workspace);
+  ColumnExchange exchange(shared, static_cast<int>(g.box));
+  const bool ends = sweep_columns<kUnroll, 0>(f, at, values, g, exchange, workspace);
   if (ends && threadIdx.y == 0 && at.count > 0) f.end(f.line(0), at, values);
 }
 

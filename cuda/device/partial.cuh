@@ -102,15 +102,18 @@ KF_DEVICE P from_lane(const P& own, int mask) {
   return other;
 }
 
-/// Merges over each group of `lanes` (a power of two up to 32) neighbouring lanes, the same bits in all of them: the
-/// lower lane's part always comes first. All 32 lanes must call it.
+/// Merges over each group of `lanes` (a power of two up to 32) neighbouring lanes, or those of them that lie `apart` (a
+/// power of two) from each other, the same bits in all of them: the lower lane's part always comes first. All 32 lanes
+/// must call it.
 template <class P>
-KF_DEVICE void merge_lanes(P& own, int lanes) {
+KF_DEVICE void merge_lanes(P& own, int lanes, int apart = 1) {
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
 #pragma unroll
   for (int offset = 1; offset < 32; offset *= 2) {
+    if (offset < apart) continue;
     if (offset >= lanes) break;
     P first = own, second = from_lane(own, offset);
-    if (threadIdx.x & offset) {  // copies: a choice between addresses would put both in memory
+    if (thread & offset) {  // copies: a choice between addresses would put both in memory
       const P lower = second;
       second = first;
       first = lower;

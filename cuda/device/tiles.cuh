@@ -1,0 +1,103 @@
+// Generated column kernels that read once: a block, or a cluster of blocks, keeps all rows of some columns in shared
+// memory for all sweeps.
+#pragma once
+#include "device/columns.cuh"
+
+namespace kfusion::device {
+
+/// Values in shared memory, in planes of as many bytes as a thread moves at once: without conflicts of banks.
+template <class V>
+class Planes {
+  static constexpr int kBytes = static_cast<int>(sizeof(V));
+  using Word = typename Choose<kBytes % 16 == 0, Slot, typename Choose<kBytes % 8 == 0, u64, u32>::type>::type;
+  static constexpr int kWords = kBytes / static_cast<int>(sizeof(Word));
+
+ public:
+  KF_DEVICE Planes(char* memory, int values) : words_(reinterpret_cast<Word*>(memory)), values_(values) {}
+  KF_DEVICE void put(int i, const V& value) const {
+    Word word[kWords];
+    memcpy(word, &value, sizeof value);
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) words_[k * values_ + i] = word[k];
+  }
+  KF_DEVICE V get(int i) const {
+    Word word[kWords];
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) word[k] = words_[k * values_ + i];
+    V value;
+    memcpy(&value, word, sizeof value);
+    return value;
+  }
+
+ private:
+  Word* words_;
+  int values_;
+};
+
+/// What a cluster has of the columns: this block's rows of them, and this thread's place among them.
+template <class F>
+struct ColumnTile {
+  using Row = typename F::Row;
+  Planes<typename F::Held> planes;
+  typename F::At at;
+  Row begin, end;
+
+  KF_DEVICE int number(Row row) const {
+    return static_cast<int>((row - begin) * static_cast<int>(blockDim.x)) + static_cast<int>(threadIdx.x);
+  }
+
+  /// A thread keeps what it will use itself, so that no barrier is needed.
+  template <int kUnroll>
+  KF_DEVICE void load(const F& f) const {
+    const int step = static_cast<int>(blockDim.y);
+    for (Row r = begin + static_cast<Row>(threadIdx.y); r < end; r += kUnroll * step) {
+      typename F::Held held[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        typename F::At existing = at;
+        if (u * step >= end - r) existing.count = 0;
+        held[u] = f.load(f.line(r + u * step), existing);
+      }
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        if (u * step < end - r) planes.put(number(r + u * step), held[u]);
+      }
+    }
+  }
+};
+
+template <int kUnroll, int kSweep, class F>
+KF_DEVICE void sweep_tile(const F& f, const ColumnTile<F>& tile, typename F::Values& values, ColumnExchange& exchange) {
+  using Row = typename F::Row;
+  const Sweep<kSweep> sweep;
+  const auto held = [&](Row row) { return tile.planes.get(tile.number(row)); };
+  auto total = sweep_column<kUnroll, kSweep>(f, tile.at, held, values, tile.begin + static_cast<Row>(threadIdx.y),
+                                             tile.at.count > 0 ? tile.end : tile.begin, static_cast<int>(blockDim.y));
+  exchange.merge(total, f.partial(sweep));
+  f.finish(sweep, values, total);
+  if constexpr (kSweep + 1 < F::kSweeps) sweep_tile<kUnroll, kSweep + 1>(f, tile, values, exchange);
+}
+
+/// Block: (columns, shares), both powers of two. Grid: a cluster (or block) for each tile of columns. g.box: two boxes
+/// of the exchange come before the tile in shared memory, which has room for g.splits rows of it.
+template <class F, int kUnroll>
+KF_DEVICE void tiles(const F& f, const Geometry& g) {
+  using Index = typename F::Index;
+  using Row = typename F::Row;
+  extern __shared__ __align__(16) char shared[];
+  const Row rows = static_cast<Row>(g.rows), share = static_cast<Row>(g.splits);
+  const Row first = share * static_cast<Row>(block_rank()), begin = first < rows ? first : rows;
+  const auto at = f.place((static_cast<Index>(cluster_index()) * blockDim.x + threadIdx.x) * F::kWidth);
+  ColumnExchange exchange(shared, static_cast<int>(g.box));
+  const ColumnTile<F> tile{{shared + 2 * g.box, static_cast<int>(share) * static_cast<int>(blockDim.x)},
+                           at,
+                           begin,
+                           rows - begin < share ? rows : begin + share};
+  tile.template load<kUnroll>(f);
+  typename F::Values values = f.begin(f.line(0), at);
+  sweep_tile<kUnroll, 0>(f, tile, values, exchange);
+  if (block_rank() == 0 && threadIdx.y == 0 && at.count > 0) f.end(f.line(0), at, values);
+  exchange.finish();
+}
+
+}  // namespace kfusion::device
