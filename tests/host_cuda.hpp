@@ -1,5 +1,5 @@
-// A host that runs generated CUDA kernels: every thread of a block is a fiber, and a barrier or a shuffle is a switch
-// to the next one until all have come there. There are no clusters and no PTX.
+// A host that runs generated CUDA kernels: every thread of a block, or of a cluster of blocks, is a fiber, and a
+// barrier or a shuffle is a switch to the next one until all have come there. There is no PTX.
 #pragma once
 #include <ucontext.h>
 
@@ -28,6 +28,7 @@ struct Fiber {
   ucontext_t context;
   std::vector<char> stack = std::vector<char>(std::size_t{128} << 10);
   Index3 thread;
+  unsigned rank;  ///< of its block in the cluster
   bool done = false;
 };
 inline std::vector<std::unique_ptr<Fiber>> fibers;
@@ -35,8 +36,12 @@ inline ucontext_t scheduler;
 inline Fiber* current = nullptr;
 inline void (*body)(const void*) = nullptr;
 inline const void* argument = nullptr;
-alignas(16) inline char shared[std::size_t{228} << 10];
-inline std::uint32_t words[1024];
+constexpr std::size_t kSharedBytes = std::size_t{228} << 10;
+constexpr unsigned kMaxThreads = 1024, kMaxBlocks = 8;
+alignas(16) inline char shared_of[kMaxBlocks][kSharedBytes];
+inline char* shared = nullptr;  ///< of the running fiber's block
+inline std::uint32_t words[kMaxBlocks][kMaxThreads];
+inline unsigned rank = 0, blocks = 1;
 
 inline void run_fiber() {
   body(argument);
@@ -49,12 +54,14 @@ inline void barrier() {
   swapcontext(&own->context, &scheduler);
 }
 
-/// Fibers run in order, each to its next barrier, until all are done.
-inline void run_block() {
-  for (unsigned i = 0; i < blockDim.x * blockDim.y; ++i) {
+/// Fibers run in order, each to its next barrier, until all are done. `first`: number of the cluster's first block.
+inline void run_cluster(unsigned first) {
+  const unsigned threads = blockDim.x * blockDim.y;
+  for (unsigned i = 0; i < threads * blocks; ++i) {
     if (fibers.size() <= i) fibers.push_back(std::make_unique<Fiber>());
     Fiber& f = *fibers[i];
-    f.thread = {i % blockDim.x, i / blockDim.x, 0};
+    f.thread = {i % threads % blockDim.x, i % threads / blockDim.x, 0};
+    f.rank = i / threads;
     f.done = false;
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.data();
@@ -64,23 +71,34 @@ inline void run_block() {
   }
   for (bool any = true; any;) {
     any = false;
-    for (unsigned i = 0; i < blockDim.x * blockDim.y; ++i) {
+    for (unsigned i = 0; i < threads * blocks; ++i) {
       if (fibers[i]->done) continue;
       any = true;
       current = fibers[i].get();
       threadIdx = current->thread;
+      rank = current->rank;
+      blockIdx.x = first + rank;
+      shared = shared_of[rank];
       swapcontext(&scheduler, &current->context);
     }
   }
 }
 
-inline void run_grid(void (*kernel)(const void*), const void* parameters, const unsigned* grid, const unsigned* block) {
+inline void run_grid(void (*kernel)(const void*), const void* parameters, const unsigned* grid, const unsigned* block,
+                     unsigned cluster) {
   body = kernel;
   argument = parameters;
   gridDim = {grid[0], grid[1], grid[2]};
   blockDim = {block[0], block[1], block[2]};
+  blocks = cluster;
   for (blockIdx.y = 0; blockIdx.y < grid[1]; ++blockIdx.y)
-    for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x) run_block();
+    for (unsigned first = 0; first < grid[0]; first += cluster) run_cluster(first);
+}
+
+/// Writes to the same place of another block's shared memory.
+template <class V>
+void store_to_block(V* p, const V& value, unsigned to) {
+  std::memcpy(shared_of[to] + (reinterpret_cast<char*>(p) - shared), &value, sizeof value);
 }
 
 inline float float_of_half(std::uint32_t bits) {
@@ -103,18 +121,18 @@ inline std::uint32_t pack_halves(float lo, float hi) { return half_of_float(lo) 
 }  // namespace host
 
 /// extern "C" `name`: all blocks of a grid, one after the other.
-#define KF_HOST_ENTRY(name, kernel, Parameters)                                                        \
-  extern "C" void name(const void* p, const unsigned* grid, const unsigned* block) {                   \
-    host::run_grid([](const void* q) { kernel(*static_cast<const Parameters*>(q)); }, p, grid, block); \
+#define KF_HOST_ENTRY(name, kernel, Parameters)                                                                 \
+  extern "C" void name(const void* p, const unsigned* grid, const unsigned* block, unsigned cluster) {          \
+    host::run_grid([](const void* q) { kernel(*static_cast<const Parameters*>(q)); }, p, grid, block, cluster); \
   }
 
 inline void __syncthreads() { host::barrier(); }
 inline void __threadfence() {}
 inline std::uint32_t __shfl_xor_sync(unsigned, std::uint32_t word, int mask) {
   const unsigned own = threadIdx.y * blockDim.x + threadIdx.x;
-  host::words[own] = word;
+  host::words[host::rank][own] = word;
   host::barrier();
-  const std::uint32_t other = host::words[own ^ static_cast<unsigned>(mask)];
+  const std::uint32_t other = host::words[host::rank][own ^ static_cast<unsigned>(mask)];
   host::barrier();
   return other;
 }

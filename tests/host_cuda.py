@@ -25,15 +25,21 @@ REPLACED = {
     '"r"(word));': "host::unpack_halves(word, lo, hi);",
     'asm("{ .reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }"\n      : "=r"(word)\n'
     '      : "f"(lo), "f"(hi));': "word = host::pack_halves(lo, hi);",
+    '"%clusterid.x", blockIdx.x': '"%clusterid.x", blockIdx.x / host::blocks',
+    '"%nclusterid.x", gridDim.x': '"%nclusterid.x", gridDim.x / host::blocks',
+    '"%cluster_ctarank", 0': '"%cluster_ctarank", host::rank',
+    '"%cluster_nctarank", 1': '"%cluster_nctarank", host::blocks',
+    "void cluster_wait() {": "void cluster_wait() { host::barrier();",
+    "const V& value, [[maybe_unused]] u32 rank) {": "const V& value, u32 rank) { host::store_to_block(p, value, rank);",
 }
 
 
 class HostKernels:
-    """The kernels of some graphs, compiled into one library in `folder`."""
+    """The kernels of some graphs, compiled into one library in `folder`. `options`: of _core.cuda_kernels()."""
 
-    def __init__(self, graphs: list[_core.Graph], folder: Path, fuse: bool = True, aligned: bool = True) -> None:
-        self.lowered = [_core.lower(g, DEVICE, fuse) for g in graphs]
-        self.kernels = [_core.cuda_kernels(g, DEVICE, fuse, aligned, clusters=False) for g in graphs]
+    def __init__(self, graphs: list[_core.Graph], folder: Path, **options: Any) -> None:
+        self.lowered = [_core.lower(g, DEVICE, options.get("fuse", True)) for g in graphs]
+        self.kernels = [_core.cuda_kernels(g, DEVICE, **{"clusters": False, **options}) for g in graphs]
         library = self._compile(folder)
         names = iter(range(sum(map(len, self.kernels))))
         self.functions = [[library[f"host_{next(names)}"] for _ in kernels] for kernels in self.kernels]
@@ -67,13 +73,12 @@ class HostKernels:
             return m.elements.ctypes.data + m.start * m.elements.itemsize
 
         launch = kernel.launch
-        assert launch["cluster"] == 1
         assert launch["workspace_zeroed"] or launch["workspace_bytes"] == 0
         workspace = np.zeros(launch["workspace_bytes"] + 16, np.uint8)
         at = workspace.ctypes.data + -workspace.ctypes.data % 16
         loads, stores = [address(o) for o in lowered["loads"]], [address(s["to"]) for s in lowered["stores"]]
         parameters = kernel.parameters(loads, stores, [], at)
         uint3 = ctypes.c_uint * 3
-        function(ctypes.c_char_p(parameters), uint3(*launch["grid"]), uint3(*launch["block"]))
+        function(ctypes.c_char_p(parameters), uint3(*launch["grid"]), uint3(*launch["block"]), launch["cluster"])
         tickets = workspace[at - workspace.ctypes.data :][: launch["workspace_bytes"]]
         assert not launch["workspace_bytes"] or tickets[0] == 0, "a ticket is left"

@@ -220,7 +220,7 @@ class TestNumbers:
     @hypothesis.settings(max_examples=3, deadline=None, phases=[hypothesis.Phase.generate], derandomize=True)
     @hypothesis.given(st.lists(cases(), min_size=15, max_size=15), st.booleans())
     def test_random_graphs(self, tmp_path_factory, some, fuse):
-        kernels = HostKernels([c.graph for c in some], tmp_path_factory.mktemp("random"), fuse)
+        kernels = HostKernels([c.graph for c in some], tmp_path_factory.mktemp("random"), fuse=fuse)
         for i, case in enumerate(some):
             case.check(kernels.run(i, case.inputs))
 
@@ -288,14 +288,25 @@ class TestNumbers:
                 w = wide(x).astype(np.longdouble)
                 mean = w.mean(axis, keepdims=True)
                 e = np.exp(w - w.max(axis, keepdims=True))
-                want = (w - mean) / np.sqrt(w.var(axis, keepdims=True) + 1e-5)
-                batch.add(lambda g, i, a=axis: normalized(g, i, a), x, check=close_to(want, 1, 8))
+                deviation = np.sqrt(w.var(axis, keepdims=True) + 1e-5)
+                want, scale = (w - mean) / deviation, 1 + abs(mean) / deviation
+                batch.add(lambda g, i, a=axis: normalized(g, i, a), x, check=close_to(want, scale, 8))
                 want = e / e.sum(axis, keepdims=True)
                 # exp of a rounded x - max
                 batch.add(lambda g, i, a=axis: softmax(g, i, a), x, check=close_to(want, 0, 24))
         kernels = batch.run(tmp_path)
         seen = {skeleton(k.source) for ks in kernels.kernels for k in ks}
         assert seen >= {"short_rows", "team_rows", "long_rows", "columns", "tiles"}
+
+    def test_clusters(self, rng, tmp_path):
+        """Rows and columns that several blocks hold together."""
+        batch = Batch()
+        for shape, axis in (((2, 40_000), 1), ((2000, 40), 0), ((2500, 3), 0), ((5001, 6), 0)):
+            x = draw(rng, "float32", shape)
+            want = (x - wide(x).mean(axis, keepdims=True)) / np.sqrt(wide(x).var(axis, keepdims=True) + 1e-5)
+            batch.add(lambda g, i, a=axis: normalized(g, i, a), x, check=close_to(want, 1, 8))
+        kernels = batch.run(tmp_path, clusters=True)
+        assert all(k.launch["cluster"] > 1 for ks in kernels.kernels for k in ks)
 
     @pytest.mark.parametrize("dtype", ["bool", "int32", "bfloat16", "float32"])
     def test_reductions(self, dtype, rng, tmp_path):

@@ -421,8 +421,7 @@ void Printer::print_reductions(int sweep) {
     const Step& s = step(i);
     const std::string value = reference(s.arguments[0]), own = "part." + names_[at(i)] + lane(), a = accumulator(s);
     if (s_.pair[at(i)] >= 0 && columns()) {
-      out_.line("const " + a + " one_" + names_[at(i)] + "[1] = {" + value + "};");
-      out_.line(own + ".add(one_" + names_[at(i)] + ", 0, 1);", s.label);
+      out_.line(own + ".add(" + value + ");", s.label);
     } else if (s_.pair[at(i)] >= 0) {
       out_.line("of_" + names_[at(i)] + "[j] = " + value + ";");
     } else {

@@ -36,6 +36,14 @@ struct Centred {
     mean = finite ? mean + d * share : mean * (n / (n + b.n)) + b.mean * share;
     n += b.n;
   }
+  /// One value: B. Welford, "Note on a method for calculating corrected sums of squares and products", 1962.
+  KF_DEVICE void add(A value) {
+    const A d = value - mean, before = n;
+    n += A(1);
+    const A share = A(1) / n;
+    mean = d - d == A(0) ? mean + d * share : mean * (before * share) + value * share;
+    m2 += d * (value - mean);
+  }
   /// Not a number around a mean that is none.
   KF_DEVICE A squares() const { return m2 + (mean - mean); }
   /// Values `skip` to `count`, in two passes.
@@ -80,6 +88,13 @@ struct Shifted {
       part.sum += counts ? exp(value[j] - part.largest) : A(0);
     }
     merge(part);
+  }
+  KF_DEVICE void add(A value) {
+    const bool grows = largest < value;
+    const A same = value == lowest<A>() ? A(0) : A(1);
+    const A factor = value == largest ? same : exp(grows ? largest - value : value - largest);
+    sum = grows ? sum * factor + A(1) : sum + factor;
+    largest = maximum(largest, value);
   }
   /// Not a number where the largest is infinite, as value - largest is none.
   KF_DEVICE A total() const { return sum + (largest - largest); }

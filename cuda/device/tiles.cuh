@@ -66,6 +66,18 @@ struct ColumnTile {
   }
 };
 
+/// Asks for the same rows of the columns of another cluster, so that memory is busy while these are reduced.
+template <class F>
+KF_DEVICE void prefetch_tile(const F& f, const ColumnTile<F>& tile, i64 cluster) {
+  using Row = typename F::Row;
+  const i64 columns = static_cast<i64>(blockDim.x) * F::kWidth, rest = f.elements() - cluster * columns;
+  if (rest <= 0) return;
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  for (Row r = tile.begin + static_cast<Row>(thread); r < tile.end; r += static_cast<int>(blockDim.x * blockDim.y))
+    f.prefetch(f.line(r), static_cast<typename F::Index>(cluster * columns),
+               static_cast<int>(rest < columns ? rest : columns));
+}
+
 template <int kUnroll, int kSweep, class F>
 KF_DEVICE void sweep_tile(const F& f, const ColumnTile<F>& tile, typename F::Values& values, ColumnExchange& exchange) {
   using Row = typename F::Row;
@@ -94,6 +106,7 @@ KF_DEVICE void tiles(const F& f, const Geometry& g) {
                            begin,
                            rows - begin < share ? rows : begin + share};
   tile.template load<kUnroll>(f);
+  if (g.ahead > 0) prefetch_tile(f, tile, cluster_index() + g.ahead);
   typename F::Values values = f.begin(f.line(0), at);
   sweep_tile<kUnroll, 0>(f, tile, values, exchange);
   if (block_rank() == 0 && threadIdx.y == 0 && at.count > 0) f.end(f.line(0), at, values);
