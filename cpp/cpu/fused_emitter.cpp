@@ -41,6 +41,7 @@ void Emitter::emit(const Wanted& wanted) {
     if (!acted_[at(s)]) act(s);
   }
   add([this](Width w) { return p_.kernels->done(w); });
+  place_fetches();
 }
 
 bool Emitter::is_home(int s) const { return p_.homes[at(s)].operand >= 0 && !keeps_[at(s)]; }
@@ -104,6 +105,7 @@ void Emitter::make(int s) {
       const TileStep last = place_of(arguments[2]);
       operands.second = last.operand, operands.second_scale = last.scale, operands.second_stride = last.stride;
     }
+    if (is_long(step(s).op, info(step(s).op).signature)) long_steps_.push_back(static_cast<int>(to_.steps[0].size()));
     add([&](Width w) { return p_.kernels->map(step(s).op, held(step(s).from), w); }, operands);
   }
   for (const int a : arguments) release(a);
@@ -170,8 +172,30 @@ TileStep Emitter::place_of_source(int index) {
   note(to_.sources, index);
   TileStep place{
       .operand = source.operand, .scale = direct ? source.layout.item : 0, .stride = p_.kernels->vector_bytes};
-  if (direct && !seen && sweep_ >= 0) p_.set_ahead(place, source, sweep_);
+  if (direct && !seen && sweep_ >= 0) note_fetch(source);
   return place;
+}
+
+void Emitter::note_fetch(const Source& source) {
+  const int elements = p_.kernels->vector_bytes / (to_.wide ? 8 : 4);
+  const TileFetch fetch = p_.fetch_of(source, sweep_, elements);
+  if (fetch.stride != 0) fetches_.push_back({static_cast<int>(to_.steps[0].size()), fetch});
+}
+
+/// Long steps prefetch between their registers, so that memory is busy while they compute; where there are none, the
+/// steps that read do.
+void Emitter::place_fetches() {
+  for (std::size_t k = 0; k < fetches_.size() && !long_steps_.empty(); ++k)
+    fetches_[k].first = long_steps_[k % long_steps_.size()];
+  std::ranges::stable_sort(fetches_, {}, &std::pair<int, TileFetch>::first);
+  for (const auto& [step, fetch] : fetches_) {
+    for (auto& steps : to_.steps) {
+      TileStep& s = steps[at(step)];
+      if (s.fetches == 0) s.fetch = static_cast<std::int32_t>(to_.fetches.size());
+      s.fetches = std::min(s.fetches + 1, kMaxFetches);
+    }
+    to_.fetches.push_back(fetch);
+  }
 }
 
 template <class F>

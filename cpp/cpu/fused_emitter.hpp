@@ -2,6 +2,7 @@
 // made, gives the others slots, and notes what the program reads and writes.
 #pragma once
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "cpu/fused_program.hpp"
@@ -46,6 +47,8 @@ class Emitter {
 
   TileStep place_of(int s);
   TileStep place_of_source(int index);
+  void note_fetch(const Source& source);
+  void place_fetches();
   template <class F>
   void add(F function_of_width, TileStep step = {});
 
@@ -55,6 +58,8 @@ class Emitter {
   const Wanted* wanted_ = nullptr;
   std::vector<int> uses_, slot_, free_;
   std::vector<char> keeps_, acted_, counted_;
+  std::vector<int> long_steps_;                     ///< of the program
+  std::vector<std::pair<int, TileFetch>> fetches_;  ///< each with its step
   int current_ = -1;
 };
 

@@ -6,13 +6,6 @@ namespace kfusion::cpu {
 namespace KF_ISA {
 namespace {
 
-/// Functions of floats and divisions are long: their code stands once, in a loop over the registers. The others are a
-/// few instructions on each register.
-constexpr bool is_long(Op op, Signature s) {
-  return s == Signature::F_F || s == Signature::FF_F || op == Op::floor_divide || op == Op::remainder ||
-         op == Op::power;
-}
-
 /// One register of the result; y and z are read where the row has them.
 template <Op op, class T>
 KF_INLINE F32s map_register(const F32s& x, const std::byte* y, const std::byte* z) {
@@ -30,14 +23,18 @@ struct MapStep {
     constexpr int kArity = Map<op>::kArity, kCount = sizeof...(X);
     const std::byte* y = kArity > 1 ? operand(s, c, i) : nullptr;
     const std::byte* z = kArity > 2 ? second(s, c, i) : nullptr;
-    if (kArity > 1) fetch_ahead<kCount * kVectorBytes>(s, c, i, y);
     if constexpr (is_long(op, Map<op>::kSignature) && kCount > 1) {
       F32s tile[] = {x...};
+      Fetches fetches(s, c, i);
 #pragma GCC unroll 1
-      for (int j = 0; j < kCount; ++j) tile[j] = map_register<op, T>(tile[j], y + j * s->stride, nullptr);
+      for (int j = 0; j < kCount; ++j) {
+        fetches.next_register();
+        tile[j] = map_register<op, T>(tile[j], y + j * s->stride, nullptr);
+      }
       int j = 0;
       ((x = tile[j++]), ...);
     } else {
+      fetch<kCount>(s, c, i);
       std::int64_t j = 0;
       ((x = map_register<op, T>(x, y + j * s->stride, z + j * s->second_stride), ++j), ...);
     }

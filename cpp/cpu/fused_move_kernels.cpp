@@ -17,7 +17,7 @@ struct Load {
   static void run(KF_STEP, X... x) {
     constexpr int kBytes = kPartBytes<E, wide>;
     const std::byte* p = operand(s, c, i);
-    fetch_ahead<kBytes* static_cast<int>(sizeof...(X))>(s, c, i, p);
+    fetch<sizeof...(X)>(s, c, i);
     const auto part = [&p]() KF_LAMBDA {
       const std::byte* const from = p;
       p += kBytes;

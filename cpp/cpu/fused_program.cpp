@@ -1,6 +1,7 @@
 #include "cpu/fused_program.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "cpu/fused_emitter.hpp"
 
@@ -119,20 +120,23 @@ int FusedProgram::take_slot(std::vector<int>& free) {
   return slot;
 }
 
-/// Rows that the cache holds: the last two sweeps fetch half of the next row each, so that memory is never idle.
-void FusedProgram::set_ahead(TileStep& step, const Source& source, int sweep) const {
+/// Rows that the cache holds: every sweep fetches its part of the next row, so that memory is never idle.
+TileFetch FusedProgram::fetch_of(const Source& source, int sweep, int elements) const {
   const std::int64_t to_next = source.layout.outer.empty() ? 0 : source.layout.outer.back();
+  const std::int64_t item = source.layout.item;
+  TileFetch fetch{source.operand, static_cast<std::int32_t>(elements * item),
+                  std::countr_zero(static_cast<unsigned>(elements)), 0};
   if (space.columns) {
-    const std::int64_t rows_ahead = 1 + kAheadBytes / (std::min(block, space.cols) * source.layout.item);
-    step.ahead = sweep == 0 ? rows_ahead * to_next : 0;
+    const std::int64_t rows_ahead = 1 + kAheadBytes / (std::min(block, space.cols) * item);
+    fetch.ahead = sweep == 0 ? rows_ahead * to_next : 0;
   } else if (space.rows == 1 || (to_next != 0 && source.to_next == 0)) {
-    step.ahead = kAheadBytes;
-  } else if (sweeps_ == 1) {
-    step.ahead = source.to_next;
-  } else if (source.to_next != 0 && sweep >= sweeps_ - 2) {
-    step.half = true;
-    step.ahead = source.to_next + (sweep == sweeps_ - 1 ? space.cols * source.layout.item / 2 : 0);
+    fetch.ahead = kAheadBytes;
+  } else if (source.to_next != 0) {
+    fetch.stride = (fetch.stride + sweeps_ - 1) / sweeps_;
+    fetch.ahead = source.to_next + sweep * (space.cols * item / sweeps_);
   }
+  if (fetch.ahead == 0) fetch.stride = 0;
+  return fetch;
 }
 
 // ---- what is computed when ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ namespace kfusion::cpu {
 /// A program in both widths, and the operands that the one who runs it has to see to.
 struct TileProgram {
   std::vector<TileStep> steps[kWidths];
+  std::vector<TileFetch> fetches;
   std::vector<int> sources, targets, reductions;  ///< that it reads, writes, takes up
   int keeps = 0;                                  ///< values that it leaves in their homes
   std::vector<int> homes;                         ///< steps whose values it finds in their homes
@@ -96,8 +97,8 @@ class FusedProgram {
   // For the emitter.
   int source_of(int step) const;  ///< -1: it is none
   int take_slot(std::vector<int>& free);
-  /// What is prefetched while `source` is read in a sweep.
-  void set_ahead(TileStep& step, const Source& source, int sweep) const;
+  /// What is prefetched while `source` is read in a sweep, by registers of that many elements; stride 0: nothing.
+  TileFetch fetch_of(const Source& source, int sweep, int elements) const;
 
  private:
   int add_operand(std::int64_t place);

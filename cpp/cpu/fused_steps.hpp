@@ -22,16 +22,33 @@ struct TileStep {
   std::int32_t operand = 0, second = 0;        ///< of TileContext::at: what the step reads or writes beside the tile
   std::int32_t scale = 0, second_scale = 0;    ///< bytes from element to element of the run; 0: the same for all tiles
   std::int32_t stride = 0, second_stride = 0;  ///< bytes from register to register; 0: one register for all
-  std::int64_t ahead = 0;                      ///< bytes ahead of a read that are prefetched; 0: nothing is
-  bool half = false;                           ///< half of that is: another sweep fetches the other half
+  std::int32_t fetch = 0, fetches = 0;         ///< of TileContext::fetches: what it prefetches
 };
+
+/// What a step prefetches for each register of the tile: element i's share begins at element 0 of the operand + `ahead`
+/// + i * (stride / elements of a register).
+struct TileFetch {
+  std::int32_t operand = 0;
+  std::int32_t stride = 0;  ///< bytes from register to register
+  std::int32_t shift = 0;   ///< log2 of the elements of a register
+  std::int64_t ahead = 0;   ///< bytes
+};
+inline constexpr int kMaxFetches = 4;  ///< of a step
+
+/// Functions of floats and divisions are long: their code stands once, in a loop over the tile's registers. The others
+/// are a few instructions on each register.
+constexpr bool is_long(Op op, Signature s) {
+  return s == Signature::F_F || s == Signature::FF_F || op == Op::floor_divide || op == Op::remainder ||
+         op == Op::power;
+}
 
 struct TileContext {
   std::byte* const* at = nullptr;  ///< element 0 of every operand
-  std::int64_t valid = 0;          ///< elements of the tile that count
-  bool partial = false;            ///< some do not
-  bool first = true;               ///< the first tile of a reduction
-  bool stream = false;             ///< stores go past the caches where addresses allow it
+  const TileFetch* fetches = nullptr;
+  std::int64_t valid = 0;  ///< elements of the tile that count
+  bool partial = false;    ///< some do not
+  bool first = true;       ///< the first tile of a reduction
+  bool stream = false;     ///< stores go past the caches where addresses allow it
 };
 
 /// What one instruction set offers. A null StepFunction: there is no such step.

@@ -48,18 +48,33 @@ KF_INLINE Vec<T> read(const std::byte* p) {
   return Vec<T>(load<typename Vec<T>::Native>(p));
 }
 
-/// Prefetches as many lines as a tile of `bytes` bytes at `p` has, or half of them.
-template <int bytes>
-KF_INLINE void fetch_ahead(KF_STEP, const std::byte* p) {
-  constexpr int kLines = bytes < kLineBytes ? 1 : bytes / kLineBytes;
-  if (s->ahead == 0 || c->partial) return;
-  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(s->ahead);
-  if (!s->half) {
-    for (int line = 0; line < kLines; ++line) prefetch(begin + static_cast<std::uintptr_t>(line * kLineBytes));
-  } else {
-    const std::uintptr_t half = begin - static_cast<std::uintptr_t>(i * s->scale / 2);
-    for (int line = 0; line < (kLines + 1) / 2; ++line) prefetch(half + static_cast<std::uintptr_t>(line * kLineBytes));
+/// A step's prefetches, register by register: a burst of all of them would find the line fill buffers full, and then
+/// leave memory idle until the next one.
+class Fetches {
+ public:
+  KF_INLINE Fetches(KF_STEP) : count_(c->partial ? 0 : s->fetches) {
+    for (int k = 0; k < count_; ++k) {
+      const TileFetch& f = c->fetches[s->fetch + k];
+      next_[k] = reinterpret_cast<std::uintptr_t>(c->at[f.operand]) +
+                 static_cast<std::uintptr_t>(f.ahead + (i * f.stride >> f.shift));
+      stride_[k] = f.stride;
+    }
   }
+  KF_INLINE void next_register() {
+    for (int k = 0; k < count_; ++k) prefetch(next_[k]), next_[k] += stride_[k];
+  }
+
+ private:
+  int count_;
+  std::uintptr_t next_[kMaxFetches], stride_[kMaxFetches];
+};
+
+/// Those of a short step.
+template <int kRegistersOfTile>
+KF_INLINE void fetch(KF_STEP) {
+  if (s->fetches == 0) return;
+  Fetches fetches(s, c, i);
+  for (int j = 0; j < kRegistersOfTile; ++j) fetches.next_register();
 }
 
 /// f(T()) for the compute type of a dtype.

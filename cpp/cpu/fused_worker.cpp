@@ -118,6 +118,7 @@ void Worker::shift_arrays(std::int64_t begin) {
 void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first) {
   const std::int64_t full = per_tile(p, Width::kFull), small = per_tile(p, Width::kShort);
   context_.first = first;
+  context_.fetches = p.fetches.data();
   std::int64_t i = begin;
   if (call_.staged) {
     for (; i < end; i += full) part_of_tile(p, Width::kFull, i, std::min(full, end - i));
