@@ -1,5 +1,6 @@
 // A host that runs generated CUDA kernels: every thread of a block, or of a cluster of blocks, is a fiber, and a
-// barrier or a shuffle is a switch to the next one until all have come there. There is no PTX.
+// barrier or a shuffle is a switch to the next one until all of the warp, block or cluster have come there. There is no
+// PTX.
 #pragma once
 #include <ucontext.h>
 
@@ -12,6 +13,7 @@
 #define __device__
 #define __global__
 #define __forceinline__ inline
+#define __noinline__
 #define __align__(n) alignas(n)
 #define __launch_bounds__(...)
 #define __grid_constant__
@@ -24,12 +26,14 @@ inline Index3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace host {
 
+enum class State { kReady, kAtWarp, kAtBlock, kAtCluster, kDone };
+
 struct Fiber {
   ucontext_t context;
   std::vector<char> stack = std::vector<char>(std::size_t{128} << 10);
   Index3 thread;
   unsigned rank;  ///< of its block in the cluster
-  bool done = false;
+  State state = State::kReady;
 };
 inline std::vector<std::unique_ptr<Fiber>> fibers;
 inline ucontext_t scheduler;
@@ -45,42 +49,62 @@ inline unsigned rank = 0, blocks = 1;
 
 inline void run_fiber() {
   body(argument);
-  current->done = true;
+  current->state = State::kDone;
   swapcontext(&current->context, &scheduler);
 }
 
-inline void barrier() {
+/// Until all of the warp, block or cluster are here; kReady: until others have run.
+inline void wait(State at) {
   Fiber* own = current;
+  own->state = at;
   swapcontext(&own->context, &scheduler);
 }
 
-/// Fibers run in order, each to its next barrier, until all are done. `first`: number of the cluster's first block.
+/// Makes fibers begin..end ready if all that are not done wait at `at`.
+inline void release(unsigned begin, unsigned end, State at) {
+  for (unsigned i = begin; i < end; ++i)
+    if (fibers[i]->state != at && fibers[i]->state != State::kDone) return;
+  for (unsigned i = begin; i < end; ++i)
+    if (fibers[i]->state == at) fibers[i]->state = State::kReady;
+}
+
+/// Runs each fiber that is ready to its next barrier; false where none is. `first`: number of the cluster's first block.
+inline bool run_ready(unsigned count, unsigned first) {
+  bool any = false;
+  for (unsigned i = 0; i < count; ++i) {
+    if (fibers[i]->state != State::kReady) continue;
+    any = true;
+    current = fibers[i].get();
+    threadIdx = current->thread;
+    rank = current->rank;
+    blockIdx.x = first + rank;
+    shared = shared_of[rank];
+    swapcontext(&scheduler, &current->context);
+  }
+  return any;
+}
+
 inline void run_cluster(unsigned first) {
-  const unsigned threads = blockDim.x * blockDim.y;
-  for (unsigned i = 0; i < threads * blocks; ++i) {
+  const unsigned threads = blockDim.x * blockDim.y, all = threads * blocks;
+  for (unsigned i = 0; i < all; ++i) {
     if (fibers.size() <= i) fibers.push_back(std::make_unique<Fiber>());
     Fiber& f = *fibers[i];
     f.thread = {i % threads % blockDim.x, i % threads / blockDim.x, 0};
     f.rank = i / threads;
-    f.done = false;
+    f.state = State::kReady;
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.data();
     f.context.uc_stack.ss_size = f.stack.size();
     f.context.uc_link = nullptr;
     makecontext(&f.context, run_fiber, 0);
   }
-  for (bool any = true; any;) {
-    any = false;
-    for (unsigned i = 0; i < threads * blocks; ++i) {
-      if (fibers[i]->done) continue;
-      any = true;
-      current = fibers[i].get();
-      threadIdx = current->thread;
-      rank = current->rank;
-      blockIdx.x = first + rank;
-      shared = shared_of[rank];
-      swapcontext(&scheduler, &current->context);
+  while (run_ready(all, first)) {
+    for (unsigned block = 0; block < all; block += threads) {
+      for (unsigned i = 0; i < threads; i += 32)
+        release(block + i, block + (i + 32 < threads ? i + 32 : threads), State::kAtWarp);
+      release(block, block + threads, State::kAtBlock);
     }
+    release(0, all, State::kAtCluster);
   }
 }
 
@@ -126,15 +150,19 @@ inline std::uint32_t pack_halves(float lo, float hi) { return half_of_float(lo) 
     host::run_grid([](const void* q) { kernel(*static_cast<const Parameters*>(q)); }, p, grid, block, cluster); \
   }
 
-inline void __syncthreads() { host::barrier(); }
+inline void __syncthreads() { host::wait(host::State::kAtBlock); }
+inline void __syncwarp() { host::wait(host::State::kAtWarp); }
 inline void __threadfence() {}
-inline std::uint32_t __shfl_xor_sync(unsigned, std::uint32_t word, int mask) {
+inline std::uint32_t __shfl_sync(unsigned, std::uint32_t word, int lane) {
   const unsigned own = threadIdx.y * blockDim.x + threadIdx.x;
   host::words[host::rank][own] = word;
-  host::barrier();
-  const std::uint32_t other = host::words[host::rank][own ^ static_cast<unsigned>(mask)];
-  host::barrier();
+  __syncwarp();
+  const std::uint32_t other = host::words[host::rank][own / 32 * 32 + static_cast<unsigned>(lane)];
+  __syncwarp();
   return other;
+}
+inline std::uint32_t __shfl_xor_sync(unsigned, std::uint32_t word, int mask) {
+  return __shfl_sync(0, word, static_cast<int>((threadIdx.y * blockDim.x + threadIdx.x) % 32) ^ mask);
 }
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(std::uint64_t{a} * b >> 32); }
 inline unsigned __float_as_uint(float x) {

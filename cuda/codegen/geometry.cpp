@@ -146,9 +146,8 @@ bool in_doubles(const Kernel& k) {
   return std::ranges::any_of(k.steps, [](const Step& s) { return s.dtype == DType::kFloat64; });
 }
 
-/// Read again in every sweep; pairs of reductions are taken together.
+/// Read again in every sweep.
 void stream(Choice& c, const Kernel& k, const Arrangement& a) {
-  c.schedule = schedule(k, a, true);
   c.held.assign(k.loads.size(), false);
   c.vectors = vectors_in_flight(k, a, 64, 4);
   c.threads = kLongRowsThreads;
@@ -157,7 +156,7 @@ void stream(Choice& c, const Kernel& k, const Arrangement& a) {
 }
 
 void choose_rows(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
-  c.schedule = schedule(k, a, false);
+  c.schedule = schedule(k, a);
   c.held = held_loads(k, a, c.schedule);
   const Capacity* found = capacity_for(k, a, c, target);
   if (found == std::end(kCapacities)) {
@@ -203,7 +202,7 @@ std::int64_t partial_bound(const Kernel& k, const Arrangement& a) {
 /// Kept on chip where another sweep would read them again, and there is room.
 bool choose_tile(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   Choice tile = c;
-  tile.schedule = schedule(k, a, false);
+  tile.schedule = schedule(k, a);
   tile.held = held_loads(k, a, tile.schedule);
   for (std::size_t i = 0; i < k.loads.size(); ++i)
     if (a.loads[i] == Reach::kSplat) tile.held[i] = false;
@@ -221,7 +220,7 @@ bool choose_tile(Choice& c, const Kernel& k, const Arrangement& a, const Target&
 }
 
 void choose_columns(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
-  c.schedule = schedule(k, a, true);
+  c.schedule = schedule(k, a);
   c.vectors = vectors_in_flight(k, a, 64, 4);
   if (c.schedule.sweeps > 1 && choose_tile(c, k, a, target)) return;
   c.skeleton = Skeleton::kColumns;
@@ -360,7 +359,7 @@ Choice choose(const Kernel& k, const Arrangement& a, const Target& target) {
     choose_columns(c, k, a, target);
     return c;
   }
-  c.schedule = schedule(k, a, true);
+  c.schedule = schedule(k, a);
   c.skeleton = Skeleton::kPointwise;
   c.held = element_loads(k, a);
   c.vectors = vectors_in_flight(k, a, 32, 4);

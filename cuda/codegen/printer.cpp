@@ -168,12 +168,37 @@ std::string Printer::iota(const Step& s, const std::string& inner) const {
   return "convert<" + compute_type(s.dtype) + ">(" + text + ")";
 }
 
+/// Division of elements by a value of their row: multiplications by its reciprocal do it.
+bool Printer::is_shared_quotient(const Step& s) const {
+  if (s.op != Op::divide || s.kind != StepKind::kMap || !is_float(s.from) || a_.form == Form::kPointwise) return false;
+  const int divisor = s.arguments[1];
+  return s_.per_row[at(divisor)] && !s_.per_row[at(s.arguments[0])] && step(divisor).kind != StepKind::kConstant;
+}
+
+bool Printer::divides(int i) const {
+  return std::ranges::any_of(k_.steps,
+                             [&](const Step& s) { return is_shared_quotient(s) && s.arguments[1] == i; });
+}
+
+std::string Printer::divisor_of(int i) const { return "by_" + names_[at(i)] + lane(); }
+
+/// Of a row's value, and what is derived from it once.
+void Printer::assign(int i, const std::string& value) {
+  out_.line(reference(i) + " = " + value + ";", step(i).label);
+  if (divides(i)) out_.line("values." + divisor_of(i) + " = Divisor<" + type_of(i) + ">(" + reference(i) + ");");
+}
+
 /// Of maps and casts.
 std::string Printer::formula(const Step& s) const {
   const auto argument = [&](std::size_t i) { return i < s.arguments.size() ? reference(s.arguments[i]) : ""; };
   if (s.kind == StepKind::kCast) {
     if (is_half(s.dtype)) return "rounded<" + storage_type(s.dtype) + ">(" + argument(0) + ")";
     return "convert<" + compute_type(s.dtype) + ">(" + argument(0) + ")";
+  }
+  if (s.op == Op::exp && is_half(s.dtype)) return "exp_of_half(" + argument(0) + ")";
+  if (is_shared_quotient(s)) {
+    const std::string divisor = "values." + divisor_of(s.arguments[1]);
+    return (is_half(s.dtype) ? "quotient_of_halves(" : "quotient(") + argument(0) + ", " + divisor + ")";
   }
   const Meaning meanings[] = {{"x", argument(0)}, {"y", argument(1)}, {"z", argument(2)}, {"T", compute_type(s.from)}};
   const std::string text = with(info(s.op).expression, meanings);
@@ -242,6 +267,9 @@ void Printer::print_types() {
   out_.line("using At = Place<Index, " + number(a_.inner.size()) + ">;");
   out_.line("static constexpr int kWidth = " + std::to_string(a_.width) + ", kSweeps = " + std::to_string(s_.sweeps) +
             ";");
+  unsigned looking = 0;
+  for (int sweep = 0; sweep < s_.sweeps; ++sweep) looking |= unsigned{looks(sweep)} << sweep;
+  out_.line("static constexpr u32 kLooks = " + std::to_string(looking) + ";");
   out_.line("static constexpr bool kWhole = " + std::string(a_.whole ? "true" : "false") + ";");
   out_.line("const Parameters& p;");
   out_.line("");
@@ -335,6 +363,18 @@ void Printer::print_fetch(int sweep) {
                 type.c_str(), loads_of(sweep, false));
 }
 
+/// The pair that a reduction belongs to, if it is taken together with the other one.
+std::string Printer::pair_of(int i) const {
+  if (s_.pair[at(i)] < 0) return "";
+  const Pair& pair = k_.pairs[at(s_.pair[at(i)])];
+  if (pair.kind == Pair::Kind::kCentred) return "Centred<" + accumulator(step(i)) + ">";
+  return "Shifted<" + accumulator(step(i)) + ", " + (is_half(step(pair.second).from) ? "true>" : "false>");
+}
+
+bool Printer::looks(int sweep) const {
+  return !columns() && std::ranges::any_of(reductions(sweep), [&](int i) { return s_.pair[at(i)] >= 0; });
+}
+
 void Printer::print_partial(int sweep) {
   const std::vector<int> reduced = reductions(sweep);
   const std::string type = "Partial" + std::to_string(sweep), lanes = columns() ? "[kWidth]" : "";
@@ -344,17 +384,17 @@ void Printer::print_partial(int sweep) {
     out_.line("static KF_DEVICE Nothing partial(Sweep<" + std::to_string(sweep) + ">) { return {}; }");
     return;
   }
-  Code start, merge;
+  Code start, merge, settle;
+  const bool ordered = std::ranges::any_of(reduced, [&](int i) { return pair_of(i).starts_with("Centred"); });
   out_.open("struct " + type + " {");
-  out_.line("static constexpr bool kNothing = false;");
+  out_.line("static constexpr bool kNothing = false, kSymmetric = " + std::string(ordered ? "false;" : "true;"));
   for (const int i : reduced) {
     const Step& s = step(i);
     const std::string name = names_[at(i)], a = accumulator(s), own = name + lane(), other = "b." + own;
-    if (s_.pair[at(i)] >= 0) {
-      const Pair& pair = k_.pairs[at(s_.pair[at(i)])];
-      const std::string kind = pair.kind == Pair::Kind::kCentred ? "Centred" : "Shifted";
-      out_.line(kind + "<" + a + "> " + name + lanes + ";");
+    if (const std::string pair = pair_of(i); !pair.empty()) {
+      out_.line(pair + " " + name + lanes + ";");
       merge.line("      " + own + ".merge(" + other + ");");
+      settle.line("      " + own + ".settle();");
       continue;
     }
     const OpInfo& row = info(s.op);
@@ -371,6 +411,7 @@ void Printer::print_partial(int sweep) {
   const std::string loop = columns() ? "#pragma unroll\n      for (int j = 0; j < kWidth; ++j) {\n" : "";
   const std::string end = columns() ? "      }\n" : "";
   out_.line("KF_DEVICE void merge(const " + type + "& b) {\n" + loop + merge.text() + end + "    }");
+  if (!settle.text().empty() && !columns()) out_.line("KF_DEVICE void settle() {\n" + settle.text() + "    }");
   out_.close("};");
   out_.line("static KF_DEVICE " + type + " partial(Sweep<" + std::to_string(sweep) + ">) {\n    " + type + " v;\n" +
             loop + start.text() + end + "    return v;\n  }");
@@ -395,7 +436,7 @@ std::size_t Printer::partial_bytes() const {
 }
 
 /// Values of the elements of a vector, lane by lane.
-void Printer::print_elements(int sweep, const std::vector<int>& steps) {
+void Printer::print_elements(const std::vector<int>& steps) {
   for (const int i : steps) {
     const Step& s = step(i);
     std::string value;
@@ -409,22 +450,19 @@ void Printer::print_elements(int sweep, const std::vector<int>& steps) {
     }
     out_.line("const " + type_of(i) + " " + names_[at(i)] + " = " + value + ";", s.label);
   }
-  for (std::size_t i = 0; i < k_.stores.size(); ++i)
-    if (s_.store_time[i] == sweep) out_.line(stores_[i] + "[j] = " + reference(k_.stores[i].step) + ";");
 }
 
-void Printer::print_reductions(int sweep) {
-  std::string guard = a_.whole || columns() ? ""
-                      : a_.framed()         ? "if (j >= at.skip && j < at.count) "
-                                            : "if (j < at.count) ";
+/// `look`: only the first pass of pairs.
+void Printer::print_reductions(int sweep, bool look) {
+  const std::string guard = a_.whole || columns() ? ""
+                            : a_.framed()         ? "if (j >= at.skip && j < at.count) "
+                                                  : "if (j < at.count) ";
   for (const int i : reductions(sweep)) {
     const Step& s = step(i);
     const std::string value = reference(s.arguments[0]), own = "part." + names_[at(i)] + lane(), a = accumulator(s);
-    if (s_.pair[at(i)] >= 0 && columns()) {
-      out_.line(own + ".add(" + value + ");", s.label);
-    } else if (s_.pair[at(i)] >= 0) {
-      out_.line("of_" + names_[at(i)] + "[j] = " + value + ";");
-    } else {
+    if (s_.pair[at(i)] >= 0) {
+      out_.line(guard + own + (columns() ? ".join(" : look ? ".look(" : ".add(") + value + ");", s.label);
+    } else if (!look) {
       const ReductionText text = reduction_text(info(s.op));
       const Meaning lifted[] = {{"x", value}, {"A", a}, {"T", compute_type(s.from)}};
       const Meaning meanings[] = {{"a", own}, {"b", with(text.lift, lifted)}, {"A", a}};
@@ -433,27 +471,46 @@ void Printer::print_reductions(int sweep) {
   }
 }
 
-void Printer::print_sweep(int sweep) {
+void Printer::open_sweep(const std::string& what, int sweep) {
   const std::string n = std::to_string(sweep);
-  const std::vector<int> steps = steps_of(k_, s_, sweep);
   out_.line("");
-  out_.open("KF_DEVICE void sweep(Sweep<" + n + ">, const Line& line, const At& at, " +
-            "const Held& held, const Fetched" + n + "& in, " + "const Values& values, Partial" + n + "& part) const {");
-  for (std::size_t i = 0; i < k_.stores.size(); ++i)
-    if (s_.store_time[i] == sweep) out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[kWidth];");
-  for (const int i : reductions(sweep))
-    if (s_.pair[at(i)] >= 0 && !columns()) out_.line(accumulator(step(i)) + " of_" + names_[at(i)] + "[kWidth];");
+  out_.open("KF_DEVICE void " + what + "(Sweep<" + n + ">, const Line& line, const At& at, const Held& held, " +
+            "const Fetched" + n + "& in, const Values& values, Partial" + n + "& part) const {");
+}
+
+/// The element steps and reductions of a sweep; a look computes more than it needs, and compilers drop it.
+void Printer::print_lanes(int sweep, bool look) {
   out_.line("#pragma unroll");
   out_.open("for (int j = 0; j < kWidth; ++j) {");
-  print_elements(sweep, steps);
-  print_reductions(sweep);
+  print_elements(steps_of(k_, s_, sweep));
+  for (std::size_t i = 0; i < k_.stores.size() && !look; ++i)
+    if (s_.store_time[i] == sweep) out_.line(stores_[i] + "[j] = " + stored(k_.stores[i]) + ";");
+  print_reductions(sweep, look);
   out_.close();
-  for (const int i : reductions(sweep))
-    if (s_.pair[at(i)] >= 0 && !columns())
-      out_.line("part." + names_[at(i)] + ".add(of_" + names_[at(i)] + ", at.skip, at.count);", step(i).label);
+}
+
+void Printer::print_sweep(int sweep) {
+  if (looks(sweep)) {
+    open_sweep("look", sweep);
+    print_lanes(sweep, true);
+    for (const int i : reductions(sweep))
+      if (s_.pair[at(i)] >= 0) out_.line("part." + names_[at(i)] + ".looked(kWhole ? kWidth : at.count - at.skip);");
+    out_.close();
+  }
+  open_sweep("sweep", sweep);
+  for (std::size_t i = 0; i < k_.stores.size(); ++i)
+    if (s_.store_time[i] == sweep) out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[kWidth];");
+  print_lanes(sweep, false);
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) print_store(static_cast<int>(i));
   out_.close();
+}
+
+/// What a store packs: packing rounds, so a cast to the type that is stored need not.
+std::string Printer::stored(const Store& store) const {
+  const Step& s = step(store.step);
+  const bool rounds = s.kind == StepKind::kCast && is_half(s.dtype) && s.dtype == store.to.dtype;
+  return reference(rounds && s.from == DType::kFloat32 ? s.arguments[0] : store.step);
 }
 
 /// Of the array that has the store's name.
@@ -488,7 +545,7 @@ void Printer::print_row_steps(int time) {
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
     const Step& s = step(i);
     const bool map = s.kind == StepKind::kMap || s.kind == StepKind::kCast;
-    if (map && s_.per_row[at(i)] && s_.time[at(i)] == time) out_.line(reference(i) + " = " + formula(s) + ";", s.label);
+    if (map && s_.per_row[at(i)] && s_.time[at(i)] == time) assign(i, formula(s));
   }
 }
 
@@ -497,8 +554,11 @@ void Printer::print_begin() {
   out_.line("");
   out_.open("struct Values {");
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
-    if (s_.per_row[at(i)] && step(i).kind != StepKind::kConstant)
-      out_.line(type_of(i) + " " + names_[at(i)] + (columns() ? "[kWidth]" : "") + ";");
+    if (s_.per_row[at(i)] && step(i).kind != StepKind::kConstant) {
+      const std::string lanes = columns() ? "[kWidth];" : ";";
+      out_.line(type_of(i) + " " + names_[at(i)] + lanes);
+      if (divides(i)) out_.line("Divisor<" + type_of(i) + "> by_" + names_[at(i)] + lanes);
+    }
   out_.close("};");
   out_.open("KF_DEVICE Values begin(const Line& line, const At& at) const {");
   out_.line("Values values{};");
@@ -510,13 +570,13 @@ void Printer::print_begin() {
         columns() ? loaded(s.index) : "load_vector<1, true, Use::kAgain>(line." + loads_[at(s.index)] + ", 1)";
     out_.line("const auto loaded_" + names_[at(i)] + " = " + from + ";");
     open_lanes();
-    out_.line(reference(i) + " = get(loaded_" + names_[at(i)] + (splat ? ", 0);" : ", j);"));
+    assign(i, "get(loaded_" + names_[at(i)] + (splat ? ", 0)" : ", j)"));
     close_lanes();
   }
   open_lanes();
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
     if (s_.per_row[at(i)] && step(i).kind == StepKind::kIota)
-      out_.line(reference(i) + " = " + iota(step(i), columns() ? "place(at.first + j)" : "at") + ";", step(i).label);
+      assign(i, iota(step(i), columns() ? "place(at.first + j)" : "at"));
   print_row_steps(-1);
   close_lanes();
   out_.line("return values;");
@@ -539,15 +599,14 @@ void Printer::print_finish(int sweep) {
       value = "part." + names_[at(pair.first)] + lane() +
               (first ? (centred ? ".mean" : ".largest") : (centred ? ".squares()" : ".total()"));
       if (first) {  // it is what finish would give
-        out_.line(reference(i) + " = " + value + ";", s.label);
+        assign(i, value);
         continue;
       }
     }
     const Meaning meanings[] = {{"a", value}, {"n", elements}, {"A", accumulator(s)}};
     const std::string finished = with(reduction_text(info(s.op)).finish, meanings);
     const bool same = accumulator(s) == type_of(i);
-    out_.line(reference(i) + " = " + (same ? finished : "convert<" + type_of(i) + ">(" + finished + ")") + ";",
-              s.label);
+    assign(i, same ? finished : "convert<" + type_of(i) + ">(" + finished + ")");
   }
   print_row_steps(sweep);
   close_lanes();

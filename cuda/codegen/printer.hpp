@@ -48,6 +48,9 @@ class Printer {
   std::string loaded(int load) const;
   std::string reference(int step) const;  ///< how a value is named where it is used
   std::string formula(const Step& step) const;
+  bool is_shared_quotient(const Step& step) const;
+  bool divides(int i) const;                    ///< a row's value is the divisor of one
+  std::string divisor_of(int i) const;
   std::string iota(const Step& step, const std::string& inner) const;
   std::string accumulator(const Step& step) const;
 
@@ -61,17 +64,23 @@ class Printer {
   void print_partial(int sweep);
   void print_fetch(int sweep);
   void print_sweep(int sweep);
-  void print_elements(int sweep, const std::vector<int>& steps);
-  void print_reductions(int sweep);
+  void print_elements(const std::vector<int>& steps);
+  void print_reductions(int sweep, bool look);
+  void open_sweep(const std::string& what, int sweep);
+  void print_lanes(int sweep, bool look);
   void print_finish(int sweep);
   void print_begin();
   void print_end();
   void print_row_steps(int time);
+  void assign(int i, const std::string& value);
   void print_store(int store);
   void open_lanes();  ///< a loop over the lanes where row values are arrays
   void close_lanes();
 
   std::vector<int> reductions(int sweep) const;  ///< steps; of a pair only the first
+  std::string pair_of(int reduction) const;
+  bool looks(int sweep) const;  ///< in two passes over what a thread has in registers
+  std::string stored(const Store& store) const;
   std::vector<int> loads_of(int sweep, bool held) const;
   bool in_frame(int load) const {
     const Reach reach = a_.loads[static_cast<std::size_t>(load)];

@@ -9,9 +9,9 @@ std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 class Scheduler {
  public:
-  Scheduler(const Kernel& k, const Arrangement& a, bool together) : k_(k), a_(a) {
+  Scheduler(const Kernel& k, const Arrangement& a) : k_(k), a_(a) {
     s_.pair.assign(k.steps.size(), -1);
-    for (std::size_t i = 0; together && i < k.pairs.size(); ++i)
+    for (std::size_t i = 0; i < k.pairs.size(); ++i)
       for (const int step : {k.pairs[i].first, k.pairs[i].second}) s_.pair[at(step)] = static_cast<int>(i);
   }
 
@@ -66,7 +66,7 @@ class Scheduler {
 
 }  // namespace
 
-Schedule schedule(const Kernel& k, const Arrangement& a, bool together) { return Scheduler(k, a, together).run(); }
+Schedule schedule(const Kernel& k, const Arrangement& a) { return Scheduler(k, a).run(); }
 
 std::vector<int> steps_of(const Kernel& k, const Schedule& s, int sweep) {
   std::vector<bool> wanted(k.steps.size(), false);

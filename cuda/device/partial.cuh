@@ -8,6 +8,7 @@ namespace kfusion::device::scalar {
 /// What a sweep without reductions leaves.
 struct Nothing {
   static constexpr bool kNothing = true;
+  KF_DEVICE void settle() {}
   KF_DEVICE void merge(const Nothing&) {}
 };
 
@@ -18,26 +19,44 @@ KF_DEVICE constexpr A unchosen(A chosen) {
   return chosen == highest<A>() ? lowest<A>() : highest<A>();
 }
 
+/// 1 / x to a last bit or two: for weights of means, which need no more.
+KF_DEVICE float about_one_over(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.0f / x;
+#endif
+}
+KF_DEVICE double about_one_over(double x) { return 1.0 / x; }
+
+// Pairs of reductions of which the second needs the first. What a thread has in registers it reduces in two passes:
+// look() at each value, settle(), then add() each again; parts that were reduced apart are merged by a formula.
+
 /// Mean, and sum of squared distances from it, of n values.
 /// T. Chan, G. Golub, R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
 template <class A>
 struct Centred {
+  static constexpr bool kSymmetric = false;
   A n = 0, mean = 0, m2 = 0;
 
-  KF_DEVICE void merge(const Centred& b) {
-    if (b.n == A(0)) return;
-    if (n == A(0)) {  // else inf * 0 where the mean's square overflows
-      *this = b;
-      return;
-    }
-    const A d = b.mean - mean, share = b.n / (n + b.n);
-    m2 += b.m2 + d * d * (n * share);
-    const bool finite = d - d == A(0);  // else means that are infinite, or too far apart
-    mean = finite ? mean + d * share : mean * (n / (n + b.n)) + b.mean * share;
-    n += b.n;
-  }
-  /// One value: B. Welford, "Note on a method for calculating corrected sums of squares and products", 1962.
+  KF_DEVICE void look(A value) { mean += value; }
+  KF_DEVICE void looked(int values) { n += A(values); }
+  KF_DEVICE void settle() { mean = n > A(0) ? mean / n : A(0); }
   KF_DEVICE void add(A value) {
+    const A d = value - mean;
+    m2 = fused_multiply_add(d, d, m2);
+  }
+  KF_DEVICE void merge(const Centred& b) {
+    const A both = n + b.n, d = b.mean - mean, share = b.n * about_one_over(both > A(0) ? both : A(1));
+    m2 += b.m2 + d * (d * (n * share));  // in this order: 0 where n is, however large d
+    const bool finite = d - d == A(0);   // else means that are infinite, or too far apart
+    mean = n == A(0) ? b.mean : finite ? mean + d * share : mean * (A(1) - share) + b.mean * share;
+    n = both;
+  }
+  /// One more value, without a second pass: B. Welford, "Note on a method for calculating corrected sums of squares and products", 1962.
+  KF_DEVICE void join(A value) {
     const A d = value - mean, before = n;
     n += A(1);
     const A share = A(1) / n;
@@ -46,55 +65,38 @@ struct Centred {
   }
   /// Not a number around a mean that is none.
   KF_DEVICE A squares() const { return m2 + (mean - mean); }
-  /// Values `skip` to `count`, in two passes.
-  template <int kN>
-  KF_DEVICE void add(const A (&value)[kN], int skip, int count) {
-    Centred part;
-    part.n = A((count < kN ? count : kN) - skip);
-#pragma unroll
-    for (int j = 0; j < kN; ++j) part.mean += j >= skip && j < count ? value[j] : A(0);
-    part.mean /= part.n;
-#pragma unroll
-    for (int j = 0; j < kN; ++j) {
-      const A d = value[j] - part.mean;
-      part.m2 += j >= skip && j < count ? d * d : A(0);
-    }
-    merge(part);
-  }
 };
 
 /// The largest of some values, and the sum of exp(value - largest).
 /// M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018.
-template <class A>
+/// kHalf: what is summed has a half type.
+template <class A, bool kHalf>
 struct Shifted {
+  static constexpr bool kSymmetric = true;
   A largest = lowest<A>(), sum = 0;
 
   /// Equal infinities are no distance apart.
   static KF_DEVICE A scale(A from, A to) { return from == to ? A(1) : exp(from - to); }
-  KF_DEVICE void merge(const Shifted& b) {
-    const A both = maximum(largest, b.largest);
-    sum = sum * scale(largest, both) + b.sum * scale(b.largest, both);
-    largest = both;
+  static KF_DEVICE A own_exp(A x) {
+    if constexpr (kHalf) return exp_of_half(x);
+    return exp(x);
   }
-  template <int kN>
-  KF_DEVICE void add(const A (&value)[kN], int skip, int count) {
-    Shifted part;
-#pragma unroll
-    for (int j = 0; j < kN; ++j) part.largest = j >= skip && j < count ? maximum(part.largest, value[j]) : part.largest;
-#pragma unroll
-    for (int j = 0; j < kN; ++j) {
-      const bool counts =
-          j >= skip && j < count && part.largest != lowest<A>();  // exp(-inf - -inf) would spoil what comes later
-      part.sum += counts ? exp(value[j] - part.largest) : A(0);
-    }
-    merge(part);
-  }
-  KF_DEVICE void add(A value) {
+  KF_DEVICE void look(A value) { largest = maximum(largest, value); }
+  KF_DEVICE void looked(int) {}
+  KF_DEVICE void settle() {}
+  /// Nothing where all are -inf: exp(-inf - -inf) would spoil what comes later.
+  KF_DEVICE void add(A value) { sum += largest == lowest<A>() ? A(0) : own_exp(value - largest); }
+  KF_DEVICE void join(A value) {
     const bool grows = largest < value;
     const A same = value == lowest<A>() ? A(0) : A(1);
     const A factor = value == largest ? same : exp(grows ? largest - value : value - largest);
     sum = grows ? sum * factor + A(1) : sum + factor;
     largest = maximum(largest, value);
+  }
+  KF_DEVICE void merge(const Shifted& b) {
+    const A both = maximum(largest, b.largest);
+    sum = sum * scale(largest, both) + b.sum * scale(b.largest, both);
+    largest = both;
   }
   /// Not a number where the largest is infinite, as value - largest is none.
   KF_DEVICE A total() const { return sum + (largest - largest); }
@@ -104,22 +106,23 @@ struct Shifted {
 
 namespace kfusion::device {
 
-template <class P>
-KF_DEVICE P from_lane(const P& own, int mask) {
+/// `own` of another lane.
+template <class P, class Shuffle>
+KF_DEVICE P shuffled(const P& own, const Shuffle& shuffle) {
   constexpr int kWords = sizeof(P) / 4;
   static_assert(sizeof(P) % 4 == 0);
   u32 word[kWords];
   memcpy(word, &own, sizeof(P));
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) word[i] = __shfl_xor_sync(0xffffffffu, word[i], mask);
+  for (int i = 0; i < kWords; ++i) word[i] = shuffle(word[i]);
   P other;
   memcpy(&other, word, sizeof(P));
   return other;
 }
 
 /// Merges over each group of `lanes` (a power of two up to 32) neighbouring lanes, or those of them that lie `apart` (a
-/// power of two) from each other, the same bits in all of them: the lower lane's part always comes first. All 32 lanes
-/// must call it.
+/// power of two) from each other, the same bits in all of them. All 32 lanes must call it. Where the order of merge()
+/// matters, the group's first lane has it right and tells the others.
 template <class P>
 KF_DEVICE void merge_lanes(P& own, int lanes, int apart = 1) {
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
@@ -127,22 +130,22 @@ KF_DEVICE void merge_lanes(P& own, int lanes, int apart = 1) {
   for (int offset = 1; offset < 32; offset *= 2) {
     if (offset < apart) continue;
     if (offset >= lanes) break;
-    P first = own, second = from_lane(own, offset);
-    if (thread & offset) {  // copies: a choice between addresses would put both in memory
-      const P lower = second;
-      second = first;
-      first = lower;
-    }
-    first.merge(second);
-    own = first;
+    own.merge(shuffled(own, [&](u32 word) { return __shfl_xor_sync(0xffffffffu, word, offset); }));
+  }
+  if constexpr (!P::kSymmetric) {
+    const int first = thread % 32 & ~(lanes - apart);
+    own = shuffled(own, [&](u32 word) { return __shfl_sync(0xffffffffu, word, first); });
   }
 }
 
 /// Merges `size` parts; every lane of the calling warps gets the same bits.
 template <class P>
 KF_DEVICE P merge_parts(const P* parts, int size, P total) {
-  for (int i = threadIdx.x % 32; i < size; i += 32) total.merge(parts[i]);
-  merge_lanes(total, 32);
+  int lanes = 1;
+  while (lanes < size && lanes < 32) lanes *= 2;
+#pragma unroll 1
+  for (int i = threadIdx.x % lanes; i < size; i += lanes) total.merge(parts[i]);
+  merge_lanes(total, lanes);
   return total;
 }
 
@@ -150,7 +153,7 @@ KF_DEVICE P merge_parts(const P* parts, int size, P total) {
 template <class P>
 KF_DEVICE void merge_team(P& own, const P& identity, Exchange& exchange, int warp, int warps) {
   merge_lanes(own, 32);
-  own = merge_parts(exchange.share(own, warp), warps, identity);
+  if (warps > 1) own = merge_parts(exchange.share(own, warp), warps, identity);
 }
 
 }  // namespace kfusion::device

@@ -8,6 +8,8 @@
 //   Held load(line, at)                    operands that stay in registers for all sweeps, as stored
 //   Fetched fetch(Sweep, line, at)         those of one sweep
 //   Partial partial(Sweep)                 of no elements; merge(Partial)
+//   void look(Sweep, line, at, Held, Fetched, values, Partial&)    the first pass of pairs of reductions (partial.cuh),
+//                                          where bit Sweep of kLooks is set; Partial::settle() stands between
 //   void sweep(Sweep, line, at, Held, Fetched, values, Partial&)   the elements of one vector
 //   void prefetch(line, first element, elements)   what load() would read of them, where it is contiguous
 //   Values begin(line, at), void finish(Sweep, Values&, Partial), void end(line, at, Values)   once per row
@@ -46,27 +48,40 @@ struct RowPlaces {
   }
 };
 
+/// Calls use(places(k), held[k], fetched) for each of kK vectors that exist; what is fetched is under way for two at a
+/// time.
+template <int kSweep, class F, int kK, class Places, class Use>
+KF_DEVICE void for_each_held(const F& f, const typename F::Line& line, const Places& places,
+                             typename F::Held (&held)[kK], const Use& use) {
+  constexpr int kAhead = kK % 2 == 0 ? 2 : 1;
+#pragma unroll
+  for (int k = 0; k < kK; k += kAhead) {
+    decltype(f.fetch(Sweep<kSweep>(), line, places(0))) fetched[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) fetched[i] = f.fetch(Sweep<kSweep>(), line, places(k + i));
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      held[k + i].forget();
+      if (const auto at = places(k + i); at.count > 0) use(at, held[k + i], fetched[i]);
+    }
+  }
+}
+
 /// Sweep after sweep over a row that a team holds in registers. `combine` merges what the lanes have.
 template <int kSweep, class F, int kK, class Places, class Combine>
 KF_DEVICE void sweep_held(const F& f, const typename F::Line& line, const Places& places, typename F::Held (&held)[kK],
                           typename F::Values& values, const Combine& combine) {
-  constexpr int kAhead = kK % 2 == 0 ? 2 : 1;  // what is fetched is under way for two vectors at a time
   const Sweep<kSweep> sweep;
   auto total = f.partial(sweep);
-#pragma unroll
-  for (int k = 0; k < kK; k += kAhead) {
-    decltype(f.fetch(sweep, line, places(0))) fetched[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) fetched[i] = f.fetch(sweep, line, places(k + i));
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      auto part = f.partial(sweep);
-      const auto at = places(k + i);
-      if (kSweep > 0) held[k + i].forget();
-      if (at.count > 0) f.sweep(sweep, line, at, held[k + i], fetched[i], values, part);
-      total.merge(part);
-    }
+  if constexpr ((F::kLooks >> kSweep) % 2) {
+    for_each_held<kSweep>(f, line, places, held, [&](const auto& at, const auto& own, const auto& in) {
+      f.look(sweep, line, at, own, in, values, total);
+    });
+    total.settle();
   }
+  for_each_held<kSweep>(f, line, places, held, [&](const auto& at, const auto& own, const auto& in) {
+    f.sweep(sweep, line, at, own, in, values, total);
+  });
   combine(total, f.partial(sweep));
   f.finish(sweep, values, total);
   if constexpr (kSweep + 1 < F::kSweeps) sweep_held<kSweep + 1>(f, line, places, held, values, combine);
@@ -156,13 +171,17 @@ KF_DEVICE auto sweep_chunks(const F& f, const typename F::Line& line, const type
 #pragma unroll
     for (int k = 0; k < kK; ++k) fetched[k] = f.fetch(sweep, line, places(k));
     auto part = f.partial(sweep);
+    if constexpr ((F::kLooks >> kSweep) % 2) {
 #pragma unroll
-    for (int k = 0; k < kK; ++k) {
-      auto own = f.partial(sweep);
-      const auto at = places(k);
-      if (at.count > 0) f.sweep(sweep, line, at, typename F::Held(), fetched[k], values, own);
-      part.merge(own);
+      for (int k = 0; k < kK; ++k)
+        if (const auto at = places(k); at.count > 0)
+          f.look(sweep, line, at, typename F::Held(), fetched[k], values, part);
+      part.settle();
     }
+#pragma unroll
+    for (int k = 0; k < kK; ++k)
+      if (const auto at = places(k); at.count > 0)
+        f.sweep(sweep, line, at, typename F::Held(), fetched[k], values, part);
     block.merge(part);
     if (++merges == kMergesInBlock) {
       total.merge(block);

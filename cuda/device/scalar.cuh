@@ -81,6 +81,19 @@ KF_DEVICE T minimum(T x, T y) {
   return x <= y || x != x ? x : y;
 }
 
+#if __CUDA_ARCH__ >= 800
+KF_DEVICE float maximum(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+KF_DEVICE float minimum(float x, float y) {
+  float z;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+#endif
+
 /// The other where one is NaN.
 template <class T>
 KF_DEVICE T maximum_number(T x, T y) {
@@ -171,6 +184,43 @@ KF_DEVICE T sigmoid(T x) {
   const T e = exp(-fabs(x));
   return (x >= T(0) ? T(1) : e) / (T(1) + e);
 }
+
+/// exp(x) where it is stored in a half type: to 2^-17, and 0 where a float would be subnormal.
+KF_DEVICE float exp_of_half(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  return y;
+#else
+  return exp(x);
+#endif
+}
+
+// ---- quotients by a value that many share ---------------------------------------------------------------------------
+
+/// A divisor that many share, and its reciprocal: both brought near 1 by a power of two where it is far from it.
+template <class T>
+struct Divisor {
+  T scale, y, r;
+  KF_DEVICE explicit Divisor(T divisor) {
+    const T size = fabs(divisor);
+    constexpr T kFar = T(0x1p100);
+    scale = size > kFar ? T(1) / kFar : size < T(1) / kFar ? kFar : T(1);
+    y = divisor * scale;
+    r = T(1) / y;
+  }
+  Divisor() = default;
+};
+/// x / d to the last bit, but for subnormal results.
+/// P. Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990.
+template <class T>
+KF_DEVICE T quotient(T x, const Divisor<T>& d) {
+  x *= d.scale;
+  const T q = x * d.r, rest = fused_multiply_add(q, d.y, -x);
+  return fabs(q) < T(0x1p126) ? fused_multiply_add(-rest, d.r, q) : q;
+}
+/// The same to a float's last bits, for half types.
+KF_DEVICE float quotient_of_halves(float x, const Divisor<float>& d) { return x * d.scale * d.r; }
 
 // ---- tests and bits -------------------------------------------------------------------------------------------------
 

@@ -62,11 +62,19 @@ void Steps::add_pair(NodeId reduction, int step) {
 }
 
 int Steps::argument(Axes span, const Access& a) {
-  if (space_.spans.contains(a.base)) return step_of(a.base);
+  if (space_.spans.contains(a.base)) return unstored(step_of(a.base));
   const Node& source = g_[a.base];
   if (source.op == Op::constant) return constant(a.base);
   const Strided seen = seen_from(space_, span, a, source.dtype);
   return source.op == Op::iota ? operand(StepKind::kIota, iotas_, seen) : operand(StepKind::kLoad, loads_, seen);
+}
+
+/// A cast to a half type inside a stage is how the stage's result is stored: what the kernel itself goes on with need
+/// not be rounded. A call of its own that casts is meant as one.
+int Steps::unstored(int i) const {
+  const Step& s = k_.steps[static_cast<std::size_t>(i)];
+  const bool stores = s.kind == StepKind::kCast && is_half(s.dtype) && s.from == DType::kFloat32;
+  return stores && g_.stages[static_cast<std::size_t>(g_[s.node].stage)].name != name(Op::cast) ? s.arguments[0] : i;
 }
 
 int Steps::operand(StepKind kind, Operands& among, const Strided& operand) {

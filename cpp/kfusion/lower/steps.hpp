@@ -32,6 +32,7 @@ class Steps {
   int add_reduction(NodeId n);
   void add_pair(NodeId reduction, int step);
   int argument(Axes span, const Access& a);
+  int unstored(int step) const;
   int operand(StepKind kind, Operands& among, const Strided& operand);
   int constant(NodeId n);
   int push(Step s);
