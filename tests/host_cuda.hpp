@@ -119,10 +119,26 @@ inline void run_grid(void (*kernel)(const void*), const void* parameters, const 
     for (unsigned first = 0; first < grid[0]; first += cluster) run_cluster(first);
 }
 
-/// Writes to the same place of another block's shared memory.
+/// The same place of another block's shared memory.
+template <class V>
+V* in_block(V* p, unsigned to) {
+  return reinterpret_cast<V*>(shared_of[to] + (reinterpret_cast<char*>(p) - shared));
+}
 template <class V>
 void store_to_block(V* p, const V& value, unsigned to) {
-  std::memcpy(shared_of[to] + (reinterpret_cast<char*>(p) - shared), &value, sizeof value);
+  std::memcpy(static_cast<void*>(in_block(p, to)), &value, sizeof value);
+}
+
+/// A barrier of device/async.cuh: bytes that are expected, and in the upper half the phases that have ended.
+template <class Barrier>
+void count(Barrier* b, unsigned bytes) {
+  const auto left = static_cast<std::uint32_t>(b->state) + bytes;
+  const std::uint64_t phases = (b->state >> 32) + (left == 0);
+  b->state = phases << 32 | left;
+}
+template <class Barrier>
+void wait_for(Barrier* b, unsigned parity) {
+  while ((b->state >> 32 & 1) == parity) wait(State::kReady);
 }
 
 inline float float_of_half(std::uint32_t bits) {

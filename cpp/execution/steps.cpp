@@ -39,22 +39,23 @@ class CudaStep final : public ExecutableStep {
   CudaStep(const Kernel& k, Operands operands, bool aligned, int device)
       : kernel_(k, cuda::target(device), aligned),
         function_(cuda::compile(kernel_.source(), kernel_.entry(), device)),
+        launch_(cuda::fitted(function_, kernel_.launch(), device)),
         operands_(std::move(operands)) {}
 
-  std::size_t workspace_bytes() const override { return kernel_.launch().workspace_bytes; }
+  std::size_t workspace_bytes() const override { return launch_.workspace_bytes; }
 
   void run(const Frame& f) const override {
-    const codegen::Launch& launch = kernel_.launch();
-    if (launch.workspace_zeroed) cuda::clear(f.workspace, launch.workspace_bytes, f.device, f.stream);
+    if (launch_.workspace_zeroed) cuda::clear(f.workspace, launch_.workspace_bytes, f.device, f.stream);
     Addresses loads(operands_.loads, f.slots), stores(operands_.stores, f.slots);
     Room<std::byte, 1024> parameters(kernel_.parameter_bytes());
     kernel_.write_parameters(loads.data(), stores.data(), f.parameters, f.workspace, parameters.data());
-    cuda::launch(function_, launch, parameters.data(), kernel_.parameter_bytes(), f.device, f.stream);
+    cuda::launch(function_, launch_, parameters.data(), kernel_.parameter_bytes(), f.device, f.stream);
   }
 
  private:
   codegen::CudaKernel kernel_;
   const cuda::Function& function_;
+  codegen::Launch launch_;
   Operands operands_;
 };
 

@@ -17,6 +17,7 @@ std::string identifier(const std::string& name) {
 std::string header_of(Skeleton s) {
   if (s == Skeleton::kPointwise) return "device/pointwise.cuh";
   if (s == Skeleton::kTiles) return "device/tiles.cuh";
+  if (s == Skeleton::kRingRows) return "device/ring.cuh";
   return s == Skeleton::kColumns ? "device/columns.cuh" : "device/rows.cuh";
 }
 
@@ -30,6 +31,8 @@ std::string call_of(const Choice& c) {
       return "short_rows<Fused, " + std::to_string(c.lanes) + ", " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kTeamRows:
       return "team_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
+    case Skeleton::kRingRows:
+      return "ring_rows<Fused, " + vectors + ", " + std::to_string(kSegmentVectors) + ">(Fused{p}, p.geometry)";
     case Skeleton::kLongRows:
       return "long_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kSplitRows:
@@ -49,8 +52,8 @@ CudaKernel::CudaKernel(const Kernel& kernel, const Target& target, bool aligned)
   const Arrangement a = arrange(k, aligned);
   const Choice c = choose(k, a, target);
   ParameterList parameters;
-  Printer printer(k, a, c.schedule, c.held, parameters);
-  const Division d = divide(a, c, target, printer.partial_bytes());
+  Printer printer(k, a, c.schedule, c.held, c.skeleton == Skeleton::kRingRows, parameters);
+  const Division d = divide(k, a, c, target, printer.partial_bytes());
   if (!d.geometry.empty()) parameters.numbers("Geometry", "geometry", d.geometry);
   if (c.skeleton == Skeleton::kSplitRows || c.skeleton == Skeleton::kColumns) parameters.workspace("workspace");
   launch_ = d.launch;

@@ -141,6 +141,15 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
   c.vectors = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(each)));
 }
 
+/// What bulk copies can bring: rows of whole 16-byte vectors.
+bool can_stage(const Kernel& k, const Arrangement& a, const Choice& c) {
+  for (std::size_t i = 0; i < k.loads.size(); ++i)
+    if (c.held[i] && (a.loads[i] != Reach::kDense || !a.whole ||
+                      a.width * static_cast<std::int64_t>(item_bytes(k.loads[i].dtype)) != kSlotBytes))
+      return false;
+  return a.inner.size() == 1;
+}
+
 /// Functions of doubles take many registers.
 bool in_doubles(const Kernel& k) {
   return std::ranges::any_of(k.steps, [](const Step& s) { return s.dtype == DType::kFloat64; });
@@ -155,9 +164,38 @@ void stream(Choice& c, const Kernel& k, const Arrangement& a) {
   c.skeleton = c.schedule.sweeps == 1 ? Skeleton::kSplitRows : Skeleton::kLongRows;
 }
 
+/// Teams that keep a row in the registers of `blocks` blocks, `segments` of kSegmentVectors vectors a lane, and
+/// `stages` more of them a warp on their way.
+struct RingCapacity {
+  int segments, warps, resident, blocks, stages;
+};
+constexpr RingCapacity kRings[] = {
+    {8, 4, 2, 1, 12}, {8, 4, 2, 2, 12}, {8, 4, 2, 4, 12}, {8, 4, 2, 8, 12}, {8, 8, 1, 16, 12},
+};
+/// From this row on (bytes) teams_rows() is slower.
+constexpr std::int64_t kLeastRingBytes = 32 << 10;
+
+const RingCapacity* ring_for(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
+  if (target.compute_major < 9 || c.schedule.sweeps < 2 || !can_stage(k, a, c)) return nullptr;
+  const std::int64_t bytes = row_bytes(k, a, c);
+  if (bytes <= kLeastRingBytes) return nullptr;
+  const auto* found = std::ranges::find_if(kRings, [&](const RingCapacity& r) {
+    return (r.blocks == 1 || target.clusters) && std::int64_t{r.segments} * kSegmentVectors * kWarp * kSlotBytes * r.warps * r.blocks >= bytes;
+  });
+  return found == std::end(kRings) ? nullptr : found;
+}
+
 void choose_rows(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   c.schedule = schedule(k, a);
   c.held = held_loads(k, a, c.schedule);
+  const RingCapacity* ring = ring_for(k, a, c, target);
+  if (ring != nullptr) {
+    c.skeleton = Skeleton::kRingRows;
+    c.threads = ring->warps * kWarp;
+    c.least_blocks = ring->resident;
+    c.vectors = ring->segments;
+    return;
+  }
   const Capacity* found = capacity_for(k, a, c, target);
   if (found == std::end(kCapacities)) {
     stream(c, k, a);
@@ -272,6 +310,21 @@ Division divide_teams(const Arrangement& a, const Choice& c, const Target& targe
   return d;
 }
 
+Division divide_ring(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
+                     std::size_t partial_bytes) {
+  const RingCapacity& ring = *ring_for(k, a, c, target);
+  const std::int64_t rows = product(a.outer), blocks = ring.blocks, room = divide_up(static_cast<std::int64_t>(partial_bytes), 16) * 16;
+  Division d;
+  d.launch.block[0] = unsigned_of(c.threads);
+  d.launch.cluster = unsigned_of(blocks);
+  d.launch.grid[0] = unsigned_of(std::min<std::int64_t>(rows, target.multiprocessors * ring.resident / blocks) * blocks);
+  d.launch.resident = true;
+  const std::int64_t stage = kWarp * kSegmentVectors * bytes_of(k, a, c.held);
+  d.launch.shared_bytes = static_cast<std::size_t>(ring.warps * ring.stages * (stage + 8) + 16 + 16 + (ring.warps + 1 + 2 * blocks) * room);
+  d.geometry = {rows, ring.warps * blocks, 1, room, ring.stages};
+  return d;
+}
+
 /// Blocks that share a row, each with at least one chunk: a number that depends on sizes and device only.
 Division divide_splits(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
   const std::int64_t rows = product(a.outer);
@@ -368,9 +421,10 @@ Choice choose(const Kernel& k, const Arrangement& a, const Target& target) {
   return c;
 }
 
-Division divide(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
+Division divide(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
   Division d = c.skeleton == Skeleton::kPointwise   ? divide_pointwise(a, c)
                : c.skeleton == Skeleton::kShortRows ? divide_short_rows(a, c)
+               : c.skeleton == Skeleton::kRingRows  ? divide_ring(k, a, c, target, partial_bytes)
                : c.skeleton == Skeleton::kSplitRows ? divide_splits(a, c, target, partial_bytes)
                : c.skeleton == Skeleton::kColumns   ? divide_columns(a, c, target, partial_bytes)
                : c.skeleton == Skeleton::kTiles     ? divide_tiles(a, c, target, partial_bytes)

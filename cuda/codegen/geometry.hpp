@@ -9,12 +9,24 @@
 
 namespace kfusion::codegen {
 
-enum class Skeleton : std::uint8_t { kPointwise, kShortRows, kTeamRows, kLongRows, kSplitRows, kColumns, kTiles };
+enum class Skeleton : std::uint8_t {
+  kPointwise,
+  kShortRows,
+  kTeamRows,
+  kRingRows,
+  kLongRows,
+  kSplitRows,
+  kColumns,
+  kTiles
+};
+
+/// kRingRows: vectors a lane in a segment.
+inline constexpr int kSegmentVectors = 4;
 
 /// What is static in the text. Sizes of `outer` (of `inner` where nothing is reduced) play no part.
 struct Choice {
   Skeleton skeleton = Skeleton::kPointwise;
-  int vectors = 1;                      ///< that a thread has at a time
+  int vectors = 1;                      ///< that a thread has at a time; kRingRows: segments of kSegmentVectors
   int lanes = 32;                       ///< kShortRows: that share a row
   int threads = 256, least_blocks = 2;  ///< __launch_bounds__
   Schedule schedule;
@@ -30,6 +42,6 @@ struct Division {
   Launch launch;
   std::vector<std::int64_t> geometry;
 };
-Division divide(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes);
+Division divide(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes);
 
 }  // namespace kfusion::codegen

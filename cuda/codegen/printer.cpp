@@ -30,9 +30,9 @@ void Code::line(const std::string& text, const std::string& comment) {
   text_ += "\n";
 }
 
-Printer::Printer(const Kernel& k, const Arrangement& a, const Schedule& s, std::vector<bool> held,
+Printer::Printer(const Kernel& k, const Arrangement& a, const Schedule& s, std::vector<bool> held, bool staged,
                  ParameterList& parameters)
-    : k_(k), a_(a), s_(s), held_(std::move(held)) {
+    : k_(k), a_(a), s_(s), held_(std::move(held)), staged_(staged) {
   loads_ = operand_names("in_", true);
   stores_ = operand_names("out_", false);
   for (std::size_t i = 0; i < k.steps.size(); ++i) {
@@ -245,7 +245,7 @@ std::string Printer::print() {
     if (held_[i]) held.push_back(static_cast<int>(i));
   print_vectors("Held", held, true);
   print_loading("Held load(const Line& line, const At& at) const", "Held", held);
-  print_prefetch(held);
+  staged_ ? print_stages(held) : print_prefetch(held);
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
     print_partial(sweep);
     print_fetch(sweep);
@@ -354,6 +354,22 @@ void Printer::print_prefetch(const std::vector<int>& loads) {
       out_.line("prefetch_to_l2(line." + loads_[at(i)] + " + first, elements * " + number(item) + ");");
   }
   out_.close();
+}
+
+/// Of held operands that bulk copies can bring: see device/ring.cuh.
+void Printer::print_stages(const std::vector<int>& loads) {
+  Code start, take;
+  std::size_t before = 0;
+  for (const int i : loads) {
+    const std::string &name = loads_[at(i)], offset = number(before) + " * vectors", item = number(item_bytes(load(i).dtype));
+    start.line("    start_copy(stage + " + offset + ", line." + name + " + first, elements * " + item + ", barrier);");
+    take.line("    v." + name + " = *reinterpret_cast<const " + vector_type(i) + "*>(stage + " + offset + " + vector * 16);");
+    before += 16;
+  }
+  out_.line("static constexpr int kHeldBytes = " + number(before) + ";");
+  out_.line("KF_DEVICE void start(const Line& line, Index first, int elements, char* stage, int vectors, Barrier* barrier) const {");
+  out_.line("  expect(barrier, elements * (kHeldBytes / kWidth));\n" + start.text() + "  }");
+  out_.line("KF_DEVICE Held take(const char* stage, int vectors, int vector) const {\n    Held v;\n" + take.text() + "    return v;\n  }");
 }
 
 void Printer::print_fetch(int sweep) {

@@ -25,8 +25,10 @@ class Code {
 
 class Printer {
  public:
-  /// `held`: operands that stay in registers for all sweeps, by load. Declares what it reads in `parameters`.
-  Printer(const Kernel& k, const Arrangement& a, const Schedule& s, std::vector<bool> held, ParameterList& parameters);
+  /// `held`: operands that stay in registers for all sweeps, by load; `staged`: they come through stages in shared
+  /// memory. Declares what it reads in `parameters`.
+  Printer(const Kernel& k, const Arrangement& a, const Schedule& s, std::vector<bool> held, bool staged,
+          ParameterList& parameters);
 
   /// struct Fused, over a Parameters p.
   std::string print();
@@ -61,6 +63,7 @@ class Printer {
   void print_vectors(const char* type, const std::vector<int>& loads, bool forget);
   void print_loading(const std::string& head, const char* type, const std::vector<int>& loads);
   void print_prefetch(const std::vector<int>& loads);
+  void print_stages(const std::vector<int>& loads);
   void print_partial(int sweep);
   void print_fetch(int sweep);
   void print_sweep(int sweep);
@@ -99,6 +102,7 @@ class Printer {
   const Arrangement& a_;
   const Schedule& s_;
   std::vector<bool> held_;
+  bool staged_;
   Names names_;           ///< by step
   Names loads_, stores_;  ///< by operand
   Code out_;

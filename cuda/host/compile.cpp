@@ -1,5 +1,6 @@
 #include "host/compile.hpp"
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 #include <stdexcept>
@@ -63,13 +64,10 @@ const Function& compile(const std::string& source, const std::string& entry, int
   return place.function;
 }
 
-void launch(const Function& function, const codegen::Launch& l, const void* parameters, std::size_t bytes, int device,
-            Stream stream) {
-  if (bytes < function.parameter_bytes)
-    throw std::logic_error("kfusion: a generated kernel was given too few parameters");
-  if (l.grid[0] == 0 || l.grid[1] == 0 || l.grid[2] == 0) return;
-  const UseDevice use(device);
-  cudaLaunchAttribute cluster;
+namespace {
+
+/// `cluster` must live as long as the result.
+cudaLaunchConfig_t configuration(const codegen::Launch& l, cudaLaunchAttribute& cluster, Stream stream) {
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {l.cluster, 1, 1};
   cudaLaunchConfig_t config{};
@@ -79,6 +77,42 @@ void launch(const Function& function, const codegen::Launch& l, const void* para
   config.stream = handle(stream);
   config.attrs = &cluster;
   config.numAttrs = l.cluster > 1 ? 1 : 0;
+  return config;
+}
+
+/// Blocks of `l` that run at once.
+int resident_blocks(const Function& function, const codegen::Launch& l, int device) {
+  int count = 0;
+  if (l.cluster == 1) {
+    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, function.kernel,
+                                                        static_cast<int>(l.block[0] * l.block[1]), l.shared_bytes),
+          "asking for a kernel's occupancy");
+    return count * limits(device).multiprocessors;
+  }
+  cudaLaunchAttribute cluster;
+  const cudaLaunchConfig_t config = configuration(l, cluster, nullptr);
+  check(cudaOccupancyMaxActiveClusters(&count, function.kernel, &config), "asking for a kernel's occupancy");
+  return count * static_cast<int>(l.cluster);
+}
+
+}  // namespace
+
+codegen::Launch fitted(const Function& function, const codegen::Launch& launch, int device) {
+  codegen::Launch l = launch;
+  if (!l.resident || l.grid[0] == 0) return l;
+  const UseDevice use(device);
+  l.grid[0] = std::min(l.grid[0], static_cast<unsigned>(std::max(resident_blocks(function, l, device), 1)));
+  return l;
+}
+
+void launch(const Function& function, const codegen::Launch& l, const void* parameters, std::size_t bytes, int device,
+            Stream stream) {
+  if (bytes < function.parameter_bytes)
+    throw std::logic_error("kfusion: a generated kernel was given too few parameters");
+  if (l.grid[0] == 0 || l.grid[1] == 0 || l.grid[2] == 0) return;
+  const UseDevice use(device);
+  cudaLaunchAttribute cluster;
+  const cudaLaunchConfig_t config = configuration(l, cluster, stream);
   void* arguments[] = {const_cast<void*>(parameters)};
   check(cudaLaunchKernelExC(&config, function.kernel, arguments), "launching a generated kernel");
 }

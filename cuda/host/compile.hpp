@@ -25,6 +25,9 @@ class Function;
 /// - std::runtime_error with the log and the source around it: the text does not compile, which is a bug.
 const Function& compile(const std::string& source, const std::string& entry, int device);
 
+/// `launch` with no more blocks than run at once, where it asks for that (Launch::resident).
+codegen::Launch fitted(const Function& function, const codegen::Launch& launch, int device);
+
 /// Enqueues `function` with its one parameter, the `bytes` bytes at `parameters` (copied before it returns), on
 /// `stream`. Nothing is launched for an empty grid. Allocates and waits for nothing.
 void launch(const Function& function, const codegen::Launch& launch, const void* parameters, std::size_t bytes,

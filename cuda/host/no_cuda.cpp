@@ -1,4 +1,5 @@
 // The build without CUDA: everything that needs a device says how to get one.
+#include "codegen/generate.hpp"
 #include "host/compile.hpp"
 #include "host/cuda.hpp"
 
@@ -34,6 +35,7 @@ void unfused_relu_layernorm(const RowProblem&, int, Stream) { refuse(); }
 
 const codegen::Target& target(int) { refuse(); }
 const Function& compile(const std::string&, const std::string&, int) { refuse(); }
+codegen::Launch fitted(const Function&, const codegen::Launch&, int) { refuse(); }
 void launch(const Function&, const codegen::Launch&, const void*, std::size_t, int, Stream) { refuse(); }
 
 std::vector<double> time(const std::function<void()>&, int, bool, int) { refuse(); }
