@@ -68,7 +68,8 @@ inline void release(unsigned begin, unsigned end, State at) {
     if (fibers[i]->state == at) fibers[i]->state = State::kReady;
 }
 
-/// Runs each fiber that is ready to its next barrier; false where none is. `first`: number of the cluster's first block.
+/// Runs each fiber that is ready to its next barrier; false where none is. `first`: number of the cluster's first
+/// block.
 inline bool run_ready(unsigned count, unsigned first) {
   bool any = false;
   for (unsigned i = 0; i < count; ++i) {

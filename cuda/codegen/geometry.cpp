@@ -180,7 +180,8 @@ const RingCapacity* ring_for(const Kernel& k, const Arrangement& a, const Choice
   const std::int64_t bytes = row_bytes(k, a, c);
   if (bytes <= kLeastRingBytes) return nullptr;
   const auto* found = std::ranges::find_if(kRings, [&](const RingCapacity& r) {
-    return (r.blocks == 1 || target.clusters) && std::int64_t{r.segments} * kSegmentVectors * kWarp * kSlotBytes * r.warps * r.blocks >= bytes;
+    return (r.blocks == 1 || target.clusters) &&
+           std::int64_t{r.segments} * kSegmentVectors * kWarp * kSlotBytes * r.warps * r.blocks >= bytes;
   });
   return found == std::end(kRings) ? nullptr : found;
 }
@@ -313,14 +314,17 @@ Division divide_teams(const Arrangement& a, const Choice& c, const Target& targe
 Division divide_ring(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
                      std::size_t partial_bytes) {
   const RingCapacity& ring = *ring_for(k, a, c, target);
-  const std::int64_t rows = product(a.outer), blocks = ring.blocks, room = divide_up(static_cast<std::int64_t>(partial_bytes), 16) * 16;
+  const std::int64_t rows = product(a.outer), blocks = ring.blocks,
+                     room = divide_up(static_cast<std::int64_t>(partial_bytes), 16) * 16;
   Division d;
   d.launch.block[0] = unsigned_of(c.threads);
   d.launch.cluster = unsigned_of(blocks);
-  d.launch.grid[0] = unsigned_of(std::min<std::int64_t>(rows, target.multiprocessors * ring.resident / blocks) * blocks);
+  d.launch.grid[0] =
+      unsigned_of(std::min<std::int64_t>(rows, target.multiprocessors * ring.resident / blocks) * blocks);
   d.launch.resident = true;
   const std::int64_t stage = kWarp * kSegmentVectors * bytes_of(k, a, c.held);
-  d.launch.shared_bytes = static_cast<std::size_t>(ring.warps * ring.stages * (stage + 8) + 16 + 16 + (ring.warps + 1 + 2 * blocks) * room);
+  d.launch.shared_bytes =
+      static_cast<std::size_t>(ring.warps * ring.stages * (stage + 8) + 16 + 16 + (ring.warps + 1 + 2 * blocks) * room);
   d.geometry = {rows, ring.warps * blocks, 1, room, ring.stages};
   return d;
 }
@@ -421,7 +425,8 @@ Choice choose(const Kernel& k, const Arrangement& a, const Target& target) {
   return c;
 }
 
-Division divide(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
+Division divide(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
+                std::size_t partial_bytes) {
   Division d = c.skeleton == Skeleton::kPointwise   ? divide_pointwise(a, c)
                : c.skeleton == Skeleton::kShortRows ? divide_short_rows(a, c)
                : c.skeleton == Skeleton::kRingRows  ? divide_ring(k, a, c, target, partial_bytes)

@@ -42,6 +42,7 @@ struct Division {
   Launch launch;
   std::vector<std::int64_t> geometry;
 };
-Division divide(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes);
+Division divide(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
+                std::size_t partial_bytes);
 
 }  // namespace kfusion::codegen

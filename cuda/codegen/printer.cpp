@@ -176,8 +176,7 @@ bool Printer::is_shared_quotient(const Step& s) const {
 }
 
 bool Printer::divides(int i) const {
-  return std::ranges::any_of(k_.steps,
-                             [&](const Step& s) { return is_shared_quotient(s) && s.arguments[1] == i; });
+  return std::ranges::any_of(k_.steps, [&](const Step& s) { return is_shared_quotient(s) && s.arguments[1] == i; });
 }
 
 std::string Printer::divisor_of(int i) const { return "by_" + names_[at(i)] + lane(); }
@@ -361,15 +360,20 @@ void Printer::print_stages(const std::vector<int>& loads) {
   Code start, take;
   std::size_t before = 0;
   for (const int i : loads) {
-    const std::string &name = loads_[at(i)], offset = number(before) + " * vectors", item = number(item_bytes(load(i).dtype));
+    const std::string &name = loads_[at(i)], offset = number(before) + " * vectors",
+                      item = number(item_bytes(load(i).dtype));
     start.line("    start_copy(stage + " + offset + ", line." + name + " + first, elements * " + item + ", barrier);");
-    take.line("    v." + name + " = *reinterpret_cast<const " + vector_type(i) + "*>(stage + " + offset + " + vector * 16);");
+    take.line("    v." + name + " = *reinterpret_cast<const " + vector_type(i) + "*>(stage + " + offset +
+              " + vector * 16);");
     before += 16;
   }
   out_.line("static constexpr int kHeldBytes = " + number(before) + ";");
-  out_.line("KF_DEVICE void start(const Line& line, Index first, int elements, char* stage, int vectors, Barrier* barrier) const {");
+  out_.line(
+      "KF_DEVICE void start(const Line& line, Index first, int elements, char* stage, int vectors, Barrier* barrier) "
+      "const {");
   out_.line("  expect(barrier, elements * (kHeldBytes / kWidth));\n" + start.text() + "  }");
-  out_.line("KF_DEVICE Held take(const char* stage, int vectors, int vector) const {\n    Held v;\n" + take.text() + "    return v;\n  }");
+  out_.line("KF_DEVICE Held take(const char* stage, int vectors, int vector) const {\n    Held v;\n" + take.text() +
+            "    return v;\n  }");
 }
 
 void Printer::print_fetch(int sweep) {

@@ -23,11 +23,14 @@ KF_DEVICE void fence_barriers() { asm volatile("fence.mbarrier_init.release.clus
 KF_DEVICE void expect(Barrier* b, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
-#define KF_WAIT(scope)                                                                 \
-  asm volatile(                                                                        \
-      "{ .reg .pred done;\n"                                                           \
-      "again: mbarrier.try_wait.parity" scope ".b64 done, [%0], %1;\n"                 \
-      "@!done bra again; }" ::"r"(shared_address(b)), "r"(parity) : "memory")
+#define KF_WAIT(scope)                                \
+  asm volatile(                                       \
+      "{ .reg .pred done;\n"                          \
+      "again: mbarrier.try_wait.parity" scope         \
+      ".b64 done, [%0], %1;\n"                        \
+      "@!done bra again; }" ::"r"(shared_address(b)), \
+      "r"(parity)                                     \
+      : "memory")
 /// Until the phase of this parity (0, 1, 0, ...) has ended: of copies, or of messages from other blocks.
 KF_DEVICE void wait_for_copies(Barrier* b, u32 parity) { KF_WAIT(".shared::cta"); }
 KF_DEVICE void wait_for_messages(Barrier* b, u32 parity) { KF_WAIT(".acquire.cluster.shared::cta"); }

@@ -55,7 +55,8 @@ struct Centred {
     mean = n == A(0) ? b.mean : finite ? mean + d * share : mean * (A(1) - share) + b.mean * share;
     n = both;
   }
-  /// One more value, without a second pass: B. Welford, "Note on a method for calculating corrected sums of squares and products", 1962.
+  /// One more value, without a second pass: B. Welford, "Note on a method for calculating corrected sums of squares and
+  /// products", 1962.
   KF_DEVICE void join(A value) {
     const A d = value - mean, before = n;
     n += A(1);

@@ -51,7 +51,8 @@ class TeamMerge {
   }
 
  private:
-  /// By one warp. A box is used again two rounds later, when all blocks have answered to what was sent after reading it.
+  /// By one warp. A box is used again two rounds later, when all blocks have answered to what was sent after reading
+  /// it.
   template <class P>
   KF_DEVICE P merge_blocks(const P& own, const P& identity) {
     constexpr int kSlots = (sizeof(P) + 15) / 16;
@@ -89,7 +90,14 @@ class Ring {
   static constexpr int kVectors = 32 * kVec, kStageBytes = kVectors * F::kHeldBytes;
 
   KF_DEVICE Ring(const F& f, Barrier* full, char* stages, int count, int begin, int size, Row row, Row step, Row rows)
-      : f_(f), full_(full), stages_(stages), count_(count), begin_(begin), size_(size), row_(row), step_(step),
+      : f_(f),
+        full_(full),
+        stages_(stages),
+        count_(count),
+        begin_(begin),
+        size_(size),
+        row_(row),
+        step_(step),
         rows_(rows) {
     if (threadIdx.x % 32 == 0) {
 #pragma unroll 1
@@ -101,7 +109,8 @@ class Ring {
 #pragma unroll 1
     for (int i = 0; i < count_; ++i) ask(i);
   }
-  /// Waits for the stage that comes next, gives its vectors to `held` and lets it fetch what comes `count` stages later.
+  /// Waits for the stage that comes next, gives its vectors to `held` and lets it fetch what comes `count` stages
+  /// later.
   KF_DEVICE void take(typename F::Held* held) {
     char* stage = stages_ + at_ * kStageBytes;
     wait_for_copies(full_ + at_, parity_);
@@ -157,13 +166,15 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g) {
   const int blocks = block_count(), warps = static_cast<int>(g.warps), warp = block_rank() * block_warps + own;
   const int stages = static_cast<int>(g.ahead);
   const i64 segments = (f.elements() + 32 * kVec * F::kWidth - 1) / (32 * kVec * F::kWidth);
-  const int begin = static_cast<int>(segments * warp / warps), size = static_cast<int>(segments * (warp + 1) / warps) - begin;
+  const int begin = static_cast<int>(segments * warp / warps),
+            size = static_cast<int>(segments * (warp + 1) / warps) - begin;
   const Row first = cluster_index(), step = cluster_count(), rows = static_cast<Row>(g.rows);
 
   char* memory = shared + block_warps * stages * Ring<F, kVec>::kStageBytes;
   Barrier* full = reinterpret_cast<Barrier*>(memory) + own * stages;
   TeamMerge merge(memory + (block_warps * stages * 8 + 15) / 16 * 16, block_warps, blocks, static_cast<int>(g.box));
-  Ring<F, kVec> ring(f, full, shared + own * stages * Ring<F, kVec>::kStageBytes, stages, begin, size, first, step, rows);
+  Ring<F, kVec> ring(f, full, shared + own * stages * Ring<F, kVec>::kStageBytes, stages, begin, size, first, step,
+                     rows);
   __syncwarp();
   ring.fill();
   __syncthreads();
