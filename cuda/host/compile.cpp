@@ -90,7 +90,7 @@ int resident_blocks(const Function& function, const codegen::Launch& l, int devi
     return count * limits(device).multiprocessors;
   }
   cudaLaunchAttribute cluster;
-  const cudaLaunchConfig_t config = configuration(l, cluster, nullptr);
+  const cudaLaunchConfig_t config = configuration(l, cluster, 0);
   check(cudaOccupancyMaxActiveClusters(&count, function.kernel, &config), "asking for a kernel's occupancy");
   return count * static_cast<int>(l.cluster);
 }
