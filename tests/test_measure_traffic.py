@@ -389,37 +389,48 @@ def test_gigabytes(text, capsys):
 # ---- the suite ------------------------------------------------------------------------------------------------------
 
 
+def suite_plans():
+    for case, cols, dtype in _traffic_suite.cases():
+        yield _traffic._plan_of(case.request(cols, dtype, 4 * 10**9), "cuda:0")
+
+
 def suite_rows(**how):
-    for request in _traffic_suite.requests():
-        yield from ideal(_traffic._plan_of(request, "cuda:0"), **how)
+    for plan in suite_plans():
+        yield from ideal(plan, **how)
 
 
 @pytest.mark.usefixtures("ncu")
 def test_the_suite_moves_what_it_says():
-    for request in _traffic_suite.requests():
-        plan = _traffic._plan_of(request, "cuda:0")
-        assert 4e9 <= plan.fused.compulsory.total < 4.1e9, request
+    for plan in suite_plans():
+        assert 4e9 <= plan.fused.compulsory.total < 4.1e9, plan.title
 
 
-def test_the_suite(ncu, capsys):
+def test_the_suite(ncu, capsys, monkeypatch):
+    monkeypatch.setattr(_hardware, "gpu", lambda index: {})
     ncu.answers(table(suite_rows(left=62_000_000)))
     assert run("--suite") == 0
     out = capsys.readouterr().out
     *_, last = out.splitlines()
-    total = len(_traffic_suite.requests())
+    total = len(list(_traffic_suite.cases()))
     assert last == f"{total} of {total} are within 3 %."
     assert "0.985" in out
     assert "softmax" in out
 
 
-def test_the_suites_json(ncu, capsys, monkeypatch):
+def test_the_suites_json(ncu, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(_hardware, "gpu", lambda index: {"name": "H200"})
     ncu.answers(table(suite_rows(read=1.2)))
-    assert run("--suite", "--json") == 0
-    plain = json.loads(capsys.readouterr().out)
-    assert plain["hardware"]["gpu"] == {"name": "H200"}
-    measured = [kf.Traffic.from_dict(case) for case in plain["cases"]]
-    assert len(_traffic_suite.outside(measured)) == len(measured)
+    assert run("--suite", "--json", "--commit", "abc") == 0
+    path = tmp_path / "results.json"
+    path.write_text(capsys.readouterr().out)
+    results = _traffic_suite.Results.load(path)
+    assert (results.commit, results.hardware["gpu"]) == ("abc", {"name": "H200"})
+    assert results.command == "kfusion traffic --suite --gigabytes 4"
+    assert len(results.outside) == len(results.cases)
+    assert ("softmax", "4.000", "4.400", "16.00") in [row[:4] for row in results.saved().rows]
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="is not what"):
+        _traffic_suite.Results.load(path)
 
 
 @pytest.mark.cuda

@@ -45,6 +45,7 @@ def add(subcommands: Any) -> None:
         metavar="N",
         help="that each kernel of the suite moves at least (default: %(default)s)",
     )
+    parser.add_argument("--commit", metavar="ID", help="what the suite measures, where git cannot say")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the tables")
     parser.set_defaults(run=run)
 
@@ -62,15 +63,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _print_suite(args: argparse.Namespace) -> None:
-    measured = _traffic.measure(_traffic_suite.requests(args.gigabytes * 10**9))
+    command = f"kfusion traffic --suite --gigabytes {args.gigabytes}"
+    results = _traffic_suite.run(args.gigabytes * 10**9, command, args.commit or _hardware.commit())
     if args.json:
-        hardware = {"cpu": _hardware.cpu(), "gpu": _hardware.gpu(0)}
-        plain = {"hardware": hardware, "versions": _hardware.versions(()), "cases": [t.to_dict() for t in measured]}
-        print(_json.dumps(plain, 2))
+        print(results.to_json())
         return
-    print(_traffic_suite.table(measured).plain())
-    outside = _traffic_suite.outside(measured)
-    print("\n  ".join([f"{len(measured) - len(outside)} of {len(measured)} are within 3 %.", *outside]))
+    for table in (results.by_width(), results.saved()):
+        print(table.plain())
+    count, outside = len(results.cases), results.outside
+    print("\n  ".join([f"{count - len(outside)} of {count} are within 3 %.", *outside]))
 
 
 def _target(text: str) -> str:

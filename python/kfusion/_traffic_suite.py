@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from . import _primitives as p
+from . import _files, _hardware, _json, _records
 from ._spec import ITEM_BYTES, Spec
-from ._tables import Table
-from ._traffic import Request, Traffic
+from ._tables import Table, number
+from ._traffic import Request, Traffic, measure
 
 LEAST_BYTES = 4_000_000_000  # dirty lines that stay in an L2 cache are less than 3 % of it
 DTYPES = ("float32", "bfloat16")
 WIDTHS = (1023, 1024, 4096, 32768, 131072, 524288)
 _USUAL = 4096
-
-
-def five_ops(x: Any) -> Any:
-    """sigmoid(relu((x + 1) 2) - 0.5)."""
-    return p.sigmoid(p.relu((x + 1.0) * 2.0) - 0.5)
-
-
-def mul_add_relu(x: Any, w: Any, b: Any) -> Any:
-    """relu(x w + b) 0.5."""
-    return p.relu(x * w + b) * 0.5
-
-
-def add_transposed(x: Any, y: Any) -> Any:
-    """relu(x + y^T)."""
-    return p.relu(x + y.T)
-
-
-def row_sums(x: Any) -> Any:
-    """The sum of each row."""
-    return x.sum(-1)
-
-
-def column_sums(x: Any) -> Any:
-    """The sum of each column."""
-    return x.sum(0)
-
-
-def full_sum(x: Any) -> Any:
-    """The sum of all squares."""
-    return (x * x).sum()
+_SCHEMA = 1
 
 
 class Case(NamedTuple):
@@ -77,8 +51,8 @@ def _named(name: str, reads: str, matrices: int) -> Case:
     return Case(f"kfusion:fused_{name}", reads, matrices)
 
 
-def _own(function: Any, reads: str, matrices: int) -> Case:
-    return Case(f"{__name__}:{function.__name__}", reads, matrices)
+def _plain(name: str, reads: str, matrices: int) -> Case:
+    return Case(f"kfusion.bench.functions:{name}", reads, matrices)
 
 
 BY_WIDTH = (
@@ -96,12 +70,13 @@ OTHERS = (
     _named("bias_relu_log", "xw", 2),
     _named("cross_entropy", "xi", 1),
     _named("mse", "xx", 2),
-    _own(five_ops, "x", 2),
-    _own(mul_add_relu, "xxx", 4),
-    _own(add_transposed, "xt", 3),
-    _own(row_sums, "x", 1),
-    _own(column_sums, "x", 1),
-    _own(full_sum, "x", 1),
+    _plain("five_ops", "x", 2),
+    _plain("five_ops_of_two", "xx", 3),
+    _plain("pointwise_chain", "xxx", 4),
+    _plain("add_transposed", "xt", 3),
+    _plain("sum_rows", "x", 1),
+    _plain("sum_columns", "x", 1),
+    _plain("sum_all", "x", 1),
 )
 
 
@@ -113,26 +88,87 @@ def cases() -> Iterator[tuple[Case, int, str]]:
         yield case, _USUAL, dtype
 
 
-def requests(nbytes: int = LEAST_BYTES) -> list[Request]:
-    """What to measure, in the order of `cases`."""
-    return [case.request(cols, dtype, nbytes) for case, cols, dtype in cases()]
+@dataclass(frozen=True)
+class Measured:
+    """One function at one row length."""
+
+    name: str
+    cols: int
+    dtype: str
+    traffic: Traffic
 
 
-def table(measured: Sequence[Traffic]) -> Table:
-    """Measured over compulsory bytes of the fused kernels, by row length; then the cases of one length."""
-    ratios = {
-        (case.name, dtype, cols): f"{t.total('fused').ratio:.3f}"
-        for (case, cols, dtype), t in zip(cases(), measured, strict=True)
-    }
-    rows = [
-        (case.name, dtype, *(ratios.get((case.name, dtype, cols), "") for cols in WIDTHS))
-        for case, dtype in itertools.product((*BY_WIDTH, *OTHERS), DTYPES)
-    ]
-    header = ("function", "dtype", *map(str, WIDTHS))
-    return Table("Measured DRAM bytes / compulsory bytes, fused, by row length", header, tuple(rows), left=(0, 1))
+@dataclass(frozen=True)
+class Results:
+    """A run of the suite: what was measured, on what, with which versions, by which command."""
+
+    schema: int
+    date: str
+    command: str
+    commit: str
+    hardware: dict[str, Any]
+    versions: dict[str, str]
+    cases: tuple[Measured, ...]
+
+    def to_json(self) -> str:
+        """Text that a diff can show: a line for each fact of the run and each case."""
+        plain = _records.to_plain(self)
+        cases = ",\n".join(f"  {json.dumps(case)}" for case in plain.pop("cases"))
+        facts = (f" {json.dumps(name)}: {json.dumps(value)},\n" for name, value in plain.items())
+        return "{\n" + "".join(facts) + ' "cases": [\n' + cases + "\n ]\n}"
+
+    @classmethod
+    def load(cls, path: _files.StrPath) -> Results:
+        """Reads what `to_json` gave.
+
+        Raises:
+            OSError: there is no such file.
+            TypeError: a value in it is of a wrong kind.
+            ValueError: it is no result of this schema.
+        """
+        plain = _json.read(str(path), "kfusion traffic")
+        if not isinstance(plain, dict) or plain.get("schema") != _SCHEMA:
+            raise ValueError(f"kfusion traffic: {path} is not what `kfusion traffic --suite --json` prints")
+        return _records.from_plain(cls, plain, "results")
+
+    @property
+    def outside(self) -> list[str]:
+        """The fused functions that did not keep to 3 %, with their ratios."""
+        totals = ((c.traffic, c.traffic.total("fused")) for c in self.cases)
+        return [f"{t.subject}: {total.ratio:.3f}" for t, total in totals if t.is_within(total) is False]
+
+    def by_width(self) -> Table:
+        """Measured over compulsory bytes of the fused functions, by row length."""
+        ratios = {(c.name, c.dtype, c.cols): f"{c.traffic.total('fused').ratio:.3f}" for c in self.cases}
+        widths = sorted({c.cols for c in self.cases})
+        lines = dict.fromkeys((c.name, c.dtype) for c in self.cases)
+        rows = [(*line, *(ratios.get((*line, cols), "") for cols in widths)) for line in lines]
+        header = ("function", "dtype", *map(str, widths))
+        return Table("Measured DRAM bytes / compulsory bytes, fused, by row length", header, tuple(rows), left=(0, 1))
+
+    def saved(self) -> Table:
+        """GB moved fused and unfused, predicted and measured, in float32 at the usual row length."""
+        shown = [c for c in self.cases if (c.cols, c.dtype) == (_USUAL, DTYPES[0])]
+        header = ("function", "predicted GB", "measured", "unfused: predicted GB", "measured", "saved")
+        return Table("Saved by fusing", header, tuple(map(_saved_cells, shown)))
 
 
-def outside(measured: Sequence[Traffic]) -> list[str]:
-    """The fused functions that did not keep to 3 %, with their ratios."""
-    totals = ((t, t.total("fused")) for t in measured)
-    return [f"{t.subject}: {total.ratio:.3f}" for t, total in totals if t.is_within(total) is False]
+def _saved_cells(case: Measured) -> tuple[str, ...]:
+    totals = [case.traffic.total(version) for version in ("fused", "unfused")]
+    cells = [number(moved.total / 1e9) for t in totals for moved in (t.compulsory, t.dram)]
+    return (case.name, *cells, f"{case.traffic.saved:.2f}x")
+
+
+def run(nbytes: int, command: str, commit: str) -> Results:
+    """Measures all cases, each with at least `nbytes` of matrices. Raises as `kfusion.measure_traffic`."""
+    asked = list(cases())
+    traffic = measure([case.request(cols, dtype, nbytes) for case, cols, dtype in asked])
+    return Results(
+        schema=_SCHEMA,
+        date=datetime.date.today().isoformat(),
+        command=command,
+        commit=commit,
+        hardware={"cpu": _hardware.cpu(), "gpu": _hardware.gpu(0)},
+        versions=_hardware.versions(()),
+        cases=tuple(Measured(c.name, cols, dtype, t) for (c, cols, dtype), t in zip(asked, traffic, strict=True)),
+    )

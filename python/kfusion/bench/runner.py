@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import subprocess
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,7 +63,7 @@ def run(
         schema=SCHEMA,
         date=datetime.date.today().isoformat(),
         command=command,
-        commit=commit or _commit(),
+        commit=commit or _hardware.commit(),
         device=options.device,
         complete=complete,
         hardware=hardware,
@@ -90,14 +88,3 @@ def _part(report: _timing.Progress | None, index: int, count: int) -> _timing.Pr
     if report is None:
         return lambda done, what: None
     return lambda done, what: report((index + done) / count, what)
-
-
-def _commit() -> str:
-    """Of the source tree that is the working directory; "unknown" elsewhere."""
-    if not Path("python/kfusion/bench").is_dir():
-        return "unknown"
-    try:
-        done = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
-    except OSError:
-        return "unknown"
-    return done.stdout.strip() or "unknown"
