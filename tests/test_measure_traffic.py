@@ -16,6 +16,7 @@ import pytest
 import kfusion as kf
 from conftest import HAVE_GPU
 from kfusion import _cli, _hardware, _ncu, _running, _traffic, _traffic_run, _traffic_suite
+from kfusion.bench import readme
 
 H200 = kf.device("H200")
 BIG = kf.spec((65536, 16384))  # 4.3 GB
@@ -428,6 +429,10 @@ def test_the_suites_json(ncu, capsys, monkeypatch, tmp_path):
     assert results.command == "kfusion traffic --suite --gigabytes 4"
     assert len(results.outside) == len(results.cases)
     assert ("softmax", "4.000", "4.400", "16.00") in [row[:4] for row in results.saved().rows]
+    (tmp_path / "results").mkdir()
+    path.rename(tmp_path / "results" / "traffic_h200.json")
+    text = readme.rewritten("<!-- bench:traffic -->\n<!-- /bench -->\n", {}, tmp_path)
+    assert "| softmax | bfloat16 | 1.100 | 1.100 |" in text
     path.write_text("{}")
     with pytest.raises(ValueError, match="is not what"):
         _traffic_suite.Results.load(path)

@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from .. import _traffic_suite
 from . import cold_start, host, plots, show, targets
 from .results import Measured, Results
 
+_TRAFFIC = "traffic"
 RUNS = ("h200", "cpu")  # results/NAME.json
 _REGION = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 _SHOWN = ("fused", "fused, fresh", "unfused", "torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit",
@@ -31,7 +33,7 @@ def update(readme: str | Path) -> list[Path]:
     """
     readme = Path(readme)
     runs = load(readme.parent)
-    text = rewritten(readme.read_text(), runs)
+    text = rewritten(readme.read_text(), runs, readme.parent)
     folder = readme.parent / "results"
     pictures = [path for name, run in runs.items() for path in plots.save_all(run, folder, name)]
     readme.write_text(text)
@@ -43,8 +45,8 @@ def load(folder: Path) -> dict[str, Results]:
     return {name: Results.load(folder / "results" / f"{name}.json") for name in RUNS}
 
 
-def rewritten(text: str, runs: Mapping[str, Results]) -> str:
-    """The text with its regions made anew.
+def rewritten(text: str, runs: Mapping[str, Results], folder: Path = Path()) -> str:
+    """The text with its regions made anew; that of the traffic comes from the folder results/ of `folder`.
 
     Raises:
         ValueError: a region has a name that none of the tables has.
@@ -52,8 +54,10 @@ def rewritten(text: str, runs: Mapping[str, Results]) -> str:
 
     def region(match: re.Match[str]) -> str:
         name = match[2]
+        if name == _TRAFFIC:
+            return f"{match[1]}{_traffic(folder)}\n{match[3]}"
         if name not in REGIONS:
-            raise ValueError(f"kfusion.bench: a region must be one of {', '.join(REGIONS)}, got {name!r}")
+            raise ValueError(f"kfusion.bench: a region must be one of {', '.join((*REGIONS, _TRAFFIC))}, got {name!r}")
         return f"{match[1]}{REGIONS[name](runs)}\n{match[3]}"
 
     return _REGION.sub(region, text)
@@ -134,6 +138,12 @@ def _machines(runs: Mapping[str, Results]) -> str:
         versions = ", ".join(f"{n} {v}" for n, v in run.versions.items() if n != "kfusion")
         lines.append((run.device_name, f"`results/{name}.json`", run.date, f"`{run.command}`", versions))
     return _markdown(("machine", "results", "date", "command", "versions"), lines)
+
+
+def _traffic(folder: Path) -> str:
+    """Predicted and measured bytes."""
+    results = _traffic_suite.Results.load(folder / "results" / "traffic_h200.json")
+    return "\n\n".join(_markdown(table.header, table.rows) for table in (results.by_width(), results.saved()))
 
 
 REGIONS: dict[str, Callable[[Mapping[str, Results]], str]] = {
