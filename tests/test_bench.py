@@ -325,14 +325,16 @@ class TestShown:
 
 class TestReadme:
     def runs(self, tiny):
-        return {"h200": results(*row_cases()), "cpu": tiny}
+        few = measured("softmax", "softmax", (1, 8192), row("fused", 0.8), row("copy", 1.0))
+        first = measured("relu_layernorm", "relu_layernorm", (4096, 1024), row("unfused", 0.25), row("fused", 1.0))
+        return {"h200": results(*row_cases(), few, first, *tiny.of_suite("chains", "reductions")), "cpu": tiny}
 
     def test_regions_are_rewritten_and_nothing_else(self, tiny):
         text = "a\n<!-- bench:rows -->\nold\n<!-- /bench -->\nb\n<!-- bench:cpu -->\n<!-- /bench -->\n"
         once = readme.rewritten(text, self.runs(tiny))
         assert "old" not in once
-        assert once.startswith("a\n<!-- bench:rows -->\n| function | shape")
-        assert "| softmax | 512 x 131072 | float32 | **0.93** |" in once
+        assert once.startswith("a\n<!-- bench:rows -->\n| function | dtype | 1023 | 1024 |")
+        assert "| softmax | float32 | 0.98 | 0.99 | 0.97 | 0.93 |" in once
         assert readme.rewritten(once, self.runs(tiny)) == once
 
     @pytest.mark.parametrize("name", readme.REGIONS)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from .. import _traffic_suite
-from . import cold_start, host, plots, show, targets
+from . import cold_start, host, plots, show, suites, targets
 from .results import Measured, Results
 
 _TRAFFIC = "traffic"
@@ -15,7 +15,8 @@ RUNS = ("h200", "cpu")  # results/NAME.json
 _REGION = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 _SHOWN = ("fused", "fused, fresh", "unfused", "torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit",
           "numpy", "numexpr", "CuPy experiment, unfused", "CuPy experiment, fused")  # fmt: skip
-_README_LENGTHS = (64, 1023, 1024, 4095, 8192, 32768, 131072, 1048576)
+_ROW_SUITES = ("relu_layernorm", "norms", "softmax")
+_README_LENGTHS = (7, 64, 257, 1023, 1024, 4096, 8192, 32768, 50257, 131072, 524288, 1048576)
 
 
 def update(readme: str | Path) -> list[Path]:
@@ -66,18 +67,53 @@ def rewritten(text: str, runs: Mapping[str, Results], folder: Path = Path()) -> 
 # ---- the regions ----------------------------------------------------------------------------------------------------
 
 
+def _first(runs: Mapping[str, Results]) -> str:
+    """The CuPy experiment's case, every version of it."""
+    shape = suites.EXPERIMENT_SHAPE
+    cases = [c for c in runs["h200"].of_suite("relu_layernorm") if (c.shape, c.dtype) == (shape, "float32")]
+    lines = []
+    for case in cases:
+        unfused = case.find("unfused", "cold")
+        for row in case.rows:
+            if row.state == "cold" and unfused and unfused.of_copy and row.of_copy:
+                error = "" if row.error is None else f"{row.error:.0e}"
+                speedup = f"{row.of_copy / unfused.of_copy:.2f}x"
+                lines.append((row.version, show.time_text(row.median_us), show.cell(row), speedup, error))
+    return _markdown(("version", "time", "copy's time / time", "speedup", "largest error"), lines)
+
+
 def _rows(runs: Mapping[str, Results]) -> str:
-    """Row kernels: the lengths worth a line in a README."""
-    cases = [c for c in runs["h200"].of_suite("relu_layernorm", "norms", "softmax") if _shown(c)]
-    return _ratios(cases, "cold", skip=("fused, fresh", "numpy"))
+    """Fused row kernels over the length of a row; in brackets torch.compile."""
+    cases = {(c.name, c.dtype, c.shape[-1]): c for c in runs["h200"].of_suite(*_ROW_SUITES) if _is_length(c)}
+    names = list(dict.fromkeys((name, dtype) for name, dtype, _ in cases))
+    lines = []
+    for name, dtype in names:
+        found = [cases.get((name, dtype, length)) for length in _README_LENGTHS]
+        lines.append((name, dtype, *(_with_compiled(case) if case else "" for case in found)))
+    return _markdown(("function", "dtype", *map(str, _README_LENGTHS)), lines)
 
 
-def _shown(case: Measured) -> bool:
-    return case.shape[-1] in _README_LENGTHS or case.shape[0] < 100 or case.layout != "dense"
+def _is_length(case: Measured) -> bool:
+    return case.layout == "dense" and case.shape not in (suites.EXPERIMENT_SHAPE, *suites.FEW_ROWS)
+
+
+def _with_compiled(case: Measured) -> str:
+    fused, compiled = (show.cell(case.find(v, "cold")) for v in ("fused", "torch.compile"))
+    return f"{fused} ({compiled})" if compiled else fused
+
+
+def _shapes(runs: Mapping[str, Results]) -> str:
+    """Few rows, the experiment's shape, strided and transposed rows."""
+    cases = [c for c in runs["h200"].of_suite(*_ROW_SUITES) if not _is_length(c) and c.dtype == "float32"]
+    return _ratios(cases, "cold", skip=("fused, fresh",))
 
 
 def _chains(runs: Mapping[str, Results]) -> str:
-    return _ratios(runs["h200"].of_suite("chains", "reductions"), "cold")
+    return _ratios(runs["h200"].of_suite("chains"), "cold")
+
+
+def _reductions(runs: Mapping[str, Results]) -> str:
+    return _ratios(runs["h200"].of_suite("reductions"), "cold", skip=("fused, fresh",))
 
 
 def _cpu(runs: Mapping[str, Results]) -> str:
@@ -101,7 +137,7 @@ def _cold_start(runs: Mapping[str, Results]) -> str:
                 if row.state == cold_start.EMPTY:
                     times = [case.find(row.version, state) for state in cold_start.STATES]
                     texts = [show.time_text(r.median_us) if r else "" for r in times]
-                    tables.append((run.device_name, case.name, _called(row.version), *texts))
+                    tables.append((run.device_name, case.name, row.version, *texts))
     return _markdown(("machine", "function", "", *cold_start.STATES), tables)
 
 
@@ -113,7 +149,7 @@ def _both(runs: Mapping[str, Results], suite: str, state: str) -> str:
         (machine, case.name, show.shape(case), case.layout, *(_time(case, version, state) for version in versions))
         for machine, case in cases
     ]
-    return _markdown(("machine", "function", "shape", "arrays", *map(_called, versions)), lines)
+    return _markdown(("machine", "function", "shape", "arrays", *versions), lines)
 
 
 def _targets(runs: Mapping[str, Results]) -> str:
@@ -147,8 +183,11 @@ def _traffic(folder: Path) -> str:
 
 
 REGIONS: dict[str, Callable[[Mapping[str, Results]], str]] = {
+    "first": _first,
     "rows": _rows,
+    "shapes": _shapes,
     "chains": _chains,
+    "reductions": _reductions,
     "cpu": _cpu,
     "cpu_in_cache": _cpu_in_cache,
     "host": _host,
@@ -165,14 +204,14 @@ def _ratios(cases: Sequence[Measured], state: str, skip: Sequence[str] = ()) -> 
     """The copy's time over each version's, and the copy's own time."""
     cases = [case for case in cases if state in case.states]
     versions = [v for v in _SHOWN if v in show.versions_of(cases) and v not in skip]
-    header = ("function", "shape", "dtype", *map(_called, versions), "copy")
+    header = ("function", "shape", "dtype", *versions, "copy")
     lines = [(*_about(c), *(_ratio(c, v, state) for v in versions), _time(c, "copy", state)) for c in cases]
     return _markdown(header, lines)
 
 
 def _times(cases: Sequence[Measured], state: str) -> str:
     versions = [v for v in (*_SHOWN, "copy") if v in show.versions_of(cases)]
-    header = ("function", "shape", "dtype", *map(_called, versions))
+    header = ("function", "shape", "dtype", *versions)
     return _markdown(header, [(*_about(c), *(_time(c, v, state) for v in versions)) for c in cases])
 
 
@@ -189,10 +228,6 @@ def _ratio(case: Measured, version: str, state: str) -> str:
 def _time(case: Measured, version: str, state: str) -> str:
     row = case.find(version, state)
     return show.time_text(row.median_us) if row else ""
-
-
-def _called(version: str) -> str:
-    return {"fused": "fused into out=", "fused, fresh": "fused"}.get(version, version)
 
 
 def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from .. import _timing
+from .. import _hardware, _timing
 from . import functions as f
 from .cold_start import FirstCall
 from .host import HostCase
@@ -153,7 +153,8 @@ def _formula(function: Callable[..., Any]) -> str:
 
 
 def _cpu(suite: str, options: Options) -> Iterator[Job]:
-    total = options.nbytes or (_CPU_BYTES // 4 if options.quick else _CPU_BYTES)
+    available = _hardware.available_memory_bytes() or 8 * _CPU_BYTES
+    total = options.nbytes or min(_CPU_BYTES, available // 8)
     sizes = [(total, ("cold",)), *((n, ("hot",)) for n in (() if options.quick else _CPU_IN_CACHE.values()))]
     for nbytes, states in sizes:
         for dtype in options.dtypes or ("float32",):

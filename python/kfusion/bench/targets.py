@@ -203,6 +203,9 @@ class Targets(_tables.Report):
         self._found = [f for run in runs for f in found(run)]
 
     def _parts(self, width: int | None) -> Iterator[_tables.Table | str]:
+        if not self._found:
+            yield "No target is about what was measured."
+            return
         yield _tables.Table("Targets", HEADER, tuple(map(cells, self._found)), left=(0, 5))
         holding = sum(f.met == f.cases for f in self._found)
         yield f"{holding} of {len(self._found)} targets hold in all cases."

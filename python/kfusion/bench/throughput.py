@@ -14,8 +14,9 @@ from .inputs import Inputs
 from .options import Options
 from .results import Measured, Row, rounded
 
-COMPILERS = ("torch.compile", "triton", "jax.jit", "cupy", "cupy.fuse")  # a second or more for each new shape
-_BUDGET_S = {"cpu": 3.0, "cuda": 0.2}  # for the samples of one case in one state
+# What takes a second or more for each new shape.
+_SLOW = {"cpu": ("torch.compile",), "cuda": ("torch.compile", "triton", "jax.jit", "cupy", "cupy.fuse")}
+_BUDGET_S = {("cpu", "cold"): 3.0, ("cpu", "hot"): 0.6, ("cuda", "cold"): 0.2, ("cuda", "hot"): 0.2}  # of a case
 _SEED = 0
 _LEGACY_STREAM = 0  # the one that cuda_time's events are on
 
@@ -75,7 +76,8 @@ class Case:
 
     def _asked(self, options: Options) -> list[str]:
         asked = [name for name in options.peers if name in self.peers]
-        return asked if self.slow_peers or options.all_peers else [n for n in asked if n not in COMPILERS]
+        every = self.slow_peers or options.all_peers
+        return asked if every else [name for name in asked if name not in _SLOW[options.device]]
 
     def _rows(
         self, contest: _contest.Contest, inputs: Inputs, options: Options, state: str, report: _timing.Progress
@@ -87,7 +89,7 @@ class Case:
             _timing.Variant("copy", lambda: _core.copy(source, out=target, stream=stream)),
             _contest.clock(contest.problem, flush=state == "cold" and _flush_helps(contest, copied_bytes)),
             repeats=options.repeats,
-            budget_s=_BUDGET_S[options.device] / (4 if options.quick else 1),
+            budget_s=_BUDGET_S[options.device, state] / (4 if options.quick else 1),
             seed=_SEED,
             progress=lambda done, what: report(done, f"{self.title}: {what}"),
         )
