@@ -100,6 +100,10 @@ def _from_dlpack(x: Any, to: str) -> Any:
         import cupy
 
         return cupy.from_dlpack(x)
+    if to == "jax":
+        import jax
+
+        return jax.dlpack.from_dlpack(x)
     raise TypeError(f"{to} cannot take a CUDA array here")
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from typing import Any
 
 import numpy as np
 
 from .. import _core
+from .._compare import copied_elements
 from .._demo import numpy_dtype, random_array
 
 PAD = 64  # elements between the rows of a strided array
@@ -18,9 +18,9 @@ LAYOUTS = ("dense", "strided", "transposed")
 class Inputs:
     """NumPy's arrays on the CPU; on CUDA torch's where it is installed, because it makes them there, else kfusion's."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, library: str | None = None) -> None:
         self.device = device
-        self.library = "numpy" if device == "cpu" else "torch" if _has_cuda_torch() else "kfusion"
+        self.library = library or ("numpy" if device == "cpu" else "torch" if _has_cuda_torch() else "kfusion")
         self._copies: tuple[int, Any, Any] = (0, None, None)
 
     def random(self, shape: tuple[int, ...], dtype: str, seed: int, layout: str = "dense") -> Any:
@@ -55,7 +55,7 @@ class Inputs:
 
         Their own, so that a copy between two samples also takes the case's arrays out of the caches.
         """
-        elements = max(math.ceil(nbytes / 8), 1)
+        elements = copied_elements(nbytes)
         if self._copies[0] != 8 * elements:
             self._copies = (0, None, None)
             source, target = (self._dense((elements,), "float32", seed) for seed in (101, 102))

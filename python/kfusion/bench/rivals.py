@@ -6,12 +6,13 @@ A rival is asked by the name of the traced function. Its module is imported when
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import _arrays
 from .._contest import Rival
 from .._problem import Problem
+from . import jax_cuda
 
 MODULES = {"triton": "triton", "experiment": "cupy"}
 # By peer and by the name of the row that it gives: our module, and its function from a traced function's name to what
@@ -23,6 +24,15 @@ _SOURCES = {
         "CuPy experiment, fused": ("cupy_experiment", "cupy", "fused"),
     },
 }
+
+
+def split(peers: Sequence[str], device: str) -> tuple[list[str], dict[str, Rival]]:
+    """Peers that run any function, as `kfusion.compare` knows them, and the rivals among them by the name of their row."""
+    special = {peer: of(peer) for peer in peers}
+    if device == "cuda" and "jax.jit" in special:
+        special["jax.jit"] = {"jax.jit": jax_cuda.Pipelined}
+    rivals = {row: rival for rows in special.values() for row, rival in rows.items()}
+    return [peer for peer in peers if not special[peer]], rivals
 
 
 def of(peer: str) -> dict[str, Rival]:

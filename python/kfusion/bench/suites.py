@@ -22,6 +22,7 @@ LENGTHS = (
 )  # fmt: skip
 # Where those peers are asked that compile for a second or more for each length.
 SLOW_PEERS_LENGTHS = (64, 1024, 8192, 32768, 131072, 524288)
+HALF_LENGTHS = (1, 8, 17, 64, 257, 512, 1023, 1024, 4096, 8192, 32768, 50257, 131072, 131073, 524288, 1048576)
 QUICK_LENGTHS = (17, 1023, 1024, 8192, 131072)
 FEW_ROWS = ((1, 8192), (16, 8192), (8, 1048576), (1, 1048576))
 STRIDED_LENGTHS = (64, 1024, 8192, 32768)
@@ -83,8 +84,8 @@ def _row_cases(*of: _Rows) -> Callable[[str, Options], Iterator[Job]]:
 def _lengths(suite: str, rows: _Rows, dtype: str, options: Options) -> Iterator[Case]:
     nbytes = (options.nbytes or _INPUT_BYTES[options.device]) // (2 if options.quick else 1)
     if _within(EXPERIMENT_SHAPE, dtype, options):
-        yield _row_case(suite, rows, EXPERIMENT_SHAPE, dtype, states=_BOTH)
-    for cols in QUICK_LENGTHS if options.quick else LENGTHS:
+        yield _row_case(suite, rows, EXPERIMENT_SHAPE, dtype, states=_BOTH, slow_peers=not options.quick)
+    for cols in QUICK_LENGTHS if options.quick else LENGTHS if dtype == "float32" else HALF_LENGTHS:
         count = max(nbytes // (cols * ITEM_BYTES[dtype]), 1)
         yield _row_case(suite, rows, (count, cols), dtype, slow_peers=cols in SLOW_PEERS_LENGTHS and not options.quick)
     for shape in FEW_ROWS[:2] if options.quick else FEW_ROWS:
