@@ -105,8 +105,8 @@ def _torch(trace: Trace, arrays: Sequence[Any]) -> Program:
 def _torch_compile(trace: Trace, arrays: Sequence[Any]) -> Program:
     import torch
 
-    # At its best: for these very shapes, and on CUDA with the choice among kernels that takes longest. Left to itself it
-    # would compile a second shape for any size, and that kernel can be many times slower.
+    # At its best: for these very shapes, on CUDA with the longest search. Left to itself it would compile the second
+    # shape for any size, and that kernel can be many times slower.
     mode = "max-autotune-no-cudagraphs" if arrays[0].is_cuda else None
     run = torch.compile(program(trace, _libraries.Torch(arrays[0].device)), dynamic=False, mode=mode)
     return _without_grad(run, arrays)

@@ -1,7 +1,7 @@
 """jax.jit on CUDA, whose streams are its own: timed by the wall clock, many calls in a row.
 
-The device is busy all through where a call takes longer than its launch, so this is for large arrays only. These are also
-beyond the L2 cache, so that every call finds it cold.
+The device is busy all through where a call takes longer than its launch, so this is for large arrays only. These are
+also beyond the L2 cache, so that every call finds it cold.
 """
 
 from __future__ import annotations

@@ -61,12 +61,15 @@ def rows(results: Results) -> Figure | None:
         return None
     names = list(dict.fromkeys(name for name, _ in panels))
     dtypes = list(dict.fromkeys(dtype for _, dtype in panels))
-    figure, axes = _grid(len(names), len(dtypes), 6.5, 3.4)
+    figure, axes = _grid(len(names), len(dtypes), 7.0 if len(dtypes) > 1 else 10.0, 3.0)
     for i, name in enumerate(names):
         for k, dtype in enumerate(dtypes):
             _rates(axes[i][k], f"{name}, {dtype}", panels.get((name, dtype), []))
     _legend(figure, axes)
-    figure.suptitle(f"GB/s (bytes in and out / time) over the length of a row, cold cache, {results.device_name}")
+    about = "crosses: lengths that are no multiple of 8"
+    figure.suptitle(
+        f"GB/s (in and out) over the length of a row, cold cache, {results.device_name}; {about}", fontsize=10
+    )
     return figure
 
 
@@ -83,10 +86,14 @@ def _panels(results: Results) -> dict[tuple[str, str], list[Measured]]:
 def _rates(ax: Axes, heading: str, cases: Sequence[Measured]) -> None:
     for version, colour in _COLOURS.items():
         points = [(c.shape[-1], row.gbps) for c in cases if (row := c.find(version, "cold")) and row.gbps]
-        if points:
+        even = [point for point in points if point[0] % 8 == 0 or point[0] < 8]
+        odd = [point for point in points if point not in even]
+        if even:
             style = "--" if version == "copy" else "-"
             width = 2.2 if version == "fused" else 1.2
-            ax.plot(*zip(*points, strict=True), style, marker=".", color=colour, label=version, linewidth=width)
+            ax.plot(*zip(*even, strict=True), style, marker=".", color=colour, label=version, linewidth=width)
+        if odd and version != "copy":
+            ax.plot(*zip(*odd, strict=True), "x", color=colour, markersize=5)
     ax.set_xscale("log", base=2)
     ax.set_ylim(bottom=0)
     ax.set_title(heading, loc="left", fontsize=10)
@@ -104,7 +111,7 @@ def limit(results: Results) -> Figure | None:
     if not panels:
         return None
     lengths = sorted({case.shape[-1] for cases in panels.values() for case in cases})
-    figure, ((ax,),) = _grid(1, 1, max(6.0, 2.2 + 0.48 * len(lengths)), 1.6 + 0.42 * len(panels))
+    figure, ((ax,),) = _grid(1, 1, max(8.0, 2.2 + 0.45 * len(lengths)), 1.6 + 0.36 * len(panels))
     shares = [[_share(cases, length) for length in lengths] for cases in panels.values()]
     ax.imshow([[s if s is not None else float("nan") for s in line] for line in shares], cmap="RdYlGn", vmin=50,
               vmax=100, aspect="auto")  # fmt: skip
@@ -114,7 +121,7 @@ def limit(results: Results) -> Figure | None:
     ax.set_xticks(range(len(lengths)), [str(n) for n in lengths], rotation=60, ha="right", fontsize=8)
     ax.set_yticks(range(len(panels)), [f"{name}, {dtype}" for name, dtype in panels])
     ax.set_title(
-        f"% of the copy's rate, fused, over the length of a row, {results.device_name}", loc="left", fontsize=10
+        f"Fused, % of the copy's rate over the length of a row, {results.device_name}", loc="left", fontsize=10
     )
     ax.spines[:].set_visible(False)
     return figure
@@ -155,7 +162,8 @@ def speedups(results: Results) -> Figure | None:
         fontsize=8,
     )
     ax.invert_yaxis()
-    ax.set_xscale("log")
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_formatter(lambda value, place: f"{value:g}x")
     ax.axvline(1, color="#333", linestyle="--", linewidth=1)
     ax.set_title(f"Speedup of the fused version, cold cache, {results.device_name}", loc="left", fontsize=10)
     ax.legend(loc="lower right", fontsize=8)

@@ -27,7 +27,7 @@ _SOURCES = {
 
 
 def split(peers: Sequence[str], device: str) -> tuple[list[str], dict[str, Rival]]:
-    """Peers that run any function, as `kfusion.compare` knows them, and the rivals among them by the name of their row."""
+    """The peers that run any function, as `kfusion.compare` knows them, and the others' rivals by the name of a row."""
     special = {peer: of(peer) for peer in peers}
     if device == "cuda" and "jax.jit" in special:
         special["jax.jit"] = {"jax.jit": jax_cuda.Pipelined}
