@@ -84,8 +84,7 @@ struct Capacity {
 };
 constexpr Capacity kCapacities[] = {
     {2, 1, 1},    //   1 KB
-    {4, 1, 1},    //   2 KB
-    {8, 1, 1},    //   4 KB: the longest row that needs no barrier
+    {4, 1, 1},    //   2 KB: the longest row that needs no barrier
     {4, 16, 1},   //  32 KB
     {8, 16, 1},   //  64 KB
     {16, 16, 1},  // 128 KB: a block of an SM's own

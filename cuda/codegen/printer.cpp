@@ -196,8 +196,7 @@ std::string Printer::formula(const Step& s) const {
   }
   if (s.op == Op::exp && is_half(s.dtype)) return "exp_of_half(" + argument(0) + ")";
   if (is_shared_quotient(s)) {
-    const std::string divisor = "values." + divisor_of(s.arguments[1]);
-    return (is_half(s.dtype) ? "quotient_of_halves(" : "quotient(") + argument(0) + ", " + divisor + ")";
+    return "quotient(" + argument(0) + ", values." + divisor_of(s.arguments[1]) + ")";
   }
   const Meaning meanings[] = {{"x", argument(0)}, {"y", argument(1)}, {"z", argument(2)}, {"T", compute_type(s.from)}};
   const std::string text = with(info(s.op).expression, meanings);
@@ -244,7 +243,8 @@ std::string Printer::print() {
     if (held_[i]) held.push_back(static_cast<int>(i));
   print_vectors("Held", held, true);
   print_loading("Held load(const Line& line, const At& at) const", "Held", held);
-  staged_ ? print_stages(held) : print_prefetch(held);
+  print_prefetch(held);
+  if (staged_) print_stages(held);
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
     print_partial(sweep);
     print_fetch(sweep);

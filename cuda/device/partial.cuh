@@ -85,8 +85,11 @@ struct Shifted {
   KF_DEVICE void look(A value) { largest = maximum(largest, value); }
   KF_DEVICE void looked(int) {}
   KF_DEVICE void settle() {}
-  /// Nothing where all are -inf: exp(-inf - -inf) would spoil what comes later.
-  KF_DEVICE void add(A value) { sum += largest == lowest<A>() ? A(0) : own_exp(value - largest); }
+  /// Where all are -inf, exp(-inf - -inf) would spoil what comes later.
+  KF_DEVICE void add(A value) {
+    const A shift = largest == lowest<A>() ? A(0) : largest;
+    sum += own_exp(value - shift);
+  }
   KF_DEVICE void join(A value) {
     const bool grows = largest < value;
     const A same = value == lowest<A>() ? A(0) : A(1);

@@ -144,15 +144,21 @@ class Ring {
 /// Vector k of a lane, where a warp holds `size` segments.
 template <class F, int kVec>
 struct SegmentPlaces {
+  static constexpr int kBatch = kVec;
+  using Index = typename F::Index;
   const F& f;
   const typename F::Line& line;
   int begin, size, lane;
   KF_DEVICE auto operator()(int k) const {
-    using Index = typename F::Index;
-    auto at = f.place(line, static_cast<Index>(((begin + k / kVec) * kVec + k % kVec) * 32 + lane) * F::kWidth);
+    auto at = f.place(line, first(k) + lane * F::kWidth);
     if (k / kVec >= size) at.count = 0;
     return at;
   }
+  KF_DEVICE bool some(int k) const { return k / kVec < size; }
+  KF_DEVICE bool whole(int k) const { return some(k) && first(k + kVec) <= static_cast<Index>(f.elements(line)); }
+
+ private:
+  KF_DEVICE Index first(int k) const { return static_cast<Index>((begin * kVec + k) * 32) * F::kWidth; }
 };
 
 /// Rows that a team holds in at most kSegments segments a warp. Grid: as many teams as are resident at once. Barriers:
@@ -191,20 +197,8 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g) {
     for (int s = 0; s < kSegments; ++s) {
       if (s >= size) break;
       ring.take(held + s * kVec);
-      P part = f.partial(sweep);
-      const auto segment = [&](const auto& use) {
-#pragma unroll
-        for (int v = 0; v < kVec; ++v) {
-          const auto at = places(s * kVec + v);
-          if (at.count > 0) use(at, held[s * kVec + v], f.fetch(sweep, line, at));
-        }
-      };
-      if constexpr (F::kLooks % 2) {
-        segment([&](const auto& at, const auto& h, const auto& in) { f.look(sweep, line, at, h, in, values, part); });
-        part.settle();
-      }
-      segment([&](const auto& at, const auto& h, const auto& in) { f.sweep(sweep, line, at, h, in, values, part); });
-      total.merge(part);
+      total.merge(reduced<0>(f, line, values,
+                             [&](const auto& use) { use_batch<0>(f, line, places, held + s * kVec, s * kVec, use); }));
     }
     merge(total, f.partial(sweep));
     f.finish(sweep, values, total);

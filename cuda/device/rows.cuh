@@ -32,58 +32,94 @@ struct Geometry {
 template <class F, int kSweep>
 using PartialOf = decltype(F::partial(Sweep<kSweep>()));
 
-/// Vector k of this thread, of kK in a row: each warp has neighbouring ones.
+/// Vector k of this thread, of kK in a row: each warp has neighbouring ones. They are taken in batches of kBatch.
 template <class F, int kK, int kLanes>
 struct RowPlaces {
+  static constexpr int kBatch = kK < 4 ? kK : 4;
+  using Index = typename F::Index;
   const F& f;
   const typename F::Line& line;
   int warp, lane;
   bool exists;
   KF_DEVICE auto operator()(int k) const {
-    using Index = typename F::Index;
-    auto at = f.place(line, static_cast<Index>((warp * kK + k) * kLanes + lane) * F::kWidth);
+    auto at = f.place(line, first(k) + lane * F::kWidth);
     if (k > 0) at.skip = 0;
     if (!exists) at.count = 0;
     return at;
   }
+  /// Whether the batch from vector k on has anything, and whether it has everything, for all lanes of the row.
+  KF_DEVICE bool some(int k) const { return exists && first(k) < static_cast<Index>(f.elements(line)); }
+  KF_DEVICE bool whole(int k) const {
+    return exists && first(k + kBatch) <= static_cast<Index>(f.elements(line)) && (k > 0 || (*this)(0).skip == 0);
+  }
+
+ private:
+  KF_DEVICE Index first(int k) const { return static_cast<Index>((warp * kK + k) * kLanes) * F::kWidth; }
 };
 
-/// Calls use(places(k), held[k], fetched) for each of kK vectors that exist; what is fetched is under way for two at a
-/// time.
+/// Calls use(place, held vector, what is fetched for it) for a batch of vectors from k on. kWhole: all are there, so
+/// that nothing is asked, and what is computed of them overlaps. What is fetched is under way for two at a time.
+template <int kSweep, bool kWhole, class F, class Places, class Use>
+KF_DEVICE void use_batch(const F& f, const typename F::Line& line, const Places& places, typename F::Held* held, int k,
+                         const Use& use) {
+  constexpr int kBatch = Places::kBatch, kAhead = kBatch % 2 == 0 ? 2 : 1;
+  const auto place = [&](int i) {
+    auto at = places(k + i);
+    if constexpr (kWhole) at.skip = 0, at.count = F::kWidth;
+    return at;
+  };
+#pragma unroll
+  for (int i = 0; i < kBatch; i += kAhead) {
+    decltype(f.fetch(Sweep<kSweep>(), line, place(0))) fetched[kAhead];
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) fetched[j] = f.fetch(Sweep<kSweep>(), line, place(i + j));
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      const auto at = place(i + j);
+      held[i + j].forget();
+      if (kWhole || at.count > 0) use(at, held[i + j], fetched[j]);
+    }
+  }
+}
+template <int kSweep, class F, class Places, class Use>
+KF_DEVICE void use_batch(const F& f, const typename F::Line& line, const Places& places, typename F::Held* held, int k,
+                         const Use& use) {
+  if (places.whole(k)) {
+    use_batch<kSweep, true>(f, line, places, held, k, use);
+  } else if (places.some(k)) {
+    use_batch<kSweep, false>(f, line, places, held, k, use);
+  }
+}
 template <int kSweep, class F, int kK, class Places, class Use>
 KF_DEVICE void for_each_held(const F& f, const typename F::Line& line, const Places& places,
                              typename F::Held (&held)[kK], const Use& use) {
-  constexpr int kAhead = kK % 2 == 0 ? 2 : 1;
 #pragma unroll
-  for (int k = 0; k < kK; k += kAhead) {
-    decltype(f.fetch(Sweep<kSweep>(), line, places(0))) fetched[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) fetched[i] = f.fetch(Sweep<kSweep>(), line, places(k + i));
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      held[k + i].forget();
-      if (const auto at = places(k + i); at.count > 0) use(at, held[k + i], fetched[i]);
-    }
+  for (int k = 0; k < kK; k += Places::kBatch) use_batch<kSweep>(f, line, places, held + k, k, use);
+}
+
+/// Reduces what `for_each` goes over, in two passes where the sweep has pairs.
+template <int kSweep, class F, class ForEach>
+KF_DEVICE auto reduced(const F& f, const typename F::Line& line, const typename F::Values& values,
+                       const ForEach& for_each) {
+  const Sweep<kSweep> sweep;
+  auto part = f.partial(sweep);
+  if constexpr ((F::kLooks >> kSweep) % 2) {
+    for_each(
+        [&](const auto& at, const auto& held, const auto& in) { f.look(sweep, line, at, held, in, values, part); });
+    part.settle();
   }
+  for_each([&](const auto& at, const auto& held, const auto& in) { f.sweep(sweep, line, at, held, in, values, part); });
+  return part;
 }
 
 /// Sweep after sweep over a row that a team holds in registers. `combine` merges what the lanes have.
 template <int kSweep, class F, int kK, class Places, class Combine>
 KF_DEVICE void sweep_held(const F& f, const typename F::Line& line, const Places& places, typename F::Held (&held)[kK],
                           typename F::Values& values, const Combine& combine) {
-  const Sweep<kSweep> sweep;
-  auto total = f.partial(sweep);
-  if constexpr ((F::kLooks >> kSweep) % 2) {
-    for_each_held<kSweep>(f, line, places, held, [&](const auto& at, const auto& own, const auto& in) {
-      f.look(sweep, line, at, own, in, values, total);
-    });
-    total.settle();
-  }
-  for_each_held<kSweep>(f, line, places, held, [&](const auto& at, const auto& own, const auto& in) {
-    f.sweep(sweep, line, at, own, in, values, total);
-  });
-  combine(total, f.partial(sweep));
-  f.finish(sweep, values, total);
+  auto total =
+      reduced<kSweep>(f, line, values, [&](const auto& use) { for_each_held<kSweep>(f, line, places, held, use); });
+  combine(total, f.partial(Sweep<kSweep>()));
+  f.finish(Sweep<kSweep>(), values, total);
   if constexpr (kSweep + 1 < F::kSweeps) sweep_held<kSweep + 1>(f, line, places, held, values, combine);
 }
 

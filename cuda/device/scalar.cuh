@@ -201,26 +201,20 @@ KF_DEVICE float exp_of_half(float x) {
 /// A divisor that many share, and its reciprocal: both brought near 1 by a power of two where it is far from it.
 template <class T>
 struct Divisor {
-  T scale, y, r;
+  T scale, r;
   KF_DEVICE explicit Divisor(T divisor) {
     const T size = fabs(divisor);
     constexpr T kFar = T(0x1p100);
     scale = size > kFar ? T(1) / kFar : size < T(1) / kFar ? kFar : T(1);
-    y = divisor * scale;
-    r = T(1) / y;
+    r = T(1) / (divisor * scale);
   }
   Divisor() = default;
 };
-/// x / d to the last bit, but for subnormal results.
-/// P. Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990.
+/// x / d to a last bit or two.
 template <class T>
 KF_DEVICE T quotient(T x, const Divisor<T>& d) {
-  x *= d.scale;
-  const T q = x * d.r, rest = fused_multiply_add(q, d.y, -x);
-  return fabs(q) < T(0x1p126) ? fused_multiply_add(-rest, d.r, q) : q;
+  return x * d.scale * d.r;
 }
-/// The same to a float's last bits, for half types.
-KF_DEVICE float quotient_of_halves(float x, const Divisor<float>& d) { return x * d.scale * d.r; }
 
 // ---- tests and bits -------------------------------------------------------------------------------------------------
 

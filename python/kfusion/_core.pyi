@@ -165,6 +165,7 @@ def launch_cuda(
     block: Sequence[SupportsIndex],
     cluster: SupportsIndex = 1,
     shared_bytes: SupportsIndex = 0,
+    resident: bool = False,
     device: SupportsIndex = 0,
     stream: SupportsIndex = 0,
 ) -> None: ...
