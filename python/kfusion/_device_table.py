@@ -10,7 +10,7 @@ import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
+from pathlib import Path
 from typing import Any, overload
 
 from ._device import Device
@@ -153,7 +153,8 @@ def peaks_from_clock(capability: str, units: int, clock_hz: float, *, geforce: b
 
 @functools.cache
 def _file() -> Any:
-    return json.loads(resources.files(__package__).joinpath("devices.json").read_text("utf-8"))
+    # By its path: to import importlib.resources takes longer than a first call from the cache of kernels may.
+    return json.loads(Path(__file__).with_name("devices.json").read_text("utf-8"))
 
 
 @functools.cache

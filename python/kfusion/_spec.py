@@ -6,6 +6,7 @@ import contextlib
 import math
 import operator
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
@@ -136,7 +137,8 @@ def require_plain(array: Any, what: str) -> None:
     Raises:
         TypeError: naming the conversion.
     """
-    if isinstance(array, np.ma.MaskedArray):
+    masked = sys.modules.get("numpy.ma")  # nobody has a masked array before; to import it takes 25 ms
+    if masked is not None and isinstance(array, masked.MaskedArray):
         raise TypeError(f"{what} must be a plain array, got {type(array).__name__}; fill it first: x.filled(value)")
     if isinstance(array, np.ndarray) and type(array) not in (np.ndarray, np.memmap):
         raise TypeError(f"{what} must be a plain array, got {type(array).__name__}; convert it with numpy.asarray(x)")

@@ -2,6 +2,8 @@
 // (the kernel runs on CuPy's own current stream); results from CuPy's own memory pool.
 #include <pybind11/gil_safe_call_once.h>
 
+#include <optional>
+
 #include "bindings/arrays/array.hpp"
 #include "bindings/arrays/numpy.hpp"
 
@@ -38,7 +40,8 @@ class Cupy final : public Framework {
   explicit Cupy(const py::object& cupy)
       : ndarray_(cupy.attr("ndarray").cast<py::object>().release()),
         alloc_(cupy.attr("cuda").attr("alloc").cast<py::object>().release()),
-        get_current_stream_(cupy.attr("cuda").attr("get_current_stream").cast<py::object>().release()) {}
+        get_current_stream_(cupy.attr("cuda").attr("get_current_stream").cast<py::object>().release()),
+        get_device_(cupy.attr("cuda").attr("runtime").attr("getDevice").cast<py::object>().release()) {}
 
   std::string name() const override { return "CuPy"; }
   bool knows_stream() const override { return true; }
@@ -61,7 +64,8 @@ class Cupy final : public Framework {
   }
 
   Result empty(const Call&, const View& layout, const Array& like) const override {
-    const CurrentDevice scope(like.object.attr("device"));  // CuPy allocates there
+    std::optional<CurrentDevice> scope;  // CuPy allocates there
+    if (get_device_().cast<int>() != like.view.place.index) scope.emplace(like.object.attr("device"));
     const py::object fresh = ndarray_(to_tuple(layout.ndim, layout.shape), py::arg("dtype") = numpy_dtype(layout.dtype),
                                       py::arg("memptr") = alloc_(layout.nbytes()),
                                       py::arg("strides") = to_tuple(layout.ndim, layout.strides));
@@ -71,7 +75,7 @@ class Cupy final : public Framework {
   }
 
  private:
-  py::handle ndarray_, alloc_, get_current_stream_;  // kept for the life of the process
+  py::handle ndarray_, alloc_, get_current_stream_, get_device_;  // kept for the life of the process
 };
 
 }  // namespace

@@ -59,15 +59,16 @@ class Torch final : public Framework {
   Torch(dlpack::ExchangeApi* api, py::object torch)
       : api_(api),
         empty_strided_(torch.attr("empty_strided").cast<py::object>().release()),
-        increment_version_(
-            torch.attr("autograd").attr("graph").attr("increment_version").cast<py::object>().release()) {}
+        increment_version_(torch.attr("_C").attr("_increment_version").cast<py::object>().release()) {}
 
   std::string name() const override { return "torch"; }
   bool knows_stream() const override { return true; }
 
-  /// Tells autograd of the write, as an in-place operation of torch's own does. Inference tensors have no version.
+  /// Tells autograd of the write, as an in-place operation of torch's own does: what torch.autograd.graph's function of
+  /// that name calls, without its two frames of Python. It passes over inference tensors, which have no version.
   void written(py::handle out) const override {
-    if (out.attr("is_inference")().ptr() != Py_True) increment_version_(out);
+    const py::tuple tensors = py::make_tuple(out);
+    checked(PyObject_CallOneArg(increment_version_.ptr(), tensors.ptr()));
   }
 
   void borrow(Call& call, const char* argument, Array& a) const override {

@@ -1,5 +1,6 @@
 // Inputs, results and the run of one call.
 #include <algorithm>
+#include <span>
 
 #include "bindings/arguments.hpp"
 #include "bindings/arrays/numpy.hpp"
@@ -32,19 +33,22 @@ void execute(Call& call, const Compiled& c, const Inputs& inputs, std::byte* con
                   [&](cuda::Stream stream) { c.executable.run({from.data(), outputs, parameters, stream, &callers}); });
 }
 
+std::span<const std::int64_t> extents(const View& v) { return {v.shape, static_cast<std::size_t>(v.ndim)}; }
+
 void check_out(const Call& call, const Array& a, const View& wanted, const Array* first) {
-  const std::string shape = shape_text(wanted.ndim, wanted.shape), came = shape_text(a.view.ndim, a.view.shape);
-  const std::string library = a.framework->name();
+  const auto came = [&] { return a.framework->name(); };
   if (first && a.framework != first->framework)
     throw TypeError(call.says("out must be the same kind of array as the inputs (" + first->framework->name() +
-                              "), got " + library));
-  if (a.framework->immutable()) throw TypeError(call.says("out must be writable, and " + library + " arrays are not"));
+                              "), got " + came()));
+  if (a.framework->immutable()) throw TypeError(call.says("out must be writable, and " + came() + " arrays are not"));
   if (a.view.place != wanted.place)
     throw TypeError(call.says("out must be on the inputs' device (" + to_string(wanted.place) + "), got " +
                               to_string(a.view.place)));
   if (a.view.dtype != wanted.dtype)
     throw TypeError(call.says(std::string("out must be ") + name(wanted.dtype) + ", got " + name(a.view.dtype)));
-  if (shape != came) throw ValueError(call.says("out must have shape " + shape + ", got " + came));
+  if (!std::ranges::equal(extents(a.view), extents(wanted)))
+    throw ValueError(call.says("out must have shape " + shape_text(wanted.ndim, wanted.shape) + ", got " +
+                               shape_text(a.view.ndim, a.view.shape)));
   if (a.view.read_only) throw ValueError(call.says("out must be writable, got a read-only array"));
   if (self_overlapping(a.view))
     throw ValueError(call.says("out must not overlap itself, got strides " + shape_text(a.view.ndim, a.view.strides)));
