@@ -54,7 +54,7 @@ double read_eps(const Call& call, py::handle eps) {
   return value;
 }
 
-Array read_parameter(Call& call, const char* argument, py::handle object, const Array& x, ColOperand& p) {
+Array read_parameter(Call& call, const char* argument, py::handle object, const Array& x) {
   if (object.is_none()) return {};
   Array a = arrays::borrow(call, argument, object);
   require_same_place(call, argument, a, x);
@@ -65,8 +65,11 @@ Array read_parameter(Call& call, const char* argument, py::handle object, const 
   if (a.view.dtype != x.view.dtype && a.view.dtype != DType::kFloat32)
     throw TypeError(call.says(std::string(argument) + " must be " + name(x.view.dtype) +
                               (x.view.dtype == DType::kFloat32 ? "" : " or float32") + ", got " + name(a.view.dtype)));
-  p = {a.view.data, a.view.dtype, a.view.strides[0]};
   return a;
+}
+
+ColOperand column_operand(const Array& a) {
+  return a.framework ? ColOperand{a.view.data, a.view.dtype, a.view.strides[0]} : ColOperand{};
 }
 
 void require_disjoint(const Call& call, const char* argument, const Array& a, const View& out) {

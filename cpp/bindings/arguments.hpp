@@ -12,9 +12,9 @@ arrays::Array read_x(arrays::Call& call, pybind11::handle object);
 /// A finite number >= 0.
 double read_eps(const arrays::Call& call, pybind11::handle eps);
 
-/// Borrows weight or bias (None: absent) into `p`; the array must live as long as the call.
-arrays::Array read_parameter(arrays::Call& call, const char* argument, pybind11::handle object, const arrays::Array& x,
-                             ColOperand& p);
+/// Borrows weight or bias; without a framework where it is None.
+arrays::Array read_parameter(arrays::Call& call, const char* argument, pybind11::handle object, const arrays::Array& x);
+ColOperand column_operand(const arrays::Array& parameter);
 
 /// The array to write into: the caller's `out`, checked, or a fresh one of x's kind and layout where it is None.
 arrays::Result make_result(arrays::Call& call, pybind11::handle out, const arrays::Array& x, bool may_be_x);

@@ -11,6 +11,7 @@
 #include "compiler/cubin_cache.hpp"
 #include "compiler/image.hpp"
 #include "compiler/nvrtc_library.hpp"
+#include "compiler/prebuilt.hpp"
 #include "host/compile.hpp"
 
 namespace py = pybind11;
@@ -59,6 +60,14 @@ py::object read_cubin(const std::string& key) {
 void write_cubin(const std::string& key, const std::string& image) {
   const ReleaseGil unlocked;
   CubinCache::from_environment().write(key, image);
+}
+
+std::string prebuilt_key(const std::string& source, const std::string& entry) {
+  return compiler::prebuilt_key({source, entry, codegen::embedded_headers()});
+}
+
+std::vector<std::string> prebuilt_keys(std::array<int, 2> capability) {
+  return compiler::prebuilt_keys({capability[0], capability[1]});
 }
 
 py::bytes compile_cuda(const std::string& source, const std::string& entry, std::array<int, 2> capability) {
@@ -113,6 +122,17 @@ What the cache on disk keeps under a key, None where there is nothing whole.
 --
 
 Keeps bytes under a key in the cache on disk, if it can.
+)");
+  m.def("prebuilt_key", &prebuilt_key, py::arg("source"), py::arg("entry"), R"(prebuilt_key(source, entry)
+--
+
+What the kernel of a CUDA C++ text is known by among those that were compiled when kfusion was built.
+)");
+  m.def("prebuilt_keys", &prebuilt_keys, py::arg("compute_capability") = std::array<int, 2>{9, 0},
+        R"(prebuilt_keys(compute_capability=[9, 0])
+--
+
+The keys of the kernels that were compiled when kfusion was built and run on a GPU: a list of prebuilt_key's results.
 )");
   m.def("nvrtc_library", [] { return compiler::nvrtc_library().string(); }, R"(nvrtc_library()
 --

@@ -1,7 +1,7 @@
 #include "bindings/arguments.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/relu_layernorm_cuda.hpp"
 #include "cpu/relu_layernorm.hpp"
-#include "host/cuda.hpp"
 
 namespace py = pybind11;
 
@@ -65,44 +65,37 @@ r and c have x's dtype and live in memory; the row statistics m and v have the c
 float64). Arguments, result and errors are those of fused_relu_layernorm.
 )";
 
-using OnCpu = void (*)(const RowProblem&);
-using OnCuda = void (*)(const RowProblem&, int device, cuda::Stream);
-
-template <OnCpu on_cpu, OnCuda on_cuda>
-py::object relu_layernorm(const char* function, py::handle x_object, py::handle weight, py::handle bias, py::handle eps,
+py::object relu_layernorm(bool fused, py::handle x_object, py::handle weight, py::handle bias, py::handle eps,
                           py::handle out, py::handle stream) {
-  Call call(function, stream);
+  Call call(fused ? "fused_relu_layernorm" : "unfused_relu_layernorm", stream);
   const Array x = read_x(call, x_object);
   if (x.view.ndim == 0) throw ValueError(call.says("x must have at least one axis, got shape ()"));
-  ColOperand w, b;
-  const Array weight_array = read_parameter(call, "weight", weight, x, w);
-  const Array bias_array = read_parameter(call, "bias", bias, x, b);
+  const Array w = read_parameter(call, "weight", weight, x), b = read_parameter(call, "bias", bias, x);
   const double epsilon = read_eps(call, eps);
   Result r = make_result(call, out, x, /*may_be_x=*/true);
-  require_disjoint(call, "weight", weight_array, r.view);
-  require_disjoint(call, "bias", bias_array, r.view);
+  require_disjoint(call, "weight", w, r.view);
+  require_disjoint(call, "bias", b, r.view);
 
-  const auto problem = [&] {
+  const ReluLayernorm on_cuda{fused, x, w, b, r.view, epsilon};
+  std::shared_ptr<const Executable> kernels;
+  if (x.view.place.cuda && x.view.size() > 0) kernels = relu_layernorm_on_cuda(on_cuda);
+  const auto on_cpu = [&] {
     RowProblem p = make_row_problem(x.view, r.view);
-    p.weight = w;
-    p.bias = b;
+    p.weight = column_operand(w);
+    p.bias = column_operand(b);
     p.eps = epsilon;
-    return p;
+    (fused ? cpu::fused_relu_layernorm : cpu::unfused_relu_layernorm)(p);
   };
-  return run(
-      call, x, r, out.is_none(), [&] { on_cpu(problem()); },
-      [&](cuda::Stream s) { on_cuda(problem(), x.view.place.index, s); });
+  return run(call, x, r, out.is_none(), on_cpu, [&](cuda::Stream s) { run(*kernels, on_cuda, s); });
 }
 
 py::object fused(py::handle x, py::handle weight, py::handle bias, py::handle eps, py::handle out, py::handle stream) {
-  return relu_layernorm<cpu::fused_relu_layernorm, cuda::fused_relu_layernorm>("fused_relu_layernorm", x, weight, bias,
-                                                                               eps, out, stream);
+  return relu_layernorm(true, x, weight, bias, eps, out, stream);
 }
 
 py::object unfused(py::handle x, py::handle weight, py::handle bias, py::handle eps, py::handle out,
                    py::handle stream) {
-  return relu_layernorm<cpu::unfused_relu_layernorm, cuda::unfused_relu_layernorm>("unfused_relu_layernorm", x, weight,
-                                                                                   bias, eps, out, stream);
+  return relu_layernorm(false, x, weight, bias, eps, out, stream);
 }
 
 }  // namespace

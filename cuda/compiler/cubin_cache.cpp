@@ -4,12 +4,12 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <random>
 #include <system_error>
 #include <vector>
 
 #include "compiler/digest.hpp"
+#include "compiler/files.hpp"
 
 namespace fs = std::filesystem;
 
@@ -40,27 +40,9 @@ std::uint64_t limit_from_environment() {
   return static_cast<std::uint64_t>((number ? mb : kDefaultLimitMb) * 1e6);
 }
 
-// C's files: iostreams of a libstdc++ that is linked in statically beside another one's do not work reliably.
-struct CloseFile {
-  void operator()(std::FILE* f) const { std::fclose(f); }
-};
-using OpenFile = std::unique_ptr<std::FILE, CloseFile>;
-
-OpenFile open(const fs::path& file, const char* mode) { return OpenFile(std::fopen(file.string().c_str(), mode)); }
-
 /// The line that an entry begins with: whatever is not exactly this is no entry of this key.
 std::string header(const std::string& key, std::string_view image) {
   return std::string(kMagic) + ' ' + key + ' ' + std::to_string(image.size()) + ' ' + Digest().add(image).hex() + '\n';
-}
-
-/// The bytes of a file of up to `limit` bytes; empty where there is no such file.
-std::string bytes_of(const fs::path& file, std::uint64_t limit) {
-  std::error_code error;
-  const std::uint64_t size = fs::file_size(file, error);
-  if (error || size > limit) return {};
-  std::string text(size, '\0');
-  const OpenFile in = open(file, "rb");
-  return in && std::fread(text.data(), 1, size, in.get()) == size ? text : "";
 }
 
 /// A name that no other thread of any process writes to.
@@ -111,7 +93,7 @@ void make_directory(const fs::path& directory, std::error_code& error) {
 /// All of `file` or nothing of it.
 void write_whole(const fs::path& file, std::string_view head, std::string_view body, std::error_code& error) {
   const fs::path temporary = temporary_beside(file);
-  OpenFile out = open(temporary, "wb");
+  OpenFile out = open_file(temporary, "wb");
   const auto put = [&out](std::string_view text) {
     return std::fwrite(text.data(), 1, text.size(), out.get()) == text.size();
   };

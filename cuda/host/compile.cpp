@@ -8,6 +8,7 @@
 
 #include "codegen/generate.hpp"
 #include "compiler/image.hpp"
+#include "compiler/prebuilt.hpp"
 #include "host/load.hpp"
 #include "host/runtime.hpp"
 
@@ -29,7 +30,9 @@ codegen::Target ask_for_target(int device) {
 Function build(const std::string& source, const std::string& entry, int device) {
   const codegen::Target& t = target(device);
   const compiler::Program program{source, entry, codegen::embedded_headers()};
-  return load(compiler::image(program, {t.compute_major, t.compute_minor}), entry, device);
+  const compiler::Architecture architecture{t.compute_major, t.compute_minor};
+  if (const auto made = compiler::prebuilt(program, architecture)) return load(made->image, made->entry, device);
+  return load(compiler::image(program, architecture), entry, device);
 }
 
 /// A kernel's place in memory, filled by the first who wants it while others wait.

@@ -1,4 +1,4 @@
-"""The facts of ReLU followed by LayerNorm, each in one place: definition, stages, traffic.
+"""The facts of ReLU followed by LayerNorm, each in one place: definition, stages, traffic, graph.
 
     r = max(x, 0);  y = (r - mean(r)) / sqrt(var(r) + eps) [* weight] [+ bias]
 
@@ -11,7 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import _running
 from ._arrays import SPACING
+from ._norms import relu_layernorm
+from ._spec import Spec
+from ._trace import trace_with
+from ._tracer import Argument, Tracer
 
 
 class Stage(NamedTuple):
@@ -52,6 +57,33 @@ def savings_ops(elements: int) -> list[dict[str, Any]]:
         One mapping per stage with "name", "input_size" and "output_size" (elements).
     """
     return [{"name": s.name, "input_size": s.reads * elements, "output_size": s.writes * elements} for s in STAGES]
+
+
+Described = tuple[tuple[int, ...], str, tuple[int, ...]]  # shape, dtype, strides in elements (none: C order)
+
+
+def prepare(
+    x: Described, weight: Described | None, bias: Described | None, eps: float, place: str
+) -> tuple[Any, dict[str, Any]]:
+    """What C++ asks for where a call on CUDA is the first of its kind.
+
+    Args:
+        x: its layout.
+        weight: likewise, or None.
+        bias: likewise, or None.
+        eps: added to the variance.
+        place: "cuda:0".
+
+    Returns:
+        The graph, whose inputs are the arrays that there are, in this order, and the fields of the device.
+    """
+    return graph_of(x, weight, bias, eps, place), _running.device(place).to_dict()
+
+
+def graph_of(x: Described, weight: Described | None, bias: Described | None, eps: float, place: str) -> Any:
+    """The graph of `prepare`."""
+    arrays = [a and Argument(Spec(a[0], a[1], device=place), i, a[2]) for i, a in enumerate((x, weight, bias))]
+    return trace_with(Tracer("relu_layernorm"), relu_layernorm, arrays, {"eps": eps}).graph
 
 
 def reference(x: np.ndarray, weight: np.ndarray | None, bias: np.ndarray | None, eps: float) -> np.ndarray:

@@ -126,8 +126,9 @@ def _argument(tracer: Tracer, name: str, value: Any) -> Any:
     if isinstance(value, Spec):
         return tracer.input(name, value)
     if isinstance(value, Argument):
-        spec = spec_of(value.array, f"{tracer.name}: {name}")
-        return tracer.input(name, spec, value.array, argument=value.number, strides=value.strides)
+        array = value.array
+        spec = array if isinstance(array, Spec) else spec_of(array, f"{tracer.name}: {name}")
+        return tracer.input(name, spec, array, argument=value.number, strides=value.strides)
     return tracer.input(name, spec_of(value, f"{tracer.name}: {name}"), value) if is_array(value) else value
 
 

@@ -1,0 +1,28 @@
+# Compiles kernels ahead of time (python/kfusion/_prebuilt.py says which): the module just built says their texts, nvcc
+# compiles them, and they are installed beside the module, where it finds them by their texts.
+if(NOT KFUSION_HAVE_CUDA OR KFUSION_SANITIZE OR CMAKE_CROSSCOMPILING)
+  return()
+endif()
+
+set(architectures ${CMAKE_CUDA_ARCHITECTURES})
+if(architectures STREQUAL "native")
+  set(architectures ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
+elseif(architectures STREQUAL "all")
+  set(architectures ${CMAKE_CUDA_ARCHITECTURES_ALL})
+elseif(architectures STREQUAL "all-major")
+  set(architectures ${CMAKE_CUDA_ARCHITECTURES_ALL_MAJOR})
+endif()
+
+set(prebuilt ${architectures})
+list(TRANSFORM prebuilt PREPEND ${CMAKE_CURRENT_BINARY_DIR}/prebuilt/)
+list(TRANSFORM prebuilt APPEND .kernels)
+file(GLOB package_sources CONFIGURE_DEPENDS python/kfusion/*.py)
+add_custom_command(
+  OUTPUT ${prebuilt}
+  COMMAND ${Python_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/cmake/prebuild.py $<TARGET_FILE:_core>
+          ${CMAKE_CURRENT_SOURCE_DIR}/python ${CMAKE_CUDA_COMPILER} ${CMAKE_CURRENT_BINARY_DIR}/prebuilt ${architectures}
+  DEPENDS _core cmake/prebuild.py ${package_sources}
+  COMMENT "Compiling kernels ahead of time for ${architectures}"
+  VERBATIM)
+add_custom_target(kfusion_prebuilt ALL DEPENDS ${prebuilt})
+install(FILES ${prebuilt} DESTINATION kfusion/prebuilt)

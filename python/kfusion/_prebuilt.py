@@ -1,0 +1,169 @@
+"""Kernels that are compiled when the package is built with CUDA, so that their first call is immediate and needs no
+NVRTC: which they are, and how nvcc compiles them. Run by cmake/prebuild.py.
+
+A kernel is found by its text (`_core.prebuilt_key`); one that is not here is compiled when it is first needed. The text
+of a row kernel depends on the class of the row's length, so a walk of lengths finds all texts that there are.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import itertools
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import _core, _named, _relu_layernorm
+from ._devices import device
+from ._fuse import FusedFunction
+from ._spec import FLOATS, HALF, Spec
+
+_BOTH, _SHORT = ("weight", "bias"), ("float32", "bfloat16")
+# What is prebuilt: the function, for x's dtypes, with these parameters (in x's dtype, and in float32 for half types).
+FUNCTIONS: tuple[tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]], ...] = (
+    ("fused_relu_layernorm", FLOATS, ((), ("weight",), _BOTH)),
+    ("unfused_relu_layernorm", FLOATS, ((), ("weight",), _BOTH)),
+    ("fused_layernorm", _SHORT, ((), ("weight",), _BOTH)),
+    ("fused_rmsnorm", _SHORT, ((), ("weight",))),
+    ("fused_softmax", _SHORT, ((),)),
+)
+# Of rows: the text depends on the class of their length, and powers of two end the classes, with whole vectors and not.
+_POWERS = [2**p for p in range(3, 23)]
+LENGTHS = sorted({*range(1, 9), *_POWERS, *(p - 1 for p in _POWERS)})
+_ROWS = 4096  # how many there are plays no part, where there are some
+_KERNELS_OF_A_UNIT = 8  # of one file for nvcc, whose headers they share, and of one image, which is loaded as a whole
+_NAMESPACE = "namespace kfusion::device::scalar"  # of every text
+_FLAGS = ("-fatbin", "-std=c++20", "--fmad=false", "-Xfatbin=-compress-all")  # as NVRTC's, and what makes files small
+
+
+class Text(NamedTuple):
+    """A kernel to compile."""
+
+    key: str
+    entry: str
+    source: str
+
+
+def texts(names: Iterable[str], lengths: Iterable[int], *, clusters: bool = True) -> Iterator[Text]:
+    """The kernels of calls on arrays in C order, each once, those of one function and dtype one after the other.
+
+    Args:
+        names: of FUNCTIONS.
+        lengths: of rows.
+        clusters: whether the GPU has clusters of blocks.
+    """
+    fields, known, lengths = device("H200").to_dict(), set(), list(lengths)
+    for name, dtypes, all_parameters in FUNCTIONS:
+        for dtype, given in itertools.product(dtypes, all_parameters) if name in names else ():
+            kinds = {dtype, "float32"} if given and dtype in HALF else {dtype}
+            for kind, length in itertools.product(sorted(kinds), lengths):
+                graph = _graph(name, (_ROWS, length), dtype, dict.fromkeys(given, kind))
+                for kernel in _core.cuda_kernels(graph, fields, name.startswith("fused_"), True, clusters):
+                    assert kernel is not None  # no product among them
+                    key = _core.prebuilt_key(kernel.source, kernel.entry)
+                    if key not in known:
+                        known.add(key)
+                        yield Text(key, kernel.entry, kernel.source)
+
+
+def _graph(name: str, shape: tuple[int, int], dtype: str, parameters: dict[str, str]) -> Any:
+    """As a call traces it."""
+    version, function = name.split("_", 1)
+    if function == "relu_layernorm":
+        described = {n: ((shape[1],), parameters[n], ()) if n in parameters else None for n in ("weight", "bias")}
+        return _relu_layernorm.graph_of((shape, dtype, ()), described["weight"], described["bias"], 1e-5, "cuda:0")
+    made: FusedFunction = getattr(_named, name)
+    given = {n: Spec((shape[1],), p, device="cuda:0") for n, p in parameters.items()}
+    return made._planned((Spec(shape, dtype, device="cuda:0"),), given).graph
+
+
+# ---- compiling ------------------------------------------------------------------------------------------------------
+
+
+def build(architecture: str, nvcc: str, folder: Path, work: Path) -> None:
+    """Compiles all of FUNCTIONS into `<architecture>.kernels`.
+
+    Args:
+        architecture: as CMake names it: "90" (machine code and PTX), "80-real" (machine code), "90a".
+        nvcc: the compiler's file.
+        folder: of the result.
+        work: folder for files that later builds use again.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in _core.cuda_headers().items():
+        (work / name).parent.mkdir(exist_ok=True)
+        (work / name).write_text(text)
+    command = [nvcc, *_FLAGS, *_code(architecture), f"-I{work}"]
+    every = texts([name for name, _, _ in FUNCTIONS], LENGTHS, clusters=_number(architecture) >= 90)
+    with concurrent.futures.ThreadPoolExecutor(_cores()) as pool:
+        units = list(_batches(every))
+        images = list(pool.map(lambda unit: _compiled(unit, command, work), units))
+    write(folder / f"{architecture}.kernels", zip(units, images, strict=True))
+
+
+def _batches(every: Iterator[Text]) -> Iterator[list[Text]]:
+    while unit := list(itertools.islice(every, _KERNELS_OF_A_UNIT)):
+        yield unit
+
+
+def _number(architecture: str) -> int:
+    found = re.match(r"\d+", architecture)
+    if not found:
+        raise ValueError(f"kfusion: CMAKE_CUDA_ARCHITECTURES must be numbers such as 90 or 80-real, got {architecture}")
+    return int(found[0])
+
+
+def _code(architecture: str) -> list[str]:
+    name, _, kind = architecture.partition("-")
+    code = [f"sm_{name}"] * (kind != "virtual") + [f"compute_{name}"] * (kind != "real")
+    return ["-gencode", f"arch=compute_{name},code=[{','.join(code)}]"]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _compiled(unit: Sequence[Text], command: Sequence[str], work: Path) -> bytes:
+    """The image of a unit, compiled unless an earlier build has done so."""
+    text = unit_text(unit)
+    digest = hashlib.sha256("\n".join([*command, text, *(t.key for t in unit)]).encode()).hexdigest()
+    source, image = work / f"{digest[:32]}.cu", work / f"{digest[:32]}.fatbin"
+    if not image.exists():
+        source.write_text(text)
+        made = image.with_suffix(".made")
+        subprocess.run([*command, "-o", str(made), str(source)], check=True)
+        made.rename(image)
+        source.unlink()
+    return image.read_bytes()
+
+
+def unit_text(unit: Sequence[Text]) -> str:
+    """Several kernels as one text: each in a namespace of its own, with a number behind its name."""
+    includes, bodies = dict[str, None](), []
+    for i, kernel in enumerate(unit):
+        lines = kernel.source.splitlines()
+        includes |= dict.fromkeys(line for line in lines if line.startswith("#include"))
+        body = "\n".join(line for line in lines if not line.startswith("#include"))
+        body = body.replace(f"{_NAMESPACE} {{", f"{_NAMESPACE}::kernel_{i} {{")
+        bodies.append(body.replace(f"{kernel.entry}(", f"{numbered(kernel.entry, i)}("))
+    return "\n".join([*includes, *bodies, ""])
+
+
+def numbered(entry: str, i: int) -> str:
+    """What kernel i of a unit is called there."""
+    return f"{entry}_{i}"
+
+
+def write(file: Path, units: Iterable[tuple[Sequence[Text], bytes]]) -> None:
+    """An archive, as cuda/compiler/prebuilt.cpp reads it."""
+    lines, images, offset = [], [], 0
+    for unit, image in units:
+        lines += [f"{t.key} {numbered(t.entry, i)} {offset} {len(image)}\n" for i, t in enumerate(unit)]
+        images.append(image)
+        offset += len(image)
+    file.write_bytes(f"kfusion-prebuilt-1 {len(lines)}\n{''.join(lines)}".encode() + b"".join(images))
