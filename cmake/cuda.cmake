@@ -48,7 +48,7 @@ endif()
 
 if(KFUSION_HAVE_CUDA)
   find_package(CUDAToolkit REQUIRED)
-  file(GLOB cuda_sources CONFIGURE_DEPENDS cuda/host/*.cpp cuda/host/*.cu cuda/kernels/*.cu)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS cuda/host/*.cpp cuda/host/*.cu)
   list(FILTER cuda_sources EXCLUDE REGEX "/no_cuda[.]cpp$")
   add_library(kfusion_cuda STATIC ${cuda_sources})
   target_link_libraries(kfusion_cuda PUBLIC CUDA::cudart_static PRIVATE kfusion_codegen kfusion_compiler)

@@ -33,7 +33,9 @@ needs_gpu = [needs_nvrtc, pytest.mark.cuda, pytest.mark.skipif(not HAVE_GPU, rea
 
 SOURCE = """#include "device/reduce.cuh"
 
-extern "C" __global__ void sum(float* p) { p[threadIdx.x] = kfusion::device::group_sum(p[threadIdx.x]); }
+extern "C" __global__ void sum(float* p) {
+  for (int lane = 1; lane < 32; lane *= 2) p[threadIdx.x] += __shfl_xor_sync(0xffffffffu, p[threadIdx.x], lane);
+}
 """
 BROKEN = """// line 1
 __device__ int fine() { return 1; }

@@ -76,8 +76,8 @@ int vectors_in_flight(const Kernel& k, const Arrangement& a, int bytes, int most
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-/// Teams of `blocks` blocks of up to `warps` warps with `slots` 16-byte slots a lane: as measured for
-/// kernels/row_launch.cuh, where few slots leave registers for many threads and many keep a long row in few blocks.
+/// Teams of `blocks` blocks of up to `warps` warps with `slots` 16-byte slots a lane, as measured:
+/// few slots leave registers for many threads, and many keep a long row in few blocks.
 struct Capacity {
   int slots, warps, blocks;
   constexpr std::int64_t row_bytes() const { return kWarp * kSlotBytes * slots * warps * blocks; }

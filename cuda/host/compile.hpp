@@ -19,8 +19,8 @@ const codegen::Target& target(int device);
 /// process.
 class Function;
 
-/// The kernel `entry` of the CUDA C++ text `source` on `device`: from memory, else prebuilt, else from the cache on disk,
-/// else compiled. Thread-safe. Waits for nothing on the device. Throws
+/// The kernel `entry` of the CUDA C++ text `source` on `device`: from memory, else prebuilt, else from the cache on
+/// disk, else compiled. Thread-safe. Waits for nothing on the device. Throws
 /// - DeviceError: the device cannot be used, there is no NVRTC (it says how to get one), or the image cannot be loaded;
 /// - std::runtime_error with the log and the source around it: the text does not compile, which is a bug.
 const Function& compile(const std::string& source, const std::string& entry, int device);

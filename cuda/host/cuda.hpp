@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "kfusion/error.hpp"
-#include "kfusion/rows.hpp"
 
 namespace kfusion::cuda {
 
@@ -68,9 +67,6 @@ class Workspace {
   int device_;
   Stream stream_;
 };
-
-void fused_relu_layernorm(const RowProblem& p, int device, Stream stream);
-void unfused_relu_layernorm(const RowProblem& p, int device, Stream stream);
 
 /// Times `enqueue` `repeats` times with events on the legacy default stream and returns microseconds. Before each:
 /// the L2 is flushed if `cold`, then the GPU is kept busy while the host enqueues, so that launch latency of the host

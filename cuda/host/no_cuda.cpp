@@ -30,9 +30,6 @@ void finish_device(int) noexcept {}
 int device_of(const void*) { refuse(); }
 void wait(Stream, Stream, int) { refuse(); }
 
-void fused_relu_layernorm(const RowProblem&, int, Stream) { refuse(); }
-void unfused_relu_layernorm(const RowProblem&, int, Stream) { refuse(); }
-
 const codegen::Target& target(int) { refuse(); }
 const Function& compile(const std::string&, const std::string&, int) { refuse(); }
 codegen::Launch fitted(const Function&, const codegen::Launch&, int) { refuse(); }

@@ -45,20 +45,4 @@ const Limits& limits(int device);
 /// Some kernel of this build: if it has no image for a device, none has. Defined in timing.cu.
 const void* any_kernel();
 
-/// A kernel launch that is always the same up to its size: `blocks` blocks (a cluster where > 1) make a team.
-struct Launch {
-  const void* kernel;
-  int threads, blocks;
-  std::size_t shared_bytes;
-};
-/// The largest cluster of `threads`-thread blocks that `kernel` can be launched with on the current device: 1 where
-/// there are no clusters, up to 16. Not cached. `device` must be current.
-int max_cluster(const void* kernel, int threads, int device);
-/// How many teams `device`, which must be current, runs at once. Cached; the first call also allows clusters beyond the
-/// portable 8 blocks and shared memory beyond the usual 48 KB.
-std::int64_t resident_teams(const Launch& launch, int device);
-/// `teams` teams (as many of them as a grid can have) times `grid_y` on `stream` of the current device. `arguments` as
-/// cudaLaunchKernel wants them.
-void launch(const Launch& launch, std::int64_t teams, void** arguments, Stream stream, int grid_y = 1);
-
 }  // namespace kfusion::cuda

@@ -22,20 +22,29 @@ from ._devices import device
 from ._fuse import FusedFunction
 from ._spec import FLOATS, HALF, Spec
 
-_BOTH, _SHORT = ("weight", "bias"), ("float32", "bfloat16")
-# What is prebuilt: the function, for x's dtypes, with these parameters (in x's dtype, and in float32 for half types).
-FUNCTIONS: tuple[tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]], ...] = (
-    ("fused_relu_layernorm", FLOATS, ((), ("weight",), _BOTH)),
-    ("unfused_relu_layernorm", FLOATS, ((), ("weight",), _BOTH)),
-    ("fused_layernorm", _SHORT, ((), ("weight",), _BOTH)),
-    ("fused_rmsnorm", _SHORT, ((), ("weight",))),
-    ("fused_softmax", _SHORT, ((),)),
+class Row(NamedTuple):
+    """A function, and for which arguments it is prebuilt."""
+
+    name: str
+    dtypes: tuple[str, ...]  # of x
+    parameters: tuple[tuple[str, ...], ...]  # which it is given, in x's dtype, or in float32 with half types
+    any_length: bool = False  # of rows; else whole vectors of 16 bytes only
+
+
+_NONE, _ONE, _BOTH = (), ("weight",), ("weight", "bias")
+FUNCTIONS = (
+    Row("fused_relu_layernorm", FLOATS, (_NONE, _ONE, _BOTH), any_length=True),
+    Row("unfused_relu_layernorm", FLOATS, (_NONE, _ONE, _BOTH), any_length=True),
+    Row("fused_layernorm", ("float32", "bfloat16"), (_NONE, _ONE, _BOTH)),
+    Row("fused_rmsnorm", ("float32", "bfloat16"), (_NONE, _ONE)),
+    Row("fused_softmax", ("float32", "bfloat16"), (_NONE,)),
 )
 # Of rows: the text depends on the class of their length, and powers of two end the classes, with whole vectors and not.
 _POWERS = [2**p for p in range(3, 23)]
 LENGTHS = sorted({*range(1, 9), *_POWERS, *(p - 1 for p in _POWERS)})
+_WHOLE = 8  # elements of any dtype are whole vectors
 _ROWS = 4096  # how many there are plays no part, where there are some
-_KERNELS_OF_A_UNIT = 8  # of one file for nvcc, whose headers they share, and of one image, which is loaded as a whole
+_KERNELS_OF_A_UNIT = 16  # of one file for nvcc, whose headers they share, and of one image, which is loaded as a whole
 _NAMESPACE = "namespace kfusion::device::scalar"  # of every text
 _FLAGS = ("-fatbin", "-std=c++20", "--fmad=false", "-Xfatbin=-compress-all")  # as NVRTC's, and what makes files small
 
@@ -49,30 +58,37 @@ class Text(NamedTuple):
 
 
 def texts(names: Iterable[str], lengths: Iterable[int], *, clusters: bool = True) -> Iterator[Text]:
-    """The kernels of calls on arrays in C order, each once, those of one function and dtype one after the other.
+    """The kernels of calls on arrays in C order, each once.
 
     Args:
         names: of FUNCTIONS.
         lengths: of rows.
         clusters: whether the GPU has clusters of blocks.
     """
-    fields, known, lengths = device("H200").to_dict(), set(), list(lengths)
-    for name, dtypes, all_parameters in FUNCTIONS:
-        for dtype, given in itertools.product(dtypes, all_parameters) if name in names else ():
-            kinds = {dtype, "float32"} if given and dtype in HALF else {dtype}
-            for kind, length in itertools.product(sorted(kinds), lengths):
-                graph = _graph(name, (_ROWS, length), dtype, dict.fromkeys(given, kind))
-                for kernel in _core.cuda_kernels(graph, fields, name.startswith("fused_"), True, clusters):
-                    assert kernel is not None  # no product among them
-                    key = _core.prebuilt_key(kernel.source, kernel.entry)
-                    if key not in known:
-                        known.add(key)
-                        yield Text(key, kernel.entry, kernel.source)
+    fields, known = device("H200").to_dict(), set()
+    for row, length in itertools.product([row for row in FUNCTIONS if row.name in names], lengths):
+        for dtype, parameters in _arguments(row, whole=length % _WHOLE == 0):
+            graph = _graph(row.name, (_ROWS, length), dtype, parameters)
+            for kernel in _core.cuda_kernels(graph, fields, row.name.startswith("fused_"), True, clusters):
+                assert kernel is not None  # no product among them
+                key = _core.prebuilt_key(kernel.source, kernel.entry)
+                if key not in known:
+                    known.add(key)
+                    yield Text(key, kernel.entry, kernel.source)
+
+
+def _arguments(row: Row, *, whole: bool) -> Iterator[tuple[str, dict[str, str]]]:
+    """x's dtype, and the dtypes of the parameters."""
+    for dtype, given in itertools.product(row.dtypes, row.parameters):
+        if whole or row.any_length:
+            yield dtype, dict.fromkeys(given, dtype)
+        if whole and given and dtype in HALF:
+            yield dtype, dict.fromkeys(given, "float32")
 
 
 def _graph(name: str, shape: tuple[int, int], dtype: str, parameters: dict[str, str]) -> Any:
     """As a call traces it."""
-    version, function = name.split("_", 1)
+    _, function = name.split("_", 1)
     if function == "relu_layernorm":
         described = {n: ((shape[1],), parameters[n], ()) if n in parameters else None for n in ("weight", "bias")}
         return _relu_layernorm.graph_of((shape, dtype, ()), described["weight"], described["bias"], 1e-5, "cuda:0")
@@ -99,7 +115,7 @@ def build(architecture: str, nvcc: str, folder: Path, work: Path) -> None:
         (work / name).parent.mkdir(exist_ok=True)
         (work / name).write_text(text)
     command = [nvcc, *_FLAGS, *_code(architecture), f"-I{work}"]
-    every = texts([name for name, _, _ in FUNCTIONS], LENGTHS, clusters=_number(architecture) >= 90)
+    every = texts([row.name for row in FUNCTIONS], LENGTHS, clusters=_number(architecture) >= 90)
     with concurrent.futures.ThreadPoolExecutor(_cores()) as pool:
         units = list(_batches(every))
         images = list(pool.map(lambda unit: _compiled(unit, command, work), units))

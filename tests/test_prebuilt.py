@@ -1,0 +1,109 @@
+"""Kernels that are compiled when the package is built: which texts they are, and that calls ask for no others."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import HAVE_GPU
+from kfusion import _core, _prebuilt
+
+NAMES = [row.name for row in _prebuilt.FUNCTIONS]
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+needs_prebuilt = pytest.mark.skipif(not _core.prebuilt_keys(), reason="nothing was prebuilt for sm_90")
+
+
+def some_lengths(rng: np.random.Generator) -> list[int]:
+    """Of all magnitudes; every second a whole number of vectors."""
+    lengths = np.exp2(rng.uniform(0, 22, 24)).astype(int)
+    return [int(n) if i % 2 else int(n) // 8 * 8 + 8 for i, n in enumerate(lengths)]
+
+
+def first_text() -> _prebuilt.Text:
+    return next(_prebuilt.texts(["fused_relu_layernorm"], [1024]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_walk_meets_every_class_of_lengths(name, rng):
+    known = {t.key for t in _prebuilt.texts([name], _prebuilt.LENGTHS)}
+    lengths = some_lengths(rng)
+    assert known
+    for length in lengths:
+        missing = [t for t in _prebuilt.texts([name], [length]) if t.key not in known]
+        assert not missing, f"rows of {length}: {missing[0].source}"
+
+
+@needs_prebuilt
+@pytest.mark.parametrize("name", NAMES)
+def test_all_of_them_were_built(name):
+    built = set(_core.prebuilt_keys())
+    assert {t.key for t in _prebuilt.texts([name], _prebuilt.LENGTHS)} <= built
+
+
+@needs_prebuilt
+def test_they_run_where_their_architecture_says():
+    assert _core.prebuilt_keys((9, 0)) == _core.prebuilt_keys((9, 9))
+    assert not _core.prebuilt_keys((5, 0))
+
+
+def test_the_key_is_of_text_and_name():
+    text = first_text()
+    others = {_core.prebuilt_key(text.source + " ", text.entry), _core.prebuilt_key(text.source, text.entry + "_")}
+    assert text.key == _core.prebuilt_key(text.source, text.entry)
+    assert len({text.key, *others}) == 3
+
+
+def test_a_unit_has_every_kernel_once():
+    kernels = list(_prebuilt.texts(["fused_rmsnorm"], [8, 1024]))
+    text = _prebuilt.unit_text(kernels)
+    entries = re.findall(r"^    (kf_\w+)\(const __grid_constant__", text, re.MULTILINE)
+    assert entries == [_prebuilt.numbered(k.entry, i) for i, k in enumerate(kernels)]
+    assert text.count("#include") == len({i for k in kernels for i in re.findall("#include.*", k.source)})
+
+
+@needs_nvcc
+def test_building_makes_code_that_a_second_build_uses_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(_prebuilt, "FUNCTIONS", (_prebuilt.Row("fused_softmax", ("float32",), ((),)),))
+    monkeypatch.setattr(_prebuilt, "LENGTHS", [64, 1024])
+    _prebuilt.build("90-real", str(shutil.which("nvcc")), tmp_path, tmp_path / "work")
+    file = tmp_path / "90-real.kernels"
+    keys = [line.split()[0].decode() for line in file.read_bytes().split(b"\n")[1:3]]
+    assert keys == [t.key for t in _prebuilt.texts(["fused_softmax"], [64, 1024])]
+    first = file.read_bytes()
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("compiled again"))
+    _prebuilt.build("90-real", str(shutil.which("nvcc")), tmp_path, tmp_path / "work")
+    assert file.read_bytes() == first
+
+
+def test_architectures_are_cmakes():
+    assert _prebuilt._code("90") == ["-gencode", "arch=compute_90,code=[sm_90,compute_90]"]
+    assert _prebuilt._code("80-real") == ["-gencode", "arch=compute_80,code=[sm_80]"]
+    assert _prebuilt._code("75-virtual") == ["-gencode", "arch=compute_75,code=[compute_75]"]
+    with pytest.raises(ValueError, match=r"CMAKE_CUDA_ARCHITECTURES must be numbers .* got native"):
+        _prebuilt._number("native")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")
+@needs_prebuilt
+def test_calls_need_no_nvrtc(tmp_path):
+    """In a process of its own, which has compiled nothing."""
+    code = """
+import numpy as np, kfusion as kf
+for cols in (1, 7, 64, 1000, 1023, 1024, 4096, 20000, 20001, 300000):
+    x = np.random.default_rng(0).standard_normal((3, cols)).astype(np.float32)
+    p = np.ones(cols, np.float32)
+    for f, given in ((kf.fused_relu_layernorm, (p, p)), (kf.unfused_relu_layernorm, ()), (kf.fused_layernorm, (p,)),
+                     (kf.fused_rmsnorm, (p,)), (kf.fused_softmax, ())):
+        got = f(kf.to_device(x), *map(kf.to_device, given)).numpy()
+        assert np.allclose(got, f(x, *given), atol=1e-4), (f, cols)
+"""
+    environment = {**os.environ, "KFUSION_NVRTC": str(Path(__file__)), "KFUSION_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
