@@ -34,7 +34,7 @@ def everything(x):
     return kf.sqrt((x * x).sum()), x.min(), (x > 0).all()
 
 
-def hand_written(rng: np.random.Generator) -> None:
+def relu_layernorm(rng: np.random.Generator) -> None:
     for dtype, cols, rows in itertools.product(
         (np.float16, ml_dtypes.bfloat16, np.float32, np.float64), WIDTHS, (1, 3)
     ):
@@ -70,7 +70,7 @@ def close(f: kf.FusedFunction, dtype: type, shape: tuple[int, ...], got: np.ndar
 
 def main() -> None:
     rng = np.random.default_rng()
-    hand_written(rng)
+    relu_layernorm(rng)
     generated(rng)
     print("every kernel ran")
 

@@ -56,7 +56,7 @@ void check_load(cudaError_t status) {
   if (status == cudaErrorInvalidKernelImage || status == cudaErrorNoKernelImageForDevice ||
       status == cudaErrorUnsupportedPtxVersion || status == cudaErrorInvalidPtx) {
     cudaGetLastError();
-    throw DeviceError(std::string("kfusion: the NVIDIA driver does not take what NVRTC compiled (") +
+    throw DeviceError(std::string("kfusion: the NVIDIA driver does not take what was compiled (") +
                       cudaGetErrorName(status) +
                       "); update the driver, or install an NVRTC that is no newer than the driver's CUDA, which "
                       "nvidia-smi shows: pip install " +
