@@ -22,6 +22,7 @@ from ._devices import device
 from ._fuse import FusedFunction
 from ._spec import FLOATS, HALF, Spec
 
+
 class Row(NamedTuple):
     """A function, and for which arguments it is prebuilt."""
 
