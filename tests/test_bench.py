@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -203,6 +204,29 @@ class TestFiles:
         merged = old.merged(new)
         assert [case.name for case in merged.cases] == ["a", "b", "c"]
         assert merged.cases[1].find("fused").of_copy == 0.9
+        with pytest.raises(ValueError, match="cannot be added"):
+            old.merged(results(device="cpu"))
+
+    def test_adding_from_a_shell(self, tmp_path, capsys):
+        out = tmp_path / "r.json"
+        common = [
+            "--device",
+            "cpu",
+            "--quick",
+            "--bytes",
+            "4000",
+            "--repeats",
+            "1",
+            "--peers",
+            "none",
+            "--out",
+            str(out),
+        ]
+        assert _cli.main(["bench", "softmax", *common]) == 0
+        assert _cli.main(["bench", "reductions", *common, "--add"]) == 0
+        found = Results.load(out)
+        assert found.suites == ("softmax", "reductions")
+        assert found.command.count(" && ") == 1
 
 
 class TestCompare:
@@ -336,6 +360,20 @@ class TestReadme:
         assert once.startswith("a\n<!-- bench:rows -->\n| function | dtype | 1023 | 1024 |")
         assert "| softmax | float32 | 0.98 | 0.99 | 0.97 | 0.93 |" in once
         assert readme.rewritten(once, self.runs(tiny)) == once
+
+    @pytest.mark.parametrize("page", ["README.md", "results/README.md"])
+    def test_what_is_committed_is_what_the_results_say(self, page):
+        """If not: kfusion bench --readme README.md."""
+        root = Path(__file__).parents[1]
+        text = (root / page).read_text()
+        assert text == readme.rewritten(text, readme.load(root), root)
+        for picture in re.findall(r"!\[.*?\]\((.*?)\)", text):
+            assert (root / page).parent.joinpath(picture).exists()
+
+    def test_the_pages_have_every_region(self):
+        root = Path(__file__).parents[1]
+        text = "".join((root / page).read_text() for page in ("README.md", "results/README.md"))
+        assert set(readme.REGIONS) <= set(re.findall(r"<!-- bench:(\w+) -->", text))
 
     @pytest.mark.parametrize("name", readme.REGIONS)
     def test_every_region_has_text(self, tiny, name):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 import kfusion as kf
 from kfusion import _core
+from kfusion.bench import Results
 
 M, N, K = 7, 11, 5
 F16, F32, F64 = 2, 4, 8
@@ -553,11 +553,11 @@ def test_fused_moves_no_more_than_unfused(ops, dtype):
 
 
 def measured_on_the_h200():
-    runs = json.loads((Path(__file__).parents[1] / "results" / "h200.json").read_text())["runs"]
-    for run in runs[1:]:
-        for c in run["comparisons"]:
-            times = {r["name"]: r["median_us"] for r in c["rows"] if r["cache"] == "cold"}
-            yield pytest.param(*c["shape"], c["dtype"], times, id=f"{c['shape']} {c['dtype']}")
+    results = Results.load(Path(__file__).parents[1] / "results" / "h200.json")
+    for c in results.of_suite("relu_layernorm"):
+        if c.layout == "dense" and c.shape[0] >= 512 and c.shape[1] in (1024, 4096, 8192, 131072):
+            times = {version: c.find(version, "cold").median_us for version in ("unfused", "fused")}
+            yield pytest.param(*c.shape, c.dtype, times, id=f"{c.shape} {c.dtype}")
 
 
 @pytest.mark.parametrize(("rows", "cols", "dtype", "times"), [*measured_on_the_h200()])

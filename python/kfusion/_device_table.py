@@ -19,7 +19,7 @@ from ._tables import Report, Table, number, room, shorten, wrapped
 _MIN_NAME = 16
 _COPY_FRACTION = {False: 0.9, True: 0.8}  # of the data sheet's bandwidth, by is_cpu
 _CACHE_BYTES_PER_CLOCK = 26  # and SM: on the H200, 6.9e12 / (132 * 1.98e9)
-_CORE_CACHE_BANDWIDTH = 35e9  # of a CPU core: results/cpu.json, the hot copy of 4096 x 1024 float32 by two cores
+_CORE_CACHE_BANDWIDTH = 35e9  # of a CPU core: a hot copy of 4096 x 1024 float32, measured on two cores of an EPYC
 _LAUNCH_US = {False: 2.9, True: 1.0}
 _GEFORCE_RATE = 0.5  # of half matrix products that are accumulated in float32, against other GPUs of the architecture
 
@@ -31,7 +31,7 @@ _ASSUMED = {
     },
     True: {
         "bandwidth": "0.8 of the data sheet's, about what STREAM reaches on servers",
-        "cache_bandwidth": "35 GB/s a core, as two cores of an EPYC reach (results/cpu.json)",
+        "cache_bandwidth": "35 GB/s a core, as two cores of an EPYC reach with a copy of 16.8 MB",
         "launch_us": "about what a small copy takes through Python on the CPUs that we measured",
     },
 }

@@ -45,6 +45,7 @@ def add(subcommands: Any) -> None:
                         "a GPU, 1 GB in all on the CPU)")  # fmt: skip
     parser.add_argument("--repeats", type=_demo.parse_positive, metavar="N", help="samples of each version")
     parser.add_argument("--out", default="kfusion_bench.json", metavar="FILE", help="default: %(default)s")
+    parser.add_argument("--add", action="store_true", help="add to the results in FILE, in the place of the same cases")
     parser.add_argument("--plots", metavar="FOLDER", help="draw pictures into this folder")
     parser.add_argument("--commit", metavar="ID", help="what is measured, where git cannot say")
     parser.add_argument("--list", action="store_true", help="list the suites and their cases, measure nothing")
@@ -91,6 +92,7 @@ def _options(args: argparse.Namespace) -> options.Options:
 def _measure(args: argparse.Namespace) -> None:
     chosen = _options(args)
     _files.check_writable(args.out)
+    before = Results.load(args.out) if args.add and Path(args.out).exists() else None
     names = suites.chosen(args.suites, chosen.device)
     with _progress.reporting() as report:
         results = runner.run(
@@ -101,6 +103,8 @@ def _measure(args: argparse.Namespace) -> None:
             progress=report,
             show=lambda case: print(show.line(case), flush=True),
         )
+    if before is not None:
+        results = before.merged(results)
     results.save(args.out)
     print()
     print(show.Tables(results))

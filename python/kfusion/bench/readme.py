@@ -20,7 +20,7 @@ _README_LENGTHS = (7, 64, 257, 1023, 1024, 4096, 8192, 32768, 50257, 131072, 524
 
 
 def update(readme: str | Path) -> list[Path]:
-    """Rewrites a README's marked regions, and the pictures in the folder results/ beside it.
+    """Rewrites the marked regions of a README and of results/README.md beside it, and the pictures in that folder.
 
     Args:
         readme: the file; results/h200.json and results/cpu.json lie beside it.
@@ -34,10 +34,12 @@ def update(readme: str | Path) -> list[Path]:
     """
     readme = Path(readme)
     runs = load(readme.parent)
-    text = rewritten(readme.read_text(), runs, readme.parent)
     folder = readme.parent / "results"
+    pages = [page for page in (readme, folder / "README.md") if page.exists()]
+    texts = [rewritten(page.read_text(), runs, readme.parent) for page in pages]
     pictures = [path for name, run in runs.items() for path in plots.save_all(run, folder, name)]
-    readme.write_text(text)
+    for page, text in zip(pages, texts, strict=True):
+        page.write_text(text)
     return pictures
 
 
@@ -232,6 +234,8 @@ def _time(case: Measured, version: str, state: str) -> str:
 
 def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table; columns that are empty in all lines are left out."""
+    if not lines:
+        return "Not measured."
     kept = [i for i, _ in enumerate(header) if i == 0 or any(line[i] for line in lines)]
     rule = ["---"] * len(kept)
     rows = ([header[i] for i in kept], rule, *([line[i] for i in kept] for line in lines))

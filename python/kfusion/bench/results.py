@@ -121,10 +121,23 @@ class Results:
                 raise ValueError(f"kfusion.bench: {path} is not what `kfusion bench --out` writes: {error}") from None
 
     def merged(self, other: Results) -> Results:
-        """This run with the other's cases, each in the place of the same case here, else behind."""
+        """This run with the other's cases, each in the place of the same case here, else behind.
+
+        Raises:
+            ValueError: the two are of different devices.
+        """
+        if self.device_name != other.device_name:
+            raise ValueError(f"kfusion.bench: results of {other.device_name} cannot be added to {self.device_name}'s")
         newer = {case.key: case for case in other.cases}
         kept = [newer.pop(case.key, case) for case in self.cases]
-        return replace(other, cases=(*kept, *newer.values()), versions=self.versions | other.versions)
+        commands = dict.fromkeys((*self.command.split(" && "), other.command))
+        return replace(
+            other,
+            command=" && ".join(commands),
+            complete=self.complete and other.complete,
+            versions=self.versions | other.versions,
+            cases=(*kept, *newer.values()),
+        )
 
 
 def rounded(value: float) -> float:
