@@ -174,7 +174,11 @@ FAILURES = {
     ),
     "killed": ({"log": "", "status": 137}, RuntimeError, "ended with 137"),
     "the process's own words": (
-        {"log": "==WARNING== The application returned an error", "stderr": "x\nkfusion: no memory", "status": 2},
+        {
+            "log": "==ERROR== The application returned an error code (2).",
+            "stderr": "x\nkfusion: no memory",
+            "status": 2,
+        },
         RuntimeError,
         "^kfusion: no memory$",
     ),

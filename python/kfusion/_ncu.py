@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
-# Sectors of 32 bytes that the multiprocessors ask the L2 cache for and hand to it.
-L2_READ, L2_WRITTEN = "lts__t_sectors_op_read.sum", "lts__t_sectors_op_write.sum"
+# Sectors of 32 bytes that the multiprocessors ask the L2 cache for and hand to it; without "srcunit_tex" those that go
+# from one of the cache's partitions to the other would be counted twice.
+L2_READ, L2_WRITTEN = "lts__t_sectors_srcunit_tex_op_read.sum", "lts__t_sectors_srcunit_tex_op_write.sum"
 SECTOR_BYTES = 32
 METRICS = (DRAM_READ, DRAM_WRITTEN, L2_READ, L2_WRITTEN)  # all counted in one pass: no kernel runs twice
 
