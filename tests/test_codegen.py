@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import subprocess
@@ -263,6 +264,39 @@ class TestNumbers:
                 y = np.ascontiguousarray(x[..., ::-1] if x.ndim else x)
                 batch.add(lambda g, i, j: g.map("maximum", [i, j]), x, y, check=close_to(np.maximum(wide(x), wide(y))))
         batch.run(tmp_path)
+
+    @pytest.mark.parametrize("dtype", ["bool", "bfloat16", "float32", "float64"])
+    def test_crossed_operands(self, dtype, rng, tmp_path):
+        batch = Batch()
+        axes = [((96, 48), (1, 0)), ((3, 32, 80), (0, 2, 1)), ((2, 16, 5, 16), (0, 2, 3, 1)), ((32, 3, 64), (2, 1, 0))]
+        for shape, order in axes:
+            x = draw(rng, dtype, shape).transpose(order)
+            y = draw(rng, dtype, x.shape)
+            batch.add(lambda g, i, j: g.map("maximum", [i, j]), x, y, check=close_to(np.maximum(wide(x), wide(y))))
+        row, column = draw(rng, dtype, (1, 48)), draw(rng, dtype, (96, 1))
+        x, y = draw(rng, dtype, (48, 96)).T, draw(rng, dtype, (96, 48))
+        want = np.maximum(np.maximum(wide(x), wide(y)), np.maximum(wide(row), wide(column)))
+        broadcast = [np.broadcast_to(row, x.shape), np.broadcast_to(column, x.shape)]
+        batch.add(
+            lambda g, *ids: functools.reduce(lambda a, b: g.map("maximum", [a, b]), ids),
+            x,
+            y,
+            *broadcast,
+            check=close_to(want),
+        )
+        if dtype != "bool":
+            w = np.maximum(wide(x), wide(y)).astype(np.longdouble)
+            deviation = np.sqrt(w.var(0) + 1e-5)
+            scale = 1 + abs(w.mean(0)) / deviation
+            batch.add(
+                lambda g, i, j: normalized(g, g.map("maximum", [i, j]), 0),
+                x,
+                y,
+                check=close_to((w - w.mean(0)) / deviation, scale, 8),
+            )
+            batch.add(lambda g, i, j: variance(g, g.map("maximum", [i, j]), [0]), x, y, check=close_to(w.var(0), 1, 8))
+        kernels = batch.run(tmp_path)
+        assert all("transpose(rows" in k.source for ks in kernels.kernels for k in ks)
 
     def test_arrays_at_any_address(self, rng, tmp_path):
         x = draw(rng, "float32", 1003)

@@ -43,12 +43,21 @@ Reach framed_reach(const Arrangement& a, const Operand& o, const Operand& frame,
   return shares_frame(a, o, frame, aligned) ? Reach::kDense : Reach::kShifted;
 }
 
+/// Whole vectors of it lie along the last axis of the loop, and make whole vectors along the lanes.
+bool is_crossed(const Arrangement& a, const Operand& o, int width, bool aligned) {
+  const Extents &inner = a.inner_of(o), &outer = a.outer_of(o);
+  const auto whole = [&](std::int64_t n) { return n % width == 0; };
+  return a.form == Form::kColumns && outer.back() == 1 && aligned && whole(a.outer.back()) && whole(a.inner.back()) &&
+         whole(o.offset) && std::ranges::all_of(inner, whole) && std::all_of(outer.begin(), outer.end() - 1, whole);
+}
+
 Reach reach_of(const Arrangement& a, const Operand& o, int width, bool aligned) {
   const Extents& strides = a.inner_of(o);
   const bool divided = a.inner.back() % width == 0;  // no vector crosses the end of the last axis
   if (all_zero(strides)) return Reach::kSplat;
   const bool dense = in_c_order(a.inner, strides);
   if (width == 1) return dense ? Reach::kDense : Reach::kVector;
+  if (is_crossed(a, o, width, aligned)) return Reach::kCrossed;
   const auto whole = [&](std::int64_t n) { return n % width == 0; };
   const bool lines_aligned = aligned && whole(o.offset) && std::ranges::all_of(a.outer_of(o), whole);
   if (dense && lines_aligned) return Reach::kDense;
@@ -97,7 +106,10 @@ Moved moved(const Kernel& k, const Arrangement& a) {
 void reach_all(const Kernel& k, Arrangement& a, bool aligned) {
   a.loads.clear(), a.stores.clear();
   for (const Operand& o : k.loads) a.loads.push_back(reach_of(a, o, a.width, aligned));
-  for (const Store& s : k.stores) a.stores.push_back(reach_of(a, s.to, a.width, aligned));
+  for (const Store& s : k.stores) {
+    const Reach reach = reach_of(a, s.to, a.width, aligned);
+    a.stores.push_back(reach == Reach::kCrossed ? Reach::kElements : reach);
+  }
 }
 
 /// The arrangement in a frame: of the first large result that is contiguous along the row, else of such an operand.
@@ -155,9 +167,41 @@ void add_axis(Kernel& k, Extents Operand::* axes, std::int64_t load_stride, std:
   for (Store& s : k.stores) (s.to.*axes).push_back(store_stride);
 }
 
+/// The axis along which most bytes of a pointwise kernel are contiguous that are read across; -1: there is none.
+int crossing_axis(const Kernel& k) {
+  constexpr std::int64_t kLeast = 16;
+  std::int64_t most = 0;
+  int found = -1;
+  for (int d = 0; d + 1 < static_cast<int>(k.kept.size()); ++d) {
+    std::int64_t bytes = 0;
+    for (const Operand& o : k.loads)
+      if (o.kept[static_cast<std::size_t>(d)] == 1 && std::abs(o.kept.back()) > 1)
+        bytes += static_cast<std::int64_t>(item_bytes(o.dtype));
+    if (bytes <= most || k.kept[static_cast<std::size_t>(d)] < kLeast || k.kept.back() < kLeast) continue;
+    most = bytes;
+    found = d;
+  }
+  return found;
+}
+
+/// All axes but the last are looped over, `axis` innermost.
+Kernel in_columns(Kernel k, int axis) {
+  const auto split = [&](Extents& kept, Extents& reduced) {
+    reduced = {kept.begin(), kept.end() - 1};
+    std::rotate(reduced.begin() + axis, reduced.begin() + axis + 1, reduced.end());
+    kept = {kept.back()};
+  };
+  k.kind = GroupKind::kColumns;
+  split(k.kept, k.reduced);
+  for (Operand& o : k.loads) split(o.kept, o.reduced);
+  for (Operand& o : k.iotas) split(o.kept, o.reduced);
+  for (Store& s : k.stores) split(s.to.kept, s.to.reduced);
+  return k;
+}
+
 }  // namespace
 
-Kernel with_axes(Kernel k) {
+Kernel with_axes(Kernel k, bool aligned) {
   const bool reduces = std::ranges::any_of(k.steps, [](const Step& s) { return s.kind == StepKind::kReduce; });
   if (reduces && k.reduced.empty()) {
     k.reduced = {1};
@@ -168,7 +212,10 @@ Kernel with_axes(Kernel k) {
     k.kept = {1};
     add_axis(k, &Operand::kept, 1, 1);
   }
-  return k;
+  const int axis = reduces ? -1 : crossing_axis(k);
+  if (axis < 0) return k;
+  Kernel columns = in_columns(k, axis);
+  return arrange(columns, aligned).crossed() ? columns : k;
 }
 
 Arrangement arrange(const Kernel& k, bool aligned) {

@@ -1,6 +1,7 @@
 // How a kernel's axes become lanes and loops: which axes vectors lie along, how wide they are, and how each operand is
 // reached from there.
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "kfusion/lower/kernel.hpp"
@@ -15,6 +16,7 @@ enum class Reach : std::uint8_t {
   kDense,    ///< neighbours, at the vector's own number
   kVector,   ///< neighbours, at an offset that the vector's indices give
   kShifted,  ///< neighbours that are not of the frame
+  kCrossed,  ///< neighbours along the last axis of the loop instead (device/crossed.cuh)
   kSplat,    ///< one element for all of them
   kElements  ///< anywhere
 };
@@ -31,14 +33,17 @@ struct Arrangement {
 
   /// Vectors lie at multiples of their size in memory, not in the row (device/framed.cuh).
   bool framed() const { return frame_store >= 0 || frame_load >= 0; }
+  bool crossed() const { return std::ranges::count(loads, Reach::kCrossed) > 0; }
   const Extents& inner_of(const Operand& o) const { return form == Form::kRows ? o.reduced : o.kept; }
   const Extents& outer_of(const Operand& o) const { return form == Form::kRows ? o.kept : o.reduced; }
   /// Does not vary along the reduced axes (of a pointwise kernel, everything varies).
   bool per_row(const Operand& o) const { return form != Form::kPointwise && o.per_row(); }
 };
 
-/// The same kernel with an axis of extent 1 where it has none to reduce, or none to run over.
-Kernel with_axes(Kernel k);
+/// The same kernel with an axis of extent 1 where it has none to reduce, or none to run over. A pointwise kernel that
+/// reads across becomes one of columns: they are what it stores in vectors, and it loops over the axis that the crossed
+/// operands are contiguous along.
+Kernel with_axes(Kernel k, bool aligned);
 
 /// `aligned`: arrays begin at multiples of 16 bytes.
 Arrangement arrange(const Kernel& k, bool aligned);

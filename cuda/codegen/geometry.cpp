@@ -206,6 +206,10 @@ void choose_rows(Choice& c, const Kernel& k, const Arrangement& a, const Target&
 
 // ---- columns --------------------------------------------------------------------------------------------------------
 
+/// Side by side in a warp: the others read 64 bytes of crossed operands.
+constexpr int kCrossedLanes = 8;
+constexpr std::int64_t kMaxSplits = 65535;  ///< blocks that a grid has along y
+
 /// Bytes of one box of a ColumnExchange.
 std::int64_t column_box(std::int64_t across, std::int64_t warps, std::int64_t blocks, std::int64_t partial_bytes) {
   return divide_up((warps + (blocks > 1 ? blocks : 0)) * across * partial_bytes, kSlotBytes) * kSlotBytes;
@@ -216,15 +220,19 @@ struct Tile {
   std::int64_t across = 0, rows = 0, blocks = 0;
 };
 
+std::int64_t rows_of_block(std::int64_t rows, std::int64_t blocks, const Choice& c) {
+  return divide_up(rows, blocks * c.vectors) * c.vectors;
+}
+
 /// 128 bytes of a row, 64 where the columns are too long; two blocks share a multiprocessor if they can.
 Tile tile_of(const Arrangement& a, const Choice& c, const Target& target, std::int64_t partial_bytes) {
   constexpr std::int64_t kSystemBytes = 1 << 10;  // that each block takes besides
   const std::int64_t rows = std::max<std::int64_t>(product(a.outer), 1), all = target.shared_bytes;
   const std::int64_t half = (all - kSystemBytes) / 2, most = target.clusters ? kMaxCluster : 1;
   for (const auto& [segment, room] : {std::pair{128, half}, {64, half}, {128, all}, {64, all}}) {
-    const std::int64_t across = std::min<std::int64_t>(segment / c.vector_bytes, kWarp);
+    const std::int64_t across = std::min<std::int64_t>(segment / c.vector_bytes, c.lanes);
     for (std::int64_t blocks = 1; blocks <= most; blocks *= 2) {
-      const std::int64_t each = divide_up(rows, blocks);
+      const std::int64_t each = rows_of_block(rows, blocks, c);
       const std::int64_t boxes = 2 * column_box(across, c.threads / kWarp, blocks, partial_bytes);
       if (each * across * c.held_bytes + boxes <= room) return {across, each, blocks};
     }
@@ -259,11 +267,13 @@ bool choose_tile(Choice& c, const Kernel& k, const Arrangement& a, const Target&
 
 void choose_columns(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   c.schedule = schedule(k, a);
-  c.vectors = vectors_in_flight(k, a, 64, 4);
+  c.vectors = a.crossed() ? a.width : vectors_in_flight(k, a, 64, 4);
+  c.lanes = a.crossed() ? kCrossedLanes : kWarp;
   if (c.schedule.sweeps > 1 && choose_tile(c, k, a, target)) return;
   c.skeleton = Skeleton::kColumns;
   c.held.assign(k.loads.size(), false);
   if (c.schedule.sweeps > 1) c.threads = kMaxTeamThreads, c.least_blocks = 1;
+  if (a.crossed() && partial_bound(k, a) == 0) c.threads = kPointwiseThreads, c.least_blocks = 4;
 }
 
 // ---- launches -------------------------------------------------------------------------------------------------------
@@ -350,15 +360,15 @@ Division divide_splits(const Arrangement& a, const Choice& c, const Target& targ
 
 Division divide_columns(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
   const std::int64_t vectors = vectors_of(a), rows = product(a.outer);
-  const std::int64_t across = std::bit_ceil(static_cast<std::uint64_t>(clamp(vectors, 1, kWarp)));
+  const std::int64_t across = std::bit_ceil(static_cast<std::uint64_t>(clamp(vectors, 1, c.lanes)));
   std::int64_t down = c.threads / across;
   while (across * down > kWarp && down >= 2 * rows) down /= 2;
   const std::int64_t tiles = divide_up(vectors, across);
   const std::int64_t blocks = std::int64_t{kBlocksPerMultiprocessor} * target.multiprocessors;
-  const bool splits_rows = c.schedule.sweeps == 1 && partial_bytes > 0;
-  const std::int64_t splits = splits_rows ? clamp(blocks / std::max<std::int64_t>(tiles, 1), 1,
-                                                  std::max<std::int64_t>(rows / (down * c.vectors), 1))
-                                          : 1;
+  const std::int64_t most = std::max<std::int64_t>(divide_up(rows, down * c.vectors), 1);
+  const std::int64_t splits = partial_bytes == 0       ? std::min(most, kMaxSplits)
+                              : c.schedule.sweeps == 1 ? clamp(blocks / std::max<std::int64_t>(tiles, 1), 1, most)
+                                                       : 1;
   Division d;
   d.launch.block[0] = unsigned_of(across);
   d.launch.block[1] = unsigned_of(down);
@@ -366,7 +376,7 @@ Division divide_columns(const Arrangement& a, const Choice& c, const Target& tar
   d.launch.grid[1] = unsigned_of(splits);
   const std::int64_t box = column_box(across, across * down / kWarp, 1, static_cast<std::int64_t>(partial_bytes));
   d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
-  if (splits > 1) {
+  if (splits > 1 && partial_bytes > 0) {
     d.launch.workspace_bytes =
         static_cast<std::size_t>(tiles) * (16 + static_cast<std::size_t>(splits * across) * partial_bytes);
     d.launch.workspace_zeroed = true;
@@ -382,14 +392,14 @@ Division divide_tiles(const Arrangement& a, const Choice& c, const Target& targe
   const std::int64_t vectors = vectors_of(a), rows = product(a.outer), most = target.clusters ? kMaxCluster : 1;
   Tile tile = tile_of(a, c, target, part);
   const auto count = [&] { return divide_up(vectors, tile.across); };
-  while (tile.across < kWarp && 2 * rows * tile.across * c.held_bytes <= kTileBytes &&
+  while (tile.across < c.lanes && 2 * rows * tile.across * c.held_bytes <= kTileBytes &&
          count() > 2 * kBlocksPerMultiprocessor * target.multiprocessors)
     tile.across *= 2;
   while (tile.across > 1 && tile.across >= 2 * vectors) tile.across /= 2;
   while (tile.blocks < most && 2 * tile.blocks * count() <= target.multiprocessors &&
          rows * tile.across >= 2 * tile.blocks * c.threads)
     tile.blocks *= 2;
-  tile.rows = divide_up(rows, tile.blocks);
+  tile.rows = rows_of_block(rows, tile.blocks, c);
   std::int64_t down = c.threads / tile.across;
   while (down > kMaxCluster && tile.across * down > kWarp && down * c.vectors >= 2 * tile.rows) down /= 2;
   const std::int64_t box = column_box(tile.across, tile.across * down / kWarp, tile.blocks, part);

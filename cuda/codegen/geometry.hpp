@@ -27,7 +27,7 @@ inline constexpr int kSegmentVectors = 4;
 struct Choice {
   Skeleton skeleton = Skeleton::kPointwise;
   int vectors = 1;                      ///< that a thread has at a time; kRingRows: segments of kSegmentVectors
-  int lanes = 32;                       ///< kShortRows: that share a row
+  int lanes = 32;                       ///< kShortRows: that share a row; kColumns, kTiles: that have its columns
   int threads = 256, least_blocks = 2;  ///< __launch_bounds__
   Schedule schedule;
   std::vector<bool> held;  ///< by load: stays in registers (kTiles: in shared memory) for all sweeps

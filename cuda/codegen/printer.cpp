@@ -144,6 +144,10 @@ std::string Printer::loaded(int i) const {
       return "load_vector<kWidth, kWhole, " + use + ">(" + base + "at.first, at.count)";
     case Reach::kVector:
       return "load_vector<kWidth, kWhole, " + use + ">(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
+    case Reach::kCrossed:
+      return "load_vector<kWidth, true, " + use + ">(corner." + loads_[at(i)] + " + " +
+             inner_offset(loads_[at(i)], o, "at") + " + column * p." +
+             stride_name(loads_[at(i)], kInner, a_.inner.size() - 1) + ", column < at.count)";
     case Reach::kSplat:
       return "load_vector<1, true, Use::kAgain>(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
     default:
@@ -242,7 +246,7 @@ std::string Printer::print() {
   for (std::size_t i = 0; i < held_.size(); ++i)
     if (held_[i]) held.push_back(static_cast<int>(i));
   print_vectors("Held", held, true);
-  print_loading("Held load(const Line& line, const At& at) const", "Held", held);
+  print_loading("Held load(", "Held", held);
   print_prefetch(held);
   if (staged_) print_stages(held);
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
@@ -336,10 +340,21 @@ void Printer::print_vectors(const char* type, const std::vector<int>& loads, boo
 }
 
 void Printer::print_loading(const std::string& head, const char* type, const std::vector<int>& loads) {
-  out_.open("KF_DEVICE " + head + " {");
+  out_.open("KF_DEVICE " + head + "const Line& line, const At& at" +
+            (columns() ? ", const Line& corner, int column" : "") + ") const {");
   out_.line(std::string(type) + " v{};");
   for (const int i : loads) out_.line("v." + loads_[at(i)] + " = " + loaded(i) + ";");
   out_.line("return v;");
+  out_.close();
+  if (columns()) print_uncross(type, loads);
+}
+
+/// Turns the crossed operands of as many rows as a vector has elements.
+void Printer::print_uncross(const std::string& type, const std::vector<int>& loads) {
+  out_.line("template <int kN>");
+  out_.open("static KF_DEVICE void uncross(" + type + " (&rows)[kN]) {");
+  for (const int i : loads)
+    if (a_.loads[at(i)] == Reach::kCrossed) out_.line("transpose(rows, &" + type + "::" + loads_[at(i)] + ");");
   out_.close();
 }
 
@@ -379,8 +394,7 @@ void Printer::print_stages(const std::vector<int>& loads) {
 void Printer::print_fetch(int sweep) {
   const std::string type = "Fetched" + std::to_string(sweep);
   print_vectors(type.c_str(), loads_of(sweep, false), false);
-  print_loading(type + " fetch(Sweep<" + std::to_string(sweep) + ">, const Line& line, const At& at) const",
-                type.c_str(), loads_of(sweep, false));
+  print_loading(type + " fetch(Sweep<" + std::to_string(sweep) + ">, ", type.c_str(), loads_of(sweep, false));
 }
 
 /// The pair that a reduction belongs to, if it is taken together with the other one.

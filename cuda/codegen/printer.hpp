@@ -62,6 +62,7 @@ class Printer {
   void print_frame(Code& members, Code& body) const;
   void print_vectors(const char* type, const std::vector<int>& loads, bool forget);
   void print_loading(const std::string& head, const char* type, const std::vector<int>& loads);
+  void print_uncross(const std::string& type, const std::vector<int>& loads);
   void print_prefetch(const std::vector<int>& loads);
   void print_stages(const std::vector<int>& loads);
   void print_partial(int sweep);

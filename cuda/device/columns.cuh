@@ -1,30 +1,47 @@
 // Generated column kernels: each thread has a vector of neighbouring columns and reduces them over its share of the
 // rows; a block's threads are columns x shares. The generator prints F as in rows.cuh, where a Line is now a point of
 // the reduced axes, a place one of the kept axes, and Values and Partials are arrays over the columns of a vector.
+// load() and fetch() are also told the line of the first of kUnroll rows that are loaded together, and which of them it
+// is: a crossed operand has that column of the vector's, from that row on, until uncross() turns it.
 #pragma once
+#include "device/crossed.cuh"
 #include "device/rows.cuh"
 
 namespace kfusion::device {
 
-/// This thread's share of rows begin, begin + step, ... below end; kUnroll of them are on their way at a time.
-/// `held(row)`: operands that a tile keeps.
+/// Rows first, first + 1, ... below end, as load(line, at, line of `first`, number) has them.
+template <int kUnroll, class V, class F, class At, class Load>
+KF_DEVICE void load_rows(const F& f, V (&v)[kUnroll], const At& at, typename F::Row first, typename F::Row end,
+                         const Load& load) {
+  const auto corner = f.line(first);
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    At existing = at;
+    if (u >= end - first) existing.count = 0;
+    v[u] = load(f.line(first + u), existing, corner, u);
+  }
+  f.uncross(v);
+}
+
+/// This thread's share of rows begin ... end: kUnroll neighbouring ones at a time. `held(first, u)`: what a tile keeps
+/// of row first + u.
 template <int kUnroll, int kSweep, class F, class At, class HeldOf>
 KF_DEVICE auto sweep_column(const F& f, const At& at, const HeldOf& held, const typename F::Values& values,
-                            typename F::Row begin, typename F::Row end, int step) {
+                            typename F::Row begin, typename F::Row end) {
   using Row = typename F::Row;
   const Sweep<kSweep> sweep;
+  const auto fetch = [&](const auto& line, const At& existing, const auto& corner, int column) {
+    return f.fetch(sweep, line, existing, corner, column);
+  };
   auto total = f.partial(sweep), block = f.partial(sweep);
   int merges = 0;
-  for (Row r = begin; r < end; r += kUnroll * step) {
-    decltype(f.fetch(sweep, f.line(r), at)) fetched[kUnroll];
+  const Row step = kUnroll * static_cast<int>(blockDim.y);
+  for (Row r = begin + kUnroll * static_cast<int>(threadIdx.y); r < end; r += step) {
+    decltype(fetch(f.line(r), at, f.line(r), 0)) fetched[kUnroll];
+    load_rows(f, fetched, at, r, end, fetch);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (u * step < end - r) fetched[u] = f.fetch(sweep, f.line(r + u * step), at);
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const Row row = r + u * step;
-      if (u * step < end - r) f.sweep(sweep, f.line(row), at, held(row), fetched[u], values, block);
+      if (u < end - r) f.sweep(sweep, f.line(r + u), at, held(r, u), fetched[u], values, block);
     }
     if (++merges == kMergesInBlock) {
       total.merge(block);
@@ -98,13 +115,13 @@ KF_DEVICE bool sweep_columns(const F& f, const At& at, typename F::Values& value
   using P = PartialOf<F, kSweep>;
   const Sweep<kSweep> sweep;
   const Row rows = static_cast<Row>(g.rows), splits = static_cast<Row>(g.splits);
-  const Row share = (rows + splits - 1) / splits, begin = share * static_cast<Row>(blockIdx.y);
+  const Row groups = (rows + kUnroll - 1) / kUnroll, share = (groups + splits - 1) / splits * kUnroll;
+  const Row begin = share * static_cast<Row>(blockIdx.y);
   const Row end = at.count <= 0 ? begin : rows - begin < share ? rows : begin + share;
-  const auto nothing = [](Row) { return typename F::Held(); };
-  P total = sweep_column<kUnroll, kSweep>(f, at, nothing, values, begin + static_cast<Row>(threadIdx.y), end,
-                                          static_cast<int>(blockDim.y));
+  const auto nothing = [](Row, int) { return typename F::Held(); };
+  P total = sweep_column<kUnroll, kSweep>(f, at, nothing, values, begin, end);
   exchange.merge(total, f.partial(sweep));
-  if constexpr (F::kSweeps == 1) {
+  if constexpr (F::kSweeps == 1 && !P::kNothing) {
     if (splits > 1) {
       P* parts = reinterpret_cast<P*>(workspace + 16 * static_cast<i64>(gridDim.x)) +
                  static_cast<i64>(blockIdx.x) * gridDim.y * blockDim.x + threadIdx.x;

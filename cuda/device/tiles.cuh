@@ -34,41 +34,43 @@ class Planes {
   int values_;
 };
 
-/// What a cluster has of the columns: this block's rows of them, and this thread's place among them.
-template <class F>
+/// What a cluster has of the columns: this block's rows of them, room for `share` rows, and this thread's columns.
+template <class F, int kUnroll>
 struct ColumnTile {
   using Row = typename F::Row;
-  Planes<typename F::Held> planes;
+  using Held = typename F::Held;
+  Planes<Held> planes;
   typename F::At at;
   Row begin, end;
+  int share;
 
-  KF_DEVICE int number(Row row) const {
-    return static_cast<int>((row - begin) * static_cast<int>(blockDim.x)) + static_cast<int>(threadIdx.x);
+  /// Of row first + u of this thread. Rows of neighbouring threads are neighbours in memory, so that banks are shared
+  /// out evenly.
+  KF_DEVICE int number(Row first, int u) const {
+    const int across = static_cast<int>(blockDim.x), down = static_cast<int>(blockDim.y);
+    const int y = static_cast<int>(threadIdx.y), from = static_cast<int>(first - begin) - y * kUnroll;
+    const int rest = (share - from) / kUnroll, apart = rest < down ? rest : down;
+    return (from + u * apart + y) * across + static_cast<int>(threadIdx.x);
   }
 
   /// A thread keeps what it will use itself, so that no barrier is needed.
-  template <int kUnroll>
   KF_DEVICE void load(const F& f) const {
-    const int step = static_cast<int>(blockDim.y);
-    for (Row r = begin + static_cast<Row>(threadIdx.y); r < end; r += kUnroll * step) {
-      typename F::Held held[kUnroll];
+    const auto load = [&](const auto& line, const auto& existing, const auto& corner, int column) {
+      return f.load(line, existing, corner, column);
+    };
+    const Row step = kUnroll * static_cast<int>(blockDim.y);
+    for (Row r = begin + kUnroll * static_cast<int>(threadIdx.y); r < end; r += step) {
+      Held held[kUnroll];
+      load_rows(f, held, at, r, end, load);
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        typename F::At existing = at;
-        if (u * step >= end - r) existing.count = 0;
-        held[u] = f.load(f.line(r + u * step), existing);
-      }
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        if (u * step < end - r) planes.put(number(r + u * step), held[u]);
-      }
+      for (int u = 0; u < kUnroll; ++u) planes.put(number(r, u), held[u]);
     }
   }
 };
 
 /// Asks for the same rows of the columns of another cluster, so that memory is busy while these are reduced.
-template <class F>
-KF_DEVICE void prefetch_tile(const F& f, const ColumnTile<F>& tile, i64 cluster) {
+template <class F, class Tile>
+KF_DEVICE void prefetch_tile(const F& f, const Tile& tile, i64 cluster) {
   using Row = typename F::Row;
   const i64 columns = static_cast<i64>(blockDim.x) * F::kWidth, rest = f.elements() - cluster * columns;
   if (rest <= 0) return;
@@ -78,37 +80,35 @@ KF_DEVICE void prefetch_tile(const F& f, const ColumnTile<F>& tile, i64 cluster)
                static_cast<int>(rest < columns ? rest : columns));
 }
 
-template <int kUnroll, int kSweep, class F>
-KF_DEVICE void sweep_tile(const F& f, const ColumnTile<F>& tile, typename F::Values& values, ColumnExchange& exchange) {
-  using Row = typename F::Row;
+template <int kSweep, class F, int kUnroll>
+KF_DEVICE void sweep_tile(const F& f, const ColumnTile<F, kUnroll>& tile, typename F::Values& values,
+                          ColumnExchange& exchange) {
   const Sweep<kSweep> sweep;
-  const auto held = [&](Row row) { return tile.planes.get(tile.number(row)); };
-  auto total = sweep_column<kUnroll, kSweep>(f, tile.at, held, values, tile.begin + static_cast<Row>(threadIdx.y),
-                                             tile.at.count > 0 ? tile.end : tile.begin, static_cast<int>(blockDim.y));
+  const auto held = [&](typename F::Row first, int u) { return tile.planes.get(tile.number(first, u)); };
+  auto total = sweep_column<kUnroll, kSweep>(f, tile.at, held, values, tile.begin, tile.end);
   exchange.merge(total, f.partial(sweep));
   f.finish(sweep, values, total);
-  if constexpr (kSweep + 1 < F::kSweeps) sweep_tile<kUnroll, kSweep + 1>(f, tile, values, exchange);
+  if constexpr (kSweep + 1 < F::kSweeps) sweep_tile<kSweep + 1>(f, tile, values, exchange);
 }
 
 /// Block: (columns, shares), both powers of two. Grid: a cluster (or block) for each tile of columns. g.box: two boxes
-/// of the exchange come before the tile in shared memory, which has room for g.splits rows of it.
+/// of the exchange come before the tile in shared memory, which has room for g.splits rows of it, a multiple of
+/// kUnroll.
 template <class F, int kUnroll>
 KF_DEVICE void tiles(const F& f, const Geometry& g) {
   using Index = typename F::Index;
   using Row = typename F::Row;
   extern __shared__ __align__(16) char shared[];
-  const Row rows = static_cast<Row>(g.rows), share = static_cast<Row>(g.splits);
-  const Row first = share * static_cast<Row>(block_rank()), begin = first < rows ? first : rows;
   const auto at = f.place((static_cast<Index>(cluster_index()) * blockDim.x + threadIdx.x) * F::kWidth);
+  const int share = static_cast<int>(g.splits);
+  const Row rows = static_cast<Row>(g.rows), begin = static_cast<Row>(share) * static_cast<Row>(block_rank());
+  const Row end = at.count <= 0 ? begin : rows - begin < share ? rows : begin + share;
   ColumnExchange exchange(shared, static_cast<int>(g.box));
-  const ColumnTile<F> tile{{shared + 2 * g.box, static_cast<int>(share) * static_cast<int>(blockDim.x)},
-                           at,
-                           begin,
-                           rows - begin < share ? rows : begin + share};
-  tile.template load<kUnroll>(f);
+  const ColumnTile<F, kUnroll> tile{{shared + 2 * g.box, share * static_cast<int>(blockDim.x)}, at, begin, end, share};
+  tile.load(f);
   if (g.ahead > 0) prefetch_tile(f, tile, cluster_index() + g.ahead);
   typename F::Values values = f.begin(f.line(0), at);
-  sweep_tile<kUnroll, 0>(f, tile, values, exchange);
+  sweep_tile<0>(f, tile, values, exchange);
   if (block_rank() == 0 && threadIdx.y == 0 && at.count > 0) f.end(f.line(0), at, values);
   exchange.finish();
 }
