@@ -295,6 +295,15 @@ class TestNumbers:
                 check=close_to((w - w.mean(0)) / deviation, scale, 8),
             )
             batch.add(lambda g, i, j: variance(g, g.map("maximum", [i, j]), [0]), x, y, check=close_to(w.var(0), 1, 8))
+            w = wide(x).astype(np.longdouble)
+            e = np.exp(w - w.max(1, keepdims=True))
+            batch.add(softmax, x, check=close_to(e / e.sum(1, keepdims=True), 0, 24))
+            batch.add(
+                lambda g, i, j: g.map("multiply", [softmax(g, i), j]),
+                x,
+                y,
+                check=close_to(e / e.sum(1, keepdims=True) * wide(y), 0, 28),
+            )
         kernels = batch.run(tmp_path)
         assert all("transpose(rows" in k.source for ks in kernels.kernels for k in ks)
 

@@ -106,10 +106,7 @@ Moved moved(const Kernel& k, const Arrangement& a) {
 void reach_all(const Kernel& k, Arrangement& a, bool aligned) {
   a.loads.clear(), a.stores.clear();
   for (const Operand& o : k.loads) a.loads.push_back(reach_of(a, o, a.width, aligned));
-  for (const Store& s : k.stores) {
-    const Reach reach = reach_of(a, s.to, a.width, aligned);
-    a.stores.push_back(reach == Reach::kCrossed ? Reach::kElements : reach);
-  }
+  for (const Store& s : k.stores) a.stores.push_back(reach_of(a, s.to, a.width, aligned));
 }
 
 /// The arrangement in a frame: of the first large result that is contiguous along the row, else of such an operand.
@@ -159,6 +156,21 @@ Form form_of(const Kernel& k) {
     if (o.kept.back() == 1 && !all_zero(o.reduced)) along_columns += bytes;
   });
   return along_rows > along_columns ? Form::kRows : Form::kColumns;
+}
+
+Arrangement arrange_in(Form form, const Kernel& k, bool aligned) {
+  Arrangement a;
+  a.form = form;
+  a.inner = a.form == Form::kRows ? k.reduced : k.kept;
+  a.outer = a.form == Form::kRows ? k.kept : a.form == Form::kColumns ? k.reduced : Extents{};
+  choose_vectors(k, a, aligned);
+  const bool may_end_inside = a.inner.size() == 1 && a.form == Form::kPointwise;  // must not depend on a batch size
+  a.whole = a.width == 1 || (!a.framed() && !may_end_inside && a.inner.back() % a.width == 0);
+  a.wide = product(a.inner) >= kMaxIndex;
+  a.wide_outer = product(a.outer) >= kMaxIndex;
+  for_each_operand(k, [&](const Operand& o) { a.wide |= span(a.inner, a.inner_of(o)) >= kMaxIndex; });
+  for (const Operand& o : k.iotas) a.wide |= span(a.inner, a.inner_of(o)) >= kMaxIndex;
+  return a;
 }
 
 void add_axis(Kernel& k, Extents Operand::* axes, std::int64_t load_stride, std::int64_t store_stride) {
@@ -218,19 +230,13 @@ Kernel with_axes(Kernel k, bool aligned) {
   return arrange(columns, aligned).crossed() ? columns : k;
 }
 
+/// Columns also where rows would read or write something element by element that columns cross.
 Arrangement arrange(const Kernel& k, bool aligned) {
-  Arrangement a;
-  a.form = form_of(k);
-  a.inner = a.form == Form::kRows ? k.reduced : k.kept;
-  a.outer = a.form == Form::kRows ? k.kept : a.form == Form::kColumns ? k.reduced : Extents{};
-  choose_vectors(k, a, aligned);
-  const bool may_end_inside = a.inner.size() == 1 && a.form == Form::kPointwise;  // must not depend on a batch size
-  a.whole = a.width == 1 || (!a.framed() && !may_end_inside && a.inner.back() % a.width == 0);
-  a.wide = product(a.inner) >= kMaxIndex;
-  a.wide_outer = product(a.outer) >= kMaxIndex;
-  for_each_operand(k, [&](const Operand& o) { a.wide |= span(a.inner, a.inner_of(o)) >= kMaxIndex; });
-  for (const Operand& o : k.iotas) a.wide |= span(a.inner, a.inner_of(o)) >= kMaxIndex;
-  return a;
+  const Form form = form_of(k);
+  Arrangement a = arrange_in(form, k, aligned);
+  if (form != Form::kRows || k.kept.empty() || (a.width > 1 && moved(k, a).one_by_one == 0)) return a;
+  Arrangement columns = arrange_in(Form::kColumns, k, aligned);
+  return columns.crossed() && moved(k, columns).one_by_one == 0 ? columns : a;
 }
 
 }  // namespace kfusion::codegen

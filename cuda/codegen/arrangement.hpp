@@ -33,7 +33,9 @@ struct Arrangement {
 
   /// Vectors lie at multiples of their size in memory, not in the row (device/framed.cuh).
   bool framed() const { return frame_store >= 0 || frame_load >= 0; }
-  bool crossed() const { return std::ranges::count(loads, Reach::kCrossed) > 0; }
+  bool crossed() const {
+    return std::ranges::count(loads, Reach::kCrossed) + std::ranges::count(stores, Reach::kCrossed) > 0;
+  }
   const Extents& inner_of(const Operand& o) const { return form == Form::kRows ? o.reduced : o.kept; }
   const Extents& outer_of(const Operand& o) const { return form == Form::kRows ? o.kept : o.reduced; }
   /// Does not vary along the reduced axes (of a pointwise kernel, everything varies).

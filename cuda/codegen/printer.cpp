@@ -127,6 +127,12 @@ std::string Printer::vector_type(int i) const {
   return "Vector<" + storage_type(load(i).dtype) + ", " + lanes + ">";
 }
 
+/// Address of column `column` of a vector's, from row `corner` on.
+std::string Printer::across(const std::string& name, const Operand& o) const {
+  return "corner." + name + " + " + inner_offset(name, o, "at") + " + column * p." +
+         stride_name(name, kInner, a_.inner.size() - 1);
+}
+
 /// What is read again by other rows, lanes or sweeps may stay in L1.
 std::string Printer::loaded(int i) const {
   const Operand& o = load(i);
@@ -145,9 +151,7 @@ std::string Printer::loaded(int i) const {
     case Reach::kVector:
       return "load_vector<kWidth, kWhole, " + use + ">(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
     case Reach::kCrossed:
-      return "load_vector<kWidth, true, " + use + ">(corner." + loads_[at(i)] + " + " +
-             inner_offset(loads_[at(i)], o, "at") + " + column * p." +
-             stride_name(loads_[at(i)], kInner, a_.inner.size() - 1) + ", column < at.count)";
+      return "load_vector<kWidth, true, " + use + ">(" + across(loads_[at(i)], o) + ", column < at.count)";
     case Reach::kSplat:
       return "load_vector<1, true, Use::kAgain>(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
     default:
@@ -252,6 +256,7 @@ std::string Printer::print() {
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
     print_partial(sweep);
     print_fetch(sweep);
+    if (columns()) print_crossed(sweep);
   }
   print_begin();
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
@@ -346,16 +351,40 @@ void Printer::print_loading(const std::string& head, const char* type, const std
   for (const int i : loads) out_.line("v." + loads_[at(i)] + " = " + loaded(i) + ";");
   out_.line("return v;");
   out_.close();
-  if (columns()) print_uncross(type, loads);
+  Names crossed;
+  for (const int i : loads)
+    if (a_.loads[at(i)] == Reach::kCrossed) crossed.push_back(loads_[at(i)]);
+  if (columns()) print_uncross(type, crossed);
 }
 
 /// Turns the crossed operands of as many rows as a vector has elements.
-void Printer::print_uncross(const std::string& type, const std::vector<int>& loads) {
+void Printer::print_uncross(const std::string& type, const Names& crossed) {
   out_.line("template <int kN>");
   out_.open("static KF_DEVICE void uncross(" + type + " (&rows)[kN]) {");
-  for (const int i : loads)
-    if (a_.loads[at(i)] == Reach::kCrossed) out_.line("transpose(rows, &" + type + "::" + loads_[at(i)] + ");");
+  for (const std::string& name : crossed) out_.line("transpose(rows, &" + type + "::" + name + ");");
   out_.close();
+}
+
+/// What a sweep leaves to be stored across: struct CrossedN, and store() of one column of it.
+void Printer::print_crossed(int sweep) {
+  const std::string n = std::to_string(sweep), type = "Crossed" + n;
+  Names names;
+  Code stores;
+  out_.line("");
+  out_.open("struct " + type + " {");
+  for (std::size_t i = 0; i < k_.stores.size(); ++i) {
+    if (s_.store_time[i] != sweep || a_.stores[i] != Reach::kCrossed) continue;
+    const Operand& o = k_.stores[i].to;
+    out_.line("Vector<" + storage_type(o.dtype) + ", kWidth> " + stores_[i] + ";");
+    stores.line("    store_vector<true>(" + across(stores_[i], o) + ", crossed." + stores_[i] +
+                ", column < at.count ? kWidth : 0);");
+    names.push_back(stores_[i]);
+  }
+  out_.close("};");
+  out_.line("static KF_DEVICE " + type + " crossed(Sweep<" + n + ">) { return {}; }");
+  print_uncross(type, names);
+  out_.line("KF_DEVICE void store(const Line& corner, const At& at, int column, const " + type +
+            "& crossed) const {\n" + stores.text() + "  }");
 }
 
 /// Of held operands whose rows are whole 16-byte vectors.
@@ -509,7 +538,8 @@ void Printer::open_sweep(const std::string& what, int sweep) {
   const std::string n = std::to_string(sweep);
   out_.line("");
   out_.open("KF_DEVICE void " + what + "(Sweep<" + n + ">, const Line& line, const At& at, const Held& held, " +
-            "const Fetched" + n + "& in, const Values& values, Partial" + n + "& part) const {");
+            "const Fetched" + n + "& in, const Values& values, Partial" + n + "& part" +
+            (columns() ? ", Crossed" + n + "& crossed" : "") + ") const {");
 }
 
 /// The element steps and reductions of a sweep; a look computes more than it needs, and compilers drop it.
@@ -554,6 +584,8 @@ void Printer::print_store(int i) {
   const std::string packed = "pack_vector<" + storage_type(o.dtype) + ">(" + name + ")";
   if (a_.stores[at(i)] == Reach::kDense && a_.framed()) {
     out_.line("store_frame(line." + name + " + at.first, " + packed + ", at);");
+  } else if (a_.stores[at(i)] == Reach::kCrossed) {
+    out_.line("crossed." + name + " = " + packed + ";");
   } else if (a_.stores[at(i)] == Reach::kDense) {
     out_.line("store_vector<kWhole>(line." + name + " + at.first, " + packed + ", at.count);");
   } else if (a_.stores[at(i)] == Reach::kVector) {

@@ -46,6 +46,7 @@ class Printer {
   // Expressions
   std::string offset(const std::string& name, const Extents& strides, const std::string& at, const char* prefix) const;
   std::string inner_offset(const std::string& name, const Operand& o, const std::string& at) const;
+  std::string across(const std::string& name, const Operand& o) const;
   std::string vector_type(int load) const;
   std::string loaded(int load) const;
   std::string reference(int step) const;  ///< how a value is named where it is used
@@ -62,7 +63,8 @@ class Printer {
   void print_frame(Code& members, Code& body) const;
   void print_vectors(const char* type, const std::vector<int>& loads, bool forget);
   void print_loading(const std::string& head, const char* type, const std::vector<int>& loads);
-  void print_uncross(const std::string& type, const std::vector<int>& loads);
+  void print_uncross(const std::string& type, const Names& crossed);
+  void print_crossed(int sweep);
   void print_prefetch(const std::vector<int>& loads);
   void print_stages(const std::vector<int>& loads);
   void print_partial(int sweep);

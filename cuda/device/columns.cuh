@@ -2,7 +2,8 @@
 // rows; a block's threads are columns x shares. The generator prints F as in rows.cuh, where a Line is now a point of
 // the reduced axes, a place one of the kept axes, and Values and Partials are arrays over the columns of a vector.
 // load() and fetch() are also told the line of the first of kUnroll rows that are loaded together, and which of them it
-// is: a crossed operand has that column of the vector's, from that row on, until uncross() turns it.
+// is: a crossed operand has that column of the vector's, from that row on, until uncross() turns it. What sweep()
+// leaves in a CrossedN goes through uncross() and store(), the other way.
 #pragma once
 #include "device/crossed.cuh"
 #include "device/rows.cuh"
@@ -38,11 +39,15 @@ KF_DEVICE auto sweep_column(const F& f, const At& at, const HeldOf& held, const 
   const Row step = kUnroll * static_cast<int>(blockDim.y);
   for (Row r = begin + kUnroll * static_cast<int>(threadIdx.y); r < end; r += step) {
     decltype(fetch(f.line(r), at, f.line(r), 0)) fetched[kUnroll];
+    decltype(f.crossed(sweep)) crossed[kUnroll];
     load_rows(f, fetched, at, r, end, fetch);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (u < end - r) f.sweep(sweep, f.line(r + u), at, held(r, u), fetched[u], values, block);
+      if (u < end - r) f.sweep(sweep, f.line(r + u), at, held(r, u), fetched[u], values, block, crossed[u]);
     }
+    f.uncross(crossed);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) f.store(f.line(r), at, u, crossed[u]);
     if (++merges == kMergesInBlock) {
       total.merge(block);
       block = f.partial(sweep);
