@@ -345,6 +345,8 @@ class TestShown:
             assert f"{name}: " in out
         assert _cli.main(["bench", "softmax", "--list", "--device", "cpu"]) == 0
         assert "softmax, 4096x1024 float32" in capsys.readouterr().out
+        assert _cli.main(["bench", "softmax", "--list", "--only", "x262144 ", "--device", "cpu"]) == 0
+        assert capsys.readouterr().out.splitlines()[1:] == ["  softmax, 64x262144 float32"]
 
 
 class TestReadme:

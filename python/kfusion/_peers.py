@@ -150,8 +150,13 @@ def _cupy_fuse(trace: Trace, arrays: Sequence[Any]) -> Program:
     import cupy
 
     run = program(trace, _libraries.Cupy())
-    fused = cupy.fuse(lambda *given: tuple(run(*given)), kernel_name="fused")
-    return lambda *given: list(fused(*given))
+    fused = cupy.fuse(kernel_name="fused")(lambda *given: tuple(run(*given)))
+
+    def computed(*given: Any) -> list[Any]:
+        results = fused(*given)
+        return list(results) if isinstance(results, tuple) else [results]
+
+    return computed
 
 
 _NO_GPU_ARRAYS, _NO_CPU_ARRAYS = "it has no arrays on a GPU", "it has no arrays on the CPU"

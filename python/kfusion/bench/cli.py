@@ -41,6 +41,7 @@ def add(subcommands: Any) -> None:
                         "suite's own)")  # fmt: skip
     parser.add_argument("--peers", type=_names, metavar="NAMES", help=f"of {','.join(options.PEERS)}, or none; in all "
                         "cases (default: all that are installed, those that compile slowly in some)")  # fmt: skip
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose titles have this text (see --list)")
     parser.add_argument("--bytes", type=_demo.parse_positive, metavar="N", help="of a case's input (default: 256 MB on "
                         "a GPU, 1 GB in all on the CPU)")  # fmt: skip
     parser.add_argument("--repeats", type=_demo.parse_positive, metavar="N", help="samples of each version")
@@ -84,8 +85,9 @@ def _options(args: argparse.Namespace) -> options.Options:
         all_peers=named is not None,
         nbytes=args.bytes,
         repeats=args.repeats,
-        processes=1 if args.quick else 3,
+        processes=1 if args.quick else 2,
         calls=100 if args.quick else 500,
+        only=args.only,
     )
 
 
@@ -119,6 +121,7 @@ def _measure(args: argparse.Namespace) -> None:
 def _command(args: argparse.Namespace) -> str:
     """The command line in a form that does not depend on where files are."""
     words = ["kfusion bench", *args.suites]
+    words += [f"--only '{args.only}'"] if args.only else []
     words += [f"--device {args.device}"] if args.device != "auto" else []
     words += ["--quick"] if args.quick else []
     named = {"dtype": args.dtype, "peers": args.peers}

@@ -24,7 +24,7 @@ class Options:
 
     dtypes: None leaves the choice to each suite. nbytes: of a case's input; None likewise. repeats: samples of each
     version; None is as many as there is time for. processes: fresh ones for each first call. calls: in one sample of
-    what a call costs the host.
+    what a call costs the host. only: text that a case's title must have.
     """
 
     device: str
@@ -34,8 +34,9 @@ class Options:
     all_peers: bool = False
     nbytes: int | None = None
     repeats: int | None = None
-    processes: int = 3
+    processes: int = 2
     calls: int = 500
+    only: str = ""
 
     def __post_init__(self) -> None:
         """Raises ValueError where a dtype is none of those that are measured."""

@@ -21,7 +21,7 @@ LENGTHS = (
     50257, 65536, 131072, 131073, 262144, 524288, 1048576,
 )  # fmt: skip
 # Where those peers are asked that compile for a second or more for each length.
-SLOW_PEERS_LENGTHS = (64, 1024, 8192, 32768, 131072, 524288)
+SLOW_PEERS_LENGTHS = {"float32": (64, 1024, 8192, 32768, 131072), "bfloat16": (1024, 8192, 131072)}
 HALF_LENGTHS = (1, 8, 17, 64, 257, 512, 1023, 1024, 4096, 8192, 32768, 50257, 131072, 131073, 524288, 1048576)
 QUICK_LENGTHS = (17, 1023, 1024, 8192, 131072)
 FEW_ROWS = ((1, 8192), (16, 8192), (8, 1048576), (1, 1048576))
@@ -83,14 +83,16 @@ def _row_cases(*of: _Rows) -> Callable[[str, Options], Iterator[Job]]:
 
 def _lengths(suite: str, rows: _Rows, dtype: str, options: Options) -> Iterator[Case]:
     nbytes = (options.nbytes or _INPUT_BYTES[options.device]) // (2 if options.quick else 1)
+    full = not options.quick and dtype == "float32"
     if _within(EXPERIMENT_SHAPE, dtype, options):
-        yield _row_case(suite, rows, EXPERIMENT_SHAPE, dtype, states=_BOTH, slow_peers=not options.quick)
+        yield _row_case(suite, rows, EXPERIMENT_SHAPE, dtype, states=_BOTH, slow_peers=full)
     for cols in QUICK_LENGTHS if options.quick else LENGTHS if dtype == "float32" else HALF_LENGTHS:
         count = max(nbytes // (cols * ITEM_BYTES[dtype]), 1)
-        yield _row_case(suite, rows, (count, cols), dtype, slow_peers=cols in SLOW_PEERS_LENGTHS and not options.quick)
+        slow_peers = cols in SLOW_PEERS_LENGTHS.get(dtype, ()) and not options.quick
+        yield _row_case(suite, rows, (count, cols), dtype, slow_peers=slow_peers)
     for shape in FEW_ROWS[:2] if options.quick else FEW_ROWS:
         if _within(shape, dtype, options):
-            yield _row_case(suite, rows, shape, dtype, states=_BOTH, slow_peers=not options.quick and shape[0] == 1)
+            yield _row_case(suite, rows, shape, dtype, states=_BOTH, slow_peers=full and shape == FEW_ROWS[0])
 
 
 def _layouts(suite: str, rows: _Rows, dtype: str, options: Options) -> Iterator[Case]:
@@ -198,11 +200,10 @@ def _host(suite: str, options: Options) -> Iterator[Job]:
 
 def _cold_start(suite: str, options: Options) -> Iterator[Job]:
     shape = _square(EXPERIMENT_SHAPE[1], "float32", options)
-    peers = ("torch.compile", "jax.jit")
     named = (
-        ("chain of five", "five_ops", (*peers, "cupy.fuse")),
-        ("softmax", "softmax", ("torch.compile", "triton")),
-        ("layernorm", "layernorm", ("triton",)),
+        ("chain of five", "five_ops", ("torch.compile", "jax.jit", "cupy.fuse")),
+        ("softmax", "softmax", ("triton",)),
+        ("layernorm", "layernorm", ()),
         ("relu_layernorm", "relu_layernorm", ()),
     )
     for name, function, asked in named[: 1 if options.quick else 4]:
@@ -242,5 +243,5 @@ def chosen(names: Sequence[str], device: str) -> list[str]:
 
 
 def jobs(names: Sequence[str], options: Options) -> list[Job]:
-    """All cases of the suites."""
-    return [job for name in names for job in SUITES[name].cases(name, options)]
+    """The cases of the suites that are asked for."""
+    return [job for name in names for job in SUITES[name].cases(name, options) if options.only in job.title]
