@@ -65,6 +65,8 @@ def rows(results: Results) -> Figure | None:
     for i, name in enumerate(names):
         for k, dtype in enumerate(dtypes):
             _rates(axes[i][k], f"{name}, {dtype}", panels.get((name, dtype), []))
+    for ax in axes[-1]:
+        ax.set_xlabel("elements of a row")
     _legend(figure, axes)
     about = "crosses: lengths that are no multiple of 8"
     figure.suptitle(
@@ -76,11 +78,12 @@ def rows(results: Results) -> Figure | None:
 def _panels(results: Results) -> dict[tuple[str, str], list[Measured]]:
     """Large dense cases by function and dtype, in order of length."""
     found: dict[tuple[str, str], list[Measured]] = {}
-    large = [c for c in results.of_suite(*_ROW_SUITES) if c.layout == "dense" and c.find("fused", "cold")]
+    large = [c for s in _ROW_SUITES for c in results.of_suite(s) if c.layout == "dense" and c.find("fused", "cold")]
     most = max((case.nbytes for case in large), default=0)
-    for case in sorted((c for c in large if c.nbytes > most / 3), key=lambda c: c.shape[-1]):
-        found.setdefault((case.name, case.dtype), []).append(case)
-    return found
+    for case in large:
+        if case.nbytes > most / 3:
+            found.setdefault((case.name, case.dtype), []).append(case)
+    return {panel: sorted(cases, key=lambda c: c.shape[-1]) for panel, cases in found.items()}
 
 
 def _rates(ax: Axes, heading: str, cases: Sequence[Measured]) -> None:
@@ -97,7 +100,6 @@ def _rates(ax: Axes, heading: str, cases: Sequence[Measured]) -> None:
     ax.set_xscale("log", base=2)
     ax.set_ylim(bottom=0)
     ax.set_title(heading, loc="left", fontsize=10)
-    ax.set_xlabel("elements of a row")
     ax.grid(alpha=0.25)
     ax.spines[["top", "right"]].set_visible(False)
 
@@ -153,7 +155,9 @@ def speedups(results: Results) -> Figure | None:
             if fused and other and fused.of_copy and other.of_copy:
                 places.append(i * (len(versions) + 1) + k)
                 values.append(fused.of_copy / other.of_copy)
-        bars = ax.barh(places, values, color=_COLOURS[version], label=f"over {version}")
+        # From 1, so that where the other is faster its bar goes the other way.
+        lengths = [v - 1 for v in values]
+        bars = ax.barh(places, lengths, left=1, color=_COLOURS[version], label=f"over {version}")
         ax.bar_label(bars, [f"{v:.2f}x" if v < 10 else f"{v:.0f}x" for v in values], padding=3, fontsize=7)
     middle = (len(versions) - 1) / 2
     ax.set_yticks(
@@ -161,6 +165,7 @@ def speedups(results: Results) -> Figure | None:
         [_plot.literal(f"{case.name}\n{' x '.join(map(str, case.shape))}") for case in cases],
         fontsize=8,
     )
+    ax.margins(y=0.01)
     ax.invert_yaxis()
     ax.set_xscale("log", base=2)
     ax.xaxis.set_major_formatter(lambda value, place: f"{value:g}x")
@@ -178,9 +183,8 @@ def _grid(lines: int, columns: int, width: float, height: float) -> tuple[Figure
     """A closed figure of panels of this size in inches."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(
-        lines, columns, figsize=(width * columns, height * lines), squeeze=False, layout="constrained"
-    )
+    size = (width * columns, height * lines)
+    figure, axes = plt.subplots(lines, columns, figsize=size, sharex=True, squeeze=False, layout="constrained")
     plt.close(figure)
     return figure, axes
 

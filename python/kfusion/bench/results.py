@@ -86,8 +86,11 @@ class Results:
 
     @property
     def device_name(self) -> str:
-        """Of the GPU or CPU that was measured."""
-        return str(self.hardware["gpu" if self.device == "cuda" else "cpu"].get("name", self.device))
+        """Of the GPU, or of the CPU with its threads, that was measured."""
+        if self.device == "cuda":
+            return str(self.hardware["gpu"].get("name", "CUDA"))
+        cpu = self.hardware["cpu"]
+        return f"{cpu.get('name', 'CPU')}, {cpu.get('threads', '?')} threads"
 
     def of_suite(self, *suites: str) -> list[Measured]:
         """The cases of some suites, in order."""
