@@ -63,12 +63,16 @@ class Suite(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """A function of rows: its name, how many parameters of a row's length it takes, its own peers."""
+    """A function of rows: its name, how many parameters of a row's length it takes, its own peers.
+
+    passes: over the matrix, 2 where the result is as large.
+    """
 
     name: str
     function: Callable[..., Any]
     parameters: int = 0
     peers: tuple[str, ...] = _ROW_PEERS
+    passes: int = 2
 
 
 def _row_cases(*of: _Rows) -> Callable[[str, Options], Iterator[Job]]:
@@ -166,7 +170,7 @@ def _cpu(suite: str, options: Options) -> Iterator[Job]:
                 yield Case(suite, _formula(function), function, (max(elements, 1),), dtype, _MAP_PEERS, arrays,
                            states=states, slow_peers=False)  # fmt: skip
             for rows, cols in _CPU_ROWS[:: 3 if options.quick else 1]:
-                count = nbytes // (2 * ITEM_BYTES[dtype] * cols)
+                count = nbytes // (rows.passes * ITEM_BYTES[dtype] * cols)
                 if count > 0:
                     yield _row_case(suite, rows, (count, cols), dtype, states=states, slow_peers=False)
 
@@ -175,9 +179,10 @@ _CPU_MAPS = ((f.light, 2), (f.exp_chain, 2), (f.tanh_chain, 2), (f.gelu_chain, 3
              (f.twenty_ops, 2))  # fmt: skip
 _SOFTMAX, _LAYERNORM = _Rows("softmax", f.softmax), _Rows("layernorm", f.layernorm, 2)
 _RMSNORM, _RELU_LAYERNORM = _Rows("rmsnorm", f.rmsnorm, 1), _Rows("relu_layernorm", f.relu_layernorm)
+_SUM_ROWS = _Rows("sum over axis -1", f.sum_rows, passes=1)
+_SUM_COLUMNS = _Rows("sum over axis 0", f.sum_columns, passes=1)
 _CPU_ROWS = ((_SOFTMAX, 4096), (_LAYERNORM, 512), (_LAYERNORM, 1023), (_LAYERNORM, 4096), (_LAYERNORM, 16384),
-             (_LAYERNORM, 262144), (_RELU_LAYERNORM, 4096), (_Rows("sum over axis -1", f.sum_rows), 1024),
-             (_Rows("sum over axis 0", f.sum_columns), 4096))  # fmt: skip
+             (_LAYERNORM, 262144), (_RELU_LAYERNORM, 4096), (_SUM_ROWS, 1024), (_SUM_COLUMNS, 4096))  # fmt: skip
 
 # ---- microseconds and milliseconds ----------------------------------------------------------------------------------
 
@@ -190,7 +195,7 @@ def _host(suite: str, options: Options) -> Iterator[Job]:
         "cupy": ("cupy", "cupy.fuse"),
         "kfusion": (),
     }
-    for library in ("numpy", "torch cpu") if options.device == "cpu" else ("numpy", "torch", "cupy", "kfusion"):
+    for library in ("numpy", "torch cpu") if options.device == "cpu" else ("torch", "cupy", "kfusion"):
         if library.split()[0] in ("torch", "cupy") and library.split()[0] not in options.peers:
             continue
         for name, function in (("chain of five", f.five_ops), ("relu_layernorm", f.relu_layernorm)):
