@@ -133,19 +133,19 @@ def _host(runs: Mapping[str, Results]) -> str:
 
 def _cold_start(runs: Mapping[str, Results]) -> str:
     tables = []
-    for run in runs.values():
+    for name, run in runs.items():
         for case in run.of_suite("cold_start"):
             for row in case.rows:
                 if row.state == cold_start.EMPTY:
                     times = [case.find(row.version, state) for state in cold_start.STATES]
                     texts = [show.time_text(r.median_us) if r else "" for r in times]
-                    tables.append((run.device_name, case.name, row.version, *texts))
+                    tables.append((name.upper(), case.name, row.version, *texts))
     return _markdown(("machine", "function", "", *cold_start.STATES), tables)
 
 
 def _both(runs: Mapping[str, Results], suite: str, state: str) -> str:
     """Times of a suite on both machines, a line for each case."""
-    cases = [(run.device_name, case) for run in runs.values() for case in run.of_suite(suite)]
+    cases = [(name.upper(), case) for name, run in runs.items() for case in run.of_suite(suite)]
     versions = show.versions_of([case for _, case in cases])
     lines = [
         (machine, case.name, show.shape(case), case.layout, *(_time(case, version, state) for version in versions))
@@ -155,7 +155,7 @@ def _both(runs: Mapping[str, Results], suite: str, state: str) -> str:
 
 
 def _targets(runs: Mapping[str, Results]) -> str:
-    lines = [(run.device_name, *targets.cells(f)) for run in runs.values() for f in targets.found(run)]
+    lines = [(name.upper(), *targets.cells(f)) for name, run in runs.items() for f in targets.found(run)]
     return _markdown(("machine", *targets.HEADER), lines)
 
 
@@ -174,8 +174,8 @@ def _machines(runs: Mapping[str, Results]) -> str:
     lines = []
     for name, run in runs.items():
         versions = ", ".join(f"{n} {v}" for n, v in run.versions.items() if n != "kfusion")
-        lines.append((run.device_name, f"`results/{name}.json`", run.date, f"`{run.command}`", versions))
-    return _markdown(("machine", "results", "date", "command", "versions"), lines)
+        lines.append((name.upper(), run.device_name, f"`results/{name}.json`", run.date, f"`{run.command}`", versions))
+    return _markdown(("", "machine", "results", "date", "command", "versions"), lines)
 
 
 def _traffic(folder: Path) -> str:

@@ -54,7 +54,7 @@ def cell(row: Row | None) -> str:
 
 def time_text(us: float) -> str:
     """ "12.3 us"."""
-    unit, scale = time_unit(us)
+    unit, scale = time_unit(us) if us < 1e6 else ("s", 1e6)
     return f"{_tables.number(us / scale, 3)} {unit}"
 
 
