@@ -220,7 +220,7 @@ struct Tile {
   std::int64_t across = 0, rows = 0, blocks = 0;
   bool shares = false;  ///< there is room for kTilesAtOnce blocks on a multiprocessor
 };
-constexpr int kTilesAtOnce = 3;
+constexpr int kTilesAtOnce = 3, kTileThreads = 256;
 
 std::int64_t rows_of_block(std::int64_t rows, std::int64_t blocks, const Choice& c) {
   return divide_up(rows, blocks * c.vectors) * c.vectors;
@@ -261,8 +261,8 @@ bool choose_tile(Choice& c, const Kernel& k, const Arrangement& a, const Target&
       tile.vector_bytes = std::max(tile.vector_bytes, a.width * static_cast<int>(item_bytes(k.loads[i].dtype)));
   tile.skeleton = Skeleton::kTiles;
   tile.held_bytes = static_cast<int>(bytes_of(k, a, tile.held));
-  tile.threads = kMaxTeamThreads;
-  tile.least_blocks = in_doubles(k) || k.steps.size() > 24 ? 1 : 2;
+  tile.threads = a.width > 4 || in_doubles(k) || k.steps.size() > 24 ? kTileThreads : kMaxTeamThreads;
+  tile.least_blocks = 2;
   if (tile_of(a, tile, target, partial_bound(k, a)).blocks == 0) return false;
   c = tile;
   return true;
@@ -403,7 +403,7 @@ Division divide_tiles(const Arrangement& a, const Choice& c, const Target& targe
          rows * tile.across >= 2 * tile.blocks * c.threads)
     tile.blocks *= 2;
   tile.rows = rows_of_block(rows, tile.blocks, c);
-  std::int64_t down = (tile.shares ? c.threads / 2 : c.threads) / tile.across;
+  std::int64_t down = std::min(c.threads, tile.shares ? kTileThreads : kMaxTeamThreads) / tile.across;
   while (down > kMaxCluster && tile.across * down > kWarp && 2 * down * c.vectors > tile.rows) down /= 2;
   const std::int64_t box = column_box(tile.across, tile.across * down / kWarp, tile.blocks, part);
   Division d;
