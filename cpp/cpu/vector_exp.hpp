@@ -140,12 +140,23 @@ KF_INLINE Vec<T> tanh(Vec<T> x) {
   return copysign(select(a < Vec<T>(0.6), mad(a * t, tanh_rest(t), a), large), x);
 }
 
+/// 1 / x to 14 bits or more, for what is put right afterwards.
+template <class T>
+KF_INLINE Vec<T> near_reciprocal(Vec<T> x) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) return Vec<T>((F32s)_mm512_maskz_rcp14_ps(0xffff, (__m512)x.v));
+#endif
+  return Vec<T>(1) / x;
+}
+
 /// 1 / (1 + e^-x), never through the exponential of a large number. The quotient's error and that of the sum are taken
 /// off again, which leaves that of the exponential.
 template <class T>
 KF_INLINE Vec<T> sigmoid(Vec<T> x) {
-  const Vec<T> one(1), e = exp(-absolute(x)), numerator = select(x >= Vec<T>(0), one, e);
-  const Vec<T> sum = one + e, lost = e - (sum - one), inverse = one / sum, y = numerator * inverse;
+  const Vec<T> one(1), minus = x | sign_bit<T>();  // -|x|, and e^minus cannot overflow
+  const auto reduced = reduce_exponent(at_least(minus, Exponent<T>::kUnderflow));
+  const Vec<T> e = scale(exp_of_reduced(reduced.r), reduced.n), numerator = select(x >= Vec<T>(0), one, e);
+  const Vec<T> sum = one + e, lost = e - (sum - one), inverse = near_reciprocal(sum), y = numerator * inverse;
   return mad(mad(-y, lost, fma(-y, sum, numerator)), inverse, y);
 }
 
