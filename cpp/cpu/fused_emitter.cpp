@@ -41,6 +41,7 @@ void Emitter::emit(const Wanted& wanted) {
     if (!acted_[at(s)]) act(s);
   }
   add([this](Width w) { return p_.kernels->done(w); });
+  fetch_unread();
   place_fetches();
 }
 
@@ -141,7 +142,8 @@ void Emitter::act(int s) {
       note(to_.reductions, a.index);
       add(
           [&](Width w) {
-            return p_.kernels->reduce(step(r.step).op, held(step(r.step).from), w, to_.wide, p_.space.columns);
+            return p_.kernels->reduce(step(r.step).op, held(step(r.step).from), w, to_.wide, p_.space.columns,
+                                      is_positive(step(s).op) && step(s).kind == StepKind::kMap);
           },
           {.operand = r.operand, .scale = r.scale});
     } else {
@@ -172,14 +174,23 @@ TileStep Emitter::place_of_source(int index) {
   note(to_.sources, index);
   TileStep place{
       .operand = source.operand, .scale = direct ? source.layout.item : 0, .stride = p_.kernels->vector_bytes};
-  if (direct && !seen && sweep_ >= 0) note_fetch(source);
+  if (direct && !seen && sweep_ >= 0) note_fetch(source, to_.steps[0].size());
   return place;
 }
 
-void Emitter::note_fetch(const Source& source) {
+void Emitter::note_fetch(const Source& source, std::size_t step) {
   const int elements = p_.kernels->vector_bytes / (to_.wide ? 8 : 4);
   const TileFetch fetch = p_.fetch_of(source, sweep_, elements);
-  if (fetch.stride != 0) fetches_.push_back({static_cast<int>(to_.steps[0].size()), fetch});
+  if (fetch.stride != 0) fetches_.push_back({static_cast<int>(step), fetch});
+}
+
+/// A sweep that works on kept values fetches its part of the next row too.
+void Emitter::fetch_unread() {
+  for (int k = 0; sweep_ >= 0 && k < static_cast<int>(p_.sources.size()); ++k) {
+    const Source& s = p_.sources[at(k)];
+    if (s.layout.reach != Reach::kDirect || s.to_next == 0 || to_.steps[0].size() < 2) continue;
+    if (std::ranges::find(to_.sources, k) == to_.sources.end()) note_fetch(s, 0);
+  }
 }
 
 /// Long steps prefetch between their registers, so that memory is busy while they compute; where there are none, the

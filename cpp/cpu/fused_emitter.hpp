@@ -1,20 +1,12 @@
 // Writes one program over tiles: orders the steps so that most values are used from the registers where they were
 // made, gives the others slots, and notes what the program reads and writes.
 #pragma once
-#include <map>
 #include <utility>
 #include <vector>
 
 #include "cpu/fused_program.hpp"
 
 namespace kfusion::cpu {
-
-/// What happens to a value when it is made.
-struct Action {
-  enum class Kind : std::uint8_t { kStore, kReduce, kKeep } kind = Kind::kStore;
-  int index = 0;  ///< of the target or the reduction; kKeep: it goes to its home
-};
-using Wanted = std::map<int, std::vector<Action>>;  ///< by step
 
 class Emitter {
  public:
@@ -47,7 +39,8 @@ class Emitter {
 
   TileStep place_of(int s);
   TileStep place_of_source(int index);
-  void note_fetch(const Source& source);
+  void note_fetch(const Source& source, std::size_t step);
+  void fetch_unread();
   void place_fetches();
   template <class F>
   void add(F function_of_width, TileStep step = {});

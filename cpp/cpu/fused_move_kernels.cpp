@@ -100,6 +100,7 @@ struct Reload {
   template <class... X>
   static void run(KF_STEP, X... x) {
     const std::byte* p = operand(s, c, i);
+    fetch<sizeof...(X)>(s, c, i);
     ((x = load<F32s>(p), p += s->stride), ...);
     return next(s, c, i, x...);
   }
@@ -126,9 +127,6 @@ struct Done {
   template <class... X>
   static void run(KF_STEP, [[maybe_unused]] X... x) {
     (void)s, (void)c, (void)i;
-#if defined(__AVX__)
-    _mm256_zeroupper();  // baseline code that follows would wait for the upper halves of registers
-#endif
   }
 };
 
@@ -171,18 +169,24 @@ StepFunction splat_step(int bytes) {
 }
 
 template <class... X>
-void run_steps(KF_STEP, X... zero) {
-  reinterpret_cast<Run<X...>>(s->run)(s, c, i, zero...);
-}
-void run_full(KF_STEP) {
-  const F32s zero = {};
-#if defined(__AVX512F__)
-  run_steps(s, c, i, zero, zero, zero, zero, zero, zero, zero, zero);
-#else
-  run_steps(s, c, i, zero, zero, zero, zero);
+KF_INLINE void run_steps(KF_STEP, std::int64_t end, std::int64_t elements, X... zero) {
+  for (; i + elements <= end; i += elements) {
+    reinterpret_cast<Run<X...>>(s->run)(s, c, i, zero...);
+    c->first = c->first && c->columns;
+  }
+#if defined(__AVX__)
+  _mm256_zeroupper();  // baseline code that follows would wait for the upper halves of registers
 #endif
 }
-void run_short(KF_STEP) { run_steps(s, c, i, F32s{}); }
+void run_full(KF_STEP, std::int64_t end, std::int64_t elements) {
+  const F32s zero = {};
+#if defined(__AVX512F__)
+  run_steps(s, c, i, end, elements, zero, zero, zero, zero, zero, zero, zero, zero);
+#else
+  run_steps(s, c, i, end, elements, zero, zero, zero, zero);
+#endif
+}
+void run_short(KF_STEP, std::int64_t end, std::int64_t elements) { run_steps(s, c, i, end, elements, F32s{}); }
 
 void fence() { stream_fence(); }
 

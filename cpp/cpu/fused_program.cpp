@@ -223,6 +223,7 @@ void FusedProgram::emit_programs() {
     in_sweep[at(reductions[at(r)].sweep)][step(reductions[at(r)].step).arguments[0]].push_back(
         {Action::Kind::kReduce, r});
 
+  keep_values(in_sweep);
   const auto emit = [this](const Wanted& wanted, int sweep) {
     TileProgram program;
     program.wide = space.columns ? wide_ : Widths(*this).wide(wanted);
@@ -235,6 +236,34 @@ void FusedProgram::emit_programs() {
   scalars = emit(once, -1);
   for (const Wanted& wanted : between) rows.push_back(emit(wanted, -1));
   for (int sweep = 0; sweep < sweeps_; ++sweep) sweeps.push_back(emit(in_sweep[at(sweep)], sweep));
+}
+
+/// Long functions whose values several sweeps use are taken once, where the cache holds a row of them.
+void FusedProgram::keep_values(std::vector<Wanted>& in_sweep) {
+  const bool narrow = std::ranges::all_of(kernel.steps, [](const Step& s) { return lane_bytes(s.dtype) == 4; });
+  if (space.columns || !narrow || space.cols * 4 > kNextRowBytes) return;
+  std::vector<int> first(kernel.steps.size(), -1), seen(kernel.steps.size(), -1);
+  const auto make = [&](auto&& self, int s, int sweep) -> void {
+    if (row_[at(s)] || source_of(s) >= 0 || seen[at(s)] == sweep) return;
+    seen[at(s)] = sweep;
+    if (first[at(s)] < 0)
+      first[at(s)] = sweep;
+    else if (step(s).kind == StepKind::kMap && is_long(step(s).op, info(step(s).op).signature))
+      return keep(s, in_sweep[at(first[at(s)])]);
+    for (const int a : step(s).arguments) self(self, a, sweep);
+  };
+  for (int sweep = 0; sweep < sweeps_; ++sweep)
+    for (const auto& [s, actions] : Wanted(in_sweep[at(sweep)])) make(make, s, sweep);
+}
+
+void FusedProgram::keep(int s, Wanted& in_sweep) {
+  Home& home = homes[at(s)];
+  if (home.operand >= 0) return;
+  home.scale = 4, home.stride = kernels->vector_bytes;
+  home.place = add_scratch(space.cols * home.scale + tile_bytes());
+  home.operand = add_operand(home.place);
+  kept.push_back(home.operand);
+  in_sweep[s].push_back({Action::Kind::kKeep});
 }
 
 void FusedProgram::weigh() {
@@ -258,6 +287,7 @@ bool FusedProgram::takes_pairs(int sweep, Phase& phase) const {
   if (sweep + 1 >= sweeps_) return false;
   const TileProgram& next = sweeps[at(sweep) + 1];
   if (next.reductions.empty() || !next.targets.empty()) return false;
+  if (next.keeps > 0 && space.cols > kChunk) return false;  // of the row's own first reduction, not of a chunk's
   const auto reduction_of = [this](int s) {
     return static_cast<int>(std::ranges::find(reductions, s, &Reduction::step) - reductions.begin());
   };

@@ -4,6 +4,7 @@
 // lie along the flat index (kRows, kFullReduction) a row's values are single numbers, kept splat over a register;
 // where each element of a tile is a row (kColumns) they are arrays along it.
 #pragma once
+#include <map>
 #include <vector>
 
 #include "cpu/fused_layout.hpp"
@@ -69,6 +70,15 @@ struct Phase {
   std::vector<Pair> pairs = {};
 };
 
+/// What happens to a value when it is made.
+struct Action {
+  enum class Kind : std::uint8_t { kStore, kReduce, kKeep } kind = Kind::kStore;
+  int index = 0;  ///< of the target or the reduction; kKeep: it goes to its home
+};
+using Wanted = std::map<int, std::vector<Action>>;  ///< by step
+
+inline constexpr std::int64_t kChunk = 4096;  ///< elements of a row that are reduced at a time
+
 /// All that does not depend on addresses.
 class FusedProgram {
  public:
@@ -84,6 +94,7 @@ class FusedProgram {
   TileProgram scalars;      ///< brings sources that are one element for the whole kernel to their homes
   std::vector<TileProgram> rows, sweeps;
   std::vector<int> slots;  ///< operands with room for a tile
+  std::vector<int> kept;   ///< operands with room for a row: values that a later sweep uses again
 
   int operands = 0;
   std::int64_t bytes = 0, stored_bytes = 0;  ///< that it moves, that it writes
@@ -118,6 +129,8 @@ class FusedProgram {
   bool takes_pairs(int sweep, Phase& phase) const;
   void give_home(int step, bool array);
   bool is_row_map(int s) const;
+  void keep_values(std::vector<Wanted>& in_sweep);
+  void keep(int s, Wanted& in_sweep);
   const Step& step(int s) const { return kernel.steps[static_cast<std::size_t>(s)]; }
 
   std::vector<char> row_;   ///< by step: it is one value per row

@@ -102,11 +102,23 @@ KF_INLINE Vec<T> filler(Vec<T> tile) {
     return Vec<T>(identity.v[0]);
 }
 
+/// x + y and what its rounding lost (D. E. Knuth, "The Art of Computer Programming", volume 2).
+template <class T>
+struct ExactSum {
+  Vec<T> sum, lost;
+};
+template <class T>
+KF_INLINE ExactSum<T> exact_sum(Vec<T> x, Vec<T> y) {
+  const Vec<T> sum = x + y, of_y = sum - x;
+  return {sum, (x - (sum - of_y)) + (y - of_y)};
+}
+
 /// A tile's registers, each lifted, combined in pairs: the order is that of the tile.
 template <Op op, class T, bool wide, int kCount>
 struct TileReduction {
   using A = Accumulator<op, T>;
   using Row = Reduction<op>;
+  static constexpr bool kIsSumOfFloats = (op == Op::sum || op == Op::mean) && !wide && kIsFloat<T> && sizeof(T) == 4;
   static constexpr bool kWidens = !wide && sizeof(typename A::Lane) > sizeof(typename Vec<T>::Lane);
   static constexpr int kElements = kVectorBytes / (wide ? 8 : static_cast<int>(sizeof(typename Vec<T>::Lane)));
 
@@ -123,9 +135,36 @@ struct TileReduction {
     else
       return Row::combine(tree<kBegin, (kBegin + kEnd) / 2>(x), tree<(kBegin + kEnd) / 2, kEnd>(x));
   }
+
+  template <bool positive, int kBegin, int kEnd>
+  static KF_INLINE ExactSum<T> sum(const Vec<T>* x) {
+    if constexpr (kEnd - kBegin == 1) {
+      return {x[kBegin], Vec<T>(0)};
+    } else {
+      const auto a = sum<positive, kBegin, (kBegin + kEnd) / 2>(x), b = sum<positive, (kBegin + kEnd) / 2, kEnd>(x);
+      if constexpr (positive) return {a.sum + b.sum, Vec<T>(0)};
+      const auto both = exact_sum(a.sum, b.sum);
+      return {both.sum, both.lost + (a.lost + b.lost)};
+    }
+  }
+
+  /// Floats become doubles once a tile, when its registers have been added up: to convert each would take longer than
+  /// all the rest. What the additions lose is kept, but where all terms have one sign: there it is a part of the sum
+  /// that is no larger than its own rounding. A sum that overflows is taken in doubles.
+  template <bool positive>
+  static KF_INLINE A combined(const Vec<T>* x) {
+    if constexpr (kIsSumOfFloats && kCount > 1) {
+      const auto total = sum<positive, 0, kCount>(x);
+      if (!any(!isfinite(total.sum))) [[likely]] {
+        if constexpr (positive) return lift(total.sum);
+        return Row::combine(lift(total.sum), lift(total.lost));
+      }
+    }
+    return tree<0, kCount>(x);
+  }
 };
 
-template <Op op, class T, bool wide>
+template <Op op, class T, bool wide, bool positive>
 struct Reduce {
   using A = Accumulator<op, T>;
   using Row = Reduction<op>;
@@ -139,7 +178,7 @@ struct Reduce {
       for (int j = 0; j < static_cast<int>(sizeof...(X)); ++j)
         tile[j] = keep_first(tile[j], c->valid - j * Tile::kElements, rest);
     }
-    A a = Tile::template tree<0, sizeof...(X)>(tile);
+    A a = Tile::template combined<positive>(tile);
     std::byte* const at = operand(s, c, i);
     if (!c->first) a = Row::combine(read<typename A::Value>(at), a);
     store(at, a.v);
@@ -175,26 +214,29 @@ struct ReduceColumns {
 };
 
 template <Op op, class T, bool wide>
-StepFunction reduce_of(Width width, bool columns) {
-  return columns ? step<ReduceColumns<op, T, wide>>(width) : step<Reduce<op, T, wide>>(width);
+StepFunction reduce_of(Width width, bool columns, bool positive) {
+  if (columns) return step<ReduceColumns<op, T, wide>>(width);
+  if constexpr (TileReduction<op, T, wide, 1>::kIsSumOfFloats)
+    if (positive) return step<Reduce<op, T, wide, true>>(width);
+  return step<Reduce<op, T, wide, false>>(width);
 }
 
 template <Op op>
-StepFunction reduce_of(DType held, Width width, bool wide, bool columns) {
+StepFunction reduce_of(DType held, Width width, bool wide, bool columns, bool positive) {
   return with_type(held, [=]<class T>(T) {
-    if constexpr (sizeof(T) == 8) return reduce_of<op, T, true>(width, columns);
-    return wide ? reduce_of<op, T, true>(width, columns) : reduce_of<op, T, false>(width, columns);
+    if constexpr (sizeof(T) == 8) return reduce_of<op, T, true>(width, columns, positive);
+    return wide ? reduce_of<op, T, true>(width, columns, positive) : reduce_of<op, T, false>(width, columns, positive);
   });
 }
 
 }  // namespace
 
-StepFunction reduce_step(Op op, DType held, Width width, bool wide, bool columns) {
+StepFunction reduce_step(Op op, DType held, Width width, bool wide, bool columns, bool positive) {
   switch (op) {
 #define KF_MAP(...)
 #define KF_REDUCE(name, ...) \
   case Op::name:             \
-    return reduce_of<Op::name>(held, width, wide, columns);
+    return reduce_of<Op::name>(held, width, wide, columns, positive);
 #define KF_NODE(...)
 #include "kfusion/ops/ops.def"
     default:

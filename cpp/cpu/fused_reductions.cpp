@@ -56,6 +56,8 @@ Partial partial_of(A a) {
   return p;
 }
 
+constexpr int kMaxLanes = 16;
+
 /// A: the accumulator's lane; T: the result's.
 template <Op op, class A, class T>
 struct Scalars {
@@ -66,9 +68,11 @@ struct Scalars {
     return partial_of(Row::template combine<A>(value_of<A>(a.bytes), value_of<A>(b.bytes)));
   }
   static Partial fold(const std::byte* lanes, int count) {
-    A a = value_of<A>(lanes);
-    for (int l = 1; l < count; ++l) a = Row::template combine<A>(a, value_of<A>(lanes + l * sizeof(A)));
-    return partial_of(a);
+    A a[kMaxLanes];
+    for (int l = 0; l < count; ++l) a[l] = value_of<A>(lanes + l * sizeof(A));
+    for (int half = count / 2; half > 0; half /= 2)
+      for (int l = 0; l < half; ++l) a[l] = Row::template combine<A>(a[l], a[l + half]);
+    return partial_of(a[0]);
   }
   static void finish(Partial a, std::int64_t n, std::byte* value) {
     const T result = static_cast<T>(Row::template finish<A>(value_of<A>(a.bytes), n));

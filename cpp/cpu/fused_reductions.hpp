@@ -18,7 +18,7 @@ struct Partial {
 
 /// A reduction of elements of one compute type, outside vector registers.
 struct ScalarReduction {
-  Partial (*fold)(const std::byte* lanes, int count);  ///< of a register's accumulators
+  Partial (*fold)(const std::byte* lanes, int count);  ///< of a register's accumulators, a power of two
   Partial (*combine)(Partial a, Partial b);
   void (*finish)(Partial a, std::int64_t n, std::byte* value);  ///< of n elements: a value of the result's compute type
   Partial (*identity)();                                        ///< nullptr where there is none

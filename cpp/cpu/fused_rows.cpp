@@ -13,8 +13,6 @@
 namespace kfusion::cpu {
 namespace {
 
-constexpr std::int64_t kChunk = 4096;  // elements
-
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 class Rows {

@@ -35,6 +35,12 @@ struct TileFetch {
 };
 inline constexpr int kMaxFetches = 4;  ///< of a step
 
+/// Sums of what these give lose no digits.
+constexpr bool is_positive(Op op) {
+  return op == Op::square || op == Op::exp || op == Op::exp2 || op == Op::absolute || op == Op::relu ||
+         op == Op::sigmoid || op == Op::sqrt;
+}
+
 /// Functions of floats and divisions are long: their code stands once, in a loop over the tile's registers. The others
 /// are a few instructions on each register.
 constexpr bool is_long(Op op, Signature s) {
@@ -48,6 +54,7 @@ struct TileContext {
   std::int64_t valid = 0;  ///< elements of the tile that count
   bool partial = false;    ///< some do not
   bool first = true;       ///< the first tile of a reduction
+  bool columns = false;    ///< each element has accumulators of its own: a reduction's first tile is all of a row
   bool stream = false;     ///< stores go past the caches where addresses allow it
 };
 
@@ -67,11 +74,13 @@ struct TileKernels {
   StepFunction (*spill)(Width width);
   StepFunction (*splat)(int bytes);
   /// The operand, a register of accumulators, takes up the tile; or with `columns` each element its own accumulator.
-  StepFunction (*reduce)(Op op, DType held, Width width, bool wide, bool columns);
+  /// `positive`: no element is negative.
+  StepFunction (*reduce)(Op op, DType held, Width width, bool wide, bool columns, bool positive);
   /// The last step.
   StepFunction (*done)(Width width);
-  /// Runs a program on the elements from `i` on.
-  void (*run[kWidths])(const TileStep* steps, TileContext* context, std::int64_t i);
+  /// Runs a program on the whole tiles, of `elements` elements, in [i, end).
+  void (*run[kWidths])(const TileStep* steps, TileContext* context, std::int64_t i, std::int64_t end,
+                       std::int64_t elements);
   void (*fence)();  ///< ends a thread's part of a job that streams
 };
 

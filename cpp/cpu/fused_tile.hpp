@@ -48,6 +48,11 @@ KF_INLINE Vec<T> read(const std::byte* p) {
   return Vec<T>(load<typename Vec<T>::Native>(p));
 }
 
+KF_INLINE std::uintptr_t begin_of(const TileFetch& f, const TileContext* c, std::int64_t i) {
+  return reinterpret_cast<std::uintptr_t>(c->at[f.operand]) +
+         static_cast<std::uintptr_t>(f.ahead + (i * f.stride >> f.shift));
+}
+
 /// A step's prefetches, register by register: a burst of all of them would find the line fill buffers full, and then
 /// leave memory idle until the next one.
 class Fetches {
@@ -55,9 +60,7 @@ class Fetches {
   KF_INLINE Fetches(KF_STEP) : count_(c->partial ? 0 : s->fetches) {
     for (int k = 0; k < count_; ++k) {
       const TileFetch& f = c->fetches[s->fetch + k];
-      next_[k] = reinterpret_cast<std::uintptr_t>(c->at[f.operand]) +
-                 static_cast<std::uintptr_t>(f.ahead + (i * f.stride >> f.shift));
-      stride_[k] = f.stride;
+      next_[k] = begin_of(f, c, i), stride_[k] = f.stride;
     }
   }
   KF_INLINE void next_register() {
@@ -69,12 +72,21 @@ class Fetches {
   std::uintptr_t next_[kMaxFetches], stride_[kMaxFetches];
 };
 
-/// Those of a short step.
+/// Those of a short step, before its work. A line a register: the few instructions from one to the next are distance
+/// enough. Fewer lines, as each sweep over a row fetches its part of the next one: all at once.
 template <int kRegistersOfTile>
 KF_INLINE void fetch(KF_STEP) {
-  if (s->fetches == 0) return;
-  Fetches fetches(s, c, i);
-  for (int j = 0; j < kRegistersOfTile; ++j) fetches.next_register();
+  if (s->fetches == 0 || c->partial) return;
+  if (2 * c->fetches[s->fetch].stride > kVectorBytes) {
+    Fetches fetches(s, c, i);
+    for (int j = 0; j < kRegistersOfTile; ++j) fetches.next_register();
+    return;
+  }
+  constexpr int kLines = (kRegistersOfTile * kVectorBytes / 2 + kLineBytes - 1) / kLineBytes;
+  for (int k = 0; k < s->fetches; ++k) {
+    const std::uintptr_t begin = begin_of(c->fetches[s->fetch + k], c, i);
+    for (int line = 0; line < kLines; ++line) prefetch(begin + static_cast<std::uintptr_t>(line * kLineBytes));
+  }
 }
 
 /// f(T()) for the compute type of a dtype.
@@ -100,7 +112,7 @@ KF_INLINE StepFunction with_type(DType held, F f) {
 
 // Between the files of one level.
 StepFunction map_step(Op op, DType held, Width width);
-StepFunction reduce_step(Op op, DType held, Width width, bool wide, bool columns);
+StepFunction reduce_step(Op op, DType held, Width width, bool wide, bool columns, bool positive);
 
 }  // namespace KF_ISA
 }  // namespace kfusion::cpu

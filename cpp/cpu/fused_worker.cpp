@@ -43,6 +43,7 @@ Worker::Worker(const FusedCall& call, const Worker& from) : call_(call), program
   attach();
   std::memcpy(scratch_ + program_.homes_begin, from.scratch_ + program_.homes_begin,
               static_cast<std::size_t>(program_.homes_end - program_.homes_begin));
+  for (const int operand : program_.kept) at_[operand] = from.at_[operand];
   go_to(0);
 }
 
@@ -68,6 +69,7 @@ void Worker::attach() {
   for (int k = 0; k < program_.operands; ++k)
     at_[k] = program_.places[at(k)] < 0 ? nullptr : scratch_ + program_.places[at(k)];
   context_.at = at_;
+  context_.columns = program_.space.columns;
   context_.stream = call_.stream;
 }
 
@@ -142,15 +144,17 @@ void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, boo
   if (i < end) part_of_tile(p, Width::kShort, i, end - i);
 }
 
+/// Of the whole tiles in [i, end).
+void Worker::steps(const TileProgram& p, Width w, std::int64_t i, std::int64_t end) {
+  program_.kernels->run[static_cast<int>(w)](p.steps[static_cast<int>(w)].data(), &context_, i, end, per_tile(p, w));
+}
+
 /// Whole tiles that need no stages, from i on; i moves to what is left.
 void Worker::run_tiles(const TileProgram& p, Width w, std::int64_t& i, std::int64_t end) {
-  const auto run_steps = program_.kernels->run[static_cast<int>(w)];
-  const TileStep* const steps = p.steps[static_cast<int>(w)].data();
   const std::int64_t count = per_tile(p, w);
-  for (; i + count <= end; i += count) {
-    run_steps(steps, &context_, i);
-    context_.first = context_.first && program_.space.columns;
-  }
+  if (i + count > end) return;
+  steps(p, w, i, end);
+  i += (end - i) / count * count;
 }
 
 /// Elements before the first one whose store is aligned, where stores go past the caches.
@@ -166,9 +170,8 @@ std::int64_t Worker::to_alignment(const TileProgram& p, std::int64_t begin) cons
 void Worker::tile(const TileProgram& p, Width w, std::int64_t i) {
   const std::int64_t count = per_tile(p, w);
   fetch(p, i, count, false);
-  program_.kernels->run[static_cast<int>(w)](p.steps[static_cast<int>(w)].data(), &context_, i);
+  steps(p, w, i, i + count);
   put(p, i, count, false);
-  if (!program_.space.columns) context_.first = false;
 }
 
 /// The steps of a whole tile, on stages that hold `count` elements: their results are those of any other tile.
@@ -176,10 +179,9 @@ void Worker::part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::in
   fetch(p, i, count, true);
   const bool stream = std::exchange(context_.stream, false);  // a stage is read right after
   context_.partial = true, context_.valid = count;
-  program_.kernels->run[static_cast<int>(w)](p.steps[static_cast<int>(w)].data(), &context_, i);
+  steps(p, w, i, i + per_tile(p, w));
   context_.partial = false, context_.stream = stream;
   put(p, i, count, true);
-  if (!program_.space.columns) context_.first = false;
 }
 
 /// Brings elements to the stages: of strided sources, or of all.
@@ -237,7 +239,7 @@ void Worker::run_row(const TileProgram& p) {
       repeat(source_base_[k], s.layout.item, count, scratch_ + s.stage);
   }
   const bool stream = std::exchange(context_.stream, false);
-  program_.kernels->run[static_cast<int>(Width::kShort)](p.steps[static_cast<int>(Width::kShort)].data(), &context_, 0);
+  steps(p, Width::kShort, 0, per_tile(p, Width::kShort));
   context_.stream = stream;
   for (const int k : p.targets) {
     const Target& t = program_.targets[at(k)];

@@ -22,7 +22,7 @@ struct FusedCall {
 class Worker {
  public:
   explicit Worker(const FusedCall& call);
-  /// The same with another worker's row values.
+  /// The same with another worker's row values, and its kept values in common.
   Worker(const FusedCall& call, const Worker& from);
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -51,6 +51,7 @@ class Worker {
   void attach();
   void set_constants();
   void run_tiles(const TileProgram& p, Width w, std::int64_t& i, std::int64_t end);
+  void steps(const TileProgram& p, Width w, std::int64_t i, std::int64_t end);
   void tile(const TileProgram& p, Width w, std::int64_t i);
   void part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::int64_t count);
   void fetch(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);
