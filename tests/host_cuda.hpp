@@ -198,6 +198,11 @@ inline unsigned atomicInc(unsigned* p, unsigned last) {
   *p = old >= last ? 0 : old + 1;
   return old;
 }
+inline unsigned atomicAdd(unsigned* p, unsigned more) {
+  const unsigned old = *p;
+  *p += more;
+  return old;
+}
 // Named by headers in code that no generated kernel reaches on a host.
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int) {

@@ -78,12 +78,12 @@ class HostKernels:
             return m.elements.ctypes.data + m.start * m.elements.itemsize
 
         launch = kernel.launch
-        assert launch["workspace_zeroed"] or launch["workspace_bytes"] == 0
-        workspace = np.zeros(launch["workspace_bytes"] + 16, np.uint8)
+        workspace = np.full(launch["workspace_bytes"] + 16, 0 if launch["workspace_zeroed"] else 0xAB, np.uint8)
         at = workspace.ctypes.data + -workspace.ctypes.data % 16
         loads, stores = [address(o) for o in lowered["loads"]], [address(s["to"]) for s in lowered["stores"]]
         parameters = kernel.parameters(loads, stores, [], at)
         uint3 = ctypes.c_uint * 3
         function(ctypes.c_char_p(parameters), uint3(*launch["grid"]), uint3(*launch["block"]), launch["cluster"])
         tickets = workspace[at - workspace.ctypes.data :][: launch["workspace_bytes"]]
-        assert not launch["workspace_bytes"] or tickets[0] == 0, "a ticket is left"
+        if launch["workspace_zeroed"] and "ring_rows" not in kernel.source:
+            assert tickets[0] == 0, "a ticket is left"

@@ -112,7 +112,7 @@ class TestText:
         assert width(np.empty((8, 68), np.float32)[:, :64]) == 4
 
     def test_rows_are_held_by_what_has_room_for_them(self):
-        for cols, expected in ((64, "short_rows"), (500, "short_rows"), (4096, "team_rows"), (2**18, "ring_rows")):
+        for cols, expected in ((64, "short_rows"), (256, "short_rows"), (4096, "team_rows"), (2**18, "ring_rows")):
             assert skeleton(sources(normalized, empty((100, cols)))[0]) == expected
         assert skeleton(sources(normalized, empty((100, 2**23)))[0]) == "long_rows"
         assert skeleton(sources(variance, empty((2**20,)))[0]) == "split_rows"
@@ -172,7 +172,7 @@ class TestCompiles:
     @pytest.mark.parametrize(
         ("build", "shape", "dtype", "most_registers"),
         [
-            (normalized, (4096, 1024), "float32", 64),
+            (normalized, (4096, 1024), "float32", 128),
             (softmax, (4096, 8192), "bfloat16", 128),
             (normalized, (4096, 131072), "float16", 255),
             (softmax, (8, 2**20), "float64", 255),

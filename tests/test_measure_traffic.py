@@ -432,11 +432,12 @@ def test_the_suites_json(ncu, capsys, monkeypatch, tmp_path):
     assert (results.commit, results.hardware["gpu"]) == ("abc", {"name": "H200"})
     assert results.command == "kfusion traffic --suite --gigabytes 4"
     assert len(results.outside) == len(results.cases)
-    assert ("softmax", "4.000", "4.400", "16.00") in [row[:4] for row in results.saved().rows]
+    assert ("softmax", "1.100", "1.100", "4.000", "4.400", "16.00") in [row[:6] for row in results.saved().rows]
     (tmp_path / "results").mkdir()
     path.rename(tmp_path / "results" / "traffic_h200.json")
-    text = readme.rewritten("<!-- bench:traffic -->\n<!-- /bench -->\n", {}, tmp_path)
-    assert "| softmax | bfloat16 | 1.100 | 1.100 |" in text
+    for region, row in (("traffic", "| bfloat16 | 1.100 |"), ("traffic_saved", "| 1.100 | 1.100 | 4.000 | 4.400 |")):
+        text = readme.rewritten(f"<!-- bench:{region} -->\n<!-- /bench -->\n", {}, tmp_path)
+        assert f"| softmax {row}" in text
     path.write_text("{}")
     with pytest.raises(ValueError, match="is not what"):
         _traffic_suite.Results.load(path)

@@ -69,8 +69,8 @@ py::dict launch_of(const codegen::CudaKernel& k) {
   const codegen::Launch& l = k.launch();
   return py::dict("grid"_a = py::make_tuple(l.grid[0], l.grid[1], l.grid[2]),
                   "block"_a = py::make_tuple(l.block[0], l.block[1], l.block[2]), "cluster"_a = l.cluster,
-                  "shared_bytes"_a = l.shared_bytes, "workspace_bytes"_a = l.workspace_bytes,
-                  "workspace_zeroed"_a = l.workspace_zeroed);
+                  "shared_bytes"_a = l.shared_bytes, "resident"_a = l.resident, "cooperative"_a = l.cooperative,
+                  "workspace_bytes"_a = l.workspace_bytes, "workspace_zeroed"_a = l.workspace_zeroed);
 }
 
 template <class Pointer>

@@ -81,13 +81,14 @@ py::bytes compile_cuda(const std::string& source, const std::string& entry, std:
 
 void launch_cuda(const std::string& source, const std::string& entry, const std::string& parameters,
                  std::array<unsigned, 3> grid, std::array<unsigned, 3> block, unsigned cluster,
-                 std::size_t shared_bytes, bool resident, int device, cuda::Stream stream) {
+                 std::size_t shared_bytes, bool resident, bool cooperative, int device, cuda::Stream stream) {
   codegen::Launch launch;
   std::copy(grid.begin(), grid.end(), launch.grid);
   std::copy(block.begin(), block.end(), launch.block);
   launch.cluster = cluster;
   launch.shared_bytes = shared_bytes;
   launch.resident = resident;
+  launch.cooperative = cooperative;
   const ReleaseGil unlocked;
   const cuda::Function& function = cuda::compile(source, entry, device);
   cuda::launch(function, cuda::fitted(function, launch, device), parameters.data(), parameters.size(), device, stream);
@@ -164,8 +165,8 @@ Raises:
   m.def(
       "launch_cuda", &launch_cuda, py::arg("source"), py::arg("entry"), py::arg("parameters"), py::kw_only(),
       py::arg("grid"), py::arg("block"), py::arg("cluster") = 1, py::arg("shared_bytes") = 0,
-      py::arg("resident") = false, py::arg("device") = 0, py::arg("stream") = 0,
-      R"(launch_cuda(source, entry, parameters, *, grid, block, cluster=1, shared_bytes=0, resident=False, device=0, stream=0)
+      py::arg("resident") = false, py::arg("cooperative") = false, py::arg("device") = 0, py::arg("stream") = 0,
+      R"(launch_cuda(source, entry, parameters, *, grid, block, cluster=1, shared_bytes=0, resident=False, cooperative=False, device=0, stream=0)
 --
 
 Compiles a kernel of one parameter and launches it; the second time it is only launched.
@@ -179,6 +180,7 @@ Args:
     cluster: blocks along the first axis of the grid that form a cluster.
     shared_bytes: dynamic shared memory of a block.
     resident: launch no more blocks than run at once.
+    cooperative: run all blocks at the same time.
     device: index of the CUDA device.
     stream: a cudaStream_t as a number.
 

@@ -60,7 +60,8 @@ Slots assign_slots(const Plan& plan) {
   slots.outputs = static_cast<int>(plan.graph.outputs.size());
   for (int i = 0; i < slots.outputs; ++i) {
     const auto [at, fresh] = slots.of.emplace(stored_for(plan, static_cast<std::size_t>(i)), slots.inputs + i);
-    if (!fresh) slots.repeated.emplace_back(at->second - slots.inputs, i);
+    const int first = at->second - slots.inputs;  // < 0: an empty input, which no kernel copies
+    if (!fresh && first >= 0) slots.repeated.emplace_back(first, i);
   }
   const auto last = last_uses(plan);
   Arena arena;

@@ -21,6 +21,10 @@ std::string header_of(Skeleton s) {
   return s == Skeleton::kColumns ? "device/columns.cuh" : "device/rows.cuh";
 }
 
+bool has_workspace(Skeleton s) {
+  return s == Skeleton::kSplitRows || s == Skeleton::kColumns || s == Skeleton::kRingRows;
+}
+
 /// The call of the skeleton.
 std::string call_of(const Choice& c) {
   const std::string vectors = std::to_string(c.vectors);
@@ -32,7 +36,8 @@ std::string call_of(const Choice& c) {
     case Skeleton::kTeamRows:
       return "team_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kRingRows:
-      return "ring_rows<Fused, " + vectors + ", " + std::to_string(kSegmentVectors) + ">(Fused{p}, p.geometry)";
+      return "ring_rows<Fused, " + vectors + ", " + std::to_string(kSegmentVectors) +
+             (c.spread ? ", true" : ", false") + ">(Fused{p}, p.geometry, p.workspace)";
     case Skeleton::kLongRows:
       return "long_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kSplitRows:
@@ -55,7 +60,7 @@ CudaKernel::CudaKernel(const Kernel& kernel, const Target& target, bool aligned)
   Printer printer(k, a, c.schedule, c.held, c.skeleton == Skeleton::kRingRows, parameters);
   const Division d = divide(k, a, c, target, printer.partial_bytes());
   if (!d.geometry.empty()) parameters.numbers("Geometry", "geometry", d.geometry);
-  if (c.skeleton == Skeleton::kSplitRows || c.skeleton == Skeleton::kColumns) parameters.workspace("workspace");
+  if (has_workspace(c.skeleton)) parameters.workspace("workspace");
   launch_ = d.launch;
   cells_ = parameters.cells();
   source_ = "// " + kernel.name + "\n#include \"" + header_of(c.skeleton) +

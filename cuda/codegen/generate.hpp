@@ -26,6 +26,7 @@ struct Launch {
   unsigned grid[3] = {1, 1, 1}, block[3] = {1, 1, 1};  ///< grid[0] is 0 where there is nothing to do
   unsigned cluster = 1;                                ///< blocks of grid[0] that form a cluster
   bool resident = false;                               ///< grid[0] is at most as many blocks as run at once
+  bool cooperative = false;                            ///< all blocks run at the same time, or none
   std::size_t shared_bytes = 0;                        ///< dynamic
   std::size_t workspace_bytes = 0;                     ///< global memory, 16-byte aligned
   bool workspace_zeroed = false;                       ///< it must be zero before each launch

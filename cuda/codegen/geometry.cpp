@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::int64_t kSlotBytes = 16;  ///< what a lane loads at once
 constexpr int kWarp = 32, kMaxCluster = 8;
+constexpr std::int64_t kMaxRingRows = std::int64_t{1} << 30;
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 std::int64_t clamp(std::int64_t n, std::int64_t low, std::int64_t high) { return std::max(low, std::min(n, high)); }
@@ -76,28 +77,34 @@ int vectors_in_flight(const Kernel& k, const Arrangement& a, int bytes, int most
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-/// Teams of `blocks` blocks of up to `warps` warps with `slots` 16-byte slots a lane, as measured:
-/// few slots leave registers for many threads, and many keep a long row in few blocks.
+/// How rows of up to so many bytes are held: `slots` of 16 bytes a lane, in blocks of `warps` warps of which a
+/// multiprocessor has registers for `resident`, `blocks` of them a row. Measured (results/README.md): few slots leave
+/// registers for many threads, many make exchanges rare.
 struct Capacity {
-  int slots, warps, blocks;
+  int slots, warps, resident, blocks;
   constexpr std::int64_t row_bytes() const { return kWarp * kSlotBytes * slots * warps * blocks; }
 };
 constexpr Capacity kCapacities[] = {
-    {2, 1, 1},    //   1 KB
-    {4, 1, 1},    //   2 KB: the longest row that needs no barrier
-    {4, 16, 1},   //  32 KB
-    {8, 16, 1},   //  64 KB
-    {16, 16, 1},  // 128 KB: a block of an SM's own
-    {8, 16, 2},   // 128 KB: where a lane has at most 8 slots
-    {16, 16, 2},  // 256 KB
-    {8, 16, 4},   // 256 KB
-    {16, 8, 8},   // 512 KB
-    {8, 16, 8},   // 512 KB
-    {16, 16, 8},  //   1 MB
+    {2, 1, 32, 1},   //   1 KB: less than a warp, or a warp
+    {4, 1, 32, 1},   //   2 KB
+    {8, 1, 16, 1},   //   4 KB: the longest row that needs no barrier
+    {8, 2, 12, 1},   //   8 KB
+    {8, 4, 6, 1},    //  16 KB
+    {8, 8, 3, 1},    //  32 KB
+    {8, 16, 2, 1},   //  64 KB
+    {16, 16, 1, 1},  // 128 KB: a block of a multiprocessor's own
+    {8, 16, 1, 2},   // 128 KB: where a lane has at most 8 slots
+    {16, 16, 1, 2},  // 256 KB: where rings cannot be used
+    {8, 16, 1, 4},   // 256 KB
+    {16, 8, 1, 8},   // 512 KB
+    {8, 16, 1, 8},   // 512 KB
+    {16, 16, 1, 8},  //   1 MB
 };
 /// 32 bytes in flight a thread in blocks of 128 measured best of 1 to 4 vectors and 128 to 512 threads (H200, 1 GB).
 constexpr int kPointwiseThreads = 128;
 constexpr int kMaxTeamThreads = 512, kShortRowsThreads = 64, kLongRowsThreads = 256;
+/// Rows from here on (bytes) go to a warp of their own block, which brings the rows after them to L2.
+constexpr std::int64_t kLeastTeamBytes = 1 << 10;
 /// A reduction of everything is split over all blocks from here on.
 constexpr std::int64_t kSplitBytes = 32 << 10;
 
@@ -121,15 +128,23 @@ const Capacity* capacity_for(const Kernel& k, const Arrangement& a, const Choice
   return split ? std::end(kCapacities) : found;
 }
 
-/// In registers of a warp or less, or of a team.
+/// Functions of doubles take many registers.
+bool in_doubles(const Kernel& k) {
+  return std::ranges::any_of(k.steps, [](const Step& s) { return s.dtype == DType::kFloat64; });
+}
+
+/// It computes much, or needs many registers for what it computes.
+bool is_heavy(const Kernel& k) { return in_doubles(k) || k.steps.size() > 24; }
+
+/// In registers of less than a warp, or of a team. What computes much gets more registers, and fewer blocks.
 void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& found) {
   const std::int64_t vectors = found.slots * kSlotBytes / bytes_of(k, a, c.held);
   c.vectors = static_cast<int>(std::bit_floor(static_cast<std::uint64_t>(vectors)));
-  const bool lean = found.slots <= (found.warps == 1 ? 8 : 4) && a.width > 1 && k.steps.size() <= 24;
-  if (found.warps > 1) {
+  const bool lean = a.width > 1 && !is_heavy(k);
+  if (found.warps > 1 || row_bytes(k, a, c) > kLeastTeamBytes) {
     c.skeleton = Skeleton::kTeamRows;
-    c.threads = kMaxTeamThreads;
-    c.least_blocks = lean ? 2 : 1;
+    c.threads = found.warps * kWarp;
+    c.least_blocks = std::max(1, lean ? found.resident : std::min(found.resident, 16 / found.warps));
     return;
   }
   c.skeleton = Skeleton::kShortRows;
@@ -149,11 +164,6 @@ bool can_stage(const Kernel& k, const Arrangement& a, const Choice& c) {
   return a.inner.size() == 1;
 }
 
-/// Functions of doubles take many registers.
-bool in_doubles(const Kernel& k) {
-  return std::ranges::any_of(k.steps, [](const Step& s) { return s.dtype == DType::kFloat64; });
-}
-
 /// Read again in every sweep.
 void stream(Choice& c, const Kernel& k, const Arrangement& a) {
   c.held.assign(k.loads.size(), false);
@@ -163,39 +173,67 @@ void stream(Choice& c, const Kernel& k, const Arrangement& a) {
   c.skeleton = c.schedule.sweeps == 1 ? Skeleton::kSplitRows : Skeleton::kLongRows;
 }
 
-/// Teams that keep a row in the registers of `blocks` blocks, `segments` of kSegmentVectors vectors a lane, and
-/// `stages` more of them a warp on their way.
+/// Teams of `blocks` blocks that stay: `segments` of kSegmentVectors vectors a lane in registers, `stages` more a warp
+/// on their way.
 struct RingCapacity {
   int segments, warps, resident, blocks, stages;
+  constexpr std::int64_t block_bytes() const { return kWarp * kSlotBytes * kSegmentVectors * segments * warps; }
 };
 constexpr RingCapacity kRings[] = {
-    {8, 4, 2, 1, 12}, {8, 4, 2, 2, 12}, {8, 4, 2, 4, 12}, {8, 4, 2, 8, 12}, {8, 8, 1, 16, 12},
+    {4, 8, 2, 1, 4}, {4, 16, 1, 1, 4}, {4, 16, 1, 2, 4}, {4, 8, 2, 8, 3}, {4, 16, 1, 8, 4}, {4, 16, 1, 16, 4},
 };
-/// From this row on (bytes) teams_rows() is slower.
-constexpr std::int64_t kLeastRingBytes = 32 << 10;
+constexpr RingCapacity kSpreadRing{4, 16, 1, 0, 4};  ///< as many blocks as there are
+/// Up to here (bytes) team_rows() is quicker: another block of the multiprocessor works while one exchanges.
+constexpr std::int64_t kLeastRingBytes = 128 << 10;
+/// Few rows of at least so many bytes are spread over all multiprocessors.
+constexpr std::int64_t kLeastSpreadBytes = 512 << 10;
 
-const RingCapacity* ring_for(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
-  if (target.compute_major < 9 || c.schedule.sweeps < 2 || !can_stage(k, a, c)) return nullptr;
-  const std::int64_t bytes = row_bytes(k, a, c);
-  if (bytes <= kLeastRingBytes) return nullptr;
+bool can_ring(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
+  const bool is_long = row_bytes(k, a, c) > kLeastRingBytes && product(a.outer) < kMaxRingRows;
+  return is_long && target.compute_major >= 9 && c.schedule.sweeps > 1 && can_stage(k, a, c);
+}
+
+/// What computes much has half the warps, with twice the registers.
+RingCapacity fit(const RingCapacity& ring, const Kernel& k) {
+  if (!is_heavy(k)) return ring;
+  return {2 * ring.segments, ring.warps / 2, ring.resident, ring.blocks, ring.stages};
+}
+
+const RingCapacity* ring_for(std::int64_t bytes, const Target& target) {
   const auto* found = std::ranges::find_if(kRings, [&](const RingCapacity& r) {
-    return (r.blocks == 1 || target.clusters) &&
-           std::int64_t{r.segments} * kSegmentVectors * kWarp * kSlotBytes * r.warps * r.blocks >= bytes;
+    return (r.blocks == 1 || target.clusters) && r.block_bytes() * r.blocks >= bytes;
   });
   return found == std::end(kRings) ? nullptr : found;
+}
+
+/// Rows that no cluster holds, and so few that clusters would leave multiprocessors idle.
+bool should_spread(std::int64_t rows, std::int64_t bytes, const Target& target) {
+  if (!target.clusters || bytes < kLeastSpreadBytes) return false;
+  const std::int64_t least = divide_up(bytes, kSpreadRing.block_bytes());
+  if (least > target.multiprocessors) return false;
+  const RingCapacity* ring = ring_for(bytes, target);
+  return ring == nullptr || 2 * rows * divide_up(ring->blocks, ring->resident) <= target.multiprocessors;
+}
+
+/// False where rows cannot stay in registers.
+bool choose_ring(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
+  if (!can_ring(k, a, c, target)) return false;
+  const std::int64_t bytes = row_bytes(k, a, c);
+  c.spread = should_spread(product(a.outer), bytes, target);
+  const RingCapacity* found = c.spread ? &kSpreadRing : ring_for(bytes, target);
+  if (found == nullptr) return false;
+  const RingCapacity ring = fit(*found, k);
+  c.skeleton = Skeleton::kRingRows;
+  c.threads = ring.warps * kWarp;
+  c.least_blocks = ring.resident;
+  c.vectors = ring.segments;
+  return true;
 }
 
 void choose_rows(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   c.schedule = schedule(k, a);
   c.held = held_loads(k, a, c.schedule);
-  const RingCapacity* ring = ring_for(k, a, c, target);
-  if (ring != nullptr) {
-    c.skeleton = Skeleton::kRingRows;
-    c.threads = ring->warps * kWarp;
-    c.least_blocks = ring->resident;
-    c.vectors = ring->segments;
-    return;
-  }
+  if (choose_ring(c, k, a, target)) return;
   const Capacity* found = capacity_for(k, a, c, target);
   if (found == std::end(kCapacities)) {
     stream(c, k, a);
@@ -218,23 +256,26 @@ std::int64_t column_box(std::int64_t across, std::int64_t warps, std::int64_t bl
 /// Columns in shared memory: vectors of a row, rows of a block, blocks of a cluster; no blocks where there is no room.
 struct Tile {
   std::int64_t across = 0, rows = 0, blocks = 0;
+  bool shares = false;  ///< there is room for kTilesAtOnce blocks on a multiprocessor
 };
+constexpr int kTilesAtOnce = 3, kTileThreads = 256;
 
 std::int64_t rows_of_block(std::int64_t rows, std::int64_t blocks, const Choice& c) {
   return divide_up(rows, blocks * c.vectors) * c.vectors;
 }
 
-/// 128 bytes of a row, 64 where the columns are too long; two blocks share a multiprocessor if they can.
+/// 128 bytes of a row, 64 where the columns are too long; some blocks share a multiprocessor if they can. Measured on
+/// an H200: three blocks of up to 75 KB beat one of 225, which beats two.
 Tile tile_of(const Arrangement& a, const Choice& c, const Target& target, std::int64_t partial_bytes) {
   constexpr std::int64_t kSystemBytes = 1 << 10;  // that each block takes besides
-  const std::int64_t rows = std::max<std::int64_t>(product(a.outer), 1), all = target.shared_bytes;
-  const std::int64_t half = (all - kSystemBytes) / 2, most = target.clusters ? kMaxCluster : 1;
-  for (const auto& [segment, room] : {std::pair{128, half}, {64, half}, {128, all}, {64, all}}) {
+  const std::int64_t rows = std::max<std::int64_t>(product(a.outer), 1), most = target.clusters ? kMaxCluster : 1;
+  for (const auto& [segment, at_once] : {std::pair{128, kTilesAtOnce}, {128, 1}, {64, kTilesAtOnce}, {64, 1}}) {
+    const std::int64_t room = (target.shared_bytes + kSystemBytes) / at_once - kSystemBytes;
     const std::int64_t across = std::min<std::int64_t>(segment / c.vector_bytes, c.lanes);
     for (std::int64_t blocks = 1; blocks <= most; blocks *= 2) {
       const std::int64_t each = rows_of_block(rows, blocks, c);
       const std::int64_t boxes = 2 * column_box(across, c.threads / kWarp, blocks, partial_bytes);
-      if (each * across * c.held_bytes + boxes <= room) return {across, each, blocks};
+      if (each * across * c.held_bytes + boxes <= room) return {across, each, blocks, at_once > 1};
     }
   }
   return {};
@@ -258,8 +299,8 @@ bool choose_tile(Choice& c, const Kernel& k, const Arrangement& a, const Target&
       tile.vector_bytes = std::max(tile.vector_bytes, a.width * static_cast<int>(item_bytes(k.loads[i].dtype)));
   tile.skeleton = Skeleton::kTiles;
   tile.held_bytes = static_cast<int>(bytes_of(k, a, tile.held));
-  tile.threads = kMaxTeamThreads;
-  tile.least_blocks = in_doubles(k) || k.steps.size() > 24 ? 1 : 2;
+  tile.threads = a.width > 4 || in_doubles(k) || k.steps.size() > 24 ? kTileThreads : kMaxTeamThreads;
+  tile.least_blocks = 2;
   if (tile_of(a, tile, target, partial_bound(k, a)).blocks == 0) return false;
   c = tile;
   return true;
@@ -320,21 +361,33 @@ Division divide_teams(const Arrangement& a, const Choice& c, const Target& targe
   return d;
 }
 
+/// Blocks of a team: of a cluster, or, where they are spread, as many as each row can have of all.
+std::int64_t ring_blocks(const RingCapacity& ring, bool spread, std::int64_t rows, std::int64_t bytes,
+                         const Target& target) {
+  if (!spread) return ring.blocks;
+  const std::int64_t least = divide_up(bytes, ring.block_bytes()), all = target.multiprocessors;
+  return std::max(least, all / std::max<std::int64_t>(rows, 1));
+}
+
 Division divide_ring(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
                      std::size_t partial_bytes) {
-  const RingCapacity& ring = *ring_for(k, a, c, target);
-  const std::int64_t rows = product(a.outer), blocks = ring.blocks,
-                     room = divide_up(static_cast<std::int64_t>(partial_bytes), 16) * 16;
+  const std::int64_t rows = product(a.outer), bytes = row_bytes(k, a, c);
+  const RingCapacity ring = fit(c.spread ? kSpreadRing : *ring_for(bytes, target), k);
+  const std::int64_t blocks = ring_blocks(ring, c.spread, rows, bytes, target);
+  const std::int64_t room = divide_up(static_cast<std::int64_t>(partial_bytes) + 4, kSlotBytes) * kSlotBytes;
+  const std::int64_t teams = std::min<std::int64_t>(rows, target.multiprocessors * ring.resident / blocks);
+  const std::int64_t stage = kWarp * kSegmentVectors * bytes_of(k, a, c.held);
   Division d;
   d.launch.block[0] = unsigned_of(c.threads);
-  d.launch.cluster = unsigned_of(blocks);
-  d.launch.grid[0] =
-      unsigned_of(std::min<std::int64_t>(rows, target.multiprocessors * ring.resident / blocks) * blocks);
-  d.launch.resident = true;
-  const std::int64_t stage = kWarp * kSegmentVectors * bytes_of(k, a, c.held);
-  d.launch.shared_bytes =
-      static_cast<std::size_t>(ring.warps * ring.stages * (stage + 8) + 16 + 16 + (ring.warps + 1 + 2 * blocks) * room);
-  d.geometry = {rows, ring.warps * blocks, 1, room, ring.stages};
+  d.launch.cluster = unsigned_of(c.spread ? 1 : blocks);
+  d.launch.grid[0] = unsigned_of(teams * blocks);
+  d.launch.resident = !c.spread;
+  d.launch.cooperative = c.spread;
+  d.launch.shared_bytes = static_cast<std::size_t>(ring.warps * ring.stages * (stage + 8) + kSlotBytes +
+                                                   (ring.warps + 1 + (c.spread ? 0 : 2 * blocks)) * room + kSlotBytes);
+  d.launch.workspace_bytes = static_cast<std::size_t>(16 + (c.spread ? teams * blocks * room * 4 : 0));
+  d.launch.workspace_zeroed = c.spread || rows > teams;  // at least half as many teams run as were asked for
+  d.geometry = {rows, 0, blocks, room, ring.stages};
   return d;
 }
 
@@ -400,8 +453,8 @@ Division divide_tiles(const Arrangement& a, const Choice& c, const Target& targe
          rows * tile.across >= 2 * tile.blocks * c.threads)
     tile.blocks *= 2;
   tile.rows = rows_of_block(rows, tile.blocks, c);
-  std::int64_t down = c.threads / tile.across;
-  while (down > kMaxCluster && tile.across * down > kWarp && down * c.vectors >= 2 * tile.rows) down /= 2;
+  std::int64_t down = std::min(c.threads, tile.shares ? kTileThreads : kMaxTeamThreads) / tile.across;
+  while (down > kMaxCluster && tile.across * down > kWarp && 2 * down * c.vectors > tile.rows) down /= 2;
   const std::int64_t box = column_box(tile.across, tile.across * down / kWarp, tile.blocks, part);
   Division d;
   d.launch.block[0] = unsigned_of(tile.across);
@@ -409,7 +462,8 @@ Division divide_tiles(const Arrangement& a, const Choice& c, const Target& targe
   d.launch.cluster = unsigned_of(tile.blocks);
   d.launch.grid[0] = unsigned_of(count() * tile.blocks);
   d.launch.shared_bytes = static_cast<std::size_t>(2 * box + tile.rows * tile.across * c.held_bytes);
-  d.geometry = {rows, down, tile.rows, box, 0};
+  const std::int64_t ahead = tile.shares ? kTilesAtOnce * target.multiprocessors / tile.blocks : 0;
+  d.geometry = {rows, down, tile.rows, box, ahead};
   return d;
 }
 

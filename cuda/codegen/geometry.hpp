@@ -29,6 +29,7 @@ struct Choice {
   int vectors = 1;                      ///< that a thread has at a time; kRingRows: segments of kSegmentVectors
   int lanes = 32;                       ///< kShortRows: that share a row; kColumns, kTiles: that have its columns
   int threads = 256, least_blocks = 2;  ///< __launch_bounds__
+  bool spread = false;                  ///< kRingRows: teams of blocks anywhere, instead of in clusters
   Schedule schedule;
   std::vector<bool> held;  ///< by load: stays in registers (kTiles: in shared memory) for all sweeps
   int held_bytes = 0;      ///< kTiles: of a vector of each of them

@@ -435,7 +435,7 @@ std::string Printer::pair_of(int i) const {
 }
 
 bool Printer::looks(int sweep) const {
-  return !columns() && std::ranges::any_of(reductions(sweep), [&](int i) { return s_.pair[at(i)] >= 0; });
+  return std::ranges::any_of(reductions(sweep), [&](int i) { return s_.pair[at(i)] >= 0; });
 }
 
 void Printer::print_partial(int sweep) {
@@ -474,7 +474,7 @@ void Printer::print_partial(int sweep) {
   const std::string loop = columns() ? "#pragma unroll\n      for (int j = 0; j < kWidth; ++j) {\n" : "";
   const std::string end = columns() ? "      }\n" : "";
   out_.line("KF_DEVICE void merge(const " + type + "& b) {\n" + loop + merge.text() + end + "    }");
-  if (!settle.text().empty() && !columns()) out_.line("KF_DEVICE void settle() {\n" + settle.text() + "    }");
+  if (!settle.text().empty()) out_.line("KF_DEVICE void settle() {\n" + loop + settle.text() + end + "    }");
   out_.close("};");
   out_.line("static KF_DEVICE " + type + " partial(Sweep<" + std::to_string(sweep) + ">) {\n    " + type + " v;\n" +
             loop + start.text() + end + "    return v;\n  }");
@@ -524,7 +524,7 @@ void Printer::print_reductions(int sweep, bool look) {
     const Step& s = step(i);
     const std::string value = reference(s.arguments[0]), own = "part." + names_[at(i)] + lane(), a = accumulator(s);
     if (s_.pair[at(i)] >= 0) {
-      out_.line(guard + own + (columns() ? ".join(" : look ? ".look(" : ".add(") + value + ");", s.label);
+      out_.line(guard + own + (look ? ".look(" : ".add(") + value + ");", s.label);
     } else if (!look) {
       const ReductionText text = reduction_text(info(s.op));
       const Meaning lifted[] = {{"x", value}, {"A", a}, {"T", compute_type(s.from)}};
@@ -539,7 +539,7 @@ void Printer::open_sweep(const std::string& what, int sweep) {
   out_.line("");
   out_.open("KF_DEVICE void " + what + "(Sweep<" + n + ">, const Line& line, const At& at, const Held& held, " +
             "const Fetched" + n + "& in, const Values& values, Partial" + n + "& part" +
-            (columns() ? ", Crossed" + n + "& crossed" : "") + ") const {");
+            (columns() && what == "sweep" ? ", Crossed" + n + "& crossed" : "") + ") const {");
 }
 
 /// The element steps and reductions of a sweep; a look computes more than it needs, and compilers drop it.
@@ -557,8 +557,11 @@ void Printer::print_sweep(int sweep) {
   if (looks(sweep)) {
     open_sweep("look", sweep);
     print_lanes(sweep, true);
+    const std::string count = columns() ? "1" : "kWhole ? kWidth : at.count - at.skip";
+    open_lanes();
     for (const int i : reductions(sweep))
-      if (s_.pair[at(i)] >= 0) out_.line("part." + names_[at(i)] + ".looked(kWhole ? kWidth : at.count - at.skip);");
+      if (s_.pair[at(i)] >= 0) out_.line("part." + names_[at(i)] + lane() + ".looked(" + count + ");");
+    close_lanes();
     out_.close();
   }
   open_sweep("sweep", sweep);

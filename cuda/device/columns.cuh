@@ -24,33 +24,51 @@ KF_DEVICE void load_rows(const F& f, V (&v)[kUnroll], const At& at, typename F::
   f.uncross(v);
 }
 
-/// This thread's share of rows begin ... end: kUnroll neighbouring ones at a time. `held(first, u)`: what a tile keeps
-/// of row first + u.
-template <int kUnroll, int kSweep, class F, class At, class HeldOf>
-KF_DEVICE auto sweep_column(const F& f, const At& at, const HeldOf& held, const typename F::Values& values,
-                            typename F::Row begin, typename F::Row end) {
-  using Row = typename F::Row;
+/// One sweep over rows first, first + 1, ... below end. kFull: all kUnroll of them exist, so that nothing is asked.
+template <bool kFull, int kUnroll, int kSweep, class F, class At, class Held>
+KF_DEVICE auto sweep_rows(const F& f, const At& at, const Held (&held)[kUnroll], const typename F::Values& values,
+                          typename F::Row first, typename F::Row end) {
   const Sweep<kSweep> sweep;
   const auto fetch = [&](const auto& line, const At& existing, const auto& corner, int column) {
     return f.fetch(sweep, line, existing, corner, column);
   };
-  auto total = f.partial(sweep), block = f.partial(sweep);
+  const int rows = kFull ? kUnroll : static_cast<int>(end - first);
+  decltype(fetch(f.line(first), at, f.line(first), 0)) fetched[kUnroll];
+  decltype(f.crossed(sweep)) crossed[kUnroll];
+  auto part = f.partial(sweep);
+  load_rows(f, fetched, at, first, kFull ? first + kUnroll : end, fetch);
+  if constexpr ((F::kLooks >> kSweep) % 2) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (u < rows) f.look(sweep, f.line(first + u), at, held[u], fetched[u], values, part);
+    part.settle();
+  }
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u)
+    if (u < rows) f.sweep(sweep, f.line(first + u), at, held[u], fetched[u], values, part, crossed[u]);
+  f.uncross(crossed);
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) f.store(f.line(first), at, u, crossed[u]);
+  return part;
+}
+
+/// This thread's share of rows begin ... end: kUnroll neighbouring ones at a time, of which `hold(first, held)` says
+/// what a tile keeps.
+template <int kUnroll, int kSweep, class F, class At, class Hold>
+KF_DEVICE auto sweep_column(const F& f, const At& at, const Hold& hold, const typename F::Values& values,
+                            typename F::Row begin, typename F::Row end) {
+  using Row = typename F::Row;
+  auto total = f.partial(Sweep<kSweep>()), block = f.partial(Sweep<kSweep>());
   int merges = 0;
   const Row step = kUnroll * static_cast<int>(blockDim.y);
   for (Row r = begin + kUnroll * static_cast<int>(threadIdx.y); r < end; r += step) {
-    decltype(fetch(f.line(r), at, f.line(r), 0)) fetched[kUnroll];
-    decltype(f.crossed(sweep)) crossed[kUnroll];
-    load_rows(f, fetched, at, r, end, fetch);
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (u < end - r) f.sweep(sweep, f.line(r + u), at, held(r, u), fetched[u], values, block, crossed[u]);
-    }
-    f.uncross(crossed);
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) f.store(f.line(r), at, u, crossed[u]);
+    typename F::Held held[kUnroll];
+    hold(r, held);
+    block.merge(end - r >= kUnroll ? sweep_rows<true, kUnroll, kSweep>(f, at, held, values, r, end)
+                                   : sweep_rows<false, kUnroll, kSweep>(f, at, held, values, r, end));
     if (++merges == kMergesInBlock) {
       total.merge(block);
-      block = f.partial(sweep);
+      block = f.partial(Sweep<kSweep>());
       merges = 0;
     }
   }
@@ -123,8 +141,8 @@ KF_DEVICE bool sweep_columns(const F& f, const At& at, typename F::Values& value
   const Row groups = (rows + kUnroll - 1) / kUnroll, share = (groups + splits - 1) / splits * kUnroll;
   const Row begin = share * static_cast<Row>(blockIdx.y);
   const Row end = at.count <= 0 ? begin : rows - begin < share ? rows : begin + share;
-  const auto nothing = [](Row, int) { return typename F::Held(); };
-  P total = sweep_column<kUnroll, kSweep>(f, at, nothing, values, begin, end);
+  const auto hold_nothing = [](Row, auto&) {};
+  P total = sweep_column<kUnroll, kSweep>(f, at, hold_nothing, values, begin, end);
   exchange.merge(total, f.partial(sweep));
   if constexpr (F::kSweeps == 1 && !P::kNothing) {
     if (splits > 1) {

@@ -55,15 +55,6 @@ struct Centred {
     mean = n == A(0) ? b.mean : finite ? mean + d * share : mean * (A(1) - share) + b.mean * share;
     n = both;
   }
-  /// One more value, without a second pass: B. Welford, "Note on a method for calculating corrected sums of squares and
-  /// products", 1962.
-  KF_DEVICE void join(A value) {
-    const A d = value - mean, before = n;
-    n += A(1);
-    const A share = A(1) / n;
-    mean = d - d == A(0) ? mean + d * share : mean * (before * share) + value * share;
-    m2 += d * (value - mean);
-  }
   /// Not a number around a mean that is none.
   KF_DEVICE A squares() const { return m2 + (mean - mean); }
 };
@@ -89,13 +80,6 @@ struct Shifted {
   KF_DEVICE void add(A value) {
     const A shift = largest == lowest<A>() ? A(0) : largest;
     sum += own_exp(value - shift);
-  }
-  KF_DEVICE void join(A value) {
-    const bool grows = largest < value;
-    const A same = value == lowest<A>() ? A(0) : A(1);
-    const A factor = value == largest ? same : exp(grows ? largest - value : value - largest);
-    sum = grows ? sum * factor + A(1) : sum + factor;
-    largest = maximum(largest, value);
   }
   KF_DEVICE void merge(const Shifted& b) {
     const A both = maximum(largest, b.largest);

@@ -121,6 +121,24 @@ KF_DEVICE void prefetch_to_l2([[maybe_unused]] const void* p, [[maybe_unused]] u
 #endif
 }
 
+/// Words of memory that other blocks read or write at the same time; whole, in no order with others.
+KF_DEVICE u64 load_relaxed(const u64* p) {
+#ifdef __CUDA_ARCH__
+  u64 word;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(p) : "memory");
+  return word;
+#else
+  return *p;
+#endif
+}
+KF_DEVICE void store_relaxed(u64* p, u64 word) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(word) : "memory");
+#else
+  *p = word;
+#endif
+}
+
 // ---- clusters of blocks (one block where the architecture has none) -------------------------------------------------
 
 #if __CUDA_ARCH__ >= 900

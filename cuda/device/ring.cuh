@@ -1,10 +1,13 @@
 // Row kernels for long rows: blocks that stay for many rows keep memory busy while they exchange what they reduced.
 //
-// A row is shared by the warps of a team: of a block, or of a cluster of blocks. Each warp has a ring of stages in
-// shared memory that bulk copies fill. A stage that has come is emptied into registers, where the warp's part of the
-// row stays for all sweeps, and at once asked to fetch what the warp needs next, which soon is of the next row. So
-// loads never wait for an exchange or for the stores of results. Nobody spins on memory: blocks of a cluster tell each
-// other their parts by messages that a barrier counts.
+// A row is shared by the warps of a team: of a block, of a cluster of blocks, or (kSpread) of blocks anywhere. Each
+// warp has a ring of stages in shared memory that bulk copies fill. A stage that has come is emptied into registers,
+// where the warp's part of the row stays for all sweeps, and at once asked to fetch what the warp needs next, which
+// soon is of the next row. So loads wait neither for an exchange nor for the stores of results. Blocks of a cluster
+// tell each other their parts by messages that a barrier counts; blocks anywhere, through memory.
+//
+// Teams take rows from a counter: multiprocessors differ by several percent in how quickly they reach memory, and with
+// equal shares all would wait for the slowest.
 //
 // F is what rows.cuh says, and for operands that are held:
 //   kHeldBytes                                       of one vector of all of them
@@ -17,67 +20,134 @@
 
 namespace kfusion::device {
 
-/// Merges what the warps of a team have. A part has at most `room` bytes, a multiple of 16.
-class TeamMerge {
- public:
-  /// Two barriers, a part for each warp of the block and one of the team, two boxes of a message from each block.
-  static KF_DEVICE int bytes(int warps, int blocks, int room) { return 16 + (warps + 1 + 2 * blocks) * room; }
+/// What a block tells the others of its team: its part, and of the first block the row that the team takes after the
+/// next one.
+template <class P>
+struct Told {
+  P part;
+  u32 row;
+};
 
-  KF_DEVICE TeamMerge(char* memory, int warps, int blocks, int room)
-      : barriers_(reinterpret_cast<Barrier*>(memory)),
-        parts_(memory + 16),
-        boxes_(parts_ + (warps + 1) * room),
-        warps_(warps),
-        blocks_(blocks),
-        room_(room) {
+/// The blocks that share a row, and where they exchange what they tell. `room`: bytes for a Told of any sweep, a
+/// multiple of 16.
+struct Blocks {
+  int count, rank, room;
+};
+
+/// Blocks of a cluster: two boxes in shared memory with a message from each block, filled in turns. A box is used again
+/// two rounds later, when all have answered to what was sent after reading it.
+class ClusterExchange {
+ public:
+  static constexpr int kBarrierBytes = 16;
+  KF_DEVICE ClusterExchange(const Blocks& b, char* shared)
+      : blocks_(b), barriers_(reinterpret_cast<Barrier*>(shared)), boxes_(shared + kBarrierBytes) {
     if (threadIdx.x < 2) make_barrier(barriers_ + threadIdx.x);
   }
-
+  /// By one warp, for all its lanes.
   template <class P>
-  KF_DEVICE void operator()(P& own, const P& identity) {
-    P* parts = reinterpret_cast<P*>(parts_);
-    const int warp = threadIdx.x / 32;
-    merge_lanes(own, 32);
-    if (threadIdx.x % 32 == 0) parts[warp] = own;
-    __syncthreads();
-    if (warp == 0) {
-      P team = merge_parts(parts, warps_, identity);
-      if (blocks_ > 1) team = merge_blocks(team, identity);
-      if (threadIdx.x == 0) parts[warps_] = team;
-    }
-    __syncthreads();
-    own = parts[warps_];
-    ++rounds_;
-  }
-
- private:
-  /// By one warp. A box is used again two rounds later, when all blocks have answered to what was sent after reading
-  /// it.
-  template <class P>
-  KF_DEVICE P merge_blocks(const P& own, const P& identity) {
-    constexpr int kSlots = (sizeof(P) + 15) / 16;
-    const int box = rounds_ % 2, lane = threadIdx.x;
-    char* parts = boxes_ + box * blocks_ * room_;
+  KF_DEVICE Told<P> share(const Told<P>& own, const P& identity, u32 round) const {
+    constexpr int kSlots = (sizeof(Told<P>) + 15) / 16;
+    const int box = round % 2, lane = threadIdx.x % 32;
+    char* parts = boxes_ + box * blocks_.count * blocks_.room;
     Slot message[kSlots] = {};
-    memcpy(message, &own, sizeof(P));
-    if (lane == 0) expect(barriers_ + box, blocks_ * 16 * kSlots);
+    memcpy(message, &own, sizeof own);
+    if (lane == 0) expect(barriers_ + box, blocks_.count * 16 * kSlots);
     __syncwarp();
-    if (lane < blocks_) {
-      Slot* to = reinterpret_cast<Slot*>(parts + block_rank() * room_);
+    if (lane < blocks_.count) {
+      Slot* to = reinterpret_cast<Slot*>(parts + blocks_.rank * blocks_.room);
 #pragma unroll
       for (int i = 0; i < kSlots; ++i) send(to + i, message[i], barriers_ + box, lane);
     }
-    wait_for_messages(barriers_ + box, rounds_ / 2 % 2);
-    P all = identity;
-    if (lane < blocks_) memcpy(&all, __builtin_assume_aligned(parts + lane * room_, 16), sizeof(P));
-    merge_lanes(all, 32);
+    wait_for_messages(barriers_ + box, round / 2 % 2);
+    Told<P> all{identity, 0};
+    if (lane < blocks_.count) memcpy(&all, __builtin_assume_aligned(parts + lane * blocks_.room, 16), sizeof all);
+    merge_lanes(all.part, 32);
+    all.row = __shfl_sync(0xffffffffu, all.row, 0);
     return all;
   }
 
+ private:
+  Blocks blocks_;
   Barrier* barriers_;
-  char *parts_, *boxes_;
-  int warps_, blocks_, room_;
-  u32 rounds_ = 0;
+  char* boxes_;
+};
+
+/// Blocks that run at the same time: two boxes in global memory, at first zero, that are filled in turns. A message is
+/// words of 8 bytes, each with the number of its round in the upper half, so that a reader sees when it has come.
+class MemoryExchange {
+ public:
+  KF_DEVICE MemoryExchange(const Blocks& b, char* memory) : blocks_(b), boxes_(reinterpret_cast<u64*>(memory)) {}
+  template <class P>
+  KF_DEVICE Told<P> share(const Told<P>& own, const P& identity, u32 round) const {
+    constexpr int kWords = sizeof(Told<P>) / 4;
+    static_assert(sizeof(Told<P>) % 4 == 0);
+    const int lane = threadIdx.x % 32, words = blocks_.room / 4;
+    const u64 tag = static_cast<u64>(round + 1) << 32;
+    u64* parts = boxes_ + static_cast<i64>(round % 2) * blocks_.count * words;
+    u32 word[kWords];
+    memcpy(word, &own, sizeof own);
+    if (lane == 0) {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) store_relaxed(parts + blocks_.rank * words + i, tag | word[i]);
+    }
+    Told<P> all{identity, 0};
+    for (int block = lane; block < blocks_.count; block += 32) {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        u64 seen;
+        do seen = load_relaxed(parts + block * words + i);
+        while ((seen ^ tag) >> 32 != 0);
+        word[i] = static_cast<u32>(seen);
+      }
+      Told<P> other;
+      memcpy(&other, word, sizeof other);
+      all.part.merge(other.part);
+      if (block == 0) all.row = other.row;
+    }
+    merge_lanes(all.part, 32);
+    all.row = __shfl_sync(0xffffffffu, all.row, 0);
+    return all;
+  }
+
+ private:
+  Blocks blocks_;
+  u64* boxes_;
+};
+
+/// Merges what the warps of a team have.
+template <class Exchange>
+class TeamMerge {
+ public:
+  /// `shared`: for a Told of each warp of the block and one of the team.
+  KF_DEVICE TeamMerge(const Exchange& exchange, const Blocks& b, char* shared)
+      : exchange_(exchange), blocks_(b.count), told_(shared) {}
+
+  /// `row`: see Told; the first thread of the team's first block has it, and then all have.
+  template <class P>
+  KF_DEVICE void operator()(P& own, const P& identity, u32& row) {
+    Told<P>* told = reinterpret_cast<Told<P>*>(told_);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    merge_lanes(own, 32);
+    if (lane == 0) told[warp].part = own;
+    __syncthreads();
+    if (warp == 0) {
+      Told<P> team{identity, __shfl_sync(0xffffffffu, row, 0)};
+      if (lane < warps) team.part = told[lane].part;
+      merge_lanes(team.part, 32);
+      if (blocks_ > 1) team = exchange_.share(team, identity, round_);
+      if (lane == 0) told[warps] = team;
+    }
+    __syncthreads();
+    own = told[warps].part;
+    row = told[warps].row;
+    ++round_;
+  }
+
+ private:
+  Exchange exchange_;
+  int blocks_;
+  char* told_;
+  u32 round_ = 0;
 };
 
 /// A warp's part of each row, `size` segments from segment `begin` on, through its ring of stages; a segment is kVec
@@ -89,56 +159,47 @@ class Ring {
   using Index = typename F::Index;
   static constexpr int kVectors = 32 * kVec, kStageBytes = kVectors * F::kHeldBytes;
 
-  KF_DEVICE Ring(const F& f, Barrier* full, char* stages, int count, int begin, int size, Row row, Row step, Row rows)
-      : f_(f),
-        full_(full),
-        stages_(stages),
-        count_(count),
-        begin_(begin),
-        size_(size),
-        row_(row),
-        step_(step),
-        rows_(rows) {
+  /// No more stages than segments: what is asked for never lies beyond the next row.
+  KF_DEVICE Ring(const F& f, Barrier* full, char* stages, int count, int begin, int size, Row rows)
+      : f_(f), full_(full), stages_(stages), count_(minimum(count, size)), begin_(begin), size_(size), rows_(rows) {
     if (threadIdx.x % 32 == 0) {
 #pragma unroll 1
-      for (int i = 0; i < count; ++i) make_barrier(full + i);
+      for (int i = 0; i < count_; ++i) make_barrier(full + i);
     }
     fence_barriers();
   }
-  KF_DEVICE void fill() {
+  KF_DEVICE void fill(u32 row) {
 #pragma unroll 1
-    for (int i = 0; i < count_; ++i) ask(i);
+    for (int i = 0; i < count_; ++i) ask(i, row, i);
   }
-  /// Waits for the stage that comes next, gives its vectors to `held` and lets it fetch what comes `count` stages
-  /// later.
-  KF_DEVICE void take(typename F::Held* held) {
+  /// Waits for segment `s` of `row`, gives its vectors to `held`, and lets the stage fetch what comes count_ segments
+  /// later, of `row` or of `next`.
+  KF_DEVICE void take(typename F::Held* held, int s, u32 row, u32 next) {
     char* stage = stages_ + at_ * kStageBytes;
     wait_for_copies(full_ + at_, parity_);
 #pragma unroll
     for (int v = 0; v < kVec; ++v) held[v] = f_.take(stage, kVectors, v * 32 + static_cast<int>(threadIdx.x % 32));
     __syncwarp();
-    ask(at_);
+    const int later = s + count_;
+    ask(at_, later < size_ ? row : next, later < size_ ? later : later - size_);
     if (++at_ == count_) at_ = 0, parity_ ^= 1;
   }
 
  private:
-  /// The next segment that is not asked for yet.
-  KF_DEVICE void ask(int stage) {
-    if (size_ == 0 || row_ >= rows_) return;
-    const Index first = static_cast<Index>(begin_ + segment_) * (kVectors * F::kWidth);
+  KF_DEVICE void ask(int stage, u32 row, int segment) {
+    if (threadIdx.x % 32 != 0 || row >= static_cast<u32>(rows_)) return;
+    const Index first = static_cast<Index>(begin_ + segment) * (kVectors * F::kWidth);
     const Index rest = static_cast<Index>(f_.elements()) - first;
     const int elements = rest < kVectors * F::kWidth ? static_cast<int>(rest) : kVectors * F::kWidth;
-    if (threadIdx.x % 32 == 0)
-      f_.start(f_.line(row_), first, elements, stages_ + stage * kStageBytes, kVectors, full_ + stage);
-    if (++segment_ == size_) segment_ = 0, row_ += step_;
+    f_.start(f_.line(static_cast<Row>(row)), first, elements, stages_ + stage * kStageBytes, kVectors, full_ + stage);
   }
 
   const F& f_;
   Barrier* full_;
   char* stages_;
-  int count_, begin_, size_, segment_ = 0, at_ = 0;
+  int count_, begin_, size_, at_ = 0;
   u32 parity_ = 0;
-  Row row_, step_, rows_;
+  Row rows_;
 };
 
 /// Vector k of a lane, where a warp holds `size` segments.
@@ -161,54 +222,65 @@ struct SegmentPlaces {
   KF_DEVICE Index first(int k) const { return static_cast<Index>((begin * kVec + k) * 32) * F::kWidth; }
 };
 
-/// Rows that a team holds in at most kSegments segments a warp. Grid: as many teams as are resident at once. Barriers:
-/// two per reducing sweep. Shared memory: rings, then what TeamMerge needs.
-template <class F, int kSegments, int kVec>
-KF_DEVICE void ring_rows(const F& f, const Geometry& g) {
+/// Rows that a team holds in at most kSegments segments a warp. Grid: as many teams as run at once, of g.splits blocks.
+/// Barriers: two per reducing sweep. Shared memory: rings and their barriers, then what the exchange and the merge
+/// need. Workspace, at first zero: 16 bytes for the counter of rows, used where there are more than two a team, then
+/// the boxes of teams that are spread.
+template <class F, int kSegments, int kVec, bool kSpread>
+KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* workspace) {
+  using Exchange = typename Choose<kSpread, MemoryExchange, ClusterExchange>::type;
   using Row = typename F::Row;
-  using P = PartialOf<F, 0>;
   extern __shared__ __align__(16) char shared[];
   const int block_warps = blockDim.x / 32, own = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int blocks = block_count(), warps = static_cast<int>(g.warps), warp = block_rank() * block_warps + own;
-  const int stages = static_cast<int>(g.ahead);
+  const int count = static_cast<int>(g.splits), stages = static_cast<int>(g.ahead), warps = count * block_warps;
+  const Blocks blocks{count, static_cast<int>(blockIdx.x) % count, static_cast<int>(g.box)};
+  const u32 team = blockIdx.x / count, teams = gridDim.x / count, rows = static_cast<u32>(g.rows);
+  const int warp = blocks.rank * block_warps + own;
   const i64 segments = (f.elements() + 32 * kVec * F::kWidth - 1) / (32 * kVec * F::kWidth);
-  const int begin = static_cast<int>(segments * warp / warps),
-            size = static_cast<int>(segments * (warp + 1) / warps) - begin;
-  const Row first = cluster_index(), step = cluster_count(), rows = static_cast<Row>(g.rows);
+  const int begin = static_cast<int>(segments * warp / warps);
+  const int size = static_cast<int>(segments * (warp + 1) / warps) - begin;
 
   char* memory = shared + block_warps * stages * Ring<F, kVec>::kStageBytes;
   Barrier* full = reinterpret_cast<Barrier*>(memory) + own * stages;
-  TeamMerge merge(memory + (block_warps * stages * 8 + 15) / 16 * 16, block_warps, blocks, static_cast<int>(g.box));
-  Ring<F, kVec> ring(f, full, shared + own * stages * Ring<F, kVec>::kStageBytes, stages, begin, size, first, step,
-                     rows);
+  memory += (block_warps * stages * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
+  const i64 boxes = 2 * static_cast<i64>(count) * (blocks.room / 4) * static_cast<i64>(sizeof(u64));
+  const Exchange exchange(blocks, kSpread ? workspace + 16 + team * boxes : memory + (block_warps + 1) * blocks.room);
+  TeamMerge<Exchange> merge(exchange, blocks, memory);
+  Ring<F, kVec> ring(f, full, shared + own * stages * Ring<F, kVec>::kStageBytes, stages, begin, size,
+                     static_cast<Row>(rows));
   __syncwarp();
-  ring.fill();
+  ring.fill(team);
   __syncthreads();
-  if (blocks > 1) cluster_arrive(), cluster_wait();
+  if (!kSpread && count > 1) cluster_arrive(), cluster_wait();
 
-  const Sweep<0> sweep;
-  for (Row r = first; r < rows; r += step) {
-    const auto line = f.line(r);
+  u32 row = team, next = team + teams;
+  while (row < rows) {
+    u32 after = rows;  // taken from the counter while this row is under way
+    const bool chooses = blocks.rank == 0 && threadIdx.x == 0;
+    if (chooses && next < rows && 2 * teams < rows)
+      after = atomicAdd(reinterpret_cast<u32*>(workspace), 1u) + 2 * teams;
+    const auto line = f.line(static_cast<Row>(row));
     const SegmentPlaces<F, kVec> places{f, line, begin, size, lane};
     typename F::Values values = f.begin(line, places(0));
     typename F::Held held[kSegments * kVec];
-    P total = f.partial(sweep);
+    auto total = f.partial(Sweep<0>());
 #pragma unroll
     for (int s = 0; s < kSegments; ++s) {
       if (s >= size) break;
-      ring.take(held + s * kVec);
+      ring.take(held + s * kVec, s, row, next);
       total.merge(reduced<0>(f, line, values,
                              [&](const auto& use) { use_batch<0>(f, line, places, held + s * kVec, s * kVec, use); }));
     }
-    merge(total, f.partial(sweep));
-    f.finish(sweep, values, total);
-    const auto combine = [&]<class Part>(Part& part, const Part& identity) {
-      if constexpr (!Part::kNothing) merge(part, identity);
+    merge(total, f.partial(Sweep<0>()), after);
+    f.finish(Sweep<0>(), values, total);
+    const auto combine = [&]<class P>(P& part, const P& identity) {
+      if constexpr (!P::kNothing) merge(part, identity, after);
     };
     if constexpr (F::kSweeps > 1) sweep_held<1>(f, line, places, held, values, combine);
     if (warp == 0 && lane == 0) f.end(line, places(0), values);
+    row = next, next = after;
   }
-  if (blocks > 1) cluster_arrive(), cluster_wait();
+  if (!kSpread && count > 1) cluster_arrive(), cluster_wait();
 }
 
 }  // namespace kfusion::device

@@ -44,13 +44,16 @@ struct ColumnTile {
   Row begin, end;
   int share;
 
-  /// Of row first + u of this thread. Rows of neighbouring threads are neighbours in memory, so that banks are shared
-  /// out evenly.
-  KF_DEVICE int number(Row first, int u) const {
+  /// The number of row `first` of this thread, and how far apart it and the following ones are: rows of neighbouring
+  /// threads are neighbours in memory, so that banks are shared out evenly.
+  struct Rows {
+    int number, apart;
+  };
+  KF_DEVICE Rows rows(Row first) const {
     const int across = static_cast<int>(blockDim.x), down = static_cast<int>(blockDim.y);
     const int y = static_cast<int>(threadIdx.y), from = static_cast<int>(first - begin) - y * kUnroll;
     const int rest = (share - from) / kUnroll, apart = rest < down ? rest : down;
-    return (from + u * apart + y) * across + static_cast<int>(threadIdx.x);
+    return {(from + y) * across + static_cast<int>(threadIdx.x), apart * across};
   }
 
   /// A thread keeps what it will use itself, so that no barrier is needed.
@@ -63,8 +66,12 @@ struct ColumnTile {
       Held held[kUnroll];
       load_rows(f, held, at, r, end, load);
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) planes.put(number(r, u), held[u]);
+      for (int u = 0; u < kUnroll; ++u) planes.put(rows(r).number + u * rows(r).apart, held[u]);
     }
+  }
+  KF_DEVICE void get(Row first, Held (&held)[kUnroll]) const {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) held[u] = planes.get(rows(first).number + u * rows(first).apart);
   }
 };
 
@@ -84,8 +91,8 @@ template <int kSweep, class F, int kUnroll>
 KF_DEVICE void sweep_tile(const F& f, const ColumnTile<F, kUnroll>& tile, typename F::Values& values,
                           ColumnExchange& exchange) {
   const Sweep<kSweep> sweep;
-  const auto held = [&](typename F::Row first, int u) { return tile.planes.get(tile.number(first, u)); };
-  auto total = sweep_column<kUnroll, kSweep>(f, tile.at, held, values, tile.begin, tile.end);
+  const auto hold = [&](typename F::Row first, auto& held) { tile.get(first, held); };
+  auto total = sweep_column<kUnroll, kSweep>(f, tile.at, hold, values, tile.begin, tile.end);
   exchange.merge(total, f.partial(sweep));
   f.finish(sweep, values, total);
   if constexpr (kSweep + 1 < F::kSweeps) sweep_tile<kSweep + 1>(f, tile, values, exchange);

@@ -69,19 +69,30 @@ const Function& compile(const std::string& source, const std::string& entry, int
 
 namespace {
 
-/// `cluster` must live as long as the result.
-cudaLaunchConfig_t configuration(const codegen::Launch& l, cudaLaunchAttribute& cluster, Stream stream) {
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {l.cluster, 1, 1};
+/// A launch as the runtime takes it.
+struct Configuration {
+  cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(l.grid[0], l.grid[1], l.grid[2]);
-  config.blockDim = dim3(l.block[0], l.block[1], l.block[2]);
-  config.dynamicSmemBytes = l.shared_bytes;
-  config.stream = handle(stream);
-  config.attrs = &cluster;
-  config.numAttrs = l.cluster > 1 ? 1 : 0;
-  return config;
-}
+
+  Configuration(const codegen::Launch& l, Stream stream) {
+    config.gridDim = dim3(l.grid[0], l.grid[1], l.grid[2]);
+    config.blockDim = dim3(l.block[0], l.block[1], l.block[2]);
+    config.dynamicSmemBytes = l.shared_bytes;
+    config.stream = handle(stream);
+    config.attrs = attributes;
+    if (l.cluster > 1) add(cudaLaunchAttributeClusterDimension).clusterDim = {l.cluster, 1, 1};
+    if (l.cooperative) add(cudaLaunchAttributeCooperative).cooperative = 1;
+  }
+  Configuration(const Configuration&) = delete;
+  Configuration& operator=(const Configuration&) = delete;
+
+ private:
+  cudaLaunchAttributeValue& add(cudaLaunchAttributeID id) {
+    cudaLaunchAttribute& a = attributes[config.numAttrs++];
+    a.id = id;
+    return a.val;
+  }
+};
 
 /// Blocks of `l` that run at once.
 int resident_blocks(const Function& function, const codegen::Launch& l, int device) {
@@ -92,9 +103,9 @@ int resident_blocks(const Function& function, const codegen::Launch& l, int devi
           "asking for a kernel's occupancy");
     return count * limits(device).multiprocessors;
   }
-  cudaLaunchAttribute cluster;
-  const cudaLaunchConfig_t config = configuration(l, cluster, 0);
-  check(cudaOccupancyMaxActiveClusters(&count, function.kernel, &config), "asking for a kernel's occupancy");
+  const Configuration configuration(l, 0);
+  check(cudaOccupancyMaxActiveClusters(&count, function.kernel, &configuration.config),
+        "asking for a kernel's occupancy");
   return count * static_cast<int>(l.cluster);
 }
 
@@ -114,10 +125,9 @@ void launch(const Function& function, const codegen::Launch& l, const void* para
     throw std::logic_error("kfusion: a generated kernel was given too few parameters");
   if (l.grid[0] == 0 || l.grid[1] == 0 || l.grid[2] == 0) return;
   const UseDevice use(device);
-  cudaLaunchAttribute cluster;
-  const cudaLaunchConfig_t config = configuration(l, cluster, stream);
+  const Configuration configuration(l, stream);
   void* arguments[] = {const_cast<void*>(parameters)};
-  check(cudaLaunchKernelExC(&config, function.kernel, arguments), "launching a generated kernel");
+  check(cudaLaunchKernelExC(&configuration.config, function.kernel, arguments), "launching a generated kernel");
 }
 
 }  // namespace kfusion::cuda

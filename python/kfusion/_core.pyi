@@ -168,6 +168,7 @@ def launch_cuda(
     cluster: SupportsIndex = 1,
     shared_bytes: SupportsIndex = 0,
     resident: bool = False,
+    cooperative: bool = False,
     device: SupportsIndex = 0,
     stream: SupportsIndex = 0,
 ) -> None: ...

@@ -20,25 +20,33 @@ from typing import Any, NamedTuple
 from . import _core, _named, _relu_layernorm
 from ._devices import device
 from ._fuse import FusedFunction
-from ._spec import FLOATS, HALF, Spec
+from ._spec import FLOATS, ITEM_BYTES, Spec
 
 
 class Row(NamedTuple):
     """A function, and for which arguments it is prebuilt."""
 
     name: str
-    dtypes: tuple[str, ...]  # of x
-    parameters: tuple[tuple[str, ...], ...]  # which it is given, in x's dtype, or in float32 with half types
-    any_length: bool = False  # of rows; else whole vectors of 16 bytes only
+    dtypes: tuple[str, ...]  # of x and the parameters
+    parameters: tuple[tuple[str, ...], ...]  # which it is given
+    whole: int  # bytes of the longest rows of whole vectors of 16 bytes
+    odd: int = 0  # bytes of the longest other rows
+
+    def has(self, length: int, dtype: str) -> bool:
+        """Whether it is prebuilt for rows of this many elements."""
+        return length * ITEM_BYTES[dtype] <= (self.odd if length % _WHOLE else self.whole)
 
 
 _NONE, _ONE, _BOTH = (), ("weight",), ("weight", "bias")
+_USUAL, _ANY = ("float32", "bfloat16"), 2**25
+# Rows of over 32 KB stay in several blocks, and take the longest to compile.
 FUNCTIONS = (
-    Row("fused_relu_layernorm", FLOATS, (_NONE, _ONE, _BOTH), any_length=True),
-    Row("unfused_relu_layernorm", FLOATS, (_NONE, _ONE, _BOTH), any_length=True),
-    Row("fused_layernorm", ("float32", "bfloat16"), (_NONE, _ONE, _BOTH)),
-    Row("fused_rmsnorm", ("float32", "bfloat16"), (_NONE, _ONE)),
-    Row("fused_softmax", ("float32", "bfloat16"), (_NONE,)),
+    Row("fused_relu_layernorm", FLOATS, (_NONE, _ONE, _BOTH), whole=2**15),
+    Row("fused_relu_layernorm", _USUAL, (_NONE, _BOTH), whole=_ANY, odd=2**15),
+    Row("unfused_relu_layernorm", _USUAL, (_NONE, _BOTH), whole=_ANY, odd=2**15),
+    Row("fused_layernorm", _USUAL, (_NONE, _BOTH), whole=2**15),
+    Row("fused_rmsnorm", _USUAL, (_ONE,), whole=2**15),
+    Row("fused_softmax", _USUAL, (_NONE,), whole=2**15),
 )
 # Of rows: the text depends on the class of their length, and powers of two end the classes, with whole vectors and not.
 _POWERS = [2**p for p in range(3, 23)]
@@ -66,36 +74,27 @@ def texts(names: Iterable[str], lengths: Iterable[int], *, clusters: bool = True
         lengths: of rows.
         clusters: whether the GPU has clusters of blocks.
     """
-    fields, known = device("H200").to_dict(), set()
-    for row, length in itertools.product([row for row in FUNCTIONS if row.name in names], lengths):
-        for dtype, parameters in _arguments(row, whole=length % _WHOLE == 0):
-            graph = _graph(row.name, (_ROWS, length), dtype, parameters)
-            for kernel in _core.cuda_kernels(graph, fields, row.name.startswith("fused_"), True, clusters):
-                assert kernel is not None  # no product among them
-                key = _core.prebuilt_key(kernel.source, kernel.entry)
-                if key not in known:
-                    known.add(key)
-                    yield Text(key, kernel.entry, kernel.source)
+    known: set[Text] = set()
+    for row, length in itertools.product([row for row in FUNCTIONS if row.name in names], list(lengths)):
+        for dtype, given in itertools.product(row.dtypes, row.parameters):
+            for kernel in _kernels(row.name, length, dtype, given, clusters) if row.has(length, dtype) else ():
+                text = Text(_core.prebuilt_key(kernel.source, kernel.entry), kernel.entry, kernel.source)
+                if text not in known:
+                    known.add(text)
+                    yield text
 
 
-def _arguments(row: Row, *, whole: bool) -> Iterator[tuple[str, dict[str, str]]]:
-    """x's dtype, and the dtypes of the parameters."""
-    for dtype, given in itertools.product(row.dtypes, row.parameters):
-        if whole or row.any_length:
-            yield dtype, dict.fromkeys(given, dtype)
-        if whole and given and dtype in HALF:
-            yield dtype, dict.fromkeys(given, "float32")
-
-
-def _graph(name: str, shape: tuple[int, int], dtype: str, parameters: dict[str, str]) -> Any:
-    """As a call traces it."""
-    _, function = name.split("_", 1)
+def _kernels(name: str, length: int, dtype: str, given: tuple[str, ...], clusters: bool) -> list[Any]:
+    """Of one call."""
+    fused, function = name.startswith("fused_"), name.partition("_")[2]
     if function == "relu_layernorm":
-        described = {n: ((shape[1],), parameters[n], ()) if n in parameters else None for n in ("weight", "bias")}
-        return _relu_layernorm.graph_of((shape, dtype, ()), described["weight"], described["bias"], 1e-5, "cuda:0")
-    made: FusedFunction = getattr(_named, name)
-    given = {n: Spec((shape[1],), p, device="cuda:0") for n, p in parameters.items()}
-    return made._planned((Spec(shape, dtype, device="cuda:0"),), given).graph
+        weight, bias = (((length,), dtype, ()) if p in given else None for p in _BOTH)
+        graph = _relu_layernorm.graph_of(((_ROWS, length), dtype, ()), weight, bias, 1e-5, "cuda:0")
+    else:
+        made: FusedFunction = getattr(_named, name)
+        parameters = {p: Spec((length,), dtype, device="cuda:0") for p in given}
+        graph = made._planned((Spec((_ROWS, length), dtype, device="cuda:0"),), parameters).graph
+    return list(_core.cuda_kernels(graph, device("H200").to_dict(), fused, True, clusters))
 
 
 # ---- compiling ------------------------------------------------------------------------------------------------------
@@ -116,7 +115,7 @@ def build(architecture: str, nvcc: str, folder: Path, work: Path) -> None:
         (work / name).parent.mkdir(exist_ok=True)
         (work / name).write_text(text)
     command = [nvcc, *_FLAGS, *_code(architecture), f"-I{work}"]
-    every = texts([row.name for row in FUNCTIONS], LENGTHS, clusters=_number(architecture) >= 90)
+    every = texts({row.name for row in FUNCTIONS}, LENGTHS, clusters=_number(architecture) >= 90)
     with concurrent.futures.ThreadPoolExecutor(_cores()) as pool:
         units = list(_batches(every))
         images = list(pool.map(lambda unit: _compiled(unit, command, work), units))

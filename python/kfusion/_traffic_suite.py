@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -78,6 +78,7 @@ OTHERS = (
     _plain("sum_columns", "x", 1),
     _plain("sum_all", "x", 1),
 )
+_BY_WIDTH_NAMES = {case.name for case in BY_WIDTH}
 
 
 def cases() -> Iterator[tuple[Case, int, str]]:
@@ -138,25 +139,31 @@ class Results:
         return [f"{t.subject}: {total.ratio:.3f}" for t, total in totals if t.is_within(total) is False]
 
     def by_width(self) -> Table:
-        """Measured over compulsory bytes of the fused functions, by row length."""
-        ratios = {(c.name, c.dtype, c.cols): f"{c.traffic.total('fused').ratio:.3f}" for c in self.cases}
-        widths = sorted({c.cols for c in self.cases})
-        lines = dict.fromkeys((c.name, c.dtype) for c in self.cases)
+        """Measured over compulsory bytes of the fused functions that are measured at several row lengths."""
+        ratios = {(c.name, c.dtype, c.cols): _ratio(c) for c in self.cases if c.name in _BY_WIDTH_NAMES}
+        widths = sorted({cols for _, _, cols in ratios})
+        lines = dict.fromkeys((name, dtype) for name, dtype, _ in ratios)
         rows = [(*line, *(ratios.get((*line, cols), "") for cols in widths)) for line in lines]
         header = ("function", "dtype", *map(str, widths))
-        return Table("Measured DRAM bytes / compulsory bytes, fused, by row length", header, tuple(rows), left=(0, 1))
+        return Table("Measured / compulsory DRAM bytes, fused, by row length", header, tuple(rows), left=(0, 1))
 
     def saved(self) -> Table:
-        """GB moved fused and unfused, predicted and measured, in float32 at the usual row length."""
-        shown = [c for c in self.cases if (c.cols, c.dtype) == (_USUAL, DTYPES[0])]
-        header = ("function", "predicted GB", "measured", "unfused: predicted GB", "measured", "saved")
-        return Table("Saved by fusing", header, tuple(map(_saved_cells, shown)))
+        """Ratios at the usual row length, and GB in the first dtype: predicted and measured, fused and unfused."""
+        by_dtype = {dtype: [c for c in self.cases if (c.cols, c.dtype) == (_USUAL, dtype)] for dtype in DTYPES}
+        header = ("function", *DTYPES, "GB", "measured", "unfused", "measured", "saved")
+        rows = [_saved_cells(same) for same in zip(*by_dtype.values(), strict=True)]
+        return Table(f"Rows of {_USUAL}: measured / compulsory bytes; GB in {DTYPES[0]}", header, tuple(rows))
 
 
-def _saved_cells(case: Measured) -> tuple[str, ...]:
-    totals = [case.traffic.total(version) for version in ("fused", "unfused")]
-    cells = [number(moved.total / 1e9) for t in totals for moved in (t.compulsory, t.dram)]
-    return (case.name, *cells, f"{case.traffic.saved:.2f}x")
+def _ratio(case: Measured) -> str:
+    return f"{case.traffic.total('fused').ratio:.3f}"
+
+
+def _saved_cells(same: Sequence[Measured]) -> tuple[str, ...]:
+    """Of one function in all dtypes."""
+    t = same[0].traffic
+    moved = (bytes_.total for v in ("fused", "unfused") for bytes_ in (t.total(v).compulsory, t.total(v).dram))
+    return (same[0].name, *map(_ratio, same), *(number(n / 1e9) for n in moved), f"{t.saved:.2f}x")
 
 
 def run(nbytes: int, command: str, commit: str) -> Results:

@@ -10,7 +10,7 @@ from .. import _traffic_suite
 from . import cold_start, host, plots, show, suites, targets
 from .results import Measured, Results
 
-_TRAFFIC = "traffic"
+_TRAFFIC = {"traffic": _traffic_suite.Results.by_width, "traffic_saved": _traffic_suite.Results.saved}
 RUNS = ("h200", "cpu")  # results/NAME.json
 _REGION = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 _SHOWN = ("fused", "fused, fresh", "unfused", "torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit",
@@ -57,10 +57,10 @@ def rewritten(text: str, runs: Mapping[str, Results], folder: Path = Path()) -> 
 
     def region(match: re.Match[str]) -> str:
         name = match[2]
-        if name == _TRAFFIC:
-            return f"{match[1]}{_traffic(folder)}\n{match[3]}"
+        if name in _TRAFFIC:
+            return f"{match[1]}{_traffic(name, folder)}\n{match[3]}"
         if name not in REGIONS:
-            raise ValueError(f"kfusion.bench: a region must be one of {', '.join((*REGIONS, _TRAFFIC))}, got {name!r}")
+            raise ValueError(f"kfusion.bench: a region must be one of {', '.join((*REGIONS, *_TRAFFIC))}, got {name!r}")
         return f"{match[1]}{REGIONS[name](runs)}\n{match[3]}"
 
     return _REGION.sub(region, text)
@@ -178,10 +178,10 @@ def _machines(runs: Mapping[str, Results]) -> str:
     return _markdown(("", "machine", "results", "date", "command", "versions"), lines)
 
 
-def _traffic(folder: Path) -> str:
-    """Predicted and measured bytes."""
-    results = _traffic_suite.Results.load(folder / "results" / "traffic_h200.json")
-    return "\n\n".join(_markdown(table.header, table.rows) for table in (results.by_width(), results.saved()))
+def _traffic(name: str, folder: Path) -> str:
+    """Bytes by the GPU's counters."""
+    table = _TRAFFIC[name](_traffic_suite.Results.load(folder / "results" / "traffic_h200.json"))
+    return _markdown(table.header, table.rows)
 
 
 REGIONS: dict[str, Callable[[Mapping[str, Results]], str]] = {
