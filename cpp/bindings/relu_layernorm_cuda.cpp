@@ -1,8 +1,8 @@
 #include "bindings/relu_layernorm_cuda.hpp"
 
 #include <bit>
+#include <map>
 #include <mutex>
-#include <unordered_map>
 
 #include "bindings/device.hpp"
 #include "bindings/fuse/signature.hpp"
@@ -20,17 +20,6 @@ using arrays::Array;
 /// What decides which kernels a call runs.
 using Words = std::pmr::vector<std::uint64_t>;
 
-struct Hash {
-  std::size_t operator()(const Words& words) const {
-    std::uint64_t h = 0;
-    for (const std::uint64_t w : words) {
-      h = (h ^ w) * 0x9E3779B97F4A7C15u;  // 2^64 over the golden ratio
-      h ^= h >> 32;
-    }
-    return h;
-  }
-};
-
 class Table {
  public:
   std::shared_ptr<const Executable> find(const Words& words) {
@@ -47,7 +36,7 @@ class Table {
  private:
   static constexpr std::size_t kMost = 512;
   std::mutex mutex_;
-  std::unordered_map<Words, std::shared_ptr<const Executable>, Hash> all_;
+  std::map<Words, std::shared_ptr<const Executable>> all_;
 };
 
 /// Of all calls; never destroyed: threads may still run at exit.
