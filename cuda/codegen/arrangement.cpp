@@ -145,6 +145,34 @@ void choose_vectors(const Kernel& k, Arrangement& a, bool aligned) {
   reach_all(k, a, aligned);
 }
 
+/// Rows up to so many bytes and elements are staged where they are no multiple of 16 bytes, or no longer than that.
+constexpr std::int64_t kSpanRowBytes = 4096, kSpanElements = 1056;
+
+/// Whether all that is large lies row behind row, from a multiple of 16 bytes on, and rows are short.
+bool are_spans(const Kernel& k, const Arrangement& a, bool aligned) {
+  if (!aligned || a.form != Form::kRows || a.inner.size() != 1 || a.outer.size() != 1) return false;
+  const std::int64_t cols = a.inner[0];
+  bool dense = true;
+  std::int64_t widest = 0;
+  for_each_operand(k, [&](const Operand& o) {
+    if (!is_large(a, o)) return;
+    const auto item = static_cast<std::int64_t>(item_bytes(o.dtype));
+    dense &= a.inner_of(o)[0] == 1 && a.outer_of(o)[0] == cols && o.offset * item % kVectorBytes == 0;
+    widest = std::max(widest, item);
+  });
+  const bool fits = cols * widest <= kSpanRowBytes && cols <= kSpanElements;
+  return dense && widest > 0 && fits && (a.framed() || cols * widest <= kVectorBytes);
+}
+
+void stage_spans(const Kernel& k, Arrangement& a, bool aligned) {
+  a.spans = true, a.width = 1, a.frame_load = a.frame_store = -1;
+  reach_all(k, a, aligned);
+  for (std::size_t i = 0; i < k.loads.size(); ++i)
+    if (is_large(a, k.loads[i])) a.loads[i] = Reach::kStaged;
+  for (std::size_t i = 0; i < k.stores.size(); ++i)
+    if (is_large(a, k.stores[i].to)) a.stores[i] = Reach::kStaged;
+}
+
 /// Columns, unless what is read most is contiguous along the last reduced axis.
 Form form_of(const Kernel& k) {
   if (k.kind == GroupKind::kPointwise || k.reduced.empty()) return Form::kPointwise;
@@ -164,6 +192,7 @@ Arrangement arrange_in(Form form, const Kernel& k, bool aligned) {
   a.inner = a.form == Form::kRows ? k.reduced : k.kept;
   a.outer = a.form == Form::kRows ? k.kept : a.form == Form::kColumns ? k.reduced : Extents{};
   choose_vectors(k, a, aligned);
+  if (are_spans(k, a, aligned)) stage_spans(k, a, aligned);
   const bool may_end_inside = a.inner.size() == 1 && a.form == Form::kPointwise;  // must not depend on a batch size
   a.whole = a.width == 1 || (!a.framed() && !may_end_inside && a.inner.back() % a.width == 0);
   a.wide = product(a.inner) >= kMaxIndex;

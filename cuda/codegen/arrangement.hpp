@@ -13,12 +13,13 @@ enum class Form : std::uint8_t { kPointwise, kRows, kColumns };
 
 /// Where the elements of a vector lie in an operand.
 enum class Reach : std::uint8_t {
-  kDense,    ///< neighbours, at the vector's own number
-  kVector,   ///< neighbours, at an offset that the vector's indices give
-  kShifted,  ///< neighbours that are not of the frame
-  kCrossed,  ///< neighbours along the last axis of the loop instead (device/crossed.cuh)
-  kSplat,    ///< one element for all of them
-  kElements  ///< anywhere
+  kDense,     ///< neighbours, at the vector's own number
+  kVector,    ///< neighbours, at an offset that the vector's indices give
+  kShifted,   ///< neighbours that are not of the frame
+  kCrossed,   ///< neighbours along the last axis of the loop instead (device/crossed.cuh)
+  kSplat,     ///< one element for all of them
+  kElements,  ///< anywhere
+  kStaged     ///< in shared memory, where a span of rows lies
 };
 
 struct Arrangement {
@@ -27,6 +28,7 @@ struct Arrangement {
   int width = 1;                          ///< elements of a vector
   bool whole = true;                      ///< vectors exist with all their elements or not at all
   int frame_store = -1, frame_load = -1;  ///< whose frame the vectors lie in; none where both are -1
+  bool spans = false;                     ///< rows lie one behind the other and are staged (device/spans.cuh)
   bool wide = false;                      ///< 64-bit indices along `inner`
   bool wide_outer = false;                ///< and along `outer`
   std::vector<Reach> loads, stores;

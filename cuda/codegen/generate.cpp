@@ -16,6 +16,7 @@ std::string identifier(const std::string& name) {
 
 std::string header_of(Skeleton s) {
   if (s == Skeleton::kPointwise) return "device/pointwise.cuh";
+  if (s == Skeleton::kSpanRows) return "device/spans.cuh";
   if (s == Skeleton::kTiles) return "device/tiles.cuh";
   if (s == Skeleton::kRingRows) return "device/ring.cuh";
   return s == Skeleton::kColumns ? "device/columns.cuh" : "device/rows.cuh";
@@ -31,6 +32,8 @@ std::string call_of(const Choice& c) {
   switch (c.skeleton) {
     case Skeleton::kPointwise:
       return "pointwise<Fused, " + vectors + ">(Fused{p})";
+    case Skeleton::kSpanRows:
+      return "span_rows<Fused, " + std::to_string(c.lanes) + ", " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kShortRows:
       return "short_rows<Fused, " + std::to_string(c.lanes) + ", " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kTeamRows:

@@ -102,7 +102,7 @@ constexpr Capacity kCapacities[] = {
 };
 /// 32 bytes in flight a thread in blocks of 128 measured best of 1 to 4 vectors and 128 to 512 threads (H200, 1 GB).
 constexpr int kPointwiseThreads = 128;
-constexpr int kMaxTeamThreads = 512, kShortRowsThreads = 64, kLongRowsThreads = 256;
+constexpr int kMaxTeamThreads = 512, kShortRowsThreads = 64, kLongRowsThreads = 256, kSpanThreads = 128;
 /// Rows from here on (bytes) go to a warp of their own block, which brings the rows after them to L2.
 constexpr std::int64_t kLeastTeamBytes = 1 << 10;
 /// A reduction of everything is split over all blocks from here on.
@@ -145,6 +145,8 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
     c.skeleton = Skeleton::kTeamRows;
     c.threads = found.warps * kWarp;
     c.least_blocks = std::max(1, lean ? found.resident : std::min(found.resident, 16 / found.warps));
+    const std::int64_t warps = divide_up(vectors_of(a), std::int64_t{kWarp} * c.vectors);
+    if (a.framed()) c.vectors = static_cast<int>(divide_up(vectors_of(a), kWarp * warps));
     return;
   }
   c.skeleton = Skeleton::kShortRows;
@@ -152,7 +154,8 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
   c.least_blocks = lean ? 16 : 8;
   c.lanes = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(divide_up(vectors_of(a), c.vectors))));
   const std::int64_t each = divide_up(vectors_of(a), c.lanes);
-  c.vectors = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(each)));
+  // A frame's row has a vector more than widths that are powers of two suggest.
+  c.vectors = static_cast<int>(a.framed() ? each : std::bit_ceil(static_cast<std::uint64_t>(each)));
 }
 
 /// What bulk copies can bring: rows of whole 16-byte vectors.
@@ -230,9 +233,30 @@ bool choose_ring(Choice& c, const Kernel& k, const Arrangement& a, const Target&
   return true;
 }
 
+/// As few lanes a row as can hold it: what is done once a row costs more than what is done once an element.
+void choose_spans(Choice& c, const Kernel& k, const Arrangement& a) {
+  constexpr std::int64_t kMostElements = 17;
+  const std::int64_t cols = a.inner[0];
+  const auto lanes = std::bit_ceil(static_cast<std::uint64_t>(divide_up(cols, kMostElements)));
+  c.skeleton = Skeleton::kSpanRows;
+  c.lanes = std::min(static_cast<int>(lanes), kWarp);
+  c.vectors = static_cast<int>(divide_up(cols, c.lanes));
+  c.threads = kSpanThreads;
+  c.least_blocks = is_heavy(k) || c.vectors > 24 ? 4 : 8;
+  const auto add = [&](const Operand& o, Reach reach) {
+    if (reach == Reach::kStaged) c.held_bytes += static_cast<int>(item_bytes(o.dtype));
+  };
+  for (std::size_t i = 0; i < k.loads.size(); ++i) add(k.loads[i], a.loads[i]);
+  for (std::size_t i = 0; i < k.stores.size(); ++i) add(k.stores[i].to, a.stores[i]);
+}
+
 void choose_rows(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   c.schedule = schedule(k, a);
   c.held = held_loads(k, a, c.schedule);
+  if (a.spans) {
+    choose_spans(c, k, a);
+    return;
+  }
   if (choose_ring(c, k, a, target)) return;
   const Capacity* found = capacity_for(k, a, c, target);
   if (found == std::end(kCapacities)) {
@@ -335,6 +359,27 @@ Division divide_short_rows(const Arrangement& a, const Choice& c) {
   d.launch.block[0] = unsigned_of(c.threads);
   d.launch.grid[0] = unsigned_of(divide_up(product(a.outer), c.threads / c.lanes));
   d.geometry = {product(a.outer), 1, 1, 0, 0};
+  return d;
+}
+
+/// Each block's span begins at a multiple of 16 bytes.
+Division divide_spans(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
+  constexpr std::int64_t kSpanBytes = 16 << 10;
+  const std::int64_t rows = product(a.outer), row_bytes = product(a.inner) * c.held_bytes;
+  std::int64_t unit = 1;
+  const auto align = [&](const Operand& o, Reach reach) {
+    const auto item = static_cast<std::int64_t>(item_bytes(o.dtype));
+    if (reach == Reach::kStaged) unit = std::max(unit, kSlotBytes / item);
+  };
+  for (std::size_t i = 0; i < k.loads.size(); ++i) align(k.loads[i], a.loads[i]);
+  for (std::size_t i = 0; i < k.stores.size(); ++i) align(k.stores[i].to, a.stores[i]);
+  const std::int64_t shared = rows / (std::int64_t{kBlocksPerMultiprocessor} * target.multiprocessors);
+  const std::int64_t each = std::max(std::min(kSpanBytes / row_bytes, shared) / unit, std::int64_t{1}) * unit;
+  Division d;
+  d.launch.block[0] = unsigned_of(c.threads);
+  d.launch.grid[0] = unsigned_of(divide_up(rows, each));
+  d.launch.shared_bytes = static_cast<std::size_t>(kSlotBytes + each * row_bytes);
+  d.geometry = {rows, 1, each, 0, 0};
   return d;
 }
 
@@ -493,6 +538,7 @@ Division divide(const Kernel& k, const Arrangement& a, const Choice& c, const Ta
   Division d = c.skeleton == Skeleton::kPointwise   ? divide_pointwise(a, c)
                : c.skeleton == Skeleton::kShortRows ? divide_short_rows(a, c)
                : c.skeleton == Skeleton::kRingRows  ? divide_ring(k, a, c, target, partial_bytes)
+               : c.skeleton == Skeleton::kSpanRows  ? divide_spans(k, a, c, target)
                : c.skeleton == Skeleton::kSplitRows ? divide_splits(a, c, target, partial_bytes)
                : c.skeleton == Skeleton::kColumns   ? divide_columns(a, c, target, partial_bytes)
                : c.skeleton == Skeleton::kTiles     ? divide_tiles(a, c, target, partial_bytes)

@@ -11,6 +11,7 @@ namespace kfusion::codegen {
 
 enum class Skeleton : std::uint8_t {
   kPointwise,
+  kSpanRows,
   kShortRows,
   kTeamRows,
   kRingRows,
@@ -26,13 +27,13 @@ inline constexpr int kSegmentVectors = 4;
 /// What is static in the text. Sizes of `outer` (of `inner` where nothing is reduced) play no part.
 struct Choice {
   Skeleton skeleton = Skeleton::kPointwise;
-  int vectors = 1;                      ///< that a thread has at a time; kRingRows: segments of kSegmentVectors
-  int lanes = 32;                       ///< kShortRows: that share a row; kColumns, kTiles: that have its columns
+  int vectors = 1;  ///< that a thread has at a time; kRingRows: segments of kSegmentVectors
+  int lanes = 32;   ///< kShortRows, kSpanRows: that share a row; kColumns, kTiles: that have its columns
   int threads = 256, least_blocks = 2;  ///< __launch_bounds__
   bool spread = false;                  ///< kRingRows: teams of blocks anywhere, instead of in clusters
   Schedule schedule;
   std::vector<bool> held;  ///< by load: stays in registers (kTiles: in shared memory) for all sweeps
-  int held_bytes = 0;      ///< kTiles: of a vector of each of them
+  int held_bytes = 0;      ///< kTiles: of a vector of each of them; kSpanRows: of an element of all that is staged
   int vector_bytes = 0;    ///< kTiles: of a vector of the widest
 };
 Choice choose(const Kernel& k, const Arrangement& a, const Target& target);

@@ -72,12 +72,11 @@ void Printer::declare_strides(ParameterList& parameters, const std::string& name
     if (is_general(outer[d])) parameters.number("i64", stride_name(name, kOuter, d), outer[d]);
 }
 
-/// Where the array of a load begins and ends that is read in a frame; a row's is its own where all rows read the same.
+/// Where the array of a load begins and ends of which whole vectors are read.
 void Printer::declare_bounds(ParameterList& parameters, int i) {
   const Extents& strides = a_.outer_of(load(i));
   std::int64_t begin = 0, end = product(a_.inner);
   for (std::size_t d = 0; d < strides.size(); ++d) (strides[d] < 0 ? begin : end) += strides[d] * (a_.outer[d] - 1);
-  if (!moves(i)) return;
   parameters.load(loads_[at(i)] + "_begin", load(i), i, begin);
   parameters.load(loads_[at(i)] + "_end", load(i), i, end);
 }
@@ -86,7 +85,7 @@ void Printer::declare_parameters(ParameterList& parameters) {
   for (std::size_t i = 0; i < k_.loads.size(); ++i) {
     parameters.load(loads_[i], k_.loads[i], static_cast<int>(i));
     declare_strides(parameters, loads_[i], k_.loads[i], a_.loads[i]);
-    if (in_frame(static_cast<int>(i))) declare_bounds(parameters, static_cast<int>(i));
+    if (is_surrounded(static_cast<int>(i))) declare_bounds(parameters, static_cast<int>(i));
   }
   for (std::size_t i = 0; i < k_.stores.size(); ++i) {
     parameters.store(stores_[i], k_.stores[i].to, static_cast<int>(i));
@@ -139,12 +138,8 @@ std::string Printer::loaded(int i) const {
   const auto repeats = [](const Extents& strides) { return std::ranges::count(strides, 0) > 0; };
   const std::string use = repeats(o.kept) || repeats(o.reduced) ? "Use::kAgain" : "Use::kOnce";
   const std::string base = "line." + loads_[at(i)] + " + ";
-  if (in_frame(i)) {
-    const std::string rest = ", line." + loads_[at(i)] + "_readable, size())";
-    if (a_.loads[at(i)] == Reach::kShifted)
-      return "load_shifted<kWidth>(line." + loads_[at(i)] + ", at, line.shift" + rest;
-    return "load_frame<kWidth, " + use + ">(line." + loads_[at(i)] + ", at.first, at.count > 0" + rest;
-  }
+  if (a_.framed() && a_.loads[at(i)] == Reach::kDense)
+    return "load_frame<kWidth, " + use + (held_[at(i)] ? ", kSurrounded>(" : ", false>(") + base + "at.first, at)";
   switch (a_.loads[at(i)]) {
     case Reach::kDense:
       return "load_vector<kWidth, kWhole, " + use + ">(" + base + "at.first, at.count)";
@@ -152,6 +147,10 @@ std::string Printer::loaded(int i) const {
       return "load_vector<kWidth, kWhole, " + use + ">(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
     case Reach::kCrossed:
       return "load_vector<kWidth, true, " + use + ">(" + across(loads_[at(i)], o) + ", column < at.count)";
+    case Reach::kShifted:
+      return "load_shifted<kWidth>(line." + loads_[at(i)] + ", at)";
+    case Reach::kStaged:
+      return "load_staged(" + base + "at.first, at.count)";
     case Reach::kSplat:
       return "load_vector<1, true, Use::kAgain>(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
     default:
@@ -246,10 +245,12 @@ std::string Printer::print() {
   out_.open("struct Fused {");
   print_types();
   print_line();
+  if (a_.spans) print_spans();
   std::vector<int> held;
   for (std::size_t i = 0; i < held_.size(); ++i)
     if (held_[i]) held.push_back(static_cast<int>(i));
   print_vectors("Held", held, true);
+  out_.line("template <bool kSurrounded = false>");
   print_loading("Held load(", "Held", held);
   print_prefetch(held);
   if (staged_) print_stages(held);
@@ -283,7 +284,6 @@ void Printer::print_types() {
   out_.line("");
   out_.line("KF_DEVICE i64 elements() const { return p.inner.size; }");
   out_.line("KF_DEVICE At place(Index first) const { return device::place(p.inner, first, kWidth); }");
-  if (a_.framed()) out_.line("KF_DEVICE Index size() const { return static_cast<Index>(p.inner.size); }");
 }
 
 /// Addresses at one point of the outer axes.
@@ -312,24 +312,57 @@ void Printer::print_line() {
   const bool framed = a_.framed();
   out_.line("KF_DEVICE At place([[maybe_unused]] const Line& line, Index first) const { return " +
             std::string(framed ? "framed_place(p.inner, first - line.shift, kWidth)" : "place(first)") + "; }");
+  out_.line("KF_DEVICE bool is_surrounded([[maybe_unused]] const Line& line) const { return " +
+            std::string(framed ? "line.surrounded" : "true") + "; }");
   out_.line("KF_DEVICE i64 elements([[maybe_unused]] const Line& line) const { return p.inner.size" +
             std::string(framed ? " + line.shift" : "") + "; }");
 }
 
-/// How a row lies in its frame, and what of its surroundings can be read.
+/// What device/spans.cuh asks for: staged operands lie one behind the other in shared memory.
+void Printer::print_spans() {
+  Code stage, write, staged;
+  std::size_t bytes = 0;
+  std::string copied;
+  const auto area = [&](const Operand& o) {
+    const std::string text = "reinterpret_cast<" + storage_type(o.dtype) + "*>(areas + " + number(bytes) + " * room)";
+    bytes += item_bytes(o.dtype);
+    return text;
+  };
+  for (std::size_t i = 0; i < loads_.size(); ++i) {
+    if (a_.loads[i] != Reach::kStaged) continue;
+    const std::string from = area(k_.loads[i]);
+    stage.line("    stage_span(" + from + ", line." + loads_[i] + ", elements, barrier);");
+    const std::string item = number(item_bytes(k_.loads[i].dtype));
+    copied += " + elements * " + item + " / 16 * 16";
+    staged.line("    line." + loads_[i] + " = " + from + " + element;");
+  }
+  for (std::size_t i = 0; i < stores_.size(); ++i) {
+    if (a_.stores[i] != Reach::kStaged) continue;
+    const std::string from = area(k_.stores[i].to);
+    write.line("    write_span(line." + stores_[i] + ", " + from + ", elements);");
+    staged.line("    line." + stores_[i] + " = " + from + " + element;");
+  }
+  const std::string span = "(const Line& line, char* areas, int room, int elements";
+  out_.line("static KF_DEVICE u32 staged_bytes(int elements) { return 0" + copied + "; }");
+  out_.line("KF_DEVICE void stage" + span + ", Barrier* barrier) const {\n" + stage.text() + "  }");
+  out_.line("KF_DEVICE void write" + span + ") const {\n" + write.text() + "  }");
+  out_.line("KF_DEVICE Line staged(Line line, char* areas, int room, int element) const {\n" + staged.text() +
+            "    return line;\n  }");
+}
+
+/// How a row lies in its frame, and whether what surrounds it can be read.
 void Printer::print_frame(Code& members, Code& body) const {
   const std::string frame = a_.frame_store >= 0 ? stores_[at(a_.frame_store)] : loads_[at(a_.frame_load)];
-  members.line("    int shift;");
+  members.line("    int shift;\n    bool surrounded;");
   body.line("    line.shift = frame_shift<kWidth>(line." + frame + ");");
+  std::string all = "true";
   for (int i = 0; i < static_cast<int>(loads_.size()); ++i) {
-    if (!in_frame(i)) continue;
     const std::string& name = loads_[at(i)];
-    members.line("    Readable<Index> " + name + "_readable;");
-    body.line("    line." + name + "_readable = " +
-              (moves(i)
-                   ? "readable<Index>(p." + name + "_begin, p." + name + "_end, line." + name + ", size(), kWidth);"
-                   : "{0, size()};"));
+    if (is_surrounded(i))
+      all += " && device::is_surrounded(p." + name + "_begin, p." + name + "_end, line." + name +
+             ", p.inner.size, kWidth)";
   }
+  body.line("    line.surrounded = " + all + ";");
 }
 
 void Printer::print_vectors(const char* type, const std::vector<int>& loads, bool forget) {
@@ -589,6 +622,8 @@ void Printer::print_store(int i) {
     out_.line("store_frame(line." + name + " + at.first, " + packed + ", at);");
   } else if (a_.stores[at(i)] == Reach::kCrossed) {
     out_.line("crossed." + name + " = " + packed + ";");
+  } else if (a_.stores[at(i)] == Reach::kStaged) {
+    out_.line("store_staged(line." + name + " + at.first, " + packed + ", at.count);");
   } else if (a_.stores[at(i)] == Reach::kDense) {
     out_.line("store_vector<kWhole>(line." + name + " + at.first, " + packed + ", at.count);");
   } else if (a_.stores[at(i)] == Reach::kVector) {

@@ -1,6 +1,5 @@
 // The generated struct F of device/rows.cuh: a kernel's operands, sweeps and row values as CUDA C++.
 #pragma once
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -60,6 +59,7 @@ class Printer {
   // Pieces of the struct
   void print_types();
   void print_line();
+  void print_spans();
   void print_frame(Code& members, Code& body) const;
   void print_vectors(const char* type, const std::vector<int>& loads, bool forget);
   void print_loading(const std::string& head, const char* type, const std::vector<int>& loads);
@@ -88,12 +88,10 @@ class Printer {
   bool looks(int sweep) const;  ///< in two passes over what a thread has in registers
   std::string stored(const Store& store) const;
   std::vector<int> loads_of(int sweep, bool held) const;
-  bool in_frame(int load) const {
-    const Reach reach = a_.loads[static_cast<std::size_t>(load)];
-    return a_.framed() && (reach == Reach::kDense || reach == Reach::kShifted);
-  }
-  bool moves(int i) const {  ///< a load lies elsewhere for another row
-    return std::ranges::any_of(a_.outer_of(load(i)), [](std::int64_t stride) { return stride != 0; });
+  /// A load that reads whole vectors of the frame, beyond the row where the array goes on.
+  bool is_surrounded(int i) const {
+    const auto load = static_cast<std::size_t>(i);
+    return a_.framed() && held_[load] && a_.loads[load] == Reach::kDense;
   }
   const Step& step(int i) const { return k_.steps[static_cast<std::size_t>(i)]; }
   const Operand& load(int i) const { return k_.loads[static_cast<std::size_t>(i)]; }

@@ -5,7 +5,8 @@
 //   Line line(row)                         addresses at one row
 //   at = place(line, first element)        where a vector lies, and which of its elements exist (framed.cuh)
 //   elements(line)                         those of a row's vectors: the row's, and those missing in front
-//   Held load(line, at)                    operands that stay in registers for all sweeps, as stored
+//   Held load<kSurrounded>(line, at)       operands that stay in registers for all sweeps, as stored
+//   bool is_surrounded(line)               whether load() may read whole vectors everywhere
 //   Fetched fetch(Sweep, line, at)         those of one sweep
 //   Partial partial(Sweep)                 of no elements; merge(Partial)
 //   void look(Sweep, line, at, Held, Fetched, values, Partial&)    the first pass of pairs of reductions (partial.cuh),
@@ -24,7 +25,7 @@ namespace kfusion::device {
 struct Geometry {
   i64 rows;
   i64 warps;   ///< rows(), long_rows(): of a team, in all its blocks
-  i64 splits;  ///< split_rows(), columns(): blocks that share a row
+  i64 splits;  ///< split_rows(), columns(): blocks that share a row; span_rows(): rows of a block
   i64 box;     ///< bytes of an exchange's box
   i64 ahead;   ///< team_rows(): the row so much further on is brought to L2 while this one is reduced
 };
@@ -35,7 +36,7 @@ using PartialOf = decltype(F::partial(Sweep<kSweep>()));
 /// Vector k of this thread, of kK in a row: each warp has neighbouring ones. They are taken in batches of kBatch.
 template <class F, int kK, int kLanes>
 struct RowPlaces {
-  static constexpr int kBatch = kK < 4 ? kK : 4;
+  static constexpr int kVectors = kK, kBatch = kK < 4 ? kK : 4;
   using Index = typename F::Index;
   const F& f;
   const typename F::Line& line;
@@ -50,12 +51,27 @@ struct RowPlaces {
   /// Whether the batch from vector k on has anything, and whether it has everything, for all lanes of the row.
   KF_DEVICE bool some(int k) const { return exists && first(k) < static_cast<Index>(f.elements(line)); }
   KF_DEVICE bool whole(int k) const {
-    return exists && first(k + kBatch) <= static_cast<Index>(f.elements(line)) && (k > 0 || (*this)(0).skip == 0);
+    return exists && first(k + kBatch < kK ? k + kBatch : kK) <= static_cast<Index>(f.elements(line)) &&
+           (k > 0 || (*this)(0).skip == 0);
   }
 
  private:
   KF_DEVICE Index first(int k) const { return static_cast<Index>((warp * kK + k) * kLanes) * F::kWidth; }
 };
+
+/// Loads what is held of a row. Of framed rows, all but the first and the last ask nothing (framed.cuh).
+template <class F, int kK, class Places>
+KF_DEVICE void load_held(const F& f, const typename F::Line& line, const Places& places, typename F::Held (&held)[kK]) {
+  const auto load = [&]<bool kSurrounded>(Surrounded<kSurrounded>) {
+#pragma unroll
+    for (int k = 0; k < kK; ++k) held[k] = f.template load<kSurrounded>(line, places(k));
+  };
+  if (f.is_surrounded(line)) {
+    load(Surrounded<true>());
+  } else {
+    load(Surrounded<false>());
+  }
+}
 
 /// Calls use(place, held vector, what is fetched for it) for a batch of vectors from k on. kWhole: all are there, so
 /// that nothing is asked, and what is computed of them overlaps. What is fetched is under way for two at a time.
@@ -68,13 +84,16 @@ KF_DEVICE void use_batch(const F& f, const typename F::Line& line, const Places&
     if constexpr (kWhole) at.skip = 0, at.count = F::kWidth;
     return at;
   };
+  const auto exists = [&](int i) { return k + i < Places::kVectors; };  // the last batch may be shorter
 #pragma unroll
   for (int i = 0; i < kBatch; i += kAhead) {
     decltype(f.fetch(Sweep<kSweep>(), line, place(0))) fetched[kAhead];
 #pragma unroll
-    for (int j = 0; j < kAhead; ++j) fetched[j] = f.fetch(Sweep<kSweep>(), line, place(i + j));
+    for (int j = 0; j < kAhead; ++j)
+      if (exists(i + j)) fetched[j] = f.fetch(Sweep<kSweep>(), line, place(i + j));
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
+      if (!exists(i + j)) continue;
       const auto at = place(i + j);
       held[i + j].forget();
       if (kWhole || at.count > 0) use(at, held[i + j], fetched[j]);
@@ -123,7 +142,21 @@ KF_DEVICE void sweep_held(const F& f, const typename F::Line& line, const Places
   if constexpr (kSweep + 1 < F::kSweeps) sweep_held<kSweep + 1>(f, line, places, held, values, combine);
 }
 
-/// Rows that share a block: kLanes lanes of a warp hold one, in kK vectors each. Barriers: none.
+/// A row that kLanes lanes of a warp hold, in kK vectors each; all 32 lanes come here. Barriers: none.
+template <class F, int kLanes, int kK>
+KF_DEVICE void short_row(const F& f, const typename F::Line& line, int lane, bool exists) {
+  const RowPlaces<F, kK, kLanes> places{f, line, 0, lane, exists};
+  typename F::Held held[kK];
+  load_held(f, line, places, held);
+  typename F::Values values = f.begin(line, places(0));
+  const auto combine = []<class P>(P& own_part, const P&) {
+    if constexpr (!P::kNothing) merge_lanes(own_part, kLanes);
+  };
+  sweep_held<0>(f, line, places, held, values, combine);
+  if (exists && lane == 0) f.end(line, places(0), values);
+}
+
+/// Rows that share a block.
 template <class F, int kLanes, int kK>
 KF_DEVICE void short_rows(const F& f, const Geometry& g) {
   using Row = typename F::Row;
@@ -131,16 +164,7 @@ KF_DEVICE void short_rows(const F& f, const Geometry& g) {
   const Row first = static_cast<Row>(blockIdx.x) * rows_per_block;
   const bool exists = own < static_cast<Row>(g.rows) - first;
   const auto line = f.line(exists ? first + own : first);
-  const RowPlaces<F, kK, kLanes> places{f, line, 0, static_cast<int>(threadIdx.x) % kLanes, exists};
-  typename F::Held held[kK];
-#pragma unroll
-  for (int k = 0; k < kK; ++k) held[k] = f.load(line, places(k));
-  typename F::Values values = f.begin(line, places(0));
-  const auto combine = []<class P>(P& own_part, const P&) {
-    if constexpr (!P::kNothing) merge_lanes(own_part, kLanes);
-  };
-  sweep_held<0>(f, line, places, held, values, combine);
-  if (exists && places.lane == 0) f.end(line, places(0), values);
+  short_row<F, kLanes, kK>(f, line, static_cast<int>(threadIdx.x) % kLanes, exists);
 }
 
 /// Asks for the whole ones of `vectors` vectors of a row from `number` on, so that memory is busy while others are
@@ -170,8 +194,7 @@ KF_DEVICE void team_rows(const F& f, const Geometry& g) {
     const auto line = f.line(r);
     const RowPlaces<F, kK, 32> places{f, line, warp, static_cast<int>(threadIdx.x) % 32, true};
     typename F::Held held[kK];
-#pragma unroll
-    for (int k = 0; k < kK; ++k) held[k] = f.load(line, places(k));
+    load_held(f, line, places, held);
     if (places.lane == 0 && static_cast<i64>(r) + g.ahead < g.rows)
       prefetch_segment(f, r + g.ahead, static_cast<typename F::Index>(warp * kK * 32), kK * 32);
     typename F::Values values = f.begin(line, places(0));

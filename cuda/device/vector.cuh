@@ -246,6 +246,10 @@ KF_DEVICE void store_elements(const Vector<T, kN>& v, const At& at, const Addres
   }
 }
 
+/// Tag: vectors may be read wholly where some of their elements are missing.
+template <bool kSurrounded>
+struct Surrounded {};
+
 /// Tag of a sweep over the elements.
 template <int kNumber>
 struct Sweep {};
