@@ -215,6 +215,7 @@ struct SegmentPlaces {
     if (k / kVec >= size) at.count = 0;
     return at;
   }
+  static KF_DEVICE bool has(int) { return true; }
   KF_DEVICE bool some(int k) const { return k / kVec < size; }
   KF_DEVICE bool whole(int k) const { return some(k) && first(k + kVec) <= static_cast<Index>(f.elements(line)); }
 

@@ -36,7 +36,7 @@ using PartialOf = decltype(F::partial(Sweep<kSweep>()));
 /// Vector k of this thread, of kK in a row: each warp has neighbouring ones. They are taken in batches of kBatch.
 template <class F, int kK, int kLanes>
 struct RowPlaces {
-  static constexpr int kVectors = kK, kBatch = kK < 4 ? kK : 4;
+  static constexpr int kBatch = kK < 4 ? kK : 4;
   using Index = typename F::Index;
   const F& f;
   const typename F::Line& line;
@@ -48,6 +48,7 @@ struct RowPlaces {
     if (!exists) at.count = 0;
     return at;
   }
+  static KF_DEVICE bool has(int k) { return k < kK; }  ///< the last batch may be shorter
   /// Whether the batch from vector k on has anything, and whether it has everything, for all lanes of the row.
   KF_DEVICE bool some(int k) const { return exists && first(k) < static_cast<Index>(f.elements(line)); }
   KF_DEVICE bool whole(int k) const {
@@ -84,16 +85,15 @@ KF_DEVICE void use_batch(const F& f, const typename F::Line& line, const Places&
     if constexpr (kWhole) at.skip = 0, at.count = F::kWidth;
     return at;
   };
-  const auto exists = [&](int i) { return k + i < Places::kVectors; };  // the last batch may be shorter
 #pragma unroll
   for (int i = 0; i < kBatch; i += kAhead) {
     decltype(f.fetch(Sweep<kSweep>(), line, place(0))) fetched[kAhead];
 #pragma unroll
     for (int j = 0; j < kAhead; ++j)
-      if (exists(i + j)) fetched[j] = f.fetch(Sweep<kSweep>(), line, place(i + j));
+      if (places.has(k + i + j)) fetched[j] = f.fetch(Sweep<kSweep>(), line, place(i + j));
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
-      if (!exists(i + j)) continue;
+      if (!places.has(k + i + j)) continue;
       const auto at = place(i + j);
       held[i + j].forget();
       if (kWhole || at.count > 0) use(at, held[i + j], fetched[j]);
