@@ -117,6 +117,10 @@ def _without_grad(run: Program, arrays: Sequence[Any]) -> Program:
 
     cuda = arrays[0].is_cuda
     stream = torch.cuda.default_stream(arrays[0].device) if cuda else None  # the one that is timed
+    if not any(a.requires_grad for a in arrays) and (
+        stream is None or torch.cuda.current_stream(arrays[0].device) == stream
+    ):
+        return run  # the contexts below cost the host more than a small call
 
     def on_that_stream(*given: Any) -> list[Any]:
         with torch.no_grad(), torch.cuda.stream(stream):
