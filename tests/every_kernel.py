@@ -30,6 +30,16 @@ def columns(x):
 
 
 @kf.fuse
+def across(x):
+    return kf.softmax(x.T), kf.relu_layernorm(x.T) * 2
+
+
+@kf.fuse
+def tiles(x, y):
+    return kf.relu(x + y.T), y.T.sum(-1), y.T.max(0)
+
+
+@kf.fuse
 def everything(x):
     return kf.sqrt((x * x).sum()), x.min(), (x > 0).all()
 
@@ -53,7 +63,11 @@ def generated(rng: np.random.Generator) -> None:
     for dtype, cols in itertools.product((ml_dtypes.bfloat16, np.float32, np.float64), WIDTHS[::2]):
         x = rng.standard_normal((3 if cols > 9000 else 33, cols)).astype(dtype)
         p = rng.standard_normal(cols).astype(dtype)
-        for f, arrays in ((elements, (x, p)), (rows, (x, p)), (columns, (x,)), (everything, (x,)), (columns, (x.T,))):
+        calls = (
+            *((elements, (x, p)), (rows, (x, p)), (columns, (x,)), (everything, (x,)), (columns, (x.T,))),
+            *((across, (x,)), (across, (x.T,)), (tiles, (x, x.T))),
+        )
+        for f, arrays in calls:
             for version in (f, f.unfused):
                 for got, want in zip(version(*map(kf.to_device, arrays)), version(*arrays), strict=True):
                     close(f, dtype, x.shape, got.numpy(), np.asarray(want))
