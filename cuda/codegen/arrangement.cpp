@@ -43,6 +43,10 @@ Reach framed_reach(const Arrangement& a, const Operand& o, const Operand& frame,
   return shares_frame(a, o, frame, aligned) ? Reach::kDense : Reach::kShifted;
 }
 
+bool lies_across(const Arrangement& a, const Operand& o) {
+  return a.outer_of(o).back() == 1 && std::abs(a.inner_of(o).back()) > 1;
+}
+
 /// Whole vectors of it lie along the last axis of the loop, and make whole vectors along the lanes.
 bool is_crossed(const Arrangement& a, const Operand& o, int width, bool aligned) {
   const Extents &inner = a.inner_of(o), &outer = a.outer_of(o);
@@ -191,6 +195,7 @@ Arrangement arrange_in(Form form, const Kernel& k, bool aligned) {
   a.form = form;
   a.inner = a.form == Form::kRows ? k.reduced : k.kept;
   a.outer = a.form == Form::kRows ? k.kept : a.form == Form::kColumns ? k.reduced : Extents{};
+  for_each_operand(k, [&](const Operand& o) { a.across |= form == Form::kColumns && lies_across(a, o); });
   choose_vectors(k, a, aligned);
   if (are_spans(k, a, aligned)) stage_spans(k, a, aligned);
   const bool may_end_inside = a.inner.size() == 1 && a.form == Form::kPointwise;  // must not depend on a batch size
@@ -242,7 +247,7 @@ Kernel in_columns(Kernel k, int axis) {
 
 }  // namespace
 
-Kernel with_axes(Kernel k, bool aligned) {
+Kernel with_axes(Kernel k) {
   const bool reduces = std::ranges::any_of(k.steps, [](const Step& s) { return s.kind == StepKind::kReduce; });
   if (reduces && k.reduced.empty()) {
     k.reduced = {1};
@@ -254,9 +259,7 @@ Kernel with_axes(Kernel k, bool aligned) {
     add_axis(k, &Operand::kept, 1, 1);
   }
   const int axis = reduces ? -1 : crossing_axis(k);
-  if (axis < 0) return k;
-  Kernel columns = in_columns(k, axis);
-  return arrange(columns, aligned).crossed() ? columns : k;
+  return axis < 0 ? k : in_columns(std::move(k), axis);
 }
 
 /// Columns also where rows would read or write something element by element that columns cross.

@@ -29,6 +29,7 @@ struct Arrangement {
   bool whole = true;                      ///< vectors exist with all their elements or not at all
   int frame_store = -1, frame_load = -1;  ///< whose frame the vectors lie in; none where both are -1
   bool spans = false;                     ///< rows lie one behind the other and are staged (device/spans.cuh)
+  bool across = false;                    ///< some operand is contiguous along the last axis of the loop instead
   bool wide = false;                      ///< 64-bit indices along `inner`
   bool wide_outer = false;                ///< and along `outer`
   std::vector<Reach> loads, stores;
@@ -45,9 +46,8 @@ struct Arrangement {
 };
 
 /// The same kernel with an axis of extent 1 where it has none to reduce, or none to run over. A pointwise kernel that
-/// reads across becomes one of columns: they are what it stores in vectors, and it loops over the axis that the crossed
-/// operands are contiguous along.
-Kernel with_axes(Kernel k, bool aligned);
+/// reads across becomes one of columns, which loops over the axis that those operands are contiguous along.
+Kernel with_axes(Kernel k);
 
 /// `aligned`: arrays begin at multiples of 16 bytes.
 Arrangement arrange(const Kernel& k, bool aligned);

@@ -56,7 +56,7 @@ std::string call_of(const Choice& c) {
 
 CudaKernel::CudaKernel(const Kernel& kernel, const Target& target, bool aligned)
     : entry_(identifier(kernel.name)), constants_(kernel.constants) {
-  const Kernel k = with_axes(kernel, aligned);
+  const Kernel k = with_axes(kernel);
   const Arrangement a = arrange(k, aligned);
   const Choice c = choose(k, a, target);
   ParameterList parameters;

@@ -268,8 +268,9 @@ void choose_rows(Choice& c, const Kernel& k, const Arrangement& a, const Target&
 
 // ---- columns --------------------------------------------------------------------------------------------------------
 
-/// Side by side in a warp: the others read 64 bytes of crossed operands.
-constexpr int kCrossedLanes = 8;
+/// Side by side in a warp, so that the others read 64 bytes or more of what lies across, in vectors that are transposed
+/// or, by so many rows a thread, element by element through L1.
+constexpr int kAcrossLanes = 8, kAcrossRows = 8;
 constexpr std::int64_t kMaxSplits = 65535;  ///< blocks that a grid has along y
 
 /// Bytes of one box of a ColumnExchange.
@@ -332,13 +333,16 @@ bool choose_tile(Choice& c, const Kernel& k, const Arrangement& a, const Target&
 
 void choose_columns(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   c.schedule = schedule(k, a);
-  c.vectors = a.crossed() ? a.width : vectors_in_flight(k, a, 64, 4);
-  c.lanes = a.crossed() ? kCrossedLanes : kWarp;
+  c.vectors = a.crossed() ? a.width
+              : a.across  ? vectors_in_flight(k, a, 256, kAcrossRows)
+                          : vectors_in_flight(k, a, 64, 4);
+  c.lanes = !a.across ? kWarp : a.width > 1 ? kAcrossLanes : 2 * kAcrossLanes;
   if (c.schedule.sweeps > 1 && choose_tile(c, k, a, target)) return;
   c.skeleton = Skeleton::kColumns;
   c.held.assign(k.loads.size(), false);
   if (c.schedule.sweeps > 1) c.threads = kMaxTeamThreads, c.least_blocks = 1;
-  if (a.crossed() && partial_bound(k, a) == 0) c.threads = kPointwiseThreads, c.least_blocks = 4;
+  if (partial_bound(k, a) == 0)
+    c.threads = kPointwiseThreads, c.least_blocks = c.vectors * bytes_of(k, a, element_loads(k, a)) > 192 ? 2 : 4;
 }
 
 // ---- launches -------------------------------------------------------------------------------------------------------

@@ -136,7 +136,8 @@ std::string Printer::across(const std::string& name, const Operand& o) const {
 std::string Printer::loaded(int i) const {
   const Operand& o = load(i);
   const auto repeats = [](const Extents& strides) { return std::ranges::count(strides, 0) > 0; };
-  const std::string use = repeats(o.kept) || repeats(o.reduced) ? "Use::kAgain" : "Use::kOnce";
+  const bool neighbours = columns() && o.reduced.back() == 1 && a_.loads[at(i)] != Reach::kCrossed;
+  const std::string use = neighbours || repeats(o.kept) || repeats(o.reduced) ? "Use::kAgain" : "Use::kOnce";
   const std::string base = "line." + loads_[at(i)] + " + ";
   if (a_.framed() && a_.loads[at(i)] == Reach::kDense)
     return "load_frame<kWidth, " + use + (held_[at(i)] ? ", kSurrounded>(" : ", false>(") + base + "at.first, at)";
