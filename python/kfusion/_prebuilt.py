@@ -2,7 +2,8 @@
 NVRTC: which they are, and how nvcc compiles them. Run by cmake/prebuild.py.
 
 A kernel is found by its text (`_core.prebuilt_key`); one that is not here is compiled when it is first needed. The text
-of a row kernel depends on the class of the row's length, so a walk of lengths finds all texts that there are.
+of a row kernel depends on the class of the row's length, so a walk of lengths finds all texts that there are for rows
+of whole vectors; those of other rows are too many.
 """
 
 from __future__ import annotations
@@ -29,29 +30,24 @@ class Row(NamedTuple):
     name: str
     dtypes: tuple[str, ...]  # of x and the parameters
     parameters: tuple[tuple[str, ...], ...]  # which it is given
-    whole: int  # bytes of the longest rows of whole vectors of 16 bytes
-    odd: int = 0  # bytes of the longest other rows
+    longest: int  # bytes of a row
 
     def has(self, length: int, dtype: str) -> bool:
-        """Whether it is prebuilt for rows of this many elements."""
-        return length * ITEM_BYTES[dtype] <= (self.odd if length % _WHOLE else self.whole)
+        """Whether it is prebuilt for rows of this many elements: whole vectors of 16 bytes."""
+        return length >= LENGTHS[0] and length % 8 == 0 and length * ITEM_BYTES[dtype] <= self.longest
 
 
 _NONE, _ONE, _BOTH = (), ("weight",), ("weight", "bias")
-_USUAL, _ANY = ("float32", "bfloat16"), 2**25
-# Rows of over 32 KB stay in several blocks, and take the longest to compile.
+_USUAL, _BLOCK, _ANY = ("float32", "bfloat16"), 2**15, 2**25  # rows beyond a block take the longest to compile
 FUNCTIONS = (
-    Row("fused_relu_layernorm", FLOATS, (_NONE, _ONE, _BOTH), whole=2**15),
-    Row("fused_relu_layernorm", _USUAL, (_NONE, _BOTH), whole=_ANY, odd=2**15),
-    Row("unfused_relu_layernorm", _USUAL, (_NONE, _BOTH), whole=_ANY, odd=2**15),
-    Row("fused_layernorm", _USUAL, (_NONE, _BOTH), whole=2**15),
-    Row("fused_rmsnorm", _USUAL, (_ONE,), whole=2**15),
-    Row("fused_softmax", _USUAL, (_NONE,), whole=2**15),
+    Row("fused_relu_layernorm", FLOATS, (_NONE, _ONE, _BOTH), _BLOCK),
+    Row("fused_relu_layernorm", _USUAL, (_NONE, _BOTH), _ANY),
+    Row("unfused_relu_layernorm", _USUAL, (_NONE, _BOTH), _ANY),
+    Row("fused_layernorm", _USUAL, (_NONE, _BOTH), _BLOCK),
+    Row("fused_rmsnorm", _USUAL, (_ONE,), _BLOCK),
+    Row("fused_softmax", _USUAL, (_NONE,), _BLOCK),
 )
-# Of rows: the text depends on the class of their length, and powers of two end the classes, with whole vectors and not.
-_POWERS = [2**p for p in range(3, 23)]
-LENGTHS = sorted({*range(1, 9), *_POWERS, *(p - 1 for p in _POWERS)})
-_WHOLE = 8  # elements of any dtype are whole vectors
+LENGTHS = [2**p for p in range(4, 23)]  # of rows: the text depends on the class of their length, which these end
 _ROWS = 4096  # how many there are plays no part, where there are some
 _KERNELS_OF_A_UNIT = 16  # of one file for nvcc, whose headers they share, and of one image, which is loaded as a whole
 _NAMESPACE = "namespace kfusion::device::scalar"  # of every text
