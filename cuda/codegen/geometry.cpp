@@ -281,7 +281,7 @@ std::int64_t column_box(std::int64_t across, std::int64_t warps, std::int64_t bl
 /// Columns in shared memory: vectors of a row, rows of a block, blocks of a cluster; no blocks where there is no room.
 struct Tile {
   std::int64_t across = 0, rows = 0, blocks = 0;
-  bool shares = false;  ///< there is room for kTilesAtOnce blocks on a multiprocessor
+  int at_once = 1;  ///< blocks that a multiprocessor has room for
 };
 constexpr int kTilesAtOnce = 3, kTileThreads = 256;
 
@@ -289,18 +289,18 @@ std::int64_t rows_of_block(std::int64_t rows, std::int64_t blocks, const Choice&
   return divide_up(rows, blocks * c.vectors) * c.vectors;
 }
 
-/// 128 bytes of a row, 64 where the columns are too long; some blocks share a multiprocessor if they can. Measured on
-/// an H200: three blocks of up to 75 KB beat one of 225, which beats two.
+/// 128 bytes of a row, 64 where the columns are too long; some blocks share a multiprocessor if they can,
+/// which measured best on an H200.
 Tile tile_of(const Arrangement& a, const Choice& c, const Target& target, std::int64_t partial_bytes) {
   constexpr std::int64_t kSystemBytes = 1 << 10;  // that each block takes besides
   const std::int64_t rows = std::max<std::int64_t>(product(a.outer), 1), most = target.clusters ? kMaxCluster : 1;
-  for (const auto& [segment, at_once] : {std::pair{128, kTilesAtOnce}, {128, 1}, {64, kTilesAtOnce}, {64, 1}}) {
+  for (const auto& [segment, at_once] : {std::pair{128, kTilesAtOnce}, {64, kTilesAtOnce}, {64, 1}}) {
     const std::int64_t room = (target.shared_bytes + kSystemBytes) / at_once - kSystemBytes;
     const std::int64_t across = std::min<std::int64_t>(segment / c.vector_bytes, c.lanes);
     for (std::int64_t blocks = 1; blocks <= most; blocks *= 2) {
       const std::int64_t each = rows_of_block(rows, blocks, c);
       const std::int64_t boxes = 2 * column_box(across, c.threads / kWarp, blocks, partial_bytes);
-      if (each * across * c.held_bytes + boxes <= room) return {across, each, blocks, at_once > 1};
+      if (each * across * c.held_bytes + boxes <= room) return {across, each, blocks, at_once};
     }
   }
   return {};
@@ -324,8 +324,10 @@ bool choose_tile(Choice& c, const Kernel& k, const Arrangement& a, const Target&
       tile.vector_bytes = std::max(tile.vector_bytes, a.width * static_cast<int>(item_bytes(k.loads[i].dtype)));
   tile.skeleton = Skeleton::kTiles;
   tile.held_bytes = static_cast<int>(bytes_of(k, a, tile.held));
-  tile.threads = a.width > 4 || in_doubles(k) || k.steps.size() > 24 ? kTileThreads : kMaxTeamThreads;
-  tile.least_blocks = 2;
+  const bool heavy = a.width > 4 || in_doubles(k) || k.steps.size() > 24;
+  tile.vectors = a.across || heavy ? c.vectors : vectors_in_flight(k, a, 128, 8);
+  tile.threads = kTileThreads;
+  tile.least_blocks = heavy ? 2 : kTilesAtOnce;
   if (tile_of(a, tile, target, partial_bound(k, a)).blocks == 0) return false;
   c = tile;
   return true;
@@ -502,7 +504,7 @@ Division divide_tiles(const Arrangement& a, const Choice& c, const Target& targe
          rows * tile.across >= 2 * tile.blocks * c.threads)
     tile.blocks *= 2;
   tile.rows = rows_of_block(rows, tile.blocks, c);
-  std::int64_t down = std::min(c.threads, tile.shares ? kTileThreads : kMaxTeamThreads) / tile.across;
+  std::int64_t down = c.threads / tile.across;
   while (down > kMaxCluster && tile.across * down > kWarp && 2 * down * c.vectors > tile.rows) down /= 2;
   const std::int64_t box = column_box(tile.across, tile.across * down / kWarp, tile.blocks, part);
   Division d;
@@ -511,7 +513,7 @@ Division divide_tiles(const Arrangement& a, const Choice& c, const Target& targe
   d.launch.cluster = unsigned_of(tile.blocks);
   d.launch.grid[0] = unsigned_of(count() * tile.blocks);
   d.launch.shared_bytes = static_cast<std::size_t>(2 * box + tile.rows * tile.across * c.held_bytes);
-  const std::int64_t ahead = tile.shares ? kTilesAtOnce * target.multiprocessors / tile.blocks : 0;
+  const std::int64_t ahead = tile.at_once > 1 ? tile.at_once * target.multiprocessors / tile.blocks : 0;
   d.geometry = {rows, down, tile.rows, box, ahead};
   return d;
 }
