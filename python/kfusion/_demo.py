@@ -131,10 +131,10 @@ def _print(comparisons: list[Comparison], args: argparse.Namespace) -> None:
     print(f"Picture: {args.out}", file=sys.stderr if args.json == "-" else sys.stdout)
 
 
-def random_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+def random_array(shape: tuple[int, ...], dtype: np.dtype[Any], seed: int = 0) -> np.ndarray:
     """Standard normal numbers; one block, repeated, because drawing a gigabyte takes longer than measuring it."""
     size = int(np.prod(shape, dtype=np.int64))
-    block = np.random.default_rng(0).standard_normal(min(size, _BLOCK), dtype=np.float32).astype(dtype)
+    block = np.random.default_rng(seed).standard_normal(min(size, _BLOCK), dtype=np.float32).astype(dtype)
     return np.resize(block, size).reshape(shape)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-import numpy as np
-
 from .. import _core
 from .._compare import copied_elements
 from .._demo import numpy_dtype, random_array
@@ -21,7 +19,7 @@ class Inputs:
     def __init__(self, device: str, library: str | None = None) -> None:
         self.device = device
         self.library = library or ("numpy" if device == "cpu" else "torch" if _has_cuda_torch() else "kfusion")
-        self._copies: tuple[int, Any, Any] = (0, None, None)
+        self._copied: tuple[Any, Any] | None = None
 
     def random(self, shape: tuple[int, ...], dtype: str, seed: int, layout: str = "dense") -> Any:
         """Standard normal numbers.
@@ -47,7 +45,7 @@ class Inputs:
 
             numbers = torch.Generator("cuda").manual_seed(seed)
             return torch.randn(shape, device="cuda", dtype=getattr(torch, dtype), generator=numbers)
-        host = np.roll(random_array(shape, numpy_dtype(dtype)), seed * 12345)
+        host = random_array(shape, numpy_dtype(dtype), seed)
         return host if self.library == "numpy" else _core.to_device(host)
 
     def copy_of(self, nbytes: int) -> tuple[int, Any, Any]:
@@ -56,11 +54,12 @@ class Inputs:
         Their own, so that a copy between two samples also takes the case's arrays out of the caches.
         """
         elements = copied_elements(nbytes)
-        if self._copies[0] != 8 * elements:
-            self._copies = (0, None, None)
-            source, target = (self._dense((elements,), "float32", seed) for seed in (101, 102))
-            self._copies = (8 * elements, source, target)
-        return self._copies
+        has_parts = self.library != "kfusion"
+        if self._copied is None or self._copied[0].shape[0] < elements or not has_parts:
+            self._copied = None  # first, so that there is room
+            self._copied = self._dense((elements,), "float32", 101), self._dense((elements,), "float32", 102)
+        source, target = (x[:elements] if has_parts else x for x in self._copied)
+        return 8 * elements, source, target
 
 
 def _has_cuda_torch() -> bool:
