@@ -106,6 +106,18 @@ def test_rows_at_any_address(dtype, aligned, rng, tmp_path):
                 assert_close(got, want, scale, spacings=8)
 
 
+def test_long_rows_through_rings(rng, tmp_path):
+    """Bulk copies of whole vectors, but for the ends of the array."""
+    shapes = {"float32": (5, 40_001), "bfloat16": (3, 70_003)}
+    inputs = [[draw(rng, dtype, s), draw(rng, dtype, s[1:]), draw(rng, dtype, s[1:])] for dtype, s in shapes.items()]
+    graphs = [graph_of(lambda g, x, w, b: layernorm(g, x, w, b, g.shape(x), g.dtype(x)), *arrays) for arrays in inputs]
+    kernels = HostKernels(graphs, tmp_path, clusters=True)
+    for i, arrays in enumerate(inputs):
+        assert skeleton(kernels.kernels[i][0].source) == "ring_rows"
+        got = run_between_fences(kernels, i, arrays, str(arrays[0].dtype), [0, 0, 0, 0], at_end=True)
+        assert_close(got, layernorm_of(*map(wide, arrays)), 16, spacings=8)
+
+
 def test_results_of_another_dtype(rng, tmp_path):
     """Vectors of different bytes in one frame, with masks of one byte."""
     shapes = [(5, 77), (6, 1023), (3, 4097)]
@@ -130,7 +142,7 @@ def test_results_of_another_dtype(rng, tmp_path):
 
 class TestText:
     def test_what_holds_odd_rows(self):
-        for cols, expected in ((3, "span_rows"), (1023, "span_rows"), (4095, "team_rows"), (50257, "team_rows")):
+        for cols, expected in ((3, "span_rows"), (1023, "span_rows"), (4095, "team_rows"), (50257, "ring_rows")):
             assert skeleton(sources(softmax, np.empty((100, cols), np.float32))[0]) == expected
 
     @staticmethod

@@ -150,7 +150,7 @@ void choose_vectors(const Kernel& k, Arrangement& a, bool aligned) {
 }
 
 /// Rows up to so many bytes and elements are staged where they are no multiple of 16 bytes, or no longer than that.
-constexpr std::int64_t kSpanRowBytes = 4096, kSpanElements = 1056;
+constexpr std::int64_t kSpanRowBytes = 4096, kSpanElements = 1024;
 
 /// Whether all that is large lies row behind row, from a multiple of 16 bytes on, and rows are short.
 bool are_spans(const Kernel& k, const Arrangement& a, bool aligned) {

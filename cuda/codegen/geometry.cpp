@@ -19,6 +19,9 @@ std::int64_t vectors_of(const Arrangement& a) {
   return divide_up(product(a.inner) + (a.framed() ? a.width - 1 : 0), a.width);
 }
 
+/// That of a row which begins with a vector: classes of length end with powers of two, in frames too.
+std::int64_t own_vectors_of(const Arrangement& a) { return divide_up(product(a.inner), a.width); }
+
 // ---- what is loaded -------------------------------------------------------------------------------------------------
 
 /// In how many sweeps each load is used, and whether in the first.
@@ -122,7 +125,7 @@ const Capacity* capacity_for(const Kernel& k, const Arrangement& a, const Choice
     return one.slots <= max_slots && one.blocks <= max_blocks && vectors > 0 &&
            static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(vectors))) * kWarp * one.warps *
                    one.blocks >=
-               vectors_of(a);
+               own_vectors_of(a);
   });
   const bool split = k.kept.empty() && c.schedule.sweeps == 1 && bytes > kSplitBytes;
   return split ? std::end(kCapacities) : found;
@@ -145,23 +148,21 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
     c.skeleton = Skeleton::kTeamRows;
     c.threads = found.warps * kWarp;
     c.least_blocks = std::max(1, lean ? found.resident : std::min(found.resident, 16 / found.warps));
-    const std::int64_t warps = divide_up(vectors_of(a), std::int64_t{kWarp} * c.vectors);
-    if (a.framed()) c.vectors = static_cast<int>(divide_up(vectors_of(a), kWarp * warps));
+    if (a.framed()) ++c.vectors;
     return;
   }
   c.skeleton = Skeleton::kShortRows;
   c.threads = kShortRowsThreads;
   c.least_blocks = lean ? 16 : 8;
-  c.lanes = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(divide_up(vectors_of(a), c.vectors))));
-  const std::int64_t each = divide_up(vectors_of(a), c.lanes);
-  // A frame's row has a vector more than widths that are powers of two suggest.
-  c.vectors = static_cast<int>(a.framed() ? each : std::bit_ceil(static_cast<std::uint64_t>(each)));
+  c.lanes = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(divide_up(own_vectors_of(a), c.vectors))));
+  const std::int64_t each = divide_up(own_vectors_of(a), c.lanes);
+  c.vectors = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(each))) + (a.framed() ? 1 : 0);
 }
 
 /// What bulk copies can bring: rows of whole 16-byte vectors.
 bool can_stage(const Kernel& k, const Arrangement& a, const Choice& c) {
   for (std::size_t i = 0; i < k.loads.size(); ++i)
-    if (c.held[i] && (a.loads[i] != Reach::kDense || !a.whole ||
+    if (c.held[i] && (a.loads[i] != Reach::kDense || !(a.whole || a.framed()) ||
                       a.width * static_cast<std::int64_t>(item_bytes(k.loads[i].dtype)) != kSlotBytes))
       return false;
   return a.inner.size() == 1;
@@ -235,12 +236,11 @@ bool choose_ring(Choice& c, const Kernel& k, const Arrangement& a, const Target&
 
 /// As few lanes a row as can hold it: what is done once a row costs more than what is done once an element.
 void choose_spans(Choice& c, const Kernel& k, const Arrangement& a) {
-  constexpr std::int64_t kMostElements = 17;
-  const std::int64_t cols = a.inner[0];
-  const auto lanes = std::bit_ceil(static_cast<std::uint64_t>(divide_up(cols, kMostElements)));
+  const std::int64_t cols = a.inner[0],
+                     room = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(cols)));
   c.skeleton = Skeleton::kSpanRows;
-  c.lanes = std::min(static_cast<int>(lanes), kWarp);
-  c.vectors = static_cast<int>(divide_up(cols, c.lanes));
+  c.lanes = static_cast<int>(clamp(room / 16, 1, kWarp));
+  c.vectors = static_cast<int>(cols <= 8 ? cols : room / c.lanes);
   c.threads = kSpanThreads;
   c.least_blocks = is_heavy(k) || c.vectors > 24 ? 4 : 8;
   const auto add = [&](const Operand& o, Reach reach) {

@@ -315,6 +315,8 @@ void Printer::print_line() {
             std::string(framed ? "framed_place(p.inner, first - line.shift, kWidth)" : "place(first)") + "; }");
   out_.line("KF_DEVICE bool is_surrounded([[maybe_unused]] const Line& line) const { return " +
             std::string(framed ? "line.surrounded" : "true") + "; }");
+  out_.line("KF_DEVICE i64 most_elements() const { return p.inner.size" + std::string(framed ? " + kWidth - 1" : "") +
+            "; }");
   out_.line("KF_DEVICE i64 elements([[maybe_unused]] const Line& line) const { return p.inner.size" +
             std::string(framed ? " + line.shift" : "") + "; }");
 }
@@ -435,12 +437,22 @@ void Printer::print_prefetch(const std::vector<int>& loads) {
 
 /// Of held operands that bulk copies can bring: see device/ring.cuh.
 void Printer::print_stages(const std::vector<int>& loads) {
-  Code start, take;
+  Code copies, start, take;
+  std::string bytes = a_.framed() ? "" : "elements * (kHeldBytes / kWidth)";
   std::size_t before = 0;
   for (const int i : loads) {
     const std::string &name = loads_[at(i)], offset = number(before) + " * vectors",
                       item = number(item_bytes(load(i).dtype));
-    start.line("    start_copy(stage + " + offset + ", line." + name + " + first, elements * " + item + ", barrier);");
+    if (a_.framed()) {
+      const std::string copy = "copy_of_" + name;
+      copies.line("    const FrameCopy<kWidth, " + storage_type(load(i).dtype) + "> " + copy + "(line." + name +
+                  " + first, elements, p." + name + "_begin, p." + name + "_end);");
+      bytes += (bytes.empty() ? "" : " + ") + copy + ".bytes()";
+      start.line("    " + copy + ".start(stage + " + offset + ", barrier);");
+    } else {
+      start.line("    start_copy(stage + " + offset + ", line." + name + " + first, elements * " + item +
+                 ", barrier);");
+    }
     take.line("    v." + name + " = *reinterpret_cast<const " + vector_type(i) + "*>(stage + " + offset +
               " + vector * 16);");
     before += 16;
@@ -449,7 +461,7 @@ void Printer::print_stages(const std::vector<int>& loads) {
   out_.line(
       "KF_DEVICE void start(const Line& line, Index first, int elements, char* stage, int vectors, Barrier* barrier) "
       "const {");
-  out_.line("  expect(barrier, elements * (kHeldBytes / kWidth));\n" + start.text() + "  }");
+  out_.line(copies.text() + "    expect(barrier, " + bytes + ");\n" + start.text() + "  }");
   out_.line("KF_DEVICE Held take(const char* stage, int vectors, int vector) const {\n    Held v;\n" + take.text() +
             "    return v;\n  }");
 }

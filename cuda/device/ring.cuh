@@ -150,6 +150,32 @@ class TeamMerge {
   u32 round_ = 0;
 };
 
+/// Of `elements` elements of a frame's vectors at `from`, those of vectors that lie in the array from `begin` to `end`:
+/// a bulk copy brings them, and what is left of the array in a first or last vector goes element by element.
+template <int kN, class T>
+class FrameCopy {
+ public:
+  KF_DEVICE FrameCopy(const T* from, int elements, const T* begin, const T* end)
+      : from_(from),
+        first_(begin > from ? minimum<i64>(begin - from, elements) : 0),
+        last_(from + elements > end ? maximum<i64>(end - from, 0) : elements) {}
+  KF_DEVICE u32 bytes() const { return whole_end() > whole_begin() ? (whole_end() - whole_begin()) * sizeof(T) : 0; }
+  KF_DEVICE void start(char* stage, Barrier* barrier) const {
+    T* to = reinterpret_cast<T*>(stage);
+    const int begin = whole_begin(), end = maximum(whole_end(), begin);
+    if (end > begin) start_copy(to + begin, from_ + begin, bytes(), barrier);
+    for (int i = first_; i < minimum(begin, last_); ++i) to[i] = from_[i];
+    for (int i = end; i < last_; ++i) to[i] = from_[i];
+  }
+
+ private:
+  KF_DEVICE int whole_begin() const { return (first_ + kN - 1) / kN * kN; }
+  KF_DEVICE int whole_end() const { return last_ / kN * kN; }
+
+  const T* from_;
+  int first_, last_;  ///< elements in the array
+};
+
 /// A warp's part of each row, `size` segments from segment `begin` on, through its ring of stages; a segment is kVec
 /// vectors a lane.
 template <class F, int kVec>
@@ -188,10 +214,12 @@ class Ring {
  private:
   KF_DEVICE void ask(int stage, u32 row, int segment) {
     if (threadIdx.x % 32 != 0 || row >= static_cast<u32>(rows_)) return;
+    const auto line = f_.line(static_cast<Row>(row));
     const Index first = static_cast<Index>(begin_ + segment) * (kVectors * F::kWidth);
-    const Index rest = static_cast<Index>(f_.elements()) - first;
-    const int elements = rest < kVectors * F::kWidth ? static_cast<int>(rest) : kVectors * F::kWidth;
-    f_.start(f_.line(static_cast<Row>(row)), first, elements, stages_ + stage * kStageBytes, kVectors, full_ + stage);
+    const Index rest = (static_cast<Index>(f_.elements(line)) - first + F::kWidth - 1) / F::kWidth;
+    const int vectors = rest < kVectors ? maximum(static_cast<int>(rest), 0) : kVectors;
+    f_.start(line, f_.place(line, first).first, vectors * F::kWidth, stages_ + stage * kStageBytes, kVectors,
+             full_ + stage);
   }
 
   const F& f_;
@@ -217,7 +245,9 @@ struct SegmentPlaces {
   }
   static KF_DEVICE bool has(int) { return true; }
   KF_DEVICE bool some(int k) const { return k / kVec < size; }
-  KF_DEVICE bool whole(int k) const { return some(k) && first(k + kVec) <= static_cast<Index>(f.elements(line)); }
+  KF_DEVICE bool whole(int k) const {
+    return some(k) && first(k + kVec) <= static_cast<Index>(f.elements(line)) && (*this)(k).skip == 0;
+  }
 
  private:
   KF_DEVICE Index first(int k) const { return static_cast<Index>((begin * kVec + k) * 32) * F::kWidth; }
@@ -237,7 +267,7 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* workspace) {
   const Blocks blocks{count, static_cast<int>(blockIdx.x) % count, static_cast<int>(g.box)};
   const u32 team = blockIdx.x / count, teams = gridDim.x / count, rows = static_cast<u32>(g.rows);
   const int warp = blocks.rank * block_warps + own;
-  const i64 segments = (f.elements() + 32 * kVec * F::kWidth - 1) / (32 * kVec * F::kWidth);
+  const i64 segments = (f.most_elements() + 32 * kVec * F::kWidth - 1) / (32 * kVec * F::kWidth);
   const int begin = static_cast<int>(segments * warp / warps);
   const int size = static_cast<int>(segments * (warp + 1) / warps) - begin;
 

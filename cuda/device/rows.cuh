@@ -4,7 +4,8 @@
 //   Index, kWidth, kSweeps                 indices of elements, elements in a vector, sweeps over a row
 //   Line line(row)                         addresses at one row
 //   at = place(line, first element)        where a vector lies, and which of its elements exist (framed.cuh)
-//   elements(line)                         those of a row's vectors: the row's, and those missing in front
+//   elements(line)                         those of a row's vectors: the row's, and those missing in front;
+//   most_elements()                        in any row
 //   Held load<kSurrounded>(line, at)       operands that stay in registers for all sweeps, as stored
 //   bool is_surrounded(line)               whether load() may read whole vectors everywhere
 //   Fetched fetch(Sweep, line, at)         those of one sweep
