@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <optional>
 
 #include "cpu/buffer.hpp"
-#include "cpu/thread_pool.hpp"
 #include "execution/layout.hpp"
 #include "execution/slots.hpp"
 #include "execution/sources.hpp"
@@ -62,8 +60,7 @@ struct Mapped {
 struct Executable::Parts {
   Place place;
   Slots slots;
-  std::vector<SourceValue> sources;                  ///< in slots of their own, the last ones
-  std::vector<std::function<StepPointer()>> makers;  ///< of the steps, until they are made
+  std::vector<SourceValue> sources;  ///< in slots of their own, the last ones
   std::vector<StepPointer> steps;
   std::size_t workspace_at = 0, bytes = 0;  ///< where the steps' own memory begins; all memory of a run
   std::vector<Parameter> parameters;        ///< as the kernels number them
@@ -73,7 +70,6 @@ struct Executable::Parts {
   int slot_of(const Plan& plan, NodeId base);
   void add_kernel(Kernel k, bool aligned);
   void add_library(const Plan& plan, const Group& group);
-  void make_steps();
 };
 
 namespace {
@@ -118,9 +114,8 @@ void Executable::Parts::add_kernel(Kernel k, bool aligned) {
     for (const Operand& o : k.loads) add(o);
     for (const Store& s : k.stores) add(s.to);
   }
-  makers.push_back([at = place, aligned, k = std::move(k), operands = std::move(operands)] {
-    return at.cuda ? make_cuda_step(k, operands, aligned, at.index) : make_cpu_step(k, operands);
-  });
+  steps.push_back(place.cuda ? make_cuda_step(k, std::move(operands), aligned, place.index)
+                             : make_cpu_step(k, std::move(operands)));
 }
 
 int Executable::Parts::slot_of(const Plan& plan, NodeId base) {
@@ -139,18 +134,7 @@ void Executable::Parts::add_library(const Plan& plan, const Group& group) {
   };
   std::vector<Seen> arguments;
   for (const NodeId a : plan.graph[n].arguments) arguments.push_back(seen(a));
-  makers.push_back([node = plan.graph[n], arguments = std::move(arguments), result = seen(n)] {
-    return make_library_step(node, arguments, result);
-  });
-}
-
-/// On a GPU each step may have to be compiled, which several threads do at once.
-void Executable::Parts::make_steps() {
-  steps.resize(makers.size());
-  cpu::parallel_for(std::ssize(makers), place.cuda ? cpu::num_threads() : 1, [this](std::int64_t i, std::int64_t end) {
-    for (; i < end; ++i) steps[static_cast<std::size_t>(i)] = makers[static_cast<std::size_t>(i)]();
-  });
-  makers.clear();
+  steps.push_back(make_library_step(plan.graph[n], std::move(arguments), seen(n)));
 }
 
 Executable::Executable(const Plan& plan, Place place, bool aligned, const OutputStrides& outputs) {
@@ -170,7 +154,6 @@ Executable::Executable(const Plan& plan, Place place, bool aligned, const Output
     else
       parts->add_library(plan, group);
   }
-  parts->make_steps();
   if (parts->steps.size() > 1) parts->mapped.clear();
   std::size_t most = 0;
   for (const StepPointer& step : parts->steps) most = std::max(most, step->workspace_bytes());
