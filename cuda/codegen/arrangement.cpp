@@ -266,7 +266,7 @@ Kernel with_axes(Kernel k) {
 Arrangement arrange(const Kernel& k, bool aligned) {
   const Form form = form_of(k);
   Arrangement a = arrange_in(form, k, aligned);
-  if (form != Form::kRows || k.kept.empty() || (a.width > 1 && moved(k, a).one_by_one == 0)) return a;
+  if (form != Form::kRows || k.kept.empty() || a.spans || (a.width > 1 && moved(k, a).one_by_one == 0)) return a;
   Arrangement columns = arrange_in(Form::kColumns, k, aligned);
   return columns.crossed() && moved(k, columns).one_by_one == 0 ? columns : a;
 }
