@@ -60,7 +60,7 @@ CudaKernel::CudaKernel(const Kernel& kernel, const Target& target, bool aligned)
   const Arrangement a = arrange(k, aligned);
   const Choice c = choose(k, a, target);
   ParameterList parameters;
-  Printer printer(k, a, c.schedule, c.held, c.skeleton == Skeleton::kRingRows, parameters);
+  Printer printer(k, a, c, parameters);
   const Division d = divide(k, a, c, target, printer.partial_bytes());
   if (!d.geometry.empty()) parameters.numbers("Geometry", "geometry", d.geometry);
   if (has_workspace(c.skeleton)) parameters.workspace("workspace");

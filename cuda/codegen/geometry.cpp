@@ -88,7 +88,7 @@ struct Capacity {
   constexpr std::int64_t row_bytes() const { return kWarp * kSlotBytes * slots * warps * blocks; }
 };
 constexpr Capacity kCapacities[] = {
-    {2, 1, 32, 1},   //   1 KB: less than a warp, or a warp
+    {2, 1, 32, 1},   //   1 KB: less than a warp
     {4, 1, 32, 1},   //   2 KB
     {8, 1, 16, 1},   //   4 KB: the longest row that needs no barrier
     {8, 2, 12, 1},   //   8 KB
@@ -216,7 +216,7 @@ bool should_spread(std::int64_t rows, std::int64_t bytes, const Target& target) 
   const std::int64_t least = divide_up(bytes, kSpreadRing.block_bytes());
   if (least > target.multiprocessors) return false;
   const RingCapacity* ring = ring_for(bytes, target);
-  return ring == nullptr || 2 * rows * divide_up(ring->blocks, ring->resident) <= target.multiprocessors;
+  return ring == nullptr || rows * divide_up(ring->blocks, ring->resident) <= target.multiprocessors;
 }
 
 /// False where rows cannot stay in registers.
@@ -390,7 +390,8 @@ Division divide_spans(const Kernel& k, const Arrangement& a, const Choice& c, co
 }
 
 /// A team of as few warps as hold the row; for few rows it has more blocks, as long as each has some warps.
-Division divide_teams(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
+Division divide_teams(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
+                      std::size_t partial_bytes) {
   const std::int64_t rows = product(a.outer), most = target.clusters ? kMaxCluster : 1;
   const std::int64_t needed = c.skeleton == Skeleton::kLongRows
                                   ? most * c.threads / kWarp
@@ -406,9 +407,11 @@ Division divide_teams(const Arrangement& a, const Choice& c, const Target& targe
   const std::int64_t box =
       divide_up(static_cast<std::int64_t>(partial_bytes) * warps * blocks, kSlotBytes) * kSlotBytes;
   d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
-  // About as many rows further on as are in flight: __launch_bounds__ says how many blocks an SM has room for.
+  // About as many rows further on as are in flight, but no more than L2 keeps until they are read.
   const std::int64_t resident = std::max<std::int64_t>(1, c.least_blocks * c.threads / (warps * kWarp));
-  d.geometry = {rows, warps * blocks, 1, box, std::max<std::int64_t>(1, resident * target.multiprocessors / blocks)};
+  const std::int64_t in_flight = resident * target.multiprocessors / blocks;
+  const std::int64_t in_l2 = target.l2_bytes / 6 / std::max<std::int64_t>(row_bytes(k, a, c), 1);
+  d.geometry = {rows, warps * blocks, 1, box, std::max<std::int64_t>(1, std::min(in_flight, in_l2))};
   return d;
 }
 
@@ -435,7 +438,7 @@ Division divide_ring(const Kernel& k, const Arrangement& a, const Choice& c, con
   d.launch.resident = !c.spread;
   d.launch.cooperative = c.spread;
   d.launch.shared_bytes = static_cast<std::size_t>(ring.warps * ring.stages * (stage + 8) + kSlotBytes +
-                                                   (ring.warps + 1 + (c.spread ? 0 : 2 * blocks)) * room + kSlotBytes);
+                                                   (ring.warps + 1 + (c.spread ? 1 : 2) * blocks) * room + kSlotBytes);
   d.launch.workspace_bytes = static_cast<std::size_t>(16 + (c.spread ? teams * blocks * room * 4 : 0));
   d.launch.workspace_zeroed = c.spread || rows > teams;  // at least half as many teams run as were asked for
   d.geometry = {rows, 0, blocks, room, ring.stages};
@@ -548,7 +551,7 @@ Division divide(const Kernel& k, const Arrangement& a, const Choice& c, const Ta
                : c.skeleton == Skeleton::kSplitRows ? divide_splits(a, c, target, partial_bytes)
                : c.skeleton == Skeleton::kColumns   ? divide_columns(a, c, target, partial_bytes)
                : c.skeleton == Skeleton::kTiles     ? divide_tiles(a, c, target, partial_bytes)
-                                                    : divide_teams(a, c, target, partial_bytes);
+                                                    : divide_teams(k, a, c, target, partial_bytes);
   return d;
 }
 

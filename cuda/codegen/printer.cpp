@@ -30,9 +30,15 @@ void Code::line(const std::string& text, const std::string& comment) {
   text_ += "\n";
 }
 
-Printer::Printer(const Kernel& k, const Arrangement& a, const Schedule& s, std::vector<bool> held, bool staged,
-                 ParameterList& parameters)
-    : k_(k), a_(a), s_(s), held_(std::move(held)), staged_(staged) {
+Printer::Printer(const Kernel& k, const Arrangement& a, const Choice& c, ParameterList& parameters)
+    : k_(k),
+      a_(a),
+      s_(c.schedule),
+      held_(c.held),
+      staged_(c.skeleton == Skeleton::kRingRows),
+      through_l1_(c.skeleton == Skeleton::kPointwise || c.skeleton == Skeleton::kShortRows) {
+  const Skeleton in_registers[] = {Skeleton::kShortRows, Skeleton::kTeamRows, Skeleton::kRingRows};
+  if (std::ranges::find(in_registers, c.skeleton) != std::end(in_registers)) kept_ = find_kept();
   loads_ = operand_names("in_", true);
   stores_ = operand_names("out_", false);
   for (std::size_t i = 0; i < k.steps.size(); ++i) {
@@ -137,7 +143,8 @@ std::string Printer::loaded(int i) const {
   const Operand& o = load(i);
   const auto repeats = [](const Extents& strides) { return std::ranges::count(strides, 0) > 0; };
   const bool neighbours = columns() && o.reduced.back() == 1 && a_.loads[at(i)] != Reach::kCrossed;
-  const std::string use = neighbours || repeats(o.kept) || repeats(o.reduced) ? "Use::kAgain" : "Use::kOnce";
+  const bool again = neighbours || repeats(o.kept) || repeats(o.reduced);
+  const std::string use = through_l1_ || again ? "Use::kAgain" : "Use::kOnce";
   const std::string base = "line." + loads_[at(i)] + " + ";
   if (a_.framed() && a_.loads[at(i)] == Reach::kDense)
     return "load_frame<kWidth, " + use + (held_[at(i)] ? ", kSurrounded>(" : ", false>(") + base + "at.first, at)";
@@ -376,6 +383,7 @@ void Printer::print_vectors(const char* type, const std::vector<int>& loads, boo
     out_.line(vector_type(i) + " " + loads_[at(i)] + ";");
     forgets += " device::forget(" + loads_[at(i)] + ");";
   }
+  if (forget && kept_.pair >= 0) out_.line(type_of(kept_.exponential) + " shift;", "of the exponentials kept instead");
   if (forget) out_.line("KF_DEVICE void forget() {" + forgets + " }");
   out_.close("};");
 }
@@ -480,6 +488,36 @@ std::string Printer::pair_of(int i) const {
   return "Shifted<" + accumulator(step(i)) + ", " + (is_half(step(pair.second).from) ? "true>" : "false>");
 }
 
+/// exp(x - first), where the later sweeps know x by nothing else.
+Kept Printer::find_kept() const {
+  for (std::size_t p = 0; p < k_.pairs.size(); ++p) {
+    const Pair& pair = k_.pairs[p];
+    if (pair.kind != Pair::Kind::kShifted || s_.pair[at(pair.second)] < 0) continue;
+    const Kept kept{step(pair.second).arguments[0], step(step(pair.second).arguments[0]).arguments[0],
+                    step(step(step(pair.second).arguments[0]).arguments[0]).arguments[0], static_cast<int>(p)};
+    if (can_keep(kept)) return kept;
+  }
+  return {};
+}
+
+bool Printer::can_keep(const Kept& kept) const {
+  const Step &e = step(kept.exponential), &d = step(kept.difference), &x = step(kept.load);
+  if (e.op != Op::exp || d.op != Op::subtract || x.kind != StepKind::kLoad || !held_[at(x.index)]) return false;
+  const Reach reach = a_.loads[at(x.index)];
+  if ((reach != Reach::kDense && reach != Reach::kVector) || e.dtype != load(x.index).dtype) return false;
+  for (int sweep = s_.time[at(k_.pairs[at(kept.pair)].second)] + 1; sweep < s_.sweeps; ++sweep)
+    for (const int i : steps_of(k_, s_, sweep)) {
+      const auto uses = [&](int argument) { return std::ranges::count(step(i).arguments, argument) > 0; };
+      if ((uses(kept.load) && i != kept.difference) || (uses(kept.difference) && i != kept.exponential)) return false;
+    }
+  return std::ranges::none_of(k_.stores,
+                              [&](const Store& s) { return s.step == kept.load || s.step == kept.difference; });
+}
+
+bool Printer::keeps(int sweep) const {
+  return kept_.pair >= 0 && s_.time[at(k_.pairs[at(kept_.pair)].second)] == sweep;
+}
+
 bool Printer::looks(int sweep) const {
   return std::ranges::any_of(reductions(sweep), [&](int i) { return s_.pair[at(i)] >= 0; });
 }
@@ -545,11 +583,15 @@ std::size_t Printer::partial_bytes() const {
 }
 
 /// Values of the elements of a vector, lane by lane.
-void Printer::print_elements(const std::vector<int>& steps) {
-  for (const int i : steps) {
+void Printer::print_elements(int sweep) {
+  const bool kept = kept_.pair >= 0 && sweep > s_.time[at(k_.pairs[at(kept_.pair)].second)];
+  for (const int i : steps_of(k_, s_, sweep)) {
     const Step& s = step(i);
+    if (kept && (i == kept_.load || i == kept_.difference)) continue;
     std::string value;
-    if (s.kind == StepKind::kLoad) {
+    if (kept && i == kept_.exponential) {
+      value = "get(held." + loads_[at(step(kept_.load).index)] + ", j) * factor";
+    } else if (s.kind == StepKind::kLoad) {
       const std::string lane_of = a_.loads[at(s.index)] == Reach::kSplat ? "0" : "j";
       value = std::string("get(") + (held_[at(s.index)] ? "held." : "in.") + loads_[at(s.index)] + ", " + lane_of + ")";
     } else if (s.kind == StepKind::kIota) {
@@ -570,7 +612,8 @@ void Printer::print_reductions(int sweep, bool look) {
     const Step& s = step(i);
     const std::string value = reference(s.arguments[0]), own = "part." + names_[at(i)] + lane(), a = accumulator(s);
     if (s_.pair[at(i)] >= 0) {
-      out_.line(guard + own + (look ? ".look(" : ".add(") + value + ");", s.label);
+      const std::string kept = !look && keeps(sweep) && s_.pair[at(i)] == kept_.pair ? "kept[j] = " : "";
+      out_.line(guard + kept + own + (look ? ".look(" : ".add(") + value + ");", s.label);
     } else if (!look) {
       const ReductionText text = reduction_text(info(s.op));
       const Meaning lifted[] = {{"x", value}, {"A", a}, {"T", compute_type(s.from)}};
@@ -583,8 +626,9 @@ void Printer::print_reductions(int sweep, bool look) {
 void Printer::open_sweep(const std::string& what, int sweep) {
   const std::string n = std::to_string(sweep);
   out_.line("");
-  out_.open("KF_DEVICE void " + what + "(Sweep<" + n + ">, const Line& line, const At& at, const Held& held, " +
-            "const Fetched" + n + "& in, const Values& values, Partial" + n + "& part" +
+  out_.open("KF_DEVICE void " + what + "(Sweep<" + n + ">, const Line& line, const At& at, " +
+            (what == "sweep" && keeps(sweep) ? "" : "const ") + "Held& held, " + "const Fetched" + n +
+            "& in, const Values& values, Partial" + n + "& part" +
             (columns() && what == "sweep" ? ", Crossed" + n + "& crossed" : "") + ") const {");
 }
 
@@ -592,7 +636,7 @@ void Printer::open_sweep(const std::string& what, int sweep) {
 void Printer::print_lanes(int sweep, bool look) {
   out_.line("#pragma unroll");
   out_.open("for (int j = 0; j < kWidth; ++j) {");
-  print_elements(steps_of(k_, s_, sweep));
+  print_elements(sweep);
   for (std::size_t i = 0; i < k_.stores.size() && !look; ++i)
     if (s_.store_time[i] == sweep) out_.line(stores_[i] + "[j] = " + stored(k_.stores[i]) + ";");
   print_reductions(sweep, look);
@@ -613,7 +657,16 @@ void Printer::print_sweep(int sweep) {
   open_sweep("sweep", sweep);
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[kWidth];");
+  const std::string held = kept_.pair < 0 ? "" : "held." + loads_[at(step(kept_.load).index)];
+  const std::string pair = kept_.pair < 0 ? "" : names_[at(k_.pairs[at(kept_.pair)].first)];
+  if (keeps(sweep)) out_.line(type_of(kept_.exponential) + " kept[kWidth] = {};");
+  if (kept_.pair >= 0 && sweep > 0 && !keeps(sweep))
+    out_.line("const " + type_of(kept_.exponential) + " factor = exp(held.shift - values." + pair + ");");
   print_lanes(sweep, false);
+  if (keeps(sweep)) {
+    out_.line(held + " = pack_vector<" + storage_type(load(step(kept_.load).index).dtype) + ">(kept);");
+    out_.line("held.shift = part." + pair + ".shift();");
+  }
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) print_store(static_cast<int>(i));
   out_.close();

@@ -3,9 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "codegen/arrangement.hpp"
+#include "codegen/geometry.hpp"
 #include "codegen/parameters.hpp"
-#include "codegen/schedule.hpp"
 
 namespace kfusion::codegen {
 
@@ -22,12 +21,16 @@ class Code {
   int depth_ = 0;
 };
 
+/// Exponentials exp(x - max) that a pair of reductions sums and a later sweep uses again: they take x's place in
+/// registers. Steps, -1 where there are none.
+struct Kept {
+  int exponential = -1, difference = -1, load = -1, pair = -1;
+};
+
 class Printer {
  public:
-  /// `held`: operands that stay in registers for all sweeps, by load; `staged`: they come through stages in shared
-  /// memory. Declares what it reads in `parameters`.
-  Printer(const Kernel& k, const Arrangement& a, const Schedule& s, std::vector<bool> held, bool staged,
-          ParameterList& parameters);
+  /// Declares what it reads in `parameters`.
+  Printer(const Kernel& k, const Arrangement& a, const Choice& c, ParameterList& parameters);
 
   /// struct Fused, over a Parameters p.
   std::string print();
@@ -70,7 +73,7 @@ class Printer {
   void print_partial(int sweep);
   void print_fetch(int sweep);
   void print_sweep(int sweep);
-  void print_elements(const std::vector<int>& steps);
+  void print_elements(int sweep);
   void print_reductions(int sweep, bool look);
   void open_sweep(const std::string& what, int sweep);
   void print_lanes(int sweep, bool look);
@@ -85,6 +88,9 @@ class Printer {
 
   std::vector<int> reductions(int sweep) const;  ///< steps; of a pair only the first
   std::string pair_of(int reduction) const;
+  Kept find_kept() const;
+  bool can_keep(const Kept& kept) const;
+  bool keeps(int sweep) const;  ///< in this sweep, for the next
   bool looks(int sweep) const;  ///< in two passes over what a thread has in registers
   std::string stored(const Store& store) const;
   std::vector<int> loads_of(int sweep, bool held) const;
@@ -102,8 +108,10 @@ class Printer {
   const Kernel& k_;
   const Arrangement& a_;
   const Schedule& s_;
-  std::vector<bool> held_;
-  bool staged_;
+  const std::vector<bool>& held_;
+  bool staged_;      ///< what is held comes through stages in shared memory
+  bool through_l1_;  ///< what is loaded once too: quicker by 4 percent where nothing is brought to L2 before (H200)
+  Kept kept_;
   Names names_;           ///< by step
   Names loads_, stores_;  ///< by operand
   Code out_;

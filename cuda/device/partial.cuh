@@ -76,10 +76,13 @@ struct Shifted {
   KF_DEVICE void look(A value) { largest = maximum(largest, value); }
   KF_DEVICE void looked(int) {}
   KF_DEVICE void settle() {}
-  /// Where all are -inf, exp(-inf - -inf) would spoil what comes later.
-  KF_DEVICE void add(A value) {
-    const A shift = largest == lowest<A>() ? A(0) : largest;
-    sum += own_exp(value - shift);
+  /// What is subtracted in the second pass: where all are -inf, exp(-inf - -inf) would spoil what comes later.
+  KF_DEVICE A shift() const { return largest == lowest<A>() ? A(0) : largest; }
+  /// The value's exponential, which is what was added.
+  KF_DEVICE A add(A value) {
+    const A e = own_exp(value - shift());
+    sum += e;
+    return e;
   }
   KF_DEVICE void merge(const Shifted& b) {
     const A both = maximum(largest, b.largest);

@@ -43,11 +43,22 @@ class ClusterExchange {
       : blocks_(b), barriers_(reinterpret_cast<Barrier*>(shared)), boxes_(shared + kBarrierBytes) {
     if (threadIdx.x < 2) make_barrier(barriers_ + threadIdx.x);
   }
-  /// By one warp, for all its lanes.
+  /// What all blocks tell, merged, for all threads; the first warp has `own`. `place`: in shared memory, for all warps.
   template <class P>
-  KF_DEVICE Told<P> share(const Told<P>& own, const P& identity, u32 round) const {
+  KF_DEVICE Told<P> share(const Told<P>& own, const P& identity, u32 round, Told<P>* place) const {
+    if (threadIdx.x < 32) {
+      const Told<P> all = merged(own, identity, round);
+      if (threadIdx.x == 0) *place = all;
+    }
+    __syncthreads();
+    return *place;
+  }
+
+ private:
+  template <class P>
+  KF_DEVICE Told<P> merged(const Told<P>& own, const P& identity, u32 round) const {
     constexpr int kSlots = (sizeof(Told<P>) + 15) / 16;
-    const int box = round % 2, lane = threadIdx.x % 32;
+    const int box = round % 2, lane = threadIdx.x;
     char* parts = boxes_ + box * blocks_.count * blocks_.room;
     Slot message[kSlots] = {};
     memcpy(message, &own, sizeof own);
@@ -66,52 +77,50 @@ class ClusterExchange {
     return all;
   }
 
- private:
   Blocks blocks_;
   Barrier* barriers_;
   char* boxes_;
 };
 
 /// Blocks that run at the same time: two boxes in global memory, at first zero, that are filled in turns. A message is
-/// words of 8 bytes, each with the number of its round in the upper half, so that a reader sees when it has come.
+/// words of 8 bytes, each with the number of its round in the upper half, so that a reader sees when it has come. All
+/// threads read, a word each, since each takes as long as memory does.
 class MemoryExchange {
  public:
-  KF_DEVICE MemoryExchange(const Blocks& b, char* memory) : blocks_(b), boxes_(reinterpret_cast<u64*>(memory)) {}
+  /// `shared`: Blocks::room bytes for each block.
+  KF_DEVICE MemoryExchange(const Blocks& b, char* memory, char* shared)
+      : blocks_(b), boxes_(reinterpret_cast<u64*>(memory)), seen_(reinterpret_cast<u32*>(shared)) {}
+
   template <class P>
-  KF_DEVICE Told<P> share(const Told<P>& own, const P& identity, u32 round) const {
+  KF_DEVICE Told<P> share(const Told<P>& own, const P& identity, u32 round, Told<P>*) const {
     constexpr int kWords = sizeof(Told<P>) / 4;
     static_assert(sizeof(Told<P>) % 4 == 0);
-    const int lane = threadIdx.x % 32, words = blocks_.room / 4;
     const u64 tag = static_cast<u64>(round + 1) << 32;
-    u64* parts = boxes_ + static_cast<i64>(round % 2) * blocks_.count * words;
-    u32 word[kWords];
-    memcpy(word, &own, sizeof own);
-    if (lane == 0) {
+    u64* parts = boxes_ + static_cast<i64>(round % 2) * blocks_.count * (blocks_.room / 4);
+    if (threadIdx.x == 0) {
+      u32 word[kWords];
+      memcpy(word, &own, sizeof own);
 #pragma unroll
-      for (int i = 0; i < kWords; ++i) store_relaxed(parts + blocks_.rank * words + i, tag | word[i]);
+      for (int i = 0; i < kWords; ++i) store_relaxed(parts + blocks_.rank * kWords + i, tag | word[i]);
     }
-    Told<P> all{identity, 0};
-    for (int block = lane; block < blocks_.count; block += 32) {
-#pragma unroll
-      for (int i = 0; i < kWords; ++i) {
-        u64 seen;
-        do seen = load_relaxed(parts + block * words + i);
-        while ((seen ^ tag) >> 32 != 0);
-        word[i] = static_cast<u32>(seen);
-      }
-      Told<P> other;
-      memcpy(&other, word, sizeof other);
-      all.part.merge(other.part);
-      if (block == 0) all.row = other.row;
+    for (int i = threadIdx.x; i < blocks_.count * kWords; i += blockDim.x) {
+      u64 word;
+      do word = load_relaxed(parts + i);
+      while ((word ^ tag) >> 32 != 0);
+      seen_[i] = static_cast<u32>(word);
     }
-    merge_lanes(all.part, 32);
-    all.row = __shfl_sync(0xffffffffu, all.row, 0);
-    return all;
+    __syncthreads();
+    const Told<P>* told = reinterpret_cast<const Told<P>*>(seen_);
+    P all = identity;
+    for (int block = threadIdx.x % 32; block < blocks_.count; block += 32) all.merge(told[block].part);
+    merge_lanes(all, 32);
+    return {all, told[0].row};
   }
 
  private:
   Blocks blocks_;
   u64* boxes_;
+  u32* seen_;
 };
 
 /// Merges what the warps of a team have.
@@ -130,16 +139,21 @@ class TeamMerge {
     merge_lanes(own, 32);
     if (lane == 0) told[warp].part = own;
     __syncthreads();
+    Told<P> team{identity, row};
     if (warp == 0) {
-      Told<P> team{identity, __shfl_sync(0xffffffffu, row, 0)};
       if (lane < warps) team.part = told[lane].part;
       merge_lanes(team.part, 32);
-      if (blocks_ > 1) team = exchange_.share(team, identity, round_);
-      if (lane == 0) told[warps] = team;
+      team.row = __shfl_sync(0xffffffffu, row, 0);
     }
-    __syncthreads();
-    own = told[warps].part;
-    row = told[warps].row;
+    if (blocks_ > 1) {
+      team = exchange_.share(team, identity, round_, told + warps);
+    } else {
+      if (threadIdx.x == 0) told[warps] = team;
+      __syncthreads();
+      team = told[warps];
+    }
+    own = team.part;
+    row = team.row;
     ++round_;
   }
 
@@ -259,7 +273,6 @@ struct SegmentPlaces {
 /// the boxes of teams that are spread.
 template <class F, int kSegments, int kVec, bool kSpread>
 KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* workspace) {
-  using Exchange = typename Choose<kSpread, MemoryExchange, ClusterExchange>::type;
   using Row = typename F::Row;
   extern __shared__ __align__(16) char shared[];
   const int block_warps = blockDim.x / 32, own = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -275,8 +288,12 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* workspace) {
   Barrier* full = reinterpret_cast<Barrier*>(memory) + own * stages;
   memory += (block_warps * stages * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
   const i64 boxes = 2 * static_cast<i64>(count) * (blocks.room / 4) * static_cast<i64>(sizeof(u64));
-  const Exchange exchange(blocks, kSpread ? workspace + 16 + team * boxes : memory + (block_warps + 1) * blocks.room);
-  TeamMerge<Exchange> merge(exchange, blocks, memory);
+  char* exchanged = memory + (block_warps + 1) * blocks.room;
+  const auto exchange = [&] {
+    if constexpr (kSpread) return MemoryExchange(blocks, workspace + 16 + team * boxes, exchanged);
+    if constexpr (!kSpread) return ClusterExchange(blocks, exchanged);
+  }();
+  TeamMerge<typename Choose<kSpread, MemoryExchange, ClusterExchange>::type> merge(exchange, blocks, memory);
   Ring<F, kVec> ring(f, full, shared + own * stages * Ring<F, kVec>::kStageBytes, stages, begin, size,
                      static_cast<Row>(rows));
   __syncwarp();

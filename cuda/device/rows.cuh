@@ -124,11 +124,10 @@ KF_DEVICE auto reduced(const F& f, const typename F::Line& line, const typename 
   const Sweep<kSweep> sweep;
   auto part = f.partial(sweep);
   if constexpr ((F::kLooks >> kSweep) % 2) {
-    for_each(
-        [&](const auto& at, const auto& held, const auto& in) { f.look(sweep, line, at, held, in, values, part); });
+    for_each([&](const auto& at, auto& held, const auto& in) { f.look(sweep, line, at, held, in, values, part); });
     part.settle();
   }
-  for_each([&](const auto& at, const auto& held, const auto& in) { f.sweep(sweep, line, at, held, in, values, part); });
+  for_each([&](const auto& at, auto& held, const auto& in) { f.sweep(sweep, line, at, held, in, values, part); });
   return part;
 }
 
