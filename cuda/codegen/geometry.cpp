@@ -108,6 +108,8 @@ constexpr int kPointwiseThreads = 128;
 constexpr int kMaxTeamThreads = 512, kShortRowsThreads = 64, kLongRowsThreads = 256, kSpanThreads = 128;
 /// Rows from here on (bytes) go to a warp of their own block, which brings the rows after them to L2.
 constexpr std::int64_t kLeastTeamBytes = 1 << 10;
+/// Shorter rows have a lane for 32 bytes, others up to a warp's for 64.
+constexpr std::int64_t kLeastSharedBytes = 256;
 /// A reduction of everything is split over all blocks from here on.
 constexpr std::int64_t kSplitBytes = 32 << 10;
 
@@ -154,7 +156,8 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
   c.skeleton = Skeleton::kShortRows;
   c.threads = kShortRowsThreads;
   c.least_blocks = lean ? 16 : 8;
-  c.lanes = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(divide_up(own_vectors_of(a), c.vectors))));
+  const std::int64_t held = row_bytes(k, a, c) > kLeastSharedBytes ? 2 * c.vectors : c.vectors;
+  c.lanes = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(divide_up(own_vectors_of(a), held))));
   const std::int64_t each = divide_up(own_vectors_of(a), c.lanes);
   c.vectors = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(each))) + (a.framed() ? 1 : 0);
 }
