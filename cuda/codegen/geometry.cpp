@@ -239,11 +239,12 @@ bool choose_ring(Choice& c, const Kernel& k, const Arrangement& a, const Target&
 
 /// As few lanes a row as can hold it: what is done once a row costs more than what is done once an element.
 void choose_spans(Choice& c, const Kernel& k, const Arrangement& a) {
-  const std::int64_t cols = a.inner[0],
-                     room = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(cols)));
+  constexpr std::int64_t kMostElements = 17;  // as few lanes as for a power of two where it is one element more
+  const std::int64_t cols = a.inner[0];
+  const auto lanes = std::bit_ceil(static_cast<std::uint64_t>(divide_up(cols, kMostElements)));
   c.skeleton = Skeleton::kSpanRows;
-  c.lanes = static_cast<int>(clamp(room / 16, 1, kWarp));
-  c.vectors = static_cast<int>(cols <= 8 ? cols : room / c.lanes);
+  c.lanes = std::min(static_cast<int>(lanes), kWarp);
+  c.vectors = static_cast<int>(divide_up(cols, c.lanes));
   c.threads = kSpanThreads;
   c.least_blocks = is_heavy(k) || c.vectors > 24 ? 4 : 8;
   const auto add = [&](const Operand& o, Reach reach) {
