@@ -117,9 +117,14 @@ void Emitter::make(int s) {
 void Emitter::cast(int s) {
   const DType to = step(s).dtype, from = held(step(s).from);
   const auto convert = [&](DType f, DType t) { add([&](Width w) { return p_.kernels->cast(f, t, w); }); };
-  if (is_half(to) && is_float(from)) return convert(from, to);
-  if (from != held(to)) convert(from, held(to));
-  if (is_half(to)) convert(DType::kFloat32, to);
+  if (!is_half(to)) {
+    if (from != held(to)) convert(from, held(to));
+    return;
+  }
+  const bool rounds_once = is_float(from) || from == DType::kInt32;  // else by way of a type that holds it
+  const DType by = rounds_once ? from : from == DType::kInt64 ? DType::kFloat64 : DType::kFloat32;
+  if (by != from) convert(from, by);
+  convert(by, to);
 }
 
 void Emitter::release(int s) {

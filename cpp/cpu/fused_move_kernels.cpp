@@ -73,8 +73,15 @@ struct Round {
   }
 };
 
-/// A double as a float whose last bit says that something is missing: what rounds that once more rounds the double
+/// A number as a float whose last bit says that something is missing: what rounds that once more rounds the number
 /// once.
+KF_INLINE FloatVec rounded_to_odd(Int32Vec x) {
+  const FloatVec near(x);
+  const Int32Vec back(near), zero(0);
+  const auto too_large = near >= FloatVec(0x1p31f);  // which `back` cannot hold
+  const BoolVec beyond((x > zero && back > x) || (x < zero && back < x) || too_large), inexact(back != x);
+  return FloatVec::bits((Int32Vec::bits(near) - Int32Vec(beyond)) | Int32Vec(inexact));
+}
 KF_INLINE FloatVec rounded_to_odd(DoubleVec x) {
   const FloatVec near(x);
   const DoubleVec back(near), zero(0);
@@ -82,18 +89,20 @@ KF_INLINE FloatVec rounded_to_odd(DoubleVec x) {
   return FloatVec::bits((Int32Vec::bits(near) - Int32Vec(beyond)) | Int32Vec(inexact));
 }
 
-template <class E>
-struct RoundDouble {
+template <class E, class From>
+struct RoundToOdd {
   template <class... X>
   static void run(KF_STEP, X... x) {
-    ((x = E::widen(E::narrow(rounded_to_odd(as<double>(x)).v))), ...);
+    ((x = E::widen(E::narrow(rounded_to_odd(as<From>(x)).v))), ...);
     return next(s, c, i, x...);
   }
 };
 
 template <class E>
 StepFunction round_step(DType from, Width width) {
-  return from == DType::kFloat64 ? step<RoundDouble<E>>(width) : step<Round<E>>(width);
+  if (from == DType::kFloat64) return step<RoundToOdd<E, double>>(width);
+  if (from == DType::kInt32) return step<RoundToOdd<E, std::int32_t>>(width);
+  return step<Round<E>>(width);
 }
 
 struct Reload {
