@@ -225,6 +225,19 @@ class TestNumbers:
         for i, case in enumerate(some):
             case.check(kernels.run(i, case.inputs))
 
+    def test_rows_that_stay_in_blocks(self, rng, tmp_path):
+        """Fed by rings of copies, shared by clusters; the last segment and the last vectors are not whole."""
+        batch = Batch()
+        for cols, dtype in ((40_000, "float32"), (65_544, "bfloat16"), (100_000, "float16"), (20_000, "float64")):
+            x = rng.standard_normal((3, cols)).astype(np_dtype(dtype))
+            d = wide(x) - wide(x).mean(1, keepdims=True)
+            e = np.exp(wide(x) - wide(x).max(1, keepdims=True))
+            want = d / np.sqrt((d * d).mean(1, keepdims=True) + 1e-5)
+            batch.add(normalized, x, check=close_to(want, 1, 8))
+            batch.add(softmax, x, check=close_to(e / e.sum(1, keepdims=True), 0, 16))
+        kernels = batch.run(tmp_path, clusters=True)
+        assert {skeleton(own[0].source) for own in kernels.kernels} == {"ring_rows"}
+
     @pytest.mark.parametrize("dtype", ALL_DTYPES)
     def test_every_op(self, dtype, rng, tmp_path):
         batch = Batch()
