@@ -383,7 +383,7 @@ void Printer::print_vectors(const char* type, const std::vector<int>& loads, boo
     out_.line(vector_type(i) + " " + loads_[at(i)] + ";");
     forgets += " device::forget(" + loads_[at(i)] + ");";
   }
-  if (forget && kept_.pair >= 0) out_.line(type_of(kept_.exponential) + " shift;", "of the exponentials kept instead");
+  if (forget && kept_.load >= 0) out_.line(type_of(kept_.exponential) + " shift;", "of the exponentials kept instead");
   if (forget) out_.line("KF_DEVICE void forget() {" + forgets + " }");
   out_.close("};");
 }
@@ -490,11 +490,11 @@ std::string Printer::pair_of(int i) const {
 
 /// exp(x - first), where the later sweeps know x by nothing else.
 Kept Printer::find_kept() const {
-  for (std::size_t p = 0; p < k_.pairs.size(); ++p) {
-    const Pair& pair = k_.pairs[p];
+  for (const Pair& pair : k_.pairs) {
     if (pair.kind != Pair::Kind::kShifted || s_.pair[at(pair.second)] < 0) continue;
-    const Kept kept{step(pair.second).arguments[0], step(step(pair.second).arguments[0]).arguments[0],
-                    step(step(step(pair.second).arguments[0]).arguments[0]).arguments[0], static_cast<int>(p)};
+    const auto argument = [&](int i) { return step(i).arguments.empty() ? i : step(i).arguments[0]; };
+    const int e = argument(pair.second), difference = argument(e);
+    const Kept kept{e, difference, argument(difference), pair.first, s_.time[at(pair.second)]};
     if (can_keep(kept)) return kept;
   }
   return {};
@@ -505,17 +505,13 @@ bool Printer::can_keep(const Kept& kept) const {
   if (e.op != Op::exp || d.op != Op::subtract || x.kind != StepKind::kLoad || !held_[at(x.index)]) return false;
   const Reach reach = a_.loads[at(x.index)];
   if ((reach != Reach::kDense && reach != Reach::kVector) || e.dtype != load(x.index).dtype) return false;
-  for (int sweep = s_.time[at(k_.pairs[at(kept.pair)].second)] + 1; sweep < s_.sweeps; ++sweep)
+  for (int sweep = kept.sweep + 1; sweep < s_.sweeps; ++sweep)
     for (const int i : steps_of(k_, s_, sweep)) {
       const auto uses = [&](int argument) { return std::ranges::count(step(i).arguments, argument) > 0; };
       if ((uses(kept.load) && i != kept.difference) || (uses(kept.difference) && i != kept.exponential)) return false;
     }
   return std::ranges::none_of(k_.stores,
                               [&](const Store& s) { return s.step == kept.load || s.step == kept.difference; });
-}
-
-bool Printer::keeps(int sweep) const {
-  return kept_.pair >= 0 && s_.time[at(k_.pairs[at(kept_.pair)].second)] == sweep;
 }
 
 bool Printer::looks(int sweep) const {
@@ -584,13 +580,13 @@ std::size_t Printer::partial_bytes() const {
 
 /// Values of the elements of a vector, lane by lane.
 void Printer::print_elements(int sweep) {
-  const bool kept = kept_.pair >= 0 && sweep > s_.time[at(k_.pairs[at(kept_.pair)].second)];
+  const bool kept = has_kept(sweep);
   for (const int i : steps_of(k_, s_, sweep)) {
     const Step& s = step(i);
     if (kept && (i == kept_.load || i == kept_.difference)) continue;
     std::string value;
     if (kept && i == kept_.exponential) {
-      value = "get(held." + loads_[at(step(kept_.load).index)] + ", j) * factor";
+      value = "get(" + kept_name() + ", j) * factor";
     } else if (s.kind == StepKind::kLoad) {
       const std::string lane_of = a_.loads[at(s.index)] == Reach::kSplat ? "0" : "j";
       value = std::string("get(") + (held_[at(s.index)] ? "held." : "in.") + loads_[at(s.index)] + ", " + lane_of + ")";
@@ -612,7 +608,7 @@ void Printer::print_reductions(int sweep, bool look) {
     const Step& s = step(i);
     const std::string value = reference(s.arguments[0]), own = "part." + names_[at(i)] + lane(), a = accumulator(s);
     if (s_.pair[at(i)] >= 0) {
-      const std::string kept = !look && keeps(sweep) && s_.pair[at(i)] == kept_.pair ? "kept[j] = " : "";
+      const std::string kept = !look && keeps(sweep) && i == kept_.first ? "kept[j] = " : "";
       out_.line(guard + kept + own + (look ? ".look(" : ".add(") + value + ");", s.label);
     } else if (!look) {
       const ReductionText text = reduction_text(info(s.op));
@@ -657,15 +653,14 @@ void Printer::print_sweep(int sweep) {
   open_sweep("sweep", sweep);
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[kWidth];");
-  const std::string held = kept_.pair < 0 ? "" : "held." + loads_[at(step(kept_.load).index)];
-  const std::string pair = kept_.pair < 0 ? "" : names_[at(k_.pairs[at(kept_.pair)].first)];
   if (keeps(sweep)) out_.line(type_of(kept_.exponential) + " kept[kWidth] = {};");
-  if (kept_.pair >= 0 && sweep > 0 && !keeps(sweep))
-    out_.line("const " + type_of(kept_.exponential) + " factor = exp(held.shift - values." + pair + ");");
+  if (has_kept(sweep))
+    out_.line("const " + type_of(kept_.exponential) + " factor = exp(held.shift - " + reference(kept_.first) + ");");
   print_lanes(sweep, false);
   if (keeps(sweep)) {
-    out_.line(held + " = pack_vector<" + storage_type(load(step(kept_.load).index).dtype) + ">(kept);");
-    out_.line("held.shift = part." + pair + ".shift();");
+    const DType stored = load(step(kept_.load).index).dtype;
+    out_.line(kept_name() + " = pack_vector<" + storage_type(stored) + ">(kept);");
+    out_.line("held.shift = part." + names_[at(kept_.first)] + ".shift();");
   }
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) print_store(static_cast<int>(i));

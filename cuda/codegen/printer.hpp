@@ -21,10 +21,10 @@ class Code {
   int depth_ = 0;
 };
 
-/// Exponentials exp(x - max) that a pair of reductions sums and a later sweep uses again: they take x's place in
-/// registers. Steps, -1 where there are none.
+/// Exponentials exp(x - max) that a pair of reductions sums and later sweeps use again: they take x's place in
+/// registers. Steps (`first`: the pair's maximum), -1 where there are none; and the sweep that keeps them.
 struct Kept {
-  int exponential = -1, difference = -1, load = -1, pair = -1;
+  int exponential = -1, difference = -1, load = -1, first = -1, sweep = -1;
 };
 
 class Printer {
@@ -90,7 +90,9 @@ class Printer {
   std::string pair_of(int reduction) const;
   Kept find_kept() const;
   bool can_keep(const Kept& kept) const;
-  bool keeps(int sweep) const;  ///< in this sweep, for the next
+  bool keeps(int sweep) const { return kept_.load >= 0 && sweep == kept_.sweep; }
+  bool has_kept(int sweep) const { return kept_.load >= 0 && sweep > kept_.sweep; }
+  std::string kept_name() const { return "held." + loads_[static_cast<std::size_t>(step(kept_.load).index)]; }
   bool looks(int sweep) const;  ///< in two passes over what a thread has in registers
   std::string stored(const Store& store) const;
   std::vector<int> loads_of(int sweep, bool held) const;

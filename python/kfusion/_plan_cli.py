@@ -23,17 +23,7 @@ def add(subcommands: Any) -> None:
         "and predicts times. Nothing is computed, and no GPU is needed.",
     )
     parser.add_argument("target", metavar="FUNCTION", help="module.py:function, package.module:function or graph.json")
-    parser.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        type=parse_array,
-        metavar="SHAPE[:DTYPE]",
-        help="of one array, such as 4096x1024 or 1024:bfloat16; once for each, in the function's order",
-    )
-    parser.add_argument(
-        "--dtype", choices=DTYPES, default="float32", help="of shapes without one (default: %(default)s)"
-    )
+    add_arrays(parser, "4096x1024 or 1024:bfloat16")
     parser.add_argument(
         "--like", choices=("numpy", "torch"), default="numpy", help="whose arrays (default: %(default)s)"
     )
@@ -53,6 +43,21 @@ def add(subcommands: Any) -> None:
     parser.add_argument("--html", metavar="FILE", help="write a page with tables and pictures")
     parser.add_argument("--plot", metavar="PICTURE", help="write the pictures")
     parser.set_defaults(run=run)
+
+
+def add_arrays(parser: argparse.ArgumentParser, example: str) -> None:
+    """The options that say what arrays a function is given."""
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        type=parse_array,
+        metavar="SHAPE[:DTYPE]",
+        help=f"of one array, such as {example}; once for each, in the function's order",
+    )
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="float32", help="of shapes without one (default: %(default)s)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from . import _hardware, _json, _named, _spec, _traffic, _traffic_suite
-from ._plan_cli import DTYPES, parse_array
+from ._plan_cli import add_arrays
 
 _WHO = "kfusion traffic"
 
@@ -26,17 +26,7 @@ def add(subcommands: Any) -> None:
         nargs="?",
         help="a named kernel (softmax, layernorm, ...), module.py:function or package.module:function",
     )
-    parser.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        type=parse_array,
-        metavar="SHAPE[:DTYPE]",
-        help="of one array, such as 65536x8192 or 8192:bfloat16; once for each, in the function's order",
-    )
-    parser.add_argument(
-        "--dtype", choices=DTYPES, default="float32", help="of shapes without one (default: %(default)s)"
-    )
+    add_arrays(parser, "65536x8192 or 8192:bfloat16")
     parser.add_argument("--suite", action="store_true", help="every fused row and pointwise kernel, instead of one")
     parser.add_argument(
         "--gigabytes",
