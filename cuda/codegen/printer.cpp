@@ -1,3 +1,5 @@
+// The struct as a whole: its names, its expressions, its sweeps and what stands once per row. printer_operands.cpp has
+// how its operands are loaded.
 #include "codegen/printer.hpp"
 
 #include <algorithm>
@@ -7,21 +9,6 @@
 #include "codegen/expression.hpp"
 
 namespace kfusion::codegen {
-namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-std::string number(std::size_t i) { return std::to_string(i); }
-
-/// Names of strides begin unlike names of values, which may end like anything.
-constexpr const char *kInner = "stride", *kOuter = "row_stride";
-std::string stride_name(const std::string& name, const char* prefix, std::size_t axis) {
-  return prefix + number(axis) + "_of_" + name;
-}
-
-/// The axes of an operand along which its offset is a parameter.
-bool is_general(std::int64_t stride) { return stride != 0 && stride != 1; }
-
-}  // namespace
 
 void Code::line(const std::string& text, const std::string& comment) {
   if (!text.empty() && text[0] != '#') text_ += std::string(static_cast<std::size_t>(2 * depth_), ' ');
@@ -70,23 +57,6 @@ Printer::Names Printer::operand_names(const char* prefix, bool loads) const {
 
 // ---- parameters -----------------------------------------------------------------------------------------------------
 
-void Printer::declare_strides(ParameterList& parameters, const std::string& name, const Operand& o, Reach reach) {
-  const Extents &inner = a_.inner_of(o), &outer = a_.outer_of(o);
-  for (std::size_t d = 0; d < inner.size() && reach != Reach::kDense; ++d)
-    if (is_general(inner[d])) parameters.number(a_.wide ? "i64" : "int", stride_name(name, kInner, d), inner[d]);
-  for (std::size_t d = 0; d < outer.size(); ++d)
-    if (is_general(outer[d])) parameters.number("i64", stride_name(name, kOuter, d), outer[d]);
-}
-
-/// Where the array of a load begins and ends of which whole vectors are read.
-void Printer::declare_bounds(ParameterList& parameters, int i) {
-  const Extents& strides = a_.outer_of(load(i));
-  std::int64_t begin = 0, end = product(a_.inner);
-  for (std::size_t d = 0; d < strides.size(); ++d) (strides[d] < 0 ? begin : end) += strides[d] * (a_.outer[d] - 1);
-  parameters.load(loads_[at(i)] + "_begin", load(i), i, begin);
-  parameters.load(loads_[at(i)] + "_end", load(i), i, end);
-}
-
 void Printer::declare_parameters(ParameterList& parameters) {
   for (std::size_t i = 0; i < k_.loads.size(); ++i) {
     parameters.load(loads_[i], k_.loads[i], static_cast<int>(i));
@@ -110,63 +80,6 @@ void Printer::declare_parameters(ParameterList& parameters) {
 }
 
 // ---- expressions ----------------------------------------------------------------------------------------------------
-
-/// The sum of index x stride: what is 0 is left out, what is 1 is not multiplied.
-std::string Printer::offset(const std::string& name, const Extents& strides, const std::string& indices,
-                            const char* prefix) const {
-  std::string text;
-  for (std::size_t d = 0; d < strides.size(); ++d) {
-    if (strides[d] == 0) continue;
-    text += (text.empty() ? "" : " + ") + indices + ".at[" + number(d) + "]";
-    if (is_general(strides[d])) text += " * p." + stride_name(name, prefix, d);
-  }
-  return text.empty() ? "0" : text;
-}
-
-std::string Printer::inner_offset(const std::string& name, const Operand& o, const std::string& indices) const {
-  return offset(name, a_.inner_of(o), indices, kInner);
-}
-
-std::string Printer::vector_type(int i) const {
-  const std::string lanes = a_.loads[at(i)] == Reach::kSplat ? "1" : "kWidth";
-  return "Vector<" + storage_type(load(i).dtype) + ", " + lanes + ">";
-}
-
-/// Address of column `column` of a vector's, from row `corner` on.
-std::string Printer::across(const std::string& name, const Operand& o) const {
-  return "corner." + name + " + " + inner_offset(name, o, "at") + " + column * p." +
-         stride_name(name, kInner, a_.inner.size() - 1);
-}
-
-/// What is read again by other rows, lanes or sweeps may stay in L1.
-std::string Printer::loaded(int i) const {
-  const Operand& o = load(i);
-  const auto repeats = [](const Extents& strides) { return std::ranges::count(strides, 0) > 0; };
-  const bool neighbours = columns() && o.reduced.back() == 1 && a_.loads[at(i)] != Reach::kCrossed;
-  const bool again = neighbours || repeats(o.kept) || repeats(o.reduced);
-  const std::string use = through_l1_ || again ? "Use::kAgain" : "Use::kOnce";
-  const std::string base = "line." + loads_[at(i)] + " + ";
-  if (a_.framed() && a_.loads[at(i)] == Reach::kDense)
-    return "load_frame<kWidth, " + use + (held_[at(i)] ? ", kSurrounded>(" : ", false>(") + base + "at.first, at)";
-  switch (a_.loads[at(i)]) {
-    case Reach::kDense:
-      return "load_vector<kWidth, kWhole, " + use + ">(" + base + "at.first, at.count)";
-    case Reach::kVector:
-      return "load_vector<kWidth, kWhole, " + use + ">(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
-    case Reach::kCrossed:
-      return "load_vector<kWidth, true, " + use + ">(" + across(loads_[at(i)], o) + ", column < at.count)";
-    case Reach::kShifted:
-      return "load_shifted<kWidth>(line." + loads_[at(i)] + ", at)";
-    case Reach::kStaged:
-      return "load_staged(" + base + "at.first, at.count)";
-    case Reach::kSplat:
-      return "load_vector<1, true, Use::kAgain>(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
-    default:
-      return "load_elements<" + storage_type(o.dtype) +
-             ", kWidth>(at, [&](int j) { const At e = place(at.first + j); return " + base +
-             inner_offset(loads_[at(i)], o, "e") + "; })";
-  }
-}
 
 std::string Printer::reference(int i) const {
   if (step(i).kind == StepKind::kConstant) return "p." + names_[at(i)];
@@ -292,192 +205,6 @@ void Printer::print_types() {
   out_.line("");
   out_.line("KF_DEVICE i64 elements() const { return p.inner.size; }");
   out_.line("KF_DEVICE At place(Index first) const { return device::place(p.inner, first, kWidth); }");
-}
-
-/// Addresses at one point of the outer axes.
-void Printer::print_line() {
-  Code members, body;
-  const auto add = [&](const std::string& type, const std::string& member, const std::string& from,
-                       const std::string& operand, const Operand& o) {
-    members.line("    " + type + " " + member + ";");
-    const std::string more = offset(operand, a_.outer_of(o), "row", kOuter);
-    body.line("    line." + member + " = p." + from + (more == "0" ? "" : " + (" + more + ")") + ";");
-  };
-  for (std::size_t i = 0; i < loads_.size(); ++i)
-    add("const " + storage_type(k_.loads[i].dtype) + "*", loads_[i], loads_[i], loads_[i], k_.loads[i]);
-  for (std::size_t i = 0; i < stores_.size(); ++i)
-    add(storage_type(k_.stores[i].to.dtype) + "*", stores_[i], stores_[i], stores_[i], k_.stores[i].to);
-  for (std::size_t i = 0; i < k_.steps.size() && !a_.outer.empty(); ++i)
-    if (step(static_cast<int>(i)).kind == StepKind::kIota)
-      add("i64", names_[i], names_[i] + "_from", names_[i], k_.iotas[at(k_.steps[i].index)]);
-  if (a_.framed()) print_frame(members, body);
-  out_.line("");
-  out_.line("struct Line {\n" + members.text() + "  };");
-  out_.open("KF_DEVICE Line line(Row number) const {");
-  if (!a_.outer.empty()) out_.line("[[maybe_unused]] const auto row = device::place(p.outer, number, 1);");
-  out_.line("Line line;\n" + body.text() + "    return line;");
-  out_.close();
-  const bool framed = a_.framed();
-  out_.line("KF_DEVICE At place([[maybe_unused]] const Line& line, Index first) const { return " +
-            std::string(framed ? "framed_place(p.inner, first - line.shift, kWidth)" : "place(first)") + "; }");
-  out_.line("KF_DEVICE bool is_surrounded([[maybe_unused]] const Line& line) const { return " +
-            std::string(framed ? "line.surrounded" : "true") + "; }");
-  out_.line("KF_DEVICE i64 most_elements() const { return p.inner.size" + std::string(framed ? " + kWidth - 1" : "") +
-            "; }");
-  out_.line("KF_DEVICE i64 elements([[maybe_unused]] const Line& line) const { return p.inner.size" +
-            std::string(framed ? " + line.shift" : "") + "; }");
-}
-
-/// What device/spans.cuh asks for: staged operands lie one behind the other in shared memory.
-void Printer::print_spans() {
-  Code stage, write, staged;
-  std::size_t bytes = 0;
-  std::string copied;
-  const auto area = [&](const Operand& o) {
-    const std::string text = "reinterpret_cast<" + storage_type(o.dtype) + "*>(areas + " + number(bytes) + " * room)";
-    bytes += item_bytes(o.dtype);
-    return text;
-  };
-  for (std::size_t i = 0; i < loads_.size(); ++i) {
-    if (a_.loads[i] != Reach::kStaged) continue;
-    const std::string from = area(k_.loads[i]);
-    stage.line("    stage_span(" + from + ", line." + loads_[i] + ", elements, barrier);");
-    const std::string item = number(item_bytes(k_.loads[i].dtype));
-    copied += " + elements * " + item + " / 16 * 16";
-    staged.line("    line." + loads_[i] + " = " + from + " + element;");
-  }
-  for (std::size_t i = 0; i < stores_.size(); ++i) {
-    if (a_.stores[i] != Reach::kStaged) continue;
-    const std::string from = area(k_.stores[i].to);
-    write.line("    write_span(line." + stores_[i] + ", " + from + ", elements);");
-    staged.line("    line." + stores_[i] + " = " + from + " + element;");
-  }
-  const std::string span = "(const Line& line, char* areas, int room, int elements";
-  out_.line("static KF_DEVICE u32 staged_bytes(int elements) { return 0" + copied + "; }");
-  out_.line("KF_DEVICE void stage" + span + ", Barrier* barrier) const {\n" + stage.text() + "  }");
-  out_.line("KF_DEVICE void write" + span + ") const {\n" + write.text() + "  }");
-  out_.line("KF_DEVICE Line staged(Line line, char* areas, int room, int element) const {\n" + staged.text() +
-            "    return line;\n  }");
-}
-
-/// How a row lies in its frame, and whether what surrounds it can be read.
-void Printer::print_frame(Code& members, Code& body) const {
-  const std::string frame = a_.frame_store >= 0 ? stores_[at(a_.frame_store)] : loads_[at(a_.frame_load)];
-  members.line("    int shift;\n    bool surrounded;");
-  body.line("    line.shift = frame_shift<kWidth>(line." + frame + ");");
-  std::string all = "true";
-  for (int i = 0; i < static_cast<int>(loads_.size()); ++i) {
-    const std::string& name = loads_[at(i)];
-    if (is_surrounded(i))
-      all += " && device::is_surrounded(p." + name + "_begin, p." + name + "_end, line." + name +
-             ", p.inner.size, kWidth)";
-  }
-  body.line("    line.surrounded = " + all + ";");
-}
-
-void Printer::print_vectors(const char* type, const std::vector<int>& loads, bool forget) {
-  out_.line("");
-  out_.open(std::string("struct ") + type + " {");
-  std::string forgets;
-  for (const int i : loads) {
-    out_.line(vector_type(i) + " " + loads_[at(i)] + ";");
-    forgets += " device::forget(" + loads_[at(i)] + ");";
-  }
-  if (forget && kept_.load >= 0) out_.line(type_of(kept_.exponential) + " shift;", "of the exponentials kept instead");
-  if (forget) out_.line("KF_DEVICE void forget() {" + forgets + " }");
-  out_.close("};");
-}
-
-void Printer::print_loading(const std::string& head, const char* type, const std::vector<int>& loads) {
-  out_.open("KF_DEVICE " + head + "const Line& line, const At& at" +
-            (columns() ? ", const Line& corner, int column" : "") + ") const {");
-  out_.line(std::string(type) + " v{};");
-  for (const int i : loads) out_.line("v." + loads_[at(i)] + " = " + loaded(i) + ";");
-  out_.line("return v;");
-  out_.close();
-  Names crossed;
-  for (const int i : loads)
-    if (a_.loads[at(i)] == Reach::kCrossed) crossed.push_back(loads_[at(i)]);
-  if (columns()) print_uncross(type, crossed);
-}
-
-/// Turns the crossed operands of as many rows as a vector has elements.
-void Printer::print_uncross(const std::string& type, const Names& crossed) {
-  out_.line("template <int kN>");
-  out_.open("static KF_DEVICE void uncross(" + type + " (&rows)[kN]) {");
-  for (const std::string& name : crossed) out_.line("transpose(rows, &" + type + "::" + name + ");");
-  out_.close();
-}
-
-/// What a sweep leaves to be stored across: struct CrossedN, and store() of one column of it.
-void Printer::print_crossed(int sweep) {
-  const std::string n = std::to_string(sweep), type = "Crossed" + n;
-  Names names;
-  Code stores;
-  out_.line("");
-  out_.open("struct " + type + " {");
-  for (std::size_t i = 0; i < k_.stores.size(); ++i) {
-    if (s_.store_time[i] != sweep || a_.stores[i] != Reach::kCrossed) continue;
-    const Operand& o = k_.stores[i].to;
-    out_.line("Vector<" + storage_type(o.dtype) + ", kWidth> " + stores_[i] + ";");
-    stores.line("    store_vector<true>(" + across(stores_[i], o) + ", crossed." + stores_[i] +
-                ", column < at.count ? kWidth : 0);");
-    names.push_back(stores_[i]);
-  }
-  out_.close("};");
-  out_.line("static KF_DEVICE " + type + " crossed(Sweep<" + n + ">) { return {}; }");
-  print_uncross(type, names);
-  out_.line("KF_DEVICE void store(const Line& corner, const At& at, int column, const " + type +
-            "& crossed) const {\n" + stores.text() + "  }");
-}
-
-/// Of held operands whose rows are whole 16-byte vectors.
-void Printer::print_prefetch(const std::vector<int>& loads) {
-  out_.open("KF_DEVICE void prefetch(const Line& line, Index first, " + std::string("int elements) const {"));
-  for (const int i : loads) {
-    const std::size_t item = item_bytes(load(i).dtype);
-    if (a_.loads[at(i)] == Reach::kDense && (a_.whole || a_.framed()) &&
-        item * static_cast<std::size_t>(a_.width) == 16)
-      out_.line("prefetch_to_l2(line." + loads_[at(i)] + " + first, elements * " + number(item) + ");");
-  }
-  out_.close();
-}
-
-/// Of held operands that bulk copies can bring: see device/ring.cuh.
-void Printer::print_stages(const std::vector<int>& loads) {
-  Code copies, start, take;
-  std::string bytes = a_.framed() ? "" : "elements * (kHeldBytes / kWidth)";
-  std::size_t before = 0;
-  for (const int i : loads) {
-    const std::string &name = loads_[at(i)], offset = number(before) + " * vectors",
-                      item = number(item_bytes(load(i).dtype));
-    if (a_.framed()) {
-      const std::string copy = "copy_of_" + name;
-      copies.line("    const FrameCopy<kWidth, " + storage_type(load(i).dtype) + "> " + copy + "(line." + name +
-                  " + first, elements, p." + name + "_begin, p." + name + "_end);");
-      bytes += (bytes.empty() ? "" : " + ") + copy + ".bytes()";
-      start.line("    " + copy + ".start(stage + " + offset + ", barrier);");
-    } else {
-      start.line("    start_copy(stage + " + offset + ", line." + name + " + first, elements * " + item +
-                 ", barrier);");
-    }
-    take.line("    v." + name + " = *reinterpret_cast<const " + vector_type(i) + "*>(stage + " + offset +
-              " + vector * 16);");
-    before += 16;
-  }
-  out_.line("static constexpr int kHeldBytes = " + number(before) + ";");
-  out_.line(
-      "KF_DEVICE void start(const Line& line, Index first, int elements, char* stage, int vectors, Barrier* barrier) "
-      "const {");
-  out_.line(copies.text() + "    expect(barrier, " + bytes + ");\n" + start.text() + "  }");
-  out_.line("KF_DEVICE Held take(const char* stage, int vectors, int vector) const {\n    Held v;\n" + take.text() +
-            "    return v;\n  }");
-}
-
-void Printer::print_fetch(int sweep) {
-  const std::string type = "Fetched" + std::to_string(sweep);
-  print_vectors(type.c_str(), loads_of(sweep, false), false);
-  print_loading(type + " fetch(Sweep<" + std::to_string(sweep) + ">, ", type.c_str(), loads_of(sweep, false));
 }
 
 /// The pair that a reduction belongs to, if it is taken together with the other one.
