@@ -1,8 +1,13 @@
-"""Runs every GPU kernel once on small arrays, for tools that watch each access (compute-sanitizer); see .ci/gpu."""
+"""Runs every GPU kernel once on small arrays, for tools that watch each access (compute-sanitizer); see .ci/gpu.
+
+`python tests/every_kernel.py 3/8` runs the third of eight shares, so that as many processes can work at once.
+"""
 
 from __future__ import annotations
 
+import argparse
 import itertools
+from collections.abc import Callable, Iterator
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +17,7 @@ import reference
 
 # Part of a warp, a warp, a block, a cluster and chunks of a cluster; whole slots of 16 bytes and not.
 WIDTHS = (1, 8, 33, 64, 256, 1000, 1024, 1023, 4096, 9000, 40000, 131072, 600_000)
+WIDTHS_GENERATED = (1, 33, 256, 1023, 4096, 40000, 50257, 600_000)
 
 
 @kf.fuse
@@ -44,33 +50,33 @@ def everything(x):
     return kf.sqrt((x * x).sum()), x.min(), (x > 0).all()
 
 
-def relu_layernorm(rng: np.random.Generator) -> None:
-    for dtype, cols, rows in itertools.product(
-        (np.float16, ml_dtypes.bfloat16, np.float32, np.float64), WIDTHS, (1, 3)
-    ):
-        x = rng.standard_normal((rows, cols)).astype(dtype)
-        p = rng.standard_normal(cols).astype(dtype)
-        for parameters in ((), (p, p.astype(np.float32))):
-            want = reference.relu_layernorm(x, *parameters)
-            for f in (kf.fused_relu_layernorm, kf.unfused_relu_layernorm):
-                got = f(kf.to_device(x), *(kf.to_device(a) for a in parameters)).numpy().astype(np.float64)
-                error = np.abs(got - want).max()
-                assert error <= 100 * float(ml_dtypes.finfo(dtype).eps), (f.__name__, dtype, x.shape, error)
+def relu_layernorm(dtype: type, cols: int, rows: int) -> None:
+    rng = np.random.default_rng()
+    x = rng.standard_normal((rows, cols)).astype(dtype)
+    p = rng.standard_normal(cols).astype(dtype)
+    for parameters in ((), (p, p.astype(np.float32))):
+        want = reference.relu_layernorm(x, *parameters)
+        for f in (kf.fused_relu_layernorm, kf.unfused_relu_layernorm):
+            got = f(kf.to_device(x), *(kf.to_device(a) for a in parameters)).numpy().astype(np.float64)
+            error = np.abs(got - want).max()
+            assert error <= 100 * float(ml_dtypes.finfo(dtype).eps), (f.__name__, dtype, x.shape, error)
 
 
-def generated(rng: np.random.Generator) -> None:
-    """The skeletons of cuda/device, by what the CPU's executor makes of the same arrays."""
-    for dtype, cols in itertools.product((ml_dtypes.bfloat16, np.float32, np.float64), WIDTHS[::2]):
-        x = rng.standard_normal((3 if cols > 9000 else 33, cols)).astype(dtype)
-        p = rng.standard_normal(cols).astype(dtype)
-        calls = (
-            *((elements, (x, p)), (rows, (x, p)), (columns, (x,)), (everything, (x,)), (columns, (x.T,))),
-            *((across, (x,)), (across, (x.T,)), (tiles, (x, x.T))),
-        )
-        for f, arrays in calls:
-            for version in (f, f.unfused):
-                for got, want in zip(version(*map(kf.to_device, arrays)), version(*arrays), strict=True):
-                    close(f, dtype, x.shape, got.numpy(), np.asarray(want))
+def generated(dtype: type, cols: int, f: kf.FusedFunction, arguments: str) -> None:
+    """A function by the skeletons of cuda/device, held to what the CPU's executor makes of the same arrays."""
+    rng = np.random.default_rng()
+    x = rng.standard_normal((3 if cols > 9000 else 33, cols)).astype(dtype)
+    named = {"x": x, "t": x.T, "p": rng.standard_normal(cols).astype(dtype)}
+    arrays = [named[a] for a in arguments]
+    for version in (f, f.unfused):
+        for got, want in zip(version(*map(kf.to_device, arrays)), version(*arrays), strict=True):
+            close(f, dtype, x.shape, got.numpy(), np.asarray(want))
+
+
+CALLS = (
+    *((elements, "xp"), (rows, "xp"), (columns, "x"), (everything, "x"), (columns, "t")),
+    *((across, "x"), (across, "t"), (tiles, "xt")),
+)
 
 
 def close(f: kf.FusedFunction, dtype: type, shape: tuple[int, ...], got: np.ndarray, want: np.ndarray) -> None:
@@ -82,11 +88,23 @@ def close(f: kf.FusedFunction, dtype: type, shape: tuple[int, ...], got: np.ndar
     assert error <= 100 * scale * float(ml_dtypes.finfo(dtype).eps), (f, dtype, shape, error)
 
 
+def cases() -> Iterator[tuple[Callable[..., None], tuple]]:
+    for case in itertools.product((np.float16, ml_dtypes.bfloat16, np.float32, np.float64), WIDTHS, (1, 3)):
+        yield relu_layernorm, case
+    for dtype, cols, (f, arguments) in itertools.product(
+        (ml_dtypes.bfloat16, np.float32, np.float64), WIDTHS_GENERATED, CALLS
+    ):
+        yield generated, (dtype, cols, f, arguments)
+
+
 def main() -> None:
-    rng = np.random.default_rng()
-    relu_layernorm(rng)
-    generated(rng)
-    print("every kernel ran")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("share", nargs="?", default="1/1", help="K/N: the K-th of N shares (default: all)")
+    k, n = map(int, parser.parse_args().share.split("/"))
+    mine = list(itertools.islice(cases(), k - 1, None, n))
+    for run, case in mine:
+        run(*case)
+    print(f"every kernel of {len(mine)} cases ran")
 
 
 if __name__ == "__main__":
