@@ -2,7 +2,8 @@
 
 #include <cctype>
 
-#include "codegen/geometry.hpp"
+#include "codegen/choice.hpp"
+#include "codegen/division.hpp"
 #include "codegen/printer.hpp"
 
 namespace kfusion::codegen {

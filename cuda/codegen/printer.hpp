@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/geometry.hpp"
+#include "codegen/choice.hpp"
 #include "codegen/parameters.hpp"
 
 namespace kfusion::codegen {

@@ -1,6 +1,5 @@
-// Which skeleton of device/*.cuh runs a kernel, and how many threads of which blocks share its elements.
+// Which skeleton of device/*.cuh runs a kernel, and what of that is static in its text.
 #pragma once
-#include <string>
 #include <vector>
 
 #include "codegen/arrangement.hpp"
@@ -37,14 +36,5 @@ struct Choice {
   int vector_bytes = 0;    ///< kTiles: of a vector of the widest
 };
 Choice choose(const Kernel& k, const Arrangement& a, const Target& target);
-
-/// What is a number at run time: the launch and the members of device::Geometry. `partial_bytes`: sizeof a partial
-/// result.
-struct Division {
-  Launch launch;
-  std::vector<std::int64_t> geometry;
-};
-Division divide(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
-                std::size_t partial_bytes);
 
 }  // namespace kfusion::codegen

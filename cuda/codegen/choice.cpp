@@ -1,0 +1,287 @@
+#include "codegen/choice.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+
+#include "codegen/capacity.hpp"
+
+namespace kfusion::codegen {
+namespace {
+
+// ---- what is loaded -------------------------------------------------------------------------------------------------
+
+/// In how many sweeps each load is used, and whether in the first.
+struct Uses {
+  std::vector<int> sweeps;
+  std::vector<bool> in_first;
+};
+
+Uses uses_of(const Kernel& k, const Schedule& s) {
+  Uses uses{std::vector<int>(k.loads.size(), 0), std::vector<bool>(k.loads.size(), false)};
+  for (int sweep = 0; sweep < s.sweeps; ++sweep)
+    for (const int i : steps_of(k, s, sweep)) {
+      const Step& step = k.steps[static_cast<std::size_t>(i)];
+      if (step.kind != StepKind::kLoad) continue;
+      ++uses.sweeps[static_cast<std::size_t>(step.index)];
+      if (sweep == 0) uses.in_first[static_cast<std::size_t>(step.index)] = true;
+    }
+  return uses;
+}
+
+std::vector<bool> element_loads(const Kernel& k, const Arrangement& a) {
+  std::vector<bool> found;
+  for (const Operand& o : k.loads) found.push_back(!a.per_row(o));
+  return found;
+}
+
+/// What is as large as the matrix and used more than once, or at once: it is loaded first and stays in registers.
+std::vector<bool> held_loads(const Kernel& k, const Arrangement& a, const Schedule& s) {
+  const Uses uses = uses_of(k, s);
+  std::vector<bool> held;
+  for (std::size_t i = 0; i < k.loads.size(); ++i) {
+    const Extents& outer = a.outer_of(k.loads[i]);
+    const bool of_row = outer.empty() || std::ranges::any_of(outer, [](std::int64_t n) { return n != 0; });
+    held.push_back(!a.per_row(k.loads[i]) && of_row && (uses.sweeps[i] > 1 || uses.in_first[i]));
+  }
+  return held;
+}
+
+/// How many vectors a thread should have on their way for `bytes` bytes, fewer where much is computed of each.
+int vectors_in_flight(const Kernel& k, const Arrangement& a, int bytes, int most) {
+  std::int64_t vectors = clamp(bytes / bytes_of(k, a, element_loads(k, a)), 1, most);
+  vectors = std::bit_floor(static_cast<std::uint64_t>(vectors));
+  while (vectors > 1 && vectors * a.width * static_cast<std::int64_t>(k.steps.size()) > 512) vectors /= 2;
+  return static_cast<int>(vectors);
+}
+
+// ---- rows -----------------------------------------------------------------------------------------------------------
+
+/// How rows of up to so many bytes are held: `slots` of 16 bytes a lane, in blocks of `warps` warps of which a
+/// multiprocessor has registers for `resident`, `blocks` of them a row. Measured (cpp/README.md): few slots leave
+/// registers for many threads, many make exchanges rare.
+struct Capacity {
+  int slots, warps, resident, blocks;
+  constexpr std::int64_t row_bytes() const { return kWarp * kSlotBytes * slots * warps * blocks; }
+};
+constexpr Capacity kCapacities[] = {
+    {2, 1, 32, 1},   //   1 KB: less than a warp
+    {4, 1, 32, 1},   //   2 KB
+    {8, 1, 16, 1},   //   4 KB: the longest row that needs no barrier
+    {8, 2, 12, 1},   //   8 KB
+    {8, 4, 6, 1},    //  16 KB
+    {8, 8, 3, 1},    //  32 KB
+    {8, 16, 2, 1},   //  64 KB
+    {16, 16, 1, 1},  // 128 KB: a block of a multiprocessor's own
+    {8, 16, 1, 2},   // 128 KB: where a lane has at most 8 slots
+    {16, 16, 1, 2},  // 256 KB: where rings cannot be used
+    {8, 16, 1, 4},   // 256 KB
+    {16, 8, 1, 8},   // 512 KB
+    {8, 16, 1, 8},   // 512 KB
+    {16, 16, 1, 8},  //   1 MB
+};
+/// 32 bytes in flight a thread in blocks of 128 measured best of 1 to 4 vectors and 128 to 512 threads (H200, 1 GB).
+constexpr int kPointwiseThreads = 128;
+constexpr int kMaxTeamThreads = 512, kShortRowsThreads = 64, kLongRowsThreads = 256, kSpanThreads = 128;
+/// Rows from here on (bytes) go to a warp of their own block, which brings the rows after them to L2.
+constexpr std::int64_t kLeastTeamBytes = 1 << 10;
+/// Shorter rows have a lane for 32 bytes, others up to a warp's for 64.
+constexpr std::int64_t kLeastSharedBytes = 256;
+/// A reduction of everything is split over all blocks from here on.
+constexpr std::int64_t kSplitBytes = 32 << 10;
+
+/// That of a row which begins with a vector: classes of length end with powers of two, in frames too.
+std::int64_t own_vectors_of(const Arrangement& a) { return divide_up(product(a.inner), a.width); }
+
+const Capacity* capacity_for(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
+  const std::int64_t bytes = row_bytes(k, a, c), vector = bytes_of(k, a, c.held);
+  const bool heavy = static_cast<std::int64_t>(k.steps.size()) * c.schedule.sweeps > 48;
+  const int max_slots = a.width == 1 || heavy ? 8 : 16, max_blocks = target.clusters ? kMaxCluster : 1;
+  const auto* found = std::ranges::find_if(kCapacities, [&](const Capacity& one) {
+    const std::int64_t vectors = one.slots * kSlotBytes / vector;
+    return one.slots <= max_slots && one.blocks <= max_blocks && vectors > 0 &&
+           static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(vectors))) * kWarp * one.warps *
+                   one.blocks >=
+               own_vectors_of(a);
+  });
+  const bool split = k.kept.empty() && c.schedule.sweeps == 1 && bytes > kSplitBytes;
+  return split ? std::end(kCapacities) : found;
+}
+
+/// In registers of less than a warp, or of a team. What computes much gets more registers, and fewer blocks.
+void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& found) {
+  const std::int64_t vectors = found.slots * kSlotBytes / bytes_of(k, a, c.held);
+  c.vectors = static_cast<int>(std::bit_floor(static_cast<std::uint64_t>(vectors)));
+  const bool lean = a.width > 1 && !is_heavy(k);
+  if (found.warps > 1 || row_bytes(k, a, c) > kLeastTeamBytes) {
+    c.skeleton = Skeleton::kTeamRows;
+    c.threads = found.warps * kWarp;
+    c.least_blocks = std::max(1, lean ? found.resident : std::min(found.resident, 16 / found.warps));
+    if (a.framed()) ++c.vectors;
+    return;
+  }
+  c.skeleton = Skeleton::kShortRows;
+  c.threads = kShortRowsThreads;
+  c.least_blocks = lean ? 16 : 8;
+  const std::int64_t held = row_bytes(k, a, c) > kLeastSharedBytes ? 2 * c.vectors : c.vectors;
+  c.lanes = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(divide_up(own_vectors_of(a), held))));
+  const std::int64_t each = divide_up(own_vectors_of(a), c.lanes);
+  c.vectors = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(each))) + (a.framed() ? 1 : 0);
+}
+
+/// What bulk copies can bring: rows of whole 16-byte vectors.
+bool can_stage(const Kernel& k, const Arrangement& a, const Choice& c) {
+  for (std::size_t i = 0; i < k.loads.size(); ++i)
+    if (c.held[i] && (a.loads[i] != Reach::kDense || !(a.whole || a.framed()) ||
+                      a.width * static_cast<std::int64_t>(item_bytes(k.loads[i].dtype)) != kSlotBytes))
+      return false;
+  return a.inner.size() == 1;
+}
+
+/// Read again in every sweep.
+void stream(Choice& c, const Kernel& k, const Arrangement& a) {
+  c.held.assign(k.loads.size(), false);
+  c.vectors = vectors_in_flight(k, a, 64, 4);
+  c.threads = kLongRowsThreads;
+  c.least_blocks = in_doubles(k) ? 1 : 2;
+  c.skeleton = c.schedule.sweeps == 1 ? Skeleton::kSplitRows : Skeleton::kLongRows;
+}
+
+constexpr std::int64_t kMaxRingRows = std::int64_t{1} << 30;
+/// Up to here (bytes) team_rows() is quicker: another block of the multiprocessor works while one exchanges.
+constexpr std::int64_t kLeastRingBytes = 128 << 10;
+/// Few rows of at least so many bytes are spread over all multiprocessors.
+constexpr std::int64_t kLeastSpreadBytes = 512 << 10;
+
+bool can_ring(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
+  const bool is_long = row_bytes(k, a, c) > kLeastRingBytes && product(a.outer) < kMaxRingRows;
+  return is_long && target.compute_major >= 9 && c.schedule.sweeps > 1 && can_stage(k, a, c);
+}
+
+/// Rows that no cluster holds, and so few that clusters would leave multiprocessors idle.
+bool should_spread(std::int64_t rows, std::int64_t bytes, const Target& target) {
+  if (!target.clusters || bytes < kLeastSpreadBytes) return false;
+  const std::int64_t least = divide_up(bytes, kSpreadRing.block_bytes());
+  if (least > target.multiprocessors) return false;
+  const RingCapacity* ring = ring_for(bytes, target);
+  return ring == nullptr || rows * divide_up(ring->blocks, ring->resident) <= target.multiprocessors;
+}
+
+/// False where rows cannot stay in registers.
+bool choose_ring(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
+  if (!can_ring(k, a, c, target)) return false;
+  const std::int64_t bytes = row_bytes(k, a, c);
+  c.spread = should_spread(product(a.outer), bytes, target);
+  const RingCapacity* found = c.spread ? &kSpreadRing : ring_for(bytes, target);
+  if (found == nullptr) return false;
+  const RingCapacity ring = fit(*found, k);
+  c.skeleton = Skeleton::kRingRows;
+  c.threads = ring.warps * kWarp;
+  c.least_blocks = ring.resident;
+  c.vectors = ring.segments;
+  return true;
+}
+
+/// As few lanes a row as can hold it: what is done once a row costs more than what is done once an element.
+void choose_spans(Choice& c, const Kernel& k, const Arrangement& a) {
+  constexpr std::int64_t kMostElements = 17;  // as few lanes as for a power of two where it is one element more
+  const std::int64_t cols = a.inner[0];
+  const auto lanes = std::bit_ceil(static_cast<std::uint64_t>(divide_up(cols, kMostElements)));
+  c.skeleton = Skeleton::kSpanRows;
+  c.lanes = std::min(static_cast<int>(lanes), kWarp);
+  c.vectors = static_cast<int>(divide_up(cols, c.lanes));
+  c.threads = kSpanThreads;
+  c.least_blocks = is_heavy(k) || c.vectors > 24 ? 4 : 8;
+  const auto add = [&](const Operand& o, Reach reach) {
+    if (reach == Reach::kStaged) c.held_bytes += static_cast<int>(item_bytes(o.dtype));
+  };
+  for (std::size_t i = 0; i < k.loads.size(); ++i) add(k.loads[i], a.loads[i]);
+  for (std::size_t i = 0; i < k.stores.size(); ++i) add(k.stores[i].to, a.stores[i]);
+}
+
+void choose_rows(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
+  c.schedule = schedule(k, a);
+  c.held = held_loads(k, a, c.schedule);
+  if (a.spans) {
+    choose_spans(c, k, a);
+    return;
+  }
+  if (choose_ring(c, k, a, target)) return;
+  const Capacity* found = capacity_for(k, a, c, target);
+  if (found == std::end(kCapacities)) {
+    stream(c, k, a);
+  } else {
+    hold(c, k, a, *found);
+  }
+}
+
+// ---- columns --------------------------------------------------------------------------------------------------------
+
+/// Side by side in a warp, so that the others read 64 bytes or more of what lies across, in vectors that are transposed
+/// or, by so many rows a thread, element by element through L1.
+constexpr int kAcrossLanes = 8, kAcrossRows = 8;
+constexpr int kTileThreads = 256;
+
+/// At least as much as a partial result takes.
+std::int64_t partial_bound(const Kernel& k, const Arrangement& a) {
+  return 8 * a.width * std::ranges::count(k.steps, StepKind::kReduce, &Step::kind);
+}
+
+/// Kept on chip where another sweep would read them again, and there is room.
+bool choose_tile(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
+  Choice tile = c;
+  tile.schedule = schedule(k, a);
+  tile.held = held_loads(k, a, tile.schedule);
+  for (std::size_t i = 0; i < k.loads.size(); ++i)
+    if (a.loads[i] == Reach::kSplat) tile.held[i] = false;
+  if (std::ranges::count(tile.held, true) == 0) return false;
+  for (std::size_t i = 0; i < k.loads.size(); ++i)
+    if (tile.held[i])
+      tile.vector_bytes = std::max(tile.vector_bytes, a.width * static_cast<int>(item_bytes(k.loads[i].dtype)));
+  tile.skeleton = Skeleton::kTiles;
+  tile.held_bytes = static_cast<int>(bytes_of(k, a, tile.held));
+  const bool heavy = a.width > 4 || in_doubles(k) || k.steps.size() > 24;
+  tile.vectors = a.across || heavy ? c.vectors : vectors_in_flight(k, a, 128, 8);
+  tile.threads = kTileThreads;
+  tile.least_blocks = heavy ? 2 : kTilesAtOnce;
+  if (tile_of(a, tile, target, partial_bound(k, a)).blocks == 0) return false;
+  c = tile;
+  return true;
+}
+
+void choose_columns(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
+  c.schedule = schedule(k, a);
+  c.vectors = a.crossed() ? a.width
+              : a.across  ? vectors_in_flight(k, a, 256, kAcrossRows)
+                          : vectors_in_flight(k, a, 64, 4);
+  c.lanes = !a.across ? kWarp : a.width > 1 ? kAcrossLanes : 2 * kAcrossLanes;
+  if (c.schedule.sweeps > 1 && choose_tile(c, k, a, target)) return;
+  c.skeleton = Skeleton::kColumns;
+  c.held.assign(k.loads.size(), false);
+  if (c.schedule.sweeps > 1) c.threads = kMaxTeamThreads, c.least_blocks = 1;
+  if (partial_bound(k, a) == 0)
+    c.threads = kPointwiseThreads, c.least_blocks = c.vectors * bytes_of(k, a, element_loads(k, a)) > 192 ? 2 : 4;
+}
+
+}  // namespace
+
+Choice choose(const Kernel& k, const Arrangement& a, const Target& target) {
+  Choice c;
+  if (a.form == Form::kRows) {
+    choose_rows(c, k, a, target);
+    return c;
+  }
+  if (a.form == Form::kColumns) {
+    choose_columns(c, k, a, target);
+    return c;
+  }
+  c.schedule = schedule(k, a);
+  c.skeleton = Skeleton::kPointwise;
+  c.held = element_loads(k, a);
+  c.vectors = vectors_in_flight(k, a, 32, 4);
+  c.threads = kPointwiseThreads;
+  c.least_blocks = 4;
+  return c;
+}
+
+}  // namespace kfusion::codegen

@@ -1,0 +1,199 @@
+#include "codegen/division.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "codegen/capacity.hpp"
+
+namespace kfusion::codegen {
+namespace {
+
+constexpr std::int64_t kMaxSplits = 65535;   ///< blocks that a grid has along y
+constexpr int kBlocksPerMultiprocessor = 4;  ///< where blocks share a reduction
+
+unsigned unsigned_of(std::int64_t n) { return static_cast<unsigned>(n); }
+
+Division divide_pointwise(const Arrangement& a, const Choice& c) {
+  Division d;
+  d.launch.block[0] = unsigned_of(c.threads);
+  d.launch.grid[0] = unsigned_of(divide_up(vectors_of(a), std::int64_t{c.threads} * c.vectors));
+  return d;
+}
+
+Division divide_short_rows(const Arrangement& a, const Choice& c) {
+  Division d;
+  d.launch.block[0] = unsigned_of(c.threads);
+  d.launch.grid[0] = unsigned_of(divide_up(product(a.outer), c.threads / c.lanes));
+  d.geometry = {product(a.outer), 1, 1, 0, 0};
+  return d;
+}
+
+/// Each block's span begins at a multiple of 16 bytes.
+Division divide_spans(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
+  constexpr std::int64_t kSpanBytes = 16 << 10;
+  const std::int64_t rows = product(a.outer), row_bytes = product(a.inner) * c.held_bytes;
+  std::int64_t unit = 1;
+  const auto align = [&](const Operand& o, Reach reach) {
+    const auto item = static_cast<std::int64_t>(item_bytes(o.dtype));
+    if (reach == Reach::kStaged) unit = std::max(unit, kSlotBytes / item);
+  };
+  for (std::size_t i = 0; i < k.loads.size(); ++i) align(k.loads[i], a.loads[i]);
+  for (std::size_t i = 0; i < k.stores.size(); ++i) align(k.stores[i].to, a.stores[i]);
+  const std::int64_t shared = rows / (std::int64_t{kBlocksPerMultiprocessor} * target.multiprocessors);
+  const std::int64_t each = std::max(std::min(kSpanBytes / row_bytes, shared) / unit, std::int64_t{1}) * unit;
+  Division d;
+  d.launch.block[0] = unsigned_of(c.threads);
+  d.launch.grid[0] = unsigned_of(divide_up(rows, each));
+  d.launch.shared_bytes = static_cast<std::size_t>(kSlotBytes + each * row_bytes);
+  d.geometry = {rows, 1, each, 0, 0};
+  return d;
+}
+
+/// A team of as few warps as hold the row; for few rows it has more blocks, as long as each has some warps.
+Division divide_teams(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
+                      std::size_t partial_bytes) {
+  const std::int64_t rows = product(a.outer), most = target.clusters ? kMaxCluster : 1;
+  const std::int64_t needed = c.skeleton == Skeleton::kLongRows
+                                  ? most * c.threads / kWarp
+                                  : divide_up(vectors_of(a), std::int64_t{kWarp} * c.vectors);
+  std::int64_t blocks = 1;
+  while (blocks < most && needed > blocks * c.threads / kWarp) blocks *= 2;
+  while (2 * blocks <= most && rows <= target.multiprocessors / (2 * blocks) && needed >= 8 * blocks) blocks *= 2;
+  const std::int64_t warps = divide_up(needed, blocks);
+  Division d;
+  d.launch.block[0] = unsigned_of(warps * kWarp);
+  d.launch.cluster = unsigned_of(blocks);
+  d.launch.grid[0] = unsigned_of(std::min<std::int64_t>(rows, (std::int64_t{1} << 30) / blocks) * blocks);
+  const std::int64_t box =
+      divide_up(static_cast<std::int64_t>(partial_bytes) * warps * blocks, kSlotBytes) * kSlotBytes;
+  d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
+  // About as many rows further on as are in flight, but no more than L2 keeps until they are read.
+  const std::int64_t resident = std::max<std::int64_t>(1, c.least_blocks * c.threads / (warps * kWarp));
+  const std::int64_t in_flight = resident * target.multiprocessors / blocks;
+  const std::int64_t in_l2 = target.l2_bytes / 6 / std::max<std::int64_t>(row_bytes(k, a, c), 1);
+  d.geometry = {rows, warps * blocks, 1, box, std::max<std::int64_t>(1, std::min(in_flight, in_l2))};
+  return d;
+}
+
+/// Blocks of a team: of a cluster, or, where they are spread, as many as each row can have of all.
+std::int64_t ring_blocks(const RingCapacity& ring, bool spread, std::int64_t rows, std::int64_t bytes,
+                         const Target& target) {
+  if (!spread) return ring.blocks;
+  const std::int64_t least = divide_up(bytes, ring.block_bytes()), all = target.multiprocessors;
+  return std::max(least, all / std::max<std::int64_t>(rows, 1));
+}
+
+Division divide_ring(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
+                     std::size_t partial_bytes) {
+  const std::int64_t rows = product(a.outer), bytes = row_bytes(k, a, c);
+  const RingCapacity ring = fit(c.spread ? kSpreadRing : *ring_for(bytes, target), k);
+  const std::int64_t blocks = ring_blocks(ring, c.spread, rows, bytes, target);
+  const std::int64_t room = divide_up(static_cast<std::int64_t>(partial_bytes) + 4, kSlotBytes) * kSlotBytes;
+  const std::int64_t teams = std::min<std::int64_t>(rows, target.multiprocessors * ring.resident / blocks);
+  const std::int64_t stage = kWarp * kSegmentVectors * bytes_of(k, a, c.held);
+  Division d;
+  d.launch.block[0] = unsigned_of(c.threads);
+  d.launch.cluster = unsigned_of(c.spread ? 1 : blocks);
+  d.launch.grid[0] = unsigned_of(teams * blocks);
+  d.launch.resident = !c.spread;
+  d.launch.cooperative = c.spread;
+  d.launch.shared_bytes = static_cast<std::size_t>(ring.warps * ring.stages * (stage + 8) + kSlotBytes +
+                                                   (ring.warps + 1 + (c.spread ? 1 : 2) * blocks) * room + kSlotBytes);
+  d.launch.workspace_bytes = static_cast<std::size_t>(16 + (c.spread ? teams * blocks * room * 4 : 0));
+  d.launch.workspace_zeroed = c.spread || rows > teams;  // at least half as many teams run as were asked for
+  d.geometry = {rows, 0, blocks, room, ring.stages};
+  return d;
+}
+
+/// Blocks that share a row, each with at least one chunk: a number that depends on sizes and device only.
+Division divide_splits(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
+  const std::int64_t rows = product(a.outer);
+  const std::int64_t chunks = divide_up(vectors_of(a), std::int64_t{c.threads} * c.vectors);
+  const std::int64_t blocks = std::int64_t{kBlocksPerMultiprocessor} * target.multiprocessors;
+  const std::int64_t splits = clamp(blocks / std::max<std::int64_t>(rows, 1), 1, std::max<std::int64_t>(chunks, 1));
+  Division d;
+  d.launch.block[0] = unsigned_of(c.threads);
+  d.launch.grid[0] = unsigned_of(rows * splits);
+  const std::int64_t box =
+      divide_up(static_cast<std::int64_t>(partial_bytes) * c.threads / kWarp, kSlotBytes) * kSlotBytes;
+  d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
+  if (splits > 1) {
+    d.launch.workspace_bytes = static_cast<std::size_t>(rows) * (16 + static_cast<std::size_t>(splits) * partial_bytes);
+    d.launch.workspace_zeroed = true;
+  }
+  d.geometry = {rows, c.threads / kWarp, splits, box, 0};
+  return d;
+}
+
+Division divide_columns(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
+  const std::int64_t vectors = vectors_of(a), rows = product(a.outer);
+  const std::int64_t across = std::bit_ceil(static_cast<std::uint64_t>(clamp(vectors, 1, c.lanes)));
+  std::int64_t down = c.threads / across;
+  while (across * down > kWarp && down >= 2 * rows) down /= 2;
+  const std::int64_t tiles = divide_up(vectors, across);
+  const std::int64_t blocks = std::int64_t{kBlocksPerMultiprocessor} * target.multiprocessors;
+  const std::int64_t most = std::max<std::int64_t>(divide_up(rows, down * c.vectors), 1);
+  const std::int64_t splits = partial_bytes == 0       ? std::min(most, kMaxSplits)
+                              : c.schedule.sweeps == 1 ? clamp(blocks / std::max<std::int64_t>(tiles, 1), 1, most)
+                                                       : 1;
+  Division d;
+  d.launch.block[0] = unsigned_of(across);
+  d.launch.block[1] = unsigned_of(down);
+  d.launch.grid[0] = unsigned_of(tiles);
+  d.launch.grid[1] = unsigned_of(splits);
+  const std::int64_t box = column_box(across, across * down / kWarp, 1, static_cast<std::int64_t>(partial_bytes));
+  d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
+  if (splits > 1 && partial_bytes > 0) {
+    d.launch.workspace_bytes =
+        static_cast<std::size_t>(tiles) * (16 + static_cast<std::size_t>(splits * across) * partial_bytes);
+    d.launch.workspace_zeroed = true;
+  }
+  d.geometry = {rows, down, splits, box, 0};
+  return d;
+}
+
+/// Short columns side by side, so that a tile has enough bytes; few columns in more blocks.
+Division divide_tiles(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
+  constexpr std::int64_t kTileBytes = 32 << 10;
+  const auto part = static_cast<std::int64_t>(partial_bytes);
+  const std::int64_t vectors = vectors_of(a), rows = product(a.outer), most = target.clusters ? kMaxCluster : 1;
+  Tile tile = tile_of(a, c, target, part);
+  const auto count = [&] { return divide_up(vectors, tile.across); };
+  while (tile.across < c.lanes && 2 * rows * tile.across * c.held_bytes <= kTileBytes &&
+         count() > 2 * kBlocksPerMultiprocessor * target.multiprocessors)
+    tile.across *= 2;
+  while (tile.across > 1 && tile.across >= 2 * vectors) tile.across /= 2;
+  while (tile.blocks < most && 2 * tile.blocks * count() <= target.multiprocessors &&
+         rows * tile.across >= 2 * tile.blocks * c.threads)
+    tile.blocks *= 2;
+  tile.rows = rows_of_block(rows, tile.blocks, c);
+  std::int64_t down = c.threads / tile.across;
+  while (down > kMaxCluster && tile.across * down > kWarp && 2 * down * c.vectors > tile.rows) down /= 2;
+  const std::int64_t box = column_box(tile.across, tile.across * down / kWarp, tile.blocks, part);
+  Division d;
+  d.launch.block[0] = unsigned_of(tile.across);
+  d.launch.block[1] = unsigned_of(down);
+  d.launch.cluster = unsigned_of(tile.blocks);
+  d.launch.grid[0] = unsigned_of(count() * tile.blocks);
+  d.launch.shared_bytes = static_cast<std::size_t>(2 * box + tile.rows * tile.across * c.held_bytes);
+  const std::int64_t ahead = tile.at_once > 1 ? tile.at_once * target.multiprocessors / tile.blocks : 0;
+  d.geometry = {rows, down, tile.rows, box, ahead};
+  return d;
+}
+
+}  // namespace
+
+Division divide(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
+                std::size_t partial_bytes) {
+  Division d = c.skeleton == Skeleton::kPointwise   ? divide_pointwise(a, c)
+               : c.skeleton == Skeleton::kShortRows ? divide_short_rows(a, c)
+               : c.skeleton == Skeleton::kRingRows  ? divide_ring(k, a, c, target, partial_bytes)
+               : c.skeleton == Skeleton::kSpanRows  ? divide_spans(k, a, c, target)
+               : c.skeleton == Skeleton::kSplitRows ? divide_splits(a, c, target, partial_bytes)
+               : c.skeleton == Skeleton::kColumns   ? divide_columns(a, c, target, partial_bytes)
+               : c.skeleton == Skeleton::kTiles     ? divide_tiles(a, c, target, partial_bytes)
+                                                    : divide_teams(k, a, c, target, partial_bytes);
+  return d;
+}
+
+}  // namespace kfusion::codegen
