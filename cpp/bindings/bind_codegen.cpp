@@ -34,7 +34,7 @@ constexpr const char* kHeadersDoc = R"(cuda_headers()
 The device headers that generated sources include: a dict of name to text.
 )";
 
-constexpr const char* kParametersDoc = R"(parameters(self, loads, stores, values=(), workspace=0)
+constexpr const char* kParametersDoc = R"(parameters(self, loads, stores, values=(), workspace=0, standing=0)
 --
 
 The bytes of the kernel's one parameter.
@@ -44,6 +44,7 @@ Args:
     stores: of what it writes.
     values: of float arguments that the graph reads as constants.
     workspace: address of launch["workspace_bytes"] bytes.
+    standing: address of launch["standing_bytes"] bytes, which are zero, and zero again when the kernel has run.
 )";
 
 py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse, bool aligned, bool clusters) {
@@ -70,7 +71,7 @@ py::dict launch_of(const codegen::CudaKernel& k) {
   return py::dict("grid"_a = py::make_tuple(l.grid[0], l.grid[1], l.grid[2]),
                   "block"_a = py::make_tuple(l.block[0], l.block[1], l.block[2]), "cluster"_a = l.cluster,
                   "shared_bytes"_a = l.shared_bytes, "resident"_a = l.resident, "cooperative"_a = l.cooperative,
-                  "workspace_bytes"_a = l.workspace_bytes, "workspace_zeroed"_a = l.workspace_zeroed);
+                  "workspace_bytes"_a = l.workspace_bytes, "standing_bytes"_a = l.standing_bytes);
 }
 
 template <class Pointer>
@@ -82,10 +83,10 @@ std::vector<Pointer> pointers(const std::vector<std::uintptr_t>& addresses) {
 
 py::bytes parameters_of(const codegen::CudaKernel& k, const std::vector<std::uintptr_t>& loads,
                         const std::vector<std::uintptr_t>& stores, const std::vector<double>& values,
-                        std::uintptr_t workspace) {
+                        std::uintptr_t workspace, std::uintptr_t standing) {
   std::vector<std::byte> bytes(k.parameter_bytes());
   k.write_parameters(pointers<const std::byte*>(loads).data(), pointers<std::byte*>(stores).data(), values.data(),
-                     reinterpret_cast<std::byte*>(workspace), bytes.data());
+                     {reinterpret_cast<std::byte*>(workspace), reinterpret_cast<std::byte*>(standing)}, bytes.data());
   return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
@@ -104,7 +105,7 @@ void bind_codegen(py::module_& m) {
       .def_property_readonly("entry", &codegen::CudaKernel::entry, "The name of its __global__ function.")
       .def_property_readonly("launch", &launch_of, "Its grid, block, cluster and memory.")
       .def("parameters", &parameters_of, py::arg("loads"), py::arg("stores"), py::arg("values") = std::vector<double>{},
-           py::arg("workspace") = 0, kParametersDoc);
+           py::arg("workspace") = 0, py::arg("standing") = 0, kParametersDoc);
   m.def("cuda_kernels", &kernels, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
         py::arg("aligned") = true, py::arg("clusters") = true, kKernelsDoc);
   m.def("cuda_headers", &headers, kHeadersDoc);

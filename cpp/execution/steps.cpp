@@ -45,10 +45,11 @@ class CudaStep final : public ExecutableStep {
   std::size_t workspace_bytes() const override { return launch_.workspace_bytes; }
 
   void run(const Frame& f) const override {
-    if (launch_.workspace_zeroed) cuda::clear(f.workspace, launch_.workspace_bytes, f.device, f.stream);
+    const cuda::Standing standing(launch_.standing_bytes, f.device, f.stream);
     Addresses loads(operands_.loads, f.slots), stores(operands_.stores, f.slots);
     Room<std::byte, 1024> parameters(kernel_.parameter_bytes());
-    kernel_.write_parameters(loads.data(), stores.data(), f.parameters, f.workspace, parameters.data());
+    kernel_.write_parameters(loads.data(), stores.data(), f.parameters, {f.workspace, standing.data()},
+                             parameters.data());
     cuda::launch(function_, launch_, parameters.data(), kernel_.parameter_bytes(), f.device, f.stream);
   }
 

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::int64_t kMaxSplits = 65535;   ///< blocks that a grid has along y
 constexpr int kBlocksPerMultiprocessor = 4;  ///< where blocks share a reduction
+constexpr std::int64_t kTicketBytes = 16;
 
 unsigned unsigned_of(std::int64_t n) { return static_cast<unsigned>(n); }
 
@@ -99,8 +100,8 @@ Division divide_ring(const Kernel& k, const Arrangement& a, const Choice& c, con
   d.launch.cooperative = c.spread;
   d.launch.shared_bytes = static_cast<std::size_t>(ring.warps * ring.stages * (stage + 8) + kSlotBytes +
                                                    (ring.warps + 1 + (c.spread ? 1 : 2) * blocks) * room + kSlotBytes);
-  d.launch.workspace_bytes = static_cast<std::size_t>(16 + (c.spread ? teams * blocks * room * 4 : 0));
-  d.launch.workspace_zeroed = c.spread || rows > teams;  // at least half as many teams run as were asked for
+  d.launch.standing_bytes =
+      static_cast<std::size_t>(kTicketBytes + (c.spread ? teams * (kTicketBytes + blocks * room * 4) : 0));
   d.geometry = {rows, 0, blocks, room, ring.stages};
   return d;
 }
@@ -118,8 +119,8 @@ Division divide_splits(const Arrangement& a, const Choice& c, const Target& targ
       divide_up(static_cast<std::int64_t>(partial_bytes) * c.threads / kWarp, kSlotBytes) * kSlotBytes;
   d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
   if (splits > 1) {
-    d.launch.workspace_bytes = static_cast<std::size_t>(rows) * (16 + static_cast<std::size_t>(splits) * partial_bytes);
-    d.launch.workspace_zeroed = true;
+    d.launch.workspace_bytes = static_cast<std::size_t>(rows * splits) * partial_bytes;
+    d.launch.standing_bytes = static_cast<std::size_t>(rows * kTicketBytes);
   }
   d.geometry = {rows, c.threads / kWarp, splits, box, 0};
   return d;
@@ -144,9 +145,8 @@ Division divide_columns(const Arrangement& a, const Choice& c, const Target& tar
   const std::int64_t box = column_box(across, across * down / kWarp, 1, static_cast<std::int64_t>(partial_bytes));
   d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
   if (splits > 1 && partial_bytes > 0) {
-    d.launch.workspace_bytes =
-        static_cast<std::size_t>(tiles) * (16 + static_cast<std::size_t>(splits * across) * partial_bytes);
-    d.launch.workspace_zeroed = true;
+    d.launch.workspace_bytes = static_cast<std::size_t>(tiles * splits * across) * partial_bytes;
+    d.launch.standing_bytes = static_cast<std::size_t>(tiles * kTicketBytes);
   }
   d.geometry = {rows, down, splits, box, 0};
   return d;

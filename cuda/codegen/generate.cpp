@@ -23,9 +23,8 @@ std::string header_of(Skeleton s) {
   return s == Skeleton::kColumns ? "device/columns.cuh" : "device/rows.cuh";
 }
 
-bool has_workspace(Skeleton s) {
-  return s == Skeleton::kSplitRows || s == Skeleton::kColumns || s == Skeleton::kRingRows;
-}
+bool has_workspace(Skeleton s) { return s == Skeleton::kSplitRows || s == Skeleton::kColumns; }
+bool has_standing(Skeleton s) { return has_workspace(s) || s == Skeleton::kRingRows; }
 
 /// The call of the skeleton.
 std::string call_of(const Choice& c) {
@@ -41,15 +40,15 @@ std::string call_of(const Choice& c) {
       return "team_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kRingRows:
       return "ring_rows<Fused, " + vectors + ", " + std::to_string(kSegmentVectors) +
-             (c.spread ? ", true" : ", false") + ">(Fused{p}, p.geometry, p.workspace)";
+             (c.spread ? ", true" : ", false") + ">(Fused{p}, p.geometry, p.standing)";
     case Skeleton::kLongRows:
       return "long_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kSplitRows:
-      return "split_rows<Fused, " + vectors + ">(Fused{p}, p.geometry, p.workspace)";
+      return "split_rows<Fused, " + vectors + ">(Fused{p}, p.geometry, p.workspace, p.standing)";
     case Skeleton::kTiles:
       return "tiles<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     default:
-      return "columns<Fused, " + vectors + ">(Fused{p}, p.geometry, p.workspace)";
+      return "columns<Fused, " + vectors + ">(Fused{p}, p.geometry, p.workspace, p.standing)";
   }
 }
 
@@ -64,7 +63,8 @@ CudaKernel::CudaKernel(const Kernel& kernel, const Target& target, bool aligned)
   Printer printer(k, a, c, parameters);
   const Division d = divide(k, a, c, target, printer.partial_bytes());
   if (!d.geometry.empty()) parameters.numbers("Geometry", "geometry", d.geometry);
-  if (has_workspace(c.skeleton)) parameters.workspace("workspace");
+  if (has_workspace(c.skeleton)) parameters.memory("workspace", Cell::Kind::kWorkspace);
+  if (has_standing(c.skeleton)) parameters.memory("standing", Cell::Kind::kStanding);
   launch_ = d.launch;
   cells_ = parameters.cells();
   source_ = "// " + kernel.name + "\n#include \"" + header_of(c.skeleton) +

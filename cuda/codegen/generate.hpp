@@ -29,12 +29,18 @@ struct Launch {
   bool cooperative = false;                            ///< all blocks run at the same time, or none
   std::size_t shared_bytes = 0;                        ///< dynamic
   std::size_t workspace_bytes = 0;                     ///< global memory, 16-byte aligned
-  bool workspace_zeroed = false;                       ///< it must be zero before each launch
+  std::size_t standing_bytes = 0;                      ///< the same, zero before each launch and zero again after it
+};
+
+/// Where a launch's memory lies.
+struct Memory {
+  std::byte* workspace = nullptr;
+  std::byte* standing = nullptr;
 };
 
 /// Eight bytes of a kernel's parameter.
 struct Cell {
-  enum class Kind : std::uint8_t { kNumber, kLoad, kStore, kConstant, kWorkspace };
+  enum class Kind : std::uint8_t { kNumber, kLoad, kStore, kConstant, kWorkspace, kStanding };
   Kind kind = Kind::kNumber;
   std::int64_t value = 0;  ///< kNumber: itself; kLoad, kStore: bytes added to the address
   int index = 0;           ///< kLoad, kStore, kConstant
@@ -57,9 +63,9 @@ class CudaKernel {
 
   /// Writes the parameter_bytes() bytes of the kernel's one by-value parameter. `loads` and `stores`: the address of
   /// element 0 of each array, in the order of Kernel::loads and Kernel::stores (Operand::offset is added here);
-  /// `parameters`: values for Constant::parameter; `workspace`: launch().workspace_bytes bytes on the device.
+  /// `parameters`: values for Constant::parameter; `memory`: on the device, as launch() says.
   void write_parameters(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
-                        std::byte* workspace, std::byte* to) const;
+                        const Memory& memory, std::byte* to) const;
   std::size_t parameter_bytes() const { return cells_.size() * sizeof(std::int64_t); }
 
  private:

@@ -56,9 +56,9 @@ void ParameterList::pointer(const std::string& name, const Operand& o, Cell::Kin
   cells_.push_back({kind, (o.offset + further) * static_cast<std::int64_t>(item_bytes(o.dtype)), index});
 }
 
-void ParameterList::workspace(const std::string& name) {
+void ParameterList::memory(const std::string& name, Cell::Kind kind) {
   declare("char*", name);
-  cells_.push_back({Cell::Kind::kWorkspace, 0, 0});
+  cells_.push_back({kind, 0, 0});
 }
 
 void ParameterList::number(const std::string& type, const std::string& name, std::int64_t value) {
@@ -89,7 +89,7 @@ void ParameterList::numbers(const std::string& type, const std::string& name, co
 }
 
 void CudaKernel::write_parameters(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
-                                  std::byte* workspace, std::byte* to) const {
+                                  const Memory& memory, std::byte* to) const {
   const auto value_of = [&](const Cell& c) -> std::int64_t {
     const auto i = static_cast<std::size_t>(c.index);
     switch (c.kind) {
@@ -100,7 +100,9 @@ void CudaKernel::write_parameters(const std::byte* const* loads, std::byte* cons
       case Cell::Kind::kConstant:
         return constant_bits(constants_[i], parameters);
       case Cell::Kind::kWorkspace:
-        return address(workspace, 0);
+        return address(memory.workspace, 0);
+      case Cell::Kind::kStanding:
+        return address(memory.standing, 0);
       default:
         return c.value;
     }

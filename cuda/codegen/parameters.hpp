@@ -19,7 +19,7 @@ class ParameterList {
     pointer(name, o, Cell::Kind::kLoad, index, further);
   }
   void store(const std::string& name, const Operand& o, int index) { pointer(name, o, Cell::Kind::kStore, index, 0); }
-  void workspace(const std::string& name);
+  void memory(const std::string& name, Cell::Kind kind);
   void number(const std::string& type, const std::string& name, std::int64_t value);
   void constant(const std::string& name, const Constant& c, int index);
   /// Extents with what divides by them; `wide`: 64-bit indices.

@@ -133,7 +133,7 @@ class ColumnExchange {
 /// False in blocks that leave the end to the last one.
 template <int kUnroll, int kSweep, class F, class At>
 KF_DEVICE bool sweep_columns(const F& f, const At& at, typename F::Values& values, const Geometry& g,
-                             ColumnExchange& exchange, char* workspace) {
+                             ColumnExchange& exchange, char* workspace, char* standing) {
   using Row = typename F::Row;
   using P = PartialOf<F, kSweep>;
   const Sweep<kSweep> sweep;
@@ -146,10 +146,9 @@ KF_DEVICE bool sweep_columns(const F& f, const At& at, typename F::Values& value
   exchange.merge(total, f.partial(sweep));
   if constexpr (F::kSweeps == 1 && !P::kNothing) {
     if (splits > 1) {
-      P* parts = reinterpret_cast<P*>(workspace + 16 * static_cast<i64>(gridDim.x)) +
-                 static_cast<i64>(blockIdx.x) * gridDim.y * blockDim.x + threadIdx.x;
+      P* parts = reinterpret_cast<P*>(workspace) + static_cast<i64>(blockIdx.x) * gridDim.y * blockDim.x + threadIdx.x;
       if (threadIdx.y == 0) parts[blockIdx.y * blockDim.x] = total;
-      if (!is_last(reinterpret_cast<u32*>(workspace + 16 * static_cast<i64>(blockIdx.x)), gridDim.y)) return false;
+      if (!is_last(reinterpret_cast<u32*>(standing + 16 * static_cast<i64>(blockIdx.x)), gridDim.y)) return false;
       total = f.partial(sweep);
       for (u32 s = threadIdx.y; s < gridDim.y; s += blockDim.y) total.merge(parts[s * blockDim.x]);
       exchange.merge(total, f.partial(sweep));
@@ -157,20 +156,20 @@ KF_DEVICE bool sweep_columns(const F& f, const At& at, typename F::Values& value
   }
   f.finish(sweep, values, total);
   if constexpr (kSweep + 1 < F::kSweeps)
-    return sweep_columns<kUnroll, kSweep + 1>(f, at, values, g, exchange, workspace);
+    return sweep_columns<kUnroll, kSweep + 1>(f, at, values, g, exchange, workspace, standing);
   return true;
 }
 
 /// Block: (columns, shares), both powers of two. Grid: (tiles of columns, blocks that share the rows of one sweep).
-/// Workspace: a ticket of 16 bytes per tile, then a part per column thread and block.
+/// Workspace: a part per column thread and block. Standing: a ticket of 16 bytes per tile.
 template <class F, int kUnroll>
-KF_DEVICE void columns(const F& f, const Geometry& g, char* workspace) {
+KF_DEVICE void columns(const F& f, const Geometry& g, char* workspace, char* standing) {
   using Index = typename F::Index;
   extern __shared__ __align__(16) char shared[];
   const auto at = f.place((static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x) * F::kWidth);
   typename F::Values values = f.begin(f.line(0), at);
   ColumnExchange exchange(shared, static_cast<int>(g.box));
-  const bool ends = sweep_columns<kUnroll, 0>(f, at, values, g, exchange, workspace);
+  const bool ends = sweep_columns<kUnroll, 0>(f, at, values, g, exchange, workspace, standing);
   if (ends && threadIdx.y == 0 && at.count > 0) f.end(f.line(0), at, values);
 }
 

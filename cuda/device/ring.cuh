@@ -53,6 +53,8 @@ class ClusterExchange {
     __syncthreads();
     return *place;
   }
+  /// After the last round: the others may still write here until they end.
+  KF_DEVICE void leave() const { cluster_arrive(), cluster_wait(); }
 
  private:
   template <class P>
@@ -82,21 +84,25 @@ class ClusterExchange {
   char* boxes_;
 };
 
-/// Blocks that run at the same time: two boxes in global memory, at first zero, that are filled in turns. A message is
-/// words of 8 bytes, each with the number of its round in the upper half, so that a reader sees when it has come. All
-/// threads read, a word each, since each takes as long as memory does.
+/// Blocks that run at the same time: in global memory, at first and at last zero, two boxes that are filled in turns. A
+/// message is words of 8 bytes, each with the number of its round in the upper half, so that a reader sees when it has
+/// come. All threads read, a word each, since each takes as long as memory does.
 class MemoryExchange {
  public:
   /// `shared`: Blocks::room bytes for each block.
   KF_DEVICE MemoryExchange(const Blocks& b, char* memory, char* shared)
-      : blocks_(b), boxes_(reinterpret_cast<u64*>(memory)), seen_(reinterpret_cast<u32*>(shared)) {}
+      : blocks_(b),
+        ticket_(reinterpret_cast<u32*>(memory)),
+        boxes_(reinterpret_cast<u64*>(memory + kTicketBytes)),
+        seen_(reinterpret_cast<u32*>(shared)) {}
+  static KF_DEVICE i64 bytes(const Blocks& b) { return kTicketBytes + 2 * words(b) * static_cast<i64>(sizeof(u64)); }
 
   template <class P>
   KF_DEVICE Told<P> share(const Told<P>& own, const P& identity, u32 round, Told<P>*) const {
     constexpr int kWords = sizeof(Told<P>) / 4;
     static_assert(sizeof(Told<P>) % 4 == 0);
     const u64 tag = static_cast<u64>(round + 1) << 32;
-    u64* parts = boxes_ + static_cast<i64>(round % 2) * blocks_.count * (blocks_.room / 4);
+    u64* parts = boxes_ + round % 2 * words(blocks_);
     if (threadIdx.x == 0) {
       u32 word[kWords];
       memcpy(word, &own, sizeof own);
@@ -117,8 +123,21 @@ class MemoryExchange {
     return {all, told[0].row};
   }
 
+  /// After the last round: the block that comes last, when all have read, leaves zeros.
+  KF_DEVICE void leave() const {
+    if (threadIdx.x >= 32) return;
+    u32 place = 0;
+    if (threadIdx.x == 0) place = atomicInc(ticket_, blocks_.count - 1);
+    if (__shfl_sync(0xffffffffu, place, 0) + 1 != blocks_.count) return;
+    for (int i = threadIdx.x; i < 2 * words(blocks_); i += 32) boxes_[i] = 0;
+  }
+
  private:
+  static constexpr i64 kTicketBytes = 16;
+  static KF_DEVICE int words(const Blocks& b) { return b.count * (b.room / 4); }
+
   Blocks blocks_;
+  u32* ticket_;
   u64* boxes_;
   u32* seen_;
 };
@@ -269,10 +288,10 @@ struct SegmentPlaces {
 
 /// Rows that a team holds in at most kSegments segments a warp. Grid: as many teams as run at once, of g.splits blocks.
 /// Barriers: two per reducing sweep. Shared memory: rings and their barriers, then what the exchange and the merge
-/// need. Workspace, at first zero: 16 bytes for the counter of rows, used where there are more than two a team, then
-/// the boxes of teams that are spread.
+/// need. Standing: 16 bytes for the counter of rows, used where there are more than two a team, then what
+/// MemoryExchange needs for each team that is spread.
 template <class F, int kSegments, int kVec, bool kSpread>
-KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* workspace) {
+KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
   using Row = typename F::Row;
   extern __shared__ __align__(16) char shared[];
   const int block_warps = blockDim.x / 32, own = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -287,10 +306,10 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* workspace) {
   char* memory = shared + block_warps * stages * Ring<F, kVec>::kStageBytes;
   Barrier* full = reinterpret_cast<Barrier*>(memory) + own * stages;
   memory += (block_warps * stages * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
-  const i64 boxes = 2 * static_cast<i64>(count) * (blocks.room / 4) * static_cast<i64>(sizeof(u64));
   char* exchanged = memory + (block_warps + 1) * blocks.room;
   const auto exchange = [&] {
-    if constexpr (kSpread) return MemoryExchange(blocks, workspace + 16 + team * boxes, exchanged);
+    if constexpr (kSpread)
+      return MemoryExchange(blocks, standing + 16 + team * MemoryExchange::bytes(blocks), exchanged);
     if constexpr (!kSpread) return ClusterExchange(blocks, exchanged);
   }();
   TeamMerge<typename Choose<kSpread, MemoryExchange, ClusterExchange>::type> merge(exchange, blocks, memory);
@@ -306,7 +325,7 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* workspace) {
     u32 after = rows;  // taken from the counter while this row is under way
     const bool chooses = blocks.rank == 0 && threadIdx.x == 0;
     if (chooses && next < rows && 2 * teams < rows)
-      after = atomicAdd(reinterpret_cast<u32*>(workspace), 1u) + 2 * teams;
+      after = atomicInc(reinterpret_cast<u32*>(standing), rows - teams - 1) + 2 * teams;  // the last leaves 0
     const auto line = f.line(static_cast<Row>(row));
     const SegmentPlaces<F, kVec> places{f, line, begin, size, lane};
     typename F::Values values = f.begin(line, places(0));
@@ -328,7 +347,7 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* workspace) {
     if (warp == 0 && lane == 0) f.end(line, places(0), values);
     row = next, next = after;
   }
-  if (!kSpread && count > 1) cluster_arrive(), cluster_wait();
+  if (count > 1) exchange.leave();
 }
 
 }  // namespace kfusion::device

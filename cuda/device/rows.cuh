@@ -292,9 +292,9 @@ KF_DEVICE bool is_last(u32* ticket, u32 blocks) {
 }
 
 /// Rows of one sweep whose chunks `splits` blocks share; the one that ends last merges their parts, in order.
-/// Workspace: a ticket of 16 bytes per row, then a part per block.
+/// Workspace: a part per block. Standing: a ticket of 16 bytes per row.
 template <class F, int kK>
-KF_DEVICE void split_rows(const F& f, const Geometry& g, char* workspace) {
+KF_DEVICE void split_rows(const F& f, const Geometry& g, char* workspace, char* standing) {
   using Row = typename F::Row;
   using P = PartialOf<F, 0>;
   extern __shared__ __align__(16) char shared[];
@@ -308,9 +308,9 @@ KF_DEVICE void split_rows(const F& f, const Geometry& g, char* workspace) {
   Exchange exchange(shared, static_cast<int>(g.box));
   merge_team(total, f.partial(Sweep<0>()), exchange, warp, warps);
   if (splits > 1) {
-    P* parts = reinterpret_cast<P*>(workspace + 16 * g.rows) + static_cast<i64>(r) * splits;
+    P* parts = reinterpret_cast<P*>(workspace) + static_cast<i64>(r) * splits;
     if (threadIdx.x == 0) parts[split] = total;
-    if (!is_last(reinterpret_cast<u32*>(workspace + 16 * static_cast<i64>(r)), splits)) return;
+    if (!is_last(reinterpret_cast<u32*>(standing + 16 * static_cast<i64>(r)), splits)) return;
     total = merge_parts(parts, static_cast<int>(splits), f.partial(Sweep<0>()));
   }
   f.finish(Sweep<0>(), values, total);

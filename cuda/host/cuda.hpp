@@ -68,6 +68,23 @@ class Workspace {
   Stream stream_;
 };
 
+/// Zeros on the device for a kernel that leaves zeros again: the stream's own, so that nobody waits for them to be
+/// cleared. Graphs that are being captured have some of their own (see Workspace), and so does each call on a stream
+/// where kfusion has seen many others.
+class Standing {
+ public:
+  Standing(std::size_t bytes, int device, Stream stream)
+      : kept_(kept(bytes, device, stream)), own_(kept_ ? 0 : bytes, device, stream, true) {}
+
+  std::byte* data() const { return kept_ ? kept_ : own_.data(); }  ///< nullptr for no bytes
+
+ private:
+  static std::byte* kept(std::size_t bytes, int device, Stream stream);
+
+  std::byte* kept_;
+  Workspace own_;
+};
+
 /// Times `enqueue` `repeats` times with events on the legacy default stream and returns microseconds. Before each:
 /// the L2 is flushed if `cold`, then the GPU is kept busy while the host enqueues, so that launch latency of the host
 /// is not counted. `enqueue` may throw (the exception passes through).

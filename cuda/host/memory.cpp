@@ -1,8 +1,11 @@
 // Device memory in stream order, copies and events.
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <limits>
 #include <mutex>
+#include <vector>
 
 #include "host/runtime.hpp"
 
@@ -133,6 +136,37 @@ bool capturing(Stream stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 }  // namespace
+
+namespace {
+constexpr std::size_t kMostKept = 64, kLeastKeptBytes = std::size_t{64} << 10;
+
+struct Kept {
+  int device;
+  unsigned long long stream;  ///< not its handle, which a later stream may have as well
+  std::size_t bytes;
+  std::byte* data;
+};
+}  // namespace
+
+std::byte* Standing::kept(std::size_t bytes, int device, Stream stream) {
+  static auto& all = *new std::vector<Kept>;  // neither is destroyed: threads may still launch at exit
+  static auto& mutex = *new std::mutex;
+  if (bytes == 0) return nullptr;
+  const UseDevice use(device);
+  if (capturing(stream)) return nullptr;
+  unsigned long long id = 0;
+  check(cudaStreamGetId(handle(stream), &id), "asking which stream it is");
+  const std::lock_guard lock(mutex);
+  const auto found = std::ranges::find_if(
+      all, [&](const Kept& k) { return k.device == device && k.stream == id && k.bytes >= bytes; });
+  if (found != all.end()) return found->data;
+  if (all.size() == kMostKept) return nullptr;
+  const std::size_t room = std::max(std::bit_ceil(bytes), kLeastKeptBytes);
+  auto* data = static_cast<std::byte*>(allocate(room, device, stream));
+  clear(data, room, device, stream);
+  all.push_back({device, id, room, data});
+  return data;
+}
 
 void wait(Stream waiter, Stream on, int device) {
   if (waiter == on) return;

@@ -23,6 +23,8 @@ std::size_t empty_cache() noexcept { return 0; }
 
 void clear(void*, std::size_t, int, Stream) { refuse(); }
 
+std::byte* Standing::kept(std::size_t, int, Stream) { refuse(); }
+
 void copy(void*, const void*, std::size_t, int, Stream) { refuse(); }
 void synchronize(int, Stream) { refuse(); }
 void synchronize_device(int) { refuse(); }

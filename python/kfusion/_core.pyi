@@ -142,7 +142,12 @@ class CudaKernel:
     @property
     def launch(self) -> dict[str, Any]: ...
     def parameters(
-        self, loads: Sequence[int], stores: Sequence[int], values: Sequence[float] = (), workspace: int = 0
+        self,
+        loads: Sequence[int],
+        stores: Sequence[int],
+        values: Sequence[float] = (),
+        workspace: int = 0,
+        standing: int = 0,
     ) -> bytes: ...
 
 def cuda_kernels(
