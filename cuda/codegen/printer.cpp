@@ -254,7 +254,7 @@ void Printer::print_partial(int sweep) {
     out_.line("static KF_DEVICE Nothing partial(Sweep<" + std::to_string(sweep) + ">) { return {}; }");
     return;
   }
-  Code start, merge, settle;
+  Code start, merge, across, settle;
   const bool ordered = std::ranges::any_of(reduced, [&](int i) { return pair_of(i).starts_with("Centred"); });
   out_.open("struct " + type + " {");
   out_.line("static constexpr bool kNothing = false, kSymmetric = " + std::string(ordered ? "false;" : "true;"));
@@ -264,6 +264,7 @@ void Printer::print_partial(int sweep) {
     if (const std::string pair = pair_of(i); !pair.empty()) {
       out_.line(pair + " " + name + lanes + ";");
       merge.line("      " + own + ".merge(" + other + ");");
+      across.line("      " + own + ".merge_across(across);");
       settle.line("      " + own + ".settle();");
       continue;
     }
@@ -277,10 +278,14 @@ void Printer::print_partial(int sweep) {
         (row.needs_elements ? "unchosen<" + a + ">(" + with(combine, extremes) + ")" : with(row.identity, extremes)) +
         ";");
     merge.line("      " + own + " = " + with(combine, parts) + ";");
+    const Meaning two[] = {{"a", "a"}, {"b", "b"}, {"A", a}};
+    across.line("      " + own + " = across(" + own + ", [](" + a + " a, " + a + " b) { return " + with(combine, two) + "; });");
   }
   const std::string loop = columns() ? "#pragma unroll\n      for (int j = 0; j < kWidth; ++j) {\n" : "";
   const std::string end = columns() ? "      }\n" : "";
   out_.line("KF_DEVICE void merge(const " + type + "& b) {\n" + loop + merge.text() + end + "    }");
+  if (!settle.text().empty() && !columns())  // of many columns, what is merged two by two is under way at once
+    out_.line("template <class Across>\n    KF_DEVICE void merge_across(const Across& across) {\n" + across.text() + "    }");
   if (!settle.text().empty()) out_.line("KF_DEVICE void settle() {\n" + loop + settle.text() + end + "    }");
   out_.close("};");
   out_.line("static KF_DEVICE " + type + " partial(Sweep<" + std::to_string(sweep) + ">) {\n    " + type + " v;\n" +

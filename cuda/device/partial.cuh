@@ -55,6 +55,21 @@ struct Centred {
     mean = n == A(0) ? b.mean : finite ? mean + d * share : mean * (A(1) - share) + b.mean * share;
     n = both;
   }
+  /// All lanes' parts at once, in fewer steps than merge() takes for two: the mean of all, then distances from it.
+  template <class Across>
+  KF_DEVICE void merge_across(const Across& across) {
+    constexpr A kUnit = A(1) / (1 << 24);  // else the sum of many large means would not be finite
+    struct Sums {
+      A n, values;
+    };
+    const Sums all = across(Sums{n, n * kUnit * mean}, [](const Sums& a, const Sums& b) {
+      return Sums{a.n + b.n, a.values + b.values};
+    });
+    const A centre = all.n > A(0) ? all.values / (all.n * kUnit) : A(0), d = mean - centre;
+    m2 = across(m2 + d * (n * d), [](A a, A b) { return a + b; });
+    mean = centre;
+    n = all.n;
+  }
   /// Not a number around a mean that is none.
   KF_DEVICE A squares() const { return m2 + (mean - mean); }
 };
@@ -89,6 +104,13 @@ struct Shifted {
     sum = sum * scale(largest, both) + b.sum * scale(b.largest, both);
     largest = both;
   }
+  /// All lanes' parts at once.
+  template <class Across>
+  KF_DEVICE void merge_across(const Across& across) {
+    const A both = across(largest, [](A a, A b) { return maximum(a, b); });
+    sum = across(sum * scale(largest, both), [](A a, A b) { return a + b; });
+    largest = both;
+  }
   /// Not a number where the largest is infinite, as value - largest is none.
   KF_DEVICE A total() const { return sum + (largest - largest); }
 };
@@ -111,31 +133,53 @@ KF_DEVICE P shuffled(const P& own, const Shuffle& shuffle) {
   return other;
 }
 
-/// Merges over each group of `lanes` (a power of two up to 32) neighbouring lanes, or those of them that lie `apart` (a
-/// power of two) from each other, the same bits in all of them. All 32 lanes must call it. Where the order of merge()
-/// matters, the group's first lane has it right and tells the others.
+/// Each group of `lanes` (a power of two up to 32) neighbouring lanes, or those of them that lie `apart` (a power of two)
+/// from each other. All 32 lanes must call it.
+struct Lanes {
+  int lanes, apart;
+
+  /// What `merge` makes of all their values, in pairs of pairs.
+  template <class V, class Merge>
+  KF_DEVICE V operator()(V own, const Merge& merge) const {
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      if (offset < apart) continue;
+      if (offset >= lanes) break;
+      own = merge(own, shuffled(own, [&](u32 word) { return __shfl_xor_sync(0xffffffffu, word, offset); }));
+    }
+    return own;
+  }
+};
+
+/// Merges over lanes (see Lanes), the same bits in all of them. Where the order of merge() matters, the group's first
+/// lane has it right and tells the others.
 template <class P>
 KF_DEVICE void merge_lanes(P& own, int lanes, int apart = 1) {
-  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    if (offset < apart) continue;
-    if (offset >= lanes) break;
-    own.merge(shuffled(own, [&](u32 word) { return __shfl_xor_sync(0xffffffffu, word, offset); }));
-  }
-  if constexpr (!P::kSymmetric) {
-    const int first = thread % 32 & ~(lanes - apart);
-    own = shuffled(own, [&](u32 word) { return __shfl_sync(0xffffffffu, word, first); });
+  if (lanes == apart) return;
+  const Lanes across{lanes, apart};
+  if constexpr (requires { own.merge_across(across); }) {
+    own.merge_across(across);
+  } else {
+    own = across(own, [](P a, const P& b) {
+      a.merge(b);
+      return a;
+    });
+    if constexpr (!P::kSymmetric) {
+      const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x), first = thread % 32 & ~(lanes - apart);
+      own = shuffled(own, [&](u32 word) { return __shfl_sync(0xffffffffu, word, first); });
+    }
   }
 }
 
 /// Merges `size` parts; every lane of the calling warps gets the same bits.
 template <class P>
-KF_DEVICE P merge_parts(const P* parts, int size, P total) {
+KF_DEVICE P merge_parts(const P* parts, int size, const P& identity) {
   int lanes = 1;
   while (lanes < size && lanes < 32) lanes *= 2;
+  const int first = threadIdx.x % lanes;
+  P total = first < size ? parts[first] : identity;
 #pragma unroll 1
-  for (int i = threadIdx.x % lanes; i < size; i += lanes) total.merge(parts[i]);
+  for (int i = first + lanes; i < size; i += lanes) total.merge(parts[i]);
   merge_lanes(total, lanes);
   return total;
 }
