@@ -78,6 +78,7 @@ class HostKernels:
             return m.elements.ctypes.data + m.start * m.elements.itemsize
 
         launch = kernel.launch
+
         def room(name: str, fill: int) -> np.ndarray:
             memory = np.full(launch[name] + 16, fill, np.uint8)
             return memory[-memory.ctypes.data % 16 :][: launch[name]]

@@ -279,13 +279,15 @@ void Printer::print_partial(int sweep) {
         ";");
     merge.line("      " + own + " = " + with(combine, parts) + ";");
     const Meaning two[] = {{"a", "a"}, {"b", "b"}, {"A", a}};
-    across.line("      " + own + " = across(" + own + ", [](" + a + " a, " + a + " b) { return " + with(combine, two) + "; });");
+    across.line("      " + own + " = across(" + own + ", [](" + a + " a, " + a + " b) { return " + with(combine, two) +
+                "; });");
   }
   const std::string loop = columns() ? "#pragma unroll\n      for (int j = 0; j < kWidth; ++j) {\n" : "";
   const std::string end = columns() ? "      }\n" : "";
   out_.line("KF_DEVICE void merge(const " + type + "& b) {\n" + loop + merge.text() + end + "    }");
   if (!settle.text().empty() && !columns())  // of many columns, what is merged two by two is under way at once
-    out_.line("template <class Across>\n    KF_DEVICE void merge_across(const Across& across) {\n" + across.text() + "    }");
+    out_.line("template <class Across>\n    KF_DEVICE void merge_across(const Across& across) {\n" + across.text() +
+              "    }");
   if (!settle.text().empty()) out_.line("KF_DEVICE void settle() {\n" + loop + settle.text() + end + "    }");
   out_.close("};");
   out_.line("static KF_DEVICE " + type + " partial(Sweep<" + std::to_string(sweep) + ">) {\n    " + type + " v;\n" +

@@ -62,9 +62,8 @@ struct Centred {
     struct Sums {
       A n, values;
     };
-    const Sums all = across(Sums{n, n * kUnit * mean}, [](const Sums& a, const Sums& b) {
-      return Sums{a.n + b.n, a.values + b.values};
-    });
+    const Sums all = across(Sums{n, n * kUnit * mean},
+                            [](const Sums& a, const Sums& b) { return Sums{a.n + b.n, a.values + b.values}; });
     const A centre = all.n > A(0) ? all.values / (all.n * kUnit) : A(0), d = mean - centre;
     m2 = across(m2 + d * (n * d), [](A a, A b) { return a + b; });
     mean = centre;
@@ -122,9 +121,8 @@ namespace kfusion::device {
 /// `own` of another lane.
 template <class P, class Shuffle>
 KF_DEVICE P shuffled(const P& own, const Shuffle& shuffle) {
-  constexpr int kWords = sizeof(P) / 4;
-  static_assert(sizeof(P) % 4 == 0);
-  u32 word[kWords];
+  constexpr int kWords = (sizeof(P) + 3) / 4;
+  u32 word[kWords] = {};
   memcpy(word, &own, sizeof(P));
 #pragma unroll
   for (int i = 0; i < kWords; ++i) word[i] = shuffle(word[i]);
@@ -133,8 +131,8 @@ KF_DEVICE P shuffled(const P& own, const Shuffle& shuffle) {
   return other;
 }
 
-/// Each group of `lanes` (a power of two up to 32) neighbouring lanes, or those of them that lie `apart` (a power of two)
-/// from each other. All 32 lanes must call it.
+/// Each group of `lanes` (a power of two up to 32) neighbouring lanes, or those of them that lie `apart` (a power of
+/// two) from each other. All 32 lanes must call it.
 struct Lanes {
   int lanes, apart;
 
@@ -165,7 +163,8 @@ KF_DEVICE void merge_lanes(P& own, int lanes, int apart = 1) {
       return a;
     });
     if constexpr (!P::kSymmetric) {
-      const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x), first = thread % 32 & ~(lanes - apart);
+      const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x),
+                first = thread % 32 & ~(lanes - apart);
       own = shuffled(own, [&](u32 word) { return __shfl_sync(0xffffffffu, word, first); });
     }
   }
