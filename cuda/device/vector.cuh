@@ -137,13 +137,13 @@ KF_DEVICE void store_whole(T* p, const Vector<T, kN>& v) {
 #pragma unroll
     for (int j = 0; j < kN; ++j) store_element(p + j, v, j);
   } else if constexpr (Vector<T, kN>::kBytes == 16) {
-    asm volatile("st.global.cs.v4.u32 [%4], {%0, %1, %2, %3};" ::"r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]),
+    asm volatile("st.global.v4.u32 [%4], {%0, %1, %2, %3};" ::"r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]),
                  "r"(v.word[3]), "l"(p)
                  : "memory");
   } else if constexpr (Vector<T, kN>::kBytes == 8) {
-    asm volatile("st.global.cs.v2.u32 [%2], {%0, %1};" ::"r"(v.word[0]), "r"(v.word[1]), "l"(p) : "memory");
+    asm volatile("st.global.v2.u32 [%2], {%0, %1};" ::"r"(v.word[0]), "r"(v.word[1]), "l"(p) : "memory");
   } else {
-    asm volatile("st.global.cs.u32 [%1], %0;" ::"r"(v.word[0]), "l"(p) : "memory");
+    asm volatile("st.global.u32 [%1], %0;" ::"r"(v.word[0]), "l"(p) : "memory");
   }
 }
 
