@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from kfusion import _cli, _core, bench
+from kfusion._runs import SCHEMA
 from kfusion.bench import compare, options, plots, readme, show, suites, targets
-from kfusion.bench.results import SCHEMA, Measured, Results, Row
+from kfusion.bench.results import Measured, Results, Row
 
 TINY = bench.Options(device="cpu", quick=True, peers=("numpy",), nbytes=33000, repeats=1, processes=1, calls=2)
 ROW_SUITES = ("relu_layernorm", "norms", "softmax")
@@ -42,7 +43,10 @@ def measured(suite, name, shape, *rows, dtype="float32", layout="dense", nbytes=
 
 def results(*cases, device="cuda", complete=True):
     hardware = {"cpu": {"name": "a CPU"}, "gpu": {"name": "a GPU"}}
-    return Results(SCHEMA, "2026-01-01", "kfusion bench", "abc", device, complete, hardware, {"numpy": "2"}, cases)
+    return Results(
+        schema=SCHEMA, date="2026-01-01", command="kfusion bench", commit="abc", hardware=hardware,
+        versions={"numpy": "2"}, device=device, complete=complete, cases=cases,
+    )  # fmt: skip
 
 
 def row_cases(**fused):

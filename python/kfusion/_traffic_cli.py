@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import _hardware, _json, _named, _spec, _traffic, _traffic_suite
+from . import _json, _named, _spec, _traffic, _traffic_suite
 from ._plan_cli import add_arrays
 
 _WHO = "kfusion traffic"
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _print_suite(args: argparse.Namespace) -> None:
     command = f"kfusion traffic --suite --gigabytes {args.gigabytes}"
-    results = _traffic_suite.run(args.gigabytes * 10**9, command, args.commit or _hardware.commit())
+    results = _traffic_suite.run(args.gigabytes * 10**9, command, args.commit)
     if args.json:
         print(results.to_json())
         return

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from . import _files, _hardware, _json, _records
+from . import _runs
 from ._spec import ITEM_BYTES, Spec
 from ._tables import Table, number
 from ._traffic import Request, Traffic, measure
@@ -18,7 +16,6 @@ LEAST_BYTES = 4_000_000_000  # dirty lines that stay in an L2 cache are less tha
 DTYPES = ("float32", "bfloat16")
 WIDTHS = (1023, 1024, 4096, 32768, 131072, 524288)
 _USUAL = 4096
-_SCHEMA = 1
 
 
 class Case(NamedTuple):
@@ -99,38 +96,13 @@ class Measured:
     traffic: Traffic
 
 
-@dataclass(frozen=True)
-class Results:
+@dataclass(frozen=True, kw_only=True)
+class Results(_runs.Run):
     """A run of the suite: what was measured, on what, with which versions, by which command."""
 
-    schema: int
-    date: str
-    command: str
-    commit: str
-    hardware: dict[str, Any]
-    versions: dict[str, str]
+    WRITER: ClassVar[str] = "kfusion traffic --suite --json"
+
     cases: tuple[Measured, ...]
-
-    def to_json(self) -> str:
-        """Text that a diff can show: a line for each fact of the run and each case."""
-        plain = _records.to_plain(self)
-        cases = ",\n".join(f"  {json.dumps(case)}" for case in plain.pop("cases"))
-        facts = (f" {json.dumps(name)}: {json.dumps(value)},\n" for name, value in plain.items())
-        return "{\n" + "".join(facts) + ' "cases": [\n' + cases + "\n ]\n}"
-
-    @classmethod
-    def load(cls, path: _files.StrPath) -> Results:
-        """Reads what `to_json` gave.
-
-        Raises:
-            OSError: there is no such file.
-            TypeError: a value in it is of a wrong kind.
-            ValueError: it is no result of this schema.
-        """
-        plain = _json.read(str(path), "kfusion traffic")
-        if not isinstance(plain, dict) or plain.get("schema") != _SCHEMA:
-            raise ValueError(f"kfusion traffic: {path} is not what `kfusion traffic --suite --json` prints")
-        return _records.from_plain(cls, plain, "results")
 
     @property
     def outside(self) -> list[str]:
@@ -166,16 +138,9 @@ def _saved_cells(same: Sequence[Measured]) -> tuple[str, ...]:
     return (same[0].name, *map(_ratio, same), *(number(n / 1e9) for n in moved), f"{t.saved:.2f}x")
 
 
-def run(nbytes: int, command: str, commit: str) -> Results:
+def run(nbytes: int, command: str, commit: str | None) -> Results:
     """Measures all cases, each with at least `nbytes` of matrices. Raises as `kfusion.measure_traffic`."""
     asked = list(cases())
     traffic = measure([case.request(cols, dtype, nbytes) for case, cols, dtype in asked])
-    return Results(
-        schema=_SCHEMA,
-        date=datetime.date.today().isoformat(),
-        command=command,
-        commit=commit,
-        hardware={"cpu": _hardware.cpu(), "gpu": _hardware.gpu(0)},
-        versions=_hardware.versions(()),
-        cases=tuple(Measured(c.name, cols, dtype, t) for (c, cols, dtype), t in zip(asked, traffic, strict=True)),
-    )
+    found = (Measured(c.name, cols, dtype, t) for (c, cols, dtype), t in zip(asked, traffic, strict=True))
+    return Results(**_runs.facts(command, commit, (), gpu=True), cases=tuple(found))

@@ -1,15 +1,12 @@
-"""What a run found, as frozen records, and their JSON: one line for each measured version."""
+"""What a run found, as frozen records."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from .. import _files, _records
+from .._runs import Run
 
-SCHEMA = 1
 _DIGITS = 5
 NOISE = "fused, again"  # the same version once more: what differs is noise
 
@@ -67,21 +64,17 @@ class Measured:
         return next((r for r in self.rows if (r.version, r.state) == (version, state)), None)
 
 
-@dataclass(frozen=True)
-class Results:
+@dataclass(frozen=True, kw_only=True)
+class Results(Run):
     """A run of `kfusion bench`: what was measured, on what, with which versions, by which command.
 
     `save` writes JSON, `Results.load` reads it.
     """
 
-    schema: int
-    date: str
-    command: str
-    commit: str
+    WRITER: ClassVar[str] = "kfusion bench --out"
+
     device: str
     complete: bool
-    hardware: dict[str, Any]
-    versions: dict[str, str]
     cases: tuple[Measured, ...]
 
     @property
@@ -100,28 +93,6 @@ class Results:
     def suites(self) -> tuple[str, ...]:
         """Those measured, in order."""
         return tuple(dict.fromkeys(case.suite for case in self.cases))
-
-    def save(self, path: _files.StrPath) -> None:
-        """Writes JSON, whole or not at all."""
-        with _files.replacing(path) as temporary, open(temporary, "w") as file:
-            file.writelines(_lines(_records.to_plain(self)))
-
-    @classmethod
-    def load(cls, path: _files.StrPath) -> Results:
-        """Reads what `save` wrote.
-
-        Raises:
-            OSError: there is no such file.
-            ValueError: it is not a result of this schema.
-        """
-        with open(path) as file:
-            try:
-                plain = json.load(file)
-                if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
-                    raise ValueError(f"schema {SCHEMA} is wanted")
-                return _records.from_plain(cls, plain, "results")
-            except (ValueError, TypeError) as error:
-                raise ValueError(f"kfusion.bench: {path} is not what `kfusion bench --out` writes: {error}") from None
 
     def merged(self, other: Results) -> Results:
         """This run with the other's cases, each in the place of the same case here, else behind.
@@ -146,21 +117,3 @@ class Results:
 def rounded(value: float) -> float:
     """To the digits that a measurement has."""
     return float(f"{value:.{_DIGITS}g}")
-
-
-def _lines(plain: dict[str, Any]) -> Iterator[str]:
-    """JSON that a diff can show: a line for each fact of the run, each case and each row."""
-    cases = plain.pop("cases")
-    yield "{\n"
-    for name, value in plain.items():
-        yield f" {json.dumps(name)}: {json.dumps(value)},\n"
-    yield ' "cases": ['
-    for i, case in enumerate(cases):
-        yield ("," if i else "") + "\n  " + _case_text(case)
-    yield "\n ]\n}\n"
-
-
-def _case_text(case: dict[str, Any]) -> str:
-    rows: Sequence[Any] = case.pop("rows")
-    head = json.dumps(case)[:-1]
-    return head + ', "rows": [\n   ' + ",\n   ".join(map(json.dumps, rows)) + "]}"

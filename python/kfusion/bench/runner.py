@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from .. import _core, _hardware, _timing
+from .. import _core, _runs, _timing
 from . import suites
 from .inputs import Inputs
 from .options import Options, module_of, prepare_environment
-from .results import SCHEMA, Measured, Results
+from .results import Measured, Results
 
 Show = Callable[[Measured], None]
 
@@ -56,20 +55,9 @@ def run(
                 show(found[-1])
     except KeyboardInterrupt:
         complete = False
-    hardware: dict[str, Any] = {"cpu": _hardware.cpu()}
-    if options.device == "cuda":
-        hardware["gpu"] = _hardware.gpu(0)
-    return Results(
-        schema=SCHEMA,
-        date=datetime.date.today().isoformat(),
-        command=command,
-        commit=commit or _hardware.commit(),
-        device=options.device,
-        complete=complete,
-        hardware=hardware,
-        versions=_hardware.versions(sorted({module_of(p) for p in options.peers} - {"numpy"})),
-        cases=tuple(found),
-    )
+    modules = sorted({module_of(p) for p in options.peers} - {"numpy"})
+    facts = _runs.facts(command, commit, modules, gpu=options.device == "cuda")
+    return Results(**facts, device=options.device, complete=complete, cases=tuple(found))
 
 
 def _measured(job: Any, inputs: Inputs, options: Options, report: _timing.Progress) -> Measured:
