@@ -112,7 +112,7 @@ class TestText:
         assert width(np.empty((8, 68), np.float32)[:, :64]) == 4
 
     def test_rows_are_held_by_what_has_room_for_them(self):
-        for cols, expected in ((64, "short_rows"), (256, "short_rows"), (4096, "team_rows"), (2**18, "ring_rows")):
+        for cols, expected in ((64, "short_rows"), (1024, "warp_rows"), (4096, "team_rows"), (2**18, "ring_rows")):
             assert skeleton(sources(normalized, empty((100, cols)))[0]) == expected
         assert skeleton(sources(normalized, empty((100, 2**23)))[0]) == "long_rows"
         assert skeleton(sources(variance, empty((2**20,)))[0]) == "split_rows"
@@ -338,7 +338,7 @@ class TestNumbers:
         kernels._run(function, kernel, lowered, run)
         np.testing.assert_array_equal(run[1].elements[1:1004], -x)
 
-    SHAPES = ((5, 3), (4, 16), (7, 100), (130, 8), (3, 1023), (6, 1024), (3, 4100), (2, 4097), (2, 40_000), (1, 70_000))
+    SHAPES = ((5, 3), (4, 16), (7, 300), (130, 8), (3, 1023), (6, 1024), (3, 4100), (2, 4097), (2, 40_000), (1, 70_000))
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_rows_and_columns(self, dtype, rng, tmp_path):
@@ -357,7 +357,7 @@ class TestNumbers:
                 batch.add(lambda g, i, a=axis: softmax(g, i, a), x, check=close_to(want, 0, 24))
         kernels = batch.run(tmp_path)
         seen = {skeleton(k.source) for ks in kernels.kernels for k in ks}
-        assert seen >= {"short_rows", "team_rows", "long_rows", "columns", "tiles"}
+        assert seen >= {"short_rows", "warp_rows", "team_rows", "long_rows", "columns", "tiles"}
 
     def test_clusters(self, rng, tmp_path):
         """Rows and columns that several blocks hold together."""

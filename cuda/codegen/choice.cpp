@@ -114,7 +114,7 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
   c.vectors = static_cast<int>(std::bit_floor(static_cast<std::uint64_t>(vectors)));
   const bool lean = a.width > 1 && !is_heavy(k);
   if (found.warps > 1 || row_bytes(k, a, c) > kLeastTeamBytes) {
-    c.skeleton = Skeleton::kTeamRows;
+    c.skeleton = found.warps * found.blocks > 1 ? Skeleton::kTeamRows : Skeleton::kWarpRows;
     c.threads = found.warps * kWarp;
     c.least_blocks = std::max(1, lean ? found.resident : std::min(found.resident, 16 / found.warps));
     if (a.framed()) ++c.vectors;

@@ -12,6 +12,7 @@ enum class Skeleton : std::uint8_t {
   kPointwise,
   kSpanRows,
   kShortRows,
+  kWarpRows,
   kTeamRows,
   kRingRows,
   kLongRows,

@@ -36,6 +36,8 @@ std::string call_of(const Choice& c) {
       return "span_rows<Fused, " + std::to_string(c.lanes) + ", " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kShortRows:
       return "short_rows<Fused, " + std::to_string(c.lanes) + ", " + vectors + ">(Fused{p}, p.geometry)";
+    case Skeleton::kWarpRows:
+      return "warp_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kTeamRows:
       return "team_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kRingRows:

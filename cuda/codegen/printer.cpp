@@ -24,7 +24,7 @@ Printer::Printer(const Kernel& k, const Arrangement& a, const Choice& c, Paramet
       held_(c.held),
       staged_(c.skeleton == Skeleton::kRingRows),
       through_l1_(c.skeleton == Skeleton::kPointwise || c.skeleton == Skeleton::kShortRows) {
-  const Skeleton in_registers[] = {Skeleton::kShortRows, Skeleton::kTeamRows, Skeleton::kRingRows};
+  const Skeleton in_registers[] = {Skeleton::kShortRows, Skeleton::kWarpRows, Skeleton::kTeamRows, Skeleton::kRingRows};
   if (std::ranges::find(in_registers, c.skeleton) != std::end(in_registers)) kept_ = find_kept();
   loads_ = operand_names("in_", true);
   stores_ = operand_names("out_", false);
@@ -198,9 +198,14 @@ void Printer::print_types() {
   out_.line("static constexpr int kWidth = " + std::to_string(a_.width) + ", kSweeps = " + std::to_string(s_.sweeps) +
             ";");
   unsigned looking = 0;
-  for (int sweep = 0; sweep < s_.sweeps; ++sweep) looking |= unsigned{looks(sweep)} << sweep;
+  bool fetching = false;
+  for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
+    looking |= unsigned{looks(sweep)} << sweep;
+    fetching = fetching || !loads_of(sweep, false).empty();
+  }
   out_.line("static constexpr u32 kLooks = " + std::to_string(looking) + ";");
-  out_.line("static constexpr bool kWhole = " + std::string(a_.whole ? "true" : "false") + ";");
+  const auto flag = [](bool is) { return std::string(is ? "true" : "false"); };
+  out_.line("static constexpr bool kWhole = " + flag(a_.whole) + ", kFetches = " + flag(fetching) + ";");
   out_.line("const Parameters& p;");
   out_.line("");
   out_.line("KF_DEVICE i64 elements() const { return p.inner.size; }");

@@ -99,8 +99,9 @@ struct Shifted {
     return e;
   }
   KF_DEVICE void merge(const Shifted& b) {
-    const A both = maximum(largest, b.largest);
-    sum = sum * scale(largest, both) + b.sum * scale(b.largest, both);
+    const bool own = largest >= b.largest;  // whose exponentials stay as they are
+    const A both = own ? largest : b.largest, less = scale(own ? b.largest : largest, both);
+    sum = (own ? sum : sum * less) + (own ? b.sum * less : b.sum);
     largest = both;
   }
   /// All lanes' parts at once.

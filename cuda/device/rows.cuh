@@ -2,6 +2,7 @@
 //
 // What the generator prints as F:
 //   Index, kWidth, kSweeps                 indices of elements, elements in a vector, sweeps over a row
+//   kWhole, kFetches                       whether vectors have all their elements or none, whether fetch() loads
 //   Line line(row)                         addresses at one row
 //   at = place(line, first element)        where a vector lies, and which of its elements exist (framed.cuh)
 //   elements(line)                         those of a row's vectors: the row's, and those missing in front;
@@ -28,8 +29,8 @@ struct Geometry {
   i64 warps;   ///< team_rows(), long_rows(): of a team, in all its blocks
   i64 splits;  ///< ring_rows(), split_rows(), columns(): blocks that share a row; span_rows(): rows of a block
   i64 box;     ///< bytes of an exchange's box
-  i64 ahead;   ///< team_rows(): the row so much further on is brought to L2 while this one is reduced; ring_rows():
-               ///< stages of a warp
+  i64 ahead;   ///< warp_rows(), team_rows(): the row so much further on is brought to L2 while this one is reduced;
+               ///< ring_rows(): stages of a warp
 };
 
 template <class F, int kSweep>
@@ -76,15 +77,21 @@ KF_DEVICE void load_held(const F& f, const typename F::Line& line, const Places&
   }
 }
 
-/// Calls use(place, held vector, what is fetched for it) for a batch of vectors from k on. kWhole: all are there, so
-/// that nothing is asked, and what is computed of them overlaps. What is fetched is under way for two at a time.
-template <int kSweep, bool kWhole, class F, class Places, class Use>
+/// Vectors that exist as a whole or not at all are computed either way, and chosen afterwards (add_to()): one text, no
+/// branches. It costs too much where vectors are single elements, or parameters are fetched that are not there.
+template <class F>
+inline constexpr bool kChosen = F::kWhole && F::kWidth > 1 && !F::kFetches;
+
+/// Calls use(place, held vector, what is fetched for it) for a batch of vectors from k on. kAll: all are there, or
+/// chosen afterwards, so that nothing is asked, and what is computed of them overlaps. What is fetched is under way for
+/// two at a time.
+template <int kSweep, bool kAll, class F, class Places, class Use>
 KF_DEVICE void use_batch(const F& f, const typename F::Line& line, const Places& places, typename F::Held* held, int k,
                          const Use& use) {
   constexpr int kBatch = Places::kBatch, kAhead = kBatch % 2 == 0 ? 2 : 1;
   const auto place = [&](int i) {
     auto at = places(k + i);
-    if constexpr (kWhole) at.skip = 0, at.count = F::kWidth;
+    if constexpr (kAll && !kChosen<F>) at.skip = 0, at.count = F::kWidth;
     return at;
   };
 #pragma unroll
@@ -98,14 +105,16 @@ KF_DEVICE void use_batch(const F& f, const typename F::Line& line, const Places&
       if (!places.has(k + i + j)) continue;
       const auto at = place(i + j);
       held[i + j].forget();
-      if (kWhole || at.count > 0) use(at, held[i + j], fetched[j]);
+      if (kAll || at.count > 0) use(at, held[i + j], fetched[j]);
     }
   }
 }
 template <int kSweep, class F, class Places, class Use>
 KF_DEVICE void use_batch(const F& f, const typename F::Line& line, const Places& places, typename F::Held* held, int k,
                          const Use& use) {
-  if (places.whole(k)) {
+  if constexpr (kChosen<F>) {
+    if (places.some(k)) use_batch<kSweep, true>(f, line, places, held, k, use);
+  } else if (places.whole(k)) {
     use_batch<kSweep, true>(f, line, places, held, k, use);
   } else if (places.some(k)) {
     use_batch<kSweep, false>(f, line, places, held, k, use);
@@ -118,6 +127,18 @@ KF_DEVICE void for_each_held(const F& f, const typename F::Line& line, const Pla
   for (int k = 0; k < kK; k += Places::kBatch) use_batch<kSweep>(f, line, places, held + k, k, use);
 }
 
+/// add(part), which counts where a vector exists.
+template <class F, class P, class Add>
+KF_DEVICE void add_to(P& part, bool exists, const Add& add) {
+  if constexpr (kChosen<F>) {
+    P more = part;
+    add(more);
+    if (exists) part = more;
+  } else {
+    add(part);
+  }
+}
+
 /// Reduces what `for_each` goes over, in two passes where the sweep has pairs.
 template <int kSweep, class F, class ForEach>
 KF_DEVICE auto reduced(const F& f, const typename F::Line& line, const typename F::Values& values,
@@ -125,10 +146,14 @@ KF_DEVICE auto reduced(const F& f, const typename F::Line& line, const typename 
   const Sweep<kSweep> sweep;
   auto part = f.partial(sweep);
   if constexpr ((F::kLooks >> kSweep) % 2) {
-    for_each([&](const auto& at, auto& held, const auto& in) { f.look(sweep, line, at, held, in, values, part); });
+    for_each([&](const auto& at, auto& held, const auto& in) {
+      add_to<F>(part, at.count > 0, [&](auto& sum) { f.look(sweep, line, at, held, in, values, sum); });
+    });
     part.settle();
   }
-  for_each([&](const auto& at, auto& held, const auto& in) { f.sweep(sweep, line, at, held, in, values, part); });
+  for_each([&](const auto& at, auto& held, const auto& in) {
+    add_to<F>(part, at.count > 0, [&](auto& sum) { f.sweep(sweep, line, at, held, in, values, sum); });
+  });
   return part;
 }
 
@@ -143,12 +168,14 @@ KF_DEVICE void sweep_held(const F& f, const typename F::Line& line, const Places
   if constexpr (kSweep + 1 < F::kSweeps) sweep_held<kSweep + 1>(f, line, places, held, values, combine);
 }
 
-/// A row that kLanes lanes of a warp hold, in kK vectors each; all 32 lanes come here. Barriers: none.
-template <class F, int kLanes, int kK>
-KF_DEVICE void short_row(const F& f, const typename F::Line& line, int lane, bool exists) {
+/// A row that kLanes lanes of a warp hold, in kK vectors each; all 32 lanes come here. `meanwhile` is called while it
+/// is loaded. Barriers: none.
+template <class F, int kLanes, int kK, class Meanwhile>
+KF_DEVICE void short_row(const F& f, const typename F::Line& line, int lane, bool exists, const Meanwhile& meanwhile) {
   const RowPlaces<F, kK, kLanes> places{f, line, 0, lane, exists};
   typename F::Held held[kK];
   load_held(f, line, places, held);
+  meanwhile();
   typename F::Values values = f.begin(line, places(0));
   const auto combine = []<class P>(P& own_part, const P&) {
     if constexpr (!P::kNothing) merge_lanes(own_part, kLanes);
@@ -165,7 +192,7 @@ KF_DEVICE void short_rows(const F& f, const Geometry& g) {
   const Row first = static_cast<Row>(blockIdx.x) * rows_per_block;
   const bool exists = own < static_cast<Row>(g.rows) - first;
   const auto line = f.line(exists ? first + own : first);
-  short_row<F, kLanes, kK>(f, line, static_cast<int>(threadIdx.x) % kLanes, exists);
+  short_row<F, kLanes, kK>(f, line, static_cast<int>(threadIdx.x) % kLanes, exists, [] {});
 }
 
 /// Asks for the whole ones of `vectors` vectors of a row from `number` on, so that memory is busy while others are
@@ -178,6 +205,18 @@ KF_DEVICE void prefetch_segment(const F& f, i64 row, typename F::Index number, i
   const i64 rest = f.elements() - first, all = static_cast<i64>(vectors) * F::kWidth;
   const i64 elements = rest < all ? rest / F::kWidth * F::kWidth : all;
   if (elements > 0) f.prefetch(line, first, static_cast<int>(elements));
+}
+
+/// Rows that a warp holds, kK vectors a lane, in a block of its own.
+template <class F, int kK>
+KF_DEVICE void warp_rows(const F& f, const Geometry& g) {
+  using Row = typename F::Row;
+  const int lane = static_cast<int>(threadIdx.x);
+  for (Row r = blockIdx.x; r < static_cast<Row>(g.rows); r += gridDim.x) {
+    short_row<F, 32, kK>(f, f.line(r), lane, true, [&] {
+      if (lane == 0 && static_cast<i64>(r) + g.ahead < g.rows) prefetch_segment(f, r + g.ahead, 0, kK * 32);
+    });
+  }
 }
 
 /// Rows that a team of warps (of a block or a cluster) holds, kK vectors a lane. Barriers: one per reducing sweep.

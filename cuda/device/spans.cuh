@@ -65,7 +65,7 @@ KF_DEVICE void span_rows(const F& f, const Geometry& g) {
   for (int upper = 0; upper < rows; upper += at_once) {  // whole warps: lanes exchange their parts
     const int row = upper + static_cast<int>(threadIdx.x) / kLanes, own = row < rows ? row : 0;
     const auto line = f.staged(f.line(first + static_cast<Row>(own)), areas, room, own * cols);
-    short_row<F, kLanes, kK>(f, line, lane, row < rows);
+    short_row<F, kLanes, kK>(f, line, lane, row < rows, [] {});
   }
   fence_writes();
   __syncthreads();
