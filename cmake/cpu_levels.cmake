@@ -15,6 +15,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT APPLE)  # a build for m
   else()
     list(APPEND levels avx2 avx512)
     target_compile_definitions(kfusion_cpu PRIVATE KFUSION_X86_LEVELS)
+    set(flags_baseline -O2)  # what few machines run is worth no long build
     set(flags_avx2 -march=x86-64-v3)
     set(flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
   endif()

@@ -20,7 +20,7 @@ RowScale row_scale(const Moments* chunks, std::int64_t cols, double eps) {
 
 template <class E>
 void relu_kernel(const Span& s) {
-  sweep_with<E, false, false>(s, fetching(fetch_ahead(s.x)), {}, [](const ValueOf<E>& v) { return relu(v); });
+  sweep_with<E, false>(s, fetching(fetch_ahead(s.x)), {}, [](const ValueOf<E>& v) { return relu(v); });
 }
 
 template <class E>
@@ -45,7 +45,7 @@ double sum_squares(const std::byte* x, std::int64_t size, double mean) {
 template <class E>
 void centre(const Span& s, double mean) {
   const auto m = static_cast<typename E::Compute>(mean);
-  sweep_with<E, false, false>(s, fetching(fetch_ahead(s.x)), {}, [=](const ValueOf<E>& v) { return v - m; });
+  sweep_with<E, false>(s, fetching(fetch_ahead(s.x)), {}, [=](const ValueOf<E>& v) { return v - m; });
 }
 
 template <class E>

@@ -22,7 +22,7 @@ struct RowScale {
   double mean, rstd;
 };
 
-/// Weight and bias, contiguous, of the compute type; nullptr where absent.
+/// Weight and bias, contiguous, of the compute type; both, or nullptr for both.
 struct Affine {
   const std::byte* weight = nullptr;
   const std::byte* bias = nullptr;
@@ -59,7 +59,7 @@ struct RowKernels {
   double (*sum)(const std::byte* x, std::int64_t size);                       ///< size <= chunk_elements
   double (*sum_squares)(const std::byte* x, std::int64_t size, double mean);  ///< of x - mean
   void (*centre)(const Span& span, double mean);                              ///< x - mean
-  void (*scale)(const Span& span, double rstd, const Affine& affine);         ///< x * rstd [* w] [+ b]
+  void (*scale)(const Span& span, double rstd, const Affine& affine);         ///< x * rstd [* w + b]
 
   void (*widen)(const std::byte* from, std::int64_t size, std::byte* to);  ///< to the compute type
   void (*fence)();  ///< ends a thread's part of a job that streams

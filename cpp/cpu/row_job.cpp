@@ -19,6 +19,14 @@ std::int64_t rows_per_group(std::int64_t item, std::int64_t pitch) {
   return std::clamp(kScratchBytes / pitch / line * line, line, 4 * line);
 }
 
+void fill(std::byte* to, std::int64_t size, double value, DType dtype) {
+  if (dtype == DType::kFloat64) {
+    std::fill_n(reinterpret_cast<double*>(to), size, value);
+  } else {
+    std::fill_n(reinterpret_cast<float*>(to), size, static_cast<float>(value));
+  }
+}
+
 }  // namespace
 
 int threads_for(std::int64_t bytes) {
@@ -49,7 +57,8 @@ RowJob::RowJob(const RowProblem& problem)
   pitch = ceil_div(std::min(p.cols, chunk) * item, 64) * 64 + 64;  // off a power of two: rows fall into other sets
   run_rows_ = p.outer_shape[p.outer_ndim - 1];
   set_group_rows(rows_per_group(item, pitch));
-  affine_ = {parameter(p.weight, weight_buffer_), parameter(p.bias, bias_buffer_)};
+  if (p.weight.data || p.bias.data)
+    affine_ = {parameter(p.weight, 1.0, weight_buffer_), parameter(p.bias, -0.0, bias_buffer_)};
 }
 
 void RowJob::set_group_rows(std::int64_t rows) {
@@ -85,18 +94,23 @@ void RowJob::finish(const Group& g, std::int64_t c, Scratch& scratch) const {
 }
 
 Affine RowJob::affine_at(std::int64_t c) const {
+  if (affine_.weight == nullptr) return {};
   const std::int64_t offset = c * chunk * (p.dtype == DType::kFloat64 ? 8 : 4);
-  return {affine_.weight ? affine_.weight + offset : nullptr, affine_.bias ? affine_.bias + offset : nullptr};
+  return {affine_.weight + offset, affine_.bias + offset};
 }
 
-/// `v` as a dense array of the compute type: itself, or converted into the buffer.
-const std::byte* RowJob::parameter(const ColOperand& v, Buffer& buffer) const {
+/// `v` as a dense array of the compute type: itself, or converted into the buffer; `absent` everywhere where there is
+/// none (kernels for each combination would double the time that they take to compile).
+const std::byte* RowJob::parameter(const ColOperand& v, double absent, Buffer& buffer) const {
   const DType compute = p.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
   const auto size = static_cast<std::int64_t>(item_bytes(v.dtype));
   const auto width = static_cast<std::int64_t>(item_bytes(compute));
-  if (v.data == nullptr) return nullptr;
-  if (v.dtype == compute && v.stride == size) return v.data;
+  if (v.data && v.dtype == compute && v.stride == size) return v.data;
   buffer = Buffer(static_cast<std::size_t>(p.cols * width));
+  if (v.data == nullptr) {
+    fill(buffer.data(), p.cols, absent, compute);
+    return buffer.data();
+  }
   const auto convert =
       v.dtype == DType::kFloat32 && compute == DType::kFloat64 ? kernels().float_to_double : row_kernels(v.dtype).widen;
   constexpr std::int64_t kBlock = 256;

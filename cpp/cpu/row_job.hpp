@@ -71,7 +71,7 @@ class RowJob {
   std::int64_t groups;
 
  private:
-  const std::byte* parameter(const ColOperand& v, Buffer& buffer) const;
+  const std::byte* parameter(const ColOperand& v, double absent, Buffer& buffer) const;
 
   std::int64_t run_rows_, groups_per_run_;  // a run: rows along the last outer axis
   Buffer weight_buffer_, bias_buffer_;

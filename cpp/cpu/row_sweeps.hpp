@@ -61,15 +61,15 @@ KF_INLINE void sweep(const Span& s, const Meanwhile& meanwhile, const Op& op) {
   sweep_edge<E>(s.x, s.y, i, s.size, op);
 }
 
-template <class E, bool kWeight, bool kBias>
+template <class E, bool kAffine>
 struct AffineOp {
   Affine affine;
 
   template <class Load>
   KF_INLINE ValueOf<E> apply(ValueOf<E> v, std::int64_t i, Load load_parameters) const {
     constexpr int kBytes = sizeof(typename E::Compute);
-    if constexpr (kWeight) v = v * load_parameters(affine.weight + i * kBytes);
-    if constexpr (kBias) v = v + load_parameters(affine.bias + i * kBytes);
+    if constexpr (kAffine)
+      v = v * load_parameters(affine.weight + i * kBytes) + load_parameters(affine.bias + i * kBytes);
     return v;
   }
   KF_INLINE ValueOf<E> all(const ValueOf<E>& v, std::int64_t i) const {
@@ -90,18 +90,16 @@ struct Chain {
   KF_INLINE ValueOf<E> part(const ValueOf<E>& v, std::int64_t i, int n) const { return affine.part(first(v), i, n); }
 };
 
-template <class E, bool kWeight, bool kBias, class Meanwhile, class First>
+template <class E, bool kAffine, class Meanwhile, class First>
 KF_INLINE void sweep_with(const Span& s, const Meanwhile& meanwhile, const Affine& affine, const First& first) {
-  using Affines = AffineOp<E, kWeight, kBias>;
+  using Affines = AffineOp<E, kAffine>;
   sweep<E>(s, meanwhile, Chain<E, First, Affines>{first, {affine}});
 }
 
 template <class E, class Meanwhile, class First>
 KF_INLINE void sweep_affine(const Span& s, const Meanwhile& meanwhile, const Affine& affine, const First& first) {
-  if (affine.weight && affine.bias) return sweep_with<E, true, true>(s, meanwhile, affine, first);
-  if (affine.weight) return sweep_with<E, true, false>(s, meanwhile, affine, first);
-  if (affine.bias) return sweep_with<E, false, true>(s, meanwhile, affine, first);
-  sweep_with<E, false, false>(s, meanwhile, affine, first);
+  if (affine.weight) return sweep_with<E, true>(s, meanwhile, affine, first);
+  sweep_with<E, false>(s, meanwhile, affine, first);
 }
 
 /// The mean is subtracted in two parts, its rounded value and the remainder: the first difference is exact where x
