@@ -83,8 +83,8 @@ constexpr Capacity kCapacities[] = {
 /// 32 bytes in flight a thread in blocks of 128 measured best of 1 to 4 vectors and 128 to 512 threads (H200, 1 GB).
 constexpr int kPointwiseThreads = 128;
 constexpr int kMaxTeamThreads = 512, kShortRowsThreads = 64, kLongRowsThreads = 256, kSpanThreads = 128;
-/// Rows from here on (bytes) go to a warp of their own block, which brings the rows after them to L2.
-constexpr std::int64_t kLeastTeamBytes = 1 << 10;
+/// Longer rows (bytes) go to a warp of their own block, which brings the rows after them to L2.
+constexpr std::int64_t kMostSharedBytes = 2 << 10;
 /// Shorter rows have a lane for 32 bytes, others up to a warp's for 64.
 constexpr std::int64_t kLeastSharedBytes = 256;
 /// A reduction of everything is split over all blocks from here on.
@@ -113,7 +113,7 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
   const std::int64_t vectors = found.slots * kSlotBytes / bytes_of(k, a, c.held);
   c.vectors = static_cast<int>(std::bit_floor(static_cast<std::uint64_t>(vectors)));
   const bool lean = a.width > 1 && !is_heavy(k);
-  if (found.warps > 1 || row_bytes(k, a, c) > kLeastTeamBytes) {
+  if (found.warps > 1 || row_bytes(k, a, c) > kMostSharedBytes) {
     c.skeleton = found.warps * found.blocks > 1 ? Skeleton::kTeamRows : Skeleton::kWarpRows;
     c.threads = found.warps * kWarp;
     c.least_blocks = std::max(1, lean ? found.resident : std::min(found.resident, 16 / found.warps));
@@ -123,7 +123,8 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
   c.skeleton = Skeleton::kShortRows;
   c.threads = kShortRowsThreads;
   c.least_blocks = lean ? 16 : 8;
-  const std::int64_t held = row_bytes(k, a, c) > kLeastSharedBytes ? 2 * c.vectors : c.vectors;
+  const std::int64_t slots = row_bytes(k, a, c) > kLeastSharedBytes ? 4 : 2;
+  const std::int64_t held = std::max<std::int64_t>(slots * kSlotBytes / bytes_of(k, a, c.held), 1);
   c.lanes = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(divide_up(own_vectors_of(a), held))));
   const std::int64_t each = divide_up(own_vectors_of(a), c.lanes);
   c.vectors = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(each))) + (a.framed() ? 1 : 0);
