@@ -338,7 +338,20 @@ class TestNumbers:
         kernels._run(function, kernel, lowered, run)
         np.testing.assert_array_equal(run[1].elements[1:1004], -x)
 
-    SHAPES = ((5, 3), (4, 16), (7, 300), (130, 8), (3, 1023), (6, 1024), (3, 4100), (2, 4097), (2, 40_000), (1, 70_000))
+    SHAPES = (
+        (5, 3),
+        (4, 16),
+        (7, 304),
+        (7, 704),
+        (3, 1504),
+        (130, 8),
+        (3, 1023),
+        (6, 1024),
+        (3, 4100),
+        (2, 4097),
+        (2, 40_000),
+        (1, 70_000),
+    )
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_rows_and_columns(self, dtype, rng, tmp_path):
