@@ -15,5 +15,4 @@ spec.loader.exec_module(core)
 sys.path.insert(0, packages)
 from kfusion import _prebuilt  # noqa: E402
 
-for architecture in architectures:
-    _prebuilt.build(architecture, nvcc, Path(folder), Path(folder) / "work")
+_prebuilt.build(architectures, nvcc, Path(folder), Path(folder) / "work")

@@ -71,13 +71,13 @@ def test_a_unit_has_every_kernel_once():
 def test_building_makes_code_that_a_second_build_uses_again(tmp_path, monkeypatch):
     monkeypatch.setattr(_prebuilt, "FUNCTIONS", (_prebuilt.Row("fused_softmax", ("float32",), ((),), 4096),))
     monkeypatch.setattr(_prebuilt, "LENGTHS", [64, 1024])
-    _prebuilt.build("90-real", str(shutil.which("nvcc")), tmp_path, tmp_path / "work")
+    _prebuilt.build(["90-real"], str(shutil.which("nvcc")), tmp_path, tmp_path / "work")
     file = tmp_path / "90-real.kernels"
     keys = [line.split()[0].decode() for line in file.read_bytes().split(b"\n")[1:3]]
     assert keys == [t.key for t in _prebuilt.texts(["fused_softmax"], [64, 1024])]
     first = file.read_bytes()
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("compiled again"))
-    _prebuilt.build("90-real", str(shutil.which("nvcc")), tmp_path, tmp_path / "work")
+    _prebuilt.build(["90-real"], str(shutil.which("nvcc")), tmp_path, tmp_path / "work")
     assert file.read_bytes() == first
 
 

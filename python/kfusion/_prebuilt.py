@@ -62,6 +62,9 @@ class Text(NamedTuple):
     source: str
 
 
+_Started = tuple[list[Text], concurrent.futures.Future[bytes]]  # a unit, and its image
+
+
 def texts(names: Iterable[str], lengths: Iterable[int], *, clusters: bool = True) -> Iterator[Text]:
     """The kernels of calls on arrays in C order, each once.
 
@@ -96,11 +99,11 @@ def _kernels(name: str, length: int, dtype: str, given: tuple[str, ...], cluster
 # ---- compiling ------------------------------------------------------------------------------------------------------
 
 
-def build(architecture: str, nvcc: str, folder: Path, work: Path) -> None:
-    """Compiles all of FUNCTIONS into `<architecture>.kernels`.
+def build(architectures: Sequence[str], nvcc: str, folder: Path, work: Path) -> None:
+    """Compiles all of FUNCTIONS into an `<architecture>.kernels` each.
 
     Args:
-        architecture: as CMake names it: "90" (machine code and PTX), "80-real" (machine code), "90a".
+        architectures: as CMake names them: "90" (machine code and PTX), "80-real" (machine code), "90a".
         nvcc: the compiler's file.
         folder: of the result.
         work: folder for files that later builds use again.
@@ -110,12 +113,16 @@ def build(architecture: str, nvcc: str, folder: Path, work: Path) -> None:
     for name, text in _core.cuda_headers().items():
         (work / name).parent.mkdir(exist_ok=True)
         (work / name).write_text(text)
+    with concurrent.futures.ThreadPoolExecutor(_cores()) as pool:  # of all: no core waits for the last of one
+        started = [_start(pool, architecture, nvcc, work) for architecture in architectures]
+        for architecture, units in zip(architectures, started, strict=True):
+            write(folder / f"{architecture}.kernels", ((unit, image.result()) for unit, image in units))
+
+
+def _start(pool: concurrent.futures.Executor, architecture: str, nvcc: str, work: Path) -> list[_Started]:
     command = [nvcc, *_FLAGS, *_code(architecture), f"-I{work}"]
     every = texts({row.name for row in FUNCTIONS}, LENGTHS, clusters=_number(architecture) >= 90)
-    with concurrent.futures.ThreadPoolExecutor(_cores()) as pool:
-        units = list(_batches(every))
-        images = list(pool.map(lambda unit: _compiled(unit, command, work), units))
-    write(folder / f"{architecture}.kernels", zip(units, images, strict=True))
+    return [(unit, pool.submit(_compiled, unit, command, work)) for unit in _batches(every)]
 
 
 def _batches(every: Iterator[Text]) -> Iterator[list[Text]]:
