@@ -43,6 +43,8 @@ void Emitter::emit(const Wanted& wanted) {
   add([this](Width w) { return p_.kernels->done(w); });
   fetch_unread();
   place_fetches();
+  to_.joined = to_.steps[static_cast<std::size_t>(Width::kFull)];
+  p_.kernels->join(to_.joined.data(), static_cast<int>(to_.joined.size()));
 }
 
 bool Emitter::is_home(int s) const { return p_.homes[at(s)].operand >= 0 && !keeps_[at(s)]; }

@@ -1,75 +1,24 @@
 // The steps that move a tile: from and to memory, slots and other types.
-#include "cpu/fused_tile.hpp"
+#include "cpu/fused_move_steps.hpp"
 
 namespace kfusion::cpu {
 namespace KF_ISA {
 namespace {
 
-/// Elements of E in a register, and their bytes in memory.
-template <class E, bool wide>
-constexpr int kPart = wide && sizeof(typename E::Compute) < 8 ? kVectorBytes / 8 : kLanes<E>;
-template <class E, bool wide>
-constexpr int kPartBytes = kPart<E, wide> * kItem<E>;
-
-template <class E, bool wide>
-struct Load {
-  template <class... X>
-  static void run(KF_STEP, X... x) {
-    constexpr int kBytes = kPartBytes<E, wide>;
-    const std::byte* p = operand(s, c, i);
-    fetch<sizeof...(X)>(s, c, i);
-    const auto part = [&p]() KF_LAMBDA {
-      const std::byte* const from = p;
-      p += kBytes;
-      if constexpr (kPart<E, wide> == kLanes<E>) return (F32s)load_elements<E>(from).v;
-      return (F32s)load_elements<E>(from, kPart<E, wide>).v;
-    };
-    ((x = part()), ...);
-    return next(s, c, i, x...);
-  }
-};
-
-template <class E, bool wide>
-struct Store {
-  using Value = VecOf<E>;
-  template <class... X>
-  static void run(KF_STEP, X... x) {
-    constexpr int kBytes = kPartBytes<E, wide>;
-    std::byte* p = operand(s, c, i);
-    const bool past_caches = c->stream && s->scale != 0;  // never a stage, which is read right after
-    const bool stream = past_caches && reinterpret_cast<std::uintptr_t>(p) % kLineBytes == 0;
-    const auto part = [&p, stream](const F32s& v) KF_LAMBDA {
-      const Value value((typename Value::Native)v);
-      if constexpr (kPart<E, wide> != kLanes<E>) {
-        store_elements<E>(p, value, kPart<E, wide>);
-      } else if (stream) {
-        stream_elements<E>(p, value);
-      } else {
-        store_elements<E>(p, value);
-      }
-      p += kBytes;
-    };
-    (part(x), ...);
-    return next(s, c, i, x...);
-  }
-};
-
 template <class From, class To>
 struct Cast {
-  template <class... X>
-  static void run(KF_STEP, X... x) {
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(const TileStep*, TileContext*, std::int64_t, X&... x) {
     ((x = (F32s)Vec<To>(as<From>(x)).v), ...);
-    return next(s, c, i, x...);
   }
 };
 
 /// Float32 values as they are after the half type E has held them.
 template <class E>
 struct Round {
-  template <class... X>
-  static void run(KF_STEP, X... x) {
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(const TileStep*, TileContext*, std::int64_t, X&... x) {
     ((x = E::widen(E::narrow(x))), ...);
-    return next(s, c, i, x...);
   }
 };
 
@@ -91,10 +40,9 @@ KF_INLINE FloatVec rounded_to_odd(DoubleVec x) {
 
 template <class E, class From>
 struct RoundToOdd {
-  template <class... X>
-  static void run(KF_STEP, X... x) {
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(const TileStep*, TileContext*, std::int64_t, X&... x) {
     ((x = E::widen(E::narrow(rounded_to_odd(as<From>(x)).v))), ...);
-    return next(s, c, i, x...);
   }
 };
 
@@ -104,25 +52,6 @@ StepFunction round_step(DType from, Width width) {
   if (from == DType::kInt32) return step<RoundToOdd<E, std::int32_t>>(width);
   return step<Round<E>>(width);
 }
-
-struct Reload {
-  template <class... X>
-  static void run(KF_STEP, X... x) {
-    const std::byte* p = operand(s, c, i);
-    fetch<sizeof...(X)>(s, c, i);
-    ((x = load<F32s>(p), p += s->stride), ...);
-    return next(s, c, i, x...);
-  }
-};
-
-struct Spill {
-  template <class... X>
-  static void run(KF_STEP, X... x) {
-    std::byte* p = operand(s, c, i);
-    ((store(p, x), p += kVectorBytes), ...);
-    return next(s, c, i, x...);
-  }
-};
 
 template <class T>
 struct Splat {
@@ -139,11 +68,11 @@ struct Done {
   }
 };
 
-template <template <class, bool> class Step>
+template <template <class, bool> class Body>
 StepFunction of_element(DType dtype, Width width, bool wide) {
 #define KF_ELEMENT(E) \
   case DType::k##E:   \
-    return wide ? step<Step<E, true>>(width) : step<Step<E, false>>(width);
+    return wide ? step<Body<E, true>>(width) : step<Body<E, false>>(width);
   switch (dtype) {
     KF_ELEMENT(Float16)
     KF_ELEMENT(BFloat16)
@@ -151,16 +80,13 @@ StepFunction of_element(DType dtype, Width width, bool wide) {
     KF_ELEMENT(Bool)
     KF_ELEMENT(Int32)
     case DType::kFloat64:
-      return step<Step<Float64, true>>(width);
+      return step<Body<Float64, true>>(width);
     case DType::kInt64:
-      return step<Step<Int64, true>>(width);
+      return step<Body<Int64, true>>(width);
   }
 #undef KF_ELEMENT
   return nullptr;
 }
-
-StepFunction load_step(DType dtype, Width width, bool wide) { return of_element<Load>(dtype, width, wide); }
-StepFunction store_step(DType dtype, Width width, bool wide) { return of_element<Store>(dtype, width, wide); }
 
 StepFunction cast_step(DType from, DType to, Width width) {
   if (to == DType::kFloat16) return round_step<Float16>(from, width);
@@ -170,9 +96,6 @@ StepFunction cast_step(DType from, DType to, Width width) {
   });
 }
 
-StepFunction reload_step(Width width) { return step<Reload>(width); }
-StepFunction spill_step(Width width) { return step<Spill>(width); }
-StepFunction done_step(Width width) { return step<Done>(width); }
 StepFunction splat_step(int bytes) {
   return reinterpret_cast<StepFunction>(bytes == 8 ? Splat<double>::run : Splat<float>::run);
 }
@@ -201,10 +124,20 @@ void fence() { stream_fence(); }
 
 }  // namespace
 
-extern const TileKernels kTileKernels = {kVectorBytes, kRegisters,  map_step,    load_step,
-                                         store_step,   cast_step,   reload_step, spill_step,
-                                         splat_step,   reduce_step, done_step,   {run_full, run_short},
-                                         fence};
+StepFunction load_step(DType dtype, Width width, bool wide) { return of_element<Load>(dtype, width, wide); }
+StepFunction store_step(DType dtype, Width width, bool wide) { return of_element<Store>(dtype, width, wide); }
+
+StepFunction done_step(Width width) {
+  if (width == Width::kShort) return reinterpret_cast<StepFunction>(static_cast<Run<F32s>>(Done::run<F32s>));
+  return reinterpret_cast<StepFunction>(static_cast<Run<KF_FULL_TILE>>(Done::run<KF_FULL_TILE>));
+}
+StepFunction reload_step(Width width) { return step<Reload>(width); }
+StepFunction spill_step(Width width) { return step<Spill>(width); }
+
+extern const TileKernels kTileKernels = {
+    kVectorBytes,          kRegisters, map_step,   load_step,   store_step, cast_step,
+    reload_step,           spill_step, splat_step, reduce_step, done_step,  join_steps,
+    {run_full, run_short}, fence};
 
 }  // namespace KF_ISA
 }  // namespace kfusion::cpu

@@ -120,7 +120,9 @@ int FusedProgram::take_slot(std::vector<int>& free) {
   return slot;
 }
 
-/// Rows that the cache holds: every sweep fetches its part of the next row, so that memory is never idle.
+/// Rows that the cache holds: every sweep fetches its part of the next row, so that memory is never idle; the last one,
+/// which stores and has the least to compute, the largest (of three sweeps: 0.86 of the copy's rate with equal parts,
+/// 0.9 with a quarter, a quarter and a half, by loops written for the purpose).
 TileFetch FusedProgram::fetch_of(const Source& source, int sweep, int elements) const {
   const std::int64_t to_next = source.layout.outer.empty() ? 0 : source.layout.outer.back();
   const std::int64_t item = source.layout.item;
@@ -132,8 +134,9 @@ TileFetch FusedProgram::fetch_of(const Source& source, int sweep, int elements) 
   } else if (space.rows == 1 || (to_next != 0 && source.to_next == 0)) {
     fetch.ahead = kAheadBytes;
   } else if (source.to_next != 0) {
-    fetch.stride = (fetch.stride + sweeps_ - 1) / sweeps_;
-    fetch.ahead = source.to_next + sweep * (space.cols * item / sweeps_);
+    const int shares = std::max(4, sweeps_), mine = sweep == sweeps_ - 1 ? shares - sweep : 1;
+    fetch.stride = (fetch.stride * mine + shares - 1) / shares;
+    fetch.ahead = source.to_next + sweep * (space.cols * item / shares);
   }
   if (fetch.ahead == 0) fetch.stride = 0;
   return fetch;

@@ -16,6 +16,7 @@ namespace kfusion::cpu {
 /// A program in both widths, and the operands that the one who runs it has to see to.
 struct TileProgram {
   std::vector<TileStep> steps[kWidths];
+  std::vector<TileStep> joined;  ///< those of full width, for tiles all of whose elements count
   std::vector<TileFetch> fetches;
   std::vector<int> sources, targets, reductions;  ///< that it reads, writes, takes up
   int keeps = 0;                                  ///< values that it leaves in their homes

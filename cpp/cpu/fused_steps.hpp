@@ -78,6 +78,8 @@ struct TileKernels {
   StepFunction (*reduce)(Op op, DType held, Width width, bool wide, bool columns, bool positive);
   /// The last step.
   StepFunction (*done)(Width width);
+  /// Puts functions that do several steps at once in the place of their first one's: for whole tiles of full width.
+  void (*join)(TileStep* steps, int count);
   /// Runs a program on the whole tiles, of `elements` elements, in [i, end).
   void (*run[kWidths])(const TileStep* steps, TileContext* context, std::int64_t i, std::int64_t end,
                        std::int64_t elements);

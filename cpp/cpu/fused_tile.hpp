@@ -28,11 +28,22 @@ KF_INLINE void next(KF_STEP, X... x) {
   return reinterpret_cast<Run<X...>>(s[1].run)(s + 1, c, i, x...);
 }
 
-/// The two widths of a step: Body::run<X...>.
+/// A step of one body. Body::take<kWhole>(s, c, i, x...) works on the tile, in place; kWhole: all its elements count.
+template <class Body>
+struct Step {
+  template <class... X>
+  static void run(KF_STEP, X... x) {
+    Body::template take<false>(s, c, i, x...);
+    return next(s, c, i, x...);
+  }
+};
+
+/// The two widths of a step.
 template <class Body>
 KF_INLINE StepFunction step(Width width) {
-  if (width == Width::kShort) return reinterpret_cast<StepFunction>(static_cast<Run<F32s>>(Body::template run<F32s>));
-  return reinterpret_cast<StepFunction>(static_cast<Run<KF_FULL_TILE>>(Body::template run<KF_FULL_TILE>));
+  if (width == Width::kShort)
+    return reinterpret_cast<StepFunction>(static_cast<Run<F32s>>(Step<Body>::template run<F32s>));
+  return reinterpret_cast<StepFunction>(static_cast<Run<KF_FULL_TILE>>(Step<Body>::template run<KF_FULL_TILE>));
 }
 
 /// Where the operands' elements of this tile begin.
@@ -74,18 +85,24 @@ class Fetches {
 
 /// Those of a short step, before its work. A line a register: the few instructions from one to the next are distance
 /// enough. Fewer lines, as each sweep over a row fetches its part of the next one: all at once.
-template <int kRegistersOfTile>
+template <bool kWhole, int kRegistersOfTile>
 KF_INLINE void fetch(KF_STEP) {
-  if (s->fetches == 0 || c->partial) return;
+  if (s->fetches == 0 || (!kWhole && c->partial)) return;
   if (2 * c->fetches[s->fetch].stride > kVectorBytes) {
     Fetches fetches(s, c, i);
     for (int j = 0; j < kRegistersOfTile; ++j) fetches.next_register();
     return;
   }
-  constexpr int kLines = (kRegistersOfTile * kVectorBytes / 2 + kLineBytes - 1) / kLineBytes;
+  constexpr int kMost = (kRegistersOfTile * kVectorBytes / 2 + kLineBytes - 1) / kLineBytes;
   for (int k = 0; k < s->fetches; ++k) {
-    const std::uintptr_t begin = begin_of(c->fetches[s->fetch + k], c, i);
-    for (int line = 0; line < kLines; ++line) prefetch(begin + static_cast<std::uintptr_t>(line * kLineBytes));
+    const TileFetch& f = c->fetches[s->fetch + k];
+    const std::uintptr_t begin = begin_of(f, c, i);
+    const int lines = (f.stride * kRegistersOfTile + kLineBytes - 1) / kLineBytes;
+#pragma GCC unroll 4
+    for (int line = 0; line < kMost; ++line) {
+      if (line == lines) break;
+      prefetch(begin + static_cast<std::uintptr_t>(line * kLineBytes));
+    }
   }
 }
 
@@ -111,8 +128,14 @@ KF_INLINE StepFunction with_type(DType held, F f) {
 }  // namespace
 
 // Between the files of one level.
+StepFunction load_step(DType dtype, Width width, bool wide);
+StepFunction store_step(DType dtype, Width width, bool wide);
+StepFunction spill_step(Width width);
+StepFunction reload_step(Width width);
 StepFunction map_step(Op op, DType held, Width width);
 StepFunction reduce_step(Op op, DType held, Width width, bool wide, bool columns, bool positive);
+StepFunction done_step(Width width);
+void join_steps(TileStep* steps, int count);
 
 }  // namespace KF_ISA
 }  // namespace kfusion::cpu

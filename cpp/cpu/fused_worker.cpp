@@ -146,7 +146,9 @@ void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, boo
 
 /// Of the whole tiles in [i, end).
 void Worker::steps(const TileProgram& p, Width w, std::int64_t i, std::int64_t end) {
-  program_.kernels->run[static_cast<int>(w)](p.steps[static_cast<int>(w)].data(), &context_, i, end, per_tile(p, w));
+  const bool joined = w == Width::kFull && !context_.partial;
+  const TileStep* const steps = (joined ? p.joined : p.steps[static_cast<int>(w)]).data();
+  program_.kernels->run[static_cast<int>(w)](steps, &context_, i, end, per_tile(p, w));
 }
 
 /// Whole tiles that need no stages, from i on; i moves to what is left.

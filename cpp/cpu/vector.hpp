@@ -182,6 +182,15 @@ KF_INLINE Vec<T> join_lanes(const Half& lower, const Half& upper) {
 #endif
 }
 
+/// Half a register of floats as doubles.
+KF_INLINE F64s doubles_of(const VectorOf<float, kVectorBytes / 2>::Type& x) {
+#if defined(__AVX512F__)
+  return (F64s)_mm512_maskz_cvtps_pd(0xff, (__m256)x);  // g++ 12 makes four instructions of the conversion below
+#else
+  return __builtin_convertvector(x, F64s);
+#endif
+}
+
 /// C++'s conversion of every lane.
 template <class To, class From>
 KF_INLINE Vec<To> convert_lanes(Vec<From> x) {
@@ -189,6 +198,8 @@ KF_INLINE Vec<To> convert_lanes(Vec<From> x) {
   using Native = typename Vec<To>::Native;
   if constexpr (sizeof(Lane) == sizeof(typename Vec<From>::Lane)) {
     return Vec<To>(__builtin_convertvector(x.v, Native));
+  } else if constexpr (kIsFloat<To> && kIsFloat<From> && sizeof(Lane) == 8) {
+    return Vec<To>(doubles_of(half_lanes<0>(x)));
   } else if constexpr (sizeof(Lane) == 8) {
     return Vec<To>(__builtin_convertvector(half_lanes<0>(x), Native));
   } else {

@@ -107,8 +107,8 @@ KF_INLINE auto isfinite(Vec<T> x) {
 template <class F, class... Vectors>
 KF_INLINE FloatVec through_doubles(const F& f, Vectors... x) {
   using Half = VectorOf<float, kVectorBytes / 2>::Type;
-  const DoubleVec low = f(DoubleVec(__builtin_convertvector(half_lanes<0>(x), F64s))...);
-  const DoubleVec high = f(DoubleVec(__builtin_convertvector(half_lanes<1>(x), F64s))...);
+  const DoubleVec low = f(DoubleVec(doubles_of(half_lanes<0>(x)))...);
+  const DoubleVec high = f(DoubleVec(doubles_of(half_lanes<1>(x)))...);
   return join_lanes<float>(__builtin_convertvector(low.v, Half), __builtin_convertvector(high.v, Half));
 }
 

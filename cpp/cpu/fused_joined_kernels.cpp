@@ -1,0 +1,175 @@
+// Several steps as one: what normalisations and softmax take on each tile, known as a whole, so that values stay in
+// registers and a load is an operand of what uses it.
+#include "cpu/fused_map_steps.hpp"
+#include "cpu/fused_move_steps.hpp"
+#include "cpu/fused_reduce_steps.hpp"
+
+namespace kfusion::cpu {
+namespace KF_ISA {
+namespace {
+
+constexpr Width kFull = Width::kFull;
+
+// ---- single steps, of float32: the body, and which step it is ----------------------------------------------------
+
+struct LoadFloats : Load<Float32, false> {
+  static bool is(const TileStep& s) { return s.run == load_step(DType::kFloat32, kFull, false); }
+};
+struct StoreFloats : Store<Float32, false> {
+  static bool is(const TileStep& s) { return s.run == store_step(DType::kFloat32, kFull, false); }
+};
+struct Keep : Spill {
+  static bool is(const TileStep& s) { return s.run == spill_step(kFull); }
+};
+struct Kept : Reload {
+  static bool is(const TileStep& s) { return s.run == reload_step(kFull) && s.stride != 0; }
+};
+
+template <Op op>
+struct Unary {
+  static bool is(const TileStep& s) { return s.run == map_step(op, DType::kFloat32, kFull); }
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(KF_STEP, X&... x) {
+    fetch<kWhole, sizeof...(X)>(s, c, i);
+    ((x = map_register<op, float>(x, nullptr, nullptr)), ...);
+  }
+};
+/// With one number for the whole row.
+template <Op op>
+struct ByRow {
+  static bool is(const TileStep& s) { return s.run == map_step(op, DType::kFloat32, kFull) && s.stride == 0; }
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(KF_STEP, X&... x) {
+    if constexpr (op == Op::divide) {
+      MapStep<op, float>::template take<kWhole>(s, c, i, x...);
+    } else {
+      const FloatVec y = read<float>(operand(s, c, i));
+      ((x = (F32s)apply<op, float>(FloatVec(x), y, y).v), ...);
+    }
+  }
+};
+/// With an array along the row.
+template <Op op>
+struct ByElement {
+  static bool is(const TileStep& s) {
+    return s.run == map_step(op, DType::kFloat32, kFull) && s.stride == kVectorBytes;
+  }
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(KF_STEP, X&... x) {
+    const std::byte* y = operand(s, c, i);
+    fetch<kWhole, sizeof...(X)>(s, c, i);
+    ((x = (F32s)apply<op, float>(FloatVec(x), read<float>(y), FloatVec(0)).v, y += kVectorBytes), ...);
+  }
+};
+template <Op op, bool positive>
+struct ReduceFloats : Reduce<op, float, false, positive> {
+  static bool is(const TileStep& s) { return s.run == reduce_step(op, DType::kFloat32, kFull, false, false, positive); }
+};
+
+/// A load and the sum of what it brings, in double precision from memory on: half the work of compensated sums.
+template <Op op>
+struct SumOfLoaded {
+  static constexpr int kSteps = 2;
+  using Sum = Reduce<op, float, false, false>;
+  /// Nothing else may want the tile.
+  static bool is(const TileStep* s) {
+    return LoadFloats::is(s[0]) && ReduceFloats<op, false>::is(s[1]) && s[2].run == done_step(kFull);
+  }
+
+  template <class... X>
+  static void run(KF_STEP, X... x) {
+    fetch<true, sizeof...(X)>(s, c, i);
+    const std::byte* p = operand(s, c, i);
+    DoubleVec parts[] = {sum_of_register(x, p)...};
+    tree<sizeof...(X)>(parts);
+    Sum::add(s + 1, c, i, parts[0]);
+    return next(s + 1, c, i, x...);
+  }
+
+ private:
+  static KF_INLINE DoubleVec sum_of_register(const F32s&, const std::byte*& p) {
+    using Half = VectorOf<float, kVectorBytes / 2>::Type;
+    const DoubleVec low(doubles_of(load<Half>(p))), high(doubles_of(load<Half>(p + sizeof(Half))));
+    p += kVectorBytes;
+    return low + high;
+  }
+  template <int kCount>
+  static KF_INLINE void tree(DoubleVec* parts) {
+    if constexpr (kCount > 1) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kCount / 2; ++j) parts[j] = parts[2 * j] + parts[2 * j + 1];
+      tree<kCount / 2>(parts);
+    }
+  }
+};
+
+// ---- sequences ---------------------------------------------------------------------------------------------------
+
+template <class... Bodies>
+struct Sequence {
+  static constexpr int kSteps = sizeof...(Bodies);
+
+  static bool is(const TileStep* s) {
+    int k = 0;
+    return (Bodies::is(s[k++]) && ...);
+  }
+  template <class... X>
+  static void run(KF_STEP, X... x) {
+    int k = 0;
+    (Bodies::template take<true>(s + k++, c, i, x...), ...);
+    return next(s + kSteps - 1, c, i, x...);
+  }
+};
+
+/// Puts the first sequence that fits in place; returns its length, or 1.
+template <class... Sequences>
+int join_first(TileStep* s, int count) {
+  int steps = 1;
+  const auto fits = [&]<class S>(S) {
+    if (S::kSteps > count || !S::is(s)) return false;
+    s->run = reinterpret_cast<StepFunction>(static_cast<Run<KF_FULL_TILE>>(S::template run<KF_FULL_TILE>));
+    steps = S::kSteps;
+    return true;
+  };
+  (fits(Sequences()) || ...);
+  return steps;
+}
+
+using Relu = Unary<Op::relu>;
+using Square = Unary<Op::square>;
+using Exp = Unary<Op::exp>;
+using Less = ByRow<Op::subtract>;
+using Times = ByRow<Op::multiply>;
+using Over = ByRow<Op::divide>;
+using Weight = ByElement<Op::multiply>;
+using Bias = ByElement<Op::add>;
+using MeanOfPositive = ReduceFloats<Op::mean, true>;
+using SumOfPositive = ReduceFloats<Op::sum, true>;
+using Max = ReduceFloats<Op::max, false>;
+
+int join_at(TileStep* s, int count) {
+  return join_first<
+      // layernorm, of x or relu(x)
+      SumOfLoaded<Op::mean>, SumOfLoaded<Op::sum>, Sequence<LoadFloats, Relu, MeanOfPositive>,
+      Sequence<LoadFloats, Less, Square, MeanOfPositive>, Sequence<LoadFloats, Relu, Less, Square, MeanOfPositive>,
+      Sequence<LoadFloats, Less, Times, Weight, Bias, StoreFloats>,
+      Sequence<LoadFloats, Relu, Less, Times, Weight, Bias, StoreFloats>,
+      Sequence<LoadFloats, Less, Times, Weight, StoreFloats>, Sequence<LoadFloats, Less, Times, StoreFloats>,
+      Sequence<LoadFloats, Relu, Less, Times, StoreFloats>,
+      // rmsnorm
+      Sequence<LoadFloats, Square, MeanOfPositive>, Sequence<LoadFloats, Times, Weight, StoreFloats>,
+      Sequence<LoadFloats, Times, StoreFloats>,
+      // softmax and log_softmax
+      Sequence<LoadFloats, Max>, Sequence<LoadFloats, Less, Exp, SumOfPositive, Keep>,
+      Sequence<LoadFloats, Less, Exp, SumOfPositive>, Sequence<Kept, Over, StoreFloats>,
+      Sequence<LoadFloats, Less, Less, StoreFloats>>(s, count);
+}
+
+}  // namespace
+
+void join_steps(TileStep* steps, int count) {
+  for (int k = 0; k < count;) k += join_at(steps + k, count - k);
+}
+
+}  // namespace KF_ISA
+}  // namespace kfusion::cpu
