@@ -363,6 +363,16 @@ class TestRows:
         for a, b in zip(got, (mean, d, d.max(1), wide(x) + x.min(1, keepdims=True)), strict=True):
             assert_close(a, b, scale=16)
 
+    @pytest.mark.parametrize("among", [(1.0,), (0.0, -0.0, 1.0), (1e-38, 1e-45), (np.inf, np.nan), (3e38, 1.0)])
+    def test_quotients_by_one_number_a_row_are_rounded_once(self, isa, rng, among):
+        x = rng.uniform(0.5, 1, (6, 1025)).astype(np.float32) * rng.choice(np.array(among, "float32"), (6, 1025))
+        by = np.array([[3.0], [-0.1], [1e30], [1e-30], [0.0], [np.inf]], "float32")
+        (got,) = run(lambda g, i, d: g.map("divide", [i, d]), x, by)
+        with np.errstate(all="ignore"):
+            want = x / by
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        np.testing.assert_array_equal(bits(got)[~np.isnan(want)], bits(want)[~np.isnan(want)])
+
     def test_integers_and_floats_together(self, isa, rng):
         x = draw(rng, "float32", (30, 300))
 
