@@ -271,6 +271,12 @@ def test_tile_of_strided_rows_must_fit_on_chip():
     assert "resources" in reasons(p)
 
 
+def test_columns_that_pairs_reduce_in_one_sweep_need_no_tile():
+    x = kf.spec((1_000_000, 64))
+    assert kinds(plan(lambda x: x.var(0), x)) == ["columns"]
+    assert kinds(plan(lambda x: kf.softmax(x, axis=0), x)) == ["columns", "pointwise"]
+
+
 def test_long_rows_are_read_again_not_refused():
     p = plan(lambda x: kf.layernorm(x), kf.spec((64, 10_000_000)))
     (g,) = p.groups

@@ -6,6 +6,7 @@
 
 #include "kfusion/plan/names.hpp"
 #include "kfusion/plan/order.hpp"
+#include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion {
 namespace {
@@ -180,6 +181,8 @@ std::optional<Reason> Partition::edges_fit(int a, int b, Verdict& v) const {
     if (reduced_before && merged.whole) return Reason::kReductionBarrier;
     merged.second_sweep |= reduced_before;
   }
+  if (merged.second_sweep && !is_last(merged.reduced, merged.all()))
+    merged.kept_on_chip = count_passes(g_, folded_, nodes_of(a, b), merged.stores) > 1;
   if (merged.whole && merged.second_sweep) return Reason::kReductionBarrier;  // siblings: sum(x) and softmax(x)
   // Only what is computed once per element or once per row can be stored: a small value is computed many times.
   for (const NodeId s : merged.stores) {
@@ -189,8 +192,15 @@ std::optional<Reason> Partition::edges_fit(int a, int b, Verdict& v) const {
   return std::nullopt;
 }
 
+std::vector<NodeId> Partition::nodes_of(int a, int b) const {
+  std::vector<NodeId> nodes = part(a).nodes;
+  nodes.insert(nodes.end(), part(b).nodes.begin(), part(b).nodes.end());
+  std::sort(nodes.begin(), nodes.end());
+  return nodes;
+}
+
 std::int64_t Partition::tile_bytes(const Part& part) const {
-  if (!part.second_sweep || is_last(part.reduced, part.all())) return 0;
+  if (!part.kept_on_chip) return 0;
   std::int64_t item = 1;
   for (const NodeId s : part.sources) item = std::max(item, static_cast<std::int64_t>(item_bytes(g_[s].dtype)));
   const std::int64_t column = product(extents_of(part.domain, part.reduced)), row = kTileRows * item;

@@ -18,6 +18,7 @@ struct Part {
   Axes reduced = 0;
   bool whole = false;         ///< reduced with axis=None: no row of a matrix but everything
   bool second_sweep = false;  ///< a reduced value is read again by all elements of its row
+  bool kept_on_chip = false;  ///< and they are strided, and no pair of reductions makes one sweep of both
   Place place;
   std::vector<NodeId> nodes, sources, stores;  ///< sources: what is read from outside, each once, ascending
   int first = 0, last = 0;                     ///< the least and the largest rank of its nodes
@@ -93,7 +94,8 @@ class Partition {
   std::optional<Reason> kinds_allow(const Part& a, const Part& b, NodeId consumer) const;
   std::optional<Reason> named_pair_allowed(NodeId producer, NodeId consumer) const;
   Verdict judge(int a, int b, Verdict v);
-  std::optional<Reason> edges_fit(int a, int b, Verdict& v) const;  ///< also sets v.merged.second_sweep
+  std::optional<Reason> edges_fit(int a, int b, Verdict& v) const;  ///< also says how v.merged sweeps
+  std::vector<NodeId> nodes_of(int a, int b) const;  ///< ascending
   std::optional<Reason> fits_device(const Part& merged) const;
   std::vector<Edge> crossing_edges(int a, int b) const;
   Part merged_part(int a, int b, const Match& m) const;

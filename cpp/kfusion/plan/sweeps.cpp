@@ -10,11 +10,12 @@ namespace {
 
 class Sweeps {
  public:
-  Sweeps(const Graph& g, const FoldedGraph& folded, const Group& group) : g_(g), folded_(folded), group_(group) {}
+  Sweeps(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes)
+      : g_(g), folded_(folded), nodes_(nodes) {}
 
-  int count() {
+  int count(const std::vector<NodeId>& stores) {
     int last = 1;
-    for (const NodeId n : group_.nodes) {
+    for (const NodeId n : nodes_) {
       const bool reduces = work(n).kind == WorkKind::kReduce;
       int sweep = 1;
       for (const Access& a : work(n).reads) {
@@ -23,11 +24,11 @@ class Sweeps {
         const bool spread = produced->second.per_row && distinct_elements(a) < product(a.shape);
         sweep = std::max(sweep, produced->second.sweep + (spread ? 1 : 0));
       }
-      const NodeId partner = reduces ? merged_with(g_, folded_, group_.nodes, n) : -1;
+      const NodeId partner = reduces ? merged_with(g_, folded_, nodes_, n) : -1;
       if (partner >= 0) sweep = found_[partner].sweep;
       found_[n] = {sweep, reduces || all_per_row(n)};
     }
-    for (const NodeId n : group_.stores) last = std::max(last, found_[n].sweep);
+    for (const NodeId n : stores) last = std::max(last, found_[n].sweep);
     return last;
   }
 
@@ -53,7 +54,7 @@ class Sweeps {
 
   const Graph& g_;
   const FoldedGraph& folded_;
-  const Group& group_;
+  const std::vector<NodeId>& nodes_;
   std::map<NodeId, Found> found_;
 };
 
@@ -99,11 +100,16 @@ NodeId merged_with(const Graph& g, const FoldedGraph& folded, const std::vector<
   return walk.reads_same(walk.read(first, 0), walk.read(difference, 0)) ? first : -1;
 }
 
+int count_passes(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes,
+                 const std::vector<NodeId>& stores) {
+  return Sweeps(g, folded, nodes).count(stores);
+}
+
 void count_sweeps(const Graph& g, const FoldedGraph& folded, const Device& device, Group& group) {
   const bool loops = group.kind == GroupKind::kRows || group.kind == GroupKind::kColumns ||
                      group.kind == GroupKind::kFullReduction || group.kind == GroupKind::kPointwise;
   if (!loops) return;
-  group.passes = Sweeps(g, folded, group).count();
+  group.passes = count_passes(g, folded, group.nodes, group.stores);
   if (group.passes == 1) return;
   std::int64_t bytes = 0;
   for (const Load& l : group.loads) {

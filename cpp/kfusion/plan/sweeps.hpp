@@ -10,8 +10,12 @@ namespace kfusion {
 /// maximum of v for the sum of exp(v - max) (Milakov and Gimelshein, 2018). -1: none.
 NodeId merged_with(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes, NodeId reduction);
 
-/// Sets passes and row_on_chip. A sweep ends where a reduced value is needed again by all elements of its row, unless
-/// it is merged with the reduction that needs it.
+/// How often a kernel of these nodes (ascending) goes over its rows to store some of them. A sweep ends where a reduced
+/// value is needed again by all elements of its row, unless it is merged with the reduction that needs it.
+int count_passes(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes,
+                 const std::vector<NodeId>& stores);
+
+/// Sets passes and row_on_chip.
 void count_sweeps(const Graph& g, const FoldedGraph& folded, const Device& device, Group& group);
 
 }  // namespace kfusion
