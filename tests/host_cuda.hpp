@@ -41,7 +41,7 @@ inline Fiber* current = nullptr;
 inline void (*body)(const void*) = nullptr;
 inline const void* argument = nullptr;
 constexpr std::size_t kSharedBytes = std::size_t{228} << 10;
-constexpr unsigned kMaxThreads = 1024, kMaxBlocks = 8;
+constexpr unsigned kMaxThreads = 1024, kMaxBlocks = 16;
 alignas(16) inline char shared_of[kMaxBlocks][kSharedBytes];
 inline char* shared = nullptr;  ///< of the running fiber's block
 inline std::uint32_t words[kMaxBlocks][kMaxThreads];

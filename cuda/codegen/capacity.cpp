@@ -1,6 +1,7 @@
 #include "codegen/capacity.hpp"
 
 #include <iterator>
+#include <span>
 
 namespace kfusion::codegen {
 
@@ -45,27 +46,88 @@ const RingCapacity* ring_for(std::int64_t bytes, const Target& target) {
   return found == std::end(kRings) ? nullptr : found;
 }
 
-std::int64_t rows_of_block(std::int64_t rows, std::int64_t blocks, const Choice& c) {
-  return divide_up(rows, blocks * c.vectors) * c.vectors;
+namespace {
+/// Segments of 64 bytes a thread. Measured (cpp/README.md): 256 bytes of a row are read and written quicker than 128.
+constexpr int kSegmentBytes = 64;
+constexpr TileShape kStagedTiles[] = {
+    {512, 128, 4, 1, 4, 4, 4},   //    64 rows of float32
+    {512, 256, 2, 1, 4, 4, 4},   //   128
+    {256, 256, 2, 1, 4, 4, 4},   //   256
+    {256, 512, 1, 1, 4, 4, 4},   //   512
+    {256, 512, 1, 1, 6, 4, 6},   //   768
+    {256, 256, 2, 2, 8, 4, 5},   //  1024
+    {256, 512, 1, 1, 8, 4, 5},   //  1024: without clusters
+    {256, 512, 1, 2, 7, 4, 5},   //  1792
+    {256, 256, 2, 4, 8, 4, 5},   //  2048
+    {256, 512, 1, 2, 8, 4, 5},   //  2048: what needs more room for its exchange, as half types do
+    {256, 256, 2, 8, 8, 4, 5},   //  4096
+    {256, 512, 1, 4, 8, 4, 5},   //  4096
+    {256, 512, 1, 8, 8, 4, 5},   //  8192
+    {128, 512, 1, 4, 8, 4, 6},   //  8192
+    {128, 512, 1, 8, 7, 4, 6},   // 14336
+    {128, 512, 1, 8, 8, 4, 6},   // 16384
+    {128, 512, 1, 16, 8, 4, 6},  // 32768
+    {64, 512, 1, 16, 8, 4, 6},   // 65536
+    {64, 512, 1, 1, 8, 4, 5},    //  4096: without clusters
+    {64, 512, 1, 1, 4, 4, 4},    //  2048: with less shared memory
+};
+constexpr TileShape kTiles[] = {
+    {512, 128, 4, 1, 4, 4, 0}, {512, 256, 2, 1, 4, 4, 0}, {256, 256, 2, 1, 4, 4, 0}, {128, 256, 2, 1, 4, 4, 0},
+    {128, 512, 1, 1, 4, 4, 0}, {128, 512, 1, 2, 4, 4, 0}, {128, 512, 1, 4, 4, 4, 0}, {128, 512, 1, 8, 4, 4, 0},
+    {64, 512, 1, 8, 4, 4, 0},  {64, 512, 1, 16, 4, 4, 0},
+};
+
+/// With rows in a segment: as many as operands that lie across need, then of fewer segments. What computes much has
+/// half the threads, with twice the registers.
+TileShape fit(TileShape tile, const Kernel& k, const Arrangement& a, const Choice& c) {
+  tile.rows = a.crossed() ? a.width : static_cast<int>(clamp(kSegmentBytes / c.held_bytes, 1, 8));
+  const int times = std::max(tile.rows * c.held_bytes / kSegmentBytes, 1);
+  for (int* segments : {&tile.segments, &tile.held, &tile.stages})
+    if (*segments > 0) *segments = std::max(*segments / times, 1);
+  if (is_heavy(k)) tile.threads /= 2;
+  return tile;
+}
+}  // namespace
+
+std::int64_t column_bound(const Kernel& k) { return 8 * std::ranges::count(k.steps, StepKind::kReduce, &Step::kind); }
+
+int tile_lanes(const TileShape& tile, int vector_bytes) { return std::clamp(tile.row_bytes / vector_bytes, 1, kWarp); }
+
+std::int64_t rows_of_block(const Arrangement& a, const Choice& c, std::int64_t blocks) {
+  const std::int64_t alike = c.threads / c.lanes * (a.crossed() ? c.tile.rows : 1);
+  return divide_up(product(a.outer), blocks * alike) * alike;
+}
+
+std::int64_t tile_bytes(const Arrangement& a, const Choice& c, std::int64_t column_bytes, std::int64_t blocks) {
+  const std::int64_t room = divide_up(column_bytes, kSlotBytes) * kSlotBytes, columns = c.lanes * a.width;
+  const std::int64_t parts = c.threads / kWarp + 1, told = blocks > 1 ? 2 * blocks : 0;
+  return c.threads * c.tile.stages * c.tile.rows * c.held_bytes + kSlotBytes + columns * room * (1 + parts + told);
+}
+
+/// What each of the blocks can have that share a multiprocessor.
+std::int64_t shared_bytes_of(const TileShape& tile, const Target& target) {
+  constexpr std::int64_t kSystemBytes = 1 << 10;  // that each block takes besides
+  return (target.shared_bytes + kSystemBytes) / tile.resident - kSystemBytes;
+}
+
+TileShape tile_for(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target, int vector_bytes,
+                   bool staged) {
+  const auto fits = [&](const TileShape& tile) {
+    Choice with = c;
+    with.tile = tile, with.threads = tile.threads, with.lanes = tile_lanes(tile, vector_bytes);
+    const std::int64_t held = tile.rows * tile.segments;
+    return (tile.blocks == 1 || target.clusters) && tile.threads % with.lanes == 0 &&
+           rows_of_block(a, with, tile.blocks) <= held * (tile.threads / with.lanes) &&
+           tile_bytes(a, with, column_bound(k), tile.blocks) <= shared_bytes_of(tile, target);
+  };
+  for (const TileShape& one : staged ? std::span<const TileShape>(kStagedTiles) : kTiles) {
+    if (const TileShape tile = fit(one, k, a, c); fits(tile)) return tile;
+  }
+  return {};
 }
 
 std::int64_t column_box(std::int64_t across, std::int64_t warps, std::int64_t blocks, std::int64_t partial_bytes) {
   return divide_up((warps + (blocks > 1 ? blocks : 0)) * across * partial_bytes, kSlotBytes) * kSlotBytes;
-}
-
-Tile tile_of(const Arrangement& a, const Choice& c, const Target& target, std::int64_t partial_bytes) {
-  constexpr std::int64_t kSystemBytes = 1 << 10;  // that each block takes besides
-  const std::int64_t rows = std::max<std::int64_t>(product(a.outer), 1), most = target.clusters ? kMaxCluster : 1;
-  for (const auto& [segment, at_once] : {std::pair{128, kTilesAtOnce}, {64, kTilesAtOnce}, {64, 1}}) {
-    const std::int64_t room = (target.shared_bytes + kSystemBytes) / at_once - kSystemBytes;
-    const std::int64_t across = std::min<std::int64_t>(segment / c.vector_bytes, c.lanes);
-    for (std::int64_t blocks = 1; blocks <= most; blocks *= 2) {
-      const std::int64_t each = rows_of_block(rows, blocks, c);
-      const std::int64_t boxes = 2 * column_box(across, c.threads / kWarp, blocks, partial_bytes);
-      if (each * across * c.held_bytes + boxes <= room) return {across, each, blocks, at_once};
-    }
-  }
-  return {};
 }
 
 }  // namespace kfusion::codegen

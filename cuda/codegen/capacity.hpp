@@ -48,21 +48,27 @@ const RingCapacity* ring_for(std::int64_t bytes, const Target& target);
 
 // ---- columns --------------------------------------------------------------------------------------------------------
 
-/// Columns in shared memory: vectors of a row, rows of a block, blocks of a cluster; no blocks where there is no room.
-struct Tile {
-  std::int64_t across = 0, rows = 0, blocks = 0;
-  int at_once = 1;  ///< blocks that a multiprocessor has room for
-};
-inline constexpr int kTilesAtOnce = 3;
+/// At least as much as a partial result of one column takes.
+std::int64_t column_bound(const Kernel& k);
 
-/// Rows of a tile that each of so many blocks has.
-std::int64_t rows_of_block(std::int64_t rows, std::int64_t blocks, const Choice& c);
+/// Lanes that share a row of a tile; `vector_bytes`: at most of an operand that they hold.
+int tile_lanes(const TileShape& tile, int vector_bytes);
+
+/// The smallest shape that has room for all rows; no segments where none has. `staged`: threads can copy what they
+/// hold, c.held_bytes of a row.
+TileShape tile_for(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target, int vector_bytes,
+                   bool staged);
+
+/// Shared memory that a block of a tile can have.
+std::int64_t shared_bytes_of(const TileShape& tile, const Target& target);
+
+/// Rows that each of so many blocks has: as many as all its threads have alike.
+std::int64_t rows_of_block(const Arrangement& a, const Choice& c, std::int64_t blocks);
+
+/// Shared memory of a block that tells so many blocks, itself included; `column_bytes`: of a column's partial result.
+std::int64_t tile_bytes(const Arrangement& a, const Choice& c, std::int64_t column_bytes, std::int64_t blocks);
 
 /// Bytes of one box of a ColumnExchange.
 std::int64_t column_box(std::int64_t across, std::int64_t warps, std::int64_t blocks, std::int64_t partial_bytes);
-
-/// 128 bytes of a row, 64 where the columns are too long; some blocks share a multiprocessor if they can,
-/// which measured best on an H200.
-Tile tile_of(const Arrangement& a, const Choice& c, const Target& target, std::int64_t partial_bytes);
 
 }  // namespace kfusion::codegen

@@ -221,11 +221,14 @@ void choose_rows(Choice& c, const Kernel& k, const Arrangement& a, const Target&
 /// Side by side in a warp, so that the others read 64 bytes or more of what lies across, in vectors that are transposed
 /// or, by so many rows a thread, element by element through L1.
 constexpr int kAcrossLanes = 8, kAcrossRows = 8;
-constexpr int kTileThreads = 256;
 
-/// At least as much as a partial result takes.
-std::int64_t partial_bound(const Kernel& k, const Arrangement& a) {
-  return 8 * a.width * std::ranges::count(k.steps, StepKind::kReduce, &Step::kind);
+/// What threads can copy for themselves: whole vectors of 4 bytes or more.
+bool can_copy(const Kernel& k, const Arrangement& a, const Choice& c) {
+  for (std::size_t i = 0; i < k.loads.size(); ++i) {
+    const bool neighbours = a.loads[i] == Reach::kDense || a.loads[i] == Reach::kVector;
+    if (c.held[i] && (!a.whole || !neighbours || a.width * item_bytes(k.loads[i].dtype) < 4)) return false;
+  }
+  return true;
 }
 
 /// Kept on chip where another sweep would read them again, and there is room.
@@ -236,16 +239,16 @@ bool choose_tile(Choice& c, const Kernel& k, const Arrangement& a, const Target&
   for (std::size_t i = 0; i < k.loads.size(); ++i)
     if (a.loads[i] == Reach::kSplat) tile.held[i] = false;
   if (std::ranges::count(tile.held, true) == 0) return false;
+  int vector_bytes = 4;
   for (std::size_t i = 0; i < k.loads.size(); ++i)
-    if (tile.held[i])
-      tile.vector_bytes = std::max(tile.vector_bytes, a.width * static_cast<int>(item_bytes(k.loads[i].dtype)));
+    if (tile.held[i]) vector_bytes = std::max(vector_bytes, a.width * static_cast<int>(item_bytes(k.loads[i].dtype)));
   tile.skeleton = Skeleton::kTiles;
   tile.held_bytes = static_cast<int>(bytes_of(k, a, tile.held));
-  const bool heavy = a.width > 4 || in_doubles(k) || k.steps.size() > 24;
-  tile.vectors = a.across || heavy ? c.vectors : vectors_in_flight(k, a, 128, 8);
-  tile.threads = kTileThreads;
-  tile.least_blocks = heavy ? 2 : kTilesAtOnce;
-  if (tile_of(a, tile, target, partial_bound(k, a)).blocks == 0) return false;
+  tile.tile = tile_for(k, a, tile, target, vector_bytes, can_copy(k, a, tile));
+  if (tile.tile.segments == 0) return false;
+  tile.lanes = tile_lanes(tile.tile, vector_bytes);
+  tile.threads = tile.tile.threads;
+  tile.least_blocks = tile.tile.resident;
   c = tile;
   return true;
 }
@@ -260,7 +263,7 @@ void choose_columns(Choice& c, const Kernel& k, const Arrangement& a, const Targ
   c.skeleton = Skeleton::kColumns;
   c.held.assign(k.loads.size(), false);
   if (c.schedule.sweeps > 1) c.threads = kMaxTeamThreads, c.least_blocks = 1;
-  if (partial_bound(k, a) == 0)
+  if (column_bound(k) == 0)
     c.threads = kPointwiseThreads, c.least_blocks = c.vectors * bytes_of(k, a, element_loads(k, a)) > 192 ? 2 : 4;
 }
 

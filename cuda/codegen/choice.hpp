@@ -24,6 +24,13 @@ enum class Skeleton : std::uint8_t {
 /// kRingRows: vectors a lane in a segment.
 inline constexpr int kSegmentVectors = 4;
 
+/// kTiles: how columns are held. `row_bytes` of each row by neighbouring lanes; by a thread, segments of `rows` rows,
+/// of which as many as `held` in registers and the others in some of its `stages`; by at least `blocks` blocks of
+/// `threads` threads, of which a multiprocessor has room for `resident`.
+struct TileShape {
+  int row_bytes, threads, resident, blocks, segments, held, stages, rows = 0;
+};
+
 /// What is static in the text. Sizes of `outer` (of `inner` where nothing is reduced) play no part.
 struct Choice {
   Skeleton skeleton = Skeleton::kPointwise;
@@ -32,9 +39,9 @@ struct Choice {
   int threads = 256, least_blocks = 2;  ///< __launch_bounds__
   bool spread = false;                  ///< kRingRows: teams of blocks anywhere, instead of in clusters
   Schedule schedule;
-  std::vector<bool> held;  ///< by load: stays in registers (kTiles: in shared memory) for all sweeps
+  std::vector<bool> held;  ///< by load: stays in registers for all sweeps
   int held_bytes = 0;      ///< kTiles: of a vector of each of them; kSpanRows: of an element of all that is staged
-  int vector_bytes = 0;    ///< kTiles: of a vector of the widest
+  TileShape tile{};        ///< kTiles
 };
 Choice choose(const Kernel& k, const Arrangement& a, const Target& target);
 

@@ -11,6 +11,7 @@ namespace {
 constexpr std::int64_t kMaxSplits = 65535;   ///< blocks that a grid has along y
 constexpr int kBlocksPerMultiprocessor = 4;  ///< where blocks share a reduction
 constexpr std::int64_t kTicketBytes = 16;
+constexpr int kMaxTileCluster = 16;
 
 unsigned unsigned_of(std::int64_t n) { return static_cast<unsigned>(n); }
 
@@ -126,6 +127,15 @@ Division divide_splits(const Arrangement& a, const Choice& c, const Target& targ
   return d;
 }
 
+/// Blocks that share the rows of a tile, as long as multiprocessors would be idle.
+std::int64_t cluster_for(std::int64_t tiles, std::int64_t down, const Target& target) {
+  std::int64_t blocks = 1;
+  while (target.clusters && 2 * blocks <= std::min<std::int64_t>(kMaxCluster, down) &&
+         tiles * blocks < 2 * target.multiprocessors)
+    blocks *= 2;
+  return blocks;
+}
+
 Division divide_columns(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
   const std::int64_t vectors = vectors_of(a), rows = product(a.outer);
   const std::int64_t across = std::bit_ceil(static_cast<std::uint64_t>(clamp(vectors, 1, c.lanes)));
@@ -134,17 +144,20 @@ Division divide_columns(const Arrangement& a, const Choice& c, const Target& tar
   const std::int64_t tiles = divide_up(vectors, across);
   const std::int64_t blocks = std::int64_t{kBlocksPerMultiprocessor} * target.multiprocessors;
   const std::int64_t most = std::max<std::int64_t>(divide_up(rows, down * c.vectors), 1);
-  const std::int64_t splits = partial_bytes == 0       ? std::min(most, kMaxSplits)
-                              : c.schedule.sweeps == 1 ? clamp(blocks / std::max<std::int64_t>(tiles, 1), 1, most)
-                                                       : 1;
+  const bool again = partial_bytes > 0 && c.schedule.sweeps > 1;  // each sweep needs what the one before reduced
+  const std::int64_t splits = partial_bytes == 0 ? std::min(most, kMaxSplits)
+                              : again            ? cluster_for(tiles, down, target)
+                                                 : clamp(blocks / std::max<std::int64_t>(tiles, 1), 1, most);
   Division d;
   d.launch.block[0] = unsigned_of(across);
   d.launch.block[1] = unsigned_of(down);
-  d.launch.grid[0] = unsigned_of(tiles);
-  d.launch.grid[1] = unsigned_of(splits);
-  const std::int64_t box = column_box(across, across * down / kWarp, 1, static_cast<std::int64_t>(partial_bytes));
+  d.launch.cluster = unsigned_of(again ? splits : 1);
+  d.launch.grid[0] = unsigned_of(again ? tiles * splits : tiles);
+  d.launch.grid[1] = unsigned_of(again ? 1 : splits);
+  const std::int64_t box =
+      column_box(across, across * down / kWarp, d.launch.cluster, static_cast<std::int64_t>(partial_bytes));
   d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
-  if (splits > 1 && partial_bytes > 0) {
+  if (splits > 1 && partial_bytes > 0 && !again) {
     d.launch.workspace_bytes = static_cast<std::size_t>(tiles * splits * across) * partial_bytes;
     d.launch.standing_bytes = static_cast<std::size_t>(tiles * kTicketBytes);
   }
@@ -152,32 +165,25 @@ Division divide_columns(const Arrangement& a, const Choice& c, const Target& tar
   return d;
 }
 
-/// Short columns side by side, so that a tile has enough bytes; few columns in more blocks.
+/// Few columns are shared by more blocks than could hold them, as long as multiprocessors would be idle.
 Division divide_tiles(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
-  constexpr std::int64_t kTileBytes = 32 << 10;
-  const auto part = static_cast<std::int64_t>(partial_bytes);
-  const std::int64_t vectors = vectors_of(a), rows = product(a.outer), most = target.clusters ? kMaxCluster : 1;
-  Tile tile = tile_of(a, c, target, part);
-  const auto count = [&] { return divide_up(vectors, tile.across); };
-  while (tile.across < c.lanes && 2 * rows * tile.across * c.held_bytes <= kTileBytes &&
-         count() > 2 * kBlocksPerMultiprocessor * target.multiprocessors)
-    tile.across *= 2;
-  while (tile.across > 1 && tile.across >= 2 * vectors) tile.across /= 2;
-  while (tile.blocks < most && 2 * tile.blocks * count() <= target.multiprocessors &&
-         rows * tile.across >= 2 * tile.blocks * c.threads)
-    tile.blocks *= 2;
-  tile.rows = rows_of_block(rows, tile.blocks, c);
-  std::int64_t down = c.threads / tile.across;
-  while (down > kMaxCluster && tile.across * down > kWarp && 2 * down * c.vectors > tile.rows) down /= 2;
-  const std::int64_t box = column_box(tile.across, tile.across * down / kWarp, tile.blocks, part);
+  const std::int64_t tiles = divide_up(vectors_of(a), c.lanes),
+                     column_bytes = static_cast<std::int64_t>(partial_bytes) / a.width;
+  std::int64_t blocks = c.tile.blocks;
+  while (target.clusters && 2 * blocks <= kMaxTileCluster && 2 * blocks * tiles <= target.multiprocessors &&
+         rows_of_block(a, c, 2 * blocks) > c.threads / c.lanes &&
+         tile_bytes(a, c, column_bytes, 2 * blocks) <= shared_bytes_of(c.tile, target))
+    blocks *= 2;
+  const std::int64_t resident = std::int64_t{target.multiprocessors} * c.least_blocks / blocks;
   Division d;
-  d.launch.block[0] = unsigned_of(tile.across);
-  d.launch.block[1] = unsigned_of(down);
-  d.launch.cluster = unsigned_of(tile.blocks);
-  d.launch.grid[0] = unsigned_of(count() * tile.blocks);
-  d.launch.shared_bytes = static_cast<std::size_t>(2 * box + tile.rows * tile.across * c.held_bytes);
-  const std::int64_t ahead = tile.at_once > 1 ? tile.at_once * target.multiprocessors / tile.blocks : 0;
-  d.geometry = {rows, down, tile.rows, box, ahead};
+  d.launch.block[0] = unsigned_of(c.lanes);
+  d.launch.block[1] = unsigned_of(c.threads / c.lanes);
+  d.launch.cluster = unsigned_of(blocks);
+  d.launch.grid[0] = unsigned_of((c.tile.stages > 0 ? std::min(tiles, resident) : tiles) * blocks);
+  d.launch.resident = c.tile.stages > 0;
+  d.launch.shared_bytes = static_cast<std::size_t>(tile_bytes(a, c, column_bytes, blocks));
+  d.geometry = {product(a.outer), tiles, rows_of_block(a, c, blocks), divide_up(column_bytes, kSlotBytes) * kSlotBytes,
+                0};
   return d;
 }
 

@@ -48,7 +48,9 @@ std::string call_of(const Choice& c) {
     case Skeleton::kSplitRows:
       return "split_rows<Fused, " + vectors + ">(Fused{p}, p.geometry, p.workspace, p.standing)";
     case Skeleton::kTiles:
-      return "tiles<Fused, " + vectors + ">(Fused{p}, p.geometry)";
+      return "tiles<Fused, " + std::to_string(c.lanes) + ", TileShape<" + std::to_string(c.tile.segments) + ", " +
+             std::to_string(c.tile.rows) + ", " + std::to_string(c.tile.held) + ", " + std::to_string(c.tile.stages) +
+             ">>(Fused{p}, p.geometry)";
     default:
       return "columns<Fused, " + vectors + ">(Fused{p}, p.geometry, p.workspace, p.standing)";
   }

@@ -22,7 +22,7 @@ Printer::Printer(const Kernel& k, const Arrangement& a, const Choice& c, Paramet
       a_(a),
       s_(c.schedule),
       held_(c.held),
-      staged_(c.skeleton == Skeleton::kRingRows),
+      staged_(c.skeleton == Skeleton::kRingRows || c.tile.stages > 0),
       through_l1_(c.skeleton == Skeleton::kPointwise || c.skeleton == Skeleton::kShortRows) {
   const Skeleton in_registers[] = {Skeleton::kShortRows, Skeleton::kWarpRows, Skeleton::kTeamRows, Skeleton::kRingRows};
   if (std::ranges::find(in_registers, c.skeleton) != std::end(in_registers)) kept_ = find_kept();
@@ -174,7 +174,7 @@ std::string Printer::print() {
   out_.line("template <bool kSurrounded = false>");
   print_loading("Held load(", "Held", held);
   print_prefetch(held);
-  if (staged_) print_stages(held);
+  if (staged_) columns() ? print_slots(held) : print_stages(held);
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
     print_partial(sweep);
     print_fetch(sweep);
@@ -205,7 +205,8 @@ void Printer::print_types() {
   }
   out_.line("static constexpr u32 kLooks = " + std::to_string(looking) + ";");
   const auto flag = [](bool is) { return std::string(is ? "true" : "false"); };
-  out_.line("static constexpr bool kWhole = " + flag(a_.whole) + ", kFetches = " + flag(fetching) + ";");
+  out_.line("static constexpr bool kWhole = " + flag(a_.whole) + ", kFetches = " + flag(fetching) +
+            (columns() ? ", kCrosses = " + flag(a_.crossed()) + ";" : ";"));
   out_.line("const Parameters& p;");
   out_.line("");
   out_.line("KF_DEVICE i64 elements() const { return p.inner.size; }");
@@ -252,7 +253,7 @@ bool Printer::looks(int sweep) const {
 
 void Printer::print_partial(int sweep) {
   const std::vector<int> reduced = reductions(sweep);
-  const std::string type = "Partial" + std::to_string(sweep), lanes = columns() ? "[kWidth]" : "";
+  const std::string type = "Partial" + std::to_string(sweep);
   out_.line("");
   if (reduced.empty()) {
     out_.line("using " + type + " = Nothing;");
@@ -261,40 +262,42 @@ void Printer::print_partial(int sweep) {
   }
   Code start, merge, across, settle;
   const bool ordered = std::ranges::any_of(reduced, [&](int i) { return pair_of(i).starts_with("Centred"); });
-  out_.open("struct " + type + " {");
+  const std::string own_type = columns() ? "Column" + std::to_string(sweep) : type;
+  out_.open("struct " + own_type + " {");
   out_.line("static constexpr bool kNothing = false, kSymmetric = " + std::string(ordered ? "false;" : "true;"));
   for (const int i : reduced) {
     const Step& s = step(i);
-    const std::string name = names_[at(i)], a = accumulator(s), own = name + lane(), other = "b." + own;
+    const std::string name = names_[at(i)], a = accumulator(s), other = "b." + name;
     if (const std::string pair = pair_of(i); !pair.empty()) {
-      out_.line(pair + " " + name + lanes + ";");
-      merge.line("      " + own + ".merge(" + other + ");");
-      across.line("      " + own + ".merge_across(across);");
-      settle.line("      " + own + ".settle();");
+      out_.line(pair + " " + name + ";");
+      merge.line("      " + name + ".merge(" + other + ");");
+      across.line("      " + name + ".merge_across(across);");
+      settle.line("      " + name + ".settle();");
       continue;
     }
     const OpInfo& row = info(s.op);
     const std::string_view combine = reduction_text(row).combine;
     const Meaning extremes[] = {{"a", "lowest<" + a + ">()"}, {"b", "highest<" + a + ">()"}, {"A", a}};
-    const Meaning parts[] = {{"a", own}, {"b", other}, {"A", a}};
-    out_.line((a == "u8" ? "alignas(4) u8 " : a + " ") + name + lanes + ";");  // merged in words
+    const Meaning parts[] = {{"a", name}, {"b", other}, {"A", a}};
+    out_.line((a == "u8" ? "alignas(4) u8 " : a + " ") + name + ";");  // merged in words
     start.line(
-        "      v." + own + " = " +
+        "      v." + std::string(columns() ? "column[j]." : "") + name + " = " +
         (row.needs_elements ? "unchosen<" + a + ">(" + with(combine, extremes) + ")" : with(row.identity, extremes)) +
         ";");
-    merge.line("      " + own + " = " + with(combine, parts) + ";");
+    merge.line("      " + name + " = " + with(combine, parts) + ";");
     const Meaning two[] = {{"a", "a"}, {"b", "b"}, {"A", a}};
-    across.line("      " + own + " = across(" + own + ", [](" + a + " a, " + a + " b) { return " + with(combine, two) +
-                "; });");
+    across.line("      " + name + " = across(" + name + ", [](" + a + " a, " + a + " b) { return " +
+                with(combine, two) + "; });");
   }
   const std::string loop = columns() ? "#pragma unroll\n      for (int j = 0; j < kWidth; ++j) {\n" : "";
   const std::string end = columns() ? "      }\n" : "";
-  out_.line("KF_DEVICE void merge(const " + type + "& b) {\n" + loop + merge.text() + end + "    }");
+  out_.line("KF_DEVICE void merge(const " + own_type + "& b) {\n" + merge.text() + "    }");
   if (!settle.text().empty() && !columns())  // of many columns, what is merged two by two is under way at once
     out_.line("template <class Across>\n    KF_DEVICE void merge_across(const Across& across) {\n" + across.text() +
               "    }");
-  if (!settle.text().empty()) out_.line("KF_DEVICE void settle() {\n" + loop + settle.text() + end + "    }");
+  if (columns() || !settle.text().empty()) out_.line("KF_DEVICE void settle() {\n" + settle.text() + "    }");
   out_.close("};");
+  if (columns()) out_.line("using " + type + " = Columns<" + own_type + ", kWidth>;");
   out_.line("static KF_DEVICE " + type + " partial(Sweep<" + std::to_string(sweep) + ">) {\n    " + type + " v;\n" +
             loop + start.text() + end + "    return v;\n  }");
 }
@@ -310,9 +313,10 @@ std::size_t Printer::partial_bytes() const {
       const std::size_t items = pair < 0 ? 1 : k_.pairs[at(pair)].kind == Pair::Kind::kCentred ? 3 : 2;
       align = std::max(align, item);
       const std::size_t begin = std::max(item, std::size_t{4});
-      bytes = (bytes + begin - 1) / begin * begin + item * items * (columns() ? static_cast<std::size_t>(a_.width) : 1);
+      bytes = (bytes + begin - 1) / begin * begin + item * items;
     }
-    largest = std::max(largest, (bytes + align - 1) / align * align);
+    bytes = (bytes + align - 1) / align * align;
+    largest = std::max(largest, bytes * (columns() ? static_cast<std::size_t>(a_.width) : 1));
   }
   return largest;
 }
@@ -345,7 +349,7 @@ void Printer::print_reductions(int sweep, bool look) {
                                                   : "if (j < at.count) ";
   for (const int i : reductions(sweep)) {
     const Step& s = step(i);
-    const std::string value = reference(s.arguments[0]), own = "part." + names_[at(i)] + lane(), a = accumulator(s);
+    const std::string value = reference(s.arguments[0]), own = partial(i), a = accumulator(s);
     if (s_.pair[at(i)] >= 0) {
       const std::string kept = !look && keeps(sweep) && i == kept_.first ? "kept[j] = " : "";
       out_.line(guard + kept + own + (look ? ".look(" : ".add(") + value + ");", s.label);
@@ -385,7 +389,7 @@ void Printer::print_sweep(int sweep) {
     const std::string count = columns() ? "1" : "kWhole ? kWidth : at.count - at.skip";
     open_lanes();
     for (const int i : reductions(sweep))
-      if (s_.pair[at(i)] >= 0) out_.line("part." + names_[at(i)] + lane() + ".looked(" + count + ");");
+      if (s_.pair[at(i)] >= 0) out_.line(partial(i) + ".looked(" + count + ");");
     close_lanes();
     out_.close();
   }
@@ -399,7 +403,7 @@ void Printer::print_sweep(int sweep) {
   if (keeps(sweep)) {
     const DType stored = load(step(kept_.load).index).dtype;
     out_.line(kept_name() + " = pack_vector<" + storage_type(stored) + ">(kept);");
-    out_.line("held.shift = part." + names_[at(kept_.first)] + ".shift();");
+    out_.line("held.shift = " + partial(kept_.first) + ".shift();");
   }
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) print_store(static_cast<int>(i));
@@ -495,13 +499,12 @@ void Printer::print_finish(int sweep) {
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
     const Step& s = step(i);
     if (s.kind != StepKind::kReduce || s_.time[at(i)] != sweep) continue;
-    std::string value = "part." + names_[at(i)] + lane();
+    std::string value = partial(i);
     const bool together = s_.pair[at(i)] >= 0;
     if (together) {
       const Pair& pair = k_.pairs[at(s_.pair[at(i)])];
       const bool centred = pair.kind == Pair::Kind::kCentred, first = pair.first == i;
-      value = "part." + names_[at(pair.first)] + lane() +
-              (first ? (centred ? ".mean" : ".largest") : (centred ? ".squares()" : ".total()"));
+      value = partial(pair.first) + (first ? (centred ? ".mean" : ".largest") : (centred ? ".squares()" : ".total()"));
       if (first) {  // it is what finish would give
         assign(i, value);
         continue;

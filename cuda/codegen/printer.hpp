@@ -73,6 +73,7 @@ class Printer {
   void print_crossed(int sweep);
   void print_prefetch(const std::vector<int>& loads);
   void print_stages(const std::vector<int>& loads);
+  void print_slots(const std::vector<int>& loads);
   void print_partial(int sweep);
   void print_fetch(int sweep);
   void print_sweep(int sweep);
@@ -108,6 +109,7 @@ class Printer {
   const Operand& load(int i) const { return k_.loads[static_cast<std::size_t>(i)]; }
   bool columns() const { return a_.form == Form::kColumns; }
   std::string lane() const { return columns() ? "[j]" : ""; }
+  std::string partial(int i) const { return (columns() ? "part.column[j]." : "part.") + names_[at(i)]; }
   std::string type_of(int i) const { return compute_type(step(i).dtype); }
 
   const Kernel& k_;

@@ -240,6 +240,27 @@ void Printer::print_prefetch(const std::vector<int>& loads) {
   out_.close();
 }
 
+/// Of held operands that a thread copies for itself: see device/tiles.cuh.
+void Printer::print_slots(const std::vector<int>& loads) {
+  Code start, take;
+  std::size_t before = 0;
+  for (const int i : loads) {
+    const std::string &name = loads_[at(i)],
+                      bytes = number(item_bytes(load(i).dtype) * static_cast<std::size_t>(a_.width)),
+                      slot = "stage + " + number(before) + " * slots + slot * " + bytes;
+    const std::string offset = a_.loads[at(i)] == Reach::kDense ? "at.first" : inner_offset(name, load(i), "at");
+    start.line("    start_own_copy<" + bytes + ">(" + slot + ", line." + name + " + " + offset + ", valid);");
+    take.line("    v." + name + " = *reinterpret_cast<const " + vector_type(i) + "*>(" + slot + ");");
+    before += item_bytes(load(i).dtype) * static_cast<std::size_t>(a_.width);
+  }
+  out_.line("static constexpr int kHeldBytes = " + number(before) + ";");
+  out_.line(
+      "KF_DEVICE void start(const Line& line, const At& at, char* stage, int slots, int slot, bool valid) const {\n" +
+      start.text() + "  }");
+  out_.line("KF_DEVICE Held take(const char* stage, int slots, int slot) const {\n    Held v;\n" + take.text() +
+            "    return v;\n  }");
+}
+
 /// Of held operands that bulk copies can bring: see device/ring.cuh.
 void Printer::print_stages(const std::vector<int>& loads) {
   Code copies, start, take;

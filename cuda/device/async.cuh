@@ -12,6 +12,36 @@ struct alignas(8) Barrier {
 
 KF_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
+#if __CUDA_ARCH__ >= 800
+/// Of 4, 8 or 16 bytes, for the thread that starts it; zeros where not `valid`.
+template <int kBytes>
+KF_DEVICE void start_own_copy(void* to, const void* from, bool valid) {
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(valid ? 16 : 0)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(kBytes),
+                 "r"(valid ? kBytes : 0)
+                 : "memory");
+  }
+}
+/// Those that were started since the last call are a group; all groups but the last kGroups have ended after waiting.
+KF_DEVICE void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kGroups>
+KF_DEVICE void wait_for_own_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+#else
+template <int kBytes>
+KF_DEVICE void start_own_copy(void* to, const void* from, bool valid) {
+  if (valid) memcpy(to, from, kBytes);
+}
+KF_DEVICE void end_copies() {}
+template <int kGroups>
+KF_DEVICE void wait_for_own_copies() {}
+#endif
+
 #if __CUDA_ARCH__ >= 900
 /// One arrival a phase. One thread does this; other threads see it after fence_barriers() and a barrier.
 KF_DEVICE void make_barrier(Barrier* b) {

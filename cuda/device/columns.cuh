@@ -10,16 +10,16 @@
 
 namespace kfusion::device {
 
-/// Rows first, first + 1, ... below end, as load(line, at, line of `first`, number) has them.
-template <int kUnroll, class V, class F, class At, class Load>
-KF_DEVICE void load_rows(const F& f, V (&v)[kUnroll], const At& at, typename F::Row first, typename F::Row end,
+/// Rows row(0), row(1), ... below end, as load(line, at, line of the first, number) has them. kFull: all exist.
+template <bool kFull = false, int kUnroll, class V, class F, class At, class Row, class Load>
+KF_DEVICE void load_rows(const F& f, V (&v)[kUnroll], const At& at, const Row& row, typename F::Row end,
                          const Load& load) {
-  const auto corner = f.line(first);
+  const auto corner = f.line(row(0));
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     At existing = at;
-    if (u >= end - first) existing.count = 0;
-    v[u] = load(f.line(first + u), existing, corner, u);
+    if (!kFull && row(u) >= end) existing.count = 0;
+    v[u] = load(f.line(row(u)), existing, corner, u);
   }
   f.uncross(v);
 }
@@ -36,7 +36,7 @@ KF_DEVICE auto sweep_rows(const F& f, const At& at, const Held (&held)[kUnroll],
   decltype(fetch(f.line(first), at, f.line(first), 0)) fetched[kUnroll];
   decltype(f.crossed(sweep)) crossed[kUnroll];
   auto part = f.partial(sweep);
-  load_rows(f, fetched, at, first, kFull ? first + kUnroll : end, fetch);
+  load_rows<kFull>(f, fetched, at, [&](int u) { return first + u; }, end, fetch);
   if constexpr ((F::kLooks >> kSweep) % 2) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
@@ -139,7 +139,7 @@ KF_DEVICE bool sweep_columns(const F& f, const At& at, typename F::Values& value
   const Sweep<kSweep> sweep;
   const Row rows = static_cast<Row>(g.rows), splits = static_cast<Row>(g.splits);
   const Row groups = (rows + kUnroll - 1) / kUnroll, share = (groups + splits - 1) / splits * kUnroll;
-  const Row begin = share * static_cast<Row>(blockIdx.y);
+  const Row begin = share * static_cast<Row>(F::kSweeps > 1 ? block_rank() : blockIdx.y);
   const Row end = at.count <= 0 ? begin : rows - begin < share ? rows : begin + share;
   const auto hold_nothing = [](Row, auto&) {};
   P total = sweep_column<kUnroll, kSweep>(f, at, hold_nothing, values, begin, end);
@@ -160,17 +160,19 @@ KF_DEVICE bool sweep_columns(const F& f, const At& at, typename F::Values& value
   return true;
 }
 
-/// Block: (columns, shares), both powers of two. Grid: (tiles of columns, blocks that share the rows of one sweep).
+/// Block: (columns, shares), both powers of two. Grid: (tiles of columns, blocks that share the rows of one sweep); of
+/// several sweeps, the blocks of a cluster share them.
 /// Workspace: a part per column thread and block. Standing: a ticket of 16 bytes per tile.
 template <class F, int kUnroll>
 KF_DEVICE void columns(const F& f, const Geometry& g, char* workspace, char* standing) {
   using Index = typename F::Index;
   extern __shared__ __align__(16) char shared[];
-  const auto at = f.place((static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x) * F::kWidth);
+  const auto at = f.place((static_cast<Index>(cluster_index()) * blockDim.x + threadIdx.x) * F::kWidth);
   typename F::Values values = f.begin(f.line(0), at);
   ColumnExchange exchange(shared, static_cast<int>(g.box));
   const bool ends = sweep_columns<kUnroll, 0>(f, at, values, g, exchange, workspace, standing);
-  if (ends && threadIdx.y == 0 && at.count > 0) f.end(f.line(0), at, values);
+  if (ends && block_rank() == 0 && threadIdx.y == 0 && at.count > 0) f.end(f.line(0), at, values);
+  exchange.finish();
 }
 
 }  // namespace kfusion::device

@@ -119,6 +119,20 @@ struct Shifted {
 
 namespace kfusion::device {
 
+/// Word by word: a choice of addresses would put both in memory.
+template <class V>
+KF_DEVICE V chosen(bool first, const V& a, const V& b) {
+  constexpr int kWords = sizeof(V) / 4;
+  u32 one[kWords], other[kWords];
+  memcpy(one, &a, sizeof(V));
+  memcpy(other, &b, sizeof(V));
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) one[i] = first ? one[i] : other[i];
+  V value;
+  memcpy(&value, one, sizeof(V));
+  return value;
+}
+
 /// `own` of another lane.
 template <class P, class Shuffle>
 KF_DEVICE P shuffled(const P& own, const Shuffle& shuffle) {
@@ -130,6 +144,55 @@ KF_DEVICE P shuffled(const P& own, const Shuffle& shuffle) {
   P other;
   memcpy(&other, word, sizeof(P));
   return other;
+}
+
+/// Partial results of neighbouring columns.
+template <class C, int kN>
+struct Columns {
+  static constexpr bool kNothing = false, kSymmetric = C::kSymmetric;
+  static constexpr int kCount = kN;
+  C column[kN];
+  KF_DEVICE void merge(const Columns& b) {
+#pragma unroll
+    for (int j = 0; j < kN; ++j) column[j].merge(b.column[j]);
+  }
+  KF_DEVICE void settle() {
+#pragma unroll
+    for (int j = 0; j < kN; ++j) column[j].settle();
+  }
+};
+
+/// `own` of lanes kApart, 2 kApart ... 16 lanes apart, which have the same columns, merged: each gets its share of the
+/// columns, or all of them the same one.
+template <int kApart, class C, int kN>
+KF_DEVICE auto shared_out(const Columns<C, kN>& own) {
+  if constexpr (kApart >= 32) {
+    return own;
+  } else {
+    constexpr int kKept = kN > 1 ? kN / 2 : 1;
+    const bool upper = kN > 1 && (threadIdx.y * blockDim.x + threadIdx.x) & kApart;
+    Columns<C, kKept> kept;
+#pragma unroll
+    for (int j = 0; j < kKept; ++j) {
+      kept.column[j] = chosen(upper, own.column[kN / 2 + j], own.column[j]);
+      const C given = chosen(upper, own.column[j], own.column[kN / 2 + j]);
+      kept.column[j].merge(shuffled(given, [](u32 word) { return __shfl_xor_sync(0xffffffffu, word, kApart); }));
+    }
+    return shared_out<2 * kApart>(kept);
+  }
+}
+/// Which of kN columns are a thread's first ones then, and whether it is the first lane that has them.
+template <int kApart, int kN>
+KF_DEVICE int first_of_lane(int thread) {
+  if constexpr (kApart >= 32 || kN == 1) return 0;
+  if constexpr (kApart < 32 && kN > 1)
+    return (thread & kApart ? kN / 2 : 0) + first_of_lane<2 * kApart, kN / 2>(thread);
+}
+template <int kApart, int kN>
+KF_DEVICE bool is_first(int thread) {
+  if constexpr (kApart >= 32) return true;
+  if constexpr (kApart < 32 && kN == 1) return (thread % 32 & ~(kApart - 1)) == 0;
+  if constexpr (kApart < 32 && kN > 1) return is_first<2 * kApart, kN / 2>(thread);
 }
 
 /// Each group of `lanes` (a power of two up to 32) neighbouring lanes, or those of them that lie `apart` (a power of

@@ -26,8 +26,8 @@ namespace kfusion::device {
 /// How threads share the rows. Kernel parameter.
 struct Geometry {
   i64 rows;
-  i64 warps;   ///< team_rows(), long_rows(): of a team, in all its blocks
-  i64 splits;  ///< ring_rows(), split_rows(), columns(): blocks that share a row; span_rows(): rows of a block
+  i64 warps;   ///< team_rows(), long_rows(): of a team, in all its blocks; tiles(): tiles
+  i64 splits;  ///< ring_rows(), split_rows(), columns(): blocks that share a row; span_rows(), tiles(): rows of a block
   i64 box;     ///< bytes of an exchange's box
   i64 ahead;   ///< warp_rows(), team_rows(): the row so much further on is brought to L2 while this one is reduced;
                ///< ring_rows(): stages of a warp

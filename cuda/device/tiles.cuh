@@ -1,123 +1,345 @@
-// Generated column kernels that read once: a block, or a cluster of blocks, keeps all rows of some columns in shared
-// memory for all sweeps.
+// Generated column kernels of several sweeps that read once: a block, or a cluster of blocks, keeps all rows of some
+// columns on chip for all sweeps.
+//
+// Blocks stay for many tiles. A thread has a ring of stages in shared memory, which it fills with copies of its own: a
+// stage has a segment of the rows that it needs next. The first segments of a tile it takes into registers, and at once
+// asks for others in their place; the last ones stay in their stages until the last sweep has used them. So memory is
+// busy while a tile is reduced, and no barrier is needed: each thread waits for its own copies. Without stages (of
+// operands that cannot be copied so) loads go to registers, and other blocks work while one waits.
+//
+// F is what columns.cuh says, and with stages:
+//   void start(line, at, char* stage, slots, slot, valid)   copies of a vector of held operands, each of which has
+//                                                           `slots` slots; none of a row that is not `valid`
+//   Held take(stage, slots, slot)                           of copies that have ended
 #pragma once
+#include "device/async.cuh"
 #include "device/columns.cuh"
 
 namespace kfusion::device {
 
-/// Values in shared memory, in planes of as many bytes as a thread moves at once: without conflicts of banks.
-template <class V>
-class Planes {
-  static constexpr int kBytes = static_cast<int>(sizeof(V));
-  using Word = typename Choose<kBytes % 16 == 0, Slot, typename Choose<kBytes % 8 == 0, u64, u32>::type>::type;
-  static constexpr int kWords = kBytes / static_cast<int>(sizeof(Word));
-
- public:
-  KF_DEVICE Planes(char* memory, int values) : words_(reinterpret_cast<Word*>(memory)), values_(values) {}
-  KF_DEVICE void put(int i, const V& value) const {
-    Word word[kWords];
-    memcpy(word, &value, sizeof value);
-#pragma unroll
-    for (int k = 0; k < kWords; ++k) words_[k * values_ + i] = word[k];
+/// Those of a block of a tile: kRows neighbouring rows of a thread where operands are crossed, else rows as far apart
+/// as there are threads, so that a warp reads neighbouring ones.
+template <class F, int kRows>
+struct TileRows {
+  using Row = typename F::Row;
+  Row begin, end;
+  KF_DEVICE Row operator()(int segment, int u) const {
+    const int y = static_cast<int>(threadIdx.y), down = static_cast<int>(blockDim.y);
+    return begin + (F::kCrosses ? (segment * down + y) * kRows + u : (segment * kRows + u) * down + y);
   }
-  KF_DEVICE V get(int i) const {
-    Word word[kWords];
+  /// Whether threads have any rows of a segment, and whether all threads have all.
+  KF_DEVICE bool some(int segment) const { return first(segment) < end; }
+  KF_DEVICE bool whole(int segment) const { return first(segment + 1) <= end; }
+
+ private:
+  KF_DEVICE Row first(int segment) const { return begin + segment * kRows * static_cast<int>(blockDim.y); }
+};
+
+/// Merges what the threads of a block (kAcross, threads a column) and the blocks of a cluster have, for all of them: in
+/// a warp, lanes share out the columns that they have in common; the warps' parts of a column are merged by
+/// neighbouring lanes, and so are those of the blocks, which come as messages.
+template <class F, int kAcross>
+class TileMerge {
+ public:
+  static constexpr int kColumns = kAcross * F::kWidth;
+
+  /// `room`: of a column's part, a multiple of 16 bytes. Two boxes of the cluster take turns: one is used again two
+  /// rounds later, when all have answered to what was sent after reading it.
+  KF_DEVICE TileMerge(char* shared, int room)
+      : barriers_(reinterpret_cast<Barrier*>(shared)), boxes_(shared + 16), room_(room) {
+    all_ = boxes_ + (block_count() > 1 ? 2 * static_cast<int>(block_count()) * kColumns * room : 0);
+    parts_ = all_ + kColumns * room;
+    if (block_count() == 1) return;
+    if (threadIdx.x == 0 && threadIdx.y < 2) make_barrier(barriers_ + threadIdx.y);
+    fence_barriers();
+    __syncthreads();
+    cluster_arrive(), cluster_wait();
+  }
+  KF_DEVICE void finish() const {
+    if (block_count() > 1) cluster_arrive(), cluster_wait();
+  }
+
+  template <class C>
+  KF_DEVICE void operator()(Columns<C, F::kWidth>& own, const C& identity) {
+    const int across = static_cast<int>(threadIdx.x), warps = threads() / 32;
+    C *parts = reinterpret_cast<C*>(parts_), *all = reinterpret_cast<C*>(all_);
+    const auto mine = shared_out<kAcross>(own);
+    const int first = across * F::kWidth + first_of_lane<kAcross, F::kWidth>(thread());
 #pragma unroll
-    for (int k = 0; k < kWords; ++k) word[k] = words_[k * values_ + i];
-    V value;
-    memcpy(&value, word, sizeof value);
-    return value;
+    for (int i = 0; i < mine.kCount; ++i)
+      if (is_first<kAcross, F::kWidth>(thread())) parts[(first + i) * (warps + 1) + thread() / 32] = mine.column[i];
+    __syncthreads();
+    if (block_count() > 1) {
+      char* box = boxes_ + round_ % 2 * static_cast<int>(block_count()) * kColumns * room_;
+      const auto part = [&](int column, int i) -> const C& { return parts[column * (warps + 1) + i]; };
+      each_column(part, warps, identity, [&](int column, int lane, int lanes, const C& total) {
+        for (int to = lane; to < static_cast<int>(block_count()); to += lanes) tell(box, column, total, to);
+      });
+      if (thread() == 0) expect(barriers_ + round_ % 2, block_count() * kColumns * sizeof(Message<C>));
+      wait_for_messages(barriers_ + round_ % 2, round_ / 2 % 2);
+      const auto told = [&](int column, int block) -> const C& {
+        return reinterpret_cast<const Message<C>*>(box)[block * kColumns + column].part;
+      };
+      each_column(told, static_cast<int>(block_count()), identity, [&](int column, int lane, int, const C& total) {
+        if (lane == 0) all[column] = total;
+      });
+      ++round_;
+    } else {
+      const auto part = [&](int column, int i) -> const C& { return parts[column * (warps + 1) + i]; };
+      each_column(part, warps, identity, [&](int column, int lane, int, const C& total) {
+        if (lane == 0) all[column] = total;
+      });
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < F::kWidth; ++j) own.column[j] = all[across * F::kWidth + j];
   }
 
  private:
-  Word* words_;
-  int values_;
-};
-
-/// What a cluster has of the columns: this block's rows of them, room for `share` rows, and this thread's columns.
-template <class F, int kUnroll>
-struct ColumnTile {
-  using Row = typename F::Row;
-  using Held = typename F::Held;
-  Planes<Held> planes;
-  typename F::At at;
-  Row begin, end;
-  int share;
-
-  /// The number of row `first` of this thread, and how far apart it and the following ones are: rows of neighbouring
-  /// threads are neighbours in memory, so that banks are shared out evenly.
-  struct Rows {
-    int number, apart;
+  template <class C>
+  union Message {
+    C part;
+    Slot slots[(sizeof(C) + 15) / 16];
   };
-  KF_DEVICE Rows rows(Row first) const {
-    const int across = static_cast<int>(blockDim.x), down = static_cast<int>(blockDim.y);
-    const int y = static_cast<int>(threadIdx.y), from = static_cast<int>(first - begin) - y * kUnroll;
-    const int rest = (share - from) / kUnroll, apart = rest < down ? rest : down;
-    return {(from + y) * across + static_cast<int>(threadIdx.x), apart * across};
+  static KF_DEVICE int threads() { return kAcross * static_cast<int>(blockDim.y); }
+  static KF_DEVICE int thread() { return static_cast<int>(threadIdx.y) * kAcross + static_cast<int>(threadIdx.x); }
+
+  /// use(column, lane, lanes, total) with the sum of `count` parts of each column, in all of its lanes.
+  template <class C, class Part, class Use>
+  static KF_DEVICE void each_column(const Part& part, int count, const C& identity, const Use& use) {
+    const int lanes = maximum(minimum(threads() / kColumns, 32), 1), lane = thread() % lanes;
+    for (int column = thread() / lanes; column < kColumns; column += threads() / lanes) {
+      C total = identity;
+      for (int i = lane; i < count; i += lanes) total.merge(part(column, i));
+      merge_lanes(total, lanes);
+      use(column, lane, lanes, total);
+    }
+  }
+  template <class C>
+  KF_DEVICE void tell(char* box, int column, const C& part, int to) const {
+    Message<C> message{part};
+    Message<C>* place = reinterpret_cast<Message<C>*>(box) + static_cast<int>(block_rank()) * kColumns + column;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(message) / 16); ++i)
+      send(place->slots + i, message.slots[i], barriers_ + round_ % 2, to);
   }
 
-  /// A thread keeps what it will use itself, so that no barrier is needed.
-  KF_DEVICE void load(const F& f) const {
+  Barrier* barriers_;
+  char *boxes_, *all_, *parts_;
+  int room_;
+  u32 round_ = 0;
+};
+
+/// How a thread holds its rows of a tile: kSegments segments of kRows, the first kHeld in registers.
+template <int kSegments_, int kRows_, int kHeld_, int kStages_>
+struct TileShape {
+  static constexpr int kSegments = kSegments_, kRows = kRows_, kHeld = kHeld_, kStages = kStages_;
+};
+
+/// The segments of tile after tile, as a thread copies them.
+template <class F, int kAcross, class Shape>
+class TileRing {
+ public:
+  using Held = typename F::Held;
+  static constexpr int kRows = Shape::kRows, kStages = Shape::kStages, kSegments = Shape::kSegments;
+
+  KF_DEVICE TileRing(const F& f, const TileRows<F, kRows>& rows, i64 tiles, char* memory)
+      : f_(f), rows_(rows), tiles_(tiles), memory_(memory) {}
+  KF_DEVICE auto place(i64 tile) const {
+    using Index = typename F::Index;
+    return f_.place((static_cast<Index>(tile) * kAcross + static_cast<Index>(threadIdx.x)) * F::kWidth);
+  }
+  KF_DEVICE void fill(i64 tile) const {
+#pragma unroll
+    for (int s = 0; s < kStages; ++s) ask(tile, s);
+  }
+  /// Copies of segment `s` have ended, if those of the ones before have; `behind`: stages whose copies began later.
+  template <int kBehind>
+  KF_DEVICE static void wait() {
+    wait_for_own_copies<kBehind>();
+  }
+  KF_DEVICE void get(int s, Held (&held)[kRows]) const {
+#pragma unroll
+    for (int u = 0; u < kRows; ++u) held[u] = f_.take(memory_, slots(), slot(s, u));
+  }
+  /// Nobody needs segment `s` of `tile` any more: what comes kStages later is asked for.
+  KF_DEVICE void release(i64 tile, int s) const {
+    const int later = s + kStages;
+    ask(later < kSegments ? tile : tile + cluster_count(), later < kSegments ? later : later - kSegments, s);
+  }
+  KF_DEVICE void next_tile() { first_ = (first_ + kSegments) % kStages; }
+
+ private:
+  static KF_DEVICE int threads() { return kAcross * static_cast<int>(blockDim.y); }
+  static KF_DEVICE int slots() { return threads() * kStages * kRows; }
+  KF_DEVICE int slot(int s, int u) const {
+    const int stage = (first_ + s) % kStages;
+    return (stage * kRows + u) * threads() + static_cast<int>(threadIdx.y) * kAcross + static_cast<int>(threadIdx.x);
+  }
+  KF_DEVICE void ask(i64 tile, int segment) const { ask(tile, segment, segment); }
+  /// Into the stage of segment `place_of` of this tile.
+  KF_DEVICE void ask(i64 tile, int segment, int place_of) const {
+    if (tile < tiles_) {
+      const auto at = place(tile);
+#pragma unroll
+      for (int u = 0; u < kRows; ++u)
+        f_.start(f_.line(rows_(segment, u)), at, memory_, slots(), slot(place_of, u),
+                 at.count > 0 && rows_(segment, u) < rows_.end);
+    }
+    end_copies();
+  }
+
+  const F& f_;
+  TileRows<F, kRows> rows_;
+  i64 tiles_;
+  char* memory_;
+  int first_ = 0;  ///< stage of the tile's first segment
+};
+
+/// A thread's rows of a tile.
+template <class F, class Ring, class Shape>
+struct Tile {
+  static constexpr int kRows = Shape::kRows, kHeld = Shape::kHeld, kSegments = Shape::kSegments,
+                       kStages = Shape::kStages;
+  using Held = typename F::Held;
+  const F& f;
+  const Ring& ring;
+  i64 number;
+  typename F::At at;
+  TileRows<F, kRows> rows;
+  Held held[kHeld][kRows];
+
+  KF_DEVICE auto end() const { return at.count > 0 ? rows.end : rows.begin; }
+
+  KF_DEVICE void load() {
     const auto load = [&](const auto& line, const auto& existing, const auto& corner, int column) {
       return f.load(line, existing, corner, column);
     };
-    const Row step = kUnroll * static_cast<int>(blockDim.y);
-    for (Row r = begin + kUnroll * static_cast<int>(threadIdx.y); r < end; r += step) {
-      Held held[kUnroll];
-      load_rows(f, held, at, r, end, load);
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) planes.put(rows(r).number + u * rows(r).apart, held[u]);
+    for (int s = 0; s < kHeld; ++s) {
+      if constexpr (kStages > 0) {
+        Ring::template wait<kStages - 1>();
+        ring.get(s, held[s]);
+        ring.release(number, s);
+      } else {
+        load_rows(f, held[s], at, [&](int u) { return rows(s, u); }, end(), load);
+      }
     }
   }
-  KF_DEVICE void get(Row first, Held (&held)[kUnroll]) const {
+
+  /// use(line, held, fetched, u) for the rows of a segment. kWhole: all exist, so that nothing is asked.
+  template <int kSweep, bool kWhole, class Use>
+  KF_DEVICE void use_rows(int s, Held (&own)[kRows], const Use& use) const {
+    const auto fetch = [&](const auto& line, const auto& existing, const auto& corner, int column) {
+      return f.fetch(Sweep<kSweep>(), line, existing, corner, column);
+    };
+    decltype(fetch(f.line(0), at, f.line(0), 0)) fetched[kRows];
+    load_rows<kWhole>(f, fetched, at, [&](int u) { return rows(s, u); }, end(), fetch);
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) held[u] = planes.get(rows(first).number + u * rows(first).apart);
+    for (int u = 0; u < kRows; ++u) {
+      own[u].forget();
+      if (kWhole || rows(s, u) < end()) use(f.line(rows(s, u)), own[u], fetched[u], u);
+    }
+  }
+  template <int kSweep, class Use>
+  KF_DEVICE void use_segment(int s, Held (&own)[kRows], const Use& use) const {
+    if (at.count > 0 && rows.whole(s)) {
+      use_rows<kSweep, true>(s, own, use);
+    } else if (at.count > 0 && rows.some(s)) {
+      use_rows<kSweep, false>(s, own, use);
+    }
+  }
+  /// body(segment, what is held of it). kFirst: copies must be waited for; kLast: stages are free afterwards.
+  template <bool kFirst, bool kLast, class Body>
+  KF_DEVICE void for_each_segment(const Body& body) {
+#pragma unroll
+    for (int s = 0; s < kHeld; ++s) body(s, held[s]);
+    if constexpr (kHeld < kSegments) {
+      if constexpr (kFirst) Ring::template wait<kHeld + kStages - kSegments>();
+#pragma unroll 1
+      for (int s = kHeld; s < kSegments; ++s) {
+        Held own[kRows];
+        ring.get(s, own);
+        if constexpr (kLast) ring.release(number, s);
+        body(s, own);
+      }
+    }
+  }
+
+  template <int kSweep>
+  KF_DEVICE auto reduced(const typename F::Values& values) {
+    constexpr bool kLooks = (F::kLooks >> kSweep) % 2, kLast = kSweep + 1 == F::kSweeps;
+    const Sweep<kSweep> sweep;
+    auto part = f.partial(sweep);
+    if constexpr (kLooks) {
+      for_each_segment<kSweep == 0, false>([&](int s, auto& own) {
+        use_segment<kSweep>(s, own, [&](const auto& line, auto& one, const auto& in, int) {
+          f.look(sweep, line, at, one, in, values, part);
+        });
+      });
+      part.settle();
+    }
+    for_each_segment<kSweep == 0 && !kLooks, kLast>([&](int s, auto& own) {
+      decltype(f.crossed(sweep)) crossed[kRows];
+      use_segment<kSweep>(s, own, [&](const auto& line, auto& one, const auto& in, int u) {
+        f.sweep(sweep, line, at, one, in, values, part, crossed[u]);
+      });
+      f.uncross(crossed);
+      if (rows(s, 0) < end()) {
+#pragma unroll
+        for (int u = 0; u < kRows; ++u) f.store(f.line(rows(s, 0)), at, u, crossed[u]);
+      }
+    });
+    return part;
+  }
+
+  template <int kSweep, class Merge>
+  KF_DEVICE void sweep(typename F::Values& values, Merge& merge) {
+    auto total = reduced<kSweep>(values);
+    if constexpr (!PartialOf<F, kSweep>::kNothing) merge(total, f.partial(Sweep<kSweep>()).column[0]);
+    f.finish(Sweep<kSweep>(), values, total);
+    if constexpr (kSweep + 1 < F::kSweeps) sweep<kSweep + 1>(values, merge);
   }
 };
 
-/// Asks for the same rows of the columns of another cluster, so that memory is busy while these are reduced.
-template <class F, class Tile>
-KF_DEVICE void prefetch_tile(const F& f, const Tile& tile, i64 cluster) {
-  using Row = typename F::Row;
-  const i64 columns = static_cast<i64>(blockDim.x) * F::kWidth, rest = f.elements() - cluster * columns;
-  if (rest <= 0) return;
-  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
-  for (Row r = tile.begin + static_cast<Row>(thread); r < tile.end; r += static_cast<int>(blockDim.x * blockDim.y))
-    f.prefetch(f.line(r), static_cast<typename F::Index>(cluster * columns),
-               static_cast<int>(rest < columns ? rest : columns));
-}
+/// Without stages.
+template <class F, int kAcross, class Shape>
+struct NoRing {
+  const F& f;
+  KF_DEVICE NoRing(const F& fused, const TileRows<F, Shape::kRows>&, i64, char*) : f(fused) {}
+  KF_DEVICE auto place(i64 tile) const {
+    using Index = typename F::Index;
+    return f.place((static_cast<Index>(tile) * kAcross + static_cast<Index>(threadIdx.x)) * F::kWidth);
+  }
+  KF_DEVICE void fill(i64) const {}
+  KF_DEVICE void next_tile() {}
+};
 
-template <int kSweep, class F, int kUnroll>
-KF_DEVICE void sweep_tile(const F& f, const ColumnTile<F, kUnroll>& tile, typename F::Values& values,
-                          ColumnExchange& exchange) {
-  const Sweep<kSweep> sweep;
-  const auto hold = [&](typename F::Row first, auto& held) { tile.get(first, held); };
-  auto total = sweep_column<kUnroll, kSweep>(f, tile.at, hold, values, tile.begin, tile.end);
-  exchange.merge(total, f.partial(sweep));
-  f.finish(sweep, values, total);
-  if constexpr (kSweep + 1 < F::kSweeps) sweep_tile<kSweep + 1>(f, tile, values, exchange);
-}
-
-/// Block: (columns, shares), both powers of two. Grid: a cluster (or block) for each tile of columns. g.box: two boxes
-/// of the exchange come before the tile in shared memory, which has room for g.splits rows of it, a multiple of
-/// kUnroll.
-template <class F, int kUnroll>
+/// Block: (kAcross, threads a column), a power of two. Grid: clusters (or blocks) for tiles of columns. g.splits: rows
+/// of a block, at most those of the shape a thread; g.warps: tiles; g.box: room of a column's part. Shared memory: the
+/// stages, then what merging needs.
+template <class F, int kAcross, class Shape>
 KF_DEVICE void tiles(const F& f, const Geometry& g) {
-  using Index = typename F::Index;
   using Row = typename F::Row;
+  using Ring = typename Choose<(Shape::kStages > 0), TileRing<F, kAcross, Shape>, NoRing<F, kAcross, Shape>>::type;
   extern __shared__ __align__(16) char shared[];
-  const auto at = f.place((static_cast<Index>(cluster_index()) * blockDim.x + threadIdx.x) * F::kWidth);
-  const int share = static_cast<int>(g.splits);
-  const Row rows = static_cast<Row>(g.rows), begin = static_cast<Row>(share) * static_cast<Row>(block_rank());
-  const Row end = at.count <= 0 ? begin : rows - begin < share ? rows : begin + share;
-  ColumnExchange exchange(shared, static_cast<int>(g.box));
-  const ColumnTile<F, kUnroll> tile{{shared + 2 * g.box, share * static_cast<int>(blockDim.x)}, at, begin, end, share};
-  tile.load(f);
-  if (g.ahead > 0) prefetch_tile(f, tile, cluster_index() + g.ahead);
-  typename F::Values values = f.begin(f.line(0), at);
-  sweep_tile<0>(f, tile, values, exchange);
-  if (block_rank() == 0 && threadIdx.y == 0 && at.count > 0) f.end(f.line(0), at, values);
-  exchange.finish();
+  const Row begin = minimum(static_cast<Row>(g.splits) * static_cast<Row>(block_rank()), static_cast<Row>(g.rows));
+  const TileRows<F, Shape::kRows> rows{begin, minimum(begin + static_cast<Row>(g.splits), static_cast<Row>(g.rows))};
+  char* merged = shared;
+  if constexpr (Shape::kStages > 0)
+    merged += kAcross * static_cast<int>(blockDim.y) * Shape::kStages * Shape::kRows * F::kHeldBytes;
+  Ring ring(f, rows, g.warps, shared);
+  ring.fill(cluster_index());
+  TileMerge<F, kAcross> merge(merged, static_cast<int>(g.box));
+  for (i64 t = cluster_index(); t < g.warps; t += cluster_count()) {
+    Tile<F, Ring, Shape> tile{f, ring, t, ring.place(t), rows, {}};
+    tile.load();
+    typename F::Values values = f.begin(f.line(0), tile.at);
+    tile.template sweep<0>(values, merge);
+    if (block_rank() == 0 && threadIdx.y == 0 && tile.at.count > 0) f.end(f.line(0), tile.at, values);
+    ring.next_tile();
+  }
+  merge.finish();
 }
 
 }  // namespace kfusion::device

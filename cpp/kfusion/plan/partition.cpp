@@ -201,10 +201,8 @@ std::vector<NodeId> Partition::nodes_of(int a, int b) const {
 
 std::int64_t Partition::tile_bytes(const Part& part) const {
   if (!part.kept_on_chip) return 0;
-  std::int64_t item = 1;
-  for (const NodeId s : part.sources) item = std::max(item, static_cast<std::int64_t>(item_bytes(g_[s].dtype)));
-  const std::int64_t column = product(extents_of(part.domain, part.reduced)), row = kTileRows * item;
-  return column > INT64_MAX / row ? INT64_MAX : column * row;
+  const std::int64_t column = product(extents_of(part.domain, part.reduced)), width = tile_width(device_);
+  return column > INT64_MAX / width ? INT64_MAX : column * width;
 }
 
 std::optional<Reason> Partition::fits_device(const Part& merged) const {

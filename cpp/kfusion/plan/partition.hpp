@@ -33,8 +33,8 @@ struct Edge {
   const Access* access = nullptr;
 };
 
-/// Neighbouring strided rows that lie on chip together: a sector of memory wide.
-inline constexpr std::int64_t kTileRows = 32;
+/// Bytes of neighbouring columns that lie on chip together at least: a sector of memory, a line of a CPU's cache.
+inline std::int64_t tile_width(const Device& device) { return device.is_cpu ? 64 : 32; }
 
 class Partition {
  public:
@@ -71,7 +71,7 @@ class Partition {
   void unite(int a, int b);
   /// Whether b needs a through a third part.
   bool depends_through_others(int b, int a);
-  /// What rows of strided elements would occupy on chip; 0 where none have to be kept.
+  /// What columns would occupy on chip; 0 where none have to be kept.
   std::int64_t tile_bytes(const Part& part) const;
 
  private:
@@ -95,7 +95,7 @@ class Partition {
   std::optional<Reason> named_pair_allowed(NodeId producer, NodeId consumer) const;
   Verdict judge(int a, int b, Verdict v);
   std::optional<Reason> edges_fit(int a, int b, Verdict& v) const;  ///< also says how v.merged sweeps
-  std::vector<NodeId> nodes_of(int a, int b) const;  ///< ascending
+  std::vector<NodeId> nodes_of(int a, int b) const;                 ///< ascending
   std::optional<Reason> fits_device(const Part& merged) const;
   std::vector<Edge> crossing_edges(int a, int b) const;
   Part merged_part(int a, int b, const Match& m) const;

@@ -60,8 +60,8 @@ std::string resources_sentence(const Case& c, const std::string& both) {
     return more_than(std::ssize(c.merged.sources), "inputs", c.options.max_inputs);
   if (std::ssize(c.merged.stores) > c.options.max_outputs)
     return more_than(std::ssize(c.merged.stores), "outputs", c.options.max_outputs);
-  return "one kernel for " + both + " would keep " + std::to_string(kTileRows) + " rows of strided elements on chip, " +
-         kilobytes(c.partition.tile_bytes(c.merged)) + ", and " + c.device.name + " has " +
+  return "one kernel for " + both + " would keep columns on chip, " + std::to_string(tile_width(c.device)) +
+         " bytes of each row, " + kilobytes(c.partition.tile_bytes(c.merged)) + ", and " + c.device.name + " has " +
          kilobytes(c.device.on_chip_bytes) + " for them.";
 }
 
