@@ -43,8 +43,9 @@ class HostKernels:
     """The kernels of some graphs, compiled into one library in `folder`. `options`: of _core.cuda_kernels()."""
 
     def __init__(self, graphs: list[_core.Graph], folder: Path, **options: Any) -> None:
-        self.lowered = [_core.lower(g, DEVICE, options.get("fuse", True)) for g in graphs]
-        self.kernels = [_core.cuda_kernels(g, DEVICE, **{"clusters": False, **options}) for g in graphs]
+        device = {**DEVICE, "on_chip_bytes": options.pop("on_chip_bytes", DEVICE["on_chip_bytes"])}
+        self.lowered = [_core.lower(g, device, options.get("fuse", True)) for g in graphs]
+        self.kernels = [_core.cuda_kernels(g, device, **{"clusters": False, **options}) for g in graphs]
         library = self._compile(folder)
         names = iter(range(sum(map(len, self.kernels))))
         self.functions = [[library[f"host_{next(names)}"] for _ in kernels] for kernels in self.kernels]
@@ -87,5 +88,8 @@ class HostKernels:
         loads, stores = [address(o) for o in lowered["loads"]], [address(s["to"]) for s in lowered["stores"]]
         parameters = kernel.parameters(loads, stores, [], workspace.ctypes.data, standing.ctypes.data)
         uint3 = ctypes.c_uint * 3
-        function(ctypes.c_char_p(parameters), uint3(*launch["grid"]), uint3(*launch["block"]), launch["cluster"])
+        blocks, *grid = launch["grid"]
+        if launch["resident"] and "tiles<" in kernel.source:  # fewer than there would be, so that they stay
+            blocks = min(blocks, 2 * launch["cluster"])
+        function(ctypes.c_char_p(parameters), uint3(blocks, *grid), uint3(*launch["block"]), launch["cluster"])
         assert not standing.any(), "a kernel leaves no zeros"

@@ -375,12 +375,13 @@ class TestNumbers:
     def test_clusters(self, rng, tmp_path):
         """Rows and columns that several blocks hold together."""
         batch = Batch()
-        for shape, axis in (((2, 40_000), 1), ((2000, 40), 0), ((2500, 3), 0), ((5001, 6), 0)):
+        for shape, axis in (((2, 40_000), 1), ((1100, 140), 0), ((2500, 3), 0), ((9001, 8), 0), ((33_000, 3), 0)):
             x = draw(rng, "float32", shape)
             want = (x - wide(x).mean(axis, keepdims=True)) / np.sqrt(wide(x).var(axis, keepdims=True) + 1e-5)
             batch.add(lambda g, i, a=axis: normalized(g, i, a), x, check=close_to(want, 1, 8))
-        kernels = batch.run(tmp_path, clusters=True)
+        kernels = batch.run(tmp_path, clusters=True, on_chip_bytes=1 << 30)
         assert all(k.launch["cluster"] > 1 for ks in kernels.kernels for k in ks)
+        assert {skeleton(k.source) for ks in kernels.kernels for k in ks} == {"ring_rows", "tiles", "columns"}
 
     @pytest.mark.parametrize("dtype", ["bool", "int32", "bfloat16", "float32"])
     def test_reductions(self, dtype, rng, tmp_path):

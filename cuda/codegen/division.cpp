@@ -11,7 +11,6 @@ namespace {
 constexpr std::int64_t kMaxSplits = 65535;   ///< blocks that a grid has along y
 constexpr int kBlocksPerMultiprocessor = 4;  ///< where blocks share a reduction
 constexpr std::int64_t kTicketBytes = 16;
-constexpr int kMaxTileCluster = 16;
 
 unsigned unsigned_of(std::int64_t n) { return static_cast<unsigned>(n); }
 
@@ -170,7 +169,7 @@ Division divide_tiles(const Arrangement& a, const Choice& c, const Target& targe
   const std::int64_t tiles = divide_up(vectors_of(a), c.lanes),
                      column_bytes = static_cast<std::int64_t>(partial_bytes) / a.width;
   std::int64_t blocks = c.tile.blocks;
-  while (target.clusters && 2 * blocks <= kMaxTileCluster && 2 * blocks * tiles <= target.multiprocessors &&
+  while (target.clusters && 2 * blocks <= kMaxCluster && 2 * blocks * tiles <= target.multiprocessors &&
          rows_of_block(a, c, 2 * blocks) > c.threads / c.lanes &&
          tile_bytes(a, c, column_bytes, 2 * blocks) <= shared_bytes_of(c.tile, target))
     blocks *= 2;
