@@ -136,7 +136,7 @@ struct TileShape {
   static constexpr int kSegments = kSegments_, kRows = kRows_, kHeld = kHeld_, kStages = kStages_;
 };
 
-/// The segments of tile after tile, as a thread copies them.
+/// The segments of tile after tile, as a thread copies them; without stages, only where they lie.
 template <class F, int kAcross, class Shape>
 class TileRing {
  public:
@@ -149,13 +149,16 @@ class TileRing {
     using Index = typename F::Index;
     return f_.place((static_cast<Index>(tile) * kAcross + static_cast<Index>(threadIdx.x)) * F::kWidth);
   }
+  /// Asks for a first tile.
   KF_DEVICE void fill(i64 tile) const {
+    if constexpr (kStages > 0) {
 #pragma unroll
-    for (int s = 0; s < kStages; ++s) ask(tile, s);
+      for (int s = 0; s < kStages; ++s) ask(tile, s, s);
+    }
   }
-  /// Copies of segment `s` have ended, if those of the ones before have; `behind`: stages whose copies began later.
+  /// Copies have ended, but for those of the kBehind segments that were asked for last.
   template <int kBehind>
-  KF_DEVICE static void wait() {
+  static KF_DEVICE void wait() {
     wait_for_own_copies<kBehind>();
   }
   KF_DEVICE void get(int s, Held (&held)[kRows]) const {
@@ -167,7 +170,9 @@ class TileRing {
     const int later = s + kStages;
     ask(later < kSegments ? tile : tile + cluster_count(), later < kSegments ? later : later - kSegments, s);
   }
-  KF_DEVICE void next_tile() { first_ = (first_ + kSegments) % kStages; }
+  KF_DEVICE void next_tile() {
+    if constexpr (kStages > 0) first_ = (first_ + kSegments) % kStages;
+  }
 
  private:
   static KF_DEVICE int threads() { return kAcross * static_cast<int>(blockDim.y); }
@@ -176,7 +181,6 @@ class TileRing {
     const int stage = (first_ + s) % kStages;
     return (stage * kRows + u) * threads() + static_cast<int>(threadIdx.y) * kAcross + static_cast<int>(threadIdx.x);
   }
-  KF_DEVICE void ask(i64 tile, int segment) const { ask(tile, segment, segment); }
   /// Into the stage of segment `place_of` of this tile.
   KF_DEVICE void ask(i64 tile, int segment, int place_of) const {
     if (tile < tiles_) {
@@ -302,26 +306,13 @@ struct Tile {
   }
 };
 
-/// Without stages.
-template <class F, int kAcross, class Shape>
-struct NoRing {
-  const F& f;
-  KF_DEVICE NoRing(const F& fused, const TileRows<F, Shape::kRows>&, i64, char*) : f(fused) {}
-  KF_DEVICE auto place(i64 tile) const {
-    using Index = typename F::Index;
-    return f.place((static_cast<Index>(tile) * kAcross + static_cast<Index>(threadIdx.x)) * F::kWidth);
-  }
-  KF_DEVICE void fill(i64) const {}
-  KF_DEVICE void next_tile() {}
-};
-
 /// Block: (kAcross, threads a column), a power of two. Grid: clusters (or blocks) for tiles of columns. g.splits: rows
 /// of a block, at most those of the shape a thread; g.warps: tiles; g.box: room of a column's part. Shared memory: the
 /// stages, then what merging needs.
 template <class F, int kAcross, class Shape>
 KF_DEVICE void tiles(const F& f, const Geometry& g) {
   using Row = typename F::Row;
-  using Ring = typename Choose<(Shape::kStages > 0), TileRing<F, kAcross, Shape>, NoRing<F, kAcross, Shape>>::type;
+  using Ring = TileRing<F, kAcross, Shape>;
   extern __shared__ __align__(16) char shared[];
   const Row begin = minimum(static_cast<Row>(g.splits) * static_cast<Row>(block_rank()), static_cast<Row>(g.rows));
   const TileRows<F, Shape::kRows> rows{begin, minimum(begin + static_cast<Row>(g.splits), static_cast<Row>(g.rows))};
