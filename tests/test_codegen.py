@@ -235,8 +235,30 @@ class TestNumbers:
             want = d / np.sqrt((d * d).mean(1, keepdims=True) + 1e-5)
             batch.add(normalized, x, check=close_to(want, 1, 8))
             batch.add(softmax, x, check=close_to(e / e.sum(1, keepdims=True), 0, 16))
+            w = rng.standard_normal((2, cols)).astype(np_dtype(dtype))
+            weighted = lambda g, i, j: g.map("multiply", [normalized(g, i), j])  # noqa: E731
+            batch.add(weighted, x, w[0], check=close_to(want * wide(w[0]), 1 + abs(wide(w[0])), 8))
+            batch.add(
+                lambda g, i, j, k, f=weighted: g.map("add", [f(g, i, j), k]),
+                x,
+                *w,
+                check=close_to(want * wide(w[0]) + wide(w[1]), 1 + abs(wide(w)).sum(0), 8),
+            )
         kernels = batch.run(tmp_path, clusters=True)
         assert {skeleton(own[0].source) for own in kernels.kernels} == {"ring_rows"}
+
+    @pytest.mark.parametrize("cols", [100, 3000, 40_000])
+    def test_softmax_where_much_is_masked(self, cols, rng, tmp_path):
+        """What a thread holds may all be -inf, while the largest of the row is far from 0."""
+        batch = Batch()
+        for dtype in ("float32", "bfloat16", "float16", "float64"):
+            x = (rng.standard_normal((4, cols)) - 300).astype(np_dtype(dtype))
+            x[0, 7:], x[1, :-5], x[2] = -np.inf, -np.inf, -np.inf
+            x[3, 50] = np.nan
+            with np.errstate(invalid="ignore"):
+                e = np.exp(wide(x) - wide(x).max(1, keepdims=True))
+            batch.add(softmax, x, check=close_to(e / e.sum(1, keepdims=True), 0, 16))
+        batch.run(tmp_path, clusters=True)
 
     @pytest.mark.parametrize("dtype", ALL_DTYPES)
     def test_every_op(self, dtype, rng, tmp_path):

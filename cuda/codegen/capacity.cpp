@@ -39,6 +39,17 @@ RingCapacity fit(const RingCapacity& ring, const Kernel& k) {
   return {2 * ring.segments, ring.warps / 2, ring.resident, ring.blocks, ring.stages};
 }
 
+std::int64_t ring_bytes(const RingCapacity& ring, std::int64_t blocks, bool spread, std::int64_t room,
+                        std::int64_t held_bytes) {
+  const std::int64_t stage = kWarp * kSegmentVectors * held_bytes + 8;
+  const std::int64_t messages = ring.warps + 1 + (spread ? 1 : 2) * blocks;
+  return ring.warps * (ring.stages * stage + 8) + messages * room + 3 * kSlotBytes;
+}
+
+std::int64_t shared_segment_bytes(const RingCapacity& ring, const Choice& c) {
+  return kWarp * kSegmentVectors * kSlotBytes * ring.warps * std::ssize(c.shared);
+}
+
 const RingCapacity* ring_for(std::int64_t bytes, const Target& target) {
   const auto* found = std::ranges::find_if(kRings, [&](const RingCapacity& r) {
     return (r.blocks == 1 || target.clusters) && r.block_bytes() * r.blocks >= bytes;

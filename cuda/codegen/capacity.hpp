@@ -43,6 +43,13 @@ inline constexpr RingCapacity kSpreadRing{4, 16, 1, 0, 4};  ///< as many blocks 
 /// What computes much has half the warps, with twice the registers.
 RingCapacity fit(const RingCapacity& ring, const Kernel& k);
 
+/// What a block takes of shared memory besides what all rows share: `room` bytes a message, `held_bytes` a vector.
+std::int64_t ring_bytes(const RingCapacity& ring, std::int64_t blocks, bool spread, std::int64_t room,
+                        std::int64_t held_bytes);
+
+/// A segment of each warp, of what all rows share.
+std::int64_t shared_segment_bytes(const RingCapacity& ring, const Choice& c);
+
 /// The smallest that has room for so many bytes; null where none has.
 const RingCapacity* ring_for(std::int64_t bytes, const Target& target);
 

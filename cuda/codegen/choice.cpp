@@ -62,23 +62,24 @@ int vectors_in_flight(const Kernel& k, const Arrangement& a, int bytes, int most
 /// registers for many threads, many make exchanges rare.
 struct Capacity {
   int slots, warps, resident, blocks;
+  bool exponentials = false;  ///< for rows of exponentials only, as in softmax
   constexpr std::int64_t row_bytes() const { return kWarp * kSlotBytes * slots * warps * blocks; }
 };
 constexpr Capacity kCapacities[] = {
-    {2, 1, 32, 1},   //   1 KB: less than a warp
-    {4, 1, 32, 1},   //   2 KB
-    {8, 1, 16, 1},   //   4 KB: the longest row that needs no barrier
-    {8, 2, 12, 1},   //   8 KB
-    {8, 4, 6, 1},    //  16 KB
-    {8, 8, 3, 1},    //  32 KB
-    {8, 16, 2, 1},   //  64 KB
-    {16, 16, 1, 1},  // 128 KB: a block of a multiprocessor's own
-    {8, 16, 1, 2},   // 128 KB: where a lane has at most 8 slots
-    {16, 16, 1, 2},  // 256 KB: where rings cannot be used
-    {8, 16, 1, 4},   // 256 KB
-    {16, 8, 1, 8},   // 512 KB
-    {8, 16, 1, 8},   // 512 KB
-    {16, 16, 1, 8},  //   1 MB
+    {2, 1, 32, 1},                       //   1 KB: less than a warp
+    {4, 1, 32, 1},                       //   2 KB
+    {8, 1, 16, 1},                       //   4 KB: the longest row that needs no barrier
+    {8, 2, 12, 1},                       //   8 KB
+    {8, 4, 6, 1},                        //  16 KB
+    {8, 8, 3, 1},                        //  32 KB
+    {16, 8, 2, 1, true}, {8, 16, 2, 1},  //  64 KB
+    {16, 16, 1, 1},                      // 128 KB: a block of a multiprocessor's own
+    {8, 16, 1, 2},                       // 128 KB: where a lane has at most 8 slots
+    {16, 16, 1, 2},                      // 256 KB: where rings cannot be used
+    {8, 16, 1, 4},                       // 256 KB
+    {16, 8, 1, 8},                       // 512 KB
+    {8, 16, 1, 8},                       // 512 KB
+    {16, 16, 1, 8},                      //   1 MB
 };
 /// 32 bytes in flight a thread in blocks of 128 measured best of 1 to 4 vectors and 128 to 512 threads (H200, 1 GB).
 constexpr int kPointwiseThreads = 128;
@@ -97,9 +98,10 @@ const Capacity* capacity_for(const Kernel& k, const Arrangement& a, const Choice
   const std::int64_t bytes = row_bytes(k, a, c), vector = bytes_of(k, a, c.held);
   const bool heavy = static_cast<std::int64_t>(k.steps.size()) * c.schedule.sweeps > 48;
   const int max_slots = a.width == 1 || heavy ? 8 : 16, max_blocks = target.clusters ? kMaxCluster : 1;
+  const bool exponentials = std::ranges::any_of(k.pairs, [](const Pair& p) { return p.kind == Pair::Kind::kShifted; });
   const auto* found = std::ranges::find_if(kCapacities, [&](const Capacity& one) {
     const std::int64_t vectors = one.slots * kSlotBytes / vector;
-    return one.slots <= max_slots && one.blocks <= max_blocks && vectors > 0 &&
+    return one.slots <= max_slots && one.blocks <= max_blocks && vectors > 0 && (exponentials || !one.exponentials) &&
            static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(vectors))) * kWarp * one.warps *
                    one.blocks >=
                own_vectors_of(a);
@@ -131,12 +133,25 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
 }
 
 /// What bulk copies can bring: rows of whole 16-byte vectors.
+bool is_copied(const Kernel& k, const Arrangement& a, std::size_t i) {
+  return a.loads[i] == Reach::kDense && (a.whole || a.framed()) &&
+         a.width * static_cast<std::int64_t>(item_bytes(k.loads[i].dtype)) == kSlotBytes;
+}
+
 bool can_stage(const Kernel& k, const Arrangement& a, const Choice& c) {
   for (std::size_t i = 0; i < k.loads.size(); ++i)
-    if (c.held[i] && (a.loads[i] != Reach::kDense || !(a.whole || a.framed()) ||
-                      a.width * static_cast<std::int64_t>(item_bytes(k.loads[i].dtype)) != kSlotBytes))
-      return false;
+    if (c.held[i] && !is_copied(k, a, i)) return false;
   return a.inner.size() == 1;
+}
+
+/// Weights and the like: the same for all rows.
+std::vector<int> shared_loads(const Kernel& k, const Arrangement& a, const Choice& c) {
+  std::vector<int> shared;
+  for (std::size_t i = 0; i < k.loads.size() && !a.framed(); ++i) {
+    const bool of_row = std::ranges::any_of(a.outer_of(k.loads[i]), [](std::int64_t n) { return n != 0; });
+    if (!c.held[i] && !a.per_row(k.loads[i]) && !of_row && is_copied(k, a, i)) shared.push_back(static_cast<int>(i));
+  }
+  return shared;
 }
 
 /// Read again in every sweep.
@@ -168,6 +183,16 @@ bool should_spread(std::int64_t rows, std::int64_t bytes, const Target& target) 
   return ring == nullptr || rows * divide_up(ring->blocks, ring->resident) <= target.multiprocessors;
 }
 
+/// How many segments of a warp shared memory has room for, of what all rows share: of one operand, since what more take
+/// from L1 costs as much (H200).
+int kept_segments(const RingCapacity& ring, const Choice& c, const Target& target, std::int64_t held_bytes) {
+  constexpr std::int64_t kMostRoom = 64, kSystemBytes = 1 << 10;
+  if (c.shared.size() != 1 || c.spread) return 0;
+  const std::int64_t room = (target.shared_bytes + kSystemBytes) / ring.resident - kSystemBytes -
+                            ring_bytes(ring, ring.blocks, c.spread, kMostRoom, held_bytes);
+  return static_cast<int>(clamp(room / shared_segment_bytes(ring, c), 0, ring.segments));
+}
+
 /// False where rows cannot stay in registers.
 bool choose_ring(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   if (!can_ring(k, a, c, target)) return false;
@@ -180,6 +205,8 @@ bool choose_ring(Choice& c, const Kernel& k, const Arrangement& a, const Target&
   c.threads = ring.warps * kWarp;
   c.least_blocks = ring.resident;
   c.vectors = ring.segments;
+  c.shared = shared_loads(k, a, c);
+  c.kept = kept_segments(ring, c, target, bytes_of(k, a, c.held));
   return true;
 }
 

@@ -39,9 +39,11 @@ struct Choice {
   int threads = 256, least_blocks = 2;  ///< __launch_bounds__
   bool spread = false;                  ///< kRingRows: teams of blocks anywhere, instead of in clusters
   Schedule schedule;
-  std::vector<bool> held;  ///< by load: stays in registers for all sweeps
-  int held_bytes = 0;      ///< kTiles: of a vector of each of them; kSpanRows: of an element of all that is staged
-  TileShape tile{};        ///< kTiles
+  std::vector<bool> held;   ///< by load: stays in registers for all sweeps
+  std::vector<int> shared;  ///< kRingRows: loads that are the same for all rows, and that shared memory keeps
+  int kept = 0;             ///< kRingRows: segments of a warp of which it does
+  int held_bytes = 0;       ///< kTiles: of a vector of each of them; kSpanRows: of an element of all that is staged
+  TileShape tile{};         ///< kTiles
 };
 Choice choose(const Kernel& k, const Arrangement& a, const Target& target);
 

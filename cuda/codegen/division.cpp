@@ -91,15 +91,14 @@ Division divide_ring(const Kernel& k, const Arrangement& a, const Choice& c, con
   const std::int64_t blocks = ring_blocks(ring, c.spread, rows, bytes, target);
   const std::int64_t room = divide_up(static_cast<std::int64_t>(partial_bytes) + 4, kSlotBytes) * kSlotBytes;
   const std::int64_t teams = std::min<std::int64_t>(rows, target.multiprocessors * ring.resident / blocks);
-  const std::int64_t stage = kWarp * kSegmentVectors * bytes_of(k, a, c.held);
   Division d;
   d.launch.block[0] = unsigned_of(c.threads);
   d.launch.cluster = unsigned_of(c.spread ? 1 : blocks);
   d.launch.grid[0] = unsigned_of(teams * blocks);
   d.launch.resident = !c.spread;
   d.launch.cooperative = c.spread;
-  d.launch.shared_bytes = static_cast<std::size_t>(ring.warps * ring.stages * (stage + 8) + kSlotBytes +
-                                                   (ring.warps + 1 + (c.spread ? 1 : 2) * blocks) * room + kSlotBytes);
+  d.launch.shared_bytes = static_cast<std::size_t>(ring_bytes(ring, blocks, c.spread, room, bytes_of(k, a, c.held)) +
+                                                   c.kept * shared_segment_bytes(ring, c));
   d.launch.standing_bytes =
       static_cast<std::size_t>(kTicketBytes + (c.spread ? teams * (kTicketBytes + blocks * room * 4) : 0));
   d.geometry = {rows, 0, blocks, room, ring.stages};

@@ -42,7 +42,7 @@ std::string call_of(const Choice& c) {
       return "team_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kRingRows:
       return "ring_rows<Fused, " + vectors + ", " + std::to_string(kSegmentVectors) +
-             (c.spread ? ", true" : ", false") + ">(Fused{p}, p.geometry, p.standing)";
+             (c.spread ? ", true, " : ", false, ") + std::to_string(c.kept) + ">(Fused{p}, p.geometry, p.standing)";
     case Skeleton::kLongRows:
       return "long_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kSplitRows:

@@ -23,6 +23,7 @@ Printer::Printer(const Kernel& k, const Arrangement& a, const Choice& c, Paramet
       s_(c.schedule),
       held_(c.held),
       staged_(c.skeleton == Skeleton::kRingRows || c.tile.stages > 0),
+      shared_(c.shared),
       through_l1_(c.skeleton == Skeleton::kPointwise || c.skeleton == Skeleton::kShortRows) {
   const Skeleton in_registers[] = {Skeleton::kShortRows, Skeleton::kWarpRows, Skeleton::kTeamRows, Skeleton::kRingRows};
   if (std::ranges::find(in_registers, c.skeleton) != std::end(in_registers)) kept_ = find_kept();
@@ -122,7 +123,7 @@ std::string Printer::formula(const Step& s) const {
     if (is_half(s.dtype)) return "rounded<" + storage_type(s.dtype) + ">(" + argument(0) + ")";
     return "convert<" + compute_type(s.dtype) + ">(" + argument(0) + ")";
   }
-  if (s.op == Op::exp && is_half(s.dtype)) return "exp_of_half(" + argument(0) + ")";
+  if (s.op == Op::exp && is_half(s.dtype)) return "quick_exp(" + argument(0) + ")";
   if (is_shared_quotient(s)) {
     return "quotient(" + argument(0) + ", values." + divisor_of(s.arguments[1]) + ")";
   }
@@ -174,7 +175,8 @@ std::string Printer::print() {
   out_.line("template <bool kSurrounded = false>");
   print_loading("Held load(", "Held", held);
   print_prefetch(held);
-  if (staged_) columns() ? print_slots(held) : print_stages(held);
+  if (staged_ && columns()) print_slots(held);
+  if (staged_ && !columns()) print_stages(held), print_shared();
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
     print_partial(sweep);
     print_fetch(sweep);
@@ -217,8 +219,7 @@ void Printer::print_types() {
 std::string Printer::pair_of(int i) const {
   if (s_.pair[at(i)] < 0) return "";
   const Pair& pair = k_.pairs[at(s_.pair[at(i)])];
-  if (pair.kind == Pair::Kind::kCentred) return "Centred<" + accumulator(step(i)) + ">";
-  return "Shifted<" + accumulator(step(i)) + ", " + (is_half(step(pair.second).from) ? "true>" : "false>");
+  return (pair.kind == Pair::Kind::kCentred ? "Centred<" : "Shifted<") + accumulator(step(i)) + ">";
 }
 
 /// exp(x - first), where the later sweeps know x by nothing else.
@@ -227,8 +228,10 @@ Kept Printer::find_kept() const {
     if (pair.kind != Pair::Kind::kShifted || s_.pair[at(pair.second)] < 0) continue;
     const auto argument = [&](int i) { return step(i).arguments.empty() ? i : step(i).arguments[0]; };
     const int e = argument(pair.second), difference = argument(e);
-    const Kept kept{e, difference, argument(difference), pair.first, s_.time[at(pair.second)]};
-    if (can_keep(kept)) return kept;
+    Kept kept{e, difference, argument(difference), pair.first, s_.time[at(pair.second)]};
+    if (!can_keep(kept)) continue;
+    kept.divisor = divisor_of_all(kept);
+    return kept;
   }
   return {};
 }
@@ -236,8 +239,7 @@ Kept Printer::find_kept() const {
 bool Printer::can_keep(const Kept& kept) const {
   const Step &e = step(kept.exponential), &d = step(kept.difference), &x = step(kept.load);
   if (e.op != Op::exp || d.op != Op::subtract || x.kind != StepKind::kLoad || !held_[at(x.index)]) return false;
-  const Reach reach = a_.loads[at(x.index)];
-  if ((reach != Reach::kDense && reach != Reach::kVector) || e.dtype != load(x.index).dtype) return false;
+  if (!is_vector(x.index) || e.dtype != load(x.index).dtype) return false;
   for (int sweep = kept.sweep + 1; sweep < s_.sweeps; ++sweep)
     for (const int i : steps_of(k_, s_, sweep)) {
       const auto uses = [&](int argument) { return std::ranges::count(step(i).arguments, argument) > 0; };
@@ -245,6 +247,27 @@ bool Printer::can_keep(const Kept& kept) const {
     }
   return std::ranges::none_of(k_.stores,
                               [&](const Store& s) { return s.step == kept.load || s.step == kept.difference; });
+}
+
+/// What later sweeps divide the exponentials by, if that is all that they are used for; else -1.
+int Printer::divisor_of_all(const Kept& kept) const {
+  int divisor = -1;
+  for (int sweep = kept.sweep + 1; sweep < s_.sweeps; ++sweep)
+    for (const int i : steps_of(k_, s_, sweep)) {
+      const Step& s = step(i);
+      if (std::ranges::count(s.arguments, kept.exponential) == 0) continue;
+      if (!is_shared_quotient(s) || (divisor >= 0 && divisor != s.arguments[1])) return -1;
+      divisor = s.arguments[1];
+    }
+  const bool stored = std::ranges::any_of(k_.stores, [&](const Store& s) { return s.step == kept.exponential; });
+  return stored ? -1 : divisor;
+}
+
+/// The maximum of what is held in a half type is found by two elements at once.
+bool Printer::looks_at_pairs(int i) const {
+  if (!pair_of(i).starts_with("Shifted") || !a_.whole || a_.width % 2 != 0 || columns()) return false;
+  const Step& x = step(step(i).arguments[0]);
+  return x.kind == StepKind::kLoad && held_[at(x.index)] && is_half(load(x.index).dtype) && is_vector(x.index);
 }
 
 bool Printer::looks(int sweep) const {
@@ -327,9 +350,11 @@ void Printer::print_elements(int sweep) {
   for (const int i : steps_of(k_, s_, sweep)) {
     const Step& s = step(i);
     if (kept && (i == kept_.load || i == kept_.difference)) continue;
+    const bool of_kept = kept && std::ranges::count(s.arguments, kept_.exponential) > 0;
+    if (kept && i == kept_.exponential && kept_.divisor >= 0) continue;
     std::string value;
-    if (kept && i == kept_.exponential) {
-      value = "get(" + kept_name() + ", j) * factor";
+    if (kept && (i == kept_.exponential || (of_kept && kept_.divisor >= 0))) {
+      value = "get(" + held_name(kept_.load) + ", j) * factor";
     } else if (s.kind == StepKind::kLoad) {
       const std::string lane_of = a_.loads[at(s.index)] == Reach::kSplat ? "0" : "j";
       value = std::string("get(") + (held_[at(s.index)] ? "held." : "in.") + loads_[at(s.index)] + ", " + lane_of + ")";
@@ -350,6 +375,7 @@ void Printer::print_reductions(int sweep, bool look) {
   for (const int i : reductions(sweep)) {
     const Step& s = step(i);
     const std::string value = reference(s.arguments[0]), own = partial(i), a = accumulator(s);
+    if (look && looks_at_pairs(i)) continue;
     if (s_.pair[at(i)] >= 0) {
       const std::string kept = !look && keeps(sweep) && i == kept_.first ? "kept[j] = " : "";
       out_.line(guard + kept + own + (look ? ".look(" : ".add(") + value + ");", s.label);
@@ -386,6 +412,9 @@ void Printer::print_sweep(int sweep) {
   if (looks(sweep)) {
     open_sweep("look", sweep);
     print_lanes(sweep, true);
+    for (const int i : reductions(sweep))
+      if (looks_at_pairs(i))
+        out_.line("part." + names_[at(i)] + ".look(largest_of(" + held_name(step(i).arguments[0]) + "));");
     const std::string count = columns() ? "1" : "kWhole ? kWidth : at.count - at.skip";
     open_lanes();
     for (const int i : reductions(sweep))
@@ -397,13 +426,18 @@ void Printer::print_sweep(int sweep) {
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[kWidth];");
   if (keeps(sweep)) out_.line(type_of(kept_.exponential) + " kept[kWidth] = {};");
-  if (has_kept(sweep))
-    out_.line("const " + type_of(kept_.exponential) + " factor = exp(held.shift - " + reference(kept_.first) + ");");
+  if (has_kept(sweep)) {
+    const std::string factor =
+        "Shifted<" + type_of(kept_.exponential) + ">::scale(held.shift, " + reference(kept_.first) + ")";
+    out_.line("const " + type_of(kept_.exponential) + " factor = " +
+              (kept_.divisor < 0 ? factor : "quotient(" + factor + ", values." + divisor_of(kept_.divisor) + ")") +
+              ";");
+  }
   print_lanes(sweep, false);
   if (keeps(sweep)) {
     const DType stored = load(step(kept_.load).index).dtype;
-    out_.line(kept_name() + " = pack_vector<" + storage_type(stored) + ">(kept);");
-    out_.line("held.shift = " + partial(kept_.first) + ".shift();");
+    out_.line(held_name(kept_.load) + " = pack_vector<" + storage_type(stored) + ">(kept);");
+    out_.line("held.shift = " + partial(kept_.first) + ".largest;");
   }
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) print_store(static_cast<int>(i));
@@ -423,13 +457,13 @@ void Printer::print_store(int i) {
   const Operand& o = k_.stores[at(i)].to;
   const std::string packed = "pack_vector<" + storage_type(o.dtype) + ">(" + name + ")";
   if (a_.stores[at(i)] == Reach::kDense && a_.framed()) {
-    out_.line("store_frame(line." + name + " + at.first, " + packed + ", at);");
+    out_.line("store_frame(at.in(line." + name + "), " + packed + ", at);");
   } else if (a_.stores[at(i)] == Reach::kCrossed) {
     out_.line("crossed." + name + " = " + packed + ";");
   } else if (a_.stores[at(i)] == Reach::kStaged) {
     out_.line("store_staged(line." + name + " + at.first, " + packed + ", at.count);");
   } else if (a_.stores[at(i)] == Reach::kDense) {
-    out_.line("store_vector<kWhole>(line." + name + " + at.first, " + packed + ", at.count);");
+    out_.line("store_vector<kWhole>(at.in(line." + name + "), " + packed + ", at.count);");
   } else if (a_.stores[at(i)] == Reach::kVector) {
     out_.line("store_vector<kWhole>(line." + name + " + " + inner_offset(name, o, "at") + ", " + packed +
               ", at.count);");

@@ -25,9 +25,10 @@ class Code {
 };
 
 /// Exponentials exp(x - max) that a pair of reductions sums and later sweeps use again: they take x's place in
-/// registers. Steps (`first`: the pair's maximum), -1 where there are none; and the sweep that keeps them.
+/// registers. Steps (`first`: the pair's maximum; `divisor`: of all of them, where that is their only use), -1 where
+/// there are none; and the sweep that keeps them.
 struct Kept {
-  int exponential = -1, difference = -1, load = -1, first = -1, sweep = -1;
+  int exponential = -1, difference = -1, load = -1, first = -1, sweep = -1, divisor = -1;
 };
 
 class Printer {
@@ -74,6 +75,9 @@ class Printer {
   void print_prefetch(const std::vector<int>& loads);
   void print_stages(const std::vector<int>& loads);
   void print_slots(const std::vector<int>& loads);
+  void print_start(const std::string& name, const std::string& bytes_of_all, const std::vector<int>& loads);
+  void print_shared();
+  std::string staged(int load, std::size_t number) const;
   void print_partial(int sweep);
   void print_fetch(int sweep);
   void print_sweep(int sweep);
@@ -94,9 +98,13 @@ class Printer {
   std::string pair_of(int reduction) const;
   Kept find_kept() const;
   bool can_keep(const Kept& kept) const;
+  int divisor_of_all(const Kept& kept) const;
+  bool looks_at_pairs(int reduction) const;
   bool keeps(int sweep) const { return kept_.load >= 0 && sweep == kept_.sweep; }
   bool has_kept(int sweep) const { return kept_.load >= 0 && sweep > kept_.sweep; }
-  std::string kept_name() const { return "held." + loads_[static_cast<std::size_t>(step(kept_.load).index)]; }
+  /// The vector of a step that loads what is held.
+  std::string held_name(int i) const { return "held." + loads_[at(step(i).index)]; }
+  bool is_vector(int i) const { return a_.loads[at(i)] == Reach::kDense || a_.loads[at(i)] == Reach::kVector; }
   bool looks(int sweep) const;  ///< in two passes over what a thread has in registers
   std::string stored(const Store& store) const;
   std::vector<int> loads_of(int sweep, bool held) const;
@@ -116,7 +124,8 @@ class Printer {
   const Arrangement& a_;
   const Schedule& s_;
   const std::vector<bool>& held_;
-  bool staged_;      ///< what is held comes through stages in shared memory
+  bool staged_;                     ///< what is held comes through stages in shared memory
+  const std::vector<int>& shared_;  ///< loads of which it keeps in shared memory what all rows share
   bool through_l1_;  ///< what is loaded once too: quicker by 4 percent where nothing is brought to L2 before (H200)
   Kept kept_;
   Names names_;           ///< by step

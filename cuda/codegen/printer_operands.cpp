@@ -70,10 +70,11 @@ std::string Printer::loaded(int i) const {
   const std::string use = through_l1_ || again ? "Use::kAgain" : "Use::kOnce";
   const std::string base = "line." + loads_[at(i)] + " + ";
   if (a_.framed() && a_.loads[at(i)] == Reach::kDense)
-    return "load_frame<kWidth, " + use + (held_[at(i)] ? ", kSurrounded>(" : ", false>(") + base + "at.first, at)";
+    return "load_frame<kWidth, " + use + (held_[at(i)] ? ", kSurrounded>(" : ", false>(") + "at.in(line." +
+           loads_[at(i)] + "), at)";
   switch (a_.loads[at(i)]) {
     case Reach::kDense:
-      return "load_vector<kWidth, kWhole, " + use + ">(" + base + "at.first, at.count)";
+      return "load_vector<kWidth, kWhole, " + use + ">(at.in(line." + loads_[at(i)] + "), at.count)";
     case Reach::kVector:
       return "load_vector<kWidth, kWhole, " + use + ">(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
     case Reach::kCrossed:
@@ -180,8 +181,12 @@ void Printer::print_vectors(const char* type, const std::vector<int>& loads, boo
     out_.line(vector_type(i) + " " + loads_[at(i)] + ";");
     forgets += " device::forget(" + loads_[at(i)] + ");";
   }
-  if (forget && kept_.load >= 0) out_.line(type_of(kept_.exponential) + " shift;", "of the exponentials kept instead");
+  const bool kept = forget && kept_.load >= 0;
+  if (kept) out_.line(type_of(kept_.exponential) + " shift;", "of the exponentials kept instead");
   if (forget) out_.line("KF_DEVICE void forget() {" + forgets + " }");
+  if (forget)
+    out_.line(std::string("KF_DEVICE void take_note_of([[maybe_unused]] const Held& first) {") +
+              (kept ? " shift = first.shift; }" : "}"));
   out_.close("};");
 }
 
@@ -263,39 +268,64 @@ void Printer::print_slots(const std::vector<int>& loads) {
 
 /// Of held operands that bulk copies can bring: see device/ring.cuh.
 void Printer::print_stages(const std::vector<int>& loads) {
-  Code copies, start, take;
-  std::string bytes = a_.framed() ? "" : "elements * (kHeldBytes / kWidth)";
-  std::size_t before = 0;
-  for (const int i : loads) {
-    const std::string &name = loads_[at(i)], offset = number(before) + " * vectors",
-                      item = number(item_bytes(load(i).dtype));
-    if (a_.framed()) {
-      const std::string copy = "copy_of_" + name;
-      copies.line("    const FrameCopy<kWidth, " + storage_type(load(i).dtype) + "> " + copy + "(line." + name +
-                  " + first, elements, p." + name + "_begin, p." + name + "_end);");
-      bytes += (bytes.empty() ? "" : " + ") + copy + ".bytes()";
-      start.line("    " + copy + ".start(stage + " + offset + ", barrier);");
-    } else {
-      start.line("    start_copy(stage + " + offset + ", line." + name + " + first, elements * " + item +
-                 ", barrier);");
-    }
-    take.line("    v." + name + " = *reinterpret_cast<const " + vector_type(i) + "*>(stage + " + offset +
-              " + vector * 16);");
-    before += 16;
-  }
-  out_.line("static constexpr int kHeldBytes = " + number(before) + ";");
-  out_.line(
-      "KF_DEVICE void start(const Line& line, Index first, int elements, char* stage, int vectors, Barrier* barrier) "
-      "const {");
-  out_.line(copies.text() + "    expect(barrier, " + bytes + ");\n" + start.text() + "  }");
+  Code take;
+  for (std::size_t n = 0; n < loads.size(); ++n)
+    take.line("    v." + loads_[at(loads[n])] + " = " + staged(loads[n], n) + ";");
+  out_.line("static constexpr int kHeldBytes = " + number(16 * loads.size()) + ";");
+  print_start("start", "kHeldBytes", loads);
   out_.line("KF_DEVICE Held take(const char* stage, int vectors, int vector) const {\n    Held v;\n" + take.text() +
             "    return v;\n  }");
+}
+
+/// Vector `vector` of the operand that is number `n` of a stage.
+std::string Printer::staged(int i, std::size_t n) const {
+  return "*reinterpret_cast<const " + vector_type(i) + "*>(stage + " + number(16 * n) + " * vectors + vector * 16)";
+}
+
+/// Copies of neighbouring vectors of some operands to a stage.
+void Printer::print_start(const std::string& name, const std::string& bytes_of_all, const std::vector<int>& loads) {
+  Code copies, start;
+  std::string bytes = a_.framed() ? "" : "elements * (" + bytes_of_all + " / kWidth)";
+  for (std::size_t n = 0; n < loads.size(); ++n) {
+    const Operand& o = load(loads[n]);
+    const std::string &own = loads_[at(loads[n])], to = "stage + " + number(16 * n) + " * vectors";
+    if (a_.framed()) {
+      const std::string copy = "copy_of_" + own;
+      copies.line("    const FrameCopy<kWidth, " + storage_type(o.dtype) + "> " + copy + "(line." + own +
+                  " + first, elements, p." + own + "_begin, p." + own + "_end);");
+      bytes += (bytes.empty() ? "" : " + ") + copy + ".bytes()";
+      start.line("    " + copy + ".start(" + to + ", barrier);");
+    } else {
+      start.line("    start_copy(" + to + ", line." + own + " + first, elements * " + number(item_bytes(o.dtype)) +
+                 ", barrier);");
+    }
+  }
+  out_.line("KF_DEVICE void " + name +
+            "(const Line& line, Index first, int elements, char* stage, int vectors, Barrier* barrier) const {");
+  out_.line(copies.text() + "    expect(barrier, " + bytes + ");\n" + start.text() + "  }");
+}
+
+/// Operands that are the same for all rows, which blocks that stay bring to shared memory once.
+void Printer::print_shared() {
+  out_.line("static constexpr int kSharedBytes = " + number(16 * shared_.size()) + ";");
+  if (!shared_.empty()) print_start("start_shared", "kSharedBytes", shared_);
 }
 
 void Printer::print_fetch(int sweep) {
   const std::string type = "Fetched" + std::to_string(sweep);
   print_vectors(type.c_str(), loads_of(sweep, false), false);
   print_loading(type + " fetch(Sweep<" + std::to_string(sweep) + ">, ", type.c_str(), loads_of(sweep, false));
+  if (shared_.empty()) return;
+  out_.open("KF_DEVICE " + type + " fetch_shared(Sweep<" + std::to_string(sweep) +
+            ">, const Line& line, const At& at, const char* stage, int vectors, int vector) const {");
+  out_.line(type + " v{};");
+  for (const int i : loads_of(sweep, false)) {
+    const auto own = std::ranges::find(shared_, i);
+    const auto n = static_cast<std::size_t>(own - shared_.begin());
+    out_.line("v." + loads_[at(i)] + " = " + (own == shared_.end() ? loaded(i) : staged(i, n)) + ";");
+  }
+  out_.line("return v;");
+  out_.close();
 }
 
 }  // namespace kfusion::codegen

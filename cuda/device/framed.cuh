@@ -26,7 +26,7 @@ template <class Index>
 KF_DEVICE Place<Index, 1> framed_place(const Axes<Index, 1>& axes, Index first, int width) {
   Place<Index, 1> p;
   const Index rest = static_cast<Index>(axes.size) - first;
-  p.first = p.at[0] = first;
+  p.first = p.from = p.at[0] = first;
   p.skip = first < 0 ? static_cast<int>(-first) : 0;
   p.count = rest < width ? static_cast<int>(rest) : width;
   return p;

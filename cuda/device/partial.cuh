@@ -2,6 +2,7 @@
 #pragma once
 #include "device/reduce.cuh"
 #include "device/scalar.cuh"
+#include "device/vector.cuh"
 
 namespace kfusion::device::scalar {
 
@@ -73,20 +74,27 @@ struct Centred {
   KF_DEVICE A squares() const { return m2 + (mean - mean); }
 };
 
+/// The largest element of a whole vector of a half type, NaN where one is: pairs are compared at once.
+template <class T, int kN>
+KF_DEVICE float largest_of(const Vector<T, kN>& v) {
+  static_assert(sizeof(T) == 2 && kN % 2 == 0);
+  u32 word = v.word[0];
+#pragma unroll
+  for (int i = 1; i < kN / 2; ++i) word = larger_pair<T>(word, v.word[i]);
+  float lo, hi;
+  unpack_pair<T>(word, lo, hi);
+  return maximum(lo, hi);
+}
+
 /// The largest of some values, and the sum of exp(value - largest).
 /// M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018.
-/// kHalf: what is summed has a half type.
-template <class A, bool kHalf>
+template <class A>
 struct Shifted {
   static constexpr bool kSymmetric = true;
   A largest = lowest<A>(), sum = 0;
 
   /// Equal infinities are no distance apart.
-  static KF_DEVICE A scale(A from, A to) { return from == to ? A(1) : exp(from - to); }
-  static KF_DEVICE A own_exp(A x) {
-    if constexpr (kHalf) return exp_of_half(x);
-    return exp(x);
-  }
+  static KF_DEVICE A scale(A from, A to) { return quick_exp(from == to ? A(0) : from - to); }
   KF_DEVICE void look(A value) { largest = maximum(largest, value); }
   KF_DEVICE void looked(int) {}
   KF_DEVICE void settle() {}
@@ -94,7 +102,7 @@ struct Shifted {
   KF_DEVICE A shift() const { return largest == lowest<A>() ? A(0) : largest; }
   /// The value's exponential, which is what was added.
   KF_DEVICE A add(A value) {
-    const A e = own_exp(value - shift());
+    const A e = quick_exp(value - shift());
     sum += e;
     return e;
   }

@@ -54,6 +54,11 @@ struct Choose<false, Then, Else> {
   using type = Else;
 };
 
+template <class A, class B>
+inline constexpr bool kIsSame = false;
+template <class A>
+inline constexpr bool kIsSame<A, A> = true;
+
 /// 16 bytes, as one thread moves them at once.
 struct alignas(16) Slot {
   u32 word[4];
@@ -111,6 +116,24 @@ KF_DEVICE u32 pack_pair<bfloat16_t>(float lo, float hi) {
   return word;
 #else
   return bfloat16_bits(lo) | bfloat16_bits(hi) << 16;
+#endif
+}
+
+/// The larger ones of two pairs, NaN where either is.
+template <class T>
+KF_DEVICE u32 larger_pair(u32 a, u32 b) {
+#if __CUDA_ARCH__ >= 800
+  u32 word;
+  if constexpr (kIsSame<T, half_t>) {
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+  } else {
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+  }
+  return word;
+#else
+  float a_lo, a_hi, b_lo, b_hi;
+  unpack_pair<T>(a, a_lo, a_hi), unpack_pair<T>(b, b_lo, b_hi);
+  return pack_pair<T>(a_lo >= b_lo || a_lo != a_lo ? a_lo : b_lo, a_hi >= b_hi || a_hi != a_hi ? a_hi : b_hi);
 #endif
 }
 

@@ -14,6 +14,8 @@
 //   void start(line, first element, elements, stage, vectors, Barrier*)   copies, one after the other operand, each
 //                                                    with room for `vectors`; the barrier expects them
 //   Held take(stage, vectors, vector)                of a stage that has come
+// and for operands that all rows share, such as weights:
+//   kSharedBytes, start_shared(), fetch_shared(Sweep, line, at, stage, vectors, vector)   the same
 #pragma once
 #include "device/async.cuh"
 #include "device/rows.cuh"
@@ -263,16 +265,58 @@ class Ring {
   Row rows_;
 };
 
+/// What all rows share of a warp's first kKept segments, in shared memory: it is brought there once.
+template <class F, int kVec, int kKept>
+class SharedSegments {
+ public:
+  static constexpr int kVectors = 32 * kVec, kBytes = kKept * kVectors * F::kSharedBytes;
+  KF_DEVICE SharedSegments(const F& f, Barrier* full, char* memory) : f_(f), full_(full), memory_(memory) {
+    if (kBytes > 0 && threadIdx.x % 32 == 0) make_barrier(full);
+  }
+  KF_DEVICE void fill(int begin, int size) const {
+    if constexpr (kBytes > 0) {
+      if (threadIdx.x % 32 != 0) return;
+      const auto line = f_.line(0);
+      const i64 first = static_cast<i64>(begin) * kVectors * F::kWidth;
+      const i64 rest = (f_.elements(line) - first + F::kWidth - 1) / F::kWidth;
+      const int vectors = static_cast<int>(minimum<i64>(maximum<i64>(rest, 0), minimum(size, kKept) * kVectors));
+      f_.start_shared(line, static_cast<typename F::Index>(first), vectors * F::kWidth, memory_, kKept * kVectors,
+                      full_);
+    }
+  }
+  KF_DEVICE void wait() const {
+    if constexpr (kBytes > 0) wait_for_copies(full_, 0);
+  }
+  template <class Sweep>
+  KF_DEVICE auto fetch(const Sweep& sweep, const typename F::Line& line, const typename F::At& at, int k) const {
+    if constexpr (kBytes > 0) {
+      const int vector = k * 32 + static_cast<int>(threadIdx.x % 32);
+      if (k < kKept * kVec) return f_.fetch_shared(sweep, line, at, memory_, kKept * kVectors, vector);
+    }
+    return f_.fetch(sweep, line, at);
+  }
+
+ private:
+  const F& f_;
+  Barrier* full_;
+  char* memory_;
+};
+
 /// Vector k of a lane, where a warp holds `size` segments.
-template <class F, int kVec>
+template <class F, int kVec, class Shared>
 struct SegmentPlaces {
   static constexpr int kBatch = kVec;
   using Index = typename F::Index;
   const F& f;
   const typename F::Line& line;
+  const Shared& shared;
   int begin, size, lane;
+  template <class Sweep>
+  KF_DEVICE auto fetch(const Sweep& sweep, const typename F::At& at, int k) const {
+    return shared.fetch(sweep, line, at, k);
+  }
   KF_DEVICE auto operator()(int k) const {
-    auto at = f.place(line, first(k) + lane * F::kWidth);
+    auto at = place_further(f, line, first(0) + lane * F::kWidth, k * 32 * F::kWidth);
     if (k / kVec >= size) at.count = 0;
     return at;
   }
@@ -287,10 +331,10 @@ struct SegmentPlaces {
 };
 
 /// Rows that a team holds in at most kSegments segments a warp. Grid: as many teams as run at once, of g.splits blocks.
-/// Barriers: two per reducing sweep. Shared memory: rings and their barriers, then what the exchange and the merge
-/// need. Standing: 16 bytes for the counter of rows, used where there are more than two a team, then what
-/// MemoryExchange needs for each team that is spread.
-template <class F, int kSegments, int kVec, bool kSpread>
+/// Barriers: two per reducing sweep. Shared memory: rings and their barriers, what all rows share of kKept segments a
+/// warp, then what the exchange and the merge need. Standing: 16 bytes for the counter of rows, used where there are
+/// more than two a team, then what MemoryExchange needs for each team that is spread.
+template <class F, int kSegments, int kVec, bool kSpread, int kKept>
 KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
   using Row = typename F::Row;
   extern __shared__ __align__(16) char shared[];
@@ -306,6 +350,11 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
   char* memory = shared + block_warps * stages * Ring<F, kVec>::kStageBytes;
   Barrier* full = reinterpret_cast<Barrier*>(memory) + own * stages;
   memory += (block_warps * stages * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
+  Barrier* shared_full = reinterpret_cast<Barrier*>(memory) + own;
+  if (kKept > 0) memory += (block_warps * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
+  using Shared = SharedSegments<F, kVec, kKept>;
+  const Shared what_is_shared(f, shared_full, memory + own * Shared::kBytes);
+  memory += block_warps * Shared::kBytes;
   char* exchanged = memory + (block_warps + 1) * blocks.room;
   const auto exchange = [&] {
     if constexpr (kSpread)
@@ -317,6 +366,7 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
                      static_cast<Row>(rows));
   __syncwarp();
   ring.fill(team);
+  what_is_shared.fill(begin, size);
   __syncthreads();
   if (!kSpread && count > 1) cluster_arrive(), cluster_wait();
 
@@ -327,10 +377,11 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
     if (chooses && next < rows && 2 * teams < rows)
       after = atomicInc(reinterpret_cast<u32*>(standing), rows - teams - 1) + 2 * teams;  // the last leaves 0
     const auto line = f.line(static_cast<Row>(row));
-    const SegmentPlaces<F, kVec> places{f, line, begin, size, lane};
+    const SegmentPlaces<F, kVec, Shared> places{f, line, what_is_shared, begin, size, lane};
     typename F::Values values = f.begin(line, places(0));
     typename F::Held held[kSegments * kVec];
     auto total = f.partial(Sweep<0>());
+    what_is_shared.wait();
 #pragma unroll
     for (int s = 0; s < kSegments; ++s) {
       if (s >= size) break;

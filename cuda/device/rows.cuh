@@ -14,6 +14,9 @@
 //   void look(Sweep, line, at, Held, Fetched, values, Partial&)    the first pass of pairs of reductions (partial.cuh),
 //                                          where bit Sweep of kLooks is set; Partial::settle() stands between
 //   void sweep(Sweep, line, at, Held, Fetched, values, Partial&)   the elements of one vector
+//   Held::forget(), take_note_of(Held)     what was derived of it; what sweep() noted of the batch's first vector, and
+//   is
+//                                          the same for all of them
 //   void prefetch(line, first element, elements)   what load() would read of them, where it is contiguous
 //   Values begin(line, at), void finish(Sweep, Values&, Partial), void end(line, at, Values)   once per row
 #pragma once
@@ -36,6 +39,15 @@ struct Geometry {
 template <class F, int kSweep>
 using PartialOf = decltype(F::partial(Sweep<kSweep>()));
 
+/// Where the vector lies whose first element is `further`, which is static, after element `from`.
+template <class F>
+KF_DEVICE auto place_further(const F& f, const typename F::Line& line, typename F::Index from, int further) {
+  auto at = f.place(line, from + further);
+  at.from = at.first - further;
+  at.further = further;
+  return at;
+}
+
 /// Vector k of this thread, of kK in a row: each warp has neighbouring ones. They are taken in batches of kBatch.
 template <class F, int kK, int kLanes>
 struct RowPlaces {
@@ -46,10 +58,14 @@ struct RowPlaces {
   int warp, lane;
   bool exists;
   KF_DEVICE auto operator()(int k) const {
-    auto at = f.place(line, first(k) + lane * F::kWidth);
+    auto at = place_further(f, line, first(0) + lane * F::kWidth, k * kLanes * F::kWidth);
     if (k > 0) at.skip = 0;
     if (!exists) at.count = 0;
     return at;
+  }
+  template <class Sweep>
+  KF_DEVICE auto fetch(const Sweep& sweep, const typename F::At& at, int) const {
+    return f.fetch(sweep, line, at);
   }
   static KF_DEVICE bool has(int k) { return k < kK; }  ///< the last batch may be shorter
   /// Whether the batch from vector k on has anything, and whether it has everything, for all lanes of the row.
@@ -99,12 +115,13 @@ KF_DEVICE void use_batch(const F& f, const typename F::Line& line, const Places&
     decltype(f.fetch(Sweep<kSweep>(), line, place(0))) fetched[kAhead];
 #pragma unroll
     for (int j = 0; j < kAhead; ++j)
-      if (places.has(k + i + j)) fetched[j] = f.fetch(Sweep<kSweep>(), line, place(i + j));
+      if (places.has(k + i + j)) fetched[j] = places.fetch(Sweep<kSweep>(), place(i + j), k + i + j);
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       if (!places.has(k + i + j)) continue;
       const auto at = place(i + j);
       held[i + j].forget();
+      if (i + j > 0) held[i + j].take_note_of(held[0]);
       if (kAll || at.count > 0) use(at, held[i + j], fetched[j]);
     }
   }

@@ -208,12 +208,20 @@ struct Place {
   int skip;         ///< how many of the first ones are missing, in front of a row
   int count;        ///< the first one missing behind; none exist where <= 0
   Index at[kAxes];  ///< indices of the first one
+  Index from;       ///< first - further
+  int further = 0;  ///< what is static of `first`, so that it goes into the instruction that loads or stores
+
+  /// Of a dense array.
+  template <class T>
+  KF_DEVICE T* in(T* array) const {
+    return array + from + further;
+  }
 };
 
 template <class Index, int kAxes>
 KF_DEVICE Place<Index, kAxes> place(const Axes<Index, kAxes>& axes, Index first, int width) {
   Place<Index, kAxes> p;
-  p.first = first;
+  p.first = p.from = first;
   p.skip = 0;
   const Index rest = static_cast<Index>(axes.size) - first;
   p.count = rest < width ? static_cast<int>(rest) : width;
