@@ -25,13 +25,22 @@ struct Kept : Reload {
   static bool is(const TileStep& s) { return s.run == reload_step(kFull) && s.stride != 0; }
 };
 
+/// Long functions prefetch between the registers; where there is nothing to prefetch, what is in the cache.
 template <Op op>
 struct Unary {
   static bool is(const TileStep& s) { return s.run == map_step(op, DType::kFloat32, kFull); }
   template <bool kWhole, class... X>
   static KF_INLINE void take(KF_STEP, X&... x) {
-    fetch<kWhole, sizeof...(X)>(s, c, i);
-    ((x = map_register<op, float>(x, nullptr, nullptr)), ...);
+    if (!is_long(op, Map<op>::kSignature) || s->fetches > 1) fetch<kWhole, sizeof...(X)>(s, c, i);
+    if constexpr (is_long(op, Map<op>::kSignature)) {
+      const bool fetches = s->fetches == 1;
+      const TileFetch& f = c->fetches[s->fetch];
+      std::uintptr_t next = fetches ? begin_of(f, c, i) : reinterpret_cast<std::uintptr_t>(s);
+      const std::uintptr_t stride = fetches ? static_cast<std::uintptr_t>(f.stride) : 0;
+      ((prefetch(next), next += stride, x = map_register<op, float>(x, nullptr, nullptr)), ...);
+    } else {
+      ((x = map_register<op, float>(x, nullptr, nullptr)), ...);
+    }
   }
 };
 /// With one number for the whole row.
@@ -162,7 +171,10 @@ int join_at(TileStep* s, int count) {
       // softmax and log_softmax
       Sequence<LoadFloats, Max>, Sequence<LoadFloats, Less, Exp, SumOfPositive, Keep>,
       Sequence<LoadFloats, Less, Exp, SumOfPositive>, Sequence<Kept, Over, StoreFloats>,
-      Sequence<LoadFloats, Less, Less, StoreFloats>>(s, count);
+      Sequence<LoadFloats, Less, Less, StoreFloats>,
+      // common functions, unrolled
+      Sequence<Exp>, Sequence<Unary<Op::log>>, Sequence<Unary<Op::tanh>>, Sequence<Unary<Op::sigmoid>>,
+      Sequence<Unary<Op::erf>>>(s, count);
 }
 
 }  // namespace
