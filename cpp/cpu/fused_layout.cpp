@@ -74,6 +74,14 @@ void count_off(const Layout& iota, const Extents& extents, std::int64_t first, s
   });
 }
 
+template <class Bits>
+void fill(const std::byte* element, std::int64_t count, std::byte* to) {
+  Bits bits;
+  std::memcpy(&bits, element, sizeof bits);
+  for (std::int64_t k = 0; k < count; ++k)
+    std::memcpy(to + k * static_cast<std::int64_t>(sizeof bits), &bits, sizeof bits);
+}
+
 constexpr std::int64_t kShortRow = 32, kFewColumns = 8;
 
 /// Whether each element of a tile is a row of its own. That also serves short rows, which would fill no register, and
@@ -141,7 +149,10 @@ void count_off(const Layout& iota, const Extents& extents, std::int64_t first, D
 }
 
 void repeat(const std::byte* element, int item, std::int64_t count, std::byte* to) {
-  copy_run(item, count, element, 0, to, item);
+  if (item == 4) return fill<std::uint32_t>(element, count, to);
+  if (item == 8) return fill<std::uint64_t>(element, count, to);
+  if (item == 2) return fill<std::uint16_t>(element, count, to);
+  fill<std::uint8_t>(element, count, to);
 }
 
 }  // namespace kfusion::cpu

@@ -68,11 +68,7 @@ struct Scalars {
     return partial_of(Row::template combine<A>(value_of<A>(a.bytes), value_of<A>(b.bytes)));
   }
   static Partial fold(const std::byte* lanes, int count) {
-    A a[kMaxLanes];
-    for (int l = 0; l < count; ++l) a[l] = value_of<A>(lanes + l * sizeof(A));
-    for (int half = count / 2; half > 0; half /= 2)
-      for (int l = 0; l < half; ++l) a[l] = Row::template combine<A>(a[l], a[l + half]);
-    return partial_of(a[0]);
+    return count == 16 ? fold<16>(lanes) : count == 8 ? fold<8>(lanes) : count == 4 ? fold<4>(lanes) : fold<2>(lanes);
   }
   static void finish(Partial a, std::int64_t n, std::byte* value) {
     const T result = static_cast<T>(Row::template finish<A>(value_of<A>(a.bytes), n));
@@ -80,11 +76,28 @@ struct Scalars {
   }
   static Partial identity() { return partial_of(static_cast<A>(Row::template identity<A>())); }
 
+  /// The upper half onto the lower, for a number of lanes that the compiler knows.
+  template <int kCount>
+  static Partial fold(const std::byte* lanes) {
+    A a[kCount];
+    std::memcpy(a, lanes, sizeof a);
+    return partial_of(folded<kCount>(a));
+  }
+  template <int kCount>
+  static A folded(const A* a) {
+    A half[kCount / 2];
+    for (int l = 0; l < kCount / 2; ++l) half[l] = Row::template combine<A>(a[l], a[l + kCount / 2]);
+    if constexpr (kCount == 2)
+      return half[0];
+    else
+      return folded<kCount / 2>(half);
+  }
+
   static ScalarReduction row() {
     if constexpr (std::is_same_v<Identity, scalar::None>)
-      return {fold, combine, finish, nullptr, sizeof(A)};
+      return {&Scalars::fold, combine, finish, nullptr, sizeof(A)};
     else
-      return {fold, combine, finish, identity, sizeof(A)};
+      return {&Scalars::fold, combine, finish, identity, sizeof(A)};
   }
 };
 
