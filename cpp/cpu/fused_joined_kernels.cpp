@@ -52,7 +52,9 @@ struct ByRow {
     if constexpr (op == Op::divide) {
       MapStep<op, float>::template take<kWhole>(s, c, i, x...);
     } else {
-      const FloatVec y = read<float>(operand(s, c, i));
+      float number;  // not the register: that has just been written in parts, and would have to wait for them
+      __builtin_memcpy(&number, operand(s, c, i), sizeof number);
+      const FloatVec y(number);
       ((x = (F32s)apply<op, float>(FloatVec(x), y, y).v), ...);
     }
   }
