@@ -170,6 +170,9 @@ inline std::uint32_t pack_halves(float lo, float hi) { return half_of_float(lo) 
 inline void __syncthreads() { host::wait(host::State::kAtBlock); }
 inline void __syncwarp() { host::wait(host::State::kAtWarp); }
 inline void __threadfence() {}
+inline std::uint32_t __funnelshift_r(std::uint32_t lower, std::uint32_t upper, std::uint32_t shift) {
+  return static_cast<std::uint32_t>((std::uint64_t{upper} << 32 | lower) >> shift % 32);
+}
 inline std::uint32_t __shfl_sync(unsigned, std::uint32_t word, int lane) {
   const unsigned own = threadIdx.y * blockDim.x + threadIdx.x;
   host::words[host::rank][own] = word;

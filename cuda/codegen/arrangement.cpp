@@ -113,6 +113,18 @@ void reach_all(const Kernel& k, Arrangement& a, bool aligned) {
   for (const Store& s : k.stores) a.stores.push_back(reach_of(a, s.to, a.width, aligned));
 }
 
+/// What is shifted is read in aligned halves of vectors that must be the row's own; one that lies as rows do begins
+/// with such a half.
+void leave_margins(const Kernel& k, Arrangement& a, bool aligned) {
+  const auto whole = [&](std::int64_t n) { return n % a.width == 0; };
+  for (std::size_t i = 0; i < k.loads.size(); ++i) {
+    if (a.loads[i] != Reach::kShifted) continue;
+    a.behind = a.width / 2 - 1;
+    if (!aligned || !whole(k.loads[i].offset) || !std::ranges::all_of(a.outer_of(k.loads[i]), whole))
+      a.before = a.behind;
+  }
+}
+
 /// The arrangement in a frame: of the first large result that is contiguous along the row, else of such an operand.
 Arrangement framed(const Kernel& k, Arrangement a, bool aligned) {
   const auto leads = [&](const Operand& o) { return a.inner_of(o).back() == 1 && is_large(a, o); };
@@ -131,6 +143,7 @@ Arrangement framed(const Kernel& k, Arrangement a, bool aligned) {
     const Reach reach = framed_reach(a, s.to, frame, aligned);
     a.stores.push_back(reach == Reach::kShifted ? Reach::kElements : reach);
   }
+  leave_margins(k, a, aligned);
   return a;
 }
 
@@ -145,12 +158,12 @@ void choose_vectors(const Kernel& k, Arrangement& a, bool aligned) {
   }
   const Moved m = moved(k, a);
   if (m.in_vectors > m.one_by_one) return;
-  a.width = 1, a.frame_load = a.frame_store = -1;
+  a.width = 1, a.frame_load = a.frame_store = -1, a.before = a.behind = 0;
   reach_all(k, a, aligned);
 }
 
-/// Rows up to so many bytes and elements are staged where they are no multiple of 16 bytes, or no longer than that.
-constexpr std::int64_t kSpanRowBytes = 4096, kSpanElements = 1024;
+/// Rows up to so many elements are staged where they are no multiple of 16 bytes, or no longer than that.
+constexpr std::int64_t kSpanElements = 100;
 
 /// Whether all that is large lies row behind row, from a multiple of 16 bytes on, and rows are short.
 bool are_spans(const Kernel& k, const Arrangement& a, bool aligned) {
@@ -164,12 +177,11 @@ bool are_spans(const Kernel& k, const Arrangement& a, bool aligned) {
     dense &= a.inner_of(o)[0] == 1 && a.outer_of(o)[0] == cols && o.offset * item % kVectorBytes == 0;
     widest = std::max(widest, item);
   });
-  const bool fits = cols * widest <= kSpanRowBytes && cols <= kSpanElements;
-  return dense && widest > 0 && fits && (a.framed() || cols * widest <= kVectorBytes);
+  return dense && widest > 0 && cols <= kSpanElements && (a.framed() || cols * widest <= kVectorBytes);
 }
 
 void stage_spans(const Kernel& k, Arrangement& a, bool aligned) {
-  a.spans = true, a.width = 1, a.frame_load = a.frame_store = -1;
+  a.spans = true, a.width = 1, a.frame_load = a.frame_store = -1, a.before = a.behind = 0;
   reach_all(k, a, aligned);
   for (std::size_t i = 0; i < k.loads.size(); ++i)
     if (is_large(a, k.loads[i])) a.loads[i] = Reach::kStaged;
@@ -199,7 +211,7 @@ Arrangement arrange_in(Form form, const Kernel& k, bool aligned) {
   choose_vectors(k, a, aligned);
   if (are_spans(k, a, aligned)) stage_spans(k, a, aligned);
   const bool may_end_inside = a.inner.size() == 1 && a.form == Form::kPointwise;  // must not depend on a batch size
-  a.whole = a.width == 1 || (!a.framed() && !may_end_inside && a.inner.back() % a.width == 0);
+  a.whole = a.width == 1 || a.framed() || (!may_end_inside && a.inner.back() % a.width == 0);
   a.wide = product(a.inner) >= kMaxIndex;
   a.wide_outer = product(a.outer) >= kMaxIndex;
   for_each_operand(k, [&](const Operand& o) { a.wide |= span(a.inner, a.inner_of(o)) >= kMaxIndex; });

@@ -28,13 +28,14 @@ struct Arrangement {
   int width = 1;                          ///< elements of a vector
   bool whole = true;                      ///< vectors exist with all their elements or not at all
   int frame_store = -1, frame_load = -1;  ///< whose frame the vectors lie in; none where both are -1
+  int before = 0, behind = 0;             ///< of a frame: at least so many elements of a row are in none of its vectors
   bool spans = false;                     ///< rows lie one behind the other and are staged (device/spans.cuh)
   bool across = false;                    ///< some operand is contiguous along the last axis of the loop instead
   bool wide = false;                      ///< 64-bit indices along `inner`
   bool wide_outer = false;                ///< and along `outer`
   std::vector<Reach> loads, stores;
 
-  /// Vectors lie at multiples of their size in memory, not in the row (device/framed.cuh).
+  /// Vectors lie at multiples of their size in memory, not in the row, and are whole (device/framed.cuh).
   bool framed() const { return frame_store >= 0 || frame_load >= 0; }
   bool crossed() const {
     return std::ranges::count(loads, Reach::kCrossed) + std::ranges::count(stores, Reach::kCrossed) > 0;

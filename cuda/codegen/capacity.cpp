@@ -6,7 +6,8 @@
 namespace kfusion::codegen {
 
 std::int64_t vectors_of(const Arrangement& a) {
-  return divide_up(product(a.inner) + (a.framed() ? a.width - 1 : 0), a.width);
+  if (a.framed()) return std::max<std::int64_t>((product(a.inner) - a.behind) / a.width, 1);
+  return divide_up(product(a.inner), a.width);
 }
 
 std::int64_t bytes_of(const Kernel& k, const Arrangement& a, const std::vector<bool>& chosen) {
@@ -20,6 +21,17 @@ std::int64_t bytes_of(const Kernel& k, const Arrangement& a, const std::vector<b
 
 std::int64_t row_bytes(const Kernel& k, const Arrangement& a, const Choice& c) {
   return vectors_of(a) * bytes_of(k, a, c.held);
+}
+
+std::int64_t span_unit(const Kernel& k, const Arrangement& a) {
+  std::int64_t unit = 1;
+  const auto add = [&](const Operand& o, Reach reach) {
+    const auto item = static_cast<std::int64_t>(item_bytes(o.dtype));
+    if (reach == Reach::kStaged) unit = std::max(unit, kSlotBytes / item);
+  };
+  for (std::size_t i = 0; i < k.loads.size(); ++i) add(k.loads[i], a.loads[i]);
+  for (std::size_t i = 0; i < k.stores.size(); ++i) add(k.stores[i].to, a.stores[i]);
+  return unit;
 }
 
 bool in_doubles(const Kernel& k) {

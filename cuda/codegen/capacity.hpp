@@ -26,6 +26,9 @@ std::int64_t bytes_of(const Kernel& k, const Arrangement& a, const std::vector<b
 /// Bytes that a row takes in registers.
 std::int64_t row_bytes(const Kernel& k, const Arrangement& a, const Choice& c);
 
+/// Elements in a slot, the most of all staged operands: spans that begin with a multiple of it begin with a slot.
+std::int64_t span_unit(const Kernel& k, const Arrangement& a);
+
 /// Functions of doubles take many registers.
 bool in_doubles(const Kernel& k);
 

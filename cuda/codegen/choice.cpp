@@ -85,14 +85,11 @@ constexpr Capacity kCapacities[] = {
 constexpr int kPointwiseThreads = 128;
 constexpr int kMaxTeamThreads = 512, kShortRowsThreads = 64, kLongRowsThreads = 256, kSpanThreads = 128;
 /// Longer rows (bytes) go to a warp of their own block, which brings the rows after them to L2.
-constexpr std::int64_t kMostSharedBytes = 2 << 10;
+constexpr std::int64_t kMostSharedBytes = 2 << 10, kMostFramedBytes = 1 << 10;
 /// Shorter rows have a lane for 32 bytes, others up to a warp's for 64.
 constexpr std::int64_t kLeastSharedBytes = 256;
 /// A reduction of everything is split over all blocks from here on.
 constexpr std::int64_t kSplitBytes = 32 << 10;
-
-/// That of a row which begins with a vector: classes of length end with powers of two, in frames too.
-std::int64_t own_vectors_of(const Arrangement& a) { return divide_up(product(a.inner), a.width); }
 
 const Capacity* capacity_for(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
   const std::int64_t bytes = row_bytes(k, a, c), vector = bytes_of(k, a, c.held);
@@ -104,7 +101,7 @@ const Capacity* capacity_for(const Kernel& k, const Arrangement& a, const Choice
     return one.slots <= max_slots && one.blocks <= max_blocks && vectors > 0 && (exponentials || !one.exponentials) &&
            static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(vectors))) * kWarp * one.warps *
                    one.blocks >=
-               own_vectors_of(a);
+               vectors_of(a);
   });
   const bool split = k.kept.empty() && c.schedule.sweeps == 1 && bytes > kSplitBytes;
   return split ? std::end(kCapacities) : found;
@@ -115,11 +112,10 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
   const std::int64_t vectors = found.slots * kSlotBytes / bytes_of(k, a, c.held);
   c.vectors = static_cast<int>(std::bit_floor(static_cast<std::uint64_t>(vectors)));
   const bool lean = a.width > 1 && !is_heavy(k);
-  if (found.warps > 1 || row_bytes(k, a, c) > kMostSharedBytes) {
+  if (found.warps > 1 || row_bytes(k, a, c) > (a.framed() ? kMostFramedBytes : kMostSharedBytes)) {
     c.skeleton = found.warps * found.blocks > 1 ? Skeleton::kTeamRows : Skeleton::kWarpRows;
     c.threads = found.warps * kWarp;
     c.least_blocks = std::max(1, lean ? found.resident : std::min(found.resident, 16 / found.warps));
-    if (a.framed()) ++c.vectors;
     return;
   }
   c.skeleton = Skeleton::kShortRows;
@@ -127,14 +123,14 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
   c.least_blocks = lean ? 16 : 8;
   const std::int64_t slots = row_bytes(k, a, c) > kLeastSharedBytes ? 4 : 2;
   const std::int64_t held = std::max<std::int64_t>(slots * kSlotBytes / bytes_of(k, a, c.held), 1);
-  c.lanes = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(divide_up(own_vectors_of(a), held))));
-  const std::int64_t each = divide_up(own_vectors_of(a), c.lanes);
-  c.vectors = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(each))) + (a.framed() ? 1 : 0);
+  c.lanes = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(divide_up(vectors_of(a), held))));
+  const std::int64_t each = divide_up(vectors_of(a), c.lanes);
+  c.vectors = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(each)));
 }
 
 /// What bulk copies can bring: rows of whole 16-byte vectors.
 bool is_copied(const Kernel& k, const Arrangement& a, std::size_t i) {
-  return a.loads[i] == Reach::kDense && (a.whole || a.framed()) &&
+  return a.loads[i] == Reach::kDense && a.whole &&
          a.width * static_cast<std::int64_t>(item_bytes(k.loads[i].dtype)) == kSlotBytes;
 }
 

@@ -29,19 +29,17 @@ Division divide_short_rows(const Arrangement& a, const Choice& c) {
   return d;
 }
 
-/// Each block's span begins at a multiple of 16 bytes.
+/// Each block's span begins at a multiple of 16 bytes. Its rows are whole rounds of what its lanes take at once, where
+/// there are enough.
 Division divide_spans(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
   constexpr std::int64_t kSpanBytes = 16 << 10;
   const std::int64_t rows = product(a.outer), row_bytes = product(a.inner) * c.held_bytes;
-  std::int64_t unit = 1;
-  const auto align = [&](const Operand& o, Reach reach) {
-    const auto item = static_cast<std::int64_t>(item_bytes(o.dtype));
-    if (reach == Reach::kStaged) unit = std::max(unit, kSlotBytes / item);
-  };
-  for (std::size_t i = 0; i < k.loads.size(); ++i) align(k.loads[i], a.loads[i]);
-  for (std::size_t i = 0; i < k.stores.size(); ++i) align(k.stores[i].to, a.stores[i]);
+  const std::int64_t unit = span_unit(k, a);
   const std::int64_t shared = rows / (std::int64_t{kBlocksPerMultiprocessor} * target.multiprocessors);
-  const std::int64_t each = std::max(std::min(kSpanBytes / row_bytes, shared) / unit, std::int64_t{1}) * unit;
+  std::int64_t round = std::max<std::int64_t>(8 * unit, c.threads / c.lanes);
+  while (round > unit && round * row_bytes > 2 * kSpanBytes) round /= 2;
+  const std::int64_t most = std::max<std::int64_t>((kSpanBytes / row_bytes + round / 2) / round, 1) * round;
+  const std::int64_t each = shared >= most ? most : std::max(shared / unit, std::int64_t{1}) * unit;
   Division d;
   d.launch.block[0] = unsigned_of(c.threads);
   d.launch.grid[0] = unsigned_of(divide_up(rows, each));

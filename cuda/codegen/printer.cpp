@@ -24,7 +24,8 @@ Printer::Printer(const Kernel& k, const Arrangement& a, const Choice& c, Paramet
       held_(c.held),
       staged_(c.skeleton == Skeleton::kRingRows || c.tile.stages > 0),
       shared_(c.shared),
-      through_l1_(c.skeleton == Skeleton::kPointwise || c.skeleton == Skeleton::kShortRows) {
+      through_l1_(c.skeleton == Skeleton::kPointwise || c.skeleton == Skeleton::kShortRows),
+      lanes_(a.framed() ? "kN" : "kWidth") {
   const Skeleton in_registers[] = {Skeleton::kShortRows, Skeleton::kWarpRows, Skeleton::kTeamRows, Skeleton::kRingRows};
   if (std::ranges::find(in_registers, c.skeleton) != std::end(in_registers)) kept_ = find_kept();
   loads_ = operand_names("in_", true);
@@ -62,7 +63,6 @@ void Printer::declare_parameters(ParameterList& parameters) {
   for (std::size_t i = 0; i < k_.loads.size(); ++i) {
     parameters.load(loads_[i], k_.loads[i], static_cast<int>(i));
     declare_strides(parameters, loads_[i], k_.loads[i], a_.loads[i]);
-    if (is_surrounded(static_cast<int>(i))) declare_bounds(parameters, static_cast<int>(i));
   }
   for (std::size_t i = 0; i < k_.stores.size(); ++i) {
     parameters.store(stores_[i], k_.stores[i].to, static_cast<int>(i));
@@ -172,8 +172,7 @@ std::string Printer::print() {
   for (std::size_t i = 0; i < held_.size(); ++i)
     if (held_[i]) held.push_back(static_cast<int>(i));
   print_vectors("Held", held, true);
-  out_.line("template <bool kSurrounded = false>");
-  print_loading("Held load(", "Held", held);
+  print_loading("load(", "Held", held);
   print_prefetch(held);
   if (staged_ && columns()) print_slots(held);
   if (staged_ && !columns()) print_stages(held), print_shared();
@@ -209,6 +208,9 @@ void Printer::print_types() {
   const auto flag = [](bool is) { return std::string(is ? "true" : "false"); };
   out_.line("static constexpr bool kWhole = " + flag(a_.whole) + ", kFetches = " + flag(fetching) +
             (columns() ? ", kCrosses = " + flag(a_.crossed()) + ";" : ";"));
+  if (a_.framed())
+    out_.line("static constexpr int kBefore = " + std::to_string(a_.before) +
+              ", kBehind = " + std::to_string(a_.behind) + ";");
   out_.line("const Parameters& p;");
   out_.line("");
   out_.line("KF_DEVICE i64 elements() const { return p.inner.size; }");
@@ -369,9 +371,7 @@ void Printer::print_elements(int sweep) {
 
 /// `look`: only the first pass of pairs.
 void Printer::print_reductions(int sweep, bool look) {
-  const std::string guard = a_.whole || columns() ? ""
-                            : a_.framed()         ? "if (j >= at.skip && j < at.count) "
-                                                  : "if (j < at.count) ";
+  const std::string guard = a_.whole || columns() ? "" : "if (j < at.count) ";
   for (const int i : reductions(sweep)) {
     const Step& s = step(i);
     const std::string value = reference(s.arguments[0]), own = partial(i), a = accumulator(s);
@@ -391,16 +391,17 @@ void Printer::print_reductions(int sweep, bool look) {
 void Printer::open_sweep(const std::string& what, int sweep) {
   const std::string n = std::to_string(sweep);
   out_.line("");
+  print_template();
   out_.open("KF_DEVICE void " + what + "(Sweep<" + n + ">, const Line& line, const At& at, " +
-            (what == "sweep" && keeps(sweep) ? "" : "const ") + "Held& held, " + "const Fetched" + n +
-            "& in, const Values& values, Partial" + n + "& part" +
+            (what == "sweep" && keeps(sweep) ? "" : "const ") + of_lanes("Held") + "& held, const " +
+            of_lanes("Fetched" + n) + "& in, const Values& values, Partial" + n + "& part" +
             (columns() && what == "sweep" ? ", Crossed" + n + "& crossed" : "") + ") const {");
 }
 
 /// The element steps and reductions of a sweep; a look computes more than it needs, and compilers drop it.
 void Printer::print_lanes(int sweep, bool look) {
   out_.line("#pragma unroll");
-  out_.open("for (int j = 0; j < kWidth; ++j) {");
+  out_.open("for (int j = 0; j < " + lanes_ + "; ++j) {");
   print_elements(sweep);
   for (std::size_t i = 0; i < k_.stores.size() && !look; ++i)
     if (s_.store_time[i] == sweep) out_.line(stores_[i] + "[j] = " + stored(k_.stores[i]) + ";");
@@ -415,7 +416,7 @@ void Printer::print_sweep(int sweep) {
     for (const int i : reductions(sweep))
       if (looks_at_pairs(i))
         out_.line("part." + names_[at(i)] + ".look(largest_of(" + held_name(step(i).arguments[0]) + "));");
-    const std::string count = columns() ? "1" : "kWhole ? kWidth : at.count - at.skip";
+    const std::string count = columns() ? "1" : a_.whole ? lanes_ : "at.count";
     open_lanes();
     for (const int i : reductions(sweep))
       if (s_.pair[at(i)] >= 0) out_.line(partial(i) + ".looked(" + count + ");");
@@ -424,8 +425,9 @@ void Printer::print_sweep(int sweep) {
   }
   open_sweep("sweep", sweep);
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
-    if (s_.store_time[i] == sweep) out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[kWidth];");
-  if (keeps(sweep)) out_.line(type_of(kept_.exponential) + " kept[kWidth] = {};");
+    if (s_.store_time[i] == sweep)
+      out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[" + lanes_ + "];");
+  if (keeps(sweep)) out_.line(type_of(kept_.exponential) + " kept[" + lanes_ + "] = {};");
   if (has_kept(sweep)) {
     const std::string factor =
         "Shifted<" + type_of(kept_.exponential) + ">::scale(held.shift, " + reference(kept_.first) + ")";
@@ -456,9 +458,7 @@ void Printer::print_store(int i) {
   const std::string& name = stores_[at(i)];
   const Operand& o = k_.stores[at(i)].to;
   const std::string packed = "pack_vector<" + storage_type(o.dtype) + ">(" + name + ")";
-  if (a_.stores[at(i)] == Reach::kDense && a_.framed()) {
-    out_.line("store_frame(at.in(line." + name + "), " + packed + ", at);");
-  } else if (a_.stores[at(i)] == Reach::kCrossed) {
+  if (a_.stores[at(i)] == Reach::kCrossed) {
     out_.line("crossed." + name + " = " + packed + ";");
   } else if (a_.stores[at(i)] == Reach::kStaged) {
     out_.line("store_staged(line." + name + " + at.first, " + packed + ", at.count);");

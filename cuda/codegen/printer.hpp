@@ -46,7 +46,6 @@ class Printer {
 
   Names operand_names(const char* prefix, bool loads) const;
   void declare_parameters(ParameterList& parameters);
-  void declare_bounds(ParameterList& parameters, int load);
   void declare_strides(ParameterList& parameters, const std::string& name, const Operand& o, Reach reach);
 
   // Expressions
@@ -68,8 +67,9 @@ class Printer {
   void print_line();
   void print_spans();
   void print_frame(Code& members, Code& body) const;
-  void print_vectors(const char* type, const std::vector<int>& loads, bool forget);
-  void print_loading(const std::string& head, const char* type, const std::vector<int>& loads);
+  void print_edges();
+  void print_vectors(const std::string& type, const std::vector<int>& loads, bool forget);
+  void print_loading(const std::string& head, const std::string& type, const std::vector<int>& loads);
   void print_uncross(const std::string& type, const Names& crossed);
   void print_crossed(int sweep);
   void print_prefetch(const std::vector<int>& loads);
@@ -108,11 +108,11 @@ class Printer {
   bool looks(int sweep) const;  ///< in two passes over what a thread has in registers
   std::string stored(const Store& store) const;
   std::vector<int> loads_of(int sweep, bool held) const;
-  /// A load that reads whole vectors of the frame, beyond the row where the array goes on.
-  bool is_surrounded(int i) const {
-    const auto load = static_cast<std::size_t>(i);
-    return a_.framed() && held_[load] && a_.loads[load] == Reach::kDense;
+  /// Members that take vectors of kWidth elements, and of one where a row has edges.
+  void print_template() {
+    if (a_.framed()) out_.line("template <int kN = kWidth>");
   }
+  std::string of_lanes(const std::string& type) const { return a_.framed() ? type + "Of<kN>" : type; }
   const Step& step(int i) const { return k_.steps[static_cast<std::size_t>(i)]; }
   const Operand& load(int i) const { return k_.loads[static_cast<std::size_t>(i)]; }
   bool columns() const { return a_.form == Form::kColumns; }
@@ -126,7 +126,8 @@ class Printer {
   const std::vector<bool>& held_;
   bool staged_;                     ///< what is held comes through stages in shared memory
   const std::vector<int>& shared_;  ///< loads of which it keeps in shared memory what all rows share
-  bool through_l1_;  ///< what is loaded once too: quicker by 4 percent where nothing is brought to L2 before (H200)
+  bool through_l1_;    ///< what is loaded once too: quicker by 4 percent where nothing is brought to L2 before (H200)
+  std::string lanes_;  ///< elements of a vector
   Kept kept_;
   Names names_;           ///< by step
   Names loads_, stores_;  ///< by operand

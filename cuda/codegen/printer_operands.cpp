@@ -1,6 +1,7 @@
 // How operands are reached: their parameters, their addresses, and the members of Fused that load them.
 #include <algorithm>
 
+#include "codegen/capacity.hpp"
 #include "codegen/printer.hpp"
 
 namespace kfusion::codegen {
@@ -25,15 +26,6 @@ void Printer::declare_strides(ParameterList& parameters, const std::string& name
     if (is_general(outer[d])) parameters.number("i64", stride_name(name, kOuter, d), outer[d]);
 }
 
-/// Where the array of a load begins and ends of which whole vectors are read.
-void Printer::declare_bounds(ParameterList& parameters, int i) {
-  const Extents& strides = a_.outer_of(load(i));
-  std::int64_t begin = 0, end = product(a_.inner);
-  for (std::size_t d = 0; d < strides.size(); ++d) (strides[d] < 0 ? begin : end) += strides[d] * (a_.outer[d] - 1);
-  parameters.load(loads_[at(i)] + "_begin", load(i), i, begin);
-  parameters.load(loads_[at(i)] + "_end", load(i), i, end);
-}
-
 /// The sum of index x stride: what is 0 is left out, what is 1 is not multiplied.
 std::string Printer::offset(const std::string& name, const Extents& strides, const std::string& indices,
                             const char* prefix) const {
@@ -51,7 +43,7 @@ std::string Printer::inner_offset(const std::string& name, const Operand& o, con
 }
 
 std::string Printer::vector_type(int i) const {
-  const std::string lanes = a_.loads[at(i)] == Reach::kSplat ? "1" : "kWidth";
+  const std::string lanes = a_.loads[at(i)] == Reach::kSplat ? "1" : lanes_;
   return "Vector<" + storage_type(load(i).dtype) + ", " + lanes + ">";
 }
 
@@ -69,25 +61,22 @@ std::string Printer::loaded(int i) const {
   const bool again = neighbours || repeats(o.kept) || repeats(o.reduced);
   const std::string use = through_l1_ || again ? "Use::kAgain" : "Use::kOnce";
   const std::string base = "line." + loads_[at(i)] + " + ";
-  if (a_.framed() && a_.loads[at(i)] == Reach::kDense)
-    return "load_frame<kWidth, " + use + (held_[at(i)] ? ", kSurrounded>(" : ", false>(") + "at.in(line." +
-           loads_[at(i)] + "), at)";
   switch (a_.loads[at(i)]) {
     case Reach::kDense:
-      return "load_vector<kWidth, kWhole, " + use + ">(at.in(line." + loads_[at(i)] + "), at.count)";
+      return "load_vector<" + lanes_ + ", kWhole, " + use + ">(at.in(line." + loads_[at(i)] + "), at.count)";
     case Reach::kVector:
       return "load_vector<kWidth, kWhole, " + use + ">(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
     case Reach::kCrossed:
       return "load_vector<kWidth, true, " + use + ">(" + across(loads_[at(i)], o) + ", column < at.count)";
     case Reach::kShifted:
-      return "load_shifted<kWidth>(line." + loads_[at(i)] + ", at)";
+      return "load_shifted<" + lanes_ + ">(line." + loads_[at(i)] + ", line.frame, at)";
     case Reach::kStaged:
       return "load_staged(" + base + "at.first, at.count)";
     case Reach::kSplat:
       return "load_vector<1, true, Use::kAgain>(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
     default:
-      return "load_elements<" + storage_type(o.dtype) +
-             ", kWidth>(at, [&](int j) { const At e = place(at.first + j); return " + base +
+      return "load_elements<" + storage_type(o.dtype) + ", " + lanes_ +
+             ">(at, [&](int j) { const At e = place(at.first + j); return " + base +
              inner_offset(loads_[at(i)], o, "e") + "; })";
   }
 }
@@ -115,15 +104,25 @@ void Printer::print_line() {
   if (!a_.outer.empty()) out_.line("[[maybe_unused]] const auto row = device::place(p.outer, number, 1);");
   out_.line("Line line;\n" + body.text() + "    return line;");
   out_.close();
-  const bool framed = a_.framed();
-  out_.line("KF_DEVICE At place([[maybe_unused]] const Line& line, Index first) const { return " +
-            std::string(framed ? "framed_place(p.inner, first - line.shift, kWidth)" : "place(first)") + "; }");
-  out_.line("KF_DEVICE bool is_surrounded([[maybe_unused]] const Line& line) const { return " +
-            std::string(framed ? "line.surrounded" : "true") + "; }");
-  out_.line("KF_DEVICE i64 most_elements() const { return p.inner.size" + std::string(framed ? " + kWidth - 1" : "") +
-            "; }");
-  out_.line("KF_DEVICE i64 elements([[maybe_unused]] const Line& line) const { return p.inner.size" +
-            std::string(framed ? " + line.shift" : "") + "; }");
+  print_edges();
+}
+
+/// Which elements of a row lie in vectors, and which besides.
+void Printer::print_edges() {
+  const std::string line = "([[maybe_unused]] const Line& line";
+  if (!a_.framed()) {
+    out_.line("static constexpr int kEdges = 0;");
+    out_.line("KF_DEVICE At place" + line + ", Index first) const { return place(first); }");
+    out_.line("KF_DEVICE i64 elements" + line + ") const { return p.inner.size; }");
+    out_.line("KF_DEVICE i64 most_elements() const { return p.inner.size; }");
+    return;
+  }
+  out_.line("static constexpr int kEdges = edges_of(kWidth, kBefore, kBehind);");
+  out_.line("KF_DEVICE At place" + line + ", Index first) const { return framed_place(line.frame, first, kWidth); }");
+  out_.line("KF_DEVICE At edge" + line +
+            ", int i) const { return edge_place(line.frame, static_cast<Index>(p.inner.size), i); }");
+  out_.line("KF_DEVICE i64 elements" + line + ") const { return line.frame.body; }");
+  out_.line("KF_DEVICE i64 most_elements() const { return most_of_body(p.inner.size, kWidth, kBehind); }");
 }
 
 /// What device/spans.cuh asks for: staged operands lie one behind the other in shared memory.
@@ -150,6 +149,7 @@ void Printer::print_spans() {
     write.line("    write_span(line." + stores_[i] + ", " + from + ", elements);");
     staged.line("    line." + stores_[i] + " = " + from + " + element;");
   }
+  out_.line("static constexpr int kUnit = " + std::to_string(span_unit(k_, a_)) + ";");
   const std::string span = "(const Line& line, char* areas, int room, int elements";
   out_.line("static KF_DEVICE u32 staged_bytes(int elements) { return 0" + copied + "; }");
   out_.line("KF_DEVICE void stage" + span + ", Barrier* barrier) const {\n" + stage.text() + "  }");
@@ -158,24 +158,18 @@ void Printer::print_spans() {
             "    return line;\n  }");
 }
 
-/// How a row lies in its frame, and whether what surrounds it can be read.
+/// How a row lies in its frame.
 void Printer::print_frame(Code& members, Code& body) const {
   const std::string frame = a_.frame_store >= 0 ? stores_[at(a_.frame_store)] : loads_[at(a_.frame_load)];
-  members.line("    int shift;\n    bool surrounded;");
-  body.line("    line.shift = frame_shift<kWidth>(line." + frame + ");");
-  std::string all = "true";
-  for (int i = 0; i < static_cast<int>(loads_.size()); ++i) {
-    const std::string& name = loads_[at(i)];
-    if (is_surrounded(i))
-      all += " && device::is_surrounded(p." + name + "_begin, p." + name + "_end, line." + name +
-             ", p.inner.size, kWidth)";
-  }
-  body.line("    line.surrounded = " + all + ";");
+  members.line("    Frame<Index> frame;");
+  body.line("    line.frame = frame_of<kWidth, kBefore, kBehind>(line." + frame +
+            ", static_cast<Index>(p.inner.size));");
 }
 
-void Printer::print_vectors(const char* type, const std::vector<int>& loads, bool forget) {
+void Printer::print_vectors(const std::string& type, const std::vector<int>& loads, bool forget) {
   out_.line("");
-  out_.open(std::string("struct ") + type + " {");
+  print_template();
+  out_.open("struct " + type + (a_.framed() ? "Of {" : " {"));
   std::string forgets;
   for (const int i : loads) {
     out_.line(vector_type(i) + " " + loads_[at(i)] + ";");
@@ -185,15 +179,19 @@ void Printer::print_vectors(const char* type, const std::vector<int>& loads, boo
   if (kept) out_.line(type_of(kept_.exponential) + " shift;", "of the exponentials kept instead");
   if (forget) out_.line("KF_DEVICE void forget() {" + forgets + " }");
   if (forget)
-    out_.line(std::string("KF_DEVICE void take_note_of([[maybe_unused]] const Held& first) {") +
+    out_.line(std::string("KF_DEVICE void take_note_of([[maybe_unused]] const " + type + (a_.framed() ? "Of" : "") +
+                          "& first) {") +
               (kept ? " shift = first.shift; }" : "}"));
   out_.close("};");
+  if (a_.framed()) out_.line("using " + type + " = " + type + "Of<>;");
+  if (forget) out_.line(std::string("using Edge = ") + (a_.framed() ? "HeldOf<1>;" : "Held;"));
 }
 
-void Printer::print_loading(const std::string& head, const char* type, const std::vector<int>& loads) {
-  out_.open("KF_DEVICE " + head + "const Line& line, const At& at" +
+void Printer::print_loading(const std::string& head, const std::string& type, const std::vector<int>& loads) {
+  print_template();
+  out_.open("KF_DEVICE " + of_lanes(type) + " " + head + "const Line& line, const At& at" +
             (columns() ? ", const Line& corner, int column" : "") + ") const {");
-  out_.line(std::string(type) + " v{};");
+  out_.line(of_lanes(type) + " v{};");
   for (const int i : loads) out_.line("v." + loads_[at(i)] + " = " + loaded(i) + ";");
   out_.line("return v;");
   out_.close();
@@ -238,8 +236,7 @@ void Printer::print_prefetch(const std::vector<int>& loads) {
   out_.open("KF_DEVICE void prefetch(const Line& line, Index first, " + std::string("int elements) const {"));
   for (const int i : loads) {
     const std::size_t item = item_bytes(load(i).dtype);
-    if (a_.loads[at(i)] == Reach::kDense && (a_.whole || a_.framed()) &&
-        item * static_cast<std::size_t>(a_.width) == 16)
+    if (a_.loads[at(i)] == Reach::kDense && a_.whole && item * static_cast<std::size_t>(a_.width) == 16)
       out_.line("prefetch_to_l2(line." + loads_[at(i)] + " + first, elements * " + number(item) + ");");
   }
   out_.close();
@@ -279,30 +276,19 @@ void Printer::print_stages(const std::vector<int>& loads) {
 
 /// Vector `vector` of the operand that is number `n` of a stage.
 std::string Printer::staged(int i, std::size_t n) const {
-  return "*reinterpret_cast<const " + vector_type(i) + "*>(stage + " + number(16 * n) + " * vectors + vector * 16)";
+  return "*reinterpret_cast<const Vector<" + storage_type(load(i).dtype) + ", kWidth>*>(stage + " + number(16 * n) +
+         " * vectors + vector * 16)";
 }
 
 /// Copies of neighbouring vectors of some operands to a stage.
 void Printer::print_start(const std::string& name, const std::string& bytes_of_all, const std::vector<int>& loads) {
-  Code copies, start;
-  std::string bytes = a_.framed() ? "" : "elements * (" + bytes_of_all + " / kWidth)";
-  for (std::size_t n = 0; n < loads.size(); ++n) {
-    const Operand& o = load(loads[n]);
-    const std::string &own = loads_[at(loads[n])], to = "stage + " + number(16 * n) + " * vectors";
-    if (a_.framed()) {
-      const std::string copy = "copy_of_" + own;
-      copies.line("    const FrameCopy<kWidth, " + storage_type(o.dtype) + "> " + copy + "(line." + own +
-                  " + first, elements, p." + own + "_begin, p." + own + "_end);");
-      bytes += (bytes.empty() ? "" : " + ") + copy + ".bytes()";
-      start.line("    " + copy + ".start(" + to + ", barrier);");
-    } else {
-      start.line("    start_copy(" + to + ", line." + own + " + first, elements * " + number(item_bytes(o.dtype)) +
-                 ", barrier);");
-    }
-  }
+  Code start;
+  for (std::size_t n = 0; n < loads.size(); ++n)
+    start.line("    start_copy(stage + " + number(16 * n) + " * vectors, line." + loads_[at(loads[n])] +
+               " + first, elements * " + number(item_bytes(load(loads[n]).dtype)) + ", barrier);");
   out_.line("KF_DEVICE void " + name +
             "(const Line& line, Index first, int elements, char* stage, int vectors, Barrier* barrier) const {");
-  out_.line(copies.text() + "    expect(barrier, " + bytes + ");\n" + start.text() + "  }");
+  out_.line("    expect(barrier, elements * (" + bytes_of_all + " / kWidth));\n" + start.text() + "  }");
 }
 
 /// Operands that are the same for all rows, which blocks that stay bring to shared memory once.
@@ -313,8 +299,8 @@ void Printer::print_shared() {
 
 void Printer::print_fetch(int sweep) {
   const std::string type = "Fetched" + std::to_string(sweep);
-  print_vectors(type.c_str(), loads_of(sweep, false), false);
-  print_loading(type + " fetch(Sweep<" + std::to_string(sweep) + ">, ", type.c_str(), loads_of(sweep, false));
+  print_vectors(type, loads_of(sweep, false), false);
+  print_loading("fetch(Sweep<" + std::to_string(sweep) + ">, ", type, loads_of(sweep, false));
   if (shared_.empty()) return;
   out_.open("KF_DEVICE " + type + " fetch_shared(Sweep<" + std::to_string(sweep) +
             ">, const Line& line, const At& at, const char* stage, int vectors, int vector) const {");

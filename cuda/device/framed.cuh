@@ -1,87 +1,75 @@
-// Framed rows: rows that begin anywhere, in vectors that lie at multiples of their size in memory.
+// Framed rows: rows that begin anywhere, in vectors that lie at multiples of their size in memory, not in the row.
 //
-// A frame is the grid of such vectors over one operand's row. The row begins `shift` elements after one of them, so
-// that the first and the last vector are partly missing; all others exist wholly, and most of them in batches that ask
-// nothing. An operand that lies otherwise (a weight, which does not move with the rows) is read in words.
+// All vectors of a row's body are whole, so that nothing is asked of their elements. What is left at both ends, the
+// edges, are vectors of one element, one a lane. An operand that lies otherwise (a weight, which does not move with the
+// rows) is read in the three aligned halves of vectors that a shifted vector lies across; the body ends so early that
+// all are the row's own.
 #pragma once
 #include "device/vector.cuh"
 
 namespace kfusion::device {
 
-/// Elements between `p` and the vector of kN elements that it lies in.
-template <int kN, class T>
-KF_DEVICE int frame_shift(const T* p) {
-  return static_cast<int>(reinterpret_cast<u64>(p) / sizeof(T)) & (kN - 1);
-}
-
-/// Whether vectors that are partly a row's lie within the array from `begin` to `end`, as but for the first and the
-/// last row they do.
-template <class T>
-KF_DEVICE bool is_surrounded(const T* begin, const T* end, const T* row, i64 elements, int width) {
-  return row - begin >= width && end - row >= elements + width;
-}
-
-/// The vector from element `first` of a row on, which may be negative.
 template <class Index>
-KF_DEVICE Place<Index, 1> framed_place(const Axes<Index, 1>& axes, Index first, int width) {
-  Place<Index, 1> p;
-  const Index rest = static_cast<Index>(axes.size) - first;
-  p.first = p.from = p.at[0] = first;
-  p.skip = first < 0 ? static_cast<int>(-first) : 0;
-  p.count = rest < width ? static_cast<int>(rest) : width;
-  return p;
+struct Frame {
+  int head;    ///< elements in front of the body
+  Index body;  ///< elements in vectors
+};
+
+/// Of a row at `row`. kBefore, kBehind: at least so many elements are no part of the body.
+template <int kN, int kBefore, int kBehind, class T, class Index>
+KF_DEVICE Frame<Index> frame_of(const T* row, Index elements) {
+  const int shift = static_cast<int>(reinterpret_cast<u64>(row) / sizeof(T)),
+            head = kBefore + (-(shift + kBefore) & (kN - 1));
+  const Index rest = elements - kBehind - head;
+  return {head, rest > 0 ? rest & ~static_cast<Index>(kN - 1) : 0};
+}
+/// The most elements that are no part of a body.
+constexpr int edges_of(int width, int before, int behind) { return 2 * (width - 1) + before + behind; }
+
+/// The most that are, in a row of so many.
+KF_DEVICE i64 most_of_body(i64 elements, int width, int behind) {
+  return elements > behind ? (elements - behind) / width * width : 0;
 }
 
-template <int kN, class At>
-KF_DEVICE bool is_whole(const At& at) {
-  return at.skip == 0 && at.count == kN;
+/// The vector from element `first` of the body on.
+template <class Index>
+KF_DEVICE Place<Index, 1> framed_place(const Frame<Index>& frame, Index first, int width) {
+  const Index at = frame.head + first;
+  return {at, first < frame.body ? width : 0, {at}, at};
+}
+/// Element `i` of those that are no part of the body.
+template <class Index>
+KF_DEVICE Place<Index, 1> edge_place(const Frame<Index>& frame, Index elements, int i) {
+  const Index behind = i + frame.body, at = i < frame.head ? i : behind;
+  return {at, behind < elements ? 1 : 0, {at}, at};
 }
 
-/// The vector at `p`, aligned to its size. What does not exist is anything where the row is surrounded, else zero.
-template <int kN, Use kUse, bool kSurrounded, class T, class At>
-KF_DEVICE Vector<T, kN> load_frame(const T* p, const At& at) {
-  if (kSurrounded || is_whole<kN>(at)) return load_whole<kUse, T, kN>(p, at.count > 0);
-  return load_elements<T, kN>(at, [&](int j) { return p + j; });
-}
-
-/// kN elements of a half type, all of which exist, at an address of any parity: words, and at the ends of odd ones
-/// halves.
-template <int kN, class T>
-KF_DEVICE Vector<T, kN> load_halves(const T* p) {
-  constexpr int kWords = kN / 2;
-  const bool odd = reinterpret_cast<u64>(p) % 4 != 0;
-  const u32* words = reinterpret_cast<const u32*>(p + (odd ? 1 : 0));
-  const u16* halves = reinterpret_cast<const u16*>(p);
-  u32 word[kWords];
-#pragma unroll
-  for (int i = 0; i + 1 < kWords; ++i) word[i] = words[i];
-  word[kWords - 1] = odd ? halves[kN - 1] : words[kWords - 1];
-  u32 before = odd ? halves[0] : 0;
-  Vector<T, kN> v;
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    v.word[i] = odd ? before | word[i] << 16 : word[i];
-    before = word[i] >> 16;
-  }
-  return v;
-}
-
-/// The elements at a place of an operand that is not of the frame.
-template <int kN, class T, class At>
-KF_DEVICE Vector<T, kN> load_shifted(const T* row, const At& at) {
-  if constexpr (sizeof(T) == 2 && kN > 1) {
-    if (is_whole<kN>(at)) return load_halves<kN>(row + at.first);
-  }
-  return load_elements<T, kN>(at, [&](int j) { return row + at.first + j; });
-}
-
-/// The elements of `v` that exist, at `p`, aligned to the vector's size.
-template <class T, int kN, class At>
-KF_DEVICE void store_frame(T* p, const Vector<T, kN>& v, const At& at) {
-  if (is_whole<kN>(at)) {
-    store_whole(p, v);
+/// The vector at a place of an operand that is not of the frame.
+template <int kN, class T, class Index>
+KF_DEVICE Vector<T, kN> load_shifted(const T* row, const Frame<Index>& frame, const Place<Index, 1>& at) {
+  constexpr int kPiece = kN / 2, kBytes = Vector<T, kN>::kBytes / 2, kWords = Vector<T, kN>::kWords;
+  if constexpr (kN == 1) {
+    return load_whole<Use::kAgain, T, 1>(row + at.first, at.count > 0);
+  } else if constexpr (kBytes < 4) {
+    return load_elements<T, kN>(at, [&](int j) { return row + at.first + j; });
   } else {
-    store_elements(v, at, [&](int j) { return p + j; });
+    const int shift = static_cast<int>(reinterpret_cast<u64>(row + frame.head)) & (kBytes - 1);
+    const T* lower = row - shift / static_cast<int>(sizeof(T));
+    const T *first = at.in(lower), *third = at.in(lower + (shift > 0 ? 2 * kPiece : kPiece));
+    const Vector<T, kPiece> pieces[] = {load_whole<Use::kAgain, T, kPiece>(first, at.count > 0),
+                                        load_whole<Use::kAgain, T, kPiece>(first + kPiece, at.count > 0),
+                                        load_whole<Use::kAgain, T, kPiece>(third, at.count > 0)};
+    u32 word[3 * kWords / 2];
+    memcpy(word, pieces, sizeof word);
+    if constexpr (kBytes == 8 && sizeof(T) < 8) {
+#pragma unroll
+      for (int i = 0; i <= kWords; ++i) word[i] = shift & 4 ? word[i + 1] : word[i];
+    }
+    Vector<T, kN> v;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i)
+      v.word[i] = sizeof(T) < 4 ? __funnelshift_r(word[i], word[i + 1], 8 * (shift & 3)) : word[i];
+    return v;
   }
 }
 

@@ -77,7 +77,8 @@ struct Centred {
 /// The largest element of a whole vector of a half type, NaN where one is: pairs are compared at once.
 template <class T, int kN>
 KF_DEVICE float largest_of(const Vector<T, kN>& v) {
-  static_assert(sizeof(T) == 2 && kN % 2 == 0);
+  static_assert(sizeof(T) == 2 && (kN == 1 || kN % 2 == 0));
+  if constexpr (kN == 1) return get(v, 0);
   u32 word = v.word[0];
 #pragma unroll
   for (int i = 1; i < kN / 2; ++i) word = larger_pair<T>(word, v.word[i]);

@@ -185,32 +185,6 @@ class TeamMerge {
   u32 round_ = 0;
 };
 
-/// Of `elements` elements of a frame's vectors at `from`, those of vectors that lie in the array from `begin` to `end`:
-/// a bulk copy brings them, and what is left of the array in a first or last vector goes element by element.
-template <int kN, class T>
-class FrameCopy {
- public:
-  KF_DEVICE FrameCopy(const T* from, int elements, const T* begin, const T* end)
-      : from_(from),
-        first_(begin > from ? minimum<i64>(begin - from, elements) : 0),
-        last_(from + elements > end ? maximum<i64>(end - from, 0) : elements) {}
-  KF_DEVICE u32 bytes() const { return whole_end() > whole_begin() ? (whole_end() - whole_begin()) * sizeof(T) : 0; }
-  KF_DEVICE void start(char* stage, Barrier* barrier) const {
-    T* to = reinterpret_cast<T*>(stage);
-    const int begin = whole_begin(), end = maximum(whole_end(), begin);
-    if (end > begin) start_copy(to + begin, from_ + begin, bytes(), barrier);
-    for (int i = first_; i < minimum(begin, last_); ++i) to[i] = from_[i];
-    for (int i = end; i < last_; ++i) to[i] = from_[i];
-  }
-
- private:
-  KF_DEVICE int whole_begin() const { return (first_ + kN - 1) / kN * kN; }
-  KF_DEVICE int whole_end() const { return last_ / kN * kN; }
-
-  const T* from_;
-  int first_, last_;  ///< elements in the array
-};
-
 /// A warp's part of each row, `size` segments from segment `begin` on, through its ring of stages; a segment is kVec
 /// vectors a lane.
 template <class F, int kVec>
@@ -305,12 +279,12 @@ class SharedSegments {
 /// Vector k of a lane, where a warp holds `size` segments.
 template <class F, int kVec, class Shared>
 struct SegmentPlaces {
-  static constexpr int kBatch = kVec;
+  static constexpr int kBatch = kVec, kAhead = 2;
   using Index = typename F::Index;
   const F& f;
   const typename F::Line& line;
   const Shared& shared;
-  int begin, size, lane;
+  int warp, begin, size, lane;
   template <class Sweep>
   KF_DEVICE auto fetch(const Sweep& sweep, const typename F::At& at, int k) const {
     return shared.fetch(sweep, line, at, k);
@@ -322,8 +296,12 @@ struct SegmentPlaces {
   }
   static KF_DEVICE bool has(int) { return true; }
   KF_DEVICE bool some(int k) const { return k / kVec < size; }
-  KF_DEVICE bool whole(int k) const {
-    return some(k) && first(k + kVec) <= static_cast<Index>(f.elements(line)) && (*this)(k).skip == 0;
+  KF_DEVICE bool whole(int k) const { return some(k) && first(k + kVec) <= static_cast<Index>(f.elements(line)); }
+  static constexpr int kEdges = (F::kEdges + 31) / 32;
+  KF_DEVICE auto edge(int i) const {
+    auto at = f.edge(line, i * 32 + lane);
+    if (warp > 0) at.count = 0;
+    return at;
   }
 
  private:
@@ -337,6 +315,8 @@ struct SegmentPlaces {
 template <class F, int kSegments, int kVec, bool kSpread, int kKept>
 KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
   using Row = typename F::Row;
+  using Shared = SharedSegments<F, kVec, kKept>;
+  using Places = SegmentPlaces<F, kVec, Shared>;
   extern __shared__ __align__(16) char shared[];
   const int block_warps = blockDim.x / 32, own = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int count = static_cast<int>(g.splits), stages = static_cast<int>(g.ahead), warps = count * block_warps;
@@ -352,7 +332,6 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
   memory += (block_warps * stages * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
   Barrier* shared_full = reinterpret_cast<Barrier*>(memory) + own;
   if (kKept > 0) memory += (block_warps * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
-  using Shared = SharedSegments<F, kVec, kKept>;
   const Shared what_is_shared(f, shared_full, memory + own * Shared::kBytes);
   memory += block_warps * Shared::kBytes;
   char* exchanged = memory + (block_warps + 1) * blocks.room;
@@ -370,6 +349,13 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
   __syncthreads();
   if (!kSpread && count > 1) cluster_arrive(), cluster_wait();
 
+  typename F::Edge edges[Places::kEdges > 0 ? Places::kEdges : 1];  // of the next row
+  const auto ask_edges = [&](u32 of) {
+    if (of >= rows) return;
+    const auto line = f.line(static_cast<Row>(of));
+    load_edges(f, line, Places{f, line, what_is_shared, warp, begin, size, lane}, edges);
+  };
+  ask_edges(team);
   u32 row = team, next = team + teams;
   while (row < rows) {
     u32 after = rows;  // taken from the counter while this row is under way
@@ -377,18 +363,24 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
     if (chooses && next < rows && 2 * teams < rows)
       after = atomicInc(reinterpret_cast<u32*>(standing), rows - teams - 1) + 2 * teams;  // the last leaves 0
     const auto line = f.line(static_cast<Row>(row));
-    const SegmentPlaces<F, kVec, Shared> places{f, line, what_is_shared, begin, size, lane};
+    const Places places{f, line, what_is_shared, warp, begin, size, lane};
     typename F::Values values = f.begin(line, places(0));
-    typename F::Held held[kSegments * kVec];
+    HeldRow<F, kSegments * kVec, Places::kEdges> held;
+    memcpy(held.edges, edges, sizeof edges);
     auto total = f.partial(Sweep<0>());
     what_is_shared.wait();
 #pragma unroll
     for (int s = 0; s < kSegments; ++s) {
       if (s >= size) break;
-      ring.take(held + s * kVec, s, row, next);
-      total.merge(reduced<0>(f, line, values,
-                             [&](const auto& use) { use_batch<0>(f, line, places, held + s * kVec, s * kVec, use); }));
+      typename F::Held* segment = held.vectors + s * kVec;
+      ring.take(segment, s, row, next);
+      total.merge(
+          reduced<0>(f, line, values, [&](const auto& use) { use_batch<0>(f, line, places, segment, s * kVec, use); }));
     }
+    if constexpr (Places::kEdges > 0)
+      total.merge(
+          reduced<0>(f, line, values, [&](const auto& use) { for_each_edge<0>(f, line, places, held.edges, use); }));
+    ask_edges(next);
     merge(total, f.partial(Sweep<0>()), after);
     f.finish(Sweep<0>(), values, total);
     const auto combine = [&]<class P>(P& part, const P& identity) {

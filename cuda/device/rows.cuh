@@ -4,12 +4,12 @@
 //   Index, kWidth, kSweeps                 indices of elements, elements in a vector, sweeps over a row
 //   kWhole, kFetches                       whether vectors have all their elements or none, whether fetch() loads
 //   Line line(row)                         addresses at one row
-//   at = place(line, first element)        where a vector lies, and which of its elements exist (framed.cuh)
-//   elements(line)                         those of a row's vectors: the row's, and those missing in front;
+//   at = place(line, first element)        where a vector lies, and how many of its elements exist
+//   elements(line)                         those of a row's vectors: all, or a body of whole vectors (framed.cuh);
 //   most_elements()                        in any row
-//   Held load<kSurrounded>(line, at)       operands that stay in registers for all sweeps, as stored
-//   bool is_surrounded(line)               whether load() may read whole vectors everywhere
-//   Fetched fetch(Sweep, line, at)         those of one sweep
+//   kEdges; at = edge(line, i)             the most elements of a row besides, and where they lie
+//   Held load(line, at)                    operands that stay in registers for all sweeps, as stored
+//   Fetched fetch(Sweep, line, at)         those of one sweep; Edge load<1>(), fetch<1>() for edges
 //   Partial partial(Sweep)                 of no elements; merge(Partial)
 //   void look(Sweep, line, at, Held, Fetched, values, Partial&)    the first pass of pairs of reductions (partial.cuh),
 //                                          where bit Sweep of kLooks is set; Partial::settle() stands between
@@ -52,6 +52,8 @@ KF_DEVICE auto place_further(const F& f, const typename F::Line& line, typename 
 template <class F, int kK, int kLanes>
 struct RowPlaces {
   static constexpr int kBatch = kK < 4 ? kK : 4;
+  /// What is fetched is under way for two vectors at a time, if registers allow it.
+  static constexpr int kAhead = kBatch % 2 == 0 && (F::kEdges == 0 || kLanes == 32) ? 2 : 1;
   using Index = typename F::Index;
   const F& f;
   const typename F::Line& line;
@@ -59,7 +61,6 @@ struct RowPlaces {
   bool exists;
   KF_DEVICE auto operator()(int k) const {
     auto at = place_further(f, line, first(0) + lane * F::kWidth, k * kLanes * F::kWidth);
-    if (k > 0) at.skip = 0;
     if (!exists) at.count = 0;
     return at;
   }
@@ -71,26 +72,41 @@ struct RowPlaces {
   /// Whether the batch from vector k on has anything, and whether it has everything, for all lanes of the row.
   KF_DEVICE bool some(int k) const { return exists && first(k) < static_cast<Index>(f.elements(line)); }
   KF_DEVICE bool whole(int k) const {
-    return exists && first(k + kBatch < kK ? k + kBatch : kK) <= static_cast<Index>(f.elements(line)) &&
-           (k > 0 || (*this)(0).skip == 0);
+    return exists && first(k + kBatch < kK ? k + kBatch : kK) <= static_cast<Index>(f.elements(line));
+  }
+  static constexpr int kEdges = (F::kEdges + kLanes - 1) / kLanes;  ///< of a lane
+  KF_DEVICE auto edge(int i) const {
+    auto at = f.edge(line, i * kLanes + lane);
+    if (!exists || warp > 0) at.count = 0;
+    return at;
   }
 
  private:
   KF_DEVICE Index first(int k) const { return static_cast<Index>((warp * kK + k) * kLanes) * F::kWidth; }
 };
 
-/// Loads what is held of a row. Of framed rows, all but the first and the last ask nothing (framed.cuh).
-template <class F, int kK, class Places>
-KF_DEVICE void load_held(const F& f, const typename F::Line& line, const Places& places, typename F::Held (&held)[kK]) {
-  const auto load = [&]<bool kSurrounded>(Surrounded<kSurrounded>) {
+/// What a lane holds of a row.
+template <class F, int kK, int kEdges>
+struct HeldRow {
+  typename F::Held vectors[kK];
+  typename F::Edge edges[kEdges > 0 ? kEdges : 1];
+};
+
+/// Loads what is held of the edges of a row.
+template <class F, class Places, int kCount>
+KF_DEVICE void load_edges(const F& f, const typename F::Line& line, const Places& places,
+                          typename F::Edge (&edges)[kCount]) {
+  if constexpr (Places::kEdges > 0) {
 #pragma unroll
-    for (int k = 0; k < kK; ++k) held[k] = f.template load<kSurrounded>(line, places(k));
-  };
-  if (f.is_surrounded(line)) {
-    load(Surrounded<true>());
-  } else {
-    load(Surrounded<false>());
+    for (int i = 0; i < kCount; ++i) edges[i] = f.template load<1>(line, places.edge(i));
   }
+}
+template <class F, class Places, int kK>
+KF_DEVICE void load_held(const F& f, const typename F::Line& line, const Places& places,
+                         HeldRow<F, kK, Places::kEdges>& held) {
+#pragma unroll
+  for (int k = 0; k < kK; ++k) held.vectors[k] = f.load(line, places(k));
+  load_edges(f, line, places, held.edges);
 }
 
 /// Vectors that exist as a whole or not at all are computed either way, and chosen afterwards (add_to()): one text, no
@@ -99,15 +115,14 @@ template <class F>
 inline constexpr bool kChosen = F::kWhole && F::kWidth > 1 && !F::kFetches;
 
 /// Calls use(place, held vector, what is fetched for it) for a batch of vectors from k on. kAll: all are there, or
-/// chosen afterwards, so that nothing is asked, and what is computed of them overlaps. What is fetched is under way for
-/// two at a time.
+/// chosen afterwards, so that nothing is asked, and what is computed of them overlaps.
 template <int kSweep, bool kAll, class F, class Places, class Use>
 KF_DEVICE void use_batch(const F& f, const typename F::Line& line, const Places& places, typename F::Held* held, int k,
                          const Use& use) {
-  constexpr int kBatch = Places::kBatch, kAhead = kBatch % 2 == 0 ? 2 : 1;
+  constexpr int kBatch = Places::kBatch, kAhead = Places::kAhead;
   const auto place = [&](int i) {
     auto at = places(k + i);
-    if constexpr (kAll && !kChosen<F>) at.skip = 0, at.count = F::kWidth;
+    if constexpr (kAll && !kChosen<F>) at.count = F::kWidth;
     return at;
   };
 #pragma unroll
@@ -137,11 +152,26 @@ KF_DEVICE void use_batch(const F& f, const typename F::Line& line, const Places&
     use_batch<kSweep, false>(f, line, places, held, k, use);
   }
 }
-template <int kSweep, class F, int kK, class Places, class Use>
-KF_DEVICE void for_each_held(const F& f, const typename F::Line& line, const Places& places,
-                             typename F::Held (&held)[kK], const Use& use) {
+template <int kSweep, class F, class Places, int kCount, class Use>
+KF_DEVICE void for_each_edge(const F& f, const typename F::Line& line, const Places& places,
+                             typename F::Edge (&edges)[kCount], const Use& use) {
+  if constexpr (Places::kEdges > 0) {
 #pragma unroll
-  for (int k = 0; k < kK; k += Places::kBatch) use_batch<kSweep>(f, line, places, held + k, k, use);
+    for (int i = 0; i < kCount; ++i) {
+      const auto at = places.edge(i);
+      if (at.count <= 0) continue;
+      const auto fetched = f.template fetch<1>(Sweep<kSweep>(), line, at);
+      edges[i].forget();
+      use(at, edges[i], fetched);
+    }
+  }
+}
+template <int kSweep, class F, class Places, int kK, class Use>
+KF_DEVICE void for_each_held(const F& f, const typename F::Line& line, const Places& places,
+                             HeldRow<F, kK, Places::kEdges>& held, const Use& use) {
+#pragma unroll
+  for (int k = 0; k < kK; k += Places::kBatch) use_batch<kSweep>(f, line, places, held.vectors + k, k, use);
+  for_each_edge<kSweep>(f, line, places, held.edges, use);
 }
 
 /// add(part), which counts where a vector exists.
@@ -175,8 +205,8 @@ KF_DEVICE auto reduced(const F& f, const typename F::Line& line, const typename 
 }
 
 /// Sweep after sweep over a row that a team holds in registers. `combine` merges what the lanes have.
-template <int kSweep, class F, int kK, class Places, class Combine>
-KF_DEVICE void sweep_held(const F& f, const typename F::Line& line, const Places& places, typename F::Held (&held)[kK],
+template <int kSweep, class F, class Places, class Held, class Combine>
+KF_DEVICE void sweep_held(const F& f, const typename F::Line& line, const Places& places, Held& held,
                           typename F::Values& values, const Combine& combine) {
   auto total =
       reduced<kSweep>(f, line, values, [&](const auto& use) { for_each_held<kSweep>(f, line, places, held, use); });
@@ -189,8 +219,9 @@ KF_DEVICE void sweep_held(const F& f, const typename F::Line& line, const Places
 /// is loaded. Barriers: none.
 template <class F, int kLanes, int kK, class Meanwhile>
 KF_DEVICE void short_row(const F& f, const typename F::Line& line, int lane, bool exists, const Meanwhile& meanwhile) {
-  const RowPlaces<F, kK, kLanes> places{f, line, 0, lane, exists};
-  typename F::Held held[kK];
+  using Places = RowPlaces<F, kK, kLanes>;
+  const Places places{f, line, 0, lane, exists};
+  HeldRow<F, kK, Places::kEdges> held;
   load_held(f, line, places, held);
   meanwhile();
   typename F::Values values = f.begin(line, places(0));
@@ -212,16 +243,12 @@ KF_DEVICE void short_rows(const F& f, const Geometry& g) {
   short_row<F, kLanes, kK>(f, line, static_cast<int>(threadIdx.x) % kLanes, exists, [] {});
 }
 
-/// Asks for the whole ones of `vectors` vectors of a row from `number` on, so that memory is busy while others are
-/// reduced.
+/// Asks for `vectors` vectors of a row from `number` on, so that memory is busy while others are reduced.
 template <class F>
 KF_DEVICE void prefetch_segment(const F& f, i64 row, typename F::Index number, int vectors) {
   const auto line = f.line(static_cast<typename F::Row>(row));
-  const auto at = f.place(line, number * F::kWidth);
-  const auto first = at.first + (at.skip > 0 ? F::kWidth : 0);
-  const i64 rest = f.elements() - first, all = static_cast<i64>(vectors) * F::kWidth;
-  const i64 elements = rest < all ? rest / F::kWidth * F::kWidth : all;
-  if (elements > 0) f.prefetch(line, first, static_cast<int>(elements));
+  const i64 rest = f.elements(line) - static_cast<i64>(number) * F::kWidth, all = static_cast<i64>(vectors) * F::kWidth;
+  if (rest > 0) f.prefetch(line, f.place(line, number * F::kWidth).first, static_cast<int>(rest < all ? rest : all));
 }
 
 /// Rows that a warp holds, kK vectors a lane, in a block of its own.
@@ -240,6 +267,7 @@ KF_DEVICE void warp_rows(const F& f, const Geometry& g) {
 template <class F, int kK>
 KF_DEVICE void team_rows(const F& f, const Geometry& g) {
   using Row = typename F::Row;
+  using Places = RowPlaces<F, kK, 32>;
   extern __shared__ __align__(16) char shared[];
   const int block_warps = blockDim.x / 32, warps = static_cast<int>(g.warps);
   const int warp = block_rank() * block_warps + threadIdx.x / 32;
@@ -249,8 +277,8 @@ KF_DEVICE void team_rows(const F& f, const Geometry& g) {
   };
   for (Row r = cluster_index(); r < static_cast<Row>(g.rows); r += cluster_count()) {
     const auto line = f.line(r);
-    const RowPlaces<F, kK, 32> places{f, line, warp, static_cast<int>(threadIdx.x) % 32, true};
-    typename F::Held held[kK];
+    const Places places{f, line, warp, static_cast<int>(threadIdx.x) % 32, true};
+    HeldRow<F, kK, Places::kEdges> held;
     load_held(f, line, places, held);
     if (places.lane == 0 && static_cast<i64>(r) + g.ahead < g.rows)
       prefetch_segment(f, r + g.ahead, static_cast<typename F::Index>(warp * kK * 32), kK * 32);
@@ -306,6 +334,14 @@ KF_DEVICE auto sweep_chunks(const F& f, const typename F::Line& line, const type
     }
   }
   total.merge(block);
+  if constexpr (F::kEdges > 0) {
+    for (int i = first == 0 ? thread : F::kEdges; i < F::kEdges; i += threads)
+      if (const auto at = f.edge(line, i); at.count > 0) {
+        const auto in = f.template fetch<1>(sweep, line, at);
+        typename F::Edge none;
+        total.merge(reduced<kSweep>(f, line, values, [&](const auto& use) { use(at, none, in); }));
+      }
+  }
   return total;
 }
 

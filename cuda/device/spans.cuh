@@ -3,6 +3,7 @@
 //
 // What the generator prints as F besides what rows.cuh lists. Each operand that varies along rows and columns has an
 // area of `room` elements in shared memory:
+//   kUnit                                               elements in 16 bytes, the most of all such operands
 //   int staged_bytes(elements)                          that bulk copies bring
 //   void stage(line, areas, room, elements, barrier)    starts to bring those from the beginning of a row on
 //   void write(line, areas, room, elements)             starts to take results away
@@ -46,6 +47,8 @@ KF_DEVICE void store_staged(T* p, const Vector<T, 1>& v, int count) {
 template <class F, int kLanes, int kK>
 KF_DEVICE void span_rows(const F& f, const Geometry& g) {
   using Row = typename F::Row;
+  // The rows that a warp has at once lie so far apart that their lanes' elements are in different banks.
+  constexpr int kRows = 32 / kLanes, kApart = kLanes < 4 ? 1 : kLanes * F::kUnit / 4, kAll = kRows * kApart;
   extern __shared__ __align__(16) char shared[];
   const Row first = static_cast<Row>(blockIdx.x) * static_cast<Row>(g.splits), rest = static_cast<Row>(g.rows) - first;
   const int cols = static_cast<int>(f.elements()), room = static_cast<int>(g.splits) * cols;
@@ -62,8 +65,9 @@ KF_DEVICE void span_rows(const F& f, const Geometry& g) {
   __syncthreads();
   wait_for_copies(barrier, 0);
   const int at_once = static_cast<int>(blockDim.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
-  for (int upper = 0; upper < rows; upper += at_once) {  // whole warps: lanes exchange their parts
-    const int row = upper + static_cast<int>(threadIdx.x) / kLanes, own = row < rows ? row : 0;
+  for (int upper = 0; upper < (rows + kAll - 1) / kAll * kAll; upper += at_once) {  // whole warps exchange their parts
+    const int turn = upper + static_cast<int>(threadIdx.x) / kLanes;
+    const int row = turn / kAll * kAll + turn % kRows * kApart + turn / kRows % kApart, own = row < rows ? row : 0;
     const auto line = f.staged(f.line(first + static_cast<Row>(own)), areas, room, own * cols);
     short_row<F, kLanes, kK>(f, line, lane, row < rows, [] {});
   }

@@ -205,8 +205,7 @@ struct Axes {
 template <class Index, int kAxes>
 struct Place {
   Index first;      ///< number of the first one
-  int skip;         ///< how many of the first ones are missing, in front of a row
-  int count;        ///< the first one missing behind; none exist where <= 0
+  int count;        ///< how many exist; none where <= 0
   Index at[kAxes];  ///< indices of the first one
   Index from;       ///< first - further
   int further = 0;  ///< what is static of `first`, so that it goes into the instruction that loads or stores
@@ -222,7 +221,6 @@ template <class Index, int kAxes>
 KF_DEVICE Place<Index, kAxes> place(const Axes<Index, kAxes>& axes, Index first, int width) {
   Place<Index, kAxes> p;
   p.first = p.from = first;
-  p.skip = 0;
   const Index rest = static_cast<Index>(axes.size) - first;
   p.count = rest < width ? static_cast<int>(rest) : width;
   Index n = first;
@@ -242,7 +240,7 @@ KF_DEVICE Vector<T, kN> load_elements(const At& at, const Address& address) {
   Vector<T, kN> v{};
 #pragma unroll
   for (int j = 0; j < kN; ++j) {
-    if (j >= at.skip && j < at.count) load_element(v, j, address(j));
+    if (j < at.count) load_element(v, j, address(j));
   }
   return v;
 }
@@ -250,13 +248,9 @@ template <class T, int kN, class At, class Address>
 KF_DEVICE void store_elements(const Vector<T, kN>& v, const At& at, const Address& address) {
 #pragma unroll
   for (int j = 0; j < kN; ++j) {
-    if (j >= at.skip && j < at.count) store_element(address(j), v, j);
+    if (j < at.count) store_element(address(j), v, j);
   }
 }
-
-/// Tag: vectors may be read wholly where some of their elements are missing.
-template <bool kSurrounded>
-struct Surrounded {};
 
 /// Tag of a sweep over the elements.
 template <int kNumber>
