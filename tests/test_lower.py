@@ -105,6 +105,11 @@ def test_reductions_that_merge_are_paired(function, pairs):
     assert [kind for kind, _, _ in only_kernel(function, X)["pairs"]] == pairs
 
 
+@pytest.mark.parametrize(("function", "kind"), [(kf.softmax, "shifted"), (kf.layernorm, "centred")])
+def test_reductions_of_a_single_row_are_paired(function, kind):
+    assert [found for found, _, _ in only_kernel(lambda x: function(x), kf.spec((1, 35)))["pairs"]] == [kind]
+
+
 def test_several_results_of_one_kernel():
     k = only_kernel(lambda x: (kf.relu(x), kf.softmax(kf.relu(x)), x.max(-1), x.mean(-1, keepdims=True)), X)
     assert k["sweeps"] == 3

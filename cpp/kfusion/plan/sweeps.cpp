@@ -72,9 +72,10 @@ class Walk {
   const Access& read(NodeId n, std::size_t argument) const {
     return folded_.work[static_cast<std::size_t>(n)].reads[argument];
   }
-  /// Inside a group equal bases are read at equal elements.
+  /// Inside a group equal bases are read at equal elements. Strides along extents of 1 say nothing.
   bool reads_same(const Access& a, const Access& b) const {
-    return a.base == b.base && (a == b || std::binary_search(nodes_.begin(), nodes_.end(), a.base));
+    if (a.base != b.base || std::binary_search(nodes_.begin(), nodes_.end(), a.base)) return a.base == b.base;
+    return a.shape == b.shape && collapsed(a) == collapsed(b);
   }
 
  private:
