@@ -68,8 +68,8 @@ inline void release(unsigned begin, unsigned end, State at) {
     if (fibers[i]->state == at) fibers[i]->state = State::kReady;
 }
 
-/// Runs each fiber that is ready to its next barrier; false where none is. `first`: number of the cluster's first
-/// block.
+/// Runs each fiber that is ready to its next barrier; false where none is. `first`: number of the first block of those
+/// that run together.
 inline bool run_ready(unsigned count, unsigned first) {
   bool any = false;
   for (unsigned i = 0; i < count; ++i) {
@@ -78,14 +78,14 @@ inline bool run_ready(unsigned count, unsigned first) {
     current = fibers[i].get();
     threadIdx = current->thread;
     rank = current->rank;
-    blockIdx.x = first + rank;
+    blockIdx = {(first + rank) % gridDim.x, (first + rank) / gridDim.x, 0};
     shared = shared_of[rank];
     swapcontext(&scheduler, &current->context);
   }
   return any;
 }
 
-inline void run_cluster(unsigned first) {
+inline void run_together(unsigned first) {
   const unsigned threads = blockDim.x * blockDim.y, all = threads * blocks;
   for (unsigned i = 0; i < all; ++i) {
     if (fibers.size() <= i) fibers.push_back(std::make_unique<Fiber>());
@@ -110,14 +110,13 @@ inline void run_cluster(unsigned first) {
 }
 
 inline void run_grid(void (*kernel)(const void*), const void* parameters, const unsigned* grid, const unsigned* block,
-                     unsigned cluster) {
+                     unsigned together) {
   body = kernel;
   argument = parameters;
   gridDim = {grid[0], grid[1], grid[2]};
   blockDim = {block[0], block[1], block[2]};
-  blocks = cluster;
-  for (blockIdx.y = 0; blockIdx.y < grid[1]; ++blockIdx.y)
-    for (unsigned first = 0; first < grid[0]; first += cluster) run_cluster(first);
+  blocks = together;
+  for (unsigned first = 0; first < grid[0] * grid[1]; first += blocks) run_together(first);
 }
 
 /// The same place of another block's shared memory.
@@ -161,10 +160,10 @@ inline std::uint32_t pack_halves(float lo, float hi) { return half_of_float(lo) 
 
 }  // namespace host
 
-/// extern "C" `name`: all blocks of a grid, one after the other.
-#define KF_HOST_ENTRY(name, kernel, Parameters)                                                                 \
-  extern "C" void name(const void* p, const unsigned* grid, const unsigned* block, unsigned cluster) {          \
-    host::run_grid([](const void* q) { kernel(*static_cast<const Parameters*>(q)); }, p, grid, block, cluster); \
+/// extern "C" `name`: all blocks of a grid, one cluster after the other, or all together.
+#define KF_HOST_ENTRY(name, kernel, Parameters)                                                                  \
+  extern "C" void name(const void* p, const unsigned* grid, const unsigned* block, unsigned together) {          \
+    host::run_grid([](const void* q) { kernel(*static_cast<const Parameters*>(q)); }, p, grid, block, together); \
   }
 
 inline void __syncthreads() { host::wait(host::State::kAtBlock); }

@@ -18,6 +18,7 @@ DEVICE = _running.device("cpu").to_dict()
 HAVE_COMPILER = shutil.which("g++") is not None
 FLAGS = ["-std=c++20", "-O0", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fPIC", "-shared"]
 NAMESPACE = "kfusion::device::scalar"
+MOST_BLOCKS = 16  # host::kMaxBlocks
 # PTX of the headers, as a host has it.
 REPLACED = {
     "extern __shared__ __align__(16) char shared[];": "char* shared = host::shared;",
@@ -29,6 +30,7 @@ REPLACED = {
     '"%nclusterid.x", gridDim.x': '"%nclusterid.x", gridDim.x / host::blocks',
     '"%cluster_ctarank", 0': '"%cluster_ctarank", host::rank',
     '"%cluster_nctarank", 1': '"%cluster_nctarank", host::blocks',
+    "#else\n  return *p;": "#else\n  host::wait(host::State::kReady);\n  return *p;",
     "void cluster_wait() {": "void cluster_wait() { host::wait(host::State::kAtCluster);",
     "void wait_for_messages(Barrier*, u32) {": "void wait_for_messages(Barrier* b, u32 parity) { host::wait_for(b, parity);",  # noqa: E501
     "void make_barrier(Barrier*) {": "void make_barrier(Barrier* b) { b->state = 0;",
@@ -91,5 +93,7 @@ class HostKernels:
         blocks, *grid = launch["grid"]
         if launch["resident"] and "tiles<" in kernel.source:  # fewer than there would be, so that they stay
             blocks = min(blocks, 2 * launch["cluster"])
-        function(ctypes.c_char_p(parameters), uint3(blocks, *grid), uint3(*launch["block"]), launch["cluster"])
+        together = blocks * grid[0] if launch["cooperative"] else launch["cluster"]
+        assert together <= MOST_BLOCKS, "more blocks at the same time than the host has room for"
+        function(ctypes.c_char_p(parameters), uint3(blocks, *grid), uint3(*launch["block"]), together)
         assert not standing.any(), "a kernel leaves no zeros"

@@ -225,11 +225,22 @@ class TestNumbers:
         for i, case in enumerate(some):
             case.check(kernels.run(i, case.inputs))
 
-    def test_rows_that_stay_in_blocks(self, rng, tmp_path):
-        """Fed by rings of copies, shared by clusters; the last segment and the last vectors are not whole."""
+    @pytest.mark.parametrize(
+        ("used", "multiprocessors", "shapes"),
+        [
+            (
+                "ring",
+                4,
+                [("float32", 3, 40_000), ("bfloat16", 3, 65_544), ("float16", 3, 100_000), ("float64", 3, 20_000)],
+            ),
+            ("spread", 6, [("float32", 2, 40_000), ("bfloat16", 1, 65_544)]),
+        ],
+    )
+    def test_rows_that_stay_on_chip(self, used, multiprocessors, shapes, rng, tmp_path):
+        """Many are fed by rings of copies, and few taken at once; the last segment and vectors are not whole."""
         batch = Batch()
-        for cols, dtype in ((40_000, "float32"), (65_544, "bfloat16"), (100_000, "float16"), (20_000, "float64")):
-            x = rng.standard_normal((3, cols)).astype(np_dtype(dtype))
+        for dtype, rows, cols in shapes:
+            x = rng.standard_normal((rows, cols)).astype(np_dtype(dtype))
             d = wide(x) - wide(x).mean(1, keepdims=True)
             e = np.exp(wide(x) - wide(x).max(1, keepdims=True))
             want = d / np.sqrt((d * d).mean(1, keepdims=True) + 1e-5)
@@ -244,11 +255,11 @@ class TestNumbers:
                 *w,
                 check=close_to(want * wide(w[0]) + wide(w[1]), 1 + abs(wide(w)).sum(0), 8),
             )
-        kernels = batch.run(tmp_path, clusters=True)
-        assert {skeleton(own[0].source) for own in kernels.kernels} == {"ring_rows"}
+        kernels = batch.run(tmp_path, clusters=True, multiprocessors=multiprocessors)
+        assert {skeleton(own[0].source) for own in kernels.kernels} == {f"{used}_rows"}
 
-    @pytest.mark.parametrize("cols", [100, 3000, 40_000])
-    def test_softmax_where_much_is_masked(self, cols, rng, tmp_path):
+    @pytest.mark.parametrize(("cols", "multiprocessors"), [(100, 4), (3000, 4), (40_000, 4), (40_000, 16)])
+    def test_softmax_where_much_is_masked(self, cols, multiprocessors, rng, tmp_path):
         """What a thread holds may all be -inf, while the largest of the row is far from 0."""
         batch = Batch()
         for dtype in ("float32", "bfloat16", "float16", "float64"):
@@ -258,7 +269,7 @@ class TestNumbers:
             with np.errstate(invalid="ignore"):
                 e = np.exp(wide(x) - wide(x).max(1, keepdims=True))
             batch.add(softmax, x, check=close_to(e / e.sum(1, keepdims=True), 0, 16))
-        batch.run(tmp_path, clusters=True)
+        batch.run(tmp_path, clusters=True, multiprocessors=multiprocessors)
 
     @pytest.mark.parametrize("dtype", ALL_DTYPES)
     def test_every_op(self, dtype, rng, tmp_path):
@@ -397,11 +408,11 @@ class TestNumbers:
     def test_clusters(self, rng, tmp_path):
         """Rows and columns that several blocks hold together."""
         batch = Batch()
-        for shape, axis in (((2, 40_000), 1), ((1100, 140), 0), ((2500, 3), 0), ((9001, 8), 0), ((33_000, 3), 0)):
+        for shape, axis in (((9, 40_000), 1), ((1100, 140), 0), ((2500, 3), 0), ((9001, 8), 0), ((33_000, 3), 0)):
             x = draw(rng, "float32", shape)
             want = (x - wide(x).mean(axis, keepdims=True)) / np.sqrt(wide(x).var(axis, keepdims=True) + 1e-5)
             batch.add(lambda g, i, a=axis: normalized(g, i, a), x, check=close_to(want, 1, 8))
-        kernels = batch.run(tmp_path, clusters=True, on_chip_bytes=1 << 30)
+        kernels = batch.run(tmp_path, clusters=True, multiprocessors=16, on_chip_bytes=1 << 30)
         assert all(k.launch["cluster"] > 1 for ks in kernels.kernels for k in ks)
         assert {skeleton(k.source) for ks in kernels.kernels for k in ks} == {"ring_rows", "tiles", "columns"}
 

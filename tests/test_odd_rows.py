@@ -106,14 +106,15 @@ def test_rows_at_any_address(dtype, aligned, rng, tmp_path):
                 assert_close(got, want, scale, spacings=8)
 
 
-def test_long_rows_through_rings(rng, tmp_path):
-    """Bulk copies of whole vectors, but for the ends of the array."""
+@pytest.mark.parametrize(("used", "multiprocessors"), [("ring", 4), ("spread", 10)])
+def test_long_rows_by_bulk_copies(used, multiprocessors, rng, tmp_path):
+    """Of whole vectors, but for the ends of the array."""
     shapes = {"float32": (5, 40_001), "bfloat16": (3, 70_003)}
     inputs = [[draw(rng, dtype, s), draw(rng, dtype, s[1:]), draw(rng, dtype, s[1:])] for dtype, s in shapes.items()]
     graphs = [graph_of(lambda g, x, w, b: layernorm(g, x, w, b, g.shape(x), g.dtype(x)), *arrays) for arrays in inputs]
-    kernels = HostKernels(graphs, tmp_path, clusters=True)
+    kernels = HostKernels(graphs, tmp_path, clusters=True, multiprocessors=multiprocessors)
     for i, arrays in enumerate(inputs):
-        assert skeleton(kernels.kernels[i][0].source) == "ring_rows"
+        assert skeleton(kernels.kernels[i][0].source) == f"{used}_rows"
         got = run_between_fences(kernels, i, arrays, str(arrays[0].dtype), [0, 0, 0, 0], at_end=True)
         assert_close(got, layernorm_of(*map(wide, arrays)), 16, spacings=8)
 

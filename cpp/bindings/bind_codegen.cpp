@@ -12,7 +12,8 @@ namespace py = pybind11;
 namespace kfusion {
 namespace bind_codegen_detail {
 
-constexpr const char* kKernelsDoc = R"(cuda_kernels(graph, device, fuse=True, aligned=True, clusters=True)
+constexpr const char* kKernelsDoc =
+    R"(cuda_kernels(graph, device, fuse=True, aligned=True, clusters=True, multiprocessors=132)
 --
 
 The kernels of a graph as CUDA C++, in the order in which they run. Needs no GPU.
@@ -23,6 +24,7 @@ Args:
     fuse: False for one kernel per stage.
     aligned: whether all arrays begin at multiples of 16 bytes.
     clusters: whether the device has clusters of blocks.
+    multiprocessors: how many the device has.
 
 Returns:
     A list of CudaKernel; None for a contraction or a gathering, which the array library computes.
@@ -47,13 +49,15 @@ Args:
     standing: address of launch["standing_bytes"] bytes, which are zero, and zero again when the kernel has run.
 )";
 
-py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse, bool aligned, bool clusters) {
+py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse, bool aligned, bool clusters,
+                 int multiprocessors) {
   PlanOptions options;
   options.fuse = fuse;
   options.only_executable = true;
   const Plan plan = make_plan(builder.graph(), read_device(device), options);
   codegen::Target target;
   target.clusters = clusters;
+  target.multiprocessors = multiprocessors;
   py::list result;
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     if (is_loops(plan.groups[i].kind)) {
@@ -107,7 +111,7 @@ void bind_codegen(py::module_& m) {
       .def("parameters", &parameters_of, py::arg("loads"), py::arg("stores"), py::arg("values") = std::vector<double>{},
            py::arg("workspace") = 0, py::arg("standing") = 0, kParametersDoc);
   m.def("cuda_kernels", &kernels, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
-        py::arg("aligned") = true, py::arg("clusters") = true, kKernelsDoc);
+        py::arg("aligned") = true, py::arg("clusters") = true, py::arg("multiprocessors") = 132, kKernelsDoc);
   m.def("cuda_headers", &headers, kHeadersDoc);
 }
 

@@ -69,6 +69,14 @@ const RingCapacity* ring_for(std::int64_t bytes, const Target& target) {
   return found == std::end(kRings) ? nullptr : found;
 }
 
+SpreadCapacity spread_of(const Arrangement& a, const Choice& c, const Target& target) {
+  const std::int64_t vectors = vectors_of(a), batch = std::min(c.vectors, 4);
+  const std::int64_t all = target.multiprocessors / std::max<std::int64_t>(product(a.outer), 1);
+  const std::int64_t blocks = std::min(all, divide_up(vectors, std::int64_t{c.threads} * c.vectors));
+  const std::int64_t each = divide_up(vectors, std::max<std::int64_t>(blocks, 1) * c.threads);
+  return {blocks, divide_up(std::max<std::int64_t>(each - c.vectors, 0), batch) * batch};
+}
+
 namespace {
 /// Segments of 64 bytes a thread. Measured (cpp/README.md): 256 bytes of a row are read and written quicker than 128.
 constexpr int kSegmentBytes = 64;

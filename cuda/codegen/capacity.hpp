@@ -56,6 +56,13 @@ std::int64_t shared_segment_bytes(const RingCapacity& ring, const Choice& c);
 /// The smallest that has room for so many bytes; null where none has.
 const RingCapacity* ring_for(std::int64_t bytes, const Target& target);
 
+/// A row of few, shared by `blocks` blocks: so many vectors a lane in shared memory, after those in registers.
+struct SpreadCapacity {
+  std::int64_t blocks, staged;
+};
+inline constexpr int kSpreadThreads = 512;
+SpreadCapacity spread_of(const Arrangement& a, const Choice& c, const Target& target);
+
 // ---- columns --------------------------------------------------------------------------------------------------------
 
 /// At least as much as a partial result of one column takes.

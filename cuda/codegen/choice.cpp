@@ -86,6 +86,10 @@ constexpr int kPointwiseThreads = 128;
 constexpr int kMaxTeamThreads = 512, kShortRowsThreads = 64, kLongRowsThreads = 256, kSpanThreads = 128;
 /// Longer rows (bytes) go to a warp of their own block, which brings the rows after them to L2.
 constexpr std::int64_t kMostSharedBytes = 2 << 10, kMostFramedBytes = 1 << 10;
+/// Up to here a warp holds a row, which needs no barrier.
+constexpr std::int64_t kLeastFewBytes = 4 << 10;
+/// Up to here (bytes) team_rows() is quicker: another block of the multiprocessor works while one exchanges.
+constexpr std::int64_t kLeastRingBytes = 128 << 10;
 /// Shorter rows have a lane for 32 bytes, others up to a warp's for 64.
 constexpr std::int64_t kLeastSharedBytes = 256;
 /// A reduction of everything is split over all blocks from here on.
@@ -128,6 +132,23 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
   c.vectors = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(each)));
 }
 
+/// Rows so few that each can have multiprocessors of its own: a lane has little of them, so that little is computed one
+/// after the other.
+bool choose_few(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
+  constexpr std::int64_t kFewSlots = 2;
+  const std::int64_t bytes = row_bytes(k, a, c);
+  if (c.schedule.sweeps == 1 || a.framed() || bytes <= kLeastFewBytes || bytes > kLeastRingBytes) return false;
+  const std::int64_t vectors = std::max<std::int64_t>(kFewSlots * kSlotBytes / bytes_of(k, a, c.held), 1);
+  const std::int64_t threads = divide_up(vectors_of(a), kWarp * vectors) * kWarp;
+  const std::int64_t blocks = divide_up(threads, kMaxTeamThreads);
+  if (blocks > (target.clusters ? kMaxCluster : 1) || product(a.outer) * blocks > target.multiprocessors) return false;
+  c.skeleton = Skeleton::kTeamRows;
+  c.threads = kMaxTeamThreads;
+  c.least_blocks = 1;
+  c.vectors = static_cast<int>(vectors);
+  return true;
+}
+
 /// What bulk copies can bring: rows of whole 16-byte vectors.
 bool is_copied(const Kernel& k, const Arrangement& a, std::size_t i) {
   return a.loads[i] == Reach::kDense && a.whole &&
@@ -160,23 +181,23 @@ void stream(Choice& c, const Kernel& k, const Arrangement& a) {
 }
 
 constexpr std::int64_t kMaxRingRows = std::int64_t{1} << 30;
-/// Up to here (bytes) team_rows() is quicker: another block of the multiprocessor works while one exchanges.
-constexpr std::int64_t kLeastRingBytes = 128 << 10;
 /// Few rows of at least so many bytes are spread over all multiprocessors.
-constexpr std::int64_t kLeastSpreadBytes = 512 << 10;
+constexpr std::int64_t kLeastSpreadBytes = 128 << 10;
 
 bool can_ring(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
   const bool is_long = row_bytes(k, a, c) > kLeastRingBytes && product(a.outer) < kMaxRingRows;
   return is_long && target.compute_major >= 9 && c.schedule.sweeps > 1 && can_stage(k, a, c);
 }
 
-/// Rows that no cluster holds, and so few that clusters would leave multiprocessors idle.
-bool should_spread(std::int64_t rows, std::int64_t bytes, const Target& target) {
+/// Rows that no cluster holds, or so few that clusters would leave multiprocessors idle.
+bool are_few(std::int64_t rows, std::int64_t bytes, const Target& target) {
   if (!target.clusters || bytes < kLeastSpreadBytes) return false;
-  const std::int64_t least = divide_up(bytes, kSpreadRing.block_bytes());
-  if (least > target.multiprocessors) return false;
   const RingCapacity* ring = ring_for(bytes, target);
   return ring == nullptr || rows * divide_up(ring->blocks, ring->resident) <= target.multiprocessors;
+}
+bool should_spread(std::int64_t rows, std::int64_t bytes, const Target& target) {
+  const std::int64_t least = divide_up(bytes, kSpreadRing.block_bytes());
+  return are_few(rows, bytes, target) && least <= target.multiprocessors;
 }
 
 /// How many segments of a warp shared memory has room for, of what all rows share: of one operand, since what more take
@@ -206,6 +227,27 @@ bool choose_ring(Choice& c, const Kernel& k, const Arrangement& a, const Target&
   return true;
 }
 
+/// Few rows, each at once in the registers and the shared memory of blocks anywhere. False where there is no room.
+bool choose_spread(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
+  constexpr std::int64_t kLeastRoom = 16 << 10;  // for barriers and exchanges
+  if (!can_ring(k, a, c, target) || !are_few(product(a.outer), row_bytes(k, a, c), target)) return false;
+  Choice spread = c;
+  spread.skeleton = Skeleton::kSpreadRows;
+  spread.threads = is_heavy(k) ? kSpreadThreads / 2 : kSpreadThreads;
+  spread.least_blocks = 1;
+  const std::int64_t bytes = bytes_of(k, a, c.held);
+  for (const std::int64_t slots : {4, 8}) {
+    spread.vectors = static_cast<int>(std::max<std::int64_t>(slots * kSlotBytes / bytes, 1));
+    const SpreadCapacity found = spread_of(a, spread, target);
+    const std::int64_t staged = found.staged * spread.threads * bytes;
+    if (found.blocks == 0 || staged + kLeastRoom > target.shared_bytes) continue;
+    c = spread;
+    c.staged = staged > 0;
+    return true;
+  }
+  return false;
+}
+
 /// As few lanes a row as can hold it: what is done once a row costs more than what is done once an element.
 void choose_spans(Choice& c, const Kernel& k, const Arrangement& a) {
   constexpr std::int64_t kMostElements = 17;  // as few lanes as for a power of two where it is one element more
@@ -230,7 +272,7 @@ void choose_rows(Choice& c, const Kernel& k, const Arrangement& a, const Target&
     choose_spans(c, k, a);
     return;
   }
-  if (choose_ring(c, k, a, target)) return;
+  if (choose_few(c, k, a, target) || choose_spread(c, k, a, target) || choose_ring(c, k, a, target)) return;
   const Capacity* found = capacity_for(k, a, c, target);
   if (found == std::end(kCapacities)) {
     stream(c, k, a);

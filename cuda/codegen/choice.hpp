@@ -15,6 +15,7 @@ enum class Skeleton : std::uint8_t {
   kWarpRows,
   kTeamRows,
   kRingRows,
+  kSpreadRows,
   kLongRows,
   kSplitRows,
   kColumns,
@@ -34,10 +35,11 @@ struct TileShape {
 /// What is static in the text. Sizes of `outer` (of `inner` where nothing is reduced) play no part.
 struct Choice {
   Skeleton skeleton = Skeleton::kPointwise;
-  int vectors = 1;  ///< that a thread has at a time; kRingRows: segments of kSegmentVectors
+  int vectors = 1;  ///< that a thread has at a time; kRingRows: segments of kSegmentVectors; kSpreadRows: in registers
   int lanes = 32;   ///< kShortRows, kSpanRows: that share a row; kColumns, kTiles: that have its columns
   int threads = 256, least_blocks = 2;  ///< __launch_bounds__
   bool spread = false;                  ///< kRingRows: teams of blocks anywhere, instead of in clusters
+  bool staged = false;                  ///< kSpreadRows: not all vectors are in registers
   Schedule schedule;
   std::vector<bool> held;   ///< by load: stays in registers for all sweeps
   std::vector<int> shared;  ///< kRingRows: loads that are the same for all rows, and that shared memory keeps

@@ -57,7 +57,8 @@ Division divide_teams(const Kernel& k, const Arrangement& a, const Choice& c, co
                                   : divide_up(vectors_of(a), std::int64_t{kWarp} * c.vectors);
   std::int64_t blocks = 1;
   while (blocks < most && needed > blocks * c.threads / kWarp) blocks *= 2;
-  while (2 * blocks <= most && rows <= target.multiprocessors / (2 * blocks) && needed >= 8 * blocks) blocks *= 2;
+  while (2 * blocks <= most && blocks > 1 && rows <= target.multiprocessors / (2 * blocks) && needed >= 16 * blocks)
+    blocks *= 2;
   const std::int64_t warps = divide_up(needed, blocks);
   Division d;
   d.launch.block[0] = unsigned_of(warps * kWarp);
@@ -74,6 +75,11 @@ Division divide_teams(const Kernel& k, const Arrangement& a, const Choice& c, co
   return d;
 }
 
+/// Bytes of a device::Told.
+std::int64_t exchange_room(std::size_t partial_bytes) {
+  return divide_up(static_cast<std::int64_t>(partial_bytes) + 4, kSlotBytes) * kSlotBytes;
+}
+
 /// Blocks of a team: of a cluster, or, where they are spread, as many as each row can have of all.
 std::int64_t ring_blocks(const RingCapacity& ring, bool spread, std::int64_t rows, std::int64_t bytes,
                          const Target& target) {
@@ -87,7 +93,7 @@ Division divide_ring(const Kernel& k, const Arrangement& a, const Choice& c, con
   const std::int64_t rows = product(a.outer), bytes = row_bytes(k, a, c);
   const RingCapacity ring = fit(c.spread ? kSpreadRing : *ring_for(bytes, target), k);
   const std::int64_t blocks = ring_blocks(ring, c.spread, rows, bytes, target);
-  const std::int64_t room = divide_up(static_cast<std::int64_t>(partial_bytes) + 4, kSlotBytes) * kSlotBytes;
+  const std::int64_t room = exchange_room(partial_bytes);
   const std::int64_t teams = std::min<std::int64_t>(rows, target.multiprocessors * ring.resident / blocks);
   Division d;
   d.launch.block[0] = unsigned_of(c.threads);
@@ -100,6 +106,24 @@ Division divide_ring(const Kernel& k, const Arrangement& a, const Choice& c, con
   d.launch.standing_bytes =
       static_cast<std::size_t>(kTicketBytes + (c.spread ? teams * (kTicketBytes + blocks * room * 4) : 0));
   d.geometry = {rows, 0, blocks, room, ring.stages};
+  return d;
+}
+
+Division divide_spread(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
+                       std::size_t partial_bytes) {
+  const std::int64_t rows = product(a.outer), warps = c.threads / kWarp;
+  const SpreadCapacity spread = spread_of(a, c, target);
+  const std::int64_t room = exchange_room(partial_bytes);
+  const std::int64_t stages = spread.staged * c.threads * bytes_of(k, a, c.held);
+  Division d;
+  d.launch.block[0] = unsigned_of(c.threads);
+  d.launch.grid[0] = unsigned_of(spread.blocks);
+  d.launch.grid[1] = unsigned_of(rows);
+  d.launch.cooperative = true;
+  d.launch.shared_bytes =
+      static_cast<std::size_t>(stages + warps * 8 + kSlotBytes + (warps + 1 + spread.blocks) * room);
+  d.launch.standing_bytes = static_cast<std::size_t>(rows * (kTicketBytes + spread.blocks * room * 4));
+  d.geometry = {rows, 0, spread.blocks, room, spread.staged};
   return d;
 }
 
@@ -187,14 +211,15 @@ Division divide_tiles(const Arrangement& a, const Choice& c, const Target& targe
 
 Division divide(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
                 std::size_t partial_bytes) {
-  Division d = c.skeleton == Skeleton::kPointwise   ? divide_pointwise(a, c)
-               : c.skeleton == Skeleton::kShortRows ? divide_short_rows(a, c)
-               : c.skeleton == Skeleton::kRingRows  ? divide_ring(k, a, c, target, partial_bytes)
-               : c.skeleton == Skeleton::kSpanRows  ? divide_spans(k, a, c, target)
-               : c.skeleton == Skeleton::kSplitRows ? divide_splits(a, c, target, partial_bytes)
-               : c.skeleton == Skeleton::kColumns   ? divide_columns(a, c, target, partial_bytes)
-               : c.skeleton == Skeleton::kTiles     ? divide_tiles(a, c, target, partial_bytes)
-                                                    : divide_teams(k, a, c, target, partial_bytes);
+  Division d = c.skeleton == Skeleton::kPointwise    ? divide_pointwise(a, c)
+               : c.skeleton == Skeleton::kShortRows  ? divide_short_rows(a, c)
+               : c.skeleton == Skeleton::kSpreadRows ? divide_spread(k, a, c, target, partial_bytes)
+               : c.skeleton == Skeleton::kRingRows   ? divide_ring(k, a, c, target, partial_bytes)
+               : c.skeleton == Skeleton::kSpanRows   ? divide_spans(k, a, c, target)
+               : c.skeleton == Skeleton::kSplitRows  ? divide_splits(a, c, target, partial_bytes)
+               : c.skeleton == Skeleton::kColumns    ? divide_columns(a, c, target, partial_bytes)
+               : c.skeleton == Skeleton::kTiles      ? divide_tiles(a, c, target, partial_bytes)
+                                                     : divide_teams(k, a, c, target, partial_bytes);
   return d;
 }
 

@@ -20,11 +20,12 @@ std::string header_of(Skeleton s) {
   if (s == Skeleton::kSpanRows) return "device/spans.cuh";
   if (s == Skeleton::kTiles) return "device/tiles.cuh";
   if (s == Skeleton::kRingRows) return "device/ring.cuh";
+  if (s == Skeleton::kSpreadRows) return "device/spread.cuh";
   return s == Skeleton::kColumns ? "device/columns.cuh" : "device/rows.cuh";
 }
 
 bool has_workspace(Skeleton s) { return s == Skeleton::kSplitRows || s == Skeleton::kColumns; }
-bool has_standing(Skeleton s) { return has_workspace(s) || s == Skeleton::kRingRows; }
+bool has_standing(Skeleton s) { return has_workspace(s) || s == Skeleton::kRingRows || s == Skeleton::kSpreadRows; }
 
 /// The call of the skeleton.
 std::string call_of(const Choice& c) {
@@ -43,6 +44,9 @@ std::string call_of(const Choice& c) {
     case Skeleton::kRingRows:
       return "ring_rows<Fused, " + vectors + ", " + std::to_string(kSegmentVectors) +
              (c.spread ? ", true, " : ", false, ") + std::to_string(c.kept) + ">(Fused{p}, p.geometry, p.standing)";
+    case Skeleton::kSpreadRows:
+      return "spread_rows<Fused, " + vectors + (c.staged ? ", true" : ", false") +
+             ">(Fused{p}, p.geometry, p.standing)";
     case Skeleton::kLongRows:
       return "long_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kSplitRows:

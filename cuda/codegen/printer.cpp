@@ -22,7 +22,7 @@ Printer::Printer(const Kernel& k, const Arrangement& a, const Choice& c, Paramet
       a_(a),
       s_(c.schedule),
       held_(c.held),
-      staged_(c.skeleton == Skeleton::kRingRows || c.tile.stages > 0),
+      staged_(c.skeleton == Skeleton::kRingRows || c.skeleton == Skeleton::kSpreadRows || c.tile.stages > 0),
       shared_(c.shared),
       through_l1_(c.skeleton == Skeleton::kPointwise || c.skeleton == Skeleton::kShortRows),
       lanes_(a.framed() ? "kN" : "kWidth") {
@@ -163,6 +163,14 @@ std::vector<int> Printer::loads_of(int sweep, bool held) const {
   return found;
 }
 
+std::vector<int> Printer::fetched_later() const {
+  std::vector<int> found;
+  for (int sweep = 1; sweep < s_.sweeps; ++sweep)
+    for (const int i : loads_of(sweep, false))
+      if (std::ranges::find(found, i) == found.end()) found.push_back(i);
+  return found;
+}
+
 std::string Printer::print() {
   out_.open("struct Fused {");
   print_types();
@@ -173,7 +181,8 @@ std::string Printer::print() {
     if (held_[i]) held.push_back(static_cast<int>(i));
   print_vectors("Held", held, true);
   print_loading("load(", "Held", held);
-  print_prefetch(held);
+  print_prefetch("prefetch", held);
+  print_prefetch("prefetch_fetched", fetched_later());
   if (staged_ && columns()) print_slots(held);
   if (staged_ && !columns()) print_stages(held), print_shared();
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {

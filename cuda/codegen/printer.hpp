@@ -72,7 +72,7 @@ class Printer {
   void print_loading(const std::string& head, const std::string& type, const std::vector<int>& loads);
   void print_uncross(const std::string& type, const Names& crossed);
   void print_crossed(int sweep);
-  void print_prefetch(const std::vector<int>& loads);
+  void print_prefetch(const std::string& name, const std::vector<int>& loads);
   void print_stages(const std::vector<int>& loads);
   void print_slots(const std::vector<int>& loads);
   void print_start(const std::string& name, const std::string& bytes_of_all, const std::vector<int>& loads);
@@ -108,6 +108,7 @@ class Printer {
   bool looks(int sweep) const;  ///< in two passes over what a thread has in registers
   std::string stored(const Store& store) const;
   std::vector<int> loads_of(int sweep, bool held) const;
+  std::vector<int> fetched_later() const;
   /// Members that take vectors of kWidth elements, and of one where a row has edges.
   void print_template() {
     if (a_.framed()) out_.line("template <int kN = kWidth>");

@@ -231,9 +231,9 @@ void Printer::print_crossed(int sweep) {
             "& crossed) const {\n" + stores.text() + "  }");
 }
 
-/// Of held operands whose rows are whole 16-byte vectors.
-void Printer::print_prefetch(const std::vector<int>& loads) {
-  out_.open("KF_DEVICE void prefetch(const Line& line, Index first, " + std::string("int elements) const {"));
+/// Of operands whose rows are whole 16-byte vectors.
+void Printer::print_prefetch(const std::string& name, const std::vector<int>& loads) {
+  out_.open("KF_DEVICE void " + name + "(const Line& line, Index first, int elements) const {");
   for (const int i : loads) {
     const std::size_t item = item_bytes(load(i).dtype);
     if (a_.loads[at(i)] == Reach::kDense && a_.whole && item * static_cast<std::size_t>(a_.width) == 16)

@@ -246,13 +246,11 @@ KF_DEVICE void merge_lanes(P& own, int lanes, int apart = 1) {
 /// Merges `size` parts; every lane of the calling warps gets the same bits.
 template <class P>
 KF_DEVICE P merge_parts(const P* parts, int size, const P& identity) {
-  int lanes = 1;
-  while (lanes < size && lanes < 32) lanes *= 2;
-  const int first = threadIdx.x % lanes;
-  P total = first < size ? parts[first] : identity;
+  const int lane = threadIdx.x % 32;
+  P total = lane < size ? parts[lane] : identity;
 #pragma unroll 1
-  for (int i = first + lanes; i < size; i += lanes) total.merge(parts[i]);
-  merge_lanes(total, lanes);
+  for (int i = lane + 32; i < size; i += 32) total.merge(parts[i]);
+  merge_lanes(total, 32);
   return total;
 }
 

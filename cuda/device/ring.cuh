@@ -56,7 +56,8 @@ class ClusterExchange {
     return *place;
   }
   /// After the last round: the others may still write here until they end.
-  KF_DEVICE void leave() const { cluster_arrive(), cluster_wait(); }
+  KF_DEVICE u32 arrive() const { return cluster_arrive(), 0; }
+  KF_DEVICE void leave(u32) const { cluster_wait(); }
 
  private:
   template <class P>
@@ -88,7 +89,8 @@ class ClusterExchange {
 
 /// Blocks that run at the same time: in global memory, at first and at last zero, two boxes that are filled in turns. A
 /// message is words of 8 bytes, each with the number of its round in the upper half, so that a reader sees when it has
-/// come. All threads read, a word each, since each takes as long as memory does.
+/// come. All threads read, a word each, since each takes as long as memory does; neighbours, as many blocks read the
+/// same, and not before their own block has written, which they would slow down.
 class MemoryExchange {
  public:
   /// `shared`: Blocks::room bytes for each block.
@@ -102,35 +104,40 @@ class MemoryExchange {
   template <class P>
   KF_DEVICE Told<P> share(const Told<P>& own, const P& identity, u32 round, Told<P>*) const {
     constexpr int kWords = sizeof(Told<P>) / 4;
-    static_assert(sizeof(Told<P>) % 4 == 0);
+    static_assert(sizeof(Told<P>) % 4 == 0 && kWords <= 32);
+    const int lane = threadIdx.x % 32;
     const u64 tag = static_cast<u64>(round + 1) << 32;
-    u64* parts = boxes_ + round % 2 * words(blocks_);
-    if (threadIdx.x == 0) {
-      u32 word[kWords];
+    u64* box = boxes_ + round % 2 * words(blocks_);
+    if (threadIdx.x < 32) {
+      u32 word[kWords], mine = 0;
       memcpy(word, &own, sizeof own);
 #pragma unroll
-      for (int i = 0; i < kWords; ++i) store_relaxed(parts + blocks_.rank * kWords + i, tag | word[i]);
+      for (int i = 0; i < kWords; ++i) mine = lane == i ? word[i] : mine;
+      if (lane < kWords) store_relaxed(box + blocks_.rank * kWords + lane, tag | mine);
     }
+    __syncthreads();
+#pragma unroll 1
     for (int i = threadIdx.x; i < blocks_.count * kWords; i += blockDim.x) {
       u64 word;
-      do word = load_relaxed(parts + i);
+      do word = load_relaxed(box + i);
       while ((word ^ tag) >> 32 != 0);
       seen_[i] = static_cast<u32>(word);
     }
     __syncthreads();
     const Told<P>* told = reinterpret_cast<const Told<P>*>(seen_);
-    P all = identity;
-    for (int block = threadIdx.x % 32; block < blocks_.count; block += 32) all.merge(told[block].part);
+    P all = lane < blocks_.count ? told[lane].part : identity;
+#pragma unroll 1
+    for (int block = lane + 32; block < blocks_.count; block += 32) all.merge(told[block].part);
     merge_lanes(all, 32);
     return {all, told[0].row};
   }
 
-  /// After the last round: the block that comes last, when all have read, leaves zeros.
-  KF_DEVICE void leave() const {
-    if (threadIdx.x >= 32) return;
-    u32 place = 0;
-    if (threadIdx.x == 0) place = atomicInc(ticket_, blocks_.count - 1);
-    if (__shfl_sync(0xffffffffu, place, 0) + 1 != blocks_.count) return;
+  /// After the last round: the number of blocks that have come here before this one, for the first thread.
+  KF_DEVICE u32 arrive() const { return threadIdx.x == 0 ? atomicInc(ticket_, blocks_.count - 1) : 0; }
+  /// The block that came last, when all had read, leaves zeros.
+  KF_DEVICE void leave(u32 place) const {
+    if (threadIdx.x >= 32 || __shfl_sync(0xffffffffu, place, 0) + 1 != blocks_.count) return;
+#pragma unroll 1
     for (int i = threadIdx.x; i < 2 * words(blocks_); i += 32) boxes_[i] = 0;
   }
 
@@ -390,7 +397,7 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
     if (warp == 0 && lane == 0) f.end(line, places(0), values);
     row = next, next = after;
   }
-  if (count > 1) exchange.leave();
+  if (count > 1) exchange.leave(exchange.arrive());
 }
 
 }  // namespace kfusion::device

@@ -17,7 +17,8 @@
 //   Held::forget(), take_note_of(Held)     what was derived of it; what sweep() noted of the batch's first vector, and
 //   is
 //                                          the same for all of them
-//   void prefetch(line, first element, elements)   what load() would read of them, where it is contiguous
+//   void prefetch(line, first element, elements)         what load() would read of them, where it is contiguous
+//   void prefetch_fetched(line, first element, elements)   the same of what the sweeps after the first fetch
 //   Values begin(line, at), void finish(Sweep, Values&, Partial), void end(line, at, Values)   once per row
 #pragma once
 #include "device/framed.cuh"
@@ -263,6 +264,13 @@ KF_DEVICE void warp_rows(const F& f, const Geometry& g) {
   }
 }
 
+/// The same of what later sweeps fetch of a row: where rows are few, none before has brought it to L2.
+template <class F, class Index>
+KF_DEVICE void prefetch_later(const F& f, const typename F::Line& line, Index first, int vectors) {
+  const i64 rest = f.elements(line) - first, all = static_cast<i64>(vectors) * F::kWidth;
+  if (rest > 0) f.prefetch_fetched(line, f.place(line, first).first, static_cast<int>(rest < all ? rest : all));
+}
+
 /// Rows that a team of warps (of a block or a cluster) holds, kK vectors a lane. Barriers: one per reducing sweep.
 template <class F, int kK>
 KF_DEVICE void team_rows(const F& f, const Geometry& g) {
@@ -280,8 +288,11 @@ KF_DEVICE void team_rows(const F& f, const Geometry& g) {
     const Places places{f, line, warp, static_cast<int>(threadIdx.x) % 32, true};
     HeldRow<F, kK, Places::kEdges> held;
     load_held(f, line, places, held);
-    if (places.lane == 0 && static_cast<i64>(r) + g.ahead < g.rows)
-      prefetch_segment(f, r + g.ahead, static_cast<typename F::Index>(warp * kK * 32), kK * 32);
+    if (places.lane == 0) {
+      const auto own = static_cast<typename F::Index>(warp * kK * 32);
+      if (static_cast<i64>(r) + g.ahead < g.rows) prefetch_segment(f, r + g.ahead, own, kK * 32);
+      if (g.ahead >= g.rows) prefetch_later(f, line, own * F::kWidth, kK * 32);
+    }
     typename F::Values values = f.begin(line, places(0));
     sweep_held<0>(f, line, places, held, values, combine);
     if (warp == 0 && places.lane == 0) f.end(line, places(0), values);

@@ -151,7 +151,12 @@ class CudaKernel:
     ) -> bytes: ...
 
 def cuda_kernels(
-    graph: Graph, device: dict[str, Any], fuse: bool = True, aligned: bool = True, clusters: bool = True
+    graph: Graph,
+    device: dict[str, Any],
+    fuse: bool = True,
+    aligned: bool = True,
+    clusters: bool = True,
+    multiprocessors: int = 132,
 ) -> list[CudaKernel | None]: ...
 def cuda_headers() -> dict[str, str]: ...
 def refusal_reasons() -> list[str]: ...

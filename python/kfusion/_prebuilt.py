@@ -48,7 +48,7 @@ FUNCTIONS = (
     Row("fused_softmax", _USUAL, (_NONE,), _BLOCK),
 )
 LENGTHS = [2**p for p in range(4, 23)]  # of rows: the text depends on the class of their length, which these end
-_ROWS = 4096  # how many there are plays no part, where there are some
+_ROWS = (4096, 16)  # many and few: how many there are plays no other part, where there are some
 _KERNELS_OF_A_UNIT = 16  # of one file for nvcc, whose headers they share, and of one image, which is loaded as a whole
 _NAMESPACE = "namespace kfusion::device::scalar"  # of every text
 _FLAGS = ("-fatbin", "-std=c++20", "--fmad=false", "-Xfatbin=-compress-all")  # as NVRTC's, and what makes files small
@@ -74,25 +74,27 @@ def texts(names: Iterable[str], lengths: Iterable[int], *, clusters: bool = True
         clusters: whether the GPU has clusters of blocks.
     """
     known: set[Text] = set()
-    for row, length in itertools.product([row for row in FUNCTIONS if row.name in names], list(lengths)):
+    wanted = [row for row in FUNCTIONS if row.name in names]
+    for row, rows, length in itertools.product(wanted, _ROWS, list(lengths)):
         for dtype, given in itertools.product(row.dtypes, row.parameters):
-            for kernel in _kernels(row.name, length, dtype, given, clusters) if row.has(length, dtype) else ():
+            for kernel in _kernels(row.name, (rows, length), dtype, given, clusters) if row.has(length, dtype) else ():
                 text = Text(_core.prebuilt_key(kernel.source, kernel.entry), kernel.entry, kernel.source)
                 if text not in known:
                     known.add(text)
                     yield text
 
 
-def _kernels(name: str, length: int, dtype: str, given: tuple[str, ...], clusters: bool) -> list[Any]:
+def _kernels(name: str, shape: tuple[int, int], dtype: str, given: tuple[str, ...], clusters: bool) -> list[Any]:
     """Of one call."""
+    length = shape[1]
     fused, function = name.startswith("fused_"), name.partition("_")[2]
     if function == "relu_layernorm":
         weight, bias = (((length,), dtype, ()) if p in given else None for p in _BOTH)
-        graph = _relu_layernorm.graph_of(((_ROWS, length), dtype, ()), weight, bias, 1e-5, "cuda:0")
+        graph = _relu_layernorm.graph_of((shape, dtype, ()), weight, bias, 1e-5, "cuda:0")
     else:
         made: FusedFunction = getattr(_named, name)
         parameters = {p: Spec((length,), dtype, device="cuda:0") for p in given}
-        graph = made._planned((Spec((_ROWS, length), dtype, device="cuda:0"),), parameters).graph
+        graph = made._planned((Spec(shape, dtype, device="cuda:0"),), parameters).graph
     return list(_core.cuda_kernels(graph, device("H200").to_dict(), fused, True, clusters))
 
 
