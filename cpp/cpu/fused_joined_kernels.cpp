@@ -77,24 +77,18 @@ struct ReduceFloats : Reduce<op, float, false, positive> {
   static bool is(const TileStep& s) { return s.run == reduce_step(op, DType::kFloat32, kFull, false, false, positive); }
 };
 
-/// A load and the sum of what it brings, in double precision from memory on: half the work of compensated sums.
+/// The sum of floats that have just been loaded, in double precision from memory on: half the work of compensated sums.
 template <Op op>
 struct SumOfLoaded {
-  static constexpr int kSteps = 2;
   using Sum = Reduce<op, float, false, false>;
-  /// Nothing else may want the tile.
-  static bool is(const TileStep* s) {
-    return LoadFloats::is(s[0]) && ReduceFloats<op, false>::is(s[1]) && s[2].run == done_step(kFull);
-  }
+  static bool is(const TileStep& s) { return ReduceFloats<op, false>::is(s); }
 
-  template <class... X>
-  static void run(KF_STEP, X... x) {
-    fetch<true, sizeof...(X)>(s, c, i);
-    const std::byte* p = operand(s, c, i);
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(KF_STEP, X&... x) {
+    const std::byte* p = operand(s - 1, c, i);
     DoubleVec parts[] = {sum_of_register(x, p)...};
     tree<sizeof...(X)>(parts);
-    Sum::add(s + 1, c, i, parts[0]);
-    return next(s + 1, c, i, x...);
+    Sum::add(s, c, i, parts[0]);
   }
 
  private:
@@ -116,6 +110,7 @@ struct SumOfLoaded {
 
 // ---- sequences ---------------------------------------------------------------------------------------------------
 
+/// Some steps in turn; kLoops: through all tiles that follow, where it is the whole program.
 template <class... Bodies>
 struct Sequence {
   static constexpr int kSteps = sizeof...(Bodies);
@@ -124,21 +119,36 @@ struct Sequence {
     int k = 0;
     return (Bodies::is(s[k++]) && ...);
   }
-  template <class... X>
+  template <bool kLoops, class... X>
   static void run(KF_STEP, X... x) {
+    constexpr std::int64_t kElements = sizeof...(X) * FloatVec::kCount;
+    take(s, c, i, x...);
+    if constexpr (kLoops) {
+      for (; i + kElements <= c->last; c->i = i) {
+        c->first = false;
+        take(s, c, i += kElements, x...);
+      }
+    }
+    return next(s + kSteps - 1, c, i, x...);
+  }
+
+ private:
+  template <class... X>
+  static KF_INLINE void take(KF_STEP, X&... x) {
     int k = 0;
     (Bodies::template take<true>(s + k++, c, i, x...), ...);
-    return next(s + kSteps - 1, c, i, x...);
   }
 };
 
-/// Puts the first sequence that fits in place; returns its length, or 1.
+/// Puts the first sequence that fits in place; returns its length, or 1. `loops`: it may be one that does.
 template <class... Sequences>
-int join_first(TileStep* s, int count) {
+int join_first(TileStep* s, int count, bool loops) {
   int steps = 1;
   const auto fits = [&]<class S>(S) {
     if (S::kSteps > count || !S::is(s)) return false;
-    s->run = reinterpret_cast<StepFunction>(static_cast<Run<KF_FULL_TILE>>(S::template run<KF_FULL_TILE>));
+    const bool whole = loops && S::kSteps + 1 == count;
+    const Run<KF_FULL_TILE> run = whole ? S::template run<true, KF_FULL_TILE> : S::template run<false, KF_FULL_TILE>;
+    s->run = reinterpret_cast<StepFunction>(run);
     steps = S::kSteps;
     return true;
   };
@@ -158,11 +168,12 @@ using MeanOfPositive = ReduceFloats<Op::mean, true>;
 using SumOfPositive = ReduceFloats<Op::sum, true>;
 using Max = ReduceFloats<Op::max, false>;
 
-int join_at(TileStep* s, int count) {
+int join_at(TileStep* s, int count, bool loops) {
   return join_first<
       // layernorm, of x or relu(x)
-      SumOfLoaded<Op::mean>, SumOfLoaded<Op::sum>, Sequence<LoadFloats, Relu, MeanOfPositive>,
-      Sequence<LoadFloats, Less, Square, MeanOfPositive>, Sequence<LoadFloats, Relu, Less, Square, MeanOfPositive>,
+      Sequence<LoadFloats, SumOfLoaded<Op::mean>>, Sequence<LoadFloats, SumOfLoaded<Op::sum>>,
+      Sequence<LoadFloats, Relu, MeanOfPositive>, Sequence<LoadFloats, Less, Square, MeanOfPositive>,
+      Sequence<LoadFloats, Relu, Less, Square, MeanOfPositive>,
       Sequence<LoadFloats, Less, Times, Weight, Bias, StoreFloats>,
       Sequence<LoadFloats, Relu, Less, Times, Weight, Bias, StoreFloats>,
       Sequence<LoadFloats, Less, Times, Weight, StoreFloats>, Sequence<LoadFloats, Less, Times, StoreFloats>,
@@ -176,13 +187,13 @@ int join_at(TileStep* s, int count) {
       Sequence<LoadFloats, Less, Less, StoreFloats>,
       // common functions, unrolled
       Sequence<Exp>, Sequence<Unary<Op::log>>, Sequence<Unary<Op::tanh>>, Sequence<Unary<Op::sigmoid>>,
-      Sequence<Unary<Op::erf>>>(s, count);
+      Sequence<Unary<Op::erf>>>(s, count, loops);
 }
 
 }  // namespace
 
-void join_steps(TileStep* steps, int count) {
-  for (int k = 0; k < count;) k += join_at(steps + k, count - k);
+void join_steps(TileStep* steps, int count, bool loops) {
+  for (int k = 0; k < count;) k += join_at(steps + k, count - k, loops && k == 0);
 }
 
 }  // namespace KF_ISA

@@ -102,7 +102,9 @@ StepFunction splat_step(int bytes) {
 
 template <class... X>
 KF_INLINE void run_steps(KF_STEP, std::int64_t end, std::int64_t elements, X... zero) {
-  for (; i + elements <= end; i += elements) {
+  c->last = end - elements;
+  for (; i <= c->last; i = c->i + elements) {
+    c->i = i;
     reinterpret_cast<Run<X...>>(s->run)(s, c, i, zero...);
     c->first = c->first && c->columns;
   }

@@ -51,6 +51,8 @@ constexpr bool is_long(Op op, Signature s) {
 struct TileContext {
   std::byte* const* at = nullptr;  ///< element 0 of every operand
   const TileFetch* fetches = nullptr;
+  std::int64_t i = 0;      ///< the tile that was taken last
+  std::int64_t last = 0;   ///< the last whole tile of the run
   std::int64_t valid = 0;  ///< elements of the tile that count
   bool partial = false;    ///< some do not
   bool first = true;       ///< the first tile of a reduction
@@ -79,7 +81,8 @@ struct TileKernels {
   /// The last step.
   StepFunction (*done)(Width width);
   /// Puts functions that do several steps at once in the place of their first one's: for whole tiles of full width.
-  void (*join)(TileStep* steps, int count);
+  /// `loops`: one that is all of the program may go on to the next tiles.
+  void (*join)(TileStep* steps, int count, bool loops);
   /// Runs a program on the whole tiles, of `elements` elements, in [i, end).
   void (*run[kWidths])(const TileStep* steps, TileContext* context, std::int64_t i, std::int64_t end,
                        std::int64_t elements);
