@@ -181,8 +181,6 @@ void stream(Choice& c, const Kernel& k, const Arrangement& a) {
 }
 
 constexpr std::int64_t kMaxRingRows = std::int64_t{1} << 30;
-/// Few rows of at least so many bytes are spread over all multiprocessors.
-constexpr std::int64_t kLeastSpreadBytes = 128 << 10;
 
 bool can_ring(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
   const bool is_long = row_bytes(k, a, c) > kLeastRingBytes && product(a.outer) < kMaxRingRows;
@@ -191,7 +189,7 @@ bool can_ring(const Kernel& k, const Arrangement& a, const Choice& c, const Targ
 
 /// Rows that no cluster holds, or so few that clusters would leave multiprocessors idle.
 bool are_few(std::int64_t rows, std::int64_t bytes, const Target& target) {
-  if (!target.clusters || bytes < kLeastSpreadBytes) return false;
+  if (!target.clusters) return false;
   const RingCapacity* ring = ring_for(bytes, target);
   return ring == nullptr || rows * divide_up(ring->blocks, ring->resident) <= target.multiprocessors;
 }
