@@ -33,10 +33,9 @@ struct Unary {
   static KF_INLINE void take(KF_STEP, X&... x) {
     if (!is_long(op, Map<op>::kSignature) || s->fetches > 1) fetch<kWhole, sizeof...(X)>(s, c, i);
     if constexpr (is_long(op, Map<op>::kSignature)) {
-      const bool fetches = s->fetches == 1;
-      const TileFetch& f = c->fetches[s->fetch];
-      std::uintptr_t next = fetches ? begin_of(f, c, i) : reinterpret_cast<std::uintptr_t>(s);
-      const std::uintptr_t stride = fetches ? static_cast<std::uintptr_t>(f.stride) : 0;
+      const TileFetch f = s->fetches == 1 ? c->fetches[s->fetch] : TileFetch{};
+      std::uintptr_t next = s->fetches == 1 ? begin_of(f, c, i) : reinterpret_cast<std::uintptr_t>(s);
+      const auto stride = static_cast<std::uintptr_t>(f.stride);
       ((prefetch(next), next += stride, x = map_register<op, float>(x, nullptr, nullptr)), ...);
     } else {
       ((x = map_register<op, float>(x, nullptr, nullptr)), ...);
