@@ -11,7 +11,7 @@ namespace kfusion::cpu {
 namespace KF_ISA {
 namespace {
 
-/// Beyond it, n is no longer exact enough; such a vector goes through libm.
+/// Beyond it, n is no longer exact enough; such elements go through libm.
 constexpr float kLargeAngle = 0x1p17f;
 constexpr double kTwoOverPi = 0.63661977236758134308;
 
@@ -37,16 +37,18 @@ KF_INLINE FloatVec sine_from(FloatVec x, int quarters) {
   return y ^ FloatVec::bits((quadrant & Int32Vec(2)) << 30);
 }
 
+/// y, but f(x) where x is large: not for the others beside it, whose bits do not depend on their neighbours.
+template <class F>
+KF_INLINE FloatVec where_large(FloatVec x, const F& f, FloatVec y) {
+  const auto large = absolute(x) > FloatVec(kLargeAngle);
+  if (any(large)) [[unlikely]]
+    return select(large, f(x), y);
+  return y;
+}
 KF_INLINE FloatVec sin(FloatVec x) {
-  if (any(absolute(x) > FloatVec(kLargeAngle))) [[unlikely]]
-    return sin_of_large(x);
-  return select(x == FloatVec(0), x, sine_from(x, 0));
+  return where_large(x, sin_of_large, select(x == FloatVec(0), x, sine_from(x, 0)));
 }
-KF_INLINE FloatVec cos(FloatVec x) {
-  if (any(absolute(x) > FloatVec(kLargeAngle))) [[unlikely]]
-    return cos_of_large(x);
-  return sine_from(x, 1);
-}
+KF_INLINE FloatVec cos(FloatVec x) { return where_large(x, cos_of_large, sine_from(x, 1)); }
 
 /// In double precision, as in vector_wide.hpp.
 KF_INLINE DoubleVec tan_of(DoubleVec x) {
@@ -57,9 +59,8 @@ KF_INLINE DoubleVec tan_of(DoubleVec x) {
   return select(odd, -cosine, sine) / select(odd, sine, cosine);
 }
 KF_NO_INLINE FloatVec tan(FloatVec x) {
-  if (any(absolute(x) > FloatVec(kLargeAngle))) [[unlikely]]
-    return tan_of_large(x);
-  return select(x == FloatVec(0), x, through_doubles([](DoubleVec d) { return tan_of(d); }, x));
+  const FloatVec y = through_doubles([](DoubleVec d) { return tan_of(d); }, x);
+  return where_large(x, tan_of_large, select(x == FloatVec(0), x, y));
 }
 
 }  // namespace
