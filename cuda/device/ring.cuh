@@ -287,6 +287,7 @@ class SharedSegments {
 template <class F, int kVec, class Shared>
 struct SegmentPlaces {
   static constexpr int kBatch = kVec, kAhead = 2;
+  static constexpr bool kAlone = false;
   using Index = typename F::Index;
   const F& f;
   const typename F::Line& line;

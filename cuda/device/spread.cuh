@@ -22,6 +22,7 @@ KF_DEVICE constexpr int reducing_sweeps() {
 template <class F, int kMost>
 struct StretchPlaces {
   static constexpr int kBatch = kMost < 4 ? kMost : 4, kAhead = kBatch % 2 == 0 ? 2 : 1;
+  static constexpr bool kAlone = false;
   using Index = typename F::Index;
   const F& f;
   const typename F::Line& line;

@@ -53,9 +53,9 @@ class TileMerge {
     if (threadIdx.x == 0 && threadIdx.y < 2) make_barrier(barriers_ + threadIdx.y);
     fence_barriers();
     __syncthreads();
-    cluster_arrive(), cluster_wait();
   }
-  KF_DEVICE void finish() const {
+  /// Before the first merge, and after the last: no block tells another anything that has not begun, or has ended.
+  KF_DEVICE void meet() const {
     if (block_count() > 1) cluster_arrive(), cluster_wait();
   }
 
@@ -319,9 +319,10 @@ KF_DEVICE void tiles(const F& f, const Geometry& g) {
   char* merged = shared;
   if constexpr (Shape::kStages > 0)
     merged += kAcross * static_cast<int>(blockDim.y) * Shape::kStages * Shape::kRows * F::kHeldBytes;
+  TileMerge<F, kAcross> merge(merged, static_cast<int>(g.box));
   Ring ring(f, rows, g.warps, shared);
   ring.fill(cluster_index());
-  TileMerge<F, kAcross> merge(merged, static_cast<int>(g.box));
+  merge.meet();
   for (i64 t = cluster_index(); t < g.warps; t += cluster_count()) {
     Tile<F, Ring, Shape> tile{f, ring, t, ring.place(t), rows, {}};
     tile.load();
@@ -330,7 +331,7 @@ KF_DEVICE void tiles(const F& f, const Geometry& g) {
     if (block_rank() == 0 && threadIdx.y == 0 && tile.at.count > 0) f.end(f.line(0), tile.at, values);
     ring.next_tile();
   }
-  merge.finish();
+  merge.meet();
 }
 
 }  // namespace kfusion::device
