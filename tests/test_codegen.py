@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+import kfusion as kf
 import loops
 import reference_ops
 from conftest import ALL_DTYPES, DTYPES, np_dtype
@@ -97,6 +99,16 @@ class TestText:
         (narrow,), (large,) = (sources(lambda g, x: g.map("exp", [x]), empty((n,))) for n in (2**30, 2**32))
         assert "using Index = int;" in narrow
         assert "using Index = i64;" in large
+
+    def test_no_kernel_asks_for_more_shared_memory_than_there_is(self):
+        h200 = kf.device("h200").to_dict()
+        for operands, cols, rows in itertools.product((1, 2, 3, 5, 8), (2**14, 2**16, 2**17, 2**18, 2**20), (4, 200)):
+
+            def build(g: _core.Graph, *x: int) -> int:
+                return softmax(g, functools.reduce(lambda a, b: g.map("add", [a, b]), x))
+
+            for k in _core.cuda_kernels(graph_of(build, *[empty((rows, cols))] * operands), h200):
+                assert k.launch["shared_bytes"] <= h200["on_chip_bytes"], (operands, cols, rows, skeleton(k.source))
 
     def test_vectors_have_sixteen_bytes_where_arrays_allow_it(self):
         def width(x: np.ndarray, **options: Any) -> int:
@@ -186,6 +198,19 @@ class TestCompiles:
             assert int(re.findall(r"(\d+) bytes spill stores", report)[0]) <= 128
             assert int(re.findall(r"Used (\d+) registers", report)[0]) <= most_registers
 
+    def test_many_reductions_of_few_long_rows(self, tmp_path):
+        """Their partial results are more words than a warp has lanes."""
+
+        def build(g: _core.Graph, x: int) -> int:
+            shifted = [g.map("add", [x, g.scalar(float(i))]) for i in range(12)]
+            parts = [g.reduce(op, one, [1], True) for op in ("sum", "max", "min") for one in shifted]
+            return g.map("subtract", [x, functools.reduce(lambda a, b: g.map("add", [a, b]), parts)])
+
+        kernels = _core.cuda_kernels(graph_of(build, empty((4, 65536))), kf.device("h200").to_dict())
+        assert "spread_rows" in [skeleton(k.source) for k in kernels]
+        for k in kernels:
+            nvcc(k.source, tmp_path)
+
     def test_elements_move_whole(self, tmp_path):
         """Also where a vector ends early, or its elements lie apart."""
         for build, arrays in (
@@ -270,6 +295,36 @@ class TestNumbers:
                 e = np.exp(wide(x) - wide(x).max(1, keepdims=True))
             batch.add(softmax, x, check=close_to(e / e.sum(1, keepdims=True), 0, 16))
         batch.run(tmp_path, clusters=True, multiprocessors=multiprocessors)
+
+    @pytest.mark.parametrize(("shape", "axis"), [((6, 1024), 1), ((5, 3000), 1), ((6, 40_000), 1), ((300, 12), 0)])
+    def test_exponentials_that_are_results(self, shape, axis, rng, tmp_path):
+        """With their maximum, of rows that are not a number somewhere, or -inf everywhere, or infinite."""
+
+        def exponentials(g: _core.Graph, x: int) -> list[int]:
+            largest = g.reduce("max", x, [axis], True)
+            e = g.map("exp", [g.map("subtract", [x, largest])])
+            return [largest, e, g.reduce("sum", e, [axis])]
+
+        x = rng.standard_normal(shape).astype(np.float32)
+        rows = x if axis == 1 else x.T
+        rows[0, 70], rows[1], rows[2, 3], rows[3, 9:] = np.nan, -np.inf, np.inf, -np.inf
+        with np.errstate(invalid="ignore"):
+            largest = wide(x).max(axis, keepdims=True)
+            e = np.exp(wide(x) - largest)
+
+        def check(got: list[np.ndarray]) -> None:
+            for one, want in zip(got, (largest, e, e.sum(axis)), strict=True):
+                assert_close(one, want, 0, spacings=16)
+
+        batch = Batch()
+        batch.add(exponentials, x, check=check)
+        if shape == (6, 40_000):  # two rounds of messages, of other sizes
+            y = rng.standard_normal(shape).astype(np.float32)
+            s = np.exp(wide(y)) / np.exp(wide(y)).sum(1, keepdims=True)
+            d = s - s.mean(1, keepdims=True)
+            want = d / np.sqrt((d * d).mean(1, keepdims=True) + 1e-5)
+            batch.add(lambda g, i: normalized(g, softmax(g, i)), y, check=close_to(want, 1, 8))
+        batch.run(tmp_path, clusters=True, multiprocessors=4)
 
     @pytest.mark.parametrize("dtype", ALL_DTYPES)
     def test_every_op(self, dtype, rng, tmp_path):

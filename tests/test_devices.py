@@ -379,6 +379,7 @@ def test_no_intercept_is_negative():
 def test_ctrl_c_ends_measuring():
     code = """
 import kfusion as kf, signal, os, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # processes in a shell's background ignore it
 def progress(fraction, what):
     os.kill(os.getpid(), signal.SIGINT)
 try: kf.measure_device("cpu", progress=progress)

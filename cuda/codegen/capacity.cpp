@@ -46,10 +46,22 @@ constexpr RingCapacity kRings[] = {
 };
 }  // namespace
 
-RingCapacity fit(const RingCapacity& ring, const Kernel& k) {
-  if (!is_heavy(k)) return ring;
-  return {2 * ring.segments, ring.warps / 2, ring.resident, ring.blocks, ring.stages};
+RingCapacity fit(const RingCapacity& ring, const Kernel& k, std::int64_t held_bytes) {
+  const int operands = static_cast<int>(divide_up(held_bytes, kSlotBytes)), times = is_heavy(k) ? 2 : 1;
+  return {static_cast<int>(divide_up(times * ring.segments, operands)), ring.warps / times, ring.resident, ring.blocks,
+          static_cast<int>(divide_up(ring.stages, operands))};
 }
+
+std::int64_t exchange_room(std::int64_t partial_bytes) { return divide_up(partial_bytes + 4, kSlotBytes) * kSlotBytes; }
+
+std::int64_t ring_blocks(const RingCapacity& ring, bool spread, std::int64_t rows, std::int64_t bytes,
+                         const Target& target) {
+  if (!spread) return ring.blocks;
+  const std::int64_t least = divide_up(bytes, ring.block_bytes()), all = target.multiprocessors;
+  return std::max(least, all / std::max<std::int64_t>(rows, 1));
+}
+
+std::int64_t partial_bound(const Kernel& k) { return 12 * std::ranges::count(k.steps, StepKind::kReduce, &Step::kind); }
 
 std::int64_t ring_bytes(const RingCapacity& ring, std::int64_t blocks, bool spread, std::int64_t room,
                         std::int64_t held_bytes) {
@@ -75,6 +87,11 @@ SpreadCapacity spread_of(const Arrangement& a, const Choice& c, const Target& ta
   const std::int64_t blocks = std::min(all, divide_up(vectors, std::int64_t{c.threads} * c.vectors));
   const std::int64_t each = divide_up(vectors, std::max<std::int64_t>(blocks, 1) * c.threads);
   return {blocks, divide_up(std::max<std::int64_t>(each - c.vectors, 0), batch) * batch};
+}
+
+std::int64_t spread_bytes(const SpreadCapacity& spread, int threads, std::int64_t room, std::int64_t held_bytes) {
+  const std::int64_t warps = threads / kWarp;
+  return spread.staged * threads * held_bytes + warps * 8 + kSlotBytes + (warps + 1 + spread.blocks) * room;
 }
 
 namespace {

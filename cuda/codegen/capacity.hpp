@@ -43,8 +43,15 @@ struct RingCapacity {
 };
 inline constexpr RingCapacity kSpreadRing{4, 16, 1, 0, 4};  ///< as many blocks as there are
 
-/// What computes much has half the warps, with twice the registers.
-RingCapacity fit(const RingCapacity& ring, const Kernel& k);
+/// For operands of `held_bytes` a vector together. What computes much has half the warps, with twice the registers.
+RingCapacity fit(const RingCapacity& ring, const Kernel& k, std::int64_t held_bytes);
+
+/// Bytes of a device::Told, of partial results of so many bytes.
+std::int64_t exchange_room(std::int64_t partial_bytes);
+
+/// Blocks of a team: of a cluster, or, where they are spread, as many as each row can have of all.
+std::int64_t ring_blocks(const RingCapacity& ring, bool spread, std::int64_t rows, std::int64_t bytes,
+                         const Target& target);
 
 /// What a block takes of shared memory besides what all rows share: `room` bytes a message, `held_bytes` a vector.
 std::int64_t ring_bytes(const RingCapacity& ring, std::int64_t blocks, bool spread, std::int64_t room,
@@ -62,6 +69,10 @@ struct SpreadCapacity {
 };
 inline constexpr int kSpreadThreads = 512;
 SpreadCapacity spread_of(const Arrangement& a, const Choice& c, const Target& target);
+std::int64_t spread_bytes(const SpreadCapacity& spread, int threads, std::int64_t room, std::int64_t held_bytes);
+
+/// At least as much as the partial results of a sweep take.
+std::int64_t partial_bound(const Kernel& k);
 
 // ---- columns --------------------------------------------------------------------------------------------------------
 

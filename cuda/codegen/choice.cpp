@@ -200,11 +200,10 @@ bool should_spread(std::int64_t rows, std::int64_t bytes, const Target& target) 
 
 /// How many segments of a warp shared memory has room for, of what all rows share: of one operand, since what more take
 /// from L1 costs as much (H200).
-int kept_segments(const RingCapacity& ring, const Choice& c, const Target& target, std::int64_t held_bytes) {
-  constexpr std::int64_t kMostRoom = 64, kSystemBytes = 1 << 10;
+int kept_segments(const RingCapacity& ring, const Choice& c, const Target& target, std::int64_t bytes) {
+  constexpr std::int64_t kSystemBytes = 1 << 10;
   if (c.shared.size() != 1 || c.spread) return 0;
-  const std::int64_t room = (target.shared_bytes + kSystemBytes) / ring.resident - kSystemBytes -
-                            ring_bytes(ring, ring.blocks, c.spread, kMostRoom, held_bytes);
+  const std::int64_t room = (target.shared_bytes + kSystemBytes) / ring.resident - kSystemBytes - bytes;
   return static_cast<int>(clamp(room / shared_segment_bytes(ring, c), 0, ring.segments));
 }
 
@@ -212,22 +211,26 @@ int kept_segments(const RingCapacity& ring, const Choice& c, const Target& targe
 bool choose_ring(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   if (!can_ring(k, a, c, target)) return false;
   const std::int64_t bytes = row_bytes(k, a, c);
-  c.spread = should_spread(product(a.outer), bytes, target);
-  const RingCapacity* found = c.spread ? &kSpreadRing : ring_for(bytes, target);
+  const bool spread = should_spread(product(a.outer), bytes, target);
+  const RingCapacity* found = spread ? &kSpreadRing : ring_for(bytes, target);
   if (found == nullptr) return false;
-  const RingCapacity ring = fit(*found, k);
+  const std::int64_t held_bytes = bytes_of(k, a, c.held), rows = product(a.outer);
+  const RingCapacity ring = fit(*found, k, held_bytes);
+  const std::int64_t shared_bytes = ring_bytes(ring, ring_blocks(*found, spread, rows, bytes, target), spread,
+                                               exchange_room(partial_bound(k)), held_bytes);
+  if (shared_bytes > target.shared_bytes) return false;
   c.skeleton = Skeleton::kRingRows;
+  c.spread = spread;
   c.threads = ring.warps * kWarp;
   c.least_blocks = ring.resident;
   c.vectors = ring.segments;
   c.shared = shared_loads(k, a, c);
-  c.kept = kept_segments(ring, c, target, bytes_of(k, a, c.held));
+  c.kept = kept_segments(ring, c, target, shared_bytes);
   return true;
 }
 
 /// Few rows, each at once in the registers and the shared memory of blocks anywhere. False where there is no room.
 bool choose_spread(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
-  constexpr std::int64_t kLeastRoom = 16 << 10;  // for barriers and exchanges
   if (!can_ring(k, a, c, target) || !are_few(product(a.outer), row_bytes(k, a, c), target)) return false;
   Choice spread = c;
   spread.skeleton = Skeleton::kSpreadRows;
@@ -237,10 +240,10 @@ bool choose_spread(Choice& c, const Kernel& k, const Arrangement& a, const Targe
   for (const std::int64_t slots : {4, 8}) {
     spread.vectors = static_cast<int>(std::max<std::int64_t>(slots * kSlotBytes / bytes, 1));
     const SpreadCapacity found = spread_of(a, spread, target);
-    const std::int64_t staged = found.staged * spread.threads * bytes;
-    if (found.blocks == 0 || staged + kLeastRoom > target.shared_bytes) continue;
+    const std::int64_t room = exchange_room(partial_bound(k));
+    if (found.blocks == 0 || spread_bytes(found, spread.threads, room, bytes) > target.shared_bytes) continue;
     c = spread;
-    c.staged = staged > 0;
+    c.staged = found.staged > 0;
     return true;
   }
   return false;

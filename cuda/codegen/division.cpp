@@ -75,33 +75,22 @@ Division divide_teams(const Kernel& k, const Arrangement& a, const Choice& c, co
   return d;
 }
 
-/// Bytes of a device::Told.
-std::int64_t exchange_room(std::size_t partial_bytes) {
-  return divide_up(static_cast<std::int64_t>(partial_bytes) + 4, kSlotBytes) * kSlotBytes;
-}
-
-/// Blocks of a team: of a cluster, or, where they are spread, as many as each row can have of all.
-std::int64_t ring_blocks(const RingCapacity& ring, bool spread, std::int64_t rows, std::int64_t bytes,
-                         const Target& target) {
-  if (!spread) return ring.blocks;
-  const std::int64_t least = divide_up(bytes, ring.block_bytes()), all = target.multiprocessors;
-  return std::max(least, all / std::max<std::int64_t>(rows, 1));
-}
-
 Division divide_ring(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
                      std::size_t partial_bytes) {
   const std::int64_t rows = product(a.outer), bytes = row_bytes(k, a, c);
-  const RingCapacity ring = fit(c.spread ? kSpreadRing : *ring_for(bytes, target), k);
-  const std::int64_t blocks = ring_blocks(ring, c.spread, rows, bytes, target);
-  const std::int64_t room = exchange_room(partial_bytes);
-  const std::int64_t teams = std::min<std::int64_t>(rows, target.multiprocessors * ring.resident / blocks);
+  const std::int64_t held_bytes = bytes_of(k, a, c.held);
+  const RingCapacity found = c.spread ? kSpreadRing : *ring_for(bytes, target), ring = fit(found, k, held_bytes);
+  const std::int64_t blocks = ring_blocks(found, c.spread, rows, bytes, target);
+  const std::int64_t room = exchange_room(static_cast<std::int64_t>(partial_bytes));
+  const std::int64_t at_once = std::max<std::int64_t>(target.multiprocessors * ring.resident / blocks, 1);
+  const std::int64_t teams = std::min(rows, at_once);
   Division d;
   d.launch.block[0] = unsigned_of(c.threads);
   d.launch.cluster = unsigned_of(c.spread ? 1 : blocks);
   d.launch.grid[0] = unsigned_of(teams * blocks);
   d.launch.resident = !c.spread;
   d.launch.cooperative = c.spread;
-  d.launch.shared_bytes = static_cast<std::size_t>(ring_bytes(ring, blocks, c.spread, room, bytes_of(k, a, c.held)) +
+  d.launch.shared_bytes = static_cast<std::size_t>(ring_bytes(ring, blocks, c.spread, room, held_bytes) +
                                                    c.kept * shared_segment_bytes(ring, c));
   d.launch.standing_bytes =
       static_cast<std::size_t>(kTicketBytes + (c.spread ? teams * (kTicketBytes + blocks * room * 4) : 0));
@@ -111,17 +100,15 @@ Division divide_ring(const Kernel& k, const Arrangement& a, const Choice& c, con
 
 Division divide_spread(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
                        std::size_t partial_bytes) {
-  const std::int64_t rows = product(a.outer), warps = c.threads / kWarp;
+  const std::int64_t rows = product(a.outer);
   const SpreadCapacity spread = spread_of(a, c, target);
-  const std::int64_t room = exchange_room(partial_bytes);
-  const std::int64_t stages = spread.staged * c.threads * bytes_of(k, a, c.held);
+  const std::int64_t room = exchange_room(static_cast<std::int64_t>(partial_bytes));
   Division d;
   d.launch.block[0] = unsigned_of(c.threads);
   d.launch.grid[0] = unsigned_of(spread.blocks);
   d.launch.grid[1] = unsigned_of(rows);
   d.launch.cooperative = true;
-  d.launch.shared_bytes =
-      static_cast<std::size_t>(stages + warps * 8 + kSlotBytes + (warps + 1 + spread.blocks) * room);
+  d.launch.shared_bytes = static_cast<std::size_t>(spread_bytes(spread, c.threads, room, bytes_of(k, a, c.held)));
   d.launch.standing_bytes = static_cast<std::size_t>(rows * (kTicketBytes + spread.blocks * room * 4));
   d.geometry = {rows, 0, spread.blocks, room, spread.staged};
   return d;
@@ -194,7 +181,7 @@ Division divide_tiles(const Arrangement& a, const Choice& c, const Target& targe
          rows_of_block(a, c, 2 * blocks) > c.threads / c.lanes &&
          tile_bytes(a, c, column_bytes, 2 * blocks) <= shared_bytes_of(c.tile, target))
     blocks *= 2;
-  const std::int64_t resident = std::int64_t{target.multiprocessors} * c.least_blocks / blocks;
+  const std::int64_t resident = std::max<std::int64_t>(target.multiprocessors * c.least_blocks / blocks, 1);
   Division d;
   d.launch.block[0] = unsigned_of(c.lanes);
   d.launch.block[1] = unsigned_of(c.threads / c.lanes);

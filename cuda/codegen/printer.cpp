@@ -418,9 +418,20 @@ void Printer::print_lanes(int sweep, bool look) {
   out_.close();
 }
 
+/// By which a vector's exponentials are brought from the thread's maximum to the row's, and divided.
+void Printer::print_factor(int sweep) {
+  if (!has_kept(sweep)) return;
+  const std::string factor = "Shifted<" + type_of(kept_.exponential) +
+                             (kept_.divisor < 0 ? ">::result_scale" : ">::scale") + "(held.shift, " +
+                             reference(kept_.first) + ")";
+  out_.line("const " + type_of(kept_.exponential) + " factor = " +
+            (kept_.divisor < 0 ? factor : "quotient(" + factor + ", values." + divisor_of(kept_.divisor) + ")") + ";");
+}
+
 void Printer::print_sweep(int sweep) {
   if (looks(sweep)) {
     open_sweep("look", sweep);
+    print_factor(sweep);
     print_lanes(sweep, true);
     for (const int i : reductions(sweep))
       if (looks_at_pairs(i))
@@ -437,13 +448,7 @@ void Printer::print_sweep(int sweep) {
     if (s_.store_time[i] == sweep)
       out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[" + lanes_ + "];");
   if (keeps(sweep)) out_.line(type_of(kept_.exponential) + " kept[" + lanes_ + "] = {};");
-  if (has_kept(sweep)) {
-    const std::string factor =
-        "Shifted<" + type_of(kept_.exponential) + ">::scale(held.shift, " + reference(kept_.first) + ")";
-    out_.line("const " + type_of(kept_.exponential) + " factor = " +
-              (kept_.divisor < 0 ? factor : "quotient(" + factor + ", values." + divisor_of(kept_.divisor) + ")") +
-              ";");
-  }
+  print_factor(sweep);
   print_lanes(sweep, false);
   if (keeps(sweep)) {
     const DType stored = load(step(kept_.load).index).dtype;

@@ -80,6 +80,7 @@ class Printer {
   std::string staged(int load, std::size_t number) const;
   void print_partial(int sweep);
   void print_fetch(int sweep);
+  void print_factor(int sweep);
   void print_sweep(int sweep);
   void print_elements(int sweep);
   void print_reductions(int sweep, bool look);

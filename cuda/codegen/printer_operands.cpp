@@ -288,7 +288,8 @@ void Printer::print_start(const std::string& name, const std::string& bytes_of_a
                " + first, elements * " + number(item_bytes(load(loads[n]).dtype)) + ", barrier);");
   out_.line("KF_DEVICE void " + name +
             "(const Line& line, Index first, int elements, char* stage, int vectors, Barrier* barrier) const {");
-  out_.line("    expect(barrier, elements * (" + bytes_of_all + " / kWidth));\n" + start.text() + "  }");
+  out_.line("    expect(barrier, elements * (" + bytes_of_all +
+            " / kWidth));\n    if (elements == 0) return;  // a copy of nothing is none\n" + start.text() + "  }");
 }
 
 /// Operands that are the same for all rows, which blocks that stay bring to shared memory once.

@@ -96,6 +96,8 @@ struct Shifted {
 
   /// Equal infinities are no distance apart.
   static KF_DEVICE A scale(A from, A to) { return quick_exp(from == to ? A(0) : from - to); }
+  /// The same for exponentials that are results themselves: none where all values are -inf.
+  static KF_DEVICE A result_scale(A from, A to) { return to == lowest<A>() ? to - to : scale(from, to); }
   KF_DEVICE void look(A value) { largest = maximum(largest, value); }
   KF_DEVICE void looked(int) {}
   KF_DEVICE void settle() {}
@@ -109,7 +111,7 @@ struct Shifted {
   }
   KF_DEVICE void merge(const Shifted& b) {
     const bool own = largest >= b.largest;  // whose exponentials stay as they are
-    const A both = own ? largest : b.largest, less = scale(own ? b.largest : largest, both);
+    const A both = maximum(largest, b.largest), less = scale(own ? b.largest : largest, both);
     sum = (own ? sum : sum * less) + (own ? b.sum * less : b.sum);
     largest = both;
   }

@@ -104,16 +104,20 @@ class MemoryExchange {
   template <class P>
   KF_DEVICE Told<P> share(const Told<P>& own, const P& identity, u32 round, Told<P>*) const {
     constexpr int kWords = sizeof(Told<P>) / 4;
-    static_assert(sizeof(Told<P>) % 4 == 0 && kWords <= 32);
+    static_assert(sizeof(Told<P>) % 4 == 0);
     const int lane = threadIdx.x % 32;
     const u64 tag = static_cast<u64>(round + 1) << 32;
     u64* box = boxes_ + round % 2 * words(blocks_);
     if (threadIdx.x < 32) {
-      u32 word[kWords], mine = 0;
+      u32 word[kWords];
       memcpy(word, &own, sizeof own);
 #pragma unroll
-      for (int i = 0; i < kWords; ++i) mine = lane == i ? word[i] : mine;
-      if (lane < kWords) store_relaxed(box + blocks_.rank * kWords + lane, tag | mine);
+      for (int first = 0; first < kWords; first += 32) {
+        u32 mine = 0;
+#pragma unroll
+        for (int i = first; i < minimum(first + 32, kWords); ++i) mine = first + lane == i ? word[i] : mine;
+        if (first + lane < kWords) store_relaxed(box + blocks_.rank * kWords + first + lane, tag | mine);
+      }
     }
     __syncthreads();
 #pragma unroll 1
@@ -157,12 +161,12 @@ class TeamMerge {
  public:
   /// `shared`: for a Told of each warp of the block and one of the team.
   KF_DEVICE TeamMerge(const Exchange& exchange, const Blocks& b, char* shared)
-      : exchange_(exchange), blocks_(b.count), told_(shared) {}
+      : exchange_(exchange), blocks_(b.count), told_(shared), team_(shared + blockDim.x / 32 * b.room) {}
 
   /// `row`: see Told; the first thread of the team's first block has it, and then all have.
   template <class P>
   KF_DEVICE void operator()(P& own, const P& identity, u32& row) {
-    Told<P>* told = reinterpret_cast<Told<P>*>(told_);
+    Told<P>*told = reinterpret_cast<Told<P>*>(told_), *all = reinterpret_cast<Told<P>*>(team_);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     merge_lanes(own, 32);
     if (lane == 0) told[warp].part = own;
@@ -174,11 +178,11 @@ class TeamMerge {
       team.row = __shfl_sync(0xffffffffu, row, 0);
     }
     if (blocks_ > 1) {
-      team = exchange_.share(team, identity, round_, told + warps);
+      team = exchange_.share(team, identity, round_, all);
     } else {
-      if (threadIdx.x == 0) told[warps] = team;
+      if (threadIdx.x == 0) *all = team;
       __syncthreads();
-      team = told[warps];
+      team = *all;
     }
     own = team.part;
     row = team.row;
@@ -188,7 +192,7 @@ class TeamMerge {
  private:
   Exchange exchange_;
   int blocks_;
-  char* told_;
+  char *told_, *team_;  ///< apart for all types: slow warps read the team's while others tell the next round's
   u32 round_ = 0;
 };
 

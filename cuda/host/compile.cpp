@@ -115,7 +115,11 @@ codegen::Launch fitted(const Function& function, const codegen::Launch& launch, 
   codegen::Launch l = launch;
   if (!l.resident || l.grid[0] == 0) return l;
   const UseDevice use(device);
-  l.grid[0] = std::min(l.grid[0], static_cast<unsigned>(std::max(resident_blocks(function, l, device), 1)));
+  const int most = resident_blocks(function, l, device);
+  if (most == 0)
+    throw std::runtime_error("kfusion: a kernel of clusters of " + std::to_string(l.cluster) +
+                             " blocks finds no room for one of them on this device");
+  l.grid[0] = std::min(l.grid[0], static_cast<unsigned>(most));
   return l;
 }
 
