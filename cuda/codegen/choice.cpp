@@ -231,6 +231,7 @@ bool choose_ring(Choice& c, const Kernel& k, const Arrangement& a, const Target&
 
 /// Few rows, each at once in the registers and the shared memory of blocks anywhere. False where there is no room.
 bool choose_spread(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
+  constexpr std::int64_t kLeastRoom = 16 << 10;  // besides stages: so classes of length end with powers of two
   if (!can_ring(k, a, c, target) || !are_few(product(a.outer), row_bytes(k, a, c), target)) return false;
   Choice spread = c;
   spread.skeleton = Skeleton::kSpreadRows;
@@ -240,8 +241,9 @@ bool choose_spread(Choice& c, const Kernel& k, const Arrangement& a, const Targe
   for (const std::int64_t slots : {4, 8}) {
     spread.vectors = static_cast<int>(std::max<std::int64_t>(slots * kSlotBytes / bytes, 1));
     const SpreadCapacity found = spread_of(a, spread, target);
-    const std::int64_t room = exchange_room(partial_bound(k));
-    if (found.blocks == 0 || spread_bytes(found, spread.threads, room, bytes) > target.shared_bytes) continue;
+    const std::int64_t all = spread_bytes(found, spread.threads, exchange_room(partial_bound(k)), bytes);
+    const std::int64_t staged = found.staged * spread.threads * bytes;
+    if (found.blocks == 0 || staged + std::max(all - staged, kLeastRoom) > target.shared_bytes) continue;
     c = spread;
     c.staged = found.staged > 0;
     return true;
