@@ -38,32 +38,16 @@ struct Reduction;
 #define KF_NODE(...)
 #include "kfusion/ops/ops.def"
 
+/// The elements' type of a dtype, and the other way round.
 template <DType t>
 struct TypeOf;
-template <>
-struct TypeOf<DType::kFloat32> {
-  using Type = float;
-};
-template <>
-struct TypeOf<DType::kFloat64> {
-  using Type = double;
-};
-template <>
-struct TypeOf<DType::kBool> {
-  using Type = std::uint8_t;
-};
-template <>
-struct TypeOf<DType::kInt32> {
-  using Type = std::int32_t;
-};
-template <>
-struct TypeOf<DType::kInt64> {
-  using Type = std::int64_t;
-};
-
 template <class T>
 struct DTypeOf;
 #define KF_DTYPE(T, k)                        \
+  template <>                                 \
+  struct TypeOf<DType::k> {                   \
+    using Type = T;                           \
+  };                                          \
   template <>                                 \
   struct DTypeOf<T> {                         \
     static constexpr DType kValue = DType::k; \
