@@ -110,8 +110,9 @@ def _cells(d: Device) -> tuple[str, ...]:
 
 
 def find(name: str) -> Device | None:
-    """The device of the table with this name, or None."""
-    return by_key().get(key_of(name))
+    """The device of the table with this name, or None. No other is made: a first call waits for this."""
+    place = _places().get(key_of(name))
+    return None if place is None else _at(place)
 
 
 def from_properties(info: Mapping[str, Any]) -> Device:
@@ -160,12 +161,19 @@ def _file() -> Any:
 @functools.cache
 def by_key() -> dict[str, Device]:
     """The devices by name and alias, as `key_of` writes them, in the order of the file."""
-    table = {}
-    for entry in _file()["devices"]:
-        found = _from_entry(entry)
-        for name in (entry["name"], *entry.get("aliases", ())):
-            table[key_of(name)] = found
-    return table
+    return {key: _at(place) for key, place in _places().items()}
+
+
+@functools.cache
+def _places() -> dict[str, int]:
+    """Where the file has what `key_of` makes of a name or an alias."""
+    devices = enumerate(_file()["devices"])
+    return {key_of(name): i for i, entry in devices for name in (entry["name"], *entry.get("aliases", ()))}
+
+
+@functools.cache
+def _at(place: int) -> Device:
+    return _from_entry(_file()["devices"][place])
 
 
 def _from_entry(entry: Mapping[str, Any]) -> Device:
