@@ -116,6 +116,16 @@ void Printer::assign(int i, const std::string& value) {
   if (divides(i)) out_.line("values." + divisor_of(i) + " = Divisor<" + type_of(i) + ">(" + reference(i) + ");");
 }
 
+namespace {
+
+/// Half types do not show the errors of short functions (device/quick.cuh).
+bool is_quick(const Step& s) {
+  constexpr Op kQuick[] = {Op::erf, Op::exp, Op::exp2, Op::sigmoid, Op::tanh};
+  return is_half(s.dtype) && std::ranges::find(kQuick, s.op) != std::end(kQuick);
+}
+
+}  // namespace
+
 /// Of maps and casts.
 std::string Printer::formula(const Step& s) const {
   const auto argument = [&](std::size_t i) { return i < s.arguments.size() ? reference(s.arguments[i]) : ""; };
@@ -123,12 +133,12 @@ std::string Printer::formula(const Step& s) const {
     if (is_half(s.dtype)) return "rounded<" + storage_type(s.dtype) + ">(" + argument(0) + ")";
     return "convert<" + compute_type(s.dtype) + ">(" + argument(0) + ")";
   }
-  if (s.op == Op::exp && is_half(s.dtype)) return "quick_exp(" + argument(0) + ")";
   if (is_shared_quotient(s)) {
     return "quotient(" + argument(0) + ", values." + divisor_of(s.arguments[1]) + ")";
   }
   const Meaning meanings[] = {{"x", argument(0)}, {"y", argument(1)}, {"z", argument(2)}, {"T", compute_type(s.from)}};
   const std::string text = with(info(s.op).expression, meanings);
+  if (is_quick(s)) return "quick_" + text;
   return s.dtype == DType::kBool && s.from == DType::kBool ? "(" + text + ") != 0" : text;
 }
 

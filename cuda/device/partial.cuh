@@ -1,7 +1,7 @@
 // Partial results of reductions: how those of lanes, warps and blocks are merged, always in one fixed order.
 #pragma once
+#include "device/quick.cuh"
 #include "device/reduce.cuh"
-#include "device/scalar.cuh"
 #include "device/vector.cuh"
 
 namespace kfusion::device::scalar {

@@ -185,19 +185,6 @@ KF_DEVICE T sigmoid(T x) {
   return (x >= T(0) ? T(1) : e) / (T(1) + e);
 }
 
-/// exp(x) to 2^-22 + |x| 2^-24 of itself, and 0 where a float would be subnormal: for what is stored in a half type, or
-/// summed with an exponential of 0.
-KF_DEVICE float quick_exp(float x) {
-#ifdef __CUDA_ARCH__
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
-  return y;
-#else
-  return exp(x);
-#endif
-}
-KF_DEVICE double quick_exp(double x) { return exp(x); }
-
 // ---- quotients by a value that many share ---------------------------------------------------------------------------
 
 /// A divisor that many share, and its reciprocal: both brought near 1 by a power of two where it is far from it.

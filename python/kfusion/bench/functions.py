@@ -38,6 +38,11 @@ def mul_add_relu(x: Any, bias: Any) -> Any:
     return p.relu(x * 2 + bias)
 
 
+def gelu(x: Any) -> Any:
+    """gelu(x)."""
+    return a.gelu(x)
+
+
 def add_transposed(x: Any, y: Any) -> Any:
     """x.T + y."""
     return _views.transpose(x) + y

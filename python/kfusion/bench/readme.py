@@ -85,14 +85,18 @@ def _first(runs: Mapping[str, Results]) -> str:
 
 
 def _rows(runs: Mapping[str, Results]) -> str:
-    """Fused row kernels over the length of a row; in brackets torch.compile."""
-    cases = {(c.name, c.dtype, c.shape[-1]): c for c in runs["h200"].of_suite(*_ROW_SUITES) if _is_length(c)}
-    names = list(dict.fromkeys((name, dtype) for name, dtype, _ in cases))
+    """Fused row kernels over the length of a row."""
+    return _by_length([c for c in runs["h200"].of_suite(*_ROW_SUITES) if _is_length(c)], _README_LENGTHS)
+
+
+def _by_length(cases: Sequence[Measured], lengths: Sequence[int]) -> str:
+    """A line for each function and dtype, a column for each length of the last axis; in brackets torch.compile."""
+    found = {(c.name, c.dtype, c.shape[-1]): c for c in cases}
     lines = []
-    for name, dtype in names:
-        found = [cases.get((name, dtype, length)) for length in _README_LENGTHS]
-        lines.append((name, dtype, *(_with_compiled(case) if case else "" for case in found)))
-    return _markdown(("function", "dtype", *map(str, _README_LENGTHS)), lines)
+    for name, dtype in dict.fromkeys((c.name, c.dtype) for c in cases):
+        of_lengths = [found.get((name, dtype, length)) for length in lengths]
+        lines.append((name, dtype, *(_with_compiled(case) if case else "" for case in of_lengths)))
+    return _markdown(("function", "dtype", *map(str, lengths)), lines)
 
 
 def _is_length(case: Measured) -> bool:
@@ -111,6 +115,10 @@ def _shapes(runs: Mapping[str, Results]) -> str:
 
 
 def _chains(runs: Mapping[str, Results]) -> str:
+    return _by_length(runs["h200"].of_suite("chains"), suites.CHAIN_SIZES)
+
+
+def _chains_of_all(runs: Mapping[str, Results]) -> str:
     return _ratios(runs["h200"].of_suite("chains"), "cold")
 
 
@@ -189,6 +197,7 @@ REGIONS: dict[str, Callable[[Mapping[str, Results]], str]] = {
     "rows": _rows,
     "shapes": _shapes,
     "chains": _chains,
+    "chains_of_all": _chains_of_all,
     "reductions": _reductions,
     "cpu": _cpu,
     "cpu_in_cache": _cpu_in_cache,

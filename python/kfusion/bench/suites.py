@@ -118,7 +118,7 @@ def _row_case(suite: str, rows: _Rows, shape: tuple[int, int], dtype: str, **mor
 
 
 def _chains(suite: str, options: Options) -> Iterator[Job]:
-    for dtype in options.dtypes or ("float32",):
+    for dtype in options.dtypes or ("float32", "bfloat16"):
         for n in CHAIN_SIZES[: 2 if options.quick else 3]:
             shape = _square(n, dtype, options)
             states = _BOTH if n == CHAIN_SIZES[0] else ("cold",)
@@ -128,7 +128,8 @@ def _chains(suite: str, options: Options) -> Iterator[Job]:
                            slow_peers=not options.quick)  # fmt: skip
 
 
-_CHAINS = ((f.five_ops, 1), (f.five_ops_of_two, 2), (f.pointwise_chain, 3), (f.mul_add_relu, 2), (f.add_transposed, 2))
+_CHAINS = ((f.five_ops, 1), (f.five_ops_of_two, 2), (f.pointwise_chain, 3), (f.mul_add_relu, 2), (f.gelu, 1),
+           (f.add_transposed, 2))  # fmt: skip
 
 
 def _reductions(suite: str, options: Options) -> Iterator[Job]:

@@ -1,0 +1,60 @@
+// Functions of floats by the hardware's approximations, for what is stored in a half type, whose rounding is larger
+// than their errors. CUDA's own take more instructions than memory leaves time for.
+#pragma once
+#include "device/scalar.cuh"
+
+namespace kfusion::device::scalar {
+
+inline constexpr float kLog2OfE = 1.4426950408889634f;
+
+/// 2^x to 2^-22 of itself, and 0 where a float would be subnormal.
+KF_DEVICE float quick_exp2(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return exp2(x);
+#endif
+}
+
+/// 1 / x to 2^-23 of itself, and 0 where a float would be subnormal.
+KF_DEVICE float quick_reciprocal(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.0f / x;
+#endif
+}
+
+/// exp(x) to 2^-22 + |x| 2^-24 of itself: also for sums with an exponential of 0.
+KF_DEVICE float quick_exp(float x) { return quick_exp2(x * kLog2OfE); }
+KF_DEVICE double quick_exp(double x) { return exp(x); }
+
+/// 1 / (1 + exp(-x)) to 2^-21 + |x| 2^-24 of itself.
+KF_DEVICE float quick_sigmoid(float x) { return quick_reciprocal(1.0f + quick_exp(-x)); }
+
+/// To 2^-18 of itself: 1 - 2 / (1 + exp(2 x)), and near 0, where that cancels, x - x^3 / 3 + 2 x^5 / 15.
+KF_DEVICE float quick_tanh(float x) {
+  const float square = x * x;
+  const float near = x * fmaf(square, fmaf(square, 2.0f / 15, -1.0f / 3), 1.0f);
+  const float far = fmaf(-2.0f, quick_reciprocal(1.0f + quick_exp2(2 * kLog2OfE * x)), 1.0f);
+  return fabs(x) < 0.125f ? near : far;
+}
+
+/// To 5e-7, and near 0 to 2^-15 of itself, there by 2 / sqrt(pi) (x - x^3 / 3). Source: Abramowitz and Stegun, Handbook
+/// of Mathematical Functions, 7.1.26.
+KF_DEVICE float quick_erf(float x) {
+  const float square = x * x, near = x * fmaf(square, -0.376126389f, 1.128379167f);
+  const float t = quick_reciprocal(fmaf(0.3275911f, fabs(x), 1.0f));
+  float sum = fmaf(t, 1.061405429f, -1.453152027f);
+  sum = fmaf(t, sum, 1.421413741f);
+  sum = fmaf(t, sum, -0.284496736f);
+  sum = fmaf(t, sum, 0.254829592f);
+  const float far = fmaf(-t * sum, quick_exp2(-kLog2OfE * square), 1.0f);
+  return fabs(x) < 1.0f / 64 ? near : copysign(far, x);
+}
+
+}  // namespace kfusion::device::scalar
