@@ -17,6 +17,16 @@ KF_INLINE F32s map_register(const F32s& x, const std::byte* y, const std::byte* 
   return (F32s)apply<op, T>(FirstOf<op, T>((typename FirstOf<op, T>::Native)x), b, d).v;
 }
 
+/// x = f(x, number of the register): the code of a long function stands once.
+template <class F, class... X>
+KF_INLINE void one_by_one(const F& f, X&... x) {
+  F32s tile[] = {x...};
+#pragma GCC unroll 1
+  for (int j = 0; j < static_cast<int>(sizeof...(X)); ++j) tile[j] = f(tile[j], j);
+  int j = 0;
+  ((x = tile[j++]), ...);
+}
+
 #if defined(__AVX512F__)
 /// Quotients by one number d, rounded correctly: of the product with its reciprocal what is missing is taken once more
 /// (P. W. Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990), a third of a
@@ -25,22 +35,23 @@ class Divisor {
  public:
   explicit KF_INLINE Divisor(FloatVec d) : d_(d), inverse_(FloatVec(1) / d), usable_(!any(!between(d, -30, 30))) {}
 
-  /// Whether `divide_safe` is exact for all of them.
   template <class... X>
-  KF_INLINE bool is_safe(X... x) const {
-    return usable_ && !any((!between(FloatVec(x), -100, 60) || ...));
+  KF_INLINE void divide(X&... x) const {
+    if (!usable_ || any((!between(FloatVec(x), -100, 60) || ...))) [[unlikely]]
+      return one_by_one([this](F32s v, int) KF_LAMBDA { return (F32s)divide_any(FloatVec(v)).v; }, x...);
+    ((x = (F32s)divide_safe(FloatVec(x)).v), ...);
   }
+
+ private:
   KF_INLINE FloatVec divide_safe(FloatVec x) const {
     const FloatVec y = x * inverse_;
     return mad(mad(-y, d_, x), inverse_, y);
   }
-  KF_INLINE FloatVec divide(FloatVec x) const {
+  KF_INLINE FloatVec divide_any(FloatVec x) const {
     const auto safe = between(x, -100, 60), zero = x == FloatVec(0);
     if (!usable_ || any(!(safe || zero))) return x / d_;
     return select(safe, divide_safe(x), x * inverse_);
   }
-
- private:
   /// 2^low <= |x| < 2^high
   static KF_INLINE Mask<4> between(FloatVec x, int low, int high) {
     const Int32Vec bits = Int32Vec::bits(absolute(x)) - Int32Vec((127 + low) << 23);
@@ -63,10 +74,17 @@ struct MapStep {
     if constexpr (is_long(op, Map<op>::kSignature) && sizeof...(X) > 1) {
 #if defined(__AVX512F__)
       if constexpr (op == Op::divide && sizeof(T) == 4)
-        if (s->stride == 0) return divide(s, c, i, Divisor(read<T>(y)), x...);
+        if (s->stride == 0) {
+          fetch<kWhole, sizeof...(X)>(s, c, i);
+          return Divisor(read<T>(y)).divide(x...);
+        }
 #endif
+      Fetches fetches(s, c, i);
       one_by_one(
-          s, c, i, [y, s](F32s v, int j) KF_LAMBDA { return map_register<op, T>(v, y + j * s->stride, nullptr); },
+          [&fetches, y, s](F32s v, int j) KF_LAMBDA {
+            fetches.next_register();
+            return map_register<op, T>(v, y + j * s->stride, nullptr);
+          },
           x...);
     } else {
       fetch<kWhole, sizeof...(X)>(s, c, i);
@@ -74,31 +92,6 @@ struct MapStep {
       ((x = map_register<op, T>(x, y + j * s->stride, z + j * s->second_stride), ++j), ...);
     }
   }
-
- private:
-  /// The code of a long function stands once.
-  template <class F, class... X>
-  static KF_INLINE void one_by_one(KF_STEP, const F& f, X&... x) {
-    F32s tile[] = {x...};
-    Fetches fetches(s, c, i);
-#pragma GCC unroll 1
-    for (int j = 0; j < static_cast<int>(sizeof...(X)); ++j) {
-      fetches.next_register();
-      tile[j] = f(tile[j], j);
-    }
-    int j = 0;
-    ((x = tile[j++]), ...);
-  }
-
-#if defined(__AVX512F__)
-  template <class... X>
-  static KF_INLINE void divide(KF_STEP, const Divisor& by, X&... x) {
-    if (!by.is_safe(x...)) [[unlikely]]
-      return one_by_one(s, c, i, [&by](F32s v, int) KF_LAMBDA { return (F32s)by.divide(FloatVec(v)).v; }, x...);
-    fetch<false, sizeof...(X)>(s, c, i);
-    ((x = (F32s)by.divide_safe(FloatVec(x)).v), ...);
-  }
-#endif
 };
 
 }  // namespace

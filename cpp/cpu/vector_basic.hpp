@@ -93,6 +93,16 @@ KF_INLINE auto isinf(Vec<T> x) {
   else
     return x != x;
 }
+/// Where either is NaN.
+KF_INLINE Mask<4> unordered(FloatVec x, FloatVec y) {
+#if defined(__AVX512F__)
+  return Mask<4>::of(_mm512_movm_epi32(_mm512_cmp_ps_mask((__m512)x.v, (__m512)y.v, _CMP_UNORD_Q)));
+#elif defined(__AVX2__)
+  return Mask<4>::of(_mm256_cmp_ps((__m256)x.v, (__m256)y.v, _CMP_UNORD_Q));
+#else
+  return x != x || y != y;
+#endif
+}
 template <class T>
 KF_INLINE auto isfinite(Vec<T> x) {
   if constexpr (kIsFloat<T>)
@@ -176,9 +186,8 @@ KF_INLINE Vec<T> polynomial(Vec<T> x, double c, More... more) {
   return mad(polynomial(x, more...), x, Vec<T>(c));
 }
 
-/// min(x, limit) and max(x, limit) that keep NaN: x86's give the second operand where either is NaN.
-KF_INLINE FloatVec at_most(FloatVec x, double limit) {
-  const FloatVec bound(limit);
+/// min(x, bound) and max(x, bound) that keep an x of NaN: x86's give the second operand where either is NaN.
+KF_INLINE FloatVec at_most(FloatVec x, FloatVec bound) {
 #if defined(__AVX512F__)
   return FloatVec((F32s)_mm512_maskz_min_ps(0xffff, (__m512)bound.v, (__m512)x.v));
 #elif defined(__AVX2__)
@@ -187,8 +196,7 @@ KF_INLINE FloatVec at_most(FloatVec x, double limit) {
   return select(x > bound, bound, x);
 #endif
 }
-KF_INLINE FloatVec at_least(FloatVec x, double limit) {
-  const FloatVec bound(limit);
+KF_INLINE FloatVec at_least(FloatVec x, FloatVec bound) {
 #if defined(__AVX512F__)
   return FloatVec((F32s)_mm512_maskz_max_ps(0xffff, (__m512)bound.v, (__m512)x.v));
 #elif defined(__AVX2__)
@@ -197,6 +205,8 @@ KF_INLINE FloatVec at_least(FloatVec x, double limit) {
   return select(x < bound, bound, x);
 #endif
 }
+KF_INLINE FloatVec at_most(FloatVec x, double limit) { return at_most(x, FloatVec(limit)); }
+KF_INLINE FloatVec at_least(FloatVec x, double limit) { return at_least(x, FloatVec(limit)); }
 KF_INLINE DoubleVec at_most(DoubleVec x, double limit) { return select(x > DoubleVec(limit), DoubleVec(limit), x); }
 KF_INLINE DoubleVec at_least(DoubleVec x, double limit) { return select(x < DoubleVec(limit), DoubleVec(limit), x); }
 

@@ -1,0 +1,257 @@
+// The bodies of steps that are taken together, of whole tiles of float32. A body is made once for a run of tiles and
+// keeps in registers what stays or counts up from tile to tile: a row's number, addresses, the sum so far.
+#pragma once
+#include "cpu/fused_map_steps.hpp"
+#include "cpu/fused_move_steps.hpp"
+#include "cpu/fused_reduce_steps.hpp"
+
+namespace kfusion::cpu {
+namespace KF_ISA {
+namespace {
+
+constexpr Width kFull = Width::kFull;
+
+/// What most bodies leave behind after the last tile: nothing.
+struct Stateless {
+  KF_INLINE void finish() const {}
+};
+
+/// What a step prefetches of one array: the lines of each tile's share.
+class LinesOfTile {
+ public:
+  KF_INLINE LinesOfTile(KF_STEP) {
+    if (s->fetches != 1) return;
+    const TileFetch& f = c->fetches[s->fetch];
+    next_ = begin_of(f, c, i), bytes_ = static_cast<std::uintptr_t>(f.stride) * kRegisters;
+  }
+  KF_INLINE void take() {
+    const std::uintptr_t end = next_ + bytes_;
+#pragma GCC unroll 1
+    for (std::uintptr_t line = next_; line < end; line += kLineBytes) prefetch(line);
+    next_ = end;
+  }
+
+  /// A part beside a long function of each register; where there is nothing to fetch, what is in the cache.
+  template <class F, class... X>
+  KF_INLINE void take_beside(const F& f, X&... x) {
+    std::uintptr_t next = bytes_ > 0 ? next_ : reinterpret_cast<std::uintptr_t>(this);
+    ((prefetch(next), next += bytes_ / kRegisters, x = f(x)), ...);
+    next_ += bytes_;
+  }
+
+ private:
+  std::uintptr_t next_ = 0, bytes_ = 0;
+};
+
+// ---- from and to memory ------------------------------------------------------------------------------------------
+
+class Read : public Stateless {
+ public:
+  KF_INLINE Read(KF_STEP) : from_(operand(s, c, i)), lines_(s, c, i) {}
+  template <class... X>
+  KF_INLINE void take(X&... x) {
+    lines_.take();
+    ((x = load<F32s>(from_), from_ += kVectorBytes), ...);
+  }
+
+ private:
+  const std::byte* from_;
+  LinesOfTile lines_;
+};
+struct LoadFloats : Read {
+  using Read::Read;
+  static bool is(const TileStep& s) { return s.run == load_step(DType::kFloat32, kFull, false); }
+};
+struct Kept : Read {
+  using Read::Read;
+  static bool is(const TileStep& s) { return s.run == reload_step(kFull) && s.stride != 0; }
+};
+
+struct Keep : Stateless {
+  static bool is(const TileStep& s) { return s.run == spill_step(kFull); }
+  KF_INLINE Keep(KF_STEP) : to(operand(s, c, i)) {}
+  template <class... X>
+  KF_INLINE void take(X&... x) {
+    ((store(to, x), to += kVectorBytes), ...);
+  }
+  std::byte* to;
+};
+
+/// Lines stay lines from tile to tile.
+class StoreFloats : public Stateless {
+ public:
+  static bool is(const TileStep& s) { return s.run == store_step(DType::kFloat32, kFull, false); }
+  KF_INLINE StoreFloats(KF_STEP)
+      : to_(operand(s, c, i)),
+        streams_(c->stream && s->scale != 0 && reinterpret_cast<std::uintptr_t>(to_) % kLineBytes == 0) {}
+  template <class... X>
+  KF_INLINE void take(X&... x) {
+    if (streams_)
+      ((stream(to_, x), to_ += kVectorBytes), ...);
+    else
+      ((store(to_, x), to_ += kVectorBytes), ...);
+  }
+
+ private:
+  std::byte* to_;
+  bool streams_;
+};
+
+// ---- maps --------------------------------------------------------------------------------------------------------
+
+/// Of the tile alone.
+template <Op op>
+struct Unary : Stateless {
+  static bool is(const TileStep& s) { return s.run == map_step(op, DType::kFloat32, kFull); }
+  KF_INLINE Unary(KF_STEP) : lines(s, c, i) {
+    if (s->fetches > 1) fetch<true, kRegisters>(s, c, i);  // of more than one array: in a burst
+  }
+  template <class... X>
+  KF_INLINE void take(X&... x) {
+    const auto f = [](const F32s& v) KF_LAMBDA { return map_register<op, float>(v, nullptr, nullptr); };
+    if constexpr (is_long(op, Map<op>::kSignature)) {
+      lines.take_beside(f, x...);
+    } else {
+      lines.take();
+      ((x = f(x)), ...);
+    }
+  }
+  LinesOfTile lines;
+};
+
+/// With one number for the whole row.
+template <Op op>
+struct ByRow : Stateless {
+  static bool is(const TileStep& s) {
+    return s.run == map_step(op, DType::kFloat32, kFull) && s.stride == 0;
+  }
+  KF_INLINE ByRow(KF_STEP) : number(read<float>(operand(s, c, i))) {}
+  template <class... X>
+  KF_INLINE void take(X&... x) {
+    ((x = (F32s)apply<op, float>(FloatVec(x), number, number).v), ...);
+  }
+  FloatVec number;
+};
+#if defined(__AVX512F__)
+template <>
+struct ByRow<Op::divide> : Stateless {
+  static bool is(const TileStep& s) {
+    return s.run == map_step(Op::divide, DType::kFloat32, kFull) && s.stride == 0;
+  }
+  KF_INLINE ByRow(KF_STEP) : by(read<float>(operand(s, c, i))) {}
+  template <class... X>
+  KF_INLINE void take(X&... x) {
+    by.divide(x...);
+  }
+  Divisor by;
+};
+#endif
+
+/// With an array along the row.
+template <Op op>
+struct ByElement : Stateless {
+  static bool is(const TileStep& s) {
+    return s.run == map_step(op, DType::kFloat32, kFull) && s.stride == kVectorBytes;
+  }
+  KF_INLINE ByElement(KF_STEP) : from(operand(s, c, i)), lines(s, c, i) {}
+  template <class... X>
+  KF_INLINE void take(X&... x) {
+    lines.take();
+    ((x = (F32s)apply<op, float>(FloatVec(x), read<float>(from), FloatVec(0)).v, from += kVectorBytes), ...);
+  }
+  const std::byte* from;
+  LinesOfTile lines;
+};
+
+// ---- reductions --------------------------------------------------------------------------------------------------
+
+/// Accumulators in a register; they begin as what changes nothing, and are put where the step's own would be.
+template <class A>
+class Accumulating {
+ public:
+  KF_INLINE Accumulating(KF_STEP, double identity)
+      : to_(operand(s, c, i)), sum(c->first ? A(identity) : read<typename A::Value>(to_)) {}
+  KF_INLINE void finish() const { store(to_, sum.v); }
+
+ private:
+  std::byte* to_;
+
+ protected:
+  A sum;
+};
+
+template <Op op, bool positive>
+struct SumOfFloats : Accumulating<DoubleVec> {
+  static bool is(const TileStep& s) { return s.run == reduce_step(op, DType::kFloat32, kFull, false, false, positive); }
+  KF_INLINE SumOfFloats(KF_STEP) : Accumulating(s, c, i, -0.0) {}
+  template <class... X>
+  KF_INLINE void take(X&... x) {
+    const FloatVec tile[] = {FloatVec(x)...};
+    sum = sum + TileReduction<op, float, false, sizeof...(X)>::template combined<positive>(tile);
+  }
+};
+
+/// The sum of floats that have just been loaded, in double precision from memory on: half the work of compensated sums.
+template <Op op>
+class SumOfLoaded : public Accumulating<DoubleVec> {
+ public:
+  static bool is(const TileStep& s) { return SumOfFloats<op, false>::is(s); }
+  KF_INLINE SumOfLoaded(KF_STEP) : Accumulating(s, c, i, -0.0), from_(operand(s - 1, c, i)) {}
+  template <class... X>
+  KF_INLINE void take(X&... x) {
+    DoubleVec parts[] = {sum_of_register(x)...};
+    tree<sizeof...(X)>(parts);
+    sum = sum + parts[0];
+  }
+
+ private:
+  KF_INLINE DoubleVec sum_of_register(const F32s&) {
+    using Half = VectorOf<float, kVectorBytes / 2>::Type;
+    const DoubleVec low(doubles_of(load<Half>(from_))), high(doubles_of(load<Half>(from_ + sizeof(Half))));
+    from_ += kVectorBytes;
+    return low + high;
+  }
+  template <int kCount>
+  static KF_INLINE void tree(DoubleVec* parts) {
+    if constexpr (kCount > 1) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kCount / 2; ++j) parts[j] = parts[2 * j] + parts[2 * j + 1];
+      tree<kCount / 2>(parts);
+    }
+  }
+
+  const std::byte* from_;
+};
+
+/// Without regard to NaN, but where there is one.
+struct MaxOfFloats : Accumulating<FloatVec> {
+  static bool is(const TileStep& s) {
+    return s.run == reduce_step(Op::max, DType::kFloat32, kFull, false, false, false);
+  }
+  KF_INLINE MaxOfFloats(KF_STEP) : Accumulating(s, c, i, -__builtin_inf()) {}
+  template <class... X>
+  KF_INLINE void take(X&... x) {
+    if (any_nan(x...)) [[unlikely]]
+      return void(((sum = maximum(sum, FloatVec(x))), ...));
+    FloatVec largest[] = {FloatVec(x)...};
+#pragma GCC unroll 3
+    for (int n = static_cast<int>(sizeof...(X)) / 2; n > 0; n /= 2)
+#pragma GCC unroll 4
+      for (int j = 0; j < n; ++j) largest[j] = at_least(largest[j], largest[j + n]);
+    sum = at_least(sum, largest[0]);
+  }
+
+ private:
+  template <class... X>
+  static KF_INLINE bool any_nan(const X&... x) {
+    const FloatVec tile[] = {FloatVec(x)...};
+    Mask<4> found = unordered(tile[0], tile[1]);
+#pragma GCC unroll 3
+    for (int j = 2; j < static_cast<int>(sizeof...(X)); j += 2) found = found || unordered(tile[j], tile[j + 1]);
+    return any(found);
+  }
+};
+
+}  // namespace
+}  // namespace KF_ISA
+}  // namespace kfusion::cpu
