@@ -119,13 +119,19 @@ struct Unary : Stateless {
   LinesOfTile lines;
 };
 
-/// With one number for the whole row.
+/// One number for the whole row; not the register that holds it: that has just been written in parts, and would have to
+/// wait for them.
+KF_INLINE FloatVec row_number(KF_STEP) {
+  float number;
+  __builtin_memcpy(&number, operand(s, c, i), sizeof number);
+  return FloatVec(number);
+}
+
+/// With a row's number.
 template <Op op>
 struct ByRow : Stateless {
-  static bool is(const TileStep& s) {
-    return s.run == map_step(op, DType::kFloat32, kFull) && s.stride == 0;
-  }
-  KF_INLINE ByRow(KF_STEP) : number(read<float>(operand(s, c, i))) {}
+  static bool is(const TileStep& s) { return s.run == map_step(op, DType::kFloat32, kFull) && s.stride == 0; }
+  KF_INLINE ByRow(KF_STEP) : number(row_number(s, c, i)) {}
   template <class... X>
   KF_INLINE void take(X&... x) {
     ((x = (F32s)apply<op, float>(FloatVec(x), number, number).v), ...);
@@ -135,10 +141,8 @@ struct ByRow : Stateless {
 #if defined(__AVX512F__)
 template <>
 struct ByRow<Op::divide> : Stateless {
-  static bool is(const TileStep& s) {
-    return s.run == map_step(Op::divide, DType::kFloat32, kFull) && s.stride == 0;
-  }
-  KF_INLINE ByRow(KF_STEP) : by(read<float>(operand(s, c, i))) {}
+  static bool is(const TileStep& s) { return s.run == map_step(Op::divide, DType::kFloat32, kFull) && s.stride == 0; }
+  KF_INLINE ByRow(KF_STEP) : by(row_number(s, c, i)) {}
   template <class... X>
   KF_INLINE void take(X&... x) {
     by.divide(x...);

@@ -69,9 +69,11 @@ struct MapStep {
   template <bool kWhole, class... X>
   static KF_INLINE void take(KF_STEP, X&... x) {
     constexpr int kArity = Map<op>::kArity;
+    constexpr bool kLong = is_long(op, Map<op>::kSignature) && sizeof...(X) > 1;
+    if constexpr (!kLong) fetch<kWhole, sizeof...(X)>(s, c, i);
     const std::byte* y = kArity > 1 ? operand(s, c, i) : nullptr;
     const std::byte* z = kArity > 2 ? second(s, c, i) : nullptr;
-    if constexpr (is_long(op, Map<op>::kSignature) && sizeof...(X) > 1) {
+    if constexpr (kLong) {
 #if defined(__AVX512F__)
       if constexpr (op == Op::divide && sizeof(T) == 4)
         if (s->stride == 0) {
@@ -87,9 +89,11 @@ struct MapStep {
           },
           x...);
     } else {
-      fetch<kWhole, sizeof...(X)>(s, c, i);
-      std::int64_t j = 0;
-      ((x = map_register<op, T>(x, y + j * s->stride, z + j * s->second_stride), ++j), ...);
+      const auto map = [&](std::int64_t stride) KF_LAMBDA {  // a constant: few registers for addresses
+        std::int64_t j = 0;
+        ((x = map_register<op, T>(x, y + j * stride, z + j * s->second_stride), ++j), ...);
+      };
+      kArity > 1 && s->stride == 0 ? map(0) : map(kVectorBytes);
     }
   }
 };

@@ -17,8 +17,8 @@ struct Load {
   template <bool kWhole, class... X>
   static KF_INLINE void take(KF_STEP, X&... x) {
     constexpr int kBytes = kPartBytes<E, wide>;
-    const std::byte* p = operand(s, c, i);
     fetch<kWhole, sizeof...(X)>(s, c, i);
+    const std::byte* p = operand(s, c, i);
     const auto part = [&p]() KF_LAMBDA {
       const std::byte* const from = p;
       p += kBytes;
@@ -56,8 +56,8 @@ struct Store {
 struct Reload {
   template <bool kWhole, class... X>
   static KF_INLINE void take(KF_STEP, X&... x) {
-    const std::byte* p = operand(s, c, i);
     fetch<kWhole, sizeof...(X)>(s, c, i);
+    const std::byte* p = operand(s, c, i);
     ((x = load<F32s>(p), p += s->stride), ...);
   }
 };

@@ -83,26 +83,18 @@ class Fetches {
   std::uintptr_t next_[kMaxFetches], stride_[kMaxFetches];
 };
 
-/// Those of a short step, before its work. A line a register: the few instructions from one to the next are distance
-/// enough. Fewer lines, as each sweep over a row fetches its part of the next one: all at once.
+/// Those of a short step, before its work. The loops are not unrolled: registers to save and a stack to align would
+/// cost each step more than its work, whether or not it prefetches.
 template <bool kWhole, int kRegistersOfTile>
 KF_INLINE void fetch(KF_STEP) {
-  if (s->fetches == 0 || (!kWhole && c->partial)) return;
-  if (2 * c->fetches[s->fetch].stride > kVectorBytes) {
-    Fetches fetches(s, c, i);
-    for (int j = 0; j < kRegistersOfTile; ++j) fetches.next_register();
-    return;
-  }
-  constexpr int kMost = (kRegistersOfTile * kVectorBytes / 2 + kLineBytes - 1) / kLineBytes;
-  for (int k = 0; k < s->fetches; ++k) {
-    const TileFetch& f = c->fetches[s->fetch + k];
-    const std::uintptr_t begin = begin_of(f, c, i);
-    const int lines = (f.stride * kRegistersOfTile + kLineBytes - 1) / kLineBytes;
-#pragma GCC unroll 4
-    for (int line = 0; line < kMost; ++line) {
-      if (line == lines) break;
-      prefetch(begin + static_cast<std::uintptr_t>(line * kLineBytes));
-    }
+  if (!kWhole && c->partial) return;
+  const TileFetch* const last = c->fetches + s->fetch + s->fetches;
+#pragma GCC unroll 1
+  for (const TileFetch* f = c->fetches + s->fetch; f < last; ++f) {
+    std::uintptr_t line = begin_of(*f, c, i);
+    const std::uintptr_t end = line + static_cast<std::uintptr_t>(f->stride) * kRegistersOfTile;
+#pragma GCC unroll 1
+    for (; line < end; line += kLineBytes) prefetch(line);
   }
 }
 

@@ -102,8 +102,9 @@ void Worker::go_to(std::int64_t outer) {
     target_base_[k] = call_.stores[k] + t.layout.offset + offset_of(outer, extents, t.layout.outer);
     if (t.layout.reach != Reach::kDirect) continue;
     at_[t.operand] = target_base_[k];
-    // The last line, which plain stores will share with the next row: those that stream would wait for it.
-    if (context_.stream) __builtin_prefetch(target_base_[k] + program_.space.cols * t.layout.item - 1, 1);
+    // A last line that is not whole, which plain stores will share with the next row: those that stream would wait.
+    const std::byte* const end = target_base_[k] + program_.space.cols * t.layout.item;
+    if (context_.stream && reinterpret_cast<std::uintptr_t>(end) % 64 != 0) __builtin_prefetch(end - 1, 1);
   }
 }
 
