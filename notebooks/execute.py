@@ -23,19 +23,22 @@ _METADATA = {
 }
 
 
-def execute(path: Path, *, timeout_s: int = 300) -> nbformat.NotebookNode:
+def execute(path: Path, *, first: str = "", timeout_s: int = 300) -> nbformat.NotebookNode:
     """The notebook with fresh outputs.
 
     Args:
         path: an .ipynb file; it is not written to.
+        first: Python that the kernel runs before the first cell.
         timeout_s: limit of each cell.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell raised.
     """
     notebook = nbformat.read(path, as_version=4)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(first, execution_count=None))
     resources = {"metadata": {"path": str(path.parent)}}  # the working directory, as in Jupyter
     nbclient.NotebookClient(notebook, timeout=timeout_s, kernel_name="python3", resources=resources).execute()
+    del notebook.cells[0]
     return stripped(notebook)
 
 
