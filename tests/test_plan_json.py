@@ -98,6 +98,7 @@ def test_json_of_graphs():
         (("refusals", 0, "producer_group"), -1, ValueError, r"refusals\[0\].producer_group must be"),
         (("refusals", 0, "consumer_group"), 9, ValueError, r"refusals\[0\].consumer_group must be"),
         (("savings", "savings_pct"), None, TypeError, "savings_pct"),
+        (("savings",), {"savings_pct": 1}, ValueError, "savings must have 'unfused_bytes'"),
         (("composites", "layernorm"), "layernorm.mean", TypeError, "composites.layernorm must be of type list"),
         (("device", "bandwidth"), -1, ValueError, "bandwidth"),
         (("graph", "nodes"), {}, TypeError, "nodes must be a list"),

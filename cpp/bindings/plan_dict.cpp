@@ -9,8 +9,6 @@ namespace py = pybind11;
 namespace kfusion {
 namespace plan_dict {
 
-std::size_t at(NodeId id) { return static_cast<std::size_t>(id); }
-
 template <class Items, class Make>
 py::list list_of(const Items& items, Make make) {
   py::list result;

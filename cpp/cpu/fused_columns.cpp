@@ -15,8 +15,6 @@ namespace {
 constexpr std::int64_t kSplitElements = 256 * 1024;
 constexpr std::int64_t kMaxSplits = 64;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 class Columns {
  public:
   Columns(const FusedCall& call, int threads)

@@ -7,8 +7,6 @@
 namespace kfusion::cpu {
 namespace {
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 /// A sum's and a product's bits do not depend on the order of their arguments.
 bool may_swap(const Step& s) { return s.kind == StepKind::kMap && (s.op == Op::add || s.op == Op::multiply); }
 

@@ -14,8 +14,6 @@ constexpr std::int64_t kBlock = 1024;               // elements of a block of co
 constexpr std::int64_t kLeastBlock = 256;           // of one that is swept again
 constexpr std::int64_t kBlockBytes = 512 * 1024;    // of a block that is swept again
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 bool all_zero(const Extents& strides) {
   return std::ranges::all_of(strides, [](std::int64_t s) { return s == 0; });
 }

@@ -13,8 +13,6 @@
 namespace kfusion::cpu {
 namespace {
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 class Rows {
  public:
   Rows(const FusedCall& call, int threads)

@@ -7,8 +7,6 @@
 namespace kfusion::cpu {
 namespace {
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 /// Of a constant, as a lane of its compute type; returns its bytes.
 int lane_of(const Constant& c, const double* parameters, std::byte* lane) {
   const double number = c.parameter >= 0 ? parameters[c.parameter] : c.value;

@@ -8,7 +8,6 @@
 
 namespace kfusion::codegen {
 
-inline std::size_t at(int i) { return static_cast<std::size_t>(i); }
 inline std::string number(std::size_t i) { return std::to_string(i); }
 
 /// Lines of text, indented by braces.

@@ -5,8 +5,6 @@
 namespace kfusion::codegen {
 namespace {
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 class Scheduler {
  public:
   Scheduler(const Kernel& k, const Arrangement& a) : k_(k), a_(a) {

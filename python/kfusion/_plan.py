@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _SCHEMA = 1
 _WHO = "kfusion.Plan"
+_SAVINGS = ("unfused_bytes", "fused_bytes", "savings_bytes", "savings_pct")  # what kfusion.savings always has
 
 
 @dataclass(frozen=True)
@@ -256,6 +257,8 @@ def pairs(option: str, names: Iterable[tuple[str, str]], who: str = "kfusion.pla
 def _check_references(plan: Plan) -> None:
     """Every number of a node, stage or group is one of the plan's own, and every unit one of the device's."""
     groups = range(len(plan.groups))
+    for name in _SAVINGS:
+        _require(name in plan.savings, f"savings must have {name!r}")
     computed = _check_groups("groups", plan.groups, plan._graph)
     _check_groups("unfused_groups", plan.unfused_groups, plan.unfused_graph.to_dict())
     for i, r in enumerate(plan.refusals):

@@ -3,6 +3,7 @@
 // Nodes stand in an order in which each comes after its arguments. A graph is built through GraphBuilder (builder.hpp),
 // which infers dtypes and shapes, or read from outside and then verified (verify.hpp); nothing else makes nodes.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -17,6 +18,9 @@ namespace kfusion {
 using NodeId = std::int32_t;
 using StageId = std::int32_t;
 using Extents = std::vector<std::int64_t>;
+
+/// A number of a node, a step or an axis, as an index.
+inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Elements of an array of these extents.
 std::int64_t product(const Extents& e);

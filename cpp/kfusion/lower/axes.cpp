@@ -7,8 +7,6 @@
 namespace kfusion {
 namespace {
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 class Sorting {
  public:
   Sorting(const Space& space, const std::vector<Strided>& loads, const std::vector<Strided>& iotas,

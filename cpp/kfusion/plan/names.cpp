@@ -9,8 +9,6 @@ namespace {
 
 constexpr std::size_t kLabelLength = 60;
 
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
-
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /// Gives out names, the second of a kind with "_2" behind it.

@@ -11,8 +11,6 @@
 namespace kfusion {
 namespace {
 
-std::size_t at(NodeId n) { return static_cast<std::size_t>(n); }
-
 // ---- bytes ----------------------------------------------------------------------------------------------------------
 
 /// The elements of `a` as a set: two accesses that differ in repetition, direction or order of axes become equal.
