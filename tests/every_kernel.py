@@ -16,8 +16,8 @@ import kfusion as kf
 import reference
 
 # Part of a warp, a warp, a block, a cluster and chunks of a cluster; whole slots of 16 bytes and not.
-WIDTHS = (1, 8, 33, 64, 256, 1000, 1024, 1023, 4096, 9000, 40000, 131072, 600_000)
-WIDTHS_GENERATED = (1, 33, 256, 1023, 4096, 40000, 50257, 600_000)
+WIDTHS = (1, 3, 8, 17, 33, 64, 256, 1000, 1024, 1023, 4096, 9000, 40000, 131072, 600_000)
+WIDTHS_GENERATED = (1, 7, 33, 256, 1023, 4096, 40000, 50257, 600_000)
 
 
 @kf.fuse
@@ -99,7 +99,7 @@ def cases() -> Iterator[tuple[Callable[..., None], tuple]]:
     for dtype, cols, (f, arguments) in itertools.product(
         (ml_dtypes.bfloat16, np.float32, np.float64), WIDTHS_GENERATED, CALLS
     ):
-        yield generated, (dtype, cols, 3 if cols > 9000 else 33, f, arguments)
+        yield generated, (dtype, cols, 3 if cols > 9000 else 33 if cols > 17 else 300, f, arguments)
     # So many long rows that blocks stay for several of them.
     for dtype, cols, f in itertools.product((ml_dtypes.bfloat16, np.float32), (70_000, 131073), (rows, both)):
         yield generated, (dtype, cols, 150, f, "xp" if f is rows else "xy")

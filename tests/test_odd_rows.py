@@ -83,7 +83,7 @@ WIDTHS = (1, 2, 3, 7, 17, 33, 65, 257, 1023, 1025, 4098)
 
 
 def special_rows(rng: np.random.Generator, dtype: str, cols: int) -> np.ndarray:
-    x = draw(rng, dtype, (7 if cols > 300 else 37, cols))  # some blocks of spans
+    x = draw(rng, dtype, (7 if cols > 300 else 37 if cols > 17 else 523, cols))  # blocks of spans, warps
     x[1, cols // 2], x[3, cols - 1], x[5, 0] = np.nan, np.inf, -np.inf
     return x
 
@@ -143,7 +143,7 @@ def test_results_of_another_dtype(rng, tmp_path):
 
 class TestText:
     def test_what_holds_odd_rows(self):
-        for cols, expected in ((3, "span_rows"), (257, "short_rows"), (4095, "team_rows"), (50257, "ring_rows")):
+        for cols, expected in ((3, "packed_rows"), (65, "span_rows"), (257, "short_rows"), (4095, "team_rows"), (50257, "ring_rows")):
             assert skeleton(sources(softmax, np.empty((100, cols), np.float32))[0]) == expected
 
     @staticmethod

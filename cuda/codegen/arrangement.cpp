@@ -1,7 +1,9 @@
 #include "codegen/arrangement.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
+#include <numeric>
 
 namespace kfusion::codegen {
 namespace {
@@ -180,9 +182,37 @@ bool are_spans(const Kernel& k, const Arrangement& a, bool aligned) {
   return dense && widest > 0 && cols <= kSpanElements && (a.framed() || cols * widest <= kVectorBytes);
 }
 
+/// So many rows that they are whole 16-byte slots of all that is large; 0: too much for a lane to have at once.
+int rows_of_lane(const Kernel& k, const Arrangement& a) {
+  constexpr std::int64_t kMostSlots = 20, kMostElements = 64;  // more would be more code than is kept near
+  const std::int64_t cols = a.inner[0];
+  std::int64_t rows = 1, bytes_of_column = 0;
+  for_each_operand(k, [&](const Operand& o) {
+    if (!is_large(a, o)) return;
+    const auto item = static_cast<std::int64_t>(item_bytes(o.dtype));
+    rows = std::max(rows, kVectorBytes / std::gcd(kVectorBytes, cols * item));
+    bytes_of_column += item;
+  });
+  const bool fits = rows * cols <= kMostElements && rows * cols * bytes_of_column <= 2 * kMostSlots * kVectorBytes;
+  return fits ? static_cast<int>(rows) : 0;
+}
+
+/// Vectors are rows. What of them no instruction loads goes element by element.
+void pack(const Kernel& k, Arrangement& a, bool aligned) {
+  a.width = static_cast<int>(a.inner[0]);
+  reach_all(k, a, aligned);
+  for (std::size_t i = 0; i < k.loads.size(); ++i) {
+    const auto bytes = static_cast<std::uint64_t>(a.width) * item_bytes(k.loads[i].dtype);
+    const bool vector = std::has_single_bit(bytes) && bytes <= kVectorBytes;
+    if (a.loads[i] != Reach::kSplat && !vector) a.loads[i] = Reach::kElements;
+  }
+}
+
 void stage_spans(const Kernel& k, Arrangement& a, bool aligned) {
   a.spans = true, a.width = 1, a.frame_load = a.frame_store = -1, a.before = a.behind = 0;
   reach_all(k, a, aligned);
+  a.packed = rows_of_lane(k, a);
+  if (a.packed > 0) pack(k, a, aligned);
   for (std::size_t i = 0; i < k.loads.size(); ++i)
     if (is_large(a, k.loads[i])) a.loads[i] = Reach::kStaged;
   for (std::size_t i = 0; i < k.stores.size(); ++i)

@@ -30,6 +30,7 @@ struct Arrangement {
   int frame_store = -1, frame_load = -1;  ///< whose frame the vectors lie in; none where both are -1
   int before = 0, behind = 0;             ///< of a frame: at least so many elements of a row are in none of its vectors
   bool spans = false;                     ///< rows lie one behind the other and are staged (device/spans.cuh)
+  int packed = 0;                         ///< of spans, rows that one lane holds (device/packed.cuh)
   bool across = false;                    ///< some operand is contiguous along the last axis of the loop instead
   bool wide = false;                      ///< 64-bit indices along `inner`
   bool wide_outer = false;                ///< and along `outer`

@@ -1,6 +1,7 @@
 #include "codegen/capacity.hpp"
 
 #include <iterator>
+#include <map>
 #include <span>
 
 namespace kfusion::codegen {
@@ -23,15 +24,47 @@ std::int64_t row_bytes(const Kernel& k, const Arrangement& a, const Choice& c) {
   return vectors_of(a) * bytes_of(k, a, c.held);
 }
 
+namespace {
+/// Bytes of an element, of each staged operand.
+std::vector<std::int64_t> staged_items(const Kernel& k, const Arrangement& a) {
+  std::vector<std::int64_t> items;
+  for (std::size_t i = 0; i < k.loads.size(); ++i)
+    if (a.loads[i] == Reach::kStaged) items.push_back(static_cast<std::int64_t>(item_bytes(k.loads[i].dtype)));
+  for (std::size_t i = 0; i < k.stores.size(); ++i)
+    if (a.stores[i] == Reach::kStaged) items.push_back(static_cast<std::int64_t>(item_bytes(k.stores[i].to.dtype)));
+  return items;
+}
+}  // namespace
+
 std::int64_t span_unit(const Kernel& k, const Arrangement& a) {
-  std::int64_t unit = 1;
-  const auto add = [&](const Operand& o, Reach reach) {
-    const auto item = static_cast<std::int64_t>(item_bytes(o.dtype));
-    if (reach == Reach::kStaged) unit = std::max(unit, kSlotBytes / item);
-  };
-  for (std::size_t i = 0; i < k.loads.size(); ++i) add(k.loads[i], a.loads[i]);
-  for (std::size_t i = 0; i < k.stores.size(); ++i) add(k.stores[i].to, a.stores[i]);
-  return unit;
+  return kSlotBytes / std::ranges::min(staged_items(k, a));
+}
+
+SpanAreas span_areas(const Kernel& k, const Arrangement& a, const std::vector<bool>& held) {
+  SpanAreas areas;
+  std::multimap<std::int64_t, std::int64_t> left;  // areas of loads that registers hold: where, by bytes of an element
+  for (std::size_t i = 0; i < k.loads.size(); ++i) {
+    const auto item = static_cast<std::int64_t>(item_bytes(k.loads[i].dtype));
+    areas.loads.push_back(areas.bytes);
+    if (a.loads[i] != Reach::kStaged) continue;
+    if (held[i]) left.emplace(item, areas.bytes);
+    areas.bytes += item;
+  }
+  for (std::size_t i = 0; i < k.stores.size(); ++i) {
+    const auto item = static_cast<std::int64_t>(item_bytes(k.stores[i].to.dtype));
+    const auto found = left.find(item);
+    areas.stores.push_back(found == left.end() ? areas.bytes : found->second);
+    if (a.stores[i] != Reach::kStaged) continue;
+    if (found == left.end())
+      areas.bytes += item;
+    else
+      left.erase(found);
+  }
+  return areas;
+}
+
+std::int64_t packed_slots(const Kernel& k, const Arrangement& a) {
+  return a.packed * product(a.inner) * std::ranges::max(staged_items(k, a)) / kSlotBytes;
 }
 
 bool in_doubles(const Kernel& k) {

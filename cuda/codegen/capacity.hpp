@@ -29,6 +29,17 @@ std::int64_t row_bytes(const Kernel& k, const Arrangement& a, const Choice& c);
 /// Elements in a slot, the most of all staged operands: spans that begin with a multiple of it begin with a slot.
 std::int64_t span_unit(const Kernel& k, const Arrangement& a);
 
+/// Where what is staged lies in shared memory, and how much that is: bytes an element. Results take the place of a load
+/// that registers hold.
+struct SpanAreas {
+  std::vector<std::int64_t> loads, stores;
+  std::int64_t bytes = 0;
+};
+SpanAreas span_areas(const Kernel& k, const Arrangement& a, const std::vector<bool>& held);
+
+/// Slots of the largest staged operand that a lane holds of rows.
+std::int64_t packed_slots(const Kernel& k, const Arrangement& a);
+
 /// Functions of doubles take many registers.
 bool in_doubles(const Kernel& k);
 

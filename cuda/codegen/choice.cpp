@@ -251,9 +251,18 @@ bool choose_spread(Choice& c, const Kernel& k, const Arrangement& a, const Targe
   return false;
 }
 
-/// As few lanes a row as can hold it: what is done once a row costs more than what is done once an element.
+void choose_packed(Choice& c, const Kernel& k, const Arrangement& a) {
+  c.skeleton = Skeleton::kPackedRows;
+  c.vectors = a.packed;
+  c.threads = kSpanThreads;
+  c.least_blocks = is_heavy(k) ? 2 : 4;
+}
+
+/// As few lanes a row as can hold it: what is done once a row costs more than what is done once an element. A warp's
+/// rows are whole slots, and so many that it has some of them on their way.
 void choose_spans(Choice& c, const Kernel& k, const Arrangement& a) {
   constexpr std::int64_t kMostElements = 17;  // as few lanes as for a power of two where it is one element more
+  constexpr std::int64_t kSpanBytes = 2 << 10, kMostBytes = 48 << 10;
   const std::int64_t cols = a.inner[0];
   const auto lanes = std::bit_ceil(static_cast<std::uint64_t>(divide_up(cols, kMostElements)));
   c.skeleton = Skeleton::kSpanRows;
@@ -261,16 +270,20 @@ void choose_spans(Choice& c, const Kernel& k, const Arrangement& a) {
   c.vectors = static_cast<int>(divide_up(cols, c.lanes));
   c.threads = kSpanThreads;
   c.least_blocks = is_heavy(k) || c.vectors > 24 ? 4 : 8;
-  const auto add = [&](const Operand& o, Reach reach) {
-    if (reach == Reach::kStaged) c.held_bytes += static_cast<int>(item_bytes(o.dtype));
-  };
-  for (std::size_t i = 0; i < k.loads.size(); ++i) add(k.loads[i], a.loads[i]);
-  for (std::size_t i = 0; i < k.stores.size(); ++i) add(k.stores[i].to, a.stores[i]);
+  const std::int64_t row_bytes = cols * span_areas(k, a, c.held).bytes;
+  std::int64_t rows = std::max<std::int64_t>(kWarp / c.lanes, span_unit(k, a));
+  while (2 * rows * row_bytes <= 2 * kSpanBytes) rows *= 2;
+  c.rows = static_cast<int>(rows);
+  while (c.threads > kWarp && c.threads / kWarp * rows * row_bytes > kMostBytes) c.threads /= 2;
 }
 
 void choose_rows(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   c.schedule = schedule(k, a);
   c.held = held_loads(k, a, c.schedule);
+  if (a.packed > 0) {
+    choose_packed(c, k, a);
+    return;
+  }
   if (a.spans) {
     choose_spans(c, k, a);
     return;

@@ -11,6 +11,7 @@ namespace kfusion::codegen {
 enum class Skeleton : std::uint8_t {
   kPointwise,
   kSpanRows,
+  kPackedRows,
   kShortRows,
   kWarpRows,
   kTeamRows,
@@ -35,16 +36,18 @@ struct TileShape {
 /// What is static in the text. Sizes of `outer` (of `inner` where nothing is reduced) play no part.
 struct Choice {
   Skeleton skeleton = Skeleton::kPointwise;
-  int vectors = 1;  ///< that a thread has at a time; kRingRows: segments of kSegmentVectors; kSpreadRows: in registers
+  int vectors = 1;  ///< that a thread has at a time (kPackedRows: rows); kRingRows: segments of kSegmentVectors;
+                    ///< kSpreadRows: in registers
   int lanes = 32;   ///< kShortRows, kSpanRows: that share a row; kColumns, kTiles: that have its columns
   int threads = 256, least_blocks = 2;  ///< __launch_bounds__
+  int rows = 0;                         ///< kSpanRows: of a warp
   bool spread = false;                  ///< kRingRows: teams of blocks anywhere, instead of in clusters
   bool staged = false;                  ///< kSpreadRows: not all vectors are in registers
   Schedule schedule;
   std::vector<bool> held;   ///< by load: stays in registers for all sweeps
   std::vector<int> shared;  ///< kRingRows: loads that are the same for all rows, and that shared memory keeps
   int kept = 0;             ///< kRingRows: segments of a warp of which it does
-  int held_bytes = 0;       ///< kTiles: of a vector of each of them; kSpanRows: of an element of all that is staged
+  int held_bytes = 0;       ///< kTiles: of a vector of each of them
   TileShape tile{};         ///< kTiles
 };
 Choice choose(const Kernel& k, const Arrangement& a, const Target& target);

@@ -29,22 +29,22 @@ Division divide_short_rows(const Arrangement& a, const Choice& c) {
   return d;
 }
 
-/// Each block's span begins at a multiple of 16 bytes. Its rows are whole rounds of what its lanes take at once, where
-/// there are enough.
-Division divide_spans(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
-  constexpr std::int64_t kSpanBytes = 16 << 10;
-  const std::int64_t rows = product(a.outer), row_bytes = product(a.inner) * c.held_bytes;
-  const std::int64_t unit = span_unit(k, a);
-  const std::int64_t shared = rows / (std::int64_t{kBlocksPerMultiprocessor} * target.multiprocessors);
-  std::int64_t round = std::max<std::int64_t>(8 * unit, c.threads / c.lanes);
-  while (round > unit && round * row_bytes > 2 * kSpanBytes) round /= 2;
-  const std::int64_t most = std::max<std::int64_t>((kSpanBytes / row_bytes + round / 2) / round, 1) * round;
-  const std::int64_t each = shared >= most ? most : std::max(shared / unit, std::int64_t{1}) * unit;
+Division divide_packed(const Kernel& k, const Arrangement& a, const Choice& c) {
   Division d;
   d.launch.block[0] = unsigned_of(c.threads);
-  d.launch.grid[0] = unsigned_of(divide_up(rows, each));
-  d.launch.shared_bytes = static_cast<std::size_t>(kSlotBytes + each * row_bytes);
-  d.geometry = {rows, 1, each, 0, 0};
+  d.launch.grid[0] = unsigned_of(divide_up(product(a.outer), std::int64_t{c.threads} * a.packed));
+  d.launch.shared_bytes = static_cast<std::size_t>(packed_slots(k, a) * c.threads * kSlotBytes);
+  d.geometry = {product(a.outer), 1, 1, 0, 0};
+  return d;
+}
+
+Division divide_spans(const Kernel& k, const Arrangement& a, const Choice& c) {
+  Division d;
+  d.launch.block[0] = unsigned_of(c.threads);
+  d.launch.grid[0] = unsigned_of(divide_up(product(a.outer), std::int64_t{c.threads} / kWarp * c.rows));
+  d.launch.shared_bytes =
+      static_cast<std::size_t>(c.threads / kWarp * c.rows * product(a.inner) * span_areas(k, a, c.held).bytes);
+  d.geometry = {product(a.outer), 1, 1, 0, 0};
   return d;
 }
 
@@ -200,9 +200,10 @@ Division divide(const Kernel& k, const Arrangement& a, const Choice& c, const Ta
                 std::size_t partial_bytes) {
   Division d = c.skeleton == Skeleton::kPointwise    ? divide_pointwise(a, c)
                : c.skeleton == Skeleton::kShortRows  ? divide_short_rows(a, c)
+               : c.skeleton == Skeleton::kPackedRows ? divide_packed(k, a, c)
                : c.skeleton == Skeleton::kSpreadRows ? divide_spread(k, a, c, target, partial_bytes)
                : c.skeleton == Skeleton::kRingRows   ? divide_ring(k, a, c, target, partial_bytes)
-               : c.skeleton == Skeleton::kSpanRows   ? divide_spans(k, a, c, target)
+               : c.skeleton == Skeleton::kSpanRows   ? divide_spans(k, a, c)
                : c.skeleton == Skeleton::kSplitRows  ? divide_splits(a, c, target, partial_bytes)
                : c.skeleton == Skeleton::kColumns    ? divide_columns(a, c, target, partial_bytes)
                : c.skeleton == Skeleton::kTiles      ? divide_tiles(a, c, target, partial_bytes)

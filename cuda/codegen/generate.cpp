@@ -18,6 +18,7 @@ std::string identifier(const std::string& name) {
 std::string header_of(Skeleton s) {
   if (s == Skeleton::kPointwise) return "device/pointwise.cuh";
   if (s == Skeleton::kSpanRows) return "device/spans.cuh";
+  if (s == Skeleton::kPackedRows) return "device/packed.cuh";
   if (s == Skeleton::kTiles) return "device/tiles.cuh";
   if (s == Skeleton::kRingRows) return "device/ring.cuh";
   if (s == Skeleton::kSpreadRows) return "device/spread.cuh";
@@ -34,7 +35,10 @@ std::string call_of(const Choice& c) {
     case Skeleton::kPointwise:
       return "pointwise<Fused, " + vectors + ">(Fused{p})";
     case Skeleton::kSpanRows:
-      return "span_rows<Fused, " + std::to_string(c.lanes) + ", " + vectors + ">(Fused{p}, p.geometry)";
+      return "span_rows<Fused, " + std::to_string(c.lanes) + ", " + vectors + ", " + std::to_string(c.rows) +
+             ">(Fused{p}, p.geometry)";
+    case Skeleton::kPackedRows:
+      return "packed_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kShortRows:
       return "short_rows<Fused, " + std::to_string(c.lanes) + ", " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kWarpRows:

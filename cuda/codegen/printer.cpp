@@ -23,10 +23,12 @@ Printer::Printer(const Kernel& k, const Arrangement& a, const Choice& c, Paramet
       s_(c.schedule),
       held_(c.held),
       staged_(c.skeleton == Skeleton::kRingRows || c.skeleton == Skeleton::kSpreadRows || c.tile.stages > 0),
+      span_rows_(c.rows),
       shared_(c.shared),
       through_l1_(c.skeleton == Skeleton::kPointwise || c.skeleton == Skeleton::kShortRows),
       lanes_(a.framed() ? "kN" : "kWidth") {
-  const Skeleton in_registers[] = {Skeleton::kShortRows, Skeleton::kWarpRows, Skeleton::kTeamRows, Skeleton::kRingRows};
+  const Skeleton in_registers[] = {Skeleton::kPackedRows, Skeleton::kShortRows, Skeleton::kWarpRows,
+                                   Skeleton::kTeamRows, Skeleton::kRingRows};
   if (std::ranges::find(in_registers, c.skeleton) != std::end(in_registers)) kept_ = find_kept();
   loads_ = operand_names("in_", true);
   stores_ = operand_names("out_", false);
@@ -133,6 +135,8 @@ std::string Printer::formula(const Step& s) const {
     if (is_half(s.dtype)) return "rounded<" + storage_type(s.dtype) + ">(" + argument(0) + ")";
     return "convert<" + compute_type(s.dtype) + ">(" + argument(0) + ")";
   }
+  if (s.op == Op::rsqrt && s_.per_row[static_cast<std::size_t>(&s - k_.steps.data())])
+    return "quick_rsqrt(" + argument(0) + ")";
   if (is_shared_quotient(s)) {
     return "quotient(" + argument(0) + ", values." + divisor_of(s.arguments[1]) + ")";
   }
@@ -185,7 +189,10 @@ std::string Printer::print() {
   out_.open("struct Fused {");
   print_types();
   print_line();
-  if (a_.spans) print_spans();
+  if (a_.packed > 0)
+    print_packs();
+  else if (a_.spans)
+    print_spans();
   std::vector<int> held;
   for (std::size_t i = 0; i < held_.size(); ++i)
     if (held_[i]) held.push_back(static_cast<int>(i));
@@ -232,8 +239,9 @@ void Printer::print_types() {
               ", kBehind = " + std::to_string(a_.behind) + ";");
   out_.line("const Parameters& p;");
   out_.line("");
-  out_.line("KF_DEVICE i64 elements() const { return p.inner.size; }");
-  out_.line("KF_DEVICE At place(Index first) const { return device::place(p.inner, first, kWidth); }");
+  const std::string points = a_.spans ? "Axes<int, 1>{" + number(at(static_cast<int>(a_.inner[0]))) + "}" : "p.inner";
+  out_.line("KF_DEVICE i64 elements() const { return " + elements() + "; }");
+  out_.line("KF_DEVICE At place(Index first) const { return device::place(" + points + ", first, kWidth); }");
 }
 
 /// The pair that a reduction belongs to, if it is taken together with the other one.
@@ -485,7 +493,8 @@ void Printer::print_store(int i) {
   if (a_.stores[at(i)] == Reach::kCrossed) {
     out_.line("crossed." + name + " = " + packed + ";");
   } else if (a_.stores[at(i)] == Reach::kStaged) {
-    out_.line("store_staged(line." + name + " + at.first, " + packed + ", at.count);");
+    out_.line(a_.packed > 0 ? "line.packs->" + name + ".set(line.number, " + packed + ");"
+                            : "store_staged(line." + name + " + at.first, " + packed + ", at.count);");
   } else if (a_.stores[at(i)] == Reach::kDense) {
     out_.line("store_vector<kWhole>(at.in(line." + name + "), " + packed + ", at.count);");
   } else if (a_.stores[at(i)] == Reach::kVector) {
@@ -551,7 +560,8 @@ void Printer::print_begin() {
 
 void Printer::print_finish(int sweep) {
   const std::string n = std::to_string(sweep);
-  const std::string elements = "static_cast<i64>(p." + std::string(columns() ? "outer" : "inner") + ".size)";
+  const std::string elements =
+      columns() ? "static_cast<i64>(p.outer.size)" : "static_cast<i64>(" + this->elements() + ")";
   out_.open("KF_DEVICE void finish(Sweep<" + n + ">, Values& values, const Partial" + n + "& part) const {");
   open_lanes();
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
@@ -569,7 +579,9 @@ void Printer::print_finish(int sweep) {
       }
     }
     const Meaning meanings[] = {{"a", value}, {"n", elements}, {"A", accumulator(s)}};
-    const std::string finished = with(reduction_text(info(s.op)).finish, meanings);
+    const std::string finished = s.op == Op::mean && is_float(s.from)
+                                     ? "share_of(" + value + ", " + type_of(i) + "(" + elements + "))"
+                                     : with(reduction_text(info(s.op)).finish, meanings);
     const bool same = accumulator(s) == type_of(i);
     assign(i, same ? finished : "convert<" + type_of(i) + ">(" + finished + ")");
   }

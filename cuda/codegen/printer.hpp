@@ -65,6 +65,7 @@ class Printer {
   void print_types();
   void print_line();
   void print_spans();
+  void print_packs();
   void print_frame(Code& members, Code& body) const;
   void print_edges();
   void print_vectors(const std::string& type, const std::vector<int>& loads, bool forget);
@@ -104,7 +105,10 @@ class Printer {
   bool has_kept(int sweep) const { return kept_.load >= 0 && sweep > kept_.sweep; }
   /// The vector of a step that loads what is held.
   std::string held_name(int i) const { return "held." + loads_[at(step(i).index)]; }
-  bool is_vector(int i) const { return a_.loads[at(i)] == Reach::kDense || a_.loads[at(i)] == Reach::kVector; }
+  bool is_vector(int i) const {
+    const Reach reach = a_.loads[at(i)];
+    return reach == Reach::kDense || reach == Reach::kVector || reach == Reach::kStaged;
+  }
   bool looks(int sweep) const;  ///< in two passes over what a thread has in registers
   std::string stored(const Store& store) const;
   std::vector<int> loads_of(int sweep, bool held) const;
@@ -116,6 +120,8 @@ class Printer {
   std::string of_lanes(const std::string& type) const { return a_.framed() ? type + "Of<kN>" : type; }
   const Step& step(int i) const { return k_.steps[static_cast<std::size_t>(i)]; }
   const Operand& load(int i) const { return k_.loads[static_cast<std::size_t>(i)]; }
+  /// Of a row, which is static where rows are very short.
+  std::string elements() const { return a_.spans ? std::to_string(a_.inner[0]) : "p.inner.size"; }
   bool columns() const { return a_.form == Form::kColumns; }
   std::string lane() const { return columns() ? "[j]" : ""; }
   std::string partial(int i) const { return (columns() ? "part.column[j]." : "part.") + names_[at(i)]; }
@@ -126,6 +132,7 @@ class Printer {
   const Schedule& s_;
   const std::vector<bool>& held_;
   bool staged_;                     ///< what is held comes through stages in shared memory
+  int span_rows_;                   ///< of a warp
   const std::vector<int>& shared_;  ///< loads of which it keeps in shared memory what all rows share
   bool through_l1_;    ///< what is loaded once too: quicker by 4 percent where nothing is brought to L2 before (H200)
   std::string lanes_;  ///< elements of a vector

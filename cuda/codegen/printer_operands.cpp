@@ -71,7 +71,8 @@ std::string Printer::loaded(int i) const {
     case Reach::kShifted:
       return "load_shifted<" + lanes_ + ">(line." + loads_[at(i)] + ", line.frame, at)";
     case Reach::kStaged:
-      return "load_staged(" + base + "at.first, at.count)";
+      return a_.packed > 0 ? "line.packs->" + loads_[at(i)] + ".row(line.number)"
+                           : "load_staged(" + base + "at.first, at.count)";
     case Reach::kSplat:
       return "load_vector<1, true, Use::kAgain>(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
     default:
@@ -98,6 +99,11 @@ void Printer::print_line() {
     if (step(static_cast<int>(i)).kind == StepKind::kIota)
       add("i64", names_[i], names_[i] + "_from", names_[i], k_.iotas[at(k_.steps[i].index)]);
   if (a_.framed()) print_frame(members, body);
+  if (a_.packed > 0) {
+    out_.line("");
+    out_.line("struct Packs;");
+    members.line("    Packs* packs;\n    int number;");
+  }
   out_.line("");
   out_.line("struct Line {\n" + members.text() + "  };");
   out_.open("KF_DEVICE Line line(Row number) const {");
@@ -113,8 +119,8 @@ void Printer::print_edges() {
   if (!a_.framed()) {
     out_.line("static constexpr int kEdges = 0;");
     out_.line("KF_DEVICE At place" + line + ", Index first) const { return place(first); }");
-    out_.line("KF_DEVICE i64 elements" + line + ") const { return p.inner.size; }");
-    out_.line("KF_DEVICE i64 most_elements() const { return p.inner.size; }");
+    out_.line("KF_DEVICE i64 elements" + line + ") const { return elements(); }");
+    out_.line("KF_DEVICE i64 most_elements() const { return elements(); }");
     return;
   }
   out_.line("static constexpr int kEdges = edges_of(kWidth, kBefore, kBehind);");
@@ -125,37 +131,50 @@ void Printer::print_edges() {
   out_.line("KF_DEVICE i64 most_elements() const { return most_of_body(p.inner.size, kWidth, kBehind); }");
 }
 
-/// What device/spans.cuh asks for: staged operands lie one behind the other in shared memory.
+/// What device/spans.cuh asks for.
 void Printer::print_spans() {
-  Code stage, write, staged;
-  std::size_t bytes = 0;
-  std::string copied;
-  const auto area = [&](const Operand& o) {
-    const std::string text = "reinterpret_cast<" + storage_type(o.dtype) + "*>(areas + " + number(bytes) + " * room)";
-    bytes += item_bytes(o.dtype);
-    return text;
+  const SpanAreas areas = span_areas(k_, a_, held_);
+  const std::size_t elements = at(span_rows_) * static_cast<std::size_t>(a_.inner[0]);
+  Code gather, scatter, staged;
+  const auto add = [&](const std::string& name, const Operand& o, std::int64_t area, Code& move, const char* how) {
+    const std::string from = "areas + " + number(static_cast<std::size_t>(area) * elements);
+    move.line(std::string("    ") + how + "_span<" + number(elements) + ">(reinterpret_cast<Slot*>(" + from +
+              "), line." + name + ", elements);");
+    staged.line("    line." + name + " = reinterpret_cast<" + storage_type(o.dtype) + "*>(" + from + ") + element;");
   };
-  for (std::size_t i = 0; i < loads_.size(); ++i) {
-    if (a_.loads[i] != Reach::kStaged) continue;
-    const std::string from = area(k_.loads[i]);
-    stage.line("    stage_span(" + from + ", line." + loads_[i] + ", elements, barrier);");
-    const std::string item = number(item_bytes(k_.loads[i].dtype));
-    copied += " + elements * " + item + " / 16 * 16";
-    staged.line("    line." + loads_[i] + " = " + from + " + element;");
-  }
-  for (std::size_t i = 0; i < stores_.size(); ++i) {
-    if (a_.stores[i] != Reach::kStaged) continue;
-    const std::string from = area(k_.stores[i].to);
-    write.line("    write_span(line." + stores_[i] + ", " + from + ", elements);");
-    staged.line("    line." + stores_[i] + " = " + from + " + element;");
-  }
-  out_.line("static constexpr int kUnit = " + std::to_string(span_unit(k_, a_)) + ";");
-  const std::string span = "(const Line& line, char* areas, int room, int elements";
-  out_.line("static KF_DEVICE u32 staged_bytes(int elements) { return 0" + copied + "; }");
-  out_.line("KF_DEVICE void stage" + span + ", Barrier* barrier) const {\n" + stage.text() + "  }");
-  out_.line("KF_DEVICE void write" + span + ") const {\n" + write.text() + "  }");
-  out_.line("KF_DEVICE Line staged(Line line, char* areas, int room, int element) const {\n" + staged.text() +
+  for (std::size_t i = 0; i < loads_.size(); ++i)
+    if (a_.loads[i] == Reach::kStaged) add(loads_[i], k_.loads[i], areas.loads[i], gather, "gather");
+  for (std::size_t i = 0; i < stores_.size(); ++i)
+    if (a_.stores[i] == Reach::kStaged) add(stores_[i], k_.stores[i].to, areas.stores[i], scatter, "scatter");
+  out_.line("static constexpr int kUnit = " + std::to_string(span_unit(k_, a_)) +
+            ", kAreaBytes = " + number(static_cast<std::size_t>(areas.bytes) * elements) + ";");
+  const std::string span = "(const Line& line, char* areas, int elements) const {\n";
+  out_.line("KF_DEVICE void gather" + span + gather.text() + "  }");
+  out_.line("KF_DEVICE void scatter" + span + scatter.text() + "  }");
+  out_.line("KF_DEVICE Line staged(Line line, char* areas, int element) const {\n" + staged.text() +
             "    return line;\n  }");
+}
+
+/// What device/packed.cuh asks for.
+void Printer::print_packs() {
+  Code packs, gather, scatter;
+  const auto add = [&](const std::string& name, const Operand& o, Code& move, const char* how) {
+    packs.line("    Pack<" + storage_type(o.dtype) + ", kWidth, " + std::to_string(a_.packed) + "> " + name + ";");
+    move.line(std::string("    ") + how + "_packs(packs." + name + ", line." + name + ", elements, area);");
+  };
+  for (std::size_t i = 0; i < loads_.size(); ++i)
+    if (a_.loads[i] == Reach::kStaged) add(loads_[i], k_.loads[i], gather, "gather");
+  for (std::size_t i = 0; i < stores_.size(); ++i)
+    if (a_.stores[i] == Reach::kStaged) add(stores_[i], k_.stores[i].to, scatter, "scatter");
+  out_.line("");
+  out_.line("struct Packs {\n" + packs.text() + "  };");
+  out_.line("static constexpr int kSlots = " + std::to_string(packed_slots(k_, a_)) + ";");
+  const std::string span = "(const Line& line, Slot* area, int elements, Packs& packs) const {\n";
+  out_.line("KF_DEVICE void gather" + span + gather.text() + "  }");
+  out_.line("KF_DEVICE void scatter" + span + scatter.text() + "  }");
+  out_.line(
+      "static KF_DEVICE Line packed(Line line, Packs& packs, int r) {\n    line.packs = &packs, line.number = r;\n    "
+      "return line;\n  }");
 }
 
 /// How a row lies in its frame.

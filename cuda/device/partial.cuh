@@ -20,17 +20,12 @@ KF_DEVICE constexpr A unchosen(A chosen) {
   return chosen == highest<A>() ? lowest<A>() : highest<A>();
 }
 
-/// 1 / x to a last bit or two: for weights of means, which need no more.
-KF_DEVICE float about_one_over(float x) {
-#ifdef __CUDA_ARCH__
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return 1.0f / x;
-#endif
+/// x / n for an n of 1 or more, to the last bit, without the questions that a division asks of its operands.
+template <class A>
+KF_DEVICE A share_of(A x, A n) {
+  const A r = quick_reciprocal(n), q = x * r;
+  return isfinite(q) ? fused_multiply_add(fused_multiply_add(-q, n, x), r, q) : q;
 }
-KF_DEVICE double about_one_over(double x) { return 1.0 / x; }
 
 // Pairs of reductions of which the second needs the first. What a thread has in registers it reduces in two passes:
 // look() at each value, settle(), then add() each again; parts that were reduced apart are merged by a formula.
@@ -44,13 +39,13 @@ struct Centred {
 
   KF_DEVICE void look(A value) { mean += value; }
   KF_DEVICE void looked(int values) { n += A(values); }
-  KF_DEVICE void settle() { mean = n > A(0) ? mean / n : A(0); }
+  KF_DEVICE void settle() { mean = n > A(0) ? share_of(mean, n) : A(0); }
   KF_DEVICE void add(A value) {
     const A d = value - mean;
     m2 = fused_multiply_add(d, d, m2);
   }
   KF_DEVICE void merge(const Centred& b) {
-    const A both = n + b.n, d = b.mean - mean, share = b.n * about_one_over(both > A(0) ? both : A(1));
+    const A both = n + b.n, d = b.mean - mean, share = b.n * quick_reciprocal(both > A(0) ? both : A(1));
     m2 += b.m2 + d * (d * (n * share));  // in this order: 0 where n is, however large d
     const bool finite = d - d == A(0);   // else means that are infinite, or too far apart
     mean = n == A(0) ? b.mean : finite ? mean + d * share : mean * (A(1) - share) + b.mean * share;

@@ -1,5 +1,5 @@
 // Functions of floats by the hardware's approximations, for what is stored in a half type, whose rounding is larger
-// than their errors. CUDA's own take more instructions than memory leaves time for.
+// than their errors, and for values of a row. CUDA's own take more instructions than memory leaves time for.
 #pragma once
 #include "device/scalar.cuh"
 
@@ -28,6 +28,19 @@ KF_DEVICE float quick_reciprocal(float x) {
   return 1.0f / x;
 #endif
 }
+KF_DEVICE double quick_reciprocal(double x) { return 1.0 / x; }
+
+/// 1 / sqrt(x) to 2^-22 of itself.
+KF_DEVICE float quick_rsqrt(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.0f / sqrt(x);
+#endif
+}
+KF_DEVICE double quick_rsqrt(double x) { return 1.0 / sqrt(x); }
 
 /// exp(x) to 2^-22 + |x| 2^-24 of itself: also for sums with an exponential of 0.
 KF_DEVICE float quick_exp(float x) { return quick_exp2(x * kLog2OfE); }
@@ -55,6 +68,26 @@ KF_DEVICE float quick_erf(float x) {
   sum = fmaf(t, sum, 0.254829592f);
   const float far = fmaf(-t * sum, quick_exp2(-kLog2OfE * square), 1.0f);
   return fabs(x) < 1.0f / 64 ? near : copysign(far, x);
+}
+
+// ---- quotients by a value that many share ---------------------------------------------------------------------------
+
+/// A divisor that many share, and its reciprocal: both brought near 1 by a power of two where it is far from it.
+template <class T>
+struct Divisor {
+  T scale, r;
+  KF_DEVICE explicit Divisor(T divisor) {
+    const T size = fabs(divisor);
+    constexpr T kFar = T(0x1p100);
+    scale = size > kFar ? T(1) / kFar : size < T(1) / kFar ? kFar : T(1);
+    r = quick_reciprocal(divisor * scale);
+  }
+  Divisor() = default;
+};
+/// x / d to a last bit or two.
+template <class T>
+KF_DEVICE T quotient(T x, const Divisor<T>& d) {
+  return x * d.scale * d.r;
 }
 
 }  // namespace kfusion::device::scalar

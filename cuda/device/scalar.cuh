@@ -185,26 +185,6 @@ KF_DEVICE T sigmoid(T x) {
   return (x >= T(0) ? T(1) : e) / (T(1) + e);
 }
 
-// ---- quotients by a value that many share ---------------------------------------------------------------------------
-
-/// A divisor that many share, and its reciprocal: both brought near 1 by a power of two where it is far from it.
-template <class T>
-struct Divisor {
-  T scale, r;
-  KF_DEVICE explicit Divisor(T divisor) {
-    const T size = fabs(divisor);
-    constexpr T kFar = T(0x1p100);
-    scale = size > kFar ? T(1) / kFar : size < T(1) / kFar ? kFar : T(1);
-    r = T(1) / (divisor * scale);
-  }
-  Divisor() = default;
-};
-/// x / d to a last bit or two.
-template <class T>
-KF_DEVICE T quotient(T x, const Divisor<T>& d) {
-  return x * d.scale * d.r;
-}
-
 // ---- tests and bits -------------------------------------------------------------------------------------------------
 
 /// The largest value of T, infinity for floats.

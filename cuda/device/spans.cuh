@@ -1,34 +1,58 @@
-// Short rows of any width, one behind the other: the rows of a block are one span of memory, which passes through
-// shared memory in whole 16-byte slots. There, lanes take the elements of their rows one by one.
+// Short rows of any width, one behind the other. The rows of a warp are one span of memory, which it moves in whole
+// 16-byte slots side by side, and keeps in shared memory, where lanes find the elements of their rows one by one.
 //
 // What the generator prints as F besides what rows.cuh lists. Each operand that varies along rows and columns has an
-// area of `room` elements in shared memory:
-//   kUnit                                               elements in 16 bytes, the most of all such operands
-//   int staged_bytes(elements)                          that bulk copies bring
-//   void stage(line, areas, room, elements, barrier)    starts to bring those from the beginning of a row on
-//   void write(line, areas, room, elements)             starts to take results away
-//   Line staged(line, areas, room, element)             a row's addresses, where it begins at that element of the span
+// area in shared memory; results take the place of what was loaded:
+//   kUnit, kAreaBytes                   elements in 16 bytes, the most of all such operands; of all areas of a warp
+//   void gather(line, areas, elements)    loads those from the beginning of a row on
+//   void scatter(line, areas, elements)   stores results
+//   Line staged(line, areas, element)     a row's addresses, where it begins at that element of the span
 #pragma once
-#include "device/async.cuh"
 #include "device/rows.cuh"
 
 namespace kfusion::device {
 
-/// A span's elements in whole 16-byte slots go as one bulk copy, which thread 0 starts and `barrier` counts; what is
-/// left behind them, at the end of an array, goes element by element.
-template <class T>
-KF_DEVICE void stage_span(T* to, const T* from, int elements, Barrier* barrier) {
-  constexpr int kN = static_cast<int>(16 / sizeof(T));
-  const int whole = elements / kN * kN;
-  if (threadIdx.x == 0 && whole > 0) start_copy(to, from, whole * static_cast<u32>(sizeof(T)), barrier);
-  for (int i = whole + static_cast<int>(threadIdx.x); i < elements; i += static_cast<int>(blockDim.x)) to[i] = from[i];
+/// Brings what a warp has of an operand: up to kElements, in whole slots, of which all but the last warp has all.
+template <int kElements, class T>
+KF_DEVICE void gather_span(Slot* area, const T* from, int elements) {
+  constexpr int kEach = static_cast<int>(16 / sizeof(T)), kSlots = kElements / kEach, kOwn = (kSlots + 31) / 32;
+  static_assert(kSlots * kEach == kElements);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (elements == kElements) {
+    Vector<T, kEach> v[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int slot = i * 32 + lane;
+      v[i] = load_whole<Use::kAgain, T, kEach>(from + slot * kEach, i < kSlots / 32 || slot < kSlots);
+    }
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      if (const int slot = i * 32 + lane; i < kSlots / 32 || slot < kSlots) memcpy(&area[slot], &v[i], 16);
+  } else {
+#pragma unroll 1
+    for (int i = lane; i < elements; i += 32) reinterpret_cast<T*>(area)[i] = from[i];
+  }
+  __syncwarp();
 }
-template <class T>
-KF_DEVICE void write_span(T* to, const T* from, int elements) {
-  constexpr int kN = static_cast<int>(16 / sizeof(T));
-  const int whole = elements / kN * kN;
-  if (threadIdx.x == 0 && whole > 0) start_writing(to, from, whole * static_cast<u32>(sizeof(T)));
-  for (int i = whole + static_cast<int>(threadIdx.x); i < elements; i += static_cast<int>(blockDim.x)) to[i] = from[i];
+template <int kElements, class T>
+KF_DEVICE void scatter_span(const Slot* area, T* to, int elements) {
+  constexpr int kEach = static_cast<int>(16 / sizeof(T)), kSlots = kElements / kEach, kOwn = (kSlots + 31) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  __syncwarp();
+  if (elements == kElements) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int slot = i * 32 + lane;
+      Vector<T, kEach> v;
+      if (i < kSlots / 32 || slot < kSlots) {
+        memcpy(&v, &area[slot], 16);
+        store_whole(to + slot * kEach, v);
+      }
+    }
+  } else {
+#pragma unroll 1
+    for (int i = lane; i < elements; i += 32) to[i] = reinterpret_cast<const T*>(area)[i];
+  }
 }
 
 /// An element in shared memory.
@@ -43,38 +67,44 @@ KF_DEVICE void store_staged(T* p, const Vector<T, 1>& v, int count) {
   if (count > 0) store_element(p, v, 0);
 }
 
-/// A block takes g.splits rows at once; kLanes lanes of a warp hold one, in kK elements each.
+/// A row of a warp's area, which has room for those that do not exist as well, so that nothing is asked of elements.
 template <class F, int kLanes, int kK>
+KF_DEVICE void staged_row(const F& f, const typename F::Line& line, bool exists) {
+  using Places = RowPlaces<F, kK, kLanes>;
+  const Places places{f, line, 0, static_cast<int>(threadIdx.x) % kLanes, true};
+  HeldRow<F, kK, 0> held;
+  load_held(f, line, places, held);
+  typename F::Values values = f.begin(line, places(0));
+  const auto combine = []<class P>(P& own_part, const P&) {
+    if constexpr (!P::kNothing) merge_lanes(own_part, kLanes);
+  };
+  sweep_held<0>(f, line, places, held, values, combine);
+  if (exists && places.lane == 0) f.end(line, places(0), values);
+}
+
+/// A warp has kRows rows, each of which kLanes lanes hold, in kK elements each.
+template <class F, int kLanes, int kK, int kRows>
 KF_DEVICE void span_rows(const F& f, const Geometry& g) {
   using Row = typename F::Row;
   // The rows that a warp has at once lie so far apart that their lanes' elements are in different banks.
-  constexpr int kRows = 32 / kLanes, kApart = kLanes < 4 ? 1 : kLanes * F::kUnit / 4, kAll = kRows * kApart;
+  constexpr int kAtOnce = 32 / kLanes, kMost = kRows / kAtOnce, kWanted = kLanes < 4 ? 1 : kLanes * F::kUnit / 4;
+  constexpr int kApart = kWanted < kMost ? kWanted : kMost, kAll = kAtOnce * kApart;
   extern __shared__ __align__(16) char shared[];
-  const Row first = static_cast<Row>(blockIdx.x) * static_cast<Row>(g.splits), rest = static_cast<Row>(g.rows) - first;
-  const int cols = static_cast<int>(f.elements()), room = static_cast<int>(g.splits) * cols;
-  const int rows = rest < g.splits ? static_cast<int>(rest) : static_cast<int>(g.splits);
+  const int warp = static_cast<int>(threadIdx.x) / 32, of_warp = static_cast<int>(threadIdx.x) % 32 / kLanes;
+  const Row first = (static_cast<Row>(blockIdx.x) * static_cast<int>(blockDim.x / 32) + warp) * kRows;
+  const Row rest = static_cast<Row>(g.rows) - first;
+  if (rest <= 0) return;
+  const int cols = static_cast<int>(f.elements()), rows = rest < kRows ? static_cast<int>(rest) : kRows;
+  char* areas = shared + warp * F::kAreaBytes;
   const auto begin = f.line(first);
-  Barrier* barrier = reinterpret_cast<Barrier*>(shared);
-  if (threadIdx.x == 0) {
-    make_barrier(barrier);
-    fence_barriers();
-    expect(barrier, f.staged_bytes(rows * cols));
+  f.gather(begin, areas, rows * cols);
+#pragma unroll 1
+  for (int upper = 0; upper < kRows; upper += kAtOnce) {
+    const int row = upper / kAll * kAll + of_warp * kApart + upper / kAtOnce % kApart;
+    const bool exists = row < rows;
+    staged_row<F, kLanes, kK>(f, f.staged(f.line(first + (exists ? row : 0)), areas, row * cols), exists);
   }
-  char* areas = shared + 16;
-  f.stage(begin, areas, room, rows * cols, barrier);
-  __syncthreads();
-  wait_for_copies(barrier, 0);
-  const int at_once = static_cast<int>(blockDim.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
-  for (int upper = 0; upper < (rows + kAll - 1) / kAll * kAll; upper += at_once) {  // whole warps exchange their parts
-    const int turn = upper + static_cast<int>(threadIdx.x) / kLanes;
-    const int row = turn / kAll * kAll + turn % kRows * kApart + turn / kRows % kApart, own = row < rows ? row : 0;
-    const auto line = f.staged(f.line(first + static_cast<Row>(own)), areas, room, own * cols);
-    short_row<F, kLanes, kK>(f, line, lane, row < rows, [] {});
-  }
-  fence_writes();
-  __syncthreads();
-  f.write(begin, areas, room, rows * cols);
-  if (threadIdx.x == 0) wait_for_reads();
+  f.scatter(begin, areas, rows * cols);
 }
 
 }  // namespace kfusion::device

@@ -50,7 +50,7 @@ KF_DEVICE Vector<T, kN> pack_vector(const Compute<T> (&value)[kN]) {
 /// keeping the unpacked values of half types.
 template <class T, int kN>
 KF_DEVICE void forget([[maybe_unused]] Vector<T, kN>& v) {
-  if constexpr (sizeof(T) < 4) {
+  if constexpr (sizeof(T) < 4 && kN > 1) {
 #pragma unroll
     for (int i = 0; i < Vector<T, kN>::kWords; ++i) asm volatile("" : "+r"(v.word[i]));
   }
