@@ -143,7 +143,13 @@ def test_results_of_another_dtype(rng, tmp_path):
 
 class TestText:
     def test_what_holds_odd_rows(self):
-        for cols, expected in ((3, "packed_rows"), (65, "span_rows"), (257, "short_rows"), (4095, "team_rows"), (50257, "ring_rows")):
+        for cols, expected in (
+            (3, "packed_rows"),
+            (65, "span_rows"),
+            (257, "short_rows"),
+            (4095, "team_rows"),
+            (50257, "ring_rows"),
+        ):
             assert skeleton(sources(softmax, np.empty((100, cols), np.float32))[0]) == expected
 
     @staticmethod
