@@ -1,5 +1,5 @@
 // The struct as a whole: its names, its expressions, its sweeps and what stands once per row. printer_operands.cpp has
-// how its operands are loaded.
+// how its operands are loaded, printer_reductions.cpp how sweeps reduce, printer_kept.cpp what is kept between them.
 #include "codegen/printer.hpp"
 
 #include <algorithm>
@@ -146,29 +146,7 @@ std::string Printer::formula(const Step& s) const {
   return s.dtype == DType::kBool && s.from == DType::kBool ? "(" + text + ") != 0" : text;
 }
 
-/// A of ops.def.
-std::string Printer::accumulator(const Step& s) const {
-  switch (info(s.op).signature) {
-    case Signature::A_B:
-      return "u8";
-    case Signature::C_C:
-      return is_float(s.from) ? compute_type(s.from) : "i64";
-    default:
-      return compute_type(s.from);
-  }
-}
-
 // ---- the struct -----------------------------------------------------------------------------------------------------
-
-std::vector<int> Printer::reductions(int sweep) const {
-  std::vector<int> found;
-  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
-    const int pair = s_.pair[at(i)];
-    const bool second = pair >= 0 && k_.pairs[at(pair)].second == i;
-    if (step(i).kind == StepKind::kReduce && s_.time[at(i)] == sweep && !second) found.push_back(i);
-  }
-  return found;
-}
 
 std::vector<int> Printer::loads_of(int sweep, bool held) const {
   std::vector<int> found;
@@ -244,145 +222,13 @@ void Printer::print_types() {
   out_.line("KF_DEVICE At place(Index first) const { return device::place(" + points + ", first, kWidth); }");
 }
 
-/// The pair that a reduction belongs to, if it is taken together with the other one.
-std::string Printer::pair_of(int i) const {
-  if (s_.pair[at(i)] < 0) return "";
-  const Pair& pair = k_.pairs[at(s_.pair[at(i)])];
-  return (pair.kind == Pair::Kind::kCentred ? "Centred<" : "Shifted<") + accumulator(step(i)) + ">";
-}
-
-/// exp(x - first), where the later sweeps know x by nothing else.
-Kept Printer::find_kept() const {
-  for (const Pair& pair : k_.pairs) {
-    if (pair.kind != Pair::Kind::kShifted || s_.pair[at(pair.second)] < 0) continue;
-    const auto argument = [&](int i) { return step(i).arguments.empty() ? i : step(i).arguments[0]; };
-    const int e = argument(pair.second), difference = argument(e);
-    Kept kept{e, difference, argument(difference), pair.first, s_.time[at(pair.second)]};
-    if (!can_keep(kept)) continue;
-    kept.divisor = divisor_of_all(kept);
-    return kept;
-  }
-  return {};
-}
-
-bool Printer::can_keep(const Kept& kept) const {
-  const Step &e = step(kept.exponential), &d = step(kept.difference), &x = step(kept.load);
-  if (e.op != Op::exp || d.op != Op::subtract || x.kind != StepKind::kLoad || !held_[at(x.index)]) return false;
-  if (!is_vector(x.index) || e.dtype != load(x.index).dtype) return false;
-  for (int sweep = kept.sweep + 1; sweep < s_.sweeps; ++sweep)
-    for (const int i : steps_of(k_, s_, sweep)) {
-      const auto uses = [&](int argument) { return std::ranges::count(step(i).arguments, argument) > 0; };
-      if ((uses(kept.load) && i != kept.difference) || (uses(kept.difference) && i != kept.exponential)) return false;
-    }
-  return std::ranges::none_of(k_.stores,
-                              [&](const Store& s) { return s.step == kept.load || s.step == kept.difference; });
-}
-
-/// What later sweeps divide the exponentials by, if that is all that they are used for; else -1.
-int Printer::divisor_of_all(const Kept& kept) const {
-  int divisor = -1;
-  for (int sweep = kept.sweep + 1; sweep < s_.sweeps; ++sweep)
-    for (const int i : steps_of(k_, s_, sweep)) {
-      const Step& s = step(i);
-      if (std::ranges::count(s.arguments, kept.exponential) == 0) continue;
-      if (!is_shared_quotient(s) || (divisor >= 0 && divisor != s.arguments[1])) return -1;
-      divisor = s.arguments[1];
-    }
-  const bool stored = std::ranges::any_of(k_.stores, [&](const Store& s) { return s.step == kept.exponential; });
-  return stored ? -1 : divisor;
-}
-
-/// The maximum of what is held in a half type is found by two elements at once.
-bool Printer::looks_at_pairs(int i) const {
-  if (!pair_of(i).starts_with("Shifted") || !a_.whole || a_.width % 2 != 0 || columns()) return false;
-  const Step& x = step(step(i).arguments[0]);
-  return x.kind == StepKind::kLoad && held_[at(x.index)] && is_half(load(x.index).dtype) && is_vector(x.index);
-}
-
-bool Printer::looks(int sweep) const {
-  return std::ranges::any_of(reductions(sweep), [&](int i) { return s_.pair[at(i)] >= 0; });
-}
-
-void Printer::print_partial(int sweep) {
-  const std::vector<int> reduced = reductions(sweep);
-  const std::string type = "Partial" + std::to_string(sweep);
-  out_.line("");
-  if (reduced.empty()) {
-    out_.line("using " + type + " = Nothing;");
-    out_.line("static KF_DEVICE Nothing partial(Sweep<" + std::to_string(sweep) + ">) { return {}; }");
-    return;
-  }
-  Code start, merge, across, settle;
-  const bool ordered = std::ranges::any_of(reduced, [&](int i) { return pair_of(i).starts_with("Centred"); });
-  const std::string own_type = columns() ? "Column" + std::to_string(sweep) : type;
-  out_.open("struct " + own_type + " {");
-  out_.line("static constexpr bool kNothing = false, kSymmetric = " + std::string(ordered ? "false;" : "true;"));
-  for (const int i : reduced) {
-    const Step& s = step(i);
-    const std::string name = names_[at(i)], a = accumulator(s), other = "b." + name;
-    if (const std::string pair = pair_of(i); !pair.empty()) {
-      out_.line(pair + " " + name + ";");
-      merge.line("      " + name + ".merge(" + other + ");");
-      across.line("      " + name + ".merge_across(across);");
-      settle.line("      " + name + ".settle();");
-      continue;
-    }
-    const OpInfo& row = info(s.op);
-    const std::string_view combine = reduction_text(row).combine;
-    const Meaning extremes[] = {{"a", "lowest<" + a + ">()"}, {"b", "highest<" + a + ">()"}, {"A", a}};
-    const Meaning parts[] = {{"a", name}, {"b", other}, {"A", a}};
-    out_.line((a == "u8" ? "alignas(4) u8 " : a + " ") + name + ";");  // merged in words
-    start.line(
-        "      v." + std::string(columns() ? "column[j]." : "") + name + " = " +
-        (row.needs_elements ? "unchosen<" + a + ">(" + with(combine, extremes) + ")" : with(row.identity, extremes)) +
-        ";");
-    merge.line("      " + name + " = " + with(combine, parts) + ";");
-    const Meaning two[] = {{"a", "a"}, {"b", "b"}, {"A", a}};
-    across.line("      " + name + " = across(" + name + ", [](" + a + " a, " + a + " b) { return " +
-                with(combine, two) + "; });");
-  }
-  const std::string loop = columns() ? "#pragma unroll\n      for (int j = 0; j < kWidth; ++j) {\n" : "";
-  const std::string end = columns() ? "      }\n" : "";
-  out_.line("KF_DEVICE void merge(const " + own_type + "& b) {\n" + merge.text() + "    }");
-  if (!settle.text().empty() && !columns())  // of many columns, what is merged two by two is under way at once
-    out_.line("template <class Across>\n    KF_DEVICE void merge_across(const Across& across) {\n" + across.text() +
-              "    }");
-  if (columns() || !settle.text().empty()) out_.line("KF_DEVICE void settle() {\n" + settle.text() + "    }");
-  out_.close("};");
-  if (columns()) out_.line("using " + type + " = Columns<" + own_type + ", kWidth>;");
-  out_.line("static KF_DEVICE " + type + " partial(Sweep<" + std::to_string(sweep) + ">) {\n    " + type + " v;\n" +
-            loop + start.text() + end + "    return v;\n  }");
-}
-
-std::size_t Printer::partial_bytes() const {
-  std::size_t largest = 0;
-  for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
-    std::size_t bytes = 0, align = 4;
-    for (const int i : reductions(sweep)) {
-      const std::string a = accumulator(step(i));
-      const std::size_t item = a == "u8" ? 1 : a == "double" || a == "i64" ? 8 : 4;
-      const int pair = s_.pair[at(i)];
-      const std::size_t items = pair < 0 ? 1 : k_.pairs[at(pair)].kind == Pair::Kind::kCentred ? 3 : 2;
-      align = std::max(align, item);
-      const std::size_t begin = std::max(item, std::size_t{4});
-      bytes = (bytes + begin - 1) / begin * begin + item * items;
-    }
-    bytes = (bytes + align - 1) / align * align;
-    largest = std::max(largest, bytes * (columns() ? static_cast<std::size_t>(a_.width) : 1));
-  }
-  return largest;
-}
-
 /// Values of the elements of a vector, lane by lane.
 void Printer::print_elements(int sweep) {
-  const bool kept = has_kept(sweep);
   for (const int i : steps_of(k_, s_, sweep)) {
     const Step& s = step(i);
-    if (kept && (i == kept_.load || i == kept_.difference)) continue;
-    const bool of_kept = kept && std::ranges::count(s.arguments, kept_.exponential) > 0;
-    if (kept && i == kept_.exponential && kept_.divisor >= 0) continue;
+    if (has_kept(sweep) && kept_.replaces(i)) continue;
     std::string value;
-    if (kept && (i == kept_.exponential || (of_kept && kept_.divisor >= 0))) {
+    if (has_kept(sweep) && is_of_kept(i)) {
       value = "get(" + held_name(kept_.load) + ", j) * factor";
     } else if (s.kind == StepKind::kLoad) {
       const std::string lane_of = a_.loads[at(s.index)] == Reach::kSplat ? "0" : "j";
@@ -393,25 +239,6 @@ void Printer::print_elements(int sweep) {
       value = formula(s);
     }
     out_.line("const " + type_of(i) + " " + names_[at(i)] + " = " + value + ";", s.label);
-  }
-}
-
-/// `look`: only the first pass of pairs.
-void Printer::print_reductions(int sweep, bool look) {
-  const std::string guard = a_.whole || columns() ? "" : "if (j < at.count) ";
-  for (const int i : reductions(sweep)) {
-    const Step& s = step(i);
-    const std::string value = reference(s.arguments[0]), own = partial(i), a = accumulator(s);
-    if (look && looks_at_pairs(i)) continue;
-    if (s_.pair[at(i)] >= 0) {
-      const std::string kept = !look && keeps(sweep) && i == kept_.first ? "kept[j] = " : "";
-      out_.line(guard + kept + own + (look ? ".look(" : ".add(") + value + ");", s.label);
-    } else if (!look) {
-      const ReductionText text = reduction_text(info(s.op));
-      const Meaning lifted[] = {{"x", value}, {"A", a}, {"T", compute_type(s.from)}};
-      const Meaning meanings[] = {{"a", own}, {"b", with(text.lift, lifted)}, {"A", a}};
-      out_.line(guard + own + " = " + with(text.combine, meanings) + ";", s.label);
-    }
   }
 }
 
@@ -436,16 +263,6 @@ void Printer::print_lanes(int sweep, bool look) {
   out_.close();
 }
 
-/// By which a vector's exponentials are brought from the thread's maximum to the row's, and divided.
-void Printer::print_factor(int sweep) {
-  if (!has_kept(sweep)) return;
-  const std::string factor = "Shifted<" + type_of(kept_.exponential) +
-                             (kept_.divisor < 0 ? ">::result_scale" : ">::scale") + "(held.shift, " +
-                             reference(kept_.first) + ")";
-  out_.line("const " + type_of(kept_.exponential) + " factor = " +
-            (kept_.divisor < 0 ? factor : "quotient(" + factor + ", values." + divisor_of(kept_.divisor) + ")") + ";");
-}
-
 void Printer::print_sweep(int sweep) {
   if (looks(sweep)) {
     open_sweep("look", sweep);
@@ -468,11 +285,7 @@ void Printer::print_sweep(int sweep) {
   if (keeps(sweep)) out_.line(type_of(kept_.exponential) + " kept[" + lanes_ + "] = {};");
   print_factor(sweep);
   print_lanes(sweep, false);
-  if (keeps(sweep)) {
-    const DType stored = load(step(kept_.load).index).dtype;
-    out_.line(held_name(kept_.load) + " = pack_vector<" + storage_type(stored) + ">(kept);");
-    out_.line("held.shift = " + partial(kept_.first) + ".largest;");
-  }
+  if (keeps(sweep)) print_keep();
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.store_time[i] == sweep) print_store(static_cast<int>(i));
   out_.close();
@@ -555,38 +368,6 @@ void Printer::print_begin() {
   print_row_steps(-1);
   close_lanes();
   out_.line("return values;");
-  out_.close();
-}
-
-void Printer::print_finish(int sweep) {
-  const std::string n = std::to_string(sweep);
-  const std::string elements =
-      columns() ? "static_cast<i64>(p.outer.size)" : "static_cast<i64>(" + this->elements() + ")";
-  out_.open("KF_DEVICE void finish(Sweep<" + n + ">, Values& values, const Partial" + n + "& part) const {");
-  open_lanes();
-  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
-    const Step& s = step(i);
-    if (s.kind != StepKind::kReduce || s_.time[at(i)] != sweep) continue;
-    std::string value = partial(i);
-    const bool together = s_.pair[at(i)] >= 0;
-    if (together) {
-      const Pair& pair = k_.pairs[at(s_.pair[at(i)])];
-      const bool centred = pair.kind == Pair::Kind::kCentred, first = pair.first == i;
-      value = partial(pair.first) + (first ? (centred ? ".mean" : ".largest") : (centred ? ".squares()" : ".total()"));
-      if (first) {  // it is what finish would give
-        assign(i, value);
-        continue;
-      }
-    }
-    const Meaning meanings[] = {{"a", value}, {"n", elements}, {"A", accumulator(s)}};
-    const std::string finished = s.op == Op::mean && is_float(s.from)
-                                     ? "share_of(" + value + ", " + type_of(i) + "(" + elements + "))"
-                                     : with(reduction_text(info(s.op)).finish, meanings);
-    const bool same = accumulator(s) == type_of(i);
-    assign(i, same ? finished : "convert<" + type_of(i) + ">(" + finished + ")");
-  }
-  print_row_steps(sweep);
-  close_lanes();
   out_.close();
 }
 

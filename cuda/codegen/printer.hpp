@@ -28,6 +28,9 @@ class Code {
 /// there are none; and the sweep that keeps them.
 struct Kept {
   int exponential = -1, difference = -1, load = -1, first = -1, sweep = -1, divisor = -1;
+
+  /// Later sweeps do without the step.
+  bool replaces(int i) const { return i == load || i == difference || (i == exponential && divisor >= 0); }
 };
 
 class Printer {
@@ -80,6 +83,7 @@ class Printer {
   std::string staged(int load, std::size_t number) const;
   void print_partial(int sweep);
   void print_fetch(int sweep);
+  void print_keep();
   void print_factor(int sweep);
   void print_sweep(int sweep);
   void print_elements(int sweep);
@@ -100,6 +104,7 @@ class Printer {
   Kept find_kept() const;
   bool can_keep(const Kept& kept) const;
   int divisor_of_all(const Kept& kept) const;
+  bool is_of_kept(int step) const;
   bool looks_at_pairs(int reduction) const;
   bool keeps(int sweep) const { return kept_.load >= 0 && sweep == kept_.sweep; }
   bool has_kept(int sweep) const { return kept_.load >= 0 && sweep > kept_.sweep; }
