@@ -182,7 +182,7 @@ std::int64_t rows_of_block(const Arrangement& a, const Choice& c, std::int64_t b
 std::int64_t tile_bytes(const Arrangement& a, const Choice& c, std::int64_t column_bytes, std::int64_t blocks) {
   const std::int64_t room = divide_up(column_bytes, kSlotBytes) * kSlotBytes, columns = c.lanes * a.width;
   const std::int64_t parts = c.threads / kWarp + 1, told = blocks > 1 ? 2 * blocks : 0;
-  return c.threads * c.tile.stages * c.tile.rows * c.held_bytes + kSlotBytes + columns * room * (1 + parts + told);
+  return c.threads * c.tile.stages * c.tile.rows * c.held_bytes + 4 * kSlotBytes + columns * room * (1 + parts + told);
 }
 
 /// What each of the blocks can have that share a multiprocessor.

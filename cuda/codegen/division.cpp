@@ -188,6 +188,7 @@ Division divide_tiles(const Arrangement& a, const Choice& c, const Target& targe
   d.launch.cluster = unsigned_of(blocks);
   d.launch.grid[0] = unsigned_of((c.tile.stages > 0 ? std::min(tiles, resident) : tiles) * blocks);
   d.launch.resident = c.tile.stages > 0;
+  d.launch.standing_bytes = c.tile.stages > 0 ? kTicketBytes : 0;
   d.launch.shared_bytes = static_cast<std::size_t>(tile_bytes(a, c, column_bytes, blocks));
   d.geometry = {product(a.outer), tiles, rows_of_block(a, c, blocks), divide_up(column_bytes, kSlotBytes) * kSlotBytes,
                 0};

@@ -26,7 +26,9 @@ std::string header_of(Skeleton s) {
 }
 
 bool has_workspace(Skeleton s) { return s == Skeleton::kSplitRows || s == Skeleton::kColumns; }
-bool has_standing(Skeleton s) { return has_workspace(s) || s == Skeleton::kRingRows || s == Skeleton::kSpreadRows; }
+bool has_standing(Skeleton s) {
+  return has_workspace(s) || s == Skeleton::kRingRows || s == Skeleton::kSpreadRows || s == Skeleton::kTiles;
+}
 
 /// The call of the skeleton.
 std::string call_of(const Choice& c) {
@@ -58,7 +60,7 @@ std::string call_of(const Choice& c) {
     case Skeleton::kTiles:
       return "tiles<Fused, " + std::to_string(c.lanes) + ", TileShape<" + std::to_string(c.tile.segments) + ", " +
              std::to_string(c.tile.rows) + ", " + std::to_string(c.tile.held) + ", " + std::to_string(c.tile.stages) +
-             ">>(Fused{p}, p.geometry)";
+             ">>(Fused{p}, p.geometry, p.standing)";
     default:
       return "columns<Fused, " + vectors + ">(Fused{p}, p.geometry, p.workspace, p.standing)";
   }

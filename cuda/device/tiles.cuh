@@ -4,7 +4,8 @@
 // Blocks stay for many tiles. A thread has a ring of stages in shared memory, which it fills with copies of its own: a
 // stage has a segment of the rows that it needs next. The first segments of a tile it takes into registers, and at once
 // asks for others in their place; the last ones stay in their stages until the last sweep has used them. So memory is
-// busy while a tile is reduced, and no barrier is needed: each thread waits for its own copies. Without stages (of
+// busy while a tile is reduced, and no barrier is needed: each thread waits for its own copies, and reduces a segment
+// when it has come. Tiles are taken from a counter, as some multiprocessors are slower than others. Without stages (of
 // operands that cannot be copied so) loads go to registers, and other blocks work while one waits.
 //
 // F is what columns.cuh says, and with stages:
@@ -46,7 +47,10 @@ class TileMerge {
   /// `room`: of a column's part, a multiple of 16 bytes. Two boxes of the cluster take turns: one is used again two
   /// rounds later, when all have answered to what was sent after reading it.
   KF_DEVICE TileMerge(char* shared, int room)
-      : barriers_(reinterpret_cast<Barrier*>(shared)), boxes_(shared + 16), room_(room) {
+      : barriers_(reinterpret_cast<Barrier*>(shared)),
+        tiles_(reinterpret_cast<Slot*>(shared + 16)),
+        boxes_(shared + 64),
+        room_(room) {
     all_ = boxes_ + (block_count() > 1 ? 2 * static_cast<int>(block_count()) * kColumns * room : 0);
     parts_ = all_ + kColumns * room;
     if (block_count() == 1) return;
@@ -59,8 +63,9 @@ class TileMerge {
     if (block_count() > 1) cluster_arrive(), cluster_wait();
   }
 
+  /// `tile`: the first thread of the first block has it, and then all have.
   template <class C>
-  KF_DEVICE void operator()(Columns<C, F::kWidth>& own, const C& identity) {
+  KF_DEVICE void operator()(Columns<C, F::kWidth>& own, const C& identity, u32& tile) {
     const int across = static_cast<int>(threadIdx.x), warps = threads() / 32;
     C *parts = reinterpret_cast<C*>(parts_), *all = reinterpret_cast<C*>(all_);
     const auto mine = shared_out<kAcross>(own);
@@ -75,7 +80,11 @@ class TileMerge {
       each_column(part, warps, identity, [&](int column, int lane, int lanes, const C& total) {
         for (int to = lane; to < static_cast<int>(block_count()); to += lanes) tell(box, column, total, to);
       });
-      if (thread() == 0) expect(barriers_ + round_ % 2, block_count() * kColumns * sizeof(Message<C>));
+      Slot* told_tile = tiles_ + round_ % 2;
+      const Slot chosen{{__shfl_sync(0xffffffffu, tile, 0)}};
+      if (thread() == 0) expect(barriers_ + round_ % 2, block_count() * kColumns * sizeof(Message<C>) + sizeof(Slot));
+      if (block_rank() == 0 && thread() < static_cast<int>(block_count()))
+        send(told_tile, chosen, barriers_ + round_ % 2, thread());
       wait_for_messages(barriers_ + round_ % 2, round_ / 2 % 2);
       const auto told = [&](int column, int block) -> const C& {
         return reinterpret_cast<const Message<C>*>(box)[block * kColumns + column].part;
@@ -83,6 +92,7 @@ class TileMerge {
       each_column(told, static_cast<int>(block_count()), identity, [&](int column, int lane, int, const C& total) {
         if (lane == 0) all[column] = total;
       });
+      if (thread() == 0) tile = told_tile->word[0];
       ++round_;
     } else {
       const auto part = [&](int column, int i) -> const C& { return parts[column * (warps + 1) + i]; };
@@ -90,7 +100,10 @@ class TileMerge {
         if (lane == 0) all[column] = total;
       });
     }
+    u32& next = tiles_[2].word[0];
+    if (thread() == 0) next = tile;
     __syncthreads();
+    tile = next;
 #pragma unroll
     for (int j = 0; j < F::kWidth; ++j) own.column[j] = all[across * F::kWidth + j];
   }
@@ -125,6 +138,7 @@ class TileMerge {
   }
 
   Barrier* barriers_;
+  Slot* tiles_;
   char *boxes_, *all_, *parts_;
   int room_;
   u32 round_ = 0;
@@ -156,11 +170,8 @@ class TileRing {
       for (int s = 0; s < kStages; ++s) ask(tile, s, s);
     }
   }
-  /// Copies have ended, but for those of the kBehind segments that were asked for last.
-  template <int kBehind>
-  static KF_DEVICE void wait() {
-    wait_for_own_copies<kBehind>();
-  }
+  /// The next segment has come. Once a segment, between which release() or end_copies() begins another group.
+  static KF_DEVICE void wait() { wait_for_own_copies<kStages - 1>(); }
   KF_DEVICE void get(int s, Held (&held)[kRows]) const {
 #pragma unroll
     for (int u = 0; u < kRows; ++u) held[u] = f_.take(memory_, slots(), slot(s, u));
@@ -168,9 +179,11 @@ class TileRing {
   /// Nobody needs segment `s` of `tile` any more: what comes kStages later is asked for.
   KF_DEVICE void release(i64 tile, int s) const {
     const int later = s + kStages;
-    ask(later < kSegments ? tile : tile + cluster_count(), later < kSegments ? later : later - kSegments, s);
+    ask(later < kSegments ? tile : next_, later < kSegments ? later : later - kSegments, s);
   }
-  KF_DEVICE void next_tile() {
+  /// `next`: the tile after the one that begins.
+  KF_DEVICE void begin(i64 next) { next_ = next; }
+  KF_DEVICE void end() {
     if constexpr (kStages > 0) first_ = (first_ + kSegments) % kStages;
   }
 
@@ -197,6 +210,7 @@ class TileRing {
   TileRows<F, kRows> rows_;
   i64 tiles_;
   char* memory_;
+  i64 next_ = 0;
   int first_ = 0;  ///< stage of the tile's first segment
 };
 
@@ -215,20 +229,13 @@ struct Tile {
 
   KF_DEVICE auto end() const { return at.count > 0 ? rows.end : rows.begin; }
 
+  /// Without stages: all at once.
   KF_DEVICE void load() {
     const auto load = [&](const auto& line, const auto& existing, const auto& corner, int column) {
       return f.load(line, existing, corner, column);
     };
 #pragma unroll
-    for (int s = 0; s < kHeld; ++s) {
-      if constexpr (kStages > 0) {
-        Ring::template wait<kStages - 1>();
-        ring.get(s, held[s]);
-        ring.release(number, s);
-      } else {
-        load_rows(f, held[s], at, [&](int u) { return rows(s, u); }, end(), load);
-      }
-    }
+    for (int s = 0; s < kHeld; ++s) load_rows(f, held[s], at, [&](int u) { return rows(s, u); }, end(), load);
   }
 
   /// use(line, held, fetched, u) for the rows of a segment. kWhole: all exist, so that nothing is asked.
@@ -253,64 +260,80 @@ struct Tile {
       use_rows<kSweep, false>(s, own, use);
     }
   }
-  /// body(segment, what is held of it). kFirst: copies must be waited for; kLast: stages are free afterwards.
-  template <bool kFirst, bool kLast, class Body>
-  KF_DEVICE void for_each_segment(const Body& body) {
-#pragma unroll
-    for (int s = 0; s < kHeld; ++s) body(s, held[s]);
-    if constexpr (kHeld < kSegments) {
-      if constexpr (kFirst) Ring::template wait<kHeld + kStages - kSegments>();
-#pragma unroll 1
-      for (int s = kHeld; s < kSegments; ++s) {
-        Held own[kRows];
-        ring.get(s, own);
-        if constexpr (kLast) ring.release(number, s);
-        body(s, own);
-      }
-    }
-  }
-
+  /// What segment `s` adds to a sweep.
   template <int kSweep>
-  KF_DEVICE auto reduced(const typename F::Values& values) {
-    constexpr bool kLooks = (F::kLooks >> kSweep) % 2, kLast = kSweep + 1 == F::kSweeps;
+  KF_DEVICE auto part_of(int s, Held (&own)[kRows], const typename F::Values& values) const {
     const Sweep<kSweep> sweep;
     auto part = f.partial(sweep);
-    if constexpr (kLooks) {
-      for_each_segment<kSweep == 0, false>([&](int s, auto& own) {
-        use_segment<kSweep>(s, own, [&](const auto& line, auto& one, const auto& in, int) {
-          f.look(sweep, line, at, one, in, values, part);
-        });
+    if constexpr ((F::kLooks >> kSweep) % 2) {
+      use_segment<kSweep>(s, own, [&](const auto& line, auto& one, const auto& in, int) {
+        f.look(sweep, line, at, one, in, values, part);
       });
       part.settle();
     }
-    for_each_segment<kSweep == 0 && !kLooks, kLast>([&](int s, auto& own) {
-      decltype(f.crossed(sweep)) crossed[kRows];
-      use_segment<kSweep>(s, own, [&](const auto& line, auto& one, const auto& in, int u) {
-        f.sweep(sweep, line, at, one, in, values, part, crossed[u]);
-      });
-      f.uncross(crossed);
-      if (rows(s, 0) < end()) {
-#pragma unroll
-        for (int u = 0; u < kRows; ++u) f.store(f.line(rows(s, 0)), at, u, crossed[u]);
-      }
+    decltype(f.crossed(sweep)) crossed[kRows];
+    use_segment<kSweep>(s, own, [&](const auto& line, auto& one, const auto& in, int u) {
+      f.sweep(sweep, line, at, one, in, values, part, crossed[u]);
     });
+    f.uncross(crossed);
+    if (rows(s, 0) < end()) {
+#pragma unroll
+      for (int u = 0; u < kRows; ++u) f.store(f.line(rows(s, 0)), at, u, crossed[u]);
+    }
     return part;
+  }
+  template <int kSweep, class P>
+  KF_DEVICE void reduce_held(const typename F::Values& values, P& total) {
+#pragma unroll
+    for (int s = 0; s < kHeld; ++s) {
+      if constexpr (kSweep == 0 && kStages > 0) {
+        ring.wait();
+        ring.get(s, held[s]);
+        ring.release(number, s);
+      }
+      total.merge(part_of<kSweep>(s, held[s], values));
+    }
+  }
+  template <int kSweep, class P>
+  KF_DEVICE void reduce_staged(const typename F::Values& values, P& total) {
+    if constexpr (kHeld < kSegments) {
+#pragma unroll 1
+      for (int s = kHeld; s < kSegments; ++s) {
+        Held own[kRows];
+        if constexpr (kSweep == 0) ring.wait(), end_copies();
+        ring.get(s, own);
+        if constexpr (kSweep + 1 == F::kSweeps) ring.release(number, s);
+        total.merge(part_of<kSweep>(s, own, values));
+      }
+    }
+  }
+  /// Each segment is reduced when it has come. The last sweep begins with the stages, into which the next tile comes
+  /// while it goes on.
+  template <int kSweep>
+  KF_DEVICE auto reduced(const typename F::Values& values) {
+    constexpr bool kLast = kSweep + 1 == F::kSweeps;
+    auto total = f.partial(Sweep<kSweep>());
+    if constexpr (kLast) reduce_staged<kSweep>(values, total);
+    reduce_held<kSweep>(values, total);
+    if constexpr (!kLast) reduce_staged<kSweep>(values, total);
+    return total;
   }
 
   template <int kSweep, class Merge>
-  KF_DEVICE void sweep(typename F::Values& values, Merge& merge) {
+  KF_DEVICE void sweep(typename F::Values& values, Merge& merge, u32& after) {
     auto total = reduced<kSweep>(values);
-    if constexpr (!PartialOf<F, kSweep>::kNothing) merge(total, f.partial(Sweep<kSweep>()).column[0]);
+    if constexpr (!PartialOf<F, kSweep>::kNothing) merge(total, f.partial(Sweep<kSweep>()).column[0], after);
     f.finish(Sweep<kSweep>(), values, total);
-    if constexpr (kSweep + 1 < F::kSweeps) sweep<kSweep + 1>(values, merge);
+    if constexpr (kSweep + 1 < F::kSweeps) sweep<kSweep + 1>(values, merge, after);
   }
 };
 
 /// Block: (kAcross, threads a column), a power of two. Grid: clusters (or blocks) for tiles of columns. g.splits: rows
 /// of a block, at most those of the shape a thread; g.warps: tiles; g.box: room of a column's part. Shared memory: the
-/// stages, then what merging needs.
+/// stages, then what merging needs. Standing: 16 bytes for the counter of tiles, used where there are more than two a
+/// cluster.
 template <class F, int kAcross, class Shape>
-KF_DEVICE void tiles(const F& f, const Geometry& g) {
+KF_DEVICE void tiles(const F& f, const Geometry& g, char* standing) {
   using Row = typename F::Row;
   using Ring = TileRing<F, kAcross, Shape>;
   extern __shared__ __align__(16) char shared[];
@@ -323,13 +346,20 @@ KF_DEVICE void tiles(const F& f, const Geometry& g) {
   Ring ring(f, rows, g.warps, shared);
   ring.fill(cluster_index());
   merge.meet();
-  for (i64 t = cluster_index(); t < g.warps; t += cluster_count()) {
-    Tile<F, Ring, Shape> tile{f, ring, t, ring.place(t), rows, {}};
-    tile.load();
+  const u32 teams = static_cast<u32>(cluster_count()), count = static_cast<u32>(g.warps);
+  u32 number = static_cast<u32>(cluster_index()), next = number + teams;
+  while (number < count) {
+    u32 after = count;  // taken from the counter while this tile is under way
+    if (block_rank() == 0 && threadIdx.x == 0 && threadIdx.y == 0 && next < count && 2 * teams < count)
+      after = atomicInc(reinterpret_cast<u32*>(standing), count - teams - 1) + 2 * teams;  // the last leaves 0
+    Tile<F, Ring, Shape> tile{f, ring, number, ring.place(number), rows, {}};
+    ring.begin(next);
+    if constexpr (Shape::kStages == 0) tile.load();
     typename F::Values values = f.begin(f.line(0), tile.at);
-    tile.template sweep<0>(values, merge);
+    tile.template sweep<0>(values, merge, after);
     if (block_rank() == 0 && threadIdx.y == 0 && tile.at.count > 0) f.end(f.line(0), tile.at, values);
-    ring.next_tile();
+    ring.end();
+    number = next, next = after;
   }
   merge.meet();
 }
