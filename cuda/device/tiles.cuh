@@ -67,6 +67,7 @@ class TileMerge {
   template <class C>
   KF_DEVICE void operator()(Columns<C, F::kWidth>& own, const C& identity, u32& tile) {
     const int across = static_cast<int>(threadIdx.x), warps = threads() / 32;
+    const bool alone = block_count() == 1;
     C *parts = reinterpret_cast<C*>(parts_), *all = reinterpret_cast<C*>(all_);
     const auto mine = shared_out<kAcross>(own);
     const int first = across * F::kWidth + first_of_lane<kAcross, F::kWidth>(thread());
@@ -74,36 +75,15 @@ class TileMerge {
     for (int i = 0; i < mine.kCount; ++i)
       if (is_first<kAcross, F::kWidth>(thread())) parts[(first + i) * (warps + 1) + thread() / 32] = mine.column[i];
     __syncthreads();
-    if (block_count() > 1) {
-      char* box = boxes_ + round_ % 2 * static_cast<int>(block_count()) * kColumns * room_;
-      const auto part = [&](int column, int i) -> const C& { return parts[column * (warps + 1) + i]; };
-      each_column(part, warps, identity, [&](int column, int lane, int lanes, const C& total) {
-        for (int to = lane; to < static_cast<int>(block_count()); to += lanes) tell(box, column, total, to);
-      });
-      Slot* told_tile = tiles_ + round_ % 2;
-      const Slot chosen{{__shfl_sync(0xffffffffu, tile, 0)}};
-      if (thread() == 0) expect(barriers_ + round_ % 2, block_count() * kColumns * sizeof(Message<C>) + sizeof(Slot));
-      if (block_rank() == 0 && thread() < static_cast<int>(block_count()))
-        send(told_tile, chosen, barriers_ + round_ % 2, thread());
-      wait_for_messages(barriers_ + round_ % 2, round_ / 2 % 2);
-      const auto told = [&](int column, int block) -> const C& {
-        return reinterpret_cast<const Message<C>*>(box)[block * kColumns + column].part;
-      };
-      each_column(told, static_cast<int>(block_count()), identity, [&](int column, int lane, int, const C& total) {
-        if (lane == 0) all[column] = total;
-      });
-      if (thread() == 0) tile = told_tile->word[0];
-      ++round_;
-    } else {
-      const auto part = [&](int column, int i) -> const C& { return parts[column * (warps + 1) + i]; };
-      each_column(part, warps, identity, [&](int column, int lane, int, const C& total) {
-        if (lane == 0) all[column] = total;
-      });
-    }
-    u32& next = tiles_[2].word[0];
-    if (thread() == 0) next = tile;
+    const auto part = [&](int column, int i) -> const C& { return parts[column * (warps + 1) + i]; };
+    each_column(part, warps, identity, [&](int column, int lane, int lanes, const C& total) {
+      if (alone && lane == 0) all[column] = total;
+      for (int to = lane; !alone && to < static_cast<int>(block_count()); to += lanes) tell(column, total, to);
+    });
+    if (!alone) hear(all, identity, tile);
+    if (thread() == 0) tiles_[2].word[0] = tile;
     __syncthreads();
-    tile = next;
+    tile = tiles_[2].word[0];
 #pragma unroll
     for (int j = 0; j < F::kWidth; ++j) own.column[j] = all[across * F::kWidth + j];
   }
@@ -129,12 +109,32 @@ class TileMerge {
     }
   }
   template <class C>
-  KF_DEVICE void tell(char* box, int column, const C& part, int to) const {
+  KF_DEVICE Message<C>* box() const {
+    return reinterpret_cast<Message<C>*>(boxes_ + round_ % 2 * block_count() * kColumns * room_);
+  }
+  template <class C>
+  KF_DEVICE void tell(int column, const C& part, int to) const {
     Message<C> message{part};
-    Message<C>* place = reinterpret_cast<Message<C>*>(box) + static_cast<int>(block_rank()) * kColumns + column;
+    Message<C>* place = box<C>() + static_cast<int>(block_rank()) * kColumns + column;
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(message) / 16); ++i)
       send(place->slots + i, message.slots[i], barriers_ + round_ % 2, to);
+  }
+  /// What all blocks have told, and which tile the first one has chosen.
+  template <class C>
+  KF_DEVICE void hear(C* all, const C& identity, u32& tile) {
+    Barrier* barrier = barriers_ + round_ % 2;
+    Slot* told_tile = tiles_ + round_ % 2;
+    const Slot chosen{{__shfl_sync(0xffffffffu, tile, 0)}};
+    if (thread() == 0) expect(barrier, block_count() * kColumns * sizeof(Message<C>) + sizeof(Slot));
+    if (block_rank() == 0 && thread() < static_cast<int>(block_count())) send(told_tile, chosen, barrier, thread());
+    wait_for_messages(barrier, round_ / 2 % 2);
+    const auto told = [&](int column, int block) -> const C& { return box<C>()[block * kColumns + column].part; };
+    each_column(told, static_cast<int>(block_count()), identity, [&](int column, int lane, int, const C& total) {
+      if (lane == 0) all[column] = total;
+    });
+    if (thread() == 0) tile = told_tile->word[0];
+    ++round_;
   }
 
   Barrier* barriers_;
