@@ -229,13 +229,20 @@ struct Tile {
 
   KF_DEVICE auto end() const { return at.count > 0 ? rows.end : rows.begin; }
 
-  /// Without stages: all at once.
   KF_DEVICE void load() {
     const auto load = [&](const auto& line, const auto& existing, const auto& corner, int column) {
       return f.load(line, existing, corner, column);
     };
 #pragma unroll
-    for (int s = 0; s < kHeld; ++s) load_rows(f, held[s], at, [&](int u) { return rows(s, u); }, end(), load);
+    for (int s = 0; s < kHeld; ++s) {
+      if constexpr (kStages > 0) {
+        ring.wait();
+        ring.get(s, held[s]);
+        ring.release(number, s);
+      } else {
+        load_rows(f, held[s], at, [&](int u) { return rows(s, u); }, end(), load);
+      }
+    }
   }
 
   /// use(line, held, fetched, u) for the rows of a segment. kWhole: all exist, so that nothing is asked.
@@ -260,63 +267,54 @@ struct Tile {
       use_rows<kSweep, false>(s, own, use);
     }
   }
-  /// What segment `s` adds to a sweep.
-  template <int kSweep>
-  KF_DEVICE auto part_of(int s, Held (&own)[kRows], const typename F::Values& values) const {
-    const Sweep<kSweep> sweep;
-    auto part = f.partial(sweep);
-    if constexpr ((F::kLooks >> kSweep) % 2) {
-      use_segment<kSweep>(s, own, [&](const auto& line, auto& one, const auto& in, int) {
-        f.look(sweep, line, at, one, in, values, part);
-      });
-      part.settle();
-    }
-    decltype(f.crossed(sweep)) crossed[kRows];
-    use_segment<kSweep>(s, own, [&](const auto& line, auto& one, const auto& in, int u) {
-      f.sweep(sweep, line, at, one, in, values, part, crossed[u]);
-    });
-    f.uncross(crossed);
-    if (rows(s, 0) < end()) {
+  template <class Body>
+  KF_DEVICE void for_each_held(const Body& body) {
 #pragma unroll
-      for (int u = 0; u < kRows; ++u) f.store(f.line(rows(s, 0)), at, u, crossed[u]);
-    }
-    return part;
+    for (int s = 0; s < kHeld; ++s) body(s, held[s]);
   }
-  template <int kSweep, class P>
-  KF_DEVICE void reduce_held(const typename F::Values& values, P& total) {
-#pragma unroll
-    for (int s = 0; s < kHeld; ++s) {
-      if constexpr (kSweep == 0 && kStages > 0) {
-        ring.wait();
-        ring.get(s, held[s]);
-        ring.release(number, s);
-      }
-      total.merge(part_of<kSweep>(s, held[s], values));
-    }
-  }
-  template <int kSweep, class P>
-  KF_DEVICE void reduce_staged(const typename F::Values& values, P& total) {
+  /// body(segment, what is held of it). kFirst: copies must be waited for; kLast: stages are free afterwards, and come
+  /// first, so that the next tile is under way for the rest of the sweep.
+  template <bool kFirst, bool kLast, class Body>
+  KF_DEVICE void for_each_segment(const Body& body) {
+    if constexpr (!kLast) for_each_held(body);
     if constexpr (kHeld < kSegments) {
 #pragma unroll 1
       for (int s = kHeld; s < kSegments; ++s) {
         Held own[kRows];
-        if constexpr (kSweep == 0) ring.wait(), end_copies();
+        if constexpr (kFirst) ring.wait(), end_copies();
         ring.get(s, own);
-        if constexpr (kSweep + 1 == F::kSweeps) ring.release(number, s);
-        total.merge(part_of<kSweep>(s, own, values));
+        if constexpr (kLast) ring.release(number, s);
+        body(s, own);
       }
     }
+    if constexpr (kLast) for_each_held(body);
   }
-  /// Each segment is reduced when it has come. The last sweep begins with the stages, into which the next tile comes
-  /// while it goes on.
+
   template <int kSweep>
   KF_DEVICE auto reduced(const typename F::Values& values) {
-    constexpr bool kLast = kSweep + 1 == F::kSweeps;
-    auto total = f.partial(Sweep<kSweep>());
-    if constexpr (kLast) reduce_staged<kSweep>(values, total);
-    reduce_held<kSweep>(values, total);
-    if constexpr (!kLast) reduce_staged<kSweep>(values, total);
-    return total;
+    constexpr bool kLooks = (F::kLooks >> kSweep) % 2, kLast = kSweep + 1 == F::kSweeps;
+    const Sweep<kSweep> sweep;
+    auto part = f.partial(sweep);
+    if constexpr (kLooks) {
+      for_each_segment<kSweep == 0, false>([&](int s, auto& own) {
+        use_segment<kSweep>(s, own, [&](const auto& line, auto& one, const auto& in, int) {
+          f.look(sweep, line, at, one, in, values, part);
+        });
+      });
+      part.settle();
+    }
+    for_each_segment<kSweep == 0 && !kLooks, kLast>([&](int s, auto& own) {
+      decltype(f.crossed(sweep)) crossed[kRows];
+      use_segment<kSweep>(s, own, [&](const auto& line, auto& one, const auto& in, int u) {
+        f.sweep(sweep, line, at, one, in, values, part, crossed[u]);
+      });
+      f.uncross(crossed);
+      if (rows(s, 0) < end()) {
+#pragma unroll
+        for (int u = 0; u < kRows; ++u) f.store(f.line(rows(s, 0)), at, u, crossed[u]);
+      }
+    });
+    return part;
   }
 
   template <int kSweep, class Merge>
@@ -354,7 +352,7 @@ KF_DEVICE void tiles(const F& f, const Geometry& g, char* standing) {
       after = atomicInc(reinterpret_cast<u32*>(standing), count - teams - 1) + 2 * teams;  // the last leaves 0
     Tile<F, Ring, Shape> tile{f, ring, number, ring.place(number), rows, {}};
     ring.begin(next);
-    if constexpr (Shape::kStages == 0) tile.load();
+    tile.load();
     typename F::Values values = f.begin(f.line(0), tile.at);
     tile.template sweep<0>(values, merge, after);
     if (block_rank() == 0 && threadIdx.y == 0 && tile.at.count > 0) f.end(f.line(0), tile.at, values);
