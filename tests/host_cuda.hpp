@@ -86,11 +86,12 @@ inline bool run_ready(unsigned count, unsigned first) {
 }
 
 inline void run_together(unsigned first) {
-  const unsigned threads = blockDim.x * blockDim.y, all = threads * blocks;
+  const unsigned threads = blockDim.x * blockDim.y * blockDim.z, all = threads * blocks;
   for (unsigned i = 0; i < all; ++i) {
     if (fibers.size() <= i) fibers.push_back(std::make_unique<Fiber>());
     Fiber& f = *fibers[i];
-    f.thread = {i % threads % blockDim.x, i % threads / blockDim.x, 0};
+    f.thread = {i % threads % blockDim.x, i % threads / blockDim.x % blockDim.y,
+                i % threads / (blockDim.x * blockDim.y)};
     f.rank = i / threads;
     f.state = State::kReady;
     getcontext(&f.context);

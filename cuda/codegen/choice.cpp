@@ -301,7 +301,7 @@ void choose_rows(Choice& c, const Kernel& k, const Arrangement& a, const Target&
 
 /// Side by side in a warp, so that the others read 64 bytes or more of what lies across, in vectors that are transposed
 /// or, by so many rows a thread, element by element through L1.
-constexpr int kAcrossLanes = 8, kAcrossRows = 8;
+constexpr int kAcrossLanes = 8, kAcrossRows = 8, kAcrossThreads = 256;
 
 /// What threads can copy for themselves: whole vectors of 4 bytes or more.
 bool can_copy(const Kernel& k, const Arrangement& a, const Choice& c) {
@@ -345,7 +345,7 @@ void choose_columns(Choice& c, const Kernel& k, const Arrangement& a, const Targ
   c.held.assign(k.loads.size(), false);
   if (c.schedule.sweeps > 1) c.threads = kMaxTeamThreads, c.least_blocks = 1;
   if (column_bound(k) == 0)
-    c.threads = kPointwiseThreads, c.least_blocks = c.vectors * bytes_of(k, a, element_loads(k, a)) > 192 ? 2 : 4;
+    c.threads = kAcrossThreads, c.least_blocks = c.vectors * bytes_of(k, a, element_loads(k, a)) > 192 ? 2 : 4;
 }
 
 }  // namespace

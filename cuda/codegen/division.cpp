@@ -146,9 +146,10 @@ std::int64_t cluster_for(std::int64_t tiles, std::int64_t down, const Target& ta
 Division divide_columns(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
   const std::int64_t vectors = vectors_of(a), rows = product(a.outer);
   const std::int64_t across = std::bit_ceil(static_cast<std::uint64_t>(clamp(vectors, 1, c.lanes)));
-  std::int64_t down = c.threads / across;
+  const std::int64_t sides = partial_bytes == 0 && a.crossed() && vectors > across ? 2 : 1;  // so that tiles are square
+  std::int64_t down = c.threads / (across * sides);
   while (across * down > kWarp && down >= 2 * rows) down /= 2;
-  const std::int64_t tiles = divide_up(vectors, across);
+  const std::int64_t tiles = divide_up(vectors, across * sides);
   const std::int64_t blocks = std::int64_t{kBlocksPerMultiprocessor} * target.multiprocessors;
   const std::int64_t most = std::max<std::int64_t>(divide_up(rows, down * c.vectors), 1);
   const bool again = partial_bytes > 0 && c.schedule.sweeps > 1;  // each sweep needs what the one before reduced
@@ -158,6 +159,7 @@ Division divide_columns(const Arrangement& a, const Choice& c, const Target& tar
   Division d;
   d.launch.block[0] = unsigned_of(across);
   d.launch.block[1] = unsigned_of(down);
+  d.launch.block[2] = unsigned_of(sides);
   d.launch.cluster = unsigned_of(again ? splits : 1);
   d.launch.grid[0] = unsigned_of(again ? tiles * splits : tiles);
   d.launch.grid[1] = unsigned_of(again ? 1 : splits);

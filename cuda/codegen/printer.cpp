@@ -6,6 +6,7 @@
 #include <cctype>
 #include <set>
 
+#include "codegen/capacity.hpp"
 #include "codegen/expression.hpp"
 
 namespace kfusion::codegen {
@@ -25,7 +26,8 @@ Printer::Printer(const Kernel& k, const Arrangement& a, const Choice& c, Paramet
       staged_(c.skeleton == Skeleton::kRingRows || c.skeleton == Skeleton::kSpreadRows || c.tile.stages > 0),
       span_rows_(c.rows),
       shared_(c.shared),
-      through_l1_(c.skeleton == Skeleton::kPointwise || c.skeleton == Skeleton::kShortRows),
+      through_l1_(c.skeleton == Skeleton::kPointwise || c.skeleton == Skeleton::kShortRows ||
+                  (c.skeleton == Skeleton::kColumns && column_bound(k) == 0)),
       lanes_(a.framed() ? "kN" : "kWidth") {
   const Skeleton in_registers[] = {Skeleton::kPackedRows, Skeleton::kShortRows, Skeleton::kWarpRows,
                                    Skeleton::kTeamRows, Skeleton::kRingRows};

@@ -160,14 +160,15 @@ KF_DEVICE bool sweep_columns(const F& f, const At& at, typename F::Values& value
   return true;
 }
 
-/// Block: (columns, shares), both powers of two. Grid: (tiles of columns, blocks that share the rows of one sweep); of
-/// several sweeps, the blocks of a cluster share them.
-/// Workspace: a part per column thread and block. Standing: a ticket of 16 bytes per tile.
+/// Block: (columns, shares), both powers of two; of maps, any number of these side by side. Grid: (tiles of columns,
+/// blocks that share the rows of one sweep); of several sweeps, the blocks of a cluster share them. Workspace: a part
+/// per column thread and block. Standing: a ticket of 16 bytes per tile.
 template <class F, int kUnroll>
 KF_DEVICE void columns(const F& f, const Geometry& g, char* workspace, char* standing) {
   using Index = typename F::Index;
   extern __shared__ __align__(16) char shared[];
-  const auto at = f.place((static_cast<Index>(cluster_index()) * blockDim.x + threadIdx.x) * F::kWidth);
+  const Index side = static_cast<Index>(cluster_index()) * blockDim.z + threadIdx.z;
+  const auto at = f.place((side * blockDim.x + threadIdx.x) * F::kWidth);
   typename F::Values values = f.begin(f.line(0), at);
   ColumnExchange exchange(shared, static_cast<int>(g.box));
   const bool ends = sweep_columns<kUnroll, 0>(f, at, values, g, exchange, workspace, standing);
