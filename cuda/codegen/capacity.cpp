@@ -143,9 +143,10 @@ constexpr TileShape kStagedTiles[] = {
     {256, 512, 1, 2, 8, 4, 5},   //  2048: what needs more room for its exchange, as half types do
     {256, 256, 2, 8, 8, 4, 5},   //  4096
     {256, 512, 1, 4, 8, 4, 5},   //  4096
-    {256, 512, 1, 8, 8, 4, 5},   //  8192
-    {128, 512, 1, 4, 8, 4, 6},   //  8192
-    {128, 512, 1, 8, 7, 4, 6},   // 14336
+    {256, 256, 2, 16, 8, 4, 4},  //   8192
+    {256, 512, 1, 8, 8, 4, 5},   //   8192
+    {128, 256, 2, 8, 8, 4, 5},   //   8192
+    {128, 256, 2, 16, 8, 4, 5},  // 16384
     {128, 512, 1, 8, 8, 4, 6},   // 16384
     {128, 512, 1, 16, 8, 4, 6},  // 32768
     {64, 512, 1, 16, 8, 4, 6},   // 65536
@@ -182,7 +183,9 @@ std::int64_t rows_of_block(const Arrangement& a, const Choice& c, std::int64_t b
 std::int64_t tile_bytes(const Arrangement& a, const Choice& c, std::int64_t column_bytes, std::int64_t blocks) {
   const std::int64_t room = divide_up(column_bytes, kSlotBytes) * kSlotBytes, columns = c.lanes * a.width;
   const std::int64_t parts = c.threads / kWarp + 1, told = blocks > 1 ? 2 * blocks : 0;
-  return c.threads * c.tile.stages * c.tile.rows * c.held_bytes + 4 * kSlotBytes + columns * room * (1 + parts + told);
+  const std::int64_t kept = divide_up(rows_of_block(a, c, blocks), kSlotBytes) * kSlotBytes * c.kept;
+  return kept + c.threads * c.tile.stages * c.tile.rows * c.held_bytes + 4 * kSlotBytes +
+         columns * room * (1 + parts + told);
 }
 
 /// What each of the blocks can have that share a multiprocessor.

@@ -312,6 +312,15 @@ bool can_copy(const Kernel& k, const Arrangement& a, const Choice& c) {
   return true;
 }
 
+/// Weights and the like, the same for all columns: a block has the same rows of all its tiles.
+void keep_weights(Choice& c, const Kernel& k, const Arrangement& a) {
+  for (std::size_t i = 0; i < k.loads.size(); ++i) {
+    if (a.loads[i] != Reach::kSplat || a.per_row(k.loads[i])) continue;
+    c.shared.push_back(static_cast<int>(i));
+    c.kept += static_cast<int>(item_bytes(k.loads[i].dtype));
+  }
+}
+
 /// Kept on chip where another sweep would read them again, and there is room.
 bool choose_tile(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   Choice tile = c;
@@ -325,6 +334,7 @@ bool choose_tile(Choice& c, const Kernel& k, const Arrangement& a, const Target&
     if (tile.held[i]) vector_bytes = std::max(vector_bytes, a.width * static_cast<int>(item_bytes(k.loads[i].dtype)));
   tile.skeleton = Skeleton::kTiles;
   tile.held_bytes = static_cast<int>(bytes_of(k, a, tile.held));
+  keep_weights(tile, k, a);
   tile.tile = tile_for(k, a, tile, target, vector_bytes, can_copy(k, a, tile));
   if (tile.tile.segments == 0) return false;
   tile.lanes = tile_lanes(tile.tile, vector_bytes);

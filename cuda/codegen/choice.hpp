@@ -45,8 +45,8 @@ struct Choice {
   bool staged = false;                  ///< kSpreadRows: not all vectors are in registers
   Schedule schedule;
   std::vector<bool> held;   ///< by load: stays in registers for all sweeps
-  std::vector<int> shared;  ///< kRingRows: loads that are the same for all rows, and that shared memory keeps
-  int kept = 0;             ///< kRingRows: segments of a warp of which it does
+  std::vector<int> shared;  ///< loads that shared memory keeps; kRingRows: of all rows, kTiles: of all columns
+  int kept = 0;             ///< kRingRows: segments of a warp of which it does; kTiles: bytes of a row
   int held_bytes = 0;       ///< kTiles: of a vector of each of them
   TileShape tile{};         ///< kTiles
 };

@@ -26,6 +26,7 @@ Printer::Printer(const Kernel& k, const Arrangement& a, const Choice& c, Paramet
       staged_(c.skeleton == Skeleton::kRingRows || c.skeleton == Skeleton::kSpreadRows || c.tile.stages > 0),
       span_rows_(c.rows),
       shared_(c.shared),
+      tiles_(c.skeleton == Skeleton::kTiles),
       through_l1_(c.skeleton == Skeleton::kPointwise || c.skeleton == Skeleton::kShortRows ||
                   (c.skeleton == Skeleton::kColumns && column_bound(k) == 0)),
       lanes_(a.framed() ? "kN" : "kWidth") {
@@ -181,6 +182,7 @@ std::string Printer::print() {
   print_prefetch("prefetch", held);
   print_prefetch("prefetch_fetched", fetched_later());
   if (staged_ && columns()) print_slots(held);
+  if (tiles_) print_kept();
   if (staged_ && !columns()) print_stages(held), print_shared();
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
     print_partial(sweep);

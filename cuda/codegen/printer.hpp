@@ -80,6 +80,7 @@ class Printer {
   void print_slots(const std::vector<int>& loads);
   void print_start(const std::string& name, const std::string& bytes_of_all, const std::vector<int>& loads);
   void print_shared();
+  void print_kept();
   std::string staged(int load, std::size_t number) const;
   void print_partial(int sweep);
   void print_fetch(int sweep);
@@ -138,7 +139,8 @@ class Printer {
   const std::vector<bool>& held_;
   bool staged_;                     ///< what is held comes through stages in shared memory
   int span_rows_;                   ///< of a warp
-  const std::vector<int>& shared_;  ///< loads of which it keeps in shared memory what all rows share
+  const std::vector<int>& shared_;  ///< loads of which it keeps in shared memory what all rows, or columns, share
+  bool tiles_;
   bool through_l1_;    ///< what is loaded once too: quicker by 4 percent where nothing is brought to L2 before (H200)
   std::string lanes_;  ///< elements of a vector
   Kept kept_;

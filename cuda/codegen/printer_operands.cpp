@@ -74,6 +74,7 @@ std::string Printer::loaded(int i) const {
       return a_.packed > 0 ? "line.packs->" + loads_[at(i)] + ".row(line.number)"
                            : "load_staged(" + base + "at.first, at.count)";
     case Reach::kSplat:
+      if (tiles_ && std::ranges::count(shared_, i) > 0) return "load_kept(" + base + "0, at.count)";
       return "load_vector<1, true, Use::kAgain>(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
     default:
       return "load_elements<" + storage_type(o.dtype) + ", " + lanes_ +
@@ -282,6 +283,23 @@ void Printer::print_slots(const std::vector<int>& loads) {
             "    return v;\n  }");
 }
 
+/// Of operands that a block keeps of its rows: see device/tiles.cuh.
+void Printer::print_kept() {
+  Code keep, kept;
+  std::size_t before = 0;
+  for (const int i : shared_) {
+    const std::string type = storage_type(load(i).dtype), name = "line." + loads_[at(i)],
+                      place = "areas + " + number(before) + " * room) + row";
+    keep.line("    *(reinterpret_cast<" + type + "*>(" + place + ") = *" + name + ";");
+    kept.line("    " + name + " = reinterpret_cast<const " + type + "*>(" + place + ";");
+    before += item_bytes(load(i).dtype);
+  }
+  out_.line("static constexpr int kKeptBytes = " + number(before) + ";");
+  out_.line("KF_DEVICE void keep(const Line& line, char* areas, int room, int row) const {\n" + keep.text() + "  }");
+  out_.line("KF_DEVICE Line kept(Line line, const char* areas, int room, int row) const {\n" + kept.text() +
+            "    return line;\n  }");
+}
+
 /// Of held operands that bulk copies can bring: see device/ring.cuh.
 void Printer::print_stages(const std::vector<int>& loads) {
   Code take;
@@ -321,7 +339,7 @@ void Printer::print_fetch(int sweep) {
   const std::string type = "Fetched" + std::to_string(sweep);
   print_vectors(type, loads_of(sweep, false), false);
   print_loading("fetch(Sweep<" + std::to_string(sweep) + ">, ", type, loads_of(sweep, false));
-  if (shared_.empty()) return;
+  if (shared_.empty() || tiles_) return;
   out_.open("KF_DEVICE " + type + " fetch_shared(Sweep<" + std::to_string(sweep) +
             ">, const Line& line, const At& at, const char* stage, int vectors, int vector) const {");
   out_.line(type + " v{};");

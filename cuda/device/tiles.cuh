@@ -12,11 +12,41 @@
 //   void start(line, at, char* stage, slots, slot, valid)   copies of a vector of held operands, each of which has
 //                                                           `slots` slots; none of a row that is not `valid`
 //   Held take(stage, slots, slot)                           of copies that have ended
+// and always
+//   kKeptBytes; void keep(line, areas, room, row)           of a row, what is the same for all columns, to shared
+//   memory Line kept(line, areas, room, row)                       whose addresses are there
 #pragma once
 #include "device/async.cuh"
 #include "device/columns.cuh"
 
 namespace kfusion::device {
+
+/// An element in shared memory.
+template <class T>
+KF_DEVICE Vector<T, 1> load_kept(const T* p, int count) {
+  Vector<T, 1> v{};
+  if (count > 0) load_element(v, 0, p);
+  return v;
+}
+
+/// F of a block, which has the same rows of all tiles: what is the same for all columns is in shared memory.
+template <class F>
+struct KeptRows : F {
+  using Row = typename F::Row;
+  char* areas;
+  int room;
+  Row first;
+
+  KF_DEVICE void keep(Row end) const {
+    if constexpr (F::kKeptBytes > 0) {
+      const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+      for (Row row = first + thread; row < end; row += static_cast<int>(blockDim.x * blockDim.y))
+        F::keep(F::line(row), areas, room, static_cast<int>(row - first));
+      __syncthreads();
+    }
+  }
+  KF_DEVICE auto line(Row row) const { return F::kept(F::line(row), areas, room, static_cast<int>(row - first)); }
+};
 
 /// Those of a block of a tile: kRows neighbouring rows of a thread where operands are crossed, else rows as far apart
 /// as there are threads, so that a warp reads neighbouring ones.
@@ -331,18 +361,23 @@ struct Tile {
 /// stages, then what merging needs. Standing: 16 bytes for the counter of tiles, used where there are more than two a
 /// cluster.
 template <class F, int kAcross, class Shape>
-KF_DEVICE void tiles(const F& f, const Geometry& g, char* standing) {
+KF_DEVICE void tiles(const F& all, const Geometry& g, char* standing) {
   using Row = typename F::Row;
-  using Ring = TileRing<F, kAcross, Shape>;
+  using Kept = KeptRows<F>;
+  using Ring = TileRing<Kept, kAcross, Shape>;
   extern __shared__ __align__(16) char shared[];
   const Row begin = minimum(static_cast<Row>(g.splits) * static_cast<Row>(block_rank()), static_cast<Row>(g.rows));
-  const TileRows<F, Shape::kRows> rows{begin, minimum(begin + static_cast<Row>(g.splits), static_cast<Row>(g.rows))};
+  const TileRows<Kept, Shape::kRows> rows{begin, minimum(begin + static_cast<Row>(g.splits), static_cast<Row>(g.rows))};
   char* merged = shared;
   if constexpr (Shape::kStages > 0)
     merged += kAcross * static_cast<int>(blockDim.y) * Shape::kStages * Shape::kRows * F::kHeldBytes;
+  const int room = (static_cast<int>(g.splits) + 15) / 16 * 16;
+  const Kept f{all, merged, room, rows.begin};
+  merged += room * F::kKeptBytes;
   TileMerge<F, kAcross> merge(merged, static_cast<int>(g.box));
   Ring ring(f, rows, g.warps, shared);
   ring.fill(cluster_index());
+  f.keep(rows.end);
   merge.meet();
   const u32 teams = static_cast<u32>(cluster_count()), count = static_cast<u32>(g.warps);
   u32 number = static_cast<u32>(cluster_index()), next = number + teams;
@@ -350,7 +385,7 @@ KF_DEVICE void tiles(const F& f, const Geometry& g, char* standing) {
     u32 after = count;  // taken from the counter while this tile is under way
     if (block_rank() == 0 && threadIdx.x == 0 && threadIdx.y == 0 && next < count && 2 * teams < count)
       after = atomicInc(reinterpret_cast<u32*>(standing), count - teams - 1) + 2 * teams;  // the last leaves 0
-    Tile<F, Ring, Shape> tile{f, ring, number, ring.place(number), rows, {}};
+    Tile<Kept, Ring, Shape> tile{f, ring, number, ring.place(number), rows, {}};
     ring.begin(next);
     tile.load();
     typename F::Values values = f.begin(f.line(0), tile.at);
