@@ -132,6 +132,7 @@ namespace {
 constexpr int kSegmentBytes = 64;
 constexpr TileShape kStagedTiles[] = {
     {512, 128, 4, 1, 4, 4, 4},   //    64 rows of float32
+    {256, 64, 8, 1, 4, 4, 4},    //    64: what needs more room to merge, as half types do
     {512, 256, 2, 1, 4, 4, 4},   //   128
     {256, 256, 2, 1, 4, 4, 4},   //   256
     {256, 512, 1, 1, 4, 4, 4},   //   512
@@ -149,6 +150,7 @@ constexpr TileShape kStagedTiles[] = {
     {128, 256, 2, 16, 8, 4, 5},  // 16384
     {128, 512, 1, 8, 8, 4, 6},   // 16384
     {128, 512, 1, 16, 8, 4, 6},  // 32768
+    {128, 512, 1, 16, 8, 4, 5},  // 32768: with weights
     {64, 512, 1, 16, 8, 4, 6},   // 65536
     {64, 512, 1, 1, 8, 4, 5},    //  4096: without clusters
     {64, 512, 1, 1, 4, 4, 4},    //  2048: with less shared memory
