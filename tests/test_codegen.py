@@ -62,6 +62,11 @@ def normalized(g: _core.Graph, x: int, axis: int = 1) -> int:
     return g.map("divide", [d, g.map("sqrt", [g.map("add", [variance, g.scalar(1e-5)])])])
 
 
+def weighted(g: _core.Graph, x: int, weight: int, bias: int) -> int:
+    """Columns, with parameters that go along them."""
+    return g.map("add", [g.map("multiply", [normalized(g, x, 0), weight]), bias])
+
+
 def softmax(g: _core.Graph, x: int, axis: int = 1) -> int:
     e = g.map("exp", [g.map("subtract", [x, g.reduce("max", x, [axis], True)])])
     return g.map("divide", [e, g.reduce("sum", e, [axis], True)])
@@ -467,6 +472,10 @@ class TestNumbers:
             x = draw(rng, "float32", shape)
             want = (x - wide(x).mean(axis, keepdims=True)) / np.sqrt(wide(x).var(axis, keepdims=True) + 1e-5)
             batch.add(lambda g, i, a=axis: normalized(g, i, a), x, check=close_to(want, 1, 8))
+            weight, bias = (draw(rng, "float32", (shape[0], 1)) for _ in range(2))
+            if axis == 0:
+                scale = 1 + abs(weight * want) + abs(bias)
+                batch.add(weighted, x, weight, bias, check=close_to(want * weight + bias, scale, 8))
         kernels = batch.run(tmp_path, clusters=True, multiprocessors=16, on_chip_bytes=1 << 30)
         assert all(k.launch["cluster"] > 1 for ks in kernels.kernels for k in ks)
         assert {skeleton(k.source) for ks in kernels.kernels for k in ks} == {"ring_rows", "tiles", "columns"}
