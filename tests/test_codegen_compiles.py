@@ -1,0 +1,94 @@
+"""Generated CUDA C++ as nvcc compiles it: without warnings, within its registers, in whole words."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+import reference_ops
+from kfusion import _core
+from test_codegen import Build, empty, graph_of, normalized, skeleton, softmax, sources, variance
+from test_reference_ops import TABLE, takes
+
+
+def nvcc(text: str, folder: Path, output: str = "-cubin") -> str:
+    """What nvcc says of the resources of a text; -ptx: what it makes of it."""
+    if shutil.which("nvcc") is None:
+        pytest.skip("needs nvcc")
+    for name, header in _core.cuda_headers().items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(header)
+    (folder / "kernel.cu").write_text(text)
+    command = ["nvcc", output, "-arch=sm_90", "--fmad=false", "-std=c++20", "--resource-usage", f"-I{folder}"]
+    command += ["-Werror=all-warnings", "-o", str(folder / "kernel.out"), str(folder / "kernel.cu")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return (folder / "kernel.out").read_text() if output == "-ptx" else done.stdout + done.stderr
+
+
+def every_map(dtype: str) -> Build:
+    """The sum of all maps of a value of `dtype`, so that one kernel has them all."""
+
+    def build(g: _core.Graph, x: int) -> int:
+        total = g.cast(x, "float32")
+        for name in reference_ops.MAPS:
+            if dtype in takes(name):
+                total = g.map("add", [total, g.cast(g.map(name, [x] * TABLE[name]["arity"]), "float32")])
+        return total
+
+    return build
+
+
+class TestCompiles:
+    """With nvcc, as NVRTC would: nothing is included but the embedded headers."""
+
+    @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+    def test_every_map(self, dtype, tmp_path):
+        (text,) = sources(every_map(dtype), empty((64,), dtype))
+        nvcc(text, tmp_path)
+
+    @pytest.mark.parametrize(
+        ("build", "shape", "dtype", "most_registers"),
+        [
+            (normalized, (4096, 1024), "float32", 128),
+            (softmax, (4096, 8192), "bfloat16", 128),
+            (normalized, (4096, 131072), "float16", 255),
+            (softmax, (8, 2**20), "float64", 255),
+            (lambda g, x: [variance(g, x), g.reduce("max", x, None)], (2**20,), "bfloat16", 128),
+            (lambda g, x: softmax(g, x, 0), (500, 1000), "float32", 128),
+        ],
+    )
+    def test_reductions_fit_their_registers(self, build, shape, dtype, most_registers, tmp_path):
+        for text in sources(build, empty(shape, dtype)):
+            report = nvcc(text, tmp_path)
+            assert int(re.findall(r"(\d+) bytes spill stores", report)[0]) <= 128
+            assert int(re.findall(r"Used (\d+) registers", report)[0]) <= most_registers
+
+    def test_many_reductions_of_few_long_rows(self, tmp_path):
+        """Their partial results are more words than a warp has lanes."""
+
+        def build(g: _core.Graph, x: int) -> int:
+            shifted = [g.map("add", [x, g.scalar(float(i))]) for i in range(12)]
+            parts = [g.reduce(op, one, [1], True) for op in ("sum", "max", "min") for one in shifted]
+            return g.map("subtract", [x, functools.reduce(lambda a, b: g.map("add", [a, b]), parts)])
+
+        kernels = _core.cuda_kernels(graph_of(build, empty((4, 65536))), kf.device("h200").to_dict())
+        assert "spread_rows" in [skeleton(k.source) for k in kernels]
+        for k in kernels:
+            nvcc(k.source, tmp_path)
+
+    def test_elements_move_whole(self, tmp_path):
+        """Also where a vector ends early, or its elements lie apart."""
+        for build, arrays in (
+            (lambda g, x: g.map("negative", [x]), [empty((1000,))]),
+            (lambda g, x, y: g.map("add", [x, y]), [empty((64, 64)), np.empty((64, 128), np.float32)[:, ::2]]),
+        ):
+            for text in sources(build, *arrays):
+                assert ".u8" not in nvcc(text, tmp_path, "-ptx")

@@ -1,0 +1,122 @@
+"""`kf.fuse`: what it says no to, and how."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from kfusion import _core
+from test_fuse import Layer, chain, counting
+
+
+def test_errors_name_the_function():
+    x = np.ones(3)
+    with pytest.raises(TypeError, match=r"kfusion\.chain: x must be float16.*got complex128"):
+        chain(np.ones(3, complex), x)
+    with pytest.raises(ValueError, match=r"could not be broadcast together with shapes \(3,\) \(4,\)"):
+        chain(x, np.ones(4))
+    with pytest.raises(TypeError, match=r"chain: missing a required argument: 'b'"):
+        chain(x)
+    with pytest.raises(TypeError, match=r"kfusion\.chain: a spec is for planning"):
+        chain(kf.spec(3), x)
+    with pytest.raises(ValueError, match=r"kfusion\.chain: stream applies to CUDA arrays"):
+        chain(x, x, stream=0)
+
+
+def test_a_failed_trace_keeps_nothing():
+    f = counting(lambda x: x if x.sum() > 0 else -x)
+    for _ in range(2):
+        with pytest.raises(kf.TraceError, match="branching on a traced value"):
+            f(np.ones(3))
+    assert f._cached() == 0
+
+
+@pytest.mark.parametrize("wrong", [[1, 2, 3], 1.0, 3, "text"])
+def test_arguments_that_are_no_arrays(wrong):
+    text = rf"kfusion\.f: x must be an array, got {type(wrong).__name__}; convert it with numpy\.asarray\(x\)"
+
+    @kf.fuse
+    def f(layer, x):
+        return x
+
+    with pytest.raises(TypeError, match=text):
+        f(Layer(np.ones(3)), wrong)
+
+
+@pytest.mark.parametrize("library", ["random", "numpy.random", "torch"])
+def test_random_numbers_are_refused(library):
+    module = pytest.importorskip(library)
+    draw = module.random if library == "random" else lambda: float(np.asarray(module.rand(1)).item())
+
+    @kf.fuse
+    def f(x):
+        return x * draw()
+
+    with pytest.raises(
+        kf.TraceError, match=rf"f draws from {library}, .*: random numbers would be drawn once.*\n  draw them"
+    ):
+        f(np.ones(3))
+
+
+def test_a_generator_is_not_seen():
+    generator = np.random.default_rng(0)
+    assert kf.fuse(lambda x: x * generator.random())(np.ones(3)).shape == (3,)
+
+
+def test_a_captured_parameter_requires_grad():
+    torch = pytest.importorskip("torch")
+    linear = torch.nn.Linear(3, 2)
+    f = kf.fuse(lambda x: x @ linear.weight.T)
+    with pytest.raises(
+        RuntimeError, match=r"an array which the function captured requires grad.*requires_grad_\(False"
+    ):
+        f(torch.ones(4, 3))
+    with torch.no_grad():
+        torch.testing.assert_close(f(torch.ones(4, 3)), torch.ones(4, 3) @ linear.weight.T)
+
+
+def test_a_plan_on_the_cpu_says_how_to_measure():
+    assert 'f.plan(x, device="cpu") measures them' in " ".join(str(chain.plan(np.ones(3), np.ones(3))).split())
+
+
+@pytest.mark.parametrize("part", [lambda x: x, lambda x: x[0], lambda x: x.T])
+def test_arguments_are_not_changed_in_place(part):
+    @kf.fuse
+    def f(x):
+        y = part(x)
+        y += 1
+        return y * 2
+
+    with pytest.raises(kf.TraceError, match=r"changes its argument x in place.*\n.*y \+= 1\n  write x = x \+ 1"):
+        f(np.ones((2, 2)))
+
+
+def test_values_of_its_own_are_changed_in_place():
+    @kf.fuse
+    def f(x):
+        y = x + 1
+        y += 2
+        return y
+
+    np.testing.assert_array_equal(f(np.ones(3)), np.full(3, 4.0))
+
+
+def test_errors_of_the_user_s_code_pass_through():
+    @kf.fuse
+    def f(x, table):
+        return x * table["missing"]
+
+    with pytest.raises(KeyError, match="missing"):
+        f(np.ones(3), {"there": 1.0})
+
+
+def test_the_class_says_no_to_wrong_options():
+    with pytest.raises(ValueError, match="there is no option"):
+        _core.FusedCallable("f", ["x"], {"speed": True}, True)
+
+
+def test_a_float_argument_that_becomes_an_integer():
+    f = kf.fuse(lambda x, s: np.full_like(x, s) + x)
+    i = np.arange(3)
+    assert [f(i, s).tolist() for s in (1.0, 5.0, -2.9)] == [[1, 2, 3], [5, 6, 7], [-2, -1, 0]]
