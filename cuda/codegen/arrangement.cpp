@@ -164,8 +164,8 @@ void choose_vectors(const Kernel& k, Arrangement& a, bool aligned) {
   reach_all(k, a, aligned);
 }
 
-/// Rows up to so many elements are staged where they are no multiple of 16 bytes, or no longer than that.
-constexpr std::int64_t kSpanElements = 100;
+/// Rows up to so many elements are staged where they are no multiple of 16 bytes, or no longer than three times that.
+constexpr std::int64_t kSpanElements = 100, kSpanBytes = 3 * kVectorBytes;
 
 /// Whether all that is large lies row behind row, from a multiple of 16 bytes on, and rows are short.
 bool are_spans(const Kernel& k, const Arrangement& a, bool aligned) {
@@ -179,7 +179,7 @@ bool are_spans(const Kernel& k, const Arrangement& a, bool aligned) {
     dense &= a.inner_of(o)[0] == 1 && a.outer_of(o)[0] == cols && o.offset * item % kVectorBytes == 0;
     widest = std::max(widest, item);
   });
-  return dense && widest > 0 && cols <= kSpanElements && (a.framed() || cols * widest <= kVectorBytes);
+  return dense && widest > 0 && cols <= kSpanElements && (a.framed() || cols * widest <= kSpanBytes);
 }
 
 /// So many rows that they are whole 16-byte slots of all that is large; 0: too much for a lane to have at once.
@@ -197,24 +197,27 @@ int rows_of_lane(const Kernel& k, const Arrangement& a) {
   return fits ? static_cast<int>(rows) : 0;
 }
 
-/// Vectors are rows. What of them no instruction loads goes element by element.
-void pack(const Kernel& k, Arrangement& a, bool aligned) {
-  a.width = static_cast<int>(a.inner[0]);
-  reach_all(k, a, aligned);
-  for (std::size_t i = 0; i < k.loads.size(); ++i) {
-    const auto bytes = static_cast<std::uint64_t>(a.width) * item_bytes(k.loads[i].dtype);
-    const bool vector = std::has_single_bit(bytes) && bytes <= kVectorBytes;
-    if (a.loads[i] != Reach::kSplat && !vector) a.loads[i] = Reach::kElements;
-  }
+/// What rows share, as a lane loads a whole row of it.
+Reach run_reach(const Arrangement& a, const Operand& o, bool aligned) {
+  const auto slots = [&](std::int64_t n) {
+    return n * static_cast<std::int64_t>(item_bytes(o.dtype)) % kVectorBytes == 0;
+  };
+  if (all_zero(a.inner_of(o))) return Reach::kSplat;
+  const bool run = aligned && a.inner_of(o)[0] == 1 && slots(o.offset) && std::ranges::all_of(a.outer_of(o), slots);
+  return run ? Reach::kRun : Reach::kElements;
 }
 
+/// Rows that a lane has alone are vectors.
 void stage_spans(const Kernel& k, Arrangement& a, bool aligned) {
   a.spans = true, a.width = 1, a.frame_load = a.frame_store = -1, a.before = a.behind = 0;
-  reach_all(k, a, aligned);
   a.packed = rows_of_lane(k, a);
-  if (a.packed > 0) pack(k, a, aligned);
-  for (std::size_t i = 0; i < k.loads.size(); ++i)
+  const bool alone = a.packed > 0 || a.inner[0] <= kLaneElements;
+  if (alone) a.width = static_cast<int>(a.inner[0]);
+  reach_all(k, a, aligned);
+  for (std::size_t i = 0; i < k.loads.size(); ++i) {
+    if (alone) a.loads[i] = run_reach(a, k.loads[i], aligned);
     if (is_large(a, k.loads[i])) a.loads[i] = Reach::kStaged;
+  }
   for (std::size_t i = 0; i < k.stores.size(); ++i)
     if (is_large(a, k.stores[i].to)) a.stores[i] = Reach::kStaged;
 }

@@ -19,8 +19,12 @@ enum class Reach : std::uint8_t {
   kCrossed,   ///< neighbours along the last axis of the loop instead (device/crossed.cuh)
   kSplat,     ///< one element for all of them
   kElements,  ///< anywhere
-  kStaged     ///< in shared memory, where a span of rows lies
+  kStaged,    ///< in shared memory, where a span of rows lies
+  kRun        ///< neighbours from a multiple of 16 bytes on, as many as a very short row has
 };
+
+/// Elements of a row that a lane has alone: as few lanes as for a power of two where it is one element more.
+inline constexpr std::int64_t kLaneElements = 17;
 
 struct Arrangement {
   Form form = Form::kPointwise;

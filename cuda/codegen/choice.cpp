@@ -261,13 +261,12 @@ void choose_packed(Choice& c, const Kernel& k, const Arrangement& a) {
 /// As few lanes a row as can hold it: what is done once a row costs more than what is done once an element. A warp's
 /// rows are whole slots, and so many that it has some of them on their way.
 void choose_spans(Choice& c, const Kernel& k, const Arrangement& a) {
-  constexpr std::int64_t kMostElements = 17;  // as few lanes as for a power of two where it is one element more
   constexpr std::int64_t kSpanBytes = 2 << 10, kMostBytes = 48 << 10;
   const std::int64_t cols = a.inner[0];
-  const auto lanes = std::bit_ceil(static_cast<std::uint64_t>(divide_up(cols, kMostElements)));
+  const auto lanes = std::bit_ceil(static_cast<std::uint64_t>(divide_up(cols, kLaneElements)));
   c.skeleton = Skeleton::kSpanRows;
   c.lanes = std::min(static_cast<int>(lanes), kWarp);
-  c.vectors = static_cast<int>(divide_up(cols, c.lanes));
+  c.vectors = static_cast<int>(divide_up(vectors_of(a), c.lanes));
   c.threads = kSpanThreads;
   c.least_blocks = is_heavy(k) || c.vectors > 24 ? 4 : 8;
   const std::int64_t row_bytes = cols * span_areas(k, a, c.held).bytes;

@@ -72,7 +72,9 @@ std::string Printer::loaded(int i) const {
       return "load_shifted<" + lanes_ + ">(line." + loads_[at(i)] + ", line.frame, at)";
     case Reach::kStaged:
       return a_.packed > 0 ? "line.packs->" + loads_[at(i)] + ".row(line.number)"
-                           : "load_staged(" + base + "at.first, at.count)";
+                           : "load_staged<kWidth>(" + base + "at.first, at.count)";
+    case Reach::kRun:
+      return "load_run<" + storage_type(o.dtype) + ", kWidth>(line." + loads_[at(i)] + ")";
     case Reach::kSplat:
       if (tiles_ && std::ranges::count(shared_, i) > 0) return "load_kept(" + base + "0, at.count)";
       return "load_vector<1, true, Use::kAgain>(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";

@@ -71,16 +71,6 @@ KF_DEVICE void scatter_packs(const Pack<T, kN, kRows>& own, T* to, int elements,
   __syncwarp();
 }
 
-/// Sweep after sweep over a row that a lane has alone.
-template <int kSweep, class F>
-KF_DEVICE void sweep_packed(const F& f, const typename F::Line& line, const typename F::At& at, typename F::Held& held,
-                            typename F::Values& values) {
-  const auto fetched = f.fetch(Sweep<kSweep>(), line, at);
-  const auto total = reduced<kSweep>(f, line, values, [&](const auto& use) { use(at, held, fetched); });
-  f.finish(Sweep<kSweep>(), values, total);
-  if constexpr (kSweep + 1 < F::kSweeps) sweep_packed<kSweep + 1>(f, line, at, held, values);
-}
-
 /// A lane has kRows rows.
 template <class F, int kRows>
 KF_DEVICE void packed_rows(const F& f, const Geometry& g) {
@@ -95,17 +85,11 @@ KF_DEVICE void packed_rows(const F& f, const Geometry& g) {
   const auto span = f.line(first);
   typename F::Packs packs;
   f.gather(span, area, rows * F::kWidth, packs);
-  typename F::At at = f.place(0);
-  at.count = F::kWidth;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const int own = lane * kRows + r;
     const bool exists = own < rows;
-    const auto line = f.packed(f.line(first + (exists ? own : 0)), packs, r);
-    typename F::Held held = f.load(line, at);
-    typename F::Values values = f.begin(line, at);
-    sweep_packed<0>(f, line, at, held, values);
-    if (exists) f.end(line, at, values);
+    lone_row(f, f.packed(f.line(first + (exists ? own : 0)), packs, r), exists);
   }
   f.scatter(span, area, rows * F::kWidth, packs);
 }

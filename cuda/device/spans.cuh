@@ -55,16 +55,39 @@ KF_DEVICE void scatter_span(const Slot* area, T* to, int elements) {
   }
 }
 
-/// An element in shared memory.
-template <class T>
-KF_DEVICE Vector<T, 1> load_staged(const T* p, int count) {
-  Vector<T, 1> v{};
-  if (count > 0) load_element(v, 0, p);
+/// Neighbours in shared memory, where nothing is aligned.
+template <int kN, class T>
+KF_DEVICE Vector<T, kN> load_staged(const T* p, int count) {
+  Vector<T, kN> v{};
+#pragma unroll
+  for (int j = 0; j < kN; ++j)
+    if (count > 0) load_element(v, j, p + j);
   return v;
 }
-template <class T>
-KF_DEVICE void store_staged(T* p, const Vector<T, 1>& v, int count) {
-  if (count > 0) store_element(p, v, 0);
+template <class T, int kN>
+KF_DEVICE void store_staged(T* p, const Vector<T, kN>& v, int count) {
+#pragma unroll
+  for (int j = 0; j < kN; ++j)
+    if (count > 0) store_element(p + j, v, j);
+}
+
+/// Sweep after sweep over a row that a lane has alone, and which is one vector.
+template <int kSweep, class F>
+KF_DEVICE void sweep_alone(const F& f, const typename F::Line& line, const typename F::At& at, typename F::Held& held,
+                           typename F::Values& values) {
+  const auto fetched = f.fetch(Sweep<kSweep>(), line, at);
+  const auto total = reduced<kSweep>(f, line, values, [&](const auto& use) { use(at, held, fetched); });
+  f.finish(Sweep<kSweep>(), values, total);
+  if constexpr (kSweep + 1 < F::kSweeps) sweep_alone<kSweep + 1>(f, line, at, held, values);
+}
+template <class F>
+KF_DEVICE void lone_row(const F& f, const typename F::Line& line, bool exists) {
+  typename F::At at = f.place(0);
+  at.count = F::kWidth;
+  typename F::Held held = f.load(line, at);
+  typename F::Values values = f.begin(line, at);
+  sweep_alone<0>(f, line, at, held, values);
+  if (exists) f.end(line, at, values);
 }
 
 /// A row of a warp's area, which has room for those that do not exist as well, so that nothing is asked of elements.
@@ -102,7 +125,11 @@ KF_DEVICE void span_rows(const F& f, const Geometry& g) {
   for (int upper = 0; upper < kRows; upper += kAtOnce) {
     const int row = upper / kAll * kAll + of_warp * kApart + upper / kAtOnce % kApart;
     const bool exists = row < rows;
-    staged_row<F, kLanes, kK>(f, f.staged(f.line(first + (exists ? row : 0)), areas, row * cols), exists);
+    const auto line = f.staged(f.line(first + (exists ? row : 0)), areas, row * cols);
+    if constexpr (kLanes == 1)
+      lone_row(f, line, exists);
+    else
+      staged_row<F, kLanes, kK>(f, line, exists);
   }
   f.scatter(begin, areas, rows * cols);
 }

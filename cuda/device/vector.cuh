@@ -147,6 +147,28 @@ KF_DEVICE void store_whole(T* p, const Vector<T, kN>& v) {
   }
 }
 
+/// kN neighbours from a multiple of 16 bytes on, however many. Not volatile: where a thread wants them again it need
+/// not load them again.
+template <class T, int kN, int kFrom = 0, int kPiece = static_cast<int>(16 / sizeof(T))>
+KF_DEVICE void load_run(Vector<T, kN>& v, const T* p) {
+  struct alignas(kPiece * sizeof(T)) Piece {
+    T element[kPiece];
+  };
+  if constexpr (kFrom + kPiece <= kN) {
+    const Piece piece = *reinterpret_cast<const Piece*>(p + kFrom);
+    memcpy(reinterpret_cast<char*>(v.word) + kFrom * sizeof(T), &piece, sizeof piece);
+    load_run<T, kN, kFrom + kPiece, kPiece>(v, p);
+  } else if constexpr (kPiece > 1) {
+    load_run<T, kN, kFrom, kPiece / 2>(v, p);
+  }
+}
+template <class T, int kN>
+KF_DEVICE Vector<T, kN> load_run(const T* p) {
+  Vector<T, kN> v{};
+  load_run(v, p);
+  return v;
+}
+
 /// The first `count` of kN neighbours; zeros beyond. kWhole: all of them or none. kN = 1 needs no alignment.
 template <int kN, bool kWhole, Use kUse, class T>
 KF_DEVICE Vector<T, kN> load_vector(const T* p, int count) {

@@ -47,7 +47,7 @@ FUNCTIONS = (
     Row("fused_rmsnorm", _USUAL, (_ONE,), _BLOCK),
     Row("fused_softmax", _USUAL, (_NONE,), _BLOCK),
 )
-LENGTHS = [2**p for p in range(4, 23)]  # of rows: the text depends on the class of their length, which these end
+LENGTHS = sorted([24, *(2**p for p in range(4, 23))])  # of rows: the text depends on their class, which these end
 _ROWS = (4096, 16)  # many and few: how many there are plays no other part, where there are some
 _KERNELS_OF_A_UNIT = 16  # of one file for nvcc, whose headers they share, and of one image, which is loaded as a whole
 _NAMESPACE = "namespace kfusion::device::scalar"  # of every text
