@@ -17,7 +17,7 @@ import reference
 
 # Part of a warp, a warp, a block, a cluster and chunks of a cluster; whole slots of 16 bytes and not.
 WIDTHS = (1, 3, 8, 17, 33, 64, 256, 1000, 1024, 1023, 4096, 9000, 40000, 131072, 600_000)
-WIDTHS_GENERATED = (1, 7, 33, 256, 1023, 4096, 40000, 50257, 600_000)
+WIDTHS_GENERATED = (1, 7, 17, 33, 256, 1023, 4096, 40000, 50257, 600_000)
 
 
 @kf.fuse
