@@ -261,8 +261,9 @@ class TestReductions:
             assert_close(run(lambda g, i: g.reduce("sum", i, axes), y)[0], wide(y).sum(axis), abs(wide(y)).sum(axis))
             assert_close(run(lambda g, i: g.reduce("max", i, axes), y)[0], y.max(axis))
 
-    def test_special_values(self, isa):
-        x = np.array([[1, np.nan, 3], [-np.inf, 2, np.inf], [-0.0, -0.0, -0.0], [np.nan] * 3])
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_special_values(self, dtype, isa):
+        x = np.array([[1, np.nan, 3], [-np.inf, 2, np.inf], [-0.0, -0.0, -0.0], [np.nan] * 3], dtype)
         for name, oracle in reference_ops.REDUCTIONS.items():
             for y, axis in ((x, 1), (x.T.copy(), 0), (np.repeat(x, 100, 1), 1)):
                 with np.errstate(invalid="ignore"):
@@ -430,6 +431,30 @@ def test_fused_and_unfused_maps_agree_to_the_bit(names, n, dtype):
         return y
 
     np.testing.assert_array_equal(bits(run(build, x)[0]), bits(run(build, x, fuse=False)[0]))
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "subtract", "multiply", "relu"]), st.sampled_from(["number", "array"])),
+        min_size=1,
+        max_size=7,
+    ),
+    st.integers(1, 700),
+)
+def test_sums_and_products_in_turn_have_numpys_bits(chain, n):
+    x = np.linspace(-3, 3, n, dtype=np.float32)
+    others = {"number": np.array([0.7], np.float32), "array": np.cos(x)}
+
+    def build(g: _core.Graph, y: int, number: int, array: int) -> int:
+        for op, other in chain:
+            y = g.map(op, [y] if op == "relu" else [y, {"number": number, "array": array}[other]])
+        return y
+
+    want = x
+    for op, other in chain:
+        want = np.maximum(want, 0) if op == "relu" else getattr(np, op)(want, others[other])
+    np.testing.assert_array_equal(run(build, x, *others.values())[0], want)
 
 
 class TestMachineCode:

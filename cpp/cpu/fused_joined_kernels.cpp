@@ -34,6 +34,7 @@ struct Bodies<First, More...> {
 template <class... Steps>
 struct Sequence {
   static constexpr int kSteps = sizeof...(Steps);
+  static constexpr bool kReads = (__is_base_of(Read, Steps) || ...);  ///< it can be a whole program
 
   static bool is(const TileStep* s) {
     int k = 0;
@@ -54,19 +55,22 @@ struct Sequence {
   }
 };
 
+/// Puts a sequence in place where it fits.
+template <class S>
+bool fits(TileStep* s, int count, bool loops) {
+  if (S::kSteps > count || !S::is(s)) return false;
+  Run<KF_FULL_TILE> run = S::template run<false, KF_FULL_TILE>;
+  if constexpr (S::kReads)
+    if (loops && S::kSteps + 1 == count) run = S::template run<true, KF_FULL_TILE>;
+  s->run = reinterpret_cast<StepFunction>(run);
+  return true;
+}
+
 /// Puts the first sequence that fits in place; returns its length, or 1. `loops`: it may be one that does.
 template <class... Sequences>
 int join_first(TileStep* s, int count, bool loops) {
   int steps = 1;
-  const auto fits = [&]<class S>(S) {
-    if (S::kSteps > count || !S::is(s)) return false;
-    const bool whole = loops && S::kSteps + 1 == count;
-    const Run<KF_FULL_TILE> run = whole ? S::template run<true, KF_FULL_TILE> : S::template run<false, KF_FULL_TILE>;
-    s->run = reinterpret_cast<StepFunction>(run);
-    steps = S::kSteps;
-    return true;
-  };
-  (fits(Sequences()) || ...);
+  ((fits<Sequences>(s, count, loops) && (steps = Sequences::kSteps, true)) || ...);
   return steps;
 }
 
@@ -74,6 +78,7 @@ using Relu = Unary<Op::relu>;
 using Square = Unary<Op::square>;
 using Exp = Unary<Op::exp>;
 using Less = ByRow<Op::subtract>;
+using Plus = ByRow<Op::add>;
 using Times = ByRow<Op::multiply>;
 using Over = ByRow<Op::divide>;
 using Weight = ByElement<Op::multiply>;
@@ -103,10 +108,32 @@ int join_at(TileStep* s, int count, bool loops) {
       Sequence<Unary<Op::erf>>>(s, count, loops);
 }
 
+template <class... Steps>
+struct List {};
+
+/// Any of the first list with any of the second: half the jumps.
+template <class... Firsts, class... Seconds>
+int join_pair(TileStep* s, int count, List<Firsts...>, List<Seconds...>) {
+  int steps = 1;
+  const auto begins_with = [&]<class First>(First*) {
+    steps = join_first<Sequence<First, Seconds>...>(s, count, false);
+    return steps > 1;
+  };
+  (begins_with(static_cast<Firsts*>(nullptr)) || ...);
+  return steps;
+}
+
+int join_any(TileStep* s, int count, bool loops) {
+  const int steps = join_at(s, count, loops);
+  if (steps > 1) return steps;
+  return join_pair(s, count, List<LoadFloats, Plus, Less, Times, Weight, Bias, Relu>(),
+                   List<Plus, Less, Times, Weight, Bias, Relu, StoreFloats>());
+}
+
 }  // namespace
 
 void join_steps(TileStep* steps, int count, bool loops) {
-  for (int k = 0; k < count;) k += join_at(steps + k, count - k, loops && k == 0);
+  for (int k = 0; k < count;) k += join_any(steps + k, count - k, loops && k == 0);
 }
 
 }  // namespace KF_ISA

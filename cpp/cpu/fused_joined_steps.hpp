@@ -16,47 +16,47 @@ struct Stateless {
   KF_INLINE void finish() const {}
 };
 
-/// What a step prefetches of one array: the lines of each tile's share.
-class LinesOfTile {
+/// A step's prefetches, tile after tile.
+class FetchesOfTiles {
  public:
-  KF_INLINE LinesOfTile(KF_STEP) {
-    if (s->fetches != 1) return;
-    const TileFetch& f = c->fetches[s->fetch];
-    next_ = begin_of(f, c, i), bytes_ = static_cast<std::uintptr_t>(f.stride) * kRegisters;
-  }
+  KF_INLINE FetchesOfTiles(KF_STEP) : s_(s), c_(c), i_(i) {}
   KF_INLINE void take() {
-    const std::uintptr_t end = next_ + bytes_;
-#pragma GCC unroll 1
-    for (std::uintptr_t line = next_; line < end; line += kLineBytes) prefetch(line);
-    next_ = end;
+    fetch<true, kRegisters>(s_, c_, i_);
+    i_ += kRegisters * FloatVec::kCount;
   }
 
-  /// A part beside a long function of each register; where there is nothing to fetch, what is in the cache.
+  /// A part beside a long function of each register; where there is not just one array, all before them, and what is in
+  /// the cache in its place.
   template <class F, class... X>
   KF_INLINE void take_beside(const F& f, X&... x) {
-    std::uintptr_t next = bytes_ > 0 ? next_ : reinterpret_cast<std::uintptr_t>(this);
-    ((prefetch(next), next += bytes_ / kRegisters, x = f(x)), ...);
-    next_ += bytes_;
+    const bool one = s_->fetches == 1;
+    const TileFetch share = one ? c_->fetches[s_->fetch] : TileFetch{};
+    std::uintptr_t next = one ? begin_of(share, c_, i_) : reinterpret_cast<std::uintptr_t>(s_);
+    if (!one) fetch<true, kRegisters>(s_, c_, i_);
+    ((prefetch(next), next += static_cast<std::uintptr_t>(share.stride), x = f(x)), ...);
+    i_ += kRegisters * FloatVec::kCount;
   }
 
  private:
-  std::uintptr_t next_ = 0, bytes_ = 0;
+  const TileStep* s_;
+  TileContext* c_;
+  std::int64_t i_;
 };
 
 // ---- from and to memory ------------------------------------------------------------------------------------------
 
 class Read : public Stateless {
  public:
-  KF_INLINE Read(KF_STEP) : from_(operand(s, c, i)), lines_(s, c, i) {}
+  KF_INLINE Read(KF_STEP) : from_(operand(s, c, i)), fetches_(s, c, i) {}
   template <class... X>
   KF_INLINE void take(X&... x) {
-    lines_.take();
+    fetches_.take();
     ((x = load<F32s>(from_), from_ += kVectorBytes), ...);
   }
 
  private:
   const std::byte* from_;
-  LinesOfTile lines_;
+  FetchesOfTiles fetches_;
 };
 struct LoadFloats : Read {
   using Read::Read;
@@ -103,20 +103,18 @@ class StoreFloats : public Stateless {
 template <Op op>
 struct Unary : Stateless {
   static bool is(const TileStep& s) { return s.run == map_step(op, DType::kFloat32, kFull); }
-  KF_INLINE Unary(KF_STEP) : lines(s, c, i) {
-    if (s->fetches > 1) fetch<true, kRegisters>(s, c, i);  // of more than one array: in a burst
-  }
+  KF_INLINE Unary(KF_STEP) : fetches(s, c, i) {}
   template <class... X>
   KF_INLINE void take(X&... x) {
     const auto f = [](const F32s& v) KF_LAMBDA { return map_register<op, float>(v, nullptr, nullptr); };
     if constexpr (is_long(op, Map<op>::kSignature)) {
-      lines.take_beside(f, x...);
+      fetches.take_beside(f, x...);
     } else {
-      lines.take();
+      fetches.take();
       ((x = f(x)), ...);
     }
   }
-  LinesOfTile lines;
+  FetchesOfTiles fetches;
 };
 
 /// One number for the whole row; not the register that holds it: that has just been written in parts, and would have to
@@ -157,14 +155,14 @@ struct ByElement : Stateless {
   static bool is(const TileStep& s) {
     return s.run == map_step(op, DType::kFloat32, kFull) && s.stride == kVectorBytes;
   }
-  KF_INLINE ByElement(KF_STEP) : from(operand(s, c, i)), lines(s, c, i) {}
+  KF_INLINE ByElement(KF_STEP) : from(operand(s, c, i)), fetches(s, c, i) {}
   template <class... X>
   KF_INLINE void take(X&... x) {
-    lines.take();
+    fetches.take();
     ((x = (F32s)apply<op, float>(FloatVec(x), read<float>(from), FloatVec(0)).v, from += kVectorBytes), ...);
   }
   const std::byte* from;
-  LinesOfTile lines;
+  FetchesOfTiles fetches;
 };
 
 // ---- reductions --------------------------------------------------------------------------------------------------
