@@ -79,11 +79,11 @@ def run_between_fences(
     return arrays[-1].own.reshape(inputs[0].shape)
 
 
-WIDTHS = (1, 2, 3, 7, 17, 33, 65, 257, 1023, 1025, 4098)
+WIDTHS = (1, 2, 3, 7, 8, 17, 24, 33, 65, 257, 1023, 1025, 4098)
 
 
 def special_rows(rng: np.random.Generator, dtype: str, cols: int) -> np.ndarray:
-    x = draw(rng, dtype, (7 if cols > 300 else 37 if cols > 17 else 523, cols))  # blocks of spans, warps
+    x = draw(rng, dtype, (7 if cols > 300 else 37 if cols > 24 else 523, cols))  # blocks of spans, warps
     x[1, cols // 2], x[3, cols - 1], x[5, 0] = np.nan, np.inf, -np.inf
     return x
 
