@@ -71,6 +71,16 @@ class TestCompiles:
             assert int(re.findall(r"(\d+) bytes spill stores", report)[0]) <= 128
             assert int(re.findall(r"Used (\d+) registers", report)[0]) <= most_registers
 
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_long_rows_with_weights_spill_nothing(self, dtype, tmp_path):
+        """Shared memory leaves L1 little: a word of local memory in each batch costs up to a quarter of the rate."""
+        for f, weights in ((kf.rmsnorm, 1), (kf.layernorm, 2)):
+            specs = [kf.spec((512, 2**18), dtype), *[kf.spec((2**18,), dtype)] * weights]
+            text = kf.fuse(f).source(*specs)
+            assert skeleton(text) == "ring_rows"
+            assert "start_shared" in text
+            assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
+
     def test_many_reductions_of_few_long_rows(self, tmp_path):
         """Their partial results are more words than a warp has lanes."""
 

@@ -6,6 +6,11 @@
 
 namespace kfusion::codegen {
 
+std::int64_t shared_bytes_of(int resident, const Target& target) {
+  constexpr std::int64_t kSystemBytes = 1 << 10;  // that each block takes besides
+  return (target.shared_bytes + kSystemBytes) / resident - kSystemBytes;
+}
+
 std::int64_t vectors_of(const Arrangement& a) {
   if (a.framed()) return std::max<std::int64_t>((product(a.inner) - a.behind) / a.width, 1);
   return divide_up(product(a.inner), a.width);
@@ -103,8 +108,8 @@ std::int64_t ring_bytes(const RingCapacity& ring, std::int64_t blocks, bool spre
   return ring.warps * (ring.stages * stage + 8) + messages * room + 3 * kSlotBytes;
 }
 
-std::int64_t shared_segment_bytes(const RingCapacity& ring, const Choice& c) {
-  return kWarp * kSegmentVectors * kSlotBytes * ring.warps * std::ssize(c.shared);
+std::int64_t kept_bytes(const RingCapacity& ring, std::int64_t segments) {
+  return kWarp * kSegmentVectors * kSlotBytes * ring.warps * segments;
 }
 
 const RingCapacity* ring_for(std::int64_t bytes, const Target& target) {
@@ -190,12 +195,6 @@ std::int64_t tile_bytes(const Arrangement& a, const Choice& c, std::int64_t colu
          columns * room * (1 + parts + told);
 }
 
-/// What each of the blocks can have that share a multiprocessor.
-std::int64_t shared_bytes_of(const TileShape& tile, const Target& target) {
-  constexpr std::int64_t kSystemBytes = 1 << 10;  // that each block takes besides
-  return (target.shared_bytes + kSystemBytes) / tile.resident - kSystemBytes;
-}
-
 TileShape tile_for(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target, int vector_bytes,
                    bool staged) {
   const auto fits = [&](const TileShape& tile) {
@@ -204,7 +203,7 @@ TileShape tile_for(const Kernel& k, const Arrangement& a, const Choice& c, const
     const std::int64_t held = tile.rows * tile.segments;
     return (tile.blocks == 1 || target.clusters) && tile.threads % with.lanes == 0 &&
            rows_of_block(a, with, tile.blocks) <= held * (tile.threads / with.lanes) &&
-           tile_bytes(a, with, column_bound(k), tile.blocks) <= shared_bytes_of(tile, target);
+           tile_bytes(a, with, column_bound(k), tile.blocks) <= shared_bytes_of(tile.resident, target);
   };
   for (const TileShape& one : staged ? std::span<const TileShape>(kStagedTiles) : kTiles) {
     if (const TileShape tile = fit(one, k, a, c); fits(tile)) return tile;

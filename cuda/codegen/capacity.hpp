@@ -15,6 +15,9 @@ inline std::int64_t clamp(std::int64_t n, std::int64_t low, std::int64_t high) {
   return std::max(low, std::min(n, high));
 }
 
+/// Shared memory that each of so many blocks can have that share a multiprocessor.
+std::int64_t shared_bytes_of(int resident, const Target& target);
+
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
 /// Vectors of a row: the most that one can have.
@@ -53,6 +56,7 @@ struct RingCapacity {
   constexpr std::int64_t block_bytes() const { return kWarp * kSlotBytes * kSegmentVectors * segments * warps; }
 };
 inline constexpr RingCapacity kSpreadRing{4, 16, 1, 0, 4};  ///< as many blocks as there are
+inline constexpr int kLeastRingStages = 2;
 
 /// For operands of `held_bytes` a vector together. What computes much has half the warps, with twice the registers.
 RingCapacity fit(const RingCapacity& ring, const Kernel& k, std::int64_t held_bytes);
@@ -68,8 +72,8 @@ std::int64_t ring_blocks(const RingCapacity& ring, bool spread, std::int64_t row
 std::int64_t ring_bytes(const RingCapacity& ring, std::int64_t blocks, bool spread, std::int64_t room,
                         std::int64_t held_bytes);
 
-/// A segment of each warp, of what all rows share.
-std::int64_t shared_segment_bytes(const RingCapacity& ring, const Choice& c);
+/// So many segments of each warp, of an operand that all rows share.
+std::int64_t kept_bytes(const RingCapacity& ring, std::int64_t segments);
 
 /// The smallest that has room for so many bytes; null where none has.
 const RingCapacity* ring_for(std::int64_t bytes, const Target& target);
@@ -97,9 +101,6 @@ int tile_lanes(const TileShape& tile, int vector_bytes);
 /// hold, c.held_bytes of a row.
 TileShape tile_for(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target, int vector_bytes,
                    bool staged);
-
-/// Shared memory that a block of a tile can have.
-std::int64_t shared_bytes_of(const TileShape& tile, const Target& target);
 
 /// Rows that each of so many blocks has: as many as all its threads have alike.
 std::int64_t rows_of_block(const Arrangement& a, const Choice& c, std::int64_t blocks);

@@ -198,13 +198,16 @@ bool should_spread(std::int64_t rows, std::int64_t bytes, const Target& target) 
   return are_few(rows, bytes, target) && least <= target.multiprocessors;
 }
 
-/// How many segments of a warp shared memory has room for, of what all rows share: of one operand, since what more take
-/// from L1 costs as much (H200).
-int kept_segments(const RingCapacity& ring, const Choice& c, const Target& target, std::int64_t bytes) {
-  constexpr std::int64_t kSystemBytes = 1 << 10;
-  if (c.shared.size() != 1 || c.spread) return 0;
-  const std::int64_t room = (target.shared_bytes + kSystemBytes) / ring.resident - kSystemBytes - bytes;
-  return static_cast<int>(clamp(room / shared_segment_bytes(ring, c), 0, ring.segments));
+/// Keeps one operand that all rows share in shared memory, as many segments of a warp as there is room for. Where
+/// others are fetched besides, or vectors are long, two stages are enough, so that it is all of it (H200).
+void keep_shared(Choice& c, const Kernel& k, const Arrangement& a, RingCapacity ring, const Target& target,
+                 std::int64_t blocks) {
+  c.shared = shared_loads(k, a, c);
+  if (c.shared.size() > 1 || a.width > 4) ring.stages = std::min(ring.stages, kLeastRingStages);
+  const std::int64_t room = shared_bytes_of(ring.resident, target) -
+                            ring_bytes(ring, blocks, c.spread, exchange_room(partial_bound(k)), bytes_of(k, a, c.held));
+  if (!c.shared.empty() && !c.spread) c.kept = static_cast<int>(clamp(room / kept_bytes(ring, 1), 0, ring.segments));
+  c.shared.resize(c.kept > 0 ? 1 : 0);
 }
 
 /// False where rows cannot stay in registers.
@@ -216,16 +219,14 @@ bool choose_ring(Choice& c, const Kernel& k, const Arrangement& a, const Target&
   if (found == nullptr) return false;
   const std::int64_t held_bytes = bytes_of(k, a, c.held), rows = product(a.outer);
   const RingCapacity ring = fit(*found, k, held_bytes);
-  const std::int64_t shared_bytes = ring_bytes(ring, ring_blocks(*found, spread, rows, bytes, target), spread,
-                                               exchange_room(partial_bound(k)), held_bytes);
-  if (shared_bytes > target.shared_bytes) return false;
+  const std::int64_t blocks = ring_blocks(*found, spread, rows, bytes, target);
+  if (ring_bytes(ring, blocks, spread, exchange_room(partial_bound(k)), held_bytes) > target.shared_bytes) return false;
   c.skeleton = Skeleton::kRingRows;
   c.spread = spread;
   c.threads = ring.warps * kWarp;
   c.least_blocks = ring.resident;
   c.vectors = ring.segments;
-  c.shared = shared_loads(k, a, c);
-  c.kept = kept_segments(ring, c, target, shared_bytes);
+  keep_shared(c, k, a, ring, target, blocks);
   return true;
 }
 

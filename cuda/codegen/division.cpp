@@ -79,9 +79,14 @@ Division divide_ring(const Kernel& k, const Arrangement& a, const Choice& c, con
                      std::size_t partial_bytes) {
   const std::int64_t rows = product(a.outer), bytes = row_bytes(k, a, c);
   const std::int64_t held_bytes = bytes_of(k, a, c.held);
-  const RingCapacity found = c.spread ? kSpreadRing : *ring_for(bytes, target), ring = fit(found, k, held_bytes);
+  const RingCapacity found = c.spread ? kSpreadRing : *ring_for(bytes, target);
+  RingCapacity ring = fit(found, k, held_bytes);
   const std::int64_t blocks = ring_blocks(found, c.spread, rows, bytes, target);
   const std::int64_t room = exchange_room(static_cast<std::int64_t>(partial_bytes));
+  const auto shared_bytes = [&] {
+    return ring_bytes(ring, blocks, c.spread, room, held_bytes) + kept_bytes(ring, c.kept);
+  };
+  while (ring.stages > kLeastRingStages && shared_bytes() > shared_bytes_of(ring.resident, target)) --ring.stages;
   const std::int64_t at_once = std::max<std::int64_t>(target.multiprocessors * ring.resident / blocks, 1);
   const std::int64_t teams = std::min(rows, at_once);
   Division d;
@@ -90,8 +95,7 @@ Division divide_ring(const Kernel& k, const Arrangement& a, const Choice& c, con
   d.launch.grid[0] = unsigned_of(teams * blocks);
   d.launch.resident = !c.spread;
   d.launch.cooperative = c.spread;
-  d.launch.shared_bytes = static_cast<std::size_t>(ring_bytes(ring, blocks, c.spread, room, held_bytes) +
-                                                   c.kept * shared_segment_bytes(ring, c));
+  d.launch.shared_bytes = static_cast<std::size_t>(shared_bytes());
   d.launch.standing_bytes =
       static_cast<std::size_t>(kTicketBytes + (c.spread ? teams * (kTicketBytes + blocks * room * 4) : 0));
   d.geometry = {rows, 0, blocks, room, ring.stages};
@@ -181,7 +185,7 @@ Division divide_tiles(const Arrangement& a, const Choice& c, const Target& targe
   std::int64_t blocks = c.tile.blocks;
   while (target.clusters && 2 * blocks <= kMaxCluster && 2 * blocks * tiles <= target.multiprocessors &&
          rows_of_block(a, c, 2 * blocks) > c.threads / c.lanes &&
-         tile_bytes(a, c, column_bytes, 2 * blocks) <= shared_bytes_of(c.tile, target))
+         tile_bytes(a, c, column_bytes, 2 * blocks) <= shared_bytes_of(c.tile.resident, target))
     blocks *= 2;
   const std::int64_t resident = std::max<std::int64_t>(target.multiprocessors * c.least_blocks / blocks, 1);
   Division d;
