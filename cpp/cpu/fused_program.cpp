@@ -228,7 +228,11 @@ void FusedProgram::emit_programs() {
   const auto emit = [this](const Wanted& wanted, int sweep) {
     TileProgram program;
     program.wide = space.columns ? wide_ : Widths(*this).wide(wanted);
+    size_tiles(program);
     Emitter(*this, program, sweep).emit(wanted);
+    for (const int r : program.reductions)
+      reductions[at(r)].lanes = static_cast<int>(
+          std::min<std::int64_t>(kernels->vector_bytes / reductions[at(r)].scalar.lane_bytes, program.per_register()));
     const auto strided = [](const auto& list, int k) { return list[at(k)].layout.reach != Reach::kDirect; };
     program.copies = std::ranges::any_of(program.sources, [&](int k) { return strided(sources, k); }) ||
                      std::ranges::any_of(program.targets, [&](int k) { return strided(targets, k); });
@@ -237,6 +241,13 @@ void FusedProgram::emit_programs() {
   scalars = emit(once, -1);
   for (const Wanted& wanted : between) rows.push_back(emit(wanted, -1));
   for (int sweep = 0; sweep < sweeps_; ++sweep) sweeps.push_back(emit(in_sweep[at(sweep)], sweep));
+}
+
+/// Divisions that every row would take several times.
+void FusedProgram::size_tiles(TileProgram& program) const {
+  const int per_register = kernels->vector_bytes / (program.wide ? 8 : 4);
+  program.elements[static_cast<int>(Width::kShort)] = per_register;
+  program.elements[static_cast<int>(Width::kFull)] = per_register * kernels->registers;
 }
 
 /// Long functions whose values several sweeps use are taken once, where the cache holds a row of them.

@@ -22,8 +22,11 @@ struct TileProgram {
   int keeps = 0;                                  ///< values that it leaves in their homes
   std::vector<int> homes;                         ///< steps whose values it finds in their homes
   bool wide = false;                              ///< elements take 8 bytes of a register each
+  std::int64_t elements[kWidths] = {};            ///< of a tile
   bool copies = false;                            ///< elements go through stages in full tiles, too
 
+  std::int64_t per_tile(Width w) const { return elements[static_cast<int>(w)]; }
+  std::int64_t per_register() const { return per_tile(Width::kShort); }
   bool empty() const { return targets.empty() && reductions.empty() && keeps == 0; }
 };
 
@@ -52,6 +55,7 @@ struct Reduction {
   int operand = 0;         ///< its accumulators
   std::int64_t place = 0;  ///< in the scratch
   int scale = 0;           ///< kColumns: bytes from element to element
+  int lanes = 0;           ///< kRows: accumulators in a register
 };
 
 /// Where a value stands that one program leaves to others.
@@ -115,6 +119,7 @@ class FusedProgram {
  private:
   int add_operand(std::int64_t place);
   std::int64_t add_scratch(std::int64_t bytes);
+  void size_tiles(TileProgram& program) const;
   std::int64_t tile_bytes() const { return kernels->registers * kernels->vector_bytes; }
 
   void lay_out();

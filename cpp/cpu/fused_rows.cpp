@@ -88,8 +88,7 @@ class Rows {
     w.run(p, begin(chunk), end(chunk));
     for (const int k : p.reductions) {
       const Reduction& r = p_.reductions[at(k)];
-      const auto lanes = std::min<std::int64_t>(p_.kernels->vector_bytes / r.scalar.lane_bytes, w.per_register(p));
-      partials[k] = r.scalar.fold(w.scratch(r.place), static_cast<int>(lanes));
+      partials[k] = r.scalar.fold(w.scratch(r.place), r.lanes);
     }
   }
 

@@ -82,7 +82,8 @@ void Worker::set_constants() {
 }
 
 void Worker::set_home(const Home& home, const std::byte* value, int bytes) {
-  repeat(value, bytes, program_.kernels->vector_bytes / bytes, scratch_ + home.place);
+  const int vector = program_.kernels->vector_bytes;
+  repeat(value, bytes, bytes == 8 ? vector / 8 : vector / 4, scratch_ + home.place);
 }
 
 void Worker::go_to(std::int64_t outer) {
@@ -117,7 +118,7 @@ void Worker::shift_arrays(std::int64_t begin) {
 // ---- tiles -------------------------------------------------------------------------------------------------------
 
 void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first) {
-  const std::int64_t full = per_tile(p, Width::kFull), small = per_tile(p, Width::kShort);
+  const std::int64_t full = p.per_tile(Width::kFull), small = p.per_tile(Width::kShort);
   context_.first = first;
   context_.fetches = p.fetches.data();
   std::int64_t i = begin;
@@ -147,15 +148,15 @@ void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, boo
 void Worker::steps(const TileProgram& p, Width w, std::int64_t i, std::int64_t end) {
   const bool joined = w == Width::kFull && !context_.partial;
   const TileStep* const steps = (joined ? p.joined : p.steps[static_cast<int>(w)]).data();
-  program_.kernels->run[static_cast<int>(w)](steps, &context_, i, end, per_tile(p, w));
+  program_.kernels->run[static_cast<int>(w)](steps, &context_, i, end, p.per_tile(w));
 }
 
 /// Whole tiles that need no stages, from i on; i moves to what is left.
 void Worker::run_tiles(const TileProgram& p, Width w, std::int64_t& i, std::int64_t end) {
-  const std::int64_t count = per_tile(p, w);
+  const std::int64_t count = p.per_tile(w);
   if (i + count > end) return;
   steps(p, w, i, end);
-  i += (end - i) / count * count;
+  i = context_.i + count;
 }
 
 /// Elements before the first one whose store is aligned, where stores go past the caches.
@@ -169,7 +170,7 @@ std::int64_t Worker::to_alignment(const TileProgram& p, std::int64_t begin) cons
 }
 
 void Worker::tile(const TileProgram& p, Width w, std::int64_t i) {
-  const std::int64_t count = per_tile(p, w);
+  const std::int64_t count = p.per_tile(w);
   fetch(p, i, count, false);
   steps(p, w, i, i + count);
   put(p, i, count, false);
@@ -180,7 +181,7 @@ void Worker::part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::in
   fetch(p, i, count, true);
   const bool stream = std::exchange(context_.stream, false);  // a stage is read right after
   context_.partial = true, context_.valid = count;
-  steps(p, w, i, i + per_tile(p, w));
+  steps(p, w, i, i + p.per_tile(w));
   context_.partial = false, context_.stream = stream;
   put(p, i, count, true);
 }
@@ -233,14 +234,14 @@ void Worker::put(const TileProgram& p, std::int64_t i, std::int64_t count, bool 
 void Worker::run_row(const TileProgram& p) {
   for (const int k : p.sources) {
     const Source& s = program_.sources[at(k)];
-    const std::int64_t count = per_register(p);
+    const std::int64_t count = p.per_register();
     if (s.iota)
       count_off(s.layout, {}, reinterpret_cast<std::int64_t>(source_base_[k]), s.dtype, 0, count, scratch_ + s.stage);
     else
       repeat(source_base_[k], s.layout.item, count, scratch_ + s.stage);
   }
   const bool stream = std::exchange(context_.stream, false);
-  steps(p, Width::kShort, 0, per_tile(p, Width::kShort));
+  steps(p, Width::kShort, 0, p.per_tile(Width::kShort));
   context_.stream = stream;
   for (const int k : p.targets) {
     const Target& t = program_.targets[at(k)];

@@ -37,12 +37,6 @@ class Worker {
   void run_row(const TileProgram& p);
 
   std::byte* scratch(std::int64_t place) const { return scratch_ + place; }
-  /// Elements in a register, and in a tile of that width.
-  std::int64_t per_register(const TileProgram& p) const { return program_.kernels->vector_bytes / (p.wide ? 8 : 4); }
-  std::int64_t per_tile(const TileProgram& p, Width w) const {
-    return w == Width::kFull ? program_.kernels->registers * per_register(p) : per_register(p);
-  }
-
   /// Where the array of an operand that lives in the scratch is to begin, so that element `begin` is its first.
   void shift_arrays(std::int64_t begin);
   void set_home(const Home& home, const std::byte* value, int bytes);  ///< splat over its register
