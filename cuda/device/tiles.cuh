@@ -3,18 +3,18 @@
 //
 // Blocks stay for many tiles. A thread has a ring of stages in shared memory, which it fills with copies of its own: a
 // stage has a segment of the rows that it needs next. The first segments of a tile it takes into registers, and at once
-// asks for others in their place; the last ones stay in their stages until the last sweep has used them. So memory is
-// busy while a tile is reduced, and no barrier is needed: each thread waits for its own copies, and reduces a segment
-// when it has come. Tiles are taken from a counter, as some multiprocessors are slower than others. Without stages (of
-// operands that cannot be copied so) loads go to registers, and other blocks work while one waits.
+// asks for others in their place; the last ones stay in their stages until the last sweep, which begins with them. So
+// memory is busy while a tile is reduced, and no barrier is needed: each thread waits for its own copies. Tiles are
+// taken from a counter, as some multiprocessors are slower than others. Without stages (of operands that cannot be
+// copied so) loads go to registers, and other blocks work while one waits.
 //
 // F is what columns.cuh says, and with stages:
 //   void start(line, at, char* stage, slots, slot, valid)   copies of a vector of held operands, each of which has
 //                                                           `slots` slots; none of a row that is not `valid`
 //   Held take(stage, slots, slot)                           of copies that have ended
-// and always
-//   kKeptBytes; void keep(line, areas, room, row)           of a row, what is the same for all columns, to shared
-//   memory Line kept(line, areas, room, row)                       whose addresses are there
+// What is the same for all columns, like weights, a block brings to shared memory once:
+//   kKeptBytes, void keep(line, areas, room, row)           of a row
+//   Line kept(line, areas, room, row)                       whose addresses are there
 #pragma once
 #include "device/async.cuh"
 #include "device/columns.cuh"
