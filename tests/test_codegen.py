@@ -127,7 +127,7 @@ class TestText:
         assert width(np.empty((8, 68), np.float32)[:, :64]) == 4
 
     def test_rows_are_held_by_what_has_room_for_them(self):
-        for cols, expected in ((64, "short_rows"), (1024, "warp_rows"), (4096, "team_rows"), (2**18, "ring_rows")):
+        for cols, expected in ((64, "short_rows"), (1024, "team_rows"), (2**18, "ring_rows")):
             assert skeleton(sources(normalized, empty((100, cols)))[0]) == expected
         assert skeleton(sources(normalized, empty((100, 2**23)))[0]) == "long_rows"
         assert skeleton(sources(variance, empty((2**20,)))[0]) == "split_rows"
@@ -385,7 +385,7 @@ class TestNumbers:
                 batch.add(lambda g, i, a=axis: softmax(g, i, a), x, check=close_to(want, 0, 24))
         kernels = batch.run(tmp_path)
         seen = {skeleton(k.source) for ks in kernels.kernels for k in ks}
-        assert seen >= {"short_rows", "warp_rows", "team_rows", "long_rows", "columns", "tiles"}
+        assert seen >= {"short_rows", "team_rows", "long_rows", "columns", "tiles"}
 
     def test_clusters(self, rng, tmp_path):
         """Rows and columns that several blocks hold together."""

@@ -59,34 +59,33 @@ int vectors_in_flight(const Kernel& k, const Arrangement& a, int bytes, int most
 
 /// How rows of up to so many bytes are held: `slots` of 16 bytes a lane, in blocks of `warps` warps of which a
 /// multiprocessor has registers for `resident`, `blocks` of them a row. Measured (cpp/README.md): few slots leave
-/// registers for many threads, many make exchanges rare.
+/// registers for many threads, many make exchanges rare. Where a multiprocessor has one block, memory would be idle
+/// while that reduces, so rows further on are brought to L2; where it has more, they load as they come.
 struct Capacity {
   int slots, warps, resident, blocks;
-  bool exponentials = false;  ///< for rows of exponentials only, as in softmax
   constexpr std::int64_t row_bytes() const { return kWarp * kSlotBytes * slots * warps * blocks; }
 };
 constexpr Capacity kCapacities[] = {
-    {2, 1, 32, 1},                       //   1 KB: less than a warp
-    {4, 1, 32, 1},                       //   2 KB
-    {8, 1, 16, 1},                       //   4 KB: the longest row that needs no barrier
-    {8, 2, 12, 1},                       //   8 KB
-    {8, 4, 6, 1},                        //  16 KB
-    {8, 8, 3, 1},                        //  32 KB
-    {16, 8, 2, 1, true}, {8, 16, 2, 1},  //  64 KB
-    {16, 16, 1, 1},                      // 128 KB: a block of a multiprocessor's own
-    {8, 16, 1, 2},                       // 128 KB: where a lane has at most 8 slots
-    {16, 16, 1, 2},                      // 256 KB: where rings cannot be used
-    {8, 16, 1, 4},                       // 256 KB
-    {16, 8, 1, 8},                       // 512 KB
-    {8, 16, 1, 8},                       // 512 KB
-    {16, 16, 1, 8},                      //   1 MB
+    {2, 1, 32, 1},   //   1 KB: less than a warp
+    {4, 1, 32, 1},   //   2 KB
+    {4, 2, 16, 1},   //   4 KB
+    {4, 4, 8, 1},    //   8 KB
+    {8, 4, 8, 1},    //  16 KB
+    {8, 8, 4, 1},    //  32 KB
+    {8, 16, 2, 1},   //  64 KB
+    {16, 16, 1, 1},  // 128 KB: a block of a multiprocessor's own
+    {8, 16, 1, 2},   // 128 KB: where a lane has at most 8 slots
+    {16, 16, 1, 2},  // 256 KB: where rings cannot be used
+    {8, 16, 1, 4},   // 256 KB
+    {16, 8, 1, 8},   // 512 KB
+    {8, 16, 1, 8},   // 512 KB
+    {16, 16, 1, 8},  //   1 MB
 };
 /// 32 bytes in flight a thread in blocks of 128 measured best of 1 to 4 vectors and 128 to 512 threads (H200, 1 GB).
 constexpr int kPointwiseThreads = 128;
 constexpr int kMaxTeamThreads = 512, kShortRowsThreads = 64, kLongRowsThreads = 256, kSpanThreads = 128;
-/// Longer rows (bytes) go to a warp of their own block, which brings the rows after them to L2.
+/// Longer rows (bytes) have a block of their own; few of them have several.
 constexpr std::int64_t kMostSharedBytes = 2 << 10, kMostFramedBytes = 1 << 10;
-/// Up to here a warp holds a row, which needs no barrier.
 constexpr std::int64_t kLeastFewBytes = 4 << 10;
 /// Up to here (bytes) team_rows() is quicker: another block of the multiprocessor works while one exchanges.
 constexpr std::int64_t kLeastRingBytes = 128 << 10;
@@ -99,10 +98,9 @@ const Capacity* capacity_for(const Kernel& k, const Arrangement& a, const Choice
   const std::int64_t bytes = row_bytes(k, a, c), vector = bytes_of(k, a, c.held);
   const bool heavy = static_cast<std::int64_t>(k.steps.size()) * c.schedule.sweeps > 48;
   const int max_slots = a.width == 1 || heavy ? 8 : 16, max_blocks = target.clusters ? kMaxCluster : 1;
-  const bool exponentials = std::ranges::any_of(k.pairs, [](const Pair& p) { return p.kind == Pair::Kind::kShifted; });
   const auto* found = std::ranges::find_if(kCapacities, [&](const Capacity& one) {
     const std::int64_t vectors = one.slots * kSlotBytes / vector;
-    return one.slots <= max_slots && one.blocks <= max_blocks && vectors > 0 && (exponentials || !one.exponentials) &&
+    return one.slots <= max_slots && one.blocks <= max_blocks && vectors > 0 &&
            static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(vectors))) * kWarp * one.warps *
                    one.blocks >=
                vectors_of(a);
@@ -117,9 +115,12 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
   c.vectors = static_cast<int>(std::bit_floor(static_cast<std::uint64_t>(vectors)));
   const bool lean = a.width > 1 && !is_heavy(k);
   if (found.warps > 1 || row_bytes(k, a, c) > (a.framed() ? kMostFramedBytes : kMostSharedBytes)) {
-    c.skeleton = found.warps * found.blocks > 1 ? Skeleton::kTeamRows : Skeleton::kWarpRows;
+    c.skeleton = Skeleton::kTeamRows;
     c.threads = found.warps * kWarp;
-    c.least_blocks = std::max(1, lean ? found.resident : std::min(found.resident, 16 / found.warps));
+    const int resident =
+        a.framed() ? (3 * found.resident + 3) / 4 : found.resident;  // weights are shifted in registers
+    c.least_blocks = std::max(1, lean ? resident : std::min(found.resident, 16 / found.warps));
+    c.ahead = c.least_blocks == 1;
     return;
   }
   c.skeleton = Skeleton::kShortRows;

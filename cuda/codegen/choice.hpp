@@ -13,7 +13,6 @@ enum class Skeleton : std::uint8_t {
   kSpanRows,
   kPackedRows,
   kShortRows,
-  kWarpRows,
   kTeamRows,
   kRingRows,
   kSpreadRows,
@@ -41,6 +40,7 @@ struct Choice {
   int lanes = 32;   ///< kShortRows, kSpanRows: that share a row; kColumns, kTiles: that have its columns
   int threads = 256, least_blocks = 2;  ///< __launch_bounds__
   int rows = 0;                         ///< kSpanRows: of a warp
+  bool ahead = false;                   ///< kTeamRows: rows further on are brought to L2
   bool spread = false;                  ///< kRingRows: teams of blocks anywhere, instead of in clusters
   bool staged = false;                  ///< kSpreadRows: not all vectors are in registers
   Schedule schedule;

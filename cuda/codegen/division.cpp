@@ -63,15 +63,14 @@ Division divide_teams(const Kernel& k, const Arrangement& a, const Choice& c, co
   Division d;
   d.launch.block[0] = unsigned_of(warps * kWarp);
   d.launch.cluster = unsigned_of(blocks);
-  d.launch.grid[0] = unsigned_of(std::min<std::int64_t>(rows, (std::int64_t{1} << 30) / blocks) * blocks);
+  d.launch.grid[0] = unsigned_of(rows * blocks);
   const std::int64_t box =
       divide_up(static_cast<std::int64_t>(partial_bytes) * warps * blocks, kSlotBytes) * kSlotBytes;
   d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
   // About as many rows further on as are in flight, but no more than L2 keeps until they are read.
-  const std::int64_t resident = std::max<std::int64_t>(1, c.least_blocks * c.threads / (warps * kWarp));
-  const std::int64_t in_flight = resident * target.multiprocessors / blocks;
   const std::int64_t in_l2 = target.l2_bytes / 6 / std::max<std::int64_t>(row_bytes(k, a, c), 1);
-  d.geometry = {rows, warps * blocks, 1, box, std::max<std::int64_t>(1, std::min(in_flight, in_l2))};
+  const std::int64_t ahead = clamp(target.multiprocessors / blocks, 1, std::max<std::int64_t>(in_l2, 1));
+  d.geometry = {rows, warps * blocks, 1, box, ahead};
   return d;
 }
 

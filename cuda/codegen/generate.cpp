@@ -43,10 +43,8 @@ std::string call_of(const Choice& c) {
       return "packed_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kShortRows:
       return "short_rows<Fused, " + std::to_string(c.lanes) + ", " + vectors + ">(Fused{p}, p.geometry)";
-    case Skeleton::kWarpRows:
-      return "warp_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
     case Skeleton::kTeamRows:
-      return "team_rows<Fused, " + vectors + ">(Fused{p}, p.geometry)";
+      return "team_rows<Fused, " + vectors + (c.ahead ? ", true" : ", false") + ">(Fused{p}, p.geometry)";
     case Skeleton::kRingRows:
       return "ring_rows<Fused, " + vectors + ", " + std::to_string(kSegmentVectors) +
              (c.spread ? ", true, " : ", false, ") + std::to_string(c.kept) + ">(Fused{p}, p.geometry, p.standing)";

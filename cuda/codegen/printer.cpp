@@ -28,10 +28,11 @@ Printer::Printer(const Kernel& k, const Arrangement& a, const Choice& c, Paramet
       shared_(c.shared),
       tiles_(c.skeleton == Skeleton::kTiles),
       through_l1_(c.skeleton == Skeleton::kPointwise || c.skeleton == Skeleton::kShortRows ||
+                  (c.skeleton == Skeleton::kTeamRows && !c.ahead) ||
                   (c.skeleton == Skeleton::kColumns && column_bound(k) == 0)),
       lanes_(a.framed() ? "kN" : "kWidth") {
-  const Skeleton in_registers[] = {Skeleton::kPackedRows, Skeleton::kShortRows, Skeleton::kWarpRows,
-                                   Skeleton::kTeamRows, Skeleton::kRingRows};
+  const Skeleton in_registers[] = {Skeleton::kPackedRows, Skeleton::kShortRows, Skeleton::kTeamRows,
+                                   Skeleton::kRingRows};
   if (std::ranges::find(in_registers, c.skeleton) != std::end(in_registers)) kept_ = find_kept();
   loads_ = operand_names("in_", true);
   stores_ = operand_names("out_", false);

@@ -33,8 +33,8 @@ struct Geometry {
   i64 warps;   ///< team_rows(), long_rows(): of a team, in all its blocks; tiles(): tiles
   i64 splits;  ///< ring_rows(), split_rows(), columns(): blocks that share a row; span_rows(), tiles(): rows of a block
   i64 box;     ///< bytes of an exchange's box
-  i64 ahead;   ///< warp_rows(), team_rows(): the row so much further on is brought to L2 while this one is reduced;
-               ///< ring_rows(): stages of a warp
+  i64 ahead;   ///< team_rows(): so many rows further on, what is brought to L2 while this one is reduced; ring_rows():
+               ///< stages of a warp
 };
 
 template <class F, int kSweep>
@@ -220,15 +220,13 @@ KF_DEVICE void sweep_held(const F& f, const typename F::Line& line, const Places
   if constexpr (kSweep + 1 < F::kSweeps) sweep_held<kSweep + 1>(f, line, places, held, values, combine);
 }
 
-/// A row that kLanes lanes of a warp hold, in kK vectors each; all 32 lanes come here. `meanwhile` is called while it
-/// is loaded. Barriers: none.
-template <class F, int kLanes, int kK, class Meanwhile>
-KF_DEVICE void short_row(const F& f, const typename F::Line& line, int lane, bool exists, const Meanwhile& meanwhile) {
+/// A row that kLanes lanes of a warp hold, in kK vectors each; all 32 lanes come here. Barriers: none.
+template <class F, int kLanes, int kK>
+KF_DEVICE void short_row(const F& f, const typename F::Line& line, int lane, bool exists) {
   using Places = RowPlaces<F, kK, kLanes>;
   const Places places{f, line, 0, lane, exists};
   HeldRow<F, kK, Places::kEdges> held;
   load_held(f, line, places, held);
-  meanwhile();
   typename F::Values values = f.begin(line, places(0));
   const auto combine = []<class P>(P& own_part, const P&) {
     if constexpr (!P::kNothing) merge_lanes(own_part, kLanes);
@@ -245,40 +243,27 @@ KF_DEVICE void short_rows(const F& f, const Geometry& g) {
   const Row first = static_cast<Row>(blockIdx.x) * rows_per_block;
   const bool exists = own < static_cast<Row>(g.rows) - first;
   const auto line = f.line(exists ? first + own : first);
-  short_row<F, kLanes, kK>(f, line, static_cast<int>(threadIdx.x) % kLanes, exists, [] {});
+  short_row<F, kLanes, kK>(f, line, static_cast<int>(threadIdx.x) % kLanes, exists);
 }
 
-/// Asks for `vectors` vectors of a row from `number` on, so that memory is busy while others are reduced.
-template <class F>
-KF_DEVICE void prefetch_segment(const F& f, i64 row, typename F::Index number, int vectors) {
-  const auto line = f.line(static_cast<typename F::Row>(row));
-  const i64 rest = f.elements(line) - static_cast<i64>(number) * F::kWidth, all = static_cast<i64>(vectors) * F::kWidth;
-  if (rest > 0) f.prefetch(line, f.place(line, number * F::kWidth).first, static_cast<int>(rest < all ? rest : all));
+/// Asks for `vectors` vectors of a row from element `first` on, so that memory is busy while others are reduced.
+template <class F, class Index>
+KF_DEVICE void prefetch_segment(const F& f, const typename F::Line& line, Index first, int vectors) {
+  const i64 rest = f.elements(line) - first, all = static_cast<i64>(vectors) * F::kWidth;
+  if (rest > 0) f.prefetch(line, f.place(line, first).first, static_cast<int>(rest < all ? rest : all));
 }
 
-/// Rows that a warp holds, kK vectors a lane, in a block of its own.
-template <class F, int kK>
-KF_DEVICE void warp_rows(const F& f, const Geometry& g) {
-  using Row = typename F::Row;
-  const int lane = static_cast<int>(threadIdx.x);
-  for (Row r = blockIdx.x; r < static_cast<Row>(g.rows); r += gridDim.x) {
-    short_row<F, 32, kK>(f, f.line(r), lane, true, [&] {
-      if (lane == 0 && static_cast<i64>(r) + g.ahead < g.rows) prefetch_segment(f, r + g.ahead, 0, kK * 32);
-    });
-  }
-}
-
-/// The same of what later sweeps fetch of a row: where rows are few, none before has brought it to L2.
+/// The same of what later sweeps fetch of a row: none before the first rows has brought it to L2.
 template <class F, class Index>
 KF_DEVICE void prefetch_later(const F& f, const typename F::Line& line, Index first, int vectors) {
   const i64 rest = f.elements(line) - first, all = static_cast<i64>(vectors) * F::kWidth;
   if (rest > 0) f.prefetch_fetched(line, f.place(line, first).first, static_cast<int>(rest < all ? rest : all));
 }
 
-/// Rows that a team of warps (of a block or a cluster) holds, kK vectors a lane. Barriers: one per reducing sweep.
-template <class F, int kK>
+/// Rows that a team of warps (of a block or a cluster) holds, kK vectors a lane. kAhead: rows further on are brought to
+/// L2. Barriers: one per reducing sweep.
+template <class F, int kK, bool kAhead>
 KF_DEVICE void team_rows(const F& f, const Geometry& g) {
-  using Row = typename F::Row;
   using Places = RowPlaces<F, kK, 32>;
   extern __shared__ __align__(16) char shared[];
   const int block_warps = blockDim.x / 32, warps = static_cast<int>(g.warps);
@@ -287,20 +272,20 @@ KF_DEVICE void team_rows(const F& f, const Geometry& g) {
   const auto combine = [&]<class P>(P& own_part, const P& identity) {
     if constexpr (!P::kNothing) merge_team(own_part, identity, exchange, warp, warps);
   };
-  for (Row r = cluster_index(); r < static_cast<Row>(g.rows); r += cluster_count()) {
-    const auto line = f.line(r);
-    const Places places{f, line, warp, static_cast<int>(threadIdx.x) % 32, true};
-    HeldRow<F, kK, Places::kEdges> held;
-    load_held(f, line, places, held);
-    if (places.lane == 0) {
-      const auto own = static_cast<typename F::Index>(warp * kK * 32);
-      if (static_cast<i64>(r) + g.ahead < g.rows) prefetch_segment(f, r + g.ahead, own, kK * 32);
-      if (g.ahead >= g.rows) prefetch_later(f, line, own * F::kWidth, kK * 32);
-    }
-    typename F::Values values = f.begin(line, places(0));
-    sweep_held<0>(f, line, places, held, values, combine);
-    if (warp == 0 && places.lane == 0) f.end(line, places(0), values);
+  const i64 row = cluster_index();
+  const auto line = f.line(static_cast<typename F::Row>(row));
+  const Places places{f, line, warp, static_cast<int>(threadIdx.x) % 32, true};
+  HeldRow<F, kK, Places::kEdges> held;
+  load_held(f, line, places, held);
+  if (places.lane == 0) {
+    const auto own = static_cast<typename F::Index>(warp * kK * 32) * F::kWidth;
+    if (kAhead && row + g.ahead < g.rows)
+      prefetch_segment(f, f.line(static_cast<typename F::Row>(row + g.ahead)), own, kK * 32);
+    if (row < g.ahead) prefetch_later(f, line, own, kK * 32);
   }
+  typename F::Values values = f.begin(line, places(0));
+  sweep_held<0>(f, line, places, held, values, combine);
+  if (warp == 0 && places.lane == 0) f.end(line, places(0), values);
   exchange.finish();
 }
 
