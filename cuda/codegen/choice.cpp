@@ -47,6 +47,11 @@ std::vector<bool> held_loads(const Kernel& k, const Arrangement& a, const Schedu
   return held;
 }
 
+/// Whether sweeps load more than what is held: weights, and the like.
+bool fetches(const Choice& c, const Kernel& k, const Arrangement& a) {
+  return std::ranges::count(element_loads(k, a), true) > std::ranges::count(c.held, true);
+}
+
 /// How many vectors a thread should have on their way for `bytes` bytes, fewer where much is computed of each.
 int vectors_in_flight(const Kernel& k, const Arrangement& a, int bytes, int most) {
   std::int64_t vectors = clamp(bytes / bytes_of(k, a, element_loads(k, a)), 1, most);
@@ -59,33 +64,34 @@ int vectors_in_flight(const Kernel& k, const Arrangement& a, int bytes, int most
 
 /// How rows of up to so many bytes are held: `slots` of 16 bytes a lane, in blocks of `warps` warps of which a
 /// multiprocessor has registers for `resident`, `blocks` of them a row. Measured (cpp/README.md): few slots leave
-/// registers for many threads, many make exchanges rare. Where a multiprocessor has one block, memory would be idle
-/// while that reduces, so rows further on are brought to L2; where it has more, they load as they come.
+/// registers for many threads, many make exchanges rare.
 struct Capacity {
   int slots, warps, resident, blocks;
+  bool light = false;  ///< for vectors of four elements that need not be shifted: else warps have too much to do
   constexpr std::int64_t row_bytes() const { return kWarp * kSlotBytes * slots * warps * blocks; }
 };
 constexpr Capacity kCapacities[] = {
-    {2, 1, 32, 1},   //   1 KB: less than a warp
-    {4, 1, 32, 1},   //   2 KB
-    {4, 2, 16, 1},   //   4 KB
-    {4, 4, 8, 1},    //   8 KB
-    {8, 4, 8, 1},    //  16 KB
-    {8, 8, 4, 1},    //  32 KB
-    {8, 16, 2, 1},   //  64 KB
-    {16, 16, 1, 1},  // 128 KB: a block of a multiprocessor's own
-    {8, 16, 1, 2},   // 128 KB: where a lane has at most 8 slots
-    {16, 16, 1, 2},  // 256 KB: where rings cannot be used
-    {8, 16, 1, 4},   // 256 KB
-    {16, 8, 1, 8},   // 512 KB
-    {8, 16, 1, 8},   // 512 KB
-    {16, 16, 1, 8},  //   1 MB
+    {2, 1, 32, 1},                       //   1 KB: less than a warp
+    {4, 1, 32, 1},                       //   2 KB
+    {4, 2, 16, 1, true}, {8, 1, 16, 1},  //   4 KB
+    {4, 4, 8, 1, true},  {8, 2, 16, 1},  //   8 KB
+    {8, 4, 8, 1},                        //  16 KB
+    {8, 8, 4, 1},                        //  32 KB
+    {8, 16, 2, 1},                       //  64 KB
+    {16, 16, 1, 1},                      // 128 KB: a block of a multiprocessor's own
+    {8, 16, 1, 2},                       // 128 KB: where a lane has at most 8 slots
+    {16, 16, 1, 2},                      // 256 KB: where rings cannot be used
+    {8, 16, 1, 4},                       // 256 KB
+    {16, 8, 1, 8},                       // 512 KB
+    {8, 16, 1, 8},                       // 512 KB
+    {16, 16, 1, 8},                      //   1 MB
 };
 /// 32 bytes in flight a thread in blocks of 128 measured best of 1 to 4 vectors and 128 to 512 threads (H200, 1 GB).
 constexpr int kPointwiseThreads = 128;
 constexpr int kMaxTeamThreads = 512, kShortRowsThreads = 64, kLongRowsThreads = 256, kSpanThreads = 128;
-/// Longer rows (bytes) have a block of their own; few of them have several.
-constexpr std::int64_t kMostSharedBytes = 2 << 10, kMostFramedBytes = 1 << 10;
+/// In frames, longer rows (bytes) have a block of their own even if a warp holds them.
+constexpr std::int64_t kMostFramedBytes = 1 << 10;
+/// Few longer rows have several blocks each.
 constexpr std::int64_t kLeastFewBytes = 4 << 10;
 /// Up to here (bytes) team_rows() is quicker: another block of the multiprocessor works while one exchanges.
 constexpr std::int64_t kLeastRingBytes = 128 << 10;
@@ -98,9 +104,10 @@ const Capacity* capacity_for(const Kernel& k, const Arrangement& a, const Choice
   const std::int64_t bytes = row_bytes(k, a, c), vector = bytes_of(k, a, c.held);
   const bool heavy = static_cast<std::int64_t>(k.steps.size()) * c.schedule.sweeps > 48;
   const int max_slots = a.width == 1 || heavy ? 8 : 16, max_blocks = target.clusters ? kMaxCluster : 1;
+  const bool light = a.width == 4 && !(a.framed() && fetches(c, k, a));
   const auto* found = std::ranges::find_if(kCapacities, [&](const Capacity& one) {
     const std::int64_t vectors = one.slots * kSlotBytes / vector;
-    return one.slots <= max_slots && one.blocks <= max_blocks && vectors > 0 &&
+    return one.slots <= max_slots && one.blocks <= max_blocks && vectors > 0 && (!one.light || light) &&
            static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(vectors))) * kWarp * one.warps *
                    one.blocks >=
                vectors_of(a);
@@ -109,28 +116,35 @@ const Capacity* capacity_for(const Kernel& k, const Arrangement& a, const Choice
   return split ? std::end(kCapacities) : found;
 }
 
+/// Whether a row waits for memory while nothing else of its multiprocessor is on the way: then rows further on are
+/// brought to L2. Else they load as they come.
+bool looks_ahead(const Choice& c, const Kernel& k, const Arrangement& a) {
+  return c.threads == kWarp || (c.least_blocks == 1 && fetches(c, k, a));
+}
+
 /// In registers of less than a warp, or of a team. What computes much gets more registers, and fewer blocks.
 void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& found) {
   const std::int64_t vectors = found.slots * kSlotBytes / bytes_of(k, a, c.held);
   c.vectors = static_cast<int>(std::bit_floor(static_cast<std::uint64_t>(vectors)));
   const bool lean = a.width > 1 && !is_heavy(k);
-  if (found.warps > 1 || row_bytes(k, a, c) > (a.framed() ? kMostFramedBytes : kMostSharedBytes)) {
+  if (found.warps > 1 || (a.framed() && row_bytes(k, a, c) > kMostFramedBytes)) {
+    const bool shifts = a.framed() && fetches(c, k, a) && found.warps > 1;  // which takes registers
+    const int resident = shifts ? (3 * found.resident + 3) / 4 : found.resident;
     c.skeleton = Skeleton::kTeamRows;
     c.threads = found.warps * kWarp;
-    const int resident =
-        a.framed() ? (3 * found.resident + 3) / 4 : found.resident;  // weights are shifted in registers
     c.least_blocks = std::max(1, lean ? resident : std::min(found.resident, 16 / found.warps));
-    c.ahead = c.least_blocks == 1;
+    c.ahead = looks_ahead(c, k, a);
     return;
   }
   c.skeleton = Skeleton::kShortRows;
   c.threads = kShortRowsThreads;
-  c.least_blocks = lean ? 16 : 8;
   const std::int64_t slots = row_bytes(k, a, c) > kLeastSharedBytes ? 4 : 2;
   const std::int64_t held = std::max<std::int64_t>(slots * kSlotBytes / bytes_of(k, a, c.held), 1);
-  c.lanes = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(divide_up(vectors_of(a), held))));
+  const auto lanes = std::bit_ceil(static_cast<std::uint64_t>(divide_up(vectors_of(a), held)));
+  c.lanes = std::min(static_cast<int>(lanes), kWarp);
   const std::int64_t each = divide_up(vectors_of(a), c.lanes);
   c.vectors = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(each)));
+  c.least_blocks = !lean ? 8 : each > held ? 12 : 16;
 }
 
 /// Rows so few that each can have multiprocessors of its own: a lane has little of them, so that little is computed one

@@ -68,8 +68,10 @@ Division divide_teams(const Kernel& k, const Arrangement& a, const Choice& c, co
       divide_up(static_cast<std::int64_t>(partial_bytes) * warps * blocks, kSlotBytes) * kSlotBytes;
   d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
   // About as many rows further on as are in flight, but no more than L2 keeps until they are read.
+  const std::int64_t resident = c.ahead ? std::max<std::int64_t>(1, c.least_blocks * c.threads / (warps * kWarp)) : 1;
   const std::int64_t in_l2 = target.l2_bytes / 6 / std::max<std::int64_t>(row_bytes(k, a, c), 1);
-  const std::int64_t ahead = clamp(target.multiprocessors / blocks, 1, std::max<std::int64_t>(in_l2, 1));
+  const std::int64_t in_flight = resident * target.multiprocessors / blocks;
+  const std::int64_t ahead = std::max<std::int64_t>(1, std::min(in_flight, in_l2));
   d.geometry = {rows, warps * blocks, 1, box, ahead};
   return d;
 }
