@@ -47,7 +47,7 @@ def across(x):
 
 @kf.fuse
 def tiles(x, y):
-    return kf.relu(x + y.T), y.T.sum(-1), y.T.max(0)
+    return kf.relu(x + y.T), y.T.sum(-1), y.T.max(0), kf.layernorm(x.T, y[0], y[0], eps=1)
 
 
 @kf.fuse
