@@ -1,8 +1,8 @@
 // ReLU+LayerNorm over contiguous rows, fused and unfused: one source for every dtype and instruction set (KF_ISA names
-// the namespace). In order: row_sums.hpp, row_sweeps.hpp, fused_rows.hpp.
+// the namespace). In order: row_sums.hpp, row_sweeps.hpp, relu_layernorm_rows.hpp.
 #include "cpu/relu_layernorm_kernels.hpp"
 
-#include "cpu/fused_rows.hpp"
+#include "cpu/relu_layernorm_rows.hpp"
 
 namespace kfusion::cpu {
 namespace KF_ISA {
