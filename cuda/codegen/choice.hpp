@@ -10,12 +10,12 @@ namespace kfusion::codegen {
 
 enum class Skeleton : std::uint8_t {
   kPointwise,
-  kSpanRows,
   kPackedRows,
+  kSpanRows,
   kShortRows,
   kTeamRows,
-  kRingRows,
   kSpreadRows,
+  kRingRows,
   kLongRows,
   kSplitRows,
   kColumns,

@@ -16,13 +16,28 @@ std::string identifier(const std::string& name) {
 }
 
 std::string header_of(Skeleton s) {
-  if (s == Skeleton::kPointwise) return "device/pointwise.cuh";
-  if (s == Skeleton::kSpanRows) return "device/spans.cuh";
-  if (s == Skeleton::kPackedRows) return "device/packed.cuh";
-  if (s == Skeleton::kTiles) return "device/tiles.cuh";
-  if (s == Skeleton::kRingRows) return "device/ring.cuh";
-  if (s == Skeleton::kSpreadRows) return "device/spread.cuh";
-  return s == Skeleton::kColumns ? "device/columns.cuh" : "device/rows.cuh";
+  switch (s) {
+    case Skeleton::kPointwise:
+      return "device/pointwise.cuh";
+    case Skeleton::kPackedRows:
+      return "device/packed.cuh";
+    case Skeleton::kSpanRows:
+      return "device/spans.cuh";
+    case Skeleton::kShortRows:
+    case Skeleton::kTeamRows:
+    case Skeleton::kLongRows:
+    case Skeleton::kSplitRows:
+      return "device/rows.cuh";
+    case Skeleton::kSpreadRows:
+      return "device/spread.cuh";
+    case Skeleton::kRingRows:
+      return "device/ring.cuh";
+    case Skeleton::kColumns:
+      return "device/columns.cuh";
+    case Skeleton::kTiles:
+      return "device/tiles.cuh";
+  }
+  return {};
 }
 
 bool has_workspace(Skeleton s) { return s == Skeleton::kSplitRows || s == Skeleton::kColumns; }
@@ -59,9 +74,10 @@ std::string call_of(const Choice& c) {
       return "tiles<Fused, " + std::to_string(c.lanes) + ", TileShape<" + std::to_string(c.tile.segments) + ", " +
              std::to_string(c.tile.rows) + ", " + std::to_string(c.tile.held) + ", " + std::to_string(c.tile.stages) +
              ">>(Fused{p}, p.geometry, p.standing)";
-    default:
+    case Skeleton::kColumns:
       return "columns<Fused, " + vectors + ">(Fused{p}, p.geometry, p.workspace, p.standing)";
   }
+  return {};
 }
 
 }  // namespace
