@@ -14,9 +14,8 @@
 //   void look(Sweep, line, at, Held, Fetched, values, Partial&)    the first pass of pairs of reductions (partial.cuh),
 //                                          where bit Sweep of kLooks is set; Partial::settle() stands between
 //   void sweep(Sweep, line, at, Held, Fetched, values, Partial&)   the elements of one vector
-//   Held::forget(), take_note_of(Held)     what was derived of it; what sweep() noted of the batch's first vector, and
-//   is
-//                                          the same for all of them
+//   Held::forget(), take_note_of(Held)     what was derived of it; what sweep() noted of the batch's first vector,
+//                                          which is the same for all of them
 //   void prefetch(line, first element, elements)         what load() would read of them, where it is contiguous
 //   void prefetch_fetched(line, first element, elements)   the same of what the sweeps after the first fetch
 //   Values begin(line, at), void finish(Sweep, Values&, Partial), void end(line, at, Values)   once per row

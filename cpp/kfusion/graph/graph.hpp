@@ -1,7 +1,7 @@
 // The graph that everything reads: calculator, planner, executors, reports.
 //
 // Nodes stand in an order in which each comes after its arguments. A graph is built through GraphBuilder (builder.hpp),
-// which infers dtypes and shapes, or read from outside and then verified (verify.hpp); nothing else makes nodes.
+// which infers dtypes and shapes, or read from outside and then verified (verify.cpp); nothing else makes nodes.
 #pragma once
 #include <cstddef>
 #include <cstdint>
