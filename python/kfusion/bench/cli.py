@@ -12,7 +12,7 @@ from .results import Results
 
 _EPILOG = """\
 examples:
-  kfusion bench --quick                              about a minute
+  kfusion bench --quick                              a minute on a GPU, some on a CPU
   kfusion bench --out h200.json --plots pictures     all that fits the device
   kfusion bench norms softmax --dtype bfloat16 --peers torch,triton
   kfusion bench --compare before.json after.json     what changed beyond noise
@@ -43,7 +43,7 @@ def add(subcommands: Any) -> None:
                         "cases (default: all that are installed, those that compile slowly in some)")  # fmt: skip
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose titles have this text (see --list)")
     parser.add_argument("--bytes", type=_demo.parse_positive, metavar="N", help="of a case's input (default: 256 MB on "
-                        "a GPU, 1 GB in all on the CPU)")  # fmt: skip
+                        "a GPU, 1 GB in all on the CPU, 64 MB with --quick)")  # fmt: skip
     parser.add_argument("--repeats", type=_demo.parse_positive, metavar="N", help="samples of each version")
     parser.add_argument("--out", default="kfusion_bench.json", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--add", action="store_true", help="add to the results in FILE, in the place of the same cases")

@@ -162,7 +162,7 @@ def _formula(function: Callable[..., Any]) -> str:
 
 def _cpu(suite: str, options: Options) -> Iterator[Job]:
     available = _hardware.available_memory_bytes() or 8 * _CPU_BYTES
-    total = options.nbytes or min(_CPU_BYTES, available // 8)
+    total = options.nbytes or min(_CPU_BYTES // (16 if options.quick else 1), available // 8)
     sizes = [(total, ("cold",)), *((n, ("hot",)) for n in (() if options.quick else _CPU_IN_CACHE.values()))]
     for nbytes, states in sizes:
         for dtype in options.dtypes or ("float32",):
