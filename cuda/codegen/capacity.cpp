@@ -133,7 +133,8 @@ std::int64_t spread_bytes(const SpreadCapacity& spread, int threads, std::int64_
 }
 
 namespace {
-/// Segments of 64 bytes a thread. Measured (cpp/README.md): 256 bytes of a row are read and written quicker than 128.
+/// Segments of 64 bytes a thread. Measured (results/kernels.md): 256 bytes of a row are read and written quicker
+/// than 128.
 constexpr int kSegmentBytes = 64;
 constexpr TileShape kStagedTiles[] = {
     {512, 128, 4, 1, 4, 4, 4},   //    64 rows of float32

@@ -63,7 +63,7 @@ int vectors_in_flight(const Kernel& k, const Arrangement& a, int bytes, int most
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
 /// How rows of up to so many bytes are held: `slots` of 16 bytes a lane, in blocks of `warps` warps of which a
-/// multiprocessor has registers for `resident`, `blocks` of them a row. Measured (cpp/README.md): few slots leave
+/// multiprocessor has registers for `resident`, `blocks` of them a row. Measured (results/kernels.md): few slots leave
 /// registers for many threads, many make exchanges rare.
 struct Capacity {
   int slots, warps, resident, blocks;
