@@ -27,6 +27,7 @@ from test_reference_ops import TestMaps as Maps
 
 needs_compiler = pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
 Build = Callable[..., Any]
+MOST_SHARED = 232448  # bytes that a block of an H200 can have
 
 
 def graph_of(build: Build, *arrays: np.ndarray) -> _core.Graph:
@@ -111,7 +112,26 @@ class TestText:
                 return softmax(g, functools.reduce(lambda a, b: g.map("add", [a, b]), x))
 
             for k in _core.cuda_kernels(graph_of(build, *[empty((rows, cols))] * operands), h200):
-                assert k.launch["shared_bytes"] <= h200["on_chip_bytes"], (operands, cols, rows, skeleton(k.source))
+                assert k.launch["shared_bytes"] <= MOST_SHARED, (operands, cols, rows, skeleton(k.source))
+
+    def test_short_rows_of_many_arrays_ask_for_no_more_shared_memory_than_there_is(self):
+        def build(g: _core.Graph, mask: int, *x: int) -> int:
+            total = functools.reduce(lambda a, b: g.map("add", [a, b]), x)
+            return normalized(g, g.map("where", [mask, total, x[0]]))
+
+        for operands in (2, 6, 20):
+            arrays = [empty((1000, 99), "bool"), *[empty((1000, 99), "float64")] * operands]
+            for k in _core.cuda_kernels(graph_of(build, *arrays), kf.device("h200").to_dict()):
+                assert k.launch["shared_bytes"] <= MOST_SHARED, (operands, skeleton(k.source))
+
+    @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+    def test_columns_ask_for_no_more_shared_memory_than_there_is(self, dtype):
+        h200 = kf.device("h200").to_dict()
+        for rows, cols in itertools.product([*range(16, 4096, 240), *range(4096, 70_000, 3000)], (100, 4096)):
+            x, w = empty((rows, cols), dtype), empty((rows, 1), dtype)
+            for build, arrays in ((lambda g, i: normalized(g, i, 0), [x]), (weighted, [x, w, w])):
+                for k in _core.cuda_kernels(graph_of(build, *arrays), h200, clusters=True):
+                    assert k.launch["shared_bytes"] <= MOST_SHARED, (rows, cols, skeleton(k.source))
 
     def test_vectors_have_sixteen_bytes_where_arrays_allow_it(self):
         def width(x: np.ndarray, **options: Any) -> int:
@@ -401,6 +421,25 @@ class TestNumbers:
         kernels = batch.run(tmp_path, clusters=True, multiprocessors=16, on_chip_bytes=1 << 30)
         assert all(k.launch["cluster"] > 1 for ks in kernels.kernels for k in ks)
         assert {skeleton(k.source) for ks in kernels.kernels for k in ks} == {"ring_rows", "tiles", "columns"}
+
+    @pytest.mark.parametrize("clusters", [False, True])
+    def test_columns_of_several_axes_with_weights_along_some(self, clusters, rng, tmp_path):
+        batch = Batch()
+        for shape, *weights in (
+            ((24, 3, 8), (24, 3, 1), (24, 1, 8), (24, 1, 1), (1, 3, 1)),
+            ((40, 2, 4, 8), (40, 2, 1, 1), (40, 1, 4, 1), (40, 2, 1, 8)),
+        ):
+            x = draw(rng, "float32", shape)
+            want = (x - wide(x).mean(0, keepdims=True)) / np.sqrt(wide(x).var(0, keepdims=True) + 1e-5)
+            for w in (draw(rng, "float32", s) for s in weights):
+                batch.add(
+                    lambda g, i, j: g.map("multiply", [normalized(g, i, 0), j]),
+                    x,
+                    w,
+                    check=close_to(want * w, (1 + abs(want)) * abs(w), 8),
+                )
+        kernels = batch.run(tmp_path, clusters=clusters, multiprocessors=16)
+        assert {skeleton(k.source) for ks in kernels.kernels for k in ks} == {"tiles"}
 
     @pytest.mark.parametrize("dtype", ["bool", "int32", "bfloat16", "float32"])
     def test_reductions(self, dtype, rng, tmp_path):

@@ -94,6 +94,13 @@ class TestCompiles:
         for k in kernels:
             nvcc(k.source, tmp_path)
 
+    def test_spans_with_wide_indices(self, tmp_path):
+        weights = np.lib.stride_tricks.as_strided(np.empty(1, np.float32), (17,), (4 * 2**28,))
+        (text,) = sources(lambda g, x, w: g.map("multiply", [normalized(g, x), w]), empty((4, 17)), weights)
+        assert skeleton(text) == "span_rows"
+        assert "using Index = i64;" in text
+        nvcc(text, tmp_path)
+
     def test_elements_move_whole(self, tmp_path):
         """Also where a vector ends early, or its elements lie apart."""
         for build, arrays in (

@@ -167,18 +167,26 @@ void choose_vectors(const Kernel& k, Arrangement& a, bool aligned) {
 /// Rows up to so many elements are staged where they are no multiple of 16 bytes, or no longer than three times that.
 constexpr std::int64_t kSpanElements = 100, kSpanBytes = 3 * kVectorBytes;
 
+/// Of the fewest rows that a warp can have, which are whole slots of all that is staged: a block has no fewer than one
+/// warp, so more arrays would ask for more shared memory than there is, or leave none for other blocks.
+constexpr std::int64_t kMostSpanBytes = 48 << 10;
+
 /// Whether all that is large lies row behind row, from a multiple of 16 bytes on, and rows are short.
 bool are_spans(const Kernel& k, const Arrangement& a, bool aligned) {
   if (!aligned || a.form != Form::kRows || a.inner.size() != 1 || a.outer.size() != 1) return false;
   const std::int64_t cols = a.inner[0];
   bool dense = true;
-  std::int64_t widest = 0;
+  std::int64_t widest = 0, least = kVectorBytes, bytes = 0;
   for_each_operand(k, [&](const Operand& o) {
     if (!is_large(a, o)) return;
     const auto item = static_cast<std::int64_t>(item_bytes(o.dtype));
     dense &= a.inner_of(o)[0] == 1 && a.outer_of(o)[0] == cols && o.offset * item % kVectorBytes == 0;
-    widest = std::max(widest, item);
+    widest = std::max(widest, item), least = std::min(least, item), bytes += item;
   });
+  constexpr std::int64_t kWarp = 32;
+  const auto lanes = std::bit_ceil(static_cast<std::uint64_t>((cols + kLaneElements - 1) / kLaneElements));
+  const std::int64_t rows = std::max(kWarp / static_cast<std::int64_t>(lanes), kVectorBytes / least);
+  if (rows * cols * bytes > kMostSpanBytes) return false;
   return dense && widest > 0 && cols <= kSpanElements && (a.framed() || cols * widest <= kSpanBytes);
 }
 

@@ -79,6 +79,12 @@ bool in_doubles(const Kernel& k) {
 bool is_heavy(const Kernel& k) { return in_doubles(k) || k.steps.size() > 24; }
 
 namespace {
+/// Of a cluster. Those of more than 8 not all architectures have that have clusters.
+int most_blocks(const Target& target) {
+  if (!target.clusters) return 1;
+  return target.compute_major == 9 || target.compute_major == 10 ? 2 * kMaxCluster : kMaxCluster;
+}
+
 constexpr RingCapacity kRings[] = {
     {4, 8, 2, 1, 4}, {4, 16, 1, 1, 4}, {4, 16, 1, 2, 4}, {4, 8, 2, 8, 3}, {4, 16, 1, 8, 4}, {4, 16, 1, 16, 4},
 };
@@ -114,7 +120,7 @@ std::int64_t kept_bytes(const RingCapacity& ring, std::int64_t segments) {
 
 const RingCapacity* ring_for(std::int64_t bytes, const Target& target) {
   const auto* found = std::ranges::find_if(kRings, [&](const RingCapacity& r) {
-    return (r.blocks == 1 || target.clusters) && r.block_bytes() * r.blocks >= bytes;
+    return r.blocks <= most_blocks(target) && r.block_bytes() * r.blocks >= bytes;
   });
   return found == std::end(kRings) ? nullptr : found;
 }
@@ -179,7 +185,13 @@ TileShape fit(TileShape tile, const Kernel& k, const Arrangement& a, const Choic
 }
 }  // namespace
 
-std::int64_t column_bound(const Kernel& k) { return 8 * std::ranges::count(k.steps, StepKind::kReduce, &Step::kind); }
+std::int64_t column_bound(const Kernel& k) {
+  // A mean with its second moment: two values and a count, which is as wide as they are.
+  const auto third = [&](const Pair& p) {
+    return p.kind == Pair::Kind::kCentred && k.steps[at(p.first)].from == DType::kFloat64;
+  };
+  return 8 * (std::ranges::count(k.steps, StepKind::kReduce, &Step::kind) + std::ranges::count_if(k.pairs, third));
+}
 
 int tile_lanes(const TileShape& tile, int vector_bytes) { return std::clamp(tile.row_bytes / vector_bytes, 1, kWarp); }
 
@@ -202,7 +214,7 @@ TileShape tile_for(const Kernel& k, const Arrangement& a, const Choice& c, const
     Choice with = c;
     with.tile = tile, with.threads = tile.threads, with.lanes = tile_lanes(tile, vector_bytes);
     const std::int64_t held = tile.rows * tile.segments;
-    return (tile.blocks == 1 || target.clusters) && tile.threads % with.lanes == 0 &&
+    return tile.blocks <= most_blocks(target) && tile.threads % with.lanes == 0 &&
            rows_of_block(a, with, tile.blocks) <= held * (tile.threads / with.lanes) &&
            tile_bytes(a, with, column_bound(k), tile.blocks) <= shared_bytes_of(tile.resident, target);
   };

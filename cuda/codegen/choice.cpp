@@ -327,10 +327,12 @@ bool can_copy(const Kernel& k, const Arrangement& a, const Choice& c) {
   return true;
 }
 
-/// Weights and the like, the same for all columns: a block has the same rows of all its tiles.
+/// Weights and the like, the same for all columns, not only for those of a vector: a block has the same rows of all its
+/// tiles.
 void keep_weights(Choice& c, const Kernel& k, const Arrangement& a) {
   for (std::size_t i = 0; i < k.loads.size(); ++i) {
-    if (a.loads[i] != Reach::kSplat || a.per_row(k.loads[i])) continue;
+    const bool alike = std::ranges::all_of(a.inner_of(k.loads[i]), [](std::int64_t stride) { return stride == 0; });
+    if (a.loads[i] != Reach::kSplat || !alike || a.per_row(k.loads[i])) continue;
     c.shared.push_back(static_cast<int>(i));
     c.kept += static_cast<int>(item_bytes(k.loads[i].dtype));
   }

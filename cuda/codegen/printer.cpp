@@ -222,7 +222,7 @@ void Printer::print_types() {
               ", kBehind = " + std::to_string(a_.behind) + ";");
   out_.line("const Parameters& p;");
   out_.line("");
-  const std::string points = a_.spans ? "Axes<int, 1>{" + number(at(static_cast<int>(a_.inner[0]))) + "}" : "p.inner";
+  const std::string points = a_.spans ? "Axes<Index, 1>{" + number(at(static_cast<int>(a_.inner[0]))) + "}" : "p.inner";
   out_.line("KF_DEVICE i64 elements() const { return " + elements() + "; }");
   out_.line("KF_DEVICE At place(Index first) const { return device::place(" + points + ", first, kWidth); }");
 }

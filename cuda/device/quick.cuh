@@ -1,5 +1,6 @@
 // Functions of floats by the hardware's approximations, for what is stored in a half type, whose rounding is larger
-// than their errors, and for values of a row. CUDA's own take more instructions than memory leaves time for.
+// than their errors, and for values of a row. CUDA's own take more instructions than memory leaves time for. Results
+// that are subnormal as floats are 0: those of bfloat16 below 2^-126; float16 has none so small.
 #pragma once
 #include "device/scalar.cuh"
 
@@ -58,7 +59,8 @@ KF_DEVICE float quick_tanh(float x) {
 }
 
 /// To 5e-7, and near 0 to 2^-15 of itself, there by 2 / sqrt(pi) (x - x^3 / 3). Source: Abramowitz and Stegun, Handbook
-/// of Mathematical Functions, 7.1.26.
+/// of Mathematical Functions, 7.1.26. Where 1 is added to a result near -1, as GELU does, that is an error of the sum:
+/// below about -4, where GELU itself is less than 2e-4, it is more than the rounding of a half type.
 KF_DEVICE float quick_erf(float x) {
   const float square = x * x, near = x * fmaf(square, -0.376126389f, 1.128379167f);
   const float t = quick_reciprocal(fmaf(0.3275911f, fabs(x), 1.0f));

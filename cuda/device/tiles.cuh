@@ -84,7 +84,7 @@ class TileMerge {
     all_ = boxes_ + (block_count() > 1 ? 2 * static_cast<int>(block_count()) * kColumns * room : 0);
     parts_ = all_ + kColumns * room;
     if (block_count() == 1) return;
-    if (threadIdx.x == 0 && threadIdx.y < 2) make_barrier(barriers_ + threadIdx.y);
+    if (thread() == 0) make_barrier(barriers_), make_barrier(barriers_ + 1);
     fence_barriers();
     __syncthreads();
   }
