@@ -182,8 +182,16 @@ def _machines(runs: Mapping[str, Results]) -> str:
     lines = []
     for name, run in runs.items():
         versions = ", ".join(f"{n} {v}" for n, v in run.versions.items() if n != "kfusion")
-        lines.append((name.upper(), run.device_name, f"`results/{name}.json`", run.date, f"`{run.command}`", versions))
-    return _markdown(("", "machine", "results", "date", "command", "versions"), lines)
+        lines.append((name.upper(), run.device_name, f"`results/{name}.json`", run.date, _commits(run), versions))
+    return _markdown(("", "machine", "results", "date", "commits", "versions"), lines)
+
+
+def _commits(run: Results) -> str:
+    """Which suites were measured at which commit."""
+    found: dict[str, dict[str, None]] = {}
+    for case in run.cases:
+        found.setdefault((case.commit or run.commit)[:7], {})[case.suite] = None
+    return "; ".join(f"{commit}: {', '.join(of)}" for commit, of in found.items())
 
 
 def _traffic(name: str, folder: Path) -> str:

@@ -36,7 +36,7 @@ class Measured:
     """One case: a function on arrays of one shape (that of its largest), dtype and layout.
 
     nbytes: of all that it reads and writes, each array once; 0 where no rate is meant. notes: who was left out, and
-    why.
+    why. commit: what was measured, where that is not the run's.
     """
 
     suite: str
@@ -47,6 +47,7 @@ class Measured:
     nbytes: int
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    commit: str = ""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -97,13 +98,15 @@ class Results(Run):
     def merged(self, other: Results) -> Results:
         """This run with the other's cases, each in the place of the same case here, else behind.
 
+        Cases of this run keep its commit.
+
         Raises:
             ValueError: the two are of different devices.
         """
         if self.device_name != other.device_name:
             raise ValueError(f"kfusion.bench: results of {other.device_name} cannot be added to {self.device_name}'s")
         newer = {case.key: case for case in other.cases}
-        kept = [newer.pop(case.key, case) for case in self.cases]
+        kept = [newer.pop(case.key, replace(case, commit=case.commit or self.commit)) for case in self.cases]
         commands = dict.fromkeys((*self.command.split(" && "), other.command))
         return replace(
             other,
