@@ -84,17 +84,19 @@ class Fetches {
 };
 
 /// Those of a short step, before its work. The loops are not unrolled: registers to save and a stack to align would
-/// cost each step more than its work, whether or not it prefetches.
+/// cost each step more than its work, whether or not it prefetches. Arrays in turn: one after the other, 2x + 3y fell
+/// from 0.96 of a copy to 0.82.
 template <bool kWhole, int kRegistersOfTile>
 KF_INLINE void fetch(KF_STEP) {
   if (!kWhole && c->partial) return;
-  const TileFetch* const last = c->fetches + s->fetch + s->fetches;
+  const TileFetch* const first = c->fetches + s->fetch;
+  const TileFetch* const last = first + s->fetches;
+  constexpr std::uintptr_t kMost = kRegistersOfTile * kVectorBytes;
 #pragma GCC unroll 1
-  for (const TileFetch* f = c->fetches + s->fetch; f < last; ++f) {
-    std::uintptr_t line = begin_of(*f, c, i);
-    const std::uintptr_t end = line + static_cast<std::uintptr_t>(f->stride) * kRegistersOfTile;
+  for (std::uintptr_t at = 0; first < last && at < kMost; at += kLineBytes) {
 #pragma GCC unroll 1
-    for (; line < end; line += kLineBytes) prefetch(line);
+    for (const TileFetch* f = first; f < last; ++f)
+      if (at < static_cast<std::uintptr_t>(f->stride) * kRegistersOfTile) prefetch(begin_of(*f, c, i) + at);
   }
 }
 
