@@ -219,17 +219,10 @@ KF_DEVICE void sweep_held(const F& f, const typename F::Line& line, const Places
   if constexpr (kSweep + 1 < F::kSweeps) sweep_held<kSweep + 1>(f, line, places, held, values, combine);
 }
 
-/// Rows that share a block; kLanes lanes of a warp hold one, in kK vectors each. Barriers: none.
+/// A row that kLanes lanes of a warp hold; of one that does not exist nothing is stored at its end.
 template <class F, int kLanes, int kK>
-KF_DEVICE void short_rows(const F& f, const Geometry& g) {
-  using Row = typename F::Row;
-  using Places = RowPlaces<F, kK, kLanes>;
-  const int rows_per_block = static_cast<int>(blockDim.x) / kLanes, own = static_cast<int>(threadIdx.x) / kLanes;
-  const Row first = static_cast<Row>(blockIdx.x) * rows_per_block;
-  const bool exists = own < static_cast<Row>(g.rows) - first;
-  const auto line = f.line(exists ? first + own : first);
-  const Places places{f, line, 0, static_cast<int>(threadIdx.x) % kLanes, exists};
-  HeldRow<F, kK, Places::kEdges> held;
+KF_DEVICE void held_row(const F& f, const typename F::Line& line, const RowPlaces<F, kK, kLanes>& places, bool exists) {
+  HeldRow<F, kK, RowPlaces<F, kK, kLanes>::kEdges> held;
   load_held(f, line, places, held);
   typename F::Values values = f.begin(line, places(0));
   const auto combine = []<class P>(P& own_part, const P&) {
@@ -237,6 +230,17 @@ KF_DEVICE void short_rows(const F& f, const Geometry& g) {
   };
   sweep_held<0>(f, line, places, held, values, combine);
   if (exists && places.lane == 0) f.end(line, places(0), values);
+}
+
+/// Rows that share a block; kLanes lanes of a warp hold one, in kK vectors each. Barriers: none.
+template <class F, int kLanes, int kK>
+KF_DEVICE void short_rows(const F& f, const Geometry& g) {
+  using Row = typename F::Row;
+  const int rows_per_block = static_cast<int>(blockDim.x) / kLanes, own = static_cast<int>(threadIdx.x) / kLanes;
+  const Row first = static_cast<Row>(blockIdx.x) * rows_per_block;
+  const bool exists = own < static_cast<Row>(g.rows) - first;
+  const auto line = f.line(exists ? first + own : first);
+  held_row<F, kLanes, kK>(f, line, {f, line, 0, static_cast<int>(threadIdx.x) % kLanes, exists}, exists);
 }
 
 /// Asks for `vectors` vectors of a row from element `first` on, so that memory is busy while others are reduced.

@@ -90,21 +90,6 @@ KF_DEVICE void lone_row(const F& f, const typename F::Line& line, bool exists) {
   if (exists) f.end(line, at, values);
 }
 
-/// A row of a warp's area, which has room for those that do not exist as well, so that nothing is asked of elements.
-template <class F, int kLanes, int kK>
-KF_DEVICE void staged_row(const F& f, const typename F::Line& line, bool exists) {
-  using Places = RowPlaces<F, kK, kLanes>;
-  const Places places{f, line, 0, static_cast<int>(threadIdx.x) % kLanes, true};
-  HeldRow<F, kK, 0> held;
-  load_held(f, line, places, held);
-  typename F::Values values = f.begin(line, places(0));
-  const auto combine = []<class P>(P& own_part, const P&) {
-    if constexpr (!P::kNothing) merge_lanes(own_part, kLanes);
-  };
-  sweep_held<0>(f, line, places, held, values, combine);
-  if (exists && places.lane == 0) f.end(line, places(0), values);
-}
-
 /// A warp has kRows rows, each of which kLanes lanes hold, in kK elements each.
 template <class F, int kLanes, int kK, int kRows>
 KF_DEVICE void span_rows(const F& f, const Geometry& g) {
@@ -129,7 +114,8 @@ KF_DEVICE void span_rows(const F& f, const Geometry& g) {
     if constexpr (kLanes == 1)
       lone_row(f, line, exists);
     else
-      staged_row<F, kLanes, kK>(f, line, exists);
+      // Of elements nothing is asked: the area has room for rows that do not exist as well.
+      held_row<F, kLanes, kK>(f, line, {f, line, 0, static_cast<int>(threadIdx.x) % kLanes, true}, exists);
   }
   f.scatter(begin, areas, rows * cols);
 }
