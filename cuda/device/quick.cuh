@@ -8,40 +8,26 @@ namespace kfusion::device::scalar {
 
 inline constexpr float kLog2OfE = 1.4426950408889634f;
 
+#ifdef __CUDA_ARCH__
+#define KF_APPROXIMATION(function, instruction, otherwise) \
+  KF_DEVICE float function(float x) {                      \
+    float y;                                               \
+    asm(instruction ".f32 %0, %1;" : "=f"(y) : "f"(x));    \
+    return y;                                              \
+  }
+#else
+#define KF_APPROXIMATION(function, instruction, otherwise) \
+  KF_DEVICE float function(float x) { return otherwise; }
+#endif
 /// 2^x to 2^-22 of itself, and 0 where a float would be subnormal.
-KF_DEVICE float quick_exp2(float x) {
-#ifdef __CUDA_ARCH__
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return exp2(x);
-#endif
-}
-
+KF_APPROXIMATION(quick_exp2, "ex2.approx.ftz", exp2(x))
 /// 1 / x to 2^-23 of itself, and 0 where a float would be subnormal.
-KF_DEVICE float quick_reciprocal(float x) {
-#ifdef __CUDA_ARCH__
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return 1.0f / x;
-#endif
-}
+KF_APPROXIMATION(quick_reciprocal, "rcp.approx.ftz", 1.0f / x)
 KF_DEVICE double quick_reciprocal(double x) { return 1.0 / x; }
-
 /// 1 / sqrt(x) to 2^-22 of itself.
-KF_DEVICE float quick_rsqrt(float x) {
-#ifdef __CUDA_ARCH__
-  float y;
-  asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return 1.0f / sqrt(x);
-#endif
-}
+KF_APPROXIMATION(quick_rsqrt, "rsqrt.approx", 1.0f / sqrt(x))
 KF_DEVICE double quick_rsqrt(double x) { return 1.0 / sqrt(x); }
+#undef KF_APPROXIMATION
 
 /// exp(x) to 2^-22 + |x| 2^-24 of itself: also for sums with an exponential of 0.
 KF_DEVICE float quick_exp(float x) { return quick_exp2(x * kLog2OfE); }
