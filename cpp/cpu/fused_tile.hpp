@@ -91,9 +91,9 @@ KF_INLINE void fetch(KF_STEP) {
   if (!kWhole && c->partial) return;
   const TileFetch* const first = c->fetches + s->fetch;
   const TileFetch* const last = first + s->fetches;
-  constexpr std::uintptr_t kMost = kRegistersOfTile * kVectorBytes;
+  const std::uintptr_t end = first < last ? kRegistersOfTile * kVectorBytes : 0;
 #pragma GCC unroll 1
-  for (std::uintptr_t at = 0; first < last && at < kMost; at += kLineBytes) {
+  for (std::uintptr_t at = 0; at < end; at += kLineBytes) {
 #pragma GCC unroll 1
     for (const TileFetch* f = first; f < last; ++f)
       if (at < static_cast<std::uintptr_t>(f->stride) * kRegistersOfTile) prefetch(begin_of(*f, c, i) + at);
