@@ -1,7 +1,7 @@
 # Defines kfusion_cpu. The row kernels are compiled once per instruction-set level, each level in a namespace of its own
 # and without inline functions that the linker could share between levels; the rest chooses among them at run time.
-file(GLOB cpu_sources CONFIGURE_DEPENDS cpp/cpu/*.cpp)
-list(FILTER cpu_sources EXCLUDE REGEX "_kernels[.]cpp$")
+file(GLOB_RECURSE cpu_sources CONFIGURE_DEPENDS cpp/cpu/*.cpp)
+list(FILTER cpu_sources EXCLUDE REGEX "kernels[.]cpp$")
 add_library(kfusion_cpu STATIC ${cpu_sources})
 target_link_libraries(kfusion_cpu PUBLIC kfusion_options ${CMAKE_DL_LIBS})
 
@@ -24,7 +24,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT APPLE)  # a build for m
   endif()
 endif()
 
-file(GLOB kernel_sources CONFIGURE_DEPENDS cpp/cpu/*_kernels.cpp)
+file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS cpp/cpu/*kernels.cpp)
 foreach(level IN LISTS levels)
   add_library(kfusion_cpu_${level} OBJECT ${kernel_sources})
   target_link_libraries(kfusion_cpu_${level} PRIVATE kfusion_options)
@@ -35,4 +35,4 @@ foreach(level IN LISTS levels)
                                                       ${flags_${level}})
   target_sources(kfusion_cpu PRIVATE $<TARGET_OBJECTS:kfusion_cpu_${level}>)
 endforeach()
-set_source_files_properties(cpp/cpu/fused_reductions.cpp PROPERTIES COMPILE_OPTIONS -fwrapv)
+set_source_files_properties(cpp/cpu/fused/reductions.cpp PROPERTIES COMPILE_OPTIONS -fwrapv)

@@ -1,6 +1,6 @@
 #include "bindings/arguments.hpp"
 #include "bindings/bindings.hpp"
-#include "cpu/relu_layernorm.hpp"
+#include "cpu/relu_layernorm/relu_layernorm.hpp"
 #include "host/cuda.hpp"
 
 namespace py = pybind11;

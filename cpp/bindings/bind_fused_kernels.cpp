@@ -4,7 +4,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/device.hpp"
 #include "bindings/gil.hpp"
-#include "cpu/fused.hpp"
+#include "cpu/fused/fused.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/plan/executable.hpp"
 

@@ -1,7 +1,7 @@
 #include "bindings/arguments.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/relu_layernorm_cuda.hpp"
-#include "cpu/relu_layernorm.hpp"
+#include "cpu/relu_layernorm/relu_layernorm.hpp"
 
 namespace py = pybind11;
 

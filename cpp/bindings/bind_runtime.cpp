@@ -6,7 +6,7 @@
 #include "bindings/gil.hpp"
 #include "cpu/buffer_pool.hpp"
 #include "cpu/isa.hpp"
-#include "cpu/relu_layernorm.hpp"
+#include "cpu/relu_layernorm/relu_layernorm.hpp"
 #include "cpu/thread_pool.hpp"
 #include "host/cuda.hpp"
 

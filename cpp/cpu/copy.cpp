@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "cpu/platform.hpp"
-#include "cpu/relu_layernorm.hpp"
+#include "cpu/relu_layernorm/relu_layernorm.hpp"
 #include "cpu/row_job.hpp"
 
 namespace kfusion::cpu {

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "cpu/relu_layernorm_kernels.hpp"
+#include "cpu/relu_layernorm/kernels.hpp"
 #include "kfusion/error.hpp"
 
 namespace kfusion::cpu {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "cpu/buffer.hpp"
-#include "cpu/relu_layernorm_kernels.hpp"
+#include "cpu/relu_layernorm/kernels.hpp"
 #include "cpu/strided.hpp"
 #include "cpu/thread_pool.hpp"
 #include "kfusion/rows.hpp"

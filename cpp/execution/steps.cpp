@@ -1,7 +1,7 @@
 #include "execution/steps.hpp"
 
 #include "codegen/generate.hpp"
-#include "cpu/fused.hpp"
+#include "cpu/fused/fused.hpp"
 #include "host/compile.hpp"
 #include "kfusion/room.hpp"
 

@@ -1,0 +1,226 @@
+#include "cpu/fused/emitter.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+namespace kfusion::cpu {
+namespace {
+
+/// A sum's and a product's bits do not depend on the order of their arguments.
+bool may_swap(const Step& s) { return s.kind == StepKind::kMap && (s.op == Op::add || s.op == Op::multiply); }
+
+void note(std::vector<int>& list, int i) {
+  if (std::ranges::find(list, i) == list.end()) list.push_back(i);
+}
+
+}  // namespace
+
+Emitter::Emitter(FusedProgram& program, TileProgram& to, int sweep)
+    : p_(program),
+      to_(to),
+      sweep_(sweep),
+      uses_(program.kernel.steps.size()),
+      slot_(program.kernel.steps.size(), -1),
+      free_(program.slots),
+      keeps_(program.kernel.steps.size()),
+      acted_(program.kernel.steps.size()),
+      counted_(program.kernel.steps.size()) {}
+
+void Emitter::emit(const Wanted& wanted) {
+  wanted_ = &wanted;
+  for (const auto& [s, actions] : wanted)
+    for (const Action& a : actions)
+      if (a.kind == Action::Kind::kKeep) keeps_[at(s)] = true;
+  for (const auto& [s, actions] : wanted) count_uses(s);
+  for (const auto& [s, actions] : wanted) {
+    if (acted_[at(s)]) continue;
+    bring(s);
+    if (!acted_[at(s)]) act(s);
+  }
+  add([this](Width w) { return p_.kernels->done(w); });
+  fetch_unread();
+  place_fetches();
+  to_.joined = to_.steps[static_cast<std::size_t>(Width::kFull)];
+  p_.kernels->join(to_.joined.data(), static_cast<int>(to_.joined.size()), !p_.space.columns);
+}
+
+bool Emitter::is_home(int s) const { return p_.homes[at(s)].operand >= 0 && !keeps_[at(s)]; }
+
+bool Emitter::is_readable(int s) const {
+  if (is_home(s) || slot(s) >= 0) return true;
+  if (p_.source_of(s) < 0) return false;
+  const Source& source = p_.sources[at(p_.source_of(s))];
+  return source.layout.reach == Reach::kDirect && source.layout.item == (to_.wide ? 8 : 4);
+}
+
+void Emitter::count_uses(int s) {
+  if (!is_made(s) || std::exchange(counted_[at(s)], true)) return;
+  for (const int a : step(s).arguments) {
+    ++uses(a);
+    count_uses(a);
+  }
+}
+
+void Emitter::make_readable(int s) {
+  if (is_readable(s)) return;
+  bring(s);
+  if (slot(s) < 0) save();
+  if (slot(s) >= 0) return;
+  slot_[at(s)] = p_.take_slot(free_);  // a load in another type than it is computed in
+  add([this](Width w) { return p_.kernels->spill(w); }, {.operand = slot(s)});
+}
+
+void Emitter::save() {
+  if (current_ < 0 || !is_made(current_) || uses(current_) == 0 || slot(current_) >= 0) return;
+  slot_[at(current_)] = p_.take_slot(free_);
+  add([this](Width w) { return p_.kernels->spill(w); }, {.operand = slot(current_)});
+}
+
+void Emitter::bring(int s) {
+  if (current_ == s) return;
+  const int source = p_.source_of(s);
+  if (!is_home(s) && slot(s) < 0 && source < 0) return make(s);
+  save();
+  if (is_home(s) || slot(s) >= 0)
+    add([this](Width w) { return p_.kernels->reload(w); }, place_of(s));
+  else
+    add([this, &from = p_.sources[at(source)]](Width w) { return p_.kernels->load(from.dtype, w, to_.wide); },
+        place_of_source(source));
+  current_ = s;
+}
+
+void Emitter::make(int s) {
+  std::vector<int> arguments = step(s).arguments;
+  if (may_swap(step(s)) && is_readable(arguments[0]) && (current_ == arguments[1] || !is_readable(arguments[1])))
+    std::swap(arguments[0], arguments[1]);
+  for (std::size_t k = 1; k < arguments.size(); ++k) make_readable(arguments[k]);
+  bring(arguments[0]);
+  for (const int a : arguments) --uses(a);
+  save();  // the argument, where it is wanted again
+  if (step(s).kind == StepKind::kCast) {
+    cast(s);
+  } else {
+    TileStep operands = arguments.size() > 1 ? place_of(arguments[1]) : TileStep{};
+    if (arguments.size() > 2) {
+      const TileStep last = place_of(arguments[2]);
+      operands.second = last.operand, operands.second_scale = last.scale, operands.second_stride = last.stride;
+    }
+    if (is_long(step(s).op, info(step(s).op).signature)) long_steps_.push_back(static_cast<int>(to_.steps[0].size()));
+    add([&](Width w) { return p_.kernels->map(step(s).op, held(step(s).from), w); }, operands);
+  }
+  for (const int a : arguments) release(a);
+  current_ = s;
+  act(s);
+}
+
+void Emitter::cast(int s) {
+  const DType to = step(s).dtype, from = held(step(s).from);
+  const auto convert = [&](DType f, DType t) { add([&](Width w) { return p_.kernels->cast(f, t, w); }); };
+  if (!is_half(to)) {
+    if (from != held(to)) convert(from, held(to));
+    return;
+  }
+  const bool rounds_once = is_float(from) || from == DType::kInt32;  // else by way of a type that holds it
+  const DType by = rounds_once ? from : from == DType::kInt64 ? DType::kFloat64 : DType::kFloat32;
+  if (by != from) convert(from, by);
+  convert(by, to);
+}
+
+void Emitter::release(int s) {
+  if (uses(s) > 0 || slot(s) < 0) return;
+  free_.push_back(std::exchange(slot_[at(s)], -1));
+}
+
+void Emitter::act(int s) {
+  acted_[at(s)] = true;
+  const auto found = wanted_->find(s);
+  if (found == wanted_->end()) return;
+  for (const Action& a : found->second) {
+    if (a.kind == Action::Kind::kStore) {
+      const Target& target = p_.targets[at(a.index)];
+      note(to_.targets, a.index);
+      add([&](Width w) { return p_.kernels->store(target.dtype, w, to_.wide); },
+          {.operand = target.operand, .scale = target.layout.reach == Reach::kDirect ? target.layout.item : 0});
+    } else if (a.kind == Action::Kind::kReduce) {
+      const Reduction& r = p_.reductions[at(a.index)];
+      note(to_.reductions, a.index);
+      add(
+          [&](Width w) {
+            return p_.kernels->reduce(step(r.step).op, held(step(r.step).from), w, to_.wide, p_.space.columns,
+                                      is_positive(step(s).op) && step(s).kind == StepKind::kMap);
+          },
+          {.operand = r.operand, .scale = r.scale});
+    } else {
+      const Home& home = p_.homes[at(s)];
+      ++to_.keeps;
+      if (home.scale > 0)
+        add([&](Width w) { return p_.kernels->spill(w); }, {.operand = home.operand, .scale = home.scale});
+      else
+        add([&](Width) { return p_.kernels->splat(lane_bytes(step(s).dtype)); }, {.operand = home.operand});
+    }
+  }
+}
+
+TileStep Emitter::place_of(int s) {
+  if (is_home(s)) {
+    const Home& home = p_.homes[at(s)];
+    note(to_.homes, s);
+    return {.operand = home.operand, .scale = home.scale, .stride = home.stride};
+  }
+  if (slot(s) >= 0) return {.operand = slot(s), .stride = p_.kernels->vector_bytes};
+  return place_of_source(p_.source_of(s));
+}
+
+TileStep Emitter::place_of_source(int index) {
+  const Source& source = p_.sources[at(index)];
+  const bool direct = source.layout.reach == Reach::kDirect;
+  const bool seen = std::ranges::find(to_.sources, index) != to_.sources.end();
+  note(to_.sources, index);
+  TileStep place{
+      .operand = source.operand, .scale = direct ? source.layout.item : 0, .stride = p_.kernels->vector_bytes};
+  if (direct && !seen && sweep_ >= 0) note_fetch(source, to_.steps[0].size());
+  return place;
+}
+
+void Emitter::note_fetch(const Source& source, std::size_t step) {
+  const int elements = p_.kernels->vector_bytes / (to_.wide ? 8 : 4);
+  const TileFetch fetch = p_.fetch_of(source, sweep_, elements);
+  if (fetch.stride != 0) fetches_.push_back({static_cast<int>(step), fetch});
+}
+
+/// A sweep that works on kept values fetches its part of the next row too.
+void Emitter::fetch_unread() {
+  for (int k = 0; sweep_ >= 0 && k < static_cast<int>(p_.sources.size()); ++k) {
+    const Source& s = p_.sources[at(k)];
+    if (s.layout.reach != Reach::kDirect || s.to_next == 0 || to_.steps[0].size() < 2) continue;
+    if (std::ranges::find(to_.sources, k) == to_.sources.end()) note_fetch(s, 0);
+  }
+}
+
+/// Long steps prefetch between their registers, so that memory is busy while they compute; where there are none, the
+/// steps that read do.
+void Emitter::place_fetches() {
+  for (std::size_t k = 0; k < fetches_.size() && !long_steps_.empty(); ++k)
+    fetches_[k].first = long_steps_[k % long_steps_.size()];
+  std::ranges::stable_sort(fetches_, {}, &std::pair<int, TileFetch>::first);
+  for (const auto& [step, fetch] : fetches_) {
+    for (auto& steps : to_.steps) {
+      TileStep& s = steps[at(step)];
+      if (s.fetches == 0) s.fetch = static_cast<std::int32_t>(to_.fetches.size());
+      s.fetches = std::min(s.fetches + 1, kMaxFetches);
+    }
+    to_.fetches.push_back(fetch);
+  }
+}
+
+template <class F>
+void Emitter::add(F function_of_width, TileStep step) {
+  for (const Width w : {Width::kFull, Width::kShort}) {
+    step.run = function_of_width(w);
+    if (step.run == nullptr) throw std::logic_error("kfusion: the CPU has no such step");
+    to_.steps[static_cast<std::size_t>(w)].push_back(step);
+  }
+}
+
+}  // namespace kfusion::cpu

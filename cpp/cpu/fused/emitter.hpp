@@ -1,0 +1,59 @@
+// Writes one program over tiles: orders the steps so that most values are used from the registers where they were
+// made, gives the others slots, and notes what the program reads and writes.
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "cpu/fused/program.hpp"
+
+namespace kfusion::cpu {
+
+class Emitter {
+ public:
+  /// `sweep`: of an element program, -1 for others; it decides on prefetching.
+  Emitter(FusedProgram& program, TileProgram& to, int sweep);
+
+  /// Everything that is wanted, with each value's steps before it.
+  void emit(const Wanted& wanted);
+
+ private:
+  const Step& step(int s) const { return p_.kernel.steps[static_cast<std::size_t>(s)]; }
+  int& uses(int s) { return uses_[static_cast<std::size_t>(s)]; }
+  int slot(int s) const { return slot_[static_cast<std::size_t>(s)]; }
+
+  /// A value that another program has left in its home.
+  bool is_home(int s) const;
+  /// A value that this program makes, of others or of nothing.
+  bool is_made(int s) const { return !is_home(s) && p_.source_of(s) < 0; }
+  /// Whether a step can take it as an operand from where it is.
+  bool is_readable(int s) const;
+
+  void count_uses(int s);
+  void make_readable(int s);
+  void bring(int s);  ///< into the registers
+  void make(int s);
+  void cast(int s);
+  void save();  ///< what is in the registers, where it is wanted again
+  void release(int s);
+  void act(int s);
+
+  TileStep place_of(int s);
+  TileStep place_of_source(int index);
+  void note_fetch(const Source& source, std::size_t step);
+  void fetch_unread();
+  void place_fetches();
+  template <class F>
+  void add(F function_of_width, TileStep step = {});
+
+  FusedProgram& p_;
+  TileProgram& to_;
+  int sweep_;
+  const Wanted* wanted_ = nullptr;
+  std::vector<int> uses_, slot_, free_;
+  std::vector<char> keeps_, acted_, counted_;
+  std::vector<int> long_steps_;                     ///< of the program
+  std::vector<std::pair<int, TileFetch>> fetches_;  ///< each with its step
+  int current_ = -1;
+};
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,58 @@
+#include "cpu/fused/fused.hpp"
+
+#include <stdexcept>
+
+#include "cpu/fused/run.hpp"
+#include "cpu/isa.hpp"
+#include "cpu/row_job.hpp"
+
+namespace kfusion::cpu {
+namespace {
+
+std::unique_ptr<const FusedProgram> make_program(const Kernel& k) {
+  switch (k.kind) {
+    case GroupKind::kPointwise:
+    case GroupKind::kRows:
+    case GroupKind::kColumns:
+    case GroupKind::kFullReduction:
+      return std::make_unique<const FusedProgram>(k);
+    default:
+      throw std::logic_error("kfusion: the CPU executor has no loops for " + k.name);
+  }
+}
+
+/// In place the lines are in the cache already, and theirs to write.
+bool is_in_place(const FusedProgram& p, const std::byte* const* loads, std::byte* const* stores) {
+  for (std::size_t t = 0; t < p.targets.size(); ++t)
+    for (std::size_t k = 0; k < p.kernel.loads.size(); ++k)
+      if (loads[k] == stores[t]) return true;
+  return false;
+}
+
+}  // namespace
+
+FusedKernel::FusedKernel(const Kernel& k) : program_(make_program(k)) {}
+FusedKernel::FusedKernel(FusedKernel&&) noexcept = default;
+FusedKernel& FusedKernel::operator=(FusedKernel&&) noexcept = default;
+FusedKernel::~FusedKernel() = default;
+
+void FusedKernel::run(const std::byte* const* loads, std::byte* const* stores, const double* parameters) const {
+  const FusedProgram& p = *program_;
+  if (p.space.rows == 0 || p.space.cols == 0) return;
+  const bool in_place = is_in_place(p, loads, stores);
+  const FusedCall call{
+      p, loads, stores, parameters, streams(p.stored_bytes) && !in_place, in_place && p.targets.size() > 1};
+  const int threads = threads_for(p.work);
+  p.space.columns ? run_columns(call, threads) : run_rows(call, threads);
+}
+
+const TileKernels& tile_kernels() {
+#if defined(KFUSION_X86_LEVELS)
+  const Isa level = isa();
+  if (level == Isa::kAvx512) return avx512::kTileKernels;
+  if (level == Isa::kAvx2) return avx2::kTileKernels;
+#endif
+  return baseline::kTileKernels;
+}
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,140 @@
+// Several steps as one: what normalisations and softmax take on each tile, known as a whole, so that values stay in
+// registers and a load is an operand of what uses it.
+#include "cpu/fused/joined_steps.hpp"
+
+namespace kfusion::cpu {
+namespace KF_ISA {
+namespace {
+
+/// The bodies of a sequence.
+template <class...>
+struct Bodies {
+  KF_INLINE Bodies(const TileStep*, TileContext*, std::int64_t) {}
+  template <class... X>
+  KF_INLINE void take(X&...) {}
+  KF_INLINE void finish() const {}
+};
+template <class First, class... More>
+struct Bodies<First, More...> {
+  KF_INLINE Bodies(KF_STEP) : first(s, c, i), more(s + 1, c, i) {}
+  template <class... X>
+  KF_INLINE void take(X&... x) {
+    first.take(x...);
+    more.take(x...);
+  }
+  KF_INLINE void finish() const {
+    first.finish();
+    more.finish();
+  }
+  First first;
+  Bodies<More...> more;
+};
+
+/// Some steps in turn; kLoops: through all tiles that follow, where it is the whole program.
+template <class... Steps>
+struct Sequence {
+  static constexpr int kSteps = sizeof...(Steps);
+  static constexpr bool kReads = (__is_base_of(Read, Steps) || ...);  ///< it can be a whole program
+
+  static bool is(const TileStep* s) {
+    int k = 0;
+    return (Steps::is(s[k++]) && ...);
+  }
+  template <bool kLoops, class... X>
+  static void run(KF_STEP, X... x) {
+    constexpr std::int64_t kElements = sizeof...(X) * FloatVec::kCount;
+    const std::int64_t last = c->last - kElements;
+    Bodies<Steps...> bodies(s, c, i);
+    for (;; i += kElements) {
+      bodies.take(x...);
+      if (!kLoops || i > last) break;
+    }
+    c->i = i;
+    bodies.finish();
+    if constexpr (!kLoops) return next(s + kSteps - 1, c, i, x...);
+  }
+};
+
+/// Puts a sequence in place where it fits.
+template <class S>
+bool fits(TileStep* s, int count, bool loops) {
+  if (S::kSteps > count || !S::is(s)) return false;
+  Run<KF_FULL_TILE> run = S::template run<false, KF_FULL_TILE>;
+  if constexpr (S::kReads)
+    if (loops && S::kSteps + 1 == count) run = S::template run<true, KF_FULL_TILE>;
+  s->run = reinterpret_cast<StepFunction>(run);
+  return true;
+}
+
+/// Puts the first sequence that fits in place; returns its length, or 1. `loops`: it may be one that does.
+template <class... Sequences>
+int join_first(TileStep* s, int count, bool loops) {
+  int steps = 1;
+  ((fits<Sequences>(s, count, loops) && (steps = Sequences::kSteps, true)) || ...);
+  return steps;
+}
+
+using Relu = Unary<Op::relu>;
+using Square = Unary<Op::square>;
+using Exp = Unary<Op::exp>;
+using Less = ByRow<Op::subtract>;
+using Plus = ByRow<Op::add>;
+using Times = ByRow<Op::multiply>;
+using Over = ByRow<Op::divide>;
+using Weight = ByElement<Op::multiply>;
+using Bias = ByElement<Op::add>;
+using MeanOfPositive = SumOfFloats<Op::mean, true>;
+using SumOfPositive = SumOfFloats<Op::sum, true>;
+
+int join_at(TileStep* s, int count, bool loops) {
+  return join_first<
+      // layernorm, of x or relu(x)
+      Sequence<LoadFloats, SumOfLoaded<Op::mean>>, Sequence<LoadFloats, SumOfLoaded<Op::sum>>,
+      Sequence<LoadFloats, Relu, MeanOfPositive>, Sequence<LoadFloats, Less, Square, MeanOfPositive>,
+      Sequence<LoadFloats, Relu, Less, Square, MeanOfPositive>,
+      Sequence<LoadFloats, Less, Times, Weight, Bias, StoreFloats>,
+      Sequence<LoadFloats, Relu, Less, Times, Weight, Bias, StoreFloats>,
+      Sequence<LoadFloats, Less, Times, Weight, StoreFloats>, Sequence<LoadFloats, Less, Times, StoreFloats>,
+      Sequence<LoadFloats, Relu, Less, Times, StoreFloats>,
+      // rmsnorm
+      Sequence<LoadFloats, Square, MeanOfPositive>, Sequence<LoadFloats, Times, Weight, StoreFloats>,
+      Sequence<LoadFloats, Times, StoreFloats>,
+      // softmax and log_softmax
+      Sequence<LoadFloats, MaxOfFloats>, Sequence<LoadFloats, Less, Exp, SumOfPositive, Keep>,
+      Sequence<LoadFloats, Less, Exp, SumOfPositive>, Sequence<Kept, Over, StoreFloats>,
+      Sequence<LoadFloats, Less, Less, StoreFloats>,
+      // common functions, unrolled
+      Sequence<Exp>, Sequence<Unary<Op::log>>, Sequence<Unary<Op::tanh>>, Sequence<Unary<Op::sigmoid>>,
+      Sequence<Unary<Op::erf>>>(s, count, loops);
+}
+
+template <class... Steps>
+struct List {};
+
+/// Any of the first list with any of the second: half the jumps.
+template <class... Firsts, class... Seconds>
+int join_pair(TileStep* s, int count, List<Firsts...>, List<Seconds...>) {
+  int steps = 1;
+  const auto begins_with = [&]<class First>(First*) {
+    steps = join_first<Sequence<First, Seconds>...>(s, count, false);
+    return steps > 1;
+  };
+  (begins_with(static_cast<Firsts*>(nullptr)) || ...);
+  return steps;
+}
+
+int join_any(TileStep* s, int count, bool loops) {
+  const int steps = join_at(s, count, loops);
+  if (steps > 1) return steps;
+  return join_pair(s, count, List<LoadFloats, Plus, Less, Times, Weight, Bias, Relu>(),
+                   List<Plus, Less, Times, Weight, Bias, Relu, StoreFloats>());
+}
+
+}  // namespace
+
+void join_steps(TileStep* steps, int count, bool loops) {
+  for (int k = 0; k < count;) k += join_any(steps + k, count - k, loops && k == 0);
+}
+
+}  // namespace KF_ISA
+}  // namespace kfusion::cpu

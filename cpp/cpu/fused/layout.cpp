@@ -1,0 +1,158 @@
+#include "cpu/fused/layout.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/strided.hpp"
+
+namespace kfusion::cpu {
+namespace {
+
+std::int64_t size_of(const Extents& e) {
+  std::int64_t n = 1;
+  for (const std::int64_t extent : e) n *= extent;
+  return n;
+}
+
+bool all_zero(const Extents& strides) {
+  return std::ranges::all_of(strides, [](std::int64_t s) { return s == 0; });
+}
+
+bool is_dense(const Extents& extents, const Extents& strides) {
+  std::int64_t expected = 1;
+  for (std::size_t d = extents.size(); d-- > 0; expected *= extents[d])
+    if (strides[d] != expected) return false;
+  return true;
+}
+
+/// Calls run(n, offset, stride) for each run of elements along the last axis.
+template <class F>
+void for_runs(const Extents& extents, const Extents& strides, std::int64_t begin, std::int64_t count, F run) {
+  if (extents.empty()) return run(count, std::int64_t{0}, std::int64_t{0});
+  const std::size_t last = extents.size() - 1;
+  std::int64_t index[kMaxDims], offset = 0;
+  for (std::size_t d = last + 1; d-- > 0; begin /= extents[d]) {
+    index[d] = begin % extents[d];
+    offset += index[d] * strides[d];
+  }
+  for (std::int64_t n; count > 0; count -= n) {
+    n = std::min(count, extents[last] - index[last]);
+    run(n, offset, strides[last]);
+    index[last] += n, offset += n * strides[last];
+    for (std::size_t d = last; d > 0 && index[d] == extents[d]; --d) {
+      index[d] = 0, offset -= extents[d] * strides[d];
+      ++index[d - 1], offset += strides[d - 1];
+    }
+  }
+}
+
+template <int item>
+void copy_run(std::int64_t n, const std::byte* from, std::int64_t from_stride, std::byte* to, std::int64_t to_stride) {
+  if (from_stride == item && to_stride == item) {
+    std::memcpy(to, from, static_cast<std::size_t>(n * item));
+    return;
+  }
+  for (std::int64_t k = 0; k < n; ++k) std::memcpy(to + k * to_stride, from + k * from_stride, item);
+}
+
+void copy_run(int item, std::int64_t n, const std::byte* from, std::int64_t from_stride, std::byte* to,
+              std::int64_t to_stride) {
+  if (item == 4) return copy_run<4>(n, from, from_stride, to, to_stride);
+  if (item == 8) return copy_run<8>(n, from, from_stride, to, to_stride);
+  if (item == 2) return copy_run<2>(n, from, from_stride, to, to_stride);
+  copy_run<1>(n, from, from_stride, to, to_stride);
+}
+
+template <class T>
+void count_off(const Layout& iota, const Extents& extents, std::int64_t first, std::int64_t begin, std::int64_t count,
+               std::byte* tile) {
+  for_runs(extents, iota.flat, begin, count, [&](std::int64_t n, std::int64_t offset, std::int64_t stride) {
+    for (std::int64_t k = 0; k < n; ++k, tile += sizeof(T)) {
+      const T value = static_cast<T>(first + offset + k * stride);
+      std::memcpy(tile, &value, sizeof value);
+    }
+  });
+}
+
+template <class Bits>
+void fill(const std::byte* element, std::int64_t count, std::byte* to) {
+  Bits bits;
+  std::memcpy(&bits, element, sizeof bits);
+  for (std::int64_t k = 0; k < count; ++k)
+    std::memcpy(to + k * static_cast<std::int64_t>(sizeof bits), &bits, sizeof bits);
+}
+
+constexpr std::int64_t kShortRow = 32, kFewColumns = 8;
+
+/// Whether each element of a tile is a row of its own. That also serves short rows, which would fill no register, and
+/// few columns are better taken one after the other, as rows of strided elements.
+bool goes_by_columns(const Kernel& k) {
+  if (k.kind == GroupKind::kRows) return k.cols() <= kShortRow && !k.kept.empty() && k.kept.back() > kShortRow;
+  if (k.kind == GroupKind::kColumns) return k.rows() >= kFewColumns || k.reduced.back() <= kShortRow;
+  return false;
+}
+
+}  // namespace
+
+Space::Space(const Kernel& k) : columns(goes_by_columns(k)), pointwise_(k.kind == GroupKind::kPointwise) {
+  outer = pointwise_ ? Extents{} : columns ? k.reduced : k.kept;
+  flat = pointwise_ || columns ? k.kept : k.reduced;
+  if (pointwise_ && flat.empty()) flat = {1};
+  rows = size_of(outer), cols = size_of(flat);
+}
+
+Layout Space::layout(const Operand& o, int item) const {
+  Layout l;
+  l.item = item, l.offset = o.offset * item;
+  l.outer = pointwise_ ? Extents{} : columns ? o.reduced : o.kept;
+  l.flat = pointwise_ || columns ? o.kept : o.reduced;
+  if (pointwise_ && l.flat.empty()) l.flat = {1};
+  l.outer.resize(outer.size()), l.flat.resize(flat.size());
+  const bool still = all_zero(l.flat);
+  l.reach = still && all_zero(l.outer) ? Reach::kScalar
+            : still && !columns        ? Reach::kOuter
+            : is_dense(flat, l.flat)   ? Reach::kDirect
+                                       : Reach::kStrided;
+  for (std::int64_t& s : l.flat) s *= item;
+  for (std::int64_t& s : l.outer) s *= item;
+  return l;
+}
+
+void gather(const Layout& from, const Extents& extents, const std::byte* base, std::int64_t begin, std::int64_t count,
+            std::byte* tile) {
+  for_runs(extents, from.flat, begin, count, [&](std::int64_t n, std::int64_t offset, std::int64_t stride) {
+    copy_run(from.item, n, base + offset, stride, tile, from.item);
+    tile += n * from.item;
+  });
+}
+
+void scatter(const Layout& to, const Extents& extents, std::byte* base, std::int64_t begin, std::int64_t count,
+             const std::byte* tile) {
+  for_runs(extents, to.flat, begin, count, [&](std::int64_t n, std::int64_t offset, std::int64_t stride) {
+    copy_run(to.item, n, tile, to.item, base + offset, stride);
+    tile += n * to.item;
+  });
+}
+
+void count_off(const Layout& iota, const Extents& extents, std::int64_t first, DType dtype, std::int64_t begin,
+               std::int64_t count, std::byte* tile) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return count_off<double>(iota, extents, first, begin, count, tile);
+    case DType::kInt64:
+      return count_off<std::int64_t>(iota, extents, first, begin, count, tile);
+    case DType::kInt32:
+      return count_off<std::int32_t>(iota, extents, first, begin, count, tile);
+    default:
+      return count_off<float>(iota, extents, first, begin, count, tile);
+  }
+}
+
+void repeat(const std::byte* element, int item, std::int64_t count, std::byte* to) {
+  if (item == 4) return fill<std::uint32_t>(element, count, to);
+  if (item == 8) return fill<std::uint64_t>(element, count, to);
+  if (item == 2) return fill<std::uint16_t>(element, count, to);
+  fill<std::uint8_t>(element, count, to);
+}
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,145 @@
+// The steps that move a tile: from and to memory, slots and other types.
+#include "cpu/fused/move_steps.hpp"
+
+namespace kfusion::cpu {
+namespace KF_ISA {
+namespace {
+
+template <class From, class To>
+struct Cast {
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(const TileStep*, TileContext*, std::int64_t, X&... x) {
+    ((x = (F32s)Vec<To>(as<From>(x)).v), ...);
+  }
+};
+
+/// Float32 values as they are after the half type E has held them.
+template <class E>
+struct Round {
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(const TileStep*, TileContext*, std::int64_t, X&... x) {
+    ((x = E::widen(E::narrow(x))), ...);
+  }
+};
+
+/// A number as a float whose last bit says that something is missing: what rounds that once more rounds the number
+/// once.
+KF_INLINE FloatVec rounded_to_odd(Int32Vec x) {
+  const FloatVec near(x);
+  const Int32Vec back(near), zero(0);
+  const auto too_large = near >= FloatVec(0x1p31f);  // which `back` cannot hold
+  const BoolVec beyond((x > zero && back > x) || (x < zero && back < x) || too_large), inexact(back != x);
+  return FloatVec::bits((Int32Vec::bits(near) - Int32Vec(beyond)) | Int32Vec(inexact));
+}
+KF_INLINE FloatVec rounded_to_odd(DoubleVec x) {
+  const FloatVec near(x);
+  const DoubleVec back(near), zero(0);
+  const BoolVec beyond((x > zero && back > x) || (x < zero && back < x)), inexact(back != x);
+  return FloatVec::bits((Int32Vec::bits(near) - Int32Vec(beyond)) | Int32Vec(inexact));
+}
+
+template <class E, class From>
+struct RoundToOdd {
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(const TileStep*, TileContext*, std::int64_t, X&... x) {
+    ((x = E::widen(E::narrow(rounded_to_odd(as<From>(x)).v))), ...);
+  }
+};
+
+template <class E>
+StepFunction round_step(DType from, Width width) {
+  if (from == DType::kFloat64) return step<RoundToOdd<E, double>>(width);
+  if (from == DType::kInt32) return step<RoundToOdd<E, std::int32_t>>(width);
+  return step<Round<E>>(width);
+}
+
+template <class T>
+struct Splat {
+  static void run(KF_STEP, F32s x) {
+    store(operand(s, c, i), Vec<T>(as<T>(x).v[0]).v);
+    return next(s, c, i, x);
+  }
+};
+
+struct Done {
+  template <class... X>
+  static void run(KF_STEP, [[maybe_unused]] X... x) {
+    (void)s, (void)c, (void)i;
+  }
+};
+
+template <template <class, bool> class Body>
+StepFunction of_element(DType dtype, Width width, bool wide) {
+#define KF_ELEMENT(E) \
+  case DType::k##E:   \
+    return wide ? step<Body<E, true>>(width) : step<Body<E, false>>(width);
+  switch (dtype) {
+    KF_ELEMENT(Float16)
+    KF_ELEMENT(BFloat16)
+    KF_ELEMENT(Float32)
+    KF_ELEMENT(Bool)
+    KF_ELEMENT(Int32)
+    case DType::kFloat64:
+      return step<Body<Float64, true>>(width);
+    case DType::kInt64:
+      return step<Body<Int64, true>>(width);
+  }
+#undef KF_ELEMENT
+  return nullptr;
+}
+
+StepFunction cast_step(DType from, DType to, Width width) {
+  if (to == DType::kFloat16) return round_step<Float16>(from, width);
+  if (to == DType::kBFloat16) return round_step<BFloat16>(from, width);
+  return with_type(from, [to, width](auto f) {
+    return with_type(to, [width](auto t) { return step<Cast<decltype(f), decltype(t)>>(width); });
+  });
+}
+
+StepFunction splat_step(int bytes) {
+  return reinterpret_cast<StepFunction>(bytes == 8 ? Splat<double>::run : Splat<float>::run);
+}
+
+template <class... X>
+KF_INLINE void run_steps(KF_STEP, std::int64_t end, std::int64_t elements, X... zero) {
+  c->last = end - elements;
+  for (; i <= c->last; i = c->i + elements) {
+    c->i = i;
+    reinterpret_cast<Run<X...>>(s->run)(s, c, i, zero...);
+    c->first = c->first && c->columns;
+  }
+#if defined(__AVX__)
+  _mm256_zeroupper();  // baseline code that follows would wait for the upper halves of registers
+#endif
+}
+void run_full(KF_STEP, std::int64_t end, std::int64_t elements) {
+  const F32s zero = {};
+#if defined(__AVX512F__)
+  run_steps(s, c, i, end, elements, zero, zero, zero, zero, zero, zero, zero, zero);
+#else
+  run_steps(s, c, i, end, elements, zero, zero, zero, zero);
+#endif
+}
+void run_short(KF_STEP, std::int64_t end, std::int64_t elements) { run_steps(s, c, i, end, elements, F32s{}); }
+
+void fence() { stream_fence(); }
+
+}  // namespace
+
+StepFunction load_step(DType dtype, Width width, bool wide) { return of_element<Load>(dtype, width, wide); }
+StepFunction store_step(DType dtype, Width width, bool wide) { return of_element<Store>(dtype, width, wide); }
+
+StepFunction done_step(Width width) {
+  if (width == Width::kShort) return reinterpret_cast<StepFunction>(static_cast<Run<F32s>>(Done::run<F32s>));
+  return reinterpret_cast<StepFunction>(static_cast<Run<KF_FULL_TILE>>(Done::run<KF_FULL_TILE>));
+}
+StepFunction reload_step(Width width) { return step<Reload>(width); }
+StepFunction spill_step(Width width) { return step<Spill>(width); }
+
+extern const TileKernels kTileKernels = {
+    kVectorBytes,          kRegisters, map_step,   load_step,   store_step, cast_step,
+    reload_step,           spill_step, splat_step, reduce_step, done_step,  join_steps,
+    {run_full, run_short}, fence};
+
+}  // namespace KF_ISA
+}  // namespace kfusion::cpu

@@ -1,0 +1,75 @@
+// The bodies of the steps that move a tile from and to memory.
+#pragma once
+#include "cpu/fused/tile.hpp"
+
+namespace kfusion::cpu {
+namespace KF_ISA {
+namespace {
+
+/// Elements of E in a register, and their bytes in memory.
+template <class E, bool wide>
+constexpr int kPart = wide && sizeof(typename E::Compute) < 8 ? kVectorBytes / 8 : kLanes<E>;
+template <class E, bool wide>
+constexpr int kPartBytes = kPart<E, wide> * kItem<E>;
+
+template <class E, bool wide>
+struct Load {
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(KF_STEP, X&... x) {
+    constexpr int kBytes = kPartBytes<E, wide>;
+    fetch<kWhole, sizeof...(X)>(s, c, i);
+    const std::byte* p = operand(s, c, i);
+    const auto part = [&p]() KF_LAMBDA {
+      const std::byte* const from = p;
+      p += kBytes;
+      if constexpr (kPart<E, wide> == kLanes<E>) return (F32s)load_elements<E>(from).v;
+      return (F32s)load_elements<E>(from, kPart<E, wide>).v;
+    };
+    ((x = part()), ...);
+  }
+};
+
+template <class E, bool wide>
+struct Store {
+  using Value = VecOf<E>;
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(KF_STEP, X&... x) {
+    constexpr int kBytes = kPartBytes<E, wide>;
+    std::byte* p = operand(s, c, i);
+    const bool past_caches = c->stream && s->scale != 0;  // never a stage, which is read right after
+    const bool stream = past_caches && reinterpret_cast<std::uintptr_t>(p) % kLineBytes == 0;
+    const auto part = [&p, stream](const F32s& v) KF_LAMBDA {
+      const Value value((typename Value::Native)v);
+      if constexpr (kPart<E, wide> != kLanes<E>) {
+        store_elements<E>(p, value, kPart<E, wide>);
+      } else if (stream) {
+        stream_elements<E>(p, value);
+      } else {
+        store_elements<E>(p, value);
+      }
+      p += kBytes;
+    };
+    (part(x), ...);
+  }
+};
+
+struct Reload {
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(KF_STEP, X&... x) {
+    fetch<kWhole, sizeof...(X)>(s, c, i);
+    const std::byte* p = operand(s, c, i);
+    ((x = load<F32s>(p), p += s->stride), ...);
+  }
+};
+
+struct Spill {
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(KF_STEP, X&... x) {
+    std::byte* p = operand(s, c, i);
+    ((store(p, x), p += kVectorBytes), ...);
+  }
+};
+
+}  // namespace
+}  // namespace KF_ISA
+}  // namespace kfusion::cpu

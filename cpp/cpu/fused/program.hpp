@@ -1,0 +1,148 @@
+// From the steps of a Kernel to programs over tiles: what is computed when, what stands where.
+//
+// One element program per sweep; before each sweep, and after the last, a program for the values of a row. Where rows
+// lie along the flat index (kRows, kFullReduction) a row's values are single numbers, kept splat over a register;
+// where each element of a tile is a row (kColumns) they are arrays along it.
+#pragma once
+#include <map>
+#include <vector>
+
+#include "cpu/fused/layout.hpp"
+#include "cpu/fused/reductions.hpp"
+#include "cpu/fused/steps.hpp"
+
+namespace kfusion::cpu {
+
+/// A program in both widths, and the operands that the one who runs it has to see to.
+struct TileProgram {
+  std::vector<TileStep> steps[kWidths];
+  std::vector<TileStep> joined;  ///< those of full width, for tiles all of whose elements count
+  std::vector<TileFetch> fetches;
+  std::vector<int> sources, targets, reductions;  ///< that it reads, writes, takes up
+  int keeps = 0;                                  ///< values that it leaves in their homes
+  std::vector<int> homes;                         ///< steps whose values it finds in their homes
+  bool wide = false;                              ///< elements take 8 bytes of a register each
+  std::int64_t elements[kWidths] = {};            ///< of a tile
+  bool copies = false;                            ///< elements go through stages in full tiles, too
+
+  std::int64_t per_tile(Width w) const { return elements[static_cast<int>(w)]; }
+  std::int64_t per_register() const { return per_tile(Width::kShort); }
+  bool empty() const { return targets.empty() && reductions.empty() && keeps == 0; }
+};
+
+/// An array that the kernel reads: a load, or the numbers of an iota.
+struct Source {
+  DType dtype = DType::kFloat32;  ///< in memory; of an iota, of the stage
+  Layout layout;
+  bool iota = false;
+  std::int64_t to_next = 0;  ///< bytes to the next row, where that is fetched meanwhile
+  int operand = 0;           ///< of TileContext::at
+  std::int64_t stage = 0;    ///< in the scratch: room for a tile
+};
+
+struct Target {
+  int step = 0;
+  DType dtype = DType::kFloat32;
+  Layout layout;
+  bool per_row = false;
+  int operand = 0;
+  std::int64_t stage = 0;
+};
+
+struct Reduction {
+  int step = 0, sweep = 0;
+  ScalarReduction scalar;
+  int operand = 0;         ///< its accumulators
+  std::int64_t place = 0;  ///< in the scratch
+  int scale = 0;           ///< kColumns: bytes from element to element
+  int lanes = 0;           ///< kRows: accumulators in a register
+};
+
+/// Where a value stands that one program leaves to others.
+struct Home {
+  int operand = -1, scale = 0, stride = 0;
+  std::int64_t place = 0;  ///< in the scratch
+};
+
+/// Sweeps that are taken chunk by chunk: one, or two where the second reduction can be taken about each chunk's own
+/// first (Kernel::pairs) and put right when the chunks are merged.
+struct Phase {
+  int first = 0, last = 0;
+  struct Pair {
+    kfusion::Pair::Kind kind;
+    int first = 0, second = 0;  ///< of `reductions`
+  };
+  std::vector<Pair> pairs = {};
+};
+
+/// What happens to a value when it is made.
+struct Action {
+  enum class Kind : std::uint8_t { kStore, kReduce, kKeep } kind = Kind::kStore;
+  int index = 0;  ///< of the target or the reduction; kKeep: it goes to its home
+};
+using Wanted = std::map<int, std::vector<Action>>;  ///< by step
+
+inline constexpr std::int64_t kChunk = 4096;  ///< elements of a row that are reduced at a time
+
+/// All that does not depend on addresses.
+class FusedProgram {
+ public:
+  explicit FusedProgram(const Kernel& k);
+
+  Kernel kernel;
+  Space space;
+  const TileKernels* kernels;
+  std::vector<Source> sources;  ///< loads, then iotas
+  std::vector<Target> targets;
+  std::vector<Reduction> reductions;
+  std::vector<Home> homes;  ///< by step
+  TileProgram scalars;      ///< brings sources that are one element for the whole kernel to their homes
+  std::vector<TileProgram> rows, sweeps;
+  std::vector<int> slots;  ///< operands with room for a tile
+  std::vector<int> kept;   ///< operands with room for a row: values that a later sweep uses again
+
+  int operands = 0;
+  std::int64_t bytes = 0, stored_bytes = 0;  ///< that it moves, that it writes
+  std::int64_t work = 0;                     ///< bytes, weighted by the steps that are taken on them
+  std::vector<Phase> phases;                 ///< the sweeps of a row, where rows lie along the flat index
+  std::int64_t scratch_bytes = 0;
+  std::int64_t homes_begin = 0, homes_end = 0;  ///< in the scratch
+  std::vector<std::int64_t> places;             ///< by operand: in the scratch, -1 elsewhere
+  std::int64_t block = 0;                       ///< kColumns: elements whose accumulators and row values have room
+
+  // For the emitter.
+  int source_of(int step) const;  ///< -1: it is none
+  int take_slot(std::vector<int>& free);
+  /// What is prefetched while `source` is read in a sweep, by registers of that many elements; stride 0: nothing.
+  TileFetch fetch_of(const Source& source, int sweep, int elements) const;
+
+ private:
+  int add_operand(std::int64_t place);
+  std::int64_t add_scratch(std::int64_t bytes);
+  void size_tiles(TileProgram& program) const;
+  std::int64_t tile_bytes() const { return kernels->registers * kernels->vector_bytes; }
+
+  void lay_out();
+  void add_sources(const std::vector<Operand>& operands, bool iota);
+  void add_targets();
+  void choose_block();
+  void find_levels();
+  void give_homes();
+  void give_accumulators();
+  void emit_programs();
+  void weigh();
+  void find_phases();
+  bool takes_pairs(int sweep, Phase& phase) const;
+  void give_home(int step, bool array);
+  bool is_row_map(int s) const;
+  void keep_values(std::vector<Wanted>& in_sweep);
+  void keep(int s, Wanted& in_sweep);
+  const Step& step(int s) const { return kernel.steps[static_cast<std::size_t>(s)]; }
+
+  std::vector<char> row_;   ///< by step: it is one value per row
+  std::vector<int> ready_;  ///< by step: the first sweep that can use it
+  int sweeps_ = 0;
+  bool wide_ = false;  ///< kColumns: all programs are
+};
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,147 @@
+#include "cpu/fused/reductions.hpp"
+
+#include <cstring>
+#include <type_traits>
+
+#include "cpu/fused/steps.hpp"
+#include "kfusion/ops/scalar_math.hpp"
+
+namespace kfusion::scalar {
+namespace {
+
+/// The identity of a reduction that has none.
+struct None {};
+constexpr None none;
+
+/// A row of the table over numbers.
+template <Op op>
+struct Accumulation;
+#define KF_MAP(...)
+#define KF_REDUCE(name, takes, flops, other_names, doc, identity_, lift_, combine_, finish_) \
+  template <>                                                                                \
+  struct Accumulation<Op::name> {                                                            \
+    template <class A>                                                                       \
+    static auto identity() {                                                                 \
+      return identity_;                                                                      \
+    }                                                                                        \
+    template <class A>                                                                       \
+    static A combine(A a, A b) {                                                             \
+      return static_cast<A>(combine_);                                                       \
+    }                                                                                        \
+    template <class A>                                                                       \
+    static A finish(A a, [[maybe_unused]] std::int64_t n) {                                  \
+      return finish_;                                                                        \
+    }                                                                                        \
+  };
+#define KF_NODE(...)
+#include "kfusion/ops/ops.def"
+
+}  // namespace
+}  // namespace kfusion::scalar
+
+namespace kfusion::cpu {
+namespace {
+
+template <class A>
+A value_of(const std::byte* p) {
+  A a;
+  std::memcpy(&a, p, sizeof a);
+  return a;
+}
+
+template <class A>
+Partial partial_of(A a) {
+  Partial p;
+  std::memcpy(p.bytes, &a, sizeof a);
+  return p;
+}
+
+constexpr int kMaxLanes = 16;
+
+/// A: the accumulator's lane; T: the result's.
+template <Op op, class A, class T>
+struct Scalars {
+  using Row = scalar::Accumulation<op>;
+  using Identity = decltype(Row::template identity<A>());
+
+  static Partial combine(Partial a, Partial b) {
+    return partial_of(Row::template combine<A>(value_of<A>(a.bytes), value_of<A>(b.bytes)));
+  }
+  static Partial fold(const std::byte* lanes, int count) {
+    return count == 16 ? fold<16>(lanes) : count == 8 ? fold<8>(lanes) : count == 4 ? fold<4>(lanes) : fold<2>(lanes);
+  }
+  static void finish(Partial a, std::int64_t n, std::byte* value) {
+    const T result = static_cast<T>(Row::template finish<A>(value_of<A>(a.bytes), n));
+    std::memcpy(value, &result, sizeof result);
+  }
+  static Partial identity() { return partial_of(static_cast<A>(Row::template identity<A>())); }
+
+  /// The upper half onto the lower, for a number of lanes that the compiler knows.
+  template <int kCount>
+  static Partial fold(const std::byte* lanes) {
+    A a[kCount];
+    std::memcpy(a, lanes, sizeof a);
+    return partial_of(folded<kCount>(a));
+  }
+  template <int kCount>
+  static A folded(const A* a) {
+    A half[kCount / 2];
+    for (int l = 0; l < kCount / 2; ++l) half[l] = Row::template combine<A>(a[l], a[l + kCount / 2]);
+    if constexpr (kCount == 2)
+      return half[0];
+    else
+      return folded<kCount / 2>(half);
+  }
+
+  static ScalarReduction row() {
+    if constexpr (std::is_same_v<Identity, scalar::None>)
+      return {&Scalars::fold, combine, finish, nullptr, sizeof(A)};
+    else
+      return {&Scalars::fold, combine, finish, identity, sizeof(A)};
+  }
+};
+
+template <Op op>
+ScalarReduction of_type(DType held) {
+  constexpr bool kTruth = op == Op::any || op == Op::all, kChoice = op == Op::max || op == Op::min;
+  if constexpr (kTruth) return Scalars<op, std::int32_t, std::int32_t>::row();
+  switch (held) {
+    case DType::kFloat32:
+      return Scalars<op, std::conditional_t<kChoice, float, double>, float>::row();
+    case DType::kFloat64:
+      return Scalars<op, double, double>::row();
+    case DType::kInt64:
+      return Scalars<op, std::int64_t, std::int64_t>::row();
+    default:
+      using Lane = std::conditional_t<kChoice, std::int32_t, std::int64_t>;
+      return Scalars<op, Lane, Lane>::row();
+  }
+}
+
+}  // namespace
+
+double Partial::as_double() const { return value_of<double>(bytes); }
+Partial Partial::of(double v) { return partial_of(v); }
+
+ScalarReduction scalar_reduction(Op op, DType held) {
+  switch (op) {
+#define KF_MAP(...)
+#define KF_REDUCE(name, ...) \
+  case Op::name:             \
+    return of_type<Op::name>(held);
+#define KF_NODE(...)
+#include "kfusion/ops/ops.def"
+    default:
+      return {};
+  }
+}
+
+void combine_all(const ScalarReduction& r, Partial* parts, std::int64_t count, std::int64_t stride) {
+  for (; count > 1; count = (count + 1) / 2)
+    for (std::int64_t k = 0; k < count / 2 + count % 2; ++k) {
+      const Partial left = parts[2 * k * stride];
+      parts[k * stride] = 2 * k + 1 < count ? r.combine(left, parts[(2 * k + 1) * stride]) : left;
+    }
+}
+
+}  // namespace kfusion::cpu

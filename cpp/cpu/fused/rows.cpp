@@ -1,0 +1,164 @@
+// Kernels whose rows lie along the flat index: row kernels, reductions of everything (one row), and pointwise kernels
+// (one row, nothing reduced).
+//
+// A row goes by in chunks that the first-level cache holds; what they leave of a reduction is combined in the order of
+// the chunks, whoever computed them. Threads share out rows, or where there are few the chunks of each row.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "cpu/fused/run.hpp"
+#include "cpu/thread_pool.hpp"
+
+namespace kfusion::cpu {
+namespace {
+
+class Rows {
+ public:
+  Rows(const FusedCall& call, int threads)
+      : call_(call), p_(call.program), threads_(threads), chunks_((p_.space.cols + kChunk - 1) / kChunk) {}
+
+  void run() {
+    const std::int64_t rows = p_.space.rows;
+    if (p_.reductions.empty() && rows == 1) return pointwise();
+    if (rows >= threads_ || chunks_ == 1) {
+      parallel_for(rows, threads_, [this](std::int64_t begin, std::int64_t end) {
+        Worker w(call_);
+        std::vector<Partial> partials(partial_count());
+        for (std::int64_t r = begin; r < end; ++r) row(w, r, partials.data(), false);
+      });
+    } else {
+      Worker w(call_);
+      std::vector<Partial> partials(partial_count());
+      for (std::int64_t r = 0; r < rows; ++r) row(w, r, partials.data(), true);
+    }
+  }
+
+ private:
+  std::int64_t begin(std::int64_t chunk) const { return chunk * kChunk; }
+  std::int64_t end(std::int64_t chunk) const { return std::min(p_.space.cols, (chunk + 1) * kChunk); }
+  std::size_t partial_count() const { return at(chunks_) * p_.reductions.size(); }
+
+  void pointwise() {
+    parallel_for(chunks_, threads_, [this](std::int64_t first, std::int64_t last) {
+      Worker w(call_);
+      w.run(p_.sweeps[0], begin(first), end(last - 1));
+    });
+  }
+
+  void row(Worker& w, std::int64_t r, Partial* partials, bool together) {
+    w.go_to(r);
+    row_program(w, 0);
+    for (const Phase& phase : p_.phases) {
+      if (together) {
+        parallel_for(chunks_, threads_, [&](std::int64_t first, std::int64_t last) {
+          Worker mine(call_, w);
+          mine.go_to(r);
+          chunks(mine, phase, first, last, partials);
+        });
+      } else {
+        chunks(w, phase, 0, chunks_, partials);
+      }
+      for (const Phase::Pair& pair : phase.pairs) merge(pair, partials);
+      for (int sweep = phase.first; sweep <= phase.last; ++sweep) {
+        finish(w, sweep, partials, sweep == phase.last && !phase.pairs.empty());
+        row_program(w, sweep + 1);
+      }
+    }
+  }
+
+  void row_program(Worker& w, int sweep) const {
+    const TileProgram& p = p_.rows[at(sweep)];
+    if (!p.empty()) w.run_row(p);
+  }
+
+  void chunks(Worker& w, const Phase& phase, std::int64_t first, std::int64_t last, Partial* partials) const {
+    const TileProgram& p = p_.sweeps[at(phase.first)];
+    if (p.reductions.empty()) return p.empty() ? void() : w.run(p, begin(first), end(last - 1));
+    for (std::int64_t c = first; c < last; ++c) {
+      Partial* const mine = partials + at(c) * p_.reductions.size();
+      sweep(w, p, c, mine);
+      if (phase.pairs.empty()) continue;
+      for (const Phase::Pair& pair : phase.pairs) set_value(w, pair.first, mine[pair.first], end(c) - begin(c));
+      sweep(w, p_.sweeps[at(phase.last)], c, mine);
+    }
+  }
+
+  void sweep(Worker& w, const TileProgram& p, std::int64_t chunk, Partial* partials) const {
+    w.run(p, begin(chunk), end(chunk));
+    for (const int k : p.reductions) {
+      const Reduction& r = p_.reductions[at(k)];
+      partials[k] = r.scalar.fold(w.scratch(r.place), r.lanes);
+    }
+  }
+
+  /// Combines the chunks and puts the result in its home.
+  void finish(Worker& w, int sweep, Partial* partials, bool merged) const {
+    for (const int k : p_.sweeps[at(sweep)].reductions) {
+      const auto step = static_cast<std::int64_t>(p_.reductions.size());
+      if (!merged) combine_all(p_.reductions[at(k)].scalar, partials + k, chunks_, step);
+      set_value(w, k, partials[k], p_.space.cols);
+    }
+  }
+
+  void set_value(Worker& w, int reduction, Partial value, std::int64_t n) const {
+    const Reduction& r = p_.reductions[at(reduction)];
+    std::byte lane[8];
+    r.scalar.finish(value, n, lane);
+    w.set_home(p_.homes[at(r.step)], lane, lane_bytes(p_.kernel.steps[at(r.step)].dtype));
+  }
+
+  /// The value of the first reduction of n elements, as the second has seen it: rounded to its type.
+  double centre(int reduction, Partial value, std::int64_t n) const {
+    const Reduction& r = p_.reductions[at(reduction)];
+    std::byte lane[8];
+    r.scalar.finish(value, n, lane);
+    if (lane_bytes(p_.kernel.steps[at(r.step)].dtype) == 8) return *reinterpret_cast<const double*>(lane);
+    return static_cast<double>(*reinterpret_cast<const float*>(lane));
+  }
+
+  /// Puts the second reduction's chunks right, each taken about its own first, and leaves their sum in the first place.
+  void merge(const Phase::Pair& pair, Partial* partials) const {
+    if (chunks_ == 1) return;
+    const auto stride = static_cast<std::int64_t>(p_.reductions.size());
+    const Reduction& first = p_.reductions[at(pair.first)];
+    std::vector<Partial> firsts(at(chunks_));
+    for (std::int64_t c = 0; c < chunks_; ++c) firsts[at(c)] = partials[c * stride + pair.first];
+    std::vector<Partial> whole = firsts;
+    combine_all(first.scalar, whole.data(), chunks_, 1);
+    const double total = centre(pair.first, whole[0], p_.space.cols);
+    for (std::int64_t c = 0; c < chunks_; ++c) {
+      const std::int64_t n = end(c) - begin(c);
+      const double own = centre(pair.first, firsts[at(c)], n);
+      Partial& second = partials[c * stride + pair.second];
+      const double value = second.as_double();
+      second = Partial::of(pair.kind == Pair::Kind::kCentred
+                               ? value + recentred(own, total, firsts[at(c)].as_double() / static_cast<double>(n), n)
+                               : rescaled(value, own, total));
+    }
+    combine_all(p_.reductions[at(pair.second)].scalar, partials + pair.second, chunks_, stride);
+  }
+
+  /// What the sum of (v - own)^2 lacks to that of (v - total)^2, for n values of that mean (Chan, Golub and LeVeque
+  /// 1983, for a centre that is rounded).
+  static double recentred(double own, double total, double mean, std::int64_t n) {
+    return own == total ? 0 : static_cast<double>(n) * (own - total) * (2 * mean - own - total);
+  }
+
+  /// The sum of exp(v - total) of that of exp(v - own), total >= own.
+  static double rescaled(double sum, double own, double total) {
+    if (own == total) return sum;
+    return own == -INFINITY ? 0 : sum * std::exp(own - total);
+  }
+
+  const FusedCall& call_;
+  const FusedProgram& p_;
+  int threads_;
+  std::int64_t chunks_;
+};
+
+}  // namespace
+
+void run_rows(const FusedCall& call, int threads) { Rows(call, threads).run(); }
+
+}  // namespace kfusion::cpu

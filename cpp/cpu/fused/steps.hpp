@@ -1,0 +1,116 @@
+// A fused kernel's inner loop: an array of steps over a tile of elements that lies in vector registers. A step is a
+// function that takes the tile as its arguments and jumps to the next one, so that a value goes through memory only
+// where it has to wait for its use. The functions are compiled once per instruction set (*_kernels.cpp).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kfusion/dtype.hpp"
+#include "kfusion/ops/op.hpp"
+
+namespace kfusion::cpu {
+
+/// A tile in registers: kFull is eight registers with AVX-512 and else four, kShort is one. An element takes as many
+/// bytes of a register as the kernel's widest type: with 8-byte types, 4-byte ones use the lower half of a register.
+enum class Width : std::uint8_t { kFull, kShort };
+inline constexpr int kWidths = 2;
+
+using StepFunction = void (*)();  ///< its own signature is known to the steps alone
+
+struct TileStep {
+  StepFunction run = nullptr;
+  std::int32_t operand = 0, second = 0;        ///< of TileContext::at: what the step reads or writes beside the tile
+  std::int32_t scale = 0, second_scale = 0;    ///< bytes from element to element of the run; 0: the same for all tiles
+  std::int32_t stride = 0, second_stride = 0;  ///< bytes from register to register; 0: one register for all
+  std::int32_t fetch = 0, fetches = 0;         ///< of TileContext::fetches: what it prefetches
+};
+
+/// What a step prefetches for each register of the tile: element i's share begins at element 0 of the operand + `ahead`
+/// + i * (stride / elements of a register).
+struct TileFetch {
+  std::int32_t operand = 0;
+  std::int32_t stride = 0;  ///< bytes from register to register
+  std::int32_t shift = 0;   ///< log2 of the elements of a register
+  std::int64_t ahead = 0;   ///< bytes
+};
+inline constexpr int kMaxFetches = 4;  ///< of a step
+
+/// Sums of what these give lose no digits.
+constexpr bool is_positive(Op op) {
+  return op == Op::square || op == Op::exp || op == Op::exp2 || op == Op::absolute || op == Op::relu ||
+         op == Op::sigmoid || op == Op::sqrt;
+}
+
+/// Functions of floats and divisions are long: their code stands once, in a loop over the tile's registers. The others
+/// are a few instructions on each register.
+constexpr bool is_long(Op op, Signature s) {
+  return s == Signature::F_F || s == Signature::FF_F || op == Op::floor_divide || op == Op::remainder ||
+         op == Op::power;
+}
+
+struct TileContext {
+  std::byte* const* at = nullptr;  ///< element 0 of every operand
+  const TileFetch* fetches = nullptr;
+  std::int64_t i = 0;      ///< the tile that was taken last
+  std::int64_t last = 0;   ///< the last whole tile of the run
+  std::int64_t valid = 0;  ///< elements of the tile that count
+  bool partial = false;    ///< some do not
+  bool first = true;       ///< the first tile of a reduction
+  bool columns = false;    ///< each element has accumulators of its own: a reduction's first tile is all of a row
+  bool stream = false;     ///< stores go past the caches where addresses allow it
+};
+
+/// What one instruction set offers. A null StepFunction: there is no such step.
+struct TileKernels {
+  int vector_bytes, registers;  ///< of a full tile
+
+  /// The tile becomes op(tile, operand, second operand), elements of compute type `held`.
+  StepFunction (*map)(Op op, DType held, Width width);
+  /// Elements in memory from and to the tile. `wide`: the kernel has 8-byte types.
+  StepFunction (*load)(DType dtype, Width width, bool wide);
+  StepFunction (*store)(DType dtype, Width width, bool wide);
+  /// To another compute type; of floats also to a half type: rounded to it, as float32.
+  StepFunction (*cast)(DType held, DType to, Width width);
+  /// Between the tile and a slot, as it is; `splat` writes the first element of `bytes` bytes to a whole register.
+  StepFunction (*reload)(Width width);
+  StepFunction (*spill)(Width width);
+  StepFunction (*splat)(int bytes);
+  /// The operand, a register of accumulators, takes up the tile; or with `columns` each element its own accumulator.
+  /// `positive`: no element is negative.
+  StepFunction (*reduce)(Op op, DType held, Width width, bool wide, bool columns, bool positive);
+  /// The last step.
+  StepFunction (*done)(Width width);
+  /// Puts functions that do several steps at once in the place of their first one's: for whole tiles of full width.
+  /// `loops`: one that is all of the program may go on to the next tiles.
+  void (*join)(TileStep* steps, int count, bool loops);
+  /// Runs a program on the whole tiles, of `elements` elements, in [i, end).
+  void (*run[kWidths])(const TileStep* steps, TileContext* context, std::int64_t i, std::int64_t end,
+                       std::int64_t elements);
+  void (*fence)();  ///< ends a thread's part of a job that streams
+};
+
+/// The kernels of the level in use.
+const TileKernels& tile_kernels();
+
+/// The dtype that a value is computed in: half types in float32.
+constexpr DType held(DType t) { return is_half(t) ? DType::kFloat32 : t; }
+/// Bytes of its lanes: a bool has four.
+constexpr int lane_bytes(DType t) { return t == DType::kFloat64 || t == DType::kInt64 ? 8 : 4; }
+/// What a reduction accumulates in: sums of floats in float64.
+constexpr DType accumulator(Op op, DType t) {
+  if (op == Op::any || op == Op::all) return DType::kBool;
+  if (op == Op::max || op == Op::min) return held(t);
+  return is_float(t) ? DType::kFloat64 : DType::kInt64;
+}
+
+namespace baseline {
+extern const TileKernels kTileKernels;
+}
+namespace avx2 {
+extern const TileKernels kTileKernels;
+}
+namespace avx512 {
+extern const TileKernels kTileKernels;
+}
+
+}  // namespace kfusion::cpu

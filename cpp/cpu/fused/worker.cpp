@@ -1,0 +1,252 @@
+#include "cpu/fused/worker.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace kfusion::cpu {
+namespace {
+
+/// Of a constant, as a lane of its compute type; returns its bytes.
+int lane_of(const Constant& c, const double* parameters, std::byte* lane) {
+  const double number = c.parameter >= 0 ? parameters[c.parameter] : c.value;
+  const auto put = [lane](auto value) {
+    std::memcpy(lane, &value, sizeof value);
+    return static_cast<int>(sizeof value);
+  };
+  switch (c.dtype) {
+    case DType::kFloat64:
+      return put(number);
+    case DType::kInt64:
+      return put(c.integer);
+    case DType::kInt32:
+      return put(static_cast<std::int32_t>(c.integer));
+    case DType::kBool:
+      return put(std::int32_t{number != 0});
+    default:
+      return put(static_cast<float>(rounded(number, c.dtype)));
+  }
+}
+
+}  // namespace
+
+Worker::Worker(const FusedCall& call) : call_(call), program_(call.program) {
+  attach();
+  set_constants();
+  go_to(0);
+  if (!program_.scalars.empty()) run_row(program_.scalars);
+}
+
+Worker::Worker(const FusedCall& call, const Worker& from) : call_(call), program_(call.program) {
+  attach();
+  std::memcpy(scratch_ + program_.homes_begin, from.scratch_ + program_.homes_begin,
+              static_cast<std::size_t>(program_.homes_end - program_.homes_begin));
+  for (const int operand : program_.kept) at_[operand] = from.at_[operand];
+  go_to(0);
+}
+
+Worker::~Worker() {
+  if (context_.stream) program_.kernels->fence();
+}
+
+void Worker::attach() {
+  scratch_ = local_scratch_;
+  if (program_.scratch_bytes > kLocalBytes) {
+    scratch_buffer_ = Buffer(static_cast<std::size_t>(program_.scratch_bytes));
+    scratch_ = scratch_buffer_.data();
+  }
+  const std::size_t arrays = program_.sources.size() + program_.targets.size();
+  const std::size_t addresses = at(program_.operands) + arrays;
+  at_ = local_addresses_;
+  if (addresses > std::size(local_addresses_)) {
+    addresses_buffer_ = Buffer(addresses * sizeof(std::byte*));
+    at_ = reinterpret_cast<std::byte**>(addresses_buffer_.data());
+  }
+  source_base_ = const_cast<const std::byte**>(at_ + program_.operands);
+  target_base_ = at_ + at(program_.operands) + program_.sources.size();
+  for (int k = 0; k < program_.operands; ++k)
+    at_[k] = program_.places[at(k)] < 0 ? nullptr : scratch_ + program_.places[at(k)];
+  context_.at = at_;
+  context_.columns = program_.space.columns;
+  context_.stream = call_.stream;
+}
+
+void Worker::set_constants() {
+  for (std::size_t s = 0; s < program_.kernel.steps.size(); ++s) {
+    const Step& step = program_.kernel.steps[s];
+    if (step.kind != StepKind::kConstant) continue;
+    std::byte lane[8];
+    const int bytes = lane_of(program_.kernel.constants[at(step.index)], call_.parameters, lane);
+    set_home(program_.homes[s], lane, bytes);
+  }
+}
+
+void Worker::set_home(const Home& home, const std::byte* value, int bytes) {
+  const int vector = program_.kernels->vector_bytes;
+  repeat(value, bytes, bytes == 8 ? vector / 8 : vector / 4, scratch_ + home.place);
+}
+
+void Worker::go_to(std::int64_t outer) {
+  const Extents& extents = program_.space.outer;
+  const std::size_t loads = program_.kernel.loads.size();
+  for (std::size_t k = 0; k < program_.sources.size(); ++k) {
+    const Source& s = program_.sources[k];
+    const std::int64_t offset = s.layout.offset + offset_of(outer, extents, s.layout.outer);
+    // The position of an iota is its number.
+    source_base_[k] = s.iota ? reinterpret_cast<const std::byte*>(offset) : call_.loads[k] + offset;
+    if (k < loads && s.layout.reach == Reach::kDirect) at_[s.operand] = const_cast<std::byte*>(source_base_[k]);
+  }
+  for (std::size_t k = 0; k < program_.targets.size(); ++k) {
+    const Target& t = program_.targets[k];
+    target_base_[k] = call_.stores[k] + t.layout.offset + offset_of(outer, extents, t.layout.outer);
+    if (t.layout.reach != Reach::kDirect) continue;
+    at_[t.operand] = target_base_[k];
+    // A last line that is not whole, which plain stores will share with the next row: those that stream would wait.
+    const std::byte* const end = target_base_[k] + program_.space.cols * t.layout.item;
+    if (context_.stream && reinterpret_cast<std::uintptr_t>(end) % 64 != 0) __builtin_prefetch(end - 1, 1);
+  }
+}
+
+void Worker::shift_arrays(std::int64_t begin) {
+  const auto shift = [&](int operand, std::int64_t place, int scale) {
+    if (scale > 0) at_[operand] = scratch_ + place - begin * scale;
+  };
+  for (const Home& h : program_.homes) shift(h.operand, h.place, h.scale);
+  for (const Reduction& r : program_.reductions) shift(r.operand, r.place, r.scale);
+}
+
+// ---- tiles -------------------------------------------------------------------------------------------------------
+
+void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first) {
+  const std::int64_t full = p.per_tile(Width::kFull), small = p.per_tile(Width::kShort);
+  context_.first = first;
+  context_.fetches = p.fetches.data();
+  std::int64_t i = begin;
+  if (call_.staged) {
+    for (; i < end; i += full) part_of_tile(p, Width::kFull, i, std::min(full, end - i));
+    return;
+  }
+  const std::int64_t head = to_alignment(p, begin);
+  if (head > 0 && end - begin >= head + full) part_of_tile(p, Width::kFull, i, head), i += head;
+  if (p.copies) {
+    for (; i + full <= end; i += full) tile(p, Width::kFull, i);
+  } else {
+    run_tiles(p, Width::kFull, i, end);
+  }
+  // A stage is copied by plain stores: of what streams, only the last line may go through one.
+  const bool lines = context_.stream && !p.targets.empty();
+  if (!lines && end - i > program_.kernels->registers / 2 * small) return part_of_tile(p, Width::kFull, i, end - i);
+  if (p.copies) {
+    for (; i + small <= end; i += small) tile(p, Width::kShort, i);
+  } else {
+    run_tiles(p, Width::kShort, i, end);
+  }
+  if (i < end) part_of_tile(p, Width::kShort, i, end - i);
+}
+
+/// Of the whole tiles in [i, end).
+void Worker::steps(const TileProgram& p, Width w, std::int64_t i, std::int64_t end) {
+  const bool joined = w == Width::kFull && !context_.partial;
+  const TileStep* const steps = (joined ? p.joined : p.steps[static_cast<int>(w)]).data();
+  program_.kernels->run[static_cast<int>(w)](steps, &context_, i, end, p.per_tile(w));
+}
+
+/// Whole tiles that need no stages, from i on; i moves to what is left.
+void Worker::run_tiles(const TileProgram& p, Width w, std::int64_t& i, std::int64_t end) {
+  const std::int64_t count = p.per_tile(w);
+  if (i + count > end) return;
+  steps(p, w, i, end);
+  i = context_.i + count;
+}
+
+/// Elements before the first one whose store is aligned, where stores go past the caches.
+std::int64_t Worker::to_alignment(const TileProgram& p, std::int64_t begin) const {
+  if (!context_.stream || p.targets.empty() || !p.reductions.empty() || program_.space.columns) return 0;
+  const Target& t = program_.targets[at(p.targets[0])];
+  if (t.layout.reach != Reach::kDirect) return 0;
+  const auto address = reinterpret_cast<std::uintptr_t>(at_[t.operand] + begin * t.layout.item);
+  const std::uintptr_t bytes = (64 - address % 64) % 64;
+  return bytes % static_cast<std::uintptr_t>(t.layout.item) == 0 ? static_cast<std::int64_t>(bytes) / t.layout.item : 0;
+}
+
+void Worker::tile(const TileProgram& p, Width w, std::int64_t i) {
+  const std::int64_t count = p.per_tile(w);
+  fetch(p, i, count, false);
+  steps(p, w, i, i + count);
+  put(p, i, count, false);
+}
+
+/// The steps of a whole tile, on stages that hold `count` elements: their results are those of any other tile.
+void Worker::part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::int64_t count) {
+  fetch(p, i, count, true);
+  const bool stream = std::exchange(context_.stream, false);  // a stage is read right after
+  context_.partial = true, context_.valid = count;
+  steps(p, w, i, i + p.per_tile(w));
+  context_.partial = false, context_.stream = stream;
+  put(p, i, count, true);
+}
+
+/// Brings elements to the stages: of strided sources, or of all.
+void Worker::fetch(const TileProgram& p, std::int64_t i, std::int64_t count, bool all) {
+  const Extents& extents = program_.space.flat;
+  for (const int k : p.sources) {
+    const Source& s = program_.sources[at(k)];
+    std::byte* const stage = scratch_ + s.stage;
+    if (s.iota && s.layout.reach == Reach::kStrided) {
+      count_off(s.layout, extents, reinterpret_cast<std::int64_t>(source_base_[k]), s.dtype, i, count, stage);
+    } else if (s.layout.reach == Reach::kStrided) {
+      gather(s.layout, extents, source_base_[k], i, count, stage);
+    } else if (all && s.layout.reach == Reach::kDirect) {
+      const std::byte* const from = source_base_[k] + i * s.layout.item;
+      std::memcpy(stage, from, static_cast<std::size_t>(count * s.layout.item));
+      if (s.to_next != 0)  // the steps cannot: they read the stage
+        for (std::int64_t b = 0; b < count * s.layout.item; b += 64) __builtin_prefetch(from + s.to_next + b);
+      at_[s.operand] = stage - i * s.layout.item;
+    }
+  }
+  if (!all) return;
+  for (const int k : p.targets) {
+    const Target& t = program_.targets[at(k)];
+    if (t.layout.reach == Reach::kDirect) at_[t.operand] = scratch_ + t.stage - i * t.layout.item;
+  }
+}
+
+void Worker::put(const TileProgram& p, std::int64_t i, std::int64_t count, bool all) {
+  for (const int k : p.targets) {
+    const Target& t = program_.targets[at(k)];
+    const std::byte* const stage = scratch_ + t.stage;
+    if (t.layout.reach == Reach::kStrided) {
+      scatter(t.layout, program_.space.flat, target_base_[k], i, count, stage);
+    } else if (all && t.layout.reach == Reach::kDirect) {
+      std::memcpy(target_base_[k] + i * t.layout.item, stage, static_cast<std::size_t>(count * t.layout.item));
+      at_[t.operand] = target_base_[k];
+    }
+  }
+  if (!all) return;
+  for (const int k : p.sources) {
+    const Source& s = program_.sources[at(k)];
+    if (s.layout.reach == Reach::kDirect) at_[s.operand] = const_cast<std::byte*>(source_base_[k]);
+  }
+}
+
+// ---- values of a row ---------------------------------------------------------------------------------------------
+
+void Worker::run_row(const TileProgram& p) {
+  for (const int k : p.sources) {
+    const Source& s = program_.sources[at(k)];
+    const std::int64_t count = p.per_register();
+    if (s.iota)
+      count_off(s.layout, {}, reinterpret_cast<std::int64_t>(source_base_[k]), s.dtype, 0, count, scratch_ + s.stage);
+    else
+      repeat(source_base_[k], s.layout.item, count, scratch_ + s.stage);
+  }
+  const bool stream = std::exchange(context_.stream, false);
+  steps(p, Width::kShort, 0, p.per_tile(Width::kShort));
+  context_.stream = stream;
+  for (const int k : p.targets) {
+    const Target& t = program_.targets[at(k)];
+    std::memcpy(target_base_[k], scratch_ + t.stage, static_cast<std::size_t>(t.layout.item));
+  }
+}
+
+}  // namespace kfusion::cpu

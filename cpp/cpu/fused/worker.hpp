@@ -1,0 +1,70 @@
+// One thread's part of a fused kernel: the addresses of the operands, the scratch behind them, and the loop that runs
+// a program over elements of the flat index, tile by tile.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/buffer.hpp"
+#include "cpu/fused/program.hpp"
+
+namespace kfusion::cpu {
+
+/// The arrays and numbers of one call.
+struct FusedCall {
+  const FusedProgram& program;
+  const std::byte* const* loads;
+  std::byte* const* stores;
+  const double* parameters;
+  bool stream = false;
+  bool staged = false;  ///< in place with several stores: a tile is read as a whole before any of it is written
+};
+
+class Worker {
+ public:
+  explicit Worker(const FusedCall& call);
+  /// The same with another worker's row values, and its kept values in common.
+  Worker(const FusedCall& call, const Worker& from);
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  ~Worker();  ///< what was streamed is visible to others
+
+  /// Moves all operands to an outer index: where rows lie along the flat index, one of `kept`, else one of `reduced`.
+  void go_to(std::int64_t outer);
+
+  /// The elements [begin, end); `first`: reductions start anew.
+  void run(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first = true);
+  /// A program for the values of the row that it is at.
+  void run_row(const TileProgram& p);
+
+  std::byte* scratch(std::int64_t place) const { return scratch_ + place; }
+  /// Where the array of an operand that lives in the scratch is to begin, so that element `begin` is its first.
+  void shift_arrays(std::int64_t begin);
+  void set_home(const Home& home, const std::byte* value, int bytes);  ///< splat over its register
+
+ private:
+  void attach();
+  void set_constants();
+  void run_tiles(const TileProgram& p, Width w, std::int64_t& i, std::int64_t end);
+  void steps(const TileProgram& p, Width w, std::int64_t i, std::int64_t end);
+  void tile(const TileProgram& p, Width w, std::int64_t i);
+  void part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::int64_t count);
+  void fetch(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);
+  void put(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);
+  std::int64_t to_alignment(const TileProgram& p, std::int64_t begin) const;
+
+  static constexpr std::int64_t kLocalBytes = 12 * 1024;
+  static constexpr int kLocalOperands = 64;
+
+  const FusedCall& call_;
+  const FusedProgram& program_;
+  Buffer scratch_buffer_, addresses_buffer_;
+  std::byte* scratch_;
+  std::byte** at_;
+  const std::byte** source_base_;  ///< of each source, at the outer index
+  std::byte** target_base_;
+  TileContext context_;
+  alignas(64) std::byte local_scratch_[kLocalBytes];
+  std::byte* local_addresses_[2 * kLocalOperands];
+};
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,96 @@
+// The functions of scalar_math.hpp and <cmath> that expressions of ops.def use, of vectors: the same names, so that an
+// expression compiles as it stands for either.
+#pragma once
+#include "cpu/vector/trig.hpp"
+#include "cpu/vector/wide.hpp"
+
+namespace kfusion::cpu {
+namespace KF_ISA {
+namespace {
+
+// ---- division of integers, and its floats' counterparts ----------------------------------------------------------
+
+/// Has y's sign, or is a zero of y's sign. By 0: NaN, or 0 for integers.
+template <class T>
+KF_INLINE Vec<T> remainder(Vec<T> x, Vec<T> y) {
+  using V = Vec<T>;
+  const V zero(0);
+  if constexpr (kIsFloat<T>) {
+    const V r = remainder_of_division(x, y);
+    return select(r == zero, copysign(zero, y), select((r < zero) != (y < zero), r + y, r));
+  } else {
+    const V r = x % select(y == zero || y == V(-1), V(1), y);  // the smallest integer by -1 traps
+    return select(r != zero && (r < zero) != (y < zero), r + y, r);
+  }
+}
+
+/// floor(x / y) of the exact quotient. By 0: x / y, or 0 for integers; the smallest integer by -1 is itself.
+template <class T>
+KF_INLINE Vec<T> floor_divide(Vec<T> x, Vec<T> y) {
+  using V = Vec<T>;
+  const V zero(0), one(1);
+  if constexpr (kIsFloat<T>) {
+    const V r = remainder_of_division(x, y);
+    V q = (x - r) / y;  // an integer but for its rounding
+    q = select(r != zero && (r < zero) != (y < zero), q - one, q);
+    const V below = floor(q), nearest = select(q - below > V(0.5), below + one, below);
+    return select(y == zero, x / y, select(q == zero, copysign(zero, x / y), nearest));
+  } else {
+    const V by = select(y == zero || y == V(-1), one, y), q = x / by, r = x - q * by;
+    const V floored = select(r != zero && (r < zero) != (y < zero), q - one, q);
+    return select(y == zero, zero, select(y == V(-1), -x, floored));
+  }
+}
+
+/// Of integers, wrapped; to a negative power truncated, so 0 but for bases of 1 and -1.
+template <class T>
+KF_INLINE Vec<T> power(Vec<T> x, Vec<T> y) {
+  using V = Vec<T>;
+  if constexpr (kIsFloat<T>) {
+    return power_of_floats(x, y);
+  } else {
+    const V zero(0), one(1), minus(-1);
+    const auto odd = (y & one) != zero;
+    const V inverse = select(x == one || (x == minus && !odd), one, select(x == minus, minus, zero));
+    V result = one, left = select(y > zero, y, zero), square = x;
+    for (; any(left != zero); left = left >> 1, square = square * square)
+      result = select((left & one) != zero, result * square, result);
+    return select(y < zero, inverse, result);
+  }
+}
+
+// ---- choice -----------------------------------------------------------------------------------------------------
+
+/// NaN where either is NaN.
+template <class T>
+KF_INLINE Vec<T> maximum(Vec<T> x, Vec<T> y) {
+  return select(x >= y || x != x, x, y);
+}
+template <class T>
+KF_INLINE Vec<T> minimum(Vec<T> x, Vec<T> y) {
+  return select(x <= y || x != x, x, y);
+}
+
+/// The other where one is NaN.
+template <class T>
+KF_INLINE Vec<T> maximum_number(Vec<T> x, Vec<T> y) {
+  return select(x >= y || y != y, x, y);
+}
+template <class T>
+KF_INLINE Vec<T> minimum_number(Vec<T> x, Vec<T> y) {
+  return select(x <= y || y != y, x, y);
+}
+
+// ---- bits -------------------------------------------------------------------------------------------------------
+
+template <class T>
+KF_INLINE Vec<T> invert(Vec<T> x) {
+  if constexpr (kIsBool<T>)
+    return Vec<T>(x == Vec<T>(0));
+  else
+    return ~x;
+}
+
+}  // namespace
+}  // namespace KF_ISA
+}  // namespace kfusion::cpu
