@@ -16,7 +16,7 @@ endif()
 set(prebuilt ${architectures})
 list(TRANSFORM prebuilt PREPEND ${CMAKE_CURRENT_BINARY_DIR}/prebuilt/)
 list(TRANSFORM prebuilt APPEND .kernels)
-file(GLOB package_sources CONFIGURE_DEPENDS python/kfusion/*.py)
+file(GLOB package_sources CONFIGURE_DEPENDS python/kfusion/*.py python/kfusion/_*/*.py)
 add_custom_command(
   OUTPUT ${prebuilt}
   COMMAND ${Python_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/cmake/prebuild.py $<TARGET_FILE:_core>

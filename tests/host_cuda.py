@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 import loops
-from kfusion import _core, _running
+from kfusion import _core
+from kfusion._devices import running
 
-DEVICE = _running.device("cpu").to_dict()
+DEVICE = running.device("cpu").to_dict()
 HAVE_COMPILER = shutil.which("g++") is not None
 FLAGS = ["-std=c++20", "-O0", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fPIC", "-shared"]
 NAMESPACE = "kfusion::device::scalar"

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kfusion import _cli, _core, bench
+from kfusion import _core, bench
+from kfusion._cli.main import main
 from kfusion._runs import SCHEMA
 from kfusion.bench import compare, options, plots, readme, show, suites, targets
 from kfusion.bench.results import Measured, Results, Row
@@ -168,7 +169,7 @@ class TestChoices:
     def test_bad_choices_are_refused_before_anything_runs(self, arguments, message, capsys, monkeypatch):
         monkeypatch.setattr(bench.runner, "run", lambda *a, **k: pytest.fail("it ran"))
         device = [] if "--device" in arguments else ["--device", "cpu"]
-        assert _cli.main(["bench", *arguments, *device]) == 2
+        assert main(["bench", *arguments, *device]) == 2
         assert message in capsys.readouterr().err
 
     def test_a_peer_that_is_not_installed(self, monkeypatch):
@@ -226,8 +227,8 @@ class TestFiles:
             "--out",
             str(out),
         ]
-        assert _cli.main(["bench", "softmax", *common]) == 0
-        assert _cli.main(["bench", "reductions", *common, "--add"]) == 0
+        assert main(["bench", "softmax", *common]) == 0
+        assert main(["bench", "reductions", *common, "--add"]) == 0
         found = Results.load(out)
         assert found.suites == ("softmax", "reductions")
         assert found.command.count(" && ") == 1
@@ -258,7 +259,7 @@ class TestCompare:
     def test_from_a_shell(self, tmp_path, capsys):
         for name in ("a", "b"):
             results(*row_cases()).save(tmp_path / f"{name}.json")
-        assert _cli.main(["bench", "--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
+        assert main(["bench", "--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
         assert "0 changes beyond noise among 12 cases" in capsys.readouterr().out
 
 
@@ -293,7 +294,7 @@ class TestTargets:
 
     def test_from_a_shell(self, tmp_path, capsys):
         results(*row_cases()).save(tmp_path / "a.json")
-        assert _cli.main(["bench", "--targets", str(tmp_path / "a.json")]) == 0
+        assert main(["bench", "--targets", str(tmp_path / "a.json")]) == 0
         out = capsys.readouterr().out
         assert "rows of 131072" in out
         assert re.search(r"\d+ of \d+ targets hold", out)
@@ -319,7 +320,7 @@ class TestShown:
 
     def test_pictures_of_a_file(self, tmp_path, capsys):
         results(*row_cases()).save(tmp_path / "a.json")
-        assert _cli.main(["bench", "--plot", str(tmp_path / "a.json"), "--plots", str(tmp_path)]) == 0
+        assert main(["bench", "--plot", str(tmp_path / "a.json"), "--plots", str(tmp_path)]) == 0
         assert (tmp_path / "a_limit.png").exists()
 
     def test_from_a_shell(self, tmp_path, capsys):
@@ -336,20 +337,20 @@ class TestShown:
             "--peers",
             "none",
         ]
-        assert _cli.main(["bench", *arguments, "--out", str(out), "--plots", str(tmp_path)]) == 0
+        assert main(["bench", *arguments, "--out", str(out), "--plots", str(tmp_path)]) == 0
         found = Results.load(out)
         assert found.command == "kfusion bench reductions --device cpu --quick --peers none --bytes 20000 --repeats 1"
         assert "sum over axis 0" in capsys.readouterr().out
         assert (tmp_path / "r_speedups.png").exists()
 
     def test_lists(self, capsys):
-        assert _cli.main(["bench", "--list", "--device", "cpu"]) == 0
+        assert main(["bench", "--list", "--device", "cpu"]) == 0
         out = capsys.readouterr().out
         for name in suites.SUITES:
             assert f"{name}: " in out
-        assert _cli.main(["bench", "softmax", "--list", "--device", "cpu"]) == 0
+        assert main(["bench", "softmax", "--list", "--device", "cpu"]) == 0
         assert "softmax, 4096x1024 float32" in capsys.readouterr().out
-        assert _cli.main(["bench", "softmax", "--list", "--only", "x262144 ", "--device", "cpu"]) == 0
+        assert main(["bench", "softmax", "--list", "--only", "x262144 ", "--device", "cpu"]) == 0
         assert capsys.readouterr().out.splitlines()[1:] == ["  softmax, 64x262144 float32"]
 
 
@@ -394,7 +395,7 @@ class TestReadme:
         for name, run in self.runs(tiny).items():
             run.save(tmp_path / "results" / f"{name}.json")
         (tmp_path / "README.md").write_text("<!-- bench:pictures -->\n<!-- /bench -->\n")
-        assert _cli.main(["bench", "--readme", str(tmp_path / "README.md")]) == 0
+        assert main(["bench", "--readme", str(tmp_path / "README.md")]) == 0
         for path in re.findall(r"\((results/.*?)\)", (tmp_path / "README.md").read_text()):
             assert (tmp_path / path).exists()
         assert "h200_rows.png" in (tmp_path / "README.md").read_text()

@@ -14,7 +14,11 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kfusion import _cli, _core, _demo, _files, _hardware, _peers
+from kfusion import _core, _files
+from kfusion._cli import demo
+from kfusion._cli.main import main
+from kfusion._compare import peers
+from kfusion._devices import hardware
 
 SMALL = ["demo", "--shape", "16x32", "--device", "cpu", "--repeats", "1", "--peers", "none"]
 
@@ -52,7 +56,7 @@ def test_json_to_stdout_is_all_of_stdout(tmp_path):
 
 def test_json_to_a_file_keeps_the_tables(tmp_path, capsys):
     target = tmp_path / "result.json"
-    assert _cli.main([*SMALL, "--out", str(tmp_path / "p.svg"), "--json", str(target)]) == 0
+    assert main([*SMALL, "--out", str(tmp_path / "p.svg"), "--json", str(target)]) == 0
     assert "16 x 32" in capsys.readouterr().out
     assert json.loads(target.read_text())[0]["predicted_speedup"] == 4.0
     assert (tmp_path / "p.svg").read_text().startswith("<?xml")
@@ -63,20 +67,20 @@ def test_json_to_a_file_keeps_the_tables(tmp_path, capsys):
 
 def test_bfloat16(tmp_path, capsys):
     pytest.importorskip("ml_dtypes")
-    assert _cli.main([*SMALL, "--dtype", "bfloat16", "--out", str(tmp_path / "p.png")]) == 0
+    assert main([*SMALL, "--dtype", "bfloat16", "--out", str(tmp_path / "p.png")]) == 0
     assert "bfloat16" in capsys.readouterr().out
 
 
 def test_bfloat16_without_ml_dtypes(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    assert _cli.main([*SMALL, "--dtype", "bfloat16", "--out", str(tmp_path / "p.png")]) == 2
+    assert main([*SMALL, "--dtype", "bfloat16", "--out", str(tmp_path / "p.png")]) == 2
     assert "ml_dtypes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["demo", "--help"]])
 def test_help_and_version(arguments, capsys):
     with pytest.raises(SystemExit) as info:
-        _cli.main(arguments)
+        main(arguments)
     assert info.value.code == 0
     assert ("kfusion " + kf.__version__ if arguments == ["--version"] else "--") in capsys.readouterr().out
 
@@ -98,14 +102,14 @@ def test_help_and_version(arguments, capsys):
 )
 def test_usage_errors(arguments, message, capsys):
     with pytest.raises(SystemExit) as info:
-        _cli.main(arguments)
+        main(arguments)
     assert info.value.code == 2
     assert message in capsys.readouterr().err
 
 
 def test_a_shape_has_any_number_of_axes():
-    assert _demo.parse_shape("4096") == (4096,)
-    assert _demo.parse_shape("2X3x4") == (2, 3, 4)
+    assert demo.parse_shape("4096") == (4096,)
+    assert demo.parse_shape("2X3x4") == (2, 3, 4)
 
 
 @pytest.fixture
@@ -113,7 +117,7 @@ def no_measuring(monkeypatch):
     def fail(*args, **kwargs):
         raise AssertionError("measured before the output paths were checked")
 
-    monkeypatch.setattr(_demo, "compare", fail)
+    monkeypatch.setattr(demo, "compare", fail)
 
 
 @pytest.mark.usefixtures("no_measuring")
@@ -132,7 +136,7 @@ def no_measuring(monkeypatch):
 def test_errors_come_before_the_work_in_one_sentence(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.png").mkdir()
-    assert _cli.main([*SMALL, *arguments]) == 2
+    assert main([*SMALL, *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.startswith("kfusion")
@@ -150,7 +154,7 @@ def test_a_folder_without_permission(tmp_path):
 @pytest.mark.skipif(_core.cuda_device_count() > 0, reason="there is a GPU")
 def test_cuda_without_a_gpu(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert _cli.main([*SMALL, "--device", "cuda"]) == 2
+    assert main([*SMALL, "--device", "cuda"]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("kfusion")
 
 
@@ -202,26 +206,26 @@ def test_a_closed_pipe_is_no_error(tmp_path):
 
 
 def test_default_shapes_fit_the_memory(monkeypatch):
-    assert _demo._large_shape(4, quick=False) == (32768, 4096)
-    assert _demo._large_shape(4, quick=True) == (8192, 4096)
-    monkeypatch.setattr(_hardware, "available_memory_bytes", lambda: 2**28)
-    rows, cols = _demo._large_shape(4, quick=False)
-    assert rows * cols * 4 * _demo._ARRAYS <= 2**27
-    _demo._require_memory((rows, cols), 4)
-    monkeypatch.setattr(_hardware, "available_memory_bytes", lambda: None)
-    _demo._require_memory((2**40, 2**40), 8)
+    assert demo._large_shape(4, quick=False) == (32768, 4096)
+    assert demo._large_shape(4, quick=True) == (8192, 4096)
+    monkeypatch.setattr(hardware, "available_memory_bytes", lambda: 2**28)
+    rows, cols = demo._large_shape(4, quick=False)
+    assert rows * cols * 4 * demo._ARRAYS <= 2**27
+    demo._require_memory((rows, cols), 4)
+    monkeypatch.setattr(hardware, "available_memory_bytes", lambda: None)
+    demo._require_memory((2**40, 2**40), 8)
 
 
 def test_default_peers_are_those_installed(monkeypatch):
     found = {"numpy", "jax"}
-    monkeypatch.setattr(_demo.importlib.util, "find_spec", lambda name: object() if name in found else None)
-    assert _demo._installed_peers(cuda=False) == ["numpy", "jax"]
-    assert _demo._installed_peers(cuda=True) == []
-    assert set(_demo._installed_peers(cuda=False)) <= set(_peers.PEERS)
+    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: object() if name in found else None)
+    assert demo._installed_peers(cuda=False) == ["numpy", "jax"]
+    assert demo._installed_peers(cuda=True) == []
+    assert set(demo._installed_peers(cuda=False)) <= set(peers.PEERS)
 
 
 def test_random_array_is_random_in_every_row():
-    x = _demo.random_array((3000, 2048), np.dtype(np.float16))
+    x = demo.random_array((3000, 2048), np.dtype(np.float16))
     assert (x.shape, x.dtype) == ((3000, 2048), np.float16)
     assert abs(float(x.mean(dtype=np.float64))) < 0.01
     assert (x.std(axis=-1, dtype=np.float64) > 0.5).all()

@@ -14,7 +14,8 @@ import pytest
 
 import kfusion as kf
 import reference
-from kfusion import _cli, _user_code
+from kfusion import _user_code
+from kfusion._cli.main import main
 
 matplotlib.use("Agg")
 
@@ -74,7 +75,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    return _cli.main([*arguments])
+    return main([*arguments])
 
 
 def planned(capsys, *arguments):

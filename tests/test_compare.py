@@ -12,7 +12,9 @@ import pytest
 
 import kfusion as kf
 import reference
-from kfusion import _arrays, _check, _core, _peers, _relu_layernorm, _timing, _versions
+from kfusion import _arrays, _core, _relu_layernorm, _timing
+from kfusion._compare import check, peers
+from kfusion._compare import versions as _versions
 
 FUSED = kf.fused_relu_layernorm
 QUICK = {"repeats": 1, "peers": ()}
@@ -215,7 +217,7 @@ def test_a_peer_that_cannot_is_a_note(monkeypatch):
     def broken(*args):
         raise TypeError("no such dtype here")
 
-    monkeypatch.setattr(_peers, "program", broken)
+    monkeypatch.setattr(peers, "program", broken)
     c = kf.compare(FUSED, random((4, 8)), cache="hot", repeats=1, peers=["numpy"])
     assert c.notes == ("numpy is left out: no such dtype here",)
     assert not any(row.is_peer for row in c.rows)
@@ -223,7 +225,7 @@ def test_a_peer_that_cannot_is_a_note(monkeypatch):
 
 
 def test_cupy_named_on_the_cpu_is_a_note(monkeypatch):
-    monkeypatch.setattr(_peers, "load", lambda name: None)
+    monkeypatch.setattr(peers, "load", lambda name: None)
     c = kf.compare(FUSED, random((4, 8)), cache="hot", repeats=1, peers=["cupy"])
     assert c.notes == ("cupy is left out: it has no arrays on the CPU.",)
 
@@ -286,12 +288,12 @@ def test_an_element_that_is_not_written_is_found(monkeypatch):
 
 
 def test_large_arrays_are_checked_by_whole_rows_with_both_ends():
-    assert _check.sample_rows(5, 10**9).tolist() == [0, 4]
-    rows = _check.sample_rows(10**6, 4096)
+    assert check.sample_rows(5, 10**9).tolist() == [0, 4]
+    rows = check.sample_rows(10**6, 4096)
     assert (rows[0], rows[-1]) == (0, 10**6 - 1)
     assert 2 <= len(rows) <= 256
-    assert _check.sample_rows(3, 5).tolist() == [0, 1, 2]
-    assert _check.sample_rows(1, 2**30).tolist() == [0]
+    assert check.sample_rows(3, 5).tolist() == [0, 1, 2]
+    assert check.sample_rows(1, 2**30).tolist() == [0]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -445,14 +447,14 @@ class TestAnyFunction:
         [lambda x: kf.layernorm(x) * 2, lambda x: x / x.sum(), lambda x: (x + 1).sum(), lambda x: x.astype("int32")],
     )
     def test_large_arrays(self, f, monkeypatch):
-        monkeypatch.setattr(_check, "_CHECKED_ELEMENTS", 2000)
-        monkeypatch.setattr(_check, "_WHOLE_ELEMENTS", 4000)
+        monkeypatch.setattr(check, "_CHECKED_ELEMENTS", 2000)
+        monkeypatch.setattr(check, "_WHOLE_ELEMENTS", 4000)
         kf.compare(f, random((100, 60)), cache="hot", repeats=1, peers=["numpy"])
         kf.compare(f, random((7000,)), cache="hot", **QUICK)
 
     @pytest.mark.parametrize("limit", [10, 10**6])
     def test_a_wrong_result_stops(self, monkeypatch, limit):
-        monkeypatch.setattr(_check, "_CHECKED_ELEMENTS", limit)
+        monkeypatch.setattr(check, "_CHECKED_ELEMENTS", limit)
         versions = _versions.versions_of(kf.fuse(lambda x: x * 2))
 
         def wrong(x, **options):
@@ -465,8 +467,8 @@ class TestAnyFunction:
             kf.compare(wrong, random((9, 8)), **QUICK)
 
     def test_a_wrong_peer_is_a_note(self, monkeypatch):
-        right = _peers.program
-        monkeypatch.setattr(_peers, "program", lambda *given: lambda *arrays: [y + 1 for y in right(*given)(*arrays)])
+        right = peers.program
+        monkeypatch.setattr(peers, "program", lambda *given: lambda *arrays: [y + 1 for y in right(*given)(*arrays)])
         c = kf.compare(relu_chain, random((4, 6)), random(6), cache="hot", repeats=1, peers=["numpy"])
         assert len(c.notes) == 1
         assert c.notes[0].startswith("numpy is left out: numpy and the float64 reference differ in 24 of 24")

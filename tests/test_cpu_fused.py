@@ -19,11 +19,12 @@ import reference_ops
 import test_reference_ops
 from conftest import ALL_DTYPES, DTYPES, np_dtype
 from graph_strategies import cases
-from kfusion import _core, _running
+from kfusion import _core
+from kfusion._devices import running
 from running import assert_close, draw, wide
 from test_reference_ops import TABLE, takes
 
-DEVICE = _running.device("cpu").to_dict()
+DEVICE = running.device("cpu").to_dict()
 # Around the sizes of a register and of a tile of every instruction set.
 LENGTHS = (1, 2, 3, 7, 8, 9, 15, 17, 31, 33, 63, 65, 127, 128, 129, 300, 1000)
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kfusion import _cli, _core
+from kfusion import _core
+from kfusion._cli.main import main
 
 KEY, OTHER = "0" * 31 + "1", "f" * 32
 IMAGE = b"\x7fELF\n\0machine code"
@@ -260,27 +261,27 @@ class TestProcesses:
 class TestCommand:
     def test_text(self, folder, capsys):
         _core.write_cubin(KEY, bytes(5000))
-        assert _cli.main(["cache"]) == 0
+        assert main(["cache"]) == 0
         out = capsys.readouterr().out
         assert str(folder) in out
         assert "1 kernel," in out
         assert "256.0 MB" in out
         assert "Nothing is kept" not in out
-        assert _cli.main(["cache", "--clear"]) == 0
+        assert main(["cache", "--clear"]) == 0
         out = capsys.readouterr().out
         assert "Removed 1 kernel" in out
         assert "0 kernels" in out
 
     def test_json(self, folder, capsys):
         _core.write_cubin(KEY, IMAGE)
-        assert _cli.main(["cache", "--json"]) == 0
+        assert main(["cache", "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
         assert shown.pop("nvrtc", "absent") != "absent"
         assert shown == _core.cubin_cache()
-        assert _cli.main(["cache", "--json", "--clear"]) == 0
+        assert main(["cache", "--json", "--clear"]) == 0
         assert json.loads(capsys.readouterr().out)["removed"]["entries"] == 1
 
     def test_a_folder_that_cannot_be_used(self, folder, capsys):
         folder.write_text("no folder")
-        assert _cli.main(["cache"]) == 0
+        assert main(["cache"]) == 0
         assert "Nothing is kept: the folder cannot be made" in capsys.readouterr().out

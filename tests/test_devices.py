@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 
 import kfusion as kf
 from conftest import HAVE_GPU
-from kfusion import _cli, _core, _device_table, _devices, _measure
+from kfusion import _core
+from kfusion._cli.main import main
+from kfusion._devices import devices, measure
+from kfusion._devices import table as device_table
 
 GPUS = [d for d in kf.devices() if not d.is_cpu]
 CPUS = [d for d in kf.devices() if d.is_cpu]
-ENTRIES = {entry["name"]: entry for entry in _device_table._file()["devices"]}
+ENTRIES = {entry["name"]: entry for entry in device_table._file()["devices"]}
 PEAKS = {"vector_float32": 19.5e12, "vector_float64": 9.7e12}
 DTYPES = ("float16", "bfloat16", "float32", "float64", "bool", "int32", "int64")
 every_device = pytest.mark.parametrize("d", kf.devices(), ids=lambda d: d.name)
@@ -81,15 +84,15 @@ def test_published_peaks_follow_from_the_clock(d):
     """No slip of a digit, and never the figure with sparsity, which would be twice as much."""
     entry = ENTRIES[d.name]
     geforce = d.name.startswith("RTX")
-    expected = _device_table.peaks_from_clock(entry["compute_capability"], d.units, entry["clock_hz"], geforce=geforce)
+    expected = device_table.peaks_from_clock(entry["compute_capability"], d.units, entry["clock_hz"], geforce=geforce)
     for name, peak in expected.items():
         assert d.peaks[name] == pytest.approx(peak, rel=0.09), name
-    assert d.tile_bytes == _device_table._file()["architectures"][entry["compute_capability"]]["shared_bytes"]
+    assert d.tile_bytes == device_table._file()["architectures"][entry["compute_capability"]]["shared_bytes"]
 
 
 def test_names_and_aliases_are_unique():
     names = [name for entry in ENTRIES.values() for name in (entry["name"], *entry.get("aliases", ()))]
-    assert len({_device_table.key_of(name) for name in names}) == len(names) == len(_device_table.by_key())
+    assert len({device_table.key_of(name) for name in names}) == len(names) == len(device_table.by_key())
 
 
 @every_device
@@ -160,12 +163,12 @@ def test_an_unknown_gpu_gets_its_peaks_from_the_clock():
         "l2_bytes": 4 * 2**20,
         "shared_memory_per_block_bytes": 101376,
     }
-    d = _device_table.from_properties(info)
+    d = device_table.from_properties(info)
     assert d.peak_bandwidth == 2 * 1e9 * 256 / 8
     assert d.peaks["vector_float32"] == 2 * 10 * 1e9 * 128
     assert set(d.assumed) == {"bandwidth", "cache_bandwidth", "launch_us", "peaks", "peak_bandwidth"}
-    assert _device_table.from_properties({**info, "compute_capability": "5.2"}).peaks["vector_float32"] > 0
-    assert _device_table.from_properties({**info, "compute_capability": "10.3"}).on_chip_bytes == 8 * 101376
+    assert device_table.from_properties({**info, "compute_capability": "5.2"}).peaks["vector_float32"] > 0
+    assert device_table.from_properties({**info, "compute_capability": "10.3"}).on_chip_bytes == 8 * 101376
 
 
 # ---- Device
@@ -307,15 +310,15 @@ def test_the_table_is_a_list_and_shows_itself(monkeypatch):
 
 
 def test_command_line(capsys):
-    assert _cli.main(["devices"]) == 0
+    assert main(["devices"]) == 0
     assert "B200" in capsys.readouterr().out
-    assert _cli.main(["devices", "h200", "t4", "--json"]) == 0
+    assert main(["devices", "h200", "t4", "--json"]) == 0
     assert [d["name"] for d in json.loads(capsys.readouterr().out)["devices"]] == ["H200", "T4"]
-    assert _cli.main(["devices", "MI300X"]) == 0
+    assert main(["devices", "MI300X"]) == 0
     assert "Infinity Cache" in capsys.readouterr().out
-    assert _cli.main(["devices", "H20"]) == 2
+    assert main(["devices", "H20"]) == 2
     assert "did you mean H200" in capsys.readouterr().err
-    assert _cli.main(["devices", "H200", "--measure"]) == 2
+    assert main(["devices", "H200", "--measure"]) == 2
 
 
 # ---- measuring
@@ -324,13 +327,13 @@ def test_command_line(capsys):
 @pytest.fixture
 def quick(monkeypatch):
     """Small copies and products: what comes out is noise, but of the right form."""
-    monkeypatch.setattr(_measure, "_ROUNDS", 3)
-    monkeypatch.setattr(_measure, "_MATMUL", {False: 32, True: 64})
-    monkeypatch.setattr(_measure, "_MB", 2**10)
-    monkeypatch.setattr(_measure._hardware, "last_level_cache_bytes", lambda: 2**20)
-    _devices._measured.cache_clear()
+    monkeypatch.setattr(measure, "_ROUNDS", 3)
+    monkeypatch.setattr(measure, "_MATMUL", {False: 32, True: 64})
+    monkeypatch.setattr(measure, "_MB", 2**10)
+    monkeypatch.setattr(measure.hardware, "last_level_cache_bytes", lambda: 2**20)
+    devices._measured.cache_clear()
     yield
-    _devices._measured.cache_clear()
+    devices._measured.cache_clear()
 
 
 def test_measure_the_cpu(quick):
@@ -352,7 +355,7 @@ def test_the_cpu_is_measured_once(quick):
 
 
 def test_the_command_line_measures(quick, capsys):
-    assert _cli.main(["devices", "--measure", "--json"]) == 0
+    assert main(["devices", "--measure", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["devices"][0]["is_cpu"]
     assert "copying" in err
@@ -369,11 +372,11 @@ def test_places_that_are_none(place):
 def test_the_intercept_of_a_line(launch_us, bandwidth):
     nbytes = [2**k for k in range(24, 31)]
     times_us = [launch_us + 1e6 * b / bandwidth for b in nbytes]
-    assert _measure.intercept_us(nbytes, times_us) == pytest.approx(launch_us, abs=1e-5 * times_us[0])
+    assert measure.intercept_us(nbytes, times_us) == pytest.approx(launch_us, abs=1e-5 * times_us[0])
 
 
 def test_no_intercept_is_negative():
-    assert _measure.intercept_us([1000, 2000, 4000], [0.9, 2.0, 4.2]) == 0
+    assert measure.intercept_us([1000, 2000, 4000], [0.9, 2.0, 4.2]) == 0
 
 
 def test_ctrl_c_ends_measuring():

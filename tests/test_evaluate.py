@@ -13,9 +13,11 @@ from hypothesis import given
 import kfusion as kf
 import reference_ops
 from graph_strategies import Case, cases
-from kfusion import _core, _evaluate, _libraries, _numexpr
-from kfusion._batch import batch
-from kfusion._trace import Trace, trace
+from kfusion import _core
+from kfusion._compare import evaluate, numexpr_text
+from kfusion._compare import libraries as _libraries
+from kfusion._compare.batch import batch
+from kfusion._tracing.trace import Trace, trace
 
 ROWS = [row for row in _core.op_table() if row["kind"] in ("map", "reduce")]
 INTEGERS = ("II_I",)
@@ -61,7 +63,7 @@ def test_every_op_of_the_table(row, library, make, rng):
     is_map = row["kind"] == "map"
     out = g.map(row["name"], ids) if is_map else g.reduce(row["name"], ids[0], [0, 1])
     g.set_outputs([("", out)])
-    (got,) = _evaluate.program(graph_trace(g), library)(*map(make, arrays))
+    (got,) = evaluate.program(graph_trace(g), library)(*map(make, arrays))
     expected = reference_ops.MAPS[row["name"]](*arrays) if is_map else reference_ops.REDUCTIONS[row["name"]](arrays[0])
     np.testing.assert_allclose(np.asarray(got).astype(float), np.asarray(expected).astype(float), rtol=1e-9)
 
@@ -73,7 +75,7 @@ def test_numbers_beside_arrays(library, make, rng):
     def f(x):
         return 1 - x / 2 + kf.maximum(0.7, x) * kf.arctan2(1.0, x) + kf.where(x > 1, 2.0, x), 3.0 ** kf.clip(x, 0.6, 1)
 
-    got = _evaluate.program(trace(f, x), library)(make(x))
+    got = evaluate.program(trace(f, x), library)(make(x))
     first = 1 - x / 2 + np.maximum(0.7, x) * np.arctan2(1.0, x) + np.where(x > 1, 2.0, x)
     for y, expected in zip(got, (first, 3.0 ** np.clip(x, 0.6, 1)), strict=True):
         np.testing.assert_allclose(np.asarray(y), expected, rtol=1e-12)
@@ -87,7 +89,7 @@ def test_views_positions_and_products(library, make, rng):
         y = kf.transpose(x @ w)[::-2, 1:] + kf.iota((3, 3), 1, "float64")
         return y.reshape(-1), kf.broadcast_to(x[:, :1], (4, 3)).prod((0, 1)), kf.take(x, index, 0), x[4:]
 
-    got = _evaluate.program(trace(f, x, w, index), library)(make(x), make(w), make(index))
+    got = evaluate.program(trace(f, x, w, index), library)(make(x), make(w), make(index))
     first = (x @ w).T[::-2, 1:] + np.arange(3.0)
     for y, expected in zip(got, (first.ravel(), (x[:, 0] ** 3).prod(), x[index], x[4:]), strict=True):
         np.testing.assert_allclose(np.asarray(y), expected, rtol=1e-9)
@@ -97,7 +99,7 @@ def test_views_positions_and_products(library, make, rng):
 def test_random_graphs_in_float64(case: Case):
     with np.errstate(all="ignore"):
         wide = [a.astype(np.float64) if a.dtype.kind not in "bi" else a for a in case.inputs]
-        results = _evaluate.program(graph_trace(case.graph), _libraries.Wide())(*wide)
+        results = evaluate.program(graph_trace(case.graph), _libraries.Wide())(*wide)
     for got, want in zip(results, case.outputs, strict=True):
         np.testing.assert_allclose(np.asarray(got).astype(float), want.array.astype(float), rtol=0, atol=want.error)
 
@@ -108,10 +110,10 @@ def test_a_composite_is_one_call_where_the_library_has_it(monkeypatch):
     softmax = torch.nn.functional.softmax
     monkeypatch.setattr(torch.nn.functional, "softmax", lambda *args: called.append(args) or softmax(*args))
     x = torch.ones(3, 4)
-    program = _evaluate.program(trace(lambda x: kf.softmax(x * 2) + 1, x), _libraries.Torch("cpu"))
+    program = evaluate.program(trace(lambda x: kf.softmax(x * 2) + 1, x), _libraries.Torch("cpu"))
     np.testing.assert_allclose(program(x)[0].numpy(), 1.25)
     assert len(called) == 1
-    both = _evaluate.program(trace(lambda x: kf.softmax(x, (0, 1)), x), _libraries.Torch("cpu"))
+    both = evaluate.program(trace(lambda x: kf.softmax(x, (0, 1)), x), _libraries.Torch("cpu"))
     np.testing.assert_allclose(both(x)[0].numpy(), 1 / 12)
     assert len(called) == 1, "over two axes torch has no softmax"
 
@@ -140,7 +142,7 @@ def test_composites(name, library, make, rng):
     x, w, t = rng.standard_normal((5, 4)), rng.standard_normal(4), np.array([0, 1, 3, 2, 1])
     traced = trace(CALLS[name], x, w, t)
     expected = _core.run_graph(traced.graph, [x, w, t], name)
-    got = _evaluate.program(traced, library)(make(x), make(w), make(t))
+    got = evaluate.program(traced, library)(make(x), make(w), make(t))
     np.testing.assert_allclose(np.asarray(got[0]), expected[0], rtol=1e-12, atol=1e-12)
 
 
@@ -164,7 +166,7 @@ def test_values_are_let_go_after_their_last_use():
 
             return run
 
-    run = _evaluate.program(trace(lambda x: (((x + 1) * 2).exp() - 3) * 4, np.ones(8)), Watching("numpy", np))
+    run = evaluate.program(trace(lambda x: (((x + 1) * 2).exp() - 3) * 4, np.ones(8)), Watching("numpy", np))
     (y,) = run(np.ones(8))
     assert len(made) == 5
     assert made[-1]() is y
@@ -173,7 +175,7 @@ def test_values_are_let_go_after_their_last_use():
 class TestNumexpr:
     def text(self, f, *arrays):
         graph = trace(f, *arrays).graph.to_dict()
-        return _numexpr.expression(graph["nodes"], [o["node"] for o in graph["outputs"]])
+        return numexpr_text.expression(graph["nodes"], [o["node"] for o in graph["outputs"]])
 
     def test_the_text_and_its_numbers_keep_float32(self):
         names, numbers, text = self.text(lambda a, b: kf.relu(2 * a + b) ** 2, *[np.ones(3, np.float32)] * 2)
@@ -191,7 +193,7 @@ class TestNumexpr:
             return kf.where((a > b) & (a != 0), y, kf.clip(-a, -1, 1)) + kf.reciprocal(kf.exp(b))
 
         traced = trace(f, a, b)
-        (got,) = _numexpr.program(traced)(a, b)
+        (got,) = numexpr_text.program(traced)(a, b)
         assert got.dtype == dtype
         np.testing.assert_allclose(
             got, _core.run_graph(traced.graph, [a, b], "f")[0], rtol=1e-5 if dtype == np.float32 else 1e-13
@@ -203,7 +205,7 @@ class TestNumexpr:
         arrays = operands(row, rng)
         function = getattr(kf, row["name"])
         try:
-            run = _numexpr.program(trace(function, *arrays))
+            run = numexpr_text.program(trace(function, *arrays))
         except TypeError:  # it has no such function
             return
         np.testing.assert_allclose(run(*arrays)[0], reference_ops.MAPS[row["name"]](*arrays), rtol=1e-13)
@@ -248,8 +250,8 @@ class TestRowsAlone:
         graph, rows = self.batch_of(f, x, w)
         assert rows.extent == 40
         traced = trace(f, x, w)
-        everything = _evaluate.program(traced, _libraries.Wide())(x, w)
-        some = _evaluate.program(traced, _libraries.Wide(), rows.shrunk(graph["nodes"], 3))(x[picked], w)
+        everything = evaluate.program(traced, _libraries.Wide())(x, w)
+        some = evaluate.program(traced, _libraries.Wide(), rows.shrunk(graph["nodes"], 3))(x[picked], w)
         for whole, part in zip(everything, some, strict=True):
             np.testing.assert_allclose(part, whole[picked], rtol=1e-12)
 
@@ -274,5 +276,5 @@ class TestRowsAlone:
 
 
 def test_values_of_constants_come_as_text_too():
-    (y,) = _evaluate.program(trace(lambda x: kf.where(x > 0, math.inf, x), np.ones(2)), _libraries.Wide())(np.ones(2))
+    (y,) = evaluate.program(trace(lambda x: kf.where(x > 0, math.inf, x), np.ones(2)), _libraries.Wide())(np.ones(2))
     assert np.isinf(y).all()

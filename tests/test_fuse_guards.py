@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kfusion import _guards
+from kfusion._tracing import guards
 
 FACTOR: Any = 2
 WEIGHT: Any = np.ones(3)
@@ -223,7 +223,7 @@ def test_what_is_guarded():
 
         return np.sum(inner(x))
 
-    found = _guards.guards(f)
+    found = guards.guards(f)
     names = {g[1] for g in found if isinstance(g, tuple)}
     assert names == {"FACTOR", "HELPER", "np"}
     assert [g.cell_contents for g in found if isinstance(g, types.CellType)] == [1]

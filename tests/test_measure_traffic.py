@@ -15,7 +15,12 @@ import pytest
 
 import kfusion as kf
 from conftest import HAVE_GPU
-from kfusion import _cli, _hardware, _ncu, _running, _traffic, _traffic_run, _traffic_suite
+from kfusion._cli.main import main
+from kfusion._devices import hardware, running
+from kfusion._traffic import ncu as _ncu
+from kfusion._traffic import run as traffic_run
+from kfusion._traffic import suite as traffic_suite
+from kfusion._traffic import traffic
 from kfusion.bench import readme
 
 H200 = kf.device("H200")
@@ -61,7 +66,7 @@ def ncu(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(folder))
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(_running, "device", lambda place: H200)
+    monkeypatch.setattr(running, "device", lambda place: H200)
     return FakeNcu(folder)
 
 
@@ -110,7 +115,7 @@ def test_what_ncu_is_asked(ncu):
     ncu.answers(table(ideal(kf.fused_gelu.plan(BIG, device=H200))))
     kf.measure_traffic(kf.unfused_gelu, BIG, device=1)
     *options, python, m, module, asked = ncu.arguments
-    assert (python, m, module) == (sys.executable, "-m", "kfusion._traffic_run")
+    assert (python, m, module) == (sys.executable, "-m", "kfusion._traffic.run")
     assert json.loads(asked) == {
         "device": 1,
         "requests": [["kfusion:unfused_gelu", [[[65536, 16384], "float32"]]]],
@@ -259,10 +264,10 @@ def test_what_is_no_array(ncu):
 
 
 def test_targets():
-    assert _traffic.target_of(kf.fused_softmax) == "kfusion:fused_softmax"
-    assert _traffic.target_of(kf.unfused_softmax) == "kfusion:unfused_softmax"
-    assert _traffic.target_of(doubled) == f"{__name__}:doubled"
-    assert _traffic.target_of(kf.fused_relu_layernorm).endswith(":fused_relu_layernorm")
+    assert traffic.target_of(kf.fused_softmax) == "kfusion:fused_softmax"
+    assert traffic.target_of(kf.unfused_softmax) == "kfusion:unfused_softmax"
+    assert traffic.target_of(doubled) == f"{__name__}:doubled"
+    assert traffic.target_of(kf.fused_relu_layernorm).endswith(":fused_relu_layernorm")
 
 
 def test_a_script_is_named_by_its_file(tmp_path):
@@ -270,14 +275,14 @@ def test_a_script_is_named_by_its_file(tmp_path):
     script.write_text(
         textwrap.dedent("""
             import kfusion as kf
-            from kfusion import _traffic
+            from kfusion._traffic import traffic
 
             @kf.fuse
             def f(x):
                 return x + 1
 
             if __name__ == "__main__":
-                print(_traffic.target_of(f), _traffic.target_of(f.unfused))
+                print(traffic.target_of(f), traffic.target_of(f.unfused))
         """)
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
@@ -295,15 +300,15 @@ def doubled(x):
 def profiled(monkeypatch):
     """The calls that are profiled, on NumPy arrays."""
     calls = []
-    monkeypatch.setattr(_traffic_run._core, "to_device", lambda x, device: x)
-    monkeypatch.setattr(_traffic_run._core, "cuda_profile", lambda call, device: calls.append((call(), device)))
+    monkeypatch.setattr(traffic_run._core, "to_device", lambda x, device: x)
+    monkeypatch.setattr(traffic_run._core, "cuda_profile", lambda call, device: calls.append((call(), device)))
     return calls
 
 
 def test_the_process_runs_both_versions(profiled, monkeypatch):
     monkeypatch.syspath_prepend(os.path.dirname(__file__))
     asked = {"device": 3, "requests": [["kfusion:fused_softmax", [[[4, 8], "float32"]]]]}
-    assert _traffic_run.main(json.dumps(asked)) == 0
+    assert traffic_run.main(json.dumps(asked)) == 0
     (unfused, device), (fused, _) = profiled
     assert device == 3
     assert fused.shape == unfused.shape == (4, 8)
@@ -313,7 +318,7 @@ def test_the_process_runs_both_versions(profiled, monkeypatch):
 
 def test_the_process_says_what_went_wrong(profiled, capsys):
     asked = {"device": 0, "requests": [["kfusion:fused_softmax", [[[4, 8], "int32"], [[4], "float32"]]]]}
-    assert _traffic_run.main(json.dumps(asked)) == 2
+    assert traffic_run.main(json.dumps(asked)) == 2
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith("kfusion")
     assert not profiled
@@ -322,7 +327,7 @@ def test_the_process_says_what_went_wrong(profiled, capsys):
 @pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4)])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int64", "bool"])
 def test_random_arrays(profiled, shape, dtype):
-    x = _traffic_run.random_array(shape, dtype, 0)
+    x = traffic_run.random_array(shape, dtype, 0)
     assert (x.shape, str(x.dtype)) == (shape, dtype)
     wide = np.asarray(x).astype(np.float64)
     assert np.isfinite(wide).all()
@@ -336,7 +341,7 @@ def test_random_arrays(profiled, shape, dtype):
 
 
 def run(*arguments):
-    return _cli.main(["traffic", *arguments])
+    return main(["traffic", *arguments])
 
 
 def test_a_named_kernel(ncu, capsys):
@@ -395,8 +400,8 @@ def test_gigabytes(text, capsys):
 
 
 def suite_plans():
-    for case, cols, dtype in _traffic_suite.cases():
-        yield _traffic._plan_of(case.request(cols, dtype, 4 * 10**9), "cuda:0")
+    for case, cols, dtype in traffic_suite.cases():
+        yield traffic._plan_of(case.request(cols, dtype, 4 * 10**9), "cuda:0")
 
 
 def suite_rows(**how):
@@ -411,24 +416,24 @@ def test_the_suite_moves_what_it_says():
 
 
 def test_the_suite(ncu, capsys, monkeypatch):
-    monkeypatch.setattr(_hardware, "gpu", lambda index: {})
+    monkeypatch.setattr(hardware, "gpu", lambda index: {})
     ncu.answers(table(suite_rows(left=62_000_000)))
     assert run("--suite") == 0
     out = capsys.readouterr().out
     *_, last = out.splitlines()
-    total = len(list(_traffic_suite.cases()))
+    total = len(list(traffic_suite.cases()))
     assert last == f"{total} of {total} are within 3 %."
     assert "0.985" in out
     assert "softmax" in out
 
 
 def test_the_suites_json(ncu, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(_hardware, "gpu", lambda index: {"name": "H200"})
+    monkeypatch.setattr(hardware, "gpu", lambda index: {"name": "H200"})
     ncu.answers(table(suite_rows(read=1.2)))
     assert run("--suite", "--json", "--commit", "abc") == 0
     path = tmp_path / "results.json"
     path.write_text(capsys.readouterr().out)
-    results = _traffic_suite.Results.load(path)
+    results = traffic_suite.Results.load(path)
     assert (results.commit, results.hardware["gpu"]) == ("abc", {"name": "H200"})
     assert results.command == "kfusion traffic --suite --gigabytes 4"
     assert len(results.outside) == len(results.cases)
@@ -440,7 +445,7 @@ def test_the_suites_json(ncu, capsys, monkeypatch, tmp_path):
         assert f"| softmax {row}" in text
     path.write_text("{}")
     with pytest.raises(ValueError, match="is not what"):
-        _traffic_suite.Results.load(path)
+        traffic_suite.Results.load(path)
 
 
 @pytest.mark.cuda

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kfusion import _core, _devices, _plan
+from kfusion import _core
+from kfusion._devices import devices
+from kfusion._plans import plan as _plan
 from plans import ROW, X, barrier_plan, chain_of_tanh, mlp, mlp_plan, relu_layernorm, row_plan
 
 
@@ -151,7 +153,7 @@ def test_a_graph_is_planned_as_its_function_is():
 
 def test_default_device_is_the_gpu_or_else_an_h200(monkeypatch):
     asked = []
-    monkeypatch.setattr(_devices, "device", lambda name: asked.append(name) or H200)
+    monkeypatch.setattr(devices, "device", lambda name: asked.append(name) or H200)
     H200 = kf.device("H200")
     for count, name in ((0, "H200"), (2, "cuda:0")):
         monkeypatch.setattr(_core, "cuda_device_count", lambda count=count: count)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import kfusion as kf
 from graphs import graphs
-from kfusion import _plan_layout, _records
+from kfusion import _records
+from kfusion._plans import layout
 from plans import X, mlp, mlp_plan, row_plan, try_to_explain
 
 
@@ -186,7 +187,7 @@ def test_random_graphs_are_planned_shown_and_stored(g):
         assert kf.Plan.from_json(p.to_json()) == p
         assert "Total" in str(p)
         assert len(p._repr_html_()) > 100
-        assert _plan_layout.layout(p).width > 0
+        assert layout.layout(p).width > 0
     names = (*p.stages, *(n["name"] for n in p._nodes if n["op"] == "input"))
     for a, b in zip(names, reversed(names), strict=True):
         try_to_explain(p, a, b)

@@ -9,7 +9,8 @@ import xml.etree.ElementTree as ElementTree
 import matplotlib
 import pytest
 
-from kfusion import _plan_report, _tables
+from kfusion import _tables
+from kfusion._plans import report
 from plans import PLANS, evil_plan, mlp_plan
 
 matplotlib.use("Agg")
@@ -43,9 +44,9 @@ def test_rich_on_a_terminal_fits_80_columns(plan, monkeypatch):
 
 def test_many_kernels_are_cut_and_counted():
     p = PLANS["many"]()
-    assert len(p.groups) > _plan_report.MAX_GROUPS
+    assert len(p.groups) > report.MAX_GROUPS
     text = str(p)
-    assert f"the first {_plan_report.MAX_GROUPS} of them" in text
+    assert f"the first {report.MAX_GROUPS} of them" in text
     assert re.search(r"\.\.\. and \d+ more in plan\.refusals", text)
     assert len(text.splitlines()) < 300
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kfusion._plan_records import Bytes
+from kfusion._plans.records import Bytes
 
 N, D = 37, 53  # co-prime, so that no two extents are mistaken for each other
 X, Y = kf.spec((N, D)), kf.spec((N, D))

@@ -82,7 +82,7 @@ def test_functions_are_documented():
 def test_no_framework_is_imported():
     code = """
 import sys, numpy as np, kfusion as kf
-from kfusion._trace import trace
+from kfusion._tracing.trace import trace
 kf.layernorm(np.ones((3, 4)), np.ones(4)); trace(lambda x: np.exp(x), kf.spec((3,), "bfloat16"))
 loaded = {"torch", "jax", "cupy", "scipy", "ml_dtypes", "matplotlib", "rich"} & set(sys.modules)
 assert not loaded, loaded

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kfusion._trace import trace
+from kfusion._tracing.trace import trace
 from tracing import run
 
 X, Y = kf.spec((5, 7)), kf.spec((5, 7))

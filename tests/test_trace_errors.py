@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kfusion._trace import trace
+from kfusion._tracing.trace import trace
 
 X = kf.spec((5, 7))
 W = np.ones((5, 7), np.float32)

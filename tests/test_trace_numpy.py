@@ -8,7 +8,7 @@ import pytest
 
 import kfusion as kf
 from kfusion import _core
-from kfusion._trace import trace
+from kfusion._tracing.trace import trace
 from tracing import assert_same, run
 
 A = np.random.default_rng(1).standard_normal((5, 7)).astype(np.float32)

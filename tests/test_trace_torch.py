@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import kfusion as kf
-from kfusion._trace import trace
+from kfusion._tracing.trace import trace
 from tracing import assert_same, run
 
 torch = pytest.importorskip("torch")
@@ -297,7 +297,7 @@ def test_refused(pattern):
 def test_specs_need_no_torch():
     code = """
 import sys, kfusion as kf
-from kfusion._trace import trace
+from kfusion._tracing.trace import trace
 x = kf.spec((5, 7), like="torch")
 t = trace(lambda x: (x.relu().sum(-1, keepdim=True), x.max(1).values, x.to(x.dtype).var(1)), x)
 assert "torch" not in sys.modules

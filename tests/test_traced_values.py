@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kfusion as kf
-from kfusion._trace import trace
+from kfusion._tracing.trace import trace
 from tracing import run
 
 X, V = kf.spec((5, 7)), kf.spec((7,))

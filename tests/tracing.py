@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kfusion import _core
-from kfusion._trace import trace
+from kfusion._tracing.trace import trace
 
 
 def run(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 import vector_maps
-from kfusion import _core, _hardware
+from kfusion import _core
+from kfusion._devices import hardware
 
 CHUNK = 2**16
 LEVELS = ("baseline", "avx2", "avx512")
@@ -105,7 +106,7 @@ def main(path: Path, names: list[str], every: int) -> None:
     for name in names or MAPS:
         found[name] = measure(name, every)
         print(name, found[name], flush=True)
-        facts = {"cpu": _hardware.cpu(), "versions": _hardware.versions([])}
+        facts = {"cpu": hardware.cpu(), "versions": hardware.versions([])}
         path.write_text(json.dumps(facts | {"float32": dict(sorted(found.items()))}, indent=1) + "\n")
     print(table(found))
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from . import _functions, _named
-from ._compare import compare
+from ._compare.compare import compare
 from ._core import (
     DeviceArray,
     DeviceError,
@@ -32,18 +32,18 @@ from ._core import (
     to_device,
     unfused_relu_layernorm,
 )
-from ._device import Device
-from ._device_table import DeviceTable
-from ._devices import device, devices
+from ._devices.device import Device
+from ._devices.devices import device, devices
+from ._devices.measure import measure_device
+from ._devices.table import DeviceTable
 from ._functions import *
 from ._fuse import FusedFunction, fuse
-from ._measure import measure_device
 from ._named import *
-from ._plan import Plan, plan, trace
-from ._plan_records import Group, Reason, Refusal
-from ._source import TraceError
+from ._plans.plan import Plan, plan, trace
+from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
-from ._traffic import KernelTraffic, Traffic, measure_traffic
+from ._tracing.source import TraceError
+from ._traffic.traffic import KernelTraffic, Traffic, measure_traffic
 
 __all__ = [
     "Device",

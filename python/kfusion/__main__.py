@@ -1,5 +1,5 @@
 """`python -m kfusion` is the console script `kfusion`."""
 
-from ._cli import main
+from ._cli.main import main
 
 raise SystemExit(main())

@@ -1,11 +1,11 @@
 """All functions of arrays, and nothing else by a public name. The kinds of traced values make themselves known here."""
 
-from . import _numpy_values as _numpy_values
-from . import _torch_values as _torch_values
-from ._activations import *
-from ._attention import *
-from ._contractions import *
-from ._losses import *
-from ._norms import *
-from ._primitives import *
-from ._views import *
+from ._ops.activations import *
+from ._ops.attention import *
+from ._ops.contractions import *
+from ._ops.losses import *
+from ._ops.norms import *
+from ._ops.primitives import *
+from ._ops.views import *
+from ._tracing import numpy_values as _numpy_values
+from ._tracing import torch_values as _torch_values

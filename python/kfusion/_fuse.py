@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from . import _calls, _core, _guards, _running
-from ._devices import device as find_device
-from ._plan import Plan, pairs, plan_graph
+from . import _core
+from ._devices import running
+from ._devices.devices import device as find_device
+from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import is_array
-from ._structure import Slot, fill, walk
-from ._trace import Trace, name_of, signature_of, trace_with, without_partial
-from ._tracer import Argument, Tracer
+from ._tracing import calls, guards
+from ._tracing.structure import Slot, fill, walk
+from ._tracing.trace import Trace, name_of, signature_of, trace_with, without_partial
+from ._tracing.tracer import Argument, Tracer
 
 if TYPE_CHECKING:
-    from ._device import Device
+    from ._devices.device import Device
 
 _WHO = "kfusion.fuse"
 Pairs = Iterable[tuple[str, str]]
@@ -74,7 +76,7 @@ class FusedFunction(_core.FusedCallable):
             A `kfusion.Plan`.
         """
         traced = self._planned(args, kwargs)
-        priced_on = _running.device(_running.place_of(traced.inputs)) if device is None else find_device(device)
+        priced_on = running.device(running.place_of(traced.inputs)) if device is None else find_device(device)
         return plan_graph(traced.name, traced.graph, priced_on, self._options)
 
     def source(self, *args: Any, **kwargs: Any) -> str:
@@ -90,8 +92,8 @@ class FusedFunction(_core.FusedCallable):
             The text; what the array library computes stands in it as a comment.
         """
         traced = self._planned(args, kwargs)
-        place = _running.place_of(traced.inputs)
-        device = find_device("H200") if place == "cpu" or _core.cuda_device_count() == 0 else _running.device(place)
+        place = running.place_of(traced.inputs)
+        device = find_device("H200") if place == "cpu" or _core.cuda_device_count() == 0 else running.device(place)
         kernels = _core.cuda_kernels(traced.graph, device.to_dict(), self._options.get("fuse", True))
         return "\n".join(k.source if k else "// The array library computes what comes here.\n" for k in kernels)
 
@@ -120,22 +122,22 @@ class FusedFunction(_core.FusedCallable):
         tracer = Tracer(name_of(self.__wrapped__))
         return trace_with(tracer, self.__wrapped__, args, {n: walk(a, seen, n) for n, a in kwargs.items()})
 
-    def _guards(self) -> list[_guards.Guard]:
-        return _guards.guards(self.__wrapped__)
+    def _guards(self) -> list[guards.Guard]:
+        return guards.guards(self.__wrapped__)
 
-    def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any]) -> _calls.Prepared:
+    def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any]) -> calls.Prepared:
         """Traces a call. Where that fails on what stands for floats, they are taken as they are."""
         with contextlib.suppress(Exception):
             return self._traced(args, kwargs, strides, numbers=True)
         return self._traced(args, kwargs, strides, numbers=False)
 
-    def _traced(self, args: Any, kwargs: Any, strides: Sequence[Any], *, numbers: bool) -> _calls.Prepared:
+    def _traced(self, args: Any, kwargs: Any, strides: Sequence[Any], *, numbers: bool) -> calls.Prepared:
         tracer = Tracer(name_of(self.__wrapped__), runs=True)
         who = f"kfusion.{tracer.name}"
-        leaves = _calls.Leaves(tracer, strides, who, numbers=numbers)
+        leaves = calls.Leaves(tracer, strides, who, numbers=numbers)
         args = [walk(a, leaves.visit) for a in args]
         traced = trace_with(tracer, self.__wrapped__, args, {n: walk(a, leaves.visit) for n, a in kwargs.items()})
-        return _calls.prepared(who, tracer, leaves, self._guards(), _fill(traced.results))
+        return calls.prepared(who, tracer, leaves, self._guards(), _fill(traced.results))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else FusedMethod(self, instance)

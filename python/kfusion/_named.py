@@ -9,12 +9,12 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ._activations import gelu, log_softmax, softmax
 from ._fuse import FusedFunction, fuse
-from ._losses import cross_entropy, mse
-from ._norms import layernorm, of_channels, rmsnorm
-from ._operation import Array, Axes, composite
-from ._primitives import MAPS
+from ._ops.activations import gelu, log_softmax, softmax
+from ._ops.losses import cross_entropy, mse
+from ._ops.norms import layernorm, of_channels, rmsnorm
+from ._ops.operation import Array, Axes, composite
+from ._ops.primitives import MAPS
 
 
 def bias_relu_log(x: Array, bias: Array) -> Array:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ._report import Comparison, Row
+    from ._compare.report import Comparison, Row
 
 FUSED_COLOUR, UNFUSED_COLOUR = "#1b7f5c", "#c8553d"
 _COLOURS = {"fused": FUSED_COLOUR, "fused, fresh": "#7cbfa6", "unfused": UNFUSED_COLOUR, "copy": "#8a8f98"}

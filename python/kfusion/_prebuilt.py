@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import _core, _named, _relu_layernorm
-from ._devices import device
+from ._devices.devices import device
 from ._fuse import FusedFunction
 from ._spec import FLOATS, ITEM_BYTES, Spec
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _running
 from ._arrays import SPACING
-from ._norms import relu_layernorm
+from ._devices import running
+from ._ops.norms import relu_layernorm
 from ._spec import Spec
-from ._trace import trace_with
-from ._tracer import Argument, Tracer
+from ._tracing.trace import trace_with
+from ._tracing.tracer import Argument, Tracer
 
 
 class Stage(NamedTuple):
@@ -77,7 +77,7 @@ def prepare(
     Returns:
         The graph, whose inputs are the arrays that there are, in this order, and the fields of the device.
     """
-    return graph_of(x, weight, bias, eps, place), _running.device(place).to_dict()
+    return graph_of(x, weight, bias, eps, place), running.device(place).to_dict()
 
 
 def graph_of(x: Described, weight: Described | None, bias: Described | None, eps: float, place: str) -> Any:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from . import _files, _hardware, _json, _records
+from . import _files, _json, _records
+from ._devices import hardware as _hardware
 
 SCHEMA = 1
 Self = TypeVar("Self", bound="Run")

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .. import _demo, _files, _progress
+from .. import _files, _progress
+from .._cli import demo
 from . import compare, options, plots, readme, runner, show, suites, targets
 from .results import Results
 
@@ -42,9 +43,9 @@ def add(subcommands: Any) -> None:
     parser.add_argument("--peers", type=_names, metavar="NAMES", help=f"of {','.join(options.PEERS)}, or none; in all "
                         "cases (default: all that are installed, those that compile slowly in some)")  # fmt: skip
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose titles have this text (see --list)")
-    parser.add_argument("--bytes", type=_demo.parse_positive, metavar="N", help="of a case's input (default: 256 MB on "
+    parser.add_argument("--bytes", type=demo.parse_positive, metavar="N", help="of a case's input (default: 256 MB on "
                         "a GPU, 1 GB in all on the CPU, 64 MB with --quick)")  # fmt: skip
-    parser.add_argument("--repeats", type=_demo.parse_positive, metavar="N", help="samples of each version")
+    parser.add_argument("--repeats", type=demo.parse_positive, metavar="N", help="samples of each version")
     parser.add_argument("--out", default="kfusion_bench.json", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--add", action="store_true", help="add to the results in FILE, in the place of the same cases")
     parser.add_argument("--plots", metavar="FOLDER", help="draw pictures into this folder")

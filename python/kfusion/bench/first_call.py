@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _core
-from .._contest import library
-from .._problem import problem_of
-from .._versions import versions_of
+from .._compare.contest import library
+from .._compare.problem import problem_of
+from .._compare.versions import versions_of
 from . import functions, rivals
 from .inputs import Inputs
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _activations as a
-from .. import _core, _named, _norms, _views
-from .. import _primitives as p
+from .. import _core, _named
+from .._ops import activations as a
+from .._ops import norms, views
+from .._ops import primitives as p
 
 # ---- rows: named kernels ----
 
@@ -45,7 +46,7 @@ def gelu(x: Any) -> Any:
 
 def add_transposed(x: Any, y: Any) -> Any:
     """x.T + y."""
-    return _views.transpose(x) + y
+    return views.transpose(x) + y
 
 
 # ---- chains for the CPU: from no arithmetic to much of it ----
@@ -113,9 +114,9 @@ def max_all(x: Any) -> Any:
 
 def var_rows(x: Any) -> Any:
     """var over axis -1."""
-    return _norms.var(x, -1)
+    return norms.var(x, -1)
 
 
 def var_columns(x: Any) -> Any:
     """var over axis 0."""
-    return _norms.var(x, 0)
+    return norms.var(x, 0)

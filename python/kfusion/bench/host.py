@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _contest, _core, _timing
-from .._versions import versions_of
+from .. import _core, _timing
+from .._compare import contest as _contest
+from .._compare.versions import versions_of
 from . import rivals
 from .inputs import Inputs
 from .options import Options

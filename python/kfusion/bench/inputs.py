@@ -6,8 +6,8 @@ import importlib.util
 from typing import Any
 
 from .. import _core
-from .._compare import copied_elements
-from .._demo import numpy_dtype, random_array
+from .._cli.demo import numpy_dtype, random_array
+from .._compare.compare import copied_elements
 
 PAD = 64  # elements between the rows of a strided array
 LAYOUTS = ("dense", "strided", "transposed")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .. import _arrays, _core, _libraries, _timing
-from .._evaluate import program
-from .._problem import Problem
+from .. import _arrays, _core, _timing
+from .._compare import libraries
+from .._compare.evaluate import program
+from .._compare.problem import Problem
 
 LEAST_BYTES = 2**28  # that a case moves
 _CALLS, _SAMPLES = 20, 9
@@ -29,7 +30,7 @@ class Pipelined:
             raise TypeError("JAX runs on CUDA streams of its own, which are timed for large arrays only")
         _core.cuda_synchronize()  # what made the arrays may still run on another stream
         self._arrays = [_arrays.convert(x, "jax") for x in problem.arrays]
-        self._run = jax.jit(program(problem.traced, _libraries.Jax()))
+        self._run = jax.jit(program(problem.traced, libraries.Jax()))
         self._wait: Any = jax.block_until_ready
 
     def __call__(self) -> Any:

@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .. import _core, _peers
+from .. import _core
+from .._compare import peers as _peers
 from . import rivals
 
 PEERS = ("numpy", "numexpr", "torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit", "experiment")

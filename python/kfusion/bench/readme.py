@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from .. import _traffic_suite
+from .._traffic import suite as traffic_suite
 from . import cold_start, host, plots, show, suites, targets
 from .results import Measured, Results
 
-_TRAFFIC = {"traffic": _traffic_suite.Results.by_width, "traffic_saved": _traffic_suite.Results.saved}
+_TRAFFIC = {"traffic": traffic_suite.Results.by_width, "traffic_saved": traffic_suite.Results.saved}
 RUNS = ("h200", "cpu")  # results/NAME.json
 _REGION = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 _SHOWN = ("fused", "fused, fresh", "unfused", "torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit",
@@ -196,7 +196,7 @@ def _commits(run: Results) -> str:
 
 def _traffic(name: str, folder: Path) -> str:
     """Bytes by the GPU's counters."""
-    table = _TRAFFIC[name](_traffic_suite.Results.load(folder / "results" / "traffic_h200.json"))
+    table = _TRAFFIC[name](traffic_suite.Results.load(folder / "results" / "traffic_h200.json"))
     return _markdown(table.header, table.rows)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import _arrays
-from .._contest import Rival
-from .._problem import Problem
+from .._compare.contest import Rival
+from .._compare.problem import Problem
 from . import jax_cuda
 
 MODULES = {"triton": "triton", "experiment": "cupy"}

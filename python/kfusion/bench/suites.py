@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from .. import _hardware, _timing
+from .. import _timing
+from .._devices import hardware
 from . import functions as f
 from .cold_start import FirstCall
 from .host import HostCase
@@ -161,7 +162,7 @@ def _formula(function: Callable[..., Any]) -> str:
 
 
 def _cpu(suite: str, options: Options) -> Iterator[Job]:
-    available = _hardware.available_memory_bytes() or 8 * _CPU_BYTES
+    available = hardware.available_memory_bytes() or 8 * _CPU_BYTES
     total = options.nbytes or min(_CPU_BYTES // (16 if options.quick else 1), available // 8)
     sizes = [(total, ("cold",)), *((n, ("hot",)) for n in (() if options.quick else _CPU_IN_CACHE.values()))]
     for nbytes, states in sizes:

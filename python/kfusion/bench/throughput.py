@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _contest, _core, _hardware, _timing
+from .. import _core, _timing
+from .._compare import contest as _contest
+from .._devices import hardware
 from . import jax_cuda, rivals
 from .inputs import Inputs
 from .options import Options
@@ -121,4 +123,4 @@ def row_of(version: str, state: str, taken: _timing.Samples, nbytes: int, errors
 def _flush_helps(contest: _contest.Contest, copied_bytes: int) -> bool:
     """Always on a GPU, where it costs little. On the CPU the copy of before, in arrays of its own, is flush enough
     where it moves twice what the caches hold."""
-    return contest.problem.cuda or copied_bytes < 2 * _hardware.last_level_cache_bytes()
+    return contest.problem.cuda or copied_bytes < 2 * hardware.last_level_cache_bytes()

@@ -1,0 +1,1 @@
+"""The console script `kfusion`, a module per subcommand: read main.py first."""

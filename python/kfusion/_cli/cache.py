@@ -1,0 +1,56 @@
+"""`kfusion cache`: the compiled kernels that are kept on disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from .. import _core
+from .._tables import byte_unit, in_unit
+
+
+def add(subcommands: Any) -> None:
+    """Adds the subcommand to argparse's subparsers."""
+    parser = subcommands.add_parser(
+        "cache",
+        help="show or clear the kernels for GPUs that are kept on disk",
+        description="Kernels compiled for a GPU are kept in $KFUSION_CACHE_DIR, else $XDG_CACHE_HOME/kfusion, else "
+        "~/.cache/kfusion, up to $KFUSION_CACHE_MB (256); those not used for longest go first.",
+    )
+    parser.add_argument("--clear", action="store_true", help="remove them all")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Clears if asked to, and prints what there is."""
+    removed = _core.clear_cubin_cache() if args.clear else None
+    cache = _core.cubin_cache()
+    compiler, why_none = _nvrtc()
+    if args.json:
+        print(json.dumps({**cache, "nvrtc": compiler, **({"removed": removed} if removed else {})}, indent=2))
+        return
+    if removed:
+        print(f"Removed {_kernels(removed['entries'])}, {_size(removed['bytes'])}.")
+    print(f"Directory: {cache['directory'] or 'none'}")
+    print(f"Content:   {_kernels(cache['entries'])}, {_size(cache['bytes'])} of at most {_size(cache['limit_bytes'])}")
+    print(f"Compiler:  {compiler or why_none}")
+    if cache["problem"]:
+        print(f"Nothing is kept: {cache['problem']}.")
+
+
+def _nvrtc() -> tuple[str | None, str]:
+    try:
+        return _core.nvrtc_library(), ""
+    except _core.DeviceError as error:
+        return None, str(error).removeprefix("kfusion: ")
+
+
+def _kernels(count: int) -> str:
+    return f"{count} kernel" if count == 1 else f"{count} kernels"
+
+
+def _size(nbytes: int) -> str:
+    unit, size = byte_unit(nbytes)
+    return f"{in_unit(nbytes, size)} {unit}"

@@ -1,0 +1,61 @@
+"""The console script `kfusion`. Each subcommand is a module with `add(subcommands)` that sets `run`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from .. import _core
+from ..bench import cli as _bench_cli
+from . import cache, demo, devices, plan, savings, traffic
+
+_SUBCOMMANDS = (demo, _bench_cli, savings, plan, traffic, devices, cache)
+_EXPECTED = (
+    ValueError,
+    TypeError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    ImportError,
+    MemoryError,
+    AssertionError,
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line.
+
+    Args:
+        argv: the arguments after the program's name; the process's own by default.
+
+    Returns:
+        The exit status: 0, 2 after an error (one sentence on stderr), 130 after Ctrl-C.
+    """
+    try:
+        args = _parser().parse_args(argv)
+        args.run(args)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("kfusion: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a pipe went away, as `| head` does: nothing left to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except _EXPECTED as error:
+        text = str(error).strip() or type(error).__name__
+        print(text if text.startswith("kfusion") else f"kfusion: {text}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kfusion", description="Shows what kernel fusion saves, and proves it by measuring."
+    )
+    parser.add_argument("--version", action="version", version=f"kfusion {_core.__version__}")
+    subcommands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in _SUBCOMMANDS:
+        module.add(subcommands)
+    return parser

@@ -1,0 +1,111 @@
+"""Runs a traced function with another library, one call after the other, as its users would write it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .._tracing.trace import Trace
+from .._tracing.tracer import Call, Node
+from .libraries import Library, takes_numbers
+
+Program = Callable[..., list[Any]]
+
+
+class _Step(NamedTuple):
+    function: Callable[..., Any]
+    arguments: tuple[int, ...]
+    result: int
+    finished: tuple[int, ...]  # values that no later step reads
+
+
+class _Planned(NamedTuple):
+    function: Callable[..., Any]
+    arguments: tuple[int, ...]
+    result: int
+
+
+def program(trace: Trace, library: Library, nodes: Sequence[Mapping[str, Any]] | None = None) -> Program:
+    """A function of the trace's input arrays, as `library` has them, that returns the graph's outputs.
+
+    A composite that the library has as one function (`Library.natives`) is one call, all else is one call for each
+    node of the graph as it was written. Values are let go after their last use. `nodes` may stand in for the graph's,
+    with other extents.
+
+    Raises:
+        TypeError: the library lacks an operation.
+    """
+    graph = trace.graph.to_dict()
+    nodes = graph["nodes"] if nodes is None else nodes
+    outputs = tuple(o["node"] for o in graph["outputs"])
+    values: list[Any] = [None] * len(nodes)
+    planned = _planned(trace, library, nodes, outputs, values)
+    steps = _with_lifetimes(planned, {*outputs})
+    inputs = tuple(i for i, node in enumerate(nodes) if node["op"] == "input")
+
+    def run(*arrays: Any) -> list[Any]:
+        v = list(values)
+        for slot, array in zip(inputs, arrays, strict=True):
+            v[slot] = array
+        for function, arguments, result, finished in steps:
+            v[result] = function(*[v[a] for a in arguments])
+            for slot in finished:
+                v[slot] = None
+        return [v[o] for o in outputs]
+
+    # Code of its own: torch.compile keeps what it made by code object, and of one object only a few versions.
+    run.__code__ = run.__code__.replace(co_name=trace.name)
+    return run
+
+
+def _planned(trace: Trace, library: Library, nodes: Any, outputs: Sequence[int], values: list[Any]) -> list[_Planned]:
+    """What to compute, arguments first; from the outputs back, so that what a native replaces is not looked at."""
+    calls = {call.result: call for call in trace.calls if call.name in library.natives}  # of one result: the outermost
+    planned: dict[int, _Planned] = {}
+    done = {i for i, node in enumerate(nodes) if node["op"] == "input"}
+    stack = list(outputs)[::-1]
+    while stack:
+        i = stack[-1]
+        if i in done:
+            stack.pop()
+            continue
+        if i not in planned:
+            planned[i] = _native(calls.get(i), library) or _operation(library, nodes, i, values)
+        waiting = [a for a in planned[i].arguments if a not in done and a < len(nodes)]
+        stack += waiting[::-1]
+        if not waiting:
+            done.add(stack.pop())
+            planned[i] = planned.pop(i)  # in order of completion
+    return [p for p in planned.values() if p.function is not None]
+
+
+def _native(call: Call | None, library: Library) -> _Planned | None:
+    run = library.natives[call.name](call.arguments) if call else None
+    if call is None or run is None:
+        return None
+    arrays = {name: a.id for name, a in call.arguments.items() if isinstance(a, Node)}
+    names = tuple(arrays)
+    return _Planned(lambda *given: run(**dict(zip(names, given, strict=True))), tuple(arrays.values()), call.result)
+
+
+def _operation(library: Library, nodes: Any, i: int, values: list[Any]) -> _Planned:
+    """One node; constants among its arguments become values at once, as numbers where the library takes them."""
+    node = nodes[i]
+    if node["op"] in ("constant", "iota"):
+        values[i] = getattr(library, node["op"])(node)
+        return _Planned(None, (), i)  # type: ignore[arg-type]
+    arguments = list(node["arguments"])
+    for k, a in enumerate(arguments):
+        if nodes[a]["op"] == "constant" and not takes_numbers(library, node["op"]):
+            arguments[k] = len(values)
+            values.append(library.number(library.constant(nodes[a]), nodes[a]["dtype"]))
+    return _Planned(library.step(node), tuple(arguments), i)
+
+
+def _with_lifetimes(planned: list[_Planned], kept: set[int]) -> list[_Step]:
+    last = {a: k for k, p in enumerate(planned) for a in p.arguments}
+    made = {p.result for p in planned}
+    return [
+        _Step(*p, tuple(a for a in dict.fromkeys(p.arguments) if last[a] == k and a in made - kept))
+        for k, p in enumerate(planned)
+    ]

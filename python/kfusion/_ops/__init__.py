@@ -1,0 +1,1 @@
+"""The functions of arrays, each eager and traced: read operation.py first, then primitives.py."""

@@ -1,0 +1,176 @@
+"""Activation functions made of primitives, and softmax: one stage each."""
+
+from __future__ import annotations
+
+import math
+
+from . import primitives as p
+from .operation import Array, Axes, operation
+from .views import axes_or_all, squeeze
+
+__all__ = ["elu", "gelu", "leaky_relu", "log_softmax", "logsumexp", "silu", "softmax", "softplus"]
+
+
+@operation
+def silu(x: Array) -> Array:
+    """x times its sigmoid, also called swish.
+
+        y = x / (1 + exp(-x))
+
+    Args:
+        x: floats of any shape.
+
+    Returns:
+        Array of x's shape and dtype.
+
+    Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
+    """
+    return x * p.sigmoid(x)
+
+
+@operation
+def gelu(x: Array, *, approximate: str = "none") -> Array:
+    """Gaussian error linear unit.
+
+        y = x (1 + erf(x / sqrt(2))) / 2
+        y = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2        (approximate="tanh")
+
+    Args:
+        x: floats of any shape.
+        approximate: "none" or "tanh".
+
+    Returns:
+        Array of x's shape and dtype.
+
+    Raises:
+        ValueError: approximate is neither.
+
+    Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
+    """
+    if approximate == "none":
+        return x * 0.5 * (p.erf(x * math.sqrt(0.5)) + 1.0)
+    if approximate == "tanh":
+        return x * 0.5 * (p.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1.0)
+    raise ValueError(f'kfusion.gelu: approximate must be "none" or "tanh", got {approximate!r}')
+
+
+@operation
+def softplus(x: Array, *, beta: float = 1.0, threshold: float = 20.0) -> Array:
+    """A smooth relu.
+
+        y = log(1 + exp(beta x)) / beta where beta x <= threshold, else x
+
+    Args:
+        x: floats of any shape.
+        beta: sharpness.
+        threshold: where y and x no longer differ in float32.
+
+    Returns:
+        Array of x's shape and dtype.
+
+    Source: torch's `nn.functional.softplus`.
+    """
+    scaled = x * beta
+    return p.where(scaled > threshold, x, p.log1p(p.exp(scaled)) / beta)
+
+
+@operation
+def leaky_relu(x: Array, negative_slope: float = 0.01) -> Array:
+    """relu with a slope below 0.
+
+        y = x where x > 0, else negative_slope x
+
+    Args:
+        x: floats of any shape.
+        negative_slope: a number.
+
+    Returns:
+        Array of x's shape and dtype.
+
+    Source: torch's `nn.functional.leaky_relu`.
+    """
+    return p.where(x > 0, x, x * negative_slope)
+
+
+@operation
+def elu(x: Array, alpha: float = 1.0) -> Array:
+    """Exponential linear unit.
+
+        y = x where x > 0, else alpha (exp(x) - 1)
+
+    Args:
+        x: floats of any shape.
+        alpha: a number.
+
+    Returns:
+        Array of x's shape and dtype.
+
+    Source: Clevert, Unterthiner and Hochreiter, "Fast and Accurate Deep Network Learning by ELUs", 2015.
+    """
+    return p.where(x > 0, x, p.expm1(x) * alpha)
+
+
+@operation
+def softmax(x: Array, axis: Axes = -1) -> Array:
+    """Exponentials as shares of their sum.
+
+        y = exp(x - max(x)) / sum(exp(x - max(x)))
+
+    Args:
+        x: floats; subtracting the maximum keeps every exponential at or below 1.
+        axis: the axis or axes that sum to 1; None means all.
+
+    Returns:
+        Array of x's shape and dtype.
+
+    Raises:
+        ValueError: no such axis, or it has no elements.
+    """
+    axis = axes_or_all(x, axis, "softmax")
+    e = p.exp(x - p.max(x, axis, keepdims=True))
+    return e / p.sum(e, axis, keepdims=True)
+
+
+@operation
+def log_softmax(x: Array, axis: Axes = -1) -> Array:
+    """Logarithm of softmax, without its underflow.
+
+        y = x - max(x) - log(sum(exp(x - max(x))))
+
+    Args:
+        x: floats.
+        axis: the axis or axes over which exp(y) sums to 1; None means all.
+
+    Returns:
+        Array of x's shape and dtype.
+
+    Raises:
+        ValueError: no such axis, or it has no elements.
+    """
+    axis = axes_or_all(x, axis, "log_softmax")
+    d = x - p.max(x, axis, keepdims=True)
+    return d - p.log(p.sum(p.exp(d), axis, keepdims=True))
+
+
+@operation
+def logsumexp(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
+    """Logarithm of the sum of exponentials, without overflow.
+
+        y = max(x) + log(sum(exp(x - max(x))))
+
+    Args:
+        x: floats.
+        axis: the axis or axes to sum; None means all.
+        keepdims: whether summed axes stay, with extent 1.
+
+    Returns:
+        Array of x's dtype.
+
+    Raises:
+        ValueError: no such axis, or it has no elements.
+    """
+    axis = axes_or_all(x, axis, "logsumexp")
+    largest = p.max(x, axis, keepdims=True)
+    largest = p.where(p.isfinite(largest), largest, 0.0)  # rows of nothing but -inf, or with an inf, give it back
+    total = p.log(p.sum(p.exp(x - largest), axis, keepdims=True)) + largest
+    return total if keepdims else squeeze(total, axis)

@@ -1,0 +1,111 @@
+"""Attention, and the head of SPLADE: contractions whose large intermediates need never be in memory."""
+
+from __future__ import annotations
+
+import math
+
+from .._tracing.tracer import stage
+from . import primitives as p
+from .activations import softmax
+from .contractions import matmul
+from .operation import Array, composite
+from .views import astype, expand_dims, matrix_transpose, positions
+
+__all__ = ["attention", "splade_head"]
+
+
+@composite
+def attention(
+    q: Array, k: Array, v: Array, *, scale: float | None = None, mask: Array | None = None, causal: bool = False
+) -> Array:
+    """Scaled dot-product attention. Stages: attention.scores, .scale, .mask (where there is one), .softmax, .output.
+
+        y = softmax(scale * q k^T  [masked]) v
+
+    Args:
+        q: floats, (..., m, d).
+        k: floats, (..., n, d).
+        v: floats, (..., n, e).
+        scale: None means 1 / sqrt(d).
+        mask: broadcasts to (..., m, n): bools, true where q may see k; or floats, added to the scores.
+        causal: row i sees keys 0 to i only.
+
+    Returns:
+        Array (..., m, e). A row that may see no key is NaN.
+
+    Raises:
+        ValueError: the shapes do not fit.
+
+    Source: Vaswani et al., "Attention Is All You Need", 2017.
+    """
+    if min(a.ndim for a in (q, k, v)) < 2:
+        raise ValueError(
+            f"kfusion.attention: q, k and v must have at least 2 axes, got {q.shape}, {k.shape}, {v.shape}"
+        )
+    with stage(q, "attention.scores"):
+        scores = matmul(q, matrix_transpose(k))
+    with stage(q, "attention.scale"):
+        scores = scores * (1 / math.sqrt(q.shape[-1]) if scale is None else float(scale))
+    if causal or mask is not None:
+        with stage(q, "attention.mask"):
+            scores = _masked(scores, mask, causal)
+    with stage(q, "attention.softmax"):
+        weights = softmax(scores, -1)
+    with stage(q, "attention.output"):
+        return matmul(weights, v)
+
+
+def _masked(scores: Array, mask: Array | None, causal: bool) -> Array:
+    if mask is not None:
+        scores = p.where(mask, scores, -math.inf) if mask._dtype == "bool" else p.add(scores, mask)
+    if causal:
+        scores = p.where(positions(scores, -1) <= positions(scores, -2), scores, -math.inf)
+    return scores
+
+
+@composite
+def splade_head(h: Array, weight: Array, bias: Array, mask: Array | None = None) -> Array:
+    """The head of SPLADE: how much each word of the vocabulary says about a text. Stages: splade_head.matmul, .bias,
+    .relu, .log1p, .mask (where there is one), .max.
+
+        y[b, v] = max over s of log(1 + max(0, h[b, s] . weight[v] + bias[v])), where mask[b, s] is true
+
+    Args:
+        h: floats, (batch, sequence, hidden).
+        weight: floats, (vocabulary, hidden).
+        bias: (vocabulary,).
+        mask: (batch, sequence), bools or integers, not 0 for words and 0 for padding; None means no padding.
+
+    Returns:
+        Array (batch, vocabulary); a text of nothing but padding gives 0.
+
+    Raises:
+        ValueError: the shapes do not fit, or the sequence is empty.
+
+    Source: Formal, Piwowarski and Clinchant, "SPLADE", 2021, with max pooling as in "SPLADE v2".
+    """
+    if h.ndim != 3:
+        raise ValueError(f"kfusion.splade_head: h must have shape (batch, sequence, hidden), got {h.shape}")
+    if mask is not None and mask.shape != h.shape[:2]:
+        raise ValueError(f"kfusion.splade_head: mask must have shape {h.shape[:2]}, got {mask.shape}")
+    logits = _logits(h, weight, bias)
+    with stage(h, "splade_head.relu"):
+        weights = p.relu(logits)
+    with stage(h, "splade_head.log1p"):
+        weights = p.log1p(weights)
+    if mask is not None:
+        with stage(h, "splade_head.mask"):
+            weights = p.where(expand_dims(astype(mask, "bool"), -1), weights, 0.0)
+    with stage(h, "splade_head.max"):
+        return p.max(weights, -2)
+
+
+def _logits(h: Array, weight: Array, bias: Array) -> Array:
+    if weight.ndim != 2 or weight.shape[1] != h.shape[-1]:
+        raise ValueError(f"kfusion.splade_head: weight must have shape (n, {h.shape[-1]}), got {weight.shape}")
+    if bias.shape != weight.shape[:1]:
+        raise ValueError(f"kfusion.splade_head: bias must have shape {weight.shape[:1]}, got {bias.shape}")
+    with stage(h, "splade_head.matmul"):
+        logits = matmul(h, matrix_transpose(weight))
+    with stage(h, "splade_head.bias"):
+        return logits + bias

@@ -1,0 +1,140 @@
+"""One function, two lives: on traced values it adds nodes, on arrays it computes.
+
+A builder is written once, for traced values. `operation` makes a public function of it, which runs the builder at once
+where an argument is traced, and else traces that one call and executes its graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from .. import _arrays, _core
+from .._spec import require_plain, spec_of
+from .._tracing import calls
+from .._tracing.number import read
+from .._tracing.structure import walk
+from .._tracing.tracer import Argument, Traced, Tracer
+
+Array: TypeAlias = Any
+"""Annotates the parameters that are arrays, and the results: a builder sees `Traced` values there, callers arrays."""
+
+Axes: TypeAlias = int | tuple[int, ...] | None
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def operation(builder: _Function) -> _Function:
+    """A public function of one stage, named after the builder."""
+    return _public(builder, lambda tracer: tracer.stage(builder.__name__))
+
+
+def composite(builder: _Function) -> _Function:
+    """A public function whose builder opens its own stages, or makes a single node, which is a stage of its own."""
+    return _public(builder, lambda tracer: contextlib.nullcontext())
+
+
+def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractContextManager[None]]) -> _Function:
+    signature = inspect.signature(builder)
+    arrays = [p.name for p in signature.parameters.values() if str(p.annotation).startswith("Array")]
+    who = f"kfusion.{builder.__name__}"
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        bound = bind(who, signature, args, kwargs)
+        given = {n: bound.arguments[n] for n in arrays if bound.arguments.get(n) is not None}
+        first = next(v for v in given.values() if isinstance(v, Traced))
+        tracer = first._tracer
+        for name, value in given.items():
+            bound.arguments[name] = tracer.lift(value, first._library, f"{name} of {who}")
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
+        with stage(tracer):
+            result = builder(*bound.args, **bound.kwargs)
+        tracer.record(builder.__name__, arguments, result)
+        return result
+
+    compute = Eager(builder.__name__, signature, arrays, traced)
+
+    @functools.wraps(builder)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return compute(*args, **kwargs)
+
+    function.__module__ = "kfusion"
+    return function  # type: ignore[return-value]
+
+
+class Eager(_core.FusedCallable):
+    """A function of one call: on arrays it traces that call once for each signature, and runs its kernels."""
+
+    def __init__(
+        self, name: str, signature: inspect.Signature, arrays: Sequence[str], traced: Callable[..., Any]
+    ) -> None:
+        super().__init__(name, list(signature.parameters), {}, False)
+        self._who = f"kfusion.{name}"
+        self._name = name
+        self._signature = signature
+        self._arrays = arrays
+        self.__wrapped__ = traced
+
+    def _guards(self) -> list[Any]:
+        return []
+
+    def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any]) -> calls.Prepared:
+        tracer = Tracer(self._name, eager=True, runs=True)
+        leaves = calls.Leaves(tracer, strides, self._who, numbers=True)
+        args = tuple(walk(a, leaves.visit) for a in args)
+        bound = bind(self._who, self._signature, args, {n: walk(a, leaves.visit) for n, a in kwargs.items()})
+        given = {n: bound.arguments[n] for n in self._arrays if bound.arguments.get(n) is not None}
+        for name, value in given.items():
+            bound.arguments[name] = self._input(tracer, name, value)
+        if not tracer.inputs:
+            bound.arguments |= self._scalar_inputs(tracer, given)
+        require_one_kind(self._who, {i.name: i.array for i in tracer.inputs})
+        tracer.close([("", self.__wrapped__(*bound.args, **bound.kwargs))])
+        return calls.prepared(self._who, tracer, leaves)
+
+    def _input(self, tracer: Tracer, name: str, value: Any) -> Any:
+        if isinstance(value, Argument):
+            spec = spec_of(value.array, f"{self._who}: {name}")
+            return tracer.input(name, spec, value.array, argument=value.number, strides=value.strides)
+        if not isinstance(value, (bool, int, float, np.generic)):
+            require_plain(value, f"{self._who}: {name}")
+        return value
+
+    def _scalar_inputs(self, tracer: Tracer, given: Mapping[str, Any]) -> dict[str, Any]:
+        """NumPy's scalars among themselves are arrays without axes."""
+        scalars = {name: np.asarray(read(v)) for name, v in given.items() if isinstance(v, np.generic)}
+        if not scalars:
+            raise TypeError(f"{self._who}: at least one argument must be an array")
+        return {name: tracer.input(name, spec_of(a, f"{self._who}: {name}"), a) for name, a in scalars.items()}
+
+
+def bind(who: str, signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
+    """The arguments by name; a TypeError says whose they are."""
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{who}: {error}") from None
+
+
+def run(tracer: Tracer) -> list[Any]:
+    """Executes a closed tracer's graph on the arrays that its inputs stand for."""
+    return _core.run_graph(tracer.graph, [i.array for i in tracer.inputs], tracer.name)
+
+
+def require_one_kind(who: str, arrays: Mapping[str, Any]) -> None:
+    """Refuses arrays of different libraries in one call.
+
+    Raises:
+        TypeError: naming the first that differs.
+    """
+    names = list(arrays)
+    kinds = [_arrays.kind(a) for a in arrays.values()]
+    for name, kind in zip(names, kinds, strict=True):
+        if kind != kinds[0]:
+            raise TypeError(f"{who}: {name} must be an array of {kinds[0]} as {names[0]} is, got one of {kind}")

@@ -1,0 +1,1 @@
+"""Plans and all that shows them: read plan.py first, then records.py."""

@@ -1,0 +1,169 @@
+"""A plan as tables and paragraphs: what `print`, Jupyter and the HTML page show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .._devices.running import HOW_TO_MEASURE
+from .._tables import Table, byte_unit, in_unit, number, room, shorten, si, wrapped
+
+if TYPE_CHECKING:
+    from .plan import Plan
+    from .records import Group, Refusal, Total
+
+MAX_GROUPS = 40
+MAX_REFUSALS = 20
+_LISTED = 8
+_MIN_LABEL = 12
+_SHORT_KINDS = {"full_reduction": "reduction", "contraction_reduction": "product"}
+
+
+def parts(plan: Plan, width: int | None) -> Iterator[Table | str]:
+    """Header, kernels, totals, refusals, savings."""
+    yield "\n".join(wrapped(line, width) for line in (title(plan), device_line(plan))) + "\n"
+    yield groups_table(plan.groups, width, len(plan.unfused_groups))
+    yield totals_table(plan)
+    if plan.refusals:
+        yield refusals_text(plan.refusals, width)
+    yield "\n".join(wrapped(line, width) for line in (savings_line(plan), *notes(plan)))
+
+
+def title(plan: Plan) -> str:
+    """ "f(x: float32[4096,1024]) on H200"."""
+    return f"{signature(plan)} on {plan.device.name}"
+
+
+def signature(plan: Plan) -> str:
+    """The function's name and its inputs; captured arrays stand in brackets behind."""
+    inputs = [node for node in plan._nodes if node["op"] == "input"]
+    given = ", ".join(_input_text(n) for n in inputs if not n["captured"])
+    captured = ", ".join(_input_text(n) for n in inputs if n["captured"])
+    return f"{plan.function or 'graph'}({given})" + (f" [{captured}]" if captured else "")
+
+
+def _input_text(node: dict[str, Any]) -> str:
+    return f"{node['name']}: {node['dtype']}[{','.join(map(str, node['shape']))}]"
+
+
+def device_line(plan: Plan) -> str:
+    """What the prices assume of the device."""
+    d = plan.device
+    peaks = ", ".join(f"{name} {peak / 1e12:.4g}" for name, peak in used_peaks(plan).items())
+    return (
+        f"Priced with {d.bandwidth / 1e9:.4g} GB/s for a copy (data sheet {d.peak_bandwidth / 1e9:.4g}), "
+        f"{d.launch_us:.3g} us a launch, {d.cache_bytes / 1e6:.4g} MB of last-level cache"
+        + (f", peaks in TFLOP/s: {peaks}." if peaks else ".")
+        + (f" Assumed, not measured: {', '.join(d.assumed)}." if d.assumed else "")
+        + (f" {HOW_TO_MEASURE} measures them." if any(HOW_TO_MEASURE in r for r in d.assumed.values()) else "")
+    )
+
+
+def used_peaks(plan: Plan) -> dict[str, float]:
+    """FLOP/s of the units that the plan computes in, by dtype and unit."""
+    used = dict.fromkeys((f.dtype, f.unit) for total in (plan.fused, plan.unfused) for f in total.flops if f.count)
+    return {f"{dtype} {unit}": plan.device.peak_flops(dtype, unit) for dtype, unit in used}
+
+
+def groups_table(groups: Sequence[Group], width: int | None, unfused: int, name: str = "Fused") -> Table:
+    """One line a kernel; labels give way where the width does not suffice."""
+    shown = groups[:MAX_GROUPS]
+    unit, size = byte_unit(max((max(g.issued.read, g.issued.written) for g in shown), default=0))
+    header = ("#", "kernel", "kind", "ops", f"read {unit}", "written", "FLOPs", "FLOP/B", "bound", "us")
+    rows = [_group_cells(g, size) for g in shown]
+    label_width = None if width is None else max(room(1, header, rows, width), _MIN_LABEL)
+    more = f", the first {MAX_GROUPS} of them" if len(groups) > MAX_GROUPS else ""
+    count = "1 kernel" if len(groups) == 1 else f"{len(groups)} kernels"
+    instead = f" instead of {unfused}" if unfused != len(groups) else ""
+    cells = tuple((row[0], shorten(row[1], label_width), *row[2:]) for row in rows)
+    return Table(f"{name}: {count}{instead}{more}", header, cells, left=(0, 1, 2, 8))
+
+
+def _group_cells(g: Group, size: float) -> tuple[str, ...]:
+    return (
+        f"{g.id}" if g.executable else f"{g.id}*",
+        g.label,
+        _SHORT_KINDS.get(g.kind, g.kind),
+        str(len(g.ops)),
+        in_unit(g.issued.read, size),
+        in_unit(g.issued.written, size),
+        si(g.flop_total),
+        number(g.intensity, 3),
+        g.bound,
+        number(g.time_us),
+    )
+
+
+def totals_table(plan: Plan) -> Table:
+    """Unfused against fused."""
+    largest = max(plan.unfused.issued.total, plan.fused.issued.total, plan.unfused.peak_intermediate_bytes)
+    unit, size = byte_unit(largest)
+    header = ("", "launches", f"read {unit}", "written", "between", "FLOPs", "FLOP/B", "bound", "us")
+    rows = tuple(_total_cells(name, t, size) for name, t in (("unfused", plan.unfused), ("fused", plan.fused)))
+    return Table(
+        "Total (between: the most that results between kernels occupy at once)",
+        header,
+        rows,
+        left=(0, 7),
+        styles={"fused": "bold green"},
+    )
+
+
+def _total_cells(name: str, t: Total, size: float) -> tuple[str, ...]:
+    return (
+        name,
+        str(t.launches),
+        in_unit(t.issued.read, size),
+        in_unit(t.issued.written, size),
+        in_unit(t.peak_intermediate_bytes, size),
+        si(t.flop_total),
+        number(t.intensity, 3),
+        t.bound,
+        number(t.time_us),
+    )
+
+
+def refusals_text(refusals: Sequence[Refusal], width: int | None) -> str:
+    """Each boundary with its reason, its sentence and the lines of the function it lies between."""
+    entries = list(dict.fromkeys(map(_refusal_lines, refusals)))  # a copy's is the same
+    lines = ["Kept apart"]
+    for sentence, *where in entries[:MAX_REFUSALS]:
+        lines.append(wrapped(sentence, width, "  ", "    "))
+        lines += [wrapped(line, width, "    ", "      ") for line in where]
+    if len(entries) > MAX_REFUSALS:
+        lines.append(f"  ... and {len(entries) - MAX_REFUSALS} more in plan.refusals")
+    return "\n".join(lines) + "\n"
+
+
+def _refusal_lines(r: Refusal) -> tuple[str, ...]:
+    return (f"{r.producer} | {r.consumer}: {r.reason}. {r.sentence}", *sources(r))
+
+
+def sources(r: Refusal) -> list[str]:
+    """The user's lines that a boundary lies between, where they are known."""
+    return [source for source in dict.fromkeys((r.producer_source, r.consumer_source)) if source]
+
+
+def savings_line(plan: Plan) -> str:
+    """What fusing saves, in bytes and in time."""
+    s, unit, size = plan.savings, *byte_unit(plan.savings["unfused_bytes"])
+    return (
+        f"Fusing saves {in_unit(s['savings_bytes'], size)} of {in_unit(s['unfused_bytes'], size)} {unit} "
+        f"({s['savings_pct']:g}%): {s.get('speedup_estimate', 0):g}x by bytes, "
+        f"{plan.predicted_speedup:.2f}x by predicted time."
+    )
+
+
+def notes(plan: Plan) -> Iterator[str]:
+    """What the tables do not say: bytes that are read again, and kernels that this version does not have."""
+    if twice := [g for g in plan.groups if not g.row_on_chip]:
+        extra = sum(g.issued.total - g.compulsory.total for g in twice)
+        unit, size = byte_unit(extra)
+        yield f"Rows that do not stay on chip are read again: {in_unit(extra, size)} {unit} of the bytes above."
+    missing: dict[str, list[int]] = {}
+    for g in plan.groups:
+        if not g.executable:
+            missing.setdefault(g.missing, []).append(g.id)
+    for what, ids in missing.items():
+        listed = ", ".join(map(str, ids[:_LISTED])) + (", ..." if len(ids) > _LISTED else "")
+        yield f"* planned and priced only: {what} (kernel{'s' if len(ids) > 1 else ''} {listed})."

@@ -1,0 +1,1 @@
+"""From a plain function to the graph of what it did: read trace.py first, then tracer.py."""

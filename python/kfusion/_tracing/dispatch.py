@@ -1,0 +1,36 @@
+"""The protocols by which NumPy, torch and CuPy hand their functions over to a traced value.
+
+`np.*` means NumPy and `torch.*` torch, whatever the library of the value. torch is never imported here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import numpy_functions, torch_functions
+from .refusals import refused_keyword
+from .traced import Value
+
+
+class Dispatched(Value):
+    """A traced value that libraries' functions take."""
+
+    __slots__ = ()
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return numpy_functions.array_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return numpy_functions.array_function(function, args, kwargs)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_method = function.__qualname__.partition(".")[0] in ("Tensor", "TensorBase")
+        name = "Tensor." * is_method + function.__name__
+        return torch_functions.torch_function(name, args, kwargs or {})
+
+    def __cupy_override_elementwise_kernel__(self, kernel: Any, *inputs: Any, **kwargs: Any) -> Any:
+        name = str(kernel.name).removeprefix("cupyx_scipy_special_").removeprefix("cupy_")
+        for keyword in kwargs:
+            raise refused_keyword(f"cupy.{name}", keyword)
+        return numpy_functions.elementwise(name, f"cupy.{name}", inputs)

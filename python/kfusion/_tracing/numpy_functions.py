@@ -1,0 +1,175 @@
+"""NumPy's functions on traced values: each call is bound to NumPy's own signature, then made kfusion's.
+
+What a call sets beyond the defaults must be a parameter of kfusion's function too: else it is refused, not dropped.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .._ops import contractions, norms, views
+from .._ops import primitives as p
+from . import refusals
+from .source import trace_error
+from .tracer import Traced, tracer_of
+
+_X = ("a", "ary", "arr", "array", "m", "x1")  # what NumPy calls kfusion's x
+_RENAMED = dict.fromkeys(_X, "x") | {
+    "b": "y",
+    "x2": "y",
+    "ddof": "correction",
+    "a_min": "min",
+    "a_max": "max",
+    "newshape": "shape",
+}
+
+
+def _round(x: Traced, decimals: int = 0) -> Any:
+    if decimals != 0:
+        raise refusals.refused_keyword("numpy.round", "decimals")
+    return views.astype(x, x._dtype) if x._dtype.startswith(("int", "bool")) else p.rint(x)
+
+
+def _linalg_norm(x: Traced, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    vectors = x.ndim == 1 if axis is None else not (isinstance(axis, tuple) and len(axis) > 1)
+    if ord is not None and not vectors:
+        raise trace_error("numpy.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
+    return norms.norm(x, 2 if ord is None else ord, axis, keepdims)
+
+
+def _dot(x: Any, y: Any) -> Any:
+    if max(getattr(x, "ndim", 0), getattr(y, "ndim", 0)) > 2:
+        raise trace_error("numpy.dot of more than 2 axes is not traced", "write numpy.matmul instead")
+    return contractions.matmul(x, y)
+
+
+def _split(x: Traced, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    n = x.shape[views.axis_of(x, axis, "split")]
+    if isinstance(indices_or_sections, (int, np.integer)):
+        if n % indices_or_sections:
+            raise ValueError("array split does not result in an equal division")
+        stops = list(range(0, n, n // indices_or_sections))[1:]
+    else:
+        stops = [slice(0, i).indices(n)[1] for i in indices_or_sections]
+    return parts(x, [0, *stops, n], axis)
+
+
+def parts(x: Traced, bounds: list[int], axis: int) -> list[Any]:
+    """The slices of x between neighbouring bounds along one axis."""
+    key: list[Any] = [slice(None)] * x.ndim
+    made = []
+    for start, stop in itertools.pairwise(bounds):
+        key[axis] = slice(start, max(start, stop))
+        made.append(x[tuple(key)])  # type: ignore[index]
+    return made
+
+
+def filled(value: float) -> Callable[..., Any]:
+    """zeros_like (0) and ones_like (1)."""
+    return lambda x, dtype=None: views.full_like(x, value, dtype)
+
+
+_FUNCTIONS: dict[str, Any] = {
+    **{name: p.REDUCTIONS[name] for name in p.REDUCTIONS},
+    **{name: getattr(views, name) for name in ("transpose", "matrix_transpose", "swapaxes", "moveaxis", "reshape")},
+    **{name: getattr(views, name) for name in ("ravel", "expand_dims", "squeeze", "broadcast_to", "flip", "astype")},
+    "permute_dims": views.transpose,
+    "fliplr": lambda x: views.flip(x, 1),
+    "flipud": lambda x: views.flip(x, 0),
+    "copy": lambda x: x._tracer.copy(x),
+    "split": _split,
+    "full_like": views.full_like,
+    "zeros_like": filled(0),
+    "ones_like": filled(1),
+    "where": p.MAPS["where"],
+    "clip": p.MAPS["clip"],
+    "round": _round,
+    "around": _round,
+    "fix": p.MAPS["trunc"],
+    "var": norms.var,
+    "std": norms.std,
+    "linalg.norm": _linalg_norm,
+    "linalg.vector_norm": norms.norm,
+    "dot": _dot,
+    "linalg.matmul": contractions.matmul,
+    "take": contractions.take,
+    "shape": lambda x: x.shape,
+    "ndim": lambda x: x.ndim,
+    "size": lambda x: math.prod(x.shape),
+    "iscomplexobj": lambda x: False,
+    "isrealobj": lambda x: True,
+}
+
+
+def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `function(*args, **kwargs)` is on traced values.
+
+    Raises:
+        TraceError: it has no form in a graph, or an argument would not be honoured.
+    """
+    name = f"{function.__module__}.{function.__name__}".removeprefix("numpy.")
+    target = _FUNCTIONS.get(name)
+    if target is None or (name == "where" and len(args) + len(kwargs) == 1):
+        raise refusals.refused("numpy." + ("nonzero" if name == "where" else name))
+    given = _beyond_defaults(_signature(function, target).bind(*args, **kwargs))
+    for keyword in [k for k in given if k not in _signature(target).parameters]:
+        raise refusals.refused_keyword(f"numpy.{name}", keyword)
+    return target(**given)
+
+
+def array_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `ufunc.method(*inputs, **kwargs)` is on traced values, for NumPy's ufuncs and scipy.special's.
+
+    Raises:
+        TraceError: it has no form in a graph, or a keyword would not be honoured.
+    """
+    name = ufunc.__name__
+    if method != "__call__":
+        raise refusals.refused(f"numpy.{name}.{method}")
+    for keyword in kwargs:
+        raise refusals.refused_keyword(f"numpy.{name}", keyword)
+    ours = ufunc in (getattr(np, name, None), getattr(sys.modules.get("scipy.special"), name, None))
+    return elementwise(name if ours else "", f"numpy.{name}", inputs)
+
+
+def elementwise(name: str, called: str, inputs: tuple[Any, ...]) -> Any:
+    """The row of the op table of that name on inputs, or their matrix product.
+
+    Raises:
+        TraceError: there is no such row; `called` is the function's name for the message.
+    """
+    tracer = tracer_of(*inputs)
+    if name == "matmul":
+        return contractions.matmul(*inputs)
+    if name not in p.MAPS or tracer is None:
+        raise refusals.refused(called)
+    return tracer.map(name, *inputs)
+
+
+@functools.cache
+def _signature(function: Any, target: Any = None) -> inspect.Signature:
+    """Of a function; of what it becomes where Python knows none (functions in C of NumPy before 2.4)."""
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        return inspect.signature(target)
+
+
+def _beyond_defaults(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """Arguments that are not NumPy's own defaults, under kfusion's names."""
+    parameters = bound.signature.parameters
+    given = {}
+    for name, value in bound.arguments.items():
+        default = parameters[name].default
+        plain = value is None or isinstance(value, (bool, int, float, str))
+        if value is not default and not (plain and type(value) is type(default) and value == default):
+            given[_RENAMED.get(name, name)] = value
+    return given

@@ -1,0 +1,92 @@
+"""Traced values that follow NumPy: the methods and attributes of its arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from .._ops import activations, views
+from .._ops import primitives as p
+from .dispatch import Dispatched
+from .numpy_functions import array_function
+from .refusals import refused_keyword
+
+
+class NumpyValue(Dispatched, library="numpy"):
+    """A traced NumPy array."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy's dtype; the name where NumPy does not know it (bfloat16 without ml_dtypes)."""
+        try:
+            return np.dtype(self._dtype)
+        except TypeError:
+            return self._dtype
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.size * self.itemsize
+
+    def reshape(self, *shape: Any, order: str = "C") -> Any:
+        """As numpy.reshape; the extents may be given one by one."""
+        return array_function(np.reshape, (self, shape[0] if len(shape) == 1 else shape), {"order": order})
+
+    def transpose(self, *axes: Any) -> Any:
+        """As numpy.transpose; the axes may be given one by one."""
+        return views.transpose(self, axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None)
+
+    def flatten(self, order: str = "C") -> Any:
+        """A copy with one axis."""
+        flat = array_function(np.ravel, (self,), {"order": order})
+        return flat._tracer.copy(flat)
+
+    def astype(
+        self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True
+    ) -> Any:
+        """The same values in another dtype."""
+        if casting != "unsafe":
+            raise refused_keyword("x.astype", "casting")
+        return views.astype(self, dtype)
+
+    def dot(self, other: Any) -> Any:
+        """As numpy.dot."""
+        return array_function(np.dot, (self, other), {})
+
+    def copy(self, order: str = "C") -> Any:
+        """The same values."""
+        return self._tracer.copy(self)
+
+
+def _method(function: Any) -> Callable[..., Any]:
+    def method(self: NumpyValue, *args: Any, **kwargs: Any) -> Any:
+        return array_function(function, (self, *args), kwargs)
+
+    method.__name__ = function.__name__
+    method.__doc__ = f"As numpy.{function.__name__}."
+    return method
+
+
+# Methods of arrays that take what the function of the same name takes.
+_SHARED = "all any clip max mean min prod ravel round squeeze std sum swapaxes take var"
+for _name in _SHARED.split():
+    setattr(NumpyValue, _name, _method(getattr(np, _name)))
+
+# What arrays lack and chains of calls like: x.relu(), x.exp(), x.softmax(-1).
+for _row in _core.op_table():
+    if _row["kind"] == "map" and _row["arity"] == 1:
+        for _name in {_row["name"], *_row["other_names"]} - vars(NumpyValue).keys():
+            setattr(NumpyValue, _name, p.MAPS[_name])
+for _name in activations.__all__:
+    setattr(NumpyValue, _name, getattr(activations, _name))

@@ -1,0 +1,68 @@
+"""What a graph cannot hold, and what to write instead, by the name under which NumPy, torch or CuPy knows it."""
+
+from __future__ import annotations
+
+from .source import TraceAttributeError, TraceError, message, trace_error
+
+_UNKNOWN_SHAPE = ("the shape of its result depends on data", "write kf.where(mask, x, 0) and a reduction instead")
+_UNKNOWN_VALUE = (
+    "values are not known while a function is traced",
+    "write kf.where(condition, x, y) to choose, or return the value and read it outside",
+)
+_RANDOM = ("random numbers would be drawn once, when tracing", "draw them outside and pass them as an argument")
+_JOIN = ("arrays are not joined in a kernel", "return the parts as separate results instead")
+_ORDER = ("elements are not put in order in a kernel", "write x.max() or x.min() for the extremes, and sort outside")
+_POSITION = ("positions of extremes are not computed", "write x.max() or x.min() for the values")
+_IN_PLACE = ("nothing is written in place", "write y = ... for a new value, kf.where(mask, new, x) for a part of it")
+_PARTS = ("its parts are", "write x.transpose(...), x @ y and x.sum(axis) instead")
+_OTHER = ("it has no form in a graph", "write it with the functions of kfusion, or call it outside")
+
+_NAMES = {
+    _UNKNOWN_SHAPE: "nonzero argwhere flatnonzero unique compress extract masked_select unique_values",
+    _UNKNOWN_VALUE: "item tolist tobytes numpy get dump dumps array_equal equal allclose array2string array_repr",
+    _RANDOM: "rand_like randn_like randint_like bernoulli multinomial normal poisson dropout gumbel_softmax rrelu",
+    _JOIN: "concatenate concat cat stack hstack vstack dstack column_stack row_stack append block",
+    _ORDER: "sort argsort msort topk median quantile percentile",
+    _POSITION: "argmax argmin",
+    _IN_PLACE: "copyto put put_along_axis place putmask fill fill_diagonal __setitem__ __delitem__",
+    _PARTS: "einsum tensordot inner vdot kron",
+}
+_REASONS = {name: reason for reason, names in _NAMES.items() for name in names.split()}
+
+
+def refused(what: str) -> TraceError:
+    """The error for calling `what`, e.g. "numpy.sort"."""
+    reason, hint = _reason(what)
+    return trace_error(f"{what} is not traced: {reason}", hint)
+
+
+def refused_random(function: str, generator: str) -> TraceError:
+    """The error for a function that drew from a library's shared generator."""
+    reason, hint = _RANDOM
+    return trace_error(f"{function} draws from {generator}, which is not traced: {reason}", hint, "")
+
+
+def refused_attribute(name: str) -> TraceAttributeError:
+    """The error for asking a value for an attribute, one that `hasattr` understands."""
+    reason, hint = _reason(name)
+    return TraceAttributeError(message(f"x.{name} is not traced: {reason}", hint))
+
+
+def refused_keyword(function: str, keyword: str) -> TraceError:
+    """The error for a keyword that would not be honoured."""
+    hints = {
+        "out": "write y = ... for the new value",
+        "inplace": "pass inplace=False and use the result",
+        "dtype": "write .astype(...) before or after the call",
+        "where": "write kf.where(mask, x, y) instead",
+    }
+    hint = hints.get(keyword, f"write the call without {keyword}=")
+    return trace_error(f"{function} does not honour {keyword}= in a traced function", hint)
+
+
+def _reason(name: str) -> tuple[str, str]:
+    """Why the function or method is not traced, and what helps."""
+    short = name.rpartition(".")[2]
+    if short.endswith("_") and not short.endswith("__"):
+        return _IN_PLACE
+    return _REASONS.get(short, _OTHER)

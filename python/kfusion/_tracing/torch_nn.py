@@ -1,0 +1,206 @@
+"""torch.nn.functional on traced values, which is what modules call too: their parameters become captured arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._ops import activations, attention, contractions, losses, norms, views
+from .._ops import primitives as p
+from . import refusals
+from .source import trace_error
+from .torch_functions import FUNCTIONS, named
+from .tracer import Traced
+
+_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+
+
+@named("gelu")
+def _gelu(input: Any, *, approximate: str = "none") -> Any:
+    return activations.gelu(input, approximate=approximate)
+
+
+@named("silu")
+def _silu(input: Any) -> Any:
+    return activations.silu(input)
+
+
+@named("softplus")
+def _softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
+    return activations.softplus(input, beta=beta, threshold=threshold)
+
+
+@named("leaky_relu")
+def _leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
+    return activations.leaky_relu(input, negative_slope)
+
+
+@named("elu")
+def _elu(input: Any, alpha: float = 1.0) -> Any:
+    return activations.elu(input, alpha)
+
+
+@named("relu6")
+def _relu6(input: Any) -> Any:
+    return p.clip(input, 0, 6)
+
+
+@named("softmax")
+def _softmax(input: Any, dim: int | None = None, dtype: Any = None, *, _stacklevel: int = 3) -> Any:
+    return activations.softmax(*_along("softmax", input, dim, dtype))
+
+
+@named("log_softmax")
+def _log_softmax(input: Any, dim: int | None = None, dtype: Any = None, *, _stacklevel: int = 3) -> Any:
+    return activations.log_softmax(*_along("log_softmax", input, dim, dtype))
+
+
+def _along(name: str, x: Traced, dim: int | None, dtype: Any) -> tuple[Any, int]:
+    if dim is None:
+        raise trace_error(f"torch.{name} without a dim guesses one", f"write torch.{name}(x, dim=-1) instead")
+    return (x if dtype is None else views.astype(x, dtype)), dim
+
+
+@named("layer_norm")
+def _layer_norm(
+    input: Any,
+    normalized_shape: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Any:
+    return norms.layernorm(input, weight, bias, axis=_trailing("layer_norm", input, normalized_shape), eps=eps)
+
+
+@named("rms_norm")
+def _rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    axes = _trailing("rms_norm", input, normalized_shape)
+    return norms.rmsnorm(input, weight, axis=axes, eps=_EPS[input._dtype] if eps is None else eps)
+
+
+def _trailing(name: str, x: Traced, extents: Any) -> tuple[int, ...]:
+    """The trailing axes that have these extents."""
+    wanted = (extents,) if isinstance(extents, int) else tuple(extents)
+    if not wanted or x.shape[-len(wanted) :] != wanted:
+        raise ValueError(f"kfusion.{name}: normalized_shape must be the last extents of {x.shape}, got {wanted}")
+    return tuple(range(-len(wanted), 0))
+
+
+@named("batch_norm")
+def _batch_norm(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    if not training:
+        return norms.batchnorm(input, running_mean, running_var, weight, bias, eps=eps)
+    if running_mean is not None or running_var is not None:
+        what = "torch.batch_norm in training updates its running statistics in place, which is not traced"
+        raise trace_error(what, "call model.eval(), or make the module with track_running_stats=False")
+    return norms.batchnorm(input, None, None, weight, bias, eps=eps)
+
+
+@named("dropout", "feature_dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
+def _dropout(input: Any, p: float = 0.5, training: bool = True) -> Any:
+    if training and p != 0:
+        raise refusals.refused("torch.dropout")
+    return input
+
+
+@named("linear")
+def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    return contractions.linear(input, weight, bias)
+
+
+@named("conv2d")
+def _conv2d(
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Any:
+    if isinstance(padding, str):
+        padding = 0 if padding == "valid" else _same_padding(weight, stride, dilation)
+    return contractions.conv2d(input, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+def _same_padding(weight: Any, stride: Any, dilation: Any) -> tuple[int, int]:
+    spans = [d * (n - 1) for d, n in zip(contractions.pair(dilation, "dilation"), weight.shape[2:], strict=True)]
+    if contractions.pair(stride, "stride") != (1, 1) or any(span % 2 for span in spans):
+        raise trace_error("padding='same' with strides or even windows is not traced", "write the padding as numbers")
+    return spans[0] // 2, spans[1] // 2
+
+
+@named("embedding")
+def _embedding(
+    input: Any,
+    weight: Any,
+    padding_idx: Any = None,
+    max_norm: Any = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    if max_norm is not None:
+        raise refusals.refused_keyword("torch.embedding", "max_norm")
+    return contractions.take(weight, input, 0)
+
+
+@named("normalize")
+def _normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
+    return input / FUNCTIONS["clamp_min"](norms.norm(input, p, dim, keepdims=True), eps)
+
+
+@named("mse_loss")
+def _mse_loss(
+    input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None
+) -> Any:
+    _require_plain("mse_loss", size_average=size_average, reduce=reduce, weight=weight)
+    return losses.mse(input, target, reduction=reduction)
+
+
+@named("cross_entropy")
+def _cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    _require_plain("cross_entropy", size_average=size_average, reduce=reduce, weight=weight)
+    if label_smoothing:
+        raise refusals.refused_keyword("torch.cross_entropy", "label_smoothing")
+    logits = views.moveaxis(input, 1, -1) if input.ndim > 2 else input
+    return losses.cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction)
+
+
+@named("scaled_dot_product_attention")
+def _scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    for keyword, given in (("dropout_p", dropout_p), ("enable_gqa", enable_gqa)):
+        if given:
+            raise refusals.refused_keyword("torch.scaled_dot_product_attention", keyword)
+    y = attention.attention(query, key, value, scale=scale, mask=attn_mask, causal=is_causal)
+    if attn_mask is None or str(attn_mask.dtype).removeprefix("torch.") != "bool":
+        return y
+    sees_any = p.any(y._tracer.lift(attn_mask, "torch"), -1, keepdims=True)  # torch gives 0 where a row sees no key
+    return p.where(sees_any, y, 0.0)
+
+
+def _require_plain(name: str, **keywords: Any) -> None:
+    for keyword, value in keywords.items():
+        if value is not None:
+            raise refusals.refused_keyword(f"torch.{name}", keyword)

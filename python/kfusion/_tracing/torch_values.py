@@ -1,0 +1,61 @@
+"""Traced values that follow torch: the methods and attributes of its tensors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from . import torch_nn
+from . import torch_views as torch_views  # enters its functions
+from .dispatch import Dispatched
+from .torch_functions import FUNCTIONS, torch_function
+
+_METHODS_OF_NN = {"softmax", "log_softmax"}
+
+
+class TorchValue(Dispatched, library="torch"):
+    """A traced torch tensor."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> Any:
+        """torch's dtype, or its name where torch is not imported."""
+        return getattr(sys.modules.get("torch"), self._dtype, self._dtype)
+
+    @property
+    def device(self) -> Any:
+        """torch's device, or its name where torch is not imported."""
+        name = self._tracer.graph.node(self._tracer.node(self))["device"]
+        return getattr(sys.modules.get("torch"), "device", str)(name)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the tensor is on a CUDA device."""
+        return str(self.device) != "cpu"
+
+    @property
+    def requires_grad(self) -> bool:
+        """False: graphs compute forward only."""
+        return False
+
+    def size(self, dim: int | None = None) -> Any:
+        """The extents (a torch.Size where torch is imported), or one of them."""
+        return getattr(sys.modules.get("torch"), "Size", tuple)(self.shape) if dim is None else self.shape[dim]
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(self: TorchValue, *args: Any, **kwargs: Any) -> Any:
+        return torch_function(f"Tensor.{name}", (self, *args), kwargs)
+
+    method.__name__ = name
+    method.__doc__ = f"As torch.Tensor.{name}."
+    return method
+
+
+for _name, _function in FUNCTIONS.items():
+    if _function.__module__ != torch_nn.__name__ or _name in _METHODS_OF_NN:
+        _name = _name.removeprefix("Tensor.").removeprefix("linalg_")
+        if not hasattr(TorchValue, _name):
+            setattr(TorchValue, _name, _method(_name))

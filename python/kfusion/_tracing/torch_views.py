@@ -1,0 +1,191 @@
+"""torch's views, copies, casts and fills on traced values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .._ops import contractions, views
+from .._spec import dtype_name
+from .numpy_functions import filled, parts
+from .source import trace_error
+from .torch_functions import FUNCTIONS, named
+
+
+def _several(values: tuple[Any, ...]) -> Any:
+    """Extents or axes, given one by one or as one tuple."""
+    return tuple(values[0]) if len(values) == 1 and isinstance(values[0], (tuple, list)) else values
+
+
+@named("reshape", "view")
+def _reshape(input: Any, *shape: Any) -> Any:
+    if len(shape) == 1 and not isinstance(shape[0], (int, tuple, list)):
+        raise trace_error("reading bytes as another type, x.view(dtype), is not traced", "write x.to(dtype) instead")
+    return views.reshape(input, _several(shape))
+
+
+@named("permute")
+def _permute(input: Any, *dims: Any) -> Any:
+    return views.transpose(input, _several(dims))
+
+
+@named("transpose", "swapaxes", "swapdims")
+def _transpose(input: Any, dim0: int, dim1: int) -> Any:
+    return views.swapaxes(input, dim0, dim1)
+
+
+@named("t")
+def _t(input: Any) -> Any:
+    if input.ndim > 2:
+        raise ValueError(f"t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D")
+    return views.transpose(input)
+
+
+@named("movedim", "moveaxis")
+def _movedim(input: Any, source: Any, destination: Any) -> Any:
+    return views.moveaxis(input, source, destination)
+
+
+@named("flatten")
+def _flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    if input.ndim == 0:
+        return views.reshape(input, 1)
+    first, last = (views.axis_of(input, d, "flatten") for d in (start_dim, end_dim))
+    shape = input.shape
+    return views.reshape(input, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
+
+
+@named("ravel")
+def _ravel(input: Any) -> Any:
+    return views.ravel(input)
+
+
+@named("squeeze")
+def _squeeze(input: Any, dim: Any = None) -> Any:
+    if dim is None:
+        return views.squeeze(input)
+    return views.squeeze(input, tuple(a for a in views.axes_tuple(input, dim, "squeeze") if input.shape[a] == 1))
+
+
+@named("unsqueeze")
+def _unsqueeze(input: Any, dim: int) -> Any:
+    return views.expand_dims(input, dim)
+
+
+@named("expand", "broadcast_to")
+def _expand(input: Any, *size: Any) -> Any:
+    sizes = _several(size)
+    own = (1,) * (len(sizes) - input.ndim) + input.shape
+    return views.broadcast_to(input, tuple(n if s == -1 else s for s, n in zip(sizes, own, strict=True)))
+
+
+@named("expand_as")
+def _expand_as(input: Any, other: Any) -> Any:
+    return views.broadcast_to(input, tuple(other.shape))
+
+
+@named("flip")
+def _flip(input: Any, *dims: Any) -> Any:
+    return views.flip(input, _several(dims))
+
+
+@named("split")
+def _split(input: Any, split_size: Any, dim: int = 0) -> Any:
+    n = input.shape[views.axis_of(input, dim, "split")]
+    if isinstance(split_size, int):
+        bounds = [*range(0, max(n, 1), split_size), n]
+    else:
+        bounds = [sum(split_size[:i]) for i in range(len(split_size) + 1)]
+        if bounds[-1] != n:
+            raise ValueError(f"split expects split_sizes to sum exactly to {n}, but got {list(split_size)}")
+    return tuple(parts(input, bounds, dim))
+
+
+@named("chunk")
+def _chunk(input: Any, chunks: int, dim: int = 0) -> Any:
+    n = input.shape[views.axis_of(input, dim, "chunk")]
+    return _split(input, max(1, -(-n // chunks)), dim)
+
+
+@named("unbind")
+def _unbind(input: Any, dim: int = 0) -> Any:
+    return tuple(views.moveaxis(input, dim, 0))
+
+
+@named("narrow")
+def _narrow(input: Any, dim: int, start: int, length: int) -> Any:
+    return parts(input, [start, start + length], dim)[0]
+
+
+@named("select")
+def _select(input: Any, dim: int, index: int) -> Any:
+    return views.moveaxis(input, dim, 0)[index]
+
+
+@named("index_select")
+def _index_select(input: Any, dim: int, index: Any) -> Any:
+    return contractions.take(input, index, dim)
+
+
+@named("take")
+def _take(input: Any, index: Any) -> Any:
+    return contractions.take(input, index)
+
+
+# ---- copies, dtypes, fills ----
+
+
+@named("clone", "contiguous", "detach")
+def _same(input: Any, *, memory_format: Any = None) -> Any:
+    return input._tracer.copy(input)
+
+
+@named("to", "type")
+def _to(
+    input: Any, *targets: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False
+) -> Any:
+    for target in targets:
+        if isinstance(target, bool):
+            continue  # non_blocking, copy
+        if hasattr(target, "shape"):
+            dtype, device = target.dtype, target.device
+        elif _is_device(target):
+            device = target
+        else:
+            dtype = target
+    if device is not None and _place(device) != _place(input.device):
+        raise trace_error(f"moving a value to {device} is not traced", "pass arguments that lie there")
+    return views.astype(input, dtype) if dtype is not None and dtype_name(dtype) != input._dtype else input
+
+
+def _is_device(target: Any) -> bool:
+    return str(target).partition(":")[0] in ("cpu", "cuda", "meta", "mps")
+
+
+def _place(device: Any) -> str:
+    return "cuda:0" if str(device) == "cuda" else str(device)
+
+
+@named("type_as")
+def _type_as(input: Any, other: Any) -> Any:
+    return _to(input, other.dtype)
+
+
+_CASTS = {"float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64"}
+for _name, _target in (_CASTS | {"bfloat16": "bfloat16", "bool": "bool"}).items():
+    FUNCTIONS[_name] = lambda input, _target=_target: _to(input, _target)
+
+
+@named("full_like")
+def _full_like(input: Any, fill_value: Any, *, dtype: Any = None) -> Any:
+    return views.full_like(input, fill_value, dtype)
+
+
+@named("zeros_like")
+def _zeros_like(input: Any, *, dtype: Any = None) -> Any:
+    return filled(0)(input, dtype)
+
+
+@named("ones_like")
+def _ones_like(input: Any, *, dtype: Any = None) -> Any:
+    return filled(1)(input, dtype)

@@ -1,0 +1,181 @@
+"""Runs a plain function once on traced values and keeps the graph of what it did."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import linecache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._ops.operation import bind, require_one_kind
+from .._spec import Spec, is_array, spec_of
+from . import randomness
+from .number import read
+from .source import TraceError, raised_line, trace_error
+from .structure import Slot, fill, walk
+from .tracer import Argument, Call, Input, Traced, Tracer, current
+
+_NO_ARRAYS = (bool, int, float, complex, str, list, tuple, dict, np.generic)
+_RESERVED = ("out", "stream")  # keywords of the functions that kfusion makes
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a function does to arrays of certain shapes, dtypes and libraries.
+
+    `graph` is as written: one stage per call, nothing merged (`graph.simplify()` does that). `inputs` are its input
+    nodes in order: arguments first, then captured arrays as they were met. `results` is what the function returned,
+    with a `Slot` for each output of the graph. `calls` are the calls of kfusion's functions, in order of completion.
+    """
+
+    name: str
+    graph: Any
+    inputs: tuple[Input, ...]
+    results: Any
+    calls: tuple[Call, ...] = ()
+
+    def returned(self, outputs: list[Any]) -> Any:
+        """The function's result, made of the graph's outputs."""
+        return fill(self.results, outputs)
+
+
+def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
+    """Traces `function(*args, **kwargs)`.
+
+    Args:
+        function: any callable of arrays: kf.*, NumPy's, torch's and CuPy's functions, operators and methods inside.
+        args: specs and arrays (also within tuples, lists and dicts) become inputs, named after the parameters;
+            everything else is passed as it is and is a fixed part of the graph.
+        kwargs: likewise.
+
+    Returns:
+        The graph, its inputs and the form of the results.
+
+    Raises:
+        TraceError: the function does something that a graph cannot hold; the message names the line.
+        TypeError: arrays of different libraries, or a dtype that kfusion does not have.
+        ValueError: shapes that do not fit, with the line.
+    """
+    return trace_with(Tracer(name_of(function)), function, args, kwargs)
+
+
+def name_of(function: Any) -> str:
+    """What messages call a function."""
+    function = without_partial(function)
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def without_partial(function: Any) -> Any:
+    """The function behind functools.partial."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Trace:
+    """As `trace`; an `Argument` stands for its array."""
+    bound = bind(f"kfusion.trace: {tracer.name}", signature_of(function), args, kwargs)
+    for name, value in bound.arguments.items():
+        path = "" if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else name
+        bound.arguments[name] = walk(value, lambda p, leaf: _argument(tracer, p, leaf), path)
+    _require_one_library(tracer)
+    token = current.set(tracer)
+    try:
+        outputs: list[tuple[str, Traced]] = []
+        results = walk(_call(function, bound), lambda path, leaf: _output(outputs, path, leaf))
+        tracer.require_unwritten()
+        if not outputs:
+            _require_an_array(tracer, bound)
+            raise trace_error(f"{tracer.name} returns nothing made of its arrays", "return what it computes", "")
+        _require_one_library(tracer)  # captured arrays too
+        tracer.close(outputs)
+    finally:
+        current.reset(token)
+        tracer.is_open = False
+    return Trace(tracer.name, tracer.graph, tuple(tracer.inputs), results, tuple(tracer.calls))
+
+
+def signature_of(function: Any) -> inspect.Signature:
+    """Of the function, of a module's forward, or for any arguments where Python knows none.
+
+    Raises:
+        TraceError: a parameter has the name of a keyword that kfusion adds to the functions it makes.
+    """
+    written = getattr(function, "forward", function)
+    code = getattr(written, "__code__", None)
+    if not callable(written):
+        raise TypeError(f"kfusion.trace: function must be callable, got {type(function).__name__}")
+    try:
+        signature = inspect.signature(written)
+    except ValueError:
+        return inspect.signature(lambda *args, **kwargs: None)
+    if code is not None:
+        linecache.checkcache(code.co_filename)
+        for name in _RESERVED:
+            if name in signature.parameters:
+                what = f"{function.__name__} has a parameter named {name}, which kfusion adds itself"
+                raise trace_error(what, "give it another name", "")
+    return signature
+
+
+def _argument(tracer: Tracer, name: str, value: Any) -> Any:
+    if isinstance(value, Spec):
+        return tracer.input(name, value)
+    if isinstance(value, Argument):
+        array = value.array
+        spec = array if isinstance(array, Spec) else spec_of(array, f"{tracer.name}: {name}")
+        return tracer.input(name, spec, array, argument=value.number, strides=value.strides)
+    return tracer.input(name, spec_of(value, f"{tracer.name}: {name}"), value) if is_array(value) else value
+
+
+def _require_an_array(tracer: Tracer, bound: inspect.BoundArguments) -> None:
+    """Where there is no array at all, the first argument that can only be meant as one is what is wrong."""
+    for name, value in [] if tracer.inputs else bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        given = {name: value}
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            given = {f"{name}.{i}": v for i, v in enumerate(value)}
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            given = value
+        for path, v in given.items():
+            if v is None or isinstance(v, _NO_ARRAYS):  # type() of what stands for a float is another
+                raise TypeError(
+                    f"kfusion.{tracer.name}: {path} must be an array, got {v.__class__.__name__}; "
+                    f"convert it with numpy.asarray({path})"
+                )
+
+
+def _require_one_library(tracer: Tracer) -> None:
+    require_one_kind(f"kfusion.trace: {tracer.name}", {i.name: i.array for i in tracer.inputs if i.array is not None})
+    for i in tracer.inputs:
+        if i.spec.like != tracer.inputs[0].spec.like:
+            raise TypeError(
+                f"kfusion.trace: {tracer.name}: {i.name} must be like {tracer.inputs[0].spec.like} as "
+                f"{tracer.inputs[0].name} is, got {i.spec.like}"
+            )
+
+
+def _call(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
+    """The function's result. Where another library's error hides that it met a traced value, ours says so."""
+    try:
+        with randomness.refused(name_of(function)):
+            return function(*bound.args, **bound.kwargs)
+    except (TypeError, ValueError) as error:
+        line = raised_line(error.__traceback__)
+        if isinstance(error.__cause__, TraceError) and "array element" in str(error):  # NumPy's, for w[0] = traced
+            raise trace_error("assigning to a part of an array", "write kf.where(mask, x, y) instead", line) from error
+        if "kfusion._" in str(error) and not isinstance(error, TraceError):  # the name of our class
+            what = f"a function that takes no traced values was called ({error})"
+            raise trace_error(what, "write the same function of kfusion or NumPy instead", line) from error
+        raise
+
+
+def _output(outputs: list[tuple[str, Traced]], path: str, leaf: Any) -> Any:
+    if not isinstance(leaf, Traced):
+        return read(leaf)
+    outputs.append((path, leaf))
+    return Slot(len(outputs) - 1)

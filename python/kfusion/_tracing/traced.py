@@ -1,0 +1,196 @@
+"""What every traced value can do whatever its library: operators, indices, and saying no to what has no graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .._ops.contractions import matmul
+from .._ops.views import astype, matrix_transpose, transpose
+from .._spec import FLOATS, ITEM_BYTES
+from . import refusals
+from .indexing import getitem
+from .number import read
+from .source import TraceAttributeError, message, trace_error, user_line
+from .tracer import Traced
+
+# Python's name of the operator: its symbol and the row of the op table.
+BINARY = {
+    "add": ("+", "add"),
+    "sub": ("-", "subtract"),
+    "mul": ("*", "multiply"),
+    "truediv": ("/", "divide"),
+    "floordiv": ("//", "floor_divide"),
+    "mod": ("%", "remainder"),
+    "pow": ("**", "power"),
+    "and": ("&", "bitwise_and"),
+    "or": ("|", "bitwise_or"),
+    "xor": ("^", "bitwise_xor"),
+}
+COMPARISONS = {
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "eq": "equal",
+    "ne": "not_equal",
+}
+_UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
+
+_DIVMOD = ("divmod of a traced value", "write x // y and x % y instead")
+_SHIFT = ("shifting bits of a traced value", "write x * 2**n or x // 2**n instead")
+
+# What Python, and NumPy through Python, asks of a number or a container.
+_REFUSED = {
+    "bool": (
+        "branching on a traced value (if, while, and, or, not, a < b < c)",
+        "write kf.where(condition, x, y), & and | instead",
+    ),
+    "float": ("float() of a traced value", "write the value itself: functions of kfusion and NumPy take it"),
+    "int": ("int() of a traced value", "write x.astype('int64') instead"),
+    "complex": ("complex() of a traced value", "write real numbers"),
+    "index": ("a traced value as a Python integer (range, shape, slice)", "pass the integer as a Python integer"),
+    "contains": ("`in` with a traced value", "write (x == value).any() instead"),
+    "array": (
+        "making a NumPy array of traced values (np.asarray, np.array, np.full, ...)",
+        "write the value itself, kf.full_like, or return the parts as separate results",
+    ),
+    "setitem": ("assigning to a part of a traced value", "write kf.where(mask, new, x) instead"),
+    "delitem": ("deleting a part of a traced value", "write a slice instead"),
+    "divmod": _DIVMOD,
+    "rdivmod": _DIVMOD,
+    "lshift": _SHIFT,
+    "rlshift": _SHIFT,
+    "rshift": _SHIFT,
+    "rrshift": _SHIFT,
+}
+
+
+class Value(Traced):
+    """A traced value with Python's operators."""
+
+    __slots__ = ()
+
+    # ---- set below: __add__, __radd__, __iadd__, ..., __lt__, ..., __neg__, ..., and the refusals ----
+
+    def __matmul__(self, other: Any) -> Any:
+        return matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return matmul(other, self)
+
+    def __imatmul__(self, other: Any) -> Any:
+        return self._write("@", matmul(self, other))
+
+    @property
+    def T(self) -> Any:
+        """The axes in reverse order."""
+        return transpose(self)
+
+    @property
+    def mT(self) -> Any:
+        """The last two axes exchanged."""
+        return matrix_transpose(self)
+
+    def __getitem__(self, key: Any) -> Any:
+        return getitem(self, key)
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise trace_error("len() of a value without axes (torch.tensor asks for it)", "write the value itself")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.ndim == 0:
+            raise TypeError("iteration over an array without axes")
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        if not self._tracer.is_open or isinstance(self._node, str):
+            return f"<traced value of {self._tracer.name}>"
+        return f"<traced {self._dtype}{list(self.shape)}>"
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise trace_error(f"formatting a traced value with {spec!r}", "return the value and print it outside")
+        return repr(self)
+
+    def __copy__(self) -> Any:
+        return self._tracer.copy(self)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self._tracer.copy(self)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return ITEM_BYTES[self._dtype]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise trace_error(f"setting .{name} of a traced value", "write y = ... for a new value")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._refused_attribute(name)
+
+    def _refused_attribute(self, name: str) -> TraceAttributeError:
+        for library, kind in Traced._classes.items():
+            if library != self._library and hasattr(kind, name):
+                hint = f'plan with kf.spec(..., like="{library}")'
+                what = f"{self._library} arrays have no .{name}, {library}'s have"
+                return TraceAttributeError(message(what, hint))
+        return refusals.refused_attribute(name)
+
+    def _write(self, operator: str, result: Any) -> Any:
+        """x += y: the value itself changes, so that its other names see it; views of it must not be used any more."""
+        if result.shape != self.shape or _rank(result) > _rank(self):
+            was, now = (f"{v._dtype}{list(v.shape)}" for v in (self, result))
+            raise trace_error(f"x {operator}= y makes {now} of {was}", f"write x = x {operator} y instead")
+        result = astype(result, self._dtype)
+        change = object.__setattr__
+        self._memory.version += 1
+        self._memory.line = user_line()
+        change(self, "_version", self._memory.version)
+        change(self, "_node", result._node)
+        return self
+
+
+def _define(name: str, method: Callable[..., Any]) -> None:
+    method.__name__ = f"__{name}__"
+    setattr(Value, method.__name__, method)
+
+
+def _operator(name: str, symbol: str, op: str) -> None:
+    _define(name, lambda x, y: power(x, y) if op == "power" else x._tracer.map(op, x, y))
+    _define(f"r{name}", lambda x, y: x._tracer.map(op, y, x))
+    _define(f"i{name}", lambda x, y: x._write(symbol, getattr(x, f"__{name}__")(y)))
+
+
+def power(x: Any, y: Any) -> Any:
+    """x ** y. As NumPy and torch do: a float to the power 2 is a square, to 0.5 a square root."""
+    y = read(y)  # the exponent decides which function it is
+    shortcut = {2: "square", 0.5: "sqrt"}.get(y) if type(y) in (int, float) and x._dtype in FLOATS else None
+    return x._tracer.map(shortcut, x) if shortcut else x._tracer.map("power", x, y)
+
+
+def _rank(x: Any) -> int:
+    """NumPy and torch write values of a dtype into arrays of the same or a higher rank."""
+    return {"bool": 0, "int32": 1, "int64": 1}.get(x._dtype, 2)
+
+
+def _refusal(what: str, hint: str) -> Callable[..., Any]:
+    def method(*args: Any, **kwargs: Any) -> Any:
+        raise trace_error(what, hint)
+
+    return method
+
+
+for _name, (_symbol, _op) in BINARY.items():
+    _operator(_name, _symbol, _op)
+for _name, _op in COMPARISONS.items():
+    _define(_name, lambda x, y, op=_op: x._tracer.map(op, x, y))
+for _name, _op in _UNARY.items():
+    _define(_name, lambda x, op=_op: x._tracer.map(op, x))
+for _name, _reason in _REFUSED.items():
+    _define(_name, _refusal(*_reason))

@@ -1,0 +1,309 @@
+"""A graph while it grows, and the values that stand for its nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from .. import _core
+from .._spec import Spec, is_array, spec_of
+from .number import Number, is_number, parameter_of
+from .source import trace_error, user_frame, user_line
+
+# The tracer of the function that this thread is tracing, for calls without a traced argument (`kfusion.iota`).
+current: contextvars.ContextVar[Tracer | None] = contextvars.ContextVar("kfusion_tracer", default=None)
+
+
+class Input(NamedTuple):
+    """One input node: an argument, or an array that the function named (`captured`)."""
+
+    name: str
+    spec: Spec
+    array: Any
+    captured: bool
+    argument: int = -1  # its number among the call's arrays
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An array among a call's arguments: its number, and its strides in elements (none: C order)."""
+
+    array: Any
+    number: int
+    strides: Sequence[int] = ()
+
+
+class Node(NamedTuple):
+    """A node of the graph, by number, among other arguments of a call."""
+
+    id: int
+
+
+class Call(NamedTuple):
+    """One call of a function of kfusion: all its arguments, defaults too, by name, and the node of its result."""
+
+    name: str
+    arguments: dict[str, Any]
+    result: int
+
+
+class Memory:
+    """What a value and its views share: how often it was written to, and where last."""
+
+    __slots__ = ("line", "version")
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.line = ""
+
+
+class Traced:
+    """A value while its function is traced: a node of the graph. Subclasses give it a library's methods."""
+
+    __slots__ = ("__weakref__", "_memory", "_node", "_tracer", "_version")
+    __kfusion_traced__ = True  # what C++ knows it by
+    _tracer: Tracer
+    _node: int | str  # a reason, for a value that cannot be had
+    _memory: Memory
+    _version: int
+    _library: ClassVar[str]
+    _classes: ClassVar[dict[str, type[Traced]]] = {}
+
+    def __init_subclass__(cls, library: str = "", **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if library:
+            cls._library = library
+            Traced._classes[library] = cls
+
+    @property
+    def _dtype(self) -> str:
+        """The dtype's name, whatever the library."""
+        return str(self._tracer.graph.dtype(self._tracer.node(self)))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        return tuple(self._tracer.graph.shape(self._tracer.node(self)))
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+
+class Tracer:
+    """Builds one graph. `name` is the function's, for messages; an eager call names no lines; of a graph that `runs`
+    the layouts of captured arrays count.
+    """
+
+    def __init__(self, name: str, *, eager: bool = False, runs: bool = False) -> None:
+        self.name = name
+        self.read_numbers: set[int] = set()  # float arguments whose values the trace holds for
+        self._runs = runs
+        self.graph: Any = _core.Graph()
+        self.inputs: list[Input] = []
+        self._memories: list[tuple[str, Memory]] = []  # the inputs' own
+        self.calls: list[Call] = []
+        self.is_open = True
+        self._eager = eager
+        self._captured: dict[int, Traced] = {}
+        self._stages = 0
+        self._line = ""
+
+    # ---- values ----
+
+    def value(self, node: int, memory: Memory | None = None) -> Traced:
+        """The value of a node; a view shares the memory of what it looks at."""
+        return self._made(Traced._classes[self.graph.library(node)], node, memory or Memory())
+
+    def copy(self, x: Traced) -> Traced:
+        """The same node as a value with memory of its own."""
+        return self.value(self.node(x))
+
+    def unavailable(self, like: Traced, reason: str) -> Traced:
+        """A value that raises a TraceError saying `reason` when it is used."""
+        return self._made(type(like), reason, Memory())
+
+    def _made(self, kind: type[Traced], node: int | str, memory: Memory) -> Traced:
+        value = kind.__new__(kind)
+        made = object.__setattr__
+        made(value, "_tracer", self)
+        made(value, "_node", node)
+        made(value, "_memory", memory)
+        made(value, "_version", memory.version)
+        return value
+
+    def node(self, value: Traced, line: str | None = None) -> int:
+        """The node of a value that may be used here and now; `line` is for messages, the user's present one by default.
+
+        Raises:
+            TraceError: it belongs to another trace, or its memory was written to through another value.
+        """
+        if value._tracer is not self or not self.is_open:
+            what = f"a value of {value._tracer.name} is used outside its trace"
+            raise trace_error(what, "return it, or pass it as an argument", line)
+        if isinstance(value._node, str):
+            raise trace_error(value._node, "", line)
+        if value._version != value._memory.version:
+            what = f"this value shares memory with one that was changed in place ({value._memory.line})"
+            raise trace_error(what, "write x = x + y there instead of x += y", line)
+        return value._node
+
+    def input(
+        self,
+        name: str,
+        spec: Spec,
+        array: Any = None,
+        *,
+        captured: bool = False,
+        argument: int = -1,
+        strides: Sequence[int] = (),
+    ) -> Traced:
+        """A new input; `array` is what it stands for, where there is one."""
+        node = self.graph.input(name, spec.shape, spec.dtype, spec.like, spec.device, captured, strides)
+        self.inputs.append(Input(name, spec, array, captured, argument))
+        value = self.value(node)
+        self._memories.append((name, value._memory))
+        return value
+
+    def require_unwritten(self) -> None:
+        """Raises a TraceError where an input was written to: its array would not see it."""
+        for name, memory in self._memories:
+            if memory.version:
+                what = f"{self.name} changes its argument {name} in place, and kernels write results only"
+                raise trace_error(what, f"write {name} = {name} + 1 instead of {name} += 1, and return it", memory.line)
+
+    def lift(self, value: Any, library: str, what: str = "an operand") -> Traced:
+        """A traced value for whatever meets one.
+
+        Args:
+            value: a traced value, a Python or NumPy scalar, or an array, which becomes a captured input.
+            library: of the value that it meets. Scalars are weak, NumPy's among NumPy's arrays are not.
+            what: names the value in messages.
+
+        Raises:
+            TraceError: it is none of these.
+        """
+        if isinstance(value, Traced):
+            return value
+        if is_number(value):
+            return self._parameter(value, library, what)
+        if isinstance(value, np.generic):
+            return self._strong(self.lift(value.item(), library, what), value, library)
+        for number in (bool, int, float):
+            if isinstance(value, number):
+                return self.value(self._call("scalar", number(value)))
+        if is_array(value):
+            return self._capture(value, library)
+        hint = "make an array of it outside" if isinstance(value, (list, tuple)) else ""
+        raise trace_error(f"{what} must be an array or a number, got {type(value).__name__}", hint)
+
+    def _parameter(self, number: Number, library: str, what: str) -> Traced:
+        value, index = parameter_of(number, self)
+        if index < 0:
+            return self.lift(value, library, what)
+        return self._strong(self.value(self._call("scalar", float(value), index)), value, library)
+
+    def _strong(self, scalar: Traced, value: Any, library: str) -> Traced:
+        """A scalar as NumPy's among NumPy's arrays: of its own dtype, where it has one."""
+        is_weak = library == "torch" or not isinstance(value, np.generic)
+        return scalar if is_weak else self.add("cast", scalar, value.dtype.name)
+
+    def _capture(self, array: Any, library: str) -> Traced:
+        if id(array) not in self._captured:
+            known = _variable_of(array)
+            name = self._free_name(known or "captured")
+            if self._runs:
+                _require_no_grad(array, self.name, f"{known}, " if known else "")
+            spec = spec_of(array, f"kfusion.trace: {name}")
+            if spec.like != library:
+                raise trace_error(f"{name} is an array of {spec.like} and meets one of {library}", "convert it outside")
+            strides = _core.element_strides(array, self.name, name) if self._runs else None
+            self._captured[id(array)] = self.input(name, spec, array, captured=True, strides=strides or ())
+        return self._captured[id(array)]
+
+    def _free_name(self, name: str) -> str:
+        taken = {i.name for i in self.inputs}
+        return next(n for n in (name, *(f"{name}_{i}" for i in range(1, len(taken) + 2))) if n not in taken)
+
+    # ---- nodes ----
+
+    def add(self, kind: str, *arguments: Any) -> Traced:
+        """Calls a method of the graph, with nodes in place of values."""
+        return self.value(self._call(kind, *arguments))
+
+    def view(self, kind: str, x: Traced, *arguments: Any) -> Traced:
+        """As `add`, for a view of x."""
+        return self.value(self._call(kind, x, *arguments), x._memory)
+
+    def map(self, op: str, *arguments: Any) -> Traced:
+        """A row of KF_MAP of values and whatever `lift` takes."""
+        library = next((a._library for a in arguments if isinstance(a, Traced)), "numpy")
+        return self.value(self._call("map", op, [self.node(self.lift(a, library)) for a in arguments]))
+
+    def _call(self, kind: str, *arguments: Any) -> int:
+        nodes = [self.node(a) if isinstance(a, Traced) else a for a in arguments]
+        if self._stages == 0 and not self._eager:
+            self._line = user_line()
+            self.graph.set_source(self._line)
+        try:
+            return int(getattr(self.graph, kind)(*nodes))
+        except (ValueError, TypeError, OverflowError) as error:
+            text = str(error).removeprefix("kfusion.")
+            raise type(error)(f"kfusion.{text}" + (f"\n  {self._line}" if self._line else "")) from None
+
+    def record(self, name: str, arguments: Mapping[str, Any], result: Any) -> None:
+        """Remembers that a call made `result`; of calls within calls the outermost comes last."""
+        if isinstance(result, Traced):
+            given = {k: Node(self.node(v)) if isinstance(v, Traced) else v for k, v in arguments.items()}
+            self.calls.append(Call(name, given, self.node(result)))
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """What is built inside is one stage. Stages do not nest: the outermost name holds."""
+        if self._stages == 0 and not self._eager:
+            self._line = user_line()
+        self.graph.begin_stage(name, self._line)
+        self._stages += 1
+        try:
+            yield
+        finally:
+            self._stages -= 1
+            self.graph.end_stage()
+
+    def close(self, outputs: Sequence[tuple[str, Traced]]) -> None:
+        """Sets the results; values are of no use afterwards."""
+        self.graph.set_outputs([(name, self.node(value, "")) for name, value in outputs])
+        self.is_open = False
+
+
+def tracer_of(*values: Any) -> Tracer | None:
+    """The tracer of the first traced value."""
+    return next((v._tracer for v in values if isinstance(v, Traced)), None)
+
+
+def stage(x: Traced, name: str) -> contextlib.AbstractContextManager[None]:
+    """A stage of the graph that x is in."""
+    return x._tracer.stage(name)
+
+
+def _require_no_grad(array: Any, function: str, name: str) -> None:
+    """As for arguments, with what helps where the array is a module's parameter."""
+    if getattr(array, "requires_grad", False) is True and sys.modules["torch"].is_grad_enabled():
+        raise RuntimeError(
+            f"kfusion.{function}: {name}an array which the function captured{',' if name else ''} requires grad, and "
+            "kfusion has no backward pass yet: call it under torch.no_grad(), or call requires_grad_(False) on it"
+        )
+
+
+def _variable_of(array: Any) -> str | None:
+    """The name by which the user's frame knows the array."""
+    frame = user_frame()
+    scopes = (frame.f_locals, frame.f_globals) if frame else ()
+    return next((name for scope in scopes for name, value in scope.items() if value is array), None)
