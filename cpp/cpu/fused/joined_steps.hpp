@@ -19,10 +19,18 @@ struct Stateless {
 /// A step's prefetches, tile after tile.
 class FetchesOfTiles {
  public:
-  KF_INLINE FetchesOfTiles(KF_STEP) : s_(s), c_(c), i_(i) {}
+  KF_INLINE FetchesOfTiles(KF_STEP) : s_(s), c_(c), i_(i), one_(s->fetches == 1) {
+    const TileFetch share = one_ ? c->fetches[s->fetch] : TileFetch{};
+    next_ = one_ ? begin_of(share, c, i) : 0, stride_ = static_cast<std::uintptr_t>(share.stride);
+  }
   KF_INLINE void take() {
-    fetch<true, kRegisters>(s_, c_, i_);
-    i_ += kRegisters * FloatVec::kCount;
+    if (one_) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kRegisters; ++j) prefetch(next_), next_ += stride_;
+    } else {
+      fetch<true, kRegisters>(s_, c_, i_);
+      i_ += kRegisters * FloatVec::kCount;
+    }
   }
 
   /// A part beside a long function of each register; where there is not just one array, all before them, and what is in
@@ -41,6 +49,8 @@ class FetchesOfTiles {
   const TileStep* s_;
   TileContext* c_;
   std::int64_t i_;
+  bool one_;
+  std::uintptr_t next_, stride_;  ///< where there is one array
 };
 
 // ---- from and to memory ------------------------------------------------------------------------------------------

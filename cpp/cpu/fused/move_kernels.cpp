@@ -122,6 +122,16 @@ void run_full(KF_STEP, std::int64_t end, std::int64_t elements) {
 }
 void run_short(KF_STEP, std::int64_t end, std::int64_t elements) { run_steps(s, c, i, end, elements, F32s{}); }
 
+template <class T>
+KF_INLINE void fill_with(const std::byte* lane, std::byte* to) {
+  T number;
+  __builtin_memcpy(&number, lane, sizeof number);
+  store(to, Vec<T>(number).v);
+}
+void fill(const std::byte* lane, int bytes, std::byte* to) {
+  bytes == 8 ? fill_with<std::int64_t>(lane, to) : fill_with<std::int32_t>(lane, to);
+}
+
 void fence() { stream_fence(); }
 
 }  // namespace
@@ -139,7 +149,7 @@ StepFunction spill_step(Width width) { return step<Spill>(width); }
 extern const TileKernels kTileKernels = {
     kVectorBytes,          kRegisters, map_step,   load_step,   store_step, cast_step,
     reload_step,           spill_step, splat_step, reduce_step, done_step,  join_steps,
-    {run_full, run_short}, fence};
+    {run_full, run_short}, fill,       fence};
 
 }  // namespace KF_ISA
 }  // namespace kfusion::cpu

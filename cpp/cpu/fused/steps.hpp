@@ -86,6 +86,8 @@ struct TileKernels {
   /// Runs a program on the whole tiles, of `elements` elements, in [i, end).
   void (*run[kWidths])(const TileStep* steps, TileContext* context, std::int64_t i, std::int64_t end,
                        std::int64_t elements);
+  /// Writes a lane of `bytes` bytes to a whole register, in one store: what reads it would wait for the parts.
+  void (*fill)(const std::byte* lane, int bytes, std::byte* to);
   void (*fence)();  ///< ends a thread's part of a job that streams
 };
 

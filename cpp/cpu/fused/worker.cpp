@@ -46,6 +46,7 @@ Worker::Worker(const FusedCall& call, const Worker& from) : call_(call), program
 }
 
 Worker::~Worker() {
+  for (EdgeLine& e : edges_) KF_ISA::flush(e);
   if (context_.stream) program_.kernels->fence();
 }
 
@@ -69,6 +70,7 @@ void Worker::attach() {
   context_.at = at_;
   context_.columns = program_.space.columns;
   context_.stream = call_.stream;
+  if (call_.stream) edges_.resize(program_.targets.size());
 }
 
 void Worker::set_constants() {
@@ -82,8 +84,7 @@ void Worker::set_constants() {
 }
 
 void Worker::set_home(const Home& home, const std::byte* value, int bytes) {
-  const int vector = program_.kernels->vector_bytes;
-  repeat(value, bytes, bytes == 8 ? vector / 8 : vector / 4, scratch_ + home.place);
+  program_.kernels->fill(value, bytes, scratch_ + home.place);
 }
 
 void Worker::go_to(std::int64_t outer) {
@@ -99,11 +100,7 @@ void Worker::go_to(std::int64_t outer) {
   for (std::size_t k = 0; k < program_.targets.size(); ++k) {
     const Target& t = program_.targets[k];
     target_base_[k] = call_.stores[k] + t.layout.offset + offset_of(outer, extents, t.layout.outer);
-    if (t.layout.reach != Reach::kDirect) continue;
-    at_[t.operand] = target_base_[k];
-    // A last line that is not whole, which plain stores will share with the next row: those that stream would wait.
-    const std::byte* const end = target_base_[k] + program_.space.cols * t.layout.item;
-    if (context_.stream && reinterpret_cast<std::uintptr_t>(end) % 64 != 0) __builtin_prefetch(end - 1, 1);
+    if (t.layout.reach == Reach::kDirect) at_[t.operand] = target_base_[k];
   }
 }
 
@@ -126,22 +123,29 @@ void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, boo
     for (; i < end; i += full) part_of_tile(p, Width::kFull, i, std::min(full, end - i));
     return;
   }
-  const std::int64_t head = to_alignment(p, begin);
-  if (head > 0 && end - begin >= head + full) part_of_tile(p, Width::kFull, i, head), i += head;
+  // What streams begins at a line, and ends with one. Of others nothing is copied where a whole tile can be read.
+  const bool lines = context_.stream && !p.targets.empty();
+  const bool overlaps = lines && !p.copies && p.reductions.empty() && program_.space.cols >= 2 * small;
+  const auto part = [&](std::int64_t from, std::int64_t count) {
+    overlaps ? overlapping_tile(p, Width::kShort, from, count) : part_of_tile(p, Width::kShort, from, count);
+  };
+  const std::int64_t aligned = begin + to_alignment(p, begin);
+  if (aligned + full <= end)
+    for (; i < aligned; i = std::min(aligned, i + small)) part(i, std::min(small, aligned - i));
   if (p.copies) {
     for (; i + full <= end; i += full) tile(p, Width::kFull, i);
   } else {
     run_tiles(p, Width::kFull, i, end);
   }
-  // A stage is copied by plain stores: of what streams, only the last line may go through one.
-  const bool lines = context_.stream && !p.targets.empty();
+  if (overlaps && end - i > 2 * small && program_.space.cols >= full)
+    return overlapping_tile(p, Width::kFull, i, end - i);
   if (!lines && end - i > program_.kernels->registers / 2 * small) return part_of_tile(p, Width::kFull, i, end - i);
   if (p.copies) {
     for (; i + small <= end; i += small) tile(p, Width::kShort, i);
   } else {
     run_tiles(p, Width::kShort, i, end);
   }
-  if (i < end) part_of_tile(p, Width::kShort, i, end - i);
+  if (i < end) part(i, end - i);
 }
 
 /// Of the whole tiles in [i, end).
@@ -186,6 +190,27 @@ void Worker::part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::in
   put(p, i, count, true);
 }
 
+/// The same of some elements of a tile that lies in the row, and reads it where it is: loads from a stage would
+/// wait until its stores are done, after all those before them that are on their way to memory.
+void Worker::overlapping_tile(const TileProgram& p, Width w, std::int64_t from, std::int64_t count) {
+  const std::int64_t all = p.per_tile(w), i = std::min(from, program_.space.cols - all);
+  const auto direct = [&](int k) { return program_.targets[at(k)].layout.reach == Reach::kDirect; };
+  for (const int k : p.targets) {
+    const Target& t = program_.targets[at(k)];
+    if (direct(k)) at_[t.operand] = scratch_ + t.stage - i * t.layout.item;
+  }
+  const bool stream = std::exchange(context_.stream, false);
+  steps(p, w, i, i + all);
+  context_.stream = stream;
+  for (const int k : p.targets) {
+    const Target& t = program_.targets[at(k)];
+    if (!direct(k)) continue;
+    store_part(at(k), target_base_[k] + from * t.layout.item, scratch_ + t.stage + (from - i) * t.layout.item,
+               count * t.layout.item);
+    at_[t.operand] = target_base_[k];
+  }
+}
+
 /// Brings elements to the stages: of strided sources, or of all.
 void Worker::fetch(const TileProgram& p, std::int64_t i, std::int64_t count, bool all) {
   const Extents& extents = program_.space.flat;
@@ -211,6 +236,18 @@ void Worker::fetch(const TileProgram& p, std::int64_t i, std::int64_t count, boo
   }
 }
 
+/// What is no whole tile; where stores go past the caches, line by line.
+void Worker::store_part(std::size_t target, std::byte* to, const std::byte* from, std::int64_t bytes) {
+  if (edges_.empty()) return void(std::memcpy(to, from, static_cast<std::size_t>(bytes)));
+  for (std::int64_t n; bytes > 0; to += n, from += n, bytes -= n) {
+    n = std::min(bytes, static_cast<std::int64_t>(64 - reinterpret_cast<std::uintptr_t>(to) % 64));
+    if (n == 64)
+      KF_ISA::stream_line(to, from);
+    else
+      std::memcpy(KF_ISA::place(edges_[target], to, n), from, static_cast<std::size_t>(n));
+  }
+}
+
 void Worker::put(const TileProgram& p, std::int64_t i, std::int64_t count, bool all) {
   for (const int k : p.targets) {
     const Target& t = program_.targets[at(k)];
@@ -218,7 +255,7 @@ void Worker::put(const TileProgram& p, std::int64_t i, std::int64_t count, bool 
     if (t.layout.reach == Reach::kStrided) {
       scatter(t.layout, program_.space.flat, target_base_[k], i, count, stage);
     } else if (all && t.layout.reach == Reach::kDirect) {
-      std::memcpy(target_base_[k] + i * t.layout.item, stage, static_cast<std::size_t>(count * t.layout.item));
+      store_part(at(k), target_base_[k] + i * t.layout.item, stage, count * t.layout.item);
       at_[t.operand] = target_base_[k];
     }
   }

@@ -3,8 +3,10 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "cpu/buffer.hpp"
+#include "cpu/edge_line.hpp"
 #include "cpu/fused/program.hpp"
 
 namespace kfusion::cpu {
@@ -48,9 +50,11 @@ class Worker {
   void steps(const TileProgram& p, Width w, std::int64_t i, std::int64_t end);
   void tile(const TileProgram& p, Width w, std::int64_t i);
   void part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::int64_t count);
+  void overlapping_tile(const TileProgram& p, Width w, std::int64_t from, std::int64_t count);
   void fetch(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);
   void put(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);
   std::int64_t to_alignment(const TileProgram& p, std::int64_t begin) const;
+  void store_part(std::size_t target, std::byte* to, const std::byte* from, std::int64_t bytes);
 
   static constexpr std::int64_t kLocalBytes = 12 * 1024;
   static constexpr int kLocalOperands = 64;
@@ -63,6 +67,7 @@ class Worker {
   const std::byte** source_base_;  ///< of each source, at the outer index
   std::byte** target_base_;
   TileContext context_;
+  std::vector<EdgeLine> edges_;  ///< of each target, where stores go past the caches
   alignas(64) std::byte local_scratch_[kLocalBytes];
   std::byte* local_addresses_[2 * kLocalOperands];
 };

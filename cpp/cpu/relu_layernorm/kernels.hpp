@@ -8,6 +8,8 @@
 
 namespace kfusion::cpu {
 
+struct EdgeLine;
+
 /// Moments are taken over chunks of this many elements, two passes each while the chunk is in the first-level cache,
 /// and merged from left to right: so a row's result depends on its width alone, not on who computes it.
 constexpr std::int64_t chunk_elements(DType t) { return t == DType::kFloat64 ? 2048 : 4096; }
@@ -38,12 +40,13 @@ struct FusedRows {
   bool stream;  ///< store past the caches
 };
 
-/// A contiguous span of an elementwise kernel. `ahead` bytes past what is being read are prefetched.
+/// A contiguous span of an elementwise kernel.
 struct Span {
   const std::byte* x;
   std::byte* y;
   std::int64_t size;
-  bool stream;
+  bool stream;               ///< store past the caches
+  EdgeLine* edge = nullptr;  ///< where lines wait that the span has a part of; nullptr: its parts are stored at once
 };
 
 struct RowKernels {

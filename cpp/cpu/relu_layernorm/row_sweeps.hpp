@@ -1,5 +1,6 @@
 // Elementwise passes over contiguous elements: y[i] = op(x[i]). Compiled once per instruction set.
 #pragma once
+#include "cpu/edge_line.hpp"
 #include "cpu/relu_layernorm/row_sums.hpp"
 
 namespace kfusion::cpu {
@@ -9,56 +10,63 @@ namespace {
 template <class E, class Op>
 KF_INLINE void sweep_part(const std::byte* x, std::byte* y, std::int64_t i, int count, const Op& op) {
   const auto v = op.part(load_values<E>(x + i * kItem<E>, count), i, count);
-  store_first(y + i * kItem<E>, E::narrow(v), count * kItem<E>);
+  store_first(y, E::narrow(v), count * kItem<E>);
 }
 
-/// Fewer than a line's elements, from i to end.
+/// Fewer than a line's elements, from i to end; y: where the first of them goes.
 template <class E, class Op>
 KF_INLINE void sweep_edge(const std::byte* x, std::byte* y, std::int64_t i, std::int64_t end, const Op& op) {
-  for (; i + kLanes<E> <= end; i += kLanes<E>)
-    store(y + i * kItem<E>, E::narrow(op.all(load_values<E>(x + i * kItem<E>), i)));
+  for (; i + kLanes<E> <= end; i += kLanes<E>, y += kLanes<E> * kItem<E>)
+    store(y, E::narrow(op.all(load_values<E>(x + i * kItem<E>), i)));
   if (i < end) sweep_part<E>(x, y, i, static_cast<int>(end - i), op);
 }
+template <class E, class Op>
+KF_INLINE void sweep_edge(const Span& s, std::int64_t i, std::int64_t end, const Op& op) {
+  if (i == end) return;
+  std::byte* const y = s.y + i * kItem<E>;
+  sweep_edge<E>(s.x, s.edge ? place(*s.edge, y, (end - i) * kItem<E>) : y, i, end, op);
+}
 
-/// Whole lines, from i on; before every block of them, meanwhile(offset). Returns where it stopped.
+/// Whole lines, from i on, with meanwhile() before every block of them. Returns where it stopped.
 template <class E, bool kStream, class Meanwhile, class Op>
-KF_INLINE std::int64_t sweep_lines(const Span& s, std::int64_t i, const Meanwhile& meanwhile, const Op& op) {
+KF_INLINE std::int64_t sweep_lines(const Span& s, std::int64_t i, Meanwhile& meanwhile, const Op& op) {
   constexpr int kLine = kLineBytes / kItem<E>, kBlock = kBlockLines * kLine;
-  const auto line = [&](std::int64_t begin) {
-    for (std::int64_t at = begin; at < begin + kLine; at += kLanes<E>) {
-      const auto v = E::narrow(op.all(load_values<E>(s.x + at * kItem<E>), at));
+  const std::byte* x = s.x + i * kItem<E>;  // addresses that move on: see row_sums.hpp
+  std::byte* y = s.y + i * kItem<E>;
+  const std::int64_t size = s.size;
+  const auto line = [&](std::int64_t first) {
+    for (std::int64_t at = first; at < first + kLine; at += kLanes<E>) {
+      const auto v = E::narrow(op.all(load_values<E>(x + at * kItem<E>), i + at));
       if constexpr (kStream) {
-        stream(s.y + at * kItem<E>, v);
+        stream(y + at * kItem<E>, v);
       } else {
-        store(s.y + at * kItem<E>, v);
+        store(y + at * kItem<E>, v);
       }
     }
   };
-  std::int64_t offset = 0;
-  for (; i + kBlock <= s.size; i += kBlock, offset += kBlockBytes) {
-    meanwhile(offset);
-    for (int l = 0; l < kBlock; l += kLine) line(i + l);
+  for (; i + kBlock <= size; i += kBlock, x += kBlockBytes, y += kBlockBytes) {
+    meanwhile();
+    for (int l = 0; l < kBlock; l += kLine) line(l);
   }
-  if (i < s.size) meanwhile(offset);
-  for (; i + kLine <= s.size; i += kLine) line(i);
+  if (i < size) meanwhile();
+  for (; i + kLine <= size; i += kLine, x += kLineBytes, y += kLineBytes) line(0);
   return i;
 }
 
-/// A vector is read before it is written, so y may be x. Streaming starts at a line of y and leaves the edges to
-/// plain stores (a neighbouring row completes their lines).
+/// A vector is read before it is written, so y may be x. What streams begins at a line of y.
 template <class E, class Meanwhile, class Op>
-KF_INLINE void sweep(const Span& s, const Meanwhile& meanwhile, const Op& op) {
+KF_INLINE void sweep(const Span& s, Meanwhile meanwhile, const Op& op) {
   const std::int64_t phase = static_cast<std::int64_t>(-address(s.y) & (kLineBytes - 1));
   std::int64_t i = 0;
   if (s.stream && phase % kItem<E> == 0) {
     const std::int64_t head = phase / kItem<E>;
     i = head < s.size ? head : s.size;
-    sweep_edge<E>(s.x, s.y, 0, i, op);
+    sweep_edge<E>(s, 0, i, op);
     i = sweep_lines<E, true>(s, i, meanwhile, op);
-  } else {
-    i = sweep_lines<E, false>(s, 0, meanwhile, op);
+    return sweep_edge<E>(s, i, s.size, op);
   }
-  sweep_edge<E>(s.x, s.y, i, s.size, op);
+  i = sweep_lines<E, false>(s, 0, meanwhile, op);
+  sweep_edge<E>(s.x, s.y + i * kItem<E>, i, s.size, op);
 }
 
 template <class E, bool kAffine>
@@ -117,7 +125,7 @@ KF_INLINE void normalize_span(const Span& s, const Meanwhile& meanwhile, const R
 template <int kLines>
 struct Fetching {
   Fetch<kLines> fetch;
-  KF_INLINE void operator()(std::int64_t offset) const { fetch.block(offset); }
+  KF_INLINE void operator()() { fetch.advance(); }
 };
 template <int kLines>
 KF_INLINE Fetching<kLines> fetching(Fetch<kLines> fetch) {

@@ -8,7 +8,6 @@ namespace kfusion::cpu {
 namespace KF_ISA {
 namespace {
 
-constexpr std::int64_t kShortRowBytes = 5 * 1024;
 constexpr std::int64_t kNextRowBytes = 256 * 1024;  // a row that the second-level cache holds beside its successor
 
 template <class E>
@@ -23,68 +22,54 @@ constexpr DType kDType<Float64> = DType::kFloat64;
 template <class E>
 constexpr std::int64_t kChunk = chunk_elements(kDType<E>);
 
-/// From a row to what is fetched meanwhile: the next row, or `bytes` beyond its beginning (whole rows, where they lie
-/// apart).
 template <class E>
-KF_INLINE std::int64_t fetch_distance(const FusedRows& job, std::int64_t bytes) {
-  const std::int64_t row_bytes = job.cols * kItem<E>;
-  return job.x_stride == row_bytes ? row_bytes + bytes : (1 + bytes / row_bytes) * job.x_stride;
+KF_INLINE Affine affine_at(const Affine& a, std::int64_t column) {
+  const std::int64_t offset = column * static_cast<std::int64_t>(sizeof(typename E::Compute));
+  return a.weight ? Affine{a.weight + offset, a.bias + offset} : Affine{};
 }
 
-/// Row after row. The second pass and the output share the fetching of what comes next, kSecond lines of a block and
-/// the others (measured: two and two for the shortest rows, one and three for rows of many chunks).
-template <class E, int kSecond>
-void rows_in_turn(const FusedRows& job, std::int64_t distance) {
-  const std::int64_t second_bytes = job.cols * kItem<E> * kSecond / kBlockLines;
-  for (std::int64_t r = 0; r < job.rows; ++r) {
-    const std::byte* const x = job.x + r * job.x_stride;
-    const std::uintptr_t next = address(x) + distance;
-    Moments row = {};
-    for (std::int64_t at = 0; at < job.cols; at += kChunk<E>) {
-      const std::int64_t count = job.cols - at < kChunk<E> ? job.cols - at : kChunk<E>;
-      const Fetch<kSecond> fetch = {next + at * kItem<E> * kSecond / kBlockLines};
-      append(row, at, moments<E>(x + at * kItem<E>, count, FetchNothing{}, fetch), count);
-    }
-    const Fetch<kBlockLines - kSecond> fetch = {next + second_bytes};
-    normalize_span<E>({x, job.y + r * job.y_stride, job.cols, job.stream}, fetching(fetch),
-                      finish(row, job.cols, job.eps), job.affine);
-  }
-}
-
-/// Rows of one chunk, three at a time: while one is written, the next one's squares and the sum of the one after it
-/// are taken, so that reading never pauses for arithmetic on what is on chip.
+/// While a chunk of a row is written, the sum of the next row's is taken: memory is read and written at the same time.
+/// The squares follow on chip, beside the fetching of what is next.
 template <class E>
 void rows_in_step(const FusedRows& job) {
-  constexpr std::int64_t kFetchBytes = 4096;
-  const std::int64_t distance = fetch_distance<E>(job, kFetchBytes) - job.x_stride;
-  const auto row = [&](std::int64_t r) { return job.x + r * job.x_stride; };
-  const auto size = [&](std::int64_t r) { return r >= 0 && r < job.rows ? job.cols : 0; };
-  typename E::Compute centre = 0;
+  EdgeLine edge;
   RowScale scale = {};
-  for (std::int64_t r = -2; r < job.rows; ++r) {
-    auto first = first_pass<E>(row(r + 2), size(r + 2), Fetch<kBlockLines>{address(row(r + 2)) + distance});
-    auto second = second_pass<E>(row(r + 1), size(r + 1), centre, FetchNothing{});
-    normalize_span<E>(
-        {row(r), job.y + r * job.y_stride, size(r), job.stream},
-        [&](std::int64_t) { first.advance(), second.advance(); }, scale, job.affine);
-    scale = finish(moments_about<E>(centre, second.finish(), job.cols), job.cols, job.eps);
-    centre = rough_mean<E>(first.finish(), job.cols);
+  for (std::int64_t r = -1; r < job.rows; ++r) {
+    const std::byte *const x = job.x + r * job.x_stride, *const next = x + job.x_stride;
+    std::byte* const y = job.y + r * job.y_stride;
+    Moments row = {};
+    for (std::int64_t at = 0; at < job.cols; at += kChunk<E>) {
+      const std::int64_t size = job.cols - at < kChunk<E> ? job.cols - at : kChunk<E>, bytes = at * kItem<E>;
+      const std::int64_t of_this = r < 0 ? 0 : size, of_next = r + 1 < job.rows ? size : 0;
+      auto first = first_pass<E>(next + bytes, of_next, Fetch<kBlockLines>{address(next) + bytes + kAheadBytes});
+      normalize_span<E>(
+          {x + bytes, y + bytes, of_this, job.stream, &edge}, [&] { first.advance(); }, scale,
+          affine_at<E>(job.affine, at));
+      const auto centre = rough_mean<E>(first.finish(), size);
+      const auto second =
+          second_pass<E>(next + bytes, of_next, centre, Fetch<1>{address(next) + bytes + size * kItem<E> + kAheadBytes})
+              .finish();
+      append(row, at, moments_about<E>(centre, second, size), size);
+    }
+    scale = finish(row, job.cols, job.eps);
   }
+  flush(edge);
 }
 
 template <class E>
-Moments chunk_moments(const std::byte* x, std::int64_t size) {
+KF_INLINE Moments chunk_moments(const std::byte* x, std::int64_t size) {
   return moments<E>(x, size, fetch_ahead(x), Fetch<kBlockLines>{address(x) + size * kItem<E>});
 }
 
 template <class E>
-void normalize(const Span& s, const RowScale& scale, const Affine& affine) {
+KF_INLINE void normalize(const Span& s, const RowScale& scale, const Affine& affine) {
   normalize_span<E>(s, fetching(fetch_ahead(s.x)), scale, affine);
 }
 
-/// Rows too long to fetch one beside another: each is read twice.
+/// Rows that are too long to fetch one beside another, each of which is read twice, or shorter than a block.
 template <class E>
-void rows_read_twice(const FusedRows& job) {
+void rows_in_turn(const FusedRows& job) {
+  const bool stream = job.stream && job.cols * kItem<E> >= kBlockBytes;  // of shorter rows few lines would be whole
   for (std::int64_t r = 0; r < job.rows; ++r) {
     const std::byte* const x = job.x + r * job.x_stride;
     Moments row = {};
@@ -92,17 +77,14 @@ void rows_read_twice(const FusedRows& job) {
       const std::int64_t count = job.cols - at < kChunk<E> ? job.cols - at : kChunk<E>;
       append(row, at, chunk_moments<E>(x + at * kItem<E>, count), count);
     }
-    normalize<E>({x, job.y + r * job.y_stride, job.cols, job.stream}, finish(row, job.cols, job.eps), job.affine);
+    normalize<E>({x, job.y + r * job.y_stride, job.cols, stream}, finish(row, job.cols, job.eps), job.affine);
   }
 }
 
 template <class E>
 void fused_rows(const FusedRows& job) {
-  const std::int64_t row_bytes = job.cols * kItem<E>;
-  if (row_bytes <= kShortRowBytes) return rows_in_turn<E, 2>(job, fetch_distance<E>(job, 8192));
-  if (job.cols <= kChunk<E>) return rows_in_step<E>(job);
-  if (row_bytes <= kNextRowBytes) return rows_in_turn<E, 1>(job, fetch_distance<E>(job, 0));
-  rows_read_twice<E>(job);
+  const std::int64_t bytes = job.cols * kItem<E>;
+  bytes >= kBlockBytes&& bytes <= kNextRowBytes ? rows_in_step<E>(job) : rows_in_turn<E>(job);
 }
 
 }  // namespace
