@@ -5,6 +5,7 @@
 #pragma once
 #include "cpu/vector/basic.hpp"
 #include "cpu/vector/libm.hpp"
+#include "cpu/vector/pieces.hpp"
 
 namespace kfusion::cpu {
 namespace KF_ISA {
@@ -139,6 +140,9 @@ KF_INLINE Vec<T> tanh(Vec<T> x) {
   const Vec<T> large = one - Vec<T>(2) / mad(exp_of_reduced(r), power_of_two(n), one);
   return copysign(select(a < Vec<T>(0.6), mad(a * t, tanh_rest(t), a), large), x);
 }
+#if defined(__AVX512F__)
+KF_INLINE FloatVec tanh(FloatVec x) { return by_pieces(x, kTanhPieces); }
+#endif
 
 /// 1 / x to 14 bits or more, for what is put right afterwards.
 template <class T>
@@ -160,6 +164,9 @@ KF_INLINE Vec<T> sigmoid(Vec<T> x) {
   return mad(mad(-y, lost, fma(-y, sum, numerator)), inverse, y);
 }
 
+#if defined(__AVX512F__)
+KF_INLINE FloatVec erf(FloatVec x) { return by_pieces(x, kErfPieces); }
+#else
 /// x + x p(x^2) for small |x|, else 1 - e^p(|x|), whose exponential is erfc.
 KF_INLINE FloatVec erf(FloatVec x) {
   const FloatVec a = absolute(x), t = a * a, one(1);
@@ -172,6 +179,7 @@ KF_INLINE FloatVec erf(FloatVec x) {
   const FloatVec large = one - exp_of_reduced(r) * power_of_two(n);
   return copysign(select(a < FloatVec(0.9375), mad(a, p, a), large), x);
 }
+#endif
 
 }  // namespace
 }  // namespace KF_ISA
