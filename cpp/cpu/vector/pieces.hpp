@@ -1,6 +1,6 @@
 // Odd functions that saturate, by tables in registers: |x| falls into one of 32 pieces, a quarter of an octave each
-// (the first from 0 on), and f(|x|) is a polynomial about the piece's centre. No quotient, no exponential: half the
-// time.
+// (the first from 0 on), and f(|x|) is a polynomial about the piece's centre. No quotient, no exponential: in the
+// first-level cache tanh takes 0.8 of the time, erf 0.7.
 #pragma once
 #include "cpu/vector/basic.hpp"
 
