@@ -71,3 +71,11 @@ def test_columns(isa, threads, rng):
     assert_close(y, wide(x) - wide(x).mean(axis=0), scale=abs(wide(x)).max())
     y[:] = -7
     assert (memory == -7).all(), (x.shape, y.strides)
+
+
+def test_columns_of_two_widths(isa, rng):
+    """Means are float32, results float64: the last columns read means that take half of a register."""
+    x = rng.standard_normal((4, 1_000_000 + int(rng.integers(1, 16)))).astype(np.float32)
+    y = rng.standard_normal(x.shape)
+    got = kf.fuse(lambda x, y: y + (x - x.mean(axis=0)))(x, y)
+    assert_close(got, y + (x - x.mean(axis=0, dtype=np.float64).astype(np.float32)), scale=abs(x).max(), spacings=2**30)

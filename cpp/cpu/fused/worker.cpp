@@ -125,7 +125,9 @@ void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, boo
   }
   // What streams begins at a line, and ends with one. Of others nothing is copied where a whole tile can be read.
   const bool lines = context_.stream && !p.targets.empty();
-  const bool overlaps = lines && !p.copies && p.reductions.empty() && program_.space.cols >= 2 * small;
+  // Columns have arrays of a block in the scratch, which such a tile would leave.
+  const bool overlaps =
+      lines && !program_.space.columns && !p.copies && p.reductions.empty() && program_.space.cols >= small;
   const auto part = [&](std::int64_t from, std::int64_t count) {
     overlaps ? overlapping_tile(p, Width::kShort, from, count) : part_of_tile(p, Width::kShort, from, count);
   };
@@ -183,31 +185,37 @@ void Worker::tile(const TileProgram& p, Width w, std::int64_t i) {
 /// The steps of a whole tile, on stages that hold `count` elements: their results are those of any other tile.
 void Worker::part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::int64_t count) {
   fetch(p, i, count, true);
-  const bool stream = std::exchange(context_.stream, false);  // a stage is read right after
   context_.partial = true, context_.valid = count;
-  steps(p, w, i, i + p.per_tile(w));
-  context_.partial = false, context_.stream = stream;
+  staged_steps(p, w, i);
+  context_.partial = false;
   put(p, i, count, true);
 }
 
 /// The same of some elements of a tile that lies in the row, and reads it where it is: loads from a stage would
 /// wait until its stores are done, after all those before them that are on their way to memory.
 void Worker::overlapping_tile(const TileProgram& p, Width w, std::int64_t from, std::int64_t count) {
-  const std::int64_t all = p.per_tile(w), i = std::min(from, program_.space.cols - all);
-  const auto direct = [&](int k) { return program_.targets[at(k)].layout.reach == Reach::kDirect; };
+  const std::int64_t i = std::min(from, program_.space.cols - p.per_tile(w));
+  write_to_stages(p, i);
+  staged_steps(p, w, i);
   for (const int k : p.targets) {
     const Target& t = program_.targets[at(k)];
-    if (direct(k)) at_[t.operand] = scratch_ + t.stage - i * t.layout.item;
-  }
-  const bool stream = std::exchange(context_.stream, false);
-  steps(p, w, i, i + all);
-  context_.stream = stream;
-  for (const int k : p.targets) {
-    const Target& t = program_.targets[at(k)];
-    if (!direct(k)) continue;
-    store_part(at(k), target_base_[k] + from * t.layout.item, scratch_ + t.stage + (from - i) * t.layout.item,
-               count * t.layout.item);
+    const std::int64_t item = t.layout.item;
+    store_part(at(k), target_base_[k] + from * item, scratch_ + t.stage + (from - i) * item, count * item);
     at_[t.operand] = target_base_[k];
+  }
+}
+
+/// A tile whose results go to stages, which are read right after.
+void Worker::staged_steps(const TileProgram& p, Width w, std::int64_t i) {
+  const bool stream = std::exchange(context_.stream, false);
+  steps(p, w, i, i + p.per_tile(w));
+  context_.stream = stream;
+}
+
+void Worker::write_to_stages(const TileProgram& p, std::int64_t i) {
+  for (const int k : p.targets) {
+    const Target& t = program_.targets[at(k)];
+    if (t.layout.reach == Reach::kDirect) at_[t.operand] = scratch_ + t.stage - i * t.layout.item;
   }
 }
 
@@ -229,11 +237,7 @@ void Worker::fetch(const TileProgram& p, std::int64_t i, std::int64_t count, boo
       at_[s.operand] = stage - i * s.layout.item;
     }
   }
-  if (!all) return;
-  for (const int k : p.targets) {
-    const Target& t = program_.targets[at(k)];
-    if (t.layout.reach == Reach::kDirect) at_[t.operand] = scratch_ + t.stage - i * t.layout.item;
-  }
+  if (all) write_to_stages(p, i);
 }
 
 /// What is no whole tile; where stores go past the caches, line by line.
@@ -277,9 +281,7 @@ void Worker::run_row(const TileProgram& p) {
     else
       repeat(source_base_[k], s.layout.item, count, scratch_ + s.stage);
   }
-  const bool stream = std::exchange(context_.stream, false);
-  steps(p, Width::kShort, 0, p.per_tile(Width::kShort));
-  context_.stream = stream;
+  staged_steps(p, Width::kShort, 0);
   for (const int k : p.targets) {
     const Target& t = program_.targets[at(k)];
     std::memcpy(target_base_[k], scratch_ + t.stage, static_cast<std::size_t>(t.layout.item));

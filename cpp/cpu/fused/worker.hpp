@@ -50,6 +50,8 @@ class Worker {
   void steps(const TileProgram& p, Width w, std::int64_t i, std::int64_t end);
   void tile(const TileProgram& p, Width w, std::int64_t i);
   void part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::int64_t count);
+  void staged_steps(const TileProgram& p, Width w, std::int64_t i);
+  void write_to_stages(const TileProgram& p, std::int64_t i);
   void overlapping_tile(const TileProgram& p, Width w, std::int64_t from, std::int64_t count);
   void fetch(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);
   void put(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);

@@ -12,7 +12,7 @@ template <class E>
 RowScale row_scale(const Moments* chunks, std::int64_t cols, double eps) {
   Moments row = {};
   for (std::int64_t at = 0; at < cols; at += kChunk<E>)
-    append(row, at, chunks[at / kChunk<E>], cols - at < kChunk<E> ? cols - at : kChunk<E>);
+    append(row, at, chunks[at / kChunk<E>], chunk_size<E>(cols, at));
   return finish(row, cols, eps);
 }
 

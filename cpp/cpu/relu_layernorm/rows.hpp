@@ -22,6 +22,12 @@ constexpr DType kDType<Float64> = DType::kFloat64;
 template <class E>
 constexpr std::int64_t kChunk = chunk_elements(kDType<E>);
 
+/// Elements of the chunk that begins at `at` in a row.
+template <class E>
+KF_INLINE std::int64_t chunk_size(std::int64_t cols, std::int64_t at) {
+  return cols - at < kChunk<E> ? cols - at : kChunk<E>;
+}
+
 template <class E>
 KF_INLINE Affine affine_at(const Affine& a, std::int64_t column) {
   const std::int64_t offset = column * static_cast<std::int64_t>(sizeof(typename E::Compute));
@@ -39,7 +45,7 @@ void rows_in_step(const FusedRows& job) {
     std::byte* const y = job.y + r * job.y_stride;
     Moments row = {};
     for (std::int64_t at = 0; at < job.cols; at += kChunk<E>) {
-      const std::int64_t size = job.cols - at < kChunk<E> ? job.cols - at : kChunk<E>, bytes = at * kItem<E>;
+      const std::int64_t size = chunk_size<E>(job.cols, at), bytes = at * kItem<E>;
       const std::int64_t of_this = r < 0 ? 0 : size, of_next = r + 1 < job.rows ? size : 0;
       auto first = first_pass<E>(next + bytes, of_next, Fetch<kBlockLines>{address(next) + bytes + kAheadBytes});
       normalize_span<E>(
@@ -74,7 +80,7 @@ void rows_in_turn(const FusedRows& job) {
     const std::byte* const x = job.x + r * job.x_stride;
     Moments row = {};
     for (std::int64_t at = 0; at < job.cols; at += kChunk<E>) {
-      const std::int64_t count = job.cols - at < kChunk<E> ? job.cols - at : kChunk<E>;
+      const std::int64_t count = chunk_size<E>(job.cols, at);
       append(row, at, chunk_moments<E>(x + at * kItem<E>, count), count);
     }
     normalize<E>({x, job.y + r * job.y_stride, job.cols, stream}, finish(row, job.cols, job.eps), job.affine);
