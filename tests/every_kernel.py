@@ -101,7 +101,9 @@ def cases() -> Iterator[tuple[Callable[..., None], tuple]]:
     ):
         yield generated, (dtype, cols, 3 if cols > 9000 else 33 if cols > 17 else 300, f, arguments)
     # So many long rows that blocks stay for several of them.
-    for dtype, cols, f in itertools.product((ml_dtypes.bfloat16, np.float32), (70_000, 131073), (rows, both)):
+    for dtype, cols, f in itertools.product(
+        (ml_dtypes.bfloat16, np.float32), (20_000, 50_000, 70_000, 131073), (rows, both)
+    ):
         yield generated, (dtype, cols, 150, f, "xp" if f is rows else "xy")
 
 

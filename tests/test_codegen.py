@@ -82,12 +82,15 @@ def skeleton(source: str) -> str:
 
 class TestText:
     def test_another_batch_size_is_the_same_text(self):
-        row = empty((1000,))
-        for build, arguments in ((chain, (row,)), (normalized, ()), (softmax, ())):
-            for cols in (1000,):
-                (one,) = sources(build, empty((64, cols)), *arguments)
-                (other,) = sources(build, empty((100_001, cols)), *arguments)
-                assert one == other
+        # Of elements there are two texts: of few, which all have a thread at once, and of many.
+        for build, arguments, rows in (
+            (chain, (empty((1000,)),), (64, 500)),
+            (chain, (empty((1000,)),), (5000, 100_001)),
+            (normalized, (), (64, 100_001)),
+            (softmax, (), (64, 100_001)),
+        ):
+            (one,), (other,) = (sources(build, empty((n, 1000)), *arguments) for n in rows)
+            assert one == other
         (one,), (other,) = (sources(lambda g, x: g.map("exp", [x]), empty((n,))) for n in (64, 10_001))
         assert one == other
         (one,), (other,) = (sources(lambda g, x: g.reduce("sum", x, [0]), empty((n, 512))) for n in (64, 10_001))
@@ -205,7 +208,7 @@ class TestNumbers:
                 4,
                 [("float32", 3, 40_000), ("bfloat16", 3, 65_544), ("float16", 3, 100_000), ("float64", 3, 20_000)],
             ),
-            ("spread", 6, [("float32", 2, 40_000), ("bfloat16", 1, 65_544)]),
+            ("spread", 8, [("float32", 2, 40_000), ("bfloat16", 1, 65_544)]),
         ],
     )
     def test_rows_that_stay_on_chip(self, used, multiprocessors, shapes, rng, tmp_path):
@@ -229,6 +232,19 @@ class TestNumbers:
             )
         kernels = batch.run(tmp_path, clusters=True, multiprocessors=multiprocessors)
         assert {skeleton(own[0].source) for own in kernels.kernels} == {f"{used}_rows"}
+
+    @pytest.mark.parametrize(("dtype", "cols"), [("float32", 20_000), ("float32", 50_000), ("bfloat16", 70_000)])
+    def test_long_rows_of_several_arrays(self, dtype, cols, rng, tmp_path):
+        batch = Batch()
+        for operands in (2, 3, 5):
+            x = rng.standard_normal((operands, 5, cols)).astype(np_dtype(dtype))
+            total = wide(x).sum(0)
+            d = total - total.mean(1, keepdims=True)
+            want = d / np.sqrt((d * d).mean(1, keepdims=True) + 1e-5)
+            add = lambda g, *i: normalized(g, functools.reduce(lambda a, b: g.map("add", [a, b]), i))  # noqa: E731
+            batch.add(add, *x, check=close_to(want, abs(wide(x)).sum(0) + 1, 8))
+        kernels = batch.run(tmp_path, clusters=True, multiprocessors=4)
+        assert "ring_rows" in {skeleton(own[0].source) for own in kernels.kernels}
 
     @pytest.mark.parametrize(("cols", "multiprocessors"), [(100, 4), (3000, 4), (40_000, 4), (40_000, 16)])
     def test_softmax_where_much_is_masked(self, cols, multiprocessors, rng, tmp_path):

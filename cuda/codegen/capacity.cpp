@@ -85,44 +85,78 @@ int most_blocks(const Target& target) {
   return target.compute_major == 9 || target.compute_major == 10 ? 2 * kMaxCluster : kMaxCluster;
 }
 
+// Measured (results/kernels.md): small blocks, of which a multiprocessor has several, work while others exchange, and
+// clusters of many leave each room for all its weights. What warps do once a segment, or once for the edges of a row,
+// takes too long for vectors of eight elements, so they have more segments.
+constexpr bool always(const RingNeeds&) { return true; }
+constexpr bool single(const RingNeeds& n) { return n.single(); }
+constexpr bool light(const RingNeeds& n) { return n.whole && n.light; }
+constexpr bool whole(const RingNeeds& n) { return n.whole && n.single(); }
+constexpr bool plain(const RingNeeds& n) { return n.single() && !n.fetches; }
+constexpr bool weighted(const RingNeeds& n) { return n.single() && n.shared > 0; }
+constexpr bool light_weighted(const RingNeeds& n) { return n.light && weighted(n); }
+constexpr bool light_biased(const RingNeeds& n) { return light_weighted(n) && n.shared > 1 && n.bytes > 768 << 10; }
 constexpr RingCapacity kRings[] = {
-    {4, 8, 2, 1, 4}, {4, 16, 1, 1, 4}, {4, 16, 1, 2, 4}, {4, 8, 2, 8, 3}, {4, 16, 1, 8, 4}, {4, 16, 1, 16, 4},
+    {{1, 8, 4, 8, 1}, light},             // 128 KB
+    {{2, 4, 4, 8, 2}, whole},             // 128 KB
+    {{4, 8, 2, 2, 3}, plain},             // 128 KB
+    {{1, 8, 4, 16, 1}, light},            // 256 KB
+    {{2, 8, 2, 8, 2}, weighted},          // 256 KB
+    {{4, 8, 2, 4, 3}, plain},             // 256 KB
+    {{4, 16, 1, 2, 4}, always},           // 256 KB
+    {{1, 16, 2, 16, 1}, light_weighted},  // 512 KB
+    {{4, 8, 2, 8, 3}, always},            // 512 KB
+    {{2, 16, 1, 16, 2}, light_biased},    //   1 MB
+    {{4, 16, 1, 8, 4}, light_weighted},   //   1 MB
+    {{4, 8, 2, 16, 3}, single},           //   1 MB
+    {{4, 16, 1, 8, 4}, always},           //   1 MB
+    {{4, 16, 1, 16, 4}, always},          //   2 MB
 };
+
+/// Blocks of a cluster for a row that takes `least`: as many as can be without fewer clusters at once. A cluster's
+/// blocks are of one group of 16 multiprocessors (or 18).
+int packed_blocks(std::int64_t least, int resident) {
+  const std::int64_t slots = std::int64_t{2 * kMaxCluster} * resident;
+  return static_cast<int>(std::min<std::int64_t>(slots / (slots / least), 2 * kMaxCluster));
+}
 }  // namespace
 
-RingCapacity fit(const RingCapacity& ring, const Kernel& k, std::int64_t held_bytes) {
-  const int operands = static_cast<int>(divide_up(held_bytes, kSlotBytes)), times = is_heavy(k) ? 2 : 1;
-  return {static_cast<int>(divide_up(times * ring.segments, operands)), ring.warps / times, ring.resident, ring.blocks,
-          static_cast<int>(divide_up(ring.stages, operands))};
+const RingCapacity* ring_for(const RingNeeds& needs, const Target& target) {
+  const auto* found = std::ranges::find_if(kRings, [&](const RingCapacity& r) {
+    return r.shape.blocks <= most_blocks(target) && r.block_bytes() * r.shape.blocks >= needs.bytes && r.suits(needs);
+  });
+  return found == std::end(kRings) ? nullptr : found;
+}
+
+RingShape fit(const RingCapacity& ring, const Kernel& k, const RingNeeds& needs, std::int64_t rows,
+              const Target& target) {
+  RingShape fitted = ring.shape;
+  const std::int64_t least = divide_up(needs.bytes, ring.block_bytes());
+  if (fitted.blocks == 0)
+    fitted.blocks = static_cast<int>(std::max(least, target.multiprocessors / std::max<std::int64_t>(rows, 1)));
+  else if (fitted.segments <= 2)
+    fitted.blocks = std::min(fitted.blocks, packed_blocks(least, fitted.resident));
+  if (is_heavy(k)) fitted.segments *= 2, fitted.warps /= 2;
+  const int operands = static_cast<int>(divide_up(needs.held_bytes, kSlotBytes));
+  const int fewer = std::min(operands, fitted.segments);
+  fitted.segments = static_cast<int>(divide_up(fitted.segments, fewer));
+  fitted.stages = static_cast<int>(divide_up(fitted.stages, fewer));
+  fitted.warps = static_cast<int>(divide_up(std::int64_t{fitted.warps} * fewer, operands));
+  return fitted;
 }
 
 std::int64_t exchange_room(std::int64_t partial_bytes) { return divide_up(partial_bytes + 4, kSlotBytes) * kSlotBytes; }
 
-std::int64_t ring_blocks(const RingCapacity& ring, bool spread, std::int64_t rows, std::int64_t bytes,
-                         const Target& target) {
-  if (!spread) return ring.blocks;
-  const std::int64_t least = divide_up(bytes, ring.block_bytes()), all = target.multiprocessors;
-  return std::max(least, all / std::max<std::int64_t>(rows, 1));
-}
-
 std::int64_t partial_bound(const Kernel& k) { return 12 * std::ranges::count(k.steps, StepKind::kReduce, &Step::kind); }
 
-std::int64_t ring_bytes(const RingCapacity& ring, std::int64_t blocks, bool spread, std::int64_t room,
-                        std::int64_t held_bytes) {
+std::int64_t ring_bytes(const RingShape& ring, bool spread, std::int64_t room, std::int64_t held_bytes) {
   const std::int64_t stage = kWarp * kSegmentVectors * held_bytes + 8;
-  const std::int64_t messages = ring.warps + 1 + (spread ? 1 : 2) * blocks;
+  const std::int64_t messages = ring.warps + 1 + (spread ? 1 : 2) * ring.blocks;
   return ring.warps * (ring.stages * stage + 8) + messages * room + 3 * kSlotBytes;
 }
 
-std::int64_t kept_bytes(const RingCapacity& ring, std::int64_t segments) {
+std::int64_t kept_bytes(const RingShape& ring, std::int64_t segments) {
   return kWarp * kSegmentVectors * kSlotBytes * ring.warps * segments;
-}
-
-const RingCapacity* ring_for(std::int64_t bytes, const Target& target) {
-  const auto* found = std::ranges::find_if(kRings, [&](const RingCapacity& r) {
-    return r.blocks <= most_blocks(target) && r.block_bytes() * r.blocks >= bytes;
-  });
-  return found == std::end(kRings) ? nullptr : found;
 }
 
 SpreadCapacity spread_of(const Arrangement& a, const Choice& c, const Target& target) {

@@ -49,34 +49,41 @@ bool in_doubles(const Kernel& k);
 /// It computes much, or needs many registers for what it computes.
 bool is_heavy(const Kernel& k);
 
-/// Teams of `blocks` blocks that stay: `segments` of kSegmentVectors vectors a lane in registers, `stages` more a warp
-/// on their way.
-struct RingCapacity {
-  int segments, warps, resident, blocks, stages;
-  constexpr std::int64_t block_bytes() const { return kWarp * kSlotBytes * kSegmentVectors * segments * warps; }
+/// What matters of rows to rings.
+struct RingNeeds {
+  std::int64_t bytes, held_bytes;  ///< of a row, of a vector, in registers
+  std::size_t shared;              ///< operands that all rows share
+  bool whole, light;               ///< no vector ends early; vectors of four elements, which leave warps less to do
+  bool fetches;                    ///< sweeps load more than what is held
+  constexpr bool single() const { return held_bytes <= kSlotBytes; }
 };
-inline constexpr RingCapacity kSpreadRing{4, 16, 1, 0, 4};  ///< as many blocks as there are
+
+struct RingCapacity {
+  RingShape shape;
+  bool (*suits)(const RingNeeds&);
+  constexpr std::int64_t block_bytes() const {
+    return kWarp * kSlotBytes * kSegmentVectors * shape.segments * shape.warps;
+  }
+};
+inline constexpr RingCapacity kSpreadRing{{4, 16, 1, 0, 4}, nullptr};  ///< as many blocks as there are
 inline constexpr int kLeastRingStages = 2;
 
-/// For operands of `held_bytes` a vector together. What computes much has half the warps, with twice the registers.
-RingCapacity fit(const RingCapacity& ring, const Kernel& k, std::int64_t held_bytes);
+/// The smallest that has room for such rows and suits them; null where none has.
+const RingCapacity* ring_for(const RingNeeds& needs, const Target& target);
+
+/// For so many rows. Of small blocks a team has no more than it needs; where blocks are spread, as many as each row can
+/// have of all. What computes much has half the warps, with twice the registers.
+RingShape fit(const RingCapacity& ring, const Kernel& k, const RingNeeds& needs, std::int64_t rows,
+              const Target& target);
 
 /// Bytes of a device::Told, of partial results of so many bytes.
 std::int64_t exchange_room(std::int64_t partial_bytes);
 
-/// Blocks of a team: of a cluster, or, where they are spread, as many as each row can have of all.
-std::int64_t ring_blocks(const RingCapacity& ring, bool spread, std::int64_t rows, std::int64_t bytes,
-                         const Target& target);
-
 /// What a block takes of shared memory besides what all rows share: `room` bytes a message, `held_bytes` a vector.
-std::int64_t ring_bytes(const RingCapacity& ring, std::int64_t blocks, bool spread, std::int64_t room,
-                        std::int64_t held_bytes);
+std::int64_t ring_bytes(const RingShape& ring, bool spread, std::int64_t room, std::int64_t held_bytes);
 
 /// So many segments of each warp, of an operand that all rows share.
-std::int64_t kept_bytes(const RingCapacity& ring, std::int64_t segments);
-
-/// The smallest that has room for so many bytes; null where none has.
-const RingCapacity* ring_for(std::int64_t bytes, const Target& target);
+std::int64_t kept_bytes(const RingShape& ring, std::int64_t segments);
 
 /// A row of few, shared by `blocks` blocks: so many vectors a lane in shared memory, after those in registers.
 struct SpreadCapacity {

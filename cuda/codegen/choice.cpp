@@ -86,15 +86,13 @@ constexpr Capacity kCapacities[] = {
     {8, 16, 1, 8},                       // 512 KB
     {16, 16, 1, 8},                      //   1 MB
 };
-/// 32 bytes in flight a thread in blocks of 128 measured best of 1 to 4 vectors and 128 to 512 threads (H200, 1 GB).
-constexpr int kPointwiseThreads = 128;
 constexpr int kMaxTeamThreads = 512, kShortRowsThreads = 64, kLongRowsThreads = 256, kSpanThreads = 128;
 /// In frames, longer rows (bytes) have a block of their own even if a warp holds them.
 constexpr std::int64_t kMostFramedBytes = 1 << 10;
 /// Few longer rows have several blocks each.
 constexpr std::int64_t kLeastFewBytes = 4 << 10;
-/// Up to here (bytes) team_rows() is quicker: another block of the multiprocessor works while one exchanges.
-constexpr std::int64_t kLeastRingBytes = 128 << 10;
+/// Longer rows (bytes) no block of a multiprocessor's own holds.
+constexpr std::int64_t kMostTeamBytes = 128 << 10;
 /// Shorter rows have a lane for 32 bytes, others up to a warp's for 64.
 constexpr std::int64_t kLeastSharedBytes = 256;
 /// A reduction of everything is split over all blocks from here on.
@@ -152,7 +150,7 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
 bool choose_few(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   constexpr std::int64_t kFewSlots = 2;
   const std::int64_t bytes = row_bytes(k, a, c);
-  if (c.schedule.sweeps == 1 || a.framed() || bytes <= kLeastFewBytes || bytes > kLeastRingBytes) return false;
+  if (c.schedule.sweeps == 1 || a.framed() || bytes <= kLeastFewBytes || bytes > kMostTeamBytes) return false;
   const std::int64_t vectors = std::max<std::int64_t>(kFewSlots * kSlotBytes / bytes_of(k, a, c.held), 1);
   const std::int64_t threads = divide_up(vectors_of(a), kWarp * vectors) * kWarp;
   const std::int64_t blocks = divide_up(threads, kMaxTeamThreads);
@@ -198,57 +196,72 @@ void stream(Choice& c, const Kernel& k, const Arrangement& a) {
 constexpr std::int64_t kMaxRingRows = std::int64_t{1} << 30;
 
 bool can_ring(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
-  const bool is_long = row_bytes(k, a, c) > kLeastRingBytes && product(a.outer) < kMaxRingRows;
-  return is_long && target.compute_major >= 9 && c.schedule.sweeps > 1 && can_stage(k, a, c);
+  return target.compute_major >= 9 && product(a.outer) < kMaxRingRows && c.schedule.sweeps > 1 && can_stage(k, a, c);
+}
+
+RingNeeds ring_needs(const Kernel& k, const Arrangement& a, const Choice& c) {
+  return {row_bytes(k, a, c), bytes_of(k, a, c.held), shared_loads(k, a, c).size(),
+          !a.framed(),        a.width == 4,           fetches(c, k, a)};
+}
+
+/// Whether rings are quicker than team_rows(), where another block of the multiprocessor works while one exchanges.
+bool should_ring(const RingNeeds& needs, std::int64_t rows, const Target& target) {
+  if (needs.bytes > kMostTeamBytes) return true;
+  const bool suits = needs.whole ? needs.single() || needs.light : !needs.fetches;
+  return needs.bytes > kMostTeamBytes / 2 && suits && target.clusters && rows > target.multiprocessors;
 }
 
 /// Rows that no cluster holds, or so few that clusters would leave multiprocessors idle.
-bool are_few(std::int64_t rows, std::int64_t bytes, const Target& target) {
+bool are_few(const RingCapacity* ring, std::int64_t rows, const Target& target) {
   if (!target.clusters) return false;
-  const RingCapacity* ring = ring_for(bytes, target);
-  return ring == nullptr || rows * divide_up(ring->blocks, ring->resident) <= target.multiprocessors;
-}
-bool should_spread(std::int64_t rows, std::int64_t bytes, const Target& target) {
-  const std::int64_t least = divide_up(bytes, kSpreadRing.block_bytes());
-  return are_few(rows, bytes, target) && least <= target.multiprocessors;
+  return ring == nullptr || rows * divide_up(ring->shape.blocks, ring->shape.resident) <= target.multiprocessors;
 }
 
-/// Keeps one operand that all rows share in shared memory, as many segments of a warp as there is room for. Where
-/// others are fetched besides, or vectors are long, two stages are enough, so that it is all of it (H200).
-void keep_shared(Choice& c, const Kernel& k, const Arrangement& a, RingCapacity ring, const Target& target,
-                 std::int64_t blocks) {
+/// Keeps operands that all rows share in shared memory: as many segments of a warp as there is room for, but of vectors
+/// of more than four elements whole operands. Where there are several, or vectors are long, two stages are enough.
+void keep_shared(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
+  RingShape ring = c.ring;
   c.shared = shared_loads(k, a, c);
   if (c.shared.size() > 1 || a.width > 4) ring.stages = std::min(ring.stages, kLeastRingStages);
   const std::int64_t room = shared_bytes_of(ring.resident, target) -
-                            ring_bytes(ring, blocks, c.spread, exchange_room(partial_bound(k)), bytes_of(k, a, c.held));
-  if (!c.shared.empty() && !c.spread) c.kept = static_cast<int>(clamp(room / kept_bytes(ring, 1), 0, ring.segments));
-  c.shared.resize(c.kept > 0 ? 1 : 0);
+                            ring_bytes(ring, c.spread, exchange_room(partial_bound(k)), bytes_of(k, a, c.held));
+  const auto segments = [&](std::size_t operands) {
+    const std::int64_t most = room / (kept_bytes(ring, 1) * static_cast<std::int64_t>(operands));
+    return static_cast<int>(clamp(most, 0, ring.segments));
+  };
+  std::size_t operands = c.spread ? 0 : c.shared.size();
+  while (operands > 1 && segments(operands) < (a.width > 4 ? ring.segments : 1)) --operands;
+  c.kept = operands == 0 ? 0 : segments(operands);
+  c.shared.resize(c.kept > 0 ? operands : 0);
 }
 
 /// False where rows cannot stay in registers.
 bool choose_ring(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
-  if (!can_ring(k, a, c, target)) return false;
-  const std::int64_t bytes = row_bytes(k, a, c);
-  const bool spread = should_spread(product(a.outer), bytes, target);
-  const RingCapacity* found = spread ? &kSpreadRing : ring_for(bytes, target);
+  const std::int64_t rows = product(a.outer);
+  const RingNeeds needs = ring_needs(k, a, c);
+  if (!can_ring(k, a, c, target) || !should_ring(needs, rows, target)) return false;
+  const RingCapacity* found = ring_for(needs, target);
+  const std::int64_t least = divide_up(needs.bytes, kSpreadRing.block_bytes());
+  const bool spread = needs.bytes > kMostTeamBytes && are_few(found, rows, target) && least <= target.multiprocessors;
+  if (spread) found = &kSpreadRing;
   if (found == nullptr) return false;
-  const std::int64_t held_bytes = bytes_of(k, a, c.held), rows = product(a.outer);
-  const RingCapacity ring = fit(*found, k, held_bytes);
-  const std::int64_t blocks = ring_blocks(*found, spread, rows, bytes, target);
-  if (ring_bytes(ring, blocks, spread, exchange_room(partial_bound(k)), held_bytes) > target.shared_bytes) return false;
+  const RingShape ring = fit(*found, k, needs, rows, target);
+  if (ring_bytes(ring, spread, exchange_room(partial_bound(k)), needs.held_bytes) > target.shared_bytes) return false;
   c.skeleton = Skeleton::kRingRows;
+  c.ring = ring;
   c.spread = spread;
   c.threads = ring.warps * kWarp;
   c.least_blocks = ring.resident;
-  c.vectors = ring.segments;
-  keep_shared(c, k, a, ring, target, blocks);
+  keep_shared(c, k, a, target);
   return true;
 }
 
 /// Few rows, each at once in the registers and the shared memory of blocks anywhere. False where there is no room.
 bool choose_spread(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   constexpr std::int64_t kLeastRoom = 16 << 10;  // besides stages: so classes of length end with powers of two
-  if (!can_ring(k, a, c, target) || !are_few(product(a.outer), row_bytes(k, a, c), target)) return false;
+  const RingNeeds needs = ring_needs(k, a, c);
+  if (!can_ring(k, a, c, target) || needs.bytes <= kMostTeamBytes) return false;
+  if (!are_few(ring_for(needs, target), product(a.outer), target)) return false;
   Choice spread = c;
   spread.skeleton = Skeleton::kSpreadRows;
   spread.threads = is_heavy(k) ? kSpreadThreads / 2 : kSpreadThreads;
@@ -375,6 +388,25 @@ void choose_columns(Choice& c, const Kernel& k, const Arrangement& a, const Targ
     c.threads = kAcrossThreads, c.least_blocks = c.vectors * bytes_of(k, a, element_loads(k, a)) > 192 ? 2 : 4;
 }
 
+// ---- elements -------------------------------------------------------------------------------------------------------
+
+/// 32 bytes in flight a thread in blocks of 128 measured best of 1 to 4 vectors and 128 to 512 threads (H200, 1 GB); of
+/// arrays so small that all threads run at once, a vector a thread in blocks of 512 (1024 x 1024: 0.90 to 0.96).
+void choose_pointwise(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
+  constexpr int kThreads = 128, kFewThreads = 512, kThreadsAtOnce = 2048;  // of a multiprocessor
+  c.schedule = schedule(k, a);
+  c.skeleton = Skeleton::kPointwise;
+  c.held = element_loads(k, a);
+  if (!is_heavy(k) && vectors_of(a) <= target.multiprocessors * std::int64_t{kThreadsAtOnce}) {
+    c.threads = kFewThreads;
+    c.least_blocks = kThreadsAtOnce / kFewThreads;
+    return;
+  }
+  c.vectors = vectors_in_flight(k, a, 32, 4);
+  c.threads = kThreads;
+  c.least_blocks = is_heavy(k) ? 4 : 12;  // 40 registers: GELU 0.98 of a copy to 1.00, of bfloat16 0.88 to 0.99
+}
+
 }  // namespace
 
 Choice choose(const Kernel& k, const Arrangement& a, const Target& target) {
@@ -387,12 +419,7 @@ Choice choose(const Kernel& k, const Arrangement& a, const Target& target) {
     choose_columns(c, k, a, target);
     return c;
   }
-  c.schedule = schedule(k, a);
-  c.skeleton = Skeleton::kPointwise;
-  c.held = element_loads(k, a);
-  c.vectors = vectors_in_flight(k, a, 32, 4);
-  c.threads = kPointwiseThreads;
-  c.least_blocks = is_heavy(k) ? 4 : 12;  // 40 registers: GELU 0.98 of a copy to 1.00, of bfloat16 0.88 to 0.99
+  choose_pointwise(c, k, a, target);
   return c;
 }
 

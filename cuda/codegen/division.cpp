@@ -78,14 +78,12 @@ Division divide_teams(const Kernel& k, const Arrangement& a, const Choice& c, co
 
 Division divide_ring(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
                      std::size_t partial_bytes) {
-  const std::int64_t rows = product(a.outer), bytes = row_bytes(k, a, c);
-  const std::int64_t held_bytes = bytes_of(k, a, c.held);
-  const RingCapacity found = c.spread ? kSpreadRing : *ring_for(bytes, target);
-  RingCapacity ring = fit(found, k, held_bytes);
-  const std::int64_t blocks = ring_blocks(found, c.spread, rows, bytes, target);
-  const std::int64_t room = exchange_room(static_cast<std::int64_t>(partial_bytes));
+  const std::int64_t rows = product(a.outer), held_bytes = bytes_of(k, a, c.held);
+  RingShape ring = c.ring;
+  const std::int64_t blocks = ring.blocks, room = exchange_room(static_cast<std::int64_t>(partial_bytes));
   const auto shared_bytes = [&] {
-    return ring_bytes(ring, blocks, c.spread, room, held_bytes) + kept_bytes(ring, c.kept);
+    const auto shared = static_cast<std::int64_t>(c.shared.size());
+    return ring_bytes(ring, c.spread, room, held_bytes) + shared * kept_bytes(ring, c.kept);
   };
   while (ring.stages > kLeastRingStages && shared_bytes() > shared_bytes_of(ring.resident, target)) --ring.stages;
   const std::int64_t at_once = std::max<std::int64_t>(target.multiprocessors * ring.resident / blocks, 1);

@@ -61,7 +61,7 @@ std::string call_of(const Choice& c) {
     case Skeleton::kTeamRows:
       return "team_rows<Fused, " + vectors + (c.ahead ? ", true" : ", false") + ">(Fused{p}, p.geometry)";
     case Skeleton::kRingRows:
-      return "ring_rows<Fused, " + vectors + ", " + std::to_string(kSegmentVectors) +
+      return "ring_rows<Fused, " + std::to_string(c.ring.segments) + ", " + std::to_string(kSegmentVectors) +
              (c.spread ? ", true, " : ", false, ") + std::to_string(c.kept) + ">(Fused{p}, p.geometry, p.standing)";
     case Skeleton::kSpreadRows:
       return "spread_rows<Fused, " + vectors + (c.staged ? ", true" : ", false") +

@@ -94,6 +94,12 @@ KF_DEVICE float minimum(float x, float y) {
 }
 #endif
 
+/// max(x, 0); NaN stays NaN. One instruction, where a comparison and a choice are two.
+template <class T>
+KF_DEVICE T relu(T x) {
+  return maximum(x, T(0));
+}
+
 /// The other where one is NaN.
 template <class T>
 KF_DEVICE T maximum_number(T x, T y) {

@@ -29,6 +29,13 @@ KF_INLINE Vec<T> sign(Vec<T> x) {
   return select(x > zero, Vec<T>(1), select(x < zero, Vec<T>(-1), select(x == zero, zero, x)));
 }
 
+/// max(x, 0); NaN stays NaN.
+template <class T>
+KF_INLINE Vec<T> relu(Vec<T> x) {
+  if constexpr (kIsFloat<T>) return Vec<T>(relu(x.v));
+  return select(x < Vec<T>(0), Vec<T>(0), x);
+}
+
 KF_INLINE FloatVec sqrt(FloatVec x) {
 #if defined(__AVX512F__)
   return FloatVec((F32s)_mm512_maskz_sqrt_ps(0xffff, (__m512)x.v));

@@ -134,6 +134,12 @@ T select(Condition condition, T x, T y) {
   return condition ? x : y;
 }
 
+/// max(x, 0); NaN stays NaN.
+template <class T>
+T relu(T x) {
+  return x < T(0) ? T(0) : x;
+}
+
 /// NaN where either is NaN.
 template <class T>
 T maximum(T x, T y) {
