@@ -9,6 +9,8 @@ namespace kfusion::cpu {
 namespace {
 
 constexpr std::int64_t kBytesPerThread = 128 * 1024;
+/// Less is done sooner by one thread than a worker that sleeps is woken, which takes some 30 us.
+constexpr std::int64_t kBriefBytes = 3 << 19;
 constexpr std::int64_t kScratchBytes = 256 * 1024;  // a thread's share of the second-level cache
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -31,7 +33,8 @@ void fill(std::byte* to, std::int64_t size, double value, DType dtype) {
 
 int threads_for(std::int64_t bytes) {
   if (bytes < 2 * kBytesPerThread) return 1;
-  return static_cast<int>(std::min<std::int64_t>(bytes / kBytesPerThread, num_threads()));
+  const int threads = static_cast<int>(std::min<std::int64_t>(bytes / kBytesPerThread, num_threads()));
+  return bytes < kBriefBytes && threads > 1 && !workers_are_near(threads - 1) ? 1 : threads;
 }
 
 bool streams(std::int64_t bytes) {

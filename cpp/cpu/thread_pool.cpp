@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -69,19 +70,23 @@ class Pool {
     return true;
   }
 
+  bool are_awake(int workers) const { return started_.load() - sleepers_.load() >= workers; }
+
  private:
   void start(int workers) {
     for (; started_ < workers; ++started_) {
       try {
-        without_signals([&] { std::thread([this, index = started_] { work(index); }).detach(); });
+        without_signals([&] { std::thread([this, index = started_.load()] { work(index); }).detach(); });
       } catch (...) {  // no more threads: those that are there do the work
         return;
       }
     }
   }
 
+  /// Not again while workers are on their way: it costs the caller some 10 us, and no job waits for a worker that has
+  /// not come.
   void wake() {
-    if (sleepers_.load() == 0) return;
+    if (sleepers_.load() == 0 || waking_.exchange(true)) return;
     {
       const std::lock_guard lock(mutex_);
     }
@@ -138,13 +143,15 @@ class Pool {
     sleepers_.fetch_add(1);
     awake_.wait(lock, news);
     sleepers_.fetch_sub(1);
+    waking_.store(false);
   }
 
   alignas(64) std::atomic<std::uint64_t> ticket_{0};
   alignas(64) std::atomic<int> done_{0};
   alignas(64) std::atomic<bool> busy_{false};
   std::atomic<int> sleepers_{0};
-  int started_ = 0;
+  std::atomic<bool> waking_{false};
+  std::atomic<int> started_{0};
   // The job: written by the caller while no part is claimable.
   Body body_ = nullptr;
   void* context_ = nullptr;
@@ -196,6 +203,19 @@ int num_threads() { return thread_limit().load(std::memory_order_relaxed); }
 void set_num_threads(int n) {
   if (n < 1) throw ValueError("kfusion.set_num_threads: n must be at least 1, got " + std::to_string(n));
   thread_limit().store(std::min(n, kMaxThreads));
+}
+
+bool workers_are_near(int workers) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kClose = std::chrono::microseconds(200);
+  constexpr int kLeastInRow = 3;
+  static std::atomic<Clock::rep> last{0};
+  static std::atomic<int> in_row{0};
+  const auto now = Clock::now().time_since_epoch();
+  const bool close = now - Clock::duration(last.exchange(now.count(), std::memory_order_relaxed)) < kClose;
+  const int before = close ? in_row.load(std::memory_order_relaxed) : 0;
+  in_row.store(std::min(before + 1, kLeastInRow), std::memory_order_relaxed);
+  return before + 1 >= kLeastInRow || pool().are_awake(workers);
 }
 
 void parallel_for(std::int64_t count, int threads, Body body, void* context) {

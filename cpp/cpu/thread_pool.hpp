@@ -9,6 +9,10 @@ namespace kfusion::cpu {
 int num_threads();
 void set_num_threads(int n);
 
+/// Whether that many workers are awake, or jobs so brief as the caller's follow each other so closely that it pays to
+/// wake them. To be asked once for each such job.
+bool workers_are_near(int workers);
+
 using Body = void (*)(void* context, std::int64_t begin, std::int64_t end);
 void parallel_for(std::int64_t count, int threads, Body body, void* context);
 
