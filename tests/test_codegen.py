@@ -117,6 +117,39 @@ class TestText:
             for k in _core.cuda_kernels(graph_of(build, *[empty((rows, cols))] * operands), h200):
                 assert k.launch["shared_bytes"] <= MOST_SHARED, (operands, cols, rows, skeleton(k.source))
 
+    @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+    def test_rings_hold_their_rows(self, dtype, rng):
+        """What each warp has of a row, as it finds it itself, is no more than its text has room for."""
+        h200 = kf.device("h200").to_dict()
+        rings = 0
+        item = np_dtype(dtype).itemsize
+        for kib in (63, 65, 80, 129, 200, 257, 400, 513, 700, 1025, 2047, 2049, 4100):
+            cols = kib * 1024 // item + int(rng.integers(-1, 2)) * int(rng.integers(0, 16))
+            x, w = empty((200, cols), dtype), empty((cols,), dtype)
+            for build, arrays in (
+                (softmax, [x]),
+                (weighted, [x, w, w]),
+                (lambda g, *i: normalized(g, functools.reduce(lambda a, b: g.map("add", [a, b]), i)), [x, x, x]),
+                (
+                    lambda g, i, j: softmax(g, g.map("multiply", [i, j])),
+                    [empty((200, 1), dtype), empty((1, cols), dtype)],
+                ),
+            ):
+                for k in _core.cuda_kernels(graph_of(build, *arrays), h200):
+                    assert k.launch["shared_bytes"] <= MOST_SHARED
+                    if skeleton(k.source) != "ring_rows":
+                        continue
+                    segments, vectors = map(int, re.findall(r"ring_rows<Fused, (\d+), (\d+)", k.source)[0])
+                    width = int(re.findall(r"kWidth = (\d+)", k.source)[0])
+                    blocks = k.launch["cluster"] if ", false, " in k.source else 132 // 200 + 1
+                    warps = blocks * k.launch["block"][0] // 32
+                    all_segments = -(-cols // (32 * vectors * width))
+                    if ", false, " in k.source:
+                        assert -(-all_segments // warps) <= segments, (cols, k.launch)
+                        assert k.launch["grid"][0] % blocks == 0
+                    rings += 1
+        assert rings > 20
+
     def test_short_rows_of_many_arrays_ask_for_no_more_shared_memory_than_there_is(self):
         def build(g: _core.Graph, mask: int, *x: int) -> int:
             total = functools.reduce(lambda a, b: g.map("add", [a, b]), x)
@@ -244,7 +277,17 @@ class TestNumbers:
             add = lambda g, *i: normalized(g, functools.reduce(lambda a, b: g.map("add", [a, b]), i))  # noqa: E731
             batch.add(add, *x, check=close_to(want, abs(wide(x)).sum(0) + 1, 8))
         kernels = batch.run(tmp_path, clusters=True, multiprocessors=4)
-        assert "ring_rows" in {skeleton(own[0].source) for own in kernels.kernels}
+        assert {skeleton(own[0].source) for own in kernels.kernels} == {"ring_rows"}
+
+    def test_long_rows_of_nothing_that_is_held(self, rng, tmp_path):
+        """An element a row, times weights: no row is as large as the result."""
+        batch = Batch()
+        for cols in (70_000, 140_000):
+            x, w = rng.standard_normal((5, 1)).astype(np.float32), rng.standard_normal((1, cols)).astype(np.float32)
+            e = np.exp(wide(x) * wide(w) - (wide(x) * wide(w)).max(1, keepdims=True))
+            product = lambda g, i, j: softmax(g, g.map("multiply", [i, j]))  # noqa: E731
+            batch.add(product, x, w, check=close_to(e / e.sum(1, keepdims=True), 0, 64))
+        batch.run(tmp_path, clusters=True, multiprocessors=4)
 
     @pytest.mark.parametrize(("cols", "multiprocessors"), [(100, 4), (3000, 4), (40_000, 4), (40_000, 16)])
     def test_softmax_where_much_is_masked(self, cols, multiprocessors, rng, tmp_path):

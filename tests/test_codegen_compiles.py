@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import shutil
 import subprocess
@@ -74,8 +75,8 @@ class TestCompiles:
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_long_rows_with_weights_spill_nothing(self, dtype, tmp_path):
         """Shared memory leaves L1 little: a word of local memory in each batch costs up to a quarter of the rate."""
-        for f, weights in ((kf.rmsnorm, 1), (kf.layernorm, 2)):
-            specs = [kf.spec((512, 2**18), dtype), *[kf.spec((2**18,), dtype)] * weights]
+        for (f, weights), cols in itertools.product(((kf.rmsnorm, 1), (kf.layernorm, 2)), (2**16, 2**17, 2**18)):
+            specs = [kf.spec((512, cols), dtype), *[kf.spec((cols,), dtype)] * weights]
             text = kf.fuse(f).source(*specs)
             assert skeleton(text) == "ring_rows"
             assert "start_shared" in text

@@ -141,9 +141,11 @@ class Pool {
     }
     std::unique_lock lock(mutex_);
     sleepers_.fetch_add(1);
-    awake_.wait(lock, news);
+    awake_.wait(lock, [&] {  // who looks is no longer on the way, whether or not there is news for it
+      waking_.store(false);
+      return news();
+    });
     sleepers_.fetch_sub(1);
-    waking_.store(false);
   }
 
   alignas(64) std::atomic<std::uint64_t> ticket_{0};

@@ -82,42 +82,45 @@ namespace {
 /// Of a cluster. Those of more than 8 not all architectures have that have clusters.
 int most_blocks(const Target& target) {
   if (!target.clusters) return 1;
-  return target.compute_major == 9 || target.compute_major == 10 ? 2 * kMaxCluster : kMaxCluster;
+  return target.compute_major == 9 || target.compute_major == 10 ? kLargestCluster : kMaxCluster;
 }
 
 // Measured (results/kernels.md): small blocks, of which a multiprocessor has several, work while others exchange, and
 // clusters of many leave each room for all its weights. What warps do once a segment, or once for the edges of a row,
 // takes too long for vectors of eight elements, so they have more segments.
-constexpr bool always(const RingNeeds&) { return true; }
-constexpr bool single(const RingNeeds& n) { return n.single(); }
-constexpr bool light(const RingNeeds& n) { return n.whole && n.light; }
-constexpr bool whole(const RingNeeds& n) { return n.whole && n.single(); }
-constexpr bool plain(const RingNeeds& n) { return n.single() && !n.fetches; }
+constexpr bool all(const RingNeeds&) { return true; }
+constexpr bool of_one(const RingNeeds& n) { return n.single(); }
+constexpr bool of_fours(const RingNeeds& n) { return n.whole && n.light; }
+constexpr bool of_one_whole(const RingNeeds& n) { return n.whole && n.single(); }
+constexpr bool unweighted(const RingNeeds& n) { return n.single() && !n.fetches; }
 constexpr bool weighted(const RingNeeds& n) { return n.single() && n.shared > 0; }
-constexpr bool light_weighted(const RingNeeds& n) { return n.light && weighted(n); }
-constexpr bool light_biased(const RingNeeds& n) { return light_weighted(n) && n.shared > 1 && n.bytes > 768 << 10; }
+constexpr bool of_fours_weighted(const RingNeeds& n) { return n.light && weighted(n); }
+/// Of a shorter row, half of the warps would have one segment and the others two.
+constexpr bool of_fours_biased(const RingNeeds& n) {
+  return of_fours_weighted(n) && n.shared > 1 && n.bytes > 768 << 10;
+}
 constexpr RingCapacity kRings[] = {
-    {{1, 8, 4, 8, 1}, light},             // 128 KB
-    {{2, 4, 4, 8, 2}, whole},             // 128 KB
-    {{4, 8, 2, 2, 3}, plain},             // 128 KB
-    {{1, 8, 4, 16, 1}, light},            // 256 KB
-    {{2, 8, 2, 8, 2}, weighted},          // 256 KB
-    {{4, 8, 2, 4, 3}, plain},             // 256 KB
-    {{4, 16, 1, 2, 4}, always},           // 256 KB
-    {{1, 16, 2, 16, 1}, light_weighted},  // 512 KB
-    {{4, 8, 2, 8, 3}, always},            // 512 KB
-    {{2, 16, 1, 16, 2}, light_biased},    //   1 MB
-    {{4, 16, 1, 8, 4}, light_weighted},   //   1 MB
-    {{4, 8, 2, 16, 3}, single},           //   1 MB
-    {{4, 16, 1, 8, 4}, always},           //   1 MB
-    {{4, 16, 1, 16, 4}, always},          //   2 MB
+    {{1, 8, 4, 8, 1}, of_fours},             // 128 KB
+    {{2, 4, 4, 8, 2}, of_one_whole},         // 128 KB
+    {{4, 8, 2, 2, 3}, unweighted},           // 128 KB
+    {{1, 8, 4, 16, 1}, of_fours},            // 256 KB
+    {{2, 8, 2, 8, 2}, weighted},             // 256 KB
+    {{4, 8, 2, 4, 3}, unweighted},           // 256 KB
+    {{4, 16, 1, 2, 4}, all},                 // 256 KB
+    {{1, 16, 2, 16, 1}, of_fours_weighted},  // 512 KB
+    {{4, 8, 2, 8, 3}, all},                  // 512 KB
+    {{2, 16, 1, 16, 2}, of_fours_biased},    //   1 MB
+    {{4, 16, 1, 8, 4}, of_fours_weighted},   //   1 MB
+    {{4, 8, 2, 16, 3}, of_one},              //   1 MB
+    {{4, 16, 1, 8, 4}, all},                 //   1 MB
+    {{4, 16, 1, 16, 4}, all},                //   2 MB
 };
 
 /// Blocks of a cluster for a row that takes `least`: as many as can be without fewer clusters at once. A cluster's
 /// blocks are of one group of 16 multiprocessors (or 18).
 int packed_blocks(std::int64_t least, int resident) {
-  const std::int64_t slots = std::int64_t{2 * kMaxCluster} * resident;
-  return static_cast<int>(std::min<std::int64_t>(slots / (slots / least), 2 * kMaxCluster));
+  const std::int64_t slots = std::int64_t{kLargestCluster} * resident;
+  return static_cast<int>(std::min<std::int64_t>(slots / (slots / least), kLargestCluster));
 }
 }  // namespace
 

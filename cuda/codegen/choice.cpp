@@ -91,8 +91,8 @@ constexpr int kMaxTeamThreads = 512, kShortRowsThreads = 64, kLongRowsThreads = 
 constexpr std::int64_t kMostFramedBytes = 1 << 10;
 /// Few longer rows have several blocks each.
 constexpr std::int64_t kLeastFewBytes = 4 << 10;
-/// Longer rows (bytes) no block of a multiprocessor's own holds.
-constexpr std::int64_t kMostTeamBytes = 128 << 10;
+/// Longer rows (bytes) no block of a multiprocessor's own holds; shorter ones have no rings, however many they are.
+constexpr std::int64_t kMostTeamBytes = 128 << 10, kLeastRingBytes = 64 << 10;
 /// Shorter rows have a lane for 32 bytes, others up to a warp's for 64.
 constexpr std::int64_t kLeastSharedBytes = 256;
 /// A reduction of everything is split over all blocks from here on.
@@ -171,7 +171,7 @@ bool is_copied(const Kernel& k, const Arrangement& a, std::size_t i) {
 bool can_stage(const Kernel& k, const Arrangement& a, const Choice& c) {
   for (std::size_t i = 0; i < k.loads.size(); ++i)
     if (c.held[i] && !is_copied(k, a, i)) return false;
-  return a.inner.size() == 1;
+  return a.inner.size() == 1 && std::ranges::count(c.held, true) > 0;
 }
 
 /// Weights and the like: the same for all rows.
@@ -207,8 +207,8 @@ RingNeeds ring_needs(const Kernel& k, const Arrangement& a, const Choice& c) {
 /// Whether rings are quicker than team_rows(), where another block of the multiprocessor works while one exchanges.
 bool should_ring(const RingNeeds& needs, std::int64_t rows, const Target& target) {
   if (needs.bytes > kMostTeamBytes) return true;
-  const bool suits = needs.whole ? needs.single() || needs.light : !needs.fetches;
-  return needs.bytes > kMostTeamBytes / 2 && suits && target.clusters && rows > target.multiprocessors;
+  const bool suits = needs.whole ? needs.single() || needs.light : needs.single() && !needs.fetches;
+  return needs.bytes > kLeastRingBytes && suits && target.clusters && rows > target.multiprocessors;
 }
 
 /// Rows that no cluster holds, or so few that clusters would leave multiprocessors idle.
@@ -217,8 +217,9 @@ bool are_few(const RingCapacity* ring, std::int64_t rows, const Target& target) 
   return ring == nullptr || rows * divide_up(ring->shape.blocks, ring->shape.resident) <= target.multiprocessors;
 }
 
-/// Keeps operands that all rows share in shared memory: as many segments of a warp as there is room for, but of vectors
-/// of more than four elements whole operands. Where there are several, or vectors are long, two stages are enough.
+/// Keeps operands that all rows share in shared memory: as many segments of a warp as there is room for, but of several
+/// operands of more than four elements a vector whole ones. Where there are several, or vectors are long, two stages
+/// are enough.
 void keep_shared(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   RingShape ring = c.ring;
   c.shared = shared_loads(k, a, c);
@@ -246,7 +247,10 @@ bool choose_ring(Choice& c, const Kernel& k, const Arrangement& a, const Target&
   if (spread) found = &kSpreadRing;
   if (found == nullptr) return false;
   const RingShape ring = fit(*found, k, needs, rows, target);
-  if (ring_bytes(ring, spread, exchange_room(partial_bound(k)), needs.held_bytes) > target.shared_bytes) return false;
+  RingShape least_stages = ring;
+  least_stages.stages = std::min(ring.stages, kLeastRingStages);
+  if (ring_bytes(least_stages, spread, exchange_room(partial_bound(k)), needs.held_bytes) > target.shared_bytes)
+    return false;
   c.skeleton = Skeleton::kRingRows;
   c.ring = ring;
   c.spread = spread;
@@ -391,13 +395,16 @@ void choose_columns(Choice& c, const Kernel& k, const Arrangement& a, const Targ
 // ---- elements -------------------------------------------------------------------------------------------------------
 
 /// 32 bytes in flight a thread in blocks of 128 measured best of 1 to 4 vectors and 128 to 512 threads (H200, 1 GB); of
-/// arrays so small that all threads run at once, a vector a thread in blocks of 512 (1024 x 1024: 0.90 to 0.96).
+/// arrays so small that all threads run at once, a vector a thread in blocks of 512 (1024 x 1024: 0.90 to 0.97). Those
+/// leave a thread 32 registers, too few for more than four operands.
 void choose_pointwise(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   constexpr int kThreads = 128, kFewThreads = 512, kThreadsAtOnce = 2048;  // of a multiprocessor
+  constexpr std::int64_t kMostFewBytes = 4 * kSlotBytes;                   // that a thread loads
   c.schedule = schedule(k, a);
   c.skeleton = Skeleton::kPointwise;
   c.held = element_loads(k, a);
-  if (!is_heavy(k) && vectors_of(a) <= target.multiprocessors * std::int64_t{kThreadsAtOnce}) {
+  const bool at_once = vectors_of(a) <= target.multiprocessors * std::int64_t{kThreadsAtOnce};
+  if (at_once && !is_heavy(k) && bytes_of(k, a, c.held) <= kMostFewBytes) {
     c.threads = kFewThreads;
     c.least_blocks = kThreadsAtOnce / kFewThreads;
     return;

@@ -19,7 +19,7 @@ struct Target {
   int multiprocessors = 132;
   int shared_bytes = 232448;  ///< the most that a block can ask for
   std::int64_t l2_bytes = std::int64_t{50} << 20;
-  bool clusters = true;  ///< of up to 8 blocks
+  bool clusters = true;  ///< of blocks, up to 8, by compute capabilities 9 and 10 up to 16
 };
 
 struct Launch {
@@ -49,8 +49,9 @@ struct Cell {
 /// A kernel as CUDA C++.
 ///
 /// Static in the text are: steps and dtypes, the number of axes, which strides are 0, 1 or another number, the width of
-/// vectors, whether indices have 32 or 64 bits, and the class of a row's length. Sizes, strides, offsets and scalars
-/// are members of the one parameter, so another batch size or scalar gives the same text.
+/// vectors, whether indices have 32 or 64 bits, the class of a row's length, and whether rows or elements are few.
+/// Sizes, strides, offsets and scalars are members of the one parameter, so another scalar gives the same text, and
+/// another batch size but for what is few.
 class CudaKernel {
  public:
   /// `aligned`: all arrays begin at multiples of 16 bytes; else only at multiples of their item.

@@ -94,7 +94,7 @@ KF_DEVICE float minimum(float x, float y) {
 }
 #endif
 
-/// max(x, 0); NaN stays NaN. One instruction, where a comparison and a choice are two.
+/// max(x, 0), of zeros either; NaN stays NaN. For floats one instruction, where a comparison and a choice are two.
 template <class T>
 KF_DEVICE T relu(T x) {
   return maximum(x, T(0));

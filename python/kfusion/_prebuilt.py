@@ -48,7 +48,7 @@ FUNCTIONS = (
     Row("fused_softmax", _USUAL, (_NONE,), _BLOCK),
 )
 LENGTHS = sorted([24, *(2**p for p in range(4, 23))])  # of rows: the text depends on their class, which these end
-_ROWS = (4096, 16)  # many and few: how many there are plays no other part, where there are some
+_ROWS = (4096, 64, 16)  # many, fewer than multiprocessors, and few: how many there are plays no other part
 _KERNELS_OF_A_UNIT = 16  # of one file for nvcc, whose headers they share, and of one image, which is loaded as a whole
 _NAMESPACE = "namespace kfusion::device::scalar"  # of every text
 _FLAGS = ("-fatbin", "-std=c++20", "--fmad=false", "-Xfatbin=-compress-all")  # as NVRTC's, and what makes files small

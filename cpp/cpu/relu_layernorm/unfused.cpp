@@ -47,8 +47,8 @@ class Unfused {
 
   /// body(row, chunk) over the dense intermediates.
   template <class F>
-  void for_chunks(int threads, F&& body) {
-    parallel_for(job_.p.rows * job_.chunks, threads, [&](std::int64_t begin, std::int64_t end) {
+  void for_chunks(F&& body) {
+    parallel_for(job_.p.rows * job_.chunks, job_.threads, [&](std::int64_t begin, std::int64_t end) {
       std::int64_t row = begin / job_.chunks, c = begin % job_.chunks;
       for (std::int64_t i = begin; i < end; ++i) {
         body(row, c);
@@ -63,7 +63,7 @@ class Unfused {
   void reduce(std::vector<double>& result, Part part, Finish finish) {
     const auto rounded = [this](double v) { return job_.p.dtype == DType::kFloat64 ? v : static_cast<float>(v); };
     const std::int64_t chunks = job_.chunks;
-    for_chunks(threads_for(job_.p.rows * row_bytes_), [&](std::int64_t row, std::int64_t c) {
+    for_chunks([&](std::int64_t row, std::int64_t c) {
       const double sum = part(row, c);
       (chunks == 1 ? result[row] : partial_[row * chunks + c]) = chunks == 1 ? rounded(finish(sum)) : sum;
     });
@@ -101,7 +101,7 @@ class Unfused {
   }
 
   void centre() {
-    for_chunks(job_.threads, [this](std::int64_t row, std::int64_t c) {
+    for_chunks([this](std::int64_t row, std::int64_t c) {
       job_.k.centre({at(relu_, row, c), at(centred_, row, c), job_.chunk_size(c), stream_}, mean_[row]);
     });
   }

@@ -29,7 +29,7 @@ KF_INLINE Vec<T> sign(Vec<T> x) {
   return select(x > zero, Vec<T>(1), select(x < zero, Vec<T>(-1), select(x == zero, zero, x)));
 }
 
-/// max(x, 0); NaN stays NaN.
+/// max(x, 0), of zeros either; NaN stays NaN.
 template <class T>
 KF_INLINE Vec<T> relu(Vec<T> x) {
   if constexpr (kIsFloat<T>) return Vec<T>(relu(x.v));

@@ -134,7 +134,7 @@ T select(Condition condition, T x, T y) {
   return condition ? x : y;
 }
 
-/// max(x, 0); NaN stays NaN.
+/// max(x, 0), of zeros either; NaN stays NaN.
 template <class T>
 T relu(T x) {
   return x < T(0) ? T(0) : x;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -187,11 +188,16 @@ def _machines(runs: Mapping[str, Results]) -> str:
 
 
 def _commits(run: Results) -> str:
-    """Which suites were measured at which commit."""
-    found: dict[str, dict[str, None]] = {}
+    """Which suites were measured at which commit; of those at several, how many cases."""
+    found: dict[str, Counter[str]] = {}
     for case in run.cases:
-        found.setdefault((case.commit or run.commit)[:7], {})[case.suite] = None
-    return "; ".join(f"{commit}: {', '.join(of)}" for commit, of in found.items())
+        found.setdefault((case.commit or run.commit)[:7], Counter())[case.suite] += 1
+    commits = Counter(suite for of in found.values() for suite in of)
+
+    def text(suite: str, cases: int) -> str:
+        return f"{suite} ({cases} cases)" if commits[suite] > 1 else suite
+
+    return "; ".join(f"{commit}: {', '.join(text(*item) for item in of.items())}" for commit, of in found.items())
 
 
 def _traffic(name: str, folder: Path) -> str:

@@ -223,7 +223,7 @@ def _cold_start(suite: str, options: Options) -> Iterator[Job]:
 
 SUITES = {
     "relu_layernorm": Suite(
-        "ReLU + LayerNorm over rows of 1 to 1M elements, few rows, strided rows; the CuPy experiment's two versions",
+        "ReLU + LayerNorm over rows of 1 to 1M elements, few, strided, transposed; the CuPy experiment's two versions",
         ("cuda",),
         _row_cases(_RELU_LAYERNORM._replace(peers=(*_ROW_PEERS, "experiment"))),
     ),
