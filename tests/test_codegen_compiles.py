@@ -14,8 +14,8 @@ import pytest
 
 import kfusion as kf
 import reference_ops
+from kernel_graphs import Build, empty, graph_of, normalized, skeleton, softmax, sources, variance
 from kfusion import _core
-from test_codegen import Build, empty, graph_of, normalized, skeleton, softmax, sources, variance
 from test_reference_ops import TABLE, takes
 
 

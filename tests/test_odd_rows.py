@@ -13,9 +13,9 @@ import pytest
 import loops
 from conftest import DTYPES, np_dtype
 from host_cuda import HAVE_COMPILER, HostKernels
+from kernel_graphs import graph_of, skeleton, softmax, sources
 from kfusion import _core
 from running import assert_close, draw, wide
-from test_codegen import graph_of, skeleton, softmax, sources
 
 pytestmark = pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
 
