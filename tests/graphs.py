@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
+from conftest import np_dtype
 from kfusion import _core
 
 DTYPES = ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
@@ -81,10 +81,6 @@ def _call(draw: st.DrawFn, g: _core.Graph, values: list[int]) -> int:
 
 _BOUND = st.none() | st.integers(-6, 6)
 _SLICE = st.tuples(_BOUND, _BOUND, st.sampled_from([1, 2, 3, -1, -2]))
-
-
-def np_dtype(name: str) -> np.dtype[Any]:
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 def evaluate(g: _core.Graph, inputs: list[np.ndarray]) -> list[np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from conftest import SPACING, TINY, np_dtype
@@ -32,6 +33,18 @@ def wide(x: np.ndarray) -> np.ndarray:
     """Floats as float64."""
     with np.errstate(invalid="ignore"):  # signalling NaN
         return x if x.dtype.kind in "bi" else x.astype(np.float64)
+
+
+def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
+    """As dtype, rounded once; ml_dtypes goes through float32, so what becomes bfloat16 is rounded to odd before."""
+    if dtype != "bfloat16" or x.dtype != np.float64:
+        return x.astype(np_dtype(dtype))
+    single = np.asarray(x.astype(np.float32))
+    bits = single.view(np.uint32)
+    inexact = np.isfinite(single) & (single != x)
+    bits -= inexact & (np.abs(single) > np.abs(x))  # towards 0
+    bits |= inexact
+    return single.astype(ml_dtypes.bfloat16)
 
 
 def draw(rng: np.random.Generator, dtype: str, shape: Sequence[int]) -> np.ndarray:

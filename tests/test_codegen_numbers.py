@@ -30,7 +30,7 @@ from kernel_graphs import (
     weighted,
 )
 from kfusion import _core
-from running import assert_close, draw, wide
+from running import assert_close, draw, rounded, wide
 from test_reference_ops import TABLE, takes
 from test_reference_ops import TestMaps as Maps
 
@@ -177,7 +177,7 @@ class TestNumbers:
             batch.add(lambda g, *ids, n=name: g.map(n, list(ids)), *arrays, check=close_to(want, scale))
         for to in ALL_DTYPES:
             x = draw(rng, dtype, 33)
-            batch.add(lambda g, i, t=to: g.cast(i, t), x, check=close_to(wide(wide(x).astype(np_dtype(to)))))
+            batch.add(lambda g, i, t=to: g.cast(i, t), x, check=close_to(wide(rounded(wide(x), to))))
         batch.run(tmp_path)
 
     def test_layouts(self, rng, tmp_path):

@@ -21,7 +21,7 @@ from conftest import ALL_DTYPES, DTYPES, np_dtype
 from graph_strategies import cases
 from kfusion import _core
 from kfusion._devices import running
-from running import assert_close, draw, wide
+from running import assert_close, draw, rounded, wide
 from test_reference_ops import TABLE, takes
 
 DEVICE = running.device("cpu").to_dict()
@@ -106,7 +106,7 @@ class TestElements:
         for to in ALL_DTYPES:
             x = draw(rng, dtype, 333)
             got = run(lambda g, i, t=to: g.cast(i, t), x)[0]
-            np.testing.assert_array_equal(wide(got), wide(wide(x).astype(np_dtype(to))))
+            np.testing.assert_array_equal(wide(got), wide(rounded(wide(x), to)))
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_casts_of_what_no_integer_holds(self, dtype, isa):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphs import np_dtype
 from kfusion import _core
+from running import rounded, wide
 
 quick = settings(max_examples=100, deadline=None)
 extents = st.lists(st.integers(0, 4), max_size=4).map(tuple)
@@ -211,7 +210,7 @@ class TestConstants:
         assert constant["op"] == "constant"
         assert not constant["weak"]
         with np.errstate(over="ignore"):
-            expected = np.float64(round_to(value, dtype))
+            expected = wide(rounded(np.float64(value), dtype))
         assert np.array_equal(float(constant["value"]), expected, equal_nan=True)
 
     @quick
@@ -245,19 +244,6 @@ class TestConstants:
         for value in (np.float64(1), np.float32(1), np.int64(1), np.bool_(True), None, "1", 1j):
             with pytest.raises(TypeError, match="a scalar must be a Python bool, int or float"):
                 _core.Graph().scalar(value)
-
-
-def round_to(value: float, dtype: str) -> float:
-    """Rounded once; ml_dtypes goes through float32, so bfloat16 is rounded to odd before."""
-    if dtype != "bfloat16" or not np.isfinite(value):
-        return np.array(value).astype(np_dtype(dtype))
-    single = np.float32(value)
-    if float(single) != value and np.isfinite(single):
-        bits = single.view(np.uint32)
-        if abs(float(single)) > abs(value):
-            bits -= np.uint32(1)  # towards 0
-        single = (bits | np.uint32(1)).view(np.float32)
-    return single.astype(ml_dtypes.bfloat16)
 
 
 class TestCasts:

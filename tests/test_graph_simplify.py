@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphs import SHAPES, evaluate, graphs, np_dtype
+from conftest import np_dtype
+from graphs import SHAPES, evaluate, graphs
 from kfusion import _core
 from test_graph import stages
 
