@@ -108,6 +108,10 @@ KF_INLINE void stream_fence() {
 
 /// A hint: any address is allowed, mapped or not.
 KF_INLINE void prefetch(std::uintptr_t address) { __builtin_prefetch(reinterpret_cast<const void*>(address), 0, 3); }
+/// To the second-level cache.
+KF_INLINE void prefetch_far(std::uintptr_t address) {
+  __builtin_prefetch(reinterpret_cast<const void*>(address), 0, 2);
+}
 
 /// max(x, 0) with NaN kept: the operand order of x86's max, which returns its second operand for NaN.
 template <class V>

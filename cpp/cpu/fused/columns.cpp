@@ -12,20 +12,19 @@
 namespace kfusion::cpu {
 namespace {
 
-constexpr std::int64_t kSplitElements = 256 * 1024;
+constexpr std::int64_t kSplitElements = 512 * 1024;
 constexpr std::int64_t kMaxSplits = 64;
+constexpr std::int64_t kManyColumns = 64;  // that a thread can take through all rows
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 class Columns {
  public:
   Columns(const FusedCall& call, int threads)
-      : call_(call),
-        p_(call.program),
-        threads_(threads),
-        blocks_((p_.space.cols + p_.block - 1) / p_.block),
-        splits_(blocks_ >= kMaxSplits
-                    ? 1
-                    : std::clamp<std::int64_t>(p_.space.rows * p_.space.cols / blocks_ / kSplitElements, 1,
-                                               std::min(kMaxSplits, std::max<std::int64_t>(p_.space.rows, 1)))) {}
+      : call_(call), p_(call.program), threads_(threads), block_(p_.block), splits_(parts_of_rows()) {
+    if (splits_ == 1) block_ = share_of_columns();
+    blocks_ = ceil_div(p_.space.cols, block_);
+  }
 
   void run() {
     if (splits_ == 1)
@@ -34,13 +33,27 @@ class Columns {
         for (std::int64_t b = first; b < last; ++b) block(w, b);
       });
     Worker w(call_);
-    parts_.resize(at(splits_));
     for (std::int64_t b = 0; b < blocks_; ++b) block(w, b);
   }
 
  private:
-  std::int64_t begin(std::int64_t b) const { return b * p_.block; }
-  std::int64_t end(std::int64_t b) const { return std::min(p_.space.cols, (b + 1) * p_.block); }
+  std::int64_t begin(std::int64_t b) const { return b * block_; }
+  std::int64_t end(std::int64_t b) const { return std::min(p_.space.cols, (b + 1) * block_); }
+
+  /// As many for every number of threads: the order of a sum depends on it.
+  std::int64_t parts_of_rows() const {
+    const std::int64_t elements = p_.space.rows * std::min(p_.space.cols, p_.block);
+    return p_.space.cols >= kMaxSplits * kManyColumns
+               ? 1
+               : std::clamp<std::int64_t>(elements / kSplitElements, 1, kMaxSplits);
+  }
+
+  /// Columns of a block such that each thread has as many blocks, of whole tiles.
+  std::int64_t share_of_columns() const {
+    const std::int64_t blocks = threads_ * ceil_div(p_.space.cols, threads_ * p_.block);
+    const std::int64_t tile = p_.sweeps[0].per_tile(Width::kFull);
+    return std::min(p_.block, ceil_div(ceil_div(p_.space.cols, blocks), tile) * tile);
+  }
 
   void block(Worker& w, std::int64_t b) {
     w.shift_arrays(begin(b));
@@ -64,68 +77,86 @@ class Columns {
   void rows(Worker& w, int sweep, std::int64_t b, std::int64_t first, std::int64_t last) const {
     const TileProgram& p = p_.sweeps[at(sweep)];
     if (p.empty()) return;
+    if (p.takes_rows && !p.copies) return several_rows(w, p, b, first, last);
     for (std::int64_t r = first; r < last; ++r) {
       w.go_to(r);
       w.run(p, begin(b), end(b), r == first);
     }
   }
 
+  /// Tiles take some rows at once, of neighbours along the last axis. What is left of the block is a tile that overlaps
+  /// the last one, with accumulators of its own.
+  void several_rows(Worker& w, const TileProgram& p, std::int64_t b, std::int64_t first, std::int64_t last) const {
+    const std::int64_t tile = p.per_tile(Width::kFull), along = p_.space.outer.back();
+    const std::int64_t rest = (end(b) - begin(b)) % tile, whole = end(b) - rest;
+    const std::int64_t overlap = rest > 0 && whole > begin(b) ? tile - rest : 0;
+    for (std::int64_t r = first, n; r < last; r += n) {
+      n = std::min({kRowsAtOnce, last - r, along - r % along});
+      w.go_to(r);
+      w.run_rows(p, begin(b), whole, r == first, n);
+      if (overlap > 0) {
+        w.move_accumulators(overlap);
+        w.run_rows(p, end(b) - tile, end(b), r == first, n);
+        w.move_accumulators(-overlap);
+        continue;
+      }
+      for (std::int64_t k = r; rest > 0 && k < r + n; ++k) {
+        w.go_to(k);
+        w.run(p, whole, end(b), k == first);
+      }
+    }
+    if (overlap == 0) return;
+    for (const int k : p.reductions) {
+      const Reduction& r = p_.reductions[at(k)];
+      std::byte* const to = w.scratch(r.place + (whole - begin(b)) * r.scale);
+      std::memmove(to, to + overlap * r.scale, at(rest * r.scale));
+    }
+  }
+
   void in_parts(Worker& w, int sweep, std::int64_t b) {
     const std::vector<int>& reductions = p_.sweeps[at(sweep)].reductions;
+    std::vector<std::vector<std::vector<std::byte>>> parts(reductions.size());  // by reduction, by part: accumulators
+    for (auto& of_reduction : parts) of_reduction.resize(at(splits_));
     parallel_for(splits_, threads_, [&](std::int64_t first, std::int64_t last) {
       Worker mine(call_, w);
       mine.shift_arrays(begin(b));
       for (std::int64_t part = first; part < last; ++part) {
         rows(mine, sweep, b, p_.space.rows * part / splits_, p_.space.rows * (part + 1) / splits_);
-        parts_[at(part)].clear();
-        for (const int k : reductions) {
-          const std::byte* const from = mine.scratch(p_.reductions[at(k)].place);
-          parts_[at(part)].insert(parts_[at(part)].end(), from, from + array_bytes(p_.reductions[at(k)]));
+        for (std::size_t k = 0; k < reductions.size(); ++k) {
+          const Reduction& r = p_.reductions[at(reductions[k])];
+          parts[k][at(part)].assign(mine.scratch(r.place), mine.scratch(r.place + array_bytes(r, b)));
         }
       }
     });
-    std::int64_t offset = 0;
-    for (const int k : reductions) {
-      combine(w, p_.reductions[at(k)], offset, end(b) - begin(b));
-      offset += array_bytes(p_.reductions[at(k)]);
+    for (std::size_t k = 0; k < reductions.size(); ++k) {
+      const Reduction& r = p_.reductions[at(reductions[k])];
+      combine_all(r.scalar, parts[k]);
+      std::memcpy(w.scratch(r.place), parts[k][0].data(), parts[k][0].size());
     }
   }
 
-  std::int64_t array_bytes(const Reduction& r) const { return p_.block * r.scale; }
-
-  /// Where a lane of element e of an array lies: registers hold whole tiles' parts, wide ones half.
-  std::int64_t lane(std::int64_t e, int scale, int bytes) const {
-    const std::int64_t per_register = p_.kernels->vector_bytes / scale;
-    return scale == bytes ? e * bytes : e / per_register * p_.kernels->vector_bytes + e % per_register * bytes;
+  /// Of the registers that hold a block's accumulators.
+  std::int64_t array_bytes(const Reduction& r, std::int64_t b) const {
+    const std::int64_t per_register = p_.kernels->vector_bytes / r.scale;
+    return (end(b) - begin(b) + per_register - 1) / per_register * p_.kernels->vector_bytes;
   }
 
-  void combine(Worker& w, const Reduction& r, std::int64_t offset, std::int64_t count) const {
-    std::vector<Partial> partials(at(splits_));
-    for (std::int64_t e = 0; e < count; ++e) {
-      const std::int64_t place = lane(e, r.scale, r.scalar.lane_bytes);
-      for (std::int64_t part = 0; part < splits_; ++part)
-        std::memcpy(partials[at(part)].bytes, parts_[at(part)].data() + offset + place, at(r.scalar.lane_bytes));
-      combine_all(r.scalar, partials.data(), splits_, 1);
-      std::memcpy(w.scratch(r.place + place), partials[0].bytes, at(r.scalar.lane_bytes));
-    }
-  }
-
-  /// From accumulators to values.
+  /// From accumulators to values, as many at a time as lie side by side in both: wide registers hold narrow lanes in
+  /// their lower half.
   void finish(Worker& w, const Reduction& r, std::int64_t b) const {
     const Home& home = p_.homes[at(r.step)];
-    const int bytes = lane_bytes(p_.kernel.steps[at(r.step)].dtype);
-    for (std::int64_t e = 0; e < end(b) - begin(b); ++e) {
-      Partial a;
-      std::memcpy(a.bytes, w.scratch(r.place + lane(e, r.scale, r.scalar.lane_bytes)), at(r.scalar.lane_bytes));
-      r.scalar.finish(a, p_.space.rows, w.scratch(home.place + lane(e, home.scale, bytes)));
-    }
+    const std::int64_t count = end(b) - begin(b), vector = p_.kernels->vector_bytes;
+    const bool dense = r.scale == r.scalar.lane_bytes && home.scale == lane_bytes(p_.kernel.steps[at(r.step)].dtype);
+    const std::int64_t run = dense ? count : vector / std::max(r.scale, home.scale);
+    for (std::int64_t e = 0; e < count; e += run)
+      r.scalar.finish(w.scratch(r.place + e * r.scale), p_.space.rows, w.scratch(home.place + e * home.scale),
+                      std::min(run, count - e));
   }
 
   const FusedCall& call_;
   const FusedProgram& p_;
   int threads_;
-  std::int64_t blocks_, splits_;
-  std::vector<std::vector<std::byte>> parts_;  ///< accumulators of each part of the rows
+  std::int64_t block_, splits_, blocks_ = 0;
 };
 
 }  // namespace

@@ -42,7 +42,7 @@ void Emitter::emit(const Wanted& wanted) {
   fetch_unread();
   place_fetches();
   to_.joined = to_.steps[static_cast<std::size_t>(Width::kFull)];
-  p_.kernels->join(to_.joined.data(), static_cast<int>(to_.joined.size()), !p_.space.columns);
+  to_.takes_rows = p_.kernels->join(to_.joined.data(), static_cast<int>(to_.joined.size()), p_.space.columns);
 }
 
 bool Emitter::is_home(int s) const { return p_.homes[at(s)].operand >= 0 && !keeps_[at(s)]; }

@@ -1,5 +1,6 @@
 // Several steps as one: what normalisations and softmax take on each tile, known as a whole, so that values stay in
 // registers and a load is an operand of what uses it.
+#include "cpu/fused/column_steps.hpp"
 #include "cpu/fused/joined_steps.hpp"
 
 namespace kfusion::cpu {
@@ -54,6 +55,38 @@ struct Sequence {
     if constexpr (!kLoops) return next(s + kSteps - 1, c, i, x...);
   }
 };
+
+/// Some steps that are a whole program of columns: a tile's accumulators wait in registers while it goes through rows.
+template <class... Steps>
+struct RowsSequence {
+  static bool is(const TileStep* s, int count) {
+    int k = 0;
+    return count == static_cast<int>(sizeof...(Steps)) + 1 && (Steps::is(s[k++]) && ...);
+  }
+  template <class... X>
+  static void run(KF_STEP, X... x) {
+    constexpr std::int64_t kElements = sizeof...(X) * FloatVec::kCount;
+    const std::int64_t last = c->last - kElements;
+    for (;; i += kElements) {
+      Bodies<Steps...> bodies(s, c, i);
+      for (std::int64_t row = 0; row < c->rows; ++row) bodies.take(x...);
+      bodies.finish();
+      if (i > last) break;
+    }
+    c->i = i;
+  }
+};
+
+template <class... Sequences>
+bool join_rows(TileStep* s, int count) {
+  const auto fits = [&]<class S>(S*) {
+    if (!S::is(s, count)) return false;
+    const Run<KF_FULL_TILE> run = S::template run<KF_FULL_TILE>;
+    s->run = reinterpret_cast<StepFunction>(run);
+    return true;
+  };
+  return (fits(static_cast<Sequences*>(nullptr)) || ...);
+}
 
 /// Puts a sequence in place where it fits.
 template <class S>
@@ -130,10 +163,26 @@ int join_any(TileStep* s, int count, bool loops) {
                    List<Plus, Less, Times, Weight, Bias, Relu, StoreFloats>());
 }
 
+/// Sums over rows, plain and weighted, and of squares and of squared distances from a mean.
+template <Op op>
+bool join_sum_of_rows(TileStep* s, int count) {
+  using Sum = SumOfRows<op>;
+  return join_rows<RowsSequence<LoadRow, SumOfLoadedRows<op>>, RowsSequence<LoadRow, Unary<Op::square>, Sum>,
+                   RowsSequence<LoadRow, WithRow<Op::multiply>, Sum>,
+                   RowsSequence<LoadRow, WithRow<Op::subtract>, Unary<Op::square>, Sum>>(s, count);
+}
+
+bool join_columns(TileStep* s, int count) {
+  return join_sum_of_rows<Op::sum>(s, count) || join_sum_of_rows<Op::mean>(s, count) ||
+         join_rows<RowsSequence<LoadRow, MaxOfRows>>(s, count);
+}
+
 }  // namespace
 
-void join_steps(TileStep* steps, int count, bool loops) {
-  for (int k = 0; k < count;) k += join_any(steps + k, count - k, loops && k == 0);
+bool join_steps(TileStep* steps, int count, bool columns) {
+  if (columns && join_columns(steps, count)) return true;
+  for (int k = 0; k < count;) k += join_any(steps + k, count - k, !columns && k == 0);
+  return false;
 }
 
 }  // namespace KF_ISA

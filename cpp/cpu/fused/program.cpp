@@ -11,6 +11,7 @@ namespace {
 constexpr std::int64_t kAheadBytes = 2048;          // in a pass through memory: about its latency
 constexpr std::int64_t kNextRowBytes = 256 * 1024;  // a row that the second-level cache holds beside its successor
 constexpr std::int64_t kBlock = 1024;               // elements of a block of columns
+constexpr std::int64_t kWideBlock = 4096;           // of one whose rows are taken several at once
 constexpr std::int64_t kLeastBlock = 256;           // of one that is swept again
 constexpr std::int64_t kBlockBytes = 512 * 1024;    // of a block that is swept again
 
@@ -57,6 +58,7 @@ FusedProgram::FusedProgram(const Kernel& k) : kernel(k), space(k), kernels(&tile
   homes_end = scratch_bytes;
   give_accumulators();
   emit_programs();
+  if (space.columns) settle_columns();
   weigh();
   find_phases();
 }
@@ -167,8 +169,19 @@ void FusedProgram::choose_block() {
   const std::int64_t tile = tile_bytes() / (wide_ ? 8 : 4);
   // Columns that the cache holds until they are swept again, unless that leaves too little of each row to read.
   block = kBlockBytes / (4 * std::max<std::int64_t>(space.rows, 1));
-  if (kernel.sweeps == 1 || block < kLeastBlock) block = kBlock;
-  block = std::clamp((block + tile - 1) / tile * tile, tile, std::max(tile, kBlock));
+  if (kernel.sweeps == 1) block = kWideBlock;
+  if (block < kLeastBlock) block = kBlock;
+  block = std::min(block, space.cols);
+  block = std::clamp((block + tile - 1) / tile * tile, tile, std::max(tile, kernel.sweeps == 1 ? kWideBlock : kBlock));
+}
+
+/// A row's accumulators come from the first-level cache, unless several rows are taken for each time that they do.
+void FusedProgram::settle_columns() {
+  const auto takes_rows = [](const TileProgram& p) { return p.empty() || (p.takes_rows && !p.copies); };
+  if (!std::ranges::all_of(sweeps, takes_rows)) block = std::min(block, kBlock);
+  row_steps.resize(at(operands));
+  for (const Source& s : sources)
+    if (!s.layout.outer.empty()) row_steps[at(s.operand)] = s.layout.outer.back();
 }
 
 void FusedProgram::give_home(int s, bool array) {
@@ -195,7 +208,7 @@ void FusedProgram::give_accumulators() {
     r.step = s, r.sweep = ready_[at(s)] - 1;
     r.scalar = scalar_reduction(step(s).op, held(step(s).from));
     if (space.columns) r.scale = std::max(r.scalar.lane_bytes, wide_ ? 8 : 4);
-    r.place = add_scratch(space.columns ? block * r.scale : kernels->vector_bytes);
+    r.place = add_scratch(space.columns ? block * r.scale + 2 * tile_bytes() : kernels->vector_bytes);
     r.operand = add_operand(r.place);
     reductions.push_back(r);
   }

@@ -24,6 +24,7 @@ struct TileProgram {
   bool wide = false;                              ///< elements take 8 bytes of a register each
   std::int64_t elements[kWidths] = {};            ///< of a tile
   bool copies = false;                            ///< elements go through stages in full tiles, too
+  bool takes_rows = false;                        ///< of columns: several rows at once, where whole tiles are joined
 
   std::int64_t per_tile(Width w) const { return elements[static_cast<int>(w)]; }
   std::int64_t per_register() const { return per_tile(Width::kShort); }
@@ -108,6 +109,7 @@ class FusedProgram {
   std::int64_t scratch_bytes = 0;
   std::int64_t homes_begin = 0, homes_end = 0;  ///< in the scratch
   std::vector<std::int64_t> places;             ///< by operand: in the scratch, -1 elsewhere
+  std::vector<std::int64_t> row_steps;          ///< kColumns, by operand: bytes to its next row
   std::int64_t block = 0;                       ///< kColumns: elements whose accumulators and row values have room
 
   // For the emitter.
@@ -126,6 +128,7 @@ class FusedProgram {
   void add_sources(const std::vector<Operand>& operands, bool iota);
   void add_targets();
   void choose_block();
+  void settle_columns();
   void find_levels();
   void give_homes();
   void give_accumulators();

@@ -70,9 +70,17 @@ struct Scalars {
   static Partial fold(const std::byte* lanes, int count) {
     return count == 16 ? fold<16>(lanes) : count == 8 ? fold<8>(lanes) : count == 4 ? fold<4>(lanes) : fold<2>(lanes);
   }
-  static void finish(Partial a, std::int64_t n, std::byte* value) {
-    const T result = static_cast<T>(Row::template finish<A>(value_of<A>(a.bytes), n));
-    std::memcpy(value, &result, sizeof result);
+  static void combine_arrays(std::byte* a, const std::byte* b, std::int64_t count) {
+    for (std::int64_t k = 0; k < count; ++k, a += sizeof(A), b += sizeof(A)) {
+      const A both = Row::template combine<A>(value_of<A>(a), value_of<A>(b));
+      std::memcpy(a, &both, sizeof both);
+    }
+  }
+  static void finish(const std::byte* a, std::int64_t n, std::byte* values, std::int64_t count) {
+    for (std::int64_t k = 0; k < count; ++k, a += sizeof(A), values += sizeof(T)) {
+      const T result = static_cast<T>(Row::template finish<A>(value_of<A>(a), n));
+      std::memcpy(values, &result, sizeof result);
+    }
   }
   static Partial identity() { return partial_of(static_cast<A>(Row::template identity<A>())); }
 
@@ -95,9 +103,9 @@ struct Scalars {
 
   static ScalarReduction row() {
     if constexpr (std::is_same_v<Identity, scalar::None>)
-      return {&Scalars::fold, combine, finish, nullptr, sizeof(A)};
+      return {&Scalars::fold, combine, combine_arrays, finish, nullptr, sizeof(A)};
     else
-      return {&Scalars::fold, combine, finish, identity, sizeof(A)};
+      return {&Scalars::fold, combine, combine_arrays, finish, identity, sizeof(A)};
   }
 };
 
@@ -142,6 +150,13 @@ void combine_all(const ScalarReduction& r, Partial* parts, std::int64_t count, s
       const Partial left = parts[2 * k * stride];
       parts[k * stride] = 2 * k + 1 < count ? r.combine(left, parts[(2 * k + 1) * stride]) : left;
     }
+}
+
+void combine_all(const ScalarReduction& r, std::vector<std::vector<std::byte>>& arrays) {
+  for (std::size_t step = 1; step < arrays.size(); step *= 2)
+    for (std::size_t k = 0; k + step < arrays.size(); k += 2 * step)
+      r.combine_arrays(arrays[k].data(), arrays[k + step].data(),
+                       static_cast<std::int64_t>(arrays[k].size()) / r.lane_bytes);
 }
 
 }  // namespace kfusion::cpu

@@ -20,9 +20,11 @@ struct Partial {
 struct ScalarReduction {
   Partial (*fold)(const std::byte* lanes, int count);  ///< of a register's accumulators, a power of two
   Partial (*combine)(Partial a, Partial b);
-  void (*finish)(Partial a, std::int64_t n, std::byte* value);  ///< of n elements: a value of the result's compute type
-  Partial (*identity)();                                        ///< nullptr where there is none
-  int lane_bytes;                                               ///< of an accumulator
+  void (*combine_arrays)(std::byte* a, const std::byte* b, std::int64_t count);  ///< a = combine(a, b), each lane
+  /// `count` accumulators of n elements each: values of the result's compute type.
+  void (*finish)(const std::byte* a, std::int64_t n, std::byte* values, std::int64_t count);
+  Partial (*identity)();  ///< nullptr where there is none
+  int lane_bytes;         ///< of an accumulator
 };
 
 /// `held`: the elements' compute type.
@@ -30,5 +32,7 @@ ScalarReduction scalar_reduction(Op op, DType held);
 
 /// All of them, neighbours first: the order depends on their number only. Leaves the result in parts[0].
 void combine_all(const ScalarReduction& r, Partial* parts, std::int64_t count, std::int64_t stride);
+/// The same of arrays of lanes, which have one length; leaves the result in arrays[0].
+void combine_all(const ScalarReduction& r, std::vector<std::vector<std::byte>>& arrays);
 
 }  // namespace kfusion::cpu

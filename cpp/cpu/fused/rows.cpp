@@ -104,7 +104,7 @@ class Rows {
   void set_value(Worker& w, int reduction, Partial value, std::int64_t n) const {
     const Reduction& r = p_.reductions[at(reduction)];
     std::byte lane[8];
-    r.scalar.finish(value, n, lane);
+    r.scalar.finish(value.bytes, n, lane, 1);
     w.set_home(p_.homes[at(r.step)], lane, lane_bytes(p_.kernel.steps[at(r.step)].dtype));
   }
 
@@ -112,7 +112,7 @@ class Rows {
   double centre(int reduction, Partial value, std::int64_t n) const {
     const Reduction& r = p_.reductions[at(reduction)];
     std::byte lane[8];
-    r.scalar.finish(value, n, lane);
+    r.scalar.finish(value.bytes, n, lane, 1);
     if (lane_bytes(p_.kernel.steps[at(r.step)].dtype) == 8) return *reinterpret_cast<const double*>(lane);
     return static_cast<double>(*reinterpret_cast<const float*>(lane));
   }

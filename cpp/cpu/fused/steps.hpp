@@ -35,6 +35,9 @@ struct TileFetch {
 };
 inline constexpr int kMaxFetches = 4;  ///< of a step
 
+/// Rows that are added up while the accumulators of a tile of columns stay in registers.
+inline constexpr std::int64_t kRowsAtOnce = 8;
+
 /// Sums of what these give lose no digits.
 constexpr bool is_positive(Op op) {
   return op == Op::square || op == Op::exp || op == Op::exp2 || op == Op::absolute || op == Op::relu ||
@@ -51,13 +54,15 @@ constexpr bool is_long(Op op, Signature s) {
 struct TileContext {
   std::byte* const* at = nullptr;  ///< element 0 of every operand
   const TileFetch* fetches = nullptr;
-  std::int64_t i = 0;      ///< the tile that was taken last
-  std::int64_t last = 0;   ///< the last whole tile of the run
-  std::int64_t valid = 0;  ///< elements of the tile that count
-  bool partial = false;    ///< some do not
-  bool first = true;       ///< the first tile of a reduction
-  bool columns = false;    ///< each element has accumulators of its own: a reduction's first tile is all of a row
-  bool stream = false;     ///< stores go past the caches where addresses allow it
+  const std::int64_t* row_steps = nullptr;  ///< of columns, by operand: bytes to its next row
+  std::int64_t rows = 1;                    ///< of columns: that a joined program takes
+  std::int64_t i = 0;                       ///< the tile that was taken last
+  std::int64_t last = 0;                    ///< the last whole tile of the run
+  std::int64_t valid = 0;                   ///< elements of the tile that count
+  bool partial = false;                     ///< some do not
+  bool first = true;                        ///< the first tile of a reduction
+  bool columns = false;  ///< each element has accumulators of its own: a reduction's first tile is all of a row
+  bool stream = false;   ///< stores go past the caches where addresses allow it
 };
 
 /// What one instruction set offers. A null StepFunction: there is no such step.
@@ -80,9 +85,9 @@ struct TileKernels {
   StepFunction (*reduce)(Op op, DType held, Width width, bool wide, bool columns, bool positive);
   /// The last step.
   StepFunction (*done)(Width width);
-  /// Puts functions that do several steps at once in the place of their first one's: for whole tiles of full width.
-  /// `loops`: one that is all of the program may go on to the next tiles.
-  void (*join)(TileStep* steps, int count, bool loops);
+  /// Puts functions that do several steps at once in the place of their first one's: for whole tiles of full width. One
+  /// that is all of a program goes on to the next tiles; of columns it takes several rows, and then the answer is true.
+  bool (*join)(TileStep* steps, int count, bool columns);
   /// Runs a program on the whole tiles, of `elements` elements, in [i, end).
   void (*run[kWidths])(const TileStep* steps, TileContext* context, std::int64_t i, std::int64_t end,
                        std::int64_t elements);

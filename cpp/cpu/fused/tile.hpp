@@ -129,7 +129,7 @@ StepFunction reload_step(Width width);
 StepFunction map_step(Op op, DType held, Width width);
 StepFunction reduce_step(Op op, DType held, Width width, bool wide, bool columns, bool positive);
 StepFunction done_step(Width width);
-void join_steps(TileStep* steps, int count, bool loops);
+bool join_steps(TileStep* steps, int count, bool columns);
 
 }  // namespace KF_ISA
 }  // namespace kfusion::cpu

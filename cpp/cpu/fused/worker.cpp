@@ -69,6 +69,7 @@ void Worker::attach() {
     at_[k] = program_.places[at(k)] < 0 ? nullptr : scratch_ + program_.places[at(k)];
   context_.at = at_;
   context_.columns = program_.space.columns;
+  context_.row_steps = program_.row_steps.data();
   context_.stream = call_.stream;
   if (call_.stream) edges_.resize(program_.targets.size());
 }
@@ -112,6 +113,10 @@ void Worker::shift_arrays(std::int64_t begin) {
   for (const Reduction& r : program_.reductions) shift(r.operand, r.place, r.scale);
 }
 
+void Worker::move_accumulators(std::int64_t elements) {
+  for (const Reduction& r : program_.reductions) at_[r.operand] += elements * r.scale;
+}
+
 // ---- tiles -------------------------------------------------------------------------------------------------------
 
 void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first) {
@@ -148,6 +153,14 @@ void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, boo
     run_tiles(p, Width::kShort, i, end);
   }
   if (i < end) part(i, end - i);
+}
+
+void Worker::run_rows(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first, std::int64_t rows) {
+  context_.first = first;
+  context_.fetches = p.fetches.data();
+  context_.rows = rows;
+  run_tiles(p, Width::kFull, begin, end);
+  context_.rows = 1;
 }
 
 /// Of the whole tiles in [i, end).

@@ -35,12 +35,16 @@ class Worker {
 
   /// The elements [begin, end); `first`: reductions start anew.
   void run(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first = true);
+  /// Of columns: the same of the whole tiles in [begin, end) and of `rows` rows, by a program that takes several.
+  void run_rows(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first, std::int64_t rows);
   /// A program for the values of the row that it is at.
   void run_row(const TileProgram& p);
 
   std::byte* scratch(std::int64_t place) const { return scratch_ + place; }
   /// Where the array of an operand that lives in the scratch is to begin, so that element `begin` is its first.
   void shift_arrays(std::int64_t begin);
+  /// As if they were those of elements so much further on.
+  void move_accumulators(std::int64_t elements);
   void set_home(const Home& home, const std::byte* value, int bytes);  ///< splat over its register
 
  private:
