@@ -112,6 +112,7 @@ KF_INLINE void prefetch(std::uintptr_t address) { __builtin_prefetch(reinterpret
 KF_INLINE void prefetch_far(std::uintptr_t address) {
   __builtin_prefetch(reinterpret_cast<const void*>(address), 0, 2);
 }
+KF_INLINE void prefetch(std::uintptr_t address, bool far) { far ? prefetch_far(address) : prefetch(address); }
 
 /// max(x, 0) with NaN kept: the operand order of x86's max, which returns its second operand for NaN.
 template <class V>

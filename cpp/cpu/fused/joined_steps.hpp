@@ -21,12 +21,12 @@ class FetchesOfTiles {
  public:
   KF_INLINE FetchesOfTiles(KF_STEP) : s_(s), c_(c), i_(i), one_(s->fetches == 1) {
     const TileFetch share = one_ ? c->fetches[s->fetch] : TileFetch{};
-    next_ = one_ ? begin_of(share, c, i) : 0, stride_ = static_cast<std::uintptr_t>(share.stride);
+    next_ = one_ ? begin_of(share, c, i) : 0, stride_ = static_cast<std::uintptr_t>(share.stride), far_ = share.far;
   }
   KF_INLINE void take() {
     if (one_) {
 #pragma GCC unroll 8
-      for (int j = 0; j < kRegisters; ++j) prefetch(next_), next_ += stride_;
+      for (int j = 0; j < kRegisters; ++j) prefetch(next_, far_), next_ += stride_;
     } else {
       fetch<true, kRegisters>(s_, c_, i_);
       i_ += kRegisters * FloatVec::kCount;
@@ -41,7 +41,7 @@ class FetchesOfTiles {
     const TileFetch share = one ? c_->fetches[s_->fetch] : TileFetch{};
     std::uintptr_t next = one ? begin_of(share, c_, i_) : reinterpret_cast<std::uintptr_t>(s_);
     if (!one) fetch<true, kRegisters>(s_, c_, i_);
-    ((prefetch(next), next += static_cast<std::uintptr_t>(share.stride), x = f(x)), ...);
+    ((prefetch(next, share.far), next += static_cast<std::uintptr_t>(share.stride), x = f(x)), ...);
     i_ += kRegisters * FloatVec::kCount;
   }
 
@@ -51,6 +51,7 @@ class FetchesOfTiles {
   std::int64_t i_;
   bool one_;
   std::uintptr_t next_, stride_;  ///< where there is one array
+  bool far_;
 };
 
 // ---- from and to memory ------------------------------------------------------------------------------------------

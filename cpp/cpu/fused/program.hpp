@@ -129,6 +129,10 @@ class FusedProgram {
   void add_targets();
   void choose_block();
   void settle_columns();
+  struct Share {
+    int before = 0, mine = 0, all = 1;
+  };
+  Share share_of_next_row(int sweep) const;
   void find_levels();
   void give_homes();
   void give_accumulators();

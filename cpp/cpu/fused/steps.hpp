@@ -32,6 +32,7 @@ struct TileFetch {
   std::int32_t stride = 0;  ///< bytes from register to register
   std::int32_t shift = 0;   ///< log2 of the elements of a register
   std::int64_t ahead = 0;   ///< bytes
+  bool far = false;         ///< to the second-level cache
 };
 inline constexpr int kMaxFetches = 4;  ///< of a step
 

@@ -71,16 +71,17 @@ class Fetches {
   KF_INLINE Fetches(KF_STEP) : count_(c->partial ? 0 : s->fetches) {
     for (int k = 0; k < count_; ++k) {
       const TileFetch& f = c->fetches[s->fetch + k];
-      next_[k] = begin_of(f, c, i), stride_[k] = f.stride;
+      next_[k] = begin_of(f, c, i), stride_[k] = f.stride, far_[k] = f.far;
     }
   }
   KF_INLINE void next_register() {
-    for (int k = 0; k < count_; ++k) prefetch(next_[k]), next_[k] += stride_[k];
+    for (int k = 0; k < count_; ++k) prefetch(next_[k], far_[k]), next_[k] += stride_[k];
   }
 
  private:
   int count_;
   std::uintptr_t next_[kMaxFetches], stride_[kMaxFetches];
+  bool far_[kMaxFetches];
 };
 
 /// Those of a short step, before its work. The loops are not unrolled: registers to save and a stack to align would
@@ -96,7 +97,7 @@ KF_INLINE void fetch(KF_STEP) {
   for (std::uintptr_t at = 0; at < end; at += kLineBytes) {
 #pragma GCC unroll 1
     for (const TileFetch* f = first; f < last; ++f)
-      if (at < static_cast<std::uintptr_t>(f->stride) * kRegistersOfTile) prefetch(begin_of(*f, c, i) + at);
+      if (at < static_cast<std::uintptr_t>(f->stride) * kRegistersOfTile) prefetch(begin_of(*f, c, i) + at, f->far);
   }
 }
 
