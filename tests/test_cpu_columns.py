@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from running import assert_close, draw
+from running import assert_close, draw, wide
 from test_cpu_fused import bits, run
 
 ROWS = (1, 7, 8, 9, 23, 300)
@@ -46,6 +47,22 @@ class TestOneSweep:
     def test_sizes(self, rows, isa, rng):
         for cols in COLUMNS:
             self.check(*(draw(rng, "float32", s) for s in ((rows, cols), (rows, cols), (cols,))))
+
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+    def test_types(self, dtype, isa, rng):
+        for shape in itertools.product((1, 9, 40), (60, 129, 1000)):
+            x = draw(rng, dtype, shape)
+            results: dict[str, np.ndarray] = {
+                "sum": in_order(wide(x)),
+                "mean": in_order(wide(x)) / shape[0],
+                "max": wide(x).max(0),
+                "min": wide(x).min(0),
+            }
+            for name, want in results.items():
+                (got,) = run(lambda g, i, n=name: g.reduce(n, i, [0]), x)
+                if dtype != "float64":
+                    want = want.astype(np.float32)  # and then rounded to the half type
+                np.testing.assert_array_equal(wide(got), wide(want.astype(x.dtype)))
 
     LAYOUTS: ClassVar[dict[str, Callable[[Callable[..., np.ndarray]], np.ndarray]]] = {
         "every third row": lambda make: make((70, 700))[::3, 5:-7],

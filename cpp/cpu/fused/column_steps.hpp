@@ -7,8 +7,9 @@ namespace kfusion::cpu {
 namespace KF_ISA {
 namespace {
 
-/// A tile's part of an operand, row by row. What comes after the rows of this turn is fetched to the second-level
-/// cache: rows that lie a power of two apart share few lines of the first.
+/// A tile's part of an operand, row by row, in registers of kBytes bytes each. What comes after the rows of this turn
+/// is fetched to the second-level cache: rows that lie a power of two apart share few lines of the first.
+template <int kBytes>
 class RowOfTile {
  public:
   KF_INLINE RowOfTile(KF_STEP)
@@ -19,7 +20,7 @@ class RowOfTile {
     const std::byte* const row = from_;
     if (ahead_ != 0)
 #pragma GCC unroll 8
-      for (int j = 0; j < kRegisters * kVectorBytes; j += kLineBytes)
+      for (int j = 0; j < kRegisters * kBytes; j += kLineBytes)
         prefetch_far(reinterpret_cast<std::uintptr_t>(row) + static_cast<std::uintptr_t>(ahead_ + j));
     from_ += to_next_;
     return row;
@@ -30,15 +31,19 @@ class RowOfTile {
   std::int64_t to_next_, ahead_;
 };
 
+/// In the elements' compute type: of a half type, as floats.
+template <class E, DType dtype>
 struct LoadRow : Stateless {
-  static bool is(const TileStep& s) { return LoadFloats::is(s); }
+  static constexpr int kElements = kLanes<E>;  ///< of a register
+  static bool is(const TileStep& s) { return s.run == load_step(dtype, kFull, kElements == DoubleVec::kCount); }
   KF_INLINE LoadRow(KF_STEP) : row(s, c, i) {}
   template <class... X>
   KF_INLINE void take(X&... x) {
     const std::byte* from = row.next();
-    ((x = load<F32s>(from), from += kVectorBytes), ...);
+    ((x = (F32s)load_elements<E>(from).v, from += kBytes), ...);
   }
-  RowOfTile row;
+  static constexpr int kBytes = kElements * kItem<E>;
+  RowOfTile<kBytes> row;
 };
 
 /// With another array's row, or with a value of each column.
@@ -51,7 +56,7 @@ struct WithRow : Stateless {
     const std::byte* from = row.next();
     ((x = (F32s)apply<op, float>(FloatVec(x), read<float>(from), FloatVec(0)).v, from += kVectorBytes), ...);
   }
-  RowOfTile row;
+  RowOfTile<kVectorBytes> row;
 };
 
 /// Accumulators of a tile, `kEach` registers for one of its own; they begin as what changes nothing.
@@ -106,15 +111,18 @@ struct SumOfLoadedRows : SumOfRows<op> {
   std::int64_t to_next;
 };
 
-struct MaxOfRows : TileOfAccumulators<FloatVec, 1> {
+/// Where accumulators have the elements' type: largest and smallest, and sums of doubles.
+template <Op op, class T>
+struct OfRows : TileOfAccumulators<Vec<T>, 1> {
+  static constexpr double kIdentity = op == Op::max ? -__builtin_inf() : op == Op::min ? __builtin_inf() : -0.0;
   static bool is(const TileStep& s) {
-    return s.run == reduce_step(Op::max, DType::kFloat32, kFull, false, true, false);
+    return s.run == reduce_step(op, DTypeOf<T>::kValue, kFull, sizeof(T) == 8, true, false);
   }
-  KF_INLINE MaxOfRows(KF_STEP) : TileOfAccumulators(s, c, i, -__builtin_inf()) {}
+  KF_INLINE OfRows(KF_STEP) : TileOfAccumulators<Vec<T>, 1>(s, c, i, kIdentity) {}
   template <class... X>
   KF_INLINE void take(X&... x) {
     int j = 0;
-    ((values[j] = maximum(values[j], FloatVec(x)), ++j), ...);
+    ((this->values[j] = Reduction<op>::template combine<Vec<T>>(this->values[j], as<T>(x)), ++j), ...);
   }
 };
 

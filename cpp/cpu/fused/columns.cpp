@@ -1,7 +1,7 @@
 // Kernels that reduce over outer axes: each element along the flat index has accumulators of its own.
 //
-// A block of columns goes through all rows, and through all sweeps while the cache holds it. Where there are few
-// columns the rows are split at fixed places, and what the parts leave is combined in their order.
+// A block of columns goes through all rows, and through all sweeps while the cache holds it. Threads share out blocks,
+// or where there are few columns parts of the rows, cut at fixed places; what they leave is combined in their order.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kSplitElements = 512 * 1024;
 constexpr std::int64_t kMaxSplits = 64;
-constexpr std::int64_t kManyColumns = 64;  // that a thread can take through all rows
+constexpr std::int64_t kManyColumns = 4096;  // that threads share
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -42,10 +42,9 @@ class Columns {
 
   /// As many for every number of threads: the order of a sum depends on it.
   std::int64_t parts_of_rows() const {
+    if (p_.space.cols >= kManyColumns) return 1;
     const std::int64_t elements = p_.space.rows * std::min(p_.space.cols, p_.block);
-    return p_.space.cols >= kMaxSplits * kManyColumns
-               ? 1
-               : std::clamp<std::int64_t>(elements / kSplitElements, 1, kMaxSplits);
+    return std::clamp<std::int64_t>(elements / kSplitElements, 1, kMaxSplits);
   }
 
   /// Columns of a block such that each thread has as many blocks, of whole tiles.

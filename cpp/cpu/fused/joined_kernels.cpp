@@ -57,18 +57,18 @@ struct Sequence {
 };
 
 /// Some steps that are a whole program of columns: a tile's accumulators wait in registers while it goes through rows.
-template <class... Steps>
+template <class Load, class... Steps>
 struct RowsSequence {
   static bool is(const TileStep* s, int count) {
-    int k = 0;
-    return count == static_cast<int>(sizeof...(Steps)) + 1 && (Steps::is(s[k++]) && ...);
+    int k = 1;
+    return count == static_cast<int>(sizeof...(Steps)) + 2 && Load::is(*s) && (Steps::is(s[k++]) && ...);
   }
   template <class... X>
   static void run(KF_STEP, X... x) {
-    constexpr std::int64_t kElements = sizeof...(X) * FloatVec::kCount;
+    constexpr std::int64_t kElements = sizeof...(X) * Load::kElements;
     const std::int64_t last = c->last - kElements;
     for (;; i += kElements) {
-      Bodies<Steps...> bodies(s, c, i);
+      Bodies<Load, Steps...> bodies(s, c, i);
       for (std::int64_t row = 0; row < c->rows; ++row) bodies.take(x...);
       bodies.finish();
       if (i > last) break;
@@ -163,18 +163,32 @@ int join_any(TileStep* s, int count, bool loops) {
                    List<Plus, Less, Times, Weight, Bias, Relu, StoreFloats>());
 }
 
+using LoadFloatRow = LoadRow<Float32, DType::kFloat32>;
+using LoadHalfRow = LoadRow<Float16, DType::kFloat16>;
+using LoadBrainRow = LoadRow<BFloat16, DType::kBFloat16>;
+using LoadDoubleRow = LoadRow<Float64, DType::kFloat64>;
+
 /// Sums over rows, plain and weighted, and of squares and of squared distances from a mean.
 template <Op op>
 bool join_sum_of_rows(TileStep* s, int count) {
   using Sum = SumOfRows<op>;
-  return join_rows<RowsSequence<LoadRow, SumOfLoadedRows<op>>, RowsSequence<LoadRow, Unary<Op::square>, Sum>,
-                   RowsSequence<LoadRow, WithRow<Op::multiply>, Sum>,
-                   RowsSequence<LoadRow, WithRow<Op::subtract>, Unary<Op::square>, Sum>>(s, count);
+  return join_rows<RowsSequence<LoadFloatRow, SumOfLoadedRows<op>>, RowsSequence<LoadHalfRow, Sum>,
+                   RowsSequence<LoadBrainRow, Sum>, RowsSequence<LoadDoubleRow, OfRows<op, double>>,
+                   RowsSequence<LoadFloatRow, Unary<Op::square>, Sum>,
+                   RowsSequence<LoadFloatRow, WithRow<Op::multiply>, Sum>,
+                   RowsSequence<LoadFloatRow, WithRow<Op::subtract>, Unary<Op::square>, Sum>>(s, count);
+}
+
+template <Op op>
+bool join_extreme_of_rows(TileStep* s, int count) {
+  using Extreme = OfRows<op, float>;
+  return join_rows<RowsSequence<LoadFloatRow, Extreme>, RowsSequence<LoadHalfRow, Extreme>,
+                   RowsSequence<LoadBrainRow, Extreme>, RowsSequence<LoadDoubleRow, OfRows<op, double>>>(s, count);
 }
 
 bool join_columns(TileStep* s, int count) {
   return join_sum_of_rows<Op::sum>(s, count) || join_sum_of_rows<Op::mean>(s, count) ||
-         join_rows<RowsSequence<LoadRow, MaxOfRows>>(s, count);
+         join_extreme_of_rows<Op::max>(s, count) || join_extreme_of_rows<Op::min>(s, count);
 }
 
 }  // namespace
