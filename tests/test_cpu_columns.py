@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from conftest import DTYPES
 from running import assert_close, draw, wide
 from test_cpu_fused import bits, run
 
-ROWS = (1, 7, 8, 9, 23, 300)
+ROWS = (1, 7, 8, 9, 23, 60)  # few enough to be one part
 COLUMNS = (9, 15, 16, 100, 127, 128, 129, 255, 1000, 4095, 5000)  # around tiles and blocks
 
 
@@ -79,17 +80,36 @@ class TestOneSweep:
         x, y = (self.LAYOUTS[layout](lambda shape: draw(rng, "float32", shape)) for _ in range(2))
         self.check(x, y if other == "same" else y.copy(), draw(rng, "float32", x.shape[-1:]))
 
-    def test_special_values(self, isa, rng):
-        x = draw(rng, "float32", (20, 300))
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_special_values(self, dtype, isa, rng):
+        x = draw(rng, dtype, (20, 300))
         x[3, ::7], x[12, 1::7], x[13, 2::7], x[:, 3::7] = np.nan, np.inf, -np.inf, -0.0
-        for name, want in (("sum", in_order(x)), ("max", x.max(0)), ("min", x.min(0))):
+        x[:, 4::7], x[:, 5::7] = np.inf, -np.inf
+        results: dict[str, np.ndarray] = {"sum": in_order(wide(x)), "max": wide(x).max(0), "min": wide(x).min(0)}
+        for name, want in results.items():
             (got,) = run(lambda g, i, n=name: g.reduce(n, i, [0]), x)
-            np.testing.assert_array_equal(got, want.astype(np.float32))
-        np.testing.assert_array_equal(np.signbit(run(lambda g, i: g.reduce("max", i, [0]), x)[0][3::7]), True)
+            assert_close(got, want)
+            assert np.signbit(got[3::7]).all()
+
+    def test_values_of_columns_meet_rows(self, isa, rng):
+        """What a program takes beside its array may be a row, or an array of its own."""
+        x = draw(rng, "float32", (30, 333))
+
+        def build(g: Any, i: int) -> int:
+            largest = g.reduce("max", i, [0], True)
+            return g.reduce("sum", g.map("square", [g.map("subtract", [i, largest])]), [0])
+
+        d = x - x.max(0)
+        np.testing.assert_array_equal(run(build, x)[0], in_order(d * d).astype(np.float32))
 
 
 def variance(g: Any, x: int) -> int:
     return g.reduce("mean", g.map("square", [g.map("subtract", [x, g.reduce("mean", x, [0], True)])]), [0])
+
+
+def of_two_widths(g: Any, x: int) -> list[int]:
+    """Narrow accumulators beside wide ones."""
+    return [g.reduce("max", x, [0]), g.reduce("sum", g.cast(x, "float64"), [0])]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "float64"])
@@ -102,6 +122,7 @@ def test_rows_in_parts(shape, dtype, threads, rng):
         (lambda g, i: g.reduce("sum", i, [0]), exact.sum(0), abs(exact).sum(0)),
         (lambda g, i: g.reduce("max", i, [0]), exact.max(0), 0),
         (variance, exact.var(0), 0),
+        (of_two_widths, exact.max(0), 0),
     ]
     for build, want, scale in builds:
         results = []

@@ -113,12 +113,12 @@ struct SumOfLoadedRows : SumOfRows<op> {
 
 /// Where accumulators have the elements' type: largest and smallest, and sums of doubles.
 template <Op op, class T>
-struct OfRows : TileOfAccumulators<Vec<T>, 1> {
+struct ReduceRows : TileOfAccumulators<Vec<T>, 1> {
   static constexpr double kIdentity = op == Op::max ? -__builtin_inf() : op == Op::min ? __builtin_inf() : -0.0;
   static bool is(const TileStep& s) {
     return s.run == reduce_step(op, DTypeOf<T>::kValue, kFull, sizeof(T) == 8, true, false);
   }
-  KF_INLINE OfRows(KF_STEP) : TileOfAccumulators<Vec<T>, 1>(s, c, i, kIdentity) {}
+  KF_INLINE ReduceRows(KF_STEP) : TileOfAccumulators<Vec<T>, 1>(s, c, i, kIdentity) {}
   template <class... X>
   KF_INLINE void take(X&... x) {
     int j = 0;

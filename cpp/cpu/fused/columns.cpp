@@ -12,7 +12,7 @@
 namespace kfusion::cpu {
 namespace {
 
-constexpr std::int64_t kSplitElements = 512 * 1024;
+constexpr std::int64_t kSplitElements = 256 * 1024;
 constexpr std::int64_t kMaxSplits = 64;
 constexpr std::int64_t kManyColumns = 4096;  // that threads share
 
@@ -47,7 +47,7 @@ class Columns {
     return std::clamp<std::int64_t>(elements / kSplitElements, 1, kMaxSplits);
   }
 
-  /// Columns of a block such that each thread has as many blocks, of whole tiles.
+  /// Columns of a block such that threads have as many blocks each, or about: blocks are of whole tiles.
   std::int64_t share_of_columns() const {
     const std::int64_t blocks = threads_ * ceil_div(p_.space.cols, threads_ * p_.block);
     const std::int64_t tile = p_.sweeps[0].per_tile(Width::kFull);
@@ -76,38 +76,31 @@ class Columns {
   void rows(Worker& w, int sweep, std::int64_t b, std::int64_t first, std::int64_t last) const {
     const TileProgram& p = p_.sweeps[at(sweep)];
     if (p.empty()) return;
-    if (p.takes_rows && !p.copies) return several_rows(w, p, b, first, last);
+    if (p.takes_rows && !p.copies && end(b) - begin(b) >= p.per_tile(Width::kFull))
+      return several_rows(w, p, b, first, last);
     for (std::int64_t r = first; r < last; ++r) {
       w.go_to(r);
       w.run(p, begin(b), end(b), r == first);
     }
   }
 
-  /// Tiles take some rows at once, of neighbours along the last axis. What is left of the block is a tile that overlaps
-  /// the last one, with accumulators of its own.
+  /// Some rows at once, as far as the last of the outer axes goes on. What is left of the block behind whole tiles is a
+  /// tile that overlaps the one before it, with accumulators of its own. (Such programs have dense accumulators.)
   void several_rows(Worker& w, const TileProgram& p, std::int64_t b, std::int64_t first, std::int64_t last) const {
     const std::int64_t tile = p.per_tile(Width::kFull), along = p_.space.outer.back();
-    const std::int64_t rest = (end(b) - begin(b)) % tile, whole = end(b) - rest;
-    const std::int64_t overlap = rest > 0 && whole > begin(b) ? tile - rest : 0;
+    const std::int64_t rest = (end(b) - begin(b)) % tile, overlap = tile - rest;
     for (std::int64_t r = first, n; r < last; r += n) {
       n = std::min({kRowsAtOnce, last - r, along - r % along});
       w.go_to(r);
-      w.run_rows(p, begin(b), whole, r == first, n);
-      if (overlap > 0) {
-        w.move_accumulators(overlap);
-        w.run_rows(p, end(b) - tile, end(b), r == first, n);
-        w.move_accumulators(-overlap);
-        continue;
-      }
-      for (std::int64_t k = r; rest > 0 && k < r + n; ++k) {
-        w.go_to(k);
-        w.run(p, whole, end(b), k == first);
-      }
+      w.run_rows(p, begin(b), end(b) - rest, r == first, n);
+      if (rest == 0) continue;
+      w.move_accumulators(overlap);
+      w.run_rows(p, end(b) - tile, end(b), r == first, n);
+      w.move_accumulators(-overlap);
     }
-    if (overlap == 0) return;
     for (const int k : p.reductions) {
       const Reduction& r = p_.reductions[at(k)];
-      std::byte* const to = w.scratch(r.place + (whole - begin(b)) * r.scale);
+      std::byte* const to = w.scratch(r.place + (end(b) - rest - begin(b)) * r.scale);
       std::memmove(to, to + overlap * r.scale, at(rest * r.scale));
     }
   }

@@ -1,6 +1,7 @@
 #include "cpu/fused/fused.hpp"
 
 #include <stdexcept>
+#include <utility>
 
 #include "cpu/fused/run.hpp"
 #include "cpu/isa.hpp"
@@ -15,10 +16,12 @@ std::unique_ptr<const FusedProgram> make_program(const Kernel& k) {
     case GroupKind::kRows:
     case GroupKind::kColumns:
     case GroupKind::kFullReduction:
-      return std::make_unique<const FusedProgram>(k);
+      break;
     default:
       throw std::logic_error("kfusion: the CPU executor has no loops for " + k.name);
   }
+  auto program = std::make_unique<const FusedProgram>(k);
+  return program->takes_rows() ? std::make_unique<const FusedProgram>(k, true) : std::move(program);
 }
 
 /// In place the lines are in the cache already, and theirs to write.

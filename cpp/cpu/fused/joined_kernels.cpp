@@ -79,13 +79,13 @@ struct RowsSequence {
 
 template <class... Sequences>
 bool join_rows(TileStep* s, int count) {
-  const auto fits = [&]<class S>(S*) {
+  const auto joins = [&]<class S>(S*) {
     if (!S::is(s, count)) return false;
     const Run<KF_FULL_TILE> run = S::template run<KF_FULL_TILE>;
     s->run = reinterpret_cast<StepFunction>(run);
     return true;
   };
-  return (fits(static_cast<Sequences*>(nullptr)) || ...);
+  return (joins(static_cast<Sequences*>(nullptr)) || ...);
 }
 
 /// Puts a sequence in place where it fits.
@@ -173,7 +173,7 @@ template <Op op>
 bool join_sum_of_rows(TileStep* s, int count) {
   using Sum = SumOfRows<op>;
   return join_rows<RowsSequence<LoadFloatRow, SumOfLoadedRows<op>>, RowsSequence<LoadHalfRow, Sum>,
-                   RowsSequence<LoadBrainRow, Sum>, RowsSequence<LoadDoubleRow, OfRows<op, double>>,
+                   RowsSequence<LoadBrainRow, Sum>, RowsSequence<LoadDoubleRow, ReduceRows<op, double>>,
                    RowsSequence<LoadFloatRow, Unary<Op::square>, Sum>,
                    RowsSequence<LoadFloatRow, WithRow<Op::multiply>, Sum>,
                    RowsSequence<LoadFloatRow, WithRow<Op::subtract>, Unary<Op::square>, Sum>>(s, count);
@@ -181,9 +181,9 @@ bool join_sum_of_rows(TileStep* s, int count) {
 
 template <Op op>
 bool join_extreme_of_rows(TileStep* s, int count) {
-  using Extreme = OfRows<op, float>;
+  using Extreme = ReduceRows<op, float>;
   return join_rows<RowsSequence<LoadFloatRow, Extreme>, RowsSequence<LoadHalfRow, Extreme>,
-                   RowsSequence<LoadBrainRow, Extreme>, RowsSequence<LoadDoubleRow, OfRows<op, double>>>(s, count);
+                   RowsSequence<LoadBrainRow, Extreme>, RowsSequence<LoadDoubleRow, ReduceRows<op, double>>>(s, count);
 }
 
 bool join_columns(TileStep* s, int count) {

@@ -48,7 +48,8 @@ class Widths {
 
 }  // namespace
 
-FusedProgram::FusedProgram(const Kernel& k) : kernel(k), space(k), kernels(&tile_kernels()) {
+FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks)
+    : kernel(k), space(k), kernels(&tile_kernels()), wide_blocks_(wide_blocks) {
   add_sources(kernel.loads, false);
   add_sources(kernel.iotas, true);
   find_levels();
@@ -59,7 +60,9 @@ FusedProgram::FusedProgram(const Kernel& k) : kernel(k), space(k), kernels(&tile
   homes_end = scratch_bytes;
   give_accumulators();
   emit_programs();
-  if (space.columns) settle_columns();
+  row_steps.resize(at(operands));
+  for (const Source& source : sources)
+    if (space.columns) row_steps[at(source.operand)] = source.layout.outer.back();
   weigh();
   find_phases();
 }
@@ -121,22 +124,22 @@ int FusedProgram::take_slot(std::vector<int>& free) {
   return slot;
 }
 
-/// Rows that the cache holds: every sweep fetches its part of the next row, so that memory is never idle. A sweep of
-/// exponentials or the like, which takes the longest, has three quarters (softmax of 4096 columns: 0.63 of a copy's
+/// Rows that the cache holds: every sweep fetches its part of the next row, so that memory is never idle. Sweeps of
+/// exponentials or the like, which take the longest, have three quarters (softmax of 4096 columns: 0.63 of a copy's
 /// rate instead of 0.53); where there is none the last one, which stores and has the least to compute, has the largest
 /// (layernorm by loops written for the purpose: 0.83 with equal parts, 0.91 with a quarter, a quarter and a half).
 FusedProgram::Share FusedProgram::share_of_next_row(int sweep) const {
-  std::vector<char> is_long(at(sweeps_));
+  std::vector<char> computes(at(sweeps_));
   for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s)
     if (!row_[at(s)] && step(s).kind == StepKind::kMap && info(step(s).op).signature == Signature::F_F)
-      is_long[at(ready_[at(s)])] = true;
-  const int count = static_cast<int>(std::ranges::count(is_long, true)), others = sweeps_ - count;
+      computes[at(ready_[at(s)])] = true;
+  const int count = static_cast<int>(std::ranges::count(computes, true)), others = sweeps_ - count;
   if (count == 0 || others == 0) {
     const int all = std::max(4, sweeps_);
     return {sweep, sweep == sweeps_ - 1 ? all - sweep : 1, all};
   }
   Share share{0, 0, 4 * others * count};
-  for (int k = 0; k <= sweep; ++k) share.before += share.mine, share.mine = is_long[at(k)] ? 3 * others : count;
+  for (int k = 0; k <= sweep; ++k) share.before += share.mine, share.mine = computes[at(k)] ? 3 * others : count;
   return share;
 }
 
@@ -187,19 +190,13 @@ void FusedProgram::choose_block() {
   const std::int64_t tile = tile_bytes() / (wide_ ? 8 : 4);
   // Columns that the cache holds until they are swept again, unless that leaves too little of each row to read.
   block = kBlockBytes / (4 * std::max<std::int64_t>(space.rows, 1));
-  if (kernel.sweeps == 1) block = kWideBlock;
-  if (block < kLeastBlock) block = kBlock;
-  block = std::min(block, space.cols);
-  block = std::clamp((block + tile - 1) / tile * tile, tile, std::max(tile, kernel.sweeps == 1 ? kWideBlock : kBlock));
+  if (kernel.sweeps == 1 || block < kLeastBlock || block > kBlock) block = wide_blocks_ ? kWideBlock : kBlock;
+  block = std::max<std::int64_t>(1, (std::min(block, space.cols) + tile - 1) / tile) * tile;
 }
 
-/// A row's accumulators come from the first-level cache, unless several rows are taken for each time that they do.
-void FusedProgram::settle_columns() {
-  const auto takes_rows = [](const TileProgram& p) { return p.empty() || (p.takes_rows && !p.copies); };
-  if (!std::ranges::all_of(sweeps, takes_rows)) block = std::min(block, kBlock);
-  row_steps.resize(at(operands));
-  for (const Source& s : sources)
-    if (!s.layout.outer.empty()) row_steps[at(s.operand)] = s.layout.outer.back();
+bool FusedProgram::takes_rows() const {
+  return space.columns && space.outer.back() >= kRowsAtOnce && sweeps.size() == 1 && sweeps[0].takes_rows &&
+         !sweeps[0].copies;
 }
 
 void FusedProgram::give_home(int s, bool array) {
@@ -226,7 +223,8 @@ void FusedProgram::give_accumulators() {
     r.step = s, r.sweep = ready_[at(s)] - 1;
     r.scalar = scalar_reduction(step(s).op, held(step(s).from));
     if (space.columns) r.scale = std::max(r.scalar.lane_bytes, wide_ ? 8 : 4);
-    r.place = add_scratch(space.columns ? block * r.scale + 2 * tile_bytes() : kernels->vector_bytes);
+    const std::int64_t tile = tile_bytes() / (wide_ ? 8 : 4);  // that overlaps the last of a block
+    r.place = add_scratch(space.columns ? (block + tile) * r.scale : kernels->vector_bytes);
     r.operand = add_operand(r.place);
     reductions.push_back(r);
   }

@@ -88,7 +88,11 @@ inline constexpr std::int64_t kChunk = 4096;  ///< elements of a row that are re
 /// All that does not depend on addresses.
 class FusedProgram {
  public:
-  explicit FusedProgram(const Kernel& k);
+  /// `wide_blocks`: of a kernel that takes several rows of columns at once.
+  explicit FusedProgram(const Kernel& k, bool wide_blocks = false);
+  /// Of columns: several rows are taken each time that accumulators come and go, so that they may come from the
+  /// second-level cache.
+  bool takes_rows() const;
 
   Kernel kernel;
   Space space;
@@ -124,11 +128,9 @@ class FusedProgram {
   void size_tiles(TileProgram& program) const;
   std::int64_t tile_bytes() const { return kernels->registers * kernels->vector_bytes; }
 
-  void lay_out();
   void add_sources(const std::vector<Operand>& operands, bool iota);
   void add_targets();
   void choose_block();
-  void settle_columns();
   struct Share {
     int before = 0, mine = 0, all = 1;
   };
@@ -150,6 +152,7 @@ class FusedProgram {
   std::vector<int> ready_;  ///< by step: the first sweep that can use it
   int sweeps_ = 0;
   bool wide_ = false;  ///< kColumns: all programs are
+  bool wide_blocks_;
 };
 
 }  // namespace kfusion::cpu

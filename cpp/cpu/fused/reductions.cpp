@@ -64,13 +64,10 @@ struct Scalars {
   using Row = scalar::Accumulation<op>;
   using Identity = decltype(Row::template identity<A>());
 
-  static Partial combine(Partial a, Partial b) {
-    return partial_of(Row::template combine<A>(value_of<A>(a.bytes), value_of<A>(b.bytes)));
-  }
   static Partial fold(const std::byte* lanes, int count) {
     return count == 16 ? fold<16>(lanes) : count == 8 ? fold<8>(lanes) : count == 4 ? fold<4>(lanes) : fold<2>(lanes);
   }
-  static void combine_arrays(std::byte* a, const std::byte* b, std::int64_t count) {
+  static void combine(std::byte* a, const std::byte* b, std::int64_t count) {
     for (std::int64_t k = 0; k < count; ++k, a += sizeof(A), b += sizeof(A)) {
       const A both = Row::template combine<A>(value_of<A>(a), value_of<A>(b));
       std::memcpy(a, &both, sizeof both);
@@ -103,9 +100,9 @@ struct Scalars {
 
   static ScalarReduction row() {
     if constexpr (std::is_same_v<Identity, scalar::None>)
-      return {&Scalars::fold, combine, combine_arrays, finish, nullptr, sizeof(A)};
+      return {&Scalars::fold, combine, finish, nullptr, sizeof(A)};
     else
-      return {&Scalars::fold, combine, combine_arrays, finish, identity, sizeof(A)};
+      return {&Scalars::fold, combine, finish, identity, sizeof(A)};
   }
 };
 
@@ -147,16 +144,16 @@ ScalarReduction scalar_reduction(Op op, DType held) {
 void combine_all(const ScalarReduction& r, Partial* parts, std::int64_t count, std::int64_t stride) {
   for (; count > 1; count = (count + 1) / 2)
     for (std::int64_t k = 0; k < count / 2 + count % 2; ++k) {
-      const Partial left = parts[2 * k * stride];
-      parts[k * stride] = 2 * k + 1 < count ? r.combine(left, parts[(2 * k + 1) * stride]) : left;
+      Partial both = parts[2 * k * stride];
+      if (2 * k + 1 < count) r.combine(both.bytes, parts[(2 * k + 1) * stride].bytes, 1);
+      parts[k * stride] = both;
     }
 }
 
 void combine_all(const ScalarReduction& r, std::vector<std::vector<std::byte>>& arrays) {
   for (std::size_t step = 1; step < arrays.size(); step *= 2)
     for (std::size_t k = 0; k + step < arrays.size(); k += 2 * step)
-      r.combine_arrays(arrays[k].data(), arrays[k + step].data(),
-                       static_cast<std::int64_t>(arrays[k].size()) / r.lane_bytes);
+      r.combine(arrays[k].data(), arrays[k + step].data(), static_cast<std::int64_t>(arrays[k].size()) / r.lane_bytes);
 }
 
 }  // namespace kfusion::cpu

@@ -19,8 +19,7 @@ struct Partial {
 /// A reduction of elements of one compute type, outside vector registers.
 struct ScalarReduction {
   Partial (*fold)(const std::byte* lanes, int count);  ///< of a register's accumulators, a power of two
-  Partial (*combine)(Partial a, Partial b);
-  void (*combine_arrays)(std::byte* a, const std::byte* b, std::int64_t count);  ///< a = combine(a, b), each lane
+  void (*combine)(std::byte* a, const std::byte* b, std::int64_t count);  ///< of `count` accumulators each, left in a
   /// `count` accumulators of n elements each: values of the result's compute type.
   void (*finish)(const std::byte* a, std::int64_t n, std::byte* values, std::int64_t count);
   Partial (*identity)();  ///< nullptr where there is none

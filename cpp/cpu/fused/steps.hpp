@@ -36,7 +36,7 @@ struct TileFetch {
 };
 inline constexpr int kMaxFetches = 4;  ///< of a step
 
-/// Rows that are added up while the accumulators of a tile of columns stay in registers.
+/// Rows that are taken while the accumulators of a tile of columns stay in registers.
 inline constexpr std::int64_t kRowsAtOnce = 8;
 
 /// Sums of what these give lose no digits.
