@@ -113,7 +113,7 @@ def of_two_widths(g: Any, x: int) -> list[int]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "float64"])
-@pytest.mark.parametrize("shape", [(20_000, 300), (6000, 1001), (150, 9000), (40_000, 70)])
+@pytest.mark.parametrize("shape", [(2000, 300), (900, 1001), (40, 5000), (9000, 70)])
 def test_rows_in_parts(shape, dtype, threads, rng):
     """Parts of rows depend on the shape alone, blocks of columns do not change a bit."""
     x = draw(rng, dtype, shape)
