@@ -12,19 +12,9 @@ import numpy as np
 from conftest import np_dtype
 from host_cuda import DEVICE
 from kfusion import _core
+from running import graph_of
 
 Build = Callable[..., Any]
-
-
-def graph_of(build: Build, *arrays: np.ndarray) -> _core.Graph:
-    g = _core.Graph()
-    ids = [
-        g.input(f"x{i}", a.shape, str(a.dtype), strides=[s // a.itemsize for s in a.strides])
-        for i, a in enumerate(arrays)
-    ]
-    outputs = build(g, *ids)
-    g.set_outputs([(str(i), n) for i, n in enumerate(outputs if isinstance(outputs, list) else [outputs])])
-    return g
 
 
 def empty(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:

@@ -15,6 +15,18 @@ from kfusion import _core
 execute: Callable[[_core.Graph, list[Any], str], list[Any]] = _core.run_graph
 
 
+def graph_of(build: Callable[..., Any], *arrays: np.ndarray) -> _core.Graph:
+    """Of build(graph, ids of the inputs), for arrays that lie as these do."""
+    g = _core.Graph()
+    ids = [
+        g.input(f"x{i}", a.shape, str(a.dtype), strides=[s // a.itemsize for s in a.strides])
+        for i, a in enumerate(arrays)
+    ]
+    outputs = build(g, *ids)
+    g.set_outputs([(str(i), n) for i, n in enumerate(outputs if isinstance(outputs, list) else [outputs])])
+    return g
+
+
 def run(build: Callable[..., Any], *arrays: Any, name: str = "f") -> list[Any]:
     """The results of build(graph, ids of the inputs), a node or a list of nodes."""
     g = _core.Graph()

@@ -31,8 +31,7 @@ from kernel_graphs import (
 )
 from kfusion import _core
 from running import assert_close, draw, rounded, wide
-from test_reference_ops import TABLE, takes
-from test_reference_ops import TestMaps as Maps
+from test_reference_ops import arguments, takes
 
 pytestmark = pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
 
@@ -166,11 +165,7 @@ class TestNumbers:
         for name in reference_ops.MAPS:
             if dtype not in takes(name):
                 continue
-            arrays = [draw(rng, dtype, 77) for _ in range(TABLE[name]["arity"])]
-            if dtype in DTYPES and name in Maps.DOMAIN:
-                arrays = [Maps.DOMAIN[name](wide(x)).astype(x.dtype) for x in arrays]
-            if name == "power" and dtype in ("int32", "int64"):
-                arrays[1] = np.abs(arrays[1])
+            arrays = arguments(name, dtype, lambda: draw(rng, dtype, 77))
             with np.errstate(all="ignore"):
                 want = reference_ops.MAPS[name](*map(wide, arrays))
             scale = 4 if name == "logaddexp" else 0

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import DTYPES
 from running import assert_close, draw, wide
-from test_cpu_fused import bits, run
+from test_cpu_fused import bits, centred, run
 
 ROWS = (1, 7, 8, 9, 23, 60)  # few enough to be one part
 COLUMNS = (9, 15, 16, 100, 127, 128, 129, 255, 1000, 4095, 5000)  # around tiles and blocks
@@ -104,7 +104,7 @@ class TestOneSweep:
 
 
 def variance(g: Any, x: int) -> int:
-    return g.reduce("mean", g.map("square", [g.map("subtract", [x, g.reduce("mean", x, [0], True)])]), [0])
+    return g.reduce("mean", g.map("square", [centred(g, x, [0])]), [0])
 
 
 def of_two_widths(g: Any, x: int) -> list[int]:

@@ -16,13 +16,12 @@ import pytest
 
 import loops
 import reference_ops
-import test_reference_ops
 from conftest import ALL_DTYPES, DTYPES, np_dtype
 from graph_strategies import cases
 from kfusion import _core
 from kfusion._devices import running
-from running import assert_close, draw, rounded, wide
-from test_reference_ops import TABLE, takes
+from running import assert_close, draw, graph_of, rounded, wide
+from test_reference_ops import arguments, takes
 
 DEVICE = running.device("cpu").to_dict()
 # Around the sizes of a register and of a tile of every instruction set.
@@ -46,17 +45,6 @@ class Kernels:
             return m.elements.ctypes.data + m.start * m.elements.itemsize
 
         function([address(o) for o in kernel["loads"]], [address(s["to"]) for s in kernel["stores"]])
-
-
-def graph_of(build: Callable[..., Any], *arrays: np.ndarray) -> _core.Graph:
-    g = _core.Graph()
-    ids = [
-        g.input(f"x{i}", a.shape, str(a.dtype), strides=[s // a.itemsize for s in a.strides])
-        for i, a in enumerate(arrays)
-    ]
-    outputs = build(g, *ids)
-    g.set_outputs([(str(i), n) for i, n in enumerate(outputs if isinstance(outputs, list) else [outputs])])
-    return g
 
 
 def run(build: Callable[..., Any], *arrays: np.ndarray, fuse: bool = True) -> list[np.ndarray]:
@@ -84,22 +72,13 @@ class TestElements:
         for name in reference_ops.MAPS:
             if dtype not in takes(name):
                 continue
-            arrays = self.arguments(name, dtype, rng)
+            arrays = arguments(name, dtype, lambda: draw(rng, dtype, max(LENGTHS)))
             with np.errstate(all="ignore"):
                 want = reference_ops.MAPS[name](*map(wide, arrays))
             whole = run_map(name, *arrays)
             assert_close(whole, want, scale=4 if name == "logaddexp" else 0)
             for n in LENGTHS:  # an element's bits do not depend on its place
                 np.testing.assert_array_equal(bits(run_map(name, *[x[:n] for x in arrays])), bits(whole[:n]), name)
-
-    @staticmethod
-    def arguments(name: str, dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
-        arrays = [draw(rng, dtype, max(LENGTHS)) for _ in range(TABLE[name]["arity"])]
-        if dtype in DTYPES and name in test_reference_ops.TestMaps.DOMAIN:
-            arrays = [test_reference_ops.TestMaps.DOMAIN[name](wide(x)).astype(x.dtype) for x in arrays]
-        if name == "power" and dtype in ("int32", "int64"):
-            arrays[1] = np.abs(arrays[1])
-        return arrays
 
     @pytest.mark.parametrize("dtype", ALL_DTYPES)
     def test_casts(self, dtype, isa, rng):

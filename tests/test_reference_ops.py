@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from typing import ClassVar
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -91,10 +91,21 @@ def test_every_op_has_a_line_in_the_oracle():
     assert {n for n, row in TABLE.items() if row["kind"] not in kinds} == set(reference_ops.NODES)
 
 
-class TestMaps:
-    # Outside of these, some are NaN everywhere.
-    DOMAIN: ClassVar = {"arcsin": np.tanh, "arccos": np.tanh, "arctanh": np.tanh, "arccosh": lambda x: np.abs(x) + 1}
+# Outside of these, some are NaN everywhere.
+DOMAIN = {"arcsin": np.tanh, "arccos": np.tanh, "arctanh": np.tanh, "arccosh": lambda x: np.abs(x) + 1}
 
+
+def arguments(name: str, dtype: str, make: Callable[[], np.ndarray]) -> list[np.ndarray]:
+    """Arrays that a map takes, each of make(), brought to where it has values."""
+    arrays = [make() for _ in range(TABLE[name]["arity"])]
+    if dtype in DTYPES and name in DOMAIN:
+        arrays = [DOMAIN[name](wide(x)).astype(x.dtype) for x in arrays]
+    if name == "power" and dtype in ("int32", "int64"):
+        arrays[1] = np.abs(arrays[1])
+    return arrays
+
+
+class TestMaps:
     @pytest.mark.parametrize("dtype", ALL_DTYPES)
     @pytest.mark.parametrize("name", reference_ops.MAPS)
     def test_values(self, name, dtype, rng):
@@ -103,11 +114,7 @@ class TestMaps:
                 run_map(name, *[np.ones(3, np_dtype(dtype))] * TABLE[name]["arity"])
             return
         for layout in LAYOUTS.values():
-            arrays = [layout(lambda shape: draw(rng, dtype, shape)) for _ in range(TABLE[name]["arity"])]
-            if dtype in DTYPES and name in self.DOMAIN:
-                arrays = [self.DOMAIN[name](wide(x)).astype(x.dtype) for x in arrays]
-            if name == "power" and dtype in ("int32", "int64"):
-                arrays[1] = np.abs(arrays[1])
+            arrays = arguments(name, dtype, lambda make=layout: make(lambda shape: draw(rng, dtype, shape)))
             with np.errstate(all="ignore"):
                 want = reference_ops.MAPS[name](*map(wide, arrays))
             assert_close(run_map(name, *arrays), want, scale=4 if name == "logaddexp" else 0)

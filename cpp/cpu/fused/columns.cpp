@@ -76,8 +76,7 @@ class Columns {
   void rows(Worker& w, int sweep, std::int64_t b, std::int64_t first, std::int64_t last) const {
     const TileProgram& p = p_.sweeps[at(sweep)];
     if (p.empty()) return;
-    if (p.takes_rows && !p.copies && end(b) - begin(b) >= p.per_tile(Width::kFull))
-      return several_rows(w, p, b, first, last);
+    if (p.takes_rows && end(b) - begin(b) >= p.per_tile(Width::kFull)) return several_rows(w, p, b, first, last);
     for (std::int64_t r = first; r < last; ++r) {
       w.go_to(r);
       w.run(p, begin(b), end(b), r == first);

@@ -195,8 +195,7 @@ void FusedProgram::choose_block() {
 }
 
 bool FusedProgram::takes_rows() const {
-  return space.columns && space.outer.back() >= kRowsAtOnce && sweeps.size() == 1 && sweeps[0].takes_rows &&
-         !sweeps[0].copies;
+  return space.columns && space.outer.back() >= kRowsAtOnce && sweeps.size() == 1 && sweeps[0].takes_rows;
 }
 
 void FusedProgram::give_home(int s, bool array) {
@@ -265,6 +264,7 @@ void FusedProgram::emit_programs() {
     const auto strided = [](const auto& list, int k) { return list[at(k)].layout.reach != Reach::kDirect; };
     program.copies = std::ranges::any_of(program.sources, [&](int k) { return strided(sources, k); }) ||
                      std::ranges::any_of(program.targets, [&](int k) { return strided(targets, k); });
+    program.takes_rows = program.takes_rows && !program.copies;
     return program;
   };
   scalars = emit(once, -1);
