@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "cpu/platform.hpp"
+#include "kfusion/divide_up.hpp"
 
 namespace kfusion::cpu {
 namespace {
@@ -12,8 +13,6 @@ constexpr std::int64_t kBytesPerThread = 128 * 1024;
 /// Less is done sooner by one thread than a worker that sleeps is woken, which takes some 30 us.
 constexpr std::int64_t kBriefBytes = 3 << 19;
 constexpr std::int64_t kScratchBytes = 256 * 1024;  // a thread's share of the second-level cache
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Rows gathered together: whole cache lines of a transposed array, four of them where the scratch has room.
 std::int64_t rows_per_group(std::int64_t item, std::int64_t pitch) {
@@ -50,14 +49,14 @@ RowJob::RowJob(const RowProblem& problem)
       k(row_kernels(problem.dtype)),
       item(static_cast<std::int64_t>(item_bytes(problem.dtype))),
       chunk(chunk_elements(problem.dtype)),
-      chunks(ceil_div(problem.cols, chunk)),
+      chunks(divide_up(problem.cols, chunk)),
       x_dense(problem.cols == 1 || problem.x.col_stride == item),
       y_dense(problem.cols == 1 || problem.y.col_stride == item) {
   const std::int64_t bytes = p.rows * p.cols * item;
   threads = threads_for(2 * bytes);
   // In place the lines are in the cache already, and theirs to write.
   stream = p.x.data != p.y.data && streams(bytes);
-  pitch = ceil_div(std::min(p.cols, chunk) * item, 64) * 64 + 64;  // off a power of two: rows fall into other sets
+  pitch = divide_up(std::min(p.cols, chunk) * item, 64) * 64 + 64;  // off a power of two: rows fall into other sets
   run_rows_ = p.outer_shape[p.outer_ndim - 1];
   set_group_rows(rows_per_group(item, pitch));
   if (p.weight.data || p.bias.data)
@@ -66,7 +65,7 @@ RowJob::RowJob(const RowProblem& problem)
 
 void RowJob::set_group_rows(std::int64_t rows) {
   group_rows = rows;
-  groups_per_run_ = ceil_div(run_rows_, rows);
+  groups_per_run_ = divide_up(run_rows_, rows);
   groups = p.rows / run_rows_ * groups_per_run_;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "codegen/choice.hpp"
+#include "kfusion/divide_up.hpp"
 
 namespace kfusion::codegen {
 
@@ -11,7 +12,6 @@ inline constexpr std::int64_t kSlotBytes = 16;  ///< what a lane loads at once
 inline constexpr int kWarp = 32;
 inline constexpr int kMaxCluster = 8, kLargestCluster = 16;  ///< blocks: on all GPUs that have clusters, on some
 
-inline std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 inline std::int64_t clamp(std::int64_t n, std::int64_t low, std::int64_t high) {
   return std::max(low, std::min(n, high));
 }

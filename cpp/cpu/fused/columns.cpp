@@ -8,6 +8,7 @@
 
 #include "cpu/fused/run.hpp"
 #include "cpu/thread_pool.hpp"
+#include "kfusion/divide_up.hpp"
 
 namespace kfusion::cpu {
 namespace {
@@ -16,14 +17,12 @@ constexpr std::int64_t kSplitElements = 256 * 1024;
 constexpr std::int64_t kMaxSplits = 64;
 constexpr std::int64_t kManyColumns = 4096;  // that threads share
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 class Columns {
  public:
   Columns(const FusedCall& call, int threads)
       : call_(call), p_(call.program), threads_(threads), block_(p_.block), splits_(parts_of_rows()) {
     if (splits_ == 1) block_ = share_of_columns();
-    blocks_ = ceil_div(p_.space.cols, block_);
+    blocks_ = divide_up(p_.space.cols, block_);
   }
 
   void run() {
@@ -49,9 +48,9 @@ class Columns {
 
   /// Columns of a block such that threads have as many blocks each, or about: blocks are of whole tiles.
   std::int64_t share_of_columns() const {
-    const std::int64_t blocks = threads_ * ceil_div(p_.space.cols, threads_ * p_.block);
+    const std::int64_t blocks = threads_ * divide_up(p_.space.cols, threads_ * p_.block);
     const std::int64_t tile = p_.sweeps[0].per_tile(Width::kFull);
-    return std::min(p_.block, ceil_div(ceil_div(p_.space.cols, blocks), tile) * tile);
+    return std::min(p_.block, divide_up(divide_up(p_.space.cols, blocks), tile) * tile);
   }
 
   void block(Worker& w, std::int64_t b) {
@@ -129,7 +128,7 @@ class Columns {
   /// Of the registers that hold a block's accumulators.
   std::int64_t array_bytes(const Reduction& r, std::int64_t b) const {
     const std::int64_t per_register = p_.kernels->vector_bytes / r.scale;
-    return (end(b) - begin(b) + per_register - 1) / per_register * p_.kernels->vector_bytes;
+    return divide_up(end(b) - begin(b), per_register) * p_.kernels->vector_bytes;
   }
 
   /// From accumulators to values, as many at a time as lie side by side in both: wide registers hold narrow lanes in

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "cpu/fused/emitter.hpp"
+#include "kfusion/divide_up.hpp"
 
 namespace kfusion::cpu {
 namespace {
@@ -191,7 +192,7 @@ void FusedProgram::choose_block() {
   // Columns that the cache holds until they are swept again, unless that leaves too little of each row to read.
   block = kBlockBytes / (4 * std::max<std::int64_t>(space.rows, 1));
   if (kernel.sweeps == 1 || block < kLeastBlock || block > kBlock) block = wide_blocks_ ? kWideBlock : kBlock;
-  block = std::max<std::int64_t>(1, (std::min(block, space.cols) + tile - 1) / tile) * tile;
+  block = std::max<std::int64_t>(1, divide_up(std::min(block, space.cols), tile)) * tile;
 }
 
 bool FusedProgram::takes_rows() const {
