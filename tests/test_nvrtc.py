@@ -52,9 +52,9 @@ extern "C" __global__ void broken(float* p) {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    path = tmp_path / "cache"
-    monkeypatch.setenv("KFUSION_CACHE_DIR", str(path))
-    return path
+    """Where entries of the cache on disk lie; nothing is there yet."""
+    monkeypatch.setenv("KFUSION_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kfusion"
 
 
 def run_python(code: str, **environment: str) -> str:
@@ -148,8 +148,25 @@ class TestCache:
             assert entry.read_bytes() == whole
 
     def test_without_a_folder(self, folder):
+        folder.parent.mkdir()
         folder.write_text("no folder")
         assert _core.compile_cuda(SOURCE, "sum").startswith(b"\x7fELF")
+
+    def test_a_folder_of_others_is_not_used_and_once_it_is_said_why(self, folder):
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)
+        code = f"from kfusion import _core\nfor i in range(3): _core.compile_cuda({SOURCE!r} + '// %d' % i, 'sum')"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"kfusion: kernels compiled for GPUs are not kept on disk: {folder} can be written to")
+        assert "KFUSION_CACHE_DIR" in line
+        assert not list(folder.iterdir())
+
+    def test_a_variable_that_makes_no_sense(self, folder, monkeypatch):
+        monkeypatch.setenv("KFUSION_CACHE_MB", "much")
+        with pytest.raises(ValueError, match="KFUSION_CACHE_MB must be a number"):
+            _core.compile_cuda(SOURCE, "sum")
 
     def test_many_processes(self, folder):
         code = f"from kfusion import _core; print(len(_core.compile_cuda({SOURCE!r}, 'sum')))"
