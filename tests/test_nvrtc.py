@@ -192,6 +192,13 @@ for call in (_core.nvrtc_library, lambda: _core.compile_cuda("", "f")):
     assert "cannot be loaded" in run_python(code, KFUSION_NVRTC=missing).splitlines()[-1]
 
 
+def test_a_file_beside_us(tmp_path):
+    """Of a name without a folder the loader would take the library that it knows, whatever the file is."""
+    (tmp_path / "libnvrtc.so.13").write_bytes(b"no library")
+    code = f"import os; os.chdir({str(tmp_path)!r}); from kfusion import _core; print(_core.nvrtc_library())"
+    assert run_python(code, KFUSION_NVRTC="libnvrtc.so.13") == str(tmp_path / "libnvrtc.so.13")
+
+
 def test_no_compiler_anywhere():
     """The module in a Python that has no packages: what the system itself has is all that it can find."""
     code = """
@@ -289,6 +296,20 @@ class TestLaunching:
             _core.launch_cuda(FILL, "phil", b"", grid=(1, 1, 1), block=(1, 1, 1))
         with pytest.raises(kf.DeviceError, match="99"):
             fill(0, 1, 1.0, device=99)
+
+    def test_an_image_without_its_kernel_is_unloaded(self, folder):
+        """It takes 4 MB of the process as long as it is loaded."""
+        source = FILL.replace("p.value;", "p.value + table[p.size];")
+        source = "__device__ unsigned table[1 << 20] = {1, 2, 3};\n" + source
+
+        def failing_loads(count):
+            for _ in range(count):
+                with pytest.raises(kf.DeviceError, match="looking for a kernel"):
+                    _core.launch_cuda(source, "phil", b"", grid=(1, 1, 1), block=(1, 1, 1))
+            return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+        before = failing_loads(10)
+        assert failing_loads(100) - before < 100 * 2**20
 
     def test_too_few_parameters(self, folder):
         with pytest.raises(RuntimeError, match="too few parameters"):
