@@ -14,12 +14,18 @@ from .._ops import primitives as p
 from .dispatch import Dispatched
 from .numpy_functions import array_function
 from .refusals import refused_keyword
+from .tracer import STATE
 
 
 class NumpyValue(Dispatched, library="numpy"):
-    """A traced NumPy array."""
+    """A traced NumPy array, or one of a library like it."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__", *STATE)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # isinstance(x, np.ndarray) answers as for the array itself; NumPy's C asks for type(x)
+        array = next((i.array for i in self._tracer.inputs if i.array is not None), None)
+        return np.ndarray if array is None or isinstance(array, np.ndarray) else type(array)
 
     @property
     def dtype(self) -> Any:

@@ -204,8 +204,8 @@ def _scaled_dot_product_attention(
     sees = mask if mask._dtype == "bool" else p.not_equal(mask, -math.inf)
     result = p.where(p.any(sees, -1, keepdims=True), y, 0.0)  # torch gives 0 where a row sees no key
     arrays = {"q": query, "k": key, "v": value, "mask": mask}
-    given = {name: tracer.lift(a, "torch") for name, a in arrays.items()}
-    tracer.record("attention", given | {"scale": scale, "causal": is_causal}, result)
+    lifted = {name: tracer.lift(a, "torch") for name, a in arrays.items()}
+    tracer.record("attention", lifted | {"scale": scale, "causal": is_causal}, result)
     return result
 
 

@@ -56,6 +56,7 @@ _REFUSED = {
         "write the value itself, kf.full_like, or return the parts as separate results",
     ),
     "setitem": ("assigning to a part of a traced value", "write kf.where(mask, new, x) instead"),
+    "reduce_ex": ("pickling a traced value", "return it, and pickle the result outside"),
     "delitem": ("deleting a part of a traced value", "write a slice instead"),
     "divmod": _DIVMOD,
     "rdivmod": _DIVMOD,
