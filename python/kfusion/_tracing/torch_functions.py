@@ -15,16 +15,23 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from .. import _core
 from .._ops import activations, contractions, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS
-from . import refusals
+from . import autocast, refusals
+from .number import is_number
 from .source import trace_error
 from .traced import BINARY, power
-from .tracer import tracer_of
+from .tracer import Traced, stage, tracer_of
 
 _RENAMED = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
 _SEVERAL = {"dims", "shape", "size"}  # extents or axes, given one by one or as one tuple
+
+# The functions that take 0 and -1 for an axis of a tensor that has none.
+_OF_NO_AXES = frozenset(
+    "sum mean prod any all amax amin max min var std logsumexp softmax log_softmax norm vector_norm".split()  # noqa: SIM905
+)
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
@@ -52,10 +59,28 @@ def torch_function(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     given = {_RENAMED.get(k, k): v for k, v in kwargs.items() if not (k == "inplace" and v is False)}
     args += tuple(given.pop(k) for k in _SEVERAL & given.keys())
     bound = _bound(function, f"torch.{short}", args, given)
-    tracer = tracer_of(*bound.args, *bound.kwargs.values())
-    if tracer is not None and "input" in bound.arguments:
-        bound.arguments["input"] = tracer.lift(bound.arguments["input"], "torch", f"torch.{short}: input")
-    return function(*bound.args, **bound.kwargs)
+    traced = next((v for v in (*bound.args, *bound.kwargs.values()) if isinstance(v, Traced)), None)
+    if traced is not None:
+        autocast.require_unchanged(short, traced)
+    if traced is None or "input" not in bound.arguments:
+        return function(*bound.args, **bound.kwargs)
+    x = traced._tracer.lift(bound.arguments["input"], "torch", f"torch.{short}: input")
+    bound.arguments["input"] = x
+    if x.ndim > 0 or short not in _OF_NO_AXES or not _names_axes(bound.arguments.get("dim")):
+        return function(*bound.args, **bound.kwargs)
+    bound.arguments["input"] = views.reshape(x, (1,))
+    return _without_axes(function(*bound.args, **bound.kwargs))
+
+
+def _names_axes(dim: Any) -> bool:
+    return bool(dim) if isinstance(dim, (tuple, list)) else type(dim) is int
+
+
+def _without_axes(result: Any) -> Any:
+    """A result of one element, or torch's pair with one, as it is of a value without axes."""
+    if isinstance(result, ValuesAndIndices):
+        return ValuesAndIndices((_without_axes(result.values), result.indices))
+    return views.reshape(result, ())
 
 
 def _bound(function: Any, name: str, args: Any, given: dict[str, Any]) -> inspect.BoundArguments:
@@ -78,21 +103,77 @@ def _signature(function: Any) -> inspect.Signature:
 
 
 def _unary(op: str) -> Callable[..., Any]:
-    return lambda input: input._tracer.map(op, input)
+    def unary(input: Any) -> Any:
+        _require_dtypes(op, input)
+        return input._tracer.map(op, input)
+
+    return unary
 
 
 def _binary(op: str) -> Callable[..., Any]:
-    return lambda input, other: input._tracer.map(op, input, other)
+    return lambda input, other: _map(op, input, other)
 
 
 def _reflected(op: str) -> Callable[..., Any]:
-    return lambda input, other: input._tracer.map(op, other, input)
+    return lambda input, other: FUNCTIONS[op](other, input)
 
 
-for _name, _map in p.MAPS.items():
-    _arity = len(inspect.signature(_map).parameters)
+_SIGNATURES = {row["name"]: row["signature"] for row in _core.op_table() if row["kind"] == "map"}
+_NEVER_BOOLS = ("subtract", "absolute", "floor", "ceil", "rint", "trunc")
+_FLOATS_ONLY = ("hypot", "logaddexp")
+
+
+def _map(op: str, x: Any, y: Any) -> Any:
+    """A row of the op table. Python's integers become tensors of the other's dtype, in which they wrap."""
+    _require_dtypes(op, x, y)
+    if _SIGNATURES[op] != "FF_F":
+        x, y = _wrapped(x, y), _wrapped(y, x)
+    if op in ("multiply", "divide") and (_is_out_of_range(x, y) or _is_out_of_range(y, x)):
+        return _in_float32(op, x, y)
+    return tracer_of(x, y).map(op, x, y)  # type: ignore[union-attr]
+
+
+def _wrapped(value: Any, other: Any) -> Any:
+    if type(value) is not int or getattr(other, "_dtype", "") != "int32" or not -(2**63) <= value < 2**64:
+        return value
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def _is_out_of_range(value: Any, other: Any) -> bool:
+    """A factor or divisor of float16 that this would make 0, infinity or inexact, known now or when it runs."""
+    if dtype_of(other) != "float16" or isinstance(value, (bool, Traced)):
+        return False
+    if is_number(value):
+        return True
+    return isinstance(value, (int, float)) and value != 0 and not 2.0**-14 <= abs(value) <= 65504
+
+
+def _in_float32(op: str, x: Any, y: Any) -> Any:
+    """Factors of half types stay what they are in torch: x / 65536 is not x / inf."""
+    tracer = tracer_of(x, y)
+    with tracer.stage(op):  # type: ignore[union-attr]
+        wide = [views.astype(v, "float32") if isinstance(v, Traced) else v for v in (x, y)]
+        return views.astype(tracer.map(op, *wide), "float16")  # type: ignore[union-attr]
+
+
+def _require_dtypes(op: str, *operands: Any) -> None:
+    """Raises a TypeError where torch has no such function of such dtypes, and NumPy has."""
+    dtypes = [dtype_of(x) for x in operands]
+    if op in _NEVER_BOOLS and "bool" in dtypes:
+        raise TypeError(f"kfusion.{op}: torch wants numbers other than bools, got {', '.join(dtypes)}")
+    if op in _FLOATS_ONLY and not any(t.startswith(("float", "bfloat")) for t in dtypes):
+        raise TypeError(f"kfusion.{op}: torch wants floats, got {', '.join(dtypes)}")
+
+
+def dtype_of(x: Any) -> str:
+    """ "float32" and its likes; of Python's numbers the name of their type."""
+    return x._dtype if isinstance(x, Traced) else str(getattr(x, "dtype", type(x).__name__)).removeprefix("torch.")
+
+
+for _name, _function in p.MAPS.items():
+    _arity = len(inspect.signature(_function).parameters)
     if _arity < 3:
-        FUNCTIONS[_name] = (_unary, _binary)[_arity - 1](_map.__name__)
+        FUNCTIONS[_name] = (_unary, _binary)[_arity - 1](_function.__name__)
 del FUNCTIONS["equal"]  # torch.equal gives a Python bool
 for _name, (_, _op) in BINARY.items():
     FUNCTIONS[f"__{_name}__"], FUNCTIONS[f"__r{_name}__"] = _binary(_op), _reflected(_op)
@@ -100,31 +181,68 @@ for _name, (_, _op) in BINARY.items():
 
 @named("add")
 def _add(input: Any, other: Any, *, alpha: float = 1) -> Any:
-    return input + (other if alpha == 1 else other * alpha)
+    return _map("add", input, other if alpha == 1 else other * alpha)
 
 
 @named("sub", "subtract")
 def _sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
-    return input - (other if alpha == 1 else other * alpha)
+    return _map("subtract", input, other if alpha == 1 else other * alpha)
 
 
 @named("rsub")
 def _rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
-    return other - (input if alpha == 1 else input * alpha)
+    return _map("subtract", other, input if alpha == 1 else input * alpha)
 
 
 @named("div", "divide", "true_divide")
 def _div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
-        return input / other
+        return _map("divide", input, other)
     if rounding_mode == "floor":
-        return input // other
+        return _floor_divide(input, other)
     raise refusals.refused_keyword("torch.div", "rounding_mode")
 
 
-@named("pow", "__pow__")
+@named("floor_divide", "__floordiv__")
+def _floor_divide(input: Any, other: Any) -> Any:
+    _require_divisor("floor_divide", input, other)
+    return _map("floor_divide", input, other)
+
+
+@named("remainder", "__mod__")
+def _remainder(input: Any, other: Any) -> Any:
+    """A result of 0 has input's sign here, other's in NumPy."""
+    _require_divisor("remainder", input, other)
+    r = _map("remainder", input, other)
+    if r._dtype not in FLOATS:
+        return r
+    with stage(r, "remainder"):
+        r = _map("remainder", input, other)
+        return p.where(p.equal(r, 0), p.copysign(r, input), r)
+
+
+def _require_divisor(name: str, x: Any, y: Any) -> None:
+    """torch raises an error where it divides an integer by 0. A kernel gives 0, but of a number it is known here."""
+    if type(y) is int and getattr(x, "_dtype", "") not in FLOATS and _wrapped(y, x) == 0:
+        raise ZeroDivisionError(f"kfusion.{name}: integer division by zero")
+
+
+@named("sign", "sgn")
+def _sign(input: Any) -> Any:
+    """0 for NaN, which is NaN in NumPy."""
+    if input._dtype not in FLOATS:
+        return input._tracer.map("sign", input)
+    with stage(input, "sign"):
+        return p.where(p.isnan(input), 0.0, p.sign(input))
+
+
+_POWERS = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+
+
+@named("pow", "power", "__pow__")
 def _pow(input: Any, exponent: Any) -> Any:
-    return power(input, exponent)
+    is_half = dtype_of(input) == "float16" and not input.is_cuda  # which torch's CPU code takes through pow itself
+    return power(input, exponent, {} if is_half else _POWERS)
 
 
 @named("round")
@@ -181,8 +299,19 @@ def _reduction(op: str) -> Callable[..., Any]:
     return reduction
 
 
-for _name in ("sum", "mean", "prod", "any", "all"):
+def _truth(op: str) -> Callable[..., Any]:
+    def truth(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        if dim is not None and _axes(dim) is None:  # no axis, where sum and its likes take all
+            return views.astype(input, "bool")
+        return p.REDUCTIONS[op](input, dim, keepdim)
+
+    return truth
+
+
+for _name in ("sum", "mean", "prod"):
     FUNCTIONS[_name] = _reduction(_name)
+for _name in ("any", "all"):
+    FUNCTIONS[_name] = _truth(_name)
 for _name in ("amax", "amin"):
     FUNCTIONS[_name] = lambda input, dim=None, keepdim=False, _op=_name: p.REDUCTIONS[_op](input, _axes(dim), keepdim)
 
@@ -195,15 +324,22 @@ class ValuesAndIndices(tuple[Any, Any]):
     indices = property(operator.itemgetter(1))
 
 
+_ABSENT: Any = object()
+
+
 def _extreme(op: str, elementwise: str) -> Callable[..., Any]:
-    def extreme(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-        other = dim if other is None and not isinstance(dim, int) else other
-        if other is not None:
-            return input._tracer.map(elementwise, input, other)
-        if dim is None:
-            return p.REDUCTIONS[op](input)
-        reason = f"torch.{op} with a dim computes no indices; write x.a{op}({dim}) for the values"
-        return ValuesAndIndices((p.REDUCTIONS[op](input, dim, keepdim), input._tracer.unavailable(input, reason)))
+    def extreme(input: Any, dim: Any = _ABSENT, keepdim: Any = _ABSENT, *, other: Any = _ABSENT) -> Any:
+        if dim is _ABSENT and keepdim is _ABSENT:
+            return p.REDUCTIONS[op](input) if other is _ABSENT else _map(elementwise, input, other)
+        if isinstance(dim, int):
+            kept = False if keepdim is _ABSENT else keepdim
+            reason = f"torch.{op} with a dim computes no indices; write x.a{op}({dim}) for the values"
+            return ValuesAndIndices((p.REDUCTIONS[op](input, dim, kept), input._tracer.unavailable(input, reason)))
+        if dim is _ABSENT or dim is None or keepdim is not _ABSENT:
+            raise trace_error(
+                f"torch.{op} takes keepdim= beside a dim only", f"write torch.a{op}(x, keepdim=...) instead"
+            )
+        return _map(elementwise, input, dim)
 
     return extreme
 

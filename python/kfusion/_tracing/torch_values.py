@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import torch_nn
+from . import autocast, torch_nn
 from . import torch_views as torch_views  # enters its functions
 from .dispatch import Dispatched
 from .torch_functions import FUNCTIONS, torch_function
@@ -25,6 +25,10 @@ class TorchValue(Dispatched, library="torch"):
     def _made_as(cls) -> type[Traced]:
         torch = sys.modules.get("torch")
         return _WithoutTorch if torch is None else _tensor_class(torch)
+
+    def _operation(self, op: str, *operands: Any) -> Any:
+        autocast.require_unchanged(op, self)
+        return FUNCTIONS[op](*operands) if op in FUNCTIONS else self._tracer.map(op, *operands)
 
     @property
     def dtype(self) -> Any:
