@@ -260,6 +260,19 @@ def test_parameters_are_captured_once():
     assert traced.inputs[1].spec == kf.spec((7, 7), like="torch")
 
 
+def test_rows_that_a_mask_of_floats_hides_are_0():
+    mask = torch.zeros(5, 6)
+    mask[1], mask[3, 2:] = -torch.inf, -torch.inf
+    f = lambda q: F.scaled_dot_product_attention(q, K, W, mask)  # noqa: E731
+    assert_same(run(f, Q), f(Q))
+    assert (run(f, Q)[..., 1, :] == 0).all()
+    for g in (lambda q: F.scaled_dot_product_attention(q, K, W, mask, is_causal=True),):
+        with pytest.raises(RuntimeError):
+            g(Q)
+        with pytest.raises(ValueError, match="attn_mask must be None"):
+            trace(g, Q)
+
+
 REFUSED = {
     r"torch\.relu does not honour inplace=": lambda x: F.relu(x, inplace=True),
     r"torch\.relu_ is not traced: nothing is written in place": lambda x: torch.relu_(x),

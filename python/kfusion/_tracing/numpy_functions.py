@@ -66,6 +66,8 @@ def _clip(x: Traced, min: Any = None, max: Any = None) -> Any:
 
 
 def _linalg_norm(x: Traced, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    if axis == ():
+        raise ValueError("kfusion.linalg.norm: axis must name an axis")
     vectors = x.ndim == 1 if axis is None else not (isinstance(axis, tuple) and len(axis) > 1)
     if ord is not None and not vectors:
         raise trace_error("numpy.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")

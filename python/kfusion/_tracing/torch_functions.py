@@ -29,8 +29,9 @@ _RENAMED = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
 _SEVERAL = {"dims", "shape", "size"}  # extents or axes, given one by one or as one tuple
 
 # The functions that take 0 and -1 for an axis of a tensor that has none.
-_OF_NO_AXES = frozenset(
-    "sum mean prod any all amax amin max min var std logsumexp softmax log_softmax norm vector_norm".split()  # noqa: SIM905
+_OF_NO_AXES = (
+    *("sum", "mean", "prod", "any", "all", "amax", "amin", "max", "min", "var", "std"),
+    *("logsumexp", "softmax", "log_softmax", "norm", "vector_norm", "squeeze"),
 )
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -66,6 +67,8 @@ def torch_function(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return function(*bound.args, **bound.kwargs)
     x = traced._tracer.lift(bound.arguments["input"], "torch", f"torch.{short}: input")
     bound.arguments["input"] = x
+    if bound.arguments.get("dtype") is None:  # else it is in that one that it computes
+        _require_dtypes(short, x)
     if x.ndim > 0 or short not in _OF_NO_AXES or not _names_axes(bound.arguments.get("dim")):
         return function(*bound.args, **bound.kwargs)
     bound.arguments["input"] = views.reshape(x, (1,))
@@ -119,8 +122,12 @@ def _reflected(op: str) -> Callable[..., Any]:
 
 
 _SIGNATURES = {row["name"]: row["signature"] for row in _core.op_table() if row["kind"] == "map"}
-_NEVER_BOOLS = ("subtract", "absolute", "floor", "ceil", "rint", "trunc")
-_FLOATS_ONLY = ("hypot", "logaddexp")
+_NEVER_BOOLS = ("subtract", "absolute", "floor", "ceil", "rint", "trunc", "relu6")
+_FLOATS_ONLY = (
+    *("hypot", "logaddexp", "gelu", "silu", "softplus", "leaky_relu", "elu", "softmax", "log_softmax"),
+    *("layer_norm", "rms_norm", "batch_norm", "normalize", "norm", "vector_norm", "linalg_norm"),
+    *("cross_entropy", "mse_loss"),
+)
 
 
 def _map(op: str, x: Any, y: Any) -> Any:
@@ -181,17 +188,27 @@ for _name, (_, _op) in BINARY.items():
 
 @named("add")
 def _add(input: Any, other: Any, *, alpha: float = 1) -> Any:
-    return _map("add", input, other if alpha == 1 else other * alpha)
+    return _map("add", input, _scaled(input, other, alpha))
 
 
 @named("sub", "subtract")
 def _sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
-    return _map("subtract", input, other if alpha == 1 else other * alpha)
+    return _map("subtract", input, _scaled(input, other, alpha))
 
 
 @named("rsub")
 def _rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
-    return _map("subtract", other, input if alpha == 1 else input * alpha)
+    return _map("subtract", other, _scaled(other, input, alpha))
+
+
+def _scaled(x: Any, y: Any, alpha: float) -> Any:
+    """alpha * y, for x + alpha * y: of bools alpha is one, and of integers it is an integer."""
+    if type(alpha) in (bool, int) and alpha == 1:
+        return y
+    dtypes = {dtype_of(x), dtype_of(y)}
+    if type(alpha) is float and not any(t.startswith(("float", "bfloat")) for t in dtypes):
+        raise TypeError(f"kfusion.add: alpha must be an integer for {' and '.join(sorted(dtypes))}, got {alpha}")
+    return y * (bool(alpha) if dtypes == {"bool"} else alpha)
 
 
 @named("div", "divide", "true_divide")
@@ -246,9 +263,10 @@ def _pow(input: Any, exponent: Any) -> Any:
 
 
 @named("round")
-def _round(input: Any, *, decimals: int = 0) -> Any:
-    if decimals != 0:
+def _round(input: Any, *, decimals: int | None = None) -> Any:
+    if decimals:
         raise refusals.refused_keyword("torch.round", "decimals")
+    _require_dtypes("rint", input)
     return p.rint(input)
 
 
@@ -256,17 +274,25 @@ def _round(input: Any, *, decimals: int = 0) -> Any:
 def _where(condition: Any, input: Any = None, other: Any = None) -> Any:
     if input is None or other is None:
         raise refusals.refused("torch.nonzero")
-    return input._tracer.map("where", condition, input, other)
+    return _chosen("where", condition, input, other)
 
 
 @named("Tensor.where")
 def _where_method(input: Any, condition: Any, other: Any) -> Any:
-    return input._tracer.map("where", condition, input, other)
+    return _chosen("where", condition, input, other)
 
 
 @named("masked_fill")
 def _masked_fill(input: Any, mask: Any, value: Any) -> Any:
-    return input._tracer.map("where", mask, value, input)
+    """The dtype stays: value is converted to it."""
+    tracer = input._tracer
+    return _chosen("masked_fill", mask, tracer.add("cast", tracer.lift(value, "torch"), input._dtype), input)
+
+
+def _chosen(name: str, condition: Any, x: Any, y: Any) -> Any:
+    if dtype_of(condition) != "bool":
+        raise TypeError(f"kfusion.{name}: the condition must be bools, got {dtype_of(condition)}")
+    return tracer_of(condition, x, y).map("where", condition, x, y)  # type: ignore[union-attr]
 
 
 @named("clamp", "clip")
@@ -364,11 +390,15 @@ FUNCTIONS["var"], FUNCTIONS["std"] = _spread(norms.var), _spread(norms.std)
 
 @named("logsumexp")
 def _logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
+    if _axes(dim) is None:
+        raise ValueError("kfusion.logsumexp: dim must name an axis")
     return activations.logsumexp(input, dim, keepdim)
 
 
 @named("linalg_norm")
 def _linalg_norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
+    if dim is not None and _axes(dim) is None:
+        raise ValueError("kfusion.linalg.norm: dim must name an axis")
     vectors = input.ndim == 1 if dim is None else isinstance(dim, int)
     if ord is not None and not vectors:
         raise trace_error("torch.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
@@ -384,9 +414,19 @@ def _norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *
 # ---- products and questions ----
 
 
-@named("matmul", "mm", "bmm", "mv", "dot")
-def _matmul(input: Any, other: Any) -> Any:
-    return contractions.matmul(input, other)
+def _product(name: str, *ndims: int) -> Callable[..., Any]:
+    def product(input: Any, other: Any) -> Any:
+        given = (input.ndim, other.ndim)
+        if given != ndims:
+            raise ValueError(f"kfusion.{name}: arguments must have {ndims[0]} and {ndims[1]} axes, got {given}")
+        return contractions.matmul(input, other)
+
+    return product
+
+
+FUNCTIONS["matmul"] = lambda input, other: contractions.matmul(input, other)
+for _name, _ndims in {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1), "dot": (1, 1)}.items():
+    FUNCTIONS[_name] = _product(_name, *_ndims)
 
 
 @named("addmm")

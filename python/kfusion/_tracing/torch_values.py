@@ -13,6 +13,7 @@ from .dispatch import Dispatched
 from .torch_functions import FUNCTIONS, torch_function
 from .tracer import STATE, Traced
 
+_OPERATORS = {"equal": "eq"}  # torch.equal is another function
 _METHODS_OF_NN = {"softmax", "log_softmax"}
 
 
@@ -28,7 +29,7 @@ class TorchValue(Dispatched, library="torch"):
 
     def _operation(self, op: str, *operands: Any) -> Any:
         autocast.require_unchanged(op, self)
-        return FUNCTIONS[op](*operands) if op in FUNCTIONS else self._tracer.map(op, *operands)
+        return FUNCTIONS[_OPERATORS.get(op, op)](*operands)
 
     @property
     def dtype(self) -> Any:

@@ -176,10 +176,13 @@ def _operator(name: str, symbol: str, op: str) -> None:
 def power(x: Any, y: Any, shortcuts: Mapping[float, str]) -> Any:
     """x ** y. NumPy and torch compute some powers of floats as other functions, which differ at -inf and -0."""
     y = read(y)  # the exponent decides which function it is
-    exponent = y.item() if isinstance(y, np.generic) and y.dtype.name == getattr(x, "_dtype", "") else y
-    if type(exponent) in (int, float) and isinstance(x, Value) and x._dtype in FLOATS and exponent in shortcuts:
-        return x._tracer.map(shortcuts[exponent], x)
-    return tracer_of(x, y).map("power", x, y)  # type: ignore[union-attr]
+    exponent = y.item() if isinstance(y, (np.floating, np.integer)) else y
+    if type(exponent) not in (int, float) or exponent not in shortcuts or not isinstance(x, Value):
+        return tracer_of(x, y).map("power", x, y)  # type: ignore[union-attr]
+    if x._library == "numpy" and isinstance(y, np.floating) and x._dtype != "bfloat16":
+        x = astype(x, np.result_type(x._dtype, y).name)
+    is_int8 = x._library == "numpy" and x._dtype == "bool" and y == 2  # which square says
+    return x._tracer.map(shortcuts[exponent], x) if x._dtype in FLOATS or is_int8 else x._tracer.map("power", x, y)
 
 
 def _rank(x: Any) -> int:
