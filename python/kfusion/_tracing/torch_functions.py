@@ -148,11 +148,10 @@ def _wrapped(value: Any, other: Any) -> Any:
 
 def _is_out_of_range(value: Any, other: Any) -> bool:
     """A factor or divisor of float16 that this would make 0, infinity or inexact, known now or when it runs."""
-    if dtype_of(other) != "float16" or isinstance(value, (bool, Traced)):
-        return False
     if is_number(value):
-        return True
-    return isinstance(value, (int, float)) and value != 0 and not 2.0**-14 <= abs(value) <= 65504
+        return dtype_of(other) == "float16"
+    is_beyond = type(value) in (int, float) and value != 0 and not 2.0**-14 <= abs(value) <= 65504
+    return is_beyond and dtype_of(other) == "float16"
 
 
 def _in_float32(op: str, x: Any, y: Any) -> Any:
@@ -165,11 +164,17 @@ def _in_float32(op: str, x: Any, y: Any) -> Any:
 
 def _require_dtypes(op: str, *operands: Any) -> None:
     """Raises a TypeError where torch has no such function of such dtypes, and NumPy has."""
+    if op not in _NEVER_BOOLS and op not in _FLOATS_ONLY:
+        return
     dtypes = [dtype_of(x) for x in operands]
     if op in _NEVER_BOOLS and "bool" in dtypes:
         raise TypeError(f"kfusion.{op}: torch wants numbers other than bools, got {', '.join(dtypes)}")
-    if op in _FLOATS_ONLY and not any(t.startswith(("float", "bfloat")) for t in dtypes):
+    if op in _FLOATS_ONLY and not any(map(_is_float, dtypes)):
         raise TypeError(f"kfusion.{op}: torch wants floats, got {', '.join(dtypes)}")
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))
 
 
 def dtype_of(x: Any) -> str:
@@ -206,7 +211,7 @@ def _scaled(x: Any, y: Any, alpha: float) -> Any:
     if type(alpha) in (bool, int) and alpha == 1:
         return y
     dtypes = {dtype_of(x), dtype_of(y)}
-    if type(alpha) is float and not any(t.startswith(("float", "bfloat")) for t in dtypes):
+    if type(alpha) is float and not any(map(_is_float, dtypes)):
         raise TypeError(f"kfusion.add: alpha must be an integer for {' and '.join(sorted(dtypes))}, got {alpha}")
     return y * (bool(alpha) if dtypes == {"bool"} else alpha)
 
