@@ -235,10 +235,9 @@ def _floor_divide(input: Any, other: Any) -> Any:
 def _remainder(input: Any, other: Any) -> Any:
     """A result of 0 has input's sign here, other's in NumPy."""
     _require_divisor("remainder", input, other)
-    r = _map("remainder", input, other)
-    if r._dtype not in FLOATS:
-        return r
-    with stage(r, "remainder"):
+    if not _is_float(dtype_of(input)) and not _is_float(dtype_of(other)):
+        return _map("remainder", input, other)
+    with tracer_of(input, other).stage("remainder"):  # type: ignore[union-attr]
         r = _map("remainder", input, other)
         return p.where(p.equal(r, 0), p.copysign(r, input), r)
 
