@@ -25,8 +25,15 @@ import reference_ops
 from conftest import SPACING, TINY, np_dtype
 from running import rounded
 
-LIMIT = {"float16": 1e3, "bfloat16": 1e3, "float32": 1e6, "float64": 1e6, "int32": 2**20, "int64": 2**20}  # of all values
-MAX_ELEMENTS = 20_000
+LIMIT = {
+    "float16": 1e3,
+    "bfloat16": 1e3,
+    "float32": 1e6,
+    "float64": 1e6,
+    "int32": 2**20,
+    "int64": 2**20,
+}  # of all values
+MAX_ELEMENTS = 150_000
 HALF = ("float16", "bfloat16")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int32", "int64")
@@ -60,8 +67,9 @@ class Value:
         got = np.asarray(got)
         assert got.shape == self.shape, f"shape {got.shape}, not {self.shape}"
         assert str(got.dtype) == self.dtype, f"dtype {got.dtype}, not {self.dtype}"
+        stored = got.view(np.uint8) if self.dtype == "bool" else got  # 0 or 1, and nothing else
         with np.errstate(invalid="ignore", over="ignore"):
-            wrong = ~(np.abs(got.astype(np.float64) - self.array) <= self.error)
+            wrong = ~(np.abs(stored.astype(np.float64) - self.array) <= self.error)
         if wrong.any():
             where = tuple(int(i) for i in np.argwhere(wrong)[0])
             raise AssertionError(
@@ -166,7 +174,7 @@ _NEEDS_EXACT = ("floor", "rint", "sign")
 
 def _unary(name: str) -> Callable[[Value], Value]:
     def value(x: Value) -> Value:
-        if not x.is_float and name not in ("negative", "absolute", "square", "sign") or x.dtype == "bool":
+        if (not x.is_float and name not in ("negative", "absolute", "square", "sign")) or x.dtype == "bool":
             raise Unfit
         if (name in _NEEDS_EXACT and x.error) or (name in ("square", "exp") and x.top > 6):
             raise Unfit
@@ -338,14 +346,17 @@ def _reduced(name: str) -> Callable[..., Value]:
             raise Unfit
         if x.dtype == "bool" and name in ("max", "min"):
             return same(reference_ops.REDUCTIONS[name](x.array, axis=axis, keepdims=keepdims), [x])
-        array = reference_ops.REDUCTIONS[name](numeric(x) if name in ("sum", "mean") else x.array, axis=axis, keepdims=keepdims)
+        array = reference_ops.REDUCTIONS[name](
+            numeric(x) if name in ("sum", "mean") else x.array, axis=axis, keepdims=keepdims
+        )
         if name not in ("sum", "mean"):
             return same(array, [x])
         dtype = x.dtype if x.is_float else "int64" if name == "sum" else "float64"
         exact = _is_exact_sum(x, terms) and (name == "sum" or terms & (terms - 1) == 0)
         error = 0.0 if exact else terms * x.error + _sum_error(terms, x.top, x.dtype)
         v = computed(array, dtype, [x], error / (terms if name == "mean" else 1), exact=exact)
-        return v if exact else replace(v, same_bits=False)
+        zeros = x.is_float and bool((np.signbit(x.array) & (x.array == 0)).any())  # nobody says which zero their sum is
+        return v if exact and not zeros else replace(v, same_bits=False)
 
     return value
 
@@ -489,6 +500,15 @@ def _matmul(x: Value, y: Value) -> Value:
     return replace(computed(array, x.dtype, [x, y], error, exact=False), same_bits=False)
 
 
+def _take(x: Value, indices: Value) -> Value:
+    if x.array.ndim == 0 or indices.dtype != "int64" or not -x.shape[0] <= indices.array.min(initial=0) <= 0:
+        raise Unfit
+    if indices.array.max(initial=0) >= x.shape[0]:
+        raise Unfit
+    return same(x.array[indices.array], [x])
+
+
+OPERATIONS["take"] = Operation("kf.take({0}, {1}, 0)", _take)
 OPERATIONS["matmul"] = Operation("{0} @ {1}", _matmul)
 
 
@@ -523,25 +543,27 @@ class Program:
             lines.append(f"    {name} = {_text(step, names)}")
         results = ", ".join(names[i] for i in self.outputs)
         comma = "," if len(self.outputs) == 1 else ""
-        return "\n".join([f"def f({', '.join(names[: len(self.inputs)])}):", *lines, f"    return {results}{comma}", ""])
+        return "\n".join(
+            [f"def f({', '.join(names[: len(self.inputs)])}):", *lines, f"    return {results}{comma}", ""]
+        )
 
     def function(self) -> Callable[..., Any]:
-        scope = {"np": np, "kf": kf}
+        scope: dict[str, Any] = {"np": np, "kf": kf}
         exec(self.source(), scope)
-        return scope["f"]  # type: ignore[return-value]
+        return scope["f"]
 
     def needed(self) -> Program:
-        """Without the steps that no result needs."""
+        """Without the steps and inputs that no result needs."""
         n = len(self.inputs)
         used = set(self.outputs)
         for i in reversed(range(len(self.steps))):
             if n + i in used:
                 used.update(self.steps[i].arguments)
-        kept = [i for i in range(n + len(self.steps)) if i < n or i in used]
+        kept = sorted(used)
         moved = {old: new for new, old in enumerate(kept)}
         steps = [self.steps[i - n] for i in kept if i >= n]
         steps = [replace(s, arguments=tuple(moved[a] for a in s.arguments)) for s in steps]
-        return Program(self.inputs, steps, [moved[o] for o in self.outputs])
+        return Program([self.inputs[i] for i in kept if i < n], steps, [moved[o] for o in self.outputs])
 
     def reproducer(self) -> str:
         """A script of its own."""
@@ -609,52 +631,55 @@ class Profile:
     layers: int = 0  # each made of the one or two before it, and all of them needed
 
 
-def _many(**counts: int) -> tuple[str, ...]:
+def many(**counts: int) -> tuple[str, ...]:
     return tuple(name for name, count in counts.items() for _ in range(count))
 
 
 _ALL = ("float32", "float32", "float64", "float16", "bfloat16")
 PROFILES = (
-    Profile("anything", _many(unary=2, function=1, binary=4, scale=1, compare=1, select=1, reduce=3, normalise=2,
+    Profile("anything", many(unary=2, function=1, binary=4, scale=1, compare=1, select=1, reduce=3, normalise=2,
                               centre=2, view=3, cast=1, composite=1, logical=1), _ALL, (*_ALL, "int32"), (2, 16)),
-    Profile("axes", _many(binary=5, reduce=4, normalise=3, centre=4, view=2, scale=1), ("float32", "float64"), _ALL,
+    Profile("axes", many(binary=5, reduce=4, normalise=3, centre=4, view=2, scale=1), ("float32", "float64"), _ALL,
             (3, 14)),
-    Profile("exact", _many(binary=4, reduce=4, centre=2, view=4, scale=1, select=1, compare=1, logical=1, cast=1,
+    Profile("exact", many(binary=4, reduce=4, centre=2, view=4, scale=1, select=1, compare=1, logical=1, cast=1,
                            exact=2), ("float32", "float32", "float64", "int32", "int64"),
             ("float32", "float64", "int32", "int64"), (3, 16), whole=True),
-    Profile("elementwise", _many(unary=2, function=1, binary=5, scale=2, compare=1, select=1, view=2, cast=1),
+    Profile("elementwise", many(unary=2, function=1, binary=5, scale=2, compare=1, select=1, view=2, cast=1),
             ("float32", "float64"), ("float32", "float64"), (3, 20)),
-    Profile("casts", _many(unary=1, binary=3, scale=3, round=5, view=2, reduce=1), ("float32", "float64"), _ALL,
+    Profile("casts", many(unary=1, binary=3, scale=3, round=5, view=2, reduce=1), ("float32", "float64"), _ALL,
             (3, 20)),
-    Profile("views", _many(binary=5, view=6, unary=1, reduce=1), ("float32",), ("float32",), (3, 14), whole=True),
+    Profile("views", many(binary=5, view=6, unary=1, reduce=1), ("float32",), ("float32",), (3, 14), whole=True),
     Profile("layers", ("layer",), ("float32", "float64"), _ALL, (3, 3), layers=3),
-    Profile("chain", _many(normalise=4, centre=3, binary=1), ("float32", "float64"), _ALL, (3, 12)),
-    Profile("composites", _many(composite=4, view=4, binary=2, reduce=1, cast=1, compare=1), _ALL, _ALL, (2, 8)),
+    Profile("chain", many(normalise=4, centre=3, binary=1), ("float32", "float64"), _ALL, (3, 12)),
+    Profile("products", many(matmul=3, take=2, unary=2, binary=3, view=3, reduce=2, cast=1), ("float32", "float64"),
+            ("float32", "float64"), (2, 10)),
+    Profile("composites", many(composite=4, view=4, binary=2, reduce=1, cast=1, compare=1), _ALL, _ALL, (2, 8)),
 )  # fmt: skip
-BASES = [(4, 8), (3, 5), (7, 11), (1, 6), (8, 8), (2, 3)]
-LARGER_BASES = [(33, 67), (2, 1030), (1030, 2), (16, 64)]
+# Mostly small ones; vectors and tiles with their remainders, rows that are cut, work for several threads.
+BASES = [(4, 8), (3, 5), (7, 11), (1, 6), (8, 8), (2, 3)] * 4 + [(33, 67), (2, 1030), (1030, 2), (16, 64)] * 2
+BASES += [(0, 5), (130, 520)]
 
 
 class Drawing:
     """A program that grows by random steps."""
 
-    def __init__(self, c: Choices, profile: Profile, *, larger: bool = True) -> None:
+    def __init__(self, c: Choices, profile: Profile, bases: Sequence[tuple[int, int]]) -> None:
         self.c, self.profile = c, profile
-        self.bases = BASES * 2 + (LARGER_BASES if larger else [])
         self.values: list[Value] = []
         self.program = Program([])
-        self._inputs()
+        self._inputs(*c.one_of(bases))
 
     def flag(self, one_in: int = 2) -> bool:
         return self.c.integer(1, one_in) == 1
 
-    def _inputs(self) -> None:
-        m, n = self.c.one_of(self.bases)
+    def _inputs(self, m: int, n: int) -> None:
         shapes = [(m, n)] * 6 + [(n,), (m, 1), (1, n), (n, m), (2, m, n), ()]
         for i in range(self.c.integer(1, 1 if self.profile.layers else 4)):
             shape = self.c.one_of(shapes if i else shapes[: 1 if self.profile.layers else 11])
             dtype = self.c.one_of(self.profile.dtypes)
             self.program.inputs.append(self._laid_out(self._array(shape, dtype)))
+        if "take" in self.profile.kinds:
+            self.program.inputs.append(np.array([self.c.integer(-1, 0) for _ in range(3)]))
         self.values = self.program.input_values()
 
     def _array(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -667,7 +692,7 @@ class Drawing:
         if x.ndim == 0 or not self.flag(6):
             return x
         if x.ndim > 1 and self.flag():
-            return np.asfortranarray(x)
+            return np.ascontiguousarray(x.T).T
         owner = np.full([e * 2 for e in x.shape], 77, x.dtype)
         view = owner[tuple(slice(None, None, self.c.one_of([2, -2])) for _ in x.shape)]
         view[...] = x
@@ -712,8 +737,8 @@ class Drawing:
         getattr(self, "_" + self.c.one_of(self.profile.kinds))()
 
     def _unary(self) -> None:
-        self.push(self.c.one_of(["negative", "absolute", "tanh", "sin", "square", "exp", "cos", "arctan", "relu", "sqrt"]),
-                  [self.number()])  # fmt: skip
+        functions = ["negative", "absolute", "tanh", "sin", "square", "exp", "cos", "arctan", "relu", "sqrt"]
+        self.push(self.c.one_of(functions), [self.number()])
 
     def _exact(self) -> None:
         self.push(self.c.one_of(["negative", "absolute", "relu", "square", "sign", "floor", "rint"]), [self.number()])
@@ -827,13 +852,24 @@ class Drawing:
 
     def _composite(self) -> None:
         x = self.number()
-        name = self.c.one_of(["softmax", "log_softmax", "logsumexp", "layernorm", "var", "std", "gelu", "silu", "softplus"])
+        name = self.c.one_of(
+            ["softmax", "log_softmax", "logsumexp", "layernorm", "var", "std", "gelu", "silu", "softplus"]
+        )
         if name in _FUNCTIONS:
             self.push(name, [x])
         elif name in ("softmax", "log_softmax", "layernorm"):
             self.push(name, [x], self.axes(x))
         else:
             self.push(name, [x], self.axes(x), self.flag())
+
+    def _matmul(self) -> None:
+        """With its own transpose, of which the product is one of rows, or with anything that fits."""
+        x = self.pick(lambda v: v.is_float and v.array.ndim == 2 and v.array.size <= 4096)
+        t = self.push("transpose", [x], (1, 0))
+        self.push("matmul", [x, t] if self.flag() else [t, x])
+
+    def _take(self) -> None:
+        self.push("take", [self.pick(), len(self.program.inputs) - 1])
 
     def _view(self) -> None:
         x = self.pick()
@@ -876,8 +912,8 @@ class Drawing:
         return list(dict.fromkeys((chosen + some)[:8]))
 
 
-def draw_program(c: Choices, profile: Profile | None = None, **options: Any) -> Program:
-    drawing = Drawing(c, profile or c.one_of(PROFILES), **options)
+def draw_program(c: Choices, profile: Profile, bases: Sequence[tuple[int, int]] = BASES) -> Program:
+    drawing = Drawing(c, profile, bases)
     if drawing.profile.layers:
         drawing.layers()
         drawing.program.outputs = [len(drawing.values) - 1]

@@ -2,31 +2,31 @@
 
     python tests/random_programs.py --programs 200000 --jobs 2
 
-Program k of a seed is the same everywhere: `--seed S --only K` runs it again. Failures are shrunk and printed as scripts.
+Program K of seed S is the same on every machine: `--seed S --only K` checks it again. Failures are shrunk and printed
+as scripts; the exit status is 1 if there are any.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
-import concurrent.futures
+import multiprocessing
 import os
 import re
 import sys
 import time
-import traceback
-import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-import kfusion as kf
-from program_checks import Cpu, check_program
+from program_checks import RUNNERS, Runner, TextRunner, threads
 from programs import PROFILES, Program, Seeded, Unfit, draw_program
 
-_CHUNK = 100
+CHUNK = {"cpu": 100, "text": 20, "gpu": 20}
+TRIES = {"cpu": 400, "text": 30, "gpu": 100}  # programs that shrinking looks at
+THOROUGH = 10  # one program in so many
 
 
 @dataclass(frozen=True)
@@ -34,29 +34,33 @@ class Failure:
     number: int
     profile: str
     message: str
-    ops: str
-    script: str
+    program: Program
 
     @property
     def kind(self) -> str:
-        """Failures of one kind probably have one cause."""
-        return f"{re.sub(r'[-0-9.+]+(e[-+][0-9]+)?', '#', self.message)[:50]} [{self.ops}]"
+        """Failures of one kind may have one cause."""
+        ops = sorted({s.op for s in self.program.steps})
+        return f"{without_numbers(self.message)[:60]} [{', '.join(ops)}]"
 
 
-def program_of(seed: int, number: int, only: str | None = None) -> tuple[str, Program]:
-    some = [p for p in PROFILES if only in (None, p.name)]
-    profile = some[number % len(some)]
-    return profile.name, draw_program(Seeded(seed * 1_000_003 + number), profile)
+def without_numbers(message: str) -> str:
+    return re.sub(r"-?[0-9][-+.0-9e, ]*", "#", message)
 
 
-def kind_of(error: BaseException) -> str:
-    """What stays of a message while a program shrinks."""
-    return type(error).__name__ + re.sub(r"[-\d.+]+(e[-+]\d+)?", "#", str(error))[:24]
+def message_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error)[:400]}"
 
 
-def failure_of(check: Callable[[Program], None], program: Program) -> BaseException | None:
+def program_of(backend: str, seed: int, number: int, profile: str | None = None) -> tuple[str, Program]:
+    """The program and the name of its profile. Products are the array library's."""
+    some = [p for p in PROFILES if profile in (None, p.name) and (backend == "cpu" or p.name != "products")]
+    chosen = some[number % len(some)]
+    return chosen.name, draw_program(Seeded(seed * 1_000_003 + number), chosen).needed()
+
+
+def error_of(runner: Runner, program: Program, *, thorough: bool) -> BaseException | None:
     try:
-        check(program)
+        runner.check(program, thorough=thorough)
     except Unfit:
         return None
     except Exception as e:
@@ -65,13 +69,11 @@ def failure_of(check: Callable[[Program], None], program: Program) -> BaseExcept
 
 
 def smaller(p: Program) -> Iterator[Program]:
-    for o in p.outputs:
-        if len(p.outputs) > 1:
-            yield replace(p, outputs=[o])
-    for o in p.outputs:
-        if len(p.outputs) > 2:
-            yield replace(p, outputs=[other for other in p.outputs if other != o])
+    """The program with fewer results, with a step less, with simpler inputs."""
     n = len(p.inputs)
+    if len(p.outputs) > 1:
+        yield from (replace(p, outputs=[o]) for o in p.outputs)
+        yield from (replace(p, outputs=[o for o in p.outputs if o != left]) for left in p.outputs)
     for k in reversed(range(len(p.steps))):
         for a in p.steps[k].arguments:
             instead = {n + k: a}
@@ -80,81 +82,103 @@ def smaller(p: Program) -> Iterator[Program]:
             if all(o >= n for o in outputs):
                 yield replace(p, steps=steps, outputs=outputs)
     if any(not x.flags.c_contiguous for x in p.inputs):
-        yield replace(p, inputs=[np.ascontiguousarray(x).reshape(x.shape) for x in p.inputs])
+        yield replace(p, inputs=[x.copy("C") for x in p.inputs])
 
 
-def shrunk(check: Callable[[Program], None], program: Program, kind: str, tries: int = 400) -> Program:
-    left = tries
-    while left > 0:
-        for candidate in smaller(program):
-            left -= 1
-            try:
-                candidate = candidate.needed()
-            except (ValueError, IndexError):
-                continue
-            error = failure_of(check, candidate)
-            if error is not None and kind_of(error) == kind:
-                program = candidate
-                break
-            if left <= 0:
+def shrunk(runner: Runner, program: Program, error: BaseException, tries: int, *, thorough: bool) -> Program:
+    """A program that fails in the same words."""
+    words = without_numbers(message_of(error))[:40]
+
+    def fails(p: Program) -> bool:
+        e = error_of(runner, p, thorough=thorough)
+        return e is not None and without_numbers(message_of(e))[:40] == words
+
+    while tries > 0:
+        for candidate in map(Program.needed, smaller(program)):
+            tries -= 1
+            if tries == 0 or fails(candidate):
                 break
         else:
-            return program
+            break
+        program = candidate if tries else program
     return program
 
 
-def check_chunk(seed: int, numbers: list[int], only: str | None, most: int = 3) -> list[Failure]:
-    warnings.simplefilter("ignore")
-    kf.set_num_threads(1)
-    backend, failures = Cpu(), []
-    for number in numbers:
-        name, program = program_of(seed, number, only)
-        check = lambda p, n=number: check_program(p, backend, thorough=n % 10 == 0)  # noqa: E731
-        error = failure_of(check, program)
-        if error is None:
-            continue
-        if len(failures) < most:
-            program = shrunk(check, program.needed(), kind_of(error))
-            error = failure_of(check, program) or error
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        message = f"{type(error).__name__}: {str(error)[:400]} ({os.path.basename(where.filename)}:{where.lineno})"
-        ops = ', '.join(sorted({s.op for s in program.needed().steps}))
-        failures.append(Failure(number, name, message, ops, program.reproducer()))
+def errors_of(runner: Runner, programs: Sequence[Program], numbers: Sequence[int]) -> list[BaseException | None]:
+    if isinstance(runner, TextRunner):
+        return runner.errors(programs)
+    return [error_of(runner, p, thorough=n % THOROUGH == 0) for p, n in zip(programs, numbers, strict=True)]
+
+
+def check_programs(backend: str, seed: int, numbers: Sequence[int], profile: str | None = None) -> list[Failure]:
+    failures: list[Failure] = []
+    names, programs = zip(*(program_of(backend, seed, n, profile) for n in numbers), strict=True)
+    with threads(1):
+        runner = RUNNERS[backend]()
+        errors = errors_of(runner, programs, numbers)
+        for number, name, program, error in zip(numbers, names, programs, errors, strict=True):
+            if error is not None:
+                thorough = number % THOROUGH == 0
+                small = shrunk(runner, program, error, TRIES[backend] if len(failures) < 3 else 0, thorough=thorough)
+                error = error_of(runner, small, thorough=thorough) or error
+                failures.append(Failure(number, name, message_of(error), small))
     return failures
 
 
-def main() -> int:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--only", type=int, default=None)
-    parser.add_argument("--profile", choices=[p.name for p in PROFILES])
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--most", type=int, default=20)
-    args = parser.parse_args()
-    seed = args.seed if args.seed is not None else int(np.random.SeedSequence().entropy % 2**32)  # type: ignore[operator]
-    print(f"--seed {seed}", flush=True)
-    start = time.perf_counter()
-    numbers = [args.only] if args.only is not None else list(range(args.programs))
-    chunks = [numbers[i : i + _CHUNK] for i in range(0, len(numbers), _CHUNK)]
-    counts: Any = collections.Counter()
+    parser.add_argument("--programs", type=int, default=2000, help="how many (2000)")
+    parser.add_argument("--seed", type=int, help="a new one where none is given")
+    parser.add_argument("--only", type=int, help="the number of the only program to check")
+    parser.add_argument("--profile", choices=[p.name for p in PROFILES], help="only programs of this kind")
+    parser.add_argument("--backend", choices=list(RUNNERS), default="cpu", help="text: generated CUDA run on the host")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (as many as CPU cores)")
+    return parser.parse_args()
+
+
+def report(args: argparse.Namespace, failures: Sequence[Failure], kinds: Counter[str]) -> None:
+    """The first failure of each kind as a script, and the numbers of the others."""
+    for f in failures:
+        kinds[f.kind] += 1
+        again = f"--backend {args.backend} --seed {args.seed} --only {f.number}"
+        again += f" --profile {args.profile}" if args.profile else ""
+        script = f"\n{f.program.reproducer()}\n" if kinds[f.kind] == 1 else ""
+        print(f"\n# {again}  ({f.profile})\n# {f.message}{script}", flush=True)
+
+
+def main() -> int:
+    args = arguments()
+    if args.seed is None:
+        args.seed = int(np.random.SeedSequence().generate_state(1)[0])
+    print(f"seed {args.seed}", flush=True)
+    numbers = range(args.programs) if args.only is None else range(args.only, args.only + 1)
+    size = CHUNK[args.backend]
+    chunks = [numbers[i : i + size] for i in range(0, len(numbers), size)]
+    kinds: Counter[str] = Counter()
+    start = said = time.perf_counter()
     done = 0
-    with concurrent.futures.ProcessPoolExecutor(args.jobs) as pool:
-        futures = {pool.submit(check_chunk, seed, c, args.profile): c for c in chunks}
-        for future in concurrent.futures.as_completed(futures):
-            done += len(futures[future])
-            for f in future.result():
-                counts[f.kind] += 1
-                if counts[f.kind] <= 1:
-                    print(f"\n--only {f.number}  # {f.profile}: {f.message}\n{f.script}\n", flush=True)
-            if time.perf_counter() - start > 5 and done % 1000 == 0:
-                print(f"{done} programs, {sum(counts.values())} failed, {time.perf_counter() - start:.0f} s", flush=True)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(args.jobs, context) as pool:
+        try:
+            futures = {pool.submit(check_programs, args.backend, args.seed, c, args.profile): len(c) for c in chunks}
+            for future in as_completed(futures):
+                report(args, future.result(), kinds)
+                done += futures[future]
+                if time.perf_counter() - said > 10:
+                    said = time.perf_counter()
+                    print(f"{done} programs, {said - start:.0f} s, {kinds.total()} failed", flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     seconds = time.perf_counter() - start
-    print(f"{done} programs in {seconds:.1f} s ({done / seconds:.0f} a second), {sum(counts.values())} failed")
-    for key, count in counts.most_common():
-        print(f"  {count:6} {key}")
-    return 1 if counts else 0
+    print(f"{done} programs in {seconds:.0f} s ({done / seconds:.0f} a second), {kinds.total()} failed")
+    for kind, count in kinds.most_common():
+        print(f"{count:6}  {kind}")
+    return 1 if kinds else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

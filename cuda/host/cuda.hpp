@@ -33,8 +33,8 @@ DeviceInfo device_info(int device);
 void* allocate(std::size_t bytes, int device, Stream stream);
 void deallocate(void* p, int device, Stream stream) noexcept;
 std::size_t empty_cache() noexcept;  ///< bytes given back
-/// Sets `bytes` bytes to zero, ordered on `stream`.
-void clear(void* p, std::size_t bytes, int device, Stream stream);
+/// Sets each of `bytes` bytes to `value`, ordered on `stream`.
+void clear(void* p, std::size_t bytes, int device, Stream stream, int value = 0);
 
 /// Copies between any two places of host and device memory, ordered on `stream`; returns before it is done only
 /// where the runtime does.

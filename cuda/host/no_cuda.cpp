@@ -21,7 +21,7 @@ void* allocate(std::size_t, int, Stream) { refuse(); }
 void deallocate(void*, int, Stream) noexcept {}
 std::size_t empty_cache() noexcept { return 0; }
 
-void clear(void*, std::size_t, int, Stream) { refuse(); }
+void clear(void*, std::size_t, int, Stream, int) { refuse(); }
 
 std::byte* Standing::kept(std::size_t, int, Stream) { refuse(); }
 
