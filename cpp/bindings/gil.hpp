@@ -3,10 +3,13 @@
 #include <pybind11/pybind11.h>
 
 #include <chrono>
+#include <optional>
 #include <thread>
 #ifdef __GLIBCXX__
 #include <cxxabi.h>
 #endif
+
+#include "kfusion/interrupt.hpp"
 
 namespace kfusion {
 
@@ -16,7 +19,22 @@ namespace kfusion {
 class ReleaseGil {
  public:
   ReleaseGil() : state_(PyEval_SaveThread()) {}
-  ~ReleaseGil() {
+  ~ReleaseGil() { acquire(); }
+  ReleaseGil(const ReleaseGil&) = delete;
+  ReleaseGil& operator=(const ReleaseGil&) = delete;
+
+  /// Lets Python's signal handlers run; throws what they raise (KeyboardInterrupt).
+  void check_signals() {
+    acquire();
+    const bool raised = PyErr_CheckSignals() != 0;
+    std::optional<pybind11::error_already_set> error;
+    if (raised) error.emplace();
+    state_ = PyEval_SaveThread();
+    if (error) throw std::move(*error);
+  }
+
+ private:
+  void acquire() {
 #ifdef __GLIBCXX__
     try {
       PyEval_RestoreThread(state_);
@@ -27,11 +45,18 @@ class ReleaseGil {
     PyEval_RestoreThread(state_);
 #endif
   }
-  ReleaseGil(const ReleaseGil&) = delete;
-  ReleaseGil& operator=(const ReleaseGil&) = delete;
+
+  PyThreadState* state_;
+};
+
+/// The same for work that calls check_interrupt(): Ctrl-C ends it.
+class Interruptible {
+ public:
+  Interruptible() : check_([this] { unlocked_.check_signals(); }) {}
 
  private:
-  PyThreadState* state_;
+  ReleaseGil unlocked_;
+  InterruptCheck check_;
 };
 
 }  // namespace kfusion
