@@ -1,4 +1,4 @@
-"""The random programs of programs.py, drawn by hypothesis, as graphs."""
+"""The random programs of `programs`, drawn by hypothesis, as graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import kfusion as kf
 from conftest import DTYPES
 from kfusion import _core
-from programs import Profile, Value, draw_program, many
+from programs.drawing import Profile, draw_program, many
+from programs.values import Value
 
 BASES = [(3, 5), (1, 5), (7, 11), (0, 5)]
 LARGER_BASES = [(33, 67), (2, 1030), (1030, 2), (1, 4100)]  # vectors and tiles with their remainders, rows that are cut

@@ -15,14 +15,15 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from program_checks import RUNNERS, Runner, TextRunner, threads
-from programs import PROFILES, Program, Seeded, Unfit, draw_program
+from programs.checks import RUNNERS, Runner, TextRunner, error_of, threads
+from programs.drawing import PROFILES, Seeded, draw_program
+from programs.program import Program
 
 CHUNK = {"cpu": 100, "text": 20, "gpu": 20}
 TRIES = {"cpu": 400, "text": 30, "gpu": 100}  # programs that shrinking looks at
@@ -47,7 +48,7 @@ def without_numbers(message: str) -> str:
     return re.sub(r"-?[0-9][-+.0-9e, ]*", "#", message)
 
 
-def message_of(error: BaseException) -> str:
+def message_of(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:400]}"
 
 
@@ -56,16 +57,6 @@ def program_of(backend: str, seed: int, number: int, profile: str | None = None)
     some = [p for p in PROFILES if profile in (None, p.name) and (backend == "cpu" or p.name != "products")]
     chosen = some[number % len(some)]
     return chosen.name, draw_program(Seeded(seed * 1_000_003 + number), chosen).needed()
-
-
-def error_of(runner: Runner, program: Program, *, thorough: bool) -> BaseException | None:
-    try:
-        runner.check(program, thorough=thorough)
-    except Unfit:
-        return None
-    except Exception as e:
-        return e
-    return None
 
 
 def smaller(p: Program) -> Iterator[Program]:
@@ -85,12 +76,12 @@ def smaller(p: Program) -> Iterator[Program]:
         yield replace(p, inputs=[x.copy("C") for x in p.inputs])
 
 
-def shrunk(runner: Runner, program: Program, error: BaseException, tries: int, *, thorough: bool) -> Program:
+def shrunk(runner: Runner, program: Program, error: Exception, tries: int, *, thorough: bool) -> Program:
     """A program that fails in the same words."""
     words = without_numbers(message_of(error))[:40]
 
     def fails(p: Program) -> bool:
-        e = error_of(runner, p, thorough=thorough)
+        e = error_of(runner.check, p, thorough=thorough)
         return e is not None and without_numbers(message_of(e))[:40] == words
 
     while tries > 0:
@@ -104,10 +95,10 @@ def shrunk(runner: Runner, program: Program, error: BaseException, tries: int, *
     return program
 
 
-def errors_of(runner: Runner, programs: Sequence[Program], numbers: Sequence[int]) -> list[BaseException | None]:
+def errors_of(runner: Runner, programs: Sequence[Program], numbers: Sequence[int]) -> list[Exception | None]:
     if isinstance(runner, TextRunner):
         return runner.errors(programs)
-    return [error_of(runner, p, thorough=n % THOROUGH == 0) for p, n in zip(programs, numbers, strict=True)]
+    return [error_of(runner.check, p, thorough=n % THOROUGH == 0) for p, n in zip(programs, numbers, strict=True)]
 
 
 def check_programs(backend: str, seed: int, numbers: Sequence[int], profile: str | None = None) -> list[Failure]:
@@ -120,7 +111,7 @@ def check_programs(backend: str, seed: int, numbers: Sequence[int], profile: str
             if error is not None:
                 thorough = number % THOROUGH == 0
                 small = shrunk(runner, program, error, TRIES[backend] if len(failures) < 3 else 0, thorough=thorough)
-                error = error_of(runner, small, thorough=thorough) or error
+                error = error_of(runner.check, small, thorough=thorough) or error
                 failures.append(Failure(number, name, message_of(error), small))
     return failures
 
@@ -146,6 +137,14 @@ def report(args: argparse.Namespace, failures: Sequence[Failure], kinds: Counter
         print(f"\n# {again}  ({f.profile})\n# {f.message}{script}", flush=True)
 
 
+def result_of(future: Future[list[Failure]], futures: Mapping[Future[list[Failure]], range]) -> list[Failure]:
+    try:
+        return future.result()
+    except BrokenExecutor:
+        left = [f"{c.start} to {c.stop - 1}" for f, c in futures.items() if not f.done() or f.exception() is not None]
+        sys.exit(f"a process died while it checked some of the programs {', '.join(left[:8])}")
+
+
 def main() -> int:
     args = arguments()
     if args.seed is None:
@@ -160,10 +159,10 @@ def main() -> int:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.jobs, context) as pool:
         try:
-            futures = {pool.submit(check_programs, args.backend, args.seed, c, args.profile): len(c) for c in chunks}
+            futures = {pool.submit(check_programs, args.backend, args.seed, c, args.profile): c for c in chunks}
             for future in as_completed(futures):
-                report(args, future.result(), kinds)
-                done += futures[future]
+                report(args, result_of(future, futures), kinds)
+                done += len(futures[future])
                 if time.perf_counter() - said > 10:
                     said = time.perf_counter()
                     print(f"{done} programs, {said - start:.0f} s, {kinds.total()} failed", flush=True)

@@ -8,7 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 import kfusion as kf
 import reference_ops
@@ -95,6 +95,7 @@ def test_views_positions_and_products(library, make, rng):
         np.testing.assert_allclose(np.asarray(y), expected, rtol=1e-9)
 
 
+@settings(deadline=None)
 @given(cases(dtypes=("float64",)))
 def test_random_graphs_in_float64(case: Case):
     with np.errstate(all="ignore"):
