@@ -122,6 +122,7 @@ class FusedCallable {
     for (const py::object& value : named) s.add_identity(value.ptr());
     for (std::size_t i = 0; i < given.positional(); ++i) s.add(parameter(i), given[i]);
     given.each_keyword([&](PyObject* name, PyObject* value) { s.add_keyword(name, value); });
+    if (!s.arrays().empty()) s.add_number(s.arrays().front().framework->mode());
     if (!out) return;
     if (!PyTuple_Check(out) && !PyList_Check(out)) return s.add_out(out);
     for (const py::handle each : py::reinterpret_borrow<py::object>(out)) s.add_out(each.ptr());

@@ -76,7 +76,8 @@ Evicts everything from the CPU's caches, so that what follows starts cold.
       R"(empty_cache()
 --
 
-Gives the memory kept for reuse, on the host and on CUDA devices, back to the system.
+Gives the memory kept for reuse, on the host and on CUDA devices, back to the system. Waits for these devices, so not
+while a graph is being captured.
 
 Returns:
     How many bytes that were.

@@ -111,9 +111,11 @@ def dtype_name(dtype: Any, what: str = "kfusion: dtype") -> str:
 
 
 def is_array(value: Any) -> bool:
-    """Whether value is an array of some library (NumPy's scalars are not)."""
+    """Whether value is an array of some library. NumPy's scalars are not; traced values only claim to be one."""
     kind = type(value)
-    return isinstance(value, np.ndarray) or hasattr(kind, "__dlpack__") or hasattr(kind, "__cuda_array_interface__")
+    if hasattr(kind, "__kfusion_traced__"):
+        return False
+    return issubclass(kind, np.ndarray) or hasattr(kind, "__dlpack__") or hasattr(kind, "__cuda_array_interface__")
 
 
 def spec_of(array: Any, what: str) -> Spec:

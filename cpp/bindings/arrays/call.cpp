@@ -1,5 +1,6 @@
 #include "bindings/arrays/array.hpp"
 #include "bindings/arrays/own.hpp"
+#include "bindings/gil.hpp"
 
 namespace kfusion::arrays {
 namespace {
@@ -49,6 +50,17 @@ cuda::Stream Call::stream(const Framework& framework, int device) {
 cuda::Stream Framework::current_stream(int) const { return 0; }
 
 Result Framework::empty(const Call&, const View& layout, const Array&) const { return own_empty(layout); }
+
+Result fresh(const Call& call, const View& layout, const Array& like) {
+  try {
+    return like.framework->empty(call, layout, like);
+  } catch (...) {
+    if (!layout.place.cuda) throw;
+    const ReleaseGil unlocked;  // it waits for the device, whose work may include a callback into Python
+    if (cuda::empty_cache() == 0) throw;
+  }
+  return like.framework->empty(call, layout, like);
+}
 
 void require_aligned_on_device(const Call& call, const char* argument, const View& v) {
   const auto item = static_cast<std::int64_t>(item_bytes(v.dtype));

@@ -13,6 +13,13 @@ namespace {
 
 bool is_last(Axes axes, Axes all) { return ((axes ^ all) & ((axes ^ all) + 1)) == 0; }
 
+/// Whether each axis is where it was.
+bool stay(const std::vector<Axes>& moved) {
+  for (std::size_t i = 0; i < moved.size(); ++i)
+    if (moved[i] != axis_bit(i)) return false;
+  return true;
+}
+
 std::vector<NodeId> united(const std::vector<NodeId>& a, const std::vector<NodeId>& b) {
   std::vector<NodeId> r;
   std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(r));
@@ -303,6 +310,7 @@ bool Partition::sweeps(int p, NodeId source) const {
 
 void Partition::apply(int a, int b, Verdict v) {
   for (const auto& [p, moved] : {std::pair(a, &v.match.moved_a), std::pair(b, &v.match.moved_b)}) {
+    if (stay(*moved)) continue;  // most merges: so a chain of n costs n
     for (const NodeId n : part(p).nodes) {
       Axes& span = span_[static_cast<std::size_t>(n)];
       span = moved_axes(*moved, span);

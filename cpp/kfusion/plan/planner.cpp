@@ -207,11 +207,23 @@ class Planning {
   std::vector<Neighbours> apart_;
 };
 
-/// Whether `plan` moves more bytes than `other`, or launches more kernels.
-bool exceeds(const Plan& plan, const Plan& other, const Device& device) {
-  const Traffic a = count(plan, device).total.traffic, b = count(other, device).total.traffic;
-  return a.compulsory.total() > b.compulsory.total() || a.issued.total() > b.issued.total() || a.launches > b.launches;
-}
+/// A plan and what it moves.
+struct Counted {
+  Counted(Plan p, const Device& device) : plan(std::move(p)), traffic(count(plan, device).total.traffic) {}
+
+  /// More bytes, or more kernels.
+  bool exceeds(const Counted& other) const {
+    const Traffic &a = traffic, &b = other.traffic;
+    return a.compulsory.total() > b.compulsory.total() || a.issued.total() > b.issued.total() ||
+           a.launches > b.launches;
+  }
+
+  Plan plan;
+  Traffic traffic;
+};
+
+/// What copies have to save of all bytes. Else a chain of a thousand barriers would be planned once for each.
+constexpr std::int64_t kLeastSaving = 100;
 
 /// A plan of one graph at a time, as the executors need it or as it could be.
 class Planner {
@@ -222,24 +234,25 @@ class Planner {
     if (options_.only_executable) graph_ = without_empty_work(graph_);
   }
 
-  Plan plan(Scope scope) const {
+  Counted plan(Scope scope) const {
     Planning planning(simple_graph(scope), device_, options_, scope);
     planning.merge();
-    return planning.result();
+    return {planning.result(), device_};
   }
 
   /// Copies of cheap values stay where bytes fall. A copy can make another one pay: of what the first one reads.
-  Plan plan_with_copies() const {
+  Counted plan_with_copies() const {
     Planning planning(simple_graph(Scope::kEverything), device_, options_, Scope::kEverything);
     planning.merge();
     auto copied = planning.graph_with_copies();
-    Plan best = planning.result();
+    Counted best(planning.result(), device_);
     while (copied) {
       Planning again(copied->graph, device_, options_, Scope::kEverything);
       again.merge(copied->copies);
       copied = again.graph_with_copies();
-      Plan other = again.result();
-      if (!exceeds(best, other, device_) || exceeds(other, best, device_)) break;
+      Counted other(again.result(), device_);
+      const std::int64_t before = best.traffic.compulsory.total(), after = other.traffic.compulsory.total();
+      if (other.exceeds(best) || before - after <= before / kLeastSaving) break;
       best = std::move(other);
     }
     return best;
@@ -260,11 +273,12 @@ class Planner {
 
 PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& options) {
   const Planner planner(g, device, options);
-  PlanPair plans{{}, planner.plan(Scope::kWithinCalls)};
-  plans.chosen = options.fuse ? planner.plan_with_copies() : plans.unfused;
+  Counted unfused = planner.plan(Scope::kWithinCalls);
+  if (!options.fuse) return {unfused.plan, std::move(unfused.plan)};
+  Counted chosen = planner.plan_with_copies();
   for (const Scope scope : {Scope::kCallsFirst, Scope::kWithinCalls})
-    if (exceeds(plans.chosen, plans.unfused, device)) plans.chosen = planner.plan(scope);
-  return plans;
+    if (chosen.exceeds(unfused)) chosen = planner.plan(scope);
+  return {std::move(chosen.plan), std::move(unfused.plan)};
 }
 
 Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options) {

@@ -63,10 +63,13 @@ class Memory:
         self.line = ""
 
 
+STATE = ("_memory", "_node", "_tracer", "_version")  # what a traced value holds: the slots of its class
+
+
 class Traced:
     """A value while its function is traced: a node of the graph. Subclasses give it a library's methods."""
 
-    __slots__ = ("__weakref__", "_memory", "_node", "_tracer", "_version")
+    __slots__ = ()
     __kfusion_traced__ = True  # what C++ knows it by
     _tracer: Tracer
     _node: int | str  # a reason, for a value that cannot be had
@@ -80,6 +83,11 @@ class Traced:
         if library:
             cls._library = library
             Traced._classes[library] = cls
+
+    @classmethod
+    def _made_as(cls) -> type[Traced]:
+        """The class of which values of this library are."""
+        return cls
 
     @property
     def _dtype(self) -> str:
@@ -122,7 +130,7 @@ class Tracer:
 
     def value(self, node: int, memory: Memory | None = None) -> Traced:
         """The value of a node; a view shares the memory of what it looks at."""
-        return self._made(Traced._classes[self.graph.library(node)], node, memory or Memory())
+        return self._made(Traced._classes[self.graph.library(node)]._made_as(), node, memory or Memory())
 
     def copy(self, x: Traced) -> Traced:
         """The same node as a value with memory of its own."""
@@ -222,6 +230,9 @@ class Tracer:
         if id(array) not in self._captured:
             known = _variable_of(array)
             name = self._free_name(known or "captured")
+            if getattr(array, "is_meta", False):
+                what = f"{name} is a tensor without data (torch.tensor and torch.Tensor make one of a traced value)"
+                raise trace_error(what, "write the value itself")
             if self._runs:
                 _require_no_grad(array, self.name, f"{known}, " if known else "")
             spec = spec_of(array, f"kfusion.trace: {name}")
