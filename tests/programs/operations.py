@@ -62,28 +62,33 @@ def _root(x: Value) -> Value:
 MAPS["sqrt"] = Operation("np.sqrt({0})", _root)
 
 
-def _pointwise_function(array: Callable[[np.ndarray], np.ndarray], slope: float) -> Callable[[Value], Value]:
-    def value(x: Value) -> Value:
-        if not x.is_float:
-            raise Unfit
-        wide = 3 * SPACING["float32" if x.dtype in HALF else x.dtype] * (1 + x.top)
-        return computed(array(x.array), x.dtype, [x], slope * x.error + 4 * wide, exact=False)
-
-    return value
-
-
 def _erf(x: np.ndarray) -> np.ndarray:
     return np.asarray(reference_ops.MAPS["erf"](x)) if x.size else x
 
 
-FUNCTIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float]] = {
-    "silu": (lambda x: x / (1 + np.exp(-x)), 1.2),
-    "gelu": (lambda x: x / 2 * (1 + _erf(x / math.sqrt(2))), 1.2),
-    "softplus": (lambda x: np.logaddexp(x, 0), 1),
-    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 1),
+# The function, its largest slope, and the largest argument for which kfusion says that it is this function.
+FUNCTIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float, float]] = {
+    "silu": (lambda x: x / (1 + np.exp(-x)), 1.2, math.inf),
+    "gelu": (lambda x: x / 2 * (1 + _erf(x / math.sqrt(2))), 1.2, math.inf),
+    "softplus": (lambda x: np.logaddexp(x, 0), 1, 15),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 1, math.inf),
 }
-for _name, (_array, _slope) in FUNCTIONS.items():
-    MAPS[_name] = Operation(f"kf.{_name}({{0}})", _pointwise_function(_array, _slope))
+
+
+def _function(name: str) -> Callable[[Value], Value]:
+    array, slope, limit = FUNCTIONS[name]
+
+    def value(x: Value) -> Value:
+        if not x.is_float or x.top > limit:
+            raise Unfit
+        within = 12 * SPACING["float32" if x.dtype in HALF else x.dtype] * (1 + x.top)
+        return computed(array(x.array), x.dtype, [x], slope * x.error + within, exact=False)
+
+    return value
+
+
+for _name in FUNCTIONS:
+    MAPS[_name] = Operation(f"kf.{_name}({{0}})", _function(_name))
 MAPS["relu"] = Operation("kf.relu({0})", lambda x: same(np.maximum(x.array, 0), [_floats(x)]))
 
 
@@ -126,8 +131,10 @@ def _choice(function: Callable[..., np.ndarray]) -> Callable[[Value, Value], Val
         dtype = promoted([x.dtype, y.dtype])
         if dtype in HALF and dtype not in (x.dtype, y.dtype):
             raise Unfit
-        # An integer becomes a float first.
-        return computed(function(numeric(x), numeric(y)), dtype, [x, y], max(x.error, y.error), exact=True)
+        a, b = numeric(x), numeric(y)
+        v = computed(function(a, b), dtype, [x, y], max(x.error, y.error), exact=True)  # integers become floats first
+        zeros = bool(((a == 0) & (b == 0) & (np.signbit(a) != np.signbit(b))).any())  # either is the larger one
+        return replace(v, same_bits=False) if zeros else v
 
     return value
 

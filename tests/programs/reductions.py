@@ -18,32 +18,42 @@ from .values import Unfit, Value, computed, is_exact_sum, numeric, same, sum_err
 REDUCTIONS: dict[str, Operation] = {}
 
 
-def _reduced(name: str) -> Callable[..., Value]:
+def _has_negative_zeros(x: Value) -> bool:
+    """Then nobody says which zero a reduction gives."""
+    return x.is_float and bool((np.signbit(x.array) & (x.array == 0)).any())
+
+
+def _summed(name: str) -> Callable[..., Value]:
     def value(x: Value, axis: Any, keepdims: bool) -> Value:
-        terms = terms_of(x, axis)
-        if x.array.size == 0 or (name in ("any", "all") and x.dtype != "bool"):
+        if x.array.size == 0:
             raise Unfit
-        if x.dtype == "bool" and name in ("max", "min"):
-            return same(reference_ops.REDUCTIONS[name](x.array, axis=axis, keepdims=keepdims), [x])
-        array = reference_ops.REDUCTIONS[name](
-            numeric(x) if name in ("sum", "mean") else x.array, axis=axis, keepdims=keepdims
-        )
-        if name not in ("sum", "mean"):
-            return same(array, [x])
+        terms = terms_of(x, axis)
+        array = reference_ops.REDUCTIONS[name](numeric(x), axis=axis, keepdims=keepdims)
         dtype = x.dtype if x.is_float else "int64" if name == "sum" else "float64"
         exact = is_exact_sum(x, terms) and (name == "sum" or terms & (terms - 1) == 0)
         error = 0.0 if exact else terms * x.error + sum_error(terms, x.top, x.dtype)
         v = computed(array, dtype, [x], error / (terms if name == "mean" else 1), exact=exact)
-        zeros = x.is_float and bool((np.signbit(x.array) & (x.array == 0)).any())  # nobody says which zero their sum is
-        return v if exact and not zeros else replace(v, same_bits=False)
+        return v if exact and not _has_negative_zeros(x) else replace(v, same_bits=False)
 
     return value
 
 
-for _name in ("sum", "mean", "max", "min", "any", "all"):
-    REDUCTIONS[_name] = Operation(
-        lambda x, axis, keepdims, name=_name: f"{x}.{name}(axis={axis}, keepdims={keepdims})", _reduced(_name)
-    )
+def _chosen(name: str) -> Callable[..., Value]:
+    def value(x: Value, axis: Any, keepdims: bool) -> Value:
+        if x.array.size == 0 or (name in ("any", "all") and x.dtype != "bool"):
+            raise Unfit
+        v = same(reference_ops.REDUCTIONS[name](x.array, axis=axis, keepdims=keepdims), [x])
+        return replace(v, same_bits=False) if _has_negative_zeros(x) else v
+
+    return value
+
+
+def _method(name: str) -> Callable[..., str]:
+    return lambda x, axis, keepdims: f"{x}.{name}(axis={axis}, keepdims={keepdims})"
+
+
+REDUCTIONS |= {name: Operation(_method(name), _summed(name)) for name in ("sum", "mean")}
+REDUCTIONS |= {name: Operation(_method(name), _chosen(name)) for name in ("max", "min", "any", "all")}
 
 
 def _moments(x: Value, axis: Any) -> tuple[np.ndarray, np.ndarray, float]:
