@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 import kfusion as kf
 import reference_ops
@@ -96,13 +96,13 @@ def test_views_positions_and_products(library, make, rng):
         np.testing.assert_allclose(np.asarray(y), expected, rtol=1e-9)
 
 
-@given(cases())
+@settings(deadline=None)
+@given(cases(dtypes=("float64",)))
 def test_random_graphs_in_float64(case: Case):
     with np.errstate(all="ignore"):
         wide = [a.astype(np.float64) if a.dtype.kind not in "bi" else a for a in case.inputs]
         results = evaluate.program(graph_trace(case.graph), _libraries.Wide())(*wide)
-    for got, want in zip(results, case.outputs, strict=True):
-        np.testing.assert_allclose(np.asarray(got).astype(float), want.array.astype(float), rtol=0, atol=want.error)
+    case.check(results)
 
 
 def test_a_composite_is_one_call_where_the_library_has_it(monkeypatch):
