@@ -276,7 +276,7 @@ WRONG = {
     "kfusion.add: operands could not be broadcast": lambda: kf.add(A, np.ones(3)),
     "kfusion.sum: axis 2 is out of bounds": lambda: kf.sum(A, 2),
     "kfusion.layernorm: weight must have shape (7,), got (5,)": lambda: kf.layernorm(A, A[:, 0]),
-    "kfusion.layernorm: bias must be float32 or float32, got float64": lambda: kf.layernorm(A, None, np.ones(7)),
+    "kfusion.layernorm: bias must be float32, got float64": lambda: kf.layernorm(A, None, np.ones(7)),
     "kfusion.layernorm: x must be floats, got int64": lambda: kf.layernorm(A.astype(int)),
     "kfusion.layernorm: eps must be finite and >= 0, got -1": lambda: kf.layernorm(A, eps=-1),
     "kfusion.softmax: axis 5 is out of bounds": lambda: kf.fused_softmax(A, axis=5),

@@ -126,8 +126,13 @@ class FusedFunction(_core.FusedCallable):
 
     def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any]) -> calls.Prepared:
         """Traces a call. Where that fails on what stands for floats, they are taken as they are."""
-        with contextlib.suppress(Exception):
-            return self._traced(args, kwargs, strides, numbers=True)
+        if calls.has_floats(args, kwargs):
+            try:
+                return self._traced(args, kwargs, strides, numbers=True)
+            except RecursionError:
+                raise
+            except Exception:
+                pass
         return self._traced(args, kwargs, strides, numbers=False)
 
     def _traced(self, args: Any, kwargs: Any, strides: Sequence[Any], *, numbers: bool) -> calls.Prepared:

@@ -281,8 +281,9 @@ def _parameter(name: str, what: str, value: Array | None, x: Array, axes: tuple[
     shape = tuple(x.shape[a] for a in axes)
     if value.shape != shape:
         raise ValueError(f"kfusion.{name}: {what} must have shape {shape}, got {value.shape}")
-    if value._dtype not in (x._dtype, "float32"):
-        raise TypeError(f"kfusion.{name}: {what} must be {x._dtype} or float32, got {value._dtype}")
+    dtypes = dict.fromkeys((x._dtype, "float32"))
+    if value._dtype not in dtypes:
+        raise TypeError(f"kfusion.{name}: {what} must be {' or '.join(dtypes)}, got {value._dtype}")
     if axes == tuple(range(x.ndim - len(axes), x.ndim)):
         return value
     return reshape(value, tuple(n if a in axes else 1 for a, n in enumerate(x.shape)))

@@ -12,6 +12,7 @@ from .._devices import running
 from .._spec import Spec, is_array
 from .guards import Guard, values
 from .number import Number
+from .structure import leaves
 from .tracer import Argument, Input, Tracer
 
 _MOST_NUMBERS = 64  # the most parameters of a graph
@@ -31,6 +32,15 @@ class Prepared(NamedTuple):
     floats: list[int]
     fill: Callable[[list[Any]], Any] | None
     inputs: Sequence[Input]
+
+
+def has_floats(*arguments: Any) -> bool:
+    """Whether there are floats among the leaves."""
+    return any(_is_float(leaf) for leaf in leaves(arguments))
+
+
+def _is_float(leaf: Any) -> bool:
+    return type(leaf) is float or isinstance(leaf, _FLOATS)
 
 
 class Leaves:
@@ -55,7 +65,7 @@ class Leaves:
         """What stands for a leaf while the call is traced."""
         if isinstance(leaf, Spec):
             raise TypeError(f"{self._who}: a spec is for planning: call it with arrays, or its .plan with specs")
-        if type(leaf) is float or isinstance(leaf, _FLOATS):
+        if _is_float(leaf):
             self._floats += 1
             is_parameter = self._numbers and self._floats <= _MOST_NUMBERS
             return Number(leaf, self._tracer, self._floats - 1) if is_parameter else leaf
@@ -75,7 +85,7 @@ class Leaves:
 def prepared(
     who: str,
     tracer: Tracer,
-    leaves: Leaves,
+    numbered: Leaves,
     guards: Iterable[Guard] = (),
     fill: Callable[[list[Any]], Any] | None = None,
 ) -> Prepared:
@@ -89,7 +99,7 @@ def prepared(
         tracer.graph,
         running.device(running.place_of(tracer.inputs)).to_dict(),
         _sources(tracer.inputs, guards),
-        leaves.read_floats,
+        numbered.read_floats,
         fill,
         tracer.inputs,
     )

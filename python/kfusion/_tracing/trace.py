@@ -192,7 +192,7 @@ def _call(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
             raise trace_error("assigning to a part of an array", "write kf.where(mask, x, y) instead", line) from error
         if "kfusion._" in str(error) and not isinstance(error, TraceError):  # the name of our class
             what = f"a function that takes no traced values was called ({error})"
-            hint = "write the same with functions and methods of kfusion, NumPy or torch instead"
+            hint = "write the same function of kfusion or NumPy instead"
             raise trace_error(what, hint, line) from error
         raise
 
