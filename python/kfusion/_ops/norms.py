@@ -269,6 +269,8 @@ def _checked(name: str, x: Array, axis: Axes, eps: float) -> tuple[int, ...]:
     """The axes, counted from the front, in order."""
     if x._dtype not in FLOATS:
         raise TypeError(f"kfusion.{name}: x must be floats, got {x._dtype}")
+    if not hasattr(type(eps), "__float__"):
+        raise TypeError(f"kfusion.{name}: eps must be a number, got {type(eps).__name__}")
     if not (math.isfinite(eps) and eps >= 0):
         raise ValueError(f"kfusion.{name}: eps must be finite and >= 0, got {eps}")
     return tuple(sorted(range(x.ndim) if axis is None else axes_tuple(x, axis, name)))
