@@ -26,18 +26,16 @@ using fuse::Call;
 using fuse::Compiled;
 using fuse::Entry;
 using fuse::Given;
-using fuse::GuardList;
 using fuse::Inputs;
 using fuse::Objects;
 using fuse::Signature;
-using fuse::Values;
 
 constexpr const char* kClassDoc = R"(FusedCallable(name, parameters, options, takes_out)
 --
 
 A function that runs as the kernels of its plan. Subclasses say what it computes:
 
-    _guards()                        the cells and (dict of globals, name) pairs whose values the function depends on
+    _guards()                        the functions and names that it depends on: a list of kfusion._tracing.guards.Guard
     _prepare(args, kwargs, strides)  traces it: a kfusion._fuse.Prepared
     __wrapped__                      the plain function, called where an argument is a traced value
 
@@ -75,24 +73,8 @@ class FusedCallable {
 
   py::object call(py::handle self, const Given& given) {
     Call call(name_.c_str(), given.stream() ? given.stream() : Py_None, arrays::Takes::kAll);
-    for (int attempt = 0;; ++attempt) {
-      const GuardList& guards = guards_.current();
-      Signature s(call);
-      const Values named = guards.values(s.memory());  // read once: the names may be rebound at any time
-      try {
-        fill(s, guards, named, given, given.out());
-      } catch (...) {  // beside a traced value arrays need be no more than that
-        if (!fuse::has_traced(given.args().ptr()) && !fuse::has_traced(given.kwargs().ptr())) throw;
-        return inside_trace(self, call, given);
-      }
-      if (s.traced()) return inside_trace(self, call, given);
-      auto entry = table_.find(s);
-      if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
-      if (!entry) entry = prepare(self, call, s, guards, named, given);
-      const Inputs inputs(call, *entry, s);
-      if (inputs.unchanged()) return finish(self, call, s, *entry, inputs, given);
-      table_.clear();
-    }
+    if (py::object result = run(self, call, given)) return result;
+    return inside_trace(self, call, given);
   }
 
   template <class Visit>
@@ -101,15 +83,36 @@ class FusedCallable {
     return table_.traverse(visit);
   }
 
-  void release() {
-    guards_.release();
+  std::size_t cached() const { return table_.size(); }
+
+  void clear() {
     table_.clear();
+    guards_.clear();
   }
 
-  std::size_t cached() const { return table_.size(); }
-  void clear() { table_.clear(); }
-
  private:
+  /// Empty where an argument is a traced value: the call is part of another function's trace. Not inlined, since a
+  /// signature is large: functions call each other, and themselves, many levels deep while they are traced.
+  [[gnu::noinline]] py::object run(py::handle self, Call& call, const Given& given) {
+    for (int attempt = 0;; ++attempt) {
+      const std::uint64_t environment = guards_.number();  // read once: names may be rebound at any time
+      Signature s(call);
+      try {
+        fill(s, environment, given, given.out());
+      } catch (...) {  // beside a traced value arrays need be no more than that
+        if (!fuse::has_traced(given.args().ptr()) && !fuse::has_traced(given.kwargs().ptr())) throw;
+        return {};
+      }
+      if (s.traced()) return {};
+      auto entry = table_.find(s);
+      if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
+      if (!entry) entry = prepare(self, call, s, environment, given);
+      const Inputs inputs(call, *entry, s);
+      if (inputs.unchanged()) return finish(self, call, s, *entry, inputs, given);
+      table_.clear();
+    }
+  }
+
   /// The plain function's nodes become part of the trace; there is no array to write to and no stream to run on.
   static py::object inside_trace(py::handle self, const Call& call, const Given& given) {
     if (given.out() || given.stream())
@@ -117,9 +120,8 @@ class FusedCallable {
     return self.attr("__wrapped__")(*given.args(), **given.kwargs());
   }
 
-  void fill(Signature& s, const GuardList& guards, const Values& named, const Given& given, PyObject* out) const {
-    s.add_number(guards.number);
-    for (const py::object& value : named) s.add_identity(value.ptr());
+  void fill(Signature& s, std::uint64_t environment, const Given& given, PyObject* out) const {
+    s.add_number(environment);
     for (std::size_t i = 0; i < given.positional(); ++i) s.add(parameter(i), given[i]);
     given.each_keyword([&](PyObject* name, PyObject* value) { s.add_keyword(name, value); });
     if (!s.arrays().empty()) s.add_number(s.arrays().front().framework->mode());
@@ -133,8 +135,8 @@ class FusedCallable {
   }
 
   /// Traces and compiles. What is traced while a name that it depends on is rebound is not kept.
-  std::shared_ptr<const Entry> prepare(py::handle self, Call& call, Signature& s, const GuardList& guards,
-                                       const Values& named, const Given& given) {
+  std::shared_ptr<const Entry> prepare(py::handle self, Call& call, Signature& s, std::uint64_t environment,
+                                       const Given& given) {
     py::list strides;
     for (const Array& x : s.arrays()) strides.append(strides_of(x));
     const py::object prepared = self.attr("_prepare")(given.args(), given.kwargs(), strides);
@@ -143,7 +145,8 @@ class FusedCallable {
     entry->is_single = entry->fill.is_none();
     for (const py::handle source : prepared.attr("sources")) entry->sources.push_back(read_source(call, source));
     entry->compiled = compiled_for(prepared, Inputs(call, *entry, s), s.outs());
-    if (guards.hold(named)) table_.insert(s, prepared.attr("floats").cast<std::vector<int>>(), entry);
+    if (const auto held = guards_.held(environment))
+      table_.insert(s, prepared.attr("floats").cast<std::vector<int>>(), entry, held);
     return entry;
   }
 
@@ -191,12 +194,13 @@ class FusedCallable {
   /// For arrays that kernels cannot write to: through fresh ones.
   void compute_and_copy(py::handle self, Call& call, const Signature& s, const Compiled& c, const Given& given) {
     Signature fresh(call);
-    const GuardList& guards = guards_.current();
-    const Values named = guards.values(fresh.memory());
-    fill(fresh, guards, named, given, nullptr);
+    const std::uint64_t environment = guards_.number();
+    fill(fresh, environment, given, nullptr);
     auto plain = table_.find(fresh);
-    if (!plain || !Inputs(call, *plain, fresh).unchanged()) plain = prepare(self, call, fresh, guards, named, given);
+    if (!plain || !Inputs(call, *plain, fresh).unchanged()) plain = prepare(self, call, fresh, environment, given);
     const Inputs inputs(call, *plain, fresh);
+    if (!inputs.unchanged())
+      throw std::runtime_error(call.says("another thread has rebound an array that the function names: call it again"));
     fuse::copy_into(call, c.device,
                     fuse::compute(call, *plain->compiled, inputs, fresh.floats().data(), fresh.memory()), s.outs());
   }
@@ -271,7 +275,7 @@ void let_python_collect(PyTypeObject& type) {
     return f ? f->traverse([&](PyObject* object) { return visit(object, arg); }) : 0;
   };
   type.tp_clear = [](PyObject* self) {
-    if (FusedCallable* f = made(self)) f->release();
+    if (FusedCallable* f = made(self)) f->clear();
     return 0;
   };
 }

@@ -28,4 +28,5 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   kfusion::bind_codegen(m);
   kfusion::bind_fused_kernels(m);
   kfusion::bind_fuse(m);
+  kfusion::bind_messages(m);
 }

@@ -89,6 +89,10 @@ Inputs::Inputs(Call& call, const Entry& entry, Signature& s)
       continue;
     }
     objects_.push_back(source.array());
+    if (objects_.back().is_none()) {  // another thread has rebound its name since, and nobody else has it
+      unchanged_ = false;
+      return;
+    }
     held_.push_back(borrow_readable(call, "an array that the function names", objects_.back()));
     all_.push_back(&held_.back());
     std::pmr::vector<std::uint64_t> words(s.memory());

@@ -32,8 +32,6 @@ class Signature {
   /// `argument` names the value in messages. Throws what borrowing an array throws.
   void add(const char* argument, PyObject* value);
   void add_number(std::uint64_t number) { words_.push_back(number); }
-  /// The identity of a value that the function names; nullptr: there is none.
-  void add_identity(PyObject* value);
   void add_keyword(PyObject* name, PyObject* value);
   /// An array to write a result into. Throws TypeError for what is none.
   void add_out(PyObject* value);
