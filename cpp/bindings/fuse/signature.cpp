@@ -23,7 +23,8 @@ enum Tag : std::uint64_t {
   kDict,
   kKeyword,
   kKey,
-  kOut
+  kOut,
+  kNamed
 };
 enum class Leaf { kArray, kTraced, kNumpyFloat, kValue, kIdentity };
 
@@ -231,11 +232,6 @@ void Signature::add(const char* argument, PyObject* value) {
   }
 }
 
-void Signature::add_identity(PyObject* value) {
-  words_.push_back(reinterpret_cast<std::uintptr_t>(value));
-  if (value) objects_.push_back({value, false});
-}
-
 void Signature::add_keyword(PyObject* name, PyObject* value) {
   words_.push_back(kKeyword);
   add_object(name, true);
@@ -245,11 +241,34 @@ void Signature::add_keyword(PyObject* name, PyObject* value) {
 }
 
 void Signature::add_out(PyObject* value) {
+  if (outs_.empty()) words_before_outs_ = words_.size(), outs_.reserve(2);
   words_.push_back(kOut);
-  if (outs_.capacity() == 0) outs_.reserve(2);
   arrays::borrow(call_, "out", value, outs_.emplace_back());
   if (!is_aligned(outs_.back().view)) throw ValueError(call_.says("out must be aligned to its elements"));
   append_words(outs_.back(), words_);
+}
+
+void Signature::set_named(std::uint64_t number, const std::pmr::vector<py::object>& values) {
+  if (words_with_named_ == 0) words_of_arguments_ = words_.size(), objects_of_arguments_ = objects_.size();
+  words_.resize(words_of_arguments_);
+  objects_.erase(objects_.begin() + static_cast<std::ptrdiff_t>(objects_of_arguments_), objects_.end());
+  words_.insert(words_.end(), {kNamed, number});
+  for (const py::object& value : values) {
+    words_.push_back(reinterpret_cast<std::uintptr_t>(value.ptr()));
+    if (value) objects_.push_back({value.ptr(), false});
+  }
+  words_with_named_ = words_.size();
+  float_is_added_ = 0;
+}
+
+std::pmr::vector<Array> Signature::take_outs() {
+  const auto first = words_.begin();
+  words_.resize(words_with_named_);
+  if (!outs_.empty())
+    words_.erase(first + static_cast<std::ptrdiff_t>(words_before_outs_),
+                 first + static_cast<std::ptrdiff_t>(words_of_arguments_));
+  float_is_added_ = 0;
+  return std::move(outs_);
 }
 
 void Signature::add_floats(const std::vector<int>& numbers) {
