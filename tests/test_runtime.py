@@ -155,6 +155,38 @@ time.sleep(0.2)
 """)
 
 
+# What a daemon thread is inside of when the interpreter shuts down.
+AT_WORK = {
+    "tracing": "kf.fuse(lambda x: sum(kf.exp(x * i) for i in range(20)))(x)",
+    "planning": "kf.plan(lambda x: sum(kf.exp(x * i) for i in range(20)), x)",
+    "running": "f(x)",
+    "writing": "f(x, out=y)",
+    "an exporting producer": "kf.relu(Slow())",
+    "new arrays": "kf.relu(np.ones((2, 1 << 20), np.float32))",
+}
+
+
+@pytest.mark.parametrize("work", AT_WORK.values(), ids=AT_WORK.keys())
+def test_exit_while_daemon_threads_are_at_work(work):
+    for seconds in (0.05, 0.1, 0.2):
+        run_python(f"""
+import threading, time, numpy as np, kfusion as kf
+x, y = np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)
+class Slow:
+    def __dlpack__(self, **keywords):
+        time.sleep(0.001)
+        return x.__dlpack__(**keywords)
+    def __dlpack_device__(self): return (1, 0)
+    shape, dtype = x.shape, x.dtype
+f = kf.fuse(lambda x: kf.exp(x) + 1)
+f(x)
+def work():
+    while True: {work}
+for _ in range(4): threading.Thread(target=work, daemon=True).start()
+time.sleep({seconds})
+""")
+
+
 def test_large_results_are_recycled():
     kf.empty_cache()
     x = np.ones(BIG, np.float32)
