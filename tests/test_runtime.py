@@ -187,6 +187,20 @@ time.sleep({seconds})
 """)
 
 
+def test_subinterpreters_are_refused():
+    """They would share what belongs to one interpreter, and wait for each other."""
+    interpreters = pytest.importorskip("_xxsubinterpreters" if sys.version_info < (3, 13) else "_interpreters")
+    assert interpreters
+    run_python(f"""
+import {interpreters.__name__} as interpreters
+try:
+    failed = interpreters.run_string(interpreters.create(), "import kfusion")
+except interpreters.RunFailedError as error:
+    failed = error
+assert "ImportError" in str(failed) and "interpreter" in str(failed), failed
+""")
+
+
 def test_large_results_are_recycled():
     kf.empty_cache()
     x = np.ones(BIG, np.float32)
