@@ -187,6 +187,51 @@ time.sleep({seconds})
 """)
 
 
+FORKS_WHILE = """
+import os, signal, threading, time, warnings, numpy as np, kfusion as kf
+warnings.simplefilter("ignore")
+{setup}
+stop = False
+def work():
+    while not stop: {work}
+workers = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+[w.start() for w in workers]
+for i in range({forks}):
+    time.sleep(0.003 * (i % 7))
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)  # ends a child that waits for ever
+        {work}
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+stop = True
+[w.join() for w in workers]
+"""
+
+
+def test_a_fork_while_other_threads_plan():
+    setup = """
+x = np.ones((8, 8), np.float32)
+def deep(x):
+    for i in range(300): x = x * 1.5 + i
+    return x
+f = kf.fuse(deep)"""
+    run_python(FORKS_WHILE.format(setup=setup, work="f(x), f.clear()", forks=60))
+
+
+def test_a_fork_while_other_threads_compile():
+    """A child would wait for what the compiler has locked in a thread that is not there."""
+    try:
+        _core.nvrtc_library()
+    except kf.DeviceError:
+        pytest.skip("needs NVRTC")
+    setup = """
+from kfusion import _core
+text = 'extern "C" __global__ void f(float* x) { *x += 1; }'"""
+    work = "_core.compile_cuda(text, 'f', (9, 0))"
+    run_python(FORKS_WHILE.format(setup=setup, work=work, forks=10), KFUSION_CACHE_MB="0")
+
+
 def test_subinterpreters_are_refused():
     """They would share what belongs to one interpreter, and wait for each other."""
     interpreters = pytest.importorskip("_xxsubinterpreters" if sys.version_info < (3, 13) else "_interpreters")

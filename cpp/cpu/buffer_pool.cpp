@@ -22,19 +22,14 @@ struct Block {
 
 // Never destroyed: arrays of a Python process may outlive any static object.
 struct Pool {
-  std::mutex mutex;
+  ForkSafeMutex mutex;
   std::vector<Block> free;  // oldest first
   std::size_t held = 0;
   std::size_t limit = std::max(std::size_t{1} << 30, usable_memory() / 4);
 };
 
 Pool& pool() {
-  static Pool* const instance = [] {
-    auto* p = new Pool;
-    // A child forked while another thread held the lock would wait for it for ever.
-    at_fork([] { pool().mutex.lock(); }, [] { pool().mutex.unlock(); }, [] { pool().mutex.unlock(); });
-    return p;
-  }();
+  static Pool* const instance = new Pool;
   return *instance;
 }
 

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <new>
+#include <shared_mutex>
 #include <thread>
 
 #if defined(__linux__)
@@ -89,7 +91,32 @@ void without_signals(const std::function<void()>& body) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void at_fork(void (*before)(), void (*parent)(), void (*child)()) { pthread_atfork(before, parent, child); }
+void in_forked_child(void (*handler)()) { pthread_atfork(nullptr, nullptr, handler); }
+
+namespace {
+
+/// Shared by those whom a fork waits for, and owned while the process forks. Made when the library is loaded, before
+/// anybody can fork; never destroyed.
+std::shared_mutex& forking = *[] {
+  pthread_atfork([] { forking.lock(); }, [] { forking.unlock(); },
+                 [] { new (&forking) std::shared_mutex; });  // the thread that locked it has another number here
+  return new std::shared_mutex;
+}();
+
+}  // namespace
+
+NoFork::NoFork() { forking.lock_shared(); }
+NoFork::~NoFork() { forking.unlock_shared(); }
+
+void ForkSafeMutex::lock() {
+  forking.lock_shared();
+  mutex_.lock();
+}
+
+void ForkSafeMutex::unlock() {
+  mutex_.unlock();
+  forking.unlock_shared();
+}
 
 void* open_library(const char* file) noexcept { return dlopen(file, RTLD_LAZY | RTLD_LOCAL); }
 void* loaded_library(const char* name) noexcept { return dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD); }
