@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 #include <new>
 #include <shared_mutex>
 #include <thread>
+
+#include "cpu/control_group.hpp"
 
 #if defined(__linux__)
 #include <sched.h>
@@ -32,12 +35,12 @@ std::size_t usable_memory() {
   const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
   if (pages <= 0 || page_bytes <= 0) return 0;
   std::size_t bytes = static_cast<std::size_t>(pages) * static_cast<std::size_t>(page_bytes);
-#if defined(__linux__)
-  for (const char* file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::size_t limit;  // the file says "max" where there is none
-    if (std::ifstream(file) >> limit) bytes = std::min(bytes, limit);
+  bytes = std::min(bytes, control_group_memory().value_or(bytes));
+  for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
+    rlimit limit;
+    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+      bytes = std::min(bytes, static_cast<std::size_t>(limit.rlim_cur));
   }
-#endif
   return bytes;
 }
 
