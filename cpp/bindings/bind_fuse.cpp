@@ -90,7 +90,7 @@ class FusedCallable {
       const Request request{self, call, s, guards, named, given};
       auto entry = table_.find(s);
       if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
-      if (!entry) entry = prepare(request);
+      if (!entry) entry = prepare(request, s.outs());
       const Inputs inputs(call, *entry, s);
       if (inputs.unchanged()) return finish(request, *entry, inputs);
       if (attempt == kMostAttempts) throw changing(call);
@@ -150,7 +150,7 @@ class FusedCallable {
   }
 
   /// Traces and compiles. What is traced while a name that it depends on is rebound is not kept.
-  std::shared_ptr<const Entry> prepare(const Request& r) {
+  std::shared_ptr<const Entry> prepare(const Request& r, const std::pmr::vector<Array>& outs) {
     py::list strides;
     for (const Array& x : r.s.arrays()) strides.append(strides_of(x));
     const py::object prepared = r.self.attr("_prepare")(r.given.args(), r.given.kwargs(), strides);
@@ -161,7 +161,7 @@ class FusedCallable {
     const Inputs inputs(r.call, *entry, r.s);
     const Graph& graph = prepared.attr("graph").cast<const GraphBuilder&>().graph();
     fuse::require_as_traced(r.call, graph, inputs);
-    entry->compiled = compiled_for(graph, prepared.attr("device"), inputs, r.s.outs());
+    entry->compiled = compiled_for(graph, prepared.attr("device"), inputs, outs);
     if (r.guards.hold(r.named)) table_.insert(r.s, prepared.attr("floats").cast<std::vector<int>>(), entry);
     return entry;
   }
@@ -191,12 +191,12 @@ class FusedCallable {
 
   py::object finish_into(const Request& r, const Entry& entry, const Inputs& inputs) {
     const Compiled& c = *entry.compiled;
-    const auto outs = r.s.take_outs();
+    const auto& outs = r.s.outs();
     fuse::check_outs(r.call, c, inputs, outs);
     if (fuse::can_write(c, inputs, outs))
       fuse::compute_into(r.call, c, inputs, r.s.floats().data(), outs);
     else
-      compute_and_copy(r, outs);
+      compute_and_copy(r);
     Objects objects(r.s.memory());
     for (const Array& out : outs) {
       out.framework->written(out.object);
@@ -206,14 +206,15 @@ class FusedCallable {
   }
 
   /// For arrays that kernels cannot write to: through fresh ones, by an entry of its own.
-  void compute_and_copy(const Request& r, const std::pmr::vector<Array>& outs) {
+  void compute_and_copy(const Request& r) {
+    r.s.leave_outs();
     auto plain = table_.find(r.s);
-    if (!plain || !Inputs(r.call, *plain, r.s).unchanged()) plain = prepare(r);
+    if (!plain || !Inputs(r.call, *plain, r.s).unchanged()) plain = prepare(r, {});
     const Inputs inputs(r.call, *plain, r.s);
     if (!inputs.unchanged()) throw changing(r.call);
     const Compiled& c = *plain->compiled;
-    fuse::check_outs(r.call, c, inputs, outs);  // traced at another time, and what it reads may have changed
-    fuse::copy_into(r.call, c.device, fuse::compute(r.call, c, inputs, r.s.floats().data(), r.s.memory()), outs);
+    fuse::check_outs(r.call, c, inputs, r.s.outs());  // traced at another time, and what it reads may have changed
+    fuse::copy_into(r.call, c.device, fuse::compute(r.call, c, inputs, r.s.floats().data(), r.s.memory()), r.s.outs());
   }
 
   std::string name_;

@@ -249,26 +249,28 @@ void Signature::add_out(PyObject* value) {
 }
 
 void Signature::set_named(std::uint64_t number, const std::pmr::vector<py::object>& values) {
-  if (words_with_named_ == 0) words_of_arguments_ = words_.size(), objects_of_arguments_ = objects_.size();
-  words_.resize(words_of_arguments_);
-  objects_.erase(objects_.begin() + static_cast<std::ptrdiff_t>(objects_of_arguments_), objects_.end());
-  words_.insert(words_.end(), {kNamed, number});
+  if (words_with_named_ == 0) {
+    words_of_arguments_ = words_.size(), objects_of_arguments_ = objects_.size();
+  } else {
+    words_.resize(words_of_arguments_);
+    objects_.erase(objects_.begin() + static_cast<std::ptrdiff_t>(objects_of_arguments_), objects_.end());
+    float_is_added_ = 0;
+  }
+  words_.push_back(kNamed);
+  words_.push_back(number);
   for (const py::object& value : values) {
     words_.push_back(reinterpret_cast<std::uintptr_t>(value.ptr()));
     if (value) objects_.push_back({value.ptr(), false});
   }
   words_with_named_ = words_.size();
-  float_is_added_ = 0;
 }
 
-std::pmr::vector<Array> Signature::take_outs() {
+void Signature::leave_outs() {
   const auto first = words_.begin();
   words_.resize(words_with_named_);
-  if (!outs_.empty())
-    words_.erase(first + static_cast<std::ptrdiff_t>(words_before_outs_),
-                 first + static_cast<std::ptrdiff_t>(words_of_arguments_));
+  words_.erase(first + static_cast<std::ptrdiff_t>(words_before_outs_),
+               first + static_cast<std::ptrdiff_t>(words_of_arguments_));
   float_is_added_ = 0;
-  return std::move(outs_);
 }
 
 void Signature::add_floats(const std::vector<int>& numbers) {

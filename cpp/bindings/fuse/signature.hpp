@@ -37,8 +37,8 @@ class Signature {
   /// After all arguments: the identities of what the names of list `number` are bound to, nullptr for nothing. Again:
   /// in the place of those before, and of all that came after them.
   void set_named(std::uint64_t number, const std::pmr::vector<py::object>& values);
-  /// Gives away the arrays to write results into: what is left is the signature of the same call without them.
-  std::pmr::vector<Array> take_outs();
+  /// From now on the signature is that of the same call without arrays to write results into; outs() has them still.
+  void leave_outs();
   /// The values of the floats of these numbers.
   void add_floats(const std::vector<int>& numbers);
 
