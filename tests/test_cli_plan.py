@@ -310,3 +310,10 @@ def test_dtype_bytes_must_be_positive(capsys):
     with pytest.raises(SystemExit):
         run("savings", "ops.json", "--dtype-bytes", "0")
     assert "at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["plan", "traffic"])
+def test_the_help_says_that_the_file_is_executed(command, capsys):
+    with pytest.raises(SystemExit):
+        run(command, "--help")
+    assert "is executed" in " ".join(capsys.readouterr().out.split())

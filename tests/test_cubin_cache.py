@@ -1,9 +1,10 @@
-"""The cache of compiled kernels on disk: damage, limits, many processes, folders that cannot be used."""
+"""The cache of compiled kernels on disk: damage, limits, many processes, files and folders of others."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -23,10 +24,10 @@ MANY = 8  # processes
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    path = tmp_path / "cache"
-    monkeypatch.setenv("KFUSION_CACHE_DIR", str(path))
+    """Where entries lie; nothing is there yet."""
+    monkeypatch.setenv("KFUSION_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("KFUSION_CACHE_MB", raising=False)
-    return path
+    return tmp_path / "cache" / "kfusion"
 
 
 def names(folder):
@@ -52,9 +53,16 @@ class TestEntries:
             _core.write_cubin(KEY, image)
         assert _core.read_cubin(KEY) == b"last"
 
-    def test_a_new_folder_is_the_users_own(self, folder):
-        _core.write_cubin(KEY, IMAGE)
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    @pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
+    def test_what_is_new_is_the_users_own(self, folder, umask):
+        before = os.umask(umask)
+        try:
+            _core.write_cubin(KEY, IMAGE)
+        finally:
+            os.umask(before)
+        for made in (folder, folder.parent):
+            assert stat.S_IMODE(made.stat().st_mode) == 0o700
+        assert stat.S_IMODE((folder / f"{KEY}.cubin").stat().st_mode) == 0o600
 
     def test_contents_and_clearing(self, folder):
         empty = _core.cubin_cache()
@@ -141,29 +149,83 @@ class TestLimit:
         assert names(folder) == [f"{KEY}.cubin"]
         assert "KFUSION_CACHE_MB" in _core.cubin_cache()["problem"]
 
-    @pytest.mark.parametrize(
-        ("text", "limit"),
-        [("1.5", 1.5e6), ("", 256e6), ("much", 256e6), ("-1", 256e6), ("nan", 256e6), ("5 ", 256e6)],
-    )
+    @pytest.mark.parametrize(("text", "limit"), [("1.5", 1.5e6), ("", 256e6), ("1e3", 1e9), ("0", 0)])
     def test_how_it_is_given(self, folder, monkeypatch, text, limit):
         monkeypatch.setenv("KFUSION_CACHE_MB", text)
         assert _core.cubin_cache()["limit_bytes"] == limit
 
     def test_files_that_a_dead_process_left(self, folder):
-        folder.mkdir()
-        for name in ("old-1.tmp", "new-2.tmp"):
-            (folder / name).write_bytes(b"half an en")
+        _core.write_cubin(OTHER, IMAGE)
+        whole = (folder / f"{OTHER}.cubin").read_bytes()
+        left = [f"{OTHER}-{i:016x}.tmp" for i in range(4)]
+        for i, name in enumerate(left):
+            (folder / name).write_bytes(whole[: 10 * i])
+            (folder / name).chmod(0o600)
         then = time.time() - 7200
-        os.utime(folder / "old-1.tmp", (then, then))
+        for name in left[:3]:
+            os.utime(folder / name, (then, then))
         _core.write_cubin(KEY, IMAGE)
-        assert names(folder) == [f"{KEY}.cubin", "new-2.tmp"]
+        assert names(folder) == [f"{KEY}.cubin", left[3], f"{OTHER}.cubin"]
+
+
+class TestFilesOfOthers:
+    """Whatever a file is called, what is no entry of ours stays as it is."""
+
+    NAMES = (
+        "probe",
+        "half-of-a-download.tmp",
+        "kernel.cubin",
+        f"{KEY}.cubin.bak",
+        f"{KEY}x.cubin",
+        f"{KEY[:-1]}.cubin",
+        f"{KEY[:-1]}G.cubin",
+        f"{KEY}-1.tmp",
+        f"{OTHER}.cubin",
+        f"{OTHER}-{0:016x}.tmp",
+    )
+
+    @pytest.fixture
+    def foreign(self, folder):
+        """Old files with such names, where entries lie and beside that folder."""
+        folder.mkdir(mode=0o700, parents=True)
+        files = [place / name for name in self.NAMES for place in (folder, folder.parent)]
+        for file in files:
+            file.write_bytes(f"of others: {file}".encode())
+            file.chmod(0o600)
+            os.utime(file, (10**9, 10**9))
+        yield files
+        for file in files:
+            assert file.read_bytes() == f"of others: {file}".encode()
+
+    def test_the_command(self, foreign, capsys):
+        assert main(["cache"]) == 0
+        assert "0 kernels, " in capsys.readouterr().out
+        assert main(["cache", "--clear"]) == 0
+
+    def test_clearing(self, foreign, folder):
+        _core.write_cubin(KEY, IMAGE)
+        assert _core.clear_cubin_cache()["entries"] == 1
+        assert not (folder / f"{KEY}.cubin").exists()
+
+    def test_what_is_beyond_the_limit(self, foreign, folder, monkeypatch):
+        monkeypatch.setenv("KFUSION_CACHE_MB", "0.001")
+        for i in range(1, 20):
+            _core.write_cubin(f"{i:032x}", bytes(600))
+        assert f"{19:032x}.cubin" in names(folder) or _core.read_cubin(f"{19:032x}") is None
+
+    def test_an_entry_of_another_key(self, folder):
+        """Its name says that it is ours, and what it begins with is no beginning of that entry."""
+        _core.write_cubin(KEY, IMAGE)
+        (folder / f"{KEY}.cubin").rename(folder / f"{OTHER}.cubin")
+        assert _core.clear_cubin_cache() == {"entries": 0, "bytes": 0}
+        assert names(folder) == [f"{OTHER}.cubin"]
 
 
 class TestFolder:
     @pytest.mark.parametrize(
         ("variables", "want"),
         [
-            ({"KFUSION_CACHE_DIR": "{}/a/b", "XDG_CACHE_HOME": "{}/x", "HOME": "{}/h"}, "{}/a/b"),
+            ({"KFUSION_CACHE_DIR": "{}/a/b", "XDG_CACHE_HOME": "{}/x", "HOME": "{}/h"}, "{}/a/b/kfusion"),
             ({"XDG_CACHE_HOME": "{}/x", "HOME": "{}/h"}, "{}/x/kfusion"),
             ({"XDG_CACHE_HOME": "relative", "HOME": "{}/h"}, "{}/h/.cache/kfusion"),
             ({"KFUSION_CACHE_DIR": "", "XDG_CACHE_HOME": "", "HOME": "{}/h"}, "{}/h/.cache/kfusion"),
@@ -181,26 +243,27 @@ class TestFolder:
         _core.write_cubin(KEY, IMAGE)
         assert _core.read_cubin(KEY) == (IMAGE if want else None)
 
-    def test_a_file_in_its_place(self, folder):
-        folder.write_text("no folder")
-        self.check_that_nothing_is_kept()
-        assert folder.read_text() == "no folder"
+    def test_a_name_that_is_no_utf8(self, tmp_path, monkeypatch):
+        path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+        monkeypatch.setenv("KFUSION_CACHE_DIR", path)
+        assert _core.cubin_cache()["directory"] == f"{path}/kfusion"
 
-    def test_a_file_on_the_way_to_it(self, folder, monkeypatch):
+    def test_a_file_in_its_place(self, folder):
+        folder.parent.mkdir()
         folder.write_text("no folder")
-        monkeypatch.setenv("KFUSION_CACHE_DIR", str(folder / "deep" / "er"))
-        self.check_that_nothing_is_kept()
+        self.check_that_nothing_is_kept("no folder")
+        assert folder.read_text() == "no folder"
 
     def test_a_system_that_refuses(self, monkeypatch):
         if not os.path.isdir("/proc/self"):
             pytest.skip("needs /proc, where nobody can write")
         monkeypatch.setenv("KFUSION_CACHE_DIR", "/proc/self")
-        self.check_that_nothing_is_kept()
+        self.check_that_nothing_is_kept("cannot be made")
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
     def test_permissions(self, folder):
-        folder.mkdir(mode=0o500)
-        self.check_that_nothing_is_kept()
+        folder.mkdir(mode=0o500, parents=True)
+        self.check_that_nothing_is_kept("cannot be written to")
 
     def test_entries_of_a_folder_that_cannot_be_written_to_are_read(self, folder):
         _core.write_cubin(KEY, IMAGE)
@@ -211,11 +274,126 @@ class TestFolder:
             folder.chmod(0o700)
 
     @staticmethod
-    def check_that_nothing_is_kept():
+    def check_that_nothing_is_kept(why):
         _core.write_cubin(KEY, IMAGE)
         assert _core.read_cubin(KEY) is None
         assert _core.clear_cubin_cache() == {"entries": 0, "bytes": 0}
-        assert "the folder cannot be" in _core.cubin_cache()["problem"]
+        assert why in _core.cubin_cache()["problem"]
+
+
+class TestTrust:
+    """Machine code is run as it is found: only what this user alone can have written."""
+
+    @pytest.fixture
+    def entry(self, folder):
+        _core.write_cubin(KEY, IMAGE)
+        return folder / f"{KEY}.cubin"
+
+    @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777, 0o720])
+    def test_a_folder_that_others_can_write_to(self, folder, entry, mode):
+        folder.chmod(mode)
+        assert _core.read_cubin(KEY) is None
+        assert "can be written to by others" in _core.cubin_cache()["problem"]
+        before = entry.read_bytes()
+        _core.write_cubin(KEY, b"new")
+        _core.write_cubin(OTHER, b"new")
+        assert _core.clear_cubin_cache() == {"entries": 0, "bytes": 0}
+        assert names(folder) == [entry.name]
+        assert entry.read_bytes() == before
+        folder.chmod(0o755)  # to read it is no harm
+        assert _core.read_cubin(KEY) == IMAGE
+
+    def test_the_folders_above_may_be_shared(self, folder, entry):
+        folder.parent.chmod(0o1777)
+        assert _core.read_cubin(KEY) == IMAGE
+
+    @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+    def test_an_entry_that_others_can_write_to(self, entry, mode):
+        entry.chmod(mode)
+        assert _core.read_cubin(KEY) is None
+        _core.write_cubin(KEY, b"new")
+        assert _core.read_cubin(KEY) == b"new"
+        assert stat.S_IMODE(entry.stat().st_mode) == 0o600
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+    def test_what_belongs_to_another_user(self, folder, entry):
+        os.chown(entry, 12345, -1)
+        assert _core.read_cubin(KEY) is None
+        assert _core.clear_cubin_cache() == {"entries": 0, "bytes": 0}
+        assert entry.exists()
+        os.chown(entry, 0, -1)
+        os.chown(folder, 12345, -1)
+        assert _core.read_cubin(KEY) is None
+        assert "belongs to another user" in _core.cubin_cache()["problem"]
+
+    def test_links(self, folder, entry, tmp_path):
+        """To a folder and to entries of this user's own, which somebody else may have set."""
+        elsewhere = tmp_path / "elsewhere"
+        folder.rename(elsewhere)
+        folder.symlink_to(elsewhere)
+        assert _core.read_cubin(KEY) is None
+        assert "a link" in _core.cubin_cache()["problem"]
+        folder.unlink()
+        folder.mkdir(mode=0o700)
+        entry.symlink_to(elsewhere / entry.name)
+        assert _core.read_cubin(KEY) is None
+        assert _core.clear_cubin_cache() == {"entries": 0, "bytes": 0}
+        assert entry.is_symlink()
+        _core.write_cubin(KEY, b"new")
+        assert _core.read_cubin(KEY) == b"new"
+        assert IMAGE in (elsewhere / entry.name).read_bytes()
+
+    def test_a_pipe(self, folder):
+        folder.mkdir(mode=0o700, parents=True)
+        os.mkfifo(folder / f"{KEY}.cubin", 0o600)
+        assert _core.read_cubin(KEY) is None  # and does not wait for a writer
+        assert _core.cubin_cache()["entries"] == 0
+
+
+class TestVariables:
+    """What makes no sense is an error when the cache is used, and not before."""
+
+    @pytest.mark.parametrize("value", ["much", "-1", "nan", "inf", "5 ", "1,5", "256MB", "1e13", " "])
+    def test_megabytes(self, folder, monkeypatch, value):
+        monkeypatch.setenv("KFUSION_CACHE_MB", value)
+        message = f"kfusion: KFUSION_CACHE_MB must be a number of megabytes, 0 or more, got '{value}'"
+        self.check(message)
+
+    @pytest.mark.parametrize("value", ["kernels", "./kernels", "~/kernels", "{}/file", "{}/file/deep/er"])
+    def test_folder(self, tmp_path, monkeypatch, value):
+        (tmp_path / "file").write_text("no folder")
+        value = value.format(tmp_path)
+        monkeypatch.setenv("KFUSION_CACHE_DIR", value)
+        self.check(f"kfusion: KFUSION_CACHE_DIR must be the absolute path of a folder, got '{value}'")
+        assert (tmp_path / "file").read_text() == "no folder"
+
+    def test_not_at_import(self):
+        bad = {"KFUSION_CACHE_DIR": "relative", "KFUSION_CACHE_MB": "much", "KFUSION_NVRTC": "none",
+               "KFUSION_ISA": "none", "KFUSION_NUM_THREADS": "none"}  # fmt: skip
+        code = """
+import kfusion as kf, numpy as np
+from kfusion import _core
+for call in (_core.cubin_cache, _core.isa, kf.get_num_threads, _core.nvrtc_library, lambda: kf.relu(np.ones(3))):
+    try: call()
+    except (ValueError, kf.DeviceError) as e: print(e)
+"""
+        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **bad}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        for line, variable in zip(done.stdout.splitlines(), ["CACHE_DIR", "ISA", "NUM_THREADS", "NVRTC"], strict=False):
+            assert f"KFUSION_{variable} must be" in line
+            assert "got " in line
+        assert len(done.stdout.splitlines()) == 5
+
+    @staticmethod
+    def check(message):
+        for call in (
+            _core.cubin_cache,
+            _core.clear_cubin_cache,
+            lambda: _core.read_cubin(KEY),
+            lambda: _core.write_cubin(KEY, IMAGE),
+        ):
+            with pytest.raises(ValueError, match=re.escape(message)):
+                call()
 
 
 STRESS = """
@@ -282,6 +460,12 @@ class TestCommand:
         assert json.loads(capsys.readouterr().out)["removed"]["entries"] == 1
 
     def test_a_folder_that_cannot_be_used(self, folder, capsys):
-        folder.write_text("no folder")
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)
         assert main(["cache"]) == 0
-        assert "Nothing is kept: the folder cannot be made" in capsys.readouterr().out
+        assert f"Nothing is kept: {folder} can be written to by others" in capsys.readouterr().out
+
+    def test_a_variable_that_makes_no_sense(self, folder, monkeypatch, capsys):
+        monkeypatch.setenv("KFUSION_CACHE_MB", "much")
+        assert main(["cache"]) == 2
+        assert "KFUSION_CACHE_MB must be a number of megabytes" in capsys.readouterr().err

@@ -54,6 +54,33 @@ def counting(body: Any) -> Any:
     return fused
 
 
+def test_a_cast_that_is_asked_for_always_rounds(place, rng):
+    @kf.fuse
+    def f(x):
+        h = (x * 1.5).astype(np.float16).astype(np.float32)
+        k = (h * 1.1).astype(np.float16).astype(np.float32)
+        return (k * k).astype(np.float16).astype(np.float32) + h
+
+    x = rng.standard_normal((37, 129)).astype(np.float32)
+    want = f.__wrapped__(x)
+    for version in (f, f.unfused):
+        np.testing.assert_array_equal(np.asarray(place.back(version(place.make(x)))), want)
+
+
+def test_kernels_that_would_wait_for_each_other_stay_apart(place, rng):
+    @kf.fuse
+    def f(x):
+        c = x - x.mean(axis=0, keepdims=True)
+        t = x / np.sqrt((x * x).sum())
+        return c * t - t * (c * c).sum()
+
+    x = rng.standard_normal((300, 200))
+    for version in (f, f.unfused):
+        np.testing.assert_allclose(
+            np.asarray(place.back(version(place.make(x)))), f.__wrapped__(x), rtol=1e-9, atol=1e-9
+        )
+
+
 def test_it_computes_what_the_function_says(rng):
     x, b = rng.standard_normal((5, 7)), rng.standard_normal(7)
     np.testing.assert_allclose(chain(x, b), chain_by_numpy(x, b), rtol=1e-14)

@@ -52,9 +52,9 @@ extern "C" __global__ void broken(float* p) {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    path = tmp_path / "cache"
-    monkeypatch.setenv("KFUSION_CACHE_DIR", str(path))
-    return path
+    """Where entries of the cache on disk lie; nothing is there yet."""
+    monkeypatch.setenv("KFUSION_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kfusion"
 
 
 def run_python(code: str, **environment: str) -> str:
@@ -148,8 +148,25 @@ class TestCache:
             assert entry.read_bytes() == whole
 
     def test_without_a_folder(self, folder):
+        folder.parent.mkdir()
         folder.write_text("no folder")
         assert _core.compile_cuda(SOURCE, "sum").startswith(b"\x7fELF")
+
+    def test_a_folder_of_others_is_not_used_and_once_it_is_said_why(self, folder):
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)
+        code = f"from kfusion import _core\nfor i in range(3): _core.compile_cuda({SOURCE!r} + '// %d' % i, 'sum')"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"kfusion: kernels compiled for GPUs are not kept on disk: {folder} can be written to")
+        assert "KFUSION_CACHE_DIR" in line
+        assert not list(folder.iterdir())
+
+    def test_a_variable_that_makes_no_sense(self, folder, monkeypatch):
+        monkeypatch.setenv("KFUSION_CACHE_MB", "much")
+        with pytest.raises(ValueError, match="KFUSION_CACHE_MB must be a number"):
+            _core.compile_cuda(SOURCE, "sum")
 
     def test_many_processes(self, folder):
         code = f"from kfusion import _core; print(len(_core.compile_cuda({SOURCE!r}, 'sum')))"
@@ -173,6 +190,13 @@ for call in (_core.nvrtc_library, lambda: _core.compile_cuda("", "f")):
     assert run_python(code, KFUSION_NVRTC=missing).splitlines() == [message] * 2
     (tmp_path / "libnvrtc.so.13").write_bytes(b"no library")
     assert "cannot be loaded" in run_python(code, KFUSION_NVRTC=missing).splitlines()[-1]
+
+
+def test_a_file_beside_us(tmp_path):
+    """Of a name without a folder the loader would take the library that it knows, whatever the file is."""
+    (tmp_path / "libnvrtc.so.13").write_bytes(b"no library")
+    code = f"import os; os.chdir({str(tmp_path)!r}); from kfusion import _core; print(_core.nvrtc_library())"
+    assert run_python(code, KFUSION_NVRTC="libnvrtc.so.13") == str(tmp_path / "libnvrtc.so.13")
 
 
 def test_no_compiler_anywhere():
@@ -272,6 +296,20 @@ class TestLaunching:
             _core.launch_cuda(FILL, "phil", b"", grid=(1, 1, 1), block=(1, 1, 1))
         with pytest.raises(kf.DeviceError, match="99"):
             fill(0, 1, 1.0, device=99)
+
+    def test_an_image_without_its_kernel_is_unloaded(self, folder):
+        """It takes 4 MB of the process as long as it is loaded."""
+        source = FILL.replace("p.value;", "p.value + table[p.size];")
+        source = "__device__ unsigned table[1 << 20] = {1, 2, 3};\n" + source
+
+        def failing_loads(count):
+            for _ in range(count):
+                with pytest.raises(kf.DeviceError, match="looking for a kernel"):
+                    _core.launch_cuda(source, "phil", b"", grid=(1, 1, 1), block=(1, 1, 1))
+            return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+        before = failing_loads(10)
+        assert failing_loads(100) - before < 100 * 2**20
 
     def test_too_few_parameters(self, folder):
         with pytest.raises(RuntimeError, match="too few parameters"):

@@ -56,6 +56,9 @@ VERDICTS = {
     "relu and layernorm": (lambda x: kf.layernorm(kf.relu(x)), (X,), ["rows"], []),
     "residual and layernorm": (lambda x, y: (s := x + y, kf.layernorm(s)), (X, Y), ["rows"], []),
     "variance": (lambda x: kf.var(x, axis=-1), (X,), ["rows"], []),
+    "variance of everything": (lambda x: kf.var(x), (X,), ["full_reduction"], []),
+    "centred by the mean of everything": (lambda x: x - x.mean(), (X,), ["full_reduction", "pointwise"],
+                                          ["reduction_barrier"]),
     "statistics of two inputs": (lambda x, y: kf.layernorm(x) + kf.softmax(y), (X, Y), ["rows"], []),
     "outer product of statistics": (lambda x, y: x.sum(1)[:, None] * y.sum(1)[None, :], (X, Y),
                                     ["rows", "rows", "pointwise"], ["domain_mismatch"]),
@@ -311,6 +314,32 @@ def test_unfused_is_one_kernel_per_stage():
     assert len(plan(lambda x: kf.softmax(kf.gelu(x)), X, fuse=False).groups) == 2
 
 
+# One kernel per call is no more than what kernels can be: a call that needs two sweeps over everything is two.
+@pytest.mark.parametrize("name", ["var", "std", "logsumexp", "softmax", "log_softmax", "layernorm"])
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[::-1], lambda x: x.T[:, ::2]])
+@pytest.mark.parametrize("executable", [True, False])
+def test_fusing_never_moves_more_bytes(name, view, executable):
+    def f(x):
+        y = getattr(kf, name)(view(x))
+        return view(y) if y.shape else y
+
+    p = plan(f, kf.spec((4096, 4096)), only_executable=executable)
+    for bytes_of in (lambda t: t.compulsory, lambda t: t.issued):
+        assert (
+            bytes_of(p.fused).read + bytes_of(p.fused).written <= bytes_of(p.unfused).read + bytes_of(p.unfused).written
+        )
+    assert p.fused.launches <= p.unfused.launches
+
+
+def test_kernels_never_wait_for_each_other():
+    def f(x):
+        c = x - x.mean(axis=0, keepdims=True)
+        t = x / kf.sqrt((x * x).sum())
+        return c * t - t * (c * c).sum()
+
+    assert "cycle" in reasons(plan(f, X))
+
+
 def test_forbidden_and_allowed_pairs():
     def f(x):
         return kf.sigmoid(kf.relu(x + 1) * 2)
@@ -342,8 +371,9 @@ def test_contractions_that_run_are_alone():
 
 
 def test_unfused_kernels_that_run_never_join_two_calls():
-    p = plan(lambda x: kf.relu(kf.var(x)) + kf.relu(x), X, only_executable=True, fuse=False)
-    assert [g.label for g in p.groups] == ["var", "var", "relu", "relu_2", "add"]  # two, for all elements of x
+    p = plan(lambda x: kf.relu(kf.logsumexp(x)) + kf.relu(x), X, only_executable=True, fuse=False)
+    labels = [g.label for g in p.groups]
+    assert labels == ["logsumexp", "logsumexp", "relu", "relu_2", "add"]  # two, for all elements of x
 
 
 @pytest.mark.parametrize("fuse", [True, False])

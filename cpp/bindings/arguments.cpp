@@ -78,7 +78,7 @@ void require_disjoint(const Call& call, const char* argument, const Array& a, co
 }
 
 Result make_result(Call& call, py::handle out, const Array& x, bool may_be_x) {
-  return out.is_none() ? x.framework->empty(call, result_layout(x.view), x) : read_out(call, out, x, may_be_x);
+  return out.is_none() ? arrays::fresh(call, result_layout(x.view), x) : read_out(call, out, x, may_be_x);
 }
 
 Array read_x(Call& call, py::handle object) {

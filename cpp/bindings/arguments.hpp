@@ -26,6 +26,7 @@ void require_disjoint(const arrays::Call& call, const char* argument, const arra
 ///
 /// Memory of `fresh` results, and any of our own, is ordered on its library's current stream: work on another stream
 /// waits for that one, and that one for the work. Where the library's stream is not known, the call waits for the work.
+/// The same holds for what was enqueued before an exception: memory that is given back then may be used again at once.
 template <class Work>
 void in_stream_order(arrays::Call& call, const arrays::Framework& library, Place place, bool fresh, const Work& work) {
   if (!place.cuda) {
@@ -38,10 +39,21 @@ void in_stream_order(arrays::Call& call, const arrays::Framework& library, Place
   const cuda::Stream memory = elsewhere ? library.current_stream(place.index) : stream;
   const bool wait = !library.knows_stream() && !call.has_stream_argument();
   const ReleaseGil unlocked;
+  const auto end = [&] {
+    if (memory != stream) cuda::wait(memory, stream, place.index);
+    if (wait) cuda::synchronize(place.index, stream);
+  };
   if (memory != stream) cuda::wait(stream, memory, place.index);
-  work(stream);
-  if (memory != stream) cuda::wait(memory, stream, place.index);
-  if (wait) cuda::synchronize(place.index, stream);
+  try {
+    work(stream);
+  } catch (...) {
+    try {
+      end();
+    } catch (const DeviceError&) {  // the first error says more
+    }
+    throw;
+  }
+  end();
 }
 
 /// Runs one of the two without the GIL, nothing where x is empty, and hands out the result.

@@ -36,7 +36,7 @@ py::dict cubin_cache() {
   const CubinCache cache = CubinCache::from_environment();
   const CubinCache::Contents contents = cache.contents();
   py::dict d;
-  d["directory"] = cache.directory().string();
+  d["directory"] = py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefault(cache.directory().c_str()));
   d["entries"] = contents.entries;
   d["bytes"] = contents.bytes;
   d["limit_bytes"] = cache.limit_bytes();
@@ -105,6 +105,9 @@ void bind_compiler(py::module_& m) {
 
 The cache of compiled kernels on disk: {directory, entries, bytes, limit_bytes, problem}; problem says why nothing can
 be kept, and is empty where it can.
+
+Raises:
+    ValueError: KFUSION_CACHE_DIR or KFUSION_CACHE_MB has a value that makes no sense.
 )");
   m.def("clear_cubin_cache", &clear_cubin_cache, R"(clear_cubin_cache()
 --

@@ -58,9 +58,8 @@ class CollectorPause {
 };
 
 PricedPlans priced_plans(const Graph& g, const Device& device, const PlanOptions& options) {
-  PlanOptions unfused = options;
-  unfused.fuse = false;
-  PricedPlans plans{make_plan(g, device, options), make_plan(g, device, unfused), {}, {}};
+  PlanPair pair = make_plans(g, device, options);
+  PricedPlans plans{std::move(pair.chosen), std::move(pair.unfused), {}, {}};
   check_names(plans.fused.graph, options);
   plans.fused_cost = count(plans.fused, device);
   plans.unfused_cost = count(plans.unfused, device);
@@ -71,7 +70,7 @@ py::dict plan_of(const GraphBuilder& builder, const py::dict& device_fields, con
   const Device device = read_device(device_fields);
   const PlanOptions options = read_options(options_dict);
   const PricedPlans plans = [&, copy = builder.graph()] {  // another thread may go on building the graph
-    const ReleaseGil without_gil;
+    const Interruptible without_gil;
     return priced_plans(copy, device, options);
   }();
   const CollectorPause pause;

@@ -81,7 +81,8 @@ goes before the paths that are read.
       R"(empty_cache()
 --
 
-Gives the memory kept for reuse, on the host and on CUDA devices, back to the system.
+Gives the memory kept for reuse, on the host and on CUDA devices, back to the system. Waits for these devices, so not
+while a graph is being captured.
 
 Host memory goes back by itself when nobody has used it for five seconds. Until then at most a quarter of what this
 process may use is kept: of the machine's memory, or of the least limit of its control groups (cgroups), RLIMIT_AS and

@@ -9,6 +9,7 @@
 #include "execution/slots.hpp"
 #include "execution/sources.hpp"
 #include "execution/steps.hpp"
+#include "kfusion/interrupt.hpp"
 #include "kfusion/plan/executable.hpp"
 #include "kfusion/room.hpp"
 
@@ -148,6 +149,7 @@ Executable::Executable(const Plan& plan, Place place, bool aligned, const Output
     if (is_identity(access_of(plan, node)) && is_c_order(plan.graph[node], strides[i])) strides[i].clear();
   }
   for (int i = 0; i < std::ssize(plan.groups); ++i) {
+    check_interrupt();
     const Group& group = plan.groups[static_cast<std::size_t>(i)];
     if (is_loops(group.kind))
       parts->add_kernel(lower(plan, i, strides), aligned);

@@ -1,172 +1,193 @@
 #include "compiler/cubin_cache.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <system_error>
 #include <vector>
 
 #include "compiler/digest.hpp"
-#include "compiler/files.hpp"
+#include "compiler/platform.hpp"
+#include "kfusion/error.hpp"
 
 namespace fs = std::filesystem;
 
 namespace kfusion::compiler {
 namespace {
 
-constexpr std::string_view kMagic = "kfusion-cubin-1", kSuffix = ".cubin", kTemporarySuffix = ".tmp";
-constexpr double kDefaultLimitMb = 256;
-constexpr auto kLongestWrite = std::chrono::hours(1);  // a temporary file that is older was left by a process that died
+using File = PrivateFolder::File;
+using Files = std::vector<File>;
+
+constexpr std::string_view kMagic = "kfusion-cubin-1 ", kSuffix = ".cubin", kTemporarySuffix = ".tmp";
+constexpr std::size_t kKeyDigits = 32, kTemporaryDigits = 16;
+constexpr double kDefaultLimitMb = 256, kMostMb = 1e12;
+constexpr std::int64_t kLongestWriteNs = 3'600'000'000'000;  // an older temporary file was left by a process that died
 
 std::string variable(const char* name) {
   const char* text = std::getenv(name);
   return text ? text : "";
 }
 
-fs::path directory_from_environment() {
-  if (const std::string own = variable("KFUSION_CACHE_DIR"); !own.empty()) return own;
-  if (const fs::path xdg = variable("XDG_CACHE_HOME"); xdg.is_absolute()) return xdg / "kfusion";
-  if (const std::string home = variable("HOME"); !home.empty()) return fs::path(home) / ".cache" / "kfusion";
+/// A folder, or the way to one that is yet to be made.
+bool may_be_folder(fs::path path) {
+  std::error_code ignored;
+  while (!fs::exists(path, ignored) && path.has_relative_path()) path = path.parent_path();
+  return fs::is_directory(path, ignored);
+}
+
+fs::path parent_from_environment() {
+  if (const std::string own = variable("KFUSION_CACHE_DIR"); !own.empty()) {
+    if (fs::path(own).is_absolute() && may_be_folder(own)) return own;
+    throw ValueError("kfusion: KFUSION_CACHE_DIR must be the absolute path of a folder, got '" + own + "'");
+  }
+  if (const fs::path xdg = variable("XDG_CACHE_HOME"); xdg.is_absolute()) return xdg;
+  if (const std::string home = variable("HOME"); !home.empty()) return fs::path(home) / ".cache";
   return {};
+}
+
+fs::path directory_from_environment() {
+  const fs::path parent = parent_from_environment();
+  return parent.empty() ? parent : parent / "kfusion";
 }
 
 std::uint64_t limit_from_environment() {
   const std::string text = variable("KFUSION_CACHE_MB");
   char* end = nullptr;
-  const double mb = std::strtod(text.c_str(), &end);
-  const bool number = !text.empty() && *end == '\0' && mb >= 0 && mb <= 1e12;
-  return static_cast<std::uint64_t>((number ? mb : kDefaultLimitMb) * 1e6);
+  const double mb = text.empty() ? kDefaultLimitMb : std::strtod(text.c_str(), &end);
+  if ((end && (end == text.c_str() || *end != '\0')) || !(mb >= 0 && mb <= kMostMb))
+    throw ValueError("kfusion: KFUSION_CACHE_MB must be a number of megabytes, 0 or more, got '" + text + "'");
+  return static_cast<std::uint64_t>(mb * 1e6);
 }
 
 /// The line that an entry begins with: whatever is not exactly this is no entry of this key.
 std::string header(const std::string& key, std::string_view image) {
-  return std::string(kMagic) + ' ' + key + ' ' + std::to_string(image.size()) + ' ' + Digest().add(image).hex() + '\n';
+  return std::string(kMagic) + key + ' ' + std::to_string(image.size()) + ' ' + Digest().add(image).hex() + '\n';
 }
+
+std::string entry_name(const std::string& key) { return key + std::string(kSuffix); }
 
 /// A name that no other thread of any process writes to.
-fs::path temporary_beside(const fs::path& file) {
+std::string temporary_name(const std::string& key) {
+  constexpr char kDigits[] = "0123456789abcdef";
   std::random_device random;
-  const std::string number = std::to_string(random()) + std::to_string(random());
-  return file.parent_path() / (file.stem().string() + '-' + number + std::string(kTemporarySuffix));
+  std::string number;
+  for (std::size_t i = 0; i < kTemporaryDigits; ++i) number += kDigits[random() % 16];
+  return key + '-' + number + std::string(kTemporarySuffix);
 }
 
-struct File {
-  fs::path path;
-  std::uint64_t bytes;
-  fs::file_time_type time;
-};
+bool are_digits(std::string_view text) { return text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
 
-/// The files of ours in a folder, of those that end with `suffix`. Others may remove them meanwhile.
-std::vector<File> files(const fs::path& directory, std::string_view suffix) {
-  std::vector<File> found;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    const fs::path& path = it->path();
-    if (path.extension() != suffix) continue;
-    std::error_code gone;
-    const std::uint64_t bytes = fs::file_size(path, gone);
-    const fs::file_time_type time = gone ? fs::file_time_type() : fs::last_write_time(path, gone);
-    if (!gone) found.push_back({path, bytes, time});
-  }
-  return found;
+bool is_entry_name(std::string_view name) {
+  return name.size() == kKeyDigits + kSuffix.size() && name.ends_with(kSuffix) &&
+         are_digits(name.substr(0, kKeyDigits));
 }
 
-CubinCache::Contents sum(const std::vector<File>& all) {
+bool is_temporary_name(std::string_view name) {
+  return name.size() == kKeyDigits + 1 + kTemporaryDigits + kTemporarySuffix.size() &&
+         name.ends_with(kTemporarySuffix) && name[kKeyDigits] == '-' && are_digits(name.substr(0, kKeyDigits)) &&
+         are_digits(name.substr(kKeyDigits + 1, kTemporaryDigits));
+}
+
+/// Whether a file of such a name begins as ours do, or was cut short before it could.
+bool is_ours(const PrivateFolder& folder, const File& file) {
+  const std::string ours = std::string(kMagic) + file.name.substr(0, kKeyDigits) + ' ';
+  return ours.starts_with(folder.read(file.name, ours.size()));
+}
+
+/// Those with a name of ours; whether they are ours is seen when it matters, since files must be opened for it.
+Files named(const PrivateFolder& folder, bool (*is_name)(std::string_view)) {
+  Files all = folder.files();
+  std::erase_if(all, [&](const File& file) { return !is_name(file.name); });
+  return all;
+}
+
+Files entries(const PrivateFolder& folder) {
+  Files all = named(folder, is_entry_name);
+  std::erase_if(all, [&](const File& file) { return !is_ours(folder, file); });
+  return all;
+}
+
+/// Whether it was a file of ours.
+bool remove(const PrivateFolder& folder, const File& file) {
+  const bool ours = is_ours(folder, file);
+  if (ours) folder.remove(file.name);
+  return ours;
+}
+
+CubinCache::Contents sum(const Files& all) {
   CubinCache::Contents c{all.size(), 0};
   for (const File& file : all) c.bytes += file.bytes;
   return c;
 }
 
-void drop(const fs::path& path) {
-  std::error_code ignored;
-  fs::remove(path, ignored);
+void trim(const PrivateFolder& folder, std::uint64_t limit_bytes) {
+  const std::int64_t now = now_ns();
+  for (const File& file : named(folder, is_temporary_name)) {
+    if (now - file.time_ns > kLongestWriteNs) remove(folder, file);
+  }
+  Files all = named(folder, is_entry_name);
+  std::uint64_t bytes = sum(all).bytes;
+  if (bytes <= limit_bytes) return;
+  std::ranges::sort(all, {}, &File::time_ns);
+  for (auto oldest = all.begin(); bytes > limit_bytes && oldest != all.end(); ++oldest) {
+    if (remove(folder, *oldest)) bytes -= oldest->bytes;
+  }
 }
 
-/// Makes a folder, and one that did not exist for this user alone, as the XDG specification wants it.
-void make_directory(const fs::path& directory, std::error_code& error) {
-  if (fs::create_directories(directory, error))
-    fs::permissions(directory, fs::perms::owner_all, fs::perm_options::replace, error);
-}
-
-/// All of `file` or nothing of it.
-void write_whole(const fs::path& file, std::string_view head, std::string_view body, std::error_code& error) {
-  const fs::path temporary = temporary_beside(file);
-  OpenFile out = open_file(temporary, "wb");
-  const auto put = [&out](std::string_view text) {
-    return std::fwrite(text.data(), 1, text.size(), out.get()) == text.size();
-  };
-  const bool written = out && put(head) && put(body);
-  if (!out || std::fclose(out.release()) != 0 || !written) error = std::make_error_code(std::errc::io_error);
-  if (!error) fs::rename(temporary, file, error);
-  if (error) drop(temporary);
-}
+constexpr const char* kNoFolder = "none of KFUSION_CACHE_DIR, XDG_CACHE_HOME and HOME names a folder";
 
 }  // namespace
 
 CubinCache::CubinCache(fs::path directory, std::uint64_t limit_bytes)
-    : directory_(std::move(directory)), limit_bytes_(directory_.empty() ? 0 : limit_bytes) {}
+    : directory_(std::move(directory)), limit_bytes_(limit_bytes) {}
 
 CubinCache CubinCache::from_environment() { return {directory_from_environment(), limit_from_environment()}; }
 
 std::optional<std::string> CubinCache::read(const std::string& key) const {
-  if (limit_bytes_ == 0) return {};
-  const fs::path file = directory_ / (key + std::string(kSuffix));
-  const std::string text = bytes_of(file, limit_bytes_);
+  if (directory_.empty() || limit_bytes_ == 0) return {};
+  const PrivateFolder folder(directory_, /*make=*/false);
+  const std::string name = entry_name(key), text = folder.read(name, limit_bytes_);
   const std::size_t line = text.find('\n');
   if (line == std::string::npos) return {};
   const std::string_view image = std::string_view(text).substr(line + 1);
   if (header(key, image) != std::string_view(text).substr(0, line + 1)) return {};
-  std::error_code ignored;
-  fs::last_write_time(file, fs::file_time_type::clock::now(), ignored);  // trim() goes by it
+  folder.touch(name);  // trim() goes by it
   return text.substr(line + 1);
 }
 
-void CubinCache::write(const std::string& key, std::string_view image) const {
+std::string CubinCache::write(const std::string& key, std::string_view image) const {
+  if (limit_bytes_ == 0) return {};
+  if (directory_.empty()) return kNoFolder;
   const std::string head = header(key, image);
-  if (head.size() + image.size() > limit_bytes_) return;
-  std::error_code error;
-  make_directory(directory_, error);
-  if (!error) write_whole(directory_ / (key + std::string(kSuffix)), head, image, error);
-  if (!error) trim();
+  if (head.size() + image.size() > limit_bytes_) return {};
+  const PrivateFolder folder(directory_, /*make=*/true);
+  if (!folder.problem().empty()) return folder.problem();
+  if (!folder.write(entry_name(key), temporary_name(key), head, image))
+    return directory_.string() + " cannot be written to";
+  trim(folder, limit_bytes_);
+  return {};
 }
 
-void CubinCache::trim() const {
-  const auto now = fs::file_time_type::clock::now();
-  for (const File& file : files(directory_, kTemporarySuffix)) {
-    if (now - file.time > kLongestWrite) drop(file.path);
-  }
-  std::vector<File> entries = files(directory_, kSuffix);
-  std::uint64_t bytes = sum(entries).bytes;
-  if (bytes <= limit_bytes_) return;
-  std::sort(entries.begin(), entries.end(), [](const File& a, const File& b) { return a.time < b.time; });
-  for (auto oldest = entries.begin(); bytes > limit_bytes_ && oldest != entries.end(); ++oldest) {
-    drop(oldest->path);
-    bytes -= oldest->bytes;
-  }
+CubinCache::Contents CubinCache::contents() const {
+  return directory_.empty() ? Contents() : sum(entries(PrivateFolder(directory_, /*make=*/false)));
 }
-
-CubinCache::Contents CubinCache::contents() const { return sum(files(directory_, kSuffix)); }
 
 CubinCache::Contents CubinCache::clear() const {
-  for (const File& file : files(directory_, kTemporarySuffix)) drop(file.path);
-  const std::vector<File> entries = files(directory_, kSuffix);
-  for (const File& file : entries) drop(file.path);
-  const Contents before = sum(entries), after = contents();
+  if (directory_.empty()) return {};
+  const PrivateFolder folder(directory_, /*make=*/false);
+  for (const File& file : named(folder, is_temporary_name)) remove(folder, file);
+  const Contents before = sum(entries(folder));
+  for (const File& file : named(folder, is_entry_name)) remove(folder, file);
+  const Contents after = sum(entries(folder));
   return {before.entries - after.entries, before.bytes - after.bytes};
 }
 
 std::string CubinCache::problem() const {
-  if (directory_.empty()) return "none of KFUSION_CACHE_DIR, XDG_CACHE_HOME and HOME names a folder";
+  if (directory_.empty()) return kNoFolder;
   if (limit_bytes_ == 0) return "KFUSION_CACHE_MB is 0";
-  std::error_code error;
-  make_directory(directory_, error);
-  if (error) return "the folder cannot be made: " + error.message();
-  const fs::path probe = directory_ / "probe";
-  write_whole(probe, "", "", error);
-  drop(probe);
-  return error ? "the folder cannot be written to" : "";
+  const PrivateFolder folder(directory_, /*make=*/true);
+  if (!folder.problem().empty()) return folder.problem();
+  return folder.is_writable() ? "" : directory_.string() + " cannot be written to";
 }
 
 }  // namespace kfusion::compiler

@@ -1,4 +1,4 @@
-// Compiled kernels on disk: a folder of files that any number of processes read and write at once.
+// Compiled kernels on disk: a folder of files that any number of processes of one user read and write at once.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -9,22 +9,27 @@
 namespace kfusion::compiler {
 
 /// A file per entry, `<key>.cubin`: one line of text (what it is, its key, its length and digest), then the image.
+/// - Machine code is run as it is found: the folder and the entry must belong to this user, and nobody else may write
+/// to
+///   them, else they are not used (PrivateFolder).
 /// - Files are written beside their place and renamed into it: readers see all of an entry or nothing.
-/// - An entry that is damaged, cut short or somebody else's counts as absent; the next write replaces it.
+/// - An entry that is damaged or cut short counts as absent; the next write replaces it.
 /// - Beyond `limit_bytes` the entries that were not read for longest go.
-/// - Nothing here throws: where the folder cannot be made, read or written, there is nothing cached, and problem() says
-///   so.
+/// - A file is removed only where its name and its beginning are those of a file of ours.
+/// - Nothing but from_environment() throws: where the folder cannot be used there is nothing cached, and problem() and
+///   write() say why.
 class CubinCache {
  public:
-  /// No folder (an empty path) or no bytes: nothing is kept.
+  /// Keeps entries in `directory`. No folder (an empty path) or no bytes: nothing is kept.
   CubinCache(std::filesystem::path directory, std::uint64_t limit_bytes);
-  /// As the user wants it now: in $KFUSION_CACHE_DIR, else $XDG_CACHE_HOME/kfusion, else ~/.cache/kfusion, and of
-  /// $KFUSION_CACHE_MB (256) times 1e6 bytes.
+  /// As the user wants it now: in the folder kfusion of $KFUSION_CACHE_DIR, else of $XDG_CACHE_HOME, else of ~/.cache,
+  /// and of $KFUSION_CACHE_MB (256) times 1e6 bytes. Throws ValueError where a variable's value makes no sense.
   static CubinCache from_environment();
 
   /// The image kept under `key`, a digest.
   std::optional<std::string> read(const std::string& key) const;
-  void write(const std::string& key, std::string_view image) const;
+  /// Says why nothing can be kept; empty where the image is, or where nothing is to be kept.
+  std::string write(const std::string& key, std::string_view image) const;
 
   struct Contents {
     std::uint64_t entries = 0, bytes = 0;
@@ -38,8 +43,6 @@ class CubinCache {
   std::uint64_t limit_bytes() const { return limit_bytes_; }
 
  private:
-  void trim() const;
-
   std::filesystem::path directory_;
   std::uint64_t limit_bytes_;
 };

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <limits>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -16,18 +15,13 @@ struct CloseFile {
 };
 using OpenFile = std::unique_ptr<std::FILE, CloseFile>;
 
-inline OpenFile open_file(const std::filesystem::path& file, const char* mode) {
-  return OpenFile(std::fopen(file.string().c_str(), mode));
-}
-
-/// The bytes of a file of up to `limit` bytes; empty where there is no such file.
-inline std::string bytes_of(const std::filesystem::path& file,
-                            std::uint64_t limit = std::numeric_limits<std::int64_t>::max()) {
+/// The bytes of a file; empty where there is no such file.
+inline std::string bytes_of(const std::filesystem::path& file) {
   std::error_code error;
-  const std::uint64_t size = std::filesystem::file_size(file, error);
-  if (error || size > limit) return {};
+  const std::uintmax_t size = std::filesystem::file_size(file, error);
+  if (error) return {};
   std::string text(size, '\0');
-  const OpenFile in = open_file(file, "rb");
+  const OpenFile in(std::fopen(file.string().c_str(), "rb"));
   return in && std::fread(text.data(), 1, size, in.get()) == size ? text : "";
 }
 

@@ -1,5 +1,8 @@
 #include "compiler/image.hpp"
 
+#include <atomic>
+#include <cstdio>
+
 #include "compiler/cubin_cache.hpp"
 #include "compiler/digest.hpp"
 #include "compiler/nvrtc_library.hpp"
@@ -16,6 +19,17 @@ std::string key_of(const Program& program, Architecture architecture) {
   return digest.add(program.name).add(program.source).hex();
 }
 
+/// On stderr, once: nobody can be asked for the GIL here, and a warning would fail the call where warnings are errors.
+void say_once(const std::string& why) {
+  static std::atomic_flag said;
+  if (!said.test_and_set())
+    std::fprintf(
+        stderr,
+        "kfusion: kernels compiled for GPUs are not kept on disk: %s; set KFUSION_CACHE_DIR to a folder of your "
+        "own, or KFUSION_CACHE_MB=0 to keep none\n",
+        why.c_str());
+}
+
 }  // namespace
 
 std::string image(const Program& program, Architecture architecture) {
@@ -23,7 +37,7 @@ std::string image(const Program& program, Architecture architecture) {
   const std::string key = key_of(program, architecture);
   if (auto kept = cache.read(key)) return *std::move(kept);
   std::string made = compile(program, architecture);
-  cache.write(key, made);
+  if (const std::string why = cache.write(key, made); !why.empty()) say_once(why);
   return made;
 }
 

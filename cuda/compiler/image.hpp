@@ -6,7 +6,8 @@
 
 namespace kfusion::compiler {
 
-/// The image of `program` for `architecture`, as compile() makes it. Throws what compile() throws.
+/// The image of `program` for `architecture`, as compile() makes it. Throws what compile() and
+/// CubinCache::from_environment() throw.
 std::string image(const Program& program, Architecture architecture);
 
 }  // namespace kfusion::compiler

@@ -63,7 +63,7 @@ std::optional<fs::path> find(int major) {
 fs::path find_or_throw() {
   if (const fs::path named = variable("KFUSION_NVRTC"); !named.empty()) {
     std::error_code ignored;
-    if (fs::is_regular_file(named, ignored)) return named;
+    if (fs::is_regular_file(named, ignored)) return fs::absolute(named);  // of a bare name the loader finds another
     throw DeviceError("kfusion: KFUSION_NVRTC must be the file of an NVRTC library, got " + named.string());
   }
   for (const int major : kMajors) {

@@ -29,10 +29,17 @@ struct DeviceInfo {
 };
 DeviceInfo device_info(int device);
 
-/// Stream-ordered device memory from a pool of our own, kept for reuse until empty_cache(). Throws DeviceError.
+/// Stream-ordered device memory from a pool of our own, kept for reuse until empty_cache() or until there is no other.
+/// Throws DeviceError.
 void* allocate(std::size_t bytes, int device, Stream stream);
+/// Gives memory back in the order of `stream`, on which it was used.
 void deallocate(void* p, int device, Stream stream) noexcept;
-std::size_t empty_cache() noexcept;  ///< bytes given back
+/// Gives back an array's memory, in the order of the legacy default stream, whatever goes on: any thread may drop an
+/// array while another one captures a graph, and when the process ends. `exported`: others may still use it on streams
+/// of theirs, so it is not used again before the whole device has been waited for, in a later call.
+void deallocate_array(void* p, std::size_t bytes, int device, bool exported) noexcept;
+/// Waits for all devices that kfusion has used; returns the bytes given back.
+std::size_t empty_cache() noexcept;
 /// Sets `bytes` bytes to zero, ordered on `stream`.
 void clear(void* p, std::size_t bytes, int device, Stream stream);
 
@@ -40,8 +47,7 @@ void clear(void* p, std::size_t bytes, int device, Stream stream);
 /// where the runtime does.
 void copy(void* to, const void* from, std::size_t bytes, int device, Stream stream);
 void synchronize(int device, Stream stream);
-void synchronize_device(int device);      ///< waits for all streams; throws what their work failed with
-void finish_device(int device) noexcept;  ///< the same for destructors: what failed is left for the next call
+void synchronize_device(int device);  ///< waits for all streams; throws what their work failed with
 /// The device that a pointer of device memory belongs to.
 int device_of(const void* p);
 /// Work enqueued on `waiter` after this call starts after all work now on `on`.

@@ -1,5 +1,8 @@
 #include "host/load.hpp"
 
+#include <memory>
+#include <type_traits>
+
 #include "compiler/nvrtc_library.hpp"
 #include "host/runtime.hpp"
 
@@ -30,6 +33,14 @@ cudaError_t kernel_of(cudaKernel_t* kernel, cudaLibrary_t library, const char* e
   static const auto get = driver_function<PFN_cuLibraryGetKernel_v12000>("cuLibraryGetKernel");
   return static_cast<cudaError_t>(get(kernel, library, entry));
 }
+
+void unload(cudaLibrary_t library) noexcept {
+  try {
+    static const auto release = driver_function<PFN_cuLibraryUnload_v12000>("cuLibraryUnload");
+    release(library);
+  } catch (const DeviceError&) {  // it stays loaded
+  }
+}
 #else
 cudaError_t library_of(cudaLibrary_t* library, const char* image) {
   return cudaLibraryLoadData(library, image, nullptr, nullptr, 0, nullptr, nullptr, 0);
@@ -38,19 +49,15 @@ cudaError_t library_of(cudaLibrary_t* library, const char* image) {
 cudaError_t kernel_of(cudaKernel_t* kernel, cudaLibrary_t library, const char* entry) {
   return cudaLibraryGetKernel(kernel, library, entry);
 }
+
+void unload(cudaLibrary_t library) noexcept { cudaLibraryUnload(library); }
 #endif
 
-/// While this process captures a graph, the runtime refuses to load code, as if it could enter the graph.
-class DuringCapture {
- public:
-  DuringCapture() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "pausing a capture's checks"); }
-  ~DuringCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  DuringCapture(const DuringCapture&) = delete;
-  DuringCapture& operator=(const DuringCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+/// Unloads an image that is not kept.
+struct Unload {
+  void operator()(cudaLibrary_t library) const noexcept { unload(library); }
 };
+using Library = std::unique_ptr<std::remove_pointer_t<cudaLibrary_t>, Unload>;
 
 void check_load(cudaError_t status) {
   if (status == cudaErrorInvalidKernelImage || status == cudaErrorNoKernelImageForDevice ||
@@ -89,12 +96,15 @@ void permit_most(const void* kernel, int device) {
 
 Function load(const std::string& image, const std::string& entry, int device) {
   const DuringCapture capture;
-  cudaLibrary_t library = nullptr;
-  check_load(library_of(&library, image.c_str()));
+  cudaLibrary_t loaded = nullptr;
+  check_load(library_of(&loaded, image.c_str()));
+  Library library(loaded);
   cudaKernel_t kernel = nullptr;
-  check(kernel_of(&kernel, library, entry.c_str()), "looking for a kernel");
+  check(kernel_of(&kernel, library.get(), entry.c_str()), "looking for a kernel");
   permit_most(kernel, device);
-  return {kernel, parameter_bytes(kernel)};
+  const Function function{kernel, parameter_bytes(kernel)};
+  library.release();  // it is needed as long as graphs may launch the kernel, and nobody says how long that is
+  return function;
 }
 
 }  // namespace kfusion::cuda

@@ -5,6 +5,7 @@
 #include <bit>
 #include <limits>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "host/runtime.hpp"
@@ -21,6 +22,7 @@ struct Pool {
 std::array<Pool, kMaxDevices> pools;
 
 cudaMemPool_t create_pool(int device) {
+  const DuringCapture capture;
   int supported = 0;
   check(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, device), "asking for memory pools");
   if (!supported) return nullptr;
@@ -41,10 +43,115 @@ cudaMemPool_t pool_of(int device) {
   return pool.handle;
 }
 
+/// Memory that is free once the whole device has been waited for.
+class Retired {
+ public:
+  struct Block {
+    void* data;
+    std::size_t bytes;
+  };
+
+  void add(const Block& block) {
+    const std::lock_guard lock(mutex_);
+    blocks_.push_back(block);
+    bytes_ += std::max(block.bytes, kLeastBytes);
+  }
+  std::vector<Block> take() {
+    const std::lock_guard lock(mutex_);
+    bytes_ = 0;
+    return std::exchange(blocks_, {});
+  }
+  std::size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::size_t kLeastBytes = 4096;  // that a block counts, so that there are not too many
+
+  std::mutex mutex_;
+  std::vector<Block> blocks_;
+  std::atomic<std::size_t> bytes_ = 0;
+};
+auto& retired = *new std::array<Retired, kMaxDevices>;  // not destroyed: threads may still drop arrays at exit
+constexpr std::size_t kMostRetiredBytes = std::size_t{256} << 20;
+
 std::uint64_t reserved_bytes(cudaMemPool_t pool) {
   std::uint64_t bytes = 0;
   if (cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &bytes) != cudaSuccess) cudaGetLastError();
   return bytes;
+}
+
+bool capturing(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(handle(stream), &status);
+  if (error == cudaErrorStreamCaptureImplicit) return cudaGetLastError(), false;  // the legacy stream beside a capture
+  check(error, "asking whether a stream is capturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+/// Whether somebody captures a stream that the legacy default stream waits for: to use that one would break the
+/// capture.
+bool legacy_stream_is_closed(int device) {
+  const UseDevice use(device);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const bool open = cudaStreamIsCapturing(cudaStreamLegacy, &status) == cudaSuccess;
+  if (!open) cudaGetLastError();
+  return !open;
+}
+
+/// Whether the device can be waited for without breaking a capture that can be seen from here: on `stream`, or on one
+/// that the legacy default stream waits for. Captures on other streams cannot be seen.
+bool may_wait(int device, Stream stream) { return !capturing(stream) && !legacy_stream_is_closed(device); }
+
+/// Waits for a device; returns whether that worked.
+bool finish_device(int device) {
+  const UseDevice use(device);
+  const bool done = cudaDeviceSynchronize() == cudaSuccess;
+  if (!done) cudaGetLastError();  // what failed is left for the next call
+  return done;
+}
+
+/// Waits for a device, and gives back what waits for that.
+void free_retired(int device, Stream stream) {
+  if (!may_wait(device, stream)) return;
+  Retired& all = retired[static_cast<std::size_t>(device)];
+  const std::vector<Retired::Block> blocks = all.take();  // before the wait, which is for what is there now
+  const bool finished = !blocks.empty() && finish_device(device);
+  for (const Retired::Block& block : blocks) {
+    if (finished)
+      deallocate(block.data, device, 0);
+    else
+      all.add(block);
+  }
+}
+
+cudaError_t try_allocate(void** p, std::size_t bytes, int device, Stream stream) {
+  const cudaMemPool_t pool = pool_of(device);
+  const cudaError_t status = pool ? cudaMallocFromPoolAsync(p, bytes, pool, handle(stream)) : cudaMalloc(p, bytes);
+  if (status == cudaErrorMemoryAllocation) cudaGetLastError();
+  return status;
+}
+
+[[noreturn]] void throw_out_of_memory(std::size_t bytes, int device) {
+  const DuringCapture capture;
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "asking for free memory");
+  throw DeviceError("kfusion: out of memory on cuda:" + std::to_string(device) + ": " + std::to_string(bytes) +
+                    " bytes wanted, " + std::to_string(free) + " of " + std::to_string(total) +
+                    " are free; what kfusion keeps for reuse has been given back");
+}
+
+/// Gives what the pool of a device keeps for reuse back to the system. Returns how many bytes that were.
+std::size_t shrink(int device, Stream stream) {
+  const UseDevice use(device);
+  const DuringCapture capture;
+  free_retired(device, stream);
+  if (may_wait(device, stream))
+    finish_device(device);  // what is freed in stream order is free when the stream is there
+  const cudaMemPool_t pool = pools[static_cast<std::size_t>(device)].handle;
+  if (!pool) return 0;
+  const std::uint64_t before = reserved_bytes(pool);
+  if (cudaMemPoolTrimTo(pool, 0) != cudaSuccess) cudaGetLastError();
+  const std::uint64_t after = reserved_bytes(pool);
+  return after < before ? before - after : 0;
 }
 
 }  // namespace
@@ -52,39 +159,47 @@ std::uint64_t reserved_bytes(cudaMemPool_t pool) {
 void* allocate(std::size_t bytes, int device, Stream stream) {
   if (bytes == 0) return nullptr;
   const UseDevice use(device);
-  const cudaMemPool_t pool = pool_of(device);
+  if (retired[static_cast<std::size_t>(device)].bytes() > kMostRetiredBytes) free_retired(device, stream);
   void* p = nullptr;
-  const cudaError_t status = pool ? cudaMallocFromPoolAsync(&p, bytes, pool, handle(stream)) : cudaMalloc(&p, bytes);
+  cudaError_t status = try_allocate(&p, bytes, device, stream);
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    throw DeviceError("kfusion: out of memory on cuda:" + std::to_string(device) + ": " + std::to_string(bytes) +
-                      " bytes wanted; kfusion.empty_cache() gives back what kfusion keeps for reuse");
+    shrink(device, stream);
+    status = try_allocate(&p, bytes, device, stream);
   }
+  if (status == cudaErrorMemoryAllocation) throw_out_of_memory(bytes, device);
   check(status, "allocating device memory");
   return p;
 }
 
 void deallocate(void* p, int device, Stream stream) noexcept {
-  if (!p || forked_after_use()) return;
+  if (!p || is_over()) return;
   try {
     const UseDevice use(device);
     const cudaError_t status = pool_of(device) ? cudaFreeAsync(p, handle(stream)) : cudaFree(p);
-    if (status != cudaSuccess) cudaGetLastError();  // the process is ending, or a graph is being captured: it leaks
+    if (status != cudaSuccess) cudaGetLastError();  // work has failed, and no call succeeds any more: it leaks
   } catch (...) {
   }
 }
 
+void deallocate_array(void* p, std::size_t bytes, int device, bool exported) noexcept {
+  if (!p || is_over()) return;
+  try {
+    if (exported || legacy_stream_is_closed(device))
+      retired[static_cast<std::size_t>(device)].add({p, bytes});
+    else
+      deallocate(p, device, 0);
+  } catch (...) {  // it leaks
+  }
+}
+
 std::size_t empty_cache() noexcept {
-  if (forked_after_use()) return 0;
   std::size_t freed = 0;
-  for (std::size_t device = 0; device < pools.size(); ++device) {
-    const cudaMemPool_t pool = pools[device].handle;
-    if (!pool) continue;
-    finish_device(static_cast<int>(device));  // what is freed in stream order is free only when the stream is there
-    const std::uint64_t before = reserved_bytes(pool);
-    if (cudaMemPoolTrimTo(pool, 0) != cudaSuccess) cudaGetLastError();
-    const std::uint64_t after = reserved_bytes(pool);
-    if (after < before) freed += before - after;
+  for (int device = 0; device < kMaxDevices && !is_over(); ++device) {
+    if (!pools[static_cast<std::size_t>(device)].handle) continue;
+    try {
+      freed += shrink(device, 0);
+    } catch (...) {  // another device may still have something
+    }
   }
   return freed;
 }
@@ -111,14 +226,6 @@ void synchronize_device(int device) {
   check(cudaDeviceSynchronize(), "waiting for a device");
 }
 
-void finish_device(int device) noexcept {
-  if (forked_after_use()) return;
-  try {
-    synchronize_device(device);
-  } catch (...) {
-  }
-}
-
 int device_of(const void* p) {
   cudaPointerAttributes attributes;
   check(cudaPointerGetAttributes(&attributes, p), "asking where memory lies");
@@ -126,16 +233,6 @@ int device_of(const void* p) {
     throw DeviceError("kfusion: an array that offers the CUDA array interface points to memory that is on no GPU");
   return attributes.device;
 }
-
-namespace {
-bool capturing(Stream stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  const cudaError_t error = cudaStreamIsCapturing(handle(stream), &status);
-  if (error == cudaErrorStreamCaptureImplicit) return cudaGetLastError(), false;  // the legacy stream beside a capture
-  check(error, "asking whether a stream is capturing");
-  return status != cudaStreamCaptureStatusNone;
-}
-}  // namespace
 
 namespace {
 constexpr std::size_t kMostKept = 64, kLeastKeptBytes = std::size_t{64} << 10;
@@ -162,8 +259,14 @@ std::byte* Standing::kept(std::size_t bytes, int device, Stream stream) {
   if (found != all.end()) return found->data;
   if (all.size() == kMostKept) return nullptr;
   const std::size_t room = std::max(std::bit_ceil(bytes), kLeastKeptBytes);
+  all.reserve(kMostKept);
   auto* data = static_cast<std::byte*>(allocate(room, device, stream));
-  clear(data, room, device, stream);
+  try {
+    clear(data, room, device, stream);
+  } catch (...) {
+    deallocate(data, device, stream);
+    throw;
+  }
   all.push_back({device, id, room, data});
   return data;
 }

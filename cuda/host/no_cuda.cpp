@@ -19,6 +19,7 @@ DeviceInfo device_info(int) { refuse(); }
 
 void* allocate(std::size_t, int, Stream) { refuse(); }
 void deallocate(void*, int, Stream) noexcept {}
+void deallocate_array(void*, std::size_t, int, bool) noexcept {}
 std::size_t empty_cache() noexcept { return 0; }
 
 void clear(void*, std::size_t, int, Stream) { refuse(); }
@@ -28,7 +29,6 @@ std::byte* Standing::kept(std::size_t, int, Stream) { refuse(); }
 void copy(void*, const void*, std::size_t, int, Stream) { refuse(); }
 void synchronize(int, Stream) { refuse(); }
 void synchronize_device(int) { refuse(); }
-void finish_device(int) noexcept {}
 int device_of(const void*) { refuse(); }
 void wait(Stream, Stream, int) { refuse(); }
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 
 namespace kfusion::cuda {
@@ -13,6 +14,7 @@ namespace {
 std::atomic<bool> used{false};         // a call that initialises CUDA has been made by us
 std::atomic<bool> child{false};        // this process was forked
 std::atomic<bool> doomed{false};       // ... after we had used CUDA
+std::atomic<bool> ending{false};       // this process is: the driver may be gone any time
 std::atomic<std::uint64_t> usable{0};  // bit d: require(d) has succeeded
 
 void after_fork_in_child() {
@@ -45,6 +47,8 @@ int count_or_throw() {
   used = true;
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
+  // Handlers run in reverse order: after those of the driver and the runtime were registered, before they run.
+  [[maybe_unused]] static const int watching_exit = std::atexit([] { ending = true; });
   if (status == cudaSuccess && count > 0) return count;
   cudaGetLastError();
   if (status == cudaErrorInsufficientDriver) {
@@ -62,6 +66,7 @@ int count_or_throw() {
 
 /// Loads the module on `device`, which shows whether it has code for it.
 void require_image(int device) {
+  const DuringCapture capture;
   int previous = 0;
   check(cudaGetDevice(&previous), "asking for the current device");
   check(cudaSetDevice(device), "choosing the device");
@@ -94,7 +99,7 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
-bool forked_after_use() noexcept { return doomed; }
+bool is_over() noexcept { return doomed || ending; }
 
 bool built() { return true; }
 

@@ -26,8 +26,23 @@ class UseDevice {
   int previous_ = 0, device_;
 };
 
-/// Whether this is a forked child of a process that had used CUDA: no CUDA call can succeed here.
-bool forked_after_use() noexcept;
+/// While some thread of this process captures a graph, the runtime refuses what could enter the graph and does not: to
+/// load code, to set up a pool. In this scope it does not ask. It still refuses, and breaks the capture, where all of
+/// the device or the legacy default stream is waited for.
+class DuringCapture {
+ public:
+  DuringCapture() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "pausing a capture's checks"); }
+  ~DuringCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  DuringCapture(const DuringCapture&) = delete;
+  DuringCapture& operator=(const DuringCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+/// Whether CUDA must not be called any more: the process ends, or it is a forked child of one that had used CUDA. What
+/// memory it has goes with the process.
+bool is_over() noexcept;
 
 inline cudaStream_t handle(Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
 

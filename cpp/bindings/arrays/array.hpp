@@ -113,6 +113,10 @@ const Framework& framework_of(const Call& call, const char* argument, py::handle
 Array borrow(Call& call, const char* argument, py::handle object);
 void borrow(Call& call, const char* argument, py::handle object, Array& to);  ///< the same, in place
 
+/// A fresh array of `like`'s kind, as its framework makes it. Where that finds no memory on a device, our own is given
+/// back to the system first: no other library can ask for it.
+Result fresh(const Call& call, const View& layout, const Array& like);
+
 /// sys.modules[name], or an empty handle: never an import.
 py::object loaded_module(const char* name);
 

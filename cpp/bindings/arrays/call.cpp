@@ -1,5 +1,6 @@
 #include "bindings/arrays/array.hpp"
 #include "bindings/arrays/own.hpp"
+#include "bindings/gil.hpp"
 
 namespace kfusion::arrays {
 namespace {
@@ -71,6 +72,17 @@ void require_addressable(const Call& call, const char* argument, const View& v) 
     throw ValueError(call.says(std::string(argument) + " must lie within the address space, got shape " +
                                shape_text(v.ndim, v.shape) + " with strides " + shape_text(v.ndim, v.strides) +
                                " in bytes"));
+}
+
+Result fresh(const Call& call, const View& layout, const Array& like) {
+  try {
+    return like.framework->empty(call, layout, like);
+  } catch (...) {
+    if (!layout.place.cuda) throw;
+    const ReleaseGil unlocked;  // it waits for the device, whose work may include a callback into Python
+    if (cuda::empty_cache() == 0) throw;
+  }
+  return like.framework->empty(call, layout, like);
 }
 
 void require_aligned_on_device(const Call& call, const char* argument, const View& v) {

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <new>
+#include <optional>
 
 #include "bindings/arrays/numpy.hpp"
 #include "bindings/gil.hpp"
@@ -28,14 +29,6 @@ class Own final : public Framework {
 
 }  // namespace
 
-// Buffers also die on threads that never held the GIL. One that holds it must not wait with it: the device's work may
-// include a callback into Python.
-static void finish_without_gil(int device) {
-  if (!PyGILState_Check()) return cuda::finish_device(device);
-  const ReleaseGil unlocked;
-  cuda::finish_device(device);
-}
-
 // Our memory is ordered on the legacy default stream: a user's own stream may be gone when the array is freed.
 Buffer::Buffer(std::size_t bytes_, Place place_) : bytes(bytes_), place(place_) {
   if (bytes == 0) return;
@@ -43,21 +36,23 @@ Buffer::Buffer(std::size_t bytes_, Place place_) : bytes(bytes_), place(place_) 
   if (!data) throw std::bad_alloc();
 }
 
+// Runs on any thread, with the GIL or without, also after Python is finalised: a deleter of DLPack's may come then.
 Buffer::~Buffer() {
   if (!data || is_borrowed) return;
-  if (!place.cuda) {
+  if (place.cuda)
+    cuda::deallocate_array(data, bytes, place.index, exported);
+  else
     cpu::pool_free(data, bytes);
-  } else {
-    // The other library may have used it on a stream we cannot name any more; only the whole device is sure to be done.
-    if (exported) finish_without_gil(place.index);
-    cuda::deallocate(data, place.index, 0);
-  }
 }
 
 bool is_own(py::handle object) { return py::isinstance<DeviceArray>(object); }
 
 Result own_empty(const View& layout) {
+  std::optional<ReleaseGil>
+      unlocked;  // allocating can wait for the device, whose work may include a callback into Python
+  if (layout.place.cuda) unlocked.emplace();
   DeviceArray a = empty(layout);
+  unlocked.reset();
   const View view = a.view;
   return {view, py::cast(std::move(a))};
 }

@@ -96,7 +96,7 @@ std::shared_ptr<const Compiled> compiled(const Graph& graph, const Device& devic
   if (outs.size() == graph.outputs.size())
     for (std::size_t i = 0; i < outs.size(); ++i)
       wanted.outputs[i] = wanted_strides(graph[graph.outputs[i].node], outs[i].view);
-  const ReleaseGil unlocked;
+  const Interruptible unlocked;
   Shared& s = shared();
   {
     const std::lock_guard lock(s.mutex);

@@ -117,7 +117,7 @@ Results compute(Call& call, const Compiled& c, const Inputs& inputs, const doubl
   Room<std::byte*, run_detail::kFewArrays> to(c.results.size());
   for (const View& layout : c.results) {
     const Array* like = inputs.first();
-    results.push_back(like ? like->framework->empty(call, layout, *like)
+    results.push_back(like ? arrays::fresh(call, layout, *like)
                            : arrays::numpy_empty(layout, arrays::numpy_dtype(layout.dtype)));
     to[results.size() - 1] = results.back().view.data;
   }

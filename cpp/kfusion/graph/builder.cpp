@@ -119,6 +119,7 @@ NodeId GraphBuilder::converted(NodeId x, DType dtype) {
   cast.op = Op::cast;
   cast.dtype = dtype;
   cast.arguments = {x};
+  cast.attributes = CastAttributes{};
   return add(std::move(cast));
 }
 
@@ -182,11 +183,12 @@ NodeId GraphBuilder::map(Op op, std::vector<NodeId> arguments) {
 
 NodeId GraphBuilder::cast(NodeId x, DType dtype) {
   if (is_known(argument(Op::cast, x), dtype)) return converted(x, dtype);
-  const Call call(*this, Op::cast);
   Node n;
   n.op = Op::cast;
   n.dtype = dtype;
   n.arguments = {x};
+  n.attributes = CastAttributes{depth_ == 0};  // inside another call it is how that one's result is stored
+  const Call call(*this, Op::cast);
   return add(std::move(n));
 }
 

@@ -38,7 +38,8 @@ class GraphBuilder {
 
   /// A row of KF_MAP: promotes, casts, broadcasts.
   NodeId map(Op op, std::vector<NodeId> arguments);
-  NodeId cast(NodeId x, DType dtype);  ///< of a constant: the constant in that dtype, no longer weak
+  /// Of a constant: the constant in that dtype, no longer weak. Outside of any stage: rounds (CastAttributes).
+  NodeId cast(NodeId x, DType dtype);
   /// `axes` empty optional: axis=None, the whole array. Axes may be negative. Over no axes: a cast.
   NodeId reduce(Op op, NodeId x, std::optional<std::vector<int>> axes, bool keepdims);
 

@@ -21,6 +21,8 @@ inline Attributes attributes_of(Op op) {
       return Conv2dAttributes{};
     case Op::take:
       return TakeAttributes{};
+    case Op::cast:
+      return CastAttributes{};
     default:
       break;
   }
@@ -59,6 +61,8 @@ void visit_fields(AttributesT& attributes, Visit&& visit) {
     visit("groups", conv2d->groups);
   } else if (auto* take = of(std::type_identity<TakeAttributes>{})) {
     visit("axis", take->axis);
+  } else if (auto* cast = of(std::type_identity<CastAttributes>{})) {
+    visit("rounds", cast->rounds);
   }
 }
 

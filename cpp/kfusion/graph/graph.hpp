@@ -68,9 +68,15 @@ struct TakeAttributes {
   int axis = 0;
   bool operator==(const TakeAttributes&) const = default;
 };
-/// std::monostate: maps, cast, reshape, broadcast and matmul: dtype and shape say all.
+struct CastAttributes {
+  /// The caller asked for the dtype: a value that is cast to a half type is rounded to it wherever it is read. Else the
+  /// cast says how a result is stored, and the kernel that computes it goes on with what it has.
+  bool rounds = false;
+  bool operator==(const CastAttributes&) const = default;
+};
+/// std::monostate: maps, reshape, broadcast and matmul: dtype and shape say all.
 using Attributes = std::variant<std::monostate, InputAttributes, ConstantAttributes, IotaAttributes, ReduceAttributes,
-                                TransposeAttributes, SliceAttributes, Conv2dAttributes, TakeAttributes>;
+                                TransposeAttributes, SliceAttributes, Conv2dAttributes, TakeAttributes, CastAttributes>;
 
 struct Node {
   Op op = Op::input;

@@ -69,12 +69,12 @@ int Steps::argument(Axes span, const Access& a) {
   return source.op == Op::iota ? operand(StepKind::kIota, iotas_, seen) : operand(StepKind::kLoad, loads_, seen);
 }
 
-/// A cast to a half type inside a stage is how the stage's result is stored: what the kernel itself goes on with need
-/// not be rounded. A call of its own that casts is meant as one.
+/// What the kernel goes on with where `i` only says how a result is stored.
 int Steps::unstored(int i) const {
   const Step& s = k_.steps[static_cast<std::size_t>(i)];
-  const bool stores = s.kind == StepKind::kCast && is_half(s.dtype) && s.from == DType::kFloat32;
-  return stores && g_.stages[static_cast<std::size_t>(g_[s.node].stage)].name != name(Op::cast) ? s.arguments[0] : i;
+  if (s.kind != StepKind::kCast || !is_half(s.dtype) || s.from != DType::kFloat32) return i;
+  const auto* cast = std::get_if<CastAttributes>(&g_[s.node].attributes);  // else a reduction of one element
+  return cast && cast->rounds ? i : s.arguments[0];
 }
 
 int Steps::operand(StepKind kind, Operands& among, const Strided& operand) {

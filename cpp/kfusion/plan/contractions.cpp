@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <tuple>
 
 namespace kfusion {
 namespace {
@@ -73,7 +74,7 @@ bool reduces_last_axis(const Part& part, std::int64_t extent) {
   return part.reduced != 0 && part.reduced == axis_bit(part.domain.size() - 1) && part.domain.back() == extent;
 }
 
-bool try_attention(const Reader& r, const Graph& g, Partition& p, std::vector<Extras>& extras, NodeId product) {
+bool try_attention(const Reader& r, const Graph& g, Partition& p, NodeId product) {
   if (r.op(product) != Op::matmul) return false;
   const Access& weights = r.reads(product)[0];
   const int softmax = p.part_of(weights.base), output = p.part_of(product);
@@ -85,9 +86,10 @@ bool try_attention(const Reader& r, const Graph& g, Partition& p, std::vector<Ex
   if (p.part(scores).stores.size() != 1 || p.part(softmax).place != p.part(scores).place) return false;
   if (!reduces_for_softmax_only(r, g, p.part(softmax), weights.base)) return false;
   if (!is_plain_product(g, p.part(scores)) || !is_plain_product(g, p.part(output))) return false;
-  p.unite(softmax, output);
-  p.unite(scores, p.part_of(product));
-  extras[static_cast<std::size_t>(p.part_of(product))].attention = true;
+  if (!p.may_share(scores, output) || !p.may_share(softmax, output)) return false;
+  if (!p.unite(softmax, output)) return false;
+  std::ignore = p.unite(scores, p.part_of(product));  // nothing can be between them: only the softmax reads the scores
+  p.mark_attention(p.part_of(product));
   return true;
 }
 
@@ -157,39 +159,38 @@ bool reduces_inside_products(const Part& part, const Extents& shape) {
   return product(tile) % product({part.domain.begin() + first, part.domain.end()}) == 0;
 }
 
-bool try_contraction_reduction(const Reader& r, const Graph& g, Partition& p, std::vector<Extras>& extras,
-                               NodeId reduction) {
+bool try_contraction_reduction(const Reader& r, const Graph& g, Partition& p, NodeId reduction) {
   const int reducing = p.part_of(reduction);
   const Part& part = p.part(reducing);
   if (part.kind != WorkKind::kReduce || part.reduced == 0 || part.second_sweep) return false;
   const int producing = scores_part(r, p, reducing);
-  if (producing < 0 || part.place != p.part(producing).place) return false;
+  if (producing < 0 || part.place != p.part(producing).place || !p.may_share(producing, reducing)) return false;
   const auto product = std::find_if(p.part(producing).nodes.begin(), p.part(producing).nodes.end(),
                                     [&](NodeId n) { return g[n].op == Op::matmul; });
   if (product == p.part(producing).nodes.end() || p.part(producing).stores.size() != 1) return false;
   if (!is_plain_product(g, p.part(producing))) return false;
-  if (!reduces_inside_products(part, g[*product].shape) || p.depends_through_others(reducing, producing)) return false;
+  if (!reduces_inside_products(part, g[*product].shape)) return false;
   const bool stores_elements = std::any_of(part.stores.begin(), part.stores.end(), [&](NodeId n) {
     return g[n].size() > kfusion::product(extents_of(part.domain, part.kept()));
   });
   if (stores_elements) return false;
   auto deferred = commuting_maps(r, g, p, reduction, *product);
-  p.unite(producing, reducing);
-  extras[static_cast<std::size_t>(p.part_of(reduction))].deferred = std::move(deferred);
+  if (!p.unite(producing, reducing)) return false;
+  p.defer(p.part_of(reduction), std::move(deferred));
   return true;
 }
 
 }  // namespace
 
-void join_attention(const Graph& g, const FoldedGraph& folded, Partition& p, std::vector<Extras>& extras) {
+void join_attention(const Graph& g, const FoldedGraph& folded, Partition& p) {
   const Reader r(g, folded);
-  for (const NodeId n : p.order()) try_attention(r, g, p, extras, n);
+  for (const NodeId n : p.order()) try_attention(r, g, p, n);
 }
 
-void join_contraction_reductions(const Graph& g, const FoldedGraph& folded, Partition& p, std::vector<Extras>& extras) {
+void join_contraction_reductions(const Graph& g, const FoldedGraph& folded, Partition& p) {
   const Reader r(g, folded);
   for (const NodeId n : p.order()) {
-    if (kind(g[n].op) == OpKind::kReduce) try_contraction_reduction(r, g, p, extras, n);
+    if (kind(g[n].op) == OpKind::kReduce) try_contraction_reduction(r, g, p, n);
   }
 }
 
@@ -199,8 +200,8 @@ void join_casts(const Graph& g, Partition& p) {
     const int reader = p.part_of(p.readers(n)[0]);
     const WorkKind k = p.part(reader).kind;
     const bool takes_operands = k == WorkKind::kContraction || k == WorkKind::kGather;
-    if (takes_operands && g[n].place == p.part(reader).place && only_read_by(p, n, reader))
-      p.unite(p.part_of(n), reader);
+    const bool fits = g[n].place == p.part(reader).place && p.may_share(p.part_of(n), reader);
+    if (takes_operands && fits && only_read_by(p, n, reader)) std::ignore = p.unite(p.part_of(n), reader);
   }
 }
 
@@ -209,8 +210,9 @@ void join_copies(const FoldedGraph& folded, Partition& p) {
     const Work& w = folded.work[static_cast<std::size_t>(n)];
     if (w.kind != WorkKind::kCopy || p.part(p.part_of(n)).nodes.size() != 1) continue;
     const int from = p.part_of(w.reads[0].base);
-    if (is_contraction(p, from) && p.readers(w.reads[0].base).size() == 1 && !p.is_output(w.reads[0].base)) {
-      p.unite(from, p.part_of(n));
+    const bool only_reader = p.readers(w.reads[0].base).size() == 1 && !p.is_output(w.reads[0].base);
+    if (is_contraction(p, from) && only_reader && p.may_share(from, p.part_of(n))) {
+      std::ignore = p.unite(from, p.part_of(n));
     }
   }
 }

@@ -1,19 +1,17 @@
 // Patterns around matrix products, recognised from primitives: what a general loop could not fuse, a special kernel
 // can.
 #pragma once
-#include <vector>
-
-#include "kfusion/plan/finish.hpp"
+#include "kfusion/plan/partition.hpp"
 
 namespace kfusion {
 
 /// softmax(q k^T) v, with scaling and masks in between: three parts become one that keeps running maxima and sums
 /// ("online softmax"), so that the scores never lie in memory (Dao et al., FlashAttention, 2022).
-void join_attention(const Graph& g, const FoldedGraph& folded, Partition& p, std::vector<Extras>& extras);
+void join_attention(const Graph& g, const FoldedGraph& folded, Partition& p);
 
 /// A product whose elements are only needed reduced over rows or columns of it, as in the SPLADE head, is reduced where
 /// its tiles are made. Monotone maps between the product and a max commute with it and run once per result.
-void join_contraction_reductions(const Graph& g, const FoldedGraph& folded, Partition& p, std::vector<Extras>& extras);
+void join_contraction_reductions(const Graph& g, const FoldedGraph& folded, Partition& p);
 
 /// A cast of an operand, for one product (or gather) alone, happens where the operand is loaded.
 void join_casts(const Graph& g, Partition& p);

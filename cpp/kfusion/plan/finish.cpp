@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <queue>
 #include <set>
+#include <stdexcept>
 
+#include "kfusion/interrupt.hpp"
 #include "kfusion/plan/executable.hpp"
 #include "kfusion/plan/sweeps.hpp"
 
@@ -13,12 +15,12 @@ namespace {
 /// Group i is to be part `part` of the partition.
 class Finishing {
  public:
-  Finishing(Plan& plan, const Partition& p, const FoldedGraph& folded, const std::vector<Extras>& extras,
-            const Device& device)
-      : plan_(plan), g_(plan.graph), p_(p), folded_(folded), extras_(extras), device_(device) {}
+  Finishing(Plan& plan, const Partition& p, const FoldedGraph& folded, const Device& device)
+      : plan_(plan), g_(plan.graph), p_(p), folded_(folded), device_(device) {}
 
   void run() {
     for (int i = 0; i < p_.parts(); ++i) {
+      check_interrupt();
       if (!p_.part(i).nodes.empty()) plan_.groups.push_back(group(members(i)));
     }
     sort_groups();
@@ -46,7 +48,7 @@ class Finishing {
     Group r;
     r.nodes = m.nodes;
     for (const NodeId n : m.nodes) r.spans.push_back(p_.span(n));
-    r.deferred = extras_[static_cast<std::size_t>(m.part)].deferred;
+    r.deferred = part.deferred;
     r.domain = part.domain;
     for (std::size_t i = 0; i < part.domain.size(); ++i) {
       if (part.reduced & axis_bit(i)) r.reduced.push_back(static_cast<int>(i));
@@ -81,7 +83,7 @@ class Finishing {
   }
 
   GroupKind kind_of(const Members& m, const Part& part) const {
-    if (extras_[static_cast<std::size_t>(m.part)].attention) return GroupKind::kAttention;
+    if (part.attention) return GroupKind::kAttention;
     bool reduces = false, contracts = false, convolves = false;
     for (const NodeId n : m.nodes) {
       reduces |= folded_.work[static_cast<std::size_t>(n)].kind == WorkKind::kReduce;
@@ -148,6 +150,7 @@ class Finishing {
           ready.emplace(groups[static_cast<std::size_t>(n)].nodes.back(), n);
       }
     }
+    if (sorted.size() != groups.size()) throw std::logic_error("kfusion: internal error: kernels wait for each other");
     groups = std::move(sorted);
   }
 
@@ -183,7 +186,6 @@ class Finishing {
   const Graph& g_;
   const Partition& p_;
   const FoldedGraph& folded_;
-  const std::vector<Extras>& extras_;
   const Device& device_;
 };
 
@@ -199,9 +201,8 @@ std::int64_t Group::rows() const {
 
 std::int64_t Group::cols() const { return product(domain) / rows(); }
 
-void finish(Plan& plan, const Partition& partition, const FoldedGraph& folded, const std::vector<Extras>& extras,
-            const Device& device) {
-  Finishing(plan, partition, folded, extras, device).run();
+void finish(Plan& plan, const Partition& partition, const FoldedGraph& folded, const Device& device) {
+  Finishing(plan, partition, folded, device).run();
 }
 
 }  // namespace kfusion

@@ -66,13 +66,14 @@ Partition::Verdict Partition::match_rows(const Edge& e, const Cut& b, Axes read,
     const Axes rows = moved_axes(a_cut->moved, a.kept());
     return {std::nullopt, {a_cut->domain, a_cut->moved, embed_all(then(b.moved, b_cut->moved), rows)}};
   }
-  if (a.whole && read == all_axes(b.domain.size())) return {Reason::kReductionBarrier};
+  const bool waits = a.whole && read == all_axes(b.domain.size());
+  const Reason otherwise = waits ? Reason::kReductionBarrier : Reason::kDomainMismatch;
   const auto common = refine(b.domain, a.domain);
-  if (!common) return {Reason::kDomainMismatch};
+  if (!common) return {otherwise};
   const auto b_cut = cut(b.domain, all_axes(b.domain.size()), common->pieces_a, common->extents);
   const auto a_cut = cut(a.domain, a.all(), common->pieces_b, common->extents);
-  if (!b_cut || !a_cut) return {Reason::kDomainMismatch};
-  if (moved_axes(b_cut->moved, varies) != moved_axes(a_cut->moved, a.kept())) return {Reason::kDomainMismatch};
+  if (!b_cut || !a_cut) return {otherwise};
+  if (moved_axes(b_cut->moved, varies) != moved_axes(a_cut->moved, a.kept())) return {otherwise};
   return {std::nullopt, {a_cut->domain, a_cut->moved, then(b.moved, b_cut->moved)}};
 }
 

@@ -13,6 +13,13 @@ namespace {
 
 bool is_last(Axes axes, Axes all) { return ((axes ^ all) & ((axes ^ all) + 1)) == 0; }
 
+/// Whether each axis is where it was.
+bool stay(const std::vector<Axes>& moved) {
+  for (std::size_t i = 0; i < moved.size(); ++i)
+    if (moved[i] != axis_bit(i)) return false;
+  return true;
+}
+
 std::vector<NodeId> united(const std::vector<NodeId>& a, const std::vector<NodeId>& b) {
   std::vector<NodeId> r;
   std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(r));
@@ -26,6 +33,7 @@ Partition::Partition(const Graph& g, const FoldedGraph& folded, const Device& de
       folded_(folded),
       device_(device),
       options_(options),
+      across_stages_(options.fuse),
       rank_(ranks(g)),
       part_of_(g.nodes.size(), -1),
       span_(g.nodes.size(), 0),
@@ -45,7 +53,6 @@ Partition::Partition(const Graph& g, const FoldedGraph& folded, const Device& de
     p.domain = without_ones(w.shape);
     p.place = g[n].place;
     p.nodes = {n};
-    p.first = p.last = rank_[i];
     span_[i] = p.all();
     if (w.kind == WorkKind::kReduce) {
       const auto& r = std::get<ReduceAttributes>(g[n].attributes);
@@ -68,6 +75,7 @@ Partition::Partition(const Graph& g, const FoldedGraph& folded, const Device& de
     parts_.push_back(std::move(p));
   }
   std::sort(order_.begin(), order_.end(), [this](NodeId a, NodeId b) { return rank(a) < rank(b); });
+  sequence_ = PartOrder(parts());
   visited_.assign(parts_.size(), 0);
 }
 
@@ -111,12 +119,17 @@ Axes Partition::read_span(NodeId n) const {
   return reduces ? part(part_of(n)).all() : span_[static_cast<std::size_t>(n)];
 }
 
+bool Partition::may_share(int a, int b) const {
+  return across_stages_ || g_[part(a).nodes[0]].stage == g_[part(b).nodes[0]].stage;
+}
+
 std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b, NodeId consumer) const {
   // A single number of the host goes to the device as an argument of the kernel; what reads nothing is made anywhere.
   const bool anywhere = is_pointwise(a.kind) && !a.place.cuda && (a.domain.empty() || a.sources.empty());
   if (a.place != b.place && !anywhere) return Reason::kCrossDevice;
-  if (!options_.fuse && g_[a.nodes[0]].stage != g_[consumer].stage) return Reason::kUnfused;
+  if (!across_stages_ && g_[a.nodes[0]].stage != g_[consumer].stage) return Reason::kUnfused;
   if (a.kind == WorkKind::kGather || b.kind == WorkKind::kGather) return Reason::kGather;
+  if (a.joined || b.joined) return Reason::kContraction;
   // A contraction takes elementwise work on its result with it, nothing that needs whole rows and no other contraction.
   if (work_kind(consumer) == WorkKind::kContraction) return Reason::kContraction;
   if (b.kind == WorkKind::kContraction && !is_pointwise(a.kind)) return Reason::kContraction;
@@ -148,13 +161,13 @@ Part Partition::merged_part(int a, int b, const Match& m) const {
   r.whole = x.whole || y.whole;
   r.second_sweep = x.second_sweep || y.second_sweep;
   r.place = x.place.cuda ? x.place : y.place;
+  r.attention = x.attention || y.attention;
+  r.deferred = united(x.deferred, y.deferred);
   const auto either = [&](WorkKind k) { return x.kind == k || y.kind == k; };
   r.kind = either(WorkKind::kContraction)                ? WorkKind::kContraction
            : either(WorkKind::kGather)                   ? WorkKind::kGather
            : r.reduced != 0 || either(WorkKind::kReduce) ? WorkKind::kReduce
                                                          : WorkKind::kPointwise;
-  r.first = std::min(x.first, y.first);
-  r.last = std::max(x.last, y.last);
   const auto is_inside = [&](NodeId n) { return part_of(n) == a || part_of(n) == b; };
   for (const NodeId s : united(x.sources, y.sources)) {
     if (!is_inside(s)) r.sources.push_back(s);
@@ -178,12 +191,12 @@ std::optional<Reason> Partition::edges_fit(int a, int b, Verdict& v) const {
     const Axes written = moved_axes(m.moved_a, span_[static_cast<std::size_t>(e.producer)]);
     if (span_of(*e.access, merged.domain, read) != written) return Reason::kDomainMismatch;
     const bool reduced_before = part(a).reduced != 0 && written == merged.kept() && read == merged.all();
-    if (reduced_before && merged.whole) return Reason::kReductionBarrier;
     merged.second_sweep |= reduced_before;
   }
-  if (merged.second_sweep && !is_last(merged.reduced, merged.all()))
-    merged.kept_on_chip = count_passes(g_, folded_, nodes_of(a, b), merged.stores) > 1;
-  if (merged.whole && merged.second_sweep) return Reason::kReductionBarrier;  // siblings: sum(x) and softmax(x)
+  // Also of siblings: sum(x) and softmax(x). A mean and the variance around it take one sweep.
+  if (merged.whole && merged.second_sweep && passes(a, b, merged) > 1) return Reason::kReductionBarrier;
+  if (merged.second_sweep && !is_last(merged.reduced, merged.all()) && column_bytes(merged) > device_.on_chip_bytes)
+    merged.too_tall = passes(a, b, merged) > 1;
   // Only what is computed once per element or once per row can be stored: a small value is computed many times.
   for (const NodeId s : merged.stores) {
     const Axes span = moved_axes(part_of(s) == a ? m.moved_a : m.moved_b, span_[static_cast<std::size_t>(s)]);
@@ -192,41 +205,45 @@ std::optional<Reason> Partition::edges_fit(int a, int b, Verdict& v) const {
   return std::nullopt;
 }
 
-std::vector<NodeId> Partition::nodes_of(int a, int b) const {
+/// Of the kernel of both.
+int Partition::passes(int a, int b, const Part& merged) const {
   std::vector<NodeId> nodes = part(a).nodes;
   nodes.insert(nodes.end(), part(b).nodes.begin(), part(b).nodes.end());
   std::sort(nodes.begin(), nodes.end());
-  return nodes;
+  return count_passes(g_, folded_, nodes, merged.stores);
 }
 
-std::int64_t Partition::tile_bytes(const Part& part) const {
-  if (!part.kept_on_chip) return 0;
+std::int64_t Partition::column_bytes(const Part& part) const {
   const std::int64_t column = product(extents_of(part.domain, part.reduced)), width = tile_width(device_);
   return column > INT64_MAX / width ? INT64_MAX : column * width;
 }
 
 std::optional<Reason> Partition::fits_device(const Part& merged) const {
   const bool fits = std::ssize(merged.sources) <= options_.max_inputs &&
-                    std::ssize(merged.stores) <= options_.max_outputs && tile_bytes(merged) <= device_.on_chip_bytes;
+                    std::ssize(merged.stores) <= options_.max_outputs && !merged.too_tall;
   return fits ? std::nullopt : std::optional(Reason::kResources);
 }
 
-bool Partition::depends_through_others(int b, int a) {
+/// The parts between a and b, which stands behind a, that b needs, each after what it needs of them. Nothing where one
+/// of them needs a: they would have to run after a kernel of both, and before it.
+std::optional<std::vector<int>> Partition::needed_between(int a, int b) {
   ++visit_;
-  std::vector<int> open = {b};
-  visited_[static_cast<std::size_t>(b)] = visit_;
+  std::vector<int> open = {b}, found;
   while (!open.empty()) {
     const int current = open.back();
     open.pop_back();
     for (const NodeId s : part(current).sources) {
       const int p = part_of(s);
       if (p < 0 || (p == a && current == b) || visited_[static_cast<std::size_t>(p)] == visit_) continue;
-      if (p == a) return true;
+      if (p == a) return std::nullopt;
       visited_[static_cast<std::size_t>(p)] = visit_;
-      if (part(p).last > part(a).first) open.push_back(p);
+      if (!sequence_.is_before(a, p)) continue;
+      open.push_back(p);
+      found.push_back(p);
     }
   }
-  return false;
+  std::sort(found.begin(), found.end(), [this](int x, int y) { return sequence_.is_before(x, y); });
+  return found;
 }
 
 Partition::Verdict Partition::judge(int a, int b, Verdict v) {
@@ -237,7 +254,12 @@ Partition::Verdict Partition::judge(int a, int b, Verdict v) {
   v.merged = merged_part(a, b, v.match);
   v.reason = edges_fit(a, b, v);
   if (!v.reason) v.reason = fits_device(v.merged);
-  if (!v.reason && depends_through_others(b, a)) v.reason = Reason::kCycle;
+  if (v.reason) return v;
+  auto before = sequence_.is_before(a, b) ? needed_between(a, b) : needed_between(b, a);
+  if (before)
+    v.before = std::move(*before);
+  else
+    v.reason = Reason::kCycle;
   return v;
 }
 
@@ -273,7 +295,6 @@ std::optional<Reason> Partition::merge_siblings(int a, int b, NodeId source) {
   const auto b_cut = common ? cut(part(b).domain, part(b).all(), common->pieces_b, common->extents) : std::nullopt;
   if (!a_cut || !b_cut) return Reason::kDomainMismatch;
   Verdict v = judge(a, b, {std::nullopt, {a_cut->domain, a_cut->moved, b_cut->moved}});
-  if (!v.reason && depends_through_others(a, b)) v.reason = Reason::kCycle;
   const auto reason = v.reason;
   if (!reason) apply(a, b, std::move(v));
   return reason;
@@ -289,15 +310,18 @@ bool Partition::sweeps(int p, NodeId source) const {
 
 void Partition::apply(int a, int b, Verdict v) {
   for (const auto& [p, moved] : {std::pair(a, &v.match.moved_a), std::pair(b, &v.match.moved_b)}) {
+    if (stay(*moved)) continue;  // most merges: so a chain of n costs n
     for (const NodeId n : part(p).nodes) {
       Axes& span = span_[static_cast<std::size_t>(n)];
       span = moved_axes(*moved, span);
     }
   }
-  move_nodes(a, b, std::move(v.merged));
+  move_nodes(a, b, std::move(v.merged), v.before);
 }
 
-void Partition::unite(int a, int b) {
+bool Partition::unite(int a, int b) {
+  const auto before = sequence_.is_before(a, b) ? needed_between(a, b) : needed_between(b, a);
+  if (!before) return false;
   const Part &x = part(a), &y = part(b);
   Match m;
   const auto size = [](const Part& p) { return std::pair(product(p.domain), p.reduced != 0); };
@@ -306,11 +330,14 @@ void Partition::unite(int a, int b) {
   const Axes reduced = larger.reduced;
   Part merged = merged_part(a, b, m);
   merged.reduced = reduced;
-  move_nodes(a, b, std::move(merged));
+  merged.joined = true;
+  move_nodes(a, b, std::move(merged), *before);
+  return true;
 }
 
 /// The smaller list goes into the larger, so that n merges cost n log n.
-void Partition::move_nodes(int a, int b, Part merged) {
+void Partition::move_nodes(int a, int b, Part merged, const std::vector<int>& before) {
+  const int first = sequence_.is_before(a, b) ? a : b;
   const bool to_a = part(a).nodes.size() >= part(b).nodes.size();
   Part &to = parts_[static_cast<std::size_t>(to_a ? a : b)], &from = parts_[static_cast<std::size_t>(to_a ? b : a)];
   merged.nodes = std::move(to.nodes);
@@ -320,6 +347,8 @@ void Partition::move_nodes(int a, int b, Part merged) {
   }
   from = {};
   to = std::move(merged);
+  sequence_.move_before(before, first);
+  sequence_.merge(to_a ? a : b, to_a ? b : a, first);
 }
 
 }  // namespace kfusion

@@ -1,11 +1,12 @@
 // Kernels under construction: each computing node starts as a part of its own, and parts are merged while the rules
-// allow it. Every rule that keeps two apart gives a Reason.
+// allow it. Every rule that keeps two apart gives a Reason. Parts always stand in an order in which they can run.
 #pragma once
 #include <optional>
 #include <vector>
 
 #include "kfusion/plan/domain.hpp"
 #include "kfusion/plan/fold.hpp"
+#include "kfusion/plan/part_order.hpp"
 #include "kfusion/plan/plan.hpp"
 
 namespace kfusion {
@@ -18,10 +19,12 @@ struct Part {
   Axes reduced = 0;
   bool whole = false;         ///< reduced with axis=None: no row of a matrix but everything
   bool second_sweep = false;  ///< a reduced value is read again by all elements of its row
-  bool kept_on_chip = false;  ///< and they are strided, and no pair of reductions makes one sweep of both
+  bool too_tall = false;      ///< and they are strided, take several sweeps and do not fit on chip in between
+  bool joined = false;        ///< made of several by a pattern around a product: `domain` is that of one of them
+  bool attention = false;     ///< softmax(q k^T) v
   Place place;
   std::vector<NodeId> nodes, sources, stores;  ///< sources: what is read from outside, each once, ascending
-  int first = 0, last = 0;                     ///< the least and the largest rank of its nodes
+  std::vector<NodeId> deferred;                ///< as in Group
 
   Axes all() const { return all_axes(domain.size()); }
   Axes kept() const { return all() & ~reduced; }
@@ -67,12 +70,16 @@ class Partition {
   };
   std::optional<Refused> refusal(const Edge& e);
 
-  /// Makes one part of two without asking.
-  void unite(int a, int b);
-  /// Whether b needs a through a third part.
-  bool depends_through_others(int b, int a);
-  /// What columns would occupy on chip; 0 where none have to be kept.
-  std::int64_t tile_bytes(const Part& part) const;
+  /// Whether calls may share a kernel from now on; else only what one call computes. At first as the options say.
+  void merge_across_stages(bool allowed) { across_stages_ = allowed; }
+  /// Whether two parts are of calls that may share a kernel.
+  bool may_share(int a, int b) const;
+  /// Makes one part of two without asking the rules; false where a third part has to run between them.
+  [[nodiscard]] bool unite(int a, int b);
+  void mark_attention(int part) { parts_[static_cast<std::size_t>(part)].attention = true; }
+  void defer(int part, std::vector<NodeId> maps) { parts_[static_cast<std::size_t>(part)].deferred = std::move(maps); }
+  /// What neighbouring columns occupy on chip where they stay there between two sweeps.
+  std::int64_t column_bytes(const Part& part) const;
 
  private:
   struct Match {  ///< where the axes of both parts lie in the merged domain
@@ -84,6 +91,7 @@ class Partition {
     Match match = {};
     Part merged = {};
     Edge because = {};
+    std::vector<int> before = {};  ///< parts that have to run before the merged one, though they stand behind one of it
   };
 
   WorkKind work_kind(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)].kind; }
@@ -95,18 +103,20 @@ class Partition {
   std::optional<Reason> named_pair_allowed(NodeId producer, NodeId consumer) const;
   Verdict judge(int a, int b, Verdict v);
   std::optional<Reason> edges_fit(int a, int b, Verdict& v) const;  ///< also says how v.merged sweeps
-  std::vector<NodeId> nodes_of(int a, int b) const;                 ///< ascending
+  int passes(int a, int b, const Part& merged) const;
   std::optional<Reason> fits_device(const Part& merged) const;
   std::vector<Edge> crossing_edges(int a, int b) const;
   Part merged_part(int a, int b, const Match& m) const;
   bool sweeps(int p, NodeId source) const;  ///< reads each element of source, in order, once per element of its domain
+  std::optional<std::vector<int>> needed_between(int a, int b);
   void apply(int a, int b, Verdict v);
-  void move_nodes(int a, int b, Part merged);
+  void move_nodes(int a, int b, Part merged, const std::vector<int>& before);
 
   const Graph& g_;
   const FoldedGraph& folded_;
   const Device& device_;
   const PlanOptions& options_;
+  bool across_stages_ = true;
   std::vector<NodeId> order_;
   std::vector<int> rank_;     ///< by node
   std::vector<int> part_of_;  ///< by node, -1 for what is not computed
@@ -114,7 +124,8 @@ class Partition {
   std::vector<Axes> span_;                    ///< by node
   std::vector<std::vector<NodeId>> readers_;  ///< by node, one entry per read
   std::vector<bool> is_output_;
-  std::vector<int> visited_;
+  PartOrder sequence_{0};     ///< no part reads what one behind it computes: so kernels never wait for each other
+  std::vector<int> visited_;  ///< by part: the last search that came by
   int visit_ = 0;
 };
 

@@ -24,6 +24,7 @@ enum class Reason : std::uint8_t {
   kContraction,        ///< a matrix product or convolution is a kernel of its own here
   kResources,          ///< inputs, outputs or on-chip memory would not suffice
   kMultipleConsumers,  ///< the value is stored for another reader, and computing it twice costs more
+  kNoGain,             ///< possible, but more bytes would move
   kCycle,              ///< a third kernel has to run in between
   kNotImplemented,     ///< possible, but this version has no such kernel
   kForbidden,          ///< the caller asked for it
@@ -80,7 +81,7 @@ struct Refusal {
 };
 
 struct PlanOptions {
-  bool fuse = true;  ///< false: one group per stage; of what cannot run as one kernel, several
+  bool fuse = true;  ///< false: one group per stage; of what cannot be one kernel, several
   /// Pairs of stage names as the plan's graph has them, or op names, that may fuse, when not empty only those; and
   /// pairs that may not.
   std::vector<std::pair<std::string, std::string>> allow, forbid;
@@ -100,7 +101,17 @@ struct Plan {
   FoldedGraph folded;         ///< how each node reads its arguments
 };
 
-/// Deterministic; the order of a commutative op's arguments does not matter.
+struct PlanPair {
+  Plan chosen;   ///< as the options say
+  Plan unfused;  ///< one kernel per stage, of what cannot be one several
+};
+
+/// Deterministic; the order of a commutative op's arguments does not matter. A fused plan never moves more bytes (of
+/// either count, see traffic.hpp) than the unfused one, and never launches more kernels. Throws std::overflow_error for
+/// more than 2^63 bytes, and std::logic_error where a plan does not hold together (check.hpp).
+PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& options = {});
+
+/// The chosen one.
 Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options = {});
 
 }  // namespace kfusion

@@ -1,8 +1,9 @@
 // The passes of the planner, in order.
 #include <algorithm>
-#include <map>
 #include <unordered_map>
 
+#include "kfusion/interrupt.hpp"
+#include "kfusion/plan/check.hpp"
 #include "kfusion/plan/contractions.hpp"
 #include "kfusion/plan/duplicate.hpp"
 #include "kfusion/plan/finish.hpp"
@@ -11,6 +12,7 @@
 #include "kfusion/plan/plan.hpp"
 #include "kfusion/plan/reasons.hpp"
 #include "kfusion/plan/runnable.hpp"
+#include "kfusion/plan/traffic.hpp"
 
 namespace kfusion {
 namespace {
@@ -19,6 +21,7 @@ namespace {
 bool merge_vertically(const Graph& g, Partition& p) {
   bool merged = false;
   for (const NodeId n : p.order()) {
+    check_interrupt();
     auto edges = p.edges_into(n);
     std::sort(edges.begin(), edges.end(), [&](const Edge& a, const Edge& b) {
       const auto key = [&](const Edge& e) { return std::pair(-g[e.producer].nbytes(), p.rank(e.producer)); };
@@ -56,6 +59,7 @@ bool merge_siblings(const Graph& g, Partition& p, std::vector<Neighbours>* apart
   }
   bool merged = false;
   for (const NodeId s : shared) {
+    check_interrupt();
     const auto& list = readers[s];
     for (std::size_t i = 1; i < list.size(); ++i) {
       const int a = p.part_of(list[i - 1]), b = p.part_of(list[i]);
@@ -70,58 +74,45 @@ bool merge_siblings(const Graph& g, Partition& p, std::vector<Neighbours>* apart
   return merged;
 }
 
-/// Unless a third part has to run between (a graph from outside may mix its stages).
-void unite_in_order(Partition& p, NodeId a, NodeId b) {
-  const int first = p.part_of(a), second = p.part_of(b);
-  if (first == second) return;
-  if (p.depends_through_others(first, second) || p.depends_through_others(second, first)) return;
-  p.unite(first, second);
-}
-
-/// One part per user-level call.
-void merge_stages(const Graph& g, Partition& p) {
-  std::unordered_map<StageId, NodeId> first;
-  for (const NodeId n : p.order()) {
-    const auto [found, added] = first.try_emplace(g[n].stage, n);
-    if (!added) unite_in_order(p, found->second, n);
-  }
-}
+/// Where merging starts, and how far it goes.
+enum class Scope : std::uint8_t {
+  kEverything,   ///< any calls may share a kernel
+  kCallsFirst,   ///< each call alone, then all: no merge moves more bytes, so nothing exceeds one kernel per call
+  kWithinCalls,  ///< no calls share a kernel
+};
 
 class Planning {
  public:
-  Planning(const Graph& g, const Device& device, const PlanOptions& options)
+  Planning(Graph g, const Device& device, const PlanOptions& options, Scope scope)
       : device_(device),
         options_(options),
-        folded_(fold_views(g, options.fuse)),
-        partition_(g, folded_, device, options) {
-    plan_.graph = g;
-  }
+        scope_(scope),
+        plan_(empty_plan(std::move(g))),
+        folded_(fold_views(plan_.graph, scope == Scope::kEverything)),
+        partition_(plan_.graph, folded_, device, options) {}
 
-  /// Merges until nothing changes: a merge can make room for another. Copies go to the readers that they were made for.
+  /// Copies go to the readers that they were made for.
   void merge(const std::vector<NodeId>& copies = {}) {
-    const Graph& g = plan_.graph;
-    if (!options_.fuse && !options_.only_executable) {
-      merge_stages(g, partition_);
-      extras_.resize(static_cast<std::size_t>(partition_.parts()));
-      return;
-    }
     for (auto copy = copies.rbegin(); copy != copies.rend(); ++copy) merge_with_readers(*copy);
-    while (merge_vertically(g, partition_) || merge_siblings(g, partition_, nullptr)) {
+    if (scope_ != Scope::kEverything) {
+      partition_.merge_across_stages(false);
+      merge_kernels();
     }
-    merge_siblings(g, partition_, &apart_);
-    extras_.resize(static_cast<std::size_t>(partition_.parts()));
-    if (options_.only_executable) return;
-    join_attention(g, folded_, partition_, extras_);
-    join_contraction_reductions(g, folded_, partition_, extras_);
-    join_casts(g, partition_);
-    join_copies(folded_, partition_);
+    if (scope_ == Scope::kWithinCalls) return;
+    partition_.merge_across_stages(true);
+    merge_kernels();
+    merge_siblings(plan_.graph, partition_, &apart_);
   }
 
   std::optional<CopiedGraph> graph_with_copies() const { return with_copies(plan_.graph, partition_, folded_); }
 
   Plan result() {
-    finish(plan_, partition_, folded_, extras_, device_);
-    for (const NodeId n : partition_.order()) refuse_inputs(n);
+    finish(plan_, partition_, folded_, device_);
+    check_plan(plan_);
+    for (const NodeId n : partition_.order()) {
+      check_interrupt();
+      refuse_inputs(n);
+    }
     for (const Neighbours& n : apart_) refuse_neighbours(n);
     std::sort(plan_.refusals.begin(), plan_.refusals.end(), [](const Refusal& a, const Refusal& b) {
       return std::tie(a.consumer, a.producer) < std::tie(b.consumer, b.producer);
@@ -130,6 +121,24 @@ class Planning {
   }
 
  private:
+  static Plan empty_plan(Graph g) {
+    Plan p;
+    p.graph = std::move(g);
+    return p;
+  }
+
+  /// Until nothing changes: a merge can make room for another.
+  void merge_kernels() {
+    const Graph& g = plan_.graph;
+    while (merge_vertically(g, partition_) || merge_siblings(g, partition_, nullptr)) {
+    }
+    if (options_.only_executable) return;
+    join_attention(g, folded_, partition_);
+    join_contraction_reductions(g, folded_, partition_);
+    join_casts(g, partition_);
+    join_copies(folded_, partition_);
+  }
+
   void merge_with_readers(NodeId copy) {
     for (const NodeId reader : partition_.readers(copy)) {
       for (const Edge& e : partition_.edges_into(reader)) {
@@ -169,15 +178,13 @@ class Planning {
   }
 
   Case case_of(const Edge& e) {
-    Case c = make_case(e.producer, e.consumer, Reason::kUnfused);
-    if (!options_.fuse && !options_.only_executable) return c;
-    if (auto refused = partition_.refusal(e)) {
-      c.reason = refused->reason;
-      c.merged = std::move(refused->merged);
-      c.because = refused->because;
-    } else {
-      c.reason = Reason::kContraction;  // joined by pattern: no general rule speaks of it
-    }
+    Case c = make_case(e.producer, e.consumer, Reason::kContraction);
+    auto refused = partition_.refusal(e);
+    if (!refused) return c;  // joined by pattern: no general rule speaks of it
+    const bool could = refused->reason == Reason::kUnfused && options_.fuse;
+    c.reason = could ? Reason::kNoGain : refused->reason;
+    c.merged = std::move(refused->merged);
+    c.because = refused->because;
     return c;
   }
 
@@ -193,54 +200,89 @@ class Planning {
 
   const Device& device_;
   const PlanOptions& options_;
+  const Scope scope_;
   Plan plan_;
   FoldedGraph folded_;
   Partition partition_;
-  std::vector<Extras> extras_;  ///< by part
   std::vector<Neighbours> apart_;
 };
 
-std::int64_t bytes_between_kernels(const Plan& p) {
-  std::int64_t bytes = 0;
-  for (const Group& g : p.groups) {
-    std::map<NodeId, std::int64_t> read;
-    for (const Load& l : g.loads) {
-      std::int64_t& elements = read[l.access.base];
-      elements = std::min(elements + distinct_elements(l.access), l.access.base_size);
-    }
-    for (const auto& [base, elements] : read) {
-      bytes += elements * static_cast<std::int64_t>(item_bytes(p.graph[base].dtype));
-    }
-    for (const NodeId n : g.stores) {
-      bytes +=
-          product(p.computed[static_cast<std::size_t>(n)]) * static_cast<std::int64_t>(item_bytes(p.graph[n].dtype));
-    }
+/// A plan and what it moves.
+struct Counted {
+  Counted(Plan p, const Device& device) : plan(std::move(p)), traffic(count(plan, device).total.traffic) {}
+
+  /// More bytes, or more kernels.
+  bool exceeds(const Counted& other) const {
+    const Traffic &a = traffic, &b = other.traffic;
+    return a.compulsory.total() > b.compulsory.total() || a.issued.total() > b.issued.total() ||
+           a.launches > b.launches;
   }
-  return bytes;
-}
+
+  Plan plan;
+  Traffic traffic;
+};
+
+/// What copies have to save of all bytes. Else a chain of a thousand barriers would be planned once for each.
+constexpr std::int64_t kLeastSaving = 100;
+
+/// A plan of one graph at a time, as the executors need it or as it could be.
+class Planner {
+ public:
+  Planner(const Graph& g, const Device& device, const PlanOptions& options)
+      : device_(device), options_(options), graph_(g) {
+    make_stage_names_unique(graph_);
+    if (options_.only_executable) graph_ = without_empty_work(graph_);
+  }
+
+  Counted plan(Scope scope) const {
+    Planning planning(simple_graph(scope), device_, options_, scope);
+    planning.merge();
+    return {planning.result(), device_};
+  }
+
+  /// Copies of cheap values stay where bytes fall. A copy can make another one pay: of what the first one reads.
+  Counted plan_with_copies() const {
+    Planning planning(simple_graph(Scope::kEverything), device_, options_, Scope::kEverything);
+    planning.merge();
+    auto copied = planning.graph_with_copies();
+    Counted best(planning.result(), device_);
+    while (copied) {
+      Planning again(copied->graph, device_, options_, Scope::kEverything);
+      again.merge(copied->copies);
+      copied = again.graph_with_copies();
+      Counted other(again.result(), device_);
+      const std::int64_t before = best.traffic.compulsory.total(), after = other.traffic.compulsory.total();
+      if (other.exceeds(best) || before - after <= before / kLeastSaving) break;
+      best = std::move(other);
+    }
+    return best;
+  }
+
+ private:
+  Graph simple_graph(Scope scope) const {
+    Graph simple = simplify(graph_, scope == Scope::kEverything);
+    return options_.only_executable ? with_own_results(simple) : simple;
+  }
+
+  const Device& device_;
+  const PlanOptions& options_;
+  Graph graph_;
+};
 
 }  // namespace
 
+PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& options) {
+  const Planner planner(g, device, options);
+  Counted unfused = planner.plan(Scope::kWithinCalls);
+  if (!options.fuse) return {unfused.plan, std::move(unfused.plan)};
+  Counted chosen = planner.plan_with_copies();
+  for (const Scope scope : {Scope::kCallsFirst, Scope::kWithinCalls})
+    if (chosen.exceeds(unfused)) chosen = planner.plan(scope);
+  return {std::move(chosen.plan), std::move(unfused.plan)};
+}
+
 Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options) {
-  Graph named = g;
-  make_stage_names_unique(named);
-  if (options.only_executable) named = without_empty_work(named);
-  Graph simple = simplify(named, options.fuse);
-  if (options.only_executable) simple = with_own_results(simple);
-  Planning planning(simple, device, options);
-  planning.merge();
-  auto copied = options.fuse ? planning.graph_with_copies() : std::nullopt;
-  Plan plan = planning.result();
-  while (copied) {  // a copy can make another one pay: of what the first one reads
-    Planning again(copied->graph, device, options);
-    again.merge(copied->copies);
-    auto next = again.graph_with_copies();
-    Plan other = again.result();
-    if (bytes_between_kernels(other) >= bytes_between_kernels(plan)) break;
-    plan = std::move(other);
-    copied = std::move(next);
-  }
-  return plan;
+  return make_plans(g, device, options).chosen;
 }
 
 }  // namespace kfusion

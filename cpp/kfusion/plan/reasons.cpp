@@ -61,7 +61,7 @@ std::string resources_sentence(const Case& c, const std::string& both) {
   if (std::ssize(c.merged.stores) > c.options.max_outputs)
     return more_than(std::ssize(c.merged.stores), "outputs", c.options.max_outputs);
   return "one kernel for " + both + " would keep columns on chip, " + std::to_string(tile_width(c.device)) +
-         " bytes of each row, " + kilobytes(c.partition.tile_bytes(c.merged)) + ", and " + c.device.name + " has " +
+         " bytes of each row, " + kilobytes(c.partition.column_bytes(c.merged)) + ", and " + c.device.name + " has " +
          kilobytes(c.device.on_chip_bytes) + " for them.";
 }
 
@@ -102,6 +102,9 @@ std::string sentence(const Case& c) {
       return a + " is stored for " + (other.empty() ? "another reader" : other) + "; computing it again for " + b +
              " would move more bytes than reading it.";
     }
+    case Reason::kNoGain:
+      return "one kernel for " + a + " and " + b +
+             " is possible, but more bytes would move than with one for each call.";
     case Reason::kCycle:
       return "another kernel has to run between " + a + " and " + b + ": it needs the one and is needed by the other.";
     case Reason::kNotImplemented:
@@ -128,8 +131,8 @@ std::string sentence_of_siblings(const Case& c, NodeId shared) {
 
 std::string_view name(Reason r) {
   constexpr std::string_view kNames[] = {
-      "reduction_barrier",  "domain_mismatch", "gather",          "cross_device", "contraction", "resources",
-      "multiple_consumers", "cycle",           "not_implemented", "forbidden",    "unfused"};
+      "reduction_barrier",  "domain_mismatch", "gather", "cross_device",    "contraction", "resources",
+      "multiple_consumers", "no_gain",         "cycle",  "not_implemented", "forbidden",   "unfused"};
   return kNames[static_cast<std::size_t>(r)];
 }
 

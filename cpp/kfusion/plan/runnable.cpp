@@ -75,6 +75,7 @@ class Results {
     c.dtype = g_[n].dtype;
     c.shape = g_[n].shape;
     c.arguments = {n};
+    c.attributes = CastAttributes{};
     c.stage = static_cast<StageId>(g_.stages.size());
     g_.stages.push_back({unique_name("copy"), ""});
     return append_inferred(g_, std::move(c));

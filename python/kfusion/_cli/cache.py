@@ -15,8 +15,9 @@ def add(subcommands: Any) -> None:
     parser = subcommands.add_parser(
         "cache",
         help="show or clear the kernels for GPUs that are kept on disk",
-        description="Kernels compiled for a GPU are kept in $KFUSION_CACHE_DIR, else $XDG_CACHE_HOME/kfusion, else "
-        "~/.cache/kfusion, up to $KFUSION_CACHE_MB (256); those not used for longest go first.",
+        description="Kernels compiled for a GPU are kept in the folder kfusion of $KFUSION_CACHE_DIR, else of "
+        "$XDG_CACHE_HOME, else of ~/.cache, up to $KFUSION_CACHE_MB (256); those not used for longest go first. The "
+        "folder must belong to you, and nobody else may write to it.",
     )
     parser.add_argument("--clear", action="store_true", help="remove them all")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -1,4 +1,4 @@
-"""`kfusion plan`: what a function of a file of yours would become, without running it."""
+"""`kfusion plan`: what a function of a file of yours would become. The file is executed, as an import does."""
 
 from __future__ import annotations
 
@@ -22,9 +22,14 @@ def add(subcommands: Any) -> None:
         "plan",
         help="plan a function into kernels: what fusing saves, and why pairs stay apart",
         description="Traces a function on arrays of the given shapes, plans it into kernels, counts bytes and FLOPs, "
-        "and predicts times. Nothing is computed, and no GPU is needed.",
+        "and predicts times. The function's file is executed, as an import does, and so is the function, on values "
+        "that record instead of computing: name only files that you trust. No array is computed, and no GPU is needed.",
     )
-    parser.add_argument("target", metavar="FUNCTION", help="module.py:function, package.module:function or graph.json")
+    parser.add_argument(
+        "target",
+        metavar="FUNCTION",
+        help="module.py:function or package.module:function, whose file is executed; or graph.json, which is only read",
+    )
     add_arrays(parser, "4096x1024 or 1024:bfloat16")
     parser.add_argument(
         "--like", choices=("numpy", "torch"), default="numpy", help="whose arrays (default: %(default)s)"

@@ -25,7 +25,8 @@ def add(subcommands: Any) -> None:
         "target",
         metavar="FUNCTION",
         nargs="?",
-        help="a named kernel (softmax, layernorm, ...), module.py:function or package.module:function",
+        help="a named kernel (softmax, layernorm, ...), or module.py:function or package.module:function, whose file "
+        "is executed",
     )
     add_arrays(parser, "65536x8192 or 8192:bfloat16")
     parser.add_argument("--suite", action="store_true", help="every fused row and pointwise kernel, instead of one")

@@ -108,6 +108,8 @@ class Tracer:
         self._runs = runs
         self.graph: Any = _core.Graph()
         self.inputs: list[Input] = []
+        self._taken: set[str] = set()  # the inputs' names
+        self._numbers: dict[str, int] = {}  # by name: the last one given to an array of that name
         self._memories: list[tuple[str, Memory]] = []  # the inputs' own
         self.calls: list[Call] = []
         self.is_open = True
@@ -168,6 +170,7 @@ class Tracer:
         """A new input; `array` is what it stands for, where there is one."""
         node = self.graph.input(name, spec.shape, spec.dtype, spec.like, spec.device, captured, strides)
         self.inputs.append(Input(name, spec, array, captured, argument))
+        self._taken.add(name)
         value = self.value(node)
         self._memories.append((name, value._memory))
         return value
@@ -229,8 +232,12 @@ class Tracer:
         return self._captured[id(array)]
 
     def _free_name(self, name: str) -> str:
-        taken = {i.name for i in self.inputs}
-        return next(n for n in (name, *(f"{name}_{i}" for i in range(1, len(taken) + 2))) if n not in taken)
+        """`name`, or with the first number behind it that no input has; names that are taken stay so."""
+        free = name
+        while free in self._taken:
+            self._numbers[name] = self._numbers.get(name, 0) + 1
+            free = f"{name}_{self._numbers[name]}"
+        return free
 
     # ---- nodes ----
 

@@ -1,0 +1,300 @@
+"""When memory of a GPU is given back: beside captures, when there is none left, after errors, at exit. Needs torch with
+CUDA; test_cuda_host.py has what a GPU is not needed for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from conftest import HAVE_GPU
+
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")]
+SLEEP_CYCLES = 200_000_000  # some 100 ms: longer than anything that an error path does
+SHAPE = (1024, 1024)
+GB = 2**30
+
+
+@pytest.fixture
+def torch():
+    module = pytest.importorskip("torch")
+    if not module.cuda.is_available():
+        pytest.skip("torch without CUDA")
+    module.cuda.synchronize()
+    return module
+
+
+def sevens():
+    return kf.to_device(np.full(SHAPE, 7, np.float32))
+
+
+class TestCaptures:
+    """One thread captures while another one drops arrays: the graph is whole, and the memory comes back."""
+
+    @pytest.fixture(params=["non-blocking", "blocking"])
+    def stream(self, request, torch):
+        """As torch makes streams, and one that the legacy default stream waits for."""
+        if request.param == "non-blocking":
+            return torch.cuda.Stream()
+        handle = ctypes.c_void_p()
+        torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle))
+        return torch.cuda.ExternalStream(handle.value)
+
+    @pytest.fixture(params=["plain", "exported", "unused capsule", "interface"])
+    def dropped(self, request, torch):
+        """A list that holds the last references to memory of ours."""
+        arrays = [sevens() for _ in range(20)]
+        if request.param == "exported":
+            return [torch.from_dlpack(a) for a in arrays]
+        if request.param == "unused capsule":
+            return [a.__dlpack__() for a in arrays]
+        if request.param == "interface":
+            assert all(a.__cuda_array_interface__ for a in arrays)
+        return arrays
+
+    @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+    def test_arrays_are_dropped(self, torch, stream, dropped, mode):
+        x = torch.ones(SHAPE, device="cuda")
+        capturing, done = threading.Event(), threading.Event()
+
+        def drop():
+            assert capturing.wait(60)
+            dropped.clear()
+            done.set()
+
+        other = threading.Thread(target=drop)
+        other.start()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
+            y = x * 2
+            capturing.set()
+            assert done.wait(60)
+            y += 1
+        other.join()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert bool((y == 3).all())
+        assert kf.empty_cache() >= 20 * x.nbytes
+
+    @pytest.mark.parametrize("exported", [False, True])
+    def test_by_the_capturing_thread(self, torch, exported):
+        arrays = [sevens() for _ in range(3)]
+        if exported:
+            arrays = [torch.from_dlpack(a) for a in arrays]
+        x = torch.ones(SHAPE, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x * 2
+            arrays.clear()
+            y += 1
+        graph.replay()
+        assert bool((y == 3).all())
+
+    def test_first_use_of_all(self, torch):
+        """The pool is made and the module loaded while another thread captures."""
+        run("""
+import threading, torch, kfusion as kf
+x = torch.ones(1000, device="cuda")
+rows = torch.randn(16, 1024, device="cuda")
+out = torch.empty_like(rows)
+stream = torch.cuda.Stream()
+graph, capturing, done = torch.cuda.CUDAGraph(), threading.Event(), threading.Event()
+def first():
+    assert capturing.wait(60)
+    with torch.cuda.stream(stream):
+        kf.fused_softmax(rows, out=out)
+    done.set()
+other = threading.Thread(target=first)
+other.start()
+with torch.cuda.graph(graph):
+    y = x * 2
+    capturing.set()
+    assert done.wait(100)
+    y += 1
+other.join()
+graph.replay()
+torch.cuda.synchronize()
+assert bool((y == 3).all())
+assert torch.allclose(out, rows.softmax(-1))
+""")
+
+
+class TestExported:
+    @pytest.mark.parametrize("count", [20, 100])  # of 4 MB: less and more than waits in the list
+    def test_memory_is_not_used_again_while_others_use_it(self, torch, count):
+        """On a stream that was never named: only a wait for the whole device is enough."""
+        side = torch.cuda.Stream()
+        for _ in range(5):
+            tensors = [torch.from_dlpack(sevens()) for _ in range(count)]
+            torch.cuda.synchronize()
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(SLEEP_CYCLES)
+                sums = [t.sum() for t in tensors]
+            tensors.clear()
+            others = [kf.to_device(np.zeros(SHAPE, np.float32)) for _ in range(count)]
+            torch.cuda.synchronize()
+            assert all(float(s) == 7 * 2**20 for s in sums)
+            del others
+
+    def test_it_does_not_pile_up(self, torch):
+        kf.empty_cache()
+        free = torch.cuda.mem_get_info()[0]
+        for _ in range(500):
+            torch.from_dlpack(sevens())
+        assert torch.cuda.mem_get_info()[0] >= free - GB
+
+
+class TestNoMemory:
+    @pytest.fixture(autouse=True)
+    def four_gigabytes_are_left(self, torch):
+        kf.empty_cache()
+        torch.cuda.empty_cache()
+        rest = torch.empty(torch.cuda.mem_get_info()[0] - 4 * GB, dtype=torch.uint8, device="cuda")
+        yield
+        del rest
+        kf.empty_cache()
+        torch.cuda.empty_cache()
+
+    @pytest.mark.parametrize("exported", [False, True])
+    def test_what_is_kept_for_reuse_is_given_back_first(self, torch, exported):
+        arrays = [kf.to_device(np.zeros(int(0.9 * GB), np.bool_)) for _ in range(3)]
+        if exported:
+            assert all(a.__dlpack__() for a in arrays)
+        del arrays
+        large = kf.to_device(np.ones(3 * GB, np.bool_))
+        assert bool(torch.from_dlpack(large)[:: 2**20].all())
+
+    def test_for_torchs_results_too(self, torch):
+        """torch's allocator cannot ask for what ours keeps."""
+        x = torch.ones(2**28, device="cuda")
+        kf.to_device(np.zeros(int(2.5 * GB), np.bool_))
+        y = kf.fuse(lambda x: x * 2.0)(x)
+        assert bool((y == 2).all())
+
+    def test_the_error_says_how_much(self):
+        wanted = 8 * GB
+        with pytest.raises(kf.DeviceError, match=rf"memory on cuda:0: {wanted} bytes wanted, \d+ of \d+ are free"):
+            kf.to_device(np.zeros(wanted, np.bool_))
+        np.testing.assert_array_equal(sevens().numpy(), np.float32(7))
+
+
+class TestErrorsBetweenKernels:
+    """The first kernel of a call waits on its stream when the second one fails. What the first one writes to is free
+    then: whoever gets that memory must not find the kernel's values in it."""
+
+    @staticmethod
+    def asleep(torch):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(SLEEP_CYCLES)
+        return stream
+
+    @staticmethod
+    def function():
+        def doubled_and_squared(x):
+            y = x * 2.0
+            return y, y @ y
+
+        return kf.fuse(doubled_and_squared)
+
+    def test_torchs_results(self, torch, monkeypatch):
+        f, x = self.function(), torch.ones(SHAPE, device="cuda")
+        f(x)
+        torch.cuda.synchronize()
+
+        def fails(*arguments, **keywords):
+            raise RuntimeError("no product")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "matmul", fails)
+            with pytest.raises(RuntimeError, match="no product"):
+                f(x, stream=self.asleep(torch))
+        others = [torch.full(SHAPE, 7.0, device="cuda") for _ in range(4)]
+        torch.cuda.synchronize()
+        assert all(bool((other == 7).all()) for other in others)
+
+    def test_our_own_results(self, torch):
+        """Our arrays have no product: the call fails when its first kernel is on the stream."""
+        f, x = self.function(), sevens()
+        for stream in (lambda torch: None, self.asleep):  # the first call compiles
+            with pytest.raises(kf.DeviceError, match="runs through the array library"):
+                f(x, stream=stream(torch))
+        others = [kf.to_device(np.full(SHAPE, 3, np.float32)) for _ in range(4)]
+        torch.cuda.synchronize()
+        for other in others:
+            np.testing.assert_array_equal(other.numpy(), np.float32(3))
+
+
+def run(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "kfusion" not in done.stderr
+
+
+class TestExit:
+    """Arrays, exports and capsules that live when the interpreter ends, and deleters that are called after it."""
+
+    START = "import sys, numpy as np, kfusion as kf\na = kf.to_device(np.ones(2**20, np.float32))\n"
+
+    @pytest.mark.parametrize(
+        "code",
+        [
+            "sys.kept = a",
+            "sys.kept = a.__dlpack__()",
+            "sys.kept = a.__dlpack__(max_version=(1, 0))",
+            "sys.kept = [a]; sys.kept.append(sys.kept)",
+            "import torch; sys.kept = torch.from_dlpack(a); del a",
+            "import torch; sys.kept = torch.from_dlpack(a), kf.fused_softmax(torch.ones(8, 1024, device='cuda'))",
+            "import atexit; atexit.register(lambda a: a.numpy(), a); del a",
+        ],
+    )
+    def test_what_lives(self, code):
+        if "torch" in code:
+            pytest.importorskip("torch")
+        run(self.START + code)
+
+    @pytest.mark.parametrize("version", [None, (1, 0)])
+    def test_a_deleter_after_python(self, version):
+        """As another library's static destructor calls it."""
+        run(
+            self.START
+            + f"""
+import ctypes
+capsule, name = a.__dlpack__(max_version={version}), {b"dltensor" if version is None else b"dltensor_versioned"!r}
+get = ctypes.pythonapi.PyCapsule_GetPointer
+get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+managed = get(capsule, name)
+used = ctypes.create_string_buffer(b"used_" + name)
+rename = ctypes.pythonapi.PyCapsule_SetName
+rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
+rename(capsule, used)
+sys.kept = used
+deleter = ctypes.c_void_p.from_address(managed + {56 if version is None else 16}).value
+del a, capsule
+register = getattr(ctypes.CDLL(None), "__cxa_atexit")
+register.argtypes = [ctypes.c_void_p] * 3
+assert register(deleter, managed, None) == 0
+"""
+        )
+
+    def test_threads_that_still_drop_arrays(self):
+        run(
+            self.START
+            + """
+import threading, time
+def drop():
+    while True:
+        b = kf.to_device(np.ones(1000, np.float32))
+        c = b.__dlpack__()
+        del b, c
+for _ in range(4):
+    threading.Thread(target=drop, daemon=True).start()
+time.sleep(0.5)
+"""
+        )
