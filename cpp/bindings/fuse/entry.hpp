@@ -53,6 +53,10 @@ class Inputs {
   bool unchanged_ = true;
 };
 
+/// Throws ValueError where an array is not what the graph was traced for: what Python's attributes say of an array and
+/// what it exports are two answers.
+void require_as_traced(const Call& call, const Graph& graph, const Inputs& inputs);
+
 using Results = std::pmr::vector<arrays::Result>;
 using Objects = std::pmr::vector<py::object>;
 

@@ -23,7 +23,8 @@ enum Tag : std::uint64_t {
   kDict,
   kKeyword,
   kKey,
-  kOut
+  kOut,
+  kEnvironment
 };
 enum class Leaf { kArray, kTraced, kNumpyFloat, kValue, kIdentity };
 
@@ -250,11 +251,28 @@ void Signature::add_keyword(PyObject* name, PyObject* value) {
 }
 
 void Signature::add_out(PyObject* value) {
+  if (outs_.empty()) words_before_outs_ = words_.size(), outs_.reserve(2);
   words_.push_back(kOut);
-  if (outs_.capacity() == 0) outs_.reserve(2);
   arrays::borrow(call_, "out", value, outs_.emplace_back());
   if (!is_aligned(outs_.back().view)) throw ValueError(call_.says("out must be aligned to its elements"));
   append_words(outs_.back(), words_);
+}
+
+void Signature::set_environment(std::uint64_t number) {
+  if (words_with_environment_ == 0) words_of_arguments_ = words_.size();
+  words_.resize(words_of_arguments_);
+  float_is_added_ = 0;
+  words_.push_back(kEnvironment);
+  words_.push_back(number);
+  words_with_environment_ = words_.size();
+}
+
+void Signature::leave_outs() {
+  const auto first = words_.begin();
+  words_.resize(words_with_environment_);
+  words_.erase(first + static_cast<std::ptrdiff_t>(words_before_outs_),
+               first + static_cast<std::ptrdiff_t>(words_of_arguments_));
+  float_is_added_ = 0;
 }
 
 void Signature::add_floats(const std::vector<int>& numbers) {

@@ -66,7 +66,7 @@ std::vector<std::string_view> other_names(const OpInfo& row) {
 }
 
 std::optional<Op> op_named(std::string_view text) {
-  static const Names names = all_names();
+  static const Names& names = *new Names(all_names());  // not destroyed: threads may still plan at exit
   const auto found = names.find(text);
   if (found == names.end()) return std::nullopt;
   return found->second;
