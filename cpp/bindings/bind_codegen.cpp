@@ -58,10 +58,11 @@ py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse,
   codegen::Target target;
   target.clusters = clusters;
   target.multiprocessors = multiprocessors;
+  const Lowering lowering(plan);
   py::list result;
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     if (is_loops(plan.groups[i].kind)) {
-      result.append(codegen::CudaKernel(lower(plan, static_cast<int>(i)), target, aligned));
+      result.append(codegen::CudaKernel(lowering.kernel(static_cast<int>(i)), target, aligned));
     } else {
       result.append(py::none());
     }

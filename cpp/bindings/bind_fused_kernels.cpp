@@ -54,9 +54,10 @@ py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse)
   options.fuse = fuse;
   options.only_executable = true;
   const Plan plan = make_plan(builder.graph(), read_device(device), options);
+  const Lowering lowering(plan);
   py::list list;
   for (std::size_t i = 0; i < plan.groups.size(); ++i)
-    list.append(is_loops(plan.groups[i].kind) ? function(lower(plan, static_cast<int>(i))) : py::none());
+    list.append(is_loops(plan.groups[i].kind) ? function(lowering.kernel(static_cast<int>(i))) : py::none());
   return list;
 }
 

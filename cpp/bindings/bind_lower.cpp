@@ -110,11 +110,11 @@ OutputStrides required(const GraphBuilder& builder, const py::dict& device, bool
 
 py::dict lowered(const GraphBuilder& builder, const py::dict& device, bool fuse, const OutputStrides& outputs) {
   const Plan plan = plan_of(builder, device, fuse);
+  const Lowering lowering(plan, outputs);
   py::list kernels;
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     const Group& group = plan.groups[i];
-    py::dict kernel =
-        is_loops(group.kind) ? to_dict(lower(plan, static_cast<int>(i), outputs), plan.graph) : py::dict();
+    py::dict kernel = is_loops(group.kind) ? to_dict(lowering.kernel(static_cast<int>(i)), plan.graph) : py::dict();
     kernel["nodes"] = group.nodes;
     kernels.append(std::move(kernel));
   }

@@ -150,11 +150,12 @@ Executable::Executable(const Plan& plan, Place place, bool aligned, const Output
     parts->output_bytes.push_back(plan.graph[node].nbytes());
     if (is_identity(access_of(plan, node)) && is_c_order(plan.graph[node], strides[i])) strides[i].clear();
   }
+  const Lowering lowering(plan, std::move(strides));
   for (int i = 0; i < std::ssize(plan.groups); ++i) {
     check_interrupt();
     const Group& group = plan.groups[static_cast<std::size_t>(i)];
     if (is_loops(group.kind))
-      parts->add_kernel(lower(plan, i, strides), aligned);
+      parts->add_kernel(lowering.kernel(i), aligned);
     else
       parts->add_library(plan, group);
   }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kfusion/plan/names.hpp"
 #include "kfusion/plan/plan.hpp"
 
 namespace kfusion {
@@ -97,11 +98,23 @@ using OutputStrides = std::vector<Extents>;
 /// them too, or strides cannot express it: the strides that they have. Empty for those that can have any.
 OutputStrides required_strides(const Plan& plan);
 
-/// The loops of group `group` of `plan`, one made with `only_executable`. Throws std::logic_error where it is no loops.
-Kernel lower(const Plan& plan, int group, const OutputStrides& outputs = {});
+/// The groups of a plan, one made with `only_executable`, as loops. What all of them need is found once.
+class Lowering {
+ public:
+  explicit Lowering(const Plan& plan, OutputStrides outputs = {});
 
-/// Gives steps and operands the names that reports use; lower() does.
-void set_labels(Kernel& k, const Graph& g);
+  /// Of group `group`. Throws std::logic_error where it is no loops.
+  Kernel kernel(int group) const;
+
+ private:
+  void set_labels(Kernel& k) const;
+
+  const Plan& plan_;
+  const OutputStrides outputs_;
+  const Labels labels_;
+  const std::vector<std::string> values_;  ///< the names of nodes
+  const std::vector<int> output_of_;       ///< by node, see outputs.hpp
+};
 
 /// One step a line, for people and tests.
 std::string to_text(const Kernel& k, const Graph& g);

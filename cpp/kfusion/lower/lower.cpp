@@ -7,7 +7,6 @@
 #include "kfusion/lower/outputs.hpp"
 #include "kfusion/lower/steps.hpp"
 #include "kfusion/plan/executable.hpp"
-#include "kfusion/plan/names.hpp"
 
 namespace kfusion {
 namespace {
@@ -43,14 +42,22 @@ int count_sweeps(const Kernel& k, const std::vector<Strided>& stores, Axes reduc
 
 }  // namespace
 
-Kernel lower(const Plan& plan, int group_index, const OutputStrides& outputs) {
+Lowering::Lowering(const Plan& plan, OutputStrides outputs)
+    : plan_(plan),
+      outputs_(std::move(outputs)),
+      labels_(plan.graph),
+      values_(value_names(plan.graph)),
+      output_of_(first_outputs(plan)) {}
+
+Kernel Lowering::kernel(int group_index) const {
+  const Plan& plan = plan_;
   const Group& group = plan.groups[static_cast<std::size_t>(group_index)];
   if (!is_loops(group.kind)) throw std::logic_error("kfusion: only loops are lowered");
   Kernel k;
-  k.name = identifier_of(Labels(plan.graph).of(stages_of(plan.graph, group)));
+  k.name = identifier_of(labels_.of(stages_of(plan.graph, group)));
   k.kind = group.kind;
   Space space = space_of(group);
-  const std::vector<Stored> stored = stored_values(plan, group, outputs, space);
+  const std::vector<Stored> stored = stored_values(plan, group, outputs_, output_of_, space);
   Steps steps(plan, group, space, k);
   steps.add_all();
   std::vector<Strided> stores;
@@ -63,8 +70,15 @@ Kernel lower(const Plan& plan, int group_index, const OutputStrides& outputs) {
   if (!reduces) make_pointwise(k, space);
   k.sweeps = count_sweeps(k, stores, space.reduced);
   set_axes(k, space, steps.loads(), steps.iotas(), stores);
-  set_labels(k, plan.graph);
+  set_labels(k);
   return k;
+}
+
+void Lowering::set_labels(Kernel& k) const {
+  const auto label = [&](NodeId node) { return node < 0 ? std::string() : values_[at(node)]; };
+  for (Step& s : k.steps) s.label = label(s.node);
+  for (Operand& o : k.loads) o.label = label(o.node);
+  for (Store& s : k.stores) s.to.label = label(s.to.node);
 }
 
 }  // namespace kfusion

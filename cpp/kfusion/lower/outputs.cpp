@@ -38,14 +38,6 @@ bool is_reordering(const Access& view) {
 
 const Access& view_of(const Plan& plan, const Output& o) { return plan.folded.value[static_cast<std::size_t>(o.node)]; }
 
-/// The first output that is `base`, or a view of it; -1: none.
-int output_of(const Plan& plan, NodeId base) {
-  const auto& all = plan.graph.outputs;
-  const auto found =
-      std::find_if(all.begin(), all.end(), [&](const Output& o) { return view_of(plan, o).base == base; });
-  return found == all.end() ? -1 : static_cast<int>(found - all.begin());
-}
-
 /// Whether `n`, which `group` stores and nobody else reads, can be stored to any strides of the output that sees it as
 /// `view`. Then the space is cut as if to the least convenient ones.
 bool can_lie_anyhow(const Group& group, NodeId n, const Access& view, Space& space) {
@@ -55,14 +47,21 @@ bool can_lie_anyhow(const Group& group, NodeId n, const Access& view, Space& spa
 
 }  // namespace
 
-std::vector<Stored> stored_values(const Plan& plan, const Group& group, const OutputStrides& outputs, Space& space) {
+std::vector<int> first_outputs(const Plan& plan) {
+  const auto& outputs = plan.graph.outputs;
+  std::vector<int> first(plan.graph.nodes.size(), -1);
+  for (auto i = static_cast<int>(outputs.size()); i-- > 0;) first[at(view_of(plan, outputs[at(i)]).base)] = i;
+  return first;
+}
+
+std::vector<Stored> stored_values(const Plan& plan, const Group& group, const OutputStrides& outputs,
+                                  const std::vector<int>& output_of, Space& space) {
   std::vector<Stored> result;
   for (const NodeId n : group.stores) {
     Access to = identity_access(n, plan.computed[static_cast<std::size_t>(n)]);
-    const int i = outputs.empty() ? -1 : output_of(plan, n);
-    if (const auto at = static_cast<std::size_t>(i); i >= 0 && !outputs[at].empty()) {
-      to = stored_through(view_of(plan, plan.graph.outputs[at]), outputs[at]);
-    }
+    const int i = outputs.empty() ? -1 : output_of[at(n)];
+    if (i >= 0 && !outputs[at(i)].empty())
+      to = stored_through(view_of(plan, plan.graph.outputs[at(i)]), outputs[at(i)]);
     if (!cut_space(space, space.spans.at(n), collapsed(to).shape)) {
       throw std::logic_error("kfusion: a result cannot lie as it should");
     }
@@ -78,11 +77,12 @@ OutputStrides required_strides(const Plan& plan) {
     for (const Load& l : group.loads) ++reads[static_cast<std::size_t>(l.access.base)];
   }
   for (const Output& o : outputs) ++reads[static_cast<std::size_t>(view_of(plan, o).base)];
+  const std::vector<int> output_of = first_outputs(plan);
   std::vector<bool> is_free(plan.graph.nodes.size());
   for (const Group& group : plan.groups) {
     Space space = space_of(group);
     for (const NodeId n : group.stores) {
-      const int i = output_of(plan, n);
+      const int i = output_of[at(n)];
       if (i < 0 || reads[static_cast<std::size_t>(n)] > 1) continue;
       const Access& view = view_of(plan, outputs[static_cast<std::size_t>(i)]);
       is_free[static_cast<std::size_t>(n)] = can_lie_anyhow(group, n, view, space);

@@ -12,8 +12,12 @@ struct Stored {
   Access to;
 };
 
+/// By node: the first output that is it, or a view of it; -1: none.
+std::vector<int> first_outputs(const Plan& plan);
+
 /// What the group stores; cuts `space` where strides change within an axis. Throws std::logic_error for strides that
 /// required_strides() does not allow.
-std::vector<Stored> stored_values(const Plan& plan, const Group& group, const OutputStrides& outputs, Space& space);
+std::vector<Stored> stored_values(const Plan& plan, const Group& group, const OutputStrides& outputs,
+                                  const std::vector<int>& output_of, Space& space);
 
 }  // namespace kfusion
