@@ -19,6 +19,8 @@ import kfusion as kf
 import plans
 from kfusion import _core
 
+_core.poison_memory(True)  # what no kernel writes is seen
+
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 ALL_DTYPES = (*DTYPES, "bool", "int32", "int64")
 HAVE_GPU = _core.cuda_device_count() > 0
@@ -142,11 +144,17 @@ def place(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture
-def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """Fresh values in every run; a failure prints the seed, and KFUSION_TEST_SEED repeats it."""
+def seed(request: pytest.FixtureRequest) -> int:
+    """Another one in every run; a failure prints it, and KFUSION_TEST_SEED repeats it."""
     seed = int(os.environ.get("KFUSION_TEST_SEED", np.random.SeedSequence().entropy % 2**32))
     request.node.user_properties.append(("seed", seed))
     print(f"KFUSION_TEST_SEED={seed}")
+    return seed
+
+
+@pytest.fixture
+def rng(seed: int) -> np.random.Generator:
+    """Fresh values in every run."""
     return np.random.default_rng(seed)
 
 

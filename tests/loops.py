@@ -59,7 +59,9 @@ def run(
         for store in kernel["stores"]:
             node = store["to"]["node"]
             room = math.prod(nodes[node]["shape"]) * (99 if node in strided else 1)
-            memory[node] = Memory(np.zeros(room, np_dtype(nodes[node]["dtype"])), room // 2 if node in strided else 0)
+            dtype = np_dtype(nodes[node]["dtype"])
+            poison = np.full(room * dtype.itemsize, 0xAB, np.uint8).view(dtype)  # what no kernel writes is seen
+            memory[node] = Memory(poison, room // 2 if node in strided else 0)
         (compute or run_kernel)(kernel, memory)
     return [_output(o, nodes, memory, strides) for o, strides in zip(outputs, given, strict=True)]
 

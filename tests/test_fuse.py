@@ -54,6 +54,17 @@ def counting(body: Any) -> Any:
     return fused
 
 
+def test_an_empty_result_beside_a_product_of_the_same_constant():
+    def f(x):
+        nothing = x[:, :0]
+        zeros = nothing @ nothing.T
+        return nothing, zeros @ zeros
+
+    x = np.ones((3, 4), np.float32)
+    for function in (kf.fuse(f), kf.fuse(f).unfused):
+        np.testing.assert_array_equal(function(x)[1], np.zeros((3, 3)))
+
+
 def test_a_cast_that_is_asked_for_always_rounds(place, rng):
     @kf.fuse
     def f(x):

@@ -9,7 +9,7 @@ import pytest
 
 import kfusion as kf
 from conftest import HAVE_GPU
-from graph_strategies import LARGER_SHAPES, cases
+from graph_strategies import LARGER_BASES, cases
 from layouts import laid_out, layouts
 from replay import replay
 
@@ -19,8 +19,8 @@ EXAMPLES = hypothesis.settings(
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture, hypothesis.HealthCheck.too_slow],
 )
-ANY_SHAPES = st.one_of(cases(), cases(shapes=LARGER_SHAPES))
-ELEMENTWISE = cases(max_steps=16, dtypes=("float32", "float64"), reductions=False, shapes=LARGER_SHAPES)
+ANY_EXTENTS = st.one_of(cases(), cases(bases=LARGER_BASES))
+ELEMENTWISE = cases(max_steps=16, dtypes=("float32", "float64"), reductions=False, bases=LARGER_BASES)
 
 
 def back(a):
@@ -39,7 +39,7 @@ def assert_same_bits(got, want):
 
 
 @EXAMPLES
-@hypothesis.given(case=ANY_SHAPES, data=st.data())
+@hypothesis.given(case=ANY_EXTENTS, data=st.data())
 def test_any_function(place, case, data):
     f = kf.fuse(replay(case.graph))
     inputs = [laid_out(x, data.draw(layouts(x.shape))) for x in case.inputs]
@@ -69,7 +69,7 @@ def test_products_and_gathers_between(place, case):
 
 
 @EXAMPLES
-@hypothesis.given(case=cases(shapes=LARGER_SHAPES, max_steps=6), data=st.data())
+@hypothesis.given(case=cases(bases=LARGER_BASES, max_steps=6), data=st.data())
 def test_into_the_caller_s_arrays(case, data):
     f = kf.fuse(replay(case.graph))
     expected = f(case.inputs)

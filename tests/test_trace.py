@@ -31,7 +31,7 @@ SPELLINGS = {
     "subtract": "x - y; kf.sub(x, y); np.subtract(x, y); torch.sub(x, y)",
     "divide": "x / y; kf.true_divide(x, y); np.divide(x, y); torch.div(x, y)",
     "floor_divide": "x // y; kf.floor_divide(x, y); np.floor_divide(x, y); torch.floor_divide(x, y)",
-    "remainder": "x % y; kf.mod(x, y); np.mod(x, y); torch.remainder(x, y)",
+    "remainder": "x % y; kf.mod(x, y); np.mod(x, y)",  # torch's has another sign of 0
     "less": "x < y; kf.lt(x, y); np.less(x, y); torch.lt(x, y)",
     "maximum": "kf.maximum(x, y); np.maximum(x, y); torch.maximum(x, y); torch.max(x, y)",
     "where": "kf.where(x > y, x, y); np.where(x > y, x, y); torch.where(x > y, x, y)",

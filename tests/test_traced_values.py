@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import threading
 
 import hypothesis.extra.numpy as hnp
@@ -153,3 +155,76 @@ def test_the_tracer_is_gone_after_an_error():
     with pytest.raises(RuntimeError, match="mine"):
         trace(f, X)
     assert isinstance(kf.iota(3), np.ndarray)
+
+
+class TestWhatAValueIs:
+    """isinstance takes a traced value for the array that it stands for."""
+
+    def test_numpy(self):
+        def f(x):
+            assert isinstance(x, np.ndarray)
+            assert isinstance(x * 2, np.ndarray)
+            assert type(x) is not np.ndarray
+            match x:
+                case np.ndarray():
+                    return x + 1
+
+        np.testing.assert_array_equal(kf.fuse(f)(np.ones(3)), 2)
+        trace(f, V)
+
+    def test_torch(self):
+        torch = pytest.importorskip("torch")
+
+        def f(x):
+            assert torch.is_tensor(x)
+            assert isinstance(x.sum(), torch.Tensor)
+            assert not isinstance(x, (np.ndarray, torch.nn.Parameter, torch.FloatTensor))
+            assert {x: 1}[x] == 1
+            assert "sum" in dir(x)
+            assert not hasattr(x, "grad")
+            assert not hasattr(x, "__dlpack__")
+            return x + 1 if isinstance(x, torch.Tensor) else x
+
+        assert kf.fuse(f)(torch.ones(3)).tolist() == [2, 2, 2]
+        trace(f, kf.spec((3,), like="torch"))
+
+    def test_jax(self):
+        jax = pytest.importorskip("jax")
+
+        def f(x):
+            assert isinstance(x, jax.Array)
+            assert not isinstance(x, np.ndarray)
+            return x + 1
+
+        assert kf.fuse(f)(jax.numpy.ones(3)).tolist() == [2, 2, 2]
+
+    @pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+    @pytest.mark.parametrize(
+        "f",
+        [
+            lambda torch, x: torch.tensor(x) + x,
+            lambda torch, x: torch.Tensor(x) + x,
+            lambda torch, x: torch.tensor([x, x]),
+            lambda torch, x: torch.nn.Parameter(x) + x,
+            lambda torch, x: torch.ones(3)[x] + x,
+            lambda torch, x: torch.ones(3).__setitem__(0, x),
+            lambda torch, x: torch.ones(1).copy_(x),
+            lambda torch, x: x.numpy(),
+            lambda torch, x: x.data,
+            lambda torch, x: x.grad,
+            lambda torch, x: np.asarray(x),
+            lambda torch, x: pickle.dumps(x),
+        ],
+    )
+    def test_torch_never_looks_into_a_value(self, f):
+        torch = pytest.importorskip("torch")
+        with pytest.raises(kf.TraceError):
+            trace(lambda x: f(torch, x), torch.ones(1))
+
+    def test_copies(self):
+        def f(x):
+            return copy.copy(x) + copy.deepcopy([x])[0]
+
+        np.testing.assert_array_equal(run(f, np.ones(3)), 2)
+        torch = pytest.importorskip("torch")
+        assert run(f, torch.ones(3)).tolist() == [2, 2, 2]

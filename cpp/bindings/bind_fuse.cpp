@@ -26,18 +26,16 @@ using fuse::Call;
 using fuse::Compiled;
 using fuse::Entry;
 using fuse::Given;
-using fuse::GuardList;
 using fuse::Inputs;
 using fuse::Objects;
 using fuse::Signature;
-using fuse::Values;
 
 constexpr const char* kClassDoc = R"(FusedCallable(name, parameters, options, takes_out)
 --
 
 A function that runs as the kernels of its plan. Subclasses say what it computes:
 
-    _guards()                        the cells and (dict of globals, name) pairs whose values the function depends on
+    _guards()                        the functions and names that it depends on: a list of kfusion._tracing.guards.Guard
     _prepare(args, kwargs, strides)  traces it: a kfusion._fuse.Prepared
     __wrapped__                      the plain function, called where an argument is a traced value
 
@@ -75,27 +73,8 @@ class FusedCallable {
 
   py::object call(py::handle self, const Given& given) {
     Call call(name_.c_str(), given.stream() ? given.stream() : Py_None, arrays::Takes::kAll);
-    Signature s(call);  // the arrays are borrowed once: what runs is what was looked at
-    try {
-      fill(s, given);
-    } catch (...) {  // beside a traced value arrays need be no more than that
-      if (!fuse::has_traced(given.args().ptr()) && !fuse::has_traced(given.kwargs().ptr())) throw;
-      return inside_trace(self, call, given);
-    }
-    if (s.traced()) return inside_trace(self, call, given);
-    for (int attempt = 0;; ++attempt) {
-      const GuardList& guards = guards_.current();
-      const Values named = guards.values(s.memory());  // read once: the names may be rebound at any time
-      s.set_named(guards.number, named);
-      const Request request{self, call, s, guards, named, given};
-      auto entry = table_.find(s);
-      if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
-      if (!entry) entry = prepare(request, s.outs());
-      const Inputs inputs(call, *entry, s);
-      if (inputs.unchanged()) return finish(request, *entry, inputs);
-      if (attempt == kMostAttempts) throw changing(call);
-      table_.clear();
-    }
+    if (py::object result = run(self, call, given)) return result;
+    return inside_trace(self, call, given);
   }
 
   template <class Visit>
@@ -104,13 +83,12 @@ class FusedCallable {
     return table_.traverse(visit);
   }
 
-  void release() {
-    guards_.release();
-    table_.clear();
-  }
-
   std::size_t cached() const { return table_.size(); }
-  void clear() { table_.clear(); }
+
+  void clear() {
+    table_.clear();
+    guards_.clear();
+  }
 
  private:
   static constexpr int kMostAttempts = 8;  // at a call with arrays that change while they are read
@@ -124,10 +102,33 @@ class FusedCallable {
     py::handle self;
     Call& call;
     Signature& s;
-    const GuardList& guards;
-    const Values& named;
+    std::uint64_t environment;
     const Given& given;
   };
+
+  /// Empty where an argument is a traced value: the call is part of another function's trace. Not inlined, since a
+  /// signature is large: functions call each other, and themselves, many levels deep while they are traced.
+  [[gnu::noinline]] py::object run(py::handle self, Call& call, const Given& given) {
+    Signature s(call);  // the arrays are borrowed once: what runs is what was looked at
+    try {
+      fill(s, given);
+    } catch (...) {  // beside a traced value arrays need be no more than that
+      if (!fuse::has_traced(given.args().ptr()) && !fuse::has_traced(given.kwargs().ptr())) throw;
+      return {};
+    }
+    if (s.traced()) return {};
+    for (int attempt = 0;; ++attempt) {
+      const Request request{self, call, s, guards_.number(), given};  // read once: names may be rebound at any time
+      s.set_environment(request.environment);
+      auto entry = table_.find(s);
+      if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
+      if (!entry) entry = prepare(request, s.outs());
+      const Inputs inputs(call, *entry, s);
+      if (inputs.unchanged()) return finish(request, *entry, inputs);
+      if (attempt == kMostAttempts) throw changing(call);
+      table_.clear();
+    }
+  }
 
   /// The plain function's nodes become part of the trace; there is no array to write to and no stream to run on.
   static py::object inside_trace(py::handle self, const Call& call, const Given& given) {
@@ -139,6 +140,7 @@ class FusedCallable {
   void fill(Signature& s, const Given& given) const {
     for (std::size_t i = 0; i < given.positional(); ++i) s.add(parameter(i), given[i]);
     given.each_keyword([&](PyObject* name, PyObject* value) { s.add_keyword(name, value); });
+    if (!s.arrays().empty()) s.add_number(s.arrays().front().framework->mode());
     PyObject* const out = given.out();
     if (!out) return;
     if (!PyTuple_Check(out) && !PyList_Check(out)) return s.add_out(out);
@@ -162,7 +164,8 @@ class FusedCallable {
     const Graph& graph = prepared.attr("graph").cast<const GraphBuilder&>().graph();
     fuse::require_as_traced(r.call, graph, inputs);
     entry->compiled = compiled_for(graph, prepared.attr("device"), inputs, outs);
-    if (r.guards.hold(r.named)) table_.insert(r.s, prepared.attr("floats").cast<std::vector<int>>(), entry);
+    if (const auto held = guards_.held(r.environment))
+      table_.insert(r.s, prepared.attr("floats").cast<std::vector<int>>(), entry, held);
     return entry;
   }
 
@@ -283,7 +286,7 @@ void let_python_collect(PyTypeObject& type) {
     return f ? f->traverse([&](PyObject* object) { return visit(object, arg); }) : 0;
   };
   type.tp_clear = [](PyObject* self) {
-    if (FusedCallable* f = made(self)) f->release();
+    if (FusedCallable* f = made(self)) f->clear();
     return 0;
   };
 }

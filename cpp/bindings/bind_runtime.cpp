@@ -9,6 +9,7 @@
 #include "cpu/isa.hpp"
 #include "cpu/relu_layernorm/relu_layernorm.hpp"
 #include "cpu/thread_pool.hpp"
+#include "execution/poison.hpp"
 #include "host/cuda.hpp"
 
 namespace py = pybind11;
@@ -50,6 +51,11 @@ Chooses the instruction set for the whole process. Not while another thread comp
 
 Raises:
     ValueError: this build or this CPU does not have it.
+)");
+  m.def("poison_memory", &set_poisons_memory, py::arg("on"), R"(poison_memory(on)
+--
+
+For tests: whether fused calls fill fresh results and their working memory with a pattern before kernels run.
 )");
   m.def("flush_cpu_cache", &cpu::flush_cache, py::call_guard<ReleaseGil>(), R"(flush_cpu_cache()
 --

@@ -28,6 +28,7 @@ PYBIND11_MODULE(_core_of_main, m, py::mod_gil_not_used()) {
   kfusion::bind_codegen(m);
   kfusion::bind_fused_kernels(m);
   kfusion::bind_fuse(m);
+  kfusion::bind_messages(m);
 }
 
 /// What Python calls. NumPy's C interface and the types that are known of here belong to one interpreter; pybind11 asks

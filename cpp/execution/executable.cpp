@@ -6,6 +6,7 @@
 
 #include "cpu/buffer.hpp"
 #include "execution/layout.hpp"
+#include "execution/poison.hpp"
 #include "execution/slots.hpp"
 #include "execution/sources.hpp"
 #include "execution/steps.hpp"
@@ -31,6 +32,7 @@ class Workspace {
       data_ = device_.emplace(bytes, place.index, stream).data();
     else
       data_ = host_.emplace(bytes).data();
+    poison(data_, bytes, place, stream);
   }
   std::byte* data() const { return data_; }
 

@@ -59,7 +59,10 @@ Slots assign_slots(const Plan& plan) {
     if (plan.graph[n].op == Op::input) slots.of[n] = slots.inputs++;
   slots.outputs = static_cast<int>(plan.graph.outputs.size());
   for (int i = 0; i < slots.outputs; ++i) {
-    const auto [at, fresh] = slots.of.emplace(stored_for(plan, static_cast<std::size_t>(i)), slots.inputs + i);
+    const NodeId stored = stored_for(plan, static_cast<std::size_t>(i));
+    const Op op = plan.graph[stored].op;
+    if (kind(op) == OpKind::kSource && op != Op::input) continue;  // empty: kernels store others, and may read this one
+    const auto [at, fresh] = slots.of.emplace(stored, slots.inputs + i);
     const int first = at->second - slots.inputs;  // < 0: an empty input, which no kernel copies
     if (!fresh && first >= 0) slots.repeated.emplace_back(first, i);
   }

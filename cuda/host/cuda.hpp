@@ -40,8 +40,8 @@ void deallocate(void* p, int device, Stream stream) noexcept;
 void deallocate_array(void* p, std::size_t bytes, int device, bool exported) noexcept;
 /// Waits for all devices that kfusion has used; returns the bytes given back.
 std::size_t empty_cache() noexcept;
-/// Sets `bytes` bytes to zero, ordered on `stream`.
-void clear(void* p, std::size_t bytes, int device, Stream stream);
+/// Sets each of `bytes` bytes to `value`, ordered on `stream`.
+void clear(void* p, std::size_t bytes, int device, Stream stream, int value = 0);
 
 /// Copies between any two places of host and device memory, ordered on `stream`; returns before it is done only
 /// where the runtime does.

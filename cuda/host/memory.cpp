@@ -204,10 +204,10 @@ std::size_t empty_cache() noexcept {
   return freed;
 }
 
-void clear(void* p, std::size_t bytes, int device, Stream stream) {
+void clear(void* p, std::size_t bytes, int device, Stream stream, int value) {
   if (bytes == 0) return;
   const UseDevice use(device);
-  check(cudaMemsetAsync(p, 0, bytes, handle(stream)), "clearing memory");
+  check(cudaMemsetAsync(p, value, bytes, handle(stream)), "clearing memory");
 }
 
 void copy(void* to, const void* from, std::size_t bytes, int device, Stream stream) {

@@ -22,7 +22,7 @@ void deallocate(void*, int, Stream) noexcept {}
 void deallocate_array(void*, std::size_t, int, bool) noexcept {}
 std::size_t empty_cache() noexcept { return 0; }
 
-void clear(void*, std::size_t, int, Stream) { refuse(); }
+void clear(void*, std::size_t, int, Stream, int) { refuse(); }
 
 std::byte* Standing::kept(std::size_t, int, Stream) { refuse(); }
 

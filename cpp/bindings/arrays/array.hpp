@@ -82,6 +82,9 @@ class Framework {
 
   virtual bool immutable() const { return false; }
 
+  /// What decides beside their arguments what the library's functions give now; part of every call's signature.
+  virtual std::uint64_t mode() const { return 0; }
+
   /// Whether `current_stream` is where the library's own work is ordered. Where it is not, a call waits for its kernel,
   /// so that neither the inputs are freed nor the result is read too early.
   virtual bool knows_stream() const { return false; }
@@ -126,6 +129,9 @@ const Framework& cuda_interface_framework();
 /// Through the C exchange API, or through __dlpack__ where torch has none (before 2.10).
 const Framework& torch_framework();
 const Framework& cupy_framework();
+
+/// torch.autocast's state, for the CPU and for CUDA: 0 where it is off for every kind of device. torch must be loaded.
+std::uint64_t torch_autocast();
 
 /// What a library's own __dlpack__ does not refuse although its memory holds other values than the array.
 using Check = void (*)(const Call& call, const char* argument, py::handle object);

@@ -97,6 +97,7 @@ class Dlpack final : public Framework {
 
   std::string name() const override { return name_; }
   bool immutable() const override { return immutable_; }
+  std::uint64_t mode() const override { return name_ == "torch" ? torch_autocast() : 0; }
 
   void borrow(Call& call, const char* argument, Array& a) const override {
     if (check_) check_(call, argument, a.object);

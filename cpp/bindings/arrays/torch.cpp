@@ -11,7 +11,7 @@ namespace {
 
 /// torch's functions and interned names that a check needs, looked up once.
 struct Names {
-  py::handle is_grad_enabled, requires_grad, is_neg, forward_ad, current_level, no_level;
+  py::handle is_grad_enabled, requires_grad, is_neg, forward_ad, current_level, no_level, is_any_autocast_enabled;
 };
 
 const Names& names() {
@@ -23,7 +23,8 @@ const Names& names() {
                      py::str("is_neg").release(),
                      loaded_module("torch").attr("autograd").attr("forward_ad").cast<py::object>().release(),
                      py::str("_current_level").release(),
-                     py::int_(-1).release()};
+                     py::int_(-1).release(),
+                     loaded_module("torch").attr("_C").attr("_is_any_autocast_enabled").cast<py::object>().release()};
       })
       .get_stored();
 }
@@ -63,6 +64,7 @@ class Torch final : public Framework {
 
   std::string name() const override { return "torch"; }
   bool knows_stream() const override { return true; }
+  std::uint64_t mode() const override { return torch_autocast(); }
 
   /// Tells autograd of the write, as an in-place operation of torch's own does: what torch.autograd.graph's function of
   /// that name calls, without its two frames of Python. It passes over inference tensors, which have no version.
@@ -133,6 +135,14 @@ class Torch final : public Framework {
 };
 
 }  // namespace
+
+std::uint64_t torch_autocast() {
+  if (!is_true(checked(PyObject_CallNoArgs(names().is_any_autocast_enabled.ptr())))) return 0;
+  std::uint64_t state = 1;
+  for (const char* device : {"cpu", "cuda"})
+    state = state << 1 | std::uint64_t{loaded_module("torch").attr("is_autocast_enabled")(device).cast<bool>()};
+  return state;
+}
 
 const Framework& torch_framework() {
   PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<const Framework*> storage;

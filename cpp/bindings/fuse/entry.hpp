@@ -41,7 +41,7 @@ class Inputs {
  public:
   Inputs(Call& call, const Entry& entry, Signature& s);
 
-  /// Whether the arrays that the function named are as they were traced.
+  /// Whether the arrays that the function named are there and as they were traced; else they are not all here.
   bool unchanged() const { return unchanged_; }
   const std::pmr::vector<const Array*>& all() const { return all_; }
   const Array* first() const { return all_.empty() ? nullptr : all_[0]; }

@@ -70,6 +70,9 @@ void compute_with_torch(const Node& n, Views arguments, const View& result, cuda
   const auto cuda = torch.attr("cuda");
   std::optional<With> current;
   if (result.place.cuda) current.emplace(cuda.attr("stream")(torch_stream(cuda, stream, result.place.index)));
+  std::optional<With> as_planned;  // in the dtypes of the graph, not in those that torch.autocast would choose
+  if (arrays::torch_autocast())
+    as_planned.emplace(torch.attr("autocast")(result.place.cuda ? "cuda" : "cpu", py::arg("enabled") = false));
   const py::object x = foreign_view(torch, arguments[0]), y = foreign_view(torch, arguments[1]);
   const py::object out = foreign_view(torch, result);
   if (n.op == Op::matmul) {

@@ -7,6 +7,7 @@
 #include "bindings/fuse/entry.hpp"
 #include "bindings/fuse/library.hpp"
 #include "execution/layout.hpp"
+#include "execution/poison.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/room.hpp"
 
@@ -29,8 +30,12 @@ void execute(Call& call, const Compiled& c, const Inputs& inputs, std::byte* con
   const Framework& library = inputs.first() ? *inputs.first()->framework : arrays::numpy_framework();
   const Place place = inputs.first() ? inputs.first()->view.place : Place{};
   CallersLibrary callers(call, library);
-  in_stream_order(call, library, place, fresh,
-                  [&](cuda::Stream stream) { c.executable.run({from.data(), outputs, parameters, stream, &callers}); });
+  in_stream_order(call, library, place, fresh, [&](cuda::Stream stream) {
+    if (fresh && poisons_memory())
+      for (std::size_t i = 0; i < c.results.size(); ++i)
+        poison(outputs[i], static_cast<std::size_t>(c.results[i].nbytes()), place, stream);
+    c.executable.run({from.data(), outputs, parameters, stream, &callers});
+  });
 }
 
 std::span<const std::int64_t> extents(const View& v) { return {v.shape, static_cast<std::size_t>(v.ndim)}; }
@@ -84,6 +89,10 @@ Inputs::Inputs(Call& call, const Entry& entry, Signature& s)
       continue;
     }
     objects_.push_back(source.array());
+    if (objects_.back().is_none()) {  // another thread has rebound its name since, and nobody else has it
+      unchanged_ = false;
+      return;
+    }
     held_.push_back(borrow_readable(call, "an array that the function names", objects_.back()));
     all_.push_back(&held_.back());
     std::pmr::vector<std::uint64_t> words(s.memory());

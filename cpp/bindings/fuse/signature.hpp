@@ -31,12 +31,13 @@ class Signature {
 
   /// `argument` names the value in messages. Throws what borrowing an array throws.
   void add(const char* argument, PyObject* value);
+  void add_number(std::uint64_t number) { words_.push_back(number); }
   void add_keyword(PyObject* name, PyObject* value);
   /// An array to write a result into. Throws TypeError for what is none.
   void add_out(PyObject* value);
-  /// After all arguments: the identities of what the names of list `number` are bound to, nullptr for nothing. Again:
-  /// in the place of those before, and of all that came after them.
-  void set_named(std::uint64_t number, const std::pmr::vector<py::object>& values);
+  /// After all arguments: the number of the environment. Again: in the place of the one before, and of all that came
+  /// after it.
+  void set_environment(std::uint64_t number);
   /// From now on the signature is that of the same call without arrays to write results into; outs() has them still.
   void leave_outs();
   /// The values of the floats of these numbers.
@@ -74,7 +75,7 @@ class Signature {
   std::pmr::vector<Array> arrays_{&resource_}, outs_{&resource_};
   std::pmr::vector<double> floats_{&resource_};
   std::vector<py::object> held_;  ///< what the arguments are read from, where that is not the caller's alone
-  std::size_t words_before_outs_ = 0, words_of_arguments_ = 0, words_with_named_ = 0, objects_of_arguments_ = 0;
+  std::size_t words_before_outs_ = 0, words_of_arguments_ = 0, words_with_environment_ = 0;
   std::uint64_t float_is_added_ = 0;
   int depth_ = 0;
   bool traced_ = false;

@@ -7,8 +7,8 @@ namespace kfusion {
 namespace {
 
 /// Order does not matter, to the bit.
+/// To the bit: of zeros of two signs, maximum and its like give the first.
 constexpr Op kCommutative[] = {Op::add,         Op::multiply,    Op::hypot,       Op::logaddexp,
-                               Op::maximum,     Op::minimum,     Op::fmax,        Op::fmin,
                                Op::equal,       Op::not_equal,   Op::logical_and, Op::logical_or,
                                Op::logical_xor, Op::bitwise_and, Op::bitwise_or,  Op::bitwise_xor};
 

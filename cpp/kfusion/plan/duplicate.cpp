@@ -87,6 +87,9 @@ class Copying {
     r.graph.stages = g_.stages;
     std::vector<NodeId> moved(g_.nodes.size());
     std::map<std::pair<int, NodeId>, NodeId> copy_of;
+    std::vector<std::vector<int>> copied_for(g_.nodes.size());  // parts, ascending
+    for (const auto& [part, nodes] : copies_)
+      for (const NodeId n : nodes) copied_for[at(n)].push_back(part);
     for (NodeId n = 0; n < static_cast<NodeId>(g_.nodes.size()); ++n) {
       const auto add = [&](int part) {
         Node node = g_[n];
@@ -98,11 +101,9 @@ class Copying {
         return static_cast<NodeId>(r.graph.nodes.size() - 1);
       };
       const bool is_view = kind(g_[n].op) == OpKind::kView && p_.part_of(n) < 0;
-      moved[static_cast<std::size_t>(n)] = add(p_.part_of(n));
-      for (const auto& [part, nodes] : copies_) {
-        const bool view_of_copy = is_view && copy_of.contains({part, g_[n].arguments[0]});
-        if (nodes.contains(n) || view_of_copy) copy_of[{part, n}] = add(part);
-      }
+      if (is_view) copied_for[at(n)] = copied_for[at(g_[n].arguments[0])];
+      moved[at(n)] = add(p_.part_of(n));
+      for (const int part : copied_for[at(n)]) copy_of[{part, n}] = add(part);
     }
     for (const Output& o : g_.outputs) r.graph.outputs.push_back({o.name, moved[static_cast<std::size_t>(o.node)]});
     for (const auto& [where, copy] : copy_of) r.copies.push_back(copy);

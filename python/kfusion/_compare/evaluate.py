@@ -70,7 +70,7 @@ def _planned(trace: Trace, library: Library, nodes: Any, outputs: Sequence[int],
             stack.pop()
             continue
         if i not in planned:
-            planned[i] = _native(calls.get(i), library) or _operation(library, nodes, i, values)
+            planned[i] = _native(calls.get(i), library, nodes) or _operation(library, nodes, i, values)
         waiting = [a for a in planned[i].arguments if a not in done and a < len(nodes)]
         stack += waiting[::-1]
         if not waiting:
@@ -79,11 +79,13 @@ def _planned(trace: Trace, library: Library, nodes: Any, outputs: Sequence[int],
     return [p for p in planned.values() if p.function is not None]
 
 
-def _native(call: Call | None, library: Library) -> _Planned | None:
-    run = library.natives[call.name](call.arguments) if call else None
-    if call is None or run is None:
+def _native(call: Call | None, library: Library, nodes: Any) -> _Planned | None:
+    if call is None:
         return None
     arrays = {name: a.id for name, a in call.arguments.items() if isinstance(a, Node)}
+    run = library.natives[call.name](call.arguments | {name: nodes[i] for name, i in arrays.items()})
+    if run is None:
+        return None
     names = tuple(arrays)
     return _Planned(lambda *given: run(**dict(zip(names, given, strict=True))), tuple(arrays.values()), call.result)
 

@@ -1,11 +1,12 @@
 """Composites that other libraries have as one function: torch's softmax is one kernel, so it is measured as one.
 
-A `Native` looks at a call's arguments and returns what computes it from the arrays among them, by name, or None where
-the library's function does not do that.
+A `Native` looks at a call's arguments (of arrays, their nodes) and returns what computes it from the arrays, by name,
+or None where the library's function does not do that.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,28 +31,42 @@ def of_torch(torch: Any) -> dict[str, Native]:
         return lambda a: lambda x: function(x, **{k: a[k] for k in keywords})
 
     def along_one_axis(function: Callable[..., Any]) -> Native:
-        return lambda a: (lambda x: function(x, a["axis"])) if isinstance(a["axis"], int) else None
+        def native(a: Arguments) -> Callable[..., Any] | None:
+            axes = _axes(a)
+            return (lambda x: function(x, axes[0])) if len(axes) == 1 else None
+
+        return native
 
     def layernorm(a: Arguments) -> Callable[..., Any] | None:
-        def run(x: Any, weight: Any = None, bias: Any = None) -> Any:
-            return F.layer_norm(x, x.shape[-1:], as_x(weight, x), as_x(bias, x), a["eps"])
+        extents = _trailing_extents(a)
 
-        return run if a["axis"] == -1 else None
+        def run(x: Any, weight: Any = None, bias: Any = None) -> Any:
+            return F.layer_norm(x, extents, as_x(weight, x), as_x(bias, x), a["eps"])
+
+        return run if extents else None
 
     def relu_layernorm(a: Arguments) -> Callable[..., Any] | None:
         norm = layernorm(a)
         return norm and (lambda x, **parameters: norm(F.relu(x), **parameters))
 
     def rmsnorm(a: Arguments) -> Callable[..., Any] | None:
-        run = lambda x, weight=None: F.rms_norm(x, x.shape[-1:], as_x(weight, x), a["eps"])  # noqa: E731
-        return run if a["axis"] == -1 else None
+        extents = _trailing_extents(a)
+        run = lambda x, weight=None: F.rms_norm(x, extents, as_x(weight, x), a["eps"])  # noqa: E731
+        return run if extents else None
 
     def batchnorm(a: Arguments) -> Callable[..., Any] | None:
-        def run(x: Any, mean: Any, var: Any, weight: Any = None, bias: Any = None) -> Any:
+        def run(x: Any, mean: Any = None, var: Any = None, weight: Any = None, bias: Any = None) -> Any:
+            training = mean is None
             mean, var, weight, bias = (as_x(p, x) for p in (mean, var, weight, bias))
-            return F.batch_norm(x, mean, var, weight, bias, False, 0.0, a["eps"])
+            return F.batch_norm(x, mean, var, weight, bias, training, 0.0, a["eps"])
 
-        return run if a["axis"] == 1 and a["mean"] is not None else None
+        return run if _axes(a) == (1,) else None
+
+    def attention(a: Arguments) -> Callable[..., Any] | None:
+        def run(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=a["causal"], scale=a["scale"])
+
+        return None if a["causal"] and a["mask"] is not None else run  # torch takes one of them
 
     def cross_entropy(a: Arguments) -> Callable[..., Any]:
         ignored = -100 if a["ignore_index"] is None else a["ignore_index"]
@@ -77,9 +92,26 @@ def of_torch(torch: Any) -> dict[str, Native]:
         "relu_layernorm": relu_layernorm,
         "rmsnorm": rmsnorm,
         "batchnorm": batchnorm,
+        "attention": attention,
+        "linear": lambda a: lambda x, weight, bias=None: F.linear(x, weight, bias),
+        "logsumexp": lambda a: lambda x: torch.logsumexp(x, _axes(a), a["keepdims"]),
+        "norm": lambda a: lambda x: torch.linalg.vector_norm(x, a["ord"], _axes(a), a["keepdims"]),
         "mse": lambda a: lambda x, y: F.mse_loss(x, y, reduction=a["reduction"]),
         "cross_entropy": cross_entropy,
     }
+
+
+def _axes(a: Arguments) -> tuple[int, ...]:
+    """The axes of x that a call names, in order and counted from the front: -1, (-1,) and 1 may be the same."""
+    ndim, axis = len(a["x"]["shape"]), a["axis"]
+    given = range(ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+    return tuple(sorted(operator.index(i) % ndim for i in given))
+
+
+def _trailing_extents(a: Arguments) -> tuple[int, ...]:
+    """torch's normalized_shape: the extents of the axes, where they are x's last ones; else ()."""
+    axes, shape = _axes(a), tuple(a["x"]["shape"])
+    return shape[len(shape) - len(axes) :] if axes == tuple(range(len(shape)))[-len(axes) :] else ()
 
 
 def as_x(parameter: Any, x: Any) -> Any:

@@ -17,8 +17,10 @@ import numpy as np
 
 from .._ops import contractions, norms, views
 from .._ops import primitives as p
+from .._spec import HALF
 from . import refusals
 from .source import trace_error
+from .traced import power
 from .tracer import Traced, tracer_of
 
 _X = ("a", "ary", "arr", "array", "m", "x1")  # what NumPy calls kfusion's x
@@ -35,10 +37,37 @@ _RENAMED = dict.fromkeys(_X, "x") | {
 def _round(x: Traced, decimals: int = 0) -> Any:
     if decimals != 0:
         raise refusals.refused_keyword("numpy.round", "decimals")
-    return views.astype(x, x._dtype) if x._dtype.startswith(("int", "bool")) else p.rint(x)
+    return views.astype(x, x._dtype) if x._dtype.startswith("int") else p.rint(x)
+
+
+def _reduction(op: str) -> Callable[..., Any]:
+    """Reductions that are a ufunc's: of an array without axes they take 0 and -1, unlike mean."""
+
+    def reduction(x: Traced, axis: Any = None, keepdims: bool = False) -> Any:
+        is_absent = x.ndim == 0 and isinstance(axis, (int, np.integer)) and axis in (0, -1)
+        return p.REDUCTIONS[op](x, () if is_absent else axis, keepdims)
+
+    return reduction
+
+
+def _squeeze(x: Traced, axis: Any = None) -> Any:
+    return views.squeeze(x, None if x.ndim == 0 and axis in (0, -1) else axis)
+
+
+def _take(x: Traced, indices: Any, axis: int | None = None) -> Any:
+    return contractions.take(x, indices, None if x.ndim == 0 and axis in (0, -1) else axis)
+
+
+def _clip(x: Traced, min: Any = None, max: Any = None) -> Any:
+    if x._dtype == "int32":  # bounds beyond its ends are none
+        min = None if type(min) is int and min < -(2**31) else min
+        max = None if type(max) is int and max >= 2**31 else max
+    return p.clip(x, min, max)
 
 
 def _linalg_norm(x: Traced, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    if axis == ():
+        raise ValueError("kfusion.linalg.norm: axis must name an axis")
     vectors = x.ndim == 1 if axis is None else not (isinstance(axis, tuple) and len(axis) > 1)
     if ord is not None and not vectors:
         raise trace_error("numpy.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
@@ -78,9 +107,11 @@ def filled(value: float) -> Callable[..., Any]:
 
 
 _FUNCTIONS: dict[str, Any] = {
-    **{name: p.REDUCTIONS[name] for name in p.REDUCTIONS},
+    **p.REDUCTIONS,
+    **{name: _reduction(name) for name in ("sum", "prod", "max", "min", "amax", "amin", "any", "all")},
     **{name: getattr(views, name) for name in ("transpose", "matrix_transpose", "swapaxes", "moveaxis", "reshape")},
-    **{name: getattr(views, name) for name in ("ravel", "expand_dims", "squeeze", "broadcast_to", "flip", "astype")},
+    **{name: getattr(views, name) for name in ("ravel", "expand_dims", "broadcast_to", "flip", "astype")},
+    "squeeze": _squeeze,
     "permute_dims": views.transpose,
     "fliplr": lambda x: views.flip(x, 1),
     "flipud": lambda x: views.flip(x, 0),
@@ -90,7 +121,7 @@ _FUNCTIONS: dict[str, Any] = {
     "zeros_like": filled(0),
     "ones_like": filled(1),
     "where": p.MAPS["where"],
-    "clip": p.MAPS["clip"],
+    "clip": _clip,
     "round": _round,
     "around": _round,
     "fix": p.MAPS["trunc"],
@@ -100,7 +131,7 @@ _FUNCTIONS: dict[str, Any] = {
     "linalg.vector_norm": norms.norm,
     "dot": _dot,
     "linalg.matmul": contractions.matmul,
-    "take": contractions.take,
+    "take": _take,
     "shape": lambda x: x.shape,
     "ndim": lambda x: x.ndim,
     "size": lambda x: math.prod(x.shape),
@@ -132,12 +163,13 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[s
         TraceError: it has no form in a graph, or a keyword would not be honoured.
     """
     name = ufunc.__name__
+    library = next((m for m in ("numpy", "scipy.special") if getattr(sys.modules.get(m), name, None) is ufunc), "")
+    called = f"{library}.{name}".removeprefix(".")
     if method != "__call__":
-        raise refusals.refused(f"numpy.{name}.{method}")
+        raise refusals.refused(f"{called}.{method}")
     for keyword in kwargs:
-        raise refusals.refused_keyword(f"numpy.{name}", keyword)
-    ours = ufunc in (getattr(np, name, None), getattr(sys.modules.get("scipy.special"), name, None))
-    return elementwise(name if ours else "", f"numpy.{name}", inputs)
+        raise refusals.refused_keyword(called, keyword)
+    return elementwise(name if library else "", called, inputs)
 
 
 def elementwise(name: str, called: str, inputs: tuple[Any, ...]) -> Any:
@@ -149,9 +181,22 @@ def elementwise(name: str, called: str, inputs: tuple[Any, ...]) -> Any:
     tracer = tracer_of(*inputs)
     if name == "matmul":
         return contractions.matmul(*inputs)
+    if name in ("power", "pow"):
+        x, y = inputs
+        return power(x, y, POWERS if _power_has_shortcuts() and getattr(x, "_dtype", "") not in HALF else {})
     if name not in p.MAPS or tracer is None:
         raise refusals.refused(called)
     return tracer.map(name, *inputs)
+
+
+POWERS = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
+
+
+@functools.cache
+def _power_has_shortcuts() -> bool:
+    """Whether numpy.power of float32 and float64, as the operator, takes roots for powers of 0.5: newer versions do."""
+    with np.errstate(invalid="ignore"):
+        return bool(np.isnan(np.power(np.array([-np.inf]), 0.5))[0])
 
 
 @functools.cache

@@ -9,17 +9,32 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .._ops import activations, views
+from .._ops import activations, contractions, views
 from .._ops import primitives as p
 from .dispatch import Dispatched
-from .numpy_functions import array_function
+from .numpy_functions import POWERS, array_function
 from .refusals import refused_keyword
+from .traced import power
+from .tracer import STATE
 
 
 class NumpyValue(Dispatched, library="numpy"):
-    """A traced NumPy array."""
+    """A traced NumPy array, or one of a library like it."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__", *STATE)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # isinstance(x, np.ndarray) answers as for the array itself; NumPy's C asks for type(x)
+        array = next((i.array for i in self._tracer.inputs if i.array is not None), None)
+        return np.ndarray if array is None or isinstance(array, np.ndarray) else type(array)
+
+    def _operation(self, op: str, *operands: Any) -> Any:
+        if op == "matmul":
+            return contractions.matmul(*operands)
+        if op == "power":
+            x, y = operands
+            return power(x, y, POWERS)
+        return self._tracer.map(op, *operands)
 
     @property
     def dtype(self) -> Any:

@@ -15,16 +15,24 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from .. import _core
 from .._ops import activations, contractions, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS
-from . import refusals
+from . import autocast, refusals
+from .number import is_number
 from .source import trace_error
 from .traced import BINARY, power
-from .tracer import tracer_of
+from .tracer import Traced, stage, tracer_of
 
 _RENAMED = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
 _SEVERAL = {"dims", "shape", "size"}  # extents or axes, given one by one or as one tuple
+
+# The functions that take 0 and -1 for an axis of a tensor that has none.
+_OF_NO_AXES = (
+    *("sum", "mean", "prod", "any", "all", "amax", "amin", "max", "min", "var", "std"),
+    *("logsumexp", "softmax", "log_softmax", "norm", "vector_norm", "squeeze"),
+)
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
@@ -52,10 +60,30 @@ def torch_function(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     given = {_RENAMED.get(k, k): v for k, v in kwargs.items() if not (k == "inplace" and v is False)}
     args += tuple(given.pop(k) for k in _SEVERAL & given.keys())
     bound = _bound(function, f"torch.{short}", args, given)
-    tracer = tracer_of(*bound.args, *bound.kwargs.values())
-    if tracer is not None and "input" in bound.arguments:
-        bound.arguments["input"] = tracer.lift(bound.arguments["input"], "torch", f"torch.{short}: input")
-    return function(*bound.args, **bound.kwargs)
+    traced = next((v for v in (*bound.args, *bound.kwargs.values()) if isinstance(v, Traced)), None)
+    if traced is not None:
+        autocast.require_unchanged(short, traced)
+    if traced is None or "input" not in bound.arguments:
+        return function(*bound.args, **bound.kwargs)
+    x = traced._tracer.lift(bound.arguments["input"], "torch", f"torch.{short}: input")
+    bound.arguments["input"] = x
+    if bound.arguments.get("dtype") is None:  # else it is in that one that it computes
+        _require_dtypes(short, x)
+    if x.ndim > 0 or short not in _OF_NO_AXES or not _names_axes(bound.arguments.get("dim")):
+        return function(*bound.args, **bound.kwargs)
+    bound.arguments["input"] = views.reshape(x, (1,))
+    return _without_axes(function(*bound.args, **bound.kwargs))
+
+
+def _names_axes(dim: Any) -> bool:
+    return bool(dim) if isinstance(dim, (tuple, list)) else type(dim) is int
+
+
+def _without_axes(result: Any) -> Any:
+    """A result of one element, or torch's pair with one, as it is of a value without axes."""
+    if isinstance(result, ValuesAndIndices):
+        return ValuesAndIndices((_without_axes(result.values), result.indices))
+    return views.reshape(result, ())
 
 
 def _bound(function: Any, name: str, args: Any, given: dict[str, Any]) -> inspect.BoundArguments:
@@ -78,21 +106,86 @@ def _signature(function: Any) -> inspect.Signature:
 
 
 def _unary(op: str) -> Callable[..., Any]:
-    return lambda input: input._tracer.map(op, input)
+    def unary(input: Any) -> Any:
+        _require_dtypes(op, input)
+        return input._tracer.map(op, input)
+
+    return unary
 
 
 def _binary(op: str) -> Callable[..., Any]:
-    return lambda input, other: input._tracer.map(op, input, other)
+    return lambda input, other: _map(op, input, other)
 
 
 def _reflected(op: str) -> Callable[..., Any]:
-    return lambda input, other: input._tracer.map(op, other, input)
+    return lambda input, other: FUNCTIONS[op](other, input)
 
 
-for _name, _map in p.MAPS.items():
-    _arity = len(inspect.signature(_map).parameters)
+_SIGNATURES = {row["name"]: row["signature"] for row in _core.op_table() if row["kind"] == "map"}
+_NEVER_BOOLS = ("subtract", "absolute", "floor", "ceil", "rint", "trunc", "relu6")
+_FLOATS_ONLY = (
+    *("hypot", "logaddexp", "gelu", "silu", "softplus", "leaky_relu", "elu", "softmax", "log_softmax"),
+    *("layer_norm", "rms_norm", "batch_norm", "normalize", "norm", "vector_norm", "linalg_norm"),
+    *("cross_entropy", "mse_loss"),
+)
+
+
+def _map(op: str, x: Any, y: Any) -> Any:
+    """A row of the op table. Python's integers become tensors of the other's dtype, in which they wrap."""
+    _require_dtypes(op, x, y)
+    if _SIGNATURES[op] != "FF_F":
+        x, y = _wrapped(x, y), _wrapped(y, x)
+    if op in ("multiply", "divide") and (_is_out_of_range(x, y) or _is_out_of_range(y, x)):
+        return _in_float32(op, x, y)
+    return tracer_of(x, y).map(op, x, y)  # type: ignore[union-attr]
+
+
+def _wrapped(value: Any, other: Any) -> Any:
+    if type(value) is not int or getattr(other, "_dtype", "") != "int32" or not -(2**63) <= value < 2**64:
+        return value
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def _is_out_of_range(value: Any, other: Any) -> bool:
+    """A factor or divisor of float16 that this would make 0, infinity or inexact, known now or when it runs."""
+    if is_number(value):
+        return dtype_of(other) == "float16"
+    is_beyond = type(value) in (int, float) and value != 0 and not 2.0**-14 <= abs(value) <= 65504
+    return is_beyond and dtype_of(other) == "float16"
+
+
+def _in_float32(op: str, x: Any, y: Any) -> Any:
+    """Factors of half types stay what they are in torch: x / 65536 is not x / inf."""
+    tracer = tracer_of(x, y)
+    with tracer.stage(op):  # type: ignore[union-attr]
+        wide = [views.astype(v, "float32") if isinstance(v, Traced) else v for v in (x, y)]
+        return views.astype(tracer.map(op, *wide), "float16")  # type: ignore[union-attr]
+
+
+def _require_dtypes(op: str, *operands: Any) -> None:
+    """Raises a TypeError where torch has no such function of such dtypes, and NumPy has."""
+    if op not in _NEVER_BOOLS and op not in _FLOATS_ONLY:
+        return
+    dtypes = [dtype_of(x) for x in operands]
+    if op in _NEVER_BOOLS and "bool" in dtypes:
+        raise TypeError(f"kfusion.{op}: torch wants numbers other than bools, got {', '.join(dtypes)}")
+    if op in _FLOATS_ONLY and not any(map(_is_float, dtypes)):
+        raise TypeError(f"kfusion.{op}: torch wants floats, got {', '.join(dtypes)}")
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))
+
+
+def dtype_of(x: Any) -> str:
+    """ "float32" and its likes; of Python's numbers the name of their type."""
+    return x._dtype if isinstance(x, Traced) else str(getattr(x, "dtype", type(x).__name__)).removeprefix("torch.")
+
+
+for _name, _function in p.MAPS.items():
+    _arity = len(inspect.signature(_function).parameters)
     if _arity < 3:
-        FUNCTIONS[_name] = (_unary, _binary)[_arity - 1](_map.__name__)
+        FUNCTIONS[_name] = (_unary, _binary)[_arity - 1](_function.__name__)
 del FUNCTIONS["equal"]  # torch.equal gives a Python bool
 for _name, (_, _op) in BINARY.items():
     FUNCTIONS[f"__{_name}__"], FUNCTIONS[f"__r{_name}__"] = _binary(_op), _reflected(_op)
@@ -100,37 +193,84 @@ for _name, (_, _op) in BINARY.items():
 
 @named("add")
 def _add(input: Any, other: Any, *, alpha: float = 1) -> Any:
-    return input + (other if alpha == 1 else other * alpha)
+    return _map("add", input, _scaled(input, other, alpha))
 
 
 @named("sub", "subtract")
 def _sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
-    return input - (other if alpha == 1 else other * alpha)
+    return _map("subtract", input, _scaled(input, other, alpha))
 
 
 @named("rsub")
 def _rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
-    return other - (input if alpha == 1 else input * alpha)
+    return _map("subtract", other, _scaled(other, input, alpha))
+
+
+def _scaled(x: Any, y: Any, alpha: float) -> Any:
+    """alpha * y, for x + alpha * y: of bools alpha is one, and of integers it is an integer."""
+    if type(alpha) in (bool, int) and alpha == 1:
+        return y
+    dtypes = {dtype_of(x), dtype_of(y)}
+    if type(alpha) is float and not any(map(_is_float, dtypes)):
+        raise TypeError(f"kfusion.add: alpha must be an integer for {' and '.join(sorted(dtypes))}, got {alpha}")
+    return y * (bool(alpha) if dtypes == {"bool"} else alpha)
 
 
 @named("div", "divide", "true_divide")
 def _div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
-        return input / other
+        return _map("divide", input, other)
     if rounding_mode == "floor":
-        return input // other
+        return _floor_divide(input, other)
     raise refusals.refused_keyword("torch.div", "rounding_mode")
 
 
-@named("pow", "__pow__")
+@named("floor_divide", "__floordiv__")
+def _floor_divide(input: Any, other: Any) -> Any:
+    _require_divisor("floor_divide", input, other)
+    return _map("floor_divide", input, other)
+
+
+@named("remainder", "__mod__")
+def _remainder(input: Any, other: Any) -> Any:
+    """A result of 0 has input's sign here, other's in NumPy."""
+    _require_divisor("remainder", input, other)
+    if not _is_float(dtype_of(input)) and not _is_float(dtype_of(other)):
+        return _map("remainder", input, other)
+    with tracer_of(input, other).stage("remainder"):  # type: ignore[union-attr]
+        r = _map("remainder", input, other)
+        return p.where(p.equal(r, 0), p.copysign(r, input), r)
+
+
+def _require_divisor(name: str, x: Any, y: Any) -> None:
+    """torch raises an error where it divides an integer by 0. A kernel gives 0, but of a number it is known here."""
+    if type(y) is int and getattr(x, "_dtype", "") not in FLOATS and _wrapped(y, x) == 0:
+        raise ZeroDivisionError(f"kfusion.{name}: integer division by zero")
+
+
+@named("sign", "sgn")
+def _sign(input: Any) -> Any:
+    """0 for NaN, which is NaN in NumPy."""
+    if input._dtype not in FLOATS:
+        return input._tracer.map("sign", input)
+    with stage(input, "sign"):
+        return p.where(p.isnan(input), 0.0, p.sign(input))
+
+
+_POWERS = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+
+
+@named("pow", "power", "__pow__")
 def _pow(input: Any, exponent: Any) -> Any:
-    return power(input, exponent)
+    is_half = dtype_of(input) == "float16" and not input.is_cuda  # which torch's CPU code takes through pow itself
+    return power(input, exponent, {} if is_half else _POWERS)
 
 
 @named("round")
-def _round(input: Any, *, decimals: int = 0) -> Any:
-    if decimals != 0:
+def _round(input: Any, *, decimals: int | None = None) -> Any:
+    if decimals:
         raise refusals.refused_keyword("torch.round", "decimals")
+    _require_dtypes("rint", input)
     return p.rint(input)
 
 
@@ -138,17 +278,25 @@ def _round(input: Any, *, decimals: int = 0) -> Any:
 def _where(condition: Any, input: Any = None, other: Any = None) -> Any:
     if input is None or other is None:
         raise refusals.refused("torch.nonzero")
-    return input._tracer.map("where", condition, input, other)
+    return _chosen("where", condition, input, other)
 
 
 @named("Tensor.where")
 def _where_method(input: Any, condition: Any, other: Any) -> Any:
-    return input._tracer.map("where", condition, input, other)
+    return _chosen("where", condition, input, other)
 
 
 @named("masked_fill")
 def _masked_fill(input: Any, mask: Any, value: Any) -> Any:
-    return input._tracer.map("where", mask, value, input)
+    """The dtype stays: value is converted to it."""
+    tracer = input._tracer
+    return _chosen("masked_fill", mask, tracer.add("cast", tracer.lift(value, "torch"), input._dtype), input)
+
+
+def _chosen(name: str, condition: Any, x: Any, y: Any) -> Any:
+    if dtype_of(condition) != "bool":
+        raise TypeError(f"kfusion.{name}: the condition must be bools, got {dtype_of(condition)}")
+    return tracer_of(condition, x, y).map("where", condition, x, y)  # type: ignore[union-attr]
 
 
 @named("clamp", "clip")
@@ -181,8 +329,19 @@ def _reduction(op: str) -> Callable[..., Any]:
     return reduction
 
 
-for _name in ("sum", "mean", "prod", "any", "all"):
+def _truth(op: str) -> Callable[..., Any]:
+    def truth(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        if dim is not None and _axes(dim) is None:  # no axis, where sum and its likes take all
+            return views.astype(input, "bool")
+        return p.REDUCTIONS[op](input, dim, keepdim)
+
+    return truth
+
+
+for _name in ("sum", "mean", "prod"):
     FUNCTIONS[_name] = _reduction(_name)
+for _name in ("any", "all"):
+    FUNCTIONS[_name] = _truth(_name)
 for _name in ("amax", "amin"):
     FUNCTIONS[_name] = lambda input, dim=None, keepdim=False, _op=_name: p.REDUCTIONS[_op](input, _axes(dim), keepdim)
 
@@ -195,15 +354,22 @@ class ValuesAndIndices(tuple[Any, Any]):
     indices = property(operator.itemgetter(1))
 
 
+_ABSENT: Any = object()
+
+
 def _extreme(op: str, elementwise: str) -> Callable[..., Any]:
-    def extreme(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-        other = dim if other is None and not isinstance(dim, int) else other
-        if other is not None:
-            return input._tracer.map(elementwise, input, other)
-        if dim is None:
-            return p.REDUCTIONS[op](input)
-        reason = f"torch.{op} with a dim computes no indices; write x.a{op}({dim}) for the values"
-        return ValuesAndIndices((p.REDUCTIONS[op](input, dim, keepdim), input._tracer.unavailable(input, reason)))
+    def extreme(input: Any, dim: Any = _ABSENT, keepdim: Any = _ABSENT, *, other: Any = _ABSENT) -> Any:
+        if dim is _ABSENT and keepdim is _ABSENT:
+            return p.REDUCTIONS[op](input) if other is _ABSENT else _map(elementwise, input, other)
+        if isinstance(dim, int):
+            kept = False if keepdim is _ABSENT else keepdim
+            reason = f"torch.{op} with a dim computes no indices; write x.a{op}({dim}) for the values"
+            return ValuesAndIndices((p.REDUCTIONS[op](input, dim, kept), input._tracer.unavailable(input, reason)))
+        if dim is _ABSENT or dim is None or keepdim is not _ABSENT:
+            raise trace_error(
+                f"torch.{op} takes keepdim= beside a dim only", f"write torch.a{op}(x, keepdim=...) instead"
+            )
+        return _map(elementwise, input, dim)
 
     return extreme
 
@@ -228,11 +394,15 @@ FUNCTIONS["var"], FUNCTIONS["std"] = _spread(norms.var), _spread(norms.std)
 
 @named("logsumexp")
 def _logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
+    if _axes(dim) is None:
+        raise ValueError("kfusion.logsumexp: dim must name an axis")
     return activations.logsumexp(input, dim, keepdim)
 
 
 @named("linalg_norm")
 def _linalg_norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
+    if dim is not None and _axes(dim) is None:
+        raise ValueError("kfusion.linalg.norm: dim must name an axis")
     vectors = input.ndim == 1 if dim is None else isinstance(dim, int)
     if ord is not None and not vectors:
         raise trace_error("torch.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
@@ -248,9 +418,19 @@ def _norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *
 # ---- products and questions ----
 
 
-@named("matmul", "mm", "bmm", "mv", "dot")
-def _matmul(input: Any, other: Any) -> Any:
-    return contractions.matmul(input, other)
+def _product(name: str, *ndims: int) -> Callable[..., Any]:
+    def product(input: Any, other: Any) -> Any:
+        given = (input.ndim, other.ndim)
+        if given != ndims:
+            raise ValueError(f"kfusion.{name}: arguments must have {ndims[0]} and {ndims[1]} axes, got {given}")
+        return contractions.matmul(input, other)
+
+    return product
+
+
+FUNCTIONS["matmul"] = lambda input, other: contractions.matmul(input, other)
+for _name, _ndims in {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1), "dot": (1, 1)}.items():
+    FUNCTIONS[_name] = _product(_name, *_ndims)
 
 
 @named("addmm")

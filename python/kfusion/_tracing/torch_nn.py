@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .._ops import activations, attention, contractions, losses, norms, views
@@ -194,10 +195,18 @@ def _scaled_dot_product_attention(
         if given:
             raise refusals.refused_keyword("torch.scaled_dot_product_attention", keyword)
     y = attention.attention(query, key, value, scale=scale, mask=attn_mask, causal=is_causal)
-    if attn_mask is None or str(attn_mask.dtype).removeprefix("torch.") != "bool":
+    if attn_mask is None:
         return y
-    sees_any = p.any(y._tracer.lift(attn_mask, "torch"), -1, keepdims=True)  # torch gives 0 where a row sees no key
-    return p.where(sees_any, y, 0.0)
+    if is_causal:
+        raise ValueError("kfusion.scaled_dot_product_attention: attn_mask must be None where is_causal is true")
+    tracer = y._tracer
+    mask = tracer.lift(attn_mask, "torch")
+    sees = mask if mask._dtype == "bool" else p.not_equal(mask, -math.inf)
+    result = p.where(p.any(sees, -1, keepdims=True), y, 0.0)  # torch gives 0 where a row sees no key
+    arrays = {"q": query, "k": key, "v": value, "mask": mask}
+    lifted = {name: tracer.lift(a, "torch") for name, a in arrays.items()}
+    tracer.record("attention", lifted | {"scale": scale, "causal": is_causal}, result)
+    return result
 
 
 def _require_plain(name: str, **keywords: Any) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import torch_nn
+from . import autocast, torch_nn
 from . import torch_views as torch_views  # enters its functions
 from .dispatch import Dispatched
 from .torch_functions import FUNCTIONS, torch_function
+from .tracer import STATE, Traced
 
+_OPERATORS = {"equal": "eq"}  # torch.equal is another function
 _METHODS_OF_NN = {"softmax", "log_softmax"}
 
 
@@ -18,6 +21,15 @@ class TorchValue(Dispatched, library="torch"):
     """A traced torch tensor."""
 
     __slots__ = ()
+
+    @classmethod
+    def _made_as(cls) -> type[Traced]:
+        torch = sys.modules.get("torch")
+        return _WithoutTorch if torch is None else _tensor_class(torch)
+
+    def _operation(self, op: str, *operands: Any) -> Any:
+        autocast.require_unchanged(op, self)
+        return FUNCTIONS[_OPERATORS.get(op, op)](*operands)
 
     @property
     def dtype(self) -> Any:
@@ -59,3 +71,32 @@ for _name, _function in FUNCTIONS.items():
         _name = _name.removeprefix("Tensor.").removeprefix("linalg_")
         if not hasattr(TorchValue, _name):
             setattr(TorchValue, _name, _method(_name))
+
+
+class _WithoutTorch(TorchValue):
+    __slots__ = ("__weakref__", *STATE)
+
+
+def _absent(name: str, value: TorchValue) -> Any:
+    return value.__getattr__(name)
+
+
+@functools.cache
+def _tensor_class(torch: Any) -> type[Traced]:
+    """TorchValue as a torch.Tensor, so that isinstance and torch's own C++ take it for what it stands for.
+
+    To claim the class would not do, as it does for NumPy: C++ would look for a tensor in our memory. So there is one,
+    which nobody looks at. Of what torch.Tensor has and TorchValue has not, nothing is left.
+    """
+    nothing = torch.empty(0, device="meta")
+
+    class Tensor(TorchValue, torch.Tensor):  # type: ignore[misc]
+        __slots__ = STATE
+        __hash__, __dir__ = object.__hash__, object.__dir__
+
+        def __new__(cls) -> Any:
+            return torch.Tensor._make_subclass(cls, nothing)
+
+    for name in set(dir(torch.Tensor)) - set(dir(TorchValue)) - {"__dict__", "__torch_dispatch__", *STATE}:
+        setattr(Tensor, name, property(functools.partial(_absent, name)))
+    return Tensor

@@ -75,6 +75,8 @@ def _unsqueeze(input: Any, dim: int) -> Any:
 @named("expand", "broadcast_to")
 def _expand(input: Any, *size: Any) -> Any:
     sizes = _several(size)
+    if -1 in sizes[: len(sizes) - input.ndim]:
+        raise ValueError(f"kfusion.expand: -1 must stand for an axis of {input.shape}, got {tuple(sizes)}")
     own = (1,) * (len(sizes) - input.ndim) + input.shape
     return views.broadcast_to(input, tuple(n if s == -1 else s for s, n in zip(sizes, own, strict=True)))
 
@@ -96,6 +98,8 @@ def _split(input: Any, split_size: Any, dim: int = 0) -> Any:
         bounds = [*range(0, max(n, 1), split_size), n]
     else:
         bounds = [sum(split_size[:i]) for i in range(len(split_size) + 1)]
+        if min(split_size, default=0) < 0:
+            raise ValueError(f"split expects split_sizes of 0 and more, but got {list(split_size)}")
         if bounds[-1] != n:
             raise ValueError(f"split expects split_sizes to sum exactly to {n}, but got {list(split_size)}")
     return tuple(parts(input, bounds, dim))
@@ -104,7 +108,7 @@ def _split(input: Any, split_size: Any, dim: int = 0) -> Any:
 @named("chunk")
 def _chunk(input: Any, chunks: int, dim: int = 0) -> Any:
     n = input.shape[views.axis_of(input, dim, "chunk")]
-    return _split(input, max(1, -(-n // chunks)), dim)
+    return _split(input, -(-n // chunks) if n else [0] * chunks, dim)
 
 
 @named("unbind")
@@ -114,6 +118,10 @@ def _unbind(input: Any, dim: int = 0) -> Any:
 
 @named("narrow")
 def _narrow(input: Any, dim: int, start: int, length: int) -> Any:
+    n = input.shape[views.axis_of(input, dim, "narrow")]
+    start = start + n if start < 0 else start
+    if not 0 <= start <= start + length <= n:
+        raise ValueError(f"kfusion.narrow: start and length must lie within {n}, got {start} and {length}")
     return parts(input, [start, start + length], dim)[0]
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .._ops.contractions import matmul
+import numpy as np
+
 from .._ops.views import astype, matrix_transpose, transpose
 from .._spec import FLOATS, ITEM_BYTES
 from . import refusals
 from .indexing import getitem
 from .number import read
 from .source import TraceAttributeError, message, trace_error, user_line
-from .tracer import Traced
+from .tracer import Traced, tracer_of
 
 # Python's name of the operator: its symbol and the row of the op table.
 BINARY = {
@@ -56,6 +57,7 @@ _REFUSED = {
         "write the value itself, kf.full_like, or return the parts as separate results",
     ),
     "setitem": ("assigning to a part of a traced value", "write kf.where(mask, new, x) instead"),
+    "reduce_ex": ("pickling a traced value", "return it, and pickle the result outside"),
     "delitem": ("deleting a part of a traced value", "write a slice instead"),
     "divmod": _DIVMOD,
     "rdivmod": _DIVMOD,
@@ -74,13 +76,17 @@ class Value(Traced):
     # ---- set below: __add__, __radd__, __iadd__, ..., __lt__, ..., __neg__, ..., and the refusals ----
 
     def __matmul__(self, other: Any) -> Any:
-        return matmul(self, other)
+        return self._operation("matmul", self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return matmul(other, self)
+        return self._operation("matmul", other, self)
 
     def __imatmul__(self, other: Any) -> Any:
-        return self._write("@", matmul(self, other))
+        return self._write("@", self @ other)
+
+    def _operation(self, op: str, *operands: Any) -> Any:
+        """What an operator of Python means in the value's library, by the name of the op table's row."""
+        raise NotImplementedError
 
     @property
     def T(self) -> Any:
@@ -162,16 +168,21 @@ def _define(name: str, method: Callable[..., Any]) -> None:
 
 
 def _operator(name: str, symbol: str, op: str) -> None:
-    _define(name, lambda x, y: power(x, y) if op == "power" else x._tracer.map(op, x, y))
-    _define(f"r{name}", lambda x, y: x._tracer.map(op, y, x))
+    _define(name, lambda x, y: x._operation(op, x, y))
+    _define(f"r{name}", lambda x, y: x._operation(op, y, x))
     _define(f"i{name}", lambda x, y: x._write(symbol, getattr(x, f"__{name}__")(y)))
 
 
-def power(x: Any, y: Any) -> Any:
-    """x ** y. As NumPy and torch do: a float to the power 2 is a square, to 0.5 a square root."""
+def power(x: Any, y: Any, shortcuts: Mapping[float, str]) -> Any:
+    """x ** y. NumPy and torch compute some powers of floats as other functions, which differ at -inf and -0."""
     y = read(y)  # the exponent decides which function it is
-    shortcut = {2: "square", 0.5: "sqrt"}.get(y) if type(y) in (int, float) and x._dtype in FLOATS else None
-    return x._tracer.map(shortcut, x) if shortcut else x._tracer.map("power", x, y)
+    exponent = y.item() if isinstance(y, (np.floating, np.integer)) else y
+    if type(exponent) not in (int, float) or exponent not in shortcuts or not isinstance(x, Value):
+        return tracer_of(x, y).map("power", x, y)  # type: ignore[union-attr]
+    if x._library == "numpy" and isinstance(y, np.floating) and x._dtype != "bfloat16":
+        x = astype(x, np.result_type(x._dtype, y).name)
+    is_int8 = x._library == "numpy" and x._dtype == "bool" and y == 2  # which square says
+    return x._tracer.map(shortcuts[exponent], x) if x._dtype in FLOATS or is_int8 else x._tracer.map("power", x, y)
 
 
 def _rank(x: Any) -> int:
@@ -189,8 +200,8 @@ def _refusal(what: str, hint: str) -> Callable[..., Any]:
 for _name, (_symbol, _op) in BINARY.items():
     _operator(_name, _symbol, _op)
 for _name, _op in COMPARISONS.items():
-    _define(_name, lambda x, y, op=_op: x._tracer.map(op, x, y))
+    _define(_name, lambda x, y, op=_op: x._operation(op, x, y))
 for _name, _op in _UNARY.items():
-    _define(_name, lambda x, op=_op: x._tracer.map(op, x))
+    _define(_name, lambda x, op=_op: x._operation(op, x))
 for _name, _reason in _REFUSED.items():
     _define(_name, _refusal(*_reason))

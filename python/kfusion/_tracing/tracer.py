@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from .. import _core
-from .._spec import Spec, is_array, spec_of
+from .._spec import Spec, conversion_of, is_array, spec_of
 from .number import Number, is_number, parameter_of
 from .source import trace_error, user_frame, user_line
 
@@ -63,10 +63,13 @@ class Memory:
         self.line = ""
 
 
+STATE = ("_memory", "_node", "_tracer", "_version")  # what a traced value holds: the slots of its class
+
+
 class Traced:
     """A value while its function is traced: a node of the graph. Subclasses give it a library's methods."""
 
-    __slots__ = ("__weakref__", "_memory", "_node", "_tracer", "_version")
+    __slots__ = ()
     __kfusion_traced__ = True  # what C++ knows it by
     _tracer: Tracer
     _node: int | str  # a reason, for a value that cannot be had
@@ -80,6 +83,11 @@ class Traced:
         if library:
             cls._library = library
             Traced._classes[library] = cls
+
+    @classmethod
+    def _made_as(cls) -> type[Traced]:
+        """The class of which values of this library are."""
+        return cls
 
     @property
     def _dtype(self) -> str:
@@ -99,11 +107,14 @@ class Traced:
 
 class Tracer:
     """Builds one graph. `name` is the function's, for messages; an eager call names no lines; of a graph that `runs`
-    the layouts of captured arrays count.
+    the layouts of captured arrays count. `mark` is called before each operation.
     """
 
-    def __init__(self, name: str, *, eager: bool = False, runs: bool = False) -> None:
+    def __init__(
+        self, name: str, *, eager: bool = False, runs: bool = False, mark: Callable[[], None] | None = None
+    ) -> None:
         self.name = name
+        self._mark = mark
         self.read_numbers: set[int] = set()  # float arguments whose values the trace holds for
         self._runs = runs
         self.graph: Any = _core.Graph()
@@ -122,7 +133,7 @@ class Tracer:
 
     def value(self, node: int, memory: Memory | None = None) -> Traced:
         """The value of a node; a view shares the memory of what it looks at."""
-        return self._made(Traced._classes[self.graph.library(node)], node, memory or Memory())
+        return self._made(Traced._classes[self.graph.library(node)]._made_as(), node, memory or Memory())
 
     def copy(self, x: Traced) -> Traced:
         """The same node as a value with memory of its own."""
@@ -204,7 +215,9 @@ class Tracer:
                 return self.value(self._call("scalar", number(value)))
         if is_array(value):
             return self._capture(value, library)
-        hint = "make an array of it outside" if isinstance(value, (list, tuple)) else ""
+        conversion = conversion_of(value, "x")
+        hint = f"write {conversion} outside" if conversion else ""
+        hint = "make an array of it outside" if isinstance(value, (list, tuple)) else hint
         raise trace_error(f"{what} must be an array or a number, got {type(value).__name__}", hint)
 
     def _parameter(self, number: Number, library: str, what: str) -> Traced:
@@ -222,6 +235,9 @@ class Tracer:
         if id(array) not in self._captured:
             known = _variable_of(array)
             name = self._free_name(known or "captured")
+            if getattr(array, "is_meta", False):
+                what = f"{name} is a tensor without data (torch.tensor and torch.Tensor make one of a traced value)"
+                raise trace_error(what, "write the value itself")
             if self._runs:
                 _require_no_grad(array, self.name, f"{known}, " if known else "")
             spec = spec_of(array, f"kfusion.trace: {name}")
@@ -255,6 +271,8 @@ class Tracer:
         return self.value(self._call("map", op, [self.node(self.lift(a, library)) for a in arguments]))
 
     def _call(self, kind: str, *arguments: Any) -> int:
+        if self._mark:
+            self._mark()
         nodes = [self.node(a) if isinstance(a, Traced) else a for a in arguments]
         if self._stages == 0 and not self._eager:
             self._line = user_line()

@@ -1,0 +1,113 @@
+"""Programs of arrays: the text of a Python function, its inputs, and what its results must be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ml_dtypes  # noqa: F401  # numpy.dtype("bfloat16")
+import numpy as np
+
+import kfusion as kf
+
+from .operations import MAPS
+from .reductions import REDUCTIONS
+from .values import Value
+
+OPERATIONS = {**MAPS, **REDUCTIONS}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A line: an operation, the numbers of the values that it reads, and constants."""
+
+    op: str
+    arguments: tuple[int, ...]
+    constants: tuple[Any, ...] = ()
+
+
+@dataclass
+class Program:
+    """`inputs` are arrays of their dtypes, laid out anyhow; values are numbered: the inputs, then a step each."""
+
+    inputs: list[np.ndarray]
+    steps: list[Step] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+
+    def input_values(self) -> list[Value]:
+        wide = {"b": np.bool_, "i": np.int64}
+        return [Value(x.astype(wide.get(x.dtype.kind, np.float64)), str(x.dtype)) for x in self.inputs]
+
+    def values(self) -> list[Value]:
+        """Raises Unfit where a step says nothing."""
+        values = self.input_values()
+        for step in self.steps:
+            values.append(value_of(step, values))
+        return values
+
+    @property
+    def names(self) -> list[str]:
+        letters = "abcdefgh"[: len(self.inputs)]
+        return [*letters, *(f"v{i}" for i in range(len(self.inputs), len(self.inputs) + len(self.steps)))]
+
+    def source(self) -> str:
+        """The function's text."""
+        names, lines = self.names, []
+        for name, step in zip(names[len(self.inputs) :], self.steps, strict=True):
+            lines.append(f"    {name} = {_text(step, names)}")
+        results = ", ".join(names[i] for i in self.outputs)
+        comma = "," if len(self.outputs) == 1 else ""
+        return "\n".join(
+            [f"def f({', '.join(names[: len(self.inputs)])}):", *lines, f"    return {results}{comma}", ""]
+        )
+
+    def function(self) -> Callable[..., Any]:
+        scope: dict[str, Any] = {"np": np, "kf": kf}
+        exec(self.source(), scope)
+        return scope["f"]
+
+    def needed(self) -> Program:
+        """Without the steps and inputs that no result needs."""
+        n = len(self.inputs)
+        used = set(self.outputs)
+        for i in reversed(range(len(self.steps))):
+            if n + i in used:
+                used.update(self.steps[i].arguments)
+        kept = sorted(used)
+        moved = {old: new for new, old in enumerate(kept)}
+        steps = [self.steps[i - n] for i in kept if i >= n]
+        steps = [replace(s, arguments=tuple(moved[a] for a in s.arguments)) for s in steps]
+        return Program([self.inputs[i] for i in kept if i < n], steps, [moved[o] for o in self.outputs])
+
+    def reproducer(self) -> str:
+        """A script of its own."""
+        lines = ["import ml_dtypes", "import numpy as np", "import kfusion as kf", "", self.source()]
+        for name, x in zip(self.names, self.inputs, strict=False):
+            text = np.array2string(x.astype(float), threshold=10**6, separator=",", max_line_width=10**6)
+            text = re.sub(r"\s+", "", text) if x.size <= 64 else f"np.resize({list(_period(x))}, {x.shape})"
+            lines.append(f"{name} = np.array({text}).reshape({x.shape}).astype('{x.dtype}')  # strides {x.strides}")
+        arguments = ", ".join(self.names[: len(self.inputs)])
+        lines += ["fused = kf.fuse(f)", f"for got, apart in zip(fused({arguments}), fused.unfused({arguments})):"]
+        lines += ["    print(got, apart, sep='\\n')", f"print(fused.plan({arguments}))"]
+        return "\n".join(lines)
+
+
+def _period(x: np.ndarray) -> list[float]:
+    flat = x.astype(float).reshape(-1)
+    for p in range(1, 65):
+        if np.array_equal(flat, np.resize(flat[:p], flat.shape)):
+            return [float(v) for v in flat[:p]]
+    return [float(v) for v in flat]
+
+
+def _text(step: Step, names: Sequence[str]) -> str:
+    text = OPERATIONS[step.op].text
+    arguments = [names[a] for a in step.arguments]
+    return text.format(*arguments) if isinstance(text, str) else text(*arguments, *step.constants)
+
+
+def value_of(step: Step, values: Sequence[Value]) -> Value:
+    with np.errstate(all="ignore"):
+        return OPERATIONS[step.op].value(*(values[a] for a in step.arguments), *step.constants)

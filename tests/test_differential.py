@@ -1,0 +1,203 @@
+"""Every function of NumPy's and torch's that is traced, fused and by the library itself, where they may differ: at NaN,
+infinities, zeros, denormals, ends of integers, for numbers that fit no dtype, and arrays without axes or elements."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+import numpy as np
+import pytest
+
+from differential import DTYPES, INF, NAN, differences, shapes_of, specials
+from kfusion import _core
+
+ROWS = {name: row for row in _core.op_table() if row["kind"] == "map" for name in (row["name"], *row["other_names"])}
+# What has one right result.
+EXACT = set()
+for names in (
+    "add subtract multiply divide negative positive absolute sign square reciprocal floor ceil rint",
+    "trunc relu where copysign equal not_equal less less_equal greater greater_equal logical_not",
+    "logical_and logical_or logical_xor isnan isinf isfinite bitwise_and bitwise_or bitwise_xor",
+    "invert remainder floor_divide maximum minimum fmax fmin",
+):
+    EXACT.update(names.split())
+EITHER_ZERO = ("maximum", "minimum", "fmax", "fmin")  # of 0 and -0 NumPy and torch take either, by the array's length
+NUMBERS = (0.5, 2, -1, 0, -0.0, 2.0, True, 3, 2**31, 2**40, -(2**40), INF, NAN, -0.5, -2, 1e300)
+LIBRARIES = ("numpy", "torch")
+
+
+def library(name):
+    return pytest.importorskip(name)
+
+
+def array(x, name):
+    return importlib.import_module("torch").from_numpy(x.copy()) if name == "torch" else x
+
+
+def elementwise(arity):
+    """(library, function) pairs; torch.equal is another function."""
+    pairs = [(lib, name) for lib in LIBRARIES for name, row in ROWS.items() if row["arity"] == arity]
+    return [pair for pair in pairs if pair != ("torch", "equal")]
+
+
+def check(f, arrays, name):
+    row = ROWS[name]["name"]
+    signed = row not in EITHER_ZERO
+    return differences(f, arrays, exact=row in EXACT, signed=signed)
+
+
+def function(lib, name):
+    f = getattr(library(lib), name, None)
+    if f is None:
+        pytest.skip(f"{lib} has no {name}")
+    return f
+
+
+@pytest.mark.parametrize(("lib", "name"), elementwise(1))
+def test_of_one_array(lib, name):
+    f = function(lib, name)
+    for dtype in DTYPES:
+        if dtype == "float16" and ROWS[name]["name"] not in EXACT:
+            continue
+        for x in shapes_of(specials(dtype)):
+            assert not check(lambda v: f(v), (array(x, lib),), name), (dtype, x)
+
+
+@pytest.mark.parametrize(("lib", "name"), elementwise(2))
+def test_of_two_arrays(lib, name):
+    f = function(lib, name)
+    for dtypes in [(a, b) for a in DTYPES for b in DTYPES if "float16" not in (a, b)]:
+        x, y = specials(dtypes[0])[:, None], specials(dtypes[1])[None]
+        if lib == "torch" and name in ("remainder", "floor_divide"):  # torch's vectors lose quotients that overflow
+            x = x[:-5] if dtypes[0].startswith("float") else x
+        assert not check(lambda u, v: f(u, v), (array(x, lib), array(y, lib)), name), dtypes
+
+
+@pytest.mark.parametrize(("lib", "name"), elementwise(2))
+def test_of_arrays_and_numbers(lib, name):
+    f = function(lib, name)
+    for dtype in DTYPES:
+        x = array(specials(dtype), lib)
+        for number in NUMBERS:
+            assert not check(lambda v, n=number: f(v, n), (x,), name), (dtype, number)
+            if lib == "numpy" or not isinstance(number, float):
+                assert not check(lambda v, n=number: f(n, v), (x,), name), (number, dtype)
+
+
+REDUCTIONS = {
+    "numpy": "sum mean prod max min amax amin any all var std linalg.norm linalg.vector_norm",
+    "torch": "sum mean prod max min amax amin any all var std logsumexp softmax log_softmax norm",
+}
+
+
+def reduced(dtype):
+    special = np.array([[1.5, -INF, 2], [NAN, 1, 2], [INF, 1, 2], [-0.0, 0, 1]]).astype(dtype) if "f" in dtype else None
+    yield special if special is not None else specials(dtype)
+    yield np.arange(1, 7).reshape(2, 3).astype(dtype)
+    yield from (np.array(3, dtype), np.empty(0, dtype), np.empty((2, 0), dtype), np.empty((0, 3), dtype))
+
+
+@pytest.mark.parametrize("axis", ["absent", None, 0, -1, 1, (0,), (0, 1), (), (-1, 0), -3, (0, 0)])
+@pytest.mark.parametrize(("lib", "name"), [(lib, name) for lib in LIBRARIES for name in REDUCTIONS[lib].split()])
+def test_reductions(lib, name, axis):
+    f = functools.reduce(getattr, name.split("."), library(lib))
+    words = ("axis", "keepdims") if lib == "numpy" else ("dim", "keepdim")
+    given = {} if axis == "absent" else {words[0]: axis}
+    if lib == "torch" and name == "logsumexp" and not given:
+        pytest.skip("wants a dim")
+    for keywords in (given, given | {words[1]: True}):
+        for dtype in ("float32", "int32", "int64", "bool"):
+            for x in reduced(dtype):
+                found = differences(lambda v, k=keywords: f(v, **k), (array(x, lib),), signed=False)
+                assert not found, (keywords, dtype, x)
+
+
+# What a test above does not reach, x being one array.
+TORCH = """
+torch.relu(x) ; F.relu6(x) ; F.gelu(x,approximate='tanh') ; F.silu(x) ; F.softplus(x)
+F.softplus(x,beta=2.0,threshold=3) ; F.leaky_relu(x) ; F.leaky_relu(x,2.0) ; F.elu(x) ; F.elu(x,0.5)
+torch.sigmoid(x) ; torch.special.expit(x) ; F.mse_loss(x,x*0) ; F.mse_loss(x,x+1,reduction='sum')
+F.normalize(x,dim=0) ; x.clamp(-1,1) ; x.clamp(min=0) ; x.clamp(max=float('nan')) ; x.clamp(1,-1)
+x.clamp(min=x*0) ; x.clamp_min(0.5) ; x.clamp_max(1) ; torch.clip(x,0,2) ; x.masked_fill(x>0,3)
+x.masked_fill(x>0,2**40) ; torch.where(x>0,x,2) ; torch.where(x>0,1.5,x) ; torch.where(x>0,2**40,x)
+x.where(x>0,0) ; torch.where(x>0,True,x) ; torch.where(x,x,x+1) ; torch.full_like(x,2)
+torch.full_like(x,1.5) ; torch.full_like(x,2**40) ; torch.zeros_like(x)
+torch.ones_like(x,dtype=torch.float64) ; x.float() ; x.double() ; x.half() ; x.bfloat16() ; x.int() ; x.long()
+x.bool() ; x.to(torch.int32) ; x.to(torch.bool) ; x.type(torch.float16) ; x**2 ; x**3 ; x**0.5 ; x**-1
+x**-0.5 ; x**0 ; x**1 ; x**-2 ; x**2.5 ; 2**x ; 2.0**x ; 0**x ; (-2.0)**x ; x/3 ; 3/x ; x//3 ; 3//x ; x%3
+3%x ; x%-3 ; x//-3 ; x%0.5 ; x//0.5 ; -3%x ; x%float('inf') ; x%float('-inf') ; x//float('inf') ; x//0.0
+x%0.0 ; x/0 ; x//0 ; x%0 ; 5%x ; 1-x ; x-1 ; x*0 ; x*True ; x+True ; x+1.5 ; x&1 ; x^3 ; ~x ; -x ; +x ; abs(x)
+x==1 ; x!=x ; x<2**40 ; x<=-2**40 ; x>2**31 ; x==2**40 ; x+2**31 ; x*2**40 ; x<0.5 ; x>=1.5 ; x==True
+torch.add(x,x,alpha=2) ; torch.sub(x,1,alpha=3) ; torch.rsub(x,2) ; torch.add(x,1,alpha=0.5)
+torch.div(x,2,rounding_mode='floor') ; torch.div(x,x,rounding_mode='trunc') ; torch.square(x) ; torch.rsqrt(x)
+torch.reciprocal(x) ; torch.exp2(x) ; torch.logaddexp(x,x) ; torch.maximum(x,x*0) ; torch.fmax(x,x*0)
+torch.max(x,x*0) ; torch.atan2(x,x*0) ; torch.hypot(x,x) ; torch.copysign(x,-1) ; torch.logical_and(x,x>0)
+torch.logical_not(x) ; torch.isnan(x) ; torch.isinf(x) ; torch.isfinite(x) ; torch.sign(x) ; torch.sgn(x)
+torch.floor(x) ; torch.round(x) ; torch.trunc(x) ; torch.erf(x) ; torch.bitwise_not(x)
+torch.bitwise_and(x,3) ; x.reshape(-1) ; x.flip(0) ; x.squeeze() ; x.squeeze(0) ; x.unsqueeze(0)
+x.unsqueeze(-1) ; x.unsqueeze(3) ; x.t() ; x.T ; x.mT ; x.transpose(0,-1) ; x.transpose(0,1) ; x.flatten()
+x.flatten(0,0) ; x.ravel() ; x.expand(2,*x.shape) ; x.expand(-1) ; x.broadcast_to((3,)+tuple(x.shape))
+x.split(2) ; x.split([1,x.shape[0]-1]) ; x.chunk(3) ; x.chunk(100) ; x.unbind(0) ; x.narrow(0,0,1)
+x.narrow(0,1,2) ; x.select(0,-1) ; x.select(0,99) ; x[0] ; x[-1] ; x[::2] ; x[...,None] ; x[1:] ; x[100:]
+x.movedim(0,-1) ; x.view(-1) ; x.view(x.shape) ; x.numel()+x*0 ; x.dim()*x ; x.size(0)*x ; len(x)*x
+torch.index_select(x,0,torch.tensor([0,0])) ; torch.take(x,torch.tensor([0,-1])) ; x[torch.tensor([0,-1])]
+F.dropout(x,0.5,False) ; x.clone() ; x.contiguous() ; x.detach() ; x.type_as(torch.ones(1).double())
+torch.any(x) ; torch.all(x) ; torch.any(x,dim=()) ; x.all(dim=()) ; x.any(0) ; torch.std(x)
+x.var(0,unbiased=False) ; x.var(correction=2) ; torch.logsumexp(x,0) ; F.softmax(x,0) ; F.log_softmax(x,-1)
+F.softmax(x,0,dtype=torch.float64) ; x.sum(dtype=torch.float64) ; x.mean(dtype=torch.float32)
+x.prod(dtype=torch.int64) ; x.norm(p=1) ; x.norm(p=float('inf')) ; x.norm(p=3) ; x.norm(p=0)
+torch.linalg.vector_norm(x,ord=1) ; torch.linalg.vector_norm(x,ord=float('-inf')) ; x.max() ; x.min()
+x.max(0).values ; x.min(dim=-1,keepdim=True)[0] ; x.max(keepdim=True) ; torch.max(x,dim=None,keepdim=True)
+x.amax() ; x.amax((0,)) ; x.aminmax() ; F.layer_norm(x,x.shape) ; F.layer_norm(x,x.shape[-1:])
+F.rms_norm(x,x.shape[-1:]) ; F.layer_norm(x,(99,)) ; x@x ; torch.dot(x,x) ; torch.matmul(x,x) ; torch.mv(x,x)
+torch.float_power(x,2) ; x.add(1).mul(2) ; x.eq(x) ; x.ne(0) ; x.true_divide(2) ; x.floor_divide(2)
+x.remainder(2) ; x.pow(2) ; x.neg() ; x.logical_or(x) ; x.expand_as(x)
+F.cross_entropy(x.reshape(1,-1),torch.tensor([0])) ; F.cross_entropy(x,torch.tensor(0)) ; F.tanh(x)
+torch.special.log1p(x) ; torch.arctanh(x) ; (x>0).sum() ; (x>0).float().mean() ; (x>0)+(x<0) ; (x>0)*(x<1)
+(x>0)-(x<1) ; (x>0)/2 ; (x>0)//1 ; (x>0)%2 ; -(x>0) ; (x>0)&1 ; (x>0)==1 ; (x>0)**2 ; (x>0)<1
+torch.maximum(x>0,x<0) ; torch.clamp(x>0,0,1) ; x.is_floating_point()*x ; F.linear(x,x[None]) ; x.logaddexp(x)
+torch.where(x>0,x,float('nan')) ; x | 1
+"""
+
+
+@pytest.mark.parametrize("text", [t.strip() for line in TORCH.strip().splitlines() for t in line.split(" ; ")])
+def test_torch(text):
+    torch = pytest.importorskip("torch")
+    f = eval(f"lambda x: {text}", {"torch": torch, "F": torch.nn.functional})
+    signed = "norm" not in text and "entropy" not in text
+    for dtype in (*DTYPES, "bfloat16"):
+        values = specials("float32" if dtype == "bfloat16" else dtype)
+        values = values[:18] if "16" in dtype else values
+        if dtype in ("float16", "bfloat16") and ("logsumexp" in text or "tanh'" in text):
+            continue  # rounded after each step by torch, or sums of unlike numbers
+        for x in shapes_of(values):
+            tensor = array(x, "torch").to(getattr(torch, dtype))
+            assert not differences(f, (tensor,), signed=signed), (dtype, x)
+
+
+NUMPY = """
+x**2 ; x**0.5 ; x**-1 ; x**-0.5 ; x**0 ; x**1 ; x**3 ; 2**x ; 2.0**x ; x**np.float32(0.5) ; x**np.float64(2)
+np.power(x, 0.5) ; np.power(x, 2) ; np.power(x, -1) ; x%3 ; 3%x ; x//3 ; 3//x ; x//0 ; x%0 ; x/0 ; -x ; +x ; ~x
+abs(x) ; x==2**40 ; x<2**40 ; x+2**40 ; x<2**31 ; x&1 ; x^3 ; x-True ; x+True ; x+np.float32(1) ; x*np.int64(2)
+x+np.bool_(1) ; np.clip(x, -1, 1) ; np.clip(x, None, 2**40) ; np.clip(x, -2**40, 2**40) ; np.clip(x, 2**40, None)
+x.clip(0, NAN) ; np.round(x) ; x.round() ; np.fix(x) ; np.where(x > 0, x, 1) ; np.where(x > 0, x, 1.5)
+np.where(x, 1, 0) ; np.zeros_like(x) ; np.full_like(x, 2) ; np.ones_like(x) ; x.astype('int32') ; x.astype(bool)
+x.astype('float16') ; x.reshape(-1) ; x.ravel() ; x.T ; np.transpose(x) ; np.squeeze(x) ; np.squeeze(x, 0)
+np.squeeze(x, -1) ; np.expand_dims(x, 0) ; np.expand_dims(x, (0, -1)) ; np.flip(x) ; np.flip(x, 0)
+np.swapaxes(x, 0, -1) ; np.moveaxis(x, 0, -1) ; np.broadcast_to(x, (2, *x.shape)) ; x[0] ; x[-1] ; x[::-1]
+x[..., None] ; x[5:2] ; np.take(x, [0]) ; np.take(x, np.array([0, -1])) ; np.take(x, np.array([0, 0]), axis=0)
+np.split(x, 2) ; np.split(x, [1]) ; np.dot(x, x) ; x @ x ; x.mean() ; x.var(ddof=1) ; x.std(0)
+np.linalg.norm(x, axis=0) ; np.linalg.norm(x, 1) ; np.linalg.norm(x, np.inf) ; (x > 0).sum() ; (x > 0).mean()
+(x > 0) * 2 ; (x > 0) + (x < 1) ; np.shape(x) + (x.sum(),) ; np.linalg.vector_norm(x, ord=1) ; np.copy(x)
+np.sum(x, keepdims=True)
+"""
+
+
+@pytest.mark.parametrize("text", [t.strip() for line in NUMPY.strip().splitlines() for t in line.split(" ; ")])
+def test_numpy(text):
+    f = eval(f"lambda x: {text}", {"np": np, "NAN": NAN})
+    for dtype in DTYPES:
+        values = specials(dtype)[:18] if dtype == "float16" else specials(dtype)
+        for x in shapes_of(values):
+            assert not differences(f, (x,), signed="norm" not in text), (dtype, x)

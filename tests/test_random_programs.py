@@ -1,0 +1,100 @@
+"""Some random programs, others in every run (random_programs.py checks any number of them), and the net itself: it
+holds what it is to hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from conftest import HAVE_GPU
+from host_cuda import HAVE_COMPILER
+from kfusion import _core
+from programs.checks import H200, Runner, check_gain, check_groups, poisoned
+from programs.drawing import PROFILES, Seeded, draw_program
+from programs.program import Program, Step
+from programs.values import Value
+from random_programs import Failure, check_programs, shrunk
+
+SHARE, SHARES = 125, 16  # of 2,000 programs
+
+
+def assert_none(failures: list[Failure], seed: int, backend: str) -> None:
+    again = f"python tests/random_programs.py --backend {backend} --seed {seed} --only"
+    assert not failures, "\n".join(f"{again} {f.number}: {f.message}\n{f.program.reproducer()}" for f in failures)
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_programs(share, seed):
+    assert_none(check_programs("cpu", seed, range(share * SHARE, (share + 1) * SHARE)), seed, "cpu")
+
+
+@pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
+def test_programs_as_cuda_text(seed):
+    assert_none(check_programs("text", seed, range(12)), seed, "text")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")
+def test_programs_on_a_gpu(seed):
+    assert_none(check_programs("gpu", seed, range(40)), seed, "gpu")
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda p: p.name)
+def test_a_program_is_its_seed_s_and_its_text_computes_it(profile):
+    for seed in range(5):
+        program = draw_program(Seeded(seed), profile)
+        assert program.source() == draw_program(Seeded(seed), profile).source()
+        assert program.needed().needed().source() == program.needed().source()
+        compile(program.reproducer(), "reproducer", "exec")
+
+
+def softmax_twice() -> dict:
+    return _core.make_plan(kf.trace(lambda x: kf.softmax(kf.softmax(x, 0), 1), kf.spec((6, 8))), H200, {})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda groups: groups[:-1], "are in no kernel"),
+        (lambda groups: groups[::-1], "which is not stored yet"),
+        (lambda groups: [*groups, groups[-1]], "computed twice"),
+        (lambda groups: [*groups[:-1], {**groups[-1], "stores": []}], "no kernel stores result"),
+    ],
+)
+def test_plans_that_do_not_hold_together(spoil, message):
+    plan = softmax_twice()
+    assert len(plan["groups"]) > 1
+    check_groups(plan["graph"], plan["groups"])
+    with pytest.raises(AssertionError, match=message):
+        check_groups(plan["graph"], spoil(plan["groups"]))
+
+
+def test_plans_that_lose():
+    plan = softmax_twice()
+    check_gain(plan)
+    with pytest.raises(AssertionError, match="bytes"):
+        check_gain({**plan, "fused": plan["unfused"], "unfused": plan["fused"]})
+    with pytest.raises(AssertionError, match="launches"):
+        check_gain({**plan, "unfused": {**plan["unfused"], "launches": 0}})
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float16", "bfloat16", "float32", "float64"])
+def test_what_nobody_wrote_is_no_value(dtype):
+    value = Value(np.ones((2, 3)), dtype, 0.0 if dtype in ("bool", "int32") else 0.5)
+    with pytest.raises(AssertionError, match="6 of 6 elements are wrong"):
+        value.check(poisoned(value))
+
+
+def test_a_failure_shrinks():
+    class NoExponentials(Runner):
+        def check(self, program, *, thorough=False):
+            program.values()
+            if any(s.op == "exp" for s in program.steps):
+                raise ValueError("an exponential")
+
+    steps = [Step("add", (0, 0)), Step("exp", (1,)), Step("tanh", (2,)), Step("sum", (3,), (0, True))]
+    program = Program([np.ones((2, 3), np.float32)], steps, [2, 3, 4])
+    small = shrunk(NoExponentials(), program, ValueError("an exponential"), 100, thorough=False)
+    assert [s.op for s in small.steps] == ["exp"]
+    assert len(small.outputs) == 1
