@@ -353,6 +353,12 @@ class TestShown:
         assert main(["bench", "softmax", "--list", "--only", "x262144 ", "--device", "cpu"]) == 0
         assert capsys.readouterr().out.splitlines()[1:] == ["  softmax, 64x262144 float32"]
 
+    @pytest.mark.parametrize("action", [["--list"], ["--quick"]])
+    def test_text_that_no_case_has(self, capsys, action):
+        assert main(["bench", "softmax", "--only", "nosuch", "--device", "cpu", *action]) == 2
+        error = capsys.readouterr().err
+        assert "no case has 'nosuch' in its title; there are\n  softmax, 4096x1024 float32\n" in error
+
 
 class TestReadme:
     def runs(self, tiny):

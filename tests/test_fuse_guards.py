@@ -223,7 +223,7 @@ def test_what_is_guarded():
 
         return np.sum(inner(x))
 
-    found = guards.guards(f)
-    names = {g[1] for g in found if isinstance(g, tuple)}
-    assert names == {"FACTOR", "HELPER", "np"}
-    assert [g.cell_contents for g in found if isinstance(g, types.CellType)] == [1]
+    found = {guard.owner: guard for guard in guards.guards(f)}
+    assert found.keys() == {f, HELPER}
+    assert set(found[f].names) == {"FACTOR", "HELPER", "len", "np"}
+    assert list(guards.values(found[f]))[-1] == closed

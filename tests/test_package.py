@@ -86,3 +86,24 @@ def test_stubs_match_the_module():
 
 def test_types_are_marked():
     assert os.path.exists(os.path.join(os.path.dirname(kf.__file__), "py.typed"))
+
+
+USE = (
+    "import kfusion as kf, numpy as np; print(kf.fuse(lambda x: kf.relu(x) + 1)(np.ones(2)), kf.fused_softmax.__name__)"
+)
+
+
+@pytest.mark.parametrize("options", [["-OO"], ["-O"], ["-X", "utf8=0"]])
+def test_it_runs_without_docstrings_and_asserts(options):
+    ran = subprocess.run([sys.executable, *options, "-c", USE], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[2. 2.] fused_softmax\n"
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_paths_need_not_be_utf8(tmp_path, locale):
+    odd = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(odd)
+    path = odd + b":" + os.fsencode(os.path.dirname(os.path.dirname(os.path.abspath(kf.__file__))))
+    environment = os.environb | {b"LC_ALL": locale.encode(), b"PYTHONPATH": path}
+    ran = subprocess.run([sys.executable, "-c", USE], capture_output=True, text=True, check=True, env=environment)
+    assert ran.stdout == "[2. 2.] fused_softmax\n"

@@ -98,3 +98,22 @@ def test_explain_a_call_that_is_computed_with_another():
     p = kf.plan(lambda x: kf.exp(kf.relu(x)) + kf.relu(x), X, device="H200")
     with pytest.raises(ValueError, match="relu_2 gives what another call gives"):
         p.explain("relu_2", "exp")
+
+
+UNLIKE = {
+    "halves": lambda x: (x[:, :6] * 2, x[:, 6:] + 1),
+    "rows of halves": lambda x: (x[:, :6].sum(1), x[:, 6:].sum(1)),
+    "backwards": lambda x: (x * 2, x[:, ::-1] + 1),
+    "transposed": lambda x: (lambda y: y + y.T)(kf.softmax(x, -1)),
+    "a value backwards": lambda x: (lambda y: y + y[:, ::-1])(kf.exp(x)),
+    "both axes": lambda x: (kf.exp(x).sum(0), kf.exp(x).sum(1)),
+}
+
+
+@pytest.mark.parametrize("f", UNLIKE.values(), ids=UNLIKE)
+def test_no_refusal_contradicts_itself(f):
+    for refusal in kf.plan(f, kf.spec((12, 12)), device="H200").refusals:
+        shapes = re.findall(r"\(\d+, \d+\)", refusal.sentence)
+        assert len(shapes) == len(set(shapes)), refusal.sentence
+        if "different axes" in refusal.sentence:
+            assert f is UNLIKE["both axes"]

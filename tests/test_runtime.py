@@ -155,6 +155,97 @@ time.sleep(0.2)
 """)
 
 
+# What a daemon thread is inside of when the interpreter shuts down.
+AT_WORK = {
+    "tracing": "kf.fuse(lambda x: sum(kf.exp(x * i) for i in range(20)))(x)",
+    "planning": "kf.plan(lambda x: sum(kf.exp(x * i) for i in range(20)), x)",
+    "running": "f(x)",
+    "writing": "f(x, out=y)",
+    "an exporting producer": "kf.relu(Slow())",
+    "new arrays": "kf.relu(np.ones((2, 1 << 20), np.float32))",
+}
+
+
+@pytest.mark.parametrize("work", AT_WORK.values(), ids=AT_WORK.keys())
+def test_exit_while_daemon_threads_are_at_work(work):
+    for seconds in (0.05, 0.1, 0.2):
+        run_python(f"""
+import threading, time, numpy as np, kfusion as kf
+x, y = np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)
+class Slow:
+    def __dlpack__(self, **keywords):
+        time.sleep(0.001)
+        return x.__dlpack__(**keywords)
+    def __dlpack_device__(self): return (1, 0)
+    shape, dtype = x.shape, x.dtype
+f = kf.fuse(lambda x: kf.exp(x) + 1)
+f(x)
+def work():
+    while True: {work}
+for _ in range(4): threading.Thread(target=work, daemon=True).start()
+time.sleep({seconds})
+""")
+
+
+FORKS_WHILE = """
+import os, signal, threading, time, warnings, numpy as np, kfusion as kf
+warnings.simplefilter("ignore")
+{setup}
+stop = False
+def work():
+    while not stop: {work}
+workers = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+[w.start() for w in workers]
+for i in range({forks}):
+    time.sleep(0.003 * (i % 7))
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)  # ends a child that waits for ever
+        {work}
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+stop = True
+[w.join() for w in workers]
+"""
+
+
+def test_a_fork_while_other_threads_plan():
+    setup = """
+x = np.ones((8, 8), np.float32)
+def deep(x):
+    for i in range(300): x = x * 1.5 + i
+    return x
+f = kf.fuse(deep)"""
+    run_python(FORKS_WHILE.format(setup=setup, work="f(x), f.clear()", forks=60))
+
+
+def test_a_fork_while_other_threads_compile():
+    """A child would wait for what the compiler has locked in a thread that is not there."""
+    try:
+        _core.nvrtc_library()
+    except kf.DeviceError:
+        pytest.skip("needs NVRTC")
+    setup = """
+from kfusion import _core
+text = 'extern "C" __global__ void f(float* x) { *x += 1; }'"""
+    work = "_core.compile_cuda(text, 'f', (9, 0))"
+    run_python(FORKS_WHILE.format(setup=setup, work=work, forks=10), KFUSION_CACHE_MB="0")
+
+
+def test_subinterpreters_are_refused():
+    """They would share what belongs to one interpreter, and wait for each other."""
+    interpreters = pytest.importorskip("_xxsubinterpreters" if sys.version_info < (3, 13) else "_interpreters")
+    assert interpreters
+    run_python(f"""
+import {interpreters.__name__} as interpreters
+try:
+    failed = interpreters.run_string(interpreters.create(), "import kfusion")
+except interpreters.RunFailedError as error:
+    failed = error
+assert "ImportError" in str(failed) and "interpreter" in str(failed), failed
+""")
+
+
 def test_large_results_are_recycled():
     kf.empty_cache()
     x = np.ones(BIG, np.float32)

@@ -25,11 +25,13 @@ using compiler::CubinCache;
 /// Where NVRTC may be: said now, since nothing below may ask Python while it holds a lock.
 void tell_python_paths() {
   const auto sys = py::module_::import("sys");
+  const auto fsencode = py::module_::import("os").attr("fsencode");
+  const auto path_of = [&](py::handle text) { return fsencode(text).cast<std::string>(); };  // not always UTF-8
   std::vector<std::filesystem::path> packages;
   for (const py::handle entry : sys.attr("path")) {
-    if (py::isinstance<py::str>(entry) && py::len(entry) > 0) packages.emplace_back(entry.cast<std::string>());
+    if (py::isinstance<py::str>(entry) && py::len(entry) > 0) packages.emplace_back(path_of(entry));
   }
-  compiler::set_python_paths(std::move(packages), sys.attr("prefix").cast<std::string>());
+  compiler::set_python_paths(std::move(packages), path_of(sys.attr("prefix")));
 }
 
 py::dict cubin_cache() {

@@ -26,18 +26,16 @@ using fuse::Call;
 using fuse::Compiled;
 using fuse::Entry;
 using fuse::Given;
-using fuse::GuardList;
 using fuse::Inputs;
 using fuse::Objects;
 using fuse::Signature;
-using fuse::Values;
 
 constexpr const char* kClassDoc = R"(FusedCallable(name, parameters, options, takes_out)
 --
 
 A function that runs as the kernels of its plan. Subclasses say what it computes:
 
-    _guards()                        the cells and (dict of globals, name) pairs whose values the function depends on
+    _guards()                        the functions and names that it depends on: a list of kfusion._tracing.guards.Guard
     _prepare(args, kwargs, strides)  traces it: a kfusion._fuse.Prepared
     __wrapped__                      the plain function, called where an argument is a traced value
 
@@ -75,24 +73,8 @@ class FusedCallable {
 
   py::object call(py::handle self, const Given& given) {
     Call call(name_.c_str(), given.stream() ? given.stream() : Py_None, arrays::Takes::kAll);
-    for (int attempt = 0;; ++attempt) {
-      const GuardList& guards = guards_.current();
-      Signature s(call);
-      const Values named = guards.values(s.memory());  // read once: the names may be rebound at any time
-      try {
-        fill(s, guards, named, given, given.out());
-      } catch (...) {  // beside a traced value arrays need be no more than that
-        if (!fuse::has_traced(given.args().ptr()) && !fuse::has_traced(given.kwargs().ptr())) throw;
-        return inside_trace(self, call, given);
-      }
-      if (s.traced()) return inside_trace(self, call, given);
-      auto entry = table_.find(s);
-      if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
-      if (!entry) entry = prepare(self, call, s, guards, named, given);
-      const Inputs inputs(call, *entry, s);
-      if (inputs.unchanged()) return finish(self, call, s, *entry, inputs, given);
-      table_.clear();
-    }
+    if (py::object result = run(self, call, given)) return result;
+    return inside_trace(self, call, given);
   }
 
   template <class Visit>
@@ -101,15 +83,53 @@ class FusedCallable {
     return table_.traverse(visit);
   }
 
-  void release() {
-    guards_.release();
+  std::size_t cached() const { return table_.size(); }
+
+  void clear() {
     table_.clear();
+    guards_.clear();
   }
 
-  std::size_t cached() const { return table_.size(); }
-  void clear() { table_.clear(); }
-
  private:
+  static constexpr int kMostAttempts = 8;  // at a call with arrays that change while they are read
+
+  static ValueError changing(const Call& call) {
+    return ValueError(call.says("an array that the function names has another shape each time that it is read"));
+  }
+
+  /// A call, and what it is known by.
+  struct Request {
+    py::handle self;
+    Call& call;
+    Signature& s;
+    std::uint64_t environment;
+    const Given& given;
+  };
+
+  /// Empty where an argument is a traced value: the call is part of another function's trace. Not inlined, since a
+  /// signature is large: functions call each other, and themselves, many levels deep while they are traced.
+  [[gnu::noinline]] py::object run(py::handle self, Call& call, const Given& given) {
+    Signature s(call);  // the arrays are borrowed once: what runs is what was looked at
+    try {
+      fill(s, given);
+    } catch (...) {  // beside a traced value arrays need be no more than that
+      if (!fuse::has_traced(given.args().ptr()) && !fuse::has_traced(given.kwargs().ptr())) throw;
+      return {};
+    }
+    if (s.traced()) return {};
+    for (int attempt = 0;; ++attempt) {
+      const Request request{self, call, s, guards_.number(), given};  // read once: names may be rebound at any time
+      s.set_environment(request.environment);
+      auto entry = table_.find(s);
+      if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
+      if (!entry) entry = prepare(request, s.outs());
+      const Inputs inputs(call, *entry, s);
+      if (inputs.unchanged()) return finish(request, *entry, inputs);
+      if (attempt == kMostAttempts) throw changing(call);
+      table_.clear();
+    }
+  }
+
   /// The plain function's nodes become part of the trace; there is no array to write to and no stream to run on.
   static py::object inside_trace(py::handle self, const Call& call, const Given& given) {
     if (given.out() || given.stream())
@@ -117,12 +137,11 @@ class FusedCallable {
     return self.attr("__wrapped__")(*given.args(), **given.kwargs());
   }
 
-  void fill(Signature& s, const GuardList& guards, const Values& named, const Given& given, PyObject* out) const {
-    s.add_number(guards.number);
-    for (const py::object& value : named) s.add_identity(value.ptr());
+  void fill(Signature& s, const Given& given) const {
     for (std::size_t i = 0; i < given.positional(); ++i) s.add(parameter(i), given[i]);
     given.each_keyword([&](PyObject* name, PyObject* value) { s.add_keyword(name, value); });
     if (!s.arrays().empty()) s.add_number(s.arrays().front().framework->mode());
+    PyObject* const out = given.out();
     if (!out) return;
     if (!PyTuple_Check(out) && !PyList_Check(out)) return s.add_out(out);
     for (const py::handle each : py::reinterpret_borrow<py::object>(out)) s.add_out(each.ptr());
@@ -133,36 +152,37 @@ class FusedCallable {
   }
 
   /// Traces and compiles. What is traced while a name that it depends on is rebound is not kept.
-  std::shared_ptr<const Entry> prepare(py::handle self, Call& call, Signature& s, const GuardList& guards,
-                                       const Values& named, const Given& given) {
+  std::shared_ptr<const Entry> prepare(const Request& r, const std::pmr::vector<Array>& outs) {
     py::list strides;
-    for (const Array& x : s.arrays()) strides.append(strides_of(x));
-    const py::object prepared = self.attr("_prepare")(given.args(), given.kwargs(), strides);
+    for (const Array& x : r.s.arrays()) strides.append(strides_of(x));
+    const py::object prepared = r.self.attr("_prepare")(r.given.args(), r.given.kwargs(), strides);
     const auto entry = std::make_shared<Entry>();
     entry->fill = prepared.attr("fill");
     entry->is_single = entry->fill.is_none();
-    for (const py::handle source : prepared.attr("sources")) entry->sources.push_back(read_source(call, source));
-    entry->compiled = compiled_for(prepared, Inputs(call, *entry, s), s.outs());
-    if (guards.hold(named)) table_.insert(s, prepared.attr("floats").cast<std::vector<int>>(), entry);
+    for (const py::handle source : prepared.attr("sources")) entry->sources.push_back(read_source(r.call, source));
+    const Inputs inputs(r.call, *entry, r.s);
+    const Graph& graph = prepared.attr("graph").cast<const GraphBuilder&>().graph();
+    fuse::require_as_traced(r.call, graph, inputs);
+    entry->compiled = compiled_for(graph, prepared.attr("device"), inputs, outs);
+    if (const auto held = guards_.held(r.environment))
+      table_.insert(r.s, prepared.attr("floats").cast<std::vector<int>>(), entry, held);
     return entry;
   }
 
-  std::shared_ptr<const Compiled> compiled_for(const py::object& prepared, const Inputs& inputs,
+  std::shared_ptr<const Compiled> compiled_for(const Graph& graph, const py::object& device, const Inputs& inputs,
                                                const std::pmr::vector<Array>& outs) const {
     const auto is_aligned = [](const Array& a) { return fuse::is_aligned_to_vectors(a.view); };
     const bool aligned = std::ranges::all_of(inputs.all(), [&](const Array* x) { return is_aligned(*x); }) &&
                          std::ranges::all_of(outs, is_aligned);
-    return fuse::compiled(prepared.attr("graph").cast<const GraphBuilder&>().graph(),
-                          read_device(prepared.attr("device")), options_, aligned, outs);
+    return fuse::compiled(graph, read_device(device), options_, aligned, outs);
   }
 
-  py::object finish(py::handle self, Call& call, Signature& s, const Entry& entry, const Inputs& inputs,
-                    const Given& given) {
-    if (call.has_stream_argument() && !(inputs.first() && inputs.first()->view.place.cuda))
-      throw ValueError(call.says("stream applies to CUDA arrays, and the inputs are on the CPU"));
-    if (given.out()) return finish_into(self, call, s, entry, inputs, given);
-    auto results = fuse::compute(call, *entry.compiled, inputs, s.floats().data(), s.memory());
-    return returned(entry, fuse::hand_out(results, inputs, s.memory()));
+  py::object finish(const Request& r, const Entry& entry, const Inputs& inputs) {
+    if (r.call.has_stream_argument() && !(inputs.first() && inputs.first()->view.place.cuda))
+      throw ValueError(r.call.says("stream applies to CUDA arrays, and the inputs are on the CPU"));
+    if (r.given.out()) return finish_into(r, entry, inputs);
+    auto results = fuse::compute(r.call, *entry.compiled, inputs, r.s.floats().data(), r.s.memory());
+    return returned(entry, fuse::hand_out(results, inputs, r.s.memory()));
   }
 
   static py::object returned(const Entry& entry, Objects objects) {
@@ -172,33 +192,32 @@ class FusedCallable {
     return entry.fill(list);
   }
 
-  py::object finish_into(py::handle self, Call& call, Signature& s, const Entry& entry, const Inputs& inputs,
-                         const Given& given) {
+  py::object finish_into(const Request& r, const Entry& entry, const Inputs& inputs) {
     const Compiled& c = *entry.compiled;
-    fuse::check_outs(call, c, inputs, s.outs());
-    if (fuse::can_write(c, inputs, s.outs()))
-      fuse::compute_into(call, c, inputs, s.floats().data(), s.outs());
+    const auto& outs = r.s.outs();
+    fuse::check_outs(r.call, c, inputs, outs);
+    if (fuse::can_write(c, inputs, outs))
+      fuse::compute_into(r.call, c, inputs, r.s.floats().data(), outs);
     else
-      compute_and_copy(self, call, s, c, given);
-    Objects objects(s.memory());
-    for (const Array& out : s.outs()) {
+      compute_and_copy(r);
+    Objects objects(r.s.memory());
+    for (const Array& out : outs) {
       out.framework->written(out.object);
       objects.push_back(py::reinterpret_borrow<py::object>(out.object));
     }
     return returned(entry, std::move(objects));
   }
 
-  /// For arrays that kernels cannot write to: through fresh ones.
-  void compute_and_copy(py::handle self, Call& call, const Signature& s, const Compiled& c, const Given& given) {
-    Signature fresh(call);
-    const GuardList& guards = guards_.current();
-    const Values named = guards.values(fresh.memory());
-    fill(fresh, guards, named, given, nullptr);
-    auto plain = table_.find(fresh);
-    if (!plain || !Inputs(call, *plain, fresh).unchanged()) plain = prepare(self, call, fresh, guards, named, given);
-    const Inputs inputs(call, *plain, fresh);
-    fuse::copy_into(call, c.device,
-                    fuse::compute(call, *plain->compiled, inputs, fresh.floats().data(), fresh.memory()), s.outs());
+  /// For arrays that kernels cannot write to: through fresh ones, by an entry of its own.
+  void compute_and_copy(const Request& r) {
+    r.s.leave_outs();
+    auto plain = table_.find(r.s);
+    if (!plain || !Inputs(r.call, *plain, r.s).unchanged()) plain = prepare(r, {});
+    const Inputs inputs(r.call, *plain, r.s);
+    if (!inputs.unchanged()) throw changing(r.call);
+    const Compiled& c = *plain->compiled;
+    fuse::check_outs(r.call, c, inputs, r.s.outs());  // traced at another time, and what it reads may have changed
+    fuse::copy_into(r.call, c.device, fuse::compute(r.call, c, inputs, r.s.floats().data(), r.s.memory()), r.s.outs());
   }
 
   std::string name_;
@@ -229,10 +248,6 @@ PyObject* call(PyObject* self, PyObject* const* values, std::size_t count, PyObj
         .ptr();
   } catch (py::error_already_set& e) {
     e.restore();
-#ifdef __GLIBCXX__
-  } catch (abi::__forced_unwind&) {  // the interpreter shuts down
-    throw;
-#endif
   } catch (...) {
     py::detail::try_translate_exceptions();
   }
@@ -271,7 +286,7 @@ void let_python_collect(PyTypeObject& type) {
     return f ? f->traverse([&](PyObject* object) { return visit(object, arg); }) : 0;
   };
   type.tp_clear = [](PyObject* self) {
-    if (FusedCallable* f = made(self)) f->release();
+    if (FusedCallable* f = made(self)) f->clear();
     return 0;
   };
 }

@@ -5,6 +5,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
 #include "cpu/buffer_pool.hpp"
+#include "cpu/control_group.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/relu_layernorm/relu_layernorm.hpp"
 #include "cpu/thread_pool.hpp"
@@ -70,7 +71,17 @@ Evicts everything from the CPU's caches, so that what follows starts cold.
         d["limit_bytes"] = s.limit_bytes;
         return d;
       },
-      "pool_stats()\n--\n\nHost memory kept for reuse, and the most that is kept: {held_bytes, limit_bytes}.\n");
+      R"(pool_stats()
+--
+
+Host memory kept for reuse, and the most that is kept, a quarter of what the process may use: {held_bytes, limit_bytes}.
+)");
+  m.def("control_group_memory", &cpu::control_group_memory, py::arg("root") = "", R"(control_group_memory(root="")
+--
+
+The least limit on memory, in bytes, of this process's control group and of all above it; None: there is none. `root`
+goes before the paths that are read.
+)");
   m.def(
       "empty_cache", [] { return cpu::empty_cache() + cuda::empty_cache(); }, py::call_guard<ReleaseGil>(),
       R"(empty_cache()
@@ -78,6 +89,10 @@ Evicts everything from the CPU's caches, so that what follows starts cold.
 
 Gives the memory kept for reuse, on the host and on CUDA devices, back to the system. Waits for these devices, so not
 while a graph is being captured.
+
+Host memory goes back by itself when nobody has used it for five seconds. Until then at most a quarter of what this
+process may use is kept: of the machine's memory, or of the least limit of its control groups (cgroups), RLIMIT_AS and
+RLIMIT_DATA when kfusion was imported. The older half of that the system may take at any time.
 
 Returns:
     How many bytes that were.

@@ -6,7 +6,7 @@
 
 namespace py = pybind11;
 
-PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
+PYBIND11_MODULE(_core_of_main, m, py::mod_gil_not_used()) {
   // Every docstring starts with its own signature line, which becomes __text_signature__.
   py::options options;
   options.disable_function_signatures();
@@ -28,4 +28,13 @@ PYBIND11_MODULE(_core, m, py::mod_gil_not_used()) {
   kfusion::bind_codegen(m);
   kfusion::bind_fused_kernels(m);
   kfusion::bind_fuse(m);
+  kfusion::bind_messages(m);
+}
+
+/// What Python calls. NumPy's C interface and the types that are known of here belong to one interpreter; pybind11 asks
+/// for the GIL as the main one's thread before it looks, and would wait for ever in another one (before Python 3.12).
+extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return PyInit__core_of_main();
+  PyErr_SetString(PyExc_ImportError, "kfusion._core can be imported in the main interpreter only, not in others");
+  return nullptr;
 }

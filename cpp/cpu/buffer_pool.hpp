@@ -2,12 +2,16 @@
 // (measured: 1.03 of the copy rate into recycled memory, 0.63 into fresh huge pages, 0.23 into fresh 4 KB pages; the
 // threads fault them in parallel as they write, which no touching beforehand improved).
 //
-// At most a quarter of the memory is kept for reuse. What was used last, up to an eighth, is simply kept; the rest is
-// offered to the system, which takes it back when memory is short and not before.
+// At most a quarter of the memory that the process may use is kept for reuse. What was used last, up to an eighth, is
+// simply kept; the rest is offered to the system, which takes it back when memory is short and not before. What nobody
+// has used for some seconds is given back.
 #pragma once
+#include <chrono>
 #include <cstddef>
 
 namespace kfusion::cpu {
+
+inline constexpr std::chrono::seconds kIdle{5};  ///< after which kept memory is given back
 
 /// Results below this come from the array library's own allocator.
 inline constexpr std::size_t kPooledBytes = 4u << 20;

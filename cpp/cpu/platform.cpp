@@ -4,12 +4,17 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <new>
+#include <shared_mutex>
 #include <thread>
+
+#include "cpu/control_group.hpp"
 
 #if defined(__linux__)
 #include <sched.h>
@@ -30,12 +35,12 @@ std::size_t usable_memory() {
   const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
   if (pages <= 0 || page_bytes <= 0) return 0;
   std::size_t bytes = static_cast<std::size_t>(pages) * static_cast<std::size_t>(page_bytes);
-#if defined(__linux__)
-  for (const char* file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::size_t limit;  // the file says "max" where there is none
-    if (std::ifstream(file) >> limit) bytes = std::min(bytes, limit);
+  bytes = std::min(bytes, control_group_memory().value_or(bytes));
+  for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
+    rlimit limit;
+    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+      bytes = std::min(bytes, static_cast<std::size_t>(limit.rlim_cur));
   }
-#endif
   return bytes;
 }
 
@@ -89,7 +94,32 @@ void without_signals(const std::function<void()>& body) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void at_fork(void (*before)(), void (*parent)(), void (*child)()) { pthread_atfork(before, parent, child); }
+void in_forked_child(void (*handler)()) { pthread_atfork(nullptr, nullptr, handler); }
+
+namespace {
+
+/// Shared by those whom a fork waits for, and owned while the process forks. Made when the library is loaded, before
+/// anybody can fork; never destroyed.
+std::shared_mutex& forking = *[] {
+  pthread_atfork([] { forking.lock(); }, [] { forking.unlock(); },
+                 [] { new (&forking) std::shared_mutex; });  // the thread that locked it has another number here
+  return new std::shared_mutex;
+}();
+
+}  // namespace
+
+NoFork::NoFork() { forking.lock_shared(); }
+NoFork::~NoFork() { forking.unlock_shared(); }
+
+void ForkSafeMutex::lock() {
+  forking.lock_shared();
+  mutex_.lock();
+}
+
+void ForkSafeMutex::unlock() {
+  mutex_.unlock();
+  forking.unlock_shared();
+}
 
 void* open_library(const char* file) noexcept { return dlopen(file, RTLD_LAZY | RTLD_LOCAL); }
 void* loaded_library(const char* name) noexcept { return dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD); }

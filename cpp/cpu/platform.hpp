@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <functional>
+#include <mutex>
 #include <string>
 
 namespace kfusion::cpu {
@@ -9,8 +10,8 @@ namespace kfusion::cpu {
 /// Cores that this process may run on (its affinity mask), at least 1.
 int usable_cores();
 
-/// Bytes of memory that this process may use: the machine's, or its control group's where that is less. 0 where
-/// unknown.
+/// Bytes of memory that this process may use: the least of the machine's, its control groups' and its own limits
+/// (RLIMIT_AS, RLIMIT_DATA). 0 where unknown.
 std::size_t usable_memory();
 
 /// Bytes of the largest cache that a core uses; 32 MB where unknown.
@@ -30,8 +31,29 @@ void offer_pages(void* p, std::size_t bytes) noexcept;
 /// wait for (sigwait).
 void without_signals(const std::function<void()>& body);
 
-/// Handlers round fork(): before and after it in the parent, after it in the child. Each may be nullptr.
-void at_fork(void (*before)(), void (*parent)(), void (*child)());
+/// Called after fork() in the child.
+void in_forked_child(void (*handler)());
+
+/// A scope that fork() waits for: a child would wait for ever for what another thread has locked or is about to make
+/// (a function's static variables, what a library does inside). Whoever is in it must not wait for a thread that may
+/// fork, such as one that has Python's GIL.
+class NoFork {
+ public:
+  NoFork();
+  ~NoFork();
+  NoFork(const NoFork&) = delete;
+  NoFork& operator=(const NoFork&) = delete;
+};
+
+/// A mutex whose owners are in such a scope, for what is shared by the whole process.
+class ForkSafeMutex {
+ public:
+  void lock();
+  void unlock();
+
+ private:
+  std::mutex mutex_;
+};
 
 /// Shared libraries, which stay loaded. By path, or by name where the loader looks; nullptr where there is none.
 void* open_library(const char* file) noexcept;

@@ -173,7 +173,7 @@ Pool& pool() {
   Pool* now = current_pool.load(std::memory_order_acquire);
   if (now != nullptr) return *now;
   static const bool registered [[maybe_unused]] = [] {
-    at_fork(nullptr, nullptr, [] { current_pool.store(nullptr); });
+    in_forked_child([] { current_pool.store(nullptr); });
     return true;
   }();
   auto* fresh = new Pool;

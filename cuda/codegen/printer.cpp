@@ -103,7 +103,7 @@ std::string Printer::iota(const Step& s, const std::string& inner) const {
   return "convert<" + compute_type(s.dtype) + ">(" + text + ")";
 }
 
-/// Division of elements by a value of their row: multiplications by its reciprocal do it.
+/// Division of elements by a value of their row: products with its reciprocal do it.
 bool Printer::is_shared_quotient(const Step& s) const {
   if (s.op != Op::divide || s.kind != StepKind::kMap || !is_float(s.from) || a_.form == Form::kPointwise) return false;
   const int divisor = s.arguments[1];
@@ -114,12 +114,19 @@ bool Printer::divides(int i) const {
   return std::ranges::any_of(k_.steps, [&](const Step& s) { return is_shared_quotient(s) && s.arguments[1] == i; });
 }
 
+/// Half types do not show the errors of the quick one.
+std::string Printer::divisor_type(int i) const {
+  const bool quick = std::ranges::all_of(
+      k_.steps, [&](const Step& s) { return !is_shared_quotient(s) || s.arguments[1] != i || is_half(s.dtype); });
+  return (quick ? "QuickDivisor<" : "Divisor<") + type_of(i) + ">";
+}
+
 std::string Printer::divisor_of(int i) const { return "by_" + names_[at(i)] + lane(); }
 
 /// Of a row's value, and what is derived from it once.
 void Printer::assign(int i, const std::string& value) {
   out_.line(reference(i) + " = " + value + ";", step(i).label);
-  if (divides(i)) out_.line("values." + divisor_of(i) + " = Divisor<" + type_of(i) + ">(" + reference(i) + ");");
+  if (divides(i)) out_.line("values." + divisor_of(i) + " = " + divisor_type(i) + "(" + reference(i) + ");");
 }
 
 namespace {
@@ -350,7 +357,7 @@ void Printer::print_begin() {
     if (s_.per_row[at(i)] && step(i).kind != StepKind::kConstant) {
       const std::string lanes = columns() ? "[kWidth];" : ";";
       out_.line(type_of(i) + " " + names_[at(i)] + lanes);
-      if (divides(i)) out_.line("Divisor<" + type_of(i) + "> by_" + names_[at(i)] + lanes);
+      if (divides(i)) out_.line(divisor_type(i) + " by_" + names_[at(i)] + lanes);
     }
   out_.close("};");
   out_.open("KF_DEVICE Values begin(const Line& line, const At& at) const {");

@@ -174,6 +174,7 @@ std::span<const char* const> options() {
 }
 
 std::string compile(const Program& program, Architecture architecture) {
+  const cpu::NoFork whole;  // NVRTC has locks of its own
   const Target target = target_for(architecture);
   Compilation compilation(program);
   if (compilation.run(target)) return target.machine_code ? compilation.cubin() : compilation.ptx();

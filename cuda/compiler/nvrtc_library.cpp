@@ -18,8 +18,9 @@ namespace {
 
 constexpr int kMajors[] = {KFUSION_CUDA_MAJOR, 13, 12};
 
-std::vector<fs::path> package_paths;
-fs::path python_prefix;
+// Not destroyed: threads may still compile at exit.
+std::vector<fs::path>& package_paths = *new std::vector<fs::path>;
+fs::path& python_prefix = *new fs::path;
 
 fs::path variable(const char* name) {
   const char* text = std::getenv(name);
@@ -87,7 +88,8 @@ void set_python_paths(std::vector<fs::path> packages, fs::path prefix) {
 }
 
 const fs::path& nvrtc_library() {
-  static const fs::path found = find_or_throw();  // tried again after a failure
+  const cpu::NoFork whole;
+  static const fs::path& found = *new fs::path(find_or_throw());  // tried again after a failure
   return found;
 }
 

@@ -98,7 +98,7 @@ Archive read(Architecture wanted) {
 
 const Archive& archive_for(Architecture wanted) {
   static auto& known = *new std::map<std::string, Archive>;
-  static auto& mutex = *new std::mutex;
+  static auto& mutex = *new cpu::ForkSafeMutex;
   const std::lock_guard lock(mutex);
   const auto [at, fresh] = known.try_emplace(wanted.digits());
   if (fresh) at->second = read(wanted);

@@ -60,21 +60,40 @@ KF_DEVICE float quick_erf(float x) {
 
 // ---- quotients by a value that many share ---------------------------------------------------------------------------
 
-/// A divisor that many share, and its reciprocal: both brought near 1 by a power of two where it is far from it.
+/// A divisor that many share, and its reciprocal.
 template <class T>
 struct Divisor {
+  T d, r;
+  bool near_one;
+  KF_DEVICE explicit Divisor(T divisor)
+      : d(divisor), r(T(1) / divisor), near_one(fabs(divisor) > T(0x1p-20) && fabs(divisor) < T(0x1p20)) {}
+  Divisor() = default;
+};
+/// x / d, rounded as a division is: the error of x r is found and taken away (P. W. Markstein, "Computation of
+/// elementary functions on the IBM RISC System/6000 processor", 1990). Where the error could be subnormal, a division.
+template <class T>
+KF_DEVICE T quotient(T x, const Divisor<T>& by) {
+  constexpr T kLow = T(0x1p-100), kHigh = T(0x1p100);
+  const T q = x * by.r, size = fabs(x);
+  if (by.near_one && size > kLow && size < kHigh) return fused_multiply_add(fused_multiply_add(-q, by.d, x), by.r, q);
+  return by.near_one && x == T(0) ? q : x / by.d;
+}
+
+/// For half types: divisor and reciprocal are brought near 1 by a power of two where they are far from it.
+template <class T>
+struct QuickDivisor {
   T scale, r;
-  KF_DEVICE explicit Divisor(T divisor) {
+  KF_DEVICE explicit QuickDivisor(T divisor) {
     const T size = fabs(divisor);
     constexpr T kFar = T(0x1p100);
     scale = size > kFar ? T(1) / kFar : size < T(1) / kFar ? kFar : T(1);
     r = quick_reciprocal(divisor * scale);
   }
-  Divisor() = default;
+  QuickDivisor() = default;
 };
 /// x / d to a last bit or two.
 template <class T>
-KF_DEVICE T quotient(T x, const Divisor<T>& d) {
+KF_DEVICE T quotient(T x, const QuickDivisor<T>& d) {
   return x * d.scale * d.r;
 }
 

@@ -15,9 +15,9 @@ from ._devices import running
 from ._devices.devices import device as find_device
 from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import is_array
-from ._tracing import calls, guards
+from ._tracing import calls, guards, randomness
 from ._tracing.structure import Slot, fill, walk
-from ._tracing.trace import Trace, name_of, signature_of, trace_with, without_partial
+from ._tracing.trace import Trace, name_of, signature_of, trace, trace_with, without_partial
 from ._tracing.tracer import Argument, Tracer
 
 if TYPE_CHECKING:
@@ -119,25 +119,34 @@ class FusedFunction(_core.FusedCallable):
             return Argument(leaf, -1, strides or ())
 
         args = [walk(a, seen) for a in args]
-        tracer = Tracer(name_of(self.__wrapped__))
-        return trace_with(tracer, self.__wrapped__, args, {n: walk(a, seen, n) for n, a in kwargs.items()})
+        return trace(self.__wrapped__, *args, **{n: walk(a, seen, n) for n, a in kwargs.items()})
 
     def _guards(self) -> list[guards.Guard]:
         return guards.guards(self.__wrapped__)
 
     def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any]) -> calls.Prepared:
         """Traces a call. Where that fails on what stands for floats, they are taken as they are."""
-        with contextlib.suppress(Exception):
-            return self._traced(args, kwargs, strides, numbers=True)
+        if calls.has_floats(args, kwargs):
+            try:
+                return self._traced(args, kwargs, strides, numbers=True)
+            except RecursionError:
+                raise
+            except Exception:
+                pass
         return self._traced(args, kwargs, strides, numbers=False)
 
     def _traced(self, args: Any, kwargs: Any, strides: Sequence[Any], *, numbers: bool) -> calls.Prepared:
-        tracer = Tracer(name_of(self.__wrapped__), runs=True)
-        who = f"kfusion.{tracer.name}"
-        leaves = calls.Leaves(tracer, strides, who, numbers=numbers)
-        args = [walk(a, leaves.visit) for a in args]
-        traced = trace_with(tracer, self.__wrapped__, args, {n: walk(a, leaves.visit) for n, a in kwargs.items()})
-        return calls.prepared(who, tracer, leaves, self._guards(), _fill(traced.results))
+        name = name_of(self.__wrapped__)
+        who = f"kfusion.{name}"
+
+        def prepare(mark: Callable[[], None] | None) -> calls.Prepared:
+            tracer = Tracer(name, runs=True, mark=mark)
+            leaves = calls.Leaves(tracer, strides, who, numbers=numbers)
+            given = [walk(a, leaves.visit) for a in args], {n: walk(a, leaves.visit) for n, a in kwargs.items()}
+            traced = trace_with(tracer, self.__wrapped__, *given)
+            return calls.prepared(who, tracer, leaves, self._guards(), _fill(traced.results))
+
+        return randomness.refused(name, prepare)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else FusedMethod(self, instance)
@@ -222,7 +231,8 @@ def fuse(function: Callable[..., Any] | None = None, *, allow: Pairs = (), forbi
     array.
 
     Traced anew is also where an int, bool, str, None or another object among the arguments differs, or where a global
-    or closure variable that the function names is bound to something else. Float arguments are read when the kernels
+    or closure variable that the function names is bound to something else, or its code or defaults are replaced; those
+    of functions of the user's that it calls by name, too. Float arguments are read when the kernels
     run, unless the function looks at their values. Captured arrays are read when the kernels run, so changes in place
     are seen. Attributes (self.weight, module.training) and entries of dicts and lists are as they were when traced:
     `.clear()` forgets the traces.

@@ -183,7 +183,8 @@ def _named(made: Any, version: str, function: Callable[..., Any]) -> FusedFuncti
     made.__module__ = "kfusion"
     made.__signature__ = _with_keywords(inspect.signature(function))
     how = _HOW[version].format(name=name, function=function.__name__)
-    made.__doc__ = _documented(inspect.getdoc(function) or "", how)
+    doc = inspect.getdoc(function)
+    made.__doc__ = _documented(doc, how) if doc else None  # python -OO keeps none
     return made  # type: ignore[no-any-return]
 
 

@@ -139,8 +139,9 @@ def require_plain(array: Any, what: str) -> None:
     Raises:
         TypeError: naming the conversion.
     """
-    masked = sys.modules.get("numpy.ma")  # nobody has a masked array before; to import it takes 25 ms
-    if masked is not None and isinstance(array, masked.MaskedArray):
+    # Nobody has a masked array before numpy.ma is imported, which takes 25 ms; another thread may be about it.
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
+    if isinstance(array, masked):
         raise TypeError(f"{what} must be a plain array, got {type(array).__name__}; fill it first: x.filled(value)")
     if isinstance(array, np.ndarray) and type(array) not in (np.ndarray, np.memmap):
         raise TypeError(f"{what} must be a plain array, got {type(array).__name__}; convert it with numpy.asarray(x)")
@@ -148,6 +149,14 @@ def require_plain(array: Any, what: str) -> None:
         raise TypeError(f"{what} must be an array, got {type(array).__name__}; convert it with numpy.asarray(x)")
     if not hasattr(array, "shape") or not hasattr(array, "dtype"):
         raise TypeError(f"{what} must have a shape and a dtype; convert it with numpy.from_dlpack(x)")
+
+
+def conversion_of(value: Any, name: str) -> str | None:
+    """How a table, a labelled or a lazy array (pandas, xarray, dask) becomes a plain one; None for what is no array."""
+    if hasattr(type(value), "to_numpy"):
+        return f"{name}.to_numpy()"
+    is_foreign = hasattr(type(value), "__array__") and not is_array(value) and not isinstance(value, np.generic)
+    return f"numpy.asarray({name})" if is_foreign else None
 
 
 def _device(array: Any) -> str:

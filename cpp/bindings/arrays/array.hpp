@@ -93,6 +93,13 @@ class Framework {
   virtual void written(py::handle) const {}
 };
 
+/// Throws ValueError for a negative extent.
+void require_extents(const Call& call, const char* argument, const View& v);
+
+/// Throws ValueError where an element's address is no address. From here on nothing that is computed of an array's
+/// addresses overflows.
+void require_addressable(const Call& call, const char* argument, const View& v);
+
 /// Throws ValueError for a view on a device that is not aligned to its elements: no load there could read it.
 void require_aligned_on_device(const Call& call, const char* argument, const View& v);
 

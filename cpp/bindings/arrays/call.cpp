@@ -51,6 +51,29 @@ cuda::Stream Framework::current_stream(int) const { return 0; }
 
 Result Framework::empty(const Call&, const View& layout, const Array&) const { return own_empty(layout); }
 
+void require_extents(const Call& call, const char* argument, const View& v) {
+  for (int d = 0; d < v.ndim; ++d)
+    if (v.shape[d] < 0)
+      throw ValueError(
+          call.says(std::string(argument) + " must have extents >= 0, got shape " + shape_text(v.ndim, v.shape)));
+}
+
+void require_addressable(const Call& call, const char* argument, const View& v) {
+  if (v.size() == 0) return;
+  std::int64_t low = reinterpret_cast<std::intptr_t>(v.data), high = low;
+  bool fits = !__builtin_add_overflow(high, static_cast<std::int64_t>(item_bytes(v.dtype)), &high);
+  for (int d = 0; d < v.ndim; ++d) {
+    std::int64_t reach = 0;
+    fits = fits && !__builtin_mul_overflow(v.shape[d] - 1, v.strides[d], &reach);
+    std::int64_t& end = reach < 0 ? low : high;
+    fits = fits && !__builtin_add_overflow(end, reach, &end);
+  }
+  if (!fits || low < 0)
+    throw ValueError(call.says(std::string(argument) + " must lie within the address space, got shape " +
+                               shape_text(v.ndim, v.shape) + " with strides " + shape_text(v.ndim, v.strides) +
+                               " in bytes"));
+}
+
 Result fresh(const Call& call, const View& layout, const Array& like) {
   try {
     return like.framework->empty(call, layout, like);

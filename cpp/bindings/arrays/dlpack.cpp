@@ -29,6 +29,36 @@ DType dtype_of(const Call& call, const char* argument, dlpack::DataType t) {
   throw wrong_dtype(call, argument, dtype_text(t));
 }
 
+Place place_of(dlpack::DeviceId d) { return on_cuda(d) ? Place{true, d.device_id} : Place{}; }
+
+dlpack::DeviceId dlpack_device(const Call& call, const char* argument, py::handle object) {
+  const py::object device = object.attr("__dlpack_device__")();
+  int type, index;
+  if (PyTuple_Check(device.ptr()) && PyArg_ParseTuple(device.ptr(), "ii", &type, &index)) return {type, index};
+  PyErr_Clear();
+  throw TypeError(call.says(std::string(argument) + ": __dlpack_device__ must return two integers, got " +
+                            py::repr(device).cast<std::string>()));
+}
+
+/// Extents and strides as they are given, checked; an axis that nobody moves along has the stride of C order.
+void fill_axes(const Call& call, const char* argument, const dlpack::Tensor& t, View& v) {
+  if (t.ndim < 0 || t.ndim > kMaxDims)
+    throw ValueError(call.says(std::string(argument) + " must have at most " + std::to_string(kMaxDims) +
+                               " axes, got " + std::to_string(t.ndim)));
+  if (t.ndim > 0 && !t.shape) throw TypeError(call.says(std::string(argument) + " must have a shape, got NULL"));
+  v.ndim = t.ndim;
+  std::copy_n(t.shape, v.ndim, v.shape);
+  require_extents(call, argument, v);
+  set_c_strides(v);
+  if (!t.strides || v.size() == 0) return;
+  for (int d = 0; d < v.ndim; ++d) {
+    const auto item = static_cast<std::int64_t>(item_bytes(v.dtype));
+    if (v.shape[d] > 1 && __builtin_mul_overflow(t.strides[d], item, &v.strides[d]))
+      throw ValueError(call.says(std::string(argument) + " must have strides of less than 2^63 bytes, got " +
+                                 std::to_string(t.strides[d]) + " elements"));
+  }
+}
+
 template <class Managed>
 void take(const Call& call, const char* argument, Array& a, Managed* managed) {
   // The tensor goes with the last user of the view; its deleter may run Python code, so the GIL must be held then.
@@ -71,10 +101,16 @@ class Dlpack final : public Framework {
 
   void borrow(Call& call, const char* argument, Array& a) const override {
     if (check_) check_(call, argument, a.object);
-    const dlpack::DeviceId device = dlpack_device(a.object);
-    if (!on_cuda(device)) return borrow_capsule(call, argument, a, std::nullopt);
-    const cuda::Stream stream = call.stream(*this, device.device_id);
-    borrow_capsule(call, argument, a, stream == 0 ? 1 : static_cast<long long>(stream));  // 0 is ambiguous in DLPack
+    const Place place = place_of(dlpack_device(call, argument, a.object));
+    std::optional<long long> stream;
+    if (place.cuda) {
+      const cuda::Stream ours = call.stream(*this, place.index);
+      stream = ours == 0 ? 1 : static_cast<long long>(ours);  // 0 is ambiguous in DLPack
+    }
+    borrow_capsule(call, argument, a, stream);
+    if (a.view.place != place)  // then nothing orders its memory
+      throw TypeError(call.says(std::string(argument) + " must lie where __dlpack_device__ says (" + to_string(place) +
+                                "), got a DLPack capsule of memory on " + to_string(a.view.place)));
   }
 
   Result empty(const Call&, const View& layout, const Array&) const override {
@@ -101,18 +137,16 @@ void fill_view(const Call& call, const char* argument, const dlpack::Tensor& t, 
   if (type != dlpack::kCpu && type != dlpack::kCudaHost && !on_cuda(t.device))
     throw TypeError(call.says(std::string(argument) + " must be on the CPU or a CUDA device, got DLPack device type " +
                               std::to_string(type)));
-  v.place = on_cuda(t.device) ? Place{true, t.device.device_id} : Place{};
-  if (t.ndim > kMaxDims)
-    throw ValueError(call.says(std::string(argument) + " must have at most " + std::to_string(kMaxDims) +
-                               " axes, got " + std::to_string(t.ndim)));
-  v.ndim = t.ndim;
-  std::copy_n(t.shape, v.ndim, v.shape);
-  set_c_strides(v);
-  if (t.strides)
-    for (int d = 0; d < v.ndim; ++d) v.strides[d] = t.strides[d] * static_cast<std::int64_t>(item_bytes(v.dtype));
+  v.place = place_of(t.device);
+  fill_axes(call, argument, t, v);
   if (!t.data && v.size() > 0)
     throw TypeError(call.says(std::string(argument) + " must have memory, got a fake or meta tensor"));
-  v.data = static_cast<std::byte*>(t.data) + (t.data ? t.byte_offset : 0);
+  std::uintptr_t begin = 0;  // without memory there is nothing to be offset from
+  if (t.data && __builtin_add_overflow(reinterpret_cast<std::uintptr_t>(t.data), t.byte_offset, &begin))
+    throw ValueError(call.says(std::string(argument) + " must lie within the address space, got a byte offset of " +
+                               std::to_string(t.byte_offset)));
+  v.data = reinterpret_cast<std::byte*>(begin);
+  require_addressable(call, argument, v);
   require_aligned_on_device(call, argument, v);
 }
 
@@ -124,11 +158,6 @@ dlpack::Tensor prototype(const View& v) {
           const_cast<std::int64_t*>(v.shape),  // nobody writes to it: the interface has one type for both directions
           nullptr,
           0};
-}
-
-dlpack::DeviceId dlpack_device(py::handle object) {
-  const auto device = object.attr("__dlpack_device__")().cast<py::tuple>();
-  return {device[0].cast<std::int32_t>(), device[1].cast<std::int32_t>()};
 }
 
 void borrow_capsule(const Call& call, const char* argument, Array& a, std::optional<long long> stream) {

@@ -5,7 +5,8 @@
 
 namespace kfusion::arrays {
 
-/// Fills everything but `read_only`. Throws TypeError for a dtype or device that no kernel takes.
+/// Fills everything but `read_only`. Throws TypeError for a dtype or device that no kernel takes and for what has no
+/// memory, ValueError for extents and strides that no memory has.
 void fill_view(const Call& call, const char* argument, const dlpack::Tensor& t, View& v);
 
 /// `v` as a DLPack tensor that points to `v`'s extents, C order (`strides` is NULL).
@@ -14,9 +15,6 @@ dlpack::Tensor prototype(const View& v);
 /// Calls object.__dlpack__ (versioned first, so that read-only arrays come; `stream` empty on the CPU), takes the
 /// capsule and fills `a.view` and `a.keep`.
 void borrow_capsule(const Call& call, const char* argument, Array& a, std::optional<long long> stream);
-
-/// (device_type, device_id) by object.__dlpack_device__().
-dlpack::DeviceId dlpack_device(py::handle object);
 
 inline bool on_cuda(dlpack::DeviceId d) {
   return d.device_type == dlpack::kCuda || d.device_type == dlpack::kCudaManaged;

@@ -183,7 +183,7 @@ py::object numpy_view(const View& v) {
 }
 
 const Framework& numpy_framework() {
-  static const Numpy framework;
+  static const auto& framework = *new Numpy;  // not destroyed: threads may still run at exit
   return framework;
 }
 

@@ -97,7 +97,7 @@ py::object DeviceArray::numpy() const {
 }
 
 const Framework& own_framework() {
-  static const Own framework;
+  static const auto& framework = *new Own;  // not destroyed: threads may still run at exit
   return framework;
 }
 

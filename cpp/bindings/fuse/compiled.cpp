@@ -8,6 +8,7 @@
 #include "bindings/fuse/entry.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/plan_options.hpp"
+#include "cpu/platform.hpp"
 #include "execution/layout.hpp"
 
 namespace kfusion::fuse {
@@ -36,7 +37,7 @@ struct Hash {
 };
 
 struct Shared {
-  std::mutex mutex;
+  cpu::ForkSafeMutex mutex;
   std::unordered_map<Wanted, std::shared_ptr<const Compiled>, Hash> all;
 };
 

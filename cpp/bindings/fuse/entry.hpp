@@ -41,7 +41,7 @@ class Inputs {
  public:
   Inputs(Call& call, const Entry& entry, Signature& s);
 
-  /// Whether the arrays that the function named are as they were traced.
+  /// Whether the arrays that the function named are there and as they were traced; else they are not all here.
   bool unchanged() const { return unchanged_; }
   const std::pmr::vector<const Array*>& all() const { return all_; }
   const Array* first() const { return all_.empty() ? nullptr : all_[0]; }
@@ -52,6 +52,10 @@ class Inputs {
   std::pmr::vector<const Array*> all_;
   bool unchanged_ = true;
 };
+
+/// Throws ValueError where an array is not what the graph was traced for: what Python's attributes say of an array and
+/// what it exports are two answers.
+void require_as_traced(const Call& call, const Graph& graph, const Inputs& inputs);
 
 using Results = std::pmr::vector<arrays::Result>;
 using Objects = std::pmr::vector<py::object>;

@@ -7,63 +7,130 @@ namespace {
 
 namespace guards_detail {
 
-std::vector<Guard> read(const py::handle& list) {
+constexpr std::size_t kMostEnvironments = 512;
+
+Guard read(const py::tuple& guard) {
+  auto owner = py::reinterpret_steal<py::object>(PyWeakref_NewRef(guard[0].ptr(), nullptr));
+  if (!owner) throw py::error_already_set();
+  return {std::move(owner), guard[1].cast<py::tuple>(), guard[2].cast<py::tuple>()};
+}
+
+std::vector<Guard> read_all(const py::handle& list) {
   std::vector<Guard> guards;
-  for (const py::handle item : list) {
-    const bool is_cell = PyCell_Check(item.ptr());
-    const auto pair = is_cell ? py::make_tuple(item, py::none()) : item.cast<py::tuple>();
-    guards.push_back({pair[0], pair[1]});
-  }
+  for (const py::handle guard : list) guards.push_back(read(guard.cast<py::tuple>()));
   return guards;
+}
+
+#if PY_VERSION_HEX >= 0x030D0000
+py::object bound(PyObject* scope, PyObject* name) {
+  PyObject* found = nullptr;  // owned: without a GIL another thread may rebind the name now
+  if (PyDict_GetItemRef(scope, name, &found) < 0) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(found);
+}
+#else
+py::handle bound(PyObject* scope, PyObject* name) {
+  PyObject* found = PyDict_GetItemWithError(scope, name);
+  if (!found && PyErr_Occurred()) throw py::error_already_set();
+  return found;
+}
+#endif
+
+/// Positional ones, nullptr, and the names and values of the others, nullptr: there may be more or fewer another time.
+template <class Visit>
+bool each_default(PyObject* function, const Visit& visit) {
+  if (PyObject* const tuple = PyFunction_GET_DEFAULTS(function))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
+      if (!visit(PyTuple_GET_ITEM(tuple, i))) return false;
+  if (!visit(nullptr)) return false;
+  if (PyObject* const dict = PyFunction_GET_KW_DEFAULTS(function)) {
+    PyObject *name, *value;
+    for (Py_ssize_t i = 0; PyDict_Next(dict, &i, &name, &value);)
+      if (!visit(name) || !visit(value)) return false;
+  }
+  return visit(nullptr);
+}
+
+template <class Visit>
+bool each_cell(PyObject* function, const py::tuple& positions, const Visit& visit) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(positions.ptr()); ++i) {
+    const Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GET_ITEM(positions.ptr(), i));
+    PyObject* const cell = PyTuple_GET_ITEM(PyFunction_GET_CLOSURE(function), position);
+    if (!visit(py::reinterpret_steal<py::object>(PyCell_Get(cell)).ptr())) return false;
+  }
+  return true;
+}
+
+/// Calls visit(object) for each value, nullptr where a name is bound to nothing, until that returns false. Returns
+/// whether all were visited: not where the owner is gone.
+template <class Visit>
+bool each_value(const Guard& g, const Visit& visit) {
+  const py::object alive = referent(g.owner);
+  PyObject* const owner = alive.ptr();
+  if (!owner) return false;
+  const bool is_function = PyFunction_Check(owner);
+  if (is_function && !(visit(PyFunction_GET_CODE(owner)) && each_default(owner, visit))) return false;
+  PyObject* const scope = is_function ? PyFunction_GET_GLOBALS(owner) : PyModule_GetDict(owner);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(g.names.ptr()); ++i)
+    if (!visit(bound(scope, PyTuple_GET_ITEM(g.names.ptr(), i)).ptr())) return false;
+  return each_cell(owner, g.cells, visit);
 }
 
 }  // namespace guards_detail
 }  // namespace
 
-py::object Guard::value() const {
-  if (name.is_none()) return py::reinterpret_steal<py::object>(PyCell_Get(scope.ptr()));
-#if PY_VERSION_HEX >= 0x030D0000
-  PyObject* found = nullptr;  // owned: without a GIL another thread may rebind the name now
-  if (PyDict_GetItemRef(scope.ptr(), name.ptr(), &found) < 0) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(found);
-#else
-  PyObject* found = PyDict_GetItemWithError(scope.ptr(), name.ptr());
-  if (!found && PyErr_Occurred()) throw py::error_already_set();
-  return py::reinterpret_borrow<py::object>(found);
-#endif
+using namespace guards_detail;
+
+Environment::Environment(std::vector<Guard> guards, std::uint64_t number)
+    : guards_(std::move(guards)), number_(number) {
+  const auto remember = [&](PyObject* object) {
+    values_.emplace_back(object);
+    return true;
+  };
+  for (const Guard& g : guards_) each_value(g, remember);
 }
 
-Values GuardList::values(std::pmr::memory_resource* memory) const {
-  Values all(memory);
-  all.reserve(guards.size());
-  for (const Guard& g : guards) all.push_back(g.value());
-  return all;
+bool Environment::holds() const {
+  auto next = values_.begin();
+  const auto is_next = [&](PyObject* object) { return next != values_.end() && (next++)->is(object); };
+  return std::ranges::all_of(guards_, [&](const Guard& g) { return each_value(g, is_next); });
 }
 
-bool GuardList::hold(const Values& values) const {
-  return std::ranges::equal(guards, values, [](const Guard& g, const py::object& v) { return g.value().is(v); });
+bool Environment::is_dead() const {
+  return std::ranges::any_of(guards_, [](const Guard& g) { return !referent(g.owner); }) ||
+         std::ranges::any_of(values_, &Remembered::is_dead);
+}
+
+std::uint64_t Guards::number() {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find_if(known_, [](const auto& e) { return e->holds(); });
+  if (found == known_.end()) return kUnknown;
+  std::rotate(known_.begin(), found, found + 1);
+  return known_.front()->number();
 }
 
 bool Guards::update(const py::handle& list) {
-  std::vector<Guard> found = guards_detail::read(list);
+  std::vector<Guard> guards = read_all(list);
+  Environments removed;  // their objects die without the lock
   const std::lock_guard lock(mutex_);
-  if (found == current().guards) return false;
-  auto known = std::ranges::find_if(known_, [&](const auto& one) { return one->guards == found; });
-  if (found.empty()) {
-    current_ = &none_;
-  } else if (known != known_.end()) {
-    current_ = known->get();
-  } else {
-    const std::uint64_t number = known_.size() + 1;  // 0 is the empty list
-    known_.push_back(std::make_unique<const GuardList>(GuardList{std::move(found), number}));
-    current_ = known_.back().get();
-  }
+  if (!known_.empty() && known_.front()->guards(guards) && known_.front()->holds()) return false;
+  Environments kept;
+  for (auto& e : known_) (e->is_dead() || kept.size() + 1 == kMostEnvironments ? removed : kept).push_back(e);
+  kept.insert(kept.begin(), std::make_shared<const Environment>(std::move(guards), ++last_number_));
+  known_.swap(kept);
+  removed.swap(kept);
   return true;
 }
 
-void Guards::release() {
-  current_ = &none_;
-  known_.clear();
+std::shared_ptr<const Environment> Guards::held(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const bool is_current = !known_.empty() && known_.front()->number() == number && known_.front()->holds();
+  return is_current ? known_.front() : nullptr;
+}
+
+void Guards::clear() {
+  Environments old;
+  const std::lock_guard lock(mutex_);
+  known_.swap(old);
 }
 
 }  // namespace kfusion::fuse

@@ -1,68 +1,94 @@
-// What a fused function depends on beside its arguments: the values of names.
+// What a fused function depends on beside its arguments: functions of the user's, and the values of names.
 #pragma once
 #include <pybind11/pybind11.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <memory_resource>
 #include <mutex>
 #include <vector>
 
+#include "bindings/fuse/weak.hpp"
+
 namespace kfusion::fuse {
 
-namespace py = pybind11;
-
-/// The objects that names are bound to; nullptr where they are bound to nothing.
-using Values = std::pmr::vector<py::object>;
-
-/// A name whose value decides what is traced.
+/// A function or a module, and its names whose values decide what is traced.
 struct Guard {
-  py::object scope;  ///< the dict of a module's globals, or a cell
-  py::object name;   ///< None for a cell
+  py::object owner;  ///< a weak reference
+  py::tuple names;   ///< of a function's globals, or of a module's attributes
+  py::tuple cells;   ///< positions in a function's closure
 
-  bool operator==(const Guard& o) const { return scope.is(o.scope) && name.equal(o.name); }
-  py::object value() const;
+  bool operator==(const Guard& o) const { return owner.is(o.owner) && names.equal(o.names) && cells.equal(o.cells); }
 };
 
-/// Guards that a function had at some time, numbered: equal values of other names are another signature.
-struct GuardList {
-  std::vector<Guard> guards;
-  std::uint64_t number = 0;
+/// The values that guards had when something was traced: the code and the defaults of functions, what names were bound
+/// to. Its number stands for it in signatures.
+class Environment {
+ public:
+  Environment(std::vector<Guard> guards, std::uint64_t number);
 
-  Values values(std::pmr::memory_resource* memory) const;
-  /// Whether the names are bound to these objects now.
-  bool hold(const Values& values) const;
+  std::uint64_t number() const { return number_; }
+  bool guards(const std::vector<Guard>& guards) const { return guards == guards_; }
+  /// Whether these are the values now.
+  bool holds() const;
+  /// Whether it cannot hold any more.
+  bool is_dead() const;
+
+  template <class Visit>
+  int traverse(const Visit& visit) const {
+    for (const Remembered& value : values_)
+      if (const int stopped = value.held() ? visit(value.held()) : 0) return stopped;
+    return 0;
+  }
+
+ private:
+  std::vector<Guard> guards_;
+  std::vector<Remembered> values_;
+  std::uint64_t number_;
 };
 
-/// The guards of one function: those of its last trace, and all before. Thread-safe.
+#ifdef Py_GIL_DISABLED
+using Mutex = std::mutex;
+#else
+/// Whoever is here holds the GIL.
+struct Mutex {
+  void lock() {}
+  void unlock() {}
+  bool try_lock() { return true; }
+};
+#endif
+
+/// The environments that a function was traced in and that may hold again. Thread-safe.
 class Guards {
  public:
-  /// Lives as long as the function, or until release().
-  const GuardList& current() const { return *current_.load(std::memory_order_acquire); }
+  static constexpr std::uint64_t kUnknown = 0;
 
-  /// Makes a list of cells and (dict of globals, name) pairs the current one. Returns whether it is another.
+  /// Of the environment that holds now; kUnknown where the function was not traced in it.
+  std::uint64_t number();
+
+  /// Makes the present values of a list of `kfusion._tracing.guards.Guard` the current environment. Returns whether it
+  /// is another.
   bool update(const py::handle& list);
+
+  /// The environment of that number if it is the current one and still holds, else nullptr.
+  std::shared_ptr<const Environment> held(std::uint64_t number);
+
+  void clear();
 
   template <class Visit>
   int traverse(const Visit& visit) const {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) return 0;  // a thread that a collection has stopped is changing the list: next time
-    for (const auto& list : known_)
-      for (const Guard& g : list->guards)
-        for (PyObject* object : {g.scope.ptr(), g.name.ptr()})
-          if (const int stopped = visit(object)) return stopped;
+    for (const auto& e : known_)
+      if (const int stopped = e->traverse(visit)) return stopped;
     return 0;
   }
 
-  /// Forgets all lists, when nobody calls the function any more.
-  void release();
-
  private:
-  GuardList none_;
-  std::atomic<const GuardList*> current_ = &none_;
-  mutable std::mutex mutex_;
-  std::vector<std::unique_ptr<const GuardList>> known_;
+  using Environments = std::vector<std::shared_ptr<const Environment>>;
+
+  mutable Mutex mutex_;
+  Environments known_;  ///< the one that held last comes first
+  std::uint64_t last_number_ = kUnknown;
 };
 
 }  // namespace kfusion::fuse

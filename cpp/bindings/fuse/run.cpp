@@ -85,15 +85,37 @@ Inputs::Inputs(Call& call, const Entry& entry, Signature& s)
   all_.reserve(entry.sources.size());
   for (const Source& source : entry.sources) {
     if (!is_held(source)) {
-      all_.push_back(&s.arrays()[static_cast<std::size_t>(source.argument)]);
+      all_.push_back(&s.arrays().at(static_cast<std::size_t>(source.argument)));
       continue;
     }
     objects_.push_back(source.array());
+    if (objects_.back().is_none()) {  // another thread has rebound its name since, and nobody else has it
+      unchanged_ = false;
+      return;
+    }
     held_.push_back(borrow_readable(call, "an array that the function names", objects_.back()));
     all_.push_back(&held_.back());
     std::pmr::vector<std::uint64_t> words(s.memory());
     append_words(held_.back(), words);
     unchanged_ = unchanged_ && std::ranges::equal(words, source.words);
+  }
+}
+
+void require_as_traced(const Call& call, const Graph& graph, const Inputs& inputs) {
+  const auto text = [](const View& v) {
+    return std::string(name(v.dtype)) + " " + shape_text(v.ndim, v.shape) + " on " + to_string(v.place);
+  };
+  std::size_t i = 0;
+  for (const Node& n : graph.nodes) {
+    if (n.op != Op::input) continue;
+    const auto& attributes = std::get<InputAttributes>(n.attributes);
+    const View said = view_of(n, attributes.strides), &has = inputs.all().at(i++)->view;
+    if (has.dtype != said.dtype || has.place != said.place ||
+        !std::ranges::equal(run_detail::extents(has), run_detail::extents(said)))
+      throw ValueError(call.says(attributes.name + " must export the memory that its shape and dtype say (" +
+                                 text(said) + "), got " + text(has)));
+    if (has.size() > 0 && !run_detail::same_strides(has, said))
+      throw ValueError(call.says(attributes.name + " must not change while it is traced"));
   }
 }
 

@@ -23,7 +23,8 @@ enum Tag : std::uint64_t {
   kDict,
   kKeyword,
   kKey,
-  kOut
+  kOut,
+  kEnvironment
 };
 enum class Leaf { kArray, kTraced, kNumpyFloat, kValue, kIdentity };
 
@@ -76,6 +77,13 @@ void copy_items(const View& from, int axis, const std::byte* x, std::byte*& to) 
     return;
   }
   for (std::int64_t i = 0; i < from.shape[axis]; ++i) copy_items(from, axis + 1, x + i * from.strides[axis], to);
+}
+
+/// A new reference; throws the error that Python has set where there is none.
+template <class T>
+T owned(PyObject* object) {
+  if (!object) throw py::error_already_set();
+  return py::reinterpret_steal<T>(object);
 }
 
 /// `a` in memory of its own, in C order.
@@ -164,17 +172,20 @@ void Signature::add_items(const char* argument, PyObject* value) {
     throw ValueError(
         call_.says(std::string(argument) + " must not be nested more than " + std::to_string(kMaxDepth) + " deep"));
   const auto type = reinterpret_cast<std::uintptr_t>(Py_TYPE(value));
-  // Lists and dicts are read from copies: borrowing an array may run code that changes them.
+  // Lists and dicts are read from copies: borrowing an array may run code that changes them. Subclasses are asked for
+  // their items as tracing asks them: their order may be their own.
   if (PyDict_Check(value)) {
-    const auto items = py::reinterpret_steal<py::list>(PyDict_Items(value));
+    const auto items = owned<py::list>(PyDict_CheckExact(value) ? PyDict_Items(value) : PyMapping_Items(value));
     words_.insert(words_.end(), {kDict, type, items.size()});
-    for (const py::handle pair : items) {
-      add_key(PyTuple_GET_ITEM(pair.ptr(), 0));
-      add(argument, PyTuple_GET_ITEM(pair.ptr(), 1));
+    for (const py::handle item : items) {
+      if (!PyTuple_Check(item.ptr()) || PyTuple_GET_SIZE(item.ptr()) != 2)
+        throw TypeError(call_.says(std::string("the items of ") + argument + " must be pairs"));
+      add_key(PyTuple_GET_ITEM(item.ptr(), 0));
+      add(argument, PyTuple_GET_ITEM(item.ptr(), 1));
     }
     held_.push_back(items);
   } else {
-    const auto items = py::reinterpret_steal<py::tuple>(PySequence_Tuple(value));
+    const auto items = owned<py::tuple>(PySequence_Tuple(value));
     words_.insert(words_.end(), {kSequence, type, items.size()});
     for (const py::handle item : items) add(argument, item.ptr());
     if (!PyTuple_CheckExact(value)) held_.push_back(items);
@@ -231,11 +242,6 @@ void Signature::add(const char* argument, PyObject* value) {
   }
 }
 
-void Signature::add_identity(PyObject* value) {
-  words_.push_back(reinterpret_cast<std::uintptr_t>(value));
-  if (value) objects_.push_back({value, false});
-}
-
 void Signature::add_keyword(PyObject* name, PyObject* value) {
   words_.push_back(kKeyword);
   add_object(name, true);
@@ -245,11 +251,28 @@ void Signature::add_keyword(PyObject* name, PyObject* value) {
 }
 
 void Signature::add_out(PyObject* value) {
+  if (outs_.empty()) words_before_outs_ = words_.size(), outs_.reserve(2);
   words_.push_back(kOut);
-  if (outs_.capacity() == 0) outs_.reserve(2);
   arrays::borrow(call_, "out", value, outs_.emplace_back());
   if (!is_aligned(outs_.back().view)) throw ValueError(call_.says("out must be aligned to its elements"));
   append_words(outs_.back(), words_);
+}
+
+void Signature::set_environment(std::uint64_t number) {
+  if (words_with_environment_ == 0) words_of_arguments_ = words_.size();
+  words_.resize(words_of_arguments_);
+  float_is_added_ = 0;
+  words_.push_back(kEnvironment);
+  words_.push_back(number);
+  words_with_environment_ = words_.size();
+}
+
+void Signature::leave_outs() {
+  const auto first = words_.begin();
+  words_.resize(words_with_environment_);
+  words_.erase(first + static_cast<std::ptrdiff_t>(words_before_outs_),
+               first + static_cast<std::ptrdiff_t>(words_of_arguments_));
+  float_is_added_ = 0;
 }
 
 void Signature::add_floats(const std::vector<int>& numbers) {

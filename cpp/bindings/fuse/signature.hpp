@@ -32,11 +32,14 @@ class Signature {
   /// `argument` names the value in messages. Throws what borrowing an array throws.
   void add(const char* argument, PyObject* value);
   void add_number(std::uint64_t number) { words_.push_back(number); }
-  /// The identity of a value that the function names; nullptr: there is none.
-  void add_identity(PyObject* value);
   void add_keyword(PyObject* name, PyObject* value);
   /// An array to write a result into. Throws TypeError for what is none.
   void add_out(PyObject* value);
+  /// After all arguments: the number of the environment. Again: in the place of the one before, and of all that came
+  /// after it.
+  void set_environment(std::uint64_t number);
+  /// From now on the signature is that of the same call without arrays to write results into; outs() has them still.
+  void leave_outs();
   /// The values of the floats of these numbers.
   void add_floats(const std::vector<int>& numbers);
 
@@ -72,6 +75,7 @@ class Signature {
   std::pmr::vector<Array> arrays_{&resource_}, outs_{&resource_};
   std::pmr::vector<double> floats_{&resource_};
   std::vector<py::object> held_;  ///< what the arguments are read from, where that is not the caller's alone
+  std::size_t words_before_outs_ = 0, words_of_arguments_ = 0, words_with_environment_ = 0;
   std::uint64_t float_is_added_ = 0;
   int depth_ = 0;
   bool traced_ = false;

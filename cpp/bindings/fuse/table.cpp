@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "bindings/fuse/weak.hpp"
 #include "bindings/gil.hpp"
 
 namespace kfusion::fuse {
@@ -27,18 +28,6 @@ class Lock {
   std::mutex& mutex_;
 };
 
-PyObject* referent(const py::object& weak) {
-#if PY_VERSION_HEX >= 0x030D0000
-  PyObject* object = nullptr;
-  if (PyWeakref_GetRef(weak.ptr(), &object) < 0) PyErr_Clear();
-  Py_XDECREF(object);  // compared, never looked into
-  return object;
-#else
-  PyObject* object = PyWeakref_GetObject(weak.ptr());
-  return object == Py_None ? nullptr : object;
-#endif
-}
-
 /// Both of one type whose comparison runs no user's code, or identical.
 bool equal(PyObject* a, PyObject* b) {
   if (a == b) return true;
@@ -57,34 +46,30 @@ std::vector<int> without_added(const std::vector<int>& floats, const Signature& 
 }  // namespace table_detail
 }  // namespace
 
-Key::Key(const Signature& s) : words_(s.words().begin(), s.words().end()) {
+Key::Key(const Signature& s, std::weak_ptr<const Environment> environment)
+    : words_(s.words().begin(), s.words().end()), environment_(std::move(environment)) {
   for (const Named& n : s.objects()) {
-    Held h{n.object, {}, n.by_value, false};
-    if (!n.by_value) {
-      h.owner = py::reinterpret_steal<py::object>(PyWeakref_NewRef(n.object, nullptr));
-      h.weak = static_cast<bool>(h.owner);
-      if (!h.weak) PyErr_Clear();
-    }
-    if (!h.weak) h.owner = py::reinterpret_borrow<py::object>(n.object);
-    objects_.push_back(std::move(h));
+    if (n.by_value)
+      objects_.push_back({py::reinterpret_borrow<py::object>(n.object), Remembered(nullptr)});
+    else
+      objects_.push_back({{}, Remembered(n.object)});
   }
 }
 
 bool Key::matches(const Signature& s) const {
   if (!std::ranges::equal(words_, s.words()) || objects_.size() != s.objects().size()) return false;
   return std::ranges::equal(objects_, s.objects(), [](const Held& h, const Named& n) {
-    if (h.by_value != n.by_value) return false;
-    if (h.by_value) return table_detail::equal(h.object, n.object);
-    return h.object == n.object && (!h.weak || table_detail::referent(h.owner) == n.object);
+    if (n.by_value != static_cast<bool>(h.value)) return false;
+    return n.by_value ? table_detail::equal(h.value.ptr(), n.object) : h.remembered.is(n.object);
   });
 }
 
 bool Key::is_dead() const {
-  return std::ranges::any_of(objects_, [](const Held& h) { return h.weak && !table_detail::referent(h.owner); });
+  return environment_.expired() || std::ranges::any_of(objects_, [](const Held& h) { return h.remembered.is_dead(); });
 }
 
 void Key::append_owned(std::vector<PyObject*>& to) const {
-  for (const Held& h : objects_) to.push_back(h.owner.ptr());
+  for (const Held& h : objects_) to.push_back(h.value ? h.value.ptr() : h.remembered.held());
 }
 
 std::vector<PyObject*> Table::Slot::held() const {
@@ -126,7 +111,8 @@ std::shared_ptr<const Entry> Table::find(Signature& s) {
   return slot ? slot->entry : nullptr;
 }
 
-void Table::insert(Signature& s, const std::vector<int>& floats, std::shared_ptr<const Entry> entry) {
+void Table::insert(Signature& s, const std::vector<int>& floats, std::shared_ptr<const Entry> entry,
+                   const std::shared_ptr<const Environment>& environment) {
   std::vector<Slot> removed;  // their objects die without the lock
   {
     const table_detail::Lock lock(mutex_);
@@ -139,10 +125,10 @@ void Table::insert(Signature& s, const std::vector<int>& floats, std::shared_ptr
   // Keys are made without the lock: allocating Python objects can run anything.
   std::vector<std::pair<std::uint64_t, Slot>> fresh;
   if (auto rest = table_detail::without_added(floats, s); !rest.empty()) {
-    fresh.emplace_back(s.hash(), Slot{Key(s), nullptr, rest});
+    fresh.emplace_back(s.hash(), Slot{Key(s, environment), nullptr, rest});
     s.add_floats(rest);
   }
-  fresh.emplace_back(s.hash(), Slot{Key(s), std::move(entry), {}});
+  fresh.emplace_back(s.hash(), Slot{Key(s, environment), std::move(entry), {}});
   const table_detail::Lock lock(mutex_);
   for (auto& [hash, slot] : fresh) {
     slot.last_use = ++uses_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bindings/fuse/entry.hpp"
+#include "bindings/fuse/guards.hpp"
 
 namespace kfusion::fuse {
 
@@ -13,19 +14,19 @@ namespace kfusion::fuse {
 /// where weak references are possible, and matches nothing once that is gone.
 class Key {
  public:
-  explicit Key(const Signature& s);
+  Key(const Signature& s, std::weak_ptr<const Environment> environment);
   bool matches(const Signature& s) const;
   bool is_dead() const;
   void append_owned(std::vector<PyObject*>& to) const;
 
  private:
   struct Held {
-    PyObject* object;
-    py::object owner;  ///< the object, or a weak reference to it
-    bool by_value, weak;
+    py::object value;       ///< named by value, or
+    Remembered remembered;  ///< by identity
   };
   std::vector<std::uint64_t> words_;
   std::vector<Held> objects_;
+  std::weak_ptr<const Environment> environment_;
 };
 
 /// Keeps the entries of one function that were used last. Thread-safe.
@@ -34,8 +35,10 @@ class Table {
   /// The entry for `s`, to which the values of floats are added that the trace looked at; nullptr: there is none.
   std::shared_ptr<const Entry> find(Signature& s);
 
-  /// `floats`: the numbers of the floats that the trace looked at.
-  void insert(Signature& s, const std::vector<int>& floats, std::shared_ptr<const Entry> entry);
+  /// `floats`: the numbers of the floats that the trace looked at. `environment`: that it was made in, whose number is
+  /// in the signature.
+  void insert(Signature& s, const std::vector<int>& floats, std::shared_ptr<const Entry> entry,
+              const std::shared_ptr<const Environment>& environment);
 
   void clear();
   std::size_t size() const;

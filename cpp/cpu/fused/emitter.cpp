@@ -24,15 +24,14 @@ Emitter::Emitter(FusedProgram& program, TileProgram& to, int sweep)
       slot_(program.kernel.steps.size(), -1),
       free_(program.slots),
       keeps_(program.kernel.steps.size()),
-      acted_(program.kernel.steps.size()),
-      counted_(program.kernel.steps.size()) {}
+      acted_(program.kernel.steps.size()) {}
 
 void Emitter::emit(const Wanted& wanted) {
   wanted_ = &wanted;
   for (const auto& [s, actions] : wanted)
     for (const Action& a : actions)
       if (a.kind == Action::Kind::kKeep) keeps_[at(s)] = true;
-  for (const auto& [s, actions] : wanted) count_uses(s);
+  count_uses();
   for (const auto& [s, actions] : wanted) {
     if (acted_[at(s)]) continue;
     bring(s);
@@ -54,21 +53,12 @@ bool Emitter::is_readable(int s) const {
   return source.layout.reach == Reach::kDirect && source.layout.item == (to_.wide ? 8 : 4);
 }
 
-void Emitter::count_uses(int s) {
-  if (!is_made(s) || std::exchange(counted_[at(s)], true)) return;
-  for (const int a : step(s).arguments) {
-    ++uses(a);
-    count_uses(a);
-  }
-}
-
-void Emitter::make_readable(int s) {
-  if (is_readable(s)) return;
-  bring(s);
-  if (slot(s) < 0) save();
-  if (slot(s) >= 0) return;
-  slot_[at(s)] = p_.take_slot(free_);  // a load in another type than it is computed in
-  add([this](Width w) { return p_.kernels->spill(w); }, {.operand = slot(s)});
+void Emitter::count_uses() {
+  p_.walk_back(*wanted_, [this](int s) {
+    if (!is_made(s)) return false;
+    for (const int a : step(s).arguments) ++uses(a);
+    return true;
+  });
 }
 
 void Emitter::save() {
@@ -78,24 +68,62 @@ void Emitter::save() {
 }
 
 void Emitter::bring(int s) {
-  if (current_ == s) return;
-  const int source = p_.source_of(s);
-  if (!is_home(s) && slot(s) < 0 && source < 0) return make(s);
+  tasks_.push_back({Task::Kind::kBring, s});
+  while (!tasks_.empty()) {
+    const Task task = std::move(tasks_.back());
+    tasks_.pop_back();
+    work(task);
+  }
+}
+
+void Emitter::work(const Task& task) {
+  const int s = task.step;
+  switch (task.kind) {
+    case Task::Kind::kBring:
+      if (current_ == s) return;
+      return is_made(s) && slot(s) < 0 ? make(s) : fetch(s);
+    case Task::Kind::kMakeReadable:
+      if (is_readable(s)) return;
+      tasks_.push_back({Task::Kind::kKeepReadable, s});
+      tasks_.push_back({Task::Kind::kBring, s});
+      return;
+    case Task::Kind::kKeepReadable:
+      return keep_readable(s);
+    case Task::Kind::kFinish:
+      return finish(s, task.arguments);
+  }
+}
+
+void Emitter::keep_readable(int s) {
+  if (slot(s) < 0) save();
+  if (slot(s) >= 0) return;
+  slot_[at(s)] = p_.take_slot(free_);  // a load in another type than it is computed in
+  add([this](Width w) { return p_.kernels->spill(w); }, {.operand = slot(s)});
+}
+
+/// From where it is.
+void Emitter::fetch(int s) {
   save();
   if (is_home(s) || slot(s) >= 0)
     add([this](Width w) { return p_.kernels->reload(w); }, place_of(s));
   else
-    add([this, &from = p_.sources[at(source)]](Width w) { return p_.kernels->load(from.dtype, w, to_.wide); },
-        place_of_source(source));
+    add([this, &from = p_.sources[at(p_.source_of(s))]](Width w) { return p_.kernels->load(from.dtype, w, to_.wide); },
+        place_of_source(p_.source_of(s)));
   current_ = s;
 }
 
+/// Its arguments, the first one last, and then itself.
 void Emitter::make(int s) {
   std::vector<int> arguments = step(s).arguments;
   if (may_swap(step(s)) && is_readable(arguments[0]) && (current_ == arguments[1] || !is_readable(arguments[1])))
     std::swap(arguments[0], arguments[1]);
-  for (std::size_t k = 1; k < arguments.size(); ++k) make_readable(arguments[k]);
-  bring(arguments[0]);
+  tasks_.push_back({Task::Kind::kFinish, s, arguments});
+  tasks_.push_back({Task::Kind::kBring, arguments[0]});
+  for (std::size_t k = arguments.size() - 1; k > 0; --k)  // the last of these is done first
+    tasks_.push_back({Task::Kind::kMakeReadable, arguments[k]});
+}
+
+void Emitter::finish(int s, const std::vector<int>& arguments) {
   for (const int a : arguments) --uses(a);
   save();  // the argument, where it is wanted again
   if (step(s).kind == StepKind::kCast) {

@@ -1,6 +1,7 @@
 // Writes one program over tiles: orders the steps so that most values are used from the registers where they were
 // made, gives the others slots, and notes what the program reads and writes.
 #pragma once
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -28,14 +29,29 @@ class Emitter {
   /// Whether a step can take it as an operand from where it is.
   bool is_readable(int s) const;
 
-  void count_uses(int s);
-  void make_readable(int s);
-  void bring(int s);  ///< into the registers
+  void count_uses();
+  void bring(int s);  ///< into the registers, with all that it is made of before it
+  void fetch(int s);
   void make(int s);
+  void finish(int s, const std::vector<int>& arguments);
+  void keep_readable(int s);
   void cast(int s);
   void save();  ///< what is in the registers, where it is wanted again
   void release(int s);
   void act(int s);
+
+  /// What is still to be done for a value that is brought: a stack of our own, since chains are as long as functions.
+  struct Task {
+    enum class Kind : std::uint8_t {
+      kBring,         ///< into the registers
+      kMakeReadable,  ///< to where a step can take it from
+      kKeepReadable,  ///< the same of what is in the registers
+      kFinish         ///< the step itself: its first argument is in the registers, the others are readable
+    } kind;
+    int step;
+    std::vector<int> arguments = {};  ///< kFinish: in the order in which they are taken
+  };
+  void work(const Task& task);
 
   TileStep place_of(int s);
   TileStep place_of_source(int index);
@@ -49,8 +65,9 @@ class Emitter {
   TileProgram& to_;
   int sweep_;
   const Wanted* wanted_ = nullptr;
+  std::vector<Task> tasks_;
   std::vector<int> uses_, slot_, free_;
-  std::vector<char> keeps_, acted_, counted_;
+  std::vector<char> keeps_, acted_;
   std::vector<int> long_steps_;                     ///< of the program
   std::vector<std::pair<int, TileFetch>> fetches_;  ///< each with its step
   int current_ = -1;

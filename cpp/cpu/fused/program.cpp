@@ -23,30 +23,6 @@ bool all_zero(const Extents& strides) {
 
 bool is_one_element(Reach r) { return r == Reach::kScalar || r == Reach::kOuter; }
 
-/// Whether a program that makes these values needs 8 bytes an element.
-class Widths {
- public:
-  explicit Widths(const FusedProgram& p) : p_(p), seen_(p.kernel.steps.size()) {}
-
-  bool wide(const Wanted& wanted) {
-    for (const auto& [s, actions] : wanted)
-      if (visit(s, true)) return true;
-    return false;
-  }
-
- private:
-  bool visit(int s, bool made_here) {
-    const Step& step = p_.kernel.steps[at(s)];
-    if (lane_bytes(step.dtype) == 8 || lane_bytes(step.from) == 8) return true;
-    if ((!made_here && p_.homes[at(s)].operand >= 0) || seen_[at(s)]) return false;
-    seen_[at(s)] = true;
-    return std::ranges::any_of(step.arguments, [this](int a) { return visit(a, false); });
-  }
-
-  const FusedProgram& p_;
-  std::vector<char> seen_;
-};
-
 }  // namespace
 
 FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks)
@@ -256,7 +232,7 @@ void FusedProgram::emit_programs() {
   keep_values(in_sweep);
   const auto emit = [this](const Wanted& wanted, int sweep) {
     TileProgram program;
-    program.wide = space.columns ? wide_ : Widths(*this).wide(wanted);
+    program.wide = space.columns ? wide_ : is_wide(wanted);
     size_tiles(program);
     Emitter(*this, program, sweep).emit(wanted);
     for (const int r : program.reductions)
@@ -280,22 +256,31 @@ void FusedProgram::size_tiles(TileProgram& program) const {
   program.elements[static_cast<int>(Width::kFull)] = per_register * kernels->registers;
 }
 
+/// Whether a program that makes these values needs 8 bytes an element.
+bool FusedProgram::is_wide(const Wanted& wanted) const {
+  bool wide = false;
+  walk_back(wanted, [&](int s) {
+    wide = wide || lane_bytes(step(s).dtype) == 8 || lane_bytes(step(s).from) == 8;
+    return !wide && (homes[at(s)].operand < 0 || wanted.contains(s));
+  });
+  return wide;
+}
+
 /// Long functions whose values several sweeps use are taken once, where the cache holds a row of them.
 void FusedProgram::keep_values(std::vector<Wanted>& in_sweep) {
   const bool narrow = std::ranges::all_of(kernel.steps, [](const Step& s) { return lane_bytes(s.dtype) == 4; });
   if (space.columns || !narrow || space.cols * 4 > kNextRowBytes) return;
-  std::vector<int> first(kernel.steps.size(), -1), seen(kernel.steps.size(), -1);
-  const auto make = [&](auto&& self, int s, int sweep) -> void {
-    if (row_[at(s)] || source_of(s) >= 0 || seen[at(s)] == sweep) return;
-    seen[at(s)] = sweep;
-    if (first[at(s)] < 0)
-      first[at(s)] = sweep;
-    else if (step(s).kind == StepKind::kMap && is_long(step(s).op, info(step(s).op).signature))
-      return keep(s, in_sweep[at(first[at(s)])]);
-    for (const int a : step(s).arguments) self(self, a, sweep);
-  };
-  for (int sweep = 0; sweep < sweeps_; ++sweep)
-    for (const auto& [s, actions] : Wanted(in_sweep[at(sweep)])) make(make, s, sweep);
+  std::vector<int> first(kernel.steps.size(), -1);
+  for (int sweep = 0; sweep < sweeps_; ++sweep) {
+    walk_back(in_sweep[at(sweep)], [&](int s) {
+      if (row_[at(s)] || source_of(s) >= 0) return false;
+      const bool again = first[at(s)] >= 0;
+      if (!again) first[at(s)] = sweep;
+      if (!again || step(s).kind != StepKind::kMap || !is_long(step(s).op, info(step(s).op).signature)) return true;
+      keep(s, in_sweep[at(first[at(s)])]);
+      return false;
+    });
+  }
 }
 
 void FusedProgram::keep(int s, Wanted& in_sweep) {

@@ -117,6 +117,16 @@ class FusedProgram {
   std::int64_t block = 0;                       ///< kColumns: elements whose accumulators and row values have room
 
   // For the emitter.
+  /// Calls visit(step) for all that `wanted` is made of, what uses a value before the value; it says whether to go on
+  /// to the step's arguments.
+  template <class Visit>
+  void walk_back(const Wanted& wanted, Visit visit) const {
+    std::vector<char> reached(kernel.steps.size());
+    for (const auto& [s, actions] : wanted) reached[static_cast<std::size_t>(s)] = true;
+    for (std::size_t s = kernel.steps.size(); s-- > 0;)  // arguments come before what is made of them
+      if (reached[s] && visit(static_cast<int>(s)))
+        for (const int a : kernel.steps[s].arguments) reached[static_cast<std::size_t>(a)] = true;
+  }
   int source_of(int step) const;  ///< -1: it is none
   int take_slot(std::vector<int>& free);
   /// What is prefetched while `source` is read in a sweep, by registers of that many elements; stride 0: nothing.
@@ -144,6 +154,7 @@ class FusedProgram {
   bool takes_pairs(int sweep, Phase& phase) const;
   void give_home(int step, bool array);
   bool is_row_map(int s) const;
+  bool is_wide(const Wanted& wanted) const;
   void keep_values(std::vector<Wanted>& in_sweep);
   void keep(int s, Wanted& in_sweep);
   const Step& step(int s) const { return kernel.steps[static_cast<std::size_t>(s)]; }

@@ -7,8 +7,8 @@ namespace kfusion {
 namespace {
 
 /// Order does not matter, to the bit.
+/// To the bit: of zeros of two signs, maximum and its like give the first.
 constexpr Op kCommutative[] = {Op::add,         Op::multiply,    Op::hypot,       Op::logaddexp,
-                               Op::maximum,     Op::minimum,     Op::fmax,        Op::fmin,
                                Op::equal,       Op::not_equal,   Op::logical_and, Op::logical_or,
                                Op::logical_xor, Op::bitwise_and, Op::bitwise_or,  Op::bitwise_xor};
 
@@ -66,7 +66,7 @@ std::vector<std::string_view> other_names(const OpInfo& row) {
 }
 
 std::optional<Op> op_named(std::string_view text) {
-  static const Names names = all_names();
+  static const Names& names = *new Names(all_names());  // not destroyed: threads may still plan at exit
   const auto found = names.find(text);
   if (found == names.end()) return std::nullopt;
   return found->second;

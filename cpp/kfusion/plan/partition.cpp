@@ -224,9 +224,18 @@ std::optional<Reason> Partition::fits_device(const Part& merged) const {
   return fits ? std::nullopt : std::optional(Reason::kResources);
 }
 
-/// The parts between a and b, which stands behind a, that b needs, each after what it needs of them. Nothing where one
-/// of them needs a: they would have to run after a kernel of both, and before it.
-std::optional<std::vector<int>> Partition::needed_between(int a, int b) {
+/// Whether nothing but b reads what a computes.
+bool Partition::is_read_by_only(int a, int b) const {
+  return std::ranges::all_of(part(a).stores, [&](NodeId s) {
+    return std::ranges::all_of(readers(s), [&](NodeId r) { return part_of(r) == a || part_of(r) == b; });
+  });
+}
+
+/// Where a kernel of both could run, if no third part needs the one and is needed by the other.
+std::optional<Partition::Slot> Partition::slot_for(int a, int b) {
+  if (!sequence_.is_before(a, b)) std::swap(a, b);
+  if (is_read_by_only(a, b)) return Slot{b, {}};
+  // Else in the place of a, behind what b needs: parts between the two.
   ++visit_;
   std::vector<int> open = {b}, found;
   while (!open.empty()) {
@@ -243,7 +252,7 @@ std::optional<std::vector<int>> Partition::needed_between(int a, int b) {
     }
   }
   std::sort(found.begin(), found.end(), [this](int x, int y) { return sequence_.is_before(x, y); });
-  return found;
+  return Slot{a, std::move(found)};
 }
 
 Partition::Verdict Partition::judge(int a, int b, Verdict v) {
@@ -255,9 +264,8 @@ Partition::Verdict Partition::judge(int a, int b, Verdict v) {
   v.reason = edges_fit(a, b, v);
   if (!v.reason) v.reason = fits_device(v.merged);
   if (v.reason) return v;
-  auto before = sequence_.is_before(a, b) ? needed_between(a, b) : needed_between(b, a);
-  if (before)
-    v.before = std::move(*before);
+  if (auto slot = slot_for(a, b))
+    v.slot = std::move(*slot);
   else
     v.reason = Reason::kCycle;
   return v;
@@ -316,12 +324,12 @@ void Partition::apply(int a, int b, Verdict v) {
       span = moved_axes(*moved, span);
     }
   }
-  move_nodes(a, b, std::move(v.merged), v.before);
+  move_nodes(a, b, std::move(v.merged), v.slot);
 }
 
 bool Partition::unite(int a, int b) {
-  const auto before = sequence_.is_before(a, b) ? needed_between(a, b) : needed_between(b, a);
-  if (!before) return false;
+  const auto slot = slot_for(a, b);
+  if (!slot) return false;
   const Part &x = part(a), &y = part(b);
   Match m;
   const auto size = [](const Part& p) { return std::pair(product(p.domain), p.reduced != 0); };
@@ -331,13 +339,12 @@ bool Partition::unite(int a, int b) {
   Part merged = merged_part(a, b, m);
   merged.reduced = reduced;
   merged.joined = true;
-  move_nodes(a, b, std::move(merged), *before);
+  move_nodes(a, b, std::move(merged), *slot);
   return true;
 }
 
 /// The smaller list goes into the larger, so that n merges cost n log n.
-void Partition::move_nodes(int a, int b, Part merged, const std::vector<int>& before) {
-  const int first = sequence_.is_before(a, b) ? a : b;
+void Partition::move_nodes(int a, int b, Part merged, const Slot& slot) {
   const bool to_a = part(a).nodes.size() >= part(b).nodes.size();
   Part &to = parts_[static_cast<std::size_t>(to_a ? a : b)], &from = parts_[static_cast<std::size_t>(to_a ? b : a)];
   merged.nodes = std::move(to.nodes);
@@ -347,8 +354,8 @@ void Partition::move_nodes(int a, int b, Part merged, const std::vector<int>& be
   }
   from = {};
   to = std::move(merged);
-  sequence_.move_before(before, first);
-  sequence_.merge(to_a ? a : b, to_a ? b : a, first);
+  sequence_.move_before(slot.before, slot.place);
+  sequence_.merge(to_a ? a : b, to_a ? b : a, slot.place);
 }
 
 }  // namespace kfusion

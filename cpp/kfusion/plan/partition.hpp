@@ -86,12 +86,16 @@ class Partition {
     Extents domain;
     std::vector<Axes> moved_a, moved_b;
   };
+  struct Slot {                    ///< in `sequence_`, of a part that is made of two
+    int place = 0;                 ///< that of one of them
+    std::vector<int> before = {};  ///< parts that move there first: the other one needs them
+  };
   struct Verdict {  ///< a reason against merging, or what the merged part is
     std::optional<Reason> reason;
     Match match = {};
     Part merged = {};
     Edge because = {};
-    std::vector<int> before = {};  ///< parts that have to run before the merged one, though they stand behind one of it
+    Slot slot = {};
   };
 
   WorkKind work_kind(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)].kind; }
@@ -108,9 +112,10 @@ class Partition {
   std::vector<Edge> crossing_edges(int a, int b) const;
   Part merged_part(int a, int b, const Match& m) const;
   bool sweeps(int p, NodeId source) const;  ///< reads each element of source, in order, once per element of its domain
-  std::optional<std::vector<int>> needed_between(int a, int b);
+  bool is_read_by_only(int a, int b) const;
+  std::optional<Slot> slot_for(int a, int b);
   void apply(int a, int b, Verdict v);
-  void move_nodes(int a, int b, Part merged, const std::vector<int>& before);
+  void move_nodes(int a, int b, Part merged, const Slot& slot);
 
   const Graph& g_;
   const FoldedGraph& folded_;

@@ -85,9 +85,12 @@ std::string sentence(const Case& c) {
       return reader + " needs the result of " + sum + " over the whole array before its first element, so " + sum +
              " ends its kernel; a cooperative launch would save one launch, and one read where the array fits on chip.";
     }
-    case Reason::kDomainMismatch:
-      return a + " runs over " + loop(g, producer) + " and " + b + " over " + loop(g, consumer) +
-             ": no single loop has each element of both at hand at the same time.";
+    case Reason::kDomainMismatch: {
+      const std::string from = loop(g, producer), to = loop(g, consumer);
+      const std::string loops = from == to ? a + " and " + b + " run over different elements, each over " + from
+                                           : a + " runs over " + from + " and " + b + " over " + to;
+      return loops + ": no single loop has each element of both at hand at the same time.";
+    }
     case Reason::kGather:
       return "the positions that take reads are data: which elements are needed is known only when it runs.";
     case Reason::kCrossDevice:
@@ -122,11 +125,11 @@ std::string sentence_of_siblings(const Case& c, NodeId shared) {
   if (c.reason == Reason::kResources) return resources_sentence(c, both);
   const Part &a = c.partition.part(c.partition.part_of(c.producer)),
              &b = c.partition.part(c.partition.part_of(c.consumer));
-  const std::string why =
-      a.reduced != 0 && b.reduced != 0 && a.domain == b.domain
-          ? "their kernels reduce different axes."
-          : "their kernels run over different elements: " + shape_of(a.domain) + " and " + shape_of(b.domain) + ".";
-  return both + " both read " + label(c.graph, shared) + ", but " + why;
+  std::string why = "run over different elements: " + shape_of(a.domain) + " and " + shape_of(b.domain) + ".";
+  if (a.domain == b.domain) why = "run over different elements of it, " + shape_of(a.domain) + " each.";
+  if (a.domain == b.domain && a.reduced != b.reduced && a.reduced != 0 && b.reduced != 0)
+    why = "reduce different axes.";
+  return both + " both read " + label(c.graph, shared) + ", but their kernels " + why;
 }
 
 std::string_view name(Reason r) {

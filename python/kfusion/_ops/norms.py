@@ -269,6 +269,8 @@ def _checked(name: str, x: Array, axis: Axes, eps: float) -> tuple[int, ...]:
     """The axes, counted from the front, in order."""
     if x._dtype not in FLOATS:
         raise TypeError(f"kfusion.{name}: x must be floats, got {x._dtype}")
+    if not hasattr(type(eps), "__float__"):
+        raise TypeError(f"kfusion.{name}: eps must be a number, got {type(eps).__name__}")
     if not (math.isfinite(eps) and eps >= 0):
         raise ValueError(f"kfusion.{name}: eps must be finite and >= 0, got {eps}")
     return tuple(sorted(range(x.ndim) if axis is None else axes_tuple(x, axis, name)))
@@ -281,8 +283,9 @@ def _parameter(name: str, what: str, value: Array | None, x: Array, axes: tuple[
     shape = tuple(x.shape[a] for a in axes)
     if value.shape != shape:
         raise ValueError(f"kfusion.{name}: {what} must have shape {shape}, got {value.shape}")
-    if value._dtype not in (x._dtype, "float32"):
-        raise TypeError(f"kfusion.{name}: {what} must be {x._dtype} or float32, got {value._dtype}")
+    dtypes = dict.fromkeys((x._dtype, "float32"))
+    if value._dtype not in dtypes:
+        raise TypeError(f"kfusion.{name}: {what} must be {' or '.join(dtypes)}, got {value._dtype}")
     if axes == tuple(range(x.ndim - len(axes), x.ndim)):
         return value
     return reshape(value, tuple(n if a in axes else 1 for a, n in enumerate(x.shape)))

@@ -18,7 +18,8 @@ from .. import _arrays, _core
 from .._spec import require_plain, spec_of
 from .._tracing import calls
 from .._tracing.number import read
-from .._tracing.structure import walk
+from .._tracing.source import TraceError, trace_error
+from .._tracing.structure import leaves, walk
 from .._tracing.tracer import Argument, Traced, Tracer
 
 Array: TypeAlias = Any
@@ -42,12 +43,18 @@ def composite(builder: _Function) -> _Function:
 def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractContextManager[None]]) -> _Function:
     signature = inspect.signature(builder)
     arrays = [p.name for p in signature.parameters.values() if str(p.annotation).startswith("Array")]
+    required = [name for name in arrays if signature.parameters[name].annotation == "Array"]
     who = f"kfusion.{builder.__name__}"
 
     def traced(*args: Any, **kwargs: Any) -> Any:
         bound = bind(who, signature, args, kwargs)
+        for name in required:
+            if bound.arguments[name] is None:
+                raise TypeError(f"{who}: {name} must be an array, got None")
         given = {n: bound.arguments[n] for n in arrays if bound.arguments.get(n) is not None}
-        first = next(v for v in given.values() if isinstance(v, Traced))
+        first = next((v for v in given.values() if isinstance(v, Traced)), None)
+        if first is None:
+            raise _no_array(who, bound.arguments)
         tracer = first._tracer
         for name, value in given.items():
             bound.arguments[name] = tracer.lift(value, first._library, f"{name} of {who}")
@@ -66,6 +73,15 @@ def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractCon
 
     function.__module__ = "kfusion"
     return function  # type: ignore[return-value]
+
+
+def _no_array(who: str, arguments: Mapping[str, Any]) -> TraceError:
+    """The error for traced values that are somewhere within the arguments, and none of them an array of the call."""
+    name = next(name for name, value in arguments.items() if any(isinstance(leaf, Traced) for leaf in leaves(value)))
+    what = f"{name} of {who} must not be a traced value"
+    if isinstance(arguments[name], (tuple, list, dict)):
+        what = f"{name} of {who} must be an array, got {type(arguments[name]).__name__}"
+    return trace_error(what, f"call {who} on an array, or on each array of a list")
 
 
 class Eager(_core.FusedCallable):

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import _core
 from .._tables import wrapped
+from .._tracing.source import TraceError
 from .operation import Array, Axes, composite, operation
 
 # Of each signature in ops.def: which dtypes the arguments may have, and the result's.
@@ -118,12 +119,21 @@ def _reduction(op: str) -> Callable[..., Any]:
 
 def axes_of(op: str, axis: Any) -> list[int] | None:
     """The list of axes that None, an integer or several stand for (None: all of them)."""
-    if axis is None:
-        return None
+    return None if axis is None else integers(op, "axis", axis)
+
+
+def integers(op: str, name: str, value: Any) -> list[int]:
+    """One integer or several.
+
+    Raises:
+        TypeError: naming the function and the argument.
+    """
     try:
-        return [operator.index(a) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+        return [operator.index(n) for n in (value if isinstance(value, (tuple, list)) else (value,))]
+    except TraceError:  # says more of a traced value
+        raise
     except TypeError:
-        raise TypeError(f"kfusion.{op}: axis must be integers, got {axis!r}") from None
+        raise TypeError(f"kfusion.{op}: {name} must be integers, got {value!r}") from None
 
 
 _SPECIAL = {"clip": _clip, "where": _where}

@@ -9,6 +9,7 @@ from typing import Any
 from .._spec import dtype_name
 from .._tracing.tracer import Traced, Tracer, current
 from .operation import Array, composite, operation, run
+from .primitives import integers
 
 __all__ = [
     "astype",
@@ -43,8 +44,8 @@ def transpose(x: Array, axes: tuple[int, ...] | None = None) -> Array:
     Raises:
         ValueError: axes does not name each axis once.
     """
-    order = range(x.ndim)[::-1] if axes is None else axes
-    return x._tracer.view("transpose", x, [operator.index(a) for a in order])
+    order = list(range(x.ndim)[::-1]) if axes is None else integers("transpose", "axes", axes)
+    return x._tracer.view("transpose", x, order)
 
 
 @composite
@@ -126,8 +127,7 @@ def reshape(x: Array, shape: int | tuple[int, ...]) -> Array:
     Raises:
         ValueError: the shape holds another number of elements.
     """
-    extents = shape if isinstance(shape, (tuple, list)) else (shape,)
-    return x._tracer.view("reshape", x, [operator.index(n) for n in extents])
+    return x._tracer.view("reshape", x, integers("reshape", "shape", shape))
 
 
 @composite
@@ -201,8 +201,7 @@ def broadcast_to(x: Array, shape: int | tuple[int, ...]) -> Array:
     Raises:
         ValueError: x does not broadcast to shape.
     """
-    extents = shape if isinstance(shape, (tuple, list)) else (shape,)
-    return x._tracer.view("broadcast", x, [operator.index(n) for n in extents])
+    return x._tracer.view("broadcast", x, integers("broadcast_to", "shape", shape))
 
 
 @operation
@@ -282,7 +281,7 @@ def iota(shape: int | tuple[int, ...], axis: int = -1, dtype: Any = "int64", *, 
         ValueError: no such axis, or a negative extent.
         TypeError: the dtype is bool or none of kfusion's seven.
     """
-    extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    extents, (axis,) = integers("iota", "shape", shape), integers("iota", "axis", axis)
     tracer = current.get()
     if tracer is not None:
         return tracer.add("iota", extents, axis, dtype_name(dtype, "kfusion.iota: dtype"), like)

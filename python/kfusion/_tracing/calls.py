@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from types import CellType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._devices import running
 from .._spec import Spec, is_array
-from .guards import Guard
+from .guards import Guard, values
 from .number import Number
+from .structure import leaves
 from .tracer import Argument, Input, Tracer
 
 _MOST_NUMBERS = 64  # the most parameters of a graph
@@ -23,6 +23,7 @@ class Prepared(NamedTuple):
     """A traced call. `sources` has for each input of the graph the number of an array among the call's, or the array
     that the function named (a weak reference to it, where a guard holds it). `floats` are the numbers of those whose
     values the trace looked at. `fill` makes the result of the list of outputs; None: it is the only output itself.
+    `inputs` keep alive what `sources` only refer to, until C++ has read it.
     """
 
     graph: Any
@@ -30,6 +31,16 @@ class Prepared(NamedTuple):
     sources: list[Any]
     floats: list[int]
     fill: Callable[[list[Any]], Any] | None
+    inputs: Sequence[Input]
+
+
+def has_floats(*arguments: Any) -> bool:
+    """Whether there are floats among the leaves."""
+    return any(_is_float(leaf) for leaf in leaves(arguments))
+
+
+def _is_float(leaf: Any) -> bool:
+    return type(leaf) is float or isinstance(leaf, _FLOATS)
 
 
 class Leaves:
@@ -46,7 +57,7 @@ class Leaves:
         self._arrays = 0
         self._floats = 0
         self._tracer = tracer
-        self._strides = iter(strides)
+        self._strides = list(strides)
         self._who = who
         self._numbers = numbers
 
@@ -54,14 +65,16 @@ class Leaves:
         """What stands for a leaf while the call is traced."""
         if isinstance(leaf, Spec):
             raise TypeError(f"{self._who}: a spec is for planning: call it with arrays, or its .plan with specs")
-        if type(leaf) is float or isinstance(leaf, _FLOATS):
+        if _is_float(leaf):
             self._floats += 1
             is_parameter = self._numbers and self._floats <= _MOST_NUMBERS
             return Number(leaf, self._tracer, self._floats - 1) if is_parameter else leaf
         if isinstance(leaf, np.generic) or not is_array(leaf):
             return leaf
+        if self._arrays == len(self._strides):
+            raise TypeError(f"{self._who}: {path}: a container gave more arrays when it was read again")
         self._arrays += 1
-        return Argument(leaf, self._arrays - 1, next(self._strides) or ())
+        return Argument(leaf, self._arrays - 1, self._strides[self._arrays - 1] or ())
 
     @property
     def read_floats(self) -> list[int]:
@@ -72,7 +85,7 @@ class Leaves:
 def prepared(
     who: str,
     tracer: Tracer,
-    leaves: Leaves,
+    numbered: Leaves,
     guards: Iterable[Guard] = (),
     fill: Callable[[list[Any]], Any] | None = None,
 ) -> Prepared:
@@ -86,23 +99,15 @@ def prepared(
         tracer.graph,
         running.device(running.place_of(tracer.inputs)).to_dict(),
         _sources(tracer.inputs, guards),
-        leaves.read_floats,
+        numbered.read_floats,
         fill,
+        tracer.inputs,
     )
 
 
 def _sources(inputs: Iterable[Input], guards: Iterable[Guard]) -> list[Any]:
-    guarded = {id(_value(guard)) for guard in guards}
+    guarded = {id(value) for guard in guards for value in values(guard)}
     return [i.argument if i.argument >= 0 else _weak(i.array) if id(i.array) in guarded else i.array for i in inputs]
-
-
-def _value(guard: Guard) -> Any:
-    if not isinstance(guard, CellType):
-        return guard[0].get(guard[1])
-    try:
-        return guard.cell_contents
-    except ValueError:  # not set
-        return None
 
 
 def _weak(array: Any) -> Any:

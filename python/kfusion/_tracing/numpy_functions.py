@@ -163,12 +163,13 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[s
         TraceError: it has no form in a graph, or a keyword would not be honoured.
     """
     name = ufunc.__name__
+    library = next((m for m in ("numpy", "scipy.special") if getattr(sys.modules.get(m), name, None) is ufunc), "")
+    called = f"{library}.{name}".removeprefix(".")
     if method != "__call__":
-        raise refusals.refused(f"numpy.{name}.{method}")
+        raise refusals.refused(f"{called}.{method}")
     for keyword in kwargs:
-        raise refusals.refused_keyword(f"numpy.{name}", keyword)
-    ours = ufunc in (getattr(np, name, None), getattr(sys.modules.get("scipy.special"), name, None))
-    return elementwise(name if ours else "", f"numpy.{name}", inputs)
+        raise refusals.refused_keyword(called, keyword)
+    return elementwise(name if library else "", called, inputs)
 
 
 def elementwise(name: str, called: str, inputs: tuple[Any, ...]) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
+import sysconfig
 from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Any
@@ -13,6 +15,8 @@ from typing import Any
 _LIBRARIES = frozenset(
     {"kfusion", "numpy", "scipy", "torch", "cupy", "cupyx", "jax", "jaxlib", "functools", "contextlib"}
 )
+
+_TRACE = "kfusion._tracing.trace"  # whose frame is around those of the traced function
 
 
 class TraceError(TypeError):
@@ -24,11 +28,16 @@ class TraceAttributeError(TraceError, AttributeError):
 
 
 def user_frame() -> FrameType | None:
-    """The innermost frame that belongs to no library."""
+    """The innermost frame that belongs to no library: of the user's own files, if the trace has such a frame."""
+    found = None
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and in_library(frame.f_globals):
+    while frame is not None and not (found and frame.f_globals.get("__name__") == _TRACE):
+        if not in_library(frame.f_globals):
+            if not is_installed(frame.f_code.co_filename):
+                return frame
+            found = found or frame
         frame = frame.f_back
-    return frame
+    return found
 
 
 def user_line() -> str:
@@ -39,12 +48,14 @@ def user_line() -> str:
 
 def raised_line(traceback: TracebackType | None) -> str:
     """The user's line, as above, that an exception came from, and "" where none did."""
-    line = ""
+    line = own = ""
     while traceback is not None:
-        if not in_library(traceback.tb_frame.f_globals):
-            line = _text(traceback.tb_frame, traceback.tb_lineno)
+        frame = traceback.tb_frame
+        if not in_library(frame.f_globals):
+            line = _text(frame, traceback.tb_lineno)
+            own = own if is_installed(frame.f_code.co_filename) else line
         traceback = traceback.tb_next
-    return line
+    return own or line
 
 
 def trace_error(what: str, hint: str = "", line: str | None = None) -> TraceError:
@@ -64,6 +75,13 @@ def in_library(scope: Mapping[str, Any]) -> bool:
     return name.partition(".")[0] in _LIBRARIES
 
 
+@functools.cache
+def is_installed(file: str) -> bool:
+    """Whether a file is of Python's library or of an installed package."""
+    folders = ("site-packages", "dist-packages")
+    return file.startswith(sysconfig.get_path("stdlib")) or any(folder in file for folder in folders)
+
+
 def _text(frame: FrameType, line: int) -> str:
     file = frame.f_code.co_filename
     return f"{_place(file)}:{line}: {linecache.getline(file, line).strip()}".removesuffix(": ")
@@ -71,7 +89,7 @@ def _text(frame: FrameType, line: int) -> str:
 
 def _place(file: str) -> str:
     """The file's name, or "In[3]" for a notebook's cell, whose file is a number that tells nobody anything."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = get_shell() if get_shell else None
     cell = shell.compile.format_code_name(file) if shell else None
     return cell[1] if cell else os.path.basename(file)

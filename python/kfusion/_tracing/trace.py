@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import gc
 import inspect
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from .._ops.operation import bind, require_one_kind
-from .._spec import Spec, is_array, spec_of
+from .._spec import Spec, conversion_of, is_array, spec_of
 from . import randomness
 from .number import read
 from .source import TraceError, raised_line, trace_error
 from .structure import Slot, fill, walk
 from .tracer import Argument, Call, Input, Traced, Tracer, current
 
-_NO_ARRAYS = (bool, int, float, complex, str, list, tuple, dict, np.generic)
+_PLAIN = (bool, int, float, complex, str)
+_NO_ARRAYS = (*_PLAIN, list, tuple, dict, np.generic)
 _RESERVED = ("out", "stream")  # keywords of the functions that kfusion makes
 
 
@@ -60,7 +64,8 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
         TypeError: arrays of different libraries, or a dtype that kfusion does not have.
         ValueError: shapes that do not fit, with the line.
     """
-    return trace_with(Tracer(name_of(function)), function, args, kwargs)
+    name = name_of(function)
+    return randomness.refused(name, lambda mark: trace_with(Tracer(name, mark=mark), function, args, kwargs))
 
 
 def name_of(function: Any) -> str:
@@ -86,11 +91,13 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
     token = current.set(tracer)
     try:
         outputs: list[tuple[str, Traced]] = []
-        results = walk(_call(function, bound), lambda path, leaf: _output(outputs, path, leaf))
+        returned = _call(function, bound)
+        results = walk(returned, lambda path, leaf: _output(tracer.name, outputs, path, leaf))
         tracer.require_unwritten()
         if not outputs:
             _require_an_array(tracer, bound)
-            raise trace_error(f"{tracer.name} returns nothing made of its arrays", "return what it computes", "")
+            what = f"{tracer.name} returns nothing made of its arrays, but {_described(returned)}"
+            raise trace_error(what, "return what it computes, as arrays or tuples, lists and dicts of arrays", "")
         _require_one_library(tracer)  # captured arrays too
         tracer.close(outputs)
     finally:
@@ -142,10 +149,18 @@ def _require_an_array(tracer: Tracer, bound: inspect.BoundArguments) -> None:
         if kind is inspect.Parameter.VAR_KEYWORD:
             given = value
         for path, v in given.items():
-            if v is None or isinstance(v, _NO_ARRAYS):  # type() of what stands for a float is another
+            conversion = conversion_of(v, path)
+            if conversion is None and (v is None or isinstance(v, _NO_ARRAYS)):
+                conversion = f"numpy.asarray({path})"
+            if conversion is not None:  # type() of what stands for a float is another
+                kind_of = v.__class__.__name__
                 raise TypeError(
-                    f"kfusion.{tracer.name}: {path} must be an array, got {v.__class__.__name__}; "
-                    f"convert it with numpy.asarray({path})"
+                    f"kfusion.{tracer.name}: {path} must be an array, got {kind_of}; convert it with {conversion}"
+                )
+            if dataclasses.is_dataclass(v):
+                raise TypeError(
+                    f"kfusion.{tracer.name}: {path} must be an array, got {type(v).__name__}; the attributes of an "
+                    f"object are fixed when it is traced: pass the arrays themselves"
                 )
 
 
@@ -162,20 +177,45 @@ def _require_one_library(tracer: Tracer) -> None:
 def _call(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
     """The function's result. Where another library's error hides that it met a traced value, ours says so."""
     try:
-        with randomness.refused(name_of(function)):
-            return function(*bound.args, **bound.kwargs)
-    except (TypeError, ValueError) as error:
+        return function(*bound.args, **bound.kwargs)
+    except RecursionError as error:
+        if isinstance(error.__cause__, RecursionError):
+            raise
+        name = name_of(function)
+        raise RecursionError(
+            f"kfusion.{name}: it calls itself, or functions each other, without end while it is traced: values of "
+            "arrays are not known then, so end the recursion by a Python value (an int among the arguments)"
+        ) from error
+    except (TypeError, ValueError, RuntimeError) as error:
         line = raised_line(error.__traceback__)
         if isinstance(error.__cause__, TraceError) and "array element" in str(error):  # NumPy's, for w[0] = traced
             raise trace_error("assigning to a part of an array", "write kf.where(mask, x, y) instead", line) from error
         if "kfusion._" in str(error) and not isinstance(error, TraceError):  # the name of our class
             what = f"a function that takes no traced values was called ({error})"
-            raise trace_error(what, "write the same function of kfusion or NumPy instead", line) from error
+            hint = "write the same function of kfusion or NumPy instead"
+            raise trace_error(what, hint, line) from error
         raise
 
 
-def _output(outputs: list[tuple[str, Traced]], path: str, leaf: Any) -> Any:
-    if not isinstance(leaf, Traced):
-        return read(leaf)
-    outputs.append((path, leaf))
-    return Slot(len(outputs) - 1)
+def _described(value: Any) -> str:
+    return "None" if value is None else f"a value of type {type(value).__name__}"
+
+
+def _output(function: str, outputs: list[tuple[str, Traced]], path: str, leaf: Any) -> Any:
+    if isinstance(leaf, Traced):
+        outputs.append((path, leaf))
+        return Slot(len(outputs) - 1)
+    if _holds_traced(leaf):
+        what = f"{function} returns what it computes within a value of type {type(leaf).__name__}"
+        raise trace_error(what, "return arrays, or tuples, lists and dicts of arrays, and make the rest outside", "")
+    return read(leaf)
+
+
+def _holds_traced(value: Any, depth: int = 3) -> bool:
+    """Whether an object (a dataclass, a set, a generator, ...) has traced values in it."""
+    if value is None or isinstance(value, (*_PLAIN, type, ModuleType, FunctionType)):
+        return False
+    if isinstance(value, np.ndarray):
+        return value.dtype == object and any(isinstance(item, Traced) for item in value.flat)
+    held = gc.get_referents(value) if not is_array(value) else []
+    return any(isinstance(v, Traced) or (depth > 0 and _holds_traced(v, depth - 1)) for v in held)

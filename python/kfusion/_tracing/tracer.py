@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from .. import _core
-from .._spec import Spec, is_array, spec_of
+from .._spec import Spec, conversion_of, is_array, spec_of
 from .number import Number, is_number, parameter_of
 from .source import trace_error, user_frame, user_line
 
@@ -107,11 +107,14 @@ class Traced:
 
 class Tracer:
     """Builds one graph. `name` is the function's, for messages; an eager call names no lines; of a graph that `runs`
-    the layouts of captured arrays count.
+    the layouts of captured arrays count. `mark` is called before each operation.
     """
 
-    def __init__(self, name: str, *, eager: bool = False, runs: bool = False) -> None:
+    def __init__(
+        self, name: str, *, eager: bool = False, runs: bool = False, mark: Callable[[], None] | None = None
+    ) -> None:
         self.name = name
+        self._mark = mark
         self.read_numbers: set[int] = set()  # float arguments whose values the trace holds for
         self._runs = runs
         self.graph: Any = _core.Graph()
@@ -212,7 +215,9 @@ class Tracer:
                 return self.value(self._call("scalar", number(value)))
         if is_array(value):
             return self._capture(value, library)
-        hint = "make an array of it outside" if isinstance(value, (list, tuple)) else ""
+        conversion = conversion_of(value, "x")
+        hint = f"write {conversion} outside" if conversion else ""
+        hint = "make an array of it outside" if isinstance(value, (list, tuple)) else hint
         raise trace_error(f"{what} must be an array or a number, got {type(value).__name__}", hint)
 
     def _parameter(self, number: Number, library: str, what: str) -> Traced:
@@ -266,6 +271,8 @@ class Tracer:
         return self.value(self._call("map", op, [self.node(self.lift(a, library)) for a in arguments]))
 
     def _call(self, kind: str, *arguments: Any) -> int:
+        if self._mark:
+            self._mark()
         nodes = [self.node(a) if isinstance(a, Traced) else a for a in arguments]
         if self._stages == 0 and not self._eager:
             self._line = user_line()

@@ -134,8 +134,10 @@ def _command(args: argparse.Namespace) -> str:
 
 def _list(args: argparse.Namespace) -> None:
     chosen = _options(args)
-    for name in suites.chosen(args.suites, chosen.device) if args.suites else suites.SUITES:
-        jobs = suites.jobs([name], chosen)
+    names = suites.chosen(args.suites, chosen.device) if args.suites else list(suites.SUITES)
+    of_all = suites.jobs(names, chosen)
+    for name in names:
+        jobs = [job for job in of_all if job.suite == name]
         print(f"{name}: {suites.SUITES[name].about} ({len(jobs)} cases)")
         if args.suites:
             for job in jobs:

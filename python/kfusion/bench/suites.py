@@ -45,6 +45,11 @@ class Job(Protocol):
     """One case."""
 
     @property
+    def suite(self) -> str:
+        """That it belongs to."""
+        ...
+
+    @property
     def title(self) -> str:
         """In one line."""
         ...
@@ -157,7 +162,7 @@ def _within(shape: tuple[int, int], dtype: str, options: Options) -> bool:
 
 
 def _formula(function: Callable[..., Any]) -> str:
-    return str(function.__doc__).splitlines()[0].rstrip(".")
+    return (function.__doc__ or function.__name__).splitlines()[0].rstrip(".")
 
 
 # ---- the CPU at sizes beyond and within its caches ------------------------------------------------------------------
@@ -252,5 +257,14 @@ def chosen(names: Sequence[str], device: str) -> list[str]:
 
 
 def jobs(names: Sequence[str], options: Options) -> list[Job]:
-    """The cases of the suites that are asked for."""
-    return [job for name in names for job in SUITES[name].cases(name, options) if options.only in job.title]
+    """The cases of the suites that are asked for.
+
+    Raises:
+        ValueError: there are cases, and none has the text that its title must have.
+    """
+    all_jobs = [job for name in names for job in SUITES[name].cases(name, options)]
+    found = [job for job in all_jobs if options.only in job.title]
+    if all_jobs and not found:
+        titles = "\n  ".join(job.title for job in all_jobs)
+        raise ValueError(f"kfusion.bench: no case has {options.only!r} in its title; there are\n  {titles}")
+    return found

@@ -1,0 +1,44 @@
+// Weak references of Python's.
+#pragma once
+#include <pybind11/pybind11.h>
+
+namespace kfusion::fuse {
+
+namespace py = pybind11;
+
+/// What a weak reference refers to; empty once that is gone.
+inline py::object referent(const py::object& weak) {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* object = nullptr;
+  if (PyWeakref_GetRef(weak.ptr(), &object) < 0) PyErr_Clear();
+  return py::reinterpret_steal<py::object>(object);
+#else
+  PyObject* object = PyWeakref_GET_OBJECT(weak.ptr());
+  return object == Py_None ? py::object() : py::reinterpret_borrow<py::object>(object);
+#endif
+}
+
+/// An object to compare others with. It is kept alive only where it cannot be referred to weakly.
+class Remembered {
+ public:
+  /// nullptr: nothing, which is compared as well.
+  explicit Remembered(PyObject* object) {
+    if (!object) return;
+    held_ = py::reinterpret_steal<py::object>(PyWeakref_NewRef(object, nullptr));
+    weak_ = static_cast<bool>(held_);
+    if (weak_) return;
+    PyErr_Clear();
+    held_ = py::reinterpret_borrow<py::object>(object);
+  }
+
+  bool is(PyObject* object) const { return (weak_ ? referent(held_).ptr() : held_.ptr()) == object; }
+  bool is_dead() const { return weak_ && !referent(held_); }
+  /// For Python's collector of cycles: the object, or its weak reference.
+  PyObject* held() const { return held_.ptr(); }
+
+ private:
+  py::object held_;
+  bool weak_ = false;
+};
+
+}  // namespace kfusion::fuse

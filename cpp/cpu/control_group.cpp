@@ -1,0 +1,92 @@
+#include "cpu/control_group.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+namespace kfusion::cpu {
+namespace {
+
+/// One of the process's groups: its path within the hierarchy that controls memory.
+struct Group {
+  bool is_version_2;
+  std::string path;
+};
+
+/// Where a part of a hierarchy is mounted.
+struct Mount {
+  bool is_version_2;
+  std::string root, point;  ///< the group that is seen at `point`
+};
+
+bool has_memory(const std::string& list) { return ("," + list + ",").find(",memory,") != std::string::npos; }
+
+/// Lines "number:controllers:path"; version 2 names no controllers.
+std::vector<Group> groups(const std::string& root) {
+  std::vector<Group> all;
+  std::ifstream file(root + "/proc/self/cgroup");
+  for (std::string number, controllers, path;
+       std::getline(file, number, ':') && std::getline(file, controllers, ':') && std::getline(file, path);)
+    if (controllers.empty() || has_memory(controllers)) all.push_back({controllers.empty(), path});
+  return all;
+}
+
+/// Lines "number parent device root point options [more...] - type source options".
+std::vector<Mount> mounts(const std::string& root) {
+  std::vector<Mount> all;
+  std::ifstream file(root + "/proc/self/mountinfo");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream text(line);
+    const std::vector<std::string> words{std::istream_iterator<std::string>(text), {}};
+    const auto dash = std::ranges::find(words, "-");
+    if (words.size() < 5 || words.end() - dash < 4) continue;
+    const bool is_version_2 = dash[1] == "cgroup2";
+    if (is_version_2 || (dash[1] == "cgroup" && has_memory(dash[3]))) all.push_back({is_version_2, words[3], words[4]});
+  }
+  return all;
+}
+
+/// The group's path below the mount point. Of a group that is not seen there: that of the mount's own, which holds it
+/// or is as near to it as this process can look.
+std::string path_below(const Mount& mount, const Group& group) {
+  const std::string prefix = mount.root == "/" ? "" : mount.root;
+  const bool is_seen =
+      group.path.starts_with(prefix) && (group.path.size() == prefix.size() || group.path[prefix.size()] == '/');
+  if (!is_seen || group.path.find("/..") != std::string::npos) return "";
+  const std::string path = group.path.substr(prefix.size());
+  return path == "/" ? "" : path;
+}
+
+void lower(std::optional<std::size_t>& least, const std::string& file) {
+  std::size_t limit;  // the file says "max" where there is none
+  if (std::ifstream(file) >> limit) least = std::min(least.value_or(limit), limit);
+}
+
+}  // namespace
+
+std::optional<std::size_t> control_group_memory(const std::string& root) {
+  std::optional<std::size_t> least;
+  const std::vector<Mount> all = mounts(root);
+  for (const Group& group : groups(root)) {
+    for (const Mount& mount : all) {
+      if (mount.is_version_2 != group.is_version_2) continue;
+      // A group's limit holds for all below it.
+      for (std::string path = path_below(mount, group);; path.resize(path.rfind('/'))) {
+        const std::string folder = root + mount.point + path + "/";
+        if (mount.is_version_2) {
+          lower(least, folder + "memory.max");
+          lower(least, folder + "memory.high");  // beyond which the group is slowed down
+        } else {
+          lower(least, folder + "memory.limit_in_bytes");
+        }
+        if (path.empty()) break;
+      }
+    }
+  }
+  return least;
+}
+
+}  // namespace kfusion::cpu

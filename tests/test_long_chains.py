@@ -1,0 +1,75 @@
+"""Functions of many operations, on the little stack that a thread may have."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+
+SMALL_STACK = 128 << 10
+
+
+def on_a_small_stack(f: Callable[[], Any]) -> Any:
+    """What f returns on a thread whose stack has 128 KB."""
+    result: list[Any] = []
+    before = threading.stack_size(SMALL_STACK)
+    try:
+        thread = threading.Thread(target=lambda: result.append(f()))
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    return result[0]
+
+
+def chain(x, n):
+    """Each step needs the one before."""
+    for i in range(n):
+        x = x * 0.5 + 1 if i % 2 else np.maximum(x, -1)
+    return x
+
+
+def comb(x, n):
+    """All steps wait until the last is made."""
+    values = [x + i for i in range(n)]
+    while len(values) > 1:
+        values = [np.sin(values[-2]) + values[-1], *values[:-2]]
+    return values[0]
+
+
+def rows(x, n):
+    """A row's values and elements in turn."""
+    for _ in range(n):
+        x = x - x.max(axis=-1, keepdims=True) * 0.5
+    return x
+
+
+def integers(x, n):
+    """Casts on the way, and 8-byte elements."""
+    for _ in range(n):
+        x = x.astype(np.int64).astype(np.float32) + 0.25
+    return x
+
+
+@pytest.mark.parametrize(("body", "n"), [(chain, 1000), (comb, 300), (rows, 40), (integers, 200)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_on_a_small_stack(body, n, transposed, rng):
+    x = rng.standard_normal((64, 96), np.float32)
+    x = x.T if transposed else x
+    want = body(x, n)
+    f = kf.fuse(lambda x: body(x, n))
+    for run in (f, f.unfused):
+        np.testing.assert_allclose(on_a_small_stack(lambda run=run: run(x)), want, rtol=1e-4, atol=1e-4)
+    assert on_a_small_stack(lambda: f.plan(x)).groups
+    assert on_a_small_stack(lambda: f.source(x))
+
+
+def test_tens_of_thousands(rng):
+    x = rng.standard_normal(1000, np.float32)
+    want = chain(x, 20_000)
+    np.testing.assert_allclose(kf.fuse(lambda x: chain(x, 20_000))(x), want, rtol=1e-5)

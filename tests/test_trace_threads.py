@@ -1,0 +1,139 @@
+"""Tracing while other threads do other things: what they do is not the function's."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+
+
+@contextlib.contextmanager
+def meanwhile(*work: Callable[[], object]) -> Iterator[None]:
+    """Other threads that do these things again and again."""
+    stop = threading.Event()
+
+    def again(once: Callable[[], object]) -> None:
+        while not stop.is_set():
+            once()
+
+    threads = [threading.Thread(target=again, args=(w,)) for w in work]
+    for t in threads:
+        t.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for t in threads:
+            t.join()
+
+
+def body(x, a):
+    for _ in range(10):
+        x = kf.sin(x) + a
+    return x
+
+
+def new_function():
+    count: list[None] = []
+    f = kf.fuse(lambda x, a: (count.append(None), body(x, a))[1])
+    return f, count
+
+
+def draw() -> None:
+    np.random.rand(3)  # noqa: NPY002
+    random.random()
+
+
+def draw_now_and_then() -> None:
+    draw()
+    time.sleep(0.0005)
+
+
+@pytest.mark.parametrize("work", [(draw,), (draw_now_and_then, draw_now_and_then)], ids=["always", "now and then"])
+def test_random_numbers_of_other_threads(work):
+    x, end, calls = np.ones(5), time.monotonic() + 4, 0
+    with meanwhile(*work):
+        while calls < 40 and time.monotonic() < end:
+            f, count = new_function()
+            f(x, 0.5)
+            traces = len(count)
+            np.testing.assert_allclose(f(x, 1.5), body(x, 1.5))
+            assert len(count) == traces, "the value of the float was fixed"
+            calls += 1
+    assert calls > 0
+
+
+@pytest.mark.parametrize("sometimes", [False, True])
+def test_a_function_s_own_are_found_beside_them(sometimes):
+    def f(x):
+        if np.random.rand() < 0.01 and sometimes:  # noqa: NPY002
+            return x
+        return kf.exp(x) + (0 if sometimes else random.random())
+
+    x = np.ones(5)
+    with meanwhile(draw_now_and_then):
+        for _ in range(3):
+            with pytest.raises(kf.TraceError, match=r"f draws from (numpy\.)?random"):
+                kf.fuse(f)(x)
+
+
+def test_two_threads_trace_at_once():
+    x = np.ones(5)
+    failures: list[BaseException] = []
+    start = threading.Barrier(2)
+
+    def work() -> None:
+        try:
+            start.wait()
+            for a in range(30):
+                f, _ = new_function()
+                np.testing.assert_allclose(f(x, a / 8), body(x, a / 8))
+                assert kf.iota(3).tolist() == [0, 1, 2]
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+
+
+@pytest.mark.parametrize(
+    "name", ["random", "numpy.random", "numpy.ma", "scipy.special", "torch", "jax", "cupy", "IPython", "numba.cuda"]
+)
+def test_a_module_that_another_thread_is_importing(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))  # there, and nothing in it yet
+    np.testing.assert_array_equal(kf.fuse(lambda x: x * 2 + np.abs(x))(np.ones(3)), np.full(3, 3.0))
+    np.testing.assert_array_equal(kf.relu(np.ones((2, 3))), np.ones((2, 3)))
+    assert kf.plan(body, kf.spec(3), 0.5).groups
+    with pytest.raises(kf.TraceError, match="branching"):
+        kf.fuse(lambda x: x if x.sum() > 0 else -x)(np.ones(3))
+
+
+def test_a_global_is_rebound_by_another_thread():
+    scope: dict[str, object] = {"w": np.full(3, 1.0)}
+    exec("def f(x): return x * w", scope)
+    f, x = kf.fuse(scope["f"]), np.ones(3)
+    out = np.zeros(4)[::-1][:3]
+    values = {1.0, 2.0}
+
+    def rebind() -> None:
+        for value in values:
+            scope["w"] = np.full(3, value)
+
+    end = time.monotonic() + 1.5
+    with meanwhile(rebind):
+        while time.monotonic() < end:
+            assert set(f(x).tolist()) < values
+            assert set(f(x, out=out).tolist()) < values
