@@ -14,37 +14,16 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-import loops
 import reference_ops
 from conftest import ALL_DTYPES, DTYPES, np_dtype
+from cpu_kernels import DEVICE, Kernels
 from graph_strategies import cases
 from kfusion import _core
-from kfusion._devices import running
 from running import assert_close, draw, graph_of, rounded, wide
 from test_reference_ops import arguments, takes
 
-DEVICE = running.device("cpu").to_dict()
 # Around the sizes of a register and of a tile of every instruction set.
 LENGTHS = (1, 2, 3, 7, 8, 9, 15, 17, 31, 33, 63, 65, 127, 128, 129, 300, 1000)
-
-
-class Kernels:
-    """A graph's kernels on the CPU."""
-
-    def __init__(self, graph: _core.Graph, fuse: bool = True) -> None:
-        self.lowered = _core.lower(graph, DEVICE, fuse)
-        self.functions = _core.fused_kernels(graph, DEVICE, fuse)
-
-    def __call__(self, *inputs: np.ndarray) -> list[np.ndarray]:
-        functions = iter(self.functions)
-        return loops.run(self.lowered, list(inputs), compute=lambda k, memory: self._run(next(functions), k, memory))
-
-    def _run(self, function: Any, kernel: dict[str, Any], memory: dict[int, loops.Memory]) -> None:
-        def address(operand: dict[str, Any]) -> int:
-            m = memory[operand["node"]]
-            return m.elements.ctypes.data + m.start * m.elements.itemsize
-
-        function([address(o) for o in kernel["loads"]], [address(s["to"]) for s in kernel["stores"]])
 
 
 def run(build: Callable[..., Any], *arrays: np.ndarray, fuse: bool = True) -> list[np.ndarray]:

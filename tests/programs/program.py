@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +16,7 @@ import kfusion as kf
 
 from .operations import MAPS
 from .reductions import REDUCTIONS
-from .values import Value
+from .values import MAX_ELEMENTS, Unfit, Value
 
 OPERATIONS = {**MAPS, **REDUCTIONS}
 
@@ -109,5 +111,9 @@ def _text(step: Step, names: Sequence[str]) -> str:
 
 
 def value_of(step: Step, values: Sequence[Value]) -> Value:
+    arguments = [values[a] for a in step.arguments]
+    extents = itertools.zip_longest(*(v.shape[::-1] for v in arguments), fillvalue=1)
+    if math.prod(map(max, extents)) > MAX_ELEMENTS:  # before anything is computed
+        raise Unfit
     with np.errstate(all="ignore"):
-        return OPERATIONS[step.op].value(*(values[a] for a in step.arguments), *step.constants)
+        return OPERATIONS[step.op].value(*arguments, *step.constants)
