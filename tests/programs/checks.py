@@ -7,9 +7,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from .program import Program
 from .values import Unfit, Value
 
 H200 = kf.device("H200").to_dict()
-QUOTIENTS = {"divide": "quotient"}  # on CUDA by a value of the element's row: a product with its reciprocal
 PATTERN, EDGE = 0xAB, 64
 EXECUTABLE = {"only_executable": True}
 COMPUTES = {"map", "reduce", "cast", "contraction", "gather"}
@@ -145,8 +143,6 @@ class Traced(_core.FusedCallable):
 class Runner:
     """Runs programs on the CPU."""
 
-    instead: ClassVar[dict[str, str]] = {}  # operations that promise less
-
     def __init__(self) -> None:
         self.device = running.device("cpu").to_dict()
 
@@ -158,8 +154,7 @@ class Runner:
 
     def values(self, program: Program) -> list[Value]:
         """What the results must be."""
-        steps = [replace(s, op=self.instead.get(s.op, s.op)) for s in program.steps]
-        computed = replace(program, steps=steps).values()
+        computed = program.values()
         return [computed[o] for o in program.outputs]
 
     def prepared(self, program: Program, inputs: Sequence[Any]) -> Any:
@@ -213,8 +208,6 @@ class Runner:
 class GpuRunner(Runner):
     """Runs programs on a GPU."""
 
-    instead = QUOTIENTS
-
     def __init__(self) -> None:
         self.device = running.device("cuda:0").to_dict()
 
@@ -230,8 +223,6 @@ class GpuRunner(Runner):
 
 class TextRunner(Runner):
     """Runs the generated CUDA text of programs on the host, many of them compiled together."""
-
-    instead = QUOTIENTS
 
     def check(self, program: Program, *, thorough: bool = False) -> None:
         (error,) = self.errors([program])

@@ -115,14 +115,13 @@ def _multiply(x: Value, y: Value) -> Value:
     return computed(numeric(x) * numeric(y), promoted([x.dtype, y.dtype]), [x, y], error, exact=True)
 
 
-def _divide(x: Value, y: Value, *, exact: bool = True) -> Value:
+def _divide(x: Value, y: Value) -> Value:
     dtype = promoted([x.dtype, y.dtype, *(["float64"] if not (x.is_float or y.is_float) else [])])
     low = float(np.abs(y.array).min(initial=1.0)) - y.error
     if dtype not in FLOATS or y.dtype == "bool" or low < 1e-3:
         raise Unfit
     error = (x.error + x.top / low * y.error) / low
-    v = computed(numeric(x) / y.array, dtype, [x, y], error, exact=exact)
-    return v if exact else replace(v, same_bits=False)
+    return computed(numeric(x) / y.array, dtype, [x, y], error, exact=True)
 
 
 def _choice(function: Callable[..., np.ndarray]) -> Callable[[Value, Value], Value]:
@@ -132,9 +131,9 @@ def _choice(function: Callable[..., np.ndarray]) -> Callable[[Value, Value], Val
         if dtype in HALF and dtype not in (x.dtype, y.dtype):
             raise Unfit
         a, b = numeric(x), numeric(y)
-        v = computed(function(a, b), dtype, [x, y], max(x.error, y.error), exact=True)  # integers become floats first
-        zeros = bool(((a == 0) & (b == 0) & (np.signbit(a) != np.signbit(b))).any())  # either is the larger one
-        return replace(v, same_bits=False) if zeros else v
+        return computed(
+            function(a, b), dtype, [x, y], max(x.error, y.error), exact=True
+        )  # integers become floats first
 
     return value
 
@@ -143,7 +142,6 @@ MAPS["add"] = Operation("{0} + {1}", _add)
 MAPS["subtract"] = Operation("{0} - {1}", lambda x, y: _add(x, y, -1))
 MAPS["multiply"] = Operation("{0} * {1}", _multiply)
 MAPS["divide"] = Operation("{0} / {1}", _divide)
-MAPS["quotient"] = Operation("{0} / {1}", lambda x, y: _divide(x, y, exact=False))  # to a last bit or two
 MAPS["maximum"] = Operation("np.maximum({0}, {1})", _choice(np.maximum))
 MAPS["minimum"] = Operation("np.minimum({0}, {1})", _choice(np.minimum))
 
