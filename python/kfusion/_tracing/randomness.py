@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from .refusals import refused_random
 
 _Trace = TypeVar("_Trace")
-_MOST_TRACES = 10
+_MOST_TRACES = 20
 
+# Reading Python's own comes last: it never waits for another thread, which would draw before the others are read.
 _STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "random": ("getstate", lambda state: state()),
-    "numpy.random": ("get_state", lambda state: pickle.dumps(state(legacy=False))),
     "torch": ("get_rng_state", lambda state: state().numpy().tobytes()),
+    "numpy.random": ("get_state", lambda state: pickle.dumps(state(legacy=False))),
+    "random": ("getstate", lambda state: state()),
 }
 
 
@@ -29,41 +30,46 @@ def refused(function: str, trace: Callable[[Callable[[], None] | None], _Trace])
     Raises:
         TraceError: numbers are drawn inside: every call would see the same ones.
     """
-    before = _states()
+    changes = _Changes(_STATES)
     traced = trace(None)
-    if before == _states():
-        return traced
-    suspects: set[tuple[str, int]] | None = None
+    suspects = changes.libraries()
+    places: set[tuple[str, int]] | None = None
     for _ in range(_MOST_TRACES):
-        changes = _Changes()
-        traced = trace(changes.mark)
-        changes.mark()
-        suspects = changes.found if suspects is None else suspects & changes.found
         if not suspects:
             return traced
-    raise refused_random(function, min(suspects or ())[0])
+        changes = _Changes(suspects)
+        traced = trace(changes.mark)
+        changes.mark()
+        places = changes.found if places is None else places & changes.found
+        suspects = {library for library, _ in places}
+    raise refused_random(function, min(suspects))
 
 
 class _Changes:
-    """Between which marks the states changed: the library and the number of the mark after it."""
+    """Between which marks the states of libraries changed: the library and the number of the mark after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, libraries: Collection[str]) -> None:
         self.found: set[tuple[str, int]] = set()
         self._marks = 0
-        self._states = _states()
+        self._states = _states(libraries)
 
     def mark(self) -> None:
-        now = _states()
-        self.found |= {(library, self._marks) for library, state in now.items() if state != self._states.get(library)}
+        now = _states(self._states)
+        self.found |= {(library, self._marks) for library, state in now.items() if state != self._states[library]}
         self._marks += 1
         self._states = now
 
+    def libraries(self) -> set[str]:
+        """Those whose state has changed by now."""
+        self.mark()
+        return {library for library, _ in self.found}
 
-def _states() -> dict[str, Any]:
-    """Of the libraries that are imported; one that another thread is importing may have no generator yet."""
+
+def _states(libraries: Collection[str]) -> dict[str, Any]:
+    """Of those that are imported; one that another thread is importing may have no generator yet."""
     states = {}
     for library, (name, read) in _STATES.items():
-        state = getattr(sys.modules.get(library), name, None)
+        state = getattr(sys.modules.get(library), name, None) if library in libraries else None
         if state is not None:
             states[library] = read(state)
     return states
