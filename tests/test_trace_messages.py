@@ -168,9 +168,7 @@ def test_einops():
     einops = pytest.importorskip("einops")
     f = function_of("einops.rearrange(x, 'a b -> b a')")
     f.__globals__["einops"] = einops
-    with pytest.raises(kf.TraceError) as caught:
-        kf.fuse(f)(X)
-    assert "\n  user_model.py:4: einops.rearrange(x, 'a b -> b a')\n" in str(caught.value)
+    np.testing.assert_array_equal(kf.fuse(f)(X), f(X))  # a traced value is what it stands for to isinstance
 
 
 def test_the_user_s_line_is_named_not_an_installed_package_s(tmp_path, monkeypatch):

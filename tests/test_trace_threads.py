@@ -58,13 +58,22 @@ def draw_now_and_then() -> None:
     time.sleep(0.0005)
 
 
-@pytest.mark.parametrize("work", [(draw,), (draw_now_and_then, draw_now_and_then)], ids=["always", "now and then"])
-def test_random_numbers_of_other_threads(work):
+# A thread that draws at every moment can make a call refuse, where the machine is busy; never give a wrong result.
+@pytest.mark.parametrize(
+    ("work", "refusals"),
+    [((draw,), kf.TraceError), ((draw_now_and_then, draw_now_and_then), ())],
+    ids=["always", "now and then"],
+)
+def test_random_numbers_of_other_threads(work, refusals):
     x, end, calls = np.ones(5), time.monotonic() + 4, 0
     with meanwhile(*work):
         while calls < 40 and time.monotonic() < end:
             f, count = new_function()
-            f(x, 0.5)
+            try:
+                f(x, 0.5)
+            except refusals:
+                calls += 1
+                continue
             traces = len(count)
             np.testing.assert_allclose(f(x, 1.5), body(x, 1.5))
             assert len(count) == traces, "the value of the float was fixed"

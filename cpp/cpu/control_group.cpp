@@ -1,6 +1,7 @@
 #include "cpu/control_group.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -61,8 +62,13 @@ std::string path_below(const Mount& mount, const Group& group) {
 }
 
 void lower(std::optional<std::size_t>& least, const std::string& file) {
-  std::size_t limit;  // the file says "max" where there is none
-  if (std::ifstream(file) >> limit) least = std::min(least.value_or(limit), limit);
+  std::ifstream stream(file);
+  std::string text;
+  std::size_t limit = 0;
+  if (!std::getline(stream, text)) return;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), limit);
+  if (read.ec != std::errc()) return;  // "max": there is none
+  least = least ? std::min(*least, limit) : limit;
 }
 
 }  // namespace

@@ -43,7 +43,8 @@ cudaMemPool_t pool_of(int device) {
   return pool.handle;
 }
 
-/// Memory that is free once the whole device has been waited for.
+/// Memory of arrays that are gone. To give it back takes a call of the runtime, and any such call can break a capture of
+/// somebody else's: so the next allocation does it, not the array's destructor.
 class Retired {
  public:
   struct Block {
@@ -70,7 +71,10 @@ class Retired {
   std::vector<Block> blocks_;
   std::atomic<std::size_t> bytes_ = 0;
 };
-auto& retired = *new std::array<Retired, kMaxDevices>;  // not destroyed: threads may still drop arrays at exit
+using RetiredByDevice = std::array<Retired, kMaxDevices>;
+auto& dropped = *new RetiredByDevice;  ///< free in the order of the legacy stream
+auto& retired = *new RetiredByDevice;  ///< free once the whole device has been waited for: other libraries had it
+// Neither is destroyed: threads may still drop arrays at exit.
 constexpr std::size_t kMostRetiredBytes = std::size_t{256} << 20;
 
 std::uint64_t reserved_bytes(cudaMemPool_t pool) {
@@ -109,6 +113,12 @@ bool finish_device(int device) {
   return done;
 }
 
+void free_dropped(int device, Stream stream) {
+  Retired& all = dropped[static_cast<std::size_t>(device)];
+  if (all.bytes() == 0 || !may_wait(device, stream)) return;
+  for (const Retired::Block& block : all.take()) deallocate(block.data, device, 0);
+}
+
 /// Waits for a device, and gives back what waits for that.
 void free_retired(int device, Stream stream) {
   if (!may_wait(device, stream)) return;
@@ -143,6 +153,7 @@ cudaError_t try_allocate(void** p, std::size_t bytes, int device, Stream stream)
 std::size_t shrink(int device, Stream stream) {
   const UseDevice use(device);
   const DuringCapture capture;
+  free_dropped(device, stream);
   free_retired(device, stream);
   if (may_wait(device, stream))
     finish_device(device);  // what is freed in stream order is free when the stream is there
@@ -159,6 +170,7 @@ std::size_t shrink(int device, Stream stream) {
 void* allocate(std::size_t bytes, int device, Stream stream) {
   if (bytes == 0) return nullptr;
   const UseDevice use(device);
+  free_dropped(device, stream);
   if (retired[static_cast<std::size_t>(device)].bytes() > kMostRetiredBytes) free_retired(device, stream);
   void* p = nullptr;
   cudaError_t status = try_allocate(&p, bytes, device, stream);
@@ -184,10 +196,7 @@ void deallocate(void* p, int device, Stream stream) noexcept {
 void deallocate_array(void* p, std::size_t bytes, int device, bool exported) noexcept {
   if (!p || is_over()) return;
   try {
-    if (exported || legacy_stream_is_closed(device))
-      retired[static_cast<std::size_t>(device)].add({p, bytes});
-    else
-      deallocate(p, device, 0);
+    (exported ? retired : dropped)[static_cast<std::size_t>(device)].add({p, bytes});
   } catch (...) {  // it leaks
   }
 }

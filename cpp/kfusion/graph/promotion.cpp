@@ -162,6 +162,8 @@ DType contraction_type(Op op, const TypedOperand& a, const TypedOperand& b, Libr
   if (library == Library::kTorch && a.dtype != b.dtype)
     throw TypeError(std::string(name(op)) + ": torch wants both arguments of one dtype, got " + list(both));
   const DType t = promote(both, library);
+  if (library == Library::kTorch && t == DType::kBool)
+    throw TypeError(std::string(name(op)) + ": torch has no products of bools");
   if (!result_type(info(op), std::vector{t, t})) refuse(info(op), "floats", both);
   return t;
 }
