@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import os
+import pathlib
 import pickle
+import re
 import subprocess
 import sys
 
@@ -20,6 +22,14 @@ FUNCTIONS = [f for name in dir(_core) if callable(f := getattr(_core, name)) and
 
 def test_version_stands_in_one_place():
     assert kf.__version__ == importlib.metadata.version("kfusion")
+
+
+def test_no_file_includes_iostreams():  # see cpp/kfusion/files.hpp
+    root = pathlib.Path(__file__).parent.parent
+    files = [f for folder in ("cpp", "cuda") for f in (root / folder).rglob("*") if f.suffix in (".cpp", ".hpp", ".cu")]
+    assert files
+    stream = re.compile(r"#include <(\w*stream|iomanip|locale|regex)>")
+    assert not [f for f in files if stream.search(f.read_text())]
 
 
 def test_all_is_what_there_is():

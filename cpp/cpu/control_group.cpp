@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <string_view>
 #include <vector>
+
+#include "kfusion/files.hpp"
 
 namespace kfusion::cpu {
 namespace {
@@ -23,25 +22,35 @@ struct Mount {
   std::string root, point;  ///< the group that is seen at `point`
 };
 
+std::vector<std::string> parts(const std::string& text, char separator) {
+  std::vector<std::string> all;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    all.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return all;
+}
+
 bool has_memory(const std::string& list) { return ("," + list + ",").find(",memory,") != std::string::npos; }
 
 /// Lines "number:controllers:path"; version 2 names no controllers.
 std::vector<Group> groups(const std::string& root) {
   std::vector<Group> all;
-  std::ifstream file(root + "/proc/self/cgroup");
-  for (std::string number, controllers, path;
-       std::getline(file, number, ':') && std::getline(file, controllers, ':') && std::getline(file, path);)
-    if (controllers.empty() || has_memory(controllers)) all.push_back({controllers.empty(), path});
+  for (const std::string& line : parts(bytes_of(root + "/proc/self/cgroup"), '\n')) {
+    const std::size_t first = line.find(':'), second = first == line.npos ? line.npos : line.find(':', first + 1);
+    if (second == line.npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (controllers.empty() || has_memory(controllers)) all.push_back({controllers.empty(), line.substr(second + 1)});
+  }
   return all;
 }
 
 /// Lines "number parent device root point options [more...] - type source options".
 std::vector<Mount> mounts(const std::string& root) {
   std::vector<Mount> all;
-  std::ifstream file(root + "/proc/self/mountinfo");
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream text(line);
-    const std::vector<std::string> words{std::istream_iterator<std::string>(text), {}};
+  for (const std::string& line : parts(bytes_of(root + "/proc/self/mountinfo"), '\n')) {
+    const std::vector<std::string> words = parts(line, ' ');
     const auto dash = std::ranges::find(words, "-");
     if (words.size() < 5 || words.end() - dash < 4) continue;
     const bool is_version_2 = dash[1] == "cgroup2";
@@ -62,12 +71,10 @@ std::string path_below(const Mount& mount, const Group& group) {
 }
 
 void lower(std::optional<std::size_t>& least, const std::string& file) {
-  std::ifstream stream(file);
-  std::string text;
+  const std::string text = bytes_of(file);
   std::size_t limit = 0;
-  if (!std::getline(stream, text)) return;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), limit);
-  if (read.ec != std::errc()) return;  // "max": there is none
+  if (read.ec != std::errc()) return;  // no such file, or "max"
   least = least ? std::min(*least, limit) : limit;
 }
 

@@ -9,12 +9,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
+#include <cstdlib>
 #include <new>
 #include <shared_mutex>
 #include <thread>
 
 #include "cpu/control_group.hpp"
+#include "kfusion/files.hpp"
 
 #if defined(__linux__)
 #include <sched.h>
@@ -47,9 +48,9 @@ std::size_t usable_memory() {
 std::size_t last_level_cache() {
 #if defined(__linux__)
   // sysconf gives the sum over a socket's caches on some CPUs: twelve times what a core sees.
-  std::size_t kilobytes = 0;
-  if (std::ifstream("/sys/devices/system/cpu/cpu0/cache/index3/size") >> kilobytes && kilobytes > 0)
-    return kilobytes << 10;
+  const std::size_t kilobytes =
+      std::strtoull(bytes_of("/sys/devices/system/cpu/cpu0/cache/index3/size").c_str(), nullptr, 10);
+  if (kilobytes > 0) return kilobytes << 10;
 #endif
 #if defined(_SC_LEVEL3_CACHE_SIZE)
   const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);

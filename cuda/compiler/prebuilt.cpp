@@ -10,8 +10,8 @@
 #include <unordered_map>
 
 #include "compiler/digest.hpp"
-#include "compiler/files.hpp"
 #include "cpu/platform.hpp"
+#include "kfusion/files.hpp"
 
 namespace fs = std::filesystem;
 
@@ -30,7 +30,7 @@ class Archive {
   };
 
   Archive() = default;
-  explicit Archive(const fs::path& file) : text_(bytes_of(file)) {
+  explicit Archive(const fs::path& file) : text_(bytes_of(file.string())) {
     if (word() != kMagic) return;
     for (std::uint64_t left = number(); left > 0 && at_ < text_.size(); --left) {
       keys.emplace_back(word());
