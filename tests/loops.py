@@ -58,7 +58,7 @@ def run(
     for kernel in lowered["kernels"]:
         for store in kernel["stores"]:
             node = store["to"]["node"]
-            room = math.prod(nodes[node]["shape"]) * (99 if node in strided else 1)
+            room = math.prod(lowered["computed"][node]) * (99 if node in strided else 1)
             dtype = np_dtype(nodes[node]["dtype"])
             poison = np.full(room * dtype.itemsize, 0xAB, np.uint8).view(dtype)  # what no kernel writes is seen
             memory[node] = Memory(poison, room // 2 if node in strided else 0)

@@ -32,9 +32,10 @@ Args:
 
 Returns:
     A dict: "graph", the planned graph as Graph.to_dict gives it; "outputs", for each output which node's array it is a
-    view of ("base", "offset", "shape", "strides" in elements of the base's C order); "kernels", in the order in which
-    they run: what the fields of a Kernel are, its "text", and "nodes", those of the graph. A kernel without "steps" is a
-    contraction or a gathering, which the array library computes.
+    view of ("base", "offset", "shape", "strides" in elements of the base's C order); "computed", by node the extents in
+    which it is stored; "kernels", in the order in which they run: what the fields of a Kernel are, its "text", and
+    "nodes", those of the graph. A kernel without "steps" is a contraction or a gathering, which the array library
+    computes.
 )";
 
 template <class Items, class Make>
@@ -123,6 +124,7 @@ py::dict lowered(const GraphBuilder& builder, const py::dict& device, bool fuse,
   d["outputs"] = list_of(plan.graph.outputs,
                          [&](const Output& o) { return to_dict(plan.folded.value[static_cast<std::size_t>(o.node)]); });
   d["kernels"] = kernels;
+  d["computed"] = plan.computed;
   return d;
 }
 

@@ -92,13 +92,14 @@ def check_results(values: Sequence[Value], results: Sequence[Any], what: str) ->
 
 
 def check_bits(values: Sequence[Value], some: Sequence[Any], others: Sequence[Any], what: str) -> None:
-    for k, (value, a, b) in enumerate(zip(values, some, others, strict=True)):
-        if value.same_bits and (a := np.asarray(a)).tobytes() != (b := np.asarray(b)).tobytes():
-            differ = np.argwhere((a != b) | (np.signbit(a) != np.signbit(b)) if a.dtype.kind not in "bi" else a != b)
-            first = tuple(map(int, differ[0]))
-            raise AssertionError(
-                f"{what}: result {k}: {len(differ)} of {a.size} elements differ; {first}: {a[first]!r} and {b[first]!r}"
-            )
+    for k, (value, a, b) in enumerate(zip(values, map(np.asarray, some), map(np.asarray, others), strict=True)):
+        if not value.same_bits or a.tobytes() == b.tobytes():
+            continue
+        differ = (a != b) | (value.signed & (np.signbit(a) != np.signbit(b)) if value.is_float else False)
+        if differ.any():
+            first = tuple(map(int, np.argwhere(differ)[0]))
+            counts = f"{differ.sum()} of {a.size} elements differ"
+            raise AssertionError(f"{what}: result {k}: {counts}; {first}: {a[first]!r} and {b[first]!r}")
 
 
 def poisoned(v: Value) -> np.ndarray:

@@ -130,10 +130,8 @@ def _choice(function: Callable[..., np.ndarray]) -> Callable[[Value, Value], Val
         dtype = promoted([x.dtype, y.dtype])
         if dtype in HALF and dtype not in (x.dtype, y.dtype):
             raise Unfit
-        a, b = numeric(x), numeric(y)
-        return computed(
-            function(a, b), dtype, [x, y], max(x.error, y.error), exact=True
-        )  # integers become floats first
+        # Integers become floats first.
+        return computed(function(numeric(x), numeric(y)), dtype, [x, y], max(x.error, y.error), exact=True)
 
     return value
 
@@ -204,7 +202,7 @@ def _cast(x: Value, dtype: str) -> Value:
         v = computed(numeric(x), dtype, [x], x.error, exact=True)
         if x.error == 0:  # a cast rounds, to half types as well
             stored = rounded(numeric(x).astype(np.float64), dtype).astype(np.float64)
-            return checked(Value(stored, dtype, 0.0, x.same_bits))
+            return checked(Value(stored, dtype, 0.0, x.same_bits, x.signed))
         return replace(v, same_bits=x.same_bits)
     if x.error:
         raise Unfit

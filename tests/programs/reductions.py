@@ -18,9 +18,9 @@ from .values import Unfit, Value, computed, is_exact_sum, numeric, same, sum_err
 REDUCTIONS: dict[str, Operation] = {}
 
 
-def _has_negative_zeros(x: Value) -> bool:
-    """Then nobody says which zero a reduction gives."""
-    return x.is_float and bool((np.signbit(x.array) & (x.array == 0)).any())
+def _unsigned(v: Value) -> Value:
+    """Nobody says which zero a reduction gives."""
+    return replace(v, signed=v.signed and bool(v.array.all()))
 
 
 def _summed(name: str) -> Callable[..., Value]:
@@ -33,7 +33,7 @@ def _summed(name: str) -> Callable[..., Value]:
         exact = is_exact_sum(x, terms) and (name == "sum" or terms & (terms - 1) == 0)
         error = 0.0 if exact else terms * x.error + sum_error(terms, x.top, x.dtype)
         v = computed(array, dtype, [x], error / (terms if name == "mean" else 1), exact=exact)
-        return v if exact and not _has_negative_zeros(x) else replace(v, same_bits=False)
+        return _unsigned(v) if exact else replace(v, same_bits=False)
 
     return value
 
@@ -42,8 +42,7 @@ def _chosen(name: str) -> Callable[..., Value]:
     def value(x: Value, axis: Any, keepdims: bool) -> Value:
         if x.array.size == 0 or (name in ("any", "all") and x.dtype != "bool"):
             raise Unfit
-        v = same(reference_ops.REDUCTIONS[name](x.array, axis=axis, keepdims=keepdims), [x])
-        return replace(v, same_bits=False) if _has_negative_zeros(x) else v
+        return _unsigned(same(reference_ops.REDUCTIONS[name](x.array, axis=axis, keepdims=keepdims), [x]))
 
     return value
 

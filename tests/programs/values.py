@@ -42,6 +42,7 @@ class Value:
     dtype: str
     error: float = 0.0  # 0: exactly this
     same_bits: bool = True  # fused as unfused
+    signed: bool = True  # zeros have the same signs too
 
     @cached_property
     def top(self) -> float:
@@ -85,26 +86,31 @@ def checked(v: Value) -> Value:
     return v
 
 
+def promises(of: Sequence[Value]) -> tuple[bool, bool]:
+    """What is left of `same_bits` and `signed`."""
+    return all(v.same_bits for v in of), all(v.signed for v in of)
+
+
 def same(array: np.ndarray, of: Sequence[Value], dtype: str | None = None, error: float | None = None) -> Value:
     """Of an operation that does not round: views, choices, signs."""
     error = max((v.error for v in of), default=0.0) if error is None else error
-    return checked(Value(np.asarray(array), dtype or of[0].dtype, error, all(v.same_bits for v in of)))
+    return checked(Value(np.asarray(array), dtype or of[0].dtype, error, *promises(of)))
 
 
 def computed(array: np.ndarray, dtype: str, of: Sequence[Value], error: float, *, exact: bool) -> Value:
     """Of an operation that rounds; `exact`: correctly, and each element by itself."""
-    array, same_bits = np.asarray(array), all(v.same_bits for v in of)
+    array, (same_bits, signed) = np.asarray(array), promises(of)
     if dtype not in SPACING:
         if error:
             raise Unfit
-        return checked(Value(array, dtype, 0.0, same_bits))
+        return checked(Value(array, dtype, 0.0, same_bits, signed))
     array = array.astype(np.float64)
     stored = rounded(array, dtype).astype(np.float64)
     if exact and error == 0 and (dtype not in HALF or np.array_equal(stored, array)):
-        return checked(Value(stored, dtype, 0.0, same_bits))
+        return checked(Value(stored, dtype, 0.0, same_bits, signed))
     top = float(np.abs(array).max(initial=0))
     error += 4 * (SPACING[dtype] * (top + error) + TINY[dtype])
-    return checked(Value(array, dtype, error, same_bits and dtype not in HALF))
+    return checked(Value(array, dtype, error, same_bits and dtype not in HALF, signed))
 
 
 def promoted(dtypes: Sequence[str]) -> str:
