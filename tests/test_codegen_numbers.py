@@ -100,6 +100,33 @@ class TestNumbers:
         kernels = batch.run(tmp_path, clusters=True, multiprocessors=multiprocessors)
         assert {skeleton(own[0].source) for own in kernels.kernels} == {f"{used}_rows"}
 
+    def test_columns_with_a_value_for_each_row(self, rng, tmp_path):
+        """It has no stride along the lanes, and lies along the rows in whole vectors."""
+        x, per_row = rng.integers(-9, 9, (2, 16, 64)), rng.integers(-9, 9, (2, 16, 1))
+        batch = Batch()
+        for dtype in ("float32", "float64"):
+            given = [a.astype(dtype) for a in (x, per_row)]
+            build = lambda g, x, y: g.reduce("sum", g.map("multiply", [x, y]), [0])  # noqa: E731
+            batch.add(build, *given, check=close_to((x * per_row).sum(0).astype(float)))
+        batch.run(tmp_path)
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_quotients_by_a_value_of_the_row_are_rounded_once(self, dtype, rng, tmp_path):
+        exponents = rng.integers(-60, 60, (40, 300)) * (1 if dtype == "float32" else 8)
+        x = np.ldexp(rng.standard_normal((40, 300)), exponents).astype(dtype)
+        x[:, :8] = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, np.finfo(dtype).max, np.finfo(dtype).smallest_subnormal]
+        finite = np.where(np.isfinite(x), x, 0)
+        for rows in (finite, x):
+            with np.errstate(all="ignore"):
+                want = rows / rows.max(1, keepdims=True)
+
+            def check(results, want=want):
+                assert results[0].tobytes() == want.tobytes() or np.array_equal(results[0], want, equal_nan=True)
+
+            batch = Batch()
+            batch.add(lambda g, x: g.map("divide", [x, g.reduce("max", x, [1], True)]), rows, check=check)
+            batch.run(tmp_path)
+
     @pytest.mark.parametrize(("dtype", "cols"), [("float32", 20_000), ("float32", 50_000), ("bfloat16", 70_000)])
     def test_long_rows_of_several_arrays(self, dtype, cols, rng, tmp_path):
         batch = Batch()
