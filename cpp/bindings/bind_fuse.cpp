@@ -161,7 +161,7 @@ class FusedCallable {
     entry->is_single = entry->fill.is_none();
     for (const py::handle source : prepared.attr("sources")) entry->sources.push_back(read_source(r.call, source));
     const Inputs inputs(r.call, *entry, r.s);
-    const Graph& graph = prepared.attr("graph").cast<const GraphBuilder&>().graph();
+    const Graph& graph = prepared.attr("graph").cast<const GraphBuilder*>()->graph();
     fuse::require_as_traced(r.call, graph, inputs);
     entry->compiled = compiled_for(graph, prepared.attr("device"), inputs, outs);
     if (const auto held = guards_.held(r.environment))

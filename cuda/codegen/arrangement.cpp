@@ -53,9 +53,9 @@ bool lies_across(const Arrangement& a, const Operand& o) {
 bool is_crossed(const Arrangement& a, const Operand& o, int width, bool aligned) {
   const Extents &inner = a.inner_of(o), &outer = a.outer_of(o);
   const auto whole = [&](std::int64_t n) { return n % width == 0; };
-  const bool across = outer.back() == 1 && inner.back() != 0;
-  return a.form == Form::kColumns && across && aligned && whole(a.outer.back()) && whole(a.inner.back()) &&
-         whole(o.offset) && std::ranges::all_of(inner, whole) && std::all_of(outer.begin(), outer.end() - 1, whole);
+  return a.form == Form::kColumns && outer.back() == 1 && inner.back() != 0 && aligned && whole(a.outer.back()) &&
+         whole(a.inner.back()) && whole(o.offset) && std::ranges::all_of(inner, whole) &&
+         std::all_of(outer.begin(), outer.end() - 1, whole);
 }
 
 Reach reach_of(const Arrangement& a, const Operand& o, int width, bool aligned) {

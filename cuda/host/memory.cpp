@@ -43,8 +43,8 @@ cudaMemPool_t pool_of(int device) {
   return pool.handle;
 }
 
-/// Memory of arrays that are gone. To give it back takes a call of the runtime, and any such call can break a capture of
-/// somebody else's: so the next allocation does it, not the array's destructor.
+/// Memory of arrays that are gone. To give it back takes a call of the runtime, and any such call can break a capture
+/// of somebody else's: so the next allocation does it, not the array's destructor.
 class Retired {
  public:
   struct Block {
