@@ -60,23 +60,32 @@ KF_DEVICE float quick_erf(float x) {
 
 // ---- quotients by a value that many share ---------------------------------------------------------------------------
 
-/// A divisor that many share, and its reciprocal.
+/// A divisor that many share, and its reciprocal: both brought near 1 by a power of two where it is far from it.
 template <class T>
 struct Divisor {
-  T d, r;
-  bool near_one;
-  KF_DEVICE explicit Divisor(T divisor)
-      : d(divisor), r(T(1) / divisor), near_one(fabs(divisor) > T(0x1p-20) && fabs(divisor) < T(0x1p20)) {}
+  T scale, d, r;
+  KF_DEVICE explicit Divisor(T divisor) {
+    constexpr T kFar = T(0x1p40), kFarther = T(0x1p100);
+    const T size = fabs(divisor);
+    scale = size > kFarther          ? T(1) / kFarther
+            : size > kFar            ? T(1) / kFar
+            : size < T(1) / kFarther ? kFarther
+            : size < T(1) / kFar     ? kFar
+                                     : T(1);
+    d = divisor * scale;
+    r = T(1) / d;
+  }
   Divisor() = default;
 };
 /// x / d, rounded as a division is: the error of x r is found and taken away (P. W. Markstein, "Computation of
-/// elementary functions on the IBM RISC System/6000 processor", 1990). Where the error could be subnormal, a division.
+/// elementary functions on the IBM RISC System/6000 processor", 1990). Without a division for all else, which would
+/// make the code of columns twice as long: where x or the quotient is beyond 2^-100 or 2^100, to a last bit or two.
 template <class T>
 KF_DEVICE T quotient(T x, const Divisor<T>& by) {
   constexpr T kLow = T(0x1p-100), kHigh = T(0x1p100);
-  const T q = x * by.r, size = fabs(x);
-  if (by.near_one && size > kLow && size < kHigh) return fused_multiply_add(fused_multiply_add(-q, by.d, x), by.r, q);
-  return by.near_one && x == T(0) ? q : x / by.d;
+  const T scaled = x * by.scale, q = scaled * by.r, size = fabs(q);
+  const T refined = fused_multiply_add(fused_multiply_add(-q, by.d, scaled), by.r, q);
+  return size > kLow && fabs(scaled) > kLow && size < kHigh ? refined : q;
 }
 
 /// For half types: divisor and reciprocal are brought near 1 by a power of two where they are far from it.
