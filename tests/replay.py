@@ -23,8 +23,9 @@ def replay(graph: _core.Graph) -> Callable[[list[Any]], tuple[Any, ...]]:
             if n["op"] not in SOURCES and n["stage"] != stage:
                 if stage is not None:
                     tracer.graph.end_stage()
-                stage = n["stage"]
-                tracer.graph.begin_stage(d["stages"][stage]["name"], "")
+                stage = None if n.get("rounds") else n["stage"]  # such a cast is a call of its own
+                if stage is not None:
+                    tracer.graph.begin_stage(d["stages"][stage]["name"], "")
             is_input = n["op"] == "input"
             nodes.append(tracer.node(next(given)) if is_input else _node(tracer.graph, n, nodes))
         if stage is not None:

@@ -24,6 +24,11 @@ def test_version_stands_in_one_place():
     assert kf.__version__ == importlib.metadata.version("kfusion")
 
 
+def test_the_import_bears_a_collection_at_any_moment():
+    code = "import gc; gc.set_threshold(1)\nimport kfusion as kf\nkf.fuse(lambda x: x + 1)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
 def test_no_file_includes_iostreams():  # see cpp/kfusion/files.hpp
     root = pathlib.Path(__file__).parent.parent
     files = [f for folder in ("cpp", "cuda") for f in (root / folder).rglob("*") if f.suffix in (".cpp", ".hpp", ".cu")]

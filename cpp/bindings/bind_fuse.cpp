@@ -228,16 +228,17 @@ class FusedCallable {
   fuse::Table table_;
 };
 
+/// nullptr before __init__, and while pybind11 lays the instance out: Python's collector can come by even then.
 FusedCallable* made(PyObject* self) {
-  return py::detail::is_holder_constructed(self) ? py::cast<FusedCallable*>(py::handle(self)) : nullptr;
+  const auto* const instance = reinterpret_cast<py::detail::instance*>(self);
+  if (!instance->simple_layout || !instance->simple_holder_constructed) return nullptr;
+  return static_cast<FusedCallable*>(instance->simple_value_holder[0]);
 }
 
-/// `made` without looking at types: what is called this way is one of ours.
 FusedCallable& callable(PyObject* self) {
-  auto* const instance = reinterpret_cast<py::detail::instance*>(self);
-  if (!instance->simple_layout || !instance->simple_holder_constructed)
-    throw TypeError("kfusion: a FusedCallable whose __init__ was not called cannot be called");
-  return *static_cast<FusedCallable*>(instance->simple_value_holder[0]);
+  FusedCallable* const f = made(self);
+  if (!f) throw TypeError("kfusion: a FusedCallable whose __init__ was not called cannot be called");
+  return *f;
 }
 
 PyObject* call(PyObject* self, PyObject* const* values, std::size_t count, PyObject* names) {
