@@ -25,7 +25,7 @@ def test_version_stands_in_one_place():
 
 
 def test_the_import_bears_a_collection_at_any_moment():
-    code = "import gc; gc.set_threshold(1)\nimport kfusion as kf\nkf.fuse(lambda x: x + 1)"
+    code = "import gc, numpy\ngc.set_threshold(1)\nimport kfusion as kf\nkf.fuse(lambda x: x + 1)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
