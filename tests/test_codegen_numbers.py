@@ -110,6 +110,22 @@ class TestNumbers:
             batch.add(build, *given, check=close_to((x * per_row).sum(0).astype(float)))
         batch.run(tmp_path)
 
+    def test_more_sweeps_than_a_word_has_bits(self, rng, tmp_path):
+        x = rng.integers(-99, 99, (24, 40)).astype(np.float64)
+        batch = Batch()
+        for axis in (1, 0):
+            want = x
+            for _ in range(34):
+                want = want - want.max(axis, keepdims=True) * 0.5
+
+            def build(g: _core.Graph, x: int, axis: int = axis) -> int:
+                for _ in range(34):
+                    x = g.map("subtract", [x, g.map("multiply", [g.reduce("max", x, [axis], True), g.scalar(0.5)])])
+                return x
+
+            batch.add(build, x, check=close_to(want))
+        batch.run(tmp_path)
+
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     def test_quotients_by_a_value_of_the_row_are_rounded_once(self, dtype, rng, tmp_path):
         """Where x and the quotient are within 2^-100 and 2^100; else to two last bits."""

@@ -214,14 +214,14 @@ void Printer::print_types() {
   out_.line("using At = Place<Index, " + number(a_.inner.size()) + ">;");
   out_.line("static constexpr int kWidth = " + std::to_string(a_.width) + ", kSweeps = " + std::to_string(s_.sweeps) +
             ";");
-  unsigned looking = 0;
+  const auto flag = [](bool is) { return std::string(is ? "true" : "false"); };
+  std::string looking;
   bool fetching = false;
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
-    looking |= unsigned{looks(sweep)} << sweep;
+    looking += (sweep > 0 ? ", " : "") + flag(looks(sweep));
     fetching = fetching || !loads_of(sweep, false).empty();
   }
-  out_.line("static constexpr u32 kLooks = " + std::to_string(looking) + ";");
-  const auto flag = [](bool is) { return std::string(is ? "true" : "false"); };
+  out_.line("static constexpr bool kLooks[] = {" + looking + "};");
   out_.line("static constexpr bool kWhole = " + flag(a_.whole) + ", kFetches = " + flag(fetching) +
             (columns() ? ", kCrosses = " + flag(a_.crossed()) + ";" : ";"));
   if (a_.framed())

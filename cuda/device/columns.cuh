@@ -37,7 +37,7 @@ KF_DEVICE auto sweep_rows(const F& f, const At& at, const Held (&held)[kUnroll],
   decltype(f.crossed(sweep)) crossed[kUnroll];
   auto part = f.partial(sweep);
   load_rows<kFull>(f, fetched, at, [&](int u) { return first + u; }, end, fetch);
-  if constexpr ((F::kLooks >> kSweep) % 2) {
+  if constexpr (F::kLooks[kSweep]) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
       if (u < rows) f.look(sweep, f.line(first + u), at, held[u], fetched[u], values, part);

@@ -12,7 +12,7 @@
 //   Fetched fetch(Sweep, line, at)         those of one sweep; Edge load<1>(), fetch<1>() for edges
 //   Partial partial(Sweep)                 of no elements; merge(Partial)
 //   void look(Sweep, line, at, Held, Fetched, values, Partial&)    the first pass of pairs of reductions (partial.cuh),
-//                                          where bit Sweep of kLooks is set; Partial::settle() stands between
+//                                          where kLooks[Sweep] is set; Partial::settle() stands between
 //   void sweep(Sweep, line, at, Held, Fetched, values, Partial&)   the elements of one vector
 //   Held::forget(), take_note_of(Held)     what was derived of it; what sweep() noted of the batch's first vector,
 //                                          which is the same for all of them
@@ -196,7 +196,7 @@ KF_DEVICE auto reduced(const F& f, const typename F::Line& line, const typename 
                        const ForEach& for_each) {
   const Sweep<kSweep> sweep;
   auto part = f.partial(sweep);
-  if constexpr ((F::kLooks >> kSweep) % 2) {
+  if constexpr (F::kLooks[kSweep]) {
     for_each([&](const auto& at, auto& held, const auto& in) {
       add_to<F>(part, at.count > 0, [&](auto& sum) { f.look(sweep, line, at, held, in, values, sum); });
     });
@@ -313,7 +313,7 @@ KF_DEVICE auto sweep_chunks(const F& f, const typename F::Line& line, const type
 #pragma unroll
     for (int k = 0; k < kK; ++k) fetched[k] = f.fetch(sweep, line, places(k));
     auto part = f.partial(sweep);
-    if constexpr ((F::kLooks >> kSweep) % 2) {
+    if constexpr (F::kLooks[kSweep]) {
 #pragma unroll
       for (int k = 0; k < kK; ++k)
         if (const auto at = places(k); at.count > 0)

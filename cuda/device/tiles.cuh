@@ -322,7 +322,7 @@ struct Tile {
 
   template <int kSweep>
   KF_DEVICE auto reduced(const typename F::Values& values) {
-    constexpr bool kLooks = (F::kLooks >> kSweep) % 2, kLast = kSweep + 1 == F::kSweeps;
+    constexpr bool kLooks = F::kLooks[kSweep], kLast = kSweep + 1 == F::kSweeps;
     const Sweep<kSweep> sweep;
     auto part = f.partial(sweep);
     if constexpr (kLooks) {
