@@ -34,11 +34,11 @@ from ._devices.measure import measure_device
 from ._devices.table import DeviceTable
 from ._functions import *
 from ._fuse import FusedFunction, fuse
+from ._graph.source import TraceError
 from ._named import *
 from ._plans.plan import Plan, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
-from ._tracing.source import TraceError
 from ._traffic.traffic import KernelTraffic, Traffic, measure_traffic
 
 __all__ = [

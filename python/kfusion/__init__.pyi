@@ -10,10 +10,10 @@ from ._devices.measure import measure_device
 from ._devices.table import DeviceTable
 from ._functions import elu, gelu, leaky_relu, log_softmax, logsumexp, silu, softmax, softplus, attention, splade_head, conv2d, linear, matmul, take, cross_entropy, mse, batchnorm, layernorm, norm, relu_layernorm, rmsnorm, std, var, astype, broadcast_to, expand_dims, flip, full_like, iota, matrix_transpose, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
 from ._fuse import FusedFunction, fuse
+from ._graph.source import TraceError
 from ._plans.plan import Plan, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
-from ._tracing.source import TraceError
 from ._traffic.traffic import KernelTraffic, Traffic, measure_traffic
 
 __all__ = [

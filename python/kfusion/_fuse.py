@@ -13,12 +13,13 @@ import numpy as np
 from . import _core
 from ._devices import running
 from ._devices.devices import device as find_device
+from ._graph import calls, guards
+from ._graph.structure import Slot, fill, walk
+from ._graph.tracer import Argument, Tracer
 from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import is_array
-from ._tracing import calls, guards, randomness
-from ._tracing.structure import Slot, fill, walk
+from ._tracing import randomness
 from ._tracing.trace import Trace, name_of, signature_of, trace, trace_with, without_partial
-from ._tracing.tracer import Argument, Tracer
 
 if TYPE_CHECKING:
     from ._devices.device import Device

@@ -8,8 +8,8 @@ from typing import Any
 
 from .. import _files, _json, _plot, _spec, _user_code
 from .._core import Graph
+from .._graph import source
 from .._plans import plan as _plan
-from .._tracing import source
 from .demo import parse_shape
 
 _WHO = "kfusion plan"

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from .. import _core
-from .._tracing.tracer import Input
+from .._graph.tracer import Input
 from . import hardware
 from .device import Device
 from .table import find, from_properties
