@@ -29,9 +29,9 @@ from ._core import (
     unfused_relu_layernorm,
 )
 from ._devices.device import Device
+from ._devices.device_table import DeviceTable
 from ._devices.devices import device, devices
 from ._devices.measure import measure_device
-from ._devices.table import DeviceTable
 from ._functions import *
 from ._fuse import FusedFunction, fuse
 from ._graph.source import TraceError

@@ -5,9 +5,9 @@ from ._ops.operation import Array, Axes
 from ._compare.compare import compare
 from ._core import DeviceArray, DeviceError, Graph, __version__, empty_cache, fused_relu_layernorm, get_num_threads, savings, set_num_threads, to_device, unfused_relu_layernorm
 from ._devices.device import Device
+from ._devices.device_table import DeviceTable
 from ._devices.devices import device, devices
 from ._devices.measure import measure_device
-from ._devices.table import DeviceTable
 from ._functions import elu, gelu, leaky_relu, log_softmax, logsumexp, silu, softmax, softplus, attention, splade_head, conv2d, linear, matmul, take, cross_entropy, mse, batchnorm, layernorm, norm, relu_layernorm, rmsnorm, std, var, astype, broadcast_to, expand_dims, flip, full_like, iota, matrix_transpose, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
 from ._fuse import FusedFunction, fuse
 from ._graph.source import TraceError

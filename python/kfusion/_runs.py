@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from . import _files, _json, _records
+from . import _files, _json, _schema
 from ._devices import hardware as _hardware
 
 SCHEMA = 1
@@ -32,7 +32,7 @@ class Run:
 
     def to_json(self) -> str:
         """Text that a diff can show: a line for each fact of the run, each case and each row of a case."""
-        return "".join(_lines(_records.to_plain(self)))
+        return "".join(_lines(_schema.to_plain(self)))
 
     def save(self, path: _files.StrPath) -> None:
         """Writes JSON, whole or not at all."""
@@ -52,7 +52,7 @@ class Run:
             plain = _json.read(str(path), who)
             if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
                 raise ValueError(f"schema {SCHEMA} is wanted")
-            return _records.from_plain(cls, plain, "results")
+            return _schema.from_plain(cls, plain, "results")
         except (ValueError, TypeError) as error:
             raise ValueError(f"{who}: {path} is not what `{cls.WRITER}` writes: {error}") from None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import _plot
+from .. import _pictures
 from .results import Measured, Results
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _ROW_SUITES = ("relu_layernorm", "norms", "softmax")
 _BAR_SUITES = ("chains", "reductions", "cpu")
 _COLOURS = {
-    "fused": _plot.FUSED_COLOUR,
-    "unfused": _plot.UNFUSED_COLOUR,
+    "fused": _pictures.FUSED_COLOUR,
+    "unfused": _pictures.UNFUSED_COLOUR,
     "copy": "#333333",
     "torch": "#9db4d6",
     "torch.compile": "#3b6fb6",
@@ -46,7 +46,7 @@ def save_all(results: Results, folder: str | Path, stem: str) -> list[Path]:
     written = []
     for name, figure in draw(results).items():
         path = Path(folder) / f"{stem}_{name}.png"
-        _plot.save(figure, path)
+        _pictures.save(figure, path)
         written.append(path)
     return written
 
@@ -162,7 +162,7 @@ def speedups(results: Results) -> Figure | None:
     middle = (len(versions) - 1) / 2
     ax.set_yticks(
         [i * (len(versions) + 1) + middle for i in range(len(cases))],
-        [_plot.literal(f"{case.name}\n{' x '.join(map(str, case.shape))}") for case in cases],
+        [_pictures.literal(f"{case.name}\n{' x '.join(map(str, case.shape))}") for case in cases],
         fontsize=8,
     )
     ax.margins(y=0.01)

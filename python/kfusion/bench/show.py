@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .. import _tables
-from .._plot import time_unit
+from .._pictures import time_unit
 from .results import NOISE, Measured, Results, Row
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .._plot import FUSED_COLOUR, UNFUSED_COLOUR, closed_figure_of, literal
+from .._pictures import FUSED_COLOUR, UNFUSED_COLOUR, closed_figure_of, literal
 from .._tables import byte_unit, in_unit, number, shorten, si
 from .graph_plot import fusion_graph, graph_size
 from .report import used_peaks

@@ -1,6 +1,6 @@
 """What `kfusion.measure_traffic` runs under the profiler: functions unfused and fused, once unseen and once counted.
 
-python -m kfusion._traffic.run '{"device": 0, "requests": [["module:function", [[[4096, 1024], "float32"]]]]}'
+python -m kfusion._traffic.profiled '{"device": 0, "requests": [["module:function", [[[4096, 1024], "float32"]]]]}'
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import _plot, _tables
+from .. import _pictures, _tables
+from . import comparison_plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,9 +125,9 @@ class Comparison(_tables.Report):
         Returns:
             The pyplot Figure, closed, so that a notebook shows it once.
         """
-        figure = _plot.times_on(self, ax, cache) if ax is not None else _plot.draw([self], cache)
+        figure = comparison_plot.times_on(self, ax, cache) if ax is not None else comparison_plot.draw([self], cache)
         if path is not None:
-            _plot.save(figure, path)
+            _pictures.save(figure, path)
         return figure
 
     def __repr__(self) -> str:
@@ -154,7 +155,7 @@ class Comparison(_tables.Report):
 
     def cells(self, cache: str) -> list[tuple[str, ...]]:
         """The table of one cache state as text, header first."""
-        unit, scale = _plot.time_unit(self.row("fused", cache).median_us)
+        unit, scale = _pictures.time_unit(self.row("fused", cache).median_us)
         names = {"time": f"time ({unit})"} | ({} if self._in_passes else {"passes": "by bytes"})
         header = tuple(names.get(h, h) for h in _HEADER)
         return [header, *(_row_cells(row, scale, self._in_passes) for row in self._of(cache))]
