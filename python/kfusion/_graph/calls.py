@@ -97,12 +97,17 @@ def prepared(
     _require_one_device(who, tracer.inputs)
     return Prepared(
         tracer.graph,
-        running.device(running.place_of(tracer.inputs)).to_dict(),
+        running.device(place_of(tracer.inputs)).to_dict(),
         _sources(tracer.inputs, guards),
         numbered.read_floats,
         fill,
         tracer.inputs,
     )
+
+
+def place_of(inputs: Iterable[Input]) -> str:
+    """ "cpu" or "cuda:0": where a traced function's arrays lie."""
+    return next((i.spec.device for i in inputs if i.spec.device != "cpu"), "cpu")
 
 
 def _sources(inputs: Iterable[Input], guards: Iterable[Guard]) -> list[Any]:
