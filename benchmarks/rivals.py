@@ -9,9 +9,10 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import _arrays
-from .._compare.contest import Rival
-from .._compare.problem import Problem
+from kfusion import _arrays
+from kfusion._compare.contest import Rival
+from kfusion._compare.problem import Problem
+
 from . import jax_cuda
 
 MODULES = {"triton": "triton", "experiment": "cupy"}

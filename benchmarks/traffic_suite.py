@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from .. import _runs
-from .._spec import ITEM_BYTES, Spec
-from .._tables import Table, number
-from .traffic import Request, Traffic, measure
+from kfusion._spec import ITEM_BYTES, Spec
+from kfusion._tables import Table, number
+from kfusion._traffic.traffic import Request, Traffic, measure
 
-LEAST_BYTES = 4_000_000_000  # dirty lines that stay in an L2 cache are less than 3 % of it
+from . import functions, runs
+
 DTYPES = ("float32", "bfloat16")
 WIDTHS = (1023, 1024, 4096, 32768, 131072, 524288)
 _USUAL = 4096
@@ -49,7 +49,7 @@ def _named(name: str, reads: str, matrices: int) -> Case:
 
 
 def _plain(name: str, reads: str, matrices: int) -> Case:
-    return Case(f"kfusion.bench.functions:{name}", reads, matrices)
+    return Case(f"{functions.__file__}:{name}", reads, matrices)
 
 
 BY_WIDTH = (
@@ -97,7 +97,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Results(_runs.Run):
+class Results(runs.Run):
     """A run of the suite: what was measured, on what, with which versions, by which command."""
 
     WRITER: ClassVar[str] = "kfusion traffic --suite --json"
@@ -143,4 +143,4 @@ def run(nbytes: int, command: str, commit: str | None) -> Results:
     asked = list(cases())
     traffic = measure([case.request(cols, dtype, nbytes) for case, cols, dtype in asked])
     found = (Measured(c.name, cols, dtype, t) for (c, cols, dtype), t in zip(asked, traffic, strict=True))
-    return Results(**_runs.facts(command, commit, (), gpu=True), cases=tuple(found))
+    return Results(**runs.facts(command, commit, (), gpu=True), cases=tuple(found))

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import _pictures
+from kfusion import _pictures
+
 from .results import Measured, Results
 
 if TYPE_CHECKING:

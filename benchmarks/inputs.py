@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from .. import _core
-from .._cli.demo import numpy_dtype, random_array
-from .._compare.compare import copied_elements
+from kfusion import _core
+from kfusion._cli.demo import numpy_dtype, random_array
+from kfusion._compare.compare import copied_elements
 
 PAD = 64  # elements between the rows of a strided array
 LAYOUTS = ("dense", "strided", "transposed")

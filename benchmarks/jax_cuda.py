@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .. import _arrays, _core, _timing
-from .._compare import libraries
-from .._compare.evaluate import program
-from .._compare.problem import Problem
+from kfusion import _arrays, _core, _timing
+from kfusion._compare import libraries
+from kfusion._compare.evaluate import program
+from kfusion._compare.problem import Problem
 
 LEAST_BYTES = 2**28  # that a case moves
 _CALLS, _SAMPLES = 20, 9

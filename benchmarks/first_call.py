@@ -1,4 +1,4 @@
-"""The process of one first call: python -m kfusion.bench.first_call VERSION FUNCTION SHAPE DEVICE prints milliseconds.
+"""The process of one first call: python -m benchmarks.first_call VERSION FUNCTION SHAPE DEVICE prints milliseconds.
 
 Everything that is not the call's own is done before: imports, the array, a context on the GPU.
 """
@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .. import _core
-from .._compare.contest import library
-from .._compare.problem import problem_of
-from .._compare.versions import versions_of
+from kfusion import _core
+from kfusion._compare.contest import library
+from kfusion._compare.problem import problem_of
+from kfusion._compare.versions import versions_of
+
 from . import functions, rivals
 from .inputs import Inputs
 

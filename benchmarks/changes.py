@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .. import _tables
+from kfusion import _tables
+
 from . import show
 from .results import NOISE, Measured, Results, Row
 

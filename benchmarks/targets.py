@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from .. import _tables
+from kfusion import _tables
+
 from . import cold_start, host, show
 from .results import Measured, Results, Row
 from .suites import EXPERIMENT_SHAPE, FEW_ROWS

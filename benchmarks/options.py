@@ -7,8 +7,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .. import _core
-from .._compare import peers as _peers
+from kfusion import _core
+from kfusion._compare import peers as _peers
+
 from . import rivals
 
 PEERS = ("numpy", "numexpr", "torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit", "experiment")
@@ -43,7 +44,7 @@ class Options:
         """Raises ValueError where a dtype is none of those that are measured."""
         for dtype in self.dtypes or ():
             if dtype not in DTYPES:
-                raise ValueError(f"kfusion.bench: a dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+                raise ValueError(f"kfusion bench: a dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
 
 
 def installed(device: str) -> tuple[str, ...]:
@@ -65,11 +66,11 @@ def checked_peers(names: Sequence[str], device: str) -> tuple[str, ...]:
     """
     for name in names:
         if name not in PEERS:
-            raise ValueError(f"kfusion.bench: a peer must be one of {', '.join(PEERS)}, got {name!r}")
+            raise ValueError(f"kfusion bench: a peer must be one of {', '.join(PEERS)}, got {name!r}")
         if name not in _ON[device]:
-            raise ValueError(f"kfusion.bench: the peer {name} does not run on {device} ({', '.join(_ON[device])} do)")
+            raise ValueError(f"kfusion bench: the peer {name} does not run on {device} ({', '.join(_ON[device])} do)")
         if importlib.util.find_spec(module_of(name)) is None:
-            raise ImportError(f"kfusion.bench: the peer {name} needs {module_of(name)}, which is not installed")
+            raise ImportError(f"kfusion bench: the peer {name} needs {module_of(name)}, which is not installed")
     return tuple(dict.fromkeys(names))
 
 

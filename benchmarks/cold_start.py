@@ -8,16 +8,19 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from .. import _timing
+from kfusion import _timing
+
 from .inputs import Inputs
 from .options import Options
 from .results import Measured, Row, rounded
 
 EMPTY, FROM_DISK, AGAIN = "first call, empty cache", "first call, from disk", "second call"
 STATES = (EMPTY, FROM_DISK, AGAIN)
+_ROOT = str(Path(__file__).resolve().parents[1])  # where processes of their own find this package
 _CACHES = ("KFUSION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR",
            "JAX_COMPILATION_CACHE_DIR")  # fmt: skip
 
@@ -71,7 +74,12 @@ def times_ms(arguments: list[str], caches: str) -> list[float]:
         RuntimeError: the process failed; the message is its last words.
     """
     folders = {name: os.path.join(caches, name.lower()) for name in _CACHES}
-    more = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
+    more = {
+        "PYTHONPATH": path,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
     done = subprocess.run(
         [sys.executable, "-m", f"{__package__}.first_call", *arguments],
         env={**os.environ, **folders, **more},
@@ -79,7 +87,7 @@ def times_ms(arguments: list[str], caches: str) -> list[float]:
         text=True,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"kfusion.bench: the timed process failed:\n{done.stderr.strip()}")
+        raise RuntimeError(f"kfusion bench: the timed process failed:\n{done.stderr.strip()}")
     times: list[float] = json.loads(done.stdout.splitlines()[-1])
     return times
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import json
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from . import _files, _json, _schema
-from ._devices import hardware as _hardware
+from kfusion import _files, _json, _schema
+from kfusion._devices import hardware as _hardware
 
 SCHEMA = 1
 Self = TypeVar("Self", bound="Run")
@@ -70,10 +72,22 @@ def facts(command: str, commit: str | None, modules: Sequence[str], *, gpu: bool
         "schema": SCHEMA,
         "date": datetime.date.today().isoformat(),
         "command": command,
-        "commit": commit or _hardware.commit(),
+        "commit": commit or _commit(),
         "hardware": {"cpu": _hardware.cpu()} | ({"gpu": _hardware.gpu(0)} if gpu else {}),
         "versions": _hardware.versions(modules),
     }
+
+
+def _commit() -> str:
+    """Of this source tree; "unknown" where it is none of git's."""
+    root = Path(__file__).parents[1]
+    if not (root / ".git").exists():
+        return "unknown"
+    command = ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    except OSError:
+        return "unknown"
 
 
 def _lines(plain: dict[str, Any]) -> Iterator[str]:

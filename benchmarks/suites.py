@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from .. import _timing
-from .._devices import hardware
+from kfusion import _timing
+from kfusion._devices import hardware
+
 from . import functions as f
 from .cold_start import FirstCall
 from .host import HostCase
@@ -252,7 +253,7 @@ def chosen(names: Sequence[str], device: str) -> list[str]:
     """
     for name in names:
         if name not in SUITES:
-            raise ValueError(f"kfusion.bench: a suite must be one of {', '.join(SUITES)}, got {name!r}")
+            raise ValueError(f"kfusion bench: a suite must be one of {', '.join(SUITES)}, got {name!r}")
     return [n for n, suite in SUITES.items() if (n in names if names else device in suite.devices)]
 
 
@@ -266,5 +267,5 @@ def jobs(names: Sequence[str], options: Options) -> list[Job]:
     found = [job for job in all_jobs if options.only in job.title]
     if all_jobs and not found:
         titles = "\n  ".join(job.title for job in all_jobs)
-        raise ValueError(f"kfusion.bench: no case has {options.only!r} in its title; there are\n  {titles}")
+        raise ValueError(f"kfusion bench: no case has {options.only!r} in its title; there are\n  {titles}")
     return found

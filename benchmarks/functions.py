@@ -4,49 +4,46 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _core, _named
-from .._ops import activations as a
-from .._ops import norms, views
-from .._ops import primitives as p
+import kfusion as kf
 
 # ---- rows: named kernels ----
 
-relu_layernorm = _core.fused_relu_layernorm
-layernorm = _named.fused_layernorm
-rmsnorm = _named.fused_rmsnorm
-softmax = _named.fused_softmax
+relu_layernorm = kf.fused_relu_layernorm
+layernorm = kf.fused_layernorm
+rmsnorm = kf.fused_rmsnorm
+softmax = kf.fused_softmax
 
 # ---- chains of the lesson ----
 
 
 def five_ops(x: Any) -> Any:
     """sigmoid(relu((x + 1) 2) - 0.5)."""
-    return p.sigmoid(p.relu((x + 1.0) * 2.0) - 0.5)
+    return kf.sigmoid(kf.relu((x + 1.0) * 2.0) - 0.5)
 
 
 def five_ops_of_two(x: Any, y: Any) -> Any:
     """sigmoid(relu((x + y) 2) - 1)."""
-    return p.sigmoid(p.relu((x + y) * 2.0) - 1.0)
+    return kf.sigmoid(kf.relu((x + y) * 2.0) - 1.0)
 
 
 def pointwise_chain(x: Any, w: Any, b: Any) -> Any:
     """relu(x w + b) 0.5."""
-    return p.relu(x * w + b) * 0.5
+    return kf.relu(x * w + b) * 0.5
 
 
 def mul_add_relu(x: Any, bias: Any) -> Any:
     """relu(2 x + bias)."""
-    return p.relu(x * 2 + bias)
+    return kf.relu(x * 2 + bias)
 
 
 def gelu(x: Any) -> Any:
     """gelu(x)."""
-    return a.gelu(x)
+    return kf.gelu(x)
 
 
 def add_transposed(x: Any, y: Any) -> Any:
     """x.T + y."""
-    return views.transpose(x) + y
+    return kf.transpose(x) + y
 
 
 # ---- chains for the CPU: from no arithmetic to much of it ----
@@ -59,22 +56,22 @@ def light(x: Any, y: Any) -> Any:
 
 def exp_chain(x: Any, y: Any) -> Any:
     """exp(x) y + 1."""
-    return p.exp(x) * y + 1
+    return kf.exp(x) * y + 1
 
 
 def tanh_chain(x: Any, y: Any) -> Any:
     """tanh(x) y."""
-    return p.tanh(x) * y
+    return kf.tanh(x) * y
 
 
 def gelu_chain(x: Any, y: Any, b: Any) -> Any:
     """gelu(x y + b)."""
-    return a.gelu(x * y + b)
+    return kf.gelu(x * y + b)
 
 
 def log_chain(x: Any, y: Any) -> Any:
     """log(relu(x + y) + 1)."""
-    return p.log(p.relu(x + y) + 1)
+    return kf.log(kf.relu(x + y) + 1)
 
 
 def twenty_ops(x: Any, y: Any) -> Any:
@@ -104,19 +101,19 @@ def sum_all(x: Any) -> Any:
 
 def max_rows(x: Any) -> Any:
     """max over axis -1."""
-    return p.max(x, -1)
+    return kf.max(x, -1)
 
 
 def max_all(x: Any) -> Any:
     """max of all."""
-    return p.max(x)
+    return kf.max(x)
 
 
 def var_rows(x: Any) -> Any:
     """var over axis -1."""
-    return norms.var(x, -1)
+    return kf.var(x, -1)
 
 
 def var_columns(x: Any) -> Any:
     """var over axis 0."""
-    return norms.var(x, 0)
+    return kf.var(x, 0)

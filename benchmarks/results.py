@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from .._runs import Run
+from .runs import Run
 
 _DIGITS = 5
 NOISE = "fused, again"  # the same version once more: what differs is noise
@@ -104,7 +104,7 @@ class Results(Run):
             ValueError: the two are of different devices.
         """
         if self.device_name != other.device_name:
-            raise ValueError(f"kfusion.bench: results of {other.device_name} cannot be added to {self.device_name}'s")
+            raise ValueError(f"kfusion bench: results of {other.device_name} cannot be added to {self.device_name}'s")
         newer = {case.key: case for case in other.cases}
         kept = [newer.pop(case.key, replace(case, commit=case.commit or self.commit)) for case in self.cases]
         commands = dict.fromkeys((*self.command.split(" && "), other.command))

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import _core, _timing
-from .._compare import contest as _contest
-from .._compare.versions import versions_of
+from kfusion import _core, _timing
+from kfusion._compare import contest as _contest
+from kfusion._compare.versions import versions_of
+
 from . import rivals
 from .inputs import Inputs
 from .options import Options

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .. import _tables
-from .._pictures import time_unit
+from kfusion import _tables
+from kfusion._pictures import time_unit
+
 from .results import NOISE, Measured, Results, Row
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from .. import _files, _progress
-from .._cli import demo
-from . import compare, options, plots, readme, runner, show, suites, targets
+from kfusion import _files, _progress
+from kfusion._cli import demo
+
+from . import changes, options, plots, readme, runner, show, suites, targets
 from .results import Results
 
 _EPILOG = """\
@@ -23,11 +24,14 @@ examples:
 """
 
 
-def add(subcommands: Any) -> None:
-    """Adds the subcommand to argparse's subparsers."""
-    parser = subcommands.add_parser(
-        "bench",
-        help="measure suites of fused kernels beside a copy and other libraries",
+def main(arguments: Sequence[str]) -> None:
+    """Runs what the arguments say."""
+    run(_parser().parse_args(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kfusion bench",
         description="Measures suites of fused kernels. Every version is checked against float64 first; the copy of the "
         "same bytes, timed between all samples, is the yardstick. What is measured goes to a JSON file with the "
         "hardware, the versions and the commit; Ctrl-C keeps what there is.",
@@ -55,13 +59,13 @@ def add(subcommands: Any) -> None:
     parser.add_argument("--targets", nargs="+", metavar="FILE", help="which of the project's targets results meet")
     parser.add_argument("--plot", metavar="FILE", help="draw results into the folder of --plots")
     parser.add_argument("--readme", metavar="README.md", help="rewrite the tables and pictures of a README")
-    parser.set_defaults(run=run)
+    return parser
 
 
 def run(args: argparse.Namespace) -> None:
     """One of the actions."""
     if args.compare:
-        print(compare.Changes(*map(Results.load, args.compare)))
+        print(changes.Changes(*map(Results.load, args.compare)))
     elif args.targets:
         print(targets.Targets([Results.load(path) for path in args.targets]))
     elif args.plot:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import _core, _timing
-from .._compare import contest as _contest
-from .._devices import hardware
+from kfusion import _core, _timing
+from kfusion._compare import contest as _contest
+from kfusion._devices import hardware
+
 from . import jax_cuda, rivals
 from .inputs import Inputs
 from .options import Options

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from .._traffic import suite as traffic_suite
-from . import cold_start, host, plots, show, suites, targets
+from . import cold_start, host, plots, show, suites, targets, traffic_suite
 from .results import Measured, Results
 
 _TRAFFIC = {"traffic": traffic_suite.Results.by_width, "traffic_saved": traffic_suite.Results.saved}
@@ -61,7 +60,7 @@ def rewritten(text: str, runs: Mapping[str, Results], folder: Path = Path()) -> 
         if name in _TRAFFIC:
             return f"{match[1]}{_traffic(name, folder)}\n{match[3]}"
         if name not in REGIONS:
-            raise ValueError(f"kfusion.bench: a region must be one of {', '.join((*REGIONS, *_TRAFFIC))}, got {name!r}")
+            raise ValueError(f"kfusion bench: a region must be one of {', '.join((*REGIONS, *_TRAFFIC))}, got {name!r}")
         return f"{match[1]}{REGIONS[name](runs)}\n{match[3]}"
 
     return _REGION.sub(region, text)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _core, _runs, _timing
-from . import suites
+from kfusion import _core, _timing
+
+from . import runs, suites
 from .inputs import Inputs
 from .options import Options, module_of, prepare_environment
 from .results import Measured, Results
@@ -21,7 +22,7 @@ def run(
     names: Sequence[str],
     options: Options,
     *,
-    command: str = "kfusion.bench.run",
+    command: str = "benchmarks.run",
     commit: str | None = None,
     progress: _timing.Progress | None = None,
     show: Show | None = None,
@@ -56,7 +57,7 @@ def run(
     except KeyboardInterrupt:
         complete = False
     modules = sorted({module_of(p) for p in options.peers} - {"numpy"})
-    facts = _runs.facts(command, commit, modules, gpu=options.device == "cuda")
+    facts = runs.facts(command, commit, modules, gpu=options.device == "cuda")
     return Results(**facts, device=options.device, complete=complete, cases=tuple(found))
 
 
