@@ -15,12 +15,12 @@ import pytest
 
 import kfusion as kf
 from benchmarks import readme, traffic_suite
-from conftest import HAVE_GPU
 from kfusion._cli.main import main
 from kfusion._devices import hardware, running
 from kfusion._traffic import ncu as _ncu
 from kfusion._traffic import profiled as profiled_process
 from kfusion._traffic import traffic
+from kinds import HAVE_GPU
 
 H200 = kf.device("H200")
 BIG = kf.spec((65536, 16384))  # 4.3 GB

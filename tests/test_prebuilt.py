@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import HAVE_GPU
 from kfusion import _core, _prebuilt
+from kinds import HAVE_GPU
 
 NAMES = list(dict.fromkeys(row.name for row in _prebuilt.FUNCTIONS))
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")

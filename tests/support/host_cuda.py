@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-import loops
+import kernel_loops
 from kfusion import _core
 from kfusion._devices import running
 
@@ -55,7 +55,7 @@ class HostKernels:
 
     def run(self, i: int, inputs: list[np.ndarray]) -> list[np.ndarray]:
         pairs = iter(zip(self.functions[i], self.kernels[i], strict=True))
-        return loops.run(self.lowered[i], inputs, compute=lambda k, memory: self._run(*next(pairs), k, memory))
+        return kernel_loops.run(self.lowered[i], inputs, compute=lambda k, memory: self._run(*next(pairs), k, memory))
 
     def _compile(self, folder: Path) -> Any:
         (folder / "device").mkdir(exist_ok=True)
@@ -76,7 +76,7 @@ class HostKernels:
         return ctypes.CDLL(str(folder / "kernels.so"))
 
     @staticmethod
-    def _run(function: Any, kernel: Any, lowered: dict[str, Any], memory: dict[int, loops.Memory]) -> None:
+    def _run(function: Any, kernel: Any, lowered: dict[str, Any], memory: dict[int, kernel_loops.Memory]) -> None:
         def address(operand: dict[str, Any]) -> int:
             m = memory[operand["node"]]
             return m.elements.ctypes.data + m.start * m.elements.itemsize

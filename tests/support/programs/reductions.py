@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import reference_ops
-from conftest import SPACING
+from kinds import SPACING
 
 from .operations import Operation
 from .values import Unfit, Value, computed, is_exact_sum, numeric, same, sum_error, terms_of

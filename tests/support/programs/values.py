@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from conftest import SPACING, TINY, np_dtype
-from running import rounded
+from graph_runs import rounded
+from kinds import SPACING, TINY, np_dtype
 
 LIMIT = {
     "float16": 1e3,

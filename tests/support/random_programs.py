@@ -1,6 +1,6 @@
 """Checks random programs: their plans, and their results fused, unfused and in NumPy.
 
-    python tests/random_programs.py --programs 200000 --jobs 2
+    python tests/support/random_programs.py --programs 200000 --jobs 2
 
 Program K of seed S is the same on every machine: `--seed S --only K` checks it again. Failures are shrunk and printed
 as scripts; the exit status is 1 if there are any.

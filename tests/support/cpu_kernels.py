@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-import loops
+import kernel_loops
 from kfusion import _core
 from kfusion._devices import running
 
@@ -22,9 +22,11 @@ class Kernels:
 
     def __call__(self, *inputs: np.ndarray) -> list[np.ndarray]:
         functions = iter(self.functions)
-        return loops.run(self.lowered, list(inputs), compute=lambda k, memory: self._run(next(functions), k, memory))
+        return kernel_loops.run(
+            self.lowered, list(inputs), compute=lambda k, memory: self._run(next(functions), k, memory)
+        )
 
-    def _run(self, function: Any, kernel: dict[str, Any], memory: dict[int, loops.Memory]) -> None:
+    def _run(self, function: Any, kernel: dict[str, Any], memory: dict[int, kernel_loops.Memory]) -> None:
         def address(operand: dict[str, Any]) -> int:
             m = memory[operand["node"]]
             return m.elements.ctypes.data + m.start * m.elements.itemsize

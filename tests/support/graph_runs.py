@@ -8,8 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conftest import SPACING, TINY, np_dtype
 from kfusion import _core
+from kinds import SPACING, TINY, np_dtype
 
 # Who runs a graph: other executors take the reference executor's place, and its tests.
 execute: Callable[[_core.Graph, list[Any], str], list[Any]] = _core.run_graph

@@ -1,6 +1,6 @@
 """Runs every GPU kernel once on small arrays, for tools that watch each access (compute-sanitizer); see .ci/gpu.
 
-`python tests/every_kernel.py 3/8` runs the third of eight shares, so that as many processes can work at once.
+`python tests/support/every_kernel.py 3/8` runs the third of eight shares, so that as many processes can work at once.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 import kfusion as kf
-from conftest import np_dtype
 from cpu_kernels import Kernels
 from host_cuda import HostKernels
 from kfusion import _core
 from kfusion._devices import running
+from kinds import np_dtype
 
 from .program import Program
 from .values import Unfit, Value

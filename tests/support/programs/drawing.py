@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from conftest import np_dtype
+from kinds import np_dtype
 
 from .operations import COMPARISONS, FUNCTIONS
 from .program import Program, Step, value_of

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from conftest import np_dtype
+from graph_runs import graph_of
 from host_cuda import DEVICE
 from kfusion import _core
-from running import graph_of
+from kinds import np_dtype
 
 Build = Callable[..., Any]
 

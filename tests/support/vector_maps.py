@@ -8,8 +8,8 @@ import numpy as np
 
 import kfusion as kf
 import reference_ops
-from conftest import np_dtype
 from kfusion import _core
+from kinds import np_dtype
 
 DEVICE = kf.device("H200").to_dict()
 # Bits of the fraction with the leading one, and the smallest positive number's exponent.

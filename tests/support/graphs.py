@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from conftest import np_dtype
 from kfusion import _core
+from kinds import np_dtype
 
 DTYPES = ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 SHAPES = [(), (1,), (3,), (5,), (1, 5), (3, 1), (3, 5), (2, 3, 5), (0, 5)]

@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 import kfusion as kf
-from conftest import DTYPES
 from kfusion import _core
+from kinds import DTYPES
 from programs.drawing import Profile, draw_program, many
 from programs.values import Value
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import reference_ops
-from conftest import SPACING
-from running import rounded
+from graph_runs import rounded
+from kinds import SPACING
 
 from .values import FLOATS, HALF, Unfit, Value, checked, computed, numeric, promoted, same, sum_error
 

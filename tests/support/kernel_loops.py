@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import reference_ops
-from conftest import np_dtype
+from kinds import np_dtype
 
 
 @dataclass
