@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from conftest import DTYPES, np_dtype
 from host_cuda import DEVICE
 from kernel_graphs import (
     Build,
@@ -28,6 +27,7 @@ from kernel_graphs import (
     weighted,
 )
 from kfusion import _core
+from kinds import DTYPES, np_dtype
 
 MOST_SHARED = 232448  # bytes that a block of an H200 can have
 

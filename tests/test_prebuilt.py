@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import HAVE_GPU
 from kfusion import _core, _prebuilt
+from kinds import HAVE_GPU
 
 ROWS = [pytest.param(row, id=f"{row.name}-{i}") for i, row in enumerate(_prebuilt.FUNCTIONS)]
 CHOICES = (_prebuilt.COMMON, _prebuilt.FUNCTIONS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kfusion.bench import Results
+from benchmarks import Results
 from test_traffic import F32, H200, Builder, M, N, flops, moved, relu_layernorm
 
 

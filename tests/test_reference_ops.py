@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reference_ops
-from conftest import ALL_DTYPES, DTYPES, TINY, np_dtype
+from graph_runs import LAYOUTS, assert_close, draw, run, run_map, wide
 from kfusion import _core
-from running import LAYOUTS, assert_close, draw, run, run_map, wide
+from kinds import ALL_DTYPES, DTYPES, TINY, np_dtype
 
 TABLE = {row["name"]: row for row in _core.op_table()}
 HALF = ("float16", "bfloat16")

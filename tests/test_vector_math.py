@@ -11,8 +11,8 @@ import pytest
 import reference_ops
 import ulp
 import vector_maps
-from conftest import ALL_DTYPES, DTYPES, np_dtype
-from running import run, run_map, wide
+from graph_runs import run, run_map, wide
+from kinds import ALL_DTYPES, DTYPES, np_dtype
 from test_reference_ops import EXACT, HALF, TABLE, specials, takes
 
 # What IEEE 754 does not define to the bit.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._tracing.tracer import stage
+from .._graph.tracer import stage
 from . import primitives as p
 from .activations import log_softmax
 from .operation import Array, composite

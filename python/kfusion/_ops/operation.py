@@ -15,12 +15,12 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from .. import _arrays, _core
+from .._graph import calls
+from .._graph.number import read
+from .._graph.source import TraceError, trace_error
+from .._graph.structure import leaves, walk
+from .._graph.tracer import Argument, Traced, Tracer
 from .._spec import require_plain, spec_of
-from .._tracing import calls
-from .._tracing.number import read
-from .._tracing.source import TraceError, trace_error
-from .._tracing.structure import leaves, walk
-from .._tracing.tracer import Argument, Traced, Tracer
 
 Array: TypeAlias = Any
 """Annotates the parameters that are arrays, and the results: a builder sees `Traced` values there, callers arrays."""

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from .._graph.source import trace_error
+from .._graph.tracer import Traced, tracer_of
 from .._ops import contractions, norms, views
 from .._ops import primitives as p
 from .._spec import HALF
 from . import refusals
-from .source import trace_error
 from .traced import power
-from .tracer import Traced, tracer_of
 
 _X = ("a", "ary", "arr", "array", "m", "x1")  # what NumPy calls kfusion's x
 _RENAMED = dict.fromkeys(_X, "x") | {

@@ -16,14 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _core
+from .._graph.number import is_number
+from .._graph.source import trace_error
+from .._graph.tracer import Traced, stage, tracer_of
 from .._ops import activations, contractions, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS
 from . import autocast, refusals
-from .number import is_number
-from .source import trace_error
 from .traced import BINARY, power
-from .tracer import Traced, stage, tracer_of
 
 _RENAMED = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
 _SEVERAL = {"dims", "shape", "size"}  # extents or axes, given one by one or as one tuple

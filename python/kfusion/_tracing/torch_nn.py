@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .._graph.source import trace_error
+from .._graph.tracer import Traced
 from .._ops import activations, attention, contractions, losses, norms, views
 from .._ops import primitives as p
 from . import refusals
-from .source import trace_error
 from .torch_functions import FUNCTIONS, named
-from .tracer import Traced
 
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 

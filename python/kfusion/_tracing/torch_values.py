@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from .._graph.tracer import STATE, Traced
 from . import autocast, torch_nn
 from . import torch_views as torch_views  # enters its functions
 from .dispatch import Dispatched
 from .torch_functions import FUNCTIONS, torch_function
-from .tracer import STATE, Traced
 
 _OPERATORS = {"equal": "eq"}  # torch.equal is another function
 _METHODS_OF_NN = {"softmax", "log_softmax"}

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from .._graph.number import read
+from .._graph.source import TraceError, raised_line, trace_error
+from .._graph.structure import Slot, fill, walk
+from .._graph.tracer import Argument, Call, Input, Traced, Tracer, current
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, conversion_of, is_array, spec_of
 from . import randomness
-from .number import read
-from .source import TraceError, raised_line, trace_error
-from .structure import Slot, fill, walk
-from .tracer import Argument, Call, Input, Traced, Tracer, current
 
 _PLAIN = (bool, int, float, complex, str)
 _NO_ARRAYS = (*_PLAIN, list, tuple, dict, np.generic)
