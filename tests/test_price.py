@@ -84,6 +84,14 @@ def test_functions_of_a_row_are_counted_once_for_it():
     assert p["compute_us"] == pytest.approx(M * each + 2 * M * N / 153e9 * 1e6)
 
 
+def test_quotients_by_a_value_of_the_row_are_products():
+    b = Builder()
+    x = b.input(M, N)
+    p = b.plan(b.divide(x, b.reduce("max", x)), device=CORE)["fused"]
+    assert p["compute_us"] == pytest.approx(2 * M * N / 153e9 * 1e6)
+    assert priced("divide", "float32", CORE)["compute_us"] > 20 * priced("add", "float32", CORE)["compute_us"]
+
+
 def test_values_that_were_just_written_come_from_the_cache():
     def times(n):
         b = Builder()

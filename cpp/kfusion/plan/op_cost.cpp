@@ -27,17 +27,17 @@ struct Work {
 ///
 /// GPU: assumed, not measured. An approximation of the special function units (reciprocal, square root, exponential,
 /// logarithm, sine) takes 8 times as long as a multiply-add, which is two FLOPs: 16 results a clock and multiprocessor
-/// beside 128 (NVIDIA, CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions"). Around it stand the
-/// instructions of a software sequence, two FLOPs each: some 10 for a division, 10 to 20 for an exponential, 30 for a
+/// beside 128 (NVIDIA, CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions"). Beside it run the
+/// instructions of a software sequence, two FLOPs each: some 10 for a division, 10 to 16 for an exponential, 25 for a
 /// sine, 40 and more for others. float64 is software alone.
 constexpr Work kWork[kOpCosts] = {
-    {{1, 1}, {1, 1}, 1},            // kSimple
-    {{25, 50}, {24, 40}, 24},       // kDivision
-    {{45, 70}, {40, 80}, 32},       // kExponential
-    {{45, 700}, {60, 120}, 32},     // kSine
-    {{160, 700}, {80, 160}, 80},    // kFunction
-    {{450, 200}, {100, 200}, 100},  // kRoot
-    {{450, 1200}, {160, 320}, 160}  // kPower
+    {{1, 1}, {1, 1}, 1},             // kSimple
+    {{25, 50}, {20, 40}, 20},        // kDivision
+    {{45, 70}, {32, 64}, 24},        // kExponential
+    {{45, 700}, {50, 100}, 24},      // kSine
+    {{160, 700}, {80, 160}, 80},     // kFunction
+    {{450, 200}, {80, 160}, 80},     // kRoot
+    {{450, 1200}, {150, 300}, 150},  // kPower
 };
 
 }  // namespace

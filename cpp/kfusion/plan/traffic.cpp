@@ -108,6 +108,14 @@ FlopCount counted(DType dtype, bool matrix, std::int64_t count, double times = 1
   return {dtype, matrix, count, static_cast<double>(count) * times};
 }
 
+/// Whether a map divides by what several of its elements share, which executors take as a product with the reciprocal.
+bool divides_by_shared(const Graph& g, const Node& n) {
+  if (n.op != Op::divide) return false;
+  NodeId by = n.arguments[1];
+  while (kind(g[by].op) == OpKind::kView) by = g[by].arguments[0];
+  return g[by].size() < n.size();
+}
+
 FlopCount flops_of(const Graph& g, const Group& group, NodeId id, const Device& device) {
   const Node& n = g[id];
   const auto argument = [&](std::size_t i) -> const Node& { return g[n.arguments[i]]; };
@@ -116,7 +124,8 @@ FlopCount flops_of(const Graph& g, const Group& group, NodeId id, const Device& 
       if (contains(group.folded, id)) return {};
       const std::int64_t size = contains(group.deferred, id) ? reduced_size(g, group) : n.size();
       const DType dtype = argument(n.arguments.size() - 1).dtype;
-      return counted(compute_dtype(dtype), false, product({info(n.op).flops, size}), work_of_flop(n.op, dtype, device));
+      const double work = divides_by_shared(g, n) ? 1 : work_of_flop(n.op, dtype, device);
+      return counted(compute_dtype(dtype), false, product({info(n.op).flops, size}), work);
     }
     case OpKind::kReduce:
       return counted(compute_dtype(argument(0).dtype), false, product({info(n.op).flops, argument(0).size()}));
