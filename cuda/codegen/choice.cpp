@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "codegen/capacity.hpp"
+#include "kfusion/lower/schedule.hpp"
 
 namespace kfusion::codegen {
 namespace {
@@ -17,10 +18,10 @@ struct Uses {
   std::vector<bool> in_first;
 };
 
-Uses uses_of(const Kernel& k, const Schedule& s) {
+Uses uses_of(const Kernel& k) {
   Uses uses{std::vector<int>(k.loads.size(), 0), std::vector<bool>(k.loads.size(), false)};
-  for (int sweep = 0; sweep < s.sweeps; ++sweep)
-    for (const int i : steps_of(k, s, sweep)) {
+  for (int sweep = 0; sweep < k.paired.sweeps; ++sweep)
+    for (const int i : element_steps(k, sweep)) {
       const Step& step = k.steps[static_cast<std::size_t>(i)];
       if (step.kind != StepKind::kLoad) continue;
       ++uses.sweeps[static_cast<std::size_t>(step.index)];
@@ -36,8 +37,8 @@ std::vector<bool> element_loads(const Kernel& k, const Arrangement& a) {
 }
 
 /// What is as large as the matrix and used more than once, or at once: it is loaded first and stays in registers.
-std::vector<bool> held_loads(const Kernel& k, const Arrangement& a, const Schedule& s) {
-  const Uses uses = uses_of(k, s);
+std::vector<bool> held_loads(const Kernel& k, const Arrangement& a) {
+  const Uses uses = uses_of(k);
   std::vector<bool> held;
   for (std::size_t i = 0; i < k.loads.size(); ++i) {
     const Extents& outer = a.outer_of(k.loads[i]);
@@ -100,7 +101,7 @@ constexpr std::int64_t kSplitBytes = 32 << 10;
 
 const Capacity* capacity_for(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
   const std::int64_t bytes = row_bytes(k, a, c), vector = bytes_of(k, a, c.held);
-  const bool heavy = static_cast<std::int64_t>(k.steps.size()) * c.schedule.sweeps > 48;
+  const bool heavy = static_cast<std::int64_t>(k.steps.size()) * k.paired.sweeps > 48;
   const int max_slots = a.width == 1 || heavy ? 8 : 16, max_blocks = target.clusters ? kMaxCluster : 1;
   const bool light = a.width == 4 && !(a.framed() && fetches(c, k, a));
   const auto* found = std::ranges::find_if(kCapacities, [&](const Capacity& one) {
@@ -110,7 +111,7 @@ const Capacity* capacity_for(const Kernel& k, const Arrangement& a, const Choice
                    one.blocks >=
                vectors_of(a);
   });
-  const bool split = k.kept.empty() && c.schedule.sweeps == 1 && bytes > kSplitBytes;
+  const bool split = k.kept.empty() && k.paired.sweeps == 1 && bytes > kSplitBytes;
   return split ? std::end(kCapacities) : found;
 }
 
@@ -150,7 +151,7 @@ void hold(Choice& c, const Kernel& k, const Arrangement& a, const Capacity& foun
 bool choose_few(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   constexpr std::int64_t kFewSlots = 2;
   const std::int64_t bytes = row_bytes(k, a, c);
-  if (c.schedule.sweeps == 1 || a.framed() || bytes <= kLeastFewBytes || bytes > kMostTeamBytes) return false;
+  if (k.paired.sweeps == 1 || a.framed() || bytes <= kLeastFewBytes || bytes > kMostTeamBytes) return false;
   const std::int64_t vectors = std::max<std::int64_t>(kFewSlots * kSlotBytes / bytes_of(k, a, c.held), 1);
   const std::int64_t threads = divide_up(vectors_of(a), kWarp * vectors) * kWarp;
   const std::int64_t blocks = divide_up(threads, kMaxTeamThreads);
@@ -190,13 +191,13 @@ void stream(Choice& c, const Kernel& k, const Arrangement& a) {
   c.vectors = vectors_in_flight(k, a, 64, 4);
   c.threads = kLongRowsThreads;
   c.least_blocks = in_doubles(k) ? 1 : 2;
-  c.skeleton = c.schedule.sweeps == 1 ? Skeleton::kSplitRows : Skeleton::kLongRows;
+  c.skeleton = k.paired.sweeps == 1 ? Skeleton::kSplitRows : Skeleton::kLongRows;
 }
 
 constexpr std::int64_t kMaxRingRows = std::int64_t{1} << 30;
 
 bool can_ring(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target) {
-  return target.compute_major >= 9 && product(a.outer) < kMaxRingRows && c.schedule.sweeps > 1 && can_stage(k, a, c);
+  return target.compute_major >= 9 && product(a.outer) < kMaxRingRows && k.paired.sweeps > 1 && can_stage(k, a, c);
 }
 
 RingNeeds ring_needs(const Kernel& k, const Arrangement& a, const Choice& c) {
@@ -310,8 +311,7 @@ void choose_spans(Choice& c, const Kernel& k, const Arrangement& a) {
 }
 
 void choose_rows(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
-  c.schedule = schedule(k, a);
-  c.held = held_loads(k, a, c.schedule);
+  c.held = held_loads(k, a);
   if (a.packed > 0) {
     choose_packed(c, k, a);
     return;
@@ -358,8 +358,7 @@ void keep_weights(Choice& c, const Kernel& k, const Arrangement& a) {
 /// Kept on chip where another sweep would read them again, and there is room.
 bool choose_tile(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   Choice tile = c;
-  tile.schedule = schedule(k, a);
-  tile.held = held_loads(k, a, tile.schedule);
+  tile.held = held_loads(k, a);
   for (std::size_t i = 0; i < k.loads.size(); ++i)
     if (a.loads[i] == Reach::kSplat) tile.held[i] = false;
   if (std::ranges::count(tile.held, true) == 0) return false;
@@ -379,15 +378,14 @@ bool choose_tile(Choice& c, const Kernel& k, const Arrangement& a, const Target&
 }
 
 void choose_columns(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
-  c.schedule = schedule(k, a);
   c.vectors = a.crossed() ? a.width
               : a.across  ? vectors_in_flight(k, a, 256, kAcrossRows)
                           : vectors_in_flight(k, a, 64, 4);
   c.lanes = !a.across ? kWarp : a.width > 1 ? kAcrossLanes : 2 * kAcrossLanes;
-  if (c.schedule.sweeps > 1 && choose_tile(c, k, a, target)) return;
+  if (k.paired.sweeps > 1 && choose_tile(c, k, a, target)) return;
   c.skeleton = Skeleton::kColumns;
   c.held.assign(k.loads.size(), false);
-  if (c.schedule.sweeps > 1) c.threads = kMaxTeamThreads, c.least_blocks = 1;
+  if (k.paired.sweeps > 1) c.threads = kMaxTeamThreads, c.least_blocks = 1;
   if (column_bound(k) == 0)
     c.threads = kAcrossThreads, c.least_blocks = c.vectors * bytes_of(k, a, element_loads(k, a)) > 192 ? 2 : 4;
 }
@@ -400,7 +398,6 @@ void choose_columns(Choice& c, const Kernel& k, const Arrangement& a, const Targ
 void choose_pointwise(Choice& c, const Kernel& k, const Arrangement& a, const Target& target) {
   constexpr int kThreads = 128, kFewThreads = 512, kThreadsAtOnce = 2048;  // of a multiprocessor
   constexpr std::int64_t kMostFewBytes = 4 * kSlotBytes;                   // that a thread loads
-  c.schedule = schedule(k, a);
   c.skeleton = Skeleton::kPointwise;
   c.held = element_loads(k, a);
   const bool at_once = vectors_of(a) <= target.multiprocessors * std::int64_t{kThreadsAtOnce};

@@ -4,7 +4,6 @@
 
 #include "codegen/arrangement.hpp"
 #include "codegen/generate.hpp"
-#include "codegen/schedule.hpp"
 
 namespace kfusion::codegen {
 
@@ -49,8 +48,7 @@ struct Choice {
   bool ahead = false;                   ///< kTeamRows: rows further on are brought to L2
   bool spread = false;                  ///< kRingRows: teams of blocks anywhere, instead of in clusters
   bool staged = false;                  ///< kSpreadRows: not all vectors are in registers
-  Schedule schedule;
-  std::vector<bool> held;   ///< by load: stays in registers for all sweeps
+  std::vector<bool> held;               ///< by load: stays in registers for all sweeps
   std::vector<int> shared;  ///< loads that shared memory keeps; kRingRows: of all rows, kTiles: of all columns
   int kept = 0;             ///< kRingRows: segments of a warp of which it does; kTiles: bytes of a row
   int held_bytes = 0;       ///< kTiles: of a vector of each of them

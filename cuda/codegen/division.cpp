@@ -146,7 +146,8 @@ std::int64_t cluster_for(std::int64_t tiles, std::int64_t down, const Target& ta
   return blocks;
 }
 
-Division divide_columns(const Arrangement& a, const Choice& c, const Target& target, std::size_t partial_bytes) {
+Division divide_columns(const Kernel& k, const Arrangement& a, const Choice& c, const Target& target,
+                        std::size_t partial_bytes) {
   const std::int64_t vectors = vectors_of(a), rows = product(a.outer);
   const std::int64_t across = std::bit_ceil(static_cast<std::uint64_t>(clamp(vectors, 1, c.lanes)));
   const std::int64_t sides = partial_bytes == 0 && a.crossed() && vectors > across ? 2 : 1;  // so that tiles are square
@@ -155,7 +156,7 @@ Division divide_columns(const Arrangement& a, const Choice& c, const Target& tar
   const std::int64_t tiles = divide_up(vectors, across * sides);
   const std::int64_t blocks = std::int64_t{kBlocksPerMultiprocessor} * target.multiprocessors;
   const std::int64_t most = std::max<std::int64_t>(divide_up(rows, down * c.vectors), 1);
-  const bool again = partial_bytes > 0 && c.schedule.sweeps > 1;  // each sweep needs what the one before reduced
+  const bool again = partial_bytes > 0 && k.paired.sweeps > 1;  // each sweep needs what the one before reduced
   const std::int64_t splits = partial_bytes == 0 ? std::min(most, kMaxSplits)
                               : again            ? cluster_for(tiles, down, target)
                                                  : clamp(blocks / std::max<std::int64_t>(tiles, 1), 1, most);
@@ -211,7 +212,7 @@ Division divide(const Kernel& k, const Arrangement& a, const Choice& c, const Ta
                : c.skeleton == Skeleton::kRingRows   ? divide_ring(k, a, c, target, partial_bytes)
                : c.skeleton == Skeleton::kSpanRows   ? divide_spans(k, a, c)
                : c.skeleton == Skeleton::kSplitRows  ? divide_splits(a, c, target, partial_bytes)
-               : c.skeleton == Skeleton::kColumns    ? divide_columns(a, c, target, partial_bytes)
+               : c.skeleton == Skeleton::kColumns    ? divide_columns(k, a, c, target, partial_bytes)
                : c.skeleton == Skeleton::kTiles      ? divide_tiles(a, c, target, partial_bytes)
                                                      : divide_teams(k, a, c, target, partial_bytes);
   return d;

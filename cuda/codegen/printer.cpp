@@ -21,7 +21,7 @@ void Code::line(const std::string& text, const std::string& comment) {
 Printer::Printer(const Kernel& k, const Arrangement& a, const Choice& c, ParameterList& parameters)
     : k_(k),
       a_(a),
-      s_(c.schedule),
+      s_(k.paired),
       held_(c.held),
       staged_(c.skeleton == Skeleton::kRingRows || c.skeleton == Skeleton::kSpreadRows || c.tile.stages > 0),
       span_rows_(c.rows),
@@ -90,7 +90,7 @@ void Printer::declare_parameters(ParameterList& parameters) {
 
 std::string Printer::reference(int i) const {
   if (step(i).kind == StepKind::kConstant) return "p." + names_[at(i)];
-  if (s_.per_row[at(i)]) return "values." + names_[at(i)] + lane();
+  if (is_row(i)) return "values." + names_[at(i)] + lane();
   return names_[at(i)];
 }
 
@@ -107,7 +107,7 @@ std::string Printer::iota(const Step& s, const std::string& inner) const {
 bool Printer::is_shared_quotient(const Step& s) const {
   if (s.op != Op::divide || s.kind != StepKind::kMap || !is_float(s.from) || a_.form == Form::kPointwise) return false;
   const int divisor = s.arguments[1];
-  return s_.per_row[at(divisor)] && !s_.per_row[at(s.arguments[0])] && step(divisor).kind != StepKind::kConstant;
+  return is_row(divisor) && !is_row(s.arguments[0]) && step(divisor).kind != StepKind::kConstant;
 }
 
 bool Printer::divides(int i) const {
@@ -146,8 +146,7 @@ std::string Printer::formula(const Step& s) const {
     if (is_half(s.dtype)) return "rounded<" + storage_type(s.dtype) + ">(" + argument(0) + ")";
     return "convert<" + compute_type(s.dtype) + ">(" + argument(0) + ")";
   }
-  if (s.op == Op::rsqrt && s_.per_row[static_cast<std::size_t>(&s - k_.steps.data())])
-    return "quick_rsqrt(" + argument(0) + ")";
+  if (s.op == Op::rsqrt && s.level == Level::kRow) return "quick_rsqrt(" + argument(0) + ")";
   if (is_shared_quotient(s)) {
     return "quotient(" + argument(0) + ", values." + divisor_of(s.arguments[1]) + ")";
   }
@@ -161,7 +160,7 @@ std::string Printer::formula(const Step& s) const {
 
 std::vector<int> Printer::loads_of(int sweep, bool held) const {
   std::vector<int> found;
-  for (const int i : steps_of(k_, s_, sweep))
+  for (const int i : element_steps(k_, sweep))
     if (step(i).kind == StepKind::kLoad && held_[at(step(i).index)] == held) found.push_back(step(i).index);
   return found;
 }
@@ -236,7 +235,7 @@ void Printer::print_types() {
 
 /// Values of the elements of a vector, lane by lane.
 void Printer::print_elements(int sweep) {
-  for (const int i : steps_of(k_, s_, sweep)) {
+  for (const int i : element_steps(k_, sweep)) {
     const Step& s = step(i);
     if (has_kept(sweep) && kept_.replaces(i)) continue;
     std::string value;
@@ -270,7 +269,7 @@ void Printer::print_lanes(int sweep, bool look) {
   out_.open("for (int j = 0; j < " + lanes_ + "; ++j) {");
   print_elements(sweep);
   for (std::size_t i = 0; i < k_.stores.size() && !look; ++i)
-    if (s_.store_time[i] == sweep) out_.line(stores_[i] + "[j] = " + stored(k_.stores[i]) + ";");
+    if (s_.stored[i] == sweep) out_.line(stores_[i] + "[j] = " + stored(k_.stores[i]) + ";");
   print_reductions(sweep, look);
   out_.close();
 }
@@ -286,20 +285,19 @@ void Printer::print_sweep(int sweep) {
     const std::string count = columns() ? "1" : a_.whole ? lanes_ : "at.count";
     open_lanes();
     for (const int i : reductions(sweep))
-      if (s_.pair[at(i)] >= 0) out_.line(partial(i) + ".looked(" + count + ");");
+      if (step(i).pair >= 0) out_.line(partial(i) + ".looked(" + count + ");");
     close_lanes();
     out_.close();
   }
   open_sweep("sweep", sweep);
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
-    if (s_.store_time[i] == sweep)
-      out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[" + lanes_ + "];");
+    if (s_.stored[i] == sweep) out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[" + lanes_ + "];");
   if (keeps(sweep)) out_.line(type_of(kept_.exponential) + " kept[" + lanes_ + "] = {};");
   print_factor(sweep);
   print_lanes(sweep, false);
   if (keeps(sweep)) print_keep();
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
-    if (s_.store_time[i] == sweep) print_store(static_cast<int>(i));
+    if (s_.stored[i] == sweep) print_store(static_cast<int>(i));
   out_.close();
 }
 
@@ -340,12 +338,12 @@ void Printer::close_lanes() {
   if (columns()) out_.close();
 }
 
-/// Maps of row values that are known at `time`.
-void Printer::print_row_steps(int time) {
+/// Maps of row values that sweep `ready` is the first to use.
+void Printer::print_row_steps(int ready) {
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
     const Step& s = step(i);
     const bool map = s.kind == StepKind::kMap || s.kind == StepKind::kCast;
-    if (map && s_.per_row[at(i)] && s_.time[at(i)] == time) assign(i, formula(s));
+    if (map && is_row(i) && s_.ready[at(i)] == ready) assign(i, formula(s));
   }
 }
 
@@ -354,7 +352,7 @@ void Printer::print_begin() {
   out_.line("");
   out_.open("struct Values {");
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
-    if (s_.per_row[at(i)] && step(i).kind != StepKind::kConstant) {
+    if (is_row(i) && step(i).kind != StepKind::kConstant) {
       const std::string lanes = columns() ? "[kWidth];" : ";";
       out_.line(type_of(i) + " " + names_[at(i)] + lanes);
       if (divides(i)) out_.line(divisor_type(i) + " by_" + names_[at(i)] + lanes);
@@ -364,7 +362,7 @@ void Printer::print_begin() {
   out_.line("Values values{};");
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
     const Step& s = step(i);
-    if (!s_.per_row[at(i)] || s.kind != StepKind::kLoad) continue;
+    if (!is_row(i) || s.kind != StepKind::kLoad) continue;
     const bool splat = !columns() || a_.loads[at(s.index)] == Reach::kSplat;
     const std::string from =
         columns() ? loaded(s.index) : "load_vector<1, true, Use::kAgain>(line." + loads_[at(s.index)] + ", 1)";
@@ -375,9 +373,9 @@ void Printer::print_begin() {
   }
   open_lanes();
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
-    if (s_.per_row[at(i)] && step(i).kind == StepKind::kIota)
+    if (is_row(i) && step(i).kind == StepKind::kIota)
       assign(i, iota(step(i), columns() ? "place(at.first + j)" : "at"));
-  print_row_steps(-1);
+  print_row_steps(0);
   close_lanes();
   out_.line("return values;");
   out_.close();
@@ -387,7 +385,7 @@ void Printer::print_begin() {
 void Printer::print_end() {
   out_.open("KF_DEVICE void end(const Line& line, const At& at, " + std::string("const Values& values) const {"));
   for (std::size_t i = 0; i < k_.stores.size(); ++i) {
-    if (s_.store_time[i] >= 0) continue;
+    if (s_.stored[i] >= 0) continue;
     const Store& store = k_.stores[i];
     const std::string type = compute_type(store.to.dtype);
     out_.line(type + " " + stores_[i] + (columns() ? "[kWidth];" : "[1] = {" + reference(store.step) + "};"));

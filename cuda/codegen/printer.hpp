@@ -5,6 +5,7 @@
 
 #include "codegen/choice.hpp"
 #include "codegen/parameters.hpp"
+#include "kfusion/lower/schedule.hpp"
 
 namespace kfusion::codegen {
 
@@ -95,7 +96,7 @@ class Printer {
   void print_finish(int sweep);
   void print_begin();
   void print_end();
-  void print_row_steps(int time);
+  void print_row_steps(int ready);
   void assign(int i, const std::string& value);
   void print_store(int store);
   void open_lanes();  ///< a loop over the lanes where row values are arrays
@@ -126,6 +127,7 @@ class Printer {
   }
   std::string of_lanes(const std::string& type) const { return a_.framed() ? type + "Of<kN>" : type; }
   const Step& step(int i) const { return k_.steps[static_cast<std::size_t>(i)]; }
+  bool is_row(int i) const { return step(i).level == Level::kRow; }
   const Operand& load(int i) const { return k_.loads[static_cast<std::size_t>(i)]; }
   /// Of a row, which is static where rows are very short.
   std::string elements() const { return a_.spans ? std::to_string(a_.inner[0]) : "p.inner.size"; }

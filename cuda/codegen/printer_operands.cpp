@@ -239,7 +239,7 @@ void Printer::print_crossed(int sweep) {
   out_.line("");
   out_.open("struct " + type + " {");
   for (std::size_t i = 0; i < k_.stores.size(); ++i) {
-    if (s_.store_time[i] != sweep || a_.stores[i] != Reach::kCrossed) continue;
+    if (s_.stored[i] != sweep || a_.stores[i] != Reach::kCrossed) continue;
     const Operand& o = k_.stores[i].to;
     out_.line("Vector<" + storage_type(o.dtype) + ", kWidth> " + stores_[i] + ";");
     stores.line("    store_vector<true>(" + across(stores_[i], o) + ", crossed." + stores_[i] +
