@@ -6,7 +6,6 @@
 #include <cctype>
 #include <set>
 
-#include "codegen/capacity.hpp"
 #include "codegen/expression.hpp"
 
 namespace kfusion::codegen {
@@ -18,22 +17,9 @@ void Code::line(const std::string& text, const std::string& comment) {
   text_ += "\n";
 }
 
-Printer::Printer(const Kernel& k, const Arrangement& a, const Choice& c, ParameterList& parameters)
-    : k_(k),
-      a_(a),
-      s_(k.paired),
-      held_(c.held),
-      staged_(c.skeleton == Skeleton::kRingRows || c.skeleton == Skeleton::kSpreadRows || c.tile.stages > 0),
-      span_rows_(c.rows),
-      shared_(c.shared),
-      tiles_(c.skeleton == Skeleton::kTiles),
-      through_l1_(c.skeleton == Skeleton::kPointwise || c.skeleton == Skeleton::kShortRows ||
-                  (c.skeleton == Skeleton::kTeamRows && !c.ahead) ||
-                  (c.skeleton == Skeleton::kColumns && column_bound(k) == 0)),
-      lanes_(a.framed() ? "kN" : "kWidth") {
-  const Skeleton in_registers[] = {Skeleton::kPackedRows, Skeleton::kShortRows, Skeleton::kTeamRows,
-                                   Skeleton::kRingRows};
-  if (std::ranges::find(in_registers, c.skeleton) != std::end(in_registers)) kept_ = find_kept();
+Printer::Printer(const Kernel& k, const Arrangement& a, const Traits& traits, ParameterList& parameters)
+    : k_(k), a_(a), s_(k.paired), traits_(traits), lanes_(a.framed() ? "kN" : "kWidth") {
+  if (traits.keeps_exponentials) kept_ = find_kept();
   loads_ = operand_names("in_", true);
   stores_ = operand_names("out_", false);
   for (std::size_t i = 0; i < k.steps.size(); ++i) {
@@ -161,7 +147,7 @@ std::string Printer::formula(const Step& s) const {
 std::vector<int> Printer::loads_of(int sweep, bool held) const {
   std::vector<int> found;
   for (const int i : element_steps(k_, sweep))
-    if (step(i).kind == StepKind::kLoad && held_[at(step(i).index)] == held) found.push_back(step(i).index);
+    if (step(i).kind == StepKind::kLoad && traits_.held[at(step(i).index)] == held) found.push_back(step(i).index);
   return found;
 }
 
@@ -182,15 +168,15 @@ std::string Printer::print() {
   else if (a_.spans)
     print_spans();
   std::vector<int> held;
-  for (std::size_t i = 0; i < held_.size(); ++i)
-    if (held_[i]) held.push_back(static_cast<int>(i));
+  for (std::size_t i = 0; i < traits_.held.size(); ++i)
+    if (traits_.held[i]) held.push_back(static_cast<int>(i));
   print_vectors("Held", held, true);
   print_loading("load(", "Held", held);
   print_prefetch("prefetch", held);
   print_prefetch("prefetch_fetched", fetched_later());
-  if (staged_ && columns()) print_slots(held);
-  if (tiles_) print_kept();
-  if (staged_ && !columns()) print_stages(held), print_shared();
+  if (traits_.staging == Traits::Staging::kOwnCopies) print_slots(held);
+  if (traits_.shares_row_values) print_row_values();
+  if (traits_.staging == Traits::Staging::kBulkCopies) print_stages(held), print_shared();
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
     print_partial(sweep);
     print_fetch(sweep);
@@ -243,7 +229,8 @@ void Printer::print_elements(int sweep) {
       value = "get(" + held_name(kept_.load) + ", j) * factor";
     } else if (s.kind == StepKind::kLoad) {
       const std::string lane_of = a_.loads[at(s.index)] == Reach::kSplat ? "0" : "j";
-      value = std::string("get(") + (held_[at(s.index)] ? "held." : "in.") + loads_[at(s.index)] + ", " + lane_of + ")";
+      value = std::string("get(") + (traits_.held[at(s.index)] ? "held." : "in.") + loads_[at(s.index)] + ", " +
+              lane_of + ")";
     } else if (s.kind == StepKind::kIota) {
       value = iota(s, "place(at.first + j)");
     } else {

@@ -22,7 +22,7 @@ Kept Printer::find_kept() const {
 
 bool Printer::can_keep(const Kept& kept) const {
   const Step &e = step(kept.exponential), &d = step(kept.difference), &x = step(kept.load);
-  if (e.op != Op::exp || d.op != Op::subtract || x.kind != StepKind::kLoad || !held_[at(x.index)]) return false;
+  if (e.op != Op::exp || d.op != Op::subtract || x.kind != StepKind::kLoad || !traits_.held[at(x.index)]) return false;
   if (!is_vector(x.index) || e.dtype != load(x.index).dtype) return false;
   for (int sweep = kept.sweep + 1; sweep < s_.sweeps; ++sweep)
     for (const int i : element_steps(k_, sweep)) {

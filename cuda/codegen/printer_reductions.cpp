@@ -31,7 +31,7 @@ bool Printer::looks(int sweep) const {
 bool Printer::looks_at_pairs(int i) const {
   if (!pair_of(i).starts_with("Shifted") || !a_.whole || a_.width % 2 != 0 || columns()) return false;
   const Step& x = step(step(i).arguments[0]);
-  return x.kind == StepKind::kLoad && held_[at(x.index)] && is_half(load(x.index).dtype) && is_vector(x.index);
+  return x.kind == StepKind::kLoad && traits_.held[at(x.index)] && is_half(load(x.index).dtype) && is_vector(x.index);
 }
 
 /// A of ops.def.
