@@ -32,7 +32,7 @@ def test_the_stub_is_what_its_script_writes():
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     """What mypy says of each line of a program that has all names, and typos of all."""
-    pytest.importorskip("mypy", reason="needs mypy, of the extra lint")
+    pytest.importorskip("mypy", reason="needs mypy, of the group lint")
     folder = tmp_path_factory.mktemp("typos")
     lines = [line for name in NAMES for line in (f"reveal_type(kf.{name})", f"kf.{name}_", f"kf.{name}(axsi=1)")]
     program = folder / "program.py"
