@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -61,3 +62,23 @@ def threads() -> Any:
 def plan(request: pytest.FixtureRequest) -> kf.Plan:
     """Plans of several kinds: one kernel, many, none."""
     return plans.PLANS[request.param]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sample", type=int, metavar="N", help="run N of the tests: each function once, then more cases of each"
+    )
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.sample is None or len(items) <= config.option.sample:
+        return
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    # The k-th case of every function before any (k + 1)-th one.
+    turn = {item: k for of_one in cases.values() for k, item in enumerate(of_one)}
+    kept = set(sorted(items, key=turn.__getitem__)[: config.option.sample])
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]

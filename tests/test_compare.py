@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import importlib.util
 import json
 import subprocess
@@ -357,6 +358,20 @@ class TestMeasure:
     def test_a_large_budget_is_bounded(self):
         samples, _ = self.run(repeats=None, budget_s=1e9)
         assert len(samples["a"].times_us) == _timing._MAX_SAMPLES
+
+
+def test_libraries_are_told_apart_by_types():
+    class Matrix(np.ndarray):
+        __module__ = "torch"
+
+    assert _arrays.kind(np.ones(3).view(Matrix)) == "numpy"
+    assert _arrays.kind(np.float32(1)) == "numpy"
+    assert _arrays.kind(decimal.Decimal(1)) == "decimal"
+    assert _arrays.kind(pytest.importorskip("jax.numpy").ones(3)) == "jax"
+    torch = pytest.importorskip("torch")
+    assert _arrays.kind(torch.ones(3)) == "torch"
+    assert _arrays.kind(torch.nn.Parameter(torch.ones(3))) == "torch"
+    assert _arrays.kind(type("Tensor", (torch.Tensor,), {"__module__": "model"})()) == "torch"
 
 
 @pytest.mark.parametrize("to", ["numpy", "torch", "jax"])

@@ -130,3 +130,11 @@ def test_text_has_a_line_for_each_step():
     assert lines[0] == "multiply_add_softmax: rows (6 | 35), 3 sweeps"
     assert lines[1] == "%0: float32 = x[35 | 1]  # element, sweep 0"
     assert len(lines) == 1 + len(k["steps"]) + len(k["stores"]) + len(k["pairs"])
+
+
+def test_pairs_share_a_sweep():
+    k = only_kernel(lambda x: kf.softmax(kf.layernorm(x)), X)
+    reductions = [s for s in k["steps"] if s["kind"] == "reduce"]
+    assert [s["sweep"] for s in reductions] == [0, 1, 2, 3]
+    assert [s["paired_sweep"] for s in reductions] == [0, 0, 1, 1]
+    assert (k["sweeps"], k["paired_sweeps"]) == (5, 3)

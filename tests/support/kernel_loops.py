@@ -119,6 +119,7 @@ def _value(k: dict[str, Any], s: dict[str, Any], arguments: list[np.ndarray], me
 def check_rules(k: dict[str, Any]) -> None:
     """What kernel.hpp promises to those who run a kernel."""
     steps = k["steps"]
+    seconds = {second for _, _, second in k["pairs"]}
     assert k["name"].isidentifier()
     assert all(e > 1 for e in [*k["kept"], *k["reduced"]])
     assert (k["kind"] == "pointwise") == (not k["reduced"])
@@ -127,9 +128,12 @@ def check_rules(k: dict[str, Any]) -> None:
         used = [steps[a] for a in s["arguments"]]
         assert all(a < i for a in s["arguments"])
         assert all(s["sweep"] >= a["sweep"] + (a["kind"] == "reduce") for a in used)
+        assert s["paired_sweep"] <= s["sweep"]
+        if i not in seconds:  # whose argument is made of the first of its pair
+            assert all(s["paired_sweep"] >= a["paired_sweep"] + (a["kind"] == "reduce") for a in used)
         assert s["sweep"] <= k["sweeps"] if s["row"] and s["kind"] != "reduce" else s["sweep"] < k["sweeps"]
         if not k["reduced"]:
-            assert not s["row"]
+            assert s["row"] == (s["kind"] == "constant")
             assert s["kind"] != "reduce"
         elif s["kind"] in ("load", "iota"):
             assert s["row"] == (not any(k[s["kind"] + "s"][s["index"]]["reduced"]))
@@ -139,6 +143,7 @@ def check_rules(k: dict[str, Any]) -> None:
         assert steps[second]["op"] == "sum" or (pair == "centred" and steps[second]["op"] == "mean")
         assert steps[first]["op"] == {"centred": "mean", "shifted": "max"}[pair]
         assert steps[second]["sweep"] == steps[first]["sweep"] + 1
+        assert steps[second]["paired_sweep"] == steps[first]["paired_sweep"]
     operands = [*k["loads"], *k["iotas"], *(store["to"] for store in k["stores"])]
     for axes in ("kept", "reduced"):  # all neighbours that can be merged are
         for outer, inner in zip(range(len(k[axes])), range(1, len(k[axes])), strict=False):

@@ -7,7 +7,7 @@ from typing import Any
 
 from kfusion import _core
 
-SOURCES = ("input", "constant", "iota")
+KINDS = {row["name"]: row["kind"] for row in _core.op_table()}
 
 
 def replay(graph: _core.Graph) -> Callable[[list[Any]], tuple[Any, ...]]:
@@ -20,7 +20,7 @@ def replay(graph: _core.Graph) -> Callable[[list[Any]], tuple[Any, ...]]:
         nodes: list[int] = []
         stage = None
         for n in d["nodes"]:
-            if n["op"] not in SOURCES and n["stage"] != stage:
+            if KINDS[n["op"]] != "source" and n["stage"] != stage:
                 if stage is not None:
                     tracer.graph.end_stage()
                 stage = None if n.get("rounds") else n["stage"]  # such a cast is a call of its own
@@ -36,7 +36,7 @@ def replay(graph: _core.Graph) -> Callable[[list[Any]], tuple[Any, ...]]:
 
 
 def _node(g: Any, n: dict[str, Any], nodes: list[int]) -> int:
-    op, kind = n["op"], _KINDS[n["op"]]
+    op, kind = n["op"], KINDS[n["op"]]
     arguments = [nodes[a] for a in n["arguments"]]
     if op == "constant":
         return int(g.cast(g.scalar(n["value"]), n["dtype"]))
@@ -59,6 +59,3 @@ def _node(g: Any, n: dict[str, Any], nodes: list[int]) -> int:
     if op == "take":
         return int(g.take(*arguments, n["axis"]))
     return int(g.matmul(*arguments) if op == "matmul" else getattr(g, op)(arguments[0], n["shape"]))
-
-
-_KINDS = {row["name"]: row["kind"] for row in _core.op_table()}

@@ -120,7 +120,6 @@ Operand operand_of(const Strided& s, const Merged& kept, const Merged& reduced) 
 
 GroupKind kind_of(const Kernel& k, const Space& space, bool rows_are_contiguous) {
   if (space.reduced == 0) return GroupKind::kPointwise;
-  if (k.kept.empty() && k.sweeps == 1) return GroupKind::kFullReduction;
   return rows_are_contiguous || k.kept.empty() ? GroupKind::kRows : GroupKind::kColumns;
 }
 

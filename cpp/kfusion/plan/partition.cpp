@@ -210,7 +210,7 @@ int Partition::passes(int a, int b, const Part& merged) const {
   std::vector<NodeId> nodes = part(a).nodes;
   nodes.insert(nodes.end(), part(b).nodes.begin(), part(b).nodes.end());
   std::sort(nodes.begin(), nodes.end());
-  return count_passes(g_, folded_, nodes, merged.stores);
+  return count_passes(g_, folded_, nodes, merged.stores, merged.domain);
 }
 
 std::int64_t Partition::column_bytes(const Part& part) const {

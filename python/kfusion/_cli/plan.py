@@ -103,7 +103,7 @@ def _plan_of(args: argparse.Namespace) -> _plan.Plan:
     try:
         return _plan.plan(function, *specs, **options)
     except Exception as error:
-        if str(error).startswith("kfusion"):  # a refusal of ours
+        if source.raised_by_kfusion(error):
             raise
         what = f"{_WHO}: {args.target.rpartition(':')[2]} cannot be traced: {type(error).__name__}: {error}"
         line = source.raised_line(error.__traceback__)

@@ -58,6 +58,15 @@ def raised_line(traceback: TracebackType | None) -> str:
     return own or line
 
 
+def raised_by_kfusion(error: BaseException) -> bool:
+    """Whether an exception came out of kfusion's own code, and so says all that there is to say."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    name: str = traceback.tb_frame.f_globals.get("__name__", "") if traceback is not None else ""
+    return name.partition(".")[0] == __name__.partition(".")[0]
+
+
 def trace_error(what: str, hint: str = "", line: str | None = None) -> TraceError:
     """A TraceError that says what was done, on which line, and what to do instead."""
     return TraceError(message(what, hint, line))
