@@ -11,9 +11,10 @@ struct Work {
   double quick;  ///< of half types on a GPU, where the row is kQuick
 };
 
-/// CPU: measured with tests/op_costs.py on a Xeon with AVX-512, one thread, data in L1: the time that a function adds
-/// to a chain of additions, an element, times the peak of that core's matrix product (153 GFLOP/s in float32, 74 in
-/// float64); of each class about the geometric mean. An addition takes 0.04 ns in float32 and 0.07 in float64.
+/// CPU: measured with tests/support/op_costs.py on a Xeon with AVX-512, one thread, data in L1: the time that a
+/// function adds to a chain of additions, an element, times the peak of that core's matrix product (153 GFLOP/s in
+/// float32, 74 in float64); of each class about the geometric mean. An addition takes 0.04 ns in float32 and 0.07 in
+/// float64.
 ///
 ///   ns an element    float32                                            float64
 ///   kDivision        divide 0.13, sqrt 0.18                             0.54, 0.83

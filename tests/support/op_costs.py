@@ -1,6 +1,6 @@
 """What maps take on this machine's CPU: the figures of cpp/kfusion/plan/op_cost.cpp.
 
-    python tests/op_costs.py
+    python tests/support/op_costs.py
 
 One thread, data in L1. For each map the time that it adds to a sum of such maps, an element: in nanoseconds, and times
 the peak of one core's matrix product in FLOPs, which is what prices are in. OPENBLAS_NUM_THREADS=1 for the peak.
