@@ -12,6 +12,8 @@ import pytest
 import kfusion as kf
 from kinds import OnlyDlpack
 
+pytestmark = pytest.mark.native
+
 VERSIONS = [kf.fused_relu_layernorm, kf.unfused_relu_layernorm]
 X = np.ones((4, 8), np.float32)
 

@@ -13,6 +13,8 @@ from graph_runs import assert_close, draw, wide
 from kinds import DTYPES
 from test_cpu_fused import bits, centred, run
 
+pytestmark = pytest.mark.native
+
 ROWS = (1, 7, 8, 9, 23, 60)  # few enough to be one part
 COLUMNS = (9, 15, 16, 100, 127, 128, 129, 255, 1000, 4095, 5000)  # around tiles and blocks
 

@@ -22,6 +22,8 @@ from kfusion import _core
 from kinds import ALL_DTYPES, DTYPES, np_dtype
 from test_reference_ops import arguments, takes
 
+pytestmark = pytest.mark.native
+
 # Around the sizes of a register and of a tile of every instruction set.
 LENGTHS = (1, 2, 3, 7, 8, 9, 15, 17, 31, 33, 63, 65, 127, 128, 129, 300, 1000)
 

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from kfusion import _core
 from kfusion._cli.main import main
 
+pytestmark = pytest.mark.native
+
 KEY, OTHER = "0" * 31 + "1", "f" * 32
 IMAGE = b"\x7fELF\n\0machine code"
 MANY = 8  # processes

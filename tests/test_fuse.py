@@ -16,6 +16,8 @@ import pytest
 
 import kfusion as kf
 
+pytestmark = pytest.mark.native
+
 
 @kf.fuse
 def chain(x, b, scale=2.0):

@@ -9,6 +9,8 @@ import kfusion as kf
 from kfusion import _core
 from test_fuse import Layer, chain, counting
 
+pytestmark = pytest.mark.native
+
 
 def test_errors_name_the_function():
     x = np.ones(3)

@@ -13,6 +13,8 @@ import pytest
 import kfusion as kf
 from test_fuse import counting
 
+pytestmark = pytest.mark.native
+
 
 def test_a_signature_is_traced_once(rng):
     f = counting(lambda x, n=2: x * n)

@@ -5,6 +5,8 @@ import pytest
 
 import kfusion as kf
 
+pytestmark = pytest.mark.native
+
 SCALE, OTHER, helper, TOGGLE = 1.0, 1.0, None, True
 X = np.arange(3.0)
 

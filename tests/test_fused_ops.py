@@ -15,6 +15,8 @@ from graph_runs import assert_close, draw, wide
 from kinds import ALL_DTYPES, DTYPES, SPACING, np_dtype
 from replay import replay
 
+pytestmark = pytest.mark.native
+
 
 def back(a):
     """As a NumPy array of the same dtype."""

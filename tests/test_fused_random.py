@@ -13,6 +13,8 @@ from kinds import HAVE_GPU
 from layouts import laid_out, layouts
 from replay import replay
 
+pytestmark = pytest.mark.native
+
 # Each new kernel of a GPU is compiled; the fixture only says where arrays lie.
 EXAMPLES = hypothesis.settings(
     max_examples=30 if HAVE_GPU else 150,

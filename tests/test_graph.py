@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from graph_runs import rounded, wide
 from kfusion import _core
 
+pytestmark = pytest.mark.native
+
 quick = settings(max_examples=100, deadline=None)
 extents = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 

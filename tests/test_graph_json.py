@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from graphs import graphs
 from kfusion import _core
 
+pytestmark = pytest.mark.native
+
 INPUT, CONSTANT, IOTA, CAST, ADD, SUM, TRANSPOSE, SLICE, TAKE, SCALAR = range(10)
 
 

@@ -16,6 +16,8 @@ from kfusion import _core
 from kinds import np_dtype
 from test_graph import stages
 
+pytestmark = pytest.mark.native
+
 
 class TestSimplify:
     def test_equal_nodes_become_one(self):

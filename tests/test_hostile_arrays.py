@@ -11,6 +11,8 @@ import pytest
 import kfusion as kf
 from capsules import Changing, Producer
 
+pytestmark = pytest.mark.native
+
 X = np.arange(32, dtype=np.float32).reshape(4, 8) - 9
 FUNCTIONS = {
     "named": kf.fused_relu_layernorm,

@@ -12,6 +12,8 @@ import pytest
 
 import kfusion as kf
 
+pytestmark = pytest.mark.native
+
 # Without optimisation, a step of a CPU program calls the next one where it otherwise jumps: 6 KB of stack for each.
 UNOPTIMISED = "libasan" in os.environ.get("LD_PRELOAD", "")
 STACK = 8 << 20 if UNOPTIMISED else 128 << 10

@@ -13,6 +13,8 @@ from graph_strategies import cases
 from kfusion import _core
 from layouts import element_strides, laid_out, layouts, with_layouts
 
+pytestmark = pytest.mark.native
+
 DEVICE = kf.device("H200").to_dict()
 
 

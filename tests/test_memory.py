@@ -14,6 +14,8 @@ import kfusion as kf
 from kfusion import _core
 from test_runtime import run_python
 
+pytestmark = pytest.mark.native
+
 MB = 2**20
 V1 = "31 24 0:27 / /sys/fs/cgroup/memory rw,nosuid shared:9 - cgroup cgroup rw,memory"
 V2 = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"

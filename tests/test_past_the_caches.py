@@ -13,6 +13,8 @@ import kfusion as kf
 from graph_runs import assert_close, wide
 from kinds import np_dtype
 
+pytestmark = pytest.mark.native
+
 BYTES = 25 << 20  # of a result: 24 MB and more go past the caches
 WIDTHS = (1, 3, 15, 16, 17, 33, 63, 64, 65, 100, 130, 250, 511, 512, 1000, 1023, 4096, 4097, 5000, 70_001)
 GUARD = 64

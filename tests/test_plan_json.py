@@ -17,6 +17,8 @@ from kfusion import _schema
 from kfusion._plans import graph_layout
 from plans import X, mlp, mlp_plan, row_plan, try_to_explain
 
+pytestmark = pytest.mark.native
+
 
 def test_json_and_pickles_give_the_same_plan(plan):
     text = plan.to_json()

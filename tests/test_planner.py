@@ -8,6 +8,8 @@ import pytest
 import kfusion as kf
 from kfusion._plans.records import Bytes
 
+pytestmark = pytest.mark.native
+
 N, D = 37, 53  # co-prime, so that no two extents are mistaken for each other
 X, Y = kf.spec((N, D)), kf.spec((N, D))
 ROW, COLUMN, VECTOR = kf.spec((D,)), kf.spec((N, 1)), kf.spec((N * D,))

@@ -12,6 +12,8 @@ from graphs import graphs
 from kfusion import _core
 from programs.checks import H200, KIND, check_groups, check_plan
 
+pytestmark = pytest.mark.native
+
 
 def make_plan(graph, **options):
     return _core.make_plan(graph, H200, options)

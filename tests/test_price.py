@@ -11,6 +11,8 @@ from benchmarks import Results
 from kfusion import _core
 from test_traffic import F32, H200, Builder, M, N, flops, moved, relu_layernorm
 
+pytestmark = pytest.mark.native
+
 ARITY = {row["name"]: row["arity"] for row in _core.op_table()}
 QUICK = [row["name"] for row in _core.op_table() if "quick" in row["facts"]]
 

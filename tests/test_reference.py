@@ -21,6 +21,8 @@ from graph_runs import assert_close, draw, run, run_map, wide
 from kfusion import _core
 from kinds import ALL_DTYPES, Kind, np_dtype
 
+pytestmark = pytest.mark.native
+
 SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")  # whose allocator ends the process instead
 
 

@@ -17,6 +17,8 @@ from graph_runs import LAYOUTS, assert_close, draw, run, run_map, wide
 from kfusion import _core
 from kinds import ALL_DTYPES, DTYPES, TINY, np_dtype
 
+pytestmark = pytest.mark.native
+
 TABLE = {row["name"]: row for row in _core.op_table()}
 HALF = ("float16", "bfloat16")
 # The type that floats are computed in.

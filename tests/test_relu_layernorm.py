@@ -12,6 +12,8 @@ import reference
 from kfusion import _core
 from kinds import DTYPES, SPACING, Kind, np_dtype
 
+pytestmark = pytest.mark.native
+
 VERSIONS = [pytest.param(kf.fused_relu_layernorm, id="fused"), pytest.param(kf.unfused_relu_layernorm, id="unfused")]
 # Round a vector (4 to 64 elements), a chunk of the CPU (4096), a warp, a block and a cluster of the GPU.
 WIDTHS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 255, 256, 257, 511, 768, 1000, 1023, 1024, 1025]

@@ -18,6 +18,8 @@ import pytest
 import kfusion as kf
 from kfusion import _core
 
+pytestmark = pytest.mark.native
+
 BIG = (1500, 1024)  # enough for several threads and for recycled memory
 HANGS_S = 500  # no machine is so busy
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import kfusion as kf
 import reference
 
+pytestmark = pytest.mark.native
+
 KEYS = ["unfused_bytes", "fused_bytes", "savings_bytes", "savings_pct", "speedup_estimate"]
 INT64_MAX = 2**63 - 1
 

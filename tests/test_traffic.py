@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import kfusion as kf
 from kfusion import _core
 
+pytestmark = pytest.mark.native
+
 M, N, K = 7, 11, 5
 F16, F32, F64 = 2, 4, 8
 DEVICE = kf.Device(

@@ -15,6 +15,8 @@ from graph_runs import run, run_map, wide
 from kinds import ALL_DTYPES, DTYPES, np_dtype
 from test_reference_ops import EXACT, HALF, TABLE, specials, takes
 
+pytestmark = pytest.mark.native
+
 # What IEEE 754 does not define to the bit.
 APPROXIMATE = [name for name in reference_ops.MAPS if name not in EXACT | {"rsqrt"}]
 LIMIT = {"exp": 1, "log": 1}  # ULP; others: 2, but 3 of float64, some of which are libm's
