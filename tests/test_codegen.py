@@ -12,7 +12,6 @@ import pytest
 
 import golden
 import kfusion as kf
-from conftest import DTYPES, np_dtype
 from host_cuda import DEVICE
 from kernel_graphs import (
     Build,
@@ -30,6 +29,7 @@ from kernel_graphs import (
     weighted,
 )
 from kfusion import _core
+from kinds import DTYPES, np_dtype
 
 MOST_SHARED = 232448  # bytes that a block of an H200 can have
 SKELETONS = Path(__file__).parent.parent / "cuda" / "codegen" / "skeletons" / "table.cpp"

@@ -72,15 +72,10 @@ void Printer::assign(int i, const std::string& value) {
   if (divides(i)) out_.line("values." + divisor_of(i) + " = " + divisor_type(i) + "(" + reference(i) + ");");
 }
 
-namespace {
-
-/// Half types do not show the errors of short functions (device/quick.cuh).
-bool is_quick(const Step& s) {
-  constexpr Op kQuick[] = {Op::erf, Op::exp, Op::exp2, Op::sigmoid, Op::tanh};
-  return is_half(s.dtype) && std::ranges::find(kQuick, s.op) != std::end(kQuick);
+/// By the hardware's approximations (device/quick.cuh).
+bool Printer::is_quick(const Step& s) const {
+  return info(s.op).has(kQuickPerRow) ? s.level == Level::kRow : is_half(s.dtype) && info(s.op).has(kQuick);
 }
-
-}  // namespace
 
 /// Of maps and casts.
 std::string Printer::formula(const Step& s) const {
@@ -89,13 +84,12 @@ std::string Printer::formula(const Step& s) const {
     if (is_half(s.dtype)) return "rounded<" + storage_type(s.dtype) + ">(" + argument(0) + ")";
     return "convert<" + compute_type(s.dtype) + ">(" + argument(0) + ")";
   }
-  if (s.op == Op::rsqrt && s.level == Level::kRow) return "quick_rsqrt(" + argument(0) + ")";
+  if (is_quick(s)) return "quick_" + std::string(name(s.op)) + "(" + argument(0) + ")";
   if (is_shared_quotient(s)) {
     return "quotient(" + argument(0) + ", values." + divisor_of(s.arguments[1]) + ")";
   }
   const Meaning meanings[] = {{"x", argument(0)}, {"y", argument(1)}, {"z", argument(2)}, {"T", compute_type(s.from)}};
   const std::string text = with(info(s.op).expression, meanings);
-  if (is_quick(s)) return "quick_" + text;
   return s.dtype == DType::kBool && s.from == DType::kBool ? "(" + text + ") != 0" : text;
 }
 

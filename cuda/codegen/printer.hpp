@@ -60,6 +60,7 @@ class Printer {
   std::string reference(int step) const;  ///< how a value is named where it is used
   std::string formula(const Step& step) const;
   bool is_shared_quotient(const Step& step) const;
+  bool is_quick(const Step& step) const;
   std::string divisor_type(int step) const;
   bool divides(int i) const;  ///< a row's value is the divisor of one
   std::string divisor_of(int i) const;

@@ -71,13 +71,13 @@ void Printer::print_partial(int sweep) {
       continue;
     }
     const OpInfo& row = info(s.op);
-    const std::string_view combine = reduction_text(row).combine;
+    const std::string_view combine = row.combine;
     const Meaning extremes[] = {{"a", "lowest<" + a + ">()"}, {"b", "highest<" + a + ">()"}, {"A", a}};
     const Meaning parts[] = {{"a", name}, {"b", other}, {"A", a}};
     out_.line((a == "u8" ? "alignas(4) u8 " : a + " ") + name + ";");  // merged in words
     start.line(
         "      v." + std::string(columns() ? "column[j]." : "") + name + " = " +
-        (row.needs_elements ? "unchosen<" + a + ">(" + with(combine, extremes) + ")" : with(row.identity, extremes)) +
+        (row.needs_elements() ? "unchosen<" + a + ">(" + with(combine, extremes) + ")" : with(row.identity, extremes)) +
         ";");
     merge.line("      " + name + " = " + with(combine, parts) + ";");
     const Meaning two[] = {{"a", "a"}, {"b", "b"}, {"A", a}};
@@ -127,10 +127,10 @@ void Printer::print_reductions(int sweep, bool look) {
       const std::string kept = !look && keeps(sweep) && i == kept_.first ? "kept[j] = " : "";
       out_.line(guard + kept + own + (look ? ".look(" : ".add(") + value + ");", s.label);
     } else if (!look) {
-      const ReductionText text = reduction_text(info(s.op));
+      const OpInfo& row = info(s.op);
       const Meaning lifted[] = {{"x", value}, {"A", a}, {"T", compute_type(s.from)}};
-      const Meaning meanings[] = {{"a", own}, {"b", with(text.lift, lifted)}, {"A", a}};
-      out_.line(guard + own + " = " + with(text.combine, meanings) + ";", s.label);
+      const Meaning meanings[] = {{"a", own}, {"b", with(row.lift, lifted)}, {"A", a}};
+      out_.line(guard + own + " = " + with(row.combine, meanings) + ";", s.label);
     }
   }
 }
@@ -158,7 +158,7 @@ void Printer::print_finish(int sweep) {
     const Meaning meanings[] = {{"a", value}, {"n", elements}, {"A", accumulator(s)}};
     const std::string finished = s.op == Op::mean && is_float(s.from)
                                      ? "share_of(" + value + ", " + type_of(i) + "(" + elements + "))"
-                                     : with(reduction_text(info(s.op)).finish, meanings);
+                                     : with(info(s.op).finish, meanings);
     const bool same = accumulator(s) == type_of(i);
     assign(i, same ? finished : "convert<" + type_of(i) + ">(" + finished + ")");
   }

@@ -21,6 +21,9 @@ namespace kfusion::arrays {
 namespace py = pybind11;
 class Framework;
 
+/// Whose array an object is. Libraries of which nothing is known but DLPack or the CUDA array interface are kOther.
+enum class ArrayLibrary : std::uint8_t { kNumpy, kTorch, kCupy, kJax, kOwn, kOther };
+
 /// The dtypes that a function takes.
 enum class Takes { kFloats, kAll };
 
@@ -66,7 +69,8 @@ struct Result {
 class Framework {
  public:
   virtual ~Framework() = default;
-  virtual std::string name() const = 0;
+  virtual std::string name() const = 0;  ///< for messages
+  virtual ArrayLibrary library() const { return ArrayLibrary::kOther; }
 
   /// Fills `a.view` (and `a.keep`) from `a.object`. Throws with `argument` named.
   virtual void borrow(Call& call, const char* argument, Array& a) const = 0;
@@ -120,6 +124,11 @@ void borrow(Call& call, const char* argument, py::handle object, Array& to);  //
 /// back to the system first: no other library can ask for it.
 Result fresh(const Call& call, const View& layout, const Array& like);
 
+/// The one place that tells libraries apart, by their types where they are imported.
+ArrayLibrary library_of(py::handle object);
+/// "numpy", "torch", "cupy", "jax" or "kfusion"; of other types the package that defines them.
+std::string library_name(py::handle object);
+
 /// sys.modules[name], or an empty handle: never an import.
 py::object loaded_module(const char* name);
 
@@ -136,7 +145,7 @@ std::uint64_t torch_autocast();
 /// What a library's own __dlpack__ does not refuse although its memory holds other values than the array.
 using Check = void (*)(const Call& call, const char* argument, py::handle object);
 /// For every other type with __dlpack__; `from_dlpack` makes results, None: our own array on CUDA, NumPy's on the CPU.
-std::unique_ptr<Framework> dlpack_framework(std::string name, py::object from_dlpack, bool immutable,
-                                            Check check = nullptr);
+std::unique_ptr<Framework> dlpack_framework(ArrayLibrary library, std::string name, py::object from_dlpack,
+                                            bool immutable, Check check = nullptr);
 
 }  // namespace kfusion::arrays

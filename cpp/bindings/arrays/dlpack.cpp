@@ -92,12 +92,17 @@ void take_capsule(const Call& call, const char* argument, Array& a, py::handle c
 
 class Dlpack final : public Framework {
  public:
-  Dlpack(std::string name, py::object from_dlpack, bool immutable, Check check)
-      : name_(std::move(name)), from_dlpack_(from_dlpack.release()), immutable_(immutable), check_(check) {}
+  Dlpack(ArrayLibrary library, std::string name, py::object from_dlpack, bool immutable, Check check)
+      : library_(library),
+        name_(std::move(name)),
+        from_dlpack_(from_dlpack.release()),
+        immutable_(immutable),
+        check_(check) {}
 
   std::string name() const override { return name_; }
+  ArrayLibrary library() const override { return library_; }
   bool immutable() const override { return immutable_; }
-  std::uint64_t mode() const override { return name_ == "torch" ? torch_autocast() : 0; }
+  std::uint64_t mode() const override { return library_ == ArrayLibrary::kTorch ? torch_autocast() : 0; }
 
   void borrow(Call& call, const char* argument, Array& a) const override {
     if (check_) check_(call, argument, a.object);
@@ -123,6 +128,7 @@ class Dlpack final : public Framework {
   }
 
  private:
+  ArrayLibrary library_;
   std::string name_;
   py::handle from_dlpack_;  // never released: frameworks live as long as the process
   bool immutable_;
@@ -174,8 +180,9 @@ void borrow_capsule(const Call& call, const char* argument, Array& a, std::optio
   take_capsule(call, argument, a, capsule);
 }
 
-std::unique_ptr<Framework> dlpack_framework(std::string name, py::object from_dlpack, bool immutable, Check check) {
-  return std::make_unique<Dlpack>(std::move(name), std::move(from_dlpack), immutable, check);
+std::unique_ptr<Framework> dlpack_framework(ArrayLibrary library, std::string name, py::object from_dlpack,
+                                            bool immutable, Check check) {
+  return std::make_unique<Dlpack>(library, std::move(name), std::move(from_dlpack), immutable, check);
 }
 
 }  // namespace kfusion::arrays

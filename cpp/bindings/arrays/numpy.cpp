@@ -112,6 +112,7 @@ DType dtype_of(const Call& call, const char* argument, const PyArray_Descr* d) {
 class Numpy final : public Framework {
  public:
   std::string name() const override { return "NumPy"; }
+  ArrayLibrary library() const override { return ArrayLibrary::kNumpy; }
 
   void borrow(Call& call, const char* argument, Array& a) const override {
     auto* x = reinterpret_cast<PyArrayObject*>(a.object.ptr());

@@ -20,6 +20,7 @@ DeviceArray empty(const View& layout) {
 class Own final : public Framework {
  public:
   std::string name() const override { return "kfusion"; }
+  ArrayLibrary library() const override { return ArrayLibrary::kOwn; }
   bool knows_stream() const override { return true; }
   void borrow(Call& call, const char*, Array& a) const override {
     a.view = a.object.cast<const DeviceArray&>().view;

@@ -132,14 +132,14 @@ void CallersLibrary::compute_plainly(const Node& n, std::span<const View> argume
 }
 
 void CallersLibrary::compute(const Node& n, std::span<const View> arguments, const View& result, cuda::Stream stream) {
-  const bool torch = framework_.name() == "torch", cuda = result.place.cuda;
+  const bool torch = framework_.library() == arrays::ArrayLibrary::kTorch, cuda = result.place.cuda;
   const bool checks_indices = n.op == Op::take && !cuda;
   const bool numpy_can = n.op == Op::matmul && !is_half(n.dtype);
   if (!cuda && (checks_indices || (!torch && !numpy_can))) return compute_plainly(n, arguments, result);
   const py::gil_scoped_acquire locked;
   if (torch) return library_detail::compute_with_torch(n, arguments, result, stream);
   if (!cuda) return library_detail::compute_with_numpy(arguments, result);
-  if (framework_.name() == "CuPy" && n.op != Op::conv2d)
+  if (framework_.library() == arrays::ArrayLibrary::kCupy && n.op != Op::conv2d)
     return library_detail::compute_with_cupy(n, arguments, result, stream);
   throw DeviceError(call_.says(std::string(name(n.op)) + " runs through the array library, and " + framework_.name() +
                                " has none that works on memory of others: call it with torch tensors" +

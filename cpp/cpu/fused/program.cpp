@@ -263,7 +263,7 @@ void FusedProgram::keep_values(std::vector<Wanted>& in_sweep) {
       if (has_home(s) || source_of(s) >= 0) return false;
       const bool again = first[at(s)] >= 0;
       if (!again) first[at(s)] = sweep;
-      if (!again || step(s).kind != StepKind::kMap || !is_long(step(s).op, info(step(s).op).signature)) return true;
+      if (!again || step(s).kind != StepKind::kMap || !is_long(step(s).op)) return true;
       keep(s, in_sweep[at(first[at(s)])]);
       return false;
     });
