@@ -167,7 +167,7 @@ def test_names_that_end_like_others():
 
 
 class TestGolden:
-    """A text that changes is looked at: `python tests/golden.py --write`, and what git shows."""
+    """A text that changes is looked at: `python tests/support/golden.py --write`, and what git shows."""
 
     @pytest.mark.parametrize("name", golden.CASES)
     def test_a_kernel_of_each_skeleton(self, name):
