@@ -8,31 +8,26 @@
 namespace kfusion::codegen {
 namespace {
 
-/// In how many sweeps each load is used, and whether in the first.
-struct Uses {
-  std::vector<int> sweeps;
-  std::vector<bool> in_first;
-};
-
-Uses uses_of(const Kernel& k) {
-  Uses uses{std::vector<int>(k.loads.size(), 0), std::vector<bool>(k.loads.size(), false)};
+/// By load: whether several sweeps use it, or the first one does.
+std::vector<bool> soon_or_again(const Kernel& k) {
+  std::vector<bool> seen(k.loads.size()), found(k.loads.size());
   for (int sweep = 0; sweep < k.paired.sweeps; ++sweep)
     for (const int i : element_steps(k, sweep)) {
-      const Step& step = k.steps[at(i)];
-      if (step.kind != StepKind::kLoad) continue;
-      ++uses.sweeps[at(step.index)];
-      if (sweep == 0) uses.in_first[at(step.index)] = true;
+      if (k.steps[at(i)].kind != StepKind::kLoad) continue;
+      const std::size_t load = at(k.steps[at(i)].index);
+      found[load] = sweep == 0 || seen[load];
+      seen[load] = true;
     }
-  return uses;
+  return found;
 }
 
 std::vector<bool> held_loads(const Kernel& k, const Arrangement& a) {
-  const Uses uses = uses_of(k);
+  const std::vector<bool> used = soon_or_again(k);
   std::vector<bool> held;
   for (std::size_t i = 0; i < k.loads.size(); ++i) {
     const Extents& outer = a.outer_of(k.loads[i]);
     const bool of_row = outer.empty() || std::ranges::any_of(outer, [](std::int64_t n) { return n != 0; });
-    held.push_back(!a.per_row(k.loads[i]) && of_row && (uses.sweeps[i] > 1 || uses.in_first[i]));
+    held.push_back(!a.per_row(k.loads[i]) && of_row && used[i]);
   }
   return held;
 }
@@ -41,6 +36,13 @@ std::vector<bool> held_loads(const Kernel& k, const Arrangement& a) {
 
 Problem::Problem(const Kernel& kernel, const Arrangement& arrangement, const Target& device)
     : k(kernel), a(arrangement), target(device), held(held_loads(kernel, arrangement)) {}
+
+Division::Division(Extent grid, Extent block, std::vector<std::int64_t> members) : geometry(std::move(members)) {
+  const auto set = [](unsigned (&to)[3], const Extent& e) {
+    to[0] = static_cast<unsigned>(e.x), to[1] = static_cast<unsigned>(e.y), to[2] = static_cast<unsigned>(e.z);
+  };
+  set(launch.grid, grid), set(launch.block, block);
+}
 
 std::int64_t shared_bytes_of(int resident, const Target& target) {
   constexpr std::int64_t kSystemBytes = 1 << 10;  // that each block takes besides
@@ -96,6 +98,13 @@ bool in_doubles(const Kernel& k) {
 }
 
 bool is_heavy(const Kernel& k) { return in_doubles(k) || k.steps.size() > 24; }
+
+Division divide_rows(const Problem& p, int threads, std::int64_t rows, std::int64_t shared_bytes) {
+  const std::int64_t all = product(p.a.outer);
+  Division d({divide_up(all, rows)}, {threads}, {all, 1, 1, 0, 0});
+  d.launch.shared_bytes = static_cast<std::size_t>(shared_bytes);
+  return d;
+}
 
 std::int64_t partial_bound(const Kernel& k) { return 12 * std::ranges::count(k.steps, StepKind::kReduce, &Step::kind); }
 

@@ -17,7 +17,6 @@ inline constexpr std::int64_t kTicketBytes = 16;             ///< of standing me
 inline std::int64_t clamp(std::int64_t n, std::int64_t low, std::int64_t high) {
   return std::max(low, std::min(n, high));
 }
-inline unsigned unsigned_of(std::int64_t n) { return static_cast<unsigned>(n); }
 
 // ---- of a device ----------------------------------------------------------------------------------------------------
 
@@ -55,6 +54,9 @@ bool in_doubles(const Kernel& k);
 
 /// It computes much, or needs many registers for what it computes.
 bool is_heavy(const Kernel& k);
+
+/// Blocks that have `rows` rows each, and tell each other nothing.
+Division divide_rows(const Problem& p, int threads, std::int64_t rows, std::int64_t shared_bytes = 0);
 
 // ---- partial results ------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,9 @@
-// The struct as a whole: its names, its expressions, its sweeps and what stands once per row. printer_operands.cpp has
-// how its operands are loaded, printer_reductions.cpp how sweeps reduce, printer_kept.cpp what is kept between them.
+// The struct as a whole: its expressions and its sweeps. printer_operands.cpp has how its operands are loaded,
+// printer_staging.cpp those that pass through shared memory, printer_reductions.cpp how sweeps reduce, printer_rows.cpp
+// what stands once per row, printer_kept.cpp what is kept between sweeps.
 #include "codegen/printer.hpp"
 
 #include <algorithm>
-#include <cctype>
-#include <set>
 
 #include "codegen/expression.hpp"
 
@@ -28,48 +27,6 @@ Printer::Printer(const Kernel& k, const Arrangement& a, const Traits& traits, Pa
     names_.push_back(step.kind == StepKind::kLoad ? loads_[at(step.index)] : op + "_" + number(i));
   }
   declare_parameters(parameters);
-}
-
-/// From the names of values, made identifiers and unique.
-Printer::Names Printer::operand_names(const char* prefix, bool loads) const {
-  Names names;
-  std::set<std::string> used;
-  const std::size_t count = loads ? k_.loads.size() : k_.stores.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    std::string text = prefix;
-    for (const char c : loads ? k_.loads[i].label : k_.stores[i].to.label) {
-      const bool is_word = std::isalnum(static_cast<unsigned char>(c)) != 0;
-      if (is_word || text.back() != '_') text += is_word ? c : '_';
-    }
-    if (text != prefix && text.back() == '_') text.pop_back();
-    if (text == prefix) text += number(i);
-    while (!used.insert(text).second) text.append(1, '_').append(number(i));
-    names.push_back(text);
-  }
-  return names;
-}
-
-// ---- parameters -----------------------------------------------------------------------------------------------------
-
-void Printer::declare_parameters(ParameterList& parameters) {
-  for (std::size_t i = 0; i < k_.loads.size(); ++i) {
-    parameters.load(loads_[i], k_.loads[i], static_cast<int>(i));
-    declare_strides(parameters, loads_[i], k_.loads[i], a_.loads[i]);
-  }
-  for (std::size_t i = 0; i < k_.stores.size(); ++i) {
-    parameters.store(stores_[i], k_.stores[i].to, static_cast<int>(i));
-    declare_strides(parameters, stores_[i], k_.stores[i].to, a_.stores[i]);
-  }
-  for (std::size_t i = 0; i < k_.steps.size(); ++i) {
-    const Step& step = k_.steps[i];
-    if (step.kind == StepKind::kConstant) parameters.constant(names_[i], k_.constants[at(step.index)], step.index);
-    if (step.kind != StepKind::kIota) continue;
-    const Operand& o = k_.iotas[at(step.index)];
-    parameters.number("i64", names_[i] + "_from", o.offset);
-    declare_strides(parameters, names_[i], o, Reach::kElements);
-  }
-  parameters.axes("inner", a_.inner, a_.wide);
-  if (!a_.outer.empty()) parameters.axes("outer", a_.outer, a_.wide_outer);
 }
 
 // ---- expressions ----------------------------------------------------------------------------------------------------
@@ -317,70 +274,6 @@ void Printer::open_lanes() {
 }
 void Printer::close_lanes() {
   if (columns()) out_.close();
-}
-
-/// Maps of row values that sweep `ready` is the first to use.
-void Printer::print_row_steps(int ready) {
-  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
-    const Step& s = step(i);
-    const bool map = s.kind == StepKind::kMap || s.kind == StepKind::kCast;
-    if (map && is_row(i) && s_.ready[at(i)] == ready) assign(i, formula(s));
-  }
-}
-
-/// What is known of a row before its elements: operands that do not vary along it.
-void Printer::print_begin() {
-  out_.line("");
-  out_.open("struct Values {");
-  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
-    if (is_row(i) && step(i).kind != StepKind::kConstant) {
-      const std::string lanes = columns() ? "[kWidth];" : ";";
-      out_.line(type_of(i) + " " + names_[at(i)] + lanes);
-      if (divides(i)) out_.line(divisor_type(i) + " by_" + names_[at(i)] + lanes);
-    }
-  out_.close("};");
-  out_.open("KF_DEVICE Values begin(const Line& line, const At& at) const {");
-  out_.line("Values values{};");
-  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
-    const Step& s = step(i);
-    if (!is_row(i) || s.kind != StepKind::kLoad) continue;
-    const bool splat = !columns() || a_.loads[at(s.index)] == Reach::kSplat;
-    const std::string from =
-        columns() ? loaded(s.index) : "load_vector<1, true, Use::kAgain>(line." + loads_[at(s.index)] + ", 1)";
-    out_.line("const auto loaded_" + names_[at(i)] + " = " + from + ";");
-    open_lanes();
-    assign(i, "get(loaded_" + names_[at(i)] + (splat ? ", 0)" : ", j)"));
-    close_lanes();
-  }
-  open_lanes();
-  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
-    if (is_row(i) && step(i).kind == StepKind::kIota)
-      assign(i, iota(step(i), columns() ? "place(at.first + j)" : "at"));
-  print_row_steps(0);
-  close_lanes();
-  out_.line("return values;");
-  out_.close();
-}
-
-/// Results that are one a row.
-void Printer::print_end() {
-  out_.open("KF_DEVICE void end(const Line& line, const At& at, " + std::string("const Values& values) const {"));
-  for (std::size_t i = 0; i < k_.stores.size(); ++i) {
-    if (s_.stored[i] >= 0) continue;
-    const Store& store = k_.stores[i];
-    const std::string type = compute_type(store.to.dtype);
-    out_.line(type + " " + stores_[i] + (columns() ? "[kWidth];" : "[1] = {" + reference(store.step) + "};"));
-    if (columns()) {
-      open_lanes();
-      out_.line(stores_[i] + "[j] = " + reference(store.step) + ";");
-      close_lanes();
-      print_store(static_cast<int>(i));
-    } else {
-      out_.line("store_vector<true>(line." + stores_[i] + ", pack_vector<" + storage_type(store.to.dtype) + ">(" +
-                stores_[i] + "), 1);");
-    }
-  }
-  out_.close();
 }
 
 }  // namespace kfusion::codegen

@@ -37,8 +37,13 @@ struct Traits {
 
 /// What is a number at run time: the launch and the members of device::Geometry.
 struct Division {
+  struct Extent {
+    std::int64_t x = 1, y = 1, z = 1;
+  };
+
   Launch launch;
   std::vector<std::int64_t> geometry;
+  Division(Extent grid, Extent block, std::vector<std::int64_t> members = {});
 };
 
 /// A skeleton as it was chosen for a kernel: the base of each one's own configuration. Sizes of `outer` (of `inner`

@@ -57,21 +57,15 @@ struct Columns : Configuration {
     const std::int64_t splits = maps    ? std::min(most, ColumnsPolicy::kMaxSplits)
                                 : again ? cluster_for(tiles, down, p.target)
                                         : clamp(blocks / std::max<std::int64_t>(tiles, 1), 1, most);
-    Division d;
-    d.launch.block[0] = unsigned_of(across);
-    d.launch.block[1] = unsigned_of(down);
-    d.launch.block[2] = unsigned_of(sides);
-    d.launch.cluster = unsigned_of(again ? splits : 1);
-    d.launch.grid[0] = unsigned_of(again ? tiles * splits : tiles);
-    d.launch.grid[1] = unsigned_of(again ? 1 : splits);
-    const std::int64_t boxes = across * down / kWarp + (d.launch.cluster > 1 ? d.launch.cluster : 0);
+    const std::int64_t cluster = again ? splits : 1, boxes = across * down / kWarp + (cluster > 1 ? cluster : 0);
     const std::int64_t box = whole_slots(boxes * across * partial_bytes);
+    Division d({tiles * cluster, again ? 1 : splits}, {across, down, sides}, {rows, down, splits, box, 0});
+    d.launch.cluster = static_cast<unsigned>(cluster);
     d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
     if (splits > 1 && !maps && !again) {
       d.launch.workspace_bytes = static_cast<std::size_t>(tiles * splits * across * partial_bytes);
       d.launch.standing_bytes = static_cast<std::size_t>(tiles * kTicketBytes);
     }
-    d.geometry = {rows, down, splits, box, 0};
     return d;
   }
 

@@ -26,12 +26,7 @@ struct PackedRows : Configuration {
   std::string call() const override { return listed(rows); }
 
   Division launch(const Problem& p, std::int64_t) const override {
-    Division d;
-    d.launch.block[0] = unsigned_of(threads);
-    d.launch.grid[0] = unsigned_of(divide_up(product(p.a.outer), std::int64_t{threads} * rows));
-    d.launch.shared_bytes = static_cast<std::size_t>(packed_slots(p.k, p.a) * threads * kSlotBytes);
-    d.geometry = {product(p.a.outer), 1, 1, 0, 0};
-    return d;
+    return divide_rows(p, threads, std::int64_t{threads} * rows, packed_slots(p.k, p.a) * threads * kSlotBytes);
   }
 };
 

@@ -38,10 +38,7 @@ struct Pointwise : Configuration {
   std::string call() const override { return listed(vectors); }
 
   Division launch(const Problem& p, std::int64_t) const override {
-    Division d;
-    d.launch.block[0] = unsigned_of(threads);
-    d.launch.grid[0] = unsigned_of(divide_up(vectors_of(p.a), std::int64_t{threads} * vectors));
-    return d;
+    return Division({divide_up(vectors_of(p.a), std::int64_t{threads} * vectors)}, {threads});
   }
 };
 

@@ -115,16 +115,13 @@ struct RingRows : Configuration {
     while (stages > RingRowsPolicy::kLeastStages && shared_bytes() > shared_bytes_of(ring.resident, p.target)) --stages;
     const std::int64_t at_once = std::max<std::int64_t>(p.target.multiprocessors * ring.resident / blocks, 1);
     const std::int64_t teams = std::min(rows, at_once);
-    Division d;
-    d.launch.block[0] = unsigned_of(threads);
-    d.launch.cluster = unsigned_of(spread ? 1 : blocks);
-    d.launch.grid[0] = unsigned_of(teams * blocks);
+    Division d({teams * blocks}, {threads}, {rows, 0, blocks, room, stages});
+    d.launch.cluster = spread ? 1 : static_cast<unsigned>(blocks);
     d.launch.resident = !spread;
     d.launch.cooperative = spread;
     d.launch.shared_bytes = static_cast<std::size_t>(shared_bytes());
     d.launch.standing_bytes =
         static_cast<std::size_t>(kTicketBytes + (spread ? teams * (kTicketBytes + blocks * room * 4) : 0));
-    d.geometry = {rows, 0, blocks, room, stages};
     return d;
   }
 };

@@ -39,13 +39,7 @@ struct ShortRows : Configuration {
 
   std::string call() const override { return listed(lanes, vectors); }
 
-  Division launch(const Problem& p, std::int64_t) const override {
-    Division d;
-    d.launch.block[0] = unsigned_of(threads);
-    d.launch.grid[0] = unsigned_of(divide_up(product(p.a.outer), threads / lanes));
-    d.geometry = {product(p.a.outer), 1, 1, 0, 0};
-    return d;
-  }
+  Division launch(const Problem& p, std::int64_t) const override { return divide_rows(p, threads, threads / lanes); }
 };
 
 }  // namespace

@@ -43,13 +43,7 @@ struct SpanRows : Configuration {
 
   Division launch(const Problem& p, std::int64_t) const override {
     const std::int64_t rows = std::int64_t{threads} / kWarp * traits.span_rows;
-    Division d;
-    d.launch.block[0] = unsigned_of(threads);
-    d.launch.grid[0] = unsigned_of(divide_up(product(p.a.outer), rows));
-    d.launch.shared_bytes =
-        static_cast<std::size_t>(rows * product(p.a.inner) * span_areas(p.k, p.a, traits.held).bytes);
-    d.geometry = {product(p.a.outer), 1, 1, 0, 0};
-    return d;
+    return divide_rows(p, threads, rows, rows * product(p.a.inner) * span_areas(p.k, p.a, traits.held).bytes);
   }
 };
 

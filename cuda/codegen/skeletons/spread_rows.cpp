@@ -59,14 +59,10 @@ struct SpreadRows : Configuration {
   Division launch(const Problem& p, std::int64_t partial_bytes) const override {
     const std::int64_t rows = product(p.a.outer), room = exchange_room(partial_bytes);
     const Share share = share_of(p);
-    Division d;
-    d.launch.block[0] = unsigned_of(threads);
-    d.launch.grid[0] = unsigned_of(share.blocks);
-    d.launch.grid[1] = unsigned_of(rows);
+    Division d({share.blocks, rows}, {threads}, {rows, 0, share.blocks, room, share.staged});
     d.launch.cooperative = true;
     d.launch.shared_bytes = static_cast<std::size_t>(shared_bytes(p, share, room));
     d.launch.standing_bytes = static_cast<std::size_t>(rows * (kTicketBytes + share.blocks * room * 4));
-    d.geometry = {rows, 0, share.blocks, room, share.staged};
     return d;
   }
 };

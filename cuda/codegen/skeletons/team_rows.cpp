@@ -59,7 +59,7 @@ struct TeamRows : Configuration {
   /// A team of as few warps as hold the row.
   Division launch(const Problem& p, std::int64_t partial_bytes) const override {
     const std::int64_t warps = divide_up(vectors_of(p.a), std::int64_t{kWarp} * vectors);
-    return team_division(p, {threads, warps, row_bytes(p), ahead, least_blocks}, partial_bytes);
+    return divide_teams(p, *this, warps, row_bytes(p), ahead, partial_bytes);
   }
 };
 

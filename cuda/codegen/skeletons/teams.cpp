@@ -35,6 +35,11 @@ struct TeamPolicy {
   static constexpr std::int64_t kShareOfL2 = 6;
 };
 
+struct StreamPolicy {
+  static constexpr int kThreads = 256, kLeastBlocks = 2, kLeastBlocksInDoubles = 1;
+  static constexpr int kBytesInFlight = 64, kMostVectors = 4;
+};
+
 }  // namespace
 
 std::int64_t vectors_in(const Problem& p, std::int64_t slots) {
@@ -60,28 +65,33 @@ bool is_team(const Problem& p, const TeamShape& shape) {
   return shape.warps > 1 || (p.a.framed() && row_bytes(p) > TeamPolicy::kMostFramedBytes);
 }
 
-Division team_division(const Problem& p, const TeamNeeds& needs, std::int64_t partial_bytes) {
+Division divide_teams(const Problem& p, const Configuration& c, std::int64_t warps, std::int64_t bytes, bool ahead,
+                      std::int64_t partial_bytes) {
   const Target& target = p.target;
-  const std::int64_t rows = product(p.a.outer), most = target.clusters ? kMaxCluster : 1, own = needs.threads / kWarp;
+  const std::int64_t rows = product(p.a.outer), most = target.clusters ? kMaxCluster : 1;
   std::int64_t blocks = 1;
-  while (blocks < most && needs.warps > blocks * own) blocks *= 2;
-  while (2 * blocks <= most && blocks > 1 && rows <= target.multiprocessors / (2 * blocks) &&
-         needs.warps >= 16 * blocks)
+  while (blocks < most && warps > blocks * c.threads / kWarp) blocks *= 2;
+  while (2 * blocks <= most && blocks > 1 && rows <= target.multiprocessors / (2 * blocks) && warps >= 16 * blocks)
     blocks *= 2;
-  const std::int64_t warps = divide_up(needs.warps, blocks);
-  Division d;
-  d.launch.block[0] = unsigned_of(warps * kWarp);
-  d.launch.cluster = unsigned_of(blocks);
-  d.launch.grid[0] = unsigned_of(rows * blocks);
-  const std::int64_t box = whole_slots(partial_bytes * warps * blocks);
-  d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
+  const std::int64_t own = divide_up(warps, blocks), box = whole_slots(partial_bytes * own * blocks);
   // About as many rows further on as are in flight, but no more than L2 keeps until they are read.
   const std::int64_t resident =
-      needs.ahead ? std::max<std::int64_t>(1, needs.least_blocks * needs.threads / (warps * kWarp)) : 1;
-  const std::int64_t in_l2 = target.l2_bytes / TeamPolicy::kShareOfL2 / std::max<std::int64_t>(needs.bytes, 1);
+      ahead ? std::max<std::int64_t>(1, std::int64_t{c.least_blocks} * c.threads / (own * kWarp)) : 1;
+  const std::int64_t in_l2 = target.l2_bytes / TeamPolicy::kShareOfL2 / std::max<std::int64_t>(bytes, 1);
   const std::int64_t in_flight = resident * target.multiprocessors / blocks;
-  d.geometry = {rows, warps * blocks, 1, box, std::max<std::int64_t>(1, std::min(in_flight, in_l2))};
+  Division d({rows * blocks}, {own * kWarp},
+             {rows, own * blocks, 1, box, std::max<std::int64_t>(1, std::min(in_flight, in_l2))});
+  d.launch.cluster = static_cast<unsigned>(blocks);
+  d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
   return d;
+}
+
+StreamedRows::StreamedRows(const Problem& p) {
+  using Policy = StreamPolicy;
+  traits.held.assign(p.k.loads.size(), false);
+  vectors = vectors_in_flight(p.k, p.a, Policy::kBytesInFlight, Policy::kMostVectors);
+  threads = Policy::kThreads;
+  least_blocks = in_doubles(p.k) ? Policy::kLeastBlocksInDoubles : Policy::kLeastBlocks;
 }
 
 }  // namespace kfusion::codegen

@@ -21,21 +21,17 @@ bool is_team(const Problem& p, const TeamShape& shape);
 /// Vectors of a row that a lane can hold in so many slots: a power of two.
 std::int64_t vectors_in(const Problem& p, std::int64_t slots);
 
-/// Blocks of a team of which each has up to `threads` threads, where a row keeps `warps` warps busy; few rows have more
-/// blocks, as long as each has some warps. `resident`: teams of a multiprocessor that look at rows further on, of
-/// `bytes` bytes.
-struct TeamNeeds {
-  int threads;
-  std::int64_t warps, bytes;
-  bool ahead;
-  int least_blocks;
-};
-Division team_division(const Problem& p, const TeamNeeds& needs, std::int64_t partial_bytes);
+/// Teams of blocks like those of `c`, one for each row, which keeps `warps` warps busy and has `bytes` bytes; few rows
+/// have more blocks, as long as each has some warps. `ahead`: rows further on are brought to L2.
+Division divide_teams(const Problem& p, const Configuration& c, std::int64_t warps, std::int64_t bytes, bool ahead,
+                      std::int64_t partial_bytes);
 
 /// Rows that fit nowhere are read again in every sweep.
-struct StreamPolicy {
-  static constexpr int kThreads = 256, kLeastBlocks = 2, kLeastBlocksInDoubles = 1;
-  static constexpr int kBytesInFlight = 64, kMostVectors = 4;
+struct StreamedRows : Configuration {
+  int vectors = 1;  ///< in flight
+
+  explicit StreamedRows(const Problem& p);
+  std::string call() const override { return listed(vectors); }
 };
 
 }  // namespace kfusion::codegen

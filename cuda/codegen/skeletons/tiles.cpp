@@ -146,15 +146,12 @@ struct Tiles : Configuration {
            shared_bytes(p, column_bytes, 2 * blocks) <= shared_bytes_of(tile.resident, p.target))
       blocks *= 2;
     const std::int64_t at_once = std::max<std::int64_t>(p.target.multiprocessors * least_blocks / blocks, 1);
-    Division d;
-    d.launch.block[0] = unsigned_of(lanes);
-    d.launch.block[1] = unsigned_of(threads / lanes);
-    d.launch.cluster = unsigned_of(blocks);
-    d.launch.grid[0] = unsigned_of((tile.stages > 0 ? std::min(tiles, at_once) : tiles) * blocks);
+    Division d({(tile.stages > 0 ? std::min(tiles, at_once) : tiles) * blocks}, {lanes, threads / lanes},
+               {product(p.a.outer), tiles, rows_of_block(p, blocks), whole_slots(column_bytes), 0});
+    d.launch.cluster = static_cast<unsigned>(blocks);
     d.launch.resident = tile.stages > 0;
     d.launch.standing_bytes = tile.stages > 0 ? kTicketBytes : 0;
     d.launch.shared_bytes = static_cast<std::size_t>(shared_bytes(p, column_bytes, blocks));
-    d.geometry = {product(p.a.outer), tiles, rows_of_block(p, blocks), whole_slots(column_bytes), 0};
     return d;
   }
 };
