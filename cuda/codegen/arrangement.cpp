@@ -233,8 +233,8 @@ void stage_spans(const Kernel& k, Arrangement& a, bool aligned) {
 
 /// Columns, unless what is read most is contiguous along the last reduced axis.
 Form form_of(const Kernel& k) {
-  if (k.kind == GroupKind::kPointwise || k.reduced.empty()) return Form::kPointwise;
-  if (k.kept.empty() || k.kind != GroupKind::kColumns) return Form::kRows;
+  if (k.kind == Pattern::kPointwise || k.reduced.empty()) return Form::kPointwise;
+  if (k.kept.empty() || k.kind != Pattern::kColumns) return Form::kRows;
   std::int64_t along_rows = 0, along_columns = 0;
   for_each_operand(k, [&](const Operand& o) {
     const auto bytes = static_cast<std::int64_t>(item_bytes(o.dtype));
@@ -291,7 +291,7 @@ Kernel in_columns(Kernel k, int axis) {
     std::rotate(reduced.begin() + axis, reduced.begin() + axis + 1, reduced.end());
     kept = {kept.back()};
   };
-  k.kind = GroupKind::kColumns;
+  k.kind = Pattern::kColumns;
   split(k.kept, k.reduced);
   for (Operand& o : k.loads) split(o.kept, o.reduced);
   for (Operand& o : k.iotas) split(o.kept, o.reduced);
@@ -305,7 +305,7 @@ Kernel with_axes(Kernel k) {
   const bool reduces = std::ranges::any_of(k.steps, [](const Step& s) { return s.kind == StepKind::kReduce; });
   if (reduces && k.reduced.empty()) {
     k.reduced = {1};
-    k.kind = k.kept.empty() ? GroupKind::kRows : GroupKind::kColumns;
+    k.kind = k.kept.empty() ? Pattern::kRows : Pattern::kColumns;
     add_axis(k, &Operand::reduced, 1, 0);
   }
   if (!reduces && k.kept.empty()) {

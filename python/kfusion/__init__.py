@@ -39,7 +39,7 @@ from ._devices.table import DeviceTable
 from ._functions import *
 from ._fuse import FusedFunction, fuse
 from ._named import *
-from ._plans.plan import Plan, plan, trace
+from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
 from ._tracing.source import TraceError
@@ -65,6 +65,7 @@ __all__ = [
     "device",
     "devices",
     "empty_cache",
+    "executors",
     "fuse",
     "fused_relu_layernorm",
     "get_num_threads",

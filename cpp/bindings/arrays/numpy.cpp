@@ -8,6 +8,7 @@
 #include <cstring>
 #include <new>
 
+#include "bindings/arrays/library_functions.hpp"
 #include "cpu/buffer_pool.hpp"
 
 namespace kfusion::arrays {
@@ -112,6 +113,7 @@ DType dtype_of(const Call& call, const char* argument, const PyArray_Descr* d) {
 class Numpy final : public Framework {
  public:
   std::string name() const override { return "NumPy"; }
+  LibraryFunction function_for(const Node& n, Place place) const override { return numpy_function_for(n, place); }
 
   void borrow(Call& call, const char* argument, Array& a) const override {
     auto* x = reinterpret_cast<PyArrayObject*>(a.object.ptr());

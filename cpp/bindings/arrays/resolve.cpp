@@ -57,11 +57,11 @@ const Framework* resolve(const Call& call, const char* argument, py::handle x) {
   if (is_instance_of(x, "jax", "Array")) {
     if (is_instance_of(x, "jax.core", "Tracer"))
       refuse(call, argument, x, "it cannot be called inside jax.jit, grad or vmap: call it on concrete arrays");
-    return keep(dlpack_framework("JAX", loaded_module("jax").attr("dlpack").attr("from_dlpack"), true));
+    return keep(dlpack_framework("JAX", loaded_module("jax").attr("dlpack").attr("from_dlpack"), {.immutable = true}));
   }
   if (is_instance_of(x, "cupy", "ndarray")) return &cupy_framework();
   if (py::hasattr(x, "__dlpack__") && py::hasattr(x, "__dlpack_device__"))
-    return keep(dlpack_framework(type_name(x), find_from_dlpack(x), false));
+    return keep(dlpack_framework(type_name(x), find_from_dlpack(x)));
   if (py::hasattr(x, "__cuda_array_interface__")) return &cuda_interface_framework();
   refuse(call, argument, x,
          py::hasattr(x, "to_numpy") ? "convert it with x.to_numpy()" : "convert it with numpy.asarray(x)");

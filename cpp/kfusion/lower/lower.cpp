@@ -6,7 +6,6 @@
 #include "kfusion/lower/kernel.hpp"
 #include "kfusion/lower/outputs.hpp"
 #include "kfusion/lower/steps.hpp"
-#include "kfusion/plan/executable.hpp"
 
 namespace kfusion {
 namespace {
@@ -52,10 +51,10 @@ Lowering::Lowering(const Plan& plan, OutputStrides outputs)
 Kernel Lowering::kernel(int group_index) const {
   const Plan& plan = plan_;
   const Group& group = plan.groups[static_cast<std::size_t>(group_index)];
-  if (!is_loops(group.kind)) throw std::logic_error("kfusion: only loops are lowered");
+  if (!is_loops(group.pattern)) throw std::logic_error("kfusion: only loops are lowered");
   Kernel k;
   k.name = identifier_of(labels_.of(stages_of(plan.graph, group)));
-  k.kind = group.kind;
+  k.kind = group.pattern;
   Space space = space_of(group);
   const std::vector<Stored> stored = stored_values(plan, group, outputs_, output_of_, space);
   Steps steps(plan, group, space, k);

@@ -108,6 +108,7 @@ class Planning {
 
   Plan result() {
     finish(plan_, partition_, folded_, device_);
+    choose_executors(plan_, options_.executors, device_);
     check_plan(plan_);
     for (const NodeId n : partition_.order()) {
       check_interrupt();
@@ -132,7 +133,6 @@ class Planning {
     const Graph& g = plan_.graph;
     while (merge_vertically(g, partition_) || merge_siblings(g, partition_, nullptr)) {
     }
-    if (options_.only_executable) return;
     join_attention(g, folded_, partition_);
     join_contraction_reductions(g, folded_, partition_);
     join_casts(g, partition_);
@@ -185,6 +185,7 @@ class Planning {
     c.reason = could ? Reason::kNoGain : refused->reason;
     c.merged = std::move(refused->merged);
     c.because = refused->because;
+    c.missing = std::move(refused->missing);
     return c;
   }
 
@@ -231,7 +232,7 @@ class Planner {
   Planner(const Graph& g, const Device& device, const PlanOptions& options)
       : device_(device), options_(options), graph_(g) {
     make_stage_names_unique(graph_);
-    if (options_.only_executable) graph_ = without_empty_work(graph_);
+    if (!options_.beyond_executors()) graph_ = without_empty_work(graph_);
   }
 
   Counted plan(Scope scope) const {
@@ -261,7 +262,7 @@ class Planner {
  private:
   Graph simple_graph(Scope scope) const {
     Graph simple = simplify(graph_, scope == Scope::kEverything);
-    return options_.only_executable ? with_own_results(simple) : simple;
+    return options_.beyond_executors() ? simple : with_own_results(simple);
   }
 
   const Device& device_;
@@ -270,6 +271,8 @@ class Planner {
 };
 
 }  // namespace
+
+bool PlanOptions::beyond_executors() const { return std::ranges::count(executors, &anyone()) > 0; }
 
 PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& options) {
   const Planner planner(g, device, options);
