@@ -98,6 +98,14 @@ def test_the_cheapest_executor_runs_a_kernel(us, chosen):
         assert (possible.executor, possible.missing) == ("toy", "")
 
 
+def test_a_slow_executor_takes_nothing_with_it():
+    with asked(Toy(us=1e6)):
+        groups = kf.plan(layer, MATRIX, MATRIX, kf.spec((N,)), device=CPU, executors="available").groups
+        assert [(g.label, g.executor) for g in groups] == [("matmul", "array_library"), ("add+relu", "cpu")]
+        (alone,) = kf.plan(layer, MATRIX, MATRIX, kf.spec((N,)), device=CPU, executors=["toy"]).groups
+        assert alone.executor == "toy"
+
+
 def test_a_kernel_runs_by_its_executor(rng):
     x, w, b = matrices(rng, (N, N), (N, N), (N,))
     expected = kf.fuse(layer)(x, w, b)
