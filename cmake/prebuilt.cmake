@@ -4,6 +4,9 @@ if(NOT KFUSION_HAVE_CUDA OR KFUSION_SANITIZE OR CMAKE_CROSSCOMPILING)
   return()
 endif()
 
+set(KFUSION_PREBUILT auto CACHE STRING "Kernels compiled ahead of time: common, all, or auto (all where there is no NVRTC)")
+set_property(CACHE KFUSION_PREBUILT PROPERTY STRINGS auto common all)
+
 set(architectures ${CMAKE_CUDA_ARCHITECTURES})
 if(architectures STREQUAL "native")
   set(architectures ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
@@ -20,9 +23,10 @@ file(GLOB package_sources CONFIGURE_DEPENDS python/kfusion/*.py python/kfusion/_
 add_custom_command(
   OUTPUT ${prebuilt}
   COMMAND ${Python_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/cmake/prebuild.py $<TARGET_FILE:_core>
-          ${CMAKE_CURRENT_SOURCE_DIR}/python ${CMAKE_CUDA_COMPILER} ${CMAKE_CURRENT_BINARY_DIR}/prebuilt ${architectures}
+          ${CMAKE_CURRENT_SOURCE_DIR}/python ${KFUSION_PREBUILT} ${CMAKE_CUDA_COMPILER} ${CMAKE_CURRENT_BINARY_DIR}/prebuilt
+          ${architectures}
   DEPENDS _core cmake/prebuild.py ${package_sources}
   COMMENT "Compiling kernels ahead of time for ${architectures}"
-  VERBATIM)
+  USES_TERMINAL VERBATIM)
 add_custom_target(kfusion_prebuilt ALL DEPENDS ${prebuilt})
 install(FILES ${prebuilt} DESTINATION kfusion/prebuilt)

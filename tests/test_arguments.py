@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from conftest import OnlyDlpack
+from kinds import OnlyDlpack
 
 VERSIONS = [kf.fused_relu_layernorm, kf.unfused_relu_layernorm]
 X = np.ones((4, 8), np.float32)

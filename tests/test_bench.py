@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kfusion import _core, bench
+import benchmarks as bench
+from benchmarks import changes, options, plots, readme, show, suites, targets
+from benchmarks.results import Measured, Results, Row
+from benchmarks.runs import SCHEMA
+from kfusion import _core
 from kfusion._cli.main import main
-from kfusion._runs import SCHEMA
-from kfusion.bench import compare, options, plots, readme, show, suites, targets
-from kfusion.bench.results import Measured, Results, Row
 
 TINY = bench.Options(device="cpu", quick=True, peers=("numpy",), nbytes=33000, repeats=1, processes=1, calls=2)
 ROW_SUITES = ("relu_layernorm", "norms", "softmax")
@@ -236,7 +237,7 @@ class TestFiles:
 
 class TestCompare:
     def change(self, old, new):
-        return compare.Changes(results(*old), results(*new))
+        return changes.Changes(results(*old), results(*new))
 
     def test_changes_beyond_noise(self):
         before = measured("chains", "f", (8,), row("fused", 0.5), row("torch", 0.5))

@@ -229,3 +229,15 @@ def test_random_array_is_random_in_every_row():
     assert (x.shape, x.dtype) == ((3000, 2048), np.float16)
     assert abs(float(x.mean(dtype=np.float64))) < 0.01
     assert (x.std(axis=-1, dtype=np.float64) > 0.5).all()
+
+
+@pytest.mark.parametrize(
+    "command", [["bench", "--quick"], ["bench", "--help"], ["bench", "norms"], ["traffic", "--suite"]]
+)
+def test_benchmarks_need_a_checkout(command, tmp_path, monkeypatch, capsys):
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\n')
+    monkeypatch.chdir(tmp_path)
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"kfusion {command[0]}: the benchmarks are part of kfusion's source tree, not of")
+    assert "run the command inside its folder" in error

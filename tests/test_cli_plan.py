@@ -42,6 +42,9 @@ MODEL = """
     def gives_up(x):
         raise RuntimeError("no")
 
+    def pretends(x):
+        raise ValueError("kfusion is not to blame")
+
     class Block:
         @staticmethod
         def forward(x):
@@ -196,6 +199,11 @@ def test_errors_are_one_sentence(arguments, message, capsys):
             "model.py:19: return 1 //",
         ),
         (["model.py:gives_up", "--shape", "4"], "gives_up cannot be traced: RuntimeError: no", "model.py:22: raise"),
+        (
+            ["model.py:pretends", "--shape", "4"],
+            "pretends cannot be traced: ValueError: kfusion is",
+            "model.py:25: raise",
+        ),
         (
             ["model.py:g", "--shape", "4", "--shape", "5"],
             "could not be broadcast",

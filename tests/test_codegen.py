@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import golden
 import kfusion as kf
-from conftest import DTYPES, np_dtype
 from host_cuda import DEVICE
 from kernel_graphs import (
     Build,
@@ -28,8 +29,10 @@ from kernel_graphs import (
     weighted,
 )
 from kfusion import _core
+from kinds import DTYPES, np_dtype
 
 MOST_SHARED = 232448  # bytes that a block of an H200 can have
+SKELETONS = Path(__file__).parent.parent / "cuda" / "codegen" / "skeletons" / "table.cpp"
 
 
 class TestText:
@@ -161,3 +164,17 @@ def test_names_that_end_like_others():
     (kernel,) = _core.cuda_kernels(g, DEVICE)
     members = re.findall(r"^  [^(]*?(\w+);", kernel.source.split("struct Parameters {")[1].split("};")[0], re.MULTILINE)
     assert len(members) == len(set(members)) > 2 * len(names)
+
+
+class TestGolden:
+    """A text that changes is looked at: `python tests/support/golden.py --write`, and what git shows."""
+
+    @pytest.mark.parametrize("name", golden.CASES)
+    def test_a_kernel_of_each_skeleton(self, name):
+        text = golden.text_of(name)
+        assert skeleton(text) == name
+        assert text == (golden.GOLDEN / f"{name}.cu").read_text()
+
+    def test_no_skeleton_is_left_out(self):
+        functions = re.findall(r"^  _\((\w+)\)", SKELETONS.read_text(), re.MULTILINE)
+        assert sorted(functions) == sorted(golden.CASES) == sorted(p.stem for p in golden.GOLDEN.glob("*"))

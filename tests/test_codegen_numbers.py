@@ -12,9 +12,9 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-import loops
+import kernel_loops
 import reference_ops
-from conftest import ALL_DTYPES, DTYPES, SPACING, TINY, np_dtype
+from graph_runs import assert_close, draw, rounded, wide
 from graph_strategies import cases
 from host_cuda import HAVE_COMPILER, HostKernels
 from kernel_graphs import (
@@ -30,7 +30,7 @@ from kernel_graphs import (
     weighted,
 )
 from kfusion import _core
-from running import assert_close, draw, rounded, wide
+from kinds import ALL_DTYPES, DTYPES, SPACING, TINY, np_dtype
 from test_reference_ops import arguments, takes
 
 pytestmark = pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
@@ -300,7 +300,7 @@ class TestNumbers:
         memory = np.zeros(1005, np.float32)
         memory[1:1004] = x
         (function,), (kernel,) = kernels.functions[0], kernels.kernels[0]
-        run = {0: loops.Memory(memory, 1), 1: loops.Memory(np.zeros(1005, np.float32), 1)}
+        run = {0: kernel_loops.Memory(memory, 1), 1: kernel_loops.Memory(np.zeros(1005, np.float32), 1)}
         lowered = kernels.lowered[0]["kernels"][0]
         kernels._run(function, kernel, lowered, run)
         np.testing.assert_array_equal(run[1].elements[1:1004], -x)

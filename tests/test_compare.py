@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import importlib.util
 import json
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 import kfusion as kf
 import reference
 from kfusion import _arrays, _core, _relu_layernorm, _timing
-from kfusion._compare import check, peers
+from kfusion._compare import oracle, peers
 from kfusion._compare import versions as _versions
 
 FUSED = kf.fused_relu_layernorm
@@ -288,12 +289,12 @@ def test_an_element_that_is_not_written_is_found(monkeypatch):
 
 
 def test_large_arrays_are_checked_by_whole_rows_with_both_ends():
-    assert check.sample_rows(5, 10**9).tolist() == [0, 4]
-    rows = check.sample_rows(10**6, 4096)
+    assert oracle.sample_rows(5, 10**9).tolist() == [0, 4]
+    rows = oracle.sample_rows(10**6, 4096)
     assert (rows[0], rows[-1]) == (0, 10**6 - 1)
     assert 2 <= len(rows) <= 256
-    assert check.sample_rows(3, 5).tolist() == [0, 1, 2]
-    assert check.sample_rows(1, 2**30).tolist() == [0]
+    assert oracle.sample_rows(3, 5).tolist() == [0, 1, 2]
+    assert oracle.sample_rows(1, 2**30).tolist() == [0]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -357,6 +358,20 @@ class TestMeasure:
     def test_a_large_budget_is_bounded(self):
         samples, _ = self.run(repeats=None, budget_s=1e9)
         assert len(samples["a"].times_us) == _timing._MAX_SAMPLES
+
+
+def test_libraries_are_told_apart_by_types():
+    class Matrix(np.ndarray):
+        __module__ = "torch"
+
+    assert _arrays.kind(np.ones(3).view(Matrix)) == "numpy"
+    assert _arrays.kind(np.float32(1)) == "numpy"
+    assert _arrays.kind(decimal.Decimal(1)) == "decimal"
+    assert _arrays.kind(pytest.importorskip("jax.numpy").ones(3)) == "jax"
+    torch = pytest.importorskip("torch")
+    assert _arrays.kind(torch.ones(3)) == "torch"
+    assert _arrays.kind(torch.nn.Parameter(torch.ones(3))) == "torch"
+    assert _arrays.kind(type("Tensor", (torch.Tensor,), {"__module__": "model"})()) == "torch"
 
 
 @pytest.mark.parametrize("to", ["numpy", "torch", "jax"])
@@ -447,14 +462,14 @@ class TestAnyFunction:
         [lambda x: kf.layernorm(x) * 2, lambda x: x / x.sum(), lambda x: (x + 1).sum(), lambda x: x.astype("int32")],
     )
     def test_large_arrays(self, f, monkeypatch):
-        monkeypatch.setattr(check, "_CHECKED_ELEMENTS", 2000)
-        monkeypatch.setattr(check, "_WHOLE_ELEMENTS", 4000)
+        monkeypatch.setattr(oracle, "_CHECKED_ELEMENTS", 2000)
+        monkeypatch.setattr(oracle, "_WHOLE_ELEMENTS", 4000)
         kf.compare(f, random((100, 60)), cache="hot", repeats=1, peers=["numpy"])
         kf.compare(f, random((7000,)), cache="hot", **QUICK)
 
     @pytest.mark.parametrize("limit", [10, 10**6])
     def test_a_wrong_result_stops(self, monkeypatch, limit):
-        monkeypatch.setattr(check, "_CHECKED_ELEMENTS", limit)
+        monkeypatch.setattr(oracle, "_CHECKED_ELEMENTS", limit)
         versions = _versions.versions_of(kf.fuse(lambda x: x * 2))
 
         def wrong(x, **options):

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from conftest import DTYPES
-from running import assert_close, draw, wide
+from graph_runs import assert_close, draw, wide
+from kinds import DTYPES
 from test_cpu_fused import bits, centred, run
 
 ROWS = (1, 7, 8, 9, 23, 60)  # few enough to be one part

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import reference_ops
-from conftest import ALL_DTYPES, DTYPES, np_dtype
 from cpu_kernels import DEVICE, Kernels
+from graph_runs import assert_close, draw, graph_of, rounded, wide
 from graph_strategies import cases
 from kfusion import _core
-from running import assert_close, draw, graph_of, rounded, wide
+from kinds import ALL_DTYPES, DTYPES, np_dtype
 from test_reference_ops import arguments, takes
 
 # Around the sizes of a register and of a tile of every instruction set.

@@ -11,8 +11,8 @@ import pytest
 
 import kfusion as kf
 import reference
-from conftest import ALL_DTYPES, HAVE_GPU, np_dtype
 from kfusion import _core
+from kinds import ALL_DTYPES, HAVE_GPU, np_dtype
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")]
 VERSIONS = [pytest.param(kf.fused_relu_layernorm, id="fused"), pytest.param(kf.unfused_relu_layernorm, id="unfused")]

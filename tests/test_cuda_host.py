@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = [ROOT / "tests/fake_cuda.cpp", *(ROOT / f"cuda/host/{name}.cpp" for name in ("memory", "runtime", "load"))]
+SOURCES = [
+    ROOT / "tests/support/fake_cuda.cpp",
+    *(ROOT / f"cuda/host/{name}.cpp" for name in ("memory", "runtime", "load")),
+]
 FLAGS = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-fPIC", "-shared", "-pthread"]
 FLAGS += ["-fno-gnu-unique", "-Wl,-Bsymbolic"]  # nothing is shared with another copy, or with a true runtime
 NONE, NON_BLOCKING, BLOCKING = range(3)  # captures of another thread, by its stream

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from conftest import HAVE_GPU
+from kinds import HAVE_GPU
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")]
 SLEEP_CYCLES = 200_000_000  # some 100 ms: longer than anything that an error path does

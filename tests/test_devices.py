@@ -16,11 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kfusion as kf
-from conftest import HAVE_GPU
 from kfusion import _core
 from kfusion._cli.main import main
-from kfusion._devices import devices, measure
-from kfusion._devices import table as device_table
+from kfusion._devices import device_table, devices, measure
+from kinds import HAVE_GPU
 
 GPUS = [d for d in kf.devices() if not d.is_cpu]
 CPUS = [d for d in kf.devices() if d.is_cpu]

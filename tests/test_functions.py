@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kfusion as kf
-from conftest import DTYPES, SPACING, np_dtype
+from kinds import DTYPES, SPACING, np_dtype
 from reference_ops import MAPS, REDUCTIONS
 
 erf = np.vectorize(math.erf, otypes=[float])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from conftest import FRAMEWORKS, HAVE_GPU, KINDS, Kind, OnlyDlpack, np_dtype
-from running import LAYOUTS
+from graph_runs import LAYOUTS
+from kinds import FRAMEWORKS, HAVE_GPU, KINDS, Kind, OnlyDlpack, np_dtype
 
 
 @kf.fuse

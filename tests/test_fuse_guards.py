@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kfusion._tracing import guards
+from kfusion._graph import guards
 
 FACTOR: Any = 2
 WEIGHT: Any = np.ones(3)

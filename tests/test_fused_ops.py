@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
+import graph_runs
 import kfusion as kf
 import reference_ops
-import running
 import test_reference_ops as rows
-from conftest import ALL_DTYPES, DTYPES, SPACING, np_dtype
+from graph_runs import assert_close, draw, wide
+from kinds import ALL_DTYPES, DTYPES, SPACING, np_dtype
 from replay import replay
-from running import assert_close, draw, wide
 
 
 def back(a):
@@ -29,7 +29,7 @@ class Fused:
         def execute(graph, arrays, name):
             return kf.fuse(replay(graph))([np.asarray(a) for a in arrays])
 
-        monkeypatch.setattr(running, "execute", execute)
+        monkeypatch.setattr(graph_runs, "execute", execute)
 
 
 class TestMaps(Fused, rows.TestMaps):

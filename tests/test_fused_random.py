@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from conftest import HAVE_GPU
 from graph_strategies import LARGER_BASES, cases
+from kinds import HAVE_GPU
 from layouts import laid_out, layouts
 from replay import replay
 

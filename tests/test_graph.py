@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graph_runs import rounded, wide
 from kfusion import _core
-from running import rounded, wide
 
 quick = settings(max_examples=100, deadline=None)
 extents = st.lists(st.integers(0, 4), max_size=4).map(tuple)

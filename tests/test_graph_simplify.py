@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import np_dtype
 from graphs import SHAPES, evaluate, graphs
 from kfusion import _core
+from kinds import np_dtype
 from test_graph import stages
 
 

@@ -59,7 +59,9 @@ def integers(x, n):
     return x
 
 
-@pytest.mark.parametrize(("body", "n"), [(chain, 100 if UNOPTIMISED else 1000), (comb, 300), (rows, 40), (integers, 200)])
+@pytest.mark.parametrize(
+    ("body", "n"), [(chain, 100 if UNOPTIMISED else 1000), (comb, 300), (rows, 40), (integers, 200)]
+)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_on_a_small_stack(body, n, transposed, rng):
     x = rng.standard_normal((64, 96), np.float32)

@@ -7,8 +7,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+import kernel_loops
 import kfusion as kf
-import loops
 from graph_strategies import cases
 from kfusion import _core
 from layouts import element_strides, laid_out, layouts, with_layouts
@@ -20,7 +20,7 @@ DEVICE = kf.device("H200").to_dict()
 @hypothesis.given(cases(), st.booleans(), st.data())
 def test_loops_compute_what_their_graph_does(case, fuse, data):
     graph, inputs = with_layouts(case, [data.draw(layouts(x.shape)) for x in case.inputs])
-    case.check(loops.run(_core.lower(graph, DEVICE, fuse), inputs))
+    case.check(kernel_loops.run(_core.lower(graph, DEVICE, fuse), inputs))
 
 
 @hypothesis.settings(max_examples=150, deadline=None)
@@ -29,7 +29,7 @@ def test_results_lie_as_the_caller_wants(case, fuse, data):
     wanted = [element_strides(laid_out(v.array, data.draw(layouts(v.array.shape)))) for v in case.outputs]
     required = _core.required_strides(case.graph, DEVICE, fuse)
     strides = [r or w if v.array.size else [] for r, w, v in zip(required, wanted, case.outputs, strict=True)]
-    case.check(loops.run(_core.lower(case.graph, DEVICE, fuse, strides), case.inputs, strides))
+    case.check(kernel_loops.run(_core.lower(case.graph, DEVICE, fuse, strides), case.inputs, strides))
 
 
 def only_kernel(function, *specs, strides=()):
@@ -37,7 +37,7 @@ def only_kernel(function, *specs, strides=()):
     for node, given in zip((n for n in graph["nodes"] if n["op"] == "input"), strides, strict=False):
         node["strides"] = given
     (kernel,) = _core.lower(_core.Graph.from_dict(graph), DEVICE)["kernels"]
-    loops.check_rules(kernel)
+    kernel_loops.check_rules(kernel)
     return kernel
 
 
@@ -130,3 +130,11 @@ def test_text_has_a_line_for_each_step():
     assert lines[0] == "multiply_add_softmax: rows (6 | 35), 3 sweeps"
     assert lines[1] == "%0: float32 = x[35 | 1]  # element, sweep 0"
     assert len(lines) == 1 + len(k["steps"]) + len(k["stores"]) + len(k["pairs"])
+
+
+def test_pairs_share_a_sweep():
+    k = only_kernel(lambda x: kf.softmax(kf.layernorm(x)), X)
+    reductions = [s for s in k["steps"] if s["kind"] == "reduce"]
+    assert [s["sweep"] for s in reductions] == [0, 1, 2, 3]
+    assert [s["paired_sweep"] for s in reductions] == [0, 0, 1, 1]
+    assert (k["sweeps"], k["paired_sweeps"]) == (5, 3)

@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from conftest import HAVE_GPU
+from benchmarks import readme, traffic_suite
 from kfusion._cli.main import main
 from kfusion._devices import hardware, running
 from kfusion._traffic import ncu as _ncu
-from kfusion._traffic import run as traffic_run
-from kfusion._traffic import suite as traffic_suite
+from kfusion._traffic import profiled as profiled_process
 from kfusion._traffic import traffic
-from kfusion.bench import readme
+from kinds import HAVE_GPU
 
 H200 = kf.device("H200")
 BIG = kf.spec((65536, 16384))  # 4.3 GB
@@ -115,7 +114,7 @@ def test_what_ncu_is_asked(ncu):
     ncu.answers(table(ideal(kf.fused_gelu.plan(BIG, device=H200))))
     kf.measure_traffic(kf.unfused_gelu, BIG, device=1)
     *options, python, m, module, asked = ncu.arguments
-    assert (python, m, module) == (sys.executable, "-m", "kfusion._traffic.run")
+    assert (python, m, module) == (sys.executable, "-m", "kfusion._traffic.profiled")
     assert json.loads(asked) == {
         "device": 1,
         "requests": [["kfusion:unfused_gelu", [[[65536, 16384], "float32"]]]],
@@ -300,15 +299,15 @@ def doubled(x):
 def profiled(monkeypatch):
     """The calls that are profiled, on NumPy arrays."""
     calls = []
-    monkeypatch.setattr(traffic_run._core, "to_device", lambda x, device: x)
-    monkeypatch.setattr(traffic_run._core, "cuda_profile", lambda call, device: calls.append((call(), device)))
+    monkeypatch.setattr(profiled_process._core, "to_device", lambda x, device: x)
+    monkeypatch.setattr(profiled_process._core, "cuda_profile", lambda call, device: calls.append((call(), device)))
     return calls
 
 
 def test_the_process_runs_both_versions(profiled, monkeypatch):
     monkeypatch.syspath_prepend(os.path.dirname(__file__))
     asked = {"device": 3, "requests": [["kfusion:fused_softmax", [[[4, 8], "float32"]]]]}
-    assert traffic_run.main(json.dumps(asked)) == 0
+    assert profiled_process.main(json.dumps(asked)) == 0
     (unfused, device), (fused, _) = profiled
     assert device == 3
     assert fused.shape == unfused.shape == (4, 8)
@@ -318,7 +317,7 @@ def test_the_process_runs_both_versions(profiled, monkeypatch):
 
 def test_the_process_says_what_went_wrong(profiled, capsys):
     asked = {"device": 0, "requests": [["kfusion:fused_softmax", [[[4, 8], "int32"], [[4], "float32"]]]]}
-    assert traffic_run.main(json.dumps(asked)) == 2
+    assert profiled_process.main(json.dumps(asked)) == 2
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith("kfusion")
     assert not profiled
@@ -327,7 +326,7 @@ def test_the_process_says_what_went_wrong(profiled, capsys):
 @pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4)])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int64", "bool"])
 def test_random_arrays(profiled, shape, dtype):
-    x = traffic_run.random_array(shape, dtype, 0)
+    x = profiled_process.random_array(shape, dtype, 0)
     assert (x.shape, str(x.dtype)) == (shape, dtype)
     wide = np.asarray(x).astype(np.float64)
     assert np.isfinite(wide).all()

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from conftest import SPACING, np_dtype
 from kfusion import _named
+from kinds import SPACING, np_dtype
 
 NAMES = [f.__name__ for f in _named.KERNELS]
 VERSIONS = ("fused", "unfused")

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from conftest import HAVE_GPU
 from kfusion import _core
+from kinds import HAVE_GPU
 
 MANY = 8
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import loops
-from conftest import DTYPES, np_dtype
+import kernel_loops
+from graph_runs import assert_close, draw, wide
 from host_cuda import HAVE_COMPILER, HostKernels
 from kernel_graphs import graph_of, skeleton, softmax, sources
 from kfusion import _core
-from running import assert_close, draw, wide
+from kinds import DTYPES, np_dtype
 
 pytestmark = pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
 
@@ -73,7 +73,7 @@ def run_between_fences(
     for fenced, x in zip(arrays, inputs, strict=False):
         fenced.own[:] = x.reshape(-1)
     nodes = [*sorted(o["node"] for o in lowered["loads"]), lowered["stores"][0]["to"]["node"]]
-    memory = {node: loops.Memory(a.elements, a.start) for node, a in zip(nodes, arrays, strict=True)}
+    memory = {node: kernel_loops.Memory(a.elements, a.start) for node, a in zip(nodes, arrays, strict=True)}
     kernels._run(function, kernel, lowered, memory)
     assert all(a.untouched() for a in arrays)
     return arrays[-1].own.reshape(inputs[0].shape)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from conftest import np_dtype
-from running import assert_close, wide
+from graph_runs import assert_close, wide
+from kinds import np_dtype
 
 BYTES = 25 << 20  # of a result: 24 MB and more go past the caches
 WIDTHS = (1, 3, 15, 16, 17, 33, 63, 64, 65, 100, 130, 250, 511, 512, 1000, 1023, 4096, 4097, 5000, 70_001)

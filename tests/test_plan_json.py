@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import kfusion as kf
 from graphs import graphs
-from kfusion import _records
-from kfusion._plans import layout
+from kfusion import _schema
+from kfusion._plans import graph_layout
 from plans import X, mlp, mlp_plan, row_plan, try_to_explain
 
 
@@ -187,7 +187,7 @@ def test_random_graphs_are_planned_shown_and_stored(g):
         assert kf.Plan.from_json(p.to_json()) == p
         assert "Total" in str(p)
         assert len(p._repr_html_()) > 100
-        assert layout.layout(p).width > 0
+        assert graph_layout.layout(p).width > 0
     names = (*p.stages, *(n["name"] for n in p._nodes if n["op"] == "input"))
     for a, b in zip(names, reversed(names), strict=True):
         try_to_explain(p, a, b)
@@ -195,6 +195,6 @@ def test_random_graphs_are_planned_shown_and_stored(g):
 
 def test_records_read_what_they_write():
     bytes_ = row_plan().groups[0].issued
-    assert _records.from_plain(type(bytes_), _records.to_plain(bytes_), "bytes") == bytes_
+    assert _schema.from_plain(type(bytes_), _schema.to_plain(bytes_), "bytes") == bytes_
     with pytest.raises(ValueError, match="bytes must have the field 'written'"):
-        _records.from_plain(type(bytes_), {"read": 1}, "bytes")
+        _schema.from_plain(type(bytes_), {"read": 1}, "bytes")

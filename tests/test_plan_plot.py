@@ -8,7 +8,7 @@ import matplotlib
 import pytest
 
 import kfusion as kf
-from kfusion._plans import layout
+from kfusion._plans import graph_layout
 from plans import PLANS, X, chain_of_tanh, evil_plan, mlp_plan, row_plan
 
 matplotlib.use("Agg")
@@ -55,7 +55,7 @@ def overlap(a, b):
 
 
 def test_boxes_hold_their_calls_and_do_not_overlap(plan):
-    drawing = layout.layout(plan)
+    drawing = graph_layout.layout(plan)
     for kernel in drawing.kernels:
         assert all(inside(call, kernel) for call in kernel.calls.values())
         assert kernel.x >= -1e-9
@@ -67,7 +67,7 @@ def test_boxes_hold_their_calls_and_do_not_overlap(plan):
 
 
 def test_edges_follow_the_data_and_name_each_reason_once():
-    drawing = layout.layout(mlp_plan())
+    drawing = graph_layout.layout(mlp_plan())
     across = [e for e in drawing.edges if not e.is_inside]
     assert [(e.start.name, e.end.name, e.reason) for e in across] == [
         ("layernorm.scale", "matmul", "contraction"),
@@ -81,12 +81,12 @@ def test_edges_follow_the_data_and_name_each_reason_once():
 
 
 def test_thirty_calls_are_drawn_and_hundreds_are_not():
-    thirty = layout.layout(kf.plan(lambda x: chain_of_tanh(x, 30), X, device="H200"))
+    thirty = graph_layout.layout(kf.plan(lambda x: chain_of_tanh(x, 30), X, device="H200"))
     assert sum(len(k.calls) for k in thirty.kernels) == 30
-    many = layout.layout(PLANS["many"]())
-    assert len(many.kernels) == layout.MAX_KERNELS
-    assert many.note.startswith(f"The first {layout.MAX_KERNELS} of ")
-    whole = layout.layout(kf.plan(lambda x: chain_of_tanh(x, 100), X, device="H200"))
+    many = graph_layout.layout(PLANS["many"]())
+    assert len(many.kernels) == graph_layout.MAX_KERNELS
+    assert many.note.startswith(f"The first {graph_layout.MAX_KERNELS} of ")
+    whole = graph_layout.layout(kf.plan(lambda x: chain_of_tanh(x, 100), X, device="H200"))
     assert sum(len(k.calls) for k in whole.kernels) == 1
     assert "too many calls" in whole.note
 

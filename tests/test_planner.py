@@ -299,6 +299,7 @@ def test_long_rows_are_read_again_not_refused():
         (lambda x: kf.layernorm(kf.layernorm(x)), 3),
         (lambda x: kf.log_softmax(x), 2),
         (lambda x: x.sum(-1), 1),
+        (lambda x: x / (x.sum(-1, keepdims=True) * (kf.iota(N).reshape(N, 1) * 0.5)), 2),  # a row's value times another
     ],
 )
 def test_sweeps(f, passes):

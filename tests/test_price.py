@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kfusion.bench import Results
+import kfusion as kf
+from benchmarks import Results
+from kfusion import _core
 from test_traffic import F32, H200, Builder, M, N, flops, moved, relu_layernorm
+
+ARITY = {row["name"]: row["arity"] for row in _core.op_table()}
+QUICK = [row["name"] for row in _core.op_table() if "quick" in row["facts"]]
 
 
 def test_time_is_launch_and_the_slower_of_memory_and_compute():
@@ -30,6 +35,61 @@ def test_what_limits():
     # the units of each dtype: half on its matrix units, float32 and bfloat16 on the vector units
     for dtype, peak in (("float16", 8e12), ("bfloat16", 1e12), ("float32", 1e12), ("float64", 1e12)):
         assert bound(10_000, 10_000, dtype)["compute_us"] == pytest.approx(2 * 10_000**3 / peak * 1e6)
+
+
+# One core of the Xeon that plan/op_cost.cpp's figures are of, with the memory bandwidth of a laptop's.
+CORE = kf.Device("core", bandwidth=25e9, is_cpu=True, peaks={"vector_float32": 153e9, "vector_float64": 74e9})
+
+
+def priced(op, dtype, device, n=10**6):
+    b = Builder()
+    x = [b.input(n, dtype=dtype) for _ in range(ARITY[op])]
+    return b.plan(getattr(b, op)(*x), device=device)["fused"]
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "ns"),  # measured, an element
+    [
+        *(("exp", "float64", 0.59), ("sin", "float64", 7.5), ("power", "float64", 16), ("erf", "float64", 14)),
+        *(("arctan2", "float64", 15), ("cbrt", "float64", 2.6), ("power", "float32", 3.1), ("sinh", "float32", 1.2)),
+    ],
+)
+def test_functions_on_the_cpu_are_priced_as_measured(op, dtype, ns):
+    p = priced(op, dtype, CORE)
+    assert ns / 2 < p["compute_us"] * 1e3 / 10**6 < ns * 2
+    assert p["bound"] == "compute"
+    assert flops(p) == {(dtype, "vector"): 10**6}, "FLOPs are those of published tables"
+
+
+@pytest.mark.parametrize("op", ["relu", "add", "maximum"])
+@pytest.mark.parametrize("device", [CORE, H200], ids=["cpu", "gpu"])
+def test_simple_maps_take_their_flops(op, device):
+    p = priced(op, "float32", device)
+    assert p["compute_us"] == pytest.approx(10**6 / device.peaks["vector_float32"] * 1e6)
+    assert p["bound"] != "compute"
+
+
+def test_on_gpus_half_types_have_quick_functions():
+    for op in QUICK:
+        assert priced(op, "bfloat16", H200)["compute_us"] < priced(op, "float32", H200)["compute_us"]
+        assert priced(op, "bfloat16", CORE)["compute_us"] == priced(op, "float32", CORE)["compute_us"]
+    assert priced("log", "bfloat16", H200)["compute_us"] == priced("log", "float32", H200)["compute_us"]
+
+
+def test_functions_of_a_row_are_counted_once_for_it():
+    b = Builder()
+    x = b.input(M, N)
+    p = b.plan(b.multiply(x, b.rsqrt(b.reduce("mean", x))), device=CORE)["fused"]
+    each = priced("rsqrt", "float32", CORE, n=1)["compute_us"]
+    assert p["compute_us"] == pytest.approx(M * each + 2 * M * N / 153e9 * 1e6)
+
+
+def test_quotients_by_a_value_of_the_row_are_products():
+    b = Builder()
+    x = b.input(M, N)
+    p = b.plan(b.divide(x, b.reduce("max", x)), device=CORE)["fused"]
+    assert p["compute_us"] == pytest.approx(2 * M * N / 153e9 * 1e6)
+    assert priced("divide", "float32", CORE)["compute_us"] > 20 * priced("add", "float32", CORE)["compute_us"]
 
 
 def test_values_that_were_just_written_come_from_the_cache():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from conftest import HAVE_GPU
 from host_cuda import HAVE_COMPILER
 from kfusion import _core
+from kinds import HAVE_GPU
 from programs.checks import H200, Runner, check_gain, check_groups, poisoned
 from programs.drawing import PROFILES, Seeded, draw_program
 from programs.program import Program, Step
@@ -20,7 +20,7 @@ SHARE, SHARES = 125, 16  # of 2,000 programs
 
 
 def assert_none(failures: list[Failure], seed: int, backend: str) -> None:
-    again = f"python tests/random_programs.py --backend {backend} --seed {seed} --only"
+    again = f"python tests/support/random_programs.py --backend {backend} --seed {seed} --only"
     assert not failures, "\n".join(f"{again} {f.number}: {f.message}\n{f.program.reproducer()}" for f in failures)
 
 

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 import graph_strategies
 import kfusion as kf
 import reference_ops
-from conftest import ALL_DTYPES, Kind, np_dtype
+from graph_runs import assert_close, draw, run, run_map, wide
 from kfusion import _core
-from running import assert_close, draw, run, run_map, wide
+from kinds import ALL_DTYPES, Kind, np_dtype
 
 SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")  # whose allocator ends the process instead
 

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reference_ops
-from conftest import ALL_DTYPES, DTYPES, TINY, np_dtype
+from graph_runs import LAYOUTS, assert_close, draw, run, run_map, wide
 from kfusion import _core
-from running import LAYOUTS, assert_close, draw, run, run_map, wide
+from kinds import ALL_DTYPES, DTYPES, TINY, np_dtype
 
 TABLE = {row["name"]: row for row in _core.op_table()}
 HALF = ("float16", "bfloat16")
@@ -24,7 +24,6 @@ COMPUTE = {"float16": np.float32, "bfloat16": np.float32, "float32": np.float32,
 
 # What signatures take besides floats, without casts of the builder's.
 TAKES = {"S_S": ("int32", "int64"), "SS_S": ("int32", "int64"), "II_I": ("bool", "int32", "int64")}
-NO_FLOATS = ("bitwise_and", "bitwise_or", "bitwise_xor", "invert")
 
 
 def takes(name: str) -> list[str]:
@@ -32,16 +31,11 @@ def takes(name: str) -> list[str]:
     others = TAKES.get(TABLE[name]["signature"], ("bool", "int32", "int64"))
     if name == "reciprocal":  # NumPy's of integers is another function
         others = ()
-    return [*(() if name in NO_FLOATS else DTYPES), *others]
+    return [*(() if TABLE[name]["signature"] == "II_I" else DTYPES), *others]
 
 
-# Bits as NumPy's, of the compute type, rounded once: everything that IEEE 754 or integer arithmetic defines.
-EXACT = (
-    "add subtract multiply divide floor_divide remainder negative positive absolute sign square "
-    "reciprocal sqrt floor ceil rint trunc relu maximum minimum fmax fmin clip where copysign equal "
-    "not_equal less less_equal greater greater_equal logical_not logical_and logical_or logical_xor isnan "
-    "isinf isfinite bitwise_and bitwise_or bitwise_xor invert"
-)
+# Bits as NumPy's, of the compute type, rounded once.
+EXACT = {name for name, row in TABLE.items() if "exact" in row["facts"]}
 CHOICES = ("relu", "maximum", "minimum", "fmax", "fmin", "clip")  # of zeros of either sign
 
 
@@ -70,7 +64,7 @@ def special_arguments(name: str, dtype: str) -> list[np.ndarray]:
 
 def assert_special(name: str, arrays: list[np.ndarray], got: np.ndarray) -> None:
     dtype = str(arrays[0].dtype)
-    exact, floats = name in EXACT.split(), dtype in DTYPES
+    exact, floats = name in EXACT, dtype in DTYPES
     inputs = [x.astype(COMPUTE[dtype]) for x in arrays] if exact and floats else list(map(wide, arrays))
     with np.errstate(all="ignore"):
         want = np.asarray(reference_ops.MAPS[name](*inputs))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import kfusion as kf
 import reference
-from conftest import DTYPES, SPACING, Kind, np_dtype
 from kfusion import _core
+from kinds import DTYPES, SPACING, Kind, np_dtype
 
 VERSIONS = [pytest.param(kf.fused_relu_layernorm, id="fused"), pytest.param(kf.unfused_relu_layernorm, id="unfused")]
 # Round a vector (4 to 64 elements), a chunk of the CPU (4096), a warp, a block and a cluster of the GPU.

@@ -115,6 +115,19 @@ def test_refused(line):
     assert isinstance(caught.value, TypeError)
 
 
+def test_errors_that_a_function_makes_of_ours_are_its_own():
+    """NumPy's of the same words, for w[0, 0] = x, is one that C code made."""
+
+    def f(x):
+        try:
+            return float(x.sum())
+        except kf.TraceError as error:
+            raise ValueError("setting an array element with a sequence.") from error
+
+    with pytest.raises(ValueError, match=r"^setting an array element with a sequence\.$"):
+        trace(f, X)
+
+
 @pytest.mark.parametrize("line", ["jnp.sin(x)", "jnp.add(x, 1)", "jnp.where(x, x, 0)", "jax.nn.gelu(x)", "jnp.sum(x)"])
 def test_functions_of_jax(line):
     jax = pytest.importorskip("jax")

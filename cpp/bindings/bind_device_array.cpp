@@ -80,6 +80,11 @@ any library takes it without a copy through DLPack (`torch.from_dlpack(a)`) or t
       "__dlpack_device__(self)\n--\n\n(DLPack device type, index).\n");
 
   m.def("to_device", &arrays::to_device, py::arg("x"), py::arg("device") = 0, kToDeviceDoc);
+  m.def("array_library", &arrays::library_name, py::arg("x"), R"(array_library(x)
+--
+
+"numpy", "torch", "cupy", "jax" or "kfusion", by x's type; for others the package that defines the type.
+)");
 }
 
 }  // namespace kfusion

@@ -36,7 +36,7 @@ constexpr const char* kClassDoc = R"(FusedCallable(name, parameters, options, ta
 
 A function that runs as the kernels of its plan. Subclasses say what it computes:
 
-    _guards()                        the functions and names that it depends on: a list of kfusion._tracing.guards.Guard
+    _guards()                        the functions and names that it depends on: a list of kfusion._graph.guards.Guard
     _prepare(args, kwargs, strides)  traces it: a kfusion._fuse.Prepared
     __wrapped__                      the plain function, called where an argument is a traced value
 

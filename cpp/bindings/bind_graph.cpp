@@ -94,7 +94,7 @@ std::string repr(const Builder& g) {
 
 py::list op_rows() {
   py::list rows;
-  for (const OpInfo& row : op_table()) {
+  for (const OpInfo& row : kOpTable) {
     py::dict d;
     d["name"] = row.name;
     d["kind"] = name(row.kind);
@@ -103,8 +103,8 @@ py::list op_rows() {
     d["flops"] = row.flops;
     d["other_names"] = other_names(row);
     d["doc"] = row.doc;
-    d["expression"] = row.expression;
-    d["commutative"] = row.commutative;
+    d["cost"] = name(row.cost);
+    d["facts"] = names_of_facts(row.facts);
     rows.append(d);
   }
   return rows;

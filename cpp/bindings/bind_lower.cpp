@@ -57,12 +57,15 @@ py::dict to_dict(const Constant& c) {
   return py::dict("dtype"_a = name(c.dtype), "value"_a = value, "parameter"_a = c.parameter);
 }
 
-py::dict to_dict(const Step& s) {
+py::dict step_dict(const Kernel& k, std::size_t i) {
   using py::literals::operator""_a;
+  const Step& s = k.steps[i];
+  const int reduces = s.kind == StepKind::kReduce ? 1 : 0;
   constexpr const char* kKinds[] = {"load", "constant", "iota", "map", "cast", "reduce"};
   return py::dict("kind"_a = kKinds[static_cast<int>(s.kind)], "op"_a = name(s.op), "dtype"_a = name(s.dtype),
-                  "from"_a = name(s.from), "row"_a = s.level == Level::kRow, "sweep"_a = s.sweep,
-                  "arguments"_a = s.arguments, "index"_a = s.index, "node"_a = s.node);
+                  "from"_a = name(s.from), "row"_a = s.level == Level::kRow, "sweep"_a = k.separate.ready[i] - reduces,
+                  "paired_sweep"_a = k.paired.ready[i] - reduces, "arguments"_a = s.arguments, "index"_a = s.index,
+                  "node"_a = s.node);
 }
 
 py::dict to_dict(const Store& s) {
@@ -84,10 +87,13 @@ py::dict to_dict(const Kernel& k, const Graph& g) {
   d["loads"] = list_of(k.loads, dict);
   d["iotas"] = list_of(k.iotas, dict);
   d["constants"] = list_of(k.constants, dict);
-  d["steps"] = list_of(k.steps, dict);
+  py::list steps;
+  for (std::size_t i = 0; i < k.steps.size(); ++i) steps.append(step_dict(k, i));
+  d["steps"] = steps;
   d["stores"] = list_of(k.stores, dict);
   d["pairs"] = list_of(k.pairs, to_tuple);
-  d["sweeps"] = k.sweeps;
+  d["sweeps"] = k.separate.sweeps;
+  d["paired_sweeps"] = k.paired.sweeps;
   d["bytes"] = k.bytes();
   d["text"] = to_text(k, g);
   return d;

@@ -59,7 +59,7 @@ void add_cost(py::dict& d, const Cost& c) {
 double ridge(const Traffic& t, const Device& device) {
   double longest = 0, result = 0;
   for (const FlopCount& f : t.flops) {
-    const double seconds = static_cast<double>(f.count) / peak_flops(device, f.dtype, f.matrix);
+    const double seconds = f.work / peak_flops(device, f.dtype, f.matrix);
     if (seconds > longest) result = ridge_point(device, f.dtype, f.matrix);
     longest = std::max(longest, seconds);
   }

@@ -16,7 +16,7 @@ struct Frame {
   const double* parameters;  ///< as the kernels number them
   int device;
   Stream stream;
-  ArrayLibrary* library;
+  LibraryFunctions* library;
 };
 
 class ExecutableStep {

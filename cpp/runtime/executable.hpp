@@ -8,15 +8,15 @@
 
 namespace kfusion {
 
-class ArrayLibrary;  // backends/array_library
+class LibraryFunctions;  // backends/array_library
 
 /// What one run is given.
 struct Run {
-  const std::byte* const* inputs;   ///< element 0 of each input of the graph, in order
-  std::byte* const* outputs;        ///< element 0 of each output; disjoint from all else but for may_overwrite()
-  const double* parameters;         ///< the values of the function's float arguments, by number
-  Stream stream = 0;                ///< where the work is enqueued, where the place has streams
-  ArrayLibrary* library = nullptr;  ///< the caller's, for the groups that it computes
+  const std::byte* const* inputs;       ///< element 0 of each input of the graph, in order
+  std::byte* const* outputs;            ///< element 0 of each output; disjoint from all else but for may_overwrite()
+  const double* parameters;             ///< the values of the function's float arguments, by number
+  Stream stream = 0;                    ///< where the work is enqueued, where the place has streams
+  LibraryFunctions* library = nullptr;  ///< the caller's, for the groups that it computes
 };
 
 /// Immutable: any number of threads may run one at once.

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "kfusion/lower/schedule.hpp"
+
 namespace kfusion::codegen {
 namespace {
 
@@ -233,7 +235,7 @@ void stage_spans(const Kernel& k, Arrangement& a, bool aligned) {
 
 /// Columns, unless what is read most is contiguous along the last reduced axis.
 Form form_of(const Kernel& k) {
-  if (k.kind == Pattern::kPointwise || k.reduced.empty()) return Form::kPointwise;
+  if (k.kind == Pattern::kPointwise) return Form::kPointwise;
   if (k.kept.empty() || k.kind != Pattern::kColumns) return Form::kRows;
   std::int64_t along_rows = 0, along_columns = 0;
   for_each_operand(k, [&](const Operand& o) {
@@ -261,10 +263,11 @@ Arrangement arrange_in(Form form, const Kernel& k, bool aligned) {
   return a;
 }
 
-void add_axis(Kernel& k, Extents Operand::* axes, std::int64_t load_stride, std::int64_t store_stride) {
-  for (Operand& o : k.loads) (o.*axes).push_back(load_stride);
-  for (Operand& o : k.iotas) (o.*axes).push_back(load_stride);
-  for (Store& s : k.stores) (s.to.*axes).push_back(store_stride);
+void add_axis(Kernel& k) {
+  k.kept = {1};
+  for (Operand& o : k.loads) o.kept = {1};
+  for (Operand& o : k.iotas) o.kept = {1};
+  for (Store& s : k.stores) s.to.kept = {1};
 }
 
 /// The axis along which most bytes of a pointwise kernel are contiguous that are read across; -1: there is none.
@@ -296,23 +299,16 @@ Kernel in_columns(Kernel k, int axis) {
   for (Operand& o : k.loads) split(o.kept, o.reduced);
   for (Operand& o : k.iotas) split(o.kept, o.reduced);
   for (Store& s : k.stores) split(s.to.kept, s.to.reduced);
+  set_schedule(k);
   return k;
 }
 
 }  // namespace
 
 Kernel with_axes(Kernel k) {
-  const bool reduces = std::ranges::any_of(k.steps, [](const Step& s) { return s.kind == StepKind::kReduce; });
-  if (reduces && k.reduced.empty()) {
-    k.reduced = {1};
-    k.kind = k.kept.empty() ? Pattern::kRows : Pattern::kColumns;
-    add_axis(k, &Operand::reduced, 1, 0);
-  }
-  if (!reduces && k.kept.empty()) {
-    k.kept = {1};
-    add_axis(k, &Operand::kept, 1, 1);
-  }
-  const int axis = reduces ? -1 : crossing_axis(k);
+  if (k.kind != Pattern::kPointwise) return k;
+  if (k.kept.empty()) add_axis(k);
+  const int axis = crossing_axis(k);
   return axis < 0 ? k : in_columns(std::move(k), axis);
 }
 

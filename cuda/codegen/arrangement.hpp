@@ -51,8 +51,8 @@ struct Arrangement {
   bool per_row(const Operand& o) const { return form != Form::kPointwise && o.per_row(); }
 };
 
-/// The same kernel with an axis of extent 1 where it has none to reduce, or none to run over. A pointwise kernel that
-/// reads across becomes one of columns, which loops over the axis that those operands are contiguous along.
+/// The same kernel with an axis of extent 1 where it has none to run over. A pointwise kernel that reads across becomes
+/// one of columns, which loops over the axis that those operands are contiguous along.
 Kernel with_axes(Kernel k);
 
 /// `aligned`: arrays begin at multiples of 16 bytes.

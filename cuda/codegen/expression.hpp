@@ -16,10 +16,4 @@ using Meaning = std::pair<std::string_view, std::string>;
 /// `expression` with its names replaced.
 std::string with(std::string_view expression, std::span<const Meaning> meanings);
 
-/// lift, combine and finish of a reduction.
-struct ReductionText {
-  std::string_view lift, combine, finish;
-};
-ReductionText reduction_text(const OpInfo& row);
-
 }  // namespace kfusion::codegen

@@ -6,7 +6,6 @@
 #include <cctype>
 #include <set>
 
-#include "codegen/capacity.hpp"
 #include "codegen/expression.hpp"
 
 namespace kfusion::codegen {
@@ -18,22 +17,9 @@ void Code::line(const std::string& text, const std::string& comment) {
   text_ += "\n";
 }
 
-Printer::Printer(const Kernel& k, const Arrangement& a, const Choice& c, ParameterList& parameters)
-    : k_(k),
-      a_(a),
-      s_(c.schedule),
-      held_(c.held),
-      staged_(c.skeleton == Skeleton::kRingRows || c.skeleton == Skeleton::kSpreadRows || c.tile.stages > 0),
-      span_rows_(c.rows),
-      shared_(c.shared),
-      tiles_(c.skeleton == Skeleton::kTiles),
-      through_l1_(c.skeleton == Skeleton::kPointwise || c.skeleton == Skeleton::kShortRows ||
-                  (c.skeleton == Skeleton::kTeamRows && !c.ahead) ||
-                  (c.skeleton == Skeleton::kColumns && column_bound(k) == 0)),
-      lanes_(a.framed() ? "kN" : "kWidth") {
-  const Skeleton in_registers[] = {Skeleton::kPackedRows, Skeleton::kShortRows, Skeleton::kTeamRows,
-                                   Skeleton::kRingRows};
-  if (std::ranges::find(in_registers, c.skeleton) != std::end(in_registers)) kept_ = find_kept();
+Printer::Printer(const Kernel& k, const Arrangement& a, const Traits& traits, ParameterList& parameters)
+    : k_(k), a_(a), s_(k.paired), traits_(traits), lanes_(a.framed() ? "kN" : "kWidth") {
+  if (traits.keeps_exponentials) kept_ = find_kept();
   loads_ = operand_names("in_", true);
   stores_ = operand_names("out_", false);
   for (std::size_t i = 0; i < k.steps.size(); ++i) {
@@ -90,7 +76,7 @@ void Printer::declare_parameters(ParameterList& parameters) {
 
 std::string Printer::reference(int i) const {
   if (step(i).kind == StepKind::kConstant) return "p." + names_[at(i)];
-  if (s_.per_row[at(i)]) return "values." + names_[at(i)] + lane();
+  if (is_row(i)) return "values." + names_[at(i)] + lane();
   return names_[at(i)];
 }
 
@@ -107,7 +93,7 @@ std::string Printer::iota(const Step& s, const std::string& inner) const {
 bool Printer::is_shared_quotient(const Step& s) const {
   if (s.op != Op::divide || s.kind != StepKind::kMap || !is_float(s.from) || a_.form == Form::kPointwise) return false;
   const int divisor = s.arguments[1];
-  return s_.per_row[at(divisor)] && !s_.per_row[at(s.arguments[0])] && step(divisor).kind != StepKind::kConstant;
+  return is_row(divisor) && !is_row(s.arguments[0]) && step(divisor).kind != StepKind::kConstant;
 }
 
 bool Printer::divides(int i) const {
@@ -129,15 +115,10 @@ void Printer::assign(int i, const std::string& value) {
   if (divides(i)) out_.line("values." + divisor_of(i) + " = " + divisor_type(i) + "(" + reference(i) + ");");
 }
 
-namespace {
-
-/// Half types do not show the errors of short functions (device/quick.cuh).
-bool is_quick(const Step& s) {
-  constexpr Op kQuick[] = {Op::erf, Op::exp, Op::exp2, Op::sigmoid, Op::tanh};
-  return is_half(s.dtype) && std::ranges::find(kQuick, s.op) != std::end(kQuick);
+/// By the hardware's approximations (device/quick.cuh).
+bool Printer::is_quick(const Step& s) const {
+  return info(s.op).has(kQuickPerRow) ? s.level == Level::kRow : is_half(s.dtype) && info(s.op).has(kQuick);
 }
-
-}  // namespace
 
 /// Of maps and casts.
 std::string Printer::formula(const Step& s) const {
@@ -146,14 +127,12 @@ std::string Printer::formula(const Step& s) const {
     if (is_half(s.dtype)) return "rounded<" + storage_type(s.dtype) + ">(" + argument(0) + ")";
     return "convert<" + compute_type(s.dtype) + ">(" + argument(0) + ")";
   }
-  if (s.op == Op::rsqrt && s_.per_row[static_cast<std::size_t>(&s - k_.steps.data())])
-    return "quick_rsqrt(" + argument(0) + ")";
+  if (is_quick(s)) return "quick_" + std::string(name(s.op)) + "(" + argument(0) + ")";
   if (is_shared_quotient(s)) {
     return "quotient(" + argument(0) + ", values." + divisor_of(s.arguments[1]) + ")";
   }
   const Meaning meanings[] = {{"x", argument(0)}, {"y", argument(1)}, {"z", argument(2)}, {"T", compute_type(s.from)}};
   const std::string text = with(info(s.op).expression, meanings);
-  if (is_quick(s)) return "quick_" + text;
   return s.dtype == DType::kBool && s.from == DType::kBool ? "(" + text + ") != 0" : text;
 }
 
@@ -161,8 +140,8 @@ std::string Printer::formula(const Step& s) const {
 
 std::vector<int> Printer::loads_of(int sweep, bool held) const {
   std::vector<int> found;
-  for (const int i : steps_of(k_, s_, sweep))
-    if (step(i).kind == StepKind::kLoad && held_[at(step(i).index)] == held) found.push_back(step(i).index);
+  for (const int i : element_steps(k_, sweep))
+    if (step(i).kind == StepKind::kLoad && traits_.held[at(step(i).index)] == held) found.push_back(step(i).index);
   return found;
 }
 
@@ -183,15 +162,15 @@ std::string Printer::print() {
   else if (a_.spans)
     print_spans();
   std::vector<int> held;
-  for (std::size_t i = 0; i < held_.size(); ++i)
-    if (held_[i]) held.push_back(static_cast<int>(i));
+  for (std::size_t i = 0; i < traits_.held.size(); ++i)
+    if (traits_.held[i]) held.push_back(static_cast<int>(i));
   print_vectors("Held", held, true);
   print_loading("load(", "Held", held);
   print_prefetch("prefetch", held);
   print_prefetch("prefetch_fetched", fetched_later());
-  if (staged_ && columns()) print_slots(held);
-  if (tiles_) print_kept();
-  if (staged_ && !columns()) print_stages(held), print_shared();
+  if (traits_.staging == Traits::Staging::kOwnCopies) print_slots(held);
+  if (traits_.shares_row_values) print_row_values();
+  if (traits_.staging == Traits::Staging::kBulkCopies) print_stages(held), print_shared();
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
     print_partial(sweep);
     print_fetch(sweep);
@@ -236,7 +215,7 @@ void Printer::print_types() {
 
 /// Values of the elements of a vector, lane by lane.
 void Printer::print_elements(int sweep) {
-  for (const int i : steps_of(k_, s_, sweep)) {
+  for (const int i : element_steps(k_, sweep)) {
     const Step& s = step(i);
     if (has_kept(sweep) && kept_.replaces(i)) continue;
     std::string value;
@@ -244,7 +223,8 @@ void Printer::print_elements(int sweep) {
       value = "get(" + held_name(kept_.load) + ", j) * factor";
     } else if (s.kind == StepKind::kLoad) {
       const std::string lane_of = a_.loads[at(s.index)] == Reach::kSplat ? "0" : "j";
-      value = std::string("get(") + (held_[at(s.index)] ? "held." : "in.") + loads_[at(s.index)] + ", " + lane_of + ")";
+      value = std::string("get(") + (traits_.held[at(s.index)] ? "held." : "in.") + loads_[at(s.index)] + ", " +
+              lane_of + ")";
     } else if (s.kind == StepKind::kIota) {
       value = iota(s, "place(at.first + j)");
     } else {
@@ -270,7 +250,7 @@ void Printer::print_lanes(int sweep, bool look) {
   out_.open("for (int j = 0; j < " + lanes_ + "; ++j) {");
   print_elements(sweep);
   for (std::size_t i = 0; i < k_.stores.size() && !look; ++i)
-    if (s_.store_time[i] == sweep) out_.line(stores_[i] + "[j] = " + stored(k_.stores[i]) + ";");
+    if (s_.stored[i] == sweep) out_.line(stores_[i] + "[j] = " + stored(k_.stores[i]) + ";");
   print_reductions(sweep, look);
   out_.close();
 }
@@ -286,20 +266,19 @@ void Printer::print_sweep(int sweep) {
     const std::string count = columns() ? "1" : a_.whole ? lanes_ : "at.count";
     open_lanes();
     for (const int i : reductions(sweep))
-      if (s_.pair[at(i)] >= 0) out_.line(partial(i) + ".looked(" + count + ");");
+      if (step(i).pair >= 0) out_.line(partial(i) + ".looked(" + count + ");");
     close_lanes();
     out_.close();
   }
   open_sweep("sweep", sweep);
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
-    if (s_.store_time[i] == sweep)
-      out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[" + lanes_ + "];");
+    if (s_.stored[i] == sweep) out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[" + lanes_ + "];");
   if (keeps(sweep)) out_.line(type_of(kept_.exponential) + " kept[" + lanes_ + "] = {};");
   print_factor(sweep);
   print_lanes(sweep, false);
   if (keeps(sweep)) print_keep();
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
-    if (s_.store_time[i] == sweep) print_store(static_cast<int>(i));
+    if (s_.stored[i] == sweep) print_store(static_cast<int>(i));
   out_.close();
 }
 
@@ -340,12 +319,12 @@ void Printer::close_lanes() {
   if (columns()) out_.close();
 }
 
-/// Maps of row values that are known at `time`.
-void Printer::print_row_steps(int time) {
+/// Maps of row values that sweep `ready` is the first to use.
+void Printer::print_row_steps(int ready) {
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
     const Step& s = step(i);
     const bool map = s.kind == StepKind::kMap || s.kind == StepKind::kCast;
-    if (map && s_.per_row[at(i)] && s_.time[at(i)] == time) assign(i, formula(s));
+    if (map && is_row(i) && s_.ready[at(i)] == ready) assign(i, formula(s));
   }
 }
 
@@ -354,7 +333,7 @@ void Printer::print_begin() {
   out_.line("");
   out_.open("struct Values {");
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
-    if (s_.per_row[at(i)] && step(i).kind != StepKind::kConstant) {
+    if (is_row(i) && step(i).kind != StepKind::kConstant) {
       const std::string lanes = columns() ? "[kWidth];" : ";";
       out_.line(type_of(i) + " " + names_[at(i)] + lanes);
       if (divides(i)) out_.line(divisor_type(i) + " by_" + names_[at(i)] + lanes);
@@ -364,7 +343,7 @@ void Printer::print_begin() {
   out_.line("Values values{};");
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
     const Step& s = step(i);
-    if (!s_.per_row[at(i)] || s.kind != StepKind::kLoad) continue;
+    if (!is_row(i) || s.kind != StepKind::kLoad) continue;
     const bool splat = !columns() || a_.loads[at(s.index)] == Reach::kSplat;
     const std::string from =
         columns() ? loaded(s.index) : "load_vector<1, true, Use::kAgain>(line." + loads_[at(s.index)] + ", 1)";
@@ -375,9 +354,9 @@ void Printer::print_begin() {
   }
   open_lanes();
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
-    if (s_.per_row[at(i)] && step(i).kind == StepKind::kIota)
+    if (is_row(i) && step(i).kind == StepKind::kIota)
       assign(i, iota(step(i), columns() ? "place(at.first + j)" : "at"));
-  print_row_steps(-1);
+  print_row_steps(0);
   close_lanes();
   out_.line("return values;");
   out_.close();
@@ -387,7 +366,7 @@ void Printer::print_begin() {
 void Printer::print_end() {
   out_.open("KF_DEVICE void end(const Line& line, const At& at, " + std::string("const Values& values) const {"));
   for (std::size_t i = 0; i < k_.stores.size(); ++i) {
-    if (s_.store_time[i] >= 0) continue;
+    if (s_.stored[i] >= 0) continue;
     const Store& store = k_.stores[i];
     const std::string type = compute_type(store.to.dtype);
     out_.line(type + " " + stores_[i] + (columns() ? "[kWidth];" : "[1] = {" + reference(store.step) + "};"));

@@ -3,8 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "codegen/choice.hpp"
 #include "codegen/parameters.hpp"
+#include "codegen/skeleton.hpp"
+#include "kfusion/lower/schedule.hpp"
 
 namespace kfusion::codegen {
 
@@ -36,7 +37,7 @@ struct Kept {
 class Printer {
  public:
   /// Declares what it reads in `parameters`.
-  Printer(const Kernel& k, const Arrangement& a, const Choice& c, ParameterList& parameters);
+  Printer(const Kernel& k, const Arrangement& a, const Traits& traits, ParameterList& parameters);
 
   /// struct Fused, over a Parameters p.
   std::string print();
@@ -59,6 +60,7 @@ class Printer {
   std::string reference(int step) const;  ///< how a value is named where it is used
   std::string formula(const Step& step) const;
   bool is_shared_quotient(const Step& step) const;
+  bool is_quick(const Step& step) const;
   std::string divisor_type(int step) const;
   bool divides(int i) const;  ///< a row's value is the divisor of one
   std::string divisor_of(int i) const;
@@ -81,7 +83,7 @@ class Printer {
   void print_slots(const std::vector<int>& loads);
   void print_start(const std::string& name, const std::string& bytes_of_all, const std::vector<int>& loads);
   void print_shared();
-  void print_kept();
+  void print_row_values();
   std::string staged(int load, std::size_t number) const;
   void print_partial(int sweep);
   void print_fetch(int sweep);
@@ -95,7 +97,7 @@ class Printer {
   void print_finish(int sweep);
   void print_begin();
   void print_end();
-  void print_row_steps(int time);
+  void print_row_steps(int ready);
   void assign(int i, const std::string& value);
   void print_store(int store);
   void open_lanes();  ///< a loop over the lanes where row values are arrays
@@ -126,6 +128,7 @@ class Printer {
   }
   std::string of_lanes(const std::string& type) const { return a_.framed() ? type + "Of<kN>" : type; }
   const Step& step(int i) const { return k_.steps[static_cast<std::size_t>(i)]; }
+  bool is_row(int i) const { return step(i).level == Level::kRow; }
   const Operand& load(int i) const { return k_.loads[static_cast<std::size_t>(i)]; }
   /// Of a row, which is static where rows are very short.
   std::string elements() const { return a_.spans ? std::to_string(a_.inner[0]) : "p.inner.size"; }
@@ -137,12 +140,7 @@ class Printer {
   const Kernel& k_;
   const Arrangement& a_;
   const Schedule& s_;
-  const std::vector<bool>& held_;
-  bool staged_;                     ///< what is held comes through stages in shared memory
-  int span_rows_;                   ///< of a warp
-  const std::vector<int>& shared_;  ///< loads of which it keeps in shared memory what all rows, or columns, share
-  bool tiles_;
-  bool through_l1_;    ///< what is loaded once too: quicker by 4 percent where nothing is brought to L2 before (H200)
+  const Traits& traits_;
   std::string lanes_;  ///< elements of a vector
   Kept kept_;
   Names names_;           ///< by step

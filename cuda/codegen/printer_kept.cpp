@@ -9,10 +9,10 @@ namespace kfusion::codegen {
 /// exp(x - first), where the later sweeps know x by nothing else.
 Kept Printer::find_kept() const {
   for (const Pair& pair : k_.pairs) {
-    if (pair.kind != Pair::Kind::kShifted || s_.pair[at(pair.second)] < 0) continue;
+    if (pair.kind != Pair::Kind::kShifted || step(pair.second).pair < 0) continue;
     const auto argument = [&](int i) { return step(i).arguments.empty() ? i : step(i).arguments[0]; };
     const int e = argument(pair.second), difference = argument(e);
-    Kept kept{e, difference, argument(difference), pair.first, s_.time[at(pair.second)]};
+    Kept kept{e, difference, argument(difference), pair.first, s_.ready[at(pair.second)] - 1};
     if (!can_keep(kept)) continue;
     kept.divisor = divisor_of_all(kept);
     return kept;
@@ -22,10 +22,10 @@ Kept Printer::find_kept() const {
 
 bool Printer::can_keep(const Kept& kept) const {
   const Step &e = step(kept.exponential), &d = step(kept.difference), &x = step(kept.load);
-  if (e.op != Op::exp || d.op != Op::subtract || x.kind != StepKind::kLoad || !held_[at(x.index)]) return false;
+  if (e.op != Op::exp || d.op != Op::subtract || x.kind != StepKind::kLoad || !traits_.held[at(x.index)]) return false;
   if (!is_vector(x.index) || e.dtype != load(x.index).dtype) return false;
   for (int sweep = kept.sweep + 1; sweep < s_.sweeps; ++sweep)
-    for (const int i : steps_of(k_, s_, sweep)) {
+    for (const int i : element_steps(k_, sweep)) {
       const auto uses = [&](int argument) { return std::ranges::count(step(i).arguments, argument) > 0; };
       if ((uses(kept.load) && i != kept.difference) || (uses(kept.difference) && i != kept.exponential)) return false;
     }
@@ -37,7 +37,7 @@ bool Printer::can_keep(const Kept& kept) const {
 int Printer::divisor_of_all(const Kept& kept) const {
   int divisor = -1;
   for (int sweep = kept.sweep + 1; sweep < s_.sweeps; ++sweep)
-    for (const int i : steps_of(k_, s_, sweep)) {
+    for (const int i : element_steps(k_, sweep)) {
       const Step& s = step(i);
       if (std::ranges::count(s.arguments, kept.exponential) == 0) continue;
       if (!is_shared_quotient(s) || (divisor >= 0 && divisor != s.arguments[1])) return -1;

@@ -59,7 +59,7 @@ std::string Printer::loaded(int i) const {
   const auto repeats = [](const Extents& strides) { return std::ranges::count(strides, 0) > 0; };
   const bool neighbours = columns() && o.reduced.back() == 1 && a_.loads[at(i)] != Reach::kCrossed;
   const bool again = neighbours || repeats(o.kept) || repeats(o.reduced);
-  const std::string use = through_l1_ || again ? "Use::kAgain" : "Use::kOnce";
+  const std::string use = traits_.through_l1 || again ? "Use::kAgain" : "Use::kOnce";
   const std::string base = "line." + loads_[at(i)] + " + ";
   switch (a_.loads[at(i)]) {
     case Reach::kDense:
@@ -76,7 +76,8 @@ std::string Printer::loaded(int i) const {
     case Reach::kRun:
       return "load_run<" + storage_type(o.dtype) + ", kWidth>(line." + loads_[at(i)] + ")";
     case Reach::kSplat:
-      if (tiles_ && std::ranges::count(shared_, i) > 0) return "load_kept(" + base + "0, at.count)";
+      if (traits_.shares_row_values && std::ranges::count(traits_.shared, i) > 0)
+        return "load_kept(" + base + "0, at.count)";
       return "load_vector<1, true, Use::kAgain>(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
     default:
       return "load_elements<" + storage_type(o.dtype) + ", " + lanes_ +
@@ -136,8 +137,8 @@ void Printer::print_edges() {
 
 /// What device/spans.cuh asks for.
 void Printer::print_spans() {
-  const SpanAreas areas = span_areas(k_, a_, held_);
-  const std::size_t elements = at(span_rows_) * static_cast<std::size_t>(a_.inner[0]);
+  const SpanAreas areas = span_areas(k_, a_, traits_.held);
+  const std::size_t elements = at(traits_.span_rows) * static_cast<std::size_t>(a_.inner[0]);
   Code gather, scatter, staged;
   const auto add = [&](const std::string& name, const Operand& o, std::int64_t area, Code& move, const char* how) {
     const std::string from = "areas + " + number(static_cast<std::size_t>(area) * elements);
@@ -239,7 +240,7 @@ void Printer::print_crossed(int sweep) {
   out_.line("");
   out_.open("struct " + type + " {");
   for (std::size_t i = 0; i < k_.stores.size(); ++i) {
-    if (s_.store_time[i] != sweep || a_.stores[i] != Reach::kCrossed) continue;
+    if (s_.stored[i] != sweep || a_.stores[i] != Reach::kCrossed) continue;
     const Operand& o = k_.stores[i].to;
     out_.line("Vector<" + storage_type(o.dtype) + ", kWidth> " + stores_[i] + ";");
     stores.line("    store_vector<true>(" + across(stores_[i], o) + ", crossed." + stores_[i] +
@@ -286,10 +287,10 @@ void Printer::print_slots(const std::vector<int>& loads) {
 }
 
 /// Of operands that a block keeps of its rows: see device/tiles.cuh.
-void Printer::print_kept() {
+void Printer::print_row_values() {
   Code keep, kept;
   std::size_t before = 0;
-  for (const int i : shared_) {
+  for (const int i : traits_.shared) {
     const std::string type = storage_type(load(i).dtype), name = "line." + loads_[at(i)],
                       place = "areas + " + number(before) + " * room) + row";
     keep.line("    *(reinterpret_cast<" + type + "*>(" + place + ") = *" + name + ";");
@@ -333,22 +334,22 @@ void Printer::print_start(const std::string& name, const std::string& bytes_of_a
 
 /// Operands that are the same for all rows, which blocks that stay bring to shared memory once.
 void Printer::print_shared() {
-  out_.line("static constexpr int kSharedBytes = " + number(16 * shared_.size()) + ";");
-  if (!shared_.empty()) print_start("start_shared", "kSharedBytes", shared_);
+  out_.line("static constexpr int kSharedBytes = " + number(16 * traits_.shared.size()) + ";");
+  if (!traits_.shared.empty()) print_start("start_shared", "kSharedBytes", traits_.shared);
 }
 
 void Printer::print_fetch(int sweep) {
   const std::string type = "Fetched" + std::to_string(sweep);
   print_vectors(type, loads_of(sweep, false), false);
   print_loading("fetch(Sweep<" + std::to_string(sweep) + ">, ", type, loads_of(sweep, false));
-  if (shared_.empty() || tiles_) return;
+  if (traits_.shared.empty() || traits_.shares_row_values) return;
   out_.open("KF_DEVICE " + type + " fetch_shared(Sweep<" + std::to_string(sweep) +
             ">, const Line& line, const At& at, const char* stage, int vectors, int vector) const {");
   out_.line(type + " v{};");
   for (const int i : loads_of(sweep, false)) {
-    const auto own = std::ranges::find(shared_, i);
-    const auto n = static_cast<std::size_t>(own - shared_.begin());
-    out_.line("v." + loads_[at(i)] + " = " + (own == shared_.end() ? loaded(i) : staged(i, n)) + ";");
+    const auto own = std::ranges::find(traits_.shared, i);
+    const auto n = static_cast<std::size_t>(own - traits_.shared.begin());
+    out_.line("v." + loads_[at(i)] + " = " + (own == traits_.shared.end() ? loaded(i) : staged(i, n)) + ";");
   }
   out_.line("return v;");
   out_.close();

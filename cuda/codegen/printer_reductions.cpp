@@ -9,29 +9,29 @@ namespace kfusion::codegen {
 std::vector<int> Printer::reductions(int sweep) const {
   std::vector<int> found;
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
-    const int pair = s_.pair[at(i)];
+    const int pair = step(i).pair;
     const bool second = pair >= 0 && k_.pairs[at(pair)].second == i;
-    if (step(i).kind == StepKind::kReduce && s_.time[at(i)] == sweep && !second) found.push_back(i);
+    if (step(i).kind == StepKind::kReduce && s_.ready[at(i)] == sweep + 1 && !second) found.push_back(i);
   }
   return found;
 }
 
 /// The pair that a reduction belongs to, if it is taken together with the other one.
 std::string Printer::pair_of(int i) const {
-  if (s_.pair[at(i)] < 0) return "";
-  const Pair& pair = k_.pairs[at(s_.pair[at(i)])];
+  if (step(i).pair < 0) return "";
+  const Pair& pair = k_.pairs[at(step(i).pair)];
   return (pair.kind == Pair::Kind::kCentred ? "Centred<" : "Shifted<") + accumulator(step(i)) + ">";
 }
 
 bool Printer::looks(int sweep) const {
-  return std::ranges::any_of(reductions(sweep), [&](int i) { return s_.pair[at(i)] >= 0; });
+  return std::ranges::any_of(reductions(sweep), [&](int i) { return step(i).pair >= 0; });
 }
 
 /// The maximum of what is held in a half type is found by two elements at once.
 bool Printer::looks_at_pairs(int i) const {
   if (!pair_of(i).starts_with("Shifted") || !a_.whole || a_.width % 2 != 0 || columns()) return false;
   const Step& x = step(step(i).arguments[0]);
-  return x.kind == StepKind::kLoad && held_[at(x.index)] && is_half(load(x.index).dtype) && is_vector(x.index);
+  return x.kind == StepKind::kLoad && traits_.held[at(x.index)] && is_half(load(x.index).dtype) && is_vector(x.index);
 }
 
 /// A of ops.def.
@@ -71,13 +71,13 @@ void Printer::print_partial(int sweep) {
       continue;
     }
     const OpInfo& row = info(s.op);
-    const std::string_view combine = reduction_text(row).combine;
+    const std::string_view combine = row.combine;
     const Meaning extremes[] = {{"a", "lowest<" + a + ">()"}, {"b", "highest<" + a + ">()"}, {"A", a}};
     const Meaning parts[] = {{"a", name}, {"b", other}, {"A", a}};
     out_.line((a == "u8" ? "alignas(4) u8 " : a + " ") + name + ";");  // merged in words
     start.line(
         "      v." + std::string(columns() ? "column[j]." : "") + name + " = " +
-        (row.needs_elements ? "unchosen<" + a + ">(" + with(combine, extremes) + ")" : with(row.identity, extremes)) +
+        (row.needs_elements() ? "unchosen<" + a + ">(" + with(combine, extremes) + ")" : with(row.identity, extremes)) +
         ";");
     merge.line("      " + name + " = " + with(combine, parts) + ";");
     const Meaning two[] = {{"a", "a"}, {"b", "b"}, {"A", a}};
@@ -104,7 +104,7 @@ std::size_t Printer::partial_bytes() const {
     for (const int i : reductions(sweep)) {
       const std::string a = accumulator(step(i));
       const std::size_t item = a == "u8" ? 1 : a == "double" || a == "i64" ? 8 : 4;
-      const int pair = s_.pair[at(i)];
+      const int pair = step(i).pair;
       const std::size_t items = pair < 0 ? 1 : k_.pairs[at(pair)].kind == Pair::Kind::kCentred ? 3 : 2;
       align = std::max(align, item);
       const std::size_t begin = std::max(item, std::size_t{4});
@@ -123,14 +123,14 @@ void Printer::print_reductions(int sweep, bool look) {
     const Step& s = step(i);
     const std::string value = reference(s.arguments[0]), own = partial(i), a = accumulator(s);
     if (look && looks_at_pairs(i)) continue;
-    if (s_.pair[at(i)] >= 0) {
+    if (step(i).pair >= 0) {
       const std::string kept = !look && keeps(sweep) && i == kept_.first ? "kept[j] = " : "";
       out_.line(guard + kept + own + (look ? ".look(" : ".add(") + value + ");", s.label);
     } else if (!look) {
-      const ReductionText text = reduction_text(info(s.op));
+      const OpInfo& row = info(s.op);
       const Meaning lifted[] = {{"x", value}, {"A", a}, {"T", compute_type(s.from)}};
-      const Meaning meanings[] = {{"a", own}, {"b", with(text.lift, lifted)}, {"A", a}};
-      out_.line(guard + own + " = " + with(text.combine, meanings) + ";", s.label);
+      const Meaning meanings[] = {{"a", own}, {"b", with(row.lift, lifted)}, {"A", a}};
+      out_.line(guard + own + " = " + with(row.combine, meanings) + ";", s.label);
     }
   }
 }
@@ -143,11 +143,11 @@ void Printer::print_finish(int sweep) {
   open_lanes();
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
     const Step& s = step(i);
-    if (s.kind != StepKind::kReduce || s_.time[at(i)] != sweep) continue;
+    if (s.kind != StepKind::kReduce || s_.ready[at(i)] != sweep + 1) continue;
     std::string value = partial(i);
-    const bool together = s_.pair[at(i)] >= 0;
+    const bool together = step(i).pair >= 0;
     if (together) {
-      const Pair& pair = k_.pairs[at(s_.pair[at(i)])];
+      const Pair& pair = k_.pairs[at(step(i).pair)];
       const bool centred = pair.kind == Pair::Kind::kCentred, first = pair.first == i;
       value = partial(pair.first) + (first ? (centred ? ".mean" : ".largest") : (centred ? ".squares()" : ".total()"));
       if (first) {  // it is what finish would give
@@ -158,11 +158,11 @@ void Printer::print_finish(int sweep) {
     const Meaning meanings[] = {{"a", value}, {"n", elements}, {"A", accumulator(s)}};
     const std::string finished = s.op == Op::mean && is_float(s.from)
                                      ? "share_of(" + value + ", " + type_of(i) + "(" + elements + "))"
-                                     : with(reduction_text(info(s.op)).finish, meanings);
+                                     : with(info(s.op).finish, meanings);
     const bool same = accumulator(s) == type_of(i);
     assign(i, same ? finished : "convert<" + type_of(i) + ">(" + finished + ")");
   }
-  print_row_steps(sweep);
+  print_row_steps(sweep + 1);
   close_lanes();
   out_.close();
 }

@@ -13,10 +13,6 @@ kf.measure_traffic(f, kf.spec((65536, 8192)))   # predicted bytes beside those o
 kf.devices(); kf.device("H200")  # bandwidths, peaks and limits of GPUs and CPUs, each with its source
 """
 
-from collections.abc import Callable as _Callable
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
-
 from . import _functions, _named
 from ._compare.compare import compare
 from ._core import (
@@ -33,16 +29,16 @@ from ._core import (
     unfused_relu_layernorm,
 )
 from ._devices.device import Device
+from ._devices.device_table import DeviceTable
 from ._devices.devices import device, devices
 from ._devices.measure import measure_device
-from ._devices.table import DeviceTable
 from ._functions import *
 from ._fuse import FusedFunction, fuse
+from ._graph.source import TraceError
 from ._named import *
 from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
-from ._tracing.source import TraceError
 from ._traffic.traffic import KernelTraffic, Traffic, measure_traffic
 
 __all__ = [
@@ -81,8 +77,3 @@ __all__ = [
 ]
 __all__ += [name for name in vars(_functions) if not name.startswith("_")]
 __all__ += _named.__all__
-
-if _TYPE_CHECKING:  # the functions of the op table, made when it is read
-
-    def __getattr__(name: str) -> _Callable[..., _Any]:
-        raise AttributeError(name)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import collections.abc
 import inspect
 import operator
 import re
-from collections.abc import Sequence
+import types
+import typing
+from collections.abc import Callable, Sequence
 from typing import Any
 
-# How pybind11 writes what a parameter takes, what a message calls it, and whether a value is such a thing.
-_KINDS: dict[str, tuple[str, Any]] = {
-    "typing.SupportsInt": ("an integer", lambda v: hasattr(v, "__index__") and not isinstance(v, float)),
-    "typing.SupportsFloat": ("a number", lambda v: hasattr(v, "__float__") or hasattr(v, "__index__")),
-    "collections.abc.Sequence": ("a sequence", lambda v: isinstance(v, Sequence) and not isinstance(v, str)),
-    "collections.abc.Callable": ("a function", callable),
-    "str": ("a str", lambda v: isinstance(v, str)),
-    "bool": ("a bool", lambda v: isinstance(v, bool)),
-    "dict": ("a dict", lambda v: isinstance(v, dict)),
-    "bytes": ("bytes", lambda v: isinstance(v, bytes)),
+# What a parameter takes, what a message calls it, and whether a value is such a thing.
+_KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    typing.SupportsInt: ("an integer", lambda v: hasattr(v, "__index__") and not isinstance(v, float)),
+    typing.SupportsFloat: ("a number", lambda v: hasattr(v, "__float__") or hasattr(v, "__index__")),
+    Sequence: ("a sequence", lambda v: isinstance(v, Sequence) and not isinstance(v, str)),
+    Callable: ("a function", callable),
+    str: ("a str", lambda v: isinstance(v, str)),
+    bool: ("a bool", lambda v: isinstance(v, bool)),
+    dict: ("a dict", lambda v: isinstance(v, dict)),
+    bytes: ("bytes", lambda v: isinstance(v, bytes)),
 }
 _MESSAGE = re.compile(
     r"(\w+)\(\): incompatible (?:function|constructor) arguments\..*?\n +1\. ([\w.]*)\((.*?)\)(?: ->.*?)?\n"
@@ -47,15 +50,25 @@ def reworded(text: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | 
 
 def _wrong(bound: inspect.BoundArguments) -> str:
     for name, value in bound.arguments.items():
-        annotation = bound.signature.parameters[name].annotation
-        for written, (kind, fits) in _KINDS.items():
-            if annotation.startswith(written) and not fits(value) and not (value is None and "None" in annotation):
-                return f"{name} must be {kind}, got {type(value).__name__}"
+        first, *others = _types(bound.signature.parameters[name].annotation)
+        kind, fits = _KINDS.get(first, ("", lambda v: True))
+        if not fits(value) and not (value is None and type(None) in others):
+            return f"{name} must be {kind}, got {type(value).__name__}"
     for name, value in bound.arguments.items():
         if hasattr(value, "__index__") and not -(2**31) <= operator.index(value) < 2**31:
             return f"{name} is out of range: {value}"
     came = ", ".join(f"{name}: {type(value).__name__}" for name, value in bound.arguments.items())
     return f"arguments must be as help() says, got {came}"
+
+
+def _types(annotation: str) -> list[Any]:
+    """The alternatives of an annotation as pybind11 writes it; a type of ours is object."""
+    try:
+        hint = eval(annotation, {"typing": typing, "collections": collections})
+    except (NameError, AttributeError):
+        return [object]
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return [typing.get_origin(t) or t for t in (typing.get_args(hint) if is_union else (hint,))]
 
 
 def _parameters(written: str) -> list[inspect.Parameter]:

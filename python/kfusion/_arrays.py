@@ -20,8 +20,7 @@ _CUDA_DEVICES = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 def kind(x: Any) -> str:
     """The library that x's type belongs to: "numpy", "torch", "cupy", "jax", "kfusion", ..."""
-    root = type(x).__module__.partition(".")[0]
-    return "jax" if root == "jaxlib" else root
+    return _core.array_library(x)
 
 
 def on_cuda(x: Any) -> bool:
@@ -68,7 +67,7 @@ def host_rows(x: Any, rows: np.ndarray) -> np.ndarray:
 
 def poison(out: Any) -> None:
     """Fills out with NaN, so that an element that is never written cannot pass a check; whole numbers with their -1."""
-    value = float("nan") if str(out.dtype).removeprefix("torch.").startswith(("float", "bfloat")) else -1
+    value = float("nan") if dtype_name(out) in SPACING else -1
     if kind(out) == "torch":
         out.fill_(value)
     elif kind(out) == "kfusion":

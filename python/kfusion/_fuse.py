@@ -13,12 +13,13 @@ import numpy as np
 from . import _core
 from ._devices import running
 from ._devices.devices import device as find_device
+from ._graph import calls, guards
+from ._graph.structure import Slot, fill, walk
+from ._graph.tracer import Argument, Tracer
 from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import is_array
-from ._tracing import calls, guards, randomness
-from ._tracing.structure import Slot, fill, walk
+from ._tracing import randomness
 from ._tracing.trace import Trace, name_of, signature_of, trace, trace_with, without_partial
-from ._tracing.tracer import Argument, Tracer
 
 if TYPE_CHECKING:
     from ._devices.device import Device
@@ -76,7 +77,7 @@ class FusedFunction(_core.FusedCallable):
             A `kfusion.Plan`.
         """
         traced = self._planned(args, kwargs)
-        priced_on = running.device(running.place_of(traced.inputs)) if device is None else find_device(device)
+        priced_on = running.device(calls.place_of(traced.inputs)) if device is None else find_device(device)
         return plan_graph(traced.name, traced.graph, priced_on, self._options)
 
     def source(self, *args: Any, **kwargs: Any) -> str:
@@ -92,7 +93,7 @@ class FusedFunction(_core.FusedCallable):
             The text; what the array library computes stands in it as a comment.
         """
         traced = self._planned(args, kwargs)
-        place = running.place_of(traced.inputs)
+        place = calls.place_of(traced.inputs)
         device = find_device("H200") if place == "cpu" or _core.cuda_device_count() == 0 else running.device(place)
         kernels = _core.cuda_kernels(traced.graph, device.to_dict(), self._options.get("fuse", True))
         return "\n".join(k.source if k else "// The array library computes what comes here.\n" for k in kernels)

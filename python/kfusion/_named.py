@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._fuse import FusedFunction, fuse
 from ._ops.activations import gelu, log_softmax, softmax
@@ -208,8 +208,3 @@ for _function in KERNELS:
     for _version, _made in (("fused", _fused), ("unfused", _fused.unfused)):
         globals()[f"{_version}_{_function.__name__}"] = _named(_made, _version, _function)
         __all__.append(f"{_version}_{_function.__name__}")
-
-if TYPE_CHECKING:  # the functions made above
-
-    def __getattr__(name: str) -> FusedFunction:
-        raise AttributeError(name)

@@ -31,6 +31,7 @@ class Row(NamedTuple):
     dtypes: tuple[str, ...]  # of x and the parameters
     parameters: tuple[tuple[str, ...], ...]  # which it is given
     longest: int  # bytes of a row
+    common: bool = False  # prebuilt although NVRTC is there
 
     def has(self, length: int, dtype: str) -> bool:
         """Whether it is prebuilt for rows of this many elements: whole vectors of 16 bytes."""
@@ -40,13 +41,16 @@ class Row(NamedTuple):
 _NONE, _ONE, _BOTH = (), ("weight",), ("weight", "bias")
 _USUAL, _BLOCK, _ANY = ("float32", "bfloat16"), 2**15, 2**25  # rows beyond a block take the longest to compile
 FUNCTIONS = (
+    Row("fused_relu_layernorm", _USUAL, (_NONE, _BOTH), _BLOCK, common=True),
+    Row("fused_layernorm", _USUAL, (_BOTH,), _BLOCK, common=True),
+    Row("fused_rmsnorm", _USUAL, (_ONE,), _BLOCK, common=True),
+    Row("fused_softmax", _USUAL, (_NONE,), _BLOCK, common=True),
     Row("fused_relu_layernorm", FLOATS, (_NONE, _ONE, _BOTH), _BLOCK),
     Row("fused_relu_layernorm", _USUAL, (_NONE, _BOTH), _ANY),
     Row("unfused_relu_layernorm", _USUAL, (_NONE, _BOTH), _ANY),
-    Row("fused_layernorm", _USUAL, (_NONE, _BOTH), _BLOCK),
-    Row("fused_rmsnorm", _USUAL, (_ONE,), _BLOCK),
-    Row("fused_softmax", _USUAL, (_NONE,), _BLOCK),
+    Row("fused_layernorm", _USUAL, (_NONE,), _BLOCK),
 )
+COMMON = tuple(row for row in FUNCTIONS if row.common)
 LENGTHS = sorted([24, *(2**p for p in range(4, 23))])  # of rows: the text depends on their class, which these end
 _ROWS = (4096, 64, 16)  # many, fewer than multiprocessors, and few: how many there are plays no other part
 _KERNELS_OF_A_UNIT = 16  # of one file for nvcc, whose headers they share, and of one image, which is loaded as a whole
@@ -65,16 +69,15 @@ class Text(NamedTuple):
 _Started = tuple[list[Text], concurrent.futures.Future[bytes]]  # a unit, and its image
 
 
-def texts(names: Iterable[str], lengths: Iterable[int], *, clusters: bool = True) -> Iterator[Text]:
+def texts(wanted: Iterable[Row], lengths: Iterable[int], *, clusters: bool = True) -> Iterator[Text]:
     """The kernels of calls on arrays in C order, each once.
 
     Args:
-        names: of FUNCTIONS.
+        wanted: of FUNCTIONS.
         lengths: of rows.
         clusters: whether the GPU has clusters of blocks.
     """
     known: set[Text] = set()
-    wanted = [row for row in FUNCTIONS if row.name in names]
     for row, rows, length in itertools.product(wanted, _ROWS, list(lengths)):
         for dtype, given in itertools.product(row.dtypes, row.parameters):
             for kernel in _kernels(row.name, (rows, length), dtype, given, clusters) if row.has(length, dtype) else ():
@@ -101,10 +104,11 @@ def _kernels(name: str, shape: tuple[int, int], dtype: str, given: tuple[str, ..
 # ---- compiling ------------------------------------------------------------------------------------------------------
 
 
-def build(architectures: Sequence[str], nvcc: str, folder: Path, work: Path) -> None:
-    """Compiles all of FUNCTIONS into an `<architecture>.kernels` each.
+def build(wanted: Sequence[Row], architectures: Sequence[str], nvcc: str, folder: Path, work: Path) -> None:
+    """Compiles kernels into an `<architecture>.kernels` each, and prints how far it is.
 
     Args:
+        wanted: of FUNCTIONS.
         architectures: as CMake names them: "90" (machine code and PTX), "80-real" (machine code), "90a".
         nvcc: the compiler's file.
         folder: of the result.
@@ -116,15 +120,25 @@ def build(architectures: Sequence[str], nvcc: str, folder: Path, work: Path) -> 
         (work / name).parent.mkdir(exist_ok=True)
         (work / name).write_text(text)
     with concurrent.futures.ThreadPoolExecutor(_cores()) as pool:  # of all: no core waits for the last of one
-        started = [_start(pool, architecture, nvcc, work) for architecture in architectures]
+        started = [_start(pool, wanted, architecture, nvcc, work) for architecture in architectures]
         for architecture, units in zip(architectures, started, strict=True):
-            write(folder / f"{architecture}.kernels", ((unit, image.result()) for unit, image in units))
+            write(folder / f"{architecture}.kernels", _finished(architecture, units))
 
 
-def _start(pool: concurrent.futures.Executor, architecture: str, nvcc: str, work: Path) -> list[_Started]:
+def _start(
+    pool: concurrent.futures.Executor, wanted: Sequence[Row], architecture: str, nvcc: str, work: Path
+) -> list[_Started]:
     command = [nvcc, *_FLAGS, *_code(architecture), f"-I{work}"]
-    every = texts({row.name for row in FUNCTIONS}, LENGTHS, clusters=_number(architecture) >= 90)
+    every = texts(wanted, LENGTHS, clusters=_number(architecture) >= 90)
     return [(unit, pool.submit(_compiled, unit, command, work)) for unit in _batches(every)]
+
+
+def _finished(architecture: str, units: Sequence[_Started]) -> Iterator[tuple[list[Text], bytes]]:
+    done, every = 0, sum(len(unit) for unit, _ in units)
+    for unit, image in units:
+        yield unit, image.result()
+        done += len(unit)
+        print(f"  {done} of {every} kernels for {architecture}", flush=True)
 
 
 def _batches(every: Iterator[Text]) -> Iterator[list[Text]]:

@@ -13,10 +13,10 @@ import numpy as np
 
 from ._arrays import SPACING
 from ._devices import running
+from ._graph.tracer import Argument, Tracer
 from ._ops.norms import relu_layernorm
 from ._spec import Spec
 from ._tracing.trace import trace_with
-from ._tracing.tracer import Argument, Tracer
 
 
 class Stage(NamedTuple):

@@ -18,6 +18,7 @@ from . import _arrays
 ITEM_BYTES = {"bool": 1, "int32": 4, "int64": 8, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 HALF = ("float16", "bfloat16")
 FLOATS = (*HALF, "float32", "float64")
+INTEGERS = ("int32", "int64")
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _MAX_DIMS = 64
 

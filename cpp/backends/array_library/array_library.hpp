@@ -8,13 +8,13 @@
 namespace kfusion {
 
 /// The functions of the library that a call's arrays are of.
-class ArrayLibrary {
+class LibraryFunctions {
  public:
   /// Writes what `n` computes of `arguments` to `result`, all at one place, in the order of `stream`.
   virtual void compute(const Node& n, std::span<const View> arguments, const View& result, Stream stream) = 0;
 
  protected:
-  ~ArrayLibrary() = default;
+  ~LibraryFunctions() = default;
 };
 
 }  // namespace kfusion

@@ -23,6 +23,9 @@ namespace kfusion::arrays {
 namespace py = pybind11;
 class Framework;
 
+/// Whose array an object is. Libraries of which nothing is known but DLPack or the CUDA array interface are kOther.
+enum class ArrayLibrary : std::uint8_t { kNumpy, kTorch, kCupy, kJax, kOwn, kOther };
+
 /// Writes what a node computes of the arguments to the result, in the order of the stream. Called with the GIL.
 using LibraryFunction = void (*)(const Node& n, std::span<const View> arguments, const View& result, Stream stream);
 
@@ -71,7 +74,8 @@ struct Result {
 class Framework {
  public:
   virtual ~Framework() = default;
-  virtual std::string name() const = 0;
+  virtual std::string name() const = 0;  ///< for messages
+  virtual ArrayLibrary library() const { return ArrayLibrary::kOther; }
 
   /// Fills `a.view` (and `a.keep`) from `a.object`. Throws with `argument` named.
   virtual void borrow(Call& call, const char* argument, Array& a) const = 0;
@@ -128,6 +132,11 @@ void borrow(Call& call, const char* argument, py::handle object, Array& to);  //
 /// back to the system first: no other library can ask for it.
 Result fresh(const Call& call, const View& layout, const Array& like);
 
+/// The one place that tells libraries apart, by their types where they are imported.
+ArrayLibrary library_of(py::handle object);
+/// "numpy", "torch", "cupy", "jax" or "kfusion"; of other types the package that defines them.
+std::string library_name(py::handle object);
+
 /// sys.modules[name], or an empty handle: never an import.
 py::object loaded_module(const char* name);
 
@@ -143,6 +152,7 @@ std::uint64_t torch_autocast();
 
 /// What a kind of array has beside DLPack; each may be absent.
 struct DlpackExtras {
+  ArrayLibrary library = ArrayLibrary::kOther;
   bool immutable = false;
   /// What the library's own __dlpack__ does not refuse although its memory holds other values than the array.
   void (*check)(const Call& call, const char* argument, py::handle object) = nullptr;

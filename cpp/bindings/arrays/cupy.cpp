@@ -27,6 +27,7 @@ class Cupy final : public Framework {
         get_device_(cupy.attr("cuda").attr("runtime").attr("getDevice").cast<py::object>().release()) {}
 
   std::string name() const override { return "CuPy"; }
+  ArrayLibrary library() const override { return ArrayLibrary::kCupy; }
   bool knows_stream() const override { return true; }
 
   void borrow(Call& call, const char* argument, Array& a) const override {

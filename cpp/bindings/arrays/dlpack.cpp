@@ -96,6 +96,7 @@ class Dlpack final : public Framework {
       : name_(std::move(name)), from_dlpack_(from_dlpack.release()), extras_(extras) {}
 
   std::string name() const override { return name_; }
+  ArrayLibrary library() const override { return extras_.library; }
   bool immutable() const override { return extras_.immutable; }
   std::uint64_t mode() const override { return extras_.mode ? extras_.mode() : 0; }
 

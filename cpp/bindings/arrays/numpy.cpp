@@ -113,6 +113,7 @@ DType dtype_of(const Call& call, const char* argument, const PyArray_Descr* d) {
 class Numpy final : public Framework {
  public:
   std::string name() const override { return "NumPy"; }
+  ArrayLibrary library() const override { return ArrayLibrary::kNumpy; }
   LibraryFunction function_for(const Node& n, Place place) const override { return numpy_function_for(n, place); }
 
   void borrow(Call& call, const char* argument, Array& a) const override {

@@ -24,6 +24,7 @@ void transfer(std::byte* to, const std::byte* from, std::size_t bytes, Place pla
 class Own final : public Framework {
  public:
   std::string name() const override { return "kfusion"; }
+  ArrayLibrary library() const override { return ArrayLibrary::kOwn; }
   bool knows_stream() const override { return true; }
   void borrow(Call& call, const char*, Array& a) const override {
     a.view = a.object.cast<const DeviceArray&>().view;

@@ -7,6 +7,12 @@
 namespace kfusion::arrays {
 namespace {
 
+/// The package that defines an object's type.
+std::string package_of(py::handle object) {
+  const auto module = py::type::of(object).attr("__module__").cast<std::string>();
+  return module.substr(0, module.find('.'));
+}
+
 std::string type_name(py::handle object) {
   const auto type = py::type::of(object);
   const auto module = type.attr("__module__").cast<std::string>(), name = type.attr("__qualname__").cast<std::string>();
@@ -35,8 +41,7 @@ py::object find_from_dlpack(py::handle object) {
     const py::object space = object.attr("__array_namespace__")();
     if (py::hasattr(space, "from_dlpack")) return space.attr("from_dlpack");
   }
-  const auto module = py::type::of(object).attr("__module__").cast<std::string>();
-  const py::object root = loaded_module(module.substr(0, module.find('.')).c_str());
+  const py::object root = loaded_module(package_of(object).c_str());
   return root && py::hasattr(root, "from_dlpack") ? py::object(root.attr("from_dlpack")) : py::none();
 }
 
@@ -44,22 +49,26 @@ py::object find_from_dlpack(py::handle object) {
 const Framework* keep(std::unique_ptr<Framework> f) { return f.release(); }
 
 const Framework* resolve(const Call& call, const char* argument, py::handle x) {
-  if (is_own(x)) return &own_framework();
-  if (is_numpy(x)) {
-    if (is_instance_of(x, "numpy", "memmap")) return &numpy_framework();
-    if (is_instance_of(x, "numpy.ma", "MaskedArray")) refuse(call, argument, x, "fill it first: x.filled(value)");
-    refuse(call, argument, x, "convert it with numpy.asarray(x)");
+  switch (library_of(x)) {
+    case ArrayLibrary::kOwn:
+      return &own_framework();
+    case ArrayLibrary::kNumpy:
+      if (is_instance_of(x, "numpy", "memmap")) return &numpy_framework();
+      if (is_instance_of(x, "numpy.ma", "MaskedArray")) refuse(call, argument, x, "fill it first: x.filled(value)");
+      refuse(call, argument, x, "convert it with numpy.asarray(x)");
+    case ArrayLibrary::kTorch:
+      if (is_exact_torch(x)) return &torch_framework();
+      refuse(call, argument, x, "torch.Tensor subclasses are not supported: pass a plain tensor");
+    case ArrayLibrary::kJax:
+      if (is_instance_of(x, "jax.core", "Tracer"))
+        refuse(call, argument, x, "it cannot be called inside jax.jit, grad or vmap: call it on concrete arrays");
+      return keep(dlpack_framework("JAX", loaded_module("jax").attr("dlpack").attr("from_dlpack"),
+                                   {.library = ArrayLibrary::kJax, .immutable = true}));
+    case ArrayLibrary::kCupy:
+      return &cupy_framework();
+    case ArrayLibrary::kOther:
+      break;
   }
-  if (is_instance_of(x, "torch", "Tensor")) {
-    if (!is_exact_torch(x)) refuse(call, argument, x, "torch.Tensor subclasses are not supported: pass a plain tensor");
-    return &torch_framework();
-  }
-  if (is_instance_of(x, "jax", "Array")) {
-    if (is_instance_of(x, "jax.core", "Tracer"))
-      refuse(call, argument, x, "it cannot be called inside jax.jit, grad or vmap: call it on concrete arrays");
-    return keep(dlpack_framework("JAX", loaded_module("jax").attr("dlpack").attr("from_dlpack"), {.immutable = true}));
-  }
-  if (is_instance_of(x, "cupy", "ndarray")) return &cupy_framework();
   if (py::hasattr(x, "__dlpack__") && py::hasattr(x, "__dlpack_device__"))
     return keep(dlpack_framework(type_name(x), find_from_dlpack(x)));
   if (py::hasattr(x, "__cuda_array_interface__")) return &cuda_interface_framework();
@@ -68,6 +77,20 @@ const Framework* resolve(const Call& call, const char* argument, py::handle x) {
 }
 
 }  // namespace
+
+ArrayLibrary library_of(py::handle object) {
+  if (is_own(object)) return ArrayLibrary::kOwn;
+  if (is_numpy(object)) return ArrayLibrary::kNumpy;
+  if (is_instance_of(object, "torch", "Tensor")) return ArrayLibrary::kTorch;
+  if (is_instance_of(object, "jax", "Array")) return ArrayLibrary::kJax;
+  return is_instance_of(object, "cupy", "ndarray") ? ArrayLibrary::kCupy : ArrayLibrary::kOther;
+}
+
+std::string library_name(py::handle object) {
+  constexpr const char* kNames[] = {"numpy", "torch", "cupy", "jax", "kfusion"};
+  const ArrayLibrary library = library_of(object);
+  return library == ArrayLibrary::kOther ? package_of(object) : kNames[static_cast<std::size_t>(library)];
+}
 
 py::object loaded_module(const char* name) {
   PyObject* key = PyUnicode_FromString(name);

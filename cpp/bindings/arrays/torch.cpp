@@ -64,6 +64,7 @@ class Torch final : public Framework {
         increment_version_(torch.attr("_C").attr("_increment_version").cast<py::object>().release()) {}
 
   std::string name() const override { return "torch"; }
+  ArrayLibrary library() const override { return ArrayLibrary::kTorch; }
   bool knows_stream() const override { return true; }
   std::uint64_t mode() const override { return torch_autocast(); }
   LibraryFunction function_for(const Node& n, Place place) const override { return torch_function_for(n, place); }
@@ -157,8 +158,9 @@ const Framework& torch_framework() {
                   api = static_cast<dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
                 while (api && api->version.major != dlpack::kMajor) api = api->prev_api;
                 if (api) return new Torch(api, torch);
-                return dlpack_framework("torch", torch.attr("from_dlpack"),
-                                        {false, &check_tensor, &torch_autocast, &torch_function_for})
+                return dlpack_framework(
+                           "torch", torch.attr("from_dlpack"),
+                           {ArrayLibrary::kTorch, false, &check_tensor, &torch_autocast, &torch_function_for})
                     .release();
               })
               .get_stored();

@@ -65,7 +65,7 @@ class Guards {
   /// Of the environment that holds now; kUnknown where the function was not traced in it.
   std::uint64_t number();
 
-  /// Makes the present values of a list of `kfusion._tracing.guards.Guard` the current environment. Returns whether it
+  /// Makes the present values of a list of `kfusion._graph.guards.Guard` the current environment. Returns whether it
   /// is another.
   bool update(const py::handle& list);
 

@@ -7,8 +7,7 @@
 namespace kfusion::cpu {
 namespace {
 
-/// A sum's and a product's bits do not depend on the order of their arguments.
-bool may_swap(const Step& s) { return s.kind == StepKind::kMap && (s.op == Op::add || s.op == Op::multiply); }
+bool is_map(const Step& s, OpFact fact) { return s.kind == StepKind::kMap && info(s.op).has(fact); }
 
 void note(std::vector<int>& list, int i) {
   if (std::ranges::find(list, i) == list.end()) list.push_back(i);
@@ -115,7 +114,8 @@ void Emitter::fetch(int s) {
 /// Its arguments, the first one last, and then itself.
 void Emitter::make(int s) {
   std::vector<int> arguments = step(s).arguments;
-  if (may_swap(step(s)) && is_readable(arguments[0]) && (current_ == arguments[1] || !is_readable(arguments[1])))
+  if (is_map(step(s), kCommutes) && is_readable(arguments[0]) &&
+      (current_ == arguments[1] || !is_readable(arguments[1])))
     std::swap(arguments[0], arguments[1]);
   tasks_.push_back({Task::Kind::kFinish, s, arguments});
   tasks_.push_back({Task::Kind::kBring, arguments[0]});
@@ -134,7 +134,7 @@ void Emitter::finish(int s, const std::vector<int>& arguments) {
       const TileStep last = place_of(arguments[2]);
       operands.second = last.operand, operands.second_scale = last.scale, operands.second_stride = last.stride;
     }
-    if (is_long(step(s).op, info(step(s).op).signature)) long_steps_.push_back(static_cast<int>(to_.steps[0].size()));
+    if (is_long(step(s).op)) long_steps_.push_back(static_cast<int>(to_.steps[0].size()));
     add([&](Width w) { return p_.kernels->map(step(s).op, held(step(s).from), w); }, operands);
   }
   for (const int a : arguments) release(a);
@@ -176,7 +176,7 @@ void Emitter::act(int s) {
       add(
           [&](Width w) {
             return p_.kernels->reduce(step(r.step).op, held(step(r.step).from), w, to_.wide, p_.space.columns,
-                                      is_positive(step(s).op) && step(s).kind == StepKind::kMap);
+                                      is_map(step(s), kNonNegative));
           },
           {.operand = r.operand, .scale = r.scale});
     } else {

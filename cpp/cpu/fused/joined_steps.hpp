@@ -118,7 +118,7 @@ struct Unary : Stateless {
   template <class... X>
   KF_INLINE void take(X&... x) {
     const auto f = [](const F32s& v) KF_LAMBDA { return map_register<op, float>(v, nullptr, nullptr); };
-    if constexpr (is_long(op, Map<op>::kSignature)) {
+    if constexpr (is_long(op)) {
       fetches.take_beside(f, x...);
     } else {
       fetches.take();

@@ -8,7 +8,7 @@ namespace {
 template <Op op>
 StepFunction map_of(DType held, Width width) {
   return with_type(held, [width]<class T>(T) -> StepFunction {
-    if constexpr (accepts<T>(Map<op>::kSignature))
+    if constexpr (accepts<T>(info(op).signature))
       return step<MapStep<op, T>>(width);
     else
       return nullptr;
@@ -22,8 +22,6 @@ StepFunction map_step(Op op, DType held, Width width) {
 #define KF_MAP(name, ...) \
   case Op::name:          \
     return map_of<Op::name>(held, width);
-#define KF_REDUCE(...)
-#define KF_NODE(...)
 #include "kfusion/ops/ops.def"
     default:
       return nullptr;

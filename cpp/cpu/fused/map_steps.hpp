@@ -10,7 +10,7 @@ namespace {
 /// One register of the result; y and z are read where the row has them.
 template <Op op, class T>
 KF_INLINE F32s map_register(const F32s& x, const std::byte* y, const std::byte* z) {
-  constexpr int kArity = Map<op>::kArity;
+  constexpr int kArity = info(op).arity;
   Vec<T> b(T(0)), d(T(0));
   if constexpr (kArity > 1) b = read<T>(y);
   if constexpr (kArity > 2) d = read<T>(z);
@@ -68,8 +68,8 @@ template <Op op, class T>
 struct MapStep {
   template <bool kWhole, class... X>
   static KF_INLINE void take(KF_STEP, X&... x) {
-    constexpr int kArity = Map<op>::kArity;
-    constexpr bool kLong = is_long(op, Map<op>::kSignature) && sizeof...(X) > 1;
+    constexpr int kArity = info(op).arity;
+    constexpr bool kLong = is_long(op) && sizeof...(X) > 1;
     if constexpr (!kLong) fetch<kWhole, sizeof...(X)>(s, c, i);
     const std::byte* y = kArity > 1 ? operand(s, c, i) : nullptr;
     const std::byte* z = kArity > 2 ? second(s, c, i) : nullptr;

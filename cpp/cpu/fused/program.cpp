@@ -29,7 +29,6 @@ FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks)
     : kernel(k), space(k), kernels(&tile_kernels()), wide_blocks_(wide_blocks) {
   add_sources(kernel.loads, false);
   add_sources(kernel.iotas, true);
-  find_levels();
   add_targets();
   if (space.columns) choose_block();
   homes_begin = scratch_bytes;
@@ -76,7 +75,7 @@ void FusedProgram::add_targets() {
     t.step = store.step;
     t.dtype = store.to.dtype;
     t.layout = space.layout(store.to, static_cast<int>(item_bytes(store.to.dtype)));
-    t.per_row = row_[at(t.step)] && (space.columns ? all_zero(t.layout.outer) : is_one_element(t.layout.reach));
+    t.per_row = has_home(t.step) && (space.columns ? all_zero(t.layout.outer) : is_one_element(t.layout.reach));
     if (kernel.kind == Pattern::kPointwise) t.per_row = false;
     if (!t.per_row && is_one_element(t.layout.reach)) t.layout.reach = Reach::kDirect;  // rows of one element
     t.stage = add_scratch(tile_bytes());
@@ -89,6 +88,15 @@ int FusedProgram::source_of(int s) const {
   if (step(s).kind == StepKind::kLoad) return step(s).index;
   if (step(s).kind == StepKind::kIota) return static_cast<int>(kernel.loads.size()) + step(s).index;
   return -1;
+}
+
+bool FusedProgram::has_home(int s) const {
+  const int source = source_of(s);
+  return source < 0 ? step(s).level == Level::kRow : is_one_element(sources[at(source)].layout.reach);
+}
+
+bool FusedProgram::is_row_map(int s) const {
+  return step(s).level == Level::kRow && (step(s).kind == StepKind::kMap || step(s).kind == StepKind::kCast);
 }
 
 int FusedProgram::take_slot(std::vector<int>& free) {
@@ -106,14 +114,15 @@ int FusedProgram::take_slot(std::vector<int>& free) {
 /// rate instead of 0.53); where there is none the last one, which stores and has the least to compute, has the largest
 /// (layernorm by loops written for the purpose: 0.83 with equal parts, 0.91 with a quarter, a quarter and a half).
 FusedProgram::Share FusedProgram::share_of_next_row(int sweep) const {
-  std::vector<char> computes(at(sweeps_));
+  const int all_sweeps = kernel.separate.sweeps;
+  std::vector<char> computes(at(all_sweeps));
   for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s)
-    if (!row_[at(s)] && step(s).kind == StepKind::kMap && info(step(s).op).signature == Signature::F_F)
-      computes[at(ready_[at(s)])] = true;
-  const int count = static_cast<int>(std::ranges::count(computes, true)), others = sweeps_ - count;
+    if (!has_home(s) && step(s).kind == StepKind::kMap && info(step(s).op).signature == Signature::F_F)
+      computes[at(ready(s))] = true;
+  const int count = static_cast<int>(std::ranges::count(computes, true)), others = all_sweeps - count;
   if (count == 0 || others == 0) {
-    const int all = std::max(4, sweeps_);
-    return {sweep, sweep == sweeps_ - 1 ? all - sweep : 1, all};
+    const int all = std::max(4, all_sweeps);
+    return {sweep, sweep == all_sweeps - 1 ? all - sweep : 1, all};
   }
   Share share{0, 0, 4 * others * count};
   for (int k = 0; k <= sweep; ++k) share.before += share.mine, share.mine = computes[at(k)] ? 3 * others : count;
@@ -140,26 +149,6 @@ TileFetch FusedProgram::fetch_of(const Source& source, int sweep, int elements) 
   return fetch;
 }
 
-// ---- what is computed when ---------------------------------------------------------------------------------------
-
-void FusedProgram::find_levels() {
-  const auto count = kernel.steps.size();
-  row_.assign(count, false), ready_.assign(count, 0);
-  for (int s = 0; s < static_cast<int>(count); ++s) {
-    for (const int a : step(s).arguments) ready_[at(s)] = std::max(ready_[at(s)], ready_[at(a)]);
-    const int source = source_of(s);
-    row_[at(s)] = step(s).kind == StepKind::kConstant || step(s).kind == StepKind::kReduce || is_row_map(s) ||
-                  (source >= 0 && is_one_element(sources[at(source)].layout.reach));
-    if (step(s).kind != StepKind::kReduce) continue;
-    sweeps_ = std::max(sweeps_, ++ready_[at(s)]);
-  }
-}
-
-bool FusedProgram::is_row_map(int s) const {
-  return kernel.kind != Pattern::kPointwise && step(s).level == Level::kRow &&
-         (step(s).kind == StepKind::kMap || step(s).kind == StepKind::kCast);
-}
-
 // ---- what stands where -------------------------------------------------------------------------------------------
 
 void FusedProgram::choose_block() {
@@ -167,7 +156,7 @@ void FusedProgram::choose_block() {
   const std::int64_t tile = tile_bytes() / (wide_ ? 8 : 4);
   // Columns that the cache holds until they are swept again, unless that leaves too little of each row to read.
   block = kBlockBytes / (4 * std::max<std::int64_t>(space.rows, 1));
-  if (kernel.sweeps == 1 || block < kLeastBlock || block > kBlock) block = wide_blocks_ ? kWideBlock : kBlock;
+  if (kernel.separate.sweeps == 1 || block < kLeastBlock || block > kBlock) block = wide_blocks_ ? kWideBlock : kBlock;
   block = std::max<std::int64_t>(1, divide_up(std::min(block, space.cols), tile)) * tile;
 }
 
@@ -186,7 +175,7 @@ void FusedProgram::give_home(int s, bool array) {
 void FusedProgram::give_homes() {
   homes.resize(kernel.steps.size());
   for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s) {
-    if (!row_[at(s)]) continue;
+    if (!has_home(s)) continue;
     const bool array = space.columns && (step(s).kind == StepKind::kReduce || is_row_map(s));
     give_home(s, array);
   }
@@ -196,7 +185,7 @@ void FusedProgram::give_accumulators() {
   for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s) {
     if (step(s).kind != StepKind::kReduce) continue;
     Reduction r;
-    r.step = s, r.sweep = ready_[at(s)] - 1;
+    r.step = s, r.sweep = ready(s) - 1;
     r.scalar = scalar_reduction(step(s).op, held(step(s).from));
     if (space.columns) r.scale = std::max(r.scalar.lane_bytes, wide_ ? 8 : 4);
     const std::int64_t tile = tile_bytes() / (wide_ ? 8 : 4);  // that overlaps the last of a block
@@ -209,21 +198,19 @@ void FusedProgram::give_accumulators() {
 // ---- programs ----------------------------------------------------------------------------------------------------
 
 void FusedProgram::emit_programs() {
-  for (const Target& t : targets)
-    if (!t.per_row) sweeps_ = std::max(sweeps_, ready_[at(t.step)] + 1);
   Wanted once;
-  std::vector<Wanted> in_sweep(at(sweeps_)), between(at(sweeps_) + 1);
+  std::vector<Wanted> in_sweep(at(kernel.separate.sweeps)), between(in_sweep.size() + 1);
   for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s) {
-    if (!row_[at(s)]) continue;
+    if (!has_home(s)) continue;
     const int source = source_of(s);
-    if (is_row_map(s)) between[at(ready_[at(s)])][s].push_back({Action::Kind::kKeep});
+    if (is_row_map(s)) between[at(ready(s))][s].push_back({Action::Kind::kKeep});
     if (source < 0) continue;
     const bool scalar = sources[at(source)].layout.reach == Reach::kScalar;
     (scalar ? once : between[0])[s].push_back({Action::Kind::kKeep});
   }
   for (int t = 0; t < static_cast<int>(targets.size()); ++t) {
     const int s = targets[at(t)].step;
-    (targets[at(t)].per_row ? between : in_sweep)[at(ready_[at(s)])][s].push_back({Action::Kind::kStore, t});
+    (targets[at(t)].per_row ? between : in_sweep)[at(ready(s))][s].push_back({Action::Kind::kStore, t});
   }
   for (int r = 0; r < static_cast<int>(reductions.size()); ++r)
     in_sweep[at(reductions[at(r)].sweep)][step(reductions[at(r)].step).arguments[0]].push_back(
@@ -246,7 +233,7 @@ void FusedProgram::emit_programs() {
   };
   scalars = emit(once, -1);
   for (const Wanted& wanted : between) rows.push_back(emit(wanted, -1));
-  for (int sweep = 0; sweep < sweeps_; ++sweep) sweeps.push_back(emit(in_sweep[at(sweep)], sweep));
+  for (int sweep = 0; sweep < std::ssize(in_sweep); ++sweep) sweeps.push_back(emit(in_sweep[at(sweep)], sweep));
 }
 
 /// Divisions that every row would take several times.
@@ -271,12 +258,12 @@ void FusedProgram::keep_values(std::vector<Wanted>& in_sweep) {
   const bool narrow = std::ranges::all_of(kernel.steps, [](const Step& s) { return lane_bytes(s.dtype) == 4; });
   if (space.columns || !narrow || space.cols * 4 > kNextRowBytes) return;
   std::vector<int> first(kernel.steps.size(), -1);
-  for (int sweep = 0; sweep < sweeps_; ++sweep) {
+  for (int sweep = 0; sweep < std::ssize(in_sweep); ++sweep) {
     walk_back(in_sweep[at(sweep)], [&](int s) {
-      if (row_[at(s)] || source_of(s) >= 0) return false;
+      if (has_home(s) || source_of(s) >= 0) return false;
       const bool again = first[at(s)] >= 0;
       if (!again) first[at(s)] = sweep;
-      if (!again || step(s).kind != StepKind::kMap || !is_long(step(s).op, info(step(s).op).signature)) return true;
+      if (!again || step(s).kind != StepKind::kMap || !is_long(step(s).op)) return true;
       keep(s, in_sweep[at(first[at(s)])]);
       return false;
     });
@@ -311,7 +298,7 @@ void FusedProgram::weigh() {
 /// Chunks can be taken two sweeps at a time where every reduction of the second belongs to one of the first, and the
 /// second needs nothing else of the first.
 bool FusedProgram::takes_pairs(int sweep, Phase& phase) const {
-  if (sweep + 1 >= sweeps_) return false;
+  if (sweep + 1 >= std::ssize(sweeps)) return false;
   const TileProgram& next = sweeps[at(sweep) + 1];
   if (next.reductions.empty() || !next.targets.empty()) return false;
   if (next.keeps > 0 && space.cols > kChunk) return false;  // of the row's own first reduction, not of a chunk's
@@ -324,14 +311,14 @@ bool FusedProgram::takes_pairs(int sweep, Phase& phase) const {
     phase.pairs.push_back({pair->kind, reduction_of(pair->first), r});
   }
   return std::ranges::all_of(next.homes, [&](int s) {
-    return ready_[at(s)] <= sweep ||
+    return ready(s) <= sweep ||
            std::ranges::any_of(phase.pairs, [&](const Phase::Pair& p) { return reductions[at(p.first)].step == s; });
   });
 }
 
 void FusedProgram::find_phases() {
   if (space.columns) return;
-  for (int sweep = 0; sweep < sweeps_; ++sweep) {
+  for (int sweep = 0; sweep < std::ssize(sweeps); ++sweep) {
     Phase phase{sweep, sweep};
     if (takes_pairs(sweep, phase))
       phase.last = ++sweep;

@@ -145,7 +145,6 @@ class FusedProgram {
     int before = 0, mine = 0, all = 1;
   };
   Share share_of_next_row(int sweep) const;
-  void find_levels();
   void give_homes();
   void give_accumulators();
   void emit_programs();
@@ -153,15 +152,14 @@ class FusedProgram {
   void find_phases();
   bool takes_pairs(int sweep, Phase& phase) const;
   void give_home(int step, bool array);
+  bool has_home(int s) const;  ///< one value for all elements of a row: it waits in its home for who uses it
   bool is_row_map(int s) const;
+  int ready(int s) const { return kernel.separate.ready[static_cast<std::size_t>(s)]; }
   bool is_wide(const Wanted& wanted) const;
   void keep_values(std::vector<Wanted>& in_sweep);
   void keep(int s, Wanted& in_sweep);
   const Step& step(int s) const { return kernel.steps[static_cast<std::size_t>(s)]; }
 
-  std::vector<char> row_;   ///< by step: it is one value per row
-  std::vector<int> ready_;  ///< by step: the first sweep that can use it
-  int sweeps_ = 0;
   bool wide_ = false;  ///< kColumns: all programs are
   bool wide_blocks_;
 };

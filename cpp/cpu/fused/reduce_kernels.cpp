@@ -25,11 +25,9 @@ StepFunction reduce_of(DType held, Width width, bool wide, bool columns, bool po
 
 StepFunction reduce_step(Op op, DType held, Width width, bool wide, bool columns, bool positive) {
   switch (op) {
-#define KF_MAP(...)
 #define KF_REDUCE(name, ...) \
   case Op::name:             \
     return reduce_of<Op::name>(held, width, wide, columns, positive);
-#define KF_NODE(...)
 #include "kfusion/ops/ops.def"
     default:
       return nullptr;

@@ -18,24 +18,22 @@ constexpr None none;
 /// A row of the table over vectors: A is the accumulators' Vec, T the elements'.
 template <Op op>
 struct Reduction;
-#define KF_MAP(...)
-#define KF_REDUCE(name, takes, flops, other_names, doc, identity_, lift_, combine_, finish_) \
-  template <>                                                                                \
-  struct Reduction<Op::name> {                                                               \
-    template <class A>                                                                       \
-    static KF_INLINE auto identity() {                                                       \
-      return identity_;                                                                      \
-    }                                                                                        \
-    template <class A, class T>                                                              \
-    static KF_INLINE A lift(T x) {                                                           \
-      return lift_;                                                                          \
-    }                                                                                        \
-    template <class A>                                                                       \
-    static KF_INLINE A combine(A a, A b) {                                                   \
-      return A(combine_);                                                                    \
-    }                                                                                        \
+#define KF_REDUCE(name, signature, flops, other_names, doc, identity_, lift_, combine_, finish_, ...) \
+  template <>                                                                                         \
+  struct Reduction<Op::name> {                                                                        \
+    template <class A>                                                                                \
+    static KF_INLINE auto identity() {                                                                \
+      return identity_;                                                                               \
+    }                                                                                                 \
+    template <class A, class T>                                                                       \
+    static KF_INLINE A lift(T x) {                                                                    \
+      return lift_;                                                                                   \
+    }                                                                                                 \
+    template <class A>                                                                                \
+    static KF_INLINE A combine(A a, A b) {                                                            \
+      return A(combine_);                                                                             \
+    }                                                                                                 \
   };
-#define KF_NODE(...)
 #include "kfusion/ops/ops.def"
 
 /// The elements' type of a dtype, and the other way round.

@@ -16,24 +16,22 @@ constexpr None none;
 /// A row of the table over numbers.
 template <Op op>
 struct Accumulation;
-#define KF_MAP(...)
-#define KF_REDUCE(name, takes, flops, other_names, doc, identity_, lift_, combine_, finish_) \
-  template <>                                                                                \
-  struct Accumulation<Op::name> {                                                            \
-    template <class A>                                                                       \
-    static auto identity() {                                                                 \
-      return identity_;                                                                      \
-    }                                                                                        \
-    template <class A>                                                                       \
-    static A combine(A a, A b) {                                                             \
-      return static_cast<A>(combine_);                                                       \
-    }                                                                                        \
-    template <class A>                                                                       \
-    static A finish(A a, [[maybe_unused]] std::int64_t n) {                                  \
-      return finish_;                                                                        \
-    }                                                                                        \
+#define KF_REDUCE(name, signature, flops, other_names, doc, identity_, lift_, combine_, finish_, ...) \
+  template <>                                                                                         \
+  struct Accumulation<Op::name> {                                                                     \
+    template <class A>                                                                                \
+    static auto identity() {                                                                          \
+      return identity_;                                                                               \
+    }                                                                                                 \
+    template <class A>                                                                                \
+    static A combine(A a, A b) {                                                                      \
+      return static_cast<A>(combine_);                                                                \
+    }                                                                                                 \
+    template <class A>                                                                                \
+    static A finish(A a, [[maybe_unused]] std::int64_t n) {                                           \
+      return finish_;                                                                                 \
+    }                                                                                                 \
   };
-#define KF_NODE(...)
 #include "kfusion/ops/ops.def"
 
 }  // namespace
@@ -108,7 +106,8 @@ struct Scalars {
 
 template <Op op>
 ScalarReduction of_type(DType held) {
-  constexpr bool kTruth = op == Op::any || op == Op::all, kChoice = op == Op::max || op == Op::min;
+  constexpr Signature kTakes = info(op).signature;
+  constexpr bool kTruth = kTakes == Signature::A_B, kChoice = kTakes == Signature::N_N;
   if constexpr (kTruth) return Scalars<op, std::int32_t, std::int32_t>::row();
   switch (held) {
     case DType::kFloat32:
@@ -130,11 +129,9 @@ Partial Partial::of(double v) { return partial_of(v); }
 
 ScalarReduction scalar_reduction(Op op, DType held) {
   switch (op) {
-#define KF_MAP(...)
 #define KF_REDUCE(name, ...) \
   case Op::name:             \
     return of_type<Op::name>(held);
-#define KF_NODE(...)
 #include "kfusion/ops/ops.def"
     default:
       return {};

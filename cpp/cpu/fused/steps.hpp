@@ -39,18 +39,9 @@ inline constexpr int kMaxFetches = 4;  ///< of a step
 /// Rows that are taken while the accumulators of a tile of columns stay in registers.
 inline constexpr std::int64_t kRowsAtOnce = 8;
 
-/// Sums of what these give lose no digits.
-constexpr bool is_positive(Op op) {
-  return op == Op::square || op == Op::exp || op == Op::exp2 || op == Op::absolute || op == Op::relu ||
-         op == Op::sigmoid || op == Op::sqrt;
-}
-
-/// Functions of floats and divisions are long: their code stands once, in a loop over the tile's registers. The others
-/// are a few instructions on each register.
-constexpr bool is_long(Op op, Signature s) {
-  return s == Signature::F_F || s == Signature::FF_F || op == Op::floor_divide || op == Op::remainder ||
-         op == Op::power;
-}
+/// Functions and divisions are long: their code stands once, in a loop over the tile's registers. The others are a few
+/// instructions on each register.
+constexpr bool is_long(Op op) { return info(op).cost != OpCost::kSimple; }
 
 struct TileContext {
   std::byte* const* at = nullptr;  ///< element 0 of every operand
@@ -106,8 +97,8 @@ constexpr DType held(DType t) { return is_half(t) ? DType::kFloat32 : t; }
 constexpr int lane_bytes(DType t) { return t == DType::kFloat64 || t == DType::kInt64 ? 8 : 4; }
 /// What a reduction accumulates in: sums of floats in float64.
 constexpr DType accumulator(Op op, DType t) {
-  if (op == Op::any || op == Op::all) return DType::kBool;
-  if (op == Op::max || op == Op::min) return held(t);
+  if (info(op).signature == Signature::A_B) return DType::kBool;
+  if (info(op).signature == Signature::N_N) return held(t);
   return is_float(t) ? DType::kFloat64 : DType::kInt64;
 }
 

@@ -11,18 +11,14 @@ namespace {
 /// value to keep. Arguments that the row does not have may be anything.
 template <Op op>
 struct Map;
-#define KF_MAP(name, arity, takes, flops, other_names, doc, ...)                                 \
+#define KF_MAP(name, arity, signature, flops, cost, facts, other_names, doc, expression, ...)    \
   template <>                                                                                    \
   struct Map<Op::name> {                                                                         \
-    static constexpr int kArity = arity;                                                         \
-    static constexpr Signature kSignature = Signature::takes;                                    \
     template <class X, class T>                                                                  \
     static KF_INLINE auto of([[maybe_unused]] X x, [[maybe_unused]] T y, [[maybe_unused]] T z) { \
-      return __VA_ARGS__;                                                                        \
+      return expression;                                                                         \
     }                                                                                            \
   };
-#define KF_REDUCE(...)
-#define KF_NODE(...)
 #include "kfusion/ops/ops.def"
 
 /// Whether a row takes arguments of compute type T, and whether it gives bools (else T).
@@ -56,15 +52,15 @@ struct Either<false, Then, Else> {
 
 /// What a map of arguments of type T gives, and what its first argument is.
 template <Op op, class T>
-using ResultOf = typename Either<gives_bool(Map<op>::kSignature), BoolVec, Vec<T>>::Type;
+using ResultOf = typename Either<gives_bool(info(op).signature), BoolVec, Vec<T>>::Type;
 template <Op op, class T>
-using FirstOf = typename Either<Map<op>::kSignature == Signature::BNN_N, BoolVec, Vec<T>>::Type;
+using FirstOf = typename Either<info(op).signature == Signature::BNN_N, BoolVec, Vec<T>>::Type;
 
 /// The value of a map, as it is kept.
 template <Op op, class T>
 KF_INLINE ResultOf<op, T> apply(FirstOf<op, T> x, Vec<T> y, Vec<T> z) {
   const auto result = Map<op>::of(x, y, z);
-  if constexpr (kIsBool<T> && !gives_bool(Map<op>::kSignature))
+  if constexpr (kIsBool<T> && !gives_bool(info(op).signature))
     return BoolVec(BoolVec(result) != BoolVec(0));
   else
     return ResultOf<op, T>(result);

@@ -32,7 +32,7 @@ Extents reduce_shape(const Graph& g, const Node& n) {
   const auto& [axes, keepdims, whole] = std::get<ReduceAttributes>(n.attributes);
   Extents shape = argument_shape(g, n, 0);
   for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
-    if (info(n.op).needs_elements && shape[*axis] == 0)
+    if (info(n.op).needs_elements() && shape[*axis] == 0)
       refuse(name(n.op),
              "zero-size array to reduction operation " + std::string(name(n.op)) + ", which has no identity");
     if (keepdims)

@@ -64,7 +64,7 @@ class Rewriter {
 
   NodeId simplified(Node n) {
     if (n.op == Op::input) return append(std::move(n));  // equal inputs are different arrays
-    if (info(n.op).commutative) sort(n.arguments);
+    if (info(n.op).has(kCommutes)) sort(n.arguments);
     compose(n);
     if (changes_nothing(n)) return n.arguments[0];
     const NodeId id = append(std::move(n));

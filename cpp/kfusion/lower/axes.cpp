@@ -120,7 +120,6 @@ Operand operand_of(const Strided& s, const Merged& kept, const Merged& reduced) 
 
 Pattern kind_of(const Kernel& k, const Space& space, bool rows_are_contiguous) {
   if (space.reduced == 0) return Pattern::kPointwise;
-  if (k.kept.empty() && k.sweeps == 1) return Pattern::kFullReduction;
   return rows_are_contiguous || k.kept.empty() ? Pattern::kRows : Pattern::kColumns;
 }
 

@@ -29,10 +29,9 @@ struct Step {
   DType dtype = DType::kFloat32;  ///< of the value, as the graph has it
   DType from = DType::kFloat32;   ///< kMap, kReduce, kCast: of the argument (of where: of the last two)
   Level level = Level::kElement;
-  int sweep = 0;  ///< kReduce: the sweep that takes it; others: the first one before (row) or in (element) which they
-                  ///< can be computed; Kernel::sweeps for rows after the last
   std::vector<int> arguments;  ///< earlier steps; a reduction's can be a row's, taken once per element
   int index = -1;              ///< kLoad: of Kernel::loads; kConstant: of constants; kIota: of iotas
+  int pair = -1;               ///< kReduce: of Kernel::pairs, the last that it belongs to
   NodeId node = -1;            ///< of the graph, for names
   std::string label{};         ///< "softmax.exp", for people; may be empty
 };
@@ -71,19 +70,27 @@ struct Pair {
   int first = 0, second = 0;  ///< steps
 };
 
+/// When the values of a kernel are known: in which sweep over the elements of a row, or between which (schedule.hpp).
+struct Schedule {
+  std::vector<int> ready;   ///< by step: the first sweep whose elements can use it. An element's value is computed in
+                            ///< that sweep or later ones, a row's before it, a reduction in the sweep before it
+  std::vector<int> stored;  ///< by store: the sweep that stores elements; -1 for what is stored once per row
+  int sweeps = 1;           ///< over a row that stays on chip; the last one may only store
+};
+
 struct Kernel {
   std::string name;                    ///< an identifier, from the user's calls: "relu_layernorm"
   Pattern kind = Pattern::kPointwise;  ///< kPointwise, kRows, kColumns or kFullReduction
   /// Without extents of 1, neighbours merged where all operands allow it, in the order of memory (of stores first, then
   /// of what is read most): the last axis of `reduced` (kRows, kFullReduction) or of `kept` (kPointwise, kColumns) is
-  /// the one to vectorise. kFullReduction: `kept` is empty and one sweep is enough.
+  /// the one to vectorise. kFullReduction: `kept` is empty and `separate` is one sweep.
   Extents kept, reduced;
   std::vector<Operand> loads, iotas;  ///< an iota's value is its operand's element number
   std::vector<Constant> constants;
   std::vector<Step> steps;  ///< each after its arguments
   std::vector<Store> stores;
   std::vector<Pair> pairs;
-  int sweeps = 1;  ///< of a row that stays on chip; the last one may only store
+  Schedule separate, paired;  ///< every reduction in a sweep of its own; the second of a pair in the sweep of its first
 
   std::int64_t rows() const;   ///< points of `kept`
   std::int64_t cols() const;   ///< points of `reduced`; 1 where nothing is reduced

@@ -5,6 +5,7 @@
 
 #include "kfusion/lower/kernel.hpp"
 #include "kfusion/lower/outputs.hpp"
+#include "kfusion/lower/schedule.hpp"
 #include "kfusion/lower/steps.hpp"
 
 namespace kfusion {
@@ -19,24 +20,6 @@ std::string identifier_of(const std::string& label) {
   }
   const bool is_bad = result.empty() || std::isdigit(static_cast<unsigned char>(result[0])) != 0;
   return is_bad ? "kernel_" + result : result;
-}
-
-/// Where nothing is reduced, rows are points.
-void make_pointwise(Kernel& k, Space& space) {
-  space.reduced = 0;
-  for (Step& s : k.steps) s.level = Level::kElement;
-}
-
-int count_sweeps(const Kernel& k, const std::vector<Strided>& stores, Axes reduced) {
-  int last = 0;
-  for (const Step& s : k.steps) {
-    if (s.kind == StepKind::kReduce) last = std::max(last, s.sweep);
-  }
-  for (std::size_t i = 0; i < stores.size(); ++i) {
-    const Step& stored = k.steps[static_cast<std::size_t>(k.stores[i].step)];
-    if (varies_along(stores[i], reduced)) last = std::max(last, ready(stored));
-  }
-  return last + 1;
 }
 
 }  // namespace
@@ -66,9 +49,10 @@ Kernel Lowering::kernel(int group_index) const {
   }
   const bool reduces =
       std::any_of(k.steps.begin(), k.steps.end(), [](const Step& s) { return s.kind == StepKind::kReduce; });
-  if (!reduces) make_pointwise(k, space);
-  k.sweeps = count_sweeps(k, stores, space.reduced);
+  if (!reduces) space.reduced = 0;  // rows are points
   set_axes(k, space, steps.loads(), steps.iotas(), stores);
+  set_schedule(k);
+  if (reduces && k.kept.empty() && k.separate.sweeps == 1) k.kind = Pattern::kFullReduction;
   set_labels(k);
   return k;
 }

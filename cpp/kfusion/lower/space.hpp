@@ -34,7 +34,8 @@ struct Strided {
 Strided seen_from(const Space& space, Axes span, const Access& a, DType dtype);
 bool varies_along(const Strided& s, Axes axes);
 
-/// Sets the kernel's kind, its axes, sorted and merged, and its operands. stores[i] belongs to `k.stores[i]`.
+/// Sets the kernel's kind (kPointwise, kRows or kColumns), its axes, sorted and merged, and its operands. stores[i]
+/// belongs to `k.stores[i]`.
 void set_axes(Kernel& k, const Space& space, const std::vector<Strided>& loads, const std::vector<Strided>& iotas,
               const std::vector<Strided>& stores);
 

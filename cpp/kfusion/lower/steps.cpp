@@ -19,8 +19,6 @@ Step step(StepKind kind, const Node& node, NodeId id, DType from) {
 
 }  // namespace
 
-int ready(const Step& s) { return s.kind == StepKind::kReduce ? s.sweep + 1 : s.sweep; }
-
 void Steps::add_all() {
   for (const NodeId n : group_.nodes) step_[n] = add_node(n);
 }
@@ -58,6 +56,8 @@ void Steps::add_pair(NodeId reduction, int step) {
   const NodeId first = merged_with(g_, plan_.folded, group_.nodes, reduction);
   if (first < 0) return;
   const auto kind = g_[first].op == Op::mean ? Pair::Kind::kCentred : Pair::Kind::kShifted;
+  const int pair = static_cast<int>(k_.pairs.size());
+  for (const int reduction_step : {step_of(first), step}) k_.steps[at(reduction_step)].pair = pair;
   k_.pairs.push_back({kind, step_of(first), step});
 }
 
@@ -82,7 +82,6 @@ int Steps::operand(StepKind kind, Operands& among, const Strided& operand) {
   if (found != among.all.end()) return among.steps[static_cast<std::size_t>(found - among.all.begin())];
   Step s = step(kind, g_[operand.node], operand.node, operand.dtype);
   s.index = static_cast<int>(among.all.size());
-  s.level = varies_along(operand, space_.reduced) ? Level::kElement : Level::kRow;
   among.all.push_back(operand);
   among.steps.push_back(push(std::move(s)));
   return among.steps.back();
@@ -95,20 +94,11 @@ int Steps::constant(NodeId n) {
   const auto& given = g_.attributes<ConstantAttributes>(n);
   Step s = step(StepKind::kConstant, node, n, node.dtype);
   s.index = static_cast<int>(k_.constants.size());
-  s.level = Level::kRow;
   k_.constants.push_back({node.dtype, given.value, given.integer, given.parameter});
   return step_[n] = push(std::move(s));
 }
 
-/// Finds level and sweep of a step that has arguments.
 int Steps::push(Step s) {
-  bool per_row = true;
-  for (const int a : s.arguments) {
-    const Step& argument = k_.steps[static_cast<std::size_t>(a)];
-    per_row &= argument.level == Level::kRow;
-    s.sweep = std::max(s.sweep, ready(argument));
-  }
-  if (!s.arguments.empty()) s.level = per_row || s.kind == StepKind::kReduce ? Level::kRow : Level::kElement;
   k_.steps.push_back(std::move(s));
   return static_cast<int>(k_.steps.size()) - 1;
 }

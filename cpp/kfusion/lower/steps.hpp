@@ -46,7 +46,4 @@ class Steps {
   std::unordered_map<NodeId, int> step_;  ///< by node of the group, and by constant
 };
 
-/// The first sweep in which an element can use the value: a reduction's after its own.
-int ready(const Step& s);
-
 }  // namespace kfusion

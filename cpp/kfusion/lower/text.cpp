@@ -29,9 +29,10 @@ class Text {
   Text(const Kernel& k, const Graph& g) : k_(k), names_(value_names(g)) {}
 
   std::string all() const {
+    const int sweeps = k_.separate.sweeps;
     std::string text = k_.name + ": " + std::string(kfusion::name(k_.kind)) + " (" + joined(k_.kept) + " | " +
-                       joined(k_.reduced) + ")" + (k_.sweeps > 1 ? ", " + std::to_string(k_.sweeps) + " sweeps" : "");
-    for (std::size_t i = 0; i < k_.steps.size(); ++i) text += "\n%" + std::to_string(i) + step_text(k_.steps[i]);
+                       joined(k_.reduced) + ")" + (sweeps > 1 ? ", " + std::to_string(sweeps) + " sweeps" : "");
+    for (std::size_t i = 0; i < k_.steps.size(); ++i) text += "\n%" + std::to_string(i) + step_text(i);
     for (const Store& s : k_.stores) {
       text += "\nstore %" + std::to_string(s.step) + " to " + operand_text(s.to, name(s.to.node));
     }
@@ -45,10 +46,12 @@ class Text {
  private:
   std::string name(NodeId n) const { return names_[static_cast<std::size_t>(n)]; }
 
-  std::string step_text(const Step& s) const {
+  std::string step_text(std::size_t i) const {
+    const Step& s = k_.steps[i];
+    const int sweep = k_.separate.ready[i] - (s.kind == StepKind::kReduce ? 1 : 0);
     std::string text = std::string(": ") + kfusion::name(s.dtype) + " = " + value_text(s);
     if (k_.reduced.empty()) return text;
-    return text + (s.level == Level::kRow ? "  # row" : "  # element") + ", sweep " + std::to_string(s.sweep);
+    return text + (s.level == Level::kRow ? "  # row" : "  # element") + ", sweep " + std::to_string(sweep);
   }
 
   std::string value_text(const Step& s) const {

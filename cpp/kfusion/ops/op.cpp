@@ -1,49 +1,23 @@
 #include "kfusion/ops/op.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 
 namespace kfusion {
 namespace {
 
-/// Order does not matter, to the bit.
-/// To the bit: of zeros of two signs, maximum and its like give the first.
-constexpr Op kCommutative[] = {Op::add,         Op::multiply,    Op::hypot,       Op::logaddexp,
-                               Op::equal,       Op::not_equal,   Op::logical_and, Op::logical_or,
-                               Op::logical_xor, Op::bitwise_and, Op::bitwise_or,  Op::bitwise_xor};
-
-constexpr bool is_commutative(Op op) { return std::ranges::find(kCommutative, op) != std::end(kCommutative); }
-
-using enum OpKind;
-
-// The text of an identity tells the reductions that have none.
-#define KF_MAP(name, arity, signature, flops, other_names, doc, ...)               \
-  OpInfo{Op::name,    #name, kMap,         arity, Signature::signature,     flops, \
-         other_names, doc,   #__VA_ARGS__, false, is_commutative(Op::name), {}},
-#define KF_REDUCE(name, signature, flops, other_names, doc, identity, ...) \
-  OpInfo{Op::name,                                                         \
-         #name,                                                            \
-         kReduce,                                                          \
-         1,                                                                \
-         Signature::signature,                                             \
-         flops,                                                            \
-         other_names,                                                      \
-         doc,                                                              \
-         #__VA_ARGS__,                                                     \
-         std::string_view(#identity) == "none",                            \
-         false,                                                            \
-         #identity},
-#define KF_NODE(name, kind, arity, doc) \
-  OpInfo{Op::name, #name, kind, arity, Signature::kNone, 0, "", doc, "", false, false, {}},
-constexpr OpInfo kTable[] = {
-#include "kfusion/ops/ops.def"
+/// The identity of a reduction that has none.
+struct None {
+  operator double() const { return 0; }
 };
+constexpr None none;
 
 using Names = std::unordered_map<std::string_view, Op>;
 
 Names all_names() {
   Names names;
-  for (const OpInfo& row : kTable) {
+  for (const OpInfo& row : kOpTable) {
     names.emplace(row.name, row.op);
     for (const std::string_view other : other_names(row)) names.emplace(other, row.op);
   }
@@ -51,10 +25,6 @@ Names all_names() {
 }
 
 }  // namespace
-
-std::span<const OpInfo> op_table() { return kTable; }
-
-const OpInfo& info(Op op) { return kTable[static_cast<std::size_t>(op)]; }
 
 std::vector<std::string_view> other_names(const OpInfo& row) {
   std::vector<std::string_view> names;
@@ -81,6 +51,38 @@ std::string_view name(Signature s) {
   constexpr std::string_view kNames[] = {"F_F", "FF_F", "N_N",  "NN_N",  "NNN_N", "S_S", "SS_S",
                                          "A_B", "AA_B", "BB_B", "BNN_N", "II_I",  "C_C", ""};
   return kNames[static_cast<std::size_t>(s)];
+}
+
+std::string_view name(OpCost c) {
+  constexpr std::string_view kNames[] = {"simple", "division", "exponential", "sine", "function", "root", "power"};
+  static_assert(std::size(kNames) == kOpCosts);
+  return kNames[static_cast<std::size_t>(c)];
+}
+
+std::vector<std::string_view> names_of_facts(int facts) {
+  constexpr std::string_view kNames[] = {"commutes", "increases", "increases from 0", "non-negative", "exact",
+                                         "affine",   "quick",     "quick per row"};
+  std::vector<std::string_view> names;
+  for (const std::string_view name : kNames) {
+    if (facts & 1) names.push_back(name);
+    facts >>= 1;
+  }
+  return names;
+}
+
+double value_of_nothing(Op op) {
+  switch (op) {
+#define KF_REDUCE(name, signature, flops, other_names, doc, identity, lift, combine, finish, ...) \
+  case Op::name: {                                                                                \
+    using A = double;                                                                             \
+    [[maybe_unused]] const double n = 0;                                                          \
+    const A a = identity;                                                                         \
+    return finish;                                                                                \
+  }
+#include "kfusion/ops/ops.def"
+    default:
+      return 0;
+  }
 }
 
 }  // namespace kfusion

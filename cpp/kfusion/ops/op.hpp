@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -20,30 +19,93 @@ enum class OpKind : std::uint8_t { kMap, kReduce, kSource, kCast, kView, kContra
 /// Which dtypes an op takes and gives; ops.def explains each.
 enum class Signature { F_F, FF_F, N_N, NN_N, NNN_N, S_S, SS_S, A_B, AA_B, BB_B, BNN_N, II_I, C_C, kNone };
 
+/// What a map takes, by how it is computed.
+enum class OpCost : std::uint8_t {
+  kSimple,       ///< its FLOPs: a few instructions
+  kDivision,     ///< a division or a square root
+  kExponential,  ///< a vectorised exponential or logarithm, and what is little more
+  kSine,         ///< vectorised for float32; libm for float64
+  kFunction,     ///< float32 by way of doubles; libm for float64
+  kRoot,         ///< several exponentials and logarithms, in doubles
+  kPower,        ///< pow
+};
+inline constexpr int kOpCosts = 7;
+
+/// What is true of a map: of floats, and of integers where they do not wrap.
+enum OpFact : std::uint16_t {
+  kNoFacts = 0,
+  kCommutes = 1,        ///< the order of two arguments does not matter to the bit. Of zeros of two signs, maximum and
+                        ///< its like give the first
+  kIncreases = 2,       ///< x <= y gives f(x) <= f(y); NaN only of NaN
+  kIncreasesFrom0 = 4,  ///< the same where neither is negative
+  kNonNegative = 8,     ///< no result is below 0 (-0 is not)
+  kExact = 16,          ///< IEEE 754 or integer arithmetic defines the result's bits
+  kAffine = 32,         ///< in each argument while the others stay; divide in the first
+  kQuick = 64,          ///< CUDA has quick_NAME (device/quick.cuh), whose errors half types do not show
+  kQuickPerRow = 128,   ///< CUDA has it for any float type, for what is computed once per row
+};
+
 struct OpInfo {
-  Op op;
-  std::string_view name;  ///< NumPy's, or torch's where NumPy has none
-  OpKind kind;
-  int arity;
-  Signature signature;
-  int flops;                     ///< an element of the result (kMap) or of the argument (kReduce)
-  std::string_view other_names;  ///< aliases, separated by spaces
-  std::string_view doc;
-  std::string_view expression;  ///< kMap: the row's own tokens, C++ and CUDA alike; kReduce: lift, combine, finish
-  bool needs_elements;          ///< kReduce: reducing nothing is an error
-  bool commutative;             ///< kMap of two arguments: the order does not matter
-  std::string_view identity{};  ///< kReduce: "none" where it needs elements
+  Op op{};
+  std::string_view name{};  ///< NumPy's, or torch's where NumPy has none
+  OpKind kind{};
+  int arity = 1;
+  Signature signature = Signature::kNone;
+  int flops = 0;  ///< an element of the result (kMap) or of the argument (kReduce)
+  OpCost cost = OpCost::kSimple;
+  int facts = kNoFacts;
+  std::string_view other_names{};  ///< aliases, separated by spaces
+  std::string_view doc{};
+  std::string_view expression{};                             ///< kMap: the row's own tokens, C++ and CUDA alike
+  std::string_view identity{}, lift{}, combine{}, finish{};  ///< kReduce, the same
+
+  constexpr bool has(OpFact fact) const { return (facts & fact) != 0; }
+  constexpr bool needs_elements() const { return identity == "none"; }  ///< kReduce: reducing nothing is an error
 };
 
 /// All rows, in the order of the enum.
-std::span<const OpInfo> op_table();
-const OpInfo& info(Op op);
+inline constexpr OpInfo kOpTable[] = {
+#define KF_MAP(name_, arity_, signature_, flops_, cost_, facts_, other_names_, doc_, expression_, ...) \
+  {.op = Op::name_,                                                                                    \
+   .name = #name_,                                                                                     \
+   .kind = OpKind::kMap,                                                                               \
+   .arity = arity_,                                                                                    \
+   .signature = Signature::signature_,                                                                 \
+   .flops = flops_,                                                                                    \
+   .cost = OpCost::cost_,                                                                              \
+   .facts = facts_,                                                                                    \
+   .other_names = other_names_,                                                                        \
+   .doc = doc_,                                                                                        \
+   .expression = #expression_},
+#define KF_REDUCE(name_, signature_, flops_, other_names_, doc_, identity_, lift_, combine_, finish_, ...) \
+  {.op = Op::name_,                                                                                        \
+   .name = #name_,                                                                                         \
+   .kind = OpKind::kReduce,                                                                                \
+   .signature = Signature::signature_,                                                                     \
+   .flops = flops_,                                                                                        \
+   .other_names = other_names_,                                                                            \
+   .doc = doc_,                                                                                            \
+   .identity = #identity_,                                                                                 \
+   .lift = #lift_,                                                                                         \
+   .combine = #combine_,                                                                                   \
+   .finish = #finish_},
+#define KF_NODE(name_, kind_, arity_, doc_) \
+  {.op = Op::name_, .name = #name_, .kind = OpKind::kind_, .arity = arity_, .doc = doc_},
+#include "kfusion/ops/ops.def"
+};
+
+constexpr const OpInfo& info(Op op) { return kOpTable[static_cast<int>(op)]; }
 inline std::string_view name(Op op) { return info(op).name; }
 inline OpKind kind(Op op) { return info(op).kind; }
 std::vector<std::string_view> other_names(const OpInfo& row);
 
-std::string_view name(OpKind k);     ///< "map", "reduce", ...
-std::string_view name(Signature s);  ///< "F_F", ...; "" where there is none
+std::string_view name(OpKind k);                          ///< "map", "reduce", ...
+std::string_view name(Signature s);                       ///< "F_F", ...; "" where there is none
+std::string_view name(OpCost c);                          ///< "simple", ...
+std::vector<std::string_view> names_of_facts(int facts);  ///< "commutes", ...
+
+/// What reducing nothing gives; 0 where that is an error, and for other ops.
+double value_of_nothing(Op op);
 
 /// By name or other name.
 std::optional<Op> op_named(std::string_view text);

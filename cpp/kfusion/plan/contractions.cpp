@@ -94,33 +94,12 @@ bool try_attention(const Reader& r, const Graph& g, Partition& p, NodeId product
   return true;
 }
 
-bool is_increasing(Op op) {
-  switch (op) {
-    case Op::relu:
-    case Op::exp:
-    case Op::exp2:
-    case Op::expm1:
-    case Op::cbrt:
-    case Op::tanh:
-    case Op::sigmoid:
-    case Op::arctan:
-    case Op::erf:
-    case Op::floor:
-    case Op::ceil:
-    case Op::rint:
-    case Op::trunc:
-    case Op::positive:
-      return true;
-    default:
-      return false;
-  }
+/// Whether what n computes never falls where its argument, as that is made, rises.
+bool increases(const Reader& r, const Graph& g, NodeId n) {
+  if (!is_float(g[n].dtype)) return info(r.op(n)).has(kIncreases);
+  const auto is = [&](NodeId node, OpFact fact) { return info(r.op(node)).has(fact); };
+  return r.op(n) == Op::cast || is(n, kIncreases) || (is(n, kIncreasesFrom0) && is(r.read(n, 0), kNonNegative));
 }
-
-/// NaN below some argument, so increasing only over what cannot be below it.
-bool is_increasing_from_zero(Op op) {
-  return op == Op::log1p || op == Op::log || op == Op::log2 || op == Op::log10 || op == Op::sqrt;
-}
-bool is_never_negative(Op op) { return op == Op::relu || op == Op::exp || op == Op::sigmoid; }
 
 /// Walks from the reduction back to the product while maps increase, or add what does not vary along `axes`.
 std::vector<NodeId> commuting_maps(const Reader& r, const Graph& g, const Partition& p, NodeId reduction,
@@ -140,9 +119,7 @@ std::vector<NodeId> commuting_maps(const Reader& r, const Graph& g, const Partit
     if (r.op(n) == Op::add) {
       along = varies(r.reads(n)[0]) ? 0 : 1;
       if (varies(r.reads(n)[1 - along])) break;
-    } else if (is_increasing_from_zero(r.op(n))) {
-      if (!is_never_negative(r.op(r.read(n, 0)))) break;
-    } else if (!is_increasing(r.op(n)) && !(r.op(n) == Op::cast && is_float(g[n].dtype))) {
+    } else if (!increases(r, g, n)) {
       break;
     }
     if (!is_identity(r.reads(n)[along])) break;

@@ -85,8 +85,9 @@ class Finishing {
     NodeId value = *std::find_if(m.nodes.begin(), m.nodes.end(), [&](NodeId n) { return g_[n].op == Op::conv2d; });
     while (p_.readers(value).size() == 1 && !p_.is_output(value)) {
       const NodeId next = p_.readers(value)[0];
-      if (!m.inside.contains(next) || !is_affine(g_[next].op)) break;
+      if (!m.inside.contains(next) || !info(g_[next].op).has(kAffine)) break;
       const auto& both = reads(next);
+      if (both.size() != 2) break;
       const Access& other = both[0].base == value ? both[1] : both[0];
       if (other.shape.size() != 4 || other.strides[0] != 0 || other.strides[2] != 0 || other.strides[3] != 0) break;
       if (g_[next].op == Op::divide && both[0].base != value) break;
@@ -95,8 +96,6 @@ class Finishing {
     }
     return r;
   }
-
-  static bool is_affine(Op op) { return op == Op::add || op == Op::subtract || op == Op::multiply || op == Op::divide; }
 
   /// Each group after those that it reads; among the ready ones, the one that was written first.
   void sort_groups() {

@@ -32,7 +32,7 @@ std::vector<int> ranks(const Graph& g) {
       arguments.push_back(hash[static_cast<std::size_t>(a)]);
       depth[i] = std::max(depth[i], depth[static_cast<std::size_t>(a)] + 1);
     }
-    if (info(n.op).commutative) std::sort(arguments.begin(), arguments.end());
+    if (info(n.op).has(kCommutes)) std::sort(arguments.begin(), arguments.end());
     for (const std::uint64_t a : arguments) h = mix(h, a);
     hash[i] = h;
   }

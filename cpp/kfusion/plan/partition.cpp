@@ -213,7 +213,7 @@ std::vector<NodeId> Partition::nodes_of(const std::vector<int>& parts) const {
 
 /// Of the kernel of both.
 int Partition::passes(int a, int b, const Part& merged) const {
-  return count_passes(g_, folded_, nodes_of({a, b}), merged.stores);
+  return count_passes(g_, folded_, nodes_of({a, b}), merged.stores, merged.domain);
 }
 
 /// Why no executor runs these parts as one kernel. Loops of any operations have one on every device.

@@ -7,7 +7,7 @@
 namespace kfusion {
 namespace {
 
-double us(std::int64_t amount, double per_second) { return static_cast<double>(amount) / per_second * 1e6; }
+double us(double amount, double per_second) { return amount / per_second * 1e6; }
 
 }  // namespace
 
@@ -28,8 +28,9 @@ Price Pricer::price(const Group& group, const Traffic& traffic, const std::vecto
   }
   Price p;
   p.launch_us = traffic.launches * device_.launch_us;
-  p.memory_us = us(traffic.issued.total() - cached, device_.bandwidth) + us(cached, device_.cache_bandwidth);
-  for (const FlopCount& f : traffic.flops) p.compute_us += us(f.count, peak_flops(device_, f.dtype, f.matrix));
+  p.memory_us = us(static_cast<double>(traffic.issued.total() - cached), device_.bandwidth) +
+                us(static_cast<double>(cached), device_.cache_bandwidth);
+  for (const FlopCount& f : traffic.flops) p.compute_us += us(f.work, peak_flops(device_, f.dtype, f.matrix));
   p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
   p.bound = bound_of(p);
   if (group.executor) p = group.executor->price(plan_, group, p, device_);

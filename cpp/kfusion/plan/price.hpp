@@ -21,7 +21,8 @@ struct Read {
 /// time of a cold copy less that of the cached read, also where its result would have fitted. Nor is a CPU's
 /// write-allocate counted: its kernels store large results past the cache.
 ///
-/// compute: FLOPs at the peaks, vector and matrix units one after the other.
+/// compute: FLOPs at the peaks, divisions and functions as op_cost.cpp has them, vector and matrix units one after the
+/// other.
 ///
 /// Inputs are cold, as in the measurements of results/.
 class Pricer {

@@ -1,7 +1,6 @@
 #include "kfusion/plan/runnable.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <set>
 
 #include "kfusion/graph/constant.hpp"
@@ -9,12 +8,6 @@
 
 namespace kfusion {
 namespace {
-
-/// What reducing nothing gives; other nodes without elements have no value.
-double value_of_nothing(Op op) {
-  if (op == Op::mean) return std::numeric_limits<double>::quiet_NaN();
-  return op == Op::prod || op == Op::all ? 1 : 0;
-}
 
 bool reads_nothing(const Graph& g, const Node& n) {
   const bool sums = kind(n.op) == OpKind::kReduce || kind(n.op) == OpKind::kContraction;

@@ -8,56 +8,6 @@
 namespace kfusion {
 namespace {
 
-class Sweeps {
- public:
-  Sweeps(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes)
-      : g_(g), folded_(folded), nodes_(nodes) {}
-
-  int count(const std::vector<NodeId>& stores) {
-    int last = 1;
-    for (const NodeId n : nodes_) {
-      const bool reduces = work(n).kind == WorkKind::kReduce;
-      int sweep = 1;
-      for (const Access& a : work(n).reads) {
-        const auto produced = found_.find(a.base);
-        if (produced == found_.end()) continue;
-        const bool spread = produced->second.per_row && distinct_elements(a) < product(a.shape);
-        sweep = std::max(sweep, produced->second.sweep + (spread ? 1 : 0));
-      }
-      const NodeId partner = reduces ? merged_with(g_, folded_, nodes_, n) : -1;
-      if (partner >= 0) sweep = found_[partner].sweep;
-      found_[n] = {sweep, reduces || all_per_row(n)};
-    }
-    for (const NodeId n : stores) last = std::max(last, found_[n].sweep);
-    return last;
-  }
-
- private:
-  struct Found {
-    int sweep = 1;  ///< during which a value of every element is known, or after which one of a row is
-    bool per_row = false;
-  };
-
-  const Work& work(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)]; }
-
-  /// A map whose result is as small as the reduced values that it reads.
-  bool all_per_row(NodeId n) const {
-    bool any = false;
-    for (const Access& a : work(n).reads) {
-      const auto produced = found_.find(a.base);
-      if (produced == found_.end()) continue;
-      if (!produced->second.per_row || distinct_elements(a) < product(a.shape)) return false;
-      any = true;
-    }
-    return any;
-  }
-
-  const Graph& g_;
-  const FoldedGraph& folded_;
-  const std::vector<NodeId>& nodes_;
-  std::map<NodeId, Found> found_;
-};
-
 /// Walks from a reduction to what it reads, inside one group.
 class Walk {
  public:
@@ -102,15 +52,32 @@ NodeId merged_with(const Graph& g, const FoldedGraph& folded, const std::vector<
 }
 
 int count_passes(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes,
-                 const std::vector<NodeId>& stores) {
-  return Sweeps(g, folded, nodes).count(stores);
+                 const std::vector<NodeId>& stores, const Extents& domain) {
+  const std::int64_t elements = product(domain);
+  if (elements == 0) return 1;
+  const auto work = [&](NodeId n) -> const Work& { return folded.work[at(n)]; };
+  std::map<NodeId, int> ready;
+  for (const NodeId n : nodes) {
+    int arguments = 0;
+    for (const Access& a : work(n).reads)
+      if (const auto made = ready.find(a.base); made != ready.end()) arguments = std::max(arguments, made->second);
+    const bool reduces = work(n).kind == WorkKind::kReduce;
+    const NodeId first = reduces ? merged_with(g, folded, nodes, n) : -1;
+    ready[n] = ready_after(arguments, reduces, first >= 0 ? ready.at(first) : -1);
+  }
+  int last = 1;
+  for (const NodeId n : stores) {
+    const bool per_row = work(n).kind == WorkKind::kReduce || product(work(n).reads[0].shape) < elements;
+    last = std::max(last, ready.at(n) + (per_row ? 0 : 1));
+  }
+  return last;
 }
 
 void count_sweeps(const Graph& g, const FoldedGraph& folded, const Device& device, Group& group) {
   const bool loops = group.pattern == Pattern::kRows || group.pattern == Pattern::kColumns ||
                      group.pattern == Pattern::kFullReduction || group.pattern == Pattern::kPointwise;
   if (!loops) return;
-  group.passes = count_passes(g, folded, group.nodes, group.stores);
+  group.passes = count_passes(g, folded, group.nodes, group.stores, group.domain);
   if (group.passes == 1) return;
   std::int64_t bytes = 0;
   for (const Load& l : group.loads) {

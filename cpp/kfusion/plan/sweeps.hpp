@@ -5,15 +5,22 @@
 
 namespace kfusion {
 
+/// The rule by which sweeps over a row are counted, before lowering and after (lower/schedule.hpp): elements can use a
+/// value from that sweep on in which they can use all of its `arguments`, a reduction one sweep later, and the second
+/// reduction of a pair when they can use the `first` (-1: there is none).
+constexpr int ready_after(int arguments, bool reduces, int first) {
+  return first >= 0 ? first : arguments + (reduces ? 1 : 0);
+}
+
 /// The reduction of the group (`nodes`, ascending) with which `reduction` can be taken in one sweep, because both can
 /// be merged from pieces: the mean of v for the sum or mean of (v - mean)^2 (Chan, Golub and LeVeque, 1983), the
 /// maximum of v for the sum of exp(v - max) (Milakov and Gimelshein, 2018). -1: none.
 NodeId merged_with(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes, NodeId reduction);
 
-/// How often a kernel of these nodes (ascending) goes over its rows to store some of them. A sweep ends where a reduced
-/// value is needed again by all elements of its row, unless it is merged with the reduction that needs it.
+/// How often a kernel of these nodes (ascending) goes over its rows to store some of them: Schedule::sweeps of what
+/// will be Kernel::paired. `domain`: what it loops over.
 int count_passes(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes,
-                 const std::vector<NodeId>& stores);
+                 const std::vector<NodeId>& stores, const Extents& domain);
 
 /// Sets passes and row_on_chip.
 void count_sweeps(const Graph& g, const FoldedGraph& folded, const Device& device, Group& group);

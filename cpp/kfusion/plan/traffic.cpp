@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kfusion/checked.hpp"
+#include "kfusion/plan/op_cost.hpp"
 #include "kfusion/plan/price.hpp"
 
 namespace kfusion {
@@ -103,22 +104,36 @@ bool contains(const std::vector<NodeId>& nodes, NodeId n) {
   return std::find(nodes.begin(), nodes.end(), n) != nodes.end();
 }
 
-FlopCount flops_of(const Graph& g, const Group& group, NodeId id) {
+FlopCount counted(DType dtype, bool matrix, std::int64_t count, double times = 1) {
+  return {dtype, matrix, count, static_cast<double>(count) * times};
+}
+
+/// Whether a map divides by what several of its elements share, which executors take as a product with the reciprocal.
+bool divides_by_shared(const Graph& g, const Node& n) {
+  if (n.op != Op::divide) return false;
+  NodeId by = n.arguments[1];
+  while (kind(g[by].op) == OpKind::kView) by = g[by].arguments[0];
+  return g[by].size() < n.size();
+}
+
+FlopCount flops_of(const Graph& g, const Group& group, NodeId id, const Device& device) {
   const Node& n = g[id];
   const auto argument = [&](std::size_t i) -> const Node& { return g[n.arguments[i]]; };
   switch (kind(n.op)) {
     case OpKind::kMap: {  // a condition comes first: the last argument is of the type that is computed with
       if (contains(group.folded, id)) return {};
       const std::int64_t size = contains(group.deferred, id) ? reduced_size(g, group) : n.size();
-      return {compute_dtype(argument(n.arguments.size() - 1).dtype), false, product({info(n.op).flops, size})};
+      const DType dtype = argument(n.arguments.size() - 1).dtype;
+      const double work = divides_by_shared(g, n) ? 1 : work_of_flop(n.op, dtype, device);
+      return counted(compute_dtype(dtype), false, product({info(n.op).flops, size}), work);
     }
     case OpKind::kReduce:
-      return {compute_dtype(argument(0).dtype), false, product({info(n.op).flops, argument(0).size()})};
+      return counted(compute_dtype(argument(0).dtype), false, product({info(n.op).flops, argument(0).size()}));
     case OpKind::kContraction: {
       const Extents& a = argument(0).shape;
       const Extents& w = argument(1).shape;
       const std::int64_t depth = n.op == Op::matmul ? a.back() : product({w[1], w[2], w[3]});
-      return {argument(0).dtype, true, product({2, depth, n.size()})};
+      return counted(argument(0).dtype, true, product({2, depth, n.size()}));
     }
     default:
       return {};
@@ -129,15 +144,17 @@ void add(std::vector<FlopCount>& to, const FlopCount& f) {
   if (f.count == 0) return;
   const auto same = std::find_if(to.begin(), to.end(),
                                  [&](const FlopCount& t) { return t.dtype == f.dtype && t.matrix == f.matrix; });
-  if (same == to.end())
+  if (same == to.end()) {
     to.push_back(f);
-  else
+  } else {
     same->count = checked_add(same->count, f.count, "operations");
+    same->work += f.work;
+  }
 }
 
 // ---- a kernel, and all of them --------------------------------------------------------------------------------------
 
-Traffic traffic_of(const Graph& g, const Group& group, const std::vector<Read>& reads) {
+Traffic traffic_of(const Graph& g, const Group& group, const std::vector<Read>& reads, const Device& device) {
   Traffic t;
   for (const Read& r : reads) {
     add(t.compulsory, {r.bytes, 0});
@@ -149,7 +166,7 @@ Traffic traffic_of(const Graph& g, const Group& group, const std::vector<Read>& 
     add(t.issued, stored);
     if (g[n].size() > 0) t.launches = 1;  // empty arrays launch nothing
   }
-  for (const NodeId n : group.nodes) add(t.flops, flops_of(g, group, n));
+  for (const NodeId n : group.nodes) add(t.flops, flops_of(g, group, n, device));
   return t;
 }
 
@@ -217,7 +234,7 @@ PlanCost count(const Plan& plan, const Device& d) {
   Pricer pricer(p, d);
   for (const Group& group : p.groups) {
     const std::vector<Read> reads = reads_of(p.graph, group);
-    const Traffic traffic = traffic_of(p.graph, group, reads);
+    const Traffic traffic = traffic_of(p.graph, group, reads, d);
     c.groups.push_back({traffic, pricer.price(group, traffic, reads)});
     add(c.total, c.groups.back());
   }

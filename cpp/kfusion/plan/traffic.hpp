@@ -19,6 +19,8 @@ struct FlopCount {
   DType dtype = DType::kFloat32;
   bool matrix = false;
   std::int64_t count = 0;
+  double work =
+      0;  ///< what the unit could do in their time: more than `count` for divisions and functions (op_cost.hpp)
 };
 
 struct Traffic {

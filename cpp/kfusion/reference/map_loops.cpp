@@ -8,18 +8,14 @@ namespace {
 /// A row of the table. Its expression finds the functions of scalar_math.hpp first.
 template <Op op>
 struct Map;
-#define KF_MAP(name, arity, takes, flops, other_names, doc, ...)                       \
-  template <>                                                                          \
-  struct Map<Op::name> {                                                               \
-    static constexpr int kArity = arity;                                               \
-    static constexpr Signature kSignature = Signature::takes;                          \
-    template <class X, class T>                                                        \
-    static auto of([[maybe_unused]] X x, [[maybe_unused]] T y, [[maybe_unused]] T z) { \
-      return __VA_ARGS__;                                                              \
-    }                                                                                  \
+#define KF_MAP(name, arity, signature, flops, cost, facts, other_names, doc, expression, ...) \
+  template <>                                                                                 \
+  struct Map<Op::name> {                                                                      \
+    template <class X, class T>                                                               \
+    static auto of([[maybe_unused]] X x, [[maybe_unused]] T y, [[maybe_unused]] T z) {        \
+      return expression;                                                                      \
+    }                                                                                         \
   };
-#define KF_REDUCE(...)
-#define KF_NODE(...)
 #include "kfusion/ops/ops.def"
 
 }  // namespace
@@ -60,12 +56,12 @@ T argument(const Pointers& p, const Strides& s, std::size_t k, std::int64_t i) {
 template <Op op, class T>
 void map_run(std::int64_t n, const Pointers& p, const Strides& s) {
   using Row = Map<op>;
-  using First = std::conditional_t<Row::kSignature == Signature::BNN_N, std::uint8_t, T>;
-  using Result = std::conditional_t<gives_bool(Row::kSignature), std::uint8_t, T>;
+  using First = std::conditional_t<info(op).signature == Signature::BNN_N, std::uint8_t, T>;
+  using Result = std::conditional_t<gives_bool(info(op).signature), std::uint8_t, T>;
   for (std::int64_t i = 0; i < n; ++i) {
     const auto x = argument<First, true>(p, s, 1, i);
-    const auto y = argument<T, (Row::kArity > 1)>(p, s, 2, i);
-    const auto z = argument<T, (Row::kArity > 2)>(p, s, 3, i);
+    const auto y = argument<T, (info(op).arity > 1)>(p, s, 2, i);
+    const auto z = argument<T, (info(op).arity > 2)>(p, s, 3, i);
     store(p[0] + i * s[0], convert<Result>(Row::of(x, y, z)));
   }
 }
@@ -74,7 +70,7 @@ template <Op op, DType t>
 constexpr Loop loop_of() {
   if constexpr (!is_half(t)) {
     using T = typename ComputeOf<t>::type;
-    if constexpr (accepts<T>(Map<op>::kSignature)) return map_run<op, T>;
+    if constexpr (accepts<T>(info(op).signature)) return map_run<op, T>;
   }
   return nullptr;
 }

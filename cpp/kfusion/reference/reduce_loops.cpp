@@ -17,29 +17,26 @@ constexpr None none;
 /// A row of the table. Its expressions find the functions of scalar_math.hpp first.
 template <Op op>
 struct Reduction;
-#define KF_MAP(...)
-#define KF_REDUCE(name, takes, flops, other_names, doc, identity_, lift_, combine_, finish_) \
-  template <>                                                                                \
-  struct Reduction<Op::name> {                                                               \
-    static constexpr Signature kSignature = Signature::takes;                                \
-    template <class A>                                                                       \
-    static A identity() {                                                                    \
-      return identity_;                                                                      \
-    }                                                                                        \
-    template <class A, class T>                                                              \
-    static A lift(T x) {                                                                     \
-      return lift_;                                                                          \
-    }                                                                                        \
-    template <class A>                                                                       \
-    static A combine(A a, A b) {                                                             \
-      return combine_;                                                                       \
-    }                                                                                        \
-    template <class A>                                                                       \
-    static A finish(A a, [[maybe_unused]] std::int64_t n) {                                  \
-      return finish_;                                                                        \
-    }                                                                                        \
+#define KF_REDUCE(name, signature, flops, other_names, doc, identity_, lift_, combine_, finish_, ...) \
+  template <>                                                                                         \
+  struct Reduction<Op::name> {                                                                        \
+    template <class A>                                                                                \
+    static A identity() {                                                                             \
+      return identity_;                                                                               \
+    }                                                                                                 \
+    template <class A, class T>                                                                       \
+    static A lift(T x) {                                                                              \
+      return lift_;                                                                                   \
+    }                                                                                                 \
+    template <class A>                                                                                \
+    static A combine(A a, A b) {                                                                      \
+      return combine_;                                                                                \
+    }                                                                                                 \
+    template <class A>                                                                                \
+    static A finish(A a, [[maybe_unused]] std::int64_t n) {                                           \
+      return finish_;                                                                                 \
+    }                                                                                                 \
   };
-#define KF_NODE(...)
 #include "kfusion/ops/ops.def"
 
 }  // namespace
@@ -99,8 +96,8 @@ A reduce(const std::byte* p, Reduced r) {
 template <Op op, class T>
 void reduce_run(std::int64_t results, const Pointers& p, const Strides& s, Reduced r) {
   using Row = Reduction<op>;
-  using Accumulator = typename Types<Row::kSignature, T>::Accumulator;
-  using Result = typename Types<Row::kSignature, T>::Result;
+  using Accumulator = typename Types<info(op).signature, T>::Accumulator;
+  using Result = typename Types<info(op).signature, T>::Result;
   for (std::int64_t i = 0; i < results; ++i) {
     const auto a = reduce<Row, T, Accumulator>(p[1] + i * s[1], r);
     store(p[0] + i * s[0], convert<Result>(Row::finish(a, r.n)));
@@ -111,7 +108,7 @@ using ReduceLoops = std::array<ReduceLoop, kDTypes>;
 
 template <Op op, DType t>
 constexpr ReduceLoop loop_of() {
-  if constexpr (!is_half(t) && (Reduction<op>::kSignature != Signature::F_F || is_float(t)))
+  if constexpr (!is_half(t) && (info(op).signature != Signature::F_F || is_float(t)))
     return reduce_run<op, typename ComputeOf<t>::type>;
   return nullptr;
 }

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import _core, _files, _plot, _progress
+from .. import _core, _files, _pictures, _progress
+from .._compare import comparison_plot
 from .._compare import peers as _peers
 from .._compare.compare import compare
-from .._compare.report import Comparison
+from .._compare.comparison import Comparison
 from .._devices import hardware
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -84,7 +85,7 @@ def parse_peers(text: str) -> list[str]:
 
 def run(args: argparse.Namespace) -> None:
     """Checks the outputs' paths, measures each shape, prints and saves."""
-    _plot.check_path(args.out)
+    _pictures.check_path(args.out)
     if args.json not in (None, "-"):
         _files.check_writable(args.json)
     cuda = args.device == "cuda" or (args.device == "auto" and _core.cuda_device_count() > 0)
@@ -101,7 +102,7 @@ def run(args: argparse.Namespace) -> None:
             _compare_one(shape, dtype, cuda, peers, args.repeats, report.part(i, len(shapes)))
             for i, shape in enumerate(shapes)
         ]
-    _plot.save(_plot.draw(comparisons), args.out)
+    _pictures.save(comparison_plot.draw(comparisons), args.out)
     _print(comparisons, args)
 
 

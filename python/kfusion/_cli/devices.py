@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _core, _progress
 from .._devices import devices, measure
-from .._devices.table import DeviceTable
+from .._devices.device_table import DeviceTable
 
 
 def add(subcommands: Any) -> None:

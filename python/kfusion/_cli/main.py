@@ -8,10 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from .. import _core
-from ..bench import cli as _bench_cli
-from . import cache, demo, devices, plan, savings, traffic
+from . import bench, cache, demo, devices, plan, savings, traffic
 
-_SUBCOMMANDS = (demo, _bench_cli, savings, plan, traffic, devices, cache)
+_SUBCOMMANDS = (demo, bench, savings, plan, traffic, devices, cache)
 _EXPECTED = (
     ValueError,
     TypeError,

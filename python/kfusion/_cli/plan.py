@@ -6,10 +6,10 @@ import argparse
 import sys
 from typing import Any
 
-from .. import _files, _json, _plot, _spec, _user_code
+from .. import _files, _json, _pictures, _spec, _user_code
 from .._core import Graph
+from .._graph import source
 from .._plans import plan as _plan
-from .._tracing import source
 from .demo import parse_shape
 
 _WHO = "kfusion plan"
@@ -76,7 +76,7 @@ def add_arrays(parser: argparse.ArgumentParser, example: str) -> None:
 def run(args: argparse.Namespace) -> None:
     """Checks the outputs' paths, plans, writes and prints."""
     if args.plot is not None:
-        _plot.check_path(args.plot)
+        _pictures.check_path(args.plot)
     if args.html is not None:
         _files.check_writable(args.html)
     plan = _plan_of(args)
@@ -109,7 +109,7 @@ def _plan_of(args: argparse.Namespace) -> _plan.Plan:
     try:
         return _plan.plan(function, *specs, **options)
     except Exception as error:
-        if str(error).startswith("kfusion"):  # a refusal of ours
+        if source.raised_by_kfusion(error):
             raise
         what = f"{_WHO}: {args.target.rpartition(':')[2]} cannot be traced: {type(error).__name__}: {error}"
         line = source.raised_line(error.__traceback__)

@@ -12,8 +12,8 @@ from .._devices import hardware as _hardware
 from . import contest as _contest
 from . import peers as _peers
 from . import versions
+from .comparison import Comparison, Row
 from .problem import Problem
-from .report import Comparison, Row
 
 _CACHES = ("cold", "hot")
 _BUDGET_S = 3.0  # per cache state, when the number of repeats is not given

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _arrays, _timing
-from . import check, versions
 from . import peers as _peers
+from . import versions
+from .oracle import Oracle, checked
 from .problem import Problem, problem_of
 
 Rival = Callable[[Problem], Callable[[], Any]]  # from the problem to what computes it once; nothing is computed yet
@@ -67,7 +68,7 @@ def prepare(
         AssertionError: a version of kfusion's is wrong by more than its rounding explains.
     """
     problem = problem_of(versions.versions_of(f), args, keywords)
-    oracle, out, errors, difference = check.checked(problem)
+    oracle, out, errors, difference = checked(problem)
     names, notes = _peers.choose(peers, problem.cuda)
     entrants: dict[str, Rival] = {name: library(name) for name in names}
     calls = _admitted(entrants | dict(rivals or {}), problem, oracle, errors, notes)
@@ -82,7 +83,7 @@ def library(name: str) -> Rival:
 def _admitted(
     entrants: Mapping[str, Rival],
     problem: Problem,
-    oracle: check.Oracle,
+    oracle: Oracle,
     errors: dict[str, float],
     notes: list[str],
 ) -> list[_peers.Call]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .._graph.tracer import Call, Node
 from .._tracing.trace import Trace
-from .._tracing.tracer import Call, Node
 from .libraries import Library, takes_numbers
 
 Program = Callable[..., list[Any]]

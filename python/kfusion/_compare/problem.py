@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _arrays
-from .._devices.running import device, place_of
+from .._devices.running import device
+from .._graph.calls import place_of
+from .._graph.structure import Slot, leaves
 from .._ops.operation import bind
 from .._plans.plan import Plan, plan_graph
 from .._spec import ITEM_BYTES
-from .._tracing.structure import Slot, leaves
 from .._tracing.trace import Trace, signature_of, trace
 from .versions import Versions
 

@@ -1,1 +1,1 @@
-"""What machines can do, from the table or measured: read device.py first, then table.py."""
+"""What machines can do, from the table or measured: read device.py first, then device_table.py."""

@@ -33,6 +33,8 @@ class Device(Report):
 
     time of a kernel = launch_us + max(bytes / bandwidth, FLOPs / peak)
 
+    Divisions and functions (exp, sin, ...) count as one FLOP, and are priced as the many that their time is worth.
+
     `print(d)` shows every number; `d.to_dict()` is ready for JSON, and devices compare and pickle by it.
 
     Args:

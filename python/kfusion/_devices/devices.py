@@ -7,8 +7,8 @@ import functools
 import threading
 
 from .device import Device
+from .device_table import DeviceTable, by_key, find, key_of
 from .measure import is_place, measure_device, parse_place
-from .table import DeviceTable, by_key, find, key_of
 
 _measuring = threading.Lock()
 

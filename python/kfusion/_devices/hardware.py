@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,17 +37,6 @@ def versions(libraries: Iterable[str]) -> dict[str, str]:
         if name in sys.modules:
             found[name] = str(getattr(sys.modules[name], "__version__", "unknown"))
     return found
-
-
-def commit() -> str:
-    """The commit of the source tree that is the working directory; "unknown" elsewhere."""
-    if not Path("python/kfusion/bench").is_dir():
-        return "unknown"
-    try:
-        done = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
-    except OSError:
-        return "unknown"
-    return done.stdout.strip() or "unknown"
 
 
 def last_level_cache_bytes() -> int:

@@ -14,7 +14,7 @@ from .. import _core
 from .._timing import Progress
 from . import hardware
 from .device import Device
-from .table import find, from_properties
+from .device_table import find, from_properties
 
 _MB = 2**20
 _ROUNDS = 15  # samples of each size, in turn; medians are kept

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 from .. import _core
-from .._tracing.tracer import Input
 from . import hardware
 from .device import Device
-from .table import find, from_properties
+from .device_table import find, from_properties
 
 HOW_TO_MEASURE = 'f.plan(x, device="cpu")'
 # Of a server's core, so that a plan has prices; the kernels do not depend on them.
 _CPU_BANDWIDTH, _CPU_FLOPS, _CPU_LAUNCH_US = 10e9, 50e9, 2.0
-
-
-def place_of(inputs: Sequence[Input]) -> str:
-    """ "cpu" or "cuda:0": where a traced function's arrays lie."""
-    return next((i.spec.device for i in inputs if i.spec.device != "cpu"), "cpu")
 
 
 def device(place: str) -> Device:

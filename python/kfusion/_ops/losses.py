@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._tracing.tracer import stage
+from .._graph.tracer import stage
+from .._spec import INTEGERS
 from . import primitives as p
 from .activations import log_softmax
 from .operation import Array, composite
@@ -66,7 +67,7 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
     _require_reduction("cross_entropy", reduction)
     if targets.shape != logits.shape[:-1] or logits.ndim == 0:
         raise ValueError(f"kfusion.cross_entropy: targets must have shape {logits.shape[:-1]}, got {targets.shape}")
-    if targets._dtype not in ("int32", "int64"):
+    if targets._dtype not in INTEGERS:
         raise TypeError(f"kfusion.cross_entropy: targets must be int32 or int64, got {targets._dtype}")
     with stage(logits, "cross_entropy.log_softmax"):
         logs = log_softmax(logits, -1)

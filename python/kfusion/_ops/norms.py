@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
+from .._graph.tracer import stage
 from .._spec import FLOATS, HALF
-from .._tracing.tracer import stage
 from . import primitives as p
 from .operation import Array, Axes, composite, operation
 from .views import astype, axes_or_all, axes_tuple, reshape

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import _core
+from .._graph.source import TraceError
 from .._tables import wrapped
-from .._tracing.source import TraceError
 from .operation import Array, Axes, composite, operation
 
 # Of each signature in ops.def: which dtypes the arguments may have, and the result's.

@@ -6,8 +6,8 @@ import math
 import operator
 from typing import Any
 
+from .._graph.tracer import Traced, Tracer, current
 from .._spec import dtype_name
-from .._tracing.tracer import Traced, Tracer, current
 from .operation import Array, composite, operation, run
 from .primitives import integers
 

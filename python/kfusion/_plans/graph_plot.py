@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._plot import UNFUSED_COLOUR, literal
-from . import layout as _layout
-from .layout import CALL_HEIGHT, Call, Edge, Kernel
+from .._pictures import UNFUSED_COLOUR, literal
+from . import graph_layout as _layout
+from .graph_layout import CALL_HEIGHT, Call, Edge, Kernel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

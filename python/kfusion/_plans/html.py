@@ -110,9 +110,9 @@ def _details(summary: str, content: str) -> str:
 
 
 def _pictures(plan: Plan) -> str:
-    from . import plot
+    from . import plan_plot
 
-    light, dark = (plot.panels(plan, theme) for theme in (plot.LIGHT, plot.DARK))
+    light, dark = (plan_plot.panels(plan, theme) for theme in (plan_plot.LIGHT, plan_plot.DARK))
     numbers = {n: f"{t.intensity:.3g} FLOP per byte" for n, t in (("fused", plan.fused), ("unfused", plan.unfused))}
     items = (_picture(name, light[name], dark[name], alt.format(**numbers)) for name, alt in _ALT.items())
     return f'<div class="pictures">\n{"".join(items)}</div>\n'

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import _core, _json, _records, _tables
+from .. import _core, _json, _schema, _tables
 from .._core import Graph
 from .._devices import devices
 from .._devices.device import Device
@@ -48,7 +48,7 @@ class Plan(_tables.Report):
     refusals: tuple[Refusal, ...]
     fused: Total
     unfused: Total
-    savings: dict[str, _records.Number]
+    savings: dict[str, _schema.Number]
     predicted_speedup: float
 
     def explain(self, a: str, b: str) -> str:
@@ -76,12 +76,12 @@ class Plan(_tables.Report):
         Returns:
             The pyplot Figure, closed, so that a notebook shows it once.
         """
-        from .. import _plot
-        from . import plot
+        from .. import _pictures
+        from . import plan_plot
 
-        figure = plot.draw(self) if ax is None else plot.roofline_on(self, ax)
+        figure = plan_plot.draw(self) if ax is None else plan_plot.roofline_on(self, ax)
         if path is not None:
-            _plot.save(figure, path)
+            _pictures.save(figure, path)
         return figure
 
     def to_html(self) -> str:
@@ -92,7 +92,7 @@ class Plan(_tables.Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain dicts, lists, numbers and strings; "schema" is 2."""
-        plain: dict[str, Any] = _records.to_plain(self)
+        plain: dict[str, Any] = _schema.to_plain(self)
         return {"schema": _SCHEMA, **plain}
 
     @classmethod
@@ -107,8 +107,8 @@ class Plan(_tables.Report):
             raise TypeError(f"{_WHO}: a plan must be a dict, got {type(plain).__name__}")
         if plain.get("schema") != _SCHEMA:
             raise ValueError(f"{_WHO}: schema must be {_SCHEMA}, got {str(plain.get('schema'))[:40]}")
-        with _records.collector_paused():
-            plan = _records.from_plain(cls, {k: v for k, v in plain.items() if k != "schema"}, _WHO)
+        with _schema.collector_paused():
+            plan = _schema.from_plain(cls, {k: v for k, v in plain.items() if k != "schema"}, _WHO)
             _check_references(plan)
         return plan
 

@@ -1,1 +1,1 @@
-"""From a plain function to the graph of what it did: read trace.py first, then tracer.py."""
+"""From a plain function to the graph of what it did: read trace.py first, then _graph/tracer.py."""

@@ -6,8 +6,8 @@ import functools
 import sys
 from typing import Any
 
+from .._graph.source import trace_error
 from .._ops import primitives as p
-from .source import trace_error
 
 # Functions that torch has under another name, or makes of others.
 _PARTS = {

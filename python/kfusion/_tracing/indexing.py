@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._graph.source import trace_error
+from .._graph.tracer import Traced, stage
 from .._ops.contractions import take
 from .._ops.views import reshape
 from .._spec import is_array
-from .source import trace_error
-from .tracer import Traced, stage
 
 _Range = tuple[int, int, int]
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from .._graph.source import trace_error
+from .._graph.tracer import Traced, tracer_of
 from .._ops import contractions, norms, views
 from .._ops import primitives as p
-from .._spec import HALF
+from .._spec import HALF, INTEGERS
 from . import refusals
-from .source import trace_error
 from .traced import power
-from .tracer import Traced, tracer_of
 
 _X = ("a", "ary", "arr", "array", "m", "x1")  # what NumPy calls kfusion's x
 _RENAMED = dict.fromkeys(_X, "x") | {
@@ -37,7 +37,7 @@ _RENAMED = dict.fromkeys(_X, "x") | {
 def _round(x: Traced, decimals: int = 0) -> Any:
     if decimals != 0:
         raise refusals.refused_keyword("numpy.round", "decimals")
-    return views.astype(x, x._dtype) if x._dtype.startswith("int") else p.rint(x)
+    return views.astype(x, x._dtype) if x._dtype in INTEGERS else p.rint(x)
 
 
 def _reduction(op: str) -> Callable[..., Any]:
@@ -112,7 +112,6 @@ _FUNCTIONS: dict[str, Any] = {
     **{name: getattr(views, name) for name in ("transpose", "matrix_transpose", "swapaxes", "moveaxis", "reshape")},
     **{name: getattr(views, name) for name in ("ravel", "expand_dims", "broadcast_to", "flip", "astype")},
     "squeeze": _squeeze,
-    "permute_dims": views.transpose,
     "fliplr": lambda x: views.flip(x, 1),
     "flipud": lambda x: views.flip(x, 0),
     "copy": lambda x: x._tracer.copy(x),
@@ -138,6 +137,12 @@ _FUNCTIONS: dict[str, Any] = {
     "iscomplexobj": lambda x: False,
     "isrealobj": lambda x: True,
 }
+# By NumPy's own functions; older versions lack some.
+_TARGETS = {
+    getattr(module, name.rpartition(".")[2]): target
+    for name, target in _FUNCTIONS.items()
+    if hasattr(module := np.linalg if name.startswith("linalg.") else np, name.rpartition(".")[2])
+}
 
 
 def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -146,10 +151,12 @@ def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     Raises:
         TraceError: it has no form in a graph, or an argument would not be honoured.
     """
-    name = f"{function.__module__}.{function.__name__}".removeprefix("numpy.")
-    target = _FUNCTIONS.get(name)
-    if target is None or (name == "where" and len(args) + len(kwargs) == 1):
-        raise refusals.refused("numpy." + ("nonzero" if name == "where" else name))
+    name = f"{function.__module__}.{function.__name__}".removeprefix("numpy.")  # for messages
+    target = _TARGETS.get(function)
+    if target is not None and function is np.where and len(args) + len(kwargs) == 1:
+        raise refusals.refused("numpy.nonzero")
+    if target is None:
+        raise refusals.refused(f"numpy.{name}")
     given = _beyond_defaults(_signature(function, target).bind(*args, **kwargs))
     for keyword in [k for k in given if k not in _signature(target).parameters]:
         raise refusals.refused_keyword(f"numpy.{name}", keyword)

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from .. import _core
+from .._graph.tracer import STATE
 from .._ops import activations, contractions, views
 from .._ops import primitives as p
 from .dispatch import Dispatched
 from .numpy_functions import POWERS, array_function
 from .refusals import refused_keyword
 from .traced import power
-from .tracer import STATE
 
 
 class NumpyValue(Dispatched, library="numpy"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .source import TraceAttributeError, TraceError, message, trace_error
+from .._graph.source import TraceAttributeError, TraceError, message, trace_error
 
 _UNKNOWN_SHAPE = ("the shape of its result depends on data", "write kf.where(mask, x, 0) and a reduction instead")
 _UNKNOWN_VALUE = (

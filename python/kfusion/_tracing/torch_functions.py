@@ -16,14 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _core
+from .._graph.number import is_number
+from .._graph.source import trace_error
+from .._graph.tracer import Traced, stage, tracer_of
 from .._ops import activations, contractions, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS
 from . import autocast, refusals
-from .number import is_number
-from .source import trace_error
 from .traced import BINARY, power
-from .tracer import Traced, stage, tracer_of
 
 _RENAMED = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
 _SEVERAL = {"dims", "shape", "size"}  # extents or axes, given one by one or as one tuple
@@ -35,13 +35,15 @@ _OF_NO_AXES = (
 )
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
+NO_METHODS: set[str] = set()  # names of FUNCTIONS that tensors do not have as methods
 
 
-def named(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def named(*names: str, method: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enters a function under torch's names for it."""
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         FUNCTIONS.update(dict.fromkeys(names, function))
+        NO_METHODS.update(() if method else names)
         return function
 
     return enter
@@ -174,7 +176,7 @@ def _require_dtypes(op: str, *operands: Any) -> None:
 
 
 def _is_float(dtype: str) -> bool:
-    return dtype.startswith(("float", "bfloat"))
+    return dtype in FLOATS or dtype == "float"
 
 
 def dtype_of(x: Any) -> str:

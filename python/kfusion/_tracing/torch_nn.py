@@ -2,45 +2,48 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
+from .._graph.source import trace_error
+from .._graph.tracer import Traced
 from .._ops import activations, attention, contractions, losses, norms, views
 from .._ops import primitives as p
 from . import refusals
-from .source import trace_error
 from .torch_functions import FUNCTIONS, named
-from .tracer import Traced
 
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
+_function = functools.partial(named, method=False)
 
-@named("gelu")
+
+@_function("gelu")
 def _gelu(input: Any, *, approximate: str = "none") -> Any:
     return activations.gelu(input, approximate=approximate)
 
 
-@named("silu")
+@_function("silu")
 def _silu(input: Any) -> Any:
     return activations.silu(input)
 
 
-@named("softplus")
+@_function("softplus")
 def _softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
     return activations.softplus(input, beta=beta, threshold=threshold)
 
 
-@named("leaky_relu")
+@_function("leaky_relu")
 def _leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
     return activations.leaky_relu(input, negative_slope)
 
 
-@named("elu")
+@_function("elu")
 def _elu(input: Any, alpha: float = 1.0) -> Any:
     return activations.elu(input, alpha)
 
 
-@named("relu6")
+@_function("relu6")
 def _relu6(input: Any) -> Any:
     return p.clip(input, 0, 6)
 
@@ -61,7 +64,7 @@ def _along(name: str, x: Traced, dim: int | None, dtype: Any) -> tuple[Any, int]
     return (x if dtype is None else views.astype(x, dtype)), dim
 
 
-@named("layer_norm")
+@_function("layer_norm")
 def _layer_norm(
     input: Any,
     normalized_shape: Any,
@@ -73,7 +76,7 @@ def _layer_norm(
     return norms.layernorm(input, weight, bias, axis=_trailing("layer_norm", input, normalized_shape), eps=eps)
 
 
-@named("rms_norm")
+@_function("rms_norm")
 def _rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
     axes = _trailing("rms_norm", input, normalized_shape)
     return norms.rmsnorm(input, weight, axis=axes, eps=_EPS[input._dtype] if eps is None else eps)
@@ -87,7 +90,7 @@ def _trailing(name: str, x: Traced, extents: Any) -> tuple[int, ...]:
     return tuple(range(-len(wanted), 0))
 
 
-@named("batch_norm")
+@_function("batch_norm")
 def _batch_norm(
     input: Any,
     running_mean: Any,
@@ -106,19 +109,19 @@ def _batch_norm(
     return norms.batchnorm(input, None, None, weight, bias, eps=eps)
 
 
-@named("dropout", "feature_dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
+@_function("dropout", "feature_dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
 def _dropout(input: Any, p: float = 0.5, training: bool = True) -> Any:
     if training and p != 0:
         raise refusals.refused("torch.dropout")
     return input
 
 
-@named("linear")
+@_function("linear")
 def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
     return contractions.linear(input, weight, bias)
 
 
-@named("conv2d")
+@_function("conv2d")
 def _conv2d(
     input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Any:
@@ -134,7 +137,7 @@ def _same_padding(weight: Any, stride: Any, dilation: Any) -> tuple[int, int]:
     return spans[0] // 2, spans[1] // 2
 
 
-@named("embedding")
+@_function("embedding")
 def _embedding(
     input: Any,
     weight: Any,
@@ -149,12 +152,12 @@ def _embedding(
     return contractions.take(weight, input, 0)
 
 
-@named("normalize")
+@_function("normalize")
 def _normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
     return input / FUNCTIONS["clamp_min"](norms.norm(input, p, dim, keepdims=True), eps)
 
 
-@named("mse_loss")
+@_function("mse_loss")
 def _mse_loss(
     input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None
 ) -> Any:
@@ -162,7 +165,7 @@ def _mse_loss(
     return losses.mse(input, target, reduction=reduction)
 
 
-@named("cross_entropy")
+@_function("cross_entropy")
 def _cross_entropy(
     input: Any,
     target: Any,
@@ -180,7 +183,7 @@ def _cross_entropy(
     return losses.cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction)
 
 
-@named("scaled_dot_product_attention")
+@_function("scaled_dot_product_attention")
 def _scaled_dot_product_attention(
     query: Any,
     key: Any,

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import autocast, torch_nn
-from . import torch_views as torch_views  # enters its functions
+from .._graph.tracer import STATE, Traced
+from . import autocast
+from . import torch_nn as torch_nn  # enters its functions
+from . import torch_views as torch_views
 from .dispatch import Dispatched
-from .torch_functions import FUNCTIONS, torch_function
-from .tracer import STATE, Traced
+from .torch_functions import FUNCTIONS, NO_METHODS, torch_function
 
 _OPERATORS = {"equal": "eq"}  # torch.equal is another function
-_METHODS_OF_NN = {"softmax", "log_softmax"}
 
 
 class TorchValue(Dispatched, library="torch"):
@@ -66,8 +66,8 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name, _function in FUNCTIONS.items():
-    if _function.__module__ != torch_nn.__name__ or _name in _METHODS_OF_NN:
+for _name in FUNCTIONS:
+    if _name not in NO_METHODS:
         _name = _name.removeprefix("Tensor.").removeprefix("linalg_")
         if not hasattr(TorchValue, _name):
             setattr(TorchValue, _name, _method(_name))

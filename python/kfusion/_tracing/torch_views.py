@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .._graph.source import trace_error
 from .._ops import contractions, views
 from .._spec import dtype_name
 from .numpy_functions import filled, parts
-from .source import trace_error
 from .torch_functions import FUNCTIONS, named
 
 

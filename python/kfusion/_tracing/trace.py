@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from .._graph.number import read
+from .._graph.source import TraceError, raised_line, trace_error
+from .._graph.structure import Slot, fill, walk
+from .._graph.tracer import Argument, Call, Input, Traced, Tracer, current
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, conversion_of, is_array, spec_of
 from . import randomness
-from .number import read
-from .source import TraceError, raised_line, trace_error
-from .structure import Slot, fill, walk
-from .tracer import Argument, Call, Input, Traced, Tracer, current
 
 _PLAIN = (bool, int, float, complex, str)
 _NO_ARRAYS = (*_PLAIN, list, tuple, dict, np.generic)
@@ -188,13 +188,23 @@ def _call(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
         ) from error
     except (TypeError, ValueError, RuntimeError) as error:
         line = raised_line(error.__traceback__)
-        if isinstance(error.__cause__, TraceError) and "array element" in str(error):  # NumPy's, for w[0] = traced
+        if _replaced(error.__cause__):  # by NumPy, for w[0] = traced
             raise trace_error("assigning to a part of an array", "write kf.where(mask, x, y) instead", line) from error
-        if "kfusion._" in str(error) and not isinstance(error, TraceError):  # the name of our class
+        if not isinstance(error, TraceError) and _names_traced(str(error)):
             what = f"a function that takes no traced values was called ({error})"
             hint = "write the same function of kfusion or NumPy instead"
             raise trace_error(what, hint, line) from error
         raise
+
+
+def _replaced(cause: BaseException | None) -> bool:
+    """Whether C code met a refusal of ours and raised its own error instead, before the user's code could see ours."""
+    return isinstance(cause, TraceError) and not raised_line(cause.__traceback__)
+
+
+def _names_traced(text: str, kind: type[Any] = Traced) -> bool:
+    """Whether a message names a class of traced values: functions in C say no more of what they got."""
+    return f"{kind.__module__}." in text or any(_names_traced(text, k) for k in kind.__subclasses__())
 
 
 def _described(value: Any) -> str:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from .._graph.number import read
+from .._graph.source import TraceAttributeError, message, trace_error, user_line
+from .._graph.tracer import Traced, tracer_of
 from .._ops.views import astype, matrix_transpose, transpose
 from .._spec import FLOATS, ITEM_BYTES
 from . import refusals
 from .indexing import getitem
-from .number import read
-from .source import TraceAttributeError, message, trace_error, user_line
-from .tracer import Traced, tracer_of
 
 # Python's name of the operator: its symbol and the row of the op table.
 BINARY = {

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .. import _records, _tables, _user_code
+from .. import _schema, _tables, _user_code
 from .._compare import versions as _versions
 from .._devices import running
 from .._ops import norms
@@ -89,7 +89,7 @@ class Traffic(_tables.Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain dicts, lists, numbers and strings."""
-        return _records.to_plain(self)
+        return _schema.to_plain(self)
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Traffic:
@@ -99,7 +99,7 @@ class Traffic(_tables.Report):
             TypeError: a value is of a wrong kind.
             ValueError: a field is missing, unknown or out of range.
         """
-        return _records.from_plain(cls, plain, "kfusion.Traffic")
+        return _schema.from_plain(cls, plain, "kfusion.Traffic")
 
     def __repr__(self) -> str:
         return f"<Traffic: {self.subject} on {self.device}: {self.total('fused').ratio:.3f} of the compulsory bytes>"
@@ -173,7 +173,7 @@ def measure(requests: Sequence[Request], device: int = 0) -> list[Traffic]:
     ncu.find(WHO)
     plans = [_plan_of(request, f"cuda:{device}") for request in requests]
     plain = [(r.target, [(s.shape, s.dtype) for s in r.specs]) for r in requests]
-    command = [sys.executable, "-m", "kfusion._traffic.run", json.dumps({"device": device, "requests": plain})]
+    command = [sys.executable, "-m", "kfusion._traffic.profiled", json.dumps({"device": device, "requests": plain})]
     launches = ncu.count(command, WHO)
     wanted = sum(p.fused.launches + p.unfused.launches for p in plans)
     if len(launches) != wanted:

@@ -1,0 +1,264 @@
+"""The README's tables, written from results/*.json between `<!-- bench:NAME -->` and `<!-- /bench -->`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from . import cold_start, host, plots, show, suites, targets, traffic_suite
+from .results import Measured, Results
+
+_TRAFFIC = {"traffic": traffic_suite.Results.by_width, "traffic_saved": traffic_suite.Results.saved}
+RUNS = ("h200", "cpu")  # results/NAME.json
+_REGION = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
+_SHOWN = ("fused", "fused, fresh", "unfused", "torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit",
+          "numpy", "numexpr", "CuPy experiment, unfused", "CuPy experiment, fused")  # fmt: skip
+_ROW_SUITES = ("relu_layernorm", "norms", "softmax")
+_README_LENGTHS = (7, 64, 257, 1023, 1024, 4096, 8192, 32768, 50257, 131072, 524288, 1048576)
+
+
+def update(readme: str | Path) -> list[Path]:
+    """Rewrites the marked regions of a README and of results/README.md beside it, and the pictures in that folder.
+
+    Args:
+        readme: the file; results/h200.json and results/cpu.json lie beside it.
+
+    Returns:
+        The pictures that were drawn.
+
+    Raises:
+        OSError: a file is not there.
+        ValueError: a region has a name that none of the tables has, or a result is none.
+    """
+    readme = Path(readme)
+    runs = load(readme.parent)
+    folder = readme.parent / "results"
+    pages = [page for page in (readme, folder / "README.md") if page.exists()]
+    texts = [rewritten(page.read_text(), runs, readme.parent) for page in pages]
+    pictures = [path for name, run in runs.items() for path in plots.save_all(run, folder, name)]
+    for page, text in zip(pages, texts, strict=True):
+        page.write_text(text)
+    return pictures
+
+
+def load(folder: Path) -> dict[str, Results]:
+    """The runs whose results are in the folder results/ of this one."""
+    return {name: Results.load(folder / "results" / f"{name}.json") for name in RUNS}
+
+
+def rewritten(text: str, runs: Mapping[str, Results], folder: Path = Path()) -> str:
+    """The text with its regions made anew; that of the traffic comes from the folder results/ of `folder`.
+
+    Raises:
+        ValueError: a region has a name that none of the tables has.
+    """
+
+    def region(match: re.Match[str]) -> str:
+        name = match[2]
+        if name in _TRAFFIC:
+            return f"{match[1]}{_traffic(name, folder)}\n{match[3]}"
+        if name not in REGIONS:
+            raise ValueError(f"kfusion bench: a region must be one of {', '.join((*REGIONS, *_TRAFFIC))}, got {name!r}")
+        return f"{match[1]}{REGIONS[name](runs)}\n{match[3]}"
+
+    return _REGION.sub(region, text)
+
+
+# ---- the regions ----------------------------------------------------------------------------------------------------
+
+
+def _first(runs: Mapping[str, Results]) -> str:
+    """The CuPy experiment's case, every version of it."""
+    shape = suites.EXPERIMENT_SHAPE
+    cases = [c for c in runs["h200"].of_suite("relu_layernorm") if (c.shape, c.dtype) == (shape, "float32")]
+    lines = []
+    for case in cases:
+        unfused = case.find("unfused", "cold")
+        for row in case.rows:
+            if row.state == "cold" and unfused and unfused.of_copy and row.of_copy:
+                error = "" if row.error is None else f"{row.error:.0e}"
+                speedup = f"{row.of_copy / unfused.of_copy:.2f}x"
+                lines.append((row.version, show.time_text(row.median_us), show.cell(row), speedup, error))
+    return _markdown(("version", "time", "copy's time / time", "speedup", "largest error"), lines)
+
+
+def _rows(runs: Mapping[str, Results]) -> str:
+    """Fused row kernels over the length of a row."""
+    return _by_length([c for c in runs["h200"].of_suite(*_ROW_SUITES) if _is_length(c)], _README_LENGTHS)
+
+
+def _by_length(cases: Sequence[Measured], lengths: Sequence[int]) -> str:
+    """A line for each function and dtype, a column for each length of the last axis; in brackets torch.compile."""
+    found = {(c.name, c.dtype, c.shape[-1]): c for c in cases}
+    lines = []
+    for name, dtype in dict.fromkeys((c.name, c.dtype) for c in cases):
+        of_lengths = [found.get((name, dtype, length)) for length in lengths]
+        lines.append((name, dtype, *(_with_compiled(case) if case else "" for case in of_lengths)))
+    return _markdown(("function", "dtype", *map(str, lengths)), lines)
+
+
+def _is_length(case: Measured) -> bool:
+    return case.layout == "dense" and case.shape not in (suites.EXPERIMENT_SHAPE, *suites.FEW_ROWS)
+
+
+def _with_compiled(case: Measured) -> str:
+    fused, compiled = (show.cell(case.find(v, "cold")) for v in ("fused", "torch.compile"))
+    return f"{fused} ({compiled})" if compiled else fused
+
+
+def _shapes(runs: Mapping[str, Results]) -> str:
+    """Few rows, the experiment's shape, strided and transposed rows."""
+    cases = [c for c in runs["h200"].of_suite(*_ROW_SUITES) if not _is_length(c) and c.dtype == "float32"]
+    return _ratios(cases, "cold", skip=("fused, fresh",))
+
+
+def _chains(runs: Mapping[str, Results]) -> str:
+    return _by_length(runs["h200"].of_suite("chains"), suites.CHAIN_SIZES)
+
+
+def _chains_of_all(runs: Mapping[str, Results]) -> str:
+    return _ratios(runs["h200"].of_suite("chains"), "cold")
+
+
+def _reductions(runs: Mapping[str, Results]) -> str:
+    return _ratios(runs["h200"].of_suite("reductions"), "cold", skip=("fused, fresh",))
+
+
+def _cpu(runs: Mapping[str, Results]) -> str:
+    return _ratios(runs["cpu"].of_suite("cpu"), "cold")
+
+
+def _cpu_in_cache(runs: Mapping[str, Results]) -> str:
+    cases = [case for case in runs["cpu"].of_suite("cpu") if "hot" in case.states]
+    return _times(cases, "hot")
+
+
+def _host(runs: Mapping[str, Results]) -> str:
+    return _both(runs, "host", host.CALL)
+
+
+def _cold_start(runs: Mapping[str, Results]) -> str:
+    tables = []
+    for name, run in runs.items():
+        for case in run.of_suite("cold_start"):
+            for row in case.rows:
+                if row.state == cold_start.EMPTY:
+                    times = [case.find(row.version, state) for state in cold_start.STATES]
+                    texts = [show.time_text(r.median_us) if r else "" for r in times]
+                    tables.append((name.upper(), case.name, row.version, *texts))
+    return _markdown(("machine", "function", "", *cold_start.STATES), tables)
+
+
+def _both(runs: Mapping[str, Results], suite: str, state: str) -> str:
+    """Times of a suite on both machines, a line for each case."""
+    cases = [(name.upper(), case) for name, run in runs.items() for case in run.of_suite(suite)]
+    versions = show.versions_of([case for _, case in cases])
+    lines = [
+        (machine, case.name, show.shape(case), case.layout, *(_time(case, version, state) for version in versions))
+        for machine, case in cases
+    ]
+    return _markdown(("machine", "function", "shape", "arrays", *versions), lines)
+
+
+def _targets(runs: Mapping[str, Results]) -> str:
+    lines = [(name.upper(), *targets.cells(f)) for name, run in runs.items() for f in targets.found(run)]
+    return _markdown(("machine", *targets.HEADER), lines)
+
+
+def _pictures(runs: Mapping[str, Results]) -> str:
+    about = {
+        "rows": "Rates of row kernels over the length of a row",
+        "limit": "Share of the copy's rate over the length of a row",
+        "speedups": "Speedups of fused functions",
+    }
+    names = [(stem, name) for stem, run in runs.items() for name in plots.draw(run)]
+    return "\n\n".join(f"![{about[n]} on {runs[stem].device_name}](results/{stem}_{n}.png)" for stem, n in names)
+
+
+def _machines(runs: Mapping[str, Results]) -> str:
+    """Where, when and with what the tables were measured."""
+    lines = []
+    for name, run in runs.items():
+        versions = ", ".join(f"{n} {v}" for n, v in run.versions.items() if n != "kfusion")
+        lines.append((name.upper(), run.device_name, f"`results/{name}.json`", run.date, _commits(run), versions))
+    return _markdown(("", "machine", "results", "date", "commits", "versions"), lines)
+
+
+def _commits(run: Results) -> str:
+    """Which suites were measured at which commit; of those at several, how many cases."""
+    found: dict[str, Counter[str]] = {}
+    for case in run.cases:
+        found.setdefault((case.commit or run.commit)[:7], Counter())[case.suite] += 1
+    commits = Counter(suite for of in found.values() for suite in of)
+
+    def text(suite: str, cases: int) -> str:
+        return f"{suite} ({cases} cases)" if commits[suite] > 1 else suite
+
+    return "; ".join(f"{commit}: {', '.join(text(*item) for item in of.items())}" for commit, of in found.items())
+
+
+def _traffic(name: str, folder: Path) -> str:
+    """Bytes by the GPU's counters."""
+    table = _TRAFFIC[name](traffic_suite.Results.load(folder / "results" / "traffic_h200.json"))
+    return _markdown(table.header, table.rows)
+
+
+REGIONS: dict[str, Callable[[Mapping[str, Results]], str]] = {
+    "first": _first,
+    "rows": _rows,
+    "shapes": _shapes,
+    "chains": _chains,
+    "chains_of_all": _chains_of_all,
+    "reductions": _reductions,
+    "cpu": _cpu,
+    "cpu_in_cache": _cpu_in_cache,
+    "host": _host,
+    "cold_start": _cold_start,
+    "targets": _targets,
+    "pictures": _pictures,
+    "machines": _machines,
+}
+
+# ---- Markdown -------------------------------------------------------------------------------------------------------
+
+
+def _ratios(cases: Sequence[Measured], state: str, skip: Sequence[str] = ()) -> str:
+    """The copy's time over each version's, and the copy's own time."""
+    cases = [case for case in cases if state in case.states]
+    versions = [v for v in _SHOWN if v in show.versions_of(cases) and v not in skip]
+    header = ("function", "shape", "dtype", *versions, "copy")
+    lines = [(*_about(c), *(_ratio(c, v, state) for v in versions), _time(c, "copy", state)) for c in cases]
+    return _markdown(header, lines)
+
+
+def _times(cases: Sequence[Measured], state: str) -> str:
+    versions = [v for v in (*_SHOWN, "copy") if v in show.versions_of(cases)]
+    header = ("function", "shape", "dtype", *versions)
+    return _markdown(header, [(*_about(c), *(_time(c, v, state) for v in versions)) for c in cases])
+
+
+def _about(case: Measured) -> tuple[str, str, str]:
+    layout = "" if case.layout == "dense" else f", {case.layout}"
+    return case.name, show.shape(case) + layout, case.dtype
+
+
+def _ratio(case: Measured, version: str, state: str) -> str:
+    text = show.cell(case.find(version, state))
+    return f"**{text}**" if version == "fused" and text else text
+
+
+def _time(case: Measured, version: str, state: str) -> str:
+    row = case.find(version, state)
+    return show.time_text(row.median_us) if row else ""
+
+
+def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table; columns that are empty in all lines are left out."""
+    if not lines:
+        return "Not measured."
+    kept = [i for i, _ in enumerate(header) if i == 0 or any(line[i] for line in lines)]
+    rule = ["---"] * len(kept)
+    rows = ([header[i] for i in kept], rule, *([line[i] for i in kept] for line in lines))
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)

@@ -1,0 +1,122 @@
+"""What a run found, as frozen records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from .runs import Run
+
+_DIGITS = 5
+NOISE = "fused, again"  # the same version once more: what differs is noise
+
+
+@dataclass(frozen=True)
+class Row:
+    """One version of a case, in one state.
+
+    state: "cold" (caches flushed), "hot", or of first calls what was there before. gbps: the case's bytes / time
+    (GB = 1e9 bytes). of_copy: time of a copy of the same bytes / time, 1 is as fast as the copy; the median over pairs
+    measured right after one another. error: the largest against float64. What does not apply is None.
+    """
+
+    version: str
+    state: str
+    median_us: float
+    p20_us: float
+    p80_us: float
+    samples: int
+    gbps: float | None = None
+    of_copy: float | None = None
+    error: float | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One case: a function on arrays of one shape (that of its largest), dtype and layout.
+
+    nbytes: of all that it reads and writes, each array once; 0 where no rate is meant. notes: who was left out, and
+    why. commit: what was measured, where that is not the run's.
+    """
+
+    suite: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    layout: str
+    nbytes: int
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    commit: str = ""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What makes it the same case in another run."""
+        return self.suite, self.name, self.shape, self.dtype, self.layout
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Those measured, in order."""
+        return tuple(dict.fromkeys(row.state for row in self.rows))
+
+    def find(self, version: str, state: str | None = None) -> Row | None:
+        """The row of a version in a state (the first one measured by default), or None."""
+        state = state or (self.states[0] if self.rows else "")
+        return next((r for r in self.rows if (r.version, r.state) == (version, state)), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results(Run):
+    """A run of `kfusion bench`: what was measured, on what, with which versions, by which command.
+
+    `save` writes JSON, `Results.load` reads it.
+    """
+
+    WRITER: ClassVar[str] = "kfusion bench --out"
+
+    device: str
+    complete: bool
+    cases: tuple[Measured, ...]
+
+    @property
+    def device_name(self) -> str:
+        """Of the GPU, or of the CPU with its threads, that was measured."""
+        if self.device == "cuda":
+            return str(self.hardware["gpu"].get("name", "CUDA"))
+        cpu = self.hardware["cpu"]
+        return f"{cpu.get('name', 'CPU')}, {cpu.get('threads', '?')} threads"
+
+    def of_suite(self, *suites: str) -> list[Measured]:
+        """The cases of some suites, in order."""
+        return [case for case in self.cases if case.suite in suites]
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """Those measured, in order."""
+        return tuple(dict.fromkeys(case.suite for case in self.cases))
+
+    def merged(self, other: Results) -> Results:
+        """This run with the other's cases, each in the place of the same case here, else behind.
+
+        Cases of this run keep its commit.
+
+        Raises:
+            ValueError: the two are of different devices.
+        """
+        if self.device_name != other.device_name:
+            raise ValueError(f"kfusion bench: results of {other.device_name} cannot be added to {self.device_name}'s")
+        newer = {case.key: case for case in other.cases}
+        kept = [newer.pop(case.key, replace(case, commit=case.commit or self.commit)) for case in self.cases]
+        commands = dict.fromkeys((*self.command.split(" && "), other.command))
+        return replace(
+            other,
+            command=" && ".join(commands),
+            complete=self.complete and other.complete,
+            versions=self.versions | other.versions,
+            cases=(*kept, *newer.values()),
+        )
+
+
+def rounded(value: float) -> float:
+    """To the digits that a measurement has."""
+    return float(f"{value:.{_DIGITS}g}")

@@ -1,0 +1,227 @@
+"""The project's targets as a table in code, and which of them a run's results meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from kfusion import _tables
+
+from . import cold_start, host, show
+from .results import Measured, Results, Row
+from .suites import EXPERIMENT_SHAPE, FEW_ROWS
+
+Chosen = Callable[[Measured], bool]
+Figure = Callable[[Measured, Results], float | None]
+
+_ROW_SUITES = ("relu_layernorm", "norms", "softmax")
+_LARGE_BYTES = 2**28  # of input
+
+
+class Target(NamedTuple):
+    """What is wanted of every chosen case: a figure of at least (or at most) a bound."""
+
+    text: str
+    suites: tuple[str, ...]
+    chosen: Chosen
+    figure: Figure
+    bound: float
+    at_most: bool = False
+
+    def met(self, value: float) -> bool:
+        """Whether a case's figure is as wanted."""
+        return value <= self.bound if self.at_most else value >= self.bound
+
+
+class Found(NamedTuple):
+    """A target, how many cases were measured and how many of them are as wanted, and the worst one."""
+
+    target: Target
+    cases: int
+    met: int
+    worst: float
+    worst_case: str
+
+
+# ---- figures of a case ----------------------------------------------------------------------------------------------
+
+
+def _of_copy(version: str) -> Figure:
+    """The copy's time over the version's, cold."""
+
+    def figure(case: Measured, results: Results) -> float | None:
+        row = case.find(version, "cold")
+        return row.of_copy if row else None
+
+    return figure
+
+
+def _times_as_fast_as(peer: str, state: str = "cold") -> Figure:
+    """The peer's time over that of the fused version; drift cancels where both have a copy of their own."""
+
+    def figure(case: Measured, results: Results) -> float | None:
+        fused, other = case.find("fused", state) or case.find("fused, fresh", state), case.find(peer, state)
+        return _ratio(fused, other) if fused and other else None
+
+    return figure
+
+
+def _ratio(fused: Row, other: Row) -> float:
+    if fused.of_copy and other.of_copy:
+        return fused.of_copy / other.of_copy
+    return other.median_us / fused.median_us
+
+
+def _of_neighbour(case: Measured, results: Results) -> float | None:
+    """GB/s over that of the nearest measured length which is a multiple of 8."""
+    here = case.find("fused", "cold")
+    peers = [c for c in results.cases if c.key[:2] + c.key[3:] == case.key[:2] + case.key[3:] and c.shape[-1] % 8 == 0]
+    peers = [c for c in peers if c.nbytes >= 0.9 * case.nbytes]
+    if here is None or not peers:
+        return None
+    there = min(peers, key=lambda c: abs(c.shape[-1] - case.shape[-1])).find("fused", "cold")
+    return here.of_copy / there.of_copy if there and there.of_copy and here.of_copy else None
+
+
+def _best_peer(case: Measured, results: Results) -> float | None:
+    """The fastest peer's time over that of the fused version, hot, as the tables show them."""
+    ours = ("fused", "fused, again", "fused, fresh", "unfused", "copy")
+    others = [row for row in case.rows if row.state == "hot" and row.version not in ours]
+    fused = case.find("fused, fresh", "hot")
+    return min(other.median_us / fused.median_us for other in others) if fused and others else None
+
+
+def _us(state: str, scale: float = 1.0) -> Figure:
+    """The time of a call."""
+
+    def figure(case: Measured, results: Results) -> float | None:
+        row = case.find("fused, fresh", state) or case.find("fused", state)
+        return row.median_us / scale if row else None
+
+    return figure
+
+
+# ---- which cases ----------------------------------------------------------------------------------------------------
+
+
+def _lengths(low: int, high: int) -> Chosen:
+    return lambda c: c.layout == "dense" and low <= c.shape[-1] <= high and _is_large(c)
+
+
+def _is_large(case: Measured) -> bool:
+    return case.nbytes >= 1.8 * _LARGE_BYTES  # in and out
+
+
+def _odd(case: Measured) -> bool:
+    return case.shape[-1] in (257, 769, 1023, 4095, 50257, 131073) and case.layout == "dense"
+
+
+def _layout(name: str, low: int, high: int) -> Chosen:
+    return lambda c: c.layout == name and low <= c.shape[-1] <= high and c.dtype == "float32"
+
+
+def _experiment(case: Measured) -> bool:
+    return case.shape == EXPERIMENT_SHAPE and case.dtype == "float32"
+
+
+def _named(name: str, layout: str, *, empty: bool = False) -> Chosen:
+    return lambda c: (c.name == name or not name) and c.layout == layout and (0 in c.shape) == empty
+
+
+def _chain(size: int, *sizes: int) -> Chosen:
+    return lambda c: c.shape[-1] in (size, *sizes) and c.shape[0] == c.shape[-1] and c.name != "x.T + y"
+
+
+def _cpu_large(case: Measured) -> bool:
+    return case.nbytes >= 10**9
+
+
+_MEMORY_BOUND = (
+    "2x + 3y",
+    "exp(x) y + 1",
+    "softmax",
+    "layernorm",
+    "relu_layernorm",
+    "sum over axis -1",
+    "sum over axis 0",
+)
+
+TARGETS = (
+    Target("rows of 1024 to 32768, of the copy's rate", _ROW_SUITES, _lengths(1024, 32768), _of_copy("fused"), 0.97),
+    Target("rows of 1024 to 32768, times as fast as torch.compile", _ROW_SUITES, _lengths(1024, 32768),
+           _times_as_fast_as("torch.compile"), 1.0),
+    Target("rows of 131072", _ROW_SUITES, _lengths(131072, 131072), _of_copy("fused"), 0.92),
+    Target("rows of 262144 to 1048576", _ROW_SUITES, _lengths(262144, 1048576), _of_copy("fused"), 0.87),
+    Target("rows of 1 to 512", _ROW_SUITES, _lengths(1, 512), _of_copy("fused"), 0.92),
+    Target("odd widths, of the neighbouring multiple of 8", _ROW_SUITES, _odd, _of_neighbour, 0.95),
+    Target("1 x 8192, 16 x 8192, 8 x 1M, of the copy's rate", _ROW_SUITES, lambda c: c.shape in FEW_ROWS[:3],
+           _of_copy("fused"), 1 / 1.3),
+    Target("1 x 1M, of the copy's rate", _ROW_SUITES, lambda c: c.shape == FEW_ROWS[3], _of_copy("fused"), 1 / 1.6),
+    Target("4096 x 1024 float32, of the copy's rate", _ROW_SUITES, _experiment, _of_copy("fused"), 1.0),
+    Target("4096 x 1024, times as fast as the experiment unfused", ("relu_layernorm",), _experiment,
+           _times_as_fast_as("CuPy experiment, unfused"), 12.0),
+    Target("4096 x 1024, times as fast as the experiment fused", ("relu_layernorm",), _experiment,
+           _times_as_fast_as("CuPy experiment, fused"), 1.5),
+    Target("strided rows to 14000, float32", _ROW_SUITES, _layout("strided", 1, 14000), _of_copy("fused"), 0.85),
+    Target("transposed input, rows to 14000, float32", _ROW_SUITES, _layout("transposed", 1, 14000),
+           _of_copy("fused"), 0.85),
+    Target("strided rows beyond 14000, float32", _ROW_SUITES, _layout("strided", 14001, 2**40), _of_copy("fused"), 0.6),
+    Target("transposed input, rows beyond 14000, float32", _ROW_SUITES, _layout("transposed", 14001, 2**40),
+           _of_copy("fused"), 0.6),
+    Target("chains at 1024 x 1024, of the copy's rate", ("chains",), _chain(1024), _of_copy("fused"), 1.0),
+    Target("chains at 4096 and 16384", ("chains",), _chain(4096, 16384), _of_copy("fused"), 0.97),
+    Target("CPU, bound by memory, 1 GB, without out=", ("cpu",),
+           lambda c: _cpu_large(c) and c.name in _MEMORY_BOUND, _of_copy("fused, fresh"), 0.95),
+    Target("CPU, tanh, gelu, log and others, 1 GB", ("cpu",),
+           lambda c: _cpu_large(c) and c.name not in _MEMORY_BOUND, _of_copy("fused, fresh"), 0.85),
+    Target("CPU, within the caches, times as fast as the best peer", ("cpu",), lambda c: "hot" in c.states,
+           _best_peer, 1.0),
+    Target("a call with a torch tensor on the GPU, us", ("host",), _named("", "torch"), _us(host.CALL), 4.0, True),
+    Target("a call with a torch tensor on the CPU, us", ("host",), _named("", "torch cpu"), _us(host.CALL), 4.0, True),
+    Target("a call with a NumPy array of 16 x 256, us", ("host",), _named("", "numpy"), _us(host.CALL), 3.0, True),
+    Target("a call with an empty array, us", ("host",), lambda c: 0 in c.shape, _us(host.CALL), 1.0, True),
+    Target("first call with an empty cache, ms", ("cold_start",), lambda c: True,
+           _us(cold_start.EMPTY, 1e3), 100.0, True),
+    Target("first call from the disk cache, ms", ("cold_start",), lambda c: True,
+           _us(cold_start.FROM_DISK, 1e3), 5.0, True),
+)  # fmt: skip
+
+
+def found(results: Results) -> list[Found]:
+    """The targets that the results say something about."""
+    return [f for target in TARGETS if (f := _found(target, results)) is not None]
+
+
+def _found(target: Target, results: Results) -> Found | None:
+    cases = [case for case in results.of_suite(*target.suites) if target.chosen(case)]
+    values = [(v, case) for case in cases if (v := target.figure(case, results)) is not None]
+    if not values:
+        return None
+    worst, case = (max if target.at_most else min)(values, key=lambda pair: pair[0])
+    return Found(target, len(values), sum(target.met(v) for v, _ in values), worst, show.title(case))
+
+
+class Targets(_tables.Report):
+    """Which targets hold, each with its worst case."""
+
+    def __init__(self, runs: Sequence[Results]) -> None:
+        self._found = [f for run in runs for f in found(run)]
+
+    def _parts(self, width: int | None) -> Iterator[_tables.Table | str]:
+        if not self._found:
+            yield "No target is about what was measured."
+            return
+        yield _tables.Table("Targets", HEADER, tuple(map(cells, self._found)), left=(0, 5))
+        holding = sum(f.met == f.cases for f in self._found)
+        yield f"{holding} of {len(self._found)} targets hold in all cases."
+
+
+HEADER = ("target", "wanted", "holds", "cases", "worst", "where")
+
+
+def cells(f: Found) -> tuple[str, ...]:
+    """One line of the table."""
+    sign = "<=" if f.target.at_most else ">="
+    holds = "yes" if f.met == f.cases else "no"
+    wanted = f"{sign} {_tables.number(f.target.bound, 2)}"
+    return f.target.text, wanted, holds, f"{f.met} of {f.cases}", _tables.number(f.worst, 3), f.worst_case

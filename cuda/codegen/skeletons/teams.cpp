@@ -1,0 +1,87 @@
+#include "codegen/skeletons/teams.hpp"
+
+#include <bit>
+#include <iterator>
+
+namespace kfusion::codegen {
+namespace {
+
+/// Measured (results/kernels.md): few slots leave registers for many threads, many make exchanges rare.
+struct TeamPolicy {
+  static constexpr TeamShape kShapes[] = {
+      {2, 1, 32, 1},                       //   1 KB: less than a warp
+      {4, 1, 32, 1},                       //   2 KB
+      {4, 2, 16, 1, true}, {8, 1, 16, 1},  //   4 KB
+      {4, 4, 8, 1, true},  {8, 2, 16, 1},  //   8 KB
+      {8, 4, 8, 1},                        //  16 KB
+      {8, 8, 4, 1},                        //  32 KB
+      {8, 16, 2, 1},                       //  64 KB
+      {16, 16, 1, 1},                      // 128 KB: a block of a multiprocessor's own
+      {8, 16, 1, 2},                       // 128 KB: where a lane has at most 8 slots
+      {16, 16, 1, 2},                      // 256 KB: where rings cannot be used
+      {8, 16, 1, 4},                       // 256 KB
+      {16, 8, 1, 8},                       // 512 KB
+      {8, 16, 1, 8},                       // 512 KB
+      {16, 16, 1, 8},                      //   1 MB
+  };
+  /// More sweeps x steps leave fewer registers for what is held.
+  static constexpr std::int64_t kMostSteps = 48;
+  static constexpr int kMostSlots = 16, kMostHeavySlots = 8;
+  /// In frames, longer rows (bytes) have a block of their own even if a warp holds them.
+  static constexpr std::int64_t kMostFramedBytes = 1 << 10;
+  /// A reduction of everything is split over all blocks from here on.
+  static constexpr std::int64_t kSplitBytes = 32 << 10;
+  /// Of L2, what may wait there for teams that look ahead.
+  static constexpr std::int64_t kShareOfL2 = 6;
+};
+
+}  // namespace
+
+std::int64_t vectors_in(const Problem& p, std::int64_t slots) {
+  const std::int64_t vectors = slots * kSlotBytes / bytes_of(p.k, p.a, p.held);
+  return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(vectors)));
+}
+
+const TeamShape* team_for(const Problem& p) {
+  using Policy = TeamPolicy;
+  const int sweeps = p.k.paired.sweeps, most_blocks = p.target.clusters ? kMaxCluster : 1;
+  if (p.k.kept.empty() && sweeps == 1 && row_bytes(p) > Policy::kSplitBytes) return nullptr;
+  const bool heavy = static_cast<std::int64_t>(p.k.steps.size()) * sweeps > Policy::kMostSteps;
+  const int most_slots = p.a.width == 1 || heavy ? Policy::kMostHeavySlots : Policy::kMostSlots;
+  const bool light = p.a.width == 4 && !(p.a.framed() && fetches(p));
+  const auto* found = std::ranges::find_if(Policy::kShapes, [&](const TeamShape& one) {
+    return one.slots <= most_slots && one.blocks <= most_blocks && (!one.light || light) &&
+           vectors_in(p, one.slots) * kWarp * one.warps * one.blocks >= std::max<std::int64_t>(vectors_of(p.a), 1);
+  });
+  return found == std::end(Policy::kShapes) ? nullptr : found;
+}
+
+bool is_team(const Problem& p, const TeamShape& shape) {
+  return shape.warps > 1 || (p.a.framed() && row_bytes(p) > TeamPolicy::kMostFramedBytes);
+}
+
+Division team_division(const Problem& p, const TeamNeeds& needs, std::int64_t partial_bytes) {
+  const Target& target = p.target;
+  const std::int64_t rows = product(p.a.outer), most = target.clusters ? kMaxCluster : 1, own = needs.threads / kWarp;
+  std::int64_t blocks = 1;
+  while (blocks < most && needs.warps > blocks * own) blocks *= 2;
+  while (2 * blocks <= most && blocks > 1 && rows <= target.multiprocessors / (2 * blocks) &&
+         needs.warps >= 16 * blocks)
+    blocks *= 2;
+  const std::int64_t warps = divide_up(needs.warps, blocks);
+  Division d;
+  d.launch.block[0] = unsigned_of(warps * kWarp);
+  d.launch.cluster = unsigned_of(blocks);
+  d.launch.grid[0] = unsigned_of(rows * blocks);
+  const std::int64_t box = whole_slots(partial_bytes * warps * blocks);
+  d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
+  // About as many rows further on as are in flight, but no more than L2 keeps until they are read.
+  const std::int64_t resident =
+      needs.ahead ? std::max<std::int64_t>(1, needs.least_blocks * needs.threads / (warps * kWarp)) : 1;
+  const std::int64_t in_l2 = target.l2_bytes / TeamPolicy::kShareOfL2 / std::max<std::int64_t>(needs.bytes, 1);
+  const std::int64_t in_flight = resident * target.multiprocessors / blocks;
+  d.geometry = {rows, warps * blocks, 1, box, std::max<std::int64_t>(1, std::min(in_flight, in_l2))};
+  return d;
+}
+
+}  // namespace kfusion::codegen

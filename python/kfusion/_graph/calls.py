@@ -1,0 +1,130 @@
+"""What C++ asks of Python where a call's signature is new: the graph, and where its inputs come from."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._devices import running
+from .._spec import Spec, is_array
+from .guards import Guard, values
+from .number import Number
+from .structure import leaves
+from .tracer import Argument, Input, Tracer
+
+_MOST_NUMBERS = 64  # the most parameters of a graph
+_FLOATS = (np.float16, np.float32, np.float64)  # np.float64 is a Python float as well
+
+
+class Prepared(NamedTuple):
+    """A traced call. `sources` has for each input of the graph the number of an array among the call's, or the array
+    that the function named (a weak reference to it, where a guard holds it). `floats` are the numbers of those whose
+    values the trace looked at. `fill` makes the result of the list of outputs; None: it is the only output itself.
+    `inputs` keep alive what `sources` only refer to, until C++ has read it.
+    """
+
+    graph: Any
+    device: dict[str, Any]
+    sources: list[Any]
+    floats: list[int]
+    fill: Callable[[list[Any]], Any] | None
+    inputs: Sequence[Input]
+
+
+def has_floats(*arguments: Any) -> bool:
+    """Whether there are floats among the leaves."""
+    return any(_is_float(leaf) for leaf in leaves(arguments))
+
+
+def _is_float(leaf: Any) -> bool:
+    return type(leaf) is float or isinstance(leaf, _FLOATS)
+
+
+class Leaves:
+    """Numbers a call's arrays and floats, in the order in which C++ does.
+
+    Args:
+        tracer: of the call.
+        strides: of its arrays, None for C order.
+        who: for messages.
+        numbers: whether floats may be the kernels' parameters.
+    """
+
+    def __init__(self, tracer: Tracer, strides: Iterable[Any], who: str, *, numbers: bool = True) -> None:
+        self._arrays = 0
+        self._floats = 0
+        self._tracer = tracer
+        self._strides = list(strides)
+        self._who = who
+        self._numbers = numbers
+
+    def visit(self, path: str, leaf: Any) -> Any:
+        """What stands for a leaf while the call is traced."""
+        if isinstance(leaf, Spec):
+            raise TypeError(f"{self._who}: a spec is for planning: call it with arrays, or its .plan with specs")
+        if _is_float(leaf):
+            self._floats += 1
+            is_parameter = self._numbers and self._floats <= _MOST_NUMBERS
+            return Number(leaf, self._tracer, self._floats - 1) if is_parameter else leaf
+        if isinstance(leaf, np.generic) or not is_array(leaf):
+            return leaf
+        if self._arrays == len(self._strides):
+            raise TypeError(f"{self._who}: {path}: a container gave more arrays when it was read again")
+        self._arrays += 1
+        return Argument(leaf, self._arrays - 1, self._strides[self._arrays - 1] or ())
+
+    @property
+    def read_floats(self) -> list[int]:
+        """The numbers of the floats whose values the trace holds for."""
+        return sorted(self._tracer.read_numbers) if self._numbers else list(range(min(self._floats, _MOST_NUMBERS)))
+
+
+def prepared(
+    who: str,
+    tracer: Tracer,
+    numbered: Leaves,
+    guards: Iterable[Guard] = (),
+    fill: Callable[[list[Any]], Any] | None = None,
+) -> Prepared:
+    """What C++ gets of a closed tracer.
+
+    Raises:
+        TypeError: the inputs are not all on one device.
+    """
+    _require_one_device(who, tracer.inputs)
+    return Prepared(
+        tracer.graph,
+        running.device(place_of(tracer.inputs)).to_dict(),
+        _sources(tracer.inputs, guards),
+        numbered.read_floats,
+        fill,
+        tracer.inputs,
+    )
+
+
+def place_of(inputs: Iterable[Input]) -> str:
+    """ "cpu" or "cuda:0": where a traced function's arrays lie."""
+    return next((i.spec.device for i in inputs if i.spec.device != "cpu"), "cpu")
+
+
+def _sources(inputs: Iterable[Input], guards: Iterable[Guard]) -> list[Any]:
+    guarded = {id(value) for guard in guards for value in values(guard)}
+    return [i.argument if i.argument >= 0 else _weak(i.array) if id(i.array) in guarded else i.array for i in inputs]
+
+
+def _weak(array: Any) -> Any:
+    try:
+        return weakref.ref(array)
+    except TypeError:
+        return array
+
+
+def _require_one_device(who: str, inputs: Sequence[Input]) -> None:
+    for i in inputs:
+        if i.spec.device != inputs[0].spec.device:
+            raise TypeError(
+                f"{who}: {i.name} must be on {inputs[0].name}'s device ({inputs[0].spec.device}), got {i.spec.device}"
+            )

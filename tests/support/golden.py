@@ -1,0 +1,78 @@
+"""A small kernel of each skeleton, whose text and launch are kept in golden/ as they are generated.
+
+python tests/support/golden.py --write          after a change that is meant to change them
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kfusion as kf
+from kfusion import _core
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def relu_of_sum(x, y):
+    return kf.relu(x + y)
+
+
+def softmax(x):
+    return kf.softmax(x)
+
+
+def layernorm(x):
+    return kf.layernorm(x)
+
+
+def softmax_of_columns(x):
+    return kf.softmax(x, axis=0)
+
+
+def sum_of_columns(x):
+    return x.sum(0)
+
+
+def sum_of_all(x):
+    return x.sum()
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {  # by skeleton: a function, and its arguments' shape
+    "pointwise": (relu_of_sum, (4096, 4096)),
+    "packed_rows": (softmax, (100_000, 6)),
+    "span_rows": (softmax, (100_000, 33)),
+    "short_rows": (softmax, (100_000, 256)),
+    "team_rows": (softmax, (4096, 4096)),
+    "spread_rows": (softmax, (4, 65_536)),
+    "ring_rows": (softmax, (4096, 65_536)),
+    "long_rows": (layernorm, (4096, 2**23)),
+    "split_rows": (sum_of_all, (4096, 4096)),
+    "columns": (sum_of_columns, (4096, 4096)),
+    "tiles": (softmax_of_columns, (4096, 4096)),
+}
+
+
+def text_of(skeleton: str) -> str:
+    """The kernel's source and its launch on an H200."""
+    function, shape = CASES[skeleton]
+    arguments = [kf.spec(shape)] * len(inspect.signature(function).parameters)
+    (kernel,) = _core.cuda_kernels(kf.trace(function, *arguments), kf.device("h200").to_dict())
+    launch = "".join(f"// {name}: {value}\n" for name, value in kernel.launch.items() if value)
+    return f"{kernel.source}\n{launch}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the files of golden/ anew")
+    if parser.parse_args().write:
+        GOLDEN.mkdir(exist_ok=True)
+        for skeleton in CASES:
+            (GOLDEN / f"{skeleton}.cu").write_text(text_of(skeleton))
+
+
+if __name__ == "__main__":
+    main()

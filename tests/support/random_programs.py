@@ -1,0 +1,183 @@
+"""Checks random programs: their plans, and their results fused, unfused and in NumPy.
+
+    python tests/support/random_programs.py --programs 200000 --jobs 2
+
+Program K of seed S is the same on every machine: `--seed S --only K` checks it again. Failures are shrunk and printed
+as scripts; the exit status is 1 if there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from programs.checks import RUNNERS, Runner, TextRunner, error_of, threads
+from programs.drawing import PROFILES, Seeded, draw_program
+from programs.program import Program
+
+CHUNK = {"cpu": 100, "text": 20, "gpu": 20}
+TRIES = {"cpu": 400, "text": 30, "gpu": 100}  # programs that shrinking looks at
+THOROUGH = 10  # one program in so many
+
+
+@dataclass(frozen=True)
+class Failure:
+    number: int
+    profile: str
+    message: str
+    program: Program
+
+    @property
+    def kind(self) -> str:
+        """Failures of one kind may have one cause."""
+        ops = sorted({s.op for s in self.program.steps})
+        return f"{without_numbers(self.message)[:60]} [{', '.join(ops)}]"
+
+
+def without_numbers(message: str) -> str:
+    return re.sub(r"-?[0-9][-+.0-9e, ]*", "#", message)
+
+
+def message_of(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:400]}"
+
+
+def program_of(backend: str, seed: int, number: int, profile: str | None = None) -> tuple[str, Program]:
+    """The program and the name of its profile. Products are the array library's."""
+    some = [p for p in PROFILES if profile in (None, p.name) and (backend == "cpu" or p.name != "products")]
+    chosen = some[number % len(some)]
+    return chosen.name, draw_program(Seeded(seed * 1_000_003 + number), chosen).needed()
+
+
+def smaller(p: Program) -> Iterator[Program]:
+    """The program with fewer results, with a step less, with simpler inputs."""
+    n = len(p.inputs)
+    if len(p.outputs) > 1:
+        yield from (replace(p, outputs=[o]) for o in p.outputs)
+        yield from (replace(p, outputs=[o for o in p.outputs if o != left]) for left in p.outputs)
+    for k in reversed(range(len(p.steps))):
+        for a in p.steps[k].arguments:
+            instead = {n + k: a}
+            steps = [replace(s, arguments=tuple(instead.get(x, x) for x in s.arguments)) for s in p.steps]
+            outputs = list(dict.fromkeys(instead.get(o, o) for o in p.outputs))
+            if all(o >= n for o in outputs):
+                yield replace(p, steps=steps, outputs=outputs)
+    if any(not x.flags.c_contiguous for x in p.inputs):
+        yield replace(p, inputs=[x.copy("C") for x in p.inputs])
+
+
+def shrunk(runner: Runner, program: Program, error: Exception, tries: int, *, thorough: bool) -> Program:
+    """A program that fails in the same words."""
+    words = without_numbers(message_of(error))[:40]
+
+    def fails(p: Program) -> bool:
+        e = error_of(runner.check, p, thorough=thorough)
+        return e is not None and without_numbers(message_of(e))[:40] == words
+
+    while tries > 0:
+        for candidate in map(Program.needed, smaller(program)):
+            tries -= 1
+            if tries == 0 or fails(candidate):
+                break
+        else:
+            break
+        program = candidate if tries else program
+    return program
+
+
+def errors_of(runner: Runner, programs: Sequence[Program], numbers: Sequence[int]) -> list[Exception | None]:
+    if isinstance(runner, TextRunner):
+        return runner.errors(programs)
+    return [error_of(runner.check, p, thorough=n % THOROUGH == 0) for p, n in zip(programs, numbers, strict=True)]
+
+
+def check_programs(backend: str, seed: int, numbers: Sequence[int], profile: str | None = None) -> list[Failure]:
+    failures: list[Failure] = []
+    names, programs = zip(*(program_of(backend, seed, n, profile) for n in numbers), strict=True)
+    with threads(1):
+        runner = RUNNERS[backend]()
+        errors = errors_of(runner, programs, numbers)
+        for number, name, program, error in zip(numbers, names, programs, errors, strict=True):
+            if error is not None:
+                thorough = number % THOROUGH == 0
+                small = shrunk(runner, program, error, TRIES[backend] if len(failures) < 3 else 0, thorough=thorough)
+                error = error_of(runner.check, small, thorough=thorough) or error
+                failures.append(Failure(number, name, message_of(error), small))
+    return failures
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=int, default=2000, help="how many (2000)")
+    parser.add_argument("--seed", type=int, help="a new one where none is given")
+    parser.add_argument("--only", type=int, help="the number of the only program to check")
+    parser.add_argument("--profile", choices=[p.name for p in PROFILES], help="only programs of this kind")
+    parser.add_argument("--backend", choices=list(RUNNERS), default="cpu", help="text: generated CUDA run on the host")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (as many as CPU cores)")
+    return parser.parse_args()
+
+
+def report(args: argparse.Namespace, failures: Sequence[Failure], kinds: Counter[str]) -> None:
+    """The first failure of each kind as a script, and the numbers of the others."""
+    for f in failures:
+        kinds[f.kind] += 1
+        again = f"--backend {args.backend} --seed {args.seed} --only {f.number}"
+        again += f" --profile {args.profile}" if args.profile else ""
+        script = f"\n{f.program.reproducer()}\n" if kinds[f.kind] == 1 else ""
+        print(f"\n# {again}  ({f.profile})\n# {f.message}{script}", flush=True)
+
+
+def result_of(future: Future[list[Failure]], futures: Mapping[Future[list[Failure]], range]) -> list[Failure]:
+    try:
+        return future.result()
+    except BrokenExecutor:
+        left = [f"{c.start} to {c.stop - 1}" for f, c in futures.items() if not f.done() or f.exception() is not None]
+        sys.exit(f"a process died while it checked some of the programs {', '.join(left[:8])}")
+
+
+def main() -> int:
+    args = arguments()
+    if args.seed is None:
+        args.seed = int(np.random.SeedSequence().generate_state(1)[0])
+    print(f"seed {args.seed}", flush=True)
+    numbers = range(args.programs) if args.only is None else range(args.only, args.only + 1)
+    size = CHUNK[args.backend]
+    chunks = [numbers[i : i + size] for i in range(0, len(numbers), size)]
+    kinds: Counter[str] = Counter()
+    start = said = time.perf_counter()
+    done = 0
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(args.jobs, context) as pool:
+        try:
+            futures = {pool.submit(check_programs, args.backend, args.seed, c, args.profile): c for c in chunks}
+            for future in as_completed(futures):
+                report(args, result_of(future, futures), kinds)
+                done += len(futures[future])
+                if time.perf_counter() - said > 10:
+                    said = time.perf_counter()
+                    print(f"{done} programs, {said - start:.0f} s, {kinds.total()} failed", flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    seconds = time.perf_counter() - start
+    print(f"{done} programs in {seconds:.0f} s ({done / seconds:.0f} a second), {kinds.total()} failed")
+    for kind, count in kinds.most_common():
+        print(f"{count:6}  {kind}")
+    return 1 if kinds else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
