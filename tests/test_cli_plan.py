@@ -122,7 +122,7 @@ def test_options_reach_the_planner(capsys):
     assert len(planned(capsys, *g).groups) < len(planned(capsys, *g, "--no-fuse").groups)
     forbidden = planned(capsys, *g, "--forbid", "add,relu", "--forbid", "relu,divide")
     assert kf.Reason.FORBIDDEN in {r.reason for r in forbidden.refusals}
-    allowed = planned(capsys, *g, "--allow", "add,relu", "--only-executable")
+    allowed = planned(capsys, *g, "--allow", "add,relu", "--executors", "available")
     assert kf.Reason.FORBIDDEN in {r.reason for r in allowed.refusals}
 
 

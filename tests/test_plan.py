@@ -100,7 +100,7 @@ def test_names_of_results():
     assert stored(lambda x: {"columns": kf.relu(x).T}) == {"columns"}  # stored as what it is a view of
 
 
-def test_allow_forbid_and_only_executable():
+def test_allow_forbid_and_executors():
     def f(x):
         return kf.tanh(kf.relu(x))
 
@@ -108,8 +108,11 @@ def test_allow_forbid_and_only_executable():
     p = kf.plan(f, X, device="H200", forbid=[("relu", "tanh")])
     assert [r.reason for r in p.refusals] == [kf.Reason.FORBIDDEN]
     assert len(kf.plan(f, X, device="H200", allow=[("tanh", "relu")]).groups) == 1
-    executable = kf.plan(mlp, X, kf.spec((35, 35)), kf.spec((35, 35)), device="H200", only_executable=True)
-    assert len(executable.groups) >= len(mlp_plan().groups)
+    runs = kf.plan(mlp, X, kf.spec((35, 35)), kf.spec((35, 35)), device="H200", executors="available")
+    assert len(runs.groups) > len(mlp_plan().groups)
+    assert {g.executor for g in runs.groups} == {"cuda", "array_library"}
+    by_one = kf.plan(mlp, X, kf.spec((35, 35)), kf.spec((35, 35)), device="H200", executors=["cuda"])
+    assert {g.executor for g in by_one.groups} == {"cuda", ""}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,9 @@ def test_allow_forbid_and_only_executable():
         ({"device": "H2000"}, ValueError, "H2000"),
         ({"device": 3}, TypeError, "device"),
         ({"fuse": 1}, TypeError, "fuse must be a bool"),
-        ({"only_executable": None}, TypeError, "only_executable must be a bool"),
+        ({"executors": "cpu"}, TypeError, "executors must be None, 'available' or a list of names"),
+        ({"executors": [3]}, TypeError, "executors must be"),
+        ({"executors": ["cpu", "tpu"]}, ValueError, "there is no executor 'tpu', only cpu, cuda, array_library"),
     ],
 )
 def test_bad_options(options, error, message):

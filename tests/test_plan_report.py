@@ -51,7 +51,7 @@ def test_many_kernels_are_cut_and_counted():
     assert len(text.splitlines()) < 300
 
 
-def test_text_names_what_this_version_cannot_run():
+def test_text_names_what_no_executor_runs():
     p = mlp_plan()
     missing = {g.missing for g in p.groups if not g.executable}
     for what in missing:

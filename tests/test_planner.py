@@ -320,13 +320,13 @@ def test_unfused_is_one_kernel_per_stage():
 # One kernel per call is no more than what kernels can be: a call that needs two sweeps over everything is two.
 @pytest.mark.parametrize("name", ["var", "std", "logsumexp", "softmax", "log_softmax", "layernorm"])
 @pytest.mark.parametrize("view", [lambda x: x, lambda x: x[::-1], lambda x: x.T[:, ::2]])
-@pytest.mark.parametrize("executable", [True, False])
-def test_fusing_never_moves_more_bytes(name, view, executable):
+@pytest.mark.parametrize("executors", ["available", None])
+def test_fusing_never_moves_more_bytes(name, view, executors):
     def f(x):
         y = getattr(kf, name)(view(x))
         return view(y) if y.shape else y
 
-    p = plan(f, kf.spec((4096, 4096)), only_executable=executable)
+    p = plan(f, kf.spec((4096, 4096)), executors=executors)
     for bytes_of in (lambda t: t.compulsory, lambda t: t.issued):
         assert (
             bytes_of(p.fused).read + bytes_of(p.fused).written <= bytes_of(p.unfused).read + bytes_of(p.unfused).written
@@ -368,13 +368,13 @@ def test_contractions_that_run_are_alone():
     def f(x, w):
         return kf.relu(kf.tanh(x) @ w + 1), kf.softmax(x @ w)
 
-    p = plan(f, X, kf.spec((D, 8)), only_executable=True)
+    p = plan(f, X, kf.spec((D, 8)), executors="available")
     assert [g.label for g in p.groups] == ["tanh", "matmul", "add+relu", "matmul_2", "softmax"]
     assert reasons(p) == ["contraction", "not_implemented"]
 
 
 def test_unfused_kernels_that_run_never_join_two_calls():
-    p = plan(lambda x: kf.relu(kf.logsumexp(x)) + kf.relu(x), X, only_executable=True, fuse=False)
+    p = plan(lambda x: kf.relu(kf.logsumexp(x)) + kf.relu(x), X, executors="available", fuse=False)
     labels = [g.label for g in p.groups]
     assert labels == ["logsumexp", "logsumexp", "relu", "relu_2", "add"]  # two, for all elements of x
 
@@ -382,7 +382,7 @@ def test_unfused_kernels_that_run_never_join_two_calls():
 @pytest.mark.parametrize("fuse", [True, False])
 def test_results_are_arrays_of_their_own(fuse):
     def labels(f):
-        return [g.label for g in plan(f, X, only_executable=True, fuse=fuse).groups]
+        return [g.label for g in plan(f, X, executors="available", fuse=fuse).groups]
 
     assert labels(lambda x: x) == ["copy"]
     assert labels(lambda x: x[1:].T) == ["copy"]
@@ -394,7 +394,7 @@ def test_results_are_arrays_of_their_own(fuse):
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_nothing_is_computed_of_nothing(fuse):
-    p = plan(lambda x: (x.sum(0), x.mean(0) + 1, kf.exp(x)), kf.spec((0, 5)), only_executable=True, fuse=fuse)
+    p = plan(lambda x: (x.sum(0), x.mean(0) + 1, kf.exp(x)), kf.spec((0, 5)), executors="available", fuse=fuse)
     assert [g.label for g in p.groups] == ["add", "copy"]
 
 
@@ -424,4 +424,6 @@ def test_loops_and_lone_products_run():
     assert all(g.executable and not g.missing for g in plan(lambda v, m: v @ m, x, w).groups)
     (with_epilogue,) = plan(lambda v, m: kf.relu(v @ m), x, w).groups
     assert not with_epilogue.executable
-    assert with_epilogue.missing == "this version has no kernel for a matrix product with an epilogue"
+    assert with_epilogue.missing == "array_library computes a matmul alone"
+    (attention,) = plan(kf.attention, *[kf.spec((2, 64, 32))] * 3).groups
+    assert attention.missing == "no executor has kernels for attention"

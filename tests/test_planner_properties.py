@@ -58,8 +58,8 @@ def test_limits_are_kept(graph, inputs, outputs):
 @pytest.mark.parametrize("fuse", [True, False])
 @hypothesis.given(graph=graphs())
 @hypothesis.settings(max_examples=60, deadline=None)
-def test_what_only_executable_plans_can_run(fuse, graph):
-    plan = make_plan(graph, only_executable=True, fuse=fuse)
+def test_plans_that_run(fuse, graph):
+    plan = make_plan(graph, executors="available", fuse=fuse)
     check_groups(plan["graph"], plan["groups"])
     assert fuse or all(len(g["stages"]) == 1 for g in plan["groups"])
 
@@ -117,8 +117,8 @@ class Alone:
 
 
 INPUT = {"op", "dtype", "shape", "arguments", "stage", "library", "device", "name", "captured", "strides"}
-OPTIONS = [{}, {"only_executable": True}, {"max_inputs": 2, "max_outputs": 2}, {"fuse": False}]
-OPTIONS += [{"fuse": False, "only_executable": True}]
+OPTIONS = [{}, {"executors": "available"}, {"max_inputs": 2, "max_outputs": 2}, {"fuse": False}]
+OPTIONS += [{"fuse": False, "executors": "available"}]
 
 
 # Not of half values: they stay float32 within a call, so where its kernels are cut they are rounded elsewhere.

@@ -83,9 +83,9 @@ Result make_result(Call& call, py::handle out, const Array& x, bool may_be_x) {
 
 Array read_x(Call& call, py::handle object) {
   Array x = arrays::borrow(call, "x", object);
-  if (x.view.place.cuda)
-    cuda::require(x.view.place.index);
-  else if (call.has_stream_argument())
+  const Memory& memory = memory_of(x.view.place);
+  memory.require(x.view.place.index);
+  if (call.has_stream_argument() && !memory.has_streams)
     throw ValueError(call.says("stream applies to CUDA arrays, and x is on the CPU"));
   return x;
 }

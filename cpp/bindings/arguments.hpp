@@ -22,28 +22,29 @@ arrays::Result make_result(arrays::Call& call, pybind11::handle out, const array
 /// Throws ValueError where `out` overlaps a parameter.
 void require_disjoint(const arrays::Call& call, const char* argument, const arrays::Array& a, const View& out);
 
-/// Calls `work(stream)` without the GIL; the stream is 0 where the arrays are on the CPU.
+/// Calls `work(stream)` without the GIL; the stream is 0 where their place has none.
 ///
 /// Memory of `fresh` results, and any of our own, is ordered on its library's current stream: work on another stream
 /// waits for that one, and that one for the work. Where the library's stream is not known, the call waits for the work.
 /// The same holds for what was enqueued before an exception: memory that is given back then may be used again at once.
 template <class Work>
 void in_stream_order(arrays::Call& call, const arrays::Framework& library, Place place, bool fresh, const Work& work) {
-  if (!place.cuda) {
+  const Memory& its = memory_of(place);
+  if (!its.has_streams) {
     const ReleaseGil unlocked;
-    return work(cuda::Stream{0});
+    return work(Stream{0});
   }
-  const cuda::Stream stream = call.stream(library, place.index);
+  const Stream stream = call.stream(library, place.index);
   const bool ordered = fresh || &library == &arrays::own_framework();
   const bool elsewhere = ordered && call.has_stream_argument();  // else it is the library's current stream that we use
-  const cuda::Stream memory = elsewhere ? library.current_stream(place.index) : stream;
+  const Stream memory = elsewhere ? library.current_stream(place.index) : stream;
   const bool wait = !library.knows_stream() && !call.has_stream_argument();
   const ReleaseGil unlocked;
   const auto end = [&] {
-    if (memory != stream) cuda::wait(memory, stream, place.index);
-    if (wait) cuda::synchronize(place.index, stream);
+    if (memory != stream) its.wait(memory, stream, place.index);
+    if (wait) its.synchronize(place.index, stream);
   };
-  if (memory != stream) cuda::wait(stream, memory, place.index);
+  if (memory != stream) its.wait(stream, memory, place.index);
   try {
     work(stream);
   } catch (...) {
@@ -63,7 +64,7 @@ pybind11::object run(arrays::Call& call, const arrays::Array& x, arrays::Result&
   const Place place = x.view.place;
   if (x.view.size() > 0)
     in_stream_order(call, *x.framework, place, fresh,
-                    [&](cuda::Stream stream) { place.cuda ? on_cuda(stream) : on_cpu(); });
+                    [&](Stream stream) { place.on_host() ? on_cpu() : on_cuda(stream); });
   if (fresh) return x.framework->finish(r);
   x.framework->written(r.object);
   return std::move(r.object);

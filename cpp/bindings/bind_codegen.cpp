@@ -3,9 +3,9 @@
 
 #include "bindings/bindings.hpp"
 #include "bindings/device.hpp"
+#include "bindings/plan_options.hpp"
 #include "codegen/generate.hpp"
 #include "kfusion/graph/builder.hpp"
-#include "kfusion/plan/executable.hpp"
 
 namespace py = pybind11;
 
@@ -51,17 +51,14 @@ Args:
 
 py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse, bool aligned, bool clusters,
                  int multiprocessors) {
-  PlanOptions options;
-  options.fuse = fuse;
-  options.only_executable = true;
-  const Plan plan = make_plan(builder.graph(), read_device(device), options);
+  const Plan plan = make_plan(builder.graph(), read_device(device), options_to_run(fuse));
   codegen::Target target;
   target.clusters = clusters;
   target.multiprocessors = multiprocessors;
   const Lowering lowering(plan);
   py::list result;
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
-    if (is_loops(plan.groups[i].kind)) {
+    if (is_loops(plan.groups[i].pattern)) {
       result.append(codegen::CudaKernel(lowering.kernel(static_cast<int>(i)), target, aligned));
     } else {
       result.append(py::none());

@@ -38,7 +38,7 @@ py::object copy(py::handle x_object, py::handle out, py::handle stream) {
   const auto bytes = static_cast<std::size_t>(x.view.nbytes());
   return run(
       call, x, r, out.is_none(), [&] { cpu::copy(r.view.data, x.view.data, bytes); },
-      [&](cuda::Stream s) { cuda::copy(r.view.data, x.view.data, bytes, x.view.place.index, s); });
+      [&](Stream s) { cuda::copy(r.view.data, x.view.data, bytes, x.view.place.index, s); });
 }
 
 }  // namespace

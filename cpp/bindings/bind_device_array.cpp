@@ -1,3 +1,4 @@
+#include "bindings/arrays/dlpack.hpp"
 #include "bindings/arrays/numpy.hpp"
 #include "bindings/arrays/own.hpp"
 #include "bindings/bindings.hpp"
@@ -72,7 +73,10 @@ any library takes it without a copy through DLPack (`torch.from_dlpack(a)`) or t
         kDlpackDoc);
   c.def(
       "__dlpack_device__",
-      [](const DeviceArray& a) { return py::make_tuple(a.view.place.cuda ? 2 : 1, a.view.place.index); },
+      [](const DeviceArray& a) {
+        const dlpack::DeviceId id = arrays::device_id(a.view.place);
+        return py::make_tuple(id.device_type, id.device_id);
+      },
       "__dlpack_device__(self)\n--\n\n(DLPack device type, index).\n");
 
   m.def("to_device", &arrays::to_device, py::arg("x"), py::arg("device") = 0, kToDeviceDoc);

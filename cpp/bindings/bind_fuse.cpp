@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "backends/backends.hpp"
 #include "bindings/arguments.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/device.hpp"
@@ -11,8 +12,8 @@
 #include "bindings/fuse/guards.hpp"
 #include "bindings/fuse/table.hpp"
 #include "bindings/plan_options.hpp"
-#include "execution/layout.hpp"
 #include "kfusion/graph/builder.hpp"
+#include "runtime/views.hpp"
 
 namespace py = pybind11;
 
@@ -66,8 +67,11 @@ class FusedCallable {
   FusedCallable(std::string name, std::vector<std::string> parameters, const py::dict& options, bool takes_out)
       : name_(std::move(name)),
         parameters_(std::move(parameters)),
-        options_(read_options(options)),
-        takes_out_(takes_out) {}
+        options_(read_options(options, available_executors())),
+        takes_out_(takes_out) {
+    if (options_.beyond_executors())
+      throw ValueError("kfusion." + name_ + ": executors must be named: a plan of what is possible does not run");
+  }
 
   bool takes_out() const { return takes_out_; }
 
@@ -178,7 +182,7 @@ class FusedCallable {
   }
 
   py::object finish(const Request& r, const Entry& entry, const Inputs& inputs) {
-    if (r.call.has_stream_argument() && !(inputs.first() && inputs.first()->view.place.cuda))
+    if (r.call.has_stream_argument() && !(inputs.first() && memory_of(inputs.first()->view.place).has_streams))
       throw ValueError(r.call.says("stream applies to CUDA arrays, and the inputs are on the CPU"));
     if (r.given.out()) return finish_into(r, entry, inputs);
     auto results = fuse::compute(r.call, *entry.compiled, inputs, r.s.floats().data(), r.s.memory());

@@ -4,9 +4,9 @@
 #include "bindings/bindings.hpp"
 #include "bindings/device.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/plan_options.hpp"
 #include "cpu/fused/fused.hpp"
 #include "kfusion/graph/builder.hpp"
-#include "kfusion/plan/executable.hpp"
 
 namespace py = pybind11;
 
@@ -50,14 +50,11 @@ py::object function(Kernel kernel) {
 }
 
 py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse) {
-  PlanOptions options;
-  options.fuse = fuse;
-  options.only_executable = true;
-  const Plan plan = make_plan(builder.graph(), read_device(device), options);
+  const Plan plan = make_plan(builder.graph(), read_device(device), options_to_run(fuse));
   const Lowering lowering(plan);
   py::list list;
   for (std::size_t i = 0; i < plan.groups.size(); ++i)
-    list.append(is_loops(plan.groups[i].kind) ? function(lowering.kernel(static_cast<int>(i))) : py::none());
+    list.append(is_loops(plan.groups[i].pattern) ? function(lowering.kernel(static_cast<int>(i))) : py::none());
   return list;
 }
 

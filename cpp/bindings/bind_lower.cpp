@@ -4,9 +4,9 @@
 #include "bindings/bindings.hpp"
 #include "bindings/device.hpp"
 #include "bindings/graph_dict.hpp"
+#include "bindings/plan_options.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/lower/kernel.hpp"
-#include "kfusion/plan/executable.hpp"
 
 namespace py = pybind11;
 
@@ -105,10 +105,7 @@ py::dict to_dict(const Access& a) {
 }
 
 Plan plan_of(const GraphBuilder& builder, const py::dict& device, bool fuse) {
-  PlanOptions options;
-  options.fuse = fuse;
-  options.only_executable = true;
-  return make_plan(builder.graph(), read_device(device), options);
+  return make_plan(builder.graph(), read_device(device), options_to_run(fuse));
 }
 
 OutputStrides required(const GraphBuilder& builder, const py::dict& device, bool fuse) {
@@ -121,7 +118,7 @@ py::dict lowered(const GraphBuilder& builder, const py::dict& device, bool fuse,
   py::list kernels;
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     const Group& group = plan.groups[i];
-    py::dict kernel = is_loops(group.kind) ? to_dict(lowering.kernel(static_cast<int>(i)), plan.graph) : py::dict();
+    py::dict kernel = is_loops(group.pattern) ? to_dict(lowering.kernel(static_cast<int>(i)), plan.graph) : py::dict();
     kernel["nodes"] = group.nodes;
     kernels.append(std::move(kernel));
   }

@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include "backends/backends.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/device.hpp"
 #include "bindings/gil.hpp"
@@ -24,7 +25,7 @@ Args:
     graph: a Graph; it is simplified first.
     device: dict of a Device's fields.
     options: dict with any of "fuse" (bool), "allow" and "forbid" (pairs of names: stages, composites, ops), "max_inputs",
-        "max_outputs" (int) and "only_executable" (bool).
+        "max_outputs" (int) and "executors" (None, "available" or a list of names).
 
 Returns:
     A dict of plain values: "schema", "device", "graph", "unfused_graph", "composites", "groups", "unfused_groups",
@@ -41,7 +42,7 @@ constexpr const char* kReasonsDoc = R"(refusal_reasons()
 Names of all reasons why two neighbours can be in different kernels.
 )";
 
-constexpr int kSchema = 1;
+constexpr int kSchema = 2;
 
 /// A large plan is many small dicts, none of them garbage: Python's cycle collector would look at them again and again.
 class CollectorPause {
@@ -68,7 +69,7 @@ PricedPlans priced_plans(const Graph& g, const Device& device, const PlanOptions
 
 py::dict plan_of(const GraphBuilder& builder, const py::dict& device_fields, const py::dict& options_dict) {
   const Device device = read_device(device_fields);
-  const PlanOptions options = read_options(options_dict);
+  const PlanOptions options = read_options(options_dict, possible_executors());
   const PricedPlans plans = [&, copy = builder.graph()] {  // another thread may go on building the graph
     const Interruptible without_gil;
     return priced_plans(copy, device, options);

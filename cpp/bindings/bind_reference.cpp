@@ -3,9 +3,9 @@
 #include "bindings/arrays/numpy.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
-#include "execution/layout.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/reference/reference.hpp"
+#include "runtime/views.hpp"
 
 namespace py = pybind11;
 
@@ -53,7 +53,7 @@ Array read_input(Call& call, const Node& n, py::handle object) {
   const char* argument = std::get<InputAttributes>(n.attributes).name.c_str();
   Array a = arrays::borrow(call, argument, object);
   const std::string who = argument;
-  if (a.view.place.cuda)
+  if (!a.view.place.on_host())
     throw DeviceError(call.says("this version computes it on the CPU, and " + who + " is on " +
                                 to_string(a.view.place) +
                                 ": copy it to the CPU (x.cpu() in torch, x.get() in CuPy, numpy.asarray(x) in JAX, "

@@ -78,7 +78,7 @@ py::object relu_layernorm(bool fused, py::handle x_object, py::handle weight, py
 
   const ReluLayernorm on_cuda{fused, x, w, b, r.view, epsilon};
   std::shared_ptr<const Executable> kernels;
-  if (x.view.place.cuda && x.view.size() > 0) kernels = relu_layernorm_on_cuda(on_cuda);
+  if (!x.view.place.on_host() && x.view.size() > 0) kernels = relu_layernorm_on_cuda(on_cuda);
   const auto on_cpu = [&] {
     RowProblem p = make_row_problem(x.view, r.view);
     p.weight = column_operand(w);
@@ -86,7 +86,7 @@ py::object relu_layernorm(bool fused, py::handle x_object, py::handle weight, py
     p.eps = epsilon;
     (fused ? cpu::fused_relu_layernorm : cpu::unfused_relu_layernorm)(p);
   };
-  return run(call, x, r, out.is_none(), on_cpu, [&](cuda::Stream s) { run(*kernels, on_cuda, s); });
+  return run(call, x, r, out.is_none(), on_cpu, [&](Stream s) { run(*kernels, on_cuda, s); });
 }
 
 py::object fused(py::handle x, py::handle weight, py::handle bias, py::handle eps, py::handle out, py::handle stream) {

@@ -9,8 +9,8 @@
 #include "cpu/isa.hpp"
 #include "cpu/relu_layernorm/relu_layernorm.hpp"
 #include "cpu/thread_pool.hpp"
-#include "execution/poison.hpp"
 #include "host/cuda.hpp"
+#include "runtime/poison.hpp"
 
 namespace py = pybind11;
 

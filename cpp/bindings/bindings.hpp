@@ -13,6 +13,7 @@ void bind_runtime(pybind11::module_& m);
 void bind_graph(pybind11::module_& m);
 void bind_reference(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
+void bind_executors(pybind11::module_& m);
 void bind_compiler(pybind11::module_& m);
 void bind_lower(pybind11::module_& m);
 void bind_codegen(pybind11::module_& m);

@@ -103,7 +103,7 @@ py::dict to_dict(const Group& group, std::size_t id, const Named& named, const C
   const std::vector<StageId> stages = stages_of(g, group);
   py::dict d;
   d["id"] = id;
-  d["kind"] = name(group.kind);
+  d["kind"] = name(group.pattern);
   d["label"] = named.labels.of(stages);
   d["ops"] = list_of(group.nodes, [&](NodeId n) { return py::cast(name(g[n].op)); });
   d["stages"] = list_of(stages, [&](StageId s) { return py::cast(named.stage(s)); });
@@ -119,7 +119,7 @@ py::dict to_dict(const Group& group, std::size_t id, const Named& named, const C
   d["stores"] = list_of(group.stores, [&](NodeId n) { return store_dict(n, named); });
   d["passes"] = group.passes;
   d["row_on_chip"] = group.row_on_chip;
-  d["executable"] = group.executable;
+  d["executor"] = group.executor ? group.executor->name() : "";
   d["missing"] = group.missing;
   add_cost(d, cost);
   d["ridge"] = ridge(cost.traffic, device);

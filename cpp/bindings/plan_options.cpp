@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "backends/backends.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/plan/names.hpp"
 
@@ -30,6 +31,20 @@ int read_limit(const std::string& name, py::handle value) {
   return static_cast<int>(n);
 }
 
+std::vector<std::string> read_names(py::handle value) {
+  try {
+    if (!PyUnicode_Check(value.ptr())) return value.cast<std::vector<std::string>>();
+  } catch (const py::cast_error&) {
+  }
+  throw TypeError(std::string(kWho) + "executors must be None, 'available' or a list of names");
+}
+
+std::string names_of(const Executors& executors) {
+  std::string text;
+  for (const Executor* e : executors) text += (text.empty() ? "" : ", ") + std::string(e->name());
+  return text;
+}
+
 std::vector<std::pair<std::string, std::string>> read_pairs(const std::string& name, py::handle value) {
   try {
     return value.cast<std::vector<std::pair<std::string, std::string>>>();
@@ -38,14 +53,28 @@ std::vector<std::pair<std::string, std::string>> read_pairs(const std::string& n
   }
 }
 
-PlanOptions read(const py::dict& options) {
+Executors read_executors(py::handle value) {
+  if (value.is_none()) return possible_executors();
+  const Executors all = available_executors();
+  if (PyUnicode_Check(value.ptr()) && value.cast<std::string>() == "available") return all;
+  Executors chosen;
+  for (const std::string& name : read_names(value)) {
+    const Executor* const found = executor_named(name);
+    if (!found) throw ValueError(kWho + ("there is no executor '" + name + "', only " + names_of(all)));
+    chosen.push_back(found);
+  }
+  return chosen;
+}
+
+PlanOptions read(const py::dict& options, Executors executors) {
   PlanOptions result;
+  result.executors = std::move(executors);
   for (const auto& [key, value] : options) {
     const auto name = py::str(key).cast<std::string>();
     if (name == "fuse")
       result.fuse = read_flag(name, value);
-    else if (name == "only_executable")
-      result.only_executable = read_flag(name, value);
+    else if (name == "executors")
+      result.executors = read_executors(value);
     else if (name == "allow")
       result.allow = read_pairs(name, value);
     else if (name == "forbid")
@@ -70,7 +99,16 @@ void check(const std::set<std::string>& known, const char* option,
 }  // namespace plan_options_detail
 }  // namespace
 
-PlanOptions read_options(const py::dict& options) { return plan_options_detail::read(options); }
+PlanOptions read_options(const py::dict& options, Executors executors) {
+  return plan_options_detail::read(options, std::move(executors));
+}
+
+PlanOptions options_to_run(bool fuse) {
+  PlanOptions options;
+  options.fuse = fuse;
+  options.executors = available_executors();
+  return options;
+}
 
 void check_names(const Graph& g, const PlanOptions& options) {
   if (options.allow.empty() && options.forbid.empty()) return;

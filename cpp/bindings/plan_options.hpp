@@ -6,9 +6,12 @@
 
 namespace kfusion {
 
-/// From a dict with any of "fuse", "allow", "forbid", "max_inputs", "max_outputs" and "only_executable". Throws
-/// TypeError and ValueError.
-PlanOptions read_options(const pybind11::dict& options);
+/// From a dict with any of "fuse", "allow", "forbid", "max_inputs", "max_outputs" and "executors"; where that is
+/// absent, `executors`. Throws TypeError and ValueError.
+PlanOptions read_options(const pybind11::dict& options, Executors executors);
+
+/// Of a plan that the executors that there are run.
+PlanOptions options_to_run(bool fuse);
 
 /// Throws ValueError for names in `allow` and `forbid` that nothing in a plan's graph has: such a pair would silently
 /// do nothing.

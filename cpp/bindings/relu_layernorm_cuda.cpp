@@ -7,8 +7,9 @@
 #include "bindings/device.hpp"
 #include "bindings/fuse/signature.hpp"
 #include "bindings/gil.hpp"
-#include "execution/layout.hpp"
+#include "bindings/plan_options.hpp"
 #include "kfusion/graph/builder.hpp"
+#include "runtime/views.hpp"
 
 namespace py = pybind11;
 
@@ -63,9 +64,7 @@ std::shared_ptr<const Executable> make(const ReluLayernorm& c) {
           .attr("prepare")(described(c.x), described(c.weight), described(c.bias), c.eps, to_string(place));
   const Graph graph = prepared[0].cast<const GraphBuilder&>().graph();
   const Device device = read_device(prepared[1]);
-  PlanOptions options;
-  options.fuse = c.fused;
-  options.only_executable = true;
+  const PlanOptions options = options_to_run(c.fused);
   const bool all_aligned =
       aligned(c.x) && aligned(c.weight) && aligned(c.bias) && fuse::is_aligned_to_vectors(c.result);
   const ReleaseGil unlocked;
@@ -92,7 +91,7 @@ std::shared_ptr<const Executable> relu_layernorm_on_cuda(const ReluLayernorm& c)
 }
 
 /// An `out` that is x itself is no hindrance: kernels of rows read each element for the last time before they write it.
-void run(const Executable& executable, const ReluLayernorm& c, cuda::Stream stream) {
+void run(const Executable& executable, const ReluLayernorm& c, Stream stream) {
   const std::byte* inputs[3];
   int count = 0;
   for (const arrays::Array* a : {&c.x, &c.weight, &c.bias})

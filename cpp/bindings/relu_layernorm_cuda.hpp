@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "bindings/arrays/array.hpp"
-#include "execution/executable.hpp"
+#include "runtime/executable.hpp"
 
 namespace kfusion {
 
@@ -19,6 +19,6 @@ struct ReluLayernorm {
 std::shared_ptr<const Executable> relu_layernorm_on_cuda(const ReluLayernorm& call);
 
 /// Enqueues it. Called without the GIL.
-void run(const Executable& executable, const ReluLayernorm& call, cuda::Stream stream);
+void run(const Executable& executable, const ReluLayernorm& call, Stream stream);
 
 }  // namespace kfusion

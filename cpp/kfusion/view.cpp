@@ -52,12 +52,12 @@ bool same_layout(const View& a, const View& b) {
 
 }  // namespace
 
-std::string to_string(Place p) { return p.cuda ? "cuda:" + std::to_string(p.index) : "cpu"; }
+std::string to_string(Place p) { return p.on_host() ? "cpu" : "cuda:" + std::to_string(p.index); }
 
 std::optional<Place> place_named(std::string_view text) {
   if (text == "cpu") return Place{};
   if (!text.starts_with("cuda:")) return std::nullopt;
-  Place p{true, 0};
+  Place p{PlaceKind::kCuda, 0};
   const auto [end, error] = std::from_chars(text.data() + 5, text.data() + text.size(), p.index);
   if (error != std::errc{} || to_string(p) != text || p.index < 0) return std::nullopt;
   return p;

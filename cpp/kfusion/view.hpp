@@ -13,10 +13,13 @@ namespace kfusion {
 /// NumPy's and torch's own limit.
 inline constexpr int kMaxDims = 64;
 
+enum class PlaceKind : std::uint8_t { kHost, kCuda };
+
 /// Where memory is.
 struct Place {
-  bool cuda = false;
+  PlaceKind kind = PlaceKind::kHost;
   int index = 0;
+  bool on_host() const { return kind == PlaceKind::kHost; }
   bool operator==(const Place&) const = default;
 };
 

@@ -235,8 +235,8 @@ void stage_spans(const Kernel& k, Arrangement& a, bool aligned) {
 
 /// Columns, unless what is read most is contiguous along the last reduced axis.
 Form form_of(const Kernel& k) {
-  if (k.kind == GroupKind::kPointwise) return Form::kPointwise;
-  if (k.kept.empty() || k.kind != GroupKind::kColumns) return Form::kRows;
+  if (k.kind == Pattern::kPointwise) return Form::kPointwise;
+  if (k.kept.empty() || k.kind != Pattern::kColumns) return Form::kRows;
   std::int64_t along_rows = 0, along_columns = 0;
   for_each_operand(k, [&](const Operand& o) {
     const auto bytes = static_cast<std::int64_t>(item_bytes(o.dtype));
@@ -294,7 +294,7 @@ Kernel in_columns(Kernel k, int axis) {
     std::rotate(reduced.begin() + axis, reduced.begin() + axis + 1, reduced.end());
     kept = {kept.back()};
   };
-  k.kind = GroupKind::kColumns;
+  k.kind = Pattern::kColumns;
   split(k.kept, k.reduced);
   for (Operand& o : k.loads) split(o.kept, o.reduced);
   for (Operand& o : k.iotas) split(o.kept, o.reduced);
@@ -306,7 +306,7 @@ Kernel in_columns(Kernel k, int axis) {
 }  // namespace
 
 Kernel with_axes(Kernel k) {
-  if (k.kind != GroupKind::kPointwise) return k;
+  if (k.kind != Pattern::kPointwise) return k;
   if (k.kept.empty()) add_axis(k);
   const int axis = crossing_axis(k);
   return axis < 0 ? k : in_columns(std::move(k), axis);

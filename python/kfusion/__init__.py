@@ -36,7 +36,7 @@ from ._functions import *
 from ._fuse import FusedFunction, fuse
 from ._graph.source import TraceError
 from ._named import *
-from ._plans.plan import Plan, plan, trace
+from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
 from ._traffic.traffic import KernelTraffic, Traffic, measure_traffic
@@ -61,6 +61,7 @@ __all__ = [
     "device",
     "devices",
     "empty_cache",
+    "executors",
     "fuse",
     "fused_relu_layernorm",
     "get_num_threads",

@@ -254,6 +254,6 @@ def fuse(function: Callable[..., Any] | None = None, *, allow: Pairs = (), forbi
     options = {
         "allow": pairs("allow", allow, _WHO),
         "forbid": pairs("forbid", forbid, _WHO),
-        "only_executable": True,
+        "executors": "available",
     }
     return (lambda f: FusedFunction(f, options)) if function is None else FusedFunction(function, options)

@@ -10,11 +10,13 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
-#include "host/cuda.hpp"
 #include "kfusion/error.hpp"
+#include "kfusion/graph/graph.hpp"
 #include "kfusion/view.hpp"
+#include "runtime/memory.hpp"
 
 namespace kfusion::arrays {
 
@@ -23,6 +25,9 @@ class Framework;
 
 /// Whose array an object is. Libraries of which nothing is known but DLPack or the CUDA array interface are kOther.
 enum class ArrayLibrary : std::uint8_t { kNumpy, kTorch, kCupy, kJax, kOwn, kOther };
+
+/// Writes what a node computes of the arguments to the result, in the order of the stream. Called with the GIL.
+using LibraryFunction = void (*)(const Node& n, std::span<const View> arguments, const View& result, Stream stream);
 
 /// The dtypes that a function takes.
 enum class Takes { kFloats, kAll };
@@ -37,7 +42,7 @@ class Call {
   std::string says(const std::string& rest) const;
 
   /// The stream for a CUDA array of `framework`: the caller's, else the framework's current one on that device.
-  cuda::Stream stream(const Framework& framework, int device);
+  Stream stream(const Framework& framework, int device);
 
   bool takes(DType t) const { return takes_ == Takes::kAll || is_float(t); }
   /// "float16, bfloat16, float32 or float64", say.
@@ -48,7 +53,7 @@ class Call {
  private:
   const char* function_;
   Takes takes_;
-  std::optional<cuda::Stream> requested_, resolved_;
+  std::optional<Stream> requested_, resolved_;
 };
 
 struct Array {
@@ -76,7 +81,7 @@ class Framework {
   virtual void borrow(Call& call, const char* argument, Array& a) const = 0;
 
   /// The stream that orders this framework's memory on `device`, and its current work.
-  virtual cuda::Stream current_stream(int device) const;
+  virtual Stream current_stream(int device) const;
 
   /// A fresh array of `like`'s kind and device with the dtype, extents and strides of `layout`, which is dense.
   virtual Result empty(const Call& call, const View& layout, const Array& like) const;
@@ -92,6 +97,9 @@ class Framework {
   /// Whether `current_stream` is where the library's own work is ordered. Where it is not, a call waits for its kernel,
   /// so that neither the inputs are freed nor the result is read too early.
   virtual bool knows_stream() const { return false; }
+
+  /// The library's own function for `n`, if it has one that takes memory of others at that place.
+  virtual LibraryFunction function_for(const Node&, Place) const { return nullptr; }
 
   /// Called after `out` was written to.
   virtual void written(py::handle) const {}
@@ -142,10 +150,16 @@ const Framework& cupy_framework();
 /// torch.autocast's state, for the CPU and for CUDA: 0 where it is off for every kind of device. torch must be loaded.
 std::uint64_t torch_autocast();
 
-/// What a library's own __dlpack__ does not refuse although its memory holds other values than the array.
-using Check = void (*)(const Call& call, const char* argument, py::handle object);
-/// For every other type with __dlpack__; `from_dlpack` makes results, None: our own array on CUDA, NumPy's on the CPU.
-std::unique_ptr<Framework> dlpack_framework(ArrayLibrary library, std::string name, py::object from_dlpack,
-                                            bool immutable, Check check = nullptr);
+/// What a kind of array has beside DLPack; each may be absent.
+struct DlpackExtras {
+  ArrayLibrary library = ArrayLibrary::kOther;
+  bool immutable = false;
+  /// What the library's own __dlpack__ does not refuse although its memory holds other values than the array.
+  void (*check)(const Call& call, const char* argument, py::handle object) = nullptr;
+  std::uint64_t (*mode)() = nullptr;                                    ///< as in Framework
+  LibraryFunction (*function_for)(const Node&, Place place) = nullptr;  ///< as in Framework
+};
+/// For every other type with __dlpack__; `from_dlpack` makes results, None: our own array on devices, NumPy's on hosts.
+std::unique_ptr<Framework> dlpack_framework(std::string name, py::object from_dlpack, const DlpackExtras& extras = {});
 
 }  // namespace kfusion::arrays

@@ -5,7 +5,7 @@
 namespace kfusion::arrays {
 namespace {
 
-std::optional<cuda::Stream> parse_stream(const Call& call, py::handle stream) {
+std::optional<Stream> parse_stream(const Call& call, py::handle stream) {
   if (stream.is_none()) return std::nullopt;
   py::object handle = py::reinterpret_borrow<py::object>(stream);
   if (py::hasattr(stream, "__cuda_stream__"))
@@ -23,7 +23,7 @@ std::optional<cuda::Stream> parse_stream(const Call& call, py::handle stream) {
     PyErr_Clear();
     throw ValueError(call.says("stream must be a stream handle (>= 0), got " + py::str(handle).cast<std::string>()));
   }
-  return static_cast<cuda::Stream>(value);
+  return static_cast<Stream>(value);
 }
 
 }  // namespace
@@ -42,12 +42,12 @@ std::string Call::dtypes_taken() const {
   return text;
 }
 
-cuda::Stream Call::stream(const Framework& framework, int device) {
+Stream Call::stream(const Framework& framework, int device) {
   if (!resolved_) resolved_ = requested_ ? *requested_ : framework.current_stream(device);
   return *resolved_;
 }
 
-cuda::Stream Framework::current_stream(int) const { return 0; }
+Stream Framework::current_stream(int) const { return 0; }
 
 Result Framework::empty(const Call&, const View& layout, const Array&) const { return own_empty(layout); }
 
@@ -78,9 +78,8 @@ Result fresh(const Call& call, const View& layout, const Array& like) {
   try {
     return like.framework->empty(call, layout, like);
   } catch (...) {
-    if (!layout.place.cuda) throw;
     const ReleaseGil unlocked;  // it waits for the device, whose work may include a callback into Python
-    if (cuda::empty_cache() == 0) throw;
+    if (memory_of(layout.place).give_back() == 0) throw;
   }
   return like.framework->empty(call, layout, like);
 }
@@ -89,7 +88,7 @@ void require_aligned_on_device(const Call& call, const char* argument, const Vie
   const auto item = static_cast<std::int64_t>(item_bytes(v.dtype));
   bool aligned = reinterpret_cast<std::intptr_t>(v.data) % item == 0;
   for (int d = 0; d < v.ndim; ++d) aligned = aligned && (v.shape[d] == 1 || v.strides[d] % item == 0);
-  if (v.place.cuda && !aligned)
+  if (!v.place.on_host() && !aligned)
     throw ValueError(call.says(std::string(argument) + " must be aligned to its elements on a GPU"));
 }
 

@@ -1,5 +1,6 @@
 // The CUDA array interface (version 3), for device arrays without DLPack: Numba's.
 #include "bindings/arrays/own.hpp"
+#include "host/cuda.hpp"
 
 namespace kfusion::arrays {
 namespace {
@@ -50,11 +51,11 @@ class CudaInterface final : public Framework {
     if (!v.data && v.size() > 0) throw TypeError(call.says(std::string(argument) + " must have memory, got address 0"));
     require_addressable(call, argument, v);
     if (cuda::device_count() == 0) cuda::require(0);  // says why there is none
-    v.place = {true, v.data ? cuda::device_of(v.data) : 0};
+    v.place = {PlaceKind::kCuda, v.data ? cuda::device_of(v.data) : 0};
     require_aligned_on_device(call, argument, v);
-    const cuda::Stream stream = call.stream(*this, v.place.index);
+    const Stream stream = call.stream(*this, v.place.index);
     const py::object producer = field("stream");
-    if (!producer.is_none()) cuda::wait(stream, producer.cast<cuda::Stream>(), v.place.index);
+    if (!producer.is_none()) cuda::wait(stream, producer.cast<Stream>(), v.place.index);
   }
 
   /// Numba's kind where Numba is in use, which is what has no DLPack; else our own.

@@ -5,28 +5,11 @@
 #include <optional>
 
 #include "bindings/arrays/array.hpp"
+#include "bindings/arrays/library_functions.hpp"
 #include "bindings/arrays/numpy.hpp"
 
 namespace kfusion::arrays {
 namespace {
-
-/// `with device:`
-class CurrentDevice {
- public:
-  explicit CurrentDevice(py::object device) : device_(std::move(device)) { device_.attr("__enter__")(); }
-  ~CurrentDevice() {
-    try {
-      device_.attr("__exit__")(py::none(), py::none(), py::none());
-    } catch (py::error_already_set& e) {
-      e.discard_as_unraisable("kfusion: CuPy's current device");
-    }
-  }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-
- private:
-  py::object device_;
-};
 
 /// A tuple of at most kMaxDims integers; returns how many.
 int read_numbers(const py::object& tuple, std::int64_t* to) {
@@ -50,7 +33,7 @@ class Cupy final : public Framework {
   void borrow(Call& call, const char* argument, Array& a) const override {
     View& v = a.view;
     const py::object data = a.object.attr("data");
-    v.place = {true, data.attr("device_id").cast<int>()};
+    v.place = {PlaceKind::kCuda, data.attr("device_id").cast<int>()};
     v.data = reinterpret_cast<std::byte*>(data.attr("ptr").cast<std::uintptr_t>());
     v.dtype = dtype_of_numpy(call, argument, a.object.attr("dtype"));
     v.read_only = false;
@@ -60,12 +43,12 @@ class Cupy final : public Framework {
     call.stream(*this, v.place.index);
   }
 
-  cuda::Stream current_stream(int device) const override {
-    return get_current_stream_(device).attr("ptr").cast<cuda::Stream>();
-  }
+  Stream current_stream(int device) const override { return get_current_stream_(device).attr("ptr").cast<Stream>(); }
+
+  LibraryFunction function_for(const Node& n, Place place) const override { return cupy_function_for(n, place); }
 
   Result empty(const Call&, const View& layout, const Array& like) const override {
-    std::optional<CurrentDevice> scope;  // CuPy allocates there
+    std::optional<With> scope;  // CuPy allocates there
     if (get_device_().cast<int>() != like.view.place.index) scope.emplace(like.object.attr("device"));
     const py::object fresh = ndarray_(to_tuple(layout.ndim, layout.shape), py::arg("dtype") = numpy_dtype(layout.dtype),
                                       py::arg("memptr") = alloc_(layout.nbytes()),

@@ -29,7 +29,7 @@ DType dtype_of(const Call& call, const char* argument, dlpack::DataType t) {
   throw wrong_dtype(call, argument, dtype_text(t));
 }
 
-Place place_of(dlpack::DeviceId d) { return on_cuda(d) ? Place{true, d.device_id} : Place{}; }
+Place place_of(dlpack::DeviceId d) { return on_cuda(d) ? Place{PlaceKind::kCuda, d.device_id} : Place{}; }
 
 dlpack::DeviceId dlpack_device(const Call& call, const char* argument, py::handle object) {
   const py::object device = object.attr("__dlpack_device__")();
@@ -92,24 +92,20 @@ void take_capsule(const Call& call, const char* argument, Array& a, py::handle c
 
 class Dlpack final : public Framework {
  public:
-  Dlpack(ArrayLibrary library, std::string name, py::object from_dlpack, bool immutable, Check check)
-      : library_(library),
-        name_(std::move(name)),
-        from_dlpack_(from_dlpack.release()),
-        immutable_(immutable),
-        check_(check) {}
+  Dlpack(std::string name, py::object from_dlpack, const DlpackExtras& extras)
+      : name_(std::move(name)), from_dlpack_(from_dlpack.release()), extras_(extras) {}
 
   std::string name() const override { return name_; }
-  ArrayLibrary library() const override { return library_; }
-  bool immutable() const override { return immutable_; }
-  std::uint64_t mode() const override { return library_ == ArrayLibrary::kTorch ? torch_autocast() : 0; }
+  ArrayLibrary library() const override { return extras_.library; }
+  bool immutable() const override { return extras_.immutable; }
+  std::uint64_t mode() const override { return extras_.mode ? extras_.mode() : 0; }
 
   void borrow(Call& call, const char* argument, Array& a) const override {
-    if (check_) check_(call, argument, a.object);
+    if (extras_.check) extras_.check(call, argument, a.object);
     const Place place = place_of(dlpack_device(call, argument, a.object));
     std::optional<long long> stream;
-    if (place.cuda) {
-      const cuda::Stream ours = call.stream(*this, place.index);
+    if (memory_of(place).has_streams) {
+      const Stream ours = call.stream(*this, place.index);
       stream = ours == 0 ? 1 : static_cast<long long>(ours);  // 0 is ambiguous in DLPack
     }
     borrow_capsule(call, argument, a, stream);
@@ -119,8 +115,12 @@ class Dlpack final : public Framework {
   }
 
   Result empty(const Call&, const View& layout, const Array&) const override {
-    if (layout.place.cuda || !from_dlpack_.is_none()) return own_empty(layout);
+    if (!layout.place.on_host() || !from_dlpack_.is_none()) return own_empty(layout);
     return numpy_empty(layout, numpy_dtype(layout.dtype));
+  }
+
+  LibraryFunction function_for(const Node& n, Place place) const override {
+    return extras_.function_for ? extras_.function_for(n, place) : nullptr;
   }
 
   py::object finish(Result& r) const override {
@@ -128,11 +128,9 @@ class Dlpack final : public Framework {
   }
 
  private:
-  ArrayLibrary library_;
   std::string name_;
   py::handle from_dlpack_;  // never released: frameworks live as long as the process
-  bool immutable_;
-  Check check_;
+  DlpackExtras extras_;
 };
 
 }  // namespace
@@ -158,7 +156,7 @@ void fill_view(const Call& call, const char* argument, const dlpack::Tensor& t, 
 
 dlpack::Tensor prototype(const View& v) {
   return {v.data,
-          {v.place.cuda ? dlpack::kCuda : dlpack::kCpu, v.place.index},
+          device_id(v.place),
           v.ndim,
           type_of(v.dtype),
           const_cast<std::int64_t*>(v.shape),  // nobody writes to it: the interface has one type for both directions
@@ -180,9 +178,8 @@ void borrow_capsule(const Call& call, const char* argument, Array& a, std::optio
   take_capsule(call, argument, a, capsule);
 }
 
-std::unique_ptr<Framework> dlpack_framework(ArrayLibrary library, std::string name, py::object from_dlpack,
-                                            bool immutable, Check check) {
-  return std::make_unique<Dlpack>(library, std::move(name), std::move(from_dlpack), immutable, check);
+std::unique_ptr<Framework> dlpack_framework(std::string name, py::object from_dlpack, const DlpackExtras& extras) {
+  return std::make_unique<Dlpack>(std::move(name), std::move(from_dlpack), extras);
 }
 
 }  // namespace kfusion::arrays

@@ -16,6 +16,12 @@ dlpack::Tensor prototype(const View& v);
 /// capsule and fills `a.view` and `a.keep`.
 void borrow_capsule(const Call& call, const char* argument, Array& a, std::optional<long long> stream);
 
+/// DLPack's name of a place.
+inline dlpack::DeviceId device_id(Place p) {
+  constexpr dlpack::DeviceType kTypes[] = {dlpack::kCpu, dlpack::kCuda};  // by PlaceKind
+  return {kTypes[static_cast<std::size_t>(p.kind)], p.index};
+}
+
 inline bool on_cuda(dlpack::DeviceId d) {
   return d.device_type == dlpack::kCuda || d.device_type == dlpack::kCudaManaged;
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <new>
 
+#include "bindings/arrays/library_functions.hpp"
 #include "cpu/buffer_pool.hpp"
 
 namespace kfusion::arrays {
@@ -113,6 +114,7 @@ class Numpy final : public Framework {
  public:
   std::string name() const override { return "NumPy"; }
   ArrayLibrary library() const override { return ArrayLibrary::kNumpy; }
+  LibraryFunction function_for(const Node& n, Place place) const override { return numpy_function_for(n, place); }
 
   void borrow(Call& call, const char* argument, Array& a) const override {
     auto* x = reinterpret_cast<PyArrayObject*>(a.object.ptr());

@@ -54,13 +54,14 @@ py::capsule DeviceArray::dlpack(py::handle stream, py::handle max_version, py::h
     throw py::buffer_error("kfusion.DeviceArray: __dlpack__(copy=True) is not supported");
   if (!dl_device.is_none()) {
     const auto wanted = dl_device.cast<std::pair<int, int>>();
-    if (wanted != std::pair<int, int>(view.place.cuda ? dlpack::kCuda : dlpack::kCpu, view.place.index))
+    const dlpack::DeviceId ours = device_id(view.place);
+    if (wanted != std::pair<int, int>(ours.device_type, ours.device_id))
       throw py::buffer_error("kfusion.DeviceArray: __dlpack__ exports on " + to_string(view.place) + " only");
   }
-  if (view.place.cuda) {
+  if (const Memory& memory = memory_of(view.place); memory.has_streams) {
     // -1: the consumer synchronises itself. None: the legacy default stream, where our work is ordered anyway.
     const long long consumer = stream.is_none() ? 0 : stream.cast<long long>();
-    if (consumer > 1) cuda::wait(static_cast<cuda::Stream>(consumer), 0, view.place.index);
+    if (consumer > 1) memory.wait(static_cast<Stream>(consumer), 0, view.place.index);
   }
   buffer->exported = true;
   if (!max_version.is_none() && max_version.cast<std::pair<unsigned, unsigned>>().first >= dlpack::kMajor) {
@@ -74,9 +75,9 @@ py::capsule DeviceArray::dlpack(py::handle stream, py::handle max_version, py::h
 
 py::dict DeviceArray::cuda_array_interface() const {
   const std::string type = typestr(view.dtype);
-  if (!view.place.cuda || type.empty())
+  if (view.place.on_host() || type.empty())
     throw py::attribute_error("kfusion.DeviceArray: the CUDA array interface has no " +
-                              std::string(view.place.cuda ? "bfloat16" : "host arrays"));
+                              std::string(view.place.on_host() ? "host arrays" : "bfloat16"));
   py::dict d;
   d["shape"] = to_tuple(view.ndim, view.shape);
   d["strides"] = to_tuple(view.ndim, view.strides);

@@ -62,15 +62,15 @@ const Framework* resolve(const Call& call, const char* argument, py::handle x) {
     case ArrayLibrary::kJax:
       if (is_instance_of(x, "jax.core", "Tracer"))
         refuse(call, argument, x, "it cannot be called inside jax.jit, grad or vmap: call it on concrete arrays");
-      return keep(
-          dlpack_framework(ArrayLibrary::kJax, "JAX", loaded_module("jax").attr("dlpack").attr("from_dlpack"), true));
+      return keep(dlpack_framework("JAX", loaded_module("jax").attr("dlpack").attr("from_dlpack"),
+                                   {.library = ArrayLibrary::kJax, .immutable = true}));
     case ArrayLibrary::kCupy:
       return &cupy_framework();
     case ArrayLibrary::kOther:
       break;
   }
   if (py::hasattr(x, "__dlpack__") && py::hasattr(x, "__dlpack_device__"))
-    return keep(dlpack_framework(ArrayLibrary::kOther, type_name(x), find_from_dlpack(x), false));
+    return keep(dlpack_framework(type_name(x), find_from_dlpack(x)));
   if (py::hasattr(x, "__cuda_array_interface__")) return &cuda_interface_framework();
   refuse(call, argument, x,
          py::hasattr(x, "to_numpy") ? "convert it with x.to_numpy()" : "convert it with numpy.asarray(x)");

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "bindings/arrays/dlpack.hpp"
+#include "bindings/arrays/library_functions.hpp"
 
 namespace kfusion::arrays {
 namespace {
@@ -66,6 +67,7 @@ class Torch final : public Framework {
   ArrayLibrary library() const override { return ArrayLibrary::kTorch; }
   bool knows_stream() const override { return true; }
   std::uint64_t mode() const override { return torch_autocast(); }
+  LibraryFunction function_for(const Node& n, Place place) const override { return torch_function_for(n, place); }
 
   /// Tells autograd of the write, as an in-place operation of torch's own does: what torch.autograd.graph's function of
   /// that name calls, without its two frames of Python. It passes over inference tensors, which have no version.
@@ -80,13 +82,13 @@ class Torch final : public Framework {
     if (api_->dltensor_from_py_object_no_sync(a.object.ptr(), &t) != 0) refuse_layout(call, argument);
     fill_view(call, argument, t, a.view);
     a.view.read_only = false;
-    if (a.view.place.cuda) call.stream(*this, a.view.place.index);
+    if (memory_of(a.view.place).has_streams) call.stream(*this, a.view.place.index);
   }
 
-  cuda::Stream current_stream(int device) const override {
+  Stream current_stream(int device) const override {
     void* stream = nullptr;
     if (api_->current_work_stream(dlpack::kCuda, device, &stream) != 0) throw py::error_already_set();
-    return reinterpret_cast<cuda::Stream>(stream);
+    return reinterpret_cast<Stream>(stream);
   }
 
   Result empty(const Call& call, const View& layout, const Array& like) const override {
@@ -98,7 +100,7 @@ class Torch final : public Framework {
       *static_cast<std::string*>(text) = std::string(kind) + ": " + message;
     };
     if (api_->managed_tensor_allocator(&wanted, &managed, &error, set_error) != 0) {
-      if (!layout.place.cuda) throw std::bad_alloc();
+      if (layout.place.on_host()) throw std::bad_alloc();
       throw DeviceError(call.says("torch could not allocate the result: " + error.substr(0, error.find('\n'))));
     }
     Result r{layout, {}};
@@ -156,7 +158,9 @@ const Framework& torch_framework() {
                   api = static_cast<dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
                 while (api && api->version.major != dlpack::kMajor) api = api->prev_api;
                 if (api) return new Torch(api, torch);
-                return dlpack_framework(ArrayLibrary::kTorch, "torch", torch.attr("from_dlpack"), false, check_tensor)
+                return dlpack_framework(
+                           "torch", torch.attr("from_dlpack"),
+                           {ArrayLibrary::kTorch, false, &check_tensor, &torch_autocast, &torch_function_for})
                     .release();
               })
               .get_stored();

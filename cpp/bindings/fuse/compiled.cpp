@@ -9,7 +9,7 @@
 #include "bindings/gil.hpp"
 #include "bindings/plan_options.hpp"
 #include "cpu/platform.hpp"
-#include "execution/layout.hpp"
+#include "runtime/views.hpp"
 
 namespace kfusion::fuse {
 namespace {
@@ -26,7 +26,7 @@ struct Wanted {
 
   bool operator==(const Wanted& o) const {
     const auto tie = [](const PlanOptions& p) {
-      return std::tie(p.fuse, p.allow, p.forbid, p.max_inputs, p.max_outputs);
+      return std::tie(p.fuse, p.allow, p.forbid, p.max_inputs, p.max_outputs, p.executors);
     };
     return aligned == o.aligned && outputs == o.outputs && tie(options) == tie(o.options) && graph == o.graph;
   }
@@ -74,10 +74,8 @@ std::vector<View> result_layouts(const Plan& plan, const OutputStrides& wanted, 
 }
 
 std::shared_ptr<const Compiled> make(const Wanted& w, const Device& device) {
-  PlanOptions options = w.options;
-  options.only_executable = true;
-  const Plan plan = make_plan(w.graph, device, options);
-  check_names(plan.graph, options);
+  const Plan plan = make_plan(w.graph, device, w.options);
+  check_names(plan.graph, w.options);
   const Place place = place_of(w.graph);
   std::vector<View> layouts = result_layouts(plan, w.outputs, place);
   OutputStrides strides;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "bindings/fuse/signature.hpp"
-#include "execution/executable.hpp"
+#include "runtime/executable.hpp"
 
 namespace kfusion::fuse {
 
@@ -15,8 +15,9 @@ struct Compiled {
   std::vector<View> results;  ///< their layouts, without data
 };
 
-/// The compiled form of `graph`, made once for all calls that want the same. `outs`: the arrays to write results into;
-/// where there are none, results lie as the inputs do. Called with the GIL, works without.
+/// The compiled form of `graph` by options of a plan to run, made once for all calls that want the same. `outs`: the
+/// arrays to write results into; where there are none, results lie as the inputs do. Called with the GIL, works
+/// without.
 std::shared_ptr<const Compiled> compiled(const Graph& graph, const Device& device, const PlanOptions& options,
                                          bool aligned, const std::pmr::vector<Array>& outs);
 

@@ -1,18 +1,17 @@
 // What array libraries compute for a plan: products, convolutions and gathers, on strided views of its values.
 #pragma once
+#include "backends/array_library/array_library.hpp"
 #include "bindings/arrays/array.hpp"
-#include "execution/executable.hpp"
 
 namespace kfusion::fuse {
 
-/// Through the library of the call's arrays: NumPy's matmul for NumPy's, JAX's and others' on the CPU, torch's and
-/// CuPy's functions for their own. What the library lacks or does otherwise runs through the reference executor on the
-/// CPU; on CUDA it throws DeviceError.
-class CallersLibrary final : public ArrayLibrary {
+/// By the functions of the call's arrays (arrays/library_functions.hpp), else by NumPy's. What neither has runs through
+/// the reference executor on hosts; on devices it throws DeviceError.
+class CallersLibrary final : public LibraryFunctions {
  public:
   CallersLibrary(const arrays::Call& call, const arrays::Framework& framework) : call_(call), framework_(framework) {}
 
-  void compute(const Node& n, std::span<const View> arguments, const View& result, cuda::Stream stream) override;
+  void compute(const Node& n, std::span<const View> arguments, const View& result, Stream stream) override;
 
  private:
   void compute_plainly(const Node& n, std::span<const View> arguments, const View& result) const;

@@ -6,10 +6,11 @@
 #include "bindings/arrays/numpy.hpp"
 #include "bindings/fuse/entry.hpp"
 #include "bindings/fuse/library.hpp"
-#include "execution/layout.hpp"
-#include "execution/poison.hpp"
+#include "bindings/plan_options.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/room.hpp"
+#include "runtime/poison.hpp"
+#include "runtime/views.hpp"
 
 namespace kfusion::fuse {
 
@@ -30,7 +31,7 @@ void execute(Call& call, const Compiled& c, const Inputs& inputs, std::byte* con
   const Framework& library = inputs.first() ? *inputs.first()->framework : arrays::numpy_framework();
   const Place place = inputs.first() ? inputs.first()->view.place : Place{};
   CallersLibrary callers(call, library);
-  in_stream_order(call, library, place, fresh, [&](cuda::Stream stream) {
+  in_stream_order(call, library, place, fresh, [&](Stream stream) {
     if (fresh && poisons_memory())
       for (std::size_t i = 0; i < c.results.size(); ++i)
         poison(outputs[i], static_cast<std::size_t>(c.results[i].nbytes()), place, stream);
@@ -179,11 +180,11 @@ void copy_into(Call& call, const Device& device, const Results& results, const s
     const View& from = results[i].view;
     const bool aligned = is_aligned_to_vectors(from) && is_aligned_to_vectors(outs[i].view);
     std::pmr::vector<Array> to(1, outs[i]);
-    const auto c = compiled(run_detail::copy_of(from), device, {}, aligned, to);
+    const auto c = compiled(run_detail::copy_of(from), device, options_to_run(true), aligned, to);
     const std::byte* x = from.data;
     std::byte* y = outs[i].view.data;
     in_stream_order(call, *outs[i].framework, from.place, true,
-                    [&](cuda::Stream stream) { c->executable.run({&x, &y, nullptr, stream, nullptr}); });
+                    [&](Stream stream) { c->executable.run({&x, &y, nullptr, stream, nullptr}); });
   }
 }
 

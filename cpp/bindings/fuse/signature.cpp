@@ -102,8 +102,7 @@ void make_dense(Array& a) {
 using namespace signature_detail;
 
 bool is_aligned_to_vectors(const View& v) {
-  constexpr std::uintptr_t kVectorBytes = 16;  // the most that one thread of a GPU loads at once
-  return !v.place.cuda || reinterpret_cast<std::uintptr_t>(v.data) % kVectorBytes == 0;
+  return reinterpret_cast<std::uintptr_t>(v.data) % memory_of(v.place).vector_bytes == 0;
 }
 
 bool has_traced(PyObject* value, int depth) {
@@ -136,8 +135,8 @@ void append_words(const Array& a, std::pmr::vector<std::uint64_t>& words) {
   const View& v = a.view;
   const bool dense = is_c_contiguous(v);
   words.push_back(kArray | static_cast<std::uint64_t>(v.dtype) << 8 | static_cast<std::uint64_t>(v.ndim) << 16 |
-                  std::uint64_t{v.place.cuda} << 24 | std::uint64_t{dense} << 25 |
-                  std::uint64_t{is_aligned_to_vectors(v)} << 26 | static_cast<std::uint64_t>(v.place.index) << 32);
+                  std::uint64_t{dense} << 24 | std::uint64_t{is_aligned_to_vectors(v)} << 25 |
+                  static_cast<std::uint64_t>(v.place.kind) << 26 | static_cast<std::uint64_t>(v.place.index) << 32);
   words.push_back(reinterpret_cast<std::uintptr_t>(a.framework));
   for (int d = 0; d < v.ndim; ++d) words.push_back(static_cast<std::uint64_t>(v.shape[d]));
   for (int d = 0; !dense && d < v.ndim; ++d)

@@ -88,7 +88,7 @@ bool has_traced(PyObject* value, int depth = 0);
 Array borrow_readable(Call& call, const char* argument, py::handle object);
 void borrow_readable(Call& call, const char* argument, py::handle object, Array& to);  ///< the same, in place
 
-/// Whether loads of 16 bytes may start at the first element; always true on the CPU, whose kernels do not ask.
+/// Whether loads of whole vectors may start at the first element, where kernels of its place ask.
 bool is_aligned_to_vectors(const View& v);
 
 /// The words of an array.

@@ -12,10 +12,10 @@ namespace {
 
 std::unique_ptr<const FusedProgram> make_program(const Kernel& k) {
   switch (k.kind) {
-    case GroupKind::kPointwise:
-    case GroupKind::kRows:
-    case GroupKind::kColumns:
-    case GroupKind::kFullReduction:
+    case Pattern::kPointwise:
+    case Pattern::kRows:
+    case Pattern::kColumns:
+    case Pattern::kFullReduction:
       break;
     default:
       throw std::logic_error("kfusion: the CPU executor has no loops for " + k.name);

@@ -87,14 +87,14 @@ constexpr std::int64_t kShortRow = 32, kFewColumns = 8;
 /// Whether each element of a tile is a row of its own. That also serves short rows, which would fill no register, and
 /// few columns are better taken one after the other, as rows of strided elements.
 bool goes_by_columns(const Kernel& k) {
-  if (k.kind == GroupKind::kRows) return k.cols() <= kShortRow && !k.kept.empty() && k.kept.back() > kShortRow;
-  if (k.kind == GroupKind::kColumns) return k.rows() >= kFewColumns || k.reduced.back() <= kShortRow;
+  if (k.kind == Pattern::kRows) return k.cols() <= kShortRow && !k.kept.empty() && k.kept.back() > kShortRow;
+  if (k.kind == Pattern::kColumns) return k.rows() >= kFewColumns || k.reduced.back() <= kShortRow;
   return false;
 }
 
 }  // namespace
 
-Space::Space(const Kernel& k) : columns(goes_by_columns(k)), pointwise_(k.kind == GroupKind::kPointwise) {
+Space::Space(const Kernel& k) : columns(goes_by_columns(k)), pointwise_(k.kind == Pattern::kPointwise) {
   outer = pointwise_ ? Extents{} : columns ? k.reduced : k.kept;
   flat = pointwise_ || columns ? k.kept : k.reduced;
   if (pointwise_ && flat.empty()) flat = {1};

@@ -76,7 +76,7 @@ void FusedProgram::add_targets() {
     t.dtype = store.to.dtype;
     t.layout = space.layout(store.to, static_cast<int>(item_bytes(store.to.dtype)));
     t.per_row = has_home(t.step) && (space.columns ? all_zero(t.layout.outer) : is_one_element(t.layout.reach));
-    if (kernel.kind == GroupKind::kPointwise) t.per_row = false;
+    if (kernel.kind == Pattern::kPointwise) t.per_row = false;
     if (!t.per_row && is_one_element(t.layout.reach)) t.layout.reach = Reach::kDirect;  // rows of one element
     t.stage = add_scratch(tile_bytes());
     t.operand = add_operand(t.layout.reach == Reach::kDirect ? -1 : t.stage);

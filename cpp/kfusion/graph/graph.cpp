@@ -39,7 +39,7 @@ void add_value(Hasher& h, const Node& n) {
   h.add(name(n.op));
   h.add(static_cast<std::int64_t>(n.dtype));
   h.add(static_cast<std::int64_t>(n.library));
-  h.add(n.place.cuda ? n.place.index : -1);
+  h.add(n.place.on_host() ? -1 : n.place.index);
   h.add(n.shape);
   h.add(n.arguments);
   visit_fields(n.attributes, [&](const char*, const auto& field) { h.add(field); });

@@ -131,8 +131,8 @@ Library inferred_library(const Graph& g, const Node& n) {
 }
 
 Place inferred_place(const Graph& g, const Node& n) {
-  const auto on_cuda = [&](NodeId a) { return g[a].place.cuda; };
-  const auto found = std::ranges::find_if(n.arguments, on_cuda);
+  const auto on_device = [&](NodeId a) { return !g[a].place.on_host(); };
+  const auto found = std::ranges::find_if(n.arguments, on_device);
   return found == n.arguments.end() ? Place{} : g[*found].place;
 }
 

@@ -91,7 +91,7 @@ std::string node_text(const Graph& g, NodeId id) {
   for (const NodeId a : n.arguments) list.add(reference(g, a));
   visit_fields(n.attributes, list);
   if (kind(n.op) == OpKind::kSource && n.library == Library::kTorch) list.add("torch");
-  if (kind(n.op) == OpKind::kSource && n.place.cuda) list.add(to_string(n.place));
+  if (kind(n.op) == OpKind::kSource && !n.place.on_host()) list.add(to_string(n.place));
   std::string line = '%' + std::to_string(id) + ": " + name(n.dtype) + '[' + joined(n.shape) + "] = ";
   line += std::string(name(n.op)) + '(' + list.text() + ')';
   if (n.stage < 0) return line + '\n';

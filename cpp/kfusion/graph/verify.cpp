@@ -60,7 +60,8 @@ bool axis_exists(int axis, const Extents& shape) { return axis >= 0 && axis < st
 
 bool iota_has_axis(const Graph&, const Node& n) {
   if (n.op != Op::iota) return true;
-  return axis_exists(std::get<IotaAttributes>(n.attributes).axis, n.shape) && n.dtype != DType::kBool && !n.place.cuda;
+  return axis_exists(std::get<IotaAttributes>(n.attributes).axis, n.shape) && n.dtype != DType::kBool &&
+         n.place.on_host();
 }
 
 bool reduce_axes_ascend(const Graph& g, const Node& n) {

@@ -79,8 +79,8 @@ struct Schedule {
 };
 
 struct Kernel {
-  std::string name;                        ///< an identifier, from the user's calls: "relu_layernorm"
-  GroupKind kind = GroupKind::kPointwise;  ///< kPointwise, kRows, kColumns or kFullReduction
+  std::string name;                    ///< an identifier, from the user's calls: "relu_layernorm"
+  Pattern kind = Pattern::kPointwise;  ///< kPointwise, kRows, kColumns or kFullReduction
   /// Without extents of 1, neighbours merged where all operands allow it, in the order of memory (of stores first, then
   /// of what is read most): the last axis of `reduced` (kRows, kFullReduction) or of `kept` (kPointwise, kColumns) is
   /// the one to vectorise. kFullReduction: `kept` is empty and `separate` is one sweep.
@@ -105,7 +105,7 @@ using OutputStrides = std::vector<Extents>;
 /// them too, or strides cannot express it: the strides that they have. Empty for those that can have any.
 OutputStrides required_strides(const Plan& plan);
 
-/// The groups of a plan, one made with `only_executable`, as loops. What all of them need is found once.
+/// The groups of a plan, one that is to run, as loops. What all of them need is found once.
 class Lowering {
  public:
   explicit Lowering(const Plan& plan, OutputStrides outputs = {});

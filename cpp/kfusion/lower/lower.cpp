@@ -7,7 +7,6 @@
 #include "kfusion/lower/outputs.hpp"
 #include "kfusion/lower/schedule.hpp"
 #include "kfusion/lower/steps.hpp"
-#include "kfusion/plan/executable.hpp"
 
 namespace kfusion {
 namespace {
@@ -35,10 +34,10 @@ Lowering::Lowering(const Plan& plan, OutputStrides outputs)
 Kernel Lowering::kernel(int group_index) const {
   const Plan& plan = plan_;
   const Group& group = plan.groups[static_cast<std::size_t>(group_index)];
-  if (!is_loops(group.kind)) throw std::logic_error("kfusion: only loops are lowered");
+  if (!is_loops(group.pattern)) throw std::logic_error("kfusion: only loops are lowered");
   Kernel k;
   k.name = identifier_of(labels_.of(stages_of(plan.graph, group)));
-  k.kind = group.kind;
+  k.kind = group.pattern;
   Space space = space_of(group);
   const std::vector<Stored> stored = stored_values(plan, group, outputs_, output_of_, space);
   Steps steps(plan, group, space, k);
@@ -53,7 +52,7 @@ Kernel Lowering::kernel(int group_index) const {
   if (!reduces) space.reduced = 0;  // rows are points
   set_axes(k, space, steps.loads(), steps.iotas(), stores);
   set_schedule(k);
-  if (reduces && k.kept.empty() && k.separate.sweeps == 1) k.kind = GroupKind::kFullReduction;
+  if (reduces && k.kept.empty() && k.separate.sweeps == 1) k.kind = Pattern::kFullReduction;
   set_labels(k);
   return k;
 }

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "kfusion/plan/executable.hpp"
-
 namespace kfusion {
 namespace {
 
@@ -41,7 +39,7 @@ const Access& view_of(const Plan& plan, const Output& o) { return plan.folded.va
 /// Whether `n`, which `group` stores and nobody else reads, can be stored to any strides of the output that sees it as
 /// `view`. Then the space is cut as if to the least convenient ones.
 bool can_lie_anyhow(const Group& group, NodeId n, const Access& view, Space& space) {
-  return is_loops(group.kind) && is_reordering(view) &&
+  return is_loops(group.pattern) && is_reordering(view) &&
          cut_space(space, space.spans.at(n), stored_through(view, view.strides).shape);
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 /// A kernel without rows has elements and constants only.
 Level level_of(const Kernel& k, const Step& s) {
-  const auto if_row = [&](bool row) { return row && k.kind != GroupKind::kPointwise ? Level::kRow : Level::kElement; };
+  const auto if_row = [&](bool row) { return row && k.kind != Pattern::kPointwise ? Level::kRow : Level::kElement; };
   switch (s.kind) {
     case StepKind::kConstant:
     case StepKind::kReduce:
@@ -40,7 +40,7 @@ Schedule schedule_of(const Kernel& k, bool paired) {
     if (reduces) s.sweeps = std::max(s.sweeps, s.ready.back());
   }
   for (const Store& store : k.stores) {
-    const bool once = k.kind != GroupKind::kPointwise && store.to.per_row();
+    const bool once = k.kind != Pattern::kPointwise && store.to.per_row();
     s.stored.push_back(once ? -1 : s.ready[at(store.step)]);
     s.sweeps = std::max(s.sweeps, s.stored.back() + 1);
   }

@@ -87,6 +87,7 @@ bool try_attention(const Reader& r, const Graph& g, Partition& p, NodeId product
   if (!reduces_for_softmax_only(r, g, p.part(softmax), weights.base)) return false;
   if (!is_plain_product(g, p.part(scores)) || !is_plain_product(g, p.part(output))) return false;
   if (!p.may_share(scores, output) || !p.may_share(softmax, output)) return false;
+  if (!p.is_run(Pattern::kAttention, {scores, softmax, output})) return false;
   if (!p.unite(softmax, output)) return false;
   std::ignore = p.unite(scores, p.part_of(product));  // nothing can be between them: only the softmax reads the scores
   p.mark_attention(p.part_of(product));
@@ -151,6 +152,7 @@ bool try_contraction_reduction(const Reader& r, const Graph& g, Partition& p, No
     return g[n].size() > kfusion::product(extents_of(part.domain, part.kept()));
   });
   if (stores_elements) return false;
+  if (!p.is_run(Pattern::kContractionReduction, {producing, reducing})) return false;
   auto deferred = commuting_maps(r, g, p, reduction, *product);
   if (!p.unite(producing, reducing)) return false;
   p.defer(p.part_of(reduction), std::move(deferred));
@@ -178,7 +180,8 @@ void join_casts(const Graph& g, Partition& p) {
     const WorkKind k = p.part(reader).kind;
     const bool takes_operands = k == WorkKind::kContraction || k == WorkKind::kGather;
     const bool fits = g[n].place == p.part(reader).place && p.may_share(p.part_of(n), reader);
-    if (takes_operands && fits && only_read_by(p, n, reader)) std::ignore = p.unite(p.part_of(n), reader);
+    if (!takes_operands || !fits || !only_read_by(p, n, reader)) continue;
+    if (p.is_run(p.pattern_of(p.part(reader)), {p.part_of(n), reader})) std::ignore = p.unite(p.part_of(n), reader);
   }
 }
 
@@ -188,9 +191,8 @@ void join_copies(const FoldedGraph& folded, Partition& p) {
     if (w.kind != WorkKind::kCopy || p.part(p.part_of(n)).nodes.size() != 1) continue;
     const int from = p.part_of(w.reads[0].base);
     const bool only_reader = p.readers(w.reads[0].base).size() == 1 && !p.is_output(w.reads[0].base);
-    if (is_contraction(p, from) && only_reader && p.may_share(from, p.part_of(n))) {
-      std::ignore = p.unite(from, p.part_of(n));
-    }
+    if (!is_contraction(p, from) || !only_reader || !p.may_share(from, p.part_of(n))) continue;
+    if (p.is_run(p.pattern_of(p.part(from)), {from, p.part_of(n)})) std::ignore = p.unite(from, p.part_of(n));
   }
 }
 

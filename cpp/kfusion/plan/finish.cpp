@@ -6,7 +6,6 @@
 #include <stdexcept>
 
 #include "kfusion/interrupt.hpp"
-#include "kfusion/plan/executable.hpp"
 #include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion {
@@ -53,15 +52,13 @@ class Finishing {
     for (std::size_t i = 0; i < part.domain.size(); ++i) {
       if (part.reduced & axis_bit(i)) r.reduced.push_back(static_cast<int>(i));
     }
-    r.kind = kind_of(m, part);
+    r.pattern = p_.pattern_of(part, m.nodes);
     add_loads(m, r);
     for (const NodeId n : m.nodes) {
       if (is_stored(m, n)) r.stores.push_back(n);
     }
-    if (r.kind == GroupKind::kConv2d) r.folded = per_channel_maps(m);
+    if (r.pattern == Pattern::kConv2d) r.folded = per_channel_maps(m);
     count_sweeps(g_, folded_, device_, r);
-    r.missing = missing_for(r);
-    r.executable = r.missing.empty();
     return r;
   }
 
@@ -80,26 +77,6 @@ class Finishing {
         if (!seen) r.loads.push_back({a, n, distinct_elements(a) == size});
       }
     }
-  }
-
-  GroupKind kind_of(const Members& m, const Part& part) const {
-    if (part.attention) return GroupKind::kAttention;
-    bool reduces = false, contracts = false, convolves = false;
-    for (const NodeId n : m.nodes) {
-      reduces |= folded_.work[static_cast<std::size_t>(n)].kind == WorkKind::kReduce;
-      contracts |= g_[n].op == Op::matmul;
-      convolves |= g_[n].op == Op::conv2d;
-    }
-    if ((contracts || convolves) && reduces) return GroupKind::kContractionReduction;
-    if (contracts) return GroupKind::kMatmul;
-    if (convolves) return GroupKind::kConv2d;
-    if (part.kind == WorkKind::kGather) return GroupKind::kGather;
-    if (!reduces || part.reduced == 0) {
-      return m.nodes.size() == 1 && part.kind == WorkKind::kCopy ? GroupKind::kCopy : GroupKind::kPointwise;
-    }
-    if (part.whole) return GroupKind::kFullReduction;
-    const Axes kept = part.kept();
-    return (kept & (kept + 1)) == 0 ? GroupKind::kRows : GroupKind::kColumns;
   }
 
   /// Follows the result of a convolution through maps with one value per channel (axis 1).

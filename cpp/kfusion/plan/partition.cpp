@@ -125,7 +125,7 @@ bool Partition::may_share(int a, int b) const {
 
 std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b, NodeId consumer) const {
   // A single number of the host goes to the device as an argument of the kernel; what reads nothing is made anywhere.
-  const bool anywhere = is_pointwise(a.kind) && !a.place.cuda && (a.domain.empty() || a.sources.empty());
+  const bool anywhere = is_pointwise(a.kind) && a.place.on_host() && (a.domain.empty() || a.sources.empty());
   if (a.place != b.place && !anywhere) return Reason::kCrossDevice;
   if (!across_stages_ && g_[a.nodes[0]].stage != g_[consumer].stage) return Reason::kUnfused;
   if (a.kind == WorkKind::kGather || b.kind == WorkKind::kGather) return Reason::kGather;
@@ -134,7 +134,6 @@ std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b, NodeI
   if (work_kind(consumer) == WorkKind::kContraction) return Reason::kContraction;
   if (b.kind == WorkKind::kContraction && !is_pointwise(a.kind)) return Reason::kContraction;
   if (a.kind == WorkKind::kContraction && b.reduced != 0) return Reason::kContraction;
-  if (a.kind == WorkKind::kContraction && options_.only_executable) return Reason::kNotImplemented;
   return std::nullopt;
 }
 
@@ -160,7 +159,7 @@ Part Partition::merged_part(int a, int b, const Match& m) const {
   r.reduced = moved_axes(m.moved_a, x.reduced) | moved_axes(m.moved_b, y.reduced);
   r.whole = x.whole || y.whole;
   r.second_sweep = x.second_sweep || y.second_sweep;
-  r.place = x.place.cuda ? x.place : y.place;
+  r.place = x.place.on_host() ? y.place : x.place;
   r.attention = x.attention || y.attention;
   r.deferred = united(x.deferred, y.deferred);
   const auto either = [&](WorkKind k) { return x.kind == k || y.kind == k; };
@@ -205,12 +204,28 @@ std::optional<Reason> Partition::edges_fit(int a, int b, Verdict& v) const {
   return std::nullopt;
 }
 
+std::vector<NodeId> Partition::nodes_of(const std::vector<int>& parts) const {
+  std::vector<NodeId> nodes;
+  for (const int p : parts) nodes.insert(nodes.end(), part(p).nodes.begin(), part(p).nodes.end());
+  std::sort(nodes.begin(), nodes.end());
+  return nodes;
+}
+
 /// Of the kernel of both.
 int Partition::passes(int a, int b, const Part& merged) const {
-  std::vector<NodeId> nodes = part(a).nodes;
-  nodes.insert(nodes.end(), part(b).nodes.begin(), part(b).nodes.end());
-  std::sort(nodes.begin(), nodes.end());
-  return count_passes(g_, folded_, nodes, merged.stores, merged.domain);
+  return count_passes(g_, folded_, nodes_of({a, b}), merged.stores, merged.domain);
+}
+
+/// Why no executor runs these parts as one kernel. Loops of any operations have one on every device.
+std::optional<std::string> Partition::missing(Pattern pattern, const std::vector<int>& parts) const {
+  if (options_.beyond_executors() || is_loops(pattern)) return std::nullopt;
+  const std::vector<NodeId> nodes = nodes_of(parts);
+  std::vector<NodeId> stores;
+  std::ranges::copy_if(nodes, std::back_inserter(stores), [&](NodeId n) {
+    return is_output(n) ||
+           std::ranges::any_of(readers(n), [&](NodeId r) { return std::ranges::count(parts, part_of(r)) == 0; });
+  });
+  return missing_executor(options_.executors, {g_, folded_, pattern, nodes, stores}, device_);
 }
 
 std::int64_t Partition::column_bytes(const Part& part) const {
@@ -264,6 +279,10 @@ Partition::Verdict Partition::judge(int a, int b, Verdict v) {
   v.reason = edges_fit(a, b, v);
   if (!v.reason) v.reason = fits_device(v.merged);
   if (v.reason) return v;
+  if (v.merged.kind == WorkKind::kContraction && !options_.beyond_executors()) {
+    if (auto why = missing(pattern_of(v.merged, nodes_of({a, b})), {a, b}))
+      return {.reason = Reason::kNotImplemented, .missing = std::move(*why)};
+  }
   if (auto slot = slot_for(a, b))
     v.slot = std::move(*slot);
   else
@@ -273,12 +292,12 @@ Partition::Verdict Partition::judge(int a, int b, Verdict v) {
 
 std::optional<Partition::Refused> Partition::refusal(const Edge& e) {
   const int a = part_of(e.producer), b = part_of(e.consumer);
-  if (const auto reason = named_pair_allowed(e.producer, e.consumer)) return Refused{*reason, {}, e};
-  if (const auto reason = kinds_allow(part(a), part(b), e.consumer)) return Refused{*reason, {}, e};
+  if (const auto reason = named_pair_allowed(e.producer, e.consumer)) return Refused{*reason, {}, e, {}};
+  if (const auto reason = kinds_allow(part(a), part(b), e.consumer)) return Refused{*reason, {}, e, {}};
   Verdict v = judge(a, b, match_edge(e));
   if (!v.reason) return std::nullopt;
   const bool other = *v.reason == Reason::kReductionBarrier && v.because.access;
-  return Refused{*v.reason, std::move(v.merged), other ? v.because : e};
+  return Refused{*v.reason, std::move(v.merged), other ? v.because : e, std::move(v.missing)};
 }
 
 std::optional<Reason> Partition::merge_along(const Edge& e) {

@@ -65,8 +65,9 @@ class Partition {
   /// Why not, without merging anything.
   struct Refused {
     Reason reason;
-    Part merged;   ///< what would be one part, for Reason::kResources
-    Edge because;  ///< the read that is in the way: the edge itself, or another one between the two parts
+    Part merged;          ///< what would be one part, for Reason::kResources
+    Edge because;         ///< the read that is in the way: the edge itself, or another one between the two parts
+    std::string missing;  ///< for Reason::kNotImplemented
   };
   std::optional<Refused> refusal(const Edge& e);
 
@@ -74,6 +75,11 @@ class Partition {
   void merge_across_stages(bool allowed) { across_stages_ = allowed; }
   /// Whether two parts are of calls that may share a kernel.
   bool may_share(int a, int b) const;
+  /// What the kernel of `part` is, which computes `nodes`.
+  Pattern pattern_of(const Part& part, const std::vector<NodeId>& nodes) const;  // pattern.cpp
+  Pattern pattern_of(const Part& part) const { return pattern_of(part, part.nodes); }
+  /// Whether one of the executors that are asked runs these parts as one kernel.
+  bool is_run(Pattern pattern, const std::vector<int>& parts) const { return !missing(pattern, parts); }
   /// Makes one part of two without asking the rules; false where a third part has to run between them.
   [[nodiscard]] bool unite(int a, int b);
   void mark_attention(int part) { parts_[static_cast<std::size_t>(part)].attention = true; }
@@ -96,6 +102,7 @@ class Partition {
     Part merged = {};
     Edge because = {};
     Slot slot = {};
+    std::string missing = {};
   };
 
   WorkKind work_kind(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)].kind; }
@@ -107,7 +114,9 @@ class Partition {
   std::optional<Reason> named_pair_allowed(NodeId producer, NodeId consumer) const;
   Verdict judge(int a, int b, Verdict v);
   std::optional<Reason> edges_fit(int a, int b, Verdict& v) const;  ///< also says how v.merged sweeps
+  std::vector<NodeId> nodes_of(const std::vector<int>& parts) const;
   int passes(int a, int b, const Part& merged) const;
+  std::optional<std::string> missing(Pattern pattern, const std::vector<int>& parts) const;
   std::optional<Reason> fits_device(const Part& merged) const;
   std::vector<Edge> crossing_edges(int a, int b) const;
   Part merged_part(int a, int b, const Match& m) const;

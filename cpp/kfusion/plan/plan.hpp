@@ -11,7 +11,9 @@
 #include "kfusion/graph/graph.hpp"
 #include "kfusion/plan/device.hpp"
 #include "kfusion/plan/domain.hpp"
+#include "kfusion/plan/executor.hpp"
 #include "kfusion/plan/fold.hpp"
+#include "kfusion/plan/pattern.hpp"
 
 namespace kfusion {
 
@@ -26,25 +28,11 @@ enum class Reason : std::uint8_t {
   kMultipleConsumers,  ///< the value is stored for another reader, and computing it twice costs more
   kNoGain,             ///< possible, but more bytes would move
   kCycle,              ///< a third kernel has to run in between
-  kNotImplemented,     ///< possible, but this version has no such kernel
+  kNotImplemented,     ///< possible, but no executor has such a kernel
   kForbidden,          ///< the caller asked for it
   kUnfused,            ///< one kernel per stage was asked for
 };
 std::string_view name(Reason r);  ///< "reduction_barrier", ...
-
-enum class GroupKind : std::uint8_t {
-  kPointwise,      ///< maps over one domain
-  kRows,           ///< reductions over the innermost axes of the domain, and maps
-  kColumns,        ///< reductions over strided axes, and maps
-  kFullReduction,  ///< a reduction of everything, finished in the same launch
-  kMatmul,         ///< with prologue folded views and epilogue maps
-  kConv2d,
-  kAttention,             ///< softmax(q k^T) v, an online reduction
-  kContractionReduction,  ///< a contraction whose result is reduced where it is made (the SPLADE head, matmul + max)
-  kGather,
-  kCopy,  ///< a reshape that no strides express
-};
-std::string_view name(GroupKind k);  ///< "pointwise", "rows", ...
 
 /// One read of a kernel: a value of another kernel or an input, and how it is seen from the domain.
 struct Load {
@@ -54,7 +42,7 @@ struct Load {
 };
 
 struct Group {
-  GroupKind kind = GroupKind::kPointwise;
+  Pattern pattern = Pattern::kPointwise;
   Extents domain;             ///< extents that the kernel runs over, without those of 1
   std::vector<int> reduced;   ///< axes of the domain that are reduced, ascending; the rest are rows
   std::vector<NodeId> nodes;  ///< computed here, in order
@@ -66,8 +54,8 @@ struct Group {
   std::vector<NodeId> folded;    ///< per-channel affine maps after a convolution: folded into its weights beforehand
   int passes = 1;                ///< sweeps over the domain: where rows stay on chip, only the first reads memory
   bool row_on_chip = true;
-  bool executable = false;
-  std::string missing;  ///< what this version lacks to run it, empty when executable
+  const Executor* executor = nullptr;  ///< nullptr where none of those that were asked runs it, and
+  std::string missing;                 ///< why
 
   std::int64_t rows() const;
   std::int64_t cols() const;
@@ -86,8 +74,11 @@ struct PlanOptions {
   /// pairs that may not.
   std::vector<std::pair<std::string, std::string>> allow, forbid;
   int max_inputs = 64, max_outputs = 16;
-  bool only_executable = false;  ///< what `f.plan` shows: kernels that this version has, results that are arrays of
-                                 ///< their own; contractions run through the array library (kNotImplemented)
+  Executors executors = {&anyone()};  ///< kernels that one of them runs
+
+  /// Whether the plan shows what is possible. One that is to run has no work without elements, and results that are
+  /// arrays of their own.
+  bool beyond_executors() const;
 };
 
 struct Plan {

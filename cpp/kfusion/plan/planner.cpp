@@ -108,6 +108,7 @@ class Planning {
 
   Plan result() {
     finish(plan_, partition_, folded_, device_);
+    choose_executors(plan_, options_.executors, device_);
     check_plan(plan_);
     for (const NodeId n : partition_.order()) {
       check_interrupt();
@@ -132,7 +133,6 @@ class Planning {
     const Graph& g = plan_.graph;
     while (merge_vertically(g, partition_) || merge_siblings(g, partition_, nullptr)) {
     }
-    if (options_.only_executable) return;
     join_attention(g, folded_, partition_);
     join_contraction_reductions(g, folded_, partition_);
     join_casts(g, partition_);
@@ -185,6 +185,7 @@ class Planning {
     c.reason = could ? Reason::kNoGain : refused->reason;
     c.merged = std::move(refused->merged);
     c.because = refused->because;
+    c.missing = std::move(refused->missing);
     return c;
   }
 
@@ -209,21 +210,28 @@ class Planning {
 
 /// A plan and what it moves.
 struct Counted {
-  Counted(Plan p, const Device& device) : plan(std::move(p)), traffic(count(plan, device).total.traffic) {}
+  Counted(Plan p, const Device& device) : plan(std::move(p)), total(count(plan, device).total) {}
 
   /// More bytes, or more kernels.
   bool exceeds(const Counted& other) const {
-    const Traffic &a = traffic, &b = other.traffic;
+    const Traffic &a = total.traffic, &b = other.total.traffic;
     return a.compulsory.total() > b.compulsory.total() || a.issued.total() > b.issued.total() ||
            a.launches > b.launches;
   }
 
   Plan plan;
-  Traffic traffic;
+  Cost total;
 };
 
 /// What copies have to save of all bytes. Else a chain of a thousand barriers would be planned once for each.
 constexpr std::int64_t kLeastSaving = 100;
+
+/// Whether an executor took operations into a product, say.
+bool takes_operations(const Executor* executor, const Plan& plan) {
+  return std::ranges::any_of(plan.groups, [&](const Group& group) {
+    return group.executor == executor && !is_loops(group.pattern) && group.nodes.size() > 1;
+  });
+}
 
 /// A plan of one graph at a time, as the executors need it or as it could be.
 class Planner {
@@ -231,7 +239,7 @@ class Planner {
   Planner(const Graph& g, const Device& device, const PlanOptions& options)
       : device_(device), options_(options), graph_(g) {
     make_stage_names_unique(graph_);
-    if (options_.only_executable) graph_ = without_empty_work(graph_);
+    if (!options_.beyond_executors()) graph_ = without_empty_work(graph_);
   }
 
   Counted plan(Scope scope) const {
@@ -240,6 +248,15 @@ class Planner {
     return {planning.result(), device_};
   }
 
+  /// Never more bytes or kernels than `unfused`.
+  Counted fused(const Counted& unfused) const {
+    Counted chosen = plan_with_copies();
+    for (const Scope scope : {Scope::kCallsFirst, Scope::kWithinCalls})
+      if (chosen.exceeds(unfused)) chosen = plan(scope);
+    return chosen;
+  }
+
+ private:
   /// Copies of cheap values stay where bytes fall. A copy can make another one pay: of what the first one reads.
   Counted plan_with_copies() const {
     Planning planning(simple_graph(Scope::kEverything), device_, options_, Scope::kEverything);
@@ -251,17 +268,16 @@ class Planner {
       again.merge(copied->copies);
       copied = again.graph_with_copies();
       Counted other(again.result(), device_);
-      const std::int64_t before = best.traffic.compulsory.total(), after = other.traffic.compulsory.total();
+      const std::int64_t before = best.total.traffic.compulsory.total(), after = other.total.traffic.compulsory.total();
       if (other.exceeds(best) || before - after <= before / kLeastSaving) break;
       best = std::move(other);
     }
     return best;
   }
 
- private:
   Graph simple_graph(Scope scope) const {
     Graph simple = simplify(graph_, scope == Scope::kEverything);
-    return options_.only_executable ? with_own_results(simple) : simple;
+    return options_.beyond_executors() ? simple : with_own_results(simple);
   }
 
   const Device& device_;
@@ -271,13 +287,22 @@ class Planner {
 
 }  // namespace
 
+bool PlanOptions::beyond_executors() const { return std::ranges::count(executors, &anyone()) > 0; }
+
 PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& options) {
   const Planner planner(g, device, options);
   Counted unfused = planner.plan(Scope::kWithinCalls);
   if (!options.fuse) return {unfused.plan, std::move(unfused.plan)};
-  Counted chosen = planner.plan_with_copies();
-  for (const Scope scope : {Scope::kCallsFirst, Scope::kWithinCalls})
-    if (chosen.exceeds(unfused)) chosen = planner.plan(scope);
+  Counted chosen = planner.fused(unfused);
+  // Merging goes by bytes: an executor that takes operations with it may be slower than two that take none.
+  for (const Executor* e : options.executors) {
+    if (!takes_operations(e, chosen.plan)) continue;
+    PlanOptions without = options;
+    std::erase(without.executors, e);
+    Counted other = Planner(g, device, without).fused(unfused);
+    const bool runs = std::ranges::all_of(other.plan.groups, &Group::executor);
+    if (runs && other.total.price.total_us < chosen.total.price.total_us) chosen = std::move(other);
+  }
   return {std::move(chosen.plan), std::move(unfused.plan)};
 }
 

@@ -17,7 +17,7 @@ Bound bound_of(const Price& p) {
 }
 
 Pricer::Pricer(const Plan& plan, const Device& device)
-    : g_(plan.graph), device_(device), touched_(plan.graph.nodes.size(), -1) {}
+    : plan_(plan), g_(plan.graph), device_(device), touched_(plan.graph.nodes.size(), -1) {}
 
 Price Pricer::price(const Group& group, const Traffic& traffic, const std::vector<Read>& reads) {
   const bool rows_cached = rows_stay_in_cache(group, reads);
@@ -33,6 +33,7 @@ Price Pricer::price(const Group& group, const Traffic& traffic, const std::vecto
   for (const FlopCount& f : traffic.flops) p.compute_us += us(f.work, peak_flops(device_, f.dtype, f.matrix));
   p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
   p.bound = bound_of(p);
+  if (group.executor) p = group.executor->price(plan_, group, p, device_);
   touch(group, traffic, reads);
   return p;
 }

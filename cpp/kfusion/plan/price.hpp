@@ -37,6 +37,7 @@ class Pricer {
   bool rows_stay_in_cache(const Group& group, const std::vector<Read>& reads) const;
   void touch(const Group& group, const Traffic& traffic, const std::vector<Read>& reads);
 
+  const Plan& plan_;
   const Graph& g_;
   const Device& device_;
   std::int64_t moved_bytes_ = 0;       ///< by all kernels so far

@@ -111,7 +111,7 @@ std::string sentence(const Case& c) {
     case Reason::kCycle:
       return "another kernel has to run between " + a + " and " + b + ": it needs the one and is needed by the other.";
     case Reason::kNotImplemented:
-      return "one kernel is possible, but this version has none for " + a + " with " + b + ".";
+      return "one kernel for " + a + " and " + b + " is possible, but " + c.missing + ".";
     case Reason::kForbidden:
       return "the caller keeps " + a + " and " + b + " apart.";
     case Reason::kUnfused:
@@ -137,13 +137,6 @@ std::string_view name(Reason r) {
       "reduction_barrier",  "domain_mismatch", "gather", "cross_device",    "contraction", "resources",
       "multiple_consumers", "no_gain",         "cycle",  "not_implemented", "forbidden",   "unfused"};
   return kNames[static_cast<std::size_t>(r)];
-}
-
-std::string_view name(GroupKind k) {
-  constexpr std::string_view kNames[] = {"pointwise", "rows",   "columns",   "full_reduction",
-                                         "matmul",    "conv2d", "attention", "contraction_reduction",
-                                         "gather",    "copy"};
-  return kNames[static_cast<std::size_t>(k)];
 }
 
 }  // namespace kfusion

@@ -17,8 +17,9 @@ struct Case {
   const PlanOptions& options;
   Reason reason;
   NodeId producer, consumer;
-  Part merged = {};   ///< for kResources: what would have been one kernel
-  Edge because = {};  ///< for kReductionBarrier: the read that has to wait
+  Part merged = {};          ///< for kResources: what would have been one kernel
+  Edge because = {};         ///< for kReductionBarrier: the read that has to wait
+  std::string missing = {};  ///< for kNotImplemented: why no executor runs it
 };
 
 /// One sentence: why `producer` and `consumer` are in different kernels.

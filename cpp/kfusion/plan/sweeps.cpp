@@ -74,8 +74,8 @@ int count_passes(const Graph& g, const FoldedGraph& folded, const std::vector<No
 }
 
 void count_sweeps(const Graph& g, const FoldedGraph& folded, const Device& device, Group& group) {
-  const bool loops = group.kind == GroupKind::kRows || group.kind == GroupKind::kColumns ||
-                     group.kind == GroupKind::kFullReduction || group.kind == GroupKind::kPointwise;
+  const bool loops = group.pattern == Pattern::kRows || group.pattern == Pattern::kColumns ||
+                     group.pattern == Pattern::kFullReduction || group.pattern == Pattern::kPointwise;
   if (!loops) return;
   group.passes = count_passes(g, folded, group.nodes, group.stores, group.domain);
   if (group.passes == 1) return;

@@ -45,7 +45,13 @@ def add(subcommands: Any) -> None:
             metavar="A,B",
             help=f"a pair {what}; repeatable",
         )
-    parser.add_argument("--only-executable", action="store_true", help="split what this version cannot run")
+    parser.add_argument(
+        "--executors",
+        type=_parse_executors,
+        metavar="NAMES",
+        help='who runs the kernels: names joined by commas, or "available" for those that there are (default: also '
+        "kernels that nobody has written yet)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the tables")
     parser.add_argument("--html", metavar="FILE", help="write a page with tables and pictures")
     parser.add_argument("--plot", metavar="PICTURE", help="write the pictures")
@@ -91,7 +97,7 @@ def _plan_of(args: argparse.Namespace) -> _plan.Plan:
         "fuse": not args.no_fuse,
         "allow": args.allow,
         "forbid": args.forbid,
-        "only_executable": args.only_executable,
+        "executors": args.executors,
     }
     if args.target.endswith(".json"):
         if args.shape:
@@ -122,6 +128,10 @@ def parse_array(text: str) -> tuple[tuple[int, ...], str | None]:
     if colon and dtype not in DTYPES:
         raise argparse.ArgumentTypeError(f"the dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     return parse_shape(shape), dtype or None
+
+
+def _parse_executors(text: str) -> str | list[str]:
+    return text if text == "available" else text.split(",")
 
 
 def _parse_pair(text: str) -> tuple[str, str]:

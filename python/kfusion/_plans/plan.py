@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .._files import StrPath
 
-_SCHEMA = 1
+_SCHEMA = 2
 _WHO = "kfusion.Plan"
 _SAVINGS = ("unfused_bytes", "fused_bytes", "savings_bytes", "savings_pct")  # what kfusion.savings always has
 
@@ -91,7 +91,7 @@ class Plan(_tables.Report):
         return html.page(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain dicts, lists, numbers and strings; "schema" is 1."""
+        """Everything as plain dicts, lists, numbers and strings; "schema" is 2."""
         plain: dict[str, Any] = _schema.to_plain(self)
         return {"schema": _SCHEMA, **plain}
 
@@ -166,7 +166,7 @@ def plan(
     fuse: bool = True,
     allow: Iterable[tuple[str, str]] = (),
     forbid: Iterable[tuple[str, str]] = (),
-    only_executable: bool = False,
+    executors: str | Iterable[str] | None = None,
     **keywords: Any,
 ) -> Plan:
     """Traces a function, plans it into kernels and counts what fusing them saves. Nothing is computed.
@@ -180,7 +180,8 @@ def plan(
         allow: pairs of names, of calls as the plan shows them ("relu", "relu_2", "layernorm" for all its stages) or of
             ops, all with that name; where given, only these may share a kernel.
         forbid: pairs that may not.
-        only_executable: splits what this version of kfusion has no kernel for.
+        executors: who runs the kernels. None also plans kernels that nobody has written yet: what is possible.
+            "available" plans what a fused function runs, a list of names (`kfusion.executors()`) what these would run.
         keywords: the function's keyword arguments; give those named like an option above by functools.partial.
 
     Returns:
@@ -196,9 +197,22 @@ def plan(
         "fuse": fuse,
         "allow": pairs("allow", allow),
         "forbid": pairs("forbid", forbid),
-        "only_executable": only_executable,
+        "executors": executors if executors is None or isinstance(executors, str) else list(executors),
     }
     return plan_graph(name, graph, _device(device), options)
+
+
+def executors(device: str | Device | None = None) -> dict[str, tuple[str, ...]]:
+    """Who runs kernels on a device.
+
+    Args:
+        device: as for `kfusion.plan`.
+
+    Returns:
+        By name, in the order in which they are asked, the kinds of kernels that each runs, some of them on conditions:
+        where none does, a plan's group says why.
+    """
+    return {name: tuple(kinds) for name, kinds in _core.executors(_device(device).to_dict())}
 
 
 def trace(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Graph:

@@ -111,8 +111,8 @@ class Group(Cost):
     nodes folded into its loads and stores; deferred those computed once per result, after the max that stands behind
     them; folded those that change a convolution's weights instead. It runs over `domain`, whose axes `reduced` are
     reduced: rows x cols. A row that does not stay on chip is swept `passes` times. ridge is the intensity from which
-    the device would compute longer than it moves. executable: this version can run it, else `missing` says what it
-    lacks.
+    the device would compute longer than it moves. kind is its pattern; executor who runs it (`kfusion.executors`), and
+    where that is nobody, "", `missing` says why.
     """
 
     id: int
@@ -132,9 +132,14 @@ class Group(Cost):
     stores: tuple[Store, ...]
     passes: int
     row_on_chip: bool
-    executable: bool
+    executor: str
     missing: str
     ridge: float
+
+    @property
+    def executable(self) -> bool:
+        """Whether it has an executor."""
+        return bool(self.executor)
 
 
 @dataclass(frozen=True)

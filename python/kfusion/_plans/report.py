@@ -155,7 +155,7 @@ def savings_line(plan: Plan) -> str:
 
 
 def notes(plan: Plan) -> Iterator[str]:
-    """What the tables do not say: bytes that are read again, and kernels that this version does not have."""
+    """What the tables do not say: bytes that are read again, and kernels that no executor has."""
     if twice := [g for g in plan.groups if not g.row_on_chip]:
         extra = sum(g.issued.total - g.compulsory.total for g in twice)
         unit, size = byte_unit(extra)

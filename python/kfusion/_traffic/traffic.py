@@ -217,7 +217,7 @@ def _plan_of(request: Request, place: str) -> Plan:
     versions = _versions.versions_of(_user_code.load(request.target, WHO))
     specs = [dataclasses.replace(s, like="numpy", device=place) for s in request.specs]
     if versions.by_hand:
-        return plan(norms.relu_layernorm, *specs, device=running.device(place), only_executable=True)
+        return plan(norms.relu_layernorm, *specs, device=running.device(place), executors="available")
     return versions.fused.plan(*specs)  # type: ignore[attr-defined, no-any-return]
 
 

@@ -24,7 +24,7 @@ from .values import Unfit, Value
 
 H200 = kf.device("H200").to_dict()
 PATTERN, EDGE = 0xAB, 64
-EXECUTABLE = {"only_executable": True}
+EXECUTABLE = {"executors": "available"}
 COMPUTES = {"map", "reduce", "cast", "contraction", "gather"}
 KIND = {op["name"]: op["kind"] for op in _core.op_table()}
 

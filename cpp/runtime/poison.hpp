@@ -2,15 +2,14 @@
 #pragma once
 #include <cstddef>
 
-#include "host/cuda.hpp"
-#include "kfusion/view.hpp"
+#include "runtime/memory.hpp"
 
 namespace kfusion {
 
 bool poisons_memory() noexcept;
 void set_poisons_memory(bool on) noexcept;  ///< off at the start; for the whole process
 
-/// Where memory is poisoned: fills `bytes` bytes at `place`, on CUDA ordered on `stream`.
-void poison(std::byte* p, std::size_t bytes, Place place, cuda::Stream stream);
+/// Where memory is poisoned: fills `bytes` bytes at `place`, in the order of `stream`.
+void poison(std::byte* p, std::size_t bytes, Place place, Stream stream);
 
 }  // namespace kfusion

@@ -1,4 +1,4 @@
-#include "execution/layout.hpp"
+#include "runtime/views.hpp"
 
 #include <algorithm>
 #include <optional>

@@ -1,18 +1,15 @@
-#include "execution/executable.hpp"
+#include "runtime/executable.hpp"
 
 #include <algorithm>
-#include <cstring>
-#include <optional>
 
-#include "cpu/buffer.hpp"
-#include "execution/layout.hpp"
-#include "execution/poison.hpp"
-#include "execution/slots.hpp"
-#include "execution/sources.hpp"
-#include "execution/steps.hpp"
+#include "kfusion/error.hpp"
 #include "kfusion/interrupt.hpp"
-#include "kfusion/plan/executable.hpp"
 #include "kfusion/room.hpp"
+#include "runtime/backend.hpp"
+#include "runtime/poison.hpp"
+#include "runtime/slots.hpp"
+#include "runtime/sources.hpp"
+#include "runtime/views.hpp"
 
 namespace kfusion {
 namespace {
@@ -26,19 +23,23 @@ constexpr std::size_t kFewSlots = 16;
 /// The memory of one run.
 class Workspace {
  public:
-  Workspace(std::size_t bytes, Place place, cuda::Stream stream) {
+  Workspace(std::size_t bytes, Place place, Stream stream) : bytes_(bytes), place_(place), stream_(stream) {
     if (bytes == 0) return;
-    if (place.cuda)
-      data_ = device_.emplace(bytes, place.index, stream).data();
-    else
-      data_ = host_.emplace(bytes).data();
+    data_ = static_cast<std::byte*>(memory_of(place).allocate(bytes, place.index, stream));
     poison(data_, bytes, place, stream);
   }
-  std::byte* data() const { return data_; }
+  ~Workspace() {
+    if (data_) memory_of(place_).deallocate(data_, bytes_, place_.index, stream_);
+  }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  std::byte* data() const { return data_; }  ///< nullptr for no bytes
 
  private:
-  std::optional<cpu::Buffer> host_;
-  std::optional<cuda::Workspace> device_;
+  std::size_t bytes_;
+  Place place_;
+  Stream stream_;
   std::byte* data_ = nullptr;
 };
 
@@ -69,10 +70,6 @@ struct Executable::Parts {
   std::vector<Parameter> parameters;        ///< as the kernels number them
   std::vector<std::int64_t> output_bytes;
   std::vector<Mapped> mapped;  ///< the operands of the only kernel, where it is elementwise
-
-  int slot_of(const Plan& plan, NodeId base);
-  void add_kernel(Kernel k, bool aligned);
-  void add_library(const Plan& plan, const Group& group);
 };
 
 namespace {
@@ -104,41 +101,56 @@ View seen_view(const Node& n, const Access& a, Place place) {
 
 }  // namespace
 
-void Executable::Parts::add_kernel(Kernel k, bool aligned) {
-  if (k.rows() == 0 || k.cols() == 0) return;
-  number_parameters(k, parameters);
-  Operands operands;
-  for (const Operand& o : k.loads) operands.loads.push_back(slots.of.at(o.node));
-  for (const Store& s : k.stores) operands.stores.push_back(slots.of.at(s.to.node));
-  if (k.kind == GroupKind::kPointwise) {
-    const auto add = [&](const Operand& o) {
-      mapped.push_back({static_cast<std::size_t>(slots.of.at(o.node)), all_strides(o), o.offset});
-    };
-    for (const Operand& o : k.loads) add(o);
-    for (const Store& s : k.stores) add(s.to);
+/// The groups of a plan, one after another, for whoever makes steps of them.
+class Executable::Maker final : public StepRequest {
+ public:
+  Maker(Parts& parts, const Plan& plan, OutputStrides outputs, bool aligned)
+      : parts_(parts), plan_(plan), lowering_(plan, std::move(outputs)), aligned_(aligned) {}
+
+  void add_step(int index) {
+    index_ = index;
+    if (is_loops(group().pattern) && product(group().domain) == 0) return;
+    const auto* const backend = static_cast<const Backend*>(group().executor);
+    if (!backend) throw ValueError("kfusion: a kernel of this plan cannot run: " + group().missing);
+    parts_.steps.push_back(backend->make_step(*this));
   }
-  steps.push_back(place.cuda ? make_cuda_step(k, std::move(operands), aligned, place.index)
-                             : make_cpu_step(k, std::move(operands)));
-}
 
-int Executable::Parts::slot_of(const Plan& plan, NodeId base) {
-  const auto last = slots.inputs + slots.outputs + static_cast<int>(slots.offsets.size() + sources.size());
-  const auto [at, fresh] = slots.of.emplace(base, last);
-  if (fresh) sources.emplace_back(plan.graph[base], place);
-  return at->second;
-}
+  const Plan& plan() const override { return plan_; }
+  const Group& group() const override { return plan_.groups[static_cast<std::size_t>(index_)]; }
+  Place place() const override { return parts_.place; }
+  bool aligned() const override { return aligned_; }
 
-void Executable::Parts::add_library(const Plan& plan, const Group& group) {
-  const NodeId n = group.nodes.at(0);
-  const auto seen = [&](NodeId value) {
-    const Access& a = access_of(plan, value);
-    const auto item = static_cast<std::int64_t>(item_bytes(plan.graph[value].dtype));
-    return Seen{slot_of(plan, a.base), seen_view(plan.graph[value], a, place), a.offset * item};
-  };
-  std::vector<Seen> arguments;
-  for (const NodeId a : plan.graph[n].arguments) arguments.push_back(seen(a));
-  steps.push_back(make_library_step(plan.graph[n], std::move(arguments), seen(n)));
-}
+  Loops loops() override {
+    Loops l{lowering_.kernel(index_), {}, {}};
+    number_parameters(l.kernel, parts_.parameters);
+    for (const Operand& o : l.kernel.loads) l.loads.push_back(slot_of(o, l.kernel));
+    for (const Store& s : l.kernel.stores) l.stores.push_back(slot_of(s.to, l.kernel));
+    return l;
+  }
+
+  Seen value(NodeId n) override {
+    const Node& node = plan_.graph[n];
+    const Access& a = access_of(plan_, n);
+    const auto last = parts_.slots.end() + static_cast<int>(parts_.sources.size());
+    const auto [at, fresh] = parts_.slots.of.emplace(a.base, last);
+    if (fresh) parts_.sources.emplace_back(plan_.graph[a.base], place());
+    return {at->second, seen_view(node, a, place()), a.offset * static_cast<std::int64_t>(item_bytes(node.dtype))};
+  }
+
+ private:
+  int slot_of(const Operand& o, const Kernel& k) {
+    const int slot = parts_.slots.of.at(o.node);
+    if (k.kind == Pattern::kPointwise)
+      parts_.mapped.push_back({static_cast<std::size_t>(slot), all_strides(o), o.offset});
+    return slot;
+  }
+
+  Parts& parts_;
+  const Plan& plan_;
+  const Lowering lowering_;
+  bool aligned_;
+  int index_ = 0;
+};
 
 Executable::Executable(const Plan& plan, Place place, bool aligned, const OutputStrides& outputs) {
   auto parts = std::make_unique<Parts>();
@@ -150,14 +162,10 @@ Executable::Executable(const Plan& plan, Place place, bool aligned, const Output
     parts->output_bytes.push_back(plan.graph[node].nbytes());
     if (is_identity(access_of(plan, node)) && is_c_order(plan.graph[node], strides[i])) strides[i].clear();
   }
-  const Lowering lowering(plan, std::move(strides));
+  Maker maker(*parts, plan, std::move(strides), aligned);
   for (int i = 0; i < std::ssize(plan.groups); ++i) {
     check_interrupt();
-    const Group& group = plan.groups[static_cast<std::size_t>(i)];
-    if (is_loops(group.kind))
-      parts->add_kernel(lowering.kernel(i), aligned);
-    else
-      parts->add_library(plan, group);
+    maker.add_step(i);
   }
   if (parts->steps.size() > 1) parts->mapped.clear();
   std::size_t most = 0;
@@ -188,10 +196,7 @@ void Executable::run(const Run& r) const {
   for (const StepPointer& step : p.steps) step->run(frame);
   for (const auto& [from, to] : p.slots.repeated) {
     const auto bytes = static_cast<std::size_t>(p.output_bytes[static_cast<std::size_t>(to)]);
-    if (p.place.cuda)
-      cuda::copy(r.outputs[to], r.outputs[from], bytes, p.place.index, r.stream);
-    else
-      std::memcpy(r.outputs[to], r.outputs[from], bytes);
+    memory_of(p.place).copy(r.outputs[to], r.outputs[from], bytes, p.place.index, r.stream);
   }
 }
 

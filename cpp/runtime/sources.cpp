@@ -1,9 +1,9 @@
-#include "execution/sources.hpp"
+#include "runtime/sources.hpp"
 
-#include "execution/layout.hpp"
-#include "host/cuda.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/reference/reference.hpp"
+#include "runtime/memory.hpp"
+#include "runtime/views.hpp"
 
 namespace kfusion {
 namespace {
@@ -33,10 +33,11 @@ SourceValue::SourceValue(const Node& n, Place place) {
   host_ = cpu::Buffer(bytes);
   v.data = host_.data();
   run_reference(g, {}, {v});
-  if (!place.cuda) return;
-  device_ = cuda::allocate(bytes, place.index, 0);
-  cuda::copy(device_, host_.data(), bytes, place.index, 0);
-  cuda::synchronize(place.index, 0);
+  if (place.on_host()) return;
+  const Memory& memory = memory_of(place);
+  device_ = static_cast<std::byte*>(memory.allocate(bytes, place.index, 0));
+  memory.copy(device_, host_.data(), bytes, place.index, 0);
+  memory.synchronize(place.index, 0);
 }
 
 }  // namespace kfusion

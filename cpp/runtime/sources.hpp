@@ -11,12 +11,12 @@ class SourceValue {
  public:
   SourceValue(const Node& n, Place place);
 
-  std::byte* data() const { return device_ ? static_cast<std::byte*>(device_) : host_.data(); }
+  std::byte* data() const { return device_ ? device_ : host_.data(); }
 
  private:
   cpu::Buffer host_;
   /// Never given back: other streams, and graphs that were captured, may read it after the executable is gone.
-  void* device_ = nullptr;
+  std::byte* device_ = nullptr;
 };
 
 }  // namespace kfusion

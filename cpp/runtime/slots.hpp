@@ -18,6 +18,8 @@ struct Slots {
   std::vector<std::int64_t> offsets;          ///< of the values between kernels, in bytes
   std::int64_t bytes = 0;                     ///< that they need at most
   std::vector<std::pair<int, int>> repeated;  ///< outputs (second) that are the same value as an earlier one
+
+  int end() const { return inputs + outputs + static_cast<int>(offsets.size()); }
 };
 
 /// A value's memory is given to another one when its last reader is done.

@@ -1,4 +1,4 @@
-#include "execution/slots.hpp"
+#include "runtime/slots.hpp"
 
 #include <algorithm>
 
@@ -71,8 +71,7 @@ Slots assign_slots(const Plan& plan) {
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     arena.free_before(i);
     for (const NodeId n : plan.groups[i].stores) {
-      const auto between = slots.inputs + slots.outputs + static_cast<int>(slots.offsets.size());
-      if (!slots.of.emplace(n, between).second) continue;
+      if (!slots.of.emplace(n, slots.end()).second) continue;
       const Node& node = plan.graph[n];
       const std::int64_t size = product(plan.computed[static_cast<std::size_t>(n)]);
       slots.offsets.push_back(arena.allocate(size * static_cast<std::int64_t>(item_bytes(node.dtype)), last.at(n)));

@@ -1,0 +1,53 @@
+// Loops on CUDA devices: generated kernels.
+#include "codegen/generate.hpp"
+#include "host/compile.hpp"
+#include "host/cuda.hpp"
+#include "runtime/backend.hpp"
+
+namespace kfusion {
+namespace {
+
+class CudaStep final : public ExecutableStep {
+ public:
+  CudaStep(Loops loops, bool aligned, int device)
+      : kernel_(loops.kernel, cuda::target(device), aligned),
+        function_(cuda::compile(kernel_.source(), kernel_.entry(), device)),
+        launch_(cuda::fitted(function_, kernel_.launch(), device)),
+        loads_(std::move(loops.loads)),
+        stores_(std::move(loops.stores)) {}
+
+  std::size_t workspace_bytes() const override { return launch_.workspace_bytes; }
+
+  void run(const Frame& f) const override {
+    const cuda::Standing standing(launch_.standing_bytes, f.device, f.stream);
+    Addresses loads(loads_, f.slots), stores(stores_, f.slots);
+    Room<std::byte, 1024> parameters(kernel_.parameter_bytes());
+    kernel_.write_parameters(loads.data(), stores.data(), f.parameters, {f.workspace, standing.data()},
+                             parameters.data());
+    cuda::launch(function_, launch_, parameters.data(), kernel_.parameter_bytes(), f.device, f.stream);
+  }
+
+ private:
+  codegen::CudaKernel kernel_;
+  const cuda::Function& function_;
+  codegen::Launch launch_;
+  std::vector<int> loads_, stores_;
+};
+
+class Cuda final : public Backend {
+ public:
+  std::string_view name() const override { return "cuda"; }
+  bool has(Pattern p, const Device& d) const override { return !d.is_cpu && is_loops(p); }
+  StepPointer make_step(StepRequest& request) const override {
+    return std::make_unique<CudaStep>(request.loops(), request.aligned(), request.place().index);
+  }
+};
+
+}  // namespace
+
+const Backend& cuda_backend() {
+  static const Cuda backend;
+  return backend;
+}
+
+}  // namespace kfusion

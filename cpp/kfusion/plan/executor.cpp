@@ -1,0 +1,83 @@
+#include "kfusion/plan/executor.hpp"
+
+#include <algorithm>
+
+#include "kfusion/plan/traffic.hpp"
+
+namespace kfusion {
+namespace {
+
+class Anyone final : public Executor {
+ public:
+  std::string_view name() const override { return ""; }
+  bool has(Pattern, const Device&) const override { return true; }
+};
+
+/// Who runs a kernel.
+struct Asked {
+  Executors able;
+  std::string refusals;  ///< of those that have its pattern
+};
+
+Asked ask(const Executors& asked, const Candidate& kernel, const Device& device) {
+  Asked result;
+  for (const Executor* e : asked) {
+    if (!e->has(kernel.pattern, device)) continue;
+    if (const auto refusal = e->refusal(kernel, device))
+      result.refusals += (result.refusals.empty() ? "" : "; ") + std::string(e->name()) + " " + *refusal;
+    else
+      result.able.push_back(e);
+  }
+  if (result.refusals.empty()) result.refusals = "no executor has kernels for " + std::string(name(kernel.pattern));
+  return result;
+}
+
+/// Prices depend on what ran before, and not on who ran it: each round prices one executor of each kernel.
+void take_cheapest(Plan& plan, const std::vector<Executors>& able, const Device& device) {
+  std::size_t rounds = 0;
+  for (const Executors& e : able) rounds = std::max(rounds, e.size());
+  if (rounds < 2) return;
+  std::vector<double> least(able.size(), 0);
+  Executors best(able.size(), nullptr);
+  for (std::size_t round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < able.size(); ++i)
+      if (round < able[i].size()) plan.groups[i].executor = able[i][round];
+    const PlanCost cost = count(plan, device);
+    for (std::size_t i = 0; i < able.size(); ++i) {
+      const double us = cost.groups[i].price.total_us;
+      if (round >= able[i].size() || (best[i] && us >= least[i])) continue;
+      best[i] = able[i][round];
+      least[i] = us;
+    }
+  }
+  for (std::size_t i = 0; i < able.size(); ++i) plan.groups[i].executor = best[i];
+}
+
+}  // namespace
+
+Price Executor::price(const Plan&, const Group&, const Price& roofline, const Device&) const { return roofline; }
+
+const Executor& anyone() {
+  static const Anyone executor;
+  return executor;
+}
+
+std::optional<std::string> missing_executor(const Executors& asked, const Candidate& kernel, const Device& device) {
+  Asked answer = ask(asked, kernel, device);
+  return answer.able.empty() ? std::optional(std::move(answer.refusals)) : std::nullopt;
+}
+
+void choose_executors(Plan& plan, const Executors& asked, const Device& device) {
+  Executors real = asked;
+  std::erase(real, &anyone());
+  std::vector<Executors> able;
+  for (Group& group : plan.groups) {
+    Asked answer = ask(real, {plan.graph, plan.folded, group.pattern, group.nodes, group.stores}, device);
+    group.executor = answer.able.empty() ? nullptr : answer.able[0];
+    if (answer.able.empty()) group.missing = std::move(answer.refusals);
+    able.push_back(std::move(answer.able));
+  }
+  take_cheapest(plan, able, device);
+}
+
+}  // namespace kfusion

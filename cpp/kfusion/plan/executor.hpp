@@ -1,0 +1,61 @@
+// Who runs the kernels of a plan. The planner knows executors by what they say of themselves: what they run, what they
+// do not and why, and for how much.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kfusion/graph/graph.hpp"
+#include "kfusion/plan/device.hpp"
+#include "kfusion/plan/fold.hpp"
+#include "kfusion/plan/pattern.hpp"
+
+namespace kfusion {
+
+struct Group;
+struct Plan;
+struct Price;
+
+/// A kernel that is or could be: what executors are asked about.
+struct Candidate {
+  const Graph& graph;
+  const FoldedGraph& folded;
+  Pattern pattern;
+  const std::vector<NodeId>& nodes;   ///< that it computes, in order
+  const std::vector<NodeId>& stores;  ///< those of them that it stores
+};
+
+/// Computes some patterns on some devices. Executors live as long as the process, whose threads may ask at any time.
+class Executor {
+ public:
+  virtual std::string_view name() const = 0;
+
+  /// Whether it has kernels of this pattern for such a device at all.
+  virtual bool has(Pattern pattern, const Device& device) const = 0;
+
+  /// What it does not run of a pattern that it has, as a clause about it ("computes a matmul alone"); nothing where it
+  /// runs the kernel. Kernels grow by one operation at a time: who runs one runs it without its last operation too.
+  virtual std::optional<std::string> refusal(const Candidate&, const Device&) const { return std::nullopt; }
+
+  /// What the kernel costs. `roofline`: by its bytes and operations.
+  virtual Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const;
+
+ protected:
+  ~Executor() = default;
+};
+
+/// Who is asked. Of those that run a kernel for one price, the first one does.
+using Executors = std::vector<const Executor*>;
+
+/// Has every pattern everywhere, and no kernels: a plan for which it is asked as well shows what is possible, and may
+/// not run.
+const Executor& anyone();
+
+/// Why none of `asked` runs the kernel, in one clause; nothing where one of them does.
+std::optional<std::string> missing_executor(const Executors& asked, const Candidate& kernel, const Device& device);
+
+/// Gives each group the executor that runs it for least, or says what is missing.
+void choose_executors(Plan& plan, const Executors& asked, const Device& device);
+
+}  // namespace kfusion

@@ -1,0 +1,88 @@
+// What an executor is to plans that are made ready to run: it makes a step of each group that the planner gave it.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "kfusion/lower/kernel.hpp"
+#include "kfusion/room.hpp"
+#include "runtime/executable.hpp"
+
+namespace kfusion {
+
+/// Where the values of one run lie: by slot, the address of element 0.
+struct Frame {
+  std::byte* const* slots;
+  std::byte* workspace;      ///< of the step that runs
+  const double* parameters;  ///< as the kernels number them
+  int device;
+  Stream stream;
+  LibraryFunctions* library;
+};
+
+class ExecutableStep {
+ public:
+  virtual ~ExecutableStep() = default;
+  virtual void run(const Frame& frame) const = 0;
+  virtual std::size_t workspace_bytes() const { return 0; }
+};
+using StepPointer = std::unique_ptr<const ExecutableStep>;
+
+/// A group as loops, and the slots of its loads and stores, in order.
+struct Loops {
+  Kernel kernel;
+  std::vector<int> loads, stores;
+};
+
+/// The addresses of operands.
+class Addresses {
+ public:
+  Addresses(const std::vector<int>& slots, std::byte* const* all) : of_(slots.size()) {
+    for (std::size_t i = 0; i < slots.size(); ++i) of_[i] = all[slots[i]];
+  }
+  std::byte* const* data() { return of_.data(); }
+
+ private:
+  Room<std::byte*, 16> of_;
+};
+
+/// A value as the graph has it.
+struct Seen {
+  int slot = 0;
+  View view;                ///< without data
+  std::int64_t offset = 0;  ///< of its first element, in bytes
+
+  View placed(const Frame& f) const {
+    View v = view;
+    v.data = f.slots[slot] + offset;
+    return v;
+  }
+};
+
+/// A group that a step is to be made of. Which of the two ways a backend asks for its values is up to it: patterns
+/// that are loops have results with any strides, which only the loops know.
+class StepRequest {
+ public:
+  virtual const Plan& plan() const = 0;
+  virtual const Group& group() const = 0;
+  virtual Place place() const = 0;
+  virtual bool aligned() const = 0;  ///< all arrays of the caller's begin at multiples of the memory's vector_bytes
+
+  /// The group lowered, for a step that reads each element of a pointwise kernel before it writes it. Once a group.
+  virtual Loops loops() = 0;
+  /// What a node of the group reads, or stores. Throws ValueError for a float argument, whose value comes with a call.
+  virtual Seen value(NodeId n) = 0;
+
+ protected:
+  ~StepRequest() = default;
+};
+
+class Backend : public Executor {
+ public:
+  /// For a group that it does not refuse. Throws DeviceError where the place cannot be used.
+  virtual StepPointer make_step(StepRequest& request) const = 0;
+
+ protected:
+  ~Backend() = default;
+};
+
+}  // namespace kfusion
