@@ -1,6 +1,7 @@
 #include "kfusion/ops/op.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <iterator>
 #include <unordered_map>
 
@@ -76,8 +77,8 @@ double value_of_nothing(Op op) {
   case Op::name: {                                                                                \
     using A = double;                                                                             \
     [[maybe_unused]] const double n = 0;                                                          \
-    const A a = identity;                                                                         \
-    return finish;                                                                                \
+    const A a = identity, value = finish;                                                         \
+    return value == value ? value : std::numeric_limits<double>::quiet_NaN(); /* of one sign */   \
   }
 #include "kfusion/ops/ops.def"
     default:
