@@ -1,8 +1,8 @@
 #include "kfusion/ops/op.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <iterator>
+#include <limits>
 #include <unordered_map>
 
 namespace kfusion {
