@@ -11,7 +11,7 @@ from ._devices.measure import measure_device
 from ._functions import elu, gelu, leaky_relu, log_softmax, logsumexp, silu, softmax, softplus, attention, splade_head, conv2d, linear, matmul, take, cross_entropy, mse, batchnorm, layernorm, norm, relu_layernorm, rmsnorm, std, var, astype, broadcast_to, expand_dims, flip, full_like, iota, matrix_transpose, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
 from ._fuse import FusedFunction, fuse
 from ._graph.source import TraceError
-from ._plans.plan import Plan, plan, trace
+from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
 from ._traffic.traffic import KernelTraffic, Traffic, measure_traffic
@@ -19,8 +19,8 @@ from ._traffic.traffic import KernelTraffic, Traffic, measure_traffic
 __all__ = [
     'Device', 'DeviceArray', 'DeviceError', 'DeviceTable', 'FusedFunction', 'Graph', 'Group', 'KernelTraffic', 'Plan',
     'Reason', 'Refusal', 'Spec', 'TraceError', 'Traffic', '__version__', 'compare', 'device', 'devices', 'empty_cache',
-    'fuse', 'fused_relu_layernorm', 'get_num_threads', 'measure_device', 'measure_traffic', 'plan', 'savings',
-    'set_num_threads', 'spec', 'to_device', 'trace', 'unfused_relu_layernorm', 'elu', 'gelu', 'leaky_relu',
+    'executors', 'fuse', 'fused_relu_layernorm', 'get_num_threads', 'measure_device', 'measure_traffic', 'plan',
+    'savings', 'set_num_threads', 'spec', 'to_device', 'trace', 'unfused_relu_layernorm', 'elu', 'gelu', 'leaky_relu',
     'log_softmax', 'logsumexp', 'silu', 'softmax', 'softplus', 'attention', 'splade_head', 'conv2d', 'linear', 'matmul',
     'take', 'cross_entropy', 'mse', 'batchnorm', 'layernorm', 'norm', 'relu_layernorm', 'rmsnorm', 'std', 'var', 'add',
     'subtract', 'sub', 'multiply', 'mul', 'divide', 'true_divide', 'div', 'floor_divide', 'remainder', 'mod', 'power',
