@@ -2,7 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
-#include "bindings/device.hpp"
+#include "bindings/device_dict.hpp"
 #include "bindings/plan_options.hpp"
 #include "codegen/generate.hpp"
 #include "kfusion/graph/builder.hpp"

@@ -1,6 +1,6 @@
 // Peaks of a device: the rules of plan/device.cpp, for kfusion.Device and the reports.
 #include "bindings/bindings.hpp"
-#include "bindings/device.hpp"
+#include "bindings/device_dict.hpp"
 #include "kfusion/error.hpp"
 
 namespace py = pybind11;

@@ -6,7 +6,7 @@
 #include "backends/backends.hpp"
 #include "bindings/arrays/numpy.hpp"
 #include "bindings/bindings.hpp"
-#include "bindings/device.hpp"
+#include "bindings/device_dict.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/plan/traffic.hpp"
 

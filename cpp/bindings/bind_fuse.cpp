@@ -7,7 +7,7 @@
 #include "backends/backends.hpp"
 #include "bindings/arguments.hpp"
 #include "bindings/bindings.hpp"
-#include "bindings/device.hpp"
+#include "bindings/device_dict.hpp"
 #include "bindings/fuse/given.hpp"
 #include "bindings/fuse/guards.hpp"
 #include "bindings/fuse/table.hpp"

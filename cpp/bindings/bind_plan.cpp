@@ -2,7 +2,7 @@
 
 #include "backends/backends.hpp"
 #include "bindings/bindings.hpp"
-#include "bindings/device.hpp"
+#include "bindings/device_dict.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/graph_dict.hpp"
 #include "bindings/plan_dict.hpp"

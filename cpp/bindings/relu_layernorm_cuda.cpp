@@ -4,7 +4,7 @@
 #include <map>
 #include <mutex>
 
-#include "bindings/device.hpp"
+#include "bindings/device_dict.hpp"
 #include "bindings/fuse/signature.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/plan_options.hpp"

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "compiler/log.hpp"
+#include "compiler/compile_log.hpp"
 #include "compiler/nvrtc_library.hpp"
 #include "cpu/platform.hpp"
 #include "kfusion/error.hpp"

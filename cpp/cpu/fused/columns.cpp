@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cpu/fused/run.hpp"
+#include "cpu/fused/rows_and_columns.hpp"
 #include "cpu/thread_pool.hpp"
 #include "kfusion/divide_up.hpp"
 

@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "cpu/fused/run.hpp"
+#include "cpu/fused/rows_and_columns.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/row_job.hpp"
 

@@ -7,9 +7,9 @@
 #include <map>
 #include <vector>
 
-#include "cpu/fused/layout.hpp"
+#include "cpu/fused/reach.hpp"
 #include "cpu/fused/reductions.hpp"
-#include "cpu/fused/steps.hpp"
+#include "cpu/fused/tile_steps.hpp"
 
 namespace kfusion::cpu {
 

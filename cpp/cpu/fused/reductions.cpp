@@ -3,7 +3,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "cpu/fused/steps.hpp"
+#include "cpu/fused/tile_steps.hpp"
 #include "kfusion/ops/scalar_math.hpp"
 
 namespace kfusion::scalar {

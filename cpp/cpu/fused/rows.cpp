@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "cpu/fused/run.hpp"
+#include "cpu/fused/rows_and_columns.hpp"
 #include "cpu/thread_pool.hpp"
 
 namespace kfusion::cpu {

@@ -2,7 +2,7 @@
 // instruction set; g++ and clang make the jump at -O2 and above (tests look at the assembly), and a build without
 // optimisation returns after each tile, so that its stack is bounded by the number of steps.
 #pragma once
-#include "cpu/fused/steps.hpp"
+#include "cpu/fused/tile_steps.hpp"
 #include "cpu/vector/vector.hpp"
 
 namespace kfusion::cpu {

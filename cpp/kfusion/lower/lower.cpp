@@ -4,9 +4,9 @@
 #include <stdexcept>
 
 #include "kfusion/lower/kernel.hpp"
+#include "kfusion/lower/kernel_steps.hpp"
 #include "kfusion/lower/outputs.hpp"
 #include "kfusion/lower/schedule.hpp"
-#include "kfusion/lower/steps.hpp"
 
 namespace kfusion {
 namespace {

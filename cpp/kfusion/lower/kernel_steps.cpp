@@ -1,4 +1,4 @@
-#include "kfusion/lower/steps.hpp"
+#include "kfusion/lower/kernel_steps.hpp"
 
 #include <algorithm>
 

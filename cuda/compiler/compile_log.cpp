@@ -1,4 +1,4 @@
-#include "compiler/log.hpp"
+#include "compiler/compile_log.hpp"
 
 #include <algorithm>
 #include <charconv>

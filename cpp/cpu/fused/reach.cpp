@@ -1,4 +1,4 @@
-#include "cpu/fused/layout.hpp"
+#include "cpu/fused/reach.hpp"
 
 #include <algorithm>
 #include <cstring>
