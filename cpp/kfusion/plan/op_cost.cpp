@@ -4,7 +4,7 @@ namespace kfusion {
 namespace {
 
 /// FLOPs at the peak of the vector unit, by compute type; 64-bit integers as float64, all others as float32.
-struct Work {
+struct FlopsOfClass {
   struct PerDevice {
     double float32, float64;
   } cpu, gpu;
@@ -31,7 +31,7 @@ struct Work {
 /// beside 128 (NVIDIA, CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions"). Beside it run the
 /// instructions of a software sequence, two FLOPs each: some 10 for a division, 10 to 16 for an exponential, 25 for a
 /// sine, 40 and more for others. float64 is software alone.
-constexpr Work kWork[kOpCosts] = {
+constexpr FlopsOfClass kFlopsOfClass[kOpCosts] = {
     {{1, 1}, {1, 1}, 1},             // kSimple
     {{25, 50}, {20, 40}, 20},        // kDivision
     {{45, 70}, {32, 64}, 24},        // kExponential
@@ -46,11 +46,11 @@ constexpr Work kWork[kOpCosts] = {
 double work_of_flop(Op op, DType dtype, const Device& device) {
   const OpInfo& row = info(op);
   if (row.cost == OpCost::kSimple) return 1;
-  const Work& work = kWork[static_cast<std::size_t>(row.cost)];
-  const Work::PerDevice& here = device.is_cpu ? work.cpu : work.gpu;
+  const FlopsOfClass& flops = kFlopsOfClass[static_cast<std::size_t>(row.cost)];
+  const FlopsOfClass::PerDevice& here = device.is_cpu ? flops.cpu : flops.gpu;
   const bool wide = dtype == DType::kFloat64 || dtype == DType::kInt64;
   const bool quick = !device.is_cpu && is_half(dtype) && row.has(kQuick);
-  return (quick ? work.quick : wide ? here.float64 : here.float32) / row.flops;
+  return (quick ? flops.quick : wide ? here.float64 : here.float32) / row.flops;
 }
 
 }  // namespace kfusion
