@@ -20,7 +20,7 @@ examples:
   kfusion bench --compare before.json after.json     what changed beyond noise
   kfusion bench --targets h200.json                  which of the project's targets hold
   kfusion bench --plot h200.json --plots pictures    pictures of results that there are
-  kfusion bench --readme README.md                   the README's tables and pictures from results/
+  kfusion bench --readme README.md                   the tables and pictures of README and docs/ from results/
 """
 
 
@@ -58,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="compare two results")
     parser.add_argument("--targets", nargs="+", metavar="FILE", help="which of the project's targets results meet")
     parser.add_argument("--plot", metavar="FILE", help="draw results into the folder of --plots")
-    parser.add_argument("--readme", metavar="README.md", help="rewrite the tables and pictures of a README")
+    parser.add_argument(
+        "--readme", metavar="README.md", help="write a README's tables and pictures, and docs/ beside it"
+    )
     return parser
 
 

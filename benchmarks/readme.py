@@ -1,4 +1,4 @@
-"""The README's tables, written from results/*.json between `<!-- bench:NAME -->` and `<!-- /bench -->`."""
+"""Tables of README and PAGES, written from results/*.json between `<!-- bench:NAME -->` and `<!-- /bench -->`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .results import Measured, Results
 
 _TRAFFIC = {"traffic": traffic_suite.Results.by_width, "traffic_saved": traffic_suite.Results.saved}
 RUNS = ("h200", "cpu")  # results/NAME.json
+PAGES = ("docs/performance.md", "results/README.md")  # beside the README
 _REGION = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 _SHOWN = ("fused", "fused, fresh", "unfused", "torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit",
           "numpy", "numexpr", "CuPy experiment, unfused", "CuPy experiment, fused")  # fmt: skip
@@ -20,7 +21,7 @@ _README_LENGTHS = (7, 64, 257, 1023, 1024, 4096, 8192, 32768, 50257, 131072, 524
 
 
 def update(readme: str | Path) -> list[Path]:
-    """Rewrites the marked regions of a README and of results/README.md beside it, and the pictures in that folder.
+    """Rewrites the marked regions of a README and of PAGES beside it, and the pictures in the folder results/.
 
     Args:
         readme: the file; results/h200.json and results/cpu.json lie beside it.
@@ -34,10 +35,9 @@ def update(readme: str | Path) -> list[Path]:
     """
     readme = Path(readme)
     runs = load(readme.parent)
-    folder = readme.parent / "results"
-    pages = [page for page in (readme, folder / "README.md") if page.exists()]
+    pages = [page for page in (readme, *(readme.parent / name for name in PAGES)) if page.exists()]
     texts = [rewritten(page.read_text(), runs, readme.parent) for page in pages]
-    pictures = [path for name, run in runs.items() for path in plots.save_all(run, folder, name)]
+    pictures = [path for name, run in runs.items() for path in plots.save_all(run, readme.parent / "results", name)]
     for page, text in zip(pages, texts, strict=True):
         page.write_text(text)
     return pictures
@@ -168,13 +168,14 @@ def _targets(runs: Mapping[str, Results]) -> str:
 
 
 def _pictures(runs: Mapping[str, Results]) -> str:
+    """Links to the pictures, from a page in a folder beside results/."""
     about = {
         "rows": "Rates of row kernels over the length of a row",
         "limit": "Share of the copy's rate over the length of a row",
         "speedups": "Speedups of fused functions",
     }
     names = [(stem, name) for stem, run in runs.items() for name in plots.draw(run)]
-    return "\n\n".join(f"![{about[n]} on {runs[stem].device_name}](results/{stem}_{n}.png)" for stem, n in names)
+    return "\n\n".join(f"![{about[n]} on {runs[stem].device_name}](../results/{stem}_{n}.png)" for stem, n in names)
 
 
 def _machines(runs: Mapping[str, Results]) -> str:

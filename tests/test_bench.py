@@ -375,7 +375,7 @@ class TestReadme:
         assert "| softmax | float32 | 0.98 | 0.99 | 0.97 | 0.93 |" in once
         assert readme.rewritten(once, self.runs(tiny)) == once
 
-    @pytest.mark.parametrize("page", ["README.md", "results/README.md"])
+    @pytest.mark.parametrize("page", ["README.md", *readme.PAGES])
     def test_what_is_committed_is_what_the_results_say(self, page):
         """If not: kfusion bench --readme README.md."""
         root = Path(__file__).parents[1]
@@ -386,7 +386,7 @@ class TestReadme:
 
     def test_the_pages_have_every_region(self):
         root = Path(__file__).parents[1]
-        text = "".join((root / page).read_text() for page in ("README.md", "results/README.md"))
+        text = "".join((root / page).read_text() for page in ("README.md", *readme.PAGES))
         assert set(readme.REGIONS) <= set(re.findall(r"<!-- bench:(\w+) -->", text))
 
     @pytest.mark.parametrize("name", readme.REGIONS)
@@ -401,8 +401,12 @@ class TestReadme:
         (tmp_path / "results").mkdir()
         for name, run in self.runs(tiny).items():
             run.save(tmp_path / "results" / f"{name}.json")
-        (tmp_path / "README.md").write_text("<!-- bench:pictures -->\n<!-- /bench -->\n")
+        (tmp_path / "README.md").write_text("<!-- bench:first -->\n<!-- /bench -->\n")
+        page = tmp_path / "docs" / "performance.md"
+        page.parent.mkdir()
+        page.write_text("<!-- bench:pictures -->\n<!-- /bench -->\n")
         assert main(["bench", "--readme", str(tmp_path / "README.md")]) == 0
-        for path in re.findall(r"\((results/.*?)\)", (tmp_path / "README.md").read_text()):
-            assert (tmp_path / path).exists()
-        assert "h200_rows.png" in (tmp_path / "README.md").read_text()
+        assert "| fused |" in (tmp_path / "README.md").read_text()
+        pictures = re.findall(r"\]\((.*?)\)", page.read_text())
+        assert "../results/h200_rows.png" in pictures
+        assert all((page.parent / path).exists() for path in pictures)

@@ -208,7 +208,7 @@ def test_a_function_in_its_own_globals_is_collected(x):
 
 
 def test_a_partial_and_a_bound_method_are_as_they_were_traced(x):
-    """What the README says of attributes and entries."""
+    """What docs/using.md says of attributes and entries."""
 
     class Layer:
         factor = 2

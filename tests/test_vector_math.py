@@ -117,7 +117,7 @@ def test_the_table_of_errors_is_what_was_measured():
     """Of every function that IEEE 754 does not define to the bit, within the limits."""
     root = Path(__file__).parent.parent
     found = json.loads((root / "results/ulp.json").read_text())["float32"]
-    assert ulp.table(found) in (root / "cpp/README.md").read_text()
+    assert ulp.table(found) in (root / "docs/cpu.md").read_text()
     assert set(found) == {name for name in ulp.MAPS if name not in EXACT}
     for name, of in found.items():
         assert all(of[level]["max_ulp"] <= LIMIT.get(name, 2) for level in ulp.LEVELS)

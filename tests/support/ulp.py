@@ -2,7 +2,7 @@
 set, against NumPy's float64 functions (whose own error, of a few units in the 53rd digit, does not show).
 
 Run by hand: python tests/support/ulp.py results/ulp.json [--every N] [names...], which adds to the file and prints the
-table for cpp/README.md. Takes minutes a function; `--every N` takes every Nth argument, and the file says so.
+table for docs/cpu.md. Takes minutes a function; `--every N` takes every Nth argument, and the file says so.
 """
 
 from __future__ import annotations
