@@ -17,7 +17,7 @@ _REGION = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 _SHOWN = ("fused", "fused, fresh", "unfused", "torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit",
           "numpy", "numexpr", "CuPy experiment, unfused", "CuPy experiment, fused")  # fmt: skip
 _ROW_SUITES = ("relu_layernorm", "norms", "softmax")
-_README_LENGTHS = (7, 64, 257, 1023, 1024, 4096, 8192, 32768, 50257, 131072, 524288, 1048576)
+_LENGTHS = (7, 64, 257, 1023, 1024, 4096, 8192, 32768, 50257, 131072, 524288, 1048576)
 
 
 def update(readme: str | Path) -> list[Path]:
@@ -85,18 +85,14 @@ def _first(runs: Mapping[str, Results]) -> str:
 
 
 def _rows(runs: Mapping[str, Results]) -> str:
-    """Fused row kernels over the length of a row."""
-    return _by_length([c for c in runs["h200"].of_suite(*_ROW_SUITES) if _is_length(c)], _README_LENGTHS)
-
-
-def _by_length(cases: Sequence[Measured], lengths: Sequence[int]) -> str:
-    """A line for each function and dtype, a column for each length of the last axis; in brackets torch.compile."""
+    """Fused row kernels: a line for each function and dtype, a column for each length; in brackets torch.compile."""
+    cases = [c for c in runs["h200"].of_suite(*_ROW_SUITES) if _is_length(c)]
     found = {(c.name, c.dtype, c.shape[-1]): c for c in cases}
     lines = []
     for name, dtype in dict.fromkeys((c.name, c.dtype) for c in cases):
-        of_lengths = [found.get((name, dtype, length)) for length in lengths]
+        of_lengths = [found.get((name, dtype, length)) for length in _LENGTHS]
         lines.append((name, dtype, *(_with_compiled(case) if case else "" for case in of_lengths)))
-    return _markdown(("function", "dtype", *map(str, lengths)), lines)
+    return _markdown(("function", "dtype", *map(str, _LENGTHS)), lines)
 
 
 def _is_length(case: Measured) -> bool:
@@ -115,10 +111,6 @@ def _shapes(runs: Mapping[str, Results]) -> str:
 
 
 def _chains(runs: Mapping[str, Results]) -> str:
-    return _by_length(runs["h200"].of_suite("chains"), suites.CHAIN_SIZES)
-
-
-def _chains_of_all(runs: Mapping[str, Results]) -> str:
     return _ratios(runs["h200"].of_suite("chains"), "cold")
 
 
@@ -211,7 +203,6 @@ REGIONS: dict[str, Callable[[Mapping[str, Results]], str]] = {
     "rows": _rows,
     "shapes": _shapes,
     "chains": _chains,
-    "chains_of_all": _chains_of_all,
     "reductions": _reductions,
     "cpu": _cpu,
     "cpu_in_cache": _cpu_in_cache,
