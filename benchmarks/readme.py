@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from . import cold_start, host, plots, show, suites, targets, traffic_suite
-from .results import Measured, Results
+from .results import Measured, Results, Row
 
 _TRAFFIC = {"traffic": traffic_suite.Results.by_width, "traffic_saved": traffic_suite.Results.saved}
 RUNS = ("h200", "cpu")  # results/NAME.json
@@ -107,11 +108,12 @@ def _with_compiled(case: Measured) -> str:
 def _shapes(runs: Mapping[str, Results]) -> str:
     """Few rows, the experiment's shape, strided and transposed rows."""
     cases = [c for c in runs["h200"].of_suite(*_ROW_SUITES) if not _is_length(c) and c.dtype == "float32"]
-    return _ratios(cases, "cold", skip=("fused, fresh",))
+    return _grid(cases, "cold", ("shape",), lambda c: (_about(c)[1],), lambda c: c.name)
 
 
 def _chains(runs: Mapping[str, Results]) -> str:
-    return _ratios(runs["h200"].of_suite("chains"), "cold")
+    cases = runs["h200"].of_suite("chains")
+    return _grid(cases, "cold", ("function", "dtype"), lambda c: (c.name, c.dtype), show.shape)
 
 
 def _reductions(runs: Mapping[str, Results]) -> str:
@@ -123,8 +125,15 @@ def _cpu(runs: Mapping[str, Results]) -> str:
 
 
 def _cpu_in_cache(runs: Mapping[str, Results]) -> str:
-    cases = [case for case in runs["cpu"].of_suite("cpu") if "hot" in case.states]
-    return _times(cases, "hot")
+    """Times, a line for each function and length of rows, a column for each cache."""
+
+    def cache(case: Measured) -> str:
+        return min(suites.CPU_IN_CACHE, key=lambda name: abs(math.log(case.nbytes / suites.CPU_IN_CACHE[name])))
+
+    def line(case: Measured) -> tuple[str, ...]:
+        return case.name, str(case.shape[-1]) if len(case.shape) > 1 else ""
+
+    return _grid(runs["cpu"].of_suite("cpu"), "hot", ("function", "row length"), line, cache)
 
 
 def _host(runs: Mapping[str, Results]) -> str:
@@ -225,10 +234,27 @@ def _ratios(cases: Sequence[Measured], state: str, skip: Sequence[str] = ()) -> 
     return _markdown(header, lines)
 
 
-def _times(cases: Sequence[Measured], state: str) -> str:
-    versions = [v for v in (*_SHOWN, "copy") if v in show.versions_of(cases)]
-    header = ("function", "shape", "dtype", *versions)
-    return _markdown(header, [(*_about(c), *(_time(c, v, state) for v in versions)) for c in cases])
+def _grid(
+    cases: Sequence[Measured],
+    state: str,
+    header: Sequence[str],
+    line: Callable[[Measured], tuple[str, ...]],
+    column: Callable[[Measured], str],
+) -> str:
+    """A line for what `line` says of cases, under `header`, and a column for what `column` says."""
+    found = {(line(c), column(c)): _against_best(c, state) for c in cases if c.find("fused", state)}
+    columns = dict.fromkeys(c for _, c in found)
+    lines = [(*of, *(found.get((of, c), "") for c in columns)) for of in dict.fromkeys(of for of, _ in found)]
+    return _markdown((*header, *columns), lines)
+
+
+def _against_best(case: Measured, state: str) -> str:
+    """ "fused / unfused (the fastest of the peers)": the copy's time over each one's, within the caches the times."""
+    text = show.cell if state == "cold" else _median
+    peers = [row for row in case.rows if row.state == state and row.version in _SHOWN[3:]]
+    best = min(peers, key=lambda row: row.median_us, default=None)
+    own = " / ".join(text(case.find(version, state)) for version in ("fused", "unfused"))
+    return f"{own} ({text(best)})" if best else own
 
 
 def _about(case: Measured) -> tuple[str, str, str]:
@@ -242,7 +268,10 @@ def _ratio(case: Measured, version: str, state: str) -> str:
 
 
 def _time(case: Measured, version: str, state: str) -> str:
-    row = case.find(version, state)
+    return _median(case.find(version, state))
+
+
+def _median(row: Row | None) -> str:
     return show.time_text(row.median_us) if row else ""
 
 

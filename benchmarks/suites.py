@@ -39,7 +39,7 @@ _REDUCTION_PEERS = ("numpy", "torch", "torch.compile", "cupy", "jax.jit")
 _BOTH = ("cold", "hot")
 _INPUT_BYTES = {"cuda": 2**28, "cpu": 2**26}
 _CPU_BYTES = 2**30  # of a case's arrays and result together
-_CPU_IN_CACHE = {"a core's L1": 2**14, "L2": 2**19, "L3": 2**23}
+CPU_IN_CACHE = {"a core's L1": 2**14, "L2": 2**19, "L3": 2**23}
 
 
 class Job(Protocol):
@@ -172,7 +172,7 @@ def _formula(function: Callable[..., Any]) -> str:
 def _cpu(suite: str, options: Options) -> Iterator[Job]:
     available = hardware.available_memory_bytes() or 8 * _CPU_BYTES
     total = options.nbytes or min(_CPU_BYTES // (16 if options.quick else 1), available // 8)
-    sizes = [(total, ("cold",)), *((n, ("hot",)) for n in (() if options.quick else _CPU_IN_CACHE.values()))]
+    sizes = [(total, ("cold",)), *((n, ("hot",)) for n in (() if options.quick else CPU_IN_CACHE.values()))]
     for nbytes, states in sizes:
         for dtype in options.dtypes or ("float32",):
             for function, arrays in _CPU_MAPS[:: 3 if options.quick else 1]:

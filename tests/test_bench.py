@@ -393,6 +393,24 @@ class TestReadme:
     def test_every_region_has_text(self, tiny, name):
         assert readme.REGIONS[name](self.runs(tiny)).strip()
 
+    def test_versions_stand_beside_the_fastest_peer(self):
+        own, copy = (row("fused", 0.9, us=11), row("unfused", 0.3, us=33)), row("copy", 1.0)
+        few = measured("softmax", "softmax", (1, 8192), *own, row("cupy", 0.2, us=50), row("torch", 0.5, us=20), copy)
+        alone = measured("norms", "layernorm", (1, 8192), *own, copy)
+        text = readme.REGIONS["shapes"]({"h200": results(few, alone)})
+        header, _, line = text.splitlines()
+        assert header == "| shape | softmax | layernorm |"
+        assert line == "| 1 x 8192 | 0.90 / 0.30 (0.50) | 0.90 / 0.30 |"
+
+    def test_cases_within_the_caches_stand_below_the_cache(self):
+        def case(n, *us):
+            rows = (row(v, state="hot", us=t) for v, t in zip(("fused", "unfused", "numpy"), us, strict=True))
+            return measured("cpu", "2x + 3y", (n,), *rows, nbytes=12 * n)
+
+        text = readme.REGIONS["cpu_in_cache"]({"cpu": results(case(1365, 4, 5, 7), case(43690, 18, 27, 23))})
+        assert text.splitlines()[0] == "| function | a core's L1 | L2 |"
+        assert text.splitlines()[2] == "| 2x + 3y | 4.00 us / 5.00 us (7.00 us) | 18.0 us / 27.0 us (23.0 us) |"
+
     def test_an_unknown_region(self, tiny):
         with pytest.raises(ValueError, match="a region must be one of"):
             readme.rewritten("<!-- bench:nothing -->\n<!-- /bench -->\n", self.runs(tiny))
