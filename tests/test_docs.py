@@ -1,0 +1,88 @@
+"""The pages: files that they name exist, and links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("benchmarks", "cmake", "cpp", "cuda", "docs", "notebooks", "python", "results", "tests", "tools")
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md"), *ROOT.glob("cpp/*.md"))
+)
+FILES = [f"/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+FILES += [f"/{path.name}" for path in ROOT.iterdir() if path.is_file()] + ["/.ci/run", "/.ci/gpu"]  # not in the sdist
+EXAMPLES = {"ops.json", "model.py"}  # files of users
+
+# What in backticks is a path: names with a folder or one of our suffixes.
+PATH = re.compile(r"(?:\.?[\w*-]+/)*[\w*.-]+\.(?:cpp|hpp|cu|cuh|def|py|md|json|cmake|ipynb|toml)|(?:\.?[\w-]+/)+[\w-]*")
+COMMAND = re.compile(rf"(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./-]+")
+TREE = re.compile(r"^ {4}( *)([\w./-]+/) ", re.MULTILINE)
+
+
+def paths(text: str) -> list[str]:
+    """Those named in backticks, alone or in a command, and those of a tree of folders."""
+    spans = re.findall(r"`([^`\n]+)`", text)
+    found = [span for span in spans if PATH.fullmatch(span) and span not in EXAMPLES]
+    found += [word for span in spans for word in span.split()[1:] if COMMAND.fullmatch(word)]
+    parent = ""
+    for indent, folder in TREE.findall(text):
+        parent = parent if indent else folder
+        found.append(parent + folder if indent else folder)
+    return found
+
+
+def exists(path: str) -> bool:
+    """Whether a file of this project has the path or ends in it, or lies in a folder that does."""
+    inside = path.rstrip("/")
+    return any(fnmatch(file, pattern) for pattern in (f"*/{inside}", f"*/{inside}/*") for file in FILES)
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_pages_are_found():
+    assert {"README.md", "docs/architecture.md", "docs/how-to.md", "cpp/README.md", "results/cpu.md"} <= set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_named_files_exist(page):
+    assert [path for path in paths((ROOT / page).read_text()) if not exists(path)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_resolve(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text()):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (ROOT / page).parent / name if name else ROOT / page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+def test_a_wrong_path_is_seen():
+    text = "`cpp/no_such.cpp`, `no/such/`, `x / y`, `kf.fuse`, `python tests/no_such.py`\n    cpp/  a\n      b/  c\n"
+    assert paths(text) == ["cpp/no_such.cpp", "no/such/", "tests/no_such.py", "cpp/", "cpp/b/"]
+    assert exists("graph/builder.hpp")
+    assert exists("cpp/backends/")
+    assert exists("bind_*.cpp")
+    assert not exists("cpp/no_such.cpp")
+    assert not exists("no/such/")
+    assert not exists("uilder.hpp")
+    assert not exists("cpp/b/")
+
+
+def test_the_architecture_page_is_named_in_its_old_place():
+    assert "../docs/architecture.md" in "".join((ROOT / "cpp/README.md").read_text().splitlines()[:4])
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
