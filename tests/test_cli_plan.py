@@ -86,6 +86,7 @@ def planned(capsys, *arguments):
     return kf.Plan.from_json(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_plan_end_to_end(folder):
     arguments = ["plan", "model.py:f", "--shape", "64x96", "--device", "H200", "--html", "r.html", "--plot", "p.png"]
     done = subprocess.run([sys.executable, "-m", "kfusion", *arguments], capture_output=True, text=True, timeout=300)

@@ -18,6 +18,8 @@ from kernel_graphs import Build, empty, graph_of, normalized, skeleton, softmax,
 from kfusion import _core
 from test_reference_ops import TABLE, takes
 
+pytestmark = pytest.mark.slow
+
 
 def nvcc(text: str, folder: Path, output: str = "-cubin") -> str:
     """What nvcc says of the resources of a text; -ptx: what it makes of it."""

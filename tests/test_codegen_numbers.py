@@ -33,7 +33,7 @@ from kfusion import _core
 from kinds import ALL_DTYPES, DTYPES, SPACING, TINY, np_dtype
 from test_reference_ops import arguments, takes
 
-pytestmark = pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")]
 
 
 class Batch:

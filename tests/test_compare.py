@@ -502,6 +502,7 @@ class TestAnyFunction:
             kf.compare(lambda x: kf.exp(x) if hasattr(x, "shape") else x, *args, **QUICK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["torch.compile"])
 def test_compiled_peers(name):
     pytest.importorskip("torch")

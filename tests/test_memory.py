@@ -14,7 +14,7 @@ import kfusion as kf
 from kfusion import _core
 from test_runtime import run_python
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.slow, pytest.mark.native]
 
 MB = 2**20
 V1 = "31 24 0:27 / /sys/fs/cgroup/memory rw,nosuid shared:9 - cgroup cgroup rw,memory"

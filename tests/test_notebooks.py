@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 nbformat = pytest.importorskip("nbformat")
+
+pytestmark = pytest.mark.slow
 pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 

@@ -17,7 +17,7 @@ from kernel_graphs import graph_of, skeleton, softmax, sources
 from kfusion import _core
 from kinds import DTYPES, np_dtype
 
-pytestmark = pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")]
 
 PAGE = mmap.PAGESIZE
 SENTINEL = 0x5A

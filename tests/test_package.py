@@ -88,6 +88,7 @@ assert kf.empty_cache() >= 0
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
 
 
+@pytest.mark.slow
 def test_stubs_match_the_module():
     pytest.importorskip("mypy")
     done = subprocess.run(

@@ -29,6 +29,7 @@ def test_programs(share, seed):
     assert_none(check_programs("cpu", seed, range(share * SHARE, (share + 1) * SHARE)), seed, "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
 def test_programs_as_cuda_text(seed):
     assert_none(check_programs("text", seed, range(12)), seed, "text")

@@ -12,6 +12,8 @@ import pytest
 import kfusion as kf
 from tools import stubs
 
+pytestmark = pytest.mark.slow
+
 NAMES = [name for name in kf.__all__ if not name.startswith("_")]
 USES = (
     "kf.relu(x)",
