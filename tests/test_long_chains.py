@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +10,12 @@ import numpy as np
 import pytest
 
 import kfusion as kf
+from kinds import SANITIZED
 
 pytestmark = pytest.mark.native
 
 # Without optimisation, a step of a CPU program calls the next one where it otherwise jumps: 6 KB of stack for each.
-UNOPTIMISED = "libasan" in os.environ.get("LD_PRELOAD", "")
-STACK = 8 << 20 if UNOPTIMISED else 128 << 10
+STACK = 8 << 20 if SANITIZED else 128 << 10
 
 
 def on_a_small_stack(f: Callable[[], Any]) -> Any:
@@ -61,9 +60,7 @@ def integers(x, n):
     return x
 
 
-@pytest.mark.parametrize(
-    ("body", "n"), [(chain, 100 if UNOPTIMISED else 1000), (comb, 300), (rows, 40), (integers, 200)]
-)
+@pytest.mark.parametrize(("body", "n"), [(chain, 100 if SANITIZED else 1000), (comb, 300), (rows, 40), (integers, 200)])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_on_a_small_stack(body, n, transposed, rng):
     x = rng.standard_normal((64, 96), np.float32)
@@ -76,7 +73,7 @@ def test_on_a_small_stack(body, n, transposed, rng):
     assert on_a_small_stack(lambda: f.source(x))
 
 
-@pytest.mark.skipif(UNOPTIMISED, reason="would take more stack than threads have")
+@pytest.mark.skipif(SANITIZED, reason="would take more stack than threads have")
 def test_tens_of_thousands(rng):
     x = rng.standard_normal(1000, np.float32)
     want = chain(x, 20_000)

@@ -12,6 +12,7 @@ import pytest
 
 import kfusion as kf
 from kfusion import _core
+from kinds import SANITIZED
 from test_runtime import run_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.native]
@@ -61,7 +62,7 @@ def test_no_tree_at_all(tmp_path):
     assert _core.control_group_memory(str(tmp_path / "nowhere")) is None
 
 
-@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer maps terabytes")
+@pytest.mark.skipif(SANITIZED, reason="AddressSanitizer maps terabytes")
 @pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
 def test_limits_of_the_process(limit):
     """A process that may have little keeps little, and still finds memory for results as large as it allows."""

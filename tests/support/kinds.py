@@ -23,6 +23,8 @@ _core.poison_memory(True)  # what no kernel writes is seen
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 ALL_DTYPES = (*DTYPES, "bool", "int32", "int64")
 HAVE_GPU = _core.cuda_device_count() > 0
+# The C++ is under AddressSanitizer: not optimised, and with an allocator of its own.
+SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
 
 # Relative spacing of each stored type; sums of the half types and float32 run in float32.
 SPACING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
