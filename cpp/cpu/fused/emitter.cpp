@@ -40,7 +40,10 @@ void Emitter::emit(const Wanted& wanted) {
   fetch_unread();
   place_fetches();
   to_.joined = to_.steps[static_cast<std::size_t>(Width::kFull)];
-  to_.takes_rows = p_.kernels->join(to_.joined.data(), static_cast<int>(to_.joined.size()), p_.space.columns);
+  const auto count = static_cast<int>(to_.joined.size());
+  if (sweep_ >= 0 && !p_.space.columns && !p_.reductions.empty())
+    to_.loop = p_.kernels->row_loop(to_.joined.data(), count, to_.fetches.data());
+  to_.takes_rows = p_.kernels->join(to_.joined.data(), count, p_.space.columns);
 }
 
 bool Emitter::is_home(int s) const { return p_.homes[at(s)].operand >= 0 && !keeps_[at(s)]; }
@@ -103,8 +106,11 @@ void Emitter::keep_readable(int s) {
 /// From where it is.
 void Emitter::fetch(int s) {
   save();
-  if (is_home(s) || slot(s) >= 0)
-    add([this](Width w) { return p_.kernels->reload(w); }, place_of(s));
+  const int bytes = lane_bytes(step(s).dtype);
+  if (const TileStep place = is_home(s) || slot(s) >= 0 ? place_of(s) : TileStep{}; place.stride != 0)
+    add([this](Width w) { return p_.kernels->reload(w); }, place);
+  else if (is_home(s))
+    add([this, bytes](Width w) { return p_.kernels->number(bytes, w); }, place);
   else
     add([this, &from = p_.sources[at(p_.source_of(s))]](Width w) { return p_.kernels->load(from.dtype, w, to_.wide); },
         place_of_source(p_.source_of(s)));
@@ -127,7 +133,7 @@ void Emitter::finish(int s, const std::vector<int>& arguments) {
   for (const int a : arguments) --uses(a);
   save();  // the argument, where it is wanted again
   if (step(s).kind == StepKind::kCast) {
-    cast(s);
+    if (!is_rounded_by_store(s)) cast(s);
   } else {
     TileStep operands = arguments.size() > 1 ? place_of(arguments[1]) : TileStep{};
     if (arguments.size() > 2) {
@@ -140,6 +146,15 @@ void Emitter::finish(int s, const std::vector<int>& arguments) {
   for (const int a : arguments) release(a);
   current_ = s;
   act(s);
+}
+
+/// A float that is only stored as what it is cast to: the store rounds.
+bool Emitter::is_rounded_by_store(int s) {
+  const auto found = wanted_->find(s);
+  return is_half(step(s).dtype) && held(step(s).from) == DType::kFloat32 && uses(s) == 0 && found != wanted_->end() &&
+         std::ranges::all_of(found->second, [&](const Action& a) {
+           return a.kind == Action::Kind::kStore && p_.targets[at(a.index)].dtype == step(s).dtype;
+         });
 }
 
 void Emitter::cast(int s) {
@@ -169,7 +184,7 @@ void Emitter::act(int s) {
       const Target& target = p_.targets[at(a.index)];
       note(to_.targets, a.index);
       add([&](Width w) { return p_.kernels->store(target.dtype, w, to_.wide); },
-          {.operand = target.operand, .scale = target.layout.reach == Reach::kDirect ? target.layout.item : 0});
+          {.operand = target.operand, .scale = is_element_of_tile(target.layout) ? target.layout.item : 0});
     } else if (a.kind == Action::Kind::kReduce) {
       const Reduction& r = p_.reductions[at(a.index)];
       note(to_.reductions, a.index);
@@ -182,18 +197,22 @@ void Emitter::act(int s) {
     } else {
       const Home& home = p_.homes[at(s)];
       ++to_.keeps;
-      if (home.scale > 0)
-        add([&](Width w) { return p_.kernels->spill(w); }, {.operand = home.operand, .scale = home.scale});
-      else
-        add([&](Width) { return p_.kernels->splat(lane_bytes(step(s).dtype)); }, {.operand = home.operand});
+      add([&](Width w) { return p_.kernels->spill(w); }, {.operand = home.operand, .scale = home.scale});
     }
   }
+}
+
+/// Whether the tile's element i is the operand's element i; else tiles are copied to a stage. In a program for the
+/// values of rows, arrays of one element a row are.
+bool Emitter::is_element_of_tile(const Layout& layout) const {
+  return layout.reach == Reach::kDirect || (sweep_ < 0 && layout.reach == Reach::kOuter);
 }
 
 TileStep Emitter::place_of(int s) {
   if (is_home(s)) {
     const Home& home = p_.homes[at(s)];
     note(to_.homes, s);
+    if (home.of_row && sweep_ >= 0) return {.operand = home.operand};
     return {.operand = home.operand, .scale = home.scale, .stride = home.stride};
   }
   if (slot(s) >= 0) return {.operand = slot(s), .stride = p_.kernels->vector_bytes};
@@ -205,8 +224,9 @@ TileStep Emitter::place_of_source(int index) {
   const bool direct = source.layout.reach == Reach::kDirect;
   const bool seen = std::ranges::find(to_.sources, index) != to_.sources.end();
   note(to_.sources, index);
-  TileStep place{
-      .operand = source.operand, .scale = direct ? source.layout.item : 0, .stride = p_.kernels->vector_bytes};
+  TileStep place{.operand = source.operand,
+                 .scale = is_element_of_tile(source.layout) ? source.layout.item : 0,
+                 .stride = p_.kernels->vector_bytes};
   if (direct && !seen && sweep_ >= 0) note_fetch(source, to_.steps[0].size());
   return place;
 }

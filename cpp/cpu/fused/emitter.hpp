@@ -36,6 +36,7 @@ class Emitter {
   void finish(int s, const std::vector<int>& arguments);
   void keep_readable(int s);
   void cast(int s);
+  bool is_rounded_by_store(int s);
   void save();  ///< what is in the registers, where it is wanted again
   void release(int s);
   void act(int s);
@@ -53,6 +54,7 @@ class Emitter {
   };
   void work(const Task& task);
 
+  bool is_element_of_tile(const Layout& layout) const;
   TileStep place_of(int s);
   TileStep place_of_source(int index);
   void note_fetch(const Source& source, std::size_t step);

@@ -117,7 +117,7 @@ struct Unary : Stateless {
   KF_INLINE Unary(KF_STEP) : fetches(s, c, i) {}
   template <class... X>
   KF_INLINE void take(X&... x) {
-    const auto f = [](const F32s& v) KF_LAMBDA { return map_register<op, float>(v, nullptr, nullptr); };
+    const auto f = [](const F32s& v) KF_LAMBDA { return map_register<op, float>(v); };
     if constexpr (is_long(op)) {
       fetches.take_beside(f, x...);
     } else {
@@ -128,30 +128,22 @@ struct Unary : Stateless {
   FetchesOfTiles fetches;
 };
 
-/// One number for the whole row; not the register that holds it: that has just been written in parts, and would have to
-/// wait for them.
-KF_INLINE FloatVec row_number(KF_STEP) {
-  float number;
-  __builtin_memcpy(&number, operand(s, c, i), sizeof number);
-  return FloatVec(number);
-}
-
 /// With a row's number.
 template <Op op>
 struct ByRow : Stateless {
   static bool is(const TileStep& s) { return s.run == map_step(op, DType::kFloat32, kFull) && s.stride == 0; }
-  KF_INLINE ByRow(KF_STEP) : number(row_number(s, c, i)) {}
+  KF_INLINE ByRow(KF_STEP) : number_(number<float>(operand(s, c, i))) {}
   template <class... X>
   KF_INLINE void take(X&... x) {
-    ((x = (F32s)apply<op, float>(FloatVec(x), number, number).v), ...);
+    ((x = (F32s)apply<op, float>(FloatVec(x), number_, number_).v), ...);
   }
-  FloatVec number;
+  FloatVec number_;
 };
 #if defined(__AVX512F__)
 template <>
 struct ByRow<Op::divide> : Stateless {
   static bool is(const TileStep& s) { return s.run == map_step(Op::divide, DType::kFloat32, kFull) && s.stride == 0; }
-  KF_INLINE ByRow(KF_STEP) : by(row_number(s, c, i)) {}
+  KF_INLINE ByRow(KF_STEP) : by(number<float>(operand(s, c, i))) {}
   template <class... X>
   KF_INLINE void take(X&... x) {
     by.divide(x...);

@@ -7,14 +7,17 @@ namespace kfusion::cpu {
 namespace KF_ISA {
 namespace {
 
-/// One register of the result; y and z are read where the row has them.
+/// One register of the result.
 template <Op op, class T>
-KF_INLINE F32s map_register(const F32s& x, const std::byte* y, const std::byte* z) {
-  constexpr int kArity = info(op).arity;
-  Vec<T> b(T(0)), d(T(0));
-  if constexpr (kArity > 1) b = read<T>(y);
-  if constexpr (kArity > 2) d = read<T>(z);
-  return (F32s)apply<op, T>(FirstOf<op, T>((typename FirstOf<op, T>::Native)x), b, d).v;
+KF_INLINE F32s map_register(const F32s& x, Vec<T> y = Vec<T>(T(0)), Vec<T> z = Vec<T>(T(0))) {
+  return (F32s)apply<op, T>(FirstOf<op, T>((typename FirstOf<op, T>::Native)x), y, z).v;
+}
+
+/// An operand of a step: one number, or register by register.
+template <class T, bool taken>
+KF_INLINE Vec<T> operand_at(const std::byte* p, std::int32_t stride, std::int64_t j) {
+  if constexpr (!taken) return Vec<T>(T(0));
+  return stride == 0 ? number<T>(p) : read<T>(p + j * kVectorBytes);
 }
 
 /// x = f(x, number of the register): the code of a long function stands once.
@@ -40,6 +43,19 @@ class Divisor {
     if (!usable_ || any((!between(FloatVec(x), -100, 60) || ...))) [[unlikely]]
       return one_by_one([this](F32s v, int) KF_LAMBDA { return (F32s)divide_any(FloatVec(v)).v; }, x...);
     ((x = (F32s)divide_safe(FloatVec(x)).v), ...);
+  }
+  template <int kCount>
+  KF_INLINE void divide_all(FloatVec* x) const {
+    auto unsafe = !between(x[0], -100, 60);
+#pragma GCC unroll 8
+    for (int j = 1; j < kCount; ++j) unsafe = unsafe || !between(x[j], -100, 60);
+    if (!usable_ || any(unsafe)) [[unlikely]] {
+#pragma GCC unroll 1
+      for (int j = 0; j < kCount; ++j) x[j] = divide_any(x[j]);
+      return;
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < kCount; ++j) x[j] = divide_safe(x[j]);
   }
 
  private:
@@ -78,22 +94,29 @@ struct MapStep {
       if constexpr (op == Op::divide && sizeof(T) == 4)
         if (s->stride == 0) {
           fetch<kWhole, sizeof...(X)>(s, c, i);
-          return Divisor(read<T>(y)).divide(x...);
+          return Divisor(number<T>(y)).divide(x...);
         }
 #endif
       Fetches fetches(s, c, i);
       one_by_one(
           [&fetches, y, s](F32s v, int j) KF_LAMBDA {
             fetches.next_register();
-            return map_register<op, T>(v, y + j * s->stride, nullptr);
+            return map_register<op, T>(v, operand_at<T, (kArity > 1)>(y, s->stride, j));
           },
           x...);
     } else {
-      const auto map = [&](std::int64_t stride) KF_LAMBDA {  // a constant: few registers for addresses
+      const auto map = [&](std::int32_t stride, std::int32_t second_stride) KF_LAMBDA {  // constants
         std::int64_t j = 0;
-        ((x = map_register<op, T>(x, y + j * stride, z + j * s->second_stride), ++j), ...);
+        ((x = map_register<op, T>(x, operand_at<T, (kArity > 1)>(y, stride, j),
+                                  operand_at<T, (kArity > 2)>(z, second_stride, j)),
+          ++j),
+         ...);
       };
-      kArity > 1 && s->stride == 0 ? map(0) : map(kVectorBytes);
+      const bool one = kArity > 1 && s->stride == 0;
+      if (kArity > 2 && s->second_stride == 0)
+        one ? map(0, 0) : map(1, 0);
+      else
+        one ? map(0, 1) : map(1, 1);
     }
   }
 };

@@ -54,10 +54,11 @@ StepFunction round_step(DType from, Width width) {
 }
 
 template <class T>
-struct Splat {
-  static void run(KF_STEP, F32s x) {
-    store(operand(s, c, i), Vec<T>(as<T>(x).v[0]).v);
-    return next(s, c, i, x);
+struct Number {
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(KF_STEP, X&... x) {
+    const F32s value = (F32s)number<T>(operand(s, c, i)).v;
+    ((x = value), ...);
   }
 };
 
@@ -96,8 +97,8 @@ StepFunction cast_step(DType from, DType to, Width width) {
   });
 }
 
-StepFunction splat_step(int bytes) {
-  return reinterpret_cast<StepFunction>(bytes == 8 ? Splat<double>::run : Splat<float>::run);
+StepFunction number_step(int bytes, Width width) {
+  return bytes == 8 ? step<Number<std::int64_t>>(width) : step<Number<std::int32_t>>(width);
 }
 
 template <class... X>
@@ -122,14 +123,15 @@ void run_full(KF_STEP, std::int64_t end, std::int64_t elements) {
 }
 void run_short(KF_STEP, std::int64_t end, std::int64_t elements) { run_steps(s, c, i, end, elements, F32s{}); }
 
-template <class T>
-KF_INLINE void fill_with(const std::byte* lane, std::byte* to) {
-  T number;
-  __builtin_memcpy(&number, lane, sizeof number);
-  store(to, Vec<T>(number).v);
+template <class E>
+void widen(const std::byte* from, std::int64_t count, std::byte* to) {
+  for (; count >= kLanes<E>; count -= kLanes<E>, from += kLanes<E> * kItem<E>, to += kVectorBytes)
+    store(to, load_elements<E>(from).v);
+  const int rest = static_cast<int>(count);
+  if (rest > 0) store_first(to, load_elements<E>(from, rest).v, rest * static_cast<int>(sizeof(float)));
 }
-void fill(const std::byte* lane, int bytes, std::byte* to) {
-  bytes == 8 ? fill_with<std::int64_t>(lane, to) : fill_with<std::int32_t>(lane, to);
+void widen_halves(DType half, const std::byte* from, std::int64_t count, std::byte* to) {
+  half == DType::kFloat16 ? widen<Float16>(from, count, to) : widen<BFloat16>(from, count, to);
 }
 
 void fence() { stream_fence(); }
@@ -147,9 +149,9 @@ StepFunction reload_step(Width width) { return step<Reload>(width); }
 StepFunction spill_step(Width width) { return step<Spill>(width); }
 
 extern const TileKernels kTileKernels = {
-    kVectorBytes,          kRegisters, map_step,   load_step,   store_step, cast_step,
-    reload_step,           spill_step, splat_step, reduce_step, done_step,  join_steps,
-    {run_full, run_short}, fill,       fence};
+    kVectorBytes, kRegisters,  map_step,    load_step, store_step, cast_step, reload_step,
+    spill_step,   number_step, reduce_step, done_step, join_steps, row_loop,  {run_full, run_short},
+    widen_halves, fence};
 
 }  // namespace KF_ISA
 }  // namespace kfusion::cpu

@@ -12,6 +12,7 @@ namespace {
 constexpr std::int64_t kAheadBytes = 2048;          // in a pass through memory: about its latency
 constexpr std::int64_t kNextRowBytes = 256 * 1024;  // a row that the second-level cache holds beside its successor
 constexpr std::int64_t kNearRowBytes = 4096;        // a row whose successor the first-level cache holds beside it
+constexpr std::int64_t kGroupBytes = 8 * 1024;      // of a group of rows, beside whose sweeps its successor is fetched
 constexpr std::int64_t kBlock = 1024;               // elements of a block of columns
 constexpr std::int64_t kWideBlock = 4096;           // of one whose rows are taken several at once
 constexpr std::int64_t kLeastBlock = 256;           // of one that is swept again
@@ -21,12 +22,26 @@ bool all_zero(const Extents& strides) {
   return std::ranges::all_of(strides, [](std::int64_t s) { return s == 0; });
 }
 
+/// Half types are computed as float32: without the casts from one to the other.
+Kernel without_empty_casts(const Kernel& k) {
+  Kernel without = k;
+  const auto skip = [&without](int& s) {
+    const Step& step = without.steps[static_cast<std::size_t>(s)];
+    if (step.kind == StepKind::kCast && !is_half(step.dtype) && held(step.from) == step.dtype) s = step.arguments[0];
+  };
+  for (Step& step : without.steps)
+    for (int& argument : step.arguments) skip(argument);  // arguments come first: theirs are skipped already
+  for (Store& store : without.stores) skip(store.step);
+  return without;
+}
+
 bool is_one_element(Reach r) { return r == Reach::kScalar || r == Reach::kOuter; }
 
 }  // namespace
 
 FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks)
-    : kernel(k), space(k), kernels(&tile_kernels()), wide_blocks_(wide_blocks) {
+    : kernel(without_empty_casts(k)), space(k), kernels(&tile_kernels()), wide_blocks_(wide_blocks) {
+  choose_group();
   add_sources(kernel.loads, false);
   add_sources(kernel.iotas, true);
   add_targets();
@@ -36,9 +51,7 @@ FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks)
   homes_end = scratch_bytes;
   give_accumulators();
   emit_programs();
-  row_steps.resize(at(operands));
-  for (const Source& source : sources)
-    if (space.columns) row_steps[at(source.operand)] = source.layout.outer.back();
+  give_row_steps();
   weigh();
   find_phases();
 }
@@ -54,6 +67,32 @@ std::int64_t FusedProgram::add_scratch(std::int64_t size) {
   return place;
 }
 
+/// What is computed once a row is computed for all rows of a group at once. Rows of several chunks are a group each.
+void FusedProgram::choose_group() {
+  if (!copies_rows()) return;
+  bool has[9] = {};  // by bytes of a lane
+  int widest = 4;
+  for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s) {
+    const int lane = lane_bytes(step(s).dtype), from = lane_bytes(step(s).from);
+    widest = std::max(widest, lane);
+    if (step(s).level == Level::kRow || source_of(s) >= 0) has[lane] = true;
+    if (step(s).kind == StepKind::kCast && step(s).level == Level::kRow) has[from] = true;
+  }
+  // Lanes of both sizes lie side by side in one register only.
+  const std::int64_t most = has[4] && has[8] ? kernels->vector_bytes / 8 : tile_bytes() / (has[8] ? 8 : 4);
+  group = std::clamp(kGroupBytes / (space.cols * widest), std::int64_t{1}, std::min(most, space.outer.back()));
+}
+
+bool FusedProgram::copies_rows() const {
+  return kernel.kind == Pattern::kRows && !space.columns && !space.outer.empty() && space.cols <= kChunk;
+}
+
+/// Room for the dense rows of a group, off a power of two: rows fall into other sets.
+void FusedProgram::copy_rows(const Layout& layout, std::int64_t& place, std::int64_t& pitch) {
+  pitch = (space.cols * layout.item + tile_bytes() + 63) / 64 * 64 + 64;
+  place = add_scratch(group * pitch);
+}
+
 void FusedProgram::add_sources(const std::vector<Operand>& from, bool iota) {
   for (const Operand& o : from) {
     Source s;
@@ -61,8 +100,17 @@ void FusedProgram::add_sources(const std::vector<Operand>& from, bool iota) {
     s.iota = iota;
     s.layout = space.layout(o, iota ? 1 : static_cast<int>(item_bytes(o.dtype)));
     if (iota && s.layout.reach == Reach::kDirect) s.layout.reach = Reach::kStrided;
+    s.shared = all_zero(s.layout.outer);
+    const bool is_dense = s.layout.reach == Reach::kDirect, is_widened = s.shared && is_half(s.dtype);
+    if (copies_rows() && !iota && (s.layout.reach == Reach::kStrided || (is_dense && is_widened))) {
+      s.copied = true, s.from = s.layout;
+      s.layout.reach = Reach::kDirect;
+      if (is_widened) s.dtype = DType::kFloat32, s.layout.item = 4;
+      copy_rows(s.layout, s.rows, s.pitch);
+      if (!s.shared) s.layout.outer.back() = s.pitch;
+    }
     const bool fits = space.cols * s.layout.item <= kNextRowBytes;
-    if (!space.columns && fits && !s.layout.outer.empty()) s.to_next = s.layout.outer.back();
+    if (!space.columns && fits && !s.layout.outer.empty() && !s.copied) s.to_next = s.layout.outer.back() * group;
     s.stage = add_scratch(tile_bytes());
     s.operand = add_operand(s.layout.reach == Reach::kDirect ? -1 : s.stage);
     sources.push_back(std::move(s));
@@ -78,6 +126,12 @@ void FusedProgram::add_targets() {
     t.per_row = has_home(t.step) && (space.columns ? all_zero(t.layout.outer) : is_one_element(t.layout.reach));
     if (kernel.kind == Pattern::kPointwise) t.per_row = false;
     if (!t.per_row && is_one_element(t.layout.reach)) t.layout.reach = Reach::kDirect;  // rows of one element
+    if (copies_rows() && t.layout.reach == Reach::kStrided) {
+      t.copied = true, t.to = t.layout;
+      t.layout.reach = Reach::kDirect;
+      copy_rows(t.layout, t.rows, t.pitch);
+      t.layout.outer.back() = t.pitch;
+    }
     t.stage = add_scratch(tile_bytes());
     t.operand = add_operand(t.layout.reach == Reach::kDirect ? -1 : t.stage);
     targets.push_back(std::move(t));
@@ -109,16 +163,19 @@ int FusedProgram::take_slot(std::vector<int>& free) {
   return slot;
 }
 
-/// Rows that the cache holds: every sweep fetches its part of the next row, so that memory is never idle. Sweeps of
-/// exponentials or the like, which take the longest, have three quarters (softmax of 4096 columns: 0.63 of a copy's
-/// rate instead of 0.53); where there is none the last one, which stores and has the least to compute, has the largest
-/// (layernorm by loops written for the purpose: 0.83 with equal parts, 0.91 with a quarter, a quarter and a half).
-FusedProgram::Share FusedProgram::share_of_next_row(int sweep) const {
+/// Rows that the cache holds: sweeps fetch the next group meanwhile, so that memory is never idle. Of a small group the
+/// sweep before the last does: prefetches and stores would wait for each other. Of a larger one every sweep fetches its
+/// part. Sweeps of exponentials or the like, which take the longest, have three quarters (softmax of 4096 columns: 0.63
+/// of a copy's rate instead of 0.53); where there is none the last one, which stores and has the least to compute, has
+/// the largest (layernorm by loops written for the purpose: 0.83 with equal parts, 0.91 with a quarter, a quarter and a
+/// half).
+FusedProgram::Share FusedProgram::share_of_next_group(int sweep, std::int64_t item) const {
   const int all_sweeps = kernel.separate.sweeps;
   std::vector<char> computes(at(all_sweeps));
   for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s)
     if (!has_home(s) && step(s).kind == StepKind::kMap && info(step(s).op).signature == Signature::F_F)
       computes[at(ready(s))] = true;
+  if (group * space.cols * item <= kGroupBytes) return {0, sweep == std::max(0, all_sweeps - 2) ? 1 : 0, 1};
   const int count = static_cast<int>(std::ranges::count(computes, true)), others = all_sweeps - count;
   if (count == 0 || others == 0) {
     const int all = std::max(4, all_sweeps);
@@ -140,7 +197,11 @@ TileFetch FusedProgram::fetch_of(const Source& source, int sweep, int elements) 
   } else if (space.rows == 1 || (to_next != 0 && source.to_next == 0)) {
     fetch.ahead = kAheadBytes;
   } else if (source.to_next != 0) {
-    const Share share = share_of_next_row(sweep);
+    const Share share = share_of_next_group(sweep, item);
+    if (share.mine == 0) {
+      fetch.stride = 0;
+      return fetch;
+    }
     fetch.stride = (fetch.stride * share.mine + share.all - 1) / share.all;
     fetch.ahead = source.to_next + share.before * (space.cols * item / share.all);
     fetch.far = space.cols * item > kNearRowBytes;
@@ -164,20 +225,23 @@ bool FusedProgram::takes_rows() const {
   return space.columns && space.outer.back() >= kRowsAtOnce && sweeps.size() == 1 && sweeps[0].takes_rows;
 }
 
-void FusedProgram::give_home(int s, bool array) {
+void FusedProgram::give_home(int s) {
   Home& home = homes[at(s)];
   const int vector = kernels->vector_bytes;
-  if (array) home.scale = wide_ ? 8 : 4, home.stride = vector;
-  home.place = add_scratch(array ? block * home.scale : vector);
+  const bool is_of_row = step(s).kind == StepKind::kReduce || is_row_map(s);
+  const bool is_array = space.columns && is_of_row;
+  const int source = source_of(s);
+  home.of_row = !space.columns && (is_of_row || (source >= 0 && sources[at(source)].layout.reach == Reach::kOuter));
+  if (is_array) home.scale = wide_ ? 8 : 4, home.stride = vector;
+  if (home.of_row) home.scale = lane_bytes(step(s).dtype), home.stride = vector;
+  home.place = add_scratch(is_array ? block * home.scale : divide_up(group * home.scale, vector) * vector + vector);
   home.operand = add_operand(home.place);
 }
 
 void FusedProgram::give_homes() {
   homes.resize(kernel.steps.size());
   for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s) {
-    if (!has_home(s)) continue;
-    const bool array = space.columns && (step(s).kind == StepKind::kReduce || is_row_map(s));
-    give_home(s, array);
+    if (has_home(s)) give_home(s);
   }
 }
 
@@ -189,10 +253,25 @@ void FusedProgram::give_accumulators() {
     r.scalar = scalar_reduction(step(s).op, held(step(s).from));
     if (space.columns) r.scale = std::max(r.scalar.lane_bytes, wide_ ? 8 : 4);
     const std::int64_t tile = tile_bytes() / (wide_ ? 8 : 4);  // that overlaps the last of a block
-    r.place = add_scratch(space.columns ? (block + tile) * r.scale : kernels->vector_bytes);
+    r.place = add_scratch(space.columns ? (block + tile) * r.scale : group * kernels->vector_bytes);
     r.operand = add_operand(r.place);
     reductions.push_back(r);
   }
+}
+
+void FusedProgram::give_row_steps() {
+  row_steps.resize(at(operands));
+  const auto of_array = [this](const auto& array) {
+    if (array.layout.reach == Reach::kDirect && !array.layout.outer.empty())
+      row_steps[at(array.operand)] = array.layout.outer.back();
+  };
+  for (const Source& s : sources) of_array(s);
+  if (space.columns) return;
+  for (const Target& t : targets) of_array(t);
+  for (const Home& h : homes)
+    if (h.of_row) row_steps[at(h.operand)] = h.scale;
+  for (const Reduction& r : reductions) row_steps[at(r.operand)] = kernels->vector_bytes;
+  for (const int operand : kept) row_steps[at(operand)] = kept_pitch();
 }
 
 // ---- programs ----------------------------------------------------------------------------------------------------
@@ -222,9 +301,10 @@ void FusedProgram::emit_programs() {
     program.wide = space.columns ? wide_ : is_wide(wanted);
     size_tiles(program);
     Emitter(*this, program, sweep).emit(wanted);
-    for (const int r : program.reductions)
-      reductions[at(r)].lanes = static_cast<int>(
-          std::min<std::int64_t>(kernels->vector_bytes / reductions[at(r)].scalar.lane_bytes, program.per_register()));
+    for (const int r : program.reductions) {
+      const std::int64_t lanes = kernels->vector_bytes / reductions[at(r)].scalar.lane_bytes;
+      reductions[at(r)].lanes = program.loop.folds ? 1 : static_cast<int>(std::min(lanes, program.per_register()));
+    }
     const auto strided = [](const auto& list, int k) { return list[at(k)].layout.reach != Reach::kDirect; };
     program.copies = std::ranges::any_of(program.sources, [&](int k) { return strided(sources, k); }) ||
                      std::ranges::any_of(program.targets, [&](int k) { return strided(targets, k); });
@@ -274,7 +354,7 @@ void FusedProgram::keep(int s, Wanted& in_sweep) {
   Home& home = homes[at(s)];
   if (home.operand >= 0) return;
   home.scale = 4, home.stride = kernels->vector_bytes;
-  home.place = add_scratch(space.cols * home.scale + tile_bytes());
+  home.place = add_scratch(group * kept_pitch());
   home.operand = add_operand(home.place);
   kept.push_back(home.operand);
   in_sweep[s].push_back({Action::Kind::kKeep});

@@ -1,8 +1,9 @@
 // From the steps of a Kernel to programs over tiles: what is computed when, what stands where.
 //
-// One element program per sweep; before each sweep, and after the last, a program for the values of a row. Where rows
-// lie along the flat index (kRows, kFullReduction) a row's values are single numbers, kept splat over a register;
-// where each element of a tile is a row (kColumns) they are arrays along it.
+// One element program per sweep; before each sweep, and after the last, a program for the values of rows. Where rows
+// lie along the flat index (kRows, kFullReduction) a group of rows goes through each sweep, one after the other, and a
+// tile of these programs has a value of each; where each element of a tile is a row (kColumns) they are arrays along
+// it.
 #pragma once
 #include <map>
 #include <vector>
@@ -25,6 +26,7 @@ struct TileProgram {
   std::int64_t elements[kWidths] = {};            ///< of a tile
   bool copies = false;                            ///< elements go through stages in full tiles, too
   bool takes_rows = false;                        ///< of columns: several rows at once, where whole tiles are joined
+  RowLoop loop;                                   ///< of rows: the whole program, where there is such a loop
 
   std::int64_t per_tile(Width w) const { return elements[static_cast<int>(w)]; }
   std::int64_t per_register() const { return per_tile(Width::kShort); }
@@ -36,9 +38,13 @@ struct Source {
   DType dtype = DType::kFloat32;  ///< in memory; of an iota, of the stage
   Layout layout;
   bool iota = false;
-  std::int64_t to_next = 0;  ///< bytes to the next row, where that is fetched meanwhile
+  std::int64_t to_next = 0;  ///< bytes to the next group of rows, where that is fetched meanwhile
   int operand = 0;           ///< of TileContext::at
   std::int64_t stage = 0;    ///< in the scratch: room for a tile
+  bool shared = false;       ///< by all rows
+  bool copied = false;  ///< to dense rows in the scratch, from `from`: each group's, what is shared once, as float32
+  Layout from;
+  std::int64_t rows = 0, pitch = 0;  ///< where they begin, bytes from row to row
 };
 
 struct Target {
@@ -48,6 +54,9 @@ struct Target {
   bool per_row = false;
   int operand = 0;
   std::int64_t stage = 0;
+  bool copied = false;  ///< as of a Source
+  Layout to;
+  std::int64_t rows = 0, pitch = 0;
 };
 
 struct Reduction {
@@ -62,6 +71,7 @@ struct Reduction {
 /// Where a value stands that one program leaves to others.
 struct Home {
   int operand = -1, scale = 0, stride = 0;
+  bool of_row = false;     ///< kRows: one for each row of a group; sweeps see that of their row
   std::int64_t place = 0;  ///< in the scratch
 };
 
@@ -113,7 +123,8 @@ class FusedProgram {
   std::int64_t scratch_bytes = 0;
   std::int64_t homes_begin = 0, homes_end = 0;  ///< in the scratch
   std::vector<std::int64_t> places;             ///< by operand: in the scratch, -1 elsewhere
-  std::vector<std::int64_t> row_steps;          ///< kColumns, by operand: bytes to its next row
+  std::vector<std::int64_t> row_steps;          ///< by operand: bytes to its next row
+  std::int64_t group = 1;                       ///< rows that go through each sweep together
   std::int64_t block = 0;                       ///< kColumns: elements whose accumulators and row values have room
 
   // For the emitter.
@@ -137,21 +148,26 @@ class FusedProgram {
   std::int64_t add_scratch(std::int64_t bytes);
   void size_tiles(TileProgram& program) const;
   std::int64_t tile_bytes() const { return kernels->registers * kernels->vector_bytes; }
+  std::int64_t kept_pitch() const { return (space.cols * 4 + tile_bytes() + 63) / 64 * 64; }
 
   void add_sources(const std::vector<Operand>& operands, bool iota);
   void add_targets();
+  bool copies_rows() const;  ///< rows that are taken whole: in groups, and dense
+  void choose_group();
+  void copy_rows(const Layout& layout, std::int64_t& place, std::int64_t& pitch);
   void choose_block();
   struct Share {
     int before = 0, mine = 0, all = 1;
   };
-  Share share_of_next_row(int sweep) const;
+  Share share_of_next_group(int sweep, std::int64_t item) const;
   void give_homes();
   void give_accumulators();
+  void give_row_steps();
   void emit_programs();
   void weigh();
   void find_phases();
   bool takes_pairs(int sweep, Phase& phase) const;
-  void give_home(int step, bool array);
+  void give_home(int step);
   bool has_home(int s) const;  ///< one value for all elements of a row: it waits in its home for who uses it
   bool is_row_map(int s) const;
   int ready(int s) const { return kernel.separate.ready[static_cast<std::size_t>(s)]; }

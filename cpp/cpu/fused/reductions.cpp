@@ -62,8 +62,11 @@ struct Scalars {
   using Row = scalar::Accumulation<op>;
   using Identity = decltype(Row::template identity<A>());
 
-  static Partial fold(const std::byte* lanes, int count) {
-    return count == 16 ? fold<16>(lanes) : count == 8 ? fold<8>(lanes) : count == 4 ? fold<4>(lanes) : fold<2>(lanes);
+  static void fold(const std::byte* lanes, int count, std::int64_t pitch, std::int64_t rows, Partial* folded) {
+    if (count == 16) return fold<16>(lanes, pitch, rows, folded);
+    if (count == 8) return fold<8>(lanes, pitch, rows, folded);
+    if (count == 4) return fold<4>(lanes, pitch, rows, folded);
+    count == 2 ? fold<2>(lanes, pitch, rows, folded) : fold<1>(lanes, pitch, rows, folded);
   }
   static void combine(std::byte* a, const std::byte* b, std::int64_t count) {
     for (std::int64_t k = 0; k < count; ++k, a += sizeof(A), b += sizeof(A)) {
@@ -77,30 +80,37 @@ struct Scalars {
       std::memcpy(values, &result, sizeof result);
     }
   }
+  static void finish_rows(const std::byte* a, std::int64_t pitch, std::int64_t n, std::byte* values,
+                          std::int64_t rows) {
+    for (std::int64_t k = 0; k < rows; ++k) finish(a + k * pitch, n, values + k * static_cast<int>(sizeof(T)), 1);
+  }
   static Partial identity() { return partial_of(static_cast<A>(Row::template identity<A>())); }
 
   /// The upper half onto the lower, for a number of lanes that the compiler knows.
   template <int kCount>
-  static Partial fold(const std::byte* lanes) {
-    A a[kCount];
-    std::memcpy(a, lanes, sizeof a);
-    return partial_of(folded<kCount>(a));
+  static void fold(const std::byte* lanes, std::int64_t pitch, std::int64_t rows, Partial* to) {
+    for (std::int64_t k = 0; k < rows; ++k, lanes += pitch) {
+      A a[kCount];
+      std::memcpy(a, lanes, sizeof a);
+      to[k] = partial_of(folded<kCount>(a));
+    }
   }
   template <int kCount>
   static A folded(const A* a) {
-    A half[kCount / 2];
-    for (int l = 0; l < kCount / 2; ++l) half[l] = Row::template combine<A>(a[l], a[l + kCount / 2]);
-    if constexpr (kCount == 2)
-      return half[0];
-    else
+    if constexpr (kCount == 1) {
+      return a[0];
+    } else {
+      A half[kCount / 2];
+      for (int l = 0; l < kCount / 2; ++l) half[l] = Row::template combine<A>(a[l], a[l + kCount / 2]);
       return folded<kCount / 2>(half);
+    }
   }
 
   static ScalarReduction row() {
     if constexpr (std::is_same_v<Identity, scalar::None>)
-      return {&Scalars::fold, combine, finish, nullptr, sizeof(A)};
+      return {&Scalars::fold, combine, finish, finish_rows, nullptr, sizeof(A)};
     else
-      return {&Scalars::fold, combine, finish, identity, sizeof(A)};
+      return {&Scalars::fold, combine, finish, finish_rows, identity, sizeof(A)};
   }
 };
 

@@ -18,10 +18,13 @@ struct Partial {
 
 /// A reduction of elements of one compute type, outside vector registers.
 struct ScalarReduction {
-  Partial (*fold)(const std::byte* lanes, int count);  ///< of a register's accumulators, a power of two
+  /// A register's `count` accumulators as one, a power of two; of `rows` registers `pitch` bytes apart.
+  void (*fold)(const std::byte* lanes, int count, std::int64_t pitch, std::int64_t rows, Partial* folded);
   void (*combine)(std::byte* a, const std::byte* b, std::int64_t count);  ///< of `count` accumulators each, left in a
   /// `count` accumulators of n elements each: values of the result's compute type.
   void (*finish)(const std::byte* a, std::int64_t n, std::byte* values, std::int64_t count);
+  /// The same of accumulators `pitch` bytes apart.
+  void (*finish_rows)(const std::byte* a, std::int64_t pitch, std::int64_t n, std::byte* values, std::int64_t rows);
   Partial (*identity)();  ///< nullptr where there is none
   int lane_bytes;         ///< of an accumulator
 };

@@ -9,6 +9,7 @@
 
 #include "cpu/fused/rows_and_columns.hpp"
 #include "cpu/thread_pool.hpp"
+#include "kfusion/divide_up.hpp"
 
 namespace kfusion::cpu {
 namespace {
@@ -16,28 +17,37 @@ namespace {
 class Rows {
  public:
   Rows(const FusedCall& call, int threads)
-      : call_(call), p_(call.program), threads_(threads), chunks_((p_.space.cols + kChunk - 1) / kChunk) {}
+      : call_(call), p_(call.program), threads_(threads), chunks_(divide_up(p_.space.cols, kChunk)) {}
 
   void run() {
     const std::int64_t rows = p_.space.rows;
     if (p_.reductions.empty() && rows == 1) return pointwise();
     if (rows >= threads_ || chunks_ == 1) {
-      parallel_for(rows, threads_, [this](std::int64_t begin, std::int64_t end) {
-        Worker w(call_);
-        std::vector<Partial> partials(partial_count());
-        for (std::int64_t r = begin; r < end; ++r) row(w, r, partials.data(), false);
-      });
+      parallel_for(rows, threads_, [this](std::int64_t begin, std::int64_t end) { groups(begin, end); });
     } else {
       Worker w(call_);
       std::vector<Partial> partials(partial_count());
-      for (std::int64_t r = 0; r < rows; ++r) row(w, r, partials.data(), true);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        w.go_to_group(r, 1);
+        row_program(w, 0);
+        row(w, r, partials.data(), true);
+      }
     }
   }
 
  private:
   std::int64_t begin(std::int64_t chunk) const { return chunk * kChunk; }
   std::int64_t end(std::int64_t chunk) const { return std::min(p_.space.cols, (chunk + 1) * kChunk); }
-  std::size_t partial_count() const { return at(chunks_) * p_.reductions.size(); }
+  std::size_t partial_count() const {
+    return at(chunks_ == 1 ? p_.group : chunks_) * std::max<std::size_t>(1, p_.reductions.size());
+  }
+
+  /// Rows of a group: as far as the last of the outer axes goes on.
+  std::int64_t rows_from(std::int64_t row, std::int64_t end) const {
+    if (p_.group == 1) return 1;
+    const std::int64_t along = p_.space.outer.back();
+    return std::min({p_.group, end - row, along - row % along});
+  }
 
   void pointwise() {
     parallel_for(chunks_, threads_, [this](std::int64_t first, std::int64_t last) {
@@ -46,14 +56,46 @@ class Rows {
     });
   }
 
-  void row(Worker& w, std::int64_t r, Partial* partials, bool together) {
-    w.go_to(r);
-    row_program(w, 0);
+  void groups(std::int64_t begin, std::int64_t end) const {
+    Worker w(call_);
+    std::vector<Partial> partials(partial_count());
+    for (std::int64_t r = begin, n; r < end; r += n) {
+      n = rows_from(r, end);
+      w.go_to_group(r, n);
+      row_program(w, 0);
+      chunks_ == 1 ? whole_rows(w, n, partials.data()) : row(w, r, partials.data(), false);
+      w.leave_group();
+    }
+  }
+
+  /// Rows of one chunk, as many at once as a group has.
+  void whole_rows(Worker& w, std::int64_t rows, Partial* partials) const {
+    for (int sweep = 0; sweep < static_cast<int>(p_.sweeps.size()); ++sweep) {
+      const TileProgram& p = p_.sweeps[at(sweep)];
+      if (!p.empty()) w.run_group(p, 0, p_.space.cols);
+      for (const int k : p.reductions) finish_rows(w, p_.reductions[at(k)], rows, partials);
+      row_program(w, sweep + 1);
+    }
+  }
+
+  /// From the accumulators of each row to its value.
+  void finish_rows(Worker& w, const Reduction& r, std::int64_t rows, Partial* partials) const {
+    const std::byte* accumulators = w.scratch(r.place);
+    std::int64_t pitch = p_.kernels->vector_bytes;
+    if (r.lanes > 1) {
+      r.scalar.fold(accumulators, r.lanes, pitch, rows, partials);
+      accumulators = partials[0].bytes, pitch = sizeof(Partial);
+    }
+    r.scalar.finish_rows(accumulators, pitch, p_.space.cols, w.scratch(p_.homes[at(r.step)].place), rows);
+  }
+
+  /// A row of several chunks.
+  void row(Worker& w, std::int64_t r, Partial* partials, bool together) const {
     for (const Phase& phase : p_.phases) {
       if (together) {
         parallel_for(chunks_, threads_, [&](std::int64_t first, std::int64_t last) {
           Worker mine(call_, w);
-          mine.go_to(r);
+          mine.go_to_group(r, 1);
           chunks(mine, phase, first, last, partials);
         });
       } else {
@@ -69,12 +111,12 @@ class Rows {
 
   void row_program(Worker& w, int sweep) const {
     const TileProgram& p = p_.rows[at(sweep)];
-    if (!p.empty()) w.run_row(p);
+    if (!p.empty()) w.run_row_values(p);
   }
 
   void chunks(Worker& w, const Phase& phase, std::int64_t first, std::int64_t last, Partial* partials) const {
     const TileProgram& p = p_.sweeps[at(phase.first)];
-    if (p.reductions.empty()) return p.empty() ? void() : w.run(p, begin(first), end(last - 1));
+    if (p.reductions.empty()) return p.empty() ? void() : w.run_group(p, begin(first), end(last - 1));
     for (std::int64_t c = first; c < last; ++c) {
       Partial* const mine = partials + at(c) * p_.reductions.size();
       sweep(w, p, c, mine);
@@ -85,10 +127,10 @@ class Rows {
   }
 
   void sweep(Worker& w, const TileProgram& p, std::int64_t chunk, Partial* partials) const {
-    w.run(p, begin(chunk), end(chunk));
+    w.run_group(p, begin(chunk), end(chunk));
     for (const int k : p.reductions) {
       const Reduction& r = p_.reductions[at(k)];
-      partials[k] = r.scalar.fold(w.scratch(r.place), r.lanes);
+      r.scalar.fold(w.scratch(r.place), r.lanes, 0, 1, partials + k);
     }
   }
 
@@ -101,11 +143,9 @@ class Rows {
     }
   }
 
-  void set_value(Worker& w, int reduction, Partial value, std::int64_t n) const {
+  void set_value(Worker& w, int reduction, const Partial& value, std::int64_t n) const {
     const Reduction& r = p_.reductions[at(reduction)];
-    std::byte lane[8];
-    r.scalar.finish(value.bytes, n, lane, 1);
-    w.set_home(p_.homes[at(r.step)], lane, lane_bytes(p_.kernel.steps[at(r.step)].dtype));
+    r.scalar.finish(value.bytes, n, w.scratch(p_.homes[at(r.step)].place), 1);
   }
 
   /// The value of the first reduction of n elements, as the second has seen it: rounded to its type.
@@ -119,7 +159,6 @@ class Rows {
 
   /// Puts the second reduction's chunks right, each taken about its own first, and leaves their sum in the first place.
   void merge(const Phase::Pair& pair, Partial* partials) const {
-    if (chunks_ == 1) return;
     const auto stride = static_cast<std::int64_t>(p_.reductions.size());
     const Reduction& first = p_.reductions[at(pair.first)];
     std::vector<Partial> firsts(at(chunks_));

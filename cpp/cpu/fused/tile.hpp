@@ -59,6 +59,14 @@ KF_INLINE Vec<T> read(const std::byte* p) {
   return Vec<T>(load<typename Vec<T>::Native>(p));
 }
 
+/// One number in every lane.
+template <class T>
+KF_INLINE Vec<T> number(const std::byte* p) {
+  typename Vec<T>::Lane lane;
+  __builtin_memcpy(&lane, p, sizeof lane);
+  return Vec<T>((typename Vec<T>::Native)(lane - typename Vec<T>::Native{}));
+}
+
 KF_INLINE std::uintptr_t begin_of(const TileFetch& f, const TileContext* c, std::int64_t i) {
   return reinterpret_cast<std::uintptr_t>(c->at[f.operand]) +
          static_cast<std::uintptr_t>(f.ahead + (i * f.stride >> f.shift));
@@ -131,6 +139,7 @@ StepFunction map_step(Op op, DType held, Width width);
 StepFunction reduce_step(Op op, DType held, Width width, bool wide, bool columns, bool positive);
 StepFunction done_step(Width width);
 bool join_steps(TileStep* steps, int count, bool columns);
+RowLoop row_loop(const TileStep* steps, int count, const TileFetch* fetches);
 
 }  // namespace KF_ISA
 }  // namespace kfusion::cpu

@@ -15,13 +15,15 @@ namespace kfusion::cpu {
 enum class Width : std::uint8_t { kFull, kShort };
 inline constexpr int kWidths = 2;
 
+struct EdgeLine;
+
 using StepFunction = void (*)();  ///< its own signature is known to the steps alone
 
 struct TileStep {
   StepFunction run = nullptr;
   std::int32_t operand = 0, second = 0;        ///< of TileContext::at: what the step reads or writes beside the tile
   std::int32_t scale = 0, second_scale = 0;    ///< bytes from element to element of the run; 0: the same for all tiles
-  std::int32_t stride = 0, second_stride = 0;  ///< bytes from register to register; 0: one register for all
+  std::int32_t stride = 0, second_stride = 0;  ///< bytes from register to register; 0: one number for all
   std::int32_t fetch = 0, fetches = 0;         ///< of TileContext::fetches: what it prefetches
 };
 
@@ -46,15 +48,34 @@ constexpr bool is_long(Op op) { return info(op).cost != OpCost::kSimple; }
 struct TileContext {
   std::byte* const* at = nullptr;  ///< element 0 of every operand
   const TileFetch* fetches = nullptr;
-  const std::int64_t* row_steps = nullptr;  ///< of columns, by operand: bytes to its next row
+  const std::int64_t* row_steps = nullptr;  ///< by operand: bytes to its next row
+  EdgeLine* edge = nullptr;                 ///< of the array that a row loop stores, where stores go past the caches
   std::int64_t rows = 1;                    ///< of columns: that a joined program takes
   std::int64_t i = 0;                       ///< the tile that was taken last
   std::int64_t last = 0;                    ///< the last whole tile of the run
   std::int64_t valid = 0;                   ///< elements of the tile that count
   bool partial = false;                     ///< some do not
   bool first = true;                        ///< the first tile of a reduction
-  bool columns = false;  ///< each element has accumulators of its own: a reduction's first tile is all of a row
-  bool stream = false;   ///< stores go past the caches where addresses allow it
+  bool columns = false;       ///< each element has accumulators of its own: a reduction's first tile is all of a row
+  bool stream = false;        ///< stores go past the caches where addresses allow it
+  bool fetches_rows = false;  ///< row loops prefetch: the arrays are larger than the caches next to a core
+};
+
+/// Elements [begin, end) of the rows [first, last) of a group.
+struct RowBlock {
+  std::int64_t first = 0, last = 1, begin = 0, end = 0;
+};
+
+/// A sweep over rows as one loop, where its steps are those of normalisations and softmax (row_loop_kernels.cpp has the
+/// grammar). What it reads and writes are operands of TileContext::at.
+struct RowLoop {
+  using Run = void (*)(const RowLoop& loop, const TileContext* context, const RowBlock& block);
+  Run run = nullptr;  ///< nullptr: the steps are others
+  std::int32_t x = -1, centre = -1, factor = -1, weight = -1, bias = -1;
+  std::int32_t kept = -1;  ///< where exponentials stay for a later sweep
+  std::int32_t to = -1;    ///< the array to store to, or the reduction's accumulators
+  bool folds = false;      ///< leaves one accumulator, not a register of them
+  TileFetch fetch;         ///< stride 0: nothing
 };
 
 /// What one instruction set offers. A null StepFunction: there is no such step.
@@ -68,10 +89,10 @@ struct TileKernels {
   StepFunction (*store)(DType dtype, Width width, bool wide);
   /// To another compute type; of floats also to a half type: rounded to it, as float32.
   StepFunction (*cast)(DType held, DType to, Width width);
-  /// Between the tile and a slot, as it is; `splat` writes the first element of `bytes` bytes to a whole register.
+  /// Between the tile and a slot, as it is; `number`: the operand's first element, of `bytes` bytes, everywhere.
   StepFunction (*reload)(Width width);
   StepFunction (*spill)(Width width);
-  StepFunction (*splat)(int bytes);
+  StepFunction (*number)(int bytes, Width width);
   /// The operand, a register of accumulators, takes up the tile; or with `columns` each element its own accumulator.
   /// `positive`: no element is negative.
   StepFunction (*reduce)(Op op, DType held, Width width, bool wide, bool columns, bool positive);
@@ -80,11 +101,14 @@ struct TileKernels {
   /// Puts functions that do several steps at once in the place of their first one's: for whole tiles of full width. One
   /// that is all of a program goes on to the next tiles; of columns it takes several rows, and then the answer is true.
   bool (*join)(TileStep* steps, int count, bool columns);
+  /// The same steps of full width as a loop over rows; without `run` where there is none. `fetches`: of
+  /// TileStep::fetch.
+  RowLoop (*row_loop)(const TileStep* steps, int count, const TileFetch* fetches);
   /// Runs a program on the whole tiles, of `elements` elements, in [i, end).
   void (*run[kWidths])(const TileStep* steps, TileContext* context, std::int64_t i, std::int64_t end,
                        std::int64_t elements);
-  /// Writes a lane of `bytes` bytes to a whole register, in one store: what reads it would wait for the parts.
-  void (*fill)(const std::byte* lane, int bytes, std::byte* to);
+  /// `count` elements of a half type as float32.
+  void (*widen)(DType half, const std::byte* from, std::int64_t count, std::byte* to);
   void (*fence)();  ///< ends a thread's part of a job that streams
 };
 

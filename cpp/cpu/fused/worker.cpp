@@ -4,6 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "cpu/strided.hpp"
+#include "kfusion/divide_up.hpp"
+
 namespace kfusion::cpu {
 namespace {
 
@@ -28,13 +31,23 @@ int lane_of(const Constant& c, const double* parameters, std::byte* lane) {
   }
 }
 
+constexpr std::int64_t kFetchedBytes = 3 << 20;  // smaller ones stay in the cache, where prefetching only takes time
+
+/// An array of one element for each row, along the rows of a group.
+Layout along_rows(const Layout& l) {
+  Layout values = l;
+  values.flat = {l.outer.empty() ? 0 : l.outer.back()};
+  return values;
+}
+
 }  // namespace
 
 Worker::Worker(const FusedCall& call) : call_(call), program_(call.program) {
   attach();
   set_constants();
+  copy_shared();
   go_to(0);
-  if (!program_.scalars.empty()) run_row(program_.scalars);
+  if (!program_.scalars.empty()) run_row_values(program_.scalars);
 }
 
 Worker::Worker(const FusedCall& call, const Worker& from) : call_(call), program_(call.program) {
@@ -42,6 +55,8 @@ Worker::Worker(const FusedCall& call, const Worker& from) : call_(call), program
   std::memcpy(scratch_ + program_.homes_begin, from.scratch_ + program_.homes_begin,
               static_cast<std::size_t>(program_.homes_end - program_.homes_begin));
   for (const int operand : program_.kept) at_[operand] = from.at_[operand];
+  for (const Source& s : program_.sources)
+    if (s.copied && s.shared) at_[s.operand] = from.at_[s.operand];
   go_to(0);
 }
 
@@ -71,6 +86,7 @@ void Worker::attach() {
   context_.columns = program_.space.columns;
   context_.row_steps = program_.row_steps.data();
   context_.stream = call_.stream;
+  context_.fetches_rows = program_.bytes >= kFetchedBytes;
   if (call_.stream) edges_.resize(program_.targets.size());
 }
 
@@ -78,14 +94,30 @@ void Worker::set_constants() {
   for (std::size_t s = 0; s < program_.kernel.steps.size(); ++s) {
     const Step& step = program_.kernel.steps[s];
     if (step.kind != StepKind::kConstant) continue;
-    std::byte lane[8];
-    const int bytes = lane_of(program_.kernel.constants[at(step.index)], call_.parameters, lane);
-    set_home(program_.homes[s], lane, bytes);
+    lane_of(program_.kernel.constants[at(step.index)], call_.parameters, scratch_ + program_.homes[s].place);
   }
 }
 
-void Worker::set_home(const Home& home, const std::byte* value, int bytes) {
-  program_.kernels->fill(value, bytes, scratch_ + home.place);
+/// Weights that are not dense, or of a half type: once.
+void Worker::copy_shared() {
+  for (std::size_t k = 0; k < program_.sources.size(); ++k) {
+    const Source& s = program_.sources[k];
+    if (!s.copied || !s.shared) continue;
+    const std::byte* const base = call_.loads[k] + s.from.offset;
+    at_[s.operand] = scratch_ + s.rows;
+    if (s.from.item == s.layout.item) {
+      gather(s.from, program_.space.flat, base, 0, program_.space.cols, scratch_ + s.rows);
+      continue;
+    }
+    const DType half = program_.kernel.loads[k].dtype;
+    constexpr std::int64_t kBlock = 256;
+    std::byte dense[2 * kBlock];
+    for (std::int64_t i = 0, n; i < program_.space.cols; i += n) {
+      n = std::min(kBlock, program_.space.cols - i);
+      gather(s.from, program_.space.flat, base, i, n, dense);
+      program_.kernels->widen(half, dense, n, scratch_ + s.rows + i * s.layout.item);
+    }
+  }
 }
 
 void Worker::go_to(std::int64_t outer) {
@@ -93,6 +125,10 @@ void Worker::go_to(std::int64_t outer) {
   const std::size_t loads = program_.kernel.loads.size();
   for (std::size_t k = 0; k < program_.sources.size(); ++k) {
     const Source& s = program_.sources[k];
+    if (s.copied) {
+      source_base_[k] = at_[s.operand];
+      continue;
+    }
     const std::int64_t offset = s.layout.offset + offset_of(outer, extents, s.layout.outer);
     // The position of an iota is its number.
     source_base_[k] = s.iota ? reinterpret_cast<const std::byte*>(offset) : call_.loads[k] + offset;
@@ -100,9 +136,86 @@ void Worker::go_to(std::int64_t outer) {
   }
   for (std::size_t k = 0; k < program_.targets.size(); ++k) {
     const Target& t = program_.targets[k];
-    target_base_[k] = call_.stores[k] + t.layout.offset + offset_of(outer, extents, t.layout.outer);
+    if (!t.copied) target_base_[k] = call_.stores[k] + t.layout.offset + offset_of(outer, extents, t.layout.outer);
     if (t.layout.reach == Reach::kDirect) at_[t.operand] = target_base_[k];
   }
+}
+
+// ---- groups of rows ----------------------------------------------------------------------------------------------
+
+namespace {
+
+/// The rows of a group between an array and dense ones, in one go where its elements are a constant stride apart.
+template <class Move, class MoveRow>
+void for_rows(const Layout& l, const Extents& flat, std::int64_t rows, const Move& move, const MoveRow& move_row) {
+  const std::int64_t to_next = l.outer.back();
+  if (flat.size() == 1 && l.item > 1) return move(Tile{rows, flat[0], to_next, l.flat[0], l.item});
+  for (std::int64_t r = 0; r < rows; ++r) move_row(r, r * to_next);
+}
+
+}  // namespace
+
+void Worker::go_to_group(std::int64_t first, std::int64_t rows) {
+  first_ = first, rows_ = rows;
+  const Space& space = program_.space;
+  for (std::size_t k = 0; k < program_.sources.size(); ++k) {
+    const Source& s = program_.sources[k];
+    if (!s.copied || s.shared) continue;
+    std::byte* const dense = scratch_ + s.rows;
+    const std::byte* const from = call_.loads[k] + s.from.offset + offset_of(first, space.outer, s.from.outer);
+    for_rows(
+        s.from, space.flat, rows, [&](const Tile& tile) { cpu::gather(tile, from, dense, s.pitch); },
+        [&](std::int64_t r, std::int64_t offset) {
+          gather(s.from, space.flat, from + offset, 0, space.cols, dense + r * s.pitch);
+        });
+    at_[s.operand] = dense;
+  }
+  for (std::size_t k = 0; k < program_.targets.size(); ++k)
+    if (program_.targets[k].copied) target_base_[k] = scratch_ + program_.targets[k].rows;
+  go_to(first);
+}
+
+void Worker::leave_group() {
+  const Space& space = program_.space;
+  for (std::size_t k = 0; k < program_.targets.size(); ++k) {
+    const Target& t = program_.targets[k];
+    if (!t.copied) continue;
+    const std::byte* const dense = scratch_ + t.rows;
+    std::byte* const to = call_.stores[k] + t.to.offset + offset_of(first_, space.outer, t.to.outer);
+    for_rows(
+        t.to, space.flat, rows_, [&](const Tile& tile) { cpu::scatter(tile, dense, t.pitch, to); },
+        [&](std::int64_t r, std::int64_t offset) {
+          scatter(t.to, space.flat, to + offset, 0, space.cols, dense + r * t.pitch);
+        });
+  }
+}
+
+/// Of the group: sweeps see its numbers.
+void Worker::go_to_row(std::int64_t row) {
+  for (std::size_t k = 0; k < program_.targets.size(); ++k)
+    if (const Target& t = program_.targets[k]; t.copied) target_base_[k] = scratch_ + t.rows + row * t.pitch;
+  for (const Source& s : program_.sources)
+    if (s.copied && !s.shared) at_[s.operand] = scratch_ + s.rows + row * s.pitch;
+  go_to(first_ + row);
+  const auto move = [&](int operand, std::int64_t place) {
+    at_[operand] = scratch_ + place + row * program_.row_steps[at(operand)];
+  };
+  for (const Home& h : program_.homes)
+    if (h.of_row || (h.operand >= 0 && program_.row_steps[at(h.operand)] != 0)) move(h.operand, h.place);
+  for (const Reduction& r : program_.reductions) move(r.operand, r.place);
+}
+
+void Worker::run_group(const TileProgram& p, std::int64_t begin, std::int64_t end) {
+  if (p.loop.run != nullptr) {
+    if (!edges_.empty() && !p.targets.empty()) context_.edge = &edges_[at(p.targets[0])];
+    return p.loop.run(p.loop, &context_, {0, rows_, begin, end});
+  }
+  if (rows_ == 1) return run(p, begin, end);
+  for (std::int64_t row = 0; row < rows_; ++row) {
+    go_to_row(row);
+    run(p, begin, end);
+  }
+  go_to_row(0);
 }
 
 void Worker::shift_arrays(std::int64_t begin) {
@@ -285,19 +398,25 @@ void Worker::put(const TileProgram& p, std::int64_t i, std::int64_t count, bool 
 
 // ---- values of a row ---------------------------------------------------------------------------------------------
 
-void Worker::run_row(const TileProgram& p) {
+void Worker::run_row_values(const TileProgram& p) {
+  const std::int64_t per_register = p.per_register(), count = divide_up(rows_, per_register) * per_register;
   for (const int k : p.sources) {
     const Source& s = program_.sources[at(k)];
-    const std::int64_t count = p.per_register();
+    const Layout values = along_rows(s.layout);
     if (s.iota)
-      count_off(s.layout, {}, reinterpret_cast<std::int64_t>(source_base_[k]), s.dtype, 0, count, scratch_ + s.stage);
+      count_off(values, {rows_}, reinterpret_cast<std::int64_t>(source_base_[k]), s.dtype, 0, rows_,
+                scratch_ + s.stage);
+    else if (s.layout.reach == Reach::kScalar)
+      repeat(source_base_[k], s.layout.item, per_register, scratch_ + s.stage);
     else
-      repeat(source_base_[k], s.layout.item, count, scratch_ + s.stage);
+      gather(values, {rows_}, source_base_[k], 0, rows_, scratch_ + s.stage);
   }
-  staged_steps(p, Width::kShort, 0);
+  const bool stream = std::exchange(context_.stream, false);
+  steps(p, Width::kShort, 0, count);
+  context_.stream = stream;
   for (const int k : p.targets) {
     const Target& t = program_.targets[at(k)];
-    std::memcpy(target_base_[k], scratch_ + t.stage, static_cast<std::size_t>(t.layout.item));
+    scatter(along_rows(t.layout), {rows_}, target_base_[k], 0, rows_, scratch_ + t.stage);
   }
 }
 

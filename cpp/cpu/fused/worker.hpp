@@ -32,23 +32,31 @@ class Worker {
 
   /// Moves all operands to an outer index: where rows lie along the flat index, one of `kept`, else one of `reduced`.
   void go_to(std::int64_t outer);
+  /// To the first of some rows of a group, whose arrays are copied where they are not dense.
+  void go_to_group(std::int64_t first, std::int64_t rows);
+  /// The end of a group: results that are not dense go to their places.
+  void leave_group();
 
   /// The elements [begin, end); `first`: reductions start anew.
   void run(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first = true);
   /// Of columns: the same of the whole tiles in [begin, end) and of `rows` rows, by a program that takes several.
   void run_rows(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first, std::int64_t rows);
-  /// A program for the values of the row that it is at.
-  void run_row(const TileProgram& p);
+  /// The elements [begin, end) of the rows of the group.
+  void run_group(const TileProgram& p, std::int64_t begin, std::int64_t end);
+  /// A program for the values of the rows of the group.
+  void run_row_values(const TileProgram& p);
 
   std::byte* scratch(std::int64_t place) const { return scratch_ + place; }
   /// Where the array of an operand that lives in the scratch is to begin, so that element `begin` is its first.
   void shift_arrays(std::int64_t begin);
   /// As if they were those of elements so much further on.
   void move_accumulators(std::int64_t elements);
-  void set_home(const Home& home, const std::byte* value, int bytes);  ///< splat over its register
 
  private:
   void attach();
+  void copy_shared();
+  void copy_in(const Source& s, std::int64_t source);
+  void go_to_row(std::int64_t row);
   void set_constants();
   void run_tiles(const TileProgram& p, Width w, std::int64_t& i, std::int64_t end);
   void steps(const TileProgram& p, Width w, std::int64_t i, std::int64_t end);
@@ -73,7 +81,8 @@ class Worker {
   const std::byte** source_base_;  ///< of each source, at the outer index
   std::byte** target_base_;
   TileContext context_;
-  std::vector<EdgeLine> edges_;  ///< of each target, where stores go past the caches
+  std::int64_t first_ = 0, rows_ = 1;  ///< of the group
+  std::vector<EdgeLine> edges_;        ///< of each target, where stores go past the caches
   alignas(64) std::byte local_scratch_[kLocalBytes];
   std::byte* local_addresses_[2 * kLocalOperands];
 };

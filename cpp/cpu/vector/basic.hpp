@@ -215,7 +215,16 @@ KF_INLINE FloatVec at_least(FloatVec x, FloatVec bound) {
 KF_INLINE FloatVec at_most(FloatVec x, double limit) { return at_most(x, FloatVec(limit)); }
 KF_INLINE FloatVec at_least(FloatVec x, double limit) { return at_least(x, FloatVec(limit)); }
 KF_INLINE DoubleVec at_most(DoubleVec x, double limit) { return select(x > DoubleVec(limit), DoubleVec(limit), x); }
-KF_INLINE DoubleVec at_least(DoubleVec x, double limit) { return select(x < DoubleVec(limit), DoubleVec(limit), x); }
+KF_INLINE DoubleVec at_least(DoubleVec x, DoubleVec bound) {
+#if defined(__AVX512F__)
+  return DoubleVec((F64s)_mm512_maskz_max_pd(0xff, (__m512d)bound.v, (__m512d)x.v));
+#elif defined(__AVX2__)
+  return DoubleVec((F64s)_mm256_max_pd((__m256d)bound.v, (__m256d)x.v));
+#else
+  return select(x < bound, bound, x);
+#endif
+}
+KF_INLINE DoubleVec at_least(DoubleVec x, double limit) { return at_least(x, DoubleVec(limit)); }
 
 }  // namespace
 }  // namespace KF_ISA
