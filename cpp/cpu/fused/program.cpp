@@ -11,8 +11,7 @@ namespace {
 
 constexpr std::int64_t kAheadBytes = 2048;          // in a pass through memory: about its latency
 constexpr std::int64_t kNextRowBytes = 256 * 1024;  // a row that the second-level cache holds beside its successor
-constexpr std::int64_t kNearRowBytes = 4096;        // a row whose successor the first-level cache holds beside it
-constexpr std::int64_t kGroupBytes = 8 * 1024;      // of a group of rows, beside whose sweeps its successor is fetched
+constexpr std::int64_t kGroupBytes = 8 * 1024;      // of a group of rows, whose successor the first-level cache holds beside it
 constexpr std::int64_t kBlock = 1024;               // elements of a block of columns
 constexpr std::int64_t kWideBlock = 4096;           // of one whose rows are taken several at once
 constexpr std::int64_t kLeastBlock = 256;           // of one that is swept again
@@ -204,7 +203,7 @@ TileFetch FusedProgram::fetch_of(const Source& source, int sweep, int elements) 
     }
     fetch.stride = (fetch.stride * share.mine + share.all - 1) / share.all;
     fetch.ahead = source.to_next + share.before * (space.cols * item / share.all);
-    fetch.far = space.cols * item > kNearRowBytes;
+    fetch.far = group * space.cols * item > kGroupBytes;
   }
   if (fetch.ahead == 0) fetch.stride = 0;
   return fetch;

@@ -47,7 +47,7 @@ class Elements {
 
   KF_INLINE Elements(const RowLoop& l, const TileContext* c, const RowBlock& b) : rows_(c, l.x, b, kItem<E>) {
     if (!c->fetches_rows || l.fetch.stride == 0) return;
-    stride_ = static_cast<std::uintptr_t>(l.fetch.stride);
+    stride_ = static_cast<std::uintptr_t>(l.fetch.stride), far_ = l.fetch.far;
     fetch_step_ = c->row_steps[l.fetch.operand];
     next_row_ = begin_of(l.fetch, c, b.begin) + static_cast<std::uintptr_t>(b.first * fetch_step_);
   }
@@ -58,7 +58,7 @@ class Elements {
   bool fetches() const { return stride_ != 0; }
   template <bool kFetches>
   KF_INLINE V next() {
-    if constexpr (kFetches) prefetch(next_), next_ += stride_;
+    if constexpr (kFetches) prefetch(next_, far_), next_ += stride_;
     const std::byte* const p = from_;
     from_ += kBytes;
     return load_elements<E>(p);
@@ -74,6 +74,7 @@ class Elements {
   const std::byte* from_ = nullptr;
   std::uintptr_t next_row_ = 0, next_ = 0, stride_ = 0;  ///< what is prefetched meanwhile
   std::int64_t fetch_step_ = 0;
+  bool far_ = false;
 };
 
 /// What comes before a sweep's function: x, max(x, 0), x - centre, max(x, 0) - centre or an exponential of these.
