@@ -16,7 +16,7 @@ LAYERS = (
     ("_graph",),
     ("_ops",),
     ("_tracing",),
-    ("_functions", "_plans", "_relu_layernorm"),
+    ("_functions", "_plans"),
     ("_fuse",),
     ("_named", "_compare"),
     ("_traffic", "_prebuilt"),

@@ -52,7 +52,7 @@ def test_signatures_and_docstrings(f):
 
 
 def test_the_signature_of_the_kernels():
-    text = "(x, weight=None, bias=None, *, eps=1e-05, out=None, stream=None)"
+    text = "(x, weight=None, bias=None, *, axis=-1, eps=1e-05, out=None, stream=None)"
     assert str(inspect.signature(kf.fused_relu_layernorm)) == text
     assert str(inspect.signature(kf.unfused_relu_layernorm)) == text
 

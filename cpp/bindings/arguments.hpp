@@ -2,25 +2,14 @@
 #pragma once
 #include "bindings/arrays/array.hpp"
 #include "bindings/gil.hpp"
-#include "kfusion/rows.hpp"
 
 namespace kfusion {
 
 /// The matrix. Throws DeviceError where its device cannot be used, ValueError for a `stream=` with an array on the CPU.
 arrays::Array read_x(arrays::Call& call, pybind11::handle object);
 
-/// A finite number >= 0.
-double read_eps(const arrays::Call& call, pybind11::handle eps);
-
-/// Borrows weight or bias; without a framework where it is None.
-arrays::Array read_parameter(arrays::Call& call, const char* argument, pybind11::handle object, const arrays::Array& x);
-ColOperand column_operand(const arrays::Array& parameter);
-
 /// The array to write into: the caller's `out`, checked, or a fresh one of x's kind and layout where it is None.
-arrays::Result make_result(arrays::Call& call, pybind11::handle out, const arrays::Array& x, bool may_be_x);
-
-/// Throws ValueError where `out` overlaps a parameter.
-void require_disjoint(const arrays::Call& call, const char* argument, const arrays::Array& a, const View& out);
+arrays::Result make_result(arrays::Call& call, pybind11::handle out, const arrays::Array& x);
 
 /// Calls `work(stream)` without the GIL; the stream is 0 where their place has none.
 ///

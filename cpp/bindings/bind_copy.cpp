@@ -1,6 +1,6 @@
 #include "bindings/arguments.hpp"
 #include "bindings/bindings.hpp"
-#include "cpu/relu_layernorm/relu_layernorm.hpp"
+#include "cpu/copy.hpp"
 #include "host/cuda.hpp"
 
 namespace py = pybind11;
@@ -18,21 +18,22 @@ constexpr const char* kCopyDoc = R"(copy(x, *, out=None, stream=None)
 y = x by a plain copy at full speed: the yardstick of every kernel that reads and writes its array once.
 
 Args:
-    x: any array that fused_relu_layernorm takes, C-contiguous.
+    x: a C-contiguous array of floats: NumPy or a DLPack tensor, on the CPU or a CUDA device.
     out: None or a C-contiguous array of x's kind, shape, dtype and device, disjoint from x.
-    stream: as for fused_relu_layernorm.
+    stream: CUDA only: an integer handle or a stream object; None is the array's library's current stream.
 
 Returns:
     `out`, or a new array.
 
 Raises:
-    TypeError, ValueError, kfusion.DeviceError: as fused_relu_layernorm.
+    TypeError, ValueError: an argument is not as above.
+    kfusion.DeviceError: what the CUDA driver refuses.
 )";
 
 py::object copy(py::handle x_object, py::handle out, py::handle stream) {
   Call call("copy", stream);
   const Array x = read_x(call, x_object);
-  Result r = make_result(call, out, x, /*may_be_x=*/false);
+  Result r = make_result(call, out, x);
   if (!is_c_contiguous(x.view) || !is_c_contiguous(r.view))
     throw ValueError(call.says("x and out must be C-contiguous"));
   const auto bytes = static_cast<std::size_t>(x.view.nbytes());

@@ -301,6 +301,12 @@ py::object element_strides_of(py::handle array, const std::string& function_name
   return strides_of(fuse::borrow_readable(call, argument.c_str(), array));
 }
 
+py::tuple array_spec(py::handle array, const std::string& function_name, const std::string& argument) {
+  Call call(function_name.c_str(), py::none(), arrays::Takes::kAll);
+  const View v = fuse::borrow_readable(call, argument.c_str(), array).view;
+  return py::make_tuple(arrays::to_tuple(v.ndim, v.shape), name(v.dtype), to_string(v.place));
+}
+
 }  // namespace fuse_binding
 }  // namespace
 
@@ -324,6 +330,13 @@ void bind_fuse(py::module_& m) {
 
 Strides in elements of an array of any kind, None for C order (also where it must be copied to be read). Messages name
 the function and the argument.
+)");
+  m.def("array_spec", &fuse_binding::array_spec, py::arg("array"), py::arg("function_name"), py::arg("argument"),
+        R"(array_spec(array, function_name, argument)
+--
+
+(shape, dtype, place) of an array that may have no attributes for them, only DLPack's export or CUDA's array interface.
+Messages name the function and the argument.
 )");
 }
 

@@ -5,7 +5,6 @@ namespace kfusion {
 
 void bind_errors(pybind11::module_& m);
 void bind_savings(pybind11::module_& m);
-void bind_relu_layernorm(pybind11::module_& m);
 void bind_copy(pybind11::module_& m);
 void bind_device(pybind11::module_& m);
 void bind_device_array(pybind11::module_& m);

@@ -15,7 +15,6 @@ PYBIND11_MODULE(_core_of_main, m, py::mod_gil_not_used()) {
   m.attr("__version__") = KFUSION_VERSION;
   kfusion::bind_errors(m);
   kfusion::bind_savings(m);
-  kfusion::bind_relu_layernorm(m);
   kfusion::bind_copy(m);
   kfusion::bind_device(m);
   kfusion::bind_device_array(m);

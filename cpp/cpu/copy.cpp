@@ -1,9 +1,14 @@
+#include "cpu/copy.hpp"
+
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
+#include "cpu/buffer.hpp"
+#include "cpu/fused/tile_steps.hpp"
+#include "cpu/job.hpp"
 #include "cpu/platform.hpp"
-#include "cpu/relu_layernorm/relu_layernorm.hpp"
-#include "cpu/row_job.hpp"
+#include "cpu/thread_pool.hpp"
 
 namespace kfusion::cpu {
 
@@ -16,7 +21,7 @@ void copy(void* to, const void* from, std::size_t bytes) {
     std::byte* const target = static_cast<std::byte*>(to) + first;
     const std::byte* const source = static_cast<const std::byte*>(from) + first;
     if (stream) {
-      kernels().stream_copy(target, source, n);
+      tile_kernels().copy(target, source, n);
     } else {
       std::memmove(target, source, n);
     }
@@ -28,8 +33,8 @@ void flush_cache() {
   const Buffer buffer(bytes);
   constexpr std::int64_t kBlock = 64 * 1024;
   parallel_for(static_cast<std::int64_t>(bytes) / kBlock, num_threads(), [&](std::int64_t begin, std::int64_t end) {
-    std::byte* const p = buffer.data() + begin * kBlock;
-    row_kernels(DType::kFloat32).relu({p, p, (end - begin) * kBlock / 4, false});  // in place: reads and dirties
+    auto* const p = reinterpret_cast<volatile unsigned char*>(buffer.data());
+    for (std::int64_t i = begin * kBlock; i < end * kBlock; i += 64) p[i] = static_cast<unsigned char>(p[i] + 1);
   });
 }
 

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "cpu/relu_layernorm/kernels.hpp"
 #include "kfusion/error.hpp"
 
 namespace kfusion::cpu {
@@ -55,14 +54,5 @@ std::vector<Isa> available_isas() {
 }
 
 void set_isa(const std::string& wanted) { current().store(parse(wanted, "kfusion.set_isa: name")); }
-
-const Kernels& kernels() {
-#if defined(KFUSION_X86_LEVELS)
-  const Isa level = isa();
-  if (level == Isa::kAvx512) return avx512::kKernels;
-  if (level == Isa::kAvx2) return avx2::kKernels;
-#endif
-  return baseline::kKernels;
-}
 
 }  // namespace kfusion::cpu

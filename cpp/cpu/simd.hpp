@@ -127,29 +127,14 @@ KF_INLINE V relu(const V& x) {
 
 #if defined(__AVX512F__)
 // The masked forms, because g++ 12 warns about its own header in the plain ones.
-KF_INLINE __m256 upper_half(F32s v) { return _mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 1); }
 KF_INLINE __m256d upper_half(F64s v) { return _mm512_maskz_extractf64x4_pd(0xf, (__m512d)v, 1); }
-KF_INLINE __m256 lower_half(F32s v) { return _mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 0); }
 KF_INLINE __m256d lower_half(F64s v) { return _mm512_maskz_extractf64x4_pd(0xf, (__m512d)v, 0); }
 #elif defined(__AVX2__)
-KF_INLINE __m128 upper_half(F32s v) { return _mm256_extractf128_ps((__m256)v, 1); }
 KF_INLINE __m128d upper_half(F64s v) { return _mm256_extractf128_pd((__m256d)v, 1); }
-KF_INLINE __m128 lower_half(F32s v) { return _mm256_castps256_ps128((__m256)v); }
 KF_INLINE __m128d lower_half(F64s v) { return _mm256_castpd256_pd128((__m256d)v); }
 #endif
 
 /// Sum of the lanes, halves first: the same order whatever the surrounding code.
-KF_INLINE double sum_lanes(F32s v) {
-#if defined(__AVX512F__)
-  const __m256 half = lower_half(v) + upper_half(v);
-  const __m128 low = _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1);
-#elif defined(__AVX2__)
-  const __m128 low = lower_half(v) + upper_half(v);
-#else
-  const F32s low = v;
-#endif
-  return static_cast<double>((low[0] + low[2]) + (low[1] + low[3]));
-}
 KF_INLINE double sum_lanes(F64s v) {
 #if defined(__AVX512F__)
   const __m256d half = lower_half(v) + upper_half(v);
@@ -160,30 +145,6 @@ KF_INLINE double sum_lanes(F64s v) {
   const F64s low = v;
 #endif
   return low[0] + low[1];
-}
-
-/// Lanes below `count` from `v`, the others zero.
-KF_INLINE F32s first_lanes(F32s v, int count) {
-  using Index = VectorOf<std::int32_t, kVectorBytes>::Type;
-#if defined(__AVX512F__)
-  constexpr Index kIndex = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-#elif defined(__AVX2__)
-  constexpr Index kIndex = {0, 1, 2, 3, 4, 5, 6, 7};
-#else
-  constexpr Index kIndex = {0, 1, 2, 3};
-#endif
-  return kIndex < count ? v : F32s{};
-}
-KF_INLINE F64s first_lanes(F64s v, int count) {
-  using Index = VectorOf<std::int64_t, kVectorBytes>::Type;
-#if defined(__AVX512F__)
-  constexpr Index kIndex = {0, 1, 2, 3, 4, 5, 6, 7};
-#elif defined(__AVX2__)
-  constexpr Index kIndex = {0, 1, 2, 3};
-#else
-  constexpr Index kIndex = {0, 1};
-#endif
-  return kIndex < static_cast<std::int64_t>(count) ? v : F64s{};
 }
 
 // ---- half types: stored in 16 bits, computed as float ---------------------------------------------------------

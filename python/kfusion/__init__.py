@@ -21,12 +21,10 @@ from ._core import (
     Graph,
     __version__,
     empty_cache,
-    fused_relu_layernorm,
     get_num_threads,
     savings,
     set_num_threads,
     to_device,
-    unfused_relu_layernorm,
 )
 from ._devices.device import Device
 from ._devices.device_table import DeviceTable
@@ -63,7 +61,6 @@ __all__ = [
     "empty_cache",
     "executors",
     "fuse",
-    "fused_relu_layernorm",
     "get_num_threads",
     "measure_device",
     "measure_traffic",
@@ -73,7 +70,6 @@ __all__ = [
     "spec",
     "to_device",
     "trace",
-    "unfused_relu_layernorm",
 ]
 __all__ += [name for name in vars(_functions) if not name.startswith("_")]
 __all__ += _named.__all__

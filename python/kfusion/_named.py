@@ -12,7 +12,7 @@ from typing import Any
 from ._fuse import FusedFunction, fuse
 from ._ops.activations import gelu, log_softmax, softmax
 from ._ops.losses import cross_entropy, mse
-from ._ops.norms import layernorm, of_channels, rmsnorm
+from ._ops.norms import layernorm, of_channels, relu_layernorm, rmsnorm
 from ._ops.operation import Array, Axes, composite
 from ._ops.primitives import MAPS
 
@@ -161,7 +161,7 @@ def _in_steps(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _ONE_RESULT: tuple[Callable[..., Any], ...] = (
-    *(layernorm, rmsnorm, softmax, log_softmax, batchnorm),
+    *(relu_layernorm, layernorm, rmsnorm, softmax, log_softmax, batchnorm),
     *(gelu, bias_relu_log, mul_add_relu),
     *(mse, cross_entropy),
 )

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import _core, _named, _relu_layernorm
+from . import _core, _named
 from ._devices.devices import device
 from ._fuse import FusedFunction
 from ._spec import FLOATS, ITEM_BYTES, Spec
@@ -90,15 +90,10 @@ def texts(wanted: Iterable[Row], lengths: Iterable[int], *, clusters: bool = Tru
 def _kernels(name: str, shape: tuple[int, int], dtype: str, given: tuple[str, ...], clusters: bool) -> list[Any]:
     """Of one call."""
     length = shape[1]
-    fused, function = name.startswith("fused_"), name.partition("_")[2]
-    if function == "relu_layernorm":
-        weight, bias = (((length,), dtype, ()) if p in given else None for p in _BOTH)
-        graph = _relu_layernorm.graph_of((shape, dtype, ()), weight, bias, 1e-5, "cuda:0")
-    else:
-        made: FusedFunction = getattr(_named, name)
-        parameters = {p: Spec((length,), dtype, device="cuda:0") for p in given}
-        graph = made._planned((Spec(shape, dtype, device="cuda:0"),), parameters).graph
-    return list(_core.cuda_kernels(graph, device("H200").to_dict(), fused, True, clusters))
+    function: FusedFunction = getattr(_named, name)
+    parameters = {p: Spec((length,), dtype, device="cuda:0") for p in given}
+    graph = function._planned((Spec(shape, dtype, device="cuda:0"),), parameters).graph
+    return list(_core.cuda_kernels(graph, device("H200").to_dict(), name.startswith("fused_"), True, clusters))
 
 
 # ---- compiling ------------------------------------------------------------------------------------------------------

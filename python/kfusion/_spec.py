@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from . import _arrays
+from . import _arrays, _core
 
 ITEM_BYTES = {"bool": 1, "int32": 4, "int64": 8, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 HALF = ("float16", "bfloat16")
@@ -129,6 +129,10 @@ def spec_of(array: Any, what: str) -> Spec:
         TypeError: a masked array, a matrix, or a dtype that is none of the seven.
     """
     require_plain(array, what)
+    if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+        function, _, argument = what.removeprefix("kfusion.").partition(": ")
+        shape, dtype, place = _core.array_spec(array, function, argument)
+        return Spec(shape, dtype, device=place)
     like = "torch" if _arrays.kind(array) == "torch" else "numpy"
     dtype = dtype_name(_arrays.dtype_name(array), f"{what}'s dtype")
     return Spec(tuple(map(int, array.shape)), dtype, like, _device(array))
@@ -148,8 +152,6 @@ def require_plain(array: Any, what: str) -> None:
         raise TypeError(f"{what} must be a plain array, got {type(array).__name__}; convert it with numpy.asarray(x)")
     if not is_array(array):
         raise TypeError(f"{what} must be an array, got {type(array).__name__}; convert it with numpy.asarray(x)")
-    if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-        raise TypeError(f"{what} must have a shape and a dtype; convert it with numpy.from_dlpack(x)")
 
 
 def conversion_of(value: Any, name: str) -> str | None:

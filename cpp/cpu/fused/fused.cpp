@@ -5,7 +5,7 @@
 
 #include "cpu/fused/rows_and_columns.hpp"
 #include "cpu/isa.hpp"
-#include "cpu/row_job.hpp"
+#include "cpu/job.hpp"
 
 namespace kfusion::cpu {
 namespace {

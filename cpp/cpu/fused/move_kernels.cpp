@@ -134,6 +134,23 @@ void widen_halves(DType half, const std::byte* from, std::int64_t count, std::by
   half == DType::kFloat16 ? widen<Float16>(from, count, to) : widen<BFloat16>(from, count, to);
 }
 
+/// At and after the first line of `to`; the edges by plain stores.
+void stream_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  using V = VectorOf<std::uint8_t, kVectorBytes>::Type;
+  constexpr std::uintptr_t kAheadBytes = 2048;  // about memory's latency
+  const std::size_t phase = -reinterpret_cast<std::uintptr_t>(to) & (kLineBytes - 1);
+  const std::size_t head = phase < bytes ? phase : bytes;
+  __builtin_memcpy(to, from, head);
+  std::size_t i = head;
+  for (; i + 4 * kLineBytes <= bytes; i += 4 * kLineBytes) {
+    for (int b = 0; b < 4 * kLineBytes; b += kLineBytes)
+      prefetch(reinterpret_cast<std::uintptr_t>(from) + i + static_cast<std::uintptr_t>(b) + kAheadBytes);
+    for (int b = 0; b < 4 * kLineBytes; b += kVectorBytes) stream(to + i + b, load<V>(from + i + b));
+  }
+  __builtin_memcpy(to + i, from + i, bytes - i);
+  stream_fence();
+}
+
 void fence() { stream_fence(); }
 
 }  // namespace
@@ -151,7 +168,7 @@ StepFunction spill_step(Width width) { return step<Spill>(width); }
 extern const TileKernels kTileKernels = {
     kVectorBytes, kRegisters,  map_step,    load_step, store_step, cast_step, reload_step,
     spill_step,   number_step, reduce_step, done_step, join_steps, row_loop,  {run_full, run_short},
-    widen_halves, fence};
+    widen_halves, stream_copy, fence};
 
 }  // namespace KF_ISA
 }  // namespace kfusion::cpu

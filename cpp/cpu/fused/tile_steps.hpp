@@ -109,6 +109,7 @@ struct TileKernels {
                        std::int64_t elements);
   /// `count` elements of a half type as float32.
   void (*widen)(DType half, const std::byte* from, std::int64_t count, std::byte* to);
+  void (*copy)(std::byte* to, const std::byte* from, std::size_t bytes);  ///< with stores past the caches
   void (*fence)();  ///< ends a thread's part of a job that streams
 };
 

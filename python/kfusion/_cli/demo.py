@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _core, _files, _pictures, _progress
+from .. import _core, _files, _named, _pictures, _progress
 from .._compare import comparison_plot
 from .._compare import peers as _peers
 from .._compare.compare import compare
@@ -118,7 +118,7 @@ def _compare_one(
     x: Any = random_array(shape, dtype)
     if cuda:
         x = _core.to_device(x)
-    return compare(_core.fused_relu_layernorm, x, peers=peers, repeats=repeats, progress=report)
+    return compare(_named.fused_relu_layernorm, x, peers=peers, repeats=repeats, progress=report)
 
 
 def _print(comparisons: list[Comparison], args: argparse.Namespace) -> None:

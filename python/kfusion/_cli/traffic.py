@@ -74,7 +74,7 @@ def _target(text: str) -> str:
     """A bare name is a named kernel's."""
     if ":" in text:
         return text
-    names = ["relu_layernorm", *(f.__name__ for f in _named.KERNELS)]
+    names = [f.__name__ for f in _named.KERNELS]
     if text not in names:
         raise ValueError(f"{_WHO}: FUNCTION must be module.py:function or one of {', '.join(names)}, got {text!r}")
     return f"kfusion:fused_{text}"

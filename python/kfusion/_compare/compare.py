@@ -66,7 +66,7 @@ def compare(
     contest = _contest.prepare(f, args, keywords, peers)
     problem, notes = contest.problem, contest.notes
     copied_bytes, copy = _copy(problem, contest.out)
-    costs = versions.costs(problem.versions, problem.plan, problem.moved_bytes // 2, copied_bytes)
+    costs = versions.costs(problem.plan, copied_bytes)
     rows: list[Row] = []
     states = _states(problem, cache, notes)
     for i, state in enumerate(states):
@@ -163,7 +163,6 @@ def _rows(
                 p80_us=measured.percentile_us(80),
                 samples=len(measured.times_us),
                 launches=cost.launches if cost else None,
-                passes=cost.passes if cost else None,
                 moved_bytes=moved,
                 predicted_us=moved * us_per_byte if moved else None,
                 gbps=moved / median_us / 1e3 if moved else None,
@@ -192,7 +191,7 @@ def _comparison(
         array=_arrays.kind(x),
         device="cuda" if problem.cuda else "cpu",
         arguments=problem.described,
-        predicted=versions.predicted(problem.versions, problem.plan, int(np.prod(x.shape)), int(x.dtype.itemsize)),
+        predicted=dict(problem.plan.savings),
         max_difference=difference,
         rows=tuple(rows),
         notes=tuple(notes),

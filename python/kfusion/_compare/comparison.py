@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 _STYLES = {"fused": "bold green", "copy": "dim"}
 # Short enough for a terminal of 80 columns.
-_HEADER = ("version", "time", "+-", "launches", "passes", "MB", "GB/s", "% copy", "speedup", "error")
-_PREDICTED = "by bytes: the time of a version's bytes at the copy's rate. "
+_HEADER = ("version", "time", "+-", "launches", "by bytes", "MB", "GB/s", "% copy", "speedup", "error")
 _LEGEND = (
+    "by bytes: the time of a version's bytes at the copy's rate. "
     "fused, again: the noise of this measurement. fused, fresh: without out=, so a new result each time. "
     "+-: half of p20 to p80. % copy: 100 x copy's time / time, the copy being the one timed just before; speedup: the "
     "ratio of two such numbers, so drift cancels. error: the largest, against float64."
@@ -30,11 +30,11 @@ _LEGEND = (
 class Row:
     """One version in one state of the caches.
 
-    launches, moved_bytes and gbps (GB = 1e9 bytes) are None for peers: what they issue is their own affair. passes over
-    the matrix are counted where nothing else of its size is moved; predicted_us: moved_bytes at the copy's rate.
-    copy_pct is 100 * (time of a copy of the same bytes) / time, the median over neighbouring samples, so that drift
-    cancels. speedup is this copy_pct over that of kfusion's own unfused version: on a quiet machine the ratio of the
-    medians, and on a noisy one better. max_abs_error is against float64, None for the copy.
+    launches, moved_bytes and gbps (GB = 1e9 bytes) are None for peers: what they issue is their own affair.
+    predicted_us: moved_bytes at the copy's rate. copy_pct is 100 * (time of a copy of the same bytes) / time, the median
+    over neighbouring samples, so that drift cancels. speedup is this copy_pct over that of kfusion's own unfused
+    version: on a quiet machine the ratio of the medians, and on a noisy one better. max_abs_error is against float64,
+    None for the copy.
     """
 
     name: str
@@ -44,7 +44,6 @@ class Row:
     p80_us: float
     samples: int
     launches: int | None
-    passes: int | None
     moved_bytes: int | None
     predicted_us: float | None
     gbps: float | None
@@ -156,32 +155,25 @@ class Comparison(_tables.Report):
     def cells(self, cache: str) -> list[tuple[str, ...]]:
         """The table of one cache state as text, header first."""
         unit, scale = _pictures.time_unit(self.row("fused", cache).median_us)
-        names = {"time": f"time ({unit})"} | ({} if self._in_passes else {"passes": "by bytes"})
-        header = tuple(names.get(h, h) for h in _HEADER)
-        return [header, *(_row_cells(row, scale, self._in_passes) for row in self._of(cache))]
-
-    @property
-    def _in_passes(self) -> bool:
-        """Whether passes over one matrix say it all."""
-        return any(row.passes is not None for row in self.rows)
+        header = tuple(f"time ({unit})" if h == "time" else h for h in _HEADER)
+        return [header, *(_row_cells(row, scale) for row in self._of(cache))]
 
     def _of(self, cache: str) -> list[Row]:
         return [row for row in self.rows if row.cache == cache]
 
     def _summary(self, width: int | None) -> str:
         measured = ", ".join(f"{self.row('fused', c).speedup:.2f}x with {c} cache" for c in self.caches)
-        source = "kfusion.savings" if self._in_passes else "kfusion.plan"
         lines = (
             f"Speedup of fused over unfused: {measured}; "
-            f"predicted from the bytes ({source}): {self.predicted_speedup:.2f}x. "
+            f"predicted from the bytes (kfusion.plan): {self.predicted_speedup:.2f}x. "
             f"Largest difference between the two: {self.max_difference:.0e}.",
             *self.notes,
-            _LEGEND if self._in_passes else _PREDICTED + _LEGEND,
+            _LEGEND,
         )
         return "\n".join(_tables.wrapped(line, width) for line in lines)
 
 
-def _row_cells(row: Row, scale: float, in_passes: bool) -> tuple[str, ...]:
+def _row_cells(row: Row, scale: float) -> tuple[str, ...]:
     def number(value: float | None, form: str) -> str:
         return "-" if value is None else format(value, form)
 
@@ -192,7 +184,7 @@ def _row_cells(row: Row, scale: float, in_passes: bool) -> tuple[str, ...]:
         _time(row.median_us / scale),
         f"{50 * (row.p80_us - row.p20_us) / row.median_us:.0f}%",
         number(row.launches, "d"),
-        number(row.passes, "d") if in_passes else "-" if predicted is None else _time(predicted),
+        "-" if predicted is None else _time(predicted),
         number(None if row.moved_bytes is None else row.moved_bytes / 1e6, ".2f" if big < 1e3 else ".0f"),
         number(row.gbps, ".1f"),
         number(row.copy_pct, ".0f"),

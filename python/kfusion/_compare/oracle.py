@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _relu_layernorm
+from .. import _arrays
 from .._spec import FLOATS
 from .batch import Batch, batch
 from .evaluate import program
@@ -69,7 +69,7 @@ def checked(problem: Problem) -> tuple[Oracle, Any, dict[str, float], float]:
     """
     first = problem.call(problem.versions.fused)  # whatever is wrong with the arguments shows first
     out = first if problem.mutable else None
-    oracle = _relu_layernorm_oracle(problem) if problem.versions.by_hand else _graph_oracle(problem)
+    oracle = _oracle(problem)
     errors, parts = {}, {}
     for name, version in (("fused", problem.versions.fused), ("unfused", problem.versions.unfused)):
         if out is not None:
@@ -82,24 +82,7 @@ def checked(problem: Problem) -> tuple[Oracle, Any, dict[str, float], float]:
     return oracle, out, errors, max(max_error(fused, unfused) for fused, unfused in pairs)
 
 
-def _relu_layernorm_oracle(problem: Problem) -> Oracle:
-    """Whole rows, and how far these kernels' own sums and roundings may lead."""
-    arguments, x = problem.arguments, problem.arguments["x"]
-    eps = arguments.get("eps", 1e-5)
-    picked = sample_rows(int(np.prod(x.shape[:-1], dtype=np.int64)), x.shape[-1])
-    sample = _arrays.host_rows(x, picked)
-    w, b = (_arrays.host_rows(p, np.arange(1))[0] if p is not None else None for p in map(arguments.get, _PARAMETERS))
-    expected = _relu_layernorm.reference(sample, w, b, eps)
-    allowed = _relu_layernorm.tolerance(sample, expected, w, b, eps, _arrays.dtype_name(x))
-    part: Part = lambda outputs: [_arrays.host_rows(y, picked) for y in outputs]  # noqa: E731
-    loose = np.maximum(allowed, _allowed(expected, _arrays.dtype_name(x)))
-    return Oracle("the float64 reference", part, [expected], [allowed], [loose])
-
-
-_PARAMETERS = ("weight", "bias")
-
-
-def _graph_oracle(problem: Problem) -> Oracle:
+def _oracle(problem: Problem) -> Oracle:
     """The graph in float64, all of it where it is small, else some of its rows; without rows, the unfused version."""
     nodes, outputs = problem.nodes, problem.output_nodes
     elements = sum(i.spec.size for i in problem.traced.inputs)

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _arrays
-from .._devices.running import device
-from .._graph.calls import place_of
 from .._graph.structure import Slot, leaves
 from .._ops.operation import bind
-from .._plans.plan import Plan, plan_graph
+from .._plans.plan import Plan
 from .._spec import ITEM_BYTES
 from .._tracing.trace import Trace, signature_of, trace
 from .versions import Versions
@@ -57,9 +55,6 @@ class Problem:
     @property
     def subject(self) -> str:
         """Operation and arguments in one line."""
-        if self.versions.by_hand:
-            x = self.traced.inputs[0].spec
-            return f"ReLU + LayerNorm, {' x '.join(map(str, x.shape))} {x.dtype}"
         arrays = ", ".join(f"{i.name}: {self.described[i.name]}" for i in self.traced.inputs)
         return f"{self.traced.name}({arrays})"
 
@@ -97,10 +92,7 @@ class Problem:
     @functools.cached_property
     def plan(self) -> Plan:
         """The kernels of both versions, counted."""
-        if hasattr(self.versions.fused, "plan"):
-            return self.versions.fused.plan(*self.args, **self.keywords)  # type: ignore[no-any-return]
-        running = device(place_of(self.traced.inputs))
-        return plan_graph(self.traced.name, self.traced.graph, running, {})
+        return self.versions.fused.plan(*self.args, **self.keywords)
 
     @functools.cached_property
     def moved_bytes(self) -> int:

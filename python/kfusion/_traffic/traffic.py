@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 
 from .. import _schema, _tables, _user_code
 from .._compare import versions as _versions
-from .._devices import running
-from .._ops import norms
-from .._plans.plan import Plan, plan
+from .._plans.plan import Plan
 from .._plans.records import Bytes, Group
 from .._plans.report import signature
 from .._spec import Spec, is_array, spec_of
@@ -216,9 +214,7 @@ def _plan_of(request: Request, place: str) -> Plan:
     """The kernels that the child will run: those for the machine's own GPU."""
     versions = _versions.versions_of(_user_code.load(request.target, WHO))
     specs = [dataclasses.replace(s, like="numpy", device=place) for s in request.specs]
-    if versions.by_hand:
-        return plan(norms.relu_layernorm, *specs, device=running.device(place), executors="available")
-    return versions.fused.plan(*specs)  # type: ignore[attr-defined, no-any-return]
+    return versions.fused.plan(*specs)
 
 
 def _traffic(p: Plan, launches: Iterator[ncu.Launch]) -> Traffic:
