@@ -286,9 +286,8 @@ def test_kinds_do_not_mix():
 
 
 def test_arrays_that_only_export():
-    np.testing.assert_allclose(
-        np.from_dlpack(chain(OnlyDlpack(np.ones(3)), OnlyDlpack(np.ones(3)))), chain(*[np.ones(3)] * 2)
-    )
+    ones = np.ones(3)
+    np.testing.assert_allclose(np.from_dlpack(chain(OnlyDlpack(ones), OnlyDlpack(ones))), chain(ones, ones))
 
 
 def test_gradients_are_refused():
