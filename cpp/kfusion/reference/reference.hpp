@@ -1,4 +1,4 @@
-// Runs a graph on the CPU, one node after the other, plainly: the reference that executors are checked by.
+// Runs a graph on the CPU, one node after the other, plainly: the interpreter that executors are checked by.
 #pragma once
 #include <vector>
 
