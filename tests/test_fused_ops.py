@@ -1,4 +1,4 @@
-"""Every op and cast of the table through `kf.fuse`: what holds for the reference executor holds for kernels."""
+"""Every op and cast of the table through `kf.fuse`: what holds for the reference interpreter holds for kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def back(a):
 
 
 class Fused:
-    """Runs the tests of the reference executor through kernels."""
+    """Runs the tests of the reference interpreter through kernels."""
 
     @pytest.fixture(autouse=True)
     def _executor(self, monkeypatch):

@@ -1,4 +1,4 @@
-"""The reference executor: sources, views, stages, kinds of array, refusals, memory, random graphs."""
+"""The reference interpreter: sources, views, stages, kinds of array, refusals, memory, random graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every op of the table by the reference executor against NumPy: every dtype, awkward layouts, special values."""
+"""Every op of the table by the reference interpreter against NumPy: every dtype, awkward layouts, special values."""
 
 from __future__ import annotations
 

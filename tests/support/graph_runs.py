@@ -11,7 +11,7 @@ import numpy as np
 from kfusion import _core
 from kinds import SPACING, TINY, np_dtype
 
-# Who runs a graph: other executors take the reference executor's place, and its tests.
+# Who runs a graph: other executors take the reference interpreter's place, and its tests.
 execute: Callable[[_core.Graph, list[Any], str], list[Any]] = _core.run_graph
 
 

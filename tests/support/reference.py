@@ -1,4 +1,4 @@
-"""The oracle: float64 NumPy, the formulas as written in the literature, nothing shared with the package.
+"""Reference formulas: float64 NumPy, the formulas as written in the literature, nothing shared with the package.
 
 Half types are upcast before anything else: their own arithmetic (ml_dtypes) rounds after every step.
 """

@@ -1,4 +1,4 @@
-"""The oracle of the op table: what each row of cpp/kfusion/ops/ops.def means, in NumPy, one line per op.
+"""Reference ops: what each row of cpp/kfusion/ops/ops.def means, in NumPy, one line per op.
 
 Floats come as float64 arrays (whatever the op's dtype), integers and bools as they are.
 """

@@ -12,7 +12,7 @@ from kfusion._tracing.trace import trace
 
 
 def run(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """f's result on arrays, computed by the reference executor from f's graph."""
+    """f's result on arrays, computed by the reference interpreter from f's graph."""
     traced = trace(f, *args, **kwargs)
     traced.graph.verify()
     return traced.returned(_core.run_graph(traced.graph, [i.array for i in traced.inputs], traced.name))

@@ -6,7 +6,7 @@
 namespace kfusion::fuse {
 
 /// By the functions of the call's arrays (arrays/library_functions.hpp), else by NumPy's. What neither has runs through
-/// the reference executor on hosts; on devices it throws DeviceError.
+/// the reference interpreter on hosts; on devices it throws DeviceError.
 class CallersLibrary final : public LibraryFunctions {
  public:
   CallersLibrary(const arrays::Call& call, const arrays::Framework& framework) : call_(call), framework_(framework) {}

@@ -1,4 +1,4 @@
-// Runs a graph on the CPU, one stage after the other, plainly: the executor to check others by.
+// Runs a graph on the CPU, one node after the other, plainly: the interpreter that executors are checked by.
 #pragma once
 #include <vector>
 

@@ -1,4 +1,4 @@
-// What the reference executor holds for a node: elements of one of five dtypes (half types are held as float32),
+// What the reference interpreter holds for a node: elements of one of five dtypes (half types are held as float32),
 // read through strides, so that a view shares its argument's memory.
 #pragma once
 #include <memory>
