@@ -118,7 +118,7 @@ def _compare_one(
     x: Any = random_array(shape, dtype)
     if cuda:
         x = _core.to_device(x)
-    return compare(_named.fused_relu_layernorm, x, peers=peers, repeats=repeats, progress=report)
+    return compare(vars(_named)["fused_relu_layernorm"], x, peers=peers, repeats=repeats, progress=report)
 
 
 def _print(comparisons: list[Comparison], args: argparse.Namespace) -> None:

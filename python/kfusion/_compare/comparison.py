@@ -31,8 +31,8 @@ class Row:
     """One version in one state of the caches.
 
     launches, moved_bytes and gbps (GB = 1e9 bytes) are None for peers: what they issue is their own affair.
-    predicted_us: moved_bytes at the copy's rate. copy_pct is 100 * (time of a copy of the same bytes) / time, the median
-    over neighbouring samples, so that drift cancels. speedup is this copy_pct over that of kfusion's own unfused
+    predicted_us: moved_bytes at the copy's rate. copy_pct is 100 * (time of a copy of the same bytes) / time, the
+    median over neighbouring samples, so that drift cancels. speedup is this copy_pct over that of kfusion's own unfused
     version: on a quiet machine the ratio of the medians, and on a noisy one better. max_abs_error is against float64,
     None for the copy.
     """

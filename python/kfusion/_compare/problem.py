@@ -92,7 +92,8 @@ class Problem:
     @functools.cached_property
     def plan(self) -> Plan:
         """The kernels of both versions, counted."""
-        return self.versions.fused.plan(*self.args, **self.keywords)
+        made: Plan = self.versions.fused.plan(*self.args, **self.keywords)
+        return made
 
     @functools.cached_property
     def moved_bytes(self) -> int:

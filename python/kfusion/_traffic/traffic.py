@@ -214,7 +214,8 @@ def _plan_of(request: Request, place: str) -> Plan:
     """The kernels that the child will run: those for the machine's own GPU."""
     versions = _versions.versions_of(_user_code.load(request.target, WHO))
     specs = [dataclasses.replace(s, like="numpy", device=place) for s in request.specs]
-    return versions.fused.plan(*specs)
+    made: Plan = versions.fused.plan(*specs)
+    return made
 
 
 def _traffic(p: Plan, launches: Iterator[ncu.Launch]) -> Traffic:
