@@ -131,7 +131,7 @@ def test_values_between_executors(rng):
     with asked(Toy()) as toy:
         fused = kf.fuse(f)
         assert [g.executor for g in fused.plan(x, w, b).groups] == ["cpu", "toy", "cpu"]
-        np.testing.assert_array_equal(fused(x, w, b), expected)
+        np.testing.assert_allclose(fused(x, w, b), expected, rtol=1e-5)  # other kernels add up rows in another order
         assert toy.ran == 1
 
 

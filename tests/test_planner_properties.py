@@ -50,7 +50,7 @@ def test_limits_are_kept(graph, inputs, outputs):
     plan = make_plan(graph, max_inputs=inputs, max_outputs=outputs)
     check_groups(plan["graph"], plan["groups"])
     for g in plan["groups"]:
-        if len(g["nodes"]) > 1:
+        if len(g["stages"]) > 1:  # what one call takes is one kernel whatever the limits
             assert len({load["node"] for load in g["loads"]}) <= inputs
             assert len(g["stores"]) <= outputs
 

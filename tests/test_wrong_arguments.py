@@ -24,9 +24,9 @@ WRONG: dict[str, Callable[[], Any]] = {
     "kfusion.get_num_threads: too many positional arguments": lambda: kf.get_num_threads(1),
     "kfusion.empty_cache: too many positional arguments": lambda: kf.empty_cache(1),
     "kfusion.to_device: device must be an integer, got str": lambda: kf.to_device(X, "cuda:0"),
-    "kfusion.fused_relu_layernorm: missing a required argument: 'x'": lambda: kf.fused_relu_layernorm(),
-    "kfusion.fused_relu_layernorm: too many positional arguments": lambda: kf.fused_relu_layernorm(X, X, X, 1e-5),
-    "kfusion.unfused_relu_layernorm: got an unexpected keyword argument 'esp'": lambda: kf.unfused_relu_layernorm(
+    "kfusion.trace: relu_layernorm: missing a required argument: 'x'": lambda: kf.fused_relu_layernorm(),
+    "kfusion.trace: relu_layernorm: too many positional arguments": lambda: kf.fused_relu_layernorm(X, X, X, 1e-5),
+    "kfusion.trace: relu_layernorm: got an unexpected keyword argument 'esp'": lambda: kf.unfused_relu_layernorm(
         X, esp=1
     ),
     "kfusion.Graph: too many positional arguments": lambda: kf.Graph(1),
