@@ -31,7 +31,7 @@ Pairs = Iterable[tuple[str, str]]
 class FusedFunction(_core.FusedCallable):
     """What `kfusion.fuse` makes of a function: call it as the function itself.
 
-    f(x, b)             runs the kernels of the function's plan; `out=` and `stream=` as for fused_relu_layernorm
+    f(x, b)             runs the kernels of the function's plan; `out=` and `stream=` as for fused_softmax
     f.unfused(x, b)     the same with one kernel per call inside
     f.plan(x, b)        the Plan that f(x, b) runs; nothing is computed
     f.source(x, b)      the CUDA C++ of its kernels; needs no GPU
