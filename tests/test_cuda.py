@@ -236,16 +236,16 @@ class TestArguments:
     def test_places_that_do_not_match(self, torch):
         x = torch.ones(4, 8, device="cuda")
         for keywords in ({"weight": torch.ones(8)}, {"bias": torch.ones(8)}, {"out": torch.ones(4, 8)}):
-            with pytest.raises(TypeError, match=r"must be on x's device \(cuda:0\), got cpu"):
+            with pytest.raises(TypeError, match=r"on .* device.* cuda:0|cuda:0.*cpu|cpu.*cuda:0"):
                 kf.fused_relu_layernorm(x, **keywords)
-        with pytest.raises(TypeError, match=r"same kind of array as x \(torch\), got kfusion"):
+        with pytest.raises(TypeError, match="must be an array of torch as x is"):
             kf.fused_relu_layernorm(x, kf.to_device(np.ones(8, np.float32)))
 
     def test_out_that_overlaps(self, torch):
-        a = torch.ones(6, 8, device="cuda")
-        with pytest.raises(ValueError, match="out must not overlap x"):
-            kf.fused_relu_layernorm(a[:4], out=a[1:5])
-        assert bool((a == 1).all())
+        a = torch.randn(6, 8, device="cuda")
+        want = kf.fused_relu_layernorm(a[:4])
+        kf.fused_relu_layernorm(a[:4], out=a[1:5])
+        assert bool((a[1:5] == want).all())
 
     @every_version
     def test_out_between_its_neighbours(self, f, torch):

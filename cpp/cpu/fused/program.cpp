@@ -44,6 +44,7 @@ FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks)
   add_sources(kernel.loads, false);
   add_sources(kernel.iotas, true);
   add_targets();
+  if (kernel.kind == Pattern::kPointwise) find_row_values();
   if (space.columns) choose_block();
   homes_begin = scratch_bytes;
   give_homes();
@@ -83,7 +84,7 @@ void FusedProgram::choose_group() {
 }
 
 bool FusedProgram::copies_rows() const {
-  return kernel.kind == Pattern::kRows && !space.columns && !space.outer.empty() && space.cols <= kChunk;
+  return space.grouped && space.cols <= kChunk;
 }
 
 /// Room for the dense rows of a group, off a power of two: rows fall into other sets.
@@ -150,6 +151,14 @@ bool FusedProgram::has_home(int s) const {
 
 bool FusedProgram::is_row_map(int s) const {
   return step(s).level == Level::kRow && (step(s).kind == StepKind::kMap || step(s).kind == StepKind::kCast);
+}
+
+/// Of an elementwise kernel: what is made of numbers of a row alone is one, too.
+void FusedProgram::find_row_values() {
+  if (!space.grouped) return;
+  const auto is_number = [this](int s) { return has_home(s) || step(s).kind == StepKind::kConstant; };
+  for (Step& s : kernel.steps)
+    if (!s.arguments.empty() && std::ranges::all_of(s.arguments, is_number)) s.level = Level::kRow;
 }
 
 int FusedProgram::take_slot(std::vector<int>& free) {

@@ -170,6 +170,7 @@ class FusedProgram {
   void give_home(int step);
   bool has_home(int s) const;  ///< one value for all elements of a row: it waits in its home for who uses it
   bool is_row_map(int s) const;
+  void find_row_values();
   int ready(int s) const { return kernel.separate.ready[static_cast<std::size_t>(s)]; }
   bool is_wide(const Wanted& wanted) const;
   void keep_values(std::vector<Wanted>& in_sweep);

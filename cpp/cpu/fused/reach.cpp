@@ -92,20 +92,41 @@ bool goes_by_columns(const Kernel& k) {
   return false;
 }
 
+/// Whether an elementwise kernel goes by rows: where it reads one element for all of a row, tiles of several rows would
+/// need copies of it.
+bool goes_by_rows(const Kernel& k) {
+  if (k.kind != Pattern::kPointwise || k.kept.size() < 2 || k.kept.back() <= kShortRow) return false;
+  return std::ranges::any_of(k.loads, [](const Operand& o) { return o.kept.back() == 0 && !all_zero(o.kept); });
+}
+
 }  // namespace
 
-Space::Space(const Kernel& k) : columns(goes_by_columns(k)), pointwise_(k.kind == Pattern::kPointwise) {
-  outer = pointwise_ ? Extents{} : columns ? k.reduced : k.kept;
-  flat = pointwise_ || columns ? k.kept : k.reduced;
+Space::Space(const Kernel& k)
+    : columns(goes_by_columns(k)),
+      pointwise_(k.kind == Pattern::kPointwise),
+      row_axes_(goes_by_rows(k) ? k.kept.size() - 1 : 0) {
+  outer = outer_of(k.kept, k.reduced);
+  flat = flat_of(k.kept, k.reduced);
   if (pointwise_ && flat.empty()) flat = {1};
   rows = size_of(outer), cols = size_of(flat);
+  grouped = !columns && !outer.empty();
+}
+
+Extents Space::outer_of(const Extents& kept, const Extents& reduced) const {
+  if (pointwise_) return Extents(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(row_axes_));
+  return columns ? reduced : kept;
+}
+
+Extents Space::flat_of(const Extents& kept, const Extents& reduced) const {
+  if (pointwise_) return Extents(kept.begin() + static_cast<std::ptrdiff_t>(row_axes_), kept.end());
+  return columns ? kept : reduced;
 }
 
 Layout Space::layout(const Operand& o, int item) const {
   Layout l;
   l.item = item, l.offset = o.offset * item;
-  l.outer = pointwise_ ? Extents{} : columns ? o.reduced : o.kept;
-  l.flat = pointwise_ || columns ? o.kept : o.reduced;
+  l.outer = outer_of(o.kept, o.reduced);
+  l.flat = flat_of(o.kept, o.reduced);
   if (pointwise_ && l.flat.empty()) l.flat = {1};
   l.outer.resize(outer.size()), l.flat.resize(flat.size());
   const bool still = all_zero(l.flat);

@@ -28,12 +28,17 @@ struct Space {
   Extents outer, flat;
   std::int64_t rows = 1, cols = 1;  ///< products of the two
   bool columns = false;             ///< the outer axes are the reduced ones: each element of a tile is a row of its own
+  bool grouped = false;             ///< rows of one chunk or more that go by in groups, see FusedProgram::group
 
   explicit Space(const Kernel& k);
   Layout layout(const Operand& o, int item) const;
 
  private:
+  Extents outer_of(const Extents& kept, const Extents& reduced) const;
+  Extents flat_of(const Extents& kept, const Extents& reduced) const;
+
   bool pointwise_ = false;
+  std::size_t row_axes_ = 0;  ///< of an elementwise kernel: its rows' axes, all but the last or none
 };
 
 /// Sum of index x stride for point `index` of `extents`, in C order.
