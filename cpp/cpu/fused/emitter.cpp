@@ -41,8 +41,7 @@ void Emitter::emit(const Wanted& wanted) {
   place_fetches();
   to_.joined = to_.steps[static_cast<std::size_t>(Width::kFull)];
   const auto count = static_cast<int>(to_.joined.size());
-  if (sweep_ >= 0 && p_.space.grouped)
-    to_.loop = p_.kernels->row_loop(to_.joined.data(), count, to_.fetches.data());
+  if (sweep_ >= 0 && p_.space.grouped) to_.loop = p_.kernels->row_loop(to_.joined.data(), count, to_.fetches.data());
   to_.takes_rows = p_.kernels->join(to_.joined.data(), count, p_.space.columns);
 }
 

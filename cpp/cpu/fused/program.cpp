@@ -11,11 +11,12 @@ namespace {
 
 constexpr std::int64_t kAheadBytes = 2048;          // in a pass through memory: about its latency
 constexpr std::int64_t kNextRowBytes = 256 * 1024;  // a row that the second-level cache holds beside its successor
-constexpr std::int64_t kGroupBytes = 8 * 1024;      // of a group of rows, whose successor the first-level cache holds beside it
-constexpr std::int64_t kBlock = 1024;               // elements of a block of columns
-constexpr std::int64_t kWideBlock = 4096;           // of one whose rows are taken several at once
-constexpr std::int64_t kLeastBlock = 256;           // of one that is swept again
-constexpr std::int64_t kBlockBytes = 512 * 1024;    // of a block that is swept again
+constexpr std::int64_t kGroupBytes =
+    8 * 1024;                              // of a group of rows, whose successor the first-level cache holds beside it
+constexpr std::int64_t kBlock = 1024;      // elements of a block of columns
+constexpr std::int64_t kWideBlock = 4096;  // of one whose rows are taken several at once
+constexpr std::int64_t kLeastBlock = 256;  // of one that is swept again
+constexpr std::int64_t kBlockBytes = 512 * 1024;  // of a block that is swept again
 
 bool all_zero(const Extents& strides) {
   return std::ranges::all_of(strides, [](std::int64_t s) { return s == 0; });
@@ -83,9 +84,7 @@ void FusedProgram::choose_group() {
   group = std::clamp(kGroupBytes / (space.cols * widest), std::int64_t{1}, std::min(most, space.outer.back()));
 }
 
-bool FusedProgram::copies_rows() const {
-  return space.grouped && space.cols <= kChunk;
-}
+bool FusedProgram::copies_rows() const { return space.grouped && space.cols <= kChunk; }
 
 /// Room for the dense rows of a group, off a power of two: rows fall into other sets.
 void FusedProgram::copy_rows(const Layout& layout, std::int64_t& place, std::int64_t& pitch) {
