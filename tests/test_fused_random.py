@@ -78,7 +78,13 @@ def test_into_the_caller_s_arrays(case, data):
     outs = tuple(laid_out(np.zeros_like(r), data.draw(layouts(r.shape))) for r in expected)
     results = f(case.inputs, out=outs)
     assert all(r is out for r, out in zip(results, outs, strict=True))
-    assert_same_bits(outs, expected)
+    for value, got, want in zip(case.outputs, outs, expected, strict=True):
+        if value.same_bits:
+            assert_same_bits([got], [want])
+        else:  # sums go in the order of memory, that of the first result
+            np.testing.assert_allclose(
+                got, want, rtol=1e-5 if value.dtype == "float32" else 1e-12, atol=2 * value.error
+            )
 
 
 def test_one_value_as_two_results_of_any_layout(rng):

@@ -97,7 +97,6 @@ class TestWhatSaysOneThingAndExportsAnother:
             kf.fuse(lambda x: kf.sum(x) + captured)(X)
 
 
-
 class TestWhatChangesBetweenExports:
     LAYOUTS: ClassVar = [{"shape": (4, 8)}, {"shape": (4, 8000)}]
 
