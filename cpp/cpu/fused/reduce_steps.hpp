@@ -11,10 +11,6 @@ namespace kfusion::cpu {
 namespace KF_ISA {
 namespace {
 
-/// The identity of a reduction that has none.
-struct None {};
-constexpr None none;
-
 /// A row of the table over vectors: A is the accumulators' Vec, T the elements'.
 template <Op op>
 struct Reduction;

@@ -9,10 +9,6 @@
 namespace kfusion::scalar {
 namespace {
 
-/// The identity of a reduction that has none.
-struct None {};
-constexpr None none;
-
 /// A row of the table over numbers.
 template <Op op>
 struct Accumulation;
@@ -107,7 +103,7 @@ struct Scalars {
   }
 
   static ScalarReduction row() {
-    if constexpr (std::is_same_v<Identity, scalar::None>)
+    if constexpr (std::is_same_v<Identity, None>)
       return {&Scalars::fold, combine, finish, finish_rows, nullptr, sizeof(A)};
     else
       return {&Scalars::fold, combine, finish, finish_rows, identity, sizeof(A)};

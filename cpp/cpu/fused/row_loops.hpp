@@ -304,43 +304,22 @@ void reduce_rows(const RowLoop& l, const TileContext* c, const RowBlock& b) {
 
 // ---- stores ------------------------------------------------------------------------------------------------------
 
-template <class V>
+/// By a number of the row.
+template <class V, Op op>
 struct ByNumber {
   KF_INLINE ByNumber(const RowLoop& l, const TileContext* c, const RowBlock& b) : number(c, l.factor, b) {}
   KF_INLINE void begin_row() { number.begin_row(); }
+  template <int kCount>
+  KF_INLINE void take(V* x) const {
+#pragma GCC unroll 8
+    for (int j = 0; j < kCount; ++j) x[j] = apply<op, typename V::Value>(x[j], number.value, number.value);
+  }
   NumberOfRow<V> number;
-};
-template <class V>
-struct Times : ByNumber<V> {
-  using ByNumber<V>::ByNumber;
-  template <int kCount>
-  KF_INLINE void take(V* x) const {
-#pragma GCC unroll 8
-    for (int j = 0; j < kCount; ++j) x[j] = x[j] * this->number.value;
-  }
-};
-template <class V>
-struct Less : ByNumber<V> {
-  using ByNumber<V>::ByNumber;
-  template <int kCount>
-  KF_INLINE void take(V* x) const {
-#pragma GCC unroll 8
-    for (int j = 0; j < kCount; ++j) x[j] = x[j] - this->number.value;
-  }
-};
-template <class V>
-struct Over : ByNumber<V> {
-  using ByNumber<V>::ByNumber;
-  template <int kCount>
-  KF_INLINE void take(V* x) const {
-#pragma GCC unroll 8
-    for (int j = 0; j < kCount; ++j) x[j] = x[j] / this->number.value;
-  }
 };
 #if defined(__AVX512F__)
 template <>
-struct Over<FloatVec> : ByNumber<FloatVec> {
-  using ByNumber<FloatVec>::ByNumber;
+struct ByNumber<FloatVec, Op::divide> {
+  KF_INLINE ByNumber(const RowLoop& l, const TileContext* c, const RowBlock& b) : number(c, l.factor, b) {}
   KF_INLINE void begin_row() {
     number.begin_row();
     by = Divisor(number.value);
@@ -349,9 +328,16 @@ struct Over<FloatVec> : ByNumber<FloatVec> {
   KF_INLINE void take(FloatVec* x) const {
     by.divide_all<kCount>(x);
   }
+  NumberOfRow<FloatVec> number;
   Divisor by{FloatVec(1)};
 };
 #endif
+template <class V>
+using Times = ByNumber<V, Op::multiply>;
+template <class V>
+using Less = ByNumber<V, Op::subtract>;
+template <class V>
+using Over = ByNumber<V, Op::divide>;
 
 /// Arrays along the row: none, a weight, a weight and a bias.
 template <class V, int kArrays>

@@ -8,12 +8,6 @@
 namespace kfusion {
 namespace {
 
-/// The identity of a reduction that has none.
-struct None {
-  operator double() const { return 0; }
-};
-constexpr None none;
-
 using Names = std::unordered_map<std::string_view, Op>;
 
 Names all_names() {

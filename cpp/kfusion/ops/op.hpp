@@ -16,6 +16,16 @@ enum class Op : std::uint8_t {
 
 enum class OpKind : std::uint8_t { kMap, kReduce, kSource, kCast, kView, kContraction, kGather };
 
+/// The identity of a reduction that has none (`none` in ops.def): never read, since reducing nothing is refused when a
+/// graph is built.
+struct None {
+  template <class A>
+  constexpr operator A() const {
+    return A();
+  }
+};
+inline constexpr None none;
+
 /// Which dtypes an op takes and gives; ops.def explains each.
 enum class Signature { F_F, FF_F, N_N, NN_N, NNN_N, S_S, SS_S, A_B, AA_B, BB_B, BNN_N, II_I, C_C, kNone };
 

@@ -5,15 +5,6 @@
 namespace kfusion::scalar {
 namespace {
 
-/// The identity of a reduction that has none: never read, since reducing nothing is refused when a graph is built.
-struct None {
-  template <class A>
-  operator A() const {
-    return A();
-  }
-};
-constexpr None none;
-
 /// A row of the table. Its expressions find the functions of scalar_math.hpp first.
 template <Op op>
 struct Reduction;
