@@ -14,6 +14,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+import kfusion as kf
 import reference_ops
 from cpu_kernels import DEVICE, Kernels
 from graph_runs import assert_close, draw, graph_of, rounded, wide
@@ -144,6 +145,29 @@ class TestAccess:
             for axis in (0, 1):
                 got = run(lambda g, i, a=axis, d=dtype: g.map("maximum", [i, g.iota((30, 50), a, d)]), x)[0]
                 np.testing.assert_array_equal(got, np.indices((30, 50))[axis].astype(np_dtype(dtype)))
+
+    @pytest.mark.parametrize("rows", [3, 16, 17, 130, 200])
+    def test_a_number_for_each_row_of_a_group(self, rows, isa, rng):
+        """Groups of more rows than a register has lanes, in row kernels and in elementwise ones that go by rows."""
+        shape = (rows, 40)
+        numbers = np.arange(rows)[:, None]
+        for dtype in ("float32", "float64"):
+            x, a = draw(rng, dtype, shape), draw(rng, dtype, (rows, 1))
+            for number in (dtype, "int32", "int64"):
+                got = kf.fuse(lambda x, n=number: x - kf.max(x, axis=1, keepdims=True) + kf.iota(shape, 0, n))(x)
+                np.testing.assert_allclose(got, x - x.max(1, keepdims=True) + numbers, rtol=1e-5, atol=1e-5)
+                got = kf.fuse(lambda x, a, n=number: x * (a + 1) + kf.iota(shape, 0, n))(x, a)
+                np.testing.assert_allclose(got, x * (a + 1) + numbers, rtol=1e-5, atol=1e-5)
+
+    def test_a_causal_mask_in_softmax(self, isa, rng):
+        x = draw(rng, "float32", (64, 64))
+
+        def masked(x):
+            seen = kf.iota((64, 64), 0, "int32") >= kf.iota((64, 64), 1, "int32")
+            return kf.softmax(kf.where(seen, x, -np.inf))
+
+        want = np.where(np.tri(64, dtype=bool), np.exp(x), 0)
+        np.testing.assert_allclose(kf.fuse(masked)(x), want / want.sum(1, keepdims=True), rtol=1e-5, atol=1e-7)
 
 
 class TestSize:

@@ -81,3 +81,16 @@ def test_columns_of_two_widths(isa, rng):
     y = rng.standard_normal(x.shape)
     got = kf.fuse(lambda x, y: y + (x - x.mean(axis=0)))(x, y)
     assert_close(got, y + (x - x.mean(axis=0, dtype=np.float64).astype(np.float32)), scale=abs(x).max(), spacings=2**30)
+
+
+@pytest.mark.parametrize("name", ["relu_layernorm", "softmax"])
+def test_results_that_are_not_dense(name, isa, threads, rng):
+    """Rows that are copied to their places are not stored past the caches, where they would be waited for."""
+    cols = int(rng.choice((101, 250, 1000)))
+    rows = BYTES // (4 * cols) + 1 + 2 * len(isa)
+    x = np.resize(rng.standard_normal(100_003).astype(np.float32), (rows, cols))
+    f = FUNCTIONS[name]
+    want = np.array(f(x, None, None))
+    for out in (np.full((cols, rows), 7, np.float32).T, np.full((rows, 2 * cols), 7, np.float32)[:, ::2]):
+        assert f(x, None, out) is out
+        np.testing.assert_array_equal(out, want)

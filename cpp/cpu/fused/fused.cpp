@@ -1,5 +1,6 @@
 #include "cpu/fused/fused.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -43,8 +44,9 @@ void FusedKernel::run(const std::byte* const* loads, std::byte* const* stores, c
   const FusedProgram& p = *program_;
   if (p.space.rows == 0 || p.space.cols == 0) return;
   const bool in_place = is_in_place(p, loads, stores);
+  const bool copied = std::ranges::any_of(p.targets, &Target::copied);  // from the cache, which streaming would pass by
   const FusedCall call{
-      p, loads, stores, parameters, streams(p.stored_bytes) && !in_place, in_place && p.targets.size() > 1};
+      p, loads, stores, parameters, streams(p.stored_bytes) && !in_place && !copied, in_place && p.targets.size() > 1};
   const int threads = threads_for(p.work);
   p.space.columns ? run_columns(call, threads) : run_rows(call, threads);
 }

@@ -22,12 +22,17 @@ bool all_zero(const Extents& strides) {
   return std::ranges::all_of(strides, [](std::int64_t s) { return s == 0; });
 }
 
-/// Half types are computed as float32: without the casts from one to the other.
+/// Half types are computed as float32: a cast from one to the other does nothing.
+bool is_empty_cast(const Step& s) {
+  return s.kind == StepKind::kCast && !is_half(s.dtype) && held(s.from) == s.dtype;
+}
+
+/// Nobody takes the value of an empty cast.
 Kernel without_empty_casts(const Kernel& k) {
   Kernel without = k;
   const auto skip = [&without](int& s) {
     const Step& step = without.steps[static_cast<std::size_t>(s)];
-    if (step.kind == StepKind::kCast && !is_half(step.dtype) && held(step.from) == step.dtype) s = step.arguments[0];
+    if (is_empty_cast(step)) s = step.arguments[0];
   };
   for (Step& step : without.steps)
     for (int& argument : step.arguments) skip(argument);  // arguments come first: theirs are skipped already
@@ -87,9 +92,9 @@ void FusedProgram::choose_group() {
 bool FusedProgram::copies_rows() const { return space.grouped && space.cols <= kChunk; }
 
 /// Room for the dense rows of a group, off a power of two: rows fall into other sets.
-void FusedProgram::copy_rows(const Layout& layout, std::int64_t& place, std::int64_t& pitch) {
+void FusedProgram::copy_rows(const Layout& layout, std::int64_t count, std::int64_t& place, std::int64_t& pitch) {
   pitch = (space.cols * layout.item + tile_bytes() + 63) / 64 * 64 + 64;
-  place = add_scratch(group * pitch);
+  place = add_scratch(count * pitch);
 }
 
 void FusedProgram::add_sources(const std::vector<Operand>& from, bool iota) {
@@ -98,6 +103,7 @@ void FusedProgram::add_sources(const std::vector<Operand>& from, bool iota) {
     s.dtype = iota ? held(o.dtype) : o.dtype;
     s.iota = iota;
     s.layout = space.layout(o, iota ? 1 : static_cast<int>(item_bytes(o.dtype)));
+    if (iota) s.layout.item = lane_bytes(s.dtype);  // counted off to a stage; strides are numbers
     if (iota && s.layout.reach == Reach::kDirect) s.layout.reach = Reach::kStrided;
     s.shared = all_zero(s.layout.outer);
     const bool is_dense = s.layout.reach == Reach::kDirect, is_widened = s.shared && is_half(s.dtype);
@@ -105,7 +111,7 @@ void FusedProgram::add_sources(const std::vector<Operand>& from, bool iota) {
       s.copied = true, s.from = s.layout;
       s.layout.reach = Reach::kDirect;
       if (is_widened) s.dtype = DType::kFloat32, s.layout.item = 4;
-      copy_rows(s.layout, s.rows, s.pitch);
+      copy_rows(s.layout, s.shared ? 1 : group, s.rows, s.pitch);
       if (!s.shared) s.layout.outer.back() = s.pitch;
     }
     const bool fits = space.cols * s.layout.item <= kNextRowBytes;
@@ -128,7 +134,7 @@ void FusedProgram::add_targets() {
     if (copies_rows() && t.layout.reach == Reach::kStrided) {
       t.copied = true, t.to = t.layout;
       t.layout.reach = Reach::kDirect;
-      copy_rows(t.layout, t.rows, t.pitch);
+      copy_rows(t.layout, group, t.rows, t.pitch);
       t.layout.outer.back() = t.pitch;
     }
     t.stage = add_scratch(tile_bytes());
@@ -198,6 +204,7 @@ TileFetch FusedProgram::fetch_of(const Source& source, int sweep, int elements) 
   const std::int64_t item = source.layout.item;
   TileFetch fetch{source.operand, static_cast<std::int32_t>(elements * item),
                   std::countr_zero(static_cast<unsigned>(elements)), 0};
+  if (source.copied) return {};
   if (space.columns) {
     const std::int64_t rows_ahead = 1 + kAheadBytes / (std::min(block, space.cols) * item);
     fetch.ahead = sweep == 0 ? rows_ahead * to_next : 0;
@@ -287,7 +294,7 @@ void FusedProgram::emit_programs() {
   Wanted once;
   std::vector<Wanted> in_sweep(at(kernel.separate.sweeps)), between(in_sweep.size() + 1);
   for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s) {
-    if (!has_home(s)) continue;
+    if (!has_home(s) || is_empty_cast(step(s))) continue;
     const int source = source_of(s);
     if (is_row_map(s)) between[at(ready(s))][s].push_back({Action::Kind::kKeep});
     if (source < 0) continue;
@@ -323,7 +330,6 @@ void FusedProgram::emit_programs() {
   for (int sweep = 0; sweep < std::ssize(in_sweep); ++sweep) sweeps.push_back(emit(in_sweep[at(sweep)], sweep));
 }
 
-/// Divisions that every row would take several times.
 void FusedProgram::size_tiles(TileProgram& program) const {
   const int per_register = kernels->vector_bytes / (program.wide ? 8 : 4);
   program.elements[static_cast<int>(Width::kShort)] = per_register;

@@ -154,7 +154,7 @@ class FusedProgram {
   void add_targets();
   bool copies_rows() const;  ///< rows that are taken whole: in groups, and dense
   void choose_group();
-  void copy_rows(const Layout& layout, std::int64_t& place, std::int64_t& pitch);
+  void copy_rows(const Layout& layout, std::int64_t count, std::int64_t& place, std::int64_t& pitch);
   void choose_block();
   struct Share {
     int before = 0, mine = 0, all = 1;

@@ -96,7 +96,9 @@ bool goes_by_columns(const Kernel& k) {
 /// need copies of it.
 bool goes_by_rows(const Kernel& k) {
   if (k.kind != Pattern::kPointwise || k.kept.size() < 2 || k.kept.back() <= kShortRow) return false;
-  return std::ranges::any_of(k.loads, [](const Operand& o) { return o.kept.back() == 0 && !all_zero(o.kept); });
+  const auto is_still = [](const Operand& o) { return o.kept.back() == 0; };
+  if (std::ranges::any_of(k.stores, is_still, &Store::to)) return false;
+  return std::ranges::any_of(k.loads, [&](const Operand& o) { return is_still(o) && !all_zero(o.kept); });
 }
 
 }  // namespace

@@ -82,6 +82,8 @@ void Worker::attach() {
   target_base_ = at_ + at(program_.operands) + program_.sources.size();
   for (int k = 0; k < program_.operands; ++k)
     at_[k] = program_.places[at(k)] < 0 ? nullptr : scratch_ + program_.places[at(k)];
+  for (std::size_t k = 0; k < program_.targets.size(); ++k)
+    target_base_[k] = program_.targets[k].copied ? scratch_ + program_.targets[k].rows : nullptr;
   context_.at = at_;
   context_.columns = program_.space.columns;
   context_.row_steps = program_.row_steps.data();

@@ -55,7 +55,6 @@ class Worker {
  private:
   void attach();
   void copy_shared();
-  void copy_in(const Source& s, std::int64_t source);
   void go_to_row(std::int64_t row);
   void set_constants();
   void run_tiles(const TileProgram& p, Width w, std::int64_t& i, std::int64_t end);
