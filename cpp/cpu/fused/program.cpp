@@ -23,9 +23,7 @@ bool all_zero(const Extents& strides) {
 }
 
 /// Half types are computed as float32: a cast from one to the other does nothing.
-bool is_empty_cast(const Step& s) {
-  return s.kind == StepKind::kCast && !is_half(s.dtype) && held(s.from) == s.dtype;
-}
+bool is_empty_cast(const Step& s) { return s.kind == StepKind::kCast && !is_half(s.dtype) && held(s.from) == s.dtype; }
 
 /// Nobody takes the value of an empty cast.
 Kernel without_empty_casts(const Kernel& k) {
