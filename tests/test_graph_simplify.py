@@ -118,6 +118,16 @@ class TestEveryGraph:
                 assert again.to_dict() == graph.to_dict()
                 assert str(again) == str(graph)
 
+    def test_nans_of_either_sign_are_one_constant(self):
+        def build(value):
+            g = _core.Graph()
+            g.set_outputs([("", g.map("add", [g.input("x", (3,), "float64"), g.scalar(value)]))])
+            return g
+
+        plus, minus = build(float("nan")), build(-float("nan"))
+        assert plus == minus == _core.Graph.from_dict(minus.to_dict())
+        assert plus.hash() == minus.hash()
+
     def test_names_count_and_sources_do_not(self):
         def build(name="x", stage="s", source="here", output="y"):
             g = _core.Graph()

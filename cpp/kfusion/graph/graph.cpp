@@ -2,11 +2,18 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <limits>
 
 #include "kfusion/graph/fields.hpp"
 
 namespace kfusion {
 namespace {
+
+/// All NaNs are one: a graph that is read back has lost their sign.
+std::int64_t bits(double value) {
+  return std::bit_cast<std::int64_t>(std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value);
+}
 
 /// Mixes 64-bit words; its result depends on nothing but them.
 class Hasher {
@@ -27,7 +34,7 @@ class Hasher {
     for (const T v : values) add(static_cast<std::int64_t>(v));
   }
   void add(const std::int64_t (&pair)[2]) { add(pair[0]), add(pair[1]); }
-  void add(const ConstantAttributes& c) { add(std::bit_cast<std::int64_t>(c.value)), add(c.integer); }
+  void add(const ConstantAttributes& c) { add(bits(c.value)), add(c.integer); }
 
   std::uint64_t result() const { return state_ ^ (state_ >> 32); }
 
@@ -50,7 +57,6 @@ bool same_node(const Node& a, const Node& b) { return a.stage == b.stage && same
 }  // namespace
 
 bool ConstantAttributes::operator==(const ConstantAttributes& other) const {
-  const auto bits = [](double v) { return std::bit_cast<std::uint64_t>(v); };
   return bits(value) == bits(other.value) && integer == other.integer && weak == other.weak &&
          parameter == other.parameter;
 }
