@@ -115,11 +115,7 @@ KF_INLINE void run_steps(KF_STEP, std::int64_t end, std::int64_t elements, X... 
 }
 void run_full(KF_STEP, std::int64_t end, std::int64_t elements) {
   const F32s zero = {};
-#if defined(__AVX512F__)
   run_steps(s, c, i, end, elements, zero, zero, zero, zero, zero, zero, zero, zero);
-#else
-  run_steps(s, c, i, end, elements, zero, zero, zero, zero);
-#endif
 }
 void run_short(KF_STEP, std::int64_t end, std::int64_t elements) { run_steps(s, c, i, end, elements, F32s{}); }
 

@@ -10,6 +10,7 @@ namespace kfusion::cpu {
 namespace {
 
 constexpr std::int64_t kAheadBytes = 2048;          // in a pass through memory: about its latency
+constexpr std::int64_t kFetchedBytes = 3 << 20;     // fewer stay in the cache, where prefetches only take time
 constexpr std::int64_t kNextRowBytes = 256 * 1024;  // a row that the second-level cache holds beside its successor
 constexpr std::int64_t kGroupBytes =
     8 * 1024;                              // of a group of rows, whose successor the first-level cache holds beside it
@@ -54,6 +55,7 @@ FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks)
   give_homes();
   homes_end = scratch_bytes;
   give_accumulators();
+  count_bytes();
   emit_programs();
   give_row_steps();
   weigh();
@@ -202,7 +204,7 @@ TileFetch FusedProgram::fetch_of(const Source& source, int sweep, int elements) 
   const std::int64_t item = source.layout.item;
   TileFetch fetch{source.operand, static_cast<std::int32_t>(elements * item),
                   std::countr_zero(static_cast<unsigned>(elements)), 0};
-  if (source.copied) return {};
+  if (source.copied || bytes < kFetchedBytes) return {};
   if (space.columns) {
     const std::int64_t rows_ahead = 1 + kAheadBytes / (std::min(block, space.cols) * item);
     fetch.ahead = sweep == 0 ? rows_ahead * to_next : 0;
@@ -371,7 +373,7 @@ void FusedProgram::keep(int s, Wanted& in_sweep) {
   in_sweep[s].push_back({Action::Kind::kKeep});
 }
 
-void FusedProgram::weigh() {
+void FusedProgram::count_bytes() {
   const auto bytes_of = [this](const Layout& l) {
     const std::int64_t flat = all_zero(l.flat) ? 1 : space.cols, outer = all_zero(l.outer) ? 1 : space.rows;
     return flat * outer * l.item;
@@ -380,6 +382,9 @@ void FusedProgram::weigh() {
     if (!s.iota) bytes += bytes_of(s.layout);
   for (const Target& t : targets) stored_bytes += bytes_of(t.layout);
   bytes += stored_bytes;
+}
+
+void FusedProgram::weigh() {
   constexpr std::int64_t kStepsPerPass = 16;  // that take about as long as memory does
   std::int64_t steps = 0;
   for (const TileProgram& p : sweeps) steps += static_cast<std::int64_t>(p.steps[0].size());

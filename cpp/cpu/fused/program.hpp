@@ -164,6 +164,7 @@ class FusedProgram {
   void give_accumulators();
   void give_row_steps();
   void emit_programs();
+  void count_bytes();
   void weigh();
   void find_phases();
   bool takes_pairs(int sweep, Phase& phase) const;

@@ -46,7 +46,7 @@ class Elements {
   static constexpr int kCount = V::kCount, kBytes = kCount * kItem<E>;
 
   KF_INLINE Elements(const RowLoop& l, const TileContext* c, const RowBlock& b) : rows_(c, l.x, b, kItem<E>) {
-    if (!c->fetches_rows || l.fetch.stride == 0) return;
+    if (l.fetch.stride == 0) return;
     stride_ = static_cast<std::uintptr_t>(l.fetch.stride), far_ = l.fetch.far;
     fetch_step_ = c->row_steps[l.fetch.operand];
     next_row_ = begin_of(l.fetch, c, b.begin) + static_cast<std::uintptr_t>(b.first * fetch_step_);

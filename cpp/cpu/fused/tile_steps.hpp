@@ -10,7 +10,7 @@
 
 namespace kfusion::cpu {
 
-/// A tile in registers: kFull is eight registers with AVX-512 and else four, kShort is one. An element takes as many
+/// A tile in registers: kFull is eight registers, kShort is one. An element takes as many
 /// bytes of a register as the kernel's widest type: with 8-byte types, 4-byte ones use the lower half of a register.
 enum class Width : std::uint8_t { kFull, kShort };
 inline constexpr int kWidths = 2;
@@ -58,7 +58,6 @@ struct TileContext {
   bool first = true;                        ///< the first tile of a reduction
   bool columns = false;       ///< each element has accumulators of its own: a reduction's first tile is all of a row
   bool stream = false;        ///< stores go past the caches where addresses allow it
-  bool fetches_rows = false;  ///< row loops prefetch: the arrays are larger than the caches next to a core
 };
 
 /// Elements [begin, end) of the rows [first, last) of a group.

@@ -31,7 +31,6 @@ int lane_of(const Constant& c, const double* parameters, std::byte* lane) {
   }
 }
 
-constexpr std::int64_t kFetchedBytes = 3 << 20;  // smaller ones stay in the cache, where prefetching only takes time
 
 /// An array of one element for each row, along the rows of a group.
 Layout along_rows(const Layout& l) {
@@ -88,7 +87,6 @@ void Worker::attach() {
   context_.columns = program_.space.columns;
   context_.row_steps = program_.row_steps.data();
   context_.stream = call_.stream;
-  context_.fetches_rows = program_.bytes >= kFetchedBytes;
   if (call_.stream) edges_.resize(program_.targets.size());
 }
 
