@@ -60,6 +60,7 @@ FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks)
   give_row_steps();
   weigh();
   find_phases();
+  find_ahead();
 }
 
 int FusedProgram::add_operand(std::int64_t place) {
@@ -412,14 +413,32 @@ bool FusedProgram::takes_pairs(int sweep, Phase& phase) const {
   });
 }
 
+RowMoments FusedProgram::moments_of(const Phase& phase) const {
+  const Phase::Pair& pair = phase.pairs[0];
+  const TileProgram &first = sweeps[at(phase.first)], &last = sweeps[at(phase.last)];
+  const bool only = phase.pairs.size() == 1 && first.reductions.size() == 1;  // that the sweeps make
+  const bool of_mean = pair.kind == Pair::Kind::kCentred && step(reductions[at(pair.first)].step).op == Op::mean;
+  return only && of_mean ? kernels->row_moments(first.loop, last.loop) : RowMoments{};
+}
+
+/// Where the sweeps are moments and a store of dense rows, the next group's moments are taken while a group is stored.
+void FusedProgram::find_ahead() {
+  const auto copied = [](const auto& array) { return array.copied; };
+  if (phases.size() != 2 || sweeps.size() != 3 || phases[0].moments.run == nullptr || bytes < kFetchedBytes) return;
+  if (std::ranges::any_of(sources, copied) || std::ranges::any_of(targets, copied)) return;
+  ahead = kernels->row_ahead(phases[0].moments, sweeps[2].loop, kAheadBytes);
+}
+
 void FusedProgram::find_phases() {
   if (space.columns) return;
   for (int sweep = 0; sweep < std::ssize(sweeps); ++sweep) {
     Phase phase{sweep, sweep};
-    if (takes_pairs(sweep, phase))
+    if (takes_pairs(sweep, phase)) {
       phase.last = ++sweep;
-    else
+      phase.moments = moments_of(phase);
+    } else {
       phase.pairs.clear();
+    }
     phases.push_back(std::move(phase));
   }
 }

@@ -84,6 +84,7 @@ struct Phase {
     int first = 0, second = 0;  ///< of `reductions`
   };
   std::vector<Pair> pairs = {};
+  RowMoments moments = {};  ///< both sweeps as one, where there is such a loop
 };
 
 /// What happens to a value when it is made.
@@ -120,6 +121,7 @@ class FusedProgram {
   std::int64_t bytes = 0, stored_bytes = 0;  ///< that it moves, that it writes
   std::int64_t work = 0;                     ///< bytes, weighted by the steps that are taken on them
   std::vector<Phase> phases;                 ///< the sweeps of a row, where rows lie along the flat index
+  RowAhead ahead;                            ///< of rows from memory, where there is such a loop
   std::int64_t scratch_bytes = 0;
   std::int64_t homes_begin = 0, homes_end = 0;  ///< in the scratch
   std::vector<std::int64_t> places;             ///< by operand: in the scratch, -1 elsewhere
@@ -167,6 +169,8 @@ class FusedProgram {
   void count_bytes();
   void weigh();
   void find_phases();
+  void find_ahead();
+  RowMoments moments_of(const Phase& phase) const;
   bool takes_pairs(int sweep, Phase& phase) const;
   void give_home(int step);
   bool has_home(int s) const;  ///< one value for all elements of a row: it waits in its home for who uses it

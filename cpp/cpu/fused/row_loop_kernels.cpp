@@ -3,7 +3,7 @@
 //     load [relu] [- number]  then  [square | exp] sum | mean | max [keep]
 //                             or    [* number] [* array [+ array]] store,  - number store,  [exp] / number store
 //     kept / number store
-#include "cpu/fused/row_loops.hpp"
+#include "cpu/fused/row_moments.hpp"
 
 namespace kfusion::cpu {
 namespace KF_ISA {
@@ -128,7 +128,58 @@ bool finds(RowLoop& loop, const TileStep* steps, int count) {
   return loop.run != nullptr;
 }
 
+/// Of floats in memory as E.
+template <class E>
+RowMoments::Run moments_of(const RowLoop& mean, const RowLoop& squares) {
+  using Sum = PositiveSum<float>::Type;
+  using Square = Function<Op::square>;
+  if (mean.run == reduce_rows<E, Plain, Same, RowSum<float>, false> &&
+      squares.run == reduce_rows<E, Centred, Square, Sum, false>)
+    return moments_of_rows<E, Plain>;
+  if (mean.run == reduce_rows<E, Relu, Same, Sum, false> &&
+      squares.run == reduce_rows<E, CentredRelu, Square, Sum, false>)
+    return moments_of_rows<E, Relu>;
+  return nullptr;
+}
+
+template <class E, template <class> class Before, template <class> class Stored>
+RowAhead::Run ahead_of(const RowLoop& store) {
+  if (store.run == store_rows<E, E, Stored, Times, 0>) return store_and_take<E, Before, Stored, 0>;
+  if (store.run == store_rows<E, E, Stored, Times, 1>) return store_and_take<E, Before, Stored, 1>;
+  if (store.run == store_rows<E, E, Stored, Times, 2>) return store_and_take<E, Before, Stored, 2>;
+  return nullptr;
+}
+
+template <class E>
+RowAhead ahead_of(const RowMoments& moments, const RowLoop& store) {
+  RowAhead ahead{nullptr, store, moments};
+  if (moments.run == moments_of_rows<E, Plain>) ahead.run = ahead_of<E, Plain, Centred>(store);
+  if (moments.run == moments_of_rows<E, Relu>) ahead.run = ahead_of<E, Relu, CentredRelu>(store);
+  constexpr int kCount = VecOf<E>::kCount;
+  ahead.moments.mean.fetch = {.operand = moments.mean.x, .stride = kCount * kItem<E>, .shift = __builtin_ctz(kCount)};
+  return ahead;
+}
+
 }  // namespace
+
+RowMoments row_moments(const RowLoop& mean, const RowLoop& squares) {
+  if (mean.run == nullptr || mean.x != squares.x) return {};
+  RowMoments::Run run = moments_of<Float32>(mean, squares);
+  if (run == nullptr) run = moments_of<Float16>(mean, squares);
+  if (run == nullptr) run = moments_of<BFloat16>(mean, squares);
+  RowMoments moments{run, mean, squares};
+  if (mean.fetch.stride == 0) moments.mean.fetch = squares.fetch;
+  return moments;
+}
+
+RowAhead row_ahead(const RowMoments& moments, const RowLoop& store, std::int64_t ahead) {
+  RowAhead loops = ahead_of<Float32>(moments, store);
+  if (loops.run == nullptr) loops = ahead_of<Float16>(moments, store);
+  if (loops.run == nullptr) loops = ahead_of<BFloat16>(moments, store);
+  loops.store.fetch = {};  // what is read by then lies in the cache
+  loops.moments.mean.fetch.ahead = ahead;
+  return loops;
+}
 
 RowLoop row_loop(const TileStep* steps, int count, const TileFetch* fetches) {
   RowLoop loop;

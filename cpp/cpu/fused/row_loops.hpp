@@ -384,15 +384,25 @@ class StoredRows {
   }
   /// Past the caches, but for parts of lines, which wait in `edge`.
   KF_INLINE void stream_all(std::int64_t i, std::int64_t end, EdgeLine& edge) {
-    const auto to_line =
-        static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(y_ + i * kItem<E>) & (kLineBytes - 1));
-    if (to_line % kItem<E> != 0) return store_all(i, end);
-    const std::int64_t first = i + to_line / kItem<E> < end ? i + to_line / kItem<E> : end;
+    if (!has_lines(i)) return store_all(i, end);
+    stream_rest(stream_head(i, end, edge), end, edge);
+  }
+  /// The same in parts: up to the first line, tiles, what is left.
+  KF_INLINE bool has_lines(std::int64_t i) const { return to_line(i) % kItem<E> == 0; }
+  KF_INLINE std::int64_t stream_head(std::int64_t i, std::int64_t end, EdgeLine& edge) {
+    const std::int64_t line = i + to_line(i) / kItem<E>, first = line < end ? line : end;
     part_of_line(i, first, edge);
-    part_of_line(registers<true>(first, first + (end - first) / kLine * kLine), end, edge);
+    return first;
+  }
+  KF_INLINE void stream_tile(std::int64_t i) { some<kRegisters, true>(i); }
+  KF_INLINE void stream_rest(std::int64_t i, std::int64_t end, EdgeLine& edge) {
+    part_of_line(registers<true>(i, i + (end - i) / kLine * kLine), end, edge);
   }
 
  private:
+  KF_INLINE std::int64_t to_line(std::int64_t i) const {
+    return static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(y_ + i * kItem<E>) & (kLineBytes - 1));
+  }
   template <bool kStreams>
   KF_INLINE std::int64_t registers(std::int64_t i, std::int64_t end) {
     for (; i + kRegisters * kCount <= end; i += kRegisters * kCount) some<kRegisters, kStreams>(i);

@@ -57,6 +57,7 @@ class Rows {
   }
 
   void groups(std::int64_t begin, std::int64_t end) const {
+    if (call_.stream && p_.ahead.run != nullptr) return groups_ahead(begin, end);
     Worker w(call_);
     std::vector<Partial> partials(partial_count());
     for (std::int64_t r = begin, n; r < end; r += n) {
@@ -68,14 +69,66 @@ class Rows {
     }
   }
 
+  /// The same, each group stored while the next one's moments are taken.
+  void groups_ahead(std::int64_t begin, std::int64_t end) const {
+    Worker a(call_), b(call_);
+    Worker *now = &a, *next = &b;
+    std::vector<Partial> partials(partial_count());
+    std::int64_t rows = rows_from(begin, end);
+    begin_group(*now, begin, rows);
+    for (std::int64_t c = 0; c < chunks_; ++c) {
+      now->run_moments(p_.phases[0].moments, this->begin(c), this->end(c));
+      if (chunks_ > 1) fold_moments(*now, partials.data(), c);
+    }
+    finish_moments(*now, rows, partials.data());
+    for (std::int64_t r = begin; r < end;) {
+      const std::int64_t after = r + rows, next_rows = after < end ? rows_from(after, end) : 0;
+      if (next_rows > 0) begin_group(*next, after, next_rows);
+      for (std::int64_t c = 0; c < chunks_; ++c) {
+        if (next_rows == 0) {
+          now->run_group(p_.sweeps[2], this->begin(c), this->end(c));
+          continue;
+        }
+        now->run_ahead(*next, this->begin(c), this->end(c));
+        if (chunks_ > 1) fold_moments(*next, partials.data(), c);
+      }
+      row_program(*now, 3);
+      now->leave_group();
+      if (next_rows > 0) finish_moments(*next, next_rows, partials.data());
+      now->hand_lines_to(*next);
+      std::swap(now, next);
+      r = after, rows = next_rows;
+    }
+  }
+  void begin_group(Worker& w, std::int64_t row, std::int64_t rows) const {
+    w.go_to_group(row, rows);
+    row_program(w, 0);
+  }
+  void fold_moments(const Worker& w, Partial* partials, std::int64_t chunk) const {
+    Partial* const mine = partials + at(chunk) * p_.reductions.size();
+    fold(w, p_.sweeps[0], mine), fold(w, p_.sweeps[1], mine);
+  }
+  void finish_moments(Worker& w, std::int64_t rows, Partial* partials) const {
+    const Phase& phase = p_.phases[0];
+    if (chunks_ > 1) return finish_phase(w, phase, partials);
+    for (int sweep = phase.first; sweep <= phase.last; ++sweep) finish_sweep(w, sweep, rows, partials);
+  }
+
   /// Rows of one chunk, as many at once as a group has.
   void whole_rows(Worker& w, std::int64_t rows, Partial* partials) const {
-    for (int sweep = 0; sweep < static_cast<int>(p_.sweeps.size()); ++sweep) {
-      const TileProgram& p = p_.sweeps[at(sweep)];
-      if (!p.empty()) w.run_group(p, 0, p_.space.cols);
-      for (const int k : p.reductions) finish_rows(w, p_.reductions[at(k)], rows, partials);
-      row_program(w, sweep + 1);
+    for (const Phase& phase : p_.phases) {
+      const bool at_once = phase.moments.run != nullptr;
+      if (at_once) w.run_moments(phase.moments, 0, p_.space.cols);
+      for (int sweep = phase.first; sweep <= phase.last; ++sweep) {
+        const TileProgram& p = p_.sweeps[at(sweep)];
+        if (!at_once && !p.empty()) w.run_group(p, 0, p_.space.cols);
+        finish_sweep(w, sweep, rows, partials);
+      }
     }
+  }
+  void finish_sweep(Worker& w, int sweep, std::int64_t rows, Partial* partials) const {
+    for (const int k : p_.sweeps[at(sweep)].reductions) finish_rows(w, p_.reductions[at(k)], rows, partials);
+    row_program(w, sweep + 1);
   }
 
   /// From the accumulators of each row to its value.
@@ -101,11 +154,14 @@ class Rows {
       } else {
         chunks(w, phase, 0, chunks_, partials);
       }
-      for (const Phase::Pair& pair : phase.pairs) merge(pair, partials);
-      for (int sweep = phase.first; sweep <= phase.last; ++sweep) {
-        finish(w, sweep, partials, sweep == phase.last && !phase.pairs.empty());
-        row_program(w, sweep + 1);
-      }
+      finish_phase(w, phase, partials);
+    }
+  }
+  void finish_phase(Worker& w, const Phase& phase, Partial* partials) const {
+    for (const Phase::Pair& pair : phase.pairs) merge(pair, partials);
+    for (int sweep = phase.first; sweep <= phase.last; ++sweep) {
+      finish(w, sweep, partials, sweep == phase.last && !phase.pairs.empty());
+      row_program(w, sweep + 1);
     }
   }
 
@@ -119,6 +175,11 @@ class Rows {
     if (p.reductions.empty()) return p.empty() ? void() : w.run_group(p, begin(first), end(last - 1));
     for (std::int64_t c = first; c < last; ++c) {
       Partial* const mine = partials + at(c) * p_.reductions.size();
+      if (phase.moments.run != nullptr) {
+        w.run_moments(phase.moments, begin(c), end(c));
+        fold_moments(w, partials, c);
+        continue;
+      }
       sweep(w, p, c, mine);
       if (phase.pairs.empty()) continue;
       for (const Phase::Pair& pair : phase.pairs) set_value(w, pair.first, mine[pair.first], end(c) - begin(c));
@@ -128,6 +189,10 @@ class Rows {
 
   void sweep(Worker& w, const TileProgram& p, std::int64_t chunk, Partial* partials) const {
     w.run_group(p, begin(chunk), end(chunk));
+    fold(w, p, partials);
+  }
+
+  void fold(const Worker& w, const TileProgram& p, Partial* partials) const {
     for (const int k : p.reductions) {
       const Reduction& r = p_.reductions[at(k)];
       r.scalar.fold(w.scratch(r.place), r.lanes, 0, 1, partials + k);

@@ -145,6 +145,8 @@ StepFunction reduce_step(Op op, DType held, Width width, bool wide, bool columns
 StepFunction done_step(Width width);
 bool join_steps(TileStep* steps, int count, bool columns);
 RowLoop row_loop(const TileStep* steps, int count, const TileFetch* fetches);
+RowMoments row_moments(const RowLoop& mean, const RowLoop& squares);
+RowAhead row_ahead(const RowMoments& moments, const RowLoop& store, std::int64_t ahead);
 
 }  // namespace KF_ISA
 }  // namespace kfusion::cpu

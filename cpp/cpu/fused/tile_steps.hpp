@@ -56,8 +56,8 @@ struct TileContext {
   std::int64_t valid = 0;                   ///< elements of the tile that count
   bool partial = false;                     ///< some do not
   bool first = true;                        ///< the first tile of a reduction
-  bool columns = false;       ///< each element has accumulators of its own: a reduction's first tile is all of a row
-  bool stream = false;        ///< stores go past the caches where addresses allow it
+  bool columns = false;  ///< each element has accumulators of its own: a reduction's first tile is all of a row
+  bool stream = false;   ///< stores go past the caches where addresses allow it
 };
 
 /// Elements [begin, end) of the rows [first, last) of a group.
@@ -75,6 +75,23 @@ struct RowLoop {
   std::int32_t to = -1;    ///< the array to store to, or the reduction's accumulators
   bool folds = false;      ///< leaves one accumulator, not a register of them
   TileFetch fetch;         ///< stride 0: nothing
+};
+
+/// A mean and the squared distances from it by one sweep in the place of two loops.
+struct RowMoments {
+  using Run = void (*)(const RowMoments& loops, const TileContext* context, const RowBlock& block);
+  Run run = nullptr;  ///< nullptr: the loops are others
+  RowLoop mean, squares;
+};
+
+/// A group's results by one loop while the next group's moments are taken: memory is read and written evenly, as by a
+/// copy.
+struct RowAhead {
+  using Run = void (*)(const RowAhead& loops, const TileContext* stored, const RowBlock& stored_block,
+                       const TileContext* next, const RowBlock& next_block);
+  Run run = nullptr;  ///< nullptr: there is none
+  RowLoop store;
+  RowMoments moments;
 };
 
 /// What one instruction set offers. A null StepFunction: there is no such step.
@@ -103,6 +120,10 @@ struct TileKernels {
   /// The same steps of full width as a loop over rows; without `run` where there is none. `fetches`: of
   /// TileStep::fetch.
   RowLoop (*row_loop)(const TileStep* steps, int count, const TileFetch* fetches);
+  /// Both in one sweep, where `squares` are those of distances from the mean.
+  RowMoments (*row_moments)(const RowLoop& mean, const RowLoop& squares);
+  /// `ahead`: bytes that are prefetched before they are read.
+  RowAhead (*row_ahead)(const RowMoments& moments, const RowLoop& store, std::int64_t ahead);
   /// Runs a program on the whole tiles, of `elements` elements, in [i, end).
   void (*run[kWidths])(const TileStep* steps, TileContext* context, std::int64_t i, std::int64_t end,
                        std::int64_t elements);

@@ -31,7 +31,6 @@ int lane_of(const Constant& c, const double* parameters, std::byte* lane) {
   }
 }
 
-
 /// An array of one element for each row, along the rows of a group.
 Layout along_rows(const Layout& l) {
   Layout values = l;
@@ -216,6 +215,15 @@ void Worker::run_group(const TileProgram& p, std::int64_t begin, std::int64_t en
     run(p, begin, end);
   }
   go_to_row(0);
+}
+
+void Worker::run_moments(const RowMoments& m, std::int64_t begin, std::int64_t end) {
+  m.run(m, &context_, {0, rows_, begin, end});
+}
+
+void Worker::run_ahead(Worker& next, std::int64_t begin, std::int64_t end) {
+  context_.edge = &edges_[at(program_.sweeps[2].targets[0])];
+  program_.ahead.run(program_.ahead, &context_, {0, rows_, begin, end}, &next.context_, {0, next.rows_, begin, end});
 }
 
 void Worker::shift_arrays(std::int64_t begin) {

@@ -43,6 +43,12 @@ class Worker {
   void run_rows(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first, std::int64_t rows);
   /// The elements [begin, end) of the rows of the group.
   void run_group(const TileProgram& p, std::int64_t begin, std::int64_t end);
+  /// The same of a phase that has one loop.
+  void run_moments(const RowMoments& m, std::int64_t begin, std::int64_t end);
+  /// Stores elements of the rows of the group, and takes those of the next one's, which is another worker's.
+  void run_ahead(Worker& next, std::int64_t begin, std::int64_t end);
+  /// Another worker goes on storing: lines that rows share are known to one of them.
+  void hand_lines_to(Worker& next) { edges_.swap(next.edges_); }
   /// A program for the values of the rows of the group.
   void run_row_values(const TileProgram& p);
 

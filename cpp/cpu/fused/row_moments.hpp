@@ -1,0 +1,183 @@
+// The mean of a row and its squared distances from it in one sweep: each tile is taken about its own mean while it is
+// in registers, and merged lane by lane (T. F. Chan, G. H. Golub and R. J. LeVeque, "Algorithms for computing the
+// sample variance", 1983). Two sweeps take 1.4 times as long, and leave memory idle in between.
+#pragma once
+#include "cpu/fused/row_loops.hpp"
+
+namespace kfusion::cpu {
+namespace KF_ISA {
+namespace {
+
+/// Of the same number of elements in each lane: their sum, their mean and their squared distances from it.
+class Moments {
+ public:
+  template <int kCount>
+  KF_INLINE void take(const FloatVec* x) {
+    FloatVec tree[kCount];
+#pragma GCC unroll 8
+    for (int j = 0; j < kCount; ++j) tree[j] = x[j];
+    add_up<kCount>(tree);
+    const FloatVec sum = tree[0], mean = sum * FloatVec(1.0 / kCount);
+#pragma GCC unroll 8
+    for (int j = 0; j < kCount; ++j) tree[j] = (x[j] - mean) * (x[j] - mean);
+    add_up<kCount>(tree);
+    count_ += kCount;
+    sum_.template take<1>(&sum);
+    merge(mean, tree[0], FloatVec(static_cast<float>(kCount)), FloatVec(static_cast<float>(kCount) / count_));
+  }
+
+  /// One more element in the first `lanes` lanes.
+  KF_INLINE void take_part(FloatVec x, int lanes) {
+    const FloatVec zero(0), one(1), part = keep_first(one, lanes, zero), sum = keep_first(x, lanes, FloatVec(-0.0));
+    sum_.template take<1>(&sum);
+    merge(select(part == one, x, mean_), zero, part, FloatVec(1 / (count_ + 1)));
+    more_ = part;
+  }
+
+  KF_INLINE double sum() const { return sum_lanes(sum_.sum.v); }
+  /// Squared distances from `centre`.
+  KF_INLINE double squares(float centre) const {
+    const FloatVec from = mean_ - FloatVec(centre), of_means = (FloatVec(count_) + more_) * (from * from);
+    RowSum<float> all = squares_;
+    all.template take<1>(&of_means);
+    return sum_lanes(all.sum.v);
+  }
+
+ private:
+  template <int kCount>
+  static KF_INLINE void add_up(FloatVec* x) {
+#pragma GCC unroll 3
+    for (int n = kCount / 2; n > 0; n /= 2)
+#pragma GCC unroll 4
+      for (int j = 0; j < n; ++j) x[j] = x[j] + x[j + n];
+  }
+  /// `count` more elements in each lane, `share` of all.
+  KF_INLINE void merge(FloatVec mean, FloatVec squares, FloatVec count, FloatVec share) {
+    const FloatVec away = mean - mean_, moved = away * share, taken = squares + count * (away * (away - moved));
+    mean_ = mean_ + moved;
+    squares_.template take<1>(&taken);
+  }
+
+  float count_ = 0;
+  FloatVec mean_{0}, more_{0};
+  RowSum<float> sum_, squares_;
+};
+
+/// Before(x) of a row.
+template <class E, template <class> class Before>
+class MomentsOfRows {
+ public:
+  using V = VecOf<E>;
+  static constexpr int kCount = V::kCount;
+
+  KF_INLINE MomentsOfRows(const RowLoop& l, const TileContext* c, const RowBlock& b) : x_(l, c, b), before_(l, c, b) {}
+
+  KF_INLINE void begin_row() {
+    x_.begin_row();
+    moments_ = {};
+  }
+  KF_INLINE void tile() { some<kRegisters, true>(); }
+  KF_INLINE const Moments& rest(std::int64_t i, std::int64_t end) {
+    i = x_.fetches() ? tiles<kRegisters, true>(i, end) : tiles<kRegisters, false>(i, end);
+    i = tiles<4, false>(i, end);
+    i = tiles<2, false>(i, end);
+    i = tiles<1, false>(i, end);
+    if (i < end) moments_.take_part(before_(x_.part(static_cast<int>(end - i))), static_cast<int>(end - i));
+    return moments_;
+  }
+
+ private:
+  template <int kSome, bool kFetches>
+  KF_INLINE std::int64_t tiles(std::int64_t i, std::int64_t end) {
+    for (; i + kSome * kCount <= end; i += kSome * kCount) some<kSome, kFetches>();
+    return i;
+  }
+  template <int kSome, bool kFetches>
+  KF_INLINE void some() {
+    V tile[kSome];
+#pragma GCC unroll 8
+    for (int j = 0; j < kSome; ++j) tile[j] = before_(x_.template next<kFetches>());
+    moments_.template take<kSome>(tile);
+  }
+
+  Elements<E> x_;
+  Before<V> before_;
+  Moments moments_;
+};
+
+/// Leaves what the two loops would. They take rows where floats overflow, or that are not finite.
+class MomentsLeft {
+ public:
+  KF_INLINE MomentsLeft(const RowMoments& m, const TileContext* c, const RowBlock& b)
+      : m_(m), c_(c), b_(b), row_(b.first), sums_(c, m.mean.to, b, 0), squares_(c, m.squares.to, b, 0) {}
+
+  KF_INLINE void leave(const Moments& moments) {
+    const double sum = moments.sum(), square = moments.squares(mean_of(sum));
+    std::byte *const to_sum = sums_.next(), *const to_square = squares_.next();
+    __builtin_memcpy(to_sum, &sum, sizeof sum);
+    __builtin_memcpy(to_square, &square, sizeof square);
+    if (!__builtin_isfinite(square)) [[unlikely]]
+      by_loops(to_sum);
+    ++row_;
+  }
+
+ private:
+  KF_INLINE float mean_of(double sum) const { return static_cast<float>(sum / static_cast<double>(b_.end - b_.begin)); }
+  void by_loops(const std::byte* sum) const {
+    const RowBlock row{row_, row_ + 1, b_.begin, b_.end};
+    m_.mean.run(m_.mean, c_, row);
+    double exact;
+    __builtin_memcpy(&exact, sum, sizeof exact);
+    const float mean = mean_of(exact);
+    const std::int32_t centre = m_.squares.centre;
+    __builtin_memcpy(c_->at[centre] + row_ * c_->row_steps[centre], &mean, sizeof mean);
+    m_.squares.run(m_.squares, c_, row);
+  }
+
+  const RowMoments& m_;
+  const TileContext* c_;
+  RowBlock b_;
+  std::int64_t row_;
+  RowsOf sums_, squares_;
+};
+
+template <class E, template <class> class Before>
+void moments_of_rows(const RowMoments& m, const TileContext* c, const RowBlock& b) {
+  const std::int64_t begin = b.begin, end = b.end;
+  MomentsOfRows<E, Before> rows(m.mean, c, b);
+  MomentsLeft left(m, c, b);
+  for (std::int64_t n = b.last - b.first; n > 0; --n) {
+    rows.begin_row();
+    left.leave(rows.rest(begin, end));
+  }
+}
+
+/// Rows are stored past the caches while those after them are read.
+template <class E, template <class> class Before, template <class> class Stored, int kArrays>
+void store_and_take(const RowAhead& a, const TileContext* c, const RowBlock& b, const TileContext* next,
+                    const RowBlock& of_next) {
+  constexpr int kTile = kRegisters * VecOf<E>::kCount;
+  const std::int64_t begin = b.begin, end = b.end, rows = b.last - b.first, next_rows = of_next.last - of_next.first;
+  const std::int64_t both = rows < next_rows ? rows : next_rows;
+  EdgeLine& edge = *c->edge;
+  StoredRows<E, E, Stored, Times, kArrays> stored(a.store, c, b);
+  MomentsOfRows<E, Before> taken(a.moments.mean, next, of_next);
+  MomentsLeft left(a.moments, next, of_next);
+  for (std::int64_t r = 0; r < both; ++r) {
+    stored.begin_row(), taken.begin_row();
+    if (!stored.has_lines(begin)) {
+      stored.store_all(begin, end), left.leave(taken.rest(begin, end));
+      continue;
+    }
+    std::int64_t i = stored.stream_head(begin, end, edge), read = begin;
+    for (; i + kTile <= end; i += kTile, read += kTile) taken.tile(), stored.stream_tile(i);
+    stored.stream_rest(i, end, edge);
+    left.leave(taken.rest(read, end));
+  }
+  for (std::int64_t r = both; r < rows; ++r) stored.begin_row(), stored.stream_all(begin, end, edge);
+  for (std::int64_t r = both; r < next_rows; ++r) taken.begin_row(), left.leave(taken.rest(begin, end));
+}
+
+}  // namespace
+}  // namespace KF_ISA
+}  // namespace kfusion::cpu
