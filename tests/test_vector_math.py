@@ -19,7 +19,7 @@ pytestmark = pytest.mark.native
 
 # What IEEE 754 does not define to the bit.
 APPROXIMATE = [name for name in reference_ops.MAPS if name not in EXACT | {"rsqrt"}]
-LIMIT = {"exp": 1, "log": 1}  # ULP; others: 2, but 3 of float64, some of which are libm's
+LIMIT = {"exp": 1, "log": 1}  # ULP; others: 2, but 4 of float64, which is what libmvec promises
 SIZE = 2**11
 WIDER = {"float32": np.float64, "float64": np.longdouble}
 
@@ -67,7 +67,7 @@ def test_errors(name, dtype, isa, rng):
     if name == "logaddexp" and dtype == "float64":  # a result near 0 has the errors of its terms
         errors[np.abs(exact) < np.max(np.abs(arrays), axis=0)] = 0
     worst = errors.argmax()
-    assert errors[worst] <= LIMIT.get(name, 2 if dtype == "float32" else 3), [x[worst] for x in (*arrays, got, exact)]
+    assert errors[worst] <= LIMIT.get(name, 2 if dtype == "float32" else 4), [x[worst] for x in (*arrays, got, exact)]
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)

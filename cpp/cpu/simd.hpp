@@ -235,12 +235,37 @@ struct Int64 {
   static KF_INLINE I64s widen(I64s v) { return v; }
   static KF_INLINE I64s narrow(I64s v) { return v; }
 };
+// g++ 12 takes conversions between 4-byte lanes and bytes apart, lane by lane.
+KF_INLINE I32s lanes_of_bytes(U8s v) {
+#if defined(__AVX512F__)
+  return (I32s)_mm512_maskz_cvtepu8_epi32(0xffff, (__m128i)v);
+#elif defined(__AVX2__)
+  return (I32s)_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)v));
+#else
+  return __builtin_convertvector(v, I32s);
+#endif
+}
+KF_INLINE U8s bytes_of_lanes(I32s v) {
+#if defined(__AVX512F__)
+  return (U8s)_mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)v);
+#elif defined(__AVX2__)
+  const __m256i lowest = _mm256_shuffle_epi8((__m256i)v, _mm256_set1_epi32(0x0c080400));
+  const __m128i lower = _mm256_castsi256_si128(lowest), upper = _mm256_extracti128_si256(lowest, 1);
+  return (U8s)_mm_cvtsi128_si64(_mm_unpacklo_epi32(lower, upper));
+#elif defined(__SSE2__)
+  const __m128i words = _mm_packs_epi32((__m128i)(v & 0xff), __m128i{});
+  return (U8s)_mm_cvtsi128_si32(_mm_packus_epi16(words, words));
+#else
+  return __builtin_convertvector(v, U8s);
+#endif
+}
+
 /// 0 or 1; in memory, any byte that is not 0 is true.
 struct Bool {
   using Raw = U8s;
   using Compute = std::uint8_t;
-  static KF_INLINE I32s widen(U8s v) { return (__builtin_convertvector(v, I32s) != 0) & 1; }
-  static KF_INLINE U8s narrow(I32s v) { return __builtin_convertvector(v, U8s); }
+  static KF_INLINE I32s widen(U8s v) { return lanes_of_bytes(v < 1 ? v : U8s{} + 1); }
+  static KF_INLINE U8s narrow(I32s v) { return bytes_of_lanes(v); }
 };
 
 template <class E>

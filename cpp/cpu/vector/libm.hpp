@@ -1,6 +1,7 @@
-// Functions that go through libm, lane by lane.
+// Functions that go through libm: a register at a time where the system has such functions, else lane by lane.
 #pragma once
 #include "cpu/vector/vector.hpp"
+#include "cpu/vector_libm.hpp"
 
 namespace kfusion::cpu {
 namespace KF_ISA {
@@ -18,22 +19,36 @@ namespace {
     for (int i = 0; i < V::kCount; ++i) x.v[i] = __builtin_##function(x.v[i], y.v[i]); \
     return x;                                                                          \
   }
+#define KF_REGISTER(name, function)                             \
+  KF_LANES(DoubleVec, name##_by_lanes, function)                \
+  KF_NO_INLINE DoubleVec name(DoubleVec x) {                    \
+    const auto f = vector_libm(kVectorBytes).function;          \
+    if (f == nullptr) return name##_by_lanes(x);                \
+    return DoubleVec(reinterpret_cast<F64s (*)(F64s)>(f)(x.v)); \
+  }
+#define KF_REGISTERS(name, function)                                       \
+  KF_LANES_OF_TWO(DoubleVec, name##_by_lanes, function)                    \
+  KF_NO_INLINE DoubleVec name(DoubleVec x, DoubleVec y) {                  \
+    const auto f = vector_libm(kVectorBytes).function;                     \
+    if (f == nullptr) return name##_by_lanes(x, y);                        \
+    return DoubleVec(reinterpret_cast<F64s (*)(F64s, F64s)>(f)(x.v, y.v)); \
+  }
 
-KF_LANES(DoubleVec, acos, acos)
-KF_LANES(DoubleVec, acosh, acosh)
-KF_LANES(DoubleVec, asin, asin)
-KF_LANES(DoubleVec, asinh, asinh)
-KF_LANES(DoubleVec, atan, atan)
-KF_LANES(DoubleVec, atanh, atanh)
-KF_LANES(DoubleVec, cos, cos)
-KF_LANES(DoubleVec, cosh, cosh)
-KF_LANES(DoubleVec, erf, erf)
-KF_LANES(DoubleVec, sin, sin)
-KF_LANES(DoubleVec, sinh, sinh)
-KF_LANES(DoubleVec, tan, tan)
-KF_LANES_OF_TWO(DoubleVec, atan2, atan2)
-KF_LANES_OF_TWO(DoubleVec, hypot, hypot)
-KF_LANES_OF_TWO(DoubleVec, power_of_floats, pow)
+KF_REGISTER(acos, acos)
+KF_REGISTER(acosh, acosh)
+KF_REGISTER(asin, asin)
+KF_REGISTER(asinh, asinh)
+KF_REGISTER(atan, atan)
+KF_REGISTER(atanh, atanh)
+KF_REGISTER(cos, cos)
+KF_REGISTER(cosh, cosh)
+KF_REGISTER(erf, erf)
+KF_REGISTER(sin, sin)
+KF_REGISTER(sinh, sinh)
+KF_REGISTER(tan, tan)
+KF_REGISTERS(atan2, atan2)
+KF_REGISTERS(hypot, hypot)
+KF_REGISTERS(power_of_floats, pow)
 KF_LANES_OF_TWO(DoubleVec, remainder_of_division, fmod)
 
 KF_LANES(FloatVec, sin_of_large, sinf)
@@ -42,6 +57,8 @@ KF_LANES(FloatVec, tan_of_large, tanf)
 KF_LANES_OF_TWO(FloatVec, remainder_of_large, fmodf)
 #undef KF_LANES
 #undef KF_LANES_OF_TWO
+#undef KF_REGISTER
+#undef KF_REGISTERS
 
 }  // namespace
 }  // namespace KF_ISA

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kfusion/plan/powers.hpp"
 #include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion {
@@ -37,11 +38,24 @@ int Steps::add_node(NodeId n) {
 /// A reduction of one element is that element in the type of the result.
 int Steps::add_map(NodeId n) {
   const Node& node = g_[n];
+  if (const int power = power_by_products(g_, n)) return add_products(n, power);
   const DType from = g_[node.arguments.back()].dtype;  // a condition comes first and has a type of its own
   Step s = step(kind(node.op) == OpKind::kMap ? StepKind::kMap : StepKind::kCast, node, n, from);
   for (const Access& a : work(n).reads) s.arguments.push_back(argument(space_.spans.at(n), a));
   if (kind(node.op) == OpKind::kReduce && from == node.dtype) return s.arguments[0];
   return push(std::move(s));
+}
+
+int Steps::add_products(NodeId n, int power) {
+  const Node& node = g_[n];
+  const auto push_map = [&](Op op, std::vector<int> arguments) {
+    Step s = step(StepKind::kMap, node, n, node.dtype);
+    s.op = op, s.arguments = std::move(arguments);
+    return push(std::move(s));
+  };
+  const int x = argument(space_.spans.at(n), work(n).reads[0]), square = push_map(Op::square, {x});
+  if (power == 3) return push_map(Op::multiply, {square, x});
+  return power == 4 ? push_map(Op::square, {square}) : push_map(Op::reciprocal, {square});
 }
 
 int Steps::add_reduction(NodeId n) {

@@ -29,6 +29,7 @@ class Steps {
 
   int add_node(NodeId n);
   int add_map(NodeId n);
+  int add_products(NodeId n, int power);
   int add_reduction(NodeId n);
   void add_pair(NodeId reduction, int step);
   int argument(Axes span, const Access& a);

@@ -7,6 +7,7 @@
 
 #include "kfusion/checked.hpp"
 #include "kfusion/plan/op_cost.hpp"
+#include "kfusion/plan/powers.hpp"
 #include "kfusion/plan/price.hpp"
 
 namespace kfusion {
@@ -116,6 +117,14 @@ bool divides_by_shared(const Graph& g, const Node& n) {
   return g[by].size() < n.size();
 }
 
+/// What a map's FLOPs take (work_of_flop), as executors compute it.
+double work_of_map(const Graph& g, NodeId id, DType dtype, const Device& device) {
+  if (divides_by_shared(g, g[id])) return 1;
+  const int power = power_by_products(g, id);
+  if (power == 0) return work_of_flop(g[id].op, dtype, device);
+  return power > 0 ? 2 : 1 + work_of_flop(Op::reciprocal, dtype, device);
+}
+
 FlopCount flops_of(const Graph& g, const Group& group, NodeId id, const Device& device) {
   const Node& n = g[id];
   const auto argument = [&](std::size_t i) -> const Node& { return g[n.arguments[i]]; };
@@ -124,7 +133,7 @@ FlopCount flops_of(const Graph& g, const Group& group, NodeId id, const Device& 
       if (contains(group.folded, id)) return {};
       const std::int64_t size = contains(group.deferred, id) ? reduced_size(g, group) : n.size();
       const DType dtype = argument(n.arguments.size() - 1).dtype;
-      const double work = divides_by_shared(g, n) ? 1 : work_of_flop(n.op, dtype, device);
+      const double work = work_of_map(g, id, dtype, device);
       return counted(compute_dtype(dtype), false, product({info(n.op).flops, size}), work);
     }
     case OpKind::kReduce:

@@ -1,0 +1,15 @@
+// glibc's libmvec: functions of a register of doubles, where the system has it (glibc 2.22; most of them 2.35).
+#pragma once
+
+namespace kfusion::cpu {
+
+/// Entry points for one width of registers, named as in <math.h>; nullptr: libm is to be called lane by lane.
+struct VectorLibm {
+  void (*acos)(), (*acosh)(), (*asin)(), (*asinh)(), (*atan)(), (*atanh)(), (*cos)(), (*cosh)(), (*erf)(), (*sin)(),
+      (*sinh)(), (*tan)(), (*atan2)(), (*hypot)(), (*pow)();
+};
+
+/// Those for registers of so many bytes.
+const VectorLibm& vector_libm(int vector_bytes);
+
+}  // namespace kfusion::cpu
