@@ -17,7 +17,7 @@ struct Fused {
   using Row = int;
   using At = Place<Index, 1>;
   static constexpr int kWidth = 4, kSweeps = 1;
-  static constexpr bool kLooks[] = {false};
+  static constexpr bool kLooks[] = {false}, kBatches[] = {false};
   static constexpr bool kWhole = true, kFetches = true;
   const Parameters& p;
 
@@ -99,9 +99,9 @@ struct Fused {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(256, 2)
+extern "C" __global__ void __launch_bounds__(256, 8)
     kf_sum(const __grid_constant__ Parameters p) {
-  split_rows<Fused, 4>(Fused{p}, p.geometry, p.workspace, p.standing);
+  split_rows<Fused, 2>(Fused{p}, p.geometry, p.workspace, p.standing);
 }
 
 }  // namespace kfusion::device::scalar

@@ -29,8 +29,8 @@ struct TeamPolicy {
   static constexpr int kMostSlots = 16, kMostHeavySlots = 8;
   /// In frames, longer rows (bytes) have a block of their own even if a warp holds them.
   static constexpr std::int64_t kMostFramedBytes = 1 << 10;
-  /// A reduction of everything is split over all blocks from here on.
-  static constexpr std::int64_t kSplitBytes = 32 << 10;
+  /// What needs one sweep is not held in registers from here on, but streamed: a reduction of everything, and rows.
+  static constexpr std::int64_t kSplitBytes = 32 << 10, kMostHeldBytes = 64 << 10;
   /// Of L2, what may wait there for teams that look ahead.
   static constexpr std::int64_t kShareOfL2 = 6;
 };
@@ -38,6 +38,9 @@ struct TeamPolicy {
 struct StreamPolicy {
   static constexpr int kThreads = 256, kLeastBlocks = 2, kLeastBlocksInDoubles = 1;
   static constexpr int kBytesInFlight = 64, kMostVectors = 4;
+  /// Of one sweep that computes little: threads hide each other's latencies.
+  static constexpr int kLeastLightBlocks = 8, kLightBytesInFlight = 32;
+  static constexpr std::size_t kMostLightSteps = 20;
 };
 
 }  // namespace
@@ -50,7 +53,7 @@ std::int64_t vectors_in(const Problem& p, std::int64_t slots) {
 const TeamShape* team_for(const Problem& p) {
   using Policy = TeamPolicy;
   const int sweeps = p.k.paired.sweeps, most_blocks = p.target.clusters ? kMaxCluster : 1;
-  if (p.k.kept.empty() && sweeps == 1 && row_bytes(p) > Policy::kSplitBytes) return nullptr;
+  if (sweeps == 1 && row_bytes(p) > (p.k.kept.empty() ? Policy::kSplitBytes : Policy::kMostHeldBytes)) return nullptr;
   const bool heavy = static_cast<std::int64_t>(p.k.steps.size()) * sweeps > Policy::kMostSteps;
   const int most_slots = p.a.width == 1 || heavy ? Policy::kMostHeavySlots : Policy::kMostSlots;
   const bool light = p.a.width == 4 && !(p.a.framed() && fetches(p));
@@ -89,9 +92,13 @@ Division divide_teams(const Problem& p, const Configuration& c, std::int64_t war
 StreamedRows::StreamedRows(const Problem& p) {
   using Policy = StreamPolicy;
   traits.held.assign(p.k.loads.size(), false);
-  vectors = vectors_in_flight(p.k, p.a, Policy::kBytesInFlight, Policy::kMostVectors);
+  const bool light = p.k.paired.sweeps == 1 && !in_doubles(p.k) && p.k.steps.size() <= Policy::kMostLightSteps;
+  const int bytes = light ? Policy::kLightBytesInFlight : Policy::kBytesInFlight;
+  vectors = vectors_in_flight(p.k, p.a, bytes, Policy::kMostVectors);
   threads = Policy::kThreads;
-  least_blocks = in_doubles(p.k) ? Policy::kLeastBlocksInDoubles : Policy::kLeastBlocks;
+  least_blocks = light             ? Policy::kLeastLightBlocks
+                 : in_doubles(p.k) ? Policy::kLeastBlocksInDoubles
+                                   : Policy::kLeastBlocks;
 }
 
 }  // namespace kfusion::codegen
