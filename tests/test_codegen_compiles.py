@@ -84,6 +84,13 @@ class TestCompiles:
             assert "start_shared" in text
             assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
 
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_rows_of_odd_width_with_weights_spill_nothing(self, dtype, tmp_path):
+        for cols in (257, 1023, 4095, 9001):
+            text = kf.fuse(kf.layernorm).source(kf.spec((8192, cols), dtype), *[kf.spec((cols,), dtype)] * 2)
+            assert skeleton(text) == "weighted_rows"
+            assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
+
     def test_many_reductions_of_few_long_rows(self, tmp_path):
         """Their partial results are more words than a warp has lanes."""
 

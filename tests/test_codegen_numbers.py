@@ -100,6 +100,57 @@ class TestNumbers:
         kernels = batch.run(tmp_path, clusters=True, multiprocessors=multiprocessors)
         assert {skeleton(own[0].source) for own in kernels.kernels} == {f"{used}_rows"}
 
+    def test_rows_of_odd_width_with_weights(self, rng, tmp_path):
+        """Lanes of a warp, warps and teams of warps share a row; weights of several dtypes, some at odd addresses."""
+        batch = Batch()
+        for dtype, rows, cols in (
+            ("bfloat16", 2050, 101),
+            ("float16", 2048, 257),
+            ("float32", 2051, 517),
+        ):
+            x = rng.standard_normal((rows, cols)).astype(np_dtype(dtype))
+            w = rng.standard_normal((2, cols + 1)).astype(np_dtype(dtype))
+            want = normalized_rows(wide(x))
+            batch.add(scaled, x, w[0, 1:], check=close_to(want * wide(w[0, 1:]), 1 + abs(wide(w[0, 1:])), 8))
+            w = w[:, :-1]
+            shifted = want * wide(w[0]) + wide(w[1])
+            batch.add(scaled, x, w[0], w[1], check=close_to(shifted, 1 + abs(wide(w)).sum(0), 8))
+        kernels = batch.run(tmp_path, multiprocessors=2)
+        assert {skeleton(own[0].source) for own in kernels.kernels} == {"weighted_rows"}
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_softmax_of_what_takes_long_to_compute(self, dtype, rng, tmp_path):
+        """It is computed once, and the exponentials take the place of what it is computed from."""
+
+        def capped(g, i):
+            return softmax(g, g.map("multiply", [g.map("tanh", [g.map("divide", [i, g.scalar(3)])]), g.scalar(9)]))
+
+        batch = Batch()
+        for rows, cols in ((3, 96), (2, 1024), (2, 1001), (2, 8192), (2, 40_000)):
+            x = rng.standard_normal((rows, cols)).astype(np_dtype(dtype))
+            x[0, :3] = np.inf, -np.inf, 0
+            batch.add(capped, x, check=close_to(softmax_rows(9 * np.tanh(wide(x) / 3)), 0, 64))
+            m = rng.standard_normal(x.shape).astype(np_dtype(dtype))
+            batch.add(softmax_of_product, x[1:], m[1:], check=close_to(softmax_rows(wide(x[1:]) * wide(m[1:])), 0, 64))
+        kernels = batch.run(tmp_path)
+        assert all("kept" in own[0].source for own in kernels.kernels[:4])
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_what_is_picked_by_its_number(self, dtype, rng, tmp_path):
+        batch = Batch()
+        for cols, other in ((33, 0.0), (1001, 0.0), (1024, 0.0), (1024, 2.0), (40_000, 0.0)):
+            x = rng.standard_normal((4, cols)).astype(np_dtype(dtype))
+            x[:, 5] = np.nan, np.inf, 1, 2
+            t = np.array([[0], [cols - 1], [5], [-1]])
+
+            def pick(g, i, j, cols=cols, other=other):
+                own = g.map("equal", [g.iota((4, cols), 1, "int64"), j])
+                return g.reduce("sum", g.map("where", [own, i, g.scalar(other)]), [1])
+
+            want = np.where(np.arange(cols) == t, wide(x), other).sum(1)
+            batch.add(pick, x, t, check=close_to(want, abs(want), 8))
+        batch.run(tmp_path)
+
     def test_columns_with_a_value_for_each_row(self, rng, tmp_path):
         """It has no stride along the lanes, and lies along the rows in whole vectors."""
         x, per_row = rng.integers(-9, 9, (2, 16, 64)), rng.integers(-9, 9, (2, 16, 1))

@@ -242,7 +242,7 @@ COMPOSITES = {
     "rmsnorm": (kf.rmsnorm, [X, V], "mean_square scale"),
     "batchnorm": (lambda x: kf.batchnorm(x), [X], "mean var scale"),
     "mse": (kf.mse, [X, Y], "sub square mean"),
-    "cross_entropy": (kf.cross_entropy, [X, kf.spec((5,), "int64")], "log_softmax pick mean"),
+    "cross_entropy": (kf.cross_entropy, [X, kf.spec((5,), "int64")], "logsumexp pick mean"),
     "linear": (kf.linear, [X, kf.spec((3, 7)), kf.spec((3,))], "matmul bias"),
     "attention": (kf.attention, [X, X, X], "scores scale softmax output"),
     "splade_head": (

@@ -321,4 +321,19 @@ Arrangement arrange(const Kernel& k, bool aligned) {
   return columns.crossed() && moved(k, columns).one_by_one == 0 ? columns : a;
 }
 
+std::optional<Arrangement> in_planes(const Kernel& k, Arrangement a) {
+  bool any = false;
+  for (std::size_t i = 0; i < k.loads.size(); ++i) {
+    if (a.loads[i] != Reach::kShifted) continue;
+    const DType dtype = k.loads[i].dtype;
+    if (!is_half(dtype) && dtype != DType::kFloat32) return {};
+    if (!all_zero(a.outer_of(k.loads[i]))) return {};
+    a.loads[i] = Reach::kPlanes;
+    any = true;
+  }
+  if (!any) return {};
+  a.before = a.behind = 0;
+  return a;
+}
+
 }  // namespace kfusion::codegen

@@ -2,6 +2,7 @@
 // reached from there.
 #pragma once
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "kfusion/lower/kernel.hpp"
@@ -20,6 +21,7 @@ enum class Reach : std::uint8_t {
   kSplat,     ///< one element for all of them
   kElements,  ///< anywhere
   kStaged,    ///< in shared memory, where a span of rows lies
+  kPlanes,    ///< in shared memory, spread over planes by their number modulo the width (device/weighted.cuh)
   kRun        ///< neighbours from a multiple of 16 bytes on, as many as a very short row has
 };
 
@@ -57,5 +59,9 @@ Kernel with_axes(Kernel k);
 
 /// `aligned`: arrays begin at multiples of 16 bytes.
 Arrangement arrange(const Kernel& k, bool aligned);
+
+/// Framed rows with what they share and would have to shift in planes; nothing where there is none of it, or other
+/// than floats.
+std::optional<Arrangement> in_planes(const Kernel& k, Arrangement a);
 
 }  // namespace kfusion::codegen

@@ -25,7 +25,8 @@ std::string call_of(const Skeleton& s, const Configuration& c, bool geometry) {
 CudaKernel::CudaKernel(const Kernel& kernel, const Target& target, bool aligned)
     : entry_(identifier(kernel.name)), constants_(kernel.constants) {
   const Kernel k = with_axes(kernel);
-  const Arrangement a = arrange(k, aligned);
+  Arrangement a = arrange(k, aligned);
+  if (auto planes = in_planes(k, a); planes && has_planes(Problem(k, *planes, target))) a = *std::move(planes);
   const Problem problem(k, a, target);
   const auto [skeleton, chosen] = choose(problem);
   ParameterList parameters;

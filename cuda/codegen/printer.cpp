@@ -72,6 +72,12 @@ void Printer::assign(int i, const std::string& value) {
   if (divides(i)) out_.line("values." + divisor_of(i) + " = " + divisor_type(i) + "(" + reference(i) + ");");
 }
 
+/// Division by a scalar, for half types, which do not show the errors of products with its reciprocal.
+bool Printer::is_quick_quotient(const Step& s) const {
+  return s.op == Op::divide && s.kind == StepKind::kMap && is_half(s.dtype) &&
+         step(s.arguments[1]).kind == StepKind::kConstant;
+}
+
 /// By the hardware's approximations (device/quick.cuh).
 bool Printer::is_quick(const Step& s) const {
   return info(s.op).has(kQuickPerRow) ? s.level == Level::kRow : is_half(s.dtype) && info(s.op).has(kQuick);
@@ -85,6 +91,7 @@ std::string Printer::formula(const Step& s) const {
     return "convert<" + compute_type(s.dtype) + ">(" + argument(0) + ")";
   }
   if (is_quick(s)) return "quick_" + std::string(name(s.op)) + "(" + argument(0) + ")";
+  if (is_quick_quotient(s)) return "quotient(" + argument(0) + ", QuickDivisor<float>(" + argument(1) + "))";
   if (is_shared_quotient(s)) {
     return "quotient(" + argument(0) + ", values." + divisor_of(s.arguments[1]) + ")";
   }
@@ -97,8 +104,11 @@ std::string Printer::formula(const Step& s) const {
 
 std::vector<int> Printer::loads_of(int sweep, bool held) const {
   std::vector<int> found;
-  for (const int i : element_steps(k_, sweep))
-    if (step(i).kind == StepKind::kLoad && traits_.held[at(step(i).index)] == held) found.push_back(step(i).index);
+  for (const int i : element_steps(k_, sweep)) {
+    const bool left_out = has_kept(sweep) && kept_.replaces(i);
+    if (step(i).kind == StepKind::kLoad && traits_.held[at(step(i).index)] == held && !left_out)
+      found.push_back(step(i).index);
+  }
   return found;
 }
 
@@ -125,6 +135,7 @@ std::string Printer::print() {
   print_loading("load(", "Held", held);
   print_prefetch("prefetch", held);
   print_prefetch("prefetch_fetched", fetched_later());
+  print_planes();
   if (traits_.staging == Traits::Staging::kOwnCopies) print_slots(held);
   if (traits_.shares_row_values) print_row_values();
   if (traits_.staging == Traits::Staging::kBulkCopies) print_stages(held), print_shared();
@@ -151,13 +162,16 @@ void Printer::print_types() {
   out_.line("static constexpr int kWidth = " + std::to_string(a_.width) + ", kSweeps = " + std::to_string(s_.sweeps) +
             ";");
   const auto flag = [](bool is) { return std::string(is ? "true" : "false"); };
-  std::string looking;
   bool fetching = false;
-  for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
-    looking += (sweep > 0 ? ", " : "") + flag(looks(sweep));
-    fetching = fetching || !loads_of(sweep, false).empty();
-  }
-  out_.line("static constexpr bool kLooks[] = {" + looking + "};");
+  for (int sweep = 0; sweep < s_.sweeps; ++sweep)
+    for (const int i : loads_of(sweep, false)) fetching = fetching || a_.loads[at(i)] != Reach::kPlanes;
+  const auto flags = [&](bool (Printer::*is)(int) const) {
+    std::string text;
+    for (int sweep = 0; sweep < s_.sweeps; ++sweep) text.append(sweep > 0 ? ", " : "").append(flag((this->*is)(sweep)));
+    return text;
+  };
+  out_.line("static constexpr bool kLooks[] = {" + flags(&Printer::looks) + "}, kBatches[] = {" +
+            flags(&Printer::batches) + "};");
   out_.line("static constexpr bool kWhole = " + flag(a_.whole) + ", kFetches = " + flag(fetching) +
             (columns() ? ", kCrosses = " + flag(a_.crossed()) + ";" : ";"));
   if (a_.framed())
@@ -171,12 +185,16 @@ void Printer::print_types() {
 }
 
 /// Values of the elements of a vector, lane by lane.
-void Printer::print_elements(int sweep) {
+void Printer::print_elements(int sweep, bool look) {
+  const std::vector<int> seen = this->seen(sweep);
   for (const int i : element_steps(k_, sweep)) {
     const Step& s = step(i);
     if (has_kept(sweep) && kept_.replaces(i)) continue;
+    const bool is_seen = std::ranges::find(seen, i) != seen.end();
     std::string value;
-    if (has_kept(sweep) && is_of_kept(i)) {
+    if (is_seen && !look) {
+      value = seen_name(i) + "[j]";
+    } else if (has_kept(sweep) && is_of_kept(i)) {
       value = "get(" + held_name(kept_.load) + ", j) * factor";
     } else if (s.kind == StepKind::kLoad) {
       const std::string lane_of = a_.loads[at(s.index)] == Reach::kSplat ? "0" : "j";
@@ -188,6 +206,7 @@ void Printer::print_elements(int sweep) {
       value = formula(s);
     }
     out_.line("const " + type_of(i) + " " + names_[at(i)] + " = " + value + ";", s.label);
+    if (is_seen && look) out_.line(seen_name(i) + "[j] = " + names_[at(i)] + ";");
   }
 }
 
@@ -196,16 +215,16 @@ void Printer::open_sweep(const std::string& what, int sweep) {
   out_.line("");
   print_template();
   out_.open("KF_DEVICE void " + what + "(Sweep<" + n + ">, const Line& line, const At& at, " +
-            (what == "sweep" && keeps(sweep) ? "" : "const ") + of_lanes("Held") + "& held, const " +
-            of_lanes("Fetched" + n) + "& in, const Values& values, Partial" + n + "& part" +
-            (columns() && what == "sweep" ? ", Crossed" + n + "& crossed" : "") + ") const {");
+            ((what == "sweep" && keeps(sweep)) || (what == "look" && batches(sweep)) ? "" : "const ") +
+            of_lanes("Held") + "& held, const " + of_lanes("Fetched" + n) + "& in, const Values& values, Partial" + n +
+            "& part" + (columns() && what == "sweep" ? ", Crossed" + n + "& crossed" : "") + ") const {");
 }
 
 /// The element steps and reductions of a sweep; a look computes more than it needs, and compilers drop it.
 void Printer::print_lanes(int sweep, bool look) {
   out_.line("#pragma unroll");
   out_.open("for (int j = 0; j < " + lanes_ + "; ++j) {");
-  print_elements(sweep);
+  print_elements(sweep, look);
   for (std::size_t i = 0; i < k_.stores.size() && !look; ++i)
     if (s_.stored[i] == sweep) out_.line(stores_[i] + "[j] = " + stored(k_.stores[i]) + ";");
   print_reductions(sweep, look);
@@ -233,6 +252,7 @@ void Printer::print_sweep(int sweep) {
   if (keeps(sweep)) out_.line(type_of(kept_.exponential) + " kept[" + lanes_ + "] = {};");
   print_factor(sweep);
   print_lanes(sweep, false);
+  print_picks(sweep);
   if (keeps(sweep)) print_keep();
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.stored[i] == sweep) print_store(static_cast<int>(i));

@@ -24,14 +24,15 @@ class Code {
   int depth_ = 0;
 };
 
-/// Exponentials exp(x - max) that a pair of reductions sums and later sweeps use again: they take x's place in
-/// registers. Steps (`first`: the pair's maximum; `divisor`: of all of them, where that is their only use), -1 where
-/// there are none; and the sweep that keeps them.
+/// Exponentials exp(x - max) that a pair of reductions sums and later sweeps use again: they take the place in
+/// registers of a vector that x is computed from. Steps (`first`: the pair's maximum; `divisor`: of all of them, where
+/// that is their only use), -1 where there are none; and the sweep that keeps them.
 struct Kept {
   int exponential = -1, difference = -1, load = -1, first = -1, sweep = -1, divisor = -1;
+  std::vector<bool> sources{};  ///< by step: x, and the elements that it is computed from
 
   /// Later sweeps do without the step.
-  bool replaces(int i) const { return i == load || i == difference || (i == exponential && divisor >= 0); }
+  bool replaces(int i) const { return sources[at(i)] || i == difference || (i == exponential && divisor >= 0); }
 };
 
 class Printer {
@@ -60,6 +61,7 @@ class Printer {
   std::string reference(int step) const;  ///< how a value is named where it is used
   std::string formula(const Step& step) const;
   bool is_shared_quotient(const Step& step) const;
+  bool is_quick_quotient(const Step& step) const;
   bool is_quick(const Step& step) const;
   std::string divisor_type(int step) const;
   bool divides(int i) const;  ///< a row's value is the divisor of one
@@ -84,13 +86,16 @@ class Printer {
   void print_start(const std::string& name, const std::string& bytes_of_all, const std::vector<int>& loads);
   void print_shared();
   void print_row_values();
+  void print_planes();
+  std::vector<int> in_planes() const;
+  std::size_t plane_of(int load) const;
   std::string staged(int load, std::size_t number) const;
   void print_partial(int sweep);
   void print_fetch(int sweep);
   void print_keep();
   void print_factor(int sweep);
   void print_sweep(int sweep);
-  void print_elements(int sweep);
+  void print_elements(int sweep, bool look);
   void print_reductions(int sweep, bool look);
   void open_sweep(const std::string& what, int sweep);
   void print_lanes(int sweep, bool look);
@@ -104,8 +109,13 @@ class Printer {
   void close_lanes();
 
   std::vector<int> reductions(int sweep) const;  ///< steps; of a pair only the first
+  std::string adds_nothing(int reduction) const;
+  void print_picks(int sweep);
+  void print_reduction(int i);
   std::string pair_of(int reduction) const;
   Kept find_kept() const;
+  std::vector<bool> sources_of(int i) const;
+  bool has_room(int step, DType dtype) const;
   bool can_keep(const Kept& kept) const;
   int divisor_of_all(const Kept& kept) const;
   bool is_of_kept(int step) const;
@@ -114,11 +124,15 @@ class Printer {
   bool has_kept(int sweep) const { return kept_.load >= 0 && sweep > kept_.sweep; }
   /// The vector of a step that loads what is held.
   std::string held_name(int i) const { return "held." + loads_[at(step(i).index)]; }
+  std::string seen_name(int i) const { return "held.seen_" + names_[at(i)]; }
   bool is_vector(int i) const {
     const Reach reach = a_.loads[at(i)];
     return reach == Reach::kDense || reach == Reach::kVector || reach == Reach::kStaged;
   }
   bool looks(int sweep) const;  ///< in two passes over what a thread has in registers
+  bool takes_long(int step) const;
+  std::vector<int> seen(int sweep) const;
+  bool batches(int sweep) const { return !seen(sweep).empty(); }  ///< both passes go over one batch after the other
   std::string stored(const Store& store) const;
   std::vector<int> loads_of(int sweep, bool held) const;
   std::vector<int> fetched_later() const;

@@ -12,25 +12,48 @@ Kept Printer::find_kept() const {
     if (pair.kind != Pair::Kind::kShifted || step(pair.second).pair < 0) continue;
     const auto argument = [&](int i) { return step(i).arguments.empty() ? i : step(i).arguments[0]; };
     const int e = argument(pair.second), difference = argument(e);
-    Kept kept{e, difference, argument(difference), pair.first, s_.ready[at(pair.second)] - 1};
-    if (!can_keep(kept)) continue;
+    Kept kept{e, difference, -1, pair.first, s_.ready[at(pair.second)] - 1};
+    kept.sources = sources_of(argument(difference));
+    for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
+      if (kept.sources[at(i)] && has_room(i, step(e).dtype)) kept.load = i;
+    if (kept.load < 0 || !can_keep(kept)) continue;
     kept.divisor = divisor_of_all(kept);
     return kept;
   }
   return {};
 }
 
+/// The element's step and all that it is computed from, of the same element.
+std::vector<bool> Printer::sources_of(int i) const {
+  std::vector<bool> found(k_.steps.size());
+  found[at(i)] = !is_row(i);
+  for (; i >= 0; --i)
+    for (const int argument : step(i).arguments)
+      if (found[at(i)] && !is_row(argument)) found[at(argument)] = true;
+  return found;
+}
+
+/// Whether a vector of such values can take the place of what the step loads.
+bool Printer::has_room(int i, DType dtype) const {
+  const Step& s = step(i);
+  return s.kind == StepKind::kLoad && traits_.held[at(s.index)] && is_vector(s.index) && load(s.index).dtype == dtype;
+}
+
 bool Printer::can_keep(const Kept& kept) const {
-  const Step &e = step(kept.exponential), &d = step(kept.difference), &x = step(kept.load);
-  if (e.op != Op::exp || d.op != Op::subtract || x.kind != StepKind::kLoad || !traits_.held[at(x.index)]) return false;
-  if (!is_vector(x.index) || e.dtype != load(x.index).dtype) return false;
+  const Step &e = step(kept.exponential), &d = step(kept.difference);
+  if (e.op != Op::exp || d.op != Op::subtract) return false;
+  const auto is_source = [&](int i) { return kept.sources[at(i)]; };
+  const auto known = [&](int user) {
+    const std::vector<int>& arguments = step(user).arguments;
+    const bool knows_x = std::ranges::any_of(arguments, is_source) && !is_source(user) && user != kept.difference;
+    return knows_x || (std::ranges::count(arguments, kept.difference) > 0 && user != kept.exponential);
+  };
+  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
+    if (step(i).kind == StepKind::kReduce && s_.ready[at(i)] > kept.sweep + 1 && known(i)) return false;
   for (int sweep = kept.sweep + 1; sweep < s_.sweeps; ++sweep)
-    for (const int i : element_steps(k_, sweep)) {
-      const auto uses = [&](int argument) { return std::ranges::count(step(i).arguments, argument) > 0; };
-      if ((uses(kept.load) && i != kept.difference) || (uses(kept.difference) && i != kept.exponential)) return false;
-    }
+    if (std::ranges::any_of(element_steps(k_, sweep), known)) return false;
   return std::ranges::none_of(k_.stores,
-                              [&](const Store& s) { return s.step == kept.load || s.step == kept.difference; });
+                              [&](const Store& s) { return is_source(s.step) || s.step == kept.difference; });
 }
 
 /// What later sweeps divide the exponentials by, if that is all that they are used for; else -1.

@@ -85,7 +85,8 @@ std::string Printer::inner_offset(const std::string& name, const Operand& o, con
 
 std::string Printer::vector_type(int i) const {
   const std::string lanes = a_.loads[at(i)] == Reach::kSplat ? "1" : lanes_;
-  return "Vector<" + storage_type(load(i).dtype) + ", " + lanes + ">";
+  const std::string type = a_.loads[at(i)] == Reach::kPlanes ? "float" : storage_type(load(i).dtype);
+  return "Vector<" + type + ", " + lanes + ">";
 }
 
 /// Address of column `column` of a vector's, from row `corner` on.
@@ -111,6 +112,8 @@ std::string Printer::loaded(int i) const {
       return "load_vector<kWidth, true, " + use + ">(" + across(loads_[at(i)], o) + ", column < at.count)";
     case Reach::kShifted:
       return "load_shifted<" + lanes_ + ">(line." + loads_[at(i)] + ", line.frame, at)";
+    case Reach::kPlanes:
+      return "line.planes.load<" + number(plane_of(i)) + ", " + lanes_ + ">(line.frame, at)";
     case Reach::kStaged:
       return a_.packed > 0 ? "line.packs->" + loads_[at(i)] + ".row(line.number)"
                            : "load_staged<kWidth>(" + base + "at.first, at.count)";
@@ -144,6 +147,11 @@ void Printer::print_line() {
     if (step(static_cast<int>(i)).kind == StepKind::kIota)
       add("i64", names_[i], names_[i] + "_from", names_[i], k_.iotas[at(k_.steps[i].index)]);
   if (a_.framed()) print_frame(members, body);
+  if (const std::vector<int> planes = in_planes(); !planes.empty()) {
+    out_.line("");
+    out_.line("static constexpr int kPlanes = " + number(planes.size()) + ";");
+    members.line("    Planes<kPlanes, kWidth, " + number(at(traits_.plane_entries)) + "> planes;");
+  }
   if (a_.packed > 0) {
     out_.line("");
     out_.line("struct Packs;");
@@ -156,6 +164,18 @@ void Printer::print_line() {
   out_.line("Line line;\n" + body.text() + "    return line;");
   out_.close();
   print_edges();
+}
+
+/// Loads that lie in planes: number n of them is value n of an entry.
+std::vector<int> Printer::in_planes() const {
+  std::vector<int> found;
+  for (int i = 0; i < static_cast<int>(loads_.size()); ++i)
+    if (a_.loads[at(i)] == Reach::kPlanes) found.push_back(i);
+  return found;
+}
+std::size_t Printer::plane_of(int load) const {
+  const std::vector<int> planes = in_planes();
+  return static_cast<std::size_t>(std::ranges::find(planes, load) - planes.begin());
 }
 
 /// Which elements of a row lie in vectors, and which besides.
@@ -193,6 +213,8 @@ void Printer::print_vectors(const std::string& type, const std::vector<int>& loa
     out_.line(vector_type(i) + " " + loads_[at(i)] + ";");
     forgets += " device::forget(" + loads_[at(i)] + ");";
   }
+  for (int sweep = 0; sweep < s_.sweeps && forget; ++sweep)
+    for (const int i : seen(sweep)) out_.line(type_of(i) + " seen_" + names_[at(i)] + "[" + lanes_ + "];");
   const bool kept = forget && kept_.load >= 0;
   if (kept) out_.line(type_of(kept_.exponential) + " shift;", "of the exponentials kept instead");
   if (forget) out_.line("KF_DEVICE void forget() {" + forgets + " }");

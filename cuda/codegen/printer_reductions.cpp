@@ -27,6 +27,56 @@ bool Printer::looks(int sweep) const {
   return std::ranges::any_of(reductions(sweep), [&](int i) { return step(i).pair >= 0; });
 }
 
+/// Whether what the step is computed of, from elements, takes longer than to keep it in a register.
+bool Printer::takes_long(int i) const {
+  const std::vector<bool> sources = sources_of(i);
+  for (int s = 0; s <= i; ++s)
+    if (sources[at(s)] && step(s).kind == StepKind::kMap && info(step(s).op).cost > OpCost::kDivision) return true;
+  return false;
+}
+
+/// What the first pass of a sweep leaves in registers for the second one.
+std::vector<int> Printer::seen(int sweep) const {
+  std::vector<int> found;
+  for (const int i : reductions(sweep)) {
+    const int x = step(i).arguments[0];
+    const bool known = std::ranges::find(found, x) != found.end();
+    if (traits_.keeps_exponentials && step(i).pair >= 0 && !is_row(x) && takes_long(x) && !known) found.push_back(x);
+  }
+  return found;
+}
+
+/// Of a sum of where(iota == value of the row, x, z), as a loss by class numbers has: when a vector adds nothing, which
+/// is where z is 0 and it does not have that element. Nothing for other reductions.
+std::string Printer::adds_nothing(int r) const {
+  const auto is_map = [](const Step& s, Op op) { return s.kind == StepKind::kMap && s.op == op; };
+  const Step& picks = step(step(r).arguments[0]);
+  if (columns() || a_.inner.size() != 1 || step(r).op != Op::sum || !is_map(picks, Op::where)) return "";
+  const Step &equal = step(picks.arguments[0]), &otherwise = step(picks.arguments[2]);
+  if (!is_map(equal, Op::equal) || otherwise.kind != StepKind::kConstant) return "";
+  const bool first = step(equal.arguments[0]).kind == StepKind::kIota;
+  const int iota = equal.arguments[first ? 0 : 1], row = equal.arguments[first ? 1 : 0];
+  if (step(iota).kind != StepKind::kIota || is_row(iota) || !is_row(row) || is_float(step(row).dtype)) return "";
+  if (k_.iotas[at(step(iota).index)].reduced[0] != 1) return "";
+  return reference(picks.arguments[2]) + " == 0 && static_cast<u64>(i64(" + reference(row) + ") - " +
+         this->iota(step(iota), "place(at.first)") + ") >= " + lanes_;
+}
+
+/// The reductions of a sweep that most vectors add nothing to.
+void Printer::print_picks(int sweep) {
+  for (const int r : reductions(sweep)) {
+    const std::string nothing = adds_nothing(r);
+    if (nothing.empty()) continue;
+    out_.open("if (!(" + nothing + ")) {");
+    out_.line("#pragma unroll");
+    out_.open("for (int j = 0; j < " + lanes_ + "; ++j) {");
+    print_elements(sweep, false);
+    print_reduction(r);
+    out_.close();
+    out_.close();
+  }
+}
+
 /// The maximum of what is held in a half type is found by two elements at once.
 bool Printer::looks_at_pairs(int i) const {
   if (!pair_of(i).starts_with("Shifted") || !a_.whole || a_.width % 2 != 0 || columns()) return false;
@@ -121,18 +171,25 @@ void Printer::print_reductions(int sweep, bool look) {
   const std::string guard = a_.whole || columns() ? "" : "if (j < at.count) ";
   for (const int i : reductions(sweep)) {
     const Step& s = step(i);
-    const std::string value = reference(s.arguments[0]), own = partial(i), a = accumulator(s);
+    const std::string value = reference(s.arguments[0]), own = partial(i);
     if (look && looks_at_pairs(i)) continue;
     if (step(i).pair >= 0) {
       const std::string kept = !look && keeps(sweep) && i == kept_.first ? "kept[j] = " : "";
       out_.line(guard + kept + own + (look ? ".look(" : ".add(") + value + ");", s.label);
-    } else if (!look) {
-      const OpInfo& row = info(s.op);
-      const Meaning lifted[] = {{"x", value}, {"A", a}, {"T", compute_type(s.from)}};
-      const Meaning meanings[] = {{"a", own}, {"b", with(row.lift, lifted)}, {"A", a}};
-      out_.line(guard + own + " = " + with(row.combine, meanings) + ";", s.label);
+    } else if (!look && adds_nothing(i).empty()) {
+      print_reduction(i);
     }
   }
+}
+
+/// One that is of no pair.
+void Printer::print_reduction(int i) {
+  const Step& s = step(i);
+  const OpInfo& row = info(s.op);
+  const std::string guard = a_.whole || columns() ? "" : "if (j < at.count) ", a = accumulator(s), own = partial(i);
+  const Meaning lifted[] = {{"x", reference(s.arguments[0])}, {"A", a}, {"T", compute_type(s.from)}};
+  const Meaning meanings[] = {{"a", own}, {"b", with(row.lift, lifted)}, {"A", a}};
+  out_.line(guard + own + " = " + with(row.combine, meanings) + ";", s.label);
 }
 
 void Printer::print_finish(int sweep) {

@@ -90,6 +90,18 @@ void Printer::print_row_values() {
             "    return line;\n  }");
 }
 
+/// What device/weighted.cuh asks for: the entry of an element.
+void Printer::print_planes() {
+  const std::vector<int> planes = in_planes();
+  if (planes.empty()) return;
+  Code body;
+  for (std::size_t n = 0; n < planes.size(); ++n)
+    body.line("    entry.value[" + number(n) + "] = get(load_vector<1, true, Use::kAgain>(line." +
+              loads_[at(planes[n])] + " + element, 1), 0);");
+  out_.line("KF_DEVICE Entry<kPlanes> entry(const Line& line, Index element) const {\n    Entry<kPlanes> entry;\n" +
+            body.text() + "    return entry;\n  }");
+}
+
 /// Of held operands that bulk copies can bring: see device/ring.cuh.
 void Printer::print_stages(const std::vector<int>& loads) {
   Code take;

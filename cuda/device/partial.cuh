@@ -252,7 +252,7 @@ KF_DEVICE P merge_parts(const P* parts, int size, const P& identity) {
 }
 
 /// Merges over all warps of a team.
-template <class P>
+template <class P, class Exchange>
 KF_DEVICE void merge_team(P& own, const P& identity, Exchange& exchange, int warp, int warps) {
   merge_lanes(own, 32);
   if (warps > 1) own = merge_parts(exchange.share(own, warp), warps, identity);

@@ -387,12 +387,9 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
       if (s >= size) break;
       typename F::Held* segment = held.vectors + s * kVec;
       ring.take(segment, s, row, next);
-      total.merge(
-          reduced<0>(f, line, values, [&](const auto& use) { use_batch<0>(f, line, places, segment, s * kVec, use); }));
+      total.merge(reduced_batch<0>(f, line, places, segment, s * kVec, values));
     }
-    if constexpr (Places::kEdges > 0)
-      total.merge(
-          reduced<0>(f, line, values, [&](const auto& use) { for_each_edge<0>(f, line, places, held.edges, use); }));
+    if constexpr (Places::kEdges > 0) total.merge(reduced_edges<0>(f, line, places, held.edges, values));
     ask_edges(next);
     merge(total, f.partial(Sweep<0>()), after);
     f.finish(Sweep<0>(), values, total);

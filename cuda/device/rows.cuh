@@ -12,7 +12,9 @@
 //   Fetched fetch(Sweep, line, at)         those of one sweep; Edge load<1>(), fetch<1>() for edges
 //   Partial partial(Sweep)                 of no elements; merge(Partial)
 //   void look(Sweep, line, at, Held, Fetched, values, Partial&)    the first pass of pairs of reductions (partial.cuh),
-//                                          where kLooks[Sweep] is set; Partial::settle() stands between
+//                                          where kLooks[Sweep] is set; Partial::settle() stands between. kBatches: it
+//                                          leaves what it computed in Held, which has room for a batch; both passes go
+//                                          over one batch after the other
 //   void sweep(Sweep, line, at, Held, Fetched, values, Partial&)   the elements of one vector
 //   Held::forget(), take_note_of(Held)     what was derived of it; what sweep() noted of the batch's first vector,
 //                                          which is the same for all of them
@@ -48,10 +50,17 @@ KF_DEVICE auto place_further(const F& f, const typename F::Line& line, typename 
   return at;
 }
 
+/// Whether some sweep leaves in registers what it computed of a batch.
+template <class F, int kSweep = 0>
+constexpr bool batches() {
+  if constexpr (kSweep < F::kSweeps) return F::kBatches[kSweep] || batches<F, kSweep + 1>();
+  return false;
+}
+
 /// Vector k of this thread, of kK in a row: each warp has neighbouring ones. They are taken in batches of kBatch.
 template <class F, int kK, int kLanes>
 struct RowPlaces {
-  static constexpr int kBatch = kK < 4 ? kK : 4;
+  static constexpr int kMostOfBatch = batches<F>() ? 2 : 4, kBatch = kK < kMostOfBatch ? kK : kMostOfBatch;
   static constexpr bool kAlone = kLanes == 1;
   /// What is fetched is under way for two vectors at a time, if registers allow it.
   static constexpr int kAhead = kBatch % 2 == 0 && (F::kEdges == 0 || kLanes == 32) ? 2 : 1;
@@ -208,12 +217,40 @@ KF_DEVICE auto reduced(const F& f, const typename F::Line& line, const typename 
   return part;
 }
 
+/// Vectors k, k + 1 ... of a batch, and those of the edges, reduced.
+template <int kSweep, class F, class Places>
+KF_DEVICE auto reduced_batch(const F& f, const typename F::Line& line, const Places& places, typename F::Held* held,
+                             int k, const typename F::Values& values) {
+  return reduced<kSweep>(f, line, values, [&](const auto& use) { use_batch<kSweep>(f, line, places, held, k, use); });
+}
+template <int kSweep, class F, class Places, int kCount>
+KF_DEVICE auto reduced_edges(const F& f, const typename F::Line& line, const Places& places,
+                             typename F::Edge (&edges)[kCount], const typename F::Values& values) {
+  return reduced<kSweep>(f, line, values, [&](const auto& use) { for_each_edge<kSweep>(f, line, places, edges, use); });
+}
+
+/// What a thread has in registers, reduced.
+template <int kSweep, class F, class Places, int kK>
+KF_DEVICE auto reduced_held(const F& f, const typename F::Line& line, const Places& places,
+                            HeldRow<F, kK, Places::kEdges>& held, const typename F::Values& values) {
+  if constexpr (F::kBatches[kSweep]) {
+    auto total = f.partial(Sweep<kSweep>());
+#pragma unroll
+    for (int k = 0; k < kK; k += Places::kBatch)
+      total.merge(reduced_batch<kSweep>(f, line, places, held.vectors + k, k, values));
+    if constexpr (Places::kEdges > 0) total.merge(reduced_edges<kSweep>(f, line, places, held.edges, values));
+    return total;
+  } else {
+    return reduced<kSweep>(f, line, values,
+                           [&](const auto& use) { for_each_held<kSweep>(f, line, places, held, use); });
+  }
+}
+
 /// Sweep after sweep over a row that a team holds in registers. `combine` merges what the lanes have.
 template <int kSweep, class F, class Places, class Held, class Combine>
 KF_DEVICE void sweep_held(const F& f, const typename F::Line& line, const Places& places, Held& held,
                           typename F::Values& values, const Combine& combine) {
-  auto total =
-      reduced<kSweep>(f, line, values, [&](const auto& use) { for_each_held<kSweep>(f, line, places, held, use); });
+  auto total = reduced_held<kSweep>(f, line, places, held, values);
   combine(total, f.partial(Sweep<kSweep>()));
   f.finish(Sweep<kSweep>(), values, total);
   if constexpr (kSweep + 1 < F::kSweeps) sweep_held<kSweep + 1>(f, line, places, held, values, combine);

@@ -15,7 +15,7 @@ struct Fused {
   using Row = int;
   using At = Place<Index, 1>;
   static constexpr int kWidth = 4, kSweeps = 1;
-  static constexpr bool kLooks[] = {false};
+  static constexpr bool kLooks[] = {false}, kBatches[] = {false};
   static constexpr bool kWhole = false, kFetches = false;
   const Parameters& p;
 

@@ -19,7 +19,7 @@ struct Fused {
   using Row = int;
   using At = Place<Index, 1>;
   static constexpr int kWidth = 4, kSweeps = 2;
-  static constexpr bool kLooks[] = {true, false};
+  static constexpr bool kLooks[] = {true, false}, kBatches[] = {false, false};
   static constexpr bool kWhole = true, kFetches = false, kCrosses = false;
   const Parameters& p;
 

@@ -29,6 +29,10 @@ def layernorm(x):
     return kf.layernorm(x)
 
 
+def weighted_layernorm(x, weight):
+    return kf.layernorm(x, weight)
+
+
 def softmax_of_columns(x):
     return kf.softmax(x, axis=0)
 
@@ -41,12 +45,15 @@ def sum_of_all(x):
     return x.sum()
 
 
-CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {  # by skeleton: a function, and its arguments' shape
+CASES: dict[
+    str, tuple[Callable[..., Any], tuple[int, ...]]
+] = {  # by skeleton: a function, and the shape of its arguments (of `weight`, of a row)
     "pointwise": (relu_of_sum, (4096, 4096)),
     "packed_rows": (softmax, (100_000, 6)),
     "span_rows": (softmax, (100_000, 33)),
     "short_rows": (softmax, (100_000, 256)),
     "team_rows": (softmax, (4096, 4096)),
+    "weighted_rows": (weighted_layernorm, (100_000, 1023)),
     "spread_rows": (softmax, (4, 65_536)),
     "ring_rows": (softmax, (4096, 65_536)),
     "long_rows": (layernorm, (4096, 2**23)),
@@ -59,7 +66,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {  # by skeleton:
 def text_of(skeleton: str) -> str:
     """The kernel's source and its launch on an H200."""
     function, shape = CASES[skeleton]
-    arguments = [kf.spec(shape)] * len(inspect.signature(function).parameters)
+    names = inspect.signature(function).parameters
+    arguments = [kf.spec(shape[-1:] if name == "weight" else shape) for name in names]
     (kernel,) = _core.cuda_kernels(kf.trace(function, *arguments), kf.device("h200").to_dict())
     launch = "".join(f"// {name}: {value}\n" for name, value in kernel.launch.items() if value)
     return f"{kernel.source}\n{launch}"

@@ -7,6 +7,7 @@
   _(pointwise)          \
   _(packed_rows)        \
   _(span_rows)          \
+  _(weighted_rows)      \
   _(spread_rows)        \
   _(ring_rows)          \
   _(short_rows)         \

@@ -8,9 +8,8 @@ from typing import Any
 from .._graph.tracer import stage
 from .._spec import INTEGERS
 from . import primitives as p
-from .activations import log_softmax
 from .operation import Array, composite
-from .views import astype, expand_dims, positions
+from .views import astype, expand_dims, positions, squeeze
 
 __all__ = ["cross_entropy", "mse"]
 
@@ -44,11 +43,11 @@ def mse(x: Array, y: Array, *, reduction: str = "mean") -> Array:
 def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = None, reduction: str = "mean") -> Array:
     """Cross entropy of softmax(logits) against class numbers.
 
-    Stages: cross_entropy.log_softmax, .pick, .mean (or .sum).
+    Stages: cross_entropy.logsumexp, .pick, .mean (or .sum).
 
-        loss = mean over rows of -log_softmax(logits)[row, targets[row]]
+        loss = mean over rows of log(sum(exp(logits - max))) - (logits[row, targets[row]] - max)
 
-    A row's own logarithm is picked by comparing positions with its target and summing, so that no data decides what is
+    A row's own logit is picked by comparing positions with its target and summing, so that no data decides what is
     read. The loss of a row whose target is neither a class nor ignore_index is NaN, and so is the mean.
 
     Args:
@@ -69,13 +68,15 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
         raise ValueError(f"kfusion.cross_entropy: targets must have shape {logits.shape[:-1]}, got {targets.shape}")
     if targets._dtype not in INTEGERS:
         raise TypeError(f"kfusion.cross_entropy: targets must be int32 or int64, got {targets._dtype}")
-    with stage(logits, "cross_entropy.log_softmax"):
-        logs = log_softmax(logits, -1)
+    with stage(logits, "cross_entropy.logsumexp"):
+        largest = p.max(logits, -1, keepdims=True)
+        log_sum = p.log(p.sum(p.exp(logits - largest), -1))
     with stage(logits, "cross_entropy.pick"):
         own = p.equal(positions(logits, -1), expand_dims(targets, -1))
-        if ignore_index in range(logits.shape[-1]):  # any other one is no position anyway
-            own = p.logical_and(own, p.not_equal(expand_dims(targets, -1), ignore_index))
-        losses = p.where(_known(targets, logits.shape[-1], ignore_index), -p.sum(p.where(own, logs, 0.0), -1), math.nan)
+        losses = log_sum - (p.sum(p.where(own, logits, 0.0), -1) - squeeze(largest, -1))
+        if ignore_index is not None:
+            losses = p.where(p.equal(targets, ignore_index), 0.0, losses)
+        losses = p.where(_known(targets, logits.shape[-1], ignore_index), losses, math.nan)
     return _reduced("cross_entropy", losses, reduction, targets, ignore_index)
 
 

@@ -1,0 +1,144 @@
+// Rows of odd width that share weights: shared memory has the weights, so that they need not be shifted for each row.
+//
+// An entry is what all rows share of one column, as floats. Entries lie in planes by their number modulo the width W of
+// vectors: plane p has entries p, p + W, p + 2 W, ... There are 2 W - 1 planes, so that wherever a row's vectors begin,
+// element j of a vector is j planes after element 0, at an address that is static but for the first one, and lanes find
+// it in neighbouring banks. Blocks stay for many rows, which their teams take from a counter.
+//
+// F is what rows.cuh says, and:
+//   kPlanes                              operands in planes
+//   Line::planes                         where they are
+//   Entry<kPlanes> entry(line, element)  of global memory
+#pragma once
+#include "device/rows.cuh"
+
+namespace kfusion::device {
+
+template <int kOperands>
+struct alignas(kOperands % 4 == 0   ? 16
+               : kOperands % 2 == 0 ? 8
+                                    : 4) Entry {
+  float value[kOperands];
+};
+
+/// Planes of kApart entries each, of vectors of kWidth elements.
+template <int kOperands, int kWidth, int kApart>
+struct Planes {
+  static constexpr int kBytes = (2 * kWidth - 1) * kApart * static_cast<int>(sizeof(Entry<kOperands>));
+  Entry<kOperands>* entries;
+
+  KF_DEVICE void put(int element, const Entry<kOperands>& entry) const {
+    const int plane = element % kWidth, place = element / kWidth;
+    entries[plane * kApart + place] = entry;
+    if (plane < kWidth - 1 && place > 0) entries[(plane + kWidth) * kApart + place - 1] = entry;
+  }
+  /// Operand kOperand of the vector at a place of framed rows.
+  template <int kOperand, int kN, class Index>
+  KF_DEVICE Vector<float, kN> load(const Frame<Index>& frame, const Place<Index, 1>& at) const {
+    Vector<float, kN> v;
+    const int first = kN == 1 ? static_cast<int>(at.first) % kWidth : frame.head;
+    const int place = kN == 1 ? static_cast<int>(at.first) / kWidth
+                              : static_cast<int>(at.from - frame.head) / kWidth + at.further / kWidth;
+    const Entry<kOperands>* vector = entries + first * kApart + place;
+#pragma unroll
+    for (int j = 0; j < kN; ++j) v.word[j] = __float_as_uint(vector[j * kApart].value[kOperand]);
+    return v;
+  }
+};
+
+/// The warps of a block that share a row: a barrier of their own.
+struct TeamBarrier {
+  int number, threads;
+  KF_DEVICE void wait() const {
+#ifdef __CUDA_ARCH__
+    asm volatile("bar.sync %0, %1;" ::"r"(number + 1), "r"(threads) : "memory");
+#else
+    __syncthreads();
+#endif
+  }
+};
+
+/// Exchanges between the warps of a team, as Exchange has them; `next` of the first warp's first lane becomes that of
+/// all.
+class WarpExchange {
+ public:
+  static constexpr int kToldBytes = 16;
+  u32 next = 0;
+
+  /// `memory`: kToldBytes, and two boxes.
+  KF_DEVICE WarpExchange(char* memory, int box_bytes, TeamBarrier barrier)
+      : memory_(memory), box_bytes_(box_bytes), barrier_(barrier) {}
+  template <class V>
+  KF_DEVICE const V* share(const V& own, int warp) {
+    u32* told = reinterpret_cast<u32*>(memory_) + rounds_ % 2;
+    V* parts = reinterpret_cast<V*>(memory_ + kToldBytes + rounds_ % 2 * box_bytes_);
+    if (threadIdx.x % 32 == 0) {
+      parts[warp] = own;
+      if (warp == 0) *told = next;
+    }
+    barrier_.wait();
+    next = *told;
+    ++rounds_;
+    return parts;
+  }
+
+ private:
+  char* memory_;
+  int box_bytes_;
+  TeamBarrier barrier_;
+  u32 rounds_ = 0;
+};
+
+/// As RowPlaces; entries of one vector at a time, which take many registers.
+template <class F, int kK, int kLanes>
+struct WeightedPlaces : RowPlaces<F, kK, kLanes> {
+  static constexpr int kAhead = 1;
+};
+
+/// kLanes lanes of each of kWarps warps hold a row, in kK vectors each. g.splits, a power of two: how often a team does
+/// so before it asks for more; g.warps: how often it can ask; g.box: bytes of an exchange's box. Shared memory: the
+/// planes, then an exchange of each team. Standing: a counter of 16 bytes. Barriers: one for the planes, and of a team
+/// one per reducing sweep.
+template <class F, int kLanes, int kWarps, int kK>
+KF_DEVICE void weighted_rows(const F& f, const Geometry& g, char* standing) {
+  using Row = typename F::Row;
+  using Places = WeightedPlaces<F, kK, kLanes>;
+  constexpr int kAtOnce = 32 / kLanes;
+  extern __shared__ __align__(16) char shared[];
+  decltype(F::Line::planes) planes;
+  planes.entries = reinterpret_cast<decltype(planes.entries)>(shared);
+  const auto shares = f.line(0);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < static_cast<int>(f.elements()); i += blockDim.x) planes.put(i, f.entry(shares, i));
+  __syncthreads();
+
+  const int team = threadIdx.x / (32 * kWarps), teams = blockDim.x / (32 * kWarps);
+  const int warp = threadIdx.x / 32 % kWarps, lane = threadIdx.x % 32;
+  WarpExchange exchange(shared + planes.kBytes + team * (2 * static_cast<int>(g.box) + WarpExchange::kToldBytes),
+                        static_cast<int>(g.box), {team, 32 * kWarps});
+  const auto combine = [&]<class P>(P& part, const P& identity) {
+    if constexpr (!P::kNothing && kWarps == 1) merge_lanes(part, kLanes);
+    if constexpr (!P::kNothing && kWarps > 1) merge_team(part, identity, exchange, warp, kWarps);
+  };
+  const Row share = static_cast<Row>(g.splits);
+  for (Row turn = static_cast<Row>(blockIdx.x * teams + team) * share; turn * kAtOnce < static_cast<Row>(g.rows);) {
+    if ((turn & (share - 1)) == 0 && warp == 0 && lane == 0)  // the counter is 0 again after the last one has asked
+      exchange.next = gridDim.x * teams + atomicInc(reinterpret_cast<u32*>(standing), static_cast<u32>(g.warps) - 1);
+    const Row first = turn * kAtOnce, row = first + lane / kLanes;
+    const bool exists = kAtOnce == 1 || row < static_cast<Row>(g.rows);
+    auto line = f.line(exists ? row : first);
+    line.planes = planes;
+    const Places places{{f, line, warp, lane % kLanes, exists}};
+    HeldRow<F, kK, Places::kEdges> held;
+    load_held(f, line, places, held);
+    __syncwarp();
+    typename F::Values values = f.begin(line, places(0));
+    sweep_held<0>(f, line, places, held, values, combine);
+    if (exists && warp == 0 && places.lane == 0) f.end(line, places(0), values);
+    if ((++turn & (share - 1)) != 0) continue;
+    if constexpr (kWarps == 1) exchange.next = __shfl_sync(0xffffffffu, exchange.next, 0);
+    turn = static_cast<Row>(exchange.next) * share;
+  }
+}
+
+}  // namespace kfusion::device
