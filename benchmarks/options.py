@@ -12,10 +12,11 @@ from kfusion._compare import peers as _peers
 
 from . import rivals
 
-PEERS = ("numpy", "numexpr", "torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit", "experiment")
+PEERS = ("numpy", "numexpr", "torch", "torch.compile", "torch.compile.warm", "triton", "cupy", "cupy.fuse", "jax.jit",
+         "numba", "experiment")  # fmt: skip
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 _ON = {
-    "cpu": ("numpy", "numexpr", "torch", "torch.compile", "jax.jit"),
+    "cpu": ("numpy", "numexpr", "torch", "torch.compile", "torch.compile.warm", "jax.jit", "numba"),
     "cuda": ("torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit", "experiment"),
 }
 

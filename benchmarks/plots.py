@@ -22,16 +22,19 @@ _COLOURS = {
     "copy": "#333333",
     "torch": "#9db4d6",
     "torch.compile": "#3b6fb6",
+    "torch.compile, warm": "#1f3f7a",
     "triton": "#8e5bb5",
     "cupy": "#d9b44a",
     "cupy.fuse": "#b8860b",
     "jax.jit": "#5aa7a7",
     "numpy": "#bbbbbb",
     "numexpr": "#7f7f7f",
+    "numba, warm": "#4c9a52",
     "CuPy experiment, unfused": "#e8a08f",
     "CuPy experiment, fused": "#a0522d",
 }
-_SPEEDUP_OVER = ("unfused", "numpy", "numexpr", "torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit")
+_SPEEDUP_OVER = ("unfused", "numpy", "numexpr", "torch", "torch.compile", "torch.compile, warm", "triton", "cupy",
+                 "cupy.fuse", "jax.jit", "numba, warm")  # fmt: skip
 
 
 def draw(results: Results) -> dict[str, Figure]:

@@ -1,6 +1,7 @@
-"""Peers written for certain operations: Triton's row kernels, and the CuPy experiment's two versions.
+"""Peers written for certain operations (Triton's row kernels, Numba's loops, the CuPy experiment's two versions), and
+those that write into warm results.
 
-A rival is asked by the name of the traced function. Its module is imported when it is first prepared.
+A rival's module is imported when it is first prepared.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from kfusion import _arrays
 from kfusion._compare.contest import Rival
 from kfusion._compare.problem import Problem
 
-from . import jax_cuda
+from . import jax_cuda, warm
 
-MODULES = {"triton": "triton", "experiment": "cupy"}
+MODULES = {"triton": "triton", "experiment": "cupy", "torch.compile.warm": "torch", "numba": "numba"}
 # By peer and by the name of the row that it gives: our module, and its function from a traced function's name to what
 # computes that from the arrays.
 _SOURCES = {
@@ -24,6 +25,11 @@ _SOURCES = {
         "CuPy experiment, unfused": ("cupy_experiment", "cupy", "unfused"),
         "CuPy experiment, fused": ("cupy_experiment", "cupy", "fused"),
     },
+}
+# Likewise: our module, whose `prepare` is the rival.
+_WARM = {
+    "torch.compile.warm": {f"torch.compile{warm.SUFFIX}": "torch_into"},
+    "numba": {f"numba{warm.SUFFIX}": "numba_loops"},
 }
 
 
@@ -38,7 +44,8 @@ def split(peers: Sequence[str], device: str) -> tuple[list[str], dict[str, Rival
 
 def of(peer: str) -> dict[str, Rival]:
     """The rivals that a peer stands for, by the name of their rows; {} for a library that runs any function."""
-    return {row: _rival(*source) for row, source in _SOURCES.get(peer, {}).items()}
+    by_name = {row: _rival(*source) for row, source in _SOURCES.get(peer, {}).items()}
+    return by_name | {row: _warm(module) for row, module in _WARM.get(peer, {}).items()}
 
 
 def _rival(module: str, library: str, function: str) -> Rival:
@@ -47,5 +54,13 @@ def _rival(module: str, library: str, function: str) -> Rival:
         run = find(problem.traced.name)
         arrays = [_arrays.convert(x, library) for x in problem.arrays]
         return lambda: [run(*arrays)]
+
+    return prepare
+
+
+def _warm(module: str) -> Rival:
+    def prepare(problem: Problem) -> Callable[[], Any]:
+        run: Callable[[], Any] = importlib.import_module(f"{__package__}.{module}").prepare(problem)
+        return run
 
     return prepare

@@ -33,9 +33,10 @@ STRIDED_LENGTHS = (64, 1024, 8192, 32768)
 EXPERIMENT_SHAPE = (4096, 1024)  # the CuPy experiment's
 CHAIN_SIZES = (1024, 4096, 16384)
 
-_ROW_PEERS = ("numpy", "torch", "torch.compile", "triton", "cupy", "jax.jit")
-_MAP_PEERS = ("numpy", "numexpr", "torch", "torch.compile", "cupy", "cupy.fuse", "jax.jit")
-_REDUCTION_PEERS = ("numpy", "torch", "torch.compile", "cupy", "jax.jit")
+_TORCH = ("torch", "torch.compile", "torch.compile.warm")
+_ROW_PEERS = ("numpy", *_TORCH, "triton", "cupy", "jax.jit", "numba")
+_MAP_PEERS = ("numpy", "numexpr", *_TORCH, "cupy", "cupy.fuse", "jax.jit", "numba")
+_REDUCTION_PEERS = ("numpy", *_TORCH, "cupy", "jax.jit", "numba")
 _BOTH = ("cold", "hot")
 _INPUT_BYTES = {"cuda": 2**28, "cpu": 2**26}
 _CPU_BYTES = 2**30  # of a case's arrays and result together
@@ -178,11 +179,11 @@ def _cpu(suite: str, options: Options) -> Iterator[Job]:
             for function, arrays in _CPU_MAPS[:: 3 if options.quick else 1]:
                 elements = nbytes // ITEM_BYTES[dtype] // (arrays + 1)
                 yield Case(suite, _formula(function), function, (max(elements, 1),), dtype, _MAP_PEERS, arrays,
-                           states=states, slow_peers=False)  # fmt: skip
+                           states=states, slow_peers=not options.quick)  # fmt: skip
             for rows, cols in _CPU_ROWS[:: 3 if options.quick else 1]:
                 count = nbytes // (rows.passes * ITEM_BYTES[dtype] * cols)
                 if count > 0:
-                    yield _row_case(suite, rows, (count, cols), dtype, states=states, slow_peers=False)
+                    yield _row_case(suite, rows, (count, cols), dtype, states=states, slow_peers=not options.quick)
 
 
 _CPU_MAPS = ((f.light, 2), (f.exp_chain, 2), (f.tanh_chain, 2), (f.gelu_chain, 3), (f.log_chain, 2), (f.five_ops, 1),

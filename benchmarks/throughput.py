@@ -18,7 +18,10 @@ from .options import Options
 from .results import Measured, Row, rounded
 
 # What takes a second or more for each new shape.
-_SLOW = {"cpu": ("torch.compile",), "cuda": ("torch.compile", "triton", "jax.jit", "cupy", "cupy.fuse")}
+_SLOW = {
+    "cpu": ("torch.compile", "torch.compile.warm"),
+    "cuda": ("torch.compile", "triton", "jax.jit", "cupy", "cupy.fuse"),
+}
 _BUDGET_S = {("cpu", "cold"): 3.0, ("cpu", "hot"): 0.6, ("cuda", "cold"): 0.2, ("cuda", "hot"): 0.2}  # of a case
 _SEED = 0
 _LEGACY_STREAM = 0  # the one that cuda_time's events are on

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import re
+import shutil
 import subprocess
+import types
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import benchmarks as bench
-from benchmarks import changes, options, plots, readme, show, suites, targets
+from benchmarks import changes, functions, options, plots, readme, show, suites, targets, warm
 from benchmarks.results import Measured, Results, Row
 from benchmarks.runs import SCHEMA
 from kfusion import _core
 from kfusion._cli.main import main
+from kfusion._compare.problem import problem_of
+from kfusion._compare.versions import versions_of
 
 TINY = bench.Options(device="cpu", quick=True, peers=("numpy",), nbytes=33000, repeats=1, processes=1, calls=2)
+needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
 ROW_SUITES = ("relu_layernorm", "norms", "softmax")
 
 
@@ -154,6 +161,71 @@ class TestSuites:
         assert suites.chosen(["host", "chains"], "cpu") == ["chains", "host"]
 
 
+class TestWarm:
+    """Peers that write into results that there are."""
+
+    def measured(self, peer, **more):
+        chosen = dataclasses.replace(TINY, peers=(peer,), quick=False, all_peers=True, **more)
+        for job in suites.jobs(["cpu"], chosen):
+            if job.states == ("cold",):
+                yield job.measure(bench.inputs.Inputs("cpu"), chosen, lambda done, what: None)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_numba_has_every_function_of_the_cpu(self, dtype):
+        pytest.importorskip("numba")
+        for case in self.measured("numba", dtypes=(dtype,)):
+            found = case.find("numba, warm")
+            assert found, case.notes
+            assert found.error is not None
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("only", ["2x + 3y", "softmax", "sum over axis -1"])
+    @needs_compiler
+    def test_torch_compile(self, only):
+        pytest.importorskip("torch")
+        (case,) = self.measured("torch.compile.warm", only=only)
+        assert case.find("torch.compile, warm"), case.notes
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("peer", "module"), [("numba", "numba"), pytest.param("torch.compile.warm", "torch", marks=needs_compiler)]
+    )
+    def test_calls_write_into_the_same_array(self, peer, module):
+        pytest.importorskip(module)
+        x, y = (np.full(1000, n, np.float32) for n in (1, 2))
+        problem = problem_of(versions_of(functions.light), (x, y), {})
+        (rival,) = bench.rivals.of(peer).values()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a compiler's remarks on itself
+            run = rival(problem)
+            (first,) = run()
+        assert np.asarray(first).tolist() == [8.0] * 1000
+        x[:] = 2
+        (second,) = run()
+        assert second is first
+        assert np.asarray(first).tolist() == [10.0] * 1000
+
+    @pytest.mark.parametrize(
+        ("function", "arrays", "message"),
+        [
+            (functions.gelu, [np.ones(8, np.float32)], "no Numba loop of gelu"),
+            (functions.light, [np.ones(8, np.float32)[::2]] * 2, "contiguous"),
+            (functions.light, [np.ones((2, 8), np.float32), np.ones(8, np.float32)], "of one shape"),
+            (functions.sum_rows, [np.ones((2, 2, 8), np.float32)], "rows of a matrix"),
+        ],
+    )
+    def test_what_numba_has_no_loop_for(self, function, arrays, message):
+        pytest.importorskip("numba")
+        (rival,) = bench.rivals.of("numba").values()
+        with pytest.raises(TypeError, match=message):
+            rival(problem_of(versions_of(function), tuple(arrays), {}))
+
+    def test_results_are_on_the_cpu(self):
+        with pytest.raises(TypeError, match="on the CPU only"):
+            warm.results(types.SimpleNamespace(cuda=True))
+
+
 class TestChoices:
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -179,7 +251,13 @@ class TestChoices:
             options.checked_peers(["numexpr"], "cpu")
         assert options.installed("cpu") == ()
 
+    def test_a_peer_that_is_missing_is_not_asked(self, monkeypatch):
+        monkeypatch.setattr(options.importlib.util, "find_spec", lambda name: None if name == "numba" else object())
+        assert set(options._ON["cpu"]) - set(options.installed("cpu")) == {"numba"}
+
     def test_modules_of_peers(self):
+        assert options.module_of("torch.compile.warm") == "torch"
+        assert options.module_of("numba") == "numba"
         assert options.module_of("torch.compile") == "torch"
         assert options.module_of("experiment") == "cupy"
         assert options.module_of("triton") == "triton"
