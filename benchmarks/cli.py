@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -127,7 +128,8 @@ def _measure(args: argparse.Namespace) -> None:
 
 def _command(args: argparse.Namespace) -> str:
     """The command line in a form that does not depend on where files are."""
-    words = ["kfusion bench", *args.suites]
+    isa = os.environ.get("KFUSION_ISA")
+    words = [*([f"KFUSION_ISA={isa}"] if isa else []), "kfusion bench", *args.suites]
     words += [f"--only '{args.only}'"] if args.only else []
     words += [f"--device {args.device}"] if args.device != "auto" else []
     words += ["--quick"] if args.quick else []

@@ -19,6 +19,9 @@ _ON = {
     "cpu": ("numpy", "numexpr", "torch", "torch.compile", "torch.compile.warm", "jax.jit", "numba"),
     "cuda": ("torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit", "experiment"),
 }
+# torch and its compiler, JAX's, Numba's.
+_AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "NUMBA_CPU_NAME": "haswell",
+         "NUMBA_CPU_FEATURES": ""}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,5 +91,9 @@ def chosen_device(device: str) -> str:
 
 
 def prepare_environment() -> None:
-    """What must be set before a peer is imported: JAX would take most of the GPU's memory."""
+    """What must be set before a peer is imported: JAX would take most of the GPU's memory; and those that compile are
+    held to AVX2 where kfusion is (KFUSION_ISA=avx2)."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    if _core.isa() == "avx2" and "avx512" in _core.available_isas():
+        for name, value in _AVX2.items():
+            os.environ.setdefault(name, value)

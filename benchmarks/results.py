@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from .runs import Run
 
 _DIGITS = 5
+_ISAS = {"avx512": "AVX-512", "avx2": "AVX2"}
 NOISE = "fused, again"  # the same version once more: what differs is noise
 
 
@@ -80,11 +81,17 @@ class Results(Run):
 
     @property
     def device_name(self) -> str:
-        """Of the GPU, or of the CPU with its threads, that was measured."""
+        """Of the GPU that was measured, or of the CPU with its threads and the instruction set that kfusion used."""
         if self.device == "cuda":
             return str(self.hardware["gpu"].get("name", "CUDA"))
         cpu = self.hardware["cpu"]
-        return f"{cpu.get('name', 'CPU')}, {cpu.get('threads', '?')} threads"
+        name = f"{cpu.get('name', 'CPU')}, {cpu.get('threads', '?')} threads"
+        return f"{name}, {_ISAS.get(self.isa, self.isa)}" if self.isa else name
+
+    @property
+    def isa(self) -> str:
+        """The instruction set that kfusion used on the CPU: "avx512", "avx2", "baseline"."""
+        return str(self.hardware["cpu"].get("isa", ""))
 
     def of_suite(self, *suites: str) -> list[Measured]:
         """The cases of some suites, in order."""

@@ -50,8 +50,8 @@ def measured(suite, name, shape, *rows, dtype="float32", layout="dense", nbytes=
     return Measured(suite, name, tuple(shape), dtype, layout, nbytes, rows, notes)
 
 
-def results(*cases, device="cuda", complete=True):
-    hardware = {"cpu": {"name": "a CPU"}, "gpu": {"name": "a GPU"}}
+def results(*cases, device="cuda", complete=True, isa=None):
+    hardware = {"cpu": {"name": "a CPU", "threads": 2} | ({"isa": isa} if isa else {}), "gpu": {"name": "a GPU"}}
     return Results(
         schema=SCHEMA, date="2026-01-01", command="kfusion bench", commit="abc", hardware=hardware,
         versions={"numpy": "2"}, device=device, complete=complete, cases=cases,
@@ -255,6 +255,15 @@ class TestChoices:
         monkeypatch.setattr(options.importlib.util, "find_spec", lambda name: None if name == "numba" else object())
         assert set(options._ON["cpu"]) - set(options.installed("cpu")) == {"numba"}
 
+    @pytest.mark.parametrize(("isa", "held"), [("avx2", True), ("avx512", False)])
+    def test_peers_that_compile_are_held_to_avx2_as_kfusion_is(self, isa, held, monkeypatch):
+        monkeypatch.setattr(_core, "isa", lambda: isa)
+        monkeypatch.setattr(_core, "available_isas", lambda: ["baseline", "avx2", "avx512"])
+        monkeypatch.setattr(options.os, "environ", {"XLA_FLAGS": "--mine"})
+        options.prepare_environment()
+        assert (options.os.environ.get("ATEN_CPU_CAPABILITY") == "avx2") == held
+        assert options.os.environ["XLA_FLAGS"] == "--mine"
+
     def test_modules_of_peers(self):
         assert options.module_of("torch.compile.warm") == "torch"
         assert options.module_of("numba") == "numba"
@@ -290,6 +299,18 @@ class TestFiles:
         assert merged.cases[1].find("fused").of_copy == 0.9
         with pytest.raises(ValueError, match="cannot be added"):
             old.merged(results(device="cpu"))
+
+    def test_runs_of_two_instruction_sets_are_not_mixed(self):
+        narrow, wide = (results(device="cpu", isa=isa) for isa in ("avx2", "avx512"))
+        assert (narrow.device_name, wide.device_name) == ("a CPU, 2 threads, AVX2", "a CPU, 2 threads, AVX-512")
+        with pytest.raises(ValueError, match="cannot be added"):
+            wide.merged(narrow)
+
+    def test_the_instruction_set_is_recorded(self, isa, monkeypatch):
+        monkeypatch.setenv("KFUSION_ISA", isa)
+        found = bench.run(["host"], TINY, command=bench.cli._command(bench.cli._parser().parse_args(["host"])))
+        assert found.isa == isa
+        assert found.command == f"KFUSION_ISA={isa} kfusion bench host"
 
     def test_adding_from_a_shell(self, tmp_path, capsys):
         out = tmp_path / "r.json"
@@ -402,7 +423,8 @@ class TestShown:
         assert main(["bench", "--plot", str(tmp_path / "a.json"), "--plots", str(tmp_path)]) == 0
         assert (tmp_path / "a_limit.png").exists()
 
-    def test_from_a_shell(self, tmp_path, capsys):
+    def test_from_a_shell(self, tmp_path, capsys, monkeypatch):
+        monkeypatch.delenv("KFUSION_ISA", raising=False)
         out = tmp_path / "r.json"
         arguments = [
             "reductions",
