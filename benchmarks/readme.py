@@ -13,10 +13,13 @@ from .results import Measured, Results, Row
 
 _TRAFFIC = {"traffic": traffic_suite.Results.by_width, "traffic_saved": traffic_suite.Results.saved}
 RUNS = ("h200", "cpu")  # results/NAME.json
+OPTIONAL = {"cpu_avx2": "CPU, AVX2"}  # likewise, where it exists, and what it is called
 PAGES = ("docs/performance.md", "results/README.md")  # beside the README
 _REGION = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
-_SHOWN = ("fused", "fused, fresh", "unfused", "torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit",
-          "numpy", "numexpr", "CuPy experiment, unfused", "CuPy experiment, fused")  # fmt: skip
+_SHOWN = ("fused", "fused, fresh", "unfused", "torch", "torch.compile", "torch.compile, warm", "triton", "cupy",
+          "cupy.fuse", "jax.jit", "numpy", "numexpr", "numba, warm", "CuPy experiment, unfused",
+          "CuPy experiment, fused")  # fmt: skip
+_NOT_IN_THE_README = ("torch.compile", "numexpr", "numba, warm")  # so that its table is not too wide
 _ROW_SUITES = ("relu_layernorm", "norms", "softmax")
 _LENGTHS = (7, 64, 257, 1023, 1024, 4096, 8192, 32768, 50257, 131072, 524288, 1048576)
 
@@ -38,7 +41,7 @@ def update(readme: str | Path) -> list[Path]:
     runs = load(readme.parent)
     pages = [page for page in (readme, *(readme.parent / name for name in PAGES)) if page.exists()]
     texts = [rewritten(page.read_text(), runs, readme.parent) for page in pages]
-    pictures = [path for name, run in runs.items() for path in plots.save_all(run, readme.parent / "results", name)]
+    pictures = [path for name in RUNS for path in plots.save_all(runs[name], readme.parent / "results", name)]
     for page, text in zip(pages, texts, strict=True):
         page.write_text(text)
     return pictures
@@ -46,7 +49,8 @@ def update(readme: str | Path) -> list[Path]:
 
 def load(folder: Path) -> dict[str, Results]:
     """The runs whose results are in the folder results/ of this one."""
-    return {name: Results.load(folder / "results" / f"{name}.json") for name in RUNS}
+    paths = {name: folder / "results" / f"{name}.json" for name in (*RUNS, *OPTIONAL)}
+    return {name: Results.load(path) for name, path in paths.items() if name in RUNS or path.exists()}
 
 
 def rewritten(text: str, runs: Mapping[str, Results], folder: Path = Path()) -> str:
@@ -121,19 +125,31 @@ def _reductions(runs: Mapping[str, Results]) -> str:
 
 
 def _cpu(runs: Mapping[str, Results]) -> str:
-    return _ratios(runs["cpu"].of_suite("cpu"), "cold")
+    return _ratios(runs["cpu"].of_suite("cpu"), "cold", skip=_NOT_IN_THE_README)
+
+
+def _every_cpu(run: str, state: str) -> Callable[[Mapping[str, Results]], str]:
+    """All cases and versions of a run's suite for the CPU, from memory or within the caches."""
+
+    def table(runs: Mapping[str, Results]) -> str:
+        cases = runs[run].of_suite("cpu") if run in runs else []
+        return _ratios(cases, state, place=_cache if state == "hot" else None)
+
+    return table
+
+
+def _cache(case: Measured) -> str:
+    """That which a case of the CPU fits."""
+    return min(suites.CPU_IN_CACHE, key=lambda name: abs(math.log(case.nbytes / suites.CPU_IN_CACHE[name])))
 
 
 def _cpu_in_cache(runs: Mapping[str, Results]) -> str:
     """Times, a line for each function and length of rows, a column for each cache."""
 
-    def cache(case: Measured) -> str:
-        return min(suites.CPU_IN_CACHE, key=lambda name: abs(math.log(case.nbytes / suites.CPU_IN_CACHE[name])))
-
     def line(case: Measured) -> tuple[str, ...]:
         return case.name, str(case.shape[-1]) if len(case.shape) > 1 else ""
 
-    return _grid(runs["cpu"].of_suite("cpu"), "hot", ("function", "row length"), line, cache)
+    return _grid(runs["cpu"].of_suite("cpu"), "hot", ("function", "row length"), line, _cache)
 
 
 def _host(runs: Mapping[str, Results]) -> str:
@@ -148,13 +164,13 @@ def _cold_start(runs: Mapping[str, Results]) -> str:
                 if row.state == cold_start.EMPTY:
                     times = [case.find(row.version, state) for state in cold_start.STATES]
                     texts = [show.time_text(r.median_us) if r else "" for r in times]
-                    tables.append((name.upper(), case.name, row.version, *texts))
+                    tables.append((_machine(name), case.name, row.version, *texts))
     return _markdown(("machine", "function", "", *cold_start.STATES), tables)
 
 
 def _both(runs: Mapping[str, Results], suite: str, state: str) -> str:
     """Times of a suite on both machines, a line for each case."""
-    cases = [(name.upper(), case) for name, run in runs.items() for case in run.of_suite(suite)]
+    cases = [(_machine(name), case) for name, run in runs.items() for case in run.of_suite(suite)]
     versions = show.versions_of([case for _, case in cases])
     lines = [
         (machine, case.name, show.shape(case), case.layout, *(_time(case, version, state) for version in versions))
@@ -164,8 +180,12 @@ def _both(runs: Mapping[str, Results], suite: str, state: str) -> str:
 
 
 def _targets(runs: Mapping[str, Results]) -> str:
-    lines = [(name.upper(), *targets.cells(f)) for name, run in runs.items() for f in targets.found(run)]
+    lines = [(_machine(name), *targets.cells(f)) for name, run in runs.items() for f in targets.found(run)]
     return _markdown(("machine", *targets.HEADER), lines)
+
+
+def _machine(name: str) -> str:
+    return OPTIONAL.get(name, name.upper())
 
 
 def _pictures(runs: Mapping[str, Results]) -> str:
@@ -175,7 +195,7 @@ def _pictures(runs: Mapping[str, Results]) -> str:
         "limit": "Share of the copy's rate over the length of a row",
         "speedups": "Speedups of fused functions",
     }
-    names = [(stem, name) for stem, run in runs.items() for name in plots.draw(run)]
+    names = [(stem, name) for stem in RUNS for name in plots.draw(runs[stem])]
     return "\n\n".join(f"![{about[n]} on {runs[stem].device_name}](../results/{stem}_{n}.png)" for stem, n in names)
 
 
@@ -184,7 +204,7 @@ def _machines(runs: Mapping[str, Results]) -> str:
     lines = []
     for name, run in runs.items():
         versions = ", ".join(f"{n} {v}" for n, v in run.versions.items() if n != "kfusion")
-        lines.append((name.upper(), run.device_name, f"`results/{name}.json`", run.date, _commits(run), versions))
+        lines.append((_machine(name), run.device_name, f"`results/{name}.json`", run.date, _commits(run), versions))
     return _markdown(("", "machine", "results", "date", "commits", "versions"), lines)
 
 
@@ -214,6 +234,10 @@ REGIONS: dict[str, Callable[[Mapping[str, Results]], str]] = {
     "chains": _chains,
     "reductions": _reductions,
     "cpu": _cpu,
+    "cpu_cold": _every_cpu("cpu", "cold"),
+    "cpu_hot": _every_cpu("cpu", "hot"),
+    "cpu_avx2_cold": _every_cpu("cpu_avx2", "cold"),
+    "cpu_avx2_hot": _every_cpu("cpu_avx2", "hot"),
     "cpu_in_cache": _cpu_in_cache,
     "host": _host,
     "cold_start": _cold_start,
@@ -225,12 +249,20 @@ REGIONS: dict[str, Callable[[Mapping[str, Results]], str]] = {
 # ---- Markdown -------------------------------------------------------------------------------------------------------
 
 
-def _ratios(cases: Sequence[Measured], state: str, skip: Sequence[str] = ()) -> str:
-    """The copy's time over each version's, and the copy's own time."""
+def _ratios(
+    cases: Sequence[Measured],
+    state: str,
+    skip: Sequence[str] = (),
+    place: Callable[[Measured], str] | None = None,
+) -> str:
+    """The copy's time over each version's, and the copy's own time; `place` says where the data is."""
     cases = [case for case in cases if state in case.states]
     versions = [v for v in _SHOWN if v in show.versions_of(cases) and v not in skip]
-    header = ("function", "shape", "dtype", *versions, "copy")
-    lines = [(*_about(c), *(_ratio(c, v, state) for v in versions), _time(c, "copy", state)) for c in cases]
+    header = ("function", "shape", "dtype", "in", *versions, "copy")
+    lines = [
+        (*_about(c), place(c) if place else "", *(_ratio(c, v, state) for v in versions), _time(c, "copy", state))
+        for c in cases
+    ]
     return _markdown(header, lines)
 
 

@@ -511,6 +511,33 @@ class TestReadme:
         assert text.splitlines()[0] == "| function | a core's L1 | L2 |"
         assert text.splitlines()[2] == "| 2x + 3y | 4.00 us / 5.00 us (7.00 us) | 18.0 us / 27.0 us (23.0 us) |"
 
+    def test_tables_of_the_cpu(self):
+        versions = ("fused", "torch.compile", "torch.compile, warm", "jax.jit", "numexpr", "numba, warm", "copy")
+        cases = [measured("cpu", "2x + 3y", (n,), *(row(v, r, state) for v in versions), nbytes=12 * n)
+                 for n, state, r in ((89478485, "cold", 0.9), (1365, "hot", 0.7))]  # fmt: skip
+        runs = {"cpu": results(*cases, device="cpu", isa="avx512")}
+        others = "| fused | torch.compile | torch.compile, warm | jax.jit | numexpr | numba, warm | copy |"
+        short = readme.REGIONS["cpu"](runs).splitlines()
+        assert short[0] == "| function | shape | dtype | fused | torch.compile, warm | jax.jit | copy |"
+        cold, hot = (readme.REGIONS[f"cpu_{state}"](runs).splitlines() for state in ("cold", "hot"))
+        assert cold[0] == f"| function | shape | dtype {others}"
+        assert hot[0] == f"| function | shape | dtype | in {others}"
+        assert hot[2].startswith("| 2x + 3y | 1365 | float32 | a core's L1 | **0.70** | 0.70 |")
+        assert (len(short), len(cold), len(hot)) == (3, 3, 3)
+        narrow = runs | {"cpu_avx2": results(*cases, device="cpu", isa="avx2")}
+        for state in ("cold", "hot"):
+            assert readme.REGIONS[f"cpu_avx2_{state}"](runs) == "Not measured."
+            assert readme.REGIONS[f"cpu_avx2_{state}"](narrow) == readme.REGIONS[f"cpu_{state}"](runs)
+
+    def test_results_with_avx2_are_optional(self, tiny, tmp_path):
+        (tmp_path / "results").mkdir()
+        for name, run in self.runs(tiny).items():
+            run.save(tmp_path / "results" / f"{name}.json")
+        assert set(readme.load(tmp_path)) == {"h200", "cpu"}
+        results(device="cpu", isa="avx2").save(tmp_path / "results" / "cpu_avx2.json")
+        text = readme.REGIONS["machines"](readme.load(tmp_path))
+        assert "| CPU, AVX2 | a CPU, 2 threads, AVX2 | `results/cpu_avx2.json` |" in text
+
     def test_an_unknown_region(self, tiny):
         with pytest.raises(ValueError, match="a region must be one of"):
             readme.rewritten("<!-- bench:nothing -->\n<!-- /bench -->\n", self.runs(tiny))
