@@ -389,6 +389,24 @@ class TestTargets:
         found = self.found(fast, slow)["a call with a torch tensor on the GPU, us"]
         assert (found.met, found.cases, found.worst) == (1, 2, 5.0)
 
+    def test_times_of_the_copy_are_upper_bounds_of_an_instruction_set(self):
+        cases = [measured("cpu", name, (9,), row("fused", r), nbytes=2**30) for name, r in
+                 (("layernorm", 0.8), ("2x + 3y", 0.5), ("sum over axis 0", 0.5), ("tanh(x) y", 0.6))]  # fmt: skip
+        of = {isa: {f.target.text: f for f in targets.found(results(*cases, device="cpu", isa=isa))}
+              for isa in ("avx2", "avx512", "baseline")}  # fmt: skip
+        norms = of["avx2"]["AVX2, 1 GB, layernorm and relu_layernorm, in times of the copy"]
+        assert (norms.cases, norms.met, norms.worst) == (1, 1, 1.25)
+        light = of["avx512"]["AVX-512, 1 GB, 2x + 3y, exp, rows and sums, in times of the copy"]
+        assert (light.cases, light.met, light.worst) == (3, 0, 2.0)
+        assert [[t for t in of[isa] if t.startswith("AVX-512")] for isa in ("avx2", "baseline")] == [[], []]
+
+    def test_results_into_warm_arrays_are_compared_with_such(self):
+        ours = (row("fused", us=10, state="hot"), row("fused, fresh", us=20, state="hot"))
+        peers = (row("torch.compile, warm", us=9, state="hot"), row("torch", us=24, state="hot"))
+        found = self.found(measured("cpu", "2x + 3y", (9,), *ours, *peers), device="cpu")
+        for text in ("as the best peer", "as torch.compile into a warm result"):
+            assert found[f"CPU, within the caches, times as fast {text}"].worst == 0.9
+
     def test_nothing_is_said_of_what_was_not_measured(self):
         assert self.found() == {}
 
