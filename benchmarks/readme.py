@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from kfusion import _tables
+
 from . import cold_start, host, plots, show, suites, targets, traffic_suite
 from .results import Measured, Results, Row
 
@@ -295,7 +297,10 @@ def _about(case: Measured) -> tuple[str, str, str]:
 
 
 def _ratio(case: Measured, version: str, state: str) -> str:
-    text = show.cell(case.find(version, state))
+    row, copy = case.find(version, state), case.find("copy", state)
+    text = show.cell(row)
+    if state == "hot" and row and copy:  # by medians: a copy right after another library's threads is a slow one
+        text = _tables.number(copy.median_us / row.median_us, 2)
     return f"**{text}**" if version == "fused" and text else text
 
 

@@ -57,7 +57,7 @@ def _of_copy(version: str) -> Figure:
 
 
 def _times_as_fast_as(peer: str, state: str = "cold") -> Figure:
-    """The peer's time over that of the fused version; drift cancels where both have a copy of their own."""
+    """The peer's time over that of the fused version; drift cancels where both have a copy of their own, cold."""
 
     def figure(case: Measured, results: Results) -> float | None:
         fused, other = case.find("fused", state) or case.find("fused, fresh", state), case.find(peer, state)
@@ -77,7 +77,7 @@ def _times_the_copy(isa: str) -> Figure:
 
 
 def _ratio(fused: Row, other: Row) -> float:
-    if fused.of_copy and other.of_copy:
+    if fused.state == "cold" and fused.of_copy and other.of_copy:
         return fused.of_copy / other.of_copy
     return other.median_us / fused.median_us
 
@@ -247,5 +247,5 @@ def cells(f: Found) -> tuple[str, ...]:
     """One line of the table."""
     sign = "<=" if f.target.at_most else ">="
     holds = "yes" if f.met == f.cases else "no"
-    wanted = f"{sign} {_tables.number(f.target.bound, 2)}"
+    wanted = f"{sign} {round(f.target.bound, 2):g}"
     return f.target.text, wanted, holds, f"{f.met} of {f.cases}", _tables.number(f.worst, 3), f.worst_case
