@@ -153,6 +153,47 @@ class TestStreams:
             assert all(pool.map(work, range(4)))
 
 
+class TestRowsOfOddWidth:
+    """Many rows with weights: blocks stay, keep the weights, and take rows from a counter that every launch shares."""
+
+    @staticmethod
+    def layernorm(x, w, b):
+        d = x - x.mean(-1, keepdims=True)
+        return d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5) * w + b
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+    @pytest.mark.parametrize(("rows", "cols"), [(2048, 101), (70_001, 103), (5000, 257), (3001, 1023), (2500, 9001)])
+    def test_layernorm(self, dtype, rows, cols, rng, torch):
+        kind = getattr(torch, dtype)
+        memory = torch.from_numpy(rng.standard_normal(rows * cols + 1).astype(np.float32)).cuda().to(kind)
+        x = memory[1:].reshape(rows, cols)  # rows begin anywhere
+        x[7, 3], x[8, 4], x[rows - 1, -1] = torch.inf, torch.nan, -torch.inf
+        weights = torch.from_numpy(rng.standard_normal((3, cols + 1)).astype(np.float32)).cuda().to(kind)
+        for w, b in ((weights[0, :-1], weights[1, :-1]), (weights[0, 1:], weights[2, 1:].float())):
+            want = self.layernorm(*(a.double().cpu().numpy() for a in (x, w, b)))
+            y = torch.full_like(x, 77)
+            for _ in range(3):  # the counter is as it was
+                y.fill_(77)
+                kf.fused_layernorm(x, w, b, out=y)
+            got = y.double().cpu().numpy()
+            eps = torch.finfo(kind).eps
+            np.testing.assert_allclose(got, want, rtol=4 * eps, atol=8 * eps * (1 + np.nanmax(abs(want))))
+
+    def test_two_streams(self, rng, torch):
+        x = torch.from_numpy(rng.standard_normal((20_000, 1023)).astype(np.float32)).cuda()
+        w = torch.from_numpy(rng.standard_normal(1023).astype(np.float32)).cuda()
+        want = kf.fused_rmsnorm(x, w)
+        streams = [torch.cuda.Stream() for _ in range(2)]
+        results = [torch.empty_like(x) for _ in streams]
+        torch.cuda.synchronize()
+        for _ in range(20):
+            for stream, y in zip(streams, results, strict=True):
+                with torch.cuda.stream(stream):
+                    kf.fused_rmsnorm(x, w, out=y)
+        torch.cuda.synchronize()
+        assert all(torch.equal(y, want) for y in results)
+
+
 class TestDeviceArray:
     @pytest.mark.parametrize("dtype", ALL_DTYPES)
     @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (7,), (2, 3, 5)])

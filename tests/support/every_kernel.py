@@ -100,6 +100,9 @@ def cases() -> Iterator[tuple[Callable[..., None], tuple]]:
         (ml_dtypes.bfloat16, np.float32, np.float64), WIDTHS_GENERATED, CALLS
     ):
         yield generated, (dtype, cols, 3 if cols > 9000 else 33 if cols > 17 else 300, f, arguments)
+    # So many rows of odd width that blocks keep their weights.
+    for dtype, cols in itertools.product((np.float16, ml_dtypes.bfloat16, np.float32), (101, 257, 517, 1029, 4001)):
+        yield generated, (dtype, cols, 2051, rows, "xp")
     # So many long rows that blocks stay for several of them (not of 20 000 bfloat16, nor on the largest GPUs).
     for dtype, cols, f in itertools.product(
         (ml_dtypes.bfloat16, np.float32), (20_000, 50_000, 70_000, 131073), (rows, both)
