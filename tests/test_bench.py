@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import benchmarks as bench
-from benchmarks import changes, functions, options, plots, readme, show, suites, targets, warm
+from benchmarks import changes, cli, functions, options, plots, readme, show, suites, targets, warm
 from benchmarks.results import Measured, Results, Row
 from benchmarks.runs import SCHEMA
 from kfusion import _core
@@ -308,7 +308,7 @@ class TestFiles:
 
     def test_the_instruction_set_is_recorded(self, isa, monkeypatch):
         monkeypatch.setenv("KFUSION_ISA", isa)
-        found = bench.run(["host"], TINY, command=bench.cli._command(bench.cli._parser().parse_args(["host"])))
+        found = bench.run(["host"], TINY, command=cli._command(cli._parser().parse_args(["host"])))
         assert found.isa == isa
         assert found.command == f"KFUSION_ISA={isa} kfusion bench host"
 

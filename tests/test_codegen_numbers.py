@@ -101,12 +101,14 @@ class TestNumbers:
         assert {skeleton(own[0].source) for own in kernels.kernels} == {f"{used}_rows"}
 
     def test_rows_of_odd_width_with_weights(self, rng, tmp_path):
-        """Lanes of a warp, warps and teams of warps share a row; weights of several dtypes, some at odd addresses."""
+        """Lanes of a warp, a warp, several or a cluster of blocks share a row; some weights begin at odd addresses."""
         batch = Batch()
         for dtype, rows, cols in (
             ("bfloat16", 2050, 101),
             ("float16", 2048, 257),
             ("float32", 2051, 517),
+            ("float32", 5, 20_001),
+            ("bfloat16", 5, 40_003),
         ):
             x = rng.standard_normal((rows, cols)).astype(np_dtype(dtype))
             w = rng.standard_normal((2, cols + 1)).astype(np_dtype(dtype))
@@ -115,8 +117,9 @@ class TestNumbers:
             w = w[:, :-1]
             shifted = want * wide(w[0]) + wide(w[1])
             batch.add(scaled, x, w[0], w[1], check=close_to(shifted, 1 + abs(wide(w)).sum(0), 8))
-        kernels = batch.run(tmp_path, multiprocessors=2)
-        assert {skeleton(own[0].source) for own in kernels.kernels} == {"weighted_rows"}
+        kernels = batch.run(tmp_path, clusters=True, multiprocessors=2)
+        assert {skeleton(own[0].source) for own in kernels.kernels} == {"weighted_rows", "ring_rows"}
+        assert all("Planes" in own[0].source for own in kernels.kernels)
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_softmax_of_what_takes_long_to_compute(self, dtype, rng, tmp_path):

@@ -21,7 +21,7 @@ enum class Reach : std::uint8_t {
   kSplat,     ///< one element for all of them
   kElements,  ///< anywhere
   kStaged,    ///< in shared memory, where a span of rows lies
-  kPlanes,    ///< in shared memory, spread over planes by their number modulo the width (device/weighted.cuh)
+  kPlanes,    ///< in shared memory, spread over planes by their number modulo the width (device/planes.cuh)
   kRun        ///< neighbours from a multiple of 16 bytes on, as many as a very short row has
 };
 

@@ -106,6 +106,20 @@ Division divide_rows(const Problem& p, int threads, std::int64_t rows, std::int6
   return d;
 }
 
+DType plane_dtype(const Kernel& k, const Arrangement& a, bool twice) {
+  DType found = DType::kFloat32;
+  for (std::size_t i = 0, seen = 0; i < k.loads.size(); ++i) {
+    if (a.loads[i] != Reach::kPlanes) continue;
+    const DType own = twice ? DType::kFloat32 : k.loads[i].dtype;
+    found = seen++ == 0 || found == own ? own : DType::kFloat32;
+  }
+  return found;
+}
+
+std::int64_t entry_bytes(const Kernel& k, const Arrangement& a, bool twice) {
+  return std::ranges::count(a.loads, Reach::kPlanes) * static_cast<std::int64_t>(item_bytes(plane_dtype(k, a, twice)));
+}
+
 std::int64_t partial_bound(const Kernel& k) { return 12 * std::ranges::count(k.steps, StepKind::kReduce, &Step::kind); }
 
 std::int64_t column_bound(const Kernel& k) {

@@ -3,6 +3,7 @@
 #include <cctype>
 #include <set>
 
+#include "codegen/capacity.hpp"
 #include "codegen/printer.hpp"
 
 namespace kfusion::codegen {
@@ -113,7 +114,8 @@ std::string Printer::loaded(int i) const {
     case Reach::kShifted:
       return "load_shifted<" + lanes_ + ">(line." + loads_[at(i)] + ", line.frame, at)";
     case Reach::kPlanes:
-      return "line.planes.load<" + number(plane_of(i)) + ", " + lanes_ + ">(line.frame, at)";
+      return "line.planes.load<" + number(plane_of(i)) + ", " + lanes_ + ">(line." + loads_[at(i)] +
+             ", line.frame, at)";
     case Reach::kStaged:
       return a_.packed > 0 ? "line.packs->" + loads_[at(i)] + ".row(line.number)"
                            : "load_staged<kWidth>(" + base + "at.first, at.count)";
@@ -149,8 +151,10 @@ void Printer::print_line() {
   if (a_.framed()) print_frame(members, body);
   if (const std::vector<int> planes = in_planes(); !planes.empty()) {
     out_.line("");
-    out_.line("static constexpr int kPlanes = " + number(planes.size()) + ";");
-    members.line("    Planes<kPlanes, kWidth, " + number(at(traits_.plane_entries)) + "> planes;");
+    out_.line("using Planes = device::Planes<" + storage_type(plane_dtype(k_, a_, traits_.planes_twice)) + ", " +
+              number(planes.size()) + ", kWidth, " + number(at(traits_.plane_entries)) + ", " +
+              flag(traits_.planes_twice) + ">;");
+    members.line("    Planes planes;");
   }
   if (a_.packed > 0) {
     out_.line("");

@@ -31,6 +31,7 @@ struct Traits {
   bool shares_row_values = false;   ///< or a value a row that is the same for all columns
   int span_rows = 0;                ///< of spans: rows that a warp stages at a time
   int plane_entries = 0;            ///< of a plane, where operands lie in planes
+  bool planes_twice = false;        ///< see device/planes.cuh
   bool keeps_exponentials = false;  ///< of a softmax, in place of what they are of
   bool through_l1 =
       false;  ///< what is loaded once too: quicker by 4 percent where nothing is brought to L2 before (H200)
@@ -85,7 +86,7 @@ struct Chosen {
 /// The first of the table that suits.
 Chosen choose(const Problem& p);
 
-/// Whether weighted_rows() runs the kernel: shared memory has room for the planes, and there are rows enough.
+/// Whether shared memory has room for the planes of a kernel, and there are rows enough.
 bool has_planes(const Problem& p);
 
 /// "a, b, c"

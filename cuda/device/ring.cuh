@@ -18,6 +18,7 @@
 //   kSharedBytes, start_shared(), fetch_shared(Sweep, line, at, stage, vectors, vector)   the same
 #pragma once
 #include "device/async.cuh"
+#include "device/planes.cuh"
 #include "device/rows.cuh"
 
 namespace kfusion::device {
@@ -321,10 +322,20 @@ struct SegmentPlaces {
   KF_DEVICE Index first(int k) const { return static_cast<Index>((begin * kVec + k) * 32) * F::kWidth; }
 };
 
+template <class F>
+struct PlanesOf {
+  struct type {};
+};
+template <class F>
+  requires requires { typename F::Planes; }
+struct PlanesOf<F> {
+  using type = typename F::Planes;
+};
+
 /// Rows that a team holds in at most kSegments segments a warp. Grid: as many teams as run at once, of g.splits blocks.
 /// Barriers: two per reducing sweep. Shared memory: rings and their barriers, what all rows share of kKept segments a
-/// warp, then what the exchange and the merge need. Standing: 16 bytes for the counter of rows, used where there are
-/// more than two a team, then what MemoryExchange needs for each team that is spread.
+/// warp or, in planes, of a block, then what the exchange and the merge need. Standing: 16 bytes for the counter of
+/// rows, used where there are more than two a team, then what MemoryExchange needs for each team that is spread.
 template <class F, int kSegments, int kVec, bool kSpread, int kKept>
 KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
   using Row = typename F::Row;
@@ -347,6 +358,9 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
   if (kKept > 0) memory += (block_warps * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
   const Shared what_is_shared(f, shared_full, memory + own * Shared::kBytes);
   memory += block_warps * Shared::kBytes;
+  constexpr bool kPlanes = requires { typename F::Planes; };
+  [[maybe_unused]] char* plane_memory = memory;
+  if constexpr (kPlanes) memory += F::Planes::kBytes;
   char* exchanged = memory + (block_warps + 1) * blocks.room;
   const auto exchange = [&] {
     if constexpr (kSpread)
@@ -359,6 +373,13 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
   __syncwarp();
   ring.fill(team);
   what_is_shared.fill(begin, size);
+  typename PlanesOf<F>::type planes;
+  if constexpr (kPlanes) {
+    const auto vectors_before = [&](int block) {
+      return static_cast<int>(segments * block * block_warps / warps) * 32 * kVec;
+    };
+    planes.fill(f, plane_memory, vectors_before(blocks.rank), vectors_before(blocks.rank + 1) + 2);
+  }
   __syncthreads();
   if (!kSpread && count > 1) cluster_arrive(), cluster_wait();
 
@@ -375,7 +396,8 @@ KF_DEVICE void ring_rows(const F& f, const Geometry& g, char* standing) {
     const bool chooses = blocks.rank == 0 && threadIdx.x == 0;
     if (chooses && next < rows && 2 * teams < rows)
       after = atomicInc(reinterpret_cast<u32*>(standing), rows - teams - 1) + 2 * teams;  // the last leaves 0
-    const auto line = f.line(static_cast<Row>(row));
+    auto line = f.line(static_cast<Row>(row));
+    if constexpr (kPlanes) line.planes = planes;
     const Places places{f, line, what_is_shared, warp, begin, size, lane};
     typename F::Values values = f.begin(line, places(0));
     HeldRow<F, kSegments * kVec, Places::kEdges> held;

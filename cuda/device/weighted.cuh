@@ -1,50 +1,14 @@
-// Rows of odd width that share weights: shared memory has the weights, so that they need not be shifted for each row.
-//
-// An entry is what all rows share of one column, as floats. Entries lie in planes by their number modulo the width W of
-// vectors: plane p has entries p, p + W, p + 2 W, ... There are 2 W - 1 planes, so that wherever a row's vectors begin,
-// element j of a vector is j planes after element 0, at an address that is static but for the first one, and lanes find
-// it in neighbouring banks. Blocks stay for many rows, which their teams take from a counter.
+// Many rows of odd width with weights, which shared memory keeps in planes: blocks stay for many rows, which their
+// teams take from a counter.
 //
 // F is what rows.cuh says, and:
-//   kPlanes                              operands in planes
-//   Line::planes                         where they are
-//   Entry<kPlanes> entry(line, element)  of global memory
+//   Line::planes                         of operands that all rows share (planes.cuh)
+//   entry(line, element)                 of them, from global memory
 #pragma once
+#include "device/planes.cuh"
 #include "device/rows.cuh"
 
 namespace kfusion::device {
-
-template <int kOperands>
-struct alignas(kOperands % 4 == 0   ? 16
-               : kOperands % 2 == 0 ? 8
-                                    : 4) Entry {
-  float value[kOperands];
-};
-
-/// Planes of kApart entries each, of vectors of kWidth elements.
-template <int kOperands, int kWidth, int kApart>
-struct Planes {
-  static constexpr int kBytes = (2 * kWidth - 1) * kApart * static_cast<int>(sizeof(Entry<kOperands>));
-  Entry<kOperands>* entries;
-
-  KF_DEVICE void put(int element, const Entry<kOperands>& entry) const {
-    const int plane = element % kWidth, place = element / kWidth;
-    entries[plane * kApart + place] = entry;
-    if (plane < kWidth - 1 && place > 0) entries[(plane + kWidth) * kApart + place - 1] = entry;
-  }
-  /// Operand kOperand of the vector at a place of framed rows.
-  template <int kOperand, int kN, class Index>
-  KF_DEVICE Vector<float, kN> load(const Frame<Index>& frame, const Place<Index, 1>& at) const {
-    Vector<float, kN> v;
-    const int first = kN == 1 ? static_cast<int>(at.first) % kWidth : frame.head;
-    const int place = kN == 1 ? static_cast<int>(at.first) / kWidth
-                              : static_cast<int>(at.from - frame.head) / kWidth + at.further / kWidth;
-    const Entry<kOperands>* vector = entries + first * kApart + place;
-#pragma unroll
-    for (int j = 0; j < kN; ++j) v.word[j] = __float_as_uint(vector[j * kApart].value[kOperand]);
-    return v;
-  }
-};
 
 /// The warps of a block that share a row: a barrier of their own.
 struct TeamBarrier {
@@ -106,10 +70,7 @@ KF_DEVICE void weighted_rows(const F& f, const Geometry& g, char* standing) {
   constexpr int kAtOnce = 32 / kLanes;
   extern __shared__ __align__(16) char shared[];
   decltype(F::Line::planes) planes;
-  planes.entries = reinterpret_cast<decltype(planes.entries)>(shared);
-  const auto shares = f.line(0);
-#pragma unroll 4
-  for (int i = threadIdx.x; i < static_cast<int>(f.elements()); i += blockDim.x) planes.put(i, f.entry(shares, i));
+  planes.fill(f, shared, 0, static_cast<int>((f.elements() + F::kWidth - 1) / F::kWidth));
   __syncthreads();
 
   const int team = threadIdx.x / (32 * kWarps), teams = blockDim.x / (32 * kWarps);

@@ -29,14 +29,14 @@ struct Fused {
   KF_DEVICE i64 elements() const { return p.inner.size; }
   KF_DEVICE At place(Index first) const { return device::place(p.inner, first, kWidth); }
 
-  static constexpr int kPlanes = 1;
+  using Planes = device::Planes<float, 1, kWidth, 288, true>;
 
   struct Line {
     const float* in_x;
     const float* in_weight;
     float* out_result;
     Frame<Index> frame;
-    Planes<kPlanes, kWidth, 288> planes;
+    Planes planes;
   };
   KF_DEVICE Line line(Row number) const {
     [[maybe_unused]] const auto row = device::place(p.outer, number, 1);
@@ -72,8 +72,8 @@ struct Fused {
   }
   KF_DEVICE void prefetch_fetched(const Line& line, Index first, int elements) const {
   }
-  KF_DEVICE Entry<kPlanes> entry(const Line& line, Index element) const {
-    Entry<kPlanes> entry;
+  KF_DEVICE Planes::Own entry(const Line& line, Index element) const {
+    Planes::Own entry;
     entry.value[0] = get(load_vector<1, true, Use::kAgain>(line.in_weight + element, 1), 0);
     return entry;
   }
@@ -118,7 +118,7 @@ struct Fused {
   template <int kN = kWidth>
   KF_DEVICE Fetched1Of<kN> fetch(Sweep<1>, const Line& line, const At& at) const {
     Fetched1Of<kN> v{};
-    v.in_weight = line.planes.load<0, kN>(line.frame, at);
+    v.in_weight = line.planes.load<0, kN>(line.in_weight, line.frame, at);
     return v;
   }
 

@@ -6,7 +6,8 @@ namespace kfusion::codegen {
 namespace {
 
 struct RingRowsPolicy {
-  static constexpr std::int64_t kLeastBytes = 64 << 10;  ///< shorter rows have no rings, however many they are
+  static constexpr std::int64_t kLeastBytes = 64 << 10;        ///< shorter rows have no rings, however many they are
+  static constexpr std::int64_t kLeastPlanedBytes = 16 << 10;  ///< of those whose weights lie in planes
   static constexpr int kLeastStages = 2;
   static constexpr RingShape kSpread{4, 16, 1, 0, 4};  ///< for blocks anywhere: as many as there are
 };
@@ -38,9 +39,10 @@ RingShape fit(RingShape ring, const RingNeeds& needs, const Problem& p) {
 
 /// Whether rings are quicker than team_rows(), where another block of the multiprocessor works while one exchanges.
 bool should_ring(const RingNeeds& needs, const Problem& p) {
+  const bool many = p.target.clusters && product(p.a.outer) > p.target.multiprocessors;
+  if (needs.planed) return many && needs.single() && needs.bytes > RingRowsPolicy::kLeastPlanedBytes;
   if (needs.bytes > kMostTeamBytes) return true;
   const bool suits = needs.whole ? needs.single() || needs.light : needs.single() && !needs.fetches;
-  const bool many = p.target.clusters && product(p.a.outer) > p.target.multiprocessors;
   return needs.bytes > RingRowsPolicy::kLeastBytes && suits && many;
 }
 
@@ -63,7 +65,9 @@ struct RingRows : Configuration {
     c.ring = fit(*found, needs, p);
     const std::int64_t room = exchange_room(partial_bound(p.k));
     const int least_stages = std::min(c.ring.stages, Policy::kLeastStages);
-    if (c.ring_bytes(least_stages, room, needs.held_bytes) > p.target.shared_bytes) return {};
+    if (needs.planed) c.traits.plane_entries = c.ring.warps * c.ring.segments * kSegmentVectors * kWarp + 4;
+    const std::int64_t bytes = c.ring_bytes(least_stages, room, needs.held_bytes) + c.plane_bytes(p);
+    if (bytes > (needs.planed ? shared_bytes_of(c.ring.resident, p.target) : p.target.shared_bytes)) return {};
     c.threads = c.ring.warps * kWarp, c.least_blocks = c.ring.resident;
     c.traits.held = p.held, c.traits.keeps_exponentials = true;
     c.traits.staging = Traits::Staging::kBulkCopies;
@@ -97,6 +101,10 @@ struct RingRows : Configuration {
     return ring.warps * (stages * stage + 8) + messages * room + 3 * kSlotBytes;
   }
 
+  std::int64_t plane_bytes(const Problem& p) const {
+    return p.a.width * traits.plane_entries * entry_bytes(p.k, p.a, false);
+  }
+
   /// So many segments of each warp, of an operand that all rows share.
   std::int64_t kept_bytes(std::int64_t segments) const {
     return kWarp * kSegmentVectors * kSlotBytes * ring.warps * segments;
@@ -110,7 +118,8 @@ struct RingRows : Configuration {
     const std::int64_t rows = product(p.a.outer), room = exchange_room(partial_bytes), blocks = ring.blocks;
     int stages = ring.stages;
     const auto shared_bytes = [&] {
-      return ring_bytes(stages, room, bytes_of(p.k, p.a, traits.held)) + std::ssize(traits.shared) * kept_bytes(kept);
+      return ring_bytes(stages, room, bytes_of(p.k, p.a, traits.held)) + std::ssize(traits.shared) * kept_bytes(kept) +
+             plane_bytes(p);
     };
     while (stages > RingRowsPolicy::kLeastStages && shared_bytes() > shared_bytes_of(ring.resident, p.target)) --stages;
     const std::int64_t at_once = std::max<std::int64_t>(p.target.multiprocessors * ring.resident / blocks, 1);

@@ -12,16 +12,23 @@ struct RingPolicy {
   RingShape shape;
   bool (*suits)(const RingNeeds&);
 };
-bool all(const RingNeeds&) { return true; }
-bool of_one(const RingNeeds& n) { return n.single(); }
+bool all(const RingNeeds& n) { return !n.planed; }
+bool of_one(const RingNeeds& n) { return n.single() && !n.planed; }
 bool of_fours(const RingNeeds& n) { return n.whole && n.light; }
 bool of_one_whole(const RingNeeds& n) { return n.whole && n.single(); }
-bool unweighted(const RingNeeds& n) { return n.single() && !n.fetches; }
+bool unweighted(const RingNeeds& n) { return n.single() && !n.fetches && !n.planed; }
+bool planed(const RingNeeds& n) { return n.single() && n.planed; }
+bool planed_fours(const RingNeeds& n) { return planed(n) && n.light; }
 bool weighted(const RingNeeds& n) { return n.single() && !n.shared.empty(); }
 bool of_fours_weighted(const RingNeeds& n) { return n.light && weighted(n); }
 /// Of a shorter row, half of the warps would have one segment and the others two.
 bool of_fours_biased(const RingNeeds& n) { return of_fours_weighted(n) && n.shared.size() > 1 && n.bytes > 768 << 10; }
 constexpr RingPolicy kRings[] = {
+    {{1, 8, 4, 16, 1}, planed_fours},        // 256 KB
+    {{2, 8, 2, 8, 2}, planed},               // 256 KB
+    {{1, 16, 2, 16, 1}, planed_fours},       // 512 KB
+    {{2, 8, 2, 16, 2}, planed},              // 512 KB
+    {{2, 16, 1, 16, 2}, planed},             //   1 MB
     {{1, 8, 4, 8, 1}, of_fours},             // 128 KB
     {{2, 4, 4, 8, 2}, of_one_whole},         // 128 KB
     {{4, 8, 2, 2, 3}, unweighted},           // 128 KB
@@ -57,7 +64,8 @@ RingNeeds::RingNeeds(const Problem& p)
       shared(shared_loads(p)),
       whole(!p.a.framed()),
       light(p.a.width == 4),
-      fetches(codegen::fetches(p)) {}
+      fetches(codegen::fetches(p) && std::ranges::count(p.a.loads, Reach::kPlanes) == 0),
+      planed(std::ranges::count(p.a.loads, Reach::kPlanes) > 0) {}
 
 bool can_ring(const Problem& p) {
   if (p.a.form != Form::kRows || p.target.compute_major < 9 || product(p.a.outer) >= kMaxRingRows) return false;

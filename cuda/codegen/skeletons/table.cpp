@@ -29,4 +29,6 @@ Chosen choose(const Problem& p) {
   throw std::logic_error("kfusion: no skeleton runs this kernel");
 }
 
+bool has_planes(const Problem& p) { return weighted_rows().choose(p) != nullptr || ring_rows().choose(p) != nullptr; }
+
 }  // namespace kfusion::codegen

@@ -40,7 +40,6 @@ struct StreamPolicy {
   static constexpr int kBytesInFlight = 64, kMostVectors = 4;
   /// Of one sweep that computes little: threads hide each other's latencies.
   static constexpr int kLeastLightBlocks = 8, kLightBytesInFlight = 32;
-  static constexpr std::size_t kMostLightSteps = 20;
 };
 
 }  // namespace
@@ -92,7 +91,7 @@ Division divide_teams(const Problem& p, const Configuration& c, std::int64_t war
 StreamedRows::StreamedRows(const Problem& p) {
   using Policy = StreamPolicy;
   traits.held.assign(p.k.loads.size(), false);
-  const bool light = p.k.paired.sweeps == 1 && !in_doubles(p.k) && p.k.steps.size() <= Policy::kMostLightSteps;
+  const bool light = p.k.paired.sweeps == 1 && !is_heavy(p.k);
   const int bytes = light ? Policy::kLightBytesInFlight : Policy::kBytesInFlight;
   vectors = vectors_in_flight(p.k, p.a, bytes, Policy::kMostVectors);
   threads = Policy::kThreads;

@@ -23,19 +23,19 @@ struct WeightedRowsPolicy {
 
 struct WeightedRows : Configuration {
   int lanes = kWarp, vectors = 1, warps = 1;  ///< of a row
-  std::int64_t entry_bytes = 0;
 
   static std::optional<WeightedRows> choose(const Problem& p) {
     using Policy = WeightedRowsPolicy;
-    const auto operands = std::ranges::count(p.a.loads, Reach::kPlanes);
-    if (operands == 0 || p.a.wide || product(p.a.outer) < Policy::kLeastRows || std::ranges::count(p.held, true) == 0)
+    if (std::ranges::count(p.a.loads, Reach::kPlanes) == 0 || p.a.wide || product(p.a.outer) < Policy::kLeastRows ||
+        std::ranges::count(p.held, true) == 0)
       return {};
     std::optional<WeightedRows> best;
     for (const auto& [slots, resident] : Policy::kShapes) {
       if (resident > 1 && is_heavy(p.k)) continue;
       WeightedRows c;
       c.traits.held = p.held, c.traits.keeps_exponentials = c.traits.through_l1 = true;
-      c.least_blocks = resident, c.entry_bytes = 4 * operands;
+      c.traits.planes_twice = true;
+      c.least_blocks = resident;
       c.hold(p, slots);
       const std::int64_t room = exchange_room(partial_bound(p.k));
       if (c.threads == 0 || c.shared_bytes(p, room) > shared_bytes_of(resident, p.target)) continue;
@@ -63,7 +63,8 @@ struct WeightedRows : Configuration {
   /// `room`: bytes of a warp's part.
   std::int64_t shared_bytes(const Problem& p, std::int64_t room) const {
     const std::int64_t teams = threads / (kWarp * warps), planes = 2 * p.a.width - 1;
-    return planes * traits.plane_entries * entry_bytes + teams * (2 * whole_slots(room * warps) + kSlotBytes);
+    return planes * traits.plane_entries * entry_bytes(p.k, p.a, true) +
+           teams * (2 * whole_slots(room * warps) + kSlotBytes);
   }
 
   std::string call() const override { return listed(lanes, warps, vectors); }
@@ -94,7 +95,5 @@ struct WeightedRows : Configuration {
 }  // namespace
 
 Skeleton weighted_rows() { return skeleton<WeightedRows>("weighted_rows", "device/weighted.cuh", false, true); }
-
-bool has_planes(const Problem& p) { return WeightedRows::choose(p).has_value(); }
 
 }  // namespace kfusion::codegen
