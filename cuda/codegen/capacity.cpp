@@ -117,7 +117,10 @@ DType plane_dtype(const Kernel& k, const Arrangement& a, bool twice) {
 }
 
 std::int64_t entry_bytes(const Kernel& k, const Arrangement& a, bool twice) {
-  return std::ranges::count(a.loads, Reach::kPlanes) * static_cast<std::int64_t>(item_bytes(plane_dtype(k, a, twice)));
+  constexpr std::int64_t kWord = 4;
+  const auto item = static_cast<std::int64_t>(item_bytes(plane_dtype(k, a, twice)));
+  const std::int64_t words = divide_up(std::ranges::count(a.loads, Reach::kPlanes) * item, kWord);
+  return words * kWord;
 }
 
 std::int64_t partial_bound(const Kernel& k) { return 12 * std::ranges::count(k.steps, StepKind::kReduce, &Step::kind); }

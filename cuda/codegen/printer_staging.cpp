@@ -94,14 +94,11 @@ void Printer::print_row_values() {
 void Printer::print_planes() {
   const std::vector<int> planes = in_planes();
   if (planes.empty()) return;
-  const bool wide = plane_dtype(k_, a_, traits_.planes_twice) == DType::kFloat32;
   Code body;
-  for (std::size_t n = 0; n < planes.size(); ++n) {
-    const std::string from = "line." + loads_[at(planes[n])];
-    body.line("    entry.value[" + number(n) + "] = " +
-              (wide ? "get(load_vector<1, true, Use::kAgain>(" + from + " + element, 1), 0);" : from + "[element];"));
-  }
-  out_.line("KF_DEVICE Planes::Own entry(const Line& line, Index element) const {\n    Planes::Own entry;\n" +
+  for (std::size_t n = 0; n < planes.size(); ++n)
+    body.line("    entry.set<" + number(n) + ">(get(load_vector<1, true, Use::kAgain>(line." + loads_[at(planes[n])] +
+              " + element, 1), 0));");
+  out_.line("KF_DEVICE Planes::Own entry(const Line& line, Index element) const {\n    Planes::Own entry{};\n" +
             body.text() + "    return entry;\n  }");
 }
 

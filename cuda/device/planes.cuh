@@ -10,18 +10,22 @@
 
 namespace kfusion::device {
 
-/// Values of one column, as stored.
+/// Values of one column, as stored; at first zeros.
 template <class T, int kOperands>
-struct alignas(sizeof(T) * kOperands % 8 == 0   ? 8
-               : sizeof(T) * kOperands % 4 == 0 ? 4
-                                                : sizeof(T)) Entry {
-  T value[kOperands];
+struct alignas(Vector<T, kOperands>::kWords % 2 == 0 ? 8 : 4) Entry {
+  Vector<T, kOperands> values;
 
   template <int kOperand>
+  KF_DEVICE void set(float value) {
+    if constexpr (sizeof(T) == 2)
+      values.word[kOperand / 2] |= pack_pair<T>(value, 0.0f) << (16 * (kOperand % 2));
+    else
+      values.word[kOperand] = __float_as_uint(value);
+  }
+  template <int kOperand>
   KF_DEVICE float get() const {
-    Vector<T, kOperands> v;
-    memcpy(v.word, value, sizeof value);
-    return device::get(v, kOperand);
+    const Vector<T, kOperands> loaded = values;  // in words
+    return device::get(loaded, kOperand);
   }
 };
 
