@@ -106,21 +106,8 @@ Division divide_rows(const Problem& p, int threads, std::int64_t rows, std::int6
   return d;
 }
 
-DType plane_dtype(const Kernel& k, const Arrangement& a, bool twice) {
-  DType found = DType::kFloat32;
-  for (std::size_t i = 0, seen = 0; i < k.loads.size(); ++i) {
-    if (a.loads[i] != Reach::kPlanes) continue;
-    const DType own = twice ? DType::kFloat32 : k.loads[i].dtype;
-    found = seen++ == 0 || found == own ? own : DType::kFloat32;
-  }
-  return found;
-}
-
-std::int64_t entry_bytes(const Kernel& k, const Arrangement& a, bool twice) {
-  constexpr std::int64_t kWord = 4;
-  const auto item = static_cast<std::int64_t>(item_bytes(plane_dtype(k, a, twice)));
-  const std::int64_t words = divide_up(std::ranges::count(a.loads, Reach::kPlanes) * item, kWord);
-  return words * kWord;
+std::int64_t entry_bytes(const Arrangement& a) {
+  return std::ranges::count(a.loads, Reach::kPlanes) * static_cast<std::int64_t>(sizeof(float));
 }
 
 std::int64_t partial_bound(const Kernel& k) { return 12 * std::ranges::count(k.steps, StepKind::kReduce, &Step::kind); }

@@ -58,10 +58,8 @@ bool is_heavy(const Kernel& k);
 /// Blocks that have `rows` rows each, and tell each other nothing.
 Division divide_rows(const Problem& p, int threads, std::int64_t rows, std::int64_t shared_bytes = 0);
 
-/// The type of what lies in planes: floats, but where memory counts more than instructions (not `twice`) a half type
-/// that all of it has. And the bytes of an entry.
-DType plane_dtype(const Kernel& k, const Arrangement& a, bool twice);
-std::int64_t entry_bytes(const Kernel& k, const Arrangement& a, bool twice);
+/// Bytes of an entry of planes.
+std::int64_t entry_bytes(const Arrangement& a);
 
 // ---- partial results ------------------------------------------------------------------------------------------------
 

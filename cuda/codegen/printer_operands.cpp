@@ -151,9 +151,8 @@ void Printer::print_line() {
   if (a_.framed()) print_frame(members, body);
   if (const std::vector<int> planes = in_planes(); !planes.empty()) {
     out_.line("");
-    out_.line("using Planes = device::Planes<" + storage_type(plane_dtype(k_, a_, traits_.planes_twice)) + ", " +
-              number(planes.size()) + ", kWidth, " + number(at(traits_.plane_entries)) + ", " +
-              flag(traits_.planes_twice) + ">;");
+    out_.line("using Planes = device::Planes<" + number(planes.size()) + ", kWidth, " +
+              number(at(traits_.plane_entries)) + ", " + flag(traits_.planes_twice) + ">;");
     members.line("    Planes planes;");
   }
   if (a_.packed > 0) {

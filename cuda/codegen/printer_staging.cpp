@@ -96,9 +96,9 @@ void Printer::print_planes() {
   if (planes.empty()) return;
   Code body;
   for (std::size_t n = 0; n < planes.size(); ++n)
-    body.line("    entry.set<" + number(n) + ">(get(load_vector<1, true, Use::kAgain>(line." + loads_[at(planes[n])] +
-              " + element, 1), 0));");
-  out_.line("KF_DEVICE Planes::Own entry(const Line& line, Index element) const {\n    Planes::Own entry{};\n" +
+    body.line("    entry.word[" + number(n) + "] = __float_as_uint(get(load_vector<1, true, Use::kAgain>(line." +
+              loads_[at(planes[n])] + " + element, 1), 0));");
+  out_.line("KF_DEVICE Planes::Own entry(const Line& line, Index element) const {\n    Planes::Own entry;\n" +
             body.text() + "    return entry;\n  }");
 }
 

@@ -10,28 +10,16 @@
 
 namespace kfusion::device {
 
-/// Values of one column, as stored; at first zeros.
-template <class T, int kOperands>
-struct alignas(Vector<T, kOperands>::kWords % 2 == 0 ? 8 : 4) Entry {
-  Vector<T, kOperands> values;
-
-  template <int kOperand>
-  KF_DEVICE void set(float value) {
-    if constexpr (sizeof(T) == 2)
-      values.word[kOperand / 2] |= pack_pair<T>(value, 0.0f) << (16 * (kOperand % 2));
-    else
-      values.word[kOperand] = __float_as_uint(value);
-  }
-  template <int kOperand>
-  KF_DEVICE float get() const {
-    const Vector<T, kOperands> loaded = values;  // in words
-    return device::get(loaded, kOperand);
-  }
+/// Values of one column, as floats.
+template <int kOperands>
+struct alignas(kOperands % 2 == 0 ? 8 : 4) Entry {
+  u32 word[kOperands];  // not floats and memcpy, which would go byte by byte
 };
 
-template <class T, int kOperands, int kWidth, int kApart, bool kTwice>
+/// Planes of kApart entries each, of vectors of kWidth elements.
+template <int kOperands, int kWidth, int kApart, bool kTwice>
 struct Planes {
-  using Own = Entry<T, kOperands>;
+  using Own = Entry<kOperands>;
   static constexpr int kCount = kTwice ? 2 * kWidth - 1 : kWidth,
                        kBytes = kCount * kApart * static_cast<int>(sizeof(Own));
   Own* entries;
@@ -55,7 +43,7 @@ struct Planes {
     } else {
       const Own* vector = entries + static_cast<int>(at.from - frame.head) / kWidth + at.further / kWidth;
 #pragma unroll
-      for (int j = 0; j < kN; ++j) v.word[j] = __float_as_uint(vector[place(frame.head, j)].template get<kOperand>());
+      for (int j = 0; j < kN; ++j) v.word[j] = vector[place(frame.head, j)].word[kOperand];
     }
     return v;
   }

@@ -29,7 +29,7 @@ struct Fused {
   KF_DEVICE i64 elements() const { return p.inner.size; }
   KF_DEVICE At place(Index first) const { return device::place(p.inner, first, kWidth); }
 
-  using Planes = device::Planes<float, 1, kWidth, 288, true>;
+  using Planes = device::Planes<1, kWidth, 288, true>;
 
   struct Line {
     const float* in_x;
@@ -74,7 +74,7 @@ struct Fused {
   }
   KF_DEVICE Planes::Own entry(const Line& line, Index element) const {
     Planes::Own entry;
-    entry.value[0] = get(load_vector<1, true, Use::kAgain>(line.in_weight + element, 1), 0);
+    entry.word[0] = __float_as_uint(get(load_vector<1, true, Use::kAgain>(line.in_weight + element, 1), 0));
     return entry;
   }
 

@@ -101,9 +101,7 @@ struct RingRows : Configuration {
     return ring.warps * (stages * stage + 8) + messages * room + 3 * kSlotBytes;
   }
 
-  std::int64_t plane_bytes(const Problem& p) const {
-    return p.a.width * traits.plane_entries * entry_bytes(p.k, p.a, false);
-  }
+  std::int64_t plane_bytes(const Problem& p) const { return p.a.width * traits.plane_entries * entry_bytes(p.a); }
 
   /// So many segments of each warp, of an operand that all rows share.
   std::int64_t kept_bytes(std::int64_t segments) const {

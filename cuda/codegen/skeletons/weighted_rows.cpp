@@ -63,8 +63,7 @@ struct WeightedRows : Configuration {
   /// `room`: bytes of a warp's part.
   std::int64_t shared_bytes(const Problem& p, std::int64_t room) const {
     const std::int64_t teams = threads / (kWarp * warps), planes = 2 * p.a.width - 1;
-    return planes * traits.plane_entries * entry_bytes(p.k, p.a, true) +
-           teams * (2 * whole_slots(room * warps) + kSlotBytes);
+    return planes * traits.plane_entries * entry_bytes(p.a) + teams * (2 * whole_slots(room * warps) + kSlotBytes);
   }
 
   std::string call() const override { return listed(lanes, warps, vectors); }
