@@ -1,6 +1,6 @@
-// The mean of a row and its squared distances from it in one sweep: each tile is taken about its own mean while it is
-// in registers, and merged lane by lane (T. F. Chan, G. H. Golub and R. J. LeVeque, "Algorithms for computing the
-// sample variance", 1983). Two sweeps take 1.4 times as long, and leave memory idle in between.
+// The mean of a row and its squared distances from it in one sweep: sums of x - p and of (x - p)^2, where each lane's p
+// is the mean of its first elements (T. F. Chan, G. H. Golub and R. J. LeVeque, "Algorithms for computing the sample
+// variance", 1983, on shifted data). Two sweeps take 1.4 times as long, and leave memory idle in between.
 #pragma once
 #include "cpu/fused/row_loops.hpp"
 
@@ -8,39 +8,39 @@ namespace kfusion::cpu {
 namespace KF_ISA {
 namespace {
 
-/// Of the same number of elements in each lane: their sum, their mean and their squared distances from it.
+/// Of n elements in each lane, p being the mean of k of them, n (mean - p)^2 is at most n / k times the squared
+/// distances from the mean: that is how much rounding errors grow. Means of tiles that are merged as floats lose more:
+/// errors of their last digits come back multiplied by the mean over the deviation.
 class Moments {
  public:
   template <int kCount>
   KF_INLINE void take(const FloatVec* x) {
-    FloatVec tree[kCount];
+    FloatVec away[kCount], square[kCount];
+    if (count_ == 0) {
 #pragma GCC unroll 8
-    for (int j = 0; j < kCount; ++j) tree[j] = x[j];
-    add_up<kCount>(tree);
-    const FloatVec sum = tree[0], mean = sum * FloatVec(1.0 / kCount);
+      for (int j = 0; j < kCount; ++j) away[j] = x[j];
+      add_up<kCount>(away);
+      pivot_ = away[0] * FloatVec(1.0 / kCount);
+    }
 #pragma GCC unroll 8
-    for (int j = 0; j < kCount; ++j) tree[j] = (x[j] - mean) * (x[j] - mean);
-    add_up<kCount>(tree);
+    for (int j = 0; j < kCount; ++j) away[j] = x[j] - pivot_, square[j] = away[j] * away[j];
+    add_up<kCount>(away), add_up<kCount>(square);
+    take_sums(away[0], square[0]);
     count_ += kCount;
-    sum_.template take<1>(&sum);
-    merge(mean, tree[0], FloatVec(static_cast<float>(kCount)), FloatVec(static_cast<float>(kCount) / count_));
   }
 
   /// One more element in the first `lanes` lanes.
   KF_INLINE void take_part(FloatVec x, int lanes) {
-    const FloatVec zero(0), one(1), part = keep_first(one, lanes, zero), sum = keep_first(x, lanes, FloatVec(-0.0));
-    sum_.template take<1>(&sum);
-    merge(select(part == one, x, mean_), zero, part, FloatVec(1 / (count_ + 1)));
-    more_ = part;
+    if (count_ == 0) pivot_ = keep_first(x, lanes, FloatVec(-0.0));
+    const FloatVec away = keep_first(x - pivot_, lanes, FloatVec(0));
+    take_sums(away, away * away);
+    more_ = keep_first(FloatVec(1), lanes, FloatVec(0));
   }
 
-  KF_INLINE double sum() const { return sum_lanes(sum_.sum.v); }
+  KF_INLINE double sum() const { return sum_lanes((sum_of<0>() + sum_of<1>()).v); }
   /// Squared distances from `centre`.
-  KF_INLINE double squares(float centre) const {
-    const FloatVec from = mean_ - FloatVec(centre), of_means = (FloatVec(count_) + more_) * (from * from);
-    RowSum<float> all = squares_;
-    all.template take<1>(&of_means);
-    return sum_lanes(all.sum.v);
+  KF_INLINE double squares(double centre) const {
+    return sum_lanes((squares_.sum + moved<0>(DoubleVec(centre)) + moved<1>(DoubleVec(centre))).v);
   }
 
  private:
@@ -51,16 +51,32 @@ class Moments {
 #pragma GCC unroll 4
       for (int j = 0; j < n; ++j) x[j] = x[j] + x[j + n];
   }
-  /// `count` more elements in each lane, `share` of all.
-  KF_INLINE void merge(FloatVec mean, FloatVec squares, FloatVec count, FloatVec share) {
-    const FloatVec away = mean - mean_, moved = away * share, taken = squares + count * (away * (away - moved));
-    mean_ = mean_ + moved;
-    squares_.template take<1>(&taken);
+  template <int kHalf>
+  static KF_INLINE DoubleVec half(FloatVec x) {
+    return DoubleVec(doubles_of(half_lanes<kHalf>(x)));
+  }
+  KF_INLINE void take_sums(FloatVec away, FloatVec square) {
+    away_[0] = away_[0] + half<0>(away), away_[1] = away_[1] + half<1>(away);
+    squares_.template take<1>(&square);
+  }
+  KF_INLINE FloatVec counts() const { return FloatVec(static_cast<float>(count_)) + more_; }
+  /// -0 where all elements are.
+  template <int kHalf>
+  KF_INLINE DoubleVec sum_of() const {
+    const DoubleVec of_pivot = half<kHalf>(counts()) * half<kHalf>(pivot_), away = away_[kHalf];
+    return select(away == DoubleVec(0), of_pivot, of_pivot + away);
+  }
+  /// What squared distances from the pivot lack to those from the centre.
+  template <int kHalf>
+  KF_INLINE DoubleVec moved(DoubleVec centre) const {
+    const DoubleVec by = half<kHalf>(pivot_) - centre;
+    return by * (DoubleVec(2) * away_[kHalf] + half<kHalf>(counts()) * by);
   }
 
-  float count_ = 0;
-  FloatVec mean_{0}, more_{0};
-  RowSum<float> sum_, squares_;
+  int count_ = 0;
+  FloatVec pivot_{0}, more_{0};
+  DoubleVec away_[2] = {DoubleVec(0), DoubleVec(0)};
+  RowSum<float> squares_;
 };
 
 /// Before(x) of a row.
@@ -105,7 +121,8 @@ class MomentsOfRows {
   Moments moments_;
 };
 
-/// Leaves what the two loops would. They take rows where floats overflow, or that are not finite.
+/// Leaves what the two loops would. They take rows where floats overflow, that are not finite, or that are zeros of
+/// which some may be negative.
 class MomentsLeft {
  public:
   KF_INLINE MomentsLeft(const RowMoments& m, const TileContext* c, const RowBlock& b)
@@ -116,7 +133,7 @@ class MomentsLeft {
     std::byte *const to_sum = sums_.next(), *const to_square = squares_.next();
     __builtin_memcpy(to_sum, &sum, sizeof sum);
     __builtin_memcpy(to_square, &square, sizeof square);
-    if (!__builtin_isfinite(square)) [[unlikely]]
+    if (!__builtin_isfinite(square) || (sum == 0 && __builtin_signbit(sum))) [[unlikely]]
       by_loops(to_sum);
     ++row_;
   }
