@@ -8,6 +8,7 @@
 #include "bindings/fuse/entry.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/plan_options.hpp"
+#include "cpu/isa.hpp"
 #include "cpu/platform.hpp"
 #include "runtime/views.hpp"
 
@@ -23,12 +24,14 @@ struct Wanted {
   PlanOptions options;
   bool aligned;
   OutputStrides outputs;  ///< as the caller wants them, one for each; empty where it is left to us
+  cpu::Isa isa = cpu::isa();
 
   bool operator==(const Wanted& o) const {
     const auto tie = [](const PlanOptions& p) {
       return std::tie(p.fuse, p.allow, p.forbid, p.max_inputs, p.max_outputs, p.executors);
     };
-    return aligned == o.aligned && outputs == o.outputs && tie(options) == tie(o.options) && graph == o.graph;
+    return aligned == o.aligned && outputs == o.outputs && isa == o.isa && tie(options) == tie(o.options) &&
+           graph == o.graph;
   }
 };
 
