@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import reference_ops
 import ulp
 import vector_maps
 from graph_runs import run, run_map, wide
+from kfusion import _core
 from kinds import ALL_DTYPES, DTYPES, np_dtype
 from test_reference_ops import EXACT, HALF, TABLE, specials, takes
 
@@ -63,11 +65,49 @@ def test_errors(name, dtype, isa, rng):
     with np.errstate(all="ignore"):
         exact = vector_maps.EXACT[name](*(x.astype(WIDER[dtype]) for x in arrays)).astype(WIDER[dtype])
         got = evaluate(name, *arrays)
+    check_errors(name, arrays, got, exact)
+
+
+def check_errors(name: str, arrays: list[np.ndarray], got: np.ndarray, exact: np.ndarray) -> None:
     errors = vector_maps.ulp_errors(got, exact)
-    if name == "logaddexp" and dtype == "float64":  # a result near 0 has the errors of its terms
+    if name == "logaddexp" and got.dtype == np.float64:  # a result near 0 has the errors of its terms
         errors[np.abs(exact) < np.max(np.abs(arrays), axis=0)] = 0
     worst = errors.argmax()
-    assert errors[worst] <= LIMIT.get(name, 2 if dtype == "float32" else 4), [x[worst] for x in (*arrays, got, exact)]
+    limit = LIMIT.get(name, 2 if got.dtype == np.float32 else 4)
+    assert errors[worst] <= limit, [x[worst] for x in (*arrays, got, exact)]
+
+
+@pytest.fixture
+def libm() -> Iterator[None]:
+    """Functions of float64 as where the system has no vector library."""
+    _core.use_vector_libm(False)
+    yield
+    _core.use_vector_libm(True)
+
+
+@pytest.mark.parametrize("name", APPROXIMATE)
+def test_errors_without_a_vector_library(name, libm, isa, rng):
+    test_errors(name, "float64", isa, rng)
+
+
+HUGE = [1e300, -1e300, 2.0**1000, 1e22, -1e22, 1e16 * np.pi, 710.0, -745.2, 1 - 2.0**-53, 2.0**-1074, -(2.0**-1022)]
+
+
+@pytest.mark.parametrize("vector_libm", [True, False])
+@pytest.mark.parametrize("name", APPROXIMATE)
+def test_where_functions_of_doubles_end(name, vector_libm, isa):
+    """Ends of their domains and of the range, poles, signs of zeros: NumPy's values, in each lane of a register."""
+    ends = np.concatenate([specials("float64"), HUGE, np.nextafter([1.0, -1.0], 2), np.nextafter([1.0, -1.0], -2)])
+    arrays = [x.reshape(-1) for x in np.meshgrid(*[ends] * TABLE[name]["arity"])]
+    with np.errstate(all="ignore"):
+        want = np.asarray(vector_maps.EXACT[name](*(x.astype(np.longdouble) for x in arrays)), np.longdouble)
+    _core.use_vector_libm(vector_libm)
+    try:
+        for shift in range(8):
+            rolled = [np.roll(x, shift) for x in arrays]
+            check_errors(name, rolled, evaluate(name, *rolled), np.roll(want, shift))
+    finally:
+        _core.use_vector_libm(True)
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)

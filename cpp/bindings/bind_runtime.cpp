@@ -9,6 +9,7 @@
 #include "cpu/copy.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/thread_pool.hpp"
+#include "cpu/vector_libm.hpp"
 #include "host/cuda.hpp"
 #include "runtime/poison.hpp"
 
@@ -56,6 +57,11 @@ Raises:
 --
 
 For tests: whether fused calls fill fresh results and their working memory with a pattern before kernels run.
+)");
+  m.def("use_vector_libm", &cpu::use_vector_libm, py::arg("on"), R"(use_vector_libm(on)
+--
+
+For tests: whether functions of float64 come from the system's vector library, where it has one, or from its libm.
 )");
   m.def("flush_cpu_cache", &cpu::flush_cache, py::call_guard<ReleaseGil>(), R"(flush_cpu_cache()
 --

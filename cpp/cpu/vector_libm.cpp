@@ -1,5 +1,6 @@
 #include "cpu/vector_libm.hpp"
 
+#include <atomic>
 #include <string>
 
 #include "cpu/platform.hpp"
@@ -23,11 +24,30 @@ VectorLibm look_up([[maybe_unused]] const std::string& isa_and_lanes) {
 #endif
 }
 
+std::atomic<bool> in_use{true};
+constexpr VectorLibm kNone = {};
+
+/// Looked up when it is first needed, by no static variable: a child of fork() would wait for ever for one that another
+/// thread was about to make.
+const VectorLibm& found(std::atomic<const VectorLibm*>& table, const char* isa_and_lanes) {
+  const VectorLibm* there = table.load(std::memory_order_acquire);
+  if (there != nullptr) return *there;
+  const NoFork whole;
+  const auto* const mine = new VectorLibm(look_up(isa_and_lanes));
+  if (table.compare_exchange_strong(there, mine, std::memory_order_acq_rel)) return *mine;
+  delete mine;  // another thread was first
+  return *there;
+}
+
+std::atomic<const VectorLibm*> wide, medium, narrow;  // kept until the process ends
+
 }  // namespace
 
+void use_vector_libm(bool on) { in_use.store(on, std::memory_order_relaxed); }
+
 const VectorLibm& vector_libm(int vector_bytes) {
-  static const VectorLibm wide = look_up("eN8"), medium = look_up("dN4"), narrow = look_up("bN2");
-  return vector_bytes == 64 ? wide : vector_bytes == 32 ? medium : narrow;
+  if (!in_use.load(std::memory_order_relaxed)) return kNone;
+  return vector_bytes == 64 ? found(wide, "eN8") : vector_bytes == 32 ? found(medium, "dN4") : found(narrow, "bN2");
 }
 
 }  // namespace kfusion::cpu

@@ -12,4 +12,7 @@ struct VectorLibm {
 /// Those for registers of so many bytes.
 const VectorLibm& vector_libm(int vector_bytes);
 
+/// For tests: whether they are used where the system has them (as at the start).
+void use_vector_libm(bool on);
+
 }  // namespace kfusion::cpu
