@@ -53,9 +53,10 @@ int Steps::add_products(NodeId n, int power) {
     s.op = op, s.arguments = std::move(arguments);
     return push(std::move(s));
   };
-  const int x = argument(space_.spans.at(n), work(n).reads[0]), square = push_map(Op::square, {x});
-  if (power == 3) return push_map(Op::multiply, {square, x});
-  return power == 4 ? push_map(Op::square, {square}) : push_map(Op::reciprocal, {square});
+  const int x = argument(space_.spans.at(n), work(n).reads[0]);
+  if (power == -2) return push_map(Op::square, {push_map(Op::reciprocal, {x})});  // x^2 overflows before 1 / x^2 is 0
+  const int square = push_map(Op::square, {x});
+  return power == 3 ? push_map(Op::multiply, {square, x}) : push_map(Op::square, {square});
 }
 
 int Steps::add_reduction(NodeId n) {
