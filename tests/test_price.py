@@ -50,10 +50,10 @@ def priced(op, dtype, device, n=10**6):
 
 
 @pytest.mark.parametrize(
-    ("op", "dtype", "ns"),  # measured, an element
+    ("op", "dtype", "ns"),  # measured, an element; those of libmvec by what they take of a logarithm on another core
     [
-        *(("exp", "float64", 0.59), ("sin", "float64", 7.5), ("power", "float64", 16), ("erf", "float64", 14)),
-        *(("arctan2", "float64", 15), ("cbrt", "float64", 2.6), ("power", "float32", 3.1), ("sinh", "float32", 1.2)),
+        *(("exp", "float64", 0.59), ("sin", "float64", 1.4), ("power", "float64", 4.5), ("erf", "float64", 2.1)),
+        *(("arctan2", "float64", 2.1), ("cbrt", "float64", 2.6), ("power", "float32", 3.1), ("sinh", "float32", 1.2)),
     ],
 )
 def test_functions_on_the_cpu_are_priced_as_measured(op, dtype, ns):
