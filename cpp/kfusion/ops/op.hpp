@@ -34,8 +34,8 @@ enum class OpCost : std::uint8_t {
   kSimple,       ///< its FLOPs: a few instructions
   kDivision,     ///< a division or a square root
   kExponential,  ///< a vectorised exponential or logarithm, and what is little more
-  kSine,         ///< vectorised for float32; libm for float64
-  kFunction,     ///< float32 by way of doubles; libm for float64
+  kSine,         ///< vectorised for float32; libmvec for float64
+  kFunction,     ///< float32 by way of doubles; libmvec for float64
   kRoot,         ///< several exponentials and logarithms, in doubles
   kPower,        ///< pow
 };

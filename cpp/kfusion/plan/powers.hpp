@@ -6,7 +6,7 @@ namespace kfusion {
 
 /// 3, 4 or -2 where the node is a float to that power, written as a literal, which takes a tenth of the time as
 /// products and is less than 2 ULP off; else 0. (Squares, roots and reciprocals are ops of their own. Higher powers
-/// would add up more rounding errors, and 1 / x^3 lose digits where x^3 is subnormal.)
+/// would add up more rounding errors.)
 int power_by_products(const Graph& g, NodeId id);
 
 }  // namespace kfusion
