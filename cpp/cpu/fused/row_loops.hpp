@@ -32,7 +32,7 @@ class NumberOfRow {
   KF_INLINE NumberOfRow(const TileContext* c, std::int32_t operand, const RowBlock& b)
       : rows_(c, operand, {b.first, b.last, 0, 0}, 0) {}
   KF_INLINE void begin_row() { value = number<typename V::Value>(rows_.next()); }
-  V value;
+  V value{0};
 
  private:
   RowsOf rows_;

@@ -175,24 +175,25 @@ void store_and_take(const RowAhead& a, const TileContext* c, const RowBlock& b, 
                     const RowBlock& of_next) {
   constexpr int kTile = kRegisters * VecOf<E>::kCount;
   const std::int64_t begin = b.begin, end = b.end, rows = b.last - b.first, next_rows = of_next.last - of_next.first;
-  const std::int64_t both = rows < next_rows ? rows : next_rows;
+  const std::int64_t most = rows > next_rows ? rows : next_rows;
   EdgeLine& edge = *c->edge;
   StoredRows<E, E, Stored, Times, kArrays> stored(a.store, c, b);
   MomentsOfRows<E, Before> taken(a.moments.mean, next, of_next);
   MomentsLeft left(a.moments, next, of_next);
-  for (std::int64_t r = 0; r < both; ++r) {
-    stored.begin_row(), taken.begin_row();
-    if (!stored.has_lines(begin)) {
-      stored.store_all(begin, end), left.leave(taken.rest(begin, end));
-      continue;
-    }
-    std::int64_t i = stored.stream_head(begin, end, edge), read = begin;
-    for (; i + kTile <= end; i += kTile, read += kTile) taken.tile(), stored.stream_tile(i);
-    stored.stream_rest(i, end, edge);
-    left.leave(taken.rest(read, end));
+  for (std::int64_t r = 0; r < most; ++r) {  // each part once: it is all inlined
+    const bool stores = r < rows, takes = r < next_rows;
+    if (stores) stored.begin_row();
+    if (takes) taken.begin_row();
+    const bool streams = stores && stored.has_lines(begin);
+    std::int64_t i = streams ? stored.stream_head(begin, end, edge) : begin, read = begin;
+    if (streams && takes)
+      for (; i + kTile <= end; i += kTile, read += kTile) taken.tile(), stored.stream_tile(i);
+    if (streams)
+      stored.stream_rest(i, end, edge);
+    else if (stores)
+      stored.store_all(begin, end);
+    if (takes) left.leave(taken.rest(read, end));
   }
-  for (std::int64_t r = both; r < rows; ++r) stored.begin_row(), stored.stream_all(begin, end, edge);
-  for (std::int64_t r = both; r < next_rows; ++r) taken.begin_row(), left.leave(taken.rest(begin, end));
 }
 
 }  // namespace
