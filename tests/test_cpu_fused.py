@@ -255,6 +255,13 @@ class TestReductions:
                     got = run(lambda g, i, n=name, a=axis: g.reduce(n, i, [a]), y)[0]
                     assert_close(got, oracle(y, axis=axis))
 
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("value", [9, np.inf, np.nan])
+    def test_the_largest_may_stand_anywhere(self, value, dtype, isa):
+        x = np.zeros((300, 300), np_dtype(dtype))
+        x[np.arange(300), np.arange(300)] = value
+        assert_close(run(lambda g, i: g.reduce("max", i, [1]), x)[0], np.full(300, value, x.dtype))
+
     def test_integers_wrap(self, isa):
         x = np.array([2**62, 2**62, 2**62, 5] * 33)
         assert run(lambda g, i: g.reduce("sum", i, None), x)[0] == x.sum()

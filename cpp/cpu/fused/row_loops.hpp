@@ -1,5 +1,7 @@
 // A sweep over rows as one loop (RowLoop). E: the elements in memory, computed in E::Compute.
 #pragma once
+#include <utility>
+
 #include "cpu/edge_line.hpp"
 #include "cpu/fused/map_steps.hpp"
 #include "cpu/fused/reduce_steps.hpp"
@@ -208,7 +210,7 @@ struct PositiveSum<float> {
 /// Without regard to NaN, but where there is one.
 template <class T>
 struct RowMax {
-  static constexpr bool kFolded = false;
+  static constexpr bool kFolded = true;
   Vec<T> largest{-__builtin_inf()};
 
   template <int kCount>
@@ -229,7 +231,21 @@ struct RowMax {
   }
   static KF_INLINE Vec<T> only(Vec<T> x, int count) { return keep_first(x, count, Vec<T>(-__builtin_inf())); }
   KF_INLINE bool finish() { return true; }
-  KF_INLINE void put(std::byte* to) const { store(to, largest.v); }
+  /// One number: what reads lanes of a register that has just been stored waits for all stores before it.
+  KF_INLINE void put(std::byte* to) const { store(to, folded<Vec<T>::kCount / 2>(largest).v[0]); }
+
+ private:
+  using Native = typename Vec<T>::Native;
+  template <int kBy, std::size_t... lane>
+  static KF_INLINE Native moved(Native v, std::index_sequence<lane...>) {
+    return __builtin_shufflevector(v, v, (lane + kBy) % sizeof...(lane)...);
+  }
+  template <int kHalf>
+  static KF_INLINE Vec<T> folded(Vec<T> x) {
+    const Vec<T> half = maximum(x, Vec<T>(moved<kHalf>(x.v, std::make_index_sequence<Vec<T>::kCount>())));
+    if constexpr (kHalf > 1) return folded<kHalf / 2>(half);
+    return half;
+  }
 };
 
 /// Takes up f(before(x)) of a row; kKeeps: which also stays for a later sweep. False where the accumulators cannot hold
