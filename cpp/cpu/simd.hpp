@@ -83,6 +83,38 @@ KF_INLINE void store_first(std::byte* p, const V& v, int bytes) {
   copy_short<sizeof(V)>(p, reinterpret_cast<const std::byte*>(&v), bytes);
 }
 
+/// The first half of a vector's bytes, the others zero; touches no byte beyond. At once, as what goes through memory in
+/// pieces waits for them.
+template <class V>
+KF_INLINE V load_half(const std::byte* p) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64) return (V)_mm512_maskz_loadu_epi64(0xf, p);
+#endif
+#if defined(__AVX2__)
+  if constexpr (sizeof(V) == 32) return (V)_mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#endif
+#if defined(__x86_64__)
+  if constexpr (sizeof(V) == 16) return (V)_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+#endif
+  V v = {};
+  __builtin_memcpy(&v, p, sizeof v / 2);
+  return v;
+}
+template <class V>
+KF_INLINE void store_half(std::byte* p, const V& v) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64) return _mm512_mask_storeu_epi64(p, 0xf, (__m512i)v);
+#endif
+#if defined(__AVX2__)
+  if constexpr (sizeof(V) == 32)
+    return _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128((__m256i)v));
+#endif
+#if defined(__x86_64__)
+  if constexpr (sizeof(V) == 16) return _mm_storel_epi64(reinterpret_cast<__m128i*>(p), (__m128i)v);
+#endif
+  __builtin_memcpy(p, &v, sizeof v / 2);
+}
+
 /// A store that goes past the caches, to an address aligned to sizeof(V).
 template <class V>
 KF_INLINE void stream(std::byte* p, const V& v) {

@@ -6,7 +6,7 @@ namespace kfusion::cpu {
 namespace KF_ISA {
 namespace {
 
-/// Elements of E in a register, and their bytes in memory.
+/// Elements of E in a register, all or half of its lanes, and their bytes in memory.
 template <class E, bool wide>
 constexpr int kPart = wide && sizeof(typename E::Compute) < 8 ? kVectorBytes / 8 : kLanes<E>;
 template <class E, bool wide>
@@ -23,7 +23,7 @@ struct Load {
       const std::byte* const from = p;
       p += kBytes;
       if constexpr (kPart<E, wide> == kLanes<E>) return (F32s)load_elements<E>(from).v;
-      return (F32s)load_elements<E>(from, kPart<E, wide>).v;
+      return (F32s)load_half_elements<E>(from).v;
     };
     ((x = part()), ...);
   }
@@ -41,7 +41,7 @@ struct Store {
     const auto part = [&p, stream](const F32s& v) KF_LAMBDA {
       const Value value((typename Value::Native)v);
       if constexpr (kPart<E, wide> != kLanes<E>) {
-        store_elements<E>(p, value, kPart<E, wide>);
+        store_half_elements<E>(p, value);
       } else if (stream) {
         stream_elements<E>(p, value);
       } else {

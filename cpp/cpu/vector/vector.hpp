@@ -191,14 +191,42 @@ KF_INLINE F64s doubles_of(const VectorOf<float, kVectorBytes / 2>::Type& x) {
 #endif
 }
 
+/// Half a register of integers as doubles; g++ 12 converts them one by one.
+KF_INLINE F64s doubles_of(const VectorOf<std::int32_t, kVectorBytes / 2>::Type& x) {
+#if defined(__AVX512F__)
+  return (F64s)_mm512_maskz_cvtepi32_pd(0xff, (__m256i)x);
+#elif defined(__AVX2__)
+  return (F64s)_mm256_cvtepi32_pd((__m128i)x);
+#else
+  return __builtin_convertvector(x, F64s);
+#endif
+}
+
+/// Of integers of 8 bytes, rounded once. AVX2 has no instruction for it: the lower half becomes the last digits of
+/// 2^52, the upper one those of 2^84, with its sign turned, and both offsets are subtracted from the latter, which is
+/// exact.
+KF_INLINE F64s doubles_of(const VectorOf<std::int64_t, kVectorBytes>::Type& x) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  constexpr std::int64_t kTo52 = 0x4330000000000000, kTo84 = 0x4530000000000000, kSign = 0x80000000;
+  const auto lower = (F64s)((x & 0xffffffff) | kTo52);
+  const auto upper = (F64s)(((I64s)_mm256_srli_epi64((__m256i)x, 32) ^ kSign) | kTo84);
+  return (upper - (0x1p84 + 0x1p63 + 0x1p52)) + lower;
+#else
+  return __builtin_convertvector(x, F64s);
+#endif
+}
+
 /// C++'s conversion of every lane.
 template <class To, class From>
 KF_INLINE Vec<To> convert_lanes(Vec<From> x) {
   using Lane = typename Vec<To>::Lane;
   using Native = typename Vec<To>::Native;
-  if constexpr (sizeof(Lane) == sizeof(typename Vec<From>::Lane)) {
+  constexpr bool kToDoubles = kIsFloat<To> && sizeof(Lane) == 8;
+  if constexpr (kToDoubles && !kIsFloat<From> && sizeof(typename Vec<From>::Lane) == 8) {
+    return Vec<To>(doubles_of(x.v));
+  } else if constexpr (sizeof(Lane) == sizeof(typename Vec<From>::Lane)) {
     return Vec<To>(__builtin_convertvector(x.v, Native));
-  } else if constexpr (kIsFloat<To> && kIsFloat<From> && sizeof(Lane) == 8) {
+  } else if constexpr (kToDoubles) {
     return Vec<To>(doubles_of(half_lanes<0>(x)));
   } else if constexpr (sizeof(Lane) == 8) {
     return Vec<To>(__builtin_convertvector(half_lanes<0>(x), Native));
@@ -259,6 +287,15 @@ KF_INLINE void store_elements(std::byte* p, VecOf<E> x) {
 template <class E>
 KF_INLINE void store_elements(std::byte* p, VecOf<E> x, int count) {
   store_first(p, E::narrow(x.v), count * kItem<E>);
+}
+/// Half as many, in the lower lanes.
+template <class E>
+KF_INLINE VecOf<E> load_half_elements(const std::byte* p) {
+  return VecOf<E>(E::widen(load_half<typename E::Raw>(p)));
+}
+template <class E>
+KF_INLINE void store_half_elements(std::byte* p, VecOf<E> x) {
+  store_half(p, E::narrow(x.v));
 }
 /// Past the caches, to an address aligned to the register in memory.
 template <class E>
