@@ -47,7 +47,12 @@ def _parser() -> argparse.ArgumentParser:
                         "suite's own)")  # fmt: skip
     parser.add_argument("--peers", type=_names, metavar="NAMES", help=f"of {','.join(options.PEERS)}, or none; in all "
                         "cases (default: all that are installed, those that compile slowly in some)")  # fmt: skip
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose titles have this text (see --list)")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="cases whose titles have this text, or one of several: 'x 257|x 1023' (see --list)",
+    )
     parser.add_argument("--bytes", type=demo.parse_positive, metavar="N", help="of a case's input (default: 256 MB on "
                         "a GPU, 1 GB in all on the CPU, 64 MB with --quick)")  # fmt: skip
     parser.add_argument("--repeats", type=demo.parse_positive, metavar="N", help="samples of each version")

@@ -30,7 +30,7 @@ class Options:
 
     dtypes: None leaves the choice to each suite. nbytes: of a case's input; None likewise. repeats: samples of each
     version; None is as many as there is time for. processes: fresh ones for each first call. calls: in one sample of
-    what a call costs the host. only: text that a case's title must have.
+    what a call costs the host. only: text that a case's title must have, or several between "|".
     """
 
     device: str

@@ -265,7 +265,7 @@ def jobs(names: Sequence[str], options: Options) -> list[Job]:
         ValueError: there are cases, and none has the text that its title must have.
     """
     all_jobs = [job for name in names for job in SUITES[name].cases(name, options)]
-    found = [job for job in all_jobs if options.only in job.title]
+    found = [job for job in all_jobs if any(text in job.title for text in options.only.split("|"))]
     if all_jobs and not found:
         titles = "\n  ".join(job.title for job in all_jobs)
         raise ValueError(f"kfusion bench: no case has {options.only!r} in its title; there are\n  {titles}")
