@@ -86,9 +86,9 @@ class TestCompiles:
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_rows_of_odd_width_with_weights_spill_nothing(self, dtype, tmp_path):
-        for cols in (257, 1023, 4095, 9001, *((50_257, 131_073) if dtype == "float32" else ())):
+        for cols in (257, 1023, 4095, 9001) if dtype == "bfloat16" else (50_257, 131_073):
             text = kf.fuse(kf.layernorm).source(kf.spec((8192, cols), dtype), *[kf.spec((cols,), dtype)] * 2)
-            assert skeleton(text) == ("weighted_rows" if cols < 10_000 else "ring_rows")
+            assert skeleton(text) == ("weighted_rows" if dtype == "bfloat16" else "ring_rows")
             assert "Planes" in text
             assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
 

@@ -4,12 +4,13 @@
 namespace kfusion::device::scalar {
 
 struct Parameters {
-  const float* in_x;
+  const bfloat16_t* in_x;
   alignas(8) i64 row_stride0_of_in_x;
-  const float* in_weight;
-  float* out_result;
+  const bfloat16_t* in_weight;
+  const bfloat16_t* in_bias;
+  bfloat16_t* out_result;
   alignas(8) i64 row_stride0_of_out_result;
-  alignas(8) float scalar_5;
+  alignas(8) float scalar_7;
   Axes<int, 1> inner;
   Axes<int, 1> outer;
   Geometry geometry;
@@ -20,7 +21,7 @@ struct Fused {
   using Index = int;
   using Row = int;
   using At = Place<Index, 1>;
-  static constexpr int kWidth = 4, kSweeps = 2;
+  static constexpr int kWidth = 8, kSweeps = 2;
   static constexpr bool kLooks[] = {true, false}, kBatches[] = {false, false};
   static constexpr bool kWhole = true, kFetches = false;
   static constexpr int kBefore = 0, kBehind = 0;
@@ -29,12 +30,13 @@ struct Fused {
   KF_DEVICE i64 elements() const { return p.inner.size; }
   KF_DEVICE At place(Index first) const { return device::place(p.inner, first, kWidth); }
 
-  using Planes = device::Planes<1, kWidth, 288, true>;
+  using Planes = device::Planes<2, kWidth, 160, true>;
 
   struct Line {
-    const float* in_x;
-    const float* in_weight;
-    float* out_result;
+    const bfloat16_t* in_x;
+    const bfloat16_t* in_weight;
+    const bfloat16_t* in_bias;
+    bfloat16_t* out_result;
     Frame<Index> frame;
     Planes planes;
   };
@@ -43,6 +45,7 @@ struct Fused {
     Line line;
     line.in_x = p.in_x + (row.at[0] * p.row_stride0_of_in_x);
     line.in_weight = p.in_weight;
+    line.in_bias = p.in_bias;
     line.out_result = p.out_result + (row.at[0] * p.row_stride0_of_out_result);
     line.frame = frame_of<kWidth, kBefore, kBehind>(line.out_result, static_cast<Index>(p.inner.size));
     return line;
@@ -55,7 +58,7 @@ struct Fused {
 
   template <int kN = kWidth>
   struct HeldOf {
-    Vector<float, kN> in_x;
+    Vector<bfloat16_t, kN> in_x;
     KF_DEVICE void forget() { device::forget(in_x); }
     KF_DEVICE void take_note_of([[maybe_unused]] const HeldOf& first) {}
   };
@@ -68,28 +71,29 @@ struct Fused {
     return v;
   }
   KF_DEVICE void prefetch(const Line& line, Index first, int elements) const {
-    prefetch_to_l2(line.in_x + first, elements * 4);
+    prefetch_to_l2(line.in_x + first, elements * 2);
   }
   KF_DEVICE void prefetch_fetched(const Line& line, Index first, int elements) const {
   }
   KF_DEVICE Planes::Own entry(const Line& line, Index element) const {
     Planes::Own entry;
     entry.word[0] = __float_as_uint(get(load_vector<1, true, Use::kAgain>(line.in_weight + element, 1), 0));
+    entry.word[1] = __float_as_uint(get(load_vector<1, true, Use::kAgain>(line.in_bias + element, 1), 0));
     return entry;
   }
 
   struct Partial0 {
     static constexpr bool kNothing = false, kSymmetric = false;
-    Centred<float> mean_1;
+    Centred<float> mean_2;
     KF_DEVICE void merge(const Partial0& b) {
-      mean_1.merge(b.mean_1);
+      mean_2.merge(b.mean_2);
     }
     template <class Across>
     KF_DEVICE void merge_across(const Across& across) {
-      mean_1.merge_across(across);
+      mean_2.merge_across(across);
     }
     KF_DEVICE void settle() {
-      mean_1.settle();
+      mean_2.settle();
     }
   };
   static KF_DEVICE Partial0 partial(Sweep<0>) {
@@ -113,20 +117,22 @@ struct Fused {
   template <int kN = kWidth>
   struct Fetched1Of {
     Vector<float, kN> in_weight;
+    Vector<float, kN> in_bias;
   };
   using Fetched1 = Fetched1Of<>;
   template <int kN = kWidth>
   KF_DEVICE Fetched1Of<kN> fetch(Sweep<1>, const Line& line, const At& at) const {
     Fetched1Of<kN> v{};
     v.in_weight = line.planes.load<0, kN>(line.in_weight, line.frame, at);
+    v.in_bias = line.planes.load<1, kN>(line.in_bias, line.frame, at);
     return v;
   }
 
   struct Values {
-    float mean_1;
-    float mean_4;
-    float add_6;
-    float rsqrt_7;
+    float mean_2;
+    float mean_5;
+    float add_8;
+    float rsqrt_9;
   };
   KF_DEVICE Values begin(const Line& line, const At& at) const {
     Values values{};
@@ -138,9 +144,10 @@ struct Fused {
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
       const float in_x = get(held.in_x, j);  // x
-      part.mean_1.look(in_x);  // layernorm.mean
+      const float cast_1 = convert<float>(in_x);  // layernorm.mean.cast
+      part.mean_2.look(cast_1);  // layernorm.mean
     }
-    part.mean_1.looked(kN);
+    part.mean_2.looked(kN);
   }
 
   template <int kN = kWidth>
@@ -148,14 +155,15 @@ struct Fused {
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
       const float in_x = get(held.in_x, j);  // x
-      part.mean_1.add(in_x);  // layernorm.mean
+      const float cast_1 = convert<float>(in_x);  // layernorm.mean.cast
+      part.mean_2.add(cast_1);  // layernorm.mean
     }
   }
   KF_DEVICE void finish(Sweep<0>, Values& values, const Partial0& part) const {
-    values.mean_1 = part.mean_1.mean;  // layernorm.mean
-    values.mean_4 = share_of(part.mean_1.squares(), float(static_cast<i64>(p.inner.size)));  // layernorm.var
-    values.add_6 = values.mean_4 + p.scalar_5;  // layernorm.scale.add
-    values.rsqrt_7 = quick_rsqrt(values.add_6);  // layernorm.scale.rsqrt
+    values.mean_2 = part.mean_2.mean;  // layernorm.mean
+    values.mean_5 = share_of(part.mean_2.squares(), float(static_cast<i64>(p.inner.size)));  // layernorm.var
+    values.add_8 = values.mean_5 + p.scalar_7;  // layernorm.scale.add
+    values.rsqrt_9 = quick_rsqrt(values.add_8);  // layernorm.scale.rsqrt
   }
 
   template <int kN = kWidth>
@@ -164,13 +172,20 @@ struct Fused {
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
       const float in_x = get(held.in_x, j);  // x
-      const float subtract_2 = in_x - values.mean_1;  // layernorm.var.subtract
-      const float multiply_8 = subtract_2 * values.rsqrt_7;  // layernorm.scale.multiply
+      const float cast_1 = convert<float>(in_x);  // layernorm.mean.cast
+      const float subtract_3 = cast_1 - values.mean_2;  // layernorm.var.subtract
+      const float cast_10 = convert<float>(subtract_3);  // layernorm.scale.cast
+      const float multiply_11 = values.rsqrt_9 * cast_10;  // layernorm.scale.multiply
       const float in_weight = get(in.in_weight, j);  // weight
-      const float multiply_10 = in_weight * multiply_8;  // result
-      out_result[j] = multiply_10;
+      const float cast_13 = convert<float>(in_weight);  // layernorm.scale.cast_2
+      const float multiply_14 = multiply_11 * cast_13;  // layernorm.scale.multiply_2
+      const float in_bias = get(in.in_bias, j);  // bias
+      const float cast_16 = convert<float>(in_bias);  // layernorm.scale.cast_3
+      const float add_17 = multiply_14 + cast_16;  // layernorm.scale.add_2
+      const float cast_18 = rounded<bfloat16_t>(add_17);  // result
+      out_result[j] = add_17;
     }
-    store_vector<kWhole>(at.in(line.out_result), pack_vector<float>(out_result), at.count);
+    store_vector<kWhole>(at.in(line.out_result), pack_vector<bfloat16_t>(out_result), at.count);
   }
   KF_DEVICE void finish(Sweep<1>, Values& values, const Partial1& part) const {
   }
@@ -180,7 +195,7 @@ struct Fused {
 
 extern "C" __global__ void __launch_bounds__(512, 2)
     kf_layernorm(const __grid_constant__ Parameters p) {
-  weighted_rows<Fused, 32, 2, 4>(Fused{p}, p.geometry, p.standing);
+  weighted_rows<Fused, 32, 1, 4>(Fused{p}, p.geometry, p.standing);
 }
 
 }  // namespace kfusion::device::scalar
@@ -188,6 +203,6 @@ extern "C" __global__ void __launch_bounds__(512, 2)
 // grid: (264, 1, 1)
 // block: (512, 1, 1)
 // cluster: 1
-// shared_bytes: 8704
+// shared_bytes: 19968
 // resident: True
 // standing_bytes: 16

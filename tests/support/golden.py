@@ -29,8 +29,8 @@ def layernorm(x):
     return kf.layernorm(x)
 
 
-def weighted_layernorm(x, weight):
-    return kf.layernorm(x, weight)
+def weighted_layernorm(x, weight, bias):
+    return kf.layernorm(x, weight, bias)
 
 
 def softmax_of_columns(x):
@@ -47,7 +47,7 @@ def sum_of_all(x):
 
 CASES: dict[
     str, tuple[Callable[..., Any], tuple[int, ...]]
-] = {  # by skeleton: a function, and the shape of its arguments (of `weight`, of a row)
+] = {  # by skeleton: a function, and the shape of its arguments (weight and bias have that of a row)
     "pointwise": (relu_of_sum, (4096, 4096)),
     "packed_rows": (softmax, (100_000, 6)),
     "span_rows": (softmax, (100_000, 33)),
@@ -67,7 +67,8 @@ def text_of(skeleton: str) -> str:
     """The kernel's source and its launch on an H200."""
     function, shape = CASES[skeleton]
     names = inspect.signature(function).parameters
-    arguments = [kf.spec(shape[-1:] if name == "weight" else shape) for name in names]
+    dtype = "bfloat16" if skeleton == "weighted_rows" else "float32"
+    arguments = [kf.spec(shape if name in "xy" else shape[-1:], dtype) for name in names]
     (kernel,) = _core.cuda_kernels(kf.trace(function, *arguments), kf.device("h200").to_dict())
     launch = "".join(f"// {name}: {value}\n" for name, value in kernel.launch.items() if value)
     return f"{kernel.source}\n{launch}"

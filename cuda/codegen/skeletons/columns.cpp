@@ -14,7 +14,6 @@ struct ColumnsPolicy {
   static constexpr int kAcrossLanes = 8, kAcrossBytesInFlight = 256, kMostAcrossVectors = 8;
   /// Of maps, with fewer blocks where a thread has more bytes on their way.
   static constexpr int kMapThreads = 256, kLeastMapBlocks = 4, kLeastFullMapBlocks = 2;
-  static constexpr int kLeastMapThreads = 64;  ///< where there would be few blocks
   static constexpr std::int64_t kMostMapBytes = 192;
   static constexpr std::int64_t kMaxSplits = 65535;  ///< blocks that a grid has along y
 };
@@ -49,15 +48,12 @@ struct Columns : Configuration {
     const std::int64_t columns = vectors_of(p.a), rows = product(p.a.outer);
     const bool maps = partial_bytes == 0, again = !maps && p.k.paired.sweeps > 1;  // needs what a sweep before reduced
     const std::int64_t across = std::bit_ceil(static_cast<std::uint64_t>(clamp(columns, 1, lanes)));
-    std::int64_t sides = maps && p.a.crossed() && columns > across ? 2 : 1;  // so that tiles are square
+    const std::int64_t sides = maps && p.a.crossed() && columns > across ? 2 : 1;  // so that tiles are square
     std::int64_t down = threads / (across * sides);
     while (across * down > kWarp && down >= 2 * rows) down /= 2;
-    const auto tiles_of = [&] { return divide_up(columns, across * sides); };
-    const auto most_of = [&] { return std::max<std::int64_t>(divide_up(rows, down * vectors), 1); };
+    const std::int64_t tiles = divide_up(columns, across * sides);
     const std::int64_t blocks = std::int64_t{kBlocksPerMultiprocessor} * p.target.multiprocessors;
-    while (maps && tiles_of() * most_of() < blocks && across * down * sides > ColumnsPolicy::kLeastMapThreads)
-      (sides > 1 ? sides : down) /= 2;
-    const std::int64_t tiles = tiles_of(), most = most_of();
+    const std::int64_t most = std::max<std::int64_t>(divide_up(rows, down * vectors), 1);
     const std::int64_t splits = maps    ? std::min(most, ColumnsPolicy::kMaxSplits)
                                 : again ? cluster_for(tiles, down, p.target)
                                         : clamp(blocks / std::max<std::int64_t>(tiles, 1), 1, most);

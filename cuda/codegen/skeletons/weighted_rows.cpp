@@ -8,6 +8,9 @@ namespace {
 
 struct WeightedRowsPolicy {
   static constexpr std::int64_t kLeastRows = 2048;  ///< fewer have no time to pay for the planes
+  /// One operand, or two of float32, are shifted as quickly.
+  static constexpr std::int64_t kLeastOperands = 2;
+  static constexpr int kLeastWidth = 8;
   static constexpr int kThreads = 512, kLeastThreads = 64;
   static constexpr int kLeastLanes = 8;  ///< of a row: fewer have too many of its edges each
   /// Slots of 16 bytes of a lane, and blocks of a multiprocessor, in the order of their rates.
@@ -26,8 +29,9 @@ struct WeightedRows : Configuration {
 
   static std::optional<WeightedRows> choose(const Problem& p) {
     using Policy = WeightedRowsPolicy;
-    if (std::ranges::count(p.a.loads, Reach::kPlanes) == 0 || p.a.wide || product(p.a.outer) < Policy::kLeastRows ||
-        std::ranges::count(p.held, true) == 0)
+    const auto operands = std::ranges::count(p.a.loads, Reach::kPlanes);
+    if (operands < Policy::kLeastOperands || p.a.width < Policy::kLeastWidth || p.a.wide ||
+        product(p.a.outer) < Policy::kLeastRows || std::ranges::count(p.held, true) == 0)
       return {};
     std::optional<WeightedRows> best;
     for (const auto& [slots, resident] : Policy::kShapes) {
