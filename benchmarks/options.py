@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,9 +20,9 @@ _ON = {
     "cpu": ("numpy", "numexpr", "torch", "torch.compile", "torch.compile.warm", "jax.jit", "numba"),
     "cuda": ("torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit", "experiment"),
 }
-# torch and its compiler, JAX's, Numba's.
-_AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "NUMBA_CPU_NAME": "haswell",
-         "NUMBA_CPU_FEATURES": ""}  # fmt: skip
+# torch and its compiler (2.13 mixes up what it has compiled for two instruction sets), JAX's, Numba's.
+_AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "TORCHINDUCTOR_CACHE_DIR": os.path.join(tempfile.gettempdir(), "inductor_avx2"),
+         "XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,8 @@ def sum_of_all(x):
     return x.sum()
 
 
-CASES: dict[
-    str, tuple[Callable[..., Any], tuple[int, ...]]
-] = {  # by skeleton: a function, and the shape of its arguments (weight and bias have that of a row)
+# By skeleton: a function, and the shape of its arguments (weight and bias have that of a row).
+CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "pointwise": (relu_of_sum, (4096, 4096)),
     "packed_rows": (softmax, (100_000, 6)),
     "span_rows": (softmax, (100_000, 33)),
