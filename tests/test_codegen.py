@@ -153,6 +153,36 @@ class TestText:
         assert "brighten" in kernel.entry
 
 
+@pytest.mark.parametrize(
+    ("f", "quick"),
+    [
+        (lambda x: kf.tanh(x / 41.0) * 41.0, True),
+        (lambda x: kf.floor(x / 41.0), False),
+        (lambda x: kf.astype(x / 41.0, "int32"), False),
+        (lambda x: (x / 41.0) == 1.0, False),
+        (lambda x: (kf.tanh(x / 41.0), x / 41.0), False),
+    ],
+)
+def test_a_quick_quotient_is_of_quick_functions_alone(f, quick):
+    assert ("QuickDivisor" in kf.fuse(f).source(kf.spec((64, 64), "float16"))) == quick
+
+
+def test_exponentials_that_another_reduction_takes(tmp_path):
+    def f(x):
+        e = kf.exp(x - x.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True), e.max(-1)
+
+    source = kf.fuse(f).source(kf.spec((4096, 1024)))
+    for name in set(re.findall(r"\b(exp_\d+)\b", source)):
+        assert f"const float {name} =" in source
+
+
+def test_planes_stay_in_clusters():
+    """Rings of blocks anywhere have none."""
+    source = kf.fuse(kf.rmsnorm).source(kf.spec((1000, 300_001)), kf.spec((300_001,)))
+    assert "Planes" not in source
+
+
 def test_names_that_end_like_others():
     """Values a, a_1, a[1] and so on, with strides of their own, in one kernel."""
     g = _core.Graph()

@@ -162,35 +162,45 @@ class TestRowsOfOddWidth:
             d = x - x.mean(-1, keepdims=True)
             return d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5) * w + b
 
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-    @pytest.mark.parametrize(("rows", "cols"), [(2048, 101), (70_001, 103), (5000, 257), (3001, 1023), (2500, 9001)])
+    CASES = (
+        *(("bfloat16", *shape) for shape in ((2048, 101), (70_001, 103), (5000, 257), (3001, 1023), (2049, 2501))),
+        *(("float16", *shape) for shape in ((2051, 1537), (2500, 9001), (2100, 14_001))),
+        ("float32", 300, 50_257),
+        ("float32", 200, 131_073),
+    )
+
+    @pytest.mark.parametrize(("dtype", "rows", "cols"), CASES)
     def test_layernorm(self, dtype, rows, cols, rng, torch):
         kind = getattr(torch, dtype)
-        memory = torch.from_numpy(rng.standard_normal(rows * cols + 1).astype(np.float32)).cuda().to(kind)
-        x = memory[1:].reshape(rows, cols)  # rows begin anywhere
+        x, w, b = (
+            torch.from_numpy(rng.standard_normal(shape).astype(np.float32)).cuda().to(kind)
+            for shape in ((rows, cols), cols, cols)
+        )
         x[7, 3], x[8, 4], x[rows - 1, -1] = torch.inf, torch.nan, -torch.inf
-        weights = torch.from_numpy(rng.standard_normal((3, cols + 1)).astype(np.float32)).cuda().to(kind)
-        for w, b in ((weights[0, :-1], weights[1, :-1]), (weights[0, 1:], weights[2, 1:].float())):
-            want = self.layernorm(*(a.double().cpu().numpy() for a in (x, w, b)))
-            y = torch.full_like(x, 77)
-            for _ in range(3):  # the counter is as it was
-                y.fill_(77)
-                kf.fused_layernorm(x, w, b, out=y)
-            got = y.double().cpu().numpy()
+        assert "Planes" in kf.fused_layernorm.source(x, w, b)
+        want = self.layernorm(*(a.double().cpu().numpy() for a in (x, w, b)))
+        y = torch.empty_like(x)
+        for out in (y, y, y, x):  # the counter is as it was; at last in place
+            y.fill_(77)
+            kf.fused_layernorm(x, w, b, out=out)
+            got = out.double().cpu().numpy()
             eps = torch.finfo(kind).eps
             np.testing.assert_allclose(got, want, rtol=4 * eps, atol=8 * eps * (1 + np.nanmax(abs(want))))
 
     def test_two_streams(self, rng, torch):
-        x = torch.from_numpy(rng.standard_normal((20_000, 1023)).astype(np.float32)).cuda()
-        w = torch.from_numpy(rng.standard_normal(1023).astype(np.float32)).cuda()
-        want = kf.fused_rmsnorm(x, w)
+        x, w, b = (
+            torch.from_numpy(rng.standard_normal(shape).astype(np.float32)).cuda().to(torch.bfloat16)
+            for shape in ((20_000, 1023), 1023, 1023)
+        )
+        assert "weighted_rows<" in kf.fused_layernorm.source(x, w, b)
+        want = kf.fused_layernorm(x, w, b)
         streams = [torch.cuda.Stream() for _ in range(2)]
         results = [torch.empty_like(x) for _ in streams]
         torch.cuda.synchronize()
         for _ in range(20):
             for stream, y in zip(streams, results, strict=True):
                 with torch.cuda.stream(stream):
-                    kf.fused_rmsnorm(x, w, out=y)
+                    kf.fused_layernorm(x, w, b, out=y)
         torch.cuda.synchronize()
         assert all(torch.equal(y, want) for y in results)
 

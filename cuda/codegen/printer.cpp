@@ -72,10 +72,16 @@ void Printer::assign(int i, const std::string& value) {
   if (divides(i)) out_.line("values." + divisor_of(i) + " = " + divisor_type(i) + "(" + reference(i) + ");");
 }
 
-/// Division by a scalar, for half types, which do not show the errors of products with its reciprocal.
+/// Division of a half type by a scalar, where all that use it are quick functions, which have larger errors than
+/// products with the scalar's reciprocal: others, like floor, would show the last bit.
 bool Printer::is_quick_quotient(const Step& s) const {
-  return s.op == Op::divide && s.kind == StepKind::kMap && is_half(s.dtype) &&
-         step(s.arguments[1]).kind == StepKind::kConstant;
+  if (s.op != Op::divide || s.kind != StepKind::kMap || !is_half(s.dtype)) return false;
+  const auto own = static_cast<int>(&s - k_.steps.data());
+  const auto suits = [&](const Step& user) {
+    return std::ranges::count(user.arguments, own) == 0 || (user.kind == StepKind::kMap && is_quick(user));
+  };
+  const bool stored = std::ranges::count(k_.stores, own, &Store::step) > 0;
+  return step(s.arguments[1]).kind == StepKind::kConstant && !stored && std::ranges::all_of(k_.steps, suits);
 }
 
 /// By the hardware's approximations (device/quick.cuh).

@@ -58,6 +58,10 @@ bool Printer::can_keep(const Kept& kept) const {
 
 /// What later sweeps divide the exponentials by, if that is all that they are used for; else -1.
 int Printer::divisor_of_all(const Kept& kept) const {
+  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
+    if (step(i).kind == StepKind::kReduce && s_.ready[at(i)] > kept.sweep + 1 &&
+        step(i).arguments[0] == kept.exponential)
+      return -1;
   int divisor = -1;
   for (int sweep = kept.sweep + 1; sweep < s_.sweeps; ++sweep)
     for (const int i : element_steps(k_, sweep)) {

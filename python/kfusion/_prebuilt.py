@@ -42,13 +42,12 @@ _NONE, _ONE, _BOTH = (), ("weight",), ("weight", "bias")
 _USUAL, _BLOCK, _ANY = ("float32", "bfloat16"), 2**15, 2**25  # rows beyond a block take the longest to compile
 FUNCTIONS = (
     Row("fused_relu_layernorm", _USUAL, (_NONE, _BOTH), _BLOCK, common=True),
-    Row("fused_layernorm", _USUAL, (_BOTH,), _BLOCK, common=True),
+    Row("fused_layernorm", _USUAL, (_NONE, _BOTH), _BLOCK, common=True),
     Row("fused_rmsnorm", _USUAL, (_ONE,), _BLOCK, common=True),
     Row("fused_softmax", _USUAL, (_NONE,), _BLOCK, common=True),
     Row("fused_relu_layernorm", FLOATS, (_NONE, _ONE, _BOTH), _BLOCK),
     Row("fused_relu_layernorm", _USUAL, (_NONE, _BOTH), _ANY),
     Row("unfused_relu_layernorm", _USUAL, (_NONE, _BOTH), _ANY),
-    Row("fused_layernorm", _USUAL, (_NONE,), _BLOCK),
 )
 COMMON = tuple(row for row in FUNCTIONS if row.common)
 LENGTHS = sorted([24, *(2**p for p in range(4, 23))])  # of rows: the text depends on their class, which these end

@@ -31,6 +31,11 @@ def rows(x, p):
 
 
 @kf.fuse
+def weighted(x, p, q):
+    return (kf.layernorm(x, p, q),)
+
+
+@kf.fuse
 def both(x, y):
     return kf.softmax(x * y), kf.layernorm(x + y)
 
@@ -72,6 +77,7 @@ def generated(dtype: type, cols: int, height: int, f: kf.FusedFunction, argument
     rng = np.random.default_rng()
     x, y = (rng.standard_normal((height, cols)).astype(dtype) for _ in range(2))
     named = {"x": x, "y": y, "t": x.T, "p": rng.standard_normal(cols).astype(dtype)}
+    named["q"] = rng.standard_normal(cols).astype(dtype)
     arrays = [named[a] for a in arguments]
     for version in (f, f.unfused):
         for got, want in zip(version(*map(kf.to_device, arrays)), version(*arrays), strict=True):
@@ -101,8 +107,10 @@ def cases() -> Iterator[tuple[Callable[..., None], tuple]]:
     ):
         yield generated, (dtype, cols, 3 if cols > 9000 else 33 if cols > 17 else 300, f, arguments)
     # So many rows of odd width that blocks keep their weights.
-    for dtype, cols in itertools.product((np.float16, ml_dtypes.bfloat16, np.float32), (101, 257, 517, 1029, 4001)):
-        yield generated, (dtype, cols, 2051, rows, "xp")
+    for dtype, cols in itertools.product((np.float16, ml_dtypes.bfloat16), (101, 257, 1029, 1537, 4001)):
+        yield generated, (dtype, cols, 2051, weighted, "xpq")
+    for cols in (20_001, 50_257, 131_073):
+        yield generated, (np.float32, cols, 150, weighted, "xpq")
     # So many long rows that blocks stay for several of them (not of 20 000 bfloat16, nor on the largest GPUs).
     for dtype, cols, f in itertools.product(
         (ml_dtypes.bfloat16, np.float32), (20_000, 50_000, 70_000, 131073), (rows, both)

@@ -57,6 +57,7 @@ struct RingRows : Configuration {
     const RingNeeds needs(p);
     if (!should_ring(needs, p)) return {};
     const RingShape* found = ring_for(needs, p.target);
+    if (needs.planed && found == nullptr) return {};
     const std::int64_t least = divide_up(needs.bytes, Policy::kSpread.block_bytes());
     RingRows c;
     c.spread = needs.bytes > kMostTeamBytes && are_few(found, p) && least <= p.target.multiprocessors;
