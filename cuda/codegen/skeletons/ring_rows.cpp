@@ -1,5 +1,6 @@
-// device/ring.cuh: rows beyond 64 KB that fit a cluster, or all blocks, in registers of blocks that stay, each warp fed
-// by a ring of bulk copies; teams take rows from a counter, and weights stay in shared memory as far as there is room.
+// device/ring.cuh: rows beyond 64 KB (16 KB where weights lie in planes) that fit a cluster, or all blocks, in
+// registers of blocks that stay, each warp fed by a ring of bulk copies; teams take rows from a counter, and weights
+// stay in shared memory as far as there is room.
 #include "codegen/skeletons/rings.hpp"
 
 namespace kfusion::codegen {
