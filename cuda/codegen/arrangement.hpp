@@ -47,6 +47,8 @@ struct Arrangement {
   bool crossed() const {
     return std::ranges::count(loads, Reach::kCrossed) + std::ranges::count(stores, Reach::kCrossed) > 0;
   }
+  /// Loads that lie in planes.
+  std::int64_t planes() const { return std::ranges::count(loads, Reach::kPlanes); }
   const Extents& inner_of(const Operand& o) const { return form == Form::kRows ? o.reduced : o.kept; }
   const Extents& outer_of(const Operand& o) const { return form == Form::kRows ? o.kept : o.reduced; }
   /// Does not vary along the reduced axes (of a pointwise kernel, everything varies).

@@ -49,6 +49,12 @@ std::int64_t shared_bytes_of(int resident, const Target& target) {
   return (target.shared_bytes + kSystemBytes) / resident - kSystemBytes;
 }
 
+int most_threads(const Target& target) {
+  if (target.compute_major == 7 && target.compute_minor == 5) return 1024;
+  const bool few = (target.compute_major == 8 && target.compute_minor > 0) || target.compute_major == 12;
+  return few ? 1536 : 2048;
+}
+
 /// Clusters of more than 8 not all architectures have that have clusters.
 int most_blocks(const Target& target) {
   if (!target.clusters) return 1;
@@ -106,8 +112,9 @@ Division divide_rows(const Problem& p, int threads, std::int64_t rows, std::int6
   return d;
 }
 
-std::int64_t entry_bytes(const Arrangement& a) {
-  return std::ranges::count(a.loads, Reach::kPlanes) * static_cast<std::int64_t>(sizeof(float));
+std::int64_t plane_bytes(const Arrangement& a, const Traits& traits) {
+  const std::int64_t count = traits.planes_twice ? 2 * a.width - 1 : a.width;
+  return count * traits.plane_entries * a.planes() * static_cast<std::int64_t>(sizeof(float));
 }
 
 std::int64_t partial_bound(const Kernel& k) { return 12 * std::ranges::count(k.steps, StepKind::kReduce, &Step::kind); }

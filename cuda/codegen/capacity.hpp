@@ -23,6 +23,10 @@ inline std::int64_t clamp(std::int64_t n, std::int64_t low, std::int64_t high) {
 /// Shared memory that each of so many blocks can have that share a multiprocessor.
 std::int64_t shared_bytes_of(int resident, const Target& target);
 
+/// Threads of a multiprocessor, at most. Source: CUDA C++ Programming Guide, "Technical specifications per compute
+/// capability".
+int most_threads(const Target& target);
+
 /// Blocks of a cluster, at most.
 int most_blocks(const Target& target);
 
@@ -58,8 +62,8 @@ bool is_heavy(const Kernel& k);
 /// Blocks that have `rows` rows each, and tell each other nothing.
 Division divide_rows(const Problem& p, int threads, std::int64_t rows, std::int64_t shared_bytes = 0);
 
-/// Bytes of an entry of planes.
-std::int64_t entry_bytes(const Arrangement& a);
+/// Bytes of a block's planes (device/planes.cuh).
+std::int64_t plane_bytes(const Arrangement& a, const Traits& traits);
 
 // ---- partial results ------------------------------------------------------------------------------------------------
 

@@ -167,7 +167,6 @@ void Printer::print_types() {
   out_.line("using At = Place<Index, " + number(a_.inner.size()) + ">;");
   out_.line("static constexpr int kWidth = " + std::to_string(a_.width) + ", kSweeps = " + std::to_string(s_.sweeps) +
             ";");
-  const auto flag = [](bool is) { return std::string(is ? "true" : "false"); };
   bool fetching = false;
   for (int sweep = 0; sweep < s_.sweeps; ++sweep)
     for (const int i : loads_of(sweep, false)) fetching = fetching || a_.loads[at(i)] != Reach::kPlanes;
@@ -178,8 +177,8 @@ void Printer::print_types() {
   };
   out_.line("static constexpr bool kLooks[] = {" + flags(&Printer::looks) + "}, kBatches[] = {" +
             flags(&Printer::batches) + "};");
-  out_.line("static constexpr bool kWhole = " + flag(a_.whole) + ", kFetches = " + flag(fetching) +
-            (columns() ? ", kCrosses = " + flag(a_.crossed()) + ";" : ";"));
+  out_.line(std::string("static constexpr bool kWhole = ") + flag(a_.whole) + ", kFetches = " + flag(fetching) +
+            (columns() ? std::string(", kCrosses = ") + flag(a_.crossed()) : "") + ";");
   if (a_.framed())
     out_.line("static constexpr int kBefore = " + std::to_string(a_.before) +
               ", kBehind = " + std::to_string(a_.behind) + ";");

@@ -87,7 +87,7 @@ class Printer {
   void print_shared();
   void print_row_values();
   void print_planes();
-  std::vector<int> in_planes() const;
+  std::vector<int> plane_loads() const;
   std::size_t plane_of(int load) const;
   std::string staged(int load, std::size_t number) const;
   void print_partial(int sweep);

@@ -48,28 +48,26 @@ bool Printer::can_keep(const Kept& kept) const {
     const bool knows_x = std::ranges::any_of(arguments, is_source) && !is_source(user) && user != kept.difference;
     return knows_x || (std::ranges::count(arguments, kept.difference) > 0 && user != kept.exponential);
   };
-  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
-    if (step(i).kind == StepKind::kReduce && s_.ready[at(i)] > kept.sweep + 1 && known(i)) return false;
   for (int sweep = kept.sweep + 1; sweep < s_.sweeps; ++sweep)
-    if (std::ranges::any_of(element_steps(k_, sweep), known)) return false;
+    if (std::ranges::any_of(element_steps(k_, sweep), known) || std::ranges::any_of(reductions(sweep), known))
+      return false;
   return std::ranges::none_of(k_.stores,
                               [&](const Store& s) { return is_source(s.step) || s.step == kept.difference; });
 }
 
 /// What later sweeps divide the exponentials by, if that is all that they are used for; else -1.
 int Printer::divisor_of_all(const Kept& kept) const {
-  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i)
-    if (step(i).kind == StepKind::kReduce && s_.ready[at(i)] > kept.sweep + 1 &&
-        step(i).arguments[0] == kept.exponential)
-      return -1;
   int divisor = -1;
-  for (int sweep = kept.sweep + 1; sweep < s_.sweeps; ++sweep)
+  for (int sweep = kept.sweep + 1; sweep < s_.sweeps; ++sweep) {
+    const auto takes_it = [&](int reduction) { return step(reduction).arguments[0] == kept.exponential; };
+    if (std::ranges::any_of(reductions(sweep), takes_it)) return -1;
     for (const int i : element_steps(k_, sweep)) {
       const Step& s = step(i);
       if (std::ranges::count(s.arguments, kept.exponential) == 0) continue;
       if (!is_shared_quotient(s) || (divisor >= 0 && divisor != s.arguments[1])) return -1;
       divisor = s.arguments[1];
     }
+  }
   const bool stored = std::ranges::any_of(k_.stores, [&](const Store& s) { return s.step == kept.exponential; });
   return stored ? -1 : divisor;
 }

@@ -149,7 +149,7 @@ void Printer::print_line() {
     if (step(static_cast<int>(i)).kind == StepKind::kIota)
       add("i64", names_[i], names_[i] + "_from", names_[i], k_.iotas[at(k_.steps[i].index)]);
   if (a_.framed()) print_frame(members, body);
-  if (const std::vector<int> planes = in_planes(); !planes.empty()) {
+  if (const std::vector<int> planes = plane_loads(); !planes.empty()) {
     out_.line("");
     out_.line("using Planes = device::Planes<" + number(planes.size()) + ", kWidth, " +
               number(at(traits_.plane_entries)) + ", " + flag(traits_.planes_twice) + ">;");
@@ -170,14 +170,14 @@ void Printer::print_line() {
 }
 
 /// Loads that lie in planes: number n of them is value n of an entry.
-std::vector<int> Printer::in_planes() const {
+std::vector<int> Printer::plane_loads() const {
   std::vector<int> found;
   for (int i = 0; i < static_cast<int>(loads_.size()); ++i)
     if (a_.loads[at(i)] == Reach::kPlanes) found.push_back(i);
   return found;
 }
 std::size_t Printer::plane_of(int load) const {
-  const std::vector<int> planes = in_planes();
+  const std::vector<int> planes = plane_loads();
   return static_cast<std::size_t>(std::ranges::find(planes, load) - planes.begin());
 }
 

@@ -92,7 +92,7 @@ void Printer::print_row_values() {
 
 /// What device/planes.cuh asks for.
 void Printer::print_planes() {
-  const std::vector<int> planes = in_planes();
+  const std::vector<int> planes = plane_loads();
   if (planes.empty()) return;
   Code body;
   for (std::size_t n = 0; n < planes.size(); ++n)

@@ -322,6 +322,7 @@ struct SegmentPlaces {
   KF_DEVICE Index first(int k) const { return static_cast<Index>((begin * kVec + k) * 32) * F::kWidth; }
 };
 
+/// What a kernel has of planes, if it has any.
 template <class F>
 struct PlanesOf {
   struct type {};

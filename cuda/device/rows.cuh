@@ -31,8 +31,9 @@ namespace kfusion::device {
 /// How threads share the rows. Kernel parameter.
 struct Geometry {
   i64 rows;
-  i64 warps;   ///< team_rows(), long_rows(): of a team, in all its blocks; tiles(): tiles
-  i64 splits;  ///< ring_rows(), split_rows(), columns(): blocks that share a row; span_rows(), tiles(): rows of a block
+  i64 warps;   ///< team_rows(), long_rows(): of a team, in all its blocks; tiles(): tiles; weighted_rows(): shares
+  i64 splits;  ///< ring_rows(), split_rows(), columns(): blocks that share a row; span_rows(), tiles(): rows of a
+               ///< block; weighted_rows(): turns of a share
   i64 box;     ///< bytes of an exchange's box
   i64 ahead;   ///< team_rows(): so many rows further on, what is brought to L2 while this one is reduced; ring_rows():
                ///< stages of a warp

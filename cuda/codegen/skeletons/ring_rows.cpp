@@ -68,7 +68,7 @@ struct RingRows : Configuration {
     const std::int64_t room = exchange_room(partial_bound(p.k));
     const int least_stages = std::min(c.ring.stages, Policy::kLeastStages);
     if (needs.planed) c.traits.plane_entries = c.ring.warps * c.ring.segments * kSegmentVectors * kWarp + 4;
-    const std::int64_t bytes = c.ring_bytes(least_stages, room, needs.held_bytes) + c.plane_bytes(p);
+    const std::int64_t bytes = c.ring_bytes(least_stages, room, needs.held_bytes) + plane_bytes(p.a, c.traits);
     if (bytes > (needs.planed ? shared_bytes_of(c.ring.resident, p.target) : p.target.shared_bytes)) return {};
     c.threads = c.ring.warps * kWarp, c.least_blocks = c.ring.resident;
     c.traits.held = p.held, c.traits.keeps_exponentials = true;
@@ -103,8 +103,6 @@ struct RingRows : Configuration {
     return ring.warps * (stages * stage + 8) + messages * room + 3 * kSlotBytes;
   }
 
-  std::int64_t plane_bytes(const Problem& p) const { return p.a.width * traits.plane_entries * entry_bytes(p.a); }
-
   /// So many segments of each warp, of an operand that all rows share.
   std::int64_t kept_bytes(std::int64_t segments) const {
     return kWarp * kSegmentVectors * kSlotBytes * ring.warps * segments;
@@ -119,7 +117,7 @@ struct RingRows : Configuration {
     int stages = ring.stages;
     const auto shared_bytes = [&] {
       return ring_bytes(stages, room, bytes_of(p.k, p.a, traits.held)) + std::ssize(traits.shared) * kept_bytes(kept) +
-             plane_bytes(p);
+             plane_bytes(p.a, traits);
     };
     while (stages > RingRowsPolicy::kLeastStages && shared_bytes() > shared_bytes_of(ring.resident, p.target)) --stages;
     const std::int64_t at_once = std::max<std::int64_t>(p.target.multiprocessors * ring.resident / blocks, 1);

@@ -16,7 +16,7 @@ bool all(const RingNeeds& n) { return !n.planed; }
 bool of_one(const RingNeeds& n) { return n.single() && !n.planed; }
 bool of_fours(const RingNeeds& n) { return n.whole && n.light; }
 bool of_one_whole(const RingNeeds& n) { return n.whole && n.single(); }
-bool unweighted(const RingNeeds& n) { return n.single() && !n.fetches && !n.planed; }
+bool unweighted(const RingNeeds& n) { return n.single() && !n.fetches; }
 /// Vectors of eight have too many addresses: bfloat16 50257 is no quicker than with weights that are shifted.
 bool planed_fours(const RingNeeds& n) { return n.single() && n.planed && n.light; }
 bool weighted(const RingNeeds& n) { return n.single() && !n.shared.empty(); }
@@ -62,8 +62,8 @@ RingNeeds::RingNeeds(const Problem& p)
       shared(shared_loads(p)),
       whole(!p.a.framed()),
       light(p.a.width == 4),
-      fetches(codegen::fetches(p) && std::ranges::count(p.a.loads, Reach::kPlanes) == 0),
-      planed(std::ranges::count(p.a.loads, Reach::kPlanes) > 0) {}
+      fetches(codegen::fetches(p)),
+      planed(p.a.planes() > 0) {}
 
 bool can_ring(const Problem& p) {
   if (p.a.form != Form::kRows || p.target.compute_major < 9 || product(p.a.outer) >= kMaxRingRows) return false;

@@ -19,8 +19,8 @@ struct RingNeeds {
   std::int64_t bytes, held_bytes;  ///< of a row, of a vector, in registers
   std::vector<int> shared;         ///< operands that all rows share: weights and the like
   bool whole, light;               ///< no vector ends early; vectors of four elements, which leave warps less to do
-  bool fetches;                    ///< sweeps load more than what is held, and not from planes
-  bool planed;                     ///< they load from planes
+  bool fetches;                    ///< sweeps load more than what is held
+  bool planed;                     ///< and from planes
   explicit RingNeeds(const Problem& p);
   bool single() const { return held_bytes <= kSlotBytes; }
 };

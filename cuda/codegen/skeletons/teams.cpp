@@ -42,6 +42,14 @@ struct StreamPolicy {
   static constexpr int kLeastLightBlocks = 8, kLightBytesInFlight = 32;
 };
 
+bool stores_only_rows(const Kernel& k) { return std::ranges::count(k.paired.stored, -1) == std::ssize(k.stores); }
+
+/// Beyond exponentials, which take few registers.
+bool has_functions(const Kernel& k) {
+  return std::ranges::any_of(
+      k.steps, [](const Step& s) { return s.kind == StepKind::kMap && info(s.op).cost > OpCost::kExponential; });
+}
+
 }  // namespace
 
 std::int64_t vectors_in(const Problem& p, std::int64_t slots) {
@@ -88,26 +96,6 @@ Division divide_teams(const Problem& p, const Configuration& c, std::int64_t war
   return d;
 }
 
-namespace {
-
-bool stores_only_rows(const Kernel& k) { return std::ranges::count(k.paired.stored, -1) == std::ssize(k.stores); }
-
-/// Beyond exponentials, which take few registers.
-bool has_functions(const Kernel& k) {
-  return std::ranges::any_of(
-      k.steps, [](const Step& s) { return s.kind == StepKind::kMap && info(s.op).cost > OpCost::kExponential; });
-}
-
-/// That a multiprocessor can have. Source: CUDA C++ Programming Guide, "Technical specifications per compute
-/// capability".
-int threads_of(const Target& target) {
-  if (target.compute_major == 7 && target.compute_minor == 5) return 1024;
-  const bool few = (target.compute_major == 8 && target.compute_minor > 0) || target.compute_major == 12;
-  return few ? 1536 : 2048;
-}
-
-}  // namespace
-
 StreamedRows::StreamedRows(const Problem& p) {
   using Policy = StreamPolicy;
   traits.held.assign(p.k.loads.size(), false);
@@ -115,7 +103,7 @@ StreamedRows::StreamedRows(const Problem& p) {
   const int bytes = light ? Policy::kLightBytesInFlight : Policy::kBytesInFlight;
   vectors = vectors_in_flight(p.k, p.a, bytes, Policy::kMostVectors);
   threads = Policy::kThreads;
-  least_blocks = light             ? std::min(Policy::kLeastLightBlocks, threads_of(p.target) / threads)
+  least_blocks = light             ? std::min(Policy::kLeastLightBlocks, most_threads(p.target) / threads)
                  : in_doubles(p.k) ? Policy::kLeastBlocksInDoubles
                                    : Policy::kLeastBlocks;
 }

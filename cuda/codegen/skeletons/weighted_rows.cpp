@@ -29,8 +29,7 @@ struct WeightedRows : Configuration {
 
   static std::optional<WeightedRows> choose(const Problem& p) {
     using Policy = WeightedRowsPolicy;
-    const auto operands = std::ranges::count(p.a.loads, Reach::kPlanes);
-    if (operands < Policy::kLeastOperands || p.a.width < Policy::kLeastWidth || p.a.wide ||
+    if (p.a.planes() < Policy::kLeastOperands || p.a.width < Policy::kLeastWidth || p.a.wide ||
         product(p.a.outer) < Policy::kLeastRows || std::ranges::count(p.held, true) == 0)
       return {};
     std::optional<WeightedRows> best;
@@ -66,8 +65,8 @@ struct WeightedRows : Configuration {
 
   /// `room`: bytes of a warp's part.
   std::int64_t shared_bytes(const Problem& p, std::int64_t room) const {
-    const std::int64_t teams = threads / (kWarp * warps), planes = 2 * p.a.width - 1;
-    return planes * traits.plane_entries * entry_bytes(p.a) + teams * (2 * whole_slots(room * warps) + kSlotBytes);
+    const std::int64_t teams = threads / (kWarp * warps);
+    return plane_bytes(p.a, traits) + teams * (2 * whole_slots(room * warps) + kSlotBytes);
   }
 
   std::string call() const override { return listed(lanes, warps, vectors); }
