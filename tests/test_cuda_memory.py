@@ -150,6 +150,30 @@ class TestExported:
         assert torch.cuda.mem_get_info()[0] >= free - GB
 
 
+class TestGivenBack:
+    """The device's free memory, which tests that run beside these would change."""
+
+    def test_unused_capsules_give_the_memory_back(self, torch):
+        x = np.ones(2**24, np.float32)
+        kf.to_device(x)
+        kf.empty_cache()
+        free = torch.cuda.mem_get_info()[0]
+        for version in (None, (1, 0)):
+            for _ in range(20):
+                kf.to_device(x).__dlpack__(max_version=version)
+        kf.empty_cache()
+        assert torch.cuda.mem_get_info()[0] >= free - x.nbytes
+
+    def test_memory_is_given_back(self, torch):
+        kf.empty_cache()
+        free = torch.cuda.mem_get_info()[0]
+        a = kf.to_device(np.zeros(2**26, np.float32))
+        assert torch.cuda.mem_get_info()[0] <= free - a.nbytes
+        del a
+        assert kf.empty_cache() >= 2**28
+        assert torch.cuda.mem_get_info()[0] >= free - 2**25
+
+
 class TestNoMemory:
     @pytest.fixture(autouse=True)
     def four_gigabytes_are_left(self, torch):
