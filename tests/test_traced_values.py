@@ -181,7 +181,8 @@ class TestWhatAValueIs:
             assert not isinstance(x, (np.ndarray, torch.nn.Parameter, torch.FloatTensor))
             assert {x: 1}[x] == 1
             assert "sum" in dir(x)
-            assert not hasattr(x, "grad")
+            assert x.grad is None
+            assert not hasattr(x, "frobnicate")
             assert not hasattr(x, "__dlpack__")
             return x + 1 if isinstance(x, torch.Tensor) else x
 
@@ -206,12 +207,11 @@ class TestWhatAValueIs:
             lambda torch, x: torch.Tensor(x) + x,
             lambda torch, x: torch.tensor([x, x]),
             lambda torch, x: torch.nn.Parameter(x) + x,
-            lambda torch, x: torch.ones(3)[x] + x,
+            lambda torch, x: torch.ones(3)[x > 0] + x,
             lambda torch, x: torch.ones(3).__setitem__(0, x),
             lambda torch, x: torch.ones(1).copy_(x),
             lambda torch, x: x.numpy(),
-            lambda torch, x: x.data,
-            lambda torch, x: x.grad,
+            lambda torch, x: x.data_ptr(),
             lambda torch, x: np.asarray(x),
             lambda torch, x: pickle.dumps(x),
         ],

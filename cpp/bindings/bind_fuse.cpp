@@ -162,6 +162,8 @@ class FusedCallable {
     const py::object prepared = r.self.attr("_prepare")(r.given.args(), r.given.kwargs(), strides);
     const auto entry = std::make_shared<Entry>();
     entry->fill = prepared.attr("fill");
+    for (const py::handle function : prepared.attr("calls"))
+      entry->calls.push_back(py::reinterpret_borrow<py::object>(function));
     entry->is_single = entry->fill.is_none();
     for (const py::handle source : prepared.attr("sources")) entry->sources.push_back(read_source(r.call, source));
     const Inputs inputs(r.call, *entry, r.s);

@@ -75,6 +75,16 @@ NodeId conv2d(Builder& g, NodeId x, NodeId w, const Pair& stride, const Pair& pa
   return g.conv2d(x, w, {{stride[0], stride[1]}, {padding[0], padding[1]}, {dilation[0], dilation[1]}, groups});
 }
 
+std::vector<NodeId> library_call(Builder& g, const std::vector<NodeId>& arguments, const py::list& results,
+                                 const std::string& function, std::int64_t number, std::int64_t flops) {
+  std::vector<Builder::ResultType> types;
+  for (const py::handle r : results) {
+    const auto [dtype, shape] = r.cast<std::pair<std::string, Extents>>();
+    types.push_back({read_dtype(dtype), shape});
+  }
+  return g.library_call({function, number, flops}, arguments, types);
+}
+
 void set_outputs(Builder& g, const std::vector<std::pair<std::string, NodeId>>& named) {
   std::vector<Output> outputs;
   for (const auto& [output_name, id] : named) outputs.push_back({output_name, id});
@@ -172,6 +182,13 @@ x (N, C, H, W), w (O, C / groups, R, S); H becomes floor((H + 2 padding - dilati
 )");
   c.def("take", &Builder::take, py::arg("x"), py::arg("indices"), py::arg("axis"),
         "take(self, x, indices, axis)\n--\n\nElements of x at integer positions along one axis, as numpy.take.\n");
+  c.def("library_call", &library_call, py::arg("arguments"), py::arg("results"), py::arg("function"), py::arg("number"),
+        py::arg("flops") = 0, R"(library_call(self, arguments, results, function, number, flops=0)
+--
+
+What a function of the array library computes: a list of nodes, one for each of results, which are (dtype, shape) pairs.
+function names it for people; number tells functions of one trace apart; flops are those of its products.
+)");
 }
 
 void bind_views(Class& c) {

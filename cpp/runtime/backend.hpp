@@ -11,7 +11,7 @@ namespace kfusion {
 
 /// Where the values of one run lie: by slot, the address of element 0.
 struct Frame {
-  std::byte* const* slots;
+  std::byte** slots;
   std::byte* workspace;      ///< of the step that runs
   const double* parameters;  ///< as the kernels number them
   int device;
@@ -50,10 +50,12 @@ struct Seen {
   int slot = 0;
   View view;                ///< without data
   std::int64_t offset = 0;  ///< of its first element, in bytes
+  bool whole = false;       ///< all of the value in its slot, as it lies there
+  bool kept = false;        ///< in the memory of the library that computes it
 
   View placed(const Frame& f) const {
     View v = view;
-    v.data = f.slots[slot] + offset;
+    v.data = f.slots[slot] ? f.slots[slot] + offset : nullptr;
     return v;
   }
 };

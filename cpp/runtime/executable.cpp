@@ -6,6 +6,7 @@
 #include "kfusion/interrupt.hpp"
 #include "kfusion/room.hpp"
 #include "runtime/backend.hpp"
+#include "runtime/library_functions.hpp"
 #include "runtime/poison.hpp"
 #include "runtime/slots.hpp"
 #include "runtime/sources.hpp"
@@ -66,6 +67,7 @@ struct Executable::Parts {
   Slots slots;
   std::vector<SourceValue> sources;  ///< in slots of their own, the last ones
   std::vector<StepPointer> steps;
+  std::vector<std::vector<int>> released;   ///< by step: kept values that no later one reads
   std::size_t workspace_at = 0, bytes = 0;  ///< where the steps' own memory begins; all memory of a run
   std::vector<Parameter> parameters;        ///< as the kernels number them
   std::vector<std::int64_t> output_bytes;
@@ -109,10 +111,12 @@ class Executable::Maker final : public StepRequest {
 
   void add_step(int index) {
     index_ = index;
-    if (is_loops(group().pattern) && product(group().domain) == 0) return;
+    if (is_loops(group().pattern) && product(group().domain) == 0) return release(index);
     const auto* const backend = static_cast<const Backend*>(group().executor);
     if (!backend) throw ValueError("kfusion: a kernel of this plan cannot run: " + group().missing);
     parts_.steps.push_back(backend->make_step(*this));
+    parts_.released.emplace_back();
+    release(index);
   }
 
   const Plan& plan() const override { return plan_; }
@@ -134,10 +138,20 @@ class Executable::Maker final : public StepRequest {
     const auto last = parts_.slots.end() + static_cast<int>(parts_.sources.size());
     const auto [at, fresh] = parts_.slots.of.emplace(a.base, last);
     if (fresh) parts_.sources.emplace_back(plan_.graph[a.base], place());
-    return {at->second, seen_view(node, a, place()), a.offset * static_cast<std::int64_t>(item_bytes(node.dtype))};
+    const auto between = at->second - parts_.slots.inputs - parts_.slots.outputs;
+    const bool is_between = between >= 0 && between < std::ssize(parts_.slots.offsets);
+    return {at->second, seen_view(node, a, place()), a.offset * static_cast<std::int64_t>(item_bytes(node.dtype)),
+            a.base == n && !fresh, is_between && parts_.slots.offsets[static_cast<std::size_t>(between)] == kKept};
   }
 
  private:
+  /// After the last step so far.
+  void release(int group) {
+    if (parts_.steps.empty()) return;
+    const auto& slots = parts_.slots.released[static_cast<std::size_t>(group)];
+    parts_.released.back().insert(parts_.released.back().end(), slots.begin(), slots.end());
+  }
+
   int slot_of(const Operand& o, const Kernel& k) {
     const int slot = parts_.slots.of.at(o.node);
     if (k.kind == Pattern::kPointwise)
@@ -186,14 +200,18 @@ void Executable::run(const Run& r) const {
   Room<std::byte*, kFewSlots> slots(inputs + outputs + between + p.sources.size());
   for (std::size_t i = 0; i < inputs; ++i) slots[i] = const_cast<std::byte*>(r.inputs[i]);
   for (std::size_t i = 0; i < outputs; ++i) slots[inputs + i] = r.outputs[i];
-  for (std::size_t i = 0; i < between; ++i) slots[inputs + outputs + i] = memory.data() + p.slots.offsets[i];
+  for (std::size_t i = 0; i < between; ++i)
+    slots[inputs + outputs + i] = p.slots.offsets[i] == kKept ? nullptr : memory.data() + p.slots.offsets[i];
   for (std::size_t i = 0; i < p.sources.size(); ++i) slots[inputs + outputs + between + i] = p.sources[i].data();
   Room<double, kFewSlots> parameters(p.parameters.size());
   for (std::size_t i = 0; i < p.parameters.size(); ++i) parameters[i] = p.parameters[i].value(r.parameters);
 
   std::byte* workspace = p.bytes > 0 ? memory.data() + p.workspace_at : nullptr;
   const Frame frame{slots.data(), workspace, parameters.data(), p.place.index, r.stream, r.library};
-  for (const StepPointer& step : p.steps) step->run(frame);
+  for (std::size_t i = 0; i < p.steps.size(); ++i) {
+    p.steps[i]->run(frame);
+    for (const int slot : p.released[i]) r.library->release(slot);
+  }
   for (const auto& [from, to] : p.slots.repeated) {
     const auto bytes = static_cast<std::size_t>(p.output_bytes[static_cast<std::size_t>(to)]);
     memory_of(p.place).copy(r.outputs[to], r.outputs[from], bytes, p.place.index, r.stream);

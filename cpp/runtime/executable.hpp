@@ -8,7 +8,7 @@
 
 namespace kfusion {
 
-class LibraryFunctions;  // backends/array_library
+class LibraryFunctions;  // library_functions.hpp
 
 /// What one run is given.
 struct Run {

@@ -68,10 +68,17 @@ Slots assign_slots(const Plan& plan) {
   }
   const auto last = last_uses(plan);
   Arena arena;
+  slots.released.resize(plan.groups.size());
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     arena.free_before(i);
     for (const NodeId n : plan.groups[i].stores) {
-      if (!slots.of.emplace(n, slots.end()).second) continue;
+      const int slot = slots.end();
+      if (!slots.of.emplace(n, slot).second) continue;
+      if (plan.groups[i].pattern == Pattern::kLibraryCall) {
+        slots.offsets.push_back(kKept);
+        slots.released[last.at(n)].push_back(slot);
+        continue;
+      }
       const Node& node = plan.graph[n];
       const std::int64_t size = product(plan.computed[static_cast<std::size_t>(n)]);
       slots.offsets.push_back(arena.allocate(size * static_cast<std::int64_t>(item_bytes(node.dtype)), last.at(n)));

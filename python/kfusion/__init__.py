@@ -8,6 +8,7 @@ kf.unfused_relu_layernorm(x)     # the same as five kernels, for comparison
 kf.compare(kf.fused_relu_layernorm, x)   # both checked and measured on your data
 kf.relu(x), kf.softmax(x), ...   # on arrays at once; in a traced function, nodes of its graph
 kf.fuse(f)                       # f as few kernels: y = kf.fuse(f)(x); a decorator, too
+kf.call(g, x, result=spec)       # inside f: any function g of arrays, run as it is between f's kernels
 kf.plan(f, kf.spec((4096, 1024)))   # which kernels f becomes, what that saves and why they are not fewer
 kf.measure_traffic(f, kf.spec((65536, 8192)))   # predicted bytes beside those of the GPU's counters (needs ncu)
 kf.devices(); kf.device("H200")  # bandwidths, peaks and limits of GPUs and CPUs, each with its source
@@ -33,6 +34,7 @@ from ._devices.measure import measure_device
 from ._functions import *
 from ._fuse import FusedFunction, fuse
 from ._graph.source import TraceError
+from ._library_call import call
 from ._named import *
 from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
@@ -55,6 +57,7 @@ __all__ = [
     "TraceError",
     "Traffic",
     "__version__",
+    "call",
     "compare",
     "device",
     "devices",

@@ -16,6 +16,7 @@ import numpy as np
 from . import _arrays, _core
 
 ITEM_BYTES = {"bool": 1, "int32": 4, "int64": 8, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+DTYPES = tuple(ITEM_BYTES)
 HALF = ("float16", "bfloat16")
 FLOATS = (*HALF, "float32", "float64")
 INTEGERS = ("int32", "int64")

@@ -1,6 +1,5 @@
-#include "backends/array_library/array_library.hpp"
-
 #include "runtime/backend.hpp"
+#include "runtime/library_functions.hpp"
 
 namespace kfusion {
 namespace {
@@ -24,18 +23,58 @@ class LibraryStep final : public ExecutableStep {
   Seen result_;
 };
 
-/// Products, convolutions and gathers, one at a time.
+/// A call of any function, with all its results.
+class LibraryCallStep final : public ExecutableStep {
+ public:
+  explicit LibraryCallStep(StepRequest& request) : place_(request.place()) {
+    const Graph& g = request.plan().graph;
+    const Group& group = request.group();
+    const NodeId call =
+        g[group.nodes.front()].op == Op::library_call ? group.nodes.front() : g[group.nodes.front()].arguments[0];
+    node_ = g[call];
+    for (const NodeId a : node_.arguments) arguments_.push_back(request.value(a));
+    for (const NodeId n : group.stores) {
+      const auto* further = std::get_if<LibraryResultAttributes>(&g[n].attributes);
+      results_.push_back({request.value(n), further ? further->index : 0});
+    }
+  }
+
+  void run(const Frame& f) const override {
+    std::vector<LibraryArgument> arguments;
+    for (const Seen& s : arguments_) arguments.push_back({s.placed(f), s.whole ? s.slot : -1});
+    std::vector<LibraryResult> results;
+    for (const auto& [seen, index] : results_) results.push_back({seen.placed(f), seen.slot, index, seen.kept});
+    f.library->call(node_, arguments, results, place_, f.stream);
+    for (const LibraryResult& r : results)
+      if (r.kept) f.slots[r.slot] = r.view.data;
+  }
+
+ private:
+  struct Result {
+    Seen seen;
+    int index;
+  };
+  Node node_;
+  Place place_;
+  std::vector<Seen> arguments_;
+  std::vector<Result> results_;
+};
+
+/// Products, convolutions and gathers, one at a time, and calls of any function.
 class ByArrayLibrary final : public Backend {
  public:
   std::string_view name() const override { return "array_library"; }
   bool has(Pattern p, const Device&) const override {
-    return p == Pattern::kMatmul || p == Pattern::kConv2d || p == Pattern::kGather;
+    return p == Pattern::kMatmul || p == Pattern::kConv2d || p == Pattern::kGather || p == Pattern::kLibraryCall;
   }
   std::optional<std::string> refusal(const Candidate& k, const Device&) const override {
-    if (k.nodes.size() == 1) return std::nullopt;
+    if (k.nodes.size() == 1 || k.pattern == Pattern::kLibraryCall) return std::nullopt;
     return "computes a " + std::string(kfusion::name(k.pattern)) + " alone";
   }
-  StepPointer make_step(StepRequest& request) const override { return std::make_unique<LibraryStep>(request); }
+  StepPointer make_step(StepRequest& request) const override {
+    if (request.group().pattern == Pattern::kLibraryCall) return std::make_unique<LibraryCallStep>(request);
+    return std::make_unique<LibraryStep>(request);
+  }
 };
 
 }  // namespace

@@ -83,6 +83,41 @@ void compute_with_numpy(const Node&, Views arguments, const View& result, Stream
   py::module_::import("numpy").attr("matmul")(x, y, py::arg("out") = numpy_view(result));
 }
 
+py::object torch_view(const View& v) { return foreign_view(py::module_::import("torch"), v); }
+py::object torch_in_c_order(const py::object& x) { return x.attr("contiguous")(); }
+py::object torch_copy(const View&, const py::object& from) { return from.attr("clone")(); }
+void torch_write(const py::object& x, const View& to) { torch_view(to).attr("copy_")(x); }
+py::object torch_on_stream(Stream stream, int device) {
+  const auto cuda = py::module_::import("torch").attr("cuda");
+  return cuda.attr("stream")(torch_stream(cuda, stream, device));
+}
+
+py::object cupy_view(const View& v) { return foreign_view(py::module_::import("cupy"), v); }
+py::object cupy_in_c_order(const py::object& x) { return py::module_::import("cupy").attr("ascontiguousarray")(x); }
+py::object cupy_copy(const View&, const py::object& from) { return from.attr("copy")(); }
+void cupy_write(const py::object& x, const View& to) { py::module_::import("cupy").attr("copyto")(cupy_view(to), x); }
+py::object cupy_on_stream(Stream stream, int device) {
+  return py::module_::import("cupy").attr("cuda").attr("ExternalStream")(stream, device);
+}
+
+py::object numpy_in_c_order(const py::object& x) {
+  return py::module_::import("numpy").attr("asarray")(x, py::arg("order") = "C");
+}
+void numpy_write(const py::object& x, const View& to) {
+  py::module_::import("numpy").attr("copyto")(numpy_view(to), x);
+}
+py::object numpy_copy(const View& x, const py::object& from) {
+  View layout = x;
+  set_c_strides(layout);
+  Result r = numpy_empty(layout, numpy_dtype(x.dtype));
+  numpy_write(from, r.view);
+  return std::move(r.object);
+}
+
+constexpr Bridge kTorchBridge = {torch_view, torch_in_c_order, torch_copy, torch_write, torch_on_stream};
+constexpr Bridge kCupyBridge = {cupy_view, cupy_in_c_order, cupy_copy, cupy_write, cupy_on_stream};
+constexpr Bridge kNumpyBridge = {numpy_view, numpy_in_c_order, numpy_copy, numpy_write, nullptr};
+
 }  // namespace library_functions_detail
 }  // namespace
 
@@ -95,6 +130,12 @@ LibraryFunction numpy_function_for(const Node& n, Place place) {
 /// Not what reads outside of an array instead of refusing the index.
 LibraryFunction torch_function_for(const Node& n, Place place) {
   return place.on_host() && n.op == Op::take ? nullptr : &compute_with_torch;
+}
+
+const Bridge* bridge_of(ArrayLibrary library, Place place) {
+  if (library == ArrayLibrary::kTorch) return &kTorchBridge;
+  if (place.on_host()) return &kNumpyBridge;
+  return library == ArrayLibrary::kCupy ? &kCupyBridge : nullptr;
 }
 
 LibraryFunction cupy_function_for(const Node& n, Place place) {

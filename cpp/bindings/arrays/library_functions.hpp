@@ -9,6 +9,19 @@ LibraryFunction numpy_function_for(const Node& n, Place place);
 LibraryFunction torch_function_for(const Node& n, Place place);
 LibraryFunction cupy_function_for(const Node& n, Place place);
 
+/// What lets the functions of an array library compute among the kernels of a plan.
+struct Bridge {
+  py::object (*view)(const View& v);                             ///< its array over memory of others
+  py::object (*in_c_order)(const py::object& x);                 ///< x itself, or a copy of it in C order
+  py::object (*copy_of)(const View& x, const py::object& from);  ///< at an address that kernels like
+  void (*write)(const py::object& x, const View& to);            ///< to = x
+  /// Contexts in which its work goes to `stream`, which is not where it goes now.
+  py::object (*on_stream)(Stream stream, int device);
+};
+
+/// nullptr where a library's functions cannot be called on values of others at that place.
+const Bridge* bridge_of(ArrayLibrary library, Place place);
+
 /// `with context:`
 class With {
  public:

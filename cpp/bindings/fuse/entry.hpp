@@ -33,8 +33,9 @@ struct Source {
 struct Entry {
   std::shared_ptr<const Compiled> compiled;
   std::vector<Source> sources;
-  bool is_single = false;  ///< the function returns its only output
-  py::object fill;         ///< else: from the list of outputs to what the function returns
+  bool is_single = false;         ///< the function returns its only output
+  std::vector<py::object> calls;  ///< the library's functions, as the graph's library_call nodes number them
+  py::object fill;                ///< else: from the list of outputs to what the function returns
 };
 
 /// The arrays of the graph's inputs for one call, in order.
@@ -46,11 +47,13 @@ class Inputs {
   bool unchanged() const { return unchanged_; }
   const std::pmr::vector<const Array*>& all() const { return all_; }
   const Array* first() const { return all_.empty() ? nullptr : all_[0]; }
+  const std::vector<py::object>& calls() const { return calls_; }
 
  private:
   std::pmr::vector<py::object> objects_;
   std::pmr::vector<Array> held_;
   std::pmr::vector<const Array*> all_;
+  const std::vector<py::object>& calls_;
   bool unchanged_ = true;
 };
 

@@ -1,5 +1,9 @@
 #include "bindings/fuse/library.hpp"
 
+#include <algorithm>
+
+#include "bindings/arrays/library_functions.hpp"
+#include "bindings/fuse/entry.hpp"
 #include "kfusion/reference/reference.hpp"
 
 namespace kfusion::fuse {
@@ -16,6 +20,15 @@ Node input_of(const View& v) {
   n.shape.assign(v.shape, v.shape + v.ndim);
   n.attributes = InputAttributes{};
   return n;
+}
+
+bool as_wanted(const View& v, const View& wanted) {
+  return v.dtype == wanted.dtype && v.place == wanted.place && v.ndim == wanted.ndim &&
+         std::equal(v.shape, v.shape + v.ndim, wanted.shape);
+}
+
+std::string described(const View& v) {
+  return std::string(name(v.dtype)) + " " + shape_text(v.ndim, v.shape) + " on " + to_string(v.place);
 }
 
 }  // namespace library_detail
@@ -47,6 +60,65 @@ void CallersLibrary::compute(const Node& n, std::span<const View> arguments, con
   throw DeviceError(call_.says(std::string(name(n.op)) + " runs through the array library, and " + framework_.name() +
                                " has none that works on memory of others: call it with torch tensors" +
                                (n.op == Op::conv2d ? "" : " or CuPy arrays")));
+}
+
+/// An array that the caller gave goes to the function as it is, and so does what another function has made.
+py::object CallersLibrary::argument(const LibraryArgument& a, const arrays::Bridge& bridge) const {
+  const auto& inputs = inputs_.all();
+  if (a.slot >= 0 && static_cast<std::size_t>(a.slot) < inputs.size()) {
+    const Array& given = *inputs[static_cast<std::size_t>(a.slot)];
+    if (given.framework->library() == framework_.library() && framework_.library() != arrays::ArrayLibrary::kOther)
+      return py::reinterpret_borrow<py::object>(given.object);
+  }
+  if (const auto kept = kept_.find(a.slot); kept != kept_.end()) return kept->second.object;
+  return bridge.view(a.view);
+}
+
+Array CallersLibrary::checked(const LibraryCallAttributes& function, const py::object& object, const View& wanted) {
+  Array a = arrays::borrow(call_, "a result of a library call", object);
+  if (!library_detail::as_wanted(a.view, wanted))
+    throw ValueError(call_.says(function.function + " gave " + library_detail::described(a.view) +
+                                ", where it was traced with " + library_detail::described(wanted)));
+  return a;
+}
+
+void CallersLibrary::take(const LibraryCallAttributes& function, py::object object, LibraryResult& r,
+                          const arrays::Bridge& bridge) {
+  if (!r.kept) {
+    checked(function, object, r.view);
+    return bridge.write(object, r.view);
+  }
+  object = bridge.in_c_order(object);
+  Array a = checked(function, object, r.view);
+  if (!is_aligned_to_vectors(a.view)) {
+    object = bridge.copy_of(a.view, object);
+    a = checked(function, object, r.view);
+  }
+  r.view.data = a.view.data;
+  kept_[r.slot] = {std::move(object), std::move(a.keep)};
+}
+
+void CallersLibrary::call(const Node& n, std::span<const LibraryArgument> arguments, std::span<LibraryResult> results,
+                          Place place, Stream stream) {
+  const py::gil_scoped_acquire locked;
+  const auto& function = std::get<LibraryCallAttributes>(n.attributes);
+  const arrays::Bridge* const bridge = arrays::bridge_of(framework_.library(), place);
+  if (!bridge)
+    throw DeviceError(
+        call_.says(function.function + " runs through the array library, and " + framework_.name() +
+                   " has none that works on memory of others: call it with torch tensors or CuPy arrays"));
+  std::optional<arrays::With> on_stream;
+  if (!place.on_host() && framework_.current_stream(place.index) != stream)
+    on_stream.emplace(bridge->on_stream(stream, place.index));
+  py::list given(arguments.size());
+  for (std::size_t i = 0; i < arguments.size(); ++i) given[i] = argument(arguments[i], *bridge);
+  const py::object computed = inputs_.calls().at(static_cast<std::size_t>(function.number))(*given);
+  for (LibraryResult& r : results) take(function, computed[py::int_(r.index)], r, *bridge);
+}
+
+void CallersLibrary::release(int slot) {
+  const py::gil_scoped_acquire locked;
+  kept_.erase(slot);
 }
 
 }  // namespace kfusion::fuse

@@ -1,23 +1,50 @@
-// What array libraries compute for a plan: products, convolutions and gathers, on strided views of its values.
+// What array libraries compute for a plan: products, convolutions and gathers on strided views of its values, and calls
+// of any of their functions.
 #pragma once
-#include "backends/array_library/array_library.hpp"
+#include <map>
+#include <vector>
+
 #include "bindings/arrays/array.hpp"
+#include "runtime/library_functions.hpp"
+
+namespace kfusion::arrays {
+struct Bridge;
+}
 
 namespace kfusion::fuse {
 
+class Inputs;
+
 /// By the functions of the call's arrays (arrays/library_functions.hpp), else by NumPy's. What neither has runs through
-/// the reference interpreter on hosts; on devices it throws DeviceError.
+/// the reference interpreter on hosts; on devices it throws DeviceError. Made and destroyed with the GIL, works
+/// without.
 class CallersLibrary final : public LibraryFunctions {
  public:
-  CallersLibrary(const arrays::Call& call, const arrays::Framework& framework) : call_(call), framework_(framework) {}
+  CallersLibrary(arrays::Call& call, const arrays::Framework& framework, const Inputs& inputs)
+      : call_(call), framework_(framework), inputs_(inputs) {}
 
   void compute(const Node& n, std::span<const View> arguments, const View& result, Stream stream) override;
+  void call(const Node& n, std::span<const LibraryArgument> arguments, std::span<LibraryResult> results, Place place,
+            Stream stream) override;
+  void release(int slot) override;
 
  private:
-  void compute_plainly(const Node& n, std::span<const View> arguments, const View& result) const;
+  /// A result that the library's memory holds until no kernel reads it any more.
+  struct Kept {
+    arrays::py::object object;
+    std::shared_ptr<void> memory;
+  };
 
-  const arrays::Call& call_;
+  void compute_plainly(const Node& n, std::span<const View> arguments, const View& result) const;
+  arrays::py::object argument(const LibraryArgument& a, const arrays::Bridge& bridge) const;
+  void take(const LibraryCallAttributes& function, arrays::py::object object, LibraryResult& r,
+            const arrays::Bridge& bridge);
+  arrays::Array checked(const LibraryCallAttributes& function, const arrays::py::object& object, const View& wanted);
+
+  arrays::Call& call_;
   const arrays::Framework& framework_;
+  const Inputs& inputs_;
+  std::map<int, Kept> kept_;  ///< by slot
 };
 
 }  // namespace kfusion::fuse

@@ -30,7 +30,7 @@ void execute(Call& call, const Compiled& c, const Inputs& inputs, std::byte* con
   for (std::size_t i = 0; const Array* a : inputs.all()) from[i++] = a->view.data;
   const Framework& library = inputs.first() ? *inputs.first()->framework : arrays::numpy_framework();
   const Place place = inputs.first() ? inputs.first()->view.place : Place{};
-  CallersLibrary callers(call, library);
+  CallersLibrary callers(call, library, inputs);
   in_stream_order(call, library, place, fresh, [&](Stream stream) {
     if (fresh && poisons_memory())
       for (std::size_t i = 0; i < c.results.size(); ++i)
@@ -80,7 +80,7 @@ Graph copy_of(const View& v) {
 py::object Source::array() const { return PyWeakref_Check(held.ptr()) ? held() : held; }
 
 Inputs::Inputs(Call& call, const Entry& entry, Signature& s)
-    : objects_(s.memory()), held_(s.memory()), all_(s.memory()) {
+    : objects_(s.memory()), held_(s.memory()), all_(s.memory()), calls_(entry.calls) {
   const auto is_held = [](const Source& source) { return source.argument < 0; };
   held_.reserve(static_cast<std::size_t>(std::ranges::count_if(entry.sources, is_held)));
   all_.reserve(entry.sources.size());

@@ -304,6 +304,27 @@ NodeId GraphBuilder::take(NodeId x, NodeId indices, int axis) {
   return add(std::move(n));
 }
 
+std::vector<NodeId> GraphBuilder::library_call(LibraryCallAttributes call, std::vector<NodeId> arguments,
+                                               const std::vector<ResultType>& results) {
+  if (arguments.empty() || results.empty()) throw ValueError("library_call: must have arguments and results");
+  require_text("library_call: function", call.function);
+  for (const NodeId a : arguments) argument(Op::library_call, a);
+  for (const ResultType& r : results) require_bounded("library_call", r.shape, r.dtype);
+  const Call stage(*this, Op::library_call);
+  std::vector<NodeId> made;
+  for (const ResultType& r : results) {
+    Node n;
+    n.op = made.empty() ? Op::library_call : Op::library_result;
+    n.dtype = r.dtype;
+    n.shape = r.shape;
+    n.arguments = made.empty() ? arguments : std::vector{made[0]};
+    n.attributes = LibraryResultAttributes{static_cast<int>(made.size())};
+    if (made.empty()) n.attributes = call;
+    made.push_back(add(std::move(n)));
+  }
+  return made;
+}
+
 void GraphBuilder::begin_stage(std::string stage_name, std::string source) {
   require_text("begin_stage: name", stage_name);
   if (depth_++ > 0) return;

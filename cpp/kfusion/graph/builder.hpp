@@ -52,6 +52,15 @@ class GraphBuilder {
   NodeId conv2d(NodeId x, NodeId w, Conv2dAttributes a);
   NodeId take(NodeId x, NodeId indices, int axis);
 
+  struct ResultType {
+    DType dtype;
+    Extents shape;
+  };
+  /// What a function of the array library computes of `arguments`, of which there is at least one: a node for each
+  /// result.
+  std::vector<NodeId> library_call(LibraryCallAttributes call, std::vector<NodeId> arguments,
+                                   const std::vector<ResultType>& results);
+
   /// Nodes made until the matching end belong to this stage. Stages do not nest: within one, begin counts only, and the
   /// outermost name holds. Without an open stage each call makes its own, named after the op.
   void begin_stage(std::string name, std::string source);

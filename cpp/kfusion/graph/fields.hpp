@@ -21,6 +21,10 @@ inline Attributes attributes_of(Op op) {
       return Conv2dAttributes{};
     case Op::take:
       return TakeAttributes{};
+    case Op::library_call:
+      return LibraryCallAttributes{};
+    case Op::library_result:
+      return LibraryResultAttributes{};
     case Op::cast:
       return CastAttributes{};
     default:
@@ -61,6 +65,12 @@ void visit_fields(AttributesT& attributes, Visit&& visit) {
     visit("groups", conv2d->groups);
   } else if (auto* take = of(std::type_identity<TakeAttributes>{})) {
     visit("axis", take->axis);
+  } else if (auto* call = of(std::type_identity<LibraryCallAttributes>{})) {
+    visit("function", call->function);
+    visit("number", call->number);
+    visit("flops", call->flops);
+  } else if (auto* result = of(std::type_identity<LibraryResultAttributes>{})) {
+    visit("index", result->index);
   } else if (auto* cast = of(std::type_identity<CastAttributes>{})) {
     visit("rounds", cast->rounds);
   }

@@ -68,6 +68,16 @@ struct TakeAttributes {
   int axis = 0;
   bool operator==(const TakeAttributes&) const = default;
 };
+struct LibraryCallAttributes {
+  std::string function;     ///< "torch.sort", for people
+  std::int64_t number = 0;  ///< of the function among those that the trace hands over
+  std::int64_t flops = 0;   ///< multiplications and additions of its products; 0 where they are not known
+  bool operator==(const LibraryCallAttributes&) const = default;
+};
+struct LibraryResultAttributes {
+  int index = 1;
+  bool operator==(const LibraryResultAttributes&) const = default;
+};
 struct CastAttributes {
   /// The caller asked for the dtype: a value that is cast to a half type is rounded to it wherever it is read. Else the
   /// cast says how a result is stored, and the kernel that computes it goes on with what it has.
@@ -76,7 +86,8 @@ struct CastAttributes {
 };
 /// std::monostate: maps, reshape, broadcast and matmul: dtype and shape say all.
 using Attributes = std::variant<std::monostate, InputAttributes, ConstantAttributes, IotaAttributes, ReduceAttributes,
-                                TransposeAttributes, SliceAttributes, Conv2dAttributes, TakeAttributes, CastAttributes>;
+                                TransposeAttributes, SliceAttributes, Conv2dAttributes, TakeAttributes,
+                                LibraryCallAttributes, LibraryResultAttributes, CastAttributes>;
 
 struct Node {
   Op op = Op::input;

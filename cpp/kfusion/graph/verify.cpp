@@ -25,6 +25,8 @@ bool bounded(const Graph&, const Node& n) {
 
 bool short_name(const Graph&, const Node& n) {
   const auto* input = std::get_if<InputAttributes>(&n.attributes);
+  if (const auto* call = std::get_if<LibraryCallAttributes>(&n.attributes))
+    return call->function.size() <= kMaxTextBytes;
   return !input || input->name.size() <= kMaxTextBytes;
 }
 
@@ -94,13 +96,20 @@ bool slice_is_plain(const Graph&, const Node& n) {
   return true;
 }
 
+bool result_has_call(const Graph& g, const Node& n) {
+  if (const auto* call = std::get_if<LibraryCallAttributes>(&n.attributes))
+    return call->number >= 0 && call->flops >= 0;
+  const auto* result = std::get_if<LibraryResultAttributes>(&n.attributes);
+  return !result || (result->index >= 1 && g[n.arguments[0]].op == Op::library_call);
+}
+
 bool take_has_axis(const Graph& g, const Node& n) {
   const auto* take = std::get_if<TakeAttributes>(&n.attributes);
   return !take || axis_exists(take->axis, g[n.arguments[0]].shape);
 }
 
 bool dtype_follows(const Graph& g, const Node& n) {
-  if (is_source(n) || n.op == Op::cast) return true;
+  if (is_source(n) || n.op == Op::cast || kind(n.op) == OpKind::kLibrary) return true;
   std::vector<DType> arguments;
   for (const NodeId a : n.arguments) arguments.push_back(g[a].dtype);
   return result_type(info(n.op), arguments) == n.dtype;
@@ -120,7 +129,10 @@ struct NodeRule {
 constexpr NodeRule kNodeRules[] = {
     {"its arguments must come before it", arguments_come_first},
     {"it must have as many arguments as its op takes",
-     [](const Graph&, const Node& n) { return std::ssize(n.arguments) == info(n.op).arity; }},
+     [](const Graph&, const Node& n) {
+       const int arity = info(n.op).arity;
+       return arity < 0 ? !n.arguments.empty() : std::ssize(n.arguments) == arity;
+     }},
     {"its attributes must be those of its op",
      [](const Graph&, const Node& n) { return n.attributes.index() == attributes_of(n.op).index(); }},
     {"its shape must be bounded", bounded},
@@ -137,6 +149,7 @@ constexpr NodeRule kNodeRules[] = {
     {"a slice must have a start and a step for each axis, 0 where it takes nothing, 1 where it takes one",
      slice_is_plain},
     {"the axis taken along must exist", take_has_axis},
+    {"a library call must have numbers from 0, a further result of one an index from 1", result_has_call},
     {"its arguments must have the dtypes that its op takes, and it the one that its op gives", dtype_follows},
     {"its shape must follow from its arguments", shape_follows},
     {"its library and device must follow from its arguments", place_follows},

@@ -168,9 +168,10 @@ class Folding {
       fold_view(i, node, work, value);
     } else if (kind(node.op) != OpKind::kSource) {
       for (const NodeId a : node.arguments) work.reads.push_back(read(a, nullptr, kEmpty));
-      work.kind = kind(node.op) == OpKind::kReduce   ? WorkKind::kReduce
-                  : kind(node.op) == OpKind::kGather ? WorkKind::kGather
-                                                     : WorkKind::kContraction;
+      work.kind = kind(node.op) == OpKind::kReduce    ? WorkKind::kReduce
+                  : kind(node.op) == OpKind::kGather  ? WorkKind::kGather
+                  : kind(node.op) == OpKind::kLibrary ? WorkKind::kLibrary
+                                                      : WorkKind::kContraction;
       work.shape = work.kind == WorkKind::kReduce ? work.reads[0].shape : node.shape;
       if (work.kind == WorkKind::kReduce && product(work.shape) == node.size()) {  // of one element each: a map
         work = {WorkKind::kPointwise, node.shape, {*reshaped(work.reads[0], node.shape)}};

@@ -17,6 +17,7 @@ enum class WorkKind : std::uint8_t {
   kReduce,
   kContraction,
   kGather,
+  kLibrary,
 };
 
 /// One node of the graph as a loop: `reads` are over `shape` for pointwise work, over the argument's shape else.

@@ -77,6 +77,9 @@ Partition::Partition(const Graph& g, const FoldedGraph& folded, const Device& de
   std::sort(order_.begin(), order_.end(), [this](NodeId a, NodeId b) { return rank(a) < rank(b); });
   sequence_ = PartOrder(parts());
   visited_.assign(parts_.size(), 0);
+  for (NodeId n = 0; n < std::ssize(g.nodes); ++n)  // a call computes all its results
+    if (g[n].op == Op::library_result && !unite(part_of(g[n].arguments[0]), part_of(n)))
+      throw std::logic_error("kfusion: internal error: a result of a library call comes before the call");
 }
 
 std::vector<Edge> Partition::edges_into(NodeId n) const {
@@ -128,6 +131,7 @@ std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b, NodeI
   const bool anywhere = is_pointwise(a.kind) && a.place.on_host() && (a.domain.empty() || a.sources.empty());
   if (a.place != b.place && !anywhere) return Reason::kCrossDevice;
   if (!across_stages_ && g_[a.nodes[0]].stage != g_[consumer].stage) return Reason::kUnfused;
+  if (a.kind == WorkKind::kLibrary || b.kind == WorkKind::kLibrary) return Reason::kLibraryCall;
   if (a.kind == WorkKind::kGather || b.kind == WorkKind::kGather) return Reason::kGather;
   if (a.joined || b.joined) return Reason::kContraction;
   // A contraction takes elementwise work on its result with it, nothing that needs whole rows and no other contraction.
@@ -164,6 +168,7 @@ Part Partition::merged_part(int a, int b, const Match& m) const {
   r.deferred = united(x.deferred, y.deferred);
   const auto either = [&](WorkKind k) { return x.kind == k || y.kind == k; };
   r.kind = either(WorkKind::kContraction)                ? WorkKind::kContraction
+           : either(WorkKind::kLibrary)                  ? WorkKind::kLibrary
            : either(WorkKind::kGather)                   ? WorkKind::kGather
            : r.reduced != 0 || either(WorkKind::kReduce) ? WorkKind::kReduce
                                                          : WorkKind::kPointwise;

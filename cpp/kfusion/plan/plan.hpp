@@ -22,6 +22,7 @@ enum class Reason : std::uint8_t {
   kReductionBarrier,   ///< the whole array must be reduced before its result is used
   kDomainMismatch,     ///< the two run over different elements
   kGather,             ///< the positions are data
+  kLibraryCall,        ///< a function of the array library computes it
   kCrossDevice,        ///< the two are in different memories
   kContraction,        ///< a matrix product or convolution is a kernel of its own here
   kResources,          ///< inputs, outputs or on-chip memory would not suffice

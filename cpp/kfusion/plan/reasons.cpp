@@ -49,6 +49,12 @@ std::string contraction_sentence(const Case& c, const std::string& a, const std:
          " is a matrix product or convolution; it takes elementwise work on its own result with it and nothing else.";
 }
 
+/// The name of the library's function that computes n.
+const std::string& function_of(const Graph& g, NodeId n) {
+  if (g[n].op == Op::library_result) n = g[n].arguments[0];
+  return g.attributes<LibraryCallAttributes>(n).function;
+}
+
 std::string kilobytes(std::int64_t bytes) { return std::to_string(bytes / 1024) + " KB"; }
 
 std::string resources_sentence(const Case& c, const std::string& both) {
@@ -93,6 +99,11 @@ std::string sentence(const Case& c) {
     }
     case Reason::kGather:
       return "the positions that take reads are data: which elements are needed is known only when it runs.";
+    case Reason::kLibraryCall: {
+      const bool by = kind(g[producer].op) == OpKind::kLibrary;
+      return function_of(g, by ? producer : consumer) + " is a function of the array library, which computes " +
+             (by ? a : b) + " in kernels of its own.";
+    }
     case Reason::kCrossDevice:
       return a + " is on " + to_string(g[producer].place) + " and " + b + " on " + to_string(g[consumer].place) +
              ": the value has to be copied from one memory to the other.";
@@ -134,8 +145,8 @@ std::string sentence_of_siblings(const Case& c, NodeId shared) {
 
 std::string_view name(Reason r) {
   constexpr std::string_view kNames[] = {
-      "reduction_barrier",  "domain_mismatch", "gather", "cross_device",    "contraction", "resources",
-      "multiple_consumers", "no_gain",         "cycle",  "not_implemented", "forbidden",   "unfused"};
+      "reduction_barrier",  "domain_mismatch", "gather", "library_call",    "cross_device", "contraction", "resources",
+      "multiple_consumers", "no_gain",         "cycle",  "not_implemented", "forbidden",    "unfused"};
   return kNames[static_cast<std::size_t>(r)];
 }
 

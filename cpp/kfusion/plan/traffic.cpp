@@ -144,6 +144,10 @@ FlopCount flops_of(const Graph& g, const Group& group, NodeId id, const Device& 
       const std::int64_t depth = n.op == Op::matmul ? a.back() : product({w[1], w[2], w[3]});
       return counted(argument(0).dtype, true, product({2, depth, n.size()}));
     }
+    case OpKind::kLibrary:
+      if (n.op == Op::library_call)
+        return counted(argument(0).dtype, true, g.attributes<LibraryCallAttributes>(id).flops);
+      return {};
     default:
       return {};
   }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-_REFUSED = ("take", "conv2d")
+_REFUSED = ("take", "conv2d", "library_call", "library_result")
 
 
 class Batch(NamedTuple):

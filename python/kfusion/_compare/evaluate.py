@@ -36,7 +36,7 @@ def program(trace: Trace, library: Library, nodes: Sequence[Mapping[str, Any]] |
         TypeError: the library lacks an operation.
     """
     graph = trace.graph.to_dict()
-    nodes = graph["nodes"] if nodes is None else nodes
+    nodes = _with_functions(trace, graph["nodes"] if nodes is None else nodes)
     outputs = tuple(o["node"] for o in graph["outputs"])
     values: list[Any] = [None] * len(nodes)
     planned = _planned(trace, library, nodes, outputs, values)
@@ -56,6 +56,18 @@ def program(trace: Trace, library: Library, nodes: Sequence[Mapping[str, Any]] |
     # Code of its own: torch.compile keeps what it made by code object, and of one object only a few versions.
     run.__code__ = run.__code__.replace(co_name=trace.name)
     return run
+
+
+def _with_functions(trace: Trace, nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The nodes; those of library calls with their function, and a list of its own for each call's results."""
+    found: list[Mapping[str, Any]] = []
+    for node in nodes:
+        if node["op"] == "library_call":
+            node = {**node, "run": trace.library_calls[node["number"]], "computed": []}
+        elif node["op"] == "library_result":
+            node = {**node, "computed": found[node["arguments"][0]]["computed"]}
+        found.append(node)
+    return found
 
 
 def _planned(trace: Trace, library: Library, nodes: Any, outputs: Sequence[int], values: list[Any]) -> list[_Planned]:

@@ -38,6 +38,7 @@ class Library:
     """A library like NumPy."""
 
     _erf = "scipy.special"
+    _like = "numpy"  # whose functions it can call
     _names: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, name: str, module: Any) -> None:
@@ -129,6 +130,22 @@ class Library:
         column = self.module.arange(shape[axis], dtype=self.dtype(node["dtype"]))
         return self.module.broadcast_to(column.reshape((-1,) + (1,) * (len(shape) - axis - 1)), shape)
 
+    def library_call(self, node: Mapping[str, Any]) -> Function:
+        """A function of the library itself; one of another library's arrays is none of its own."""
+        if node["library"] != self._like:
+            raise TypeError(f"{self.name} has no {node['function']}")
+        run, computed = node["run"], node["computed"]
+
+        def call(*arrays: Any) -> Any:
+            computed[:] = run(*arrays)
+            return computed[0]
+
+        return call
+
+    def library_result(self, node: Mapping[str, Any]) -> Function:
+        computed, index = node["computed"], node["index"]
+        return lambda first: computed[index]
+
     def matmul(self, node: Mapping[str, Any]) -> Function:
         return operator.matmul
 
@@ -152,6 +169,19 @@ class Wide(Library):
     def dtype(self, name: str) -> Any:
         return np.dtype("float64" if name in FLOATS else name)
 
+    def library_call(self, node: Mapping[str, Any]) -> Function:
+        """Of torch's functions, what they make of float64 tensors."""
+        if node["library"] != "torch":
+            return super().library_call(node)
+        torch = importlib.import_module("torch")
+        run, computed = node["run"], node["computed"]
+
+        def call(*arrays: Any) -> Any:
+            computed[:] = [t.numpy() for t in run(*(torch.from_numpy(np.ascontiguousarray(a)) for a in arrays))]
+            return computed[0]
+
+        return call
+
     def erf(self) -> Function:
         try:
             return super().erf()
@@ -162,6 +192,7 @@ class Wide(Library):
 class Torch(Library):
     """torch, whose arrays take NumPy's keywords in places, and refuse numbers in others."""
 
+    _like = "torch"
     _names: ClassVar[Mapping[str, str]] = {"equal": "eq", "max": "amax", "min": "amin"}
 
     def __init__(self, device: Any) -> None:
@@ -217,6 +248,7 @@ class Jax(Library):
     """jax.numpy."""
 
     _erf = "jax.scipy.special"
+    _like = ""
 
     def __init__(self) -> None:
         super().__init__("jax", importlib.import_module("jax.numpy"))

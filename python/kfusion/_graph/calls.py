@@ -23,7 +23,8 @@ class Prepared(NamedTuple):
     """A traced call. `sources` has for each input of the graph the number of an array among the call's, or the array
     that the function named (a weak reference to it, where a guard holds it). `floats` are the numbers of those whose
     values the trace looked at. `fill` makes the result of the list of outputs; None: it is the only output itself.
-    `inputs` keep alive what `sources` only refer to, until C++ has read it.
+    `calls` are the functions of the array library that the graph's nodes number. `inputs` keep alive what `sources`
+    only refer to, until C++ has read it.
     """
 
     graph: Any
@@ -31,6 +32,7 @@ class Prepared(NamedTuple):
     sources: list[Any]
     floats: list[int]
     fill: Callable[[list[Any]], Any] | None
+    calls: Sequence[Callable[..., Any]]
     inputs: Sequence[Input]
 
 
@@ -101,6 +103,7 @@ def prepared(
         _sources(tracer.inputs, guards),
         numbered.read_floats,
         fill,
+        tracer.library_calls,
         tracer.inputs,
     )
 

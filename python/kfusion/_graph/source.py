@@ -23,6 +23,10 @@ class TraceError(TypeError):
     """What a function does with a value that a graph cannot hold; the message names the line and what to write."""
 
 
+class NoForm(TraceError):
+    """A graph has no form for a call; a function of the array library may compute it as a node of its own."""
+
+
 class TraceAttributeError(TraceError, AttributeError):
     """A TraceError that leaves `hasattr` working."""
 
@@ -70,6 +74,11 @@ def raised_by_kfusion(error: BaseException) -> bool:
 def trace_error(what: str, hint: str = "", line: str | None = None) -> TraceError:
     """A TraceError that says what was done, on which line, and what to do instead."""
     return TraceError(message(what, hint, line))
+
+
+def no_form(what: str, hint: str = "") -> NoForm:
+    """As `trace_error`, for what the array library may compute instead."""
+    return NoForm(message(what, hint))
 
 
 def message(what: str, hint: str = "", line: str | None = None) -> str:

@@ -123,6 +123,7 @@ class Tracer:
         self._numbers: dict[str, int] = {}  # by name: the last one given to an array of that name
         self._memories: list[tuple[str, Memory]] = []  # the inputs' own
         self.calls: list[Call] = []
+        self.library_calls: list[Callable[..., Any]] = []  # as the graph's nodes number them
         self.is_open = True
         self._eager = eager
         self._captured: dict[int, Traced] = {}
@@ -138,6 +139,10 @@ class Tracer:
     def copy(self, x: Traced) -> Traced:
         """The same node as a value with memory of its own."""
         return self.value(self.node(x))
+
+    def like(self, value: Traced, x: Traced) -> Traced:
+        """A value of no library, which is made of constants only, with the methods that x has."""
+        return self._made(type(x), self.node(value), Memory())
 
     def unavailable(self, like: Traced, reason: str) -> Traced:
         """A value that raises a TraceError saying `reason` when it is used."""
@@ -270,7 +275,35 @@ class Tracer:
         library = next((a._library for a in arguments if isinstance(a, Traced)), "numpy")
         return self.value(self._call("map", op, [self.node(self.lift(a, library)) for a in arguments]))
 
+    def library_call(
+        self, name: str, run: Callable[..., Any], values: Sequence[Traced], types: Sequence[tuple[str, tuple[int, ...]]]
+    ) -> list[Traced]:
+        """What a function of the array library computes.
+
+        Args:
+            name: of the function, for people: "torch.sort".
+            run: called with an array for each of values when the kernels run; returns a sequence of results.
+            values: what it reads, at least one.
+            types: (dtype, shape) of each result.
+        """
+        nodes = [self._stored(self.node(v)) for v in values]
+        with self.stage(name.rpartition(".")[2]):
+            made = self._build("library_call", nodes, list(types), name, len(self.library_calls))
+        self.library_calls.append(run)
+        return [self.value(n) for n in made]
+
+    def _stored(self, node: int) -> int:
+        """The node, or what a kernel makes of a float argument: libraries take no scalars of the graph."""
+        base = self.graph.node(node)
+        while base["op"] in ("reshape", "broadcast", "slice", "transpose"):
+            base = self.graph.node(base["arguments"][0])
+        return node if base.get("parameter", -1) < 0 else self._call("map", "positive", [node])
+
     def _call(self, kind: str, *arguments: Any) -> int:
+        return int(self._build(kind, *arguments))
+
+    def _build(self, kind: str, *arguments: Any) -> Any:
+        """What a method of the graph gives."""
         if self._mark:
             self._mark()
         nodes = [self.node(a) if isinstance(a, Traced) else a for a in arguments]
@@ -278,7 +311,7 @@ class Tracer:
             self._line = user_line()
             self.graph.set_source(self._line)
         try:
-            return int(getattr(self.graph, kind)(*nodes))
+            return getattr(self.graph, kind)(*nodes)
         except (ValueError, TypeError, OverflowError) as error:
             text = str(error).removeprefix("kfusion.")
             raise type(error)(f"kfusion.{text}" + (f"\n  {self._line}" if self._line else "")) from None

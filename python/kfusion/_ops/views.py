@@ -260,7 +260,7 @@ def full_like(x: Array, fill_value: Array, dtype: Any = None) -> Array:
         ValueError: fill_value does not broadcast to x's shape.
     """
     name = x._dtype if dtype is None else dtype_name(dtype, "kfusion.full_like: dtype")
-    return broadcast_to(x._tracer.add("cast", fill_value, name), x.shape)
+    return x._tracer.like(broadcast_to(x._tracer.add("cast", fill_value, name), x.shape), x)
 
 
 def iota(shape: int | tuple[int, ...], axis: int = -1, dtype: Any = "int64", *, like: str = "numpy") -> Any:

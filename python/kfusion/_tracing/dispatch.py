@@ -27,7 +27,7 @@ class Dispatched(Value):
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         is_method = function.__qualname__.partition(".")[0] in ("Tensor", "TensorBase")
         name = "Tensor." * is_method + function.__name__
-        return torch_functions.torch_function(name, args, kwargs or {})
+        return torch_functions.torch_function(name, args, kwargs or {}, function)
 
     def __cupy_override_elementwise_kernel__(self, kernel: Any, *inputs: Any, **kwargs: Any) -> Any:
         name = str(kernel.name).removeprefix("cupyx_scipy_special_").removeprefix("cupy_")

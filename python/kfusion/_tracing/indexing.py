@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._graph.source import trace_error
+from .._graph.source import no_form, trace_error
 from .._graph.tracer import Traced, stage
 from .._ops.contractions import take
 from .._ops.views import reshape
@@ -76,7 +76,7 @@ def _plan(x: Traced, keys: list[Any]) -> _Plan:
             slices.append((i, i + 1, 1))
         else:
             if array is not None or any(isinstance(k, (int, np.integer)) for k in keys):
-                raise trace_error("an index array beside other integers is not traced", "write x[i][j] instead")
+                raise no_form("an index array beside other integers is not traced", "write x[i][j] instead")
             array, axis = key, len(shape)
             slices.append((0, n, 1))
             shape.append(n)
@@ -85,7 +85,7 @@ def _plan(x: Traced, keys: list[Any]) -> _Plan:
 
 def _check(key: Any) -> None:
     if isinstance(key, (list, range)):
-        raise trace_error(f"a {type(key).__name__} as an index is not traced", "write an array of integers instead")
+        raise no_form(f"a {type(key).__name__} as an index is not traced", "write an array of integers instead")
     if isinstance(key, (bool, np.bool_)) or _dtype(key) == "bool":
         raise trace_error("the shape of x[mask] depends on data", "write kf.where(mask, x, 0) and a reduction instead")
 

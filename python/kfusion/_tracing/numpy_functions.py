@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from .._graph.source import trace_error
+from .._graph.source import NoForm, no_form
 from .._graph.tracer import Traced, tracer_of
 from .._ops import contractions, norms, views
 from .._ops import primitives as p
 from .._spec import HALF, INTEGERS
-from . import refusals
+from . import library_calls, refusals
 from .traced import power
 
 _X = ("a", "ary", "arr", "array", "m", "x1")  # what NumPy calls kfusion's x
@@ -70,13 +70,13 @@ def _linalg_norm(x: Traced, ord: Any = None, axis: Any = None, keepdims: bool = 
         raise ValueError("kfusion.linalg.norm: axis must name an axis")
     vectors = x.ndim == 1 if axis is None else not (isinstance(axis, tuple) and len(axis) > 1)
     if ord is not None and not vectors:
-        raise trace_error("numpy.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
+        raise no_form("numpy.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
     return norms.norm(x, 2 if ord is None else ord, axis, keepdims)
 
 
 def _dot(x: Any, y: Any) -> Any:
     if max(getattr(x, "ndim", 0), getattr(y, "ndim", 0)) > 2:
-        raise trace_error("numpy.dot of more than 2 axes is not traced", "write numpy.matmul instead")
+        raise no_form("numpy.dot of more than 2 axes is not traced", "write numpy.matmul instead")
     return contractions.matmul(x, y)
 
 
@@ -146,11 +146,22 @@ _TARGETS = {
 
 
 def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What `function(*args, **kwargs)` is on traced values.
+    """What `function(*args, **kwargs)` is on traced values: nodes, or one that NumPy computes.
 
     Raises:
-        TraceError: it has no form in a graph, or an argument would not be honoured.
+        TraceError: what it gives depends on data, or an argument would not be honoured.
     """
+    name = f"{function.__module__}.{function.__name__}"
+    try:
+        return _in_graph(function, args, kwargs)
+    except NoForm as error:
+        try:
+            return library_calls.numpy_call(function, name, args, kwargs)
+        except NoForm:
+            raise error from None
+
+
+def _in_graph(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = f"{function.__module__}.{function.__name__}".removeprefix("numpy.")  # for messages
     target = _TARGETS.get(function)
     if target is not None and function is np.where and len(args) + len(kwargs) == 1:
@@ -172,11 +183,15 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[s
     name = ufunc.__name__
     library = next((m for m in ("numpy", "scipy.special") if getattr(sys.modules.get(m), name, None) is ufunc), "")
     called = f"{library}.{name}".removeprefix(".")
-    if method != "__call__":
-        raise refusals.refused(f"{called}.{method}")
-    for keyword in kwargs:
+    if method == "__call__" and not kwargs:
+        try:
+            return elementwise(name if library else "", called, inputs)
+        except NoForm:
+            return library_calls.numpy_call(ufunc, called, inputs, kwargs)
+    for keyword in kwargs.keys() & {"out", "where"}:
         raise refusals.refused_keyword(called, keyword)
-    return elementwise(name if library else "", called, inputs)
+    function = ufunc if method == "__call__" else getattr(ufunc, method)
+    return library_calls.numpy_call(function, called if function is ufunc else f"{called}.{method}", inputs, kwargs)
 
 
 def elementwise(name: str, called: str, inputs: tuple[Any, ...]) -> Any:

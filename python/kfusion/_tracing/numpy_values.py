@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .. import _core
+from .._graph.source import NoForm
 from .._graph.tracer import STATE
 from .._ops import activations, contractions, views
 from .._ops import primitives as p
+from . import library_calls, refusals
 from .dispatch import Dispatched
+from .indexing import getitem
 from .numpy_functions import POWERS, array_function
 from .refusals import refused_keyword
 from .traced import power
@@ -27,6 +32,24 @@ class NumpyValue(Dispatched, library="numpy"):
     def __class__(self) -> Any:  # isinstance(x, np.ndarray) answers as for the array itself; NumPy's C asks for type(x)
         array = next((i.array for i in self._tracer.inputs if i.array is not None), None)
         return np.ndarray if array is None or isinstance(array, np.ndarray) else type(array)
+
+    def __getattr__(self, name: str) -> Any:
+        """Methods of NumPy's arrays that NumPy has as functions too; those that return nothing change the value."""
+        if name in _IN_PLACE:
+            return functools.partial(_changed, self, name)
+        function = getattr(np, name, None) if callable(getattr(np.ndarray, name, None)) else None
+        if name.startswith("__") or function is None or refusals.is_impossible(name):
+            return super().__getattr__(name)
+        return lambda *args, **kwargs: array_function(function, (self, *args), kwargs)
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return getitem(self, key)
+        except NoForm:
+            return library_calls.numpy_call(operator.getitem, "numpy.getitem", (self, key), {})
+
+    def _with_item(self, key: Any, value: Any) -> Any:
+        return library_calls.numpy_call(library_calls.assigned, "numpy.setitem", (self, key, value), {})
 
     def _operation(self, op: str, *operands: Any) -> Any:
         if op == "matmul":
@@ -92,6 +115,17 @@ def _method(function: Any) -> Callable[..., Any]:
     method.__doc__ = f"As numpy.{function.__name__}."
     return method
 
+
+def _changed(x: NumpyValue, name: str, *args: Any, **kwargs: Any) -> None:
+    x._write(name, _IN_PLACE[name](x, *args, **kwargs))
+
+
+# Methods that change the array, as functions of it that give the new one.
+_IN_PLACE: dict[str, Callable[..., Any]] = {
+    "sort": lambda x, *args, **kwargs: array_function(np.sort, (x, *args), kwargs),
+    "partition": lambda x, *args, **kwargs: array_function(np.partition, (x, *args), kwargs),
+    "fill": views.full_like,
+}
 
 # Methods of arrays that take what the function of the same name takes.
 _SHARED = "all any clip max mean min prod ravel round squeeze std sum swapaxes take var"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._graph.source import TraceAttributeError, TraceError, message, trace_error
+from .._graph.source import TraceAttributeError, TraceError, message, no_form, trace_error
 
 _UNKNOWN_SHAPE = ("the shape of its result depends on data", "write kf.where(mask, x, 0) and a reduction instead")
 _UNKNOWN_VALUE = (
@@ -28,12 +28,48 @@ _NAMES = {
     _PARTS: "einsum tensordot inner vdot kron",
 }
 _REASONS = {name: reason for reason, names in _NAMES.items() for name in names.split()}
+_IMPOSSIBLE = (_UNKNOWN_SHAPE, _UNKNOWN_VALUE, _RANDOM)  # for the array library too
+
+# What libraries say where a function wants to see its arguments' elements.
+_ASKS_FOR_DATA = (
+    "meta tensor",
+    "'Meta' backend",
+    "data-dependent",
+    "data-independent",
+    "data dependent",
+    "Meta tensors",
+    "is_meta",
+)
 
 
 def refused(what: str) -> TraceError:
     """The error for calling `what`, e.g. "numpy.sort"."""
     reason, hint = _reason(what)
-    return trace_error(f"{what} is not traced: {reason}", hint)
+    error = trace_error if (reason, hint) in _IMPOSSIBLE else no_form
+    return error(f"{what} is not traced: {reason}", hint)
+
+
+def refused_shape(what: str) -> TraceError:
+    """The error for calling what must see its arguments' elements, to know how many results there are, say."""
+    reason, _ = _UNKNOWN_SHAPE
+    hint = "write kf.call(f, x, result=spec) where the shape is known, kf.where(mask, x, 0) where it is not"
+    return trace_error(f"{what} is not traced: {reason}, or it looks at elements", hint)
+
+
+def refused_result(what: str, result: object) -> TraceError:
+    """The error for calling what gives no array."""
+    kind = "None" if result is None else f"a value of type {type(result).__name__}"
+    return trace_error(f"{what} is not traced: it gives {kind} and no array", "call it outside")
+
+
+def depends_on_data(error: BaseException) -> bool:
+    """Whether a library's error says that a tensor has no data."""
+    return any(text in str(error) for text in _ASKS_FOR_DATA)
+
+
+def is_impossible(name: str) -> bool:
+    """Whether neither a kernel nor the library can give what the function or method of that name does."""
+    return _reason(name) in _IMPOSSIBLE
 
 
 def refused_random(function: str, generator: str) -> TraceError:
@@ -57,7 +93,7 @@ def refused_keyword(function: str, keyword: str) -> TraceError:
         "where": "write kf.where(mask, x, y) instead",
     }
     hint = hints.get(keyword, f"write the call without {keyword}=")
-    return trace_error(f"{function} does not honour {keyword}= in a traced function", hint)
+    return no_form(f"{function} does not honour {keyword}= in a traced function", hint)
 
 
 def _reason(name: str) -> tuple[str, str]:

@@ -12,17 +12,18 @@ import functools
 import inspect
 import math
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from .. import _core
 from .._graph.number import is_number
-from .._graph.source import trace_error
+from .._graph.source import NoForm, no_form, trace_error
 from .._graph.tracer import Traced, stage, tracer_of
 from .._ops import activations, contractions, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS
-from . import autocast, refusals
+from . import autocast, library_calls, refusals
 from .traced import BINARY, power
 
 _RENAMED = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
@@ -49,12 +50,40 @@ def named(*names: str, method: bool = True) -> Callable[[Callable[..., Any]], Ca
     return enter
 
 
-def torch_function(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def torch_function(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Callable[..., Any] | None = None
+) -> Any:
     """What torch's function of that name is on traced values; a method that differs from it is "Tensor.where".
 
+    What has no form in a graph is a node that `function` computes, by default the method of that name.
+
     Raises:
-        TraceError: it has no form in a graph, or an argument would not be honoured.
+        TraceError: what it gives depends on data.
     """
+    short = name.removeprefix("Tensor.")
+    if short.endswith("_") and not short.endswith("__"):
+        return _in_place(short, args, kwargs, function)
+    if kwargs.get("inplace") is True:
+        return args[0]._write(short, torch_function(name, args, kwargs | {"inplace": False}, function))
+    try:
+        return _in_graph(name, args, kwargs)
+    except NoForm:
+        function = function or getattr(getattr(sys.modules.get("torch"), "Tensor", None), short, None)
+        if function is None:
+            raise
+    return library_calls.torch_call(function, f"torch.{short}", args, kwargs)
+
+
+def _in_place(short: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
+    """x.add_(y): x itself changes. As a function's, x can be a keyword."""
+    name = short[:-1]
+    if (name in FUNCTIONS or f"Tensor.{name}" in FUNCTIONS) and args and isinstance(args[0], Traced):
+        return args[0]._write(short, torch_function(f"Tensor.{name}", args, kwargs))  # type: ignore[attr-defined]
+    function = function or getattr(sys.modules["torch"].Tensor, short)
+    return library_calls.torch_call(function, f"torch.{short}", args, kwargs)
+
+
+def _in_graph(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     short = name.removeprefix("Tensor.").removeprefix("special_").removeprefix("linalg_")
     function = FUNCTIONS.get(name) or FUNCTIONS.get(short)
     if function is None:
@@ -349,7 +378,7 @@ for _name in ("amax", "amin"):
 
 
 class ValuesAndIndices(tuple[Any, Any]):
-    """What torch's max and min along an axis return; the indices are not computed and say so when they are used."""
+    """What torch's max and min along an axis return."""
 
     __slots__ = ()
     values = property(operator.itemgetter(0))
@@ -365,8 +394,7 @@ def _extreme(op: str, elementwise: str) -> Callable[..., Any]:
             return p.REDUCTIONS[op](input) if other is _ABSENT else _map(elementwise, input, other)
         if isinstance(dim, int):
             kept = False if keepdim is _ABSENT else keepdim
-            reason = f"torch.{op} with a dim computes no indices; write x.a{op}({dim}) for the values"
-            return ValuesAndIndices((p.REDUCTIONS[op](input, dim, kept), input._tracer.unavailable(input, reason)))
+            return ValuesAndIndices((p.REDUCTIONS[op](input, dim, kept), _indices(op, input, dim, kept)))
         if dim is _ABSENT or dim is None or keepdim is not _ABSENT:
             raise trace_error(
                 f"torch.{op} takes keepdim= beside a dim only", f"write torch.a{op}(x, keepdim=...) instead"
@@ -377,6 +405,14 @@ def _extreme(op: str, elementwise: str) -> Callable[..., Any]:
 
 
 FUNCTIONS["max"], FUNCTIONS["min"] = _extreme("max", "maximum"), _extreme("min", "minimum")
+
+
+def _indices(op: str, input: Any, dim: int, keepdim: bool) -> Any:
+    """Of a maximum or minimum: torch computes them, where somebody reads them."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return input._tracer.unavailable(input, f"the indices of torch.{op} are torch's own, which is not imported")
+    return library_calls.torch_call(getattr(torch, op), f"torch.{op}", (input, dim, keepdim), {})[1]
 
 
 def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -407,7 +443,7 @@ def _linalg_norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = F
         raise ValueError("kfusion.linalg.norm: dim must name an axis")
     vectors = input.ndim == 1 if dim is None else isinstance(dim, int)
     if ord is not None and not vectors:
-        raise trace_error("torch.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
+        raise no_form("torch.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
     return norms.norm(input, 2 if ord is None else ord, _axes(dim), keepdim)
 
 

@@ -6,7 +6,7 @@ import functools
 import math
 from typing import Any
 
-from .._graph.source import trace_error
+from .._graph.source import no_form, trace_error
 from .._graph.tracer import Traced
 from .._ops import activations, attention, contractions, losses, norms, views
 from .._ops import primitives as p
@@ -133,7 +133,7 @@ def _conv2d(
 def _same_padding(weight: Any, stride: Any, dilation: Any) -> tuple[int, int]:
     spans = [d * (n - 1) for d, n in zip(contractions.pair(dilation, "dilation"), weight.shape[2:], strict=True)]
     if contractions.pair(stride, "stride") != (1, 1) or any(span % 2 for span in spans):
-        raise trace_error("padding='same' with strides or even windows is not traced", "write the padding as numbers")
+        raise no_form("padding='same' with strides or even windows is not traced", "write the padding as numbers")
     return spans[0] // 2, spans[1] // 2
 
 

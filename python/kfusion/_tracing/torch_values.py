@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from .._graph.source import NoForm
 from .._graph.tracer import STATE, Traced
-from . import autocast
+from .._spec import is_array
+from . import autocast, library_calls, refusals
 from . import torch_nn as torch_nn  # enters its functions
 from . import torch_views as torch_views
 from .dispatch import Dispatched
+from .indexing import getitem
 from .torch_functions import FUNCTIONS, NO_METHODS, torch_function
 
+# Methods that say what any tensor in C order says, whatever is in it.
+_OF_ANY_DENSE = (
+    "element_size",
+    "is_contiguous",
+    "is_conj",
+    "is_inference",
+    "is_neg",
+    "is_signed",
+    "storage_offset",
+    "stride",
+)
+# Methods that look at memory or at gradients.
+_NEVER = ("apply_", "as_strided", "as_strided_", "backward", "cpu", "cuda", "data_ptr", "map_", "pin_memory",
+          "register_hook", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "share_memory_", "storage",
+          "storage_type", "untyped_storage")  # fmt: skip
 _OPERATORS = {"equal": "eq"}  # torch.equal is another function
 
 
@@ -26,6 +45,29 @@ class TorchValue(Dispatched, library="torch"):
     def _made_as(cls) -> type[Traced]:
         torch = sys.modules.get("torch")
         return _WithoutTorch if torch is None else _tensor_class(torch)
+
+    def __getattr__(self, name: str) -> Any:
+        """What tensors have beyond FUNCTIONS: methods are calls of the library."""
+        found = getattr(getattr(sys.modules.get("torch"), "Tensor", None), name, None)
+        if name.startswith("__") or found is None or name in _NEVER or refusals.is_impossible(name):
+            return super().__getattr__(name)
+        if name in _OF_ANY_DENSE:
+            return functools.partial(found, library_calls.without_data(self))
+        if callable(found):
+            return lambda *args, **kwargs: torch_function(f"Tensor.{name}", (self, *args), kwargs)
+        shown = getattr(library_calls.without_data(self), name)
+        if not is_array(shown):
+            return shown
+        return library_calls.torch_call(operator.attrgetter(name), f"torch.Tensor.{name}", (self,), {})
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return getitem(self, key)
+        except NoForm:
+            return library_calls.torch_call(operator.getitem, "torch.getitem", (self, key), {})
+
+    def _with_item(self, key: Any, value: Any) -> Any:
+        return library_calls.torch_call(library_calls.assigned, "torch.setitem", (self, key, value), {})
 
     def _operation(self, op: str, *operands: Any) -> Any:
         autocast.require_unchanged(op, self)
@@ -51,6 +93,16 @@ class TorchValue(Dispatched, library="torch"):
     def requires_grad(self) -> bool:
         """False: graphs compute forward only."""
         return False
+
+    @property
+    def data(self) -> Any:
+        """The tensor itself: graphs have no gradients that it would leave out."""
+        return self
+
+    @property
+    def grad(self) -> None:
+        """None: graphs compute forward only."""
+        return None
 
     def size(self, dim: int | None = None) -> Any:
         """The extents (a torch.Size where torch is imported), or one of them."""

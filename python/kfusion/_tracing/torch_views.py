@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._graph.source import trace_error
+from .._graph.source import no_form, trace_error
 from .._ops import contractions, views
 from .._spec import dtype_name
 from .numpy_functions import filled, parts
@@ -20,7 +20,7 @@ def _several(values: tuple[Any, ...]) -> Any:
 @named("reshape", "view")
 def _reshape(input: Any, *shape: Any) -> Any:
     if len(shape) == 1 and not isinstance(shape[0], (int, tuple, list)):
-        raise trace_error("reading bytes as another type, x.view(dtype), is not traced", "write x.to(dtype) instead")
+        raise no_form("reading bytes as another type, x.view(dtype), is not traced", "write x.to(dtype) instead")
     return views.reshape(input, _several(shape))
 
 

@@ -34,6 +34,7 @@ class Trace:
     `graph` is as written: one stage per call, nothing merged (`graph.simplify()` does that). `inputs` are its input
     nodes in order: arguments first, then captured arrays as they were met. `results` is what the function returned,
     with a `Slot` for each output of the graph. `calls` are the calls of kfusion's functions, in order of completion.
+    `library_calls` are functions of the array library, as the graph's nodes number them.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Trace:
     inputs: tuple[Input, ...]
     results: Any
     calls: tuple[Call, ...] = ()
+    library_calls: tuple[Callable[..., Any], ...] = ()
 
     def returned(self, outputs: list[Any]) -> Any:
         """The function's result, made of the graph's outputs."""
@@ -103,7 +105,9 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
     finally:
         current.reset(token)
         tracer.is_open = False
-    return Trace(tracer.name, tracer.graph, tuple(tracer.inputs), results, tuple(tracer.calls))
+    return Trace(
+        tracer.name, tracer.graph, tuple(tracer.inputs), results, tuple(tracer.calls), tuple(tracer.library_calls)
+    )
 
 
 def signature_of(function: Any) -> inspect.Signature:

@@ -56,7 +56,6 @@ _REFUSED = {
         "making a NumPy array of traced values (np.asarray, np.array, np.full, ...)",
         "write the value itself, kf.full_like, or return the parts as separate results",
     ),
-    "setitem": ("assigning to a part of a traced value", "write kf.where(mask, new, x) instead"),
     "reduce_ex": ("pickling a traced value", "return it, and pickle the result outside"),
     "delitem": ("deleting a part of a traced value", "write a slice instead"),
     "divmod": _DIVMOD,
@@ -100,6 +99,15 @@ class Value(Traced):
 
     def __getitem__(self, key: Any) -> Any:
         return getitem(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(value, Traced) and value._memory is self._memory and self._version == self._memory.version - 1:
+            object.__setattr__(self, "_version", self._memory.version)  # x[key] += y: the part was written just now
+        self._write("[...]", self._with_item(key, value))
+
+    def _with_item(self, key: Any, value: Any) -> Any:
+        """A value like this one whose elements at `key` are `value`."""
+        raise NotImplementedError
 
     def __len__(self) -> int:
         if self.ndim == 0:

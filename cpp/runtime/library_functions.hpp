@@ -1,0 +1,41 @@
+// What a caller's array library computes for a plan.
+#pragma once
+#include <span>
+
+#include "kfusion/graph/graph.hpp"
+#include "runtime/memory.hpp"
+
+namespace kfusion {
+
+/// What a library's function reads.
+struct LibraryArgument {
+  View view;
+  int slot = -1;  ///< where the value lies among those of the run; -1 for a view of one
+};
+
+/// What it computes: result `index` of the call.
+struct LibraryResult {
+  View view;
+  int slot = -1;
+  int index = 0;
+  bool kept = false;  ///< the library's own memory holds it; else it is written to `view`
+};
+
+/// The functions of the library that a call's arrays are of.
+class LibraryFunctions {
+ public:
+  /// Writes what `n` computes of `arguments` to `result`, all at one place, in the order of `stream`.
+  virtual void compute(const Node& n, std::span<const View> arguments, const View& result, Stream stream) = 0;
+
+  /// Computes a library_call's results in the order of `stream`. Where a result is kept, sets its `view.data` to where
+  /// the library has put it, in C order; it stays there until `release`.
+  virtual void call(const Node& n, std::span<const LibraryArgument> arguments, std::span<LibraryResult> results,
+                    Place place, Stream stream) = 0;
+  /// Nothing reads the kept result in that slot any more.
+  virtual void release(int slot) = 0;
+
+ protected:
+  ~LibraryFunctions() = default;
+};
+
+}  // namespace kfusion

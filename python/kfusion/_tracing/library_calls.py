@@ -1,0 +1,272 @@
+"""Calls that a graph has no form for: nodes of their own, which the array library computes when the kernels run.
+
+A torch function is called once on tensors without data (device="meta"), which gives the shapes and dtypes of its
+results, says which arguments it writes to, and raises the errors that it would raise. NumPy has no such arrays: its
+functions whose results have shapes that follow from the arguments' are listed here, and called once on other numbers.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._graph.number import is_number, read
+from .._graph.source import TraceError, trace_error, user_line
+from .._graph.structure import Slot, fill, leaves, walk
+from .._graph.tracer import Traced, Tracer, tracer_of
+from .._spec import DTYPES, is_array
+from . import refusals
+
+
+def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `function(*args, **kwargs)` is on traced values: torch's own results, of the shapes that it gives.
+
+    Values that it writes to (x.add_(y), out=x) are those values afterwards.
+
+    Args:
+        function: a function or a method of tensors.
+        name: for people, "torch.sort".
+        args: traced values, tensors and what else the function takes, within tuples, lists and dicts too.
+        kwargs: likewise.
+
+    Raises:
+        TraceError: its results, or their shapes, depend on what is in its arguments.
+    """
+    tracer = tracer_of(*leaves((args, kwargs)))
+    if tracer is None:
+        raise refusals.refused(name)
+    call = _Arguments(tracer, (args, kwargs), "torch")
+    shown = [without_data(v) for v in call.values]
+    versions = [t._version for t in shown]
+    found = _called_without_data(function, name, call.filled(shown))
+    written = [i for i, t in enumerate(shown) if t._version != versions[i]]
+    results = _Results(name, found, shown)
+    if not results.tensors and not written:
+        raise refusals.refused_result(name, found)
+    types = [(_dtype(t, name), tuple(t.shape)) for t in (*results.tensors, *(shown[i] for i in written))]
+    copied = tuple(k for k, t in enumerate(results.tensors) if any(_shares_memory(t, s) for s in shown))
+    run = _Run(function, call, tuple(written), copied)
+    made = tracer.library_call(name, run, call.values, types)
+    for i, value in zip(written, made[len(results.tensors) :], strict=True):
+        call.values[i]._write(name.removeprefix("torch."), value)  # type: ignore[attr-defined]
+    for k in copied:  # as with any view, what is written to it later would have to show in the others
+        made[k] = tracer.value(tracer.node(made[k]), _owner(results.tensors[k], shown, call.values)._memory)
+    return results.filled(made, call.values)
+
+
+class _Arguments:
+    """A call's arguments with slots in place of its arrays."""
+
+    def __init__(self, tracer: Tracer, arguments: Any, library: str) -> None:
+        self._tracer = tracer
+        self._library = library
+        self.values: list[Traced] = []
+        self._slots: dict[int, Slot] = {}
+        self.structure = walk(arguments, self._visit)
+
+    def filled(self, arrays: Sequence[Any]) -> Any:
+        """The arguments with arrays in their slots."""
+        return fill(self.structure, list(arrays))
+
+    def _visit(self, _: str, leaf: Any) -> Any:
+        if is_number(leaf):
+            return read(leaf)
+        if isinstance(leaf, Traced):
+            return self._slot(leaf)
+        if is_array(leaf):
+            return self._slot(self._tracer.lift(leaf, self._library))
+        return leaf
+
+    def _slot(self, value: Traced) -> Slot:
+        self._tracer.node(value)  # raises where it cannot be used
+        if id(value) not in self._slots:
+            self._slots[id(value)] = Slot(len(self.values))
+            self.values.append(value)
+        return self._slots[id(value)]
+
+
+class _Results:
+    """What a call on tensors without data gave: the new tensors, and where they are in the result."""
+
+    def __init__(self, name: str, found: Any, shown: Sequence[Any]) -> None:
+        self.tensors: list[Any] = []
+        self._shown = shown
+        self._name = name
+        self._structure = walk(found, self._visit)
+
+    def _visit(self, _: str, leaf: Any) -> Any:
+        if not is_array(leaf):
+            return leaf
+        for i, argument in enumerate(self._shown):
+            if leaf is argument:  # x.add_(y) returns x
+                return Slot(-1 - i)
+        if not leaf.is_meta:
+            raise trace_error(
+                f"{self._name} gives a tensor that is not made of its traced arguments", "make it outside"
+            )
+        self.tensors.append(leaf)
+        return Slot(len(self.tensors) - 1)
+
+    def filled(self, made: Sequence[Traced], given: Sequence[Traced]) -> Any:
+        """The result with traced values in place of tensors."""
+        all_values = [*made[: len(self.tensors)], *given[::-1]]  # Slot(-1) is the first of those given
+        return fill(self._structure, all_values)
+
+
+class _Run:
+    """The call as the kernels' steps make it: arrays in, a list of all results out."""
+
+    def __init__(
+        self, function: Callable[..., Any], call: _Arguments, written: tuple[int, ...], copied: tuple[int, ...]
+    ) -> None:
+        self._function = function
+        self._written = written
+        self._copied = copied
+        args, kwargs = self._structure = call.structure
+        is_flat = not any(isinstance(v, (tuple, list, dict)) for v in (*args, *kwargs.values()))
+        self._places = [(i, v.index) for i, v in enumerate(args) if isinstance(v, Slot)] if is_flat else None
+        self._names = [(k, v.index) for k, v in kwargs.items() if isinstance(v, Slot)]
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        given = list(arrays)
+        for i in self._written:
+            given[i] = given[i].clone()
+        args, kwargs = self._filled(given)
+        result = self._function(*args, **kwargs)
+        tensors = [result] if is_array(result) else [t for t in leaves(result) if is_array(t)]
+        if self._written:
+            tensors = [t for t in tensors if all(t is not g for g in given)]
+        for k in self._copied:
+            tensors[k] = tensors[k].clone()
+        return tensors + [given[i] for i in self._written] if self._written else tensors
+
+    def _filled(self, arrays: list[Any]) -> Any:
+        if self._places is None:
+            return fill(self._structure, arrays)
+        args, kwargs = self._structure
+        args = list(args)
+        for place, i in self._places:
+            args[place] = arrays[i]
+        return args, (kwargs | {k: arrays[i] for k, i in self._names} if self._names else kwargs)
+
+
+def without_data(value: Traced) -> Any:
+    """A tensor of the value's shape and dtype."""
+    torch = sys.modules["torch"]
+    return torch.empty(value.shape, dtype=getattr(torch, value._dtype), device="meta")
+
+
+def _called_without_data(function: Callable[..., Any], name: str, arguments: Any) -> Any:
+    """Raises what the function raises where its arguments do not fit, with the user's line."""
+    args, kwargs = arguments
+    try:
+        with sys.modules["torch"].no_grad():
+            return function(*args, **kwargs)
+    except TraceError:
+        raise
+    except Exception as error:
+        if refusals.depends_on_data(error):
+            raise refusals.refused_shape(name) from None
+        line = user_line()
+        raise type(error)(f"kfusion.{name.removeprefix('torch.')}: {error}" + (f"\n  {line}" if line else "")) from None
+
+
+def _dtype(array: Any, name: str) -> str:
+    dtype = str(array.dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise trace_error(
+            f"{name} gives {dtype}, and values of a traced function are of {', '.join(DTYPES)}",
+            "convert it within a function that kf.call calls",
+        )
+    return dtype
+
+
+def _shares_memory(a: Any, b: Any) -> bool:
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+def _owner(tensor: Any, shown: Sequence[Any], values: Sequence[Traced]) -> Traced:
+    return next(v for t, v in zip(shown, values, strict=True) if _shares_memory(tensor, t))
+
+
+# Functions of NumPy's whose results' shapes and dtypes do not depend on the elements of arrays.
+_NUMPY_NAMES = """
+    append apply_along_axis apply_over_axes argmax argmin argpartition argsort array_split average block choose
+    column_stack concat concatenate convolve corrcoef correlate cov cross cumprod cumsum cumulative_prod cumulative_sum
+    delete diag diagflat diagonal diff digitize dot dsplit dstack ediff1d einsum fft.irfft fft.irfft2 fft.irfftn
+    fft.fftshift fft.hfft fft.ifftshift gradient hsplit hstack inner insert interp kron linalg.cholesky linalg.cond
+    linalg.cross linalg.det linalg.diagonal linalg.eigh linalg.eigvalsh linalg.inv linalg.matrix_norm
+    linalg.matrix_power linalg.matrix_rank linalg.multi_dot linalg.norm linalg.outer linalg.pinv linalg.qr
+    linalg.slogdet linalg.solve linalg.svd linalg.svdvals linalg.tensordot linalg.tensorinv linalg.tensorsolve
+    linalg.trace linalg.vecdot lexsort matvec median nan_to_num nanargmax nanargmin nancumprod nancumsum nanmax nanmean
+    nanmedian nanmin nanpercentile nanprod nanquantile nanstd nansum nanvar outer pad partition percentile permute_dims
+    poly polyval ptp put_along_axis quantile ravel_multi_index repeat resize roll rollaxis rot90 row_stack searchsorted
+    select sinc sort split stack take_along_axis tensordot tile trace trapezoid tril triu unravel_index unstack unwrap
+    vander vdot vecdot vecmat vsplit vstack i0 isclose allclose round fix real_if_close nextafter
+"""
+_NUMPY = frozenset(_NUMPY_NAMES.split())
+
+
+def numpy_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `function(*args, **kwargs)` is on traced values that follow NumPy.
+
+    Args:
+        function: NumPy's, or a ufunc of any package, or a method of one.
+        name: for people, "numpy.sort"; decides whether shapes depend on data.
+        args: traced values, arrays and what else the function takes, within tuples and lists too.
+        kwargs: likewise.
+
+    Raises:
+        TraceError: it is no function of NumPy's whose results' shapes follow from its arguments'.
+    """
+    tracer = tracer_of(*leaves((args, kwargs)))
+    is_ufunc = isinstance(getattr(function, "__self__", function), np.ufunc) and not name.endswith(".at")
+    if tracer is None or not (
+        is_ufunc or function in (assigned, operator.getitem) or name.removeprefix("numpy.") in _NUMPY
+    ):
+        raise refusals.refused(name)
+    call = _Arguments(tracer, (args, kwargs), "numpy")
+    given = call.filled([_example(v) for v in call.values])
+    try:
+        with np.errstate(all="ignore"):
+            found = function(*given[0], **given[1])
+    except Exception as error:
+        line = user_line()
+        raise type(error)(f"kfusion.{name.removeprefix('numpy.')}: {error}" + (f"\n  {line}" if line else "")) from None
+    arrays = [np.asarray(a) for a in leaves(found) if isinstance(a, (np.ndarray, np.generic))]
+    if not arrays:
+        raise refusals.refused_result(name, found)
+    types = [(_dtype(a, name), a.shape) for a in arrays]
+    made = tracer.library_call(name, _NumpyRun(function, call), call.values, types)
+    slots = iter(made)
+    return walk(found, lambda _, leaf: next(slots) if isinstance(leaf, (np.ndarray, np.generic)) else leaf)
+
+
+class _NumpyRun:
+    """As `_Run`, for NumPy and for what hands NumPy's functions over, such as CuPy."""
+
+    def __init__(self, function: Callable[..., Any], call: _Arguments) -> None:
+        self._function = function
+        self._call = call
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        args, kwargs = self._call.filled(arrays)
+        result = self._function(*args, **kwargs)
+        return [np.asarray(a) if isinstance(a, np.generic) else a for a in leaves(result) if hasattr(a, "dtype")]
+
+
+def assigned(x: Any, key: Any, value: Any) -> Any:
+    """x with `value` at `key`, of NumPy or torch."""
+    x = x.copy() if hasattr(x, "astype") else x.clone()
+    x[key] = value
+    return x
+
+
+def _example(value: Traced) -> np.ndarray:
+    """An array of the value's shape and dtype that functions of linear algebra take: a unit matrix."""
+    shape, dtype = value.shape, np.dtype(value._dtype)
+    return np.broadcast_to(np.eye(*shape[-2:], dtype=dtype), shape) if len(shape) > 1 else np.ones(shape, dtype)

@@ -1,0 +1,259 @@
+"""Calls that a graph has no form for: the array library computes them among the kernels, as it does without kfusion."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from kinds import HAVE_GPU
+
+X, Y = (np.random.default_rng(i).standard_normal((4, 6)).astype(np.float32) for i in range(2))
+I = np.array([0, 2, 1])  # noqa: E741
+
+
+def parts_in_place(x, y):
+    z = x * 2
+    z[:, :2] += 1
+    z[0] = y[1]
+    z[z < 0] = 0
+    return z * 2
+
+
+def sorted_in_place(x, y):
+    z = x * 1
+    z.sort()
+    return z + y
+
+
+NUMPY = {
+    "sort": lambda x, y: np.sort(x * 2, -1) + y,
+    "argsort": lambda x, y: np.argsort(x, 0),
+    "x.cumsum": lambda x, y: x.cumsum(1) * y,
+    "x.argmax": lambda x, y: x.argmax(-1),
+    "einsum": lambda x, y: np.einsum("ij,kj->ik", x, y) + 1,
+    "inv": lambda x, y: np.linalg.inv(x @ x.T + np.eye(4, dtype=np.float32) * 9),
+    "svd": lambda x, y: np.linalg.svd(x, compute_uv=False),
+    "slogdet": lambda x, y: tuple(np.linalg.slogdet(x @ x.T + np.eye(4, dtype=np.float32))),
+    "accumulate": lambda x, y: np.maximum.accumulate(x, 1) + 1,
+    "outer": lambda x, y: np.add.outer(x[0], y[1]),
+    "percentile": lambda x, y: np.percentile(x, 30, axis=0),
+    "median of all": lambda x, y: np.median(x),
+    "x[...] = y": parts_in_place,
+    "x.sort()": sorted_in_place,
+    "two index arrays": lambda x, y: x[I, I] * 2,
+    "a list as an index": lambda x, y: x[[0, 1]] * 2,
+    "another ufunc": lambda x, y: np.nextafter(x, y),
+    "kf.call": lambda x, y: kf.call(lambda a, b: np.sort(a + b), x * 1, y, result=kf.spec((4, 6))) + 1,
+    "results of kf.call": lambda x, y: kf.call(
+        lambda a: (np.sort(a), np.argsort(a)), x * 1, result=(x, kf.spec((4, 6), "int64"))
+    ),
+}
+TORCH = {
+    "sort": lambda t, x, y: (t.sort(x * 2, dim=-1).values + 1, t.sort(x, -1)[1]),
+    "x.topk": lambda t, x, y: tuple((x + y).topk(3)),
+    "cumsum": lambda t, x, y: x.cumsum(-1) * 2 + y,
+    "argmax": lambda t, x, y: t.argmax(x, -1),
+    "max with indices": lambda t, x, y: tuple(x.max(1)),
+    "einsum": lambda t, x, y: t.einsum("ij,kj->ik", x, y) + 1,
+    "conv1d": lambda t, x, y: t.nn.functional.conv1d(x[None], t.ones(3, 4, 3)),
+    "max_pool2d": lambda t, x, y: t.nn.functional.max_pool2d(x[None, None] * 2, 2) * 2,
+    "interpolate": lambda t, x, y: t.nn.functional.interpolate(x[None, None], scale_factor=2.0),
+    "linalg.inv": lambda t, x, y: t.linalg.inv(x @ x.T + t.eye(4) * 9),
+    "slogdet": lambda t, x, y: tuple(t.linalg.slogdet(x @ x.T)),
+    "a view": lambda t, x, y: (x @ x.T).diagonal() * 2,
+    "a view of a value that goes": lambda t, x, y: (x + y).unfold(1, 2, 2) + (x * 3).sort().values.unfold(1, 2, 2),
+    "scatter_": lambda t, x, y: t.zeros_like(x).scatter_(1, t.from_numpy(I)[None] * 1, y),
+    "index_add_": lambda t, x, y: (x * 1).index_add_(0, t.from_numpy(I), y[:3]),
+    "x.add_(y).relu_()": lambda t, x, y: (x * 2).add_(y).relu_(),
+    "relu(inplace=True)": lambda t, x, y: t.nn.functional.relu(x * 2, inplace=True),
+    "masked_fill_": lambda t, x, y: (x * 1).masked_fill_(y > 0, 0.5),
+    "out=": lambda t, x, y: t.add(x, y, out=x * 0),
+    "x[...] = y": lambda t, x, y: parts_in_place(x, y),
+    "keyword in the library only": lambda t, x, y: t.div(x, y, rounding_mode="trunc"),
+    "an attribute": lambda t, x, y: (x * 1).H,
+    "LSTM": lambda t, x, y: lstm()(x[None])[0] * 2,
+}
+
+
+@functools.cache
+def lstm():
+    torch = pytest.importorskip("torch")
+    return torch.nn.LSTM(6, 5, batch_first=True).requires_grad_(False)
+
+
+def assert_same(got, want):
+    for g, w in zip(*(v if isinstance(v, tuple) else (v,) for v in (got, want)), strict=True):
+        assert (g.dtype, tuple(g.shape)) == (w.dtype, tuple(w.shape))
+        np.testing.assert_allclose(np.asarray(g), np.asarray(w), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NUMPY)
+def test_numpy(name):
+    f = kf.fuse(NUMPY[name])
+    want = f.__wrapped__(X.copy(), Y.copy())
+    for version in (f, f.unfused):
+        assert_same(version(X, Y), want)
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_torch(name):
+    torch = pytest.importorskip("torch")
+    f = kf.fuse(functools.partial(TORCH[name], torch))
+    x, y = torch.from_numpy(X), torch.from_numpy(Y)
+    want = f.__wrapped__(x.clone(), y.clone())
+    for version in (f, f.unfused):
+        assert_same(version(x, y), want)
+    assert_same((x, y), (torch.from_numpy(X), torch.from_numpy(Y)))  # not written to
+
+
+def test_plan():
+    torch = pytest.importorskip("torch")
+
+    def f(x):
+        return torch.sort(x + 1, -1).values * 2
+
+    plan = kf.plan(f, kf.spec((64, 128), like="torch"))
+    assert [g.kind for g in plan.groups] == ["pointwise", "library_call", "pointwise"]
+    assert [r.reason for r in plan.refusals] == [kf.Reason.LIBRARY_CALL] * 2
+    assert all("torch.sort is a function of the array library" in r.sentence for r in plan.refusals)
+    n = 64 * 128 * 4
+    assert plan.fused.compulsory.total == 6 * n
+    assert kf.Plan.from_json(plan.to_json()).groups[1].kind == "library_call"
+
+
+def test_results_that_nobody_reads_are_not_counted():
+    torch = pytest.importorskip("torch")
+    x = kf.spec((64, 128), like="torch")
+    both = kf.plan(lambda x: tuple(torch.sort(x)), x).fused.compulsory.total
+    assert both - kf.plan(lambda x: torch.sort(x).values, x).fused.compulsory.total == 64 * 128 * 8
+    assert len(kf.plan(lambda x: (torch.sort(x), x + 1)[1], x).groups) == 1
+
+
+def test_errors_of_the_library_name_the_line():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(RuntimeError, match=r"kfusion.linalg_solve: .*same dtype.*\n  test_library_calls.py:\d+: "):
+        kf.plan(lambda x: torch.linalg.solve(x, torch.mm(x.T, x).argsort(7)), kf.spec((3, 4), like="torch"))
+    with pytest.raises(ValueError, match=r"kfusion.linalg.solve: (?s:.*)\n  test_library_calls.py:\d+: "):
+        kf.plan(lambda x: np.linalg.solve(x @ x.T, np.sort(x[:2])), kf.spec((3, 4)))
+
+
+def test_an_alias_that_is_written_to_is_refused():
+    torch = pytest.importorskip("torch")
+
+    def f(x):
+        y = x * 2
+        y.diagonal().fill_(0)
+        return y
+
+    with pytest.raises(kf.TraceError, match="shares memory with one that was changed in place"):
+        kf.plan(f, kf.spec((3, 3), like="torch"))
+    torch.manual_seed(0)
+
+
+def test_call_checks_what_it_gets():
+    wrong = kf.fuse(lambda x: kf.call(lambda a: a[:2], x * 1, result=x))
+    with pytest.raises(ValueError, match=r"kfusion.call\(<lambda>\) gave float32 \(2, 6\) on cpu, where it was traced"):
+        wrong(X)
+    with pytest.raises(ValueError, match="must return 2 results, got 1"):
+        kf.fuse(lambda x: kf.call(lambda a: [a], x, result=(x, x)))(X)
+    with pytest.raises(TypeError, match="at least one array"):
+        kf.call(np.sort, result=kf.spec(3))
+    with pytest.raises(TypeError, match="result must be a spec or an array, got int"):
+        kf.call(np.sort, X, result=3)
+    with pytest.raises(ValueError, match=r"must return float32 \(4, 7\), got float32 \(4, 6\)"):
+        kf.call(np.sort, X, result=kf.spec((4, 7)))
+    np.testing.assert_array_equal(kf.call(np.sort, X, result=X), np.sort(X))
+
+
+def test_errors_of_the_function_come_out():
+    def fails(x):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        kf.fuse(lambda x: kf.call(fails, x * 1, result=x) + 1)(X)
+
+
+def test_values_between_are_let_go():
+    """The library's memory goes back after its last reader, and nothing is held between calls."""
+    alive = []
+
+    class Array(np.ndarray):
+        pass
+
+    def tracked(a):
+        made = (a + 1).view(Array)
+        alive.append(weakref.ref(made))
+        return np.asarray(made)
+
+    def f(x):
+        for _ in range(3):
+            x = kf.call(tracked, x, result=x)
+        return x * 2
+
+    np.testing.assert_allclose(kf.fuse(f)(X), (X + 3) * 2, rtol=1e-6)
+    gc.collect()
+    assert not any(r() is not None for r in alive)
+
+
+def test_two_threads():
+    f = kf.fuse(lambda x, y: np.sort(x * 2, -1) + np.cumsum(y, 0))
+    want = np.sort(X * 2, -1) + np.cumsum(Y, 0)
+    results = []
+    threads = [threading.Thread(target=lambda: results.extend(f(X, Y) for _ in range(50))) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(results) == 100
+    for r in results:
+        np.testing.assert_array_equal(r, want)
+
+
+def test_float_arguments_reach_the_library():
+    torch = pytest.importorskip("torch")
+    f = kf.fuse(lambda x, s: torch.sort(torch.full_like(x, s) * x).values)
+    x = torch.from_numpy(X)
+    for s in (2.0, 3.5):
+        torch.testing.assert_close(f(x, s), torch.sort(x * s).values)
+
+
+def test_empty_arrays():
+    torch = pytest.importorskip("torch")
+    f = kf.fuse(lambda x: torch.sort(x * 2).values + 1)
+    assert f(torch.empty(0, 3)).shape == (0, 3)
+    assert f(torch.empty(3, 0)).shape == (3, 0)
+
+
+def test_compare():
+    torch = pytest.importorskip("torch")
+    c = kf.compare(lambda x: torch.sort(x * 2, -1).values + 1, torch.randn(64, 64), peers=["torch"])
+    assert "torch" in str(c)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not HAVE_GPU, reason="needs a GPU")
+@pytest.mark.parametrize("name", TORCH)
+def test_torch_on_cuda(name):
+    torch = pytest.importorskip("torch")
+    if name in ("conv1d", "linalg.inv", "LSTM", "scatter_", "index_add_"):
+        pytest.skip("its captured arrays are the CPU's")
+    f = kf.fuse(functools.partial(TORCH[name], torch))
+    x, y = torch.from_numpy(X).cuda(), torch.from_numpy(Y).cuda()
+    want = f.__wrapped__(x.clone(), y.clone())
+    side = torch.cuda.Stream()
+    for version in (f, f.unfused):
+        got = version(x, y)
+        assert_same(
+            [g.cpu() for g in got] if isinstance(got, tuple) else got.cpu(),
+            want.cpu() if not isinstance(want, tuple) else [w.cpu() for w in want],
+        )
+        with torch.cuda.stream(side):
+            version(x, y)
+        version(x, y, stream=side.cuda_stream)
+    torch.cuda.synchronize()
