@@ -75,7 +75,6 @@ def test_a_dataclass_argument():
 
 def objects() -> dict[str, Any]:
     return {
-        "Both": lambda x: Both(x + 1),
         "SimpleNamespace": lambda x: types.SimpleNamespace(y=x + 1),
         "set": lambda x: {x + 1},
         "deque": lambda x: collections.deque([x + 1]),

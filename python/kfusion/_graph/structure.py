@@ -1,10 +1,14 @@
-"""Tuples, lists and dicts of values: the arguments and results of a traced function."""
+"""Tuples, lists, dicts and dataclasses of values: the arguments and results of a traced function."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+_BASES: tuple[Any, ...] = (OrderedDict, defaultdict, dict, object)
 
 
 @dataclass(frozen=True)
@@ -14,21 +18,73 @@ class Slot:
     index: int
 
 
-def walk(value: Any, visit: Callable[[str, Any], Any], path: str = "") -> Any:
+@dataclass(frozen=True)
+class Constant:
+    """A dataclass instance that is itself a part of a structure, whatever it holds."""
+
+    value: Any
+
+
+def is_record(value: Any) -> bool:
+    """Whether value is an instance of a dataclass, other than those above, or a dict, which may have attributes."""
+    return isinstance(value, dict) or (_is_dataclass(value) and not isinstance(value, (Slot, Constant)))
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(type(value))
+
+
+def walk(
+    value: Any, visit: Callable[[str, Any], Any], path: str = "", *, enters: Callable[[Any], bool] = lambda _: False
+) -> Any:
     """The same structure with `visit(path, leaf)` in place of each leaf.
 
     Args:
-        value: tuples (named ones too), lists and dicts of anything, nested.
+        value: tuples (named ones too), lists and dicts of anything, nested, of classes of the user's too. No code of
+            those classes is run to make others of them.
         visit: called in order; a path is "", "0", "loss" or "0.loss".
         path: of `value` itself.
+        enters: whether the attributes of a dataclass instance or a dict are parts of the structure. A dataclass
+            instance of which they are not is a leaf.
     """
+
+    def parts(named: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+        return {key: walk(item, visit, _join(path, key), enters=enters) for key, item in named}
+
+    if type(value) is dict:
+        return parts(value.items())
     if isinstance(value, dict):
-        return {key: walk(item, visit, _join(path, key)) for key, item in value.items()}
+        items = parts(value.items())
+        known = {id(item): items[key] for key, item in value.items()}
+        own = _attributes(value)
+        others = {name: v for name, v in own.items() if id(v) not in known}
+        others = parts(others.items()) if enters(value) else others
+        return _remade(value, items, {name: others.get(name, known.get(id(v))) for name, v in own.items()})
     if isinstance(value, (tuple, list)):
         fields = getattr(value, "_fields", None)
-        items = [walk(v, visit, _join(path, key)) for key, v in zip(fields or range(len(value)), value, strict=True)]
-        return type(value)(*items) if fields else type(value)(items)
-    return visit(path, value)
+        made = parts(zip(fields or range(len(value)), value, strict=True)).values()
+        kind: Any = type(value)
+        return tuple.__new__(kind, made) if fields else kind(made)
+    return _remade(value, {}, parts(_attributes(value).items())) if enters(value) else visit(path, value)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Those that a dataclass declares, slots too, and those that the instance has."""
+    declared = [f.name for f in dataclasses.fields(value)] if _is_dataclass(value) else []
+    return {name: getattr(value, name) for name in declared if hasattr(value, name)} | getattr(value, "__dict__", {})
+
+
+def _remade(like: Any, items: Mapping[Any, Any], attributes: Mapping[str, Any]) -> Any:
+    """Another object of its class, without that class's `__init__`."""
+    base = next(kind for kind in _BASES if isinstance(like, kind))
+    made = base.__new__(type(like))
+    for key, item in items.items():
+        base.__setitem__(made, key, item)
+    if base is defaultdict:
+        made.default_factory = like.default_factory
+    for name, value in attributes.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -44,7 +100,13 @@ def leaves(value: Any) -> Iterator[Any]:
 
 def fill(structure: Any, values: list[Any]) -> Any:
     """The structure with values in place of its slots."""
-    return walk(structure, lambda _, leaf: values[leaf.index] if isinstance(leaf, Slot) else leaf)
+    return walk(structure, lambda _, leaf: _filled(leaf, values), enters=is_record)
+
+
+def _filled(leaf: Any, values: list[Any]) -> Any:
+    if isinstance(leaf, Slot):
+        return values[leaf.index]
+    return leaf.value if isinstance(leaf, Constant) else leaf
 
 
 def _join(path: str, key: object) -> str:

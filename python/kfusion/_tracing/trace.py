@@ -16,7 +16,7 @@ import numpy as np
 
 from .._graph.number import read
 from .._graph.source import TraceError, raised_line, trace_error
-from .._graph.structure import Slot, fill, walk
+from .._graph.structure import Constant, Slot, fill, is_record, walk
 from .._graph.tracer import Argument, Call, Input, Traced, Tracer, current
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, conversion_of, is_array, spec_of
@@ -94,7 +94,11 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
     try:
         outputs: list[tuple[str, Traced]] = []
         returned = _call(function, bound)
-        results = walk(returned, lambda path, leaf: _output(tracer.name, outputs, path, leaf))
+        results = walk(
+            returned,
+            lambda path, leaf: _output(tracer.name, outputs, path, leaf),
+            enters=lambda value: is_record(value) and _holds_traced(value),
+        )
         tracer.require_unwritten()
         if not outputs:
             _require_an_array(tracer, bound)
@@ -221,8 +225,10 @@ def _output(function: str, outputs: list[tuple[str, Traced]], path: str, leaf: A
         return Slot(len(outputs) - 1)
     if _holds_traced(leaf):
         what = f"{function} returns what it computes within a value of type {type(leaf).__name__}"
-        raise trace_error(what, "return arrays, or tuples, lists and dicts of arrays, and make the rest outside", "")
-    return read(leaf)
+        raise trace_error(
+            what, "return arrays, or tuples, lists, dicts and dataclasses of arrays, and make the rest outside", ""
+        )
+    return Constant(leaf) if is_record(leaf) else read(leaf)
 
 
 def _holds_traced(value: Any, depth: int = 3) -> bool:
