@@ -30,6 +30,8 @@ Axes: TypeAlias = int | tuple[int, ...] | None
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_TORCHS_NAMES = {"dim": "axis", "keepdim": "keepdims"}
+
 
 def operation(builder: _Function) -> _Function:
     """A public function of one stage, named after the builder."""
@@ -69,12 +71,22 @@ def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractCon
 
     compute = Eager(builder.__name__, signature, arrays, traced)
 
+    others = {theirs: ours for theirs, ours in _TORCHS_NAMES.items() if ours in signature.parameters}
+
     @functools.wraps(builder)
     def function(*args: Any, **kwargs: Any) -> Any:
-        return compute(*args, **kwargs)
+        return compute(*args, **(_renamed(who, others, kwargs) if others and kwargs else kwargs))
 
     function.__module__ = "kfusion"
     return function  # type: ignore[return-value]
+
+
+def _renamed(who: str, names: Mapping[str, str], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keywords by our names for them."""
+    for theirs, ours in names.items():
+        if theirs in kwargs and ours in kwargs:
+            raise TypeError(f"{who}: {theirs} is another name for {ours}: pass one of them")
+    return {names.get(name, name): value for name, value in kwargs.items()}
 
 
 @functools.cache
