@@ -6,14 +6,15 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
 from . import _core
 from ._devices import running
 from ._devices.devices import device as find_device
-from ._graph import calls, guards
+from ._fused_module import fused_module
+from ._graph import calls, guards, modules
 from ._graph.structure import Slot, fill, walk
 from ._graph.tracer import Argument, Tracer
 from ._plans.plan import Plan, pairs, plan_graph
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 
 _WHO = "kfusion.fuse"
 Pairs = Iterable[tuple[str, str]]
+
+
+class _Module(Protocol):
+    """A torch module, for type checkers, which need not know torch."""
+
+    def named_parameters(self) -> Any: ...
 
 
 class FusedFunction(_core.FusedCallable):
@@ -55,6 +62,7 @@ class FusedFunction(_core.FusedCallable):
             self.__qualname__ += ".unfused"
         self.__signature__ = signature
         self._options = options
+        self._effects = modules.Effects()
 
     __wrapped__: Callable[..., Any]
     __name__: str
@@ -100,7 +108,7 @@ class FusedFunction(_core.FusedCallable):
 
     def clear(self) -> None:
         """Forgets all traces, so that the next call traces again: after a change of what calls do not look at, such as
-        an attribute, an entry of a dict or a list, or a module's training mode.
+        an attribute of an object, or an entry of a dict or a list.
         """
         self._clear()
         if "unfused" in self.__dict__:
@@ -123,7 +131,7 @@ class FusedFunction(_core.FusedCallable):
         return trace(self.__wrapped__, *args, **{n: walk(a, seen, n) for n, a in kwargs.items()})
 
     def _guards(self) -> list[guards.Guard]:
-        return guards.guards(self.__wrapped__)
+        return guards.guards(self.__wrapped__, self._effects.names)
 
     def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any]) -> calls.Prepared:
         """Traces a call. Where that fails on what stands for floats, they are taken as they are."""
@@ -144,10 +152,13 @@ class FusedFunction(_core.FusedCallable):
             tracer = Tracer(name, runs=True, mark=mark)
             leaves = calls.Leaves(tracer, strides, who, numbers=numbers)
             given = [walk(a, leaves.visit) for a in args], {n: walk(a, leaves.visit) for n, a in kwargs.items()}
-            traced = trace_with(tracer, self.__wrapped__, *given)
+            traced = self._effects.watched(name, self._modules(), lambda: trace_with(tracer, self.__wrapped__, *given))
             return calls.prepared(who, tracer, leaves, self._guards(), _fill(traced.results))
 
         return randomness.refused(name, prepare)
+
+    def _modules(self) -> list[Any]:
+        return [guard.owner for guard in self._guards() if modules.is_module(guard.owner)]
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else FusedMethod(self, instance)
@@ -219,12 +230,14 @@ def _fill(results: Any) -> Callable[[list[Any]], Any] | None:
 
 
 @overload
+def fuse(function: _Module, *, allow: Pairs = (), forbid: Pairs = ()) -> Any: ...
+@overload
 def fuse(function: Callable[..., Any], *, allow: Pairs = (), forbid: Pairs = ()) -> FusedFunction: ...
 @overload
 def fuse(
     function: None = None, *, allow: Pairs = (), forbid: Pairs = ()
 ) -> Callable[[Callable[..., Any]], FusedFunction]: ...
-def fuse(function: Callable[..., Any] | None = None, *, allow: Pairs = (), forbid: Pairs = ()) -> Any:
+def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = ()) -> Any:
     """Makes a plain function of arrays run as few kernels.
 
     The function is traced at the first call with arguments of new kinds, shapes, dtypes or strides and planned into
@@ -235,17 +248,22 @@ def fuse(function: Callable[..., Any] | None = None, *, allow: Pairs = (), forbi
     or closure variable that the function names is bound to something else, or its code or defaults are replaced; those
     of functions of the user's that it calls by name, too. Float arguments are read when the kernels
     run, unless the function looks at their values. Captured arrays are read when the kernels run, so changes in place
-    are seen. Attributes (self.weight, module.training) and entries of dicts and lists are as they were when traced:
-    `.clear()` forgets the traces.
+    are seen. Attributes of other objects than torch modules, and entries of dicts and lists, are as they were when
+    traced: `.clear()` forgets the traces.
+
+    A torch module becomes a module of the same class that shares all its state: parameters, buffers, submodules and
+    the mode, by the same names. Whatever is set in the module, in modules within it, or in modules that a plain
+    function names, is seen by the next call: a parameter that is replaced, another dtype or mode, an attribute.
 
     Args:
-        function: of arrays (NumPy's, torch's, CuPy's, JAX's; on the CPU or a CUDA device); kf.*, NumPy's, torch's and
-            CuPy's functions, operators and methods inside.
+        function: of arrays (NumPy's, torch's, CuPy's, JAX's; on the CPU or a CUDA device), or a torch module; kf.*,
+            NumPy's, torch's and CuPy's functions, operators and methods inside.
         allow: pairs of names of calls or ops, as `kfusion.plan` takes them: only these may share a kernel.
         forbid: pairs that may not.
 
     Returns:
-        A `FusedFunction`; without a function (`@kf.fuse(forbid=...)`) a decorator that makes one.
+        A `FusedFunction`; of a module, a module with its `plan`, `source`, `unfused` and `clear`; without a function
+        (`@kf.fuse(forbid=...)`) a decorator that makes one.
 
     Raises:
         TypeError: function is not callable, or pairs are none.
@@ -256,4 +274,10 @@ def fuse(function: Callable[..., Any] | None = None, *, allow: Pairs = (), forbi
         "forbid": pairs("forbid", forbid, _WHO),
         "executors": "available",
     }
-    return (lambda f: FusedFunction(f, options)) if function is None else FusedFunction(function, options)
+    return (lambda f: _fused(f, options)) if function is None else _fused(function, options)
+
+
+def _fused(function: Any, options: dict[str, Any]) -> Any:
+    if modules.is_module(function):
+        return fused_module(function, lambda module: FusedFunction(module, options))
+    return FusedFunction(function, options)

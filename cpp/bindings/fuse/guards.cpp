@@ -60,6 +60,41 @@ bool each_cell(PyObject* function, const py::tuple& positions, const Visit& visi
   return true;
 }
 
+template <class Visit>
+bool each_item(PyObject* value, const Visit& visit) {
+  if (PyDict_Check(value)) {
+    PyObject *key, *item;
+    for (Py_ssize_t i = 0; PyDict_Next(value, &i, &key, &item);)
+      if (!visit(key) || !visit(item)) return false;
+  } else {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(value); ++i)
+      if (!visit(PyList_GET_ITEM(value, i))) return false;
+  }
+  return visit(nullptr);
+}
+
+bool is_among(PyObject* names, PyObject* name) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i)
+    if (PyObject_RichCompareBool(PyTuple_GET_ITEM(names, i), name, Py_EQ) == 1) return true;
+  return false;
+}
+
+/// The type of an object and its attributes but `without`. Of dicts and lists what they hold stands for them, so that
+/// no environment keeps a replaced weight alive.
+template <class Visit>
+bool each_attribute(PyObject* owner, const py::tuple& without, const Visit& visit) {
+  const auto attributes = py::reinterpret_steal<py::object>(PyObject_GenericGetDict(owner, nullptr));
+  if (!attributes) throw py::error_already_set();
+  if (!visit(reinterpret_cast<PyObject*>(Py_TYPE(owner)))) return false;
+  PyObject *name, *value;
+  for (Py_ssize_t i = 0; PyDict_Next(attributes.ptr(), &i, &name, &value);) {
+    if (is_among(without.ptr(), name)) continue;
+    const bool holds_others = PyDict_Check(value) || PyList_Check(value);
+    if (!visit(name) || !(holds_others ? each_item(value, visit) : visit(value))) return false;
+  }
+  return visit(nullptr);
+}
+
 /// Calls visit(object) for each value, nullptr where a name is bound to nothing, until that returns false. Returns
 /// whether all were visited: not where the owner is gone.
 template <class Visit>
@@ -68,6 +103,7 @@ bool each_value(const Guard& g, const Visit& visit) {
   PyObject* const owner = alive.ptr();
   if (!owner) return false;
   const bool is_function = PyFunction_Check(owner);
+  if (!is_function && !PyModule_Check(owner)) return each_attribute(owner, g.names, visit);
   if (is_function && !(visit(PyFunction_GET_CODE(owner)) && each_default(owner, visit))) return false;
   PyObject* const scope = is_function ? PyFunction_GET_GLOBALS(owner) : PyModule_GetDict(owner);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(g.names.ptr()); ++i)

@@ -1,4 +1,5 @@
-// What a fused function depends on beside its arguments: functions of the user's, and the values of names.
+// What a fused function depends on beside its arguments: functions of the user's, the values of names, and what torch's
+// modules consist of.
 #pragma once
 #include <pybind11/pybind11.h>
 
@@ -11,17 +12,17 @@
 
 namespace kfusion::fuse {
 
-/// A function or a module, and its names whose values decide what is traced.
+/// What decides what is traced: a function or a Python module by names, or another object by all its attributes.
 struct Guard {
   py::object owner;  ///< a weak reference
-  py::tuple names;   ///< of a function's globals, or of a module's attributes
+  py::tuple names;   ///< of a function's globals, or of a module's attributes; of an object those that do not count
   py::tuple cells;   ///< positions in a function's closure
 
   bool operator==(const Guard& o) const { return owner.is(o.owner) && names.equal(o.names) && cells.equal(o.cells); }
 };
 
 /// The values that guards had when something was traced: the code and the defaults of functions, what names were bound
-/// to. Its number stands for it in signatures.
+/// to, types and attributes of objects. Its number stands for it in signatures.
 class Environment {
  public:
   Environment(std::vector<Guard> guards, std::uint64_t number);

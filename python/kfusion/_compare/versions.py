@@ -36,6 +36,7 @@ def versions_of(f: Any) -> Versions:
     if not callable(f):
         raise TypeError(f"kfusion.compare: f must be a function of arrays, got {type(f).__name__}")
     made: Any = f if isinstance(f, FusedFunction) else fuse(f)
+    made = getattr(made, "fused_function", made)  # of a module
     if not made._options.get("fuse", True):
         made = FusedFunction(made.__wrapped__, made._options | {"fuse": True})
     return Versions(made, made.unfused, made.__wrapped__)

@@ -1,4 +1,4 @@
-"""What a function depends on beside its arguments: the user's functions that it runs, and what they name."""
+"""What a function depends on beside its arguments: the user's functions that it runs, what they name, and modules."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import dis
 import functools
 import inspect
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
+from . import modules
 from .source import in_library, is_installed
 
 _PLAIN = (FunctionType, MethodType, ModuleType, type)
@@ -19,10 +20,11 @@ _Path = tuple[str, ...]  # of a global and attributes of it: ("layers", "norm")
 class Guard(NamedTuple):
     """A function, whose code, defaults and names decide what a trace gives, or a module, whose attributes do.
 
-    `names` are the globals of a function or the attributes of a module, `cells` positions in a function's closure.
+    `names` are the globals of a function, the attributes of a Python module, or those attributes of a torch module that
+    do not count; `cells` positions in a function's closure.
     """
 
-    owner: FunctionType | ModuleType
+    owner: Any
     names: tuple[str, ...]
     cells: tuple[int, ...] = ()
 
@@ -32,19 +34,23 @@ class _Names(NamedTuple):
     cells: frozenset[str]
 
 
-def guards(function: Any) -> list[Guard]:
+def guards(function: Any, effects: Collection[str] = ()) -> list[Guard]:
     """What decides what a trace of the function gives.
 
     Functions of the user's that it names are followed, and attributes of the user's modules; those of libraries are
-    taken to stay as they are. A name that the code itself sets is none: it is an effect.
+    taken to stay as they are. A name that the code itself sets is none: it is an effect. Of torch modules all
+    attributes count, but those that are `effects`.
     """
     found: dict[FunctionType, Guard] = {}
     attributes: dict[ModuleType, set[str]] = {}
+    layers: dict[int, Any] = {}
     todo = [function]
     while todo:
         value = _unwrapped(todo.pop())
-        if isinstance(value, functools.partial):
-            todo += [value.func, *value.args, *value.keywords.values()]
+        if modules.is_module(value) and id(value) not in layers:
+            layers[id(value)] = value
+            todo += modules.children(value)
+        todo += _parts(value)
         f = _plain(value)
         if f is None or f in found:
             continue
@@ -54,22 +60,54 @@ def guards(function: Any) -> list[Guard]:
         for module, name in _attributes(f, names.globals):
             attributes.setdefault(module, set()).add(name)
             todo.append(vars(module).get(name))
-    return [*found.values(), *(Guard(module, tuple(sorted(names))) for module, names in attributes.items())]
+    of_modules = (Guard(module, tuple(sorted(names))) for module, names in attributes.items())
+    return [*found.values(), *of_modules, *(Guard(layer, tuple(sorted(effects))) for layer in layers.values())]
+
+
+def _parts(value: Any) -> list[Any]:
+    """What a partial calls and passes, and the module of a method."""
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    return [value.__self__] if isinstance(value, MethodType) and modules.is_module(value.__self__) else []
 
 
 def values(guard: Guard) -> Iterator[Any]:
-    """What a guard's function has for defaults and its names are bound to; None where they are bound to nothing."""
+    """What a guard's function has for defaults and its names are bound to (None where they are bound to nothing), or
+    what a torch module has.
+    """
+    if modules.is_module(guard.owner):
+        yield from modules.values(guard.owner)
+        return
+    yield from _defaults(guard.owner)
+    yield from named_values(guard).values()
+
+
+def named_values(guard: Guard) -> dict[str, Any]:
+    """What the globals and closure variables of a guard's function, or a Python module's attributes, are bound to."""
     owner = guard.owner
+    scope = owner.__globals__ if isinstance(owner, FunctionType) else vars(owner)
+    named = {name: scope.get(name) for name in guard.names}
+    return named | {owner.__code__.co_freevars[i]: _contents(owner.__closure__[i]) for i in guard.cells}
+
+
+def named_modules(function: Any) -> dict[str, Any]:
+    """The torch modules that the functions behind a function name."""
+    named: dict[str, Any] = {}
+    for guard in guards(function):
+        if not modules.is_module(guard.owner):
+            named = named_values(guard) | named
+    return {name: value for name, value in named.items() if modules.is_module(value)}
+
+
+def _defaults(owner: Any) -> Iterator[Any]:
     if isinstance(owner, FunctionType):
         yield from owner.__defaults__ or ()
         yield from (owner.__kwdefaults__ or {}).values()
-    scope = owner.__globals__ if isinstance(owner, FunctionType) else vars(owner)
-    yield from (scope.get(name) for name in guard.names)
-    yield from (_contents(owner.__closure__[i]) for i in guard.cells)  # type: ignore[index]
 
 
 def _unwrapped(value: Any) -> Any:
-    """What a fused function, or one that keeps its results, was made of."""
+    """What a fused function or module, or a function that keeps its results, was made of."""
+    value = modules.unfused(value)
     while not isinstance(value, _PLAIN) and (inner := inspect.getattr_static(value, "__wrapped__", None)) is not None:
         value = inner
     return value

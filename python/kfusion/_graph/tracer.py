@@ -127,6 +127,8 @@ class Tracer:
         self.is_open = True
         self._eager = eager
         self._captured: dict[int, Traced] = {}
+        self.named_tensors: Callable[[], dict[int, tuple[str, Any]]] = dict  # those of modules, by id
+        self._names: dict[int, tuple[str, Any]] | None = None  # the same, once they were asked for
         self._stages = 0
         self._line = ""
 
@@ -238,7 +240,7 @@ class Tracer:
 
     def _capture(self, array: Any, library: str) -> Traced:
         if id(array) not in self._captured:
-            known = _variable_of(array)
+            known = self._name_in_module(array) or _variable_of(array)
             name = self._free_name(known or "captured")
             if getattr(array, "is_meta", False):
                 what = f"{name} is a tensor without data (torch.tensor and torch.Tensor make one of a traced value)"
@@ -251,6 +253,13 @@ class Tracer:
             strides = _core.element_strides(array, self.name, name) if self._runs else None
             self._captured[id(array)] = self.input(name, spec, array, captured=True, strides=strides or ())
         return self._captured[id(array)]
+
+    def _name_in_module(self, array: Any) -> str | None:
+        """A parameter's or buffer's name, also for a view of it."""
+        if self._names is None:
+            self._names = self.named_tensors()
+        name, _ = self._names.get(id(array)) or self._names.get(id(getattr(array, "_base", None))) or (None, None)
+        return name
 
     def _free_name(self, name: str) -> str:
         """`name`, or with the first number behind it that no input has; names that are taken stay so."""

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from .._graph import modules
+from .._graph.guards import named_modules
 from .._graph.number import read
 from .._graph.source import TraceError, raised_line, trace_error
 from .._graph.structure import Constant, Slot, fill, is_record, walk
@@ -70,6 +72,11 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
     return randomness.refused(name, lambda mark: trace_with(Tracer(name, mark=mark), function, args, kwargs))
 
 
+def _named_tensors(function: Any, bound: inspect.BoundArguments) -> dict[int, tuple[str, Any]]:
+    defaults = {name: p.default for name, p in bound.signature.parameters.items()}
+    return modules.tensor_names(modules.roots_of(function, defaults | bound.arguments | named_modules(function)))
+
+
 def name_of(function: Any) -> str:
     """What messages call a function."""
     function = without_partial(function)
@@ -90,6 +97,7 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
         path = "" if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else name
         bound.arguments[name] = walk(value, lambda p, leaf: _argument(tracer, p, leaf), path)
     _require_one_library(tracer)
+    tracer.named_tensors = functools.partial(_named_tensors, function, bound)
     token = current.set(tracer)
     try:
         outputs: list[tuple[str, Traced]] = []

@@ -1,0 +1,148 @@
+"""torch's modules: which a function runs, what their tensors are called, and what a trace changed in them."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MethodType
+from typing import Any
+
+from .source import trace_error
+
+_TENSORS = ("_parameters", "_buffers")
+_OF_TORCH = frozenset({"training", "_modules", *_TENSORS})  # attributes that are looked at whoever sets them
+
+
+def is_module(value: Any) -> bool:
+    """Whether value is a torch module that is ready for use. torch is not imported for that."""
+    kind = getattr(sys.modules.get("torch.nn.modules.module"), "Module", None)
+    return kind is not None and issubclass(type(value), kind) and "_modules" in vars(value)
+
+
+def unfused(value: Any) -> Any:
+    """The module that a fused one was made of; anything else is itself."""
+    while getattr(type(value), "__kfusion_fused_module__", False):
+        value = value.__wrapped__
+    return value
+
+
+def children(module: Any) -> list[Any]:
+    """The modules that a module has by name."""
+    return [child for child in vars(module)["_modules"].values() if is_module(child)]
+
+
+def contents(module: Any) -> dict[str, Any]:
+    """The module's own attributes, with copies of those that are dicts or lists."""
+    return {name: _copied(value) for name, value in vars(module).items()}
+
+
+def _copied(value: Any) -> Any:
+    return dict(value) if isinstance(value, dict) else list(value) if isinstance(value, list) else value
+
+
+def values(module: Any) -> Iterator[Any]:
+    """What a module's attributes are bound to, and what those hold that are dicts or lists."""
+    for value in vars(module).values():
+        if isinstance(value, dict):
+            yield from value.values()
+        elif isinstance(value, list):
+            yield from value
+        else:
+            yield value
+
+
+# ---- names ----
+
+
+def tensor_names(roots: Iterable[tuple[str, Any]]) -> dict[int, tuple[str, Any]]:
+    """Names of parameters and buffers, as torch's named_parameters() has them, by id; the tensors keep those valid.
+
+    Args:
+        roots: modules, each with what its tensors' names begin with. A tensor has the first name that is met.
+    """
+    names: dict[int, tuple[str, Any]] = {}
+    for prefix, root in roots:
+        for path, module in _named_modules(prefix, unfused(root), set()):
+            for kind in _TENSORS:
+                for name, tensor in vars(module)[kind].items():
+                    names.setdefault(id(tensor), (f"{path}.{name}" if path else name, tensor))
+    return names
+
+
+def _named_modules(path: str, module: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    yield path, module
+    for name, child in vars(module)["_modules"].items():
+        if is_module(child):
+            yield from _named_modules(f"{path}.{name}" if path else name, child, seen)
+
+
+def roots_of(function: Any, named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """A function that is a module or a method of one, and the modules among named values."""
+    own = function.__self__ if isinstance(function, MethodType) else function
+    if is_module(own):
+        yield "", own
+    for name, value in named.items():
+        if is_module(value):
+            yield ("" if name == "self" else name), value
+
+
+# ---- what a trace changes ----
+
+
+class Effects:
+    """What traces of a function set in modules. An attribute that two traces set is an effect, not what they depend on:
+    a counter, the last result. One that only the first sets is a cache.
+    """
+
+    def __init__(self) -> None:
+        self._once: set[str] = set()
+        self.names: frozenset[str] = frozenset()
+
+    def watched(self, function: str, modules: Iterable[Any], trace: Callable[[], Any]) -> Any:
+        """What `trace()` returns.
+
+        Raises:
+            TraceError: a parameter or buffer was set to a value of the trace, which no later call could use.
+        """
+        before = [(module, contents(module)) for module in modules]
+        try:
+            traced = trace()
+        finally:
+            set_to_traced = [_restored(module, was) for module, was in before]
+        for name in filter(None, set_to_traced):
+            what = f"{function} sets a module's {name} to what it computes, and kernels write results only"
+            raise trace_error(what, "return it, and set it outside", "")
+        changed = {name for module, was in before for name in _changed(was, contents(module))} - _OF_TORCH
+        self.names |= changed & self._once
+        self._once |= changed
+        return traced
+
+
+def _restored(module: Any, before: Mapping[str, Any]) -> str:
+    """Puts tensors back that a trace replaced by its own values; the name of one, or ""."""
+    found = ""
+    for kind in _TENSORS:
+        for name, tensor in list(vars(module)[kind].items()):
+            if hasattr(type(tensor), "__kfusion_traced__"):
+                found = name
+                del vars(module)[kind][name]
+                vars(module)[kind].update({name: before[kind][name]} if name in before[kind] else {})
+    return found
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    for name in before.keys() | after.keys():
+        if name not in before or name not in after or not _same(before[name], after[name]):
+            yield name
+
+
+def _same(x: Any, y: Any) -> bool:
+    if type(x) is not type(y) or not isinstance(x, (dict, list)):
+        return x is y
+    if isinstance(x, dict):
+        return list(x) == list(y) and all(x[key] is y[key] for key in x)
+    return len(x) == len(y) and all(map(operator.is_, x, y))

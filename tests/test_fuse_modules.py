@@ -1,0 +1,314 @@
+"""`kf.fuse` of torch modules: modules that run as kernels, and never with what a module was before."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from typing import Any
+
+import pytest
+
+import kfusion as kf
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+
+class Block(nn.Module):
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.query = nn.Linear(width, width)
+        self.drop = nn.Dropout()
+        self.scale = 2.0
+        self.register_buffer("shift", torch.randn(width))
+
+    def forward(self, x):
+        return x + self.drop(torch.relu(self.query(self.norm(x)))) * self.scale + self.shift
+
+    def twice(self, x):
+        return x * 2 * self.scale
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+@pytest.fixture
+def model() -> Any:
+    torch.manual_seed(0)
+    inner = nn.ModuleDict({"layer": nn.ModuleList([Block(), Block()])})
+    made = nn.Sequential(nn.Module(), inner)[1]["layer"]
+    return nn.Sequential(*made).eval().requires_grad_(False)
+
+
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+
+
+def assert_same(fused: Any, plain: Any, x: Any = X) -> None:
+    torch.testing.assert_close(fused(x), plain(x), rtol=2e-2 if x.dtype.itemsize == 2 else 1e-5, atol=1e-5)
+
+
+def names_of(plan: Any) -> list[str]:
+    return [node["name"] for node in plan.graph.to_dict()["nodes"] if node["op"] == "input"]
+
+
+# ---- it is a module ----
+
+
+def test_it_is_the_module_in_everything_but_calls(model):
+    fused = kf.fuse(model)
+    assert isinstance(fused, nn.Sequential)
+    assert fused.state_dict().keys() == model.state_dict().keys()
+    assert [id(p) for p in fused.parameters()] == [id(p) for p in model.parameters()]
+    assert dict(fused.named_buffers()).keys() == dict(model.named_buffers()).keys()
+    assert len(fused) == 2
+    assert fused[0] is model[0]
+    assert repr(fused) == f"<kfusion.fuse: {model!r}>"
+    assert fused.__wrapped__ is model
+    assert not fused.training
+    assert_same(fused, model)
+    assert_same(fused.forward, model)
+    assert_same(kf.fuse(fused), model)
+    assert_same(fused.unfused, model)
+    assert "__global__" in fused.source(X)
+    assert fused.plan(X).fused.launches < fused.unfused.plan(X).fused.launches
+    assert kf.plan(fused, X).fused.launches
+    assert kf.fuse(Block().eval()).twice(X).equal(X * 4)
+
+
+def test_it_is_a_submodule(model):
+    outer = nn.Sequential(kf.fuse(model[0]), nn.ReLU())
+    assert "0.query.weight" in outer.state_dict()
+    for f in (outer, kf.fuse(outer)):
+        torch.testing.assert_close(f(X), torch.relu(model[0](X)))
+        model[0].scale += 1
+        torch.testing.assert_close(f(X), torch.relu(model[0](X)))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))])
+def test_copies(model, copied):
+    fused = copied(kf.fuse(model, forbid=[("relu", "multiply")]))
+    assert fused.fused_function._options["forbid"] == [("relu", "multiply")]
+    assert_same(fused, model)
+    fused[0].query.weight.data = torch.zeros(4, 4)
+    assert (copied is copy.copy) == model[0].query.weight.equal(torch.zeros(4, 4))
+    assert_same(fused, fused.__wrapped__)
+
+
+def test_it_does_not_live_longer_than_its_module():
+    fused = kf.fuse(Scaled().requires_grad_(False))
+    fused(X)
+    weight, module = weakref.ref(fused.weight), weakref.ref(fused.__wrapped__)
+    del fused
+    gc.collect()
+    assert weight() is None
+    assert module() is None
+
+
+# ---- names ----
+
+
+def test_weights_are_named_as_the_module_names_them(model):
+    expected = [f"0.{name}" for name in ("norm.weight", "norm.bias", "query.weight", "query.bias", "shift")]
+    assert names_of(kf.fuse(model).plan(X))[1:6] == expected
+    assert names_of(kf.plan(model, kf.spec((3, 4), like="torch")))[1:6] == expected
+    assert names_of(kf.fuse(lambda x: model(x) + 1).plan(X))[1] == "model.0.norm.weight"
+    assert names_of(kf.fuse(model[0].forward).plan(X))[1] == "norm.weight"
+    assert names_of(kf.fuse(lambda x, w=model[0].query: x @ w.weight.T).plan(X))[1] == "w.weight"
+
+
+def test_tied_weights_are_one_input():
+    tied = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False)).requires_grad_(False)
+    tied[2].weight = tied[0].weight
+    fused = kf.fuse(tied)
+    assert names_of(fused.plan(X)) == ["input", "0.weight"]
+    assert_same(fused, tied)
+    tied[2].weight = nn.Parameter(torch.randn(4, 4), requires_grad=False)
+    assert_same(fused, tied)
+
+
+def test_a_message_names_the_weight():
+    with pytest.raises(RuntimeError, match=r"0\.weight, an array which the function captured, requires grad"):
+        kf.fuse(nn.Sequential(nn.Linear(4, 4)))(X)
+
+
+# ---- what changes is seen ----
+
+
+def replaced(m):
+    m[0].query.weight = nn.Parameter(torch.randn(4, 4), requires_grad=False)
+
+
+def loaded(m):
+    m.load_state_dict({name: torch.randn_like(v) for name, v in m.state_dict().items()}, assign=True)
+    m.requires_grad_(False)
+
+
+def another_kind(m):
+    m[1].query.__class__ = type("Other", (nn.Linear,), {"forward": lambda self, x: x})
+
+
+CHANGES = {
+    "a parameter": replaced,
+    "its data": lambda m: setattr(m[0].query.weight, "data", torch.randn(4, 4)),
+    "in place": lambda m: m[0].query.weight.mul_(2),
+    "a buffer": lambda m: setattr(m[1], "shift", torch.randn(4)),
+    "a parameter that goes": lambda m: setattr(m[1].query, "bias", None),
+    "load_state_dict": loaded,
+    "a submodule": lambda m: setattr(m[0], "query", nn.Identity()),
+    "one more": lambda m: m.append(nn.ReLU()),
+    "one less": lambda m: m.pop(1),
+    "an attribute": lambda m: setattr(m[1], "scale", 3.0),
+    "a new attribute": lambda m: setattr(m[0], "forward", lambda x: x * 3),
+    "a hook": lambda m: m[0].query.register_forward_hook(lambda module, args, y: y + 1),
+    "a class": another_kind,
+    "strides": lambda m: setattr(m[0].query.weight, "data", torch.randn(4, 4).T),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_is_seen(model, change):
+    fused, closing = kf.fuse(model), kf.fuse(lambda x: model(x))
+    before = model(X)
+    for f in (fused, closing):
+        torch.testing.assert_close(f(X), before)
+    change(model)
+    assert not model(X).equal(before)
+    for f in (fused, closing) * 2:
+        assert_same(f, model)
+
+
+def test_modes(model):
+    fused = kf.fuse(model)
+    assert_same(fused, model)
+    model[1].drop.train()
+    with pytest.raises(kf.TraceError, match=r"torch\.dropout is not traced: random numbers"):
+        fused(X)
+    fused.eval()
+    assert_same(fused, model)
+    assert fused.fused_function._cached() == 1
+    with pytest.raises(kf.TraceError, match=r"batch_norm in training updates its running statistics.*\n.*\n.*eval"):
+        kf.fuse(nn.BatchNorm1d(4).requires_grad_(False))(X)
+
+
+def test_dtypes(model):
+    fused = kf.fuse(model)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float32):
+        assert_same(fused.to(dtype), model, X.to(dtype))
+    fused[0].norm.double()
+    with pytest.raises(RuntimeError):
+        model(X)
+    assert fused[1].double() is model[1]
+
+
+def test_gradients_are_asked_for_in_every_call(model):
+    fused = kf.fuse(model)
+    fused(X)
+    fused.requires_grad_()
+    with pytest.raises(RuntimeError, match="requires grad"):
+        fused(X)
+    with torch.no_grad():
+        assert_same(fused, model)
+
+
+def test_replaced_parameters_are_not_kept():
+    module = Scaled().requires_grad_(False)
+    fused = kf.fuse(module)
+    weights = []
+    for _ in range(4):
+        module.weight = nn.Parameter(torch.randn(4), requires_grad=False)
+        weights.append(weakref.ref(module.weight))
+        assert_same(fused, module)
+    gc.collect()
+    assert [w() is None for w in weights] == [True] * 3 + [False]
+
+
+# ---- modules that change themselves ----
+
+
+def test_a_counter_is_an_effect():
+    class Counting(Scaled):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x * self.weight
+
+    module = Counting().requires_grad_(False)
+    fused = kf.fuse(module)
+    for _ in range(5):
+        assert_same(fused, lambda x: x * module.weight)
+    assert module.calls == 3
+    module.weight = nn.Parameter(torch.zeros(4), requires_grad=False)
+    assert fused(X).equal(X * 0)
+
+
+def test_what_the_first_call_makes_is_no_effect():
+    class Caching(Scaled):
+        doubled = None
+
+        def forward(self, x):
+            if self.doubled is None:
+                self.doubled = self.weight * 2
+            return x * self.doubled
+
+    module = Caching().requires_grad_(False)
+    fused = kf.fuse(module)
+    for _ in range(3):
+        assert_same(fused, module)
+    module.doubled = torch.zeros(4)
+    assert fused(X).equal(X * 0)
+
+
+def test_a_buffer_that_would_be_set_to_a_traced_value():
+    class Averaging(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("average", torch.zeros(4))
+
+        def forward(self, x):
+            self.average = self.average * 0.9 + x.mean(0) * 0.1
+            return x - self.average
+
+    module = Averaging()
+    average = module.average
+    with pytest.raises(kf.TraceError, match="Averaging sets a module's average to what it computes"):
+        kf.fuse(module)(X)
+    assert module.average is average
+
+
+# ---- what a traced function is told ----
+
+
+def test_traced_values_are_tensors():
+    def told(x):
+        return torch.is_tensor(x), isinstance(x, torch.Tensor), isinstance(x, nn.Parameter)
+
+    class Asking(nn.Module):
+        def forward(self, x):
+            assert told(x + 1) == (True, True, False)
+            return x * 2 if torch.is_tensor(x) else x
+
+    for f in (Asking(), Asking().forward):
+        assert kf.fuse(f)(X).equal(X * 2)
+
+
+@pytest.mark.parametrize("like", [torch.as_tensor, lambda x: x.numpy()], ids=["torch", "numpy"])
+def test_torchs_names_of_axes(like):
+    x = like(X)
+    for f in (kf.sum, kf.var, kf.logsumexp, kf.norm):
+        torch.testing.assert_close(f(x, dim=1, keepdim=True), f(x, axis=1, keepdims=True))
+        torch.testing.assert_close(kf.fuse(lambda x, f=f: f(x, dim=0))(x), f(x, axis=0))
+    torch.testing.assert_close(kf.softmax(x, dim=0), kf.softmax(x, axis=0))
+    with pytest.raises(TypeError, match=r"kfusion\.sum: dim is another name for axis: pass one of them"):
+        kf.sum(x, dim=1, axis=1)
+    with pytest.raises(TypeError, match=r"kfusion\.exp: .*'dim'"):
+        kf.exp(x, dim=1)
