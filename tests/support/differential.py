@@ -65,14 +65,17 @@ def differences(f: Callable[..., Any], arrays: tuple[Any, ...], *, exact: bool =
     if isinstance(expected, Exception):
         allowed = any(text in repr(expected) for text in _COMPUTED)
         return "" if allowed else f"gave {got!r} where the library raises {expected!r}"
-    return _compared(got, expected, exact, signed)
+    return compared(got, expected, exact, signed)
 
 
-def _compared(got: Any, expected: Any, exact: bool, signed: bool) -> str:
+def compared(got: Any, expected: Any, exact: bool = False, signed: bool = True) -> str:
+    """How two results differ, "" for not at all; an exception differs from any result."""
+    if isinstance(got, Exception):
+        return f"raised {got!r}, not {expected!r}"
     if isinstance(expected, (tuple, list)):
         if len(got) != len(expected):
             return f"{len(got)} results, not {len(expected)}"
-        return "; ".join(filter(None, (_compared(g, e, exact, signed) for g, e in zip(got, expected, strict=True))))
+        return "; ".join(filter(None, (compared(g, e, exact, signed) for g, e in zip(got, expected, strict=True))))
     if type(expected) in (bool, int, float):
         return "" if got == expected else f"{got!r}, not {expected!r}"
     if str(got.dtype) != str(expected.dtype) or tuple(got.shape) != tuple(expected.shape):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import numpy_functions, torch_functions
+from . import numpy_functions, numpy_ufuncs, torch_functions
 from .refusals import refused_keyword
 from .traced import Value
 
@@ -18,7 +18,7 @@ class Dispatched(Value):
     __slots__ = ()
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return numpy_functions.array_ufunc(ufunc, method, inputs, kwargs)
+        return numpy_ufuncs.array_ufunc(ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return numpy_functions.array_function(function, args, kwargs)
@@ -33,4 +33,4 @@ class Dispatched(Value):
         name = str(kernel.name).removeprefix("cupyx_scipy_special_").removeprefix("cupy_")
         for keyword in kwargs:
             raise refused_keyword(f"cupy.{name}", keyword)
-        return numpy_functions.elementwise(name, f"cupy.{name}", inputs)
+        return numpy_ufuncs.elementwise(name, f"cupy.{name}", inputs)

@@ -9,19 +9,17 @@ import functools
 import inspect
 import itertools
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .._graph.source import NoForm, no_form
-from .._graph.tracer import Traced, tracer_of
-from .._ops import contractions, norms, views
+from .._graph.source import NoForm, no_form, trace_error
+from .._graph.tracer import Traced, stage
+from .._ops import contractions, formulas, norms, views
 from .._ops import primitives as p
-from .._spec import HALF, INTEGERS
+from .._spec import FLOATS, INTEGERS
 from . import library_calls, refusals
-from .traced import power
 
 _X = ("a", "ary", "arr", "array", "m", "x1")  # what NumPy calls kfusion's x
 _RENAMED = dict.fromkeys(_X, "x") | {
@@ -35,9 +33,12 @@ _RENAMED = dict.fromkeys(_X, "x") | {
 
 
 def _round(x: Traced, decimals: int = 0) -> Any:
-    if decimals != 0:
-        raise refusals.refused_keyword("numpy.round", "decimals")
-    return views.astype(x, x._dtype) if x._dtype in INTEGERS else p.rint(x)
+    if x._dtype in INTEGERS and decimals >= 0:
+        return x._tracer.copy(x)
+    if x._dtype not in FLOATS and decimals != 0:
+        raise trace_error(f"numpy.round of {x._dtype} with decimals= is not traced", "write x.astype('float64') first")
+    with stage(x, "round"):
+        return formulas.rounded(x, decimals)
 
 
 def _reduction(op: str) -> Callable[..., Any]:
@@ -172,53 +173,6 @@ def _in_graph(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     for keyword in [k for k in given if k not in _signature(target).parameters]:
         raise refusals.refused_keyword(f"numpy.{name}", keyword)
     return target(**given)
-
-
-def array_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What `ufunc.method(*inputs, **kwargs)` is on traced values, for NumPy's ufuncs and scipy.special's.
-
-    Raises:
-        TraceError: it has no form in a graph, or a keyword would not be honoured.
-    """
-    name = ufunc.__name__
-    library = next((m for m in ("numpy", "scipy.special") if getattr(sys.modules.get(m), name, None) is ufunc), "")
-    called = f"{library}.{name}".removeprefix(".")
-    if method == "__call__" and not kwargs:
-        try:
-            return elementwise(name if library else "", called, inputs)
-        except NoForm:
-            return library_calls.numpy_call(ufunc, called, inputs, kwargs)
-    for keyword in kwargs.keys() & {"out", "where"}:
-        raise refusals.refused_keyword(called, keyword)
-    function = ufunc if method == "__call__" else getattr(ufunc, method)
-    return library_calls.numpy_call(function, called if function is ufunc else f"{called}.{method}", inputs, kwargs)
-
-
-def elementwise(name: str, called: str, inputs: tuple[Any, ...]) -> Any:
-    """The row of the op table of that name on inputs, or their matrix product.
-
-    Raises:
-        TraceError: there is no such row; `called` is the function's name for the message.
-    """
-    tracer = tracer_of(*inputs)
-    if name == "matmul":
-        return contractions.matmul(*inputs)
-    if name in ("power", "pow"):
-        x, y = inputs
-        return power(x, y, POWERS if _power_has_shortcuts() and getattr(x, "_dtype", "") not in HALF else {})
-    if name not in p.MAPS or tracer is None:
-        raise refusals.refused(called)
-    return tracer.map(name, *inputs)
-
-
-POWERS = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
-
-
-@functools.cache
-def _power_has_shortcuts() -> bool:
-    """Whether numpy.power of float32 and float64, as the operator, takes roots for powers of 0.5: newer versions do."""
-    with np.errstate(invalid="ignore"):
-        return bool(np.isnan(np.power(np.array([-np.inf]), 0.5))[0])
 
 
 @functools.cache

@@ -18,7 +18,8 @@ from .._ops import primitives as p
 from . import library_calls, refusals
 from .dispatch import Dispatched
 from .indexing import getitem
-from .numpy_functions import POWERS, array_function
+from .numpy_functions import array_function
+from .numpy_ufuncs import POWERS, elementwise
 from .refusals import refused_keyword
 from .traced import power
 
@@ -57,7 +58,7 @@ class NumpyValue(Dispatched, library="numpy"):
         if op == "power":
             x, y = operands
             return power(x, y, POWERS)
-        return self._tracer.map(op, *operands)
+        return elementwise(op, op, operands)
 
     @property
     def dtype(self) -> Any:

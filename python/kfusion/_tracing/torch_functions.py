@@ -155,7 +155,7 @@ def _reflected(op: str) -> Callable[..., Any]:
 _SIGNATURES = {row["name"]: row["signature"] for row in _core.op_table() if row["kind"] == "map"}
 _NEVER_BOOLS = ("subtract", "absolute", "floor", "ceil", "rint", "trunc", "relu6")
 _FLOATS_ONLY = (
-    *("hypot", "logaddexp", "gelu", "silu", "softplus", "leaky_relu", "elu", "softmax", "log_softmax"),
+    *("hypot", "logaddexp", "gelu", "silu", "softplus", "leaky_relu", "elu", "softmax", "softmin", "log_softmax"),
     *("layer_norm", "rms_norm", "batch_norm", "normalize", "norm", "vector_norm", "linalg_norm"),
     *("cross_entropy", "mse_loss"),
 )
@@ -251,21 +251,22 @@ def _scaled(x: Any, y: Any, alpha: float) -> Any:
 def _div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
         return _map("divide", input, other)
-    if rounding_mode == "floor":
-        return _floor_divide(input, other)
-    raise refusals.refused_keyword("torch.div", "rounding_mode")
+    if rounding_mode not in ("floor", "trunc"):
+        raise ValueError(f'kfusion.div: rounding_mode must be None, "floor" or "trunc", got {rounding_mode!r}')
+    require_divisor("div", input, other)
+    return _floor_divide(input, other) if rounding_mode == "floor" else FUNCTIONS["trunc_divide"](input, other)
 
 
 @named("floor_divide", "__floordiv__")
 def _floor_divide(input: Any, other: Any) -> Any:
-    _require_divisor("floor_divide", input, other)
+    require_divisor("floor_divide", input, other)
     return _map("floor_divide", input, other)
 
 
 @named("remainder", "__mod__")
 def _remainder(input: Any, other: Any) -> Any:
     """A result of 0 has input's sign here, other's in NumPy."""
-    _require_divisor("remainder", input, other)
+    require_divisor("remainder", input, other)
     if not _is_float(dtype_of(input)) and not _is_float(dtype_of(other)):
         return _map("remainder", input, other)
     with tracer_of(input, other).stage("remainder"):  # type: ignore[union-attr]
@@ -273,7 +274,7 @@ def _remainder(input: Any, other: Any) -> Any:
         return p.where(p.equal(r, 0), p.copysign(r, input), r)
 
 
-def _require_divisor(name: str, x: Any, y: Any) -> None:
+def require_divisor(name: str, x: Any, y: Any) -> None:
     """torch raises an error where it divides an integer by 0. A kernel gives 0, but of a number it is known here."""
     if type(y) is int and getattr(x, "_dtype", "") not in FLOATS and _wrapped(y, x) == 0:
         raise ZeroDivisionError(f"kfusion.{name}: integer division by zero")
@@ -295,14 +296,6 @@ _POWERS = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 def _pow(input: Any, exponent: Any) -> Any:
     is_half = dtype_of(input) == "float16" and not input.is_cuda  # which torch's CPU code takes through pow itself
     return power(input, exponent, {} if is_half else _POWERS)
-
-
-@named("round")
-def _round(input: Any, *, decimals: int | None = None) -> Any:
-    if decimals:
-        raise refusals.refused_keyword("torch.round", "decimals")
-    _require_dtypes("rint", input)
-    return p.rint(input)
 
 
 @named("where")

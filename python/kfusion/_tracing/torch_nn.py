@@ -50,15 +50,16 @@ def _relu6(input: Any) -> Any:
 
 @named("softmax")
 def _softmax(input: Any, dim: int | None = None, dtype: Any = None, *, _stacklevel: int = 3) -> Any:
-    return activations.softmax(*_along("softmax", input, dim, dtype))
+    return activations.softmax(*along("softmax", input, dim, dtype))
 
 
 @named("log_softmax")
 def _log_softmax(input: Any, dim: int | None = None, dtype: Any = None, *, _stacklevel: int = 3) -> Any:
-    return activations.log_softmax(*_along("log_softmax", input, dim, dtype))
+    return activations.log_softmax(*along("log_softmax", input, dim, dtype))
 
 
-def _along(name: str, x: Traced, dim: int | None, dtype: Any) -> tuple[Any, int]:
+def along(name: str, x: Traced, dim: int | None, dtype: Any) -> tuple[Any, int]:
+    """The arguments of a softmax, x in the dtype that it is to be computed in."""
     if dim is None:
         raise trace_error(f"torch.{name} without a dim guesses one", f"write torch.{name}(x, dim=-1) instead")
     return (x if dtype is None else views.astype(x, dtype)), dim

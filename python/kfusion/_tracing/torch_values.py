@@ -12,7 +12,9 @@ from .._graph.source import NoForm
 from .._graph.tracer import STATE, Traced
 from .._spec import is_array
 from . import autocast, library_calls, refusals
-from . import torch_nn as torch_nn  # enters its functions
+from . import torch_activations as torch_activations  # enters its functions
+from . import torch_elementwise as torch_elementwise
+from . import torch_nn as torch_nn
 from . import torch_views as torch_views
 from .dispatch import Dispatched
 from .indexing import getitem
@@ -33,7 +35,8 @@ _OF_ANY_DENSE = (
 _NEVER = ("apply_", "as_strided", "as_strided_", "backward", "cpu", "cuda", "data_ptr", "map_", "pin_memory",
           "register_hook", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "share_memory_", "storage",
           "storage_type", "untyped_storage")  # fmt: skip
-_OPERATORS = {"equal": "eq"}  # torch.equal is another function
+# torch.equal is another function
+_OPERATORS = {"equal": "eq", "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift"}
 
 
 class TorchValue(Dispatched, library="torch"):

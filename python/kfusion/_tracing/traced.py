@@ -27,6 +27,8 @@ BINARY = {
     "and": ("&", "bitwise_and"),
     "or": ("|", "bitwise_or"),
     "xor": ("^", "bitwise_xor"),
+    "lshift": ("<<", "left_shift"),
+    "rshift": (">>", "right_shift"),
 }
 COMPARISONS = {
     "lt": "less",
@@ -37,9 +39,6 @@ COMPARISONS = {
     "ne": "not_equal",
 }
 _UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
-
-_DIVMOD = ("divmod of a traced value", "write x // y and x % y instead")
-_SHIFT = ("shifting bits of a traced value", "write x * 2**n or x // 2**n instead")
 
 # What Python, and NumPy through Python, asks of a number or a container.
 _REFUSED = {
@@ -58,12 +57,6 @@ _REFUSED = {
     ),
     "reduce_ex": ("pickling a traced value", "return it, and pickle the result outside"),
     "delitem": ("deleting a part of a traced value", "write a slice instead"),
-    "divmod": _DIVMOD,
-    "rdivmod": _DIVMOD,
-    "lshift": _SHIFT,
-    "rlshift": _SHIFT,
-    "rshift": _SHIFT,
-    "rrshift": _SHIFT,
 }
 
 
@@ -82,6 +75,12 @@ class Value(Traced):
 
     def __imatmul__(self, other: Any) -> Any:
         return self._write("@", self @ other)
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
 
     def _operation(self, op: str, *operands: Any) -> Any:
         """What an operator of Python means in the value's library, by the name of the op table's row."""

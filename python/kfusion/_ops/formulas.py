@@ -1,0 +1,152 @@
+"""Elementwise functions that NumPy, SciPy and torch have alike, made of primitives, on traced values.
+
+They take values of one dtype and open no stage: whoever enters them under a library's name does both.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .._spec import FLOATS
+from . import primitives as p
+from .views import astype
+
+_BITS = {"int32": 31, "int64": 63}
+LARGEST = {"float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127, "float32": (2 - 2.0**-23) * 2.0**127}
+LARGEST["float64"] = (2 - 2.0**-52) * 2.0**1023
+
+# ---- quotients and bits ----
+
+
+def fmod(x: Any, y: Any) -> Any:
+    """x - y trunc(x / y), exact and of x's sign; an integer modulo 0 gives 0."""
+    if x._dtype in FLOATS:
+        return p.copysign(p.remainder(p.absolute(x), p.absolute(y)), x)
+    r = p.remainder(x, y)
+    return p.where((r != 0) & ((x < 0) ^ (y < 0)), r - y, r)
+
+
+def trunc_divide(x: Any, y: Any) -> Any:
+    """The quotient without its fraction."""
+    if x._dtype in FLOATS:
+        return p.trunc(x / y)
+    is_below = (p.remainder(x, y) != 0) & ((x < 0) ^ (y < 0))
+    return p.floor_divide(x, y) + astype(is_below, x._dtype)
+
+
+def floor_divmod(x: Any, y: Any) -> tuple[Any, Any]:
+    """x // y and x % y."""
+    return p.floor_divide(x, y), p.remainder(x, y)
+
+
+def left_shift(x: Any, n: Any) -> Any:
+    """x times 2^n, wrapped; 0 where n is negative or not below the number of bits."""
+    bits = _BITS[x._dtype]
+    return p.where((n >= 0) & (n <= bits), x * p.power(_full(n, 2), p.clip(n, 0, bits)), 0)
+
+
+def right_shift(x: Any, n: Any) -> Any:
+    """floor(x / 2^n); 0 or -1 where n is negative or not below the number of bits."""
+    bits = _BITS[x._dtype]
+    quotient = p.floor_divide(x, p.power(_full(n, 2), p.clip(n, 0, bits - 1)))
+    return p.where((n >= 0) & (n < bits), quotient, p.where(x < 0, _full(x, -1), 0))
+
+
+def _full(x: Any, value: int) -> Any:
+    """A number of x's dtype."""
+    return x._tracer.add("cast", x._tracer.lift(value, x._library), x._dtype)
+
+
+# ---- parts of a number ----
+
+
+def signbit(x: Any) -> Any:
+    """Whether x is negative; -0 and NaNs with a sign are."""
+    return p.copysign(1.0, x) < 0 if x._dtype in FLOATS else x < 0
+
+
+def magnitude(x: Any) -> Any:
+    """|x|."""
+    return p.absolute(x)
+
+
+def modf(x: Any) -> tuple[Any, Any]:
+    """The fraction and the whole part, both of x's sign."""
+    whole = p.trunc(x)
+    return p.copysign(p.where(p.isinf(x), 0.0, x - whole), x), whole
+
+
+def rounded(x: Any, decimals: int) -> Any:
+    """The nearest number of so many decimals; halves to even."""
+    if decimals == 0:
+        return p.rint(x)
+    scale = 10.0 ** abs(decimals)
+    return p.rint(x * scale) / scale if decimals > 0 else p.rint(x / scale) * scale
+
+
+def heaviside(x: Any, at_zero: Any) -> Any:
+    """0 below 0 and for NaN, 1 above it, `at_zero` there."""
+    return p.where(x == 0, at_zero, astype(x > 0, x._dtype))
+
+
+def heaviside_of_nan(x: Any, at_zero: Any) -> Any:
+    """NumPy's heaviside, which leaves NaN."""
+    return p.where(p.isnan(x), x, heaviside(x, at_zero))
+
+
+def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """x with numbers in place of NaN and the infinities: the largest of the dtype where they are None."""
+    if x._dtype not in FLOATS:
+        return x._tracer.copy(x)
+    largest = LARGEST[x._dtype]
+    y = p.where(x == math.inf, largest if posinf is None else posinf, x)
+    y = p.where(x == -math.inf, -largest if neginf is None else neginf, y)
+    return p.where(p.isnan(x), 0.0 if nan is None else nan, y)
+
+
+def isclose(x: Any, y: Any, rtol: Any, atol: Any, equal_nan: bool) -> Any:
+    """|x - y| <= atol + rtol |y|, or equal."""
+    close = (p.absolute(x - y) <= p.absolute(y) * rtol + atol) & p.isfinite(y) | (x == y)
+    return close | (p.isnan(x) & p.isnan(y)) if equal_nan else close
+
+
+# ---- logarithms and others ----
+
+
+def logaddexp2(x: Any, y: Any) -> Any:
+    """log2(2^x + 2^y) without overflow."""
+    d = p.absolute(x - y)
+    both = p.maximum(x, y) + p.log1p(p.exp2(-d)) * (1 / math.log(2))
+    return p.where(x == y, x + 1.0, both)  # infinities, whose difference is NaN
+
+
+def xlogy(x: Any, y: Any) -> Any:
+    """x log(y); 0 where x is 0, unless y is NaN."""
+    return p.where((x == 0) & ~p.isnan(y), 0.0, x * p.log(y))
+
+
+def xlog1py(x: Any, y: Any) -> Any:
+    """x log(1 + y); 0 where x is 0, unless y is NaN."""
+    return p.where((x == 0) & ~p.isnan(y), 0.0, x * p.log1p(y))
+
+
+def entr(x: Any) -> Any:
+    """-x log(x); 0 at 0, -inf below it."""
+    return p.where(x > 0, -x * p.log(x), p.where(x == 0, 0.0, p.where(x < 0, -math.inf, x)))
+
+
+def logit(x: Any) -> Any:
+    """log(x / (1 - x)), the inverse of sigmoid."""
+    return p.log(x / (1.0 - x))
+
+
+def sinc(x: Any) -> Any:
+    """sin(pi x) / (pi x); 1 at 0."""
+    angle = x * math.pi
+    return p.where(x == 0, 1.0, p.sin(angle) / angle)
+
+
+def log_sigmoid(x: Any) -> Any:
+    """log(1 / (1 + exp(-x))), without overflow."""
+    return p.minimum(x, 0.0) - p.log1p(p.exp(-p.absolute(x)))

@@ -1,0 +1,46 @@
+"""Operands of a function that is made of several nodes, brought to the dtype in which a library computes it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from .._graph.tracer import Traced
+from .._ops import primitives as p
+from .._ops import views
+from .._spec import HALF
+
+
+def together(values: Sequence[Traced], *, floats: bool = False) -> tuple[list[Traced], str]:
+    """Values in the dtype that they promote to by their library's rules (half types: float32), and that dtype's name.
+
+    `floats`: integers and bools become floats, as for the library's sine.
+    """
+    dtype = _result_type(values, floats)
+    inside = "float32" if dtype in HALF else dtype
+    return [v if v._dtype == inside and not _is_number(v) else views.astype(v, inside) for v in values], dtype
+
+
+def _result_type(values: Sequence[Traced], floats: bool) -> str:
+    """By nodes that nothing reads."""
+    first, *rest = sorted(values, key=lambda v: (_is_number(v), v.ndim == 0))  # torch: axes outrank none
+    joined = functools.reduce(p.maximum, (v for v in rest if v._dtype != first._dtype), first)
+    return str((p.sigmoid(joined) if floats else joined)._dtype)
+
+
+def _is_number(x: Traced) -> bool:
+    """Whether x is a Python number, which takes the dtype of what it meets."""
+    return bool(x._tracer.graph.node(x._tracer.node(x)).get("weak"))
+
+
+def narrow(result: Any, dtype: str) -> Any:
+    """A result, or several, that is of the half type `dtype` outside."""
+    if isinstance(result, tuple):
+        return tuple(narrow(r, dtype) for r in result)
+    return views.astype(result, dtype) if dtype in HALF and result._dtype == "float32" else result
+
+
+def wide(x: Any) -> Any:
+    """x, half types as float32."""
+    return views.astype(x, "float32") if x._dtype in HALF else x

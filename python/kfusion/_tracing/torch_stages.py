@@ -1,0 +1,63 @@
+"""How a function of torch's that is made of primitives enters: one stage, in the dtypes in which torch computes it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from .._graph.tracer import tracer_of
+from .._spec import FLOATS
+from .promoted import narrow, together
+from .torch_functions import dtype_of, named
+
+Tensor: TypeAlias = Any
+"""Annotates the parameters that are tensors and promote among themselves."""
+
+_WANTED = {"floats": "floats", "numbers": "numbers other than bools", "anything": "", "made floats": ""}
+
+
+def computed(*names: str, takes: str = "floats", same: bool = False, method: bool = False) -> Callable[..., Any]:
+    """Enters a function of a library's parameters under torch's names for it.
+
+    The function sees tensors of one dtype; half types are float32 there, and the results are rounded to them once, as
+    in torch's own kernels.
+
+    Args:
+        names: torch's names; the first is the stage's.
+        takes: "floats", "numbers" (no bools), "anything", or "made floats" (integers and bools become float32).
+        same: whether all tensors must have one dtype.
+        method: whether tensors have a method of that name.
+    """
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(function)
+        tensors = [n for n, v in signature.parameters.items() if str(v.annotation).startswith("Tensor")]
+
+        @functools.wraps(function)
+        def computed_function(*args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(*args, **kwargs)
+            given = {n: bound.arguments[n] for n in tensors if bound.arguments.get(n) is not None}
+            _require_dtypes(names[0], given, takes, same)
+            tracer = tracer_of(*given.values())
+            assert tracer is not None
+            with tracer.stage(names[0]):
+                lifted = {n: tracer.lift(v, "torch", f"{n} of torch.{names[0]}") for n, v in given.items()}
+                same_dtype, dtype = together(list(lifted.values()), floats=takes == "made floats")
+                bound.arguments |= dict(zip(lifted, same_dtype, strict=True))
+                return narrow(function(*bound.args, **bound.kwargs), dtype)
+
+        return named(*names, method=method)(computed_function)
+
+    return enter
+
+
+def _require_dtypes(name: str, given: Mapping[str, Any], takes: str, same: bool) -> None:
+    dtypes = [dtype_of(v) for v in given.values()]
+    arrays = dict.fromkeys(d for d in dtypes if d not in ("int", "float"))
+    if same and len(arrays) > 1:
+        raise TypeError(f"kfusion.{name}: torch wants tensors of one dtype, got {' and '.join(arrays)}")
+    fits = {"floats": any(d in FLOATS for d in dtypes), "numbers": any(d != "bool" for d in dtypes)}
+    if not fits.get(takes, True):
+        raise TypeError(f"kfusion.{name}: torch wants {_WANTED[takes]}, got {' and '.join(dict.fromkeys(dtypes))}")

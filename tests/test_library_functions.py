@@ -1,0 +1,134 @@
+"""Functions of NumPy, SciPy and torch that are composites here, fused and by the library itself: every dtype that the
+library takes, at NaN, infinities, zeros and ends of integers, and its refusals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from differential import INF, NAN, compared, differences, outcome, specials
+
+torch, special = pytest.importorskip("torch"), pytest.importorskip("scipy.special")
+F = torch.nn.functional
+NAMES = {"torch": torch, "nn": torch.nn, "F": F, "T": torch.tensor, "np": np, "sp": special, "INF": INF, "NAN": NAN}
+
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bool")
+
+
+def lines(text):
+    return [t.strip() for line in text.strip().splitlines() for t in line.split(" ; ")]
+
+
+def values(dtype):
+    """An even number of awkward values; the largest of half types are left out, of which torch rounds each step."""
+    if dtype == "bool":
+        return np.array([False, True, True, False])
+    x = specials("float32" if dtype == "bfloat16" else dtype)
+    return x[:18] if "16" in dtype else x[: len(x) // 2 * 2]
+
+
+def tensor(dtype):
+    return torch.from_numpy(values(dtype).copy()).to(getattr(torch, dtype))
+
+
+ACTIVATIONS = """
+F.hardswish(x) ; F.hardsigmoid(x) ; F.hardtanh(x) ; F.hardtanh(x,-2,0.5) ; F.hardtanh(x,2,1) ; F.mish(x) ; F.selu(x)
+F.celu(x) ; F.celu(x,0.5) ; F.celu(x,-2.0) ; F.prelu(x,x[3:4]*0+0.25) ; F.prelu(x.reshape(1,2,-1),x[6:8]) ; F.glu(x)
+F.prelu(x.reshape(2,-1),x[:3]) ; x.prelu(x[6]) ; F.glu(x.reshape(2,-1),0) ; F.glu(x[1:]) ; F.logsigmoid(x)
+F.softsign(x) ; F.tanhshrink(x) ; F.softshrink(x) ; F.softshrink(x,1.5) ; F.softshrink(x,-1.0) ; F.hardshrink(x)
+x.hardshrink(2) ; F.threshold(x,1,2) ; F.threshold(x,-0.5,20) ; F.softmin(x[3:],0) ; F.rrelu(x) ; F.rrelu(x,0.1,0.2)
+nn.Hardswish()(x) ; nn.Hardsigmoid()(x) ; nn.Hardtanh(0,2)(x) ; nn.ReLU6()(x) ; nn.Mish()(x) ; nn.SELU()(x)
+nn.CELU(2.0)(x) ; nn.GLU()(x) ; nn.LogSigmoid()(x) ; nn.Softsign()(x) ; nn.Tanhshrink()(x) ; nn.Softshrink(1)(x)
+nn.Hardshrink(0.3)(x) ; nn.Threshold(0.1,20)(x) ; nn.Softmin(0)(x[3:]) ; nn.RReLU().eval()(x) ; nn.Softplus(2)(x)
+F.silu(x.chunk(2)[0])*x.chunk(2)[1] ; F.gelu(x[3:9])*x[5:11]
+"""
+ELEMENTWISE = """
+torch.lerp(x,x.flip(0),0.3) ; x.lerp(x*2,x) ; torch.lerp(x,x*0+4,0.75) ; torch.addcmul(x,x,x)
+torch.addcmul(x,x,x,value=2) ; torch.addcmul(x,x,x,value=0.5) ; x.addcdiv(x.flip(0),x)
+torch.addcdiv(x,x,x*0+2,value=-3) ; torch.nan_to_num(x) ; x.nan_to_num(2)
+torch.nan_to_num(x,nan=1.5,posinf=7,neginf=-3.5) ; torch.logaddexp2(x,x.flip(0)) ; x.logaddexp2(x*2)
+torch.fmod(x,x.flip(0)) ; torch.fmod(x,3) ; x.fmod(-2.5) ; torch.fmod(x,0) ; torch.div(x,3,rounding_mode='trunc')
+torch.div(x,-2.5,rounding_mode='trunc') ; torch.div(x,x.flip(0),rounding_mode='trunc') ; x.div(0,rounding_mode='trunc')
+torch.div(x,2,rounding_mode='up') ; x<<1 ; x<<3 ; x<<31 ; x<<63 ; x>>1 ; x>>31 ; x>>63 ; 1<<(x&7) ; 5>>(x&7)
+torch.bitwise_left_shift(x,x&3) ; x.bitwise_right_shift(2) ; x<<1.5 ; torch.signbit(x) ; x.signbit() ; torch.frac(x)
+x.frac() ; torch.heaviside(x,x*0+1) ; x.heaviside(x) ; torch.deg2rad(x) ; x.rad2deg() ; torch.logit(x) ; x.logit(1e-2)
+torch.special.logit(x,0.25) ; torch.xlogy(x,x.abs()) ; x.xlogy(0) ; torch.xlogy(2,x) ; torch.special.xlog1py(x,x)
+x.sinc() ; torch.float_power(x,2) ; x.float_power(0.5) ; torch.float_power(2,x) ; torch.erfc(x) ; torch.special.erfc(x)
+x.erfc() ; torch.special.ndtr(x.abs()) ; torch.special.entr(x) ; torch.isclose(x,x.flip(0)) ; torch.isclose(x,x*1)
+torch.isclose(x,x,equal_nan=True) ; x.isclose(x+x*1e-6,rtol=1e-3) ; torch.isposinf(x) ; torch.isneginf(x) ; x.isreal()
+torch.ldexp(x,T(3)) ; torch.ldexp(x,T([2,-1]).repeat(len(x)//2)) ; torch.clamp(x,x.flip(0),x*0+2) ; x.clamp(max=x*0+1)
+torch.fix(x) ; torch.fmax(x,x.flip(0)) ; torch.fmin(x,T(1.0)) ; torch.round(x,decimals=1)
+torch.round(x*10,decimals=-1) ; torch.absolute(x) ; torch.square(x) ; x.rsqrt() ; torch.exp2(x)
+torch.copysign(x,x.flip(0)) ; torch.hypot(x,x) ; x.positive() ; torch.negative(x)
+"""
+
+
+# Rounded by torch after each step for half types, and here once.
+ROUNDED = ("F.tanhshrink(x)", "nn.Tanhshrink()(x)", "x.logit(1e-2)", "torch.special.ndtr(x.abs())")
+
+# Sums of which torch casts half of the value to an integer and the other half not; a square of bools that is an int64.
+REFUSED = {("torch.addcmul(x,x,x,value=0.5)", d) for d in ("int32", "int64")} | {("torch.square(x)", "bool")}
+REFUSED |= {("np.round(x,-1)", d) for d in ("int32", "int64")}
+
+
+def is_int8(result):
+    """What NumPy makes of bools, and kfusion has not."""
+    return isinstance(result, (np.ndarray, tuple)) and np.asarray(result).dtype == np.int8
+
+
+def check(texts, dtype, x, **options):
+    """Each text as a function of x, by the library and fused; all that the library computes are one fused function."""
+    functions = {text: eval(f"lambda x: {text}", NAMES) for text in texts if not ("16" in dtype and text in ROUNDED)}
+    expected = {text: outcome(f, x) for text, f in functions.items()}
+    computed = [text for text, result in expected.items() if not isinstance(result, Exception) and not is_int8(result)]
+    together = kf.fuse(lambda v: [functions[text](v) for text in computed])
+    got = outcome(together, x)
+    if isinstance(got, Exception):  # say which
+        got = [outcome(kf.fuse(functions[text]), x) for text in computed]
+    wrong = {text: compared(g, expected[text], **options) for text, g in zip(computed, got, strict=True)}
+    wrong |= {text: differences(functions[text], (x,)) for text in expected.keys() - computed}
+    wrong = {text: what for text, what in wrong.items() if what and (text, dtype) not in REFUSED}
+    assert not wrong, "\n".join(f"{text}: {what}" for text, what in wrong.items())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("texts", [ACTIVATIONS, ELEMENTWISE], ids=["activations", "elementwise"])
+def test_torch_of_one_tensor(texts, dtype):
+    check(lines(texts), dtype, tensor(dtype), signed=False)
+
+
+UFUNCS = """
+np.fmod(x,x[::-1]) ; np.fmod(x,3) ; np.fmod(7,x) ; np.fmod(x,-2.5) ; x<<2 ; x<<31 ; x>>1 ; x>>63 ; 3<<(x&7)
+np.left_shift(x,x&3) ; np.right_shift(x,2) ; np.divmod(x,3) ; divmod(x,x[::-1]) ; divmod(7.5,x) ; np.modf(x)
+np.signbit(x) ; np.fabs(x) ; np.heaviside(x,0.5) ; np.heaviside(x,x) ; np.logaddexp2(x,x*2) ; np.deg2rad(x)
+np.radians(x) ; np.rad2deg(x) ; np.degrees(x) ; np.float_power(x,2) ; np.float_power(2,x) ; sp.logit(x)
+sp.log_expit(x) ; sp.xlogy(x,x) ; sp.xlog1py(x,2) ; sp.xlogy(0.0,x) ; sp.entr(x) ; sp.erfc(x) ; sp.ndtr(x)
+np.add(x,1,dtype=np.float64) ; np.multiply(x,x,dtype='float32') ; np.sqrt(x,dtype=np.float64)
+np.add(x,1.5,dtype=np.int64) ; np.less(x,1,dtype=bool) ; np.true_divide(x,2,dtype='f4') ; np.add.reduce(x)
+np.maximum.reduce(x,axis=0,keepdims=True) ; np.multiply.reduce(x[:5]) ; np.logical_or.reduce(x) ; np.round(x,2)
+np.round(x,-1) ; x.round(1) ; np.exp(x+0.0,out=x*1.0) ; np.add(x,x,out=x*1) ; np.add(x,0.5,out=x*1)
+"""
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "bfloat16"])
+@pytest.mark.parametrize("texts", [UFUNCS], ids=["ufuncs"])
+def test_numpy_of_one_array(texts, dtype):
+    check(lines(texts), dtype, values(dtype), signed=False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_erfc_is_exact_to_a_few_units(dtype):
+    x = np.linspace(-6, 9 if dtype == "float32" else 26, 4001).astype(dtype)
+    expected = np.array([math.erfc(v) for v in x])
+    got = kf.fuse(lambda v: special.erfc(v))(x)
+    assert got.dtype == dtype
+    assert (np.abs(got - expected) <= 6 * np.spacing(expected.astype(dtype))).all()
+
+
+@pytest.mark.parametrize("text", ["F.hardswish(x)", "torch.lerp(x,x,0.3)", "x.long()<<2", "x.erfc()", "F.glu(x)"])
+def test_a_function_of_the_library_is_one_kernel_when_nothing_is_fused(text):
+    plan = kf.plan(eval(f"lambda x: {text}", NAMES), kf.spec(8, like="torch"))
+    assert len(plan.unfused_groups) == (2 if "long" in text else 1)
