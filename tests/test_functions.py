@@ -73,6 +73,8 @@ CASES = {
     "norm": (kf.norm, lambda x: np.sqrt((x * x).sum()), [(5, 7)]),
     "norm 1": (lambda x: kf.norm(x, 1, 1), lambda x: np.abs(x).sum(1), [(5, 7)]),
     "norm -inf": (lambda x: kf.norm(x, -math.inf, 0), lambda x: np.abs(x).min(0), [(5, 7)]),
+    "norm 3": (lambda x: kf.norm(x, 3, 0, keepdims=True), lambda x: np.cbrt((abs(x) ** 3).sum(0))[None], [(5, 7)]),
+    "norm 0": (lambda x: kf.norm(x, 0, 1), lambda x: np.count_nonzero(x, 1), [(5, 7)]),
     "layernorm": (kf.layernorm, lambda x: norm_reference(x, 1, 0, -1, 1e-5), [(5, 7)]),
     "layernorm affine": (kf.layernorm, lambda x, w, b: norm_reference(x, w, b, -1, 1e-5), [(2, 3, 7), (7,), (7,)]),
     "layernorm axes": (
@@ -101,6 +103,11 @@ CASES = {
         lambda x, w: kf.batchnorm(x, weight=w),
         lambda x, w: batchnorm(x, x.mean((0, 2)), x.var((0, 2)), w, 0 * w),
         [(4, 3, 5), (3,)],
+    ),
+    "groupnorm": (
+        lambda x, w, b: kf.groupnorm(x, 2, w, b),
+        lambda x, w, b: norm_reference(x.reshape(3, 2, -1), 1, 0, -1, 1e-5).reshape(x.shape) * w[:, None] + b[:, None],
+        [(3, 4, 5), (4,), (4,)],
     ),
     "linear": (kf.linear, lambda x, w, b: x @ w.T + b, [(2, 5, 7), (3, 7), (3,)]),
     "mse": (kf.mse, lambda x, y: ((x - y) ** 2).mean(), [(5, 7), (7,)]),
@@ -292,6 +299,8 @@ WRONG = {
     "kfusion.relu_layernorm: weight must have shape (7,), got ()": lambda: kf.relu_layernorm(A, 2.0),
     "kfusion.batchnorm: mean and var must be given both": lambda: kf.batchnorm(A, A[0]),
     "kfusion.batchnorm: var must have shape (7,), got (5,)": lambda: kf.batchnorm(A, A[0], A[:, 0]),
+    "kfusion.groupnorm: x must have channels that 2 groups divide, got shape (5, 7)": lambda: kf.groupnorm(A, 2),
+    "kfusion.groupnorm: weight must have shape (7,), got (5,)": lambda: kf.groupnorm(A, 7, A[:, 0]),
     "kfusion.linear: weight must have shape (n, k) for x (..., k), got (7, 5)": lambda: kf.linear(A, A.T),
     "kfusion.linear: bias must have shape (5,), got (7,)": lambda: kf.linear(A, A, A[0]),
     "kfusion.matmul: ": lambda: kf.matmul(A, A),
@@ -299,7 +308,7 @@ WRONG = {
         A[None, None], A[None, None], stride=(1, 2, 3)
     ),
     "kfusion.gelu: approximate must be": lambda: kf.gelu(A, approximate="erf"),
-    "kfusion.norm: ord must be 2, 1, inf or -inf, got 3": lambda: kf.norm(A, 3),
+    "kfusion.norm: ord must be a number, got 'fro'": lambda: kf.norm(A, "fro"),
     "kfusion.mse: reduction must be": lambda: kf.mse(A, A, reduction="all"),
     "kfusion.cross_entropy: targets must have shape (5,), got (7,)": lambda: kf.cross_entropy(A, np.zeros(7, int)),
     "kfusion.cross_entropy: targets must be int32 or int64, got float32": lambda: kf.cross_entropy(A, A[:, 0]),

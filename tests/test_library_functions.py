@@ -4,6 +4,7 @@ library takes, at NaN, infinities, zeros and ends of integers, and its refusals.
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -67,7 +68,13 @@ torch.copysign(x,x.flip(0)) ; torch.hypot(x,x) ; x.positive() ; torch.negative(x
 
 
 # Rounded by torch after each step for half types, and here once.
-ROUNDED = ("F.tanhshrink(x)", "nn.Tanhshrink()(x)", "x.logit(1e-2)", "torch.special.ndtr(x.abs())")
+ROUNDED = (
+    "F.tanhshrink(x)",
+    "nn.Tanhshrink()(x)",
+    "x.logit(1e-2)",
+    "torch.special.ndtr(x.abs())",
+    "np.trapezoid(x,np.arange(len(x))*0.5)",
+)
 
 # Sums of which torch casts half of the value to an integer and the other half not; a square of bools that is an int64.
 REFUSED = {("torch.addcmul(x,x,x,value=0.5)", d) for d in ("int32", "int64")} | {("torch.square(x)", "bool")}
@@ -76,12 +83,14 @@ REFUSED |= {("np.round(x,-1)", d) for d in ("int32", "int64")}
 
 def is_int8(result):
     """What NumPy makes of bools, and kfusion has not."""
-    return isinstance(result, (np.ndarray, tuple)) and np.asarray(result).dtype == np.int8
+    return any(getattr(r, "dtype", None) == np.int8 for r in (result if isinstance(result, tuple) else (result,)))
 
 
 def check(texts, dtype, x, **options):
     """Each text as a function of x, by the library and fused; all that the library computes are one fused function."""
-    functions = {text: eval(f"lambda x: {text}", NAMES) for text in texts if not ("16" in dtype and text in ROUNDED)}
+    torch.set_grad_enabled(False)
+    texts = [text for text in texts if not ("16" in dtype and text in ROUNDED)]
+    functions = {text: eval(f"lambda x: {text}", NAMES) for text in texts}
     expected = {text: outcome(f, x) for text, f in functions.items()}
     computed = [text for text, result in expected.items() if not isinstance(result, Exception) and not is_int8(result)]
     together = kf.fuse(lambda v: [functions[text](v) for text in computed])
@@ -98,6 +107,72 @@ def check(texts, dtype, x, **options):
 @pytest.mark.parametrize("texts", [ACTIVATIONS, ELEMENTWISE], ids=["activations", "elementwise"])
 def test_torch_of_one_tensor(texts, dtype):
     check(lines(texts), dtype, tensor(dtype), signed=False)
+
+
+REDUCTIONS = """
+torch.nansum(x) ; x.nansum(0) ; torch.nansum(x,(0,1),keepdim=True) ; x.nanmean(1) ; torch.nanmean(x)
+torch.nanmean(x,-1,True) ; torch.count_nonzero(x) ; torch.count_nonzero(x,1) ; x.count_nonzero((0,1))
+torch.var_mean(x.clamp(-5,5),1) ; torch.std_mean(x,0,keepdim=True) ; torch.var_mean(x,correction=0,dim=0)
+torch.aminmax(x) ; x.aminmax(dim=0,keepdim=True) ; torch.aminmax(x,dim=1).max ; torch.diff(x) ; x.diff(n=2,dim=0)
+torch.diff(x,3) ; torch.trapezoid(x) ; torch.trapezoid(x,dx=0.5,dim=0) ; torch.trapezoid(x,x.flip(0))
+torch.dist(x,x*2,1) ; x.dist(x.flip(0)) ; F.pairwise_distance(x,x.flip(0)) ; F.pairwise_distance(x,x*2,3)
+F.pairwise_distance(x,x*0,float('inf'),keepdim=True) ; F.cosine_similarity(x,x.flip(0))
+F.cosine_similarity(x,x[0],dim=-1) ; F.cosine_similarity(x,x*2,0,1e3) ; torch.norm(x,0) ; torch.norm(x,3,1)
+x.norm(0.5,0,True) ; x.norm(float('-inf')) ; torch.linalg.vector_norm(x,2.5,dim=(0,1))
+torch.linalg.vector_norm(x,-1,dim=1) ; torch.linalg.vector_norm(x,0,dim=1,keepdim=True) ; F.normalize(x,3)
+F.normalize(x,0.5,0) ; F.normalize(x,dim=(0,1)) ; torch.logsumexp(x,(0,1)) ; torch.sum(x,1,dtype=torch.float64)
+torch.mean(x,0,dtype=torch.float32) ; x.prod(1,dtype=torch.float64) ; F.group_norm(x,1)
+F.group_norm(x,2,x[0,:4],x[1,:4]) ; F.group_norm(x[None],3) ; F.group_norm(x,4) ; nn.GroupNorm(2,4)(x.float())
+F.instance_norm(x[None]) ; F.instance_norm(x[:,None].float()) ; nn.InstanceNorm1d(3)(x[None].float())
+F.instance_norm(x[None],x[0,:3],x[1,:3].abs(),use_input_stats=False)
+"""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reductions_of_torch(dtype):
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.uniform(-3, 3, (3, 4))).to(getattr(torch, dtype))
+    check(lines(REDUCTIONS), dtype, x, signed=False, slack=1)
+    if x.is_floating_point():
+        x[0, 1], x[1, 2], x[2] = NAN, INF, NAN
+        check(lines(REDUCTIONS), dtype, x, signed=False, slack=1)
+    of_no_axes = [t for t in lines(REDUCTIONS) if re.match(r"(x|torch)\.(nan\w*|count_nonzero|\w+_mean|aminmax)\(", t)]
+    check(of_no_axes, dtype, x[0, 0], signed=False)
+
+
+NUMPY = """
+np.nan_to_num(x) ; np.nan_to_num(x,nan=2,posinf=9,neginf=-9) ; np.sinc(x) ; np.isclose(x,x[::-1])
+np.isclose(x,x*1,equal_nan=True) ; np.isclose(x,x+x*1e-6,rtol=1e-3,atol=0) ; np.isclose(1.0,x) ; np.isclose(x,2)
+np.isposinf(x) ; np.isneginf(x) ; np.select([x>1,x<0],[x*2,x*3]) ; np.select([x>1,x<0],[x,5],7.5)
+np.select([x>1,x],[x,x]) ; np.select([x>0],[1,2]) ; np.isin(x,[1,2,0.1]) ; np.isin(x,[0,-1],invert=True)
+np.isin(x,[]) ; np.isin(x,3) ; np.isin(x,np.array([[1,2]])) ; np.nansum(x) ; np.nansum(x,0,keepdims=True)
+np.nansum(x,dtype=np.float64) ; np.nanprod(x,-1) ; np.nanmean(x,0) ; np.nanmean(x) ; np.nanvar(x)
+np.nanvar(x,0,ddof=1) ; np.nanstd(x,keepdims=True) ; np.nanmax(x) ; np.nanmin(x,0) ; np.count_nonzero(x)
+np.count_nonzero(x,axis=0,keepdims=True) ; np.ptp(x) ; np.ptp(x,0,keepdims=True) ; np.average(x)
+np.average(x,0,returned=True) ; np.average(x,weights=abs(x)+1) ; np.average(x,0,np.arange(len(x)))
+np.average(x,0,[1.5]*len(x),returned=True,keepdims=True) ; np.average(np.ones(len(x)),weights=x*0+2)
+np.average(x,weights=[1,2]) ; np.diff(x) ; np.diff(x,3,0) ; np.diff(x,0) ; np.diff(x,-1) ; np.trapezoid(x)
+np.trapezoid(x,dx=0.25) ; np.trapezoid(x,x[::-1]) ; np.trapezoid(x,np.arange(len(x))*0.5) ; np.linalg.norm(x,3)
+np.linalg.norm(x,0) ; np.linalg.norm(x,-2.5,0) ; np.linalg.norm(x,np.inf) ; np.linalg.vector_norm(x,ord=0.5)
+np.sum(x,dtype=np.float64) ; np.sum(x,0,dtype='int32') ; np.mean(x,dtype=np.float64) ; x.sum(0,np.float64)
+x.prod(dtype='float32') ; x.mean(dtype=np.float32)
+"""
+
+NUMPY_AXES = """
+np.average(x,1,[1,2,3.5,0]) ; np.trapezoid(x,[0,1,2,4],axis=1) ; np.trapezoid(x,[3,1],axis=0) ; np.diff(x,axis=0)
+np.average(x,(1,0),np.arange(8).reshape(4,2)) ; np.linalg.norm(x,'fro') ; np.nanvar(x,(0,1)) ; np.average(x,0,x[0])
+"""
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "bfloat16"])
+def test_functions_of_numpy(dtype):
+    """In one dimension, and in two by axes that both have."""
+    x = values(dtype)[:8]
+    check(lines(NUMPY), dtype, x, signed=False, slack=1)
+    if dtype.startswith("float"):
+        check(lines(NUMPY), dtype, np.linspace(-1, 2, 8).astype(dtype), signed=False, slack=1)
+    of_axes = lines(NUMPY_AXES)
+    check(of_axes, dtype, np.arange(8).reshape(2, 4).astype(dtype), signed=False, slack=1)
 
 
 UFUNCS = """

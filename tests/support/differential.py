@@ -68,14 +68,17 @@ def differences(f: Callable[..., Any], arrays: tuple[Any, ...], *, exact: bool =
     return compared(got, expected, exact, signed)
 
 
-def compared(got: Any, expected: Any, exact: bool = False, signed: bool = True) -> str:
-    """How two results differ, "" for not at all; an exception differs from any result."""
+def compared(got: Any, expected: Any, exact: bool = False, signed: bool = True, slack: float = 0) -> str:
+    """How two results differ, "" for not at all; an exception differs from any result. `slack` is added to what errors
+    are relative to, for sums that cancel.
+    """
     if isinstance(got, Exception):
         return f"raised {got!r}, not {expected!r}"
     if isinstance(expected, (tuple, list)):
         if len(got) != len(expected):
             return f"{len(got)} results, not {len(expected)}"
-        return "; ".join(filter(None, (compared(g, e, exact, signed) for g, e in zip(got, expected, strict=True))))
+        parts = zip(got, expected, strict=True)
+        return "; ".join(filter(None, (compared(g, e, exact, signed, slack) for g, e in parts)))
     if type(expected) in (bool, int, float):
         return "" if got == expected else f"{got!r}, not {expected!r}"
     if str(got.dtype) != str(expected.dtype) or tuple(got.shape) != tuple(expected.shape):
@@ -89,7 +92,7 @@ def compared(got: Any, expected: Any, exact: bool = False, signed: bool = True) 
             close = (x == y) | (np.isnan(x) & np.isnan(y))
             if not exact:
                 wide = [v.astype(np.float64) for v in (x, y)]
-                scale = np.abs(wide[1]) + np.finfo(np.float32 if dtype == "bfloat16" else dtype).smallest_normal
+                scale = np.abs(wide[1]) + slack + np.finfo(np.float32 if dtype == "bfloat16" else dtype).smallest_normal
                 close |= np.isfinite(x) & np.isfinite(y) & (np.abs(wide[0] - wide[1]) <= RELATIVE[dtype] * scale)
             same = close & ((x != 0) | (y != 0) | (np.signbit(x) == np.signbit(y)) | (not signed))
     if np.all(same):

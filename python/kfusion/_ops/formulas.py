@@ -105,6 +105,16 @@ def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -
     return p.where(p.isnan(x), 0.0 if nan is None else nan, y)
 
 
+def isposinf(x: Any) -> Any:
+    """Whether x is the infinity above."""
+    return p.equal(x, math.inf)
+
+
+def isneginf(x: Any) -> Any:
+    """Whether x is the infinity below."""
+    return p.equal(x, -math.inf)
+
+
 def isclose(x: Any, y: Any, rtol: Any, atol: Any, equal_nan: bool) -> Any:
     """|x - y| <= atol + rtol |y|, or equal."""
     close = (p.absolute(x - y) <= p.absolute(y) * rtol + atol) & p.isfinite(y) | (x == y)

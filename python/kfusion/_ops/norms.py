@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 
 from .._graph.tracer import stage
-from .._spec import FLOATS, HALF
+from .._spec import FLOATS
 from . import primitives as p
 from .operation import Array, Axes, composite, operation
-from .views import astype, axes_or_all, axes_tuple, reshape
+from .views import astype, axes_or_all, axes_tuple, reshape, wide
 
 __all__ = ["batchnorm", "layernorm", "norm", "relu_layernorm", "rmsnorm", "std", "var"]
 
@@ -70,11 +70,11 @@ def std(x: Array, axis: Axes = None, *, correction: float = 0, keepdims: bool = 
 def norm(x: Array, ord: float = 2, axis: Axes = None, keepdims: bool = False) -> Array:
     """Length of vectors.
 
-        y = sqrt(sum(x^2))        sum(|x|) for ord 1, max(|x|) for inf, min(|x|) for -inf
+        y = sum(|x|^ord)^(1 / ord)        max(|x|) for inf, min(|x|) for -inf, the number of x != 0 for 0
 
     Args:
         x: floats; integers and bools give float64.
-        ord: 2, 1, inf or -inf.
+        ord: a number.
         axis: the axis or axes to reduce, taken as one vector; None means all.
         keepdims: whether reduced axes stay, with extent 1.
 
@@ -82,7 +82,8 @@ def norm(x: Array, ord: float = 2, axis: Axes = None, keepdims: bool = False) ->
         Array of x's dtype.
 
     Raises:
-        ValueError: no such axis, or another ord.
+        ValueError: no such axis.
+        TypeError: ord is no number.
 
     Source: NumPy's `linalg.vector_norm`.
     """
@@ -90,10 +91,15 @@ def norm(x: Array, ord: float = 2, axis: Axes = None, keepdims: bool = False) ->
     axis = axes_or_all(x, axis, "norm")
     if ord == 2:
         return p.sqrt(p.sum(p.square(x), axis, keepdims))
+    if not isinstance(ord, (int, float)):
+        raise TypeError(f"kfusion.norm: ord must be a number, got {ord!r}")
+    if ord == 0:
+        return p.sum(astype(p.not_equal(x, 0), x._dtype), axis, keepdims)
     reductions = {1: "sum", math.inf: "max", -math.inf: "min"}
-    if ord not in reductions:
-        raise ValueError(f"kfusion.norm: ord must be 2, 1, inf or -inf, got {ord}")
-    return p.REDUCTIONS[reductions[ord]](p.absolute(x), axis, keepdims)
+    if ord in reductions:
+        return p.REDUCTIONS[reductions[ord]](p.absolute(x), axis, keepdims)
+    total = p.sum(p.power(p.absolute(wide(x)), ord), axis, keepdims)
+    return astype(p.power(total, 1.0 / ord), x._dtype)
 
 
 @composite
@@ -172,12 +178,12 @@ def rmsnorm(x: Array, weight: Array | None = None, *, axis: Axes = -1, eps: floa
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
-    axes = _checked("rmsnorm", x, axis, eps)
-    weight = _parameter("rmsnorm", "weight", weight, x, axes)
+    axes = checked("rmsnorm", x, axis, eps)
+    weight = parameter("rmsnorm", "weight", weight, x, axes)
     with stage(x, "rmsnorm.mean_square"):
-        mean_square = p.mean(p.square(_wide(x)), axes, keepdims=True)
+        mean_square = p.mean(p.square(wide(x)), axes, keepdims=True)
     with stage(x, "rmsnorm.scale"):
-        return _affine(x * p.rsqrt(mean_square + eps), weight, None, x)
+        return affine(x * p.rsqrt(mean_square + eps), weight, None, x)
 
 
 @composite
@@ -219,53 +225,49 @@ def batchnorm(
     if mean is not None and var is not None:
         with stage(x, "batchnorm"):
             return of_channels(x, mean, var, weight, bias, axis, eps)
-    channel = _checked("batchnorm", x, axis, eps)
-    weight, bias = (_parameter("batchnorm", n, v, x, channel) for n, v in (("weight", weight), ("bias", bias)))
-    mean, var = _moments("batchnorm", x, tuple(a for a in range(x.ndim) if a not in channel))
+    channel = checked("batchnorm", x, axis, eps)
+    weight, bias = (parameter("batchnorm", n, v, x, channel) for n, v in (("weight", weight), ("bias", bias)))
+    mean, var = moments("batchnorm", x, tuple(a for a in range(x.ndim) if a not in channel))
     with stage(x, "batchnorm.scale"):
-        return _affine((x - mean) * p.rsqrt(var + eps), weight, bias, x)
+        return affine((x - mean) * p.rsqrt(var + eps), weight, bias, x)
 
 
 def of_channels(
     x: Array, mean: Array, var: Array, weight: Array | None, bias: Array | None, axis: int, eps: float
 ) -> Array:
     """Batch normalisation with the statistics of training data, in no stage of its own."""
-    channel = _checked("batchnorm", x, axis, eps)
+    channel = checked("batchnorm", x, axis, eps)
     given = {"mean": mean, "var": var, "weight": weight, "bias": bias}
-    mean, var, weight, bias = (_parameter("batchnorm", name, v, x, channel) for name, v in given.items())
-    return _affine((x - mean) * p.rsqrt(var + eps), weight, bias, x)
+    mean, var, weight, bias = (parameter("batchnorm", name, v, x, channel) for name, v in given.items())
+    return affine((x - mean) * p.rsqrt(var + eps), weight, bias, x)
 
 
 def _layernorm(name: str, x: Array, weight: Array | None, bias: Array | None, axis: Axes, eps: float) -> Array:
-    axes = _checked(name, x, axis, eps)
-    weight, bias = (_parameter(name, n, v, x, axes) for n, v in (("weight", weight), ("bias", bias)))
-    mean, variance = _moments(name, x, axes)
+    axes = checked(name, x, axis, eps)
+    weight, bias = (parameter(name, n, v, x, axes) for n, v in (("weight", weight), ("bias", bias)))
+    mean, variance = moments(name, x, axes)
     with stage(x, f"{name}.centre"):
         centred = astype(x - mean, x._dtype)
     with stage(x, f"{name}.scale"):
-        return _affine(centred * p.rsqrt(variance + eps), weight, bias, x)
+        return affine(centred * p.rsqrt(variance + eps), weight, bias, x)
 
 
-def _moments(name: str, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+def moments(name: str, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     """Mean and variance along axes, which stay with extent 1."""
     with stage(x, f"{name}.mean"):
-        mean = p.mean(_wide(x), axes, keepdims=True)
+        mean = p.mean(wide(x), axes, keepdims=True)
     with stage(x, f"{name}.var"):
-        return mean, p.mean(p.square(_wide(x) - mean), axes, keepdims=True)
+        return mean, p.mean(p.square(wide(x) - mean), axes, keepdims=True)
 
 
-def _wide(x: Array) -> Array:
-    """x, half types as float32."""
-    return astype(x, "float32") if x._dtype in HALF else x
-
-
-def _affine(y: Array, weight: Array | None, bias: Array | None, x: Array) -> Array:
+def affine(y: Array, weight: Array | None, bias: Array | None, x: Array) -> Array:
+    """y [* weight] [+ bias], stored as x is."""
     y = y if weight is None else y * weight
     y = y if bias is None else y + bias
     return y if y._dtype == x._dtype else astype(y, x._dtype)
 
 
-def _checked(name: str, x: Array, axis: Axes, eps: float) -> tuple[int, ...]:
+def checked(name: str, x: Array, axis: Axes, eps: float) -> tuple[int, ...]:
     """The axes, counted from the front, in order."""
     if x._dtype not in FLOATS:
         raise TypeError(f"kfusion.{name}: x must be floats, got {x._dtype}")
@@ -276,7 +278,7 @@ def _checked(name: str, x: Array, axis: Axes, eps: float) -> tuple[int, ...]:
     return tuple(sorted(range(x.ndim) if axis is None else axes_tuple(x, axis, name)))
 
 
-def _parameter(name: str, what: str, value: Array | None, x: Array, axes: tuple[int, ...]) -> Array | None:
+def parameter(name: str, what: str, value: Array | None, x: Array, axes: tuple[int, ...]) -> Array | None:
     """A parameter of the extents of x's axes `axes`, in a shape that broadcasts with x."""
     if value is None:
         return None

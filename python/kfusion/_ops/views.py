@@ -7,7 +7,7 @@ import operator
 from typing import Any
 
 from .._graph.tracer import Traced, Tracer, current
-from .._spec import dtype_name
+from .._spec import HALF, dtype_name
 from .operation import Array, composite, operation, run
 from .primitives import integers
 
@@ -295,6 +295,11 @@ def positions(x: Array, axis: int) -> Array:
     place = axis_of(x, axis, "iota")
     shape = [n if i == place else 1 for i, n in enumerate(x.shape)]
     return x._tracer.add("iota", shape, place, "int64", x._library)
+
+
+def wide(x: Array) -> Array:
+    """x, half types as float32: for steps that would round or overflow."""
+    return astype(x, "float32") if x._dtype in HALF else x
 
 
 def axis_of(x: Traced, axis: int, who: str) -> int:

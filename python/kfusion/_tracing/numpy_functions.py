@@ -20,6 +20,7 @@ from .._ops import contractions, formulas, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS, INTEGERS
 from . import library_calls, refusals
+from .numpy_composites import COMPOSITES, with_dtype
 
 _X = ("a", "ary", "arr", "array", "m", "x1")  # what NumPy calls kfusion's x
 _RENAMED = dict.fromkeys(_X, "x") | {
@@ -70,9 +71,9 @@ def _linalg_norm(x: Traced, ord: Any = None, axis: Any = None, keepdims: bool = 
     if axis == ():
         raise ValueError("kfusion.linalg.norm: axis must name an axis")
     vectors = x.ndim == 1 if axis is None else not (isinstance(axis, tuple) and len(axis) > 1)
-    if ord is not None and not vectors:
+    if ord is not None and not vectors and not (ord == "fro" and (x.ndim if axis is None else len(axis)) == 2):
         raise no_form("numpy.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
-    return norms.norm(x, 2 if ord is None else ord, axis, keepdims)
+    return norms.norm(x, 2 if ord in (None, "fro") else ord, axis, keepdims)
 
 
 def _dot(x: Any, y: Any) -> Any:
@@ -109,7 +110,10 @@ def filled(value: float) -> Callable[..., Any]:
 
 _FUNCTIONS: dict[str, Any] = {
     **p.REDUCTIONS,
-    **{name: _reduction(name) for name in ("sum", "prod", "max", "min", "amax", "amin", "any", "all")},
+    **{name: _reduction(name) for name in ("max", "min", "amax", "amin", "any", "all")},
+    **{name: with_dtype(name, _reduction(name)) for name in ("sum", "prod")},
+    "mean": with_dtype("mean", p.REDUCTIONS["mean"]),
+    **COMPOSITES,
     **{name: getattr(views, name) for name in ("transpose", "matrix_transpose", "swapaxes", "moveaxis", "reshape")},
     **{name: getattr(views, name) for name in ("ravel", "expand_dims", "broadcast_to", "flip", "astype")},
     "squeeze": _squeeze,

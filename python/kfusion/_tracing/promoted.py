@@ -17,13 +17,13 @@ def together(values: Sequence[Traced], *, floats: bool = False) -> tuple[list[Tr
 
     `floats`: integers and bools become floats, as for the library's sine.
     """
-    dtype = _result_type(values, floats)
+    dtype = result_type(values, floats)
     inside = "float32" if dtype in HALF else dtype
     return [v if v._dtype == inside and not _is_number(v) else views.astype(v, inside) for v in values], dtype
 
 
-def _result_type(values: Sequence[Traced], floats: bool) -> str:
-    """By nodes that nothing reads."""
+def result_type(values: Sequence[Traced], floats: bool = False) -> str:
+    """The dtype that values promote to, found by nodes that nothing reads."""
     first, *rest = sorted(values, key=lambda v: (_is_number(v), v.ndim == 0))  # torch: axes outrank none
     joined = functools.reduce(p.maximum, (v for v in rest if v._dtype != first._dtype), first)
     return str((p.sigmoid(joined) if floats else joined)._dtype)
@@ -39,8 +39,3 @@ def narrow(result: Any, dtype: str) -> Any:
     if isinstance(result, tuple):
         return tuple(narrow(r, dtype) for r in result)
     return views.astype(result, dtype) if dtype in HALF and result._dtype == "float32" else result
-
-
-def wide(x: Any) -> Any:
-    """x, half types as float32."""
-    return views.astype(x, "float32") if x._dtype in HALF else x

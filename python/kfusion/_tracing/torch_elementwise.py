@@ -104,14 +104,8 @@ def _nan_to_num(input: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = No
         return formulas.nan_to_num(input, nan, posinf, neginf)
 
 
-@named("isposinf")
-def _isposinf(input: Any) -> Any:
-    return p.equal(input, math.inf)
-
-
-@named("isneginf")
-def _isneginf(input: Any) -> Any:
-    return p.equal(input, -math.inf)
+named("isposinf")(lambda input: formulas.isposinf(input))
+named("isneginf")(lambda input: formulas.isneginf(input))
 
 
 @named("isreal")

@@ -33,6 +33,7 @@ _SEVERAL = {"dims", "shape", "size"}  # extents or axes, given one by one or as 
 _OF_NO_AXES = (
     *("sum", "mean", "prod", "any", "all", "amax", "amin", "max", "min", "var", "std"),
     *("logsumexp", "softmax", "log_softmax", "norm", "vector_norm", "squeeze"),
+    *("nansum", "nanmean", "count_nonzero", "var_mean", "std_mean"),
 )
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -112,6 +113,8 @@ def _names_axes(dim: Any) -> bool:
 
 def _without_axes(result: Any) -> Any:
     """A result of one element, or torch's pair with one, as it is of a value without axes."""
+    if type(result) is tuple:
+        return tuple(map(_without_axes, result))
     if isinstance(result, ValuesAndIndices):
         return ValuesAndIndices((_without_axes(result.values), result.indices))
     return views.reshape(result, ())
@@ -341,21 +344,26 @@ def _clamp_max(input: Any, max: Any) -> Any:
 # ---- reductions ----
 
 
-def _axes(dim: Any) -> Any:
+def plain_axes(dim: Any) -> Any:
+    """None for no axes at all, of which torch's reductions take all."""
     return None if dim is None or (isinstance(dim, (tuple, list)) and not dim) else dim
 
 
 def _reduction(op: str) -> Callable[..., Any]:
     def reduction(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
         x = input if dtype is None else views.astype(input, dtype)
-        return p.REDUCTIONS[op](x, _axes(dim), keepdim)
+        return p.REDUCTIONS[op](x, plain_axes(dim), keepdim)
 
     return reduction
 
 
+def _largest(op: str) -> Callable[..., Any]:
+    return lambda input, dim=None, keepdim=False: p.REDUCTIONS[op](input, plain_axes(dim), keepdim)
+
+
 def _truth(op: str) -> Callable[..., Any]:
     def truth(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        if dim is not None and _axes(dim) is None:  # no axis, where sum and its likes take all
+        if dim is not None and plain_axes(dim) is None:  # no axis, where sum and its likes take all
             return views.astype(input, "bool")
         return p.REDUCTIONS[op](input, dim, keepdim)
 
@@ -367,7 +375,7 @@ for _name in ("sum", "mean", "prod"):
 for _name in ("any", "all"):
     FUNCTIONS[_name] = _truth(_name)
 for _name in ("amax", "amin"):
-    FUNCTIONS[_name] = lambda input, dim=None, keepdim=False, _op=_name: p.REDUCTIONS[_op](input, _axes(dim), keepdim)
+    FUNCTIONS[_name] = _largest(_name)
 
 
 class ValuesAndIndices(tuple[Any, Any]):
@@ -415,7 +423,7 @@ def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(dim, bool):  # x.var(False)
             dim, unbiased = None, dim
         given = correction if correction is not None else unbiased
-        return function(input, _axes(dim), correction=1 if given is None else given, keepdims=keepdim)
+        return function(input, plain_axes(dim), correction=1 if given is None else given, keepdims=keepdim)
 
     return spread
 
@@ -425,25 +433,26 @@ FUNCTIONS["var"], FUNCTIONS["std"] = _spread(norms.var), _spread(norms.std)
 
 @named("logsumexp")
 def _logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
-    if _axes(dim) is None:
+    if plain_axes(dim) is None:
         raise ValueError("kfusion.logsumexp: dim must name an axis")
-    return activations.logsumexp(input, dim, keepdim)
+    x = views.astype(input, "float32") if input._dtype == "bool" else input
+    return activations.logsumexp(x, dim, keepdim)
 
 
 @named("linalg_norm")
 def _linalg_norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
-    if dim is not None and _axes(dim) is None:
+    if dim is not None and plain_axes(dim) is None:
         raise ValueError("kfusion.linalg.norm: dim must name an axis")
     vectors = input.ndim == 1 if dim is None else isinstance(dim, int)
     if ord is not None and not vectors:
         raise no_form("torch.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
-    return norms.norm(input, 2 if ord is None else ord, _axes(dim), keepdim)
+    return norms.norm(input, 2 if ord is None else ord, plain_axes(dim), keepdim)
 
 
 @named("norm", "vector_norm")
 def _norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, p: Any = None) -> Any:
     ord = p if ord is None else ord
-    return norms.norm(input, 2 if ord in (None, "fro") else ord, _axes(dim), keepdim)
+    return norms.norm(input, 2 if ord in (None, "fro") else ord, plain_axes(dim), keepdim)
 
 
 # ---- products and questions ----

@@ -15,7 +15,7 @@ from .torch_functions import dtype_of, named
 Tensor: TypeAlias = Any
 """Annotates the parameters that are tensors and promote among themselves."""
 
-_WANTED = {"floats": "floats", "numbers": "numbers other than bools", "anything": "", "made floats": ""}
+_WANTED = {"floats": "floats"} | dict.fromkeys(("numbers", "numbers made floats"), "numbers other than bools")
 
 
 def computed(*names: str, takes: str = "floats", same: bool = False, method: bool = False) -> Callable[..., Any]:
@@ -26,7 +26,8 @@ def computed(*names: str, takes: str = "floats", same: bool = False, method: boo
 
     Args:
         names: torch's names; the first is the stage's.
-        takes: "floats", "numbers" (no bools), "anything", or "made floats" (integers and bools become float32).
+        takes: "floats", "numbers" (not bools alone), "anything", "made floats" (integers and bools become float32), or
+            "numbers made floats" (no bools at all).
         same: whether all tensors must have one dtype.
         method: whether tensors have a method of that name.
     """
@@ -44,7 +45,7 @@ def computed(*names: str, takes: str = "floats", same: bool = False, method: boo
             assert tracer is not None
             with tracer.stage(names[0]):
                 lifted = {n: tracer.lift(v, "torch", f"{n} of torch.{names[0]}") for n, v in given.items()}
-                same_dtype, dtype = together(list(lifted.values()), floats=takes == "made floats")
+                same_dtype, dtype = together(list(lifted.values()), floats="made floats" in takes)
                 bound.arguments |= dict(zip(lifted, same_dtype, strict=True))
                 return narrow(function(*bound.args, **bound.kwargs), dtype)
 
@@ -58,6 +59,7 @@ def _require_dtypes(name: str, given: Mapping[str, Any], takes: str, same: bool)
     arrays = dict.fromkeys(d for d in dtypes if d not in ("int", "float"))
     if same and len(arrays) > 1:
         raise TypeError(f"kfusion.{name}: torch wants tensors of one dtype, got {' and '.join(arrays)}")
-    fits = {"floats": any(d in FLOATS for d in dtypes), "numbers": any(d != "bool" for d in dtypes)}
-    if not fits.get(takes, True):
+    is_one = {"floats": any(d in FLOATS for d in dtypes), "numbers": any(d != "bool" for d in dtypes)}
+    fits = is_one.get(takes, "bool" not in dtypes)
+    if takes in _WANTED and not fits:
         raise TypeError(f"kfusion.{name}: torch wants {_WANTED[takes]}, got {' and '.join(dict.fromkeys(dtypes))}")

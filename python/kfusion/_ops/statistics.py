@@ -1,0 +1,120 @@
+"""Reductions that NumPy and torch have alike, made of primitives, on traced values: without NaN, spreads, differences.
+
+They open no stage: whoever enters them under a library's name does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+from .._spec import FLOATS, HALF
+from . import norms, views
+from . import primitives as p
+from .operation import Axes
+
+
+def like(result: Any, x: Any) -> Any:
+    """The result as it is stored: of x's half type."""
+    return views.astype(result, x._dtype) if x._dtype in HALF and result._dtype == "float32" else result
+
+
+def without_nan(x: Any, value: float) -> Any:
+    """x with `value` in place of NaN; integers as they are."""
+    return p.where(p.isnan(x), value, x) if x._dtype in FLOATS else x
+
+
+def _count(x: Any, axis: Axes, keepdims: bool) -> Any:
+    """How many elements are no NaN, in a float that divides x."""
+    dtype = x._dtype if x._dtype in FLOATS else "float64"
+    return p.sum(views.astype(p.logical_not(p.isnan(x)), dtype), axis, keepdims)
+
+
+def nansum(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
+    """Sum without NaN."""
+    return p.sum(without_nan(x, 0.0), axis, keepdims)
+
+
+def nanprod(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
+    """Product without NaN."""
+    return p.prod(without_nan(x, 1.0), axis, keepdims)
+
+
+def nanmean(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
+    """Mean of what is no NaN; NaN where nothing is left."""
+    w = views.wide(x)
+    return like(nansum(w, axis, keepdims) / _count(w, axis, keepdims), x)
+
+
+def nanvar(x: Any, axis: Axes = None, correction: float = 0, keepdims: bool = False) -> Any:
+    """Variance of what is no NaN; NaN where no more than `correction` elements are left."""
+    w = views.wide(x)
+    mean = nansum(w, axis, True) / _count(w, axis, True)
+    squares = p.sum(p.where(p.isnan(x), 0.0, p.square(w - mean)), axis, keepdims)
+    left = _count(w, axis, keepdims) - float(correction)
+    return like(p.where(left > 0, squares / left, math.nan), x)
+
+
+def nanstd(x: Any, axis: Axes = None, correction: float = 0, keepdims: bool = False) -> Any:
+    """Standard deviation of what is no NaN."""
+    return like(p.sqrt(nanvar(views.wide(x), axis, correction, keepdims)), x)
+
+
+def nanmax(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
+    """Largest element that is no NaN; NaN where there is none."""
+    return _extreme("max", -math.inf, x, axis, keepdims)
+
+
+def nanmin(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
+    """Smallest element that is no NaN; NaN where there is none."""
+    return _extreme("min", math.inf, x, axis, keepdims)
+
+
+def _extreme(op: str, least: float, x: Any, axis: Axes, keepdims: bool) -> Any:
+    found = p.REDUCTIONS[op](without_nan(x, least), axis, keepdims)
+    return p.where(p.all(p.isnan(x), axis, keepdims), math.nan, found) if x._dtype in FLOATS else found
+
+
+def count_nonzero(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
+    """How many elements are not 0, as int64."""
+    return p.sum(p.not_equal(x, 0), axis, keepdims)
+
+
+def ptp(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
+    """Largest minus smallest element."""
+    return p.subtract(p.max(x, axis, keepdims), p.min(x, axis, keepdims))
+
+
+def neighbours(x: Any, axis: int) -> tuple[Any, Any]:
+    """All elements but the last, and all but the first, along an axis."""
+    place = views.axis_of(x, axis, "diff")
+    before: list[Any] = [slice(None)] * x.ndim
+    after = list(before)
+    before[place], after[place] = slice(None, -1), slice(1, None)
+    return x[tuple(before)], x[tuple(after)]
+
+
+def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
+    """n times the differences of neighbours; of bools, whether they differ."""
+    if n < 0:
+        raise ValueError(f"kfusion.diff: n must be at least 0, got {n}")
+    for _ in itertools.repeat(None, n):
+        before, after = neighbours(x, axis)
+        x = p.not_equal(after, before) if x._dtype == "bool" else after - before
+    return x
+
+
+def trapezoid(y: Any, x: Any, dx: Any, axis: int = -1) -> Any:
+    """Area under the straight lines between neighbours, which lie at places x, or dx apart where that is None."""
+    before, after = neighbours(y, axis)
+    if x is not None:
+        dx = diff(x, axis=-1 if x.ndim == 1 else axis)
+        place = views.axis_of(y, axis, "trapezoid")
+        dx = views.reshape(dx, (-1, *(1,) * (y.ndim - 1 - place))) if x.ndim == 1 else dx
+    return p.sum((before + after) * dx / 2.0, axis)
+
+
+def var_mean(x: Any, axis: Axes, correction: float, keepdims: bool) -> tuple[Any, Any]:
+    """Variance and mean."""
+    return norms.var(x, axis, correction=correction, keepdims=keepdims), p.mean(x, axis, keepdims)
