@@ -142,13 +142,13 @@ def test_none_in_the_place_of_an_array(call, name):
 def test_scipy_s_functions_have_scipy_s_name():
     special = pytest.importorskip("scipy.special")
     for call in (special.gamma, special.gammaln, special.betaln.reduce):
-        with pytest.raises(kf.TraceError, match=r"kfusion\.trace: scipy\.special\.\w+(\.reduce)? is not traced"):
-            kf.fuse(lambda x, call=call: call(x))(X)
+        plan = kf.plan(lambda x, call=call: call(x + 1), kf.spec((3, 4), "float64"))
+        assert plan.refusals[0].sentence.startswith("scipy.special.")
 
 
 def test_ufuncs_of_nobody_have_their_own_name():
     ufunc = np.frompyfunc(lambda x: x, 1, 1)
-    with pytest.raises(kf.TraceError, match=r"kfusion\.trace: <lambda> \(vectorized\) is not traced"):
+    with pytest.raises(kf.TraceError, match=r"kfusion\.trace: <lambda> \(vectorized\) gives object"):
         kf.fuse(lambda x: ufunc(x))(X)
 
 

@@ -226,13 +226,13 @@ def test_scipy_ufuncs():
     for name in ("erf", "expit", "log1p", "cbrt"):
         f = getattr(special, name)
         assert_same(run(lambda v, f=f: f(v), A), f(A))
-    with pytest.raises(kf.TraceError, match=r"scipy\.special\.gamma is not traced"):
-        trace(lambda v: special.gamma(v), A)
+    with pytest.raises(ValueError, match="library_call: a function of the array library"):
+        run(lambda v: special.gamma(v), A)
 
 
 def test_a_ufunc_of_the_users_own_is_not_taken_for_numpys():
     log = np.frompyfunc(lambda v: v, 1, 1)
-    with pytest.raises(kf.TraceError, match="is not traced"):
+    with pytest.raises(kf.TraceError, match="gives object"):
         trace(lambda v: log(v), A)
 
 

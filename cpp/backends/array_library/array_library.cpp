@@ -1,8 +1,15 @@
+#include "kfusion/error.hpp"
 #include "runtime/backend.hpp"
 #include "runtime/library_functions.hpp"
 
 namespace kfusion {
 namespace {
+
+/// Of the caller of a plan, which may be no caller with a library.
+LibraryFunctions& library_of(const Frame& f) {
+  if (!f.library) throw ValueError("kfusion: this plan has kernels of an array library, and runs without one");
+  return *f.library;
+}
 
 class LibraryStep final : public ExecutableStep {
  public:
@@ -14,7 +21,7 @@ class LibraryStep final : public ExecutableStep {
   void run(const Frame& f) const override {
     std::vector<View> arguments;
     for (const Seen& s : arguments_) arguments.push_back(s.placed(f));
-    f.library->compute(node_, arguments, result_.placed(f), f.stream);
+    library_of(f).compute(node_, arguments, result_.placed(f), f.stream);
   }
 
  private:
@@ -44,7 +51,7 @@ class LibraryCallStep final : public ExecutableStep {
     for (const Seen& s : arguments_) arguments.push_back({s.placed(f), s.whole ? s.slot : -1});
     std::vector<LibraryResult> results;
     for (const auto& [seen, index] : results_) results.push_back({seen.placed(f), seen.slot, index, seen.kept});
-    f.library->call(node_, arguments, results, place_, f.stream);
+    library_of(f).call(node_, arguments, results, place_, f.stream);
     for (const LibraryResult& r : results)
       if (r.kept) f.slots[r.slot] = r.view.data;
   }

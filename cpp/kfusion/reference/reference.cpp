@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "kfusion/error.hpp"
 #include "kfusion/reference/contraction.hpp"
 #include "kfusion/reference/elements.hpp"
 #include "kfusion/reference/gather.hpp"
@@ -157,6 +158,9 @@ class Executor {
         return conv2d(x[0], x[1], std::get<Conv2dAttributes>(n.attributes), n.shape);
       case Op::take:
         return take(x[0], x[1], std::get<TakeAttributes>(n.attributes).axis, n.shape);
+      case Op::library_call:
+      case Op::library_result:
+        throw ValueError(std::string(name(n.op)) + ": a function of the array library, which the graph does not hold");
       default:
         break;
     }

@@ -13,7 +13,7 @@ import inspect
 import math
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import _core
@@ -116,7 +116,8 @@ def _without_axes(result: Any) -> Any:
     if type(result) is tuple:
         return tuple(map(_without_axes, result))
     if isinstance(result, ValuesAndIndices):
-        return ValuesAndIndices((_without_axes(result.values), result.indices))
+        later = _Later(lambda: _without_axes(result.indices))
+        return ValuesAndIndices((_without_axes(result.values), later))
     return views.reshape(result, ())
 
 
@@ -378,12 +379,26 @@ for _name in ("amax", "amin"):
     FUNCTIONS[_name] = _largest(_name)
 
 
+class _Later:
+    """A value that is computed when it is first asked for."""
+
+    def __init__(self, compute: Callable[[], Any]) -> None:
+        self.value = functools.cache(compute)
+
+
 class ValuesAndIndices(tuple[Any, Any]):
-    """What torch's max and min along an axis return."""
+    """What torch's max and min along an axis return; the indices are computed where somebody asks for them."""
 
     __slots__ = ()
     values = property(operator.itemgetter(0))
     indices = property(operator.itemgetter(1))
+
+    def __getitem__(self, i: Any) -> Any:
+        item = super().__getitem__(i)
+        return item.value() if isinstance(item, _Later) else item
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(2))
 
 
 _ABSENT: Any = object()
@@ -395,7 +410,8 @@ def _extreme(op: str, elementwise: str) -> Callable[..., Any]:
             return p.REDUCTIONS[op](input) if other is _ABSENT else _map(elementwise, input, other)
         if isinstance(dim, int):
             kept = False if keepdim is _ABSENT else keepdim
-            return ValuesAndIndices((p.REDUCTIONS[op](input, dim, kept), _indices(op, input, dim, kept)))
+            indices = _Later(lambda: _indices(op, input, dim, kept))
+            return ValuesAndIndices((p.REDUCTIONS[op](input, dim, kept), indices))
         if dim is _ABSENT or dim is None or keepdim is not _ABSENT:
             raise trace_error(
                 f"torch.{op} takes keepdim= beside a dim only", f"write torch.a{op}(x, keepdim=...) instead"
