@@ -189,6 +189,8 @@ x (N, C, H, W), w (O, C / groups, R, S); H becomes floor((H + 2 padding - dilati
 What a function of the array library computes: a list of nodes, one for each of results, which are (dtype, shape) pairs.
 function names it for people; number tells functions of one trace apart; flops are those of its products.
 )");
+  c.def("concatenate", &Builder::concatenate, py::arg("parts"), py::arg("axis"),
+        "concatenate(self, parts, axis)\n--\n\nNodes behind each other along one axis, after promotion.\n");
 }
 
 void bind_views(Class& c) {

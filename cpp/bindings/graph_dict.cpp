@@ -209,7 +209,9 @@ Node read_node(const std::string& where, py::handle o) {
   n.library = read_name(fields.at("library"), fields.take("library"), library_named);
   n.place = read_name(fields.at("device"), fields.take("device"), place_named);
   read(fields.at("shape"), fields.take("shape"), n.shape);
-  read(fields.at("arguments"), fields.take("arguments"), n.arguments);
+  const std::string arguments = fields.at("arguments");
+  for (const py::handle a : read_list(arguments, fields.take("arguments"), kMaxNodes))
+    read(arguments, a, n.arguments.emplace_back());
   const py::object stage = fields.take("stage");
   if (!stage.is_none())
     n.stage = static_cast<StageId>(read_integer(fields.at("stage"), stage, 0, std::numeric_limits<StageId>::max()));

@@ -1,6 +1,7 @@
 #include "bindings/plan_dict.hpp"
 
 #include "bindings/savings_dict.hpp"
+#include "kfusion/plan/joins.hpp"
 #include "kfusion/plan/names.hpp"
 #include "kfusion/plan/reasons.hpp"
 
@@ -91,7 +92,7 @@ py::dict to_dict(const Load& load, const Named& named) {
 py::dict store_dict(NodeId id, const Named& named) {
   const Node& n = named.plan.graph[id];
   py::dict d;
-  d["value"] = named.values[at(id)];
+  d["value"] = named.values[at(stored_in(named.plan.folded, id))];
   d["node"] = id;
   d["shape"] = list_of(named.plan.computed[at(id)]);
   d["dtype"] = kfusion::name(n.dtype);

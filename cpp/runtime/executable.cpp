@@ -223,7 +223,7 @@ bool Executable::may_overwrite(std::size_t output, std::size_t input) const {
   const auto of = [](std::size_t slot) { return [slot](const Mapped& m) { return m.slot == slot; }; };
   const auto to = std::ranges::find_if(parts_->mapped, of(stored));
   return to != parts_->mapped.end() && std::ranges::all_of(parts_->mapped, [&](const Mapped& m) {
-           return m.slot != input || (m.strides == to->strides && m.offset == to->offset);
+           return (m.slot != input && m.slot != stored) || (m.strides == to->strides && m.offset == to->offset);
          });
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kfusion/plan/joins.hpp"
+
 namespace kfusion {
 namespace {
 
@@ -41,7 +43,7 @@ class Arena {
 std::map<NodeId, std::size_t> last_uses(const Plan& plan) {
   std::map<NodeId, std::size_t> last;
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
-    for (const NodeId n : plan.groups[i].stores) last[n] = i;
+    for (const NodeId n : plan.groups[i].stores) last[stored_in(plan.folded, n)] = i;
     for (const Load& load : plan.groups[i].loads) last[load.access.base] = i;
   }
   return last;
@@ -71,7 +73,8 @@ Slots assign_slots(const Plan& plan) {
   slots.released.resize(plan.groups.size());
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     arena.free_before(i);
-    for (const NodeId n : plan.groups[i].stores) {
+    for (const NodeId stored : plan.groups[i].stores) {
+      const NodeId n = stored_in(plan.folded, stored);
       const int slot = slots.end();
       if (!slots.of.emplace(n, slot).second) continue;
       if (plan.groups[i].pattern == Pattern::kLibraryCall) {

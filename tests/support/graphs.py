@@ -67,7 +67,7 @@ def _call(draw: st.DrawFn, g: _core.Graph, values: list[int]) -> int:
     if name != "view":
         op = draw(st.sampled_from({"unary": UNARY, "binary": BINARY, "ternary": TERNARY}[name]))
         return g.map(op, [x, *(draw(pick) for _ in range(("unary", "binary", "ternary").index(name)))])
-    name = draw(st.sampled_from(["transpose", "reshape", "slice", "broadcast", "matmul", "take"]))
+    name = draw(st.sampled_from(["transpose", "reshape", "slice", "broadcast", "matmul", "take", "join"]))
     if name == "transpose":
         return g.transpose(x, draw(st.permutations(range(len(shape)))))
     if name == "reshape":
@@ -76,6 +76,9 @@ def _call(draw: st.DrawFn, g: _core.Graph, values: list[int]) -> int:
         return g.slice(x, [slice(*draw(_SLICE)).indices(n) for n in shape])
     if name == "broadcast":
         return g.broadcast(x, draw(st.sampled_from([(3, *shape), (2, 3, 5), (4, 2, 3, 5)])))
+    if name == "join":
+        others = draw(st.lists(pick, max_size=2))
+        return g.concatenate([x, *others, x], draw(st.integers(-3, 2)))
     return g.matmul(x, draw(pick)) if name == "matmul" else g.take(x, draw(pick), draw(st.integers(-2, 2)))
 
 
@@ -116,6 +119,8 @@ def _value(n: dict[str, Any], a: list[np.ndarray]) -> Any:
     if op == "slice":
         positions = [s + np.arange(e) * k for s, k, e in zip(n["start"], n["step"], shape, strict=True)]
         return a[0][np.ix_(*positions)] if shape else a[0]
+    if op == "concatenate":
+        return np.concatenate(a, n["axis"])
     if op == "take":
         return np.take(a[0], a[1], n["axis"], mode="wrap")
     wide = [v.astype(np.float64) if v.dtype.kind not in "bi" else v for v in a]

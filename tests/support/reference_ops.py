@@ -130,4 +130,5 @@ NODES: dict[str, Callable[..., Any]] = {
     "take": np.take,
     "library_call": lambda function, *arrays: function(*arrays),
     "library_result": lambda results, index: results[index],
+    "concatenate": np.concatenate,
 }

@@ -56,6 +56,8 @@ def _node(g: Any, n: dict[str, Any], nodes: list[int]) -> int:
         return int(g.slice(arguments[0], ranges))
     if op == "transpose":
         return int(g.transpose(arguments[0], n["axes"]))
+    if op == "concatenate":
+        return int(g.concatenate(arguments, n["axis"]))
     if op == "take":
         return int(g.take(*arguments, n["axis"]))
     return int(g.matmul(*arguments) if op == "matmul" else getattr(g, op)(arguments[0], n["shape"]))

@@ -325,6 +325,22 @@ std::vector<NodeId> GraphBuilder::library_call(LibraryCallAttributes call, std::
   return made;
 }
 
+NodeId GraphBuilder::concatenate(std::vector<NodeId> parts, int axis) {
+  if (parts.empty()) throw ValueError("concatenate: need at least one array to join");
+  Node n;
+  n.op = Op::concatenate;
+  std::vector<TypedOperand> operands;
+  for (const NodeId p : parts) operands.push_back(operand(argument(n.op, p)));
+  if (graph_[parts[0]].shape.empty()) throw ValueError("concatenate: arrays without axes cannot be joined");
+  n.attributes = JoinAttributes{normalized_axis("concatenate", axis, graph_[parts[0]].shape.size())};
+  n.arguments = std::move(parts);
+  n.dtype = join_type(operands, inferred_library(graph_, n));
+  require_bounded("concatenate", inferred_shape(graph_, n), n.dtype);  // before any cast is added
+  const Call call(*this, n.op);
+  for (NodeId& part : n.arguments) part = converted(part, n.dtype);
+  return add(std::move(n));
+}
+
 void GraphBuilder::begin_stage(std::string stage_name, std::string source) {
   require_text("begin_stage: name", stage_name);
   if (depth_++ > 0) return;

@@ -51,6 +51,8 @@ class GraphBuilder {
   NodeId matmul(NodeId a, NodeId b);  ///< NumPy's rules for 1-D arguments and leading axes
   NodeId conv2d(NodeId x, NodeId w, Conv2dAttributes a);
   NodeId take(NodeId x, NodeId indices, int axis);
+  /// At least one part, all of one shape but for `axis`. Promotes and casts as a map does.
+  NodeId concatenate(std::vector<NodeId> parts, int axis);
 
   struct ResultType {
     DType dtype;

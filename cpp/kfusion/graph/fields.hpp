@@ -27,6 +27,8 @@ inline Attributes attributes_of(Op op) {
       return LibraryResultAttributes{};
     case Op::cast:
       return CastAttributes{};
+    case Op::concatenate:
+      return JoinAttributes{};
     default:
       break;
   }
@@ -73,6 +75,8 @@ void visit_fields(AttributesT& attributes, Visit&& visit) {
     visit("index", result->index);
   } else if (auto* cast = of(std::type_identity<CastAttributes>{})) {
     visit("rounds", cast->rounds);
+  } else if (auto* join = of(std::type_identity<JoinAttributes>{})) {
+    visit("axis", join->axis);
   }
 }
 

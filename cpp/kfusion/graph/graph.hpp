@@ -78,6 +78,10 @@ struct LibraryResultAttributes {
   int index = 1;
   bool operator==(const LibraryResultAttributes&) const = default;
 };
+struct JoinAttributes {
+  int axis = 0;
+  bool operator==(const JoinAttributes&) const = default;
+};
 struct CastAttributes {
   /// The caller asked for the dtype: a value that is cast to a half type is rounded to it wherever it is read. Else the
   /// cast says how a result is stored, and the kernel that computes it goes on with what it has.
@@ -87,7 +91,7 @@ struct CastAttributes {
 /// std::monostate: maps, reshape, broadcast and matmul: dtype and shape say all.
 using Attributes = std::variant<std::monostate, InputAttributes, ConstantAttributes, IotaAttributes, ReduceAttributes,
                                 TransposeAttributes, SliceAttributes, Conv2dAttributes, TakeAttributes,
-                                LibraryCallAttributes, LibraryResultAttributes, CastAttributes>;
+                                LibraryCallAttributes, LibraryResultAttributes, CastAttributes, JoinAttributes>;
 
 struct Node {
   Op op = Op::input;

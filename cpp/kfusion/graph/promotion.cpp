@@ -168,6 +168,8 @@ DType contraction_type(Op op, const TypedOperand& a, const TypedOperand& b, Libr
   return t;
 }
 
+DType join_type(std::span<const TypedOperand> parts, Library library) { return promote(parts, library); }
+
 std::optional<DType> result_type(const OpInfo& op, std::span<const DType> arguments) {
   if (arguments.empty()) return std::nullopt;
   const DType last = arguments.back();
@@ -176,6 +178,7 @@ std::optional<DType> result_type(const OpInfo& op, std::span<const DType> argume
   if (op.op == Op::matmul) return given(same(arguments), last);
   if (op.op == Op::conv2d) return given(same(arguments) && is_float(last), last);
   if (op.op == Op::take) return given(is_integer(last), arguments[0]);
+  if (op.kind == OpKind::kJoin) return given(same(arguments), last);
 
   switch (op.signature) {
     case Signature::F_F:

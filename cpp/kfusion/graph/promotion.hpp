@@ -34,6 +34,9 @@ DType reduce_argument(Op op, DType x, Library library);
 /// The dtype that both are cast to. Throws TypeError.
 DType contraction_type(Op op, const TypedOperand& a, const TypedOperand& b, Library library);
 
+/// The dtype that all parts of a join are cast to. Throws TypeError.
+DType join_type(std::span<const TypedOperand> parts, Library library);
+
 /// What a node has from its arguments: torch's rules where one is torch's, the first CUDA device where one is on CUDA.
 Library inferred_library(const Graph& g, const Node& n);
 Place inferred_place(const Graph& g, const Node& n);

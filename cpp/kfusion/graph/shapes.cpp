@@ -120,6 +120,25 @@ Extents take_shape(const Graph& g, const Node& n) {
   return shape;
 }
 
+/// What all parts have alike, with the extents along the axis added up.
+Extents join_shape(const Graph& g, const Node& n) {
+  const auto axis = at(std::get<JoinAttributes>(n.attributes).axis);
+  Extents shape = argument_shape(g, n, 0);
+  std::int64_t sum = 0;
+  for (const NodeId a : n.arguments) {
+    Extents part = g[a].shape;
+    const bool has_axis = part.size() > axis && !__builtin_add_overflow(sum, part[axis], &sum);
+    if (has_axis) shape[axis] = part[axis];
+    if (!has_axis || part != shape) {
+      std::string shapes;
+      for (const NodeId b : n.arguments) shapes.append(" ").append(shape_text(g[b].shape));
+      refuse("concatenate", "parts must have one shape but for axis " + std::to_string(axis) + ", got" + shapes);
+    }
+  }
+  shape[axis] = sum;
+  return shape;
+}
+
 }  // namespace
 
 std::string shape_text(const Extents& shape) { return shape_text(static_cast<int>(shape.size()), shape.data()); }
@@ -202,6 +221,8 @@ Extents inferred_shape(const Graph& g, const Node& n) {
       return conv2d_shape(g, n);
     case Op::take:
       return take_shape(g, n);
+    case Op::concatenate:
+      return join_shape(g, n);
     case Op::cast:
       return argument_shape(g, n, 0);
     default:

@@ -66,6 +66,7 @@ class Rewriter {
     if (n.op == Op::input) return append(std::move(n));  // equal inputs are different arrays
     if (info(n.op).has(kCommutes)) sort(n.arguments);
     compose(n);
+    if (kind(n.op) == OpKind::kJoin) drop_empty_parts(n);
     if (changes_nothing(n)) return n.arguments[0];
     const NodeId id = append(std::move(n));
     const auto [found, fresh] = equal_.insert(id);
@@ -80,12 +81,17 @@ class Rewriter {
 
   bool changes_nothing(const Node& n) const {
     if (n.op == Op::cast) return n.dtype == to_[n.arguments[0]].dtype;
+    if (kind(n.op) == OpKind::kJoin) return n.arguments.size() == 1;
     if (kind(n.op) != OpKind::kView || n.shape != to_[n.arguments[0]].shape) return false;
     if (const auto* t = std::get_if<TransposeAttributes>(&n.attributes)) return std::ranges::is_sorted(t->axes);
     if (const auto* s = std::get_if<SliceAttributes>(&n.attributes))
       return std::ranges::count(s->start, 0) == std::ssize(s->start) &&
              std::ranges::count(s->step, 1) == std::ssize(s->step);
     return true;
+  }
+
+  void drop_empty_parts(Node& n) const {
+    if (n.size() > 0) std::erase_if(n.arguments, [&](NodeId a) { return to_[a].size() == 0; });
   }
 
   /// Makes a view of a view of the same kind a view of what that one views (which is of another kind by then).

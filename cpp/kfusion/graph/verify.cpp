@@ -18,6 +18,12 @@ bool arguments_come_first(const Graph& g, const Node& n) {
   return std::ranges::all_of(n.arguments, [&](NodeId a) { return a >= 0 && a < id; });
 }
 
+bool has_its_arguments(const Node& n) {
+  const auto count = std::ssize(n.arguments);
+  const bool any = kind(n.op) == OpKind::kJoin || n.op == Op::library_call;
+  return any ? count >= info(n.op).arity : count == info(n.op).arity;
+}
+
 bool bounded(const Graph&, const Node& n) {
   require_bounded("shape", n.shape, n.dtype);
   return true;
@@ -108,6 +114,11 @@ bool take_has_axis(const Graph& g, const Node& n) {
   return !take || axis_exists(take->axis, g[n.arguments[0]].shape);
 }
 
+bool join_has_axis(const Graph& g, const Node& n) {
+  const auto* join = std::get_if<JoinAttributes>(&n.attributes);
+  return !join || axis_exists(join->axis, g[n.arguments[0]].shape);
+}
+
 bool dtype_follows(const Graph& g, const Node& n) {
   if (is_source(n) || n.op == Op::cast || kind(n.op) == OpKind::kLibrary) return true;
   std::vector<DType> arguments;
@@ -129,10 +140,7 @@ struct NodeRule {
 constexpr NodeRule kNodeRules[] = {
     {"its arguments must come before it", arguments_come_first},
     {"it must have as many arguments as its op takes",
-     [](const Graph&, const Node& n) {
-       const int arity = info(n.op).arity;
-       return arity < 0 ? !n.arguments.empty() : std::ssize(n.arguments) == arity;
-     }},
+     [](const Graph&, const Node& n) { return has_its_arguments(n); }},
     {"its attributes must be those of its op",
      [](const Graph&, const Node& n) { return n.attributes.index() == attributes_of(n.op).index(); }},
     {"its shape must be bounded", bounded},
@@ -150,6 +158,7 @@ constexpr NodeRule kNodeRules[] = {
      slice_is_plain},
     {"the axis taken along must exist", take_has_axis},
     {"a library call must have numbers from 0, a further result of one an index from 1", result_has_call},
+    {"the axis joined along must exist", join_has_axis},
     {"its arguments must have the dtypes that its op takes, and it the one that its op gives", dtype_follows},
     {"its shape must follow from its arguments", shape_follows},
     {"its library and device must follow from its arguments", place_follows},

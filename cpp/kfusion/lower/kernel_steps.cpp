@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kfusion/plan/joins.hpp"
 #include "kfusion/plan/powers.hpp"
 #include "kfusion/plan/sweeps.hpp"
 
@@ -35,9 +36,10 @@ int Steps::add_node(NodeId n) {
   }
 }
 
-/// A reduction of one element is that element in the type of the result.
+/// A reduction of one element is that element in the type of the result, a part of a join what it stores.
 int Steps::add_map(NodeId n) {
   const Node& node = g_[n];
+  if (is_part(node)) return argument(space_.spans.at(n), work(n).reads[0]);
   if (const int power = power_by_products(g_, n)) return add_products(n, power);
   const DType from = g_[node.arguments.back()].dtype;  // a condition comes first and has a type of its own
   Step s = step(kind(node.op) == OpKind::kMap ? StepKind::kMap : StepKind::kCast, node, n, from);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "kfusion/plan/joins.hpp"
+
 namespace kfusion {
 namespace {
 
@@ -56,7 +58,8 @@ std::vector<Stored> stored_values(const Plan& plan, const Group& group, const Ou
                                   const std::vector<int>& output_of, Space& space) {
   std::vector<Stored> result;
   for (const NodeId n : group.stores) {
-    Access to = identity_access(n, plan.computed[static_cast<std::size_t>(n)]);
+    const NodeId array = stored_in(plan.folded, n);
+    Access to = array == n ? identity_access(n, plan.computed[at(n)]) : plan.folded.value[at(n)];
     const int i = outputs.empty() ? -1 : output_of[at(n)];
     if (i >= 0 && !outputs[at(i)].empty())
       to = stored_through(view_of(plan, plan.graph.outputs[at(i)]), outputs[at(i)]);

@@ -1,7 +1,11 @@
 #include "kfusion/plan/check.hpp"
 
+#include <map>
+#include <set>
 #include <stdexcept>
 #include <string>
+
+#include "kfusion/plan/joins.hpp"
 
 namespace kfusion {
 namespace {
@@ -35,7 +39,21 @@ class Checking {
     for (const NodeId n : group.stores) {
       require(group_[at(n)] == index, at(n), "is stored by a kernel that does not compute it");
       known_[at(n)] = true;
+      if (is_part(g_[n])) store_part(n);
     }
+  }
+
+  /// Into a slice of its own: those of a join are as many elements as it has, and no two begin at one.
+  void store_part(NodeId n) {
+    const Access& slice = plan_.folded.value[at(n)];
+    Stored& join = stored_[slice.base];
+    require(slice.base != n && slice.shape == plan_.computed[at(n)], at(n), "is a part of no join");
+    require(g_[n].size() == 0 || join.offsets.insert(slice.offset).second, at(n), "is stored over another part");
+    join.elements += product(slice.shape);
+    join.parts += 1;
+    if (join.parts < std::ssize(plan_.folded.parts.at(slice.base))) return;
+    require(join.elements == g_[slice.base].size(), at(slice.base), "has elements that no part stores");
+    known_[at(slice.base)] = true;
   }
 
   void require(bool holds, std::size_t n, const char* what) const {
@@ -48,6 +66,12 @@ class Checking {
   const Graph& g_;
   std::vector<int> group_;   ///< by node: where it is computed
   std::vector<bool> known_;  ///< by node: in memory
+  struct Stored {
+    std::int64_t elements = 0;
+    std::ptrdiff_t parts = 0;
+    std::set<std::int64_t> offsets;
+  };
+  std::map<NodeId, Stored> stored_;  ///< by join
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "kfusion/interrupt.hpp"
+#include "kfusion/plan/joins.hpp"
 #include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion {
@@ -107,8 +108,10 @@ class Finishing {
     std::vector<std::set<int>> next(groups.size());
     for (std::size_t i = 0; i < groups.size(); ++i) {
       for (const Load& l : groups[i].loads) {
-        const int from = computes[static_cast<std::size_t>(l.access.base)];
-        if (from >= 0 && next[static_cast<std::size_t>(from)].insert(static_cast<int>(i)).second) ++waits[i];
+        for (const NodeId writer : writers_of(folded_, l.access.base)) {
+          const int from = computes[at(writer)];
+          if (from >= 0 && next[at(from)].insert(static_cast<int>(i)).second) ++waits[i];
+        }
       }
     }
     using Ready = std::pair<NodeId, int>;
@@ -140,6 +143,8 @@ class Finishing {
     for (std::size_t i = 0; i < plan_.groups.size(); ++i) {
       for (const NodeId n : plan_.groups[i].nodes) plan_.group_of[static_cast<std::size_t>(n)] = static_cast<int>(i);
     }
+    for (NodeId n = 0; n < std::ssize(g_.nodes); ++n)
+      if (kind(g_[n].op) == OpKind::kJoin && !is_part(g_[n])) fold_into_last_part(n);
     for (auto n = static_cast<NodeId>(g_.nodes.size()); n-- > 0;) {
       const int group = plan_.group_of[static_cast<std::size_t>(n)];
       for (const NodeId a : g_[n].arguments) fold_into(a, group);
@@ -147,6 +152,14 @@ class Finishing {
     for (const Output& o : g_.outputs) {
       fold_into(o.node, plan_.group_of[static_cast<std::size_t>(folded_.value[static_cast<std::size_t>(o.node)].base)]);
     }
+  }
+
+  /// A join is whole with the last kernel that stores a part of it.
+  void fold_into_last_part(NodeId join) {
+    int last = -1;
+    for (const NodeId a : g_[join].arguments) last = std::max(last, plan_.group_of[at(a)]);
+    plan_.group_of[at(join)] = last;
+    if (last >= 0) plan_.groups[at(last)].views.push_back(join);
   }
 
   /// A view belongs to the kernel that reads through it.

@@ -3,6 +3,8 @@
 #include <map>
 #include <string>
 
+#include "kfusion/plan/joins.hpp"
+
 namespace kfusion {
 namespace {
 
@@ -78,11 +80,12 @@ class Folding {
   FoldedGraph run() {
     if (move_) collect_demands();
     for (NodeId n = 0; n < static_cast<NodeId>(g_.nodes.size()); ++n) fold(n);
+    place_parts(g_, result_);
     return std::move(result_);
   }
 
  private:
-  static bool is_map(const Node& n) { return kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast; }
+  static bool is_map(const Node& n) { return kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast || is_part(n); }
 
   /// Not broadcasts: a value is not to be computed once for each of its repetitions.
   bool movable(const Node& view) const {
@@ -166,7 +169,7 @@ class Folding {
       for (Access& a : work.reads) a = broadcast_to(a, work.shape);
     } else if (kind(node.op) == OpKind::kView) {
       fold_view(i, node, work, value);
-    } else if (kind(node.op) != OpKind::kSource) {
+    } else if (kind(node.op) != OpKind::kSource && kind(node.op) != OpKind::kJoin) {
       for (const NodeId a : node.arguments) work.reads.push_back(read(a, nullptr, kEmpty));
       work.kind = kind(node.op) == OpKind::kReduce    ? WorkKind::kReduce
                   : kind(node.op) == OpKind::kGather  ? WorkKind::kGather

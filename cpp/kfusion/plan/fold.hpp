@@ -4,6 +4,7 @@
 // value moves up instead, so that the value is computed in the order in which it is read: relu(x).T is relu(x.T). That
 // needs every reader to see the value through the same views.
 #pragma once
+#include <map>
 #include <vector>
 
 #include "kfusion/plan/access.hpp"
@@ -11,8 +12,8 @@
 namespace kfusion {
 
 enum class WorkKind : std::uint8_t {
-  kNone,       ///< inputs, constants, iota, folded views
-  kPointwise,  ///< maps, casts and reductions of one element
+  kNone,       ///< inputs, constants, iota, folded views, joins
+  kPointwise,  ///< maps, casts, parts of joins and reductions of one element
   kCopy,       ///< a reshape that no strides express: pointwise, in the order of its argument
   kReduce,
   kContraction,
@@ -31,6 +32,7 @@ struct FoldedGraph {
   std::vector<Work> work;  ///< by node
   std::vector<Access>
       value;  ///< by node: how a reader sees it (for outputs); a pulled view is the identity of its base
+  std::map<NodeId, std::vector<NodeId>> parts;  ///< by join that is stored: the nodes that store into it (joins.hpp)
 };
 
 /// `move`: whether pointwise values may move under views; where nothing fuses, each is computed as it was written.

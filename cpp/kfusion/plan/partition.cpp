@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "kfusion/plan/joins.hpp"
 #include "kfusion/plan/names.hpp"
 #include "kfusion/plan/order.hpp"
 #include "kfusion/plan/sweeps.hpp"
@@ -39,9 +40,9 @@ Partition::Partition(const Graph& g, const FoldedGraph& folded, const Device& de
       span_(g.nodes.size(), 0),
       readers_(g.nodes.size()),
       is_output_(g.nodes.size(), false) {
-  for (const Output& o : g.outputs) {
-    is_output_[static_cast<std::size_t>(folded.value[static_cast<std::size_t>(o.node)].base)] = true;
-  }
+  for (const Output& o : g.outputs) is_output_[at(stored_in(folded, o.node))] = true;
+  for (const auto& [join, stored] : folded.parts)
+    for (const NodeId n : stored) is_output_[at(n)] = true;
   for (NodeId n = 0; n < static_cast<NodeId>(g.nodes.size()); ++n) {
     const auto i = static_cast<std::size_t>(n);
     const Work& w = folded.work[i];
@@ -66,8 +67,10 @@ Partition::Partition(const Graph& g, const FoldedGraph& folded, const Device& de
       span_[i] = p.kept();
     }
     for (const Access& a : w.reads) {
-      if (folded.work[static_cast<std::size_t>(a.base)].kind != WorkKind::kNone) {
-        readers_[static_cast<std::size_t>(a.base)].push_back(n);
+      for (const NodeId writer : writers_of(folded, a.base)) {
+        if (folded.work[at(writer)].kind == WorkKind::kNone) continue;
+        readers_[at(writer)].push_back(n);
+        p.sources = united(p.sources, {writer});
       }
       if (!is_free(g[a.base])) p.sources = united(p.sources, {a.base});
     }
@@ -239,9 +242,23 @@ std::int64_t Partition::column_bytes(const Part& part) const {
 }
 
 std::optional<Reason> Partition::fits_device(const Part& merged) const {
-  const bool fits = std::ssize(merged.sources) <= options_.max_inputs &&
-                    std::ssize(merged.stores) <= options_.max_outputs && !merged.too_tall;
+  const bool fits =
+      inputs(merged) <= options_.max_inputs && std::ssize(merged.stores) <= options_.max_outputs && !merged.too_tall;
   return fits ? std::nullopt : std::optional(Reason::kResources);
+}
+
+std::ptrdiff_t Partition::inputs(const Part& part) const {
+  return std::ranges::count_if(part.sources, [&](NodeId s) { return !is_part(g_[s]); });
+}
+
+/// Whether b reads what a computes.
+bool Partition::reads_from(int a, int b) const {
+  return std::ranges::any_of(part(b).sources, [&](NodeId s) { return part_of(s) == a; });
+}
+
+/// Whether b reads a join that a stores a part of: all parts have to be stored before.
+bool Partition::reads_part_of(int a, int b) const {
+  return std::ranges::any_of(part(b).sources, [&](NodeId s) { return part_of(s) == a && is_part(g_[s]); });
 }
 
 /// Whether nothing but b reads what a computes.
@@ -277,6 +294,7 @@ std::optional<Partition::Slot> Partition::slot_for(int a, int b) {
 
 Partition::Verdict Partition::judge(int a, int b, Verdict v) {
   if (v.reason) return v;
+  if (reads_part_of(a, b) || reads_part_of(b, a)) return {Reason::kDomainMismatch};
   const Axes reduced_a = moved_axes(v.match.moved_a, part(a).reduced);
   const Axes reduced_b = moved_axes(v.match.moved_b, part(b).reduced);
   if (reduced_a != 0 && reduced_b != 0 && reduced_a != reduced_b) return {Reason::kDomainMismatch};
@@ -317,16 +335,27 @@ std::optional<Reason> Partition::merge_along(const Edge& e) {
 std::optional<Reason> Partition::merge_siblings(int a, int b, NodeId source) {
   if (part(a).kind == WorkKind::kContraction || part(b).kind == WorkKind::kContraction) return Reason::kContraction;
   if (const auto reason = kinds_allow(part(a), part(b), part(b).nodes[0])) return reason;
-  const auto computes = [this](const std::vector<NodeId>& sources, int p) {
-    return std::any_of(sources.begin(), sources.end(), [&](NodeId s) { return part_of(s) == p; });
-  };
-  if (computes(part(a).sources, b) || computes(part(b).sources, a)) return Reason::kCycle;
+  if (reads_from(a, b) || reads_from(b, a)) return Reason::kCycle;
   if (!sweeps(a, source) || !sweeps(b, source)) return Reason::kDomainMismatch;
   const auto common = refine(part(a).domain, part(b).domain);
   const auto a_cut = common ? cut(part(a).domain, part(a).all(), common->pieces_a, common->extents) : std::nullopt;
   const auto b_cut = common ? cut(part(b).domain, part(b).all(), common->pieces_b, common->extents) : std::nullopt;
   if (!a_cut || !b_cut) return Reason::kDomainMismatch;
   Verdict v = judge(a, b, {std::nullopt, {a_cut->domain, a_cut->moved, b_cut->moved}});
+  const auto reason = v.reason;
+  if (!reason) apply(a, b, std::move(v));
+  return reason;
+}
+
+std::optional<Reason> Partition::merge_beside(int a, int b) {
+  if (!is_pointwise(part(a).kind) || !is_pointwise(part(b).kind) || part(a).domain != part(b).domain)
+    return Reason::kDomainMismatch;
+  if (const auto reason = kinds_allow(part(a), part(b), part(b).nodes[0])) return reason;
+  if (reads_from(a, b) || reads_from(b, a)) return Reason::kCycle;
+  Match same{part(a).domain, {}, {}};
+  for (std::size_t i = 0; i < same.domain.size(); ++i) same.moved_a.push_back(axis_bit(i));
+  same.moved_b = same.moved_a;
+  Verdict v = judge(a, b, {std::nullopt, std::move(same)});
   const auto reason = v.reason;
   if (!reason) apply(a, b, std::move(v));
   return reason;

@@ -23,8 +23,9 @@ struct Part {
   bool joined = false;        ///< made of several by a pattern around a product: `domain` is that of one of them
   bool attention = false;     ///< softmax(q k^T) v
   Place place;
-  std::vector<NodeId> nodes, sources, stores;  ///< sources: what is read from outside, each once, ascending
-  std::vector<NodeId> deferred;                ///< as in Group
+  /// What is computed, what is read from outside (each once, ascending; of a join also its parts) and what is stored.
+  std::vector<NodeId> nodes, sources, stores;
+  std::vector<NodeId> deferred;  ///< as in Group
 
   Axes all() const { return all_axes(domain.size()); }
   Axes kept() const { return all() & ~reduced; }
@@ -53,6 +54,7 @@ class Partition {
   /// Everything that n reads, views folded.
   std::vector<NodeId> reads(NodeId n) const;
   const std::vector<NodeId>& readers(NodeId n) const { return readers_[static_cast<std::size_t>(n)]; }
+  /// Whether it is stored whoever reads it: a result, or a part of a join.
   bool is_output(NodeId n) const { return is_output_[static_cast<std::size_t>(n)]; }
   /// The axes of its part's domain along which the value of n varies.
   Axes span(NodeId n) const { return span_[static_cast<std::size_t>(n)]; }
@@ -62,6 +64,8 @@ class Partition {
   std::optional<Reason> merge_along(const Edge& e);
   /// Merges two parts that read `source`, each element once and in one order, or says why not.
   std::optional<Reason> merge_siblings(int a, int b, NodeId source);
+  /// Merges two elementwise parts over one domain that store into one join, or says why not.
+  std::optional<Reason> merge_beside(int a, int b);
   /// Why not, without merging anything.
   struct Refused {
     Reason reason;
@@ -86,6 +90,8 @@ class Partition {
   void defer(int part, std::vector<NodeId> maps) { parts_[static_cast<std::size_t>(part)].deferred = std::move(maps); }
   /// What neighbouring columns occupy on chip where they stay there between two sweeps.
   std::int64_t column_bytes(const Part& part) const;
+  /// Arrays that the kernel of `part` reads: `sources`, a join with all its parts as one.
+  std::ptrdiff_t inputs(const Part& part) const;
 
  private:
   struct Match {  ///< where the axes of both parts lie in the merged domain
@@ -122,6 +128,8 @@ class Partition {
   Part merged_part(int a, int b, const Match& m) const;
   bool sweeps(int p, NodeId source) const;  ///< reads each element of source, in order, once per element of its domain
   bool is_read_by_only(int a, int b) const;
+  bool reads_from(int a, int b) const;
+  bool reads_part_of(int a, int b) const;
   std::optional<Slot> slot_for(int a, int b);
   void apply(int a, int b, Verdict v);
   void move_nodes(int a, int b, Part merged, const Slot& slot);

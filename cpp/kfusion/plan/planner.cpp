@@ -1,5 +1,7 @@
 // The passes of the planner, in order.
 #include <algorithm>
+#include <map>
+#include <set>
 #include <unordered_map>
 
 #include "kfusion/interrupt.hpp"
@@ -7,9 +9,11 @@
 #include "kfusion/plan/contractions.hpp"
 #include "kfusion/plan/duplicate.hpp"
 #include "kfusion/plan/finish.hpp"
+#include "kfusion/plan/joins.hpp"
 #include "kfusion/plan/names.hpp"
 #include "kfusion/plan/partition.hpp"
 #include "kfusion/plan/plan.hpp"
+#include "kfusion/plan/push.hpp"
 #include "kfusion/plan/reasons.hpp"
 #include "kfusion/plan/runnable.hpp"
 #include "kfusion/plan/traffic.hpp"
@@ -74,6 +78,23 @@ bool merge_siblings(const Graph& g, Partition& p, std::vector<Neighbours>* apart
   return merged;
 }
 
+/// Kernels over one domain that store into one join: one launch instead of several.
+bool merge_parts(const FoldedGraph& folded, Partition& p) {
+  bool merged = false;
+  for (const auto& [join, stored] : folded.parts) {
+    check_interrupt();
+    std::map<Extents, int> latest;  // by domain
+    for (const NodeId n : stored) {
+      const int part = p.part_of(n);
+      const auto [other, fresh] = latest.try_emplace(p.part(part).domain, part);
+      if (fresh || other->second == part) continue;
+      merged |= !p.merge_beside(other->second, part);
+      other->second = p.part_of(n);
+    }
+  }
+  return merged;
+}
+
 /// Where merging starts, and how far it goes.
 enum class Scope : std::uint8_t {
   kEverything,   ///< any calls may share a kernel
@@ -131,7 +152,8 @@ class Planning {
   /// Until nothing changes: a merge can make room for another.
   void merge_kernels() {
     const Graph& g = plan_.graph;
-    while (merge_vertically(g, partition_) || merge_siblings(g, partition_, nullptr)) {
+    while (merge_vertically(g, partition_) || merge_siblings(g, partition_, nullptr) ||
+           merge_parts(folded_, partition_)) {
     }
     join_attention(g, folded_, partition_);
     join_contraction_reductions(g, folded_, partition_);
@@ -174,6 +196,17 @@ class Planning {
       if (std::find(done.begin(), done.end(), e.producer) != done.end()) continue;
       done.push_back(e.producer);
       refuse(case_of(e));
+    }
+    refuse_joins(n);
+  }
+
+  /// For a join that n reads, each kernel that stores parts of it.
+  void refuse_joins(NodeId n) {
+    std::set<int> done = {partition_.part_of(n)};
+    for (const NodeId from : partition_.reads(n)) {
+      if (!folded_.parts.contains(from)) continue;
+      for (const NodeId part : folded_.parts.at(from))
+        if (done.insert(partition_.part_of(part)).second) refuse(make_case(part, n, Reason::kDomainMismatch));
     }
   }
 
@@ -226,6 +259,9 @@ struct Counted {
 /// What copies have to save of all bytes. Else a chain of a thousand barriers would be planned once for each.
 constexpr std::int64_t kLeastSaving = 100;
 
+/// Joins that are tried one by one at most, each for one more plan.
+constexpr std::size_t kMostTrials = 8;
+
 /// Whether an executor took operations into a product, say.
 bool takes_operations(const Executor* executor, const Plan& plan) {
   return std::ranges::any_of(plan.groups, [&](const Group& group) {
@@ -243,23 +279,51 @@ class Planner {
   }
 
   Counted plan(Scope scope) const {
-    Planning planning(simple_graph(scope), device_, options_, scope);
+    Planning planning(runnable_graph(simple_graph(scope)), device_, options_, scope);
     planning.merge();
     return {planning.result(), device_};
   }
 
   /// Never more bytes or kernels than `unfused`.
   Counted fused(const Counted& unfused) const {
-    Counted chosen = plan_with_copies();
+    Counted chosen = plan_with_pushed_joins(unfused);
     for (const Scope scope : {Scope::kCallsFirst, Scope::kWithinCalls})
       if (chosen.exceeds(unfused)) chosen = plan(scope);
     return chosen;
   }
 
  private:
+  /// Joins are pushed where that saves time: all of them, else one by one.
+  Counted plan_with_pushed_joins(const Counted& unfused) const {
+    const Graph g = simple_graph(Scope::kEverything);
+    Counted chosen = plan_with_copies(runnable_graph(g));
+    const std::vector<NodeId> joins = joins_of(g);
+    std::set<NodeId> taken(joins.begin(), joins.end());
+    const auto take = [&] {
+      Counted other = plan_with_copies(runnable_graph(simplify(pushed(g, taken))));
+      const bool pays = !other.exceeds(unfused) && other.total.price.total_us < chosen.total.price.total_us;
+      if (pays) chosen = std::move(other);
+      return pays;
+    };
+    if (joins.empty() || take()) return chosen;
+    taken.clear();
+    for (std::size_t i = 0; joins.size() > 1 && i < std::min(joins.size(), kMostTrials); ++i) {
+      taken.insert(joins[i]);
+      if (!take()) taken.erase(joins[i]);
+    }
+    return chosen;
+  }
+
+  static std::vector<NodeId> joins_of(const Graph& g) {
+    std::vector<NodeId> joins;
+    for (NodeId n = 0; n < std::ssize(g.nodes); ++n)
+      if (kind(g[n].op) == OpKind::kJoin) joins.push_back(n);
+    return joins;
+  }
+
   /// Copies of cheap values stay where bytes fall. A copy can make another one pay: of what the first one reads.
-  Counted plan_with_copies() const {
-    Planning planning(simple_graph(Scope::kEverything), device_, options_, Scope::kEverything);
+  Counted plan_with_copies(Graph g) const {
+    Planning planning(std::move(g), device_, options_, Scope::kEverything);
     planning.merge();
     auto copied = planning.graph_with_copies();
     Counted best(planning.result(), device_);
@@ -275,9 +339,10 @@ class Planner {
     return best;
   }
 
-  Graph simple_graph(Scope scope) const {
-    Graph simple = simplify(graph_, scope == Scope::kEverything);
-    return options_.beyond_executors() ? simple : with_own_results(simple);
+  Graph simple_graph(Scope scope) const { return simplify(graph_, scope == Scope::kEverything); }
+
+  Graph runnable_graph(const Graph& simple) const {
+    return with_parts(options_.beyond_executors() ? simple : with_own_results(simple));
   }
 
   const Device& device_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kfusion/checked.hpp"
+#include "kfusion/plan/joins.hpp"
 
 namespace kfusion {
 namespace {
@@ -58,7 +59,7 @@ bool Pricer::rows_stay_in_cache(const Group& group, const std::vector<Read>& rea
 void Pricer::touch(const Group& group, const Traffic& traffic, const std::vector<Read>& reads) {
   moved_bytes_ = checked_add(moved_bytes_, traffic.compulsory.total());
   for (const Read& r : reads) touched_[static_cast<std::size_t>(r.base)] = moved_bytes_;
-  for (const NodeId n : group.stores) touched_[static_cast<std::size_t>(n)] = moved_bytes_;
+  for (const NodeId n : group.stores) touched_[at(stored_in(plan_.folded, n))] = moved_bytes_;
 }
 
 }  // namespace kfusion

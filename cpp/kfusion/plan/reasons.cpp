@@ -62,8 +62,8 @@ std::string resources_sentence(const Case& c, const std::string& both) {
     return "one kernel for " + both + " would have " + std::to_string(n) + " " + what + ", more than " +
            std::to_string(limit) + ".";
   };
-  if (std::ssize(c.merged.sources) > c.options.max_inputs)
-    return more_than(std::ssize(c.merged.sources), "inputs", c.options.max_inputs);
+  if (const std::ptrdiff_t inputs = c.partition.inputs(c.merged); inputs > c.options.max_inputs)
+    return more_than(inputs, "inputs", c.options.max_inputs);
   if (std::ssize(c.merged.stores) > c.options.max_outputs)
     return more_than(std::ssize(c.merged.stores), "outputs", c.options.max_outputs);
   return "one kernel for " + both + " would keep columns on chip, " + std::to_string(tile_width(c.device)) +

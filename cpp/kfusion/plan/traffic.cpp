@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kfusion/checked.hpp"
+#include "kfusion/plan/joins.hpp"
 #include "kfusion/plan/op_cost.hpp"
 #include "kfusion/plan/powers.hpp"
 #include "kfusion/plan/price.hpp"
@@ -198,7 +199,7 @@ void add(Cost& to, const Cost& c) {
 std::vector<bool> returned_values(const Plan& p) {
   std::vector<bool> stored(p.graph.nodes.size()), returned(p.graph.nodes.size());
   for (const Group& group : p.groups)
-    for (const NodeId n : group.stores) stored[at(n)] = true;
+    for (const NodeId n : group.stores) stored[at(stored_in(p.folded, n))] = true;
   for (const Output& o : p.graph.outputs) {
     NodeId n = o.node;
     while (!stored[at(n)] && kind(p.graph[n].op) == OpKind::kView) n = p.graph[n].arguments[0];
@@ -217,9 +218,10 @@ std::int64_t peak_intermediate_bytes(const Plan& p) {
   std::int64_t live = 0, peak = 0;
   for (std::size_t i = 0; i < p.groups.size(); ++i) {
     for (const NodeId n : p.groups[i].stores) {
-      if (last_reader[at(n)] < 0 || returned[at(n)]) continue;
+      const std::size_t value = at(stored_in(p.folded, n));
+      if (last_reader[value] < 0 || returned[value]) continue;
       live = checked_add(live, p.graph[n].nbytes());
-      freed[at(last_reader[at(n)])] += p.graph[n].nbytes();
+      freed[at(last_reader[value])] += p.graph[n].nbytes();
     }
     peak = std::max(peak, live);
     live -= freed[i];

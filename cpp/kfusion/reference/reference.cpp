@@ -83,6 +83,19 @@ Value view(const Node& n, const Value& x) {
   return result;
 }
 
+/// Each part cast into its slice.
+Value concatenated(const Node& n, const std::vector<Value>& parts, std::size_t axis) {
+  Value result = make_value(held(n.dtype), n.shape);
+  result.exact = std::ranges::all_of(parts, &Value::exact);
+  std::byte* to = result.first();
+  for (const Value& part : parts) {
+    Walk(part.access.shape, {result.access.strides, part.access.strides})({to, part.first()},
+                                                                          cast_loop(part.dtype, result.dtype));
+    to += part.access.shape[axis] * result.access.strides[axis];
+  }
+  return result;
+}
+
 /// A value as its own stage and as other stages see it: half types are rounded on the way.
 struct Result {
   Value inside, outside;
@@ -161,6 +174,8 @@ class Executor {
       case Op::library_call:
       case Op::library_result:
         throw ValueError(std::string(name(n.op)) + ": a function of the array library, which the graph does not hold");
+      case Op::concatenate:
+        return concatenated(n, x, at(std::get<JoinAttributes>(n.attributes).axis));
       default:
         break;
     }

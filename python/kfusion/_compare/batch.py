@@ -63,6 +63,8 @@ def _keeps_rows(node: Mapping[str, Any], batched: Sequence[Mapping[str, Any] | N
         return (node["start"][0], node["step"][0]) == (0, 1)
     if op == "reshape":
         return True  # C order: what follows the first axis stays within its row
+    if op == "concatenate":
+        return bool(node["axis"] != 0)
     if op == "matmul":
         return batched[1] is None and len(shape) > 1
     return all(a is None or len(a["shape"]) == len(shape) for a in batched)

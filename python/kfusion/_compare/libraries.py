@@ -149,6 +149,10 @@ class Library:
     def matmul(self, node: Mapping[str, Any]) -> Function:
         return operator.matmul
 
+    def concatenate(self, node: Mapping[str, Any]) -> Function:
+        axis, concatenate = node["axis"], self.module.concatenate
+        return lambda *parts: concatenate(parts, axis)
+
     def take(self, node: Mapping[str, Any]) -> Function:
         before = (slice(None),) * node["axis"]
 

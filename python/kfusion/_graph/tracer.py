@@ -315,7 +315,7 @@ class Tracer:
         """What a method of the graph gives."""
         if self._mark:
             self._mark()
-        nodes = [self.node(a) if isinstance(a, Traced) else a for a in arguments]
+        nodes = [self._nodes(a) for a in arguments]
         if self._stages == 0 and not self._eager:
             self._line = user_line()
             self.graph.set_source(self._line)
@@ -324,6 +324,12 @@ class Tracer:
         except (ValueError, TypeError, OverflowError) as error:
             text = str(error).removeprefix("kfusion.")
             raise type(error)(f"kfusion.{text}" + (f"\n  {self._line}" if self._line else "")) from None
+
+    def _nodes(self, argument: Any) -> Any:
+        """Nodes in place of values, of lists of them too."""
+        if isinstance(argument, list) and argument and isinstance(argument[0], Traced):
+            return [self.node(a) for a in argument]
+        return self.node(argument) if isinstance(argument, Traced) else argument
 
     def record(self, name: str, arguments: Mapping[str, Any], result: Any) -> None:
         """Remembers that a call made `result`; of calls within calls the outermost comes last."""

@@ -26,6 +26,9 @@ from .._spec import require_plain, spec_of
 Array: TypeAlias = Annotated[Any, "array"]
 """Annotates the parameters that are arrays, and the results: a builder sees `Traced` values there, callers arrays."""
 
+Arrays: TypeAlias = Annotated[Any, "arrays"]
+"""Annotates a parameter that is a tuple or list of arrays: a builder sees a tuple of `Traced` values."""
+
 Axes: TypeAlias = int | tuple[int, ...] | None
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -47,7 +50,9 @@ def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractCon
     signature = inspect.signature(builder)
     hints = {p.name: _hint(p.annotation, builder.__module__) for p in signature.parameters.values()}
     arrays = [name for name, hint in hints.items() if Array in (hint, *get_args(hint))]
+    several = [name for name in hints if hints[name] == Arrays]
     required = [name for name in arrays if hints[name] == Array]
+    arrays += several
     who = f"kfusion.{builder.__name__}"
 
     def traced(*args: Any, **kwargs: Any) -> Any:
@@ -55,13 +60,17 @@ def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractCon
         for name in required:
             if bound.arguments[name] is None:
                 raise TypeError(f"{who}: {name} must be an array, got None")
+        for name in several:
+            _require_several(who, name, bound.arguments[name])
         given = {n: bound.arguments[n] for n in arrays if bound.arguments.get(n) is not None}
-        first = next((v for v in given.values() if isinstance(v, Traced)), None)
+        every = [v for name, value in given.items() for v in (value if name in several else (value,))]
+        first = next((v for v in every if isinstance(v, Traced)), None)
         if first is None:
             raise _no_array(who, bound.arguments)
         tracer = first._tracer
         for name, value in given.items():
-            bound.arguments[name] = tracer.lift(value, first._library, f"{name} of {who}")
+            lift = functools.partial(tracer.lift, library=first._library, what=f"{name} of {who}")
+            bound.arguments[name] = tuple(map(lift, value)) if name in several else lift(value)
         bound.apply_defaults()
         arguments = dict(bound.arguments)
         with stage(tracer):
@@ -69,7 +78,7 @@ def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractCon
         tracer.record(builder.__name__, arguments, result)
         return result
 
-    compute = Eager(builder.__name__, signature, arrays, traced)
+    compute = Eager(builder.__name__, signature, arrays, several, traced)
 
     others = {theirs: ours for theirs, ours in _TORCHS_NAMES.items() if ours in signature.parameters}
 
@@ -87,6 +96,18 @@ def _renamed(who: str, names: Mapping[str, str], kwargs: dict[str, Any]) -> dict
         if theirs in kwargs and ours in kwargs:
             raise TypeError(f"{who}: {theirs} is another name for {ours}: pass one of them")
     return {names.get(name, name): value for name, value in kwargs.items()}
+
+
+def _require_several(who: str, name: str, value: Any) -> None:
+    """Raises where there is no tuple or list of arrays, or none in it."""
+    if not isinstance(value, (tuple, list)):
+        raise TypeError(f"{who}: {name} must be a tuple or list of arrays, got {_type_of(value).__name__}")
+    if not value:
+        raise ValueError(f"{who}: {name} must have at least one array")
+
+
+def _type_of(value: Any) -> type:
+    return type(value.array if isinstance(value, Argument) else value)
 
 
 @functools.cache
@@ -108,13 +129,19 @@ class Eager(_core.FusedCallable):
     """A function of one call: on arrays it traces that call once for each signature, and runs its kernels."""
 
     def __init__(
-        self, name: str, signature: inspect.Signature, arrays: Sequence[str], traced: Callable[..., Any]
+        self,
+        name: str,
+        signature: inspect.Signature,
+        arrays: Sequence[str],
+        several: Sequence[str],
+        traced: Callable[..., Any],
     ) -> None:
         super().__init__(name, list(signature.parameters), {}, False)
         self._who = f"kfusion.{name}"
         self._name = name
         self._signature = signature
         self._arrays = arrays
+        self._several = several
         self.__wrapped__ = traced
 
     def _guards(self) -> list[Any]:
@@ -126,13 +153,20 @@ class Eager(_core.FusedCallable):
         args = tuple(walk(a, leaves.visit) for a in args)
         bound = bind(self._who, self._signature, args, {n: walk(a, leaves.visit) for n, a in kwargs.items()})
         given = {n: bound.arguments[n] for n in self._arrays if bound.arguments.get(n) is not None}
+        for name in self._several:
+            _require_several(self._who, name, bound.arguments[name])
         for name, value in given.items():
-            bound.arguments[name] = self._input(tracer, name, value)
+            if name in self._several:
+                bound.arguments[name] = [self._input(tracer, f"{name}[{i}]", v) for i, v in enumerate(value)]
+            else:
+                bound.arguments[name] = self._input(tracer, name, value)
         if not tracer.inputs:
             bound.arguments |= self._scalar_inputs(tracer, given)
         require_one_kind(self._who, {i.name: i.array for i in tracer.inputs})
-        tracer.close([("", self.__wrapped__(*bound.args, **bound.kwargs))])
-        return calls.prepared(self._who, tracer, leaves)
+        result = self.__wrapped__(*bound.args, **bound.kwargs)
+        several = isinstance(result, list)
+        tracer.close([(str(i), r) for i, r in enumerate(result)] if several else [("", result)])
+        return calls.prepared(self._who, tracer, leaves, fill=list if several else None)
 
     def _input(self, tracer: Tracer, name: str, value: Any) -> Any:
         if isinstance(value, Argument):

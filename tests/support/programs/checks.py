@@ -29,13 +29,19 @@ COMPUTES = {"map", "reduce", "cast", "contraction", "gather"}
 KIND = {op["name"]: op["kind"] for op in _core.op_table()}
 
 
+def is_part(node: dict[str, Any]) -> bool:
+    """Whether a node stores a part of a join."""
+    return KIND[node["op"]] == "join" and len(node["arguments"]) == 1
+
+
 def check_groups(graph: dict[str, Any], groups: Sequence[dict[str, Any]], *, once: bool = True) -> None:
     """Each computing node is in one kernel (unfused: in one or more), each value is stored by one, before it is loaded,
     and so is every result."""
     nodes = graph["nodes"]
     placed = Counter(n for g in groups for n in g["nodes"])
     assert not once or max(placed.values(), default=1) == 1, "a node is computed twice"
-    computing = {i for i, n in enumerate(nodes) if KIND[n["op"]] in COMPUTES}
+    computing = {i for i, n in enumerate(nodes) if KIND[n["op"]] in COMPUTES or is_part(n)}
+    joins = {i: n["arguments"] for i, n in enumerate(nodes) if KIND[n["op"]] == "join" and not is_part(n)}
     assert computing <= set(placed), f"nodes {sorted(computing - set(placed))} are in no kernel"
     assert all(KIND[nodes[n]["op"]] == "view" for n in set(placed) - computing)  # reshapes that copy
     known = {i for i, n in enumerate(nodes) if n["op"] == "input"}
@@ -45,6 +51,8 @@ def check_groups(graph: dict[str, Any], groups: Sequence[dict[str, Any]], *, onc
         assert not stores & known, f"kernel {k} stores {sorted(stores & known)} again"
         assert stores <= set(g["nodes"]), f"kernel {k} stores what it does not compute"
         known |= stores
+        for i, parts in joins.items():  # in their order: a join may be part of another
+            known |= {i} if known.issuperset(parts) else set()
     for o in graph["outputs"]:
         assert _is_there(nodes, o["node"], known), f"no kernel stores result {o['name']!r}"
 

@@ -1,0 +1,32 @@
+// Where nodes are cut when joins are pushed through their readers.
+#pragma once
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "kfusion/graph/graph.hpp"
+
+namespace kfusion {
+
+/// Interior positions by axis.
+using Cuts = std::vector<std::set<std::int64_t>>;
+
+struct Tiling {
+  std::vector<Cuts> cuts;      ///< by node; empty where it is not cut
+  std::vector<NodeId> origin;  ///< by node that is cut: a join that it is cut for
+
+  bool is_cut(NodeId n) const { return !cuts[at(n)].empty(); }
+};
+
+/// The cuts of `joins` and of all that is connected to them by elementwise operations of one domain, reductions over
+/// other axes and transposes, so that each can be computed cell by cell. A join that feeds a reduction over the axis
+/// that it cuts stays as it is. Nothing where there would be none, or too many cells.
+std::optional<Tiling> tiling_of(const Graph& g, const std::set<NodeId>& joins);
+
+/// The axis of an argument that axis `axis` of a view or reduction comes from; -1 where it is new.
+std::vector<int> axes_in_argument(const Graph& g, NodeId n);
+
+/// Whether a node is computed cell by cell where its argument is: its axes are those of its argument.
+bool keeps_axes(const Graph& g, NodeId n);
+
+}  // namespace kfusion
