@@ -156,7 +156,16 @@ F.cross_entropy(x.reshape(1,-1),torch.tensor([0])) ; F.cross_entropy(x,torch.ten
 torch.special.log1p(x) ; torch.arctanh(x) ; (x>0).sum() ; (x>0).float().mean() ; (x>0)+(x<0) ; (x>0)*(x<1)
 (x>0)-(x<1) ; (x>0)/2 ; (x>0)//1 ; (x>0)%2 ; -(x>0) ; (x>0)&1 ; (x>0)==1 ; (x>0)**2 ; (x>0)<1
 torch.maximum(x>0,x<0) ; torch.clamp(x>0,0,1) ; x.is_floating_point()*x ; F.linear(x,x[None]) ; x.logaddexp(x)
-torch.where(x>0,x,float('nan')) ; x | 1
+torch.where(x>0,x,float('nan')) ; x | 1 ; torch.cat([x,x]) ; torch.cat((x,-x[:1]),-1) ; torch.cat([x,x>0])
+torch.cat([x,x.double()],dim=0) ; torch.cat([x,torch.zeros(0,dtype=x.dtype)]) ; torch.cat([x[:0],x,x[:0]])
+torch.concat([x,x],axis=0) ; torch.stack([x,x*0]) ; torch.stack((x,x),dim=-1) ; torch.stack([x.sum(),x.max()])
+torch.hstack([x,x]) ; torch.vstack((x,x)) ; torch.dstack([x,x]) ; torch.column_stack([x,x]) ; F.pad(x,(1,2))
+F.pad(x,(1,0),value=3) ; F.pad(x,(-1,2)) ; F.pad(x,(-1,-1)) ; F.pad(x,(0,0)) ; F.pad(x[None],(1,2),'reflect')
+F.pad(x[None],(2,1),'replicate') ; F.pad(x[None],(1,1),mode='circular') ; torch.roll(x,1) ; x.roll(-2,0)
+torch.roll(x,shifts=(1,2),dims=(0,-1)) ; x.repeat(3) ; x.repeat(2,*[1]*x.ndim) ; torch.tile(x,(2,)) ; x.tile(2,1,2)
+torch.repeat_interleave(x,3) ; x.repeat_interleave(2,dim=0) ; x.fliplr() ; torch.flipud(x) ; torch.tril(x) ; x.triu(1)
+torch.tril(x,diagonal=-1) ; torch.tensor_split(x,3) ; torch.tensor_split(x,(1,2),dim=-1) ; torch.hsplit(x,1)
+torch.vsplit(x,[1]) ; x.unflatten(0,(-1,1)) ; torch.cat([x,x]).sum(0) ; torch.cat([x[1:],x[:1]])*2
 """
 
 
@@ -189,7 +198,15 @@ x[..., None] ; x[5:2] ; np.take(x, [0]) ; np.take(x, np.array([0, -1])) ; np.tak
 np.split(x, 2) ; np.split(x, [1]) ; np.dot(x, x) ; x @ x ; x.mean() ; x.var(ddof=1) ; x.std(0)
 np.linalg.norm(x, axis=0) ; np.linalg.norm(x, 1) ; np.linalg.norm(x, np.inf) ; (x > 0).sum() ; (x > 0).mean()
 (x > 0) * 2 ; (x > 0) + (x < 1) ; np.shape(x) + (x.sum(),) ; np.linalg.vector_norm(x, ord=1) ; np.copy(x)
-np.sum(x, keepdims=True)
+np.sum(x, keepdims=True) ; np.concatenate([x, x]) ; np.concatenate((x, -x[:1]), axis=-1) ; np.concatenate([x, x > 0])
+np.concatenate([x, x], axis=None) ; np.concatenate([x[:0], x, x[:0]]) ; np.stack([x, x * 0]) ; np.stack((x, x), -1)
+np.stack([x.sum(), x.max()]) ; np.hstack([x, x]) ; np.vstack((x, x)) ; np.dstack([x, x]) ; np.column_stack([x, x])
+np.append(x, 5) ; np.append(x, 2.5) ; np.append(x, x, 0) ; np.append(x, [1, 2]) ; np.pad(x, 1) ; np.pad(x, (1, 0))
+np.pad(x, 1, constant_values=3) ; np.pad(x, ((1, 2),), 'edge') ; np.pad(x, 1, 'symmetric') ; np.pad(x, 1, mode='wrap')
+np.pad(x, 0) ; np.roll(x, 1) ; np.roll(x, -2, 0) ; np.roll(x, (1, 2), (0, -1)) ; np.roll(x, 1, (0, 0)) ; x.repeat(3)
+np.repeat(x, 2, axis=0) ; np.repeat(x, 0) ; np.tile(x, 2) ; np.tile(x, (2, 1, 2)) ; np.tile(x, 0) ; np.tril(x)
+np.triu(x, 1) ; np.tril(x, k=-1) ; np.array_split(x, 3) ; np.array_split(x, [1, 1], -1) ; np.hsplit(x, 1)
+np.vsplit(x, [1]) ; np.concatenate([x, x]).sum(0) ; np.concatenate([x[1:], x[:1]]) * 2
 """
 
 

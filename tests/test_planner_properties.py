@@ -10,7 +10,7 @@ import pytest
 from graph_strategies import cases
 from graphs import graphs
 from kfusion import _core
-from programs.checks import H200, KIND, check_groups, is_part, check_plan
+from programs.checks import H200, KIND, check_groups, check_plan, is_part
 
 pytestmark = pytest.mark.native
 

@@ -17,7 +17,7 @@ from programs.values import Value
 
 BASES = [(3, 5), (1, 5), (7, 11), (0, 5)]
 LARGER_BASES = [(33, 67), (2, 1030), (1030, 2), (1, 4100)]  # vectors and tiles with their remainders, rows that are cut
-_MAPS = many(unary=2, function=1, binary=4, scale=1, compare=1, select=1, logical=1, view=3, cast=1)
+_MAPS = many(join=1, unary=2, function=1, binary=4, scale=1, compare=1, select=1, logical=1, view=3, cast=1)
 _REDUCTIONS = many(reduce=3, normalise=2, centre=1, composite=1)
 _CONTRACTIONS = many(matmul=2, take=2)
 

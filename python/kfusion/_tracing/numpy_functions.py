@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,10 +18,10 @@ from .._graph.tracer import Traced, stage
 from .._ops import contractions, formulas, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS, INTEGERS
-from . import library_calls, refusals
+from . import library_calls, numpy_joins, refusals
 from .numpy_composites import COMPOSITES, with_dtype
 
-_X = ("a", "ary", "arr", "array", "m", "x1")  # what NumPy calls kfusion's x
+_X = ("a", "ary", "arr", "array", "A", "m", "x1")  # what NumPy calls kfusion's x
 _RENAMED = dict.fromkeys(_X, "x") | {
     "b": "y",
     "x2": "y",
@@ -30,6 +29,7 @@ _RENAMED = dict.fromkeys(_X, "x") | {
     "a_min": "min",
     "a_max": "max",
     "newshape": "shape",
+    "tup": "arrays",
 }
 
 
@@ -82,27 +82,6 @@ def _dot(x: Any, y: Any) -> Any:
     return contractions.matmul(x, y)
 
 
-def _split(x: Traced, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    n = x.shape[views.axis_of(x, axis, "split")]
-    if isinstance(indices_or_sections, (int, np.integer)):
-        if n % indices_or_sections:
-            raise ValueError("array split does not result in an equal division")
-        stops = list(range(0, n, n // indices_or_sections))[1:]
-    else:
-        stops = [slice(0, i).indices(n)[1] for i in indices_or_sections]
-    return parts(x, [0, *stops, n], axis)
-
-
-def parts(x: Traced, bounds: list[int], axis: int) -> list[Any]:
-    """The slices of x between neighbouring bounds along one axis."""
-    key: list[Any] = [slice(None)] * x.ndim
-    made = []
-    for start, stop in itertools.pairwise(bounds):
-        key[axis] = slice(start, max(start, stop))
-        made.append(x[tuple(key)])  # type: ignore[index]
-    return made
-
-
 def filled(value: float) -> Callable[..., Any]:
     """zeros_like (0) and ones_like (1)."""
     return lambda x, dtype=None: views.full_like(x, value, dtype)
@@ -120,7 +99,7 @@ _FUNCTIONS: dict[str, Any] = {
     "fliplr": lambda x: views.flip(x, 1),
     "flipud": lambda x: views.flip(x, 0),
     "copy": lambda x: x._tracer.copy(x),
-    "split": _split,
+    **numpy_joins.FUNCTIONS,
     "full_like": views.full_like,
     "zeros_like": filled(0),
     "ones_like": filled(1),

@@ -10,7 +10,7 @@ _UNKNOWN_VALUE = (
     "write kf.where(condition, x, y) to choose, or return the value and read it outside",
 )
 _RANDOM = ("random numbers would be drawn once, when tracing", "draw them outside and pass them as an argument")
-_JOIN = ("arrays are not joined in a kernel", "return the parts as separate results instead")
+_BLOCKS = ("blocks are not laid out", "write kf.concatenate along one axis, and again along the other")
 _ORDER = ("elements are not put in order in a kernel", "write x.max() or x.min() for the extremes, and sort outside")
 _POSITION = ("positions of extremes are not computed", "write x.max() or x.min() for the values")
 _IN_PLACE = ("nothing is written in place", "write y = ... for a new value, kf.where(mask, new, x) for a part of it")
@@ -21,7 +21,7 @@ _NAMES = {
     _UNKNOWN_SHAPE: "nonzero argwhere flatnonzero unique compress extract masked_select unique_values",
     _UNKNOWN_VALUE: "item tolist tobytes numpy get dump dumps array_equal equal allclose array2string array_repr",
     _RANDOM: "rand_like randn_like randint_like bernoulli multinomial normal poisson dropout gumbel_softmax rrelu",
-    _JOIN: "concatenate concat cat stack hstack vstack dstack column_stack row_stack append block",
+    _BLOCKS: "block",
     _ORDER: "sort argsort msort topk median quantile percentile",
     _POSITION: "argmax argmin",
     _IN_PLACE: "copyto put put_along_axis place putmask fill fill_diagonal __setitem__ __delitem__",

@@ -90,7 +90,7 @@ def _in_graph(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if function is None:
         raise refusals.refused(f"torch.{short}")
     given = {_RENAMED.get(k, k): v for k, v in kwargs.items() if not (k == "inplace" and v is False)}
-    args += tuple(given.pop(k) for k in _SEVERAL & given.keys())
+    args += tuple(given.pop(k) for k in _SEVERAL & given.keys() - _keywords(function))
     bound = _bound(function, f"torch.{short}", args, given)
     traced = next((v for v in (*bound.args, *bound.kwargs.values()) if isinstance(v, Traced)), None)
     if traced is not None:
@@ -105,6 +105,13 @@ def _in_graph(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return function(*bound.args, **bound.kwargs)
     bound.arguments["input"] = views.reshape(x, (1,))
     return _without_axes(function(*bound.args, **bound.kwargs))
+
+
+@functools.cache
+def _keywords(function: Any) -> frozenset[str]:
+    """Parameters that a call may name."""
+    parameters = _signature(function).parameters.values()
+    return frozenset(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL)
 
 
 def _names_axes(dim: Any) -> bool:

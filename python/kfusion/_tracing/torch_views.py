@@ -6,13 +6,13 @@ import math
 from typing import Any
 
 from .._graph.source import no_form, trace_error
-from .._ops import contractions, views
+from .._ops import contractions, joins, views
 from .._spec import dtype_name
-from .numpy_functions import filled, parts
+from .numpy_functions import filled
 from .torch_functions import FUNCTIONS, named
 
 
-def _several(values: tuple[Any, ...]) -> Any:
+def several(values: tuple[Any, ...]) -> Any:
     """Extents or axes, given one by one or as one tuple."""
     return tuple(values[0]) if len(values) == 1 and isinstance(values[0], (tuple, list)) else values
 
@@ -21,12 +21,12 @@ def _several(values: tuple[Any, ...]) -> Any:
 def _reshape(input: Any, *shape: Any) -> Any:
     if len(shape) == 1 and not isinstance(shape[0], (int, tuple, list)):
         raise no_form("reading bytes as another type, x.view(dtype), is not traced", "write x.to(dtype) instead")
-    return views.reshape(input, _several(shape))
+    return views.reshape(input, several(shape))
 
 
 @named("permute")
 def _permute(input: Any, *dims: Any) -> Any:
-    return views.transpose(input, _several(dims))
+    return views.transpose(input, several(dims))
 
 
 @named("transpose", "swapaxes", "swapdims")
@@ -74,7 +74,7 @@ def _unsqueeze(input: Any, dim: int) -> Any:
 
 @named("expand", "broadcast_to")
 def _expand(input: Any, *size: Any) -> Any:
-    sizes = _several(size)
+    sizes = several(size)
     if -1 in sizes[: len(sizes) - input.ndim]:
         raise ValueError(f"kfusion.expand: -1 must stand for an axis of {input.shape}, got {tuple(sizes)}")
     own = (1,) * (len(sizes) - input.ndim) + input.shape
@@ -88,32 +88,18 @@ def _expand_as(input: Any, other: Any) -> Any:
 
 @named("flip")
 def _flip(input: Any, *dims: Any) -> Any:
-    return views.flip(input, _several(dims))
+    return views.flip(input, several(dims))
 
 
-@named("split")
-def _split(input: Any, split_size: Any, dim: int = 0) -> Any:
-    n = input.shape[views.axis_of(input, dim, "split")]
-    if isinstance(split_size, int):
-        bounds = [*range(0, max(n, 1), split_size), n]
-    else:
-        bounds = [sum(split_size[:i]) for i in range(len(split_size) + 1)]
-        if min(split_size, default=0) < 0:
-            raise ValueError(f"split expects split_sizes of 0 and more, but got {list(split_size)}")
-        if bounds[-1] != n:
-            raise ValueError(f"split expects split_sizes to sum exactly to {n}, but got {list(split_size)}")
-    return tuple(parts(input, bounds, dim))
-
-
-@named("chunk")
-def _chunk(input: Any, chunks: int, dim: int = 0) -> Any:
-    n = input.shape[views.axis_of(input, dim, "chunk")]
-    return _split(input, -(-n // chunks) if n else [0] * chunks, dim)
-
-
-@named("unbind")
-def _unbind(input: Any, dim: int = 0) -> Any:
-    return tuple(views.moveaxis(input, dim, 0))
+@named("unflatten")
+def _unflatten(input: Any, dim: int, sizes: Any) -> Any:
+    dim, shape = views.axis_of(input, dim, "unflatten"), input.shape
+    sizes = list(sizes)
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = shape[dim] // max(-math.prod(sizes), 1)
+    if math.prod(sizes) != shape[dim]:
+        raise ValueError(f"unflatten: sizes must be {shape[dim]} elements, got {tuple(sizes)}")
+    return views.reshape(input, (*shape[:dim], *sizes, *shape[dim + 1 :]))
 
 
 @named("narrow")
@@ -122,7 +108,7 @@ def _narrow(input: Any, dim: int, start: int, length: int) -> Any:
     start = start + n if start < 0 else start
     if not 0 <= start <= start + length <= n:
         raise ValueError(f"kfusion.narrow: start and length must lie within {n}, got {start} and {length}")
-    return parts(input, [start, start + length], dim)[0]
+    return joins.parts(input, [start, start + length], dim)[0]
 
 
 @named("select")

@@ -71,6 +71,8 @@ PROFILES = (
     Profile("chain", many(normalise=4, centre=3, binary=1), ("float32", "float64"), _ALL, (3, 12)),
     Profile("products", many(matmul=3, take=2, unary=2, binary=3, view=3, reduce=2, cast=1), ("float32", "float64"),
             ("float32", "float64"), (2, 10)),
+    Profile("joins", many(join=5, unary=2, binary=4, view=2, reduce=2, normalise=1, scale=1, cast=1, logical=1,
+                           compare=1), _ALL, _ALL, (2, 12)),
     Profile("composites", many(composite=4, view=4, binary=2, reduce=1, cast=1, compare=1), _ALL, _ALL, (2, 8)),
 )  # fmt: skip
 # Mostly small ones; vectors and tiles with their remainders, rows that are cut, work for several threads.
@@ -285,6 +287,41 @@ class Drawing:
         x = self.pick(lambda v: v.is_float and v.array.ndim == 2 and v.array.size <= 4096)
         t = self.push("transpose", [x], (1, 0))
         self.push("matmul", [x, t] if self.flag() else [t, x])
+
+    def _join(self) -> None:
+        """Two values, the halves of one in another order, neighbours in pairs, or a border."""
+        x = self.pick(lambda v: 0 < v.array.ndim < 4)
+        shape = self.values[x].shape
+        axis = self.c.integer(0, len(shape) - 1)
+        kind = self.c.one_of(["any", "any", "halves", "pairs", "border"])
+        if kind == "border":
+            widths = [(self.c.integer(0, 1), self.c.integer(0, 1)) if n else (0, 0) for n in shape]
+            self.push("pad", [x], widths, self.c.one_of(["constant", "edge"]))
+        elif kind == "any":
+            others = [v for v in self.values if len(v.shape) == len(shape)]
+            fits = [
+                v
+                for v in others
+                if all(m == n or d == axis for d, (m, n) in enumerate(zip(v.shape, shape, strict=True)))
+            ]
+            y = self.c.one_of(fits)
+            self.push("concatenate", [x, next(i for i, v in enumerate(self.values) if v is y)], axis)
+        else:
+            self._halves(x, axis, kind == "pairs" and shape[axis] % 2 == 0)
+
+    def _halves(self, x: int, axis: int, in_pairs: bool) -> None:
+        shape = self.values[x].shape
+        half = shape[axis] // 2
+        ranges = (slice(1, None, 2), slice(0, None, 2)) if in_pairs else (slice(half, None), slice(0, half))
+        parts = [self.push("slice", [x], (slice(None),) * axis + (r,)) for r in ranges]
+        if self.values[x].dtype != "bool" and self.flag():
+            parts[0] = self.push("negative", [parts[0]])
+        if in_pairs:
+            self.push("reshape", [self.push("stack", parts, axis + 1)], shape)
+        else:
+            self.push("concatenate", parts, axis)
+        if self.values[x].dtype != "bool" and self.flag():
+            self.push("add", [len(self.values) - 1, x])
 
     def _take(self) -> None:
         self.push("take", [self.pick(), len(self.program.inputs) - 1])

@@ -233,6 +233,28 @@ MAPS["reshape"] = Operation(lambda x, shape: f"{x}.reshape({shape})", _view(np.r
 MAPS["broadcast"] = Operation(lambda x, shape: f"np.broadcast_to({x}, {shape})", _view(np.broadcast_to))
 
 
+def _concatenate(x: Value, y: Value, axis: int) -> Value:
+    if x.array.ndim != y.array.ndim or np.delete(x.shape, axis).tolist() != np.delete(y.shape, axis).tolist():
+        raise Unfit
+    if x.dtype == y.dtype:
+        return same(np.concatenate((x.array, y.array), axis), [x, y])
+    array = np.concatenate((numeric(x), numeric(y)), axis)
+    return computed(array, promoted([x.dtype, y.dtype]), [x, y], max(x.error, y.error), exact=True)
+
+
+MAPS["concatenate"] = Operation(lambda x, y, axis: f"np.concatenate(({x}, {y}), {axis})", _concatenate)
+MAPS["stack"] = Operation(
+    lambda x, y, axis: f"kf.stack(({x}, {y}), {axis})",
+    lambda x, y, axis: _concatenate(
+        *(Value(np.expand_dims(v.array, axis), v.dtype, v.error, v.same_bits, v.signed) for v in (x, y)), axis
+    ),
+)
+MAPS["pad"] = Operation(
+    lambda x, widths, mode: f"np.pad({x}, {widths}, {mode!r})",
+    lambda x, widths, mode: same(np.pad(x.array, widths, mode), [x]),
+)
+
+
 def _matmul(x: Value, y: Value) -> Value:
     _floats(x), _floats(y)
     if min(x.array.ndim, y.array.ndim) < 2 or x.dtype != y.dtype:
