@@ -16,6 +16,7 @@ import kfusion as kf
 import reference_ops
 from kernel_graphs import Build, empty, graph_of, normalized, skeleton, softmax, sources, variance
 from kfusion import _core
+from test_joins import rotary, rotary_in_pairs
 from test_reference_ops import TABLE, takes
 
 pytestmark = pytest.mark.slow
@@ -90,6 +91,12 @@ class TestCompiles:
             text = kf.fuse(kf.layernorm).source(kf.spec((8192, cols), dtype), *[kf.spec((cols,), dtype)] * 2)
             assert skeleton(text) == ("weighted_rows" if dtype == "bfloat16" else "ring_rows")
             assert "Planes" in text
+            assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_rotary_embeddings_spill_nothing(self, dtype, tmp_path):
+        for f in (rotary, rotary_in_pairs):
+            text = kf.fuse(f).source(kf.spec((8, 4096, 128), dtype), *[kf.spec((4096, 128), dtype)] * 2)
             assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
 
     def test_many_reductions_of_few_long_rows(self, tmp_path):

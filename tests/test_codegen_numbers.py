@@ -100,6 +100,39 @@ class TestNumbers:
         kernels = batch.run(tmp_path, clusters=True, multiprocessors=multiprocessors)
         assert {skeleton(own[0].source) for own in kernels.kernels} == {f"{used}_rows"}
 
+    def test_stores_into_slices(self, rng, tmp_path):
+        """Vectors into aligned slices, elements into others; columns and rows that are parts of a join."""
+
+        def turned(g: _core.Graph, x: int) -> int:
+            rows, cols = g.shape(x)
+            halves = [g.slice(x, [(0, rows, 1), r]) for r in ((cols // 2, cols, 1), (0, cols // 2, 1))]
+            return g.map("add", [x, g.concatenate([g.map("negative", [halves[0]]), halves[1]], 1)])
+
+        def in_pairs(g: _core.Graph, x: int) -> int:
+            rows, cols = g.shape(x)
+            parts = [g.slice(x, [(0, rows, 1), (i, cols, 2)]) for i in (1, 0)]
+            parts = [g.reshape(p, (rows, cols // 2, 1)) for p in (g.map("negative", [parts[0]]), parts[1])]
+            return g.map("add", [x, g.reshape(g.concatenate(parts, 2), (rows, cols))])
+
+        def beside(g: _core.Graph, x: int) -> list[int]:
+            y = g.concatenate([softmax(g, x), x, g.broadcast(g.cast(g.scalar(1), g.dtype(x)), (g.shape(x)[0], 3))], 1)
+            return [y, g.concatenate([softmax(g, x, 0), g.reduce("max", x, [0], True)], 0)]
+
+        batch = Batch()
+        for dtype, cols in (("float32", 64), ("bfloat16", 64), ("float32", 10), ("float16", 22), ("float64", 6)):
+            x = rng.standard_normal((9, cols)).astype(np_dtype(dtype))
+            half = cols // 2
+            halves = np.concatenate((-wide(x)[:, half:], wide(x)[:, :half]), 1)
+            pairs = np.stack((-wide(x)[:, 1::2], wide(x)[:, ::2]), -1).reshape(x.shape)
+            batch.add(turned, x, check=close_to(wide(x) + halves, abs(halves)))
+            batch.add(in_pairs, x, check=close_to(wide(x) + pairs, abs(pairs)))
+            along = np.concatenate((softmax_rows(wide(x)), wide(x), np.ones((9, 3))), 1)
+            across = np.concatenate((softmax_rows(wide(x).T).T, wide(x).max(0)[None]))
+            batch.add(lambda g, x: beside(g, x)[0], x, check=close_to(along, 1))
+            batch.add(lambda g, x: beside(g, x)[1], x, check=close_to(across, 1))
+        kernels = batch.run(tmp_path)
+        assert [len(own) for own in kernels.kernels[:2]] == [1, 1]
+
     def test_rows_of_odd_width_with_weights(self, rng, tmp_path):
         """Lanes of a warp, a warp, several or a cluster of blocks share a row; some weights begin at odd addresses."""
         batch = Batch()

@@ -11,12 +11,17 @@ bool is_join(const Node& n) { return kind(n.op) == OpKind::kJoin; }
 
 class Parts {
  public:
-  explicit Parts(const Graph& g)
-      : g_(g), count_(g.nodes.size(), 1), nests_(g.nodes.size()), stored_(g.nodes.size()), moved_(g.nodes.size(), -1) {}
+  Parts(const Graph& g, bool across_stages)
+      : g_(g),
+        across_stages_(across_stages),
+        count_(g.nodes.size(), 1),
+        nests_(g.nodes.size()),
+        stored_(g.nodes.size()),
+        moved_(g.nodes.size(), -1) {}
 
   Graph run() {
-    count_parts();
     find_stored();
+    count_parts();
     to_.stages = g_.stages;
     for (NodeId n = 0; n < std::ssize(g_.nodes); ++n) {
       if (is_join(g_[n])) {
@@ -32,25 +37,33 @@ class Parts {
   }
 
  private:
-  /// A join takes those among its arguments apart where that gives few parts.
+  /// Results, and what others than joins read.
+  void find_stored() {
+    for (const Output& o : g_.outputs) stored_[at(o.node)] = true;
+    for (const Node& n : g_.nodes)
+      for (const NodeId a : n.arguments)
+        if (!is_join(n)) stored_[at(a)] = true;
+  }
+
+  /// Whether the parts of join `a` are to be stored straight into the join that reads it.
+  bool could_nest(NodeId join, NodeId a) const {
+    return is_join(g_[a]) && !stored_[at(a)] && (across_stages_ || g_[a].stage == g_[join].stage);
+  }
+
+  /// A join takes those among its arguments apart where that gives few parts; else they are stored too.
   void count_parts() {
     for (NodeId n = 0; n < std::ssize(g_.nodes); ++n) {
       if (!is_join(g_[n])) continue;
       std::int64_t all = 0;
-      for (const NodeId a : g_[n].arguments) all += count_[at(a)];
+      for (const NodeId a : g_[n].arguments) all += could_nest(n, a) ? count_[at(a)] : 1;
       nests_[at(n)] = all <= kMostNested;
       count_[at(n)] = nests_[at(n)] ? all : std::ssize(g_[n].arguments);
     }
-  }
-
-  /// Joins that others than joins read.
-  void find_stored() {
-    for (const Output& o : g_.outputs) stored_[at(o.node)] = true;
-    for (const Node& n : g_.nodes) {
-      const bool nests = is_join(n) && nests_[at(&n - g_.nodes.data())];
-      for (const NodeId a : n.arguments)
-        if (!nests) stored_[at(a)] = true;
-    }
+    std::vector<NodeId> apart;
+    for (NodeId n = 0; n < std::ssize(g_.nodes); ++n)
+      for (const NodeId a : g_[n].arguments)
+        if (is_join(g_[n]) && is_join(g_[a]) && !(nests_[at(n)] && could_nest(n, a))) apart.push_back(a);
+    for (const NodeId a : apart) stored_[at(a)] = true;
   }
 
   NodeId add(Node n) {
@@ -60,7 +73,7 @@ class Parts {
 
   NodeId add_join(NodeId n) {
     Node join = g_[n];
-    for (NodeId& a : join.arguments) a = is_join(g_[a]) && nests_[at(n)] ? add_join(a) : add_part(a, g_[n]);
+    for (NodeId& a : join.arguments) a = nests_[at(n)] && could_nest(n, a) ? add_join(a) : add_part(a, g_[n]);
     return add(std::move(join));
   }
 
@@ -73,6 +86,7 @@ class Parts {
   }
 
   const Graph& g_;
+  const bool across_stages_;
   Graph to_;
   std::vector<std::int64_t> count_;  ///< by node: into how many parts a join that reads it takes it
   std::vector<bool> nests_;          ///< by join: takes joins among its arguments apart
@@ -82,9 +96,9 @@ class Parts {
 
 }  // namespace
 
-Graph with_parts(const Graph& g) {
+Graph with_parts(const Graph& g, bool across_stages) {
   const auto any = [](const Node& n) { return is_join(n); };
-  return std::ranges::any_of(g.nodes, any) ? Parts(g).run() : g;
+  return std::ranges::any_of(g.nodes, any) ? Parts(g, across_stages).run() : g;
 }
 
 void place_parts(const Graph& g, FoldedGraph& folded) {

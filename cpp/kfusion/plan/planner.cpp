@@ -279,7 +279,7 @@ class Planner {
   }
 
   Counted plan(Scope scope) const {
-    Planning planning(runnable_graph(simple_graph(scope)), device_, options_, scope);
+    Planning planning(runnable_graph(simple_graph(scope), scope), device_, options_, scope);
     planning.merge();
     return {planning.result(), device_};
   }
@@ -296,11 +296,11 @@ class Planner {
   /// Joins are pushed where that saves time: all of them, else one by one.
   Counted plan_with_pushed_joins(const Counted& unfused) const {
     const Graph g = simple_graph(Scope::kEverything);
-    Counted chosen = plan_with_copies(runnable_graph(g));
+    Counted chosen = plan_with_copies(runnable_graph(g, Scope::kEverything));
     const std::vector<NodeId> joins = joins_of(g);
     std::set<NodeId> taken(joins.begin(), joins.end());
     const auto take = [&] {
-      Counted other = plan_with_copies(runnable_graph(simplify(pushed(g, taken))));
+      Counted other = plan_with_copies(runnable_graph(simplify(pushed(g, taken)), Scope::kEverything));
       const bool pays = !other.exceeds(unfused) && other.total.price.total_us < chosen.total.price.total_us;
       if (pays) chosen = std::move(other);
       return pays;
@@ -341,8 +341,8 @@ class Planner {
 
   Graph simple_graph(Scope scope) const { return simplify(graph_, scope == Scope::kEverything); }
 
-  Graph runnable_graph(const Graph& simple) const {
-    return with_parts(options_.beyond_executors() ? simple : with_own_results(simple));
+  Graph runnable_graph(const Graph& simple, Scope scope) const {
+    return with_parts(options_.beyond_executors() ? simple : with_own_results(simple), scope == Scope::kEverything);
   }
 
   const Device& device_;

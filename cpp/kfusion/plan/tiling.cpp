@@ -25,24 +25,24 @@ class Analysis {
   std::optional<Tiling> run() {
     for (int round = 0; round < kMostRounds; ++round) {
       if (!spread()) return std::nullopt;
-      if (!block_what_is_reduced()) return result();
+      if (!block_what_is_crowded() && !block_what_is_reduced()) return result();
     }
     return std::nullopt;
   }
 
  private:
-  /// From the joins to all that is connected to them; false where there are too many cells.
+  /// From the joins to all that is connected to them; false where that takes too long.
   bool spread() {
     tiling_ = {std::vector<Cuts>(g_.nodes.size()), std::vector<NodeId>(g_.nodes.size(), -1)};
+    crowded_.clear();
     for (const NodeId join : joins_)
-      if (!blocked_[at(join)]) seed(join);
+      if (!blocked_[at(join)] && std::ssize(g_[join].arguments) <= kMostCells) seed(join);
     for (int round = 0; round < kMostRounds; ++round) {
       changed_ = false;
       for (NodeId n = 0; n < std::ssize(g_.nodes); ++n) spread_down(n);
       for (auto n = static_cast<NodeId>(g_.nodes.size()); n-- > 0;)
         if (tiling_.is_cut(n)) spread_up(n);
-      if (too_many_) return false;
-      if (!changed_) return true;
+      if (!changed_ || !crowded_.empty()) return true;
     }
     return false;
   }
@@ -74,10 +74,9 @@ class Analysis {
       const std::size_t before = own[d].size();
       own[d].insert(cuts[d].begin(), cuts[d].end());
       changed_ |= own[d].size() != before;
-      cells *= static_cast<std::int64_t>(own[d].size()) + 1;
-      too_many_ |= cells > kMostCells;
-      if (too_many_) return;
+      cells = std::min(cells * (std::ssize(own[d]) + 1), kMostCells + 1);
     }
+    if (cells > kMostCells) crowded_.push_back(n);
   }
 
   void spread_down(NodeId n) {
@@ -161,6 +160,12 @@ class Analysis {
     }
   }
 
+  /// Joins stay as they are that cut something into too many cells; false where there are none.
+  bool block_what_is_crowded() {
+    for (const NodeId n : crowded_) blocked_[at(tiling_.origin[at(n)])] = true;
+    return !crowded_.empty();
+  }
+
   /// Blocks what is cut along an axis that a reduction needs as a whole, with all that it is computed from; false
   /// where there is nothing of it.
   bool block_what_is_reduced() {
@@ -187,7 +192,8 @@ class Analysis {
   const std::set<NodeId>& joins_;
   std::vector<bool> blocked_;
   Tiling tiling_;
-  bool changed_ = false, too_many_ = false;
+  bool changed_ = false;
+  std::vector<NodeId> crowded_;  ///< cut into too many cells
 };
 
 }  // namespace

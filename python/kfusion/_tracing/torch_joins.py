@@ -66,6 +66,8 @@ def _pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any
         if mode not in _MODES or min(pad) < 0:
             what = f"torch.nn.functional.pad with mode={mode!r} and {tuple(pad)} is not traced"
             raise no_form(what, f"modes are constant, {', '.join(_MODES)}, the last three for widths from 0")
+        if mode == "replicate" and input._dtype == "bool":
+            raise TypeError("pad with mode='replicate' is not for bools")
         if input.ndim - len(pairs) not in (1, 2) or len(pairs) > 3:
             raise ValueError(
                 f"pad with mode={mode!r} is for the last 1 to 3 axes behind 1 or 2 others, got {input.shape}"
