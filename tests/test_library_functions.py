@@ -14,7 +14,8 @@ from differential import INF, NAN, compared, differences, outcome, specials
 
 torch, special = pytest.importorskip("torch"), pytest.importorskip("scipy.special")
 F = torch.nn.functional
-NAMES = {"torch": torch, "nn": torch.nn, "F": F, "T": torch.tensor, "np": np, "sp": special, "INF": INF, "NAN": NAN}
+NAMES = {"torch": torch, "nn": torch.nn, "F": F, "T": torch.tensor, "t": torch.tensor([3, 0, 2])}
+NAMES |= {"np": np, "sp": special, "INF": INF, "NAN": NAN}
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bool")
 
@@ -86,11 +87,11 @@ def is_int8(result):
     return any(getattr(r, "dtype", None) == np.int8 for r in (result if isinstance(result, tuple) else (result,)))
 
 
-def check(texts, dtype, x, **options):
+def check(texts, dtype, x, name="x", **options):
     """Each text as a function of x, by the library and fused; all that the library computes are one fused function."""
     torch.set_grad_enabled(False)
     texts = [text for text in texts if not ("16" in dtype and text in ROUNDED)]
-    functions = {text: eval(f"lambda x: {text}", NAMES) for text in texts}
+    functions = {text: eval(f"lambda {name}: {text}", NAMES) for text in texts}
     expected = {text: outcome(f, x) for text, f in functions.items()}
     computed = [text for text, result in expected.items() if not isinstance(result, Exception) and not is_int8(result)]
     together = kf.fuse(lambda v: [functions[text](v) for text in computed])
@@ -138,6 +139,61 @@ def test_reductions_of_torch(dtype):
         check(lines(REDUCTIONS), dtype, x, signed=False, slack=1)
     of_no_axes = [t for t in lines(REDUCTIONS) if re.match(r"(x|torch)\.(nan\w*|count_nonzero|\w+_mean|aminmax)\(", t)]
     check(of_no_axes, dtype, x[0, 0], signed=False)
+
+
+LOSSES = """
+F.l1_loss(x,y) ; F.l1_loss(x,y,reduction='sum') ; F.l1_loss(x,y,weight=abs(y)) ; F.l1_loss(x,y[0])
+F.l1_loss(x,y,False) ; F.mse_loss(x,y) ; F.mse_loss(x,y,weight=abs(x)) ; F.mse_loss(x,y,weight=abs(x),reduction='none')
+F.mse_loss(x,y,reduce=False) ; F.mse_loss(x,y,weight=y[0]) ; F.smooth_l1_loss(x,y)
+F.smooth_l1_loss(x,y,beta=0.5,reduction='none') ; F.smooth_l1_loss(x,y,beta=0.0) ; F.smooth_l1_loss(x,y,beta=-1.0)
+F.huber_loss(x,y) ; F.huber_loss(x,y,'sum',2.5) ; F.huber_loss(x,y,delta=0.5,weight=abs(y))
+F.huber_loss(x,y,delta=0.0) ; F.binary_cross_entropy(q,z) ; F.binary_cross_entropy(q,z,reduction='none')
+F.binary_cross_entropy(z,z,w) ; F.binary_cross_entropy(q,z[0]) ; F.binary_cross_entropy_with_logits(x,z)
+F.binary_cross_entropy_with_logits(x*30,z,w,pos_weight=w*3,reduction='sum')
+F.binary_cross_entropy_with_logits(x,q,reduction='none') ; F.kl_div(-abs(x),q) ; F.kl_div(x,z,reduction='batchmean')
+F.kl_div(x,-abs(y),reduction='sum',log_target=True) ; F.kl_div(x,q,reduction='none') ; F.hinge_embedding_loss(x,s)
+F.hinge_embedding_loss(x,s,2.0,reduction='none') ; F.margin_ranking_loss(x,y,s)
+F.margin_ranking_loss(x,y,s,0.5,reduction='none') ; F.margin_ranking_loss(x,y,s[0]) ; F.soft_margin_loss(x,s)
+F.soft_margin_loss(x*2,s,reduction='none') ; F.multilabel_soft_margin_loss(x,z)
+F.multilabel_soft_margin_loss(x,z,w[0],reduction='none') ; F.poisson_nll_loss(x,abs(y))
+F.poisson_nll_loss(abs(x),abs(y)*3,log_input=False,full=True,reduction='none') ; F.gaussian_nll_loss(x,y,abs(y))
+F.gaussian_nll_loss(x,y,abs(y[:,0]),full=True) ; F.gaussian_nll_loss(x,y,0.5,reduction='none')
+F.gaussian_nll_loss(x,y,abs(y[:,:2])) ; F.gaussian_nll_loss(x,y,abs(y[:,:1])) ; F.triplet_margin_loss(x,y,q)
+F.triplet_margin_loss(x,y,q,2.5,1,swap=True,reduction='none') ; F.triplet_margin_loss(x,y,q,-1.0)
+F.cosine_embedding_loss(x,y,s[:,0]) ; F.cosine_embedding_loss(x,x*2,-s[:,0],0.25,reduction='none')
+F.cosine_embedding_loss(x[0],y[0],s[0,0]) ; F.nll_loss(x,t) ; F.nll_loss(x,t,w[0])
+F.nll_loss(x,t,w[0],ignore_index=2,reduction='sum') ; F.nll_loss(x,t,ignore_index=2) ; F.nll_loss(x[0],t[0])
+F.nll_loss(x,t,reduction='none',weight=w[0],ignore_index=1) ; F.nll_loss(x.t()[None],t[None]) ; F.nll_loss(x,t*0-100)
+F.cross_entropy(x,t) ; F.cross_entropy(x,t,w[0]) ; F.cross_entropy(x,t,w[0],ignore_index=2)
+F.cross_entropy(x,t,label_smoothing=0.1) ; F.cross_entropy(x,t,w[0],label_smoothing=0.25,ignore_index=2)
+F.cross_entropy(x,t,w[0],label_smoothing=1.0,reduction='none')
+F.cross_entropy(x,t,label_smoothing=0.1,ignore_index=2)
+F.cross_entropy(x,t,label_smoothing=0.1,ignore_index=2,reduction='sum') ; F.cross_entropy(x,q)
+F.cross_entropy(x,q,w[0],label_smoothing=0.1) ; F.cross_entropy(x,q,w[0],reduction='none')
+F.cross_entropy(x,t,label_smoothing=2.0) ; F.cross_entropy(x.t()[None],t[None],w[0])
+F.cross_entropy(x.t()[None],q.t()[None]) ; F.cross_entropy(x,t,w[0,:2]) ; F.cross_entropy(x*1000,t)
+F.cross_entropy(x,t[:2]) ; nn.HuberLoss(delta=0.3)(x,y) ; nn.BCELoss()(q,z) ; nn.BCEWithLogitsLoss()(x,z)
+nn.KLDivLoss(reduction='batchmean')(x,q) ; nn.L1Loss()(x,y) ; nn.NLLLoss()(x,t)
+nn.CrossEntropyLoss(label_smoothing=0.2,reduction='sum')(x,t) ; nn.PoissonNLLLoss()(x,y)
+nn.GaussianNLLLoss()(x,y,abs(y)) ; nn.TripletMarginLoss()(x,y,q) ; nn.CosineEmbeddingLoss()(x,y,s[:,0])
+nn.MarginRankingLoss()(x,y,s) ; nn.HingeEmbeddingLoss()(x,s) ; nn.SoftMarginLoss()(x,s) ; nn.SmoothL1Loss()(x,y)
+nn.MultiLabelSoftMarginLoss()(x,z)
+"""
+LEAST = {"x": -3, "y": -3, "q": 0.01, "z": 0, "s": -1, "w": 0.5}
+MOST = {"x": 3, "y": 3, "q": 0.99, "z": 2, "s": 1, "w": 2}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int64"])
+def test_losses_of_torch(dtype):
+    """x, y: numbers; q: probabilities; z: 0 and 1; s: 1 and -1; w: weights; t: classes. All but t are rows of v."""
+    rng = np.random.default_rng(0)
+    data = {name: rng.uniform(LEAST[name], MOST[name], (3, 4)) for name in LEAST}
+    data |= {"z": np.floor(data["z"]), "s": np.sign(data["s"])}
+    v = torch.from_numpy(np.stack(list(data.values()))).to(getattr(torch, dtype))
+    texts = [re.sub(r"\b[xyqzsw]\b", lambda m: f"v[{[*data].index(m[0])}]", text) for text in lines(LOSSES)]
+    if dtype == "int64":  # of which torch has a few by chance
+        texts = [t for t in texts if isinstance(outcome(eval(f"lambda v: {t}", NAMES), v), Exception)]
+    check(texts, dtype, v, "v", signed=False, slack=1)
 
 
 NUMPY = """

@@ -294,6 +294,7 @@ REFUSED = {
     r"x\.item is not traced": lambda x: x.sum().item(),
     r"updates its running statistics": torch.nn.BatchNorm1d(7),
     r"without a dim guesses one": lambda x: F.softmax(x),
+    r"torch\.rrelu is not traced: random": lambda x: F.rrelu(x, training=True),
     r"moving a value to cuda": lambda x: x.to("cuda"),
     r"torch\.fft_fft gives complex": lambda x: torch.fft.fft(x),
     r"torch\.masked_select is not traced: the shape": lambda x: torch.masked_select(x, x > 0),

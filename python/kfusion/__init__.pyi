@@ -208,7 +208,7 @@ fused_mse: _Mse
 unfused_mse: _Mse
 
 class _CrossEntropy(FusedFunction):
-    def __call__(self, logits: Array, targets: Array, *, ignore_index: int | None = None, reduction: str = 'mean', out: Any = None, stream: Any = None) -> Array: ...
+    def __call__(self, logits: Array, targets: Array, *, weight: Array | None = None, ignore_index: int | None = None, label_smoothing: float = 0.0, reduction: str = 'mean', out: Any = None, stream: Any = None) -> Array: ...
 
 fused_cross_entropy: _CrossEntropy
 unfused_cross_entropy: _CrossEntropy

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from .._graph.tracer import stage
-from .._spec import INTEGERS
+from .._spec import FLOATS, INTEGERS
 from . import primitives as p
 from .operation import Array, composite
 from .views import astype, expand_dims, positions, squeeze
@@ -40,7 +40,15 @@ def mse(x: Array, y: Array, *, reduction: str = "mean") -> Array:
 
 
 @composite
-def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = None, reduction: str = "mean") -> Array:
+def cross_entropy(
+    logits: Array,
+    targets: Array,
+    *,
+    weight: Array | None = None,
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Array:
     """Cross entropy of softmax(logits) against class numbers.
 
     Stages: cross_entropy.logsumexp, .pick, .mean (or .sum).
@@ -53,48 +61,96 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
     Args:
         logits: floats, (..., classes).
         targets: int32 or int64, of shape logits.shape[:-1].
+        weight: (classes,), of logits' dtype: what a row of each class counts, in the sum and in the number of rows.
         ignore_index: rows with this target count neither in the sum nor in the number of rows; None means all count.
+        label_smoothing: the share of the target that is spread evenly over all classes, from 0 to 1.
         reduction: "mean", "sum", or "none" for the rows' own losses.
 
     Returns:
         Array without axes, of logits' dtype.
 
     Raises:
-        ValueError: the shapes do not fit, or reduction is none of the three.
-        TypeError: logits are no floats, or targets no integers.
+        ValueError: the shapes do not fit, label_smoothing is not from 0 to 1, or reduction is none of the three.
+        TypeError: logits are no floats, targets no integers, or weight has another dtype.
     """
     _require_reduction("cross_entropy", reduction)
-    if targets.shape != logits.shape[:-1] or logits.ndim == 0:
-        raise ValueError(f"kfusion.cross_entropy: targets must have shape {logits.shape[:-1]}, got {targets.shape}")
-    if targets._dtype not in INTEGERS:
-        raise TypeError(f"kfusion.cross_entropy: targets must be int32 or int64, got {targets._dtype}")
+    _require_classes("cross_entropy", logits, targets, weight)
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"kfusion.cross_entropy: label_smoothing must be from 0 to 1, got {label_smoothing}")
     with stage(logits, "cross_entropy.logsumexp"):
         largest = p.max(logits, -1, keepdims=True)
         log_sum = p.log(p.sum(p.exp(logits - largest), -1))
     with stage(logits, "cross_entropy.pick"):
-        own = p.equal(positions(logits, -1), expand_dims(targets, -1))
-        losses = log_sum - (p.sum(p.where(own, logits, 0.0), -1) - squeeze(largest, -1))
-        if ignore_index is not None:
-            losses = p.where(p.equal(targets, ignore_index), 0.0, losses)
-        losses = p.where(_known(targets, logits.shape[-1], ignore_index), losses, math.nan)
-    return _reduced("cross_entropy", losses, reduction, targets, ignore_index)
+        losses = log_sum - (_own(logits, targets, logits) - squeeze(largest, -1))
+        counts = None if weight is None else _own(logits, targets, weight)
+        losses = losses if counts is None else losses * counts
+        if label_smoothing:
+            every = expand_dims(log_sum, -1) - (logits - largest)
+            spread = p.sum(every if weight is None else every * weight, -1) / logits.shape[-1]
+            losses = losses * (1.0 - label_smoothing) + spread * label_smoothing
+        losses = _of_known(losses, targets, logits.shape[-1], ignore_index)
+    return _mean_of_rows("cross_entropy", losses, reduction, targets, ignore_index, counts)
 
 
-def _known(targets: Any, classes: int, ignore_index: int | None) -> Any:
-    """Which targets are classes, or to be ignored."""
+def nll(logs: Any, targets: Any, weight: Any, ignore_index: int, reduction: str) -> Any:
+    """Of logarithms of probabilities (..., classes) those of the targets, negated, in the same manner."""
+    _require_reduction("nll_loss", reduction)
+    _require_classes("nll_loss", logs, targets, weight)
+    with stage(logs, "nll_loss.pick"):
+        counts = None if weight is None else _own(logs, targets, weight)
+        losses = -_own(logs, targets, logs)
+        losses = losses if counts is None else losses * counts
+        losses = _of_known(losses, targets, logs.shape[-1], ignore_index)
+    return _mean_of_rows("nll_loss", losses, reduction, targets, ignore_index, counts)
+
+
+def _require_classes(name: str, logits: Any, targets: Any, weight: Any) -> None:
+    if targets.shape != logits.shape[:-1] or logits.ndim == 0:
+        raise ValueError(f"kfusion.{name}: targets must have shape {logits.shape[:-1]}, got {targets.shape}")
+    if logits._dtype not in FLOATS:
+        raise TypeError(f"kfusion.{name}: logits must be floats, got {logits._dtype}")
+    if targets._dtype not in INTEGERS:
+        raise TypeError(f"kfusion.{name}: targets must be int32 or int64, got {targets._dtype}")
+    if weight is not None and (weight.shape != logits.shape[-1:] or weight._dtype != logits._dtype):
+        wanted, got = (f"{v._dtype} of shape {s}" for v, s in ((logits, logits.shape[-1:]), (weight, weight.shape)))
+        error = TypeError if weight._dtype != logits._dtype else ValueError
+        raise error(f"kfusion.{name}: weight must be {wanted}, got {got}")
+
+
+def _own(logits: Any, targets: Any, values: Any) -> Any:
+    """Of values along the classes, each row's at its target; 0 where that is no class."""
+    return p.sum(p.where(p.equal(positions(logits, -1), expand_dims(targets, -1)), values, 0.0), -1)
+
+
+def _of_known(losses: Any, targets: Any, classes: int, ignore_index: int | None) -> Any:
+    """0 for targets to be ignored, NaN for those that are no class."""
     known = p.logical_and(p.greater_equal(targets, 0), p.less(targets, classes))
-    return known if ignore_index is None else p.logical_or(known, p.equal(targets, ignore_index))
+    if ignore_index is not None:
+        ignored = p.equal(targets, ignore_index)
+        losses, known = p.where(ignored, 0.0, losses), p.logical_or(known, ignored)
+    return p.where(known, losses, math.nan)
 
 
-def _reduced(name: str, losses: Any, reduction: str, targets: Any = None, ignore_index: int | None = None) -> Any:
-    """Sum, or mean over the rows that count."""
+def _mean_of_rows(
+    name: str, losses: Any, reduction: str, targets: Any, ignore_index: int | None, counts: Any = None
+) -> Any:
+    """As `_reduced`, but the mean is one over the rows that count, each as often as `counts` says."""
+    if reduction != "mean" or (ignore_index is None and counts is None):
+        return _reduced(name, losses, reduction)
+    with stage(losses, f"{name}.mean"):
+        if ignore_index is None:
+            return p.sum(losses) / p.sum(counts)
+        counted = p.not_equal(targets, ignore_index)
+        if counts is None:
+            return p.mean(losses) / p.mean(astype(counted, losses._dtype))
+        return p.sum(losses) / p.sum(p.where(counted, counts, 0.0))
+
+
+def _reduced(name: str, losses: Any, reduction: str) -> Any:
     if reduction == "none":
         return losses
     with stage(losses, f"{name}.{reduction}"):
-        total = p.REDUCTIONS[reduction](losses)
-        if reduction == "sum" or ignore_index is None:
-            return total
-        return total / p.mean(astype(p.not_equal(targets, ignore_index), losses._dtype))
+        return p.REDUCTIONS[reduction](losses)
 
 
 def _require_reduction(name: str, reduction: str) -> None:

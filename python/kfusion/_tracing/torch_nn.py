@@ -8,7 +8,7 @@ from typing import Any
 
 from .._graph.source import no_form, trace_error
 from .._graph.tracer import Traced
-from .._ops import activations, attention, contractions, losses, norms, views
+from .._ops import activations, attention, contractions, norms, views
 from .._ops import primitives as p
 from . import refusals
 from .torch_functions import FUNCTIONS, named
@@ -158,32 +158,6 @@ def _normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> 
     return input / FUNCTIONS["clamp_min"](norms.norm(input, p, dim, keepdims=True), eps)
 
 
-@_function("mse_loss")
-def _mse_loss(
-    input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None
-) -> Any:
-    _require_plain("mse_loss", size_average=size_average, reduce=reduce, weight=weight)
-    return losses.mse(input, target, reduction=reduction)
-
-
-@_function("cross_entropy")
-def _cross_entropy(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    size_average: Any = None,
-    ignore_index: int = -100,
-    reduce: Any = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Any:
-    _require_plain("cross_entropy", size_average=size_average, reduce=reduce, weight=weight)
-    if label_smoothing:
-        raise refusals.refused_keyword("torch.cross_entropy", "label_smoothing")
-    logits = views.moveaxis(input, 1, -1) if input.ndim > 2 else input
-    return losses.cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction)
-
-
 @_function("scaled_dot_product_attention")
 def _scaled_dot_product_attention(
     query: Any,
@@ -211,9 +185,3 @@ def _scaled_dot_product_attention(
     lifted = {name: tracer.lift(a, "torch") for name, a in arrays.items()}
     tracer.record("attention", lifted | {"scale": scale, "causal": is_causal}, result)
     return result
-
-
-def _require_plain(name: str, **keywords: Any) -> None:
-    for keyword, value in keywords.items():
-        if value is not None:
-            raise refusals.refused_keyword(f"torch.{name}", keyword)

@@ -13,6 +13,7 @@ from .._graph.tracer import STATE, Traced
 from .._spec import is_array
 from . import autocast, library_calls, refusals
 from . import torch_activations as torch_activations  # enters its functions
+from . import torch_classes as torch_classes
 from . import torch_elementwise as torch_elementwise
 from . import torch_joins as torch_joins
 from . import torch_nn as torch_nn

@@ -1,0 +1,67 @@
+"""torch's losses of classes: negative log likelihood and cross entropy, of class numbers and of probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._ops import activations, losses, views
+from .._ops import primitives as p
+from .._spec import FLOATS
+from .torch_functions import named
+from .torch_losses import reduced_by, reduction_of, require_same_shape
+from .torch_stages import Tensor, computed
+
+
+def _rows(x: Any) -> Any:
+    """Classes last."""
+    return views.moveaxis(x, 1, -1) if x.ndim > 2 else x
+
+
+@named("nll_loss", method=False)
+def _nll_loss(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    *,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: Any = "mean",
+) -> Any:
+    how = reduction_of("nll_loss", size_average, reduce, reduction)
+    target, weight = (v if v is None else input._tracer.lift(v, "torch") for v in (target, weight))
+    return losses.nll(_rows(input), target, weight, ignore_index, how)
+
+
+@named("cross_entropy", method=False)
+def _cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    *,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: Any = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    how = reduction_of("cross_entropy", size_average, reduce, reduction)
+    target = input._tracer.lift(target, "torch")
+    if target._dtype in FLOATS:
+        return _soft_cross_entropy(input, target, weight, label_smoothing=label_smoothing, reduction=how)
+    keywords = {"weight": weight, "ignore_index": ignore_index, "label_smoothing": label_smoothing, "reduction": how}
+    return losses.cross_entropy(_rows(input), target, **keywords)
+
+
+@computed("soft_cross_entropy", same=True)
+def _soft_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor = None, *, label_smoothing: float, reduction: str
+) -> Any:
+    """Targets are probabilities of the classes."""
+    require_same_shape("cross_entropy", input, target)
+    x, shares = _rows(input), _rows(target)
+    if label_smoothing:
+        shares = shares * (1.0 - label_smoothing) + label_smoothing / x.shape[-1]
+    terms = activations.log_softmax(x) * shares
+    values = -p.sum(terms if weight is None else terms * weight, -1)
+    return reduced_by(values, reduction)

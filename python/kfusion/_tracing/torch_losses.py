@@ -1,0 +1,274 @@
+"""torch's losses on traced values: one stage each, but for those that are kfusion's own."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from .._ops import formulas, losses, norms, views
+from .._ops import primitives as p
+from .torch_functions import FUNCTIONS, named
+from .torch_stages import Tensor, computed
+
+_BY_NUMBER = {0: "none", 1: "mean", 2: "sum"}  # as torch's C++ names reductions
+_KEYWORDS = {"size_average": None, "reduce": None, "reduction": "mean"}
+
+
+def _loss(name: str, takes: str = "floats") -> Callable[..., Any]:
+    """Enters a function of the losses of the elements under torch's name; it gets torch's keywords for reducing them.
+
+    A function may also give a second value: what each element counts in the mean.
+    """
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def reduced(*args: Any, size_average: Any, reduce: Any, reduction: Any, **kwargs: Any) -> Any:
+            return reduced_by(function(*args, **kwargs), reduction_of(name, size_average, reduce, reduction))
+
+        own = inspect.signature(function)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        added = [inspect.Parameter(k, kind, default=default) for k, default in _KEYWORDS.items()]
+        reduced.__signature__ = own.replace(parameters=[*own.parameters.values(), *added])  # type: ignore[attr-defined]
+        return computed(name, takes=takes)(_with_defaults(reduced))  # type: ignore[no-any-return]
+
+    return enter
+
+
+def _with_defaults(reduced: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(reduced)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return reduced(*args, **_KEYWORDS | kwargs)
+
+    return called
+
+
+def reduction_of(name: str, size_average: Any, reduce: Any, reduction: Any) -> str:
+    """The reduction's name; the two old keywords decide where they are given."""
+    if size_average is not None or reduce is not None:
+        if not {type(size_average), type(reduce)} <= {bool, type(None)}:
+            raise TypeError(f"kfusion.{name}: size_average and reduce must be bools, got {size_average} and {reduce}")
+        return "none" if reduce is False else "sum" if size_average is False else "mean"
+    reduction = _BY_NUMBER.get(reduction, reduction)
+    if reduction not in _BY_NUMBER.values():
+        raise ValueError(f'kfusion.{name}: reduction must be "mean", "sum" or "none", got {reduction!r}')
+    return str(reduction)
+
+
+def reduced_by(result: Any, reduction: str) -> Any:
+    """The losses themselves, their sum or their mean; of losses and what each counts, the weighted mean."""
+    values, counts = result if isinstance(result, tuple) else (result, None)
+    if reduction == "none":
+        return values
+    if counts is None or reduction == "sum":
+        return p.REDUCTIONS[reduction](values)
+    return p.sum(values) / p.sum(counts)
+
+
+# ---- of two tensors ----
+
+
+def _weighted(name: str, values: Any, weight: Any, shape: tuple[int, ...]) -> Any:
+    """The losses, and what they count where there is a weight."""
+    if weight is None:
+        return values
+    if weight.shape != shape:
+        raise ValueError(f"kfusion.{name}: weight must have shape {shape}, got {weight.shape}")
+    return values * weight, weight
+
+
+@_loss("weighted_l1_loss")
+def _weighted_l1_loss(input: Tensor, target: Tensor, weight: Tensor) -> Any:
+    return _weighted("l1_loss", p.absolute(input - target), weight, input.shape)
+
+
+@_loss("l1_loss")
+def _plain_l1_loss(input: Tensor, target: Tensor) -> Any:
+    return p.absolute(input - target)
+
+
+@named("l1_loss", method=False)
+def _l1_loss(
+    input: Any,
+    target: Any,
+    *,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: Any = "mean",
+    weight: Any = None,
+) -> Any:
+    how = reduction_of("l1_loss", size_average, reduce, reduction)
+    weight = _dropped_weight() if weight is None else weight
+    if weight is None:
+        return _plain_l1_loss(input, target, reduction=how)
+    return _weighted_l1_loss(input, target, weight, reduction=how)
+
+
+def _dropped_weight() -> Any:
+    """torch 2.13's l1_loss does not hand over its weight: it is in that function's frame."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "l1_loss" and frame.f_globals.get("__name__") == "torch.nn.functional":
+            return frame.f_locals.get("weight")
+        frame = frame.f_back
+    return None
+
+
+@_loss("weighted_mse_loss")
+def _weighted_mse_loss(input: Tensor, target: Tensor, *, weight: Tensor = None) -> Any:
+    return _weighted("mse_loss", p.square(input - target), weight, input.shape)
+
+
+@named("mse_loss", method=False)
+def _mse_loss(
+    input: Any,
+    target: Any,
+    *,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: Any = "mean",
+    weight: Any = None,
+) -> Any:
+    how = reduction_of("mse_loss", size_average, reduce, reduction)
+    if weight is not None:
+        return _weighted_mse_loss(input, target, weight=weight, reduction=how)
+    return losses.mse(input, target, reduction=how)
+
+
+@_loss("smooth_l1_loss")
+def _smooth_l1_loss(input: Tensor, target: Tensor, *, beta: float = 1.0) -> Any:
+    d = p.absolute(input - target)
+    if beta < 0:
+        raise ValueError(f"kfusion.smooth_l1_loss: beta must be at least 0, got {beta}")
+    return d if beta == 0 else p.where(d < beta, d * d * (0.5 / beta), d - 0.5 * beta)
+
+
+@_loss("huber_loss")
+def _huber_loss(input: Tensor, target: Tensor, *, delta: float = 1.0, weight: Tensor = None) -> Any:
+    if delta <= 0:
+        raise ValueError(f"kfusion.huber_loss: delta must be above 0, got {delta}")
+    d = p.absolute(input - target)
+    values = p.where(d <= delta, d * d * 0.5, (d - 0.5 * delta) * delta)
+    weighted = _weighted("huber_loss", values, weight, input.shape)
+    return weighted[0] if isinstance(weighted, tuple) else weighted  # whose mean is a plain one
+
+
+@_loss("binary_cross_entropy")
+def _binary_cross_entropy(input: Tensor, target: Tensor, *, weight: Tensor = None) -> Any:
+    require_same_shape("binary_cross_entropy", input, target)
+    log, log_of_rest = (p.maximum(v, -100.0) for v in (p.log(input), p.log1p(-input)))
+    values = (target - 1.0) * log_of_rest - target * log
+    return values if weight is None else values * weight
+
+
+@_loss("binary_cross_entropy_with_logits")
+def _binary_cross_entropy_with_logits(
+    input: Tensor, target: Tensor, *, weight: Tensor = None, pos_weight: Tensor = None
+) -> Any:
+    require_same_shape("binary_cross_entropy_with_logits", input, target)
+    log = formulas.log_sigmoid(input)
+    log = log if pos_weight is None else log * ((pos_weight - 1.0) * target + 1.0)
+    values = (1.0 - target) * input - log
+    return values if weight is None else values * weight
+
+
+def require_same_shape(name: str, input: Any, target: Any) -> None:
+    """Raises a ValueError where they differ."""
+    if target.shape != input.shape:
+        raise ValueError(f"kfusion.{name}: target must have shape {input.shape}, got {target.shape}")
+
+
+@computed("kl_div")
+def _kl_div(
+    input: Tensor,
+    target: Tensor,
+    *,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: Any = "mean",
+    log_target: bool = False,
+) -> Any:
+    values = p.exp(target) * (target - input) if log_target else formulas.xlogy(target, target) - target * input
+    if reduction == "batchmean" and input.ndim:
+        return p.sum(values) / input.shape[0]
+    how = "sum" if reduction == "batchmean" else reduction
+    return reduced_by(values, reduction_of("kl_div", size_average, reduce, how))
+
+
+@_loss("hinge_embedding_loss")
+def _hinge_embedding_loss(input: Tensor, target: Tensor, *, margin: float = 1.0) -> Any:
+    beyond = p.where(target != 1, p.maximum(margin - input, 0.0), 0.0)
+    return beyond + p.where(target != -1, input, 0.0)
+
+
+@_loss("soft_margin_loss")
+def _soft_margin_loss(input: Tensor, target: Tensor) -> Any:
+    return -formulas.log_sigmoid(input * target)
+
+
+@_loss("multilabel_soft_margin_loss")
+def _multilabel_soft_margin_loss(input: Tensor, target: Tensor, *, weight: Tensor = None) -> Any:
+    values = -(target * formulas.log_sigmoid(input) + (1.0 - target) * formulas.log_sigmoid(-input))
+    return p.sum(values if weight is None else values * weight, -1) / input.shape[-1]
+
+
+@_loss("poisson_nll_loss", takes="numbers made floats")
+def _poisson_nll_loss(
+    input: Tensor, target: Tensor, *, log_input: bool = True, full: bool = False, eps: float = 1e-8
+) -> Any:
+    values = p.exp(input) - target * input if log_input else input - target * p.log(input + eps)
+    if not full:
+        return values
+    stirling = target * p.log(target) - target + p.log(target * (2 * math.pi)) * 0.5
+    return values + p.where(target > 1, stirling, 0.0)
+
+
+@_loss("gaussian_nll_loss")
+def _gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor, *, full: bool = False, eps: float = 1e-6) -> Any:
+    if var.ndim and var.shape != input.shape:
+        var = views.expand_dims(var, -1) if var.shape == input.shape[:-1] else var
+        unlike = [n for n, m in zip(var.shape, input.shape, strict=False) if n != m]
+        if var.ndim != input.ndim or unlike not in ([], [1]):
+            raise ValueError(f"kfusion.gaussian_nll_loss: var must fit input {input.shape}, got shape {var.shape}")
+    var = p.maximum(var, eps)
+    values = (p.log(var) + p.square(input - target) / var) * 0.5
+    return values + 0.5 * math.log(2 * math.pi) if full else values
+
+
+# ---- of three tensors, and of vectors ----
+
+
+@_loss("margin_ranking_loss", takes="numbers made floats")
+def _margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, *, margin: float = 0) -> Any:
+    if not input1.ndim == input2.ndim == target.ndim:
+        raise ValueError("kfusion.margin_ranking_loss: all tensors must have as many axes")
+    return p.maximum(target * (input2 - input1) + margin, 0.0)
+
+
+@_loss("triplet_margin_loss", takes="numbers made floats")
+def _triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+) -> Any:
+    if margin <= 0:
+        raise ValueError(f"kfusion.triplet_margin_loss: margin must be above 0, got {margin}")
+    near, far = (norms.norm(anchor - other + eps, p, -1) for other in (positive, negative))
+    others = norms.norm(positive - negative + eps, p, -1) if swap else far
+    return FUNCTIONS["relu"](near - FUNCTIONS["minimum"](far, others) + margin)
+
+
+@_loss("cosine_embedding_loss", takes="made floats")
+def _cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, *, margin: float = 0) -> Any:
+    lengths = [p.sum(v * v, -1) + 1e-12 for v in (input1, input2)]
+    cosine = p.sum(input1 * input2, -1) / p.sqrt(lengths[0] * lengths[1])
+    return p.where(target == 1, 1.0 - cosine, 0.0) + p.where(target == -1, p.maximum(cosine - margin, 0.0), 0.0)
