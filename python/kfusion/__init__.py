@@ -7,6 +7,7 @@ kf.fused_relu_layernorm(x)       # one kernel, one pass in and one out; NumPy, t
 kf.unfused_relu_layernorm(x)     # the same as five kernels, for comparison
 kf.compare(kf.fused_relu_layernorm, x)   # both checked and measured on your data
 kf.relu(x), kf.softmax(x), ...   # on arrays at once; in a traced function, nodes of its graph
+kf.elementwise("x, y: x * exp(-y) + 1")   # a function of arrays from an expression
 kf.fuse(f)                       # f as few kernels: y = kf.fuse(f)(x); a decorator, too
 kf.call(g, x, result=spec)       # inside f: any function g of arrays, run as it is between f's kernels
 kf.plan(f, kf.spec((4096, 1024)))   # which kernels f becomes, what that saves and why they are not fewer
@@ -36,6 +37,7 @@ from ._fuse import FusedFunction, fuse
 from ._graph.source import TraceError
 from ._library_call import call
 from ._named import *
+from ._ops.expressions import elementwise
 from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
@@ -61,6 +63,7 @@ __all__ = [
     "compare",
     "device",
     "devices",
+    "elementwise",
     "empty_cache",
     "executors",
     "fuse",

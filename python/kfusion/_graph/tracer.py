@@ -361,6 +361,11 @@ def tracer_of(*values: Any) -> Tracer | None:
     return next((v._tracer for v in values if isinstance(v, Traced)), None)
 
 
+def is_weak(x: Traced) -> bool:
+    """Whether x is a Python number, which takes the dtype of what it meets."""
+    return bool(x._tracer.graph.node(x._tracer.node(x)).get("weak"))
+
+
 def stage(x: Traced, name: str) -> contextlib.AbstractContextManager[None]:
     """A stage of the graph that x is in."""
     return x._tracer.stage(name)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from .._graph.tracer import Traced
+from .._graph.tracer import Traced, is_weak
 from .._ops import primitives as p
 from .._ops import views
 from .._spec import HALF
@@ -19,19 +19,14 @@ def together(values: Sequence[Traced], *, floats: bool = False) -> tuple[list[Tr
     """
     dtype = result_type(values, floats)
     inside = "float32" if dtype in HALF else dtype
-    return [v if v._dtype == inside and not _is_number(v) else views.astype(v, inside) for v in values], dtype
+    return [v if v._dtype == inside and not is_weak(v) else views.astype(v, inside) for v in values], dtype
 
 
 def result_type(values: Sequence[Traced], floats: bool = False) -> str:
     """The dtype that values promote to, found by nodes that nothing reads."""
-    first, *rest = sorted(values, key=lambda v: (_is_number(v), v.ndim == 0))  # torch: axes outrank none
+    first, *rest = sorted(values, key=lambda v: (is_weak(v), v.ndim == 0))  # torch: axes outrank none
     joined = functools.reduce(p.maximum, (v for v in rest if v._dtype != first._dtype), first)
     return str((p.sigmoid(joined) if floats else joined)._dtype)
-
-
-def _is_number(x: Traced) -> bool:
-    """Whether x is a Python number, which takes the dtype of what it meets."""
-    return bool(x._tracer.graph.node(x._tracer.node(x)).get("weak"))
 
 
 def narrow(result: Any, dtype: str) -> Any:
