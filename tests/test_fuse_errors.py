@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -36,7 +38,8 @@ def test_a_failed_trace_keeps_nothing():
 
 @pytest.mark.parametrize("wrong", [[1, 2, 3], 1.0, 3, "text"])
 def test_arguments_that_are_no_arrays(wrong):
-    text = rf"kfusion\.f: x must be an array, got {type(wrong).__name__}; convert it with numpy\.asarray\(x\)"
+    instead = "" if isinstance(wrong, str) else "; convert it with numpy.asarray(x)"
+    text = re.escape(f"kfusion.f: x must be an array, got {type(wrong).__name__}{instead}") + "$"
 
     @kf.fuse
     def f(layer, x):

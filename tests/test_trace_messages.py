@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 import sys
 import types
 from typing import Any
@@ -55,6 +56,38 @@ def test_tables_and_lazy_arrays(value, conversion):
         kf.fuse(lambda t: t + 1)(value)
     with pytest.raises(kf.TraceError, match=rf"an operand must be an array or a number, got {kind}\n(.*\n)?  write "):
         kf.fuse(lambda x: x + value)(X)
+
+
+PASS = {
+    "got the class ndarray; pass an instance of it": np.ndarray,
+    "got list; convert it with numpy.asarray(x)": [1.0, 2.0],
+    "got Table; convert it with x.to_numpy()": Table(),
+    "got dict; pass its arrays one by one": {"a": 1.0},
+    "got str": "a",
+}
+
+
+@pytest.mark.parametrize("text", PASS)
+def test_what_to_pass_instead(text):
+    """To functions of arrays, to functions that fail on it in their own ways, and beside a traced value."""
+    value = PASS[text]
+    for f in (kf.fuse(lambda x: x + 1), kf.fuse(np.exp), kf.relu, kf.fused_softmax):
+        with pytest.raises(TypeError, match=rf"x must be an array, {re.escape(text)}$"):
+            f(value)
+    got, _, instead = text.partition("; ")
+    with pytest.raises(kf.TraceError, match=re.escape(got)) as caught:
+        kf.fuse(lambda y, x: y + x)(X, value)
+    assert instead.replace("convert it with", "write") in str(caught.value)
+
+
+def test_a_class_in_place_of_its_instance():
+    class Layer:
+        def __call__(self, x):
+            return x + 1
+
+    assert kf.fuse(Layer())(X) is not None
+    with pytest.raises(TypeError, match="must be a function or an object, got the class Layer; pass an instance of it"):
+        kf.fuse(Layer)(X)
 
 
 @pytest.mark.parametrize("library", ["pandas", "xarray", "dask.array"])

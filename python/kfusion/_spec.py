@@ -7,7 +7,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
@@ -152,7 +152,7 @@ def require_plain(array: Any, what: str) -> None:
     if isinstance(array, np.ndarray) and type(array) not in (np.ndarray, np.memmap):
         raise TypeError(f"{what} must be a plain array, got {type(array).__name__}; convert it with numpy.asarray(x)")
     if not is_array(array):
-        raise TypeError(f"{what} must be an array, got {type(array).__name__}; convert it with numpy.asarray(x)")
+        raise TypeError(f"{what} must be an array, got {described(array, what.rpartition(' ')[2])}")
 
 
 def conversion_of(value: Any, name: str) -> str | None:
@@ -161,6 +161,19 @@ def conversion_of(value: Any, name: str) -> str | None:
         return f"{name}.to_numpy()"
     is_foreign = hasattr(type(value), "__array__") and not is_array(value) and not isinstance(value, np.generic)
     return f"numpy.asarray({name})" if is_foreign else None
+
+
+def described(value: Any, name: str) -> str:
+    """What a value is that is no array, and what to pass instead, for messages."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}; pass an instance of it"
+    kind = value.__class__.__name__  # of what stands for a float, float
+    if isinstance(value, (list, tuple, int, float)):
+        return f"{kind}; convert it with numpy.asarray({name})"
+    if isinstance(value, Mapping):
+        return f"{kind}; pass its arrays one by one"
+    conversion = conversion_of(value, name)
+    return f"{kind}; convert it with {conversion}" if conversion else kind
 
 
 def _device(array: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import _core
-from .._spec import Spec, conversion_of, is_array, spec_of
+from .._spec import Spec, described, is_array, spec_of
 from .number import Number, is_number, parameter_of
 from .source import trace_error, user_frame, user_line
 
@@ -222,10 +222,9 @@ class Tracer:
                 return self.value(self._call("scalar", number(value)))
         if is_array(value):
             return self._capture(value, library)
-        conversion = conversion_of(value, "x")
-        hint = f"write {conversion} outside" if conversion else ""
-        hint = "make an array of it outside" if isinstance(value, (list, tuple)) else hint
-        raise trace_error(f"{what} must be an array or a number, got {type(value).__name__}", hint)
+        got, _, instead = described(value, "x").partition("; ")
+        hint = instead.replace("convert it with", "write") + " outside" * instead.startswith("convert")
+        raise trace_error(f"{what} must be an array or a number, got {got}", hint)
 
     def _parameter(self, number: Number, library: str, what: str) -> Traced:
         value, index = parameter_of(number, self)

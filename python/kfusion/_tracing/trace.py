@@ -21,7 +21,7 @@ from .._graph.source import TraceError, raised_line, trace_error
 from .._graph.structure import Constant, Slot, fill, is_record, walk
 from .._graph.tracer import Argument, Call, Input, Traced, Tracer, current
 from .._ops.operation import bind, require_one_kind
-from .._spec import Spec, conversion_of, is_array, spec_of
+from .._spec import Spec, conversion_of, described, is_array, spec_of
 from . import randomness
 
 _PLAIN = (bool, int, float, complex, str)
@@ -101,7 +101,7 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
     token = current.set(tracer)
     try:
         outputs: list[tuple[str, Traced]] = []
-        returned = _call(function, bound)
+        returned = _call(tracer, function, bound)
         results = walk(
             returned,
             lambda path, leaf: _output(tracer.name, outputs, path, leaf),
@@ -130,6 +130,9 @@ def signature_of(function: Any) -> inspect.Signature:
     """
     written = getattr(function, "forward", function)
     code = getattr(written, "__code__", None)
+    if isinstance(function, type) and (hasattr(function, "forward") or "__call__" in vars(function)):
+        what = f"kfusion.trace: function must be a function or an object, got the class {function.__name__}"
+        raise TypeError(f"{what}; pass an instance of it")
     if not callable(written):
         raise TypeError(f"kfusion.trace: function must be callable, got {type(function).__name__}")
     try:
@@ -165,14 +168,8 @@ def _require_an_array(tracer: Tracer, bound: inspect.BoundArguments) -> None:
         if kind is inspect.Parameter.VAR_KEYWORD:
             given = value
         for path, v in given.items():
-            conversion = conversion_of(v, path)
-            if conversion is None and (v is None or isinstance(v, _NO_ARRAYS)):
-                conversion = f"numpy.asarray({path})"
-            if conversion is not None:  # type() of what stands for a float is another
-                kind_of = v.__class__.__name__
-                raise TypeError(
-                    f"kfusion.{tracer.name}: {path} must be an array, got {kind_of}; convert it with {conversion}"
-                )
+            if v is None or isinstance(v, (*_NO_ARRAYS, type)) or conversion_of(v, path) is not None:
+                raise TypeError(f"kfusion.{tracer.name}: {path} must be an array, got {described(v, path)}")
             if dataclasses.is_dataclass(v):
                 raise TypeError(
                     f"kfusion.{tracer.name}: {path} must be an array, got {type(v).__name__}; the attributes of an "
@@ -190,7 +187,7 @@ def _require_one_library(tracer: Tracer) -> None:
             )
 
 
-def _call(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
+def _call(tracer: Tracer, function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
     """The function's result. Where another library's error hides that it met a traced value, ours says so."""
     try:
         return function(*bound.args, **bound.kwargs)
@@ -206,6 +203,8 @@ def _call(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
         line = raised_line(error.__traceback__)
         if _replaced(error.__cause__):  # by NumPy, for w[0] = traced
             raise trace_error("assigning to a part of an array", "write kf.where(mask, x, y) instead", line) from error
+        if not str(error).startswith("kfusion."):
+            _require_an_array(tracer, bound)
         if not isinstance(error, TraceError) and _names_traced(str(error)):
             what = f"a function that takes no traced values was called ({error})"
             hint = "write the same function of kfusion or NumPy instead"
