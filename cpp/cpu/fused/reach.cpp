@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "cpu/strided.hpp"
 
@@ -47,12 +49,38 @@ void for_runs(const Extents& extents, const Extents& strides, std::int64_t begin
 }
 
 template <int item>
+using BitsOf =
+    std::conditional_t<item == 8, std::uint64_t, std::conditional_t<item == 4, std::uint32_t, std::uint16_t>>;
+
+/// Every second element, two registers at a time: the first of each pair. The last ones go alone, since behind them the
+/// array may end.
+template <int item, class Bits>
+std::int64_t copy_every_second(std::int64_t n, const std::byte* from, std::byte* to) {
+  constexpr int kLanes = 16 / item;
+  using Lanes [[gnu::vector_size(16)]] = Bits;
+  std::int64_t k = 0;
+  for (; k + kLanes < n; k += kLanes) {
+    Lanes a, b;
+    std::memcpy(&a, from + 2 * k * item, sizeof a);
+    std::memcpy(&b, from + 2 * k * item + 16, sizeof b);
+    const Lanes firsts = [&]<int... i>(std::integer_sequence<int, i...>) {
+      return __builtin_shufflevector(a, b, 2 * i...);
+    }(std::make_integer_sequence<int, kLanes>());
+    std::memcpy(to + k * item, &firsts, sizeof firsts);
+  }
+  return k;
+}
+
+template <int item>
 void copy_run(std::int64_t n, const std::byte* from, std::int64_t from_stride, std::byte* to, std::int64_t to_stride) {
   if (from_stride == item && to_stride == item) {
     std::memcpy(to, from, static_cast<std::size_t>(n * item));
     return;
   }
-  for (std::int64_t k = 0; k < n; ++k) std::memcpy(to + k * to_stride, from + k * from_stride, item);
+  std::int64_t k = 0;
+  if constexpr (item > 1)
+    if (from_stride == 2 * item && to_stride == item) k = copy_every_second<item, BitsOf<item>>(n, from, to);
+  for (; k < n; ++k) std::memcpy(to + k * to_stride, from + k * from_stride, item);
 }
 
 void copy_run(int item, std::int64_t n, const std::byte* from, std::int64_t from_stride, std::byte* to,
@@ -83,6 +111,7 @@ void fill(const std::byte* element, std::int64_t count, std::byte* to) {
 }
 
 constexpr std::int64_t kShortRow = 32, kFewColumns = 8;
+constexpr std::int64_t kShortRowBytes = 256;  // below, buffers for tiles of several rows take less than rows one by one
 
 /// Whether each element of a tile is a row of its own. That also serves short rows, which would fill no register, and
 /// few columns are better taken one after the other, as rows of strided elements.
@@ -92,13 +121,23 @@ bool goes_by_columns(const Kernel& k) {
   return false;
 }
 
-/// Whether an elementwise kernel goes by rows: where it reads one element for all of a row, tiles of several rows would
-/// need copies of it.
+/// Whether an elementwise kernel goes by rows: where it reads one element for all of a row, or where rows of its
+/// results lie apart (parts of a join), tiles of several rows would need copies.
 bool goes_by_rows(const Kernel& k) {
-  if (k.kind != Pattern::kPointwise || k.kept.size() < 2 || k.kept.back() <= kShortRow) return false;
+  if (k.kind != Pattern::kPointwise || k.kept.size() < 2) return false;
   const auto is_still = [](const Operand& o) { return o.kept.back() == 0; };
+  const auto is_row = [](const Operand& o) { return o.kept.back() == 1; };
+  const auto is_direct = [&](const Operand& o) { return is_row(o) || is_still(o); };
+  const auto lies_apart = [&](const Operand& o) { return !is_dense(k.kept, o.kept); };
+  const auto is_long_row = [&](const Operand& o) {
+    return is_row(o) && k.kept.back() * static_cast<std::int64_t>(item_bytes(o.dtype)) >= kShortRowBytes;
+  };
   if (std::ranges::any_of(k.stores, is_still, &Store::to)) return false;
-  return std::ranges::any_of(k.loads, [&](const Operand& o) { return is_still(o) && !all_zero(o.kept); });
+  if (std::ranges::any_of(k.stores, lies_apart, &Store::to) && std::ranges::all_of(k.stores, is_long_row, &Store::to) &&
+      std::ranges::all_of(k.loads, is_direct))
+    return true;
+  return k.kept.back() > kShortRow &&
+         std::ranges::any_of(k.loads, [&](const Operand& o) { return is_still(o) && !all_zero(o.kept); });
 }
 
 }  // namespace
