@@ -181,6 +181,19 @@ def test_a_residual_stays_one_array():
     assert p.groups[0].kind == "rows"
 
 
+def test_views_that_others_read_stay_views():
+    """Heads that are turned, and read whole by a product."""
+
+    def f(x, c, s):
+        k = x.reshape(2, 5, 3, 4).transpose(0, 2, 1, 3)
+        return kf.matmul(k, kf.matrix_transpose(rotary(k, c, s)))
+
+    p = kf.plan(f, *specs((2, 5, 12), (5, 4), (5, 4)))
+    assert [g.kind for g in p.groups] == ["pointwise", "matmul"]
+    assert p.fused.compulsory.written == (120 + 2 * 3 * 5 * 5) * F32
+    assert p.groups[0].stores[0].shape == (2, 3, 5, 2)  # half of k as it is, which the product reads transposed
+
+
 def test_unfused_pad_and_roll():
     p = kf.plan(lambda x: kf.pad(x, 1), kf.spec((5, 6)))
     assert p.unfused.launches == 3  # x, its sides, above and below

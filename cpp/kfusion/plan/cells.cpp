@@ -167,13 +167,12 @@ class Cells {
     return add_whole(n);
   }
 
+  /// Of a view, the view of the whole: it costs nothing.
   NodeId whole(NodeId n) {
-    NodeId& known = whole_[at(n)];
-    if (known < 0) {
-      auto next = cells_[at(n)].begin();
-      known = joined(n, g_[n].shape, 0, next);
-    }
-    return known;
+    if (whole_[at(n)] >= 0) return whole_[at(n)];
+    if (kind(g_[n].op) == OpKind::kView) return whole_[at(n)] = add_whole(n);
+    auto next = cells_[at(n)].begin();
+    return whole_[at(n)] = joined(n, g_[n].shape, 0, next);
   }
 
   /// The cells from `next` on that make up `shape`, which is whole along the axes from `axis` on.
