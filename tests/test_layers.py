@@ -17,6 +17,7 @@ LAYERS = (
     ("_ops",),
     ("_tracing",),
     ("_functions", "_plans"),
+    ("_fused_module",),
     ("_fuse",),
     ("_named", "_compare"),
     ("_traffic", "_prebuilt"),

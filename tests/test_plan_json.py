@@ -26,7 +26,7 @@ def test_json_and_pickles_give_the_same_plan(plan):
     assert kf.Plan.from_dict(json.loads(plan.to_json(indent=1))) == plan
     assert pickle.loads(pickle.dumps(plan)) == plan
     assert copy.deepcopy(plan) == plan
-    assert json.loads(text)["schema"] == 2
+    assert json.loads(text)["schema"] == 3
     assert str(kf.Plan.from_json(text)) == str(plan)
 
 
@@ -51,9 +51,9 @@ def test_plans_do_not_change():
         ("[" * 100_000, ValueError, "nested too deeply|no valid JSON"),
         ("9" * 5000, ValueError, "no valid JSON"),
         ("[]", TypeError, "must be a dict, got list"),
-        ("{}", ValueError, "schema must be 2, got None"),
-        ('{"schema": 1}', ValueError, "schema must be 2, got 1"),
-        ('{"schema": 2}', ValueError, "must have the field"),
+        ("{}", ValueError, "schema must be 3, got None"),
+        ('{"schema": 1}', ValueError, "schema must be 3, got 1"),
+        ('{"schema": 3}', ValueError, "must have the field"),
         (" " * (2**26 + 1), ValueError, "at most 67108864 characters"),
     ],
 )

@@ -82,7 +82,11 @@ std::vector<NodeId> library_call(Builder& g, const std::vector<NodeId>& argument
     const auto [dtype, shape] = r.cast<std::pair<std::string, Extents>>();
     types.push_back({read_dtype(dtype), shape});
   }
-  return g.library_call({function, number, flops}, arguments, types);
+  LibraryCallAttributes call;
+  call.function = function;
+  call.number = number;
+  call.flops = flops;
+  return g.library_call(std::move(call), arguments, types);
 }
 
 void set_outputs(Builder& g, const std::vector<std::pair<std::string, NodeId>>& named) {
@@ -189,6 +193,25 @@ x (N, C, H, W), w (O, C / groups, R, S); H becomes floor((H + 2 padding - dilati
 What a function of the array library computes: a list of nodes, one for each of results, which are (dtype, shape) pairs.
 function names it for people; number tells functions of one trace apart; flops are those of its products.
 )");
+  c.def(
+      "library_form",
+      [](Builder& g, const std::vector<NodeId>& arguments, NodeId result, const std::string& function,
+         std::int64_t number, StageId first_stage) {
+        LibraryCallAttributes call;
+        call.function = function;
+        call.number = number;
+        g.library_form(std::move(call), arguments, result, first_stage);
+      },
+      py::arg("arguments"), py::arg("result"), py::arg("function"), py::arg("number"), py::arg("first_stage"),
+      R"(library_form(self, arguments, result, function, number, first_stage)
+--
+
+Says that a function of the array library computes result of arguments, too: plans that are to run take it where it is
+predicted to be faster than the nodes of the stages from first_stage on.
+)");
+  c.def(
+      "stages", [](const Builder& g) { return g.graph().stages.size(); },
+      "stages(self)\n--\n\nThe number of stages by now.\n");
   c.def("concatenate", &Builder::concatenate, py::arg("parts"), py::arg("axis"),
         "concatenate(self, parts, axis)\n--\n\nNodes behind each other along one axis, after promotion.\n");
 }

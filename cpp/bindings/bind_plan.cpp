@@ -29,7 +29,7 @@ Args:
 
 Returns:
     A dict of plain values: "schema", "device", "graph", "unfused_graph", "composites", "groups", "unfused_groups",
-    "refusals", "fused", "unfused", "savings" and "predicted_speedup".
+    "refusals", "fused", "unfused", "library", "savings" and "predicted_speedup".
 
 Raises:
     ValueError: a device's field or an option is missing, unknown or out of range.
@@ -42,7 +42,7 @@ constexpr const char* kReasonsDoc = R"(refusal_reasons()
 Names of all reasons why two neighbours can be in different kernels.
 )";
 
-constexpr int kSchema = 2;
+constexpr int kSchema = 3;
 
 /// A large plan is many small dicts, none of them garbage: Python's cycle collector would look at them again and again.
 class CollectorPause {
@@ -60,10 +60,11 @@ class CollectorPause {
 
 PricedPlans priced_plans(const Graph& g, const Device& device, const PlanOptions& options) {
   PlanPair pair = make_plans(g, device, options);
-  PricedPlans plans{std::move(pair.chosen), std::move(pair.unfused), {}, {}};
+  PricedPlans plans{std::move(pair.chosen), std::move(pair.unfused), {}, {}, {}};
   check_names(plans.fused.graph, options);
   plans.fused_cost = count(plans.fused, device);
   plans.unfused_cost = count(plans.unfused, device);
+  plans.library_cost = pair.library ? count(*pair.library, device) : plans.unfused_cost;
   return plans;
 }
 

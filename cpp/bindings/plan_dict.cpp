@@ -183,6 +183,7 @@ py::dict to_dict(const PricedPlans& plans, const Device& device) {
   d["refusals"] = plan_dict::list_of(plans.fused.refusals, [&](const auto& r) { return plan_dict::to_dict(r, fused); });
   d["fused"] = plan_dict::totals(plans.fused_cost);
   d["unfused"] = plan_dict::totals(plans.unfused_cost);
+  d["library"] = plan_dict::totals(plans.library_cost);
   d["savings"] = to_dict(savings(plans.unfused_cost, plans.fused_cost), plans.fused.groups.empty());
   d["predicted_speedup"] = plan_dict::speedup(plans);
   return d;

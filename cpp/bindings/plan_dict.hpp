@@ -9,10 +9,11 @@ namespace kfusion {
 /// The same graph planned twice, counted and priced.
 struct PricedPlans {
   Plan fused, unfused;
-  PlanCost fused_cost, unfused_cost;
+  PlanCost fused_cost, unfused_cost, library_cost;
 };
 
-/// "composites", "groups", "unfused_groups", "refusals", "fused", "unfused", "savings" and "predicted_speedup".
+/// "composites", "groups", "unfused_groups", "refusals", "fused", "unfused", "library", "savings" and
+/// "predicted_speedup".
 pybind11::dict to_dict(const PricedPlans& plans, const Device& device);
 
 }  // namespace kfusion

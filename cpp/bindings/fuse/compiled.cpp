@@ -31,7 +31,7 @@ struct Wanted {
       return std::tie(p.fuse, p.allow, p.forbid, p.max_inputs, p.max_outputs, p.executors);
     };
     return aligned == o.aligned && outputs == o.outputs && isa == o.isa && tie(options) == tie(o.options) &&
-           graph == o.graph;
+           graph == o.graph && graph.forms == o.graph.forms;
   }
 };
 

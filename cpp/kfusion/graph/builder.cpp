@@ -341,6 +341,18 @@ NodeId GraphBuilder::concatenate(std::vector<NodeId> parts, int axis) {
   return add(std::move(n));
 }
 
+void GraphBuilder::library_form(LibraryCallAttributes call, std::vector<NodeId> arguments, NodeId result,
+                                StageId first_stage) {
+  require_text("library_form: function", call.function);
+  const auto end = static_cast<StageId>(graph_.stages.size());
+  if (argument(Op::library_call, result).stage < first_stage || first_stage < 0 || first_stage >= end)
+    throw ValueError("library_form: the result must be in a stage from the first one on");
+  for (const NodeId a : arguments)
+    if (a < 0 || a >= result) throw ValueError("library_form: arguments must come before the result");
+  if (arguments.empty()) throw ValueError("library_form: must have arguments");
+  graph_.forms.push_back({std::move(call), std::move(arguments), result, first_stage, end});
+}
+
 void GraphBuilder::begin_stage(std::string stage_name, std::string source) {
   require_text("begin_stage: name", stage_name);
   if (depth_++ > 0) return;

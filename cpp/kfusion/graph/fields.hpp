@@ -71,6 +71,8 @@ void visit_fields(AttributesT& attributes, Visit&& visit) {
     visit("function", call->function);
     visit("number", call->number);
     visit("flops", call->flops);
+    visit("library_ns", call->library_ns);
+    visit("kernels_ns", call->kernels_ns);
   } else if (auto* result = of(std::type_identity<LibraryResultAttributes>{})) {
     visit("index", result->index);
   } else if (auto* cast = of(std::type_identity<CastAttributes>{})) {

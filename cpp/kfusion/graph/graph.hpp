@@ -72,6 +72,8 @@ struct LibraryCallAttributes {
   std::string function;     ///< "torch.sort", for people
   std::int64_t number = 0;  ///< of the function among those that the trace hands over
   std::int64_t flops = 0;   ///< multiplications and additions of its products; 0 where they are not known
+  /// What it takes and what kernels would, as predicted, where it stands in their place; else -1.
+  std::int64_t library_ns = -1, kernels_ns = -1;
   bool operator==(const LibraryCallAttributes&) const = default;
 };
 struct LibraryResultAttributes {
@@ -125,17 +127,27 @@ struct Output {
   bool operator==(const Output&) const = default;
 };
 
+/// A function of the library for what several nodes compute: it may be one kernel where they are several.
+struct LibraryForm {
+  LibraryCallAttributes call;
+  std::vector<NodeId> arguments;
+  NodeId result = 0;
+  StageId first_stage = 0, end_stage = 0;  ///< of the nodes between
+  bool operator==(const LibraryForm&) const = default;
+};
+
 struct Graph {
   std::vector<Node> nodes;
   std::vector<Stage> stages;
   std::vector<Output> outputs;
+  std::vector<LibraryForm> forms;  ///< of a graph as it was traced only; not written to JSON
 
   const Node& operator[](NodeId id) const { return nodes[static_cast<std::size_t>(id)]; }
   template <class T>
   const T& attributes(NodeId id) const {
     return std::get<T>((*this)[id].attributes);
   }
-  /// Stages by name: their sources may differ.
+  /// Without the forms. Stages by name: their sources may differ.
   bool operator==(const Graph& other) const;
 };
 

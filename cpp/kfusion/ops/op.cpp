@@ -38,7 +38,8 @@ std::optional<Op> op_named(std::string_view text) {
 }
 
 std::string_view name(OpKind k) {
-  constexpr std::string_view kNames[] = {"map", "reduce", "source", "cast", "view", "contraction", "gather", "library", "join"};
+  constexpr std::string_view kNames[] = {"map",         "reduce", "source",  "cast", "view",
+                                         "contraction", "gather", "library", "join"};
   return kNames[static_cast<std::size_t>(k)];
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@ enum class Reason : std::uint8_t {
   kDomainMismatch,     ///< the two run over different elements
   kGather,             ///< the positions are data
   kLibraryCall,        ///< a function of the array library computes it
+  kLibraryIsFaster,    ///< the same, and kernels are predicted to take longer
   kCrossDevice,        ///< the two are in different memories
   kContraction,        ///< a matrix product or convolution is a kernel of its own here
   kResources,          ///< inputs, outputs or on-chip memory would not suffice
@@ -94,8 +96,9 @@ struct Plan {
 };
 
 struct PlanPair {
-  Plan chosen;   ///< as the options say
-  Plan unfused;  ///< one kernel per stage, of what cannot be one several
+  Plan chosen;                  ///< as the options say
+  Plan unfused;                 ///< one kernel per stage, of what cannot be one several
+  std::optional<Plan> library;  ///< as the library runs it, a kernel for each of its calls; where that differs
 };
 
 /// Deterministic; the order of a commutative op's arguments does not matter. A fused plan never moves more bytes (of

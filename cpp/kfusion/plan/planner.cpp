@@ -1,15 +1,19 @@
 // The passes of the planner, in order.
 #include <algorithm>
+#include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <unordered_map>
 
+#include "kfusion/graph/shapes.hpp"
 #include "kfusion/interrupt.hpp"
 #include "kfusion/plan/check.hpp"
 #include "kfusion/plan/contractions.hpp"
 #include "kfusion/plan/duplicate.hpp"
 #include "kfusion/plan/finish.hpp"
 #include "kfusion/plan/joins.hpp"
+#include "kfusion/plan/library_forms.hpp"
 #include "kfusion/plan/names.hpp"
 #include "kfusion/plan/partition.hpp"
 #include "kfusion/plan/plan.hpp"
@@ -210,12 +214,21 @@ class Planning {
     }
   }
 
+  /// Whether the library's call stands where kernels could be.
+  bool replaces_kernels(const Case& c) const {
+    return std::ranges::any_of(std::array{c.producer, c.consumer}, [&](NodeId n) {
+      const auto* call = std::get_if<LibraryCallAttributes>(&plan_.graph[n].attributes);
+      return call && call->kernels_ns >= 0;
+    });
+  }
+
   Case case_of(const Edge& e) {
     Case c = make_case(e.producer, e.consumer, Reason::kContraction);
     auto refused = partition_.refusal(e);
     if (!refused) return c;  // joined by pattern: no general rule speaks of it
     const bool could = refused->reason == Reason::kUnfused && options_.fuse;
     c.reason = could ? Reason::kNoGain : refused->reason;
+    if (c.reason == Reason::kLibraryCall && replaces_kernels(c)) c.reason = Reason::kLibraryIsFaster;
     c.merged = std::move(refused->merged);
     c.because = refused->because;
     c.missing = std::move(refused->missing);
@@ -350,15 +363,9 @@ class Planner {
   Graph graph_;
 };
 
-}  // namespace
-
-bool PlanOptions::beyond_executors() const { return std::ranges::count(executors, &anyone()) > 0; }
-
-PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& options) {
-  const Planner planner(g, device, options);
-  Counted unfused = planner.plan(Scope::kWithinCalls);
-  if (!options.fuse) return {unfused.plan, std::move(unfused.plan)};
-  Counted chosen = planner.fused(unfused);
+/// The fused plan of a graph by the executors that are quickest.
+Counted fastest(const Graph& g, const Device& device, const PlanOptions& options, const Counted& unfused) {
+  Counted chosen = Planner(g, device, options).fused(unfused);
   // Merging goes by bytes: an executor that takes operations with it may be slower than two that take none.
   for (const Executor* e : options.executors) {
     if (!takes_operations(e, chosen.plan)) continue;
@@ -368,7 +375,86 @@ PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& opt
     const bool runs = std::ranges::all_of(other.plan.groups, &Group::executor);
     if (runs && other.total.price.total_us < chosen.total.price.total_us) chosen = std::move(other);
   }
-  return {std::move(chosen.plan), std::move(unfused.plan)};
+  return chosen;
+}
+
+/// Takes functions of the library in the place of kernels where that is predicted to be faster.
+class FormChoice {
+ public:
+  FormChoice(const Graph& g, const Device& device, const PlanOptions& options, const Counted& unfused)
+      : g_(g), device_(device), options_(options), unfused_(unfused), taken_(g.forms.size()) {}
+
+  /// `kernels`: the plan without any.
+  Counted run(Counted kernels) {
+    costs_ = form_costs(g_, kernels.plan, device_);
+    best_ = std::move(kernels);
+    try_all([&](std::size_t i) { return costs_[i].alone; });
+    for (const std::string& kind : kinds_of_others()) try_all([&](std::size_t i) { return kind_of(i) == kind; });
+    return std::move(*best_);
+  }
+
+ private:
+  static constexpr std::size_t kMostKinds = 6;  // each is one more plan
+  static constexpr double kClearly = 0.98;
+
+  bool is_faster(std::size_t i) const { return costs_[i].library_us < kClearly * costs_[i].kernels_us; }
+
+  /// Calls of one function with results of one shape.
+  std::string kind_of(std::size_t i) const {
+    const Extents& shape = g_[g_.forms[i].result].shape;
+    return g_.forms[i].call.function + shape_text(shape);
+  }
+
+  /// Of those whose kernels compute other things too: what they save is known by planning only.
+  std::set<std::string> kinds_of_others() const {
+    std::set<std::string> kinds;
+    for (std::size_t i = 0; i < taken_.size() && kinds.size() < kMostKinds; ++i)
+      if (!taken_[i] && !costs_[i].alone && is_faster(i)) kinds.insert(kind_of(i));
+    return kinds;
+  }
+
+  template <class Wanted>
+  void try_all(Wanted wanted) {
+    std::vector<bool> taken = taken_;
+    for (std::size_t i = 0; i < taken.size(); ++i) taken[i] = taken[i] || (wanted(i) && is_faster(i));
+    if (taken == taken_) return;
+    Graph g = g_;
+    for (std::size_t i = 0; i < taken.size(); ++i) {
+      g.forms[i].call.library_ns = static_cast<std::int64_t>(costs_[i].library_us * 1e3);
+      g.forms[i].call.kernels_ns = static_cast<std::int64_t>(costs_[i].kernels_us * 1e3);
+    }
+    Counted other = fastest(with_library_calls(g, taken), device_, options_, unfused_);
+    const bool runs = options_.beyond_executors() || std::ranges::all_of(other.plan.groups, &Group::executor);
+    if (!runs || other.exceeds(unfused_) || other.total.price.total_us >= best_->total.price.total_us) return;
+    best_ = std::move(other);
+    taken_ = std::move(taken);
+  }
+
+  const Graph& g_;
+  const Device& device_;
+  const PlanOptions& options_;
+  const Counted& unfused_;
+  std::vector<bool> taken_;
+  std::vector<FormCost> costs_;
+  std::optional<Counted> best_;
+};
+
+}  // namespace
+
+bool PlanOptions::beyond_executors() const { return std::ranges::count(executors, &anyone()) > 0; }
+
+PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& options) {
+  Counted unfused = Planner(g, device, options).plan(Scope::kWithinCalls);
+  const bool has_forms = !g.forms.empty() && options.allow.empty() && options.forbid.empty();
+  std::optional<Plan> library;
+  if (has_forms) {
+    const Graph calls = with_library_calls(g, std::vector<bool>(g.forms.size(), true));
+    library = Planner(calls, device, options).plan(Scope::kWithinCalls).plan;
+  }
+  if (!options.fuse) return {unfused.plan, std::move(unfused.plan), std::move(library)};
+  Counted chosen = fastest(g, device, options, unfused);
+  if (has_forms) chosen = FormChoice(g, device, options, unfused).run(std::move(chosen));
+  return {std::move(chosen.plan), std::move(unfused.plan), std::move(library)};
 }
 
 Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options) {

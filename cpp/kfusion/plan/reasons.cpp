@@ -1,6 +1,7 @@
 #include "kfusion/plan/reasons.hpp"
 
 #include <algorithm>
+#include <cstdio>
 
 namespace kfusion {
 namespace {
@@ -55,6 +56,13 @@ const std::string& function_of(const Graph& g, NodeId n) {
   return g.attributes<LibraryCallAttributes>(n).function;
 }
 
+/// With three digits.
+std::string microseconds(std::int64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", static_cast<double>(ns) / 1e3);
+  return text;
+}
+
 std::string kilobytes(std::int64_t bytes) { return std::to_string(bytes / 1024) + " KB"; }
 
 std::string resources_sentence(const Case& c, const std::string& both) {
@@ -104,6 +112,12 @@ std::string sentence(const Case& c) {
       return function_of(g, by ? producer : consumer) + " is a function of the array library, which computes " +
              (by ? a : b) + " in kernels of its own.";
     }
+    case Reason::kLibraryIsFaster: {
+      const bool by = kind(g[producer].op) == OpKind::kLibrary;
+      const auto& call = g.attributes<LibraryCallAttributes>(by ? producer : consumer);
+      return call.function + " of the library is predicted to take " + microseconds(call.library_ns) +
+             " us, the kernels that would compute the same " + microseconds(call.kernels_ns) + " us.";
+    }
     case Reason::kCrossDevice:
       return a + " is on " + to_string(g[producer].place) + " and " + b + " on " + to_string(g[consumer].place) +
              ": the value has to be copied from one memory to the other.";
@@ -144,9 +158,10 @@ std::string sentence_of_siblings(const Case& c, NodeId shared) {
 }
 
 std::string_view name(Reason r) {
-  constexpr std::string_view kNames[] = {
-      "reduction_barrier",  "domain_mismatch", "gather", "library_call",    "cross_device", "contraction", "resources",
-      "multiple_consumers", "no_gain",         "cycle",  "not_implemented", "forbidden",    "unfused"};
+  constexpr std::string_view kNames[] = {"reduction_barrier",  "domain_mismatch", "gather",      "library_call",
+                                         "library_is_faster",  "cross_device",    "contraction", "resources",
+                                         "multiple_consumers", "no_gain",         "cycle",       "not_implemented",
+                                         "forbidden",          "unfused"};
   return kNames[static_cast<std::size_t>(r)];
 }
 

@@ -300,6 +300,15 @@ class Tracer:
         self.library_calls.append(run)
         return [self.value(n) for n in made]
 
+    def library_form(
+        self, name: str, run: Callable[..., Any], values: Sequence[Traced], made: Traced, first: int
+    ) -> None:
+        """Says that a function of the array library computes `made`, too, whose stages are those from `first` on."""
+        nodes = [self._stored(self.node(v)) for v in values]
+        if max(nodes) < self.node(made):
+            self.graph.library_form(nodes, self.node(made), name, len(self.library_calls), first)
+            self.library_calls.append(run)
+
     def _stored(self, node: int) -> int:
         """The node, or what a kernel makes of a float argument: libraries take no scalars of the graph."""
         base = self.graph.node(node)

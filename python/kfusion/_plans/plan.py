@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .._files import StrPath
 
-_SCHEMA = 2
+_SCHEMA = 3
 _WHO = "kfusion.Plan"
 _SAVINGS = ("unfused_bytes", "fused_bytes", "savings_bytes", "savings_pct")  # what kfusion.savings always has
 
@@ -33,8 +33,9 @@ class Plan(_tables.Report):
     `print(plan)` shows tables, Jupyter shows them as HTML, `plan.plot()` draws, `plan.explain(a, b)` says why two calls
     do or do not share a kernel. groups number the nodes of graph, the function's without what is computed twice or for
     nothing (but what is computed in several kernels stands in it several times); unfused_groups those of unfused_graph,
-    where each call computes all that it needs. The second call of relu is named relu_2 in both; composites are the
-    calls that have several stages, with these ("layernorm": "layernorm.mean", ...).
+    where each call computes all that it needs; library is the total of a kernel for each call of the array library,
+    which has some functions as one (attention, linear). The second call of relu is named relu_2 in both; composites are
+    the calls that have several stages, with these ("layernorm": "layernorm.mean", ...).
     savings has the keys of `kfusion.savings`, from issued bytes; predicted_speedup is the ratio of the predicted times.
     """
 
@@ -48,6 +49,7 @@ class Plan(_tables.Report):
     refusals: tuple[Refusal, ...]
     fused: Total
     unfused: Total
+    library: Total
     savings: dict[str, _schema.Number]
     predicted_speedup: float
 
@@ -91,7 +93,7 @@ class Plan(_tables.Report):
         return html.page(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain dicts, lists, numbers and strings; "schema" is 2."""
+        """Everything as plain dicts, lists, numbers and strings; "schema" is 3."""
         plain: dict[str, Any] = _schema.to_plain(self)
         return {"schema": _SCHEMA, **plain}
 

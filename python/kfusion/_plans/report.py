@@ -95,11 +95,14 @@ def _group_cells(g: Group, size: float) -> tuple[str, ...]:
 
 
 def totals_table(plan: Plan) -> Table:
-    """Unfused against fused."""
+    """Unfused, as the library runs it where that differs, and fused."""
     largest = max(plan.unfused.issued.total, plan.fused.issued.total, plan.unfused.peak_intermediate_bytes)
     unit, size = byte_unit(largest)
     header = ("", "launches", f"read {unit}", "written", "between", "FLOPs", "FLOP/B", "bound", "us")
-    rows = tuple(_total_cells(name, t, size) for name, t in (("unfused", plan.unfused), ("fused", plan.fused)))
+    totals = {"unfused": plan.unfused, "as the library": plan.library, "fused": plan.fused}
+    if plan.library == plan.unfused:
+        del totals["as the library"]
+    rows = tuple(_total_cells(name, t, size) for name, t in totals.items())
     return Table(
         "Total (between: the most that results between kernels occupy at once)",
         header,

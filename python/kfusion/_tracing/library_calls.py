@@ -58,6 +58,28 @@ def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     return results.filled(made, call.values)
 
 
+def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs: Any, build: Callable[[], Any]) -> Any:
+    """What `build` makes of a call. Where that is of several stages, the graph learns that torch has a function for it.
+
+    Args:
+        function: torch's, None where it is not imported.
+        name: for people, "torch.scaled_dot_product_attention".
+        args: of the call, traced values among them.
+        kwargs: likewise.
+        build: adds the nodes.
+    """
+    tracer = tracer_of(*leaves((args, kwargs)))
+    first = tracer.graph.stages() if tracer is not None else 0
+    made = build()
+    if tracer is None or function is None or not isinstance(made, Traced) or tracer.graph.stages() < first + 2:
+        return made
+    if any(map(is_number, leaves((args, kwargs)))):
+        return made  # torch would take a float argument's value as it is now
+    call = _Arguments(tracer, (args, kwargs), "torch")
+    tracer.library_form(name, _Run(function, call, (), ()), call.values, made, first)
+    return made
+
+
 class _Arguments:
     """A call's arguments with slots in place of its arrays."""
 

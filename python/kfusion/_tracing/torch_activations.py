@@ -6,10 +6,9 @@ import math
 from typing import Any
 
 from .._graph.tracer import stage
-from .._ops import activations, formulas, views
+from .._ops import activations, formulas, joins, views
 from .._ops import primitives as p
 from . import refusals
-from .numpy_functions import parts
 from .torch_functions import named
 from .torch_nn import along
 from .torch_stages import Tensor, computed
@@ -74,7 +73,7 @@ def halves(name: str, x: Any, dim: int) -> tuple[Any, Any]:
     n = x.shape[axis]
     if n % 2:
         raise ValueError(f"kfusion.{name}: axis {dim} must have an even extent, got shape {x.shape}")
-    first, second = parts(x, [0, n // 2, n], axis)
+    first, second = joins.parts(x, [0, n // 2, n], axis)
     return first, second
 
 

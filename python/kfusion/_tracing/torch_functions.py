@@ -66,10 +66,10 @@ def torch_function(
         return _in_place(short, args, kwargs, function)
     if kwargs.get("inplace") is True:
         return args[0]._write(short, torch_function(name, args, kwargs | {"inplace": False}, function))
+    function = function or getattr(getattr(sys.modules.get("torch"), "Tensor", None), short, None)
     try:
-        return _in_graph(name, args, kwargs)
+        return library_calls.with_form(function, f"torch.{short}", args, kwargs, lambda: _in_graph(name, args, kwargs))
     except NoForm:
-        function = function or getattr(getattr(sys.modules.get("torch"), "Tensor", None), short, None)
         if function is None:
             raise
     return library_calls.torch_call(function, f"torch.{short}", args, kwargs)

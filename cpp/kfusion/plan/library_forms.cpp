@@ -1,0 +1,93 @@
+#include "kfusion/plan/library_forms.hpp"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "kfusion/checked.hpp"
+#include "kfusion/plan/names.hpp"
+#include "kfusion/plan/traffic.hpp"
+
+namespace kfusion {
+namespace {
+
+bool is_within(const LibraryForm& form, StageId stage) { return stage >= form.first_stage && stage < form.end_stage; }
+
+/// Of the products among the nodes of a form.
+std::int64_t flops_of(const Graph& g, const LibraryForm& form) {
+  std::int64_t flops = 0;
+  for (const Node& n : g.nodes) {
+    if (kind(n.op) != OpKind::kContraction || !is_within(form, n.stage)) continue;
+    const Extents &a = g[n.arguments[0]].shape, &w = g[n.arguments[1]].shape;
+    const std::int64_t depth = n.op == Op::matmul ? a.back() : w[1] * w[2] * w[3];
+    flops = checked_add(flops, checked_multiply(checked_multiply(2, depth, "operations"), n.size(), "operations"),
+                        "operations");
+  }
+  return flops;
+}
+
+double library_us(const Graph& g, const LibraryForm& form, const Device& device) {
+  std::int64_t bytes = g[form.result].nbytes();
+  for (const NodeId a : form.arguments) bytes = checked_add(bytes, g[a].nbytes());
+  const double memory_s = static_cast<double>(bytes) / device.bandwidth;
+  const double compute_s =
+      static_cast<double>(flops_of(g, form)) / peak_flops(device, g[form.arguments[0]].dtype, true);
+  return device.launch_us + std::max(memory_s, compute_s) * 1e6;
+}
+
+std::set<std::string> names_of(const Graph& named, const LibraryForm& form) {
+  std::set<std::string> names;
+  for (StageId s = form.first_stage; s < form.end_stage; ++s) names.insert(named.stages[at(s)].name);
+  return names;
+}
+
+}  // namespace
+
+Graph with_library_calls(const Graph& g, const std::vector<bool>& chosen) {
+  Graph to;
+  to.stages = g.stages;
+  std::vector<NodeId> where;
+  for (NodeId id = 0; id < std::ssize(g.nodes); ++id) {
+    Node n = g[id];
+    for (NodeId& a : n.arguments) a = where[at(a)];
+    for (std::size_t i = 0; i < g.forms.size(); ++i) {
+      const LibraryForm& form = g.forms[i];
+      if (!chosen[i] || form.result != id) continue;
+      n.op = Op::library_call;
+      n.attributes = form.call;
+      std::get<LibraryCallAttributes>(n.attributes).flops = flops_of(g, form);
+      n.arguments.clear();
+      for (const NodeId a : form.arguments) n.arguments.push_back(where[at(a)]);
+      to.stages.push_back({form.call.function.substr(form.call.function.rfind('.') + 1), g.stages[at(n.stage)].source});
+      n.stage = static_cast<StageId>(to.stages.size() - 1);
+      break;
+    }
+    where.push_back(static_cast<NodeId>(to.nodes.size()));
+    to.nodes.push_back(std::move(n));
+  }
+  for (const Output& o : g.outputs) to.outputs.push_back({o.name, where[at(o.node)]});
+  return to;
+}
+
+std::vector<FormCost> form_costs(const Graph& g, const Plan& plan, const Device& device) {
+  Graph named = g;
+  make_stage_names_unique(named);
+  const PlanCost cost = count(plan, device);
+  std::vector<FormCost> costs;
+  for (const LibraryForm& form : g.forms) {
+    FormCost c;
+    c.library_us = library_us(g, form, device);
+    const std::set<std::string> names = names_of(named, form);
+    for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+      const auto of_form = [&](NodeId n) { return names.contains(plan.graph.stages[at(plan.graph[n].stage)].name); };
+      const auto inside = std::ranges::count_if(plan.groups[i].nodes, of_form);
+      if (inside == 0) continue;
+      c.kernels_us += cost.groups[i].price.total_us;
+      c.alone = c.alone && inside == std::ssize(plan.groups[i].nodes);
+    }
+    costs.push_back(c);
+  }
+  return costs;
+}
+
+}  // namespace kfusion
