@@ -181,6 +181,24 @@ def test_a_residual_stays_one_array():
     assert p.groups[0].kind == "rows"
 
 
+def test_gated_units_are_one_kernel(rng):
+    """The halves of a value that nothing else reads are computed where they are read."""
+
+    def f(x, bias):
+        value, gate = kf.split(x + bias, 2, -1)
+        return value * kf.gelu(gate)
+
+    x, bias = rng.standard_normal((5, 8)).astype(np.float32), rng.standard_normal(8).astype(np.float32)
+    p = kf.plan(f, x, bias)
+    assert p.fused.launches == 1
+    assert bytes_of(p) == ((40 + 8) * F32, 20 * F32)
+    np.testing.assert_allclose(both(f, x, bias), f(x, bias), rtol=1e-6)
+    p = kf.plan(lambda x: (y := x * 2)[:, :4] + y[:, 3:7], x)  # 4 would be computed twice
+    assert p.fused.launches == p.unfused.launches
+    p = kf.plan(lambda x: ((y := x * 2)[:, :4] * y[:, 4:], y.sum(1)), x)  # all of it is needed
+    assert p.fused.compulsory.written == (40 + 20 + 5) * F32
+
+
 def test_views_that_others_read_stay_views():
     """Heads that are turned, and read whole by a product."""
 

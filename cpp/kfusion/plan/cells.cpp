@@ -202,8 +202,8 @@ class Cells {
 
 }  // namespace
 
-Graph in_cells(const Graph& g, const std::set<NodeId>& joins) {
-  const auto tiling = tiling_of(g, joins);
+Graph in_cells(const Graph& g, const std::set<NodeId>& seeds) {
+  const auto tiling = tiling_of(g, seeds);
   return tiling ? Cells(g, *tiling).run() : g;
 }
 

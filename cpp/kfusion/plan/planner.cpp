@@ -20,6 +20,7 @@
 #include "kfusion/plan/push.hpp"
 #include "kfusion/plan/reasons.hpp"
 #include "kfusion/plan/runnable.hpp"
+#include "kfusion/plan/tiling.hpp"
 #include "kfusion/plan/traffic.hpp"
 
 namespace kfusion {
@@ -272,7 +273,7 @@ struct Counted {
 /// What copies have to save of all bytes. Else a chain of a thousand barriers would be planned once for each.
 constexpr std::int64_t kLeastSaving = 100;
 
-/// Joins that are tried one by one at most, each for one more plan.
+/// Seeds that are tried one by one at most, each for one more plan.
 constexpr std::size_t kMostTrials = 8;
 
 /// Whether an executor took operations into a product, say.
@@ -299,39 +300,32 @@ class Planner {
 
   /// Never more bytes or kernels than `unfused`.
   Counted fused(const Counted& unfused) const {
-    Counted chosen = plan_with_pushed_joins(unfused);
+    Counted chosen = plan_in_cells(unfused);
     for (const Scope scope : {Scope::kCallsFirst, Scope::kWithinCalls})
       if (chosen.exceeds(unfused)) chosen = plan(scope);
     return chosen;
   }
 
  private:
-  /// Joins are pushed where that saves time: all of them, else one by one.
-  Counted plan_with_pushed_joins(const Counted& unfused) const {
+  /// Joins are pushed, and sliced values computed in slices, where that saves time: all of them, else one by one.
+  Counted plan_in_cells(const Counted& unfused) const {
     const Graph g = simple_graph(Scope::kEverything);
     Counted chosen = plan_with_copies(runnable_graph(g, Scope::kEverything));
-    const std::vector<NodeId> joins = joins_of(g);
-    std::set<NodeId> taken(joins.begin(), joins.end());
+    const std::vector<NodeId> seeds = cuttable(g);
+    std::set<NodeId> taken(seeds.begin(), seeds.end());
     const auto take = [&] {
       Counted other = plan_with_copies(runnable_graph(simplify(pushed(g, taken)), Scope::kEverything));
       const bool pays = !other.exceeds(unfused) && other.total.price.total_us < chosen.total.price.total_us;
       if (pays) chosen = std::move(other);
       return pays;
     };
-    if (joins.empty() || take()) return chosen;
+    if (seeds.empty() || take()) return chosen;
     taken.clear();
-    for (std::size_t i = 0; joins.size() > 1 && i < std::min(joins.size(), kMostTrials); ++i) {
-      taken.insert(joins[i]);
-      if (!take()) taken.erase(joins[i]);
+    for (std::size_t i = 0; seeds.size() > 1 && i < std::min(seeds.size(), kMostTrials); ++i) {
+      taken.insert(seeds[i]);
+      if (!take()) taken.erase(seeds[i]);
     }
     return chosen;
-  }
-
-  static std::vector<NodeId> joins_of(const Graph& g) {
-    std::vector<NodeId> joins;
-    for (NodeId n = 0; n < std::ssize(g.nodes); ++n)
-      if (kind(g[n].op) == OpKind::kJoin) joins.push_back(n);
-    return joins;
   }
 
   /// Copies of cheap values stay where bytes fall. A copy can make another one pay: of what the first one reads.

@@ -1,9 +1,10 @@
 // Joins pushed through their readers: an elementwise operation over a join is a join of that operation over its parts,
-// which read the parts where they are. So that no join is stored that only such operations read.
+// which read the parts where they are. So that no join is stored that only such operations read. The same for values
+// that are read in slices: each slice is computed where it is read.
 //
 // Two passes over the graph. `unmerged` moves reshapes that merge a joined axis with others (rotary embeddings of
 // neighbouring pairs) behind the operations that read them, so that these run over the joined axis itself.
-// `in_cells` cuts what is connected to a join by operations over one domain (tiling.hpp) where the join's parts meet.
+// `in_cells` cuts what is connected to a seed by operations over one domain (tiling.hpp) where parts or slices meet.
 #pragma once
 #include <set>
 
@@ -11,15 +12,16 @@
 
 namespace kfusion {
 
-/// The same values; `joins` are those to push. Not simplified. Equal to `g` where nothing can be pushed.
-Graph pushed(const Graph& g, const std::set<NodeId>& joins);
+/// The same values; `seeds`, some of cuttable() (tiling.hpp), are those to push. Not simplified. Equal to `g` where
+/// nothing can be pushed.
+Graph pushed(const Graph& g, const std::set<NodeId>& seeds);
 
 struct Unmerged {
   Graph graph;
-  std::set<NodeId> joins;  ///< as `graph` numbers them
+  std::set<NodeId> seeds;  ///< as `graph` numbers them
 };
-Unmerged unmerged(const Graph& g, const std::set<NodeId>& joins);
+Unmerged unmerged(const Graph& g, const std::set<NodeId>& seeds);
 
-Graph in_cells(const Graph& g, const std::set<NodeId>& joins);
+Graph in_cells(const Graph& g, const std::set<NodeId>& seeds);
 
 }  // namespace kfusion

@@ -18,9 +18,59 @@ bool takes_all(const Graph& g, const Node& slice, std::size_t axis) {
   return a.start[axis] == 0 && a.step[axis] == 1 && slice.shape[axis] == g[slice.arguments[0]].shape[axis];
 }
 
+Cuts cuts_of_join(const Graph& g, NodeId join) {
+  const auto axis = at(g.attributes<JoinAttributes>(join).axis);
+  Cuts cuts(g[join].shape.size());
+  std::int64_t position = 0;
+  for (const NodeId a : g[join].arguments) cuts[axis].insert(position += g[a].shape[axis]);
+  cuts[axis].erase(position);
+  return cuts;
+}
+
+/// Of an elementwise value that is read by `slices` only: where those end along the only axis that they cut. Nothing
+/// where they share elements, leave some out, or cut another way.
+Cuts cuts_of_slices(const Graph& g, NodeId n, const std::vector<NodeId>& slices) {
+  std::optional<std::size_t> axis;
+  std::set<std::pair<std::int64_t, std::int64_t>> ranges;
+  for (const NodeId s : slices) {
+    const auto& [start, step] = g.attributes<SliceAttributes>(s);
+    for (std::size_t d = 0; d < start.size(); ++d) {
+      if (takes_all(g, g[s], d)) continue;
+      if (axis.value_or(d) != d || step[d] != 1 || g[s].size() == 0) return {};
+      axis = d;
+      ranges.emplace(start[d], start[d] + g[s].shape[d]);
+    }
+  }
+  if (ranges.size() < 2) return {};
+  Cuts cuts(g[n].shape.size());
+  std::int64_t end = 0;
+  for (const auto& [first, last] : ranges) {
+    if (first != end) return {};
+    cuts[*axis].insert(end = last);
+  }
+  cuts[*axis].erase(end);
+  return end == g[n].shape[*axis] ? cuts : Cuts{};
+}
+
+/// By node: the slices that read it; nothing where anything else does.
+std::vector<std::vector<NodeId>> sliced_only(const Graph& g) {
+  std::vector<std::vector<NodeId>> slices(g.nodes.size());
+  std::vector<bool> others(g.nodes.size());
+  for (const Output& o : g.outputs) others[at(o.node)] = true;
+  for (NodeId n = 0; n < std::ssize(g.nodes); ++n)
+    for (const NodeId a : g[n].arguments) {
+      if (g[n].op == Op::slice) slices[at(a)].push_back(n);
+      others[at(a)] = others[at(a)] || g[n].op != Op::slice;
+    }
+  for (std::size_t n = 0; n < slices.size(); ++n)
+    if (others[n]) slices[n].clear();
+  return slices;
+}
+
 class Analysis {
  public:
-  Analysis(const Graph& g, const std::set<NodeId>& joins) : g_(g), joins_(joins), blocked_(g.nodes.size()) {}
+  Analysis(const Graph& g, const std::set<NodeId>& seeds)
+      : g_(g), seeds_(seeds), slices_(sliced_only(g)), blocked_(g.nodes.size()) {}
 
   std::optional<Tiling> run() {
     for (int round = 0; round < kMostRounds; ++round) {
@@ -31,12 +81,12 @@ class Analysis {
   }
 
  private:
-  /// From the joins to all that is connected to them; false where that takes too long.
+  /// From the seeds to all that is connected to them; false where that takes too long.
   bool spread() {
     tiling_ = {std::vector<Cuts>(g_.nodes.size()), std::vector<NodeId>(g_.nodes.size(), -1)};
     crowded_.clear();
-    for (const NodeId join : joins_)
-      if (!blocked_[at(join)] && std::ssize(g_[join].arguments) <= kMostCells) seed(join);
+    for (const NodeId n : seeds_)
+      if (!blocked_[at(n)]) seed(n);
     for (int round = 0; round < kMostRounds; ++round) {
       changed_ = false;
       for (NodeId n = 0; n < std::ssize(g_.nodes); ++n) spread_down(n);
@@ -47,19 +97,18 @@ class Analysis {
     return false;
   }
 
-  void seed(NodeId join) {
-    const auto axis = at(g_.attributes<JoinAttributes>(join).axis);
-    Cuts cuts(g_[join].shape.size());
-    std::int64_t position = 0;
-    for (const NodeId a : g_[join].arguments) cuts[axis].insert(position += g_[a].shape[axis]);
-    cuts[axis].erase(position);
-    add(join, cuts, join);
+  void seed(NodeId n) {
+    if (is_join(g_[n])) {
+      if (std::ssize(g_[n].arguments) <= kMostCells) add(n, cuts_of_join(g_, n), n);
+    } else if (is_elementwise(g_[n])) {
+      add(n, cuts_of_slices(g_, n, slices_[at(n)]), n);
+    }
   }
 
   /// Whether it can be computed cell by cell.
   bool can_be_cut(NodeId n) const {
     if (blocked_[at(n)] || g_[n].size() == 0) return false;
-    if (is_join(g_[n])) return joins_.contains(n);
+    if (is_join(g_[n])) return seeds_.contains(n);
     return is_elementwise(g_[n]) || kind(g_[n].op) == OpKind::kReduce || keeps_axes(g_, n);
   }
 
@@ -160,7 +209,7 @@ class Analysis {
     }
   }
 
-  /// Joins stay as they are that cut something into too many cells; false where there are none.
+  /// Seeds stay as they are that cut something into too many cells; false where there are none.
   bool block_what_is_crowded() {
     for (const NodeId n : crowded_) blocked_[at(tiling_.origin[at(n)])] = true;
     return !crowded_.empty();
@@ -196,12 +245,13 @@ class Analysis {
 
   std::optional<Tiling> result() {
     leave_last_views();
-    const bool any = std::ranges::any_of(joins_, [&](NodeId join) { return tiling_.is_cut(join); });
+    const bool any = std::ranges::any_of(seeds_, [&](NodeId n) { return tiling_.is_cut(n); });
     return any ? std::optional(std::move(tiling_)) : std::nullopt;
   }
 
   const Graph& g_;
-  const std::set<NodeId>& joins_;
+  const std::set<NodeId>& seeds_;
+  const std::vector<std::vector<NodeId>> slices_;
   std::vector<bool> blocked_;
   Tiling tiling_;
   bool changed_ = false;
@@ -210,7 +260,17 @@ class Analysis {
 
 }  // namespace
 
-std::optional<Tiling> tiling_of(const Graph& g, const std::set<NodeId>& joins) { return Analysis(g, joins).run(); }
+std::vector<NodeId> cuttable(const Graph& g) {
+  const std::vector<std::vector<NodeId>> slices = sliced_only(g);
+  std::vector<NodeId> found;
+  for (NodeId n = 0; n < std::ssize(g.nodes); ++n) {
+    const bool is_sliced = is_elementwise(g[n]) && !cuts_of_slices(g, n, slices[at(n)]).empty();
+    if (is_join(g[n]) || is_sliced) found.push_back(n);
+  }
+  return found;
+}
+
+std::optional<Tiling> tiling_of(const Graph& g, const std::set<NodeId>& seeds) { return Analysis(g, seeds).run(); }
 
 bool keeps_axes(const Graph& g, NodeId n) {
   const Node& node = g[n];

@@ -13,15 +13,19 @@ using Cuts = std::vector<std::set<std::int64_t>>;
 
 struct Tiling {
   std::vector<Cuts> cuts;      ///< by node; empty where it is not cut
-  std::vector<NodeId> origin;  ///< by node that is cut: a join that it is cut for
+  std::vector<NodeId> origin;  ///< by node that is cut: what it is cut for
 
   bool is_cut(NodeId n) const { return !cuts[at(n)].empty(); }
 };
 
-/// The cuts of `joins` and of all that is connected to them by elementwise operations of one domain, reductions over
-/// other axes and transposes, so that each can be computed cell by cell. A join that feeds a reduction over the axis
-/// that it cuts stays as it is. Nothing where there would be none, or too many cells.
-std::optional<Tiling> tiling_of(const Graph& g, const std::set<NodeId>& joins);
+/// What could be cut: joins where their parts meet, and elementwise values that are only read through slices which have
+/// no element in common (the halves of a gated unit) where those end.
+std::vector<NodeId> cuttable(const Graph& g);
+
+/// The cuts of `seeds`, some of cuttable(), and of all that is connected to them by elementwise operations of one
+/// domain, reductions over other axes and transposes, so that each can be computed cell by cell. A seed that feeds a
+/// reduction over the axis that it cuts stays as it is. Nothing where there would be none, or too many cells.
+std::optional<Tiling> tiling_of(const Graph& g, const std::set<NodeId>& seeds);
 
 /// The axis of an argument that axis `axis` of a view or reduction comes from; -1 where it is new.
 std::vector<int> axes_in_argument(const Graph& g, NodeId n);

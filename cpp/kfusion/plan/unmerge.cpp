@@ -75,17 +75,17 @@ std::optional<Ranges> ranges_of(const Extents& factors, std::int64_t start, std:
 
 class Unmerging {
  public:
-  Unmerging(const Graph& g, const std::set<NodeId>& joins)
-      : g_(g), joins_(joins), factors_(g.nodes.size()), moved_(g.nodes.size(), -1), open_(g.nodes.size(), -1) {}
+  Unmerging(const Graph& g, const std::set<NodeId>& seeds)
+      : g_(g), seeds_(seeds), factors_(g.nodes.size()), moved_(g.nodes.size(), -1), open_(g.nodes.size(), -1) {}
 
   Unmerged run() {
-    if (!find_factors()) return {g_, joins_};
+    if (!find_factors()) return {g_, seeds_};
     to_.stages = g_.stages;
     for (NodeId n = 0; n < std::ssize(g_.nodes); ++n) move(n);
     for (const Output& o : g_.outputs) to_.outputs.push_back({o.name, moved_[at(o.node)]});
-    std::set<NodeId> joins;
-    for (const NodeId join : joins_) joins.insert(moved_[at(join)]);
-    return {std::move(to_), std::move(joins)};
+    std::set<NodeId> seeds;
+    for (const NodeId seed : seeds_) seeds.insert(moved_[at(seed)]);
+    return {std::move(to_), std::move(seeds)};
   }
 
  private:
@@ -95,7 +95,7 @@ class Unmerging {
     bool any = false;
     for (NodeId n = 0; n < std::ssize(g_.nodes); ++n) {
       const Node& node = g_[n];
-      if (joins_.contains(n)) joined[at(n)] = {g_.attributes<JoinAttributes>(n).axis};
+      if (kind(node.op) == OpKind::kJoin && seeds_.contains(n)) joined[at(n)] = {g_.attributes<JoinAttributes>(n).axis};
       for (const NodeId a : node.arguments) {
         if (is_elementwise(node) && g_[a].shape == node.shape) {
           joined[at(n)].insert(joined[at(a)].begin(), joined[at(a)].end());
@@ -202,7 +202,7 @@ class Unmerging {
   }
 
   const Graph& g_;
-  const std::set<NodeId>& joins_;
+  const std::set<NodeId>& seeds_;
   std::vector<std::optional<Factors>> factors_;  ///< by node, nothing: as it is
   Graph to_;
   std::vector<NodeId> moved_, open_;  ///< by node: in `to_`; over its factors
@@ -210,11 +210,11 @@ class Unmerging {
 
 }  // namespace
 
-Unmerged unmerged(const Graph& g, const std::set<NodeId>& joins) { return Unmerging(g, joins).run(); }
+Unmerged unmerged(const Graph& g, const std::set<NodeId>& seeds) { return Unmerging(g, seeds).run(); }
 
-Graph pushed(const Graph& g, const std::set<NodeId>& joins) {
-  const Unmerged u = unmerged(g, joins);
-  return in_cells(u.graph, u.joins);
+Graph pushed(const Graph& g, const std::set<NodeId>& seeds) {
+  const Unmerged u = unmerged(g, seeds);
+  return in_cells(u.graph, u.seeds);
 }
 
 }  // namespace kfusion
