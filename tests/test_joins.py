@@ -9,6 +9,8 @@ import kfusion as kf
 from kfusion import _core
 from kinds import DTYPES, np_dtype
 
+pytestmark = pytest.mark.native
+
 F32 = 4
 
 

@@ -60,6 +60,13 @@ def everything(x):
     return kf.sqrt((x * x).sum()), x.min(), (x > 0).all()
 
 
+@kf.fuse
+def joined(x, p):
+    half = x.shape[-1] // 2
+    turned = kf.concatenate((-x[:, half:], x[:, :half]), -1)
+    return x + turned, kf.stack((x, x * p), -1), kf.concatenate((kf.softmax(x), kf.softmax(x, 0), p[None]))
+
+
 def relu_layernorm(dtype: type, cols: int, rows: int) -> None:
     rng = np.random.default_rng()
     x = rng.standard_normal((rows, cols)).astype(dtype)
@@ -86,7 +93,7 @@ def generated(dtype: type, cols: int, height: int, f: kf.FusedFunction, argument
 
 CALLS = (
     *((elements, "xp"), (rows, "xp"), (columns, "x"), (everything, "x"), (columns, "t")),
-    *((across, "x"), (across, "t"), (tiles, "xt")),
+    *((across, "x"), (across, "t"), (tiles, "xt"), (joined, "xp")),
 )
 
 
