@@ -49,7 +49,7 @@ REFUSED = {
     "x.astype('float64', casting='safe')": ("x.astype does not honour casting=", "without casting="),
     "np.add.at(W.copy(), 0, x)": ("numpy.add.at is not traced", "functions of kfusion"),
     "np.asarray(x)": ("making a NumPy array of traced values", "kf.full_like"),
-    "np.array([x, x])": ("making a NumPy array of traced values", "separate results"),
+    "np.array([x, x])": ("making a NumPy array of traced values", "kf.stack((x, y))"),
     "np.full((3,), x.sum())": ("making a NumPy array of traced values", "kf.full_like"),
     "np.random.normal(x)": ("making a NumPy array of traced values", "the value itself"),
     "np.nonzero(x)": ("numpy.nonzero is not traced: the shape of its result depends on data", "a reduction"),

@@ -7,8 +7,6 @@ namespace {
 
 constexpr std::int64_t kMostNested = 64;  // parts of a join of joins; more, and the inner ones are stored and copied
 
-bool is_join(const Node& n) { return kind(n.op) == OpKind::kJoin; }
-
 class Parts {
  public:
   Parts(const Graph& g, bool across_stages)

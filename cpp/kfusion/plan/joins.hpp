@@ -8,12 +8,14 @@
 
 namespace kfusion {
 
+inline bool is_join(const Node& n) { return kind(n.op) == OpKind::kJoin; }
+
 /// The same graph, whose concatenates join nothing but such nodes, or concatenates that only they read (unless
 /// `across_stages`, of their own stage). `g` is simplified: none of its concatenates has one argument.
 Graph with_parts(const Graph& g, bool across_stages);
 
 /// A node that stores a part into a slice; only of graphs from with_parts().
-inline bool is_part(const Node& n) { return kind(n.op) == OpKind::kJoin && n.arguments.size() == 1; }
+inline bool is_part(const Node& n) { return is_join(n) && n.arguments.size() == 1; }
 
 /// Gives each part its place: `value` becomes its slice of the join that is stored, and `parts` lists it there.
 void place_parts(const Graph& g, FoldedGraph& folded);

@@ -2,15 +2,13 @@
 
 #include <algorithm>
 
+#include "kfusion/plan/joins.hpp"
+
 namespace kfusion {
 namespace {
 
 constexpr std::int64_t kMostCells = 16;
 constexpr int kMostRounds = 32;
-
-bool is_elementwise(const Node& n) { return kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast; }
-
-bool is_join(const Node& n) { return kind(n.op) == OpKind::kJoin; }
 
 /// Whether a slice takes all of an axis, in order.
 bool takes_all(const Graph& g, const Node& slice, std::size_t axis) {

@@ -2,11 +2,10 @@
 #include <optional>
 
 #include "kfusion/plan/push.hpp"
+#include "kfusion/plan/tiling.hpp"
 
 namespace kfusion {
 namespace {
-
-bool is_elementwise(const Node& n) { return kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast; }
 
 /// A shape, and by axis the extents that it is the product of.
 struct Factors {
@@ -52,7 +51,7 @@ struct Ranges {
 };
 std::optional<Ranges> ranges_of(const Extents& factors, std::int64_t start, std::int64_t step, std::int64_t count) {
   Ranges r{Extents(factors.size(), 0), Extents(factors.size(), 1), factors};
-  const std::int64_t all = product(factors);
+  const std::int64_t all = kfusion::product(factors);
   if (start == 0 && step == 1 && count == all) return r;
   const auto outer = std::ranges::find_if(factors, [](std::int64_t f) { return f != 1; });
   if (outer == factors.end()) return std::nullopt;

@@ -32,8 +32,7 @@ def stack(arrays: Any, axis: int = 0) -> Any:
 
 def at_least(x: Any, ndim: int) -> Any:
     """As numpy.atleast_1d, atleast_2d and atleast_3d: axes of extent 1 before, the third one behind."""
-    if not hasattr(x, "shape"):
-        return x
+    x = x if hasattr(x, "shape") else np.asarray(x)
     shape = tuple(x.shape)
     if len(shape) >= ndim:
         return x
@@ -59,8 +58,8 @@ def dstack(arrays: Any) -> Any:
 
 def column_stack(arrays: Any) -> Any:
     """As numpy.column_stack."""
-    columns = [x if x.ndim > 1 else at_least(x, 1).reshape((-1, 1)) for x in _listed(arrays)]
-    return joins.concatenate(columns, 1)
+    made = [at_least(x, 1) for x in _listed(arrays)]
+    return joins.concatenate([x if x.ndim > 1 else x.reshape((-1, 1)) for x in made], 1)
 
 
 def append(x: Any, values: Any, axis: int | None = None) -> Any:

@@ -53,7 +53,7 @@ _REFUSED = {
     "contains": ("`in` with a traced value", "write (x == value).any() instead"),
     "array": (
         "making a NumPy array of traced values (np.asarray, np.array, np.full, ...)",
-        "write the value itself, kf.full_like, or return the parts as separate results",
+        "write the value itself, kf.full_like, or kf.stack((x, y)) for several values",
     ),
     "reduce_ex": ("pickling a traced value", "return it, and pickle the result outside"),
     "delitem": ("deleting a part of a traced value", "write a slice instead"),
