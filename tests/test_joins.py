@@ -201,6 +201,24 @@ def test_gated_units_are_one_kernel(rng):
     assert p.fused.compulsory.written == (40 + 20 + 5) * F32
 
 
+def test_what_does_not_pay_does_not_stop_the_rest():
+    """Three slices for products would be three kernels instead of one; the halves behind them still save one."""
+
+    def layer(x):
+        q, k, v = kf.split(x * 2, 3, -1)
+        value, gate = kf.split((q @ k.T) @ v + 1, 2, -1)
+        return value * kf.silu(gate)
+
+    def layers(x, n):
+        for _ in range(n - 1):
+            x = kf.tile(layer(x), (1, 6))
+        return layer(x)
+
+    for n in (1, 3):
+        p = kf.plan(layers, kf.spec((8, 24)), n, executors="available", device="H200")
+        assert p.fused.launches == 3 * n + 1  # two products, and what is between those of two layers
+
+
 def test_views_that_others_read_stay_views():
     """Heads that are turned, and read whole by a product."""
 

@@ -273,7 +273,7 @@ struct Counted {
 /// What copies have to save of all bytes. Else a chain of a thousand barriers would be planned once for each.
 constexpr std::int64_t kLeastSaving = 100;
 
-/// Seeds that are tried one by one at most, each for one more plan.
+/// Kinds of seeds that are tried one after the other at most, each for one more plan.
 constexpr std::size_t kMostTrials = 8;
 
 /// Whether an executor took operations into a product, say.
@@ -307,23 +307,27 @@ class Planner {
   }
 
  private:
-  /// Joins are pushed, and sliced values computed in slices, where that saves time: all of them, else one by one.
+  /// Joins are pushed, and sliced values computed in slices, where that saves time: all of them, else those that are
+  /// alike, one kind after the other.
   Counted plan_in_cells(const Counted& unfused) const {
     const Graph g = simple_graph(Scope::kEverything);
     Counted chosen = plan_with_copies(runnable_graph(g, Scope::kEverything));
-    const std::vector<NodeId> seeds = cuttable(g);
-    std::set<NodeId> taken(seeds.begin(), seeds.end());
-    const auto take = [&] {
-      Counted other = plan_with_copies(runnable_graph(simplify(pushed(g, taken)), Scope::kEverything));
-      const bool pays = !other.exceeds(unfused) && other.total.price.total_us < chosen.total.price.total_us;
-      if (pays) chosen = std::move(other);
-      return pays;
+    const std::vector<std::vector<NodeId>> kinds = cuttable(g);
+    std::set<NodeId> taken;
+    const auto take = [&](std::set<NodeId> seeds) {
+      Counted other = plan_with_copies(runnable_graph(simplify(pushed(g, seeds)), Scope::kEverything));
+      if (other.exceeds(unfused) || other.total.price.total_us >= chosen.total.price.total_us) return false;
+      chosen = std::move(other);
+      taken = std::move(seeds);
+      return true;
     };
-    if (seeds.empty() || take()) return chosen;
-    taken.clear();
-    for (std::size_t i = 0; seeds.size() > 1 && i < std::min(seeds.size(), kMostTrials); ++i) {
-      taken.insert(seeds[i]);
-      if (!take()) taken.erase(seeds[i]);
+    std::set<NodeId> all;
+    for (const auto& kind : kinds) all.insert(kind.begin(), kind.end());
+    if (kinds.empty() || take(all)) return chosen;
+    for (std::size_t i = 0; kinds.size() > 1 && i < std::min(kinds.size(), kMostTrials); ++i) {
+      std::set<NodeId> more = taken;
+      more.insert(kinds[i].begin(), kinds[i].end());
+      take(std::move(more));
     }
     return chosen;
   }

@@ -21,8 +21,9 @@ struct Tiling {
 };
 
 /// What could be cut: joins where their parts meet, and elementwise values that are only read through slices which have
-/// no element in common (the halves of a gated unit) where those end.
-std::vector<NodeId> cuttable(const Graph& g);
+/// no element in common (the halves of a gated unit) where those end. Those of one op and shape with readers of one
+/// kind stand together, as do the layers of a network: what pays for one of them pays for all.
+std::vector<std::vector<NodeId>> cuttable(const Graph& g);
 
 /// The cuts of `seeds`, some of cuttable(), and of all that is connected to them by elementwise operations of one
 /// domain, reductions over other axes and transposes, so that each can be computed cell by cell. A seed that feeds a
