@@ -20,8 +20,17 @@ def _listed(arrays: Any) -> Sequence[Any]:
     return joins.unbind(arrays) if isinstance(arrays, Traced) else arrays
 
 
-def concatenate(arrays: Any, axis: int | None = 0) -> Any:
-    """As numpy.concatenate."""
+def concatenate(
+    arrays: Any, axis: int | None = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
+) -> Any:
+    """As numpy.concatenate, whose own parameters Python knows from NumPy 2.4 on."""
+    for keyword, refused in (
+        ("out", out is not None),
+        ("dtype", dtype is not None),
+        ("casting", casting != "same_kind"),
+    ):
+        if refused:
+            raise refusals.refused_keyword("numpy.concatenate", keyword)
     return joins.concatenate(_listed(arrays), axis)
 
 
