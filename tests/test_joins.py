@@ -219,6 +219,13 @@ def test_what_does_not_pay_does_not_stop_the_rest():
         assert p.fused.launches == 3 * n + 1  # two products, and what is between those of two layers
 
 
+def test_a_slice_of_one_part_is_a_slice_of_that_part():
+    """Also behind a transpose: nothing else of the join is computed."""
+    p = kf.plan(lambda a, b: kf.exp(kf.concatenate((a * 2, b * 3)).T[:, 1:3]), *specs((4, 3), (5, 3)))
+    assert p.fused.launches == 1
+    assert bytes_of(p) == (6 * F32, 6 * F32)
+
+
 def test_views_that_others_read_stay_views():
     """Heads that are turned, and read whole by a product."""
 

@@ -232,14 +232,13 @@ class Analysis {
     return any;
   }
 
-  /// Views that nothing reads cell by cell are views of the join of what they look at.
+  /// Views that nothing reads cell by cell, or in slices, are views of the join of what they look at.
   void leave_last_views() {
     std::vector<bool> needed(g_.nodes.size());
     for (auto n = static_cast<NodeId>(g_.nodes.size()); n-- > 0;) {
-      if (!tiling_.is_cut(n)) continue;
       if (kind(g_[n].op) == OpKind::kView && !needed[at(n)]) tiling_.cuts[at(n)].clear();
       for (const NodeId a : g_[n].arguments)
-        if (tiling_.is_cut(n)) needed[at(a)] = true;
+        if (tiling_.is_cut(n) || g_[n].op == Op::slice) needed[at(a)] = true;
     }
   }
 
