@@ -21,7 +21,7 @@ from kfusion._compare.batch import batch
 from kfusion._tracing.trace import Trace, trace
 
 ROWS = [row for row in _core.op_table() if row["kind"] in ("map", "reduce")]
-INTEGERS = ("II_I",)
+INTEGERS = ("II_I", "ZZ_Z")
 UNIT = ("arcsin", "arccos", "arctanh")  # of numbers between -1 and 1
 
 

@@ -163,7 +163,7 @@ def test_primitives_are_functions(name, rng):
     if name in REDUCTIONS:
         assert f(x, (1,), True).shape == (5, 1)
         assert f(x).shape == ()
-    elif name in ("bitwise_and", "bitwise_or", "bitwise_xor", "invert"):
+    elif name in ("bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift", "invert"):
         assert f(*[np.arange(6)] * (1 if name == "invert" else 2)).shape == (6,)
     elif name == "where":
         np.testing.assert_array_equal(kf.where(x > 0.5, x, 0.0), np.where(x > 0.5, x, 0))
@@ -213,6 +213,12 @@ def test_losses_of_classes():
     np.testing.assert_allclose(kf.cross_entropy(x, targets, reduction="none"), rows, rtol=1e-12)
     np.testing.assert_allclose(kf.cross_entropy(x, targets, ignore_index=2), np.mean(rows[:3]), rtol=1e-12)
     np.testing.assert_allclose(kf.cross_entropy(x, targets, reduction="sum"), np.sum(rows), rtol=1e-12)
+    weight = rng.uniform(0.5, 2, 7)
+    counts = weight[targets]
+    got = kf.cross_entropy(x, targets, weight=weight, ignore_index=2)
+    np.testing.assert_allclose(got, (rows * counts)[:3].sum() / counts[:3].sum(), rtol=1e-12)
+    smooth = 0.75 * np.array(rows) - 0.25 * np.log(softmax(x)).mean(1)
+    np.testing.assert_allclose(kf.cross_entropy(x, targets, label_smoothing=0.25), smooth.mean(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("wrong", [-1, 7, -100])
@@ -312,6 +318,18 @@ WRONG = {
     "kfusion.mse: reduction must be": lambda: kf.mse(A, A, reduction="all"),
     "kfusion.cross_entropy: targets must have shape (5,), got (7,)": lambda: kf.cross_entropy(A, np.zeros(7, int)),
     "kfusion.cross_entropy: targets must be int32 or int64, got float32": lambda: kf.cross_entropy(A, A[:, 0]),
+    "kfusion.cross_entropy: weight must be float32 of shape (7,), got float32 of shape (5,)": lambda: kf.cross_entropy(
+        A, np.zeros(5, int), weight=A[:, 0]
+    ),
+    "kfusion.cross_entropy: weight must be float32 of shape (7,), got float64 of shape (7,)": lambda: kf.cross_entropy(
+        A, np.zeros(5, int), weight=np.ones(7)
+    ),
+    "kfusion.cross_entropy: label_smoothing must be from 0 to 1, got 2": lambda: kf.cross_entropy(
+        A, np.zeros(5, int), label_smoothing=2
+    ),
+    "kfusion.cross_entropy: logits must be floats, got int64": lambda: kf.cross_entropy(
+        A.astype(int), np.zeros(5, int)
+    ),
     "kfusion.attention: q, k and v must have at least 2 axes": lambda: kf.attention(A, A, A[0]),
     "kfusion.splade_head: h must have shape": lambda: kf.splade_head(A, A, A[0]),
     "kfusion.splade_head: mask must have shape (5, 7), got (7,)": lambda: kf.splade_head(A[..., None], A, A[0], A[0]),

@@ -25,7 +25,9 @@ HALF = ("float16", "bfloat16")
 COMPUTE = {"float16": np.float32, "bfloat16": np.float32, "float32": np.float32, "float64": np.float64}
 
 # What signatures take besides floats, without casts of the builder's.
-TAKES = {"S_S": ("int32", "int64"), "SS_S": ("int32", "int64"), "II_I": ("bool", "int32", "int64")}
+TAKES = {"S_S": ("int32", "int64"), "SS_S": ("int32", "int64"), "ZZ_Z": ("int32", "int64")}
+TAKES |= {"II_I": ("bool", "int32", "int64")}
+OF_NO_FLOATS = ("II_I", "ZZ_Z")
 
 
 def takes(name: str) -> list[str]:
@@ -33,7 +35,7 @@ def takes(name: str) -> list[str]:
     others = TAKES.get(TABLE[name]["signature"], ("bool", "int32", "int64"))
     if name == "reciprocal":  # NumPy's of integers is another function
         others = ()
-    return [*(() if TABLE[name]["signature"] == "II_I" else DTYPES), *others]
+    return [*(() if TABLE[name]["signature"] in OF_NO_FLOATS else DTYPES), *others]
 
 
 # Bits as NumPy's, of the compute type, rounded once.

@@ -221,6 +221,15 @@ KF_DEVICE bool isfinite(T x) {
 }
 
 template <class T>
+KF_DEVICE T left_shift(T x, T count) {
+  return count < 0 || count >= T(8 * sizeof(T)) ? T(0) : static_cast<T>(static_cast<u64>(x) << count);
+}
+template <class T>
+KF_DEVICE T right_shift(T x, T count) {
+  return static_cast<T>(x >> (count < 0 || count >= T(8 * sizeof(T)) ? T(8 * sizeof(T) - 1) : count));
+}
+
+template <class T>
 KF_DEVICE T invert(T x) {
   if constexpr (kIsBool<T>) return x == T(0);
   return ~x;

@@ -33,6 +33,8 @@ constexpr bool accepts(Signature s) {
       return !kIsBool<T>;
     case Signature::II_I:
       return !kIsFloat<T>;
+    case Signature::ZZ_Z:
+      return !kIsFloat<T> && !kIsBool<T>;
     case Signature::BB_B:
       return kIsBool<T>;
     default:

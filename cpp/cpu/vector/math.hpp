@@ -84,6 +84,19 @@ KF_INLINE Vec<T> minimum_number(Vec<T> x, Vec<T> y) {
 // ---- bits -------------------------------------------------------------------------------------------------------
 
 template <class T>
+KF_INLINE Vec<T> left_shift(Vec<T> x, Vec<T> count) {
+  constexpr int kBits = 8 * static_cast<int>(sizeof(T));
+  const auto fits = count >= Vec<T>(0) && count < Vec<T>(kBits);
+  return select(fits, x << select(fits, count, Vec<T>(0)), Vec<T>(0));
+}
+template <class T>
+KF_INLINE Vec<T> right_shift(Vec<T> x, Vec<T> count) {
+  constexpr int kBits = 8 * static_cast<int>(sizeof(T));
+  const auto fits = count >= Vec<T>(0) && count < Vec<T>(kBits);
+  return x >> select(fits, count, Vec<T>(kBits - 1));
+}
+
+template <class T>
 KF_INLINE Vec<T> invert(Vec<T> x) {
   if constexpr (kIsBool<T>)
     return Vec<T>(x == Vec<T>(0));

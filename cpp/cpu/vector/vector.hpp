@@ -132,6 +132,8 @@ struct Vec {
   friend KF_INLINE Vec operator~(Vec a) { return Vec((Native) ~(Unsigned)a.v); }
   friend KF_INLINE Vec operator<<(Vec a, int count) { return Vec((Native)((Unsigned)a.v << count)); }
   friend KF_INLINE Vec operator>>(Vec a, int count) { return Vec(a.v >> count); }  ///< keeps the sign
+  friend KF_INLINE Vec operator<<(Vec a, Vec count) { return Vec((Native)((Unsigned)a.v << (Unsigned)count.v)); }
+  friend KF_INLINE Vec operator>>(Vec a, Vec count) { return Vec(a.v >> count.v); }
   KF_INLINE Vec logical_right(int count) const { return Vec((Native)((Unsigned)v >> count)); }
   friend KF_INLINE MaskType operator&&(Vec a, Vec b) { return a != Vec(0) && b != Vec(0); }
   friend KF_INLINE MaskType operator||(Vec a, Vec b) { return a != Vec(0) || b != Vec(0); }

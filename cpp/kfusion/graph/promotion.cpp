@@ -115,7 +115,10 @@ std::string list(std::span<const TypedOperand> operands) {
                   ", got " + list(operands));
 }
 
-const char* wanted_by(Signature s) { return s == Signature::II_I ? "integers or bools" : "numbers other than bools"; }
+const char* wanted_by(Signature s) {
+  if (s == Signature::ZZ_Z) return "integers";
+  return s == Signature::II_I ? "integers or bools" : "numbers other than bools";
+}
 
 }  // namespace
 
@@ -200,6 +203,8 @@ std::optional<DType> result_type(const OpInfo& op, std::span<const DType> argume
       return given(arguments[0] == DType::kBool && same(arguments.subspan(1)), last);
     case Signature::II_I:
       return given(same(arguments) && !is_float(last), last);
+    case Signature::ZZ_Z:
+      return given(same(arguments) && is_integer(last), last);
     case Signature::C_C:
       return given(true, is_float(last) ? last : DType::kInt64);
     case Signature::kNone:

@@ -174,6 +174,16 @@ bool isfinite([[maybe_unused]] T x) {
 }
 
 template <class T>
+T left_shift(T x, T count) {
+  if (count < 0 || count >= T(8 * sizeof(T))) return 0;
+  return static_cast<T>(x << count);
+}
+template <class T>
+T right_shift(T x, T count) {
+  return static_cast<T>(x >> (count < 0 || count >= T(8 * sizeof(T)) ? T(8 * sizeof(T) - 1) : count));
+}
+
+template <class T>
 T invert(T x) {
   if constexpr (kIsBool<T>) return x == T(0);
   return ~x;

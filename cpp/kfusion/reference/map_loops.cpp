@@ -38,6 +38,8 @@ constexpr bool accepts(Signature s) {
       return !kBool;
     case Signature::II_I:
       return !kFloat;
+    case Signature::ZZ_Z:
+      return !kFloat && !kBool;
     case Signature::BB_B:
       return kBool;
     default:

@@ -12,11 +12,10 @@ from .._spec import FLOATS
 from . import primitives as p
 from .views import astype
 
-_BITS = {"int32": 31, "int64": 63}
 LARGEST = {"float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127, "float32": (2 - 2.0**-23) * 2.0**127}
 LARGEST["float64"] = (2 - 2.0**-52) * 2.0**1023
 
-# ---- quotients and bits ----
+# ---- quotients ----
 
 
 def fmod(x: Any, y: Any) -> Any:
@@ -38,24 +37,6 @@ def trunc_divide(x: Any, y: Any) -> Any:
 def floor_divmod(x: Any, y: Any) -> tuple[Any, Any]:
     """x // y and x % y."""
     return p.floor_divide(x, y), p.remainder(x, y)
-
-
-def left_shift(x: Any, n: Any) -> Any:
-    """x times 2^n, wrapped; 0 where n is negative or not below the number of bits."""
-    bits = _BITS[x._dtype]
-    return p.where((n >= 0) & (n <= bits), x * p.power(_full(n, 2), p.clip(n, 0, bits)), 0)
-
-
-def right_shift(x: Any, n: Any) -> Any:
-    """floor(x / 2^n); 0 or -1 where n is negative or not below the number of bits."""
-    bits = _BITS[x._dtype]
-    quotient = p.floor_divide(x, p.power(_full(n, 2), p.clip(n, 0, bits - 1)))
-    return p.where((n >= 0) & (n < bits), quotient, p.where(x < 0, _full(x, -1), 0))
-
-
-def _full(x: Any, value: int) -> Any:
-    """A number of x's dtype."""
-    return x._tracer.add("cast", x._tracer.lift(value, x._library), x._dtype)
 
 
 # ---- parts of a number ----

@@ -21,6 +21,7 @@ _DTYPES = {
     "BB_B": ("any dtype, read as truth values", "bool"),
     "BNN_N": ("any dtype, the condition read as truth values", "the dtype of x and y"),
     "II_I": ("integers or bools", "the arguments' dtype"),
+    "ZZ_Z": ("integers, not bools", "the arguments' dtype"),
     "C_C": ("any dtype", "x's dtype; int64 for integers and bools"),
 }
 _DTYPES |= {"F" + s: _DTYPES[s] for s in ("F_F",)} | {"NN_N": _DTYPES["N_N"], "NNN_N": _DTYPES["N_N"]}

@@ -16,7 +16,7 @@ from .._graph.tracer import Traced, tracer_of
 from .._ops import contractions, formulas, views
 from .._ops import primitives as p
 from .._ops.erfc import erfc, ndtr
-from .._spec import FLOATS, HALF, dtype_name
+from .._spec import HALF, dtype_name
 from . import library_calls, refusals
 from .promoted import narrow, together
 from .traced import power
@@ -24,11 +24,9 @@ from .traced import power
 POWERS = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
 
 # By name: the formula, and what it takes. "made floats": integers and bools become floats; "no bools": of those NumPy
-# makes an int8; "integers": no floats either.
+# makes an int8.
 _FORMULAS: dict[str, tuple[Any, str]] = {
     "fmod": (formulas.fmod, "no bools"),
-    "left_shift": (formulas.left_shift, "integers"),
-    "right_shift": (formulas.right_shift, "integers"),
     "divmod": (formulas.floor_divmod, "no bools"),
     "modf": (formulas.modf, "made floats"),
     "signbit": (formulas.signbit, "made floats"),
@@ -82,7 +80,10 @@ def _in_graph(ufunc: Any, method: str, library: str, called: str, inputs: tuple[
     out, dtype = kwargs.get("out"), kwargs.get("dtype")
     for keyword in kwargs.keys() - {"out", "dtype"}:
         raise refusals.refused_keyword(called, keyword)
-    if dtype is not None or library == "scipy.special":  # whose ufuncs have no loops for half types
+    of_numpy = all(x._library == "numpy" for x in inputs if isinstance(x, Traced))
+    if dtype is not None and not of_numpy:
+        raise refusals.refused_keyword(called, "dtype")
+    if dtype is not None or (of_numpy and library == "scipy.special"):  # whose ufuncs have no loops for half types
         inputs = _as_resolved(ufunc, inputs, dtype)
     result = elementwise(name if library else "", called, inputs)
     return result if out is None else _written(called, result, out)
@@ -149,12 +150,12 @@ def _formula(name: str, inputs: tuple[Any, ...]) -> Any:
     formula, takes = _FORMULAS[name]
     tracer = tracer_of(*inputs)
     assert tracer is not None
-    lifted = [tracer.lift(x, "numpy") for x in inputs]
+    library = next(x._library for x in inputs if isinstance(x, Traced))
+    lifted = [tracer.lift(x, library) for x in inputs]
     with tracer.stage(name):
         values, dtype = together(lifted, floats=takes == "made floats")
-        if dtype == "bool" or (takes == "integers" and dtype in FLOATS):
-            wanted = "integers" if takes == "integers" else "numbers other than bools"
-            raise TypeError(f"kfusion.{name}: arguments must be {wanted}, got {' and '.join(v._dtype for v in lifted)}")
+        if dtype == "bool":
+            raise TypeError(f"kfusion.{name}: arguments must be numbers other than bools, got bools")
         return narrow(formula(*values), dtype)
 
 

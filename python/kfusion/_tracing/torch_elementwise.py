@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from .._graph.tracer import stage
@@ -11,7 +10,7 @@ from .._ops import formulas, views
 from .._ops import primitives as p
 from .._ops.erfc import erfc, ndtr
 from .._spec import FLOATS
-from .torch_functions import FUNCTIONS, dtype_of, named, require_divisor
+from .torch_functions import FUNCTIONS, named, require_divisor
 from .torch_stages import Tensor, computed
 
 # ---- sums of products ----
@@ -39,37 +38,23 @@ def _times(x: Any, value: Any) -> Any:
     return x if type(value) is int and value == 1 else x * value
 
 
-# ---- quotients and bits ----
+# ---- quotients ----
 
 
 @computed("fmod", takes="numbers", method=True)
-def _fmod(input: Tensor, other: Tensor) -> Any:
-    require_divisor("fmod", input, other)
+def _computed_fmod(input: Tensor, other: Tensor) -> Any:
     return formulas.fmod(input, other)
+
+
+@named("fmod")
+def _fmod(input: Any, other: Any) -> Any:
+    require_divisor("fmod", input, other)
+    return _computed_fmod(input, other)
 
 
 @computed("trunc_divide", takes="numbers")
 def _trunc_divide(input: Tensor, other: Tensor) -> Any:
     return formulas.trunc_divide(input, other)
-
-
-def _shift(name: str, formula: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def shift(input: Any, other: Any) -> Any:
-        if any(dtype_of(v) in (*FLOATS, "float") for v in (input, other)):
-            raise TypeError(f"kfusion.{name}: torch wants integers, got {dtype_of(input)} and {dtype_of(other)}")
-        return made(input, other)
-
-    @computed(name, takes="numbers", method=True)
-    def made(input: Tensor, other: Tensor) -> Any:
-        return formula(input, other)
-
-    return shift
-
-
-for _name, _dunder in (("left_shift", "lshift"), ("right_shift", "rshift")):
-    _made = _shift(f"bitwise_{_name}", getattr(formulas, _name))
-    named(f"bitwise_{_name}", f"__{_dunder}__", _dunder)(_made)
-    named(f"__r{_dunder}__")(lambda input, other, shift=_made: shift(other, input))
 
 
 # ---- parts of a number, and questions ----

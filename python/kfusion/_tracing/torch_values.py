@@ -38,8 +38,7 @@ _OF_ANY_DENSE = (
 _NEVER = ("apply_", "as_strided", "as_strided_", "backward", "cpu", "cuda", "data_ptr", "map_", "pin_memory",
           "register_hook", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "share_memory_", "storage",
           "storage_type", "untyped_storage")  # fmt: skip
-# torch.equal is another function
-_OPERATORS = {"equal": "eq", "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift"}
+_OPERATORS = {"equal": "eq"}  # torch.equal is another function
 
 
 class TorchValue(Dispatched, library="torch"):
