@@ -469,13 +469,20 @@ def _linalg_norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = F
     vectors = input.ndim == 1 if dim is None else isinstance(dim, int)
     if ord is not None and not vectors:
         raise no_form("torch.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
-    return norms.norm(input, 2 if ord is None else ord, plain_axes(dim), keepdim)
+    return _length(input, 2 if ord is None else ord, plain_axes(dim), keepdim)
 
 
 @named("norm", "vector_norm")
 def _norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, p: Any = None) -> Any:
     ord = p if ord is None else ord
-    return norms.norm(input, 2 if ord in (None, "fro") else ord, plain_axes(dim), keepdim)
+    return _length(input, 2 if ord in (None, "fro") else ord, plain_axes(dim), keepdim)
+
+
+def _length(x: Any, ord: Any, axis: Any, keepdim: bool) -> Any:
+    """torch takes the absolute value, whose powers do not overflow, of vectors with one element."""
+    axes = range(x.ndim) if axis is None else views.axes_tuple(x, axis, "norm")
+    is_one = math.prod(x.shape[a] for a in axes) == 1
+    return norms.norm(x, math.inf if is_one and ord != 0 else ord, axis, keepdim)
 
 
 # ---- products and questions ----

@@ -109,7 +109,10 @@ def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) 
 
 def cosine(x: Any, y: Any, axis: int, eps: float) -> Any:
     """The cosine of the angle between vectors along an axis."""
-    axis = axis % max(x.ndim, y.ndim, 1) - max(x.ndim, y.ndim)  # of the broadcast shape, from its end
+    ndim = max(x.ndim, y.ndim)
+    if not -ndim <= axis < ndim:
+        raise IndexError(f"kfusion.cosine_similarity: dim {axis} is out of bounds for {ndim} axes")
+    axis = axis % ndim - ndim  # of the broadcast shape, from its end
     x, y = (v / p.maximum(norms.norm(v, 2, axis, True), eps) for v in (x, y))
     return p.sum(x * y, axis)
 
