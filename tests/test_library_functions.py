@@ -207,7 +207,8 @@ def test_losses_of_torch(dtype):
 
 
 NUMPY = """
-np.clip(x,x*0,None) ; np.clip(x,a_min=-1,a_max=1) ; x.clip(max=1) ; np.clip(x,x[::-1],x*0+2) ; np.nan_to_num(x)
+np.nan_to_num(x,nan=np.float64(0.75)) ; np.linalg.norm(x,np.float32(3)) ; np.clip(x,x*0,None)
+np.clip(x,a_min=-1,a_max=1) ; x.clip(max=1) ; np.clip(x,x[::-1],x*0+2) ; np.nan_to_num(x)
 np.nan_to_num(x,nan=2,posinf=9,neginf=-9) ; np.sinc(x) ; np.isclose(x,x[::-1]) ; np.isclose(x,x*1,equal_nan=True)
 np.isclose(x,x+x*1e-6,rtol=1e-3,atol=0) ; np.isclose(1.0,x) ; np.isclose(x,2) ; np.isposinf(x) ; np.isneginf(x)
 np.select([x>1,x<0],[x*2,x*3]) ; np.select([x>1,x<0],[x,5],7.5) ; np.select([x>1,x],[x,x]) ; np.select([x>0],[1,2])
@@ -273,3 +274,15 @@ def test_erfc_is_exact_to_a_few_units(dtype):
 def test_a_function_of_the_library_is_one_kernel_when_nothing_is_fused(text):
     plan = kf.plan(eval(f"lambda x: {text}", NAMES), kf.spec(8, like="torch"))
     assert len(plan.unfused_groups) == (2 if "long" in text else 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["torch.lerp(x,x*2,w)", "torch.fmod(x,w)", "F.huber_loss(x,x*0,delta=w)", "F.softshrink(x,w)", "torch.xlogy(w,x)"],
+)
+def test_float_arguments_of_torchs_functions(text):
+    """The same fused function with one value after another: read by its kernels, or traced anew."""
+    f = eval(f"lambda x, w: {text}", NAMES)
+    fused, x = kf.fuse(f), torch.linspace(0.5, 3, 8)
+    for w in (2.0, 0.5, 3.0, 0.5):
+        assert not compared(fused(x, w), f(x, w)), w

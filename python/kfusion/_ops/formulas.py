@@ -81,9 +81,14 @@ def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -
     if x._dtype not in FLOATS:
         return x._tracer.copy(x)
     largest = LARGEST[x._dtype]
-    y = p.where(x == math.inf, largest if posinf is None else posinf, x)
-    y = p.where(x == -math.inf, -largest if neginf is None else neginf, y)
-    return p.where(p.isnan(x), 0.0 if nan is None else nan, y)
+    y = p.where(x == math.inf, _stored(largest if posinf is None else posinf, x), x)
+    y = p.where(x == -math.inf, _stored(-largest if neginf is None else neginf, x), y)
+    return p.where(p.isnan(x), _stored(0.0 if nan is None else nan, x), y)
+
+
+def _stored(value: Any, x: Any) -> Any:
+    """A value as it is written into x."""
+    return x._tracer.add("cast", x._tracer.lift(value, x._library), x._dtype)
 
 
 def isposinf(x: Any) -> Any:

@@ -91,8 +91,9 @@ def norm(x: Array, ord: float = 2, axis: Axes = None, keepdims: bool = False) ->
     axis = axes_or_all(x, axis, "norm")
     if ord == 2:
         return p.sqrt(p.sum(p.square(x), axis, keepdims))
-    if not isinstance(ord, (int, float)):
+    if not hasattr(type(ord), "__float__"):
         raise TypeError(f"kfusion.norm: ord must be a number, got {ord!r}")
+    ord = float(ord)
     if ord == 0:
         return p.sum(astype(p.not_equal(x, 0), x._dtype), axis, keepdims)
     reductions = {1: "sum", math.inf: "max", -math.inf: "min"}
