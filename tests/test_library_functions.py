@@ -152,6 +152,10 @@ def test_reductions_of_torch(dtype):
 
 
 LOSSES = """
+F.multi_margin_loss(x,t) ; F.multi_margin_loss(x,t,p=2,margin=0.5,weight=w[0])
+F.multi_margin_loss(x,t,reduction='none') ; F.multi_margin_loss(x[0],t[0]) ; F.multi_margin_loss(x,t,p=3)
+F.triplet_margin_with_distance_loss(x,y,q)
+F.triplet_margin_with_distance_loss(x,y,q,distance_function=lambda a,b: (a-b).abs().sum(-1),swap=True,reduction='none')
 F.l1_loss(x,y) ; F.l1_loss(x,y,reduction='sum') ; F.l1_loss(x,y,weight=abs(y)) ; F.l1_loss(x,y[0])
 F.l1_loss(x,y,False) ; F.mse_loss(x,y) ; F.mse_loss(x,y,weight=abs(x)) ; F.mse_loss(x,y,weight=abs(x),reduction='none')
 F.mse_loss(x,y,reduce=False) ; F.mse_loss(x,y,weight=y[0]) ; F.smooth_l1_loss(x,y)
@@ -201,6 +205,8 @@ def test_losses_of_torch(dtype):
     data |= {"z": np.floor(data["z"]), "s": np.sign(data["s"])}
     v = torch.from_numpy(np.stack(list(data.values()))).to(getattr(torch, dtype))
     texts = [re.sub(r"\b[xyqzsw]\b", lambda m: f"v[{[*data].index(m[0])}]", text) for text in lines(LOSSES)]
+    if "16" in dtype:
+        texts = [t for t in texts if "multi_margin" not in t]  # which torch has on CUDA only
     if dtype == "int64":  # of which torch has a few by chance
         texts = [t for t in texts if isinstance(outcome(eval(f"lambda v: {t}", NAMES), v), Exception)]
     check(texts, dtype, v, "v", signed=False, slack=1)

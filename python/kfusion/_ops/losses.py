@@ -104,6 +104,16 @@ def nll(logs: Any, targets: Any, weight: Any, ignore_index: int, reduction: str)
     return _mean_of_rows("nll_loss", losses, reduction, targets, ignore_index, counts)
 
 
+def multi_margin(x: Any, targets: Any, order: int, margin: float, weight: Any) -> Any:
+    """Of each row of x (..., classes) the mean of max(0, margin - x[target] + x)^order over the other classes."""
+    _require_classes("multi_margin_loss", x, targets, weight)
+    beyond = p.maximum(margin - expand_dims(_own(x, targets, x), -1) + x, 0.0)
+    beyond = beyond if order == 1 else p.square(beyond)
+    beyond = beyond if weight is None else beyond * expand_dims(_own(x, targets, weight), -1)
+    others = p.where(p.equal(positions(x, -1), expand_dims(targets, -1)), 0.0, beyond)
+    return _of_known(p.sum(others, -1) / x.shape[-1], targets, x.shape[-1], None)
+
+
 def _require_classes(name: str, logits: Any, targets: Any, weight: Any) -> None:
     if targets.shape != logits.shape[:-1] or logits.ndim == 0:
         raise ValueError(f"kfusion.{name}: targets must have shape {logits.shape[:-1]}, got {targets.shape}")

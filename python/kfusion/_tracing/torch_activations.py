@@ -40,7 +40,7 @@ def _mish(input: Tensor) -> Any:
     return input * p.tanh(p.log1p(p.exp(input)))
 
 
-@computed("selu", method=True)
+@computed("selu")
 def _selu(input: Tensor) -> Any:
     return p.where(input > 0, input * _SELU_SCALE, p.expm1(input) * (_SELU_ALPHA * _SELU_SCALE))
 

@@ -8,13 +8,20 @@ from .._ops import activations, losses, views
 from .._ops import primitives as p
 from .._spec import FLOATS
 from .torch_functions import named
-from .torch_losses import reduced_by, reduction_of, require_same_shape
+from .torch_losses import loss, reduced_by, reduction_of, require_same_shape
 from .torch_stages import Tensor, computed
 
 
 def _rows(x: Any) -> Any:
     """Classes last."""
     return views.moveaxis(x, 1, -1) if x.ndim > 2 else x
+
+
+@loss("multi_margin_loss")
+def _multi_margin_loss(input: Tensor, target: Any, *, p: int = 1, margin: float = 1.0, weight: Tensor = None) -> Any:
+    if p not in (1, 2):
+        raise ValueError(f"kfusion.multi_margin_loss: p must be 1 or 2, got {p}")
+    return losses.multi_margin(input, input._tracer.lift(target, "torch"), p, margin, weight)
 
 
 @named("nll_loss", method=False)

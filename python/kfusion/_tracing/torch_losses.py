@@ -19,7 +19,7 @@ _BY_NUMBER = {0: "none", 1: "mean", 2: "sum"}  # as torch's C++ names reductions
 _KEYWORDS = {"size_average": None, "reduce": None, "reduction": "mean"}
 
 
-def _loss(name: str, takes: str = "floats") -> Callable[..., Any]:
+def loss(name: str, takes: str = "floats") -> Callable[..., Any]:
     """Enters a function of the losses of the elements under torch's name; it gets torch's keywords for reducing them.
 
     A function may also give a second value: what each element counts in the mean.
@@ -81,12 +81,12 @@ def _weighted(name: str, values: Any, weight: Any, shape: tuple[int, ...]) -> An
     return values * weight, weight
 
 
-@_loss("weighted_l1_loss")
+@loss("weighted_l1_loss")
 def _weighted_l1_loss(input: Tensor, target: Tensor, weight: Tensor) -> Any:
     return _weighted("l1_loss", p.absolute(input - target), weight, input.shape)
 
 
-@_loss("l1_loss")
+@loss("l1_loss")
 def _plain_l1_loss(input: Tensor, target: Tensor) -> Any:
     return p.absolute(input - target)
 
@@ -118,7 +118,7 @@ def _dropped_weight() -> Any:
     return None
 
 
-@_loss("weighted_mse_loss")
+@loss("weighted_mse_loss")
 def _weighted_mse_loss(input: Tensor, target: Tensor, *, weight: Tensor = None) -> Any:
     return _weighted("mse_loss", p.square(input - target), weight, input.shape)
 
@@ -139,7 +139,7 @@ def _mse_loss(
     return losses.mse(input, target, reduction=how)
 
 
-@_loss("smooth_l1_loss")
+@loss("smooth_l1_loss")
 def _smooth_l1_loss(input: Tensor, target: Tensor, *, beta: float = 1.0) -> Any:
     d = p.absolute(input - target)
     if beta < 0:
@@ -147,7 +147,7 @@ def _smooth_l1_loss(input: Tensor, target: Tensor, *, beta: float = 1.0) -> Any:
     return d if beta == 0 else p.where(d < beta, d * d * (0.5 / beta), d - 0.5 * beta)
 
 
-@_loss("huber_loss")
+@loss("huber_loss")
 def _huber_loss(input: Tensor, target: Tensor, *, delta: float = 1.0, weight: Tensor = None) -> Any:
     if delta <= 0:
         raise ValueError(f"kfusion.huber_loss: delta must be above 0, got {delta}")
@@ -157,7 +157,7 @@ def _huber_loss(input: Tensor, target: Tensor, *, delta: float = 1.0, weight: Te
     return weighted[0] if isinstance(weighted, tuple) else weighted  # whose mean is a plain one
 
 
-@_loss("binary_cross_entropy")
+@loss("binary_cross_entropy")
 def _binary_cross_entropy(input: Tensor, target: Tensor, *, weight: Tensor = None) -> Any:
     require_same_shape("binary_cross_entropy", input, target)
     log, log_of_rest = (p.maximum(v, -100.0) for v in (p.log(input), p.log1p(-input)))
@@ -165,7 +165,7 @@ def _binary_cross_entropy(input: Tensor, target: Tensor, *, weight: Tensor = Non
     return values if weight is None else values * weight
 
 
-@_loss("binary_cross_entropy_with_logits")
+@loss("binary_cross_entropy_with_logits")
 def _binary_cross_entropy_with_logits(
     input: Tensor, target: Tensor, *, weight: Tensor = None, pos_weight: Tensor = None
 ) -> Any:
@@ -199,24 +199,24 @@ def _kl_div(
     return reduced_by(values, reduction_of("kl_div", size_average, reduce, how))
 
 
-@_loss("hinge_embedding_loss")
+@loss("hinge_embedding_loss")
 def _hinge_embedding_loss(input: Tensor, target: Tensor, *, margin: float = 1.0) -> Any:
     beyond = p.where(target != 1, p.maximum(margin - input, 0.0), 0.0)
     return beyond + p.where(target != -1, input, 0.0)
 
 
-@_loss("soft_margin_loss")
+@loss("soft_margin_loss")
 def _soft_margin_loss(input: Tensor, target: Tensor) -> Any:
     return -formulas.log_sigmoid(input * target)
 
 
-@_loss("multilabel_soft_margin_loss")
+@loss("multilabel_soft_margin_loss")
 def _multilabel_soft_margin_loss(input: Tensor, target: Tensor, *, weight: Tensor = None) -> Any:
     values = -(target * formulas.log_sigmoid(input) + (1.0 - target) * formulas.log_sigmoid(-input))
     return p.sum(values if weight is None else values * weight, -1) / input.shape[-1]
 
 
-@_loss("poisson_nll_loss", takes="numbers made floats")
+@loss("poisson_nll_loss", takes="numbers made floats")
 def _poisson_nll_loss(
     input: Tensor, target: Tensor, *, log_input: bool = True, full: bool = False, eps: float = 1e-8
 ) -> Any:
@@ -227,7 +227,7 @@ def _poisson_nll_loss(
     return values + p.where(target > 1, stirling, 0.0)
 
 
-@_loss("gaussian_nll_loss")
+@loss("gaussian_nll_loss")
 def _gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor, *, full: bool = False, eps: float = 1e-6) -> Any:
     if var.ndim and var.shape != input.shape:
         var = views.expand_dims(var, -1) if var.shape == input.shape[:-1] else var
@@ -242,14 +242,14 @@ def _gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor, *, full: bool
 # ---- of three tensors, and of vectors ----
 
 
-@_loss("margin_ranking_loss", takes="numbers made floats")
+@loss("margin_ranking_loss", takes="numbers made floats")
 def _margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, *, margin: float = 0) -> Any:
     if not input1.ndim == input2.ndim == target.ndim:
         raise ValueError("kfusion.margin_ranking_loss: all tensors must have as many axes")
     return p.maximum(target * (input2 - input1) + margin, 0.0)
 
 
-@_loss("triplet_margin_loss", takes="numbers made floats")
+@loss("triplet_margin_loss", takes="numbers made floats")
 def _triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -267,7 +267,27 @@ def _triplet_margin_loss(
     return FUNCTIONS["relu"](near - FUNCTIONS["minimum"](far, others) + margin)
 
 
-@_loss("cosine_embedding_loss", takes="made floats")
+@named("triplet_margin_with_distance_loss", method=False)
+def _triplet_margin_with_distance_loss(
+    anchor: Any,
+    positive: Any,
+    negative: Any,
+    *,
+    distance_function: Callable[..., Any] | None = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: Any = "mean",
+) -> Any:
+    distance = FUNCTIONS["pairwise_distance"] if distance_function is None else distance_function
+    if margin <= 0:
+        raise ValueError(f"kfusion.triplet_margin_with_distance_loss: margin must be above 0, got {margin}")
+    near, far = distance(anchor, positive), distance(anchor, negative)
+    far = FUNCTIONS["minimum"](far, distance(positive, negative)) if swap else far
+    how = reduction_of("triplet_margin_with_distance_loss", None, None, reduction)
+    return reduced_by(FUNCTIONS["clamp_min"](near - far + margin, 0), how)
+
+
+@loss("cosine_embedding_loss", takes="made floats")
 def _cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, *, margin: float = 0) -> Any:
     lengths = [p.sum(v * v, -1) + 1e-12 for v in (input1, input2)]
     cosine = p.sum(input1 * input2, -1) / p.sqrt(lengths[0] * lengths[1])
