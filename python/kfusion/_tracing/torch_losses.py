@@ -27,24 +27,17 @@ def loss(name: str, takes: str = "floats") -> Callable[..., Any]:
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def reduced(*args: Any, size_average: Any, reduce: Any, reduction: Any, **kwargs: Any) -> Any:
-            return reduced_by(function(*args, **kwargs), reduction_of(name, size_average, reduce, reduction))
+        def reduced(*args: Any, **kwargs: Any) -> Any:
+            given = [kwargs.pop(keyword, default) for keyword, default in _KEYWORDS.items()]
+            return reduced_by(function(*args, **kwargs), reduction_of(name, *given))
 
         own = inspect.signature(function)
         kind = inspect.Parameter.KEYWORD_ONLY
         added = [inspect.Parameter(k, kind, default=default) for k, default in _KEYWORDS.items()]
         reduced.__signature__ = own.replace(parameters=[*own.parameters.values(), *added])  # type: ignore[attr-defined]
-        return computed(name, takes=takes)(_with_defaults(reduced))  # type: ignore[no-any-return]
+        return computed(name, takes=takes)(reduced)  # type: ignore[no-any-return]
 
     return enter
-
-
-def _with_defaults(reduced: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(reduced)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        return reduced(*args, **_KEYWORDS | kwargs)
-
-    return called
 
 
 def reduction_of(name: str, size_average: Any, reduce: Any, reduction: Any) -> str:
