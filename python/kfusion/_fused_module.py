@@ -5,21 +5,18 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._graph.modules import unfused
 
-if TYPE_CHECKING:
-    from ._fuse import FusedFunction
 
-
-def fused_module(module: Any, fused: Callable[[Any], FusedFunction]) -> Any:
+def fused_module(module: Any, fused: Callable[[Any], Any]) -> Any:
     """A module of a subclass of the module's own class. Both have one `__dict__`: parameters, buffers, submodules and
     the mode are the same ones, by the same names, whichever of the two sets them.
 
     Args:
         module: a torch module, fused or not.
-        fused: makes a fused function of a plain one.
+        fused: makes a `FusedFunction` of a plain module.
     """
     module = unfused(module)
     kind: Any = type(module)
@@ -50,13 +47,13 @@ def _class_of(kind: Any) -> Any:
             return f"<kfusion.fuse: {self.__wrapped__!r}>"
 
         def __reduce_ex__(self, protocol: Any) -> Any:
-            return _remade, (self.__wrapped__, self.fused_function._options)
+            return fused_module, (self.__wrapped__, _maker(self.fused_function))
 
         def __copy__(self) -> Any:
-            return _remade(copy.copy(self.__wrapped__), self.fused_function._options)
+            return fused_module(copy.copy(self.__wrapped__), _maker(self.fused_function))
 
         def __deepcopy__(self, memo: Any) -> Any:
-            return _remade(copy.deepcopy(self.__wrapped__, memo), self.fused_function._options)
+            return fused_module(copy.deepcopy(self.__wrapped__, memo), _maker(self.fused_function))
 
     for name in ("plan", "source", "unfused", "clear"):
         setattr(Fused, name, property(functools.partial(_of_function, name)))
@@ -68,7 +65,7 @@ def _of_function(name: str, module: Any) -> Any:
     return getattr(module.fused_function, name)
 
 
-def _remade(module: Any, options: dict[str, Any]) -> Any:
-    from ._fuse import FusedFunction  # which imports this file
-
-    return fused_module(module, lambda function: FusedFunction(function, options))
+def _maker(function: Any) -> Callable[[Any], Any]:
+    """What makes a fused function as this one of another module."""
+    kind: Any = type(function)
+    return functools.partial(kind, options=function._options)
