@@ -118,7 +118,7 @@ def test_errors_of_the_user_s_code_pass_through():
 
 def test_the_class_says_no_to_wrong_options():
     with pytest.raises(ValueError, match="there is no option"):
-        _core.FusedCallable("f", ["x"], {"speed": True}, True)
+        _core.FusedCallable("f", ["x"], {"speed": True}, True, True)
 
 
 def test_a_float_argument_that_becomes_an_integer():

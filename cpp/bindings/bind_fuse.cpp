@@ -31,20 +31,22 @@ using fuse::Inputs;
 using fuse::Objects;
 using fuse::Signature;
 
-constexpr const char* kClassDoc = R"(FusedCallable(name, parameters, options, takes_out)
+constexpr const char* kClassDoc = R"(FusedCallable(name, parameters, options, takes_out, reads_ints)
 --
 
 A function that runs as the kernels of its plan. Subclasses say what it computes:
 
-    _guards()                        the functions and names that it depends on: a list of kfusion._graph.guards.Guard
-    _prepare(args, kwargs, strides)  traces it: a kfusion._fuse.Prepared
-    __wrapped__                      the plain function, called where an argument is a traced value
+    _guards()    the functions and names that it depends on: a list of kfusion._graph.guards.Guard
+    _prepare(args, kwargs, strides, numbers)
+                 traces it: a kfusion._graph.calls.Prepared; its numbers may be parameters of kernels, or stay as they are
+    __wrapped__  the plain function, called where an argument is a traced value
 
 Args:
     name: for messages, which start with "kfusion.<name>: ".
     parameters: names of the positional parameters, likewise.
     options: dict of the plan's options, as for make_plan.
     takes_out: whether calls have the keywords out= and stream=.
+    reads_ints: whether ints among the arguments are numbers as floats are, and not known by their values.
 )";
 
 /// None for C order, else the strides in elements.
@@ -64,11 +66,13 @@ fuse::Source read_source(Call& call, const py::handle& source) {
 
 class FusedCallable {
  public:
-  FusedCallable(std::string name, std::vector<std::string> parameters, const py::dict& options, bool takes_out)
+  FusedCallable(std::string name, std::vector<std::string> parameters, const py::dict& options, bool takes_out,
+                bool reads_ints)
       : name_(std::move(name)),
         parameters_(std::move(parameters)),
         options_(read_options(options, available_executors())),
-        takes_out_(takes_out) {
+        takes_out_(takes_out),
+        reads_ints_(reads_ints) {
     if (options_.beyond_executors())
       throw ValueError("kfusion." + name_ + ": executors must be named: a plan of what is possible does not run");
   }
@@ -110,6 +114,24 @@ class FusedCallable {
     const Given& given;
   };
 
+  /// What a call runs, and the parameters of its kernels.
+  struct Ready {
+    /// `found`: the entry of the signature, if there is one. Where it cannot compute the parameters, there is another
+    /// for the very values of this call's numbers.
+    Ready(FusedCallable& f, const Request& r, std::shared_ptr<const Entry> found, const std::pmr::vector<Array>& outs)
+        : entry(found ? std::move(found) : f.prepare(r, outs, true)), room(r.s.memory()) {
+      parameters = entry->scalars.evaluate(r.s, room);
+      if (parameters || entry->scalars.is_empty()) return;
+      r.s.add_all_values();
+      entry = f.table_.find(r.s);
+      if (!entry) entry = f.prepare(r, outs, false);
+      parameters = r.s.floats().data();
+    }
+    std::shared_ptr<const Entry> entry;
+    std::pmr::vector<double> room;
+    const double* parameters;
+  };
+
   /// Empty where an argument is a traced value: the call is part of another function's trace. Not inlined, since a
   /// signature is large: functions call each other, and themselves, many levels deep while they are traced.
   [[gnu::noinline]] py::object run(py::handle self, Call& call, const Given& given) {
@@ -126,9 +148,9 @@ class FusedCallable {
       s.set_environment(request.environment);
       auto entry = table_.find(s);
       if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
-      if (!entry) entry = prepare(request, s.outs());
-      const Inputs inputs(call, *entry, s);
-      if (inputs.unchanged()) return finish(request, *entry, inputs);
+      const Ready ready(*this, request, std::move(entry), s.outs());
+      const Inputs inputs(call, *ready.entry, s);
+      if (inputs.unchanged()) return finish(request, ready, inputs);
       if (attempt == kMostAttempts) throw changing(call);
       table_.clear();
     }
@@ -142,8 +164,9 @@ class FusedCallable {
   }
 
   void fill(Signature& s, const Given& given) const {
-    for (std::size_t i = 0; i < given.positional(); ++i) s.add(parameter(i), given[i]);
-    given.each_keyword([&](PyObject* name, PyObject* value) { s.add_keyword(name, value); });
+    for (std::size_t i = 0; i < given.positional(); ++i)
+      reads_ints_ ? s.add_unless_int(parameter(i), given[i]) : s.add(parameter(i), given[i]);
+    given.each_keyword([&](PyObject* name, PyObject* value) { s.add_keyword(name, value, reads_ints_); });
     if (!s.arrays().empty()) s.add_number(s.arrays().front().framework->mode());
     PyObject* const out = given.out();
     if (!out) return;
@@ -155,23 +178,25 @@ class FusedCallable {
     return parameters_.empty() ? "an argument" : parameters_[std::min(i, parameters_.size() - 1)].c_str();
   }
 
-  /// Traces and compiles. What is traced while a name that it depends on is rebound is not kept.
-  std::shared_ptr<const Entry> prepare(const Request& r, const std::pmr::vector<Array>& outs) {
+  /// Traces and compiles. What is traced while a name that it depends on is rebound is not kept. `numbers`: whether
+  /// those among the arguments may be parameters.
+  std::shared_ptr<const Entry> prepare(const Request& r, const std::pmr::vector<Array>& outs, bool numbers) {
     py::list strides;
     for (const Array& x : r.s.arrays()) strides.append(strides_of(x));
-    const py::object prepared = r.self.attr("_prepare")(r.given.args(), r.given.kwargs(), strides);
+    const py::object prepared = r.self.attr("_prepare")(r.given.args(), r.given.kwargs(), strides, numbers);
     const auto entry = std::make_shared<Entry>();
     entry->fill = prepared.attr("fill");
     for (const py::handle function : prepared.attr("calls"))
       entry->calls.push_back(py::reinterpret_borrow<py::object>(function));
     entry->is_single = entry->fill.is_none();
+    entry->scalars = fuse::Scalars(prepared.attr("instructions"), prepared.attr("parameters"));
     for (const py::handle source : prepared.attr("sources")) entry->sources.push_back(read_source(r.call, source));
     const Inputs inputs(r.call, *entry, r.s);
     const Graph& graph = prepared.attr("graph").cast<const GraphBuilder*>()->graph();
     fuse::require_as_traced(r.call, graph, inputs);
     entry->compiled = compiled_for(graph, prepared.attr("device"), inputs, outs);
     if (const auto held = guards_.held(r.environment))
-      table_.insert(r.s, prepared.attr("floats").cast<std::vector<int>>(), entry, held);
+      table_.insert(r.s, prepared.attr("numbers").cast<std::vector<int>>(), entry, held);
     return entry;
   }
 
@@ -183,12 +208,12 @@ class FusedCallable {
     return fuse::compiled(graph, read_device(device), options_, aligned, outs);
   }
 
-  py::object finish(const Request& r, const Entry& entry, const Inputs& inputs) {
+  py::object finish(const Request& r, const Ready& ready, const Inputs& inputs) {
     if (r.call.has_stream_argument() && !(inputs.first() && memory_of(inputs.first()->view.place).has_streams))
       throw ValueError(r.call.says("stream applies to CUDA arrays, and the inputs are on the CPU"));
-    if (r.given.out()) return finish_into(r, entry, inputs);
-    auto results = fuse::compute(r.call, *entry.compiled, inputs, r.s.floats().data(), r.s.memory());
-    return returned(entry, fuse::hand_out(results, inputs, r.s.memory()));
+    if (r.given.out()) return finish_into(r, ready, inputs);
+    auto results = fuse::compute(r.call, *ready.entry->compiled, inputs, ready.parameters, r.s.memory());
+    return returned(*ready.entry, fuse::hand_out(results, inputs, r.s.memory()));
   }
 
   static py::object returned(const Entry& entry, Objects objects) {
@@ -198,12 +223,12 @@ class FusedCallable {
     return entry.fill(list);
   }
 
-  py::object finish_into(const Request& r, const Entry& entry, const Inputs& inputs) {
-    const Compiled& c = *entry.compiled;
+  py::object finish_into(const Request& r, const Ready& ready, const Inputs& inputs) {
+    const Compiled& c = *ready.entry->compiled;
     const auto& outs = r.s.outs();
     fuse::check_outs(r.call, c, inputs, outs);
     if (fuse::can_write(c, inputs, outs))
-      fuse::compute_into(r.call, c, inputs, r.s.floats().data(), outs);
+      fuse::compute_into(r.call, c, inputs, ready.parameters, outs);
     else
       compute_and_copy(r);
     Objects objects(r.s.memory());
@@ -211,25 +236,26 @@ class FusedCallable {
       out.framework->written(out.object);
       objects.push_back(py::reinterpret_borrow<py::object>(out.object));
     }
-    return returned(entry, std::move(objects));
+    return returned(*ready.entry, std::move(objects));
   }
 
   /// For arrays that kernels cannot write to: through fresh ones, by an entry of its own.
   void compute_and_copy(const Request& r) {
     r.s.leave_outs();
-    auto plain = table_.find(r.s);
-    if (!plain || !Inputs(r.call, *plain, r.s).unchanged()) plain = prepare(r, {});
-    const Inputs inputs(r.call, *plain, r.s);
+    auto found = table_.find(r.s);
+    if (found && !Inputs(r.call, *found, r.s).unchanged()) found = nullptr;
+    const Ready plain(*this, r, std::move(found), {});
+    const Inputs inputs(r.call, *plain.entry, r.s);
     if (!inputs.unchanged()) throw changing(r.call);
-    const Compiled& c = *plain->compiled;
+    const Compiled& c = *plain.entry->compiled;
     fuse::check_outs(r.call, c, inputs, r.s.outs());  // traced at another time, and what it reads may have changed
-    fuse::copy_into(r.call, c.device, fuse::compute(r.call, c, inputs, r.s.floats().data(), r.s.memory()), r.s.outs());
+    fuse::copy_into(r.call, c.device, fuse::compute(r.call, c, inputs, plain.parameters, r.s.memory()), r.s.outs());
   }
 
   std::string name_;
   std::vector<std::string> parameters_;
   PlanOptions options_;
-  bool takes_out_;
+  bool takes_out_, reads_ints_;
   fuse::Guards guards_;
   fuse::Table table_;
 };
@@ -319,9 +345,9 @@ void bind_fuse(py::module_& m) {
                               fuse_binding::let_python_collect(type->ht_type);
                             }),
                             fuse_binding::kClassDoc)
-      .def(py::init<std::string, std::vector<std::string>, const py::dict&, bool>(), py::arg("name"),
-           py::arg("parameters"), py::arg("options"), py::arg("takes_out"),
-           "__init__(self, name, parameters, options, takes_out)\n--\n\n")
+      .def(py::init<std::string, std::vector<std::string>, const py::dict&, bool, bool>(), py::arg("name"),
+           py::arg("parameters"), py::arg("options"), py::arg("takes_out"), py::arg("reads_ints"),
+           "__init__(self, name, parameters, options, takes_out, reads_ints)\n--\n\n")
       .def(
           "_cached", [](const FusedCallable& f) { return f.cached(); },
           "_cached(self)\n--\n\nThe number of signatures that it keeps.\n")

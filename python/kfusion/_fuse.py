@@ -50,7 +50,7 @@ class FusedFunction(_core.FusedCallable):
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         signature = signature_of(function)
-        super().__init__(name_of(function), list(signature.parameters), options, True)
+        super().__init__(name_of(function), list(signature.parameters), options, True, True)
         written = without_partial(function)
         has_name = hasattr(written, "__qualname__")  # a module, an object with __call__ have none
         functools.update_wrapper(self, written, updated=functools.WRAPPER_UPDATES if has_name else ())
@@ -133,27 +133,34 @@ class FusedFunction(_core.FusedCallable):
     def _guards(self) -> list[guards.Guard]:
         return guards.guards(self.__wrapped__, self._effects.names)
 
-    def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any]) -> calls.Prepared:
-        """Traces a call. Where that fails on what stands for floats, they are taken as they are."""
-        if calls.has_floats(args, kwargs):
+    def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any], numbers: bool) -> calls.Prepared:
+        """Traces a call. Where that fails on what stands for ints or floats, they are taken as they are, and where the
+        function may ask for their types, too; and where not `numbers`.
+        """
+        numbers = numbers and not guards.may_ask_for_types(self._guards())
+        floats = numbers and calls.has_floats(args, kwargs)
+        ints = numbers and any(map(calls.is_int, (*args, *kwargs.values())))
+        for attempt in dict.fromkeys([(floats, ints), (floats, False)]):
+            if not any(attempt):
+                continue
             try:
-                return self._traced(args, kwargs, strides, numbers=True)
+                return self._traced(args, kwargs, strides, *attempt)
             except RecursionError:
                 raise
             except Exception:
                 pass
-        return self._traced(args, kwargs, strides, numbers=False)
+        return self._traced(args, kwargs, strides, False, False)
 
-    def _traced(self, args: Any, kwargs: Any, strides: Sequence[Any], *, numbers: bool) -> calls.Prepared:
+    def _traced(self, args: Any, kwargs: Any, strides: Sequence[Any], floats: bool, ints: bool) -> calls.Prepared:
         name = name_of(self.__wrapped__)
         who = f"kfusion.{name}"
 
         def prepare(mark: Callable[[], None] | None) -> calls.Prepared:
             tracer = Tracer(name, runs=True, mark=mark)
-            leaves = calls.Leaves(tracer, strides, who, numbers=numbers)
-            given = [walk(a, leaves.visit) for a in args], {n: walk(a, leaves.visit) for n, a in kwargs.items()}
+            leaves = calls.Leaves(tracer, strides, who, floats=floats, ints=ints)
+            given = [leaves.argument(a) for a in args], {n: leaves.argument(a) for n, a in kwargs.items()}
             traced = self._effects.watched(name, self._modules(), lambda: trace_with(tracer, self.__wrapped__, *given))
-            return calls.prepared(who, tracer, leaves, self._guards(), _fill(traced.results))
+            return calls.prepared(who, tracer, self._guards(), _fill(traced.results))
 
         return randomness.refused(name, prepare)
 
@@ -244,10 +251,11 @@ def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = ()) -> Any:
     kernels; from then on those run, and nothing of its Python is executed again. Results are of the arguments' kind of
     array.
 
-    Traced anew is also where an int, bool, str, None or another object among the arguments differs, or where a global
+    Traced anew is also where a bool, str, None or another object among the arguments differs, or where a global
     or closure variable that the function names is bound to something else, or its code or defaults are replaced; those
-    of functions of the user's that it calls by name, too. Float arguments are read when the kernels
-    run, unless the function looks at their values. Captured arrays are read when the kernels run, so changes in place
+    of functions of the user's that it calls by name, too. Floats and ints among the arguments, and what
+    arithmetic makes of them, are read when the kernels run, unless the function looks at their values (a comparison, a
+    shape, an axis). Captured arrays are read when the kernels run, so changes in place
     are seen. Attributes of other objects than torch modules, and entries of dicts and lists, are as they were when
     traced: `.clear()` forgets the traces.
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "bindings/fuse/scalars.hpp"
 #include "bindings/fuse/signature.hpp"
 #include "runtime/executable.hpp"
 
@@ -33,6 +34,7 @@ struct Source {
 struct Entry {
   std::shared_ptr<const Compiled> compiled;
   std::vector<Source> sources;
+  Scalars scalars;
   bool is_single = false;         ///< the function returns its only output
   std::vector<py::object> calls;  ///< the library's functions, as the graph's library_call nodes number them
   py::object fill;                ///< else: from the list of outputs to what the function returns

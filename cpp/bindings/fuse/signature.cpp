@@ -1,5 +1,6 @@
 #include "bindings/fuse/signature.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -18,6 +19,9 @@ enum Tag : std::uint64_t {
   kNumpyFloat,
   kFloatValue,
   kInt,
+  kIntArgument,
+  kIntValue,
+  kAllValues,
   kObject,
   kSequence,
   kDict,
@@ -28,8 +32,7 @@ enum Tag : std::uint64_t {
 };
 enum class Leaf { kArray, kTraced, kNumpyFloat, kValue, kIdentity };
 
-constexpr int kMaxDepth = 32;       // of tuples in tuples
-constexpr int kMaxParameters = 64;  // GraphBuilder's limit
+constexpr int kMaxDepth = 32;  // of tuples in tuples
 
 bool has(PyTypeObject* type, const char* attribute) {
   const bool found = PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), attribute) == 1;
@@ -149,10 +152,11 @@ void Signature::add_array(const char* argument, PyObject* value, std::pmr::vecto
   append_words(to.back(), words_);
 }
 
-void Signature::add_float(double value, std::uint64_t tag) {
+void Signature::add_float(PyObject* object, double value, std::uint64_t tag) {
   words_.push_back(tag);
   floats_.push_back(value);
-  if (floats_.size() > kMaxParameters) words_.push_back(std::bit_cast<std::uint64_t>(value));
+  float_objects_.push_back(object);
+  if (floats_.size() > kMostFloats) words_.push_back(std::bit_cast<std::uint64_t>(value));
 }
 
 void Signature::add_object(PyObject* value, bool by_value) {
@@ -216,7 +220,7 @@ void Signature::add_members(PyObject* value) {
 void Signature::add(const char* argument, PyObject* value) {
   PyTypeObject* type = Py_TYPE(value);
   if (arrays::is_plain_numpy_type(type)) return add_array(argument, value, arrays_);
-  if (type == &PyFloat_Type) return add_float(PyFloat_AS_DOUBLE(value), kFloat);
+  if (type == &PyFloat_Type) return add_float(value, PyFloat_AS_DOUBLE(value), kFloat);
   if (PyTuple_Check(value) || PyList_Check(value) || PyDict_Check(value)) return add_items(argument, value);
   if (type == &PyLong_Type) {
     int overflow = 0;
@@ -233,7 +237,7 @@ void Signature::add(const char* argument, PyObject* value) {
       traced_ = true;
       return;
     case Leaf::kNumpyFloat:
-      return add_float(PyFloat_AsDouble(value), kNumpyFloat ^ reinterpret_cast<std::uintptr_t>(type));
+      return add_float(value, PyFloat_AsDouble(value), kNumpyFloat ^ reinterpret_cast<std::uintptr_t>(type));
     case Leaf::kValue:
       return add_object(value, true);
     case Leaf::kIdentity:
@@ -241,12 +245,20 @@ void Signature::add(const char* argument, PyObject* value) {
   }
 }
 
-void Signature::add_keyword(PyObject* name, PyObject* value) {
+void Signature::add_unless_int(const char* argument, PyObject* value) {
+  int overflow = 1;
+  if (PyLong_CheckExact(value) && ints_.size() < kMostInts) PyLong_AsLongLongAndOverflow(value, &overflow);
+  if (overflow != 0) return add(argument, value);
+  words_.push_back(kIntArgument);
+  ints_.push_back(value);
+}
+
+void Signature::add_keyword(PyObject* name, PyObject* value, bool reads_ints) {
   words_.push_back(kKeyword);
   add_object(name, true);
   const char* argument = PyUnicode_AsUTF8(name);
   if (!argument) throw py::error_already_set();
-  add(argument, value);
+  reads_ints ? add_unless_int(argument, value) : add(argument, value);
 }
 
 void Signature::add_out(PyObject* value) {
@@ -260,7 +272,7 @@ void Signature::add_out(PyObject* value) {
 void Signature::set_environment(std::uint64_t number) {
   if (words_with_environment_ == 0) words_of_arguments_ = words_.size();
   words_.resize(words_of_arguments_);
-  float_is_added_ = 0;
+  added_.clear();
   words_.push_back(kEnvironment);
   words_.push_back(number);
   words_with_environment_ = words_.size();
@@ -271,14 +283,30 @@ void Signature::leave_outs() {
   words_.resize(words_with_environment_);
   words_.erase(first + static_cast<std::ptrdiff_t>(words_before_outs_),
                first + static_cast<std::ptrdiff_t>(words_of_arguments_));
-  float_is_added_ = 0;
+  added_.clear();
 }
 
-void Signature::add_floats(const std::vector<int>& numbers) {
-  for (const int i : numbers) {
-    words_.insert(words_.end(), {kFloatValue, std::bit_cast<std::uint64_t>(floats_[static_cast<std::size_t>(i)])});
-    float_is_added_ |= std::uint64_t{1} << i;
-  }
+void Signature::add_value(int number) {
+  if (number < kFirstInt)
+    words_.insert(words_.end(), {kFloatValue, std::bit_cast<std::uint64_t>(floats_[static_cast<std::size_t>(number)])});
+  else
+    words_.insert(words_.end(), {kIntValue, static_cast<std::uint64_t>(PyLong_AsLongLong(this->number(number)))});
+  added_.push_back(number);
+}
+
+void Signature::add_values(const std::vector<int>& numbers) {
+  for (const int number : numbers) add_value(number);
+}
+
+void Signature::add_all_values() {
+  words_.push_back(kAllValues);
+  for (std::size_t i = 0; i < std::min(floats_.size(), kMostFloats); ++i) add_value(static_cast<int>(i));
+  for (std::size_t i = 0; i < ints_.size(); ++i) add_value(kFirstInt + static_cast<int>(i));
+}
+
+void Signature::remove_values(std::size_t count) {
+  added_.resize(added_.size() - count);
+  words_.resize(words_.size() - 2 * count);
 }
 
 std::uint64_t Signature::hash() const {

@@ -2,7 +2,8 @@
 //
 // A signature is a list of words. Arrays come down to kind, dtype, shape, strides, place and alignment; Python's floats
 // to the fact that they are floats, since kernels take their values when they run (a value that the trace looked at is
-// added afterwards); numbers, strings and None to their values, tuples, lists and dicts to those of their parts,
+// added afterwards), and so the ints among the arguments of functions of the user's; other numbers, strings and None to
+// their values, tuples, lists and dicts to those of their parts,
 // anything else to its identity.
 #pragma once
 #include <cstdint>
@@ -16,6 +17,12 @@ namespace kfusion::fuse {
 namespace py = pybind11;
 using arrays::Array;
 using arrays::Call;
+
+/// Numbers are known by registers: floats, ints, and what is computed of them (python/kfusion/_graph/number.py).
+constexpr std::size_t kMostFloats = 64;
+constexpr std::size_t kMostInts = 16;
+constexpr int kFirstInt = 64;
+constexpr int kFirstResult = 128;
 
 /// A Python object that a signature names.
 struct Named {
@@ -31,8 +38,10 @@ class Signature {
 
   /// `argument` names the value in messages. Throws what borrowing an array throws.
   void add(const char* argument, PyObject* value);
+  /// Likewise, for an argument of a function that reads ints: only where the trace looks at it its value counts.
+  void add_unless_int(const char* argument, PyObject* value);
   void add_number(std::uint64_t number) { words_.push_back(number); }
-  void add_keyword(PyObject* name, PyObject* value);
+  void add_keyword(PyObject* name, PyObject* value, bool reads_ints);
   /// An array to write a result into. Throws TypeError for what is none.
   void add_out(PyObject* value);
   /// After all arguments: the number of the environment. Again: in the place of the one before, and of all that came
@@ -40,8 +49,14 @@ class Signature {
   void set_environment(std::uint64_t number);
   /// From now on the signature is that of the same call without arrays to write results into; outs() has them still.
   void leave_outs();
-  /// The values of the floats of these numbers.
-  void add_floats(const std::vector<int>& numbers);
+  /// The values of the floats and ints of these registers.
+  void add_values(const std::vector<int>& numbers);
+  /// The values of all floats and ints: the signature of a call that is traced with its numbers as they are.
+  void add_all_values();
+  /// Takes back what was added last.
+  void remove_values(std::size_t count);
+  /// The registers of those that were added, in order.
+  const std::pmr::vector<int>& added() const { return added_; }
 
   /// Whether a traced value is among the arguments: the call is part of another function's trace.
   bool traced() const { return traced_; }
@@ -55,11 +70,20 @@ class Signature {
   const std::pmr::vector<Array>& arrays() const { return arrays_; }  ///< of the arguments, in order
   const std::pmr::vector<Array>& outs() const { return outs_; }
   const std::pmr::vector<double>& floats() const { return floats_; }
-  bool has_float(int number) const { return float_is_added_ >> number & 1; }
+  bool has(int register_number) const {
+    const auto i = static_cast<std::size_t>(register_number);
+    return i < kMostFloats ? i < floats_.size() : i - kMostFloats < ints_.size();
+  }
+  /// The float or int of that register.
+  PyObject* number(int register_number) const {
+    const auto i = static_cast<std::size_t>(register_number);
+    return i < kMostFloats ? float_objects_[i] : ints_[i - kMostFloats];
+  }
 
  private:
   void add_array(const char* argument, PyObject* value, std::pmr::vector<Array>& to);
-  void add_float(double value, std::uint64_t tag);
+  void add_float(PyObject* object, double value, std::uint64_t tag);
+  void add_value(int number);
   void add_items(const char* argument, PyObject* value);
   void add_key(PyObject* value);
   void add_members(PyObject* value);
@@ -74,9 +98,10 @@ class Signature {
   std::pmr::vector<Named> objects_{&resource_};
   std::pmr::vector<Array> arrays_{&resource_}, outs_{&resource_};
   std::pmr::vector<double> floats_{&resource_};
+  std::pmr::vector<PyObject*> float_objects_{&resource_}, ints_{&resource_};
+  std::pmr::vector<int> added_{&resource_};
   std::vector<py::object> held_;  ///< what the arguments are read from, where that is not the caller's alone
   std::size_t words_before_outs_ = 0, words_of_arguments_ = 0, words_with_environment_ = 0;
-  std::uint64_t float_is_added_ = 0;
   int depth_ = 0;
   bool traced_ = false;
 };

@@ -37,9 +37,9 @@ bool equal(PyObject* a, PyObject* b) {
   return same == 1;
 }
 
-std::vector<int> without_added(const std::vector<int>& floats, const Signature& s) {
+std::vector<int> without_added(const std::vector<int>& numbers, const Signature& s) {
   std::vector<int> rest;
-  std::ranges::copy_if(floats, std::back_inserter(rest), [&](int i) { return !s.has_float(i); });
+  std::ranges::copy_if(numbers, std::back_inserter(rest), [&](int i) { return !std::ranges::count(s.added(), i); });
   return rest;
 }
 
@@ -80,6 +80,7 @@ std::vector<PyObject*> Table::Slot::held() const {
     for (const py::object& function : entry->calls) objects.push_back(function.ptr());
     for (const Source& source : entry->sources)
       if (source.held) objects.push_back(source.held.ptr());
+    entry->scalars.append_owned(objects);
   }
   return objects;
 }
@@ -95,13 +96,24 @@ Table::Slot* Table::search(const Signature& s) {
   return found == last ? nullptr : &found->second;
 }
 
-/// Follows slots that want the values of floats.
+/// The slot found last, if `s` becomes its signature by the values that it wants: most calls need no other look.
+Table::Slot* Table::guess(Signature& s) {
+  if (!last_ || !last_->entry || last_->numbers.empty() || !s.added().empty()) return nullptr;
+  if (!std::ranges::all_of(last_->numbers, [&](int number) { return s.has(number); })) return nullptr;
+  s.add_values(last_->numbers);
+  if (last_->key.matches(s)) return last_;
+  s.remove_values(last_->numbers.size());
+  return nullptr;
+}
+
+/// Follows slots that want the values of numbers.
 Table::Slot* Table::descend(Signature& s) {
-  Slot* slot = look_up(s);
+  Slot* slot = guess(s);
+  if (!slot) slot = look_up(s);
   for (; slot; slot = look_up(s)) {
     slot->last_use = ++uses_;
     if (slot->entry) break;
-    s.add_floats(slot->floats);
+    s.add_values(slot->numbers);
   }
   return slot;
 }
@@ -112,7 +124,7 @@ std::shared_ptr<const Entry> Table::find(Signature& s) {
   return slot ? slot->entry : nullptr;
 }
 
-void Table::insert(Signature& s, const std::vector<int>& floats, std::shared_ptr<const Entry> entry,
+void Table::insert(Signature& s, const std::vector<int>& numbers, std::shared_ptr<const Entry> entry,
                    const std::shared_ptr<const Environment>& environment) {
   std::vector<Slot> removed;  // their objects die without the lock
   {
@@ -125,11 +137,11 @@ void Table::insert(Signature& s, const std::vector<int>& floats, std::shared_ptr
   }
   // Keys are made without the lock: allocating Python objects can run anything.
   std::vector<std::pair<std::uint64_t, Slot>> fresh;
-  if (auto rest = table_detail::without_added(floats, s); !rest.empty()) {
+  if (auto rest = table_detail::without_added(numbers, s); !rest.empty()) {
     fresh.emplace_back(s.hash(), Slot{Key(s, environment), nullptr, rest});
-    s.add_floats(rest);
+    s.add_values(rest);
   }
-  fresh.emplace_back(s.hash(), Slot{Key(s, environment), std::move(entry), {}});
+  fresh.emplace_back(s.hash(), Slot{Key(s, environment), std::move(entry), {s.added().begin(), s.added().end()}});
   const table_detail::Lock lock(mutex_);
   for (auto& [hash, slot] : fresh) {
     slot.last_use = ++uses_;

@@ -32,12 +32,12 @@ class Key {
 /// Keeps the entries of one function that were used last. Thread-safe.
 class Table {
  public:
-  /// The entry for `s`, to which the values of floats are added that the trace looked at; nullptr: there is none.
+  /// The entry for `s`, to which the values of numbers are added that the trace looked at; nullptr: there is none.
   std::shared_ptr<const Entry> find(Signature& s);
 
-  /// `floats`: the numbers of the floats that the trace looked at. `environment`: that it was made in, whose number is
+  /// `numbers`: those that the trace looked at, by register. `environment`: that it was made in, whose number is
   /// in the signature.
-  void insert(Signature& s, const std::vector<int>& floats, std::shared_ptr<const Entry> entry,
+  void insert(Signature& s, const std::vector<int>& numbers, std::shared_ptr<const Entry> entry,
               const std::shared_ptr<const Environment>& environment);
 
   void clear();
@@ -56,7 +56,7 @@ class Table {
   struct Slot {
     Key key;
     std::shared_ptr<const Entry> entry;  ///< or, where it is null:
-    std::vector<int> floats;             ///< calls of this signature differ by these as well
+    std::vector<int> numbers;            ///< calls of this signature differ by these as well; of an entry: all such
     std::uint64_t last_use = 0;
 
     std::vector<PyObject*> held() const;
@@ -66,6 +66,7 @@ class Table {
   Slot* look_up(const Signature& s);
   Slot* search(const Signature& s);
   Slot* descend(Signature& s);
+  Slot* guess(Signature& s);
   void remove_some(std::vector<Slot>& removed);
 
   mutable std::mutex mutex_;

@@ -11,26 +11,28 @@ import numpy as np
 from .._devices import running
 from .._spec import Spec, is_array
 from .guards import Guard, values
-from .number import Number
-from .structure import leaves
+from .number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, number
+from .structure import leaves, walk
 from .tracer import Argument, Input, Tracer
 
-_MOST_NUMBERS = 64  # the most parameters of a graph
 _FLOATS = (np.float16, np.float32, np.float64)  # np.float64 is a Python float as well
 
 
 class Prepared(NamedTuple):
     """A traced call. `sources` has for each input of the graph the number of an array among the call's, or the array
-    that the function named (a weak reference to it, where a guard holds it). `floats` are the numbers of those whose
-    values the trace looked at. `fill` makes the result of the list of outputs; None: it is the only output itself.
-    `calls` are the functions of the array library that the graph's nodes number. `inputs` keep alive what `sources`
-    only refer to, until C++ has read it.
+    that the function named (a weak reference to it, where a guard holds it). `numbers` are those whose values the trace
+    looked at, by register; `instructions` compute of the others what `parameters`, registers too, give the kernels
+    beside the floats. `fill` makes the result of the list of outputs; None: it is the only output itself. `calls`
+    are the functions of the array library that the graph's nodes number. `inputs` keep alive what `sources` only refer
+    to, until C++ has read it.
     """
 
     graph: Any
     device: dict[str, Any]
     sources: list[Any]
-    floats: list[int]
+    numbers: list[int]
+    instructions: list[Instruction]
+    parameters: list[int]
     fill: Callable[[list[Any]], Any] | None
     calls: Sequence[Callable[..., Any]]
     inputs: Sequence[Input]
@@ -41,36 +43,54 @@ def has_floats(*arguments: Any) -> bool:
     return any(_is_float(leaf) for leaf in leaves(arguments))
 
 
+def is_int(argument: Any) -> bool:
+    """Whether an argument itself is an integer of 64 bits."""
+    return type(argument) is int and -(2**63) <= argument < 2**63
+
+
 def _is_float(leaf: Any) -> bool:
     return type(leaf) is float or isinstance(leaf, _FLOATS)
 
 
 class Leaves:
-    """Numbers a call's arrays and floats, in the order in which C++ does.
+    """Numbers a call's arrays, floats and ints, in the order in which C++ does. Ints within containers are none: those
+    are shapes and axes.
 
     Args:
         tracer: of the call.
         strides: of its arrays, None for C order.
         who: for messages.
-        numbers: whether floats may be the kernels' parameters.
+        floats: whether floats may be the kernels' parameters.
+        ints: whether ints among the arguments may be, or are read only where that matters.
     """
 
-    def __init__(self, tracer: Tracer, strides: Iterable[Any], who: str, *, numbers: bool = True) -> None:
+    def __init__(self, tracer: Tracer, strides: Iterable[Any], who: str, *, floats: bool, ints: bool) -> None:
         self._arrays = 0
         self._floats = 0
+        self._ints = 0
         self._tracer = tracer
         self._strides = list(strides)
         self._who = who
-        self._numbers = numbers
+        self._takes_floats = floats
+        self._takes_ints = ints
+
+    def argument(self, value: Any) -> Any:
+        """What stands for an argument while the call is traced."""
+        if not is_int(value) or self._ints == MOST_INTS:
+            return walk(value, self.visit)
+        self._ints += 1
+        return self._number(value, FIRST_INT + self._ints - 1, self._takes_ints)
 
     def visit(self, path: str, leaf: Any) -> Any:
         """What stands for a leaf while the call is traced."""
         if isinstance(leaf, Spec):
             raise TypeError(f"{self._who}: a spec is for planning: call it with arrays, or its .plan with specs")
         if _is_float(leaf):
+            if self._floats == MOST_FLOATS:
+                return leaf
             self._floats += 1
-            is_parameter = self._numbers and self._floats <= _MOST_NUMBERS
-            return Number(leaf, self._tracer, self._floats - 1) if is_parameter else leaf
+            self._tracer.program.floats = self._floats
+            return self._number(leaf, self._floats - 1, self._takes_floats)
         if isinstance(leaf, np.generic) or not is_array(leaf):
             return leaf
         if self._arrays == len(self._strides):
@@ -78,16 +98,16 @@ class Leaves:
         self._arrays += 1
         return Argument(leaf, self._arrays - 1, self._strides[self._arrays - 1] or ())
 
-    @property
-    def read_floats(self) -> list[int]:
-        """The numbers of the floats whose values the trace holds for."""
-        return sorted(self._tracer.read_numbers) if self._numbers else list(range(min(self._floats, _MOST_NUMBERS)))
+    def _number(self, value: Any, register: int, is_parameter: bool) -> Any:
+        if is_parameter:
+            return number(value, self._tracer, register)
+        self._tracer.program.read(register)
+        return value
 
 
 def prepared(
     who: str,
     tracer: Tracer,
-    numbered: Leaves,
     guards: Iterable[Guard] = (),
     fill: Callable[[list[Any]], Any] | None = None,
 ) -> Prepared:
@@ -97,11 +117,14 @@ def prepared(
         TypeError: the inputs are not all on one device.
     """
     _require_one_device(who, tracer.inputs)
+    instructions, parameters = tracer.program.needed()
     return Prepared(
         tracer.graph,
         running.device(place_of(tracer.inputs)).to_dict(),
         _sources(tracer.inputs, guards),
-        numbered.read_floats,
+        tracer.program.read_arguments,
+        instructions,
+        parameters,
         fill,
         tracer.library_calls,
         tracer.inputs,

@@ -71,6 +71,11 @@ def _parts(value: Any) -> list[Any]:
     return [value.__self__] if isinstance(value, MethodType) and modules.is_module(value.__self__) else []
 
 
+def may_ask_for_types(found: Iterable[Guard]) -> bool:
+    """Whether a function names `type`, to which nothing that stands for a number can lie."""
+    return any("type" in guard.names for guard in found if isinstance(guard.owner, FunctionType))
+
+
 def values(guard: Guard) -> Iterator[Any]:
     """What a guard's function has for defaults and its names are bound to (None where they are bound to nothing), or
     what a torch module has.

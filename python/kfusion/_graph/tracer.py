@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import _core
-from .._spec import Spec, described, is_array, spec_of
-from .number import Number, is_number, parameter_of
+from .._spec import FLOATS, Spec, described, is_array, spec_of
+from .number import Number, Program, is_integer, is_number, parameter_of, read
 from .source import trace_error, user_frame, user_line
 
 # The tracer of the function that this thread is tracing, for calls without a traced argument (`kfusion.iota`).
@@ -63,6 +63,7 @@ class Memory:
         self.line = ""
 
 
+_ARITHMETIC = ("add", "subtract", "multiply", "divide")  # which give for an int what they give for the float
 STATE = ("_memory", "_node", "_tracer", "_version")  # what a traced value holds: the slots of its class
 
 
@@ -115,7 +116,7 @@ class Tracer:
     ) -> None:
         self.name = name
         self._mark = mark
-        self.read_numbers: set[int] = set()  # float arguments whose values the trace holds for
+        self.program = Program()
         self._runs = runs
         self.graph: Any = _core.Graph()
         self.inputs: list[Input] = []
@@ -200,19 +201,22 @@ class Tracer:
                 what = f"{self.name} changes its argument {name} in place, and kernels write results only"
                 raise trace_error(what, f"write {name} = {name} + 1 instead of {name} += 1, and return it", memory.line)
 
-    def lift(self, value: Any, library: str, what: str = "an operand") -> Traced:
+    def lift(self, value: Any, library: str, what: str = "an operand", *, of_floats: bool = False) -> Traced:
         """A traced value for whatever meets one.
 
         Args:
             value: a traced value, a Python or NumPy scalar, or an array, which becomes a captured input.
             library: of the value that it meets. Scalars are weak, NumPy's among NumPy's arrays are not.
             what: names the value in messages.
+            of_floats: whether it is used as a float, also where it is an int.
 
         Raises:
             TraceError: it is none of these.
         """
         if isinstance(value, Traced):
             return value
+        if is_integer(value) and not of_floats:
+            value = read(value)
         if is_number(value):
             return self._parameter(value, library, what)
         if isinstance(value, np.generic):
@@ -281,7 +285,9 @@ class Tracer:
     def map(self, op: str, *arguments: Any) -> Traced:
         """A row of KF_MAP of values and whatever `lift` takes."""
         library = next((a._library for a in arguments if isinstance(a, Traced)), "numpy")
-        return self.value(self._call("map", op, [self.node(self.lift(a, library)) for a in arguments]))
+        of_floats = op in _ARITHMETIC and all(a._dtype in FLOATS for a in arguments if isinstance(a, Traced))
+        lifted = [self.lift(a, library, of_floats=of_floats) for a in arguments]
+        return self.value(self._call("map", op, [self.node(a) for a in lifted]))
 
     def library_call(
         self, name: str, run: Callable[..., Any], values: Sequence[Traced], types: Sequence[tuple[str, tuple[int, ...]]]

@@ -136,7 +136,7 @@ class Eager(_core.FusedCallable):
         several: Sequence[str],
         traced: Callable[..., Any],
     ) -> None:
-        super().__init__(name, list(signature.parameters), {}, False)
+        super().__init__(name, list(signature.parameters), {}, False, False)
         self._who = f"kfusion.{name}"
         self._name = name
         self._signature = signature
@@ -147,9 +147,9 @@ class Eager(_core.FusedCallable):
     def _guards(self) -> list[Any]:
         return []
 
-    def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any]) -> calls.Prepared:
+    def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any], numbers: bool) -> calls.Prepared:
         tracer = Tracer(self._name, eager=True, runs=True)
-        leaves = calls.Leaves(tracer, strides, self._who, numbers=True)
+        leaves = calls.Leaves(tracer, strides, self._who, floats=numbers, ints=False)
         args = tuple(walk(a, leaves.visit) for a in args)
         bound = bind(self._who, self._signature, args, {n: walk(a, leaves.visit) for n, a in kwargs.items()})
         given = {n: bound.arguments[n] for n in self._arrays if bound.arguments.get(n) is not None}
@@ -166,7 +166,7 @@ class Eager(_core.FusedCallable):
         result = self.__wrapped__(*bound.args, **bound.kwargs)
         several = isinstance(result, list)
         tracer.close([(str(i), r) for i, r in enumerate(result)] if several else [("", result)])
-        return calls.prepared(self._who, tracer, leaves, fill=list if several else None)
+        return calls.prepared(self._who, tracer, fill=list if several else None)
 
     def _input(self, tracer: Tracer, name: str, value: Any) -> Any:
         if isinstance(value, Argument):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .._graph.number import read
 from .._graph.source import NoForm, no_form, trace_error
 from .._graph.tracer import Traced, stage
 from .._ops import contractions, formulas, norms, views
@@ -62,6 +63,7 @@ def _take(x: Traced, indices: Any, axis: int | None = None) -> Any:
 
 def _clip(x: Traced, min: Any = None, max: Any = None) -> Any:
     if x._dtype == "int32":  # bounds beyond its ends are none
+        min, max = read(min), read(max)
         min = None if type(min) is int and min < -(2**31) else min
         max = None if type(max) is int and max >= 2**31 else max
     return p.clip(x, min, max)

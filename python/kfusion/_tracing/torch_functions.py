@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import _core
-from .._graph.number import is_number
+from .._graph.number import is_integer, is_number, read
 from .._graph.source import NoForm, no_form, trace_error
 from .._graph.tracer import Traced, stage, tracer_of
 from .._ops import activations, contractions, norms, views
@@ -115,7 +115,7 @@ def _keywords(function: Any) -> frozenset[str]:
 
 
 def _names_axes(dim: Any) -> bool:
-    return bool(dim) if isinstance(dim, (tuple, list)) else type(dim) is int
+    return bool(dim) if isinstance(dim, (tuple, list)) else isinstance(dim, int) and not isinstance(dim, bool)
 
 
 def _without_axes(result: Any) -> Any:
@@ -175,11 +175,17 @@ _FLOATS_ONLY = (
 def _map(op: str, x: Any, y: Any) -> Any:
     """A row of the op table. Python's integers become tensors of the other's dtype, in which they wrap."""
     _require_dtypes(op, x, y)
+    x, y = _known(x, y), _known(y, x)
     if _SIGNATURES[op] != "FF_F":
         x, y = _wrapped(x, y), _wrapped(y, x)
     if op in ("multiply", "divide") and (_is_out_of_range(x, y) or _is_out_of_range(y, x)):
         return _in_float32(op, x, y)
     return tracer_of(x, y).map(op, x, y)  # type: ignore[union-attr]
+
+
+def _known(value: Any, other: Any) -> Any:
+    """An int argument by its value, unless it meets floats."""
+    return read(value) if is_integer(value) and dtype_of(other) not in FLOATS else value
 
 
 def _wrapped(value: Any, other: Any) -> Any:
@@ -221,7 +227,7 @@ def _is_float(dtype: str) -> bool:
 
 def dtype_of(x: Any) -> str:
     """ "float32" and its likes; of Python's numbers the name of their type."""
-    return x._dtype if isinstance(x, Traced) else str(getattr(x, "dtype", type(x).__name__)).removeprefix("torch.")
+    return x._dtype if isinstance(x, Traced) else str(getattr(x, "dtype", x.__class__.__name__)).removeprefix("torch.")
 
 
 for _name, _function in p.MAPS.items():
@@ -250,10 +256,11 @@ def _rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
 
 def _scaled(x: Any, y: Any, alpha: float) -> Any:
     """alpha * y, for x + alpha * y: of bools alpha is one, and of integers it is an integer."""
+    alpha = _known(_known(alpha, x), y)
     if type(alpha) in (bool, int) and alpha == 1:
         return y
     dtypes = {dtype_of(x), dtype_of(y)}
-    if type(alpha) is float and not any(map(_is_float, dtypes)):
+    if isinstance(alpha, float) and not any(map(_is_float, dtypes)):
         raise TypeError(f"kfusion.add: alpha must be an integer for {' and '.join(sorted(dtypes))}, got {alpha}")
     return y * (bool(alpha) if dtypes == {"bool"} else alpha)
 
@@ -287,6 +294,7 @@ def _remainder(input: Any, other: Any) -> Any:
 
 def require_divisor(name: str, x: Any, y: Any) -> None:
     """torch raises an error where it divides an integer by 0. A kernel gives 0, but of a number it is known here."""
+    y = _known(y, x)
     if type(y) is int and getattr(x, "_dtype", "") not in FLOATS and _wrapped(y, x) == 0:
         raise ZeroDivisionError(f"kfusion.{name}: integer division by zero")
 

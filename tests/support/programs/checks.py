@@ -139,13 +139,13 @@ class Traced(_core.FusedCallable):
     """A traced call as kernels: what `kf.fuse` makes of it, without tracing once for each way to run it."""
 
     def __init__(self, prepared: Any, parameters: Sequence[str], fuse: bool) -> None:
-        super().__init__("f", list(parameters), {**EXECUTABLE, "fuse": fuse}, True)
+        super().__init__("f", list(parameters), {**EXECUTABLE, "fuse": fuse}, True, True)
         self._prepared = prepared
 
     def _guards(self) -> list[Any]:
         return []
 
-    def _prepare(self, args: Any, kwargs: Any, strides: Any) -> Any:
+    def _prepare(self, args: Any, kwargs: Any, strides: Any, numbers: bool) -> Any:
         return self._prepared
 
 
@@ -168,7 +168,7 @@ class Runner:
 
     def prepared(self, program: Program, inputs: Sequence[Any]) -> Any:
         strides = [_core.element_strides(x, "f", "x") for x in inputs]
-        return kf.fuse(program.function())._traced(inputs, {}, strides, numbers=True)
+        return kf.fuse(program.function())._traced(inputs, {}, strides, floats=True, ints=True)
 
     def run(self, function: Traced, inputs: Sequence[Any], values: Sequence[Value]) -> tuple[list[Any], list[Any]]:
         """The results in arrays that are given, and in fresh ones."""
