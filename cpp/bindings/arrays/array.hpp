@@ -147,7 +147,8 @@ const Framework& cuda_interface_framework();
 const Framework& torch_framework();
 const Framework& cupy_framework();
 
-/// torch.autocast's state, for the CPU and for CUDA: 0 where it is off for every kind of device. torch must be loaded.
+/// torch.autocast's state and dtypes, for the CPU and for CUDA: 0 where it is off for every kind of device. torch must
+/// be loaded.
 std::uint64_t torch_autocast();
 
 /// What a kind of array has beside DLPack; each may be absent.

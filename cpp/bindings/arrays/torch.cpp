@@ -142,8 +142,13 @@ class Torch final : public Framework {
 std::uint64_t torch_autocast() {
   if (!is_true(checked(PyObject_CallNoArgs(names().is_any_autocast_enabled.ptr())))) return 0;
   std::uint64_t state = 1;
-  for (const char* device : {"cpu", "cuda"})
-    state = state << 1 | std::uint64_t{loaded_module("torch").attr("is_autocast_enabled")(device).cast<bool>()};
+  for (const char* device : {"cpu", "cuda"}) {
+    const py::object torch = loaded_module("torch");
+    const bool enabled = torch.attr("is_autocast_enabled")(device).cast<bool>();
+    const py::object dtype = enabled ? torch.attr("get_autocast_dtype")(device) : py::none();
+    state =
+        state * 0x9E3779B97F4A7C15u + reinterpret_cast<std::uintptr_t>(dtype.ptr());  // torch's dtypes live for ever
+  }
   return state;
 }
 

@@ -1,4 +1,4 @@
-"""torch.autocast: torch chooses dtypes there, call by call; a graph holds those that the function asks for."""
+"""torch.autocast: torch chooses dtypes there, call by call, and so do traced functions of torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import sys
 from typing import Any
 
 from .._graph.source import trace_error
+from .._graph.tracer import Traced
 from .._ops import primitives as p
+from .._ops.views import astype
+from .._spec import is_array
 
 # Functions that torch has under another name, or makes of others.
 _PARTS = {
@@ -25,22 +28,67 @@ _PARTS = {
     "norm": ("norm", "linalg_vector_norm"),
     "vector_norm": ("linalg_vector_norm",),
     "logsumexp": ("logsumexp", "exp", "log", "sum"),
-    "rms_norm": ("rms_norm", "pow", "rsqrt"),
     "power": ("pow",),
+    "square": ("pow",),
 }
+# What torch's documentation says of the functions that have a version for autocast, by their own names there.
+_LOWER = frozenset(["addmm", "bmm", "conv2d", "linear", "matmul", "mm", "mv", "scaled_dot_product_attention"])
+_FLOAT32 = frozenset(
+    (
+        *("exp", "expm1", "log", "log1p", "log2", "log10", "pow", "reciprocal", "rsqrt", "softplus"),
+        *("acos", "asin", "cosh", "sinh", "tan"),
+        *("sum", "prod", "softmax", "log_softmax", "logsumexp", "norm", "linalg_vector_norm", "layer_norm", "rms_norm"),
+        *("cross_entropy_loss", "nll_loss", "mse_loss"),
+    )
+)
+_WIDEST = frozenset(("atan2", "dot"))
+_CAST = ("float16", "bfloat16", "float32")  # what is cast: float64 stays as it is
 
 
-def require_unchanged(name: str, x: Any) -> None:
-    """Raises a TraceError where torch.autocast is on and would compute the function in other dtypes than x's."""
+def cast(name: str, values: dict[Any, Any]) -> dict[Any, Any]:
+    """The arguments of torch's function of that name, in the dtypes in which it computes under autocast.
+
+    Raises:
+        TraceError: torch would choose dtypes by a rule that is not known here.
+    """
     torch = sys.modules.get("torch")
-    if torch is None or not torch._C._is_any_autocast_enabled():
-        return
+    x: Any = next((v for v in values.values() if isinstance(v, Traced)), None)
+    if torch is None or x is None or not torch._C._is_any_autocast_enabled() or values.get("dtype") is not None:
+        return values
     device = str(getattr(x, "device", "cpu")).partition(":")[0]
-    if torch.is_autocast_enabled(device) and not _listed(device.upper()).isdisjoint(_parts(name)):
-        dtype = str(torch.get_autocast_dtype(device))
-        what = f"torch.{name} under torch.autocast is not traced: torch would choose other dtypes"
-        hint = f'write x.to({dtype}) where it is wanted, and call under torch.autocast("{device}", enabled=False)'
-        raise trace_error(what, hint)
+    if not torch.is_autocast_enabled(device):
+        return values
+    dtype = _dtype(torch, name, device, values)
+    return values if dtype is None else {key: _cast(x, value, dtype) for key, value in values.items()}
+
+
+def _dtype(torch: Any, name: str, device: str, values: dict[Any, Any]) -> str | None:
+    """The dtype that the function casts to; None where it casts nothing."""
+    known = _listed(device.upper()) & set(_parts(name))
+    if not known:
+        return None
+    if known <= _LOWER:
+        return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+    if known <= _FLOAT32:
+        return "float32"
+    widest = {dtype for dtype in map(_name, values.values()) if dtype}
+    if known <= _WIDEST and (len(widest) == 1 or (widest <= set(_CAST) and "float32" in widest)):
+        return "float32" if len(widest) > 1 else None
+    hint = f'write the casts, and call under torch.autocast("{device}", enabled=False)'
+    raise trace_error(f"torch.{name} under torch.autocast is not traced: torch would choose other dtypes", hint)
+
+
+def _cast(x: Any, value: Any, dtype: str) -> Any:
+    """A tensor of a float type, but of float64, as dtype; anything else as it is."""
+    if _name(value) not in _CAST or _name(value) == dtype:
+        return value
+    return astype(x._tracer.lift(value, "torch"), dtype)
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, Traced):
+        return value._dtype
+    return str(value.dtype).removeprefix("torch.") if is_array(value) else ""
 
 
 def _parts(name: str) -> tuple[str, ...]:

@@ -93,8 +93,7 @@ def _in_graph(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     args += tuple(given.pop(k) for k in _SEVERAL & given.keys() - _keywords(function))
     bound = _bound(function, f"torch.{short}", args, given)
     traced = next((v for v in (*bound.args, *bound.kwargs.values()) if isinstance(v, Traced)), None)
-    if traced is not None:
-        autocast.require_unchanged(short, traced)
+    bound.arguments.update(autocast.cast(short, bound.arguments))
     if traced is None or "input" not in bound.arguments:
         return function(*bound.args, **bound.kwargs)
     x = traced._tracer.lift(bound.arguments["input"], "torch", f"torch.{short}: input")

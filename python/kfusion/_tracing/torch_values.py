@@ -75,8 +75,8 @@ class TorchValue(Dispatched, library="torch"):
         return library_calls.torch_call(library_calls.assigned, "torch.setitem", (self, key, value), {})
 
     def _operation(self, op: str, *operands: Any) -> Any:
-        autocast.require_unchanged(op, self)
-        return FUNCTIONS[_OPERATORS.get(op, op)](*operands)
+        given = autocast.cast(op, dict(enumerate(operands)))
+        return FUNCTIONS[_OPERATORS.get(op, op)](*given.values())
 
     @property
     def dtype(self) -> Any:
