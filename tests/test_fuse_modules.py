@@ -186,6 +186,58 @@ def test_a_change_is_seen(model, change):
         assert_same(f, model)
 
 
+class OfWeights(Scaled):
+    """Computes with its weights alone, before it meets x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x):
+        return x.to(self.shift.dtype) * torch.softmax(self.weight, 0) + self.shift.T[0]
+
+
+OF_WEIGHTS = {
+    "in place": lambda m: m.weight.mul_(2),
+    "data": lambda m: setattr(m.weight, "data", torch.randn(4)),
+    "data of a view": lambda m: setattr(m.shift, "data", torch.randn(4, 4)),
+    "a dtype": lambda m: m.double(),
+    "in place of a view": lambda m: m.shift.add_(1),
+}
+
+
+@pytest.mark.parametrize("change", OF_WEIGHTS.values(), ids=OF_WEIGHTS)
+def test_what_is_computed_of_weights_alone(change):
+    module = OfWeights().requires_grad_(False)
+    fused, closing = kf.fuse(module), kf.fuse(lambda x: module(x) + 1)
+    for _ in range(3):
+        assert_same(fused, module)
+        assert_same(closing, lambda x: module(x) + 1)
+        change(module)
+
+
+class OnlyAsked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.randn(4))
+        self.transposed = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x):
+        return (x @ self.transposed.T.to(x.dtype)).to(self.unused.dtype)
+
+
+def test_tensors_that_are_no_inputs():
+    module = OnlyAsked().requires_grad_(False)
+    fused = kf.fuse(module)
+    assert_same(fused, module)
+    module.unused.data = module.unused.double()
+    assert_same(fused, module)
+    module.transposed.data = torch.zeros(4, 4)
+    assert_same(fused, module)
+    assert fused(X).dtype == torch.float64
+    assert not fused(X).any()
+
+
 def test_modes(model):
     fused = kf.fuse(model)
     assert_same(fused, model)

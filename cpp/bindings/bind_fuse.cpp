@@ -191,6 +191,10 @@ class FusedCallable {
     entry->is_single = entry->fill.is_none();
     entry->scalars = fuse::Scalars(prepared.attr("instructions"), prepared.attr("parameters"));
     for (const py::handle source : prepared.attr("sources")) entry->sources.push_back(read_source(r.call, source));
+    for (const py::handle each : prepared.attr("watched")) {
+      const auto tensor = each.cast<py::tuple>();
+      entry->watched.emplace_back(tensor[0], tensor[1].cast<bool>());
+    }
     const Inputs inputs(r.call, *entry, r.s);
     const Graph& graph = prepared.attr("graph").cast<const GraphBuilder*>()->graph();
     fuse::require_as_traced(r.call, graph, inputs);

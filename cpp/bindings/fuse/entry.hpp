@@ -5,6 +5,7 @@
 
 #include "bindings/fuse/scalars.hpp"
 #include "bindings/fuse/signature.hpp"
+#include "bindings/fuse/watched.hpp"
 #include "runtime/executable.hpp"
 
 namespace kfusion::fuse {
@@ -35,6 +36,7 @@ struct Entry {
   std::shared_ptr<const Compiled> compiled;
   std::vector<Source> sources;
   Scalars scalars;
+  std::vector<Watched> watched;
   bool is_single = false;         ///< the function returns its only output
   std::vector<py::object> calls;  ///< the library's functions, as the graph's library_call nodes number them
   py::object fill;                ///< else: from the list of outputs to what the function returns
@@ -45,7 +47,8 @@ class Inputs {
  public:
   Inputs(Call& call, const Entry& entry, Signature& s);
 
-  /// Whether the arrays that the function named are there and as they were traced; else they are not all here.
+  /// Whether the arrays that the function named, and tensors that the trace depends on, are there and as they were
+  /// traced; else they are not all here.
   bool unchanged() const { return unchanged_; }
   const std::pmr::vector<const Array*>& all() const { return all_; }
   const Array* first() const { return all_.empty() ? nullptr : all_[0]; }
@@ -56,7 +59,7 @@ class Inputs {
   std::pmr::vector<Array> held_;
   std::pmr::vector<const Array*> all_;
   const std::vector<py::object>& calls_;
-  bool unchanged_ = true;
+  bool unchanged_;
 };
 
 /// Throws ValueError where an array is not what the graph was traced for: what Python's attributes say of an array and

@@ -80,7 +80,11 @@ Graph copy_of(const View& v) {
 py::object Source::array() const { return PyWeakref_Check(held.ptr()) ? held() : held; }
 
 Inputs::Inputs(Call& call, const Entry& entry, Signature& s)
-    : objects_(s.memory()), held_(s.memory()), all_(s.memory()), calls_(entry.calls) {
+    : objects_(s.memory()),
+      held_(s.memory()),
+      all_(s.memory()),
+      calls_(entry.calls),
+      unchanged_(std::ranges::all_of(entry.watched, &Watched::unchanged)) {
   const auto is_held = [](const Source& source) { return source.argument < 0; };
   held_.reserve(static_cast<std::size_t>(std::ranges::count_if(entry.sources, is_held)));
   all_.reserve(entry.sources.size());

@@ -80,6 +80,7 @@ std::vector<PyObject*> Table::Slot::held() const {
     for (const py::object& function : entry->calls) objects.push_back(function.ptr());
     for (const Source& source : entry->sources)
       if (source.held) objects.push_back(source.held.ptr());
+    for (const Watched& watched : entry->watched) objects.push_back(watched.held());
     entry->scalars.append_owned(objects);
   }
   return objects;

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._devices import running
 from .._spec import Spec, is_array
+from . import modules
 from .guards import Guard, values
 from .number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, number
 from .structure import leaves, walk
@@ -22,9 +23,10 @@ class Prepared(NamedTuple):
     """A traced call. `sources` has for each input of the graph the number of an array among the call's, or the array
     that the function named (a weak reference to it, where a guard holds it). `numbers` are those whose values the trace
     looked at, by register; `instructions` compute of the others what `parameters`, registers too, give the kernels
-    beside the floats. `fill` makes the result of the list of outputs; None: it is the only output itself. `calls`
-    are the functions of the array library that the graph's nodes number. `inputs` keep alive what `sources` only refer
-    to, until C++ has read it.
+    beside the floats. `fill` makes the result of the list of outputs; None: it is the only output itself. `calls` are
+    the functions of the array library that the graph's nodes number. `watched` are tensors that are no inputs, but on
+    whose memory (or, where that is so, elements) the trace depends. `inputs` keep alive what `sources` only refer to,
+    until C++ has read it.
     """
 
     graph: Any
@@ -35,6 +37,7 @@ class Prepared(NamedTuple):
     parameters: list[int]
     fill: Callable[[list[Any]], Any] | None
     calls: Sequence[Callable[..., Any]]
+    watched: list[tuple[Any, bool]]
     inputs: Sequence[Input]
 
 
@@ -108,7 +111,7 @@ class Leaves:
 def prepared(
     who: str,
     tracer: Tracer,
-    guards: Iterable[Guard] = (),
+    guards: Sequence[Guard] = (),
     fill: Callable[[list[Any]], Any] | None = None,
 ) -> Prepared:
     """What C++ gets of a closed tracer.
@@ -127,6 +130,7 @@ def prepared(
         parameters,
         fill,
         tracer.library_calls,
+        _watched(tracer.inputs, guards),
         tracer.inputs,
     )
 
@@ -139,6 +143,18 @@ def place_of(inputs: Iterable[Input]) -> str:
 def _sources(inputs: Iterable[Input], guards: Iterable[Guard]) -> list[Any]:
     guarded = {id(value) for guard in guards for value in values(guard)}
     return [i.argument if i.argument >= 0 else _weak(i.array) if id(i.array) in guarded else i.array for i in inputs]
+
+
+def _watched(inputs: Iterable[Input], guards: Iterable[Guard]) -> list[tuple[Any, bool]]:
+    """The tensors of modules that are no inputs: views of them may be, or what was computed of all of them. A captured
+    array that nobody names was computed.
+    """
+    named = {id(value) for guard in guards for value in values(guard) if value is not None}
+    captured = [i.array for i in inputs if i.captured]
+    is_computed = any(id(a) not in named and id(getattr(a, "_base", None)) not in named for a in captured)
+    tensors = [t for guard in guards if modules.is_module(guard.owner) for t in modules.tensors(guard.owner)]
+    known = set(map(id, captured))
+    return [(t, is_computed) for t in tensors if is_computed or id(t) not in known]
 
 
 def _weak(array: Any) -> Any:

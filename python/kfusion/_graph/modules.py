@@ -52,6 +52,11 @@ def values(module: Any) -> Iterator[Any]:
             yield value
 
 
+def tensors(module: Any) -> list[Any]:
+    """The module's own parameters and buffers."""
+    return [t for kind in _TENSORS for t in vars(module)[kind].values() if t is not None]
+
+
 # ---- names ----
 
 
