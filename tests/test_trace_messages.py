@@ -102,8 +102,8 @@ def test_tables_of_libraries(library):
 
 
 def test_a_dataclass_argument():
-    with pytest.raises(TypeError, match=r"d must be an array, got Both; the attributes of an object are fixed"):
-        kf.fuse(lambda d: d.a + 1)(Both(X))
+    with pytest.raises(TypeError, match=r"d must be an array, got Both; the attributes of an object without arrays"):
+        kf.fuse(lambda d: d.a.a + 1)(Both(Both(X)))
 
 
 def objects() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ._devices import running
 from ._devices.devices import device as find_device
 from ._fused_module import fused_module
 from ._graph import calls, guards, modules
-from ._graph.structure import Slot, fill, walk
+from ._graph.structure import Slot, fill, holds_arrays, walk
 from ._graph.tracer import Argument, Tracer
 from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import is_array
@@ -127,8 +127,9 @@ class FusedFunction(_core.FusedCallable):
                 strides = _core.element_strides(leaf, self.__name__, path)
             return Argument(leaf, -1, strides or ())
 
-        args = [walk(a, seen) for a in args]
-        return trace(self.__wrapped__, *args, **{n: walk(a, seen, n) for n, a in kwargs.items()})
+        args = [walk(a, seen, enters=holds_arrays) for a in args]
+        kwargs = {n: walk(a, seen, n, enters=holds_arrays) for n, a in kwargs.items()}
+        return trace(self.__wrapped__, *args, **kwargs)
 
     def _guards(self) -> list[guards.Guard]:
         return guards.guards(self.__wrapped__, self._effects.names)

@@ -24,13 +24,14 @@ enum Tag : std::uint64_t {
   kAllValues,
   kObject,
   kSequence,
+  kFields,
   kDict,
   kKeyword,
   kKey,
   kOut,
   kEnvironment
 };
-enum class Leaf { kArray, kTraced, kNumpyFloat, kValue, kIdentity };
+enum class Leaf { kArray, kTraced, kNumpyFloat, kValue, kIdentity, kDataclass };
 
 constexpr int kMaxDepth = 32;  // of tuples in tuples
 
@@ -57,7 +58,8 @@ Leaf classify(PyTypeObject* type) {
   const auto is = [&](PyTypeObject& t) { return type == &t; };
   const bool is_value = is(PyBool_Type) || is(PyLong_Type) || is(PyUnicode_Type) || is(PyBytes_Type) ||
                         is(PySlice_Type) || is(PyRange_Type) || is(PyComplex_Type) || is(*Py_TYPE(Py_None));
-  return is_value ? Leaf::kValue : Leaf::kIdentity;
+  if (is_value) return Leaf::kValue;
+  return has(type, "__dataclass_fields__") && !type->tp_call ? Leaf::kDataclass : Leaf::kIdentity;
 }
 
 Leaf leaf_of(PyTypeObject* type) {
@@ -89,6 +91,12 @@ T owned(PyObject* object) {
   return py::reinterpret_steal<T>(object);
 }
 
+/// The attributes of a dataclass instance as tracing sees them. None where no attribute is an array: such an instance
+/// is itself.
+py::list parts_of(PyObject* value) {
+  return py::module_::import("kfusion._graph.structure").attr("parts_of")(py::handle(value));
+}
+
 /// `a` in memory of its own, in C order.
 void make_dense(Array& a) {
   const auto memory = std::make_shared<cpu::Buffer>(static_cast<std::size_t>(a.view.nbytes()));
@@ -117,6 +125,8 @@ bool has_traced(PyObject* value, int depth) {
   } else if (PyTuple_Check(value) || PyList_Check(value)) {
     for (Py_ssize_t i = 0; !found && i < PySequence_Fast_GET_SIZE(value); ++i)
       found = has_traced(PySequence_Fast_GET_ITEM(value, i), depth + 1);
+  } else if (leaf_of(Py_TYPE(value)) == Leaf::kDataclass) {
+    for (const py::handle field : parts_of(value)) found = found || has_traced(field.ptr(), depth + 1);
   } else {
     found = leaf_of(Py_TYPE(value)) == Leaf::kTraced;
   }
@@ -187,6 +197,11 @@ void Signature::add_items(const char* argument, PyObject* value) {
       add(argument, PyTuple_GET_ITEM(item.ptr(), 1));
     }
     held_.push_back(items);
+  } else if (!PyTuple_Check(value) && !PyList_Check(value)) {
+    const py::list values = parts_of(value);
+    words_.insert(words_.end(), {kFields, type, values.size()});
+    for (const py::handle each : values) add(argument, each.ptr());
+    held_.push_back(values);
   } else {
     const auto items = owned<py::tuple>(PySequence_Tuple(value));
     words_.insert(words_.end(), {kSequence, type, items.size()});
@@ -240,6 +255,9 @@ void Signature::add(const char* argument, PyObject* value) {
       return add_float(value, PyFloat_AsDouble(value), kNumpyFloat ^ reinterpret_cast<std::uintptr_t>(type));
     case Leaf::kValue:
       return add_object(value, true);
+    case Leaf::kDataclass:
+      if (py::len(parts_of(value)) > 0) return add_items(argument, value);
+      [[fallthrough]];
     case Leaf::kIdentity:
       return add_object(value, false);
   }

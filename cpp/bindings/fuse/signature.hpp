@@ -3,8 +3,8 @@
 // A signature is a list of words. Arrays come down to kind, dtype, shape, strides, place and alignment; Python's floats
 // to the fact that they are floats, since kernels take their values when they run (a value that the trace looked at is
 // added afterwards), and so the ints among the arguments of functions of the user's; other numbers, strings and None to
-// their values, tuples, lists and dicts to those of their parts,
-// anything else to its identity.
+// their values, tuples, lists, dicts and dataclasses with arrays to those of their parts, anything else to its
+// identity.
 #pragma once
 #include <cstdint>
 #include <memory_resource>

@@ -13,7 +13,7 @@ from .._spec import Spec, is_array
 from . import modules
 from .guards import Guard, values
 from .number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, number
-from .structure import leaves, walk
+from .structure import holds_arrays, leaves, walk
 from .tracer import Argument, Input, Tracer
 
 _FLOATS = (np.float16, np.float32, np.float64)  # np.float64 is a Python float as well
@@ -80,7 +80,7 @@ class Leaves:
     def argument(self, value: Any) -> Any:
         """What stands for an argument while the call is traced."""
         if not is_int(value) or self._ints == MOST_INTS:
-            return walk(value, self.visit)
+            return walk(value, self.visit, enters=holds_arrays)
         self._ints += 1
         return self._number(value, FIRST_INT + self._ints - 1, self._takes_ints)
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .._spec import is_array
+
 _BASES: tuple[Any, ...] = (OrderedDict, defaultdict, dict, object)
 
 
@@ -88,14 +90,34 @@ def _remade(like: Any, items: Mapping[Any, Any], attributes: Mapping[str, Any]) 
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The leaves in `walk`'s order."""
+    """The leaves of an argument in `walk`'s order."""
     if isinstance(value, dict):
         value = tuple(value.values())
+    elif holds_arrays(value):
+        value = tuple(parts_of(value))
     if isinstance(value, (tuple, list)):
         for item in value:
             yield from leaves(item)
     else:
         yield value
+
+
+def holds_arrays(value: Any) -> bool:
+    """Whether an argument is a dataclass instance that is taken apart: an attribute is an array, or stands for one."""
+    return bool(parts_of(value))
+
+
+def parts_of(value: Any) -> list[Any]:
+    """The attributes of such an argument, for C++ too; of others, which are themselves, none."""
+    if not _is_dataclass(value) or isinstance(value, dict) or callable(value) or _is_own(value):
+        return []
+    parts = list(_attributes(value).values())
+    return parts if any(is_array(v) or hasattr(type(v), "__kfusion_traced__") or _is_own(v) for v in parts) else []
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a class of kfusion's own stands for an array."""
+    return _is_dataclass(value) and type(value).__module__.partition(".")[0] == "kfusion"
 
 
 def fill(structure: Any, values: list[Any]) -> Any:

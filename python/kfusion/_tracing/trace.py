@@ -18,7 +18,7 @@ from .._graph import modules
 from .._graph.guards import named_modules
 from .._graph.number import read
 from .._graph.source import TraceError, raised_line, trace_error
-from .._graph.structure import Constant, Slot, fill, is_record, walk
+from .._graph.structure import Constant, Slot, fill, holds_arrays, is_record, walk
 from .._graph.tracer import Argument, Call, Input, Traced, Tracer, current
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, conversion_of, described, is_array, spec_of
@@ -95,7 +95,7 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
     bound = bind(f"kfusion.trace: {tracer.name}", signature_of(function), args, kwargs)
     for name, value in bound.arguments.items():
         path = "" if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else name
-        bound.arguments[name] = walk(value, lambda p, leaf: _argument(tracer, p, leaf), path)
+        bound.arguments[name] = walk(value, lambda p, leaf: _argument(tracer, p, leaf), path, enters=holds_arrays)
     _require_one_library(tracer)
     tracer.named_tensors = functools.partial(_named_tensors, function, bound)
     token = current.set(tracer)
@@ -173,7 +173,7 @@ def _require_an_array(tracer: Tracer, bound: inspect.BoundArguments) -> None:
             if dataclasses.is_dataclass(v):
                 raise TypeError(
                     f"kfusion.{tracer.name}: {path} must be an array, got {type(v).__name__}; the attributes of an "
-                    f"object are fixed when it is traced: pass the arrays themselves"
+                    f"object without arrays are fixed when it is traced: pass the arrays themselves"
                 )
 
 
