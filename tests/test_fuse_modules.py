@@ -238,6 +238,14 @@ def test_tensors_that_are_no_inputs():
     assert not fused(X).any()
 
 
+def test_modules_in_a_list():
+    layers = [Scaled().requires_grad_(False), nn.ReLU()]
+    fused = kf.fuse(lambda x: layers[1](layers[0](x)))
+    for _ in range(2):
+        assert_same(fused, nn.Sequential(*layers))
+        layers[0].weight = nn.Parameter(torch.randn(4), requires_grad=False)
+
+
 def test_modes(model):
     fused = kf.fuse(model)
     assert_same(fused, model)

@@ -65,7 +65,9 @@ def guards(function: Any, effects: Collection[str] = ()) -> list[Guard]:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What a partial calls and passes, and the module of a method."""
+    """What a partial calls and passes, the module of a method, and modules in a list or tuple."""
+    if type(value) in (list, tuple):
+        return [item for item in value if modules.is_module(item)]
     if isinstance(value, functools.partial):
         return [value.func, *value.args, *value.keywords.values()]
     return [value.__self__] if isinstance(value, MethodType) and modules.is_module(value.__self__) else []
