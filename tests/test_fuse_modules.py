@@ -238,6 +238,13 @@ def test_tensors_that_are_no_inputs():
     assert not fused(X).any()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("scripted", [torch.jit.script, lambda m: torch.jit.trace(m, X)], ids=["script", "trace"])
+def test_modules_of_torchscript_are_refused(scripted):
+    with pytest.raises(kf.TraceError, match=r"torch\.forward is not traced"):
+        kf.fuse(scripted(nn.ReLU()))(X)
+
+
 def test_modules_in_a_list():
     layers = [Scaled().requires_grad_(False), nn.ReLU()]
     fused = kf.fuse(lambda x: layers[1](layers[0](x)))

@@ -287,6 +287,7 @@ def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = ()) -> Any:
 
 
 def _fused(function: Any, options: dict[str, Any]) -> Any:
-    if modules.is_module(function):
+    is_plain = inspect.isfunction(getattr(type(function), "forward", None))  # TorchScript's is not
+    if is_plain and modules.is_module(function):
         return fused_module(function, lambda module: FusedFunction(module, options))
     return FusedFunction(function, options)

@@ -25,8 +25,8 @@ class Dispatched(Value):
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        is_method = function.__qualname__.partition(".")[0] in ("Tensor", "TensorBase")
-        name = "Tensor." * is_method + function.__name__
+        is_method = getattr(function, "__qualname__", "").partition(".")[0] in ("Tensor", "TensorBase")
+        name = "Tensor." * is_method + getattr(function, "__name__", "forward")  # TorchScript's methods have none
         return torch_functions.torch_function(name, args, kwargs or {}, function)
 
     def __cupy_override_elementwise_kernel__(self, kernel: Any, *inputs: Any, **kwargs: Any) -> Any:
