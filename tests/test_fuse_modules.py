@@ -276,6 +276,21 @@ def test_dtypes(model):
     assert fused[1].double() is model[1]
 
 
+def test_mixed_dtypes():
+    for module in (nn.LayerNorm(4), nn.BatchNorm1d(4).eval()):
+        module.requires_grad_(False)
+        assert_same(kf.fuse(module), module, X.bfloat16())  # weights of float32 among half types
+    for name in ("weight", "bias"):
+        linear = nn.Linear(4, 4).requires_grad_(False)
+        fused = kf.fuse(linear)
+        assert_same(fused, linear)
+        getattr(linear, name).data = getattr(linear, name).half()
+        with pytest.raises(RuntimeError, match="dtype"):
+            linear(X)
+        with pytest.raises(TypeError, match="torch wants"):
+            fused(X)
+
+
 def test_gradients_are_asked_for_in_every_call(model):
     fused = kf.fuse(model)
     fused(X)

@@ -11,7 +11,7 @@ from .._graph.tracer import Traced
 from .._ops import activations, attention, contractions, norms, views
 from .._ops import primitives as p
 from . import refusals
-from .torch_functions import FUNCTIONS, named
+from .torch_functions import FUNCTIONS, dtype_of, named
 
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
@@ -119,6 +119,8 @@ def _dropout(input: Any, p: float = 0.5, training: bool = True) -> Any:
 
 @_function("linear")
 def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    if bias is not None and dtype_of(bias) != dtype_of(input):
+        raise TypeError(f"kfusion.linear: torch wants a bias of {dtype_of(input)} as input is, got {dtype_of(bias)}")
     return contractions.linear(input, weight, bias)
 
 
