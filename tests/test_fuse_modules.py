@@ -245,6 +245,29 @@ def test_modules_of_torchscript_are_refused(scripted):
         kf.fuse(scripted(nn.ReLU()))(X)
 
 
+def test_an_attribute_that_is_gone_is_not_none():
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kind, self.weight = nn.ReLU(), nn.Parameter(torch.ones(4), requires_grad=False)
+            self.object: Any = type("Object", (), {})()
+
+        def forward(self, x):
+            y = x if self.kind is None else self.kind(x)
+            y = y if self.object is None else y * 2
+            return y if self.weight is None else y + self.weight
+
+    module = Shifted()
+    fused = kf.fuse(module)
+    for name in ("object", "weight", "kind"):
+        assert_same(fused, module)
+        gone = weakref.ref(getattr(module, name))
+        setattr(module, name, None)
+        gc.collect()
+        assert gone() is None
+        assert_same(fused, module)
+
+
 def test_modules_in_a_list():
     layers = [Scaled().requires_grad_(False), nn.ReLU()]
     fused = kf.fuse(lambda x: layers[1](layers[0](x)))

@@ -62,6 +62,7 @@ bool each_cell(PyObject* function, const py::tuple& positions, const Visit& visi
 
 template <class Visit>
 bool each_item(PyObject* value, const Visit& visit) {
+  if (PyDict_Check(value) && PyDict_GET_SIZE(value) == 0) return visit(nullptr);
   if (PyDict_Check(value)) {
     PyObject *key, *item;
     for (Py_ssize_t i = 0; PyDict_Next(value, &i, &key, &item);)
@@ -79,8 +80,8 @@ bool is_among(PyObject* names, PyObject* name) {
   return false;
 }
 
-/// The type of an object and its attributes but `without`. Of dicts and lists what they hold stands for them, so that
-/// no environment keeps a replaced weight alive.
+/// The type of an object and its attributes, but where visit.counts(name, without) says no. Of dicts and lists what
+/// they hold stands for them, so that no environment keeps a replaced weight alive.
 template <class Visit>
 bool each_attribute(PyObject* owner, const py::tuple& without, const Visit& visit) {
   const auto attributes = py::reinterpret_steal<py::object>(PyObject_GenericGetDict(owner, nullptr));
@@ -88,9 +89,10 @@ bool each_attribute(PyObject* owner, const py::tuple& without, const Visit& visi
   if (!visit(reinterpret_cast<PyObject*>(Py_TYPE(owner)))) return false;
   PyObject *name, *value;
   for (Py_ssize_t i = 0; PyDict_Next(attributes.ptr(), &i, &name, &value);) {
-    if (is_among(without.ptr(), name)) continue;
+    if (!visit(name)) return false;
+    if (!visit.counts(name, without)) continue;
     const bool holds_others = PyDict_Check(value) || PyList_Check(value);
-    if (!visit(name) || !(holds_others ? each_item(value, visit) : visit(value))) return false;
+    if (!(holds_others ? each_item(value, visit) : visit(value))) return false;
   }
   return visit(nullptr);
 }
@@ -111,6 +113,33 @@ bool each_value(const Guard& g, const Visit& visit) {
   return each_cell(owner, g.cells, visit);
 }
 
+/// Keeps each value that it visits, and whether the values of names count.
+struct Keep {
+  std::vector<Remembered>& values;
+  std::vector<bool>& counting;
+
+  bool operator()(PyObject* object) const {
+    values.emplace_back(object);
+    return true;
+  }
+  bool counts(PyObject* name, const py::tuple& without) const {
+    counting.push_back(!is_among(without.ptr(), name));
+    return counting.back();
+  }
+};
+
+/// Whether each value that it visits is the one that was kept.
+struct Compare {
+  std::vector<Remembered>::const_iterator& next;
+  const std::vector<Remembered>::const_iterator end;
+  std::vector<bool>::const_iterator& next_counts;
+  const std::vector<bool>::const_iterator end_counts;
+
+  bool operator()(PyObject* object) const { return next != end && (next++)->is(object); }
+  /// Of a name that is the one that was kept.
+  bool counts(PyObject*, const py::tuple&) const { return next_counts == end_counts || *next_counts++; }
+};
+
 }  // namespace guards_detail
 }  // namespace
 
@@ -118,16 +147,13 @@ using namespace guards_detail;
 
 Environment::Environment(std::vector<Guard> guards, std::uint64_t number)
     : guards_(std::move(guards)), number_(number) {
-  const auto remember = [&](PyObject* object) {
-    values_.emplace_back(object);
-    return true;
-  };
-  for (const Guard& g : guards_) each_value(g, remember);
+  for (const Guard& g : guards_) each_value(g, Keep{values_, counting_});
 }
 
 bool Environment::holds() const {
   auto next = values_.begin();
-  const auto is_next = [&](PyObject* object) { return next != values_.end() && (next++)->is(object); };
+  auto counts = counting_.begin();
+  const Compare is_next{next, values_.end(), counts, counting_.end()};
   return std::ranges::all_of(guards_, [&](const Guard& g) { return each_value(g, is_next); });
 }
 

@@ -44,6 +44,7 @@ class Environment {
  private:
   std::vector<Guard> guards_;
   std::vector<Remembered> values_;
+  std::vector<bool> counting_;  ///< for each attribute of objects: whether its value is among these
   std::uint64_t number_;
 };
 

@@ -31,7 +31,14 @@ class Remembered {
     held_ = py::reinterpret_borrow<py::object>(object);
   }
 
-  bool is(PyObject* object) const { return (weak_ ? referent(held_).ptr() : held_.ptr()) == object; }
+  bool is(PyObject* object) const {
+#if PY_VERSION_HEX < 0x030D0000
+    if (weak_ && object == Py_None) return false;  // which is what a dead reference gives
+    return (weak_ ? PyWeakref_GET_OBJECT(held_.ptr()) : held_.ptr()) == object;
+#else
+    return (weak_ ? referent(held_).ptr() : held_.ptr()) == object;
+#endif
+  }
   bool is_dead() const { return weak_ && !referent(held_); }
   /// For Python's collector of cycles: the object, or its weak reference.
   PyObject* held() const { return held_.ptr(); }

@@ -60,8 +60,9 @@ def guards(function: Any, effects: Collection[str] = ()) -> list[Guard]:
         for module, name in _attributes(f, names.globals):
             attributes.setdefault(module, set()).add(name)
             todo.append(vars(module).get(name))
+    ignored = (*modules.WITHOUT_EFFECT, *sorted(effects))
     of_modules = (Guard(module, tuple(sorted(names))) for module, names in attributes.items())
-    return [*found.values(), *of_modules, *(Guard(layer, tuple(sorted(effects))) for layer in layers.values())]
+    return [*found.values(), *of_modules, *(Guard(layer, ignored) for layer in layers.values())]
 
 
 def _parts(value: Any) -> list[Any]:

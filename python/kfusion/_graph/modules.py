@@ -11,6 +11,11 @@ from typing import Any
 from .source import trace_error
 
 _TENSORS = ("_parameters", "_buffers")
+# Attributes of torch's that do not decide what a forward pass computes.
+WITHOUT_EFFECT = (
+    *("_non_persistent_buffers_set", "_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook"),
+    *("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+)
 _OF_TORCH = frozenset({"training", "_modules", *_TENSORS})  # attributes that are looked at whoever sets them
 
 
