@@ -8,10 +8,11 @@ from ._devices.device import Device
 from ._devices.device_table import DeviceTable
 from ._devices.devices import device, devices
 from ._devices.measure import measure_device
-from ._functions import elu, gelu, leaky_relu, log_softmax, logsumexp, silu, softmax, softplus, attention, splade_head, conv2d, linear, matmul, take, groupnorm, cross_entropy, mse, batchnorm, layernorm, norm, relu_layernorm, rmsnorm, std, var, astype, broadcast_to, expand_dims, flip, full_like, iota, matrix_transpose, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
+from ._functions import elu, gelu, leaky_relu, log_softmax, logsumexp, silu, softmax, softplus, attention, splade_head, conv2d, linear, matmul, take, groupnorm, chunk, concatenate, pad, repeat, roll, split, stack, tile, tril, triu, unbind, cross_entropy, mse, batchnorm, layernorm, norm, relu_layernorm, rmsnorm, std, var, astype, broadcast_to, expand_dims, flip, full_like, iota, matrix_transpose, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
 from ._fuse import FusedFunction, fuse
 from ._graph.source import TraceError
 from ._library_call import call
+from ._ops.expressions import elementwise
 from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
@@ -20,9 +21,10 @@ from ._traffic.traffic import KernelTraffic, Traffic, measure_traffic
 __all__ = [
     'Device', 'DeviceArray', 'DeviceError', 'DeviceTable', 'FusedFunction', 'Graph', 'Group', 'KernelTraffic', 'Plan',
     'Reason', 'Refusal', 'Spec', 'TraceError', 'Traffic', '__version__', 'call', 'compare', 'device', 'devices',
-    'empty_cache', 'executors', 'fuse', 'get_num_threads', 'measure_device', 'measure_traffic', 'plan', 'savings',
-    'set_num_threads', 'spec', 'to_device', 'trace', 'elu', 'gelu', 'leaky_relu', 'log_softmax', 'logsumexp', 'silu',
-    'softmax', 'softplus', 'attention', 'splade_head', 'conv2d', 'linear', 'matmul', 'take', 'groupnorm',
+    'elementwise', 'empty_cache', 'executors', 'fuse', 'get_num_threads', 'measure_device', 'measure_traffic', 'plan',
+    'savings', 'set_num_threads', 'spec', 'to_device', 'trace', 'elu', 'gelu', 'leaky_relu', 'log_softmax', 'logsumexp',
+    'silu', 'softmax', 'softplus', 'attention', 'splade_head', 'conv2d', 'linear', 'matmul', 'take', 'groupnorm',
+    'chunk', 'concatenate', 'pad', 'repeat', 'roll', 'split', 'stack', 'tile', 'tril', 'triu', 'unbind',
     'cross_entropy', 'mse', 'batchnorm', 'layernorm', 'norm', 'relu_layernorm', 'rmsnorm', 'std', 'var', 'add',
     'subtract', 'sub', 'multiply', 'mul', 'divide', 'true_divide', 'div', 'floor_divide', 'remainder', 'mod', 'power',
     'pow', 'negative', 'neg', 'positive', 'absolute', 'abs', 'sign', 'square', 'reciprocal', 'sqrt', 'cbrt', 'rsqrt',
