@@ -82,13 +82,28 @@ def test_dtypes_of_cuda(name):
     assert f"torch.{graph.dtype(graph.to_dict()['outputs'][0]['node'])}" == str(dtype)
 
 
-def test_a_rule_that_is_not_known_is_refused(monkeypatch):
+def test_a_rule_that_is_not_known_is_torchs(monkeypatch):
     monkeypatch.setattr(autocast, "_LOWER", frozenset())
-    with (
-        torch.autocast("cpu"),
-        pytest.raises(kf.TraceError, match=r"torch\.matmul under torch\.autocast.*\n.*\n.*enabled"),
-    ):
-        kf.fuse(CHANGED["x @ w"])(torch.ones(4, 4))
+    f, x = kf.fuse(CHANGED["x @ w"]), torch.ones(4, 4)
+    with torch.autocast("cpu"):
+        torch.testing.assert_close(f(x), CHANGED["x @ w"](x), rtol=0, atol=0)
+        assert "library_call" in {r.reason for r in kf.fuse(lambda x: torch.relu(x @ x)).plan(x).refusals}
+
+
+def test_library_calls_are_made_as_they_were_traced():
+    def f(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = F.conv1d(x, x[:, :, :2])
+        with torch.autocast("cpu", enabled=False):
+            z = F.conv1d(x, x[:, :, :2])
+        return y, z, F.conv1d(x, x[:, :, :2]), torch.cat([x, x.bfloat16()])
+
+    x = torch.randn(3, 3, 5)
+    for dtype in (None, torch.float16, torch.bfloat16):
+        with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+            for got, want in zip(kf.fuse(f)(x), f(x), strict=True):
+                assert got.dtype == want.dtype
+                torch.testing.assert_close(got, want)
 
 
 def test_autocast_inside_a_function():

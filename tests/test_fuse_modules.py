@@ -241,7 +241,7 @@ def test_tensors_that_are_no_inputs():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("scripted", [torch.jit.script, lambda m: torch.jit.trace(m, X)], ids=["script", "trace"])
 def test_modules_of_torchscript_are_refused(scripted):
-    with pytest.raises(kf.TraceError, match=r"torch\.forward is not traced"):
+    with pytest.raises(kf.TraceError, match=r"torch\.forward of TorchScript is not traced"):
         kf.fuse(scripted(nn.ReLU()))(X)
 
 

@@ -20,7 +20,7 @@ LAYERS = (
     ("_fused_module",),
     ("_fuse",),
     ("_named", "_compare"),
-    ("_traffic", "_prebuilt"),
+    ("_library_call", "_traffic", "_prebuilt"),
     ("_cli",),
     ("__init__", "__main__"),
 )

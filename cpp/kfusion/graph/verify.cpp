@@ -128,8 +128,12 @@ bool dtype_follows(const Graph& g, const Node& n) {
 
 bool shape_follows(const Graph& g, const Node& n) { return inferred_shape(g, n) == n.shape; }
 
+/// A value of positions and constants alone, which are NumPy's and on the CPU, can be made for any other.
 bool place_follows(const Graph& g, const Node& n) {
-  return is_source(n) || (n.library == inferred_library(g, n) && n.place == inferred_place(g, n));
+  if (is_source(n)) return true;
+  const Library library = inferred_library(g, n);
+  const Place place = inferred_place(g, n);
+  return (library == Library::kNumpy || n.library == library) && (place.on_host() || n.place == place);
 }
 
 struct NodeRule {
@@ -161,7 +165,7 @@ constexpr NodeRule kNodeRules[] = {
     {"the axis joined along must exist", join_has_axis},
     {"its arguments must have the dtypes that its op takes, and it the one that its op gives", dtype_follows},
     {"its shape must follow from its arguments", shape_follows},
-    {"its library and device must follow from its arguments", place_follows},
+    {"its library and device must be those of its arguments", place_follows},
 };
 
 bool names_are_short(const Graph& g) {

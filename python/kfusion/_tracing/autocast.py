@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
+from collections.abc import Iterator
 from typing import Any
 
-from .._graph.source import trace_error
+from .._graph.source import no_form
+from .._graph.structure import leaves
 from .._graph.tracer import Traced
 from .._ops import primitives as p
 from .._ops.views import astype
@@ -32,16 +35,24 @@ _PARTS = {
     "square": ("pow",),
 }
 # What torch's documentation says of the functions that have a version for autocast, by their own names there.
-_LOWER = frozenset(["addmm", "bmm", "conv2d", "linear", "matmul", "mm", "mv", "scaled_dot_product_attention"])
+_LOWER = frozenset(
+    (
+        *("addmm", "bmm", "conv2d", "linear", "matmul", "mm", "mv", "prelu", "scaled_dot_product_attention"),
+        *("addbmm", "addmv", "addr", "baddbmm"),
+    )
+)
 _FLOAT32 = frozenset(
     (
         *("exp", "expm1", "log", "log1p", "log2", "log10", "pow", "reciprocal", "rsqrt", "softplus"),
         *("acos", "asin", "cosh", "sinh", "tan"),
         *("sum", "prod", "softmax", "log_softmax", "logsumexp", "norm", "linalg_vector_norm", "layer_norm", "rms_norm"),
-        *("cross_entropy_loss", "nll_loss", "mse_loss"),
+        *("cross_entropy_loss", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
+        *("binary_cross_entropy_with_logits", "poisson_nll_loss", "soft_margin_loss", "margin_ranking_loss"),
+        *("multi_margin_loss", "multilabel_margin_loss", "hinge_embedding_loss", "cosine_embedding_loss"),
+        *("triplet_margin_loss", "cosine_similarity", "group_norm", "dist", "erfinv"),
     )
 )
-_WIDEST = frozenset(("atan2", "dot"))
+_WIDEST = frozenset(("atan2", "dot", "addcmul", "addcdiv", "cat", "stack"))
 _CAST = ("float16", "bfloat16", "float32")  # what is cast: float64 stays as it is
 
 
@@ -49,10 +60,10 @@ def cast(name: str, values: dict[Any, Any]) -> dict[Any, Any]:
     """The arguments of torch's function of that name, in the dtypes in which it computes under autocast.
 
     Raises:
-        TraceError: torch would choose dtypes by a rule that is not known here.
+        NoForm: torch chooses dtypes by a rule that is not known here.
     """
     torch = sys.modules.get("torch")
-    x: Any = next((v for v in values.values() if isinstance(v, Traced)), None)
+    x: Any = next((v for v in leaves(values) if isinstance(v, Traced)), None)
     if torch is None or x is None or not torch._C._is_any_autocast_enabled() or values.get("dtype") is not None:
         return values
     device = str(getattr(x, "device", "cpu")).partition(":")[0]
@@ -60,6 +71,24 @@ def cast(name: str, values: dict[Any, Any]) -> dict[Any, Any]:
         return values
     dtype = _dtype(torch, name, device, values)
     return values if dtype is None else {key: _cast(x, value, dtype) for key, value in values.items()}
+
+
+def active(device: str) -> Any:
+    """torch's dtype of torch.autocast where the values on a device are computed in it, else None."""
+    torch = sys.modules["torch"]
+    kind = device.partition(":")[0]
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+@contextlib.contextmanager
+def as_traced(device: str, dtype: Any) -> Iterator[None]:
+    """torch.autocast as `active` found it."""
+    torch = sys.modules["torch"]
+    if dtype is None and not torch._C._is_any_autocast_enabled():
+        yield
+        return
+    with torch.autocast(device.partition(":")[0], dtype=dtype, enabled=dtype is not None):
+        yield
 
 
 def _dtype(torch: Any, name: str, device: str, values: dict[Any, Any]) -> str | None:
@@ -71,15 +100,17 @@ def _dtype(torch: Any, name: str, device: str, values: dict[Any, Any]) -> str | 
         return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
     if known <= _FLOAT32:
         return "float32"
-    widest = {dtype for dtype in map(_name, values.values()) if dtype}
+    widest = {dtype for dtype in map(_name, leaves(values)) if dtype}
     if known <= _WIDEST and (len(widest) == 1 or (widest <= set(_CAST) and "float32" in widest)):
         return "float32" if len(widest) > 1 else None
     hint = f'write the casts, and call under torch.autocast("{device}", enabled=False)'
-    raise trace_error(f"torch.{name} under torch.autocast is not traced: torch would choose other dtypes", hint)
+    raise no_form(f"torch.{name} under torch.autocast is not traced: torch would choose other dtypes", hint)
 
 
 def _cast(x: Any, value: Any, dtype: str) -> Any:
-    """A tensor of a float type, but of float64, as dtype; anything else as it is."""
+    """A tensor of a float type, but of float64, as dtype, in a list or tuple too; anything else as it is."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(_cast(x, v, dtype) for v in value)
     if _name(value) not in _CAST or _name(value) == dtype:
         return value
     return astype(x._tracer.lift(value, "torch"), dtype)

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from . import numpy_functions, numpy_ufuncs, torch_functions
-from .refusals import refused_keyword
+from .refusals import refused, refused_keyword
 from .traced import Value
 
 
@@ -26,8 +27,9 @@ class Dispatched(Value):
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         is_method = getattr(function, "__qualname__", "").partition(".")[0] in ("Tensor", "TensorBase")
-        name = "Tensor." * is_method + getattr(function, "__name__", "forward")  # TorchScript's methods have none
-        return torch_functions.torch_function(name, args, kwargs or {}, function)
+        if isinstance(function, sys.modules["torch"].ScriptMethod):
+            raise refused("torch.forward of TorchScript")  # whose parameters no call names
+        return torch_functions.torch_function("Tensor." * is_method + function.__name__, args, kwargs or {}, function)
 
     def __cupy_override_elementwise_kernel__(self, kernel: Any, *inputs: Any, **kwargs: Any) -> Any:
         name = str(kernel.name).removeprefix("cupyx_scipy_special_").removeprefix("cupy_")

@@ -7,9 +7,10 @@ functions whose results have shapes that follow from the arguments' are listed h
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from .._graph.source import TraceError, trace_error, user_line
 from .._graph.structure import Slot, fill, leaves, walk
 from .._graph.tracer import Traced, Tracer, tracer_of
 from .._spec import DTYPES, is_array
-from . import refusals
+from . import autocast, refusals
 
 
 def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -40,9 +41,10 @@ def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     if tracer is None:
         raise refusals.refused(name)
     call = _Arguments(tracer, (args, kwargs), "torch")
-    shown = [without_data(v) for v in call.values]
-    versions = [t._version for t in shown]
-    found = _called_without_data(function, name, call.filled(shown))
+    with _no_data(call.values) as device:
+        shown = [without_data(v, device) for v in call.values]
+        versions = [t._version for t in shown]
+        found = _called_without_data(function, name, call.filled(shown))
     written = [i for i, t in enumerate(shown) if t._version != versions[i]]
     results = _Results(name, found, shown)
     if not results.tensors and not written:
@@ -126,7 +128,7 @@ class _Results:
         for i, argument in enumerate(self._shown):
             if leaf is argument:  # x.add_(y) returns x
                 return Slot(-1 - i)
-        if not leaf.is_meta:
+        if not self._shown or type(leaf) is not type(self._shown[0]) or leaf.device != self._shown[0].device:
             raise trace_error(
                 f"{self._name} gives a tensor that is not made of its traced arguments", "make it outside"
             )
@@ -146,6 +148,8 @@ class _Run:
         self, function: Callable[..., Any], call: _Arguments, written: tuple[int, ...], copied: tuple[int, ...]
     ) -> None:
         self._function = function
+        self._device = _device_of(call.values)
+        self._autocast = autocast.active(self._device)
         self._written = written
         self._copied = copied
         args, kwargs = self._structure = call.structure
@@ -158,7 +162,8 @@ class _Run:
         for i in self._written:
             given[i] = given[i].clone()
         args, kwargs = self._filled(given)
-        result = self._function(*args, **kwargs)
+        with autocast.as_traced(self._device, self._autocast):
+            result = self._function(*args, **kwargs)
         tensors = [result] if is_array(result) else [t for t in leaves(result) if is_array(t)]
         if self._written:
             tensors = [t for t in tensors if all(t is not g for g in given)]
@@ -176,10 +181,27 @@ class _Run:
         return args, (kwargs | {k: arrays[i] for k, i in self._names} if self._names else kwargs)
 
 
-def without_data(value: Traced) -> Any:
+@contextlib.contextmanager
+def _no_data(values: Sequence[Traced]) -> Iterator[str]:
+    """The device on which tensors have no data. For torch.autocast they must look as if they were where values are."""
+    device = _device_of(values)
+    if autocast.active(device) is None:
+        yield "meta"
+        return
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        yield device
+
+
+def _device_of(values: Sequence[Traced]) -> str:
+    return str(values[0].device) if values else "cpu"
+
+
+def without_data(value: Traced, device: str = "meta") -> Any:
     """A tensor of the value's shape and dtype."""
     torch = sys.modules["torch"]
-    return torch.empty(value.shape, dtype=getattr(torch, value._dtype), device="meta")
+    return torch.empty(value.shape, dtype=getattr(torch, value._dtype), device=device)
 
 
 def _called_without_data(function: Callable[..., Any], name: str, arguments: Any) -> Any:

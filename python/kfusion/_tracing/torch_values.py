@@ -75,8 +75,11 @@ class TorchValue(Dispatched, library="torch"):
         return library_calls.torch_call(library_calls.assigned, "torch.setitem", (self, key, value), {})
 
     def _operation(self, op: str, *operands: Any) -> Any:
-        given = autocast.cast(op, dict(enumerate(operands)))
-        return FUNCTIONS[_OPERATORS.get(op, op)](*given.values())
+        name = _OPERATORS.get(op, op)
+        try:
+            return FUNCTIONS[name](*autocast.cast(op, dict(enumerate(operands))).values())
+        except NoForm:
+            return library_calls.torch_call(getattr(sys.modules["torch"], name), f"torch.{name}", operands, {})
 
     @property
     def dtype(self) -> Any:
