@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import decimal
 import importlib.util
 import json
@@ -506,3 +507,23 @@ def test_compiled_peers(name):
     c = kf.compare(lambda x: kf.gelu(x) + 1, random((8, 64)), cache="hot", repeats=1, peers=[name])
     left_out = [note for note in c.notes if name in note]  # where there is no compiler, say
     assert left_out or c.row(name).max_abs_error < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("speedups", "fastest", "verdict"),
+    [
+        ({"fused": 4.0, "numpy": 2.0}, "fused", "Fastest with hot cache: fused, 2.00x as fast as numpy."),
+        ({"fused": 2.0, "numpy": 3.0}, "numpy", "numpy, 1.50x as fast as fused. Fusing does not pay here."),
+        ({"fused": 2.0, "torch.compile": 3.0}, "torch.compile", "torch.compile, 1.50x as fast as fused. "),
+        ({"fused": 0.5, "torch.compile": 1.0}, "unfused", "unfused, 2.00x as fast as fused. Fusing does not pay here."),
+    ],
+)
+def test_the_fastest_is_named(comparison, speedups, fastest, verdict):
+    one = comparison.row("fused", "hot")
+    rows = tuple(
+        dataclasses.replace(one, name=name, speedup=speedup, is_peer="fused" not in name)
+        for name, speedup in ({"unfused": 1.0, "fused, again": 9.0, "copy": 20.0} | speedups).items()
+    )
+    shown = dataclasses.replace(comparison, rows=rows)
+    assert shown.fastest("hot").name == fastest
+    assert verdict in " ".join(str(shown).split())

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from .._files import StrPath
 
+_FUSE_TOO = {"numexpr", "torch.compile", "jax.jit", "cupy.fuse"}
+_NO_VERSIONS = ("copy", "fused, again", "fused, fresh")  # the yardstick, and fused once more
 _STYLES = {"fused": "bold green", "copy": "dim"}
 # Short enough for a terminal of 80 columns.
 _HEADER = ("version", "time", "+-", "launches", "by bytes", "MB", "GB/s", "% copy", "speedup", "error")
@@ -108,6 +110,14 @@ class Comparison(_tables.Report):
         """Unfused bytes / fused bytes, as `kfusion.savings` has them."""
         return float(self.predicted["speedup_estimate"])
 
+    def fastest(self, cache: str | None = None) -> Row:
+        """The row of the fastest version, the first one measured among equals; the copy is none.
+
+        Args:
+            cache: "cold" or "hot"; the first one measured by default.
+        """
+        return self._ranking(cache or self.caches[0])[0]
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain dicts, lists, numbers and strings."""
         plain = asdict(self) | {"speedup": self.speedup, "predicted_speedup": self.predicted_speedup}
@@ -167,10 +177,24 @@ class Comparison(_tables.Report):
             f"Speedup of fused over unfused: {measured}; "
             f"predicted from the bytes (kfusion.plan): {self.predicted_speedup:.2f}x. "
             f"Largest difference between the two: {self.max_difference:.0e}.",
+            *map(self._verdict, self.caches),
             *self.notes,
             _LEGEND,
         )
         return "\n".join(_tables.wrapped(line, width) for line in lines)
+
+    def _verdict(self, cache: str) -> str:
+        """Who is the fastest, and whether fusing pays."""
+        first, second, *_ = ranking = self._ranking(cache)
+        fused = self.row("fused", cache)
+        other = second if first is fused else fused
+        ratio = first.speedup / other.speedup
+        text = f"Fastest with {cache} cache: {first.name}, {ratio:.2f}x as fast as {other.name}."
+        faster = [row.name for row in ranking[: ranking.index(fused)]]
+        return text if set(faster) <= _FUSE_TOO else text + " Fusing does not pay here."
+
+    def _ranking(self, cache: str) -> list[Row]:
+        return sorted((r for r in self._of(cache) if r.name not in _NO_VERSIONS), key=lambda r: -r.speedup)
 
 
 def _row_cells(row: Row, scale: float) -> tuple[str, ...]:

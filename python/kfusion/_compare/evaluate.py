@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._graph.tracer import Call, Node
+from .._graph.tracer import Call, Form, Node
 from .._tracing.trace import Trace
 from .libraries import Library, takes_numbers
 
@@ -25,12 +25,17 @@ class _Planned(NamedTuple):
     result: int
 
 
-def program(trace: Trace, library: Library, nodes: Sequence[Mapping[str, Any]] | None = None) -> Program:
+def program(
+    trace: Trace,
+    library: Library,
+    nodes: Sequence[Mapping[str, Any]] | None = None,
+    forms: Sequence[Form] = (),
+) -> Program:
     """A function of the trace's input arrays, as `library` has them, that returns the graph's outputs.
 
     A composite that the library has as one function (`Library.natives`) is one call, all else is one call for each
     node of the graph as it was written. Values are let go after their last use. `nodes` may stand in for the graph's,
-    with other extents.
+    with other extents; `forms` are functions of the library that the user called.
 
     Raises:
         TypeError: the library lacks an operation.
@@ -39,7 +44,8 @@ def program(trace: Trace, library: Library, nodes: Sequence[Mapping[str, Any]] |
     nodes = _with_functions(trace, graph["nodes"] if nodes is None else nodes)
     outputs = tuple(o["node"] for o in graph["outputs"])
     values: list[Any] = [None] * len(nodes)
-    planned = _planned(trace, library, nodes, outputs, values)
+    natives = _natives(trace, library, nodes) | {f.result: _of_form(f) for f in forms}
+    planned = _planned(natives, library, nodes, outputs, values)
     steps = _with_lifetimes(planned, {*outputs})
     inputs = tuple(i for i, node in enumerate(nodes) if node["op"] == "input")
 
@@ -70,9 +76,10 @@ def _with_functions(trace: Trace, nodes: Sequence[Mapping[str, Any]]) -> list[Ma
     return found
 
 
-def _planned(trace: Trace, library: Library, nodes: Any, outputs: Sequence[int], values: list[Any]) -> list[_Planned]:
+def _planned(
+    natives: Mapping[int, _Planned], library: Library, nodes: Any, outputs: Sequence[int], values: list[Any]
+) -> list[_Planned]:
     """What to compute, arguments first; from the outputs back, so that what a native replaces is not looked at."""
-    calls = {call.result: call for call in trace.calls if call.name in library.natives}  # of one result: the outermost
     planned: dict[int, _Planned] = {}
     done = {i for i, node in enumerate(nodes) if node["op"] == "input"}
     stack = list(outputs)[::-1]
@@ -82,7 +89,7 @@ def _planned(trace: Trace, library: Library, nodes: Any, outputs: Sequence[int],
             stack.pop()
             continue
         if i not in planned:
-            planned[i] = _native(calls.get(i), library, nodes) or _operation(library, nodes, i, values)
+            planned[i] = natives.get(i) or _operation(library, nodes, i, values)
         waiting = [a for a in planned[i].arguments if a not in done and a < len(nodes)]
         stack += waiting[::-1]
         if not waiting:
@@ -91,9 +98,17 @@ def _planned(trace: Trace, library: Library, nodes: Any, outputs: Sequence[int],
     return [p for p in planned.values() if p.function is not None]
 
 
-def _native(call: Call | None, library: Library, nodes: Any) -> _Planned | None:
-    if call is None:
-        return None
+def _natives(trace: Trace, library: Library, nodes: Any) -> dict[int, _Planned]:
+    """By the node that they compute; of one result: the outermost call."""
+    found = {call.result: _native(call, library, nodes) for call in trace.calls if call.name in library.natives}
+    return {result: native for result, native in found.items() if native}
+
+
+def _of_form(form: Form) -> _Planned:
+    return _Planned(lambda *given: form.run(*given)[0], form.arguments, form.result)
+
+
+def _native(call: Call, library: Library, nodes: Any) -> _Planned | None:
     arrays = {name: a.id for name, a in call.arguments.items() if isinstance(a, Node)}
     run = library.natives[call.name](call.arguments | {name: nodes[i] for name, i in arrays.items()})
     if run is None:

@@ -53,6 +53,14 @@ class Call(NamedTuple):
     result: int
 
 
+class Form(NamedTuple):
+    """A function of the array library for what several nodes compute: `run` takes the arguments, returns a list."""
+
+    result: int
+    arguments: tuple[int, ...]
+    run: Callable[..., Any]
+
+
 class Memory:
     """What a value and its views share: how often it was written to, and where last."""
 
@@ -125,6 +133,7 @@ class Tracer:
         self._memories: list[tuple[str, Memory]] = []  # the inputs' own
         self.calls: list[Call] = []
         self.library_calls: list[Callable[..., Any]] = []  # as the graph's nodes number them
+        self.forms: list[Form] = []
         self.is_open = True
         self._eager = eager
         self._captured: dict[int, Traced] = {}
@@ -314,6 +323,7 @@ class Tracer:
         if max(nodes) < self.node(made):
             self.graph.library_form(nodes, self.node(made), name, len(self.library_calls), first)
             self.library_calls.append(run)
+            self.forms.append(Form(self.node(made), tuple(nodes), run))
 
     def _stored(self, node: int) -> int:
         """The node, or what a kernel makes of a float argument: libraries take no scalars of the graph."""

@@ -20,7 +20,7 @@ from .._graph.source import TraceError, trace_error, user_line
 from .._graph.structure import Slot, fill, leaves, walk
 from .._graph.tracer import Traced, Tracer, tracer_of
 from .._spec import DTYPES, is_array
-from . import autocast, refusals
+from . import autocast, refusals, torch_backends
 
 
 def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -51,7 +51,7 @@ def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
         raise refusals.refused_result(name, found)
     types = [(_dtype(t, name), tuple(t.shape)) for t in (*results.tensors, *(shown[i] for i in written))]
     copied = tuple(k for k, t in enumerate(results.tensors) if any(_shares_memory(t, s) for s in shown))
-    run = _Run(function, call, tuple(written), copied)
+    run = _Run(function, name, call, tuple(written), copied)
     made = tracer.library_call(name, run, call.values, types)
     for i, value in zip(written, made[len(results.tensors) :], strict=True):
         call.values[i]._write(name.removeprefix("torch."), value)  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs:
     if any(map(is_number, leaves((args, kwargs)))):
         return made  # torch would take a float argument's value as it is now
     call = _Arguments(tracer, (args, kwargs), "torch")
-    tracer.library_form(name, _Run(function, call, (), ()), call.values, made, first)
+    tracer.library_form(name, _Run(function, name, call), call.values, made, first)
     return made
 
 
@@ -145,10 +145,15 @@ class _Run:
     """The call as the kernels' steps make it: arrays in, a list of all results out."""
 
     def __init__(
-        self, function: Callable[..., Any], call: _Arguments, written: tuple[int, ...], copied: tuple[int, ...]
+        self,
+        function: Callable[..., Any],
+        name: str,
+        call: _Arguments,
+        written: tuple[int, ...] = (),
+        copied: tuple[int, ...] = (),
     ) -> None:
-        self._function = function
         self._device = _device_of(call.values)
+        self._function = torch_backends.chosen(function, name, self._device)
         self._autocast = autocast.active(self._device)
         self._written = written
         self._copied = copied
@@ -195,7 +200,7 @@ def _no_data(values: Sequence[Traced]) -> Iterator[str]:
 
 
 def _device_of(values: Sequence[Traced]) -> str:
-    return str(values[0].device) if values else "cpu"
+    return str(getattr(values[0], "device", "cpu")) if values else "cpu"
 
 
 def without_data(value: Traced, device: str = "meta") -> Any:

@@ -19,7 +19,7 @@ from .._graph.guards import named_modules
 from .._graph.number import read
 from .._graph.source import TraceError, raised_line, trace_error
 from .._graph.structure import Constant, Slot, fill, holds_arrays, is_record, walk
-from .._graph.tracer import Argument, Call, Input, Traced, Tracer, current
+from .._graph.tracer import Argument, Call, Form, Input, Traced, Tracer, current
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, conversion_of, described, is_array, spec_of
 from . import randomness
@@ -36,7 +36,8 @@ class Trace:
     `graph` is as written: one stage per call, nothing merged (`graph.simplify()` does that). `inputs` are its input
     nodes in order: arguments first, then captured arrays as they were met. `results` is what the function returned,
     with a `Slot` for each output of the graph. `calls` are the calls of kfusion's functions, in order of completion.
-    `library_calls` are functions of the array library, as the graph's nodes number them.
+    `library_calls` are functions of the array library, as the graph's nodes number them; `forms` are those among them
+    that stand for what nodes compute.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Trace:
     results: Any
     calls: tuple[Call, ...] = ()
     library_calls: tuple[Callable[..., Any], ...] = ()
+    forms: tuple[Form, ...] = ()
 
     def returned(self, outputs: list[Any]) -> Any:
         """The function's result, made of the graph's outputs."""
@@ -118,7 +120,13 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
         current.reset(token)
         tracer.is_open = False
     return Trace(
-        tracer.name, tracer.graph, tuple(tracer.inputs), results, tuple(tracer.calls), tuple(tracer.library_calls)
+        tracer.name,
+        tracer.graph,
+        tuple(tracer.inputs),
+        results,
+        tuple(tracer.calls),
+        tuple(tracer.library_calls),
+        tuple(tracer.forms),
     )
 
 

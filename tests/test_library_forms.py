@@ -1,0 +1,105 @@
+"""Functions that are one kernel in the library and several in a graph: plans take what is predicted to be faster."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import kfusion as kf
+from kfusion._compare import evaluate, libraries
+from kfusion._tracing.trace import trace
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+
+def spec(*shape, dtype="float32"):
+    return kf.spec(shape, dtype, like="torch")
+
+
+def random(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
+
+
+def causal(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+HEADS = (2, 8, 1024, 64)
+
+
+def test_attention_is_one_kernel_and_says_why():
+    def f(q, k, v, m):
+        return torch.relu(causal(q * m + 1, k, v) + m)
+
+    plan = kf.plan(f, *(spec(*HEADS) for _ in range(4)), device="H200")
+    assert [g.ops for g in plan.groups].count(("library_call",)) == 1
+    assert len(plan.unfused_groups) == 9  # as written: with scores and probabilities in memory
+    assert plan.library.launches == 5
+    assert plan.fused.time_us < plan.library.time_us < plan.unfused.time_us
+    sentences = [r.sentence for r in plan.refusals if r.reason == "library_is_faster"]
+    assert any("torch.scaled_dot_product_attention of the library is predicted to take" in s for s in sentences)
+    assert "as the library" in str(plan)
+    assert kf.Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+
+
+def test_kernels_are_taken_where_they_are_predicted_to_be_faster():
+    def f(x, w):
+        return torch.relu(F.layer_norm(F.softmax(x, -1) + x, (4096,), w)) * 2
+
+    plan = kf.plan(f, spec(4096, 4096), spec(4096), device="H200")
+    assert len(plan.groups) == 1
+    assert plan.library.launches > 1
+    assert not [r for r in plan.refusals if r.reason == "library_is_faster"]
+
+
+def test_options_that_name_groups_mean_kernels():
+    plan = kf.plan(
+        causal, *(spec(*HEADS) for _ in range(3)), device="H200", forbid=[("attention.scores", "attention.softmax")]
+    )
+    assert "library_call" not in {op for g in plan.groups for op in g.ops}
+
+
+def test_numbers_that_change_are_no_part_of_a_form():
+    f = kf.fuse(lambda x, a: F.softplus(x, a) + F.celu(x, a) * a)
+    x = random(4, 5)
+    for a in (1.0, 2.5, 0.5):
+        torch.testing.assert_close(f(x, a), F.softplus(x, a) + F.celu(x, a) * a)
+
+
+FORMS = {
+    "attention": lambda x, w: causal(x, x * 2, w),
+    "linear": lambda x, w: F.linear(x.relu(), w[0, 0], w[0, 0, 0]).relu(),
+    "addmm": lambda x, w: torch.addmm(w[0, 0], x[0, 0], w[0, 0], beta=2, alpha=0.5),
+    "layer_norm": lambda x, w: F.layer_norm(x + w, x.shape[-1:], w[0, 0, 0], w[0, 0, 1]),
+    "group_norm": lambda x, w: F.group_norm(x, 2, w[0, 0, 0, :2]) * w,
+    "conv2d": lambda x, w: F.conv2d(x, w[:1, :, :3, :3], w[0, 0, 0, :1]).relu(),
+    "twice": lambda x, w: causal(causal(x, x, w), w, x),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_both_ways_give_what_torch_gives(name):
+    x, w = random(2, 2, 8, 8), random(2, 2, 8, 8) + 1
+    f = FORMS[name]
+    torch.testing.assert_close(kf.fuse(f)(x, w), f(x, w))
+    torch.testing.assert_close(kf.fuse(f).unfused(x, w), f(x, w))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_comparisons_call_the_users_function(name, monkeypatch):
+    x, w = random(2, 2, 8, 8), random(2, 2, 8, 8)
+    traced = trace(FORMS[name], x, w)
+    assert traced.forms
+    library = libraries.Torch("cpu")
+    monkeypatch.setattr(library, "natives", {})
+    monkeypatch.setattr(library, "matmul", None)  # what the forms stand for is not computed in steps
+    (got,) = evaluate.program(traced, library, forms=traced.forms)(*[i.array for i in traced.inputs])
+    torch.testing.assert_close(got, FORMS[name](x, w))
+
+
+def test_half_types_and_requires_grad():
+    q = random(1, 2, 16, 8).half()
+    with torch.no_grad():
+        torch.testing.assert_close(kf.fuse(causal)(q, q, q.requires_grad_()), causal(q, q, q), rtol=2e-3, atol=2e-3)
