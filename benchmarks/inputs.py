@@ -48,6 +48,14 @@ class Inputs:
         host = random_array(shape, numpy_dtype(dtype), seed)
         return host if self.library == "numpy" else _core.to_device(host)
 
+    def integers(self, numbers: Any) -> Any:
+        """A NumPy array of integers as an array of the library's."""
+        if self.library == "torch":
+            import torch
+
+            return torch.from_numpy(numbers).cuda()
+        return numbers if self.library == "numpy" else _core.to_device(numbers)
+
     def copy_of(self, nbytes: int) -> tuple[int, Any, Any]:
         """Two arrays of their own for the copy that moves this many bytes: (bytes moved, source, target).
 

@@ -13,12 +13,21 @@ from kfusion._compare import peers as _peers
 
 from . import rivals
 
-PEERS = ("numpy", "numexpr", "torch", "torch.compile", "torch.compile.warm", "triton", "cupy", "cupy.fuse", "jax.jit",
-         "numba", "experiment")  # fmt: skip
+PEERS = ("numpy", "numexpr", "torch", "torch.compile", "torch.compile.warm", "torch.compile.max", "triton", "cupy",
+         "cupy.fuse", "jax.jit", "numba", "experiment")  # fmt: skip
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 _ON = {
-    "cpu": ("numpy", "numexpr", "torch", "torch.compile", "torch.compile.warm", "jax.jit", "numba"),
-    "cuda": ("torch", "torch.compile", "triton", "cupy", "cupy.fuse", "jax.jit", "experiment"),
+    "cpu": (
+        "numpy",
+        "numexpr",
+        "torch",
+        "torch.compile",
+        "torch.compile.warm",
+        "torch.compile.max",
+        "jax.jit",
+        "numba",
+    ),
+    "cuda": ("torch", "torch.compile", "torch.compile.max", "triton", "cupy", "cupy.fuse", "jax.jit", "experiment"),
 }
 # torch and its compiler (2.13 mixes up what it has compiled for two instruction sets), JAX's, Numba's.
 _AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "TORCHINDUCTOR_CACHE_DIR": os.path.join(tempfile.gettempdir(), "inductor_avx2"),

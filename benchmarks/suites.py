@@ -10,9 +10,11 @@ from kfusion import _timing
 from kfusion._devices import hardware
 
 from . import functions as f
+from . import layers
 from .cold_start import FirstCall
 from .host import HostCase
 from .inputs import Inputs
+from .models import ModelCase
 from .options import Options
 from .results import Measured
 from .throughput import Case
@@ -227,6 +229,31 @@ def _cold_start(suite: str, options: Options) -> Iterator[Job]:
         yield FirstCall(suite, name, function, shape, asked)
 
 
+# ---- layers ---------------------------------------------------------------------------------------------------------
+
+_SMALLER = {"cuda": 1, "cpu": 16}  # what the first extents are divided by
+_LAYER_DTYPES = {"cuda": ("bfloat16", "float32"), "cpu": ("float32",)}
+
+
+def _layers(suite: str, options: Options) -> Iterator[Job]:
+    for dtype in options.dtypes or _LAYER_DTYPES[options.device]:
+        yield from layers.cases(suite, dtype, _SMALLER[options.device] * (16 if options.quick else 1))
+
+
+# ---- whole models ---------------------------------------------------------------------------------------------------
+
+_MODELS = ("BERT", "GPT-2", "Llama", "Mistral", "Qwen2", "T5", "ViT", "CLIP", "Whisper encoder", "ResNet", "ConvNeXt",
+           "UNet", "LSTM", "graph layer", "diffusion block")  # fmt: skip
+_MODEL_DTYPES = {"cuda": "bfloat16", "cpu": "float32"}
+
+
+def _models(suite: str, options: Options) -> Iterator[Job]:
+    batch, length = (1, 128) if options.device == "cpu" else (0, 0)
+    for dtype in options.dtypes or (_MODEL_DTYPES[options.device],):
+        for name in _MODELS:
+            yield ModelCase(suite, name, dtype, not options.quick, batch, length)
+
+
 # ---- the suites -----------------------------------------------------------------------------------------------------
 
 SUITES = {
@@ -243,6 +270,8 @@ SUITES = {
     "reductions": Suite("sums, maxima and variances of rows, columns and all", ("cuda",), _reductions),
     "cpu": Suite("chains, rows and sums on the CPU, at 1 GB and within its caches", ("cpu",), _cpu),
     "host": Suite("what a call of a small array costs its caller", ("cpu", "cuda"), _host),
+    "layers": Suite("rotary embedding, gates, norms, losses and the like, as today's models have them", (), _layers),
+    "models": Suite("calls of whole models, beside eager torch and torch.compile", (), _models),
     "cold_start": Suite("first calls in fresh processes", ("cpu", "cuda"), _cold_start),
 }
 

@@ -60,8 +60,7 @@ class Case:
             AssertionError: a version of kfusion's is wrong.
         """
         report(0.0, self.title)
-        arrays = [inputs.random(self.shape, self.dtype, seed, self.layout) for seed in range(self.arrays)]
-        arrays += [inputs.random(self.shape[-1:], self.dtype, 50 + k) for k in range(self.parameters)]
+        arrays = self.arguments(inputs)
         libraries, entrants = rivals.split(self._asked(options), options.device)
         contest = _contest.prepare(self.function, tuple(arrays), {}, libraries, entrants)
         rows: list[Row] = []
@@ -77,6 +76,11 @@ class Case:
             rows=tuple(rows),
             notes=tuple(contest.notes),
         )
+
+    def arguments(self, inputs: Inputs) -> list[Any]:
+        """The arrays that the function is called with."""
+        arrays = [inputs.random(self.shape, self.dtype, seed, self.layout) for seed in range(self.arrays)]
+        return arrays + [inputs.random(self.shape[-1:], self.dtype, 50 + k) for k in range(self.parameters)]
 
     def _asked(self, options: Options) -> list[str]:
         asked = [name for name in options.peers if name in self.peers]

@@ -98,13 +98,16 @@ def _reader(kind: Any) -> Reader:
 
 def _record_reader(kind: Any) -> Reader:
     readers = {name: _reader(hint) for name, hint in _hints(kind).items()}
+    needed = {f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING}
 
     def read(value: Any, place: Place) -> Any:
         if _exactly(dict, value, place).keys() != readers.keys():
-            for name in readers.keys() - value.keys():
+            for name in needed - value.keys():
                 raise ValueError(f"{_text(place)} must have the field {name!r}")
-            raise ValueError(f"{_text(place)} must not have the fields {list(value.keys() - readers.keys())}"[:300])
-        return kind(**{name: reader(value[name], (place, name)) for name, reader in readers.items()})
+            if unknown := list(value.keys() - readers.keys()):
+                raise ValueError(f"{_text(place)} must not have the fields {unknown}"[:300])
+        given = ((name, reader) for name, reader in readers.items() if name in value)
+        return kind(**{name: reader(value[name], (place, name)) for name, reader in given})
 
     return read
 
