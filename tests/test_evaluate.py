@@ -220,7 +220,9 @@ def test_what_torch_has_as_one_kernel_is_one_call(name):
     [expected] = _core.run_graph(traced.graph, inputs, name)
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
     outputs = [output["node"] for output in graph["outputs"]]
-    steps = evaluate._planned(traced, library, graph["nodes"], outputs, [None] * len(graph["nodes"]))
+    nodes = graph["nodes"]
+    natives = evaluate._natives(traced, library, nodes)
+    steps = evaluate._planned(natives, library, nodes, outputs, [None] * len(nodes))
     views = [s for s in steps[:-1] if graph["nodes"][s.result]["op"] in ("transpose", "reshape")]
     assert len(steps) - len(views) == 1
 

@@ -250,8 +250,8 @@ def test_torch_on_cuda(name):
     for version in (f, f.unfused):
         got = version(x, y)
         assert_same(
-            [g.cpu() for g in got] if isinstance(got, tuple) else got.cpu(),
-            want.cpu() if not isinstance(want, tuple) else [w.cpu() for w in want],
+            tuple(g.cpu() for g in got) if isinstance(got, tuple) else got.cpu(),
+            want.cpu() if not isinstance(want, tuple) else tuple(w.cpu() for w in want),
         )
         with torch.cuda.stream(side):
             version(x, y)

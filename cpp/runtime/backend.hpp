@@ -83,6 +83,9 @@ class Backend : public Executor {
   /// For a group that it does not refuse. Throws DeviceError where the place cannot be used.
   virtual StepPointer make_step(StepRequest& request) const = 0;
 
+  /// Whether a result that other kernels read stays in memory of its own.
+  virtual bool keeps(const Node&) const { return false; }
+
  protected:
   ~Backend() = default;
 };

@@ -24,11 +24,12 @@ struct LibraryResult {
 /// The functions of the library that a call's arrays are of.
 class LibraryFunctions {
  public:
-  /// Writes what `n` computes of `arguments` to `result`, all at one place, in the order of `stream`.
-  virtual void compute(const Node& n, std::span<const View> arguments, const View& result, Stream stream) = 0;
+  /// Computes `n`, a product, a convolution or a gather, in the order of `stream`. Where the result is kept, sets its
+  /// `view.data` to where the library has put it, in C order; it stays there until `release`.
+  virtual void compute(const Node& n, std::span<const LibraryArgument> arguments, LibraryResult& result, Place place,
+                       Stream stream) = 0;
 
-  /// Computes a library_call's results in the order of `stream`. Where a result is kept, sets its `view.data` to where
-  /// the library has put it, in C order; it stays there until `release`.
+  /// Likewise a library_call's results.
   virtual void call(const Node& n, std::span<const LibraryArgument> arguments, std::span<LibraryResult> results,
                     Place place, Stream stream) = 0;
   /// Nothing reads the kept result in that slot any more.

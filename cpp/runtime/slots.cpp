@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kfusion/plan/joins.hpp"
+#include "runtime/backend.hpp"
 
 namespace kfusion {
 namespace {
@@ -77,7 +78,8 @@ Slots assign_slots(const Plan& plan) {
       const NodeId n = stored_in(plan.folded, stored);
       const int slot = slots.end();
       if (!slots.of.emplace(n, slot).second) continue;
-      if (plan.groups[i].pattern == Pattern::kLibraryCall) {
+      const auto* const backend = static_cast<const Backend*>(plan.groups[i].executor);
+      if (backend && backend->keeps(plan.graph[n])) {
         slots.offsets.push_back(kKept);
         slots.released[last.at(n)].push_back(slot);
         continue;

@@ -11,22 +11,38 @@ LibraryFunctions& library_of(const Frame& f) {
   return *f.library;
 }
 
+using Arguments = std::vector<Seen>;
+
+std::vector<LibraryArgument> placed(const Arguments& arguments, const Frame& f) {
+  std::vector<LibraryArgument> all;
+  all.reserve(arguments.size());
+  for (const Seen& s : arguments) all.push_back({s.placed(f), s.whole ? s.slot : -1});
+  return all;
+}
+
+void take_kept(const LibraryResult& r, const Frame& f) {
+  if (r.kept) f.slots[r.slot] = r.view.data;
+}
+
 class LibraryStep final : public ExecutableStep {
  public:
   explicit LibraryStep(StepRequest& request)
-      : node_(request.plan().graph[request.group().nodes.at(0)]), result_(request.value(request.group().nodes[0])) {
+      : node_(request.plan().graph[request.group().nodes.at(0)]),
+        place_(request.place()),
+        result_(request.value(request.group().nodes[0])) {
     for (const NodeId a : node_.arguments) arguments_.push_back(request.value(a));
   }
 
   void run(const Frame& f) const override {
-    std::vector<View> arguments;
-    for (const Seen& s : arguments_) arguments.push_back(s.placed(f));
-    library_of(f).compute(node_, arguments, result_.placed(f), f.stream);
+    LibraryResult result{result_.placed(f), result_.slot, 0, result_.kept};
+    library_of(f).compute(node_, placed(arguments_, f), result, place_, f.stream);
+    take_kept(result, f);
   }
 
  private:
   Node node_;
-  std::vector<Seen> arguments_;
+  Place place_;
+  Arguments arguments_;
   Seen result_;
 };
 
@@ -47,13 +63,10 @@ class LibraryCallStep final : public ExecutableStep {
   }
 
   void run(const Frame& f) const override {
-    std::vector<LibraryArgument> arguments;
-    for (const Seen& s : arguments_) arguments.push_back({s.placed(f), s.whole ? s.slot : -1});
     std::vector<LibraryResult> results;
     for (const auto& [seen, index] : results_) results.push_back({seen.placed(f), seen.slot, index, seen.kept});
-    library_of(f).call(node_, arguments, results, place_, f.stream);
-    for (const LibraryResult& r : results)
-      if (r.kept) f.slots[r.slot] = r.view.data;
+    library_of(f).call(node_, placed(arguments_, f), results, place_, f.stream);
+    for (const LibraryResult& r : results) take_kept(r, f);
   }
 
  private:
@@ -63,7 +76,7 @@ class LibraryCallStep final : public ExecutableStep {
   };
   Node node_;
   Place place_;
-  std::vector<Seen> arguments_;
+  Arguments arguments_;
   std::vector<Result> results_;
 };
 
@@ -77,6 +90,11 @@ class ByArrayLibrary final : public Backend {
   std::optional<std::string> refusal(const Candidate& k, const Device&) const override {
     if (k.nodes.size() == 1 || k.pattern == Pattern::kLibraryCall) return std::nullopt;
     return "computes a " + std::string(kfusion::name(k.pattern)) + " alone";
+  }
+  /// Always of calls. Of products it saves arrays of the library's around our memory, or a copy; but on the CPU our
+  /// memory is in pages that are there.
+  bool keeps(const Node& n) const override {
+    return kind(n.op) == OpKind::kLibrary || !n.place.on_host() || (n.op == Op::conv2d && n.library == Library::kTorch);
   }
   StepPointer make_step(StepRequest& request) const override {
     if (request.group().pattern == Pattern::kLibraryCall) return std::make_unique<LibraryCallStep>(request);

@@ -26,8 +26,9 @@ class Framework;
 /// Whose array an object is. Libraries of which nothing is known but DLPack or the CUDA array interface are kOther.
 enum class ArrayLibrary : std::uint8_t { kNumpy, kTorch, kCupy, kJax, kOwn, kOther };
 
-/// Writes what a node computes of the arguments to the result, in the order of the stream. Called with the GIL.
-using LibraryFunction = void (*)(const Node& n, std::span<const View> arguments, const View& result, Stream stream);
+/// What a node computes of arrays of the library's: written to `out`, where that is an array, else a new array. Called
+/// with the GIL.
+using LibraryFunction = py::object (*)(const Node& n, const py::object& x, const py::object& y, const py::object& out);
 
 /// The dtypes that a function takes.
 enum class Takes { kFloats, kAll };

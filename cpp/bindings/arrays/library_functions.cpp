@@ -1,5 +1,8 @@
 #include "bindings/arrays/library_functions.hpp"
 
+#include <pybind11/gil_safe_call_once.h>
+
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -10,8 +13,6 @@ namespace kfusion::arrays {
 namespace {
 
 namespace library_functions_detail {
-
-using Views = std::span<const View>;
 
 /// Through DLPack; axes that go backwards are turned round, which copies.
 py::object foreign_view(const py::module_& library, const View& v) {
@@ -30,65 +31,70 @@ py::object foreign_view(const py::module_& library, const View& v) {
 
 py::tuple pair(const std::int64_t (&values)[2]) { return py::make_tuple(values[0], values[1]); }
 
-py::object torch_convolution(const py::module_& torch, const Conv2dAttributes& a, const py::object& x,
-                             const py::object& w) {
-  return torch.attr("nn")
-      .attr("functional")
-      .attr("conv2d")(x, w, py::none(), pair(a.stride), pair(a.padding), pair(a.dilation), a.groups);
-}
-
 /// As an object of torch's, for which no handle means a new stream.
-py::object torch_stream(const py::object& module, Stream stream, int device) {
+py::object torch_stream(py::handle module, Stream stream, int device) {
   if (stream <= 1) return module.attr("default_stream")(device);  // the legacy default stream
   return module.attr("ExternalStream")(stream, py::arg("device") = device);
 }
 
-void compute_with_torch(const Node& n, Views arguments, const View& result, Stream stream) {
-  const auto torch = py::module_::import("torch");
-  const auto cuda = torch.attr("cuda");
-  std::optional<With> current;
-  if (!result.place.on_host()) current.emplace(cuda.attr("stream")(torch_stream(cuda, stream, result.place.index)));
-  std::optional<With> as_planned;  // in the dtypes of the graph, not in those that torch.autocast would choose
-  if (torch_autocast())
-    as_planned.emplace(torch.attr("autocast")(result.place.on_host() ? "cpu" : "cuda", py::arg("enabled") = false));
-  const py::object x = foreign_view(torch, arguments[0]), y = foreign_view(torch, arguments[1]);
-  const py::object out = foreign_view(torch, result);
-  if (n.op == Op::matmul) {
-    torch.attr("matmul")(x, y, py::arg("out") = out);
-  } else if (n.op == Op::conv2d) {
-    out.attr("copy_")(torch_convolution(torch, std::get<Conv2dAttributes>(n.attributes), x, y));
-  } else {
-    py::list index;  // x[:, :, y]
-    for (int d = 0; d < std::get<TakeAttributes>(n.attributes).axis; ++d)
-      index.append(py::slice(std::nullopt, std::nullopt, std::nullopt));
-    index.append(y);
-    out.attr("copy_")(x[py::tuple(index)]);
-  }
+/// torch's functions, looked up once and kept for the life of the process.
+struct TorchFunctions {
+  py::handle matmul, conv2d, cuda, slice;
+};
+
+const TorchFunctions& torch_functions() {
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<TorchFunctions> storage;
+  return storage
+      .call_once_and_store_result([] {
+        const auto torch = py::module_::import("torch");
+        const auto held = [](py::object x) { return x.release(); };
+        return TorchFunctions{held(torch.attr("matmul")), held(torch.attr("conv2d")), held(torch.attr("cuda")),
+                              held(py::slice(std::nullopt, std::nullopt, std::nullopt))};
+      })
+      .get_stored();
 }
 
-void compute_with_cupy(const Node& n, Views arguments, const View& result, Stream stream) {
+/// `result`, or what it is written to.
+py::object written(const py::object& result, const py::object& out) {
+  if (out.is_none()) return result;
+  return out.attr("copy_")(result);
+}
+
+py::object compute_with_torch(const Node& n, const py::object& x, const py::object& y, const py::object& out) {
+  const TorchFunctions& torch = torch_functions();
+  if (n.op == Op::matmul) return out.is_none() ? torch.matmul(x, y) : torch.matmul(x, y, py::arg("out") = out);
+  if (const auto* a = std::get_if<Conv2dAttributes>(&n.attributes))
+    return written(torch.conv2d(x, y, py::none(), pair(a->stride), pair(a->padding), pair(a->dilation), a->groups),
+                   out);
+  py::list index;  // x[:, :, y]
+  for (int d = 0; d < std::get<TakeAttributes>(n.attributes).axis; ++d) index.append(torch.slice);
+  index.append(y);
+  return written(x[py::tuple(index)], out);
+}
+
+py::object compute_with_cupy(const Node& n, const py::object& x, const py::object& y, const py::object& out) {
   const auto cupy = py::module_::import("cupy");
-  const With device(cupy.attr("cuda").attr("Device")(result.place.index));
-  const With current(cupy.attr("cuda").attr("ExternalStream")(stream, result.place.index));
-  const py::object x = foreign_view(cupy, arguments[0]), y = foreign_view(cupy, arguments[1]);
-  const py::object out = foreign_view(cupy, result);
-  if (n.op == Op::matmul)
-    cupy.attr("matmul")(x, y, py::arg("out") = out);
-  else
-    cupy.attr("take")(x, y, py::arg("axis") = std::get<TakeAttributes>(n.attributes).axis, py::arg("out") = out);
+  if (n.op == Op::matmul) return cupy.attr("matmul")(x, y, py::arg("out") = out);
+  return cupy.attr("take")(x, y, py::arg("axis") = std::get<TakeAttributes>(n.attributes).axis, py::arg("out") = out);
 }
 
-void compute_with_numpy(const Node&, Views arguments, const View& result, Stream) {
-  const py::object x = numpy_view(arguments[0]), y = numpy_view(arguments[1]);
-  py::module_::import("numpy").attr("matmul")(x, y, py::arg("out") = numpy_view(result));
+py::object compute_with_numpy(const Node&, const py::object& x, const py::object& y, const py::object& out) {
+  return py::module_::import("numpy").attr("matmul")(x, y, py::arg("out") = out);
 }
 
-py::object torch_view(const View& v) { return foreign_view(py::module_::import("torch"), v); }
+bool goes_forward(const View& v) {
+  return std::all_of(v.strides, v.strides + v.ndim, [](std::int64_t s) { return s >= 0; });
+}
+py::object torch_view(const View& v) {
+  if (goes_forward(v))
+    if (py::object x = torch_tensor_over(v)) return x;
+  return foreign_view(py::module_::import("torch"), v);
+}
 py::object torch_in_c_order(const py::object& x) { return x.attr("contiguous")(); }
 py::object torch_copy(const View&, const py::object& from) { return from.attr("clone")(); }
 void torch_write(const py::object& x, const View& to) { torch_view(to).attr("copy_")(x); }
 py::object torch_on_stream(Stream stream, int device) {
-  const auto cuda = py::module_::import("torch").attr("cuda");
+  const py::handle cuda = torch_functions().cuda;
   return cuda.attr("stream")(torch_stream(cuda, stream, device));
 }
 

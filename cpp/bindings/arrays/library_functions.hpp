@@ -9,6 +9,10 @@ LibraryFunction numpy_function_for(const Node& n, Place place);
 LibraryFunction torch_function_for(const Node& n, Place place);
 LibraryFunction cupy_function_for(const Node& n, Place place);
 
+/// torch's array over memory of others, whose strides are not negative; null where this torch has no quick way to make
+/// one (torch.cpp).
+py::object torch_tensor_over(const View& v);
+
 /// What lets the functions of an array library compute among the kernels of a plan.
 struct Bridge {
   py::object (*view)(const View& v);                             ///< its array over memory of others

@@ -56,6 +56,30 @@ void check_tensor(const Call& call, const char* argument, py::handle x) {
                               " is a lazily negated view, its memory holds other values: pass x.resolve_neg()"));
 }
 
+/// An array of ours as torch takes it, with its own extents and strides.
+struct Exported {
+  explicit Exported(const View& v)
+      : view(v), managed{{dlpack::kMajor, dlpack::kMinor}, this, &done, 0, prototype(view)} {
+    const auto item = static_cast<std::int64_t>(item_bytes(v.dtype));
+    for (int d = 0; d < v.ndim; ++d) view.strides[d] /= item;
+    managed.dl_tensor.strides = view.strides;
+  }
+  static void done(dlpack::ManagedTensorVersioned* m) { delete static_cast<Exported*>(m->manager_ctx); }
+
+  View view;
+  dlpack::ManagedTensorVersioned managed;
+};
+
+/// DLPack's C functions of torch, the first of their versions that is known here; nullptr where there are none.
+dlpack::ExchangeApi* exchange_api(const py::object& torch) {
+  const py::object capsule = py::getattr(torch.attr("Tensor"), "__dlpack_c_exchange_api__", py::none());
+  dlpack::ExchangeApi* api = nullptr;
+  if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api"))
+    api = static_cast<dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  while (api && api->version.major != dlpack::kMajor) api = api->prev_api;
+  return api;
+}
+
 class Torch final : public Framework {
  public:
   Torch(dlpack::ExchangeApi* api, py::object torch)
@@ -152,17 +176,24 @@ std::uint64_t torch_autocast() {
   return state;
 }
 
+py::object torch_tensor_over(const View& v) {
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<dlpack::ExchangeApi*> storage;
+  dlpack::ExchangeApi* const api =
+      storage.call_once_and_store_result([] { return exchange_api(loaded_module("torch")); }).get_stored();
+  if (!api) return {};
+  auto exported = std::make_unique<Exported>(v);
+  void* object = nullptr;
+  if (api->managed_tensor_to_py_object_no_sync(&exported->managed, &object) != 0) throw py::error_already_set();
+  (void)exported.release();  // torch's
+  return py::reinterpret_steal<py::object>(static_cast<PyObject*>(object));
+}
+
 const Framework& torch_framework() {
   PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<const Framework*> storage;
   return *storage
               .call_once_and_store_result([]() -> const Framework* {
                 const py::object torch = loaded_module("torch");
-                const py::object capsule = py::getattr(torch.attr("Tensor"), "__dlpack_c_exchange_api__", py::none());
-                dlpack::ExchangeApi* api = nullptr;
-                if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api"))
-                  api = static_cast<dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-                while (api && api->version.major != dlpack::kMajor) api = api->prev_api;
-                if (api) return new Torch(api, torch);
+                if (dlpack::ExchangeApi* const api = exchange_api(torch)) return new Torch(api, torch);
                 return dlpack_framework(
                            "torch", torch.attr("from_dlpack"),
                            {ArrayLibrary::kTorch, false, &check_tensor, &torch_autocast, &torch_function_for})

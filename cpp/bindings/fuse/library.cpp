@@ -34,32 +34,60 @@ std::string described(const View& v) {
 }  // namespace library_detail
 }  // namespace
 
-void CallersLibrary::compute_plainly(const Node& n, std::span<const View> arguments, const View& result) const {
+void CallersLibrary::compute_plainly(const Node& n, std::span<const LibraryArgument> arguments,
+                                     const View& result) const {
   Graph g;
-  for (const View& v : arguments) g.nodes.push_back(library_detail::input_of(v));
+  std::vector<View> views;
+  for (const LibraryArgument& a : arguments) {
+    g.nodes.push_back(library_detail::input_of(a.view));
+    views.push_back(a.view);
+  }
   g.nodes.push_back(n);
   g.nodes.back().arguments = {0, 1};
   g.nodes.back().stage = 0;
   g.stages.push_back({std::string(name(n.op)), ""});
   g.outputs.push_back({"", 2});
   try {
-    run_reference(g, {arguments.begin(), arguments.end()}, {result});
+    run_reference(g, views, {result});
   } catch (const ValueError& e) {
     throw ValueError(call_.says(e.what()));
   }
 }
 
-void CallersLibrary::compute(const Node& n, std::span<const View> arguments, const View& result, Stream stream) {
-  arrays::LibraryFunction function = framework_.function_for(n, result.place);
-  if (!function) function = arrays::numpy_framework().function_for(n, result.place);
-  if (function) {
-    const py::gil_scoped_acquire locked;
-    return function(n, arguments, result, stream);
+/// Lets the library's work go to a stream.
+class CallersLibrary::Order {
+ public:
+  Order(const CallersLibrary& library, const arrays::Bridge& bridge, Place place, Stream stream) {
+    if (place.on_host() || library.framework_.current_stream(place.index) == stream) return;
+    context_.emplace(bridge.on_stream(stream, place.index));
   }
-  if (result.place.on_host()) return compute_plainly(n, arguments, result);
-  throw DeviceError(call_.says(std::string(name(n.op)) + " runs through the array library, and " + framework_.name() +
-                               " has none that works on memory of others: call it with torch tensors" +
-                               (n.op == Op::conv2d ? "" : " or CuPy arrays")));
+
+ private:
+  std::optional<arrays::With> context_;
+};
+
+void CallersLibrary::compute(const Node& n, std::span<const LibraryArgument> arguments, LibraryResult& result,
+                             Place place, Stream stream) {
+  arrays::LibraryFunction function = framework_.function_for(n, place);
+  const arrays::Bridge* bridge = arrays::bridge_of(framework_.library(), place);
+  if (!function) {
+    function = arrays::numpy_framework().function_for(n, place);
+    bridge = arrays::bridge_of(arrays::ArrayLibrary::kNumpy, place);
+  }
+  if (!function && place.on_host()) return compute_plainly(n, arguments, result.view);
+  if (!function || !bridge)
+    throw DeviceError(call_.says(std::string(name(n.op)) + " runs through the array library, and " + framework_.name() +
+                                 " has none that works on memory of others: call it with torch tensors" +
+                                 (n.op == Op::conv2d ? "" : " or CuPy arrays")));
+  const py::gil_scoped_acquire locked;
+  const Order order(*this, *bridge, place, stream);
+  std::optional<arrays::With> as_planned;  // in the dtypes of the graph, not in those that torch.autocast would choose
+  if (framework_.library() == arrays::ArrayLibrary::kTorch && arrays::torch_autocast())
+    as_planned.emplace(
+        arrays::loaded_module("torch").attr("autocast")(place.on_host() ? "cpu" : "cuda", py::arg("enabled") = false));
+  const py::object out = result.kept ? py::none() : bridge->view(result.view);
+  py::object made = function(n, argument(arguments[0], *bridge), argument(arguments[1], *bridge), out);
+  if (result.kept) take(std::string(name(n.op)), std::move(made), result, *bridge);
 }
 
 /// An array that the caller gave goes to the function as it is, and so does what another function has made.
@@ -74,22 +102,25 @@ py::object CallersLibrary::argument(const LibraryArgument& a, const arrays::Brid
   return bridge.view(a.view);
 }
 
-Array CallersLibrary::checked(const LibraryCallAttributes& function, const py::object& object, const View& wanted) {
+Array CallersLibrary::checked(const std::string& function, const py::object& object, const View& wanted) {
   Array a = arrays::borrow(call_, "a result of a library call", object);
   if (!library_detail::as_wanted(a.view, wanted))
-    throw ValueError(call_.says(function.function + " gave " + library_detail::described(a.view) +
+    throw ValueError(call_.says(function + " gave " + library_detail::described(a.view) +
                                 ", where it was traced with " + library_detail::described(wanted)));
   return a;
 }
 
-void CallersLibrary::take(const LibraryCallAttributes& function, py::object object, LibraryResult& r,
+void CallersLibrary::take(const std::string& function, py::object object, LibraryResult& r,
                           const arrays::Bridge& bridge) {
   if (!r.kept) {
     checked(function, object, r.view);
     return bridge.write(object, r.view);
   }
-  object = bridge.in_c_order(object);
   Array a = checked(function, object, r.view);
+  if (!is_c_contiguous(a.view)) {
+    object = bridge.in_c_order(object);
+    a = checked(function, object, r.view);
+  }
   if (!is_aligned_to_vectors(a.view)) {
     object = bridge.copy_of(a.view, object);
     a = checked(function, object, r.view);
@@ -107,13 +138,11 @@ void CallersLibrary::call(const Node& n, std::span<const LibraryArgument> argume
     throw DeviceError(
         call_.says(function.function + " runs through the array library, and " + framework_.name() +
                    " has none that works on memory of others: call it with torch tensors or CuPy arrays"));
-  std::optional<arrays::With> on_stream;
-  if (!place.on_host() && framework_.current_stream(place.index) != stream)
-    on_stream.emplace(bridge->on_stream(stream, place.index));
+  const Order order(*this, *bridge, place, stream);
   py::list given(arguments.size());
   for (std::size_t i = 0; i < arguments.size(); ++i) given[i] = argument(arguments[i], *bridge);
   const py::object computed = inputs_.calls().at(static_cast<std::size_t>(function.number))(*given);
-  for (LibraryResult& r : results) take(function, computed[py::int_(r.index)], r, *bridge);
+  for (LibraryResult& r : results) take(function.function, computed[py::int_(r.index)], r, *bridge);
 }
 
 void CallersLibrary::release(int slot) {

@@ -23,7 +23,8 @@ class CallersLibrary final : public LibraryFunctions {
   CallersLibrary(arrays::Call& call, const arrays::Framework& framework, const Inputs& inputs)
       : call_(call), framework_(framework), inputs_(inputs) {}
 
-  void compute(const Node& n, std::span<const View> arguments, const View& result, Stream stream) override;
+  void compute(const Node& n, std::span<const LibraryArgument> arguments, LibraryResult& result, Place place,
+               Stream stream) override;
   void call(const Node& n, std::span<const LibraryArgument> arguments, std::span<LibraryResult> results, Place place,
             Stream stream) override;
   void release(int slot) override;
@@ -35,11 +36,12 @@ class CallersLibrary final : public LibraryFunctions {
     std::shared_ptr<void> memory;
   };
 
-  void compute_plainly(const Node& n, std::span<const View> arguments, const View& result) const;
+  class Order;
+
+  void compute_plainly(const Node& n, std::span<const LibraryArgument> arguments, const View& result) const;
   arrays::py::object argument(const LibraryArgument& a, const arrays::Bridge& bridge) const;
-  void take(const LibraryCallAttributes& function, arrays::py::object object, LibraryResult& r,
-            const arrays::Bridge& bridge);
-  arrays::Array checked(const LibraryCallAttributes& function, const arrays::py::object& object, const View& wanted);
+  void take(const std::string& function, arrays::py::object object, LibraryResult& r, const arrays::Bridge& bridge);
+  arrays::Array checked(const std::string& function, const arrays::py::object& object, const View& wanted);
 
   arrays::Call& call_;
   const arrays::Framework& framework_;

@@ -83,11 +83,7 @@ def active(device: str) -> Any:
 @contextlib.contextmanager
 def as_traced(device: str, dtype: Any) -> Iterator[None]:
     """torch.autocast as `active` found it."""
-    torch = sys.modules["torch"]
-    if dtype is None and not torch._C._is_any_autocast_enabled():
-        yield
-        return
-    with torch.autocast(device.partition(":")[0], dtype=dtype, enabled=dtype is not None):
+    with sys.modules["torch"].autocast(device.partition(":")[0], dtype=dtype, enabled=dtype is not None):
         yield
 
 

@@ -20,7 +20,7 @@ from .._graph.source import TraceError, trace_error, user_line
 from .._graph.structure import Slot, fill, leaves, walk
 from .._graph.tracer import Traced, Tracer, tracer_of
 from .._spec import DTYPES, is_array
-from . import autocast, refusals, torch_backends
+from . import autocast, refusals
 
 
 def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -51,7 +51,7 @@ def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
         raise refusals.refused_result(name, found)
     types = [(_dtype(t, name), tuple(t.shape)) for t in (*results.tensors, *(shown[i] for i in written))]
     copied = tuple(k for k, t in enumerate(results.tensors) if any(_shares_memory(t, s) for s in shown))
-    run = _Run(function, name, call, tuple(written), copied)
+    run = _Run(function, call, tuple(written), copied)
     made = tracer.library_call(name, run, call.values, types)
     for i, value in zip(written, made[len(results.tensors) :], strict=True):
         call.values[i]._write(name.removeprefix("torch."), value)  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs:
     if any(map(is_number, leaves((args, kwargs)))):
         return made  # torch would take a float argument's value as it is now
     call = _Arguments(tracer, (args, kwargs), "torch")
-    tracer.library_form(name, _Run(function, name, call), call.values, made, first)
+    tracer.library_form(name, _Run(function, call), call.values, made, first)
     return made
 
 
@@ -147,23 +147,31 @@ class _Run:
     def __init__(
         self,
         function: Callable[..., Any],
-        name: str,
         call: _Arguments,
         written: tuple[int, ...] = (),
         copied: tuple[int, ...] = (),
     ) -> None:
         self._device = _device_of(call.values)
-        self._function = torch_backends.chosen(function, name, self._device)
+        self._function = function
         self._autocast = autocast.active(self._device)
+        self._any_autocast = sys.modules["torch"]._C._is_any_autocast_enabled
         self._written = written
         self._copied = copied
         args, kwargs = self._structure = call.structure
         is_flat = not any(isinstance(v, (tuple, list, dict)) for v in (*args, *kwargs.values()))
         self._places = [(i, v.index) for i, v in enumerate(args) if isinstance(v, Slot)] if is_flat else None
         self._names = [(k, v.index) for k, v in kwargs.items() if isinstance(v, Slot)]
+        # Most calls are such, and what they cost beside the function itself counts.
+        self._is_plain = is_flat and not (written or copied) and self._autocast is None
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        given = list(arrays)
+        if self._is_plain and not self._any_autocast():
+            args, kwargs = self._filled(arrays)
+            result = self._function(*args, **kwargs)
+            return [result] if is_array(result) else [t for t in leaves(result) if is_array(t)]
+        return self._called(list(arrays))
+
+    def _called(self, given: list[Any]) -> list[Any]:
         for i in self._written:
             given[i] = given[i].clone()
         args, kwargs = self._filled(given)
@@ -176,9 +184,9 @@ class _Run:
             tensors[k] = tensors[k].clone()
         return tensors + [given[i] for i in self._written] if self._written else tensors
 
-    def _filled(self, arrays: list[Any]) -> Any:
+    def _filled(self, arrays: Sequence[Any]) -> Any:
         if self._places is None:
-            return fill(self._structure, arrays)
+            return fill(self._structure, list(arrays))
         args, kwargs = self._structure
         args = list(args)
         for place, i in self._places:
