@@ -196,18 +196,19 @@ function names it for people; number tells functions of one trace apart; flops a
   c.def(
       "library_form",
       [](Builder& g, const std::vector<NodeId>& arguments, NodeId result, const std::string& function,
-         std::int64_t number, StageId first_stage) {
+         std::int64_t number, StageId first_stage, const std::vector<int>& order) {
         LibraryCallAttributes call;
         call.function = function;
         call.number = number;
-        g.library_form(std::move(call), arguments, result, first_stage);
+        g.library_form(std::move(call), arguments, result, first_stage, order);
       },
       py::arg("arguments"), py::arg("result"), py::arg("function"), py::arg("number"), py::arg("first_stage"),
-      R"(library_form(self, arguments, result, function, number, first_stage)
+      py::arg("order") = std::vector<int>{},
+      R"(library_form(self, arguments, result, function, number, first_stage, order=[])
 --
 
 Says that a function of the array library computes result of arguments, too: plans that are to run take it where it is
-predicted to be faster than the nodes of the stages from first_stage on.
+predicted to be faster than the nodes of the stages from first_stage on. It gives result's axes in an order, if any.
 )");
   c.def(
       "stages", [](const Builder& g) { return g.graph().stages.size(); },

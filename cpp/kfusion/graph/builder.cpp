@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <ranges>
 
 #include "kfusion/error.hpp"
 #include "kfusion/graph/constant.hpp"
@@ -342,15 +343,18 @@ NodeId GraphBuilder::concatenate(std::vector<NodeId> parts, int axis) {
 }
 
 void GraphBuilder::library_form(LibraryCallAttributes call, std::vector<NodeId> arguments, NodeId result,
-                                StageId first_stage) {
+                                StageId first_stage, std::vector<int> order) {
   require_text("library_form: function", call.function);
+  if (!order.empty() &&
+      !std::ranges::is_permutation(order, std::views::iota(0, static_cast<int>(graph_[result].shape.size()))))
+    throw ValueError("library_form: order must name each axis of the result once");
   const auto end = static_cast<StageId>(graph_.stages.size());
   if (argument(Op::library_call, result).stage < first_stage || first_stage < 0 || first_stage >= end)
     throw ValueError("library_form: the result must be in a stage from the first one on");
   for (const NodeId a : arguments)
     if (a < 0 || a >= result) throw ValueError("library_form: arguments must come before the result");
   if (arguments.empty()) throw ValueError("library_form: must have arguments");
-  graph_.forms.push_back({std::move(call), std::move(arguments), result, first_stage, end});
+  graph_.forms.push_back({std::move(call), std::move(arguments), result, first_stage, end, std::move(order)});
 }
 
 void GraphBuilder::begin_stage(std::string stage_name, std::string source) {

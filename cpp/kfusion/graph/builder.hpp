@@ -63,8 +63,10 @@ class GraphBuilder {
   std::vector<NodeId> library_call(LibraryCallAttributes call, std::vector<NodeId> arguments,
                                    const std::vector<ResultType>& results);
 
-  /// Says that `call` computes `result`, too, whose nodes stand in the stages from `first_stage` on.
-  void library_form(LibraryCallAttributes call, std::vector<NodeId> arguments, NodeId result, StageId first_stage);
+  /// Says that `call` computes `result`, too, whose nodes stand in the stages from `first_stage` on. It gives the axes
+  /// in that `order`, where there is one.
+  void library_form(LibraryCallAttributes call, std::vector<NodeId> arguments, NodeId result, StageId first_stage,
+                    std::vector<int> order = {});
 
   /// Nodes made until the matching end belong to this stage. Stages do not nest: within one, begin counts only, and the
   /// outermost name holds. Without an open stage each call makes its own, named after the op.

@@ -133,6 +133,7 @@ struct LibraryForm {
   std::vector<NodeId> arguments;
   NodeId result = 0;
   StageId first_stage = 0, end_stage = 0;  ///< of the nodes between
+  std::vector<int> order;                  ///< of the result's axes in memory, as the call gives it; empty: C order
   bool operator==(const LibraryForm&) const = default;
 };
 

@@ -41,6 +41,34 @@ std::set<std::string> names_of(const Graph& named, const LibraryForm& form) {
   return names;
 }
 
+/// Where each axis of a value comes from whose axes lie in that order.
+std::vector<int> inverse(const std::vector<int>& order) {
+  std::vector<int> from(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) from[at(order[i])] = static_cast<int>(i);
+  return from;
+}
+
+/// Appends the call of a form to `to`. Returns what stands for `result`: the call, or a transposed view of it.
+Node call_of(const Graph& g, const LibraryForm& form, const std::vector<NodeId>& where, Node result, Graph& to) {
+  Node call = result;
+  call.op = Op::library_call;
+  call.attributes = form.call;
+  std::get<LibraryCallAttributes>(call.attributes).flops = flops_of(g, form);
+  call.arguments.clear();
+  for (const NodeId a : form.arguments) call.arguments.push_back(where[at(a)]);
+  to.stages.push_back(
+      {form.call.function.substr(form.call.function.rfind('.') + 1), g.stages[at(result.stage)].source});
+  call.stage = static_cast<StageId>(to.stages.size() - 1);
+  if (form.order.empty()) return call;
+  for (std::size_t i = 0; i < form.order.size(); ++i) call.shape[i] = result.shape[at(form.order[i])];
+  to.nodes.push_back(call);
+  result.op = Op::transpose;
+  result.attributes = TransposeAttributes{inverse(form.order)};
+  result.arguments = {static_cast<NodeId>(to.nodes.size() - 1)};
+  result.stage = call.stage;
+  return result;
+}
+
 }  // namespace
 
 Graph with_library_calls(const Graph& g, const std::vector<bool>& chosen) {
@@ -53,13 +81,7 @@ Graph with_library_calls(const Graph& g, const std::vector<bool>& chosen) {
     for (std::size_t i = 0; i < g.forms.size(); ++i) {
       const LibraryForm& form = g.forms[i];
       if (!chosen[i] || form.result != id) continue;
-      n.op = Op::library_call;
-      n.attributes = form.call;
-      std::get<LibraryCallAttributes>(n.attributes).flops = flops_of(g, form);
-      n.arguments.clear();
-      for (const NodeId a : form.arguments) n.arguments.push_back(where[at(a)]);
-      to.stages.push_back({form.call.function.substr(form.call.function.rfind('.') + 1), g.stages[at(n.stage)].source});
-      n.stage = static_cast<StageId>(to.stages.size() - 1);
+      n = call_of(g, form, where, std::move(n), to);
       break;
     }
     where.push_back(static_cast<NodeId>(to.nodes.size()));

@@ -105,7 +105,9 @@ def _natives(trace: Trace, library: Library, nodes: Any) -> dict[int, _Planned]:
 
 
 def _of_form(form: Form) -> _Planned:
-    return _Planned(lambda *given: form.run(*given)[0], form.arguments, form.result)
+    axes = sorted(range(len(form.order)), key=form.order.__getitem__)
+    run = (lambda *given: form.run(*given)[0].permute(axes)) if axes else (lambda *given: form.run(*given)[0])
+    return _Planned(run, form.arguments, form.result)
 
 
 def _native(call: Call, library: Library, nodes: Any) -> _Planned | None:

@@ -54,11 +54,13 @@ class Call(NamedTuple):
 
 
 class Form(NamedTuple):
-    """A function of the array library for what several nodes compute: `run` takes the arguments, returns a list."""
+    """A function of the array library for what several nodes compute: `run` takes the arguments, returns a list of one
+    array, which has the axes in that order, if any."""
 
     result: int
     arguments: tuple[int, ...]
     run: Callable[..., Any]
+    order: tuple[int, ...] = ()
 
 
 class Memory:
@@ -316,14 +318,21 @@ class Tracer:
         return [self.value(n) for n in made]
 
     def library_form(
-        self, name: str, run: Callable[..., Any], values: Sequence[Traced], made: Traced, first: int
+        self,
+        name: str,
+        run: Callable[..., Any],
+        values: Sequence[Traced],
+        made: Traced,
+        first: int,
+        order: Sequence[int] = (),
     ) -> None:
-        """Says that a function of the array library computes `made`, too, whose stages are those from `first` on."""
+        """Says that a function of the array library computes `made`, too, whose stages are those from `first` on; its
+        axes lie in memory in that `order`, if not in C's."""
         nodes = [self._stored(self.node(v)) for v in values]
         if max(nodes) < self.node(made):
-            self.graph.library_form(nodes, self.node(made), name, len(self.library_calls), first)
+            self.graph.library_form(nodes, self.node(made), name, len(self.library_calls), first, order)
             self.library_calls.append(run)
-            self.forms.append(Form(self.node(made), tuple(nodes), run))
+            self.forms.append(Form(self.node(made), tuple(nodes), run, tuple(order)))
 
     def _stored(self, node: int) -> int:
         """The node, or what a kernel makes of a float argument: libraries take no scalars of the graph."""

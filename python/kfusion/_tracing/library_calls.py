@@ -78,8 +78,19 @@ def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs:
     if any(map(is_number, leaves((args, kwargs)))):
         return made  # torch would take a float argument's value as it is now
     call = _Arguments(tracer, (args, kwargs), "torch")
-    tracer.library_form(name, _Run(function, call), call.values, made, first)
+    order = _ORDERS.get(name) if made.ndim == _ATTENTION_AXES else None
+    run = _Run(function if order is None else _in_order(function, order), call)
+    tracer.library_form(name, run, call.values, made, first, order or ())
     return made
+
+
+_ATTENTION_AXES = 4  # batch, heads, positions, elements
+# The order in which the axes of torch's results lie in memory: heads are behind positions.
+_ORDERS = {"torch.scaled_dot_product_attention": (0, 2, 1, 3)}
+
+
+def _in_order(function: Callable[..., Any], order: Sequence[int]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: function(*args, **kwargs).permute(order)
 
 
 class _Arguments:
