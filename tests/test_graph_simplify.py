@@ -43,6 +43,13 @@ class TestSimplify:
         h = g.simplify()
         assert len({o["node"] for o in h.to_dict()["outputs"]}) == len(results)
 
+    def test_a_reduction_that_keeps_its_axes_is_a_view_of_the_same_one(self):
+        g = _core.Graph()
+        x = g.input("x", (3, 4), "float32")
+        kept, plain = g.reduce("max", x, [1], True), g.reduce("max", x, [1])
+        g.set_outputs([("kept", g.map("equal", [x, kept])), ("plain", plain), ("min", g.reduce("min", x, [1]))])
+        assert [n["op"] for n in g.simplify().to_dict()["nodes"]] == ["input", "max", "reshape", "equal", "min"]
+
     def test_equal_constants_and_nans_are_one(self):
         g = _core.Graph()
         x = g.input("x", (3,), "float32")

@@ -1,10 +1,12 @@
-// Dead nodes go, equal nodes become one, views that change nothing go and views of views become one view.
+// Dead nodes go, equal nodes become one (reductions that only keep axes or do not, too), views that change nothing go
+// and views of views become one view.
 #include <algorithm>
 #include <numeric>
 #include <unordered_set>
 
 #include "kfusion/graph/fields.hpp"
 #include "kfusion/graph/graph.hpp"
+#include "kfusion/graph/shapes.hpp"
 
 namespace kfusion {
 namespace {
@@ -68,10 +70,26 @@ class Rewriter {
     compose(n);
     if (kind(n.op) == OpKind::kJoin) drop_empty_parts(n);
     if (changes_nothing(n)) return n.arguments[0];
+    if (const NodeId twin = same_reduction(n); twin >= 0) {
+      n.op = Op::reshape, n.attributes = {};
+      n.arguments = {twin};
+    }
     const NodeId id = append(std::move(n));
     const auto [found, fresh] = equal_.insert(id);
     if (!fresh) to_.nodes.pop_back();
     return *found;
+  }
+
+  /// The reduction that gives the same elements as `n` with its axes kept, or without them; -1: there is none.
+  NodeId same_reduction(const Node& n) {
+    if (kind(n.op) != OpKind::kReduce) return -1;
+    Node other = n;
+    auto& reduce = std::get<ReduceAttributes>(other.attributes);
+    reduce.keepdims = !reduce.keepdims;
+    other.shape = inferred_shape(to_, other);
+    const auto found = equal_.find(append(std::move(other)));
+    to_.nodes.pop_back();
+    return found == equal_.end() ? -1 : *found;
   }
 
   /// Constants last, else by position.
