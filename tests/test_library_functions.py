@@ -228,7 +228,7 @@ np.average(x,weights=[1,2]) ; np.diff(x) ; np.diff(x,3,0) ; np.diff(x,0) ; np.di
 np.trapezoid(x,dx=0.25) ; np.trapezoid(x,x[::-1]) ; np.trapezoid(x,np.arange(len(x))*0.5) ; np.linalg.norm(x,3)
 np.linalg.norm(x,0) ; np.linalg.norm(x,-2.5,0) ; np.linalg.norm(x,np.inf) ; np.linalg.vector_norm(x,ord=0.5)
 np.sum(x,dtype=np.float64) ; np.sum(x,0,dtype='int32') ; np.mean(x,dtype=np.float64) ; x.sum(0,np.float64)
-x.prod(dtype='float32') ; x.mean(dtype=np.float32)
+x.prod(dtype='float32') ; x.mean(dtype=np.float32) ; np.argmax(x) ; x.argmin(-1,keepdims=True) ; x.argmax(1)
 """
 
 NUMPY_AXES = """

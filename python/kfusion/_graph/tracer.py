@@ -158,10 +158,6 @@ class Tracer:
         """A value of no library, which is made of constants only, with the methods that x has."""
         return self._made(type(x), self.node(value), Memory())
 
-    def unavailable(self, like: Traced, reason: str) -> Traced:
-        """A value that raises a TraceError saying `reason` when it is used."""
-        return self._made(type(like), reason, Memory())
-
     def _made(self, kind: type[Traced], node: int | str, memory: Memory) -> Traced:
         value = kind.__new__(kind)
         made = object.__setattr__

@@ -290,11 +290,11 @@ def iota(shape: int | tuple[int, ...], axis: int = -1, dtype: Any = "int64", *, 
     return run(tracer)[0]
 
 
-def positions(x: Array, axis: int) -> Array:
+def positions(x: Array, axis: int, dtype: str = "int64") -> Array:
     """0, 1, 2, ... along an axis of x, with extent 1 along all others."""
     place = axis_of(x, axis, "iota")
     shape = [n if i == place else 1 for i, n in enumerate(x.shape)]
-    return x._tracer.add("iota", shape, place, "int64", x._library)
+    return x._tracer.add("iota", shape, place, dtype, x._library)
 
 
 def wide(x: Array) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 from .._graph.number import read
 from .._graph.source import NoForm, no_form, trace_error
 from .._graph.tracer import Traced, stage
-from .._ops import contractions, formulas, norms, views
+from .._ops import contractions, extremes, formulas, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS, INTEGERS
 from . import library_calls, numpy_joins, refusals
@@ -51,6 +51,16 @@ def _reduction(op: str) -> Callable[..., Any]:
         return p.REDUCTIONS[op](x, () if is_absent else axis, keepdims)
 
     return reduction
+
+
+def _position(op: str) -> Callable[..., Any]:
+    """Of the largest or smallest element; of an array without axes along 0 or -1, too."""
+
+    def position(x: Traced, axis: Any = None, keepdims: bool = False) -> Any:
+        is_absent = x.ndim == 0 and isinstance(axis, (int, np.integer)) and axis in (0, -1)
+        return getattr(extremes, f"arg{op}")(x, None if is_absent else axis, keepdims)
+
+    return position
 
 
 def _squeeze(x: Traced, axis: Any = None) -> Any:
@@ -110,6 +120,8 @@ _FUNCTIONS: dict[str, Any] = {
     "round": _round,
     "around": _round,
     "fix": p.MAPS["trunc"],
+    "argmax": _position("max"),
+    "argmin": _position("min"),
     "var": norms.var,
     "std": norms.std,
     "linalg.norm": _linalg_norm,

@@ -129,7 +129,7 @@ _IN_PLACE: dict[str, Callable[..., Any]] = {
 }
 
 # Methods of arrays that take what the function of the same name takes.
-_SHARED = "all any clip max mean min prod ravel repeat round squeeze std sum swapaxes take var"
+_SHARED = "all any argmax argmin clip max mean min prod ravel repeat round squeeze std sum swapaxes take var"
 for _name in _SHARED.split():
     setattr(NumpyValue, _name, _method(getattr(np, _name)))
 

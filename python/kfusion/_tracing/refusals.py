@@ -12,7 +12,6 @@ _UNKNOWN_VALUE = (
 _RANDOM = ("random numbers would be drawn once, when tracing", "draw them outside and pass them as an argument")
 _BLOCKS = ("blocks are not laid out", "write kf.concatenate along one axis, and again along the other")
 _ORDER = ("elements are not put in order in a kernel", "write x.max() or x.min() for the extremes, and sort outside")
-_POSITION = ("positions of extremes are not computed", "write x.max() or x.min() for the values")
 _IN_PLACE = ("nothing is written in place", "write y = ... for a new value, kf.where(mask, new, x) for a part of it")
 _PARTS = ("its parts are", "write x.transpose(...), x @ y and x.sum(axis) instead")
 _OTHER = ("it has no form in a graph", "write it with the functions of kfusion, or call it outside")
@@ -23,7 +22,6 @@ _NAMES = {
     _RANDOM: "rand_like randn_like randint_like bernoulli multinomial normal poisson dropout gumbel_softmax rrelu",
     _BLOCKS: "block",
     _ORDER: "sort argsort msort topk median quantile percentile",
-    _POSITION: "argmax argmin",
     _IN_PLACE: "copyto put put_along_axis place putmask fill fill_diagonal __setitem__ __delitem__",
     _PARTS: "einsum tensordot inner vdot kron",
 }

@@ -20,7 +20,7 @@ from .. import _core
 from .._graph.number import is_integer, is_number, read
 from .._graph.source import NoForm, no_form, trace_error
 from .._graph.tracer import Traced, stage, tracer_of
-from .._ops import activations, contractions, norms, views
+from .._ops import activations, contractions, extremes, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS
 from . import autocast, library_calls, refusals
@@ -31,7 +31,7 @@ _SEVERAL = {"dims", "shape", "size"}  # extents or axes, given one by one or as 
 
 # The functions that take 0 and -1 for an axis of a tensor that has none.
 _OF_NO_AXES = (
-    *("sum", "mean", "prod", "any", "all", "amax", "amin", "max", "min", "var", "std"),
+    *("sum", "mean", "prod", "any", "all", "amax", "amin", "max", "min", "argmax", "argmin", "var", "std"),
     *("logsumexp", "softmax", "log_softmax", "norm", "vector_norm", "squeeze"),
     *("nansum", "nanmean", "count_nonzero", "var_mean", "std_mean"),
 )
@@ -163,7 +163,7 @@ def _reflected(op: str) -> Callable[..., Any]:
 
 
 _SIGNATURES = {row["name"]: row["signature"] for row in _core.op_table() if row["kind"] == "map"}
-_NEVER_BOOLS = ("subtract", "absolute", "floor", "ceil", "rint", "trunc", "relu6")
+_NEVER_BOOLS = ("subtract", "absolute", "floor", "ceil", "rint", "trunc", "relu6", "argmax", "argmin")
 _FLOATS_ONLY = (
     *("hypot", "logaddexp", "gelu", "silu", "softplus", "leaky_relu", "elu", "softmax", "softmin", "log_softmax"),
     *("layer_norm", "rms_norm", "batch_norm", "normalize", "norm", "vector_norm", "linalg_norm"),
@@ -424,7 +424,7 @@ def _extreme(op: str, elementwise: str) -> Callable[..., Any]:
             return p.REDUCTIONS[op](input) if other is _ABSENT else _map(elementwise, input, other)
         if isinstance(dim, int):
             kept = False if keepdim is _ABSENT else keepdim
-            indices = _Later(lambda: _indices(op, input, dim, kept))
+            indices = _Later(lambda: FUNCTIONS[f"arg{op}"](input, dim, kept))
             return ValuesAndIndices((p.REDUCTIONS[op](input, dim, kept), indices))
         if dim is _ABSENT or dim is None or keepdim is not _ABSENT:
             raise trace_error(
@@ -438,12 +438,12 @@ def _extreme(op: str, elementwise: str) -> Callable[..., Any]:
 FUNCTIONS["max"], FUNCTIONS["min"] = _extreme("max", "maximum"), _extreme("min", "minimum")
 
 
-def _indices(op: str, input: Any, dim: int, keepdim: bool) -> Any:
-    """Of a maximum or minimum: torch computes them, where somebody reads them."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return input._tracer.unavailable(input, f"the indices of torch.{op} are torch's own, which is not imported")
-    return library_calls.torch_call(getattr(torch, op), f"torch.{op}", (input, dim, keepdim), {})[1]
+def _position(op: str) -> Callable[..., Any]:
+    function = getattr(extremes, f"arg{op}")
+    return lambda input, dim=None, keepdim=False: function(input, dim, keepdim)
+
+
+FUNCTIONS["argmax"], FUNCTIONS["argmin"] = _position("max"), _position("min")
 
 
 def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
