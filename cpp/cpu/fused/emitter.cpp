@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "cpu/fused/searches.hpp"
+
 namespace kfusion::cpu {
 namespace {
 
@@ -42,6 +44,11 @@ void Emitter::emit(const Wanted& wanted) {
   to_.joined = to_.steps[static_cast<std::size_t>(Width::kFull)];
   const auto count = static_cast<int>(to_.joined.size());
   if (sweep_ >= 0 && p_.space.grouped) to_.loop = p_.kernels->row_loop(to_.joined.data(), count, to_.fetches.data());
+  if (sweep_ >= 0 && to_.loop.run == nullptr) {
+    to_.loop = search_of(p_, wanted);
+    for (const TileFetch& f : to_.fetches)
+      if (f.operand == to_.loop.x) to_.loop.fetch = f;
+  }
   to_.takes_rows = p_.kernels->join(to_.joined.data(), count, p_.space.columns);
 }
 

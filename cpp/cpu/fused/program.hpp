@@ -141,6 +141,7 @@ class FusedProgram {
         for (const int a : kernel.steps[s].arguments) reached[static_cast<std::size_t>(a)] = true;
   }
   int source_of(int step) const;  ///< -1: it is none
+  bool has_home(int step) const;  ///< one value for all elements of a row: it waits in its home for who uses it
   int take_slot(std::vector<int>& free);
   /// What is prefetched while `source` is read in a sweep, by registers of that many elements; stride 0: nothing.
   TileFetch fetch_of(const Source& source, int sweep, int elements) const;
@@ -173,7 +174,6 @@ class FusedProgram {
   RowMoments moments_of(const Phase& phase) const;
   bool takes_pairs(int sweep, Phase& phase) const;
   void give_home(int step);
-  bool has_home(int s) const;  ///< one value for all elements of a row: it waits in its home for who uses it
   bool is_row_map(int s) const;
   void find_row_values();
   int ready(int s) const { return kernel.separate.ready[static_cast<std::size_t>(s)]; }

@@ -66,7 +66,8 @@ struct RowBlock {
 };
 
 /// A sweep over rows as one loop, where its steps are those of normalisations and softmax (row_loop_kernels.cpp has the
-/// grammar). What it reads and writes are operands of TileContext::at.
+/// grammar), or search for a number of the row (searches.hpp: for `centre`; `factor` where there is none). What it
+/// reads and writes are operands of TileContext::at.
 struct RowLoop {
   using Run = void (*)(const RowLoop& loop, const TileContext* context, const RowBlock& block);
   Run run = nullptr;  ///< nullptr: the steps are others
@@ -120,6 +121,8 @@ struct TileKernels {
   /// The same steps of full width as a loop over rows; without `run` where there is none. `fetches`: of
   /// TileStep::fetch.
   RowLoop (*row_loop)(const TileStep* steps, int count, const TileFetch* fetches);
+  /// Finds the first element of each row, dense in memory, that equals a number of the row; `nan`: or is NaN.
+  RowLoop::Run (*row_search)(DType elements, bool nan);
   /// Both in one sweep, where `squares` are those of distances from the mean.
   RowMoments (*row_moments)(const RowLoop& mean, const RowLoop& squares);
   /// `ahead`: bytes that are prefetched before they are read.
