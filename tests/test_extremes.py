@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
+from host_cuda import HAVE_COMPILER, HostKernels
 from kfusion._ops import extremes
 
 pytestmark = pytest.mark.native
@@ -145,3 +146,19 @@ def test_long_rows_are_read_once():
     plan = kf.plan(lambda x: x.argmax(), kf.spec((4096, 4096)), device="H200")
     assert [(g.kind, g.passes if not g.row_on_chip else 1) for g in plan.groups] == [("rows", 1)] * 2
     assert plan.fused.issued.total < 1.01 * 4096 * 4096 * 4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
+def test_on_a_host_that_plays_the_gpu(tmp_path):
+    """Rows in registers of lanes, warps and blocks, in rings, read again; columns; everything."""
+
+    def f(x):
+        return x.max(-1), x.argmax(-1), x.argmin(0), x.argmax()
+
+    shapes = ((300, 6), (40, 33), (9, 256), (3, 4096), (3, 40_000))
+    arguments = [x for shape in shapes for dtype in ("float32", "float16") for x in arrays(shape, dtype)]
+    kernels = HostKernels([kf.trace(f, x) for x in arguments], tmp_path, clusters=True, multiprocessors=4)
+    for i, x in enumerate(arguments):
+        for got, want in zip(kernels.run(i, [x]), f(x), strict=True):
+            np.testing.assert_array_equal(got, want)
