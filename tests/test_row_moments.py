@@ -73,6 +73,22 @@ def check(x: np.ndarray, y: np.ndarray, mean: np.ndarray, variance: np.ndarray) 
 
 
 @pytest.mark.parametrize("kind", ROWS)
+def test_whole_arrays(kind, isa, rng):
+    """One sweep too: chunk by chunk, each about its own mean."""
+    f = kf.fuse(lambda x: ((mean := x.mean()), kf.square(x - mean).mean()))
+    for n in WIDTHS:
+        x = ROWS[kind](rng, n).astype(np.float32)
+        mean, variance = f(x)
+        exact = wide(x)
+        assert abs(mean - exact.mean()) <= SPACING["float32"] * abs(exact).max()
+        squares = np.square(exact - wide(mean)).mean()
+        assert abs(variance - squares) <= 5 * 2.0**-23 * squares
+        x[n // 2] = np.inf
+        assert np.isinf(f(x)[0])
+        assert np.isnan(f(x)[1])
+
+
+@pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_kind_of_row(kind, function, isa, rng):
     f = kf.fuse(FUNCTIONS[function])

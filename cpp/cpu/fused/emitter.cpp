@@ -43,13 +43,18 @@ void Emitter::emit(const Wanted& wanted) {
   place_fetches();
   to_.joined = to_.steps[static_cast<std::size_t>(Width::kFull)];
   const auto count = static_cast<int>(to_.joined.size());
-  if (sweep_ >= 0 && p_.space.grouped) to_.loop = p_.kernels->row_loop(to_.joined.data(), count, to_.fetches.data());
-  if (sweep_ >= 0 && to_.loop.run == nullptr) {
+  if (is_row_sweep()) to_.loop = p_.kernels->row_loop(to_.joined.data(), count, to_.fetches.data());
+  if (is_row_sweep() && to_.loop.run == nullptr) {
     to_.loop = search_of(p_, wanted);
     for (const TileFetch& f : to_.fetches)
       if (f.operand == to_.loop.x) to_.loop.fetch = f;
   }
   to_.takes_rows = p_.kernels->join(to_.joined.data(), count, p_.space.columns);
+}
+
+/// Of rows that go by in groups. Threads share one row alone and store its tiles, but reduce it as any row.
+bool Emitter::is_row_sweep() const {
+  return sweep_ >= 0 && !p_.space.columns && (p_.space.grouped || to_.targets.empty());
 }
 
 bool Emitter::is_home(int s) const { return p_.homes[at(s)].operand >= 0 && !keeps_[at(s)]; }

@@ -22,6 +22,7 @@ class Emitter {
   int& uses(int s) { return uses_[static_cast<std::size_t>(s)]; }
   int slot(int s) const { return slot_[static_cast<std::size_t>(s)]; }
 
+  bool is_row_sweep() const;  ///< that can be a loop over rows
   /// A value that another program has left in its home.
   bool is_home(int s) const;
   /// A value that this program makes, of others or of nothing.

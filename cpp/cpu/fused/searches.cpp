@@ -74,7 +74,7 @@ class Search {
 }  // namespace
 
 RowLoop search_of(const FusedProgram& p, const Wanted& wanted) {
-  if (p.kernel.kind != Pattern::kRows || wanted.size() != 1) return {};
+  if (wanted.size() != 1) return {};
   const auto& [s, actions] = *wanted.begin();
   if (actions.size() != 1 || actions[0].kind != Action::Kind::kReduce) return {};
   return Search(p).loop(s, p.reductions[at(actions[0].index)]);
