@@ -64,6 +64,30 @@ def test_long_rows_are_searched_in_parts(shape, monkeypatch):
                     np.testing.assert_array_equal(got, want)
 
 
+# Positions in what is computed, kept, stored as well, or reduced in other ways beside them.
+BESIDE = {
+    "computed": lambda x: kf.negative(x).argmax(-1),
+    "kept": lambda x: ((p := kf.sqrt(kf.absolute(x))).max(-1), p.argmax(-1), p.argmin(-1)),
+    "stored": lambda x: ((p := x + 1), p.argmin(-1)),
+    "stored later": lambda x: ((p := kf.sqrt(kf.absolute(x))) - p.max(-1, keepdims=True), p.argmax(-1)),
+    "of a quotient": lambda x: ((p := x / x.max(-1, keepdims=True)).min(-1), p.argmin(-1)),
+    "bools": lambda x: ((x > 1).argmax(-1), (x == x.max(-1, keepdims=True)).argmin(-1)),
+    "integers": lambda x: ((i := kf.astype(x * 4, "int32")).max(-1), i.argmax(-1), kf.astype(i, "int64").argmin(-1)),
+    "two": lambda x: (x.argmax(-1), x.argmin(-1), x.sum(-1), kf.exp(x - x.max(-1, keepdims=True)).sum(-1)),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_positions_beside_other_values(case, isa):
+    f = kf.fuse(BESIDE[case])
+    rng = np.random.default_rng(1)
+    for shape in ((3, 5), (9, 40), (7, 1030), (2, 9000), (1, 20_000), (2, 66_000)):
+        x = rng.integers(-50, 50, shape).astype(np.float32) / 8 + 7
+        got, want = f(x), f.unfused(x)
+        for a, b in zip(*(r if isinstance(r, tuple) else (r,) for r in (got, want)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0 if a.dtype == np.int64 else 1e-6)
+
+
 def test_what_is_no_search_stays():
     """The smallest of chosen numbers that are not positions, or whose bound is one; of a number that differs."""
     rng = np.random.default_rng(0)

@@ -27,7 +27,8 @@ Emitter::Emitter(FusedProgram& program, TileProgram& to, int sweep)
       keeps_(program.kernel.steps.size()),
       acted_(program.kernel.steps.size()) {}
 
-void Emitter::emit(const Wanted& wanted) {
+void Emitter::emit(const Wanted& all) {
+  const Wanted wanted = without_searches(all);
   wanted_ = &wanted;
   for (const auto& [s, actions] : wanted)
     for (const Action& a : actions)
@@ -44,12 +45,27 @@ void Emitter::emit(const Wanted& wanted) {
   to_.joined = to_.steps[static_cast<std::size_t>(Width::kFull)];
   const auto count = static_cast<int>(to_.joined.size());
   if (is_row_sweep()) to_.loop = p_.kernels->row_loop(to_.joined.data(), count, to_.fetches.data());
-  if (is_row_sweep() && to_.loop.run == nullptr) {
-    to_.loop = search_of(p_, wanted);
-    for (const TileFetch& f : to_.fetches)
-      if (f.operand == to_.loop.x) to_.loop.fetch = f;
-  }
   to_.takes_rows = p_.kernels->join(to_.joined.data(), count, p_.space.columns);
+}
+
+/// Reductions that are loops of their own, beside what steps do. Where there are no steps the first one prefetches.
+Wanted Emitter::without_searches(Wanted wanted) {
+  if (sweep_ < 0 || p_.space.columns) return wanted;
+  std::erase_if(wanted, [&](const auto& w) {
+    const auto& [s, actions] = w;
+    if (actions.size() != 1 || actions[0].kind != Action::Kind::kReduce) return false;
+    Reduction& r = p_.reductions[at(actions[0].index)];
+    const std::optional<Search> search = search_of(p_, s, r, wanted);
+    if (!search) return false;
+    to_.searches.push_back(search->loop);
+    note(to_.reductions, actions[0].index);
+    note(to_.homes, search->number);
+    return true;
+  });
+  for (const Source& s : p_.sources)
+    if (wanted.empty() && s.operand == to_.searches[0].x)
+      to_.searches[0].fetch = p_.fetch_of(s, sweep_, p_.kernels->vector_bytes / lane_bytes(s.dtype));
+  return wanted;
 }
 
 /// Of rows that go by in groups. Threads share one row alone and store its tiles, but reduce it as any row.

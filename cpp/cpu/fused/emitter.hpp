@@ -15,13 +15,14 @@ class Emitter {
   Emitter(FusedProgram& program, TileProgram& to, int sweep);
 
   /// Everything that is wanted, with each value's steps before it.
-  void emit(const Wanted& wanted);
+  void emit(const Wanted& all);
 
  private:
   const Step& step(int s) const { return p_.kernel.steps[static_cast<std::size_t>(s)]; }
   int& uses(int s) { return uses_[static_cast<std::size_t>(s)]; }
   int slot(int s) const { return slot_[static_cast<std::size_t>(s)]; }
 
+  Wanted without_searches(Wanted wanted);
   bool is_row_sweep() const;  ///< that can be a loop over rows
   /// A value that another program has left in its home.
   bool is_home(int s) const;

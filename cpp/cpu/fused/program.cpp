@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "cpu/fused/emitter.hpp"
+#include "cpu/fused/searches.hpp"
 #include "kfusion/divide_up.hpp"
 
 namespace kfusion::cpu {
@@ -318,7 +319,9 @@ void FusedProgram::emit_programs() {
     Emitter(*this, program, sweep).emit(wanted);
     for (const int r : program.reductions) {
       const std::int64_t lanes = kernels->vector_bytes / reductions[at(r)].scalar.lane_bytes;
-      reductions[at(r)].lanes = program.loop.folds ? 1 : static_cast<int>(std::min(lanes, program.per_register()));
+      const bool folds =
+          program.loop.folds || std::ranges::count(program.searches, reductions[at(r)].operand, &RowLoop::to);
+      reductions[at(r)].lanes = folds ? 1 : static_cast<int>(std::min(lanes, program.per_register()));
     }
     const auto strided = [](const auto& list, int k) { return list[at(k)].layout.reach != Reach::kDirect; };
     program.copies = std::ranges::any_of(program.sources, [&](int k) { return strided(sources, k); }) ||
@@ -347,9 +350,12 @@ bool FusedProgram::is_wide(const Wanted& wanted) const {
   return wide;
 }
 
-/// Long functions whose values several sweeps use are taken once, where the cache holds a row of them.
+/// Long functions whose values several sweeps use, and values that one searches, are taken once, where the cache holds
+/// a row of them.
 void FusedProgram::keep_values(std::vector<Wanted>& in_sweep) {
-  const bool narrow = std::ranges::all_of(kernel.steps, [](const Step& s) { return lane_bytes(s.dtype) == 4; });
+  bool narrow = true;
+  for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s)
+    narrow = narrow && (has_home(s) || lane_bytes(step(s).dtype) == 4);
   if (space.columns || !narrow || space.cols * 4 > kNextRowBytes) return;
   std::vector<int> first(kernel.steps.size(), -1);
   for (int sweep = 0; sweep < std::ssize(in_sweep); ++sweep) {
@@ -357,11 +363,20 @@ void FusedProgram::keep_values(std::vector<Wanted>& in_sweep) {
       if (has_home(s) || source_of(s) >= 0) return false;
       const bool again = first[at(s)] >= 0;
       if (!again) first[at(s)] = sweep;
-      if (!again || step(s).kind != StepKind::kMap || !is_long(step(s).op)) return true;
+      if (!again || step(s).kind != StepKind::kMap || (!is_long(step(s).op) && !is_searched(in_sweep[at(sweep)], s)))
+        return true;
       keep(s, in_sweep[at(first[at(s)])]);
       return false;
     });
   }
+}
+
+/// A loop searches what lies in memory.
+bool FusedProgram::is_searched(const Wanted& in_sweep, int s) const {
+  return std::ranges::any_of(in_sweep, [&](const auto& wanted) {
+    const Action& a = wanted.second[0];
+    return a.kind == Action::Kind::kReduce && searched_by(*this, wanted.first, reductions[at(a.index)]) == s;
+  });
 }
 
 void FusedProgram::keep(int s, Wanted& in_sweep) {

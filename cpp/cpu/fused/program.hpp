@@ -26,10 +26,12 @@ struct TileProgram {
   std::int64_t elements[kWidths] = {};            ///< of a tile
   bool copies = false;                            ///< elements go through stages in full tiles, too
   bool takes_rows = false;                        ///< of columns: several rows at once, where whole tiles are joined
-  RowLoop loop;                                   ///< of rows: the whole program, where there is such a loop
+  RowLoop loop;                                   ///< of rows: all steps, where there is such a loop
+  std::vector<RowLoop> searches;                  ///< of rows: what no step does
 
   std::int64_t per_tile(Width w) const { return elements[static_cast<int>(w)]; }
   std::int64_t per_register() const { return per_tile(Width::kShort); }
+  bool has_steps() const { return steps[0].size() > 1; }  ///< and the last one
   bool empty() const { return targets.empty() && reductions.empty() && keeps == 0; }
 };
 
@@ -179,6 +181,7 @@ class FusedProgram {
   int ready(int s) const { return kernel.separate.ready[static_cast<std::size_t>(s)]; }
   bool is_wide(const Wanted& wanted) const;
   void keep_values(std::vector<Wanted>& in_sweep);
+  bool is_searched(const Wanted& in_sweep, int s) const;
   void keep(int s, Wanted& in_sweep);
   const Step& step(int s) const { return kernel.steps[static_cast<std::size_t>(s)]; }
 

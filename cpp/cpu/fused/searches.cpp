@@ -1,7 +1,6 @@
 #include "cpu/fused/searches.hpp"
 
 #include <algorithm>
-#include <optional>
 
 namespace kfusion::cpu {
 namespace {
@@ -12,21 +11,34 @@ struct Hit {
   bool nan = false;
 };
 
-class Search {
+class Finder {
  public:
-  explicit Search(const FusedProgram& p) : p_(p) {}
+  explicit Finder(const FusedProgram& p) : p_(p) {}
 
-  RowLoop loop(int choice, const Reduction& r) const {
+  std::optional<Hit> hit(int choice, const Reduction& r) const {
     const std::vector<int>& arguments = step(choice).arguments;
     const bool is_position = is_map(choice, Op::where) && is(r.step, Op::min) && step(choice).dtype == DType::kInt32;
     if (!is_position || !counts_elements(arguments[1]) || !is_beyond(arguments[2])) return {};
-    const std::optional<Hit> hit = hit_of(arguments[0]);
+    return hit_of(arguments[0]);
+  }
+
+  std::optional<Search> search(int choice, const Reduction& r, const Wanted& wanted) const {
+    const std::optional<Hit> hit = this->hit(choice, r);
     if (!hit) return {};
-    RowLoop l;
-    l.run = p_.kernels->row_search(source(hit->x).dtype, hit->nan);
-    l.x = source(hit->x).operand, l.centre = home(hit->number), l.factor = home(arguments[2]), l.to = r.operand;
-    l.folds = true;
-    return l;
+    Search s{{}, hit->x, hit->number};
+    if (is_array(hit->x)) {
+      s.loop.run = p_.kernels->row_search(source(hit->x).dtype, hit->nan);
+      s.loop.x = source(hit->x).operand;
+    } else if (home(hit->x) >= 0 && !wanted.contains(hit->x)) {
+      const bool floats = is_float(step(hit->x).dtype);
+      s.loop.run = p_.kernels->row_search(floats ? DType::kFloat32 : DType::kInt32, hit->nan);
+      s.loop.x = home(hit->x);
+    } else {
+      return {};
+    }
+    s.loop.centre = home(hit->number), s.loop.factor = home(step(choice).arguments[2]), s.loop.to = r.operand;
+    s.loop.folds = true;
+    return s;
   }
 
  private:
@@ -34,6 +46,7 @@ class Search {
   const Source& source(int s) const { return p_.sources[at(p_.source_of(s))]; }
   int home(int s) const { return p_.homes[at(s)].operand; }
   bool is(int s, Op op) const { return step(s).op == op; }
+  bool is_array(int s) const { return step(s).kind == StepKind::kLoad && source(s).layout.reach == Reach::kDirect; }
   bool is_map(int s, Op op) const { return step(s).kind == StepKind::kMap && is(s, op); }
 
   /// 0, 1, 2, ... along the row.
@@ -62,8 +75,7 @@ class Search {
     if (!is_map(s, Op::equal)) return {};
     for (const int k : {0, 1}) {
       const Hit hit{step(s).arguments[at(k)], step(s).arguments[at(1 - k)]};
-      const bool is_array = step(hit.x).kind == StepKind::kLoad && source(hit.x).layout.reach == Reach::kDirect;
-      if (is_array && p_.has_home(hit.number)) return hit;
+      if (!p_.has_home(hit.x) && p_.has_home(hit.number)) return hit;
     }
     return {};
   }
@@ -73,11 +85,13 @@ class Search {
 
 }  // namespace
 
-RowLoop search_of(const FusedProgram& p, const Wanted& wanted) {
-  if (wanted.size() != 1) return {};
-  const auto& [s, actions] = *wanted.begin();
-  if (actions.size() != 1 || actions[0].kind != Action::Kind::kReduce) return {};
-  return Search(p).loop(s, p.reductions[at(actions[0].index)]);
+int searched_by(const FusedProgram& p, int choice, const Reduction& r) {
+  const std::optional<Hit> hit = Finder(p).hit(choice, r);
+  return hit ? hit->x : -1;
+}
+
+std::optional<Search> search_of(const FusedProgram& p, int choice, const Reduction& r, const Wanted& wanted) {
+  return Finder(p).search(choice, r, wanted);
 }
 
 }  // namespace kfusion::cpu

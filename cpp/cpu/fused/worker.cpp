@@ -205,6 +205,8 @@ void Worker::go_to_row(std::int64_t row) {
 }
 
 void Worker::run_group(const TileProgram& p, std::int64_t begin, std::int64_t end) {
+  for (const RowLoop& l : p.searches) l.run(l, &context_, {0, rows_, begin, end});
+  if (!p.has_steps()) return;
   if (p.loop.run != nullptr) {
     if (!edges_.empty() && !p.targets.empty()) context_.edge = &edges_[at(p.targets[0])];
     return p.loop.run(p.loop, &context_, {0, rows_, begin, end});
