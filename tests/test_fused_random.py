@@ -59,7 +59,7 @@ def test_elementwise_functions_give_the_same_bits_fused_and_unfused(place, case)
 
 
 @EXAMPLES
-@hypothesis.given(case=cases(contractions=True))
+@hypothesis.given(case=cases(contractions=True, gathers=True))
 def test_products_and_gathers_between(place, case):
     try:
         results = run(kf.fuse(replay(case.graph)), place, case.inputs)

@@ -362,5 +362,23 @@ class TestTake:
     def test_out_of_range(self, bad):
         x, i = np.zeros((3, 4)), np.array([0, bad])
         message = f"kfusion.pick: take: index {bad} is out of bounds for axis 1 with size 4"
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(IndexError, match=message):
             run(lambda g, a, b: g.take(a, b, 1), x, i, name="pick")
+
+    @pytest.mark.parametrize("index", ["int32", "int64"])
+    def test_along_an_axis(self, index, rng):
+        x = draw(rng, "float64", (4, 5, 3))
+        for axis, n in ((0, 7), (1, 2), (-1, 0)):
+            shape = [1 if d == 1 else e for d, e in enumerate(x.shape)]  # broadcasts along the middle axis
+            shape[axis] = n
+            i = rng.integers(-x.shape[axis], x.shape[axis], shape).astype(index)
+            got = run(lambda g, a, b, d=axis: g.take_along_axis(a, b, d), x, i)[0]
+            np.testing.assert_array_equal(got, np.take_along_axis(x, i, axis))
+
+    def test_negative_indices_can_be_out_of_range(self):
+        x, i = np.zeros((3, 4)), np.array([[-1]])
+        message = (
+            "take_along_axis: index -1 is out of bounds for axis 1 with size 4, where indices must not be negative"
+        )
+        with pytest.raises(IndexError, match=message):
+            run(lambda g, a, b: g.take_along_axis(a, b, 1, nonnegative=True), x, i)

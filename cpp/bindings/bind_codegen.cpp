@@ -27,7 +27,7 @@ Args:
     multiprocessors: how many the device has.
 
 Returns:
-    A list of CudaKernel; None for a contraction or a gathering, which the array library computes.
+    A list of CudaKernel; None for a contraction, which the array library computes.
 )";
 
 constexpr const char* kHeadersDoc = R"(cuda_headers()
@@ -42,7 +42,7 @@ constexpr const char* kParametersDoc = R"(parameters(self, loads, stores, values
 The bytes of the kernel's one parameter.
 
 Args:
-    loads: addresses of element 0 of what it reads, in the order of lower()'s "loads".
+    loads: addresses of element 0 of what it reads, in the order of lower()'s "loads" and "tables".
     stores: of what it writes.
     values: of float arguments that the graph reads as constants.
     workspace: address of launch["workspace_bytes"] bytes.

@@ -25,7 +25,8 @@ Args:
 
 Returns:
     A list of functions run(loads, stores, parameters=[]) -> None, which take addresses of element 0 of each operand's
-    array as integers and check nothing; None where the array library computes.
+    array (of loads, then of tables) as integers and check nothing but indices: IndexError for one out of bounds; None
+    where the array library computes.
 )";
 
 using Addresses = std::vector<std::uintptr_t>;

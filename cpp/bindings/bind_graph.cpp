@@ -184,8 +184,18 @@ A reduction of op_table() over some axes (negative ones count from the end), or 
 
 x (N, C, H, W), w (O, C / groups, R, S); H becomes floor((H + 2 padding - dilation (R - 1) - 1) / stride) + 1.
 )");
-  c.def("take", &Builder::take, py::arg("x"), py::arg("indices"), py::arg("axis"),
-        "take(self, x, indices, axis)\n--\n\nElements of x at integer positions along one axis, as numpy.take.\n");
+  c.def("take", &Builder::take, py::arg("x"), py::arg("indices"), py::arg("axis"), py::arg("nonnegative") = false,
+        R"(take(self, x, indices, axis, nonnegative=False)
+--
+
+Elements of x at integer positions along one axis, as numpy.take. nonnegative: negative ones are out of bounds.
+)");
+  c.def("take_along_axis", &Builder::take_along_axis, py::arg("x"), py::arg("indices"), py::arg("axis"),
+        py::arg("nonnegative") = false, R"(take_along_axis(self, x, indices, axis, nonnegative=False)
+--
+
+Elements of x, each at a position of its own along one axis, as numpy.take_along_axis.
+)");
   c.def("library_call", &library_call, py::arg("arguments"), py::arg("results"), py::arg("function"), py::arg("number"),
         py::arg("flops") = 0, R"(library_call(self, arguments, results, function, number, flops=0)
 --

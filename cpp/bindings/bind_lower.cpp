@@ -34,8 +34,7 @@ Returns:
     A dict: "graph", the planned graph as Graph.to_dict gives it; "outputs", for each output which node's array it is a
     view of ("base", "offset", "shape", "strides" in elements of the base's C order); "computed", by node the extents in
     which it is stored; "kernels", in the order in which they run: what the fields of a Kernel are, its "text", and
-    "nodes", those of the graph. A kernel without "steps" is a contraction or a gathering, which the array library
-    computes.
+    "nodes", those of the graph. A kernel without "steps" is a contraction, which the array library computes.
 )";
 
 template <class Items, class Make>
@@ -51,6 +50,14 @@ py::dict to_dict(const Operand& o) {
                   "offset"_a = o.offset);
 }
 
+py::dict to_dict(const Table& t) {
+  py::dict d = to_dict(t.from);
+  d["step"] = t.step;
+  d["positions"] = t.positions.extent;
+  d["nonnegative"] = t.positions.nonnegative;
+  return d;
+}
+
 py::dict to_dict(const Constant& c) {
   using py::literals::operator""_a;
   const py::object value = is_integer(c.dtype) ? py::object(py::int_(c.integer)) : py::object(py::float_(c.value));
@@ -61,7 +68,7 @@ py::dict step_dict(const Kernel& k, std::size_t i) {
   using py::literals::operator""_a;
   const Step& s = k.steps[i];
   const int reduces = s.kind == StepKind::kReduce ? 1 : 0;
-  constexpr const char* kKinds[] = {"load", "constant", "iota", "map", "cast", "reduce"};
+  constexpr const char* kKinds[] = {"load", "constant", "iota", "map", "cast", "reduce", "take"};
   return py::dict("kind"_a = kKinds[static_cast<int>(s.kind)], "op"_a = name(s.op), "dtype"_a = name(s.dtype),
                   "from"_a = name(s.from), "row"_a = s.level == Level::kRow, "sweep"_a = k.separate.ready[i] - reduces,
                   "paired_sweep"_a = k.paired.ready[i] - reduces, "arguments"_a = s.arguments, "index"_a = s.index,
@@ -86,6 +93,7 @@ py::dict to_dict(const Kernel& k, const Graph& g) {
   d["reduced"] = k.reduced;
   d["loads"] = list_of(k.loads, dict);
   d["iotas"] = list_of(k.iotas, dict);
+  d["tables"] = list_of(k.tables, dict);
   d["constants"] = list_of(k.constants, dict);
   py::list steps;
   for (std::size_t i = 0; i < k.steps.size(); ++i) steps.append(step_dict(k, i));

@@ -37,7 +37,8 @@ Returns:
 
 Raises:
     TypeError: an input is no array, or not of its node's dtype.
-    ValueError: the number of inputs or a shape is not the graph's, or an index of `take` is out of bounds.
+    ValueError: the number of inputs or a shape is not the graph's.
+    IndexError: an index of `take` or `take_along_axis` is out of bounds.
     kfusion.DeviceError: an input is on a device.
     MemoryError: no host memory for a result or an intermediate.
 )";
@@ -85,6 +86,8 @@ void compute(const Call& call, const Graph& g, const std::vector<View>& from, co
     run_reference(g, from, to);
   } catch (const ValueError& e) {
     throw ValueError(call.says(e.what()));
+  } catch (const IndexError& e) {
+    throw IndexError(call.says(e.what()));
   }
 }
 

@@ -85,6 +85,7 @@ py::dict to_dict(const Load& load, const Named& named) {
   d["shape"] = list_of(load.access.shape);
   d["strides"] = list_of(load.access.strides);
   d["offset"] = load.access.offset;
+  d["gathered"] = load.access.has_positions();
   d["every_sweep"] = load.every_sweep;
   return d;
 }

@@ -1,4 +1,4 @@
-// The three kinds of error that reach a user. The message form is
+// The kinds of error that reach a user. The message form is
 // "kfusion.<function>: <argument> must <what was wanted>, got <what came>".
 #pragma once
 #include <stdexcept>
@@ -9,6 +9,11 @@ namespace kfusion {
 /// A wrong shape or value: ValueError in Python.
 struct ValueError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
+};
+
+/// An index that points outside of an array: IndexError in Python.
+struct IndexError : std::out_of_range {
+  using std::out_of_range::out_of_range;
 };
 
 /// A wrong dtype or kind of object: TypeError in Python.

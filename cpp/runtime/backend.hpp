@@ -27,7 +27,7 @@ class ExecutableStep {
 };
 using StepPointer = std::unique_ptr<const ExecutableStep>;
 
-/// A group as loops, and the slots of its loads and stores, in order.
+/// A group as loops, and the slots of its loads (then tables) and stores, in order.
 struct Loops {
   Kernel kernel;
   std::vector<int> loads, stores;

@@ -59,6 +59,7 @@ struct Mapped {
   Extents strides;
   std::int64_t offset;
 };
+constexpr std::int64_t kAnywhere = -1;  ///< an offset that no store has
 
 }  // namespace
 
@@ -128,6 +129,7 @@ class Executable::Maker final : public StepRequest {
     Loops l{lowering_.kernel(index_), {}, {}};
     number_parameters(l.kernel, parts_.parameters);
     for (const Operand& o : l.kernel.loads) l.loads.push_back(slot_of(o, l.kernel));
+    for (const Table& t : l.kernel.tables) l.loads.push_back(slot_of_table(t, l.kernel));
     for (const Store& s : l.kernel.stores) l.stores.push_back(slot_of(s.to, l.kernel));
     return l;
   }
@@ -135,12 +137,10 @@ class Executable::Maker final : public StepRequest {
   Seen value(NodeId n) override {
     const Node& node = plan_.graph[n];
     const Access& a = access_of(plan_, n);
-    const auto last = parts_.slots.end() + static_cast<int>(parts_.sources.size());
-    const auto [at, fresh] = parts_.slots.of.emplace(a.base, last);
-    if (fresh) parts_.sources.emplace_back(plan_.graph[a.base], place());
-    const auto between = at->second - parts_.slots.inputs - parts_.slots.outputs;
+    const auto [slot, fresh] = slot_in_memory(a.base);
+    const auto between = slot - parts_.slots.inputs - parts_.slots.outputs;
     const bool is_between = between >= 0 && between < std::ssize(parts_.slots.offsets);
-    return {at->second, seen_view(node, a, place()), a.offset * static_cast<std::int64_t>(item_bytes(node.dtype)),
+    return {slot, seen_view(node, a, place()), a.offset * static_cast<std::int64_t>(item_bytes(node.dtype)),
             a.base == n && !fresh, is_between && parts_.slots.offsets[static_cast<std::size_t>(between)] == kKept};
   }
 
@@ -156,6 +156,24 @@ class Executable::Maker final : public StepRequest {
     const int slot = parts_.slots.of.at(o.node);
     if (k.kind == Pattern::kPointwise)
       parts_.mapped.push_back({static_cast<std::size_t>(slot), all_strides(o), o.offset});
+    return slot;
+  }
+
+  struct InMemory {
+    int slot;
+    bool fresh;  ///< a constant or an iota, which was in none
+  };
+  InMemory slot_in_memory(NodeId n) {
+    const auto last = parts_.slots.end() + static_cast<int>(parts_.sources.size());
+    const auto [at, fresh] = parts_.slots.of.emplace(n, last);
+    if (fresh) parts_.sources.emplace_back(plan_.graph[n], place());
+    return {at->second, fresh};
+  }
+
+  /// Any of its elements may be read after any store.
+  int slot_of_table(const Table& t, const Kernel& k) {
+    const int slot = slot_in_memory(t.from.node).slot;
+    if (k.kind == Pattern::kPointwise) parts_.mapped.push_back({static_cast<std::size_t>(slot), {}, kAnywhere});
     return slot;
   }
 

@@ -246,6 +246,14 @@ Form form_of(const Kernel& k) {
   return along_rows > along_columns ? Form::kRows : Form::kColumns;
 }
 
+/// Vectors of a table begin where those of rows do, whatever its position.
+Reach table_reach(const Arrangement& a, const Table& t, bool aligned) {
+  if (a.width == 1 || a.framed() || a.spans || a.form == Form::kColumns || t.step % a.width != 0)
+    return Reach::kElements;
+  const Reach reach = reach_of(a, t.from, a.width, aligned);
+  return reach == Reach::kDense || reach == Reach::kVector ? reach : Reach::kElements;
+}
+
 Arrangement arrange_in(Form form, const Kernel& k, bool aligned) {
   Arrangement a;
   a.form = form;
@@ -260,6 +268,8 @@ Arrangement arrange_in(Form form, const Kernel& k, bool aligned) {
   a.wide_outer = product(a.outer) >= kMaxIndex;
   for_each_operand(k, [&](const Operand& o) { a.wide |= span(a.inner, a.inner_of(o)) >= kMaxIndex; });
   for (const Operand& o : k.iotas) a.wide |= span(a.inner, a.inner_of(o)) >= kMaxIndex;
+  for (const Table& t : k.tables) a.wide |= span(a.inner, a.inner_of(t.from)) >= kMaxIndex;
+  for (const Table& t : k.tables) a.tables.push_back(table_reach(a, t, aligned));
   return a;
 }
 
@@ -267,6 +277,7 @@ void add_axis(Kernel& k) {
   k.kept = {1};
   for (Operand& o : k.loads) o.kept = {1};
   for (Operand& o : k.iotas) o.kept = {1};
+  for (Table& t : k.tables) t.from.kept = {1};
   for (Store& s : k.stores) s.to.kept = {1};
 }
 
@@ -298,6 +309,7 @@ Kernel in_columns(Kernel k, int axis) {
   split(k.kept, k.reduced);
   for (Operand& o : k.loads) split(o.kept, o.reduced);
   for (Operand& o : k.iotas) split(o.kept, o.reduced);
+  for (Table& t : k.tables) split(t.from.kept, t.from.reduced);
   for (Store& s : k.stores) split(s.to.kept, s.to.reduced);
   set_schedule(k);
   return k;

@@ -41,6 +41,7 @@ struct Arrangement {
   bool wide = false;                      ///< 64-bit indices along `inner`
   bool wide_outer = false;                ///< and along `outer`
   std::vector<Reach> loads, stores;
+  std::vector<Reach> tables;  ///< where one index is that of a whole vector; else elements are taken one by one
 
   /// Vectors lie at multiples of their size in memory, not in the row, and are whole (device/framed.cuh).
   bool framed() const { return frame_store >= 0 || frame_load >= 0; }

@@ -4,6 +4,7 @@
 #include "codegen/printer.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include "codegen/expression.hpp"
 
@@ -19,8 +20,14 @@ void Code::line(const std::string& text, const std::string& comment) {
 Printer::Printer(const Kernel& k, const Arrangement& a, const Traits& traits, ParameterList& parameters)
     : k_(k), a_(a), s_(k.paired), traits_(traits), lanes_(a.framed() ? "kN" : "kWidth") {
   if (traits.keeps_exponentials) kept_ = find_kept();
-  loads_ = operand_names("in_", true);
-  stores_ = operand_names("out_", false);
+  const auto operands_of = [](const auto& list, const auto& operand) {
+    std::vector<const Operand*> operands;
+    for (const auto& item : list) operands.push_back(&operand(item));
+    return operands;
+  };
+  loads_ = operand_names("in_", operands_of(k.loads, std::identity{}));
+  tables_ = operand_names("table_", operands_of(k.tables, [](const Table& t) -> const Operand& { return t.from; }));
+  stores_ = operand_names("out_", operands_of(k.stores, [](const Store& s) -> const Operand& { return s.to; }));
   for (std::size_t i = 0; i < k.steps.size(); ++i) {
     const Step& step = k.steps[i];
     const std::string op = step.kind == StepKind::kConstant ? "scalar" : std::string(name(step.op));
@@ -44,6 +51,48 @@ std::string Printer::iota(const Step& s, const std::string& inner) const {
   const std::string more = inner_offset(names_[index], o, inner);
   if (more != "0") text += " + " + more;
   return "convert<" + compute_type(s.dtype) + ">(" + text + ")";
+}
+
+std::string Printer::position_of(const Step& s) const {
+  const std::string& name = tables_[at(s.index)];
+  return "Positions<" + std::string(flag(!k_.tables[at(s.index)].positions.nonnegative)) + ">{p.positions_of_" + name +
+         ", p.step_of_" + name + "}, ";
+}
+
+/// An element of a table, from the indices of an element.
+std::string Printer::taken(const Step& s, const std::string& inner) const {
+  const std::string& name = tables_[at(s.index)];
+  const std::string more = inner_offset(name, k_.tables[at(s.index)].from, inner);
+  const bool one = s.level == Level::kRow && !columns();
+  return "taken(line." + name + (more == "0" ? "" : " + " + more) + ", " + position_of(s) + reference(s.arguments[0]) +
+         ", " + (one ? "true" : "j < at.count") + ")";
+}
+
+/// Whether all elements of a vector have one index, and are neighbours in the table.
+bool Printer::takes_vectors(const Step& s) const {
+  if (s.kind != StepKind::kTake || s.level == Level::kRow || a_.tables[at(s.index)] == Reach::kElements) return false;
+  const Step& index = step(s.arguments[0]);
+  const bool splat = index.kind == StepKind::kLoad && a_.loads[at(index.index)] == Reach::kSplat;
+  return is_row(s.arguments[0]) || splat;
+}
+
+std::string Printer::taken_vector(const Step& s) const {
+  const std::string& name = tables_[at(s.index)];
+  const Step& index = step(s.arguments[0]);
+  const std::string from = a_.tables[at(s.index)] == Reach::kDense
+                               ? "at.in(line." + name + ")"
+                               : "line." + name + " + " + inner_offset(name, k_.tables[at(s.index)].from, "at");
+  const std::string value =
+      is_row(s.arguments[0])
+          ? reference(s.arguments[0])
+          : std::string("get(") + (traits_.held[at(index.index)] ? "held." : "in.") + loads_[at(index.index)] + ", 0)";
+  return "taken_vector<" + lanes_ + ", kWhole>(" + from + ", " + position_of(s) + value + ", at.count)";
+}
+
+void Printer::print_taken_vectors(int sweep) {
+  for (const int i : element_steps(k_, sweep))
+    if (takes_vectors(step(i)) && !(has_kept(sweep) && kept_.replaces(i)))
+      out_.line("const auto all_" + names_[at(i)] + " = " + taken_vector(step(i)) + ";", step(i).label);
 }
 
 /// Division of elements by a value of their row: products with its reciprocal do it.
@@ -207,6 +256,8 @@ void Printer::print_elements(int sweep, bool look) {
               lane_of + ")";
     } else if (s.kind == StepKind::kIota) {
       value = iota(s, "place(at.first + j)");
+    } else if (s.kind == StepKind::kTake) {
+      value = takes_vectors(s) ? "get(all_" + names_[at(i)] + ", j)" : taken(s, "place(at.first + j)");
     } else {
       value = formula(s);
     }
@@ -227,6 +278,7 @@ void Printer::open_sweep(const std::string& what, int sweep) {
 
 /// The element steps and reductions of a sweep; a look computes more than it needs, and compilers drop it.
 void Printer::print_lanes(int sweep, bool look) {
+  print_taken_vectors(sweep);
   out_.line("#pragma unroll");
   out_.open("for (int j = 0; j < " + lanes_ + "; ++j) {");
   print_elements(sweep, look);

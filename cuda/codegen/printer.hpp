@@ -48,7 +48,7 @@ class Printer {
  private:
   using Names = std::vector<std::string>;
 
-  Names operand_names(const char* prefix, bool loads) const;
+  Names operand_names(const char* prefix, const std::vector<const Operand*>& operands) const;
   void declare_parameters(ParameterList& parameters);
   void declare_strides(ParameterList& parameters, const std::string& name, const Operand& o, Reach reach);
 
@@ -67,6 +67,11 @@ class Printer {
   bool divides(int i) const;  ///< a row's value is the divisor of one
   std::string divisor_of(int i) const;
   std::string iota(const Step& step, const std::string& inner) const;
+  std::string taken(const Step& step, const std::string& inner) const;
+  std::string taken_vector(const Step& step) const;
+  bool takes_vectors(const Step& step) const;
+  std::string position_of(const Step& step) const;
+  void print_taken_vectors(int sweep);
   std::string accumulator(const Step& step) const;
 
   // Pieces of the struct
@@ -157,8 +162,8 @@ class Printer {
   const Traits& traits_;
   std::string lanes_;  ///< elements of a vector
   Kept kept_;
-  Names names_;           ///< by step
-  Names loads_, stores_;  ///< by operand
+  Names names_;                    ///< by step
+  Names loads_, stores_, tables_;  ///< by operand
   Code out_;
 };
 

@@ -21,13 +21,12 @@ bool is_general(std::int64_t stride) { return stride != 0 && stride != 1; }
 }  // namespace
 
 /// From the names of values, made identifiers and unique.
-Printer::Names Printer::operand_names(const char* prefix, bool loads) const {
+Printer::Names Printer::operand_names(const char* prefix, const std::vector<const Operand*>& operands) const {
   Names names;
   std::set<std::string> used;
-  const std::size_t count = loads ? k_.loads.size() : k_.stores.size();
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < operands.size(); ++i) {
     std::string text = prefix;
-    for (const char c : loads ? k_.loads[i].label : k_.stores[i].to.label) {
+    for (const char c : operands[i]->label) {
       const bool is_word = std::isalnum(static_cast<unsigned char>(c)) != 0;
       if (is_word || text.back() != '_') text += is_word ? c : '_';
     }
@@ -43,6 +42,13 @@ void Printer::declare_parameters(ParameterList& parameters) {
   for (std::size_t i = 0; i < k_.loads.size(); ++i) {
     parameters.load(loads_[i], k_.loads[i], static_cast<int>(i));
     declare_strides(parameters, loads_[i], k_.loads[i], a_.loads[i]);
+  }
+  for (std::size_t i = 0; i < k_.tables.size(); ++i) {
+    const Table& t = k_.tables[i];
+    parameters.load(tables_[i], t.from, static_cast<int>(k_.loads.size() + i));
+    declare_strides(parameters, tables_[i], t.from, Reach::kElements);
+    parameters.number("i64", "positions_of_" + tables_[i], t.positions.extent);
+    parameters.number("i64", "step_of_" + tables_[i], t.step);
   }
   for (std::size_t i = 0; i < k_.stores.size(); ++i) {
     parameters.store(stores_[i], k_.stores[i].to, static_cast<int>(i));
@@ -143,6 +149,8 @@ void Printer::print_line() {
   };
   for (std::size_t i = 0; i < loads_.size(); ++i)
     add("const " + storage_type(k_.loads[i].dtype) + "*", loads_[i], loads_[i], loads_[i], k_.loads[i]);
+  for (std::size_t i = 0; i < tables_.size(); ++i)
+    add("const " + storage_type(k_.tables[i].from.dtype) + "*", tables_[i], tables_[i], tables_[i], k_.tables[i].from);
   for (std::size_t i = 0; i < stores_.size(); ++i)
     add(storage_type(k_.stores[i].to.dtype) + "*", stores_[i], stores_[i], stores_[i], k_.stores[i].to);
   for (std::size_t i = 0; i < k_.steps.size() && !a_.outer.empty(); ++i)

@@ -3,12 +3,13 @@
 
 namespace kfusion::codegen {
 
-/// Maps of row values that sweep `ready` is the first to use.
+/// Maps of row values, and elements of tables, that sweep `ready` is the first to use.
 void Printer::print_row_steps(int ready) {
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
     const Step& s = step(i);
-    const bool map = s.kind == StepKind::kMap || s.kind == StepKind::kCast;
-    if (map && is_row(i) && s_.ready[at(i)] == ready) assign(i, formula(s));
+    if (!is_row(i) || s_.ready[at(i)] != ready) continue;
+    if (s.kind == StepKind::kMap || s.kind == StepKind::kCast) assign(i, formula(s));
+    if (s.kind == StepKind::kTake) assign(i, taken(s, columns() ? "place(at.first + j)" : "at"));
   }
 }
 

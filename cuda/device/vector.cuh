@@ -198,6 +198,47 @@ KF_DEVICE void store_vector(T* p, const Vector<T, kN>& v, int count) {
   }
 }
 
+// ---- elements at positions that are data ----------------------------------------------------------------------------
+
+/// What is at an index that has no position: NaN, 0 of integers.
+template <class T>
+KF_DEVICE Compute<T> missing() {
+  if constexpr (Compute<T>(1) / Compute<T>(2) != Compute<T>(0))
+    return static_cast<Compute<T>>(__int_as_float(0x7fc00000));
+  else
+    return Compute<T>(0);
+}
+
+/// An axis of a table, and whether negative indices count from its end.
+template <bool kFromEnd>
+struct Positions {
+  i64 extent, step;  ///< step: elements from position to position
+
+  /// Of `index`, if that is less than `extent`.
+  KF_DEVICE u64 of(i64 index) const { return static_cast<u64>(kFromEnd && index < 0 ? index + extent : index); }
+  KF_DEVICE bool has(u64 position) const { return position < static_cast<u64>(extent); }
+};
+
+/// The element `p` is at position 0 of. Nothing is read where there is no position, or `exists` is false.
+template <bool kFromEnd, class T>
+KF_DEVICE Compute<T> taken(const T* p, const Positions<kFromEnd>& positions, i64 index, bool exists) {
+  const u64 position = positions.of(index);
+  if (!positions.has(position)) return missing<T>();
+  return get(load_vector<1, true, Use::kAgain>(p + static_cast<i64>(position) * positions.step, exists), 0);
+}
+
+/// The same of `count` of kN neighbours, all at one position.
+template <int kN, bool kWhole, bool kFromEnd, class T>
+KF_DEVICE Vector<T, kN> taken_vector(const T* p, const Positions<kFromEnd>& positions, i64 index, int count) {
+  const u64 position = positions.of(index);
+  if (positions.has(position))
+    return load_vector<kN, kWhole, Use::kAgain>(p + static_cast<i64>(position) * positions.step, count);
+  Compute<T> none[kN];
+#pragma unroll
+  for (int j = 0; j < kN; ++j) none[j] = missing<T>();
+  return pack_vector<T>(none);
+}
+
 // ---- indices --------------------------------------------------------------------------------------------------------
 
 /// An extent that 31-bit indices are divided by through a multiplication: n / d = (high(n * magic) + n) >> shift.

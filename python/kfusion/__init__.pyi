@@ -8,7 +8,7 @@ from ._devices.device import Device
 from ._devices.device_table import DeviceTable
 from ._devices.devices import device, devices
 from ._devices.measure import measure_device
-from ._functions import elu, gelu, leaky_relu, log_softmax, logsumexp, silu, softmax, softplus, attention, splade_head, conv2d, linear, matmul, take, argmax, argmin, groupnorm, chunk, concatenate, pad, repeat, roll, split, stack, tile, tril, triu, unbind, cross_entropy, mse, batchnorm, layernorm, norm, relu_layernorm, rmsnorm, std, var, astype, broadcast_to, expand_dims, flip, full_like, iota, matrix_transpose, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
+from ._functions import elu, gelu, leaky_relu, log_softmax, logsumexp, silu, softmax, softplus, attention, splade_head, conv2d, linear, matmul, take, take_along_axis, groupnorm, chunk, concatenate, pad, repeat, roll, split, stack, tile, tril, triu, unbind, cross_entropy, mse, batchnorm, layernorm, norm, relu_layernorm, rmsnorm, std, var, astype, broadcast_to, expand_dims, flip, full_like, iota, matrix_transpose, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
 from ._fuse import FusedFunction, fuse
 from ._graph.source import TraceError
 from ._library_call import call
@@ -23,7 +23,7 @@ __all__ = [
     'Reason', 'Refusal', 'Spec', 'TraceError', 'Traffic', '__version__', 'call', 'compare', 'device', 'devices',
     'elementwise', 'empty_cache', 'executors', 'fuse', 'get_num_threads', 'measure_device', 'measure_traffic', 'plan',
     'savings', 'set_num_threads', 'spec', 'to_device', 'trace', 'elu', 'gelu', 'leaky_relu', 'log_softmax', 'logsumexp',
-    'silu', 'softmax', 'softplus', 'attention', 'splade_head', 'conv2d', 'linear', 'matmul', 'take', 'argmax', 'argmin',
+    'silu', 'softmax', 'softplus', 'attention', 'splade_head', 'conv2d', 'linear', 'matmul', 'take', 'take_along_axis',
     'groupnorm', 'chunk', 'concatenate', 'pad', 'repeat', 'roll', 'split', 'stack', 'tile', 'tril', 'triu', 'unbind',
     'cross_entropy', 'mse', 'batchnorm', 'layernorm', 'norm', 'relu_layernorm', 'rmsnorm', 'std', 'var', 'add',
     'subtract', 'sub', 'multiply', 'mul', 'divide', 'true_divide', 'div', 'floor_divide', 'remainder', 'mod', 'power',

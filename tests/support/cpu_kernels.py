@@ -31,4 +31,6 @@ class Kernels:
             m = memory[operand["node"]]
             return m.elements.ctypes.data + m.start * m.elements.itemsize
 
-        function([address(o) for o in kernel["loads"]], [address(s["to"]) for s in kernel["stores"]])
+        function(
+            [address(o) for o in [*kernel["loads"], *kernel["tables"]]], [address(s["to"]) for s in kernel["stores"]]
+        )

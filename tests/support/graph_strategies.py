@@ -19,7 +19,8 @@ BASES = [(3, 5), (1, 5), (7, 11), (0, 5)]
 LARGER_BASES = [(33, 67), (2, 1030), (1030, 2), (1, 4100)]  # vectors and tiles with their remainders, rows that are cut
 _MAPS = many(join=1, unary=2, function=1, binary=4, scale=1, compare=1, select=1, logical=1, view=3, cast=1)
 _REDUCTIONS = many(reduce=3, normalise=2, centre=1, composite=1)
-_CONTRACTIONS = many(matmul=2, take=2)
+_GATHERS = many(take=2, along=2)
+_CONTRACTIONS = many(matmul=2)
 
 
 class Drawn:
@@ -53,12 +54,13 @@ def cases(
     max_steps: int = 12,
     dtypes: tuple[str, ...] = DTYPES,
     contractions: bool = False,
+    gathers: bool = False,
     reductions: bool = True,
     bases: list[tuple[int, int]] = BASES,
 ) -> Case:
-    """Graphs over inputs of `dtypes` and of extents from `bases`; with `contractions` matrix products and gathers as
-    well."""
+    """Graphs over inputs of `dtypes` and of extents from `bases`; with matrix products and gathers, if asked for."""
     kinds = _MAPS + (_REDUCTIONS if reductions else ()) + (_CONTRACTIONS if contractions else ())
+    kinds += _GATHERS if gathers else ()
     profile = Profile("drawn", kinds, dtypes, dtypes, (1, max_steps))
     program = draw_program(Drawn(draw), profile, bases).needed()
     values = program.values()

@@ -67,7 +67,9 @@ def _call(draw: st.DrawFn, g: _core.Graph, values: list[int]) -> int:
     if name != "view":
         op = draw(st.sampled_from({"unary": UNARY, "binary": BINARY, "ternary": TERNARY}[name]))
         return g.map(op, [x, *(draw(pick) for _ in range(("unary", "binary", "ternary").index(name)))])
-    name = draw(st.sampled_from(["transpose", "reshape", "slice", "broadcast", "matmul", "take", "join"]))
+    name = draw(
+        st.sampled_from(["transpose", "reshape", "slice", "broadcast", "matmul", "take", "take_along_axis", "join"])
+    )
     if name == "transpose":
         return g.transpose(x, draw(st.permutations(range(len(shape)))))
     if name == "reshape":
@@ -79,7 +81,9 @@ def _call(draw: st.DrawFn, g: _core.Graph, values: list[int]) -> int:
     if name == "join":
         others = draw(st.lists(pick, max_size=2))
         return g.concatenate([x, *others, x], draw(st.integers(-3, 2)))
-    return g.matmul(x, draw(pick)) if name == "matmul" else g.take(x, draw(pick), draw(st.integers(-2, 2)))
+    if name in ("take", "take_along_axis"):
+        return getattr(g, name)(x, draw(pick), draw(st.integers(-2, 2)), draw(st.booleans()))
+    return g.matmul(x, draw(pick))
 
 
 _BOUND = st.none() | st.integers(-6, 6)
@@ -123,6 +127,8 @@ def _value(n: dict[str, Any], a: list[np.ndarray]) -> Any:
         return np.concatenate(a, n["axis"])
     if op == "take":
         return np.take(a[0], a[1], n["axis"], mode="wrap")
+    if op == "take_along_axis":
+        return np.take_along_axis(a[0], a[1] % max(a[0].shape[n["axis"]], 1), n["axis"])
     wide = [v.astype(np.float64) if v.dtype.kind not in "bi" else v for v in a]
     if op == "relu":
         return np.maximum(wide[0], 0)

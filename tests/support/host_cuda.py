@@ -88,7 +88,10 @@ class HostKernels:
             return memory[-memory.ctypes.data % 16 :][: launch[name]]
 
         workspace, standing = room("workspace_bytes", 0xAB), room("standing_bytes", 0)
-        loads, stores = [address(o) for o in lowered["loads"]], [address(s["to"]) for s in lowered["stores"]]
+        loads, stores = (
+            [address(o) for o in [*lowered["loads"], *lowered["tables"]]],
+            [address(s["to"]) for s in lowered["stores"]],
+        )
         parameters = kernel.parameters(loads, stores, [], workspace.ctypes.data, standing.ctypes.data)
         uint3 = ctypes.c_uint * 3
         blocks, *grid = launch["grid"]

@@ -109,6 +109,8 @@ def _value(k: dict[str, Any], s: dict[str, Any], arguments: list[np.ndarray], me
         if s["kind"] == "iota":
             return Memory(np.zeros(2**20)).at(looped, strides, o["offset"])
         return memory[o["node"]].elements[memory[o["node"]].at(looped, strides, o["offset"])]
+    if s["kind"] == "take":
+        return _taken(k, k["tables"][s["index"]], arguments[0], memory)
     if s["kind"] == "cast":
         return arguments[0].astype(np_dtype(s["dtype"]))
     wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arguments]
@@ -116,6 +118,19 @@ def _value(k: dict[str, Any], s: dict[str, Any], arguments: list[np.ndarray], me
         full = np.broadcast_to(wide[0], extents)
         return reference_ops.REDUCTIONS[s["op"]](full, axis=tuple(range(kept, len(extents))), keepdims=True)
     return reference_ops.MAPS[s["op"]](*wide)
+
+
+def _taken(k: dict[str, Any], t: dict[str, Any], index: np.ndarray, memory: dict[int, Memory]) -> Any:
+    extents, strides = [*k["kept"], *k["reduced"]], [*t["kept"], *t["reduced"]]
+    varies = [stride != 0 for stride in strides]
+    looped = [e if v or axis < len(k["kept"]) else 1 for axis, (e, v) in enumerate(zip(extents, varies, strict=True))]
+    low = 0 if t["nonnegative"] else -t["positions"]
+    assert ((low <= index) & (index < t["positions"])).all()
+    m = memory[t["node"]]
+    first = Memory(m.elements, m.start).at(looped, strides, t["offset"])
+    positions = first + np.where(index < 0, index + t["positions"], index) * t["step"]
+    assert positions.size == 0 or 0 <= positions.min() <= positions.max() < len(m.elements)
+    return m.elements[positions]
 
 
 def check_rules(k: dict[str, Any]) -> None:
@@ -139,6 +154,8 @@ def check_rules(k: dict[str, Any]) -> None:
             assert s["kind"] != "reduce"
         elif s["kind"] in ("load", "iota"):
             assert s["row"] == (not any(k[s["kind"] + "s"][s["index"]]["reduced"]))
+        elif s["kind"] == "take":
+            assert s["row"] == (used[0]["row"] and not any(k["tables"][s["index"]]["reduced"]))
         elif used:
             assert s["row"] == (s["kind"] == "reduce" or all(a["row"] for a in used))
     for pair, first, second in k["pairs"]:
@@ -146,7 +163,7 @@ def check_rules(k: dict[str, Any]) -> None:
         assert steps[first]["op"] == {"centred": "mean", "shifted": "max"}[pair]
         assert steps[second]["sweep"] == steps[first]["sweep"] + 1
         assert steps[second]["paired_sweep"] == steps[first]["paired_sweep"]
-    operands = [*k["loads"], *k["iotas"], *(store["to"] for store in k["stores"])]
+    operands = [*k["loads"], *k["iotas"], *k["tables"], *(store["to"] for store in k["stores"])]
     for axes in ("kept", "reduced"):  # all neighbours that can be merged are
         for outer, inner in zip(range(len(k[axes])), range(1, len(k[axes])), strict=False):
             assert any(o[axes][outer] != o[axes][inner] * k[axes][inner] for o in operands)

@@ -130,6 +130,7 @@ NODES: dict[str, Callable[..., Any]] = {
     "matmul": np.matmul,
     "conv2d": conv2d,
     "take": np.take,
+    "take_along_axis": np.take_along_axis,
     "library_call": lambda function, *arrays: function(*arrays),
     "library_result": lambda results, index: results[index],
     "concatenate": np.concatenate,

@@ -58,6 +58,6 @@ def _node(g: Any, n: dict[str, Any], nodes: list[int]) -> int:
         return int(g.transpose(arguments[0], n["axes"]))
     if op == "concatenate":
         return int(g.concatenate(arguments, n["axis"]))
-    if op == "take":
-        return int(g.take(*arguments, n["axis"]))
+    if op in ("take", "take_along_axis"):
+        return int(getattr(g, op)(*arguments, n["axis"], n["nonnegative"]))
     return int(g.matmul(*arguments) if op == "matmul" else getattr(g, op)(arguments[0], n["shape"]))

@@ -80,12 +80,12 @@ class LibraryCallStep final : public ExecutableStep {
   std::vector<Result> results_;
 };
 
-/// Products, convolutions and gathers, one at a time, and calls of any function.
+/// Products and convolutions, one at a time, and calls of any function.
 class ByArrayLibrary final : public Backend {
  public:
   std::string_view name() const override { return "array_library"; }
   bool has(Pattern p, const Device&) const override {
-    return p == Pattern::kMatmul || p == Pattern::kConv2d || p == Pattern::kGather || p == Pattern::kLibraryCall;
+    return p == Pattern::kMatmul || p == Pattern::kConv2d || p == Pattern::kLibraryCall;
   }
   std::optional<std::string> refusal(const Candidate& k, const Device&) const override {
     if (k.nodes.size() == 1 || k.pattern == Pattern::kLibraryCall) return std::nullopt;

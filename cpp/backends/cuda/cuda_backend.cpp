@@ -2,6 +2,7 @@
 #include "codegen/generate.hpp"
 #include "host/compile.hpp"
 #include "host/cuda.hpp"
+#include "kfusion/plan/sweeps.hpp"
 #include "runtime/backend.hpp"
 
 namespace kfusion {
@@ -38,6 +39,10 @@ class Cuda final : public Backend {
  public:
   std::string_view name() const override { return "cuda"; }
   bool has(Pattern p, const Device& d) const override { return !d.is_cpu && is_loops(p); }
+  std::optional<std::string> refusal(const Candidate& k, const Device&) const override {
+    if (!takes_at_reduced(k.graph, k.folded, k.nodes)) return std::nullopt;
+    return "takes no elements at positions that a reduction in the same kernel gives";
+  }
   StepPointer make_step(StepRequest& request) const override {
     return std::make_unique<CudaStep>(request.loops(), request.aligned(), request.place().index);
   }

@@ -39,7 +39,7 @@ py::object torch_stream(py::handle module, Stream stream, int device) {
 
 /// torch's functions, looked up once and kept for the life of the process.
 struct TorchFunctions {
-  py::handle matmul, conv2d, cuda, slice;
+  py::handle matmul, conv2d, cuda;
 };
 
 const TorchFunctions& torch_functions() {
@@ -48,8 +48,7 @@ const TorchFunctions& torch_functions() {
       .call_once_and_store_result([] {
         const auto torch = py::module_::import("torch");
         const auto held = [](py::object x) { return x.release(); };
-        return TorchFunctions{held(torch.attr("matmul")), held(torch.attr("conv2d")), held(torch.attr("cuda")),
-                              held(py::slice(std::nullopt, std::nullopt, std::nullopt))};
+        return TorchFunctions{held(torch.attr("matmul")), held(torch.attr("conv2d")), held(torch.attr("cuda"))};
       })
       .get_stored();
 }
@@ -63,19 +62,12 @@ py::object written(const py::object& result, const py::object& out) {
 py::object compute_with_torch(const Node& n, const py::object& x, const py::object& y, const py::object& out) {
   const TorchFunctions& torch = torch_functions();
   if (n.op == Op::matmul) return out.is_none() ? torch.matmul(x, y) : torch.matmul(x, y, py::arg("out") = out);
-  if (const auto* a = std::get_if<Conv2dAttributes>(&n.attributes))
-    return written(torch.conv2d(x, y, py::none(), pair(a->stride), pair(a->padding), pair(a->dilation), a->groups),
-                   out);
-  py::list index;  // x[:, :, y]
-  for (int d = 0; d < std::get<TakeAttributes>(n.attributes).axis; ++d) index.append(torch.slice);
-  index.append(y);
-  return written(x[py::tuple(index)], out);
+  const auto& a = std::get<Conv2dAttributes>(n.attributes);
+  return written(torch.conv2d(x, y, py::none(), pair(a.stride), pair(a.padding), pair(a.dilation), a.groups), out);
 }
 
-py::object compute_with_cupy(const Node& n, const py::object& x, const py::object& y, const py::object& out) {
-  const auto cupy = py::module_::import("cupy");
-  if (n.op == Op::matmul) return cupy.attr("matmul")(x, y, py::arg("out") = out);
-  return cupy.attr("take")(x, y, py::arg("axis") = std::get<TakeAttributes>(n.attributes).axis, py::arg("out") = out);
+py::object compute_with_cupy(const Node&, const py::object& x, const py::object& y, const py::object& out) {
+  return py::module_::import("cupy").attr("matmul")(x, y, py::arg("out") = out);
 }
 
 py::object compute_with_numpy(const Node&, const py::object& x, const py::object& y, const py::object& out) {
@@ -133,10 +125,7 @@ LibraryFunction numpy_function_for(const Node& n, Place place) {
   return place.on_host() && n.op == Op::matmul && !is_half(n.dtype) ? &compute_with_numpy : nullptr;
 }
 
-/// Not what reads outside of an array instead of refusing the index.
-LibraryFunction torch_function_for(const Node& n, Place place) {
-  return place.on_host() && n.op == Op::take ? nullptr : &compute_with_torch;
-}
+LibraryFunction torch_function_for(const Node&, Place) { return &compute_with_torch; }
 
 const Bridge* bridge_of(ArrayLibrary library, Place place) {
   if (library == ArrayLibrary::kTorch) return &kTorchBridge;

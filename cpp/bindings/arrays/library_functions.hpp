@@ -1,4 +1,4 @@
-// What array libraries compute for plans: products, convolutions and gathers by functions of their own.
+// What array libraries compute for plans: products and convolutions by functions of their own.
 #pragma once
 #include "bindings/arrays/array.hpp"
 

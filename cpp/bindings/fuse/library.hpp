@@ -1,4 +1,4 @@
-// What array libraries compute for a plan: products, convolutions and gathers on strided views of its values, and calls
+// What array libraries compute for a plan: products and convolutions on strided views of its values, and calls
 // of any of their functions.
 #pragma once
 #include <map>

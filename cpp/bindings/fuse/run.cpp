@@ -35,7 +35,11 @@ void execute(Call& call, const Compiled& c, const Inputs& inputs, std::byte* con
     if (fresh && poisons_memory())
       for (std::size_t i = 0; i < c.results.size(); ++i)
         poison(outputs[i], static_cast<std::size_t>(c.results[i].nbytes()), place, stream);
-    c.executable.run({from.data(), outputs, parameters, stream, &callers});
+    try {
+      c.executable.run({from.data(), outputs, parameters, stream, &callers});
+    } catch (const IndexError& e) {
+      throw IndexError(call.says(e.what()));
+    }
   });
 }
 

@@ -161,6 +161,8 @@ void Emitter::finish(int s, const std::vector<int>& arguments) {
   save();  // the argument, where it is wanted again
   if (step(s).kind == StepKind::kCast) {
     if (!is_rounded_by_store(s)) cast(s);
+  } else if (step(s).kind == StepKind::kTake) {
+    take(s);
   } else {
     TileStep operands = arguments.size() > 1 ? place_of(arguments[1]) : TileStep{};
     if (arguments.size() > 2) {
@@ -195,6 +197,14 @@ void Emitter::cast(int s) {
   const DType by = rounds_once ? from : from == DType::kInt64 ? DType::kFloat64 : DType::kFloat32;
   if (by != from) convert(from, by);
   convert(by, to);
+}
+
+void Emitter::take(int s) {
+  const int indices = p_.take_slot(free_), elements = p_.take_slot(free_);
+  const int table = step(s).index;
+  add([&](Width w) { return p_.kernels->take(p_.kernel.tables[at(table)].from.dtype, w, to_.wide); },
+      {.operand = indices, .second = elements, .table = table});
+  free_.insert(free_.end(), {indices, elements});
 }
 
 void Emitter::release(int s) {

@@ -38,6 +38,7 @@ class Emitter {
   void finish(int s, const std::vector<int>& arguments);
   void keep_readable(int s);
   void cast(int s);
+  void take(int s);
   bool is_rounded_by_store(int s);
   void save();  ///< what is in the registers, where it is wanted again
   void release(int s);

@@ -7,6 +7,7 @@
 #include "cpu/fused/rows_and_columns.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/job.hpp"
+#include "kfusion/error.hpp"
 
 namespace kfusion::cpu {
 namespace {
@@ -45,10 +46,20 @@ void FusedKernel::run(const std::byte* const* loads, std::byte* const* stores, c
   if (p.space.rows == 0 || p.space.cols == 0) return;
   const bool in_place = is_in_place(p, loads, stores);
   const bool copied = std::ranges::any_of(p.targets, &Target::copied);  // from the cache, which streaming would pass by
-  const FusedCall call{
-      p, loads, stores, parameters, streams(p.stored_bytes) && !in_place && !copied, in_place && p.targets.size() > 1};
+  IndexFault fault;
+  const FusedCall call{p,
+                       loads,
+                       stores,
+                       parameters,
+                       &fault,
+                       streams(p.stored_bytes) && !in_place && !copied,
+                       in_place && p.targets.size() > 1};
   const int threads = threads_for(p.work);
   p.space.columns ? run_columns(call, threads) : run_rows(call, threads);
+  if (fault.table >= 0) {
+    const Table& t = p.kernel.tables[at(fault.table)];
+    throw IndexError(out_of_bounds(t.function, fault.index, t.axis, t.positions));
+  }
 }
 
 const TileKernels& tile_kernels() {

@@ -12,17 +12,19 @@ class FusedProgram;
 /// A Kernel made ready to run. The program is chosen for the instruction set in use when it is made.
 class FusedKernel {
  public:
-  /// Throws std::logic_error for a kernel of a kind that is no loop nest (a product, a gather).
+  /// Throws std::logic_error for a kernel of a kind that is no loop nest (a product).
   explicit FusedKernel(const Kernel& k);
   FusedKernel(FusedKernel&&) noexcept;
   FusedKernel& operator=(FusedKernel&&) noexcept;
   ~FusedKernel();
 
   /// Computes every store. `loads` and `stores`: the address of element 0 of each operand's array, in the order of
-  /// Kernel::loads and Kernel::stores, at any alignment; `parameters`: values for Constant::parameter.
+  /// Kernel::loads (then Kernel::tables) and Kernel::stores, at any alignment; `parameters`: values for
+  /// Constant::parameter.
   ///
   /// A pointwise kernel's store may lie where a load does, element for element; else they must not overlap.
-  /// Thread-safe. Results depend on shapes alone, not on the number of threads. Throws std::bad_alloc.
+  /// Thread-safe. Results depend on shapes alone, not on the number of threads. Throws std::bad_alloc,
+  /// and IndexError for an index out of bounds: stores then hold no results.
   void run(const std::byte* const* loads, std::byte* const* stores, const double* parameters) const;
 
  private:

@@ -1,5 +1,6 @@
 // The bodies of the steps that move a tile from and to memory.
 #pragma once
+#include "cpu/fused/tables.hpp"
 #include "cpu/fused/tile.hpp"
 
 namespace kfusion::cpu {
@@ -22,6 +23,28 @@ struct Load {
     const auto part = [&p]() KF_LAMBDA {
       const std::byte* const from = p;
       p += kBytes;
+      if constexpr (kPart<E, wide> == kLanes<E>) return (F32s)load_elements<E>(from).v;
+      return (F32s)load_half_elements<E>(from).v;
+    };
+    ((x = part()), ...);
+  }
+};
+
+/// Elements of a table at the indices that the tile holds.
+template <class E, bool wide>
+struct Take {
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(KF_STEP, X&... x) {
+    constexpr std::int64_t kElements = kPart<E, wide> * static_cast<int>(sizeof...(X));
+    std::byte* index = c->at[s->operand];
+    ((store(index, x), index += kVectorBytes), ...);
+    const std::int64_t end = c->partial ? i + c->valid : c->end;
+    take_elements(c->tables[s->table], i, end - i < kElements ? end - i : kElements, c->at[s->operand], kPart<E, wide>,
+                  c->at[s->second]);
+    const std::byte* p = c->at[s->second];
+    const auto part = [&p]() KF_LAMBDA {
+      const std::byte* const from = p;
+      p += kPartBytes<E, wide>;
       if constexpr (kPart<E, wide> == kLanes<E>) return (F32s)load_elements<E>(from).v;
       return (F32s)load_half_elements<E>(from).v;
     };

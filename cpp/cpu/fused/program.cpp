@@ -49,8 +49,11 @@ FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks)
   choose_group();
   add_sources(kernel.loads, false);
   add_sources(kernel.iotas, true);
-  add_targets();
+  add_tables();
   if (kernel.kind == Pattern::kPointwise) find_row_values();
+  for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s)
+    if (takes_rows_of(s)) add_row_source(s);
+  add_targets();
   if (space.columns) choose_block();
   homes_begin = scratch_bytes;
   give_homes();
@@ -102,6 +105,7 @@ void FusedProgram::copy_rows(const Layout& layout, std::int64_t count, std::int6
 void FusedProgram::add_sources(const std::vector<Operand>& from, bool iota) {
   for (const Operand& o : from) {
     Source s;
+    s.array = static_cast<int>(sources.size());
     s.dtype = iota ? held(o.dtype) : o.dtype;
     s.iota = iota;
     s.layout = space.layout(o, iota ? 1 : static_cast<int>(item_bytes(o.dtype)));
@@ -122,6 +126,39 @@ void FusedProgram::add_sources(const std::vector<Operand>& from, bool iota) {
     s.operand = add_operand(s.layout.reach == Reach::kDirect ? -1 : s.stage);
     sources.push_back(std::move(s));
   }
+}
+
+void FusedProgram::add_tables() {
+  for (const Table& t : kernel.tables)
+    tables.push_back(space.layout(t.from, static_cast<int>(item_bytes(t.from.dtype))));
+  row_source_.assign(tables.size(), -1);
+}
+
+/// Whether all elements of a row are at one position, which is known before its first sweep.
+bool FusedProgram::takes_rows_of(int s) const {
+  if (step(s).kind != StepKind::kTake || space.columns || all_zero(tables[at(step(s).index)].flat)) return false;
+  const int index = step(s).arguments[0];
+  return ready(index) == 0 && (has_home(index) || step(index).kind == StepKind::kConstant);
+}
+
+/// Rows of a group are copied, so that they lie as those of arrays do.
+void FusedProgram::add_row_source(int take) {
+  Source s;
+  s.table = step(take).index, s.index = step(take).arguments[0];
+  s.array = static_cast<int>(kernel.loads.size()) + s.table;
+  s.dtype = kernel.tables[at(s.table)].from.dtype;
+  s.layout = tables[at(s.table)];
+  if (s.layout.reach != Reach::kDirect) s.layout.reach = Reach::kStrided;
+  if (copies_rows()) {
+    s.copied = true, s.from = s.layout;
+    s.layout.reach = Reach::kDirect;
+    copy_rows(s.layout, group, s.rows, s.pitch);
+    s.layout.outer.back() = s.pitch;
+  }
+  s.stage = add_scratch(tile_bytes());
+  s.operand = add_operand(s.layout.reach == Reach::kDirect ? -1 : s.stage);
+  row_source_[at(s.table)] = static_cast<int>(sources.size());
+  sources.push_back(std::move(s));
 }
 
 void FusedProgram::add_targets() {
@@ -148,6 +185,7 @@ void FusedProgram::add_targets() {
 int FusedProgram::source_of(int s) const {
   if (step(s).kind == StepKind::kLoad) return step(s).index;
   if (step(s).kind == StepKind::kIota) return static_cast<int>(kernel.loads.size()) + step(s).index;
+  if (step(s).kind == StepKind::kTake && !row_source_.empty()) return row_source_[at(step(s).index)];
   return -1;
 }
 
@@ -157,15 +195,19 @@ bool FusedProgram::has_home(int s) const {
 }
 
 bool FusedProgram::is_row_map(int s) const {
-  return step(s).level == Level::kRow && (step(s).kind == StepKind::kMap || step(s).kind == StepKind::kCast);
+  const StepKind kind = step(s).kind;
+  return step(s).level == Level::kRow && (kind == StepKind::kMap || kind == StepKind::kCast || kind == StepKind::kTake);
 }
 
 /// Of an elementwise kernel: what is made of numbers of a row alone is one, too.
 void FusedProgram::find_row_values() {
   if (!space.grouped) return;
   const auto is_number = [this](int s) { return has_home(s) || step(s).kind == StepKind::kConstant; };
+  const auto varies = [this](const Step& s) {
+    return s.kind == StepKind::kTake && !all_zero(tables[at(s.index)].flat);
+  };
   for (Step& s : kernel.steps)
-    if (!s.arguments.empty() && std::ranges::all_of(s.arguments, is_number)) s.level = Level::kRow;
+    if (!s.arguments.empty() && !varies(s) && std::ranges::all_of(s.arguments, is_number)) s.level = Level::kRow;
 }
 
 int FusedProgram::take_slot(std::vector<int>& free) {
@@ -344,8 +386,9 @@ void FusedProgram::size_tiles(TileProgram& program) const {
 bool FusedProgram::is_wide(const Wanted& wanted) const {
   bool wide = false;
   walk_back(wanted, [&](int s) {
-    wide = wide || lane_bytes(step(s).dtype) == 8 || lane_bytes(step(s).from) == 8;
-    return !wide && (homes[at(s)].operand < 0 || wanted.contains(s));
+    const bool made = source_of(s) < 0;
+    wide = wide || lane_bytes(step(s).dtype) == 8 || (made && lane_bytes(step(s).from) == 8);
+    return !wide && made && (homes[at(s)].operand < 0 || wanted.contains(s));
   });
   return wide;
 }
@@ -395,7 +438,11 @@ void FusedProgram::count_bytes() {
     return flat * outer * l.item;
   };
   for (const Source& s : sources)
-    if (!s.iota) bytes += bytes_of(s.layout);
+    if (!s.iota && s.table < 0) bytes += bytes_of(s.layout);
+  for (const Step& s : kernel.steps)
+    if (s.kind == StepKind::kTake)
+      bytes +=
+          tables[at(s.index)].item * (s.level == Level::kRow && !space.columns ? space.rows : space.rows * space.cols);
   for (const Target& t : targets) stored_bytes += bytes_of(t.layout);
   bytes += stored_bytes;
 }

@@ -35,9 +35,11 @@ struct TileProgram {
   bool empty() const { return targets.empty() && reductions.empty() && keeps == 0; }
 };
 
-/// An array that the kernel reads: a load, or the numbers of an iota.
+/// An array that the kernel reads: a load, the numbers of an iota, or the row of a table at a row's index.
 struct Source {
   DType dtype = DType::kFloat32;  ///< in memory; of an iota, of the stage
+  int array = 0;                  ///< of FusedCall::loads
+  int table = -1, index = -1;     ///< of Kernel::tables; the step whose value, which is in its home, is the row's index
   Layout layout;
   bool iota = false;
   std::int64_t to_next = 0;  ///< bytes to the next group of rows, where that is fetched meanwhile
@@ -110,7 +112,8 @@ class FusedProgram {
   Kernel kernel;
   Space space;
   const TileKernels* kernels;
-  std::vector<Source> sources;  ///< loads, then iotas
+  std::vector<Source> sources;  ///< loads, then iotas, then tables whose rows are read as a whole
+  std::vector<Layout> tables;   ///< by Kernel::tables
   std::vector<Target> targets;
   std::vector<Reduction> reductions;
   std::vector<Home> homes;  ///< by step
@@ -156,6 +159,9 @@ class FusedProgram {
   std::int64_t kept_pitch() const { return (space.cols * 4 + tile_bytes() + 63) / 64 * 64; }
 
   void add_sources(const std::vector<Operand>& operands, bool iota);
+  void add_tables();
+  bool takes_rows_of(int take) const;
+  void add_row_source(int take);
   void add_targets();
   bool copies_rows() const;  ///< rows that are taken whole: in groups, and dense
   void choose_group();
@@ -176,6 +182,7 @@ class FusedProgram {
   RowMoments moments_of(const Phase& phase) const;
   bool takes_pairs(int sweep, Phase& phase) const;
   void give_home(int step);
+  std::vector<int> row_source_;  ///< by Kernel::tables: of `sources`, -1 where elements are taken one by one
   bool is_row_map(int s) const;
   void find_row_values();
   int ready(int s) const { return kernel.separate.ready[static_cast<std::size_t>(s)]; }

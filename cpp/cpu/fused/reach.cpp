@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "cpu/fused/tables.hpp"
 #include "cpu/strided.hpp"
 
 namespace kfusion::cpu {
@@ -110,6 +111,36 @@ void fill(const std::byte* element, std::int64_t count, std::byte* to) {
     std::memcpy(to + k * static_cast<std::int64_t>(sizeof bits), &bits, sizeof bits);
 }
 
+template <int item, class Index>
+void take_elements(const TileTable& table, std::int64_t begin, std::int64_t count, const std::byte* indices,
+                   std::int64_t per_register, std::byte* tile) {
+  std::int64_t lane = 0;
+  const auto next_index = [&] {
+    Index index;
+    std::memcpy(&index, indices + lane * static_cast<std::int64_t>(sizeof index), sizeof index);
+    if (++lane == per_register) lane = 0, indices += table.vector_bytes;
+    return std::int64_t{index};
+  };
+  for_runs(*table.extents, *table.strides, begin, count, [&](std::int64_t n, std::int64_t offset, std::int64_t stride) {
+    const std::byte* from = table.base + offset;
+    for (std::int64_t k = 0; k < n; ++k, from += stride, tile += item) {
+      const std::byte* const element = table.at(from, next_index());
+      if (element)
+        std::memcpy(tile, element, item);
+      else
+        std::memset(tile, 0, item);
+    }
+  });
+}
+
+template <int item>
+void take_elements(const TileTable& table, std::int64_t begin, std::int64_t count, const std::byte* indices,
+                   std::int64_t per_register, std::byte* tile) {
+  if (table.index_bytes == 8)
+    return take_elements<item, std::int64_t>(table, begin, count, indices, per_register, tile);
+  take_elements<item, std::int32_t>(table, begin, count, indices, per_register, tile);
+}
+
 constexpr std::int64_t kShortRow = 32, kFewColumns = 8;
 constexpr std::int64_t kShortRowBytes = 256;  // below, buffers for tiles of several rows take less than rows one by one
 
@@ -208,6 +239,14 @@ void count_off(const Layout& iota, const Extents& extents, std::int64_t first, D
     default:
       return count_off<float>(iota, extents, first, begin, count, tile);
   }
+}
+
+void take_elements(const TileTable& table, std::int64_t begin, std::int64_t count, const std::byte* indices,
+                   std::int64_t per_register, std::byte* tile) {
+  if (table.item == 4) return take_elements<4>(table, begin, count, indices, per_register, tile);
+  if (table.item == 8) return take_elements<8>(table, begin, count, indices, per_register, tile);
+  if (table.item == 2) return take_elements<2>(table, begin, count, indices, per_register, tile);
+  take_elements<1>(table, begin, count, indices, per_register, tile);
 }
 
 void repeat(const std::byte* element, int item, std::int64_t count, std::byte* to) {

@@ -28,8 +28,7 @@ class Rows {
       Worker w(call_);
       std::vector<Partial> partials(partial_count());
       for (std::int64_t r = 0; r < rows; ++r) {
-        w.go_to_group(r, 1);
-        row_program(w, 0);
+        begin_group(w, r, 1);
         row(w, r, partials.data(), true);
       }
     }
@@ -62,8 +61,7 @@ class Rows {
     std::vector<Partial> partials(partial_count());
     for (std::int64_t r = begin, n; r < end; r += n) {
       n = rows_from(r, end);
-      w.go_to_group(r, n);
-      row_program(w, 0);
+      begin_group(w, r, n);
       chunks_ == 1 ? whole_rows(w, n, partials.data()) : row(w, r, partials.data(), false);
       w.leave_group();
     }
@@ -103,6 +101,7 @@ class Rows {
   void begin_group(Worker& w, std::int64_t row, std::int64_t rows) const {
     w.go_to_group(row, rows);
     row_program(w, 0);
+    w.take_rows();
   }
   void fold_moments(const Worker& w, Partial* partials, std::int64_t chunk) const {
     Partial* const mine = partials + at(chunk) * p_.reductions.size();
@@ -149,6 +148,7 @@ class Rows {
         parallel_for(chunks_, threads_, [&](std::int64_t first, std::int64_t last) {
           Worker mine(call_, w);
           mine.go_to_group(r, 1);
+          mine.take_rows();
           chunks(mine, phase, first, last, partials);
         });
       } else {

@@ -138,6 +138,7 @@ KF_INLINE StepFunction with_type(DType held, F f) {
 // Between the files of one level.
 StepFunction load_step(DType dtype, Width width, bool wide);
 StepFunction store_step(DType dtype, Width width, bool wide);
+StepFunction take_step(DType dtype, Width width, bool wide);
 StepFunction spill_step(Width width);
 StepFunction reload_step(Width width);
 StepFunction map_step(Op op, DType held, Width width);

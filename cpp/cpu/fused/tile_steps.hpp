@@ -16,6 +16,7 @@ enum class Width : std::uint8_t { kFull, kShort };
 inline constexpr int kWidths = 2;
 
 struct EdgeLine;
+struct TileTable;
 
 using StepFunction = void (*)();  ///< its own signature is known to the steps alone
 
@@ -25,6 +26,7 @@ struct TileStep {
   std::int32_t scale = 0, second_scale = 0;    ///< bytes from element to element of the run; 0: the same for all tiles
   std::int32_t stride = 0, second_stride = 0;  ///< bytes from register to register; 0: one number for all
   std::int32_t fetch = 0, fetches = 0;         ///< of TileContext::fetches: what it prefetches
+  std::int32_t table = 0;                      ///< of TileContext::tables
 };
 
 /// What a step prefetches for each register of the tile: element i's share begins at element 0 of the operand + `ahead`
@@ -54,8 +56,10 @@ struct TileContext {
   std::int64_t i = 0;                       ///< the tile that was taken last
   std::int64_t last = 0;                    ///< the last whole tile of the run
   std::int64_t valid = 0;                   ///< elements of the tile that count
-  bool partial = false;                     ///< some do not
-  bool first = true;                        ///< the first tile of a reduction
+  std::int64_t end = 0;                     ///< of the elements that count
+  const TileTable* tables = nullptr;
+  bool partial = false;  ///< some do not
+  bool first = true;     ///< the first tile of a reduction
   bool columns = false;  ///< each element has accumulators of its own: a reduction's first tile is all of a row
   bool stream = false;   ///< stores go past the caches where addresses allow it
 };
@@ -104,6 +108,8 @@ struct TileKernels {
   /// Elements in memory from and to the tile. `wide`: the kernel has 8-byte types.
   StepFunction (*load)(DType dtype, Width width, bool wide);
   StepFunction (*store)(DType dtype, Width width, bool wide);
+  /// The tile, of indices, becomes elements of the table; the two operands have room for the indices and the elements.
+  StepFunction (*take)(DType dtype, Width width, bool wide);
   /// To another compute type; of floats also to a half type: rounded to it, as float32.
   StepFunction (*cast)(DType held, DType to, Width width);
   /// Between the tile and a slot, as it is; `number`: the operand's first element, of `bytes` bytes, everywhere.

@@ -46,6 +46,7 @@ Worker::Worker(const FusedCall& call) : call_(call), program_(call.program) {
   copy_shared();
   go_to(0);
   if (!program_.scalars.empty()) run_row_values(program_.scalars);
+  if (!program_.space.grouped) take_rows();
 }
 
 Worker::Worker(const FusedCall& call, const Worker& from) : call_(call), program_(call.program) {
@@ -87,6 +88,31 @@ void Worker::attach() {
   context_.row_steps = program_.row_steps.data();
   context_.stream = call_.stream;
   if (call_.stream) edges_.resize(program_.targets.size());
+  attach_tables();
+}
+
+void Worker::attach_tables() {
+  const Kernel& k = program_.kernel;
+  for (const Layout& layout : program_.tables) along_rows_.push_back(along_rows(layout).flat);
+  for (const Step& s : k.steps) {
+    if (s.kind != StepKind::kTake) continue;
+    const Layout& layout = program_.tables[at(s.index)];
+    tables_.resize(program_.tables.size());
+    tables_[at(s.index)] = {nullptr,
+                            &program_.space.flat,
+                            &layout.flat,
+                            k.tables[at(s.index)].step * layout.item,
+                            k.tables[at(s.index)].positions,
+                            s.index,
+                            layout.item,
+                            lane_bytes(s.from),
+                            program_.kernels->vector_bytes,
+                            call_.fault};
+  }
+  row_tables_ = tables_;
+  for (std::size_t t = 0; t < row_tables_.size(); ++t)
+    row_tables_[t].extents = &group_rows_, row_tables_[t].strides = &along_rows_[t];
+  context_.tables = tables_.data();
 }
 
 void Worker::set_constants() {
@@ -121,18 +147,16 @@ void Worker::copy_shared() {
 
 void Worker::go_to(std::int64_t outer) {
   const Extents& extents = program_.space.outer;
-  const std::size_t loads = program_.kernel.loads.size();
   for (std::size_t k = 0; k < program_.sources.size(); ++k) {
     const Source& s = program_.sources[k];
-    if (s.copied) {
-      source_base_[k] = at_[s.operand];
-      continue;
-    }
+    if (s.copied) source_base_[k] = at_[s.operand];
+    if (s.copied || s.table >= 0) continue;  // of a table, take_rows() knows where
     const std::int64_t offset = s.layout.offset + offset_of(outer, extents, s.layout.outer);
     // The position of an iota is its number.
-    source_base_[k] = s.iota ? reinterpret_cast<const std::byte*>(offset) : call_.loads[k] + offset;
-    if (k < loads && s.layout.reach == Reach::kDirect) at_[s.operand] = const_cast<std::byte*>(source_base_[k]);
+    source_base_[k] = s.iota ? reinterpret_cast<const std::byte*>(offset) : call_.loads[s.array] + offset;
+    if (!s.iota && s.layout.reach == Reach::kDirect) at_[s.operand] = const_cast<std::byte*>(source_base_[k]);
   }
+  go_to_tables(outer);
   for (std::size_t k = 0; k < program_.targets.size(); ++k) {
     const Target& t = program_.targets[k];
     if (!t.copied) target_base_[k] = call_.stores[k] + t.layout.offset + offset_of(outer, extents, t.layout.outer);
@@ -159,7 +183,7 @@ void Worker::go_to_group(std::int64_t first, std::int64_t rows) {
   const Space& space = program_.space;
   for (std::size_t k = 0; k < program_.sources.size(); ++k) {
     const Source& s = program_.sources[k];
-    if (!s.copied || s.shared) continue;
+    if (!s.copied || s.shared || s.table >= 0) continue;
     std::byte* const dense = scratch_ + s.rows;
     const std::byte* const from = call_.loads[k] + s.from.offset + offset_of(first, space.outer, s.from.outer);
     for_rows(
@@ -172,6 +196,50 @@ void Worker::go_to_group(std::int64_t first, std::int64_t rows) {
   for (std::size_t k = 0; k < program_.targets.size(); ++k)
     if (program_.targets[k].copied) target_base_[k] = scratch_ + program_.targets[k].rows;
   go_to(first);
+}
+
+void Worker::go_to_tables(std::int64_t outer) {
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    const Layout& layout = program_.tables[t];
+    tables_[t].base = call_.loads[program_.kernel.loads.size() + t] + layout.offset +
+                      offset_of(outer, program_.space.outer, layout.outer);
+    row_tables_[t].base = tables_[t].base;
+  }
+}
+
+std::int64_t Worker::index_of(int step, std::int64_t row) const {
+  const Home& home = program_.homes[at(step)];
+  const std::byte* const lane = scratch_ + home.place + (home.of_row ? row * home.scale : 0);
+  if (lane_bytes(program_.kernel.steps[at(step)].dtype) == 4) return *reinterpret_cast<const std::int32_t*>(lane);
+  return *reinterpret_cast<const std::int64_t*>(lane);
+}
+
+void Worker::take_rows() {
+  for (std::size_t k = 0; k < program_.sources.size(); ++k) {
+    const Source& s = program_.sources[k];
+    if (s.table < 0) continue;
+    if (s.copied) {
+      for (std::int64_t row = 0; row < rows_; ++row) take_row(s, row);
+      at_[s.operand] = scratch_ + s.rows;
+      source_base_[k] = at_[s.operand];
+      continue;
+    }
+    const TileTable& table = tables_[at(s.table)];
+    const std::byte* const row = table.at(table.base, index_of(s.index, 0));
+    source_base_[k] = row ? row : table.base;  // whose results nobody gets
+    if (s.layout.reach == Reach::kDirect) at_[s.operand] = const_cast<std::byte*>(source_base_[k]);
+  }
+}
+
+/// Of a group, to its place among dense rows.
+void Worker::take_row(const Source& s, std::int64_t row) {
+  const TileTable& table = tables_[at(s.table)];
+  const std::byte* const from = table.at(table.base + row * s.from.outer.back(), index_of(s.index, row));
+  std::byte* const to = scratch_ + s.rows + row * s.pitch;
+  if (from)
+    gather(s.from, program_.space.flat, from, 0, program_.space.cols, to);
+  else
+    std::memset(to, 0, static_cast<std::size_t>(program_.space.cols * s.from.item));
 }
 
 void Worker::leave_group() {
@@ -246,6 +314,7 @@ void Worker::run(const TileProgram& p, std::int64_t begin, std::int64_t end, boo
   const std::int64_t full = p.per_tile(Width::kFull), small = p.per_tile(Width::kShort);
   context_.first = first;
   context_.fetches = p.fetches.data();
+  context_.end = end;
   std::int64_t i = begin;
   if (call_.staged) {
     for (; i < end; i += full) part_of_tile(p, Width::kFull, i, std::min(full, end - i));
@@ -422,8 +491,9 @@ void Worker::run_row_values(const TileProgram& p) {
       gather(values, {rows_}, source_base_[k], 0, rows_, scratch_ + s.stage);
   }
   const bool stream = std::exchange(context_.stream, false);
+  group_rows_[0] = rows_, context_.end = rows_, context_.tables = row_tables_.data();
   steps(p, Width::kShort, 0, count);
-  context_.stream = stream;
+  context_.stream = stream, context_.tables = tables_.data();
   for (const int k : p.targets) {
     const Target& t = program_.targets[at(k)];
     scatter(along_rows(t.layout), {rows_}, target_base_[k], 0, rows_, scratch_ + t.stage);

@@ -8,6 +8,7 @@
 #include "cpu/buffer.hpp"
 #include "cpu/edge_line.hpp"
 #include "cpu/fused/program.hpp"
+#include "cpu/fused/tables.hpp"
 
 namespace kfusion::cpu {
 
@@ -17,6 +18,7 @@ struct FusedCall {
   const std::byte* const* loads;
   std::byte* const* stores;
   const double* parameters;
+  IndexFault* fault = nullptr;
   bool stream = false;
   bool staged = false;  ///< in place with several stores: a tile is read as a whole before any of it is written
 };
@@ -34,6 +36,8 @@ class Worker {
   void go_to(std::int64_t outer);
   /// To the first of some rows of a group, whose arrays are copied where they are not dense.
   void go_to_group(std::int64_t first, std::int64_t rows);
+  /// Once its row values are known: the rows of tables that they are indices of.
+  void take_rows();
   /// The end of a group: results that are not dense go to their places.
   void leave_group();
 
@@ -60,8 +64,12 @@ class Worker {
 
  private:
   void attach();
+  void attach_tables();
   void copy_shared();
   void go_to_row(std::int64_t row);
+  void go_to_tables(std::int64_t outer);
+  std::int64_t index_of(int step, std::int64_t row) const;
+  void take_row(const Source& s, std::int64_t row);
   void set_constants();
   void run_tiles(const TileProgram& p, Width w, std::int64_t& i, std::int64_t end);
   void steps(const TileProgram& p, Width w, std::int64_t i, std::int64_t end);
@@ -86,8 +94,11 @@ class Worker {
   const std::byte** source_base_;  ///< of each source, at the outer index
   std::byte** target_base_;
   TileContext context_;
-  std::int64_t first_ = 0, rows_ = 1;  ///< of the group
-  std::vector<EdgeLine> edges_;        ///< of each target, where stores go past the caches
+  std::int64_t first_ = 0, rows_ = 1;           ///< of the group
+  std::vector<TileTable> tables_, row_tables_;  ///< along the flat index; along the rows of the group
+  std::vector<Extents> along_rows_;             ///< strides of row_tables_
+  Extents group_rows_ = {1};
+  std::vector<EdgeLine> edges_;  ///< of each target, where stores go past the caches
   alignas(64) std::byte local_scratch_[kLocalBytes];
   std::byte* local_addresses_[2 * kLocalOperands];
 };

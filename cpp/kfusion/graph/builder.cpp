@@ -293,16 +293,51 @@ NodeId GraphBuilder::conv2d(NodeId x, NodeId w, Conv2dAttributes attributes) {
   return add(std::move(n));
 }
 
-NodeId GraphBuilder::take(NodeId x, NodeId indices, int axis) {
+void GraphBuilder::require_indices(Op op, NodeId indices) const {
+  const DType integer = argument(op, indices).dtype;
+  if (!is_integer(integer))
+    throw TypeError(std::string(name(op)) + ": indices must be int32 or int64, got " + name(integer));
+}
+
+NodeId GraphBuilder::add_take(Op op, NodeId x, NodeId indices, TakeAttributes attributes) {
   Node n;
-  n.op = Op::take;
-  n.dtype = argument(n.op, x).dtype;
+  n.op = op;
+  n.dtype = argument(op, x).dtype;
   n.arguments = {x, indices};
-  n.attributes = TakeAttributes{normalized_axis("take", axis, graph_[x].shape.size())};
-  const DType integer = argument(n.op, indices).dtype;
-  if (!is_integer(integer)) throw TypeError(std::string("take: indices must be int32 or int64, got ") + name(integer));
-  const Call call(*this, n.op);
+  n.attributes = attributes;
   return add(std::move(n));
+}
+
+NodeId GraphBuilder::take(NodeId x, NodeId indices, int axis, bool nonnegative) {
+  const int along = normalized_axis("take", axis, argument(Op::take, x).shape.size());
+  require_indices(Op::take, indices);
+  const Call call(*this, Op::take);
+  return add_take(Op::take, x, indices, {along, nonnegative});
+}
+
+NodeId GraphBuilder::take_along_axis(NodeId x, NodeId indices, int axis, bool nonnegative) {
+  const Op op = Op::take_along_axis;
+  require_indices(op, indices);
+  Extents of_x = argument(op, x).shape, of_indices = argument(op, indices).shape;
+  const int along = normalized_axis("take_along_axis", axis, of_x.size());
+  if (of_x.size() != of_indices.size())
+    throw ValueError("take_along_axis: indices must have as many axes as x, got shapes " + shape_text(of_indices) +
+                     " and " + shape_text(of_x));
+  for (std::size_t d = 0; d < of_x.size(); ++d) {
+    if (d == at(along) || of_x[d] == of_indices[d]) continue;
+    if (of_x[d] != 1 && of_indices[d] != 1)
+      throw ValueError("take_along_axis: x and indices must broadcast but for axis " + std::to_string(along) +
+                       ", got shapes " + shape_text(of_x) + " and " + shape_text(of_indices));
+    (of_x[d] == 1 ? of_x[d] = of_indices[d] : of_indices[d] = of_x[d]);
+  }
+  if (of_x[at(along)] == 0 && product(of_indices) != 0)
+    throw ValueError("take_along_axis: cannot do a non-empty take from an empty axis");
+  require_bounded("take_along_axis", of_x, graph_[x].dtype);
+  require_bounded("take_along_axis", of_indices, graph_[indices].dtype);
+  const Call call(*this, op);
+  if (of_x != graph_[x].shape) x = broadcast(x, of_x);
+  if (of_indices != graph_[indices].shape) indices = broadcast(indices, of_indices);
+  return add_take(op, x, indices, {along, nonnegative});
 }
 
 std::vector<NodeId> GraphBuilder::library_call(LibraryCallAttributes call, std::vector<NodeId> arguments,

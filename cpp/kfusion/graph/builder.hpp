@@ -50,7 +50,9 @@ class GraphBuilder {
 
   NodeId matmul(NodeId a, NodeId b);  ///< NumPy's rules for 1-D arguments and leading axes
   NodeId conv2d(NodeId x, NodeId w, Conv2dAttributes a);
-  NodeId take(NodeId x, NodeId indices, int axis);
+  NodeId take(NodeId x, NodeId indices, int axis, bool nonnegative = false);
+  /// x and indices have as many axes; all but `axis` broadcast.
+  NodeId take_along_axis(NodeId x, NodeId indices, int axis, bool nonnegative = false);
   /// At least one part, all of one shape but for `axis`. Promotes and casts as a map does.
   NodeId concatenate(std::vector<NodeId> parts, int axis);
 
@@ -86,6 +88,8 @@ class GraphBuilder {
   NodeId add(Node n);
   NodeId add_source(Node n);
   NodeId add_view(Op op, NodeId x, Extents shape, Attributes attributes);
+  void require_indices(Op op, NodeId indices) const;
+  NodeId add_take(Op op, NodeId x, NodeId indices, TakeAttributes attributes);
   NodeId strong(NodeId x);
   NodeId converted(NodeId x, DType dtype);
 

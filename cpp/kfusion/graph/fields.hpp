@@ -20,6 +20,7 @@ inline Attributes attributes_of(Op op) {
     case Op::conv2d:
       return Conv2dAttributes{};
     case Op::take:
+    case Op::take_along_axis:
       return TakeAttributes{};
     case Op::library_call:
       return LibraryCallAttributes{};
@@ -67,6 +68,7 @@ void visit_fields(AttributesT& attributes, Visit&& visit) {
     visit("groups", conv2d->groups);
   } else if (auto* take = of(std::type_identity<TakeAttributes>{})) {
     visit("axis", take->axis);
+    visit("nonnegative", take->nonnegative);
   } else if (auto* call = of(std::type_identity<LibraryCallAttributes>{})) {
     visit("function", call->function);
     visit("number", call->number);

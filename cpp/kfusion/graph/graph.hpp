@@ -66,6 +66,7 @@ struct Conv2dAttributes {
 };
 struct TakeAttributes {
   int axis = 0;
+  bool nonnegative = false;  ///< a negative index is an error; else it counts from the end
   bool operator==(const TakeAttributes&) const = default;
 };
 struct LibraryCallAttributes {

@@ -180,7 +180,7 @@ std::optional<DType> result_type(const OpInfo& op, std::span<const DType> argume
   const auto given = [](bool accepted, DType t) { return accepted ? std::optional(t) : std::nullopt; };
   if (op.op == Op::matmul) return given(same(arguments), last);
   if (op.op == Op::conv2d) return given(same(arguments) && is_float(last), last);
-  if (op.op == Op::take) return given(is_integer(last), arguments[0]);
+  if (op.kind == OpKind::kGather) return given(is_integer(last), arguments[0]);
   if (op.kind == OpKind::kJoin) return given(same(arguments), last);
 
   switch (op.signature) {

@@ -120,6 +120,20 @@ Extents take_shape(const Graph& g, const Node& n) {
   return shape;
 }
 
+/// The indices', which has x's other extents.
+Extents take_along_axis_shape(const Graph& g, const Node& n) {
+  const Extents& indices = argument_shape(g, n, 1);
+  Extents x = argument_shape(g, n, 0);
+  const auto axis = at(std::get<TakeAttributes>(n.attributes).axis);
+  const bool empty_axis = x[axis] == 0;
+  if (x.size() == indices.size()) x[axis] = indices[axis];
+  if (x != indices)
+    refuse("take_along_axis", "indices must have the shape of x but for axis " + std::to_string(axis) + ", got " +
+                                  shape_text(argument_shape(g, n, 0)) + " and " + shape_text(indices));
+  if (empty_axis && product(indices) != 0) refuse("take_along_axis", "cannot do a non-empty take from an empty axis");
+  return indices;
+}
+
 /// What all parts have alike, with the extents along the axis added up.
 Extents join_shape(const Graph& g, const Node& n) {
   const auto axis = at(std::get<JoinAttributes>(n.attributes).axis);
@@ -221,6 +235,8 @@ Extents inferred_shape(const Graph& g, const Node& n) {
       return conv2d_shape(g, n);
     case Op::take:
       return take_shape(g, n);
+    case Op::take_along_axis:
+      return take_along_axis_shape(g, n);
     case Op::concatenate:
       return join_shape(g, n);
     case Op::cast:

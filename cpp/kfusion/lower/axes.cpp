@@ -9,10 +9,8 @@ namespace {
 
 class Sorting {
  public:
-  Sorting(const Space& space, const std::vector<Strided>& loads, const std::vector<Strided>& iotas,
-          const std::vector<Strided>& stores)
-      : space_(space) {
-    for (const auto* list : {&stores, &loads, &iotas}) {
+  Sorting(const Space& space, const StridedOperands& all) : space_(space), tables_(all.tables) {
+    for (const auto* list : {&all.stores, &all.loads, &all.tables, &all.iotas}) {
       const auto first = static_cast<std::ptrdiff_t>(operands_.size());
       for (const Strided& s : *list) operands_.push_back(&s);
       std::stable_sort(operands_.begin() + first, operands_.end(),
@@ -44,6 +42,10 @@ class Sorting {
       if (!varies_along(*s, space_.reduced) || !varies_along(*s, kept())) continue;
       ((space_.reduced & axis_bit(at(innermost(*s)))) ? along : across) += bytes(*s);
     }
+    for (const Strided& table : tables_) {  // its index may vary along any axis
+      if (!varies_along(table, space_.all())) continue;
+      ((space_.reduced & axis_bit(at(innermost(table)))) ? along : across) += bytes_of_all(table);
+    }
     return along >= across;
   }
 
@@ -54,6 +56,10 @@ class Sorting {
     auto n = static_cast<std::int64_t>(item_bytes(s.dtype));
     for (std::size_t i = 0; i < s.strides.size(); ++i) n *= s.strides[i] == 0 ? 1 : space_.extents[i];
     return n;
+  }
+
+  std::int64_t bytes_of_all(const Strided& s) const {
+    return product(space_.extents) * static_cast<std::int64_t>(item_bytes(s.dtype));
   }
 
   static int innermost(const Strided& s) {
@@ -93,6 +99,7 @@ class Sorting {
   }
 
   const Space& space_;
+  const std::vector<Strided>& tables_;
   std::vector<const Strided*> operands_;  ///< those that decide the order first
 };
 
@@ -125,16 +132,18 @@ Pattern kind_of(const Kernel& k, const Space& space, bool rows_are_contiguous) {
 
 }  // namespace
 
-void set_axes(Kernel& k, const Space& space, const std::vector<Strided>& loads, const std::vector<Strided>& iotas,
-              const std::vector<Strided>& stores) {
-  const Sorting sorting(space, loads, iotas, stores);
+void set_axes(Kernel& k, const Space& space, const StridedOperands& operands) {
+  const Sorting sorting(space, operands);
   const Merged kept = sorting.run(sorting.kept()), reduced = sorting.run(space.reduced);
   k.kept = merged_extents(kept, space.extents);
   k.reduced = merged_extents(reduced, space.extents);
   k.kind = kind_of(k, space, sorting.rows_are_contiguous());
-  for (const Strided& s : loads) k.loads.push_back(operand_of(s, kept, reduced));
-  for (const Strided& s : iotas) k.iotas.push_back(operand_of(s, kept, reduced));
-  for (std::size_t i = 0; i < stores.size(); ++i) k.stores[i].to = operand_of(stores[i], kept, reduced);
+  for (const Strided& s : operands.loads) k.loads.push_back(operand_of(s, kept, reduced));
+  for (const Strided& s : operands.iotas) k.iotas.push_back(operand_of(s, kept, reduced));
+  for (std::size_t i = 0; i < operands.tables.size(); ++i)
+    k.tables[i].from = operand_of(operands.tables[i], kept, reduced);
+  for (std::size_t i = 0; i < operands.stores.size(); ++i)
+    k.stores[i].to = operand_of(operands.stores[i], kept, reduced);
 }
 
 }  // namespace kfusion

@@ -27,6 +27,11 @@ std::int64_t Kernel::bytes() const {
   };
   for (const Operand& load : loads) add(load);
   for (const Store& store : stores) add(store.to);
+  for (const Step& s : steps) {
+    if (s.kind != StepKind::kTake) continue;
+    const auto item = static_cast<std::int64_t>(item_bytes(tables[at(s.index)].from.dtype));
+    total += rows() * (s.level == Level::kRow ? 1 : cols()) * item;
+  }
   return total;
 }
 

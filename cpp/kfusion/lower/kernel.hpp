@@ -13,13 +13,14 @@
 
 #include "kfusion/plan/names.hpp"
 #include "kfusion/plan/plan.hpp"
+#include "kfusion/positions.hpp"
 
 namespace kfusion {
 
 /// How often a value exists: once per row, or once per element of the domain.
 enum class Level : std::uint8_t { kRow, kElement };
 
-enum class StepKind : std::uint8_t { kLoad, kConstant, kIota, kMap, kCast, kReduce };
+enum class StepKind : std::uint8_t { kLoad, kConstant, kIota, kMap, kCast, kReduce, kTake };
 
 /// One value. Half types are held as float32: a step whose dtype is a half type gives a float32 that is not rounded to
 /// it, but for loads (exact), casts (rounded to the type) and stores (rounded).
@@ -27,13 +28,14 @@ struct Step {
   StepKind kind = StepKind::kLoad;
   Op op = Op::input;              ///< kMap and kReduce: the row of ops.def
   DType dtype = DType::kFloat32;  ///< of the value, as the graph has it
-  DType from = DType::kFloat32;   ///< kMap, kReduce, kCast: of the argument (of where: of the last two)
+  DType from = DType::kFloat32;   ///< kMap, kReduce, kCast, kTake: of the argument (of where: of the last two)
   Level level = Level::kElement;
-  std::vector<int> arguments;  ///< earlier steps; a reduction's can be a row's, taken once per element
-  int index = -1;              ///< kLoad: of Kernel::loads; kConstant: of constants; kIota: of iotas
-  int pair = -1;               ///< kReduce: of Kernel::pairs, the last that it belongs to
-  NodeId node = -1;            ///< of the graph, for names
-  std::string label{};         ///< "softmax.exp", for people; may be empty
+  std::vector<int>
+      arguments;        ///< earlier steps; a reduction's can be a row's, taken once per element. kTake: the index
+  int index = -1;       ///< kLoad: of Kernel::loads; kConstant: of constants; kIota: of iotas; kTake: of tables
+  int pair = -1;        ///< kReduce: of Kernel::pairs, the last that it belongs to
+  NodeId node = -1;     ///< of the graph, for names
+  std::string label{};  ///< "softmax.exp", for people; may be empty
 };
 
 /// Where the elements of a value lie, from the axes of a kernel: element `offset` + the sum of index x stride.
@@ -45,6 +47,16 @@ struct Operand {
   std::string label{};  ///< the value's name, for people; may be empty
 
   bool per_row() const;  ///< it does not vary along the reduced axes
+};
+
+/// An array of which a step takes elements at positions that another step gives. They lie `step` elements apart from
+/// where the operand says. Nothing is read at an index that has no position.
+struct Table {
+  Operand from;
+  std::int64_t step = 0;
+  Positions positions;
+  int axis = 0;          ///< of the array as its function sees it, for messages
+  std::string function;  ///< whose index it is, for messages
 };
 
 /// A scalar of the graph. Executors pass it at run time, so that another value needs no other kernel.
@@ -86,6 +98,7 @@ struct Kernel {
   /// the one to vectorise. kFullReduction: `kept` is empty and `separate` is one sweep.
   Extents kept, reduced;
   std::vector<Operand> loads, iotas;  ///< an iota's value is its operand's element number
+  std::vector<Table> tables;          ///< their addresses come after those of `loads`
   std::vector<Constant> constants;
   std::vector<Step> steps;  ///< each after its arguments
   std::vector<Store> stores;

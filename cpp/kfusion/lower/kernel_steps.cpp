@@ -40,11 +40,28 @@ int Steps::add_node(NodeId n) {
 int Steps::add_map(NodeId n) {
   const Node& node = g_[n];
   if (is_part(node)) return argument(space_.spans.at(n), work(n).reads[0]);
+  if (kind(node.op) == OpKind::kGather) return add_take(n);
   if (const int power = power_by_products(g_, n)) return add_products(n, power);
   const DType from = g_[node.arguments.back()].dtype;  // a condition comes first and has a type of its own
   Step s = step(kind(node.op) == OpKind::kMap ? StepKind::kMap : StepKind::kCast, node, n, from);
   for (const Access& a : work(n).reads) s.arguments.push_back(argument(space_.spans.at(n), a));
   if (kind(node.op) == OpKind::kReduce && from == node.dtype) return s.arguments[0];
+  return push(std::move(s));
+}
+
+int Steps::add_take(NodeId n) {
+  const Node& node = g_[n];
+  const auto& take = g_.attributes<TakeAttributes>(n);
+  const Access& elements = work(n).reads[0];
+  Step s = step(StepKind::kTake, node, n, g_[node.arguments[1]].dtype);
+  s.arguments = {argument(space_.spans.at(n), work(n).reads[1])};
+  s.index = static_cast<int>(tables_.size());
+  tables_.push_back(seen_from(space_, space_.spans.at(n), elements, node.dtype));
+  Table& table = k_.tables.emplace_back();
+  table.step = elements.step;
+  table.positions = {elements.positions, take.nonnegative};
+  table.axis = take.axis;
+  table.function = g_.stages[at(node.stage)].name;
   return push(std::move(s));
 }
 

@@ -9,7 +9,7 @@ namespace kfusion {
 
 class Steps {
  public:
-  /// Adds to the steps, constants and pairs of `k`.
+  /// Adds to the steps, constants, tables (but for their operands) and pairs of `k`.
   Steps(const Plan& plan, const Group& group, const Space& space, Kernel& k)
       : plan_(plan), g_(plan.graph), group_(group), space_(space), k_(k) {}
 
@@ -18,6 +18,7 @@ class Steps {
   int step_of(NodeId n) const { return step_.at(n); }
   const std::vector<Strided>& loads() const { return loads_.all; }
   const std::vector<Strided>& iotas() const { return iotas_.all; }
+  const std::vector<Strided>& tables() const { return tables_; }
 
  private:
   struct Operands {
@@ -29,6 +30,7 @@ class Steps {
 
   int add_node(NodeId n);
   int add_map(NodeId n);
+  int add_take(NodeId n);
   int add_products(NodeId n, int power);
   int add_reduction(NodeId n);
   void add_pair(NodeId reduction, int step);
@@ -44,6 +46,7 @@ class Steps {
   const Space& space_;
   Kernel& k_;
   Operands loads_, iotas_;
+  std::vector<Strided> tables_;
   std::unordered_map<NodeId, int> step_;  ///< by node of the group, and by constant
 };
 

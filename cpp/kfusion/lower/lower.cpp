@@ -50,7 +50,7 @@ Kernel Lowering::kernel(int group_index) const {
   const bool reduces =
       std::any_of(k.steps.begin(), k.steps.end(), [](const Step& s) { return s.kind == StepKind::kReduce; });
   if (!reduces) space.reduced = 0;  // rows are points
-  set_axes(k, space, steps.loads(), steps.iotas(), stores);
+  set_axes(k, space, {steps.loads(), steps.iotas(), steps.tables(), stores});
   set_schedule(k);
   if (reduces && k.kept.empty() && k.separate.sweeps == 1) k.kind = Pattern::kFullReduction;
   set_labels(k);
@@ -61,6 +61,7 @@ void Lowering::set_labels(Kernel& k) const {
   const auto label = [&](NodeId node) { return node < 0 ? std::string() : values_[at(node)]; };
   for (Step& s : k.steps) s.label = label(s.node);
   for (Operand& o : k.loads) o.label = label(o.node);
+  for (Table& t : k.tables) t.from.label = label(t.from.node);
   for (Store& s : k.stores) s.to.label = label(s.to.node);
 }
 

@@ -18,6 +18,8 @@ Level level_of(const Kernel& k, const Step& s) {
       return if_row(k.loads[at(s.index)].per_row());
     case StepKind::kIota:
       return if_row(k.iotas[at(s.index)].per_row());
+    case StepKind::kTake:
+      return if_row(k.tables[at(s.index)].from.per_row() && k.steps[at(s.arguments[0])].level == Level::kRow);
     default:
       return if_row(std::ranges::all_of(s.arguments, [&](int a) { return k.steps[at(a)].level == Level::kRow; }));
   }

@@ -34,9 +34,12 @@ struct Strided {
 Strided seen_from(const Space& space, Axes span, const Access& a, DType dtype);
 bool varies_along(const Strided& s, Axes axes);
 
-/// Sets the kernel's kind (kPointwise, kRows or kColumns), its axes, sorted and merged, and its operands. stores[i]
-/// belongs to `k.stores[i]`.
-void set_axes(Kernel& k, const Space& space, const std::vector<Strided>& loads, const std::vector<Strided>& iotas,
-              const std::vector<Strided>& stores);
+struct StridedOperands {
+  const std::vector<Strided>&loads, &iotas, &tables, &stores;
+};
+
+/// Sets the kernel's kind (kPointwise, kRows or kColumns), its axes, sorted and merged, and its operands. tables[i] and
+/// stores[i] belong to those of `k`.
+void set_axes(Kernel& k, const Space& space, const StridedOperands& operands);
 
 }  // namespace kfusion

@@ -65,6 +65,9 @@ class Text {
         return constant_text(k_.constants[i]);
       case StepKind::kCast:
         return "cast(" + joined(s.arguments, "%") + ")";
+      case StepKind::kTake:
+        return operand_text(k_.tables[i].from, name(k_.tables[i].from.node)) + "[%" + std::to_string(s.arguments[0]) +
+               " * " + std::to_string(k_.tables[i].step) + "]";
       default:
         return std::string(kfusion::name(s.op)) + "(" + joined(s.arguments, "%") + ")";
     }

@@ -53,8 +53,29 @@ std::optional<Access> through_view(const Node& view, const Access& argument) {
   }
 }
 
+Access taken_elements(const Node& gather, const Access& x) {
+  const auto axis = at(std::get<TakeAttributes>(gather.attributes).axis);
+  const std::size_t count = gather.shape.size() + 1 - x.shape.size();  // of the indices' axes in place of one
+  Access r = x;
+  r.shape = gather.shape;
+  r.strides.erase(r.strides.begin() + static_cast<std::ptrdiff_t>(axis));
+  r.strides.insert(r.strides.begin() + static_cast<std::ptrdiff_t>(axis), count, 0);
+  r.positions = x.shape[axis], r.step = x.strides[axis];
+  return r;
+}
+
+Access taken_indices(const Node& gather, const Access& indices) {
+  if (gather.op == Op::take_along_axis) return indices;
+  const auto axis = at(std::get<TakeAttributes>(gather.attributes).axis);
+  Access r = indices;
+  r.shape = gather.shape;
+  r.strides.insert(r.strides.begin(), axis, 0);
+  r.strides.resize(gather.shape.size(), 0);
+  return r;
+}
+
 Access collapsed(const Access& a) {
-  Access r{a.base, a.base_size, {}, {}, a.offset};
+  Access r{a.base, a.base_size, {}, {}, a.offset, a.positions, a.step};
   for (std::size_t i = 0; i < a.shape.size(); ++i) {
     if (a.shape[i] == 1) continue;
     if (!r.shape.empty() && r.strides.back() == a.strides[i] * a.shape[i]) {
@@ -69,7 +90,7 @@ Access collapsed(const Access& a) {
 }
 
 bool is_identity(const Access& a) {
-  if (a.offset != 0 || product(a.shape) != a.base_size) return false;
+  if (a.offset != 0 || product(a.shape) != a.base_size || a.has_positions()) return false;
   const Access c = collapsed(a);
   return c.shape.empty() || (c.shape.size() == 1 && c.strides[0] == 1) || a.base_size == 0;
 }
@@ -77,12 +98,12 @@ bool is_identity(const Access& a) {
 std::int64_t distinct_elements(const Access& a) {
   std::int64_t n = 1;
   for (std::size_t i = 0; i < a.shape.size(); ++i) n *= a.strides[i] == 0 && a.shape[i] > 0 ? 1 : a.shape[i];
-  return n;
+  return a.has_positions() && n > 0 ? n * std::min(a.positions, product(a.shape) / n) : n;
 }
 
 // Each merged axis of the collapsed access must be cut at element counts where the new extents have a boundary.
 std::optional<Access> reshaped(const Access& a, const Extents& shape) {
-  Access r{a.base, a.base_size, shape, c_strides(shape), a.offset};
+  Access r{a.base, a.base_size, shape, c_strides(shape), a.offset, a.positions, a.step};
   if (product(shape) == 0) return r;
   const Access from = collapsed(a);
   std::size_t axis = from.shape.size();
@@ -103,7 +124,7 @@ std::optional<Access> reshaped(const Access& a, const Extents& shape) {
 }
 
 Access broadcast_to(const Access& a, const Extents& shape) {
-  Access r{a.base, a.base_size, shape, Extents(shape.size(), 0), a.offset};
+  Access r{a.base, a.base_size, shape, Extents(shape.size(), 0), a.offset, a.positions, a.step};
   const std::size_t lead = shape.size() - a.shape.size();
   for (std::size_t i = 0; i < a.shape.size(); ++i) {
     if (a.shape[i] == shape[lead + i] && a.shape[i] != 1) r.strides[lead + i] = a.strides[i];

@@ -177,8 +177,7 @@ void join_casts(const Graph& g, Partition& p) {
   for (const NodeId n : p.order()) {
     if (g[n].op != Op::cast || p.part(p.part_of(n)).nodes.size() != 1 || p.readers(n).empty()) continue;
     const int reader = p.part_of(p.readers(n)[0]);
-    const WorkKind k = p.part(reader).kind;
-    const bool takes_operands = k == WorkKind::kContraction || k == WorkKind::kGather;
+    const bool takes_operands = p.part(reader).kind == WorkKind::kContraction;
     const bool fits = g[n].place == p.part(reader).place && p.may_share(p.part_of(n), reader);
     if (!takes_operands || !fits || !only_read_by(p, n, reader)) continue;
     if (p.is_run(p.pattern_of(p.part(reader)), {p.part_of(n), reader})) std::ignore = p.unite(p.part_of(n), reader);

@@ -85,7 +85,11 @@ class Folding {
   }
 
  private:
-  static bool is_map(const Node& n) { return kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast || is_part(n); }
+  static bool is_gather(const Node& n) { return kind(n.op) == OpKind::kGather; }
+  /// One element for each of its shape, whatever order it is computed in.
+  static bool is_map(const Node& n) {
+    return kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast || is_gather(n) || is_part(n);
+  }
 
   /// Not broadcasts: a value is not to be computed once for each of its repetitions.
   bool movable(const Node& view) const {
@@ -106,7 +110,8 @@ class Folding {
       const Chain d = demand_[static_cast<std::size_t>(n)];
       if (is_map(node)) {
         if (d > kEmpty) pulled_[static_cast<std::size_t>(n)] = d;
-        for (const NodeId a : node.arguments) demand(a, through_map(node, a, pulled_[static_cast<std::size_t>(n)]));
+        for (const NodeId a : node.arguments)
+          demand(a, is_gather(node) ? kEmpty : through_map(node, a, pulled_[static_cast<std::size_t>(n)]));
       } else if (kind(node.op) == OpKind::kView && movable(node)) {
         if (d != kUnknown) demand(node.arguments[0], d == kSeveral ? kSeveral : chains_.prepend(node, d));
       } else {
@@ -154,6 +159,13 @@ class Folding {
     return chains_.apply(pulled, shape ? broadcast_to(a, *shape) : a);
   }
 
+  /// What is read of x and of the indices for each element of a gather.
+  std::vector<Access> gathered(const Node& node, Chain pulled) const {
+    const auto value = [&](std::size_t i) { return result_.value[static_cast<std::size_t>(node.arguments[i])]; };
+    return {chains_.apply(pulled, taken_elements(node, value(0))),
+            chains_.apply(pulled, taken_indices(node, value(1)))};
+  }
+
   void fold(NodeId n) {
     const Node& node = g_[n];
     const auto i = static_cast<std::size_t>(n);
@@ -162,7 +174,10 @@ class Folding {
     value = stored_access(n, node);
     if (is_map(node)) {
       work.kind = WorkKind::kPointwise;
-      for (const NodeId a : node.arguments) work.reads.push_back(read(a, &node.shape, pulled_[i]));
+      if (is_gather(node))
+        work.reads = gathered(node, pulled_[i]);
+      else
+        for (const NodeId a : node.arguments) work.reads.push_back(read(a, &node.shape, pulled_[i]));
       work.shape = chains_.apply(pulled_[i], value).shape;
       moved_[i] = pulled_[i] != kEmpty;
       if (moved_[i]) value = identity_access(n, work.shape);
@@ -172,7 +187,6 @@ class Folding {
     } else if (kind(node.op) != OpKind::kSource && kind(node.op) != OpKind::kJoin) {
       for (const NodeId a : node.arguments) work.reads.push_back(read(a, nullptr, kEmpty));
       work.kind = kind(node.op) == OpKind::kReduce    ? WorkKind::kReduce
-                  : kind(node.op) == OpKind::kGather  ? WorkKind::kGather
                   : kind(node.op) == OpKind::kLibrary ? WorkKind::kLibrary
                                                       : WorkKind::kContraction;
       work.shape = work.kind == WorkKind::kReduce ? work.reads[0].shape : node.shape;

@@ -13,11 +13,10 @@ namespace kfusion {
 
 enum class WorkKind : std::uint8_t {
   kNone,       ///< inputs, constants, iota, folded views, joins
-  kPointwise,  ///< maps, casts, parts of joins and reductions of one element
+  kPointwise,  ///< maps, casts, gathers, parts of joins and reductions of one element
   kCopy,       ///< a reshape that no strides express: pointwise, in the order of its argument
   kReduce,
   kContraction,
-  kGather,
   kLibrary,
 };
 
@@ -25,7 +24,8 @@ enum class WorkKind : std::uint8_t {
 struct Work {
   WorkKind kind = WorkKind::kNone;
   Extents shape;  ///< what is looped over: the result of a map (views moved up), the argument of a reduction
-  std::vector<Access> reads;  ///< one per argument; the base is a node of the graph
+  std::vector<Access> reads;  ///< one per argument; the base is a node of the graph. Of a gather's first, positions are
+                              ///< the values of its second
 };
 
 struct FoldedGraph {

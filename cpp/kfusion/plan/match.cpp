@@ -27,6 +27,7 @@ std::vector<Axes> then(std::vector<Axes> first, const std::vector<Axes>& second)
 
 Partition::Verdict Partition::match_edge(const Edge& e) const {
   const Part &a = part(part_of(e.producer)), &b = part(part_of(e.consumer));
+  if (e.access->has_positions()) return {Reason::kGather};
   const Axes read = read_span(e.consumer);
   const auto seen = refine(extents_of(b.domain, read), without_ones(e.access->shape));
   const auto b_cut = seen ? cut(b.domain, read, seen->pieces_a, seen->extents) : std::nullopt;

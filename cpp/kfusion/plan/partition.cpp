@@ -54,6 +54,7 @@ Partition::Partition(const Graph& g, const FoldedGraph& folded, const Device& de
     p.domain = without_ones(w.shape);
     p.place = g[n].place;
     p.nodes = {n};
+    p.gathers = kind(g[n].op) == OpKind::kGather;
     span_[i] = p.all();
     if (w.kind == WorkKind::kReduce) {
       const auto& r = std::get<ReduceAttributes>(g[n].attributes);
@@ -135,7 +136,6 @@ std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b, NodeI
   if (a.place != b.place && !anywhere) return Reason::kCrossDevice;
   if (!across_stages_ && g_[a.nodes[0]].stage != g_[consumer].stage) return Reason::kUnfused;
   if (a.kind == WorkKind::kLibrary || b.kind == WorkKind::kLibrary) return Reason::kLibraryCall;
-  if (a.kind == WorkKind::kGather || b.kind == WorkKind::kGather) return Reason::kGather;
   if (a.joined || b.joined) return Reason::kContraction;
   // A contraction takes elementwise work on its result with it, nothing that needs whole rows and no other contraction.
   if (work_kind(consumer) == WorkKind::kContraction) return Reason::kContraction;
@@ -168,11 +168,11 @@ Part Partition::merged_part(int a, int b, const Match& m) const {
   r.second_sweep = x.second_sweep || y.second_sweep;
   r.place = x.place.on_host() ? y.place : x.place;
   r.attention = x.attention || y.attention;
+  r.gathers = x.gathers || y.gathers;
   r.deferred = united(x.deferred, y.deferred);
   const auto either = [&](WorkKind k) { return x.kind == k || y.kind == k; };
   r.kind = either(WorkKind::kContraction)                ? WorkKind::kContraction
            : either(WorkKind::kLibrary)                  ? WorkKind::kLibrary
-           : either(WorkKind::kGather)                   ? WorkKind::kGather
            : r.reduced != 0 || either(WorkKind::kReduce) ? WorkKind::kReduce
                                                          : WorkKind::kPointwise;
   const auto is_inside = [&](NodeId n) { return part_of(n) == a || part_of(n) == b; };
@@ -193,6 +193,7 @@ std::optional<Reason> Partition::edges_fit(int a, int b, Verdict& v) const {
     v.because = e;
     if (const auto reason = named_pair_allowed(e.producer, e.consumer)) return reason;
     if (work_kind(e.consumer) == WorkKind::kContraction) return Reason::kContraction;  // operands are read in tiles
+    if (e.access->has_positions()) return Reason::kGather;
     const bool reduces = work_kind(e.consumer) == WorkKind::kReduce;
     const Axes read = reduces ? merged.all() : moved_axes(m.moved_b, span_[static_cast<std::size_t>(e.consumer)]);
     const Axes written = moved_axes(m.moved_a, span_[static_cast<std::size_t>(e.producer)]);
@@ -224,10 +225,16 @@ int Partition::passes(int a, int b, const Part& merged) const {
   return count_passes(g_, folded_, nodes_of({a, b}), merged.stores, merged.domain);
 }
 
-/// Why no executor runs these parts as one kernel. Loops of any operations have one on every device.
+/// Whether executors are asked before parts become a kernel: all have loops of any operations but gathers.
+bool Partition::depends_on_executors(Pattern pattern, const std::vector<NodeId>& nodes) const {
+  if (options_.beyond_executors()) return false;
+  return !is_loops(pattern) || std::ranges::any_of(nodes, [&](NodeId n) { return kind(g_[n].op) == OpKind::kGather; });
+}
+
+/// Why no executor runs these parts as one kernel.
 std::optional<std::string> Partition::missing(Pattern pattern, const std::vector<int>& parts) const {
-  if (options_.beyond_executors() || is_loops(pattern)) return std::nullopt;
   const std::vector<NodeId> nodes = nodes_of(parts);
+  if (!depends_on_executors(pattern, nodes)) return std::nullopt;
   std::vector<NodeId> stores;
   std::ranges::copy_if(nodes, std::back_inserter(stores), [&](NodeId n) {
     return is_output(n) ||
@@ -302,7 +309,7 @@ Partition::Verdict Partition::judge(int a, int b, Verdict v) {
   v.reason = edges_fit(a, b, v);
   if (!v.reason) v.reason = fits_device(v.merged);
   if (v.reason) return v;
-  if (v.merged.kind == WorkKind::kContraction && !options_.beyond_executors()) {
+  if ((v.merged.kind == WorkKind::kContraction || v.merged.gathers) && !options_.beyond_executors()) {
     if (auto why = missing(pattern_of(v.merged, nodes_of({a, b})), {a, b}))
       return {.reason = Reason::kNotImplemented, .missing = std::move(*why)};
   }

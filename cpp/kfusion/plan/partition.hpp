@@ -14,7 +14,7 @@ namespace kfusion {
 /// One kernel to be. All its nodes are loops over axes of one domain: a FULL node over all of them, a row-level node
 /// over those that are not reduced, a small one (a parameter computed on the way) over any others.
 struct Part {
-  WorkKind kind = WorkKind::kPointwise;  ///< kReduce once there is a reduction; contractions and gathers stay such
+  WorkKind kind = WorkKind::kPointwise;  ///< kReduce once there is a reduction; contractions stay such
   Extents domain;
   Axes reduced = 0;
   bool whole = false;         ///< reduced with axis=None: no row of a matrix but everything
@@ -22,6 +22,7 @@ struct Part {
   bool too_tall = false;      ///< and they are strided, take several sweeps and do not fit on chip in between
   bool joined = false;        ///< made of several by a pattern around a product: `domain` is that of one of them
   bool attention = false;     ///< softmax(q k^T) v
+  bool gathers = false;       ///< takes elements at positions that are data
   Place place;
   /// What is computed, what is read from outside (each once, ascending; of a join also its parts) and what is stored.
   std::vector<NodeId> nodes, sources, stores;
@@ -122,6 +123,7 @@ class Partition {
   std::optional<Reason> edges_fit(int a, int b, Verdict& v) const;  ///< also says how v.merged sweeps
   std::vector<NodeId> nodes_of(const std::vector<int>& parts) const;
   int passes(int a, int b, const Part& merged) const;
+  bool depends_on_executors(Pattern pattern, const std::vector<NodeId>& nodes) const;
   std::optional<std::string> missing(Pattern pattern, const std::vector<int>& parts) const;
   std::optional<Reason> fits_device(const Part& merged) const;
   std::vector<Edge> crossing_edges(int a, int b) const;

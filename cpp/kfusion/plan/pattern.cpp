@@ -7,9 +7,9 @@
 namespace kfusion {
 
 std::string_view name(Pattern p) {
-  constexpr std::string_view kNames[] = {"pointwise", "rows",         "columns",   "full_reduction",
-                                         "matmul",    "conv2d",       "attention", "contraction_reduction",
-                                         "gather",    "library_call", "copy"};
+  constexpr std::string_view kNames[] = {"pointwise",    "rows",   "columns",   "full_reduction",
+                                         "matmul",       "conv2d", "attention", "contraction_reduction",
+                                         "library_call", "copy"};
   static_assert(std::size(kNames) == kPatterns);
   return kNames[static_cast<std::size_t>(p)];
 }
@@ -23,7 +23,6 @@ Pattern Partition::pattern_of(const Part& part, const std::vector<NodeId>& nodes
   if (contracts) return Pattern::kMatmul;
   if (convolves) return Pattern::kConv2d;
   if (part.kind == WorkKind::kLibrary) return Pattern::kLibraryCall;
-  if (part.kind == WorkKind::kGather) return Pattern::kGather;
   if (!reduces || part.reduced == 0)
     return nodes.size() == 1 && part.kind == WorkKind::kCopy ? Pattern::kCopy : Pattern::kPointwise;
   if (part.whole) return Pattern::kFullReduction;

@@ -14,9 +14,8 @@ enum class Pattern : std::uint8_t {
   kConv2d,
   kAttention,             ///< softmax(q k^T) v, an online reduction
   kContractionReduction,  ///< a contraction whose result is reduced where it is made (the SPLADE head, matmul + max)
-  kGather,
-  kLibraryCall,  ///< whatever a function of the array library computes
-  kCopy,         ///< a reshape that no strides express
+  kLibraryCall,           ///< whatever a function of the array library computes
+  kCopy,                  ///< a reshape that no strides express
 };
 inline constexpr int kPatterns = static_cast<int>(Pattern::kCopy) + 1;
 

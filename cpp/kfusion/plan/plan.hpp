@@ -22,7 +22,7 @@ namespace kfusion {
 enum class Reason : std::uint8_t {
   kReductionBarrier,   ///< the whole array must be reduced before its result is used
   kDomainMismatch,     ///< the two run over different elements
-  kGather,             ///< the positions are data
+  kGather,             ///< the value is taken from at positions that are data
   kLibraryCall,        ///< a function of the array library computes it
   kLibraryIsFaster,    ///< the same, and kernels are predicted to take longer
   kCrossDevice,        ///< the two are in different memories

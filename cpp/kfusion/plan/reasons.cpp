@@ -106,7 +106,9 @@ std::string sentence(const Case& c) {
       return loops + ": no single loop has each element of both at hand at the same time.";
     }
     case Reason::kGather:
-      return "the positions that take reads are data: which elements are needed is known only when it runs.";
+      return b + " reads " + a +
+             " at positions that are data, which may be those of any of its elements: all of them " +
+             "have to be stored before the first is read.";
     case Reason::kLibraryCall: {
       const bool by = kind(g[producer].op) == OpKind::kLibrary;
       return function_of(g, by ? producer : consumer) + " is a function of the array library, which computes " +

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "kfusion/plan/domain.hpp"
 
@@ -71,6 +72,17 @@ int count_passes(const Graph& g, const FoldedGraph& folded, const std::vector<No
     last = std::max(last, ready.at(n) + (per_row ? 0 : 1));
   }
   return last;
+}
+
+bool takes_at_reduced(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes) {
+  std::set<NodeId> reduced;  // and what depends on them
+  for (const NodeId n : nodes) {
+    const Work& work = folded.work[at(n)];
+    const auto is_reduced = [&](const Access& a) { return reduced.contains(a.base); };
+    if (kind(g[n].op) == OpKind::kGather && is_reduced(work.reads[1])) return true;
+    if (work.kind == WorkKind::kReduce || std::ranges::any_of(work.reads, is_reduced)) reduced.insert(n);
+  }
+  return false;
 }
 
 void count_sweeps(const Graph& g, const FoldedGraph& folded, const Device& device, Group& group) {

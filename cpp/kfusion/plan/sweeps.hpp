@@ -22,6 +22,9 @@ NodeId merged_with(const Graph& g, const FoldedGraph& folded, const std::vector<
 int count_passes(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes,
                  const std::vector<NodeId>& stores, const Extents& domain);
 
+/// Whether a gather among `nodes` (ascending) has indices that a reduction among them gives.
+bool takes_at_reduced(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes);
+
 /// Sets passes and row_on_chip.
 void count_sweeps(const Graph& g, const FoldedGraph& folded, const Device& device, Group& group);
 

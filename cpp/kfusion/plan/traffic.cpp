@@ -18,7 +18,7 @@ namespace {
 
 /// The elements of `a` as a set: two accesses that differ in repetition, direction or order of axes become equal.
 Access as_set(const Access& a) {
-  Access r{a.base, a.base_size, {}, {}, a.offset};
+  Access r{a.base, a.base_size, {}, {}, a.offset, a.positions, a.step};
   std::vector<std::pair<std::int64_t, std::int64_t>> axes;  // stride, extent
   for (std::size_t i = 0; i < a.shape.size(); ++i) {
     if (a.strides[i] == 0 && a.shape[i] > 0) continue;
@@ -46,16 +46,11 @@ std::set<NodeId> reduced_values(const Graph& g, const Group& group) {
   return found;
 }
 
-/// Elements of a load; of a value that is gathered from no more than there are results.
-std::int64_t elements_of(const Graph& g, const Load& load) {
-  const std::int64_t distinct = distinct_elements(load.access);
-  return g[load.reader].op == Op::take ? std::min(distinct, g[load.reader].size()) : distinct;
-}
-
 /// One entry per value. Distinct bytes: each access that touches other elements is added up, to at most the whole
-/// value. Issued: a value as large as the domain is read in every sweep where rows do not stay on chip, if a reduction
-/// needs it (else it is only needed in the last one); rows' statistics and parameters are small and counted once.
-/// Operands of products count once: their tiles are read again from the cache.
+/// value; those at positions that are read may all be others. Issued: a value as large as the domain is read in every
+/// sweep where rows do not stay on chip, if a reduction needs it (else it is only needed in the last one); rows'
+/// statistics and parameters are small and counted once. Operands of products count once: their tiles are read again
+/// from the cache.
 std::vector<Read> reads_of(const Graph& g, const Group& group) {
   std::map<NodeId, std::vector<const Load*>> loads;
   for (const Load& l : group.loads) loads[l.access.base].push_back(&l);
@@ -68,9 +63,10 @@ std::vector<Read> reads_of(const Graph& g, const Group& group) {
     for (const Load* l : accesses) {
       if (l->every_sweep && reduced.contains(base)) passes = group.passes;
       const Access set = as_set(l->access);
-      if (std::find(sets.begin(), sets.end(), set) != sets.end()) continue;
+      const bool seen = std::find(sets.begin(), sets.end(), set) != sets.end();
+      if (seen && !set.has_positions()) continue;
       sets.push_back(set);
-      elements = std::min(checked_add(elements, elements_of(g, *l)), g[base].size());
+      elements = std::min(checked_add(elements, distinct_elements(l->access)), g[base].size());
     }
     const std::int64_t bytes = elements * static_cast<std::int64_t>(item_bytes(g[base].dtype));
     reads.push_back({base, bytes, checked_multiply(bytes, passes)});

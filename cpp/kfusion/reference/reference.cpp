@@ -170,7 +170,9 @@ class Executor {
       case Op::conv2d:
         return conv2d(x[0], x[1], std::get<Conv2dAttributes>(n.attributes), n.shape);
       case Op::take:
-        return take(x[0], x[1], std::get<TakeAttributes>(n.attributes).axis, n.shape);
+        return take(x[0], x[1], std::get<TakeAttributes>(n.attributes), n.shape);
+      case Op::take_along_axis:
+        return take_along_axis(x[0], x[1], std::get<TakeAttributes>(n.attributes), n.shape);
       case Op::library_call:
       case Op::library_result:
         throw ValueError(std::string(name(n.op)) + ": a function of the array library, which the graph does not hold");

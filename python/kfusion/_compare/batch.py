@@ -55,6 +55,8 @@ def _keeps_rows(node: Mapping[str, Any], batched: Sequence[Mapping[str, Any] | N
     op, shape = node["op"], node["shape"]
     if not shape or shape[0] != rows or op in _REFUSED:
         return False
+    if op == "take_along_axis":
+        return node["axis"] != 0 and None not in batched
     if "axes" in node and op != "transpose":
         return 0 not in node["axes"]
     if op == "transpose":

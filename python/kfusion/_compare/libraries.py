@@ -162,6 +162,12 @@ class Library:
 
         return take
 
+    def take_along_axis(self, node: Mapping[str, Any]) -> Function:
+        axis = node["axis"]
+        if hasattr(self.module, "take_along_axis"):
+            return lambda x, indices: self.module.take_along_axis(x, indices, axis)
+        return lambda x, indices: self.module.take_along_dim(x, indices.long(), axis)
+
 
 class Wide(Library):
     """NumPy with every float a float64: the reference."""

@@ -9,7 +9,7 @@ from .._graph.tracer import stage
 from .operation import Array, composite
 from .views import matrix_transpose, ravel, reshape
 
-__all__ = ["conv2d", "linear", "matmul", "take"]
+__all__ = ["conv2d", "linear", "matmul", "take", "take_along_axis"]
 
 
 @composite
@@ -126,13 +126,47 @@ def take(x: Array, indices: Array, axis: int | None = None) -> Array:
         Array of x's dtype, with the indices' axes in place of `axis`.
 
     Raises:
-        ValueError: no such axis; when it runs, an index outside the axis.
+        ValueError: no such axis.
         TypeError: indices are no integers.
+        IndexError: when it runs on the CPU, an index outside the axis. On CUDA, where nobody waits for kernels, the
+            elements at such an index are NaN, 0 of integers and bools. Nothing is read outside x.
 
     Source: NumPy's `take`.
     """
     x, axis = (ravel(x), 0) if axis is None else (x, operator.index(axis))
     return x._tracer.add("take", x, indices, axis)
+
+
+@composite
+def take_along_axis(x: Array, indices: Array, axis: int | None = -1) -> Array:
+    """Elements of x, each at a position of its own along an axis.
+
+        y[..., i, ...] = x[..., indices[..., i, ...], ...]
+
+    Args:
+        x: array of any dtype.
+        indices: int32 or int64, with as many axes as x; all but `axis` broadcast. Negative ones count from the end.
+        axis: None means along all elements of x in C order; indices then have one axis.
+
+    Returns:
+        Array of x's dtype and, along `axis`, of the indices' extent.
+
+    Raises:
+        ValueError: no such axis, or the shapes do not broadcast.
+        TypeError: indices are no integers.
+        IndexError: as of `take`.
+
+    Source: NumPy's `take_along_axis`.
+    """
+    x, axis = (ravel(x), 0) if axis is None else (x, operator.index(axis))
+    return x._tracer.add("take_along_axis", x, indices, axis)
+
+
+@composite
+def taken(x: Array, indices: Array, axis: int, function: str, *, along: bool = False) -> Array:
+    """As `take`, or `take_along_axis`, of functions that refuse negative indices: torch's. One stage, `function`."""
+    with stage(x, function):
+        return x._tracer.add("take_along_axis" if along else "take", x, indices, axis, True)
 
 
 def pair(value: Any, name: str) -> tuple[int, int]:

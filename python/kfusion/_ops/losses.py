@@ -8,6 +8,7 @@ from typing import Any
 from .._graph.tracer import stage
 from .._spec import FLOATS, INTEGERS
 from . import primitives as p
+from .contractions import take, take_along_axis
 from .operation import Array, composite
 from .views import astype, expand_dims, positions, squeeze
 
@@ -55,8 +56,8 @@ def cross_entropy(
 
         loss = mean over rows of log(sum(exp(logits - max))) - (logits[row, targets[row]] - max)
 
-    A row's own logit is picked by comparing positions with its target and summing, so that no data decides what is
-    read. The loss of a row whose target is neither a class nor ignore_index is NaN, and so is the mean.
+    A row's own logit is the one element that is read at its target. The loss of a row whose target is neither a class
+    nor ignore_index is NaN, and so is the mean; nothing is read for it.
 
     Args:
         logits: floats, (..., classes).
@@ -128,13 +129,22 @@ def _require_classes(name: str, logits: Any, targets: Any, weight: Any) -> None:
 
 
 def _own(logits: Any, targets: Any, values: Any) -> Any:
-    """Of values along the classes, each row's at its target; 0 where that is no class."""
-    return p.sum(p.where(p.equal(positions(logits, -1), expand_dims(targets, -1)), values, 0.0), -1)
+    """Of values along the classes, for each row or for all, each row's at its target; any one where that is none."""
+    if logits.shape[-1] == 0:
+        return p.sum(logits, -1)  # no class has a value
+    safe = p.where(_is_class(targets, logits.shape[-1]), targets, 0)
+    if values.ndim == 1 and logits.ndim > 1:
+        return take(values, safe, 0)
+    return squeeze(take_along_axis(values, expand_dims(safe, -1), -1), -1)
+
+
+def _is_class(targets: Any, classes: int) -> Any:
+    return p.logical_and(p.greater_equal(targets, 0), p.less(targets, classes))
 
 
 def _of_known(losses: Any, targets: Any, classes: int, ignore_index: int | None) -> Any:
     """0 for targets to be ignored, NaN for those that are no class."""
-    known = p.logical_and(p.greater_equal(targets, 0), p.less(targets, classes))
+    known = _is_class(targets, classes)
     if ignore_index is not None:
         ignored = p.equal(targets, ignore_index)
         losses, known = p.where(ignored, 0.0, losses), p.logical_or(known, ignored)

@@ -23,7 +23,6 @@ _WHY_TOGETHER = {
     "conv2d": "the convolution's tile is still in registers when the following calls use it",
     "attention": "the scores are reduced as they are made and never stored",
     "contraction_reduction": "the product is reduced as it is made and never stored",
-    "gather": "the gathered elements are used where they are read",
     "library_call": "one call of the array library computes both",
     "copy": "the elements are used where they are read",
 }

@@ -50,6 +50,7 @@ class Load:
     """One read of a kernel: a value, and how it is seen (strides and offset in elements of it).
 
     every_sweep: read again in each pass over rows that do not stay on chip.
+    gathered: along one axis at positions that are data; the strides are those of the other axes.
     """
 
     value: str
@@ -58,6 +59,7 @@ class Load:
     strides: tuple[int, ...]
     offset: int
     every_sweep: bool
+    gathered: bool = False
 
 
 @dataclass(frozen=True)

@@ -273,7 +273,7 @@ _NUMPY_NAMES = """
     linalg.trace linalg.vecdot lexsort matvec median nan_to_num nanargmax nanargmin nancumprod nancumsum nanmax nanmean
     nanmedian nanmin nanpercentile nanprod nanquantile nanstd nansum nanvar outer pad partition percentile permute_dims
     poly polyval ptp put_along_axis quantile ravel_multi_index repeat resize roll rollaxis rot90 row_stack searchsorted
-    select sinc sort split stack take_along_axis tensordot tile trace trapezoid tril triu unravel_index unstack unwrap
+    select sinc sort split stack tensordot tile trace trapezoid tril triu unravel_index unstack unwrap
     vander vdot vecdot vecmat vsplit vstack i0 isclose allclose round fix real_if_close nextafter
 """
 _NUMPY = frozenset(_NUMPY_NAMES.split())

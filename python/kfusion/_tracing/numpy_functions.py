@@ -71,6 +71,10 @@ def _take(x: Traced, indices: Any, axis: int | None = None) -> Any:
     return contractions.take(x, indices, None if x.ndim == 0 and axis in (0, -1) else axis)
 
 
+def _take_along_axis(arr: Traced, indices: Any, axis: int | None = -1) -> Any:
+    return contractions.take_along_axis(arr, indices, axis)
+
+
 def _clip(x: Traced, min: Any = None, max: Any = None) -> Any:
     if x._dtype == "int32":  # bounds beyond its ends are none
         min, max = read(min), read(max)
@@ -129,6 +133,7 @@ _FUNCTIONS: dict[str, Any] = {
     "dot": _dot,
     "linalg.matmul": contractions.matmul,
     "take": _take,
+    "take_along_axis": _take_along_axis,
     "shape": lambda x: x.shape,
     "ndim": lambda x: x.ndim,
     "size": lambda x: math.prod(x.shape),

@@ -152,7 +152,7 @@ def _embedding(
 ) -> Any:
     if max_norm is not None:
         raise refusals.refused_keyword("torch.embedding", "max_norm")
-    return contractions.take(weight, input, 0)
+    return contractions.taken(weight, input, 0, "embedding")
 
 
 @_function("normalize")

@@ -118,7 +118,28 @@ def _select(input: Any, dim: int, index: int) -> Any:
 
 @named("index_select")
 def _index_select(input: Any, dim: int, index: Any) -> Any:
-    return contractions.take(input, index, dim)
+    return contractions.taken(input, index, dim, "index_select")
+
+
+@named("gather")
+def _gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
+    index = input._tracer.lift(index, "torch")
+    if input.ndim == 0 or index.ndim == 0:  # torch takes one element for an axis of it
+        made = _gather(views.reshape(input, 1) if input.ndim == 0 else input, dim, views.reshape(index, -1))
+        return views.reshape(made, index.shape)
+    dim = views.axis_of(input, dim, "gather")
+    fits = [d == dim or wanted <= n for d, (n, wanted) in enumerate(zip(input.shape, index.shape, strict=False))]
+    if input.ndim != index.ndim or not all(fits):
+        raise ValueError(f"kfusion.gather: index must fit {input.shape} but for axis {dim}, got {index.shape}")
+    for d, wanted in enumerate(index.shape):
+        if d != dim and wanted < input.shape[d]:
+            input = joins.parts(input, [0, wanted], d)[0]
+    return contractions.taken(input, index, dim, "gather", along=True)
+
+
+@named("take_along_dim")
+def _take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
+    return contractions.take_along_axis(input, indices, dim)
 
 
 @named("take")

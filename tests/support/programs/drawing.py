@@ -69,8 +69,8 @@ PROFILES = (
     Profile("views", many(binary=5, view=6, unary=1, reduce=1), ("float32",), ("float32",), (3, 14), whole=True),
     Profile("layers", ("layer",), ("float32", "float64"), _ALL, (3, 3), layers=3),
     Profile("chain", many(normalise=4, centre=3, binary=1), ("float32", "float64"), _ALL, (3, 12)),
-    Profile("products", many(matmul=3, take=2, unary=2, binary=3, view=3, reduce=2, cast=1), ("float32", "float64"),
-            ("float32", "float64"), (2, 10)),
+    Profile("products", many(matmul=2, take=2, along=2, unary=2, binary=3, view=3, reduce=2, cast=1),
+            ("float32", "float64"), ("float32", "float64"), (2, 10)),
     Profile("joins", many(join=5, unary=2, binary=4, view=2, reduce=2, normalise=1, scale=1, cast=1, logical=1,
                            compare=1), _ALL, _ALL, (2, 12)),
     Profile("composites", many(composite=4, view=4, binary=2, reduce=1, cast=1, compare=1), _ALL, _ALL, (2, 8)),
@@ -99,7 +99,8 @@ class Drawing:
             dtype = self.c.one_of(self.profile.dtypes)
             self.program.inputs.append(self._laid_out(self._array(shape, dtype)))
         if "take" in self.profile.kinds:
-            self.program.inputs.append(np.array([self.c.integer(-1, 0) for _ in range(3)]))
+            dtype = self.c.one_of(["int64", "int32"])
+            self.program.inputs.append(np.array([self.c.integer(-1, 1) for _ in range(3)], dtype))
         self.values = self.program.input_values()
 
     def _array(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -324,7 +325,15 @@ class Drawing:
             self.push("add", [len(self.values) - 1, x])
 
     def _take(self) -> None:
-        self.push("take", [self.pick(), len(self.program.inputs) - 1])
+        self.push("take", [self.pick(), self._indices()])
+
+    def _along(self) -> None:
+        x = self.pick(lambda v: v.array.ndim > 0)
+        self.push("along", [x, self._indices()], self.c.integer(0, self.values[x].array.ndim - 1))
+
+    def _indices(self) -> int:
+        given = len(self.program.inputs) - 1
+        return given if self.flag() else self.push("negative", [given])
 
     def _view(self) -> None:
         x = self.pick()

@@ -269,12 +269,31 @@ def _matmul(x: Value, y: Value) -> Value:
 
 
 def _take(x: Value, indices: Value) -> Value:
-    if x.array.ndim == 0 or indices.dtype != "int64" or not -x.shape[0] <= indices.array.min(initial=0) <= 0:
-        raise Unfit
-    if indices.array.max(initial=0) >= x.shape[0]:
-        raise Unfit
+    _positions(x, indices, 0)
     return same(x.array[indices.array], [x])
 
 
+def _positions(x: Value, indices: Value, axis: int) -> None:
+    n = x.shape[axis] if x.array.ndim else 0
+    if (
+        indices.dtype not in ("int32", "int64")
+        or indices.array.min(initial=0) < -n
+        or indices.array.max(initial=0) >= n
+    ):
+        raise Unfit
+
+
+def _along(x: Value, indices: Value, axis: int) -> Value:
+    _positions(x, indices, axis)
+    rows = [1] * x.array.ndim
+    rows[axis] = -1
+    return same(np.take_along_axis(x.array, indices.array.reshape(rows), axis), [x])
+
+
+def _along_text(x: str, indices: str, axis: int) -> str:
+    return f"kf.take_along_axis({x}, {indices}.reshape([-1 if d == {axis} else 1 for d in range({x}.ndim)]), {axis})"
+
+
 MAPS["take"] = Operation("kf.take({0}, {1}, 0)", _take)
+MAPS["along"] = Operation(_along_text, _along)
 MAPS["matmul"] = Operation("{0} @ {1}", _matmul)

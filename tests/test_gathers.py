@@ -1,0 +1,277 @@
+"""Elements at positions that are data: read where they are used, in the kernel that uses them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from graph_runs import graph_of
+from host_cuda import HAVE_COMPILER, HostKernels
+from kinds import ALL_DTYPES, np_dtype
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+CPU = "cpu"
+
+
+def table(rng, shape, dtype="float32"):
+    return np.asarray(rng.integers(-9, 9, shape), np_dtype(dtype))
+
+
+def layernorm(x, w, b):
+    d = x.astype(np.float64) - x.mean(-1, keepdims=True, dtype=np.float64)
+    return d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5) * w + b
+
+
+# ---- values
+
+
+POSITIONS = {
+    "some": np.array([3, 0, 4]),
+    "from the end": np.array([-1, -5, 2]),
+    "repeated": np.array([1, 1, 1, 1]),
+    "of any shape": np.array([[0, 4, -2], [2, 2, 1]]),
+    "one": np.array(2),
+    "none": np.zeros((0,), int),
+    "strided": np.arange(10)[::-2] // 2,
+    "int32": np.array([4, -5], np.int32),
+}
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_positions(positions, rng):
+    i, x = POSITIONS[positions], table(rng, (5, 6, 5))
+    for axis in (0, 1, 2):
+        f = kf.fuse(lambda x, i, axis=axis: kf.take(x, i, axis) * 2)
+        for a in (x, x[::-1, :, ::-1].swapaxes(0, 2)):
+            np.testing.assert_array_equal(f(a, i), np.take(a, i, axis) * 2)
+            np.testing.assert_array_equal(f.unfused(a, i), np.take(a, i, axis) * 2)
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES)
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_dtypes(dtype, index, rng):
+    x, i = table(rng, (7, 40), dtype), rng.integers(-7, 7, 9).astype(index)
+    j = rng.integers(-40, 40, (7, 3)).astype(index)
+    rows, elements = kf.fuse(lambda x, i: kf.take(x, i, 0)), kf.fuse(lambda x, j: kf.take_along_axis(x, j, 1))
+    assert rows(x, i).tobytes() == x[i].tobytes()
+    assert elements(x, j).tobytes() == np.take_along_axis(x, j, 1).tobytes()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 33), (2, 1000), (5, 5000), (300, 40)])
+def test_rows_that_are_reduced(shape, rng):
+    """Short, long and very long ones, and each as a row of its own."""
+    x, i = rng.standard_normal((4, shape[1])), rng.integers(-4, 4, shape[0])
+    w, b = rng.standard_normal((2, shape[1]))
+    f = kf.fuse(lambda x, i, w, b: kf.layernorm(x[i], w, b))
+    assert len(f.plan(x, i, w, b).groups) == 1
+    np.testing.assert_allclose(f(x, i, w, b), layernorm(x[i], w, b), rtol=1e-12, atol=1e-12)
+    mean = kf.fuse(lambda x, i: kf.take(x, i, 0).mean(0))  # bags of embeddings
+    np.testing.assert_allclose(mean(x, i), x[i].mean(0), rtol=1e-12, atol=1e-14)
+
+
+def test_a_position_for_each_element(rng):
+    x, i = rng.standard_normal((6, 50)), rng.integers(-50, 50, (6, 70))
+    f = kf.fuse(lambda x, i: kf.softmax(kf.take_along_axis(x, i, -1), -1))
+    e = np.exp(np.take_along_axis(x, i, -1))
+    assert len(f.plan(x, i).groups) == 1
+    np.testing.assert_allclose(f(x, i), e / e.sum(-1, keepdims=True), rtol=1e-12)
+    g = kf.fuse(lambda x, i: kf.take_along_axis(x, i[:1], 0) + 1)  # all else broadcasts
+    np.testing.assert_array_equal(g(x, i[:, :50] % 6), x[i[:1, :50] % 6, np.arange(50)] + 1)
+
+
+def test_positions_that_the_kernel_computes(rng):
+    x, i = rng.standard_normal((9, 40)), rng.integers(0, 100, 30)
+    f = kf.fuse(lambda x, i: kf.take(x, kf.minimum(i % 9, 7) + kf.iota((30,), 0) % 2, 0) * 2)
+    assert len(f.plan(x, i).groups) == 1
+    np.testing.assert_array_equal(f(x, i), x[np.minimum(i % 9, 7) + np.arange(30) % 2] * 2)
+
+
+def test_positions_that_a_reduction_gives(rng):
+    """A CUDA kernel does not take them in the same kernel, which the plan for it shows."""
+    x, i = rng.standard_normal((9, 40)), rng.integers(0, 9, (30, 5))
+    f = kf.fuse(lambda x, i: kf.take(x, i.max(1), 0) + 1)
+    np.testing.assert_array_equal(f(x, i), x[i.max(1)] + 1)
+    row = kf.fuse(lambda x, i: x.sum(1) + kf.take_along_axis(x, i.max(1, keepdims=True), 1)[:, 0])
+    np.testing.assert_allclose(row(x, i[:9]), x.sum(1) + x[np.arange(9), i[:9].max(1)], rtol=1e-12)
+
+
+def test_views_before_and_behind(rng):
+    x, i = rng.standard_normal((8, 6, 10)), rng.integers(-3, 3, (4, 2))
+
+    def f(x, i):
+        y = kf.take(x[::2].transpose(2, 1, 0), i.T[::-1], 1)
+        return kf.relu(y).transpose(3, 1, 2, 0)[:, 1:], kf.concatenate([y[0], y[1] * 2], axis=0)
+
+    def want(x, i):
+        y = np.take(x[::2].transpose(2, 1, 0), i.T[::-1], 1)
+        return np.maximum(y, 0).transpose(3, 1, 2, 0)[:, 1:], np.concatenate([y[0], y[1] * 2])
+
+    for version in (kf.fuse(f), kf.fuse(f).unfused):
+        for got, wanted in zip(version(x, i), want(x, i), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_tables_of_numbers_that_no_array_holds():
+    i = np.array([[2, -1], [0, 1]])
+    f = kf.fuse(lambda i: (kf.take(kf.iota((3, 5), 1) + kf.iota((3, 5), 0), i, 0), kf.take(kf.iota((4,), 0), i, 0)))
+    both = np.add.outer(np.arange(3), np.arange(5))[i], np.arange(4)[i]
+    for got, want in zip(f(i), both, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_the_table_as_out(rng):
+    """Other elements are read after it is written to: a copy has to be made."""
+    x = rng.standard_normal((64, 40)).astype(np.float32)
+    i, want = np.arange(64)[::-1].copy(), x[::-1] + 1
+    f = kf.fuse(lambda x, i: kf.take(x, i, 0) + 1)
+    assert f(x, i, out=x) is x
+    np.testing.assert_array_equal(x, want)
+
+
+# ---- positions that there are not
+
+
+@pytest.mark.parametrize("bad", [5, -6, 2**40, -(2**63)])
+def test_out_of_bounds(bad, rng):
+    x = rng.standard_normal((5, 5, 40))
+    for axis, i in ((0, np.array([0, bad])), (1, np.array([[bad]])), (0, np.array(bad))):
+        message = f"kfusion.pick: take: index {bad} is out of bounds for axis {axis} with size 5"
+
+        def pick(x, i, axis=axis):
+            return kf.take(x, i, axis) + 1
+
+        for f in (kf.fuse(pick), kf.fuse(pick).unfused):
+            with pytest.raises(IndexError, match=message):
+                f(x, i)
+
+
+TORCHS = {
+    "embedding": lambda x, i: F.embedding(i, x) + 1,
+    "index_select": lambda x, i: torch.index_select(x, 0, i) + 1,
+    "gather": lambda x, i: torch.gather(x, 0, i[:, None]) + 1,
+}
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_torch_counts_from_the_start_only(name):
+    f, x = kf.fuse(TORCHS[name]), torch.randn(5, 3)
+    torch.testing.assert_close(f(x, torch.tensor([4, 0])), TORCHS[name](x, torch.tensor([4, 0])), rtol=0, atol=0)
+    for bad in (-1, 5):
+        with pytest.raises(IndexError, match=f"{name}: index {bad} is out of bounds for axis 0 with size 5"):
+            f(x, torch.tensor([2, bad]))
+
+
+def test_nothing_is_wanted_of_an_empty_axis():
+    with pytest.raises(ValueError, match="empty axis"):
+        kf.take(np.zeros((0, 3)), np.array([0]), 0)
+    with pytest.raises(ValueError, match="empty axis"):
+        kf.take_along_axis(np.zeros((0, 3)), np.array([[0]]), 0)
+    assert kf.take(np.zeros((0, 3)), np.zeros((2, 0), int), 0).shape == (2, 0, 3)
+
+
+# ---- plans
+
+
+def bert(ids, words, places, weight, bias):
+    return F.layer_norm(F.embedding(ids, words) + places, (words.shape[1],), weight, bias)
+
+
+BERT = [kf.spec((8, 512), "int64", like="torch"), *(kf.spec(s, like="torch") for s in ((30522, 768), (512, 768)))]
+BERT += [kf.spec((768,), like="torch")] * 2
+
+
+@pytest.mark.parametrize("device", [CPU, "H200"])
+def test_embeddings_are_one_kernel(device):
+    (kernel,) = kf.plan(bert, *BERT, device="H200").groups
+    assert kernel.kind == "rows"
+    (words,) = [load for load in kernel.loads if load.gathered]
+    read = 8 * 512 * 8 + (8 * 512 + 512 + 2) * 768 * 4  # indices, as many rows of words as there are, places, weights
+    assert (words.value, kernel.compulsory.read) == ("words", read)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_losses_by_class_read_logits_once(smoothing):
+    def loss(x, t, w):
+        return kf.cross_entropy(x, t, weight=w, ignore_index=-100, label_smoothing=smoothing, reduction="none")
+
+    x, t = kf.spec((4096, 32000)), kf.spec((4096,), "int64")
+    (kernel,) = kf.plan(loss, x, t, kf.spec((32000,)), device="H200").groups
+    assert kernel.compulsory.read == (4096 + 1) * 32000 * 4 - (0 if smoothing else (32000 - 4096) * 4) + 4096 * 8
+
+
+def test_what_a_kernel_makes_is_stored_before_it_is_taken_from():
+    x, i = kf.spec((64, 32)), kf.spec((9,), "int64")
+    p = kf.plan(lambda x, i: kf.take(kf.softmax(x), i, 0) + 1, x, i, device="H200")
+    assert [g.kind for g in p.groups] == ["rows", "pointwise"]
+    for refusal in p.refusals:
+        assert refusal.reason == kf.Reason.GATHER
+        assert "all of them have to be stored before the first is read" in refusal.sentence
+
+
+# ---- CUDA
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
+def test_generated_kernels(tmp_path, rng):
+    x, i, long = rng.standard_normal((9, 64)).astype("f"), np.array([3, -1, 8, 0, 99], np.int64), 700
+    wide, j = rng.standard_normal((5, long)).astype("f"), rng.integers(-9, 9, (9, 3))
+    cases = [
+        (lambda g, x, i: g.map("add", [g.take(x, i, 0), g.scalar(1.0)]), (x, i)),
+        (lambda g, x, i: g.reduce("sum", g.take(x, i, 0), [1], False), (x[:, ::2], i)),
+        (lambda g, x, i: g.reduce("sum", g.take(x, i, 0), [0], False), (x, i[:4])),
+        (lambda g, x, i: g.map("exp", [g.take(x, i, 1)]), (wide, i)),
+        (lambda g, x, j: g.reduce("max", g.take_along_axis(x, j, 1), [1], False), (x, j)),
+        (lambda g, x, j: g.map("subtract", [g.reduce("sum", x, [1], True), g.take_along_axis(x, j, 1)]), (x, j[:, :1])),
+        (lambda g, x, i: g.map("add", [g.take(x, i, 0), g.scalar(1)]), (np.arange(9, dtype="i4"), i)),
+    ]
+    wanted = [
+        x[i % 99 % 9] + 1, x[i % 99 % 9, ::2].sum(1), x[i[:4]].sum(0), np.exp(wide[:, i % 99]),
+        np.take_along_axis(x, j, 1).max(1), x.sum(1, keepdims=True) - np.take_along_axis(x, j[:, :1], 1),
+        np.arange(9)[i % 99 % 9] + 1,
+    ]  # fmt: skip
+    wanted[0][4], wanted[1][4], wanted[6][4] = np.nan, np.nan, 1  # nothing is at index 99
+    graphs = [graph_of(build, *arrays) for build, arrays in cases]
+    for aligned in (True, False):
+        folder = tmp_path / str(aligned)
+        folder.mkdir()
+        kernels = HostKernels(graphs, folder, aligned=aligned)
+        for k, ((_, arrays), want) in enumerate(zip(cases, wanted, strict=True)):
+            if k == 3:
+                arrays = (wide, np.where(i == 99, 0, i))
+                want = np.exp(wide[:, arrays[1]])
+            np.testing.assert_allclose(kernels.run(k, list(arrays))[0], want, rtol=1e-5)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_gpu(dtype):
+    words, places = (
+        torch.randn(1000, 768, device="cuda", dtype=dtype),
+        torch.randn(128, 768, device="cuda", dtype=dtype),
+    )
+    weight, bias = torch.randn(2, 768, device="cuda", dtype=dtype)
+    ids = torch.randint(0, 1000, (4, 128), device="cuda")
+    f = kf.fuse(bert)
+    assert len(f.plan(ids, words, places, weight, bias).groups) == 1
+    want = bert(ids, *(v.double() for v in (words, places, weight, bias)))
+    torch.testing.assert_close(f(ids, words, places, weight, bias).double(), want, rtol=2e-2, atol=2e-2)
+    x, target = torch.randn(300, 5000, device="cuda"), torch.randint(0, 5000, (300,), device="cuda")
+    target[7] = -100
+    loss = kf.fuse(lambda x, t: kf.cross_entropy(x, t, ignore_index=-100))
+    torch.testing.assert_close(loss(x, target), F.cross_entropy(x, target), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.cuda
+def test_nothing_is_read_outside_on_a_gpu():
+    x, i = torch.ones(5, 64, device="cuda"), torch.tensor([4, 5, -1, -6, 2**40], device="cuda")
+    taken, embedded = kf.fuse(lambda x, i: x[i] + 1)(x, i), kf.fuse(lambda x, i: F.embedding(i, x) + 1)(x, i)
+    assert taken[[0, 2]].eq(2).all()
+    assert taken[[1, 3, 4]].isnan().all()
+    assert embedded[0].eq(2).all()
+    assert embedded[1:].isnan().all()
+    whole = kf.fuse(lambda x, i: x[i] + 1)(x.int(), i)
+    assert whole.tolist() == [[v] * 64 for v in (2, 1, 2, 1, 1)]
