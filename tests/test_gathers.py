@@ -200,15 +200,33 @@ def test_losses_by_class_read_logits_once(smoothing):
     x, t = kf.spec((4096, 32000)), kf.spec((4096,), "int64")
     (kernel,) = kf.plan(loss, x, t, kf.spec((32000,)), device="H200").groups
     assert kernel.compulsory.read == (4096 + 1) * 32000 * 4 - (0 if smoothing else (32000 - 4096) * 4) + 4096 * 8
+    (after,) = kf.plan(lambda x, t: F.nll_loss(F.log_softmax(x, -1), t, reduction="none"),
+                       kf.spec((4096, 32000), like="torch"), kf.spec((4096,), "int64", like="torch"),
+                       device="H200").groups  # fmt: skip
+    assert after.compulsory.total == 4096 * 32000 * 4 + 4096 * (8 + 4)
 
 
 def test_what_a_kernel_makes_is_stored_before_it_is_taken_from():
     x, i = kf.spec((64, 32)), kf.spec((9,), "int64")
     p = kf.plan(lambda x, i: kf.take(kf.softmax(x), i, 0) + 1, x, i, device="H200")
     assert [g.kind for g in p.groups] == ["rows", "pointwise"]
-    for refusal in p.refusals:
+    for refusal in p.refusals:  # of what softmax divides by, too: its quotients are computed where they are read
         assert refusal.reason == kf.Reason.GATHER
         assert "all of them have to be stored before the first is read" in refusal.sentence
+    assert len(kf.plan(lambda x, i: kf.take(kf.exp(x) * x, i, 0) + 1, x, i, device="H200").groups) == 1
+
+
+def test_elementwise_work_is_done_at_the_positions_alone(rng):
+    x, y, i = rng.standard_normal((50, 40)), rng.standard_normal((50, 1)), rng.integers(-50, 50, (4, 3))
+    f = kf.fuse(lambda x, y, i: kf.take(kf.exp(x) * y + kf.iota((40,), 0), i, 0))
+    np.testing.assert_allclose(f(x, y, i), (np.exp(x) * y + np.arange(40))[i], rtol=1e-14)
+    (kernel,) = f.plan(x, y, i, device="H200").groups
+    assert kernel.compulsory.read == 12 * (40 + 1 + 1) * 8
+    j = rng.integers(0, 50, (2, 40))
+    g = kf.fuse(lambda x, y, j: kf.take_along_axis((x * y).T, j.T, 1))
+    np.testing.assert_array_equal(g(x, y, j), np.take_along_axis((x * y).T, j.T, 1))
+    with pytest.raises(IndexError, match="index 50 is out of bounds"):
+        f(x, y, i * 0 + 50)
 
 
 # ---- CUDA

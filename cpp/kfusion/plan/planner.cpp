@@ -18,6 +18,7 @@
 #include "kfusion/plan/partition.hpp"
 #include "kfusion/plan/plan.hpp"
 #include "kfusion/plan/push.hpp"
+#include "kfusion/plan/push_gathers.hpp"
 #include "kfusion/plan/reasons.hpp"
 #include "kfusion/plan/runnable.hpp"
 #include "kfusion/plan/tiling.hpp"
@@ -309,6 +310,11 @@ class Planner {
     if (const auto other = unrolled(g, device_.is_cpu)) {
       Counted without = plan_in_cells(simplify(*other), unfused);
       if (!without.exceeds(unfused) && is_worth_unrolling(chosen, without)) chosen = std::move(without);
+    }
+    if (const auto gathered_later = with_gathers_pushed(g)) {
+      Counted other = plan_in_cells(simplify(*gathered_later), unfused);
+      const bool less = other.total.price.total_us < chosen.total.price.total_us;
+      if (less && !other.exceeds(unfused)) chosen = std::move(other);
     }
     for (const Scope scope : {Scope::kCallsFirst, Scope::kWithinCalls})
       if (chosen.exceeds(unfused)) chosen = plan(scope);
