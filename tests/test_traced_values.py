@@ -68,9 +68,9 @@ def test_views_of_a_value_changed_in_place_are_stale():
         return x
 
     def value_changes(x):
-        v, w = x.T, x.copy()
+        v = x[::2]
         x += 1
-        return w + v.T
+        return v
 
     for f in (view_changes, value_changes):
         with pytest.raises(
@@ -208,8 +208,8 @@ class TestWhatAValueIs:
             lambda torch, x: torch.tensor([x, x]),
             lambda torch, x: torch.nn.Parameter(x) + x,
             lambda torch, x: torch.ones(3)[x > 0] + x,
-            lambda torch, x: torch.ones(3).__setitem__(0, x),
-            lambda torch, x: torch.ones(1).copy_(x),
+            lambda torch, x: torch.Tensor(3).__setitem__(0, x),
+            lambda torch, x: torch.Tensor(1).copy_(x),
             lambda torch, x: x.numpy(),
             lambda torch, x: x.data_ptr(),
             lambda torch, x: np.asarray(x),

@@ -23,8 +23,8 @@ namespace {
 namespace fuse_binding {
 
 using fuse::Array;
+using fuse::Arrays;
 using fuse::Call;
-using fuse::Compiled;
 using fuse::Entry;
 using fuse::Given;
 using fuse::Inputs;
@@ -118,7 +118,7 @@ class FusedCallable {
   struct Ready {
     /// `found`: the entry of the signature, if there is one. Where it cannot compute the parameters, there is another
     /// for the very values of this call's numbers.
-    Ready(FusedCallable& f, const Request& r, std::shared_ptr<const Entry> found, const std::pmr::vector<Array>& outs)
+    Ready(FusedCallable& f, const Request& r, std::shared_ptr<const Entry> found, const Arrays& outs)
         : entry(found ? std::move(found) : f.prepare(r, outs, true)), room(r.s.memory()) {
       parameters = entry->scalars.evaluate(r.s, room);
       if (parameters || entry->scalars.is_empty()) return;
@@ -180,7 +180,7 @@ class FusedCallable {
 
   /// Traces and compiles. What is traced while a name that it depends on is rebound is not kept. `numbers`: whether
   /// those among the arguments may be parameters.
-  std::shared_ptr<const Entry> prepare(const Request& r, const std::pmr::vector<Array>& outs, bool numbers) {
+  std::shared_ptr<const Entry> prepare(const Request& r, const Arrays& outs, bool numbers) {
     py::list strides;
     for (const Array& x : r.s.arrays()) strides.append(strides_of(x));
     const py::object prepared = r.self.attr("_prepare")(r.given.args(), r.given.kwargs(), strides, numbers);
@@ -198,29 +198,48 @@ class FusedCallable {
     const Inputs inputs(r.call, *entry, r.s);
     const Graph& graph = prepared.attr("graph").cast<const GraphBuilder*>()->graph();
     fuse::require_as_traced(r.call, graph, inputs);
-    entry->compiled = compiled_for(graph, prepared.attr("device"), inputs, outs);
+    for (const py::handle written : prepared.attr("written")) entry->targets.push_back(fuse::read_target(written));
+    compile(*entry, graph, read_device(prepared.attr("device")), inputs,
+            {outs, fuse::arrays_of(r.call, entry->targets, inputs, r.s.memory())});
     if (const auto held = guards_.held(r.environment))
       table_.insert(r.s, prepared.attr("numbers").cast<std::vector<int>>(), entry, held);
     return entry;
   }
 
-  std::shared_ptr<const Compiled> compiled_for(const Graph& graph, const py::object& device, const Inputs& inputs,
-                                               const std::pmr::vector<Array>& outs) const {
-    const auto is_aligned = [](const Array& a) { return fuse::is_aligned_to_vectors(a.view); };
-    const bool aligned = std::ranges::all_of(inputs.all(), [&](const Array* x) { return is_aligned(*x); }) &&
-                         std::ranges::all_of(outs, is_aligned);
-    return fuse::compiled(graph, read_device(device), options_, aligned, outs);
+  /// With the layouts of the arrays to write into, and again without those that kernels must not store into.
+  void compile(Entry& entry, const Graph& graph, const Device& device, const Inputs& inputs,
+               const fuse::Goals& goals) const {
+    const auto is_aligned = [](const Array* a) { return !a || fuse::is_aligned_to_vectors(a->view); };
+    const std::size_t first = graph.outputs.size() - entry.targets.size();
+    std::vector<const Array*> outs(graph.outputs.size());
+    if (goals.outs.size() == first)
+      for (std::size_t i = 0; i < first; ++i) outs[i] = &goals.outs[i];
+    for (std::size_t k = 0; k < entry.targets.size(); ++k) outs[first + k] = &goals.targets[k];
+    for (bool again = true; again;) {
+      const bool aligned = std::ranges::all_of(inputs.all(), is_aligned) && std::ranges::all_of(outs, is_aligned);
+      entry.compiled = fuse::compiled(graph, device, options_, aligned, outs);
+      again = false;
+      for (std::size_t k = 0; k < entry.targets.size(); ++k) {
+        fuse::Target& t = entry.targets[k];
+        t.direct = outs[first + k] && fuse::may_store(*entry.compiled, first + k, t, goals.targets[k]);
+        again = again || (outs[first + k] && !t.direct);
+        if (!t.direct) outs[first + k] = nullptr;
+      }
+    }
   }
 
   py::object finish(const Request& r, const Ready& ready, const Inputs& inputs) {
     if (r.call.has_stream_argument() && !(inputs.first() && memory_of(inputs.first()->view.place).has_streams))
       throw ValueError(r.call.says("stream applies to CUDA arrays, and the inputs are on the CPU"));
     if (r.given.out()) return finish_into(r, ready, inputs);
-    auto results = fuse::compute(r.call, *ready.entry->compiled, inputs, ready.parameters, r.s.memory());
-    return returned(*ready.entry, fuse::hand_out(results, inputs, r.s.memory()));
+    const Entry& entry = *ready.entry;
+    const Arrays targets = fuse::arrays_of(r.call, entry.targets, inputs, r.s.memory());
+    auto results = fuse::compute(r.call, entry, inputs, ready.parameters, {r.s.no_arrays(), targets}, r.s.memory());
+    return returned(entry, fuse::hand_out(results, inputs, r.s.memory()), targets);
   }
 
-  static py::object returned(const Entry& entry, Objects objects) {
+  static py::object returned(const Entry& entry, Objects objects, const Arrays& targets) {
+    for (const Array& a : targets) objects.push_back(py::reinterpret_borrow<py::object>(a.object));
     if (entry.is_single) return std::move(objects[0]);
     py::list list(objects.size());
     for (std::size_t i = 0; i < objects.size(); ++i) list[i] = std::move(objects[i]);
@@ -228,11 +247,12 @@ class FusedCallable {
   }
 
   py::object finish_into(const Request& r, const Ready& ready, const Inputs& inputs) {
-    const Compiled& c = *ready.entry->compiled;
+    const Entry& entry = *ready.entry;
+    const Arrays targets = fuse::arrays_of(r.call, entry.targets, inputs, r.s.memory());
     const auto& outs = r.s.outs();
-    fuse::check_outs(r.call, c, inputs, outs);
-    if (fuse::can_write(c, inputs, outs))
-      fuse::compute_into(r.call, c, inputs, ready.parameters, outs);
+    fuse::check_outs(r.call, entry, inputs, {outs, targets});
+    if (fuse::can_write(*entry.compiled, inputs, outs))
+      fuse::compute(r.call, entry, inputs, ready.parameters, {outs, targets}, r.s.memory());
     else
       compute_and_copy(r);
     Objects objects(r.s.memory());
@@ -240,7 +260,7 @@ class FusedCallable {
       out.framework->written(out.object);
       objects.push_back(py::reinterpret_borrow<py::object>(out.object));
     }
-    return returned(*ready.entry, std::move(objects));
+    return returned(entry, std::move(objects), targets);
   }
 
   /// For arrays that kernels cannot write to: through fresh ones, by an entry of its own.
@@ -248,12 +268,17 @@ class FusedCallable {
     r.s.leave_outs();
     auto found = table_.find(r.s);
     if (found && !Inputs(r.call, *found, r.s).unchanged()) found = nullptr;
-    const Ready plain(*this, r, std::move(found), {});
+    const Ready plain(*this, r, std::move(found), r.s.no_arrays());
     const Inputs inputs(r.call, *plain.entry, r.s);
     if (!inputs.unchanged()) throw changing(r.call);
-    const Compiled& c = *plain.entry->compiled;
-    fuse::check_outs(r.call, c, inputs, r.s.outs());  // traced at another time, and what it reads may have changed
-    fuse::copy_into(r.call, c.device, fuse::compute(r.call, c, inputs, plain.parameters, r.s.memory()), r.s.outs());
+    const Entry& entry = *plain.entry;
+    const Arrays targets = fuse::arrays_of(r.call, entry.targets, inputs, r.s.memory());
+    const auto& outs = r.s.outs();
+    fuse::check_outs(r.call, entry, inputs, {outs, targets});  // traced at another time, and what it reads may differ
+    const auto results =
+        fuse::compute(r.call, entry, inputs, plain.parameters, {r.s.no_arrays(), targets}, r.s.memory());
+    for (std::size_t i = 0; i < outs.size(); ++i)
+      fuse::copy_into(r.call, entry.compiled->device, results[i].view, outs[i]);
   }
 
   std::string name_;

@@ -53,13 +53,25 @@ struct Parameter {
   double value(const double* all) const { return is_float(dtype) ? rounded(all[number], dtype) : all[number]; }
 };
 
-/// How an elementwise kernel sees one of its arrays.
-struct Mapped {
+/// How a kernel sees one of its arrays.
+struct Seeing {
   std::size_t slot;
+  bool stores;
+  bool is_mapped;  ///< an elementwise kernel, whose element i is at:
   Extents strides;
   std::int64_t offset;
+
+  bool same_elements(const Seeing& o) const {
+    return is_mapped && o.is_mapped && strides == o.strides && offset == o.offset;
+  }
 };
-constexpr std::int64_t kAnywhere = -1;  ///< an offset that no store has
+
+/// What a step reads and stores. A library's function may fail when it runs.
+struct Use {
+  std::vector<Seeing> seen;
+  bool may_fail = false;
+  bool may_fail_midway = false;  ///< after it has stored something: a position may be outside of a table
+};
 
 }  // namespace
 
@@ -72,7 +84,7 @@ struct Executable::Parts {
   std::size_t workspace_at = 0, bytes = 0;  ///< where the steps' own memory begins; all memory of a run
   std::vector<Parameter> parameters;        ///< as the kernels number them
   std::vector<std::int64_t> output_bytes;
-  std::vector<Mapped> mapped;  ///< the operands of the only kernel, where it is elementwise
+  std::vector<Use> uses;  ///< by step
 };
 
 namespace {
@@ -115,6 +127,7 @@ class Executable::Maker final : public StepRequest {
     if (is_loops(group().pattern) && product(group().domain) == 0) return release(index);
     const auto* const backend = static_cast<const Backend*>(group().executor);
     if (!backend) throw ValueError("kfusion: a kernel of this plan cannot run: " + group().missing);
+    parts_.uses.emplace_back().may_fail = !is_loops(group().pattern);
     parts_.steps.push_back(backend->make_step(*this));
     parts_.released.emplace_back();
     release(index);
@@ -128,9 +141,9 @@ class Executable::Maker final : public StepRequest {
   Loops loops() override {
     Loops l{lowering_.kernel(index_), {}, {}};
     number_parameters(l.kernel, parts_.parameters);
-    for (const Operand& o : l.kernel.loads) l.loads.push_back(slot_of(o, l.kernel));
-    for (const Table& t : l.kernel.tables) l.loads.push_back(slot_of_table(t, l.kernel));
-    for (const Store& s : l.kernel.stores) l.stores.push_back(slot_of(s.to, l.kernel));
+    for (const Operand& o : l.kernel.loads) l.loads.push_back(slot_of(o, l.kernel, false));
+    for (const Table& t : l.kernel.tables) l.loads.push_back(slot_of_table(t));
+    for (const Store& s : l.kernel.stores) l.stores.push_back(slot_of(s.to, l.kernel, true));
     return l;
   }
 
@@ -138,6 +151,8 @@ class Executable::Maker final : public StepRequest {
     const Node& node = plan_.graph[n];
     const Access& a = access_of(plan_, n);
     const auto [slot, fresh] = slot_in_memory(a.base);
+    for (const bool stores : {false, true})  // which of the two it is the backend knows
+      parts_.uses.back().seen.push_back({static_cast<std::size_t>(slot), stores, false, {}, 0});
     const auto between = slot - parts_.slots.inputs - parts_.slots.outputs;
     const bool is_between = between >= 0 && between < std::ssize(parts_.slots.offsets);
     return {slot, seen_view(node, a, place()), a.offset * static_cast<std::int64_t>(item_bytes(node.dtype)),
@@ -152,10 +167,10 @@ class Executable::Maker final : public StepRequest {
     parts_.released.back().insert(parts_.released.back().end(), slots.begin(), slots.end());
   }
 
-  int slot_of(const Operand& o, const Kernel& k) {
+  int slot_of(const Operand& o, const Kernel& k, bool stores) {
     const int slot = parts_.slots.of.at(o.node);
-    if (k.kind == Pattern::kPointwise)
-      parts_.mapped.push_back({static_cast<std::size_t>(slot), all_strides(o), o.offset});
+    const bool is_mapped = k.kind == Pattern::kPointwise;
+    parts_.uses.back().seen.push_back({static_cast<std::size_t>(slot), stores, is_mapped, all_strides(o), o.offset});
     return slot;
   }
 
@@ -171,9 +186,11 @@ class Executable::Maker final : public StepRequest {
   }
 
   /// Any of its elements may be read after any store.
-  int slot_of_table(const Table& t, const Kernel& k) {
+  int slot_of_table(const Table& t) {
     const int slot = slot_in_memory(t.from.node).slot;
-    if (k.kind == Pattern::kPointwise) parts_.mapped.push_back({static_cast<std::size_t>(slot), {}, kAnywhere});
+    Use& use = parts_.uses.back();
+    use.seen.push_back({static_cast<std::size_t>(slot), false, false, {}, 0});
+    use.may_fail = use.may_fail_midway = true;
     return slot;
   }
 
@@ -199,7 +216,6 @@ Executable::Executable(const Plan& plan, Place place, bool aligned, const Output
     check_interrupt();
     maker.add_step(i);
   }
-  if (parts->steps.size() > 1) parts->mapped.clear();
   std::size_t most = 0;
   for (const StepPointer& step : parts->steps) most = std::max(most, step->workspace_bytes());
   parts->workspace_at = static_cast<std::size_t>(parts->slots.bytes);
@@ -236,12 +252,21 @@ void Executable::run(const Run& r) const {
   }
 }
 
-bool Executable::may_overwrite(std::size_t output, std::size_t input) const {
+bool Executable::may_overwrite(std::size_t output, std::size_t input, bool part) const {
   const std::size_t stored = static_cast<std::size_t>(parts_->slots.inputs) + output;
-  const auto of = [](std::size_t slot) { return [slot](const Mapped& m) { return m.slot == slot; }; };
-  const auto to = std::ranges::find_if(parts_->mapped, of(stored));
-  return to != parts_->mapped.end() && std::ranges::all_of(parts_->mapped, [&](const Mapped& m) {
-           return (m.slot != input && m.slot != stored) || (m.strides == to->strides && m.offset == to->offset);
+  const auto stores_it = [&](const Seeing& s) { return s.stores && s.slot == stored; };
+  const auto reads_it = [&](const Seeing& s) { return !s.stores && s.slot == input; };
+  const auto begin = parts_->uses.begin(), end = parts_->uses.end();
+  const auto has_store = [&](const Use& u) { return std::ranges::any_of(u.seen, stores_it); };
+  const auto storing = std::find_if(begin, end, has_store);
+  if (storing == end || storing->may_fail_midway || std::any_of(storing + 1, end, has_store)) return false;
+  if (std::any_of(storing + 1, end, [&](const Use& u) { return u.may_fail || std::ranges::any_of(u.seen, reads_it); }))
+    return false;
+  if (part && std::any_of(begin, end, [&](const Use& u) { return std::ranges::any_of(u.seen, reads_it); }))
+    return false;
+  const Seeing& to = *std::ranges::find_if(storing->seen, stores_it);
+  return to.is_mapped && std::ranges::all_of(storing->seen, [&](const Seeing& s) {
+           return (s.slot != input && s.slot != stored) || s.same_elements(to);
          });
 }
 

@@ -33,9 +33,10 @@ class Executable {
   /// what the library's functions throw.
   void run(const Run& r) const;
 
-  /// Whether an output may be an input, element for element: one kernel reads each of them before it writes it, and no
-  /// other element.
-  bool may_overwrite(std::size_t output, std::size_t input) const;
+  /// Whether an output may be an input, element for element: the one kernel that stores it reads each element before it
+  /// writes it, and no other; no later kernel reads the input, or is a library's function, which can fail. `part`: the
+  /// output is only a part of the input, which then no kernel may read.
+  bool may_overwrite(std::size_t output, std::size_t input, bool part) const;
 
  private:
   struct Parts;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
@@ -19,8 +20,7 @@ from ._graph.structure import Slot, fill, holds_arrays, walk
 from ._graph.tracer import Argument, Tracer
 from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import is_array
-from ._tracing import randomness
-from ._tracing.trace import Trace, name_of, signature_of, trace, trace_with, without_partial
+from ._tracing.trace import Mark, Trace, name_of, repeated, signature_of, trace, trace_with, without_partial
 
 if TYPE_CHECKING:
     from ._devices.device import Device
@@ -156,14 +156,14 @@ class FusedFunction(_core.FusedCallable):
         name = name_of(self.__wrapped__)
         who = f"kfusion.{name}"
 
-        def prepare(mark: Callable[[], None] | None) -> calls.Prepared:
-            tracer = Tracer(name, runs=True, mark=mark)
+        def prepare(mark: Mark, changed: Sequence[Any]) -> calls.Prepared:
+            tracer = Tracer(name, runs=True, mark=mark, changed=changed)
             leaves = calls.Leaves(tracer, strides, who, floats=floats, ints=ints)
             given = [leaves.argument(a) for a in args], {n: leaves.argument(a) for n, a in kwargs.items()}
             traced = self._effects.watched(name, self._modules(), lambda: trace_with(tracer, self.__wrapped__, *given))
-            return calls.prepared(who, tracer, self._guards(), _fill(traced.results))
+            return calls.prepared(who, tracer, self._guards(), _fill(traced), traced.written)
 
-        return randomness.refused(name, prepare)
+        return repeated(name, prepare)
 
     def _modules(self) -> list[Any]:
         return [guard.owner for guard in self._guards() if modules.is_module(guard.owner)]
@@ -229,12 +229,19 @@ def _without_first(signature: inspect.Signature) -> inspect.Signature:
     return signature if first.kind is first.VAR_POSITIONAL else signature.replace(parameters=rest)
 
 
-def _fill(results: Any) -> Callable[[list[Any]], Any] | None:
+def _fill(traced: Trace) -> Callable[[list[Any]], Any] | None:
     """From the list of outputs to what the function returns; None for a single output."""
+    results = traced.results
+    if results is None:
+        return _nothing
     if isinstance(results, Slot):
-        return None
+        return operator.itemgetter(results.index) if traced.written else None
     is_flat = type(results) in (tuple, list) and all(isinstance(r, Slot) for r in results)
-    return type(results) if is_flat else functools.partial(fill, results)
+    return type(results) if is_flat and not traced.written else functools.partial(fill, results)
+
+
+def _nothing(outputs: list[Any]) -> None:
+    """What a function returns that only writes into its arguments."""
 
 
 @overload
@@ -259,6 +266,10 @@ def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = ()) -> Any:
     shape, an axis). Captured arrays are read when the kernels run, so changes in place
     are seen. Attributes of other objects than torch modules, and entries of dicts and lists, are as they were when
     traced: `.clear()` forgets the traces.
+
+    What the function writes into its arguments, into parameters and buffers, or into torch's tensors that it names, is
+    written by each call, after all reads: in place where an elementwise kernel can, else by a copy when the kernels are
+    done.
 
     A torch module becomes a module of the same class that shares all its state: parameters, buffers, submodules and
     the mode, by the same names. Whatever is set in the module, in modules within it, or in modules that a plain

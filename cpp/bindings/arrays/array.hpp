@@ -64,6 +64,7 @@ struct Array {
   const Framework* framework = nullptr;
   py::handle object;
   std::shared_ptr<void> keep;  ///< what must live until the call is over, beside the object itself
+  bool is_copy = false;        ///< the view is of other memory than the object's
 };
 
 struct Result {

@@ -92,11 +92,10 @@ std::shared_ptr<const Compiled> make(const Wanted& w, const Device& device) {
 using namespace compiled_detail;
 
 std::shared_ptr<const Compiled> compiled(const Graph& graph, const Device& device, const PlanOptions& options,
-                                         bool aligned, const std::pmr::vector<Array>& outs) {
+                                         bool aligned, std::span<const Array* const> outs) {
   Wanted wanted{graph, options, aligned, OutputStrides(graph.outputs.size())};
-  if (outs.size() == graph.outputs.size())
-    for (std::size_t i = 0; i < outs.size(); ++i)
-      wanted.outputs[i] = wanted_strides(graph[graph.outputs[i].node], outs[i].view);
+  for (std::size_t i = 0; i < outs.size(); ++i)
+    if (outs[i]) wanted.outputs[i] = wanted_strides(graph[graph.outputs[i].node], outs[i]->view);
   const Interruptible unlocked;
   Shared& s = shared();
   {

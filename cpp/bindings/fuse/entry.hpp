@@ -1,10 +1,12 @@
 // What a signature's calls run: an executable, where its inputs come from, and what its results are.
 #pragma once
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "bindings/fuse/scalars.hpp"
 #include "bindings/fuse/signature.hpp"
+#include "bindings/fuse/targets.hpp"
 #include "bindings/fuse/watched.hpp"
 #include "runtime/executable.hpp"
 
@@ -17,11 +19,11 @@ struct Compiled {
   std::vector<View> results;  ///< their layouts, without data
 };
 
-/// The compiled form of `graph` by options of a plan to run, made once for all calls that want the same. `outs`: the
-/// arrays to write results into; where there are none, results lie as the inputs do. Called with the GIL, works
-/// without.
+/// The compiled form of `graph` by options of a plan to run, made once for all calls that want the same. `outs`: for
+/// each output the array to write it into; nullptr, or none at all: the output lies as the inputs do. Called with the
+/// GIL, works without.
 std::shared_ptr<const Compiled> compiled(const Graph& graph, const Device& device, const PlanOptions& options,
-                                         bool aligned, const std::pmr::vector<Array>& outs);
+                                         bool aligned, std::span<const Array* const> outs);
 
 /// Where an input of the graph comes from.
 struct Source {
@@ -40,6 +42,9 @@ struct Entry {
   bool is_single = false;         ///< the function returns its only output
   std::vector<py::object> calls;  ///< the library's functions, as the graph's library_call nodes number them
   py::object fill;                ///< else: from the list of outputs to what the function returns
+  std::vector<Target> targets;    ///< where the last outputs go; the others are results
+
+  std::size_t results() const { return compiled->results.size() - targets.size(); }
 };
 
 /// The arrays of the graph's inputs for one call, in order.
@@ -69,19 +74,23 @@ void require_as_traced(const Call& call, const Graph& graph, const Inputs& input
 using Results = std::pmr::vector<arrays::Result>;
 using Objects = std::pmr::vector<py::object>;
 
-/// Fresh arrays of the inputs' kind with the results in them.
-Results compute(Call& call, const Compiled& c, const Inputs& inputs, const double* parameters,
+/// Where one call's outputs go: results to `outs`, or to fresh arrays where there are none.
+struct Goals {
+  const Arrays& outs;
+  const Arrays& targets;
+};
+
+/// Runs the kernels and returns the results. What goes into arguments is there afterwards.
+Results compute(Call& call, const Entry& entry, const Inputs& inputs, const double* parameters, const Goals& goals,
                 std::pmr::memory_resource* memory);
 /// The objects for the caller; NumPy's without axes are scalars.
 Objects hand_out(Results& results, const Inputs& inputs, std::pmr::memory_resource* memory);
 
 /// Throws where `outs` are not what the results can be written to.
-void check_outs(const Call& call, const Compiled& c, const Inputs& inputs, const std::pmr::vector<Array>& outs);
+void check_outs(const Call& call, const Entry& entry, const Inputs& inputs, const Goals& goals);
 /// Whether kernels may write straight to `outs`: nothing is overwritten before it is read.
-bool can_write(const Compiled& c, const Inputs& inputs, const std::pmr::vector<Array>& outs);
-void compute_into(Call& call, const Compiled& c, const Inputs& inputs, const double* parameters,
-                  const std::pmr::vector<Array>& outs);
-/// outs = results.
-void copy_into(Call& call, const Device& device, const Results& results, const std::pmr::vector<Array>& outs);
+bool can_write(const Compiled& c, const Inputs& inputs, const Arrays& outs);
+/// to = from.
+void copy_into(Call& call, const Device& device, const View& from, const Array& to);
 
 }  // namespace kfusion::fuse

@@ -1,5 +1,6 @@
 // Inputs, results and the run of one call.
 #include <algorithm>
+#include <functional>
 #include <span>
 
 #include "bindings/arguments.hpp"
@@ -23,18 +24,19 @@ namespace run_detail {
 
 constexpr std::size_t kFewArrays = 8;
 
-/// `fresh`: the outputs were just made for this call.
+/// `fresh`: by output, whether it was just made for this call.
 void execute(Call& call, const Compiled& c, const Inputs& inputs, std::byte* const* outputs, const double* parameters,
-             bool fresh) {
+             const bool* fresh) {
   Room<const std::byte*, kFewArrays> from(inputs.all().size());
   for (std::size_t i = 0; const Array* a : inputs.all()) from[i++] = a->view.data;
   const Framework& library = inputs.first() ? *inputs.first()->framework : arrays::numpy_framework();
   const Place place = inputs.first() ? inputs.first()->view.place : Place{};
   CallersLibrary callers(call, library, inputs);
-  in_stream_order(call, library, place, fresh, [&](Stream stream) {
-    if (fresh && poisons_memory())
-      for (std::size_t i = 0; i < c.results.size(); ++i)
-        poison(outputs[i], static_cast<std::size_t>(c.results[i].nbytes()), place, stream);
+  const std::size_t count = c.results.size();
+  in_stream_order(call, library, place, std::any_of(fresh, fresh + count, std::identity{}), [&](Stream stream) {
+    if (poisons_memory())
+      for (std::size_t i = 0; i < count; ++i)
+        if (fresh[i]) poison(outputs[i], static_cast<std::size_t>(c.results[i].nbytes()), place, stream);
     try {
       c.executable.run({from.data(), outputs, parameters, stream, &callers});
     } catch (const IndexError& e) {
@@ -68,6 +70,10 @@ bool same_strides(const View& a, const View& b) {
   for (int d = 0; d < a.ndim; ++d)
     if (a.shape[d] != 1 && a.strides[d] != b.strides[d]) return false;
   return true;
+}
+
+Result fresh_result(Call& call, const View& layout, const Array* like) {
+  return like ? arrays::fresh(call, layout, *like) : arrays::numpy_empty(layout, arrays::numpy_dtype(layout.dtype));
 }
 
 Graph copy_of(const View& v) {
@@ -128,18 +134,31 @@ void require_as_traced(const Call& call, const Graph& graph, const Inputs& input
   }
 }
 
-Results compute(Call& call, const Compiled& c, const Inputs& inputs, const double* parameters,
+Results compute(Call& call, const Entry& entry, const Inputs& inputs, const double* parameters, const Goals& goals,
                 std::pmr::memory_resource* memory) {
+  const Compiled& c = *entry.compiled;
+  const auto given = [&](std::size_t i) -> const Array* {
+    if (i < entry.results()) return goals.outs.empty() ? nullptr : &goals.outs[i];
+    const std::size_t k = i - entry.results();
+    return entry.targets[k].direct ? &goals.targets[k] : nullptr;
+  };
   Results results(memory);
   results.reserve(c.results.size());
   Room<std::byte*, run_detail::kFewArrays> to(c.results.size());
-  for (const View& layout : c.results) {
-    const Array* like = inputs.first();
-    results.push_back(like ? arrays::fresh(call, layout, *like)
-                           : arrays::numpy_empty(layout, arrays::numpy_dtype(layout.dtype)));
-    to[results.size() - 1] = results.back().view.data;
+  Room<bool, run_detail::kFewArrays> fresh(c.results.size());
+  for (std::size_t i = 0; i < c.results.size(); ++i) {
+    const Array* const array = given(i);
+    fresh[i] = !array;
+    results.push_back(array ? Result{array->view, {}} : run_detail::fresh_result(call, c.results[i], inputs.first()));
+    to[i] = results.back().view.data;
   }
-  run_detail::execute(call, c, inputs, to.data(), parameters, true);
+  run_detail::execute(call, c, inputs, to.data(), parameters, fresh.data());
+  for (std::size_t k = 0; k < goals.targets.size(); ++k) {
+    const Array& target = goals.targets[k];
+    if (!entry.targets[k].direct) copy_into(call, c.device, results[entry.results() + k].view, target);
+    target.framework->written(target.object);
+  }
+  results.resize(entry.results());
   return results;
 }
 
@@ -153,47 +172,42 @@ Objects hand_out(Results& results, const Inputs& inputs, std::pmr::memory_resour
   return objects;
 }
 
-void check_outs(const Call& call, const Compiled& c, const Inputs& inputs, const std::pmr::vector<Array>& outs) {
-  if (outs.size() != c.results.size())
-    throw ValueError(call.says("out must be one array for each of " + std::to_string(c.results.size()) +
+void check_outs(const Call& call, const Entry& entry, const Inputs& inputs, const Goals& goals) {
+  const Arrays& outs = goals.outs;
+  if (outs.size() != entry.results())
+    throw ValueError(call.says("out must be one array for each of " + std::to_string(entry.results()) +
                                " results, got " + std::to_string(outs.size())));
+  const auto overlaps = [](const View& v) {
+    return [&v](const Array& a) { return overlap(a.view, v) != Overlap::kNone; };
+  };
   for (std::size_t i = 0; i < outs.size(); ++i) {
-    run_detail::check_out(call, outs[i], c.results[i], inputs.first());
-    for (std::size_t j = 0; j < i; ++j)
-      if (overlap(outs[j].view, outs[i].view) != Overlap::kNone)
-        throw ValueError(call.says("out must be arrays that do not overlap each other"));
+    run_detail::check_out(call, outs[i], entry.compiled->results[i], inputs.first());
+    if (std::any_of(outs.begin(), outs.begin() + static_cast<std::ptrdiff_t>(i), overlaps(outs[i].view)))
+      throw ValueError(call.says("out must be arrays that do not overlap each other"));
+    if (std::ranges::any_of(goals.targets, overlaps(outs[i].view)))
+      throw ValueError(call.says("out must not overlap an array that the function writes to"));
   }
 }
 
-bool can_write(const Compiled& c, const Inputs& inputs, const std::pmr::vector<Array>& outs) {
+bool can_write(const Compiled& c, const Inputs& inputs, const Arrays& outs) {
   for (std::size_t i = 0; i < outs.size(); ++i) {
     if (!run_detail::same_strides(outs[i].view, c.results[i])) return false;
     for (std::size_t k = 0; k < inputs.all().size(); ++k) {
       const Overlap o = overlap(inputs.all()[k]->view, outs[i].view);
-      if (o == Overlap::kOther || (o == Overlap::kSame && !c.executable.may_overwrite(i, k))) return false;
+      if (o == Overlap::kOther || (o == Overlap::kSame && !c.executable.may_overwrite(i, k, false))) return false;
     }
   }
   return true;
 }
 
-void compute_into(Call& call, const Compiled& c, const Inputs& inputs, const double* parameters,
-                  const std::pmr::vector<Array>& outs) {
-  Room<std::byte*, run_detail::kFewArrays> to(outs.size());
-  for (std::size_t i = 0; i < outs.size(); ++i) to[i] = outs[i].view.data;
-  run_detail::execute(call, c, inputs, to.data(), parameters, false);
-}
-
-void copy_into(Call& call, const Device& device, const Results& results, const std::pmr::vector<Array>& outs) {
-  for (std::size_t i = 0; i < outs.size(); ++i) {
-    const View& from = results[i].view;
-    const bool aligned = is_aligned_to_vectors(from) && is_aligned_to_vectors(outs[i].view);
-    std::pmr::vector<Array> to(1, outs[i]);
-    const auto c = compiled(run_detail::copy_of(from), device, options_to_run(true), aligned, to);
-    const std::byte* x = from.data;
-    std::byte* y = outs[i].view.data;
-    in_stream_order(call, *outs[i].framework, from.place, true,
-                    [&](Stream stream) { c->executable.run({&x, &y, nullptr, stream, nullptr}); });
-  }
+void copy_into(Call& call, const Device& device, const View& from, const Array& to) {
+  const bool aligned = is_aligned_to_vectors(from) && is_aligned_to_vectors(to.view);
+  const Array* const wanted[] = {&to};
+  const auto c = compiled(run_detail::copy_of(from), device, options_to_run(true), aligned, wanted);
+  const std::byte* x = from.data;
+  std::byte* y = to.view.data;
+  in_stream_order(call, *to.framework, from.place, true,
+                  [&](Stream stream) { c->executable.run({&x, &y, nullptr, stream, nullptr}); });
 }
 
 }  // namespace kfusion::fuse

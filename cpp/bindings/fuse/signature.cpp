@@ -104,6 +104,7 @@ void make_dense(Array& a) {
   copy_items(a.view, 0, a.view.data, to);
   a.view.data = memory->data();
   set_c_strides(a.view);
+  a.is_copy = true;
   a.keep = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(std::move(a.keep), memory);
 }
 

@@ -69,6 +69,7 @@ class Signature {
   const std::pmr::vector<Named>& objects() const { return objects_; }
   const std::pmr::vector<Array>& arrays() const { return arrays_; }  ///< of the arguments, in order
   const std::pmr::vector<Array>& outs() const { return outs_; }
+  const std::pmr::vector<Array>& no_arrays() const { return none_; }
   const std::pmr::vector<double>& floats() const { return floats_; }
   bool has(int register_number) const {
     const auto i = static_cast<std::size_t>(register_number);
@@ -96,7 +97,7 @@ class Signature {
   std::pmr::monotonic_buffer_resource resource_{memory_, sizeof memory_};
   std::pmr::vector<std::uint64_t> words_{&resource_};
   std::pmr::vector<Named> objects_{&resource_};
-  std::pmr::vector<Array> arrays_{&resource_}, outs_{&resource_};
+  std::pmr::vector<Array> arrays_{&resource_}, outs_{&resource_}, none_{&resource_};
   std::pmr::vector<double> floats_{&resource_};
   std::pmr::vector<PyObject*> float_objects_{&resource_}, ints_{&resource_};
   std::pmr::vector<int> added_{&resource_};

@@ -14,7 +14,7 @@ from . import modules
 from .guards import Guard, values
 from .number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, number
 from .structure import holds_arrays, leaves, walk
-from .tracer import Argument, Input, Tracer
+from .tracer import Argument, Input, Tracer, Written
 
 _FLOATS = (np.float16, np.float32, np.float64)  # np.float64 is a Python float as well
 
@@ -39,6 +39,7 @@ class Prepared(NamedTuple):
     calls: Sequence[Callable[..., Any]]
     watched: list[tuple[Any, bool]]
     inputs: Sequence[Input]
+    written: list[tuple[int, str, list[tuple[int, int]] | None]]
 
 
 def has_floats(*arguments: Any) -> bool:
@@ -113,6 +114,7 @@ def prepared(
     tracer: Tracer,
     guards: Sequence[Guard] = (),
     fill: Callable[[list[Any]], Any] | None = None,
+    written: Sequence[Written] = (),
 ) -> Prepared:
     """What C++ gets of a closed tracer.
 
@@ -132,7 +134,13 @@ def prepared(
         tracer.library_calls,
         _watched(tracer.inputs, guards),
         tracer.inputs,
+        [_written(tracer, w) for w in written],
     )
+
+
+def _written(tracer: Tracer, w: Written) -> tuple[int, str, list[tuple[int, int]] | None]:
+    part = None if w.part is None else [(start, stop) for start, stop, _ in w.part]
+    return w.input, tracer.inputs[w.input].name, part
 
 
 def place_of(inputs: Iterable[Input]) -> str:

@@ -138,7 +138,8 @@ def _restored(module: Any, before: Mapping[str, Any]) -> str:
     for kind in _TENSORS:
         for name, tensor in list(vars(module)[kind].items()):
             if hasattr(type(tensor), "__kfusion_traced__"):
-                found = name
+                is_itself = tensor._tracer.stand_in(before[kind].get(name)) is tensor  # self.count += 1
+                found = found if is_itself else name
                 del vars(module)[kind][name]
                 vars(module)[kind].update({name: before[kind][name]} if name in before[kind] else {})
     return found

@@ -13,6 +13,8 @@ import numpy as np
 
 from .. import _core
 from .._spec import FLOATS, Spec, described, is_array, spec_of
+from . import memory
+from .memory import Memory, Path
 from .number import Number, Program, is_integer, is_number, parameter_of, read
 from .source import trace_error, user_frame, user_line
 
@@ -39,6 +41,15 @@ class Argument:
     strides: Sequence[int] = ()
 
 
+class ReadAsConstant(BaseException):
+    """A tensor that the function writes to was read as a constant before: it is to be traced again, where that tensor
+    is a traced value from the beginning. No code of the user's is to handle it.
+    """
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+
 class Node(NamedTuple):
     """A node of the graph, by number, among other arguments of a call."""
 
@@ -63,18 +74,17 @@ class Form(NamedTuple):
     order: tuple[int, ...] = ()
 
 
-class Memory:
-    """What a value and its views share: how often it was written to, and where last."""
+class Written(NamedTuple):
+    """An input that is written to: its number, its value, the new one, and the part that this fills (None: all)."""
 
-    __slots__ = ("line", "version")
-
-    def __init__(self) -> None:
-        self.version = 0
-        self.line = ""
+    input: int
+    value: Traced
+    result: Traced
+    part: list[memory.Range] | None
 
 
 _ARITHMETIC = ("add", "subtract", "multiply", "divide")  # which give for an int what they give for the float
-STATE = ("_memory", "_node", "_tracer", "_version")  # what a traced value holds: the slots of its class
+STATE = ("_memory", "_node", "_path", "_tracer", "_version")  # what a traced value holds: the slots of its class
 
 
 class Traced:
@@ -86,6 +96,7 @@ class Traced:
     _node: int | str  # a reason, for a value that cannot be had
     _memory: Memory
     _version: int
+    _path: Path | None  # None: nobody knows whether it is a view of its memory
     _library: ClassVar[str]
     _classes: ClassVar[dict[str, type[Traced]]] = {}
 
@@ -118,13 +129,21 @@ class Traced:
 
 class Tracer:
     """Builds one graph. `name` is the function's, for messages; an eager call names no lines; of a graph that `runs`
-    the layouts of captured arrays count. `mark` is called before each operation.
+    the layouts of captured arrays count. `mark` is called before each operation. `changed` are tensors of outside that
+    the function is known to write to.
     """
 
     def __init__(
-        self, name: str, *, eager: bool = False, runs: bool = False, mark: Callable[[], None] | None = None
+        self,
+        name: str,
+        *,
+        eager: bool = False,
+        runs: bool = False,
+        mark: Callable[[], None] | None = None,
+        changed: Sequence[Any] = (),
     ) -> None:
         self.name = name
+        self.changed = changed
         self._mark = mark
         self.program = Program()
         self._runs = runs
@@ -132,7 +151,9 @@ class Tracer:
         self.inputs: list[Input] = []
         self._taken: set[str] = set()  # the inputs' names
         self._numbers: dict[str, int] = {}  # by name: the last one given to an array of that name
-        self._memories: list[tuple[str, Memory]] = []  # the inputs' own
+        self._values: list[Traced] = []  # the inputs', as they were given
+        self._writable: set[int] = set()  # captured arrays by id
+        self.stand_in: Callable[[Any], Traced | None] = lambda array: None  # the value of an array that was written to
         self.calls: list[Call] = []
         self.library_calls: list[Callable[..., Any]] = []  # as the graph's nodes number them
         self.forms: list[Form] = []
@@ -146,25 +167,35 @@ class Tracer:
 
     # ---- values ----
 
-    def value(self, node: int, memory: Memory | None = None) -> Traced:
+    def value(self, node: int, owner: Memory | None = None, path: Path | None = None) -> Traced:
         """The value of a node; a view shares the memory of what it looks at."""
-        return self._made(Traced._classes[self.graph.library(node)]._made_as(), node, memory or Memory())
+        kind = Traced._classes[self.graph.library(node)]._made_as()
+        return self._made(kind, node, Memory(node), ()) if owner is None else self._made(kind, node, owner, path)
 
     def copy(self, x: Traced) -> Traced:
         """The same node as a value with memory of its own."""
         return self.value(self.node(x))
 
+    def alias(self, x: Traced, *, is_view: bool = True) -> Traced:
+        """The same node as another value of x's memory; not `is_view`: it may be a copy."""
+        return self.value(self.node(x), x._memory, x._path if is_view else None)
+
     def like(self, value: Traced, x: Traced) -> Traced:
         """A value of no library, which is made of constants only, with the methods that x has."""
-        return self._made(type(x), self.node(value), Memory())
+        return self._made(type(x), self.node(value), Memory(self.node(value)))
 
-    def _made(self, kind: type[Traced], node: int | str, memory: Memory) -> Traced:
+    def of_library(self, value: Traced, library: str) -> Traced:
+        """Likewise, with the methods of that library's arrays."""
+        return self._made(Traced._classes[library]._made_as(), self.node(value), Memory(self.node(value)))
+
+    def _made(self, kind: type[Traced], node: int | str, owner: Memory, path: Path | None = ()) -> Traced:
         value = kind.__new__(kind)
         made = object.__setattr__
         made(value, "_tracer", self)
         made(value, "_node", node)
-        made(value, "_memory", memory)
-        made(value, "_version", memory.version)
+        made(value, "_memory", owner)
+        made(value, "_version", owner.version)
+        made(value, "_path", path)
         return value
 
     def node(self, value: Traced, line: str | None = None) -> int:
@@ -179,9 +210,20 @@ class Tracer:
         if isinstance(value._node, str):
             raise trace_error(value._node, "", line)
         if value._version != value._memory.version:
-            what = f"this value shares memory with one that was changed in place ({value._memory.line})"
-            raise trace_error(what, "write x = x + y there instead of x += y", line)
+            self._look_again(value, line)
         return value._node
+
+    def _look_again(self, value: Traced, line: str | None) -> None:
+        """A value whose memory was written to through another one: what is there now."""
+        owner = value._memory
+        if owner.node is None or value._path is None:
+            what = f"this value shares memory with one that was changed in place ({owner.line})"
+            raise trace_error(what, "write x = x + y there instead of x += y", line)
+        node = owner.node
+        for kind, argument in value._path:
+            node = self._build(kind, node, argument)
+        object.__setattr__(value, "_node", node)
+        object.__setattr__(value, "_version", owner.version)
 
     def input(
         self,
@@ -197,16 +239,44 @@ class Tracer:
         node = self.graph.input(name, spec.shape, spec.dtype, spec.like, spec.device, captured, strides)
         self.inputs.append(Input(name, spec, array, captured, argument))
         self._taken.add(name)
-        value = self.value(node)
-        self._memories.append((name, value._memory))
-        return value
+        self._values.append(self.value(node))
+        self._values[-1]._memory.strides = strides or memory.c_strides(spec.shape)
+        return self._values[-1]
 
-    def require_unwritten(self) -> None:
-        """Raises a TraceError where an input was written to: its array would not see it."""
-        for name, memory in self._memories:
-            if memory.version:
-                what = f"{self.name} changes its argument {name} in place, and kernels write results only"
-                raise trace_error(what, f"write {name} = {name} + 1 instead of {name} += 1, and return it", memory.line)
+    def writable(self, array: Any, library: str) -> Traced:
+        """The value of a captured array that the function may write to."""
+        self._writable.add(id(array))
+        return self.lift(array, library)
+
+    def release_captured(self, is_meant: Callable[[Any], bool]) -> None:
+        """Before arrays that the function made are changed: what it has read of them is what is in them now."""
+        for i, known in enumerate(self.inputs):
+            if not known.captured or not is_meant(known.array):
+                continue
+            copied = known.array.clone()
+            if copied.stride() != known.array.stride():
+                raise trace_error(f"{known.name} was read before it is changed in place", "write to a copy of it")
+            self.inputs[i] = known._replace(array=copied)
+            self._captured.pop(id(known.array))
+
+    def written(self) -> list[Written]:
+        """The inputs that were written to.
+
+        Raises:
+            TraceError: nobody knows what is in one now.
+        """
+        return [self._written(i, v) for i, v in enumerate(self._values) if v._memory.version]
+
+    def _written(self, number: int, value: Traced) -> Written:
+        known, owner = self.inputs[number], value._memory
+        if known.captured and id(known.array) not in self._writable:
+            what = f"{self.name} changes {known.name} in place, which is no argument"
+            raise trace_error(what, f"pass {known.name} as an argument", owner.line)
+        if owner.node is None:
+            what = f"{self.name} changes its argument {known.name} through a view of it that may be a copy"
+            raise trace_error(what, f"write to {known.name} itself, or to a slice of it", owner.line)
+        part, node = owner.part or (None, self.node(value))
+        return Written(number, value, self.value(node), part)
 
     def lift(self, value: Any, library: str, what: str = "an operand", *, of_floats: bool = False) -> Traced:
         """A traced value for whatever meets one.
@@ -232,7 +302,8 @@ class Tracer:
             if isinstance(value, number):
                 return self.value(self._call("scalar", number(value)))
         if is_array(value):
-            return self._capture(value, library)
+            known = self.stand_in(value)
+            return self._capture(value, library) if known is None else known
         got, _, instead = described(value, "x").partition("; ")
         hint = instead.replace("convert it with", "write") + " outside" * instead.startswith("convert")
         raise trace_error(f"{what} must be an array or a number, got {got}", hint)
@@ -285,9 +356,28 @@ class Tracer:
         """Calls a method of the graph, with nodes in place of values."""
         return self.value(self._call(kind, *arguments))
 
-    def view(self, kind: str, x: Traced, *arguments: Any) -> Traced:
+    def view(self, kind: str, x: Traced, argument: Any) -> Traced:
         """As `add`, for a view of x."""
-        return self.value(self._call(kind, x, *arguments), x._memory)
+        node = self._call(kind, x, argument)
+        if kind == "reshape":  # without -1
+            argument = list(self.graph.shape(node))
+        path = (*x._path, (kind, argument)) if x._path is not None and self._is_view(kind, x, argument) else None
+        return self.value(node, x._memory, path)
+
+    def _is_view(self, kind: str, x: Traced, argument: Any) -> bool:
+        """Whether a view shares x's memory however that lies: where it does not fit, libraries copy elements."""
+        if kind == "slice":
+            return all(step == 1 for _, _, step in argument)
+        if kind == "reshape":
+            return memory.without_ones(x.shape) == memory.without_ones(argument) or bool(self.is_c_order(x))
+        return kind == "transpose"
+
+    def is_c_order(self, x: Traced) -> bool | None:
+        """Whether x lies in C order, as an input or a view of one; None where nobody knows."""
+        whole = x._memory.node
+        if x._memory.strides is None or x._path is None or not isinstance(whole, int):
+            return None
+        return memory.is_c_order(x.shape, memory.strides_of(x._path, self.graph.shape(whole), x._memory.strides))
 
     def map(self, op: str, *arguments: Any) -> Traced:
         """A row of KF_MAP of values and whatever `lift` takes."""

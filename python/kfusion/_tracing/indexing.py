@@ -45,6 +45,22 @@ def getitem(x: Traced, key: Any) -> Traced:
     return x._tracer.view("reshape", x, list(x.shape)) if y is x else y
 
 
+def part(x: Traced, key: Any) -> tuple[list[_Range], list[int]]:
+    """The slices of x that x[key] is, of steps of 1, and the extents of x[key].
+
+    Raises:
+        NoForm: the key is no mix of integers, slices, None and ....
+        IndexError: as NumPy.
+    """
+    keys = key if isinstance(key, tuple) else (key,)
+    if any(dtype_of(k) or isinstance(k, (bool, list, range)) for k in keys):
+        raise no_form("x[key] = y is traced for integers and slices", "write kf.where(mask, y, x) instead")
+    plan = _plan(x, _expanded(x, keys))
+    if plan.array is not None or any(step != 1 for _, _, step in plan.slices):
+        raise no_form("x[key] = y is traced for slices with a step of 1", "write kf.where(mask, y, x) instead")
+    return plan.slices, plan.shape
+
+
 def _expanded(x: Traced, keys: tuple[Any, ...]) -> list[Any]:
     """The key with full slices in place of `...` and at the end."""
     for key in keys:
@@ -86,11 +102,12 @@ def _plan(x: Traced, keys: list[Any]) -> _Plan:
 def _check(key: Any) -> None:
     if isinstance(key, (list, range)):
         raise no_form(f"a {type(key).__name__} as an index is not traced", "write an array of integers instead")
-    if isinstance(key, (bool, np.bool_)) or _dtype(key) == "bool":
+    if isinstance(key, (bool, np.bool_)) or dtype_of(key) == "bool":
         raise trace_error("the shape of x[mask] depends on data", "write kf.where(mask, x, 0) and a reduction instead")
 
 
-def _dtype(key: Any) -> str:
+def dtype_of(key: Any) -> str:
+    """The dtype's name; "" for what is no array."""
     return key._dtype if isinstance(key, Traced) else str(getattr(key, "dtype", "")).removeprefix("torch.")
 
 

@@ -19,7 +19,7 @@ from .._graph.tracer import Traced, stage
 from .._ops import contractions, extremes, formulas, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS, INTEGERS
-from . import library_calls, numpy_joins, refusals
+from . import library_calls, numpy_joins, refusals, writing
 from .numpy_composites import COMPOSITES, with_dtype
 
 _X = ("a", "ary", "arr", "array", "A", "m", "x1")  # what NumPy calls kfusion's x
@@ -65,6 +65,15 @@ def _position(op: str) -> Callable[..., Any]:
 
 def _squeeze(x: Traced, axis: Any = None) -> Any:
     return views.squeeze(x, None if x.ndim == 0 and axis in (0, -1) else axis)
+
+
+def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
+    if not isinstance(dst, Traced):
+        raise trace_error("numpy.copyto writes into an array that is no argument", "pass it as an argument")
+    kind = np.dtype(getattr(src, "dtype", type(read(src))))
+    if not np.can_cast(kind, np.dtype(dst._dtype), casting):
+        raise TypeError(f"kfusion.copyto: src must be castable to {dst._dtype} by the rule {casting!r}, got {kind}")
+    writing.copy(dst, src, None if where is True else where)
 
 
 def _take(x: Traced, indices: Any, axis: int | None = None) -> Any:
@@ -134,6 +143,7 @@ _FUNCTIONS: dict[str, Any] = {
     "linalg.matmul": contractions.matmul,
     "take": _take,
     "take_along_axis": _take_along_axis,
+    "copyto": _copyto,
     "shape": lambda x: x.shape,
     "ndim": lambda x: x.ndim,
     "size": lambda x: math.prod(x.shape),

@@ -67,6 +67,10 @@ def torch_function(
     if kwargs.get("inplace") is True:
         return args[0]._write(short, torch_function(name, args, kwargs | {"inplace": False}, function))
     function = function or getattr(getattr(sys.modules.get("torch"), "Tensor", None), short, None)
+    if isinstance(out := kwargs.get("out"), Traced):
+        made = torch_function(name, args, {k: v for k, v in kwargs.items() if k != "out"}, function)
+        if isinstance(made, Traced) and made.shape == out.shape:
+            return out._write("out", made)  # type: ignore[attr-defined]
     try:
         return library_calls.with_form(function, f"torch.{short}", args, kwargs, lambda: _in_graph(name, args, kwargs))
     except NoForm:

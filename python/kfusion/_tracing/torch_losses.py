@@ -102,11 +102,12 @@ def _l1_loss(
 
 
 def _dropped_weight() -> Any:
-    """torch 2.13's l1_loss does not hand over its weight: it is in that function's frame."""
+    """torch 2.13's l1_loss does not hand over its weight: it is in that function's frame, the outer one of two."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_name == "l1_loss" and frame.f_globals.get("__name__") == "torch.nn.functional":
-            return frame.f_locals.get("weight")
+        is_torchs = frame.f_code.co_name == "l1_loss" and frame.f_globals.get("__name__") == "torch.nn.functional"
+        if is_torchs and (weight := frame.f_locals.get("weight")) is not None:
+            return weight
         frame = frame.f_back
     return None
 

@@ -150,9 +150,39 @@ def _take(input: Any, index: Any) -> Any:
 # ---- copies, dtypes, fills ----
 
 
-@named("clone", "contiguous", "detach")
-def _same(input: Any, *, memory_format: Any = None) -> Any:
+@named("clone")
+def _clone(input: Any, *, memory_format: Any = None) -> Any:
     return input._tracer.copy(input)
+
+
+@named("detach")
+def _detach(input: Any) -> Any:
+    return input._tracer.alias(input)
+
+
+@named("contiguous")
+def _contiguous(input: Any, *, memory_format: Any = None) -> Any:
+    """A tensor in C order is itself; of values nobody knows their order, nor so whether this is a copy."""
+    tracer = input._tracer
+    is_c_order = tracer.is_c_order(input) if str(memory_format) in ("None", "torch.contiguous_format") else None
+    if is_c_order is None:
+        return tracer.alias(input, is_view=False)
+    return input if is_c_order else tracer.copy(input)
+
+
+@named("copy", method=False)
+def _copy(input: Any, src: Any, non_blocking: bool = False) -> Any:
+    return views.broadcast_to(views.astype(input._tracer.lift(src, "torch"), input._dtype), input.shape)
+
+
+@named("fill", method=False)
+def _fill(input: Any, value: Any) -> Any:
+    return views.full_like(input, value)
+
+
+@named("zero", method=False)
+def _zero(input: Any) -> Any:
+    return views.full_like(input, 0)
 
 
 @named("to", "type")

@@ -10,20 +10,22 @@ import linecache
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from .._graph import modules
-from .._graph.guards import named_modules
+from .._graph.guards import guards, named_modules, values
 from .._graph.number import read
 from .._graph.source import TraceError, raised_line, trace_error
 from .._graph.structure import Constant, Slot, fill, holds_arrays, is_record, walk
-from .._graph.tracer import Argument, Call, Form, Input, Traced, Tracer, current
+from .._graph.tracer import Argument, Call, Form, Input, ReadAsConstant, Traced, Tracer, Written, current
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, conversion_of, described, is_array, spec_of
-from . import randomness
+from . import randomness, torch_tensors
 
+Mark = Callable[[], None] | None
+_Traced = TypeVar("_Traced")
 _PLAIN = (bool, int, float, complex, str)
 _NO_ARRAYS = (*_PLAIN, list, tuple, dict, np.generic)
 _RESERVED = ("out", "stream")  # keywords of the functions that kfusion makes
@@ -37,7 +39,8 @@ class Trace:
     nodes in order: arguments first, then captured arrays as they were met. `results` is what the function returned,
     with a `Slot` for each output of the graph. `calls` are the calls of kfusion's functions, in order of completion.
     `library_calls` are functions of the array library, as the graph's nodes number them; `forms` are those among them
-    that stand for what nodes compute.
+    that stand for what nodes compute. The last outputs of the graph are what the function writes into its
+    inputs, in the order of `written`: slots with negative numbers mean these.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Trace:
     calls: tuple[Call, ...] = ()
     library_calls: tuple[Callable[..., Any], ...] = ()
     forms: tuple[Form, ...] = ()
+    written: tuple[Written, ...] = ()
 
     def returned(self, outputs: list[Any]) -> Any:
         """The function's result, made of the graph's outputs."""
@@ -71,12 +75,38 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
         ValueError: shapes that do not fit, with the line.
     """
     name = name_of(function)
-    return randomness.refused(name, lambda mark: trace_with(Tracer(name, mark=mark), function, args, kwargs))
+
+    def traced(mark: Mark, changed: Sequence[Any]) -> Trace:
+        return trace_with(Tracer(name, mark=mark, changed=changed), function, args, kwargs)
+
+    return repeated(name, traced)
+
+
+def repeated(name: str, trace: Callable[[Mark, Sequence[Any]], _Traced]) -> _Traced:
+    """What `trace(mark, changed)` gives, traced as often as it takes to find out what the function of that name does:
+    whether it draws random numbers, and to which tensors of outside, `changed`, it writes after it has read them.
+    """
+    changed: list[Any] = []
+
+    def traced(mark: Mark) -> _Traced:
+        while True:
+            try:
+                return trace(mark, changed)
+            except ReadAsConstant as error:
+                changed.append(error.tensor)
+
+    return randomness.refused(name, traced)
 
 
 def _named_tensors(function: Any, bound: inspect.BoundArguments) -> dict[int, tuple[str, Any]]:
     defaults = {name: p.default for name, p in bound.signature.parameters.items()}
     return modules.tensor_names(modules.roots_of(function, defaults | bound.arguments | named_modules(function)))
+
+
+def _named_ids(tracer: Tracer, function: Any) -> set[int]:
+    """The arrays of outside that the function names, and those of modules."""
+    named = (value for guard in guards(function) for value in values(guard))
+    return {id(value) for value in named if is_array(value)} | tracer.named_tensors().keys()
 
 
 def name_of(function: Any) -> str:
@@ -103,13 +133,16 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
     token = current.set(tracer)
     try:
         outputs: list[tuple[str, Traced]] = []
-        returned = _call(tracer, function, bound)
+        named = functools.cache(lambda: _named_ids(tracer, function))
+        with torch_tensors.watched(tracer, lambda tensor: id(tensor) in named()):
+            returned = _call(tracer, function, bound)
+        written = tracer.written()
         results = walk(
             returned,
-            lambda path, leaf: _output(tracer.name, outputs, path, leaf),
+            lambda path, leaf: _output(tracer, outputs, written, path, leaf),
             enters=lambda value: is_record(value) and _holds_traced(value),
         )
-        tracer.require_unwritten()
+        outputs += [(f"{tracer.inputs[w.input].name} (written)", w.result) for w in written]
         if not outputs:
             _require_an_array(tracer, bound)
             what = f"{tracer.name} returns nothing made of its arrays, but {_described(returned)}"
@@ -127,6 +160,7 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
         tuple(tracer.calls),
         tuple(tracer.library_calls),
         tuple(tracer.forms),
+        tuple(written),
     )
 
 
@@ -234,12 +268,17 @@ def _described(value: Any) -> str:
     return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
-def _output(function: str, outputs: list[tuple[str, Traced]], path: str, leaf: Any) -> Any:
+def _output(tracer: Tracer, outputs: list[tuple[str, Traced]], written: Sequence[Written], path: str, leaf: Any) -> Any:
+    if is_array(leaf) and (known := tracer.stand_in(leaf)) is not None:
+        leaf = known
     if isinstance(leaf, Traced):
+        for i, w in enumerate(written):
+            if leaf is w.value:  # the argument itself comes back
+                return Slot(i - len(written))
         outputs.append((path, leaf))
         return Slot(len(outputs) - 1)
     if _holds_traced(leaf):
-        what = f"{function} returns what it computes within a value of type {type(leaf).__name__}"
+        what = f"{tracer.name} returns what it computes within a value of type {type(leaf).__name__}"
         raise trace_error(
             what, "return arrays, or tuples, lists, dicts and dataclasses of arrays, and make the rest outside", ""
         )

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from .._graph.number import read
-from .._graph.source import TraceAttributeError, message, trace_error, user_line
+from .._graph.source import NoForm, TraceAttributeError, message, trace_error
 from .._graph.tracer import Traced, tracer_of
 from .._ops.views import astype, matrix_transpose, transpose
 from .._spec import FLOATS, ITEM_BYTES
-from . import refusals
+from . import refusals, writing
 from .indexing import getitem
 
 # Python's name of the operator: its symbol and the row of the op table.
@@ -100,9 +100,20 @@ class Value(Traced):
         return getitem(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if writing.is_written_part(self, key, value):
+            return
         if isinstance(value, Traced) and value._memory is self._memory and self._version == self._memory.version - 1:
-            object.__setattr__(self, "_version", self._memory.version)  # x[key] += y: the part was written just now
-        self._write("[...]", self._with_item(key, value))
+            self._keep()  # x[key] += y: the part was written just now
+        try:
+            writing.assign(self, key, value)
+        except NoForm:
+            self._write("[...]", self._with_item(key, value))
+
+    def _keep(self) -> None:
+        """The value is what it was, although its memory was written to."""
+        object.__setattr__(self, "_version", self._memory.version)
+        if self._path == ():
+            self._memory.node = self._node
 
     def _with_item(self, key: Any, value: Any) -> Any:
         """A value like this one whose elements at `key` are `value`."""
@@ -140,6 +151,8 @@ class Value(Traced):
         return ITEM_BYTES[self._dtype]
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "data" and value is self:  # x.data += y
+            return
         raise trace_error(f"setting .{name} of a traced value", "write y = ... for a new value")
 
     def __getattr__(self, name: str) -> Any:
@@ -156,16 +169,11 @@ class Value(Traced):
         return refusals.refused_attribute(name)
 
     def _write(self, operator: str, result: Any) -> Any:
-        """x += y: the value itself changes, so that its other names see it; views of it must not be used any more."""
+        """x += y: the value itself changes, so that its other names see it, and views of it."""
         if result.shape != self.shape or _rank(result) > _rank(self):
             was, now = (f"{v._dtype}{list(v.shape)}" for v in (self, result))
             raise trace_error(f"x {operator}= y makes {now} of {was}", f"write x = x {operator} y instead")
-        result = astype(result, self._dtype)
-        change = object.__setattr__
-        self._memory.version += 1
-        self._memory.line = user_line()
-        change(self, "_version", self._memory.version)
-        change(self, "_node", result._node)
+        writing.write(self, astype(result, self._dtype))
         return self
 
 

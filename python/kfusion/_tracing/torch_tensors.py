@@ -1,0 +1,224 @@
+"""torch's tensors that a traced function meets as such: those that it makes, and those of outside that it names.
+
+Reading one is reading a constant. What the function writes to one becomes a traced value, which stands for the tensor
+from then on: a tensor of its own is a value like any other, and one of outside is written to when the kernels have run.
+torch says what happens to tensors through a mode (`torch.overrides.TorchFunctionMode`) while the function is traced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType
+from typing import Any, NamedTuple
+
+from .._graph.source import trace_error
+from .._graph.structure import leaves, walk
+from .._graph.tracer import ReadAsConstant, Traced, Tracer
+from .traced import BINARY
+
+_IN_C = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
+_OPERATORS = {"__setitem__", "__imatmul__", *(f"__i{name}__" for name in BINARY)}
+_WRITE_NOTHING = ("requires_grad_", "share_memory_", "pin_memory_")
+_NO_VIEWS = ("_base", "grad")  # attributes
+_READ_VALUES = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "equal", "allclose")
+_OF_OTHERS = (
+    "as_tensor",
+    "asarray",
+    "frombuffer",
+    "from_dlpack",
+    "from_file",
+    "from_numpy",
+)  # memory of another library
+_FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
+
+
+def watched(tracer: Tracer, is_named: Callable[[Any], bool]) -> contextlib.AbstractContextManager[Any]:
+    """A context in which torch tells of all calls. Nothing where torch is not imported.
+
+    Args:
+        tracer: of the function.
+        is_named: whether a tensor is one of outside that the function knows by name.
+    """
+    overrides = sys.modules.get("torch.overrides")
+    return contextlib.nullcontext() if overrides is None else _mode(overrides)(_Tensors(tracer, is_named))
+
+
+@functools.cache
+def _mode(overrides: Any) -> Any:
+    class Mode(overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __init__(self, tensors: _Tensors) -> None:
+            super().__init__()
+            self._tensors = tensors
+
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return self._tensors.call(function, args, kwargs or {})
+
+    return Mode
+
+
+class _View(NamedTuple):
+    """A tensor that shares the memory of another, and how it is made of that."""
+
+    tensor: Any
+    base: Any
+    of: Callable[[Any], Any]
+
+
+class _Tensors:
+    """What is known of the tensors of one trace. All are kept alive, so that no other gets their ids."""
+
+    def __init__(self, tracer: Tracer, is_named: Callable[[Any], bool]) -> None:
+        self._tracer = tracer
+        self._is_named = is_named
+        self._own: dict[int, tuple[Any, str]] = {}  # by storage: tensors made while tracing, and by which function
+        self._views: dict[int, _View] = {}  # by id
+        self._values: dict[int, tuple[Any, Traced]] = {}  # by id: those that were written to, and what is in them
+        self._written: set[int] = set()  # their storages
+        self._read: set[int] = set()  # storages of outside that functions have computed with at once
+        tracer.stand_in = self.value
+        for tensor in tracer.changed:
+            self._adopt(tensor, tracer.writable(tensor, "torch"))
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the function gives, where tensors that were written to are the values that stand for them."""
+        name = getattr(function, "__name__", "")
+        args, kwargs = self._with_values(name, args, kwargs)
+        is_traced = any(isinstance(v, Traced) for v in leaves((args, kwargs)))
+        targets = [t for t in _targets(name, args, kwargs) if _is_tensor(t)]
+        for target in targets:
+            self._write(target, is_traced)
+        if targets:
+            args, kwargs = self._with_values(name, args, kwargs)
+        result = _applied(function, name, args, kwargs)
+        if not is_traced:
+            self._remember(function, name, args, kwargs, result)
+        return result
+
+    def value(self, tensor: Any) -> Traced | None:
+        """What stands for a tensor that was written to, or shares memory with one; None for any other.
+
+        Raises:
+            TraceError: it shares memory with one, and nobody knows how.
+        """
+        if id(tensor) in self._values:
+            return self._values[id(tensor)][1]
+        if not self._written or not _is_tensor(tensor) or _storage(tensor) not in self._written:
+            return None
+        if id(tensor) not in self._views:
+            what = "this tensor shares memory with one that the function has written to"
+            raise trace_error(what, "write the slice of that tensor in its place")
+        view = self._views[id(tensor)]
+        made = view.of(self.value(view.base))
+        self._values[id(tensor)] = tensor, made
+        return made  # type: ignore[no-any-return]
+
+    def _with_values(self, name: str, args: Any, kwargs: Any) -> Any:
+        if not self._values:
+            return args, kwargs
+        found = walk((args, kwargs), lambda _, leaf: leaf if (v := self.value(leaf)) is None else v)
+        if name == "is_neg" and isinstance(found[0][0], Traced):  # which kfusion asks of tensors that it computes with
+            what = "a function that computes at once gets a tensor that the traced function has written to"
+            raise trace_error(what, "call torch's function instead")
+        return found
+
+    def _write(self, tensor: Any, is_traced: bool) -> None:
+        """Before a call that writes to a tensor: finds out whose it is. `is_traced`: it writes a traced value."""
+        base = tensor
+        while id(base) in self._views:
+            base = self._views[id(base)].base
+        storage = _storage(base)
+        if storage in self._own:
+            if is_traced:
+                self._adopt(base, self._constant(base, *self._own[storage]))
+            else:
+                self._tracer.release_captured(lambda array: _is_tensor(array) and _storage(array) == storage)
+        elif self._is_named(base):
+            captured = (i.array for i in self._tracer.inputs if i.captured and i.array is not base)
+            if storage in self._read or any(_is_tensor(a) and _storage(a) == storage for a in captured):
+                raise ReadAsConstant(base)
+            self._adopt(base, self._tracer.writable(base, "torch"))
+        elif is_traced:
+            what = "a traced value is written to a tensor that is no argument, and that the function does not name"
+            raise trace_error(what, "pass the tensor as an argument")
+
+    def _adopt(self, base: Any, value: Traced) -> None:
+        self._values[id(base)] = base, value
+        self._written.add(_storage(base))
+
+    def _constant(self, tensor: Any, first: Any, made_by: str) -> Traced:
+        """A tensor of the function's own as a value: what was written to it so far is in it."""
+        tracer = self._tracer
+        if tensor is first and made_by in _FILLED and tensor._version == 0:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            scalar = tracer.add("cast", tracer.lift(_FILLED[made_by], "torch"), dtype)
+            value = tracer.of_library(tracer.view("broadcast", scalar, list(tensor.shape)), "torch")
+        else:
+            value = tracer.copy(tracer.lift(tensor, "torch"))
+        value._memory.strides = list(tensor.stride())
+        return value
+
+    def _remember(self, function: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        """New tensors among the results, and views of tensors that were given."""
+        if name == "__get__" and function.__self__.__name__ in _NO_VIEWS:
+            return
+        if name in _READ_VALUES:
+            self._computed_with(args, kwargs)
+        results = enumerate(result) if isinstance(result, (tuple, list)) else [(None, result)]
+        for i, tensor in results:
+            if not _is_tensor(tensor):
+                continue
+            storage = _storage(tensor)
+            base = next((v for v in leaves((args, kwargs)) if _is_tensor(v) and _storage(v) == storage), None)
+            if base is not None:
+                if base is not tensor and tensor is not self._own.get(storage, (None,))[0]:
+                    of = functools.partial(_again, function, name, args, kwargs, base, i)
+                    self._views.setdefault(id(tensor), _View(tensor, base, of))
+                continue
+            self._computed_with(args, kwargs)
+            if isinstance(function, _IN_C) and name not in _OF_OTHERS:  # else it may be anybody's
+                self._own.setdefault(storage, (tensor, name))
+
+    def _computed_with(self, args: Any, kwargs: Any) -> None:
+        self._read |= {_storage(v) for v in leaves((args, kwargs)) if _is_tensor(v)} - self._own.keys()
+
+
+def _again(function: Any, name: str, args: Any, kwargs: Any, base: Any, i: int | None, value: Traced) -> Any:
+    """The call with a value in the place of a tensor: its result, or that of number i."""
+    args, kwargs = walk((args, kwargs), lambda _, leaf: value if leaf is base else leaf)
+    found = _applied(function, name, args, kwargs)
+    return found if i is None else found[i]
+
+
+def _applied(function: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """What the function gives. Python's operators and attributes of a traced value are its own."""
+    if not name.startswith("__") or not args or not isinstance(args[0], Traced):
+        return function(*args, **kwargs)
+    if name in ("__get__", "__set__"):
+        return (getattr if name == "__get__" else setattr)(args[0], function.__self__.__name__, *args[1:])
+    return getattr(args[0], name)(*args[1:], **kwargs)
+
+
+def _targets(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+    """What a call writes to."""
+    is_named = name.endswith("_") and not name.endswith("__") and name not in _WRITE_NOTHING
+    if is_named or name in _OPERATORS or kwargs.get("inplace") is True:
+        yield from leaves(args[0] if args else kwargs.get("input"))
+    yield from leaves(kwargs.get("out"))
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether value is a tensor with data in memory."""
+    tensor = sys.modules["torch"].Tensor
+    return isinstance(value, tensor) and not isinstance(value, Traced) and _storage(value) != 0
+
+
+def _storage(tensor: Any) -> int:
+    """A number of the memory that a tensor shares with its views; 0 where there is none."""
+    torch = sys.modules["torch"]
+    with torch._C.DisableTorchFunction():  # the mode would be asked again
+        if tensor.is_meta or tensor.layout is not torch.strided:
+            return 0
+        return int(tensor.untyped_storage()._cdata)

@@ -1,0 +1,384 @@
+"""Functions that write into their arguments: what eager does, after all reads, and in place where kernels can."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+
+torch = pytest.importorskip("torch")
+
+SHAPE = (5, 4)
+
+
+def plus(x, y):
+    x += y
+    return x * 2
+
+
+def whole(x, y):
+    x[...] = y[0]
+
+
+def parts(x, y):
+    x[1] = y[0]
+    x[-2:, 1:3] += y[:2, :2]
+    x[0, None, 2] = 7
+    return y + x, x
+
+
+def views(x, y):
+    rows, turned = x[1:3], x.T
+    rows += y[:2]
+    turned[0] = 5
+    x[2:2] = 3
+    return rows * 2, turned, x
+
+
+def steps(x, y):
+    x[::2] += 1
+    x[[0, 3]] = y[:2]
+    return x
+
+
+def mask(x, y):
+    x[x < 0] = 3
+    x[y[:, 0] > 0] = y[0, 0]
+
+
+def shifted(x, y):
+    x[1:] = x[:-1] * 1
+    y[...] = x
+    return y, x
+
+
+def stored_twice(x, y):
+    total = x + y
+    x[...] = total
+    y[...] = total
+    return total
+
+
+def a_sum(x, y):
+    x -= x.sum(0)
+    y *= x.max()
+
+
+BOTH = [plus, whole, parts, views, steps, mask, shifted, stored_twice, a_sum]
+
+
+def numpys_own(x, y):
+    np.add(x, y, out=x)
+    np.copyto(x, y[0], where=y > 0)
+    x.fill(2) if x.ndim > 2 else x.sort()
+
+
+def torchs_own(x, y):
+    torch.mul(x, y, out=x)
+    x.lerp_(y, 0.25).clamp_(min=0).view(-1)[3:6].zero_()
+    x[1].copy_(y[1]).fill_(y[0, 0])
+    x.t()[2].add_(1, alpha=2)
+    x.data -= y
+    y.detach().mul_(2)
+    return x.contiguous().neg_(), y
+
+
+CASES = [(f, library) for f in BOTH for library in ("numpy", "torch")]
+CASES += [(numpys_own, "numpy"), (torchs_own, "torch")]
+
+
+def arrays(library, rng, dtype=np.float32):
+    made = [rng.integers(-8, 8, SHAPE).astype(dtype) for _ in range(2)]  # whose sums have no error
+    return made if library == "numpy" else [torch.from_numpy(a) for a in made]
+
+
+def copied(array):
+    return array.copy() if isinstance(array, np.ndarray) else array.clone()
+
+
+def assert_as_eager(function, given, layout=copied):
+    """Two calls on the same arrays: results, arguments, and which results are arguments."""
+    fused = kf.fuse(function)
+    ours, theirs = [layout(a) for a in given], [layout(a) for a in given]
+    for _ in range(2):
+        got, want = fused(*ours), function(*theirs)
+        for g, w in zip(*(r if isinstance(r, tuple) else (r,) for r in (got, want)), strict=True):
+            assert [a is g for a in ours] == [a is w for a in theirs]
+            if w is not None:
+                np.testing.assert_array_equal(np.asarray(g), np.asarray(w))
+        for g, w in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(np.asarray(g), np.asarray(w))
+
+
+@pytest.mark.parametrize(("function", "library"), CASES)
+def test_arguments_are_written_to(function, library, rng):
+    assert_as_eager(function, arrays(library, rng))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "int64"])
+def test_of_any_dtype(dtype, rng):
+    assert_as_eager(parts, arrays("numpy", rng, dtype))
+    assert_as_eager(plus, arrays("torch", rng, dtype))
+
+
+@pytest.mark.parametrize("function", [plus, parts, a_sum, shifted])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        lambda a: np.asfortranarray(a),
+        lambda a: np.repeat(np.repeat(a, 2, 0), 3, 1)[::2, ::3],
+        lambda a: a[::-1].copy()[::-1],
+    ],
+)
+def test_of_any_layout(function, layout, rng):
+    assert_as_eager(function, arrays("numpy", rng), layout)
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (3, 0, 2), ()])
+def test_of_any_shape(shape):
+    def f(x, y):
+        x += y
+        x[...] = x * y
+
+    assert_as_eager(f, [np.full(shape, 3.0), np.full(shape, 2.0)])
+
+
+def test_an_optimizer_s_step_is_one_kernel(rng):
+    def adamw(p, g, m, v, step, lr):
+        p.mul_(1 - lr * 0.01)
+        m.mul_(0.9).add_(g, alpha=1 - 0.9)
+        v.mul_(0.999).addcmul_(g, g, value=1 - 0.999)
+        denom = (v.sqrt() / (1 - 0.999**step) ** 0.5).add_(1e-8)
+        p.addcdiv_(m, denom, value=-lr / (1 - 0.9**step))
+
+    ours = [torch.from_numpy(rng.standard_normal(1000)).abs() for _ in range(4)]
+    theirs = [t.clone() for t in ours]
+    fused = kf.fuse(adamw)
+    for step, lr in ((1, 1e-2), (2, 1e-3)):
+        fused(*ours, step, lr)
+        adamw(*theirs, step, lr)
+    for got, want in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=0)
+    plan = fused.plan(*ours, 3, 1e-3)
+    (kernel,) = plan.groups
+    assert (kernel.issued.read, kernel.issued.written) == (4 * 8000, 3 * 8000)
+    assert plan.savings["fused_bytes"] == 7 * 8000
+    assert {s.value for s in kernel.stores} == {"p (written)", "m (written)", "v (written)"}
+    assert fused._cached() == 1
+
+
+def test_only_the_part_is_written():
+    def f(cache, new):
+        cache[:, 2:3] = new
+
+    cache, new = torch.zeros(4, 100), torch.ones(4, 1)
+    assert kf.fuse(f).plan(cache, new).fused.issued.written == 4 * 4
+    assert_as_eager(f, [cache, new])
+
+
+def allocated(f, *args):
+    """Most bytes that NumPy has for a call at once."""
+    f(*args)
+    tracemalloc.start()
+    f(*args)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+def test_kernels_store_in_place_where_they_can(rng):
+    def centred(x):
+        x -= x.mean()
+
+    def two(x, y):
+        x += 1
+        y *= 2
+
+    def turned(x):
+        x[...] = x[::-1].copy()
+
+    x = rng.standard_normal(20_000)
+    for f, args in ((centred, [x]), (two, [x, x[:15_000].copy()]), (two, [x[::2], x[1::2]])):
+        assert allocated(kf.fuse(f), *args) < 40_000
+    assert allocated(kf.fuse(turned), x) >= x.nbytes  # each element is read after another is written
+
+
+def test_lists_of_arguments(rng):
+    def sgd(params, grads, lr):
+        for p, g in zip(params, grads, strict=True):
+            p.sub_(lr * g)
+
+    ours = [torch.from_numpy(rng.standard_normal(n)) for n in (3, 5, 3)]
+    want = [p - 0.5 * p**2 for p in ours]
+    fused = kf.fuse(sgd)
+    assert fused(ours, [p**2 for p in ours], 0.5) is None
+    torch.testing.assert_close(ours, want)
+
+
+def test_out_beside_arguments_that_are_written(rng):
+    f = kf.fuse(plus)
+    x, y, out = (rng.standard_normal(SHAPE) for _ in range(3))
+    want = (x + y) * 2
+    assert f(x, y, out=out) is out
+    np.testing.assert_array_equal(out, want)
+    np.testing.assert_array_equal(x, want / 2)
+    f(x, y, out=y)
+    np.testing.assert_array_equal(y, x * 2)
+    with pytest.raises(ValueError, match="out must not overlap an array that the function writes to"):
+        f(x, y, out=x)
+    with pytest.raises(ValueError, match="out must be one array for each of 0 results"):
+        kf.fuse(whole)(x, y, out=out)
+
+
+def test_arguments_that_cannot_be_written_to(rng):
+    f, x, y = kf.fuse(plus), rng.standard_normal(6), np.ones(6)
+    x.flags.writeable = False
+    unaligned = np.zeros(49, np.uint8)[1:].view(np.float64)
+    spread = np.lib.stride_tricks.as_strided(np.zeros(1), (6,), (0,))
+    for bad, why in ((x, "it is read-only"), (unaligned, "not aligned"), (spread, "elements of it share memory")):
+        with pytest.raises(ValueError, match=f"plus: x must be writable, since the function writes to it.*{why}"):
+            f(bad, y)
+    np.testing.assert_array_equal(y, 1)
+
+
+def test_arguments_that_share_memory(rng):
+    f, x = kf.fuse(plus), rng.standard_normal((6, 2))
+    f(x[:3], x[3:])
+    f(x[:, 0], x[:, 1])
+    for y in (x, x[::-1], x[:1]):
+        with pytest.raises(ValueError, match="x, which the function writes to, must not share memory with another"):
+            f(x, y)
+
+
+def test_an_error_leaves_the_arguments(rng):
+    def fail(x):
+        raise OSError("no")
+
+    def f(x, y):
+        x += 1
+        y[0] = 2
+        return kf.call(fail, y, result=kf.spec(y.shape))
+
+    x, y = rng.standard_normal(SHAPE), rng.standard_normal(SHAPE)
+    before = x.copy(), y.copy()
+    with pytest.raises(OSError, match="no"):
+        kf.fuse(f)(x, y)
+    np.testing.assert_array_equal((x, y), before)
+
+
+def test_autograd_sees_the_write():
+    x = torch.ones(3, requires_grad=True)
+    f = kf.fuse(lambda x: x.add_(1))
+    with torch.enable_grad(), pytest.raises(RuntimeError, match="x requires grad"):
+        f(x)
+    with torch.no_grad():
+        assert f(x) is x
+    assert x._version == 1
+    assert x.tolist() == [2, 2, 2]
+    with torch.inference_mode():
+        assert f(torch.zeros(2)).tolist() == [1, 1]
+
+
+def test_modules_write_into_their_buffers(rng):
+    class Cache(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("keys", torch.zeros(2, 8, 3))
+            self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+        def forward(self, k, at):
+            self.keys.index_copy_(1, at, k)
+            self.calls += 1
+            self.keys[0, -1] = k[1, 0] * 2
+            return self.keys.sum(-1)
+
+    ours, theirs = Cache(), Cache()
+    fused = kf.fuse(ours)
+    for i in range(3):
+        k, at = torch.from_numpy(rng.standard_normal((2, 1, 3)).astype(np.float32)), torch.tensor([i])
+        torch.testing.assert_close(fused(k, at), theirs(k, at))
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+    assert fused.fused_function._cached() == 1
+    assert "keys (written)" in str(fused.plan(k, at).graph)
+
+
+NAMED = torch.zeros(3)
+
+
+def test_a_tensor_that_the_function_names():
+    def f(x):
+        NAMED.data -= x
+        torch.add(NAMED, 1, out=NAMED)
+        return NAMED
+
+    NAMED.zero_()
+    fused = kf.fuse(f)
+    for i in (1, 2):
+        assert fused(torch.full((3,), 3.0)) is NAMED
+        assert NAMED.tolist() == [-2.0 * i] * 3
+
+
+def test_a_tensor_that_is_read_before_it_is_written():
+    def f(x):
+        row, before = NAMED[0], NAMED.clone()
+        total = x + row
+        NAMED.add_(x)
+        return before * 1, total, row + x
+
+    NAMED.zero_()
+    fused = kf.fuse(f)
+    for i in (0, 1, 2):
+        before, total, after = fused(torch.ones(3))
+        assert (before[0], total[0], after[0], NAMED[0]) == (i, i + 1, i + 2, i + 1)
+
+
+# ---- tensors that the function makes ----
+
+
+def scattered(x):
+    out = torch.zeros(3, 4)
+    out.index_add_(0, torch.tensor([0, 2, 1, 0, 2]), x)
+    return out.relu()
+
+
+def filled(x):
+    out = torch.empty(3, 4)
+    row, turned = out[1], out.t()
+    out.fill_(1)
+    before = x[0] + out[0]
+    out.fill_(2)
+    after = x[0] + out[0]
+    row.copy_(x[1])
+    turned[0] += 1
+    return before, after, out, row, [r * 1 for r in out][1]
+
+
+def made_of_others(x):
+    like, some = torch.zeros_like(x, dtype=torch.float64), torch.arange(4.0)
+    like.add_(x, alpha=2)
+    like[x > 0] = 1
+    some += x[0]
+    ones = torch.ones(4).mul_(3)
+    return torch.stack([some, ones]), torch.nn.functional.relu(like, inplace=True), ones
+
+
+def a_clone(x):
+    copy = NAMED.clone()
+    copy[0] = x[0, 0]
+    return copy
+
+
+@pytest.mark.parametrize("function", [scattered, filled, made_of_others, a_clone])
+def test_tensors_that_the_function_makes(function, rng):
+    assert_as_eager(function, [torch.from_numpy(rng.standard_normal((5, 4)).astype(np.float32))])
+
+
+def test_a_tensor_that_was_written_to_is_no_constant():
+    def f(x):
+        out = torch.zeros(3)
+        out.add_(x)
+        return kf.relu(out)
+
+    with pytest.raises(kf.TraceError, match="computes at once gets a tensor that the traced function has written to"):
+        kf.fuse(f)(torch.ones(3))
