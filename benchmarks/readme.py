@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kfusion import _tables
 
-from . import cold_start, host, plots, show, suites, targets, traffic_suite
+from . import cold_start, host, models, plots, show, suites, targets, traffic_suite
 from .results import Measured, Results, Row
 
 _TRAFFIC = {"traffic": traffic_suite.Results.by_width, "traffic_saved": traffic_suite.Results.saved}
@@ -154,6 +154,22 @@ def _cpu_in_cache(runs: Mapping[str, Results]) -> str:
     return _grid(runs["cpu"].of_suite("cpu"), "hot", ("function", "row length"), line, _cache)
 
 
+def _layers(runs: Mapping[str, Results]) -> str:
+    return _ratios(runs["h200"].of_suite("layers"), "cold", skip=("fused, fresh",))
+
+
+def _models(runs: Mapping[str, Results]) -> str:
+    """Times of whole models, and kernels of a call as planned: kfusion's, and the library's own."""
+    lines = []
+    for name, run in runs.items():
+        for case in run.of_suite("models"):
+            kernels = [str(row.launches) if row and row.launches else "" for row in map(case.find, ("fused", "torch"))]
+            times = [_time(case, version, models.CALL) for version in ("fused", *models.PEERS)]
+            lines.append((_machine(name), *_about(case), *times, *kernels))
+    header = ("machine", "model", "input", "dtype", "fused", *models.PEERS, "kernels", "torch's kernels")
+    return _markdown(header, lines)
+
+
 def _host(runs: Mapping[str, Results]) -> str:
     return _both(runs, "host", host.CALL)
 
@@ -241,6 +257,8 @@ REGIONS: dict[str, Callable[[Mapping[str, Results]], str]] = {
     "cpu_avx2_cold": _every_cpu("cpu_avx2", "cold"),
     "cpu_avx2_hot": _every_cpu("cpu_avx2", "hot"),
     "cpu_in_cache": _cpu_in_cache,
+    "layers": _layers,
+    "models": _models,
     "host": _host,
     "cold_start": _cold_start,
     "targets": _targets,
