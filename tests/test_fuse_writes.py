@@ -374,6 +374,21 @@ def test_tensors_that_the_function_makes(function, rng):
     assert_as_eager(function, [torch.from_numpy(rng.standard_normal((5, 4)).astype(np.float32))])
 
 
+def test_operators_of_torch_do_not_hide_a_refusal():
+    def f(x):
+        unknown = torch.Tensor(3)
+        unknown += x
+        return unknown
+
+    with pytest.raises(kf.TraceError, match="written to a tensor that is no argument"):
+        kf.fuse(f)(torch.ones(3))
+
+
+def test_constants_of_torch_are_torch_s():
+    f = kf.fuse(lambda x: (torch.zeros_like(x)[0].relu() + x, torch.ones_like(x).sum(0).add(2) * x))
+    assert [r.tolist() for r in f(torch.ones(1))] == [[1], [3]]
+
+
 def test_a_tensor_that_was_written_to_is_no_constant():
     def f(x):
         out = torch.zeros(3)

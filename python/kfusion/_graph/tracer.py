@@ -16,7 +16,7 @@ from .._spec import FLOATS, Spec, described, is_array, spec_of
 from . import memory
 from .memory import Memory, Path
 from .number import Number, Program, is_integer, is_number, parameter_of, read
-from .source import trace_error, user_frame, user_line
+from .source import no_form, trace_error, user_frame, user_line
 
 # The tracer of the function that this thread is tracing, for calls without a traced argument (`kfusion.iota`).
 current: contextvars.ContextVar[Tracer | None] = contextvars.ContextVar("kfusion_tracer", default=None)
@@ -174,11 +174,12 @@ class Tracer:
 
     def copy(self, x: Traced) -> Traced:
         """The same node as a value with memory of its own."""
-        return self.value(self.node(x))
+        node = self.node(x)
+        return self._made(type(x), node, Memory(node))
 
     def alias(self, x: Traced, *, is_view: bool = True) -> Traced:
         """The same node as another value of x's memory; not `is_view`: it may be a copy."""
-        return self.value(self.node(x), x._memory, x._path if is_view else None)
+        return self._made(type(x), self.node(x), x._memory, x._path if is_view else None)
 
     def like(self, value: Traced, x: Traced) -> Traced:
         """A value of no library, which is made of constants only, with the methods that x has."""
@@ -301,6 +302,8 @@ class Tracer:
         for number in (bool, int, float):
             if isinstance(value, number):
                 return self.value(self._call("scalar", number(value)))
+        if hasattr(type(value), "__kfusion_complex__") or (library == "torch" and type(value) is complex):
+            raise no_form(f"{what} is of complex numbers", "write torch's function of them")
         if is_array(value):
             known = self.stand_in(value)
             return self._capture(value, library) if known is None else known
@@ -354,7 +357,13 @@ class Tracer:
 
     def add(self, kind: str, *arguments: Any) -> Traced:
         """Calls a method of the graph, with nodes in place of values."""
-        return self.value(self._call(kind, *arguments))
+        return self._result(self._call(kind, *arguments), arguments)
+
+    def _result(self, node: int, arguments: Sequence[Any]) -> Traced:
+        """The value of a node that is made of arguments: constants of torch's are torch's, too."""
+        listed = (v for a in arguments for v in (a if isinstance(a, (list, tuple)) else (a,)))
+        kind = next((type(v) for v in listed if isinstance(v, Traced) and v._library == "torch"), None)
+        return self.value(node) if kind is None else self._made(kind, node, Memory(node))
 
     def view(self, kind: str, x: Traced, argument: Any) -> Traced:
         """As `add`, for a view of x."""
@@ -362,7 +371,7 @@ class Tracer:
         if kind == "reshape":  # without -1
             argument = list(self.graph.shape(node))
         path = (*x._path, (kind, argument)) if x._path is not None and self._is_view(kind, x, argument) else None
-        return self.value(node, x._memory, path)
+        return self._made(type(x), node, x._memory, path)
 
     def _is_view(self, kind: str, x: Traced, argument: Any) -> bool:
         """Whether a view shares x's memory however that lies: where it does not fit, libraries copy elements."""
@@ -384,7 +393,7 @@ class Tracer:
         library = next((a._library for a in arguments if isinstance(a, Traced)), "numpy")
         of_floats = op in _ARITHMETIC and all(a._dtype in FLOATS for a in arguments if isinstance(a, Traced))
         lifted = [self.lift(a, library, of_floats=of_floats) for a in arguments]
-        return self.value(self._call("map", op, [self.node(a) for a in lifted]))
+        return self._result(self._call("map", op, [self.node(a) for a in lifted]), arguments)
 
     def library_call(
         self, name: str, run: Callable[..., Any], values: Sequence[Traced], types: Sequence[tuple[str, tuple[int, ...]]]

@@ -35,7 +35,8 @@ _OF_OTHERS = (
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
 
 
-def watched(tracer: Tracer, is_named: Callable[[Any], bool]) -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def watched(tracer: Tracer, is_named: Callable[[Any], bool]) -> Iterator[None]:
     """A context in which torch tells of all calls. Nothing where torch is not imported.
 
     Args:
@@ -43,7 +44,14 @@ def watched(tracer: Tracer, is_named: Callable[[Any], bool]) -> contextlib.Abstr
         is_named: whether a tensor is one of outside that the function knows by name.
     """
     overrides = sys.modules.get("torch.overrides")
-    return contextlib.nullcontext() if overrides is None else _mode(overrides)(_Tensors(tracer, is_named))
+    if overrides is None:
+        yield
+        return
+    tensors = _Tensors(tracer, is_named)
+    with _mode(overrides)(tensors):
+        yield
+    if tensors.error is not None:
+        raise tensors.error
 
 
 @functools.cache
@@ -78,6 +86,7 @@ class _Tensors:
         self._values: dict[int, tuple[Any, Traced]] = {}  # by id: those that were written to, and what is in them
         self._written: set[int] = set()  # their storages
         self._read: set[int] = set()  # storages of outside that functions have computed with at once
+        self.error: TypeError | None = None  # of a write
         tracer.stand_in = self.value
         for tensor in tracer.changed:
             self._adopt(tensor, tracer.writable(tensor, "torch"))
@@ -86,16 +95,27 @@ class _Tensors:
         """What the function gives, where tensors that were written to are the values that stand for them."""
         name = getattr(function, "__name__", "")
         args, kwargs = self._with_values(name, args, kwargs)
-        is_traced = any(isinstance(v, Traced) for v in leaves((args, kwargs)))
+        is_traced = any(hasattr(type(v), "__kfusion_traced__") for v in leaves((args, kwargs)))
         targets = [t for t in _targets(name, args, kwargs) if _is_tensor(t)]
-        for target in targets:
-            self._write(target, is_traced)
         if targets:
-            args, kwargs = self._with_values(name, args, kwargs)
-        result = _applied(function, name, args, kwargs)
+            result = self._written_to(targets, is_traced, function, name, args, kwargs)
+        else:
+            result = _applied(function, name, args, kwargs)
         if not is_traced:
             self._remember(function, name, args, kwargs, result)
         return result
+
+    def _written_to(self, targets: list[Any], is_traced: bool, function: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """As `call`, for a function that writes to tensors. torch's x += y takes a TypeError for a reason to compute
+        x = x + y: so it is kept.
+        """
+        try:
+            for target in targets:
+                self._write(target, is_traced)
+            return _applied(function, name, *self._with_values(name, args, kwargs))
+        except TypeError as error:
+            self.error = self.error or error
+            raise
 
     def value(self, tensor: Any) -> Traced | None:
         """What stands for a tensor that was written to, or shares memory with one; None for any other.
