@@ -135,6 +135,36 @@ def test_results_that_nobody_reads_are_not_counted():
     assert len(kf.plan(lambda x: (torch.sort(x), x + 1)[1], x).groups) == 1
 
 
+def spectra(torch):
+    """Functions of a (5, 16) tensor that compute with complex numbers."""
+    turns = torch.polar(torch.ones(5, 8), torch.arange(40.0).reshape(5, 8))
+    fft = torch.fft.fft
+    return {
+        "abs": lambda x: fft(x).abs(),
+        "rfft": lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2, n=16) + x,
+        "parts": lambda x: (fft(x).real * 2, fft(x).imag + 1, fft(x).conj().angle()),
+        "rotary": lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(5, 8, 2)) * turns).flatten(1),
+        "results": lambda x: (x + 1, fft(x).conj(), fft(x)[1:, 3]),
+        "operators": lambda x: ((x * fft(x) + 1j * x - 2) / 3).abs().sum(),
+        "filter": lambda x: torch.fft.ifft(fft(x) * torch.exp(-(torch.fft.fftfreq(16) ** 2))).real,
+        "complex": lambda x: torch.complex(x, x * 2).pow(2).imag,
+        "stft": lambda x: torch.stft(x.ravel(), 16, return_complex=True, window=torch.hann_window(16)).abs() ** 2,
+        "in place": lambda x: fft(x).mul_(2).add_(x).abs(),
+        "asked": lambda x: x * 2 if fft(x).is_complex() and fft(x).dtype is torch.complex64 else x,
+    }
+
+
+def test_complex_numbers_between_calls(rng):
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(rng.standard_normal((5, 16)).astype(np.float32))
+    functions = spectra(torch)
+    for name, f in functions.items():
+        got, want = kf.fuse(f)(x), f(x)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+    assert len(kf.fuse(functions["rotary"]).plan(x).groups) == 1
+    assert len(kf.fuse(functions["abs"]).plan(x).groups) == 2
+
+
 def test_errors_of_the_library_name_the_line():
     torch = pytest.importorskip("torch")
     with pytest.raises(RuntimeError, match=r"kfusion.linalg_solve: .*same dtype.*\n  test_library_calls.py:\d+: "):

@@ -234,6 +234,9 @@ def _fill(traced: Trace) -> Callable[[list[Any]], Any] | None:
     results = traced.results
     if results is None:
         return _nothing
+    listed = results if type(results) in (tuple, list) else [results]
+    if any(isinstance(r, Slot) and r.convert is not None for r in listed):
+        return functools.partial(fill, results)
     if isinstance(results, Slot):
         return operator.itemgetter(results.index) if traced.written else None
     is_flat = type(results) in (tuple, list) and all(isinstance(r, Slot) for r in results)

@@ -15,9 +15,10 @@ _BASES: tuple[Any, ...] = (OrderedDict, defaultdict, dict, object)
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of output number `index` in a structure."""
+    """The place of output number `index` in a structure. `convert` makes of it what stands there."""
 
     index: int
+    convert: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,8 @@ def fill(structure: Any, values: list[Any]) -> Any:
 
 def _filled(leaf: Any, values: list[Any]) -> Any:
     if isinstance(leaf, Slot):
-        return values[leaf.index]
+        value = values[leaf.index]
+        return value if leaf.convert is None else leaf.convert(value)
     return leaf.value if isinstance(leaf, Constant) else leaf
 
 

@@ -20,7 +20,7 @@ from .._graph.source import TraceError, trace_error, user_line
 from .._graph.structure import Slot, fill, leaves, walk
 from .._graph.tracer import Traced, Tracer, tracer_of
 from .._spec import DTYPES, is_array
-from . import autocast, refusals
+from . import autocast, refusals, torch_complex
 
 
 def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -37,19 +37,19 @@ def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     Raises:
         TraceError: its results, or their shapes, depend on what is in its arguments.
     """
-    tracer = tracer_of(*leaves((args, kwargs)))
+    tracer = tracer_of(*(getattr(leaf, "pairs", leaf) if is_complex(leaf) else leaf for leaf in leaves((args, kwargs))))
     if tracer is None:
         raise refusals.refused(name)
     call = _Arguments(tracer, (args, kwargs), "torch")
     with _no_data(call.values) as device:
-        shown = [without_data(v, device) for v in call.values]
+        shown = call.viewed([without_data(v, device) for v in call.values])
         versions = [t._version for t in shown]
         found = _called_without_data(function, name, call.filled(shown))
     written = [i for i, t in enumerate(shown) if t._version != versions[i]]
     results = _Results(name, found, shown)
     if not results.tensors and not written:
         raise refusals.refused_result(name, found)
-    types = [(_dtype(t, name), tuple(t.shape)) for t in (*results.tensors, *(shown[i] for i in written))]
+    types = [_type(t, name) for t in (*results.tensors, *(shown[i] for i in written))]
     copied = tuple(k for k, t in enumerate(results.tensors) if any(_shares_memory(t, s) for s in shown))
     run = _Run(function, call, tuple(written), copied)
     made = tracer.library_call(name, run, call.values, types)
@@ -57,7 +57,8 @@ def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
         call.values[i]._write(name.removeprefix("torch."), value)  # type: ignore[attr-defined]
     for k in copied:  # as with any view, what is written to it later would have to show in the others
         made[k] = tracer.value(tracer.node(made[k]), _owner(results.tensors[k], shown, call.values)._memory)
-    return results.filled(made, call.values)
+    numbers = [torch_complex.made(m) if t.is_complex() else m for m, t in zip(made, results.tensors, strict=False)]
+    return results.filled(numbers, call.given)
 
 
 def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs: Any, build: Callable[[], Any]) -> Any:
@@ -100,6 +101,7 @@ class _Arguments:
         self._tracer = tracer
         self._library = library
         self.values: list[Traced] = []
+        self.given: list[Any] = []  # what stands for them in the call: themselves, or complex numbers
         self._slots: dict[int, Slot] = {}
         self.structure = walk(arguments, self._visit)
 
@@ -107,21 +109,31 @@ class _Arguments:
         """The arguments with arrays in their slots."""
         return fill(self.structure, list(arrays))
 
+    def viewed(self, tensors: Sequence[Any]) -> list[Any]:
+        """The tensors, those that stand for complex numbers as such."""
+        return [
+            sys.modules["torch"].view_as_complex(t) if g is not v else t
+            for t, v, g in zip(tensors, self.values, self.given, strict=True)
+        ]
+
     def _visit(self, _: str, leaf: Any) -> Any:
         if is_number(leaf):
             return read(leaf)
-        if isinstance(leaf, Traced):
-            return self._slot(leaf)
+        if is_array(leaf) and self._library == "torch" and leaf.is_complex():
+            leaf = torch_complex.of_array(leaf, self._tracer)
+        if is_complex(leaf):
+            return self._slot(leaf, leaf.pairs)
         if is_array(leaf):
-            return self._slot(self._tracer.lift(leaf, self._library))
-        return leaf
+            leaf = self._tracer.lift(leaf, self._library)
+        return self._slot(leaf, leaf) if isinstance(leaf, Traced) else leaf
 
-    def _slot(self, value: Traced) -> Slot:
+    def _slot(self, given: Any, value: Traced) -> Slot:
         self._tracer.node(value)  # raises where it cannot be used
-        if id(value) not in self._slots:
-            self._slots[id(value)] = Slot(len(self.values))
+        if id(given) not in self._slots:
+            self._slots[id(given)] = Slot(len(self.values))
             self.values.append(value)
-        return self._slots[id(value)]
+            self.given.append(given)
+        return self._slots[id(given)]
 
 
 class _Results:
@@ -146,7 +158,7 @@ class _Results:
         self.tensors.append(leaf)
         return Slot(len(self.tensors) - 1)
 
-    def filled(self, made: Sequence[Traced], given: Sequence[Traced]) -> Any:
+    def filled(self, made: Sequence[Any], given: Sequence[Any]) -> Any:
         """The result with traced values in place of tensors."""
         all_values = [*made[: len(self.tensors)], *given[::-1]]  # Slot(-1) is the first of those given
         return fill(self._structure, all_values)
@@ -168,21 +180,25 @@ class _Run:
         self._any_autocast = sys.modules["torch"]._C._is_any_autocast_enabled
         self._written = written
         self._copied = copied
+        self._views = [i for i, (v, g) in enumerate(zip(call.values, call.given, strict=True)) if v is not g]
         args, kwargs = self._structure = call.structure
         is_flat = not any(isinstance(v, (tuple, list, dict)) for v in (*args, *kwargs.values()))
         self._places = [(i, v.index) for i, v in enumerate(args) if isinstance(v, Slot)] if is_flat else None
         self._names = [(k, v.index) for k, v in kwargs.items() if isinstance(v, Slot)]
         # Most calls are such, and what they cost beside the function itself counts.
-        self._is_plain = is_flat and not (written or copied) and self._autocast is None
+        self._is_plain = is_flat and not (written or copied or self._views) and self._autocast is None
 
     def __call__(self, *arrays: Any) -> list[Any]:
         if self._is_plain and not self._any_autocast():
             args, kwargs = self._filled(arrays)
             result = self._function(*args, **kwargs)
-            return [result] if is_array(result) else [t for t in leaves(result) if is_array(t)]
+            tensors = [result] if is_array(result) else [t for t in leaves(result) if is_array(t)]
+            return [_as_pairs(t) if t.is_complex() else t for t in tensors]
         return self._called(list(arrays))
 
     def _called(self, given: list[Any]) -> list[Any]:
+        for i in self._views:
+            given[i] = sys.modules["torch"].view_as_complex(given[i])
         for i in self._written:
             given[i] = given[i].clone()
         args, kwargs = self._filled(given)
@@ -193,7 +209,8 @@ class _Run:
             tensors = [t for t in tensors if all(t is not g for g in given)]
         for k in self._copied:
             tensors[k] = tensors[k].clone()
-        return tensors + [given[i] for i in self._written] if self._written else tensors
+        tensors += [given[i] for i in self._written]
+        return [_as_pairs(t) if t.is_complex() else t for t in tensors]
 
     def _filled(self, arrays: Sequence[Any]) -> Any:
         if self._places is None:
@@ -203,6 +220,16 @@ class _Run:
         for place, i in self._places:
             args[place] = arrays[i]
         return args, (kwargs | {k: arrays[i] for k, i in self._names} if self._names else kwargs)
+
+
+def is_complex(value: Any) -> bool:
+    """Whether value stands for complex numbers."""
+    return hasattr(type(value), "__kfusion_complex__")
+
+
+def _as_pairs(tensor: Any) -> Any:
+    """Complex numbers as pairs of floats, in memory of their own where others read them as they lie."""
+    return sys.modules["torch"].view_as_real(tensor.resolve_conj())
 
 
 @contextlib.contextmanager
@@ -251,6 +278,15 @@ def _dtype(array: Any, name: str) -> str:
             "convert it within a function that kf.call calls",
         )
     return dtype
+
+
+_FLOATS_OF = {"complex64": "float32", "complex128": "float64"}
+
+
+def _type(tensor: Any, name: str) -> tuple[str, tuple[int, ...]]:
+    """The dtype and extents of the value that a tensor is; complex numbers are pairs of floats."""
+    floats = _FLOATS_OF.get(str(tensor.dtype).removeprefix("torch."))
+    return (floats, (*tensor.shape, 2)) if floats else (_dtype(tensor, name), tuple(tensor.shape))
 
 
 def _shares_memory(a: Any, b: Any) -> bool:

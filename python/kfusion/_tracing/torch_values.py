@@ -14,6 +14,7 @@ from .._spec import is_array
 from . import autocast, library_calls, refusals
 from . import torch_activations as torch_activations  # enters its functions
 from . import torch_classes as torch_classes
+from . import torch_complex as torch_complex
 from . import torch_elementwise as torch_elementwise
 from . import torch_joins as torch_joins
 from . import torch_nn as torch_nn
@@ -76,6 +77,8 @@ class TorchValue(Dispatched, library="torch"):
 
     def _operation(self, op: str, *operands: Any) -> Any:
         name = _OPERATORS.get(op, op)
+        if any(isinstance(v, complex) or library_calls.is_complex(v) for v in operands):
+            return getattr(sys.modules["torch"], {"equal": "eq", "power": "pow"}.get(op, op))(*operands)
         try:
             return FUNCTIONS[name](*autocast.cast(op, dict(enumerate(operands))).values())
         except NoForm:

@@ -8,6 +8,7 @@ from typing import Any
 from .._graph.source import no_form, trace_error
 from .._ops import contractions, joins, views
 from .._spec import dtype_name
+from . import torch_complex
 from .numpy_functions import filled
 from .torch_functions import FUNCTIONS, named
 
@@ -148,6 +149,11 @@ def _take(input: Any, index: Any) -> Any:
 
 
 # ---- copies, dtypes, fills ----
+
+
+@named("view_as_complex", method=False)
+def _view_as_complex(input: Any) -> Any:
+    return torch_complex.view_as_complex(input)
 
 
 @named("clone")

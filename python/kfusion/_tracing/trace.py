@@ -7,6 +7,7 @@ import functools
 import gc
 import inspect
 import linecache
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
@@ -22,7 +23,7 @@ from .._graph.structure import Constant, Slot, fill, holds_arrays, is_record, wa
 from .._graph.tracer import Argument, Call, Form, Input, ReadAsConstant, Traced, Tracer, Written, current
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, conversion_of, described, is_array, spec_of
-from . import randomness, torch_tensors
+from . import library_calls, randomness, torch_tensors
 
 Mark = Callable[[], None] | None
 _Traced = TypeVar("_Traced")
@@ -271,6 +272,9 @@ def _described(value: Any) -> str:
 def _output(tracer: Tracer, outputs: list[tuple[str, Traced]], written: Sequence[Written], path: str, leaf: Any) -> Any:
     if is_array(leaf) and (known := tracer.stand_in(leaf)) is not None:
         leaf = known
+    if library_calls.is_complex(leaf):
+        outputs.append((path, leaf.pairs))
+        return Slot(len(outputs) - 1, sys.modules["torch"].view_as_complex)
     if isinstance(leaf, Traced):
         for i, w in enumerate(written):
             if leaf is w.value:  # the argument itself comes back

@@ -1,0 +1,143 @@
+"""Complex numbers in traced torch functions: pairs of floats along a last axis more, as torch.view_as_real sees them.
+
+The pairs are a value of the graph like any other. A function of complex numbers is torch's own, on a view of the pairs
+as complex numbers; a few that are no more than arithmetic are made of the pairs.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .._graph.source import no_form
+from .._graph.tracer import Traced, Tracer
+from .._ops import joins
+from .._ops import primitives as p
+from .._spec import is_array
+from . import library_calls
+
+# Methods that say what any tensor of that shape and dtype says.
+_ASKED = (
+    "is_complex",
+    "is_floating_point",
+    "dim",
+    "size",
+    "numel",
+    "ndimension",
+    "nelement",
+    "element_size",
+    "__len__",
+)
+_FORMS: dict[str, Callable[..., Any]] = {}
+
+
+def made(pairs: Traced) -> Any:
+    """The complex numbers that pairs of floats are: a tensor without data, as torch sees it."""
+    torch = sys.modules["torch"]
+    shown = torch.view_as_complex(library_calls.without_data(pairs))
+    number = torch.Tensor._make_subclass(_class(torch), shown)
+    number.pairs = pairs
+    return number
+
+
+def of_array(array: Any, tracer: Tracer) -> Any:
+    """A tensor of complex numbers that the function names: its elements are read when the kernels run."""
+    return made(tracer.lift(sys.modules["torch"].view_as_real(array.resolve_conj()), "torch"))
+
+
+@functools.cache
+def _class(torch: Any) -> Any:
+    class ComplexTensor(torch.Tensor):  # type: ignore[misc]
+        """Traced complex numbers. `pairs` is the traced value that they are made of."""
+
+        __kfusion_traced__ = __kfusion_complex__ = True
+
+        @classmethod
+        def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return _called(function, args, kwargs or {})
+
+        def __repr__(self) -> str:
+            return f"<traced complex numbers {list(self.pairs.shape[:-1])}>"
+
+    return ComplexTensor
+
+
+def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    torch, name = sys.modules["torch"], getattr(function, "__name__", "forward")
+    if name == "__get__":
+        name = function.__self__.__name__
+        with torch._C.DisableTorchFunctionSubclass():
+            shown = function(*args)
+        if not isinstance(shown, torch.Tensor):
+            return shown
+        function, args = operator.attrgetter(name), args[:1]
+    if name in _ASKED:
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **kwargs)
+    form = _FORMS.get(name)
+    found = NotImplemented if form is None or kwargs else form(*args)
+    return library_calls.torch_call(function, f"torch.{name}", args, kwargs) if found is NotImplemented else found
+
+
+def _form(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        _FORMS.update(dict.fromkeys(names, function))
+        return function
+
+    return enter
+
+
+def _parts(z: Any) -> tuple[Any, Any]:
+    return z.pairs[..., 0], z.pairs[..., 1]
+
+
+def _joined(real: Any, imag: Any) -> Any:
+    return made(joins.stack([real, imag], -1))
+
+
+@_form("view_as_real")
+def _view_as_real(z: Any) -> Any:
+    return z.pairs
+
+
+@_form("real")
+def _real(z: Any) -> Any:
+    return _parts(z)[0]
+
+
+@_form("imag")
+def _imag(z: Any) -> Any:
+    return _parts(z)[1]
+
+
+@_form("abs", "absolute", "__abs__")
+def _abs(z: Any) -> Any:
+    return p.MAPS["hypot"](*_parts(z))
+
+
+@_form("conj")
+def _conj(z: Any) -> Any:
+    real, imag = _parts(z)
+    return _joined(real, -imag)
+
+
+@_form("mul", "multiply", "__mul__", "__rmul__")
+def _mul(x: Any, y: Any) -> Any:
+    """Of complex numbers of one precision."""
+    tracer = next(v for v in (x, y) if library_calls.is_complex(v)).pairs._tracer
+    x, y = (of_array(v, tracer) if is_array(v) and v.is_complex() else v for v in (x, y))
+    both = library_calls.is_complex(x) and library_calls.is_complex(y)
+    if not both or x.pairs._dtype != y.pairs._dtype:
+        return NotImplemented
+    (a, b), (c, d) = _parts(x), _parts(y)
+    return _joined(a * c - b * d, a * d + b * c)
+
+
+def view_as_complex(input: Any) -> Any:
+    """As torch.view_as_complex."""
+    if input.shape[-1:] != (2,) or input._dtype not in ("float32", "float64"):
+        raise no_form("torch.view_as_complex is of pairs of float32 or float64", "write x.float() before")
+    return made(input)
