@@ -85,13 +85,19 @@ void FusedProgram::choose_group() {
   int widest = 4;
   for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s) {
     const int lane = lane_bytes(step(s).dtype), from = lane_bytes(step(s).from);
-    widest = std::max(widest, lane);
+    if (varies_along_row(s)) widest = std::max(widest, lane);
     if (step(s).level == Level::kRow || source_of(s) >= 0) has[lane] = true;
     if (step(s).kind == StepKind::kCast && step(s).level == Level::kRow) has[from] = true;
   }
   // Lanes of both sizes lie side by side in one register only.
   const std::int64_t most = has[4] && has[8] ? kernels->vector_bytes / 8 : tile_bytes() / (has[8] ? 8 : 4);
   group = std::clamp(kGroupBytes / (space.cols * widest), std::int64_t{1}, std::min(most, space.outer.back()));
+}
+
+/// Whether a row has several of it.
+bool FusedProgram::varies_along_row(int s) const {
+  if (step(s).kind != StepKind::kLoad) return step(s).level == Level::kElement;
+  return !all_zero(space.layout(kernel.loads[at(step(s).index)], 1).flat);
 }
 
 bool FusedProgram::copies_rows() const { return space.grouped && space.cols <= kChunk; }
@@ -146,6 +152,8 @@ void FusedProgram::add_row_source(int take) {
   Source s;
   s.table = step(take).index, s.index = step(take).arguments[0];
   s.array = static_cast<int>(kernel.loads.size()) + s.table;
+  const bool is_array = step(s.index).kind == StepKind::kLoad;
+  if (is_array && sources[at(step(s.index).index)].layout.reach == Reach::kOuter) s.indices = step(s.index).index;
   s.dtype = kernel.tables[at(s.table)].from.dtype;
   s.layout = tables[at(s.table)];
   if (s.layout.reach != Reach::kDirect) s.layout.reach = Reach::kStrided;

@@ -40,6 +40,7 @@ struct Source {
   DType dtype = DType::kFloat32;  ///< in memory; of an iota, of the stage
   int array = 0;                  ///< of FusedCall::loads
   int table = -1, index = -1;     ///< of Kernel::tables; the step whose value, which is in its home, is the row's index
+  int indices = -1;               ///< the source of that step, where the next rows' indices can be read ahead
   Layout layout;
   bool iota = false;
   std::int64_t to_next = 0;  ///< bytes to the next group of rows, where that is fetched meanwhile
@@ -165,6 +166,7 @@ class FusedProgram {
   void add_targets();
   bool copies_rows() const;  ///< rows that are taken whole: in groups, and dense
   void choose_group();
+  bool varies_along_row(int s) const;
   void copy_rows(const Layout& layout, std::int64_t count, std::int64_t& place, std::int64_t& pitch);
   void choose_block();
   struct Share {

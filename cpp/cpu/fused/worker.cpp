@@ -220,6 +220,7 @@ void Worker::take_rows() {
     if (s.table < 0) continue;
     if (s.copied) {
       for (std::int64_t row = 0; row < rows_; ++row) take_row(s, row);
+      if (s.indices >= 0 && s.from.reach == Reach::kDirect) fetch_next_rows(s);
       at_[s.operand] = scratch_ + s.rows;
       source_base_[k] = at_[s.operand];
       continue;
@@ -240,6 +241,28 @@ void Worker::take_row(const Source& s, std::int64_t row) {
     gather(s.from, program_.space.flat, from, 0, program_.space.cols, to);
   else
     std::memset(to, 0, static_cast<std::size_t>(program_.space.cols * s.from.item));
+}
+
+/// Those of the next group, which lie anywhere: no hardware could guess where. As far as the last outer axis goes on.
+void Worker::fetch_next_rows(const Source& s) const {
+  const Extents& outer = program_.space.outer;
+  const Layout& indices = program_.sources[at(s.indices)].layout;
+  const TileTable& table = tables_[at(s.table)];
+  const std::byte* next = source_base_[s.indices] + rows_ * indices.outer.back();
+  const std::int64_t rows = std::min(program_.group, outer.back() - first_ % outer.back() - rows_);
+  for (std::int64_t row = 0; row < rows; ++row, next += indices.outer.back()) {
+    std::int32_t narrow = 0;
+    std::int64_t index = 0;
+    if (table.index_bytes == 4)
+      std::memcpy(&narrow, next, sizeof narrow), index = narrow;
+    else
+      std::memcpy(&index, next, sizeof index);
+    if (!table.positions.has(index)) continue;  // its own turn will report it
+    const std::byte* const from =
+        table.base + (rows_ + row) * s.from.outer.back() + table.positions.position(index) * table.step;
+    const std::int64_t bytes = program_.space.cols * s.from.item;
+    for (std::int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(from + b);
+  }
 }
 
 void Worker::leave_group() {

@@ -70,6 +70,7 @@ class Worker {
   void go_to_tables(std::int64_t outer);
   std::int64_t index_of(int step, std::int64_t row) const;
   void take_row(const Source& s, std::int64_t row);
+  void fetch_next_rows(const Source& s) const;
   void set_constants();
   void run_tiles(const TileProgram& p, Width w, std::int64_t& i, std::int64_t end);
   void steps(const TileProgram& p, Width w, std::int64_t i, std::int64_t end);
