@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import golden
 import kfusion as kf
 import reference_ops
 from kernel_graphs import Build, empty, graph_of, normalized, skeleton, softmax, sources, variance
@@ -52,6 +53,18 @@ def every_map(dtype: str) -> Build:
 
 class TestCompiles:
     """With nvcc, as NVRTC would: nothing is included but the embedded headers."""
+
+    @pytest.mark.parametrize("name", golden.GATHERS)
+    def test_kernels_that_gather(self, name, tmp_path):
+        assert " 0 bytes spill loads" in nvcc(golden.text_of(name), tmp_path)
+
+    @pytest.mark.parametrize("dtype", ["float16", "float64", "bool", "int32"])
+    def test_gathers(self, dtype, tmp_path):
+        x, i, j = empty((9, 64), dtype), empty((5,), "int32"), empty((9, 3), "int64")
+        (text,) = sources(lambda g, x, i: g.take(x, i, 0), x, i)
+        nvcc(text, tmp_path)
+        (text,) = sources(lambda g, x, j: g.reduce("max", g.take_along_axis(x, j, 1, True), [1], False), x, j)
+        nvcc(text, tmp_path)
 
     @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
     def test_every_map(self, dtype, tmp_path):

@@ -1,4 +1,4 @@
-"""A small kernel of each skeleton, whose text and launch are kept in golden/ as they are generated.
+"""A small kernel of each skeleton, and some that gather: texts and launches that golden/ keeps as they are generated.
 
 python tests/support/golden.py --write          after a change that is meant to change them
 """
@@ -45,6 +45,14 @@ def sum_of_all(x):
     return x.sum()
 
 
+def embeddings(ids, words, places, weight, bias):
+    return kf.layernorm(kf.take(words, ids, 0) + places, weight, bias)
+
+
+def losses(logits, targets):
+    return kf.cross_entropy(logits, targets, ignore_index=-100, reduction="none")
+
+
 # By skeleton: a function, and the shape of its arguments (weight and bias have that of a row).
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "pointwise": (relu_of_sum, (4096, 4096)),
@@ -62,12 +70,25 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 }
 
 
-def text_of(skeleton: str) -> str:
+# What skeletons have in common: elements of a table, which are read through an index.
+GATHERS = {
+    "embeddings": (embeddings, [((8, 512), "int64"), ((30_522, 768),), ((512, 768),), ((768,),), ((768,),)]),
+    "losses": (losses, [((4096, 32_000),), ((4096,), "int64")]),
+}
+
+
+def text_of(case: str) -> str:
     """The kernel's source and its launch on an H200."""
-    function, shape = CASES[skeleton]
+    if case in GATHERS:
+        function, specs = GATHERS[case]
+        return _text(function, [kf.spec(*spec) for spec in specs])
+    function, shape = CASES[case]
     names = inspect.signature(function).parameters
-    dtype = "bfloat16" if skeleton == "weighted_rows" else "float32"
-    arguments = [kf.spec(shape if name in "xy" else shape[-1:], dtype) for name in names]
+    dtype = "bfloat16" if case == "weighted_rows" else "float32"
+    return _text(function, [kf.spec(shape if name in "xy" else shape[-1:], dtype) for name in names])
+
+
+def _text(function: Callable[..., Any], arguments: list[Any]) -> str:
     (kernel,) = _core.cuda_kernels(kf.trace(function, *arguments), kf.device("h200").to_dict())
     launch = "".join(f"// {name}: {value}\n" for name, value in kernel.launch.items() if value)
     return f"{kernel.source}\n{launch}"
@@ -78,8 +99,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the files of golden/ anew")
     if parser.parse_args().write:
         GOLDEN.mkdir(exist_ok=True)
-        for skeleton in CASES:
-            (GOLDEN / f"{skeleton}.cu").write_text(text_of(skeleton))
+        for case in (*CASES, *GATHERS):
+            (GOLDEN / f"{case}.cu").write_text(text_of(case))
 
 
 if __name__ == "__main__":
