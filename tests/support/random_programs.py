@@ -54,7 +54,9 @@ def message_of(error: Exception) -> str:
 
 def program_of(backend: str, seed: int, number: int, profile: str | None = None) -> tuple[str, Program]:
     """The program and the name of its profile. Products are the array library's."""
-    some = [p for p in PROFILES if profile in (None, p.name) and (backend == "cpu" or p.name != "products")]
+    some = [
+        p for p in PROFILES if profile in (None, p.name) and (backend == "cpu" or p.name not in ("products", "calls"))
+    ]
     chosen = some[number % len(some)]
     return chosen.name, draw_program(Seeded(seed * 1_000_003 + number), chosen).needed()
 

@@ -71,6 +71,10 @@ PROFILES = (
     Profile("chain", many(normalise=4, centre=3, binary=1), ("float32", "float64"), _ALL, (3, 12)),
     Profile("products", many(matmul=3, take=1, along=1, unary=2, binary=3, view=3, reduce=2, cast=1),
             ("float32", "float64"), ("float32", "float64"), (2, 10)),
+    Profile("calls", many(sort=3, write=2, unary=2, binary=3, view=2, reduce=2, join=1, take=1), ("float32", "float64"),
+            ("float32", "float64"), (2, 10)),
+    Profile("writes", many(write=5, unary=2, binary=4, view=3, reduce=2, join=2, cast=1), _ALL,
+            (*_ALL, "int32"), (2, 12)),
     Profile("gathers", many(take=3, along=3, unary=2, binary=4, view=3, reduce=2, normalise=1, join=1, cast=1), _ALL,
             (*_ALL, "int32"), (2, 12)),
     Profile("joins", many(join=5, unary=2, binary=4, view=2, reduce=2, normalise=1, scale=1, cast=1, logical=1,
@@ -332,6 +336,18 @@ class Drawing:
     def _along(self) -> None:
         x = self.pick(lambda v: v.array.ndim > 0)
         self.push("along", [x, self._indices()], self.c.integer(0, self.values[x].array.ndim - 1))
+
+    def _sort(self) -> None:
+        self.push("sort", [self.pick()])
+
+    def _write(self) -> None:
+        kind = self.c.one_of(["add_to", "add_to", "set_part", "set_masked", "set_before"])
+        x = self.pick(lambda v: v.array.ndim > 0)
+        if kind == "set_before":
+            self.push(kind, [x])
+            return
+        y = self.push("threshold", [x], 0, "<") if kind == "set_masked" else self.pick()
+        self.push(kind, [x, y])
 
     def _indices(self) -> int:
         given = len(self.program.inputs) - 1

@@ -13,6 +13,7 @@ import reference_ops
 from graph_runs import rounded
 from kinds import SPACING
 
+from . import writing
 from .values import FLOATS, HALF, Unfit, Value, checked, computed, numeric, promoted, same, sum_error
 
 
@@ -294,6 +295,11 @@ def _along_text(x: str, indices: str, axis: int) -> str:
     return f"kf.take_along_axis({x}, {indices}.reshape([-1 if d == {axis} else 1 for d in range({x}.ndim)]), {axis})"
 
 
+MAPS["sort"] = Operation("np.sort({0}, -1)", writing.sorted_value)
+MAPS["add_to"] = Operation("added_to({0}, {1})", lambda x, y: writing.added_value(x, y, _add))
+MAPS["set_part"] = Operation("part_set({0}, {1})", writing.part_value)
+MAPS["set_masked"] = Operation("masked_set({0}, {1})", writing.masked_value)
+MAPS["set_before"] = Operation("set_before_read({0})", writing.read_value)
 MAPS["take"] = Operation("kf.take({0}, {1}, 0)", _take)
 MAPS["along"] = Operation(_along_text, _along)
 MAPS["matmul"] = Operation("{0} @ {1}", _matmul)

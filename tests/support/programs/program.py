@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import re
@@ -14,6 +15,7 @@ import numpy as np
 
 import kfusion as kf
 
+from . import writing
 from .operations import MAPS
 from .reductions import REDUCTIONS
 from .values import MAX_ELEMENTS, Unfit, Value
@@ -66,7 +68,7 @@ class Program:
         )
 
     def function(self) -> Callable[..., Any]:
-        scope: dict[str, Any] = {"np": np, "kf": kf}
+        scope: dict[str, Any] = {"np": np, "kf": kf} | {f.__name__: f for f in writing.FUNCTIONS}
         exec(self.source(), scope)
         return scope["f"]
 
@@ -85,7 +87,9 @@ class Program:
 
     def reproducer(self) -> str:
         """A script of its own."""
-        lines = ["import ml_dtypes", "import numpy as np", "import kfusion as kf", "", self.source()]
+        written = [inspect.getsource(f) for f in writing.FUNCTIONS if f.__name__ in self.source()]
+        imports = ["from typing import Any", "", "import ml_dtypes", "import numpy as np", "import kfusion as kf"]
+        lines = [*imports, "", *written, self.source()]
         for name, x in zip(self.names, self.inputs, strict=False):
             text = np.array2string(x.astype(float), threshold=10**6, separator=",", max_line_width=10**6)
             text = re.sub(r"\s+", "", text) if x.size <= 64 else f"np.resize({list(_period(x))}, {x.shape})"
