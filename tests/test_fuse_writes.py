@@ -177,6 +177,34 @@ def test_only_the_part_is_written():
     assert_as_eager(f, [cache, new])
 
 
+def swapped(x, y):
+    old = x * 1
+    x[...] = y
+    y[...] = old
+
+
+def crossed(x, y):
+    old = x * 3 + y
+    x += y
+    y[...] = old - x
+    return old * x
+
+
+def powers(x, y):
+    x *= x
+    y += x * y
+    x -= y
+
+
+@pytest.mark.parametrize("function", [swapped, crossed, powers, plus, stored_twice])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_whole_tiles_in_place(function, dtype, rng):
+    x = [rng.integers(-4, 4, 5003).astype(dtype) for _ in range(2)]
+    assert_as_eager(function, x)
+    assert_as_eager(function, [a[::2] for a in x], lambda a: np.repeat(a, 2)[::2])
+    assert_as_eager(function, [a[3:] for a in x], lambda a: np.concatenate((a[:3], a))[3:])
+
+
 def allocated(f, *args):
     """Most bytes that NumPy has for a call at once."""
     f(*args)

@@ -34,6 +34,30 @@ bool is_in_place(const FusedProgram& p, const std::byte* const* loads, std::byte
   return false;
 }
 
+bool uses(const TileStep& s, int operand) {
+  return (s.operand == operand && (s.scale != 0 || s.stride != 0)) ||
+         (s.second == operand && (s.second_scale != 0 || s.second_stride != 0));
+}
+
+/// Whether each tile of source `k` is read before that of target `t` is written, by the order of the steps.
+bool reads_first(const FusedProgram& p, std::size_t k, std::size_t t) {
+  if (p.sweeps.size() != 1 || p.sources[k].layout.reach != Reach::kDirect) return false;
+  return std::ranges::all_of(p.sweeps[0].steps, [&](const std::vector<TileStep>& steps) {
+    const auto of = [](int operand) { return [operand](const TileStep& s) { return uses(s, operand); }; };
+    const auto last_read = std::find_if(steps.rbegin(), steps.rend(), of(p.sources[k].operand)).base();
+    return last_read <= std::ranges::find_if(steps, of(p.targets[t].operand));
+  });
+}
+
+/// Whether in place some tile would be written before it is read, unless it is read as a whole before.
+bool is_staged(const FusedProgram& p, const std::byte* const* loads, std::byte* const* stores) {
+  if (p.targets.size() < 2) return false;
+  for (std::size_t t = 0; t < p.targets.size(); ++t)
+    for (std::size_t k = 0; k < p.kernel.loads.size(); ++k)
+      if (loads[k] == stores[t] && !reads_first(p, k, t)) return true;
+  return false;
+}
+
 }  // namespace
 
 FusedKernel::FusedKernel(const Kernel& k) : program_(make_program(k)) {}
@@ -53,7 +77,7 @@ void FusedKernel::run(const std::byte* const* loads, std::byte* const* stores, c
                        parameters,
                        &fault,
                        streams(p.stored_bytes) && !in_place && !copied,
-                       in_place && p.targets.size() > 1};
+                       in_place && is_staged(p, loads, stores)};
   const int threads = threads_for(p.work);
   p.space.columns ? run_columns(call, threads) : run_rows(call, threads);
   if (fault.table >= 0) {
