@@ -213,7 +213,9 @@ class Drawing:
 
     def _reduce(self) -> None:
         x = self.pick()
-        names = ["any", "all", "sum", "sum"] if self.values[x].dtype == "bool" else ["sum", "sum", "mean", "max", "min"]
+        names = ["any", "all", "sum", "sum"]
+        if self.values[x].dtype != "bool":
+            names = ["sum", "sum", "mean", "max", "min", *(["argmax", "argmin"] if not self.values[x].error else [])]
         self.push(self.c.one_of(names), [x], self.axes(x), self.flag())
 
     def _normalise(self) -> None:

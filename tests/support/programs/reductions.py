@@ -47,12 +47,25 @@ def _chosen(name: str) -> Callable[..., Value]:
     return value
 
 
+def _found(name: str) -> Callable[..., Value]:
+    """The first position, of numbers that are known exactly."""
+
+    def value(x: Value, axis: Any, keepdims: bool) -> Value:
+        if x.array.size == 0 or x.error or isinstance(axis, tuple):
+            raise Unfit
+        return same(getattr(np, name)(x.array, axis=axis, keepdims=keepdims), [x], dtype="int64")
+
+    return value
+
+
 def _method(name: str) -> Callable[..., str]:
     return lambda x, axis, keepdims: f"{x}.{name}(axis={axis}, keepdims={keepdims})"
 
 
 REDUCTIONS |= {name: Operation(_method(name), _summed(name)) for name in ("sum", "mean")}
 REDUCTIONS |= {name: Operation(_method(name), _chosen(name)) for name in ("max", "min", "any", "all")}
+
+REDUCTIONS |= {name: Operation(_method(name), _found(name)) for name in ("argmax", "argmin")}
 
 
 def _moments(x: Value, axis: Any) -> tuple[np.ndarray, np.ndarray, float]:
