@@ -48,7 +48,10 @@ def _numbers(x: Value) -> None:
 def added_value(x: Value, y: Value, add: Any) -> Value:
     """As the addition of both, where the result is x's."""
     _numbers(x)
-    total = add(x, y)
+    try:
+        total = add(x, y)
+    except ValueError:
+        raise Unfit from None
     if total.dtype != x.dtype or total.shape != x.shape or not x.is_float:
         raise Unfit
     return replace(total, signed=False)
