@@ -225,16 +225,11 @@ int Partition::passes(int a, int b, const Part& merged) const {
   return count_passes(g_, folded_, nodes_of({a, b}), merged.stores, merged.domain);
 }
 
-/// Whether executors are asked before parts become a kernel: all have loops of any operations but gathers.
-bool Partition::depends_on_executors(Pattern pattern, const std::vector<NodeId>& nodes) const {
-  if (options_.beyond_executors()) return false;
-  return !is_loops(pattern) || std::ranges::any_of(nodes, [&](NodeId n) { return kind(g_[n].op) == OpKind::kGather; });
-}
-
-/// Why no executor runs these parts as one kernel.
+/// Why no executor runs these parts as one kernel. Loops have one on every device, but for what gathers and reduces.
 std::optional<std::string> Partition::missing(Pattern pattern, const std::vector<int>& parts) const {
+  const bool gathers = std::ranges::any_of(parts, [&](int p) { return part(p).gathers; });
+  if (options_.beyond_executors() || (is_loops(pattern) && !gathers)) return std::nullopt;
   const std::vector<NodeId> nodes = nodes_of(parts);
-  if (!depends_on_executors(pattern, nodes)) return std::nullopt;
   std::vector<NodeId> stores;
   std::ranges::copy_if(nodes, std::back_inserter(stores), [&](NodeId n) {
     return is_output(n) ||
@@ -309,7 +304,8 @@ Partition::Verdict Partition::judge(int a, int b, Verdict v) {
   v.reason = edges_fit(a, b, v);
   if (!v.reason) v.reason = fits_device(v.merged);
   if (v.reason) return v;
-  if ((v.merged.kind == WorkKind::kContraction || v.merged.gathers) && !options_.beyond_executors()) {
+  const bool asks = v.merged.kind == WorkKind::kContraction || (v.merged.gathers && v.merged.reduced != 0);
+  if (asks && !options_.beyond_executors()) {
     if (auto why = missing(pattern_of(v.merged, nodes_of({a, b})), {a, b}))
       return {.reason = Reason::kNotImplemented, .missing = std::move(*why)};
   }

@@ -123,7 +123,6 @@ class Partition {
   std::optional<Reason> edges_fit(int a, int b, Verdict& v) const;  ///< also says how v.merged sweeps
   std::vector<NodeId> nodes_of(const std::vector<int>& parts) const;
   int passes(int a, int b, const Part& merged) const;
-  bool depends_on_executors(Pattern pattern, const std::vector<NodeId>& nodes) const;
   std::optional<std::string> missing(Pattern pattern, const std::vector<int>& parts) const;
   std::optional<Reason> fits_device(const Part& merged) const;
   std::vector<Edge> crossing_edges(int a, int b) const;
