@@ -165,6 +165,43 @@ def test_complex_numbers_between_calls(rng):
     assert len(kf.fuse(functions["abs"]).plan(x).groups) == 2
 
 
+def test_arguments_of_other_dtypes(rng):
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(rng.standard_normal((4, 6)).astype(np.float32))
+    small = {d: torch.from_numpy(rng.integers(0, 100, (4, 6)).astype(d)) for d in ("uint8", "int8", "int16", "uint16")}
+    image, z = small["uint8"], torch.complex(x, x + 1)
+    functions = {
+        "to": (lambda i: i.float() / 255, image),
+        "divided": (lambda i: (i / 255 - 0.5) * 2, image),
+        "mixed": (lambda i, x: torch.where(i > 50, x, -x) * i.to(x.dtype), image, x),
+        "turned": (lambda i: i.T.contiguous().to(torch.int32) + 1, image[:, ::2]),
+        "bits": (lambda i: (i.bool(), i.int() * 2), small["int8"]),
+        "sums": (lambda i, j: i.double().sum(-1) + j.float().sum(-1), small["int16"], small["uint16"]),
+        "complex": (lambda z: (z.abs(), (z * z).real, torch.fft.fft(z)), z.T),
+    }
+    for name, (f, *given) in functions.items():
+        got, want = kf.fuse(f)(*given), f(*given)
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+    double = kf.fuse(lambda i: i.float() * 2)
+    for i in (*(small[d] for d in ("uint8", "int8", "int16")), image > 50, image.int()):
+        torch.testing.assert_close(double(i), i.float() * 2)
+    refused = {
+        "returns uint8, which graphs have no dtype for": lambda i: i + 1,
+        "writes to uint8": lambda i: i.add_(1).float(),
+    }
+    for message, f in refused.items():
+        with pytest.raises(kf.TraceError, match=message):
+            kf.fuse(f)(image)
+    with pytest.raises(TypeError, match="out must be .* got numbers of another dtype"):
+        kf.fuse(lambda x: x > 0)(x, out=image)
+    kf.fuse(lambda z: z.mul_(2))(z)
+    torch.testing.assert_close(z, torch.complex(x, x + 1) * 2)
+    with pytest.raises(TypeError, match=r"x must be .*, got uint8"):
+        kf.relu(image)
+    with pytest.raises(TypeError, match="lazily conjugated"):
+        kf.fuse(lambda z: z.abs())(z.conj())
+
+
 def test_errors_of_the_library_name_the_line():
     torch = pytest.importorskip("torch")
     with pytest.raises(RuntimeError, match=r"kfusion.linalg_solve: .*same dtype.*\n  test_library_calls.py:\d+: "):

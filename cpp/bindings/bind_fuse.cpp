@@ -80,7 +80,8 @@ class FusedCallable {
   bool takes_out() const { return takes_out_; }
 
   py::object call(py::handle self, const Given& given) {
-    Call call(name_.c_str(), given.stream() ? given.stream() : Py_None, arrays::Takes::kAll);
+    Call call(name_.c_str(), given.stream() ? given.stream() : Py_None,
+              takes_out_ ? arrays::Takes::kAny : arrays::Takes::kAll);
     if (py::object result = run(self, call, given)) return result;
     return inside_trace(self, call, given);
   }

@@ -30,8 +30,9 @@ enum class ArrayLibrary : std::uint8_t { kNumpy, kTorch, kCupy, kJax, kOwn, kOth
 /// with the GIL.
 using LibraryFunction = py::object (*)(const Node& n, const py::object& x, const py::object& y, const py::object& out);
 
-/// The dtypes that a function takes.
-enum class Takes { kFloats, kAll };
+/// The dtypes that a function takes: kAny are also numbers of torch that graphs have no dtype for, for torch's
+/// functions.
+enum class Takes { kFloats, kAll, kAny };
 
 /// The name in messages, what the function takes, and the stream that a call's device work goes to.
 class Call {
@@ -45,7 +46,8 @@ class Call {
   /// The stream for a CUDA array of `framework`: the caller's, else the framework's current one on that device.
   Stream stream(const Framework& framework, int device);
 
-  bool takes(DType t) const { return takes_ == Takes::kAll || is_float(t); }
+  bool takes(DType t) const { return takes_ != Takes::kFloats || is_float(t); }
+  bool takes_any() const { return takes_ == Takes::kAny; }
   /// "float16, bfloat16, float32 or float64", say.
   std::string dtypes_taken() const;
 
@@ -64,7 +66,9 @@ struct Array {
   const Framework* framework = nullptr;
   py::handle object;
   std::shared_ptr<void> keep;  ///< what must live until the call is over, beside the object itself
-  bool is_copy = false;        ///< the view is of other memory than the object's
+  std::uint16_t stored =
+      0;  ///< DLPack's type of numbers that the view shows in another dtype of their size; 0: it does not
+  bool is_copy = false;  ///< the view is of other memory than the object's
 };
 
 struct Result {

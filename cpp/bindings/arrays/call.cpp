@@ -36,7 +36,7 @@ std::string Call::says(const std::string& rest) const { return "kfusion." + std:
 
 std::string Call::dtypes_taken() const {
   std::string text;
-  const int n = takes_ == Takes::kAll ? kDTypes : kFloatDTypes;
+  const int n = takes_ == Takes::kFloats ? kFloatDTypes : kDTypes;
   for (int i = 0; i < n; ++i)
     text += (i == 0 ? "" : i == n - 1 ? " or " : ", ") + std::string(name(static_cast<DType>(i)));
   return text;

@@ -154,6 +154,27 @@ void fill_view(const Call& call, const char* argument, const dlpack::Tensor& t, 
   require_aligned_on_device(call, argument, v);
 }
 
+std::uint16_t show_stored(dlpack::Tensor& t, std::int64_t* shape, std::int64_t* strides) {
+  const auto [code, bits, lanes] = t.dtype;
+  const auto stored = static_cast<std::uint16_t>(code << 8 | bits);
+  if (lanes != 1 || t.ndim >= kMaxDims) return 0;
+  if (code == dlpack::kComplex && (bits == 64 || bits == 128)) {
+    shape[t.ndim] = 2, strides[t.ndim] = 1;
+    for (int d = t.ndim - 1; d >= 0; --d) {
+      shape[d] = t.shape[d];
+      strides[d] = t.strides ? 2 * t.strides[d] : strides[d + 1] * shape[d + 1];
+    }
+    t.dtype = {dlpack::kFloat, static_cast<std::uint8_t>(bits / 2), 1};
+    t.shape = shape, t.strides = strides, ++t.ndim;
+    return stored;
+  }
+  if (code != dlpack::kUInt && !(code == dlpack::kInt && bits < 32)) return 0;
+  if (bits == 8) t.dtype = {dlpack::kBool, 8, 1};
+  if (bits == 16) t.dtype = {dlpack::kFloat, 16, 1};
+  if (bits == 32 || bits == 64) t.dtype = {dlpack::kInt, bits, 1};
+  return stored;
+}
+
 dlpack::Tensor prototype(const View& v) {
   return {v.data,
           device_id(v.place),

@@ -9,7 +9,7 @@ namespace kfusion::dlpack {
 inline constexpr std::uint32_t kMajor = 1, kMinor = 3;
 
 enum DeviceType : std::int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13 };
-enum TypeCode : std::uint8_t { kInt = 0, kFloat = 2, kBfloat = 4, kBool = 6 };
+enum TypeCode : std::uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6 };
 enum Flags : std::uint64_t { kReadOnly = 1, kIsCopied = 2 };
 
 struct DeviceId {

@@ -104,6 +104,11 @@ class Torch final : public Framework {
     check_tensor(call, argument, a.object);
     dlpack::Tensor t;
     if (api_->dltensor_from_py_object_no_sync(a.object.ptr(), &t) != 0) refuse_layout(call, argument);
+    std::int64_t shape[kMaxDims], strides[kMaxDims];
+    if (call.takes_any()) a.stored = show_stored(t, shape, strides);
+    if (a.stored >> 8 == dlpack::kComplex && a.object.attr("is_conj")().cast<bool>())
+      throw TypeError(call.says(std::string(argument) + " is a lazily conjugated view, its memory holds other values: "
+                                                        "pass x.resolve_conj()"));
     fill_view(call, argument, t, a.view);
     a.view.read_only = false;
     if (memory_of(a.view.place).has_streams) call.stream(*this, a.view.place.index);

@@ -151,7 +151,7 @@ void append_words(const Array& a, std::pmr::vector<std::uint64_t>& words) {
   words.push_back(kArray | static_cast<std::uint64_t>(v.dtype) << 8 | static_cast<std::uint64_t>(v.ndim) << 16 |
                   std::uint64_t{dense} << 24 | std::uint64_t{is_aligned_to_vectors(v)} << 25 |
                   static_cast<std::uint64_t>(v.place.kind) << 26 | static_cast<std::uint64_t>(v.place.index) << 32);
-  words.push_back(reinterpret_cast<std::uintptr_t>(a.framework));
+  words.push_back(reinterpret_cast<std::uintptr_t>(a.framework) ^ std::uint64_t{a.stored} << 48);
   for (int d = 0; d < v.ndim; ++d) words.push_back(static_cast<std::uint64_t>(v.shape[d]));
   for (int d = 0; !dense && d < v.ndim; ++d)
     words.push_back(v.shape[d] == 1 ? 0 : static_cast<std::uint64_t>(v.strides[d]));
@@ -284,6 +284,8 @@ void Signature::add_out(PyObject* value) {
   if (outs_.empty()) words_before_outs_ = words_.size(), outs_.reserve(2);
   words_.push_back(kOut);
   arrays::borrow(call_, "out", value, outs_.emplace_back());
+  if (outs_.back().stored)
+    throw TypeError(call_.says("out must be " + call_.dtypes_taken() + ", got numbers of another dtype"));
   if (!is_aligned(outs_.back().view)) throw ValueError(call_.says("out must be aligned to its elements"));
   append_words(outs_.back(), words_);
 }

@@ -48,7 +48,10 @@ def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     written = [i for i, t in enumerate(shown) if t._version != versions[i]]
     results = _Results(name, found, shown)
     if not results.tensors and not written:
+        if any(found is s for s in shown):  # x.contiguous() of what lies so
+            return results.filled([], call.given)
         raise refusals.refused_result(name, found)
+    _require_writable(name, [call.given[i] for i in written])
     types = [_type(t, name) for t in (*results.tensors, *(shown[i] for i in written))]
     copied = tuple(k for k, t in enumerate(results.tensors) if any(_shares_memory(t, s) for s in shown))
     run = _Run(function, call, tuple(written), copied)
@@ -57,7 +60,10 @@ def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
         call.values[i]._write(name.removeprefix("torch."), value)  # type: ignore[attr-defined]
     for k in copied:  # as with any view, what is written to it later would have to show in the others
         made[k] = tracer.value(tracer.node(made[k]), _owner(results.tensors[k], shown, call.values)._memory)
-    numbers = [torch_complex.made(m) if t.is_complex() else m for m, t in zip(made, results.tensors, strict=False)]
+    numbers = [
+        torch_complex.made(m, dtype) if (dtype := name_of_dtype(t)) in torch_complex.STORED else m
+        for m, t in zip(made, results.tensors, strict=False)
+    ]
     return results.filled(numbers, call.given)
 
 
@@ -112,7 +118,7 @@ class _Arguments:
     def viewed(self, tensors: Sequence[Any]) -> list[Any]:
         """The tensors, those that stand for complex numbers as such."""
         return [
-            sys.modules["torch"].view_as_complex(t) if g is not v else t
+            torch_complex.seen(t, name_of_dtype(g)) if g is not v else t
             for t, v, g in zip(tensors, self.values, self.given, strict=True)
         ]
 
@@ -180,7 +186,8 @@ class _Run:
         self._any_autocast = sys.modules["torch"]._C._is_any_autocast_enabled
         self._written = written
         self._copied = copied
-        self._views = [i for i, (v, g) in enumerate(zip(call.values, call.given, strict=True)) if v is not g]
+        given = enumerate(zip(call.values, call.given, strict=True))
+        self._views = [(i, name_of_dtype(g)) for i, (v, g) in given if v is not g]
         args, kwargs = self._structure = call.structure
         is_flat = not any(isinstance(v, (tuple, list, dict)) for v in (*args, *kwargs.values()))
         self._places = [(i, v.index) for i, v in enumerate(args) if isinstance(v, Slot)] if is_flat else None
@@ -193,12 +200,12 @@ class _Run:
             args, kwargs = self._filled(arrays)
             result = self._function(*args, **kwargs)
             tensors = [result] if is_array(result) else [t for t in leaves(result) if is_array(t)]
-            return [_as_pairs(t) if t.is_complex() else t for t in tensors]
+            return [torch_complex.stored(t) for t in tensors]
         return self._called(list(arrays))
 
     def _called(self, given: list[Any]) -> list[Any]:
-        for i in self._views:
-            given[i] = sys.modules["torch"].view_as_complex(given[i])
+        for i, dtype in self._views:
+            given[i] = torch_complex.seen(given[i], dtype)
         for i in self._written:
             given[i] = given[i].clone()
         args, kwargs = self._filled(given)
@@ -210,7 +217,7 @@ class _Run:
         for k in self._copied:
             tensors[k] = tensors[k].clone()
         tensors += [given[i] for i in self._written]
-        return [_as_pairs(t) if t.is_complex() else t for t in tensors]
+        return [torch_complex.stored(t) for t in tensors]
 
     def _filled(self, arrays: Sequence[Any]) -> Any:
         if self._places is None:
@@ -222,14 +229,17 @@ class _Run:
         return args, (kwargs | {k: arrays[i] for k, i in self._names} if self._names else kwargs)
 
 
+def _require_writable(name: str, given: Sequence[Any]) -> None:
+    """A kernel that copies what stands for small integers would not copy their bits."""
+    for value in given:
+        if is_complex(value) and not value.dtype.is_complex:
+            what = f"{name} writes to {name_of_dtype(value)}, which graphs have no dtype for"
+            raise trace_error(what, "write to a copy of another dtype: x.to(torch.int32)")
+
+
 def is_complex(value: Any) -> bool:
     """Whether value stands for complex numbers."""
     return hasattr(type(value), "__kfusion_complex__")
-
-
-def _as_pairs(tensor: Any) -> Any:
-    """Complex numbers as pairs of floats, in memory of their own where others read them as they lie."""
-    return sys.modules["torch"].view_as_real(tensor.resolve_conj())
 
 
 @contextlib.contextmanager
@@ -280,13 +290,15 @@ def _dtype(array: Any, name: str) -> str:
     return dtype
 
 
-_FLOATS_OF = {"complex64": "float32", "complex128": "float64"}
-
-
 def _type(tensor: Any, name: str) -> tuple[str, tuple[int, ...]]:
     """The dtype and extents of the value that a tensor is; complex numbers are pairs of floats."""
-    floats = _FLOATS_OF.get(str(tensor.dtype).removeprefix("torch."))
-    return (floats, (*tensor.shape, 2)) if floats else (_dtype(tensor, name), tuple(tensor.shape))
+    stored = torch_complex.STORED.get(name_of_dtype(tensor)) or _dtype(tensor, name)
+    return stored, (*tensor.shape, 2) if tensor.is_complex() else tuple(tensor.shape)
+
+
+def name_of_dtype(tensor: Any) -> str:
+    """ "uint8", without the name of torch."""
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _shares_memory(a: Any, b: Any) -> bool:

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from .._graph.source import no_form
+from .._graph.structure import leaves
 from .._graph.tracer import Traced, Tracer
 from .._ops import joins
 from .._ops import primitives as p
-from .._spec import is_array
+from .._spec import Spec, is_array
 from . import library_calls
 
 # Methods that say what any tensor of that shape and dtype says.
@@ -34,13 +35,52 @@ _ASKED = (
 _FORMS: dict[str, Callable[..., Any]] = {}
 
 
-def made(pairs: Traced) -> Any:
-    """The complex numbers that pairs of floats are: a tensor without data, as torch sees it."""
+# By torch's dtype: the dtype of graphs that has elements of its size, or of half of it.
+STORED = {
+    **{"complex64": "float32", "complex128": "float64"},
+    **{"uint8": "bool", "int8": "bool", "int16": "float16", "uint16": "float16", "uint32": "int32", "uint64": "int64"},
+}
+
+
+def made(stored: Traced, dtype: str = "") -> Any:
+    """The numbers of a dtype that a value stands for, by default complex ones: a tensor without data."""
     torch = sys.modules["torch"]
-    shown = torch.view_as_complex(library_calls.without_data(pairs))
+    shown = seen(library_calls.without_data(stored), dtype)
     number = torch.Tensor._make_subclass(_class(torch), shown)
-    number.pairs = pairs
+    number.pairs = stored
     return number
+
+
+def seen(tensor: Any, dtype: str = "") -> Any:
+    """A tensor as it is stored, or is already, as numbers of a dtype; by default as complex ones."""
+    torch = sys.modules["torch"]
+    if STORED.get(dtype) and not dtype.startswith("complex"):
+        return tensor.view(getattr(torch, dtype))
+    return tensor if tensor.is_complex() else torch.view_as_complex(tensor)
+
+
+def stored(tensor: Any) -> Any:
+    """A result of torch's as it is stored."""
+    if tensor.is_complex():
+        return sys.modules["torch"].view_as_real(tensor.resolve_conj())
+    kept = _kept(tensor.dtype)
+    return tensor if kept is None else tensor.contiguous().view(kept)
+
+
+@functools.cache
+def _kept(dtype: Any) -> Any:
+    """torch's dtype of what stands for such integers; None for what graphs have a dtype for."""
+    kept = STORED.get(str(dtype).removeprefix("torch."))
+    return kept and getattr(sys.modules["torch"], kept)
+
+
+def spec_of_stored(array: Any) -> Spec | None:
+    """Of a tensor whose numbers graphs have no dtype for: of what stands for it."""
+    dtype = str(getattr(array, "dtype", "")).removeprefix("torch.")
+    if dtype not in STORED or not hasattr(array, "is_conj"):
+        return None
+    shape = (*array.shape, 2) if dtype.startswith("complex") else tuple(array.shape)
+    return Spec(shape, STORED[dtype], "torch", str(array.device))
 
 
 def of_array(array: Any, tracer: Tracer) -> Any:
@@ -77,7 +117,8 @@ def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if name in _ASKED:
         with torch._C.DisableTorchFunctionSubclass():
             return function(*args, **kwargs)
-    form = _FORMS.get(name)
+    numbers = [leaf for leaf in leaves((args, kwargs)) if library_calls.is_complex(leaf)]
+    form = _FORMS.get(name) if all(n.dtype.is_complex for n in numbers) else None
     found = NotImplemented if form is None or kwargs else form(*args)
     return library_calls.torch_call(function, f"torch.{name}", args, kwargs) if found is NotImplemented else found
 

@@ -23,7 +23,7 @@ from .._graph.structure import Constant, Slot, fill, holds_arrays, is_record, wa
 from .._graph.tracer import Argument, Call, Form, Input, ReadAsConstant, Traced, Tracer, Written, current
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, conversion_of, described, is_array, spec_of
-from . import library_calls, randomness, torch_tensors
+from . import library_calls, randomness, torch_complex, torch_tensors
 
 Mark = Callable[[], None] | None
 _Traced = TypeVar("_Traced")
@@ -196,6 +196,9 @@ def _argument(tracer: Tracer, name: str, value: Any) -> Any:
         return tracer.input(name, value)
     if isinstance(value, Argument):
         array = value.array
+        if (stored := torch_complex.spec_of_stored(array)) is not None:
+            given = tracer.input(name, stored, array, argument=value.number, strides=value.strides)
+            return torch_complex.made(given, library_calls.name_of_dtype(array))
         spec = array if isinstance(array, Spec) else spec_of(array, f"{tracer.name}: {name}")
         return tracer.input(name, spec, array, argument=value.number, strides=value.strides)
     return tracer.input(name, spec_of(value, f"{tracer.name}: {name}"), value) if is_array(value) else value
@@ -273,6 +276,9 @@ def _output(tracer: Tracer, outputs: list[tuple[str, Traced]], written: Sequence
     if is_array(leaf) and (known := tracer.stand_in(leaf)) is not None:
         leaf = known
     if library_calls.is_complex(leaf):
+        if not leaf.dtype.is_complex:
+            what = f"{tracer.name} returns {library_calls.name_of_dtype(leaf)}, which graphs have no dtype for"
+            raise trace_error(what, "return it as int32 or as floats", "")
         outputs.append((path, leaf.pairs))
         return Slot(len(outputs) - 1, sys.modules["torch"].view_as_complex)
     if isinstance(leaf, Traced):
