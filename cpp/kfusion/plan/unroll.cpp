@@ -11,8 +11,7 @@
 namespace kfusion {
 namespace {
 
-constexpr std::int64_t kMostElements = 16;  // of a short reduction
-constexpr std::size_t kMostNodes = 64;      // that are computed for each of them
+constexpr std::size_t kMostNodes = 64;  // that are computed for each of them
 constexpr std::size_t kMostReductions = 16;
 constexpr std::int64_t kMany = 4;  // times as many values as there are elements
 
@@ -34,7 +33,7 @@ struct Short {
 
 class Finding {
  public:
-  Finding(const Graph& g, bool products) : g_(g), products_(products), reduced_(g.nodes.size()) {}
+  Finding(const Graph& g, const Unroll& what) : g_(g), what_(what), reduced_(g.nodes.size()) {}
 
   std::vector<Short> run() {
     find_reduced();
@@ -42,7 +41,7 @@ class Finding {
     for (NodeId n = 0; n < std::ssize(g_.nodes) && found.size() < kMostReductions; ++n) {
       if (!is_short(n)) continue;
       Short s{n, before(n)};
-      const bool is_worth_it = reduced_[at(n)] || (products_ && is_product(s));
+      const bool is_worth_it = reduced_[at(n)] || (what_.products && is_product(s));
       if (s.before.size() <= kMostNodes && is_worth_it) found.push_back(std::move(s));
     }
     return found;
@@ -52,7 +51,7 @@ class Finding {
   bool is_short(NodeId n) const {
     if (!is_reduction(g_, n) || g_[n].size() == 0) return false;
     const std::int64_t elements = count(g_, n);
-    return elements > 1 && elements <= kMostElements && g_[n].size() > 1;
+    return elements > 1 && elements <= what_.most && g_[n].size() > 1;
   }
 
   /// Which values enter a reduction, each as one element: one over other axes than a reduction that gave them.
@@ -90,7 +89,7 @@ class Finding {
   }
 
   const Graph& g_;
-  const bool products_;
+  const Unroll what_;
   std::vector<bool> reduced_;
 };
 
@@ -224,8 +223,8 @@ class Unrolling {
 
 }  // namespace
 
-std::optional<Graph> unrolled(const Graph& g, bool products) {
-  std::vector<Short> found = Finding(g, products).run();
+std::optional<Graph> unrolled(const Graph& g, const Unroll& what) {
+  std::vector<Short> found = Finding(g, what).run();
   if (found.empty()) return std::nullopt;
   return Unrolling(g, std::move(found)).run();
 }

@@ -8,9 +8,15 @@
 
 namespace kfusion {
 
+/// Which reductions are written out.
+struct Unroll {
+  std::int64_t most = 0;  ///< elements that they reduce
+  /// Also of values of which there are many more than of what they are computed from (a distance for each pair),
+  /// whether or not they are reduced again.
+  bool products = false;
+};
+
 /// The same values; sums may be rounded otherwise. Not simplified. Nothing where there is no such reduction.
-/// `products`: also of values of which there are many more than of what they are computed from (a distance for each
-/// pair), whether or not they are reduced again.
-std::optional<Graph> unrolled(const Graph& g, bool products);
+std::optional<Graph> unrolled(const Graph& g, const Unroll& what);
 
 }  // namespace kfusion
