@@ -452,6 +452,35 @@ def test_sums_and_products_in_turn_have_numpys_bits(chain, n):
     np.testing.assert_array_equal(run(build, x, *others.values())[0], want)
 
 
+ROW_STEPS = {
+    "relu": lambda x, s: np.maximum(x, 0),
+    "subtract": lambda x, s: x - s,
+    "square": lambda x, s: x * x,
+    "exp": lambda x, s: np.exp(x),
+    "multiply": lambda x, s: x * s,
+    "divide": lambda x, s: x / s,
+}
+
+
+@pytest.mark.parametrize("fold", ["sum", "mean", "max"])
+def test_no_loop_over_rows_is_taken_for_another(fold):
+    """Joined loops are found by a grammar: what follows what it knows must not be dropped."""
+    x, s = np.linspace(-1, 1, 3 * 130, dtype=np.float32).reshape(3, 130), np.array([[0.3], [0.5], [-0.7]], np.float32)
+    for chain in (c for n in range(4) for c in itertools.product(ROW_STEPS, repeat=n)):
+
+        def build(g: _core.Graph, y: int, number: int, chain: tuple[str, ...] = chain) -> int:
+            for op in chain:
+                y = g.map(op, [y, number] if op in ("subtract", "multiply", "divide") else [y])
+            return g.reduce(fold, y, [1])
+
+        want = x.astype(np.float64)
+        for op in chain:
+            want = ROW_STEPS[op](want, s.astype(np.float64))
+        got = run(build, x, s)[0]
+        scale = np.abs(want).max(1) + 1e-3
+        np.testing.assert_allclose(got / scale, getattr(want, fold)(1) / scale, atol=2e-4, err_msg=str(chain))
+
+
 class TestMachineCode:
     """Steps end by jumping to the next one; without that a program's stack would grow with every tile."""
 

@@ -192,7 +192,7 @@ def test_arguments_of_other_dtypes(rng):
     for message, f in refused.items():
         with pytest.raises(kf.TraceError, match=message):
             kf.fuse(f)(image)
-    with pytest.raises(TypeError, match="out must be .* got numbers of another dtype"):
+    with pytest.raises(TypeError, match=r"out must be .* got numbers of another dtype"):
         kf.fuse(lambda x: x > 0)(x, out=image)
     kf.fuse(lambda z: z.mul_(2))(z)
     torch.testing.assert_close(z, torch.complex(x, x + 1) * 2)

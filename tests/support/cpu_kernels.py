@@ -9,6 +9,7 @@ import numpy as np
 import kernel_loops
 from kfusion import _core
 from kfusion._devices import running
+from programs.values import Unfit
 
 DEVICE = running.device("cpu").to_dict()
 
@@ -28,6 +29,8 @@ class Kernels:
 
     def _run(self, function: Any, kernel: dict[str, Any], memory: dict[int, kernel_loops.Memory]) -> None:
         def address(operand: dict[str, Any]) -> int:
+            if operand["node"] not in memory:
+                raise Unfit  # a table of constants
             m = memory[operand["node"]]
             return m.elements.ctypes.data + m.start * m.elements.itemsize
 

@@ -394,9 +394,9 @@ void FusedProgram::size_tiles(TileProgram& program) const {
 bool FusedProgram::is_wide(const Wanted& wanted) const {
   bool wide = false;
   walk_back(wanted, [&](int s) {
-    const bool made = source_of(s) < 0;
+    const bool made = source_of(s) < 0 && (homes[at(s)].operand < 0 || wanted.contains(s));
     wide = wide || lane_bytes(step(s).dtype) == 8 || (made && lane_bytes(step(s).from) == 8);
-    return !wide && made && (homes[at(s)].operand < 0 || wanted.contains(s));
+    return !wide && made;
   });
   return wide;
 }
@@ -407,6 +407,7 @@ void FusedProgram::keep_values(std::vector<Wanted>& in_sweep) {
   bool narrow = true;
   for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s)
     narrow = narrow && (has_home(s) || lane_bytes(step(s).dtype) == 4);
+  for (const Wanted& wanted : in_sweep) narrow = narrow && !is_wide(wanted);  // a number of 8 bytes for each row
   if (space.columns || !narrow || space.cols * 4 > kNextRowBytes) return;
   std::vector<int> first(kernel.steps.size(), -1);
   for (int sweep = 0; sweep < std::ssize(in_sweep); ++sweep) {

@@ -82,7 +82,8 @@ class RowGrammar {
     if (plain && wants_reduction(Op::max, false)) return reduce_by<Plain, Same, RowMax<T>>();
     if (plain && sums(false)) return reduce_by<Plain, Same, RowSum<T>>();
     if (relu_ && !centred_ && sums(true)) return reduce_by<Relu, Same, Sum>();
-    if (takes_map(Op::square) && sums(true)) {
+    if (takes_map(Op::square)) {
+      if (!sums(true)) return false;
       if (plain) return reduce_by<Plain, Square, Sum>();
       if (!centred_) return false;
       return relu_ ? reduce_by<CentredRelu, Square, Sum>() : reduce_by<Centred, Square, Sum>();

@@ -99,6 +99,7 @@ std::vector<FormCost> form_costs(const Graph& g, const Plan& plan, const Device&
   for (const LibraryForm& form : g.forms) {
     FormCost c;
     c.library_us = library_us(g, form, device);
+    c.has_product = flops_of(g, form) > 0;
     const std::set<std::string> names = names_of(named, form);
     for (std::size_t i = 0; i < plan.groups.size(); ++i) {
       const auto of_form = [&](NodeId n) { return names.contains(plan.graph.stages[at(plan.graph[n].stage)].name); };

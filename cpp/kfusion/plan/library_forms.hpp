@@ -15,6 +15,7 @@ struct FormCost {
   double kernels_us = 0;  ///< of the kernels that have a part of it
   double library_us = 0;  ///< of the library's one kernel, by its bytes and operations
   bool alone = true;      ///< those kernels compute nothing else
+  bool has_product = false;
 };
 
 /// For each of g.forms. `plan`: of g, with stages named as make_stage_names_unique names them.

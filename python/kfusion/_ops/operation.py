@@ -21,7 +21,7 @@ from .._graph.number import read
 from .._graph.source import TraceError, trace_error
 from .._graph.structure import leaves, walk
 from .._graph.tracer import Argument, Traced, Tracer
-from .._spec import require_plain, spec_of
+from .._spec import DTYPES, require_plain, spec_of
 
 Array: TypeAlias = Annotated[Any, "array"]
 """Annotates the parameters that are arrays, and the results: a builder sees `Traced` values there, callers arrays."""
@@ -65,6 +65,9 @@ def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractCon
         given = {n: bound.arguments[n] for n in arrays if bound.arguments.get(n) is not None}
         every = [v for name, value in given.items() for v in (value if name in several else (value,))]
         first = next((v for v in every if isinstance(v, Traced)), None)
+        for name, value in given.items():
+            if hasattr(type(value), "__kfusion_complex__"):
+                raise TypeError(f"{who}: {name} must be {', '.join(DTYPES)}, got {_arrays.dtype_name(value)}")
         if first is None:
             raise _no_array(who, bound.arguments)
         tracer = first._tracer

@@ -100,7 +100,7 @@ def _class(torch: Any) -> Any:
             return _called(function, args, kwargs or {})
 
         def __repr__(self) -> str:
-            return f"<traced complex numbers {list(self.pairs.shape[:-1])}>"
+            return f"<traced {library_calls.name_of_dtype(self)}>"
 
     return ComplexTensor
 
