@@ -288,4 +288,3 @@ MODELS: dict[str, Callable[[Size], Built]] = {
     "graph layer": _gnn,
     "diffusion block": _diffusion,
 }
-OWN = ("UNet", "LSTM", "graph layer", "diffusion block")  # need no transformers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,11 +18,22 @@ from .inputs import Inputs
 from .options import Options
 from .results import Measured, Row, rounded
 
+# By the package that has them; the others are written in model_zoo.py.
+OF_TRANSFORMERS = ("BERT", "GPT-2", "Llama", "Mistral", "Qwen2", "T5", "ViT", "CLIP", "Whisper encoder", "ResNet",
+                   "ConvNeXt")  # fmt: skip
+OWN = ("UNet", "LSTM", "graph layer", "diffusion block")
 PEERS = ("torch", "torch.compile", "torch.compile.max")
 CALL = "model"  # the state of these rows
 _BUDGET_S = {"cuda": 1.0, "cpu": 4.0}  # of each version
 _MOST = 50  # samples
 _LOOSER = 2.0  # how much less exact than eager a version may be, against float64
+
+
+def available() -> tuple[str, ...]:
+    """The models whose packages are installed."""
+    if importlib.util.find_spec("torch") is None:
+        return ()
+    return OF_TRANSFORMERS + OWN if importlib.util.find_spec("transformers") else OWN
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from . import layers
 from .cold_start import FirstCall
 from .host import HostCase
 from .inputs import Inputs
-from .models import ModelCase
+from .models import ModelCase, available
 from .options import Options
 from .results import Measured
 from .throughput import Case
@@ -242,15 +242,13 @@ def _layers(suite: str, options: Options) -> Iterator[Job]:
 
 # ---- whole models ---------------------------------------------------------------------------------------------------
 
-_MODELS = ("BERT", "GPT-2", "Llama", "Mistral", "Qwen2", "T5", "ViT", "CLIP", "Whisper encoder", "ResNet", "ConvNeXt",
-           "UNet", "LSTM", "graph layer", "diffusion block")  # fmt: skip
 _MODEL_DTYPES = {"cuda": "bfloat16", "cpu": "float32"}
 
 
 def _models(suite: str, options: Options) -> Iterator[Job]:
     batch, length = (1, 128) if options.device == "cpu" else (0, 0)
     for dtype in options.dtypes or (_MODEL_DTYPES[options.device],):
-        for name in _MODELS:
+        for name in available():
             yield ModelCase(suite, name, dtype, not options.quick, batch, length)
 
 

@@ -10,10 +10,15 @@ import kfusion as kf
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.model_zoo import MODELS, OWN, Size, built  # noqa: E402 - needs torch
+from benchmarks.model_zoo import MODELS, Size, built  # noqa: E402 - needs torch
+from benchmarks.models import OF_TRANSFORMERS, OWN  # noqa: E402
 
 NEEDS = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
 NAMES = [pytest.param(name, marks=() if name in OWN else NEEDS) for name in MODELS]
+
+
+def test_every_model_is_measured():
+    assert set(MODELS) == {*OF_TRANSFORMERS, *OWN}
 
 
 @pytest.mark.parametrize("name", NAMES)
