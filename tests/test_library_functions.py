@@ -82,6 +82,12 @@ REFUSED = {("torch.addcmul(x,x,x,value=0.5)", d) for d in ("int32", "int64")} | 
 REFUSED |= {("np.round(x,-1)", d) for d in ("int32", "int64")}
 
 
+@pytest.fixture(autouse=True)
+def no_gradients():
+    with torch.no_grad():
+        yield
+
+
 def is_int8(result):
     """What NumPy makes of bools, and kfusion has not."""
     return any(getattr(r, "dtype", None) == np.int8 for r in (result if isinstance(result, tuple) else (result,)))
@@ -89,7 +95,6 @@ def is_int8(result):
 
 def check(texts, dtype, x, name="x", **options):
     """Each text as a function of x, by the library and fused; all that the library computes are one fused function."""
-    torch.set_grad_enabled(False)
     texts = [text for text in texts if not ("16" in dtype and text in ROUNDED)]
     functions = {text: eval(f"lambda {name}: {text}", NAMES) for text in texts}
     expected = {text: outcome(f, x) for text, f in functions.items()}
