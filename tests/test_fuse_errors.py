@@ -42,7 +42,7 @@ def test_arguments_that_are_no_arrays(wrong):
     text = re.escape(f"kfusion.f: x must be an array, got {type(wrong).__name__}{instead}") + "$"
 
     @kf.fuse
-    def f(layer, x):
+    def f(self, x):
         return x
 
     with pytest.raises(TypeError, match=text):

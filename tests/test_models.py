@@ -43,6 +43,57 @@ def test_half_precision_is_as_exact_as_eager(name):
         assert error(g, want) <= 1.5 * error(e, want) + 0.02
 
 
+@NEEDS
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "Mistral"])
+def test_masks_of_padding(name):
+    model, inputs = built(name, Size(real=False, batch=2))
+    ids = inputs["input_ids"]
+    fused = kf.fuse(model)
+    for padded in (0, 3):
+        mask = torch.ones_like(ids)
+        mask[1, :padded] = 0
+        got, want = (m(input_ids=ids, attention_mask=mask) for m in (fused, model))
+        torch.testing.assert_close(leaves(got)[0][mask > 0], leaves(want)[0][mask > 0], rtol=1e-4, atol=1e-5)
+
+
+@NEEDS
+@pytest.mark.parametrize("kind", ["DynamicCache", "StaticCache"])
+@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
+def test_generation_with_a_cache(name, kind):
+    import transformers
+
+    model, inputs = built(name, Size(real=False))
+    room = {"max_cache_len": 24} if kind == "StaticCache" else {}
+    fused = kf.fuse(model)
+    for _ in range(2):
+        caches = [getattr(transformers, kind)(config=model.config, **room) for _ in range(2)]
+        ids = inputs["input_ids"][:, :5]
+        for _ in range(3):
+            got, want = (
+                m(input_ids=ids, past_key_values=c, use_cache=True) for m, c in zip((fused, model), caches, strict=True)
+            )
+            assert got.past_key_values is caches[0]
+            torch.testing.assert_close(got.logits, want.logits, rtol=1e-4, atol=1e-5)
+            ids = want.logits[:, -1:].argmax(-1)
+        for mine, theirs in zip(*(c.layers for c in caches), strict=True):
+            torch.testing.assert_close(mine.keys, theirs.keys, rtol=1e-4, atol=1e-5)
+    assert fused.fused_function._cached() == (2 if kind == "StaticCache" else 3)
+
+
+@NEEDS
+def test_a_cache_that_comes_back():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=50)).eval().requires_grad_(False)
+    ids = torch.arange(4)[None]
+    fused, want = kf.fuse(model), model(ids)
+    first, second = fused(ids), fused(ids + 1)
+    assert type(first.past_key_values) is type(want.past_key_values)
+    assert first.past_key_values is not second.past_key_values
+    for mine, theirs in zip(first.past_key_values.layers, want.past_key_values.layers, strict=True):
+        torch.testing.assert_close(mine.values, theirs.values, rtol=1e-4, atol=1e-5)
+
+
 def error(x, want):
     """The root of the mean square of what is wrong, relative to that of the result."""
     return float((x.double() - want).norm() / want.norm())

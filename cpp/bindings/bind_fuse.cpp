@@ -102,6 +102,8 @@ class FusedCallable {
  private:
   static constexpr int kMostAttempts = 8;  // at a call with arrays that change while they are read
 
+  static py::handle or_none(PyObject* object) { return object ? object : Py_None; }
+
   static ValueError changing(const Call& call) {
     return ValueError(call.says("an array that the function names has another shape each time that it is read"));
   }
@@ -144,6 +146,8 @@ class FusedCallable {
       return {};
     }
     if (s.traced()) return {};
+    if (s.has_plain() && reads_ints_)
+      return self.attr("_taken_apart")(given.args(), given.kwargs(), or_none(given.out()), or_none(given.stream()));
     for (int attempt = 0;; ++attempt) {
       const Request request{self, call, s, guards_.number(), given};  // read once: names may be rebound at any time
       s.set_environment(request.environment);

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
@@ -16,6 +16,7 @@ from ._devices import running
 from ._devices.devices import device as find_device
 from ._fused_module import fused_module
 from ._graph import calls, guards, modules
+from ._graph.objects import TakenApart
 from ._graph.structure import Slot, fill, holds_arrays, walk
 from ._graph.tracer import Argument, Tracer
 from ._plans.plan import Plan, pairs, plan_graph
@@ -127,9 +128,18 @@ class FusedFunction(_core.FusedCallable):
                 strides = _core.element_strides(leaf, self.__name__, path)
             return Argument(leaf, -1, strides or ())
 
-        args = [walk(a, seen, enters=holds_arrays) for a in args]
-        kwargs = {n: walk(a, seen, n, enters=holds_arrays) for n, a in kwargs.items()}
+        apart = TakenApart(self.__signature__, args, kwargs)
+        args = [walk(a, seen, enters=holds_arrays) for a in apart.args]
+        kwargs = {n: walk(a, seen, n, enters=holds_arrays) for n, a in apart.kwargs.items()}
         return trace(self.__wrapped__, *args, **kwargs)
+
+    def _taken_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any) -> Any:
+        """A call with objects among its arguments, for C++."""
+        apart = TakenApart(self.__signature__, args, kwargs)
+        if apart.is_traced:
+            return self.__wrapped__(*args, **kwargs)
+        own = {name: value for name, value in (("out", out), ("stream", stream)) if value is not None}
+        return apart.put_back(self(*apart.args, **apart.kwargs, **own))
 
     def _guards(self) -> list[guards.Guard]:
         return guards.guards(self.__wrapped__, self._effects.names)

@@ -31,7 +31,7 @@ enum Tag : std::uint64_t {
   kOut,
   kEnvironment
 };
-enum class Leaf { kArray, kTraced, kNumpyFloat, kValue, kIdentity, kDataclass };
+enum class Leaf { kArray, kTraced, kNumpyFloat, kValue, kIdentity, kDataclass, kPlain };
 
 constexpr int kMaxDepth = 32;  // of tuples in tuples
 
@@ -42,6 +42,17 @@ bool has(PyTypeObject* type, const char* attribute) {
 
 bool is_subtype(PyTypeObject* type, py::handle of) {
   return PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(of.ptr())) == 1;
+}
+
+bool is_torch_device(PyTypeObject* type) {
+  const auto modules = py::module_::import("sys").attr("modules").cast<py::dict>();
+  return modules.contains("torch") && is_subtype(type, modules["torch"].attr("device"));
+}
+
+/// Whether instances are objects that are taken apart, as Python knows it.
+bool is_plain(PyTypeObject* type) {
+  const py::handle kind(reinterpret_cast<PyObject*>(type));
+  return py::module_::import("kfusion._graph.structure").attr("is_plain_type")(kind).cast<bool>();
 }
 
 Leaf classify(PyTypeObject* type) {
@@ -58,8 +69,9 @@ Leaf classify(PyTypeObject* type) {
   const auto is = [&](PyTypeObject& t) { return type == &t; };
   const bool is_value = is(PyBool_Type) || is(PyLong_Type) || is(PyUnicode_Type) || is(PyBytes_Type) ||
                         is(PySlice_Type) || is(PyRange_Type) || is(PyComplex_Type) || is(*Py_TYPE(Py_None));
-  if (is_value) return Leaf::kValue;
-  return has(type, "__dataclass_fields__") && !type->tp_call ? Leaf::kDataclass : Leaf::kIdentity;
+  if (is_value || is_torch_device(type)) return Leaf::kValue;
+  if (has(type, "__dataclass_fields__")) return type->tp_call ? Leaf::kIdentity : Leaf::kDataclass;
+  return is_plain(type) ? Leaf::kPlain : Leaf::kIdentity;
 }
 
 Leaf leaf_of(PyTypeObject* type) {
@@ -257,7 +269,9 @@ void Signature::add(const char* argument, PyObject* value) {
     case Leaf::kValue:
       return add_object(value, true);
     case Leaf::kDataclass:
-      if (py::len(parts_of(value)) > 0) return add_items(argument, value);
+      return py::len(parts_of(value)) > 0 ? add_items(argument, value) : add_object(value, false);
+    case Leaf::kPlain:
+      has_plain_ = has_plain_ || std::strcmp(argument, "self") != 0;  // an instance whose method this is stays whole
       [[fallthrough]];
     case Leaf::kIdentity:
       return add_object(value, false);

@@ -60,6 +60,8 @@ class Signature {
 
   /// Whether a traced value is among the arguments: the call is part of another function's trace.
   bool traced() const { return traced_; }
+  /// Whether there are objects that must be taken apart before the call has a signature.
+  bool has_plain() const { return has_plain_; }
   std::uint64_t hash() const;
 
   /// For whatever lives as long as the call and is made with the signature.
@@ -104,7 +106,7 @@ class Signature {
   std::vector<py::object> held_;  ///< what the arguments are read from, where that is not the caller's alone
   std::size_t words_before_outs_ = 0, words_of_arguments_ = 0, words_with_environment_ = 0;
   int depth_ = 0;
-  bool traced_ = false;
+  bool traced_ = false, has_plain_ = false;
 };
 
 /// Whether a traced value is among the leaves of tuples, lists and dicts.

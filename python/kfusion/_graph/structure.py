@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from .._spec import is_array
 
 _BASES: tuple[Any, ...] = (OrderedDict, defaultdict, dict, object)
+_HEAP_TYPE = 1 << 9  # of a class that a program made: Py_TPFLAGS_HEAPTYPE
+_MANAGED_DICT = 1 << 4  # whose instances have a __dict__ out of sight: Py_TPFLAGS_MANAGED_DICT, from Python 3.12 on
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Constant:
-    """A dataclass instance that is itself a part of a structure, whatever it holds."""
+    """An object that is itself a part of a structure, whatever it holds."""
 
     value: Any
 
@@ -33,12 +37,43 @@ def is_record(value: Any) -> bool:
     return isinstance(value, dict) or (_is_dataclass(value) and not isinstance(value, (Slot, Constant)))
 
 
+def is_plain(value: Any) -> bool:
+    """Whether value is an object whose attributes are all that it holds, and no dataclass instance."""
+    return is_plain_type(type(value)) and not _is_dataclass(value)
+
+
+def is_plain_type(kind: Any) -> bool:
+    """Whether a class is written in Python, and of objects that are neither functions, modules, members of an enum,
+    arrays nor anything that its base class knows how to store.
+    """
+    known = _plain_types.get(kind)
+    if known is None:
+        known = _plain_types[kind] = _looks_plain(kind)
+    return known
+
+
+_plain_types: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+
+def _looks_plain(kind: Any) -> bool:
+    is_python = all(base is object or base.__flags__ & _HEAP_TYPE for base in kind.__mro__)
+    stores = kind.__dictoffset__ != 0 or kind.__flags__ & _MANAGED_DICT
+    is_called = any("__call__" in vars(base) for base in kind.__mro__)
+    is_other = issubclass(kind, (type, enum.Enum)) or kind.__module__.partition(".")[0] == "kfusion"
+    return bool(is_python and stores and not is_called and not is_other and not hasattr(kind, "__dlpack__"))
+
+
 def _is_dataclass(value: Any) -> bool:
     return dataclasses.is_dataclass(type(value))
 
 
 def walk(
-    value: Any, visit: Callable[[str, Any], Any], path: str = "", *, enters: Callable[[Any], bool] = lambda _: False
+    value: Any,
+    visit: Callable[[str, Any], Any],
+    path: str = "",
+    *,
+    enters: Callable[[Any], bool] = lambda _: False,
+    is_leaf: Callable[[Any], bool] = lambda _: False,
 ) -> Any:
     """The same structure with `visit(path, leaf)` in place of each leaf.
 
@@ -47,13 +82,16 @@ def walk(
             those classes is run to make others of them.
         visit: called in order; a path is "", "0", "loss" or "0.loss".
         path: of `value` itself.
-        enters: whether the attributes of a dataclass instance or a dict are parts of the structure. A dataclass
-            instance of which they are not is a leaf.
+        enters: whether the attributes of a dataclass instance, a dict or another object are parts of the structure. An
+            object of which they are not is a leaf.
+        is_leaf: whether a value is not taken apart, whatever it is.
     """
 
     def parts(named: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
-        return {key: walk(item, visit, _join(path, key), enters=enters) for key, item in named}
+        return {key: walk(item, visit, _join(path, key), enters=enters, is_leaf=is_leaf) for key, item in named}
 
+    if is_leaf(value):
+        return visit(path, value)
     if type(value) is dict:
         return parts(value.items())
     if isinstance(value, dict):
@@ -123,7 +161,12 @@ def _is_own(value: Any) -> bool:
 
 def fill(structure: Any, values: list[Any]) -> Any:
     """The structure with values in place of its slots."""
-    return walk(structure, lambda _, leaf: _filled(leaf, values), enters=is_record)
+    return walk(structure, lambda _, leaf: _filled(leaf, values), enters=may_hold_results)
+
+
+def may_hold_results(value: Any) -> bool:
+    """Whether another object of value's class can be made with other attributes, as is done of one in results."""
+    return is_record(value) or (is_plain(value) and not isinstance(value, (Slot, Constant)))
 
 
 def _filled(leaf: Any, values: list[Any]) -> Any:

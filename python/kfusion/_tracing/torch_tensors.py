@@ -39,6 +39,9 @@ _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 
 def watched(tracer: Tracer, is_named: Callable[[Any], bool]) -> Iterator[None]:
     """A context in which torch tells of all calls. Nothing where torch is not imported.
 
+    `torch.compiler.is_compiling()` is true in it: libraries of models then leave out what looks at values, such as a
+    mask that is not used where it is all true. (The flag is the process's, as it is for torch.export.)
+
     Args:
         tracer: of the function.
         is_named: whether a tensor is one of outside that the function knows by name.
@@ -48,10 +51,24 @@ def watched(tracer: Tracer, is_named: Callable[[Any], bool]) -> Iterator[None]:
         yield
         return
     tensors = _Tensors(tracer, is_named)
-    with _mode(overrides)(tensors):
+    with _compiling(), _mode(overrides)(tensors):
         yield
     if tensors.error is not None:
         raise tensors.error
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    compiler = sys.modules.get("torch.compiler")
+    before = getattr(compiler, "_is_compiling_flag", None)
+    if before is None:  # another thread is importing torch
+        yield
+        return
+    compiler._is_compiling_flag = True  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        compiler._is_compiling_flag = before  # type: ignore[union-attr]
 
 
 @functools.cache

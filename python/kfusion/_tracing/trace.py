@@ -18,8 +18,9 @@ import numpy as np
 from .._graph import modules
 from .._graph.guards import guards, named_modules, values
 from .._graph.number import read
+from .._graph.objects import PutTogether, TakenApart
 from .._graph.source import TraceError, raised_line, trace_error
-from .._graph.structure import Constant, Slot, fill, holds_arrays, is_record, walk
+from .._graph.structure import Constant, Slot, fill, holds_arrays, may_hold_results, walk
 from .._graph.tracer import Argument, Call, Form, Input, ReadAsConstant, Traced, Tracer, Written, current
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, conversion_of, described, is_array, spec_of
@@ -76,9 +77,10 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
         ValueError: shapes that do not fit, with the line.
     """
     name = name_of(function)
+    apart = TakenApart(signature_of(function), args, kwargs)
 
     def traced(mark: Mark, changed: Sequence[Any]) -> Trace:
-        return trace_with(Tracer(name, mark=mark, changed=changed), function, args, kwargs)
+        return trace_with(Tracer(name, mark=mark, changed=changed), function, apart.args, apart.kwargs)
 
     return repeated(name, traced)
 
@@ -124,29 +126,32 @@ def without_partial(function: Any) -> Any:
 
 
 def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Trace:
-    """As `trace`; an `Argument` stands for its array."""
+    """As `trace`; an `Argument` stands for its array, `Parts` for an object."""
     bound = bind(f"kfusion.trace: {tracer.name}", signature_of(function), args, kwargs)
     for name, value in bound.arguments.items():
         path = "" if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else name
         bound.arguments[name] = walk(value, lambda p, leaf: _argument(tracer, p, leaf), path, enters=holds_arrays)
     _require_one_library(tracer)
+    together = PutTogether(bound.arguments)
+    bound.arguments.update(together.arguments)
     tracer.named_tensors = functools.partial(_named_tensors, function, bound)
     token = current.set(tracer)
     try:
         outputs: list[tuple[str, Traced]] = []
         named = functools.cache(lambda: _named_ids(tracer, function))
         with torch_tensors.watched(tracer, lambda tensor: id(tensor) in named()):
-            returned = _call(tracer, function, bound)
+            result = _call(tracer, function, bound)
+        returned = together.returned(result)
         written = tracer.written()
         results = walk(
             returned,
             lambda path, leaf: _output(tracer, outputs, written, path, leaf),
-            enters=lambda value: is_record(value) and _holds_traced(value),
+            enters=lambda value: may_hold_results(value) and _holds_traced(value),
         )
         outputs += [(f"{tracer.inputs[w.input].name} (written)", w.result) for w in written]
         if not outputs:
             _require_an_array(tracer, bound)
-            what = f"{tracer.name} returns nothing made of its arrays, but {_described(returned)}"
+            what = f"{tracer.name} returns nothing made of its arrays, but {_described(result)}"
             raise trace_error(what, "return what it computes, as arrays or tuples, lists and dicts of arrays", "")
         _require_one_library(tracer)  # captured arrays too
         tracer.close(outputs)
@@ -292,7 +297,7 @@ def _output(tracer: Tracer, outputs: list[tuple[str, Traced]], written: Sequence
         raise trace_error(
             what, "return arrays, or tuples, lists, dicts and dataclasses of arrays, and make the rest outside", ""
         )
-    return Constant(leaf) if is_record(leaf) else read(leaf)
+    return Constant(leaf) if may_hold_results(leaf) else read(leaf)
 
 
 def _holds_traced(value: Any, depth: int = 3) -> bool:
