@@ -47,6 +47,7 @@ PAIRS = {
     "torch.maximum": lambda x, y: torch.maximum(x, y) + torch.min(x, y) + x.max(y) + torch.fmin(x, y),
     "torch.where": lambda x, y: torch.where(x > y, x, y) + x.where(y > 0, 0) + torch.where(x > 0, 1.0, y),
     "masked_fill": lambda x, y: x.masked_fill(y > 0, 2),
+    "a captured mask": lambda x, y: (x + y).masked_fill(torch.ones((), dtype=torch.bool), 2),
     "x += y": lambda x, y: _augmented(x, y),
 }
 
@@ -311,3 +312,15 @@ print(t.graph)
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert "keepdims=True" in done.stdout
+
+
+def test_shapes_are_as_torchs():
+    def f(x):
+        assert x.shape == torch.Size((2, 3)) == x.size()
+        assert x.shape.numel() == 6
+        assert x.shape[:1].numel() == 2
+        assert (x.shape + x.shape[:1]).numel() == 12
+        assert str(x.shape) == "(2, 3)"
+        return x.reshape(x.shape[::-1])
+
+    assert kf.fuse(f)(torch.ones(2, 3)).shape == (3, 2)

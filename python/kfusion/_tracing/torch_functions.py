@@ -336,7 +336,8 @@ def _where_method(input: Any, condition: Any, other: Any) -> Any:
 def _masked_fill(input: Any, mask: Any, value: Any) -> Any:
     """The dtype stays: value is converted to it."""
     tracer = input._tracer
-    return _chosen("masked_fill", mask, tracer.add("cast", tracer.lift(value, "torch"), input._dtype), input)
+    filling = tracer.add("cast", tracer.lift(value, "torch"), input._dtype)
+    return _chosen("masked_fill", tracer.lift(mask, "torch"), filling, input)
 
 
 def _chosen(name: str, condition: Any, x: Any, y: Any) -> Any:
