@@ -324,3 +324,24 @@ def test_shapes_are_as_torchs():
         return x.reshape(x.shape[::-1])
 
     assert kf.fuse(f)(torch.ones(2, 3)).shape == (3, 2)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_channels_stay_last(batch):
+    """Between kernels images lie as torch has them: no copy in another order."""
+    torch.manual_seed(0)
+    x = torch.randn(batch, 6, 9, 7).to(memory_format=torch.channels_last)
+    wide, deep = (torch.randn(s).to(memory_format=torch.channels_last) for s in ((8, 6, 3, 3), (5, 8, 1, 1)))
+    bias = torch.randn(8, 1, 1)
+
+    def f(x):
+        y = F.relu(F.conv2d(x, wide, padding=1) * 2 + bias)
+        z = F.conv2d(y, deep)
+        z = (z + 1) * torch.sigmoid(z)
+        return F.layer_norm(z.permute(0, 2, 3, 1), (5,)), z.flip(2), z[:, 1:4, ::2].sum(1), z.reshape(batch, -1) * 2
+
+    fused = kf.fuse(f)
+    torch.testing.assert_close(fused(x), f(x), rtol=1e-4, atol=1e-5)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        fused(x)
+    assert not {"aten::clone", "aten::new_empty_strided"} & {event.key for event in seen.key_averages()}

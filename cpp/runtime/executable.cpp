@@ -4,6 +4,7 @@
 
 #include "kfusion/error.hpp"
 #include "kfusion/interrupt.hpp"
+#include "kfusion/lower/layouts.hpp"
 #include "kfusion/room.hpp"
 #include "runtime/backend.hpp"
 #include "runtime/library_functions.hpp"
@@ -201,7 +202,8 @@ class Executable::Maker final : public StepRequest {
   int index_ = 0;
 };
 
-Executable::Executable(const Plan& plan, Place place, bool aligned, const OutputStrides& outputs) {
+Executable::Executable(const Plan& given, Place place, bool aligned, const OutputStrides& outputs) {
+  const Plan plan = with_layouts(given);
   auto parts = std::make_unique<Parts>();
   parts->place = place;
   parts->slots = assign_slots(plan);

@@ -82,7 +82,14 @@ py::object torch_view(const View& v) {
     if (py::object x = torch_tensor_over(v)) return x;
   return foreign_view(py::module_::import("torch"), v);
 }
-py::object torch_in_c_order(const py::object& x) { return x.attr("contiguous")(); }
+py::object torch_laid_out(const View& layout, const py::object& x) {
+  py::tuple shape(layout.ndim), strides(layout.ndim);
+  for (int d = 0; d < layout.ndim; ++d) {
+    shape[d] = layout.shape[d];
+    strides[d] = layout.strides[d] / static_cast<std::int64_t>(item_bytes(layout.dtype));
+  }
+  return x.attr("new_empty_strided")(shape, strides).attr("copy_")(x);
+}
 py::object torch_copy(const View&, const py::object& from) { return from.attr("clone")(); }
 void torch_write(const py::object& x, const View& to) { torch_view(to).attr("copy_")(x); }
 py::object torch_on_stream(Stream stream, int device) {
@@ -91,14 +98,16 @@ py::object torch_on_stream(Stream stream, int device) {
 }
 
 py::object cupy_view(const View& v) { return foreign_view(py::module_::import("cupy"), v); }
-py::object cupy_in_c_order(const py::object& x) { return py::module_::import("cupy").attr("ascontiguousarray")(x); }
+py::object cupy_in_c_order(const View&, const py::object& x) {
+  return py::module_::import("cupy").attr("ascontiguousarray")(x);
+}
 py::object cupy_copy(const View&, const py::object& from) { return from.attr("copy")(); }
 void cupy_write(const py::object& x, const View& to) { py::module_::import("cupy").attr("copyto")(cupy_view(to), x); }
 py::object cupy_on_stream(Stream stream, int device) {
   return py::module_::import("cupy").attr("cuda").attr("ExternalStream")(stream, device);
 }
 
-py::object numpy_in_c_order(const py::object& x) {
+py::object numpy_in_c_order(const View&, const py::object& x) {
   return py::module_::import("numpy").attr("asarray")(x, py::arg("order") = "C");
 }
 void numpy_write(const py::object& x, const View& to) {
@@ -112,7 +121,7 @@ py::object numpy_copy(const View& x, const py::object& from) {
   return std::move(r.object);
 }
 
-constexpr Bridge kTorchBridge = {torch_view, torch_in_c_order, torch_copy, torch_write, torch_on_stream};
+constexpr Bridge kTorchBridge = {torch_view, torch_laid_out, torch_copy, torch_write, torch_on_stream};
 constexpr Bridge kCupyBridge = {cupy_view, cupy_in_c_order, cupy_copy, cupy_write, cupy_on_stream};
 constexpr Bridge kNumpyBridge = {numpy_view, numpy_in_c_order, numpy_copy, numpy_write, nullptr};
 

@@ -15,8 +15,9 @@ py::object torch_tensor_over(const View& v);
 
 /// What lets the functions of an array library compute among the kernels of a plan.
 struct Bridge {
-  py::object (*view)(const View& v);                             ///< its array over memory of others
-  py::object (*in_c_order)(const py::object& x);                 ///< x itself, or a copy of it in C order
+  py::object (*view)(const View& v);  ///< its array over memory of others
+  /// A copy of x that lies in memory as `layout`, which is dense.
+  py::object (*laid_out)(const View& layout, const py::object& x);
   py::object (*copy_of)(const View& x, const py::object& from);  ///< at an address that kernels like
   void (*write)(const py::object& x, const View& to);            ///< to = x
   /// Contexts in which its work goes to `stream`, which is not where it goes now.

@@ -27,6 +27,13 @@ bool as_wanted(const View& v, const View& wanted) {
          std::equal(v.shape, v.shape + v.ndim, wanted.shape);
 }
 
+/// Of one shape.
+bool lies_as(const View& v, const View& wanted) {
+  for (int d = 0; d < v.ndim && v.size() > 0; ++d)
+    if (v.shape[d] > 1 && v.strides[d] != wanted.strides[d]) return false;
+  return true;
+}
+
 std::string described(const View& v) {
   return std::string(name(v.dtype)) + " " + shape_text(v.ndim, v.shape) + " on " + to_string(v.place);
 }
@@ -117,8 +124,8 @@ void CallersLibrary::take(const std::string& function, py::object object, Librar
     return bridge.write(object, r.view);
   }
   Array a = checked(function, object, r.view);
-  if (!is_c_contiguous(a.view)) {
-    object = bridge.in_c_order(object);
+  if (!library_detail::lies_as(a.view, r.view)) {
+    object = bridge.laid_out(r.view, object);
     a = checked(function, object, r.view);
   }
   if (!is_aligned_to_vectors(a.view)) {

@@ -59,7 +59,8 @@ std::vector<Stored> stored_values(const Plan& plan, const Group& group, const Ou
   std::vector<Stored> result;
   for (const NodeId n : group.stores) {
     const NodeId array = stored_in(plan.folded, n);
-    Access to = array == n ? identity_access(n, plan.computed[at(n)]) : plan.folded.value[at(n)];
+    const Access& seen = plan.folded.value[at(n)];
+    Access to = array == n && is_identity(seen) ? identity_access(n, plan.computed[at(n)]) : seen;
     const int i = outputs.empty() ? -1 : output_of[at(n)];
     if (i >= 0 && !outputs[at(i)].empty())
       to = stored_through(view_of(plan, plan.graph.outputs[at(i)]), outputs[at(i)]);

@@ -1,0 +1,155 @@
+#include "kfusion/lower/layouts.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "kfusion/lower/outputs.hpp"
+
+namespace kfusion {
+namespace {
+
+/// Whether strides are those of a dense array with its axes in some order.
+bool is_dense(const Extents& shape, const Extents& strides) {
+  std::vector<std::size_t> axes(shape.size());
+  std::iota(axes.begin(), axes.end(), std::size_t{0});
+  std::ranges::sort(axes, {}, [&](std::size_t i) { return strides[i]; });
+  std::int64_t step = 1;
+  for (const std::size_t i : axes) {
+    if (shape[i] == 1) continue;
+    if (strides[i] != step) return false;
+    step *= shape[i];
+  }
+  return true;
+}
+
+/// Extents of 1 have any stride.
+bool same(const Extents& shape, const Extents& a, const Extents& b) {
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    if (shape[i] != 1 && a[i] != b[i]) return false;
+  return true;
+}
+
+/// The axis of a C-ordered value that a step of `stride` elements goes along, by the axis's own stride.
+std::optional<std::size_t> axis_of(const Extents& shape, const Extents& own, std::int64_t stride) {
+  for (std::size_t k = 0; k < shape.size(); ++k)
+    if (shape[k] > 1 && stride % own[k] == 0 && std::abs(stride / own[k]) < shape[k]) return k;
+  return std::nullopt;
+}
+
+/// An access of a value in C order, where its axes have `strides` instead. Nothing where a step of the access goes
+/// along several axes of the value.
+std::optional<Access> moved(const Access& a, const Extents& shape, const Extents& strides) {
+  if (a.has_positions()) return std::nullopt;
+  const Extents own = identity_access(a.base, shape).strides;
+  Access r = a;
+  Extents first(shape.size()), last(shape.size());  // positions that are read along each axis
+  std::int64_t rest = a.offset;
+  r.offset = 0;
+  for (std::size_t k = 0; k < shape.size(); ++k) {
+    if (shape[k] == 1) continue;
+    first[k] = last[k] = rest / own[k];
+    rest %= own[k];
+    r.offset += first[k] * strides[k];
+  }
+  for (std::size_t i = 0; i < a.shape.size(); ++i) {
+    if (a.strides[i] == 0 || a.shape[i] == 1) continue;
+    const auto k = axis_of(shape, own, a.strides[i]);
+    if (!k) return std::nullopt;
+    const std::int64_t steps = a.strides[i] / own[*k];
+    (steps > 0 ? last : first)[*k] += steps * (a.shape[i] - 1);
+    r.strides[i] = steps * strides[*k];
+  }
+  for (std::size_t k = 0; k < shape.size(); ++k)
+    if (shape[k] > 1 && (first[k] < 0 || last[k] >= shape[k])) return std::nullopt;
+  return r;
+}
+
+class Layouts {
+ public:
+  explicit Layouts(Plan& plan) : p_(plan), output_of_(first_outputs(plan)) {}
+
+  void run() {
+    for (std::size_t i = 0; i < p_.groups.size(); ++i) {
+      const Group& group = p_.groups[i];
+      if (group.stores.size() != 1) continue;
+      const NodeId n = group.stores[0];
+      if (output_of_[at(n)] >= 0 || p_.folded.value[at(n)].base != n || product(p_.computed[at(n)]) == 0) continue;
+      if (p_.computed[at(n)] != p_.folded.value[at(n)].shape) continue;
+      if (const auto strides = wanted(group, n)) lay(static_cast<int>(i), n, *strides);
+    }
+  }
+
+ private:
+  /// Of a map, and of a convolution by torch, as the whole arrays lie that it reads.
+  std::optional<Extents> wanted(const Group& group, NodeId n) const {
+    const Node& node = p_.graph[n];
+    if (group.pattern == Pattern::kPointwise) return shared(group, p_.computed[at(n)]);
+    if (node.op != Op::conv2d || node.library != Library::kTorch || group.nodes.size() != 1) return std::nullopt;
+    const Extents last = channels_last(node.shape);
+    for (const Access& a : p_.folded.work[at(n)].reads)
+      if (a.shape[1] > 1 && same(a.shape, a.strides, channels_last(a.shape))) return last;
+    return std::nullopt;
+  }
+
+  /// Strides of four axes of which the second lies innermost.
+  static Extents channels_last(const Extents& s) { return {s[1] * s[2] * s[3], 1, s[1] * s[3], s[1]}; }
+
+  /// The strides of all that is read of that shape, where they are the same.
+  std::optional<Extents> shared(const Group& group, const Extents& shape) const {
+    std::optional<Extents> strides;
+    for (const Load& l : group.loads) {
+      if (l.access.shape != shape || !is_dense(shape, l.access.strides)) continue;
+      if (strides && !same(shape, *strides, l.access.strides)) return std::nullopt;
+      strides = l.access.strides;
+    }
+    if (!strides || same(shape, *strides, identity_access(0, shape).strides)) return std::nullopt;
+    return strides;
+  }
+
+  /// Every place that sees `n` but the nodes of its own group.
+  std::vector<Access*> readers(int index, NodeId n) {
+    std::vector<Access*> all;
+    const auto add = [&](Access& a) {
+      if (a.base == n) all.push_back(&a);
+    };
+    for (std::size_t m = 0; m < p_.graph.nodes.size(); ++m) {
+      add(p_.folded.value[m]);
+      if (p_.group_of[m] == index) continue;
+      for (Access& a : p_.folded.work[m].reads) add(a);
+    }
+    for (std::size_t i = 0; i < p_.groups.size(); ++i)
+      if (static_cast<int>(i) != index)
+        for (Load& l : p_.groups[i].loads) add(l.access);
+    return all;
+  }
+
+  void lay(int index, NodeId n, const Extents& strides) {
+    const std::vector<Access*> all = readers(index, n);
+    std::vector<Access> changed;
+    for (const Access* a : all) {
+      const auto access = moved(*a, p_.computed[at(n)], strides);
+      if (!access) return;
+      changed.push_back(*access);
+    }
+    const Group& group = p_.groups[at(index)];
+    if (is_loops(group.pattern)) {
+      Space space = space_of(group);
+      const Access to = collapsed(*moved(identity_access(n, p_.computed[at(n)]), p_.computed[at(n)], strides));
+      if (!cut_space(space, space.spans.at(n), to.shape)) return;
+    }
+    for (std::size_t i = 0; i < all.size(); ++i) *all[i] = changed[i];
+  }
+
+  Plan& p_;
+  const std::vector<int> output_of_;
+};
+
+}  // namespace
+
+Plan with_layouts(Plan plan) {
+  Layouts(plan).run();
+  return plan;
+}
+
+}  // namespace kfusion
