@@ -355,7 +355,8 @@ class Planner {
     return chosen;
   }
 
-  /// Copies of cheap values stay where bytes fall. A copy can make another one pay: of what the first one reads.
+  /// Copies of cheap values stay where bytes fall, and time does not rise: to a CPU, exponentials of a matrix cost more
+  /// than storing them. A copy can make another one pay: of what the first one reads.
   Counted plan_with_copies(Graph g) const {
     Planning planning(std::move(g), device_, options_, Scope::kEverything);
     planning.merge();
@@ -367,7 +368,8 @@ class Planner {
       copied = again.graph_with_copies();
       Counted other(again.result(), device_);
       const std::int64_t before = best.total.traffic.compulsory.total(), after = other.total.traffic.compulsory.total();
-      if (other.exceeds(best) || before - after <= before / kLeastSaving) break;
+      const bool slower = other.total.price.total_us > best.total.price.total_us;
+      if (other.exceeds(best) || slower || before - after <= before / kLeastSaving) break;
       best = std::move(other);
     }
     return best;
