@@ -63,6 +63,15 @@ std::string microseconds(std::int64_t ns) {
   return text;
 }
 
+/// Of a reduction of what another one gives for each row: what loops inside loops would save. Of long rows that is a
+/// launch and next to no bytes.
+std::string nested_saving(const Case& c) {
+  const auto reduces = [&](NodeId n) { return kind(c.graph[n].op) == OpKind::kReduce; };
+  if (!reduces(c.producer) || !reduces(c.consumer)) return {};
+  return "; one kernel with a loop inside another would save " + std::to_string(2 * c.graph[c.producer].nbytes()) +
+         " bytes and one launch";
+}
+
 std::string kilobytes(std::int64_t bytes) { return std::to_string(bytes / 1024) + " KB"; }
 
 std::string resources_sentence(const Case& c, const std::string& both) {
@@ -103,7 +112,7 @@ std::string sentence(const Case& c) {
       const std::string from = loop(g, producer), to = loop(g, consumer);
       const std::string loops = from == to ? a + " and " + b + " run over different elements, each over " + from
                                            : a + " runs over " + from + " and " + b + " over " + to;
-      return loops + ": no single loop has each element of both at hand at the same time.";
+      return loops + ": no single loop has each element of both at hand at the same time" + nested_saving(c) + ".";
     }
     case Reason::kGather:
       return b + " reads " + a +

@@ -57,10 +57,10 @@ _ALL = ("float32", "float32", "float64", "float16", "bfloat16")
 PROFILES = (
     Profile("anything", many(unary=2, function=1, binary=4, scale=1, compare=1, select=1, reduce=3, normalise=2,
                               centre=2, view=3, cast=1, composite=1, logical=1), _ALL, (*_ALL, "int32"), (2, 16)),
-    Profile("axes", many(binary=5, reduce=4, normalise=3, centre=4, view=2, scale=1), ("float32", "float64"), _ALL,
-            (3, 14)),
-    Profile("exact", many(binary=4, reduce=4, centre=2, view=4, scale=1, select=1, compare=1, logical=1, cast=1,
-                           exact=2), ("float32", "float32", "float64", "int32", "int64"),
+    Profile("axes", many(binary=5, reduce=3, nested=2, normalise=3, centre=4, view=2, scale=1),
+            ("float32", "float64"), _ALL, (3, 14)),
+    Profile("exact", many(binary=4, reduce=3, nested=2, centre=2, view=4, scale=1, select=1, compare=1, logical=1,
+                           cast=1, exact=2), ("float32", "float32", "float64", "int32", "int64"),
             ("float32", "float64", "int32", "int64"), (3, 16), whole=True),
     Profile("elementwise", many(unary=2, function=1, binary=5, scale=2, compare=1, select=1, view=2, cast=1),
             ("float32", "float64"), ("float32", "float64"), (3, 20)),
@@ -235,6 +235,17 @@ class Drawing:
         x = self.number()
         r = self.push(self.c.one_of(["mean", "max", "sum", "min"]), [x], self.axes(x), True)
         self.push(self.c.one_of(["subtract", "subtract", "multiply", "add"]), [x, r])
+
+    def _nested(self) -> None:
+        """A reduction of another one's results, or of all of a value whose rows are reduced, too."""
+        x = self.pick(lambda v: v.dtype != "bool" and len(v.shape) > 1)
+        names = ["max", "min", "sum", "mean"]
+        name, keepdims = self.c.one_of(names), self.flag()
+        inner = self.push(name, [x], self.c.one_of([-1, 0]), keepdims)
+        if self.flag():
+            self.push(self.c.one_of(names), [x], None, False)
+        else:
+            self.push(name if self.flag() else self.c.one_of(names), [inner], self.c.one_of([-1, 0]), keepdims)
 
     def _reduced(self, i: int) -> int:
         """A reduction of a value or of its square, and perhaps a small kernel after it."""
