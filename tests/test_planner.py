@@ -321,6 +321,23 @@ def test_sweeps(f, passes):
     assert g.passes == passes
 
 
+@pytest.mark.parametrize("device", ["H200", "EPYC 9654"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.var(),
+        lambda x: x.std(),
+        lambda x: (x * 2 + 1).std(),
+        lambda x: (x.mean(), kf.relu(x).var()),
+        lambda x: kf.sqrt(kf.square(x - x.mean()).mean() + 1e-5),
+    ],
+)
+def test_a_variance_of_everything_reads_once(f, device):
+    """Also of an array far larger than any cache: what chunks give is merged."""
+    p = plan(f, kf.spec((2**14, 2**15)), device=device)
+    assert [(g.kind, g.passes, g.issued.read) for g in p.groups] == [("full_reduction", 1, 4 * 2**29)]
+
+
 def test_unfused_is_one_kernel_per_stage():
     p = plan(lambda x: kf.layernorm(kf.relu(x)), X, fuse=False)
     stages = ("relu", "layernorm.mean", "layernorm.var", "layernorm.centre", "layernorm.scale")

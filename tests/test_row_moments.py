@@ -88,6 +88,19 @@ def test_whole_arrays(kind, isa, rng):
         assert np.isnan(f(x)[1])
 
 
+@pytest.mark.parametrize("kind", ["ten thousand deviations away", "large first elements", "rising"])
+def test_whole_arrays_of_computed_values(kind, isa, rng):
+    """Chunks that no loop takes, merged in the same way. Threads take some of them."""
+    f = kf.fuse(lambda x: ((y := x * 0.5 + 64).var(), y.std()))
+    for n in (1, 4096, 4097, 9000, 600_000):
+        x = ROWS[kind](rng, n).astype(np.float32)
+        y = x * np.float32(0.5) + np.float32(64)
+        want = wide(y).var() + (wide(y).mean() * 2.0**-24) ** 2 * np.array([-1, 1])  # the mean is rounded
+        variance, deviation = (wide(v) for v in f(x))
+        assert want[0] * (1 - 5 * 2.0**-23) <= variance <= want[1] * (1 + 5 * 2.0**-23)
+        assert abs(deviation - np.sqrt(variance)) <= 2.0**-23 * deviation
+
+
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_kind_of_row(kind, function, isa, rng):
