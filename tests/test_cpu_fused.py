@@ -452,6 +452,34 @@ def test_sums_and_products_in_turn_have_numpys_bits(chain, n):
     np.testing.assert_array_equal(run(build, x, *others.values())[0], want)
 
 
+def several(x: Any) -> dict[str, Any]:
+    """Reductions that are loops of their own, one that is none, a search, and what is stored beside them."""
+    high, low = x.max(-1), x.min(-1)
+    return {
+        "max": high, "min": low, "largest": abs(x).max(-1), "sum": x.sum(-1), "relu": kf.relu(x).mean(-1),
+        "smallest": abs(x).min(-1), "where": x.argmin(-1), "twice": x * 2, "span": kf.square(x).sum(-1) * (high - low),
+        "exp": kf.exp(x - x.max(-1, keepdims=True)).sum(-1), "centred": abs(x - x.mean(-1, keepdims=True)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_several_reductions_of_a_row(dtype, isa, rng):
+    """Each is what it is alone, to the bit; of rows with NaN, infinities, zeros of both signs, of one and of many
+    chunks."""
+    together = kf.fuse(several)
+    alone = {name: kf.fuse(lambda x, name=name: several(x)[name]) for name in several(np.ones((1, 1)))}
+    for rows, cols in ((1, 1), (7, 3), (37, 64), (9, 129), (3, 1000), (2, 9000)):
+        x = (rng.integers(-40, 40, (rows, cols)) / 16).astype(np_dtype(dtype))
+        x[0, 0], x[rows // 2, cols // 2], x[-1, -1] = np.nan, np.inf, -0.0
+        for given in (x, x[::-1, ::-1]):
+            got, exact = together(given), wide(given)
+            np.testing.assert_array_equal(wide(got["max"]), exact.max(-1))
+            np.testing.assert_array_equal(wide(got["min"]), exact.min(-1))
+            np.testing.assert_array_equal(wide(got["largest"]), abs(exact).max(-1))
+            for name, f in alone.items():
+                np.testing.assert_array_equal(wide(got[name]), wide(f(given)), err_msg=name)
+
+
 ROW_STEPS = {
     "relu": lambda x, s: np.maximum(x, 0),
     "subtract": lambda x, s: x - s,

@@ -250,6 +250,19 @@ class TestPastTheCaches:
         if layout != "transposed":  # whose results lie as it does, so that it is another kernel
             assert_same_bits(got, self.in_parts(f, x))
 
+    def test_a_reduction_beside_the_store(self, rng):
+        """Which is another loop of the same sweep."""
+
+        def f(x):
+            y, mean, variance = normalized(x)
+            return y, kf.exp(x - (mean + variance)).sum(-1)
+
+        x = self.matrix(rng, BYTES // (4 * 601) + 1, 601)
+        y, sums = kf.fuse(f)(x)
+        want = np.exp(wide(x) - (wide(x).mean(1) + wide(x).var(1))[:, None]).sum(1)
+        np.testing.assert_allclose(sums, want, rtol=1e-4)
+        np.testing.assert_array_equal(y, kf.fuse(normalized)(x)[0])
+
     def test_one_row_many_times(self, isa, rng):
         row = rng.standard_normal(700).astype(np.float32)
         x = np.broadcast_to(row, (BYTES // (4 * 700) + 1, 700))

@@ -63,7 +63,7 @@ Wanted Emitter::without_searches(Wanted wanted) {
     return true;
   });
   for (const Source& s : p_.sources)
-    if (wanted.empty() && s.operand == to_.searches[0].x)
+    if (wanted.empty() && !to_.searches.empty() && s.operand == to_.searches[0].x)
       to_.searches[0].fetch = p_.fetch_of(s, sweep_, p_.kernels->vector_bytes / lane_bytes(s.dtype));
   return wanted;
 }

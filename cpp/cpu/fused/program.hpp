@@ -27,7 +27,7 @@ struct TileProgram {
   bool copies = false;                            ///< elements go through stages in full tiles, too
   bool takes_rows = false;                        ///< of columns: several rows at once, where whole tiles are joined
   RowLoop loop;                                   ///< of rows: all steps, where there is such a loop
-  std::vector<RowLoop> searches;                  ///< of rows: what no step does
+  std::vector<RowLoop> searches;                  ///< of rows: what no step does, before the steps
 
   std::int64_t per_tile(Width w) const { return elements[static_cast<int>(w)]; }
   std::int64_t per_register() const { return per_tile(Width::kShort); }
@@ -177,6 +177,8 @@ class FusedProgram {
   void give_accumulators();
   void give_row_steps();
   void emit_programs();
+  TileProgram program_of(Wanted wanted, int sweep);
+  std::vector<TileProgram> take_loops(Wanted& wanted, int sweep);
   void count_bytes();
   void weigh();
   void find_phases();

@@ -1,6 +1,7 @@
 // From the steps of a sweep to the loop that takes them (RowLoop). The grammar, in brackets what may be missing:
 //
 //     load [relu] [- number]  then  [square | exp] sum | mean | max [keep]
+//     load [absolute] max,  load min
 //                             or    [* number] [* array [+ array]] store,  - number store,  [exp] / number store
 //     kept / number store
 #include "cpu/fused/row_moments.hpp"
@@ -80,8 +81,11 @@ class RowGrammar {
     using Exp = Function<Op::exp>;
     const bool plain = !relu_ && !centred_;
     if (plain && wants_reduction(Op::max, false)) return reduce_by<Plain, Same, RowMax<T>>();
+    if (plain && wants_reduction(Op::min, false)) return reduce_by<Plain, Same, RowMin<T>>();
     if (plain && sums(false)) return reduce_by<Plain, Same, RowSum<T>>();
     if (relu_ && !centred_ && sums(true)) return reduce_by<Relu, Same, Sum>();
+    if (plain && takes_map(Op::absolute))
+      return wants_reduction(Op::max, false) && reduce_by<Plain, Function<Op::absolute>, RowMax<T>>();
     if (takes_map(Op::square)) {
       if (!sums(true)) return false;
       if (plain) return reduce_by<Plain, Square, Sum>();

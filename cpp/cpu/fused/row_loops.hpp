@@ -232,7 +232,8 @@ struct RowMax {
   static KF_INLINE Vec<T> only(Vec<T> x, int count) { return keep_first(x, count, Vec<T>(-__builtin_inf())); }
   KF_INLINE bool finish() { return true; }
   /// One number: what reads lanes of a register that has just been stored waits for all stores before it.
-  KF_INLINE void put(std::byte* to) const { store(to, folded<Vec<T>::kCount / 2>(largest).v[0]); }
+  KF_INLINE void put(std::byte* to) const { store(to, value()); }
+  KF_INLINE T value() const { return folded<Vec<T>::kCount / 2>(largest).v[0]; }
 
  private:
   using Native = typename Vec<T>::Native;
@@ -246,6 +247,23 @@ struct RowMax {
     if constexpr (kHalf > 1) return folded<kHalf / 2>(half);
     return half;
   }
+};
+
+template <class T>
+struct RowMin {
+  static constexpr bool kFolded = true;
+  RowMax<T> of_negatives;
+
+  template <int kCount>
+  KF_INLINE void take(const Vec<T>* x) {
+    Vec<T> negatives[kCount];
+#pragma GCC unroll 8
+    for (int j = 0; j < kCount; ++j) negatives[j] = apply<Op::negative, T>(x[j], x[j], x[j]);
+    of_negatives.template take<kCount>(negatives);
+  }
+  static KF_INLINE Vec<T> only(Vec<T> x, int count) { return keep_first(x, count, Vec<T>(__builtin_inf())); }
+  KF_INLINE bool finish() { return true; }
+  KF_INLINE void put(std::byte* to) const { store(to, -of_negatives.value()); }
 };
 
 /// Takes up f(before(x)) of a row; kKeeps: which also stays for a later sweep. False where the accumulators cannot hold
