@@ -245,6 +245,18 @@ def test_a_copy_can_make_another_one_pay():
     assert p.fused.issued.total <= p.unfused.issued.total
 
 
+def test_copies_begin_with_results_that_are_stored_anyway():
+    def f(x):
+        y = kf.layernorm(x)
+        return y, abs(y).sum()
+
+    p = plan(f, X)
+    assert [[load.value for load in g.loads] for g in p.groups] == [["x"], ["result[0]"]]
+    assert p.fused.compulsory == Bytes(2 * 4 * N * D, 4 * N * D + 4)
+    p = plan(lambda x: ((y := kf.relu(x)), (y + x).sum(0), (y * 2 + x).sum(1)), X)  # x is read in any case
+    assert all("result[0]" not in [load.value for load in g.loads] for g in p.groups)
+
+
 def test_exponentials_that_take_a_cpu_longer_than_memory_are_stored():
     """To compute softmax's again for the sum saves a third of the bytes, and took three times as long."""
     x = kf.spec((64, 1024, 1024))

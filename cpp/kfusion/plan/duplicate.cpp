@@ -27,13 +27,15 @@ class Copying {
 
   const Work& work(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)]; }
 
-  Slice slice_of(NodeId n) const {
+  /// `from_outputs`: from what the kernel stores for the caller, whoever reads it.
+  Slice slice_of(NodeId n, bool from_outputs) const {
     Slice s;
     std::vector<NodeId> open = {n};
     while (!open.empty() && s.nodes.size() <= kLargestSlice) {
       const NodeId current = open.back();
       open.pop_back();
-      const bool inside = p_.part_of(current) == p_.part_of(n) && work(current).kind == WorkKind::kPointwise;
+      const bool inside = p_.part_of(current) == p_.part_of(n) && work(current).kind == WorkKind::kPointwise &&
+                          !(from_outputs && p_.is_output(current));
       if (!inside) {
         if (!is_free(g_[current])) s.sources.insert(current);
         continue;
@@ -62,8 +64,19 @@ class Copying {
       if (can) outside.insert(part);
     }
     if (outside.empty() || !all_can) return;
-    const Slice s = slice_of(n);
-    if (s.nodes.size() > kLargestSlice) return;
+    const Slice from_inputs = slice_of(n, false), from_outputs = slice_of(n, true);
+    const std::int64_t saved_by_inputs = saved(n, from_inputs, outside),
+                       saved_by_outputs = saved(n, from_outputs, outside);
+    const bool inputs = saved_by_inputs > saved_by_outputs;
+    if (std::max(saved_by_inputs, saved_by_outputs) <= 0) return;
+    const Slice& s = inputs ? from_inputs : from_outputs;
+    for (const int part : outside) copies_[part].insert(s.nodes.begin(), s.nodes.end());
+  }
+
+  /// Bytes, if the kernels `outside` compute n by such a slice each, and nobody stores it.
+  std::int64_t saved(NodeId n, const Slice& s, const std::set<int>& outside) const {
+    if (s.nodes.size() > kLargestSlice) return 0;
+    const int own = p_.part_of(n);
     const auto& stores = p_.part(own).stores;
     std::int64_t saved = bytes(n);  // it is not written any more
     for (const NodeId source : s.sources) {
@@ -77,8 +90,7 @@ class Copying {
         if (!std::binary_search(sources.begin(), sources.end(), source)) saved -= bytes(source);
       }
     }
-    if (saved <= 0) return;
-    for (const int part : outside) copies_[part].insert(s.nodes.begin(), s.nodes.end());
+    return saved;
   }
 
   /// The kernels that get copies read them instead of the originals; views in between are copied along.
