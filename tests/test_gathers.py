@@ -122,6 +122,44 @@ def test_tables_of_numbers_that_no_array_holds():
         np.testing.assert_array_equal(got, want)
 
 
+SEVERAL = {
+    "rows and columns": lambda x, i, j: x[i, j],
+    "behind a slice": lambda x, i, j: x[:, i[:1], j[:1, None]],
+    "axes between": lambda x, i, j: x[i, :, j],
+    "a new axis between": lambda x, i, j: x[i, None, j],
+    "a slice between, and behind": lambda x, i, j: x[None, 1:, i[:1], 1:3, None, j[:1]],
+    "three": lambda x, i, j: x[i, j[:, None], :, i],
+    "an integer beside": lambda x, i, j: x[1, i],
+    "an integer apart": lambda x, i, j: x[1, :, i],
+    "nothing between": lambda x, i, j: x[:, i[:1], ..., 0, j[:1]],
+    "without axes": lambda x, i, j: x[i[0], :, j[0]],
+    "with and without axes": lambda x, i, j: x[i[0], :, j],
+    "not traced": lambda x, i, j: x[I, :, i],
+}
+I = np.array([1, -2, 0])  # noqa: E741
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_index_arrays(name, rng):
+    """NumPy and torch put the axes of arrays that are apart in front, but differ in what is apart."""
+    index = SEVERAL[name]
+    x, i, j = table(rng, (4, 5, 6, 7)), rng.integers(-4, 4, 3), rng.integers(-5, 5, 3).astype(np.int32)
+    f = kf.fuse(lambda x, i, j: index(x, i, j) * 2)
+    for a in (x, x.swapaxes(0, 1).copy().swapaxes(0, 1)):
+        want = index(a, i, j) * 2
+        for got in (f(a, i, j), f.unfused(a, i, j)):
+            assert got.shape == want.shape
+            np.testing.assert_array_equal(got, want)
+    if name != "not traced":
+        given = torch.from_numpy(x), torch.from_numpy(i), torch.from_numpy(j)
+        torch.testing.assert_close(f(*given), f.__wrapped__(*given), rtol=0, atol=0)
+
+
+def test_several_index_arrays_are_in_one_kernel():
+    plan = kf.plan(lambda x, i, j: x[i, j] * 2, kf.spec((9, 9, 64)), kf.spec((5,), "int64"), kf.spec((5,), "int64"))
+    assert plan.fused.launches == 1
+
+
 def test_the_table_as_out(rng):
     """Other elements are read after it is written to: a copy has to be made."""
     x = rng.standard_normal((64, 40)).astype(np.float32)
@@ -146,6 +184,19 @@ def test_out_of_bounds(bad, rng):
         for f in (kf.fuse(pick), kf.fuse(pick).unfused):
             with pytest.raises(IndexError, match=message):
                 f(x, i)
+
+
+@pytest.mark.parametrize("bad", [(4, 0), (0, 5), (-5, 0), (1, -6), (2**62, 1), (1, -(2**63))])
+def test_each_of_several_indices_is_looked_at_in_its_own_axis(bad, rng):
+    x, (i, j) = rng.standard_normal((4, 5)), np.array([(0, 0), bad]).T
+    f = kf.fuse(lambda x, i, j: x[i, j] + 1)
+    for g in (f, f.unfused):
+        with pytest.raises(IndexError, match=r"x\[i, j\]: index 20 is out of bounds for axis 0 with size 20"):
+            g(x, i, j)
+    with pytest.raises(IndexError, match="could not be broadcast together with shapes \\(2,\\) \\(3,\\)"):
+        f(x, i, np.arange(3))
+    with pytest.raises(IndexError, match="must be of integers, got float64"):
+        f(x, i, j * 1.0)
 
 
 TORCHS = {
@@ -293,5 +344,8 @@ def test_nothing_is_read_outside_on_a_gpu():
     assert taken[[1, 3, 4]].isnan().all()
     assert embedded[0].eq(2).all()
     assert embedded[1:].isnan().all()
+    pairs = kf.fuse(lambda x, i: x[i, i] + 1)(x, i)
+    assert pairs[[0, 2]].eq(2).all()
+    assert pairs[[1, 3, 4]].isnan().all()
     whole = kf.fuse(lambda x, i: x[i] + 1)(x.int(), i)
     assert whole.tolist() == [[v] * 64 for v in (2, 1, 2, 1, 1)]

@@ -1,4 +1,4 @@
-"""x[...] of a traced value: slices are views, one array of integers is a gather, anything else has no fixed shape."""
+"""x[...] of a traced value: slices are views, arrays of integers are a gather, anything else has no fixed shape."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import numpy as np
 
 from .._graph.source import no_form, trace_error
 from .._graph.tracer import Traced, stage
-from .._ops.contractions import take
 from .._ops.views import reshape
 from .._spec import is_array
+from .index_arrays import IndexArray, taken
 
 _Range = tuple[int, int, int]
 
 
 class _Plan(NamedTuple):
-    """What an index means: a slice of every axis, the extents after it, and an index array with its axis there."""
+    """What an index means: a slice of every axis, the extents after it, and index arrays with their axes there."""
 
     slices: list[_Range]
     shape: list[int]
-    array: Any
-    axis: int
+    arrays: list[IndexArray]
 
 
 def getitem(x: Traced, key: Any) -> Traced:
     """x[key].
 
     Raises:
-        TraceError: the key is no mix of integers, slices, None, ... and at most one array of integers.
+        TraceError: the key is no mix of integers, slices, None, ... and arrays of integers.
         IndexError: as NumPy.
     """
-    plan = _plan(x, _expanded(x, key if isinstance(key, tuple) else (key,)))
+    keys = key if isinstance(key, tuple) else (key,)
+    plan = _plan(x, _expanded(x, keys))
     y = x
     if plan.slices != [(0, n, 1) for n in x.shape]:
         with stage(x, "slice"):
@@ -40,8 +40,8 @@ def getitem(x: Traced, key: Any) -> Traced:
             y = y if y.shape == tuple(plan.shape) else reshape(y, tuple(plan.shape))
     elif x.shape != tuple(plan.shape):
         y = reshape(x, tuple(plan.shape))
-    if plan.array is not None:
-        return take(y, plan.array, plan.axis)  # type: ignore[no-any-return]
+    if plan.arrays:
+        return taken(y, plan.arrays, in_front=_is_parted(x, keys))
     return x._tracer.view("reshape", x, list(x.shape)) if y is x else y
 
 
@@ -56,7 +56,7 @@ def part(x: Traced, key: Any) -> tuple[list[_Range], list[int]]:
     if any(dtype_of(k) or isinstance(k, (bool, list, range)) for k in keys):
         raise no_form("x[key] = y is traced for integers and slices", "write kf.where(mask, y, x) instead")
     plan = _plan(x, _expanded(x, keys))
-    if plan.array is not None or any(step != 1 for _, _, step in plan.slices):
+    if plan.arrays or any(step != 1 for _, _, step in plan.slices):
         raise no_form("x[key] = y is traced for slices with a step of 1", "write kf.where(mask, y, x) instead")
     return plan.slices, plan.shape
 
@@ -78,7 +78,7 @@ def _expanded(x: Traced, keys: tuple[Any, ...]) -> list[Any]:
 def _plan(x: Traced, keys: list[Any]) -> _Plan:
     slices: list[_Range] = []
     shape: list[int] = []
-    array, axis = None, 0
+    arrays: list[IndexArray] = []
     for key in keys:
         if key is None:
             shape.append(1)
@@ -87,16 +87,31 @@ def _plan(x: Traced, keys: list[Any]) -> _Plan:
         if isinstance(key, slice):
             slices.append(_range(x, key, n))
             shape.append(len(range(*slices[-1])))
-        elif hasattr(key, "__index__") and not isinstance(key, Traced) and not is_array(key):
+        elif _is_integer(key):
             i = _position(operator.index(key), n, len(slices))
             slices.append((i, i + 1, 1))
         else:
-            if array is not None or any(isinstance(k, (int, np.integer)) for k in keys):
-                raise no_form("an index array beside other integers is not traced", "write x[i][j] instead")
-            array, axis = key, len(shape)
+            arrays.append(IndexArray(key, len(shape)))
             slices.append((0, n, 1))
             shape.append(n)
-    return _Plan(slices, shape, array, axis)
+    return _Plan(slices, shape, arrays)
+
+
+def _is_parted(x: Traced, keys: tuple[Any, ...]) -> bool:
+    """Whether there is something between index arrays, so that their axes come first in the result. NumPy takes
+    integers beside them for arrays, and `...` for something even where it stands for no axis.
+    """
+    if x._library == "torch":
+        taken = sum(key is not None and key is not Ellipsis for key in keys)
+        keys = tuple(k for k in keys if not _is_integer(k) and (k is not Ellipsis or taken < x.ndim))
+        keys = tuple(k for k in keys if getattr(k, "shape", None) != ())
+    fixed = [k is None or k is Ellipsis or isinstance(k, slice) for k in keys]
+    of_arrays = [i for i, is_fixed in enumerate(fixed) if not is_fixed]
+    return any(fixed[of_arrays[0] : of_arrays[-1]]) if of_arrays else False
+
+
+def _is_integer(key: Any) -> bool:
+    return hasattr(key, "__index__") and not isinstance(key, Traced) and not is_array(key)
 
 
 def _check(key: Any) -> None:

@@ -346,7 +346,8 @@ def numpy_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     ):
         raise refusals.refused(name)
     call = _Arguments(tracer, (args, kwargs), "numpy")
-    given = call.filled([_example(v) for v in call.values])
+    example = _example_of_index if function in (assigned, operator.getitem) else _example
+    given = call.filled([example(v) for v in call.values])
     try:
         with np.errstate(all="ignore"):
             found = function(*given[0], **given[1])
@@ -386,3 +387,8 @@ def _example(value: Traced) -> np.ndarray:
     """An array of the value's shape and dtype that functions of linear algebra take: a unit matrix."""
     shape, dtype = value.shape, np.dtype(value._dtype)
     return np.broadcast_to(np.eye(*shape[-2:], dtype=dtype), shape) if len(shape) > 1 else np.ones(shape, dtype)
+
+
+def _example_of_index(value: Traced) -> np.ndarray:
+    """Likewise, with positions that every axis has."""
+    return np.zeros(value.shape, value._dtype)
