@@ -402,6 +402,36 @@ def test_tensors_that_the_function_makes(function, rng):
     assert_as_eager(function, [torch.from_numpy(rng.standard_normal((5, 4)).astype(np.float32))])
 
 
+def numpy_s_own(x):
+    out, ones, some = np.zeros((7, 4), like=x), np.ones(4, np.float32, like=x), np.empty((2, 0), bool, like=x)
+    out[1:6] = x
+    out[0, 2] = x[1, 1]
+    ones += x[0]
+    row = out[6]
+    row += 1
+    return out, ones, some, np.multiply(x, 2, out=np.zeros(x.shape, x.dtype, like=x))
+
+
+def full_ones(x):
+    numbers, row, element = np.full(4, 3, like=x), np.full((5, 4), np.arange(4), like=x), np.full(2, x[0, 0], like=x)
+    numbers[x[0] > 0] = 7
+    row[2:] -= 1
+    element[1] = 9
+    return numbers, row, element, np.full((), np.float32(2.5), like=x), np.full(3, True, like=x)
+
+
+@pytest.mark.parametrize("function", [numpy_s_own, full_ones])
+def test_arrays_of_numpy_that_the_function_makes(function, rng):
+    x = rng.standard_normal((5, 4)).astype(np.float32)
+    for got, want in zip(kf.fuse(function)(x), function(x), strict=True):
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        np.testing.assert_array_equal(got, want)
+    with pytest.raises(kf.TraceError, match=r"numpy.full does not honour order="):
+        kf.fuse(lambda x: np.full((2, 2), x[0, 0], order="F", like=x))(x)
+    with pytest.raises(TypeError, match=r"zeros: dtype must be one of bool, .* got uint8"):
+        kf.fuse(lambda x: np.zeros(2, np.uint8, like=x))(x)
+
+
 def test_operators_of_torch_do_not_hide_a_refusal():
     def f(x):
         unknown = torch.Tensor(3)

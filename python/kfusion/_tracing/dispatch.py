@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from . import numpy_functions, numpy_ufuncs, torch_functions
+from . import numpy_fills, numpy_functions, numpy_ufuncs, torch_functions
 from .refusals import refused, refused_keyword
 from .traced import Value
 
@@ -22,6 +22,8 @@ class Dispatched(Value):
         return numpy_ufuncs.array_ufunc(ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if numpy_fills.is_fill(function):  # like=self, which is no argument here
+            return numpy_fills.filled(self, function, args, kwargs)
         return numpy_functions.array_function(function, args, kwargs)
 
     @classmethod

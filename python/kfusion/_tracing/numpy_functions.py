@@ -69,7 +69,8 @@ def _squeeze(x: Traced, axis: Any = None) -> Any:
 
 def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
     if not isinstance(dst, Traced):
-        raise trace_error("numpy.copyto writes into an array that is no argument", "pass it as an argument")
+        hint = "pass it as an argument, or make it with np.zeros(shape, like=x)"
+        raise trace_error("numpy.copyto writes into an array that is no argument", hint)
     kind = np.dtype(getattr(src, "dtype", type(read(src))))
     if not np.can_cast(kind, np.dtype(dst._dtype), casting):
         raise TypeError(f"kfusion.copyto: src must be castable to {dst._dtype} by the rule {casting!r}, got {kind}")

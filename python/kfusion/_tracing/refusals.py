@@ -85,7 +85,8 @@ def refused_attribute(name: str) -> TraceAttributeError:
 def refused_keyword(function: str, keyword: str) -> TraceError:
     """The error for a keyword that would not be honoured."""
     hints = {
-        "out": "write y = ... for the new value",
+        "out": "write y = ... for the new value"
+        + ", or make out with np.zeros(shape, like=x)" * function.startswith("numpy."),
         "inplace": "pass inplace=False and use the result",
         "dtype": "write .astype(...) before or after the call",
         "where": "write kf.where(mask, x, y) instead",

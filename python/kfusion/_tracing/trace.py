@@ -253,7 +253,8 @@ def _call(tracer: Tracer, function: Callable[..., Any], bound: inspect.BoundArgu
     except (TypeError, ValueError, RuntimeError) as error:
         line = raised_line(error.__traceback__)
         if _replaced(error.__cause__):  # by NumPy, for w[0] = traced
-            raise trace_error("assigning to a part of an array", "write kf.where(mask, x, y) instead", line) from error
+            hint = "write kf.where(mask, x, y), or make that array with np.zeros(shape, like=x)"
+            raise trace_error("assigning to a part of an array", hint, line) from error
         if not str(error).startswith("kfusion."):
             _require_an_array(tracer, bound)
         if not isinstance(error, TraceError) and _names_traced(str(error)):

@@ -52,8 +52,9 @@ _REFUSED = {
     "index": ("a traced value as a Python integer (range, shape, slice)", "pass the integer as a Python integer"),
     "contains": ("`in` with a traced value", "write (x == value).any() instead"),
     "array": (
-        "making a NumPy array of traced values (np.asarray, np.array, np.full, ...)",
-        "write the value itself, kf.full_like, or kf.stack((x, y)) for several values",
+        "making a NumPy array of traced values (np.asarray, np.array, np.full, or out[...] = x of NumPy's own out)",
+        "write the value itself, kf.full_like, or kf.stack((x, y)) for several values; "
+        "make an array to write to with np.zeros(shape, like=x)",
     ),
     "reduce_ex": ("pickling a traced value", "return it, and pickle the result outside"),
     "delitem": ("deleting a part of a traced value", "write a slice instead"),
