@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import operator
 import threading
 import weakref
 
@@ -200,6 +201,68 @@ def test_arguments_of_other_dtypes(rng):
         kf.relu(image)
     with pytest.raises(TypeError, match="lazily conjugated"):
         kf.fuse(lambda z: z.abs())(z.conj())
+
+
+STORED = {
+    "to": lambda x: x.real.astype(np.float32) / 255,
+    "divided": lambda x: np.sqrt(x / 4) * 2 + x,
+    "wraps": lambda x: (x + x, 3 * x, x - 7, -x, x << 1) if x.dtype.kind != "c" else x * 1j,
+    "compared": lambda x: (np.where(x == x[0, 0], x, 0), (x != 3) & (x[:1] == x)),
+    "of a float": lambda x: (x.real.astype(np.float64) * 1.7).astype(x.dtype),
+    "beside a float": lambda x: (x.real.astype(np.float32) + x, x * x.real.astype(np.float64), x + I[0]),
+    "reductions": lambda x: (x.sum(), np.mean(x, 0), x.max(1) if x.dtype.kind != "c" else abs(x).max(1)),
+    "views": lambda x: (x.T, x[1:, ::2], x.reshape(-1), x[0, 0], np.stack([x, x])),
+    "itself": lambda x: (x, x),
+    "asked": lambda x: x.real * (x.ndim + len(x) + np.size(x) + x.nbytes + isinstance(x, np.ndarray)) * 1.0,
+}
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint16", "uint32", "uint64", "complex64", "complex128"])
+def test_arrays_of_numpy_of_other_dtypes(dtype, rng):
+    x = rng.integers(0, 128, (4, 6)).astype(dtype)
+    x = x * np.asarray(1 - 2j, dtype) if x.dtype.kind == "c" else x
+    for f in STORED.values():
+        for a in (x, np.asfortranarray(x)[::-1]):
+            got, want = (v if isinstance(v, tuple) else (v,) for v in (kf.fuse(f)(a), f(a)))
+            for g, w in zip(got, want, strict=True):
+                assert type(g) is type(w)
+                assert_same((g,), (w,))
+
+
+def test_small_integers_are_positions(rng):
+    i, table = rng.integers(0, 16, (4, 5)).astype(np.uint8), rng.standard_normal((16, 16)).astype(np.float32)
+    for f in (lambda t, i: t[i] * 2, lambda t, i: t[i, i] * 2, lambda t, i: np.take(t, i, 0)):
+        np.testing.assert_array_equal(kf.fuse(f)(table, i), f(table, i))
+    np.testing.assert_array_equal(kf.fuse(lambda t, i: t[i])(np.arange(16, dtype="u1"), i), i)
+    with pytest.raises(IndexError, match=r"index 1?\d\d is out of bounds for axis 0 with size 16"):
+        kf.fuse(lambda t, i: t[i] * 2)(table, i + np.uint8(100 - i[0, 0]))
+
+
+def test_what_is_not_traced_of_other_dtypes_of_numpy():
+    def assigned(x):
+        x[0] = 1
+        return x * 1.0
+
+    image, read_only = np.arange(12, dtype=np.uint8).reshape(3, 4), np.broadcast_to(np.uint8(7), (3, 4))
+    refused = {
+        r"x \+= y is not traced": lambda x: operator.iadd(x, 1),
+        r"x\[...\] = y is not traced": assigned,
+        "add with out= is not traced": lambda x: np.add(x, 1, out=x),
+        "copyto is not traced": lambda x: np.copyto(x, 1),
+        r"the shape of x\[mask\] depends on data": lambda x: x[x > 3],
+        "nonzero is not traced": np.nonzero,
+        "branching on a traced value": lambda x: x if x[0, 0] else x + 1,
+        "making a NumPy array": np.asarray,
+    }
+    for message, f in refused.items():
+        with pytest.raises(kf.TraceError, match=message):
+            kf.fuse(lambda x, f=f: f(x))(image)
+    np.testing.assert_array_equal(image.ravel(), np.arange(12))
+    assert (kf.fuse(lambda x: x + 1)(read_only) == 8).all()
+    with pytest.raises(OverflowError, match="300 out of bounds for uint8"):
+        kf.fuse(lambda x: x + 300)(image)
+    with pytest.raises(TypeError, match=r"x must be .* got uint8"):
+        kf.relu(image)
 
 
 def test_errors_of_the_library_name_the_line():

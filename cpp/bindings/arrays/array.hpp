@@ -30,8 +30,8 @@ enum class ArrayLibrary : std::uint8_t { kNumpy, kTorch, kCupy, kJax, kOwn, kOth
 /// with the GIL.
 using LibraryFunction = py::object (*)(const Node& n, const py::object& x, const py::object& y, const py::object& out);
 
-/// The dtypes that a function takes: kAny are also numbers of torch that graphs have no dtype for, for torch's
-/// functions.
+/// The dtypes that a function takes: kAny are also numbers of NumPy and torch that graphs have no dtype for, for the
+/// library's own functions.
 enum class Takes { kFloats, kAll, kAny };
 
 /// The name in messages, what the function takes, and the stream that a call's device work goes to.

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <new>
 
+#include "bindings/arrays/dlpack.hpp"
 #include "bindings/arrays/library_functions.hpp"
 #include "cpu/buffer_pool.hpp"
 
@@ -110,6 +111,23 @@ DType dtype_of(const Call& call, const char* argument, const PyArray_Descr* d) {
   throw wrong_dtype(call, argument, native ? came : came + swapped);
 }
 
+/// DLPack's type of numbers that graphs have no dtype for: small, unsigned and complex ones; 0 of all others.
+std::uint16_t stored_type(const PyArray_Descr* d) {
+  const auto bits = static_cast<int>(8 * PyDataType_ELSIZE(d));
+  const auto of = [bits](dlpack::TypeCode code) { return static_cast<std::uint16_t>(code << 8 | bits); };
+  if (!PyArray_ISNBO(d->byteorder)) return 0;
+  if (PyTypeNum_ISUNSIGNED(d->type_num)) return of(dlpack::kUInt);
+  if (d->type_num == NPY_BYTE || d->type_num == NPY_SHORT) return of(dlpack::kInt);
+  return d->type_num == NPY_CFLOAT || d->type_num == NPY_CDOUBLE ? of(dlpack::kComplex) : std::uint16_t{0};
+}
+
+/// The dtype that such numbers are shown in: of their size, or of half of it.
+DType shown_as(std::uint16_t stored) {
+  const int bits = stored & 0xff;
+  if (stored >> 8 == dlpack::kComplex) return bits == 64 ? DType::kFloat32 : DType::kFloat64;
+  return bits == 8 ? DType::kBool : bits == 16 ? DType::kFloat16 : bits == 32 ? DType::kInt32 : DType::kInt64;
+}
+
 class Numpy final : public Framework {
  public:
   std::string name() const override { return "NumPy"; }
@@ -119,16 +137,21 @@ class Numpy final : public Framework {
   void borrow(Call& call, const char* argument, Array& a) const override {
     auto* x = reinterpret_cast<PyArrayObject*>(a.object.ptr());
     View& v = a.view;
-    v.dtype = dtype_of(call, argument, PyArray_DESCR(x));
+    a.stored = call.takes_any() && PyArray_NDIM(x) < kMaxDims ? stored_type(PyArray_DESCR(x)) : std::uint16_t{0};
+    v.dtype = a.stored ? shown_as(a.stored) : dtype_of(call, argument, PyArray_DESCR(x));
     v.data = reinterpret_cast<std::byte*>(PyArray_DATA(x));
     v.read_only = !PyArray_ISWRITEABLE(x);
     v.ndim = PyArray_NDIM(x);
     std::copy_n(PyArray_DIMS(x), v.ndim, v.shape);
     std::copy_n(PyArray_STRIDES(x), v.ndim, v.strides);
+    if (a.stored >> 8 == dlpack::kComplex) {
+      v.shape[v.ndim] = 2, v.strides[v.ndim] = PyArray_ITEMSIZE(x) / 2;
+      ++v.ndim;
+    }
   }
 
   Result empty(const Call&, const View& layout, const Array& like) const override {
-    if (layout.dtype != like.view.dtype) return numpy_empty(layout, numpy_dtype(layout.dtype));
+    if (layout.dtype != like.view.dtype || like.stored) return numpy_empty(layout, numpy_dtype(layout.dtype));
     auto* x = reinterpret_cast<PyArrayObject*>(like.object.ptr());
     return numpy_empty(layout, reinterpret_cast<PyObject*>(PyArray_DESCR(x)));
   }

@@ -121,7 +121,11 @@ def _hint(annotation: str, module: str) -> Any:
 
 def _no_array(who: str, arguments: Mapping[str, Any]) -> TraceError:
     """The error for traced values that are somewhere within the arguments, and none of them an array of the call."""
-    name = next(name for name, value in arguments.items() if any(isinstance(leaf, Traced) for leaf in leaves(value)))
+
+    def holds_traced(value: Any) -> bool:
+        return any(hasattr(type(leaf), "__kfusion_traced__") for leaf in leaves(value))
+
+    name = next(name for name, value in arguments.items() if holds_traced(value))
     what = f"{name} of {who} must not be a traced value"
     if isinstance(arguments[name], (tuple, list, dict)):
         what = f"{name} of {who} must be an array, got {type(arguments[name]).__name__}"

@@ -63,8 +63,10 @@ def part(x: Traced, key: Any) -> tuple[list[_Range], list[int]]:
 
 def _expanded(x: Traced, keys: tuple[Any, ...]) -> list[Any]:
     """The key with full slices in place of `...` and at the end."""
+    refuse_masks(keys)
     for key in keys:
-        _check(key)
+        if isinstance(key, (list, range)):
+            raise no_form(f"a {type(key).__name__} as an index is not traced", "write an array of integers instead")
     dots = [i for i, key in enumerate(keys) if key is Ellipsis]
     taken = sum(key is not None and key is not Ellipsis for key in keys)
     if taken > x.ndim:
@@ -114,11 +116,13 @@ def _is_integer(key: Any) -> bool:
     return hasattr(key, "__index__") and not isinstance(key, Traced) and not is_array(key)
 
 
-def _check(key: Any) -> None:
-    if isinstance(key, (list, range)):
-        raise no_form(f"a {type(key).__name__} as an index is not traced", "write an array of integers instead")
-    if isinstance(key, (bool, np.bool_)) or dtype_of(key) == "bool":
-        raise trace_error("the shape of x[mask] depends on data", "write kf.where(mask, x, 0) and a reduction instead")
+def refuse_masks(keys: tuple[Any, ...]) -> None:
+    """Raises for what makes the shape of x[keys] depend on data."""
+    for key in keys:
+        if isinstance(key, (bool, np.bool_)) or dtype_of(key) == "bool":
+            raise trace_error(
+                "the shape of x[mask] depends on data", "write kf.where(mask, x, 0) and a reduction instead"
+            )
 
 
 def dtype_of(key: Any) -> str:

@@ -20,7 +20,7 @@ from .._graph.source import TraceError, trace_error, user_line
 from .._graph.structure import Slot, fill, leaves, walk
 from .._graph.tracer import Traced, Tracer, tracer_of
 from .._spec import DTYPES, is_array
-from . import autocast, refusals, torch_complex
+from . import autocast, numpy_stored, refusals, torch_complex
 
 
 def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -129,6 +129,8 @@ class _Arguments:
             leaf = torch_complex.of_array(leaf, self._tracer)
         if is_complex(leaf):
             return self._slot(leaf, leaf.pairs)
+        if self._library == "numpy" and numpy_stored.spec_of_stored(leaf) is not None:
+            return leaf  # no kernel looks at it: the call itself reads it when it runs
         if is_array(leaf):
             leaf = self._tracer.lift(leaf, self._library)
         return self._slot(leaf, leaf) if isinstance(leaf, Traced) else leaf
@@ -313,8 +315,9 @@ def _owner(tensor: Any, shown: Sequence[Any], values: Sequence[Traced]) -> Trace
 _NUMPY_NAMES = """
     append apply_along_axis apply_over_axes argmax argmin argpartition argsort array_split average block choose
     column_stack concat concatenate convolve corrcoef correlate cov cross cumprod cumsum cumulative_prod cumulative_sum
-    delete diag diagflat diagonal diff digitize dot dsplit dstack ediff1d einsum fft.irfft fft.irfft2 fft.irfftn
-    fft.fftshift fft.hfft fft.ifftshift gradient hsplit hstack inner insert interp kron linalg.cholesky linalg.cond
+    delete diag diagflat diagonal diff digitize dot dsplit dstack ediff1d einsum fft.fft fft.fft2 fft.fftn fft.ifft
+    fft.ifft2 fft.ifftn fft.rfft fft.rfft2 fft.rfftn fft.irfft fft.irfft2 fft.irfftn fft.fftshift fft.hfft fft.ihfft
+    fft.ifftshift gradient hsplit hstack inner insert interp kron linalg.cholesky linalg.cond
     linalg.cross linalg.det linalg.diagonal linalg.eigh linalg.eigvalsh linalg.inv linalg.matrix_norm
     linalg.matrix_power linalg.matrix_rank linalg.multi_dot linalg.norm linalg.outer linalg.pinv linalg.qr
     linalg.slogdet linalg.solve linalg.svd linalg.svdvals linalg.tensordot linalg.tensorinv linalg.tensorsolve
@@ -325,6 +328,11 @@ _NUMPY_NAMES = """
     vander vdot vecdot vecmat vsplit vstack i0 isclose allclose round fix real_if_close nextafter
 """
 _NUMPY = frozenset(_NUMPY_NAMES.split())
+
+
+def has_numpy(name: str) -> bool:
+    """Whether that function of NumPy's can be called among the kernels."""
+    return name in _NUMPY
 
 
 def numpy_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -339,15 +347,22 @@ def numpy_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     Raises:
         TraceError: it is no function of NumPy's whose results' shapes follow from its arguments'.
     """
-    tracer = tracer_of(*leaves((args, kwargs)))
+    values = list(leaves((args, kwargs)))
     is_ufunc = isinstance(getattr(function, "__self__", function), np.ufunc) and not name.endswith(".at")
-    if tracer is None or not (
+    if tracer_of(*map(_stored_in, values)) is None or not (
         is_ufunc or function in (assigned, operator.getitem) or name.removeprefix("numpy.") in _NUMPY
     ):
         raise refusals.refused(name)
+    return numpy_node(function, name, args, kwargs)
+
+
+def numpy_node(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As `numpy_call`, for a function that is known to give shapes and dtypes that do not depend on elements."""
+    tracer = tracer_of(*map(_stored_in, leaves((args, kwargs))))
+    assert tracer is not None
     call = _Arguments(tracer, (args, kwargs), "numpy")
     example = _example_of_index if function in (assigned, operator.getitem) else _example
-    given = call.filled([example(v) for v in call.values])
+    given = call.filled([example(v.shape, np.dtype(_dtype_name(v))) for v in call.given])
     try:
         with np.errstate(all="ignore"):
             found = function(*given[0], **given[1])
@@ -357,10 +372,24 @@ def numpy_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     arrays = [np.asarray(a) for a in leaves(found) if isinstance(a, (np.ndarray, np.generic))]
     if not arrays:
         raise refusals.refused_result(name, found)
-    types = [(_dtype(a, name), a.shape) for a in arrays]
+    shown = [numpy_stored.spec_of_stored(a) for a in arrays]
+    types = [
+        (_dtype(a, name), a.shape) if s is None else (s.dtype, s.shape) for a, s in zip(arrays, shown, strict=True)
+    ]
     made = tracer.library_call(name, _NumpyRun(function, call), call.values, types)
-    slots = iter(made)
+    numbers = [
+        m if s is None else numpy_stored.Stored(m, a.dtype.name) for m, a, s in zip(made, arrays, shown, strict=True)
+    ]
+    slots = iter(numbers)
     return walk(found, lambda _, leaf: next(slots) if isinstance(leaf, (np.ndarray, np.generic)) else leaf)
+
+
+def _stored_in(value: Any) -> Any:
+    return value.pairs if is_complex(value) else value
+
+
+def _dtype_name(value: Any) -> str:
+    return value.dtype.name if is_complex(value) else value._dtype  # type: ignore[no-any-return]
 
 
 class _NumpyRun:
@@ -369,11 +398,17 @@ class _NumpyRun:
     def __init__(self, function: Callable[..., Any], call: _Arguments) -> None:
         self._function = function
         self._call = call
+        given = enumerate(zip(call.values, call.given, strict=True))
+        self._views = [(i, g.dtype) for i, (v, g) in given if v is not g]
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        args, kwargs = self._call.filled(arrays)
+        given = list(arrays)
+        for i, dtype in self._views:
+            given[i] = numpy_stored.seen(given[i], dtype)
+        args, kwargs = self._call.filled(given)
         result = self._function(*args, **kwargs)
-        return [np.asarray(a) if isinstance(a, np.generic) else a for a in leaves(result) if hasattr(a, "dtype")]
+        found = [np.asarray(a) if isinstance(a, np.generic) else a for a in leaves(result) if hasattr(a, "dtype")]
+        return [numpy_stored.stored(a) for a in found]
 
 
 def assigned(x: Any, key: Any, value: Any) -> Any:
@@ -383,12 +418,11 @@ def assigned(x: Any, key: Any, value: Any) -> Any:
     return x
 
 
-def _example(value: Traced) -> np.ndarray:
-    """An array of the value's shape and dtype that functions of linear algebra take: a unit matrix."""
-    shape, dtype = value.shape, np.dtype(value._dtype)
+def _example(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """An array of a shape and dtype that functions of linear algebra take: a unit matrix."""
     return np.broadcast_to(np.eye(*shape[-2:], dtype=dtype), shape) if len(shape) > 1 else np.ones(shape, dtype)
 
 
-def _example_of_index(value: Traced) -> np.ndarray:
+def _example_of_index(shape: Sequence[int], dtype: Any) -> np.ndarray:
     """Likewise, with positions that every axis has."""
-    return np.zeros(value.shape, value._dtype)
+    return np.zeros(shape, dtype)

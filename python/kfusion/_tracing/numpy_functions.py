@@ -15,11 +15,12 @@ import numpy as np
 
 from .._graph.number import read
 from .._graph.source import NoForm, no_form, trace_error
+from .._graph.structure import leaves
 from .._graph.tracer import Traced, stage
 from .._ops import contractions, extremes, formulas, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS, INTEGERS
-from . import library_calls, numpy_joins, refusals, writing
+from . import library_calls, numpy_joins, numpy_stored, refusals, writing
 from .numpy_composites import COMPOSITES, with_dtype
 
 _X = ("a", "ary", "arr", "array", "A", "m", "x1")  # what NumPy calls kfusion's x
@@ -166,6 +167,8 @@ def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         TraceError: what it gives depends on data, or an argument would not be honoured.
     """
     name = f"{function.__module__}.{function.__name__}"
+    if any(map(library_calls.is_complex, leaves((args, kwargs)))):
+        return _of_stored(function, name, args, kwargs)
     try:
         return _in_graph(function, args, kwargs)
     except NoForm as error:
@@ -173,6 +176,25 @@ def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
             return library_calls.numpy_call(function, name, args, kwargs)
         except NoForm:
             raise error from None
+
+
+_ASKED = ("shape", "ndim", "size", "iscomplexobj", "isrealobj")
+_OF_VALUES = ("copyto", "put_along_axis", "allclose")
+
+
+def _of_stored(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As `array_function`, where kernels have no dtype for an array among the arguments."""
+    short = name.removeprefix("numpy.")
+    if short in _ASKED and not kwargs and len(args) == 1:
+        return args[0].dtype.kind == "c" if short == "iscomplexobj" else _asked(short, args[0])
+    is_nonzero = function is np.where and len(args) + len(kwargs) == 1
+    if is_nonzero or short in _OF_VALUES or not (function in _TARGETS or library_calls.has_numpy(short)):
+        raise refusals.refused("numpy.nonzero" if is_nonzero else name)
+    return numpy_stored.called(function, name, args, kwargs)
+
+
+def _asked(name: str, x: Any) -> Any:
+    return x.dtype.kind != "c" if name == "isrealobj" else getattr(x, name)
 
 
 def _in_graph(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from .._ops import contractions, formulas, views
 from .._ops import primitives as p
 from .._ops.erfc import erfc, ndtr
 from .._spec import HALF, dtype_name
-from . import library_calls, refusals
+from . import library_calls, numpy_stored, refusals
 from .promoted import narrow, together
 from .traced import power
 
@@ -62,6 +62,8 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[s
     name = ufunc.__name__
     library = next((m for m in ("numpy", "scipy.special") if getattr(sys.modules.get(m), name, None) is ufunc), "")
     called = f"{library}.{name}".removeprefix(".")
+    if method != "at" and any(map(library_calls.is_complex, inputs)):
+        return numpy_stored.called(ufunc if method == "__call__" else getattr(ufunc, method), called, inputs, kwargs)
     try:
         return _in_graph(ufunc, method, library, called, inputs, kwargs)
     except NoForm:

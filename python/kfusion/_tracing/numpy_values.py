@@ -15,7 +15,7 @@ from .._graph.source import NoForm
 from .._graph.tracer import STATE
 from .._ops import activations, contractions, views
 from .._ops import primitives as p
-from . import library_calls, refusals
+from . import library_calls, numpy_stored, refusals
 from .dispatch import Dispatched
 from .indexing import getitem
 from .numpy_functions import array_function
@@ -45,7 +45,7 @@ class NumpyValue(Dispatched, library="numpy"):
 
     def __getitem__(self, key: Any) -> Any:
         try:
-            return getitem(self, key)
+            return getitem(self, _with_wide_positions(key))
         except NoForm:
             return library_calls.numpy_call(operator.getitem, "numpy.getitem", (self, key), {})
 
@@ -53,6 +53,8 @@ class NumpyValue(Dispatched, library="numpy"):
         return library_calls.numpy_call(library_calls.assigned, "numpy.setitem", (self, key, value), {})
 
     def _operation(self, op: str, *operands: Any) -> Any:
+        if any(map(library_calls.is_complex, operands)):
+            return numpy_stored.called(getattr(np, op), f"numpy.{op}", operands, {})
         if op == "matmul":
             return contractions.matmul(*operands)
         if op == "power":
@@ -97,7 +99,7 @@ class NumpyValue(Dispatched, library="numpy"):
         """The same values in another dtype."""
         if casting != "unsafe":
             raise refused_keyword("x.astype", "casting")
-        return views.astype(self, dtype)
+        return numpy_stored.cast(self, dtype) if numpy_stored.is_stored(dtype) else views.astype(self, dtype)
 
     def dot(self, other: Any) -> Any:
         """As numpy.dot."""
@@ -106,6 +108,13 @@ class NumpyValue(Dispatched, library="numpy"):
     def copy(self, order: str = "C") -> Any:
         """The same values."""
         return self._tracer.copy(self)
+
+
+def _with_wide_positions(key: Any) -> Any:
+    """An index with int64 in place of small and unsigned integers, as NumPy takes them."""
+    if isinstance(key, tuple):
+        return tuple(map(_with_wide_positions, key))
+    return key.astype(np.int64) if library_calls.is_complex(key) and key.dtype.kind in "iu" else key
 
 
 def _method(function: Any) -> Callable[..., Any]:

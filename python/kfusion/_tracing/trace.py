@@ -24,7 +24,7 @@ from .._graph.structure import Constant, Slot, fill, holds_arrays, may_hold_resu
 from .._graph.tracer import Argument, Call, Form, Input, ReadAsConstant, Traced, Tracer, Written, current
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, conversion_of, described, is_array, spec_of
-from . import library_calls, randomness, torch_complex, torch_tensors
+from . import library_calls, numpy_stored, randomness, torch_complex, torch_tensors
 
 Mark = Callable[[], None] | None
 _Traced = TypeVar("_Traced")
@@ -201,6 +201,9 @@ def _argument(tracer: Tracer, name: str, value: Any) -> Any:
         return tracer.input(name, value)
     if isinstance(value, Argument):
         array = value.array
+        if (shown := numpy_stored.spec_of_stored(array)) is not None:
+            given = tracer.input(name, shown, array, argument=value.number, strides=value.strides)
+            return numpy_stored.Stored(given, array.dtype.name)
         if (stored := torch_complex.spec_of_stored(array)) is not None:
             given = tracer.input(name, stored, array, argument=value.number, strides=value.strides)
             return torch_complex.made(given, library_calls.name_of_dtype(array))
@@ -281,6 +284,10 @@ def _described(value: Any) -> str:
 def _output(tracer: Tracer, outputs: list[tuple[str, Traced]], written: Sequence[Written], path: str, leaf: Any) -> Any:
     if is_array(leaf) and (known := tracer.stand_in(leaf)) is not None:
         leaf = known
+    if type(leaf) is numpy_stored.Stored:
+        value, convert = numpy_stored.result(leaf)
+        outputs.append((path, value))
+        return Slot(len(outputs) - 1, convert)
     if library_calls.is_complex(leaf):
         if not leaf.dtype.is_complex:
             what = f"{tracer.name} returns {library_calls.name_of_dtype(leaf)}, which graphs have no dtype for"

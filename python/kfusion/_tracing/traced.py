@@ -38,7 +38,7 @@ COMPARISONS = {
     "eq": "equal",
     "ne": "not_equal",
 }
-_UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
+UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
 
 # What Python, and NumPy through Python, asks of a number or a container.
 _REFUSED = {
@@ -213,11 +213,18 @@ def _refusal(what: str, hint: str) -> Callable[..., Any]:
     return method
 
 
+def refuse(kind: type[Any]) -> None:
+    """Makes what Python asks of a number or a container an error of that class."""
+    for name, reason in _REFUSED.items():
+        method = _refusal(*reason)
+        method.__name__ = f"__{name}__"
+        setattr(kind, method.__name__, method)
+
+
 for _name, (_symbol, _op) in BINARY.items():
     _operator(_name, _symbol, _op)
 for _name, _op in COMPARISONS.items():
     _define(_name, lambda x, y, op=_op: x._operation(op, x, y))
-for _name, _op in _UNARY.items():
+for _name, _op in UNARY.items():
     _define(_name, lambda x, op=_op: x._operation(op, x))
-for _name, _reason in _REFUSED.items():
-    _define(_name, _refusal(*_reason))
+refuse(Value)
