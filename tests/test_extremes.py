@@ -52,6 +52,18 @@ def test_numpys_positions(dtype):
     assert kf.argmax(np.zeros((0, 3), dtype), 1).shape == (0,)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_columns_are_searched_in_one_sweep(dtype, isa):
+    """Around a register and a block of columns, and a turn of rows; the last shape is one of several parts of rows."""
+    for shape in ((1, 16), (9, 15), (8, 17), (23, 129), (17, 1030), (3000, 270)):
+        for x in arrays(shape, dtype):
+            check(x, 0)
+    both = kf.fuse(lambda x: (x.max(0), x.argmax(0), x.argmin(0)))
+    for x in (*arrays((50, 70), dtype), *(a[::-2, 3:] for a in arrays((50, 70), dtype))):
+        for got, want in zip(both(x), (x.max(0), x.argmax(0), x.argmin(0)), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("shape", [(20, 9), (3, 40), (2, 7, 11), (60, 2), (131,)])
 def test_long_rows_are_searched_in_parts(shape, monkeypatch):
     monkeypatch.setattr(extremes, "_LONG", 30)

@@ -4,6 +4,7 @@
 // or where there are few columns parts of the rows, cut at fixed places; what they leave is combined in their order.
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "cpu/fused/rows_and_columns.hpp"
@@ -56,14 +57,69 @@ class Columns {
   void block(Worker& w, std::int64_t b) {
     w.shift_arrays(begin(b));
     row_program(w, 0, b);
+    const bool searched = is_searched(b);
+    if (searched) search(w, b);
     for (int sweep = 0; sweep < static_cast<int>(p_.sweeps.size()); ++sweep) {
-      if (splits_ == 1)
-        rows(w, sweep, b, 0, p_.space.rows);
-      else
-        in_parts(w, sweep, b);
+      if (!searched || sweep >= 2) splits_ == 1 ? rows(w, sweep, b, 0, p_.space.rows) : in_parts(w, sweep, b);
       for (const int k : p_.sweeps[at(sweep)].reductions) finish(w, p_.reductions[at(k)], b);
       row_program(w, sweep + 1, b);
     }
+  }
+
+  bool is_searched(std::int64_t b) const {
+    return p_.search.run != nullptr && (end(b) - begin(b)) * 4 >= p_.kernels->vector_bytes;
+  }
+
+  /// The first two sweeps as one; what parts of the rows have found is combined in their order.
+  void search(Worker& w, std::int64_t b) const {
+    const Source& x = p_.sources[at(p_.search.source)];
+    const std::int64_t count = end(b) - begin(b);
+    const int lane = lane_bytes(x.dtype);
+    std::vector<std::vector<std::byte>> found(at(splits_));
+    const auto part = [&](std::int64_t k) {
+      found[at(k)].resize(at(2 * count * lane));
+      p_.search.run({call_.loads[x.array] + x.layout.offset + begin(b) * x.layout.item, x.layout.outer[0],
+                     p_.space.rows * k / splits_, p_.space.rows * (k + 1) / splits_, count, found[at(k)].data(),
+                     found[at(k)].data() + count * lane});
+    };
+    if (splits_ == 1)
+      part(0);
+    else
+      parallel_for(splits_, threads_, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t k = first; k < last; ++k) part(k);
+      });
+    combine_found(found, held(x.dtype), count);
+    leave(w, p_.reductions[at(p_.search.extremes)], found[0].data(), lane, count);
+    leave(w, p_.reductions[at(p_.search.positions)], found[0].data() + count * lane, lane, count);
+  }
+
+  void combine_found(std::vector<std::vector<std::byte>>& found, DType held, std::int64_t count) const {
+    const auto combine = [&]<class T>(T) {
+      using Position = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+      T* const to = reinterpret_cast<T*>(found[0].data());
+      auto* const to_positions = reinterpret_cast<Position*>(to + count);
+      for (std::size_t k = 1; k < found.size(); ++k) {
+        const T* const from = reinterpret_cast<const T*>(found[k].data());
+        const auto* const positions = reinterpret_cast<const Position*>(from + count);
+        for (std::int64_t i = 0; i < count; ++i) {
+          const bool is_nan = from[i] != from[i] && to[i] == to[i];
+          if (is_nan || (p_.search.largest ? from[i] > to[i] : from[i] < to[i]))
+            to[i] = from[i], to_positions[i] = positions[i];
+        }
+      }
+    };
+    if (held == DType::kFloat32) return combine(float());
+    if (held == DType::kFloat64) return combine(double());
+    return held == DType::kInt32 ? combine(std::int32_t()) : combine(std::int64_t());
+  }
+
+  /// Puts numbers of `lane` bytes, of integers the lower ones, where a reduction's accumulators are: in registers.
+  void leave(Worker& w, const Reduction& r, const std::byte* from, int lane, std::int64_t count) const {
+    const std::int64_t per_register = p_.kernels->vector_bytes / r.scale;
+    for (std::int64_t i = 0; i < count; ++i)
+      std::memcpy(
+          w.scratch(r.place + i / per_register * p_.kernels->vector_bytes + i % per_register * r.scalar.lane_bytes),
+          from + i * lane, at(r.scalar.lane_bytes));
   }
 
   void row_program(Worker& w, int sweep, std::int64_t b) const {

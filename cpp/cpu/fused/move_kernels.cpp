@@ -162,11 +162,28 @@ StepFunction done_step(Width width) {
 StepFunction reload_step(Width width) { return step<Reload>(width); }
 StepFunction spill_step(Width width) { return step<Spill>(width); }
 
-extern const TileKernels kTileKernels = {
-    kVectorBytes, kRegisters,  map_step,   load_step,   store_step,  take_step,
-    cast_step,    reload_step, spill_step, number_step, reduce_step, done_step,
-    join_steps,   row_loop,    row_search, row_moments, row_ahead,   {run_full, run_short},
-    widen_halves, stream_copy, fence};
+extern const TileKernels kTileKernels = {kVectorBytes,
+                                         kRegisters,
+                                         map_step,
+                                         load_step,
+                                         store_step,
+                                         take_step,
+                                         cast_step,
+                                         reload_step,
+                                         spill_step,
+                                         number_step,
+                                         reduce_step,
+                                         done_step,
+                                         join_steps,
+                                         row_loop,
+                                         row_search,
+                                         column_search,
+                                         row_moments,
+                                         row_ahead,
+                                         {run_full, run_short},
+                                         widen_halves,
+                                         stream_copy,
+                                         fence};
 
 }  // namespace KF_ISA
 }  // namespace kfusion::cpu

@@ -70,6 +70,7 @@ FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks)
   weigh();
   find_phases();
   find_ahead();
+  search = column_search_of(*this);
 }
 
 int FusedProgram::add_operand(std::int64_t place) {

@@ -128,6 +128,7 @@ class FusedProgram {
   std::int64_t work = 0;                     ///< bytes, weighted by the steps that are taken on them
   std::vector<Phase> phases;                 ///< the sweeps of a row, where rows lie along the flat index
   RowAhead ahead;                            ///< of rows from memory, where there is such a loop
+  ColumnSearch search;                       ///< of columns: the first two sweeps, where there is such a loop
   std::int64_t scratch_bytes = 0;
   std::int64_t homes_begin = 0, homes_end = 0;  ///< in the scratch
   std::vector<std::int64_t> places;             ///< by operand: in the scratch, -1 elsewhere

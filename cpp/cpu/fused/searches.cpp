@@ -41,6 +41,18 @@ class Finder {
     return s;
   }
 
+  /// Where the positions that reduction 1 of the sweeps finds are those of reduction 0 of them.
+  ColumnSearch column_search(const Reduction& extremes, const Reduction& positions) const {
+    const int x = step(extremes.step).arguments[0];
+    const Op op = step(extremes.step).op;
+    const std::optional<Hit> hit = this->hit(step(positions.step).arguments[0], positions);
+    const bool finds_them = hit && hit->x == x && hit->number == extremes.step && (op == Op::max || op == Op::min);
+    if (!finds_them || !is_array(x) || hit->nan != is_float(step(x).dtype)) return {};
+    ColumnSearch s{p_.kernels->column_search(source(x).dtype, op == Op::max), op == Op::max};
+    s.source = p_.source_of(x);
+    return s;
+  }
+
  private:
   const Step& step(int s) const { return p_.kernel.steps[at(s)]; }
   const Source& source(int s) const { return p_.sources[at(p_.source_of(s))]; }
@@ -49,16 +61,17 @@ class Finder {
   bool is_array(int s) const { return step(s).kind == StepKind::kLoad && source(s).layout.reach == Reach::kDirect; }
   bool is_map(int s, Op op) const { return step(s).kind == StepKind::kMap && is(s, op); }
 
-  /// 0, 1, 2, ... along the row.
+  /// 0, 1, 2, ... along the row, or of columns from row to row.
   bool counts_elements(int s) const {
     if (step(s).kind != StepKind::kIota) return false;
     const Layout& l = source(s).layout;
-    return l.offset == 0 && l.flat == Extents{1} && std::ranges::all_of(l.outer, [](auto n) { return n == 0; });
+    const Extents &along = p_.space.columns ? l.outer : l.flat, &across = p_.space.columns ? l.flat : l.outer;
+    return l.offset == 0 && along == Extents{1} && std::ranges::all_of(across, [](auto n) { return n == 0; });
   }
   bool is_beyond(int s) const {
     if (step(s).kind != StepKind::kConstant) return false;
     const Constant& c = p_.kernel.constants[at(step(s).index)];
-    return c.parameter < 0 && c.integer >= p_.space.cols;
+    return c.parameter < 0 && c.integer >= (p_.space.columns ? p_.space.rows : p_.space.cols);
   }
   std::optional<Hit> hit_of(int s) const {
     if (!is_map(s, Op::logical_or)) return equality(s);
@@ -92,6 +105,18 @@ int searched_by(const FusedProgram& p, int choice, const Reduction& r) {
 
 std::optional<Search> search_of(const FusedProgram& p, int choice, const Reduction& r, const Wanted& wanted) {
   return Finder(p).search(choice, r, wanted);
+}
+
+ColumnSearch column_search_of(const FusedProgram& p) {
+  if (!p.space.columns || p.space.outer.size() != 1 || p.sweeps.size() < 2) return {};
+  for (const int sweep : {0, 1}) {
+    const TileProgram& of = p.sweeps[at(sweep)];
+    if (of.reductions.size() != 1 || !of.targets.empty() || of.keeps != 0) return {};
+  }
+  const int extremes = p.sweeps[0].reductions[0], positions = p.sweeps[1].reductions[0];
+  ColumnSearch s = Finder(p).column_search(p.reductions[at(extremes)], p.reductions[at(positions)]);
+  s.extremes = extremes, s.positions = positions;
+  return s;
 }
 
 }  // namespace kfusion::cpu

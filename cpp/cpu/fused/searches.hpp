@@ -18,4 +18,7 @@ int searched_by(const FusedProgram& p, int choice, const Reduction& r);
 /// Of an array, or of what an earlier sweep than that of `wanted` has left in its home; else nothing.
 std::optional<Search> search_of(const FusedProgram& p, int choice, const Reduction& r, const Wanted& wanted);
 
+/// Of a kernel of columns whose first two sweeps are the extremes of an array and their positions.
+ColumnSearch column_search_of(const FusedProgram& p);
+
 }  // namespace kfusion::cpu

@@ -147,6 +147,7 @@ StepFunction done_step(Width width);
 bool join_steps(TileStep* steps, int count, bool columns);
 RowLoop row_loop(const TileStep* steps, int count, const TileFetch* fetches);
 RowLoop::Run row_search(DType elements, bool nan);
+ColumnSearch::Run column_search(DType elements, bool largest);
 RowMoments row_moments(const RowLoop& mean, const RowLoop& squares);
 RowAhead row_ahead(const RowMoments& moments, const RowLoop& store, std::int64_t ahead);
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/fused/column_search.hpp"
 #include "kfusion/dtype.hpp"
 #include "kfusion/ops/op.hpp"
 
@@ -129,6 +130,8 @@ struct TileKernels {
   RowLoop (*row_loop)(const TileStep* steps, int count, const TileFetch* fetches);
   /// Finds the first element of each row, dense in memory, that equals a number of the row; `nan`: or is NaN.
   RowLoop::Run (*row_search)(DType elements, bool nan);
+  /// Finds the largest or smallest element of each column; nullptr for bools.
+  ColumnSearch::Run (*column_search)(DType elements, bool largest);
   /// Both in one sweep, where `squares` are those of distances from the mean.
   RowMoments (*row_moments)(const RowLoop& mean, const RowLoop& squares);
   /// `ahead`: bytes that are prefetched before they are read.
