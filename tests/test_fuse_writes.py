@@ -295,6 +295,65 @@ def test_an_error_leaves_the_arguments(rng):
     np.testing.assert_array_equal((x, y), before)
 
 
+# ---- calls of torch that write to an argument themselves ----
+
+POSITIONS = torch.tensor([1, 3])
+IN_PLACE = {
+    "index_copy_": lambda c, k: (c.index_copy_(0, POSITIONS, k * 2) * 1).sum(1),
+    "x[i] = y": lambda c, k: c.__setitem__(POSITIONS, k * 2),
+    "the argument comes back": lambda c, k: c.index_add_(0, POSITIONS, k),
+    "a copy comes back": lambda c, k: (c.index_copy_(0, POSITIONS, k).clone(), c[1:] * 2),
+}
+THROUGH_A_COPY = {
+    "read before": lambda c, k: (c * 2, c.index_copy_(0, POSITIONS, k))[0],
+    "what was there comes back": lambda c, k: (c.clone(), c.index_copy_(0, POSITIONS, k))[0],
+    "a part read before": lambda c, k: c.index_copy_(0, POSITIONS, c[:2] * 2),
+    "twice": lambda c, k: c.index_copy_(0, POSITIONS, k).index_add_(0, POSITIONS, k) * 1,
+    "read between": lambda c, k: (c.index_copy_(0, POSITIONS, k).sum(), c.sort(0), c.index_add_(0, POSITIONS, k))[0],
+    "changed again": lambda c, k: c.index_copy_(0, POSITIONS, k).mul_(2).sum(1),
+    "a part of it": lambda c, k: (c[1:].index_copy_(0, POSITIONS, k), c * 1)[1],
+    "of another's values": lambda c, k: (c[:2].copy_(k), c.copy_(c * 2), c.index_copy_(0, POSITIONS, k), c * 1)[3],
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE | THROUGH_A_COPY)
+@pytest.mark.parametrize(
+    "layout", [torch.clone, lambda x: x.t().clone().t(), lambda x: x.repeat(1, 2)[:, 1 : 1 + x.shape[1]]]
+)
+def test_calls_that_write(name, layout, rng, monkeypatch):
+    function = (IN_PLACE | THROUGH_A_COPY)[name]
+    cache, new = (torch.from_numpy(rng.standard_normal(s).astype(np.float32)) for s in ((5, 4), (2, 4)))
+    ours, theirs, clones, clone = layout(cache), layout(cache), [], torch.Tensor.clone
+    monkeypatch.setattr(torch.Tensor, "clone", lambda x, **kwargs: clones.append(x.shape) or clone(x, **kwargs))
+    for fused in (kf.fuse(function), kf.fuse(function).unfused):
+        fused(ours, new), function(theirs, new)
+        before = ours._version
+        clones.clear()
+        got = fused(ours, new)
+        assert not (name in IN_PLACE and layout is torch.clone and cache.shape in clones)
+        want = function(theirs, new)
+        assert ours._version > before
+        assert (got is ours) == (want is theirs)
+        torch.testing.assert_close((ours, got), (theirs, want))
+
+
+def test_calls_that_write_to_named_tensors_and_shared_memory():
+    f = kf.fuse(lambda k: NAMED.index_add_(0, POSITIONS[:1], k).sum())
+    NAMED.zero_()
+    assert [float(f(torch.ones(1))) for _ in range(3)] == [1, 2, 3]
+    cache = torch.zeros(5, 4)
+    with pytest.raises(ValueError, match="must not share memory with another"):
+        kf.fuse(lambda c, k: c.index_copy_(0, POSITIONS, k))(cache, cache[:2])
+
+    def asks(c, k):
+        c.index_copy_(0, POSITIONS, k)
+        return c if c.sum() > 0 else k
+
+    with pytest.raises(kf.TraceError, match="branching"):
+        kf.fuse(asks)(cache, torch.ones(2, 4))
+    assert not cache.any()
+
+
 def test_autograd_sees_the_write():
     x = torch.ones(3, requires_grad=True)
     f = kf.fuse(lambda x: x.add_(1))

@@ -219,7 +219,8 @@ class FusedCallable {
     std::vector<const Array*> outs(graph.outputs.size());
     if (goals.outs.size() == first)
       for (std::size_t i = 0; i < first; ++i) outs[i] = &goals.outs[i];
-    for (std::size_t k = 0; k < entry.targets.size(); ++k) outs[first + k] = &goals.targets[k];
+    for (std::size_t k = 0; k < entry.targets.size(); ++k)
+      if (!entry.targets[k].in_place) outs[first + k] = &goals.targets[k];
     for (bool again = true; again;) {
       const bool aligned = std::ranges::all_of(inputs.all(), is_aligned) && std::ranges::all_of(outs, is_aligned);
       entry.compiled = fuse::compiled(graph, device, options_, aligned, outs);

@@ -155,7 +155,8 @@ Results compute(Call& call, const Entry& entry, const Inputs& inputs, const doub
   run_detail::execute(call, c, inputs, to.data(), parameters, fresh.data());
   for (std::size_t k = 0; k < goals.targets.size(); ++k) {
     const Array& target = goals.targets[k];
-    if (!entry.targets[k].direct) copy_into(call, c.device, results[entry.results() + k].view, target);
+    if (!entry.targets[k].direct && !entry.targets[k].in_place)
+      copy_into(call, c.device, results[entry.results() + k].view, target);
     target.framework->written(target.object);
   }
   results.resize(entry.results());

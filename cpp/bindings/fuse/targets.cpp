@@ -34,7 +34,8 @@ using namespace targets_detail;
 
 Target read_target(py::handle written) {
   const auto parts = written.cast<py::tuple>();
-  return {parts[0].cast<std::size_t>(), parts[1].cast<std::string>(), parts[2].cast<std::optional<Ranges>>()};
+  return {parts[0].cast<std::size_t>(), parts[1].cast<std::string>(), parts[2].cast<std::optional<Ranges>>(),
+          parts[3].cast<bool>()};
 }
 
 Arrays arrays_of(const Call& call, const std::vector<Target>& targets, const Inputs& inputs,

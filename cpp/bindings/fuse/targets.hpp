@@ -25,11 +25,12 @@ struct Target {
   std::size_t input;
   std::string name;
   std::optional<Ranges> part;
+  bool in_place = false;  ///< a call of the library writes to the input itself; the output says only that it has run
   bool direct =
       false;  ///< kernels store there themselves; else they store into other memory, which is copied at the end
 };
 
-/// Of a (number, name, ranges or None).
+/// Of a (number, name, ranges or None, in place).
 Target read_target(py::handle written);
 
 /// The arrays of the targets for one call. Throws TypeError or ValueError where one cannot be written to, or shares

@@ -39,7 +39,7 @@ class Prepared(NamedTuple):
     calls: Sequence[Callable[..., Any]]
     watched: list[tuple[Any, bool]]
     inputs: Sequence[Input]
-    written: list[tuple[int, str, list[tuple[int, int]] | None]]
+    written: list[tuple[int, str, list[tuple[int, int]] | None, bool]]
 
 
 def has_floats(*arguments: Any) -> bool:
@@ -138,9 +138,9 @@ def prepared(
     )
 
 
-def _written(tracer: Tracer, w: Written) -> tuple[int, str, list[tuple[int, int]] | None]:
+def _written(tracer: Tracer, w: Written) -> tuple[int, str, list[tuple[int, int]] | None, bool]:
     part = None if w.part is None else [(start, stop) for start, stop, _ in w.part]
-    return w.input, tracer.inputs[w.input].name, part
+    return w.input, tracer.inputs[w.input].name, part, w.in_place
 
 
 def place_of(inputs: Iterable[Input]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -75,12 +76,26 @@ class Form(NamedTuple):
 
 
 class Written(NamedTuple):
-    """An input that is written to: its number, its value, the new one, and the part that this fills (None: all)."""
+    """An input that is written to: its number, its value, the new one, and the part that this fills (None: all).
+    `in_place`: a call of the library writes to it, and `result` says only that it has run.
+    """
 
     input: int
     value: Traced
     result: Traced
     part: list[memory.Range] | None
+    in_place: bool = False
+
+
+class WritingCall(NamedTuple):
+    """A call of the library that writes to one of its arguments: the nodes of that argument before and after it, and a
+    result of no use that comes when it has run. `run` writes to a copy unless its `in_place` is set.
+    """
+
+    run: Any
+    before: int
+    after: int
+    done: int
 
 
 _ARITHMETIC = ("add", "subtract", "multiply", "divide")  # which give for an int what they give for the float
@@ -152,11 +167,13 @@ class Tracer:
         self._taken: set[str] = set()  # the inputs' names
         self._numbers: dict[str, int] = {}  # by name: the last one given to an array of that name
         self._values: list[Traced] = []  # the inputs', as they were given
+        self._input_nodes: list[int] = []
         self._writable: set[int] = set()  # captured arrays by id
         self.stand_in: Callable[[Any], Traced | None] = lambda array: None  # the value of an array that was written to
         self.calls: list[Call] = []
         self.library_calls: list[Callable[..., Any]] = []  # as the graph's nodes number them
         self.forms: list[Form] = []
+        self.writing_calls: dict[int, WritingCall] = {}  # by the node after it
         self.is_open = True
         self._eager = eager
         self._captured: dict[int, Traced] = {}
@@ -239,6 +256,7 @@ class Tracer:
         """A new input; `array` is what it stands for, where there is one."""
         node = self.graph.input(name, spec.shape, spec.dtype, spec.like, spec.device, captured, strides)
         self.inputs.append(Input(name, spec, array, captured, argument))
+        self._input_nodes.append(node)
         self._taken.add(name)
         self._values.append(self.value(node))
         self._values[-1]._memory.strides = strides or memory.c_strides(spec.shape)
@@ -278,6 +296,25 @@ class Tracer:
             raise trace_error(what, f"write to {known.name} itself, or to a slice of it", owner.line)
         part, node = owner.part or (None, self.node(value))
         return Written(number, value, self.value(node), part)
+
+    def in_place(self, written: Sequence[Written], results: Sequence[Traced]) -> list[Written]:
+        """The same, where a call of the library that writes to an argument may do so itself: it is the only write, and
+        nothing else reads what was in the argument before, neither a kernel nor one of the function's results.
+        """
+        if not self._runs or not self.writing_calls:
+            return list(written)
+        reads = Counter(self.node(r) for r in results)
+        reads.update(n for form in self.forms for n in form.arguments)
+        for node in map(self.graph.node, range(len(self.graph))):
+            reads.update(node["arguments"])
+        return [self._in_place(w, reads) for w in written]
+
+    def _in_place(self, w: Written, reads: Mapping[int, int]) -> Written:
+        call = self.writing_calls.get(self.node(w.result))
+        if call is None or call.before != self._input_nodes[w.input] or reads[call.before] != 1:
+            return w
+        call.run.in_place = True
+        return w._replace(result=self.value(call.done), in_place=True)
 
     def lift(self, value: Any, library: str, what: str = "an operand", *, of_floats: bool = False) -> Traced:
         """A traced value for whatever meets one.

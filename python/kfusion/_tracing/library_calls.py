@@ -18,7 +18,7 @@ import numpy as np
 from .._graph.number import is_number, read
 from .._graph.source import TraceError, trace_error, user_line
 from .._graph.structure import Slot, fill, leaves, walk
-from .._graph.tracer import Traced, Tracer, tracer_of
+from .._graph.tracer import Traced, Tracer, WritingCall, tracer_of
 from .._spec import DTYPES, is_array
 from . import autocast, numpy_stored, refusals, torch_complex
 
@@ -55,9 +55,13 @@ def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     types = [_type(t, name) for t in (*results.tensors, *(shown[i] for i in written))]
     copied = tuple(k for k, t in enumerate(results.tensors) if any(_shares_memory(t, s) for s in shown))
     run = _Run(function, call, tuple(written), copied)
-    made = tracer.library_call(name, run, call.values, types)
-    for i, value in zip(written, made[len(results.tensors) :], strict=True):
+    before = [tracer.node(call.values[i]) for i in written if _is_whole(call, i)]
+    made = tracer.library_call(name, run, call.values, [*types, *[_DONE] * len(written)])
+    after = made[len(results.tensors) : len(types)]
+    for i, value in zip(written, after, strict=True):
         call.values[i]._write(name.removeprefix("torch."), value)  # type: ignore[attr-defined]
+    if len(before) == len(written) == 1:
+        tracer.writing_calls[tracer.node(after[0])] = WritingCall(run, *before, *map(tracer.node, (after[0], made[-1])))
     for k in copied:  # as with any view, what is written to it later would have to show in the others
         made[k] = tracer.value(tracer.node(made[k]), _owner(results.tensors[k], shown, call.values)._memory)
     numbers = [
@@ -98,6 +102,14 @@ _ORDERS = {"torch.scaled_dot_product_attention": (0, 2, 1, 3)}
 
 def _in_order(function: Callable[..., Any], order: Sequence[int]) -> Callable[..., Any]:
     return lambda *args, **kwargs: function(*args, **kwargs).permute(order)
+
+
+_DONE = ("int64", ())
+
+
+def _is_whole(call: _Arguments, i: int) -> bool:
+    """Whether a tensor of a call is all of an array, and not seen as numbers of another dtype."""
+    return call.values[i]._path == () and call.given[i] is call.values[i]
 
 
 class _Arguments:
@@ -173,7 +185,9 @@ class _Results:
 
 
 class _Run:
-    """The call as the kernels' steps make it: arrays in, a list of all results out."""
+    """The call as the kernels' steps make it: arrays in, a list of all results out; of each tensor that is written to,
+    the new one, and a number that says so. `in_place`: the new one is the old one.
+    """
 
     def __init__(
         self,
@@ -188,6 +202,7 @@ class _Run:
         self._any_autocast = sys.modules["torch"]._C._is_any_autocast_enabled
         self._written = written
         self._copied = copied
+        self.in_place = False
         given = enumerate(zip(call.values, call.given, strict=True))
         self._views = [(i, name_of_dtype(g)) for i, (v, g) in given if v is not g]
         args, kwargs = self._structure = call.structure
@@ -208,7 +223,7 @@ class _Run:
     def _called(self, given: list[Any]) -> list[Any]:
         for i, dtype in self._views:
             given[i] = torch_complex.seen(given[i], dtype)
-        for i in self._written:
+        for i in () if self.in_place else self._written:
             given[i] = given[i].clone()
         args, kwargs = self._filled(given)
         with autocast.as_traced(self._device, self._autocast):
@@ -219,6 +234,7 @@ class _Run:
         for k in self._copied:
             tensors[k] = tensors[k].clone()
         tensors += [given[i] for i in self._written]
+        tensors += [given[i].new_zeros((), dtype=sys.modules["torch"].int64) for i in self._written]
         return [torch_complex.stored(t) for t in tensors]
 
     def _filled(self, arrays: Sequence[Any]) -> Any:
@@ -412,8 +428,14 @@ class _NumpyRun:
 
 
 def assigned(x: Any, key: Any, value: Any) -> Any:
-    """x with `value` at `key`, of NumPy or torch."""
-    x = x.copy() if hasattr(x, "astype") else x.clone()
+    """x with `value` at `key`, of NumPy."""
+    x = x.copy()
+    x[key] = value
+    return x
+
+
+def assign(x: Any, key: Any, value: Any) -> Any:
+    """x[key] = value; returns x."""
     x[key] = value
     return x
 

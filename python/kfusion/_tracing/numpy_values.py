@@ -49,8 +49,9 @@ class NumpyValue(Dispatched, library="numpy"):
         except NoForm:
             return library_calls.numpy_call(operator.getitem, "numpy.getitem", (self, key), {})
 
-    def _with_item(self, key: Any, value: Any) -> Any:
-        return library_calls.numpy_call(library_calls.assigned, "numpy.setitem", (self, key, value), {})
+    def _assign(self, key: Any, value: Any) -> None:
+        given = self, key, value
+        self._write("[...]", library_calls.numpy_call(library_calls.assigned, "numpy.setitem", given, {}))
 
     def _operation(self, op: str, *operands: Any) -> Any:
         if any(map(library_calls.is_complex, operands)):

@@ -95,8 +95,8 @@ class TorchValue(Dispatched, library="torch"):
         except NoForm:
             return library_calls.torch_call(operator.getitem, "torch.getitem", (self, key), {})
 
-    def _with_item(self, key: Any, value: Any) -> Any:
-        return library_calls.torch_call(library_calls.assigned, "torch.setitem", (self, key, value), {})
+    def _assign(self, key: Any, value: Any) -> None:
+        library_calls.torch_call(library_calls.assign, "torch.setitem", (self, key, value), {})
 
     def _operation(self, op: str, *operands: Any) -> Any:
         name = _OPERATORS.get(op, op)

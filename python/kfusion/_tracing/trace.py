@@ -148,6 +148,7 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
             lambda path, leaf: _output(tracer, outputs, written, path, leaf),
             enters=lambda value: may_hold_results(value) and _holds_traced(value),
         )
+        written = tracer.in_place(written, [value for _, value in outputs])
         outputs += [(f"{tracer.inputs[w.input].name} (written)", w.result) for w in written]
         if not outputs:
             _require_an_array(tracer, bound)

@@ -108,7 +108,7 @@ class Value(Traced):
         try:
             writing.assign(self, key, value)
         except NoForm:
-            self._write("[...]", self._with_item(key, value))
+            self._assign(key, value)
 
     def _keep(self) -> None:
         """The value is what it was, although its memory was written to."""
@@ -116,8 +116,8 @@ class Value(Traced):
         if self._path == ():
             self._memory.node = self._node
 
-    def _with_item(self, key: Any, value: Any) -> Any:
-        """A value like this one whose elements at `key` are `value`."""
+    def _assign(self, key: Any, value: Any) -> None:
+        """self[key] = value by a call of the library."""
         raise NotImplementedError
 
     def __len__(self) -> int:
