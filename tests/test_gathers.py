@@ -169,6 +169,37 @@ def test_the_table_as_out(rng):
     np.testing.assert_array_equal(x, want)
 
 
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_rows_alone_are_copied(index, threads, rng):
+    """Tables and indices as they lie, rows of any length; the axes before and behind the one that is taken of."""
+    take = {axis: kf.fuse(lambda x, i, axis=axis: kf.take(x, i, axis)) for axis in (0, 1)}
+    i = rng.integers(-7, 7, (6, 8)).astype(index)
+    tables = [table(rng, (7, n)) for n in (1, 3, 64, 4097)]
+    tables += [
+        table(rng, (14, 40))[::-2],
+        table(rng, (7, 80))[:, 1::2],
+        table(rng, (7, 40))[:, ::-1],
+        table(rng, (7, 3, 5)),
+    ]
+    tables += [table(rng, (40, 7)).T, np.broadcast_to(table(rng, (7, 1)), (7, 40)), table(rng, (7, 0))]
+    for n in (1, 3):
+        threads(n)
+        for j in (i, i.T, i[::2, ::-3], i[:, :0], np.broadcast_to(i[0], (3, 8))):
+            for x in tables:
+                np.testing.assert_array_equal(take[0](x, j), np.take(x, j, 0))
+            batch = table(rng, (3, 7, 40))
+            for x in (batch, batch[::-1], batch.swapaxes(0, 2)):
+                np.testing.assert_array_equal(take[1](x, j), np.take(x, j, 1))
+    x, out = tables[2], np.zeros((2, 3, 128), np.float32)[:, :, :64]
+    take[0](x, i[:2, :3], out=out)
+    np.testing.assert_array_equal(out, x[i[:2, :3]])
+    for bad in (7, -8):
+        with pytest.raises(IndexError, match=f"take: index {bad} is out of bounds for axis 0 with size 7"):
+            take[0](x, np.array([0, bad], index))
+    with pytest.raises(IndexError, match=r"embedding: index -1 is out of bounds .* must not be negative"):
+        kf.fuse(lambda x, i: F.embedding(i, x))(torch.from_numpy(x), torch.tensor([[-1]]))
+
+
 # ---- positions that there are not
 
 

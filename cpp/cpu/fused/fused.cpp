@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "cpu/fused/row_copies.hpp"
 #include "cpu/fused/rows_and_columns.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/job.hpp"
@@ -79,7 +80,10 @@ void FusedKernel::run(const std::byte* const* loads, std::byte* const* stores, c
                        streams(p.stored_bytes) && !in_place && !copied,
                        in_place && is_staged(p, loads, stores)};
   const int threads = threads_for(p.work);
-  p.space.columns ? run_columns(call, threads) : run_rows(call, threads);
+  if (p.copy)
+    copy_rows(call, *p.copy, threads);
+  else
+    p.space.columns ? run_columns(call, threads) : run_rows(call, threads);
   if (fault.table >= 0) {
     const Table& t = p.kernel.tables[at(fault.table)];
     throw IndexError(out_of_bounds(t.function, fault.index, t.axis, t.positions));

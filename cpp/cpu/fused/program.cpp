@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "cpu/fused/emitter.hpp"
+#include "cpu/fused/row_copies.hpp"
 #include "cpu/fused/searches.hpp"
 #include "kfusion/divide_up.hpp"
 
@@ -71,6 +72,7 @@ FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks)
   find_phases();
   find_ahead();
   search = column_search_of(*this);
+  copy = row_copy_of(*this);
 }
 
 int FusedProgram::add_operand(std::int64_t place) {

@@ -6,6 +6,7 @@
 // it.
 #pragma once
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "cpu/fused/reach.hpp"
@@ -92,6 +93,11 @@ struct Phase {
   RowMoments moments = {};  ///< both sweeps as one, where there is such a loop
 };
 
+/// A program that is nothing but rows of Kernel::tables[table], at the indices that load `index` has.
+struct RowCopy {
+  int table = 0, index = 0;
+};
+
 /// What happens to a value when it is made.
 struct Action {
   enum class Kind : std::uint8_t { kStore, kReduce, kKeep } kind = Kind::kStore;
@@ -128,6 +134,7 @@ class FusedProgram {
   std::int64_t work = 0;                     ///< bytes, weighted by the steps that are taken on them
   std::vector<Phase> phases;                 ///< the sweeps of a row, where rows lie along the flat index
   RowAhead ahead;                            ///< of rows from memory, where there is such a loop
+  std::optional<RowCopy> copy;               ///< all of the program, where it is one
   ColumnSearch search;                       ///< of columns: the first two sweeps, where there is such a loop
   std::int64_t scratch_bytes = 0;
   std::int64_t homes_begin = 0, homes_end = 0;  ///< in the scratch
