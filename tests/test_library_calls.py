@@ -229,6 +229,21 @@ def test_arrays_of_numpy_of_other_dtypes(dtype, rng):
                 assert_same((g,), (w,))
 
 
+def test_arrays_of_other_dtypes_that_the_function_names(rng):
+    small, pairs, x = np.arange(6, dtype=np.uint8), np.arange(6) * 1j, X[:, :6]
+    functions = [lambda x: x * small + 1, lambda x: small - x, lambda x: (x > 0) & (small > 2), lambda x: x + pairs]
+    functions += [lambda x: x[:, small[:3]] * 2, lambda x: abs(x) ** small, lambda x: x @ small]
+    for f in functions:
+        got, want = kf.fuse(f)(x), f(x)
+        assert_same((got,), (want,))
+    f = kf.fuse(lambda x: x * small)
+    f(x)
+    small[0] = 9  # its elements are read by each call
+    np.testing.assert_array_equal(f(x), x * small)
+    with pytest.raises(kf.TraceError, match=r"x of kfusion.where is of uint8, which graphs have no dtype for"):
+        kf.fuse(lambda x: np.where(x > 0, small, x))(x)
+
+
 def test_small_integers_are_positions(rng):
     i, table = rng.integers(0, 16, (4, 5)).astype(np.uint8), rng.standard_normal((16, 16)).astype(np.float32)
     for f in (lambda t, i: t[i] * 2, lambda t, i: t[i, i] * 2, lambda t, i: np.take(t, i, 0)):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import _core
-from .._spec import FLOATS, Spec, described, is_array, spec_of
+from .._spec import FLOATS, ITEM_BYTES, Spec, described, is_array, spec_of
 from . import memory
 from .memory import Memory, Path
 from .number import Number, Program, is_integer, is_number, parameter_of, read
@@ -341,6 +341,8 @@ class Tracer:
                 return self.value(self._call("scalar", number(value)))
         if hasattr(type(value), "__kfusion_complex__") or (library == "torch" and type(value) is complex):
             raise no_form(f"{what} is of complex numbers", "write torch's function of them")
+        if library == "numpy" and isinstance(value, np.ndarray) and value.dtype.kind in "iuc":
+            _require_form(value, what)
         if is_array(value):
             known = self.stand_in(value)
             return self._capture(value, library) if known is None else known
@@ -543,6 +545,12 @@ def _require_no_grad(array: Any, function: str, name: str) -> None:
             f"kfusion.{function}: {name}an array which the function captured{',' if name else ''} requires grad, and "
             "kfusion has no backward pass yet: call it under torch.no_grad(), or call requires_grad_(False) on it"
         )
+
+
+def _require_form(array: np.ndarray, what: str) -> None:
+    """Raises where NumPy's own functions may compute with an array and kernels cannot: of small or complex numbers."""
+    if array.dtype.name not in ITEM_BYTES and array.dtype.isnative:
+        raise no_form(f"{what} is of {array.dtype}, which graphs have no dtype for", "write x.astype(...) of it")
 
 
 def _variable_of(array: Any) -> str | None:

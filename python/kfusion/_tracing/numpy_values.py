@@ -56,12 +56,10 @@ class NumpyValue(Dispatched, library="numpy"):
     def _operation(self, op: str, *operands: Any) -> Any:
         if any(map(library_calls.is_complex, operands)):
             return numpy_stored.called(getattr(np, op), f"numpy.{op}", operands, {})
-        if op == "matmul":
-            return contractions.matmul(*operands)
-        if op == "power":
-            x, y = operands
-            return power(x, y, POWERS)
-        return elementwise(op, op, operands)
+        try:
+            return _in_graph(op, *operands)
+        except NoForm:
+            return library_calls.numpy_call(getattr(np, op), f"numpy.{op}", operands, {})
 
     @property
     def dtype(self) -> Any:
@@ -109,6 +107,15 @@ class NumpyValue(Dispatched, library="numpy"):
     def copy(self, order: str = "C") -> Any:
         """The same values."""
         return self._tracer.copy(self)
+
+
+def _in_graph(op: str, *operands: Any) -> Any:
+    if op == "matmul":
+        return contractions.matmul(*operands)
+    if op == "power":
+        x, y = operands
+        return power(x, y, POWERS)
+    return elementwise(op, op, operands)
 
 
 def _with_wide_positions(key: Any) -> Any:
