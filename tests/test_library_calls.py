@@ -79,6 +79,8 @@ TORCH = {
     "keyword in the library only": lambda t, x, y: t.div(x, y, rounding_mode="trunc"),
     "an attribute": lambda t, x, y: (x * 1).H,
     "LSTM": lambda t, x, y: lstm()(x[None])[0] * 2,
+    "a result that is an argument": lambda t, x, y: t.broadcast_tensors(x * 2, y[0]),
+    "results, then an argument": lambda t, x, y: t.broadcast_tensors(y[0], x, y[:1]),
 }
 
 

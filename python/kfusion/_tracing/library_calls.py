@@ -54,7 +54,7 @@ def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     _require_writable(name, [call.given[i] for i in written])
     types = [_type(t, name) for t in (*results.tensors, *(shown[i] for i in written))]
     copied = tuple(k for k, t in enumerate(results.tensors) if any(_shares_memory(t, s) for s in shown))
-    run = _Run(function, call, tuple(written), copied)
+    run = _Run(function, call, results.new(), tuple(written), copied)
     before = [tracer.node(call.values[i]) for i in written if _is_whole(call, i)]
     made = tracer.library_call(name, run, call.values, [*types, *[_DONE] * len(written)])
     after = made[len(results.tensors) : len(types)]
@@ -161,6 +161,7 @@ class _Results:
 
     def __init__(self, name: str, found: Any, shown: Sequence[Any]) -> None:
         self.tensors: list[Any] = []
+        self._is_new: list[bool] = []  # of all tensors of the result
         self._shown = shown
         self._name = name
         self._structure = walk(found, self._visit)
@@ -168,6 +169,7 @@ class _Results:
     def _visit(self, _: str, leaf: Any) -> Any:
         if not is_array(leaf):
             return leaf
+        self._is_new.append(all(leaf is not argument for argument in self._shown))
         for i, argument in enumerate(self._shown):
             if leaf is argument:  # x.add_(y) returns x
                 return Slot(-1 - i)
@@ -177,6 +179,10 @@ class _Results:
             )
         self.tensors.append(leaf)
         return Slot(len(self.tensors) - 1)
+
+    def new(self) -> list[int] | None:
+        """The numbers of the new tensors among all of the result; None where all are new."""
+        return None if all(self._is_new) else [i for i, is_new in enumerate(self._is_new) if is_new]
 
     def filled(self, made: Sequence[Any], given: Sequence[Any]) -> Any:
         """The result with traced values in place of tensors."""
@@ -193,6 +199,7 @@ class _Run:
         self,
         function: Callable[..., Any],
         call: _Arguments,
+        new: Sequence[int] | None = None,
         written: tuple[int, ...] = (),
         copied: tuple[int, ...] = (),
     ) -> None:
@@ -200,6 +207,7 @@ class _Run:
         self._function = function
         self._autocast = autocast.active(self._device)
         self._any_autocast = sys.modules["torch"]._C._is_any_autocast_enabled
+        self._new = new
         self._written = written
         self._copied = copied
         self.in_place = False
@@ -210,7 +218,7 @@ class _Run:
         self._places = [(i, v.index) for i, v in enumerate(args) if isinstance(v, Slot)] if is_flat else None
         self._names = [(k, v.index) for k, v in kwargs.items() if isinstance(v, Slot)]
         # Most calls are such, and what they cost beside the function itself counts.
-        self._is_plain = is_flat and not (written or copied or self._views) and self._autocast is None
+        self._is_plain = is_flat and new is None and not (written or copied or self._views or self._autocast)
 
     def __call__(self, *arrays: Any) -> list[Any]:
         if self._is_plain and not self._any_autocast():
@@ -229,8 +237,8 @@ class _Run:
         with autocast.as_traced(self._device, self._autocast):
             result = self._function(*args, **kwargs)
         tensors = [result] if is_array(result) else [t for t in leaves(result) if is_array(t)]
-        if self._written:
-            tensors = [t for t in tensors if all(t is not g for g in given)]
+        if self._new is not None:
+            tensors = [tensors[i] for i in self._new]
         for k in self._copied:
             tensors[k] = tensors[k].clone()
         tensors += [given[i] for i in self._written]
