@@ -132,7 +132,7 @@ torch.var_mean(x.clamp(-5,5),1) ; torch.std_mean(x,0,keepdim=True) ; torch.var_m
 torch.aminmax(x) ; x.aminmax(dim=0,keepdim=True) ; torch.aminmax(x,dim=1).max ; torch.diff(x) ; x.diff(n=2,dim=0)
 torch.diff(x,3) ; torch.trapezoid(x) ; torch.trapezoid(x,dx=0.5,dim=0) ; torch.trapezoid(x,x.flip(0))
 torch.dist(x,x*2,1) ; x.dist(x.flip(0)) ; F.pairwise_distance(x,x.flip(0)) ; F.pairwise_distance(x,x*2,3)
-F.pairwise_distance(x,x*0,float('inf'),keepdim=True) ; F.cosine_similarity(x,x.flip(0))
+F.pairwise_distance(x,x*0,float('inf'),keepdim=True) ; F.cosine_similarity(x,x.flip(0)) ; F.cosine_similarity(x[:1],x,0)
 F.cosine_similarity(x,x[0],dim=-1) ; F.cosine_similarity(x,x*2,0,1e3) ; torch.norm(x,0) ; (x*1e30)[:1].norm(p=3,dim=0)
 torch.norm(x,3,1) ; x.norm(0.5,0,True) ; x.norm(float('-inf')) ; torch.linalg.vector_norm(x,2.5,dim=(0,1))
 torch.linalg.vector_norm(x,-1,dim=1) ; torch.linalg.vector_norm(x,0,dim=1,keepdim=True) ; F.normalize(x,3)
