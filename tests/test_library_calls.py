@@ -78,6 +78,13 @@ TORCH = {
     "x[...] = y": lambda t, x, y: parts_in_place(x, y),
     "keyword in the library only": lambda t, x, y: t.div(x, y, rounding_mode="trunc"),
     "an attribute": lambda t, x, y: (x * 1).H,
+    "shapes that kernels refuse": lambda t, x, y: (
+        t.softmax(x[:, :0], 1),
+        t.nn.functional.conv2d(x[None], y[None, None, :3, :3]),
+        t.nn.functional.layer_norm(x, (6,), eps=-0.01),
+        x[0, 0].transpose(0, -1),
+        x[0, 0].index_select(0, t.tensor([0])),
+    ),
     "LSTM": lambda t, x, y: lstm()(x[None])[0] * 2,
     "a result that is an argument": lambda t, x, y: t.broadcast_tensors(x * 2, y[0]),
     "results, then an argument": lambda t, x, y: t.broadcast_tensors(y[0], x, y[:1]),

@@ -8,6 +8,7 @@ accepted; one that changes the result and is not honoured is refused.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -76,7 +77,19 @@ def torch_function(
     except NoForm:
         if function is None:
             raise
+    except (ValueError, IndexError) as error:
+        return _unless_torch_refuses(error, function, f"torch.{short}", args, kwargs)
     return library_calls.torch_call(function, f"torch.{short}", args, kwargs)
+
+
+def _unless_torch_refuses(error: Exception, function: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """A call of the library, for shapes that torch takes and kernels do not. Where torch takes them neither, or is not
+    imported, the first error says more.
+    """
+    if function is not None:
+        with contextlib.suppress(Exception):
+            return library_calls.torch_call(function, name, args, kwargs)
+    raise error from None
 
 
 def _in_place(short: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
