@@ -56,6 +56,8 @@ def seen(tensor: Any, dtype: str = "") -> Any:
     torch = sys.modules["torch"]
     if STORED.get(dtype) and not dtype.startswith("complex"):
         return tensor.view(getattr(torch, dtype))
+    if tensor.numel() == 0 and not tensor.is_complex():  # whose strides may be none of pairs
+        tensor = tensor.new_empty(tensor.shape)
     return tensor if tensor.is_complex() else torch.view_as_complex(tensor)
 
 

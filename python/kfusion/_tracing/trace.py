@@ -7,7 +7,6 @@ import functools
 import gc
 import inspect
 import linecache
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
@@ -294,7 +293,7 @@ def _output(tracer: Tracer, outputs: list[tuple[str, Traced]], written: Sequence
             what = f"{tracer.name} returns {library_calls.name_of_dtype(leaf)}, which graphs have no dtype for"
             raise trace_error(what, "return it as int32 or as floats", "")
         outputs.append((path, leaf.pairs))
-        return Slot(len(outputs) - 1, sys.modules["torch"].view_as_complex)
+        return Slot(len(outputs) - 1, torch_complex.seen)
     if isinstance(leaf, Traced):
         for i, w in enumerate(written):
             if leaf is w.value:  # the argument itself comes back
