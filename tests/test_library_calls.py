@@ -78,6 +78,12 @@ TORCH = {
     "x[...] = y": lambda t, x, y: parts_in_place(x, y),
     "keyword in the library only": lambda t, x, y: t.div(x, y, rounding_mode="trunc"),
     "an attribute": lambda t, x, y: (x * 1).H,
+    "the values' own device": lambda t, x, y: (
+        t.zeros_like(x, device=x.device) + x.to(x.device, memory_format=t.preserve_format),
+        x.new_full((2, 3), 4, device="cpu", requires_grad=False) * x.cpu()[:2, :3],
+        t.empty_like(x[:, :2], device=y.device).fill_(2) + y.type("torch.DoubleTensor")[:, :2],
+    ),
+    "a norm of matrices": lambda t, x, y: (x.norm("nuc") + y).__rdiv__(2.0),
     "shapes that kernels refuse": lambda t, x, y: (
         t.softmax(x[:, :0], 1),
         t.nn.functional.conv2d(x[None], y[None, None, :3, :3]),

@@ -44,7 +44,7 @@ def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     with _no_data(call.values) as device:
         shown = call.viewed([without_data(v, device) for v in call.values])
         versions = [t._version for t in shown]
-        found = _called_without_data(function, name, call.filled(shown))
+        found = _called_without_data(function, name, _moved(call.filled(shown), call.values, device))
     written = [i for i, t in enumerate(shown) if t._version != versions[i]]
     results = _Results(name, found, shown)
     if not results.tensors and not written:
@@ -291,6 +291,23 @@ def without_data(value: Traced, device: str = "meta") -> Any:
     return torch.empty(value.shape, dtype=getattr(torch, value._dtype), device=device)
 
 
+def lies_on(value: Any, device: Any) -> bool:
+    """Whether a traced value is on a device, given as torch's object or a name."""
+    return ("cuda:0" if str(device) == "cuda" else str(device)) == str(value.device)
+
+
+def _moved(arguments: Any, values: Sequence[Traced], device: str) -> Any:
+    """The arguments with the device of tensors without data in place of that of the values."""
+    args, kwargs = walk(arguments, lambda _, leaf: device if _is_device_of(values, leaf) else leaf)
+    if isinstance(named := kwargs.get("device"), str) and lies_on(values[0], named):
+        kwargs = kwargs | {"device": device}
+    return args, kwargs
+
+
+def _is_device_of(values: Sequence[Traced], leaf: Any) -> bool:
+    return isinstance(leaf, sys.modules["torch"].device) and lies_on(values[0], leaf)
+
+
 def _called_without_data(function: Callable[..., Any], name: str, arguments: Any) -> Any:
     """Raises what the function raises where its arguments do not fit, with the user's line."""
     args, kwargs = arguments
@@ -324,7 +341,12 @@ def _type(tensor: Any, name: str) -> tuple[str, tuple[int, ...]]:
 
 def name_of_dtype(tensor: Any) -> str:
     """ "uint8", without the name of torch."""
-    return str(tensor.dtype).removeprefix("torch.")
+    return name_of(tensor.dtype)
+
+
+def name_of(dtype: Any) -> str:
+    """The name of one of torch's dtypes."""
+    return str(dtype).removeprefix("torch.")
 
 
 def _shares_memory(a: Any, b: Any) -> bool:

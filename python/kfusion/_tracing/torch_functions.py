@@ -106,7 +106,7 @@ def _in_graph(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     function = FUNCTIONS.get(name) or FUNCTIONS.get(short)
     if function is None:
         raise refusals.refused(f"torch.{short}")
-    given = {_RENAMED.get(k, k): v for k, v in kwargs.items() if not (k == "inplace" and v is False)}
+    given = {_RENAMED.get(k, k): v for k, v in kwargs.items() if not _says_nothing(k, v, args)}
     args += tuple(given.pop(k) for k in _SEVERAL & given.keys() - _keywords(function))
     bound = _bound(function, f"torch.{short}", args, given)
     traced = next((v for v in (*bound.args, *bound.kwargs.values()) if isinstance(v, Traced)), None)
@@ -121,6 +121,13 @@ def _in_graph(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return function(*bound.args, **bound.kwargs)
     bound.arguments["input"] = views.reshape(x, (1,))
     return _without_axes(function(*bound.args, **bound.kwargs))
+
+
+def _says_nothing(keyword: str, value: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a keyword asks for what is so anyway: no gradients, and the device of what is given."""
+    if keyword == "device" and args and isinstance(args[0], Traced):
+        return library_calls.lies_on(args[0], value)
+    return keyword in ("inplace", "requires_grad", "pin_memory") and value is False
 
 
 @functools.cache
@@ -253,6 +260,7 @@ for _name, _function in p.MAPS.items():
 del FUNCTIONS["equal"]  # torch.equal gives a Python bool
 for _name, (_, _op) in BINARY.items():
     FUNCTIONS[f"__{_name}__"], FUNCTIONS[f"__r{_name}__"] = _binary(_op), _reflected(_op)
+FUNCTIONS["__div__"], FUNCTIONS["__rdiv__"] = FUNCTIONS["__truediv__"], FUNCTIONS["__rtruediv__"]
 
 
 @named("add")
@@ -500,6 +508,8 @@ def _linalg_norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = F
 @named("norm", "vector_norm")
 def _norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, p: Any = None) -> Any:
     ord = p if ord is None else ord
+    if isinstance(ord, str) and ord != "fro":
+        raise no_form(f"torch.norm with p={ord!r} is not traced", "write torch.linalg.svdvals(x).sum(-1) instead")
     return _length(input, 2 if ord in (None, "fro") else ord, plain_axes(dim), keepdim)
 
 

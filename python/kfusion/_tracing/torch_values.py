@@ -37,7 +37,7 @@ _OF_ANY_DENSE = (
     "stride",
 )
 # Methods that look at memory or at gradients.
-_NEVER = ("apply_", "as_strided", "as_strided_", "backward", "cpu", "cuda", "data_ptr", "map_", "pin_memory",
+_NEVER = ("apply_", "as_strided", "as_strided_", "backward", "data_ptr", "map_", "pin_memory",
           "register_hook", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "share_memory_", "storage",
           "storage_type", "untyped_storage")  # fmt: skip
 _OPERATORS = {"equal": "eq"}  # torch.equal is another function

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
+import sys
 from typing import Any
 
 from .._graph.source import no_form, trace_error
 from .._ops import contractions, joins, views
 from .._spec import dtype_name
-from . import torch_complex
+from . import library_calls, torch_complex
 from .numpy_functions import filled
 from .torch_functions import FUNCTIONS, named
 
@@ -191,9 +193,18 @@ def _zero(input: Any) -> Any:
     return views.full_like(input, 0)
 
 
-@named("to", "type")
+_KEEPING = ("None", "torch.preserve_format")  # as names of layouts
+
+
+@named("to")
 def _to(
-    input: Any, *targets: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False
+    input: Any,
+    *targets: Any,
+    dtype: Any = None,
+    device: Any = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: Any = None,
 ) -> Any:
     for target in targets:
         if isinstance(target, bool):
@@ -204,17 +215,37 @@ def _to(
             device = target
         else:
             dtype = target
-    if device is not None and _place(device) != _place(input.device):
+    if device is not None and not library_calls.lies_on(input, device):
         raise trace_error(f"moving a value to {device} is not traced", "pass arguments that lie there")
+    if library_calls.name_of(dtype) in torch_complex.STORED or str(memory_format) not in _KEEPING:
+        raise no_form("torch.to gives what graphs have no dtype or layout for", "write a dtype that kernels have")
     return views.astype(input, dtype) if dtype is not None and dtype_name(dtype) != input._dtype else input
+
+
+@named("cpu")
+def _cpu(input: Any, memory_format: Any = None) -> Any:
+    return _to(input, device="cpu", memory_format=memory_format)
+
+
+@named("cuda")
+def _cuda(input: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
+    return _to(input, device="cuda" if device is None else device, memory_format=memory_format)
+
+
+@named("type")
+def _type(input: Any, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """torch's older name of a dtype and a device, "torch.FloatTensor", where none is given."""
+    torch = sys.modules["torch"]
+    if dtype is None:
+        return library_calls.without_data(input, input.device)[:0].type()
+    kind = operator.attrgetter(dtype.removeprefix("torch."))(torch) if isinstance(dtype, str) else dtype
+    if not isinstance(kind, torch.dtype) and kind.is_cuda != input.is_cuda:
+        raise trace_error(f"moving a value to {dtype} is not traced", "pass arguments that lie there")
+    return _to(input, dtype=kind if isinstance(kind, torch.dtype) else kind.dtype)
 
 
 def _is_device(target: Any) -> bool:
     return str(target).partition(":")[0] in ("cpu", "cuda", "meta", "mps")
-
-
-def _place(device: Any) -> str:
-    return "cuda:0" if str(device) == "cuda" else str(device)
 
 
 @named("type_as")
