@@ -286,7 +286,6 @@ REFUSED = {
     r"without a dim guesses one": lambda x: F.softmax(x),
     r"torch\.rrelu is not traced: random": lambda x: F.rrelu(x, training=True),
     r"moving a value to cuda": lambda x: x.to("cuda"),
-    r"returns uint8, which graphs have no dtype for": lambda x: x.byte(),
     r"torch\.masked_select is not traced: the shape": lambda x: torch.masked_select(x, x > 0),
     r"torch\.bincount is not traced: the shape": lambda x: torch.bincount((x > 0).long().ravel()),
     r"a tensor without data": lambda x: torch.tensor(x) + x,

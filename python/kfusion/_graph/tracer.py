@@ -262,6 +262,10 @@ class Tracer:
         self._values[-1]._memory.strides = strides or memory.c_strides(spec.shape)
         return self._values[-1]
 
+    def is_input(self, value: Traced) -> bool:
+        """Whether a value shares the memory of an input."""
+        return any(known._memory is value._memory for known in self._values)
+
     def writable(self, array: Any, library: str) -> Traced:
         """The value of a captured array that the function may write to."""
         self._writable.add(id(array))

@@ -256,9 +256,9 @@ class _Run:
 
 
 def _require_writable(name: str, given: Sequence[Any]) -> None:
-    """A kernel that copies what stands for small integers would not copy their bits."""
+    """What is written to an argument is copied there, and a kernel would not copy the bits of small integers."""
     for value in given:
-        if is_complex(value) and not value.dtype.is_complex:
+        if is_complex(value) and not value.dtype.is_complex and value.pairs._tracer.is_input(value.pairs):
             what = f"{name} writes to {name_of_dtype(value)}, which graphs have no dtype for"
             raise trace_error(what, "write to a copy of another dtype: x.to(torch.int32)")
 

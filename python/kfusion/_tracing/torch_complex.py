@@ -19,6 +19,7 @@ from .._ops import joins
 from .._ops import primitives as p
 from .._spec import Spec, is_array
 from . import library_calls
+from .traced import BINARY, COMPARISONS
 
 # Methods that say what any tensor of that shape and dtype says.
 _ASKED = (
@@ -32,6 +33,8 @@ _ASKED = (
     "element_size",
     "__len__",
 )
+_OPERATORS = {f"__{kind}{name}__" for name in (*BINARY, "matmul") for kind in ("", "r", "i")}
+_OPERATORS |= {f"__{name}__" for name in COMPARISONS}
 _FORMS: dict[str, Callable[..., Any]] = {}
 
 
@@ -69,6 +72,19 @@ def stored(tensor: Any) -> Any:
     return tensor if kept is None else tensor.contiguous().view(kept)
 
 
+def returned(number: Any) -> tuple[Traced, Callable[[Any], Any]]:
+    """The value that a traced function returns for such numbers, and what makes numbers of that value's array.
+
+    A kernel that copies it keeps the bits of pairs and of integers, but not of what stands for small integers as bools
+    or half types: those become int32 before.
+    """
+    torch, dtype = sys.modules["torch"], library_calls.name_of_dtype(number)
+    if STORED[dtype] not in ("bool", "float16"):
+        return number.pairs, functools.partial(seen, dtype=dtype)
+    wide = library_calls.torch_call(torch.Tensor.to, "torch.to", (number, torch.int32), {})
+    return wide, lambda array: array.to(getattr(torch, dtype))
+
+
 @functools.cache
 def _kept(dtype: Any) -> Any:
     """torch's dtype of what stands for such integers; None for what graphs have a dtype for."""
@@ -104,7 +120,14 @@ def _class(torch: Any) -> Any:
         def __repr__(self) -> str:
             return f"<traced {library_calls.name_of_dtype(self)}>"
 
+    for name in _OPERATORS & set(dir(torch.Tensor)):
+        setattr(ComplexTensor, name, _operator(getattr(torch.Tensor, name)))
     return ComplexTensor
+
+
+def _operator(function: Any) -> Callable[..., Any]:
+    """Python's operator. torch's own would make of our TypeErrors that there is no such operator."""
+    return lambda *operands: _called(function, operands, {})
 
 
 def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

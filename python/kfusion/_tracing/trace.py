@@ -289,11 +289,9 @@ def _output(tracer: Tracer, outputs: list[tuple[str, Traced]], written: Sequence
         outputs.append((path, value))
         return Slot(len(outputs) - 1, convert)
     if library_calls.is_complex(leaf):
-        if not leaf.dtype.is_complex:
-            what = f"{tracer.name} returns {library_calls.name_of_dtype(leaf)}, which graphs have no dtype for"
-            raise trace_error(what, "return it as int32 or as floats", "")
-        outputs.append((path, leaf.pairs))
-        return Slot(len(outputs) - 1, torch_complex.seen)
+        value, convert = torch_complex.returned(leaf)
+        outputs.append((path, value))
+        return Slot(len(outputs) - 1, convert)
     if isinstance(leaf, Traced):
         for i, w in enumerate(written):
             if leaf is w.value:  # the argument itself comes back
