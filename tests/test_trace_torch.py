@@ -261,6 +261,15 @@ def test_parameters_are_captured_once():
     assert traced.inputs[1].spec == kf.spec((7, 7), like="torch")
 
 
+def test_pairs_are_of_torchs_classes():
+    x = torch.tensor([[1.0, 3.0], [4.0, 2.0]])
+    largest, smallest, both, back = kf.fuse(lambda x: (x.max(1), torch.min(x, 0), x.aminmax(), x.max(1)[::-1]))(x)
+    kinds = torch.return_types
+    assert (type(largest), type(smallest), type(both)) == (kinds.max, kinds.min, kinds.aminmax)
+    assert (largest.values.tolist(), smallest.indices.tolist(), both.max.item()) == ([3, 4], [0, 1], 4)
+    assert [v.tolist() for v in back] == [[1, 0], [3, 4]]
+
+
 def test_rows_that_a_mask_of_floats_hides_are_0():
     mask = torch.zeros(5, 6)
     mask[1], mask[3, 2:] = -torch.inf, -torch.inf

@@ -104,7 +104,7 @@ def walk(
     if isinstance(value, (tuple, list)):
         fields = getattr(value, "_fields", None)
         made = parts(zip(fields or range(len(value)), value, strict=True)).values()
-        kind: Any = type(value)
+        kind: Any = getattr(value, "__kfusion_stands_for__", type(value))
         return tuple.__new__(kind, made) if fields else kind(made)
     return _remade(value, {}, parts(_attributes(value).items())) if enters(value) else visit(path, value)
 

@@ -147,7 +147,7 @@ def _without_axes(result: Any) -> Any:
         return tuple(map(_without_axes, result))
     if isinstance(result, ValuesAndIndices):
         later = _Later(lambda: _without_axes(result.indices))
-        return ValuesAndIndices((_without_axes(result.values), later))
+        return type(result)((_without_axes(result.values), later))
     return views.reshape(result, ())
 
 
@@ -426,7 +426,19 @@ class _Later:
         self.value = functools.cache(compute)
 
 
-class ValuesAndIndices(tuple[Any, Any]):
+class Pair(tuple[Any, Any]):
+    """Two results of a function that has a class for them, `torch.return_types.NAME`."""
+
+    __slots__ = ()
+    name = ""
+
+    @property
+    def __kfusion_stands_for__(self) -> Any:
+        """The class of a pair of results outside the traced function."""
+        return getattr(getattr(sys.modules.get("torch"), "return_types", None), self.name, tuple)
+
+
+class ValuesAndIndices(Pair):
     """What torch's max and min along an axis return; the indices are computed where somebody asks for them."""
 
     __slots__ = ()
@@ -434,24 +446,34 @@ class ValuesAndIndices(tuple[Any, Any]):
     indices = property(operator.itemgetter(1))
 
     def __getitem__(self, i: Any) -> Any:
-        item = super().__getitem__(i)
+        item = tuple(self)[i] if isinstance(i, slice) else super().__getitem__(i)
         return item.value() if isinstance(item, _Later) else item
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(2))
 
 
+class _Max(ValuesAndIndices):
+    __slots__ = ()
+    name = "max"
+
+
+class _Min(ValuesAndIndices):
+    __slots__ = ()
+    name = "min"
+
+
 _ABSENT: Any = object()
 
 
-def _extreme(op: str, elementwise: str) -> Callable[..., Any]:
+def _extreme(op: str, elementwise: str, pair: type[ValuesAndIndices]) -> Callable[..., Any]:
     def extreme(input: Any, dim: Any = _ABSENT, keepdim: Any = _ABSENT, *, other: Any = _ABSENT) -> Any:
         if dim is _ABSENT and keepdim is _ABSENT:
             return p.REDUCTIONS[op](input) if other is _ABSENT else _map(elementwise, input, other)
         if isinstance(dim, int):
             kept = False if keepdim is _ABSENT else keepdim
             indices = _Later(lambda: FUNCTIONS[f"arg{op}"](input, dim, kept))
-            return ValuesAndIndices((p.REDUCTIONS[op](input, dim, kept), indices))
+            return pair((p.REDUCTIONS[op](input, dim, kept), indices))
         if dim is _ABSENT or dim is None or keepdim is not _ABSENT:
             raise trace_error(
                 f"torch.{op} takes keepdim= beside a dim only", f"write torch.a{op}(x, keepdim=...) instead"
@@ -461,7 +483,7 @@ def _extreme(op: str, elementwise: str) -> Callable[..., Any]:
     return extreme
 
 
-FUNCTIONS["max"], FUNCTIONS["min"] = _extreme("max", "maximum"), _extreme("min", "minimum")
+FUNCTIONS["max"], FUNCTIONS["min"] = _extreme("max", "maximum", _Max), _extreme("min", "minimum", _Min)
 
 
 def _position(op: str) -> Callable[..., Any]:

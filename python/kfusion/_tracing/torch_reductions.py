@@ -15,7 +15,7 @@ from .._ops import primitives as p
 from .._ops.group_norms import groupnorm
 from .._spec import FLOATS
 from . import refusals
-from .torch_functions import FUNCTIONS, named, plain_axes
+from .torch_functions import FUNCTIONS, Pair, named, plain_axes
 from .torch_stages import Tensor, computed
 
 # ---- reductions ----
@@ -58,10 +58,11 @@ for _name in ("var", "std"):
     named(f"{_name}_mean", method=False)(_with_mean(_name))
 
 
-class MinAndMax(tuple[Any, Any]):
+class MinAndMax(Pair):
     """What torch.aminmax returns."""
 
     __slots__ = ()
+    name = "aminmax"
     min = property(operator.itemgetter(0))
     max = property(operator.itemgetter(1))
 
