@@ -91,6 +91,12 @@ TORCH = {
         x[0, 0].transpose(0, -1),
         x[0, 0].index_select(0, t.tensor([0])),
     ),
+    "integers and bools of reductions": lambda t, x, y: (
+        (x * 9).sum(1, dtype=t.int32),
+        (y > -1).prod(0, dtype=t.bool),
+        t.sum(x > 1, dtype=t.bool),
+        (y * 2**30).nansum(dtype=t.int32),
+    ),
     "LSTM": lambda t, x, y: lstm()(x[None])[0] * 2,
     "a result that is an argument": lambda t, x, y: t.broadcast_tensors(x * 2, y[0]),
     "results, then an argument": lambda t, x, y: t.broadcast_tensors(y[0], x, y[:1]),

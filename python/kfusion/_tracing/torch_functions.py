@@ -392,8 +392,10 @@ def plain_axes(dim: Any) -> Any:
 
 def _reduction(op: str) -> Callable[..., Any]:
     def reduction(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-        x = input if dtype is None else views.astype(input, dtype)
-        return p.REDUCTIONS[op](x, plain_axes(dim), keepdim)
+        if dtype is None:
+            return p.REDUCTIONS[op](input, plain_axes(dim), keepdim)
+        made = p.REDUCTIONS[op](views.astype(input, dtype), plain_axes(dim), keepdim)
+        return views.astype(made, dtype)  # of integers, which wrap, and bools
 
     return reduction
 

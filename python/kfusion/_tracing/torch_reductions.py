@@ -25,7 +25,8 @@ from .torch_stages import Tensor, computed
 def _nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     x = input if dtype is None else views.astype(input, dtype)
     with stage(x, "nansum"):
-        return statistics.nansum(x, plain_axes(dim), keepdim)
+        made = statistics.nansum(x, plain_axes(dim), keepdim)
+        return made if dtype is None else views.astype(made, dtype)
 
 
 @named("nanmean")
