@@ -91,6 +91,12 @@ TORCH = {
         x[0, 0].transpose(0, -1),
         x[0, 0].index_select(0, t.tensor([0])),
     ),
+    "dtypes that kernels refuse": lambda t, x, y: (
+        (x > 0).sign(),
+        (x > 0).square(),
+        t.nn.functional.conv2d(x.int()[None, None], t.ones(1, 1, 2, 2, dtype=t.int32)),
+        (x * x).sum(1, dtype=t.int16),
+    ),
     "integers and bools of reductions": lambda t, x, y: (
         (x * 9).sum(1, dtype=t.int32),
         (y > -1).prod(0, dtype=t.bool),

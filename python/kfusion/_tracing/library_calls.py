@@ -23,7 +23,9 @@ from .._spec import DTYPES, is_array
 from . import autocast, numpy_stored, refusals, torch_complex
 
 
-def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def torch_call(
+    function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_tried: bool = False
+) -> Any:
     """What `function(*args, **kwargs)` is on traced values: torch's own results, of the shapes that it gives.
 
     Values that it writes to (x.add_(y), out=x) are those values afterwards.
@@ -33,6 +35,7 @@ def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
         name: for people, "torch.sort".
         args: traced values, tensors and what else the function takes, within tuples, lists and dicts too.
         kwargs: likewise.
+        is_tried: whether it is called on zeros at once, since some functions check dtypes only where there is data.
 
     Raises:
         TraceError: its results, or their shapes, depend on what is in its arguments.
@@ -55,6 +58,8 @@ def torch_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     types = [_type(t, name) for t in (*results.tensors, *(shown[i] for i in written))]
     copied = tuple(k for k, t in enumerate(results.tensors) if any(_shares_memory(t, s) for s in shown))
     run = _Run(function, call, results.new(), tuple(written), copied)
+    if is_tried:
+        run(*(without_data(v, _device_of([v])).zero_() for v in call.values))
     before = [tracer.node(call.values[i]) for i in written if _is_whole(call, i)]
     made = tracer.library_call(name, run, call.values, [*types, *[_DONE] * len(written)])
     after = made[len(results.tensors) : len(types)]

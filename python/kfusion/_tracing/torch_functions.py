@@ -19,7 +19,7 @@ from typing import Any
 
 from .. import _core
 from .._graph.number import is_integer, is_number, read
-from .._graph.source import NoForm, no_form, trace_error
+from .._graph.source import NoForm, TraceError, no_form, trace_error
 from .._graph.tracer import Traced, stage, tracer_of
 from .._ops import activations, contractions, extremes, norms, views
 from .._ops import primitives as p
@@ -77,18 +77,20 @@ def torch_function(
     except NoForm:
         if function is None:
             raise
-    except (ValueError, IndexError) as error:
+    except TraceError:
+        raise
+    except (ValueError, IndexError, TypeError) as error:
         return _unless_torch_refuses(error, function, f"torch.{short}", args, kwargs)
     return library_calls.torch_call(function, f"torch.{short}", args, kwargs)
 
 
 def _unless_torch_refuses(error: Exception, function: Any, name: str, args: Any, kwargs: Any) -> Any:
-    """A call of the library, for shapes that torch takes and kernels do not. Where torch takes them neither, or is not
-    imported, the first error says more.
+    """A call of the library, for shapes and dtypes that torch takes and kernels do not. Where torch takes them neither,
+    or is not imported, the first error says more.
     """
     if function is not None:
         with contextlib.suppress(Exception):
-            return library_calls.torch_call(function, name, args, kwargs)
+            return library_calls.torch_call(function, name, args, kwargs, is_tried=True)
     raise error from None
 
 
