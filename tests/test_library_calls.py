@@ -140,6 +140,22 @@ def test_torch(name):
     assert_same((x, y), (torch.from_numpy(X), torch.from_numpy(Y)))  # not written to
 
 
+def test_what_tensors_say_of_themselves():
+    torch = pytest.importorskip("torch")
+    seen = []
+
+    def asks(x, z):
+        seen.append((x.stride(), x.T.is_contiguous(), x.is_contiguous()))
+        seen.append((x.is_cpu, x.is_meta, x.get_device(), x.type(), z.is_cpu, str(z.device)))
+        seen.append((torch.is_signed(x), x.is_same_size(x.T), torch.result_type(x, 2), z.is_conj()))
+        return x + torch.zeros(4, device=z.device), z * 2
+
+    given = torch.from_numpy(X[:, ::-1].copy()).T[:, :4], torch.ones(2, dtype=torch.complex64)
+    asks(*given)
+    kf.fuse(asks)(*given)
+    assert seen[:3] == seen[3:]
+
+
 def test_plan():
     torch = pytest.importorskip("torch")
 

@@ -426,10 +426,15 @@ class Tracer:
 
     def is_c_order(self, x: Traced) -> bool | None:
         """Whether x lies in C order, as an input or a view of one; None where nobody knows."""
+        strides = self.strides(x)
+        return None if strides is None else memory.is_c_order(x.shape, strides)
+
+    def strides(self, x: Traced) -> Sequence[int] | None:
+        """Those of x in elements, as an input or a view of one; None where nobody knows."""
         whole = x._memory.node
         if x._memory.strides is None or x._path is None or not isinstance(whole, int):
             return None
-        return memory.is_c_order(x.shape, memory.strides_of(x._path, self.graph.shape(whole), x._memory.strides))
+        return memory.strides_of(x._path, self.graph.shape(whole), x._memory.strides)
 
     def map(self, op: str, *arguments: Any) -> Traced:
         """A row of KF_MAP of values and whatever `lift` takes."""

@@ -53,6 +53,8 @@ def torch_call(
     if not results.tensors and not written:
         if any(found is s for s in shown):  # x.contiguous() of what lies so
             return results.filled([], call.given)
+        if name.removeprefix("torch.") in _OF_ANY_DATA:
+            return found
         raise refusals.refused_result(name, found)
     _require_writable(name, [call.given[i] for i in written])
     types = [_type(t, name) for t in (*results.tensors, *(shown[i] for i in written))]
@@ -100,6 +102,8 @@ def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs:
     return made
 
 
+# Functions that say of any tensors of those shapes and dtypes what they say of those without data.
+_OF_ANY_DATA = ("is_signed", "is_conj", "is_neg", "is_inference", "is_same_size", "result_type", "dense_dim")
 _ATTENTION_AXES = 4  # batch, heads, positions, elements
 # The order in which the axes of torch's results lie in memory: heads are behind positions.
 _ORDERS = {"torch.scaled_dot_product_attention": (0, 2, 1, 3)}
@@ -294,6 +298,14 @@ def without_data(value: Traced, device: str = "meta") -> Any:
     """A tensor of the value's shape and dtype."""
     torch = sys.modules["torch"]
     return torch.empty(value.shape, dtype=getattr(torch, value._dtype), device=device)
+
+
+def lying_so(value: Traced) -> Any:
+    """As `without_data`, with the value's strides, where they are known."""
+    shown, strides = without_data(value), value._tracer.strides(value)
+    if strides is None or 0 in value.shape:
+        return shown
+    return sys.modules["torch"].empty_strided(value.shape, strides, dtype=shown.dtype, device="meta")
 
 
 def lies_on(value: Any, device: Any) -> bool:

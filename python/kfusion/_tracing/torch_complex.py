@@ -33,6 +33,7 @@ _ASKED = (
     "element_size",
     "__len__",
 )
+_OF_PLACES = ("device", "is_cpu", "is_cuda", "is_meta")
 _OPERATORS = {f"__{kind}{name}__" for name in (*BINARY, "matmul") for kind in ("", "r", "i")}
 _OPERATORS |= {f"__{name}__" for name in COMPARISONS}
 _FORMS: dict[str, Callable[..., Any]] = {}
@@ -134,6 +135,8 @@ def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     torch, name = sys.modules["torch"], getattr(function, "__name__", "forward")
     if name == "__get__":
         name = function.__self__.__name__
+        if name in _OF_PLACES:
+            return getattr(args[0].pairs, name)
         with torch._C.DisableTorchFunctionSubclass():
             shown = function(*args)
         if not isinstance(shown, torch.Tensor):

@@ -25,8 +25,8 @@ from .dispatch import Dispatched
 from .indexing import getitem
 from .torch_functions import FUNCTIONS, NO_METHODS, torch_function
 
-# Methods that say what any tensor in C order says, whatever is in it.
-_OF_ANY_DENSE = (
+# Methods that say what any tensor that lies so says, whatever is in it.
+_OF_ANY_SUCH = (
     "element_size",
     "is_contiguous",
     "is_conj",
@@ -80,8 +80,8 @@ class TorchValue(Dispatched, library="torch"):
         found = getattr(getattr(sys.modules.get("torch"), "Tensor", None), name, None)
         if name.startswith("__") or found is None or name in _NEVER or refusals.is_impossible(name):
             return super().__getattr__(name)
-        if name in _OF_ANY_DENSE:
-            return functools.partial(found, library_calls.without_data(self))
+        if name in _OF_ANY_SUCH:
+            return functools.partial(found, library_calls.lying_so(self))
         if callable(found):
             return lambda *args, **kwargs: torch_function(f"Tensor.{name}", (self, *args), kwargs)
         shown = getattr(library_calls.without_data(self), name)
@@ -121,7 +121,21 @@ class TorchValue(Dispatched, library="torch"):
     @property
     def is_cuda(self) -> bool:
         """Whether the tensor is on a CUDA device."""
-        return str(self.device) != "cpu"
+        return not self.is_cpu
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the tensor is on the CPU."""
+        return str(self.device) == "cpu"
+
+    @property
+    def is_meta(self) -> bool:
+        """False: the tensor has data where the kernels run."""
+        return False
+
+    def get_device(self) -> int:
+        """The number of the CUDA device, -1 on the CPU."""
+        return -1 if self.is_cpu else int(str(self.device).partition(":")[2] or 0)
 
     @property
     def requires_grad(self) -> bool:
