@@ -26,6 +26,18 @@ def parts_in_place(x, y):
     return z * 2
 
 
+def written_by_functions(x, y):
+    z, y, total, k = x * 1, y * 2, y[0] * 0, np.argsort(x, 1)
+    np.put(z, [0, 7], 5)
+    np.fill_diagonal(z, 3)
+    np.put_along_axis(z, k[:, :1], 9, 1)
+    np.nan_to_num(y, copy=False).sort()
+    np.add.at(z, I, y[:3])
+    np.sum(x, 0, None, total)
+    np.exp(x, where=y > 0, out=z)
+    return z, total, np.concatenate([x, y], out=np.concatenate([y, y]))
+
+
 def sorted_in_place(x, y):
     z = x * 1
     z.sort()
@@ -47,6 +59,30 @@ NUMPY = {
     "median of all": lambda x, y: np.median(x),
     "x[...] = y": parts_in_place,
     "x.sort()": sorted_in_place,
+    "functions that write": written_by_functions,
+    "keywords of reductions": lambda x, y: (
+        np.sum(x, 1, where=y > 0),
+        np.max(x, initial=9),
+        np.var(x, 0, mean=x * 0),
+        x.mean(dtype="int32"),
+    ),
+    "order=F": lambda x, y: (x.reshape(3, -1, order="F") * 2, np.ravel(y, "F"), x.flatten("F")),
+    "axes of other arrays": lambda x, y: (
+        *np.meshgrid(x[0], y[:, 0]),
+        *np.meshgrid(x[0], y[:, 0], indexing="ij", sparse=True),
+        *np.broadcast_arrays(x, y[0] * 2),
+        np.atleast_2d(x[0]),
+        np.atleast_3d(x),
+    ),
+    "parts": lambda x, y: (
+        x.real,
+        np.imag(y),
+        np.take_along_axis(x, np.argsort(y, 1), 1),
+        np.take(x, I + 9, mode="wrap"),
+    ),
+    "histogram": lambda x, y: np.histogram(x, 5, (0, 1)),
+    "repeat": lambda x, y: np.repeat(x, [1, 0, 2, 1], 0),
+    "axis 0 of none": lambda x, y: np.nansum(x[0, 0], axis=0),
     "two index arrays": lambda x, y: x[I, I] * 2,
     "a list as an index": lambda x, y: x[[0, 1]] * 2,
     "another ufunc": lambda x, y: np.nextafter(x, y),

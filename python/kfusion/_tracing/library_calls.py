@@ -376,7 +376,10 @@ def _owner(tensor: Any, shown: Sequence[Any], values: Sequence[Traced]) -> Trace
 
 # Functions of NumPy's whose results' shapes and dtypes do not depend on the elements of arrays.
 _NUMPY_NAMES = """
-    append apply_along_axis apply_over_axes argmax argmin argpartition argsort array_split average block choose
+    all amax amin angle any append apply_along_axis apply_over_axes argmax argmin argpartition argsort array_split
+    average block choose count_nonzero geomspace histogram histogram2d histogram_bin_edges isin linspace logspace max
+    lib.stride_tricks.sliding_window_view
+    mean min piecewise prod std sum take var zeros_like ones_like full_like
     column_stack concat concatenate convolve corrcoef correlate cov cross cumprod cumsum cumulative_prod cumulative_sum
     delete diag diagflat diagonal diff digitize dot dsplit dstack ediff1d einsum fft.fft fft.fft2 fft.fftn fft.ifft
     fft.ifft2 fft.ifftn fft.rfft fft.rfft2 fft.rfftn fft.irfft fft.irfft2 fft.irfftn fft.fftshift fft.hfft fft.ihfft
@@ -386,7 +389,7 @@ _NUMPY_NAMES = """
     linalg.slogdet linalg.solve linalg.svd linalg.svdvals linalg.tensordot linalg.tensorinv linalg.tensorsolve
     linalg.trace linalg.vecdot lexsort matvec median nan_to_num nanargmax nanargmin nancumprod nancumsum nanmax nanmean
     nanmedian nanmin nanpercentile nanprod nanquantile nanstd nansum nanvar outer pad partition percentile permute_dims
-    poly polyval ptp put_along_axis quantile ravel_multi_index repeat resize roll rollaxis rot90 row_stack searchsorted
+    poly polyval ptp quantile ravel_multi_index repeat resize roll rollaxis rot90 row_stack searchsorted
     select sinc sort split stack tensordot tile trace trapezoid tril triu unravel_index unstack unwrap
     vander vdot vecdot vecmat vsplit vstack i0 isclose allclose round fix real_if_close nextafter
 """
@@ -396,6 +399,29 @@ _NUMPY = frozenset(_NUMPY_NAMES.split())
 def has_numpy(name: str) -> bool:
     """Whether that function of NumPy's can be called among the kernels."""
     return name in _NUMPY
+
+
+def numpy_writes(
+    function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Sequence[Any]
+) -> None:
+    """Calls a function of NumPy's that writes to values among its arguments: they are what it leaves in them.
+
+    Raises:
+        TraceError: one of `targets` is no traced value, but an array that the calls of a fused function share.
+    """
+    if not all(isinstance(t, Traced) for t in targets):
+        raise refusals.refused_keyword(name, "out") if "out" in kwargs else refusals.refused(name)
+    made = numpy_call(_on_copies, name, (function, list(targets), args, kwargs), {})
+    for target, value in zip(targets, made, strict=True):
+        target._write(name.removeprefix("numpy."), value)
+
+
+def _on_copies(function: Callable[..., Any], targets: list[Any], args: Any, kwargs: Any) -> list[Any]:
+    """What the function writes to copies of arrays among its arguments."""
+    copies = {id(t): t.copy() for t in targets}
+    args, kwargs = walk((args, kwargs), lambda _, leaf: copies.get(id(leaf), leaf))
+    function(*args, **kwargs)
+    return list(copies.values())
 
 
 def numpy_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -413,9 +439,11 @@ def numpy_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     values = list(leaves((args, kwargs)))
     is_ufunc = isinstance(getattr(function, "__self__", function), np.ufunc) and not name.endswith(".at")
     if tracer_of(*map(_stored_in, values)) is None or not (
-        is_ufunc or function in (assigned, operator.getitem) or name.removeprefix("numpy.") in _NUMPY
+        is_ufunc or function in (assigned, _on_copies, operator.getitem) or name.removeprefix("numpy.") in _NUMPY
     ):
         raise refusals.refused(name)
+    if "histogram" in name and any(type(bins) is str for bins in (*args[1:2], kwargs.get("bins"))):
+        raise refusals.refused_shape(name)
     return numpy_node(function, name, args, kwargs)
 
 

@@ -5,25 +5,26 @@ What a call sets beyond the defaults must be a parameter of kfusion's function t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from .._graph.number import read
-from .._graph.source import NoForm, no_form, trace_error
+from .._graph.source import NoForm, TraceError, no_form, trace_error
 from .._graph.structure import leaves
-from .._graph.tracer import Traced, stage
+from .._graph.tracer import Traced, stage, tracer_of
 from .._ops import contractions, extremes, formulas, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS, INTEGERS
 from . import library_calls, numpy_joins, numpy_stored, refusals, writing
 from .numpy_composites import COMPOSITES, with_dtype
 
-_X = ("a", "ary", "arr", "array", "A", "m", "x1")  # what NumPy calls kfusion's x
+_X = ("a", "ary", "arr", "array", "A", "m", "x1", "prototype")  # what NumPy calls kfusion's x
 _RENAMED = dict.fromkeys(_X, "x") | {
     "b": "y",
     "x2": "y",
@@ -82,8 +83,8 @@ def _take(x: Traced, indices: Any, axis: int | None = None) -> Any:
     return contractions.take(x, indices, None if x.ndim == 0 and axis in (0, -1) else axis)
 
 
-def _take_along_axis(arr: Traced, indices: Any, axis: int | None = -1) -> Any:
-    return contractions.take_along_axis(arr, indices, axis)
+def _take_along_axis(x: Traced, indices: Any, axis: int | None = -1) -> Any:
+    return contractions.take_along_axis(x, indices, axis)
 
 
 def _clip(x: Traced, min: Any = None, max: Any = None) -> Any:
@@ -109,6 +110,57 @@ def _dot(x: Any, y: Any) -> Any:
     return contractions.matmul(x, y)
 
 
+def _reshape(x: Traced, shape: Any, order: str = "C") -> Any:
+    if order == "C":
+        return views.reshape(x, shape)
+    if order != "F":  # that of the elements in memory, which nobody knows of a value
+        raise no_form(f"numpy.reshape with order={order!r} is not traced", 'write order="C" or order="F"')
+    turned = views.reshape(views.transpose(x), shape if isinstance(shape, int) else tuple(shape)[::-1])
+    return views.transpose(turned)
+
+
+def _ravel(x: Traced, order: str = "C") -> Any:
+    return _reshape(x, -1, order)
+
+
+def _broadcast_arrays(*args: Any) -> Any:
+    arrays = _lifted(args)
+    shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    return tuple(views.broadcast_to(a, shape) for a in arrays)
+
+
+def _lifted(arrays: Sequence[Any]) -> list[Any]:
+    tracer = tracer_of(*arrays)
+    assert tracer is not None
+    return [tracer.lift(a if isinstance(a, Traced) else np.asarray(a), "numpy") for a in arrays]
+
+
+def _meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy", copy: bool = True) -> Any:
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f'kfusion.meshgrid: indexing must be "xy" or "ij", got {indexing!r}')
+    axes = list(range(len(xi)))
+    if indexing == "xy" and len(axes) > 1:
+        axes[:2] = 1, 0
+    along = zip(_lifted(xi), axes, strict=True)
+    arrays = [views.reshape(a, tuple(-1 if i == axis else 1 for i in range(len(xi)))) for a, axis in along]
+    return tuple(arrays) if sparse else tuple(a._tracer.copy(a) for a in _broadcast_arrays(*arrays))
+
+
+def _at_least(ndim: int) -> Callable[..., Any]:
+    def at_least(*arys: Any) -> Any:
+        made = [a if a.ndim >= ndim else views.reshape(a, _SHAPES[ndim](a.shape)) for a in _lifted(arys)]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    return at_least
+
+
+_SHAPES: dict[int, Callable[[tuple[int, ...]], tuple[int, ...]]] = {  # of what has fewer axes
+    1: lambda shape: (1,),
+    2: lambda shape: (1, *shape) if shape else (1, 1),
+    3: lambda shape: (*shape, 1) if len(shape) == 2 else (1, *(shape or (1,)), 1),
+}
+
+
 def filled(value: float) -> Callable[..., Any]:
     """zeros_like (0) and ones_like (1)."""
     return lambda x, dtype=None: views.full_like(x, value, dtype)
@@ -120,8 +172,15 @@ _FUNCTIONS: dict[str, Any] = {
     **{name: with_dtype(name, _reduction(name)) for name in ("sum", "prod")},
     "mean": with_dtype("mean", p.REDUCTIONS["mean"]),
     **COMPOSITES,
-    **{name: getattr(views, name) for name in ("transpose", "matrix_transpose", "swapaxes", "moveaxis", "reshape")},
-    **{name: getattr(views, name) for name in ("ravel", "expand_dims", "broadcast_to", "flip", "astype")},
+    **{name: getattr(views, name) for name in ("transpose", "matrix_transpose", "swapaxes", "moveaxis")},
+    **{name: getattr(views, name) for name in ("expand_dims", "broadcast_to", "flip", "astype")},
+    "reshape": _reshape,
+    "ravel": _ravel,
+    "broadcast_arrays": _broadcast_arrays,
+    "meshgrid": _meshgrid,
+    **{f"atleast_{n}d": _at_least(n) for n in (1, 2, 3)},
+    "real": lambda val: val,
+    "imag": lambda val: views.full_like(val, 0),
     "squeeze": _squeeze,
     "fliplr": lambda x: views.flip(x, 1),
     "flipud": lambda x: views.flip(x, 0),
@@ -130,6 +189,7 @@ _FUNCTIONS: dict[str, Any] = {
     "full_like": views.full_like,
     "zeros_like": filled(0),
     "ones_like": filled(1),
+    "empty_like": filled(0),
     "where": p.MAPS["where"],
     "clip": _clip,
     "round": _round,
@@ -160,6 +220,10 @@ _TARGETS = {
 }
 
 
+# Functions that write to their first argument and return nothing.
+_WRITING = (np.put, np.place, np.putmask, np.fill_diagonal, np.put_along_axis)
+
+
 def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What `function(*args, **kwargs)` is on traced values: nodes, or one that NumPy computes.
 
@@ -169,6 +233,13 @@ def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     name = f"{function.__module__}.{function.__name__}"
     if any(map(library_calls.is_complex, leaves((args, kwargs)))):
         return _of_stored(function, name, args, kwargs)
+    if function is np.nan_to_num and args and kwargs.get("copy") is False:
+        return args[0]._write("nan_to_num", array_function(function, args, kwargs | {"copy": True}))
+    if function in _WRITING and isinstance(args[0] if args else None, Traced):
+        return library_calls.numpy_writes(function, name, args, kwargs, args[:1])
+    out, given = _without_out(function, args, kwargs)
+    if out is not None:
+        return _into(out, function, name, args, kwargs, given)
     try:
         return _in_graph(function, args, kwargs)
     except NoForm as error:
@@ -176,6 +247,32 @@ def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
             return library_calls.numpy_call(function, name, args, kwargs)
         except NoForm:
             raise error from None
+    except TraceError:
+        raise
+    except (ValueError, IndexError, TypeError) as error:  # shapes and dtypes that kernels do not take
+        with contextlib.suppress(Exception):
+            return library_calls.numpy_call(function, name, args, kwargs)
+        raise error from None
+
+
+def _without_out(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """The argument out, and the others; one that is None counts as none. Positions are known of Python's functions."""
+    if args and function in _TARGETS:
+        bound = _signature(function, _TARGETS[function]).bind(*args, **kwargs)
+        out = bound.arguments.pop("out", None)
+        return out, (bound.args, bound.kwargs)
+    return kwargs.get("out"), (args, {k: v for k, v in kwargs.items() if k != "out"})
+
+
+def _into(out: Any, function: Any, name: str, args: Any, kwargs: Any, given: Any) -> Any:
+    """out=: kernels write a result of its dtype and shape there, NumPy any other that it takes."""
+    if isinstance(out, Traced):
+        with contextlib.suppress(NoForm):
+            made = _in_graph(function, *given)
+            if isinstance(made, Traced) and (made._dtype, made.shape) == (out._dtype, out.shape):
+                return out._write("out", made)  # type: ignore[attr-defined]
+    library_calls.numpy_writes(function, name, args, kwargs, [out])
+    return out
 
 
 _ASKED = ("shape", "ndim", "size", "iscomplexobj", "isrealobj")
@@ -205,9 +302,10 @@ def _in_graph(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     if target is None:
         raise refusals.refused(f"numpy.{name}")
     given = _beyond_defaults(_signature(function, target).bind(*args, **kwargs))
+    starred = next((given.pop(k) for k in ("args", "arys", "xi") if k in given), ())
     for keyword in [k for k in given if k not in _signature(target).parameters]:
         raise refusals.refused_keyword(f"numpy.{name}", keyword)
-    return target(**given)
+    return target(*starred, **given)
 
 
 @functools.cache

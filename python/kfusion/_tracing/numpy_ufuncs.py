@@ -67,10 +67,15 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[s
     try:
         return _in_graph(ufunc, method, library, called, inputs, kwargs)
     except NoForm:
-        if kwargs.keys() & {"out", "where"} or method == "at":
+        if kwargs.get("out") is None and "where" in kwargs and method == "__call__":  # nobody knows what is elsewhere
             raise
     function = ufunc if method == "__call__" else getattr(ufunc, method)
-    return library_calls.numpy_call(function, called if function is ufunc else f"{called}.{method}", inputs, kwargs)
+    name = called if function is ufunc else f"{called}.{method}"
+    out = kwargs.get("out") or (inputs[:1] if method == "at" else None)
+    if out is None:
+        return library_calls.numpy_call(function, name, inputs, kwargs)
+    library_calls.numpy_writes(function, name, inputs, kwargs, out)
+    return None if method == "at" else out[0] if len(out) == 1 else out
 
 
 def _in_graph(ufunc: Any, method: str, library: str, called: str, inputs: tuple[Any, ...], kwargs: Any) -> Any:

@@ -20,7 +20,6 @@ from .dispatch import Dispatched
 from .indexing import getitem
 from .numpy_functions import array_function
 from .numpy_ufuncs import POWERS, elementwise
-from .refusals import refused_keyword
 from .traced import power
 
 
@@ -70,6 +69,16 @@ class NumpyValue(Dispatched, library="numpy"):
             return self._dtype
 
     @property
+    def real(self) -> Any:
+        """The value itself: graphs of NumPy's arrays have no complex numbers."""
+        return self
+
+    @property
+    def imag(self) -> Any:
+        """Zeros."""
+        return views.full_like(self, 0)
+
+    @property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
@@ -93,11 +102,11 @@ class NumpyValue(Dispatched, library="numpy"):
         return flat._tracer.copy(flat)
 
     def astype(
-        self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True
+        self, dtype: Any, order: str = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True
     ) -> Any:
         """The same values in another dtype."""
-        if casting != "unsafe":
-            raise refused_keyword("x.astype", "casting")
+        if casting != "unsafe" and not np.can_cast(self.dtype, dtype, casting):
+            raise TypeError(f"kfusion.astype: {self._dtype} cannot be cast to {dtype} by the rule {casting!r}")
         return numpy_stored.cast(self, dtype) if numpy_stored.is_stored(dtype) else views.astype(self, dtype)
 
     def dot(self, other: Any) -> Any:
