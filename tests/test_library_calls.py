@@ -119,6 +119,11 @@ TORCH = {
         x.new_full((2, 3), 4, device="cpu", requires_grad=False) * x.cpu()[:2, :3],
         t.empty_like(x[:, :2], device=y.device).fill_(2) + y.type("torch.DoubleTensor")[:, :2],
     ),
+    "not without data": lambda t, x, y: (
+        t.cov(x, fweights=t.arange(6)) * 2,
+        *t.histogram(x, 4, range=(-1, 1)),
+        t.combinations(y[0]),
+    ),
     "a norm of matrices": lambda t, x, y: (x.norm("nuc") + y).__rdiv__(2.0),
     "shapes that kernels refuse": lambda t, x, y: (
         t.softmax(x[:, :0], 1),

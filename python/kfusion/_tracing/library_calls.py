@@ -45,7 +45,9 @@ def torch_call(
         raise refusals.refused(name)
     call = _Arguments(tracer, (args, kwargs), "torch")
     with _no_data(call.values) as device:
-        shown = call.viewed([without_data(v, device) for v in call.values])
+        is_of_data = name.removeprefix("torch.") in _ONLY_OF_DATA
+        shown = [without_data(v, "cpu").fill_(1) if is_of_data else without_data(v, device) for v in call.values]
+        shown = call.viewed(shown)
         versions = [t._version for t in shown]
         found = _called_without_data(function, name, _moved(call.filled(shown), call.values, device))
     written = [i for i, t in enumerate(shown) if t._version != versions[i]]
@@ -104,6 +106,8 @@ def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs:
 
 # Functions that say of any tensors of those shapes and dtypes what they say of those without data.
 _OF_ANY_DATA = ("is_signed", "is_conj", "is_neg", "is_inference", "is_same_size", "result_type", "dense_dim")
+# Functions that torch does not have for tensors without data, although these would do: called on ones, on the CPU.
+_ONLY_OF_DATA = ("cov", "corrcoef", "combinations", "histogram", "geqrf")
 _ATTENTION_AXES = 4  # batch, heads, positions, elements
 # The order in which the axes of torch's results lie in memory: heads are behind positions.
 _ORDERS = {"torch.scaled_dot_product_attention": (0, 2, 1, 3)}
