@@ -38,6 +38,22 @@ def written_by_functions(x, y):
     return z, total, np.concatenate([x, y], out=np.concatenate([y, y]))
 
 
+def reshaped_in_place(x, y):
+    z = x * 1
+    part = z[1:]
+    part.unsqueeze_(0).mul_(2)
+    z.t_()
+    z += 1
+    return z, part.squeeze_(0).transpose_(0, 1) * 2, x.shape.numel() * y
+
+
+def written_at_one_index(t, x, y):
+    z, i = x * 1, t.tensor(1)
+    z[i] = y[i].int()
+    z[i] += 1
+    return z
+
+
 def sorted_in_place(x, y):
     z = x * 1
     z.sort()
@@ -144,6 +160,8 @@ TORCH = {
         t.sum(x > 1, dtype=t.bool),
         (y * 2**30).nansum(dtype=t.int32),
     ),
+    "x.t_()": lambda t, x, y: reshaped_in_place(x, y),
+    "x[i] of a tensor without axes": written_at_one_index,
     "LSTM": lambda t, x, y: lstm()(x[None])[0] * 2,
     "a result that is an argument": lambda t, x, y: t.broadcast_tensors(x * 2, y[0]),
     "results, then an argument": lambda t, x, y: t.broadcast_tensors(y[0], x, y[:1]),
@@ -380,6 +398,19 @@ def test_errors_of_the_library_name_the_line():
         kf.plan(lambda x: torch.linalg.solve(x, torch.mm(x.T, x).argsort(7)), kf.spec((3, 4), like="torch"))
     with pytest.raises(ValueError, match=r"kfusion.linalg.solve: (?s:.*)\n  test_library_calls.py:\d+: "):
         kf.plan(lambda x: np.linalg.solve(x @ x.T, np.sort(x[:2])), kf.spec((3, 4)))
+
+
+def test_writes_that_torch_makes_through_an_index_or_to_a_shape():
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(X)
+    refused = {
+        "through a view of it that may be a copy": lambda x: x[torch.tensor(1)].mul_(2),
+        "unsqueeze_ changes the shape of an argument": lambda x: x.unsqueeze_(0),
+        r"add_ makes float32\[4, 6\] of float32\[6\]": lambda x: x[0].add_(x),
+    }
+    for message, f in refused.items():
+        with pytest.raises(kf.TraceError, match=message):
+            kf.fuse(f)(x)
 
 
 def test_an_alias_that_is_written_to_is_refused():

@@ -266,6 +266,10 @@ class Tracer:
         """Whether a value shares the memory of an input."""
         return any(known._memory is value._memory for known in self._values)
 
+    def is_given(self, value: Traced) -> bool:
+        """Whether a value is an input itself, no view of one."""
+        return any(known is value for known in self._values)
+
     def writable(self, array: Any, library: str) -> Traced:
         """The value of a captured array that the function may write to."""
         self._writable.add(id(array))

@@ -150,7 +150,7 @@ class _Arguments:
     def _visit(self, _: str, leaf: Any) -> Any:
         if is_number(leaf):
             return read(leaf)
-        if is_array(leaf) and self._library == "torch" and leaf.is_complex():
+        if is_array(leaf) and self._library == "torch" and name_of_dtype(leaf).startswith("complex"):
             leaf = torch_complex.of_array(leaf, self._tracer)
         if is_complex(leaf):
             return self._slot(leaf, leaf.pairs)

@@ -24,7 +24,7 @@ from .._graph.tracer import Traced, stage, tracer_of
 from .._ops import activations, contractions, extremes, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS
-from . import autocast, library_calls, refusals
+from . import autocast, library_calls, refusals, writing
 from .traced import BINARY, power
 
 _RENAMED = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
@@ -36,6 +36,8 @@ _OF_NO_AXES = (
     *("logsumexp", "softmax", "log_softmax", "norm", "vector_norm", "squeeze"),
     *("nansum", "nanmean", "count_nonzero", "var_mean", "std_mean"),
 )
+
+_VIEWS = ("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze")  # whose in-place forms write no elements
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 NO_METHODS: set[str] = set()  # names of FUNCTIONS that tensors do not have as methods
@@ -97,6 +99,8 @@ def _unless_torch_refuses(error: Exception, function: Any, name: str, args: Any,
 def _in_place(short: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
     """x.add_(y): x itself changes. As a function's, x can be a keyword."""
     name = short[:-1]
+    if name in _VIEWS and args and isinstance(args[0], Traced):
+        return writing.become(args[0], torch_function(f"Tensor.{name}", args, kwargs), short)
     if (name in FUNCTIONS or f"Tensor.{name}" in FUNCTIONS) and args and isinstance(args[0], Traced):
         return args[0]._write(short, torch_function(f"Tensor.{name}", args, kwargs))  # type: ignore[attr-defined]
     function = function or getattr(sys.modules["torch"].Tensor, short)

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._graph.source import NoForm
 from .._graph.tracer import STATE, Traced
-from .._spec import is_array
+from .._spec import INTEGERS, is_array
 from . import autocast, library_calls, refusals
 from . import torch_activations as torch_activations  # enters its functions
 from . import torch_classes as torch_classes
@@ -22,7 +22,7 @@ from . import torch_nn as torch_nn
 from . import torch_reductions as torch_reductions
 from . import torch_views as torch_views
 from .dispatch import Dispatched
-from .indexing import getitem
+from .indexing import dtype_of, getitem
 from .torch_functions import FUNCTIONS, NO_METHODS, torch_function
 
 # Methods that say what any tensor that lies so says, whatever is in it.
@@ -91,11 +91,16 @@ class TorchValue(Dispatched, library="torch"):
 
     def __getitem__(self, key: Any) -> Any:
         try:
-            return getitem(self, key)
+            made = getitem(self, key)
         except NoForm:
             return library_calls.torch_call(operator.getitem, "torch.getitem", (self, key), {})
+        if any(map(_is_one_index, key if isinstance(key, tuple) else (key,))):  # of which torch makes a view
+            return self._tracer.value(self._tracer.node(made), self._memory)
+        return made
 
     def _assign(self, key: Any, value: Any) -> None:
+        if _is_one_index(key):  # torch would look at it to make a view, and write to that
+            key, value = key.reshape(1), value.to(self.dtype) if hasattr(value, "to") else value
         library_calls.torch_call(library_calls.assign, "torch.setitem", (self, key, value), {})
 
     def _operation(self, op: str, *operands: Any) -> Any:
@@ -106,6 +111,11 @@ class TorchValue(Dispatched, library="torch"):
             return FUNCTIONS[name](*autocast.cast(op, dict(enumerate(operands))).values())
         except NoForm:
             return library_calls.torch_call(getattr(sys.modules["torch"], name), f"torch.{name}", operands, {})
+
+    @property
+    def shape(self) -> Any:
+        """The extents: a torch.Size where torch is imported."""
+        return getattr(sys.modules.get("torch"), "Size", tuple)(super().shape)
 
     @property
     def dtype(self) -> Any:
@@ -154,7 +164,12 @@ class TorchValue(Dispatched, library="torch"):
 
     def size(self, dim: int | None = None) -> Any:
         """The extents (a torch.Size where torch is imported), or one of them."""
-        return getattr(sys.modules.get("torch"), "Size", tuple)(self.shape) if dim is None else self.shape[dim]
+        return self.shape if dim is None else self.shape[dim]
+
+
+def _is_one_index(key: Any) -> bool:
+    """Whether key is an integer in a tensor without axes."""
+    return getattr(key, "shape", None) == () and dtype_of(key) in INTEGERS and hasattr(type(key), "__torch_function__")
 
 
 def _method(name: str) -> Callable[..., Any]:

@@ -173,6 +173,8 @@ class Value(Traced):
         """x += y: the value itself changes, so that its other names see it, and views of it."""
         if result.shape != self.shape or _rank(result) > _rank(self):
             was, now = (f"{v._dtype}{list(v.shape)}" for v in (self, result))
+            if operator[:1].isalpha():  # a function's name
+                raise trace_error(f"{operator} makes {now} of {was}", "write y = ... for a new value")
             raise trace_error(f"x {operator}= y makes {now} of {was}", f"write x = x {operator} y instead")
         writing.write(self, astype(result, self._dtype))
         return self

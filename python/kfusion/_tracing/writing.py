@@ -14,7 +14,7 @@ import numpy as np
 
 from .._graph.memory import Path, Range
 from .._graph.number import is_number, read
-from .._graph.source import no_form, user_line
+from .._graph.source import no_form, trace_error, user_line
 from .._graph.tracer import Traced
 from .._ops.joins import joined, parts
 from .._ops.views import broadcast_to, reshape, transpose
@@ -58,6 +58,19 @@ def copy(x: Traced, value: Any, mask: Any = None) -> None:
         with x._tracer.stage("copyto"):
             new = x._tracer.map("where", mask, new, x)
     write(x, _broadcast(new, x.shape))
+
+
+def become(x: Traced, view: Traced, name: str) -> Traced:
+    """x.unsqueeze_(0): x becomes a view of itself, the elements stay.
+
+    Raises:
+        TraceError: x is an argument, whose shape is the caller's.
+    """
+    if x._tracer.is_given(x):
+        raise trace_error(f"{name} changes the shape of an argument", f"write y = x.{name[:-1]}(...) instead")
+    for slot in ("_node", "_memory", "_path", "_version"):
+        object.__setattr__(x, slot, getattr(view, slot))
+    return x
 
 
 def is_written_part(x: Traced, key: Any, value: Any) -> bool:
