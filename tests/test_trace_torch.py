@@ -290,6 +290,7 @@ REFUSED = {
     r"torch\.equal is not traced: values": lambda x: torch.equal(x, x),
     r"torch\.nonzero is not traced: the shape": lambda x: torch.where(x > 0),
     r"x\[mask\] depends on data": lambda x: x[x > 0],
+    r"tensor_split by a tensor is not traced": lambda x: x.tensor_split(torch.tensor(2)),
     r"x\.item is not traced": lambda x: x.sum().item(),
     r"updates its running statistics": torch.nn.BatchNorm1d(7),
     r"without a dim guesses one": lambda x: F.softmax(x),

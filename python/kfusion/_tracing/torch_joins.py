@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from .._graph.source import no_form
+from .._graph.source import no_form, trace_error
 from .._graph.tracer import Traced
 from .._ops import joins, views
 from . import numpy_joins
@@ -151,6 +151,9 @@ def _unbind(input: Any, dim: int = 0) -> Any:
 
 @named("tensor_split")
 def _tensor_split(input: Any, indices_or_sections: Any, dim: int = 0) -> Any:
+    if hasattr(indices_or_sections, "dtype"):
+        what = "torch.tensor_split by a tensor is not traced: values are not known while a function is traced"
+        raise trace_error(what, "pass a tuple of Python integers")
     return tuple(numpy_joins.array_split(input, indices_or_sections, dim))
 
 
