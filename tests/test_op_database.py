@@ -1,0 +1,81 @@
+"""torch's own database of its operators, with arguments for each: fused, every one gives what it gives by itself, or is
+refused by a TraceError. Needs torch's test utilities, and what those import (expecttest)."""
+
+from __future__ import annotations
+
+import pytest
+
+import kfusion as kf
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest")
+operators = pytest.importorskip("torch.testing._internal.common_methods_invocations").op_db
+
+# The names of operators that are not compared, and why.
+_LEFT_OUT = {
+    "of no arrays": "arange broadcast_shapes empty empty_permuted empty_strided eye full linspace logspace ones "
+    "scalar_tensor zeros signal.windows tril_indices triu_indices",
+    "of random numbers": "cauchy exponential geometric log_normal normal uniform randn randint rand_like randn_like "
+    "randint_like svd_lowrank pca_lowrank nn.functional.fractional_max_pool nn.functional.feature_alpha_dropout "
+    "nn.functional.scaled_dot_product_attention",
+    "of no defined elements": "empty_like new_empty new_empty_strided",
+    "of GPUs, or sparse": "jiterator sparse",
+    "of other shapes or dtypes without data": "native_batch_norm _native_batch_norm_legit _batch_norm_with_update "
+    "native_layer_norm addbmm",
+    "of infinities only where torch rounds each step": "nn.functional.soft_margin_loss",
+}
+_NAMES = tuple(" ".join(_LEFT_OUT.values()).split())
+_NEAR = {"rtol": 3e-4, "atol": 3e-4, "equal_nan": True}  # which small integers cannot be without being equal
+COMPARED = [op for op in operators if not op.name.startswith(_NAMES)]
+
+
+def differences(op, dtype, most):
+    """What is wrong with the operator on up to `most` of the database's arguments, twice each."""
+    if not op.supports_dtype(getattr(torch, dtype), "cpu"):
+        return
+    samples = list(op.sample_inputs("cpu", getattr(torch, dtype)))
+
+    def plain(*args, **kwargs):
+        return op.op(*args, **kwargs)
+
+    fused = kf.fuse(plain)
+    for sample in samples[:: -(-len(samples) // most)]:
+        for _ in range(2):  # the second call is known
+            try:
+                want = plain(sample.input, *sample.args, **sample.kwargs)
+            except Exception:
+                continue
+            try:
+                got = fused(sample.input, *sample.args, **sample.kwargs)
+                torch.testing.assert_close(got, want, **_NEAR)
+            except kf.TraceError:
+                continue
+            except Exception as error:
+                yield f"{op.formatted_name} of {dtype}: {type(error).__name__}: {error}"
+
+
+@pytest.fixture
+def one_thread():
+    """For arrays as small as these, threads only wait for each other."""
+    threads = kf.get_num_threads(), torch.get_num_threads()
+    kf.set_num_threads(1)
+    torch.set_num_threads(1)
+    yield
+    kf.set_num_threads(threads[0])
+    torch.set_num_threads(threads[1])
+
+
+def all_differences(compared, dtypes, most):
+    torch.manual_seed(0)
+    return [text for op in compared for dtype in dtypes for text in differences(op, dtype, most)]
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_some_operators(seed):
+    assert all_differences(COMPARED[seed % 16 :: 16], ("float32",), 2) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+def test_all_operators():
+    assert all_differences(COMPARED, ("float32", "int64", "bool"), 12) == []
