@@ -329,7 +329,6 @@ def test_shapes_are_as_torchs():
         assert x.shape.numel() == 6
         assert x.shape[:1].numel() == 2
         assert (x.shape + x.shape[:1]).numel() == 12
-        assert str(x.shape) == "(2, 3)"
         return x.reshape(x.shape[::-1])
 
     assert kf.fuse(f)(torch.ones(2, 3)).shape == (3, 2)

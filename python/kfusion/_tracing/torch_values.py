@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import operator
 import sys
 from collections.abc import Callable
@@ -43,32 +42,10 @@ _NEVER = ("apply_", "as_strided", "as_strided_", "backward", "data_ptr", "map_",
 _OPERATORS = {"equal": "eq"}  # torch.equal is another function
 
 
-class _Size(tuple[int, ...]):
-    """A shape with what torch.Size, which cannot be inherited from, has beyond tuples. It prints as a tuple."""
-
-    __slots__ = ()
-
-    def numel(self) -> int:
-        """The number of elements."""
-        return math.prod(self)
-
-    def __getitem__(self, key: Any) -> Any:
-        part = super().__getitem__(key)
-        return _Size(part) if isinstance(key, slice) else part
-
-    def __add__(self, other: Any) -> Any:
-        return _Size(super().__add__(other))
-
-
 class TorchValue(Dispatched, library="torch"):
     """A traced torch tensor."""
 
     __slots__ = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The extents."""
-        return _Size(super().shape)
 
     @classmethod
     def _made_as(cls) -> type[Traced]:
