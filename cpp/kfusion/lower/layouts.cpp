@@ -67,7 +67,7 @@ std::optional<Access> moved(const Access& a, const Extents& shape, const Extents
 
 class Layouts {
  public:
-  explicit Layouts(Plan& plan) : p_(plan), output_of_(first_outputs(plan)) {}
+  explicit Layouts(Plan& plan) : p_(plan), output_of_(first_outputs(plan)), any_weight_last_(has_weight_last()) {}
 
   void run() {
     for (std::size_t i = 0; i < p_.groups.size(); ++i) {
@@ -86,10 +86,22 @@ class Layouts {
     const Node& node = p_.graph[n];
     if (group.pattern == Pattern::kPointwise) return shared(group, p_.computed[at(n)]);
     if (node.op != Op::conv2d || node.library != Library::kTorch || group.nodes.size() != 1) return std::nullopt;
-    const Extents last = channels_last(node.shape);
-    for (const Access& a : p_.folded.work[at(n)].reads)
-      if (a.shape[1] > 1 && same(a.shape, a.strides, channels_last(a.shape))) return last;
-    return std::nullopt;
+    const std::vector<Access>& reads = p_.folded.work[at(n)].reads;
+    // Of a weight with windows of one element nobody can tell: it lies as others do.
+    const bool is_last = lies_last(reads[0]) || lies_last(reads[1]) || (any_weight_last_ && has_no_window(reads[1]));
+    if (!is_last) return std::nullopt;
+    return channels_last(node.shape);
+  }
+
+  static bool has_no_window(const Access& weight) { return weight.shape[2] * weight.shape[3] == 1; }
+  static bool lies_last(const Access& a) {
+    return a.shape[1] > 1 && !has_no_window(a) && same(a.shape, a.strides, channels_last(a.shape));
+  }
+
+  bool has_weight_last() const {
+    for (std::size_t n = 0; n < p_.graph.nodes.size(); ++n)
+      if (p_.graph.nodes[n].op == Op::conv2d && lies_last(p_.folded.work[n].reads[1])) return true;
+    return false;
   }
 
   /// Strides of four axes of which the second lies innermost.
@@ -143,6 +155,7 @@ class Layouts {
 
   Plan& p_;
   const std::vector<int> output_of_;
+  const bool any_weight_last_;
 };
 
 }  // namespace
