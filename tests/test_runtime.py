@@ -136,6 +136,25 @@ stop = True
 """)
 
 
+def test_a_forked_child_has_none_of_torchs_threads():
+    """Kernels among torch's functions run on its OpenMP's threads, for which a child would wait for ever."""
+    pytest.importorskip("torch")
+    run_python(f"""
+import os, signal, torch, kfusion as kf
+torch.set_num_threads(2), kf.set_num_threads(2)
+f = kf.fuse(lambda x: torch.relu(x * 2 + 1))
+x = torch.ones({BIG})
+f(x)
+import warnings; warnings.simplefilter("ignore")
+pid = os.fork()
+if pid == 0:
+    signal.alarm(30)
+    os._exit(0 if f(x)[-1, -1] == 3 else 1)
+assert os.waitpid(pid, 0)[1] == 0
+assert f(x)[0, 0] == 3
+""")
+
+
 def test_signals_reach_the_programs_own_threads():
     """A worker thread that took the signal would end the process."""
     run_python(

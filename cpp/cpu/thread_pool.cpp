@@ -15,6 +15,7 @@
 #include <string>
 #include <thread>
 
+#include "cpu/openmp.hpp"
 #include "cpu/platform.hpp"
 #include "kfusion/error.hpp"
 
@@ -47,6 +48,11 @@ struct Ticket {
   int parts() const { return static_cast<int>(word >> 14 & 0x3fff); }
   int next() const { return static_cast<int>(word & 0x3fff); }
 };
+
+/// Where part `i` begins.
+std::int64_t edge_of(std::int64_t count, int parts, std::int64_t i) {
+  return count / parts * i + count % parts * i / parts;
+}
 
 class Pool {
  public:
@@ -100,9 +106,8 @@ class Pool {
       if (seen.next() >= seen.parts() || worker >= seen.workers()) return false;
     } while (!ticket_.compare_exchange_weak(seen.word, seen.word + 1, std::memory_order_acq_rel));
     const std::int64_t part = seen.next();
-    const auto edge = [this](std::int64_t i) { return count_ / parts_ * i + count_ % parts_ * i / parts_; };
     try {
-      body_(context_, edge(part), edge(part + 1));
+      body_(context_, edge_of(count_, parts_, part), edge_of(count_, parts_, part + 1));
     } catch (...) {
       if (!failed_.exchange(true)) error_ = std::current_exception();
     }
@@ -165,6 +170,37 @@ class Pool {
   std::condition_variable awake_;
 };
 
+/// A job on threads of others, who take its parts in turn.
+class SharedJob {
+ public:
+  SharedJob(std::int64_t count, int parts, Body body, void* context)
+      : count_(count), parts_(parts), body_(body), context_(context) {}
+
+  void run(ParallelRegion region, int threads) {
+    region([](void* job) { static_cast<SharedJob*>(job)->work(); }, this, static_cast<unsigned>(threads), 0);
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void work() {
+    for (std::int64_t part; (part = next_.fetch_add(1, std::memory_order_relaxed)) < parts_;) {
+      try {
+        body_(context_, edge_of(count_, parts_, part), edge_of(count_, parts_, part + 1));
+      } catch (...) {
+        if (!failed_.exchange(true)) error_ = std::current_exception();
+      }
+    }
+  }
+
+  const std::int64_t count_;
+  const int parts_;
+  const Body body_;
+  void* const context_;
+  std::atomic<std::int64_t> next_{0};
+  std::atomic<bool> failed_{false};
+  std::exception_ptr error_;
+};
+
 std::atomic<Pool*> current_pool{nullptr};
 
 /// Never destroyed: its threads may still be waiting when the process ends. A forked child has none of them, and
@@ -208,6 +244,7 @@ void set_num_threads(int n) {
 }
 
 bool workers_are_near(int workers) {
+  if (parallel_region()) return true;  // they wait between two functions of torch's
   using Clock = std::chrono::steady_clock;
   constexpr auto kClose = std::chrono::microseconds(200);
   constexpr int kLeastInRow = 3;
@@ -225,6 +262,8 @@ void parallel_for(std::int64_t count, int threads, Body body, void* context) {
   threads = static_cast<int>(std::min<std::int64_t>({threads, num_threads(), count}));
   // Several parts a thread where there are many units: a core that is busy elsewhere then delays one part only.
   const int parts = count >= 64 * static_cast<std::int64_t>(threads) ? 8 * threads : threads;
+  if (const ParallelRegion region = threads > 1 ? parallel_region() : nullptr)
+    return SharedJob(count, parts, body, context).run(region, threads);
   if (threads > 1 && pool().try_run(count, threads, parts, body, context)) return;
   body(context, 0, count);
 }

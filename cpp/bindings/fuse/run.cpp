@@ -8,6 +8,7 @@
 #include "bindings/fuse/entry.hpp"
 #include "bindings/fuse/library.hpp"
 #include "bindings/plan_options.hpp"
+#include "cpu/openmp.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/room.hpp"
 #include "runtime/poison.hpp"
@@ -38,6 +39,7 @@ void execute(Call& call, const Compiled& c, const Inputs& inputs, std::byte* con
       for (std::size_t i = 0; i < count; ++i)
         if (fresh[i]) poison(outputs[i], static_cast<std::size_t>(c.results[i].nbytes()), place, stream);
     try {
+      const cpu::OnTorchThreads threads(library.library() == arrays::ArrayLibrary::kTorch && place.on_host());
       c.executable.run({from.data(), outputs, parameters, stream, &callers});
     } catch (const IndexError& e) {
       throw IndexError(call.says(e.what()));
