@@ -110,6 +110,21 @@ def test_an_object_that_is_given_twice():
     np.testing.assert_array_equal(layer.kept, X + 1)
 
 
+def test_keywords_in_another_order():
+    def counted(x, a, b):
+        a.kept, b.held = x + 1, x + 2
+        return x * 2
+
+    a, b = Layer(), Layer()
+    fused = kf.fuse(counted)
+    fused(X, b=b, a=a)
+    np.testing.assert_array_equal(a.kept, X + 1)
+    np.testing.assert_array_equal(b.held, X + 2)
+    assert b.kept is None
+    fused(X, b=a, a=a)  # met again, under the name that stands first
+    np.testing.assert_array_equal(a.held, X + 2)
+
+
 def test_objects_that_hold_each_other():
     class Node:
         def __init__(self, value: Any) -> None:

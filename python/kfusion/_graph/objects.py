@@ -50,7 +50,10 @@ class TakenApart:
         self.is_traced = False  # a traced value is in an object: the call is part of another function's trace
         method = next(iter(signature.parameters), "") == "self"
         self.args = [a if method and i == 0 else self._apart(a) for i, a in enumerate(args)]
-        self.kwargs = {name: self._apart(a) for name, a in kwargs.items()}
+        # Objects are numbered in the order in which the trace binds them.
+        places = {name: i for i, name in enumerate(signature.parameters)}
+        bound = {n: self._apart(kwargs[n]) for n in sorted(kwargs, key=lambda n: places.get(n, len(places)))}
+        self.kwargs = {name: bound[name] for name in kwargs}
 
     def put_back(self, returned: Any) -> Any:
         """Leaves the caller's objects as the function does, and gives its result."""
