@@ -146,3 +146,25 @@ def test_a_global_is_rebound_by_another_thread():
         while time.monotonic() < end:
             assert set(f(x).tolist()) < values
             assert set(f(x, out=out).tolist()) < values
+
+
+def test_torch_compiles_until_the_last_trace_ends():
+    torch = pytest.importorskip("torch")
+    started, goes_on = threading.Event(), threading.Event()
+
+    def first(x):
+        started.set()
+        assert goes_on.wait(60)
+        return x + 1
+
+    def second(x):
+        goes_on.set()
+        thread.join()
+        assert torch.compiler.is_compiling()
+        return x + 2
+
+    thread = threading.Thread(target=kf.fuse(first), args=(torch.ones(3),))
+    thread.start()
+    assert started.wait(60)
+    assert kf.fuse(second)(torch.ones(3)).sum() == 9
+    assert not torch.compiler.is_compiling()

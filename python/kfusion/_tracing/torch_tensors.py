@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any, NamedTuple
@@ -51,24 +53,49 @@ def watched(tracer: Tracer, is_named: Callable[[Any], bool]) -> Iterator[None]:
         yield
         return
     tensors = _Tensors(tracer, is_named)
-    with _compiling(), _mode(overrides)(tensors):
+    with _compiling, _mode(overrides)(tensors):
         yield
     if tensors.error is not None:
         raise tensors.error
 
 
-@contextlib.contextmanager
-def _compiling() -> Iterator[None]:
-    compiler = sys.modules.get("torch.compiler")
-    before = getattr(compiler, "_is_compiling_flag", None)
-    if before is None:  # another thread is importing torch
-        yield
-        return
-    compiler._is_compiling_flag = True  # type: ignore[union-attr]
-    try:
-        yield
-    finally:
-        compiler._is_compiling_flag = before  # type: ignore[union-attr]
+class _Compiling:
+    """A context in which torch says that it compiles. The flag is the process's, so the first of several traces at once
+    sets it, and the last one puts it back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._traces = 0
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._traces += 1
+            if self._traces == 1:  # None: another thread is importing torch
+                self._before = getattr(sys.modules.get("torch.compiler"), "_is_compiling_flag", None)
+                self._set(True)
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._traces -= 1
+            if self._traces == 0:
+                self._set(self._before)
+
+    def forget(self) -> None:
+        """In a forked child, where nobody ends the traces of other threads."""
+        if self._traces > 0:
+            self._set(self._before)
+        self._lock, self._traces = threading.Lock(), 0
+
+    def _set(self, value: Any) -> None:
+        if self._before is not None:
+            sys.modules["torch.compiler"]._is_compiling_flag = value  # type: ignore[attr-defined]
+
+
+_compiling = _Compiling()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_compiling.forget)
 
 
 @functools.cache
