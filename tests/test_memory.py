@@ -12,7 +12,7 @@ import pytest
 
 import kfusion as kf
 from kfusion import _core
-from kinds import SANITIZED
+from kinds import SANITIZED, forks_among_threads
 from test_runtime import run_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.native]
@@ -137,6 +137,7 @@ def test_no_exit_waits_for_what_is_idle():
     assert time.monotonic() - float(run_python(idle)) < max(4, time.monotonic() - begin - 1)
 
 
+@forks_among_threads
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_gives_back_too():
     run_python("""

@@ -17,16 +17,12 @@ import pytest
 
 import kfusion as kf
 from kfusion import _core
-from kinds import SANITIZED
+from kinds import forks_among_threads
 
 pytestmark = pytest.mark.native
 
 BIG = (1500, 1024)  # enough for several threads and for recycled memory
 HANGS_S = 500  # no machine is so busy
-
-forks_while_others_allocate = pytest.mark.skipif(
-    SANITIZED, reason="a child would wait for a lock in AddressSanitizer that a thread of the parent holds"
-)
 
 
 def run_python(code: str, **environment: str) -> str:
@@ -97,7 +93,7 @@ def _report_sum(x: np.ndarray, results: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:.*fork.*:RuntimeWarning")
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", [pytest.param("fork", marks=forks_among_threads), "spawn", "forkserver"])
 def test_worker_processes(method, threads, rng):
     threads(2)
     x = rng.standard_normal(BIG, np.float32)
@@ -113,7 +109,7 @@ def test_worker_processes(method, threads, rng):
     assert [results.get() for _ in workers] == [want, want]
 
 
-@forks_while_others_allocate
+@forks_among_threads
 def test_a_fork_while_other_threads_compute():
     run_python(f"""
 import os, threading, numpy as np, kfusion as kf
@@ -236,7 +232,7 @@ stop = True
 """
 
 
-@forks_while_others_allocate
+@forks_among_threads
 def test_a_fork_while_other_threads_plan():
     setup = """
 x = np.ones((8, 8), np.float32)
@@ -247,7 +243,7 @@ f = kf.fuse(deep)"""
     run_python(FORKS_WHILE.format(setup=setup, work="f(x), f.clear()", forks=60))
 
 
-@forks_while_others_allocate
+@forks_among_threads
 def test_a_fork_while_other_threads_compile():
     """A child would wait for what the compiler has locked in a thread that is not there."""
     try:

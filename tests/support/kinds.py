@@ -25,6 +25,10 @@ ALL_DTYPES = (*DTYPES, "bool", "int32", "int64")
 HAVE_GPU = _core.cuda_device_count() > 0
 # The C++ is under AddressSanitizer: not optimised, and with an allocator of its own.
 SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
+# A thread that is just starting may hold a lock of the sanitizer at the fork; the child's first thread waits for it.
+forks_among_threads = pytest.mark.skipif(
+    SANITIZED, reason="a child would wait for a lock in AddressSanitizer that a thread of the parent holds"
+)
 
 # Relative spacing of each stored type; sums of the half types and float32 run in float32.
 SPACING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
