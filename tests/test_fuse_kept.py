@@ -31,6 +31,23 @@ def test_a_signature_is_traced_once(rng):
     assert len(f.count) == 6
 
 
+@pytest.mark.parametrize("f", [kf.fuse(lambda x: x * 2 + 1), kf.fused_relu_layernorm], ids=["fuse", "own"])
+def test_arguments_are_not_kept(f):
+    """Not even until Python looks for cycles: they may be all that a GPU holds."""
+
+    torch = pytest.importorskip("torch")
+    gc.disable()
+    try:
+        for _ in range(2):
+            x = torch.ones(3, 4)
+            alive = weakref.ref(x)
+            f(x)
+            del x
+            assert alive() is None
+    finally:
+        gc.enable()
+
+
 def test_floats_are_read_when_the_kernels_run(rng):
     f = counting(lambda x, a, b=0.5: x * a + b)
     x = rng.standard_normal(5)

@@ -146,7 +146,7 @@ TORCH = {
         t.nn.functional.conv2d(x[None], y[None, None, :3, :3]),
         t.nn.functional.layer_norm(x, (6,), eps=-0.01),
         x[0, 0].transpose(0, -1),
-        x[0, 0].index_select(0, t.tensor([0])),
+        x[0, 0].index_select(0, t.tensor([0], device=x.device)),
     ),
     "dtypes that kernels refuse": lambda t, x, y: (
         (x > 0).sign(),
@@ -166,6 +166,11 @@ TORCH = {
     "a result that is an argument": lambda t, x, y: t.broadcast_tensors(x * 2, y[0]),
     "results, then an argument": lambda t, x, y: t.broadcast_tensors(y[0], x, y[:1]),
 }
+
+OF_THE_CPU = (
+    *("conv1d", "linalg.inv", "LSTM", "scatter_", "index_add_", "the values' own device", "not without data"),
+    *("dtypes that kernels refuse", "integers and bools of reductions"),
+)
 
 
 @functools.cache
@@ -508,11 +513,31 @@ def test_compare():
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not HAVE_GPU, reason="needs a GPU")
+@pytest.mark.parametrize("kept", [True, False])
+def test_numbers_of_the_cpu_among_tensors_of_a_gpu(kept):
+    """Tensors without axes are numbers to torch, wherever they are."""
+    torch = pytest.importorskip("torch")
+    held = torch.tensor(2.0)
+
+    def scaled(x):
+        y = x * (held if kept else torch.tensor(2.0))
+        y[torch.tensor(1)] = 7
+        return torch.where(y > torch.tensor(0.5), y, torch.tensor(-1.0, dtype=torch.float64)) + y[torch.tensor(0)]
+
+    f, x = kf.fuse(scaled), torch.randn(4, 6, device="cuda")
+    for number in (2.0, 3.0):
+        held.fill_(number)
+        for _ in range(2):
+            torch.testing.assert_close(f(x), scaled(x))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not HAVE_GPU, reason="needs a GPU")
 @pytest.mark.parametrize("name", TORCH)
 def test_torch_on_cuda(name):
     torch = pytest.importorskip("torch")
-    if name in ("conv1d", "linalg.inv", "LSTM", "scatter_", "index_add_"):
-        pytest.skip("its captured arrays are the CPU's")
+    if name in OF_THE_CPU:
+        pytest.skip("its captured arrays are the CPU's, or torch has it on the CPU only")
     f = kf.fuse(functools.partial(TORCH[name], torch))
     x, y = torch.from_numpy(X).cuda(), torch.from_numpy(Y).cuda()
     want = f.__wrapped__(x.clone(), y.clone())

@@ -18,7 +18,7 @@ from ._fused_module import fused_module
 from ._graph import calls, guards, modules
 from ._graph.objects import TakenApart
 from ._graph.structure import Slot, fill, holds_arrays, walk
-from ._graph.tracer import Argument, Tracer
+from ._graph.tracer import Argument, Tracer, place_of
 from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import is_array
 from ._tracing.trace import Mark, Trace, name_of, repeated, signature_of, trace, trace_with, without_partial
@@ -86,7 +86,7 @@ class FusedFunction(_core.FusedCallable):
             A `kfusion.Plan`.
         """
         traced = self._planned(args, kwargs)
-        priced_on = running.device(calls.place_of(traced.inputs)) if device is None else find_device(device)
+        priced_on = running.device(place_of(traced.inputs)) if device is None else find_device(device)
         return plan_graph(traced.name, traced.graph, priced_on, self._options)
 
     def source(self, *args: Any, **kwargs: Any) -> str:
@@ -102,7 +102,7 @@ class FusedFunction(_core.FusedCallable):
             The text; what the array library computes stands in it as a comment.
         """
         traced = self._planned(args, kwargs)
-        place = calls.place_of(traced.inputs)
+        place = place_of(traced.inputs)
         device = find_device("H200") if place == "cpu" or _core.cuda_device_count() == 0 else running.device(place)
         kernels = _core.cuda_kernels(traced.graph, device.to_dict(), self._options.get("fuse", True))
         return "\n".join(k.source if k else "// The array library computes what comes here.\n" for k in kernels)

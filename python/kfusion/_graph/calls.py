@@ -14,7 +14,7 @@ from . import modules
 from .guards import Guard, values
 from .number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, number
 from .structure import holds_arrays, leaves, walk
-from .tracer import Argument, Input, Tracer, Written
+from .tracer import Argument, Input, Tracer, Written, place_of
 
 _FLOATS = (np.float16, np.float32, np.float64)  # np.float64 is a Python float as well
 
@@ -123,16 +123,19 @@ def prepared(
     """
     _require_one_device(who, tracer.inputs)
     instructions, parameters = tracer.program.needed()
+    sources, watched = _sources(tracer.inputs, guards), _watched(tracer, guards)
+    # Traced values and their tracer hold one another until Python looks for such cycles: no argument lives as long.
+    tracer.inputs[:] = [i if i.argument < 0 else i._replace(array=None) for i in tracer.inputs]
     return Prepared(
         tracer.graph,
         running.device(place_of(tracer.inputs)).to_dict(),
-        _sources(tracer.inputs, guards),
+        sources,
         tracer.program.read_arguments,
         instructions,
         parameters,
         fill,
         tracer.library_calls,
-        _watched(tracer.inputs, guards),
+        watched,
         tracer.inputs,
         [_written(tracer, w) for w in written],
     )
@@ -143,26 +146,22 @@ def _written(tracer: Tracer, w: Written) -> tuple[int, str, list[tuple[int, int]
     return w.input, tracer.inputs[w.input].name, part, w.in_place
 
 
-def place_of(inputs: Iterable[Input]) -> str:
-    """ "cpu" or "cuda:0": where a traced function's arrays lie."""
-    return next((i.spec.device for i in inputs if i.spec.device != "cpu"), "cpu")
-
-
 def _sources(inputs: Iterable[Input], guards: Iterable[Guard]) -> list[Any]:
     guarded = {id(value) for guard in guards for value in values(guard)}
     return [i.argument if i.argument >= 0 else _weak(i.array) if id(i.array) in guarded else i.array for i in inputs]
 
 
-def _watched(inputs: Iterable[Input], guards: Iterable[Guard]) -> list[tuple[Any, bool]]:
+def _watched(tracer: Tracer, guards: Iterable[Guard]) -> list[tuple[Any, bool]]:
     """The tensors of modules that are no inputs: views of them may be, or what was computed of all of them. A captured
-    array that nobody names was computed.
+    array that nobody names was computed. And those of which a copy is the input.
     """
     named = {id(value) for guard in guards for value in values(guard) if value is not None}
-    captured = [i.array for i in inputs if i.captured]
+    captured = [tracer.moved.get(id(i.array), i.array) for i in tracer.inputs if i.captured]
     is_computed = any(id(a) not in named and id(getattr(a, "_base", None)) not in named for a in captured)
     tensors = [t for guard in guards if modules.is_module(guard.owner) for t in modules.tensors(guard.owner)]
     known = set(map(id, captured))
-    return [(t, is_computed) for t in tensors if is_computed or id(t) not in known]
+    moved = [(t, True) for t in tracer.moved.values() if id(t) in named]
+    return moved + [(t, is_computed) for t in tensors if is_computed or id(t) not in known]
 
 
 def _weak(array: Any) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -177,6 +178,7 @@ class Tracer:
         self.is_open = True
         self._eager = eager
         self._captured: dict[int, Traced] = {}
+        self.moved: dict[int, Any] = {}  # captured arrays, by the ids of their copies on the arguments' device
         self.named_tensors: Callable[[], dict[int, tuple[str, Any]]] = dict  # those of modules, by id
         self._names: dict[int, tuple[str, Any]] | None = None  # the same, once they were asked for
         self._stages = 0
@@ -285,6 +287,8 @@ class Tracer:
                 raise trace_error(f"{known.name} was read before it is changed in place", "write to a copy of it")
             self.inputs[i] = known._replace(array=copied)
             self._captured.pop(id(known.array))
+        for array in filter(is_meant, self.moved.values()):
+            self._captured.pop(id(array), None)
 
     def written(self) -> list[Written]:
         """The inputs that were written to.
@@ -381,9 +385,22 @@ class Tracer:
             spec = spec_of(array, f"kfusion.trace: {name}")
             if spec.like != library:
                 raise trace_error(f"{name} is an array of {spec.like} and meets one of {library}", "convert it outside")
+            known_as = id(array)
+            if library == "torch" and spec.device == "cpu" and not spec.shape and known_as not in self._writable:
+                array, spec = self._beside_the_arguments(array, spec)
             strides = _core.element_strides(array, self.name, name) if self._runs else None
-            self._captured[id(array)] = self.input(name, spec, array, captured=True, strides=strides or ())
+            self._captured[known_as] = self.input(name, spec, array, captured=True, strides=strides or ())
+            return self._captured[known_as]
         return self._captured[id(array)]
+
+    def _beside_the_arguments(self, array: Any, spec: Spec) -> tuple[Any, Spec]:
+        """A tensor of the CPU without axes, which torch takes as a number among those of any device."""
+        place = place_of(self.inputs)
+        if place == "cpu":
+            return array, spec
+        moved = array.to(place)
+        self.moved[id(moved)] = array
+        return moved, dataclasses.replace(spec, device=place)
 
     def _name_in_module(self, array: Any) -> str | None:
         """A parameter's or buffer's name, also for a view of it."""
@@ -534,6 +551,11 @@ class Tracer:
         """Sets the results; values are of no use afterwards."""
         self.graph.set_outputs([(name, self.node(value, "")) for name, value in outputs])
         self.is_open = False
+
+
+def place_of(inputs: Iterable[Input]) -> str:
+    """ "cpu" or "cuda:0": where a traced function's arrays lie."""
+    return next((i.spec.device for i in inputs if i.spec.device != "cpu"), "cpu")
 
 
 def tracer_of(*values: Any) -> Tracer | None:
