@@ -77,7 +77,8 @@ class TorchValue(Dispatched, library="torch"):
 
     def _assign(self, key: Any, value: Any) -> None:
         if _is_one_index(key):  # torch would look at it to make a view, and write to that
-            key, value = key.reshape(1), value.to(self.dtype) if hasattr(value, "to") else value
+            key = self._tracer.lift(key, self._library).reshape(1)
+            value = value.to(self.dtype) if hasattr(value, "to") else value
         library_calls.torch_call(library_calls.assign, "torch.setitem", (self, key, value), {})
 
     def _operation(self, op: str, *operands: Any) -> Any:
