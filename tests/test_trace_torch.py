@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -353,3 +354,27 @@ def test_channels_stay_last(batch):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
         fused(x)
     assert not {"aten::clone", "aten::new_empty_strided"} & {event.key for event in seen.key_averages()}
+
+
+def test_torch_compiles_only_what_looks_at_values():
+    """A model that may look leaves out a mask that is all true; one that may not look gets its mask."""
+
+    def scaled(x, *, looks):
+        if torch.compiler.is_compiling():
+            return x * 3
+        return x * 2 if not looks or x.sum() > 0 else x
+
+    x = torch.ones(3)
+    assert kf.fuse(functools.partial(scaled, looks=False))(x).tolist() == [2, 2, 2]
+    assert kf.fuse(functools.partial(scaled, looks=True))(x).tolist() == [3, 3, 3]
+    assert not torch.compiler.is_compiling()
+
+
+def test_the_refusal_is_of_what_runs_by_itself():
+    def refused(x):
+        if torch.compiler.is_compiling():
+            return int(x.sum())
+        return x if x.max() > 0 else -x
+
+    with pytest.raises(kf.TraceError, match=r"x\.max\(\) > 0"):
+        kf.fuse(refused)(torch.ones(3))

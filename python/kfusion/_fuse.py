@@ -18,10 +18,10 @@ from ._fused_module import fused_module
 from ._graph import calls, guards, modules
 from ._graph.objects import TakenApart
 from ._graph.structure import Slot, fill, holds_arrays, walk
-from ._graph.tracer import Argument, Tracer, place_of
+from ._graph.tracer import Argument, Attempt, Tracer, place_of
 from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import is_array
-from ._tracing.trace import Mark, Trace, name_of, repeated, signature_of, trace, trace_with, without_partial
+from ._tracing.trace import Trace, name_of, repeated, signature_of, trace, trace_with, without_partial
 
 if TYPE_CHECKING:
     from ._devices.device import Device
@@ -166,8 +166,8 @@ class FusedFunction(_core.FusedCallable):
         name = name_of(self.__wrapped__)
         who = f"kfusion.{name}"
 
-        def prepare(mark: Mark, changed: Sequence[Any]) -> calls.Prepared:
-            tracer = Tracer(name, runs=True, mark=mark, changed=changed)
+        def prepare(attempt: Attempt) -> calls.Prepared:
+            tracer = Tracer(name, runs=True, attempt=attempt)
             leaves = calls.Leaves(tracer, strides, who, floats=floats, ints=ints)
             given = [leaves.argument(a) for a in args], {n: leaves.argument(a) for n, a in kwargs.items()}
             traced = self._effects.watched(name, self._modules(), lambda: trace_with(tracer, self.__wrapped__, *given))

@@ -143,10 +143,19 @@ class Traced:
         return len(self.shape)
 
 
+class Attempt(NamedTuple):
+    """How a function is traced this time. `mark` is called before each operation. `changed` are tensors of outside that
+    the function is known to write to. `compiles`: torch.compiler.is_compiling() is true in it.
+    """
+
+    mark: Callable[[], None] | None = None
+    changed: Sequence[Any] = ()
+    compiles: bool = False
+
+
 class Tracer:
     """Builds one graph. `name` is the function's, for messages; an eager call names no lines; of a graph that `runs`
-    the layouts of captured arrays count. `mark` is called before each operation. `changed` are tensors of outside that
-    the function is known to write to.
+    the layouts of captured arrays count.
     """
 
     def __init__(
@@ -155,12 +164,10 @@ class Tracer:
         *,
         eager: bool = False,
         runs: bool = False,
-        mark: Callable[[], None] | None = None,
-        changed: Sequence[Any] = (),
+        attempt: Attempt | None = None,
     ) -> None:
         self.name = name
-        self.changed = changed
-        self._mark = mark
+        self.attempt = attempt or Attempt()
         self.program = Program()
         self._runs = runs
         self.graph: Any = _core.Graph()
@@ -510,8 +517,8 @@ class Tracer:
 
     def _build(self, kind: str, *arguments: Any) -> Any:
         """What a method of the graph gives."""
-        if self._mark:
-            self._mark()
+        if self.attempt.mark:
+            self.attempt.mark()
         nodes = [self._nodes(a) for a in arguments]
         if self._stages == 0 and not self._eager:
             self._line = user_line()

@@ -41,8 +41,8 @@ _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 
 def watched(tracer: Tracer, is_named: Callable[[Any], bool]) -> Iterator[None]:
     """A context in which torch tells of all calls. Nothing where torch is not imported.
 
-    `torch.compiler.is_compiling()` is true in it: libraries of models then leave out what looks at values, such as a
-    mask that is not used where it is all true. (The flag is the process's, as it is for torch.export.)
+    `torch.compiler.is_compiling()` is true in it where the attempt says so: libraries of models then leave out what
+    looks at values, such as whether a mask is all true. (The flag is the process's, as it is for torch.export.)
 
     Args:
         tracer: of the function.
@@ -53,7 +53,7 @@ def watched(tracer: Tracer, is_named: Callable[[Any], bool]) -> Iterator[None]:
         yield
         return
     tensors = _Tensors(tracer, is_named)
-    with _compiling, _mode(overrides)(tensors):
+    with _compiling if tracer.attempt.compiles else contextlib.nullcontext(), _mode(overrides)(tensors):
         yield
     if tensors.error is not None:
         raise tensors.error
@@ -132,7 +132,7 @@ class _Tensors:
         self._read: set[int] = set()  # storages of outside that functions have computed with at once
         self.error: TypeError | None = None  # of a write
         tracer.stand_in = self.value
-        for tensor in tracer.changed:
+        for tensor in tracer.attempt.changed:
             self._adopt(tensor, tracer.writable(tensor, "torch"))
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

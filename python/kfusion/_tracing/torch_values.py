@@ -10,6 +10,7 @@ from typing import Any
 
 from .._graph.source import NoForm
 from .._graph.tracer import STATE, Traced
+from .._ops.views import reshape
 from .._spec import INTEGERS, is_array
 from . import autocast, library_calls, refusals
 from . import torch_activations as torch_activations  # enters its functions
@@ -77,7 +78,7 @@ class TorchValue(Dispatched, library="torch"):
 
     def _assign(self, key: Any, value: Any) -> None:
         if _is_one_index(key):  # torch would look at it to make a view, and write to that
-            key = self._tracer.lift(key, self._library).reshape(1)
+            key = reshape(self._tracer.lift(key, self._library), (1,))
             value = value.to(self.dtype) if hasattr(value, "to") else value
         library_calls.torch_call(library_calls.assign, "torch.setitem", (self, key, value), {})
 

@@ -7,6 +7,7 @@ import functools
 import gc
 import inspect
 import linecache
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
@@ -20,12 +21,11 @@ from .._graph.number import read
 from .._graph.objects import PutTogether, TakenApart
 from .._graph.source import TraceError, raised_line, trace_error
 from .._graph.structure import Constant, Slot, fill, holds_arrays, may_hold_results, walk
-from .._graph.tracer import Argument, Call, Form, Input, ReadAsConstant, Traced, Tracer, Written, current
+from .._graph.tracer import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Tracer, Written, current
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, conversion_of, described, is_array, spec_of
 from . import library_calls, numpy_stored, randomness, torch_complex, torch_tensors
 
-Mark = Callable[[], None] | None
 _Traced = TypeVar("_Traced")
 _PLAIN = (bool, int, float, complex, str)
 _NO_ARRAYS = (*_PLAIN, list, tuple, dict, np.generic)
@@ -78,24 +78,34 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
     name = name_of(function)
     apart = TakenApart(signature_of(function), args, kwargs)
 
-    def traced(mark: Mark, changed: Sequence[Any]) -> Trace:
-        return trace_with(Tracer(name, mark=mark, changed=changed), function, apart.args, apart.kwargs)
+    def traced(attempt: Attempt) -> Trace:
+        return trace_with(Tracer(name, attempt=attempt), function, apart.args, apart.kwargs)
 
     return repeated(name, traced)
 
 
-def repeated(name: str, trace: Callable[[Mark, Sequence[Any]], _Traced]) -> _Traced:
-    """What `trace(mark, changed)` gives, traced as often as it takes to find out what the function of that name does:
-    whether it draws random numbers, and to which tensors of outside, `changed`, it writes after it has read them.
+def repeated(name: str, trace: Callable[[Attempt], _Traced]) -> _Traced:
+    """What `trace` gives, traced as often as it takes to find out what the function of that name does: whether it draws
+    random numbers, to which tensors of outside it writes after it has read them, and whether it can be traced only
+    where torch compiles it.
+
+    Models that look at values do not where torch compiles; others build masks there that are all true.
     """
     changed: list[Any] = []
+    failed: list[Exception] = []  # the first is of what the function usually does
 
-    def traced(mark: Mark) -> _Traced:
+    def traced(mark: Callable[[], None] | None) -> _Traced:
         while True:
             try:
-                return trace(mark, changed)
+                return trace(Attempt(mark, changed, bool(failed)))
             except ReadAsConstant as error:
                 changed.append(error.tensor)
+            except RecursionError:  # which took long
+                raise
+            except Exception as error:
+                failed.append(error)
+                if len(failed) > 1 or "torch.compiler" not in sys.modules:
+                    raise failed[0] from None
 
     return randomness.refused(name, traced)
 
