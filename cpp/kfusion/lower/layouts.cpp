@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <string_view>
 
 #include "kfusion/lower/outputs.hpp"
 
@@ -65,6 +66,19 @@ std::optional<Access> moved(const Access& a, const Extents& shape, const Extents
   return r;
 }
 
+/// torch's functions of images whose results lie as their first argument does, or their weight.
+struct Follows {
+  std::string_view function;
+  bool has_weight = false;
+};
+constexpr Follows kFollow[] = {{"torch.conv2d", true}, {"torch.conv_transpose2d", true}, {"torch.max_pool2d"},
+                               {"torch.avg_pool2d"},   {"torch.adaptive_avg_pool2d"},    {"torch.interpolate"}};
+
+std::string_view called(const Node& n) {
+  if (n.op == Op::conv2d) return kFollow[0].function;
+  return n.op == Op::library_call ? std::string_view(std::get<LibraryCallAttributes>(n.attributes).function) : "";
+}
+
 class Layouts {
  public:
   explicit Layouts(Plan& plan) : p_(plan), output_of_(first_outputs(plan)), any_weight_last_(has_weight_last()) {}
@@ -81,16 +95,51 @@ class Layouts {
   }
 
  private:
-  /// Of a map, and of a convolution by torch, as the whole arrays lie that it reads.
+  /// Of a map, and of a convolution or the like by torch, as the whole arrays lie that it reads.
   std::optional<Extents> wanted(const Group& group, NodeId n) const {
     const Node& node = p_.graph[n];
-    if (group.pattern == Pattern::kPointwise) return shared(group, p_.computed[at(n)]);
-    if (node.op != Op::conv2d || node.library != Library::kTorch || group.nodes.size() != 1) return std::nullopt;
+    if (group.pattern == Pattern::kPointwise) {
+      const Extents& shape = p_.computed[at(n)];
+      const std::optional<Extents> strides = normalised(group, shape);
+      return different(shape, strides ? strides : shared(group, shape));
+    }
+    if (node.library != Library::kTorch || group.nodes.size() != 1 || node.shape.size() != 4) return std::nullopt;
     const std::vector<Access>& reads = p_.folded.work[at(n)].reads;
+    const auto follows = std::ranges::find(kFollow, called(node), &Follows::function);
+    if (follows == std::end(kFollow) || reads[0].shape.size() != 4) return std::nullopt;
+    bool is_last = lies_last(reads[0]);
     // Of a weight with windows of one element nobody can tell: it lies as others do.
-    const bool is_last = lies_last(reads[0]) || lies_last(reads[1]) || (any_weight_last_ && has_no_window(reads[1]));
+    if (follows->has_weight) is_last |= lies_last(reads[1]) || (any_weight_last_ && has_no_window(reads[1]));
     if (!is_last) return std::nullopt;
     return channels_last(node.shape);
+  }
+
+  /// Strides, unless they are those of C order.
+  static std::optional<Extents> different(const Extents& shape, std::optional<Extents> strides) {
+    if (strides && same(shape, *strides, identity_access(0, shape).strides)) return std::nullopt;
+    return strides;
+  }
+
+  /// Of a map that reads what other kernels reduce: the axes that they reduce along lie innermost. Rows stay rows, as
+  /// in the results of torch's layer_norm: where channels are normalised, convolutions find them innermost.
+  std::optional<Extents> normalised(const Group& group, const Extents& shape) const {
+    std::optional<std::vector<std::size_t>> axes;
+    for (const Load& l : group.loads) {
+      const int from = p_.group_of[at(l.access.base)];
+      if (from < 0 || p_.groups[at(from)].pattern != Pattern::kRows || l.access.shape != shape) continue;
+      std::vector<std::size_t> order(shape.size());
+      std::iota(order.begin(), order.end(), std::size_t{0});
+      const auto reduced =
+          std::ranges::stable_partition(order, [&](std::size_t i) { return l.access.strides[i] != 0; });
+      if (reduced.empty()) continue;
+      if (axes && *axes != order) return std::nullopt;
+      axes = order;
+    }
+    if (!axes) return std::nullopt;
+    Extents strides(shape.size());
+    std::int64_t step = 1;
+    for (std::size_t k = shape.size(); k-- > 0; step *= shape[(*axes)[k]]) strides[(*axes)[k]] = step;
+    return strides;
   }
 
   static bool has_no_window(const Access& weight) { return weight.shape[2] * weight.shape[3] == 1; }
@@ -100,7 +149,7 @@ class Layouts {
 
   bool has_weight_last() const {
     for (std::size_t n = 0; n < p_.graph.nodes.size(); ++n)
-      if (p_.graph.nodes[n].op == Op::conv2d && lies_last(p_.folded.work[n].reads[1])) return true;
+      if (called(p_.graph.nodes[n]) == kFollow[0].function && lies_last(p_.folded.work[n].reads[1])) return true;
     return false;
   }
 
@@ -115,7 +164,6 @@ class Layouts {
       if (strides && !same(shape, *strides, l.access.strides)) return std::nullopt;
       strides = l.access.strides;
     }
-    if (!strides || same(shape, *strides, identity_access(0, shape).strides)) return std::nullopt;
     return strides;
   }
 
