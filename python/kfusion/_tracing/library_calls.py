@@ -17,7 +17,7 @@ import numpy as np
 
 from .._graph.number import is_number, read
 from .._graph.source import TraceError, trace_error, user_line
-from .._graph.structure import Slot, fill, leaves, walk
+from .._graph.structure import Constant, Slot, fill, leaves, walk
 from .._graph.tracer import Traced, Tracer, WritingCall, tracer_of
 from .._spec import DTYPES, is_array
 from . import autocast, numpy_stored, refusals, torch_complex
@@ -226,19 +226,19 @@ class _Run:
         self.in_place = False
         given = enumerate(zip(call.values, call.given, strict=True))
         self._views = [(i, name_of_dtype(g)) for i, (v, g) in given if v is not g]
-        args, kwargs = self._structure = call.structure
-        is_flat = not any(isinstance(v, (tuple, list, dict)) for v in (*args, *kwargs.values()))
-        self._places = [(i, v.index) for i, v in enumerate(args) if isinstance(v, Slot)] if is_flat else None
-        self._names = [(k, v.index) for k, v in kwargs.items() if isinstance(v, Slot)]
-        # Most calls are such, and what they cost beside the function itself counts.
-        self._is_plain = is_flat and new is None and not (written or copied or self._views or self._autocast)
+        self._args, self._kwargs = call.structure
+        # Most arguments need no search for slots at each call, and what calls cost beside the functions counts.
+        self._places = [(i, v.index) for i, v in enumerate(self._args) if isinstance(v, Slot)]
+        self._names = [(k, v.index) for k, v in self._kwargs.items() if isinstance(v, Slot)]
+        self._parts = [(i, v) for i, v in enumerate(self._args) if not _is_whole_or_fixed(v)]
+        self._named_parts = [(k, v) for k, v in self._kwargs.items() if not _is_whole_or_fixed(v)]
+        self._is_plain = new is None and not (written or copied or self._views or self._autocast)
 
     def __call__(self, *arrays: Any) -> list[Any]:
         if self._is_plain and not self._any_autocast():
             args, kwargs = self._filled(arrays)
             result = self._function(*args, **kwargs)
-            tensors = [result] if is_array(result) else [t for t in leaves(result) if is_array(t)]
-            return [torch_complex.stored(t) for t in tensors]
+            return [torch_complex.stored(t) for t in _tensors(result)]
         return self._called(list(arrays))
 
     def _called(self, given: list[Any]) -> list[Any]:
@@ -249,7 +249,7 @@ class _Run:
         args, kwargs = self._filled(given)
         with autocast.as_traced(self._device, self._autocast):
             result = self._function(*args, **kwargs)
-        tensors = [result] if is_array(result) else [t for t in leaves(result) if is_array(t)]
+        tensors = _tensors(result)
         if self._new is not None:
             tensors = [tensors[i] for i in self._new]
         for k in self._copied:
@@ -259,13 +259,34 @@ class _Run:
         return [torch_complex.stored(t) for t in tensors]
 
     def _filled(self, arrays: Sequence[Any]) -> Any:
-        if self._places is None:
-            return fill(self._structure, list(arrays))
-        args, kwargs = self._structure
-        args = list(args)
+        args = list(self._args)
         for place, i in self._places:
             args[place] = arrays[i]
-        return args, (kwargs | {k: arrays[i] for k, i in self._names} if self._names else kwargs)
+        for place, part in self._parts:
+            args[place] = fill(part, list(arrays))
+        if not (self._names or self._named_parts):
+            return args, self._kwargs
+        kwargs = self._kwargs | {k: arrays[i] for k, i in self._names}
+        return args, kwargs | {k: fill(part, list(arrays)) for k, part in self._named_parts}
+
+
+def _tensors(result: Any) -> list[Any]:
+    if is_array(result):
+        return [result]
+    if isinstance(result, tuple) and all(map(is_array, result)):
+        return list(result)
+    return [t for t in leaves(result) if is_array(t)]
+
+
+def _is_whole_or_fixed(value: Any) -> bool:
+    """Whether an argument is an array, or the same at each call: the function cannot change it."""
+    if isinstance(value, Slot):
+        return True
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return not any(isinstance(leaf, (Slot, Constant)) for leaf in leaves(value))
 
 
 def _require_writable(name: str, given: Sequence[Any]) -> None:
