@@ -512,6 +512,37 @@ def test_compare():
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not HAVE_GPU, reason="needs a GPU")
+@pytest.mark.parametrize("shape", [(8, 64), (2, 4, 64), (3, 1000, 64), (7, 64)])
+@pytest.mark.parametrize("columns", [257, 1001, 1024])
+def test_products_with_odd_rows(shape, columns):
+    """Of half types, computed transposed where that is faster."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    linear = torch.nn.functional.linear
+    x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+    w = torch.randn(columns, shape[-1], device="cuda", dtype=torch.bfloat16)
+    functions = {
+        "a result": lambda x, w: linear(x, w),
+        "read by a kernel": lambda x, w: torch.relu(linear(x * 2, w)) + 1,
+        "both": lambda x, w: (y := linear(x, w), torch.softmax(y, -1)),
+        "read by the library": lambda x, w: torch.cumsum(linear(x, w), -1),
+    }
+    for what, function in functions.items():
+        f = kf.fuse(function)
+        want = function(x.double(), w.double())
+        want = want if isinstance(want, tuple) else (want,)
+        for _ in range(2):
+            got = f(x, w)
+            for g, expected in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
+                error = (g.double() - expected).norm() / expected.norm()
+                assert error < 0.01, (what, error)
+    out = torch.empty(*shape[:-1], 2 * columns, device="cuda", dtype=torch.bfloat16)[..., ::2]
+    kf.fuse(functions["a result"])(x, w, out=out)
+    torch.testing.assert_close(out, linear(x, w), rtol=0.02, atol=0.05)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not HAVE_GPU, reason="needs a GPU")
 @pytest.mark.parametrize("kept", [True, False])
 def test_numbers_of_the_cpu_among_tensors_of_a_gpu(kept):
     """Tensors without axes are numbers to torch, wherever they are."""

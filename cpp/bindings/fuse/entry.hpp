@@ -90,6 +90,8 @@ Objects hand_out(Results& results, const Inputs& inputs, std::pmr::memory_resour
 void check_outs(const Call& call, const Entry& entry, const Inputs& inputs, const Goals& goals);
 /// Whether kernels may write straight to `outs`: nothing is overwritten before it is read.
 bool can_write(const Compiled& c, const Inputs& inputs, const Arrays& outs);
+/// The kernel of to = from.
+std::shared_ptr<const Compiled> copying(const Device& device, const View& from, const Array& to);
 /// to = from.
 void copy_into(Call& call, const Device& device, const View& from, const Array& to);
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bindings/arrays/array.hpp"
+#include "kfusion/plan/device.hpp"
 #include "runtime/library_functions.hpp"
 
 namespace kfusion::arrays {
@@ -20,8 +21,8 @@ class Inputs;
 /// without.
 class CallersLibrary final : public LibraryFunctions {
  public:
-  CallersLibrary(arrays::Call& call, const arrays::Framework& framework, const Inputs& inputs)
-      : call_(call), framework_(framework), inputs_(inputs) {}
+  CallersLibrary(arrays::Call& call, const Device& device, const arrays::Framework& framework, const Inputs& inputs)
+      : call_(call), device_(device), framework_(framework), inputs_(inputs) {}
 
   void compute(const Node& n, std::span<const LibraryArgument> arguments, LibraryResult& result, Place place,
                Stream stream) override;
@@ -38,12 +39,16 @@ class CallersLibrary final : public LibraryFunctions {
 
   class Order;
 
+  /// By the product of the arguments transposed, which a kernel transposes back.
+  void compute_turned(const Node& n, std::span<const LibraryArgument> arguments, LibraryResult& result,
+                      const arrays::Bridge& bridge, Stream stream);
   void compute_plainly(const Node& n, std::span<const LibraryArgument> arguments, const View& result) const;
   arrays::py::object argument(const LibraryArgument& a, const arrays::Bridge& bridge) const;
   void take(const std::string& function, arrays::py::object object, LibraryResult& r, const arrays::Bridge& bridge);
   arrays::Array checked(const std::string& function, const arrays::py::object& object, const View& wanted);
 
   arrays::Call& call_;
+  const Device& device_;
   const arrays::Framework& framework_;
   const Inputs& inputs_;
   std::map<int, Kept> kept_;  ///< by slot

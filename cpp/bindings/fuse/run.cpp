@@ -32,7 +32,7 @@ void execute(Call& call, const Compiled& c, const Inputs& inputs, std::byte* con
   for (std::size_t i = 0; const Array* a : inputs.all()) from[i++] = a->view.data;
   const Framework& library = inputs.first() ? *inputs.first()->framework : arrays::numpy_framework();
   const Place place = inputs.first() ? inputs.first()->view.place : Place{};
-  CallersLibrary callers(call, library, inputs);
+  CallersLibrary callers(call, c.device, library, inputs);
   const std::size_t count = c.results.size();
   in_stream_order(call, library, place, std::any_of(fresh, fresh + count, std::identity{}), [&](Stream stream) {
     if (poisons_memory())
@@ -203,10 +203,14 @@ bool can_write(const Compiled& c, const Inputs& inputs, const Arrays& outs) {
   return true;
 }
 
-void copy_into(Call& call, const Device& device, const View& from, const Array& to) {
+std::shared_ptr<const Compiled> copying(const Device& device, const View& from, const Array& to) {
   const bool aligned = is_aligned_to_vectors(from) && is_aligned_to_vectors(to.view);
   const Array* const wanted[] = {&to};
-  const auto c = compiled(run_detail::copy_of(from), device, options_to_run(true), aligned, wanted);
+  return compiled(run_detail::copy_of(from), device, options_to_run(true), aligned, wanted);
+}
+
+void copy_into(Call& call, const Device& device, const View& from, const Array& to) {
+  const auto c = copying(device, from, to);
   const std::byte* x = from.data;
   std::byte* y = to.view.data;
   in_stream_order(call, *to.framework, from.place, true,
