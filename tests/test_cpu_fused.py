@@ -334,6 +334,23 @@ class TestRows:
             got = run(lambda g, i: softmax(g, i, [axis]), x)[0]
             assert_close(got, self.soft_max(wide(x), axis), spacings=40)
 
+    @pytest.mark.parametrize("shape", [(3, 10, 1024), (2, 7, 999), (3, 70, 1000), (4, 2100, 3)])
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+    def test_numbers_along_an_outer_axis_of_rows(self, shape, dtype, isa, rng):
+        """An element for each channel of a group, whose rows are longer than a chunk, and too long to be copied."""
+        x, c, d = (rng.standard_normal(s).astype(dtype) for s in (shape, (shape[0], shape[1], 1), (shape[1], 1)))
+
+        @kf.fuse
+        def f(x, c, d):
+            y = x + c
+            mean = y.mean((1, 2), keepdims=True)
+            return (y - mean) * kf.rsqrt(kf.var(y, axis=(1, 2), keepdims=True) + 0.1) * d, (y * d).max((1, 2))
+
+        y = x.astype(np.float64) + c
+        want = (y - y.mean((1, 2), keepdims=True)) / np.sqrt(y.var((1, 2), keepdims=True) + 0.1) * d
+        for got, expected in zip(f(x, c, d), (want, (y * d).max((1, 2))), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-2, atol={"float16": 2e-2}.get(dtype, 1e-5))
+
     @pytest.mark.parametrize("columns", [100, 5000, 50_000])
     def test_softmax_of_infinities(self, columns, isa, rng):
         x = draw(rng, "float32", (5, columns))

@@ -108,6 +108,10 @@ bool FusedProgram::varies_along_row(int s) const {
   return !all_zero(space.layout(kernel.loads[at(step(s).index)], 1).flat);
 }
 
+/// Elements of rows whose operands are made dense before the row's sweeps: an element for each of its channels, say.
+/// Tile by tile that takes as long as all else.
+constexpr std::int64_t kLongestCopiedRow = 65536;
+
 bool FusedProgram::copies_rows() const { return space.grouped && space.cols <= kChunk; }
 
 /// Room for the dense rows of a group, off a power of two: rows fall into other sets.
@@ -127,7 +131,8 @@ void FusedProgram::add_sources(const std::vector<Operand>& from, bool iota) {
     if (iota && s.layout.reach == Reach::kDirect) s.layout.reach = Reach::kStrided;
     s.shared = all_zero(s.layout.outer);
     const bool is_dense = s.layout.reach == Reach::kDirect, is_widened = s.shared && is_half(s.dtype);
-    if (copies_rows() && !iota && (s.layout.reach == Reach::kStrided || (is_dense && is_widened))) {
+    const bool is_strided = s.layout.reach == Reach::kStrided && space.grouped && space.cols <= kLongestCopiedRow;
+    if (!iota && (is_strided || (copies_rows() && is_dense && is_widened))) {
       s.copied = true, s.from = s.layout;
       s.layout.reach = Reach::kDirect;
       if (is_widened) s.dtype = DType::kFloat32, s.layout.item = 4;

@@ -50,8 +50,9 @@ void for_runs(const Extents& extents, const Extents& strides, std::int64_t begin
 }
 
 template <int item>
-using BitsOf =
-    std::conditional_t<item == 8, std::uint64_t, std::conditional_t<item == 4, std::uint32_t, std::uint16_t>>;
+using BitsOf = std::conditional_t<
+    item == 8, std::uint64_t,
+    std::conditional_t<item == 4, std::uint32_t, std::conditional_t<item == 2, std::uint16_t, std::uint8_t>>>;
 
 /// Every second element, two registers at a time: the first of each pair. The last ones go alone, since behind them the
 /// array may end.
@@ -72,12 +73,24 @@ std::int64_t copy_every_second(std::int64_t n, const std::byte* from, std::byte*
   return k;
 }
 
+template <class Bits>
+void fill(const std::byte* element, std::int64_t count, std::byte* to) {
+  constexpr int kLanes = 32 / sizeof(Bits);
+  using Lanes [[gnu::vector_size(32)]] = Bits;
+  Bits bits;
+  std::memcpy(&bits, element, sizeof bits);
+  const Lanes all = Lanes{} + bits;
+  for (; count >= kLanes; count -= kLanes, to += sizeof all) std::memcpy(to, &all, sizeof all);
+  std::memcpy(to, &all, static_cast<std::size_t>(count) * sizeof bits);
+}
+
 template <int item>
 void copy_run(std::int64_t n, const std::byte* from, std::int64_t from_stride, std::byte* to, std::int64_t to_stride) {
   if (from_stride == item && to_stride == item) {
     std::memcpy(to, from, static_cast<std::size_t>(n * item));
     return;
   }
+  if (from_stride == 0 && to_stride == item) return fill<BitsOf<item>>(from, n, to);
   std::int64_t k = 0;
   if constexpr (item > 1)
     if (from_stride == 2 * item && to_stride == item) k = copy_every_second<item, BitsOf<item>>(n, from, to);
@@ -101,14 +114,6 @@ void count_off(const Layout& iota, const Extents& extents, std::int64_t first, s
       std::memcpy(tile, &value, sizeof value);
     }
   });
-}
-
-template <class Bits>
-void fill(const std::byte* element, std::int64_t count, std::byte* to) {
-  Bits bits;
-  std::memcpy(&bits, element, sizeof bits);
-  for (std::int64_t k = 0; k < count; ++k)
-    std::memcpy(to + k * static_cast<std::int64_t>(sizeof bits), &bits, sizeof bits);
 }
 
 template <int item, class Index>
