@@ -70,12 +70,14 @@ def all_differences(compared, dtypes, most):
     return [text for op in compared for dtype in dtypes for text in differences(op, dtype, most)]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own, of some of its operators
 @pytest.mark.usefixtures("one_thread")
 def test_some_operators(seed):
     assert all_differences(COMPARED[seed % 16 :: 16], ("float32",), 2) == []
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.usefixtures("one_thread")
 def test_all_operators():
     assert all_differences(COMPARED, ("float32", "int64", "bool"), 12) == []
