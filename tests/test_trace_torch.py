@@ -371,6 +371,27 @@ def copies_of(fused, x):
     return {"clone", "new_empty_strided", "copy_"} & called
 
 
+def test_what_torch_makes_is_the_result():
+    """Not copied to another array: the last layer of a model may be its largest."""
+    x, w, b = torch.randn(2, 3, 8, 8), torch.randn(5, 3, 3, 3), torch.randn(5)
+    wide = torch.randn(16, 8)
+    functions = {
+        "convolution": lambda x: F.conv2d(x * 2, w),
+        "with a bias": lambda x: F.conv2d(x * 2, w, b),
+        "linear": lambda x: F.linear(x + 1, wide, torch.ones(16)),
+        "read again": lambda x: (y := F.conv2d(x, w, b), torch.relu(y) + 1, y.sum(1)),
+        "twice": lambda x: (y := F.linear(x, wide, torch.ones(16)), y),
+        "a part of one": lambda x: torch.cat([F.conv2d(x, w, b), F.conv2d(x * 2, w, b)], 1),
+    }
+    for what, function in functions.items():
+        f = kf.fuse(function)
+        torch.testing.assert_close(f(x), function(x), rtol=1e-4, atol=1e-4)
+        assert what == "a part of one" or not copies_of(f, x), what
+        first, second = f(x), f(x + 1)
+        torch.testing.assert_close(first, function(x), rtol=1e-4, atol=1e-4)  # its own memory
+        torch.testing.assert_close(second, function(x + 1), rtol=1e-4, atol=1e-4)
+
+
 def test_normalised_channels_stay_last():
     """As in a ConvNeXt: what layer_norm makes has the channels innermost, and so has what convolutions make of it."""
     torch.manual_seed(0)

@@ -250,7 +250,8 @@ void Executable::run(const Run& r) const {
   }
   for (const auto& [from, to] : p.slots.repeated) {
     const auto bytes = static_cast<std::size_t>(p.output_bytes[static_cast<std::size_t>(to)]);
-    memory_of(p.place).copy(r.outputs[to], r.outputs[from], bytes, p.place.index, r.stream);
+    const std::byte* stored = slots[inputs + static_cast<std::size_t>(from)];  // where the library may have put it
+    memory_of(p.place).copy(r.outputs[to], stored, bytes, p.place.index, r.stream);
   }
 }
 

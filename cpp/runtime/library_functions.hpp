@@ -18,7 +18,8 @@ struct LibraryResult {
   View view;
   int slot = -1;
   int index = 0;
-  bool kept = false;  ///< the library's own memory holds it; else it is written to `view`
+  bool kept = false;  ///< the library's own memory holds it; else it is written to `view`, or becomes a result of the
+                      ///< caller's in the place of `view`'s memory, and is kept then
 };
 
 /// The functions of the library that a call's arrays are of.

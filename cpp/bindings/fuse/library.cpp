@@ -85,6 +85,8 @@ class CallersLibrary::Order {
     if (place.on_host() || library.framework_.current_stream(place.index) == stream) return;
     context_.emplace(bridge.on_stream(stream, place.index));
   }
+  /// Whether the library works there anyway.
+  bool is_its_own() const { return !context_; }
 
  private:
   std::optional<arrays::With> context_;
@@ -112,9 +114,11 @@ void CallersLibrary::compute(const Node& n, std::span<const LibraryArgument> arg
   if (framework_.library() == arrays::ArrayLibrary::kTorch && !place.on_host() &&
       library_detail::runs_better_turned(n, arguments[0].view, arguments[1].view, result.view))
     return compute_turned(n, arguments, result, *bridge, stream);
-  const py::object out = result.kept ? py::none() : bridge->view(result.view);
+  const bool is_made = result.kept || n.op == Op::conv2d;  // torch's convolutions write to no array of ours
+  const py::object out = is_made ? py::none() : bridge->view(result.view);
   py::object made = function(n, argument(arguments[0], *bridge), argument(arguments[1], *bridge), out);
-  if (result.kept) take(std::string(name(n.op)), std::move(made), result, *bridge);
+  if (is_made && !hand_over(made, result, order.is_its_own()))
+    take(std::string(name(n.op)), std::move(made), result, *bridge);
 }
 
 void CallersLibrary::compute_turned(const Node& n, std::span<const LibraryArgument> arguments, LibraryResult& result,
@@ -184,6 +188,24 @@ void CallersLibrary::take(const std::string& function, py::object object, Librar
   kept_[r.slot] = {std::move(object), std::move(a.keep)};
 }
 
+bool CallersLibrary::hand_over(const py::object& object, LibraryResult& r, bool in_order) {
+  const auto i = static_cast<std::size_t>(r.slot) - inputs_.all().size();
+  if (r.kept || r.slot < 0 || i >= results_.size() || !fresh_[i] || !in_order) return false;
+  arrays::Result& result = results_[i];
+  if (framework_.library() != arrays::ArrayLibrary::kTorch || Py_TYPE(object.ptr()) != Py_TYPE(result.object.ptr()))
+    return false;
+  const Array a = arrays::borrow(call_, "a result of a library call", object);
+  // A part of a result that several functions make is no result.
+  const bool is_whole = r.view.data == result.view.data && library_detail::as_wanted(r.view, result.view);
+  if (!is_whole || !library_detail::as_wanted(a.view, r.view) || !library_detail::lies_as(a.view, r.view) ||
+      !library_detail::lies_as(r.view, result.view) || !is_aligned_to_vectors(a.view))
+    return false;
+  result.object = object;
+  result.view.data = r.view.data = a.view.data;
+  r.kept = true;
+  return true;
+}
+
 void CallersLibrary::call(const Node& n, std::span<const LibraryArgument> arguments, std::span<LibraryResult> results,
                           Place place, Stream stream) {
   const py::gil_scoped_acquire locked;
@@ -197,7 +219,11 @@ void CallersLibrary::call(const Node& n, std::span<const LibraryArgument> argume
   py::list given(arguments.size());
   for (std::size_t i = 0; i < arguments.size(); ++i) given[i] = argument(arguments[i], *bridge);
   const py::object computed = inputs_.calls().at(static_cast<std::size_t>(function.number))(*given);
-  for (LibraryResult& r : results) take(function.function, computed[py::int_(r.index)], r, *bridge);
+  const bool is_new = function.kernels_ns >= 0;  // of a form: a function that gives no view of what it gets
+  for (LibraryResult& r : results) {
+    const py::object made = computed[py::int_(r.index)];
+    if (!is_new || !hand_over(made, r, order.is_its_own())) take(function.function, made, r, *bridge);
+  }
 }
 
 void CallersLibrary::release(int slot) {

@@ -2,6 +2,7 @@
 // of any of their functions.
 #pragma once
 #include <map>
+#include <span>
 #include <vector>
 
 #include "bindings/arrays/array.hpp"
@@ -21,8 +22,10 @@ class Inputs;
 /// without.
 class CallersLibrary final : public LibraryFunctions {
  public:
-  CallersLibrary(arrays::Call& call, const Device& device, const arrays::Framework& framework, const Inputs& inputs)
-      : call_(call), device_(device), framework_(framework), inputs_(inputs) {}
+  /// `results`: of the call; those that are `fresh` may become what the library has made.
+  CallersLibrary(arrays::Call& call, const Device& device, const arrays::Framework& framework, const Inputs& inputs,
+                 std::span<arrays::Result> results, const bool* fresh)
+      : call_(call), device_(device), framework_(framework), inputs_(inputs), results_(results), fresh_(fresh) {}
 
   void compute(const Node& n, std::span<const LibraryArgument> arguments, LibraryResult& result, Place place,
                Stream stream) override;
@@ -45,12 +48,17 @@ class CallersLibrary final : public LibraryFunctions {
   void compute_plainly(const Node& n, std::span<const LibraryArgument> arguments, const View& result) const;
   arrays::py::object argument(const LibraryArgument& a, const arrays::Bridge& bridge) const;
   void take(const std::string& function, arrays::py::object object, LibraryResult& r, const arrays::Bridge& bridge);
+  /// Makes the object a result of the call, instead of copying it to the array that was made for that. Whether it can
+  /// be.
+  bool hand_over(const arrays::py::object& object, LibraryResult& r, bool in_order);
   arrays::Array checked(const std::string& function, const arrays::py::object& object, const View& wanted);
 
   arrays::Call& call_;
   const Device& device_;
   const arrays::Framework& framework_;
   const Inputs& inputs_;
+  std::span<arrays::Result> results_;
+  const bool* fresh_;
   std::map<int, Kept> kept_;  ///< by slot
 };
 

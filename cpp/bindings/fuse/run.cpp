@@ -25,14 +25,15 @@ namespace run_detail {
 
 constexpr std::size_t kFewArrays = 8;
 
-/// `fresh`: by output, whether it was just made for this call.
+/// `fresh`: by output, whether it was just made for this call. `results`: the first of the outputs, which are the
+/// caller's.
 void execute(Call& call, const Compiled& c, const Inputs& inputs, std::byte* const* outputs, const double* parameters,
-             const bool* fresh) {
+             const bool* fresh, std::span<Result> results) {
   Room<const std::byte*, kFewArrays> from(inputs.all().size());
   for (std::size_t i = 0; const Array* a : inputs.all()) from[i++] = a->view.data;
   const Framework& library = inputs.first() ? *inputs.first()->framework : arrays::numpy_framework();
   const Place place = inputs.first() ? inputs.first()->view.place : Place{};
-  CallersLibrary callers(call, c.device, library, inputs);
+  CallersLibrary callers(call, c.device, library, inputs, results, fresh);
   const std::size_t count = c.results.size();
   in_stream_order(call, library, place, std::any_of(fresh, fresh + count, std::identity{}), [&](Stream stream) {
     if (poisons_memory())
@@ -154,7 +155,7 @@ Results compute(Call& call, const Entry& entry, const Inputs& inputs, const doub
     results.push_back(array ? Result{array->view, {}} : run_detail::fresh_result(call, c.results[i], inputs.first()));
     to[i] = results.back().view.data;
   }
-  run_detail::execute(call, c, inputs, to.data(), parameters, fresh.data());
+  run_detail::execute(call, c, inputs, to.data(), parameters, fresh.data(), std::span(results).first(entry.results()));
   for (std::size_t k = 0; k < goals.targets.size(); ++k) {
     const Array& target = goals.targets[k];
     if (!entry.targets[k].direct && !entry.targets[k].in_place)
