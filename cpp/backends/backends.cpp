@@ -20,17 +20,14 @@ struct Table {
   };
 };
 
-/// Never destroyed: threads may still run at exit.
-Table& table() {
-  static auto& t = *new Table;
-  return t;
-}
+/// Made when the library is loaded, before anybody can fork. Never destroyed: threads may still run at exit.
+Table& table = *new Table;
 
 }  // namespace
 
 Executors available_executors() {
-  const std::lock_guard lock(table().mutex);
-  return table().all;
+  const std::lock_guard lock(table.mutex);
+  return table.all;
 }
 
 Executors possible_executors() {
@@ -46,13 +43,13 @@ const Executor* executor_named(std::string_view name) {
 }
 
 void add_backend(const Backend& backend) {
-  const std::lock_guard lock(table().mutex);
-  table().all.insert(table().all.begin(), &backend);
+  const std::lock_guard lock(table.mutex);
+  table.all.insert(table.all.begin(), &backend);
 }
 
 void remove_backend(const Backend& backend) {
-  const std::lock_guard lock(table().mutex);
-  std::erase(table().all, &backend);
+  const std::lock_guard lock(table.mutex);
+  std::erase(table.all, &backend);
 }
 
 }  // namespace kfusion

@@ -32,17 +32,22 @@ Isa parse(const std::string& wanted, const char* who) {
   throw ValueError(std::string(who) + " must be one of " + choices + " on this CPU, got '" + wanted + "'");
 }
 
-std::atomic<Isa>& current() {
-  static std::atomic<Isa> level = [] {
-    const char* wanted = std::getenv("KFUSION_ISA");
-    return wanted != nullptr && *wanted != '\0' ? parse(wanted, "KFUSION_ISA") : available_isas().back();
-  }();
-  return level;
+constexpr int kUnknown = -1;
+std::atomic<int> current{kUnknown};  // no static variable of a function: see least_streamed in job.cpp
+
+Isa from_environment() {
+  const char* wanted = std::getenv("KFUSION_ISA");
+  return wanted != nullptr && *wanted != '\0' ? parse(wanted, "KFUSION_ISA") : available_isas().back();
 }
 
 }  // namespace
 
-Isa isa() { return current().load(std::memory_order_relaxed); }
+Isa isa() {
+  int level = current.load(std::memory_order_relaxed);
+  if (level != kUnknown) return static_cast<Isa>(level);
+  const auto fresh = static_cast<int>(from_environment());
+  return static_cast<Isa>(current.compare_exchange_strong(level, fresh) ? fresh : level);
+}
 
 const char* name(Isa level) { return level == Isa::kAvx512 ? "avx512" : level == Isa::kAvx2 ? "avx2" : "baseline"; }
 
@@ -53,6 +58,6 @@ std::vector<Isa> available_isas() {
   return levels;
 }
 
-void set_isa(const std::string& wanted) { current().store(parse(wanted, "kfusion.set_isa: name")); }
+void set_isa(const std::string& wanted) { current.store(static_cast<int>(parse(wanted, "kfusion.set_isa: name"))); }
 
 }  // namespace kfusion::cpu

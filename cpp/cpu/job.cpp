@@ -1,6 +1,7 @@
 #include "cpu/job.hpp"
 
 #include <algorithm>
+#include <atomic>
 
 #include "cpu/platform.hpp"
 #include "cpu/thread_pool.hpp"
@@ -11,6 +12,10 @@ namespace {
 constexpr std::int64_t kBytesPerThread = 128 * 1024;
 /// Less is done sooner by one thread than a worker that sleeps is woken, which takes some 30 us.
 constexpr std::int64_t kBriefBytes = 3 << 19;
+
+/// Negative: not known yet. No static variable of the function: a child of fork() would wait for ever for one that
+/// another thread was about to make.
+std::atomic<std::int64_t> least_streamed{-1};
 
 }  // namespace
 
@@ -24,7 +29,11 @@ bool streams(std::int64_t bytes) {
   // A large cache is shared: of the 480 MB that a machine of two cores reported, results of 16 MB already found no
   // room.
   constexpr std::size_t kMost = 24 << 20;
-  static const auto least = static_cast<std::int64_t>(std::min(last_level_cache() / 4 * 3, kMost));
+  std::int64_t least = least_streamed.load(std::memory_order_relaxed);
+  if (least < 0) {
+    least = static_cast<std::int64_t>(std::min(last_level_cache() / 4 * 3, kMost));
+    least_streamed.store(least, std::memory_order_relaxed);
+  }
   return bytes >= least;
 }
 

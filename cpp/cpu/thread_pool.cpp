@@ -201,17 +201,17 @@ class SharedJob {
   std::exception_ptr error_;
 };
 
-std::atomic<Pool*> current_pool{nullptr};
+/// Registered when this library is loaded, before anybody can fork.
+std::atomic<Pool*> current_pool = [] {
+  in_forked_child([] { current_pool.store(nullptr); });
+  return nullptr;
+}();
 
 /// Never destroyed: its threads may still be waiting when the process ends. A forked child has none of them, and
 /// makes a pool of its own.
 Pool& pool() {
   Pool* now = current_pool.load(std::memory_order_acquire);
   if (now != nullptr) return *now;
-  static const bool registered [[maybe_unused]] = [] {
-    in_forked_child([] { current_pool.store(nullptr); });
-    return true;
-  }();
   auto* fresh = new Pool;
   if (current_pool.compare_exchange_strong(now, fresh)) return *fresh;
   delete fresh;
@@ -229,18 +229,20 @@ int threads_from_environment() {
   return std::min(n, kMaxThreads);
 }
 
-std::atomic<int>& thread_limit() {
-  static std::atomic<int> limit = threads_from_environment();
-  return limit;
-}
+std::atomic<int> thread_limit{0};  // 0: not known yet. No static variable of a function: see least_streamed in job.cpp
 
 }  // namespace
 
-int num_threads() { return thread_limit().load(std::memory_order_relaxed); }
+int num_threads() {
+  int limit = thread_limit.load(std::memory_order_relaxed);
+  if (limit > 0) return limit;
+  const int fresh = threads_from_environment();
+  return thread_limit.compare_exchange_strong(limit, fresh) ? fresh : limit;
+}
 
 void set_num_threads(int n) {
   if (n < 1) throw ValueError("kfusion.set_num_threads: n must be at least 1, got " + std::to_string(n));
-  thread_limit().store(std::min(n, kMaxThreads));
+  thread_limit.store(std::min(n, kMaxThreads));
 }
 
 bool workers_are_near(int workers) {

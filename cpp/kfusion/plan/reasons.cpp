@@ -88,10 +88,11 @@ std::string resources_sentence(const Case& c, const std::string& both) {
          kilobytes(c.device.on_chip_bytes) + " for them.";
 }
 
+const std::string kInput = "an input";
+
 }  // namespace
 
 const std::string& label(const Graph& g, NodeId n) {
-  static const std::string kInput = "an input";
   if (const auto* input = std::get_if<InputAttributes>(&g[n].attributes))
     return input->name.empty() ? kInput : input->name;
   return g.stages[static_cast<std::size_t>(g[n].stage)].name;
