@@ -334,6 +334,15 @@ class TestRows:
             got = run(lambda g, i: softmax(g, i, [axis]), x)[0]
             assert_close(got, self.soft_max(wide(x), axis), spacings=40)
 
+    @pytest.mark.parametrize("columns", [65, 67, 127, 130, 1000])
+    @pytest.mark.parametrize("dtypes", [("float32", "float64"), ("float16", "float64"), ("float64", "float32")])
+    def test_a_copy_beside_a_reduction_of_wider_elements(self, dtypes, columns, isa, rng):
+        """The reduction is a loop of its own: a part of a tile takes no elements of it."""
+        a, b = (rng.integers(-8, 8, (5, columns)).astype(dtype) for dtype in dtypes)
+        copy, difference = kf.fuse(lambda a, b: (a[:, None, :], b.sum(axis=1, keepdims=True) - a))(a, b)
+        np.testing.assert_array_equal(copy, a[:, None, :])
+        np.testing.assert_array_equal(difference, b.sum(axis=1, keepdims=True) - a)
+
     @pytest.mark.parametrize("shape", [(3, 10, 1024), (2, 7, 999), (3, 70, 1000), (4, 2100, 3)])
     @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
     def test_numbers_along_an_outer_axis_of_rows(self, shape, dtype, isa, rng):

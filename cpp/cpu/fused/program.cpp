@@ -387,6 +387,7 @@ TileProgram FusedProgram::program_of(Wanted wanted, int sweep) {
   program.wide = space.columns ? wide_ : is_wide(wanted);
   size_tiles(program);
   Emitter(*this, program, sweep).emit(wanted);
+  program.staged = program.sources.size();
   for (const int r : program.reductions) {
     const std::int64_t lanes = kernels->vector_bytes / reductions[at(r)].scalar.lane_bytes;
     const bool folds =

@@ -21,6 +21,7 @@ struct TileProgram {
   std::vector<TileStep> joined;  ///< those of full width, for tiles all of whose elements count
   std::vector<TileFetch> fetches;
   std::vector<int> sources, targets, reductions;  ///< that it reads, writes, takes up
+  std::size_t staged = 0;                         ///< the first sources: what its steps read, not its loops
   int keeps = 0;                                  ///< values that it leaves in their homes
   std::vector<int> homes;                         ///< steps whose values it finds in their homes
   bool wide = false;                              ///< elements take 8 bytes of a register each

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "cpu/strided.hpp"
@@ -450,7 +451,7 @@ void Worker::write_to_stages(const TileProgram& p, std::int64_t i) {
 /// Brings elements to the stages: of strided sources, or of all.
 void Worker::fetch(const TileProgram& p, std::int64_t i, std::int64_t count, bool all) {
   const Extents& extents = program_.space.flat;
-  for (const int k : p.sources) {
+  for (const int k : std::span(p.sources).first(p.staged)) {
     const Source& s = program_.sources[at(k)];
     std::byte* const stage = scratch_ + s.stage;
     if (s.iota && s.layout.reach == Reach::kStrided) {
