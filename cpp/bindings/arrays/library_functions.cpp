@@ -53,17 +53,11 @@ const TorchFunctions& torch_functions() {
       .get_stored();
 }
 
-/// `result`, or what it is written to.
-py::object written(const py::object& result, const py::object& out) {
-  if (out.is_none()) return result;
-  return out.attr("copy_")(result);
-}
-
 py::object compute_with_torch(const Node& n, const py::object& x, const py::object& y, const py::object& out) {
   const TorchFunctions& torch = torch_functions();
   if (n.op == Op::matmul) return out.is_none() ? torch.matmul(x, y) : torch.matmul(x, y, py::arg("out") = out);
   const auto& a = std::get<Conv2dAttributes>(n.attributes);
-  return written(torch.conv2d(x, y, py::none(), pair(a.stride), pair(a.padding), pair(a.dilation), a.groups), out);
+  return torch.conv2d(x, y, py::none(), pair(a.stride), pair(a.padding), pair(a.dilation), a.groups);
 }
 
 py::object compute_with_cupy(const Node&, const py::object& x, const py::object& y, const py::object& out) {
