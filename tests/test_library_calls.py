@@ -158,6 +158,7 @@ TORCH = {
         (x * 9).sum(1, dtype=t.int32),
         (y > -1).prod(0, dtype=t.bool),
         t.sum(x > 1, dtype=t.bool),
+        (y * 2**30).nansum(dtype=t.int32),
     ),
     "x.t_()": lambda t, x, y: reshaped_in_place(x, y),
     "x[i] of a tensor without axes": written_at_one_index,
@@ -527,6 +528,7 @@ def test_products_with_odd_rows(shape, columns):
         "both": lambda x, w: (y := linear(x, w), torch.softmax(y, -1)),
         "read by the library": lambda x, w: torch.cumsum(linear(x, w), -1),
     }
+    bounds = {"both": 0.05, "read by the library": 0.05}  # exponentials and sums of rounded values
     for what, function in functions.items():
         f = kf.fuse(function)
         want = function(x.double(), w.double())
@@ -535,7 +537,7 @@ def test_products_with_odd_rows(shape, columns):
             got = f(x, w)
             for g, expected in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
                 error = (g.double() - expected).norm() / expected.norm()
-                assert error < 0.05, (what, error)  # exponentials of rounded values
+                assert error < bounds.get(what, 0.01), (what, error)
     out = torch.empty(*shape[:-1], 2 * columns, device="cuda", dtype=torch.bfloat16)[..., ::2]
     kf.fuse(functions["a result"])(x, w, out=out)
     torch.testing.assert_close(out, linear(x, w), rtol=0.02, atol=0.05)
