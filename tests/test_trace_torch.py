@@ -414,6 +414,13 @@ def test_normalised_channels_stay_last():
     assert not copies_of(fused, x)
 
 
+def test_convolutions_of_themselves_and_of_complex_numbers():
+    x, bias = torch.randn(2, 2, 5, 5).to(memory_format=torch.channels_last), torch.randn(2)
+    z = torch.complex(torch.randn(1, 2, 6, 6), torch.randn(1, 2, 6, 6))
+    for f, argument in ((lambda x: F.conv2d(x, x, bias) * 2, x), (lambda z: F.conv2d(z, z).real * 2, z)):
+        torch.testing.assert_close(kf.fuse(f)(argument), f(argument), rtol=1e-4, atol=1e-4)
+
+
 def test_torch_compiles_only_what_looks_at_values():
     """A model that may look leaves out a mask that is all true; one that may not look gets its mask."""
 

@@ -109,7 +109,8 @@ class Layouts {
     if (follows == std::end(kFollow) || reads[0].shape.size() != 4) return std::nullopt;
     bool is_last = lies_last(reads[0]);
     // Of a weight with windows of one element nobody can tell: it lies as others do.
-    if (follows->has_weight) is_last |= lies_last(reads[1]) || (any_weight_last_ && has_no_window(reads[1]));
+    if (follows->has_weight && reads.size() > 1)
+      is_last |= lies_last(reads[1]) || (any_weight_last_ && has_no_window(reads[1]));
     if (!is_last) return std::nullopt;
     return channels_last(node.shape);
   }
@@ -142,14 +143,19 @@ class Layouts {
     return strides;
   }
 
-  static bool has_no_window(const Access& weight) { return weight.shape[2] * weight.shape[3] == 1; }
+  static bool has_no_window(const Access& weight) {
+    return weight.shape.size() == 4 && weight.shape[2] * weight.shape[3] == 1;
+  }
   static bool lies_last(const Access& a) {
-    return a.shape[1] > 1 && !has_no_window(a) && same(a.shape, a.strides, channels_last(a.shape));
+    return a.shape.size() == 4 && a.shape[1] > 1 && !has_no_window(a) &&
+           same(a.shape, a.strides, channels_last(a.shape));
   }
 
   bool has_weight_last() const {
-    for (std::size_t n = 0; n < p_.graph.nodes.size(); ++n)
-      if (called(p_.graph.nodes[n]) == kFollow[0].function && lies_last(p_.folded.work[n].reads[1])) return true;
+    for (std::size_t n = 0; n < p_.graph.nodes.size(); ++n) {
+      const std::vector<Access>& reads = p_.folded.work[n].reads;  // one where an image is its own weight
+      if (called(p_.graph.nodes[n]) == kFollow[0].function && reads.size() > 1 && lies_last(reads[1])) return true;
+    }
     return false;
   }
 
