@@ -103,3 +103,15 @@ def test_half_types_and_requires_grad():
     q = random(1, 2, 16, 8).half()
     with torch.no_grad():
         torch.testing.assert_close(kf.fuse(causal)(q, q, q.requires_grad_()), causal(q, q, q), rtol=2e-3, atol=2e-3)
+
+
+def test_masks_with_rows_apart_are_made_dense():
+    """torch's fast attention wants that; of what is the same for all heads or texts one part is copied."""
+    from kfusion._tracing import library_calls
+
+    mask = torch.randn(1, 6, 5, 3).permute(0, 3, 2, 1).expand(4, 3, 5, 6)
+    dense = library_calls._of_dense_rows(mask)
+    assert torch.equal(dense, mask)
+    assert dense.stride() == (0, 30, 6, 1)
+    assert library_calls._of_dense_rows(dense) is dense
+    assert torch.equal(library_calls._of_dense_rows(mask[..., :1].expand(mask.shape)), mask[..., :1].expand(mask.shape))

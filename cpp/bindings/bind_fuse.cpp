@@ -37,8 +37,10 @@ constexpr const char* kClassDoc = R"(FusedCallable(name, parameters, options, ta
 A function that runs as the kernels of its plan. Subclasses say what it computes:
 
     _guards()    the functions and names that it depends on: a list of kfusion._graph.guards.Guard
-    _prepare(args, kwargs, strides, numbers)
-                 traces it: a kfusion._graph.calls.Prepared; its numbers may be parameters of kernels, or stay as they are
+    _prepare(args, kwargs, strides, numbers, shapes, alike)
+                 traces it: a kfusion._graph.calls.Prepared; its numbers may be parameters of kernels, or stay as they
+                 are. strides and shapes are those of its arrays; alike is what _prepare has made of a call that differs
+                 in shapes only, if there was one
     __wrapped__  the plain function, called where an argument is a traced value
 
 Args:
@@ -89,6 +91,7 @@ class FusedCallable {
   template <class Visit>
   int traverse(const Visit& visit) const {
     if (const int stopped = guards_.traverse(visit)) return stopped;
+    if (const int stopped = alike_.traverse(visit)) return stopped;
     return table_.traverse(visit);
   }
 
@@ -96,6 +99,7 @@ class FusedCallable {
 
   void clear() {
     table_.clear();
+    alike_.clear();
     guards_.clear();
   }
 
@@ -186,10 +190,16 @@ class FusedCallable {
   /// Traces and compiles. What is traced while a name that it depends on is rebound is not kept. `numbers`: whether
   /// those among the arguments may be parameters.
   std::shared_ptr<const Entry> prepare(const Request& r, const Arrays& outs, bool numbers) {
-    py::list strides;
-    for (const Array& x : r.s.arrays()) strides.append(strides_of(x));
-    const py::object prepared = r.self.attr("_prepare")(r.given.args(), r.given.kwargs(), strides, numbers);
+    py::list strides, shapes;
+    for (const Array& x : r.s.arrays()) {
+      strides.append(strides_of(x));
+      shapes.append(arrays::to_tuple(x.view.ndim, x.view.shape));
+    }
+    const py::object alike = numbers ? found_alike(r) : py::none();
+    const py::object prepared =
+        r.self.attr("_prepare")(r.given.args(), r.given.kwargs(), strides, numbers, shapes, alike);
     const auto entry = std::make_shared<Entry>();
+    entry->alike = prepared.attr("alike");
     entry->fill = prepared.attr("fill");
     for (const py::handle function : prepared.attr("calls"))
       entry->calls.push_back(py::reinterpret_borrow<py::object>(function));
@@ -206,9 +216,42 @@ class FusedCallable {
     for (const py::handle written : prepared.attr("written")) entry->targets.push_back(fuse::read_target(written));
     compile(*entry, graph, read_device(prepared.attr("device")), inputs,
             {outs, fuse::arrays_of(r.call, entry->targets, inputs, r.s.memory())});
-    if (const auto held = guards_.held(r.environment))
-      table_.insert(r.s, prepared.attr("numbers").cast<std::vector<int>>(), entry, held);
+    if (const auto held = guards_.held(r.environment)) {
+      const auto looked_at = prepared.attr("numbers").cast<std::vector<int>>();
+      if (numbers && !entry->alike.is(alike)) {
+        const WithoutExtents without(r.s);
+        alike_.insert(r.s, looked_at, entry, held);
+      }
+      table_.insert(r.s, looked_at, entry, held);
+    }
     return entry;
+  }
+
+  /// A signature without the extents of its arrays, and without values of numbers, while this lives.
+  class WithoutExtents {
+   public:
+    explicit WithoutExtents(Signature& s) : s_(s), values_(s.added().size()) { s_.exchange_extents(); }
+    ~WithoutExtents() {
+      s_.remove_values(s_.added().size() - values_);
+      s_.exchange_extents();
+    }
+    WithoutExtents(const WithoutExtents&) = delete;
+    WithoutExtents& operator=(const WithoutExtents&) = delete;
+
+   private:
+    Signature& s_;
+    std::size_t values_;
+  };
+
+  /// What is known of calls that differ from this one in extents only; None where that is of the past.
+  py::object found_alike(const Request& r) {
+    std::shared_ptr<const Entry> entry;
+    {
+      const WithoutExtents without(r.s);
+      entry = alike_.find(r.s);
+    }
+    if (!entry || !Inputs(r.call, *entry, r.s).unchanged()) return py::none();
+    return entry->alike;
   }
 
   /// With the layouts of the arrays to write into, and again without those that kernels must not store into.
@@ -293,6 +336,7 @@ class FusedCallable {
   bool takes_out_, reads_ints_;
   fuse::Guards guards_;
   fuse::Table table_;
+  fuse::Table alike_;  ///< the same by signatures without extents: one entry of those that differ in these only
 };
 
 /// nullptr before __init__, and while pybind11 lays the instance out: Python's collector can come by even then.

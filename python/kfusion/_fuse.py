@@ -16,7 +16,9 @@ from ._devices import running
 from ._devices.devices import device as find_device
 from ._fused_module import fused_module
 from ._graph import calls, guards, modules
+from ._graph.calls import Alike
 from ._graph.objects import TakenApart
+from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
 from ._graph.structure import Slot, fill, holds_arrays, walk
 from ._graph.tracer import Argument, Attempt, Tracer, place_of
 from ._plans.plan import Plan, pairs, plan_graph
@@ -144,7 +146,35 @@ class FusedFunction(_core.FusedCallable):
     def _guards(self) -> list[guards.Guard]:
         return guards.guards(self.__wrapped__, self._effects.names)
 
-    def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any], numbers: bool) -> calls.Prepared:
+    def _prepare(
+        self,
+        args: Any,
+        kwargs: Any,
+        strides: Sequence[Any],
+        numbers: bool,
+        shapes: Sequence[Shape],
+        alike: Alike | None,
+    ) -> calls.Prepared:
+        """By a trace of calls that are alike but for sizes, or by tracing this one."""
+        if alike is not None and (known := alike.prepared(shapes)) is not None:
+            return known
+        if alike is not None and (other := alike.other(shapes)) is not None:
+            try:
+                made = self._numbered(args, kwargs, strides, numbers, lambda: RecordedGraph(shapes, other))
+                return alike.recorded(shapes, made)
+            except (Exception, NotTheSame):  # of a function that asks more than it may
+                pass
+        made = self._numbered(args, kwargs, strides, numbers)
+        return made._replace(alike=alike or Alike(shapes, made.numbers))
+
+    def _numbered(
+        self,
+        args: Any,
+        kwargs: Any,
+        strides: Sequence[Any],
+        numbers: bool,
+        record: Callable[[], RecordedGraph | None] = lambda: None,
+    ) -> calls.Prepared:
         """Traces a call. Where that fails on what stands for ints or floats, they are taken as they are, and where the
         function may ask for their types, too; and where not `numbers`.
         """
@@ -155,23 +185,33 @@ class FusedFunction(_core.FusedCallable):
             if not any(attempt):
                 continue
             try:
-                return self._traced(args, kwargs, strides, *attempt)
+                return self._traced(args, kwargs, strides, *attempt, record)
             except RecursionError:
                 raise
             except Exception:
                 pass
-        return self._traced(args, kwargs, strides, False, False)
+        return self._traced(args, kwargs, strides, False, False, record)
 
-    def _traced(self, args: Any, kwargs: Any, strides: Sequence[Any], floats: bool, ints: bool) -> calls.Prepared:
+    def _traced(
+        self,
+        args: Any,
+        kwargs: Any,
+        strides: Sequence[Any],
+        floats: bool,
+        ints: bool,
+        record: Callable[[], RecordedGraph | None] = lambda: None,
+    ) -> calls.Prepared:
         name = name_of(self.__wrapped__)
         who = f"kfusion.{name}"
 
         def prepare(attempt: Attempt) -> calls.Prepared:
-            tracer = Tracer(name, runs=True, attempt=attempt)
+            tracer = Tracer(name, runs=True, attempt=attempt, recorded=record())
             leaves = calls.Leaves(tracer, strides, who, floats=floats, ints=ints)
             given = [leaves.argument(a) for a in args], {n: leaves.argument(a) for n, a in kwargs.items()}
             traced = self._effects.watched(name, self._modules(), lambda: trace_with(tracer, self.__wrapped__, *given))
-            return calls.prepared(who, tracer, self._guards(), _fill(traced), traced.written)
+            return calls.prepared(
+                who, tracer, self._guards(), _fill(traced), traced.written, functools.partial(_fill, traced)
+            )
 
         return repeated(name, prepare)
 
@@ -239,9 +279,11 @@ def _without_first(signature: inspect.Signature) -> inspect.Signature:
     return signature if first.kind is first.VAR_POSITIONAL else signature.replace(parameters=rest)
 
 
-def _fill(traced: Trace) -> Callable[[list[Any]], Any] | None:
-    """From the list of outputs to what the function returns; None for a single output."""
-    results = traced.results
+def _fill(traced: Trace, registers: Sequence[Any] = ()) -> Callable[[list[Any]], Any] | None:
+    """From the list of outputs to what the function returns; None for a single output. `registers` are the values of
+    sizes in the results.
+    """
+    results = sized(traced.results, registers) if registers else traced.results
     if results is None:
         return _nothing
     listed = results if type(results) in (tuple, list) else [results]
@@ -268,9 +310,10 @@ def fuse(
 def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = ()) -> Any:
     """Makes a plain function of arrays run as few kernels.
 
-    The function is traced at the first call with arguments of new kinds, shapes, dtypes or strides and planned into
-    kernels; from then on those run, and nothing of its Python is executed again. Results are of the arguments' kind of
-    array.
+    The function is traced at the first call with arguments of new kinds, dtypes or strides, and planned into kernels
+    for each new shape; from then on those run, and nothing of its Python is executed again. Two calls that differ in
+    extents are traced; their trace serves other extents as well, unless the function needs the very values of extents
+    (`range(x.shape[0])`, `len(x)`). Results are of the arguments' kind of array.
 
     Traced anew is also where a bool, str, None or another object among the arguments differs, or where a global
     or closure variable that the function names is bound to something else, or its code or defaults are replaced; those

@@ -173,6 +173,14 @@ void Signature::add_array(const char* argument, PyObject* value, std::pmr::vecto
   if (to.capacity() == 0) to.reserve(4);
   borrow_readable(call_, argument, value, to.emplace_back());
   append_words(to.back(), words_);
+  const View& v = to.back().view;
+  const std::size_t first = words_.size() - static_cast<std::size_t>(v.ndim);
+  for (int d = 0; is_c_contiguous(v) && d < v.ndim; ++d)
+    extents_.push_back({first + static_cast<std::size_t>(d), std::min<std::uint64_t>(words_[first + d], 2)});
+}
+
+void Signature::exchange_extents() {
+  for (Extent& e : extents_) std::swap(words_[e.word], e.other);
 }
 
 void Signature::add_float(PyObject* object, double value, std::uint64_t tag) {
@@ -318,6 +326,7 @@ void Signature::leave_outs() {
   words_.resize(words_with_environment_);
   words_.erase(first + static_cast<std::ptrdiff_t>(words_before_outs_),
                first + static_cast<std::ptrdiff_t>(words_of_arguments_));
+  std::erase_if(extents_, [&](const Extent& e) { return e.word >= words_before_outs_; });
   added_.clear();
 }
 

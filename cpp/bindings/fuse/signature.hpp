@@ -47,6 +47,9 @@ class Signature {
   /// After all arguments: the number of the environment. Again: in the place of the one before, and of all that came
   /// after it.
   void set_environment(std::uint64_t number);
+  /// What the call shares with those that differ in the extents of arrays in C order only: 0, 1 and any other. Called
+  /// twice, all is as before.
+  void exchange_extents();
   /// From now on the signature is that of the same call without arrays to write results into; outs() has them still.
   void leave_outs();
   /// The values of the floats and ints of these registers.
@@ -103,6 +106,11 @@ class Signature {
   std::pmr::vector<double> floats_{&resource_};
   std::pmr::vector<PyObject*> float_objects_{&resource_}, ints_{&resource_};
   std::pmr::vector<int> added_{&resource_};
+  struct Extent {
+    std::size_t word;
+    std::uint64_t other;
+  };
+  std::pmr::vector<Extent> extents_{&resource_};  ///< of arrays in C order, for exchange_extents
   std::vector<py::object> held_;  ///< what the arguments are read from, where that is not the caller's alone
   std::size_t words_before_outs_ = 0, words_of_arguments_ = 0, words_with_environment_ = 0;
   int depth_ = 0;

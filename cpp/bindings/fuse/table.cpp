@@ -77,6 +77,7 @@ std::vector<PyObject*> Table::Slot::held() const {
   key.append_owned(objects);
   if (entry && entry.use_count() == 1) {  // else a call holds it
     if (entry->fill) objects.push_back(entry->fill.ptr());
+    if (entry->alike) objects.push_back(entry->alike.ptr());
     for (const py::object& function : entry->calls) objects.push_back(function.ptr());
     for (const Source& source : entry->sources)
       if (source.held) objects.push_back(source.held.ptr());

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -13,9 +14,11 @@ from .._spec import Spec, is_array
 from . import modules
 from .guards import Guard, values
 from .number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, number
+from .sizes import NotTheSame, RecordedGraph, Shape, differing, filled, template
 from .structure import holds_arrays, leaves, walk
 from .tracer import Argument, Input, Tracer, Written, place_of
 
+_MOST_ATTEMPTS = 6  # to record a trace for other sizes
 _FLOATS = (np.float16, np.float32, np.float64)  # np.float64 is a Python float as well
 
 
@@ -24,7 +27,8 @@ class Prepared(NamedTuple):
     that the function named (a weak reference to it, where a guard holds it). `numbers` are those whose values the trace
     looked at, by register; `instructions` compute of the others what `parameters`, registers too, give the kernels
     beside the floats. `fill` makes the result of the list of outputs; None: it is the only output itself. `calls` are
-    the functions of the array library that the graph's nodes number. `watched` are tensors that are no inputs, but on
+    the functions of the array library that the graph's nodes number. `alike` is what is known of calls that differ from
+    this one in the extents of arrays only. `watched` are tensors that are no inputs, but on
     whose memory (or, where that is so, elements) the trace depends. `inputs` keep alive what `sources` only refer to,
     until C++ has read it.
     """
@@ -40,6 +44,11 @@ class Prepared(NamedTuple):
     watched: list[tuple[Any, bool]]
     inputs: Sequence[Input]
     written: list[tuple[int, str, list[tuple[int, int]] | None, bool]]
+    alike: Any = None
+
+
+FillOf = Callable[[Sequence[Any]], Any]
+Again = Callable[[Sequence[Shape]], "Prepared | None"]
 
 
 def has_floats(*arguments: Any) -> bool:
@@ -115,8 +124,9 @@ def prepared(
     guards: Sequence[Guard] = (),
     fill: Callable[[list[Any]], Any] | None = None,
     written: Sequence[Written] = (),
+    fill_of: FillOf | None = None,
 ) -> Prepared:
-    """What C++ gets of a closed tracer.
+    """What C++ gets of a closed tracer. `fill_of` gives the fill for other sizes, by their registers.
 
     Raises:
         TypeError: the inputs are not all on one device.
@@ -126,8 +136,8 @@ def prepared(
     sources, watched = _sources(tracer.inputs, guards), _watched(tracer, guards)
     # Traced values and their tracer hold one another until Python looks for such cycles: no argument lives as long.
     tracer.inputs[:] = [i if i.argument < 0 else i._replace(array=None) for i in tracer.inputs]
-    return Prepared(
-        tracer.graph,
+    made = Prepared(
+        tracer.recorded.present if tracer.recorded is not None else tracer.graph,
         running.device(place_of(tracer.inputs)).to_dict(),
         sources,
         tracer.program.read_arguments,
@@ -139,6 +149,68 @@ def prepared(
         tracer.inputs,
         [_written(tracer, w) for w in written],
     )
+    return made if tracer.recorded is None else made._replace(alike=_for_other_sizes(made, tracer.recorded, fill_of))
+
+
+class Alike:
+    """What is known of calls that differ in the extents of arrays only.
+
+    Args:
+        shapes: of the arrays of the first one.
+        numbers: those that its trace looked at.
+    """
+
+    def __init__(self, shapes: Sequence[Shape], numbers: list[int]) -> None:
+        self._seen = [shapes]
+        self._numbers = numbers
+        self._attempts = 0
+        self._again: Again | None = None
+
+    def prepared(self, shapes: Sequence[Shape]) -> Prepared | None:
+        """A call by the trace that was recorded; None where there is none for arrays of these shapes."""
+        made = None if self._again is None else self._again(shapes)
+        return made and made._replace(alike=self)
+
+    def other(self, shapes: Sequence[Shape]) -> Sequence[Shape] | None:
+        """The call to record a trace with, whose arrays differ in most extents; None after several attempts."""
+        self._attempts += 1
+        if self._attempts > _MOST_ATTEMPTS:
+            return None
+        other = max(self._seen, key=lambda seen: sum(len(axes) for axes in map(differing, shapes, seen)))
+        self._seen.append(shapes)
+        return other
+
+    def recorded(self, shapes: Sequence[Shape], made: Prepared) -> Prepared:
+        """The call of a recorded trace, which is kept for others.
+
+        Raises:
+            NotTheSame: it does not hold for these.
+        """
+        found = made.alike(shapes)
+        if found is None or made.numbers != self._numbers:  # numbers by which calls are told apart
+            raise NotTheSame
+        alike = copy.copy(self)  # another object, so that C++ keeps the inputs of this trace with it
+        alike._again = made.alike
+        return found._replace(alike=alike)  # type: ignore[no-any-return]
+
+
+def _for_other_sizes(made: Prepared, recorded: RecordedGraph, fill_of: FillOf | None) -> Again:
+    """What prepares calls of other sizes, None where that takes another trace; in the fields of `made` may be sizes."""
+    fields = template([made.written, made.calls])
+
+    def again(shapes: Sequence[Shape]) -> Prepared | None:
+        try:
+            played = recorded.tape.play(shapes)
+        except Exception:  # which the function itself would raise, or handle
+            return None
+        if played is None:
+            return None
+        graph, registers = played
+        written, functions = filled(fields, registers)
+        fill = made.fill if fill_of is None else fill_of(registers)
+        return made._replace(graph=graph, fill=fill, written=written, calls=functions)
+
+    return again
 
 
 def _written(tracer: Tracer, w: Written) -> tuple[int, str, list[tuple[int, int]] | None, bool]:

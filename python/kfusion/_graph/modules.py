@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MethodType
 from typing import Any
 
+from . import sizes
 from .source import trace_error
 
 _TENSORS = ("_parameters", "_buffers")
@@ -117,12 +118,16 @@ class Effects:
 
         Raises:
             TraceError: a parameter or buffer was set to a value of the trace, which no later call could use.
+            NotTheSame: an attribute was set to a size.
         """
         before = [(module, contents(module)) for module in modules]
         try:
             traced = trace()
         finally:
             set_to_traced = [_restored(module, was) for module, was in before]
+            set_to_sizes = [_without_sizes(vars(module)) for module, _ in before]
+        if any(set_to_sizes):
+            raise sizes.NotTheSame
         for name in filter(None, set_to_traced):
             what = f"{function} sets a module's {name} to what it computes, and kernels write results only"
             raise trace_error(what, "return it, and set it outside", "")
@@ -142,6 +147,18 @@ def _restored(module: Any, before: Mapping[str, Any]) -> str:
                 found = found if is_itself else name
                 del vars(module)[kind][name]
                 vars(module)[kind].update({name: before[kind][name]} if name in before[kind] else {})
+    return found
+
+
+def _without_sizes(held: Any) -> bool:
+    """Makes sizes ints again, within dicts and lists too; whether there were any."""
+    found = False
+    for key, item in list(held.items() if isinstance(held, dict) else enumerate(held)):
+        if sizes.is_size(item):
+            held[key] = sizes.value(item, 0)
+            found = True
+        elif type(item) in (dict, list):
+            found = _without_sizes(item) or found
     return found
 
 

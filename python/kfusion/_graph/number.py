@@ -228,7 +228,8 @@ def _arithmetic(function: Callable[..., Any], *, reflected: bool) -> Callable[..
     return method
 
 
-_READ: dict[str, Callable[..., Any]] = {
+# Python's methods of numbers, without underscores, and what they do. sizes.py has them too.
+READ: dict[str, Callable[..., Any]] = {
     "float": float,
     "int": int,
     "bool": bool,
@@ -241,10 +242,10 @@ _READ: dict[str, Callable[..., Any]] = {
     "floor": math.floor,
     "ceil": math.ceil,
 }
-_ALONE: dict[str, Callable[..., Any]] = {"neg": operator.neg, "pos": operator.pos, "abs": operator.abs}
-_COMPARISONS = ("lt", "le", "eq", "ne", "gt", "ge")
-_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
-_OF_INTS = {"and": "and_", "or": "or_", "xor": "xor", "lshift": "lshift", "rshift": "rshift"}
+ALONE: dict[str, Callable[..., Any]] = {"neg": operator.neg, "pos": operator.pos, "abs": operator.abs}
+COMPARISONS = ("lt", "le", "eq", "ne", "gt", "ge")
+ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+OF_INTS = {"and": "and_", "or": "or_", "xor": "xor", "lshift": "lshift", "rshift": "rshift"}
 
 
 def _define(kind: type, name: str, method: Callable[..., Any]) -> None:
@@ -256,17 +257,17 @@ def _define_both(kind: type, name: str, function: Callable[..., Any]) -> None:
     _define(kind, f"r{name}", _binary(lambda x, y: function(y, x)))
 
 
-for _name, _function in _READ.items():
+for _name, _function in READ.items():
     _define(Number, _name, _unary(_function))
-for _name, _function in _ALONE.items():
+for _name, _function in ALONE.items():
     _define(Number, _name, _alone(_function))
-for _name in _COMPARISONS:
+for _name in COMPARISONS:
     _define(Number, _name, _binary(getattr(operator, _name)))
-for _name in _ARITHMETIC:
+for _name in ARITHMETIC:
     _define(Number, _name, _arithmetic(getattr(operator, _name), reflected=False))
     _define(Number, f"r{_name}", _arithmetic(getattr(operator, _name), reflected=True))
 _define_both(Number, "divmod", divmod)
-for _name, _row in _OF_INTS.items():
+for _name, _row in OF_INTS.items():
     _define_both(Integer, _name, getattr(operator, _row))
 _define(Integer, "index", _unary(operator.index))
 _define(Integer, "invert", _unary(operator.invert))

@@ -18,6 +18,7 @@ from .._spec import FLOATS, ITEM_BYTES, Spec, described, is_array, spec_of
 from . import memory
 from .memory import Memory, Path
 from .number import Number, Program, is_integer, is_number, parameter_of, read
+from .sizes import RecordedGraph, is_size
 from .source import no_form, trace_error, user_frame, user_line
 
 # The tracer of the function that this thread is tracing, for calls without a traced argument (`kfusion.iota`).
@@ -155,7 +156,7 @@ class Attempt(NamedTuple):
 
 class Tracer:
     """Builds one graph. `name` is the function's, for messages; an eager call names no lines; of a graph that `runs`
-    the layouts of captured arrays count.
+    the layouts of captured arrays count. `recorded`: the graph, where it is recorded for calls with other sizes.
     """
 
     def __init__(
@@ -165,12 +166,14 @@ class Tracer:
         eager: bool = False,
         runs: bool = False,
         attempt: Attempt | None = None,
+        recorded: RecordedGraph | None = None,
     ) -> None:
         self.name = name
         self.attempt = attempt or Attempt()
         self.program = Program()
         self._runs = runs
-        self.graph: Any = _core.Graph()
+        self.graph: Any = _core.Graph() if recorded is None else recorded
+        self.recorded = recorded
         self.inputs: list[Input] = []
         self._taken: set[str] = set()  # the inputs' names
         self._numbers: dict[str, int] = {}  # by name: the last one given to an array of that name
@@ -263,12 +266,15 @@ class Tracer:
         strides: Sequence[int] = (),
     ) -> Traced:
         """A new input; `array` is what it stands for, where there is one."""
-        node = self.graph.input(name, spec.shape, spec.dtype, spec.like, spec.device, captured, strides)
+        shape: Any = spec.shape
+        if self.recorded is not None and argument >= 0:
+            shape = self.recorded.shape_of_argument(argument, spec.shape)
+        node = self.graph.input(name, shape, spec.dtype, spec.like, spec.device, captured, strides)
         self.inputs.append(Input(name, spec, array, captured, argument))
         self._input_nodes.append(node)
         self._taken.add(name)
         self._values.append(self.value(node))
-        self._values[-1]._memory.strides = strides or memory.c_strides(spec.shape)
+        self._values[-1]._memory.strides = strides or memory.c_strides(shape)
         return self._values[-1]
 
     def is_input(self, value: Traced) -> bool:
@@ -349,6 +355,8 @@ class Tracer:
         """
         if isinstance(value, Traced):
             return value
+        if is_size(value):
+            return self.value(self._call("scalar", value))
         if is_integer(value) and not of_floats:
             value = read(value)
         if is_number(value):
@@ -484,7 +492,7 @@ class Tracer:
         """
         nodes = [self._stored(self.node(v)) for v in values]
         with self.stage(name.rpartition(".")[2]):
-            made = self._build("library_call", nodes, list(types), name, len(self.library_calls))
+            made = self._build("library_call", nodes, types, name, len(self.library_calls))
         self.library_calls.append(run)
         return [self.value(n) for n in made]
 
@@ -531,7 +539,7 @@ class Tracer:
 
     def _nodes(self, argument: Any) -> Any:
         """Nodes in place of values, of lists of them too."""
-        if isinstance(argument, list) and argument and isinstance(argument[0], Traced):
+        if type(argument) is list and argument and isinstance(argument[0], Traced):
             return [self.node(a) for a in argument]
         return self.node(argument) if isinstance(argument, Traced) else argument
 
@@ -558,6 +566,8 @@ class Tracer:
         """Sets the results; values are of no use afterwards."""
         self.graph.set_outputs([(name, self.node(value, "")) for name, value in outputs])
         self.is_open = False
+        if self.recorded is not None:
+            self.recorded.close()
 
 
 def place_of(inputs: Iterable[Input]) -> str:

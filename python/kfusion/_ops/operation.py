@@ -154,7 +154,7 @@ class Eager(_core.FusedCallable):
     def _guards(self) -> list[Any]:
         return []
 
-    def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any], numbers: bool) -> calls.Prepared:
+    def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any], numbers: bool, *_: Any) -> calls.Prepared:
         tracer = Tracer(self._name, eager=True, runs=True)
         leaves = calls.Leaves(tracer, strides, self._who, floats=numbers, ints=False)
         args = tuple(walk(a, leaves.visit) for a in args)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import _core
+from .._graph.sizes import integer
 from .._graph.source import TraceError
 from .._tables import wrapped
 from .operation import Array, Axes, composite, operation
@@ -130,7 +130,7 @@ def integers(op: str, name: str, value: Any) -> list[int]:
         TypeError: naming the function and the argument.
     """
     try:
-        return [operator.index(n) for n in (value if isinstance(value, (tuple, list)) else (value,))]
+        return [integer(n) for n in (value if isinstance(value, (tuple, list)) else (value,))]
     except TraceError:  # says more of a traced value
         raise
     except TypeError:

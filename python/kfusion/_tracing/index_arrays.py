@@ -8,8 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from .._graph.sizes import broadcast_shapes
 from .._graph.tracer import Traced
 from .._ops.contractions import take
 from .._ops.views import astype, moveaxis, positions, reshape
@@ -61,7 +60,7 @@ def _require_integers_that_broadcast(arrays: Sequence[IndexArray]) -> None:
         if i.array._dtype not in INTEGERS:
             raise IndexError(f"kfusion: arrays used as indices must be of integers, got {i.array._dtype}")
     try:
-        np.broadcast_shapes(*(i.array.shape for i in arrays))
+        broadcast_shapes(*(i.array.shape for i in arrays))
     except ValueError:
         shapes = " ".join(str(i.array.shape) for i in arrays)
         raise IndexError(f"kfusion: indexing arrays could not be broadcast together with shapes {shapes}") from None

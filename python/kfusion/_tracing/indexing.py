@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._graph.sizes import indices, integer, length
 from .._graph.source import no_form, trace_error
 from .._graph.tracer import Traced, stage
 from .._ops.views import reshape
@@ -88,9 +88,9 @@ def _plan(x: Traced, keys: list[Any]) -> _Plan:
         n = x.shape[len(slices)]
         if isinstance(key, slice):
             slices.append(_range(x, key, n))
-            shape.append(len(range(*slices[-1])))
+            shape.append(length(*slices[-1]))
         elif _is_integer(key):
-            i = _position(operator.index(key), n, len(slices))
+            i = _position(integer(key), n, len(slices))
             slices.append((i, i + 1, 1))
         else:
             arrays.append(IndexArray(key, len(shape)))
@@ -131,9 +131,9 @@ def dtype_of(key: Any) -> str:
 
 
 def _range(x: Traced, key: slice, n: int) -> _Range:
-    if x._library == "torch" and key.step is not None and operator.index(key.step) < 1:
+    if x._library == "torch" and key.step is not None and integer(key.step) < 1:
         raise ValueError("step must be greater than zero")  # as torch says it
-    return key.indices(n)
+    return indices(key, n)
 
 
 def _position(i: int, n: int, axis: int) -> int:

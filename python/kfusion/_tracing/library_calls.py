@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import operator
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from .._graph.number import is_number, read
+from .._graph.sizes import has_sizes, is_size, of_call
 from .._graph.source import TraceError, trace_error, user_line
 from .._graph.structure import Constant, Slot, fill, leaves, walk
 from .._graph.tracer import Traced, Tracer, WritingCall, tracer_of
@@ -44,29 +45,29 @@ def torch_call(
     if tracer is None:
         raise refusals.refused(name)
     call = _Arguments(tracer, (args, kwargs), "torch")
-    with _no_data(call.values) as device:
-        is_of_data = name.removeprefix("torch.") in _ONLY_OF_DATA
-        shown = [without_data(v, "cpu").fill_(1) if is_of_data else without_data(v, device) for v in call.values]
-        shown = call.viewed(shown)
-        versions = [t._version for t in shown]
-        found = _called_without_data(function, name, _moved(call.filled(shown), call.values, device))
-    written = [i for i, t in enumerate(shown) if t._version != versions[i]]
+    tried = _Tried(function, name, call)
+    shapes = [v.shape for v in call.values]
+    found, shown, written = tried([of_call(shape, 0) for shape in shapes])
     results = _Results(name, found, shown)
     if not results.tensors and not written:
         if any(found is s for s in shown):  # x.contiguous() of what lies so
             return results.filled([], call.given)
         if name.removeprefix("torch.") in _OF_ANY_DATA:
+            _require_no_sizes(tracer, shapes)
             return found
         raise refusals.refused_result(name, found)
     _require_writable(name, [call.given[i] for i in written])
-    types = [_type(t, name) for t in (*results.tensors, *(shown[i] for i in written))]
+    types: Any = [*_types(name, results, shown, written), *[_DONE] * len(written)]
+    if has_sizes(shapes):
+        types = tracer.recorded.compute_of(tried.types, shapes)  # type: ignore[union-attr]
     copied = tuple(k for k, t in enumerate(results.tensors) if any(_shares_memory(t, s) for s in shown))
     run = _Run(function, call, results.new(), tuple(written), copied)
     if is_tried:
+        _require_no_sizes(tracer, shapes)
         run(*(without_data(v, _device_of([v])).zero_() for v in call.values))
     before = [tracer.node(call.values[i]) for i in written if _is_whole(call, i)]
-    made = tracer.library_call(name, run, call.values, [*types, *[_DONE] * len(written)])
-    after = made[len(results.tensors) : len(types)]
+    made = tracer.library_call(name, run, call.values, types)
+    after = made[len(results.tensors) : len(results.tensors) + len(written)]
     for i, value in zip(written, after, strict=True):
         call.values[i]._write(name.removeprefix("torch."), value)  # type: ignore[attr-defined]
     if len(before) == len(written) == 1:
@@ -114,7 +115,21 @@ _ORDERS = {"torch.scaled_dot_product_attention": (0, 2, 1, 3)}
 
 
 def _in_order(function: Callable[..., Any], order: Sequence[int]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: function(*args, **kwargs).permute(order)
+    """Attention, whose result has its axes in that order. torch's fast kernels want the rows of a mask dense."""
+
+    def run(query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
+        mask = attn_mask if attn_mask is None else _of_dense_rows(attn_mask)
+        return function(query, key, value, mask, *args, **kwargs).permute(order)
+
+    return run
+
+
+def _of_dense_rows(mask: Any) -> Any:
+    """The mask, copied where its last axis is not the innermost; what is the same for all of another axis once."""
+    if mask.stride(-1) == 1:
+        return mask
+    parts = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in mask.stride()[:-1])
+    return mask[parts].contiguous().expand(mask.shape)
 
 
 _DONE = ("int64", ())
@@ -150,6 +165,8 @@ class _Arguments:
     def _visit(self, _: str, leaf: Any) -> Any:
         if is_number(leaf):
             return read(leaf)
+        if is_size(leaf):
+            _require_no_sizes(self._tracer, leaf)
         if is_array(leaf) and self._library == "torch" and name_of_dtype(leaf).startswith("complex"):
             leaf = torch_complex.of_array(leaf, self._tracer)
         if is_complex(leaf):
@@ -167,6 +184,49 @@ class _Arguments:
             self.values.append(value)
             self.given.append(given)
         return self._slots[id(given)]
+
+
+class _Tried:
+    """A call on tensors without data: what it gives, the tensors, and the numbers of those that it writes to."""
+
+    def __init__(self, function: Callable[..., Any], name: str, call: _Arguments) -> None:
+        self._function = function
+        self._name = name
+        self._call = call
+        self._dtypes = [v._dtype for v in call.values]
+        self._has_data = name.removeprefix("torch.") in _ONLY_OF_DATA
+        self._device = _device_of(call.values)
+        self._is_cast = autocast.active(self._device) is not None
+        self._structure = call.structure if self._is_cast else _moved(call.structure, call.values, "meta")
+
+    def __call__(self, shapes: Sequence[tuple[int, ...]]) -> tuple[Any, list[Any], list[int]]:
+        torch = sys.modules["torch"]
+        with _fake_tensors() if self._is_cast else contextlib.nullcontext():
+            made = [
+                torch.empty(shape, dtype=getattr(torch, dtype), device="cpu").fill_(1)
+                if self._has_data
+                else torch.empty(shape, dtype=getattr(torch, dtype), device=self._device if self._is_cast else "meta")
+                for shape, dtype in zip(shapes, self._dtypes, strict=True)
+            ]
+            shown = self._call.viewed(made)
+            versions = [t._version for t in shown]
+            found = _called_without_data(self._function, self._name, fill(self._structure, shown))
+        return found, shown, [i for i, t in enumerate(shown) if t._version != versions[i]]
+
+    def types(self, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+        """Of the results for arguments of other shapes."""
+        found, shown, written = self(shapes)
+        made = _types(self._name, _Results(self._name, found, shown), shown, written)
+        return [*made, *[_DONE] * len(written)]
+
+
+def _types(name: str, results: _Results, shown: Sequence[Any], written: Sequence[int]) -> list[Any]:
+    return [_type(t, name) for t in (*results.tensors, *(shown[i] for i in written))]
+
+
+def _require_no_sizes(tracer: Tracer, shapes: Any) -> None:
+    if tracer.recorded is not None and has_sizes(shapes):
+        raise tracer.recorded.failed()
 
 
 class _Results:
@@ -302,17 +362,11 @@ def is_complex(value: Any) -> bool:
     return hasattr(type(value), "__kfusion_complex__")
 
 
-@contextlib.contextmanager
-def _no_data(values: Sequence[Traced]) -> Iterator[str]:
-    """The device on which tensors have no data. For torch.autocast they must look as if they were where values are."""
-    device = _device_of(values)
-    if autocast.active(device) is None:
-        yield "meta"
-        return
+def _fake_tensors() -> Any:
+    """A context in which tensors have no data and look as if they were where values are, as torch.autocast needs it."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with FakeTensorMode():
-        yield device
+    return FakeTensorMode()
 
 
 def _device_of(values: Sequence[Traced]) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .._graph.number import read
+from .._graph.sizes import broadcast_shapes
 from .._graph.source import NoForm, TraceError, no_form, trace_error
 from .._graph.structure import leaves
 from .._graph.tracer import Traced, stage, tracer_of
@@ -125,7 +126,7 @@ def _ravel(x: Traced, order: str = "C") -> Any:
 
 def _broadcast_arrays(*args: Any) -> Any:
     arrays = _lifted(args)
-    shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    shape = broadcast_shapes(*(a.shape for a in arrays))
     return tuple(views.broadcast_to(a, shape) for a in arrays)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._graph.number import read
+from .._graph.sizes import is_int
 from .._graph.source import NoForm
 from .._graph.tracer import Traced, tracer_of
 from .._ops import contractions, formulas, views
@@ -103,10 +104,17 @@ def _folded(called: str, op: str, x: Any, axis: Any = 0, **kwargs: Any) -> Any:
     return p.REDUCTIONS[op](x, axis, keepdims)
 
 
+def _kind(x: Any) -> Any:
+    """What NumPy knows an operand by."""
+    if is_int(x) or type(x) is float:
+        return int if is_int(x) else float
+    return np.dtype(getattr(x, "dtype", type(x)))
+
+
 def _as_resolved(ufunc: Any, inputs: tuple[Any, ...], dtype: Any) -> tuple[Any, ...]:
     """The inputs cast as NumPy casts them for this ufunc (and a result of this dtype), which may refuse it."""
     inputs = tuple(map(read, inputs))
-    kinds = [type(x) if type(x) in (int, float) else np.dtype(getattr(x, "dtype", type(x))) for x in inputs]
+    kinds = [_kind(x) for x in inputs]
     results = [None if dtype is None else np.dtype(dtype)] * ufunc.nout
     resolved = ufunc.resolve_dtypes((*kinds, *[None] * ufunc.nout), signature=(*[None] * ufunc.nin, *results))
     tracer = tracer_of(*inputs)

@@ -19,6 +19,7 @@ from typing import Any
 
 from .. import _core
 from .._graph.number import is_integer, is_number, read
+from .._graph.sizes import is_int
 from .._graph.source import NoForm, TraceError, no_form, trace_error
 from .._graph.tracer import Traced, stage, tracer_of
 from .._ops import activations, contractions, extremes, norms, views
@@ -218,7 +219,7 @@ def _known(value: Any, other: Any) -> Any:
 
 
 def _wrapped(value: Any, other: Any) -> Any:
-    if type(value) is not int or getattr(other, "_dtype", "") != "int32" or not -(2**63) <= value < 2**64:
+    if not is_int(value) or getattr(other, "_dtype", "") != "int32" or not -(2**63) <= value < 2**64:
         return value
     return (value + 2**31) % 2**32 - 2**31
 
@@ -227,7 +228,7 @@ def _is_out_of_range(value: Any, other: Any) -> bool:
     """A factor or divisor of float16 that this would make 0, infinity or inexact, known now or when it runs."""
     if is_number(value):
         return dtype_of(other) == "float16"
-    is_beyond = type(value) in (int, float) and value != 0 and not 2.0**-14 <= abs(value) <= 65504
+    is_beyond = (is_int(value) or type(value) is float) and value != 0 and not 2.0**-14 <= abs(value) <= 65504
     return is_beyond and dtype_of(other) == "float16"
 
 
@@ -287,7 +288,7 @@ def _rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
 def _scaled(x: Any, y: Any, alpha: float) -> Any:
     """alpha * y, for x + alpha * y: of bools alpha is one, and of integers it is an integer."""
     alpha = _known(_known(alpha, x), y)
-    if type(alpha) in (bool, int) and alpha == 1:
+    if (is_int(alpha) or type(alpha) is bool) and alpha == 1:
         return y
     dtypes = {dtype_of(x), dtype_of(y)}
     if isinstance(alpha, float) and not any(map(_is_float, dtypes)):
@@ -325,7 +326,7 @@ def _remainder(input: Any, other: Any) -> Any:
 def require_divisor(name: str, x: Any, y: Any) -> None:
     """torch raises an error where it divides an integer by 0. A kernel gives 0, but of a number it is known here."""
     y = _known(y, x)
-    if type(y) is int and getattr(x, "_dtype", "") not in FLOATS and _wrapped(y, x) == 0:
+    if is_int(y) and getattr(x, "_dtype", "") not in FLOATS and _wrapped(y, x) == 0:
         raise ZeroDivisionError(f"kfusion.{name}: integer division by zero")
 
 

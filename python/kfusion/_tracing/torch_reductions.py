@@ -6,8 +6,7 @@ import math
 import operator
 from typing import Any
 
-import numpy as np
-
+from .._graph.sizes import broadcast_shapes
 from .._graph.source import trace_error
 from .._graph.tracer import stage
 from .._ops import norms, statistics, views
@@ -117,7 +116,7 @@ def cosine(x: Any, y: Any, axis: int, eps: float) -> Any:
     if not -ndim <= axis < ndim:
         raise IndexError(f"kfusion.cosine_similarity: dim {axis} is out of bounds for {ndim} axes")
     axis = axis % ndim - ndim  # of the broadcast shape, from its end
-    shape = np.broadcast_shapes(x.shape, y.shape)
+    shape = broadcast_shapes(x.shape, y.shape)
     if any(v.ndim < -axis or v.shape[axis] != shape[axis] for v in (x, y)):  # one element that stands for several
         x, y = (views.broadcast_to(v, shape) for v in (x, y))
     x, y = (v / p.maximum(norms.norm(v, 2, axis, True), eps) for v in (x, y))

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from .._graph.source import trace_error
 from .._graph.structure import leaves, walk
 from .._graph.tracer import ReadAsConstant, Traced, Tracer
+from . import torch_sizes
 from .traced import BINARY
 
 _IN_C = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
@@ -139,6 +140,8 @@ class _Tensors:
         """What the function gives, where tensors that were written to are the values that stand for them."""
         name = getattr(function, "__name__", "")
         args, kwargs = self._with_values(name, args, kwargs)
+        if torch_sizes.computes(self._tracer, name, args, kwargs):
+            return torch_sizes.computed(self._tracer, function, name, args, kwargs)
         is_traced = any(hasattr(type(v), "__kfusion_traced__") for v in leaves((args, kwargs)))
         targets = [t for t in _targets(name, args, kwargs) if _is_tensor(t)]
         if targets:

@@ -10,7 +10,7 @@ from typing import Any
 from .._graph.source import no_form, trace_error
 from .._ops import contractions, joins, views
 from .._spec import dtype_name
-from . import library_calls, torch_complex
+from . import library_calls, torch_complex, torch_sizes
 from .numpy_functions import filled
 from .torch_functions import FUNCTIONS, named
 
@@ -191,6 +191,17 @@ def _fill(input: Any, value: Any) -> Any:
 @named("zero", method=False)
 def _zero(input: Any) -> Any:
     return views.full_like(input, 0)
+
+
+@named("new_full")
+def _new_full(input: Any, size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
+    return torch_sizes.full(input._tracer, dtype or input._dtype, size, fill_value)
+
+
+for _name, _value in torch_sizes.FILLED.items():
+    FUNCTIONS[f"new_{_name}"] = lambda input, *size, dtype=None, _value=_value: _new_full(
+        input, several(size), _value, dtype=dtype
+    )
 
 
 _KEEPING = ("None", "torch.preserve_format")  # as names of layouts

@@ -19,6 +19,7 @@ from .._graph import modules
 from .._graph.guards import guards, named_modules, values
 from .._graph.number import read
 from .._graph.objects import PutTogether, TakenApart
+from .._graph.sizes import is_size
 from .._graph.source import TraceError, raised_line, trace_error
 from .._graph.structure import Constant, Slot, fill, holds_arrays, may_hold_results, walk
 from .._graph.tracer import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Tracer, Written, current
@@ -168,6 +169,8 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
     finally:
         current.reset(token)
         tracer.is_open = False
+        if tracer.recorded is not None:
+            tracer.recorded.is_open = False
     return Trace(
         tracer.name,
         tracer.graph,
@@ -308,6 +311,8 @@ def _output(tracer: Tracer, outputs: list[tuple[str, Traced]], written: Sequence
                 return Slot(i - len(written))
         outputs.append((path, leaf))
         return Slot(len(outputs) - 1)
+    if is_size(leaf):
+        return leaf
     if _holds_traced(leaf):
         what = f"{tracer.name} returns what it computes within a value of type {type(leaf).__name__}"
         raise trace_error(

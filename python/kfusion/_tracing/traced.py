@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._graph.number import read
+from .._graph.sizes import is_int
 from .._graph.source import NoForm, TraceAttributeError, message, trace_error
 from .._graph.tracer import Traced, tracer_of
 from .._ops.views import astype, matrix_transpose, transpose
@@ -195,7 +196,7 @@ def power(x: Any, y: Any, shortcuts: Mapping[float, str]) -> Any:
     """x ** y. NumPy and torch compute some powers of floats as other functions, which differ at -inf and -0."""
     y = read(y)  # the exponent decides which function it is
     exponent = y.item() if isinstance(y, (np.floating, np.integer)) else y
-    if type(exponent) not in (int, float) or exponent not in shortcuts or not isinstance(x, Value):
+    if not (is_int(exponent) or type(exponent) is float) or exponent not in shortcuts or not isinstance(x, Value):
         return tracer_of(x, y).map("power", x, y)  # type: ignore[union-attr]
     if x._library == "numpy" and isinstance(y, np.floating) and x._dtype != "bfloat16":
         x = astype(x, np.result_type(x._dtype, y).name)

@@ -145,7 +145,7 @@ class Traced(_core.FusedCallable):
     def _guards(self) -> list[Any]:
         return []
 
-    def _prepare(self, args: Any, kwargs: Any, strides: Any, numbers: bool) -> Any:
+    def _prepare(self, args: Any, kwargs: Any, strides: Any, numbers: bool, *_: Any) -> Any:
         return self._prepared
 
 

@@ -1,0 +1,440 @@
+"""Extents of arrays that a trace computes with, so that calls with other sizes need no trace of their own.
+
+The first call of a kind is traced as it is. Of the second one, whose arrays differ from the first one's in extents
+only, each extent in which the two differ is a `Size`: it has the values of both calls. The graph is built for both,
+side by side, and all steps are kept as a `Tape`. Further calls play the tape with their own extents, which builds their
+graph.
+
+A comparison of sizes must have the same answer in both calls, and in every call that plays the tape. So must any other
+result that is the same in both. Whatever needs the very value of a size (`range(n)`, a format, a hash) ends the
+attempt: such functions are traced for each size.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _core
+from .number import ALONE, ARITHMETIC, COMPARISONS, OF_INTS, READ, is_number, read
+from .structure import may_hold_results, walk
+
+Shape = tuple[int, ...]
+_READING = ("dtype", "hash", "library", "node", "stages")  # methods of a graph that add nothing
+
+
+class NotTheSame(BaseException):
+    """Calls with other sizes need another trace. No code of the user's is to handle it."""
+
+
+@dataclass(frozen=True)
+class _Register:
+    """The place of a value that a tape computes."""
+
+    index: int
+
+
+class _Extents(NamedTuple):
+    """Reads a node's extents: those of `axes` are the next registers, those of `fixed` must have these values."""
+
+    node: int
+    axes: tuple[int, ...]
+    fixed: tuple[tuple[int, int], ...]
+
+
+class _Computed(NamedTuple):
+    """The next register: a function of registers and constants. It must be of this type; `is_fixed`: of this value."""
+
+    function: Callable[..., Any]
+    operands: tuple[Any, ...]
+    type: type
+    is_fixed: bool
+    value: Any
+
+
+class _Built(NamedTuple):
+    """A method of the graph, and what it must give. `varies`: registers are among the arguments."""
+
+    method: str
+    arguments: Sequence[Any]
+    varies: bool
+    result: Any
+
+
+class Tape:
+    """The steps of a trace, for calls with other extents.
+
+    Args:
+        shapes: of the call's arrays.
+        other: of those of another call: where these differ, extents may vary.
+    """
+
+    def __init__(self, shapes: Sequence[Shape], other: Sequence[Shape]) -> None:
+        pairs = enumerate(zip(shapes, other, strict=True))
+        self._varying = [(i, axis) for i, (here, there) in pairs for axis in differing(here, there)]
+        self._shapes = [tuple(shape) for shape in shapes]
+        self._steps: list[_Extents | _Computed | _Built] = []
+        self._registers = len(self._varying)
+
+    def register_of(self, array: int, axis: int) -> int | None:
+        """Of an extent of the call's; None where it does not vary."""
+        return self._varying.index((array, axis)) if (array, axis) in self._varying else None
+
+    def add(self, step: _Extents | _Computed | _Built) -> int:
+        """Appends a step; the register of its first result."""
+        self._steps.append(step)
+        first = self._registers
+        self._registers += len(step.axes) if isinstance(step, _Extents) else isinstance(step, _Computed)
+        return first
+
+    def play(self, shapes: Sequence[Shape]) -> tuple[Any, list[Any]] | None:
+        """The graph of a call with arrays of these shapes, and the registers; None where it needs another trace."""
+        if not self._fits(shapes):
+            return None
+        values: list[Any] = [shapes[i][axis] for i, axis in self._varying]
+        graph = _core.Graph()
+        for step in self._steps:
+            if type(step) is _Built:
+                arguments = filled(step.arguments, values) if step.varies else step.arguments
+                if getattr(graph, step.method)(*arguments) != step.result:
+                    return None
+            elif type(step) is _Computed:
+                value = step.function(*[values[o.index] if type(o) is _Register else o for o in step.operands])
+                if type(value) is not step.type or (step.is_fixed and value != step.value):
+                    return None
+                values.append(value)
+            elif not _read(graph.shape(step.node), step, values):  # type: ignore[union-attr, arg-type]
+                return None
+        return graph, values
+
+    def _fits(self, shapes: Sequence[Shape]) -> bool:
+        """Whether extents differ only where they may."""
+        return list(map(len, shapes)) == list(map(len, self._shapes)) and all(
+            (i, axis) in self._varying
+            for i, (here, there) in enumerate(zip(shapes, self._shapes, strict=True))
+            for axis in differing(here, there)
+        )
+
+
+def _read(shape: Shape, step: _Extents, values: list[Any]) -> bool:
+    values += [shape[axis] for axis in step.axes]
+    return all(shape[axis] == n for axis, n in step.fixed)
+
+
+def differing(shape: Shape, other: Shape) -> tuple[int, ...]:
+    """The axes whose extents are not the same."""
+    return tuple(axis for axis, (n, m) in enumerate(zip(shape, other, strict=True)) if n != m)
+
+
+def filled(template: Any, values: Sequence[Any]) -> Any:
+    """The template with values in the places of registers, within tuples and lists."""
+    kind = type(template)
+    if kind is _Register:
+        return values[template.index]
+    return kind([filled(item, values) for item in template]) if kind is tuple or kind is list else template
+
+
+class RecordedGraph:
+    """A graph that is built for two calls at once, and on a tape. What it says of its nodes is said of the present
+    call, but for extents in which the two differ: these are `Size`s. Args: as for a `Tape`.
+    """
+
+    def __init__(self, shapes: Sequence[Shape], other: Sequence[Shape]) -> None:
+        self.tape = Tape(shapes, other)
+        self.present, self._other = _core.Graph(), _core.Graph()
+        self.is_open = True
+        self._has_failed = False
+        self.shapes, self._other_shapes = shapes, other
+        self._known: dict[int, tuple[Any, ...]] = {}  # extents of nodes
+        self._results: dict[Any, Any] = {}
+
+    def close(self) -> None:
+        """From now on sizes are ints.
+
+        Raises:
+            NotTheSame: it was raised before, and did not come through.
+        """
+        self.is_open = False
+        if self._has_failed:
+            raise NotTheSame
+
+    def failed(self) -> NotTheSame:
+        """The error that ends the attempt."""
+        self._has_failed = True
+        return NotTheSame()
+
+    def shape_of_argument(self, array: int, shape: Shape) -> tuple[Any, ...]:
+        """The extents of an array of the call."""
+        if tuple(shape) != tuple(self.shapes[array]):  # it is seen as something else
+            raise self.failed()
+        registers = [self.tape.register_of(array, axis) for axis in range(len(shape))]
+        pairs = zip(shape, self._other_shapes[array], registers, strict=True)
+        return tuple(here if r is None else self._size(here, there, r) for here, there, r in pairs)
+
+    def shape(self, node: int) -> tuple[Any, ...]:
+        """The extents of a node."""
+        if node not in self._known:
+            here, there = self.present.shape(node), self._other.shape(node)
+            if len(here) != len(there):
+                raise self.failed()
+            axes = differing(here, there)
+            fixed = tuple((axis, n) for axis, n in enumerate(here) if axis not in axes)
+            first = self.tape.add(_Extents(node, axes, fixed))
+            sizes = {axis: self._size(here[axis], there[axis], first + i) for i, axis in enumerate(axes)}
+            self._known[node] = tuple(sizes.get(axis, n) for axis, n in enumerate(here))
+        return self._known[node]
+
+    def compute(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """function(*operands), with sizes among the operands; the function has no effects.
+
+        Raises:
+            NotTheSame: its result is of no type that can vary, and differs.
+        """
+        operands = tuple(map(read, operands))
+        key = function, tuple(_Register(o._register) if is_size(o) else (type(o), o) for o in operands)
+        if key not in self._results:
+            try:
+                here, there = (function(*[value(o, call) for o in operands]) for call in range(2))
+            except Exception:
+                raise self.failed() from None
+            is_fixed = type(here) is type(there) and here == there
+            if type(here) is not type(there) or not (is_fixed or type(here) in (int, float, list)):
+                raise self.failed()
+            places = tuple(_Register(o._register) if is_size(o) else o for o in operands)
+            register = self.tape.add(_Computed(function, places, type(here), is_fixed, here if is_fixed else None))
+            self._results[key] = here if is_fixed else self._size(here, there, register)
+        return self._results[key]
+
+    def compute_of(self, function: Callable[[list[Shape]], Any], shapes: Sequence[Sequence[Any]]) -> Any:
+        """Likewise function(shapes), a list."""
+        lengths = list(map(len, shapes))
+
+        def of_extents(*extents: int) -> Any:
+            rest = iter(extents)
+            return function([tuple(next(rest) for _ in range(n)) for n in lengths])
+
+        return self.compute(of_extents, *(n for shape in shapes for n in shape))
+
+    def __len__(self) -> int:
+        return len(self.present)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.present, name) if name in _READING else functools.partial(self._build, name)
+
+    def _build(self, method: str, *arguments: Any) -> Any:
+        varies = has_sizes(arguments)
+        here, there = (of_call(arguments, call) for call in range(2)) if varies else (arguments, arguments)
+        result = getattr(self.present, method)(*here)
+        if result != getattr(self._other, method)(*there):  # one has a node more
+            raise self.failed()
+        self.tape.add(_Built(method, template(arguments) if varies else arguments, varies, result))
+        return result
+
+    def _size(self, here: Any, there: Any, register: int) -> Any:
+        torch = sys.modules.get("torch")
+        is_torchs = type(here) is int and hasattr(torch, "SymInt")
+        return (_size_of_torch(torch) if is_torchs else Size)(self, here, there, register)
+
+
+class Size:
+    """An extent, or what arithmetic makes of extents, while its graph is recorded. `isinstance` takes it for an int."""
+
+    __slots__ = ("_graph", "_register", "_values")
+
+    def __init__(self, graph: RecordedGraph, here: Any, there: Any, register: int) -> None:
+        self._graph = graph
+        self._values = here, there
+        self._register = register
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._values[0])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not hasattr(type(self._values[0]), name):
+            raise AttributeError(name)
+        return getattr(_very_value(self), name)
+
+    def __bool__(self) -> bool:
+        return bool(_computed(operator.truth, self))
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.asarray(_very_value(self), dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if any(hasattr(type(x), "__kfusion_traced__") for x in inputs):
+            return NotImplemented  # its own method takes us as we are
+        return getattr(ufunc, method)(*[_very_value(x) if is_size(x) else x for x in inputs], **kwargs)
+
+    def __format__(self, spec: str) -> str:
+        return format(_very_value(self), spec)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self._values[0]), (_very_value(self),)
+
+
+def is_size(value: Any) -> bool:
+    """Whether value is a `Size`; isinstance would ask it to lie."""
+    return issubclass(type(value), Size)
+
+
+def has_sizes(value: Any) -> bool:
+    """Whether sizes are within tuples and lists."""
+    return any(map(has_sizes, value)) if issubclass(type(value), (tuple, list)) else is_size(value)
+
+
+def value(operand: Any, call: int) -> Any:
+    """What an operand is in the present call (0) or the other one (1)."""
+    return operand._values[call] if is_size(operand) else operand
+
+
+def of_call(arguments: Any, call: int) -> Any:
+    """The same within tuples and lists."""
+    return _within(lambda leaf: value(leaf, call), arguments)
+
+
+def template(arguments: Any) -> Any:
+    """Registers in the places of sizes within tuples and lists, for `filled`."""
+    return _within(lambda leaf: _Register(leaf._register) if is_size(leaf) else leaf, arguments)
+
+
+def sized(structure: Any, values: Sequence[Any]) -> Any:
+    """A function's result with the values of sizes in it."""
+    return walk(structure, lambda _, leaf: values[leaf._register] if is_size(leaf) else leaf, enters=may_hold_results)
+
+
+def _within(function: Callable[[Any], Any], value: Any) -> Any:
+    kind = type(value)
+    if issubclass(kind, (tuple, list)):
+        return (list if issubclass(kind, list) else tuple)([_within(function, item) for item in value])
+    return function(value)
+
+
+# ---- integers that may be sizes ----
+
+
+def is_int(n: Any) -> bool:
+    """Whether n is one, and no bool."""
+    return type(n) is int or (is_size(n) and isinstance(n, int))
+
+
+def integer(n: Any) -> Any:
+    """As operator.index."""
+    return n if is_size(n) else operator.index(n)
+
+
+def indices(key: slice, n: Any) -> tuple[Any, Any, Any]:
+    """As key.indices(n)."""
+    if not any(map(is_size, (key.start, key.stop, key.step, n))):
+        return key.indices(n)
+    step = 1 if key.step is None else integer(key.step)
+    if step == 0:
+        raise ValueError("slice step cannot be zero")
+    first, last = (0, n) if step > 0 else (-1, n - 1)  # where it may start, and where it may stop
+
+    def bounded(given: Any, default: Any) -> Any:
+        if given is None:
+            return default
+        i = integer(given)
+        i = i + n if i < 0 else i
+        return first if i < first else last if i > last else i
+
+    return bounded(key.start, first if step > 0 else last), bounded(key.stop, last if step > 0 else first), step
+
+
+def length(start: Any, stop: Any, step: Any) -> Any:
+    """As len(range(start, stop, step))."""
+    if not any(map(is_size, (start, stop, step))):
+        return len(range(start, stop, step))
+    steps = (stop - start + step - 1) // step if step > 0 else (start - stop - step - 1) // -step
+    return steps if steps > 0 else 0
+
+
+def broadcast_shapes(*shapes: Iterable[Any]) -> tuple[Any, ...]:
+    """As NumPy's."""
+    listed = [tuple(shape) for shape in shapes]
+    if not any(map(has_sizes, listed)):
+        return np.broadcast_shapes(*listed)
+    made: list[Any] = []
+    for axis in range(1, max(map(len, listed)) + 1):
+        extents = [shape[-axis] for shape in listed if len(shape) >= axis]
+        wide = next((n for n in extents if n != 1), 1)
+        if any(n != 1 and n != wide for n in extents):
+            raise ValueError(f"shape mismatch: objects cannot be broadcast to a single shape, axis {-axis}")
+        made.insert(0, wide)
+    return tuple(made)
+
+
+# ---- Python's operators ----
+
+
+def _very_value(size: Size) -> Any:
+    """Of the present call, once the trace is over.
+
+    Raises:
+        NotTheSame: it is not.
+    """
+    if size._graph.is_open:
+        raise size._graph.failed()
+    return size._values[0]
+
+
+def _computed(function: Callable[..., Any], *operands: Any) -> Any:
+    graph = next(o._graph for o in operands if is_size(o))
+    if not graph.is_open:
+        return function(*[value(o, 0) for o in operands])
+    if not all(is_size(o) or is_number(o) or type(o) in (int, float, bool) for o in operands):
+        return NotImplemented  # an array, which takes sizes itself; what is no number at all
+    return graph.compute(function, *operands)
+
+
+@functools.cache
+def _size_of_torch(torch: Any) -> Any:
+    class TorchSize(Size, torch.SymInt):  # type: ignore[misc]
+        """One that torch's functions take for an int while they are only asked whether traced values are given."""
+
+        __slots__ = ()
+
+        @property
+        def node(self) -> Any:
+            """What torch wants of sizes of its own to compute with them."""
+            return _very_value(self)
+
+    return TorchSize
+
+
+def _of_very_value(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *args: function(_very_value(self), *args)
+
+
+def _define(name: str, method: Callable[..., Any]) -> None:
+    setattr(Size, f"__{name}__", method)
+
+
+def _define_both(name: str, function: Callable[..., Any]) -> None:
+    _define(name, lambda x, y, *modulus: _computed(function, x, y, *modulus))
+    _define(f"r{name}", lambda x, y: _computed(function, y, x))
+
+
+_OF_VALUES: dict[str, Callable[..., Any]] = READ | {"index": operator.index, "invert": operator.invert}
+for _name, _function in _OF_VALUES.items():
+    if _name != "bool":
+        _define(_name, _of_very_value(_function))
+for _name, _function in ALONE.items():
+    _define(_name, lambda x, f=_function: _computed(f, x))
+for _name in COMPARISONS:
+    _function = getattr(operator, _name)
+    _define(_name, lambda x, y, f=_function: _computed(f, x, y))
+for _name in ARITHMETIC:
+    _define_both(_name, getattr(operator, _name))
+_define_both("divmod", divmod)
+for _name, _row in OF_INTS.items():
+    _define_both(_name, getattr(operator, _row))

@@ -1,0 +1,296 @@
+"""Calls with other sizes: the trace of two of them serves all others that answer what it asks in the same way."""
+
+import itertools
+import operator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kfusion as kf
+from kfusion._graph import sizes
+
+torch = pytest.importorskip("torch")
+
+SIZES = (5, 8, 3, 12, 1, 0, 2, 31)
+
+
+def array(shape):
+    return torch.from_numpy(np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32))
+
+
+def assert_same(found, wanted):
+    if isinstance(wanted, (tuple, list)):
+        assert type(found) is type(wanted)
+        assert len(found) == len(wanted)
+        for f, w in zip(found, wanted, strict=True):
+            assert_same(f, w)
+    elif isinstance(wanted, (torch.Tensor, np.ndarray)):
+        assert type(found) is type(wanted)
+        assert found.dtype == wanted.dtype
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=2e-5, atol=1e-5)
+    else:
+        assert type(found) is type(wanted)
+        assert found == wanted
+
+
+class Counted:
+    """A function, and how often it ran."""
+
+    def __init__(self, function):
+        self.function, self.runs = function, 0
+
+    def __call__(self, *arguments):
+        self.runs += 1
+        return self.function(*arguments)
+
+
+def in_two(x):
+    n = x.shape[0] // 2
+    y = x * 2
+    y[:n] = 0
+    return y, n
+
+
+TRACED_TWICE = {
+    "elementwise": lambda x: torch.relu(x + 1),
+    "softmax": lambda x: torch.softmax(x, 0),
+    "mean by hand": lambda x: x.sum(0) / x.shape[0],
+    "scaled": lambda x: x * x.shape[0] ** -0.5,
+    "scaled integers": lambda x: (x > 0).long() * x.shape[0] + x.numel(),
+    "view": lambda x: x.view(x.shape[0], 2, -1).transpose(0, 1).reshape(-1, 3),
+    "flatten": lambda x: x.flatten(),
+    "half": lambda x: x[x.shape[0] // 2 :, : x.size(1) // 2],
+    "from behind": lambda x: x[-(x.shape[0] // 2 + 1) :].flip(0),
+    "step": lambda x: x[::2].sum(),
+    "product": lambda x: x @ x.mT,
+    "joined": lambda x: torch.cat([x, x[:1], x]),
+    "padded": lambda x: torch.nn.functional.pad(x, (1, 2, 3, 4)),
+    "rolled": lambda x: torch.roll(x, 1, 0),
+    "positions": lambda x: x + torch.arange(x.shape[0])[:, None],
+    "positions from 1": lambda x: torch.arange(1, x.shape[0] + 1, dtype=torch.float32) @ x,
+    "mask": lambda x: (x @ x.mT).masked_fill(torch.ones(x.shape[0], x.shape[0], dtype=torch.bool).triu(1), -1.0),
+    "full": lambda x: torch.full((x.shape[0], 6), 0.5) * x,
+    "new": lambda x: x.new_zeros(x.shape[0], 6) + x.new_ones((1, 6)) + x,
+    "buffer": lambda x: x + TABLE[: x.shape[0]],
+    "library": lambda x: torch.cumsum(x, 0)[-1:],
+    "several results": lambda x: torch.sort(x, 0),
+    "a size": lambda x: (x.exp(), x.shape[0], [x.numel() + 1]),
+    "written": in_two,
+    "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(*[x.view(-1, 2, 3).transpose(0, 1)] * 3),
+}
+TABLE = array((64, 6))
+
+
+@pytest.mark.parametrize("name", TRACED_TWICE)
+def test_traced_for_two_sizes(name):
+    function = Counted(TRACED_TWICE[name])
+    f = kf.fuse(function)
+    for n in (5, 8, 3, 12, 31, 6):
+        x = array((n, 6))
+        assert_same(f(x), function.function(x))
+    assert function.runs <= 2
+
+
+VERY_VALUES = {
+    "loop": lambda x: sum((x * i for i in range(x.shape[0])), x),
+    "branch": lambda x: x * 2 if x.shape[0] > 6 else x - 1,
+    "divides": lambda x: x.view(-1, 2, 6).sum(1) if x.shape[0] % 2 == 0 else x,
+    "text": lambda x: x * len(str(x.shape[0])),
+    "key": lambda x: x * {5: 2.0, 8: 3.0}.get(x.shape[0], 1.0),
+    "power": lambda x: x ** x.shape[0],
+    "parts": lambda x: torch.stack([p.sum() for p in x.split(2)]) if x.shape[0] else x,
+    "NumPy": lambda x: x * float(np.sqrt(x.shape[0])),
+    "list": lambda x: x * len([0] * x.shape[0]) + len(x),
+    "largest": lambda x: x * max(x.shape[0], 6) + min(x.shape),
+    "float of it": lambda x: x / float(max(x.shape[0], 1)),
+    "swallowed": lambda x: swallowed(x),
+}
+
+
+def swallowed(x):
+    try:
+        n = range(x.shape[0])
+    except BaseException:
+        return x * 0
+    return x + len(n)
+
+
+@pytest.mark.parametrize("name", VERY_VALUES)
+def test_what_needs_the_very_size_is_traced_for_each(name):
+    f = kf.fuse(VERY_VALUES[name])
+    for n in SIZES:
+        x = array((n, 6))
+        assert_same(f(x), VERY_VALUES[name](x))
+
+
+def test_numpy():
+    function = Counted(lambda x, y: (x[: len(y)] * y + np.mean(x, 0), np.concatenate([x, y]).max(-1), np.sort(y, 0)))
+    f = kf.fuse(function)
+    for n, m in ((5, 4), (8, 3), (7, 7), (12, 2), (9, 5)):
+        x, y = array((n, 6)).numpy(), array((m, 6)).numpy()
+        assert_same(f(x, y), function.function(x, y))
+    for n in (5, 6, 7):
+        assert_same(kf.fuse(np.matmul)(array((n, 4)).numpy(), np.eye(4)), array((n, 4)).numpy() @ np.eye(4))
+
+
+def test_writing_into_an_argument():
+    def f(x, y):
+        x[: x.shape[0] // 2] += y.sum()
+
+    fused = kf.fuse(f)
+    for n in (4, 6, 9, 11):
+        x = array((n, 3))
+        wanted = x.clone()
+        f(wanted, x.clone())
+        fused(x, x.clone())
+        assert_same(x, wanted)
+
+
+def test_captured_arrays_and_modules_may_change():
+    held = {"w": array((6, 6))}
+    module = torch.nn.Linear(6, 6).requires_grad_(False)
+
+    class Remembers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = module
+            self.longest = 0
+
+        def forward(self, x):
+            if x.shape[0] > self.longest:
+                self.longest = x.shape[0]
+            return self.inner(x) @ held["w"] + self.longest
+
+    model = Remembers()
+    f = kf.fuse(model)
+    for n in (4, 6, 9, 11):
+        f(array((n, 6)))
+    assert type(model.longest) is int
+    plain = kf.fuse(lambda x: module(x).relu())
+    for i, n in enumerate((4, 6, 9, 11, 7, 5)):
+        if i == 3:
+            module.weight = torch.nn.Parameter(module.weight * 2, requires_grad=False)
+        if i == 4:
+            module.weight.data = module.weight.data * 2
+        x = array((n, 6))
+        assert_same(plain(x), module(x).relu())
+
+
+def test_sizes_meet_numbers_and_arrays():
+    f = lambda x, a, k: (x * (a * x.shape[0]) + k * x.shape[0], np.float32(2) * x * x.shape[1])  # noqa: E731
+    fused = kf.fuse(f)
+    for n, a in ((3, 0.5), (4, 0.25), (5, 2.5), (7, 1.5)):
+        assert_same(fused(array((n, 6)), a, n), f(array((n, 6)), a, n))
+
+
+def test_float16_factors_beyond_its_range():
+    f = kf.fuse(lambda x: x / x.shape[0])
+    for n in (70000, 80000, 5, 90000, 66000, 100):
+        x = torch.ones(n, dtype=torch.float16)
+        assert_same(f(x), x / n)
+
+
+def recorded(here, there):
+    graph = sizes.RecordedGraph([(here,)], [(there,)])
+    return graph.shape_of_argument(0, (here,))[0]
+
+
+def test_a_size_is_an_int_for_python_and_a_size_for_torch():
+    n = recorded(7, 9)
+    assert isinstance(n, int)
+    assert isinstance(n, torch.SymInt)
+    assert isinstance(n + 1, int)
+    assert n + 1 > 7
+    assert n % 2 == 1
+    assert n != 8
+    assert bool(n)
+    for ask in (range, hash, str, float, int, operator.index, [0].__mul__, lambda n: n > 8):
+        m = recorded(7, 9)
+        with pytest.raises(sizes.NotTheSame):
+            ask(m)
+    n._graph.is_open = False
+    assert list(range(n)) == list(range(7))
+    assert n > 6
+    assert f"{n}" == "7"
+    assert n + 1 == 8
+
+
+bounds = st.one_of(st.none(), st.integers(-12, 12))
+
+
+@given(bounds, bounds, st.sampled_from([None, 1, 2, 3, -1, -2]), st.integers(0, 9))
+def test_slices_of_sizes(start, stop, step, n):
+    key = slice(start, stop, step)
+    graph = sizes.RecordedGraph([(n,)], [(n + 100,)])
+    size = graph.shape_of_argument(0, (n,))[0]
+    try:
+        found = sizes.indices(key, size)
+        count = sizes.length(*found)
+    except sizes.NotTheSame:
+        return
+    assert sizes.of_call(list(found), 0) == list(key.indices(n))
+    assert sizes.of_call(list(found), 1) == list(key.indices(n + 100))
+    assert sizes.value(count, 0) == len(range(n)[key])
+    assert sizes.value(count, 1) == len(range(n + 100)[key])
+
+
+STEPS = (
+    lambda x: x.relu() - 0.5,
+    lambda x: x + x.shape[0],
+    lambda x: x[: x.shape[0] // 2 + 1],
+    lambda x: x[x.shape[0] // 3 :],
+    lambda x: x[:, ::2],
+    lambda x: x.flip(0),
+    lambda x: x.mT,
+    lambda x: torch.cat([x, x * 2], 1),
+    lambda x: torch.cat([x, x[:1]]),
+    lambda x: x - x.mean(0),
+    lambda x: x.softmax(1),
+    lambda x: x.reshape(x.shape[1], -1),
+    lambda x: x.reshape(-1).reshape(x.shape) * x.numel(),
+    lambda x: x.cumsum(0),
+    lambda x: torch.nn.functional.pad(x, (1, 0)),
+    lambda x: x * torch.arange(x.shape[1]),
+    lambda x: x.masked_fill(torch.ones(x.shape[0], x.shape[1], dtype=torch.bool).tril(), 0.25),
+    lambda x: x * 2 if x.shape[0] > x.shape[1] else x + 1,
+    lambda x: x * 2 if x.shape[0] % 3 else x + 1,
+    lambda x: x.repeat(2, 1),
+    lambda x: x.expand(2, -1, -1).sum(0),
+    lambda x: (x @ x.mT).tanh(),
+    lambda x: x.index_select(0, torch.arange(x.shape[0] // 2)),
+    lambda x: x.unsqueeze(1).squeeze(1).roll(2, 0),
+    lambda x: torch.sort(x, 1).values,
+    lambda x: x.narrow(0, 0, max(x.shape[0] - 1, 0)),
+)
+
+
+@given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=5), st.data())
+def test_random_functions_of_sizes(steps, data):
+    def f(x):
+        for step in steps:
+            x = step(x)
+        return x
+
+    fused = kf.fuse(f)
+    extents = st.tuples(st.integers(0, 9), st.integers(0, 9))
+    for shape in data.draw(st.lists(extents, min_size=3, max_size=5)):
+        x = array(shape)
+        try:
+            wanted = f(x)
+        except (RuntimeError, ValueError, IndexError):
+            with pytest.raises((RuntimeError, ValueError, IndexError, TypeError)):
+                fused(x)
+            continue
+        assert_same(fused(x), wanted)
+
+
+def test_several_varying_axes_and_kinds_of_calls():
+    function = Counted(lambda q, k: torch.softmax(q @ k.mT, -1))
+    f = kf.fuse(function)
+    for b, s, n in itertools.product((1, 2, 3, 4), (1, 2, 5), (3, 4)):
+        q, k = array((b, s, 8)), array((b, n, 8))
+        assert_same(f(q, k), function.function(q, k))
+    assert function.runs <= 16  # of axes of 1 and longer ones apart
