@@ -153,6 +153,7 @@ class RecordedGraph:
         self.shapes, self._other_shapes = shapes, other
         self._known: dict[int, tuple[Any, ...]] = {}  # extents of nodes
         self._results: dict[Any, Any] = {}
+        self.types: dict[Any, list[Any]] = {}  # of results of the library's calls
 
     def close(self) -> None:
         """From now on sizes are ints.

@@ -59,7 +59,7 @@ def torch_call(
     _require_writable(name, [call.given[i] for i in written])
     types: Any = [*_types(name, results, shown, written), *[_DONE] * len(written)]
     if has_sizes(shapes):
-        types = tracer.recorded.compute_of(tried.types, shapes)  # type: ignore[union-attr]
+        types = tracer.recorded.compute_of(tried.types_of(tracer.recorded.types), shapes)  # type: ignore[union-attr]
     copied = tuple(k for k, t in enumerate(results.tensors) if any(_shares_memory(t, s) for s in shown))
     run = _Run(function, call, results.new(), tuple(written), copied)
     if is_tried:
@@ -133,6 +133,7 @@ def _of_dense_rows(mask: Any) -> Any:
 
 
 _DONE = ("int64", ())
+_MOST_TYPES = 1024
 
 
 def _is_whole(call: _Arguments, i: int) -> bool:
@@ -213,11 +214,36 @@ class _Tried:
             found = _called_without_data(self._function, self._name, fill(self._structure, shown))
         return found, shown, [i for i, t in enumerate(shown) if t._version != versions[i]]
 
-    def types(self, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
-        """Of the results for arguments of other shapes."""
+    def types_of(self, known: dict[Any, list[Any]]) -> Callable[[list[tuple[int, ...]]], list[Any]]:
+        """A function from shapes of arguments to the types of results. `known` are those of all calls of a trace: a
+        model's layers call the same functions, and torch takes a millisecond for some.
+        """
+        constants = tuple((type(leaf), leaf) for leaf in leaves(self._structure))
+        call = self._function, repr(self._structure), constants, tuple(self._dtypes)
+
+        def types(shapes: list[tuple[int, ...]]) -> list[Any]:
+            key = call, tuple(shapes)
+            if not _is_hashable(key):
+                return self._types(shapes)
+            if key not in known:
+                known.clear() if len(known) == _MOST_TYPES else None
+                known[key] = self._types(shapes)
+            return known[key]
+
+        return types
+
+    def _types(self, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
         found, shown, written = self(shapes)
         made = _types(self._name, _Results(self._name, found, shown), shown, written)
         return [*made, *[_DONE] * len(written)]
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _types(name: str, results: _Results, shown: Sequence[Any], written: Sequence[int]) -> list[Any]:
@@ -342,11 +368,7 @@ def _is_whole_or_fixed(value: Any) -> bool:
     """Whether an argument is an array, or the same at each call: the function cannot change it."""
     if isinstance(value, Slot):
         return True
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return not any(isinstance(leaf, (Slot, Constant)) for leaf in leaves(value))
+    return _is_hashable(value) and not any(isinstance(leaf, (Slot, Constant)) for leaf in leaves(value))
 
 
 def _require_writable(name: str, given: Sequence[Any]) -> None:
