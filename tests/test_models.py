@@ -7,6 +7,8 @@ import importlib.util
 import pytest
 
 import kfusion as kf
+from kfusion import _fuse
+from kfusion._tracing.trace import trace_with
 
 torch = pytest.importorskip("torch")
 
@@ -41,6 +43,22 @@ def test_half_precision_is_as_exact_as_eager(name):
     for g, e, want in zip(got, eager, leaves(model.double()(**exact)), strict=True):
         assert g.dtype == e.dtype
         assert error(g, want) <= 1.5 * error(e, want) + 0.02
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_traces_serve_other_batches_and_lengths(name, monkeypatch):
+    traces = []
+    monkeypatch.setattr(_fuse, "trace_with", lambda *given: (traces.append(1), trace_with(*given))[1])
+    model, inputs = built(name, Size(real=False))
+    fused = kf.fuse(model)
+    for batch, less in ((2, 1), (3, 2), (4, 3), (5, 2)):
+        given = {k: torch.cat([x[:, :-less] if is_text(x) else x] * batch) for k, x in inputs.items()}
+        torch.testing.assert_close(leaves(fused(**given)), leaves(model(**given)), rtol=1e-4, atol=1e-5)
+    assert len(traces) == 2
+
+
+def is_text(x):
+    return x.dim() == 2 and not x.is_floating_point() and x.shape[1] > 4
 
 
 @NEEDS

@@ -196,7 +196,8 @@ class Alike:
 
 def _for_other_sizes(made: Prepared, recorded: RecordedGraph, fill_of: FillOf | None) -> Again:
     """What prepares calls of other sizes, None where that takes another trace; in the fields of `made` may be sizes."""
-    fields = template([made.written, made.calls])
+    sources = [_register_or(source, recorded) for source in made.sources]
+    fields = template([made.written, made.calls, sources])
 
     def again(shapes: Sequence[Shape]) -> Prepared | None:
         try:
@@ -206,11 +207,16 @@ def _for_other_sizes(made: Prepared, recorded: RecordedGraph, fill_of: FillOf | 
         if played is None:
             return None
         graph, registers = played
-        written, functions = filled(fields, registers)
+        written, functions, sources = filled(fields, registers)
         fill = made.fill if fill_of is None else fill_of(registers)
-        return made._replace(graph=graph, fill=fill, written=written, calls=functions)
+        return made._replace(graph=graph, fill=fill, written=written, calls=functions, sources=sources)
 
     return again
+
+
+def _register_or(source: Any, recorded: RecordedGraph) -> Any:
+    """The register of a tensor that is made of sizes, for one."""
+    return recorded.register_of(source) if id(source) in recorded.tensors else source
 
 
 def _written(tracer: Tracer, w: Written) -> tuple[int, str, list[tuple[int, int]] | None, bool]:

@@ -140,6 +140,14 @@ def filled(template: Any, values: Sequence[Any]) -> Any:
     return kind([filled(item, values) for item in template]) if kind is tuple or kind is list else template
 
 
+class _Pair(NamedTuple):
+    """A tensor in both calls, and the register of it."""
+
+    here: Any
+    there: Any
+    register: int
+
+
 class RecordedGraph:
     """A graph that is built for two calls at once, and on a tape. What it says of its nodes is said of the present
     call, but for extents in which the two differ: these are `Size`s. Args: as for a `Tape`.
@@ -154,6 +162,8 @@ class RecordedGraph:
         self._known: dict[int, tuple[Any, ...]] = {}  # extents of nodes
         self._results: dict[Any, Any] = {}
         self.types: dict[Any, list[Any]] = {}  # of results of the library's calls
+        self.tensors: dict[int, _Pair] = {}  # by id: those that are made of sizes
+        self.is_constant: Callable[[Any], bool] = lambda array: True  # of one that is none of these
 
     def close(self) -> None:
         """From now on sizes are ints.
@@ -177,6 +187,64 @@ class RecordedGraph:
         registers = [self.tape.register_of(array, axis) for axis in range(len(shape))]
         pairs = zip(shape, self._other_shapes[array], registers, strict=True)
         return tuple(here if r is None else self._size(here, there, r) for here, there, r in pairs)
+
+    def shape_of_captured(self, array: Any, shape: Shape, strides: Sequence[int], name: str) -> tuple[Any, ...]:
+        """The extents of an array that is no argument.
+
+        Raises:
+            NotTheSame: it may be another one in other calls, or lies in memory in another way.
+        """
+        pair = self.tensors.get(id(array))
+        if pair is None:
+            if not self.is_constant(array):
+                raise self.failed()
+            return tuple(shape)
+        lies = _core.element_strides(pair.there, name, name)
+        if tuple(lies or ()) != tuple(strides) or tuple(shape) != tuple(array.shape):
+            raise self.failed()
+        return self.extents(array)[0]
+
+    def extents(self, tensor: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The extents and strides of a tensor."""
+        pair = self.tensors.get(id(tensor))
+        if pair is None:
+            return tuple(tensor.shape), tuple(tensor.stride())
+        made = []
+        for of in (_shape, _strides):
+            pairs = enumerate(zip(of(pair.here), of(pair.there), strict=True))
+            operands = (_Register(pair.register),)
+            made.append(tuple(self.add_value(_item(of, axis), operands, *values) for axis, values in pairs))
+        return made[0], made[1]
+
+    def of_call(self, operand: Any, call: int) -> Any:
+        """A size or a tensor made of sizes in the present call (0) or the other one (1)."""
+        pair = self.tensors.get(id(operand))
+        return value(operand, call) if pair is None else pair[call]
+
+    def register_of(self, operand: Any) -> _Register:
+        """Of a size or a tensor made of sizes."""
+        return _Register(operand._register if is_size(operand) else self.tensors[id(operand)].register)
+
+    def add(self, function: Callable[..., Any], operands: tuple[Any, ...], kind: type) -> _Register:
+        """A step that computes what may vary."""
+        return _Register(self.tape.add(_Computed(function, operands, kind, False, None)))
+
+    def add_tensor(self, function: Callable[..., Any], operands: tuple[Any, ...], here: Any, there: Any) -> Any:
+        """A step that computes a tensor, which is the present call's."""
+        if (here.dtype, here.ndim, here.device) != (there.dtype, there.ndim, there.device):
+            raise self.failed()
+        register = self.add(function, operands, type(here)).index
+        self.tensors[id(here)] = _Pair(here, there, register)
+        return here
+
+    def add_value(self, function: Callable[..., Any], operands: tuple[Any, ...], here: Any, there: Any) -> Any:
+        """A step that computes anything else: what it must be in all calls, or a size."""
+        is_fixed = type(here) is type(there) and bool(here == there)
+        if not is_fixed and (type(here) is not type(there) or type(here) not in (int, float, list)):
+            raise self.failed()
+        step = _Computed(function, operands, type(here), is_fixed, here if is_fixed else None)
+        register = self.tape.add(step)
+        return here if is_fixed else self._size(here, there, register)
 
     def shape(self, node: int) -> tuple[Any, ...]:
         """The extents of a node."""
@@ -204,12 +272,8 @@ class RecordedGraph:
                 here, there = (function(*[value(o, call) for o in operands]) for call in range(2))
             except Exception:
                 raise self.failed() from None
-            is_fixed = type(here) is type(there) and here == there
-            if type(here) is not type(there) or not (is_fixed or type(here) in (int, float, list)):
-                raise self.failed()
             places = tuple(_Register(o._register) if is_size(o) else o for o in operands)
-            register = self.tape.add(_Computed(function, places, type(here), is_fixed, here if is_fixed else None))
-            self._results[key] = here if is_fixed else self._size(here, there, register)
+            self._results[key] = self.add_value(function, places, here, there)
         return self._results[key]
 
     def compute_of(self, function: Callable[[list[Shape]], Any], shapes: Sequence[Sequence[Any]]) -> Any:
@@ -243,6 +307,18 @@ class RecordedGraph:
         torch = sys.modules.get("torch")
         is_torchs = type(here) is int and hasattr(torch, "SymInt")
         return (_size_of_torch(torch) if is_torchs else Size)(self, here, there, register)
+
+
+def _shape(tensor: Any) -> Sequence[int]:
+    return tensor.shape  # type: ignore[no-any-return]
+
+
+def _strides(tensor: Any) -> Sequence[int]:
+    return tensor.stride()  # type: ignore[no-any-return]
+
+
+def _item(of: Callable[[Any], Sequence[int]], axis: int) -> Callable[[Any], int]:
+    return lambda tensor: of(tensor)[axis]
 
 
 class Size:

@@ -269,6 +269,8 @@ class Tracer:
         shape: Any = spec.shape
         if self.recorded is not None and argument >= 0:
             shape = self.recorded.shape_of_argument(argument, spec.shape)
+        elif self.recorded is not None:
+            shape = self.recorded.shape_of_captured(self.moved.get(id(array), array), spec.shape, strides, self.name)
         node = self.graph.input(name, shape, spec.dtype, spec.like, spec.device, captured, strides)
         self.inputs.append(Input(name, spec, array, captured, argument))
         self._input_nodes.append(node)
@@ -390,29 +392,37 @@ class Tracer:
 
     def _capture(self, array: Any, library: str) -> Traced:
         if id(array) not in self._captured:
-            known = self._name_in_module(array) or _variable_of(array)
-            name = self._free_name(known or "captured")
-            if getattr(array, "is_meta", False):
-                what = f"{name} is a tensor without data (torch.tensor and torch.Tensor make one of a traced value)"
-                raise trace_error(what, "write the value itself")
-            if self._runs:
-                _require_no_grad(array, self.name, f"{known}, " if known else "")
-            spec = spec_of(array, f"kfusion.trace: {name}")
-            if spec.like != library:
-                raise trace_error(f"{name} is an array of {spec.like} and meets one of {library}", "convert it outside")
-            known_as = id(array)
-            if library == "torch" and spec.device == "cpu" and not spec.shape and known_as not in self._writable:
-                array, spec = self._beside_the_arguments(array, spec)
-            strides = _core.element_strides(array, self.name, name) if self._runs else None
-            self._captured[known_as] = self.input(name, spec, array, captured=True, strides=strides or ())
-            return self._captured[known_as]
+            if self.recorded is not None and id(array) in self.recorded.tensors:
+                with sys.modules["torch"]._C.DisableTorchFunction():  # we look at it as it is
+                    return self._captured_now(array, library)
+            return self._captured_now(array, library)
         return self._captured[id(array)]
+
+    def _captured_now(self, array: Any, library: str) -> Traced:
+        known = self._name_in_module(array) or _variable_of(array)
+        name = self._free_name(known or "captured")
+        if getattr(array, "is_meta", False):
+            what = f"{name} is a tensor without data (torch.tensor and torch.Tensor make one of a traced value)"
+            raise trace_error(what, "write the value itself")
+        if self._runs:
+            _require_no_grad(array, self.name, f"{known}, " if known else "")
+        spec = spec_of(array, f"kfusion.trace: {name}")
+        if spec.like != library:
+            raise trace_error(f"{name} is an array of {spec.like} and meets one of {library}", "convert it outside")
+        known_as = id(array)
+        if library == "torch" and spec.device == "cpu" and not spec.shape and known_as not in self._writable:
+            array, spec = self._beside_the_arguments(array, spec)
+        strides = _core.element_strides(array, self.name, name) if self._runs else None
+        self._captured[known_as] = self.input(name, spec, array, captured=True, strides=strides or ())
+        return self._captured[known_as]
 
     def _beside_the_arguments(self, array: Any, spec: Spec) -> tuple[Any, Spec]:
         """A tensor of the CPU without axes, which torch takes as a number among those of any device."""
         place = place_of(self.inputs)
         if place == "cpu":
             return array, spec
+        if self.recorded is not None and id(array) in self.recorded.tensors:
+            raise self.recorded.failed()
         moved = array.to(place)
         self.moved[id(moved)] = array
         return moved, dataclasses.replace(spec, device=place)

@@ -1,94 +1,119 @@
-"""torch's functions of sizes, where the graph is recorded for calls with other sizes: `torch.arange(x.shape[1])`.
+"""Tensors that are made of sizes, where the graph is recorded for calls with other sizes: `torch.arange(x.shape[1])`.
 
-Outside of that sizes are ints, and what torch makes of them are constants.
+Outside of that sizes are ints, and what torch computes of them are constants. So they are here, but that torch's calls
+are recorded: those with sizes, or tensors made of sizes, among their arguments are made for both calls, and for each
+one that plays the tape. Of every other tensor must be known that it is the same in all calls.
 """
 
 from __future__ import annotations
 
+import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._graph.memory import c_strides
-from .._graph.sizes import RecordedGraph, is_int, is_size, length
-from .._graph.structure import leaves, walk
-from .._graph.tracer import Traced, Tracer, place_of
-from .._ops import views
-from .._spec import dtype_name, is_array
-
-FILLED: dict[str, Any] = {"zeros": 0.0, "ones": 1.0, "empty": 0.0}  # what is in an empty tensor is anybody's guess
-_SAYS_NOTHING = {"requires_grad": False, "pin_memory": False, "out": None, "layout": None, "names": None}
+from .._graph.sizes import RecordedGraph, is_size
+from .._graph.structure import Slot, leaves
+from .._graph.tracer import Tracer
 
 
-def computes(tracer: Tracer, name: str, args: Any, kwargs: Any) -> bool:
-    """Whether a function has sizes, and no traced values, to compute with."""
-    if tracer.recorded is None:
-        return False
-    given = list(leaves((args, kwargs)))
-    return any(map(_is_of_sizes, given)) and not any(isinstance(v, Traced) for v in given)
+class SizedTensors:
+    """Those of one trace. `is_named`: whether a tensor is one of outside that the function knows by name."""
+
+    def __init__(self, tracer: Tracer, recorded: RecordedGraph, is_named: Callable[[Any], bool]) -> None:
+        self._tracer = tracer
+        self._recorded = recorded
+        self._is_named = is_named
+        self._constants: dict[int, Any] = {}  # by id, which keeps the ids
+        recorded.is_constant = self._is_constant
+
+    def call(self, function: Callable[..., Any], args: Any, kwargs: Any, targets: Sequence[Any]) -> Any:
+        """What a function of no traced values gives; NotImplemented where nothing is made of sizes.
+
+        Args:
+            function: a function or a method of tensors.
+            args: its arguments.
+            kwargs: likewise.
+            targets: the tensors that it writes to.
+
+        Raises:
+            NotTheSame: it writes to a tensor that is not made of sizes alone, or that the graph has read, or nobody
+                knows where one of the tensors comes from.
+        """
+        operands: list[Any] = []
+
+        def visit(leaf: Any) -> Any:
+            if isinstance(leaf, slice):
+                return slice(visit(leaf.start), visit(leaf.stop), visit(leaf.step))
+            if not self._is_sized(leaf):
+                return leaf
+            operands.append(leaf)
+            return Slot(len(operands) - 1)
+
+        structure = _within(visit, (args, kwargs))
+        if not operands:
+            return NotImplemented
+        if not all(map(self._is_own, targets)):
+            raise self._recorded.failed()
+
+        def called(*values: Any) -> Any:
+            args, kwargs = _within(lambda leaf: _filled(leaf, values), structure)
+            return function(*args, **kwargs)
+
+        here, there = (called(*[self._recorded.of_call(o, i) for o in operands]) for i in range(2))
+        return self._result(called, tuple(map(self._recorded.register_of, operands)), here, there)
+
+    def keep(self, result: Any) -> None:
+        """Tensors that a function has made of others than those made of sizes."""
+        self._constants.update((id(v), v) for v in leaves(result) if _is_tensor(v))
+
+    def _is_sized(self, leaf: Any) -> bool:
+        if _is_tensor(leaf) and id(leaf) not in self._recorded.tensors and not self._is_constant(leaf):
+            raise self._recorded.failed()
+        return is_size(leaf) or id(leaf) in self._recorded.tensors
+
+    def _is_own(self, target: Any) -> bool:
+        """Whether a tensor can be written to in each call: it is made of sizes, and is no view of another one."""
+        known = self._recorded.tensors
+        base = target if target._base is None else target._base
+        is_read = any(k.captured and _shares_memory(k.array, base) for k in self._tracer.inputs)
+        return id(target) in known and id(base) in known and not self._is_named(base) and not is_read
+
+    def _is_constant(self, tensor: Any) -> bool:
+        base = getattr(tensor, "_base", None)
+        return id(tensor) in self._constants or self._is_named(tensor) or (base is not None and self._is_named(base))
+
+    def _result(self, function: Callable[..., Any], operands: tuple[Any, ...], here: Any, there: Any) -> Any:
+        if type(here) is not type(there):
+            raise self._recorded.failed()
+        if _is_tensor(here):
+            return self._recorded.add_tensor(function, operands, here, there)
+        if not isinstance(here, (tuple, list)):
+            return self._recorded.add_value(function, operands, here, there)
+        if len(here) != len(there):
+            raise self._recorded.failed()
+        whole = (self._recorded.add(function, operands, type(here)),)
+        pairs = enumerate(zip(here, there, strict=True))
+        return type(here)([self._result(operator.itemgetter(i), whole, h, t) for i, (h, t) in pairs])
 
 
-def _is_of_sizes(leaf: Any) -> bool:
-    return is_size(leaf) or (isinstance(leaf, slice) and any(map(is_size, (leaf.start, leaf.stop, leaf.step))))
+def _shares_memory(tensor: Any, other: Any) -> bool:
+    return bool(tensor.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
-def computed(tracer: Tracer, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
-    """What it gives, a traced value.
-
-    Raises:
-        NotTheSame: it takes sizes for what they are.
-    """
-    recorded = tracer.recorded
-    assert recorded is not None
-    if name.startswith("new_"):  # of a tensor that is no traced value
-        given = {"dtype": args[0].dtype, "device": args[0].device} | kwargs
-        return _made(recorded, tracer, name.removeprefix("new_"), args[1:], given)
-    if not any(map(is_array, leaves((args, kwargs)))):
-        return _made(recorded, tracer, name, args, kwargs)
-    lifted = walk((args, kwargs), lambda _, leaf: tracer.lift(leaf, "torch") if is_array(leaf) else leaf)
-    if name.startswith("__"):
-        return getattr(lifted[0][0], name)(*lifted[0][1:], **lifted[1])
-    return function(*lifted[0], **lifted[1])
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, sys.modules["torch"].Tensor) and not is_size(value)
 
 
-def _made(recorded: RecordedGraph, tracer: Tracer, name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    options = {k: v for k, v in kwargs.items() if k not in _SAYS_NOTHING or v != _SAYS_NOTHING[k]}
-    dtype, device = options.pop("dtype", None), options.pop("device", None)
-    if str(device or "cpu").removesuffix(":0") != place_of(tracer.inputs).removesuffix(":0"):
-        raise recorded.failed()
-    try:
-        if name == "arange":
-            return _arange(tracer, dtype, *args, **options)
-        if name == "tensor":
-            return full(tracer, dtype, (), *args, **options)
-        if name == "full":
-            return full(tracer, dtype, *args, **options)
-        if name in FILLED:
-            size = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
-            return full(tracer, dtype, options.pop("size", size), FILLED[name], **options)
-    except TypeError:  # of other parameters
-        pass
-    raise recorded.failed()
+def _within(function: Callable[[Any], Any], value: Any) -> Any:
+    """The structure of a call's arguments, torch.Size as tuples, with function(leaf) in place of each leaf."""
+    kind = type(value)
+    if issubclass(kind, (tuple, list)):
+        return (list if issubclass(kind, list) else tuple)([_within(function, item) for item in value])
+    return {k: _within(function, v) for k, v in value.items()} if kind is dict else function(value)
 
 
-def _arange(tracer: Tracer, dtype: Any, start: Any, end: Any = None, step: Any = 1) -> Any:
-    start, end = (0, start) if end is None else (start, end)
-    if not all(map(is_int, (start, end, step))):
-        raise TypeError("torch.arange of floats")
-    x = tracer.of_library(tracer.add("iota", [length(start, end, step)], 0, "int64", "torch"), "torch")
-    x = x if step == 1 else x * step
-    x = x if start == 0 else x + start
-    return x if dtype is None else views.astype(x, dtype)
-
-
-def full(tracer: Tracer, dtype: Any, size: Any, fill_value: Any) -> Any:
-    """A tensor of one value, no memory; dtype None: what torch makes of the value."""
-    torch = sys.modules["torch"]
-    if dtype is None:
-        is_bool = isinstance(fill_value, bool)
-        dtype = torch.bool if is_bool else torch.int64 if is_int(fill_value) else torch.get_default_dtype()
-    scalar = tracer.add("cast", tracer.lift(fill_value, "torch"), dtype_name(dtype))
-    shape = list(size) if isinstance(size, (tuple, list)) else [size]
-    made = tracer.of_library(tracer.view("broadcast", scalar, shape), "torch")
-    made._memory.strides = c_strides(shape)
-    return made
+def _filled(leaf: Any, values: Any) -> Any:
+    if isinstance(leaf, slice):
+        return slice(*(_filled(v, values) for v in (leaf.start, leaf.stop, leaf.step)))
+    return values[leaf.index] if type(leaf) is Slot else leaf

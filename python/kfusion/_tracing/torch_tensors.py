@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from .._graph.source import trace_error
 from .._graph.structure import leaves, walk
 from .._graph.tracer import ReadAsConstant, Traced, Tracer
-from . import torch_sizes
+from .torch_sizes import SizedTensors
 from .traced import BINARY
 
 _IN_C = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
@@ -132,6 +132,7 @@ class _Tensors:
         self._written: set[int] = set()  # their storages
         self._read: set[int] = set()  # storages of outside that functions have computed with at once
         self.error: TypeError | None = None  # of a write
+        self._sized = None if tracer.recorded is None else SizedTensors(tracer, tracer.recorded, is_named)
         tracer.stand_in = self.value
         for tensor in tracer.attempt.changed:
             self._adopt(tensor, tracer.writable(tensor, "torch"))
@@ -140,16 +141,21 @@ class _Tensors:
         """What the function gives, where tensors that were written to are the values that stand for them."""
         name = getattr(function, "__name__", "")
         args, kwargs = self._with_values(name, args, kwargs)
-        if torch_sizes.computes(self._tracer, name, args, kwargs):
-            return torch_sizes.computed(self._tracer, function, name, args, kwargs)
         is_traced = any(hasattr(type(v), "__kfusion_traced__") for v in leaves((args, kwargs)))
         targets = [t for t in _targets(name, args, kwargs) if _is_tensor(t)]
+        if self._sized is not None and not is_traced:
+            result = self._sized.call(function, args, kwargs, targets)
+            if result is not NotImplemented:
+                self._remember(function, name, args, kwargs, result)
+                return result
         if targets:
             result = self._written_to(targets, is_traced, function, name, args, kwargs)
         else:
             result = _applied(function, name, args, kwargs)
         if not is_traced:
             self._remember(function, name, args, kwargs, result)
+            if self._sized is not None:
+                self._sized.keep(result)
         return result
 
     def _written_to(self, targets: list[Any], is_traced: bool, function: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -218,13 +224,16 @@ class _Tensors:
     def _constant(self, tensor: Any, first: Any, made_by: str) -> Traced:
         """A tensor of the function's own as a value: what was written to it so far is in it."""
         tracer = self._tracer
+        shape, strides = tensor.shape, tensor.stride()
+        if tracer.recorded is not None:
+            shape, strides = tracer.recorded.extents(tensor)
         if tensor is first and made_by in _FILLED and tensor._version == 0:
             dtype = str(tensor.dtype).removeprefix("torch.")
             scalar = tracer.add("cast", tracer.lift(_FILLED[made_by], "torch"), dtype)
-            value = tracer.of_library(tracer.view("broadcast", scalar, list(tensor.shape)), "torch")
+            value = tracer.of_library(tracer.view("broadcast", scalar, list(shape)), "torch")
         else:
             value = tracer.copy(tracer.lift(tensor, "torch"))
-        value._memory.strides = list(tensor.stride())
+        value._memory.strides = list(strides)
         return value
 
     def _remember(self, function: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
@@ -288,4 +297,7 @@ def _storage(tensor: Any) -> int:
     with torch._C.DisableTorchFunction():  # the mode would be asked again
         if tensor.is_meta or tensor.layout is not torch.strided:
             return 0
-        return int(tensor.untyped_storage()._cdata)
+        try:
+            return int(tensor.untyped_storage()._cdata)
+        except NotImplementedError:  # of a tensor within torch.vmap
+            return 0

@@ -7,10 +7,12 @@ import operator
 import sys
 from typing import Any
 
+from .._graph.memory import c_strides
 from .._graph.source import no_form, trace_error
 from .._ops import contractions, joins, views
+from .._ops.primitives import integers
 from .._spec import dtype_name
-from . import library_calls, torch_complex, torch_sizes
+from . import library_calls, torch_complex
 from .numpy_functions import filled
 from .torch_functions import FUNCTIONS, named
 
@@ -195,10 +197,14 @@ def _zero(input: Any) -> Any:
 
 @named("new_full")
 def _new_full(input: Any, size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
-    return torch_sizes.full(input._tracer, dtype or input._dtype, size, fill_value)
+    tracer = input._tracer
+    scalar = tracer.add("cast", tracer.lift(fill_value, "torch"), dtype_name(dtype or input._dtype))
+    made = tracer.of_library(tracer.view("broadcast", scalar, integers("new_full", "size", size)), "torch")
+    made._memory.strides = c_strides(made.shape)
+    return made
 
 
-for _name, _value in torch_sizes.FILLED.items():
+for _name, _value in {"zeros": 0, "ones": 1, "empty": 0}.items():  # what is in an empty tensor is anybody's guess
     FUNCTIONS[f"new_{_name}"] = lambda input, *size, dtype=None, _value=_value: _new_full(
         input, several(size), _value, dtype=dtype
     )
