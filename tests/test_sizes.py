@@ -86,6 +86,8 @@ TRACED_TWICE = {
     "looks at a mask": lambda x: x if torch.ones(x.shape[0], 2).all() else -x,
     "padded positions": lambda x: x * (torch.arange(x.shape[0]) < x.shape[0] - 1)[:, None],
     "triangle": lambda x: (x @ x.mT).masked_fill(~torch.tril(torch.ones(2 * [x.shape[0]])).bool(), -1.0),
+    "expanded": lambda x: x.expand(3, -1, -1) + torch.arange(x.numel()).view(1, -1, 6).expand(3, -1, -1),
+    "columns": lambda x: x + torch.arange(x.numel()).view(6, -1).mT,
     "written mask": lambda x: x * torch.ones(x.shape[0]).fill_(x.shape[0]).cumsum(0)[:, None],
     "written rows": lambda x: torch.zeros(x.shape[0] + 2, 6).index_add_(0, torch.arange(x.shape[0]), x),
     "written by slices": lambda x: rows_written(x),

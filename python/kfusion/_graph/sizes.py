@@ -188,21 +188,21 @@ class RecordedGraph:
         pairs = zip(shape, self._other_shapes[array], registers, strict=True)
         return tuple(here if r is None else self._size(here, there, r) for here, there, r in pairs)
 
-    def shape_of_captured(self, array: Any, shape: Shape, strides: Sequence[int], name: str) -> tuple[Any, ...]:
-        """The extents of an array that is no argument.
+    def captured(self, array: Any, shape: Shape, strides: Sequence[int]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """The extents and strides (none: C order) of an array that is no argument.
 
         Raises:
-            NotTheSame: it may be another one in other calls, or lies in memory in another way.
+            NotTheSame: it may be another one in other calls, or lies in C order in one of the two only.
         """
         pair = self.tensors.get(id(array))
         if pair is None:
             if not self.is_constant(array):
                 raise self.failed()
-            return tuple(shape)
-        lies = _core.element_strides(pair.there, name, name)
-        if tuple(lies or ()) != tuple(strides) or tuple(shape) != tuple(array.shape):
+            return shape, strides
+        if bool(strides) != (_core.element_strides(pair.there, "trace", "captured") is not None):
             raise self.failed()
-        return self.extents(array)[0]
+        extents, steps = self.extents(array)
+        return extents, steps if strides else ()
 
     def extents(self, tensor: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """The extents and strides of a tensor."""

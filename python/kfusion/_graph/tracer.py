@@ -270,7 +270,7 @@ class Tracer:
         if self.recorded is not None and argument >= 0:
             shape = self.recorded.shape_of_argument(argument, spec.shape)
         elif self.recorded is not None:
-            shape = self.recorded.shape_of_captured(self.moved.get(id(array), array), spec.shape, strides, self.name)
+            shape, strides = self.recorded.captured(self.moved.get(id(array), array), spec.shape, strides)
         node = self.graph.input(name, shape, spec.dtype, spec.like, spec.device, captured, strides)
         self.inputs.append(Input(name, spec, array, captured, argument))
         self._input_nodes.append(node)
