@@ -325,3 +325,23 @@ def test_several_varying_axes_and_kinds_of_calls(traces):
         q, k = array((b, s, 8)), array((b, n, 8))
         assert_same(f(q, k), function(q, k))
     assert len(traces) <= 16  # of axes of 1 and longer ones apart
+
+
+ON_A_GPU = {
+    "softmax": lambda x: torch.softmax(x, 0) / x.shape[0],
+    "positions": lambda x: x + torch.arange(x.shape[0], device=x.device)[:, None],
+    "mask": lambda x: (x @ x.mT).masked_fill(torch.ones(2 * [x.shape[0]], device=x.device).tril() == 0, -1.0),
+    "a number": lambda x: x * torch.tensor(x.shape[0]),
+    "joined": lambda x: torch.cat([x, x[: x.shape[0] // 2]]).cumsum(0),
+}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_on_a_gpu(name):
+    f = kf.fuse(ON_A_GPU[name])
+    for n in (5, 8, 3, 12, 31, 6):
+        x = array((n, 6)).cuda()
+        found, wanted = f(x), ON_A_GPU[name](x)
+        assert found.device == wanted.device
+        assert_same(found.cpu(), wanted.cpu())
