@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import pickle
 import weakref
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import kfusion as kf
+from kfusion._graph.guards import _Static
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -266,6 +268,30 @@ def test_an_attribute_that_is_gone_is_not_none():
         gc.collect()
         assert gone() is None
         assert_same(fused, module)
+
+
+class Slot:  # a data descriptor, which goes before an object's own attribute
+    def __get__(self, instance, owner=None):
+        raise AssertionError("code of an attribute ran")
+
+    __set__ = __get__
+
+
+def test_attributes_are_found_as_inspect_finds_them():
+    def ones(self, x):
+        return x
+
+    forwards = (ones, staticmethod(ones), classmethod(ones), property(ones), Slot(), None, 3)
+    kinds = [Scaled, type("Inherits", (Scaled,), {}), *(type("Has", (Scaled,), {"forward": f}) for f in forwards)]
+    for kind in kinds:
+        plain, own = kind(), kind()
+        vars(own)["forward"] = vars(own)["__wrapped__"] = ones
+        static = _Static()
+        for value in (plain, own, plain):
+            for name in ("forward", "__wrapped__", "weight"):
+                assert static.attribute(value, name, 1) is inspect.getattr_static(value, name, 1), (kind, name)
+    for value in (3, None, other := type("Plain", (), {"__wrapped__": ones})(), type(other)):
+        assert _Static().attribute(value, "__wrapped__") is inspect.getattr_static(value, "__wrapped__", None)
 
 
 def test_modules_in_a_list():

@@ -15,6 +15,7 @@ from .source import in_library, is_installed
 
 _PLAIN = (FunctionType, MethodType, ModuleType, type)
 _Path = tuple[str, ...]  # of a global and attributes of it: ("layers", "norm")
+_ABSENT = object()
 
 
 class Guard(NamedTuple):
@@ -44,14 +45,20 @@ def guards(function: Any, effects: Collection[str] = ()) -> list[Guard]:
     found: dict[FunctionType, Guard] = {}
     attributes: dict[ModuleType, set[str]] = {}
     layers: dict[int, Any] = {}
+    met: dict[int, Any] = {}  # by id, which stays theirs
+    static = _Static()
     todo = [function]
     while todo:
-        value = _unwrapped(todo.pop())
+        value = todo.pop()
+        if id(value) in met:
+            continue
+        met[id(value)] = value
+        value = _unwrapped(value, static)
         if modules.is_module(value) and id(value) not in layers:
             layers[id(value)] = value
             todo += modules.children(value)
         todo += _parts(value)
-        f = _plain(value)
+        f = _plain(value, static)
         if f is None or f in found:
             continue
         names = _names(f.__code__)
@@ -113,27 +120,53 @@ def _defaults(owner: Any) -> Iterator[Any]:
         yield from (owner.__kwdefaults__ or {}).values()
 
 
-def _unwrapped(value: Any) -> Any:
+class _Static:
+    """Attributes as `inspect.getattr_static` finds them: no code of the objects' is run. Of modules it looks at each
+    class only once, so it lives no longer than one search: classes change, too.
+    """
+
+    def __init__(self) -> None:
+        self._in_classes: dict[tuple[type, str], Any] = {}
+        self._calls: dict[type, Any] = {}
+
+    def attribute(self, value: Any, name: str, default: Any = None) -> Any:
+        """The attribute of an object that is no class."""
+        found = self._in_class(type(value), name)
+        if found is _ABSENT:
+            return vars(value).get(name, default)
+        if isinstance(found, FunctionType):
+            return vars(value).get(name, found)  # an object's own goes before its class's functions
+        return inspect.getattr_static(value, name, default)
+
+    def call(self, kind: type) -> Any:
+        """What calling an object of a class runs; None if it cannot be called."""
+        if kind not in self._calls:
+            self._calls[kind] = inspect.getattr_static(kind, "__call__", None)
+        return self._calls[kind]
+
+    def _in_class(self, kind: type, name: str) -> Any:
+        """What a class of modules defines; None of other classes."""
+        if (kind, name) not in self._in_classes:
+            found = (vars(base)[name] for base in kind.__mro__ if name in vars(base))
+            self._in_classes[kind, name] = next(found, _ABSENT) if modules.is_module_class(kind) else None
+        return self._in_classes[kind, name]
+
+
+def _unwrapped(value: Any, static: _Static) -> Any:
     """What a fused function or module, or a function that keeps its results, was made of."""
     value = modules.unfused(value)
-    while not isinstance(value, _PLAIN) and (inner := inspect.getattr_static(value, "__wrapped__", None)) is not None:
+    while not isinstance(value, _PLAIN) and (inner := static.attribute(value, "__wrapped__")) is not None:
         value = inner
     return value
 
 
-def _plain(value: Any) -> FunctionType | None:
+def _plain(value: Any, static: _Static) -> FunctionType | None:
     """The user's function behind a value, if there is one."""
     if not isinstance(value, _PLAIN):
-        value = _called(value)
+        value = static.attribute(value, "forward", static.call(type(value)))
     if isinstance(value, (MethodType, staticmethod, classmethod)):
         value = value.__func__
     return value if isinstance(value, FunctionType) and not in_library(value.__globals__) else None
-
-
-def _called(value: Any) -> Any:
-    """What calling an object runs: a module's forward, or its class's __call__. No code of the object's is run."""
-    call = inspect.getattr_static(type(value), "__call__", value)
-    return inspect.getattr_static(value, "forward", call)
 
 
 def _guard_of(function: FunctionType, names: _Names) -> Guard:

@@ -22,8 +22,13 @@ _OF_TORCH = frozenset({"training", "_modules", *_TENSORS})  # attributes that ar
 
 def is_module(value: Any) -> bool:
     """Whether value is a torch module that is ready for use. torch is not imported for that."""
-    kind = getattr(sys.modules.get("torch.nn.modules.module"), "Module", None)
-    return kind is not None and issubclass(type(value), kind) and "_modules" in vars(value)
+    return is_module_class(type(value)) and "_modules" in vars(value)
+
+
+def is_module_class(kind: type) -> bool:
+    """Whether objects of a class are torch modules."""
+    module = getattr(sys.modules.get("torch.nn.modules.module"), "Module", None)
+    return module is not None and issubclass(kind, module)
 
 
 def unfused(value: Any) -> Any:
