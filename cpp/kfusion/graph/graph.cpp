@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "kfusion/graph/fields.hpp"
 
@@ -29,9 +30,13 @@ class Hasher {
     for (const char c : text) add(static_cast<std::int64_t>(c));
   }
   template <class T>
-  void add(const std::vector<T>& values) {
+  void add(std::span<const T> values) {
     add(std::ssize(values));
     for (const T v : values) add(static_cast<std::int64_t>(v));
+  }
+  template <class T>
+  void add(const std::vector<T>& values) {
+    add(std::span(values));
   }
   void add(const std::int64_t (&pair)[2]) { add(pair[0]), add(pair[1]); }
   void add(const ConstantAttributes& c) { add(bits(c.value)), add(c.integer); }
@@ -42,13 +47,13 @@ class Hasher {
   std::uint64_t state_ = 0x2545f4914f6cdd1d;
 };
 
-void add_value(Hasher& h, const Node& n) {
+void add_value(Hasher& h, const Node& n, std::span<const NodeId> arguments) {
   h.add(name(n.op));
   h.add(static_cast<std::int64_t>(n.dtype));
   h.add(static_cast<std::int64_t>(n.library));
   h.add(n.place.on_host() ? -1 : n.place.index);
   h.add(n.shape);
-  h.add(n.arguments);
+  h.add(arguments);
   visit_fields(n.attributes, [&](const char*, const auto& field) { h.add(field); });
 }
 
@@ -83,7 +88,13 @@ bool Graph::operator==(const Graph& other) const {
 
 std::uint64_t hash(const Node& n) {
   Hasher h;
-  add_value(h, n);
+  add_value(h, n, n.arguments);
+  return h.result();
+}
+
+std::uint64_t hash_alone(const Node& n) {
+  Hasher h;
+  add_value(h, n, {});
   return h.result();
 }
 
@@ -91,7 +102,7 @@ std::uint64_t hash(const Graph& g) {
   Hasher h;
   h.add(std::ssize(g.nodes));
   for (const Node& n : g.nodes) {
-    add_value(h, n);
+    add_value(h, n, n.arguments);
     h.add(n.stage);
   }
   h.add(std::ssize(g.stages));

@@ -161,6 +161,8 @@ inline constexpr std::size_t kMaxTextBytes = 10'000;  ///< of a name or a source
 std::uint64_t hash(const Graph& g);
 /// The same for nodes of the same value.
 std::uint64_t hash(const Node& n);
+/// Of what a node does, whatever it reads.
+std::uint64_t hash_alone(const Node& n);
 
 /// The readable form, one node a line, for example
 ///   %2: float32[4096, 1024] = relu(%0)                      # relu
@@ -172,6 +174,6 @@ void verify(const Graph& g);
 /// The same graph without nodes that no output needs and with equal nodes made one (arguments of commutative ops in any
 /// order). Inputs stay, used or not. Stages that lose all nodes go. Unless `across_stages`, equal nodes of different
 /// stages stay apart: a kernel per stage computes them in each.
-Graph simplify(const Graph& g, bool across_stages = true);
+Graph simplify(Graph g, bool across_stages = true);
 
 }  // namespace kfusion

@@ -23,12 +23,13 @@ std::vector<bool> live_nodes(const Graph& g) {
   return live;
 }
 
-/// Copies a graph node by node, each as the rewriting below has it; equal nodes are found by hash.
+/// Makes a graph of another's nodes, each as the rewriting below has it; equal nodes are found by hash.
 class Rewriter {
  public:
-  Rewriter(const Graph& from, bool across_stages) : from_(from), equal_(64, Hash{&to_}, Equal{&to_, across_stages}) {
-    to_.stages = from.stages;
-    to_.nodes.reserve(from.nodes.size());
+  Rewriter(Graph from, bool across_stages)
+      : from_(std::move(from)), equal_(64, Hash{&to_}, Equal{&to_, across_stages}) {
+    to_.stages = std::move(from_.stages);
+    to_.nodes.reserve(from_.nodes.size() + 1);  // one is tried
   }
 
   /// Without the dead nodes. `rewrites`: also simplify what stays.
@@ -37,11 +38,11 @@ class Rewriter {
     std::vector<NodeId> where(from_.nodes.size(), -1);
     for (std::size_t id = 0; id < from_.nodes.size(); ++id) {
       if (!live[id]) continue;
-      Node n = from_.nodes[id];
+      Node n = std::move(from_.nodes[id]);
       for (NodeId& a : n.arguments) a = where[static_cast<std::size_t>(a)];
       where[id] = rewrites ? simplified(std::move(n)) : append(std::move(n));
     }
-    to_.outputs = from_.outputs;
+    to_.outputs = std::move(from_.outputs);
     for (Output& o : to_.outputs) o.node = where[static_cast<std::size_t>(o.node)];
     return std::move(to_);
   }
@@ -132,7 +133,7 @@ class Rewriter {
     }
   }
 
-  const Graph& from_;
+  Graph from_;
   Graph to_;
   std::unordered_set<NodeId, Hash, Equal> equal_;
 };
@@ -154,9 +155,9 @@ void drop_empty_stages(Graph& g) {
 
 }  // namespace
 
-Graph simplify(const Graph& g, bool across_stages) {
-  const Graph rewritten = Rewriter(g, across_stages).run(true);
-  Graph result = Rewriter(rewritten, across_stages).run(false);  // inner views that nothing reads any more
+Graph simplify(Graph g, bool across_stages) {
+  Graph rewritten = Rewriter(std::move(g), across_stages).run(true);
+  Graph result = Rewriter(std::move(rewritten), across_stages).run(false);  // inner views that nothing reads any more
   drop_empty_stages(result);
   return result;
 }

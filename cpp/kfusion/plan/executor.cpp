@@ -42,7 +42,7 @@ void take_cheapest(Plan& plan, const std::vector<Executors>& able, const Device&
   for (std::size_t round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < able.size(); ++i)
       if (round < able[i].size()) plan.groups[i].executor = able[i][round];
-    const PlanCost cost = count(plan, device);
+    const PlanCost cost = count_in_place(plan, device);
     for (std::size_t i = 0; i < able.size(); ++i) {
       const double us = cost.groups[i].price.total_us;
       if (round >= able[i].size() || (best[i] && us >= least[i])) continue;

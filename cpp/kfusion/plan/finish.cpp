@@ -15,8 +15,8 @@ namespace {
 /// Group i is to be part `part` of the partition.
 class Finishing {
  public:
-  Finishing(Plan& plan, const Partition& p, const FoldedGraph& folded, const Device& device)
-      : plan_(plan), g_(plan.graph), p_(p), folded_(folded), device_(device) {}
+  Finishing(Plan& plan, const Partition& p, const Device& device)
+      : plan_(plan), g_(plan.graph), p_(p), folded_(plan.folded), device_(device) {}
 
   void run() {
     for (int i = 0; i < p_.parts(); ++i) {
@@ -134,7 +134,6 @@ class Finishing {
   }
 
   void assign_nodes() {
-    plan_.folded = folded_;
     for (std::size_t n = 0; n < g_.nodes.size(); ++n) {
       const Work& w = folded_.work[n];
       plan_.computed.push_back(w.kind == WorkKind::kPointwise ? w.shape : g_.nodes[n].shape);
@@ -190,8 +189,6 @@ std::int64_t Group::rows() const {
 
 std::int64_t Group::cols() const { return product(domain) / rows(); }
 
-void finish(Plan& plan, const Partition& partition, const FoldedGraph& folded, const Device& device) {
-  Finishing(plan, partition, folded, device).run();
-}
+void finish(Plan& plan, const Partition& partition, const Device& device) { Finishing(plan, partition, device).run(); }
 
 }  // namespace kfusion

@@ -4,7 +4,7 @@
 
 namespace kfusion {
 
-/// The groups, in an order in which they can run, and group_of.
-void finish(Plan& plan, const Partition& partition, const FoldedGraph& folded, const Device& device);
+/// The groups, in an order in which they can run, and group_of. `plan`: has its graph, and that folded.
+void finish(Plan& plan, const Partition& partition, const Device& device);
 
 }  // namespace kfusion

@@ -94,9 +94,9 @@ class Parts {
 
 }  // namespace
 
-Graph with_parts(const Graph& g, bool across_stages) {
+Graph with_parts(Graph g, bool across_stages) {
   const auto any = [](const Node& n) { return is_join(n); };
-  return std::ranges::any_of(g.nodes, any) ? Parts(g, across_stages).run() : g;
+  return std::ranges::any_of(g.nodes, any) ? Parts(g, across_stages).run() : std::move(g);
 }
 
 void place_parts(const Graph& g, FoldedGraph& folded) {

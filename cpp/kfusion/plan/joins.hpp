@@ -12,7 +12,7 @@ inline bool is_join(const Node& n) { return kind(n.op) == OpKind::kJoin; }
 
 /// The same graph, whose concatenates join nothing but such nodes, or concatenates that only they read (unless
 /// `across_stages`, of their own stage). `g` is simplified: none of its concatenates has one argument.
-Graph with_parts(const Graph& g, bool across_stages);
+Graph with_parts(Graph g, bool across_stages);
 
 /// A node that stores a part into a slice; only of graphs from with_parts().
 inline bool is_part(const Node& n) { return is_join(n) && n.arguments.size() == 1; }

@@ -1,23 +1,31 @@
 #include "kfusion/plan/library_forms.hpp"
 
 #include <algorithm>
-#include <set>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 
 #include "kfusion/checked.hpp"
 #include "kfusion/plan/names.hpp"
-#include "kfusion/plan/traffic.hpp"
 
 namespace kfusion {
 namespace {
 
 bool is_within(const LibraryForm& form, StageId stage) { return stage >= form.first_stage && stage < form.end_stage; }
 
-/// Of the products among the nodes of a form.
-std::int64_t flops_of(const Graph& g, const LibraryForm& form) {
+std::vector<NodeId> products_of(const Graph& g) {
+  std::vector<NodeId> products;
+  for (NodeId n = 0; n < std::ssize(g.nodes); ++n)
+    if (kind(g[n].op) == OpKind::kContraction) products.push_back(n);
+  return products;
+}
+
+/// Of the products among the nodes of a form; `products`: all of the graph.
+std::int64_t flops_of(const Graph& g, const std::vector<NodeId>& products, const LibraryForm& form) {
   std::int64_t flops = 0;
-  for (const Node& n : g.nodes) {
-    if (kind(n.op) != OpKind::kContraction || !is_within(form, n.stage)) continue;
+  for (const NodeId product : products) {
+    const Node& n = g[product];
+    if (!is_within(form, n.stage)) continue;
     const Extents &a = g[n.arguments[0]].shape, &w = g[n.arguments[1]].shape;
     const std::int64_t depth = n.op == Op::matmul ? a.back() : w[1] * w[2] * w[3];
     flops = checked_add(flops, checked_multiply(checked_multiply(2, depth, "operations"), n.size(), "operations"),
@@ -26,19 +34,27 @@ std::int64_t flops_of(const Graph& g, const LibraryForm& form) {
   return flops;
 }
 
-double library_us(const Graph& g, const LibraryForm& form, const Device& device) {
+double library_us(const Graph& g, const LibraryForm& form, std::int64_t flops, const Device& device) {
   std::int64_t bytes = g[form.result].nbytes();
   for (const NodeId a : form.arguments) bytes = checked_add(bytes, g[a].nbytes());
   const double memory_s = static_cast<double>(bytes) / device.bandwidth;
-  const double compute_s =
-      static_cast<double>(flops_of(g, form)) / peak_flops(device, g[form.arguments[0]].dtype, true);
+  const double compute_s = static_cast<double>(flops) / peak_flops(device, g[form.arguments[0]].dtype, true);
   return device.launch_us + std::max(memory_s, compute_s) * 1e6;
 }
 
-std::set<std::string> names_of(const Graph& named, const LibraryForm& form) {
-  std::set<std::string> names;
-  for (StageId s = form.first_stage; s < form.end_stage; ++s) names.insert(named.stages[at(s)].name);
-  return names;
+/// By stage of a plan's graph: the stage of `g`, whose names are not unique yet; -1 for one that planning added.
+std::vector<StageId> stages_in(const Graph& g, const Plan& plan) {
+  Graph named;
+  named.stages = g.stages;
+  make_stage_names_unique(named);
+  std::unordered_map<std::string_view, StageId> number;
+  for (StageId s = 0; s < std::ssize(named.stages); ++s) number.emplace(named.stages[at(s)].name, s);
+  std::vector<StageId> stages;
+  for (const Stage& stage : plan.graph.stages) {
+    const auto found = number.find(stage.name);
+    stages.push_back(found == number.end() ? -1 : found->second);
+  }
+  return stages;
 }
 
 /// Where each axis of a value comes from whose axes lie in that order.
@@ -49,11 +65,12 @@ std::vector<int> inverse(const std::vector<int>& order) {
 }
 
 /// Appends the call of a form to `to`. Returns what stands for `result`: the call, or a transposed view of it.
-Node call_of(const Graph& g, const LibraryForm& form, const std::vector<NodeId>& where, Node result, Graph& to) {
+Node call_of(const Graph& g, const LibraryForm& form, std::int64_t flops, const std::vector<NodeId>& where, Node result,
+             Graph& to) {
   Node call = result;
   call.op = Op::library_call;
   call.attributes = form.call;
-  std::get<LibraryCallAttributes>(call.attributes).flops = flops_of(g, form);
+  std::get<LibraryCallAttributes>(call.attributes).flops = flops;
   call.arguments.clear();
   for (const NodeId a : form.arguments) call.arguments.push_back(where[at(a)]);
   to.stages.push_back(
@@ -75,15 +92,15 @@ Graph with_library_calls(const Graph& g, const std::vector<bool>& chosen) {
   Graph to;
   to.stages = g.stages;
   std::vector<NodeId> where;
+  const std::vector<NodeId> products = products_of(g);
+  std::vector<const LibraryForm*> form_of(g.nodes.size());  // the first, where several have one result
+  for (std::size_t i = g.forms.size(); i-- > 0;)
+    if (chosen[i]) form_of[at(g.forms[i].result)] = &g.forms[i];
   for (NodeId id = 0; id < std::ssize(g.nodes); ++id) {
     Node n = g[id];
     for (NodeId& a : n.arguments) a = where[at(a)];
-    for (std::size_t i = 0; i < g.forms.size(); ++i) {
-      const LibraryForm& form = g.forms[i];
-      if (!chosen[i] || form.result != id) continue;
-      n = call_of(g, form, where, std::move(n), to);
-      break;
-    }
+    if (const LibraryForm* form = form_of[at(id)])
+      n = call_of(g, *form, flops_of(g, products, *form), where, std::move(n), to);
     where.push_back(static_cast<NodeId>(to.nodes.size()));
     to.nodes.push_back(std::move(n));
   }
@@ -91,18 +108,17 @@ Graph with_library_calls(const Graph& g, const std::vector<bool>& chosen) {
   return to;
 }
 
-std::vector<FormCost> form_costs(const Graph& g, const Plan& plan, const Device& device) {
-  Graph named = g;
-  make_stage_names_unique(named);
-  const PlanCost cost = count(plan, device);
+std::vector<FormCost> form_costs(const Graph& g, const Plan& plan, const PlanCost& cost, const Device& device) {
+  const std::vector<NodeId> products = products_of(g);
+  const std::vector<StageId> stages = stages_in(g, plan);
   std::vector<FormCost> costs;
   for (const LibraryForm& form : g.forms) {
     FormCost c;
-    c.library_us = library_us(g, form, device);
-    c.has_product = flops_of(g, form) > 0;
-    const std::set<std::string> names = names_of(named, form);
+    const std::int64_t flops = flops_of(g, products, form);
+    c.library_us = library_us(g, form, flops, device);
+    c.has_product = flops > 0;
     for (std::size_t i = 0; i < plan.groups.size(); ++i) {
-      const auto of_form = [&](NodeId n) { return names.contains(plan.graph.stages[at(plan.graph[n].stage)].name); };
+      const auto of_form = [&](NodeId n) { return is_within(form, stages[at(plan.graph[n].stage)]); };
       const auto inside = std::ranges::count_if(plan.groups[i].nodes, of_form);
       if (inside == 0) continue;
       c.kernels_us += cost.groups[i].price.total_us;

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "kfusion/plan/plan.hpp"
+#include "kfusion/plan/traffic.hpp"
 
 namespace kfusion {
 
@@ -18,7 +18,7 @@ struct FormCost {
   bool has_product = false;
 };
 
-/// For each of g.forms. `plan`: of g, with stages named as make_stage_names_unique names them.
-std::vector<FormCost> form_costs(const Graph& g, const Plan& plan, const Device& device);
+/// For each of g.forms. `plan`: of g, with stages named as make_stage_names_unique names them, and what it costs.
+std::vector<FormCost> form_costs(const Graph& g, const Plan& plan, const PlanCost& cost, const Device& device);
 
 }  // namespace kfusion

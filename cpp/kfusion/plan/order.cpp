@@ -13,12 +13,6 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t x) {
   return h ^ (h >> 33);
 }
 
-/// Of what the node does, whatever it reads.
-std::uint64_t hash_alone(Node n) {
-  n.arguments.clear();
-  return hash(n);
-}
-
 }  // namespace
 
 std::vector<int> ranks(const Graph& g) {

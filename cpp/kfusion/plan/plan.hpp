@@ -106,7 +106,7 @@ struct PlanPair {
 /// more than 2^63 bytes, and std::logic_error where a plan does not hold together (check.hpp).
 PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& options = {});
 
-/// The chosen one.
+/// The chosen one, without refusals.
 Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options = {});
 
 }  // namespace kfusion

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -116,9 +117,10 @@ class Planning {
       : device_(device),
         options_(options),
         scope_(scope),
-        plan_(empty_plan(std::move(g))),
-        folded_(fold_views(plan_.graph, scope == Scope::kEverything)),
-        partition_(plan_.graph, folded_, device, options) {}
+        plan_(folded_plan(std::move(g), scope)),
+        partition_(plan_.graph, plan_.folded, device, options_) {}
+  Planning(const Planning&) = delete;
+  Planning& operator=(const Planning&) = delete;
 
   /// Copies go to the readers that they were made for.
   void merge(const std::vector<NodeId>& copies = {}) {
@@ -133,12 +135,24 @@ class Planning {
     merge_siblings(plan_.graph, partition_, &apart_);
   }
 
-  std::optional<CopiedGraph> graph_with_copies() const { return with_copies(plan_.graph, partition_, folded_); }
+  std::optional<CopiedGraph> graph_with_copies() const { return with_copies(plan_.graph, partition_, plan_.folded); }
 
-  Plan result() {
-    finish(plan_, partition_, folded_, device_);
+  /// Makes groups of the parts, and counts what they move.
+  void finish() {
+    kfusion::finish(plan_, partition_, device_);
     choose_executors(plan_, options_.executors, device_);
     check_plan(plan_);
+    cost_ = count_in_place(plan_, device_);
+  }
+
+  const Plan& plan() const { return plan_; }
+  const PlanCost& cost() const { return cost_; }
+
+  /// The finished plan.
+  Plan take() { return std::move(plan_); }
+
+  /// With the reasons why its kernels are not fewer.
+  Plan take_with_refusals() {
     for (const NodeId n : partition_.order()) {
       check_interrupt();
       refuse_inputs(n);
@@ -147,13 +161,14 @@ class Planning {
     std::sort(plan_.refusals.begin(), plan_.refusals.end(), [](const Refusal& a, const Refusal& b) {
       return std::tie(a.consumer, a.producer) < std::tie(b.consumer, b.producer);
     });
-    return std::move(plan_);
+    return take();
   }
 
  private:
-  static Plan empty_plan(Graph g) {
+  static Plan folded_plan(Graph g, Scope scope) {
     Plan p;
     p.graph = std::move(g);
+    p.folded = fold_views(p.graph, scope == Scope::kEverything);
     return p;
   }
 
@@ -161,12 +176,12 @@ class Planning {
   void merge_kernels() {
     const Graph& g = plan_.graph;
     while (merge_vertically(g, partition_) || merge_siblings(g, partition_, nullptr) ||
-           merge_parts(folded_, partition_)) {
+           merge_parts(plan_.folded, partition_)) {
     }
-    join_attention(g, folded_, partition_);
-    join_contraction_reductions(g, folded_, partition_);
+    join_attention(g, plan_.folded, partition_);
+    join_contraction_reductions(g, plan_.folded, partition_);
     join_casts(g, partition_);
-    join_copies(folded_, partition_);
+    join_copies(plan_.folded, partition_);
   }
 
   void merge_with_readers(NodeId copy) {
@@ -212,8 +227,9 @@ class Planning {
   void refuse_joins(NodeId n) {
     std::set<int> done = {partition_.part_of(n)};
     for (const NodeId from : partition_.reads(n)) {
-      if (!folded_.parts.contains(from)) continue;
-      for (const NodeId part : folded_.parts.at(from))
+      const auto& parts = plan_.folded.parts;
+      if (!parts.contains(from)) continue;
+      for (const NodeId part : parts.at(from))
         if (done.insert(partition_.part_of(part)).second) refuse(make_case(part, n, Reason::kDomainMismatch));
     }
   }
@@ -250,27 +266,37 @@ class Planning {
   }
 
   const Device& device_;
-  const PlanOptions& options_;
+  const PlanOptions options_;
   const Scope scope_;
   Plan plan_;
-  FoldedGraph folded_;
   Partition partition_;
+  PlanCost cost_;
   std::vector<Neighbours> apart_;
 };
 
 /// A plan and what it moves.
-struct Counted {
-  Counted(Plan p, const Device& device) : plan(std::move(p)), total(count(plan, device).total) {}
+class Counted {
+ public:
+  explicit Counted(std::unique_ptr<Planning> merged) : planning_(std::move(merged)) { planning_->finish(); }
+
+  const Plan& plan() const { return planning_->plan(); }
+  const PlanCost& cost() const { return planning_->cost(); }
+  double us() const { return cost().total.price.total_us; }
+  std::int64_t bytes() const { return cost().total.traffic.compulsory.total(); }
+  bool runs() const { return std::ranges::all_of(plan().groups, &Group::executor); }
 
   /// More bytes, or more kernels.
   bool exceeds(const Counted& other) const {
-    const Traffic &a = total.traffic, &b = other.total.traffic;
+    const Traffic &a = cost().total.traffic, &b = other.cost().total.traffic;
     return a.compulsory.total() > b.compulsory.total() || a.issued.total() > b.issued.total() ||
            a.launches > b.launches;
   }
 
-  Plan plan;
-  Cost total;
+  Plan take() && { return planning_->take(); }
+  Plan take_with_refusals() && { return planning_->take_with_refusals(); }
+
+ private:
+  std::unique_ptr<Planning> planning_;
 };
 
 /// What copies have to save of all bytes. Else a chain of a thousand barriers would be planned once for each.
@@ -298,19 +324,22 @@ bool takes_operations(const Executor* executor, const Plan& plan) {
   });
 }
 
-/// A plan of one graph at a time, as the executors need it or as it could be.
+/// What a planner plans: with names of its own for each stage, and of what is to run only work that has elements.
+Graph prepared(Graph g, const PlanOptions& options) {
+  make_stage_names_unique(g);
+  return options.beyond_executors() ? g : without_empty_work(std::move(g));
+}
+
+/// Plans of one prepared graph, as the executors need it or as it could be.
 class Planner {
  public:
   Planner(const Graph& g, const Device& device, const PlanOptions& options)
-      : device_(device), options_(options), graph_(g) {
-    make_stage_names_unique(graph_);
-    if (!options_.beyond_executors()) graph_ = without_empty_work(graph_);
-  }
+      : device_(device), options_(options), graph_(g) {}
 
   Counted plan(Scope scope) const {
-    Planning planning(runnable_graph(simple_graph(scope), scope), device_, options_, scope);
-    planning.merge();
-    return {planning.result(), device_};
+    auto planning = planning_of(runnable_graph(simple_graph(scope), scope), scope);
+    planning->merge();
+    return Counted(std::move(planning));
   }
 
   /// Never more bytes or kernels than `unfused`.
@@ -319,7 +348,7 @@ class Planner {
     Counted chosen = plan_in_cells(g, unfused);
     const auto regroup = [&](std::optional<Graph> other) {
       if (!other) return;
-      *other = simplify(*other);
+      *other = simplify(std::move(*other));
       Counted regrouped = plan_in_cells(*other, unfused);
       if (regrouped.exceeds(unfused) || !saves_bytes_and_time(chosen, regrouped)) return;
       chosen = std::move(regrouped), g = std::move(*other);
@@ -328,14 +357,13 @@ class Planner {
       regroup(with_reductions_joined(g));
       regroup(with_reductions_split(g, device_.is_cpu ? kLeastSplitRowCpu : 1));
     }
-    if (const auto other = unrolled(g, device_.is_cpu ? kUnrollCpu : kUnrollGpu)) {
-      Counted without = plan_in_cells(simplify(*other), unfused);
+    if (auto other = unrolled(g, device_.is_cpu ? kUnrollCpu : kUnrollGpu)) {
+      Counted without = plan_in_cells(simplify(std::move(*other)), unfused);
       if (!without.exceeds(unfused) && is_worth_unrolling(chosen, without)) chosen = std::move(without);
     }
-    if (const auto gathered_later = with_gathers_pushed(g)) {
-      Counted other = plan_in_cells(simplify(*gathered_later), unfused);
-      const bool less = other.total.price.total_us < chosen.total.price.total_us;
-      if (less && !other.exceeds(unfused)) chosen = std::move(other);
+    if (auto gathered_later = with_gathers_pushed(g)) {
+      Counted other = plan_in_cells(simplify(std::move(*gathered_later)), unfused);
+      if (other.us() < chosen.us() && !other.exceeds(unfused)) chosen = std::move(other);
     }
     for (const Scope scope : {Scope::kCallsFirst, Scope::kWithinCalls})
       if (chosen.exceeds(unfused)) chosen = plan(scope);
@@ -344,14 +372,12 @@ class Planner {
 
  private:
   static bool saves_bytes_and_time(const Counted& chosen, const Counted& other) {
-    const auto bytes = [](const Counted& c) { return c.total.traffic.compulsory.total(); };
-    return bytes(other) < bytes(chosen) && other.total.price.total_us < chosen.total.price.total_us;
+    return other.bytes() < chosen.bytes() && other.us() < chosen.us();
   }
 
   bool is_worth_unrolling(const Counted& chosen, const Counted& other) const {
-    const auto bytes = [](const Counted& c) { return c.total.traffic.compulsory.total(); };
-    const bool saves = device_.is_cpu || kLeastRatio * bytes(other) <= bytes(chosen);
-    return saves && !other.exceeds(chosen) && other.total.price.total_us <= chosen.total.price.total_us;
+    const bool saves = device_.is_cpu || kLeastRatio * other.bytes() <= chosen.bytes();
+    return saves && !other.exceeds(chosen) && other.us() <= chosen.us();
   }
 
   /// Joins are pushed, and sliced values computed in slices, where that saves time: all of them, else those that are
@@ -362,7 +388,7 @@ class Planner {
     std::set<NodeId> taken;
     const auto take = [&](std::set<NodeId> seeds) {
       Counted other = plan_with_copies(runnable_graph(simplify(pushed(g, seeds)), Scope::kEverything));
-      if (other.exceeds(unfused) || other.total.price.total_us >= chosen.total.price.total_us) return false;
+      if (other.exceeds(unfused) || other.us() >= chosen.us()) return false;
       chosen = std::move(other);
       taken = std::move(seeds);
       return true;
@@ -381,45 +407,48 @@ class Planner {
   /// Copies of cheap values stay where bytes fall, and time does not rise: to a CPU, exponentials of a matrix cost more
   /// than storing them. A copy can make another one pay: of what the first one reads.
   Counted plan_with_copies(Graph g) const {
-    Planning planning(std::move(g), device_, options_, Scope::kEverything);
-    planning.merge();
-    auto copied = planning.graph_with_copies();
-    Counted best(planning.result(), device_);
+    auto planning = planning_of(std::move(g), Scope::kEverything);
+    planning->merge();
+    auto copied = planning->graph_with_copies();
+    Counted best(std::move(planning));
     while (copied) {
-      Planning again(copied->graph, device_, options_, Scope::kEverything);
-      again.merge(copied->copies);
-      copied = again.graph_with_copies();
-      Counted other(again.result(), device_);
-      const std::int64_t before = best.total.traffic.compulsory.total(), after = other.total.traffic.compulsory.total();
-      const bool slower = other.total.price.total_us > best.total.price.total_us;
-      if (other.exceeds(best) || slower || before - after <= before / kLeastSaving) break;
+      auto again = planning_of(std::move(copied->graph), Scope::kEverything);
+      again->merge(copied->copies);
+      copied = again->graph_with_copies();
+      Counted other(std::move(again));
+      const bool saves = best.bytes() - other.bytes() > best.bytes() / kLeastSaving;
+      if (other.exceeds(best) || other.us() > best.us() || !saves) break;
       best = std::move(other);
     }
     return best;
   }
 
+  std::unique_ptr<Planning> planning_of(Graph g, Scope scope) const {
+    return std::make_unique<Planning>(std::move(g), device_, options_, scope);
+  }
+
   Graph simple_graph(Scope scope) const { return simplify(graph_, scope == Scope::kEverything); }
 
-  Graph runnable_graph(const Graph& simple, Scope scope) const {
-    return with_parts(options_.beyond_executors() ? simple : with_own_results(simple), scope == Scope::kEverything);
+  Graph runnable_graph(Graph simple, Scope scope) const {
+    if (!options_.beyond_executors()) simple = with_own_results(std::move(simple));
+    return with_parts(std::move(simple), scope == Scope::kEverything);
   }
 
   const Device& device_;
   const PlanOptions& options_;
-  Graph graph_;
+  const Graph& graph_;
 };
 
-/// The fused plan of a graph by the executors that are quickest.
+/// The fused plan of a prepared graph by the executors that are quickest.
 Counted fastest(const Graph& g, const Device& device, const PlanOptions& options, const Counted& unfused) {
   Counted chosen = Planner(g, device, options).fused(unfused);
   // Merging goes by bytes: an executor that takes operations with it may be slower than two that take none.
   for (const Executor* e : options.executors) {
-    if (!takes_operations(e, chosen.plan)) continue;
+    if (!takes_operations(e, chosen.plan())) continue;
     PlanOptions without = options;
     std::erase(without.executors, e);
     Counted other = Planner(g, device, without).fused(unfused);
-    const bool runs = std::ranges::all_of(other.plan.groups, &Group::executor);
-    if (runs && other.total.price.total_us < chosen.total.price.total_us) chosen = std::move(other);
+    if (other.runs() && other.us() < chosen.us()) chosen = std::move(other);
   }
   return chosen;
 }
@@ -432,7 +461,11 @@ class FormChoice {
 
   /// `kernels`: the plan without any.
   Counted run(Counted kernels) {
-    costs_ = form_costs(g_, kernels.plan, device_);
+    costs_ = form_costs(g_, kernels.plan(), kernels.cost(), device_);
+    for (std::size_t i = 0; i < costs_.size(); ++i) {
+      g_.forms[i].call.library_ns = static_cast<std::int64_t>(costs_[i].library_us * 1e3);
+      g_.forms[i].call.kernels_ns = static_cast<std::int64_t>(costs_[i].kernels_us * 1e3);
+    }
     best_ = std::move(kernels);
     try_all([&](std::size_t i) { return costs_[i].alone; });
     for (const std::string& kind : kinds_of_others()) try_all([&](std::size_t i) { return kind_of(i) == kind; });
@@ -468,19 +501,15 @@ class FormChoice {
     std::vector<bool> taken = taken_;
     for (std::size_t i = 0; i < taken.size(); ++i) taken[i] = taken[i] || (wanted(i) && is_faster(i));
     if (taken == taken_) return;
-    Graph g = g_;
-    for (std::size_t i = 0; i < taken.size(); ++i) {
-      g.forms[i].call.library_ns = static_cast<std::int64_t>(costs_[i].library_us * 1e3);
-      g.forms[i].call.kernels_ns = static_cast<std::int64_t>(costs_[i].kernels_us * 1e3);
-    }
-    Counted other = fastest(with_library_calls(g, taken), device_, options_, unfused_);
-    const bool runs = options_.beyond_executors() || std::ranges::all_of(other.plan.groups, &Group::executor);
-    if (!runs || other.exceeds(unfused_) || other.total.price.total_us >= best_->total.price.total_us) return;
+    const Graph g = prepared(with_library_calls(g_, taken), options_);
+    Counted other = fastest(g, device_, options_, unfused_);
+    const bool runs = options_.beyond_executors() || other.runs();
+    if (!runs || other.exceeds(unfused_) || other.us() >= best_->us()) return;
     best_ = std::move(other);
     taken_ = std::move(taken);
   }
 
-  const Graph& g_;
+  Graph g_;
   const Device& device_;
   const PlanOptions& options_;
   const Counted& unfused_;
@@ -489,26 +518,41 @@ class FormChoice {
   std::optional<Counted> best_;
 };
 
+Counted unfused_plan(Graph g, const Device& device, const PlanOptions& options) {
+  return Planner(prepared(std::move(g), options), device, options).plan(Scope::kWithinCalls);
+}
+
+bool has_forms(const Graph& g, const PlanOptions& options) {
+  return !g.forms.empty() && options.allow.empty() && options.forbid.empty();
+}
+
+Counted fused_plan(const Graph& g, const Device& device, const PlanOptions& options, const Counted& unfused) {
+  Counted chosen = fastest(prepared(g, options), device, options, unfused);
+  return has_forms(g, options) ? FormChoice(g, device, options, unfused).run(std::move(chosen)) : std::move(chosen);
+}
+
 }  // namespace
 
 bool PlanOptions::beyond_executors() const { return std::ranges::count(executors, &anyone()) > 0; }
 
 PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& options) {
-  Counted unfused = Planner(g, device, options).plan(Scope::kWithinCalls);
-  const bool has_forms = !g.forms.empty() && options.allow.empty() && options.forbid.empty();
+  Counted unfused = unfused_plan(g, device, options);
   std::optional<Plan> library;
-  if (has_forms) {
+  if (has_forms(g, options)) {
     const Graph calls = with_library_calls(g, std::vector<bool>(g.forms.size(), true));
-    library = Planner(calls, device, options).plan(Scope::kWithinCalls).plan;
+    library = unfused_plan(calls, device, options).take();
   }
-  if (!options.fuse) return {unfused.plan, std::move(unfused.plan), std::move(library)};
-  Counted chosen = fastest(g, device, options, unfused);
-  if (has_forms) chosen = FormChoice(g, device, options, unfused).run(std::move(chosen));
-  return {std::move(chosen.plan), std::move(unfused.plan), std::move(library)};
+  if (options.fuse) {
+    Plan chosen = fused_plan(g, device, options, unfused).take_with_refusals();
+    return {std::move(chosen), std::move(unfused).take_with_refusals(), std::move(library)};
+  }
+  Plan plan = std::move(unfused).take_with_refusals();
+  return {plan, std::move(plan), std::move(library)};
 }
 
 Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options) {
-  return make_plans(g, device, options).chosen;
+  Counted unfused = unfused_plan(g, device, options);
+  return options.fuse ? fused_plan(g, device, options, unfused).take() : std::move(unfused).take();
 }
 
 }  // namespace kfusion

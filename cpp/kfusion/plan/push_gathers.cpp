@@ -139,8 +139,11 @@ class Pushing {
 }  // namespace
 
 std::optional<Graph> with_gathers_pushed(const Graph& g) {
-  const bool any = std::ranges::any_of(g.nodes, [](const Node& n) { return kind(n.op) == OpKind::kGather; });
-  return any ? Pushing(g).run() : std::nullopt;
+  const auto is_passed = [](const Node& n) {  // what gathers are pushed through
+    return kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast || n.op == Op::broadcast || n.op == Op::transpose;
+  };
+  const auto may_move = [&](const Node& n) { return kind(n.op) == OpKind::kGather && is_passed(g[n.arguments[0]]); };
+  return std::ranges::any_of(g.nodes, may_move) ? Pushing(g).run() : std::nullopt;
 }
 
 }  // namespace kfusion

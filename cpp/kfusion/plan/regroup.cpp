@@ -106,6 +106,10 @@ class ReducedAxes {
 
 std::optional<Graph> with_reductions_joined(const Graph& g) {
   const std::vector<int> readers = count_readers(g);
+  const auto is_outer = [&](const Node& n) {
+    return is_reduction(n) && readers[at(n.arguments[0])] == 1 && are_one(g[n.arguments[0]], n);
+  };
+  if (std::ranges::none_of(g.nodes, is_outer)) return std::nullopt;
   bool any = false;
   Copy copy(g);
   Graph joined = copy.run([&](NodeId n, Node outer) {
@@ -125,22 +129,23 @@ std::optional<Graph> with_reductions_joined(const Graph& g) {
 
 std::optional<Graph> with_reductions_split(const Graph& g, std::int64_t least_row) {
   const ReducedAxes reduced(g);
-  bool any = false;
+  const auto inner_axes = [&](const Node& n) {
+    if (!is_reduction(n) || !takes_any_order(n) || n.size() == 0) return AxisList{};
+    return reduced.some_of(reduction(n).axes, g[n.arguments[0]].shape, std::max<std::int64_t>(least_row, 2));
+  };
+  if (std::ranges::all_of(g.nodes, [&](const Node& n) { return inner_axes(n).empty(); })) return std::nullopt;
   Copy copy(g);
-  Graph split = copy.run([&](NodeId, Node outer) {
-    if (!is_reduction(outer) || !takes_any_order(outer) || outer.size() == 0) return copy.add(std::move(outer));
-    Extents shape = copy[outer.arguments[0]].shape;
-    const AxisList axes = reduced.some_of(reduction(outer).axes, shape, std::max<std::int64_t>(least_row, 2));
+  return copy.run([&](NodeId n, Node outer) {
+    const AxisList axes = inner_axes(g[n]);
     if (axes.empty()) return copy.add(std::move(outer));
+    Extents shape = copy[outer.arguments[0]].shape;
     for (const int axis : axes) shape[at(axis)] = 1;
     Node inner = outer;
     inner.shape = std::move(shape);
     inner.attributes = ReduceAttributes{axes, true, false};
     outer.arguments = {copy.add(std::move(inner))};
-    any = true;
     return copy.add(std::move(outer));
   });
-  return any ? std::optional(std::move(split)) : std::nullopt;
 }
 
 }  // namespace kfusion

@@ -29,9 +29,7 @@ NodeId append_inferred(Graph& to, Node n) {
 /// Adds copies to a graph whose views are read by no kernel that could store them otherwise.
 class Results {
  public:
-  explicit Results(const Graph& g) : g_(g) {
-    for (const Stage& s : g.stages) names_.insert(s.name);
-  }
+  explicit Results(Graph g) : g_(std::move(g)) {}
 
   Graph run() {
     for (Output& o : g_.outputs) {
@@ -76,6 +74,8 @@ class Results {
   }
 
   std::string unique_name(const std::string& name) {
+    if (names_.empty())
+      for (const Stage& s : g_.stages) names_.insert(s.name);
     std::string unique = name;
     for (int i = 2; !names_.insert(unique).second; ++i) unique = name + '_' + std::to_string(i);
     return unique;
@@ -87,12 +87,16 @@ class Results {
 
 }  // namespace
 
-Graph without_empty_work(const Graph& g) {
+Graph without_empty_work(Graph g) {
+  std::vector<bool> all_empty;
+  for (const Node& n : g.nodes) all_empty.push_back(kind(n.op) != OpKind::kSource && reads_nothing(g, n));
   Graph to;
-  to.stages = g.stages;
+  to.stages = std::move(g.stages);
+  to.nodes.reserve(g.nodes.size());
   std::vector<NodeId> where;  // by node of g
-  for (Node n : g.nodes) {
-    const bool empty = kind(n.op) != OpKind::kSource && reads_nothing(g, n);
+  for (std::size_t i = 0; i < g.nodes.size(); ++i) {
+    Node n = std::move(g.nodes[i]);
+    const bool empty = all_empty[i];
     for (NodeId& a : n.arguments) a = where[static_cast<std::size_t>(a)];
     if (empty) {
       const Node value = constant_node(DType::kFloat64, {value_of_nothing(n.op)});
@@ -106,6 +110,6 @@ Graph without_empty_work(const Graph& g) {
   return to;
 }
 
-Graph with_own_results(const Graph& g) { return Results(g).run(); }
+Graph with_own_results(Graph g) { return Results(std::move(g)).run(); }
 
 }  // namespace kfusion

@@ -225,6 +225,22 @@ std::int64_t peak_intermediate_bytes(const Plan& p) {
   return peak;
 }
 
+/// While it lives, each node has the shape that it is computed in.
+class ComputedShapes {
+ public:
+  explicit ComputedShapes(Plan& plan) : plan_(plan) { swap(); }
+  ~ComputedShapes() { swap(); }
+  ComputedShapes(const ComputedShapes&) = delete;
+  ComputedShapes& operator=(const ComputedShapes&) = delete;
+
+ private:
+  void swap() {
+    for (std::size_t n = 0; n < plan_.computed.size(); ++n) plan_.graph.nodes[n].shape.swap(plan_.computed[n]);
+  }
+
+  Plan& plan_;
+};
+
 }  // namespace
 
 std::int64_t Traffic::flop_total() const {
@@ -239,8 +255,13 @@ double Traffic::intensity() const {
 }
 
 PlanCost count(const Plan& plan, const Device& d) {
-  Plan p = plan;
-  for (std::size_t n = 0; n < p.computed.size(); ++n) p.graph.nodes[n].shape = p.computed[n];
+  Plan copy = plan;
+  return count_in_place(copy, d);
+}
+
+PlanCost count_in_place(Plan& plan, const Device& d) {
+  const ComputedShapes computed(plan);
+  const Plan& p = plan;
   PlanCost c;
   Pricer pricer(p, d);
   for (const Group& group : p.groups) {

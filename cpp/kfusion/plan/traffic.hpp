@@ -53,6 +53,8 @@ struct PlanCost {
 
 /// Linear in nodes and loads.
 PlanCost count(const Plan& plan, const Device& d);
+/// The same without a copy; the plan is another one only while it counts.
+PlanCost count_in_place(Plan& plan, const Device& d);
 
 /// The calculator's keys, from issued bytes of the two plans.
 Savings savings(const PlanCost& unfused, const PlanCost& fused);
