@@ -1,9 +1,8 @@
 // Generated CUDA C++: text, launch and parameters, which need no GPU.
-#include <pybind11/stl.h>
-
 #include "bindings/bindings.hpp"
 #include "bindings/device_dict.hpp"
 #include "bindings/plan_options.hpp"
+#include "bindings/stl.hpp"
 #include "codegen/generate.hpp"
 #include "kfusion/graph/builder.hpp"
 

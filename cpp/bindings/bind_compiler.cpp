@@ -1,12 +1,11 @@
 // Generated kernels: compiling, the cache of compiled ones, and launching one as tests do.
-#include <pybind11/stl.h>
-
 #include <array>
 #include <filesystem>
 #include <vector>
 
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/stl.hpp"
 #include "codegen/generate.hpp"
 #include "compiler/cubin_cache.hpp"
 #include "compiler/image.hpp"

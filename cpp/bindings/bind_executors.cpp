@@ -1,12 +1,11 @@
 // The executors that there are, and executors written in Python.
-#include <pybind11/stl.h>
-
 #include <algorithm>
 
 #include "backends/backends.hpp"
 #include "bindings/arrays/numpy.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/device_dict.hpp"
+#include "bindings/stl.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/plan/traffic.hpp"
 

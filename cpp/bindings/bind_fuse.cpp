@@ -1,6 +1,4 @@
 // A function that keeps an executable for each signature of its arguments.
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <cstddef>
 
@@ -12,6 +10,7 @@
 #include "bindings/fuse/guards.hpp"
 #include "bindings/fuse/table.hpp"
 #include "bindings/plan_options.hpp"
+#include "bindings/stl.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "runtime/views.hpp"
 

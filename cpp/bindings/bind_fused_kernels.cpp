@@ -1,10 +1,9 @@
 // The CPU's kernels one by one, on addresses: for tests and measurements.
-#include <pybind11/stl.h>
-
 #include "bindings/bindings.hpp"
 #include "bindings/device_dict.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/plan_options.hpp"
+#include "bindings/stl.hpp"
 #include "cpu/fused/fused.hpp"
 #include "kfusion/graph/builder.hpp"
 

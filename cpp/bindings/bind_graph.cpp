@@ -1,7 +1,6 @@
-#include <pybind11/stl.h>
-
 #include "bindings/bindings.hpp"
 #include "bindings/graph_dict.hpp"
+#include "bindings/stl.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/graph/builder.hpp"
 
@@ -75,7 +74,7 @@ NodeId conv2d(Builder& g, NodeId x, NodeId w, const Pair& stride, const Pair& pa
   return g.conv2d(x, w, {{stride[0], stride[1]}, {padding[0], padding[1]}, {dilation[0], dilation[1]}, groups});
 }
 
-std::vector<NodeId> library_call(Builder& g, const std::vector<NodeId>& arguments, const py::list& results,
+std::vector<NodeId> library_call(Builder& g, const NodeIds& arguments, const py::list& results,
                                  const std::string& function, std::int64_t number, std::int64_t flops) {
   std::vector<Builder::ResultType> types;
   for (const py::handle r : results) {
@@ -155,7 +154,7 @@ float argument that a float is, 0 to 63: executors take its value when they run;
 
 void bind_ops(Class& c) {
   c.def(
-      "map", [](Builder& g, const std::string& op, std::vector<NodeId> a) { return g.map(read_op(op), std::move(a)); },
+      "map", [](Builder& g, const std::string& op, NodeIds a) { return g.map(read_op(op), std::move(a)); },
       py::arg("op"), py::arg("arguments"), R"(map(self, op, arguments)
 --
 
@@ -166,7 +165,7 @@ An elementwise op of op_table() on nodes, after promotion and broadcasting.
       py::arg("dtype"), "cast(self, x, dtype)\n--\n\nThe same values in another dtype, rounded.\n");
   c.def(
       "reduce",
-      [](Builder& g, const std::string& op, NodeId x, std::optional<std::vector<int>> axes, bool keepdims) {
+      [](Builder& g, const std::string& op, NodeId x, std::optional<AxisList> axes, bool keepdims) {
         return g.reduce(read_op(op), x, std::move(axes), keepdims);
       },
       py::arg("op"), py::arg("x"), py::arg("axes").none(true), py::arg("keepdims") = false,
@@ -205,15 +204,15 @@ function names it for people; number tells functions of one trace apart; flops a
 )");
   c.def(
       "library_form",
-      [](Builder& g, const std::vector<NodeId>& arguments, NodeId result, const std::string& function,
-         std::int64_t number, StageId first_stage, const std::vector<int>& order) {
+      [](Builder& g, const NodeIds& arguments, NodeId result, const std::string& function, std::int64_t number,
+         StageId first_stage, const AxisList& order) {
         LibraryCallAttributes call;
         call.function = function;
         call.number = number;
         g.library_form(std::move(call), arguments, result, first_stage, order);
       },
       py::arg("arguments"), py::arg("result"), py::arg("function"), py::arg("number"), py::arg("first_stage"),
-      py::arg("order") = std::vector<int>{},
+      py::arg("order") = AxisList{},
       R"(library_form(self, arguments, result, function, number, first_stage, order=[])
 --
 

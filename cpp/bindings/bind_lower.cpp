@@ -1,10 +1,9 @@
 // Kernels as plain dicts: what tests run element by element, and people read.
-#include <pybind11/stl.h>
-
 #include "bindings/bindings.hpp"
 #include "bindings/device_dict.hpp"
 #include "bindings/graph_dict.hpp"
 #include "bindings/plan_options.hpp"
+#include "bindings/stl.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/lower/kernel.hpp"
 

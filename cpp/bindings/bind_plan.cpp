@@ -1,5 +1,3 @@
-#include <pybind11/stl.h>
-
 #include "backends/backends.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/device_dict.hpp"
@@ -7,6 +5,7 @@
 #include "bindings/graph_dict.hpp"
 #include "bindings/plan_dict.hpp"
 #include "bindings/plan_options.hpp"
+#include "bindings/stl.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/plan/names.hpp"

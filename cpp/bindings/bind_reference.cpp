@@ -1,8 +1,7 @@
-#include <pybind11/stl.h>
-
 #include "bindings/arrays/numpy.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/stl.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/reference/reference.hpp"
 #include "runtime/views.hpp"

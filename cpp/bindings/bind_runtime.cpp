@@ -1,9 +1,9 @@
 // Threads, memory, instruction sets, CUDA devices and their clocks.
 #include <pybind11/functional.h>
-#include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/stl.hpp"
 #include "cpu/buffer_pool.hpp"
 #include "cpu/control_group.hpp"
 #include "cpu/copy.hpp"

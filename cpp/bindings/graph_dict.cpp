@@ -136,8 +136,13 @@ void read(const std::string& where, py::handle o, std::vector<T>& v) {
   for (const py::handle item : read_list(where, o, kMaxDims)) read(where, item, v.emplace_back());
 }
 
+template <std::integral T, std::size_t kFew>
+void read(const std::string& where, py::handle o, Few<T, kFew>& v) {
+  for (const py::handle item : read_list(where, o, kMaxDims)) read(where, item, v.emplace_back());
+}
+
 void read(const std::string& where, py::handle o, std::int64_t (&v)[2]) {
-  std::vector<std::int64_t> both;
+  Extents both;
   read(where, o, both);
   if (both.size() != 2) throw ValueError("graph: " + where + " must have 2 items, got " + std::to_string(both.size()));
   std::copy(both.begin(), both.end(), v);

@@ -1,10 +1,9 @@
 #include "bindings/plan_options.hpp"
 
-#include <pybind11/stl.h>
-
 #include <set>
 
 #include "backends/backends.hpp"
+#include "bindings/stl.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/plan/names.hpp"
 

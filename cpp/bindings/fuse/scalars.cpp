@@ -1,10 +1,9 @@
 #include "bindings/fuse/scalars.hpp"
 
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <optional>
 
+#include "bindings/stl.hpp"
 #include "kfusion/room.hpp"
 
 namespace kfusion::fuse {

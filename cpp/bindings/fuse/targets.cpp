@@ -1,8 +1,7 @@
 #include "bindings/fuse/targets.hpp"
 
-#include <pybind11/stl.h>
-
 #include "bindings/fuse/entry.hpp"
+#include "bindings/stl.hpp"
 
 namespace kfusion::fuse {
 namespace {

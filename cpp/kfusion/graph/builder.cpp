@@ -30,7 +30,7 @@ std::int64_t range_length(const AxisSlice& s, std::int64_t extent) {
 }
 
 /// Normalized, in order.
-std::vector<int> sorted_axes(Op op, std::vector<int> axes, std::size_t ndim) {
+AxisList sorted_axes(Op op, AxisList axes, std::size_t ndim) {
   for (int& axis : axes) axis = normalized_axis(name(op), axis, ndim);
   std::ranges::sort(axes);
   if (std::ranges::adjacent_find(axes) != axes.end())
@@ -38,8 +38,8 @@ std::vector<int> sorted_axes(Op op, std::vector<int> axes, std::size_t ndim) {
   return axes;
 }
 
-std::vector<int> all_axes(std::size_t ndim) {
-  std::vector<int> axes(ndim);
+AxisList all_axes(std::size_t ndim) {
+  AxisList axes(ndim);
   std::iota(axes.begin(), axes.end(), 0);
   return axes;
 }
@@ -162,7 +162,7 @@ NodeId GraphBuilder::iota(Extents shape, int axis, DType dtype, Library library)
   return add_source(std::move(n));
 }
 
-NodeId GraphBuilder::map(Op op, std::vector<NodeId> arguments) {
+NodeId GraphBuilder::map(Op op, NodeIds arguments) {
   const OpInfo& row = info(op);
   if (row.kind != OpKind::kMap) throw ValueError(std::string(row.name) + ": must be an elementwise op");
   if (std::ssize(arguments) != row.arity)
@@ -193,7 +193,7 @@ NodeId GraphBuilder::cast(NodeId x, DType dtype) {
   return add(std::move(n));
 }
 
-NodeId GraphBuilder::reduce(Op op, NodeId x, std::optional<std::vector<int>> axes, bool keepdims) {
+NodeId GraphBuilder::reduce(Op op, NodeId x, std::optional<AxisList> axes, bool keepdims) {
   if (kind(op) != OpKind::kReduce) throw ValueError(std::string(name(op)) + ": must be a reduction");
   const Node& from = argument(op, x);
   const std::size_t ndim = from.shape.size();
@@ -222,10 +222,10 @@ NodeId GraphBuilder::add_view(Op op, NodeId x, Extents shape, Attributes attribu
   return add(std::move(n));
 }
 
-NodeId GraphBuilder::transpose(NodeId x, std::vector<int> axes) {
+NodeId GraphBuilder::transpose(NodeId x, AxisList axes) {
   const std::size_t ndim = argument(Op::transpose, x).shape.size();
   for (int& axis : axes) axis = normalized_axis("transpose", axis, ndim);
-  std::vector<int> sorted = axes;
+  AxisList sorted = axes;
   std::ranges::sort(sorted);
   if (sorted != all_axes(ndim)) throw ValueError("transpose: axes must name each axis of x once");
   return add_view(Op::transpose, x, {}, TransposeAttributes{std::move(axes)});
@@ -340,7 +340,7 @@ NodeId GraphBuilder::take_along_axis(NodeId x, NodeId indices, int axis, bool no
   return add_take(op, x, indices, {along, nonnegative});
 }
 
-std::vector<NodeId> GraphBuilder::library_call(LibraryCallAttributes call, std::vector<NodeId> arguments,
+std::vector<NodeId> GraphBuilder::library_call(LibraryCallAttributes call, NodeIds arguments,
                                                const std::vector<ResultType>& results) {
   if (arguments.empty() || results.empty()) throw ValueError("library_call: must have arguments and results");
   require_text("library_call: function", call.function);
@@ -353,7 +353,7 @@ std::vector<NodeId> GraphBuilder::library_call(LibraryCallAttributes call, std::
     n.op = made.empty() ? Op::library_call : Op::library_result;
     n.dtype = r.dtype;
     n.shape = r.shape;
-    n.arguments = made.empty() ? arguments : std::vector{made[0]};
+    n.arguments = made.empty() ? arguments : NodeIds{made[0]};
     n.attributes = LibraryResultAttributes{static_cast<int>(made.size())};
     if (made.empty()) n.attributes = call;
     made.push_back(add(std::move(n)));
@@ -361,7 +361,7 @@ std::vector<NodeId> GraphBuilder::library_call(LibraryCallAttributes call, std::
   return made;
 }
 
-NodeId GraphBuilder::concatenate(std::vector<NodeId> parts, int axis) {
+NodeId GraphBuilder::concatenate(NodeIds parts, int axis) {
   if (parts.empty()) throw ValueError("concatenate: need at least one array to join");
   Node n;
   n.op = Op::concatenate;
@@ -377,8 +377,8 @@ NodeId GraphBuilder::concatenate(std::vector<NodeId> parts, int axis) {
   return add(std::move(n));
 }
 
-void GraphBuilder::library_form(LibraryCallAttributes call, std::vector<NodeId> arguments, NodeId result,
-                                StageId first_stage, std::vector<int> order) {
+void GraphBuilder::library_form(LibraryCallAttributes call, NodeIds arguments, NodeId result, StageId first_stage,
+                                AxisList order) {
   require_text("library_form: function", call.function);
   if (!order.empty() &&
       !std::ranges::is_permutation(order, std::views::iota(0, static_cast<int>(graph_[result].shape.size()))))

@@ -37,13 +37,13 @@ class GraphBuilder {
   NodeId iota(Extents shape, int axis, DType dtype, Library library);
 
   /// A row of KF_MAP: promotes, casts, broadcasts.
-  NodeId map(Op op, std::vector<NodeId> arguments);
+  NodeId map(Op op, NodeIds arguments);
   /// Of a constant: the constant in that dtype, no longer weak. Outside of any stage: rounds (CastAttributes).
   NodeId cast(NodeId x, DType dtype);
   /// `axes` empty optional: axis=None, the whole array. Axes may be negative. Over no axes: a cast.
-  NodeId reduce(Op op, NodeId x, std::optional<std::vector<int>> axes, bool keepdims);
+  NodeId reduce(Op op, NodeId x, std::optional<AxisList> axes, bool keepdims);
 
-  NodeId transpose(NodeId x, std::vector<int> axes);
+  NodeId transpose(NodeId x, AxisList axes);
   NodeId reshape(NodeId x, Extents shape);  ///< one extent may be -1
   NodeId slice(NodeId x, std::vector<AxisSlice> slices);
   NodeId broadcast(NodeId x, Extents shape);
@@ -54,7 +54,7 @@ class GraphBuilder {
   /// x and indices have as many axes; all but `axis` broadcast.
   NodeId take_along_axis(NodeId x, NodeId indices, int axis, bool nonnegative = false);
   /// At least one part, all of one shape but for `axis`. Promotes and casts as a map does.
-  NodeId concatenate(std::vector<NodeId> parts, int axis);
+  NodeId concatenate(NodeIds parts, int axis);
 
   struct ResultType {
     DType dtype;
@@ -62,13 +62,13 @@ class GraphBuilder {
   };
   /// What a function of the array library computes of `arguments`, of which there is at least one: a node for each
   /// result.
-  std::vector<NodeId> library_call(LibraryCallAttributes call, std::vector<NodeId> arguments,
+  std::vector<NodeId> library_call(LibraryCallAttributes call, NodeIds arguments,
                                    const std::vector<ResultType>& results);
 
   /// Says that `call` computes `result`, too, whose nodes stand in the stages from `first_stage` on. It gives the axes
   /// in that `order`, where there is one.
-  void library_form(LibraryCallAttributes call, std::vector<NodeId> arguments, NodeId result, StageId first_stage,
-                    std::vector<int> order = {});
+  void library_form(LibraryCallAttributes call, NodeIds arguments, NodeId result, StageId first_stage,
+                    AxisList order = {});
 
   /// Nodes made until the matching end belong to this stage. Stages do not nest: within one, begin counts only, and the
   /// outermost name holds. Without an open stage each call makes its own, named after the op.

@@ -38,6 +38,10 @@ class Hasher {
   void add(const std::vector<T>& values) {
     add(std::span(values));
   }
+  template <class T, std::size_t kFew>
+  void add(const Few<T, kFew>& values) {
+    add(std::span(values));
+  }
   void add(const std::int64_t (&pair)[2]) { add(pair[0]), add(pair[1]); }
   void add(const ConstantAttributes& c) { add(bits(c.value)), add(c.integer); }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kfusion/dtype.hpp"
+#include "kfusion/few.hpp"
 #include "kfusion/ops/op.hpp"
 #include "kfusion/view.hpp"
 
@@ -17,7 +18,9 @@ namespace kfusion {
 
 using NodeId = std::int32_t;
 using StageId = std::int32_t;
-using Extents = std::vector<std::int64_t>;
+using Extents = Few<std::int64_t, 4>;
+using NodeIds = Few<NodeId, 4>;
+using AxisList = Few<int, 4>;
 
 /// A number of a node, a step or an axis, as an index.
 inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -47,13 +50,13 @@ struct IotaAttributes {
   bool operator==(const IotaAttributes&) const = default;
 };
 struct ReduceAttributes {
-  std::vector<int> axes;  ///< ascending, >= 0, without repetition
+  AxisList axes;  ///< ascending, >= 0, without repetition
   bool keepdims = false;
   bool whole = false;  ///< axis=None: every axis, of an array that is not seen as rows
   bool operator==(const ReduceAttributes&) const = default;
 };
 struct TransposeAttributes {
-  std::vector<int> axes;  ///< axis i of the result is axis axes[i] of the argument
+  AxisList axes;  ///< axis i of the result is axis axes[i] of the argument
   bool operator==(const TransposeAttributes&) const = default;
 };
 struct SliceAttributes {
@@ -100,7 +103,7 @@ struct Node {
   Op op = Op::input;
   DType dtype = DType::kFloat32;
   Extents shape;
-  std::vector<NodeId> arguments;
+  NodeIds arguments;
   Attributes attributes;
   StageId stage = -1;  ///< sources belong to none
   Library library = Library::kNumpy;
@@ -131,10 +134,10 @@ struct Output {
 /// A function of the library for what several nodes compute: it may be one kernel where they are several.
 struct LibraryForm {
   LibraryCallAttributes call;
-  std::vector<NodeId> arguments;
+  NodeIds arguments;
   NodeId result = 0;
   StageId first_stage = 0, end_stage = 0;  ///< of the nodes between
-  std::vector<int> order;                  ///< of the result's axes in memory, as the call gives it; empty: C order
+  AxisList order;                          ///< of the result's axes in memory, as the call gives it; empty: C order
   bool operator==(const LibraryForm&) const = default;
 };
 

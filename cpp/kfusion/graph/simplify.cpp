@@ -27,7 +27,7 @@ std::vector<bool> live_nodes(const Graph& g) {
 class Rewriter {
  public:
   Rewriter(Graph from, bool across_stages)
-      : from_(std::move(from)), equal_(64, Hash{&to_}, Equal{&to_, across_stages}) {
+      : from_(std::move(from)), equal_(from_.nodes.size(), Hash{&to_}, Equal{&to_, across_stages}) {
     to_.stages = std::move(from_.stages);
     to_.nodes.reserve(from_.nodes.size() + 1);  // one is tried
   }
@@ -94,7 +94,7 @@ class Rewriter {
   }
 
   /// Constants last, else by position.
-  void sort(std::vector<NodeId>& arguments) const {
+  void sort(NodeIds& arguments) const {
     std::ranges::sort(arguments, {}, [&](NodeId a) { return std::pair(to_[a].op == Op::constant, a); });
   }
 
@@ -110,7 +110,7 @@ class Rewriter {
   }
 
   void drop_empty_parts(Node& n) const {
-    if (n.size() > 0) std::erase_if(n.arguments, [&](NodeId a) { return to_[a].size() == 0; });
+    if (n.size() > 0) erase_if(n.arguments, [&](NodeId a) { return to_[a].size() == 0; });
   }
 
   /// Makes a view of a view of the same kind a view of what that one views (which is of another kind by then).

@@ -85,7 +85,7 @@ bool reduce_axes_ascend(const Graph& g, const Node& n) {
 bool transpose_permutes(const Graph& g, const Node& n) {
   const auto* transpose = std::get_if<TransposeAttributes>(&n.attributes);
   if (!transpose) return true;
-  std::vector<int> axes = transpose->axes;
+  AxisList axes = transpose->axes;
   std::ranges::sort(axes);
   for (std::size_t d = 0; d < axes.size(); ++d)
     if (axes[d] != static_cast<int>(d)) return false;

@@ -16,7 +16,7 @@ Extents c_strides(const Extents& shape) {
   return strides;
 }
 
-Access transposed(const Access& a, const std::vector<int>& axes) {
+Access transposed(const Access& a, const AxisList& axes) {
   Access r = a;
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const auto from = static_cast<std::size_t>(axes[i]);

@@ -111,7 +111,7 @@ class Cells {
   Box box_of_argument(NodeId n, const Box& box) const {
     const Extents& shape = g_[g_[n].arguments[0]].shape;
     Box r{Extents(shape.size(), 0), shape};
-    const std::vector<int> from = axes_in_argument(g_, n);
+    const AxisList from = axes_in_argument(g_, n);
     for (std::size_t d = 0; d < from.size(); ++d) {
       const bool is_cut = from[d] >= 0 && !tiling_.cuts[at(n)][d].empty();
       if (is_cut) r.start[at(from[d])] = box.start[d], r.shape[at(from[d])] = box.shape[d];

@@ -58,8 +58,8 @@ std::vector<StageId> stages_in(const Graph& g, const Plan& plan) {
 }
 
 /// Where each axis of a value comes from whose axes lie in that order.
-std::vector<int> inverse(const std::vector<int>& order) {
-  std::vector<int> from(order.size());
+AxisList inverse(const AxisList& order) {
+  AxisList from(order.size());
   for (std::size_t i = 0; i < order.size(); ++i) from[at(order[i])] = static_cast<int>(i);
   return from;
 }

@@ -133,7 +133,7 @@ class Pushing {
   const Graph& g_;
   Graph to_;
   bool any_ = false;
-  std::map<std::tuple<Op, std::size_t, bool, std::vector<NodeId>>, NodeId> taken_;
+  std::map<std::tuple<Op, std::size_t, bool, NodeIds>, NodeId> taken_;
 };
 
 }  // namespace

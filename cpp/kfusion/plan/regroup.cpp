@@ -7,8 +7,6 @@
 namespace kfusion {
 namespace {
 
-using AxisList = std::vector<int>;
-
 bool is_reduction(const Node& n) { return kind(n.op) == OpKind::kReduce; }
 const ReduceAttributes& reduction(const Node& n) { return std::get<ReduceAttributes>(n.attributes); }
 

@@ -140,7 +140,7 @@ class Analysis {
         if (g_[a].shape == node.shape) add(n, tiling_.cuts[at(a)], tiling_.origin[at(a)]);
       } else if (!cuts_what_is_lost(n)) {
         Cuts cuts(node.shape.size());
-        const std::vector<int> from = axes_in_argument(g_, n);
+        const AxisList from = axes_in_argument(g_, n);
         for (std::size_t d = 0; d < from.size(); ++d)
           if (from[d] >= 0) cuts[d] = tiling_.cuts[at(a)][at(from[d])];
         add(n, cuts, tiling_.origin[at(a)]);
@@ -179,7 +179,7 @@ class Analysis {
     if (is_join(node)) return spread_to_parts(n);
     if (!is_elementwise(node)) {
       Cuts of_argument(g_[node.arguments[0]].shape.size());
-      const std::vector<int> from = axes_in_argument(g_, n);
+      const AxisList from = axes_in_argument(g_, n);
       for (std::size_t d = 0; d < from.size(); ++d)
         if (from[d] >= 0) of_argument[at(from[d])] = cuts[d];
       return add(node.arguments[0], of_argument, tiling_.origin[at(n)]);
@@ -282,16 +282,16 @@ bool keeps_axes(const Graph& g, NodeId n) {
   if (node.op == Op::transpose || node.op == Op::slice) return true;
   if (node.op != Op::reshape) return false;
   const auto without_ones = [](Extents e) {
-    std::erase(e, 1);
+    erase_if(e, [](std::int64_t extent) { return extent == 1; });
     return e;
   };
   return without_ones(node.shape) == without_ones(g[node.arguments[0]].shape);
 }
 
-std::vector<int> axes_in_argument(const Graph& g, NodeId n) {
+AxisList axes_in_argument(const Graph& g, NodeId n) {
   const Node& node = g[n];
   const Extents& from = g[node.arguments[0]].shape;
-  std::vector<int> axes;
+  AxisList axes;
   if (const auto* transpose = std::get_if<TransposeAttributes>(&node.attributes)) return transpose->axes;
   if (const auto* reduce = std::get_if<ReduceAttributes>(&node.attributes)) {
     for (int d = 0; d < std::ssize(from); ++d) {

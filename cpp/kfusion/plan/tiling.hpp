@@ -31,7 +31,7 @@ std::vector<std::vector<NodeId>> cuttable(const Graph& g);
 std::optional<Tiling> tiling_of(const Graph& g, const std::set<NodeId>& seeds);
 
 /// The axis of an argument that axis `axis` of a view or reduction comes from; -1 where it is new.
-std::vector<int> axes_in_argument(const Graph& g, NodeId n);
+AxisList axes_in_argument(const Graph& g, NodeId n);
 
 /// Whether a node is computed cell by cell where its argument is: its axes are those of its argument.
 bool keeps_axes(const Graph& g, NodeId n);

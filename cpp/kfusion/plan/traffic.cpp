@@ -235,7 +235,7 @@ class ComputedShapes {
 
  private:
   void swap() {
-    for (std::size_t n = 0; n < plan_.computed.size(); ++n) plan_.graph.nodes[n].shape.swap(plan_.computed[n]);
+    for (std::size_t n = 0; n < plan_.computed.size(); ++n) std::swap(plan_.graph.nodes[n].shape, plan_.computed[n]);
   }
 
   Plan& plan_;

@@ -119,7 +119,7 @@ class Unrolling {
     return static_cast<NodeId>(to_.nodes.size() - 1);
   }
   /// `node` of another op and dtype.
-  NodeId add(Node node, Op op, DType dtype, std::vector<NodeId> arguments, Attributes attributes = {}) {
+  NodeId add(Node node, Op op, DType dtype, NodeIds arguments, Attributes attributes = {}) {
     node.op = op, node.dtype = dtype;
     node.arguments = std::move(arguments), node.attributes = std::move(attributes);
     return add(std::move(node));

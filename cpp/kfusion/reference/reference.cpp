@@ -46,8 +46,8 @@ Value map(const Node& n, const std::vector<Value>& x) {
 }
 
 /// The reduced axes moved behind the others and made one.
-Value as_rows(const Value& x, const std::vector<int>& reduced) {
-  std::vector<int> order(x.access.shape.size());
+Value as_rows(const Value& x, const AxisList& reduced) {
+  AxisList order(x.access.shape.size());
   for (std::size_t d = 0; d < order.size(); ++d) order[d] = static_cast<int>(d);
   const auto is_kept = [&](int d) { return std::ranges::find(reduced, d) == reduced.end(); };
   const auto kept = std::ranges::stable_partition(order, is_kept).begin() - order.begin();
