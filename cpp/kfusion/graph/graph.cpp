@@ -1,8 +1,10 @@
 #include "kfusion/graph/graph.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <span>
 
@@ -51,14 +53,29 @@ class Hasher {
   std::uint64_t state_ = 0x2545f4914f6cdd1d;
 };
 
-void add_value(Hasher& h, const Node& n, std::span<const NodeId> arguments) {
-  h.add(name(n.op));
+/// After the op's name.
+Hasher begun(Op op) {
+  static const auto all = [] {
+    std::array<Hasher, std::size(kOpTable)> hashers;
+    for (std::size_t i = 0; i < hashers.size(); ++i) hashers[i].add(name(static_cast<Op>(i)));
+    return hashers;
+  }();
+  return all[static_cast<std::size_t>(op)];
+}
+
+void add_rest(Hasher& h, const Node& n, std::span<const NodeId> arguments) {
   h.add(static_cast<std::int64_t>(n.dtype));
   h.add(static_cast<std::int64_t>(n.library));
   h.add(n.place.on_host() ? -1 : n.place.index);
   h.add(n.shape);
   h.add(arguments);
   visit_fields(n.attributes, [&](const char*, const auto& field) { h.add(field); });
+}
+
+std::uint64_t hash(const Node& n, std::span<const NodeId> arguments) {
+  Hasher h = begun(n.op);
+  add_rest(h, n, arguments);
+  return h.result();
 }
 
 bool same_node(const Node& a, const Node& b) { return a.stage == b.stage && same_value(a, b); }
@@ -90,23 +107,16 @@ bool Graph::operator==(const Graph& other) const {
          std::ranges::equal(stages, other.stages, {}, &Stage::name, &Stage::name) && outputs == other.outputs;
 }
 
-std::uint64_t hash(const Node& n) {
-  Hasher h;
-  add_value(h, n, n.arguments);
-  return h.result();
-}
+std::uint64_t hash(const Node& n) { return hash(n, n.arguments); }
 
-std::uint64_t hash_alone(const Node& n) {
-  Hasher h;
-  add_value(h, n, {});
-  return h.result();
-}
+std::uint64_t hash_alone(const Node& n) { return hash(n, {}); }
 
 std::uint64_t hash(const Graph& g) {
   Hasher h;
   h.add(std::ssize(g.nodes));
   for (const Node& n : g.nodes) {
-    add_value(h, n, n.arguments);
+    h.add(name(n.op));
+    add_rest(h, n, n.arguments);
     h.add(n.stage);
   }
   h.add(std::ssize(g.stages));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <queue>
-#include <set>
 #include <stdexcept>
 
 #include "kfusion/interrupt.hpp"
@@ -31,16 +30,15 @@ class Finishing {
   struct Members {
     int part = 0;
     std::vector<NodeId> nodes;
-    std::set<NodeId> inside;
   };
 
   Members members(int part) const {
-    Members m{part, p_.part(part).nodes, {}};
+    Members m{part, p_.part(part).nodes};
     std::sort(m.nodes.begin(), m.nodes.end());
-    m.inside.insert(m.nodes.begin(), m.nodes.end());
     return m;
   }
 
+  bool is_inside(const Members& m, NodeId n) const { return p_.part_of(n) == m.part; }
   const std::vector<Access>& reads(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)].reads; }
 
   Group group(const Members& m) const {
@@ -65,15 +63,14 @@ class Finishing {
 
   bool is_stored(const Members& m, NodeId n) const {
     const auto& readers = p_.readers(n);
-    return p_.is_output(n) ||
-           std::any_of(readers.begin(), readers.end(), [&](NodeId r) { return !m.inside.contains(r); });
+    return p_.is_output(n) || std::any_of(readers.begin(), readers.end(), [&](NodeId r) { return !is_inside(m, r); });
   }
 
   void add_loads(const Members& m, Group& r) const {
     const std::int64_t size = std::max<std::int64_t>(product(r.domain), 1);
     for (const NodeId n : m.nodes) {
       for (const Access& a : reads(n)) {
-        if (m.inside.contains(a.base) || is_free(g_[a.base])) continue;
+        if (is_inside(m, a.base) || is_free(g_[a.base])) continue;
         const bool seen = std::any_of(r.loads.begin(), r.loads.end(), [&](const Load& l) { return l.access == a; });
         if (!seen) r.loads.push_back({a, n, distinct_elements(a) == size});
       }
@@ -86,7 +83,7 @@ class Finishing {
     NodeId value = *std::find_if(m.nodes.begin(), m.nodes.end(), [&](NodeId n) { return g_[n].op == Op::conv2d; });
     while (p_.readers(value).size() == 1 && !p_.is_output(value)) {
       const NodeId next = p_.readers(value)[0];
-      if (!m.inside.contains(next) || !info(g_[next].op).has(kAffine)) break;
+      if (!is_inside(m, next) || !info(g_[next].op).has(kAffine)) break;
       const auto& both = reads(next);
       if (both.size() != 2) break;
       const Access& other = both[0].base == value ? both[1] : both[0];
@@ -105,12 +102,14 @@ class Finishing {
     for (std::size_t i = 0; i < groups.size(); ++i) {
       for (const NodeId n : groups[i].stores) computes[static_cast<std::size_t>(n)] = static_cast<int>(i);
     }
-    std::vector<std::set<int>> next(groups.size());
+    std::vector<std::vector<int>> next(groups.size());  // ascending
     for (std::size_t i = 0; i < groups.size(); ++i) {
       for (const Load& l : groups[i].loads) {
         for (const NodeId writer : writers_of(folded_, l.access.base)) {
           const int from = computes[at(writer)];
-          if (from >= 0 && next[at(from)].insert(static_cast<int>(i)).second) ++waits[i];
+          if (from < 0 || (!next[at(from)].empty() && next[at(from)].back() == static_cast<int>(i))) continue;
+          next[at(from)].push_back(static_cast<int>(i));
+          ++waits[i];
         }
       }
     }

@@ -14,6 +14,11 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 /// Gives out names, the second of a kind with "_2" behind it.
 class UniqueNames {
  public:
+  explicit UniqueNames(std::size_t most) {
+    counts_.reserve(most);
+    taken_.reserve(most);
+  }
+
   std::string unique(const std::string& name) {
     int& count = counts_[name];
     std::string result = ++count == 1 ? name : name + "_" + std::to_string(count);
@@ -77,7 +82,7 @@ std::string joined(const std::vector<std::string>& words, std::size_t head, std:
 }  // namespace
 
 void make_stage_names_unique(Graph& g) {
-  UniqueNames names;
+  UniqueNames names(g.stages.size());
   for (Stage& stage : g.stages) stage.name = names.unique(stage.name);
 }
 
@@ -90,7 +95,7 @@ std::string composite_of(const std::string& stage) {
 
 std::vector<std::string> value_names(const Graph& g) {
   std::vector<std::string> result(g.nodes.size());
-  UniqueNames names;
+  UniqueNames names(g.nodes.size());
   for (std::size_t i = 0; i < g.nodes.size(); ++i)
     if (const auto* input = std::get_if<InputAttributes>(&g.nodes[i].attributes)) result[i] = names.unique(input->name);
   for (const Output& output : g.outputs)

@@ -21,8 +21,9 @@ bool stay(const std::vector<Axes>& moved) {
   return true;
 }
 
-std::vector<NodeId> united(const std::vector<NodeId>& a, const std::vector<NodeId>& b) {
-  std::vector<NodeId> r;
+template <class List>
+List united(const List& a, const List& b) {
+  List r;
   std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(r));
   return r;
 }
@@ -71,9 +72,9 @@ Partition::Partition(const Graph& g, const FoldedGraph& folded, const Device& de
       for (const NodeId writer : writers_of(folded, a.base)) {
         if (folded.work[at(writer)].kind == WorkKind::kNone) continue;
         readers_[at(writer)].push_back(n);
-        p.sources = united(p.sources, {writer});
+        p.sources = united(p.sources, NodeIds{writer});
       }
-      if (!is_free(g[a.base])) p.sources = united(p.sources, {a.base});
+      if (!is_free(g[a.base])) p.sources = united(p.sources, NodeIds{a.base});
     }
     p.stores = {n};
     parts_.push_back(std::move(p));

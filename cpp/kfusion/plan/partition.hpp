@@ -25,7 +25,8 @@ struct Part {
   bool gathers = false;       ///< takes elements at positions that are data
   Place place;
   /// What is computed, what is read from outside (each once, ascending; of a join also its parts) and what is stored.
-  std::vector<NodeId> nodes, sources, stores;
+  std::vector<NodeId> nodes;
+  NodeIds sources, stores;
   std::vector<NodeId> deferred;  ///< as in Group
 
   Axes all() const { return all_axes(domain.size()); }
@@ -54,7 +55,7 @@ class Partition {
   std::vector<Edge> edges_into(NodeId n) const;
   /// Everything that n reads, views folded.
   std::vector<NodeId> reads(NodeId n) const;
-  const std::vector<NodeId>& readers(NodeId n) const { return readers_[static_cast<std::size_t>(n)]; }
+  const NodeIds& readers(NodeId n) const { return readers_[static_cast<std::size_t>(n)]; }
   /// Whether it is stored whoever reads it: a result, or a part of a join.
   bool is_output(NodeId n) const { return is_output_[static_cast<std::size_t>(n)]; }
   /// The axes of its part's domain along which the value of n varies.
@@ -144,8 +145,8 @@ class Partition {
   std::vector<int> rank_;     ///< by node
   std::vector<int> part_of_;  ///< by node, -1 for what is not computed
   std::vector<Part> parts_;
-  std::vector<Axes> span_;                    ///< by node
-  std::vector<std::vector<NodeId>> readers_;  ///< by node, one entry per read
+  std::vector<Axes> span_;        ///< by node
+  std::vector<NodeIds> readers_;  ///< by node, one entry per read
   std::vector<bool> is_output_;
   PartOrder sequence_{0};     ///< no part reads what one behind it computes: so kernels never wait for each other
   std::vector<int> visited_;  ///< by part: the last search that came by

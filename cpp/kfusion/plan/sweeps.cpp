@@ -53,7 +53,7 @@ NodeId merged_with(const Graph& g, const FoldedGraph& folded, const std::vector<
 }
 
 int count_passes(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes,
-                 const std::vector<NodeId>& stores, const Extents& domain) {
+                 std::span<const NodeId> stores, const Extents& domain) {
   const std::int64_t elements = product(domain);
   if (elements == 0) return 1;
   const auto work = [&](NodeId n) -> const Work& { return folded.work[at(n)]; };

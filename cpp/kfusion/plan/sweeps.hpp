@@ -1,5 +1,7 @@
 // How often a kernel goes over its rows.
 #pragma once
+#include <span>
+
 #include "kfusion/plan/fold.hpp"
 #include "kfusion/plan/plan.hpp"
 
@@ -20,7 +22,7 @@ NodeId merged_with(const Graph& g, const FoldedGraph& folded, const std::vector<
 /// How often a kernel of these nodes (ascending) goes over its rows to store some of them: Schedule::sweeps of what
 /// will be Kernel::paired. `domain`: what it loops over.
 int count_passes(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes,
-                 const std::vector<NodeId>& stores, const Extents& domain);
+                 std::span<const NodeId> stores, const Extents& domain);
 
 /// Whether a gather among `nodes` (ascending) has indices that a reduction among them gives.
 bool takes_at_reduced(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes);

@@ -261,14 +261,17 @@ class Analysis {
 
 std::vector<std::vector<NodeId>> cuttable(const Graph& g) {
   const std::vector<std::vector<NodeId>> slices = sliced_only(g);
-  std::vector<std::multiset<Op>> readers(g.nodes.size());
-  for (const Node& n : g.nodes)
-    for (const NodeId a : n.arguments) readers[at(a)].insert(n.op);
-  std::map<std::tuple<Op, Extents, std::multiset<Op>>, std::vector<NodeId>> alike;
+  std::map<NodeId, std::multiset<Op>> readers;  // of those that can be cut
   for (NodeId n = 0; n < std::ssize(g.nodes); ++n) {
     const bool is_sliced = is_elementwise(g[n]) && !cuts_of_slices(g, n, slices[at(n)]).empty();
-    if (is_join(g[n]) || is_sliced) alike[{g[n].op, g[n].shape, readers[at(n)]}].push_back(n);
+    if (is_join(g[n]) || is_sliced) readers[n];
   }
+  if (readers.empty()) return {};
+  for (const Node& n : g.nodes)
+    for (const NodeId a : n.arguments)
+      if (const auto found = readers.find(a); found != readers.end()) found->second.insert(n.op);
+  std::map<std::tuple<Op, Extents, std::multiset<Op>>, std::vector<NodeId>> alike;
+  for (auto& [n, ops] : readers) alike[{g[n].op, g[n].shape, std::move(ops)}].push_back(n);
   std::vector<std::vector<NodeId>> found;
   for (auto& [key, nodes] : alike) found.push_back(std::move(nodes));
   std::ranges::sort(found);
