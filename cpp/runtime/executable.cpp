@@ -202,8 +202,8 @@ class Executable::Maker final : public StepRequest {
   int index_ = 0;
 };
 
-Executable::Executable(const Plan& given, Place place, bool aligned, const OutputStrides& outputs) {
-  const Plan plan = with_layouts(given);
+Executable::Executable(Plan given, Place place, bool aligned, const OutputStrides& outputs) {
+  const Plan plan = with_layouts(std::move(given));
   auto parts = std::make_unique<Parts>();
   parts->place = place;
   parts->slots = assign_slots(plan);

@@ -77,13 +77,14 @@ std::vector<View> result_layouts(const Plan& plan, const OutputStrides& wanted, 
 }
 
 std::shared_ptr<const Compiled> make(const Wanted& w, const Device& device) {
-  const Plan plan = make_plan(w.graph, device, w.options);
+  Plan plan = make_plan(w.graph, device, w.options);
   check_names(plan.graph, w.options);
   const Place place = place_of(w.graph);
   std::vector<View> layouts = result_layouts(plan, w.outputs, place);
   OutputStrides strides;
   for (const View& v : layouts) strides.push_back(element_strides(v));
-  return std::make_shared<const Compiled>(device, Executable(plan, place, w.aligned, strides), std::move(layouts));
+  return std::make_shared<const Compiled>(device, Executable(std::move(plan), place, w.aligned, strides),
+                                          std::move(layouts));
 }
 
 }  // namespace compiled_detail

@@ -91,6 +91,7 @@ Node call_of(const Graph& g, const LibraryForm& form, std::int64_t flops, const 
 Graph with_library_calls(const Graph& g, const std::vector<bool>& chosen) {
   Graph to;
   to.stages = g.stages;
+  to.nodes.reserve(g.nodes.size() + g.forms.size());
   std::vector<NodeId> where;
   const std::vector<NodeId> products = products_of(g);
   std::vector<const LibraryForm*> form_of(g.nodes.size());  // the first, where several have one result

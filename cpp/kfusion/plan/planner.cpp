@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <unordered_map>
 
 #include "kfusion/graph/shapes.hpp"
 #include "kfusion/interrupt.hpp"
@@ -59,13 +58,13 @@ bool is_large_for(const Graph& g, const Partition& p, int part, NodeId value) {
 
 /// Kernels that sweep over the same full-size value: read it once.
 bool merge_siblings(const Graph& g, Partition& p, std::vector<Neighbours>* apart) {
-  std::unordered_map<NodeId, std::vector<NodeId>> readers;  // by what they read; one node for each kernel
+  std::vector<std::vector<NodeId>> readers(g.nodes.size());  // by what they read; one node for each kernel
   std::vector<NodeId> shared;
   for (const NodeId n : p.order()) {
     if (p.part(p.part_of(n)).kind == WorkKind::kContraction) continue;
     for (const NodeId s : p.reads(n)) {
       if (p.part_of(s) == p.part_of(n) || is_free(g[s])) continue;
-      auto& list = readers[s];
+      auto& list = readers[at(s)];
       if (list.empty()) shared.push_back(s);
       if (list.empty() || p.part_of(list.back()) != p.part_of(n)) list.push_back(n);
     }
@@ -73,7 +72,7 @@ bool merge_siblings(const Graph& g, Partition& p, std::vector<Neighbours>* apart
   bool merged = false;
   for (const NodeId s : shared) {
     check_interrupt();
-    const auto& list = readers[s];
+    const auto& list = readers[at(s)];
     for (std::size_t i = 1; i < list.size(); ++i) {
       const int a = p.part_of(list[i - 1]), b = p.part_of(list[i]);
       if (a == b) continue;

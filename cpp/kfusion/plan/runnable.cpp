@@ -15,13 +15,16 @@ bool reads_nothing(const Graph& g, const Node& n) {
   return n.size() == 0 || (sums && std::ranges::any_of(n.arguments, [&](NodeId a) { return g[a].size() == 0; }));
 }
 
-/// A node of `to` that computes `n`, whose arguments are numbered as in `to`: another place and library follow from
-/// them.
+/// Place and library follow from the arguments.
+void infer(const Graph& g, Node& n) {
+  if (kind(n.op) == OpKind::kSource) return;
+  n.library = inferred_library(g, n);
+  n.place = inferred_place(g, n);
+}
+
+/// A node of `to` that computes `n`, whose arguments are numbered as in `to`.
 NodeId append_inferred(Graph& to, Node n) {
-  if (kind(n.op) != OpKind::kSource) {
-    n.library = inferred_library(to, n);
-    n.place = inferred_place(to, n);
-  }
+  infer(to, n);
   to.nodes.push_back(std::move(n));
   return static_cast<NodeId>(to.nodes.size() - 1);
 }
@@ -90,6 +93,10 @@ class Results {
 Graph without_empty_work(Graph g) {
   std::vector<bool> all_empty;
   for (const Node& n : g.nodes) all_empty.push_back(kind(n.op) != OpKind::kSource && reads_nothing(g, n));
+  if (std::ranges::count(all_empty, true) == 0) {
+    for (Node& n : g.nodes) infer(g, n);
+    return g;
+  }
   Graph to;
   to.stages = std::move(g.stages);
   to.nodes.reserve(g.nodes.size());
