@@ -21,7 +21,7 @@ Extents without_ones(const Extents& shape) {
 }
 
 std::optional<Refinement> refine(const Extents& a, const Extents& b) {
-  Refinement r{{}, std::vector<int>(a.size(), 0), std::vector<int>(b.size(), 0)};
+  Refinement r{{}, Few<int, 4>(a.size(), 0), Few<int, 4>(b.size(), 0)};
   std::size_t i = a.size(), j = b.size();
   std::int64_t left_a = 1, left_b = 1;
   while (true) {
@@ -40,7 +40,7 @@ std::optional<Refinement> refine(const Extents& a, const Extents& b) {
   return r;
 }
 
-std::optional<Cut> cut(const Extents& domain, Axes axes, const std::vector<int>& pieces, const Extents& extents) {
+std::optional<Cut> cut(const Extents& domain, Axes axes, const Few<int, 4>& pieces, const Extents& extents) {
   Cut r;
   std::size_t axis = 0, next = 0;
   for (std::size_t i = 0; i < domain.size(); ++i) {
@@ -57,7 +57,7 @@ std::optional<Cut> cut(const Extents& domain, Axes axes, const std::vector<int>&
   return r;
 }
 
-Axes moved_axes(const std::vector<Axes>& moved, Axes axes) {
+Axes moved_axes(const MovedAxes& moved, Axes axes) {
   Axes r = 0;
   for (std::size_t i = 0; i < moved.size(); ++i) {
     if (axes & axis_bit(i)) r |= moved[i];

@@ -13,12 +13,12 @@ Axes embed(Axes axes, Axes within) {
   return r;
 }
 
-std::vector<Axes> embed_all(std::vector<Axes> moved, Axes within) {
+MovedAxes embed_all(MovedAxes moved, Axes within) {
   for (Axes& m : moved) m = embed(m, within);
   return moved;
 }
 
-std::vector<Axes> then(std::vector<Axes> first, const std::vector<Axes>& second) {
+MovedAxes then(MovedAxes first, const MovedAxes& second) {
   for (Axes& m : first) m = moved_axes(second, m);
   return first;
 }

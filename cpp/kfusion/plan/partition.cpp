@@ -15,7 +15,7 @@ namespace {
 bool is_last(Axes axes, Axes all) { return ((axes ^ all) & ((axes ^ all) + 1)) == 0; }
 
 /// Whether each axis is where it was.
-bool stay(const std::vector<Axes>& moved) {
+bool stay(const MovedAxes& moved) {
   for (std::size_t i = 0; i < moved.size(); ++i)
     if (moved[i] != axis_bit(i)) return false;
   return true;
@@ -95,8 +95,8 @@ std::vector<Edge> Partition::edges_into(NodeId n) const {
   return r;
 }
 
-std::vector<NodeId> Partition::reads(NodeId n) const {
-  std::vector<NodeId> r;
+NodeIds Partition::reads(NodeId n) const {
+  NodeIds r;
   for (const Access& a : folded_.work[static_cast<std::size_t>(n)].reads) r.push_back(a.base);
   return r;
 }

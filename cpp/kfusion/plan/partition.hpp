@@ -54,7 +54,7 @@ class Partition {
   /// Reads of n that come out of kernels.
   std::vector<Edge> edges_into(NodeId n) const;
   /// Everything that n reads, views folded.
-  std::vector<NodeId> reads(NodeId n) const;
+  NodeIds reads(NodeId n) const;
   const NodeIds& readers(NodeId n) const { return readers_[static_cast<std::size_t>(n)]; }
   /// Whether it is stored whoever reads it: a result, or a part of a join.
   bool is_output(NodeId n) const { return is_output_[static_cast<std::size_t>(n)]; }
@@ -98,7 +98,7 @@ class Partition {
  private:
   struct Match {  ///< where the axes of both parts lie in the merged domain
     Extents domain;
-    std::vector<Axes> moved_a, moved_b;
+    MovedAxes moved_a, moved_b;
   };
   struct Slot {                    ///< in `sequence_`, of a part that is made of two
     int place = 0;                 ///< that of one of them
