@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kfusion as kf
-from kfusion import _fuse
+from kfusion import _core, _fuse
 from kfusion._graph import sizes
 from kfusion._tracing.trace import trace_with
 
@@ -337,6 +337,7 @@ ON_A_GPU = {
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(_core.cuda_device_count() == 0, reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("name", ON_A_GPU)
 def test_on_a_gpu(name):
     f = kf.fuse(ON_A_GPU[name])

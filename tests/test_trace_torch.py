@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import kfusion as kf
+from kfusion import _core
 from kfusion._tracing.trace import trace
 from tracing import assert_same, run
 
@@ -352,6 +353,67 @@ def test_channels_stay_last(batch):
     fused = kf.fuse(f)
     torch.testing.assert_close(fused(x), f(x), rtol=1e-4, atol=1e-5)
     assert not copies_of(fused, x)
+
+
+def joined_images(weights):
+    """Two convolutions of one image, joined and read by further ones, as in a UNet."""
+    w, v, u, bias = weights
+
+    def f(x):
+        y = torch.relu(F.conv2d(x, w, bias, padding=1))
+        z = torch.cat([y, torch.relu(F.conv2d(y, v, bias, padding=1) + 1)], 1)
+        return F.conv2d(F.max_pool2d(z, 2), u), F.conv2d(z, u, stride=2)
+
+    return f
+
+
+def weights_of_images():
+    return torch.randn(8, 8, 3, 3), torch.randn(8, 8, 3, 3), torch.randn(8, 16, 3, 3), torch.randn(8)
+
+
+def calls_of_images(fused, x):
+    """By name, what convolutions and the like are called with: whether channels lie innermost, and a bias."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    calls = []
+
+    class Listening(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            name = function.overloadpacket.__name__
+            if "conv" in name or "pool" in name:
+                is_last = args[0].is_contiguous(memory_format=torch.channels_last)
+                calls.append((name, is_last, len(args) > 2 and isinstance(args[2], torch.Tensor)))
+            return function(*args, **(kwargs or {}))
+
+    fused(x)
+    with Listening():
+        fused(x)
+    return calls
+
+
+def test_joined_images_keep_their_channels_innermost():
+    f = joined_images([w.to(memory_format=torch.channels_last) if w.dim() == 4 else w for w in weights_of_images()])
+    x = torch.randn(2, 8, 10, 12).to(memory_format=torch.channels_last)
+    fused = kf.fuse(f)
+    torch.testing.assert_close(fused(x), f(x), rtol=1e-4, atol=1e-4)
+    assert all(is_last for _, is_last, _ in calls_of_images(fused, x))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(_core.cuda_device_count() == 0, reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_images_of_half_types_lie_channels_last_on_a_gpu(dtype):
+    """Tensor cores want that. The bias is in the kernel that follows, where torch would take one of its own."""
+    weights = [(w / 8).to(getattr(torch, dtype)).cuda() for w in weights_of_images()]
+    f, x = joined_images(weights), torch.randn(2, 8, 10, 12, dtype=getattr(torch, dtype), device="cuda")
+    fused = kf.fuse(f)
+    exact = joined_images([w.double() for w in weights])(x.double())
+    for got, eager, want in zip(fused(x), f(x), exact, strict=True):
+        assert got.is_contiguous()
+        assert (got - want).norm() <= 1.5 * (eager - want).norm() + 1e-3 * want.norm()
+    calls = calls_of_images(fused, x)
+    assert all(is_last for _, is_last, _ in calls)
+    assert not any(has_bias for _, _, has_bias in calls)
 
 
 def copies_of(fused, x):

@@ -51,6 +51,17 @@ bool runs_better_turned(const Node& n, const View& x, const View& w, const View&
          is_whole(reinterpret_cast<std::intptr_t>(x.data)) && is_whole(reinterpret_cast<std::intptr_t>(w.data));
 }
 
+bool lies_last(const View& v) {
+  const auto item = static_cast<std::int64_t>(item_bytes(v.dtype));
+  return v.ndim == 4 && v.strides[1] == item && v.strides[3] == item * v.shape[1] &&
+         v.strides[2] == item * v.shape[1] * v.shape[3];
+}
+
+/// Whether a convolution's result is planned with its channels innermost, and its image has them outermost.
+bool is_to_turn(const Node& n, const View& image, const View& result) {
+  return n.op == Op::conv2d && !image.place.on_host() && lies_last(result) && !lies_last(image) && image.shape[1] > 1;
+}
+
 std::string described(const View& v) {
   return std::string(name(v.dtype)) + " " + shape_text(v.ndim, v.shape) + " on " + to_string(v.place);
 }
@@ -114,9 +125,12 @@ void CallersLibrary::compute(const Node& n, std::span<const LibraryArgument> arg
   if (framework_.library() == arrays::ArrayLibrary::kTorch && !place.on_host() &&
       library_detail::runs_better_turned(n, arguments[0].view, arguments[1].view, result.view))
     return compute_turned(n, arguments, result, *bridge, stream);
+  py::object x = argument(arguments[0], *bridge);
+  if (library_detail::is_to_turn(n, arguments[0].view, result.view))
+    x = x.attr("contiguous")(py::arg("memory_format") = arrays::loaded_module("torch").attr("channels_last"));
   const bool is_made = result.kept || n.op == Op::conv2d;  // torch's convolutions write to no array of ours
   const py::object out = is_made ? py::none() : bridge->view(result.view);
-  py::object made = function(n, argument(arguments[0], *bridge), argument(arguments[1], *bridge), out);
+  py::object made = function(n, x, argument(arguments[1], *bridge), out);
   if (is_made && !hand_over(made, result, order.is_its_own()))
     take(std::string(name(n.op)), std::move(made), result, *bridge);
 }

@@ -34,12 +34,22 @@ std::int64_t flops_of(const Graph& g, const std::vector<NodeId>& products, const
   return flops;
 }
 
+/// Whether the library's one call is a convolution and, on a GPU, a kernel for what comes after it: torch's have no
+/// bias inside there.
+bool is_in_two_kernels(const Graph& g, const LibraryForm& form) {
+  if (g[form.result].place.on_host() || g[form.result].op == Op::conv2d) return false;
+  return std::ranges::any_of(g.nodes,
+                             [&](const Node& n) { return n.op == Op::conv2d && is_within(form, n.stage); });
+}
+
 double library_us(const Graph& g, const LibraryForm& form, std::int64_t flops, const Device& device) {
   std::int64_t bytes = g[form.result].nbytes();
   for (const NodeId a : form.arguments) bytes = checked_add(bytes, g[a].nbytes());
   const double memory_s = static_cast<double>(bytes) / device.bandwidth;
   const double compute_s = static_cast<double>(flops) / peak_flops(device, g[form.arguments[0]].dtype, true);
-  return device.launch_us + std::max(memory_s, compute_s) * 1e6;
+  const double one_us = device.launch_us + std::max(memory_s, compute_s) * 1e6;
+  if (!is_in_two_kernels(g, form)) return one_us;
+  return one_us + device.launch_us + 2e6 * static_cast<double>(g[form.result].nbytes()) / device.bandwidth;
 }
 
 /// By stage of a plan's graph: the stage of `g`, whose names are not unique yet; -1 for one that planning added.
