@@ -343,6 +343,10 @@ class TestNumbers:
         odd = [draw(rng, dtype, (33, 51)).T, draw(rng, dtype, (51, 33))]
         for x, y in (odd, [a[:48, :32] for a in odd], [draw(rng, dtype, (32, 51)).T, draw(rng, dtype, (51, 32))]):
             batch.add(lambda g, i, j: g.map("maximum", [i, j]), x, y, check=close_to(np.maximum(wide(x), wide(y))))
+        sees = draw(rng, "bool", (32, 512, 17))
+        both = [draw(rng, dtype, (32, 17, 512)).transpose(0, 2, 1) for _ in range(2)]  # more than is not
+        want = np.where(sees, wide(both[0]), wide(both[1]))
+        batch.add(lambda g, *ids: g.map("where", list(ids)), sees, *both, check=close_to(want))
         turned = len(batch.cases)
         row, column = draw(rng, dtype, (1, 48)), draw(rng, dtype, (96, 1))
         x, y = draw(rng, dtype, (48, 96)).T, draw(rng, dtype, (96, 48))

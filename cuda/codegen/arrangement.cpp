@@ -237,6 +237,7 @@ void stage_spans(const Kernel& k, Arrangement& a, bool aligned) {
 Form form_of(const Kernel& k) {
   if (k.kind == Pattern::kPointwise) return Form::kPointwise;
   if (k.kept.empty() || k.kind != Pattern::kColumns) return Form::kRows;
+  if (std::ranges::count(k.steps, StepKind::kReduce, &Step::kind) == 0) return Form::kColumns;  // of with_axes()
   std::int64_t along_rows = 0, along_columns = 0;
   for_each_operand(k, [&](const Operand& o) {
     const auto bytes = static_cast<std::int64_t>(item_bytes(o.dtype));

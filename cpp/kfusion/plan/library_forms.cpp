@@ -38,8 +38,7 @@ std::int64_t flops_of(const Graph& g, const std::vector<NodeId>& products, const
 /// bias inside there.
 bool is_in_two_kernels(const Graph& g, const LibraryForm& form) {
   if (g[form.result].place.on_host() || g[form.result].op == Op::conv2d) return false;
-  return std::ranges::any_of(g.nodes,
-                             [&](const Node& n) { return n.op == Op::conv2d && is_within(form, n.stage); });
+  return std::ranges::any_of(g.nodes, [&](const Node& n) { return n.op == Op::conv2d && is_within(form, n.stage); });
 }
 
 double library_us(const Graph& g, const LibraryForm& form, std::int64_t flops, const Device& device) {
