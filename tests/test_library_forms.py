@@ -115,3 +115,15 @@ def test_masks_with_rows_apart_are_made_dense():
     assert dense.stride() == (0, 30, 6, 1)
     assert library_calls._of_dense_rows(dense) is dense
     assert torch.equal(library_calls._of_dense_rows(mask[..., :1].expand(mask.shape)), mask[..., :1].expand(mask.shape))
+
+
+def test_a_bias_on_a_gpu_is_no_part_of_a_convolution():
+    """torch adds it in a kernel of its own there; on the CPU its convolutions do."""
+
+    def f(x, w, bias):
+        return torch.relu(F.conv_transpose2d(x, w, bias, stride=2))
+
+    for device, functions in (("cpu", 3), ("cuda", 2)):
+        arrays = [kf.spec(s, "bfloat16", like="torch", device=device) for s in ((2, 8, 9, 9), (8, 4, 2, 2), (4,))]
+        calls = [n for n in trace(f, *arrays).graph.to_dict()["nodes"] if n["op"] == "library_call"]
+        assert [len(n["arguments"]) for n in calls] == [functions]

@@ -23,6 +23,7 @@ from kfusion._tracing import (
     refusals,
     torch_functions,
     torch_joins,
+    torch_nn,
     torch_views,
 )
 
@@ -76,7 +77,8 @@ def _numpy() -> Iterable[str]:
 
 
 def _torch() -> Iterable[str]:
-    of = {name: function.__module__ for name, function in torch_functions.FUNCTIONS.items()}
+    functions = {n: f for n, f in torch_functions.FUNCTIONS.items() if n not in torch_nn.OF_LIBRARY}
+    of = {name: function.__module__ for name, function in functions.items()}
     named = {name.removeprefix("Tensor.") for name in of}
     joins, views = ({n.removeprefix("Tensor.") for n, m in of.items() if m == module.__name__}
                     for module in (torch_joins, torch_views))  # fmt: skip

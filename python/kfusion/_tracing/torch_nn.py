@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from .._graph.source import no_form, trace_error
-from .._graph.tracer import Traced
+from .._graph.tracer import Traced, stage
 from .._ops import activations, attention, contractions, norms, views
 from .._ops import primitives as p
-from . import refusals
+from . import autocast, library_calls, refusals
 from .torch_functions import FUNCTIONS, dtype_of, named
 
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
@@ -138,6 +140,52 @@ def _same_padding(weight: Any, stride: Any, dilation: Any) -> tuple[int, int]:
     if contractions.pair(stride, "stride") != (1, 1) or any(span % 2 for span in spans):
         raise no_form("padding='same' with strides or even windows is not traced", "write the padding as numbers")
     return spans[0] // 2, spans[1] // 2
+
+
+def _of_library(name: str, input: Any, weight: Any, bias: Any, **options: Any) -> Any:
+    """A convolution that the library computes. On a GPU torch adds the bias in a kernel of its own: there it is a map,
+    which fuses with what comes next.
+    """
+    is_apart = bias is not None and input.is_cuda and dtype_of(bias) == dtype_of(input)
+    if not is_apart or autocast.active(str(input.device)) is not None:
+        raise no_form(f"torch.{name} is a call of the library")
+    function = getattr(sys.modules["torch"], name)
+    y = library_calls.torch_call(function, f"torch.{name}", (input, weight), options)
+    with stage(y, f"{name}.bias"):
+        window = (1,) * (weight.ndim - 2)
+        return y + views.reshape(y._tracer.lift(bias, "torch"), (-1, *window))
+
+
+def _convolution(name: str) -> Callable[..., Any]:
+    def convolution(
+        input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    ) -> Any:
+        options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        return _of_library(name, input, weight, bias, **options)
+
+    return convolution
+
+
+def _transposed_convolution(name: str) -> Callable[..., Any]:
+    def convolution(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Any:
+        options = {"stride": stride, "padding": padding, "output_padding": output_padding}
+        return _of_library(name, input, weight, bias, groups=groups, dilation=dilation, **options)
+
+    return convolution
+
+
+OF_LIBRARY = ("conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+for _name in OF_LIBRARY:
+    _function(_name)((_transposed_convolution if "transpose" in _name else _convolution)(_name))
 
 
 @_function("embedding")
