@@ -178,9 +178,10 @@ class FusedFunction(_core.FusedCallable):
         """Traces a call. Where that fails on what stands for ints or floats, they are taken as they are, and where the
         function may ask for their types, too; and where not `numbers`.
         """
-        numbers = numbers and not guards.may_ask_for_types(self._guards())
         floats = numbers and calls.has_floats(args, kwargs)
         ints = numbers and any(map(calls.is_int, (*args, *kwargs.values())))
+        if (floats or ints) and guards.may_ask_for_types(self._guards()):
+            floats = ints = False
         for attempt in dict.fromkeys([(floats, ints), (floats, False)]):
             if not any(attempt):
                 continue
