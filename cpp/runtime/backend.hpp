@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "kfusion/lower/kernel.hpp"
+#include "kfusion/lower/contraction.hpp"
 #include "kfusion/room.hpp"
 #include "runtime/executable.hpp"
 
@@ -30,6 +30,14 @@ using StepPointer = std::unique_ptr<const ExecutableStep>;
 /// A group as loops, and the slots of its loads (then tables) and stores, in order.
 struct Loops {
   Kernel kernel;
+  std::vector<int> loads, stores;
+};
+
+/// A group around a product, and the slots of its factors and of its epilogue's loads (-1 for a product's elements) and
+/// stores, in order.
+struct Contracted {
+  Contraction contraction;
+  std::vector<int> left, right;  ///< by product
   std::vector<int> loads, stores;
 };
 
@@ -60,8 +68,8 @@ struct Seen {
   }
 };
 
-/// A group that a step is to be made of. Which of the two ways a backend asks for its values is up to it: patterns
-/// that are loops have results with any strides, which only the loops know.
+/// A group that a step is to be made of. In which way a backend asks for its values is up to it: patterns that are
+/// loops have results with any strides, which only the loops know.
 class StepRequest {
  public:
   virtual const Plan& plan() const = 0;
@@ -71,6 +79,8 @@ class StepRequest {
 
   /// The group lowered, for a step that reads each element of a pointwise kernel before it writes it. Once a group.
   virtual Loops loops() = 0;
+  /// Likewise for one around a product, of which no_contraction() says nothing.
+  virtual Contracted contraction() = 0;
   /// What a node of the group reads, or stores. Throws ValueError for a float argument, whose value comes with a call.
   virtual Seen value(NodeId n) = 0;
 

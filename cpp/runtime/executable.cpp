@@ -148,6 +148,20 @@ class Executable::Maker final : public StepRequest {
     return l;
   }
 
+  Contracted contraction() override {
+    Contracted c{lowering_.contraction(index_), {}, {}, {}, {}};
+    Kernel& k = c.contraction.epilogue;
+    number_parameters(k, parts_.parameters);
+    for (const Product& p : c.contraction.products) {
+      c.left.push_back(slot_of_factor(p.left));
+      c.right.push_back(slot_of_factor(p.right));
+    }
+    for (const Operand& o : k.loads) c.loads.push_back(c.contraction.product_of(o) < 0 ? slot_of(o, k, false) : -1);
+    for (const Store& s : k.stores) c.stores.push_back(slot_of(s.to, k, true));
+    for (Seeing& seen : parts_.uses.back().seen) seen.is_mapped = false;  // tiles are stored while others are read
+    return c;
+  }
+
   Seen value(NodeId n) override {
     const Node& node = plan_.graph[n];
     const Access& a = access_of(plan_, n);
@@ -172,6 +186,12 @@ class Executable::Maker final : public StepRequest {
     const int slot = parts_.slots.of.at(o.node);
     const bool is_mapped = k.kind == Pattern::kPointwise;
     parts_.uses.back().seen.push_back({static_cast<std::size_t>(slot), stores, is_mapped, all_strides(o), o.offset});
+    return slot;
+  }
+
+  int slot_of_factor(const Factor& f) {
+    const int slot = slot_in_memory(f.node).slot;
+    parts_.uses.back().seen.push_back({static_cast<std::size_t>(slot), false, false, {}, 0});
     return slot;
   }
 

@@ -118,6 +118,8 @@ using OutputStrides = std::vector<Extents>;
 /// them too, or strides cannot express it: the strides that they have. Empty for those that can have any.
 OutputStrides required_strides(const Plan& plan);
 
+struct Contraction;  // contraction.hpp
+
 /// The groups of a plan, one that is to run, as loops. What all of them need is found once.
 class Lowering {
  public:
@@ -126,7 +128,11 @@ class Lowering {
   /// Of group `group`. Throws std::logic_error where it is no loops.
   Kernel kernel(int group) const;
 
+  /// Of a group around a product (contraction.hpp). Throws std::logic_error where no_contraction() says why it is none.
+  Contraction contraction(int group) const;
+
  private:
+  std::string name_of(const Group& group) const;
   void set_labels(Kernel& k) const;
 
   const Plan& plan_;

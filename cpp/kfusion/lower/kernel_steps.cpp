@@ -22,7 +22,9 @@ Step step(StepKind kind, const Node& node, NodeId id, DType from) {
 }  // namespace
 
 void Steps::add_all() {
-  for (const NodeId n : group_.nodes) step_[n] = add_node(n);
+  const auto is_deferred = [&](NodeId n) { return std::ranges::find(group_.deferred, n) != group_.deferred.end(); };
+  for (const NodeId n : group_.nodes)
+    if (!is_deferred(n)) step_[n] = add_node(n);
 }
 
 int Steps::add_node(NodeId n) {
@@ -31,9 +33,21 @@ int Steps::add_node(NodeId n) {
       return add_reduction(n);
     case WorkKind::kCopy:
       return argument(space_.spans.at(n), work(n).reads[0]);
+    case WorkKind::kContraction:
+      return operand(StepKind::kLoad, loads_,
+                     seen_from(space_, space_.spans.at(n), identity_access(n, g_[n].shape), g_[n].dtype));
     default:
       return add_map(n);
   }
+}
+
+/// Of a map that is taken once a row, though the graph has it for every element.
+int Steps::add_row_map(NodeId n) {
+  const Node& node = g_[n];
+  const DType from = g_[node.arguments.back()].dtype;
+  Step s = step(kind(node.op) == OpKind::kMap ? StepKind::kMap : StepKind::kCast, node, n, from);
+  for (const Access& a : work(n).reads) s.arguments.push_back(argument(space_.all(), a));
+  return push(std::move(s));
 }
 
 /// A reduction of one element is that element in the type of the result, a part of a join what it stores.
@@ -78,7 +92,26 @@ int Steps::add_products(NodeId n, int power) {
   return power == 3 ? push_map(Op::multiply, {square, x}) : push_map(Op::square, {square});
 }
 
+/// The reduction comes first, of what the first of the maps is of.
+int Steps::add_before_deferred(NodeId reduction) {
+  const auto& maps = group_.deferred;
+  const auto& reads = work(maps.front()).reads;
+  const auto is_element = [&](const Access& a) {
+    const auto span = space_.spans.find(a.base);
+    return span != space_.spans.end() && span->second == space_.all();
+  };
+  const NodeId from = std::ranges::find_if(reads, is_element)->base;
+  Step s = step(StepKind::kReduce, g_[reduction], reduction, g_[from].dtype);
+  const int elements = step_of(from);
+  s.arguments = {elements};
+  step_[from] = push(std::move(s));
+  for (const NodeId n : maps) step_[n] = add_row_map(n);
+  step_[from] = elements;
+  return step_of(maps.back());
+}
+
 int Steps::add_reduction(NodeId n) {
+  if (!group_.deferred.empty() && work(n).reads[0].base == group_.deferred.back()) return add_before_deferred(n);
   Step s = step(StepKind::kReduce, g_[n], n, g_[g_[n].arguments[0]].dtype);
   s.arguments = {argument(space_.all(), work(n).reads[0])};
   const int index = push(std::move(s));

@@ -32,6 +32,8 @@ class Steps {
   int add_map(NodeId n);
   int add_take(NodeId n);
   int add_products(NodeId n, int power);
+  int add_row_map(NodeId n);
+  int add_before_deferred(NodeId reduction);
   int add_reduction(NodeId n);
   void add_pair(NodeId reduction, int step);
   int argument(Axes span, const Access& a);

@@ -31,12 +31,16 @@ Lowering::Lowering(const Plan& plan, OutputStrides outputs)
       values_(value_names(plan.graph)),
       output_of_(first_outputs(plan)) {}
 
+std::string Lowering::name_of(const Group& group) const {
+  return identifier_of(labels_.of(stages_of(plan_.graph, group)));
+}
+
 Kernel Lowering::kernel(int group_index) const {
   const Plan& plan = plan_;
   const Group& group = plan.groups[static_cast<std::size_t>(group_index)];
   if (!is_loops(group.pattern)) throw std::logic_error("kfusion: only loops are lowered");
   Kernel k;
-  k.name = identifier_of(labels_.of(stages_of(plan.graph, group)));
+  k.name = name_of(group);
   k.kind = group.pattern;
   Space space = space_of(group);
   const std::vector<Stored> stored = stored_values(plan, group, outputs_, output_of_, space);

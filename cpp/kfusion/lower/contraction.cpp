@@ -1,0 +1,255 @@
+#include "kfusion/lower/contraction.hpp"
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+
+#include "kfusion/lower/kernel_steps.hpp"
+#include "kfusion/lower/outputs.hpp"
+#include "kfusion/lower/schedule.hpp"
+
+namespace kfusion {
+namespace {
+
+/// The axes of a group's products.
+struct Shape {
+  std::int64_t batches = 1, rows = 1, cols = 1;
+
+  Extents extents() const { return {batches, rows, cols}; }
+  std::int64_t size() const { return batches * rows * cols; }
+};
+
+const std::vector<Access>& reads_of(const FoldedGraph& folded, NodeId n) { return folded.work[at(n)].reads; }
+
+/// A factor's leading axes as the product has them.
+Access batch_access(const Access& a, const Extents& product) {
+  Access lead = a;
+  lead.shape = Extents(a.shape.begin(), a.shape.end() - 2);
+  lead.strides = Extents(a.strides.begin(), a.strides.end() - 2);
+  return broadcast_to(lead, Extents(product.begin(), product.end() - 2));
+}
+
+/// `a` is the left factor (its rows are outer) or the right one. Nothing where strides do not express it.
+std::optional<Factor> factor_of(const Graph& g, const Access& a, const Extents& product, const Shape& shape,
+                                bool left) {
+  const Access lead = batch_access(a, product);
+  const auto last = a.strides.size() - 1;
+  const std::int64_t outer = a.strides[left ? last - 1 : last], depth = a.strides[left ? last : last - 1];
+  Factor f{a.base, g[a.base].dtype, a.offset, 0, outer, depth};
+  if (kfusion::product(lead.shape) == 0) return f;
+  if (shape.batches == 1 && left) {  // leading axes may be part of the rows
+    Access rows = lead;
+    rows.shape.push_back(a.shape[last - 1]), rows.strides.push_back(outer);
+    const auto seen = reshaped(rows, {shape.rows});
+    if (!seen) return std::nullopt;
+    f.outer = seen->strides[0];
+    return f;
+  }
+  const auto seen = reshaped(lead, {kfusion::product(lead.shape)});
+  if (!seen) return std::nullopt;
+  f.batch = seen->strides[0];
+  return shape.batches == 1 && f.batch != 0 ? std::nullopt : std::optional(f);
+}
+
+/// The two ways to see a product's axes: with leading axes as more rows, where the right factor is the same for all.
+std::array<Shape, 2> shapes_of(const Extents& product) {
+  const std::int64_t rows = product[product.size() - 2], cols = product.back();
+  const std::int64_t batches = kfusion::product(Extents(product.begin(), product.end() - 2));
+  return {Shape{1, batches * rows, cols}, Shape{batches, rows, cols}};
+}
+
+bool is_product(const Node& n) { return n.op == Op::matmul; }
+
+/// Judges the nodes of a kernel one by one, with the product's axes seen in one way.
+class Judge {
+ public:
+  Judge(const Candidate& k, const Shape& shape) : k_(k), shape_(shape) {}
+
+  std::optional<std::string> run() {
+    for (const NodeId n : k_.nodes)
+      if (auto why = refusal(n)) return why;
+    return std::nullopt;
+  }
+
+  Reduces reduces() const { return reduces_; }
+
+ private:
+  using Why = std::optional<std::string>;
+
+  const Node& node(NodeId n) const { return k_.graph[n]; }
+  bool is_inside(NodeId n) const { return std::ranges::find(k_.nodes, n) != k_.nodes.end(); }
+
+  Why refusal(NodeId n) {
+    if (is_product(node(n))) return refusal_of_product(n);
+    const Work& w = k_.folded.work[at(n)];
+    if (w.kind == WorkKind::kReduce) return refusal_of_reduction(n, w);
+    if (w.kind != WorkKind::kPointwise || kind(node(n).op) == OpKind::kGather)
+      return "runs no " + std::string(name(node(n).op)) + " with a product";
+    const std::int64_t size = product(w.shape);
+    if (size == shape_.size()) return refusal_of_reads(w, shape_.extents());
+    if (reduces_ != Reduces::kNothing && size == kept_size()) return refusal_of_reads(w, kept_extents());
+    if (size == 1) return std::nullopt;
+    if (size == shape_.cols) return refusal_of_reads(w, {1, 1, shape_.cols});  // whose readers see it along columns
+    return "computes a value of another shape than the product's";
+  }
+
+  Why refusal_of_product(NodeId n) {
+    const auto& reads = reads_of(k_.folded, n);
+    const auto left = factor_of(k_.graph, reads[0], node(n).shape, shape_, true);
+    const auto right = factor_of(k_.graph, reads[1], node(n).shape, shape_, false);
+    if (!left || !right) return "reads a factor whose leading axes are no single axis";
+    if (is_inside(reads[0].base) || is_inside(reads[1].base)) return "computes no factor of its product";
+    if (first_ >= 0 && node(first_).shape != node(n).shape) return "computes products of one shape only";
+    if (first_ >= 0 && reads_of(k_.folded, first_)[0] != reads[0]) return "computes products of one left factor only";
+    if (first_ < 0) first_ = n;
+    return std::nullopt;
+  }
+
+  Why refusal_of_reduction(NodeId n, const Work& w) {
+    if (product(w.shape) != shape_.size()) return "reduces the product's elements only";
+    if (auto why = refusal_of_reads(w, shape_.extents())) return why;
+    const Reduces along = reduced_axis(n, w);
+    if (along == Reduces::kNothing || (reduces_ != Reduces::kNothing && reduces_ != along))
+      return "reduces along the rows or the columns of a product";
+    reduces_ = along;
+    return std::nullopt;
+  }
+
+  /// From where the elements of one result lie in the product.
+  Reduces reduced_axis(NodeId n, const Work& w) const {
+    Access a = identity_access(n, w.shape);
+    const auto& axes = std::get<ReduceAttributes>(node(n).attributes).axes;
+    for (std::size_t i = 0; i < a.shape.size(); ++i)
+      if (std::ranges::find(axes, static_cast<int>(i)) == axes.end()) a.strides[i] = 0;
+    const auto seen = reshaped(a, shape_.extents());
+    if (!seen) return Reduces::kNothing;
+    const bool batches = shape_.batches > 1 && seen->strides[0] != 0;
+    const bool rows = shape_.rows > 1 && seen->strides[1] != 0, cols = shape_.cols > 1 && seen->strides[2] != 0;
+    if (batches || rows == cols) return Reduces::kNothing;
+    return rows ? Reduces::kRows : Reduces::kCols;
+  }
+
+  std::int64_t kept_size() const { return product(kept_extents()); }
+  Extents kept_extents() const {
+    return {shape_.batches, reduces_ == Reduces::kRows ? 1 : shape_.rows, reduces_ == Reduces::kCols ? 1 : shape_.cols};
+  }
+
+  /// What is computed here is read where it is made, what is small along columns by all of a column.
+  Why refusal_of_reads(const Work& w, const Extents& extents) const {
+    for (const Access& a : w.reads) {
+      const auto seen = a.has_positions() ? std::nullopt : reshaped(a, extents);
+      if (!seen) return "reads an array that is strided along the product's axes in several steps";
+      if (!is_inside(a.base)) continue;
+      const std::int64_t size = product(k_.folded.work[at(a.base)].shape);
+      const bool own = size == product(extents) && is_identity(*seen);
+      const bool reduced = reduces_ != Reduces::kNothing && size == kept_size() && seen->offset == 0;
+      const bool along = size == shape_.cols && seen->strides[0] == 0 && seen->strides[1] == 0 && seen->offset == 0;
+      if (!own && !reduced && !along && size != 1) return "reads a value that it computes elsewhere";
+    }
+    return std::nullopt;
+  }
+
+  const Candidate& k_;
+  const Shape shape_;
+  NodeId first_ = -1;
+  Reduces reduces_ = Reduces::kNothing;
+};
+
+NodeId first_product(const Graph& g, const std::vector<NodeId>& nodes) {
+  const auto found = std::ranges::find_if(nodes, [&](NodeId n) { return is_product(g[n]); });
+  return found == nodes.end() ? -1 : *found;
+}
+
+struct Judged {
+  Shape shape;
+  Reduces reduces = Reduces::kNothing;
+};
+
+/// The first way to see the product's axes in which the kernel is a Contraction, or why it is none in the last.
+std::optional<Judged> judged(const Candidate& k, std::string& why) {
+  const NodeId product = first_product(k.graph, k.nodes);
+  if (product < 0) {
+    why = "runs products of matrices only";
+    return std::nullopt;
+  }
+  for (const Shape& shape : shapes_of(k.graph[product].shape)) {
+    Judge judge(k, shape);
+    auto refusal = judge.run();
+    if (!refusal) return Judged{shape, judge.reduces()};
+    why = std::move(*refusal);
+  }
+  return std::nullopt;
+}
+
+/// The strides of an operand along the products' axes.
+Operand operand_of(const Strided& s, const Space& space, const Judged& j) {
+  const auto seen = reshaped({s.node, 1, space.extents, s.strides, s.offset}, j.shape.extents());
+  if (!seen) throw std::logic_error("kfusion: a value is not read along the axes of its product");
+  Operand o{s.node, s.dtype, seen->strides, {}, s.offset};
+  if (j.reduces == Reduces::kNothing) return o;
+  const std::ptrdiff_t axis = j.reduces == Reduces::kRows ? 1 : 2;
+  o.reduced = {o.kept[at(axis)]};
+  o.kept.erase(o.kept.begin() + axis);
+  return o;
+}
+
+void set_operands(Kernel& k, const Space& space, const Judged& j, const Steps& steps,
+                  const std::vector<Strided>& stores) {
+  k.kind = j.reduces == Reduces::kNothing ? Pattern::kPointwise : Pattern::kRows;
+  k.kept = j.shape.extents();
+  if (j.reduces != Reduces::kNothing) {
+    const std::ptrdiff_t axis = j.reduces == Reduces::kRows ? 1 : 2;
+    k.reduced = {k.kept[at(axis)]};
+    k.kept.erase(k.kept.begin() + axis);
+  }
+  for (const Strided& s : steps.loads()) k.loads.push_back(operand_of(s, space, j));
+  for (const Strided& s : steps.iotas()) k.iotas.push_back(operand_of(s, space, j));
+  for (std::size_t i = 0; i < stores.size(); ++i) k.stores[i].to = operand_of(stores[i], space, j);
+}
+
+}  // namespace
+
+int Contraction::product_of(const Operand& load) const {
+  const auto found = std::ranges::find(products, load.node, &Product::node);
+  return found == products.end() ? -1 : static_cast<int>(found - products.begin());
+}
+
+std::optional<std::string> no_contraction(const Candidate& kernel) {
+  std::string why;
+  return judged(kernel, why) ? std::nullopt : std::optional(std::move(why));
+}
+
+Contraction Lowering::contraction(int group_index) const {
+  const Plan& plan = plan_;
+  const Graph& g = plan.graph;
+  const Group& group = plan.groups[at(group_index)];
+  std::string why;
+  const auto j = judged({g, plan.folded, group.pattern, group.nodes, group.stores}, why);
+  if (!j) throw std::logic_error("kfusion: a kernel is no product: " + why);
+  Contraction c;
+  c.batches = j->shape.batches, c.rows = j->shape.rows, c.cols = j->shape.cols, c.reduces = j->reduces;
+  for (const NodeId n : group.nodes) {
+    if (!is_product(g[n])) continue;
+    const auto& reads = reads_of(plan.folded, n);
+    c.depth = reads[0].shape.back();
+    c.products.push_back({n, g[n].dtype, *factor_of(g, reads[0], g[n].shape, j->shape, true),
+                          *factor_of(g, reads[1], g[n].shape, j->shape, false)});
+  }
+  Kernel& k = c.epilogue;
+  k.name = name_of(group);
+  Space space = space_of(group);
+  const std::vector<Stored> stored = stored_values(plan, group, outputs_, output_of_, space);
+  Steps steps(plan, group, space, k);
+  steps.add_all();
+  std::vector<Strided> stores;
+  for (const Stored& s : stored) {
+    stores.push_back(seen_from(space, space.spans.at(s.node), s.to, g[s.node].dtype));
+    k.stores.push_back({steps.step_of(s.node), {}});
+  }
+  set_operands(k, space, *j, steps, stores);
+  set_schedule(k);
+  set_labels(k);
+  return c;
+}
+
+}  // namespace kfusion

@@ -1,0 +1,49 @@
+// A group around matrix products, for executors that compute a product and what follows it in one kernel:
+//
+//   for each of `batches`: P_i = left_i right_i   (rows x depth by depth x cols), for each of the products
+//   the steps of `epilogue` on every element, whose loads are the products' elements and other arrays;
+//   where it reduces, along all rows or all columns of each batch, row steps on what is left
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kfusion/lower/kernel.hpp"
+
+namespace kfusion {
+
+/// A factor of a product: an element lies at offset + batch x its index + outer x (row or column) + depth x its index,
+/// in elements.
+struct Factor {
+  NodeId node = 0;
+  DType dtype = DType::kFloat32;
+  std::int64_t offset = 0, batch = 0, outer = 0, depth = 0;
+};
+
+struct Product {
+  NodeId node = 0;
+  DType dtype = DType::kFloat32;  ///< of the result, as the graph has it
+  Factor left, right;
+};
+
+/// Over which axis of the products an epilogue reduces.
+enum class Reduces : std::uint8_t { kNothing, kRows, kCols };
+
+struct Contraction {
+  std::int64_t batches = 1, rows = 1, cols = 1, depth = 1;
+  std::vector<Product> products;  ///< of one shape; each an argument of the epilogue
+  Reduces reduces = Reduces::kNothing;
+
+  /// kPointwise with `kept` = {batches, rows, cols}, or kRows with {batches, cols} and {rows}, or {batches, rows} and
+  /// {cols}: all of them, also those of 1. Reductions stand where monotone maps before them commute with them
+  /// (Group::deferred): these are row steps.
+  Kernel epilogue;
+
+  /// The product that a load of the epilogue is the elements of; -1 where it is an array.
+  int product_of(const Operand& load) const;
+};
+
+/// Why a kernel is no Contraction, as a clause about an executor ("takes ..."); nothing where it is one.
+std::optional<std::string> no_contraction(const Candidate& kernel);
+
+}  // namespace kfusion
