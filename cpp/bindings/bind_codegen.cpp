@@ -3,6 +3,8 @@
 #include "bindings/device_dict.hpp"
 #include "bindings/plan_options.hpp"
 #include "bindings/stl.hpp"
+#include "backends/backends.hpp"
+#include "codegen/contractions/contraction_kernel.hpp"
 #include "codegen/generate.hpp"
 #include "kfusion/graph/builder.hpp"
 
@@ -26,7 +28,8 @@ Args:
     multiprocessors: how many the device has.
 
 Returns:
-    A list of CudaKernel; None for a contraction, which the array library computes.
+    A list of CudaKernel, for products with what follows them of ContractionKernel; None for what the array library
+    computes.
 )";
 
 constexpr const char* kHeadersDoc = R"(cuda_headers()
@@ -57,8 +60,11 @@ py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse,
   const Lowering lowering(plan);
   py::list result;
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
-    if (is_loops(plan.groups[i].pattern)) {
+    const Group& group = plan.groups[i];
+    if (is_loops(group.pattern)) {
       result.append(codegen::CudaKernel(lowering.kernel(static_cast<int>(i)), target, aligned));
+    } else if (group.executor && group.executor == executor_named("tensor_cores")) {
+      result.append(codegen::ContractionKernel(lowering.contraction(static_cast<int>(i)), target, aligned));
     } else {
       result.append(py::none());
     }
@@ -66,9 +72,8 @@ py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse,
   return result;
 }
 
-py::dict launch_of(const codegen::CudaKernel& k) {
+py::dict launch_of(const codegen::Launch& l) {
   using py::literals::operator""_a;
-  const codegen::Launch& l = k.launch();
   return py::dict("grid"_a = py::make_tuple(l.grid[0], l.grid[1], l.grid[2]),
                   "block"_a = py::make_tuple(l.block[0], l.block[1], l.block[2]), "cluster"_a = l.cluster,
                   "shared_bytes"_a = l.shared_bytes, "resident"_a = l.resident, "cooperative"_a = l.cooperative,
@@ -104,9 +109,18 @@ void bind_codegen(py::module_& m) {
   py::class_<codegen::CudaKernel>(m, "CudaKernel", "A kernel as CUDA C++.")
       .def_property_readonly("source", &codegen::CudaKernel::source, "Its complete text.")
       .def_property_readonly("entry", &codegen::CudaKernel::entry, "The name of its __global__ function.")
-      .def_property_readonly("launch", &launch_of, "Its grid, block, cluster and memory.")
+      .def_property_readonly(
+          "launch", [](const codegen::CudaKernel& k) { return launch_of(k.launch()); },
+          "Its grid, block, cluster and memory.")
       .def("parameters", &parameters_of, py::arg("loads"), py::arg("stores"), py::arg("values") = std::vector<double>{},
            py::arg("workspace") = 0, py::arg("standing") = 0, kParametersDoc);
+  py::class_<codegen::ContractionKernel>(m, "ContractionKernel",
+                                         "A product and what follows it as CUDA C++ for tensor cores.")
+      .def_property_readonly("source", &codegen::ContractionKernel::source, "Its complete text.")
+      .def_property_readonly("entry", &codegen::ContractionKernel::entry, "The name of its __global__ function.")
+      .def_property_readonly(
+          "launch", [](const codegen::ContractionKernel& k) { return launch_of(k.launch()); },
+          "Its grid, block, cluster and memory.");
   m.def("cuda_kernels", &kernels, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
         py::arg("aligned") = true, py::arg("clusters") = true, py::arg("multiprocessors") = 132, kKernelsDoc);
   m.def("cuda_headers", &headers, kHeadersDoc);

@@ -26,12 +26,19 @@ DType read_dtype(const std::string& function, const std::string& text) {
   throw ValueError("kfusion." + function + ": dtype must be one of " + names + ", got '" + text + "'");
 }
 
+/// "9.0" as 90; 0 where there is none.
+int capability_of(const std::string& text) {
+  const auto dot = text.find('.');
+  return dot == std::string::npos ? 0 : 10 * std::stoi(text) + std::stoi(text.substr(dot + 1));
+}
+
 }  // namespace
 
 Device read_device(const py::dict& fields) {
   Device d;
   d.name = fields["name"].cast<std::string>();
   d.is_cpu = fields["is_cpu"].cast<bool>();
+  d.compute_capability = capability_of(fields["compute_capability"].cast<std::string>());
   d.bandwidth = fields["bandwidth"].cast<double>();
   d.peak_bandwidth = fields["peak_bandwidth"].cast<double>();
   d.cache_bandwidth = fields["cache_bandwidth"].cast<double>();

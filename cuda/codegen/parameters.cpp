@@ -88,8 +88,8 @@ void ParameterList::numbers(const std::string& type, const std::string& name, co
   for (const std::int64_t value : values) cell(value);
 }
 
-void CudaKernel::write_parameters(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
-                                  const Memory& memory, std::byte* to) const {
+void write_cells(const std::vector<Cell>& cells, const std::vector<Constant>& constants, const std::byte* const* loads,
+                 std::byte* const* stores, const double* parameters, const Memory& memory, std::byte* to) {
   const auto value_of = [&](const Cell& c) -> std::int64_t {
     const auto i = static_cast<std::size_t>(c.index);
     switch (c.kind) {
@@ -98,7 +98,7 @@ void CudaKernel::write_parameters(const std::byte* const* loads, std::byte* cons
       case Cell::Kind::kStore:
         return address(stores[i], c.value);
       case Cell::Kind::kConstant:
-        return constant_bits(constants_[i], parameters);
+        return constant_bits(constants[i], parameters);
       case Cell::Kind::kWorkspace:
         return address(memory.workspace, 0);
       case Cell::Kind::kStanding:
@@ -107,11 +107,16 @@ void CudaKernel::write_parameters(const std::byte* const* loads, std::byte* cons
         return c.value;
     }
   };
-  for (const Cell& c : cells_) {
+  for (const Cell& c : cells) {
     const std::int64_t value = value_of(c);
     std::memcpy(to, &value, sizeof value);
     to += sizeof value;
   }
+}
+
+void CudaKernel::write_parameters(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
+                                  const Memory& memory, std::byte* to) const {
+  write_cells(cells_, constants_, loads, stores, parameters, memory, to);
 }
 
 }  // namespace kfusion::codegen

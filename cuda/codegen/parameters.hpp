@@ -11,6 +11,10 @@ namespace kfusion::codegen {
 std::string storage_type(DType t);
 std::string compute_type(DType t);
 
+/// The bytes of a kernel's parameter, or of its last part, as CudaKernel::write_parameters has them.
+void write_cells(const std::vector<Cell>& cells, const std::vector<Constant>& constants, const std::byte* const* loads,
+                 std::byte* const* stores, const double* parameters, const Memory& memory, std::byte* to);
+
 /// Every member takes whole cells of eight bytes.
 class ParameterList {
  public:

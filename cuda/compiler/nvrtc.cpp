@@ -90,9 +90,11 @@ std::string version_text() {
 struct Target {
   int architecture;  ///< 90 for sm_90
   bool machine_code;
+  bool own = false;
 
   std::string option() const {
-    return std::string("--gpu-architecture=") + (machine_code ? "sm_" : "compute_") + std::to_string(architecture);
+    return std::string("--gpu-architecture=") + (machine_code ? "sm_" : "compute_") + std::to_string(architecture) +
+           (own ? "a" : "");
   }
 };
 
@@ -111,7 +113,11 @@ Target target_for(Architecture wanted) {
     throw DeviceError("kfusion: NVRTC " + version_text() + " knows no GPU as old as sm_" + wanted.digits() +
                       "; install an older one: pip install " + nvrtc_package(12));
   }
-  return {best, best / 10 == wanted.major};
+  if (wanted.own && best != 10 * wanted.major + wanted.minor) {
+    throw DeviceError("kfusion: NVRTC " + version_text() + " does not know sm_" + wanted.digits() +
+                      "; install a newer one: pip install -U " + nvrtc_package(12));
+  }
+  return {best, best / 10 == wanted.major, wanted.own};
 }
 
 class Compilation {

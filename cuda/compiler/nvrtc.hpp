@@ -7,11 +7,12 @@
 
 namespace kfusion::compiler {
 
-/// A GPU's compute capability: 9.0 is sm_90.
+/// A GPU's compute capability: 9.0 is sm_90. `own`: with the instructions that no other one has, sm_90a.
 struct Architecture {
   int major = 9, minor = 0;
+  bool own = false;
 
-  std::string digits() const { return std::to_string(major) + std::to_string(minor); }
+  std::string digits() const { return std::to_string(major) + std::to_string(minor) + (own ? "a" : ""); }
 };
 
 /// Names, as #include has them, and texts: all that a program can include.

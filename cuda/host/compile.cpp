@@ -27,10 +27,11 @@ codegen::Target ask_for_target(int device) {
   return target;
 }
 
-Function build(const std::string& source, const std::string& entry, int device) {
+Function build(const std::string& source, const std::string& entry, int device, bool own) {
   const codegen::Target& t = target(device);
   const compiler::Program program{source, entry, codegen::embedded_headers()};
-  const compiler::Architecture architecture{t.compute_major, t.compute_minor};
+  const compiler::Architecture architecture{t.compute_major, t.compute_minor, own};
+  if (own) return load(compiler::image(program, architecture), entry, device);
   if (const auto made = compiler::prebuilt(program, architecture)) return load(made->image, made->entry, device);
   return load(compiler::image(program, architecture), entry, device);
 }
@@ -60,10 +61,10 @@ const codegen::Target& target(int device) {
   return known[i];
 }
 
-const Function& compile(const std::string& source, const std::string& entry, int device) {
+const Function& compile(const std::string& source, const std::string& entry, int device, bool own) {
   const UseDevice use(device);
   Place& place = place_of(source, entry, device);
-  std::call_once(place.once, [&] { place.function = build(source, entry, device); });
+  std::call_once(place.once, [&] { place.function = build(source, entry, device, own); });
   return place.function;
 }
 

@@ -23,7 +23,8 @@ class Function;
 /// disk, else compiled. Thread-safe. Waits for nothing on the device. Throws
 /// - DeviceError: the device cannot be used, there is no NVRTC (it says how to get one), or the image cannot be loaded;
 /// - std::runtime_error with the log and the source around it: the text does not compile, which is a bug.
-const Function& compile(const std::string& source, const std::string& entry, int device);
+/// `own`: the text needs instructions that only GPUs of the device's very architecture have (sm_90a).
+const Function& compile(const std::string& source, const std::string& entry, int device, bool own = false);
 
 /// `launch` with no more blocks than run at once, where it asks for that (Launch::resident).
 codegen::Launch fitted(const Function& function, const codegen::Launch& launch, int device);

@@ -2,6 +2,7 @@
 #include "codegen/generate.hpp"
 #include "host/compile.hpp"
 #include "host/cuda.hpp"
+#include "host/tensor_map.hpp"
 
 namespace kfusion::cuda {
 namespace {
@@ -33,7 +34,8 @@ int device_of(const void*) { refuse(); }
 void wait(Stream, Stream, int) { refuse(); }
 
 const codegen::Target& target(int) { refuse(); }
-const Function& compile(const std::string&, const std::string&, int) { refuse(); }
+const Function& compile(const std::string&, const std::string&, int, bool) { refuse(); }
+void encode(const codegen::BoxedMatrix&, const void*, std::byte*) { refuse(); }
 codegen::Launch fitted(const Function&, const codegen::Launch&, int) { refuse(); }
 void launch(const Function&, const codegen::Launch&, const void*, std::size_t, int, Stream) { refuse(); }
 

@@ -47,7 +47,7 @@ std::optional<Factor> factor_of(const Graph& g, const Access& a, const Extents& 
   }
   const auto seen = reshaped(lead, {kfusion::product(lead.shape)});
   if (!seen) return std::nullopt;
-  f.batch = seen->strides[0];
+  f.batch = kfusion::product(lead.shape) == 1 ? 0 : seen->strides[0];
   return shape.batches == 1 && f.batch != 0 ? std::nullopt : std::optional(f);
 }
 
@@ -181,11 +181,26 @@ std::optional<Judged> judged(const Candidate& k, std::string& why) {
   return std::nullopt;
 }
 
+Contraction with_products(const Candidate& k, const Judged& j) {
+  Contraction c;
+  c.batches = j.shape.batches, c.rows = j.shape.rows, c.cols = j.shape.cols, c.reduces = j.reduces;
+  for (const NodeId n : k.nodes) {
+    if (!is_product(k.graph[n])) continue;
+    const auto& reads = reads_of(k.folded, n);
+    c.depth = reads[0].shape.back();
+    c.products.push_back({n, k.graph[n].dtype, *factor_of(k.graph, reads[0], k.graph[n].shape, j.shape, true),
+                          *factor_of(k.graph, reads[1], k.graph[n].shape, j.shape, false)});
+  }
+  return c;
+}
+
 /// The strides of an operand along the products' axes.
 Operand operand_of(const Strided& s, const Space& space, const Judged& j) {
   const auto seen = reshaped({s.node, 1, space.extents, s.strides, s.offset}, j.shape.extents());
   if (!seen) throw std::logic_error("kfusion: a value is not read along the axes of its product");
   Operand o{s.node, s.dtype, seen->strides, {}, s.offset};
+  for (std::size_t i = 0; i < o.kept.size(); ++i)
+    if (j.shape.extents()[i] == 1) o.kept[i] = 0;
   if (j.reduces == Reduces::kNothing) return o;
   const std::ptrdiff_t axis = j.reduces == Reduces::kRows ? 1 : 2;
   o.reduced = {o.kept[at(axis)]};
@@ -219,22 +234,21 @@ std::optional<std::string> no_contraction(const Candidate& kernel) {
   return judged(kernel, why) ? std::nullopt : std::optional(std::move(why));
 }
 
+std::optional<Contraction> products_of(const Candidate& kernel) {
+  std::string why;
+  const auto j = judged(kernel, why);
+  return j ? std::optional(with_products(kernel, *j)) : std::nullopt;
+}
+
 Contraction Lowering::contraction(int group_index) const {
   const Plan& plan = plan_;
   const Graph& g = plan.graph;
   const Group& group = plan.groups[at(group_index)];
+  const Candidate kernel{g, plan.folded, group.pattern, group.nodes, group.stores};
   std::string why;
-  const auto j = judged({g, plan.folded, group.pattern, group.nodes, group.stores}, why);
+  const auto j = judged(kernel, why);
   if (!j) throw std::logic_error("kfusion: a kernel is no product: " + why);
-  Contraction c;
-  c.batches = j->shape.batches, c.rows = j->shape.rows, c.cols = j->shape.cols, c.reduces = j->reduces;
-  for (const NodeId n : group.nodes) {
-    if (!is_product(g[n])) continue;
-    const auto& reads = reads_of(plan.folded, n);
-    c.depth = reads[0].shape.back();
-    c.products.push_back({n, g[n].dtype, *factor_of(g, reads[0], g[n].shape, j->shape, true),
-                          *factor_of(g, reads[1], g[n].shape, j->shape, false)});
-  }
+  Contraction c = with_products(kernel, *j);
   Kernel& k = c.epilogue;
   k.name = name_of(group);
   Space space = space_of(group);

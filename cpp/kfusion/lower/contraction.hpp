@@ -43,6 +43,9 @@ struct Contraction {
   int product_of(const Operand& load) const;
 };
 
+/// The axes and the products of a kernel that may be a Contraction: all but its epilogue.
+std::optional<Contraction> products_of(const Candidate& kernel);
+
 /// Why a kernel is no Contraction, as a clause about an executor ("takes ..."); nothing where it is one.
 std::optional<std::string> no_contraction(const Candidate& kernel);
 

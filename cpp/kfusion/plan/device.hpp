@@ -17,6 +17,7 @@ struct Peaks {
 struct Device {
   std::string name;
   bool is_cpu = false;
+  int compute_capability = 0;      ///< of an NVIDIA GPU, 10 x major + minor: 90 for Hopper; else 0
   double bandwidth = 0;            ///< bytes/s that a copy reaches (read plus write)
   double peak_bandwidth = 0;       ///< bytes/s of the data sheet
   double cache_bandwidth = 0;      ///< bytes/s out of the last-level cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from types import MappingProxyType
@@ -53,6 +54,7 @@ class Device(Report):
         units: SMs, compute units or cores.
         launch_us: microseconds that a kernel takes before the first byte: the intercept of copy times over bytes.
         is_cpu: whether it is the host.
+        compute_capability: of an NVIDIA GPU, "9.0" for Hopper: some kernels need one. "" means none or another vendor's.
         write_allocate: whether an ordinary store reads the cache line first, as a CPU's does. Not priced: the CPU
             kernels store large results past the cache.
         source: where the numbers come from, by group: "bandwidth", "peak_bandwidth", "peaks", "cache", "on_chip",
@@ -77,6 +79,7 @@ class Device(Report):
     units: int = 1
     launch_us: float = 0.0
     is_cpu: bool = False
+    compute_capability: str = ""
     write_allocate: bool = False
     source: Mapping[str, str] = field(default_factory=dict, hash=False)
     assumed: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -86,6 +89,10 @@ class Device(Report):
         for name in ("name", "note"):
             _require(isinstance(getattr(self, name), str), name, "be text", getattr(self, name), TypeError)
         _require(bool(self.name.strip()), "name", "not be empty", self.name)
+        _require(
+            isinstance(self.compute_capability, str) and re.fullmatch(r"(\d+\.\d)?", self.compute_capability) is not None,
+            "compute_capability", "be text like '9.0', or ''", self.compute_capability,
+        )  # fmt: skip
         for name in _FLAGS:
             _require(isinstance(getattr(self, name), bool), name, "be True or False", getattr(self, name), TypeError)
         for name in _RATES:

@@ -196,7 +196,7 @@ def _from_entry(entry: Mapping[str, Any]) -> Device:
         "source": {group: _file()["sources"].get(text, text) for group, text in entry["source"].items()},
         "assumed": reasons | entry.get("assumed", {}),
     }
-    extra = ("aliases", "compute_capability", "clock_hz")
+    extra = ("aliases", "clock_hz")
     return Device.from_dict(derived | {k: v for k, v in entry.items() if k not in extra} | texts)
 
 

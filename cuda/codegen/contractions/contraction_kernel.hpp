@@ -1,0 +1,72 @@
+// From a group around a product (kfusion/lower/contraction.hpp) to CUDA C++ for tensor cores, its launch, its
+// parameter.
+#pragma once
+#include <functional>
+
+#include "codegen/contractions/tile.hpp"
+#include "codegen/generate.hpp"
+#include "kfusion/lower/contraction.hpp"
+
+namespace kfusion::codegen {
+
+/// A matrix, or a batch of them, as the copy engine is told of it: a CUtensorMap of half types of three axes, the
+/// innermost first.
+struct BoxedMatrix {
+  enum class Of : std::uint8_t { kNothing, kLeft, kRight, kLoad, kStore };
+  Of of = Of::kNothing;
+  int index = 0;  ///< of the product, the load or the store
+  std::int64_t offset_bytes = 0;
+  std::int64_t sizes[3] = {1, 1, 1};
+  std::int64_t strides_bytes[2] = {0, 0};  ///< of the second and third axis
+  int box[2] = {1, 1};                     ///< elements of the first two axes
+  int swizzle_bytes = 0;                   ///< 0, 64 or 128
+  bool is_bfloat16 = true;
+};
+
+/// Where a launch's arrays lie, as CudaKernel has them; of factors by product.
+struct ContractionAddresses {
+  const std::byte* const* left;
+  const std::byte* const* right;
+  const std::byte* const* loads;  ///< of products' elements anything
+  std::byte* const* stores;
+};
+
+/// Writes the 128 bytes of the matrix, which begins at `address`, to `to`.
+using EncodeMatrix = std::function<void(const BoxedMatrix&, const std::byte* address, std::byte* to)>;
+
+/// Why no such kernel computes it, as a clause about an executor; nothing where one does. Products are of half types,
+/// whose factors begin at multiples of 16 bytes and have strides of that kind.
+std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel);
+
+/// Cycles that a multiprocessor of so many takes for its share of what has no kernel yet: as the tile is chosen.
+double predicted_cycles(const Contraction& products, int multiprocessors, std::int64_t shared_bytes);
+
+class ContractionKernel {
+ public:
+  /// `aligned`: all arrays of the caller begin at multiples of 16 bytes, so that boxes may be used for what the
+  /// epilogue reads and stores. Factors have to.
+  ContractionKernel(const Contraction& c, const Target& target, bool aligned);
+
+  const std::string& source() const { return source_; }
+  const std::string& entry() const { return entry_; }
+  const Launch& launch() const { return launch_; }
+  const Tile& tile() const { return tile_; }
+
+  std::size_t parameter_bytes() const { return bytes_; }
+  /// As CudaKernel::write_parameters.
+  void write_parameters(const ContractionAddresses& a, const double* parameters, const Memory& memory,
+                        const EncodeMatrix& encode, std::byte* to) const;
+
+ private:
+  static constexpr int kMatrices = 7;
+  std::string source_, entry_;
+  Launch launch_;
+  Tile tile_{};
+  BoxedMatrix matrices_[kMatrices];  ///< in the order of device::Contraction
+  std::vector<std::int32_t> numbers_;
+  std::vector<Cell> cells_;
+  std::vector<Constant> constants_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace kfusion::codegen

@@ -1,0 +1,354 @@
+#include "codegen/contractions/epilogue_printer.hpp"
+
+#include <algorithm>
+#include <cctype>
+
+#include "codegen/expression.hpp"
+#include "codegen/skeleton.hpp"
+
+namespace kfusion::codegen {
+namespace {
+
+/// What a name of an operand is made of: its label as an identifier, and its number.
+std::string name_of(const char* prefix, const std::string& label, std::size_t i) {
+  std::string name = prefix;
+  for (const char c : label) name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  return name + (label.empty() ? "" : "_") + number(i);
+}
+
+std::string accumulator(const Step& s) { return is_float(s.from) ? compute_type(s.from) : "i64"; }
+
+}  // namespace
+
+TileStrides tile_strides(const Operand& o) {
+  return o.reduced.empty() ? TileStrides{o.kept[0], o.kept[1], o.kept[2]}
+                           : TileStrides{o.kept[0], o.kept[1], o.reduced[0]};
+}
+
+EpiloguePrinter::EpiloguePrinter(const Contraction& c, const Boxes& boxes, int parts, ParameterList& parameters)
+    : c_(c), k_(c.epilogue), boxes_(boxes), parts_(parts > 1) {
+  for (std::size_t i = 0; i < k_.loads.size(); ++i) loads_.push_back(name_of("in_", k_.loads[i].label, i));
+  for (std::size_t i = 0; i < k_.iotas.size(); ++i) iotas_.push_back(name_of("iota_", "", i));
+  for (std::size_t i = 0; i < k_.stores.size(); ++i) stores_.push_back(name_of("out_", k_.stores[i].to.label, i));
+  for (std::size_t i = 0; i < k_.steps.size(); ++i) {
+    const Step& s = k_.steps[i];
+    const std::string op = s.kind == StepKind::kConstant ? "scalar" : std::string(name(s.op));
+    names_.push_back((s.kind == StepKind::kLoad ? "value" : op) + "_" + number(i));
+  }
+  declare(parameters, parts);
+}
+
+// ---- parameters -----------------------------------------------------------------------------------------------------
+
+void EpiloguePrinter::declare(ParameterList& parameters, int parts) {
+  for (std::size_t i = 0; i < k_.loads.size(); ++i) {
+    const Operand& o = k_.loads[i];
+    const auto index = static_cast<int>(i);
+    const bool boxed = index == boxes_.operand || std::ranges::count(boxes_.vectors, index) > 0;
+    if (boxed || c_.product_of(o) >= 0) continue;
+    parameters.load(loads_[i], o, index);
+    declare_strides(parameters, loads_[i], o);
+  }
+  for (std::size_t i = 0; i < k_.iotas.size(); ++i) {
+    parameters.number("i64", iotas_[i] + "_from", k_.iotas[i].offset);
+    declare_strides(parameters, iotas_[i], k_.iotas[i]);
+  }
+  for (std::size_t i = 0; i < k_.stores.size(); ++i) {
+    if (static_cast<int>(i) == boxes_.result) continue;
+    parameters.store(stores_[i], k_.stores[i].to, static_cast<int>(i));
+    declare_strides(parameters, stores_[i], k_.stores[i].to);
+  }
+  for (std::size_t i = 0; i < k_.steps.size(); ++i)
+    if (step(static_cast<int>(i)).kind == StepKind::kConstant)
+      parameters.constant(names_[i], k_.constants[at(k_.steps[i].index)], k_.steps[i].index);
+  if (c_.reduces == Reduces::kNothing) return;
+  parameters.number("i64", "count", c_.reduces == Reduces::kRows ? c_.rows : c_.cols);
+  if (parts == 1) return;
+  parameters.memory("workspace", Cell::Kind::kWorkspace);
+  parameters.memory("standing", Cell::Kind::kStanding);
+}
+
+/// Static are those of 0 and of 1.
+void EpiloguePrinter::declare_strides(ParameterList& parameters, const std::string& name, const Operand& o) {
+  const auto [batch, row, col] = tile_strides(o);
+  const auto add = [&](const char* axis, std::int64_t stride) {
+    if (stride != 0 && stride != 1) parameters.number("i64", name + axis, stride);
+  };
+  add("_batch", batch), add("_row", row), add("_col", col);
+}
+
+// ---- expressions ----------------------------------------------------------------------------------------------------
+
+/// Of an element from an operand's first one: "i64(at.row) * p.in_x_0_row + col"; "0" where there is one element.
+std::string EpiloguePrinter::offset(const std::string& name, const Operand& o, const std::string& col) const {
+  std::string text;
+  const auto add = [&](const std::string& index, const char* axis, std::int64_t stride) {
+    if (stride == 0) return;
+    text += (text.empty() ? "" : " + ") + ("i64(" + index + ")") + (stride == 1 ? "" : " * p." + name + axis);
+  };
+  const auto [batch, row, column] = tile_strides(o);
+  add("at.batch", "_batch", batch), add("at.row", "_row", row), add(col, "_col", column);
+  return text.empty() ? "0" : text;
+}
+
+std::string EpiloguePrinter::reference(int i) const {
+  return (step(i).kind == StepKind::kConstant ? "p." : "") + names_[at(i)];
+}
+
+/// 1 + tanh(x), which loses nothing where tanh is near -1: 2 / (1 + exp(-2 x)).
+bool EpiloguePrinter::is_one_plus_tanh(const Step& s) const {
+  if (s.kind != StepKind::kMap || s.op != Op::add || !is_half(s.dtype)) return false;
+  for (const int which : {0, 1}) {
+    const Step &one = step(s.arguments[at(which)]), &other = step(s.arguments[at(1 - which)]);
+    if (one.kind != StepKind::kConstant || other.kind != StepKind::kMap || other.op != Op::tanh) continue;
+    const Constant& c = k_.constants[at(one.index)];
+    if (c.parameter < 0 && c.value == 1) return true;
+  }
+  return false;
+}
+
+/// Of maps and casts.
+std::string EpiloguePrinter::map(const Step& s) const {
+  const auto argument = [&](std::size_t i) { return i < s.arguments.size() ? reference(s.arguments[i]) : ""; };
+  if (s.kind == StepKind::kCast) {
+    if (is_half(s.dtype)) return "rounded<" + storage_type(s.dtype) + ">(" + argument(0) + ")";
+    return "convert<" + compute_type(s.dtype) + ">(" + argument(0) + ")";
+  }
+  if (is_one_plus_tanh(s)) {
+    const bool first = step(s.arguments[0]).op == Op::tanh && step(s.arguments[0]).kind == StepKind::kMap;
+    return "quick_one_plus_tanh(" + reference(step(s.arguments[first ? 0 : 1]).arguments[0]) + ")";
+  }
+  const bool quick = info(s.op).has(kQuickPerRow) ? s.level == Level::kRow && k_.kind != Pattern::kPointwise
+                                                  : is_half(s.dtype) && info(s.op).has(kQuick);
+  if (quick) return "quick_" + std::string(name(s.op)) + "(" + argument(0) + ")";
+  const Meaning meanings[] = {{"x", argument(0)}, {"y", argument(1)}, {"z", argument(2)}, {"T", compute_type(s.from)}};
+  const std::string text = with(info(s.op).expression, meanings);
+  return s.dtype == DType::kBool && s.from == DType::kBool ? "(" + text + ") != 0" : text;
+}
+
+/// Of a step at column `col`, read only `inside`.
+std::string EpiloguePrinter::value(int i, const std::string& col, const std::string& inside) const {
+  const Step& s = step(i);
+  if (s.kind == StepKind::kLoad) {
+    const std::string& name = loads_[at(s.index)];
+    return "element(p." + name + " + " + offset(name, k_.loads[at(s.index)], col) + ", " + inside + ")";
+  }
+  if (s.kind == StepKind::kIota) {
+    const std::string& name = iotas_[at(s.index)];
+    return "convert<" + type_of(i) + ">(p." + name + "_from + " + offset(name, k_.iotas[at(s.index)], col) + ")";
+  }
+  return map(s);
+}
+
+// ---- the order of steps ---------------------------------------------------------------------------------------------
+
+/// What `of` are computed from, themselves included, up to reductions: the steps of that level.
+std::vector<int> EpiloguePrinter::needed(const std::vector<int>& of, Level level) const {
+  std::vector<bool> wanted(k_.steps.size(), false);
+  for (const int i : of) wanted[at(i)] = true;
+  std::vector<int> found;
+  for (auto i = static_cast<int>(k_.steps.size()); i-- > 0;) {
+    if (!wanted[at(i)] || is_reduction(i)) continue;
+    if (step(i).level == level && step(i).kind != StepKind::kConstant) found.push_back(i);
+    for (const int a : step(i).arguments) wanted[at(a)] = true;
+  }
+  std::ranges::reverse(found);
+  return found;
+}
+
+void EpiloguePrinter::print_steps(const std::vector<int>& steps, const std::string& col, const std::string& inside) {
+  for (const int i : steps)
+    if (!is_product(i))
+      out_.line("const " + type_of(i) + " " + names_[at(i)] + " = " + value(i, col, inside) + ";", step(i).label);
+}
+
+// ---- the struct -----------------------------------------------------------------------------------------------------
+
+std::string EpiloguePrinter::print() {
+  out_.open("struct Fused {");
+  out_.line("using Params = Parameters;");
+  out_.line("static constexpr int kProducts = " + number(c_.products.size()) +
+            ", kColumns = " + number(boxes_.vectors.size()) + ";");
+  if (c_.reduces == Reduces::kNothing) {
+    out_.line(std::string("static constexpr bool kOperand = ") + flag(boxes_.operand >= 0) +
+              ", kBoxed = " + flag(boxes_.result >= 0) + ";");
+    print_map();
+  } else {
+    out_.line(std::string("static constexpr bool kParts = ") + flag(parts_) + ";");
+    print_state();
+    print_fold();
+    print_join();
+    print_end();
+  }
+  out_.close("};");
+  return out_.text();
+}
+
+void EpiloguePrinter::print_map() {
+  out_.line("");
+  out_.open(
+      "static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], "
+      "[[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] u32 operand, [[maybe_unused]] const Point& at) {");
+  const auto unpacked = [&](int load, const std::string& word) {
+    const std::string& name = loads_[at(load)];
+    out_.line("float " + name + "[2];");
+    out_.line("unpack_pair<" + storage_type(k_.loads[at(load)].dtype) + ">(" + word + ", " + name + "[0], " + name +
+              "[1]);");
+  };
+  for (std::size_t i = 0; i < boxes_.vectors.size(); ++i) unpacked(boxes_.vectors[i], "along[" + number(i) + "]");
+  if (boxes_.operand >= 0) unpacked(boxes_.operand, "operand");
+  for (std::size_t i = 0; i < stores_.size(); ++i)
+    out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[2];");
+  std::vector<int> stored;
+  for (const Store& s : k_.stores) stored.push_back(s.step);
+  out_.line("#pragma unroll");
+  out_.open("for (int x = 0; x < 2; ++x) {");
+  out_.line("[[maybe_unused]] const bool inside = x ? at.second() : at.first();");
+  for (const int i : needed(stored, Level::kElement)) {
+    const Step& s = step(i);
+    std::string text;
+    if (is_product(i)) {
+      const std::string which = number(at(c_.product_of(k_.loads[at(s.index)])));
+      text = "x ? v[" + which + "].y : v[" + which + "].x";
+    } else if (s.kind == StepKind::kLoad &&
+               (s.index == boxes_.operand || std::ranges::count(boxes_.vectors, s.index) > 0)) {
+      text = loads_[at(s.index)] + "[x]";
+    } else {
+      text = value(i, "at.col + x", "inside");
+    }
+    out_.line("[[maybe_unused]] const " + type_of(i) + " " + names_[at(i)] + " = " + text + ";", s.label);
+  }
+  for (std::size_t i = 0; i < stores_.size(); ++i) {
+    out_.line(stores_[i] + "[x] = " + reference(k_.stores[i].step) + ";");
+    if (static_cast<int>(i) != boxes_.result)
+      out_.line("store_element(p." + stores_[i] + " + " + offset(stores_[i], k_.stores[i].to, "at.col + x") + ", " +
+                stores_[i] + "[x], inside);");
+  }
+  out_.close();
+  if (boxes_.result >= 0) {
+    const std::string& name = stores_[at(boxes_.result)];
+    out_.line("return pack_pair<" + storage_type(k_.stores[at(boxes_.result)].to.dtype) + ">(" + name + "[0], " + name +
+              "[1]);");
+  } else {
+    out_.line("return 0;");
+  }
+  out_.close();
+}
+
+/// A member for each reduction; one for a pair, of the name of its first.
+void EpiloguePrinter::print_state() {
+  out_.line("");
+  out_.open("struct State {");
+  std::vector<std::pair<std::string, std::string>> start;
+  for (int i = 0; i < std::ssize(k_.steps); ++i) {
+    if (!is_reduction(i) || is_second(i)) continue;
+    const Step& s = step(i);
+    const std::string a = accumulator(s);
+    out_.line((s.pair >= 0 ? "Shifted<" + a + ">" : a) + " " + names_[at(i)] + ";", s.label);
+    if (s.pair >= 0) continue;
+    const Meaning meanings[] = {{"A", a}};
+    const std::string extreme = a + "(" + (s.op == Op::max ? "lowest<" : "highest<") + a + ">())";
+    start.emplace_back(names_[at(i)], info(s.op).needs_elements() ? extreme : with(info(s.op).identity, meanings));
+  }
+  out_.close("};");
+  out_.open("static KF_DEVICE State none() {");
+  out_.line("State s;");
+  for (const auto& [member, identity] : start) out_.line("s." + member + " = " + identity + ";");
+  out_.line("return s;");
+  out_.close();
+}
+
+/// A pass over the elements of a tile's row: `reduced` are the lines that take one in, into part[x].
+void EpiloguePrinter::print_pass(const std::vector<int>& elements, const std::vector<std::string>& reduced) {
+  out_.line("#pragma unroll");
+  out_.open("for (int j = 0; j < kPairs; ++j) {");
+  out_.line("#pragma unroll");
+  out_.open("for (int x = 0; x < 2; ++x) {");
+  out_.line("[[maybe_unused]] const int col = at.col + 8 * j + x;");
+  out_.line("if (!kWhole && col >= at.cols) continue;");
+  for (const int i : elements)
+    out_.line("const " + type_of(i) + " " + names_[at(i)] + " = " +
+                  (is_product(i) ? "acc[4 * j + 2 * h + x]" : value(i, "col", "at.row < at.rows")) + ";",
+              step(i).label);
+  for (const std::string& line : reduced) out_.line(line);
+  out_.close();
+  out_.close();
+}
+
+void EpiloguePrinter::print_fold() {
+  std::vector<int> taken, paired;  // arguments of reductions
+  std::vector<std::string> first, second, between;
+  for (int i = 0; i < std::ssize(k_.steps); ++i) {
+    if (!is_reduction(i) || is_second(i)) continue;
+    const Step& s = step(i);
+    const std::string member = "part[x]." + names_[at(i)], a = accumulator(s);
+    taken.push_back(s.arguments[0]);
+    if (s.pair >= 0) {
+      paired.push_back(s.arguments[0]);
+      first.push_back(member + ".look(" + reference(s.arguments[0]) + ");");
+      second.push_back(member + ".add(" + reference(s.arguments[0]) + ");");
+      const std::string largest = names_[at(i)] + ".largest";
+      between.push_back("part[0]." + largest + " = part[1]." + largest + " = maximum(part[0]." + largest +
+                        ", part[1]." + largest + ");");
+      continue;
+    }
+    const Meaning lift[] = {{"x", reference(s.arguments[0])}, {"A", a}, {"T", compute_type(s.from)}};
+    const Meaning combine[] = {{"a", member}, {"b", with(info(s.op).lift, lift)}, {"A", a}};
+    first.push_back(member + " = " + with(info(s.op).combine, combine) + ";");
+  }
+  out_.line("");
+  out_.line("template <bool kWhole, int kPairs, int kAll>");
+  out_.open(
+      "static KF_DEVICE void fold(State& s, [[maybe_unused]] const Params& p, const float (&acc)[kAll], int h, const "
+      "Point& at) {");
+  print_steps(needed(taken, Level::kRow), "0", "at.row < at.rows");
+  out_.line("State part[2] = {none(), none()};", "two, for half the latency");
+  print_pass(needed(taken, Level::kElement), first);
+  for (const std::string& line : between) out_.line(line);
+  if (!second.empty()) print_pass(needed(paired, Level::kElement), second);
+  out_.line("join(part[0], part[1]);");
+  out_.line("join(s, part[0]);");
+  out_.close();
+}
+
+void EpiloguePrinter::print_join() {
+  out_.line("");
+  out_.open("static KF_DEVICE void join(State& s, const State& o) {");
+  for (int i = 0; i < std::ssize(k_.steps); ++i) {
+    if (!is_reduction(i) || is_second(i)) continue;
+    const std::string& member = names_[at(i)];
+    if (step(i).pair >= 0) {
+      out_.line("s." + member + ".merge(o." + member + ");");
+      continue;
+    }
+    const Meaning combine[] = {{"a", "s." + member}, {"b", "o." + member}, {"A", accumulator(step(i))}};
+    out_.line("s." + member + " = " + with(info(step(i).op).combine, combine) + ";");
+  }
+  out_.close();
+}
+
+void EpiloguePrinter::print_end() {
+  out_.line("");
+  out_.open("static KF_DEVICE void end(const State& s, const Params& p, int batch, int row) {");
+  out_.line("[[maybe_unused]] const Point at{batch, row, 0, row + 1, 1};");
+  for (int i = 0; i < std::ssize(k_.steps); ++i) {
+    if (!is_reduction(i)) continue;
+    const Step& s = step(i);
+    const std::string& first = names_[at(s.pair >= 0 ? k_.pairs[at(s.pair)].first : i)];
+    std::string result = "s." + first + (s.pair < 0 ? "" : is_second(i) ? ".total()" : ".largest");
+    const Meaning finish[] = {{"a", result}, {"n", "p.count"}, {"A", accumulator(s)}};
+    result = s.pair < 0 ? with(info(s.op).finish, finish) : result;
+    out_.line("[[maybe_unused]] const " + type_of(i) + " " + names_[at(i)] + " = static_cast<" + type_of(i) + ">(" +
+                  result + ");",
+              s.label);
+  }
+  std::vector<int> stored;
+  for (const Store& s : k_.stores) stored.push_back(s.step);
+  print_steps(needed(stored, Level::kRow), "0", "true");
+  for (std::size_t i = 0; i < stores_.size(); ++i)
+    out_.line("store_element(p." + stores_[i] + " + " + offset(stores_[i], k_.stores[i].to, "0") + ", " +
+              reference(k_.stores[i].step) + ", true);");
+  out_.close();
+}
+
+}  // namespace kfusion::codegen

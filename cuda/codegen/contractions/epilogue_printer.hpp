@@ -1,0 +1,67 @@
+// The generated struct of a product's kernel: F of device/contract_stored.cuh and contract_reduced.cuh.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "codegen/parameters.hpp"
+#include "codegen/printer.hpp"
+#include "kfusion/lower/contraction.hpp"
+
+namespace kfusion::codegen {
+
+/// How a product's kernel gets at what its epilogue reads and stores; the rest it loads and stores element by element.
+struct Boxes {
+  std::vector<int> vectors;  ///< loads along the columns that arrive with slices
+  int operand = -1;          ///< the load that comes by boxes
+  int result = -1;           ///< the store that leaves by boxes
+};
+
+/// An operand's strides along batches, a tile's rows and its columns.
+struct TileStrides {
+  std::int64_t batch, row, col;
+};
+/// Rows of a tile are what is kept, where the epilogue reduces.
+TileStrides tile_strides(const Operand& o);
+
+class EpiloguePrinter {
+ public:
+  /// Declares what it reads in `parameters`. `parts`: into how many a row is cut.
+  EpiloguePrinter(const Contraction& c, const Boxes& boxes, int parts, ParameterList& parameters);
+
+  std::string print();
+
+ private:
+  const Step& step(int i) const { return k_.steps[at(i)]; }
+  bool is_product(int i) const {
+    return step(i).kind == StepKind::kLoad && c_.product_of(k_.loads[at(step(i).index)]) >= 0;
+  }
+  std::string type_of(int i) const { return compute_type(step(i).dtype); }
+  bool is_second(int i) const { return step(i).pair >= 0 && k_.pairs[at(step(i).pair)].second == i; }
+  bool is_reduction(int i) const { return step(i).kind == StepKind::kReduce; }
+
+  void declare(ParameterList& parameters, int parts);
+  void declare_strides(ParameterList& parameters, const std::string& name, const Operand& o);
+  std::string offset(const std::string& name, const Operand& o, const std::string& col) const;
+  std::string reference(int i) const;
+  std::string value(int i, const std::string& col, const std::string& inside) const;
+  std::string map(const Step& s) const;
+  bool is_one_plus_tanh(const Step& s) const;
+
+  std::vector<int> needed(const std::vector<int>& of, Level level) const;
+  void print_steps(const std::vector<int>& steps, const std::string& col, const std::string& inside);
+  void print_map();
+  void print_state();
+  void print_fold();
+  void print_pass(const std::vector<int>& elements, const std::vector<std::string>& reduced);
+  void print_join();
+  void print_end();
+
+  const Contraction& c_;
+  const Kernel& k_;
+  const Boxes& boxes_;
+  const bool parts_;
+  std::vector<std::string> names_, loads_, iotas_, stores_;  ///< by step, load, iota and store
+  Code out_;
+};
+
+}  // namespace kfusion::codegen

@@ -1,0 +1,101 @@
+#include "codegen/contractions/tile.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kfusion/divide_up.hpp"
+
+namespace kfusion::codegen {
+namespace {
+
+/// What was measured fastest on an H200 (results/kernels.md). Three stages leave room for a box for every element of a
+/// tile, which pays where the depth is small or a matrix comes by boxes; tiles of 256 x 192 move the fewest bytes,
+/// which also leaves more power for the clock.
+constexpr Tile kStored[] = {
+    {128, 256, 4, 2, 1, 2},
+    {128, 256, 3, 2, 1, 4},
+    {256, 192, 3, 1, 2, 3},
+    {128, 128, 6, 2, 1, 2},
+};
+/// Two products: a half of a tile's columns is the one's, the other half the other's.
+constexpr Tile kGates[] = {
+    {256, 192, 3, 2, 1, 3, false, 4},
+    {128, 256, 3, 2, 1, 4},
+};
+constexpr Tile kReduced[] = {{128, 256, 4, 2, 1, 0, true, 32}};
+
+/// Bytes that reach a multiprocessor in a cycle, elements x 64 of depth that it multiplies in one, and what an element
+/// costs at a tile's end.
+constexpr double kBytesPerCycle = 58, kElementsPerCycle = 32, kEndElements = 20, kStartCycles = 5000;
+constexpr std::int64_t kShortDepth = 2048;
+
+bool fits(const Tile& t, const TileProblem& p, const Target& target) {
+  if (t.shared_bytes(p.vectors) > target.shared_bytes) return false;
+  const int part = t.cols / std::max(p.products, t.down);
+  return !p.across_b || part % 64 == 0;  // boxes along the columns have 64
+}
+
+double predicted_cycles(const Tile& t, const TileProblem& p, const Target& target) {
+  const double units = static_cast<double>(p.batches) * static_cast<double>(divide_up(p.rows, t.rows * t.down)) *
+                       static_cast<double>(divide_up(p.cols * p.products, t.cols * t.across));
+  const double rounds = std::ceil(units / (target.multiprocessors / t.cluster()));
+  const double elements = t.rows * t.cols, bytes = (t.rows + t.cols) * 128.0;
+  const double slice = std::max(elements / kElementsPerCycle, bytes / kBytesPerCycle);
+  const bool all_boxes = t.slots >= 4;  // of two alike
+  const bool wants_boxes = p.operand || p.depth <= kShortDepth;
+  const double end = elements / kEndElements * (all_boxes == wants_boxes ? 1.0 : 1.5);
+  return rounds * (static_cast<double>(divide_up(p.depth, std::int64_t{64})) * slice + end) + kStartCycles;
+}
+
+}  // namespace
+
+int Tile::shared_bytes(int vectors) const {
+  const int stage = (rows + cols) * 128, box = 64 * 128, vector = (cols * 2 + 127) / 128 * 128;
+  return stages * (stage + 16) + 2 * slots * (box + 16) + vectors * (stages + 1) * vector + 16;
+}
+
+std::string Tile::text(const std::string& type, bool across_a, bool across_b) const {
+  std::string options;
+  const auto add = [&](bool is, const char* name) {
+    if (is) options += (options.empty() ? "" : " | ") + std::string(name);
+  };
+  add(across_a, "kAcrossA"), add(across_b, "kAcrossB"), add(lag, "kLag");
+  std::string text = "Tile<" + type;
+  for (const int n : {rows, cols, stages, down, across, slots}) text += ", " + std::to_string(n);
+  return text + ", " + (options.empty() ? "0" : options) + ">";
+}
+
+ChosenTile choose_tile(const TileProblem& p, const Target& target) {
+  ChosenTile best{{}, 0};
+  const auto consider = [&](const auto& tiles) {
+    for (const Tile& t : tiles) {
+      if (!fits(t, p, target)) continue;
+      const double cycles = predicted_cycles(t, p, target);
+      if (best.cycles == 0 || cycles < best.cycles) best = {t, cycles};
+    }
+  };
+  if (p.reduces)
+    consider(kReduced);
+  else if (p.products > 1)
+    consider(kGates);
+  else
+    consider(kStored);
+  return best;
+}
+
+int reduced_parts(const TileProblem& p, const Tile& tile, const Target& target) {
+  constexpr double kPerPart = 0.5;  // tiles' time for the start and end of one
+  const std::int64_t tiles = std::max<std::int64_t>(1, divide_up(p.cols, std::int64_t{tile.cols}));
+  const double lines = static_cast<double>(p.batches * divide_up(p.rows, std::int64_t{tile.rows} * tile.down));
+  const double clusters = target.multiprocessors / tile.cluster();
+  int best = 1;
+  double least = 0;
+  for (int parts = 1; parts <= std::min<std::int64_t>(tiles, 64); ++parts) {
+    const auto steps = static_cast<double>(divide_up(tiles, std::int64_t{parts}));
+    const double time = std::ceil(lines * parts / clusters) * (steps + kPerPart);
+    if (least == 0 || time < 0.98 * least) best = parts, least = time;
+  }
+  return best;
+}
+
+}  // namespace kfusion::codegen

@@ -1,0 +1,42 @@
+// How a product is cut into tiles (device/contract.cuh): the candidates, and a model that chooses.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "codegen/generate.hpp"
+
+namespace kfusion::codegen {
+
+/// The arguments of device::Tile. `group`: cluster tiles along the rows that are walked together.
+struct Tile {
+  int rows, cols, stages, down, across, slots;
+  bool lag = false;
+  int group = 8;
+
+  int cluster() const { return down * across; }
+  /// What a block asks for, with `vectors` along the columns: device::Shared::kBytes.
+  int shared_bytes(int vectors) const;
+  /// "Tile<bfloat16_t, 128, 256, ...>"
+  std::string text(const std::string& type, bool across_a, bool across_b) const;
+};
+
+/// A product as the choice of a tile depends on it.
+struct TileProblem {
+  std::int64_t batches, rows, cols, depth;  ///< cols: of one of `products`
+  int products = 1, vectors = 0;
+  bool operand = false;   ///< a matrix comes by boxes
+  bool across_b = false;  ///< the right factor's memory runs along its columns
+  bool reduces = false;
+};
+
+/// The tile that is predicted to be fastest, and the cycles that a multiprocessor takes with it.
+struct ChosenTile {
+  Tile tile;
+  double cycles;
+};
+ChosenTile choose_tile(const TileProblem& p, const Target& target);
+
+/// Into how many parts the columns are cut where rows are reduced, so that blocks have equally much to do.
+int reduced_parts(const TileProblem& p, const Tile& tile, const Target& target);
+
+}  // namespace kfusion::codegen

@@ -1,0 +1,259 @@
+// Products of matrices on Hopper (sm_90a): D = epilogue(A B^T), A of rows x depth, B of columns x depth, either of them
+// with its depth or across it in neighbouring memory, sums in float32.
+//
+// Persistent clusters of blocks. In a block, one thread loads slices of A and B into a ring in shared memory (blocks of
+// a cluster share them), two warpgroups multiply, and two more threads move what the epilogue reads and stores. The
+// epilogue is one of contract_stored.cuh or contract_reduced.cuh around a generated struct.
+//
+// Measured on an H200, in bfloat16: the loop runs at the arithmetic limit (65.3 to 65.6 thousand cycles of 65.5 for a
+// depth of 4096). A multiprocessor takes in 58 to 64 bytes a cycle at most, multicast or not: tiles of 128 x 256 need
+// 48, of 256 x 192 37, of 128 x 128 64. See results/kernels.md.
+#pragma once
+#include "device/tensor_core.cuh"
+
+namespace kfusion::device {
+
+enum Option : u32 {
+  kAcrossA = 1,  ///< A's memory runs along its rows: a[depth, row]
+  kAcrossB = 2,  ///< B's along its columns: b[depth, column]
+  kLag = 4  ///< the second warpgroup stays a slice behind the first: one's epilogue runs under the other's products
+};
+
+/// How a block works: M x N elements at a time, depth in slices of 64, Stages of them in flight, Down x Across blocks
+/// of a cluster that share slices (of B down the rows, of A across the columns), and for each multiplying warpgroup
+/// Slots boxes of 64 x 64 elements on their way to memory.
+template <class Item, int M, int N, int Stages, int Down, int Across, int Slots, u32 Options = 0>
+struct Tile {
+  using T = Item;
+  static constexpr int kM = M, kN = N, kK = 64, kStages = Stages, kDown = Down, kAcross = Across;
+  static constexpr int kCluster = Down * Across, kSlots = Slots;
+  static constexpr bool kAcrossA = Options & device::kAcrossA, kAcrossB = Options & device::kAcrossB;
+  static constexpr bool kLag = Options & device::kLag;
+  static constexpr int kMma = M / 128;  ///< 64-row products of one of the two multiplying warpgroups
+  static constexpr int kWarps = 8, kThreads = 32 * kWarps + 128;  ///< that multiply; and a warpgroup that moves data
+  static constexpr int kRegisters = 240, kFewRegisters = 24;      ///< 2 x 240 + 24 = 3 x 168, what threads start with
+  static constexpr int kReaders = Down + Across - 1;              ///< blocks whose copies a block's products read
+  static constexpr u32 kABytes = M * 128, kBBytes = N * 128, kStageBytes = kABytes + kBBytes, kBoxBytes = 64 * 128;
+  /// Buffers of a vector along the columns: before one is filled again, a slice after its last reading was given back.
+  static constexpr int kVectors = Stages + 1;
+  static constexpr u32 kVectorBytes = (N * 2 + 127) / 128 * 128;
+  static_assert(M % 128 == 0 && M * N <= 256 * 192 && Across <= 2);
+};
+
+/// The kernel's one parameter.
+template <class Parameters>
+struct Contraction {
+  TensorMap a, b[2], result, operand, vectors[2];
+  int rows, cols, depth;                      ///< of one batch
+  int a_batched, b_batched, operand_batched;  ///< 1 where each batch has a matrix of its own
+  int units_m, units_n, parts;                ///< work: cluster tiles along the rows, batches x parts of the columns
+  int steps, group;  ///< cluster tiles along the columns in a part; along the rows that are walked together
+  Parameters epilogue;
+};
+
+struct Unit {
+  int m, batch, part, steps;
+};
+/// Neighbours in time share rows or columns, which so stay in L2.
+template <class T, class E, class P>
+KF_DEVICE Unit unit_at(const Contraction<P>& g, int t) {
+  const int span = g.group * g.units_n, first = t / span * g.group, size = min(g.units_m - first, g.group);
+  const int rest = t % span, n = rest / size, part = n % g.parts;
+  const int tiles = (g.cols + E::kOut * T::kAcross - 1) / (E::kOut * T::kAcross);
+  return {first + rest % size, n / g.parts, part, min(g.steps, tiles - part * g.steps)};
+}
+
+/// Position in the ring of slices.
+template <class T>
+struct Ring {
+  int stage = 0;
+  u32 parity = 0;
+  KF_DEVICE void advance() {
+    if (++stage == T::kStages) stage = 0, parity ^= 1;
+  }
+};
+
+/// Where things lie in shared memory.
+template <class T, int kColumns>
+struct Shared {
+  u32 slices, boxes, vectors, full, empty, ready, filled, flag;  // full to filled: barriers of slices and of boxes
+
+  static constexpr u32 kBytes = T::kStages * (T::kStageBytes + 16) + 2 * T::kSlots * (T::kBoxBytes + 16) +
+                                kColumns * T::kVectors * T::kVectorBytes + 16;
+  KF_DEVICE explicit Shared(unsigned char* raw) {
+    slices = shared_address(raw);
+    if (slices & 1023) __trap();  // the swizzle is a function of the address
+    boxes = slices + T::kStages * T::kStageBytes;
+    vectors = boxes + 2 * T::kSlots * T::kBoxBytes;
+    full = vectors + kColumns * T::kVectors * T::kVectorBytes;
+    empty = full + 8 * T::kStages;
+    ready = empty + 8 * T::kStages;
+    filled = ready + 8 * 2 * T::kSlots;
+    flag = filled + 8 * 2 * T::kSlots;
+  }
+  KF_DEVICE u32 a(int stage) const { return slices + stage * T::kStageBytes; }
+  KF_DEVICE u32 b(int stage) const { return a(stage) + T::kABytes; }
+};
+
+/// The first column of a block's tile.
+template <class T, class E, class P>
+KF_DEVICE int column_at(const Contraction<P>& g, const Unit& u, int step, int rank) {
+  return ((u.part * g.steps + step) * T::kAcross + rank / T::kDown) * E::kOut;
+}
+
+template <bool kShared>
+KF_DEVICE void load(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z, u16 mask) {
+  if constexpr (kShared)
+    load_box(to, map, barrier, x, y, z, mask);
+  else
+    load_box(to, map, barrier, x, y, z);
+}
+/// `kRows` of 64 of depth at (outer, depth).
+template <int kRows, bool kAcross, bool kShared>
+KF_DEVICE void load_slice(u32 to, const TensorMap* map, u32 barrier, int outer, int depth, int batch, u16 mask) {
+  if constexpr (kAcross) {
+    static_assert(kRows % 64 == 0);
+#pragma unroll
+    for (int c = 0; c < kRows / 64; ++c) load<kShared>(to + c * 8192, map, barrier, outer + c * 64, depth, batch, mask);
+  } else {
+    load<kShared>(to, map, barrier, depth, outer, batch, mask);
+  }
+}
+
+/// One thread keeps the ring full. Every block loads its share of A's slice for its row of the cluster and its share of
+/// B's for its column.
+template <class T, class E, class P>
+KF_DEVICE void produce(const Contraction<P>& g, const Shared<T, E::kColumns>& s, int rank, int cluster, int clusters) {
+  constexpr int kParts = E::kProducts > T::kDown ? E::kProducts : T::kDown, kPart = T::kN / kParts;
+  constexpr int kRows = T::kM / T::kAcross;
+  const int down = rank % T::kDown, across = rank / T::kDown;
+  const u16 column = ((1 << T::kDown) - 1) << across * T::kDown;
+  const u16 row_mask = (T::kAcross > 1 ? 1 | 1 << T::kDown : 1) << down;
+  Ring<T> ring;
+  int vector = 0;
+  const int blocks = (g.depth + T::kK - 1) / T::kK;
+  for (int t = cluster; t < g.units_m * g.units_n; t += clusters) {
+    const Unit u = unit_at<T, E>(g, t);
+    const int row = (u.m * T::kDown + down) * T::kM, a_batch = u.batch * g.a_batched, b_batch = u.batch * g.b_batched;
+    for (int step = 0; step < u.steps; ++step) {
+      const int col = column_at<T, E>(g, u, step, rank);
+      for (int k = 0; k < blocks; ++k, ring.advance()) {
+        const u32 barrier = s.full + 8 * ring.stage;
+        barrier_wait(s.empty + 8 * ring.stage, ring.parity ^ 1);
+        barrier_expect(barrier, T::kStageBytes + (k == 0 ? E::kColumns * E::kOut * 2 : 0));
+        if (E::kColumns > 0 && k == 0) {
+#pragma unroll
+          for (int i = 0; i < E::kColumns; ++i)
+            load_box(s.vectors + (i * T::kVectors + vector) * T::kVectorBytes, &g.vectors[i], barrier, col, 0, 0);
+          vector = vector + 1 == T::kVectors ? 0 : vector + 1;
+        }
+        load_slice<kRows, T::kAcrossA, (T::kAcross > 1)>(s.a(ring.stage) + across * kRows * 128, &g.a, barrier,
+                                                         row + across * kRows, k * T::kK, a_batch, row_mask);
+#pragma unroll
+        for (int i = 0; i < kParts / T::kDown; ++i) {
+          const int part = i * T::kDown + down, which = part * E::kProducts / kParts;
+          const int from = col + part % (kParts / E::kProducts) * kPart;
+          load_slice<kPart, T::kAcrossB, (T::kDown > 1)>(s.b(ring.stage) + part * kPart * 128, &g.b[which], barrier,
+                                                         from, k * T::kK, b_batch, column);
+        }
+      }
+    }
+  }
+}
+
+/// acc = A B^T over the whole depth; `under` runs while the last products are in flight.
+template <class T, int kColumns, class Under>
+KF_DEVICE void accumulate(float (&acc)[T::kMma][T::kN / 2], Ring<T>& ring, const Shared<T, kColumns>& s, int blocks,
+                          int group, int rank, Under&& under) {
+  const bool lag = T::kLag && blocks >= T::kStages;  // with fewer slices the first could arrive twice
+  const int lane = threadIdx.x & 31;
+  const int writer = lane < T::kDown ? rank / T::kDown * T::kDown + lane  // whose copies fill this block's slices
+                                     : (rank + T::kDown) % T::kCluster;
+  const auto give_back = [&](int stage) {
+    if (lane < T::kReaders) barrier_arrive(s.empty + 8 * stage, writer);
+  };
+  const auto issue = [&](int k) {
+    barrier_wait(s.full + 8 * ring.stage, ring.parity);
+    products_begin();
+    const u64 a = slice_at<T::kAcrossA>(s.a(ring.stage) + group * T::kMma * 8192);
+    const u64 b = slice_at<T::kAcrossB>(s.b(ring.stage));
+#pragma unroll
+    for (int i = 0; i < T::kMma; ++i)
+#pragma unroll
+      for (int q = 0; q < 4; ++q)
+        Multiply<typename T::T, T::kN, T::kAcrossA, T::kAcrossB>::issue(
+            acc[i], a + i * 512 + q * kSixteenDeeper<T::kAcrossA>, b + q * kSixteenDeeper<T::kAcrossB>, k | q);
+    products_commit();
+    if (lag && group == 0 && k == 1) asm volatile("bar.arrive 1, 256;" ::: "memory");
+  };
+  if (lag && group == 1) threads_meet<1, 256>();
+  for (int k = 0; k < blocks - 1; ++k, ring.advance())
+    issue(k), products_wait(), give_back(ring.stage);  // the other warpgroup's products fill the gap
+  issue(blocks - 1);
+  under();
+  products_wait();
+  give_back(ring.stage);
+  ring.advance();
+#pragma unroll
+  for (int i = 0; i < T::kMma; ++i) settle(acc[i]);
+}
+
+/// Where a lane's elements lie: acc[i][4 * j + 2 * h] and the next are of row `row + 64 * i + 8 * h`, columns
+/// `col + 8 * j` and the next.
+struct Lane {
+  int row, col, warp, lane;
+};
+
+/// The kernel's body. E: the epilogue; its Params are the generated ones.
+template <class T, class E>
+KF_DEVICE void contract(const Contraction<typename E::Params>& g) {
+  extern __shared__ __align__(1024) unsigned char raw[];
+  const Shared<T, E::kColumns> s(raw);
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x & 31;
+  const int rank = T::kCluster > 1 ? blockIdx.x % T::kCluster : 0, cluster = blockIdx.x / T::kCluster;
+  const int clusters = gridDim.x / T::kCluster;
+  if (warp == T::kWarps && lane == 0) prefetch_map(&g.a), prefetch_map(&g.b[0]);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < T::kStages; ++i) {
+      barrier_init(s.full + 8 * i, 1);
+      barrier_init(s.empty + 8 * i, T::kWarps * T::kReaders);
+    }
+    for (int i = 0; i < 2 * T::kSlots; ++i) {
+      barrier_init(s.ready + 8 * i, 1);
+      barrier_init(s.filled + 8 * i, 4);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  if constexpr (T::kCluster > 1)
+    cluster_meet();
+  else
+    __syncthreads();
+  if (warp >= T::kWarps) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::kFewRegisters));
+    const int helper = warp - T::kWarps;
+    if (lane == 0 && helper == 0) produce<T, E>(g, s, rank, cluster, clusters);
+    if (lane == 0 && (helper == 1 || helper == 2)) E::deliver(g, s, helper - 1, rank, cluster, clusters);
+    __syncwarp();
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));
+    const int group = warp / 4, blocks = (g.depth + T::kK - 1) / T::kK;
+    Ring<T> ring;
+    E epilogue;
+    for (int t = cluster; t < g.units_m * g.units_n; t += clusters) {
+      const Unit u = unit_at<T, E>(g, t);
+      Lane at{(u.m * T::kDown + rank % T::kDown) * T::kM + group * 64 * T::kMma + warp % 4 * 16 + lane / 4, 0, warp,
+              lane};
+      epilogue.begin();
+      for (int step = 0; step < u.steps; ++step) {
+        at.col = column_at<T, E>(g, u, step, rank) + lane % 4 * 2;
+        float acc[T::kMma][T::kN / 2];
+        accumulate<T>(acc, ring, s, blocks, group, rank, [&] { epilogue.fetch(g, u, at); });
+        epilogue.step(g, s, u, at, acc);
+      }
+      epilogue.end(g, s, u, at);
+    }
+  }
+  if constexpr (T::kCluster > 1) cluster_meet();  // a block's shared memory outlives what its peers send to it
+}
+
+}  // namespace kfusion::device
