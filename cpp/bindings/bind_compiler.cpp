@@ -71,11 +71,11 @@ std::vector<std::string> prebuilt_keys(std::array<int, 2> capability) {
   return compiler::prebuilt_keys({capability[0], capability[1]});
 }
 
-py::bytes compile_cuda(const std::string& source, const std::string& entry, std::array<int, 2> capability) {
+py::bytes compile_cuda(const std::string& source, const std::string& entry, std::array<int, 2> capability, bool own) {
   std::string image;
   {
     const ReleaseGil unlocked;
-    image = compiler::image({source, entry, codegen::embedded_headers()}, {capability[0], capability[1]});
+    image = compiler::image({source, entry, codegen::embedded_headers()}, {capability[0], capability[1], own});
   }
   return py::bytes(image);
 }
@@ -148,8 +148,8 @@ Raises:
     kfusion.DeviceError: none was found; the message says how to get it.
 )");
   m.def("compile_cuda", &compile_cuda, py::arg("source"), py::arg("entry"),
-        py::arg("compute_capability") = std::array<int, 2>{9, 0},
-        R"(compile_cuda(source, entry, compute_capability=[9, 0])
+        py::arg("compute_capability") = std::array<int, 2>{9, 0}, py::arg("own") = false,
+        R"(compile_cuda(source, entry, compute_capability=[9, 0], own=False)
 --
 
 CUDA C++ compiled for a GPU, which need not be there, through the cache on disk.
@@ -158,6 +158,7 @@ Args:
     source: the text; it can include the device headers of kfusion.
     entry: the name of its extern "C" kernel.
     compute_capability: of the GPU: [9, 0] is sm_90.
+    own: whether the text needs instructions that only this one has: sm_90a.
 
 Returns:
     The cubin, or PTX for a GPU that is newer than NVRTC.

@@ -21,9 +21,10 @@ bool strides_by_slots(std::int64_t stride) { return stride >= 0 && stride % kSlo
 /// Whether the copy engine can bring slices of it, of `extent` rows or columns.
 bool is_boxed(const Factor& f, std::int64_t extent, std::int64_t depth) {
   const std::int64_t along = f.depth == 1 ? f.outer : f.depth, inner = f.depth == 1 ? depth : extent;
+  const std::int64_t count = f.depth == 1 ? extent : depth;
   const bool dense = f.depth == 1 || f.outer == 1;
-  return dense && strides_by_slots(along) && along >= inner && strides_by_slots(f.batch) &&
-         f.offset % kSlotElements == 0;
+  const bool strided = count == 1 || (strides_by_slots(along) && along >= inner);
+  return dense && strided && strides_by_slots(f.batch) && f.offset % kSlotElements == 0;
 }
 
 /// The same of what an epilogue reads or stores, along a tile's columns.
@@ -98,7 +99,10 @@ Boxes boxes_of(const Contraction& c, bool aligned) {
 BoxedMatrix factor_box(const Factor& f, std::int64_t extent, std::int64_t depth, std::int64_t batches, int box_outer) {
   BoxedMatrix m;
   const bool along = f.depth == 1;
-  const std::int64_t outer = along ? f.outer : f.depth;
+  const bool single = (along ? extent : depth) == 1;  // of no second row
+  const std::int64_t outer = single  ? divide_up(along ? depth : extent, kSlotElements) * kSlotElements
+                             : along ? f.outer
+                                     : f.depth;
   m.offset_bytes = f.offset * 2;
   m.sizes[0] = along ? depth : extent, m.sizes[1] = along ? extent : depth;
   m.sizes[2] = f.batch == 0 ? 1 : batches;

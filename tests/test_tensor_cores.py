@@ -1,0 +1,252 @@
+"""Products and what follows them on a GPU's tensor cores: results against float64, for every shape and layout."""
+
+from __future__ import annotations
+
+import concurrent.futures
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from kinds import HAVE_GPU
+
+torch = pytest.importorskip("torch")
+HOPPER = HAVE_GPU and torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not HOPPER, reason="needs a GPU of compute capability 9.0")]
+
+F = torch.nn.functional
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+# rows, depth, columns: tails of tiles and of slices, one row, one slice, less than one
+SHAPES = [(1, 8, 8), (7, 16, 24), (128, 64, 256), (129, 8, 264), (127, 72, 248), (1000, 776, 1000), (777, 1208, 520),
+          (384, 64, 512), (2100, 72, 4104), (64, 4096, 128)]  # fmt: skip
+
+
+def forced(f):
+    """Run by tensor cores, whatever is predicted to be faster; loops by the generated kernels."""
+    return kf.FusedFunction(f, {"executors": ["tensor_cores", "cuda"]})
+
+
+def draw(*shape, dtype="bfloat16", scale=1.0):
+    return (torch.randn(*shape, device="cuda") * scale).to(DTYPES[dtype])
+
+
+def check(f, *arguments, dtype="bfloat16", kernels=1, exact=None):
+    """`f` on the arguments in one kernel, beside what it gives of float64."""
+    fused = forced(f)
+    plan = fused.plan(*arguments)
+    assert [g.executor for g in plan.groups].count("tensor_cores") >= 1, plan.groups
+    assert len(plan.groups) == kernels, plan.groups
+    got = fused(*arguments)
+    again = fused(*arguments)
+    wide = [a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments]
+    want = (exact or f)(*wide)
+    for one, other, wanted in zip(*map(as_tuple, (got, again, want)), strict=True):
+        assert torch.equal(
+            one.view(torch.int16) if one.itemsize == 2 else one, other.view(torch.int16) if one.itemsize == 2 else other
+        )
+        assert one.shape == wanted.shape
+        finite = wanted.isfinite() & (wanted.abs() < 6e4)
+        assert torch.equal(one.isnan(), wanted.isnan())
+        error = (one.double() - wanted)[finite].norm() / wanted[finite].norm().clamp(min=1e-30)
+        assert error <= 1.5 * ROUNDING[dtype], error
+        worst = (one.double() - wanted)[finite].abs() - 4 * ROUNDING[dtype] * wanted[finite].abs()
+        if worst.numel():
+            assert worst.max() <= 2e-2
+    return got
+
+
+def as_tuple(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+def gelu(x):
+    return F.gelu(x, approximate="tanh")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+class TestStored:
+    def test_bias_and_gelu(self, shape, dtype):
+        m, k, n = shape
+        x, w, b = draw(m, k, dtype=dtype), draw(n, k, dtype=dtype, scale=k**-0.5), draw(n, dtype=dtype)
+        check(lambda x, w, b: gelu(F.linear(x, w, b)), x, w, b, dtype=dtype)
+
+    def test_residual(self, shape, dtype):
+        m, k, n = shape
+        x, w, b = draw(m, k, dtype=dtype), draw(n, k, dtype=dtype, scale=k**-0.5), draw(n, dtype=dtype)
+        check(lambda x, w, b, r: F.linear(x, w, b) + r, x, w, b, draw(m, n, dtype=dtype), dtype=dtype)
+
+    def test_weights_of_the_other_order(self, shape, dtype):
+        m, k, n = shape
+        x, w = draw(m, k, dtype=dtype), draw(k, n, dtype=dtype, scale=k**-0.5)
+        check(lambda x, w: torch.relu(x @ w) * 0.5, x, w, dtype=dtype)
+
+    def test_a_transposed_left_factor(self, shape, dtype):
+        m, k, n = shape
+        m += -m % 8
+        x, w = draw(k, m, dtype=dtype), draw(k, n, dtype=dtype, scale=k**-0.5)
+        check(lambda x, w: torch.relu(x.T @ w), x, w, dtype=dtype)
+
+    def test_several_results(self, shape, dtype):
+        m, k, n = shape
+        x, w, r = draw(m, k, dtype=dtype), draw(n, k, dtype=dtype, scale=k**-0.5), draw(m, dtype=dtype)
+        check(lambda x, w, r: (torch.relu(x @ w.T), (x @ w.T) * r[:, None], (x @ w.T).float()), x, w, r, dtype=dtype)
+
+
+class TestOperands:
+    """What the epilogue reads and stores in other ways than by boxes."""
+
+    @pytest.mark.parametrize("n", [1, 7, 255, 333])
+    def test_odd_columns_are_stored_one_by_one(self, n):
+        check(lambda x, w, b: gelu(F.linear(x, w, b)), draw(130, 72), draw(n, 72, scale=0.1), draw(n))
+
+    def test_float32_arrays(self):
+        b, r = torch.randn(264, device="cuda"), torch.randn(130, 264, device="cuda")
+        check(lambda x, w, b, r: ((x @ w.T).float() + b) * r, draw(130, 72), draw(264, 72, scale=0.1), b, r)
+
+    def test_masks_and_numbers(self):
+        mask = torch.rand(130, 264, device="cuda") > 0.5
+        f = lambda x, w, m, s: torch.where(m, (x @ w.T) * s, -1.0)  # noqa: E731
+        check(f, draw(130, 72), draw(264, 72, scale=0.1), mask, 0.75)
+        check(lambda x, w, m: (x @ w.T).masked_fill(m, 0.0), draw(130, 72), draw(264, 72), mask[:1])
+
+    def test_two_matrices_and_three_vectors(self):
+        f = lambda x, w, a, b, c, r, s: ((F.linear(x, w) + a) * b - c) * r + s  # noqa: E731
+        vectors = [draw(264) for _ in range(3)]
+        check(f, draw(130, 72), draw(264, 72, scale=0.1), *vectors, draw(130, 264), draw(130, 264))
+
+    def test_positions(self):
+        def f(x, w):
+            rows, cols = torch.arange(130, device="cuda"), torch.arange(264, device="cuda")
+            return torch.where(cols < rows[:, None], x @ w.T, 0.0)
+
+        check(f, draw(130, 72), draw(264, 72, scale=0.1))
+
+    def test_views_of_wider_arrays(self):
+        x, w = draw(200, 640)[20:150, 64:136], draw(264, 160, scale=0.1)[:, 8:80]
+        check(lambda x, w: torch.relu(x @ w.T), x, w)
+        r = draw(130, 600)[:, 8:272]
+        check(lambda x, w, r: x @ w.T + r, x, w, r)
+
+    def test_arrays_at_any_address(self):
+        def shifted(*shape):
+            n = int(np.prod(shape))
+            return draw(n + 1)[1:].view(*shape)
+
+        x, w, b, r = shifted(130, 72), shifted(264, 72), shifted(264), shifted(130, 264)
+        check(lambda x, w, b, r: F.linear(x, w, b) + r, x, w, b, r)
+
+    def test_a_result_that_is_given(self):
+        x, w = draw(130, 72), draw(264, 72, scale=0.1)
+        out = torch.full((130, 264), float("nan"), device="cuda", dtype=torch.bfloat16)
+        f = forced(lambda x, w: torch.relu(x @ w.T))
+        f(x, w, out=out)
+        assert torch.equal(out, f(x, w))
+        square = draw(72, 72)
+        want = f(square, square)
+        f(square, square, out=square)  # over what is read
+        assert torch.equal(square, want)
+
+    def test_results_within_a_join(self):
+        f = lambda x, w, y: torch.cat([torch.relu(x @ w.T), y], 1)  # noqa: E731
+        check(f, draw(130, 72), draw(264, 72, scale=0.1), draw(130, 64), kernels=2)
+
+    def test_nan_and_infinity(self):
+        x, w = draw(130, 72), draw(264, 72)
+        x[3, 5], x[7, 1] = float("nan"), float("inf")
+        check(lambda x, w: torch.relu(x @ w.T), x, w)
+
+    def test_gelu_in_the_tails(self):
+        x = torch.linspace(-12, 12, 256 * 8, device="cuda").view(256, 8).bfloat16()
+        eye = torch.eye(8, device="cuda").bfloat16()
+        y = forced(lambda x, w: gelu(x @ w))(x, eye)
+        want = gelu(x.double())
+        assert ((y.double() - want).abs() <= 2.0**-8 * want.abs() + 1e-12).all()
+
+
+class TestBatches:
+    @pytest.mark.parametrize("shape", [(3, 130, 72, 264), (16, 8, 64, 40), (2, 300, 8, 24)])
+    def test_batches_of_both(self, shape):
+        b, m, k, n = shape
+        check(lambda x, w: torch.relu(x @ w), draw(b, m, k), draw(b, k, n, scale=k**-0.5))
+        check(lambda x, w, r: x @ w.transpose(1, 2) + r, draw(b, m, k), draw(b, n, k, scale=k**-0.5), draw(b, m, n))
+        check(lambda x, w, r: x @ w.transpose(1, 2) + r, draw(b, m, k), draw(b, n, k, scale=k**-0.5), draw(m, n))
+
+    def test_leading_axes_are_rows(self):
+        x, w, b = draw(3, 5, 40, 72), draw(264, 72, scale=0.1), draw(264)
+        check(lambda x, w, b: gelu(F.linear(x, w, b)), x, w, b)
+        check(lambda x, w, r: F.linear(x, w) * r, x, w, draw(3, 5, 40, 1))
+
+    def test_one_left_factor_for_all(self):
+        check(lambda x, w: torch.relu(x @ w), draw(130, 72), draw(3, 72, 264, scale=0.1))
+
+
+class TestReduced:
+    @pytest.mark.parametrize(
+        "shape", [(7, 300, 136, 1001), (6, 512, 768, 515), (3, 96, 776, 700), (2, 5, 8, 3), (1, 1, 64, 9)]
+    )
+    def test_the_splade_head(self, shape):
+        b, s, k, v = shape
+        h, w, bias = draw(b, s, k), draw(v, k, scale=k**-0.5), draw(v)
+        check(lambda h, w, b: torch.log1p(torch.relu(F.linear(h, w, b))).amax(1), h, w, bias)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_along_columns(self, shape, dtype):
+        m, k, n = shape
+        x, w = draw(m, k, dtype=dtype), draw(n, k, dtype=dtype, scale=k**-0.5)
+        check(lambda x, w: (x @ w.T).amax(-1), x, w, dtype=dtype)
+        check(lambda x, w: (x @ w.T).amin(-1), x, w, dtype=dtype)
+        check(lambda x, w: (x @ w.T).square().float().sum(-1), x, w, dtype=dtype)
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_along_rows(self, shape):
+        m, k, n = shape
+        check(lambda x, w: (x @ w.T).amax(0), draw(m, k), draw(n, k, scale=k**-0.5))
+        check(lambda x, w: torch.relu(x @ w).amax(0), draw(m, k), draw(k, n + -n % 8, scale=k**-0.5))
+
+    def test_many_columns_are_walked_in_parts(self):
+        x, w = draw(333, 136), draw(30011, 136, scale=0.1)
+        fused = forced(lambda x, w: (x @ w.T).amax(-1))
+        assert "kParts = true" in fused.source(x, w)
+        check(lambda x, w: (x @ w.T).amax(-1), x, w)
+        for _ in range(20):  # counters are zero again after each launch
+            assert torch.equal(fused(x, w), (x @ w.T).amax(-1))
+
+    def test_nan_is_kept(self):
+        x, w = draw(130, 72), draw(700, 72)
+        x[3, 5] = float("nan")
+        check(lambda x, w: (x @ w.T).amax(-1), x, w)
+        check(lambda x, w: torch.relu(x @ w.T).amax(0), x, w)
+
+
+class TestCalls:
+    def test_threads_and_streams(self):
+        f = forced(lambda x, w, b: gelu(F.linear(x, w, b)))
+        work = [(draw(257, 136), draw(520, 136, scale=0.1), draw(520)) for _ in range(8)]
+        want = [f(*w) for w in work]
+
+        def run(w):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                y = f(*w)
+                torch.cuda.current_stream().synchronize()
+            return y
+
+        torch.cuda.synchronize()
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for got, wanted in zip(pool.map(run, work * 5), want * 5, strict=True):
+                assert torch.equal(got, wanted)
+
+    def test_in_a_graph(self):
+        f = forced(lambda x, w: torch.relu(x @ w.T))
+        x, w = draw(257, 136), draw(520, 136, scale=0.1)
+        y = torch.empty(257, 520, device="cuda", dtype=torch.bfloat16)
+        f(x, w, out=y)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            f(x, w, out=y)
+        x.normal_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(y, f(x, w))
