@@ -62,6 +62,8 @@ def matrices(rng, *shapes):
 def test_executors_are_listed():
     assert list(kf.executors(CPU)) == ["cpu", "array_library"]
     assert kf.executors("H200")["cuda"] == ("pointwise", "rows", "columns", "full_reduction", "copy")
+    assert kf.executors("H200")["tensor_cores"] == ("matmul", "contraction_reduction")
+    assert "tensor_cores" not in kf.executors("A100 80GB")
     assert kf.executors("H200")["array_library"] == ("matmul", "conv2d", "library_call")
     with asked(Toy()):
         assert kf.executors(CPU)["toy"] == ("matmul",)

@@ -465,6 +465,11 @@ def test_loops_and_lone_products_run():
     assert all(g.executable and not g.missing for g in plan(lambda v, m: v @ m, x, w).groups)
     (with_epilogue,) = plan(lambda v, m: kf.relu(v @ m), x, w).groups
     assert not with_epilogue.executable
+    assert with_epilogue.missing == (
+        "tensor_cores reads factors of which the rows begin at multiples of 16 bytes; "
+        "array_library computes a matmul alone"
+    )
+    (with_epilogue,) = kf.plan(lambda v, m: kf.relu(v @ m), x, w, device="A100 80GB").groups
     assert with_epilogue.missing == "array_library computes a matmul alone"
     (attention,) = plan(kf.attention, *[kf.spec((2, 64, 32))] * 3).groups
     assert attention.missing == "no executor has kernels for attention"

@@ -123,6 +123,7 @@ py::dict to_dict(const Group& group, std::size_t id, const Named& named, const C
   d["row_on_chip"] = group.row_on_chip;
   d["executor"] = group.executor ? group.executor->name() : "";
   d["missing"] = group.missing;
+  d["how"] = group.executor ? group.executor->how(named.plan, group, device) : "";
   add_cost(d, cost);
   d["ridge"] = ridge(cost.traffic, device);
   return d;

@@ -45,7 +45,9 @@ KF_DEVICE float quick_tanh(float x) {
 }
 
 /// 1 + tanh(x) to 2^-20 + |x| 2^-23 of itself, also where tanh is near -1.
-KF_DEVICE float quick_one_plus_tanh(float x) { return 2.0f * quick_reciprocal(1.0f + quick_exp2(-2 * kLog2OfE * x)); }
+KF_DEVICE float quick_one_plus_tanh(float x) {
+  return quick_reciprocal(fmaf(0.5f, quick_exp2(-2 * kLog2OfE * x), 0.5f));
+}
 
 /// To 5e-7, and near 0 to 2^-15 of itself, there by 2 / sqrt(pi) (x - x^3 / 3). Source: Abramowitz and Stegun, Handbook
 /// of Mathematical Functions, 7.1.26. Where 1 is added to a result near -1, as GELU does, that is an error of the sum:

@@ -41,6 +41,9 @@ class Executor {
   /// What the kernel costs. `roofline`: by its bytes and operations.
   virtual Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const;
 
+  /// How it runs the kernel, for people: "tiles of 256 x 192 by clusters of 2 blocks"; empty where there is no choice.
+  virtual std::string how(const Plan&, const Group&, const Device&) const { return {}; }
+
  protected:
   ~Executor() = default;
 };

@@ -7,6 +7,7 @@
 
 #include "kfusion/checked.hpp"
 #include "kfusion/plan/names.hpp"
+#include "kfusion/plan/price.hpp"
 
 namespace kfusion {
 namespace {
@@ -44,9 +45,12 @@ bool is_in_two_kernels(const Graph& g, const LibraryForm& form) {
 double library_us(const Graph& g, const LibraryForm& form, std::int64_t flops, const Device& device) {
   std::int64_t bytes = g[form.result].nbytes();
   for (const NodeId a : form.arguments) bytes = checked_add(bytes, g[a].nbytes());
-  const double memory_s = static_cast<double>(bytes) / device.bandwidth;
-  const double compute_s = static_cast<double>(flops) / peak_flops(device, g[form.arguments[0]].dtype, true);
-  const double one_us = device.launch_us + std::max(memory_s, compute_s) * 1e6;
+  Price p;
+  p.launch_us = device.launch_us;
+  p.memory_us = static_cast<double>(bytes) / device.bandwidth * 1e6;
+  p.compute_us = static_cast<double>(flops) / peak_flops(device, g[form.arguments[0]].dtype, true) * 1e6;
+  p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
+  const double one_us = (flops > 0 ? library_product_price(p, device) : p).total_us;
   if (!is_in_two_kernels(g, form)) return one_us;
   return one_us + device.launch_us + 2e6 * static_cast<double>(g[form.result].nbytes()) / device.bandwidth;
 }

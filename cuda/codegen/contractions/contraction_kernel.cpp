@@ -163,21 +163,12 @@ std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel) {
   return no_reduction(kernel);
 }
 
-double predicted_cycles(const Contraction& products, int multiprocessors, std::int64_t shared_bytes) {
+ChosenTile predicted_tile(const Contraction& products, const Target& target) {
   const Sides sides(products);
-  Target target;
-  target.multiprocessors = multiprocessors;
-  target.shared_bytes = static_cast<int>(shared_bytes);
-  const TileProblem problem{products.batches,
-                            sides.rows,
-                            sides.cols,
-                            products.depth,
-                            static_cast<int>(products.products.size()),
-                            0,
-                            false,
-                            sides.b(products.products[0]).depth != 1,
-                            products.reduces != Reduces::kNothing};
-  return choose_tile(problem, target).cycles;
+  return choose_tile(
+      {products.batches, sides.rows, sides.cols, products.depth, static_cast<int>(products.products.size()), 0, false,
+       sides.b(products.products[0]).depth != 1, products.reduces != Reduces::kNothing},
+      target);
 }
 
 void ContractionKernel::write_parameters(const ContractionAddresses& a, const double* parameters, const Memory& memory,

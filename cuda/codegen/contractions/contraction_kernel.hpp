@@ -38,8 +38,8 @@ using EncodeMatrix = std::function<void(const BoxedMatrix&, const std::byte* add
 /// whose factors begin at multiples of 16 bytes and have strides of that kind.
 std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel);
 
-/// Cycles that a multiprocessor of so many takes for its share of what has no kernel yet: as the tile is chosen.
-double predicted_cycles(const Contraction& products, int multiprocessors, std::int64_t shared_bytes);
+/// The tile of a kernel that is not made yet, of which the products are known only.
+ChosenTile predicted_tile(const Contraction& products, const Target& target);
 
 class ContractionKernel {
  public:

@@ -107,6 +107,28 @@ bool EpiloguePrinter::is_one_plus_tanh(const Step& s) const {
   return false;
 }
 
+bool EpiloguePrinter::is_used_once(int i) const {
+  std::ptrdiff_t uses = std::ranges::count(k_.stores, i, &Store::step);
+  for (const Step& s : k_.steps) uses += std::ranges::count(s.arguments, i);
+  return uses == 1;
+}
+
+/// A sum or difference with a product that nothing else uses, rounded once: half types do not show it. Empty else.
+std::string EpiloguePrinter::multiply_add(const Step& s) const {
+  const bool sum = s.op == Op::add, difference = s.op == Op::subtract;
+  if (s.kind != StepKind::kMap || !is_half(s.dtype) || (!sum && !difference)) return "";
+  for (const std::size_t which : {0, 1}) {
+    const int i = s.arguments[which], other = s.arguments[1 - which];
+    const Step& product = step(i);
+    if (product.kind != StepKind::kMap || product.op != Op::multiply || !is_half(product.dtype)) continue;
+    if (!is_used_once(i) || product.level != s.level) continue;
+    const bool negative = difference && which == 1;
+    return "fmaf(" + std::string(negative ? "-" : "") + reference(product.arguments[0]) + ", " +
+           reference(product.arguments[1]) + ", " + (difference && which == 0 ? "-" : "") + reference(other) + ")";
+  }
+  return "";
+}
+
 /// Of maps and casts.
 std::string EpiloguePrinter::map(const Step& s) const {
   const auto argument = [&](std::size_t i) { return i < s.arguments.size() ? reference(s.arguments[i]) : ""; };
@@ -118,6 +140,7 @@ std::string EpiloguePrinter::map(const Step& s) const {
     const bool first = step(s.arguments[0]).op == Op::tanh && step(s.arguments[0]).kind == StepKind::kMap;
     return "quick_one_plus_tanh(" + reference(step(s.arguments[first ? 0 : 1]).arguments[0]) + ")";
   }
+  if (std::string text = multiply_add(s); !text.empty()) return text;
   const bool quick = info(s.op).has(kQuickPerRow) ? s.level == Level::kRow && k_.kind != Pattern::kPointwise
                                                   : is_half(s.dtype) && info(s.op).has(kQuick);
   if (quick) return "quick_" + std::string(name(s.op)) + "(" + argument(0) + ")";

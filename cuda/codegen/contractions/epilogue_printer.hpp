@@ -46,6 +46,8 @@ class EpiloguePrinter {
   std::string value(int i, const std::string& col, const std::string& inside) const;
   std::string map(const Step& s) const;
   bool is_one_plus_tanh(const Step& s) const;
+  bool is_used_once(int i) const;
+  std::string multiply_add(const Step& s) const;
 
   std::vector<int> needed(const std::vector<int>& of, Level level) const;
   void print_steps(const std::vector<int>& steps, const std::string& col, const std::string& inside);

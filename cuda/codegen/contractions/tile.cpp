@@ -43,7 +43,7 @@ double predicted_cycles(const Tile& t, const TileProblem& p, const Target& targe
   const double slice = std::max(elements / kElementsPerCycle, bytes / kBytesPerCycle);
   const bool all_boxes = t.slots >= 4;  // of two alike
   const bool wants_boxes = p.operand || p.depth <= kShortDepth;
-  const double end = elements / kEndElements * (all_boxes == wants_boxes ? 1.0 : 1.5);
+  const double end = elements / kEndElements * (p.reduces ? 0.25 : all_boxes == wants_boxes ? 1.0 : 1.5);
   return rounds * (static_cast<double>(divide_up(p.depth, std::int64_t{64})) * slice + end) + kStartCycles;
 }
 

@@ -114,7 +114,7 @@ class Group(Cost):
     them; folded those that change a convolution's weights instead. It runs over `domain`, whose axes `reduced` are
     reduced: rows x cols. A row that does not stay on chip is swept `passes` times. ridge is the intensity from which
     the device would compute longer than it moves. kind is its pattern; executor who runs it (`kfusion.executors`), and
-    where that is nobody, "", `missing` says why.
+    where that is nobody, "", `missing` says why; how says in words how it is run, where there is a choice.
     """
 
     id: int
@@ -136,7 +136,14 @@ class Group(Cost):
     row_on_chip: bool
     executor: str
     missing: str
+    how: str
     ridge: float
+
+    @property
+    def product_tflops(self) -> float:
+        """TFLOP/s of its matrix products in the predicted time; 0 where it has none."""
+        flops = sum(f.count for f in self.flops if f.unit == "matrix")
+        return flops / self.time_us / 1e6 if flops else 0.0
 
     @property
     def executable(self) -> bool:

@@ -163,6 +163,9 @@ def notes(plan: Plan) -> Iterator[str]:
         extra = sum(g.issued.total - g.compulsory.total for g in twice)
         unit, size = byte_unit(extra)
         yield f"Rows that do not stay on chip are read again: {in_unit(extra, size)} {unit} of the bytes above."
+    for g in [g for g in plan.groups if g.how][:_LISTED]:
+        rate = f"; {number(g.product_tflops, 3)} TFLOP/s predicted" if g.product_tflops else ""
+        yield f"Kernel {g.id} is run by {g.executor}: {g.how}{rate}."
     missing: dict[str, list[int]] = {}
     for g in plan.groups:
         if not g.executable:
