@@ -19,7 +19,8 @@ class Row:
     state: "cold" (caches flushed), "hot", or of first calls what was there before. gbps: the case's bytes / time
     (GB = 1e9 bytes). of_copy: time of a copy of the same bytes / time, 1 is as fast as the copy; the median over pairs
     measured right after one another. error: the largest against float64. launches: kernels of a call as planned;
-    held_bytes: memory that a call takes and the process then keeps. What does not apply is None.
+    held_bytes: memory that a call takes and the process then keeps. tflops: of a case's products; of_copy is then
+    of the bare products. What does not apply is None.
     """
 
     version: str
@@ -33,6 +34,7 @@ class Row:
     error: float | None = None
     launches: int | None = None
     held_bytes: int | None = None
+    tflops: float | None = None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from kfusion import _files, _json, _schema
 from kfusion._devices import hardware as _hardware
 
 SCHEMA = 1
-_OF_MODELS = ("launches", "held_bytes")  # left out of the many rows that have none
+_RARE = ("launches", "held_bytes", "tflops")  # left out of the many rows that have none
 Self = TypeVar("Self", bound="Run")
 
 
@@ -105,6 +105,6 @@ def _lines(plain: dict[str, Any]) -> Iterator[str]:
 def _case_text(case: dict[str, Any]) -> str:
     if "rows" not in case:
         return json.dumps(case)
-    rows = [{k: v for k, v in row.items() if v is not None or k not in _OF_MODELS} for row in case.pop("rows")]
+    rows = [{k: v for k, v in row.items() if v is not None or k not in _RARE} for row in case.pop("rows")]
     head = json.dumps(case)[:-1]
     return head + ', "rows": [\n   ' + ",\n   ".join(map(json.dumps, rows)) + "]}"

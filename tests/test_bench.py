@@ -157,7 +157,7 @@ class TestSuites:
 
     def test_suites_that_fit_the_device(self):
         assert suites.chosen((), "cpu") == ["cpu", "host", "cold_start"]
-        assert set(suites.chosen((), "cuda")) == {*suites.SUITES} - {"cpu", "layers", "models"}
+        assert set(suites.chosen((), "cuda")) == {*suites.SUITES} - {"cpu", "layers", "models", "products"}
         assert suites.chosen(["host", "chains"], "cpu") == ["chains", "host"]
 
 

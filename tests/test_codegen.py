@@ -209,8 +209,10 @@ class TestGolden:
     def test_no_skeleton_is_left_out(self):
         functions = re.findall(r"^  _\((\w+)\)", SKELETONS.read_text(), re.MULTILINE)
         assert sorted(functions) == sorted(golden.CASES)
-        assert sorted([*functions, *golden.GATHERS]) == sorted(p.stem for p in golden.GOLDEN.glob("*.cu"))
+        assert sorted([*functions, *golden.GATHERS, *golden.PRODUCTS]) == sorted(
+            p.stem for p in golden.GOLDEN.glob("*.cu")
+        )
 
-    @pytest.mark.parametrize("name", golden.GATHERS)
+    @pytest.mark.parametrize("name", [*golden.GATHERS, *golden.PRODUCTS])
     def test_kernels_that_gather(self, name):
         assert golden.text_of(name) == (golden.GOLDEN / f"{name}.cu").read_text()

@@ -23,7 +23,7 @@ from test_reference_ops import TABLE, takes
 pytestmark = pytest.mark.slow
 
 
-def nvcc(text: str, folder: Path, output: str = "-cubin") -> str:
+def nvcc(text: str, folder: Path, output: str = "-cubin", architecture: str = "sm_90") -> str:
     """What nvcc says of the resources of a text; -ptx: what it makes of it."""
     if shutil.which("nvcc") is None:
         pytest.skip("needs nvcc")
@@ -31,7 +31,7 @@ def nvcc(text: str, folder: Path, output: str = "-cubin") -> str:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(header)
     (folder / "kernel.cu").write_text(text)
-    command = ["nvcc", output, "-arch=sm_90", "--fmad=false", "-std=c++20", "--resource-usage", f"-I{folder}"]
+    command = ["nvcc", output, f"-arch={architecture}", "--fmad=false", "-std=c++20", "--resource-usage", f"-I{folder}"]
     command += ["-Werror=all-warnings", "-o", str(folder / "kernel.out"), str(folder / "kernel.cu")]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -129,7 +129,11 @@ def test_allow_forbid_and_executors():
         ({"fuse": 1}, TypeError, "fuse must be a bool"),
         ({"executors": "cpu"}, TypeError, "executors must be None, 'available' or a list of names"),
         ({"executors": [3]}, TypeError, "executors must be"),
-        ({"executors": ["cpu", "tpu"]}, ValueError, "there is no executor 'tpu', only cpu, cuda, tensor_cores, array_library"),
+        (
+            {"executors": ["cpu", "tpu"]},
+            ValueError,
+            "there is no executor 'tpu', only cpu, cuda, tensor_cores, array_library",
+        ),
     ],
 )
 def test_bad_options(options, error, message):

@@ -53,6 +53,18 @@ def losses(logits, targets):
     return kf.cross_entropy(logits, targets, ignore_index=-100, reduction="none")
 
 
+def linear_gelu(x, w, b, residual):
+    return kf.gelu(x @ w.T + b, approximate="tanh") + residual
+
+
+def splade_head(h, w, b):
+    return kf.log1p(kf.relu(h @ w.T + b)).max(1)
+
+
+def largest_of_rows(x, w):
+    return (x @ w.T).max(-1)
+
+
 # By skeleton: a function, and the shape of its arguments (weight and bias have that of a row).
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "pointwise": (relu_of_sum, (4096, 4096)),
@@ -77,8 +89,19 @@ GATHERS = {
 }
 
 
+# Products with what follows them, on tensor cores.
+PRODUCTS = {
+    "stored_product": (linear_gelu, [((8192, 4096),), ((16_384, 4096),), ((16_384,),), ((8192, 16_384),)]),
+    "reduced_product": (splade_head, [((32, 256, 768),), ((30_522, 768),), ((30_522,),)]),
+    "product_in_parts": (largest_of_rows, [((4096, 1024),), ((32_000, 1024),)]),
+}
+
+
 def text_of(case: str) -> str:
     """The kernel's source and its launch on an H200."""
+    if case in PRODUCTS:
+        function, specs = PRODUCTS[case]
+        return _text(function, [kf.spec(*spec, "bfloat16") for spec in specs])
     if case in GATHERS:
         function, specs = GATHERS[case]
         return _text(function, [kf.spec(*spec) for spec in specs])
@@ -99,7 +122,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the files of golden/ anew")
     if parser.parse_args().write:
         GOLDEN.mkdir(exist_ok=True)
-        for case in (*CASES, *GATHERS):
+        for case in (*CASES, *GATHERS, *PRODUCTS):
             (GOLDEN / f"{case}.cu").write_text(text_of(case))
 
 

@@ -1,7 +1,4 @@
-#include <algorithm>
-
 #include "kfusion/error.hpp"
-#include "kfusion/plan/price.hpp"
 #include "runtime/backend.hpp"
 #include "runtime/library_functions.hpp"
 
@@ -98,13 +95,6 @@ class ByArrayLibrary final : public Backend {
   /// memory is in pages that are there.
   bool keeps(const Node& n) const override {
     return kind(n.op) == OpKind::kLibrary || !n.place.on_host() || (n.op == Op::conv2d && n.library == Library::kTorch);
-  }
-  Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
-    const bool multiplies = std::ranges::any_of(group.nodes, [&](NodeId n) {
-      const auto* call = std::get_if<LibraryCallAttributes>(&plan.graph[n].attributes);
-      return kind(plan.graph[n].op) == OpKind::kContraction || (call && call->flops > 0);
-    });
-    return multiplies ? library_product_price(roofline, device) : roofline;
   }
   StepPointer make_step(StepRequest& request) const override {
     if (request.group().pattern == Pattern::kLibraryCall) return std::make_unique<LibraryCallStep>(request);

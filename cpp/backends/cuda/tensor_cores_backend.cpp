@@ -103,6 +103,7 @@ class TensorCores final : public Backend {
     if (!c) return roofline;
     const double clock = peak_flops(device, c->products[0].dtype, true) / (2 * kMultiplyAdds * device.units);
     Price p = roofline;
+    p.launch_us = device.launch_us;
     p.compute_us = codegen::predicted_tile(*c, target(device)).cycles / (kOfClock * clock) * 1e6;
     p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
     p.bound = bound_of(p);

@@ -19,6 +19,14 @@ struct Shape {
   std::int64_t size() const { return batches * rows * cols; }
 };
 
+/// `a` along the axes of a product, of which those of one element have stride 0.
+std::optional<Access> seen_along(const Access& a, const Extents& extents) {
+  auto seen = reshaped(a, extents);
+  for (std::size_t i = 0; seen && i < extents.size(); ++i)
+    if (extents[i] == 1) seen->strides[i] = 0;
+  return seen;
+}
+
 const std::vector<Access>& reads_of(const FoldedGraph& folded, NodeId n) { return folded.work[at(n)].reads; }
 
 /// A factor's leading axes as the product has them.
@@ -121,10 +129,9 @@ class Judge {
     const auto& axes = std::get<ReduceAttributes>(node(n).attributes).axes;
     for (std::size_t i = 0; i < a.shape.size(); ++i)
       if (std::ranges::find(axes, static_cast<int>(i)) == axes.end()) a.strides[i] = 0;
-    const auto seen = reshaped(a, shape_.extents());
+    const auto seen = seen_along(a, shape_.extents());
     if (!seen) return Reduces::kNothing;
-    const bool batches = shape_.batches > 1 && seen->strides[0] != 0;
-    const bool rows = shape_.rows > 1 && seen->strides[1] != 0, cols = shape_.cols > 1 && seen->strides[2] != 0;
+    const bool batches = seen->strides[0] != 0, rows = seen->strides[1] != 0, cols = seen->strides[2] != 0;
     if (batches || rows == cols) return Reduces::kNothing;
     return rows ? Reduces::kRows : Reduces::kCols;
   }
@@ -137,7 +144,7 @@ class Judge {
   /// What is computed here is read where it is made, what is small along columns by all of a column.
   Why refusal_of_reads(const Work& w, const Extents& extents) const {
     for (const Access& a : w.reads) {
-      const auto seen = a.has_positions() ? std::nullopt : reshaped(a, extents);
+      const auto seen = a.has_positions() ? std::nullopt : seen_along(a, extents);
       if (!seen) return "reads an array that is strided along the product's axes in several steps";
       if (!is_inside(a.base)) continue;
       const std::int64_t size = product(k_.folded.work[at(a.base)].shape);
@@ -196,11 +203,9 @@ Contraction with_products(const Candidate& k, const Judged& j) {
 
 /// The strides of an operand along the products' axes.
 Operand operand_of(const Strided& s, const Space& space, const Judged& j) {
-  const auto seen = reshaped({s.node, 1, space.extents, s.strides, s.offset}, j.shape.extents());
+  const auto seen = seen_along({s.node, 1, space.extents, s.strides, s.offset}, j.shape.extents());
   if (!seen) throw std::logic_error("kfusion: a value is not read along the axes of its product");
   Operand o{s.node, s.dtype, seen->strides, {}, s.offset};
-  for (std::size_t i = 0; i < o.kept.size(); ++i)
-    if (j.shape.extents()[i] == 1) o.kept[i] = 0;
   if (j.reduces == Reduces::kNothing) return o;
   const std::ptrdiff_t axis = j.reduces == Reduces::kRows ? 1 : 2;
   o.reduced = {o.kept[at(axis)]};

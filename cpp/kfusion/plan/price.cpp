@@ -17,12 +17,13 @@ Bound bound_of(const Price& p) {
   return p.compute_us > p.memory_us ? Bound::kCompute : Bound::kMemory;
 }
 
-Price library_product_price(Price p, const Device& device) {
+Price product_price(Price p, const Device& device) {
   // cuBLAS, bfloat16, cold L2, an H100 (results/products_h100.json): 0.78 of the peak from 10^12 operations on, which
   // is what the power limit leaves, and 5 us more than that for 10^10. A CPU's peak is that of a library's product.
   constexpr double kEfficiency = 0.78, kStartUs = 5;
   if (device.is_cpu) return p;
-  p.compute_us = p.compute_us / kEfficiency + kStartUs;
+  p.launch_us += kStartUs;
+  p.compute_us /= kEfficiency;
   p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
   p.bound = bound_of(p);
   return p;
@@ -45,6 +46,7 @@ Price Pricer::price(const Group& group, const Traffic& traffic, const std::vecto
   for (const FlopCount& f : traffic.flops) p.compute_us += us(f.work, peak_flops(device_, f.dtype, f.matrix));
   p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
   p.bound = bound_of(p);
+  if (std::ranges::any_of(traffic.flops, &FlopCount::matrix)) p = product_price(p, device_);
   if (group.executor) p = group.executor->price(plan_, group, p, device_);
   touch(group, traffic, reads);
   return p;

@@ -44,9 +44,8 @@ class Pricer {
   std::vector<std::int64_t> touched_;  ///< by node: moved_bytes_ when its value was last touched, -1 for never
 };
 
-/// What an array library's products take, or its functions that consist of them: on a GPU they reach a part of the
-/// peaks only. `roofline`: without it.
-Price library_product_price(Price roofline, const Device& device);
+/// What a kernel of products takes: on a GPU these reach a part of the peaks only. `roofline`: without it.
+Price product_price(Price roofline, const Device& device);
 
 /// What limits: launch where it takes longer than both others.
 Bound bound_of(const Price& p);

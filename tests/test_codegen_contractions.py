@@ -1,0 +1,122 @@
+"""Products with what follows them, as CUDA C++ for tensor cores: what is one kernel, with which tile, in what text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import golden
+import kfusion as kf
+from kfusion import _core
+from test_codegen_compiles import nvcc
+
+H200 = kf.device("H200")
+
+
+def spec(*shape, dtype="bfloat16", like="numpy"):
+    return kf.spec(shape, dtype, like=like)
+
+
+def planned(f, *arguments, executors=("tensor_cores", "cuda", "array_library"), device="H200"):
+    return kf.plan(f, *arguments, device=device, executors=list(executors))
+
+
+def kernel(f, *arguments):
+    (only,) = _core.cuda_kernels(kf.trace(f, *arguments), H200.to_dict())
+    assert isinstance(only, _core.ContractionKernel)
+    return only
+
+
+X, W, B = spec(8192, 4096), spec(16_384, 4096), spec(16_384)
+
+ONE_KERNEL = {
+    "bias and gelu": (lambda x, w, b: kf.gelu(x @ w.T + b, approximate="tanh"), (X, W, B)),
+    "columns of the right factor": (lambda x, w: kf.relu(x @ w), (X, spec(4096, 512))),
+    "columns of the left factor": (lambda x, w: kf.relu(x.T @ w), (spec(4096, 8192), spec(4096, 512))),
+    "a residual": (lambda x, w, r: x @ w.T + r, (X, W, spec(8192, 16_384))),
+    "three results": (lambda x, w: (kf.relu(x @ w.T), -(x @ w.T), abs(x @ w.T)), (X, W)),
+    "float16": (lambda x, w: kf.relu(x @ w.T), (spec(512, 64, dtype="float16"), spec(512, 64, dtype="float16"))),
+    "another dtype of the result": (lambda x, w: (x @ w.T).astype("float32") * 2, (X, W)),
+    "batches": (lambda x, w: kf.relu(x @ w), (spec(16, 512, 64), spec(16, 64, 512))),
+    "leading axes": (lambda x, w, b: kf.relu(x @ w.T + b), (spec(4, 2048, 4096), W, B)),
+    "a mask of rows": (lambda x, w, m: kf.where(m[:, None], x @ w.T, 0.0), (X, W, kf.spec((8192,), "bool"))),
+    "a value computed of a vector": (lambda x, w, b: x @ w.T + (b * 2 + 1), (X, W, B)),
+    "the largest of rows": (lambda x, w: (x @ w.T).max(-1), (X, spec(32_000, 4096))),
+    "sums of squares of columns": (lambda x, w: ((x @ w.T) * (x @ w.T)).sum(0), (X, W)),
+    "the splade head": (golden.splade_head, (spec(32, 256, 768), spec(30_522, 768), spec(30_522))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ONE_KERNEL)
+def test_one_kernel(case):
+    f, arguments = ONE_KERNEL[case]
+    (group,) = planned(f, *arguments).groups
+    assert group.executor == "tensor_cores"
+    assert group.how.startswith("tiles of ")
+
+
+REFUSED = {
+    "float32": (lambda x, w: kf.relu(x @ w.T), (kf.spec((64, 64)), kf.spec((64, 64))),
+                "computes products of float16 or bfloat16"),
+    "rows between multiples of 16 bytes": (lambda x, w: kf.relu(x @ w.T), (spec(64, 60), spec(64, 60)),
+                                           "reads factors of which the rows begin at multiples of 16 bytes"),
+    "a slice that begins between them": (lambda x, w: kf.relu(x[:, 4:] @ w.T), (spec(64, 68), spec(64, 64)),
+                                         "reads factors of which the rows begin at multiples of 16 bytes"),
+    "a product of depth 0": (lambda x, w: kf.relu(x @ w.T), (spec(64, 0), spec(64, 0)), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    f, arguments, why = REFUSED[case]
+    p = planned(f, *arguments)
+    assert all(g.executor != "tensor_cores" for g in p.groups)
+    if why:
+        assert any(f"tensor_cores {why}" in r.sentence for r in p.refusals), p.refusals
+
+
+def test_only_on_hopper():
+    f, arguments = ONE_KERNEL["bias and gelu"]
+    for device in ("A100 80GB", "B200", "RTX 4090"):
+        assert all(g.executor != "tensor_cores" for g in planned(f, *arguments, device=device).groups)
+
+
+def test_few_rows_are_the_librarys():
+    """Tiles have 128 rows; the library has kernels for fewer."""
+    f, _ = ONE_KERNEL["bias and gelu"]
+    chosen = planned(f, spec(16, 4096), spec(4096, 4096), spec(4096))
+    assert [g.executor for g in chosen.groups] == ["array_library", "cuda"]
+    forced = planned(f, spec(16, 4096), spec(4096, 4096), spec(4096), executors=["tensor_cores"])
+    assert [g.executor for g in forced.groups] == ["tensor_cores"]
+
+
+def test_tiles_follow_the_shape():
+    def tile(m, k, n):
+        (group,) = planned(lambda x, w: kf.relu(x @ w.T), spec(m, k), spec(n, k), executors=["tensor_cores"]).groups
+        return re.search(r"tiles of (\d+ x \d+)", group.how)[1]
+
+    assert tile(8192, 4096, 16_384) == "256 x 192"  # the fewest bytes
+    assert tile(8192, 1024, 1024) == "128 x 256"
+    assert tile(512, 4096, 4096) == "128 x 128"  # most blocks
+
+
+def test_another_batch_size_is_the_same_text():
+    f, (_, w, b) = ONE_KERNEL["bias and gelu"]
+    assert kernel(f, spec(8192, 4096), w, b).source == kernel(f, spec(8064, 4096), w, b).source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", golden.PRODUCTS)
+def test_kernels_fit_their_registers(name, tmp_path):
+    """What 384 threads start with; the loops that multiply spill nothing."""
+    report = nvcc(golden.text_of(name), tmp_path, architecture="sm_90a")
+    assert "Used 168 registers" in report
+    assert int(re.findall(r"(\d+) bytes spill stores", report)[0]) <= 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ONE_KERNEL)
+def test_every_kernel_compiles(case, tmp_path):
+    f, arguments = ONE_KERNEL[case]
+    nvcc(kernel(f, *arguments).source, tmp_path, architecture="sm_90a")
