@@ -60,7 +60,11 @@ struct Stored {
 
   static KF_DEVICE void deliver(const Contraction<Params>& g, const SharedMemory& s, int group, int rank, int cluster,
                                 int clusters) {
-    if constexpr (!F::kBoxed) return;
+    if constexpr (F::kBoxed) move_boxes(g, s, group, rank, cluster, clusters);
+  }
+
+  static KF_DEVICE void move_boxes(const Contraction<Params>& g, const SharedMemory& s, int group, int rank,
+                                   int cluster, int clusters) {
     Walk now{cluster, 0}, ahead{cluster, 0};
     now.locate(g, group, rank), ahead.locate(g, group, rank);
     const u32 boxes = s.boxes + group * T::kSlots * T::kBoxBytes;

@@ -114,8 +114,10 @@ class TensorCores final : public Backend {
     const auto c = products_of(candidate(plan, group));
     if (!c) return {};
     const codegen::Tile tile = codegen::predicted_tile(*c, target(device)).tile;
-    return "tiles of " + std::to_string(tile.rows) + " x " + std::to_string(tile.cols) + " by clusters of " +
-           std::to_string(tile.cluster()) + " blocks";
+    const std::string by =
+        tile.cluster() == 1 ? " by single blocks" : " by clusters of " + std::to_string(tile.cluster()) + " blocks";
+    const int rows = tile.turned ? tile.cols : tile.rows, cols = tile.turned ? tile.rows : tile.cols;
+    return "tiles of " + std::to_string(rows) + " x " + std::to_string(cols) + by;
   }
 
   StepPointer make_step(StepRequest& request) const override {

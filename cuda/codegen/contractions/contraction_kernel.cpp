@@ -29,20 +29,20 @@ bool is_boxed(const Factor& f, std::int64_t extent, std::int64_t depth) {
 
 /// The same of what an epilogue reads or stores, along a tile's columns.
 bool is_boxed(const Operand& o) {
-  const TileStrides s = tile_strides(o);
+  const TileStrides s = tile_strides(o, false);
   return is_half(o.dtype) && s.col == 1 && s.row > 0 && strides_by_slots(s.row) && strides_by_slots(s.batch) &&
          o.offset % kSlotElements == 0;
 }
 
-/// A product as tiles see it: where it is reduced along its rows, the factors change places.
+/// A product as tiles see it: where it is turned, or reduced along its rows, the factors change places.
 struct Sides {
   std::int64_t rows, cols;
   bool swapped;
 
-  explicit Sides(const Contraction& c)
-      : rows(c.reduces == Reduces::kRows ? c.cols : c.rows),
-        cols(c.reduces == Reduces::kRows ? c.rows : c.cols),
-        swapped(c.reduces == Reduces::kRows) {}
+  explicit Sides(const Contraction& c, bool turned = false)
+      : rows(c.rows), cols(c.cols), swapped(turned || c.reduces == Reduces::kRows) {
+    if (swapped) std::swap(rows, cols);
+  }
   const Factor& a(const Product& p) const { return swapped ? p.right : p.left; }
   const Factor& b(const Product& p) const { return swapped ? p.left : p.right; }
 };
@@ -88,7 +88,7 @@ Boxes boxes_of(const Contraction& c, bool aligned) {
   for (std::size_t i = 0; i < k.loads.size(); ++i) {
     const Operand& o = k.loads[i];
     if (c.product_of(o) >= 0 || !is_half(o.dtype)) continue;
-    const TileStrides s = tile_strides(o);
+    const TileStrides s = tile_strides(o, false);
     const bool along = s.batch == 0 && s.row == 0 && s.col == 1 && o.offset % kSlotElements == 0;
     if (along && boxes.vectors.size() < 2) boxes.vectors.push_back(static_cast<int>(i));
     if (is_boxed(o) && boxes.operand < 0 && boxes.result >= 0) boxes.operand = static_cast<int>(i);
@@ -115,7 +115,7 @@ BoxedMatrix factor_box(const Factor& f, std::int64_t extent, std::int64_t depth,
 }
 
 BoxedMatrix array_box(const Operand& o, const Sides& sides, std::int64_t batches, int chunk) {
-  const TileStrides s = tile_strides(o);
+  const TileStrides s = tile_strides(o, false);
   BoxedMatrix m;
   m.offset_bytes = o.offset * 2;
   m.sizes[0] = sides.cols, m.sizes[1] = sides.rows, m.sizes[2] = s.batch == 0 ? 1 : batches;
@@ -134,6 +134,15 @@ BoxedMatrix vector_box(const Operand& o, std::int64_t cols, int box) {
   m.box[0] = box;
   m.is_bfloat16 = o.dtype == DType::kBFloat16;
   return m;
+}
+
+TileProblem problem_of(const Contraction& c, const Boxes& boxes) {
+  const Sides sides(c);
+  TileProblem p{c.batches, sides.rows, sides.cols, c.depth};
+  p.products = static_cast<int>(c.products.size()), p.vectors = static_cast<int>(boxes.vectors.size());
+  p.operand = boxes.operand >= 0, p.reduces = c.reduces != Reduces::kNothing;
+  p.across_a = sides.a(c.products[0]).depth != 1, p.across_b = sides.b(c.products[0]).depth != 1;
+  return p;
 }
 
 BoxedMatrix placed(BoxedMatrix m, BoxedMatrix::Of of, int index) {
@@ -164,11 +173,7 @@ std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel) {
 }
 
 ChosenTile predicted_tile(const Contraction& products, const Target& target) {
-  const Sides sides(products);
-  return choose_tile(
-      {products.batches, sides.rows, sides.cols, products.depth, static_cast<int>(products.products.size()), 0, false,
-       sides.b(products.products[0]).depth != 1, products.reduces != Reduces::kNothing},
-      target);
+  return choose_tile(problem_of(products, {}), target);
 }
 
 void ContractionKernel::write_parameters(const ContractionAddresses& a, const double* parameters, const Memory& memory,
@@ -192,20 +197,13 @@ void ContractionKernel::write_parameters(const ContractionAddresses& a, const do
 
 ContractionKernel::ContractionKernel(const Contraction& c, const Target& target, bool aligned)
     : entry_(identifier(c.epilogue.name)), constants_(c.epilogue.constants) {
-  const Sides sides(c);
+  Boxes boxes = boxes_of(c, aligned);
+  const TileProblem problem = problem_of(c, boxes);
+  tile_ = choose_tile(problem, target).tile;
+  if (tile_.turned) boxes = {};
+  const Sides sides(c, tile_.turned);
   const Factor &a = sides.a(c.products[0]), &b = sides.b(c.products[0]);
   const bool across_a = a.depth != 1, across_b = b.depth != 1, reduces = c.reduces != Reduces::kNothing;
-  Boxes boxes = boxes_of(c, aligned);
-  TileProblem problem{c.batches,
-                      sides.rows,
-                      sides.cols,
-                      c.depth,
-                      static_cast<int>(c.products.size()),
-                      static_cast<int>(boxes.vectors.size()),
-                      boxes.operand >= 0,
-                      across_b,
-                      reduces};
-  tile_ = choose_tile(problem, target).tile;
   const int out = tile_.cols / problem.products, chunk = out % 64 == 0 ? 64 : 32;
   const int parts = reduces ? reduced_parts(problem, tile_, target)
                             : static_cast<int>(divide_up(sides.cols, std::int64_t{out} * tile_.across));
@@ -229,14 +227,14 @@ ContractionKernel::ContractionKernel(const Contraction& c, const Target& target,
     matrices_[4] = placed(array_box(k.loads[at(boxes.operand)], sides, c.batches, chunk), Of::kLoad, boxes.operand);
   for (std::size_t i = 0; i < boxes.vectors.size(); ++i)
     matrices_[5 + i] = placed(vector_box(k.loads[at(boxes.vectors[i])], sides.cols, out), Of::kLoad, boxes.vectors[i]);
-  const bool operand_batched = boxes.operand >= 0 && tile_strides(k.loads[at(boxes.operand)]).batch != 0;
+  const bool operand_batched = boxes.operand >= 0 && tile_strides(k.loads[at(boxes.operand)], false).batch != 0;
   for (const std::int64_t n :
        {sides.rows, sides.cols, c.depth, std::int64_t{a.batch != 0}, std::int64_t{b.batch != 0},
         std::int64_t{operand_batched}, units_m, units_n, used_parts, steps, std::int64_t{tile_.group}})
     numbers_.push_back(static_cast<std::int32_t>(n));
 
   ParameterList parameters;
-  EpiloguePrinter printer(c, boxes, static_cast<int>(used_parts), parameters);
+  EpiloguePrinter printer(c, boxes, tile_.turned, static_cast<int>(used_parts), parameters);
   cells_ = parameters.cells();
   const std::size_t before = kMatrices * kMatrixBytes + (kNumbers * 4 + 7) / 8 * 8;
   bytes_ = (before + std::max<std::size_t>(cells_.size() * 8, 1) + 63) / 64 * 64;
@@ -246,7 +244,7 @@ ContractionKernel::ContractionKernel(const Contraction& c, const Target& target,
   launch_.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(units_m * units_n, target.multiprocessors) *
                                           tile_.cluster());  // as many as may run at once, and more
   launch_.resident = true;
-  launch_.shared_bytes = static_cast<std::size_t>(tile_.shared_bytes(problem.vectors));
+  launch_.shared_bytes = static_cast<std::size_t>(tile_.shared_bytes(static_cast<int>(boxes.vectors.size())));
   const bool in_parts = reduces && used_parts > 1;
   const std::size_t state_bytes =
       4 * static_cast<std::size_t>(std::ranges::count(k.steps, StepKind::kReduce, &Step::kind));

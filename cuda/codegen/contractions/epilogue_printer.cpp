@@ -20,13 +20,14 @@ std::string accumulator(const Step& s) { return is_float(s.from) ? compute_type(
 
 }  // namespace
 
-TileStrides tile_strides(const Operand& o) {
-  return o.reduced.empty() ? TileStrides{o.kept[0], o.kept[1], o.kept[2]}
-                           : TileStrides{o.kept[0], o.kept[1], o.reduced[0]};
+TileStrides tile_strides(const Operand& o, bool turned) {
+  if (!o.reduced.empty()) return {o.kept[0], o.kept[1], o.reduced[0]};
+  return turned ? TileStrides{o.kept[0], o.kept[2], o.kept[1]} : TileStrides{o.kept[0], o.kept[1], o.kept[2]};
 }
 
-EpiloguePrinter::EpiloguePrinter(const Contraction& c, const Boxes& boxes, int parts, ParameterList& parameters)
-    : c_(c), k_(c.epilogue), boxes_(boxes), parts_(parts > 1) {
+EpiloguePrinter::EpiloguePrinter(const Contraction& c, const Boxes& boxes, bool turned, int parts,
+                                 ParameterList& parameters)
+    : c_(c), k_(c.epilogue), boxes_(boxes), turned_(turned), parts_(parts > 1) {
   for (std::size_t i = 0; i < k_.loads.size(); ++i) loads_.push_back(name_of("in_", k_.loads[i].label, i));
   for (std::size_t i = 0; i < k_.iotas.size(); ++i) iotas_.push_back(name_of("iota_", "", i));
   for (std::size_t i = 0; i < k_.stores.size(); ++i) stores_.push_back(name_of("out_", k_.stores[i].to.label, i));
@@ -70,7 +71,7 @@ void EpiloguePrinter::declare(ParameterList& parameters, int parts) {
 
 /// Static are those of 0 and of 1.
 void EpiloguePrinter::declare_strides(ParameterList& parameters, const std::string& name, const Operand& o) {
-  const auto [batch, row, col] = tile_strides(o);
+  const auto [batch, row, col] = tile_strides(o, turned_);
   const auto add = [&](const char* axis, std::int64_t stride) {
     if (stride != 0 && stride != 1) parameters.number("i64", name + axis, stride);
   };
@@ -86,7 +87,7 @@ std::string EpiloguePrinter::offset(const std::string& name, const Operand& o, c
     if (stride == 0) return;
     text += (text.empty() ? "" : " + ") + ("i64(" + index + ")") + (stride == 1 ? "" : " * p." + name + axis);
   };
-  const auto [batch, row, column] = tile_strides(o);
+  const auto [batch, row, column] = tile_strides(o, turned_);
   add("at.batch", "_batch", batch), add("at.row", "_row", row), add(col, "_col", column);
   return text.empty() ? "0" : text;
 }

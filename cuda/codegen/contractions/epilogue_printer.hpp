@@ -20,13 +20,14 @@ struct Boxes {
 struct TileStrides {
   std::int64_t batch, row, col;
 };
-/// Rows of a tile are what is kept, where the epilogue reduces.
-TileStrides tile_strides(const Operand& o);
+/// Rows of a tile are what is kept, where the epilogue reduces; else a product's rows, or where it is `turned` its
+/// columns.
+TileStrides tile_strides(const Operand& o, bool turned);
 
 class EpiloguePrinter {
  public:
   /// Declares what it reads in `parameters`. `parts`: into how many a row is cut.
-  EpiloguePrinter(const Contraction& c, const Boxes& boxes, int parts, ParameterList& parameters);
+  EpiloguePrinter(const Contraction& c, const Boxes& boxes, bool turned, int parts, ParameterList& parameters);
 
   std::string print();
 
@@ -61,7 +62,7 @@ class EpiloguePrinter {
   const Contraction& c_;
   const Kernel& k_;
   const Boxes& boxes_;
-  const bool parts_;
+  const bool turned_, parts_;
   std::vector<std::string> names_, loads_, iotas_, stores_;  ///< by step, load, iota and store
   Code out_;
 };

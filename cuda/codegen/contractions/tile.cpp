@@ -17,6 +17,13 @@ constexpr Tile kStored[] = {
     {256, 192, 3, 1, 2, 3},
     {128, 128, 6, 2, 1, 2},
 };
+/// A product of few rows is one of few columns, turned: then no tile has more rows than there are. Its elements are
+/// few, so they are stored without boxes; all shared memory is for slices, as memory is what such products wait for.
+constexpr Tile kFewRows[] = {
+    {128, 16, 12, 1, 1, 0, false, 8, true},
+    {128, 32, 11, 1, 1, 0, false, 8, true},
+    {128, 64, 9, 1, 1, 0, false, 8, true},
+};
 /// Two products: a half of a tile's columns is the one's, the other half the other's.
 constexpr Tile kGates[] = {
     {256, 192, 3, 2, 1, 3, false, 4},
@@ -43,7 +50,7 @@ double predicted_cycles(const Tile& t, const TileProblem& p, const Target& targe
   const double slice = std::max(elements / kElementsPerCycle, bytes / kBytesPerCycle);
   const bool all_boxes = t.slots >= 4;  // of two alike
   const bool wants_boxes = p.operand || p.depth <= kShortDepth;
-  const double end = elements / kEndElements * (p.reduces ? 0.25 : all_boxes == wants_boxes ? 1.0 : 1.5);
+  const double end = elements / kEndElements * (p.reduces ? 0.25 : t.turned || all_boxes != wants_boxes ? 1.5 : 1.0);
   return rounds * (static_cast<double>(divide_up(p.depth, std::int64_t{64})) * slice + end) + kStartCycles;
 }
 
@@ -67,19 +74,21 @@ std::string Tile::text(const std::string& type, bool across_a, bool across_b) co
 
 ChosenTile choose_tile(const TileProblem& p, const Target& target) {
   ChosenTile best{{}, 0};
-  const auto consider = [&](const auto& tiles) {
+  const auto consider = [&](const auto& tiles, const TileProblem& seen) {
     for (const Tile& t : tiles) {
-      if (!fits(t, p, target)) continue;
-      const double cycles = predicted_cycles(t, p, target);
+      if (!fits(t, seen, target)) continue;
+      const double cycles = predicted_cycles(t, seen, target);
       if (best.cycles == 0 || cycles < best.cycles) best = {t, cycles};
     }
   };
-  if (p.reduces)
-    consider(kReduced);
-  else if (p.products > 1)
-    consider(kGates);
-  else
-    consider(kStored);
+  if (p.reduces) {
+    consider(kReduced, p);
+  } else if (p.products > 1) {
+    consider(kGates, p);
+  } else {
+    consider(kStored, p);
+    consider(kFewRows, {p.batches, p.cols, p.rows, p.depth, 1, 0, false, p.across_b, p.across_a, false});
+  }
   return best;
 }
 

@@ -12,6 +12,7 @@ struct Tile {
   int rows, cols, stages, down, across, slots;
   bool lag = false;
   int group = 8;
+  bool turned = false;  ///< its rows are the product's columns, and its columns the product's rows
 
   int cluster() const { return down * across; }
   /// What a block asks for, with `vectors` along the columns: device::Shared::kBytes.
@@ -25,6 +26,7 @@ struct TileProblem {
   std::int64_t batches, rows, cols, depth;  ///< cols: of one of `products`
   int products = 1, vectors = 0;
   bool operand = false;   ///< a matrix comes by boxes
+  bool across_a = false;  ///< the left factor's memory runs along its rows
   bool across_b = false;  ///< the right factor's memory runs along its columns
   bool reduces = false;
 };
