@@ -157,9 +157,11 @@ std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel) {
   const Contraction c = *products_of(kernel);
   const Sides sides(c);
   if (c.products.size() > (c.reduces == Reduces::kNothing ? 2u : 1u)) return "computes two products at most";
-  if (c.rows >= kMostExtent || c.cols >= kMostExtent || c.depth >= kMostExtent || c.batches >= kMostExtent)
-    return "computes products of less than 2^31 rows and columns";
-  if (c.rows * c.cols * c.batches == 0 || c.depth == 0) return "computes products that have elements";
+  const std::int64_t least = std::min({c.rows, c.cols, c.depth, c.batches});
+  if (least == 0) return "computes products that have elements";
+  const std::int64_t most = std::max({c.rows, c.cols, c.depth, c.batches});
+  if (most >= kMostExtent || (c.rows / 16 + 1) * (c.cols / 16 + 1) >= kMostExtent / c.batches)
+    return "computes products of less than 2^31 rows, columns and tiles";
   for (const Product& p : c.products) {
     if (!is_half(p.dtype) || p.left.dtype != p.dtype || p.right.dtype != p.dtype)
       return "computes products of float16 or bfloat16";
