@@ -157,6 +157,7 @@ class Executable::Maker final : public StepRequest {
       c.right.push_back(slot_of_factor(p.right));
     }
     for (const Operand& o : k.loads) c.loads.push_back(c.contraction.product_of(o) < 0 ? slot_of(o, k, false) : -1);
+    for (const Table& t : k.tables) c.loads.push_back(slot_of_table(t));
     for (const Store& s : k.stores) c.stores.push_back(slot_of(s.to, k, true));
     for (Seeing& seen : parts_.uses.back().seen) seen.is_mapped = false;  // tiles are stored while others are read
     return c;

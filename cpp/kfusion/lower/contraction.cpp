@@ -7,6 +7,7 @@
 #include "kfusion/lower/kernel_steps.hpp"
 #include "kfusion/lower/outputs.hpp"
 #include "kfusion/lower/schedule.hpp"
+#include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion {
 namespace {
@@ -75,7 +76,12 @@ class Judge {
 
   std::optional<std::string> run() {
     for (const NodeId n : k_.nodes)
+      if (const Work& w = k_.folded.work[at(n)]; w.kind == WorkKind::kReduce)
+        if (auto why = refusal_of_reduction(n, w)) return why;
+    for (const NodeId n : k_.nodes)
       if (auto why = refusal(n)) return why;
+    if (count_passes(k_.graph, k_.folded, k_.nodes, k_.stores, shape_.extents()) > 1)
+      return "has each element of a product at hand once";
     return std::nullopt;
   }
 
@@ -90,15 +96,29 @@ class Judge {
   Why refusal(NodeId n) {
     if (is_product(node(n))) return refusal_of_product(n);
     const Work& w = k_.folded.work[at(n)];
-    if (w.kind == WorkKind::kReduce) return refusal_of_reduction(n, w);
-    if (w.kind != WorkKind::kPointwise || kind(node(n).op) == OpKind::kGather)
-      return "runs no " + std::string(name(node(n).op)) + " with a product";
+    if (w.kind == WorkKind::kReduce) return std::nullopt;
+    if (kind(node(n).op) == OpKind::kGather) return refusal_of_gather(n, w);
+    if (w.kind != WorkKind::kPointwise) return "runs no " + std::string(name(node(n).op)) + " with a product";
     const std::int64_t size = product(w.shape);
     if (size == shape_.size()) return refusal_of_reads(w, shape_.extents());
     if (reduces_ != Reduces::kNothing && size == kept_size()) return refusal_of_reads(w, kept_extents());
     if (size == 1) return std::nullopt;
     if (size == shape_.cols) return refusal_of_reads(w, {1, 1, shape_.cols});  // whose readers see it along columns
     return "computes a value of another shape than the product's";
+  }
+
+  /// One element of each row of what is computed here, or one of an array for each row.
+  Why refusal_of_gather(NodeId n, const Work& w) const {
+    const Access& from = w.reads[0];
+    const Axes reduced = reduces_ == Reduces::kNothing ? 0 : axis_bit(reduces_ == Reduces::kRows ? 1 : 2);
+    const bool is_pick = is_inside(from.base) && picks(from, shape_.extents(), reduced);
+    if (reduced == 0 || product(w.shape) != kept_size() || (is_inside(from.base) && !is_pick))
+      return "runs no " + std::string(name(node(n).op)) + " but of one element for each row that it reduces";
+    Access rows = from;
+    rows.positions = Access::kNoPositions, rows.step = 0;
+    if (!is_pick && !reshaped(rows, kept_extents()))
+      return "reads an array that is strided along the product's axes in several steps";
+    return refusal_of_reads(w.reads[1], kept_extents());
   }
 
   Why refusal_of_product(NodeId n) {
@@ -141,19 +161,29 @@ class Judge {
     return {shape_.batches, reduces_ == Reduces::kRows ? 1 : shape_.rows, reduces_ == Reduces::kCols ? 1 : shape_.cols};
   }
 
+  /// Elements that n is computed in: of a map under a slice only those of the slice.
+  std::int64_t computed_size(NodeId n) const {
+    const Work& w = k_.folded.work[at(n)];
+    return w.kind == WorkKind::kPointwise ? product(w.shape) : node(n).size();
+  }
+
   /// What is computed here is read where it is made, what is small along columns by all of a column.
   Why refusal_of_reads(const Work& w, const Extents& extents) const {
-    for (const Access& a : w.reads) {
-      const auto seen = a.has_positions() ? std::nullopt : seen_along(a, extents);
-      if (!seen) return "reads an array that is strided along the product's axes in several steps";
-      if (!is_inside(a.base)) continue;
-      const std::int64_t size = product(k_.folded.work[at(a.base)].shape);
-      const bool own = size == product(extents) && is_identity(*seen);
-      const bool reduced = reduces_ != Reduces::kNothing && size == kept_size() && seen->offset == 0;
-      const bool along = size == shape_.cols && seen->strides[0] == 0 && seen->strides[1] == 0 && seen->offset == 0;
-      if (!own && !reduced && !along && size != 1) return "reads a value that it computes elsewhere";
-    }
+    for (const Access& a : w.reads)
+      if (auto why = refusal_of_reads(a, extents)) return why;
     return std::nullopt;
+  }
+
+  Why refusal_of_reads(const Access& a, const Extents& extents) const {
+    const auto seen = seen_along(a, extents);
+    if (!seen) return "reads an array that is strided along the product's axes in several steps";
+    if (!is_inside(a.base)) return std::nullopt;
+    const std::int64_t size = computed_size(a.base);
+    const bool own = size == product(extents) && is_identity(*seen);
+    const bool reduced = reduces_ != Reduces::kNothing && size == kept_size() && seen->offset == 0;
+    const bool along = size == shape_.cols && seen->strides[0] == 0 && seen->strides[1] == 0 && seen->offset == 0;
+    if (own || reduced || along || size == 1) return std::nullopt;
+    return "reads a value that it computes elsewhere";
   }
 
   const Candidate& k_;
@@ -224,6 +254,7 @@ void set_operands(Kernel& k, const Space& space, const Judged& j, const Steps& s
   }
   for (const Strided& s : steps.loads()) k.loads.push_back(operand_of(s, space, j));
   for (const Strided& s : steps.iotas()) k.iotas.push_back(operand_of(s, space, j));
+  for (std::size_t i = 0; i < k.tables.size(); ++i) k.tables[i].from = operand_of(steps.tables()[i], space, j);
   for (std::size_t i = 0; i < stores.size(); ++i) k.stores[i].to = operand_of(stores[i], space, j);
 }
 

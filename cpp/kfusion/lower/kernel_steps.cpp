@@ -1,8 +1,10 @@
 #include "kfusion/lower/kernel_steps.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "kfusion/plan/joins.hpp"
+#include "kfusion/plan/picks.hpp"
 #include "kfusion/plan/powers.hpp"
 #include "kfusion/plan/sweeps.hpp"
 
@@ -54,7 +56,8 @@ int Steps::add_row_map(NodeId n) {
 int Steps::add_map(NodeId n) {
   const Node& node = g_[n];
   if (is_part(node)) return argument(space_.spans.at(n), work(n).reads[0]);
-  if (kind(node.op) == OpKind::kGather) return add_take(n);
+  if (kind(node.op) == OpKind::kGather)
+    return space_.spans.contains(work(n).reads[0].base) ? add_pick(n) : add_take(n);
   if (const int power = power_by_products(g_, n)) return add_products(n, power);
   const DType from = g_[node.arguments.back()].dtype;  // a condition comes first and has a type of its own
   Step s = step(kind(node.op) == OpKind::kMap ? StepKind::kMap : StepKind::kCast, node, n, from);
@@ -77,6 +80,57 @@ int Steps::add_take(NodeId n) {
   table.axis = take.axis;
   table.function = g_.stages[at(node.stage)].name;
   return push(std::move(s));
+}
+
+/// Of an element of each row: the sum of where(its place in the row == index, element, 0), NaN where none has the index.
+int Steps::add_pick(NodeId n) {
+  const Node& node = g_[n];
+  const NodeId value = work(n).reads[0].base;
+  const Positions positions = positions_of(g_, plan_.folded, n);
+  const DType integers = g_[node.arguments[1]].dtype;
+  int index = argument(space_.spans.at(n), work(n).reads[1]);
+  if (integers != DType::kInt64) {
+    Step wide;
+    wide.kind = StepKind::kCast, wide.op = Op::cast, wide.dtype = DType::kInt64, wide.from = integers;
+    wide.arguments = {index};
+    index = push(std::move(wide));
+  }
+  const bool is_sure = always_has_position(g_, plan_.folded, n);
+  const int known = is_sure ? -1 : known_positions(index, positions);
+  if (!positions.nonnegative) {
+    const int behind = map(Op::add, DType::kInt64, DType::kInt64, {index, integer(positions.extent, DType::kInt64)});
+    const int negative = map(Op::less, DType::kBool, DType::kInt64, {index, integer(0, DType::kInt64)});
+    index = map(Op::where, DType::kInt64, DType::kInt64, {negative, behind, index});
+  }
+  const int is_it = map(Op::equal, DType::kBool, DType::kInt64, {place_in_row(value), index});
+  const int element = argument(space_.all(), identity_access(value, g_[value].shape));
+  Step sum = step(StepKind::kReduce, node, n, node.dtype);
+  sum.op = Op::sum;
+  sum.arguments = {map(Op::where, node.dtype, node.dtype, {is_it, element, real(0, node.dtype)})};
+  const int picked = push(std::move(sum));
+  if (is_sure) return picked;
+  return map(Op::where, node.dtype, node.dtype,
+             {known, picked, real(std::numeric_limits<double>::quiet_NaN(), node.dtype)});
+}
+
+/// An iota along the reduced axes, which are neighbours.
+int Steps::place_in_row(NodeId value) {
+  Strided places{value, DType::kInt64, Extents(space_.extents.size(), 0), 0};
+  std::int64_t stride = 1;
+  for (std::size_t axis = space_.extents.size(); axis-- > 0;) {
+    if ((space_.reduced & axis_bit(axis)) == 0) continue;
+    places.strides[axis] = stride;
+    stride *= space_.extents[axis];
+  }
+  return operand(StepKind::kIota, iotas_, places);
+}
+
+int Steps::known_positions(int index, const Positions& p) {
+  const auto is = [&](Op op, std::int64_t bound) {
+    return map(op, DType::kBool, DType::kInt64, {index, integer(bound, DType::kInt64)});
+  };
+  const int low = is(Op::greater_equal, p.nonnegative ? 0 : -p.extent), high = is(Op::less, p.extent);
+  return map(Op::logical_and, DType::kBool, DType::kBool, {low, high});
 }
 
 int Steps::add_products(NodeId n, int power) {
@@ -148,6 +202,7 @@ int Steps::operand(StepKind kind, Operands& among, const Strided& operand) {
   const auto found = std::find(among.all.begin(), among.all.end(), operand);
   if (found != among.all.end()) return among.steps[static_cast<std::size_t>(found - among.all.begin())];
   Step s = step(kind, g_[operand.node], operand.node, operand.dtype);
+  s.dtype = operand.dtype;
   s.index = static_cast<int>(among.all.size());
   among.all.push_back(operand);
   among.steps.push_back(push(std::move(s)));
@@ -163,6 +218,27 @@ int Steps::constant(NodeId n) {
   s.index = static_cast<int>(k_.constants.size());
   k_.constants.push_back({node.dtype, given.value, given.integer, given.parameter});
   return step_[n] = push(std::move(s));
+}
+
+int Steps::integer(std::int64_t value, DType dtype) {
+  Step s;
+  s.kind = StepKind::kConstant, s.op = Op::constant, s.dtype = dtype, s.from = dtype;
+  s.index = static_cast<int>(k_.constants.size());
+  k_.constants.push_back({dtype, static_cast<double>(value), value, -1});
+  return push(std::move(s));
+}
+
+int Steps::real(double value, DType dtype) {
+  const int s = integer(0, dtype);
+  k_.constants.back().value = value;
+  return s;
+}
+
+int Steps::map(Op op, DType dtype, DType from, std::vector<int> arguments) {
+  Step s;
+  s.kind = StepKind::kMap, s.op = op, s.dtype = dtype, s.from = from;
+  s.arguments = std::move(arguments);
+  return push(std::move(s));
 }
 
 int Steps::push(Step s) {

@@ -31,6 +31,9 @@ class Steps {
   int add_node(NodeId n);
   int add_map(NodeId n);
   int add_take(NodeId n);
+  int add_pick(NodeId n);
+  int place_in_row(NodeId value);
+  int known_positions(int index, const Positions& positions);
   int add_products(NodeId n, int power);
   int add_row_map(NodeId n);
   int add_before_deferred(NodeId reduction);
@@ -40,6 +43,9 @@ class Steps {
   int unstored(int step) const;
   int operand(StepKind kind, Operands& among, const Strided& operand);
   int constant(NodeId n);
+  int integer(std::int64_t value, DType dtype);
+  int real(double value, DType dtype);
+  int map(Op op, DType dtype, DType from, std::vector<int> arguments);
   int push(Step s);
 
   const Plan& plan_;

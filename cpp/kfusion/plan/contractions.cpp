@@ -4,6 +4,8 @@
 #include <bit>
 #include <tuple>
 
+#include "kfusion/plan/sweeps.hpp"
+
 namespace kfusion {
 namespace {
 
@@ -137,24 +139,53 @@ bool reduces_inside_products(const Part& part, const Extents& shape) {
   return product(tile) % product({part.domain.begin() + first, part.domain.end()}) == 0;
 }
 
-bool try_contraction_reduction(const Reader& r, const Graph& g, Partition& p, NodeId reduction) {
+/// The read by which the rows of part `reducing` are made of what a product's part gives, of which nothing else is read
+/// anywhere; one without an access where there is none.
+Edge read_of_product(const Partition& p, int reducing) {
+  Edge found;
+  int product = -1;
+  for (const NodeId n : p.part(reducing).nodes) {
+    for (const Edge& e : p.edges_into(n)) {
+      const int from = p.part_of(e.producer);
+      if (from == reducing || !is_contraction(p, from)) continue;
+      if ((product >= 0 && product != from) || !only_read_by(p, e.producer, reducing)) return {};
+      product = from;
+      if (!e.access->has_positions()) found = e;
+    }
+  }
+  const auto is_read = [&](NodeId n) { return only_read_by(p, n, reducing); };
+  return product >= 0 && std::ranges::all_of(p.part(product).stores, is_read) ? found : Edge{};
+}
+
+bool stores_elements(const Graph& g, const Part& part) {
+  const std::int64_t rows = product(extents_of(part.domain, part.kept()));
+  return std::ranges::any_of(part.stores, [&](NodeId n) { return g[n].size() > rows; });
+}
+
+/// Tiles go by once.
+bool takes_one_sweep(const Graph& g, const FoldedGraph& folded, const Partition& p, int producing, int reducing) {
+  std::vector<NodeId> nodes = p.part(producing).nodes;
+  const Part& part = p.part(reducing);
+  nodes.insert(nodes.end(), part.nodes.begin(), part.nodes.end());
+  std::ranges::sort(nodes);
+  return !stores_elements(g, part) && count_passes(g, folded, nodes, part.stores, part.domain) == 1;
+}
+
+bool try_contraction_reduction(const Graph& g, const FoldedGraph& folded, Partition& p, NodeId reduction) {
   const int reducing = p.part_of(reduction);
   const Part& part = p.part(reducing);
-  if (part.kind != WorkKind::kReduce || part.reduced == 0 || part.second_sweep) return false;
-  const int producing = scores_part(r, p, reducing);
-  if (producing < 0 || part.place != p.part(producing).place || !p.may_share(producing, reducing)) return false;
-  const auto product = std::find_if(p.part(producing).nodes.begin(), p.part(producing).nodes.end(),
-                                    [&](NodeId n) { return g[n].op == Op::matmul; });
-  if (product == p.part(producing).nodes.end() || p.part(producing).stores.size() != 1) return false;
-  if (!is_plain_product(g, p.part(producing))) return false;
+  if (part.kind != WorkKind::kReduce || part.reduced == 0) return false;
+  const Edge read = read_of_product(p, reducing);
+  if (!read.access) return false;
+  const int producing = p.part_of(read.producer);
+  if (part.place != p.part(producing).place || !p.may_share(producing, reducing)) return false;
+  const auto product = std::ranges::find_if(p.part(producing).nodes, [&](NodeId n) { return g[n].op == Op::matmul; });
+  if (product == p.part(producing).nodes.end() || !is_plain_product(g, p.part(producing))) return false;
   if (!reduces_inside_products(part, g[*product].shape)) return false;
-  const bool stores_elements = std::any_of(part.stores.begin(), part.stores.end(), [&](NodeId n) {
-    return g[n].size() > kfusion::product(extents_of(part.domain, part.kept()));
-  });
-  if (stores_elements) return false;
+  if (!takes_one_sweep(g, folded, p, producing, reducing)) return false;
   if (!p.is_run(Pattern::kContractionReduction, {producing, reducing})) return false;
-  auto deferred = commuting_maps(r, g, p, reduction, *product);
-  if (!p.unite(producing, reducing)) return false;
+  auto deferred = commuting_maps(Reader(g, folded), g, p, reduction, *product);
+  if (!p.join_along(read)) return false;
   p.defer(p.part_of(reduction), std::move(deferred));
   return true;
 }
@@ -167,9 +198,8 @@ void join_attention(const Graph& g, const FoldedGraph& folded, Partition& p) {
 }
 
 void join_contraction_reductions(const Graph& g, const FoldedGraph& folded, Partition& p) {
-  const Reader r(g, folded);
   for (const NodeId n : p.order()) {
-    if (kind(g[n].op) == OpKind::kReduce) try_contraction_reduction(r, g, p, n);
+    if (kind(g[n].op) == OpKind::kReduce) try_contraction_reduction(g, folded, p, n);
   }
 }
 

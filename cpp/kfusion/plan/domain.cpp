@@ -1,6 +1,7 @@
 #include "kfusion/plan/domain.hpp"
 
 #include <algorithm>
+#include <bit>
 
 namespace kfusion {
 
@@ -81,6 +82,28 @@ std::optional<Axes> span_of(const Access& a, const Extents& domain, Axes span) {
     stride *= extents[k];
   }
   return a.base_size == 0 || stride == a.base_size ? std::optional(varies) : std::nullopt;
+}
+
+bool picks(const Access& taken, const Extents& domain, Axes reduced) {
+  const Access points = identity_access(taken.base, domain);
+  Access rows{taken.base, taken.base_size, {}, {}};
+  std::int64_t step = 0;
+  for (std::size_t i = 0; i < domain.size(); ++i) {
+    if (reduced & axis_bit(i)) {
+      step = points.strides[i];
+    } else {
+      rows.shape.push_back(domain[i]);
+      rows.strides.push_back(points.strides[i]);
+    }
+  }
+  const std::int64_t row = product(extents_of(domain, reduced));
+  const Axes run = reduced == 0 ? 0 : reduced >> std::countr_zero(reduced);
+  if ((run & (run + 1)) != 0 || !taken.has_positions() || taken.offset != 0) return false;
+  if (taken.positions != row || (row > 1 && taken.step != step) || taken.base_size != product(domain)) return false;
+  Access plain = taken;
+  plain.positions = Access::kNoPositions, plain.step = 0;
+  const auto seen = product(plain.shape) == product(rows.shape) ? reshaped(plain, rows.shape) : std::nullopt;
+  return seen && collapsed(*seen) == collapsed(rows);
 }
 
 }  // namespace kfusion

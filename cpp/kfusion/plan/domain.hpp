@@ -39,4 +39,8 @@ Axes moved_axes(const MovedAxes& moved, Axes axes);
 /// completely, so that each point of those axes is one element of the base.
 std::optional<Axes> span_of(const Access& a, const Extents& domain, Axes span);
 
+/// Whether a gather takes one element of each row of a value over `domain`, whose rows are along its axes `reduced`: to
+/// a kernel over that domain it is a reduction.
+bool picks(const Access& taken, const Extents& domain, Axes reduced);
+
 }  // namespace kfusion

@@ -138,11 +138,30 @@ std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b, NodeI
   if (!across_stages_ && g_[a.nodes[0]].stage != g_[consumer].stage) return Reason::kUnfused;
   if (a.kind == WorkKind::kLibrary || b.kind == WorkKind::kLibrary) return Reason::kLibraryCall;
   if (a.joined || b.joined) return Reason::kContraction;
-  // A contraction takes elementwise work on its result with it, nothing that needs whole rows and no other contraction.
+  // A contraction takes elementwise work on its result with it, nothing that needs whole rows, and of other
+  // contractions only products of the same rows.
   if (work_kind(consumer) == WorkKind::kContraction) return Reason::kContraction;
-  if (b.kind == WorkKind::kContraction && !is_pointwise(a.kind)) return Reason::kContraction;
+  if (b.kind == WorkKind::kContraction && !is_pointwise(a.kind) && !multiply_same_rows(a, b))
+    return Reason::kContraction;
   if (a.kind == WorkKind::kContraction && b.reduced != 0) return Reason::kContraction;
   return std::nullopt;
+}
+
+/// Whether both are products of one left factor, of one shape and type: the kernel of both reads its tiles once.
+bool Partition::multiply_same_rows(const Part& a, const Part& b) const {
+  const NodeId x = contraction_of(a), y = contraction_of(b);
+  if (x < 0 || y < 0 || a.reduced != 0 || b.reduced != 0) return false;
+  const bool alike = g_[x].op == Op::matmul && g_[y].op == Op::matmul && g_[x].shape == g_[y].shape &&
+                     g_[x].dtype == g_[y].dtype;
+  return alike && folded_.work[at(x)].reads[0] == folded_.work[at(y)].reads[0];
+}
+
+/// The first product or convolution of a part; -1 where there is none.
+NodeId Partition::contraction_of(const Part& part) const {
+  if (part.kind != WorkKind::kContraction) return -1;
+  const auto found =
+      std::ranges::find_if(part.nodes, [&](NodeId n) { return work_kind(n) == WorkKind::kContraction; });
+  return found == part.nodes.end() ? -1 : *found;
 }
 
 std::optional<Reason> Partition::named_pair_allowed(NodeId producer, NodeId consumer) const {
@@ -194,7 +213,11 @@ std::optional<Reason> Partition::edges_fit(int a, int b, Verdict& v) const {
     v.because = e;
     if (const auto reason = named_pair_allowed(e.producer, e.consumer)) return reason;
     if (work_kind(e.consumer) == WorkKind::kContraction) return Reason::kContraction;  // operands are read in tiles
-    if (e.access->has_positions()) return Reason::kGather;
+    if (e.access->has_positions()) {
+      if (merged.kind != WorkKind::kContraction || !picks(*e.access, merged.domain, merged.reduced))
+        return Reason::kGather;
+      continue;
+    }
     const bool reduces = work_kind(e.consumer) == WorkKind::kReduce;
     const Axes read = reduces ? merged.all() : moved_axes(m.moved_b, span_[static_cast<std::size_t>(e.consumer)]);
     const Axes written = moved_axes(m.moved_a, span_[static_cast<std::size_t>(e.producer)]);
@@ -334,6 +357,15 @@ std::optional<Reason> Partition::merge_along(const Edge& e) {
   const auto reason = v.reason;
   if (!reason) apply(a, b, std::move(v));
   return reason;
+}
+
+bool Partition::join_along(const Edge& e) {
+  const int a = part_of(e.producer), b = part_of(e.consumer);
+  Verdict v = judge(a, b, match_edge(e));
+  if (v.reason) return false;
+  v.merged.joined = true;
+  apply(a, b, std::move(v));
+  return true;
 }
 
 std::optional<Reason> Partition::merge_siblings(int a, int b, NodeId source) {

@@ -68,6 +68,9 @@ class Partition {
   std::optional<Reason> merge_siblings(int a, int b, NodeId source);
   /// Merges two elementwise parts over one domain that store into one join, or says why not.
   std::optional<Reason> merge_beside(int a, int b);
+  /// Merges along `e` two parts that a pattern around a product has found, and of which only the rules about
+  /// contractions say that they are two; false where another rule keeps them apart.
+  [[nodiscard]] bool join_along(const Edge& e);
   /// Why not, without merging anything.
   struct Refused {
     Reason reason;
@@ -119,6 +122,8 @@ class Partition {
   Verdict match_full(const Edge& e, const Cut& b, Axes varies) const;
   Verdict match_rows(const Edge& e, const Cut& b, Axes read, Axes varies) const;
   std::optional<Reason> kinds_allow(const Part& a, const Part& b, NodeId consumer) const;
+  bool multiply_same_rows(const Part& a, const Part& b) const;
+  NodeId contraction_of(const Part& part) const;
   std::optional<Reason> named_pair_allowed(NodeId producer, NodeId consumer) const;
   Verdict judge(int a, int b, Verdict v);
   std::optional<Reason> edges_fit(int a, int b, Verdict& v) const;  ///< also says how v.merged sweeps

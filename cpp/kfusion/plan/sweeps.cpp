@@ -62,7 +62,8 @@ int count_passes(const Graph& g, const FoldedGraph& folded, const std::vector<No
     int arguments = 0;
     for (const Access& a : work(n).reads)
       if (const auto made = ready.find(a.base); made != ready.end()) arguments = std::max(arguments, made->second);
-    const bool reduces = work(n).kind == WorkKind::kReduce;
+    const bool is_pick = kind(g[n].op) == OpKind::kGather && ready.contains(work(n).reads[0].base);  // of a whole row
+    const bool reduces = work(n).kind == WorkKind::kReduce || is_pick;
     const NodeId first = reduces ? merged_with(g, folded, nodes, n) : -1;
     ready[n] = ready_after(arguments, reduces, first >= 0 ? ready.at(first) : -1);
   }
