@@ -44,6 +44,10 @@ ONE_KERNEL = {
     "a value computed of a vector": (lambda x, w, b: x @ w.T + (b * 2 + 1), (X, W, B)),
     "the largest of rows": (lambda x, w: (x @ w.T).max(-1), (X, spec(32_000, 4096))),
     "sums of squares of columns": (lambda x, w: ((x @ w.T) * (x @ w.T)).sum(0), (X, W)),
+    "gates": (lambda x, g, u: kf.silu(x @ g.T) * (x @ u.T), (X, W, W)),
+    "gates with biases": (lambda x, g, u, a, b: kf.gelu(x @ g.T + a) * (x @ u.T + b), (X, W, W, B, B)),
+    "losses": (lambda x, w, t: kf.cross_entropy(x @ w.T, t, reduction="none"),
+               (X, spec(32_000, 4096), kf.spec((8192,), "int64"))),
     "the splade head": (golden.splade_head, (spec(32, 256, 768), spec(30_522, 768), spec(30_522))),
 }  # fmt: skip
 

@@ -182,6 +182,55 @@ class TestBatches:
         check(lambda x, w: torch.relu(x @ w), draw(130, 72), draw(3, 72, 264, scale=0.1))
 
 
+class TestGates:
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", [*SHAPES, (333, 136, 96), (300, 72, 1000)])
+    def test_two_products_of_one_factor(self, shape, dtype):
+        m, k, n = shape
+        x = draw(m, k, dtype=dtype)
+        g, u = (draw(n, k, dtype=dtype, scale=k**-0.5) for _ in range(2))
+        check(lambda x, g, u: F.silu(F.linear(x, g)) * F.linear(x, u), x, g, u, dtype=dtype)
+
+    def test_biases_and_weights_of_the_other_order(self):
+        x, a, b = draw(257, 136), draw(520), draw(520)
+        g, u = (draw(136, 520, scale=0.1) for _ in range(2))
+        check(lambda x, g, u, a, b: gelu(x @ g + a) * (x @ u + b), x, g, u, a, b)
+
+
+class TestLosses:
+    @pytest.mark.parametrize("shape", [(333, 136, 3001), (1300, 768, 5000), (1, 64, 130), (129, 8, 257)])
+    def test_cross_entropy(self, shape):
+        m, k, n = shape
+        x, w = draw(m, k), draw(n, k, scale=k**-0.5)
+        labels = torch.randint(n, (m,), device="cuda")
+        labels[: m // 3] = torch.arange(m // 3, device="cuda") * 7 % n
+        labels[-1] = -100
+        check(lambda x, w, t: F.cross_entropy(F.linear(x, w), t, reduction="none"), x, w, labels)
+        mean = forced(lambda x, w, t: F.cross_entropy(F.linear(x, w), t))
+        want = F.cross_entropy(F.linear(x.double(), w.double()), labels)
+        if m > 1:
+            torch.testing.assert_close(mean(x, w, labels).double(), want, rtol=2.0**-7, atol=0)
+
+    def test_the_logits_are_not_stored(self):
+        x, w = draw(2048, 512), draw(32_000, 512, scale=0.1)
+        labels = torch.randint(32_000, (2048,), device="cuda")
+        f = forced(lambda x, w, t: F.cross_entropy(F.linear(x, w), t, reduction="none"))
+        f(x, w, labels)
+        kf.empty_cache()
+        torch.cuda.synchronize()
+        before, _ = torch.cuda.mem_get_info()
+        f(x, w, labels)
+        torch.cuda.synchronize()
+        after, _ = torch.cuda.mem_get_info()
+        assert before - after < 2048 * 32_000 * 2 / 20
+
+    def test_infinities(self):
+        x, w = draw(130, 72), draw(700, 72)
+        x[3, 5], x[7] = float("nan"), 0.0
+        labels = torch.randint(700, (130,), device="cuda")
+        check(lambda x, w, t: F.cross_entropy(F.linear(x, w), t, reduction="none"), x, w, labels)
+
+
 class TestReduced:
     @pytest.mark.parametrize(
         "shape", [(7, 300, 136, 1001), (6, 512, 768, 515), (3, 96, 776, 700), (2, 5, 8, 3), (1, 1, 64, 9)]

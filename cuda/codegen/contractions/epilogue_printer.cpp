@@ -299,13 +299,47 @@ void EpiloguePrinter::print_pass(const std::vector<int>& elements, const std::ve
   out_.close();
 }
 
+std::optional<EpiloguePrinter::Pick> EpiloguePrinter::pick_of(int reduction) const {
+  const auto is_map = [&](int i, Op op) { return step(i).kind == StepKind::kMap && step(i).op == op; };
+  const int where = step(reduction).arguments[0];
+  if (step(reduction).op != Op::sum || !is_map(where, Op::where)) return std::nullopt;
+  const int equal = step(where).arguments[0], otherwise = step(where).arguments[2];
+  if (!is_map(equal, Op::equal) || step(otherwise).kind != StepKind::kConstant) return std::nullopt;
+  const Constant& zero = k_.constants[at(step(otherwise).index)];
+  if (zero.parameter >= 0 || zero.value != 0) return std::nullopt;
+  const bool first = step(step(equal).arguments[0]).kind == StepKind::kIota;
+  const int iota = step(equal).arguments[first ? 0 : 1], place = step(equal).arguments[first ? 1 : 0];
+  if (step(iota).kind != StepKind::kIota || step(place).level != Level::kRow || is_float(step(place).dtype))
+    return std::nullopt;
+  const TileStrides s = tile_strides(k_.iotas[at(step(iota).index)], turned_);
+  if (s.batch != 0 || s.row != 0 || s.col != 1) return std::nullopt;
+  return Pick{reduction, iota, place, step(where).arguments[1]};
+}
+
+/// Most tiles have no column that the row wants.
+void EpiloguePrinter::print_pick(const Pick& pick) {
+  const std::string place = "place_" + number(at(pick.reduction));
+  out_.line("const i64 " + place + " = i64(" + reference(pick.place) + ") - p." + iotas_[at(step(pick.iota).index)] +
+            "_from - at.col;");
+  out_.open("if (" + place + " >= 0 && " + place + " < 8 * kPairs) {");
+  const std::string member = "part[x]." + names_[at(pick.reduction)];
+  print_pass(needed({pick.value}, Level::kElement),
+             {"if (8 * j + x == static_cast<int>(" + place + ")) " + member + " = " + reference(pick.value) + ";"});
+  out_.close();
+}
+
 void EpiloguePrinter::print_fold() {
   std::vector<int> taken, paired;  // arguments of reductions
+  std::vector<Pick> picks;
   std::vector<std::string> first, second, between;
   for (int i = 0; i < std::ssize(k_.steps); ++i) {
     if (!is_reduction(i) || is_second(i)) continue;
     const Step& s = step(i);
     const std::string member = "part[x]." + names_[at(i)], a = accumulator(s);
+    if (const auto pick = pick_of(i)) {
+      picks.push_back(*pick);
+      continue;
+    }
     taken.push_back(s.arguments[0]);
     if (s.pair >= 0) {
       paired.push_back(s.arguments[0]);
@@ -325,11 +359,14 @@ void EpiloguePrinter::print_fold() {
   out_.open(
       "static KF_DEVICE void fold(State& s, [[maybe_unused]] const Params& p, const float (&acc)[kAll], int h, const "
       "Point& at) {");
-  print_steps(needed(taken, Level::kRow), "0", "at.row < at.rows");
+  std::vector<int> wanted = taken;
+  for (const Pick& p : picks) wanted.insert(wanted.end(), {p.place, p.value});
+  print_steps(needed(wanted, Level::kRow), "0", "at.row < at.rows");
   out_.line("State part[2] = {none(), none()};", "two, for half the latency");
   print_pass(needed(taken, Level::kElement), first);
   for (const std::string& line : between) out_.line(line);
   if (!second.empty()) print_pass(needed(paired, Level::kElement), second);
+  for (const Pick& p : picks) print_pick(p);
   out_.line("join(part[0], part[1]);");
   out_.line("join(s, part[0]);");
   out_.close();

@@ -1,5 +1,6 @@
 // The generated struct of a product's kernel: F of device/contract_stored.cuh and contract_reduced.cuh.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,12 @@ class EpiloguePrinter {
   std::vector<int> needed(const std::vector<int>& of, Level level) const;
   void print_steps(const std::vector<int>& steps, const std::string& col, const std::string& inside);
   void print_map();
+  /// A sum of where(column == a value of the row, x, 0), as a loss by class numbers has.
+  struct Pick {
+    int reduction = -1, iota = -1, place = -1, value = -1;  ///< steps
+  };
+  std::optional<Pick> pick_of(int reduction) const;
+  void print_pick(const Pick& pick);
   void print_state();
   void print_fold();
   void print_pass(const std::vector<int>& elements, const std::vector<std::string>& reduced);
