@@ -41,6 +41,9 @@ std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel);
 /// Cycles that a multiprocessor of so many takes for its share of what has no kernel yet: as the tile is chosen.
 double predicted_cycles(const Contraction& products, int multiprocessors, std::int64_t shared_bytes);
 
+/// As that of a kernel (generate.hpp).
+Contraction without_names(Contraction c);
+
 class ContractionKernel {
  public:
   /// `aligned`: all arrays of the caller begin at multiples of 16 bytes, so that boxes may be used for what the
