@@ -15,7 +15,7 @@ from .results import Measured, Results, Row
 
 _TRAFFIC = {"traffic": traffic_suite.Results.by_width, "traffic_saved": traffic_suite.Results.saved}
 RUNS = ("h200", "cpu")  # results/NAME.json
-OPTIONAL = {"cpu_avx2": "CPU, AVX2"}  # likewise, where it exists, and what it is called
+OPTIONAL = {"cpu_avx2": "CPU, AVX2", "h100": "H100"}  # likewise, where it exists, and what it is called
 PAGES = ("docs/performance.md", "results/README.md")  # beside the README
 _REGION = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 _SHOWN = ("fused", "fused, fresh", "unfused", "torch", "torch.compile", "torch.compile, warm", "triton", "cupy",

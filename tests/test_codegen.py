@@ -57,6 +57,22 @@ class TestText:
 
         assert sources(scaled(2.0), empty((64,))) == sources(scaled(-7.5), empty((64,)))
 
+    def test_layers_of_a_model_are_one_text_where_it_is_compiled(self):
+        """Names of values and the numbers in a kernel's name tell them apart for people only."""
+
+        def layers(x, y, first, second):
+            x = kf.layernorm(kf.matmul(x, y) + x, first)
+            return kf.layernorm(kf.matmul(x, y) + x, second)
+
+        given = kf.spec((64, 256)), kf.spec((256, 256)), kf.spec((256,)), kf.spec((256,))
+        graph, h200 = kf.trace(layers, *given), kf.device("h200").to_dict()
+        shown, compiled = ([k for k in _core.cuda_kernels(graph, h200, names=n) if k] for n in (True, False))
+        assert len({k.source for k in shown}) == len({k.entry for k in shown}) == len(shown) == 2
+        assert "in_second" in shown[1].source
+        assert len({k.source for k in compiled}) == 1
+        assert {k.entry for k in compiled} == {"kf_add_layernorm"}
+        assert "second" not in compiled[1].source
+
     def test_what_is_large_has_wide_indices(self):
         (narrow,), (large,) = (sources(lambda g, x: g.map("exp", [x]), empty((n,))) for n in (2**30, 2**32))
         assert "using Index = int;" in narrow

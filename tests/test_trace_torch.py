@@ -295,7 +295,6 @@ REFUSED = {
     r"tensor_split by a tensor is not traced": lambda x: x.tensor_split(torch.tensor(2)),
     r"x\.item is not traced": lambda x: x.sum().item(),
     r"updates its running statistics": torch.nn.BatchNorm1d(7),
-    r"without a dim guesses one": lambda x: F.softmax(x),
     r"torch\.rrelu is not traced: random": lambda x: F.rrelu(x, training=True),
     r"moving a value to cuda": lambda x: x.to("cuda"),
     r"torch\.masked_select is not traced: the shape": lambda x: torch.masked_select(x, x > 0),
@@ -310,6 +309,17 @@ REFUSED = {
 def test_refused(pattern):
     with pytest.raises(kf.TraceError, match=pattern):
         trace(REFUSED[pattern], A)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (3, 5), (2, 3, 4), (2, 3, 4, 5)])
+def test_softmax_without_a_dim_is_along_the_axis_that_torch_takes(shape):
+    x = torch.randn(shape)
+    for function in (F.softmax, F.log_softmax, F.softmin):
+        with pytest.warns(UserWarning, match="deprecated"):
+            want = function(x)
+        with pytest.warns(UserWarning, match="deprecated"):
+            got = kf.fuse(function)(x)
+        torch.testing.assert_close(got, want)
 
 
 def test_specs_need_no_torch():

@@ -1,9 +1,9 @@
 // Generated CUDA C++: text, launch and parameters, which need no GPU.
+#include "backends/backends.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/device_dict.hpp"
 #include "bindings/plan_options.hpp"
 #include "bindings/stl.hpp"
-#include "backends/backends.hpp"
 #include "codegen/contractions/contraction_kernel.hpp"
 #include "codegen/generate.hpp"
 #include "kfusion/graph/builder.hpp"
@@ -14,7 +14,7 @@ namespace kfusion {
 namespace bind_codegen_detail {
 
 constexpr const char* kKernelsDoc =
-    R"(cuda_kernels(graph, device, fuse=True, aligned=True, clusters=True, multiprocessors=132)
+    R"(cuda_kernels(graph, device, fuse=True, aligned=True, clusters=True, multiprocessors=132, names=True)
 --
 
 The kernels of a graph as CUDA C++, in the order in which they run. Needs no GPU.
@@ -26,6 +26,7 @@ Args:
     aligned: whether all arrays begin at multiples of 16 bytes.
     clusters: whether the device has clusters of blocks.
     multiprocessors: how many the device has.
+    names: whether the text has the names of values; what is compiled has none, so that equal kernels are one text.
 
 Returns:
     A list of CudaKernel, for products with what follows them of ContractionKernel; None for what the array library
@@ -52,7 +53,7 @@ Args:
 )";
 
 py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse, bool aligned, bool clusters,
-                 int multiprocessors) {
+                 int multiprocessors, bool names) {
   const Plan plan = make_plan(builder.graph(), read_device(device), options_to_run(fuse));
   codegen::Target target;
   target.clusters = clusters;
@@ -62,9 +63,11 @@ py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse,
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     const Group& group = plan.groups[i];
     if (is_loops(group.pattern)) {
-      result.append(codegen::CudaKernel(lowering.kernel(static_cast<int>(i)), target, aligned));
+      Kernel kernel = lowering.kernel(static_cast<int>(i));
+      result.append(codegen::CudaKernel(names ? kernel : codegen::without_names(std::move(kernel)), target, aligned));
     } else if (group.executor && group.executor == executor_named("tensor_cores")) {
-      result.append(codegen::ContractionKernel(lowering.contraction(static_cast<int>(i)), target, aligned));
+      Contraction c = lowering.contraction(static_cast<int>(i));
+      result.append(codegen::ContractionKernel(names ? c : codegen::without_names(std::move(c)), target, aligned));
     } else {
       result.append(py::none());
     }
@@ -122,7 +125,8 @@ void bind_codegen(py::module_& m) {
           "launch", [](const codegen::ContractionKernel& k) { return launch_of(k.launch()); },
           "Its grid, block, cluster and memory.");
   m.def("cuda_kernels", &kernels, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
-        py::arg("aligned") = true, py::arg("clusters") = true, py::arg("multiprocessors") = 132, kKernelsDoc);
+        py::arg("aligned") = true, py::arg("clusters") = true, py::arg("multiprocessors") = 132,
+        py::arg("names") = true, kKernelsDoc);
   m.def("cuda_headers", &headers, kHeadersDoc);
 }
 

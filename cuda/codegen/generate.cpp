@@ -1,5 +1,6 @@
 #include "codegen/generate.hpp"
 
+#include <algorithm>
 #include <cctype>
 
 #include "codegen/printer.hpp"
@@ -14,6 +15,21 @@ std::string identifier(const std::string& name) {
   return text;
 }
 
+bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+
+/// "add_4_layernorm_3" as "add_layernorm": the numbers only tell the values of one graph apart.
+std::string without_numbers(const std::string& name) {
+  std::string text;
+  for (std::size_t i = 0, end = 0; i < name.size(); i = end) {
+    end = std::min(name.find('_', i + 1), name.size());
+    const bool is_number = name[i] == '_' && end > i + 1 &&
+                           std::all_of(name.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                                       name.begin() + static_cast<std::ptrdiff_t>(end), is_digit);
+    if (!is_number) text.append(name, i, end - i);
+  }
+  return text;
+}
+
 /// The call of the skeleton's function.
 std::string call_of(const Skeleton& s, const Configuration& c, bool geometry) {
   return std::string(s.name) + "<Fused, " + c.call() + ">(Fused{p}" + (geometry ? ", p.geometry" : "") +
@@ -21,6 +37,16 @@ std::string call_of(const Skeleton& s, const Configuration& c, bool geometry) {
 }
 
 }  // namespace
+
+Kernel without_names(Kernel kernel) {
+  kernel.name = without_numbers(kernel.name);
+  for (Operand& o : kernel.loads) o.label.clear();
+  for (Operand& o : kernel.iotas) o.label.clear();
+  for (Table& t : kernel.tables) t.from.label.clear();
+  for (Step& s : kernel.steps) s.label.clear();
+  for (Store& s : kernel.stores) s.to.label.clear();
+  return kernel;
+}
 
 CudaKernel::CudaKernel(const Kernel& kernel, const Target& target, bool aligned)
     : entry_(identifier(kernel.name)), constants_(kernel.constants) {

@@ -76,6 +76,10 @@ class CudaKernel {
   std::vector<Constant> constants_;
 };
 
+/// The kernel as it is compiled: without the names of values, which are for people. So the same work in each layer of a
+/// model is one text, which is compiled once.
+Kernel without_names(Kernel kernel);
+
 /// The device headers that a source may #include: name ("device/prelude.cuh") and text.
 std::span<const std::pair<std::string_view, std::string_view>> embedded_headers();
 

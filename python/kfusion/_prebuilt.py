@@ -92,7 +92,8 @@ def _kernels(name: str, shape: tuple[int, int], dtype: str, given: tuple[str, ..
     function: FusedFunction = getattr(_named, name)
     parameters = {p: Spec((length,), dtype, device="cuda:0") for p in given}
     graph = function._planned((Spec(shape, dtype, device="cuda:0"),), parameters).graph
-    return list(_core.cuda_kernels(graph, device("H200").to_dict(), name.startswith("fused_"), True, clusters))
+    fuse = name.startswith("fused_")
+    return list(_core.cuda_kernels(graph, device("H200").to_dict(), fuse, True, clusters, names=False))
 
 
 # ---- compiling ------------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ class HostKernels:
     def __init__(self, graphs: list[_core.Graph], folder: Path, **options: Any) -> None:
         device = {**DEVICE, "on_chip_bytes": options.pop("on_chip_bytes", DEVICE["on_chip_bytes"])}
         self.lowered = [_core.lower(g, device, options.get("fuse", True)) for g in graphs]
-        self.kernels = [_core.cuda_kernels(g, device, **{"clusters": False, **options}) for g in graphs]
+        self.kernels = [_core.cuda_kernels(g, device, **{"clusters": False, "names": False, **options}) for g in graphs]
         library = self._compile(folder)
         names = iter(range(sum(map(len, self.kernels))))
         self.functions = [[library[f"host_{next(names)}"] for _ in kernels] for kernels in self.kernels]

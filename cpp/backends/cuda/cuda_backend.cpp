@@ -11,7 +11,7 @@ namespace {
 class CudaStep final : public ExecutableStep {
  public:
   CudaStep(Loops loops, bool aligned, int device)
-      : kernel_(loops.kernel, cuda::target(device), aligned),
+      : kernel_(codegen::without_names(std::move(loops.kernel)), cuda::target(device), aligned),
         function_(cuda::compile(kernel_.source(), kernel_.entry(), device)),
         launch_(cuda::fitted(function_, kernel_.launch(), device)),
         loads_(std::move(loops.loads)),

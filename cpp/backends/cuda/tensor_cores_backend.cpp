@@ -22,7 +22,7 @@ std::size_t span_bytes(const Factor& f, std::int64_t batches, std::int64_t exten
 class ContractionStep final : public ExecutableStep {
  public:
   ContractionStep(Contracted c, bool aligned, int device)
-      : kernel_(c.contraction, cuda::target(device), aligned),
+      : kernel_(codegen::without_names(c.contraction), cuda::target(device), aligned),
         function_(cuda::compile(kernel_.source(), kernel_.entry(), device, true)),
         launch_(cuda::fitted(function_, kernel_.launch(), device)),
         slots_(std::move(c)) {

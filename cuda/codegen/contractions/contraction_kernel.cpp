@@ -197,6 +197,11 @@ void ContractionKernel::write_parameters(const ContractionAddresses& a, const do
   write_cells(cells_, constants_, a.loads, a.stores, parameters, memory, to);
 }
 
+Contraction without_names(Contraction c) {
+  c.epilogue = without_names(std::move(c.epilogue));
+  return c;
+}
+
 ContractionKernel::ContractionKernel(const Contraction& c, const Target& target, bool aligned)
     : entry_(identifier(c.epilogue.name)), constants_(c.epilogue.constants) {
   Boxes boxes = boxes_of(c, aligned);

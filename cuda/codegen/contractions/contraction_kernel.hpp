@@ -41,6 +41,9 @@ std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel);
 /// The tile of a kernel that is not made yet, of which the products are known only.
 ChosenTile predicted_tile(const Contraction& products, const Target& target);
 
+/// As that of a kernel (generate.hpp).
+Contraction without_names(Contraction c);
+
 class ContractionKernel {
  public:
   /// `aligned`: all arrays of the caller begin at multiples of 16 bytes, so that boxes may be used for what the

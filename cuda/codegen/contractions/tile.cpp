@@ -29,7 +29,11 @@ constexpr Tile kGates[] = {
     {256, 192, 3, 2, 1, 3, false, 4},
     {128, 256, 3, 2, 1, 4},
 };
-constexpr Tile kReduced[] = {{128, 256, 4, 2, 1, 0, true, 32}};
+constexpr Tile kReduced[] = {{128, 256, 4, 2, 1, 0, true}};
+
+/// Bytes of the left factor that blocks walk together while they reduce: they are read again for each tile along the
+/// columns, and have to stay in L2 beside what else passes.
+constexpr std::int64_t kWalkedBytes = 16 << 20, kMostWalked = 32, kLeastWalked = 4;
 
 /// Bytes that reach a multiprocessor in a cycle, elements x 64 of depth that it multiplies in one, and what an element
 /// costs at a tile's end.
@@ -83,6 +87,8 @@ ChosenTile choose_tile(const TileProblem& p, const Target& target) {
   };
   if (p.reduces) {
     consider(kReduced, p);
+    const std::int64_t bytes = std::int64_t{2} * best.tile.rows * best.tile.down * p.depth;
+    best.tile.group = static_cast<int>(std::clamp(kWalkedBytes / bytes, kLeastWalked, kMostWalked));
   } else if (p.products > 1) {
     consider(kGates, p);
   } else {

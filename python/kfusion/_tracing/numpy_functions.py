@@ -81,6 +81,8 @@ def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -
 
 
 def _take(x: Traced, indices: Any, axis: int | None = None) -> Any:
+    if isinstance(indices, (list, tuple, range)):
+        indices = np.asarray(indices)
     return contractions.take(x, indices, None if x.ndim == 0 and axis in (0, -1) else axis)
 
 

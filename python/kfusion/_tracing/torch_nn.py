@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -61,9 +62,10 @@ def _log_softmax(input: Any, dim: int | None = None, dtype: Any = None, *, _stac
 
 
 def along(name: str, x: Traced, dim: int | None, dtype: Any) -> tuple[Any, int]:
-    """The arguments of a softmax, x in the dtype that it is to be computed in."""
+    """The arguments of a softmax, x in the dtype that it is to be computed in; without a dim along torch's choice."""
     if dim is None:
-        raise trace_error(f"torch.{name} without a dim guesses one", f"write torch.{name}(x, dim=-1) instead")
+        dim = 0 if x.ndim in (0, 1, 3) else 1
+        warnings.warn(f"torch.nn.functional.{name} without a dim is deprecated: axis {dim} is taken", stacklevel=2)
     return (x if dtype is None else views.astype(x, dtype)), dim
 
 
