@@ -45,7 +45,7 @@ def test_the_schema():
     d = g.simplify().to_dict()
     common = {"library": "torch", "device": "cuda:1"}
     constant = {"op": "constant", "dtype": "float32", "shape": [], "arguments": [], "stage": None, "library": "numpy"}
-    constant |= {"device": "cpu", "weak": False, "parameter": -1}
+    constant |= {"device": "cpu", "weak": False, "parameter": -1, "wide": False}
     assert d == {
         "kfusion_graph": 1,
         "nodes": [

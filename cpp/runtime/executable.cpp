@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kfusion/error.hpp"
+#include "kfusion/graph/constant.hpp"
 #include "kfusion/interrupt.hpp"
 #include "kfusion/lower/layouts.hpp"
 #include "kfusion/room.hpp"
@@ -100,7 +101,7 @@ Extents all_strides(const Operand& o) {
 void number_parameters(Kernel& k, std::vector<Parameter>& parameters) {
   for (Constant& c : k.constants) {
     if (c.parameter < 0) continue;
-    const Parameter wanted{c.parameter, c.dtype};
+    const Parameter wanted{c.parameter, precision(c.dtype, c.wide)};
     const auto found = std::ranges::find(parameters, wanted);
     c.parameter = static_cast<int>(found - parameters.begin());
     if (found == parameters.end()) parameters.push_back(wanted);

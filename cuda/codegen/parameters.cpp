@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "kfusion/graph/constant.hpp"
+
 namespace kfusion::codegen {
 namespace {
 
@@ -12,7 +14,7 @@ std::int64_t low_half(std::uint32_t bits) { return static_cast<std::int64_t>(bit
 std::int64_t constant_bits(const Constant& c, const double* parameters) {
   if (c.dtype == DType::kInt32) return low_half(static_cast<std::uint32_t>(c.integer));
   if (c.dtype == DType::kInt64) return c.integer;
-  const double value = c.parameter >= 0 ? rounded(parameters[c.parameter], c.dtype) : c.value;
+  const double value = c.parameter >= 0 ? rounded(parameters[c.parameter], precision(c.dtype, c.wide)) : c.value;
   if (c.dtype == DType::kBool) return value != 0;
   if (c.dtype == DType::kFloat64) return std::bit_cast<std::int64_t>(value);
   return low_half(std::bit_cast<std::uint32_t>(static_cast<float>(value)));

@@ -7,6 +7,7 @@
 
 #include "cpu/strided.hpp"
 #include "kfusion/divide_up.hpp"
+#include "kfusion/graph/constant.hpp"
 
 namespace kfusion::cpu {
 namespace {
@@ -28,7 +29,7 @@ int lane_of(const Constant& c, const double* parameters, std::byte* lane) {
     case DType::kBool:
       return put(std::int32_t{number != 0});
     default:
-      return put(static_cast<float>(rounded(number, c.dtype)));
+      return put(static_cast<float>(rounded(number, precision(c.dtype, c.wide))));
   }
 }
 

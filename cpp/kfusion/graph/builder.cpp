@@ -112,10 +112,10 @@ NodeId GraphBuilder::strong(NodeId x) {
   return is_weak(graph_[x]) ? add_source(converted_constant(graph_[x], graph_[x].dtype)) : x;
 }
 
-NodeId GraphBuilder::converted(NodeId x, DType dtype) {
+NodeId GraphBuilder::converted(NodeId x, DType dtype, bool wide) {
   const Node& n = graph_[x];
   if (n.dtype == dtype && !is_weak(n)) return x;
-  if (is_known(n, dtype)) return add_source(converted_constant(n, dtype));
+  if (is_known(n, dtype)) return add_source(converted_constant(n, dtype, wide));
   Node cast;
   cast.op = Op::cast;
   cast.dtype = dtype;
@@ -177,8 +177,12 @@ NodeId GraphBuilder::map(Op op, NodeIds arguments) {
   const MapTypes types = map_types(op, operands, inferred_library(graph_, n));
   n.dtype = types.result;
   require_bounded(row.name, inferred_shape(graph_, n), n.dtype);  // before any cast is added
+  // Arithmetic of half types is done in float32: torch takes scalars so, and formulas of several operations lose digits
+  // otherwise. NumPy rounds what its own operators meet, and all libraries what is compared.
+  const bool wide = is_float(n.dtype) && (depth_ > 0 || inferred_library(graph_, n) == Library::kTorch);
   const Call call(*this, op);
-  for (std::size_t i = 0; i < n.arguments.size(); ++i) n.arguments[i] = converted(n.arguments[i], types.arguments[i]);
+  for (std::size_t i = 0; i < n.arguments.size(); ++i)
+    n.arguments[i] = converted(n.arguments[i], types.arguments[i], wide);
   return add(std::move(n));
 }
 

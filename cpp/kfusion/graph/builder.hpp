@@ -91,7 +91,7 @@ class GraphBuilder {
   void require_indices(Op op, NodeId indices) const;
   NodeId add_take(Op op, NodeId x, NodeId indices, TakeAttributes attributes);
   NodeId strong(NodeId x);
-  NodeId converted(NodeId x, DType dtype);
+  NodeId converted(NodeId x, DType dtype, bool wide = false);
 
   Graph graph_;
   StageId stage_ = -1;  // of the open stage, once it has a node

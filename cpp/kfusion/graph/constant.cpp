@@ -37,18 +37,20 @@ Node constant_node(DType dtype, ConstantAttributes attributes) {
   return n;
 }
 
-Node converted_constant(const Node& n, DType dtype) {
+Node converted_constant(const Node& n, DType dtype, bool wide) {
   const auto& c = std::get<ConstantAttributes>(n.attributes);
   if (is_integer(dtype)) return constant_node(dtype, {0, integer_value(n, dtype), false, c.parameter});
   const double value = is_integer(n.dtype) ? static_cast<double>(c.integer) : c.value;
-  return constant_node(dtype, {dtype == DType::kBool ? value != 0 : rounded(value, dtype), 0, false, c.parameter});
+  wide = wide && is_half(dtype);
+  const double held = dtype == DType::kBool ? value != 0 : rounded(value, precision(dtype, wide));
+  return constant_node(dtype, {held, 0, false, c.parameter, wide});
 }
 
 bool is_representable(const ConstantAttributes& c, DType dtype) {
   if (is_integer(dtype)) return c.value == 0 && fits(c.integer, dtype);
   if (c.integer != 0) return false;
   if (dtype == DType::kBool) return c.value == 0 || c.value == 1;
-  return std::isnan(c.value) || c.value == rounded(c.value, dtype);
+  return std::isnan(c.value) || c.value == rounded(c.value, precision(dtype, c.wide));
 }
 
 }  // namespace kfusion

@@ -12,8 +12,11 @@ inline bool is_weak(const Node& n) { return is_constant(n) && std::get<ConstantA
 Node constant_node(DType dtype, ConstantAttributes attributes);
 
 /// The same value in another dtype, no longer weak: floats rounded, or cut towards 0 to be integers. Throws
-/// std::overflow_error where an integer dtype does not hold it.
-Node converted_constant(const Node& n, DType dtype);
+/// std::overflow_error where an integer dtype does not hold it. `wide`: of a half type in float32.
+Node converted_constant(const Node& n, DType dtype, bool wide = false);
+
+/// The float dtype that the value of a constant of `dtype` is rounded to.
+inline DType precision(DType dtype, bool wide) { return wide && is_half(dtype) ? DType::kFloat32 : dtype; }
 
 /// Whether the value stands in the field of its dtype and the dtype can hold it.
 bool is_representable(const ConstantAttributes& c, DType dtype);

@@ -50,6 +50,7 @@ void visit_fields(AttributesT& attributes, Visit&& visit) {
     visit("value", *constant);
     visit("weak", constant->weak);
     visit("parameter", constant->parameter);
+    visit("wide", constant->wide);
   } else if (auto* iota = of(std::type_identity<IotaAttributes>{})) {
     visit("axis", iota->axis);
   } else if (auto* reduce = of(std::type_identity<ReduceAttributes>{})) {

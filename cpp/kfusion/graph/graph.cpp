@@ -84,7 +84,7 @@ bool same_node(const Node& a, const Node& b) { return a.stage == b.stage && same
 
 bool ConstantAttributes::operator==(const ConstantAttributes& other) const {
   return bits(value) == bits(other.value) && integer == other.integer && weak == other.weak &&
-         parameter == other.parameter;
+         parameter == other.parameter && wide == other.wide;
 }
 
 std::int64_t product(const Extents& e) {

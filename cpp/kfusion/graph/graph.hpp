@@ -39,10 +39,11 @@ struct InputAttributes {
   bool operator==(const InputAttributes&) const = default;
 };
 struct ConstantAttributes {
-  double value = 0;          ///< for float dtypes (already rounded to the node's dtype) and bool (0 or 1)
+  double value = 0;          ///< for float dtypes (already rounded to their precision()) and bool (0 or 1)
   std::int64_t integer = 0;  ///< for int32 and int64
   bool weak = false;         ///< a Python scalar: takes the dtype of what it meets; no node reads one
   int parameter = -1;        ///< number of the float argument that `value` came from: another one may come when it runs
+  bool wide = false;         ///< of a half type, and kept in float32, in which half types are computed
   bool operator==(const ConstantAttributes& other) const;  ///< bit for bit: 0 is not -0, NaN is NaN
 };
 struct IotaAttributes {

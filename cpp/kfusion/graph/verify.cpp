@@ -60,6 +60,10 @@ bool constant_is_plain(const Graph&, const Node& n) {
          is_representable(std::get<ConstantAttributes>(n.attributes), n.dtype);
 }
 
+bool only_half_types_are_wide(const Graph&, const Node& n) {
+  return !is_constant(n) || !std::get<ConstantAttributes>(n.attributes).wide || is_half(n.dtype);
+}
+
 bool scalar_has_python_dtype(const Graph&, const Node& n) {
   return !is_weak(n) || n.dtype == DType::kBool || n.dtype == DType::kInt64 || n.dtype == DType::kFloat64;
 }
@@ -154,6 +158,7 @@ constexpr NodeRule kNodeRules[] = {
     {"a source must have no stage, any other node one of the graph's", stage_exists},
     {"it must not read a Python scalar: that becomes a constant of the dtype it meets", reads_no_scalar},
     {"a constant must have no axes and a value of its dtype", constant_is_plain},
+    {"only a constant of a half type is wide", only_half_types_are_wide},
     {"a Python scalar must be bool, int64 or float64", scalar_has_python_dtype},
     {"an iota must have its axis, no bools, and be on the CPU", iota_has_axis},
     {"reduced axes must exist and ascend", reduce_axes_ascend},

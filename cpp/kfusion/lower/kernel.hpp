@@ -65,6 +65,7 @@ struct Constant {
   double value = 0;
   std::int64_t integer = 0;  ///< for int32 and int64
   int parameter = -1;        ///< index of the float argument that gives the value at run time; -1: `value`
+  bool wide = false;         ///< as in ConstantAttributes
 };
 
 struct Store {

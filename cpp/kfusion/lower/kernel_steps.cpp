@@ -56,8 +56,7 @@ int Steps::add_row_map(NodeId n) {
 int Steps::add_map(NodeId n) {
   const Node& node = g_[n];
   if (is_part(node)) return argument(space_.spans.at(n), work(n).reads[0]);
-  if (kind(node.op) == OpKind::kGather)
-    return space_.spans.contains(work(n).reads[0].base) ? add_pick(n) : add_take(n);
+  if (kind(node.op) == OpKind::kGather) return space_.spans.contains(work(n).reads[0].base) ? add_pick(n) : add_take(n);
   if (const int power = power_by_products(g_, n)) return add_products(n, power);
   const DType from = g_[node.arguments.back()].dtype;  // a condition comes first and has a type of its own
   Step s = step(kind(node.op) == OpKind::kMap ? StepKind::kMap : StepKind::kCast, node, n, from);
@@ -82,7 +81,8 @@ int Steps::add_take(NodeId n) {
   return push(std::move(s));
 }
 
-/// Of an element of each row: the sum of where(its place in the row == index, element, 0), NaN where none has the index.
+/// Of an element of each row: the sum of where(its place in the row == index, element, 0), NaN where none has the
+/// index.
 int Steps::add_pick(NodeId n) {
   const Node& node = g_[n];
   const NodeId value = work(n).reads[0].base;
@@ -216,7 +216,7 @@ int Steps::constant(NodeId n) {
   const auto& given = g_.attributes<ConstantAttributes>(n);
   Step s = step(StepKind::kConstant, node, n, node.dtype);
   s.index = static_cast<int>(k_.constants.size());
-  k_.constants.push_back({node.dtype, given.value, given.integer, given.parameter});
+  k_.constants.push_back({node.dtype, given.value, given.integer, given.parameter, given.wide});
   return step_[n] = push(std::move(s));
 }
 

@@ -19,7 +19,7 @@ Value cast(const Value& x, DType dtype) { return is_half(dtype) ? rounded(x, dty
 Value constant(const Node& n, const ConstantAttributes& c) {
   const Value value = make_value(is_integer(n.dtype) ? DType::kInt64 : DType::kFloat64, {});
   is_integer(n.dtype) ? store(value.first(), c.integer) : store(value.first(), c.value);
-  return cast(value, n.dtype);
+  return c.wide ? converted(value, DType::kFloat32) : cast(value, n.dtype);
 }
 
 /// One row of numbers, repeated along the other axes.
