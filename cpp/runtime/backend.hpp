@@ -22,10 +22,12 @@ struct Frame {
 class ExecutableStep {
  public:
   virtual ~ExecutableStep() = default;
+  /// Once, when all steps of a plan are made and before any runs: waits for what they left to other threads.
+  virtual void finish() {}
   virtual void run(const Frame& frame) const = 0;
   virtual std::size_t workspace_bytes() const { return 0; }
 };
-using StepPointer = std::unique_ptr<const ExecutableStep>;
+using StepPointer = std::unique_ptr<ExecutableStep>;
 
 /// A group as loops, and the slots of its loads (then tables) and stores, in order.
 struct Loops {

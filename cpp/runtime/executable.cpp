@@ -240,6 +240,10 @@ Executable::Executable(Plan given, Place place, bool aligned, const OutputStride
     check_interrupt();
     maker.add_step(i);
   }
+  for (const StepPointer& step : parts->steps) {
+    check_interrupt();
+    step->finish();
+  }
   std::size_t most = 0;
   for (const StepPointer& step : parts->steps) most = std::max(most, step->workspace_bytes());
   parts->workspace_at = static_cast<std::size_t>(parts->slots.bytes);

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <future>
 #include <mutex>
+#include <semaphore>
 #include <stdexcept>
+#include <system_error>
+#include <thread>
 #include <unordered_map>
 
 #include "codegen/generate.hpp"
@@ -36,20 +40,6 @@ Function build(const std::string& source, const std::string& entry, int device, 
   return load(compiler::image(program, architecture), entry, device);
 }
 
-/// A kernel's place in memory, filled by the first who wants it while others wait.
-struct Place {
-  std::once_flag once;
-  Function function;
-};
-
-Place& place_of(const std::string& source, const std::string& entry, int device) {
-  static auto& known = *new std::unordered_map<std::string, Place>;
-  static auto& mutex = *new std::mutex;  // neither is destroyed: threads may still launch at exit
-  const std::string key = std::to_string(device) + ' ' + entry + '\n' + source;
-  const std::lock_guard lock(mutex);
-  return known[key];
-}
-
 }  // namespace
 
 const codegen::Target& target(int device) {
@@ -61,11 +51,77 @@ const codegen::Target& target(int device) {
   return known[i];
 }
 
-const Function& compile(const std::string& source, const std::string& entry, int device, bool own) {
+/// A kernel's place in memory, filled by a thread that the first who wanted it has started, while others wait.
+struct Compiling::Making {
+  std::string key;
+  std::shared_future<Function> function;
+};
+
+namespace {
+
+/// Kernels by device and text. Never destroyed: threads may still launch at exit.
+struct Known {
+  std::mutex mutex;
+  std::unordered_map<std::string, std::shared_ptr<Compiling::Making>> all;
+};
+Known& known() {
+  static auto& known = *new Known;
+  return known;
+}
+
+/// No more at once than there are cores.
+std::counting_semaphore<>& cores() {
+  static auto& cores = *new std::counting_semaphore<>(std::max(1U, std::thread::hardware_concurrency()));
+  return cores;
+}
+
+Function built(const std::string& source, const std::string& entry, int device, bool own) {
   const UseDevice use(device);
-  Place& place = place_of(source, entry, device);
-  std::call_once(place.once, [&] { place.function = build(source, entry, device, own); });
-  return place.function;
+  return build(source, entry, device, own);
+}
+
+std::shared_future<Function> started(const std::string& source, const std::string& entry, int device, bool own) {
+  const auto make = [=] {
+    cores().acquire();
+    struct Release {
+      ~Release() { cores().release(); }
+    } const release;
+    return built(source, entry, device, own);
+  };
+  try {
+    return std::async(std::launch::async, make).share();
+  } catch (const std::system_error&) {  // no thread is to be had: whoever waits compiles
+    return std::async(std::launch::deferred, built, source, entry, device, own).share();
+  }
+}
+
+}  // namespace
+
+Compiling::Compiling(const std::string& source, const std::string& entry, int device, bool own) {
+  require(device);
+  std::string key = std::to_string(device) + ' ' + entry + '\n' + source;
+  const std::lock_guard lock(known().mutex);
+  auto& place = known().all[key];
+  if (!place) place = std::make_shared<Making>(std::move(key), started(source, entry, device, own));
+  making_ = place;
+}
+
+Compiling::Compiling(Compiling&&) noexcept = default;
+Compiling::~Compiling() = default;
+
+const Function& Compiling::get() {
+  try {
+    return making_->function.get();
+  } catch (...) {
+    const std::lock_guard lock(known().mutex);
+    const auto place = known().all.find(making_->key);
+    if (place != known().all.end() && place->second == making_) known().all.erase(place);
+    throw;
+  }
+}
+
+const Function& compile(const std::string& source, const std::string& entry, int device, bool own) {
+  return Compiling(source, entry, device, own).get();
 }
 
 namespace {

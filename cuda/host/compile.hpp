@@ -1,6 +1,7 @@
 // From generated CUDA C++ to a launch. Knows no CUDA header: built with nvcc it is compile.cpp, without no_cuda.cpp.
 #pragma once
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "host/cuda.hpp"
@@ -25,6 +26,23 @@ class Function;
 /// - std::runtime_error with the log and the source around it: the text does not compile, which is a bug.
 /// `own`: the text needs instructions that only GPUs of the device's very architecture have (sm_90a).
 const Function& compile(const std::string& source, const std::string& entry, int device, bool own = false);
+
+/// A kernel that is compiled meanwhile, on a thread of its own: those of a plan at the same time.
+class Compiling {
+ public:
+  /// Starts what compile() does; throws where the device cannot be used.
+  Compiling(const std::string& source, const std::string& entry, int device, bool own = false);
+  Compiling(Compiling&&) noexcept;
+  ~Compiling();
+
+  /// Waits for it. Throws what compile() throws; the next one who asks starts anew.
+  const Function& get();
+
+  struct Making;  ///< of one text, shared by all who want it
+
+ private:
+  std::shared_ptr<Making> making_;
+};
 
 /// `launch` with no more blocks than run at once, where it asks for that (Launch::resident).
 codegen::Launch fitted(const Function& function, const codegen::Launch& launch, int device);

@@ -35,6 +35,11 @@ void wait(Stream, Stream, int) { refuse(); }
 
 const codegen::Target& target(int) { refuse(); }
 const Function& compile(const std::string&, const std::string&, int, bool) { refuse(); }
+struct Compiling::Making {};
+Compiling::Compiling(const std::string&, const std::string&, int, bool) { refuse(); }
+Compiling::Compiling(Compiling&&) noexcept = default;
+Compiling::~Compiling() = default;
+const Function& Compiling::get() { refuse(); }
 void encode(const codegen::BoxedMatrix&, const void*, std::byte*) { refuse(); }
 codegen::Launch fitted(const Function&, const codegen::Launch&, int) { refuse(); }
 void launch(const Function&, const codegen::Launch&, const void*, std::size_t, int, Stream) { refuse(); }

@@ -12,10 +12,16 @@ class CudaStep final : public ExecutableStep {
  public:
   CudaStep(Loops loops, bool aligned, int device)
       : kernel_(codegen::without_names(std::move(loops.kernel)), cuda::target(device), aligned),
-        function_(cuda::compile(kernel_.source(), kernel_.entry(), device)),
-        launch_(cuda::fitted(function_, kernel_.launch(), device)),
+        device_(device),
+        compiling_(kernel_.source(), kernel_.entry(), device),
+        launch_(kernel_.launch()),
         loads_(std::move(loops.loads)),
         stores_(std::move(loops.stores)) {}
+
+  void finish() override {
+    function_ = &compiling_.get();
+    launch_ = cuda::fitted(*function_, kernel_.launch(), device_);
+  }
 
   std::size_t workspace_bytes() const override { return launch_.workspace_bytes; }
 
@@ -25,12 +31,14 @@ class CudaStep final : public ExecutableStep {
     Room<std::byte, 1024> parameters(kernel_.parameter_bytes());
     kernel_.write_parameters(loads.data(), stores.data(), f.parameters, {f.workspace, standing.data()},
                              parameters.data());
-    cuda::launch(function_, launch_, parameters.data(), kernel_.parameter_bytes(), f.device, f.stream);
+    cuda::launch(*function_, launch_, parameters.data(), kernel_.parameter_bytes(), f.device, f.stream);
   }
 
  private:
   codegen::CudaKernel kernel_;
-  const cuda::Function& function_;
+  int device_;
+  cuda::Compiling compiling_;
+  const cuda::Function* function_ = nullptr;
   codegen::Launch launch_;
   std::vector<int> loads_, stores_;
 };

@@ -23,8 +23,9 @@ class ContractionStep final : public ExecutableStep {
  public:
   ContractionStep(Contracted c, bool aligned, int device)
       : kernel_(codegen::without_names(c.contraction), cuda::target(device), aligned),
-        function_(cuda::compile(kernel_.source(), kernel_.entry(), device, true)),
-        launch_(cuda::fitted(function_, kernel_.launch(), device)),
+        device_(device),
+        compiling_(kernel_.source(), kernel_.entry(), device, true),
+        launch_(kernel_.launch()),
         slots_(std::move(c)) {
     const Contraction& all = slots_.contraction;
     workspace_bytes_ = rounded_up(launch_.workspace_bytes);
@@ -34,6 +35,11 @@ class ContractionStep final : public ExecutableStep {
       copies_.push_back({span_bytes(p.right, all.batches, all.cols, all.depth), p.right});
     }
     for (const Copy& copy : copies_) workspace_bytes_ += rounded_up(copy.bytes);
+  }
+
+  void finish() override {
+    function_ = &compiling_.get();
+    launch_ = cuda::fitted(*function_, kernel_.launch(), device_);
   }
 
   std::size_t workspace_bytes() const override { return workspace_bytes_; }
@@ -54,7 +60,7 @@ class ContractionStep final : public ExecutableStep {
     Room<std::byte, 2048> parameters(kernel_.parameter_bytes());
     kernel_.write_parameters({left, right, loads.data(), stores.data()}, f.parameters, {f.workspace, standing.data()},
                              cuda::encode, parameters.data());
-    cuda::launch(function_, launch_, parameters.data(), kernel_.parameter_bytes(), f.device, f.stream);
+    cuda::launch(*function_, launch_, parameters.data(), kernel_.parameter_bytes(), f.device, f.stream);
   }
 
  private:
@@ -78,7 +84,9 @@ class ContractionStep final : public ExecutableStep {
   }
 
   codegen::ContractionKernel kernel_;
-  const cuda::Function& function_;
+  int device_;
+  cuda::Compiling compiling_;
+  const cuda::Function* function_ = nullptr;
   codegen::Launch launch_;
   Contracted slots_;
   std::vector<Copy> copies_;
