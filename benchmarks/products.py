@@ -17,6 +17,7 @@ from .results import Measured, Row, rounded
 PEERS = ("torch", "torch.compile", "torch.compile.max")
 BARE = "product"  # the yardstick: the library's products alone, into memory that is there
 STATE = "cold"
+VERSIONS = ("fused", "unfused", *PEERS, "torch, one call", BARE)
 _BUDGET_S = {"cuda": 1.0, "cpu": 8.0}
 _LOOSER = 2.0  # how much less exact than eager the fused version may be, against float64
 

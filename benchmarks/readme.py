@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kfusion import _tables
 
-from . import cold_start, host, models, plots, show, suites, targets, traffic_suite
+from . import cold_start, host, models, plots, products, show, suites, targets, traffic_suite
 from .results import Measured, Results, Row
 
 _TRAFFIC = {"traffic": traffic_suite.Results.by_width, "traffic_saved": traffic_suite.Results.saved}
@@ -170,6 +170,24 @@ def _models(runs: Mapping[str, Results]) -> str:
     return _markdown(header, lines)
 
 
+def _products(runs: Mapping[str, Results]) -> str:
+    """TFLOP/s of products with what follows them, the library's bare products at last."""
+    lines = []
+    for name, run in runs.items():
+        for case in run.of_suite("products"):
+            kernels = case.find("fused", products.STATE)
+            rates = [_rate(case.find(version, products.STATE)) for version in products.VERSIONS]
+            time = _time(case, "fused", products.STATE)
+            launches = str(kernels.launches) if kernels and kernels.launches else ""
+            lines.append((_machine(name), *_about(case), time, launches, *rates))
+    return _markdown(("machine", "function", "shape", "dtype", "time", "kernels", *products.VERSIONS), lines)
+
+
+def _rate(row: Row | None) -> str:
+    text = _tables.number(row.tflops, 3) if row and row.tflops else ""
+    return f"**{text}**" if row and row.version == "fused" and text else text
+
+
 def _host(runs: Mapping[str, Results]) -> str:
     return _both(runs, "host", host.CALL)
 
@@ -259,6 +277,7 @@ REGIONS: dict[str, Callable[[Mapping[str, Results]], str]] = {
     "cpu_in_cache": _cpu_in_cache,
     "layers": _layers,
     "models": _models,
+    "products": _products,
     "host": _host,
     "cold_start": _cold_start,
     "targets": _targets,
