@@ -87,6 +87,21 @@ VERDICTS = {
                      ["contraction"]),
     "product and softmax": (lambda a, b: kf.softmax(a @ b), (X, kf.spec((D, 11))), ["matmul", "rows"], ["contraction"]),
     "product and row maximum": (lambda a, b: (a @ b).max(-1), (X, kf.spec((D, 11))), ["contraction_reduction"], []),
+    "gates": (lambda x, g, u: kf.silu(x @ g) * (x @ u), (X, kf.spec((D, 11)), kf.spec((D, 11))), ["matmul"], []),
+    "gates with biases": (lambda x, g, u, a, b: kf.gelu(x @ g + a) * (x @ u + b),
+                          (X, *[kf.spec((D, 11))] * 2, *[kf.spec((11,))] * 2), ["matmul"], []),
+    "gates and the next layer": (lambda x, g, u, d: (kf.silu(x @ g) * (x @ u)) @ d,
+                                 (X, *[kf.spec((D, 11))] * 2, kf.spec((11, D))), ["matmul"] * 2, ["contraction"]),
+    "gates of two inputs": (lambda x, y, g: kf.silu(x @ g) * (y @ g), (X, Y, kf.spec((D, 11))), ["matmul"] * 2,
+                            ["contraction"]),
+    "gates of two widths": (lambda x, g, u: kf.silu(x @ g) * (x @ u), (X, kf.spec((D, 11)), kf.spec((D, 1))),
+                            ["matmul"] * 2, ["contraction"]),
+    "product and logsumexp": (lambda a, b: kf.logsumexp(a @ b, -1), (X, kf.spec((D, 11))), ["contraction_reduction"],
+                              []),
+    "product and variance": (lambda a, b: kf.var(a @ b, axis=-1), (X, kf.spec((D, 11))), ["contraction_reduction"],
+                             []),
+    "product and its normalised rows' maximum": (lambda a, b: kf.softmax(a @ b).max(-1), (X, kf.spec((D, 11))),
+                                                 ["matmul", "rows"], ["contraction"]),
     "linear and gelu": (lambda x, w, b: kf.gelu(kf.linear(x, w, b)), (X, kf.spec((11, D)), kf.spec((11,))),
                         ["matmul"], []),
 }  # fmt: skip
@@ -199,6 +214,86 @@ def test_only_maps_that_cannot_give_nan_run_after_the_maximum():
     (safe,) = plan(lambda h, w: kf.log1p(kf.relu(h @ w)).max(axis=1), h, w).groups
     (unsafe,) = plan(lambda h, w: kf.log1p(h @ w).max(axis=1), h, w).groups
     assert (len(safe.deferred), len(unsafe.deferred)) == (2, 0)
+
+
+LOGITS = (X, kf.spec((101, D)))
+TARGETS, CLASSES = kf.spec((N,), "int64"), kf.spec((101,))
+LOSSES = {
+    "cross entropy": (lambda x, w, t: kf.cross_entropy(x @ w.T, t), (TARGETS,)),
+    "of rows": (lambda x, w, t: kf.cross_entropy(x @ w.T, t, reduction="none"), (TARGETS,)),
+    "a bias": (lambda x, w, t, b: kf.cross_entropy(x @ w.T + b, t), (TARGETS, CLASSES)),
+    "a scale": (lambda x, w, t: kf.cross_entropy(x @ w.T / 0.7, t), (TARGETS,)),
+    "an ignored class": (lambda x, w, t: kf.cross_entropy(x @ w.T, t, ignore_index=-100), (TARGETS,)),
+    "weights": (lambda x, w, t, b: kf.cross_entropy(x @ w.T, t, weight=b), (TARGETS, CLASSES)),
+    "int32": (lambda x, w, t: kf.cross_entropy(x @ w.T, t), (kf.spec((N,), "int32"),)),
+    "log_softmax": (lambda x, w, t: -kf.take_along_axis(kf.log_softmax(x @ w.T), t[:, None], 1).mean(), (TARGETS,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_losses_of_a_product_store_no_logits(case):
+    f, specs = LOSSES[case]
+    p = plan(f, *LOGITS, *specs)
+    assert kinds(p)[0] == "contraction_reduction", str(p)
+    assert set(kinds(p)) <= {"contraction_reduction", "full_reduction"}
+    elements = sum(np.prod(load.shape) for g in p.groups for load in g.stores)
+    assert elements <= 2 * N + 3
+
+
+def test_a_pick_alone_is_no_reason_to_reduce():
+    p = plan(lambda x, w, t: kf.take_along_axis(x @ w.T, t[:, None], 1), *LOGITS, TARGETS)
+    assert (kinds(p), reasons(p)) == (["matmul", "pointwise"], ["gather"])
+    p = plan(
+        lambda x, w, t: kf.take_along_axis(y := x @ w.T, t, 1).sum() + y.max(-1), *LOGITS, kf.spec((N, 2), "int64")
+    )
+    assert "contraction_reduction" not in kinds(p), "two of each row"
+
+
+H, VOCABULARY, BIAS = kf.spec((2, 19, 7)), kf.spec((101, 7)), kf.spec((101,))
+TRUTH, NUMBERS, INTEGERS = (kf.spec((2, 19), dtype) for dtype in ("bool", "float32", "int64"))
+# The head with a mask, as models write it: function, mask, how many maps run once per result.
+MASKED_HEADS = {
+    "numbers": (lambda z, m: (kf.log1p(kf.relu(z)) * m[:, :, None]).max(1), NUMBERS, 0),
+    "integers": (lambda z, m: (kf.log(1 + kf.relu(z)) * m[:, :, None]).max(1), INTEGERS, 0),
+    "truth": (lambda z, m: (kf.log1p(kf.relu(z)) * m[:, :, None]).max(1), TRUTH, 1),
+    "truth as numbers": (lambda z, m: (m.astype("float32")[:, :, None] * kf.log1p(kf.relu(z))).max(1), TRUTH, 1),
+    "log(1 + x)": (lambda z, m: (kf.log(1 + kf.relu(z)) * m[:, :, None]).max(1), TRUTH, 2),
+    "selected": (lambda z, m: kf.where(m[:, :, None], kf.log1p(kf.relu(z)), 0).max(1), TRUTH, 2),
+    "selected log(1 + x)": (lambda z, m: kf.where(m[:, :, None], kf.log(kf.relu(z) + 1), 0).max(1), TRUTH, 3),
+    "the other way": (lambda z, m: kf.where(m[:, :, None] == 0, 0.0, kf.log1p(kf.relu(z))).max(1), INTEGERS, 2),
+    "selected before": (lambda z, m: kf.log1p(kf.relu(kf.where(m[:, :, None], z, -np.inf))).max(1), TRUTH, 2),
+    "another value in its place": (lambda z, m: kf.where(m[:, :, None], kf.log1p(kf.relu(z)), 0.5).max(1), TRUTH, 0),
+    "of what may be negative": (lambda z, m: (kf.log1p(z) * m[:, :, None]).max(1), TRUTH, 0),
+    "summed": (lambda z, m: (kf.log1p(kf.relu(z)) * m[:, :, None]).sum(1), TRUTH, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MASKED_HEADS)
+def test_masked_heads_are_one_kernel(case):
+    f, mask, deferred = MASKED_HEADS[case]
+    p = plan(lambda h, w, b, m: f(h @ w.T + b, m), H, VOCABULARY, BIAS, mask)
+    (group,) = p.groups
+    assert (group.kind, len(group.deferred)) == ("contraction_reduction", deferred), str(p)
+
+
+def test_named_kernels_keep_their_masks():
+    f, mask, _ = MASKED_HEADS["selected"]
+    p = plan(lambda h, w, b, m: f(h @ w.T + b, m), H, VOCABULARY, BIAS, mask, forbid=[("relu", "log1p")])
+    assert p.groups[0].ops[-1] == "relu"
+
+
+def test_refusals_name_the_executor_that_a_pattern_lacks():
+    p = plan(lambda x, w: kf.logsumexp(x @ w.T, -1), *LOGITS, executors="available", device="A100")
+    assert reasons(p) == ["not_implemented"]
+    assert "is possible, but no executor" in p.refusals[0].sentence
+    p = plan(lambda x, w: kf.softmax(x @ w.T).max(-1), *LOGITS, executors="available", device="A100")
+    assert reasons(p) == ["contraction"]
+
+
+def test_what_reads_reduced_rows_waits_for_all_tiles():
+    p = plan(lambda x, w, t: kf.cross_entropy(x @ w.T, t), *LOGITS, TARGETS)
+    (refusal,) = p.refusals
+    assert (str(refusal.reason), "all tiles of a row" in refusal.sentence) == ("contraction", True)
 
 
 def test_convolution_takes_batchnorm_and_relu_along():
@@ -415,9 +510,10 @@ def test_contractions_that_run_are_alone():
 
 
 def test_unfused_kernels_that_run_never_join_two_calls():
-    p = plan(lambda x: kf.relu(kf.logsumexp(x)) + kf.relu(x), X, executors="available", fuse=False)
+    p = plan(lambda x: kf.relu(kf.softmax(x, axis=None)) + kf.relu(x), X, executors="available", fuse=False)
     labels = [g.label for g in p.groups]
-    assert labels == ["logsumexp", "logsumexp", "relu", "relu_2", "add"]  # two, for all elements of x
+    assert labels.count("softmax") > 1, "for all elements of x"
+    assert set(labels) == {"add", "relu", "relu_2", "softmax"}
 
 
 @pytest.mark.parametrize("fuse", [True, False])

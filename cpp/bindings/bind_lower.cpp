@@ -5,7 +5,7 @@
 #include "bindings/plan_options.hpp"
 #include "bindings/stl.hpp"
 #include "kfusion/graph/builder.hpp"
-#include "kfusion/lower/kernel.hpp"
+#include "kfusion/lower/contraction.hpp"
 
 namespace py = pybind11;
 
@@ -18,7 +18,7 @@ constexpr const char* kRequiredDoc = R"(required_strides(graph, device, fuse=Tru
 For each output of the executable plan the strides (in elements) that it must have; an empty list where any will do.
 )";
 
-constexpr const char* kLowerDoc = R"(lower(graph, device, fuse=True, output_strides=())
+constexpr const char* kLowerDoc = R"(lower(graph, device, fuse=True, output_strides=(), possible=False)
 --
 
 The loops that executors run and print.
@@ -28,12 +28,14 @@ Args:
     device: dict of a Device's fields.
     fuse: False for one kernel per stage.
     output_strides: for each output, in elements, how the caller's array lies; nothing, or an empty list, for C order.
+    possible: the plan that shows what could be one kernel, whoever runs it; of a graph without empty arrays.
 
 Returns:
     A dict: "graph", the planned graph as Graph.to_dict gives it; "outputs", for each output which node's array it is a
     view of ("base", "offset", "shape", "strides" in elements of the base's C order); "computed", by node the extents in
     which it is stored; "kernels", in the order in which they run: what the fields of a Kernel are, its "text", and
-    "nodes", those of the graph. A kernel without "steps" is a contraction, which the array library computes.
+    "nodes" and "stored", those of the graph. Of a kernel around products that is a Contraction, its epilogue, with "products" and
+    "axes" (batches, rows, columns, depth). A kernel without "steps" is another one, which is no loops.
 )";
 
 template <class Items, class Make>
@@ -106,6 +108,30 @@ py::dict to_dict(const Kernel& k, const Graph& g) {
   return d;
 }
 
+py::dict to_dict(const Factor& f) {
+  using py::literals::operator""_a;
+  return py::dict("node"_a = f.node, "offset"_a = f.offset, "batch"_a = f.batch, "outer"_a = f.outer,
+                  "depth"_a = f.depth);
+}
+
+py::dict to_dict(const Contraction& c, const Graph& g) {
+  using py::literals::operator""_a;
+  py::dict d = to_dict(c.epilogue, g);
+  d["axes"] = py::make_tuple(c.batches, c.rows, c.cols, c.depth);
+  d["products"] = list_of(c.products, [](const Product& p) {
+    return py::dict("node"_a = p.node, "dtype"_a = name(p.dtype), "left"_a = to_dict(p.left),
+                    "right"_a = to_dict(p.right));
+  });
+  return d;
+}
+
+/// Whether a group is a Contraction to an executor that can do everything.
+bool is_contraction(const Plan& plan, const Group& group) {
+  const bool multiplies = group.pattern == Pattern::kMatmul || group.pattern == Pattern::kContractionReduction;
+  const Candidate kernel{plan.graph, plan.folded, group.pattern, group.nodes, group.stores};
+  return multiplies && !no_contraction(kernel, {.tables = true, .variances = true, .lost_picks = true});
+}
+
 py::dict to_dict(const Access& a) {
   using py::literals::operator""_a;
   return py::dict("base"_a = a.base, "offset"_a = a.offset, "shape"_a = a.shape, "strides"_a = a.strides);
@@ -119,14 +145,24 @@ OutputStrides required(const GraphBuilder& builder, const py::dict& device, bool
   return required_strides(plan_of(builder, device, fuse));
 }
 
-py::dict lowered(const GraphBuilder& builder, const py::dict& device, bool fuse, const OutputStrides& outputs) {
-  const Plan plan = plan_of(builder, device, fuse);
+py::dict lowered(const GraphBuilder& builder, const py::dict& device, bool fuse, const OutputStrides& outputs,
+                 bool possible) {
+  PlanOptions options;
+  options.fuse = fuse;
+  const Plan plan =
+      possible ? make_plan(builder.graph(), read_device(device), options) : plan_of(builder, device, fuse);
   const Lowering lowering(plan, outputs);
   py::list kernels;
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     const Group& group = plan.groups[i];
-    py::dict kernel = is_loops(group.pattern) ? to_dict(lowering.kernel(static_cast<int>(i)), plan.graph) : py::dict();
+    const auto index = static_cast<int>(i);
+    py::dict kernel;
+    if (is_loops(group.pattern))
+      kernel = to_dict(lowering.kernel(index), plan.graph);
+    else if (possible && is_contraction(plan, group))
+      kernel = to_dict(lowering.contraction(index), plan.graph);
     kernel["nodes"] = group.nodes;
+    kernel["stored"] = group.stores;
     kernels.append(std::move(kernel));
   }
   py::dict d;
@@ -144,7 +180,7 @@ void bind_lower(py::module_& m) {
   m.def("required_strides", &bind_lower_detail::required, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
         bind_lower_detail::kRequiredDoc);
   m.def("lower", &bind_lower_detail::lowered, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
-        py::arg("output_strides") = OutputStrides{}, bind_lower_detail::kLowerDoc);
+        py::arg("output_strides") = OutputStrides{}, py::arg("possible") = false, bind_lower_detail::kLowerDoc);
 }
 
 }  // namespace kfusion

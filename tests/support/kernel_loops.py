@@ -56,7 +56,7 @@ def run(
     sources = [i for i, n in enumerate(nodes) if n["op"] == "input"]
     memory = {i: memory_of(x) for i, x in zip(sources, inputs, strict=True)}
     for kernel in lowered["kernels"]:
-        for store in kernel["stores"]:
+        for store in kernel.get("stores", ()):
             node = store["to"]["node"]
             if node in memory:  # a join, of which another part is there
                 continue
@@ -64,7 +64,7 @@ def run(
             dtype = np_dtype(nodes[node]["dtype"])
             poison = np.full(room * dtype.itemsize, 0xAB, np.uint8).view(dtype)  # what no kernel writes is seen
             memory[node] = Memory(poison, room // 2 if node in strided else 0)
-        (compute or run_kernel)(kernel, memory)
+        (compute or run_group)(kernel, memory)
     return [_output(o, nodes, memory, strides) for o, strides in zip(outputs, given, strict=True)]
 
 
@@ -78,14 +78,43 @@ def compute_dtype(name: str) -> np.dtype:
     return np.dtype(np.float32) if name in ("float16", "bfloat16") else np_dtype(name)
 
 
-def run_kernel(k: dict[str, Any], memory: dict[int, Memory]) -> None:
+def run_group(k: dict[str, Any], memory: dict[int, Memory]) -> None:
+    (run_contraction if "products" in k else run_kernel)(k, memory)
+
+
+def run_contraction(k: dict[str, Any], memory: dict[int, Memory]) -> None:
+    """A group around products: these, and then its epilogue."""
+    batches, rows, cols, depth = k["axes"]
+    assert (list(k["kept"]), list(k["reduced"])) in (
+        ([batches, rows, cols], []),
+        ([batches, rows], [cols]),
+        ([batches, cols], [rows]),
+    )
+    assert k["paired_sweeps"] == 1, "elements are there once"
+    products = {}
+    for p in k["products"]:
+        left = _factor(p["left"], [batches, rows, depth], memory)
+        right = _factor(p["right"], [batches, cols, depth], memory)
+        product = np.ascontiguousarray(left @ right.swapaxes(-1, -2))
+        products[p["node"]] = Memory(product.astype(np_dtype(p["dtype"])).reshape(-1))
+    run_kernel(k, memory, products)
+
+
+def _factor(f: dict[str, Any], extents: list[int], memory: dict[int, Memory]) -> np.ndarray:
+    m = memory[f["node"]]
+    return m.elements[m.at(extents, [f["batch"], f["outer"], f["depth"]], f["offset"])].astype(np.float64)
+
+
+def run_kernel(k: dict[str, Any], memory: dict[int, Memory], products: dict[int, Memory] | None = None) -> None:
+    """`products`: what an epilogue is on."""
     extents = [*k["kept"], *k["reduced"]]
-    check_rules(k)
+    check_rules(k, merged=products is None)
+    loaded = memory | (products or {})
     values: list[np.ndarray] = []
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         for s in k["steps"]:
-            value = np.asarray(_value(k, s, [values[a] for a in s["arguments"]], memory))
+            value = np.asarray(_value(k, s, [values[a] for a in s["arguments"]], loaded))
             values.append(value.astype(compute_dtype(s["dtype"])))
             if s["row"]:
                 assert values[-1].ndim == 0 or all(e == 1 for e in values[-1].shape[len(k["kept"]) :])
@@ -133,12 +162,12 @@ def _taken(k: dict[str, Any], t: dict[str, Any], index: np.ndarray, memory: dict
     return m.elements[positions]
 
 
-def check_rules(k: dict[str, Any]) -> None:
-    """What kernel.hpp promises to those who run a kernel."""
+def check_rules(k: dict[str, Any], merged: bool = True) -> None:
+    """What kernel.hpp promises to those who run a kernel; unless `merged`, its axes are those of a product."""
     steps = k["steps"]
     seconds = {second for _, _, second in k["pairs"]}
     assert k["name"].isidentifier()
-    assert all(e > 1 for e in [*k["kept"], *k["reduced"]])
+    assert not merged or all(e > 1 for e in [*k["kept"], *k["reduced"]])
     assert (k["kind"] == "pointwise") == (not k["reduced"])
     assert k["kind"] != "full_reduction" or (not k["kept"] and k["sweeps"] == 1)
     for i, s in enumerate(steps):
@@ -164,6 +193,8 @@ def check_rules(k: dict[str, Any]) -> None:
         assert steps[second]["sweep"] == steps[first]["sweep"] + 1
         assert steps[second]["paired_sweep"] == steps[first]["paired_sweep"]
     operands = [*k["loads"], *k["iotas"], *k["tables"], *(store["to"] for store in k["stores"])]
+    if not merged:
+        return
     for axes in ("kept", "reduced"):  # all neighbours that can be merged are
         for outer, inner in zip(range(len(k[axes])), range(1, len(k[axes])), strict=False):
             assert any(o[axes][outer] != o[axes][inner] * k[axes][inner] for o in operands)

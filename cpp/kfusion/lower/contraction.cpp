@@ -7,6 +7,7 @@
 #include "kfusion/lower/kernel_steps.hpp"
 #include "kfusion/lower/outputs.hpp"
 #include "kfusion/lower/schedule.hpp"
+#include "kfusion/plan/picks.hpp"
 #include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion {
@@ -103,7 +104,9 @@ class Judge {
     if (size == shape_.size()) return refusal_of_reads(w, shape_.extents());
     if (reduces_ != Reduces::kNothing && size == kept_size()) return refusal_of_reads(w, kept_extents());
     if (size == 1) return std::nullopt;
-    if (size == shape_.cols) return refusal_of_reads(w, {1, 1, shape_.cols});  // whose readers see it along columns
+    if (size == shape_.cols && !refusal_of_reads(w, {1, 1, shape_.cols})) return std::nullopt;  // read along columns
+    if (size == shape_.batches * shape_.rows) return refusal_of_reads(w, {shape_.batches, shape_.rows, 1});
+    if (size == shape_.cols) return refusal_of_reads(w, {1, 1, shape_.cols});
     return "computes a value of another shape than the product's";
   }
 
@@ -182,7 +185,8 @@ class Judge {
     const bool own = size == product(extents) && is_identity(*seen);
     const bool reduced = reduces_ != Reduces::kNothing && size == kept_size() && seen->offset == 0;
     const bool along = size == shape_.cols && seen->strides[0] == 0 && seen->strides[1] == 0 && seen->offset == 0;
-    if (own || reduced || along || size == 1) return std::nullopt;
+    const bool across = size == shape_.batches * shape_.rows && seen->strides[2] == 0 && seen->offset == 0;
+    if (own || reduced || along || across || size == 1) return std::nullopt;
     return "reads a value that it computes elsewhere";
   }
 
@@ -214,6 +218,23 @@ std::optional<Judged> judged(const Candidate& k, std::string& why) {
     auto refusal = judge.run();
     if (!refusal) return Judged{shape, judge.reduces()};
     why = std::move(*refusal);
+  }
+  return std::nullopt;
+}
+
+/// What a Contraction needs that the executor cannot do.
+std::optional<std::string> beyond(const Candidate& k, const ContractionAbilities& can) {
+  for (const NodeId n : k.nodes) {
+    const Work& w = k.folded.work[at(n)];
+    if (kind(k.graph[n].op) == OpKind::kGather) {
+      const bool is_pick = std::ranges::find(k.nodes, w.reads[0].base) != k.nodes.end();
+      if (!is_pick && !can.tables) return "takes no elements of an array at positions that are data";
+      if (is_pick && !can.lost_picks && !always_has_position(k.graph, k.folded, n))
+        return "takes elements of a product at positions that it knows to be there";
+    }
+    if (w.kind != WorkKind::kReduce || can.variances) continue;
+    const NodeId first = merged_with(k.graph, k.folded, k.nodes, n);
+    if (first >= 0 && k.graph[first].op == Op::mean) return "computes no variances of a product";
   }
   return std::nullopt;
 }
@@ -265,9 +286,10 @@ int Contraction::product_of(const Operand& load) const {
   return found == products.end() ? -1 : static_cast<int>(found - products.begin());
 }
 
-std::optional<std::string> no_contraction(const Candidate& kernel) {
+std::optional<std::string> no_contraction(const Candidate& kernel, const ContractionAbilities& can) {
   std::string why;
-  return judged(kernel, why) ? std::nullopt : std::optional(std::move(why));
+  if (!judged(kernel, why)) return why;
+  return beyond(kernel, can);
 }
 
 std::optional<Contraction> products_of(const Candidate& kernel) {

@@ -46,7 +46,14 @@ struct Contraction {
 /// The axes and the products of a kernel that may be a Contraction: all but its epilogue.
 std::optional<Contraction> products_of(const Candidate& kernel);
 
-/// Why a kernel is no Contraction, as a clause about an executor ("takes ..."); nothing where it is one.
-std::optional<std::string> no_contraction(const Candidate& kernel);
+/// What an executor can do beyond what all of them can.
+struct ContractionAbilities {
+  bool tables = false;      ///< takes elements of arrays at positions, one for each row (Kernel::tables)
+  bool variances = false;   ///< pairs of kind kCentred
+  bool lost_picks = false;  ///< an index that means no element of its row gives NaN; else that would be an error
+};
+
+/// Why a kernel is no Contraction for such an executor, as a clause about it ("takes ..."); nothing where it is one.
+std::optional<std::string> no_contraction(const Candidate& kernel, const ContractionAbilities& can = {});
 
 }  // namespace kfusion

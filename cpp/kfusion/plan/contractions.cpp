@@ -4,6 +4,7 @@
 #include <bit>
 #include <tuple>
 
+#include "kfusion/plan/facts.hpp"
 #include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion {
@@ -76,6 +77,14 @@ bool reduces_last_axis(const Part& part, std::int64_t extent) {
   return part.reduced != 0 && part.reduced == axis_bit(part.domain.size() - 1) && part.domain.back() == extent;
 }
 
+std::vector<Edge> edges_between(const Partition& p, int from, int to) {
+  std::vector<Edge> found;
+  for (const NodeId n : p.part(to).nodes)
+    for (const Edge& e : p.edges_into(n))
+      if (p.part_of(e.producer) == from) found.push_back(e);
+  return found;
+}
+
 bool try_attention(const Reader& r, const Graph& g, Partition& p, NodeId product) {
   if (r.op(product) != Op::matmul) return false;
   const Access& weights = r.reads(product)[0];
@@ -89,7 +98,9 @@ bool try_attention(const Reader& r, const Graph& g, Partition& p, NodeId product
   if (!reduces_for_softmax_only(r, g, p.part(softmax), weights.base)) return false;
   if (!is_plain_product(g, p.part(scores)) || !is_plain_product(g, p.part(output))) return false;
   if (!p.may_share(scores, output) || !p.may_share(softmax, output)) return false;
-  if (!p.is_run(Pattern::kAttention, {scores, softmax, output})) return false;
+  std::vector<Edge> edges = edges_between(p, scores, softmax);
+  edges.push_back({weights.base, product, &weights});
+  if (!p.is_run(Pattern::kAttention, {scores, softmax, output}, edges)) return false;
   if (!p.unite(softmax, output)) return false;
   std::ignore = p.unite(scores, p.part_of(product));  // nothing can be between them: only the softmax reads the scores
   p.mark_attention(p.part_of(product));
@@ -100,7 +111,7 @@ bool try_attention(const Reader& r, const Graph& g, Partition& p, NodeId product
 bool increases(const Reader& r, const Graph& g, NodeId n) {
   if (!is_float(g[n].dtype)) return info(r.op(n)).has(kIncreases);
   const auto is = [&](NodeId node, OpFact fact) { return info(r.op(node)).has(fact); };
-  return r.op(n) == Op::cast || is(n, kIncreases) || (is(n, kIncreasesFrom0) && is(r.read(n, 0), kNonNegative));
+  return r.op(n) == Op::cast || is(n, kIncreases) || (is(n, kIncreasesFrom0) && is_never_negative(g, r.read(n, 0)));
 }
 
 /// Walks from the reduction back to the product while maps increase, or add what does not vary along `axes`.
@@ -183,7 +194,7 @@ bool try_contraction_reduction(const Graph& g, const FoldedGraph& folded, Partit
   if (product == p.part(producing).nodes.end() || !is_plain_product(g, p.part(producing))) return false;
   if (!reduces_inside_products(part, g[*product].shape)) return false;
   if (!takes_one_sweep(g, folded, p, producing, reducing)) return false;
-  if (!p.is_run(Pattern::kContractionReduction, {producing, reducing})) return false;
+  if (!p.is_run(Pattern::kContractionReduction, {producing, reducing}, {read})) return false;
   auto deferred = commuting_maps(Reader(g, folded), g, p, reduction, *product);
   if (!p.join_along(read)) return false;
   p.defer(p.part_of(reduction), std::move(deferred));

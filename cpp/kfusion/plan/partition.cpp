@@ -151,16 +151,15 @@ std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b, NodeI
 bool Partition::multiply_same_rows(const Part& a, const Part& b) const {
   const NodeId x = contraction_of(a), y = contraction_of(b);
   if (x < 0 || y < 0 || a.reduced != 0 || b.reduced != 0) return false;
-  const bool alike = g_[x].op == Op::matmul && g_[y].op == Op::matmul && g_[x].shape == g_[y].shape &&
-                     g_[x].dtype == g_[y].dtype;
+  const bool alike =
+      g_[x].op == Op::matmul && g_[y].op == Op::matmul && g_[x].shape == g_[y].shape && g_[x].dtype == g_[y].dtype;
   return alike && folded_.work[at(x)].reads[0] == folded_.work[at(y)].reads[0];
 }
 
 /// The first product or convolution of a part; -1 where there is none.
 NodeId Partition::contraction_of(const Part& part) const {
   if (part.kind != WorkKind::kContraction) return -1;
-  const auto found =
-      std::ranges::find_if(part.nodes, [&](NodeId n) { return work_kind(n) == WorkKind::kContraction; });
+  const auto found = std::ranges::find_if(part.nodes, [&](NodeId n) { return work_kind(n) == WorkKind::kContraction; });
   return found == part.nodes.end() ? -1 : *found;
 }
 
@@ -262,6 +261,20 @@ std::optional<std::string> Partition::missing(Pattern pattern, const std::vector
   return missing_executor(options_.executors, {g_, folded_, pattern, nodes, stores}, device_);
 }
 
+bool Partition::is_run(Pattern pattern, const std::vector<int>& parts, const std::vector<Edge>& edges) {
+  const auto why = missing(pattern, parts);
+  for (const Edge& e : edges)
+    if (why) missing_.push_back({e.producer, e.consumer, *why});
+  return !why;
+}
+
+const std::string* Partition::missing_pattern(const Edge& e) const {
+  const auto found = std::ranges::find_if(missing_, [&](const Missing& m) {
+    return part_of(m.producer) == part_of(e.producer) && part_of(m.consumer) == part_of(e.consumer);
+  });
+  return found == missing_.end() ? nullptr : &found->why;
+}
+
 std::int64_t Partition::column_bytes(const Part& part) const {
   const std::int64_t column = product(extents_of(part.domain, part.reduced)), width = tile_width(device_);
   return column > INT64_MAX / width ? INT64_MAX : column * width;
@@ -355,8 +368,24 @@ std::optional<Reason> Partition::merge_along(const Edge& e) {
   if (const auto reason = kinds_allow(part(a), part(b), e.consumer)) return reason;
   Verdict v = judge(a, b, match_edge(e));
   const auto reason = v.reason;
+  if (!reason && v.merged.whole && takes_of_product(v.merged)) return Reason::kDomainMismatch;
   if (!reason) apply(a, b, std::move(v));
   return reason;
+}
+
+/// Whether a part takes elements of a product at positions, or computes these: it is to meet the rows of that product,
+/// so that all of them can be one kernel, and no reduction of everything.
+bool Partition::takes_of_product(const Part& part) const {
+  const auto is_of_product = [&](NodeId s) {
+    return part_of(s) >= 0 && this->part(part_of(s)).kind == WorkKind::kContraction;
+  };
+  const auto is_position = [&](NodeId s) {
+    return std::ranges::any_of(readers(s), [&](NodeId r) {
+      return kind(g_[r].op) == OpKind::kGather && is_of_product(folded_.work[at(r)].reads[0].base);
+    });
+  };
+  return (part.gathers && std::ranges::any_of(part.sources, is_of_product)) ||
+         std::ranges::any_of(part.stores, is_position);
 }
 
 bool Partition::join_along(const Edge& e) {

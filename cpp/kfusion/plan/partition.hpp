@@ -89,6 +89,10 @@ class Partition {
   Pattern pattern_of(const Part& part) const { return pattern_of(part, part.nodes); }
   /// Whether one of the executors that are asked runs these parts as one kernel.
   bool is_run(Pattern pattern, const std::vector<int>& parts) const { return !missing(pattern, parts); }
+  /// The same of a pattern around a product, whose parts read one another along `edges`: remembers what is missing.
+  bool is_run(Pattern pattern, const std::vector<int>& parts, const std::vector<Edge>& edges);
+  /// What was missing for a pattern that has the parts of `e` as one kernel; nullptr where there was no such pattern.
+  const std::string* missing_pattern(const Edge& e) const;
   /// Makes one part of two without asking the rules; false where a third part has to run between them.
   [[nodiscard]] bool unite(int a, int b);
   void mark_attention(int part) { parts_[static_cast<std::size_t>(part)].attention = true; }
@@ -124,6 +128,7 @@ class Partition {
   std::optional<Reason> kinds_allow(const Part& a, const Part& b, NodeId consumer) const;
   bool multiply_same_rows(const Part& a, const Part& b) const;
   NodeId contraction_of(const Part& part) const;
+  bool takes_of_product(const Part& part) const;
   std::optional<Reason> named_pair_allowed(NodeId producer, NodeId consumer) const;
   Verdict judge(int a, int b, Verdict v);
   std::optional<Reason> edges_fit(int a, int b, Verdict& v) const;  ///< also says how v.merged sweeps
@@ -153,8 +158,13 @@ class Partition {
   std::vector<Axes> span_;        ///< by node
   std::vector<NodeIds> readers_;  ///< by node, one entry per read
   std::vector<bool> is_output_;
-  PartOrder sequence_{0};     ///< no part reads what one behind it computes: so kernels never wait for each other
-  std::vector<int> visited_;  ///< by part: the last search that came by
+  struct Missing {
+    NodeId producer, consumer;
+    std::string why;
+  };
+  std::vector<Missing> missing_;  ///< patterns that no executor runs
+  PartOrder sequence_{0};         ///< no part reads what one behind it computes: so kernels never wait for each other
+  std::vector<int> visited_;      ///< by part: the last search that came by
   int visit_ = 0;
 };
 

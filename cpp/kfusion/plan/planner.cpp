@@ -19,6 +19,7 @@
 #include "kfusion/plan/plan.hpp"
 #include "kfusion/plan/push.hpp"
 #include "kfusion/plan/push_gathers.hpp"
+#include "kfusion/plan/push_masks.hpp"
 #include "kfusion/plan/reasons.hpp"
 #include "kfusion/plan/regroup.hpp"
 #include "kfusion/plan/runnable.hpp"
@@ -247,6 +248,10 @@ class Planning {
     if (!refused) return c;  // joined by pattern: no general rule speaks of it
     const bool could = refused->reason == Reason::kUnfused && options_.fuse;
     c.reason = could ? Reason::kNoGain : refused->reason;
+    if (const std::string* why = partition_.missing_pattern(e); why && c.reason == Reason::kContraction) {
+      c.reason = Reason::kNotImplemented, c.missing = *why;
+      return c;
+    }
     if (c.reason == Reason::kLibraryCall && replaces_kernels(c)) c.reason = Reason::kLibraryIsFaster;
     c.merged = std::move(refused->merged);
     c.because = refused->because;
@@ -344,6 +349,8 @@ class Planner {
   /// Never more bytes or kernels than `unfused`.
   Counted fused(const Counted& unfused) const {
     Graph g = simple_graph(Scope::kEverything);
+    const bool names_kernels = !options_.allow.empty() || !options_.forbid.empty();
+    if (auto masked = names_kernels ? std::nullopt : with_masks_pushed(g)) g = simplify(std::move(*masked));
     Counted chosen = plan_in_cells(g, unfused);
     const auto regroup = [&](std::optional<Graph> other) {
       if (!other) return;
@@ -352,7 +359,7 @@ class Planner {
       if (regrouped.exceeds(unfused) || !saves_bytes_and_time(chosen, regrouped)) return;
       chosen = std::move(regrouped), g = std::move(*other);
     };
-    if (options_.allow.empty() && options_.forbid.empty()) {  // else the caller names the reductions that there are
+    if (!names_kernels) {  // else the caller names the reductions that there are
       regroup(with_reductions_joined(g));
       regroup(with_reductions_split(g, device_.is_cpu ? kLeastSplitRowCpu : 1));
     }

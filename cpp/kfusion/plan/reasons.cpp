@@ -42,12 +42,24 @@ std::string contraction_sentence(const Case& c, const std::string& a, const std:
     return b + " reads each element of its operands many times, once for every tile: computing " + a +
            " inside it would repeat that work.";
   }
-  if (p.part(p.part_of(c.consumer)).reduced != 0) {
+  const Part &from = p.part(p.part_of(c.producer)), &to = p.part(p.part_of(c.consumer));
+  const auto around_product = [](const std::string& n) {
+    return "the kernel of " + n +
+           " is a matrix product or convolution; it takes elementwise work on its own result with it, and products "
+           "with " +
+           "the same left factor that this work reads.";
+  };
+  if (from.kind != WorkKind::kContraction) return around_product(b);
+  if (from.reduced != 0 && !from.attention) {
+    return a +
+           " is made of rows of a product that are reduced where its tiles are made: all tiles of a row have to be " +
+           "through before it is known, and " + b + " runs in a kernel after it.";
+  }
+  if (to.reduced != 0) {
     return "the kernel of " + b + " reduces whole rows, and those of what " + a +
            " gives are spread over many tiles of the product.";
   }
-  return "the kernel of " + a +
-         " is a matrix product or convolution; it takes elementwise work on its own result with it and nothing else.";
+  return around_product(a);
 }
 
 /// The name of the library's function that computes n.

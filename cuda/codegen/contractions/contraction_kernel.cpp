@@ -153,7 +153,7 @@ BoxedMatrix placed(BoxedMatrix m, BoxedMatrix::Of of, int index) {
 }  // namespace
 
 std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel) {
-  if (auto why = no_contraction(kernel)) return why;
+  if (auto why = no_contraction(kernel, {.lost_picks = true})) return why;
   const Contraction c = *products_of(kernel);
   const Sides sides(c);
   if (c.products.size() > (c.reduces == Reduces::kNothing ? 2u : 1u)) return "computes two products at most";

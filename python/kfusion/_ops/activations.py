@@ -171,6 +171,6 @@ def logsumexp(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
     """
     axis = axes_or_all(x, axis, "logsumexp")
     largest = p.max(x, axis, keepdims=True)
-    largest = p.where(p.isfinite(largest), largest, 0.0)  # rows of nothing but -inf, or with an inf, give it back
     total = p.log(p.sum(p.exp(x - largest), axis, keepdims=True)) + largest
+    total = p.where(p.isfinite(largest), total, largest)  # rows of nothing but -inf, or with an inf, give it back
     return total if keepdims else squeeze(total, axis)
