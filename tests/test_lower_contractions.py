@@ -72,6 +72,9 @@ ONE_KERNEL = {
     "gates with biases": (lambda x, w, u, b: kf.gelu(x @ w.T + b) * (x @ u.T - b), (X, W, U, B), None),
     "three products": (lambda x, w, u: (x @ w.T) * (x @ u.T) + x @ (w + 0.0 * u).T, (X, W, U), None),
     "batches of gates": (lambda h, v: kf.silu(h @ v) * (h @ kf.flip(v, -1)), (H, V), None),
+    "halves of one product": (lambda x, w: kf.silu((y := x @ w.T)[:, 5:]) * y[:, :5], (X, W[:10].copy()), None),
+    "halves with a bias": (lambda h, v, b: (y := h @ v[..., 1:] + b[1:])[..., :5] * kf.gelu(y[..., 5:]), (H, V, B),
+                           None),
     "gates and both products": (lambda x, w, u: ((g := x @ w.T), (p := x @ u.T), kf.silu(g) * p), (X, W, U), None),
     "logsumexp": (lambda x, w: kf.logsumexp(x @ w.T, -1), (X, W), "cols"),
     "logsumexp along rows": (lambda x, w: kf.logsumexp(x @ w.T, 0), (X, W), "rows"),
@@ -119,7 +122,7 @@ def test_one_kernel(case):
 
 
 MAPS = [kf.tanh, kf.relu, kf.sigmoid, abs, lambda v: v * 0.5, lambda v: kf.where(v > 0, v, v * 0.1), lambda v: v + 1]
-ROW_MAPS = [*MAPS, kf.exp, lambda v: v * v]
+ROW_MAPS = [*MAPS, lambda v: kf.exp(-abs(v)), lambda v: v * v]
 BINARY = [lambda v, w: v + w, lambda v, w: v * w, kf.maximum, lambda v, w: kf.where(w > 0, v, 0.0)]
 REDUCTIONS = [
     lambda v, axis: v.max(axis),

@@ -10,6 +10,7 @@
 #include "kfusion/interrupt.hpp"
 #include "kfusion/plan/check.hpp"
 #include "kfusion/plan/contractions.hpp"
+#include "kfusion/plan/cut_products.hpp"
 #include "kfusion/plan/duplicate.hpp"
 #include "kfusion/plan/finish.hpp"
 #include "kfusion/plan/joins.hpp"
@@ -366,6 +367,11 @@ class Planner {
     if (auto other = unrolled(g, device_.is_cpu ? kUnrollCpu : kUnrollGpu)) {
       Counted without = plan_in_cells(simplify(std::move(*other)), unfused);
       if (!without.exceeds(unfused) && is_worth_unrolling(chosen, without)) chosen = std::move(without);
+    }
+    if (auto cut = names_kernels ? std::nullopt : with_products_cut(g)) {
+      *cut = simplify(std::move(*cut));
+      Counted other = plan_in_cells(*cut, unfused);
+      if (other.us() < chosen.us() && !other.exceeds(unfused)) chosen = std::move(other), g = std::move(*cut);
     }
     if (auto gathered_later = with_gathers_pushed(g)) {
       Counted other = plan_in_cells(simplify(std::move(*gathered_later)), unfused);
