@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from .._spec import FLOATS
 from . import primitives as p
 from .operation import Array, Axes, operation
 from .views import axes_or_all, squeeze
@@ -171,6 +172,8 @@ def logsumexp(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
     """
     axis = axes_or_all(x, axis, "logsumexp")
     largest = p.max(x, axis, keepdims=True)
+    if x._dtype not in FLOATS:
+        largest = largest + 0.0  # differences of integers may not fit theirs
     total = p.log(p.sum(p.exp(x - largest), axis, keepdims=True)) + largest
     total = p.where(p.isfinite(largest), total, largest)  # rows of nothing but -inf, or with an inf, give it back
     return total if keepdims else squeeze(total, axis)
