@@ -35,6 +35,12 @@ def test_arithmetic_has_them_in_float32(name, dtype):
     assert ((got - want).abs() <= 1.05 * ROUNDING[dtype] * want.abs() + 1e-6).all()
 
 
+def test_beyond_the_range_of_float16():
+    x = torch.tensor([float("inf"), 6e4, 1.0, -1.0, 0.0], dtype=torch.float16)
+    for f in (lambda x: x / 1e6, lambda x: x - 1e6, lambda x: x + 1e6, lambda x: x * 1e6):
+        assert torch.equal(kf.fuse(f)(x).nan_to_num(7.0), f(x).nan_to_num(7.0))
+
+
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_numbers_among_the_arguments(dtype):
     x = torch.ones(100, dtype=getattr(torch, dtype))

@@ -178,11 +178,15 @@ NodeId GraphBuilder::map(Op op, NodeIds arguments) {
   n.dtype = types.result;
   require_bounded(row.name, inferred_shape(graph_, n), n.dtype);  // before any cast is added
   // Arithmetic of half types is done in float32: torch takes scalars so, and formulas of several operations lose digits
-  // otherwise. NumPy rounds what its own operators meet, and all libraries what is compared.
+  // otherwise. NumPy rounds what its own operators meet, and all libraries what is compared. A scalar beyond the half
+  // type's range is infinite, as on torch's CPU, except as a divisor.
   const bool wide = is_float(n.dtype) && (depth_ > 0 || inferred_library(graph_, n) == Library::kTorch);
   const Call call(*this, op);
-  for (std::size_t i = 0; i < n.arguments.size(); ++i)
-    n.arguments[i] = converted(n.arguments[i], types.arguments[i], wide);
+  for (std::size_t i = 0; i < n.arguments.size(); ++i) {
+    const bool divisor = op == Op::divide && i == 1;
+    const bool kept = wide && (divisor || !overflows(graph_[n.arguments[i]], types.arguments[i]));
+    n.arguments[i] = converted(n.arguments[i], types.arguments[i], kept);
+  }
   return add(std::move(n));
 }
 

@@ -46,6 +46,13 @@ Node converted_constant(const Node& n, DType dtype, bool wide) {
   return constant_node(dtype, {held, 0, false, c.parameter, wide});
 }
 
+bool overflows(const Node& n, DType dtype) {
+  if (!is_constant(n) || !is_float(dtype)) return false;
+  const auto& c = std::get<ConstantAttributes>(n.attributes);
+  const double value = is_integer(n.dtype) ? static_cast<double>(c.integer) : c.value;
+  return c.parameter < 0 && std::isfinite(value) && !std::isfinite(rounded(value, dtype));
+}
+
 bool is_representable(const ConstantAttributes& c, DType dtype) {
   if (is_integer(dtype)) return c.value == 0 && fits(c.integer, dtype);
   if (c.integer != 0) return false;

@@ -15,6 +15,9 @@ Node constant_node(DType dtype, ConstantAttributes attributes);
 /// std::overflow_error where an integer dtype does not hold it. `wide`: of a half type in float32.
 Node converted_constant(const Node& n, DType dtype, bool wide = false);
 
+/// Whether a finite constant is infinite in a float dtype. Of a float argument another value may come: never.
+bool overflows(const Node& n, DType dtype);
+
 /// The float dtype that the value of a constant of `dtype` is rounded to.
 inline DType precision(DType dtype, bool wide) { return wide && is_half(dtype) ? DType::kFloat32 : dtype; }
 

@@ -54,7 +54,7 @@ class Device(Report):
         units: SMs, compute units or cores.
         launch_us: microseconds that a kernel takes before the first byte: the intercept of copy times over bytes.
         is_cpu: whether it is the host.
-        compute_capability: of an NVIDIA GPU, "9.0" for Hopper: some kernels need one. "" means none or another vendor's.
+        compute_capability: of an NVIDIA GPU, "9.0" for Hopper: some kernels need one. "" means none.
         write_allocate: whether an ordinary store reads the cache line first, as a CPU's does. Not priced: the CPU
             kernels store large results past the cache.
         source: where the numbers come from, by group: "bandwidth", "peak_bandwidth", "peaks", "cache", "on_chip",
@@ -90,7 +90,7 @@ class Device(Report):
             _require(isinstance(getattr(self, name), str), name, "be text", getattr(self, name), TypeError)
         _require(bool(self.name.strip()), "name", "not be empty", self.name)
         _require(
-            isinstance(self.compute_capability, str) and re.fullmatch(r"(\d+\.\d)?", self.compute_capability) is not None,
+            isinstance(self.compute_capability, str) and bool(re.fullmatch(r"(\d+\.\d)?", self.compute_capability)),
             "compute_capability", "be text like '9.0', or ''", self.compute_capability,
         )  # fmt: skip
         for name in _FLAGS:
