@@ -15,6 +15,7 @@ from kfusion import _core
 N = 24
 CPU = "EPYC-9654"
 MATRIX = kf.spec((N, N))
+ONE_BY_ONE = ["cpu", "array_library"]  # of a product and what follows it
 
 
 @dataclass
@@ -60,9 +61,10 @@ def matrices(rng, *shapes):
 
 
 def test_executors_are_listed():
-    assert list(kf.executors(CPU)) == ["cpu", "array_library"]
+    assert list(kf.executors(CPU)) == ["cpu", "cpu_products", "array_library"]
+    assert kf.executors(CPU)["cpu_products"] == ("matmul", "attention", "contraction_reduction")
     assert kf.executors("H200")["cuda"] == ("pointwise", "rows", "columns", "full_reduction", "copy")
-    assert kf.executors("H200")["tensor_cores"] == ("matmul", "contraction_reduction")
+    assert kf.executors("H200")["tensor_cores"] == ("matmul", "attention", "contraction_reduction")
     assert "tensor_cores" not in kf.executors("A100 80GB")
     assert kf.executors("H200")["array_library"] == ("matmul", "conv2d", "library_call")
     with asked(Toy()):
@@ -77,7 +79,7 @@ def test_the_planner_fuses_what_an_executor_runs():
 
     specs = (MATRIX, MATRIX, kf.spec((N,)))
     with asked(Toy()) as toy:
-        p = kf.plan(f, *specs, device=CPU, executors="available")
+        p = kf.plan(f, *specs, device=CPU, executors=["toy", *ONE_BY_ONE])
         assert [(g.label, g.executor) for g in p.groups] == [("matmul+add+relu", "toy"), ("tanh", "cpu")]
         (refusal,) = p.refusals
         assert refusal.reason == kf.Reason.NOT_IMPLEMENTED
@@ -87,22 +89,22 @@ def test_the_planner_fuses_what_an_executor_runs():
         assert toy.us not in toy.roofline
         on_gpu = kf.plan(f, *specs, device="H200", executors="available")
         assert [g.executor for g in on_gpu.groups] == ["array_library", "cuda"]
-    without = kf.plan(f, *specs, device=CPU, executors="available")
+    without = kf.plan(f, *specs, device=CPU, executors=ONE_BY_ONE)
     assert [(g.label, g.executor) for g in without.groups] == [("matmul", "array_library"), ("add+relu+tanh", "cpu")]
 
 
-@pytest.mark.parametrize(("us", "chosen"), [(0.001, "toy"), (1e6, "array_library")])
-def test_the_cheapest_executor_runs_a_kernel(us, chosen):
+@pytest.mark.parametrize(("us", "chosen", "of_layer"), [(0.001, "toy", "toy"), (1e6, "array_library", "cpu_products")])
+def test_the_cheapest_executor_runs_a_kernel(us, chosen, of_layer):
     with asked(Toy(us)):
         (group,) = kf.plan(lambda x, w: x @ w, MATRIX, MATRIX, device=CPU, executors="available").groups
         assert group.executor == chosen
         (possible,) = kf.plan(layer, MATRIX, MATRIX, kf.spec((N,)), device=CPU).groups
-        assert (possible.executor, possible.missing) == ("toy", "")
+        assert (possible.executor, possible.missing) == (of_layer, "")
 
 
 def test_a_slow_executor_takes_nothing_with_it():
     with asked(Toy(us=1e6)):
-        groups = kf.plan(layer, MATRIX, MATRIX, kf.spec((N,)), device=CPU, executors="available").groups
+        groups = kf.plan(layer, MATRIX, MATRIX, kf.spec((N,)), device=CPU, executors=["toy", *ONE_BY_ONE]).groups
         assert [(g.label, g.executor) for g in groups] == [("matmul", "array_library"), ("add+relu", "cpu")]
         (alone,) = kf.plan(layer, MATRIX, MATRIX, kf.spec((N,)), device=CPU, executors=["toy"]).groups
         assert alone.executor == "toy"

@@ -4,6 +4,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/stl.hpp"
+#include "cpu/blas.hpp"
 #include "cpu/buffer_pool.hpp"
 #include "cpu/control_group.hpp"
 #include "cpu/copy.hpp"
@@ -32,6 +33,14 @@ Sets how many threads a CPU computation may use, for the whole process. Results 
 Raises:
     ValueError: n < 1.
 )");
+  m.def(
+      "blas_threads",
+      []() -> std::optional<int> {
+        const cpu::Blas* const blas = cpu::Blas::loaded();
+        return blas ? std::optional(blas->threads()) : std::nullopt;
+      },
+      "blas_threads()\n--\n\nThe threads of the BLAS that blocks of products are computed by; None where this process "
+      "has none.\n");
   m.def("isa", [] { return std::string(cpu::name(cpu::isa())); }, R"(isa()
 --
 

@@ -18,6 +18,7 @@
 #include "kfusion/files.hpp"
 
 #if defined(__linux__)
+#include <link.h>
 #include <sched.h>
 #endif
 
@@ -124,6 +125,19 @@ void ForkSafeMutex::unlock() {
 
 void* open_library(const char* file) noexcept { return dlopen(file, RTLD_LAZY | RTLD_LOCAL); }
 void* loaded_library(const char* name) noexcept { return dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD); }
+
+std::vector<std::string> loaded_libraries() {
+  std::vector<std::string> files;
+#if defined(__linux__)
+  const auto add = [](dl_phdr_info* info, std::size_t, void* all) {
+    if (info->dlpi_name && *info->dlpi_name) static_cast<std::vector<std::string>*>(all)->emplace_back(info->dlpi_name);
+    return 0;
+  };
+  dl_iterate_phdr(add, &files);
+#endif
+  return files;
+}
+
 void* find_symbol(void* library, const char* name) noexcept { return dlsym(library, name); }
 
 std::string library_of(const void* symbol) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <vector>
 
 namespace kfusion::cpu {
 
@@ -58,6 +59,7 @@ class ForkSafeMutex {
 /// Shared libraries, which stay loaded. By path, or by name where the loader looks; nullptr where there is none.
 void* open_library(const char* file) noexcept;
 void* loaded_library(const char* name) noexcept;  ///< only if this process has it already
+std::vector<std::string> loaded_libraries();      ///< the files of all that it has; none where unknown
 void* find_symbol(void* library, const char* name) noexcept;
 std::string library_of(const void* symbol);  ///< the file that a symbol comes from; empty where unknown
 

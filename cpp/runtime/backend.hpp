@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "kfusion/lower/attention.hpp"
 #include "kfusion/lower/contraction.hpp"
 #include "kfusion/room.hpp"
 #include "runtime/executable.hpp"
@@ -41,6 +42,12 @@ struct Contracted {
   Contraction contraction;
   std::vector<int> left, right;  ///< by product
   std::vector<int> loads, stores;
+};
+
+/// Attention, and the slots of both contractions; the output's left factor has none.
+struct Attended {
+  Attention attention;
+  Contracted scores, output;  ///< without their contractions
 };
 
 /// The addresses of operands.
@@ -82,7 +89,9 @@ class StepRequest {
   /// The group lowered, for a step that reads each element of a pointwise kernel before it writes it. Once a group.
   virtual Loops loops() = 0;
   /// Likewise for one around a product, of which no_contraction() says nothing.
-  virtual Contracted contraction() = 0;
+  virtual Contracted contraction(BatchAxes axes = BatchAxes::kOne) = 0;
+  /// Likewise for attention, of which no_attention() says nothing.
+  virtual Attended attention() = 0;
   /// What a node of the group reads, or stores. Throws ValueError for a float argument, whose value comes with a call.
   virtual Seen value(NodeId n) = 0;
 

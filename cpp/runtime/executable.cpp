@@ -149,19 +149,24 @@ class Executable::Maker final : public StepRequest {
     return l;
   }
 
-  Contracted contraction() override {
-    Contracted c{lowering_.contraction(index_), {}, {}, {}, {}};
-    Kernel& k = c.contraction.epilogue;
-    number_parameters(k, parts_.parameters);
-    for (const Product& p : c.contraction.products) {
-      c.left.push_back(slot_of_factor(p.left));
-      c.right.push_back(slot_of_factor(p.right));
-    }
-    for (const Operand& o : k.loads) c.loads.push_back(c.contraction.product_of(o) < 0 ? slot_of(o, k, false) : -1);
-    for (const Table& t : k.tables) c.loads.push_back(slot_of_table(t));
-    for (const Store& s : k.stores) c.stores.push_back(slot_of(s.to, k, true));
-    for (Seeing& seen : parts_.uses.back().seen) seen.is_mapped = false;  // tiles are stored while others are read
+  Contracted contraction(BatchAxes axes) override {
+    Contraction lowered = lowering_.contraction(index_, axes);
+    Contracted c = slots_of(lowered);
+    for (const Product& p : lowered.products) c.left.push_back(slot_of_factor(p.left));
+    for (const Store& s : lowered.epilogue.stores) c.stores.push_back(slot_of(s.to, lowered.epilogue, true));
+    c.contraction = std::move(lowered);
+    are_tiled();
     return c;
+  }
+
+  Attended attention() override {
+    Attended a{lowering_.attention(index_), {}, {}};
+    Contraction &scores = a.attention.scores, &output = a.attention.output;
+    a.scores = slots_of(scores), a.output = slots_of(output);
+    for (const Product& p : scores.products) a.scores.left.push_back(slot_of_factor(p.left));
+    for (const Store& s : output.epilogue.stores) a.output.stores.push_back(slot_of(s.to, output.epilogue, true));
+    are_tiled();
+    return a;
   }
 
   Seen value(NodeId n) override {
@@ -182,6 +187,22 @@ class Executable::Maker final : public StepRequest {
     if (parts_.steps.empty()) return;
     const auto& slots = parts_.slots.released[static_cast<std::size_t>(group)];
     parts_.released.back().insert(parts_.released.back().end(), slots.begin(), slots.end());
+  }
+
+  /// Those of what is read but for left factors.
+  Contracted slots_of(Contraction& lowered) {
+    Contracted c;
+    Kernel& k = lowered.epilogue;
+    number_parameters(k, parts_.parameters);
+    for (const Product& p : lowered.products) c.right.push_back(slot_of_factor(p.right));
+    for (const Operand& o : k.loads) c.loads.push_back(lowered.product_of(o) < 0 ? slot_of(o, k, false) : -1);
+    for (const Table& t : k.tables) c.loads.push_back(slot_of_table(t));
+    return c;
+  }
+
+  /// Tiles are stored while others are read.
+  void are_tiled() {
+    for (Seeing& seen : parts_.uses.back().seen) seen.is_mapped = false;
   }
 
   int slot_of(const Operand& o, const Kernel& k, bool stores) {

@@ -90,6 +90,15 @@ void FusedKernel::run(const std::byte* const* loads, std::byte* const* stores, c
   }
 }
 
+void FusedKernel::run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
+                           bool stream) const {
+  const FusedProgram& p = *program_;
+  if (p.space.rows == 0 || p.space.cols == 0) return;
+  const bool copied = std::ranges::any_of(p.targets, &Target::copied);
+  const FusedCall call{p, loads, stores, parameters, nullptr, stream && !copied};
+  p.space.columns ? run_columns(call, 1) : run_rows(call, 1);
+}
+
 const TileKernels& tile_kernels() {
 #if defined(KFUSION_X86_LEVELS)
   const Isa level = isa();

@@ -27,6 +27,10 @@ class FusedKernel {
   /// and IndexError for an index out of bounds: stores then hold no results.
   void run(const std::byte* const* loads, std::byte* const* stores, const double* parameters) const;
 
+  /// The same on the caller's thread alone, for a kernel without tables that is a part of a larger job. `stream`: its
+  /// stores go past the caches.
+  void run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters, bool stream) const;
+
  private:
   std::unique_ptr<const FusedProgram> program_;
 };

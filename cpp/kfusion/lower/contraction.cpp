@@ -7,6 +7,7 @@
 #include "kfusion/lower/kernel_steps.hpp"
 #include "kfusion/lower/outputs.hpp"
 #include "kfusion/lower/schedule.hpp"
+#include "kfusion/plan/joins.hpp"
 #include "kfusion/plan/picks.hpp"
 #include "kfusion/plan/sweeps.hpp"
 
@@ -15,10 +16,20 @@ namespace {
 
 /// The axes of a group's products.
 struct Shape {
-  std::int64_t batches = 1, rows = 1, cols = 1;
+  Extents batch_axes = {1};
+  std::int64_t rows = 1, cols = 1;
 
-  Extents extents() const { return {batches, rows, cols}; }
-  std::int64_t size() const { return batches * rows * cols; }
+  std::int64_t batches() const { return product(batch_axes); }
+  std::int64_t size() const { return batches() * rows * cols; }
+  Extents extents() const { return with({rows, cols}); }
+  /// The batches' axes, then these.
+  Extents with(const Extents& more) const {
+    Extents all = batch_axes;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  /// The place of the rows among the extents; that of the columns is the next one.
+  std::size_t row_axis() const { return batch_axes.size(); }
 };
 
 /// `a` along the axes of a product, of which those of one element have stride 0.
@@ -45,9 +56,9 @@ std::optional<Factor> factor_of(const Graph& g, const Access& a, const Extents& 
   const Access lead = batch_access(a, product);
   const auto last = a.strides.size() - 1;
   const std::int64_t outer = a.strides[left ? last - 1 : last], depth = a.strides[left ? last : last - 1];
-  Factor f{a.base, g[a.base].dtype, a.offset, 0, outer, depth};
+  Factor f{a.base, g[a.base].dtype, a.offset, 0, outer, depth, Extents(shape.batch_axes.size(), 0)};
   if (kfusion::product(lead.shape) == 0) return f;
-  if (shape.batches == 1 && left) {  // leading axes may be part of the rows
+  if (shape.batches() == 1 && left) {  // leading axes may be part of the rows
     Access rows = lead;
     rows.shape.push_back(a.shape[last - 1]), rows.strides.push_back(outer);
     const auto seen = reshaped(rows, {shape.rows});
@@ -55,17 +66,24 @@ std::optional<Factor> factor_of(const Graph& g, const Access& a, const Extents& 
     f.outer = seen->strides[0];
     return f;
   }
-  const auto seen = reshaped(lead, {kfusion::product(lead.shape)});
+  const bool is_one = shape.batches() == 1;  // whose right factor leads along no axis
+  const auto seen = seen_along(lead, is_one ? Extents{kfusion::product(lead.shape)} : shape.batch_axes);
   if (!seen) return std::nullopt;
-  f.batch = kfusion::product(lead.shape) == 1 ? 0 : seen->strides[0];
-  return shape.batches == 1 && f.batch != 0 ? std::nullopt : std::optional(f);
+  if (is_one) return seen->strides[0] != 0 ? std::nullopt : std::optional(f);
+  f.batch_strides = seen->strides, f.batch = f.batch_strides.back();
+  return f;
 }
 
-/// The two ways to see a product's axes: with leading axes as more rows, where the right factor is the same for all.
-std::array<Shape, 2> shapes_of(const Extents& product) {
+/// The ways to see a product's axes: with leading axes as more rows, where the right factor is the same for all; as one
+/// axis; as they are.
+std::vector<Shape> shapes_of(const Extents& product, BatchAxes axes) {
   const std::int64_t rows = product[product.size() - 2], cols = product.back();
-  const std::int64_t batches = kfusion::product(Extents(product.begin(), product.end() - 2));
-  return {Shape{1, batches * rows, cols}, Shape{batches, rows, cols}};
+  const Extents leading(product.begin(), product.end() - 2);
+  const std::int64_t batches = kfusion::product(leading);
+  if (axes == BatchAxes::kLeading) return {{leading.empty() ? Extents{1} : leading, rows, cols}};
+  std::vector<Shape> shapes = {Shape{{1}, batches * rows, cols}, Shape{{batches}, rows, cols}};
+  if (axes == BatchAxes::kAny && leading.size() > 1) shapes.push_back({leading, rows, cols});
+  return shapes;
 }
 
 bool is_product(const Node& n) { return n.op == Op::matmul; }
@@ -81,6 +99,8 @@ class Judge {
         if (auto why = refusal_of_reduction(n, w)) return why;
     for (const NodeId n : k_.nodes)
       if (auto why = refusal(n)) return why;
+    for (const NodeId n : k_.stores)
+      if (auto why = refusal_of_store(n)) return why;
     if (count_passes(k_.graph, k_.folded, k_.nodes, k_.stores, shape_.extents()) > 1)
       return "has each element of a product at hand once";
     return std::nullopt;
@@ -104,22 +124,23 @@ class Judge {
     if (size == shape_.size()) return refusal_of_reads(w, shape_.extents());
     if (reduces_ != Reduces::kNothing && size == kept_size()) return refusal_of_reads(w, kept_extents());
     if (size == 1) return std::nullopt;
-    if (size == shape_.cols && !refusal_of_reads(w, {1, 1, shape_.cols})) return std::nullopt;  // read along columns
-    if (size == shape_.batches * shape_.rows) return refusal_of_reads(w, {shape_.batches, shape_.rows, 1});
-    if (size == shape_.cols) return refusal_of_reads(w, {1, 1, shape_.cols});
+    if (size == shape_.cols && !refusal_of_reads(w, along_columns())) return std::nullopt;
+    if (size == shape_.batches() * shape_.rows) return refusal_of_reads(w, shape_.with({shape_.rows, 1}));
+    if (size == shape_.cols) return refusal_of_reads(w, along_columns());
     return "computes a value of another shape than the product's";
   }
 
   /// One element of each row of what is computed here, or one of an array for each row.
   Why refusal_of_gather(NodeId n, const Work& w) const {
     const Access& from = w.reads[0];
-    const Axes reduced = reduces_ == Reduces::kNothing ? 0 : axis_bit(reduces_ == Reduces::kRows ? 1 : 2);
+    const std::size_t rows = shape_.row_axis();
+    const Axes reduced = reduces_ == Reduces::kNothing ? 0 : axis_bit(reduces_ == Reduces::kRows ? rows : rows + 1);
     const bool is_pick = is_inside(from.base) && picks(from, shape_.extents(), reduced);
     if (reduced == 0 || product(w.shape) != kept_size() || (is_inside(from.base) && !is_pick))
       return "runs no " + std::string(name(node(n).op)) + " but of one element for each row that it reduces";
-    Access rows = from;
-    rows.positions = Access::kNoPositions, rows.step = 0;
-    if (!is_pick && !reshaped(rows, kept_extents()))
+    Access of_rows = from;
+    of_rows.positions = Access::kNoPositions, of_rows.step = 0;
+    if (!is_pick && !reshaped(of_rows, kept_extents()))
       return "reads an array that is strided along the product's axes in several steps";
     return refusal_of_reads(w.reads[1], kept_extents());
   }
@@ -154,14 +175,24 @@ class Judge {
       if (std::ranges::find(axes, static_cast<int>(i)) == axes.end()) a.strides[i] = 0;
     const auto seen = seen_along(a, shape_.extents());
     if (!seen) return Reduces::kNothing;
-    const bool batches = seen->strides[0] != 0, rows = seen->strides[1] != 0, cols = seen->strides[2] != 0;
-    if (batches || rows == cols) return Reduces::kNothing;
+    const auto axis = shape_.row_axis();
+    const bool rows = seen->strides[axis] != 0, cols = seen->strides[axis + 1] != 0;
+    if (!all_zero(seen->strides, axis) || rows == cols) return Reduces::kNothing;
     return rows ? Reduces::kRows : Reduces::kCols;
   }
 
   std::int64_t kept_size() const { return product(kept_extents()); }
   Extents kept_extents() const {
-    return {shape_.batches, reduces_ == Reduces::kRows ? 1 : shape_.rows, reduces_ == Reduces::kCols ? 1 : shape_.cols};
+    return shape_.with({reduces_ == Reduces::kRows ? 1 : shape_.rows, reduces_ == Reduces::kCols ? 1 : shape_.cols});
+  }
+  Extents along_columns() const {
+    Extents all(shape_.row_axis() + 1, 1);
+    all.push_back(shape_.cols);
+    return all;
+  }
+  static bool all_zero(const Extents& strides, std::size_t count) {
+    return std::all_of(strides.begin(), strides.begin() + static_cast<std::ptrdiff_t>(count),
+                       [](std::int64_t s) { return s == 0; });
   }
 
   /// Elements that n is computed in: of a map under a slice only those of the slice.
@@ -177,6 +208,16 @@ class Judge {
     return std::nullopt;
   }
 
+  /// Into a join whose axes are cut otherwise (heads, of keys that go into a cache), strides lead nowhere.
+  Why refusal_of_store(NodeId n) const {
+    const Access& to = k_.folded.value[at(n)];
+    const std::int64_t size = product(to.shape);
+    const Extents extents = size == shape_.size() ? shape_.extents() : kept_extents();
+    if ((stored_in(k_.folded, n) == n && is_identity(to)) || (size == product(extents) && seen_along(to, extents)))
+      return std::nullopt;
+    return "stores where strides along the product's axes do not lead";
+  }
+
   Why refusal_of_reads(const Access& a, const Extents& extents) const {
     const auto seen = seen_along(a, extents);
     if (!seen) return "reads an array that is strided along the product's axes in several steps";
@@ -184,8 +225,9 @@ class Judge {
     const std::int64_t size = computed_size(a.base);
     const bool own = size == product(extents) && is_identity(*seen);
     const bool reduced = reduces_ != Reduces::kNothing && size == kept_size() && seen->offset == 0;
-    const bool along = size == shape_.cols && seen->strides[0] == 0 && seen->strides[1] == 0 && seen->offset == 0;
-    const bool across = size == shape_.batches * shape_.rows && seen->strides[2] == 0 && seen->offset == 0;
+    const auto rows = shape_.row_axis();
+    const bool along = size == shape_.cols && all_zero(seen->strides, rows + 1) && seen->offset == 0;
+    const bool across = size == shape_.batches() * shape_.rows && seen->strides[rows + 1] == 0 && seen->offset == 0;
     if (own || reduced || along || across || size == 1) return std::nullopt;
     return "reads a value that it computes elsewhere";
   }
@@ -204,16 +246,18 @@ NodeId first_product(const Graph& g, const std::vector<NodeId>& nodes) {
 struct Judged {
   Shape shape;
   Reduces reduces = Reduces::kNothing;
+
+  std::size_t reduced_axis() const { return shape.row_axis() + (reduces == Reduces::kRows ? 0 : 1); }
 };
 
 /// The first way to see the product's axes in which the kernel is a Contraction, or why it is none in the last.
-std::optional<Judged> judged(const Candidate& k, std::string& why) {
+std::optional<Judged> judged(const Candidate& k, BatchAxes axes, std::string& why) {
   const NodeId product = first_product(k.graph, k.nodes);
   if (product < 0) {
     why = "runs products of matrices only";
     return std::nullopt;
   }
-  for (const Shape& shape : shapes_of(k.graph[product].shape)) {
+  for (const Shape& shape : shapes_of(k.graph[product].shape, axes)) {
     Judge judge(k, shape);
     auto refusal = judge.run();
     if (!refusal) return Judged{shape, judge.reduces()};
@@ -241,7 +285,8 @@ std::optional<std::string> beyond(const Candidate& k, const ContractionAbilities
 
 Contraction with_products(const Candidate& k, const Judged& j) {
   Contraction c;
-  c.batches = j.shape.batches, c.rows = j.shape.rows, c.cols = j.shape.cols, c.reduces = j.reduces;
+  c.batches = j.shape.batches(), c.batch_axes = j.shape.batch_axes, c.rows = j.shape.rows, c.cols = j.shape.cols,
+  c.reduces = j.reduces;
   for (const NodeId n : k.nodes) {
     if (!is_product(k.graph[n])) continue;
     const auto& reads = reads_of(k.folded, n);
@@ -258,7 +303,7 @@ Operand operand_of(const Strided& s, const Space& space, const Judged& j) {
   if (!seen) throw std::logic_error("kfusion: a value is not read along the axes of its product");
   Operand o{s.node, s.dtype, seen->strides, {}, s.offset};
   if (j.reduces == Reduces::kNothing) return o;
-  const std::ptrdiff_t axis = j.reduces == Reduces::kRows ? 1 : 2;
+  const auto axis = static_cast<std::ptrdiff_t>(j.reduced_axis());
   o.reduced = {o.kept[at(axis)]};
   o.kept.erase(o.kept.begin() + axis);
   return o;
@@ -269,7 +314,7 @@ void set_operands(Kernel& k, const Space& space, const Judged& j, const Steps& s
   k.kind = j.reduces == Reduces::kNothing ? Pattern::kPointwise : Pattern::kRows;
   k.kept = j.shape.extents();
   if (j.reduces != Reduces::kNothing) {
-    const std::ptrdiff_t axis = j.reduces == Reduces::kRows ? 1 : 2;
+    const auto axis = static_cast<std::ptrdiff_t>(j.reduced_axis());
     k.reduced = {k.kept[at(axis)]};
     k.kept.erase(k.kept.begin() + axis);
   }
@@ -288,23 +333,28 @@ int Contraction::product_of(const Operand& load) const {
 
 std::optional<std::string> no_contraction(const Candidate& kernel, const ContractionAbilities& can) {
   std::string why;
-  if (!judged(kernel, why)) return why;
+  if (!judged(kernel, can.batches, why)) return why;
   return beyond(kernel, can);
 }
 
-std::optional<Contraction> products_of(const Candidate& kernel) {
+std::optional<Contraction> products_of(const Candidate& kernel, BatchAxes axes) {
   std::string why;
-  const auto j = judged(kernel, why);
+  const auto j = judged(kernel, axes, why);
   return j ? std::optional(with_products(kernel, *j)) : std::nullopt;
 }
 
-Contraction Lowering::contraction(int group_index) const {
+Contraction Lowering::contraction(int group) const { return contraction(group, BatchAxes::kOne); }
+
+Contraction Lowering::contraction(int group, BatchAxes axes) const {
+  return contraction(plan_.groups[at(group)], axes);
+}
+
+Contraction Lowering::contraction(const Group& group, BatchAxes axes) const {
   const Plan& plan = plan_;
   const Graph& g = plan.graph;
-  const Group& group = plan.groups[at(group_index)];
   const Candidate kernel{g, plan.folded, group.pattern, group.nodes, group.stores};
   std::string why;
-  const auto j = judged(kernel, why);
+  const auto j = judged(kernel, axes, why);
   if (!j) throw std::logic_error("kfusion: a kernel is no product: " + why);
   Contraction c = with_products(kernel, *j);
   Kernel& k = c.epilogue;

@@ -18,6 +18,7 @@ struct Factor {
   NodeId node = 0;
   DType dtype = DType::kFloat32;
   std::int64_t offset = 0, batch = 0, outer = 0, depth = 0;
+  Extents batch_strides{};  ///< along Contraction::batch_axes; `batch` is the last of them
 };
 
 struct Product {
@@ -31,26 +32,32 @@ enum class Reduces : std::uint8_t { kNothing, kRows, kCols };
 
 struct Contraction {
   std::int64_t batches = 1, rows = 1, cols = 1, depth = 1;
+  Extents batch_axes = {1};       ///< one axis, {batches}, but for what BatchAxes says
   std::vector<Product> products;  ///< of one shape; each an argument of the epilogue
   Reduces reduces = Reduces::kNothing;
 
   /// kPointwise with `kept` = {batches, rows, cols}, or kRows with {batches, cols} and {rows}, or {batches, rows} and
-  /// {cols}: all of them, also those of 1. Reductions stand where monotone maps before them commute with them
-  /// (Group::deferred): these are row steps.
+  /// {cols}: all of them, also those of 1. In the place of `batches` stand the batch axes. Reductions stand where
+  /// monotone maps before them commute with them (Group::deferred): these are row steps.
   Kernel epilogue;
 
   /// The product that a load of the epilogue is the elements of; -1 where it is an array.
   int product_of(const Operand& load) const;
 };
 
+/// How batches are seen: along one axis, as strides have to have it (those of images and heads often do not); else,
+/// where that is not possible, as the product has its leading axes; always so.
+enum class BatchAxes : std::uint8_t { kOne, kAny, kLeading };
+
 /// The axes and the products of a kernel that may be a Contraction: all but its epilogue.
-std::optional<Contraction> products_of(const Candidate& kernel);
+std::optional<Contraction> products_of(const Candidate& kernel, BatchAxes axes = BatchAxes::kOne);
 
 /// What an executor can do beyond what all of them can.
 struct ContractionAbilities {
   bool tables = false;      ///< takes elements of arrays at positions, one for each row (Kernel::tables)
   bool variances = false;   ///< pairs of kind kCentred
   bool lost_picks = false;  ///< an index that means no element of its row gives NaN; else that would be an error
+  BatchAxes batches = BatchAxes::kOne;
 };
 
 /// Why a kernel is no Contraction for such an executor, as a clause about it ("takes ..."); nothing where it is one.

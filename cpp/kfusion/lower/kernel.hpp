@@ -120,6 +120,8 @@ using OutputStrides = std::vector<Extents>;
 OutputStrides required_strides(const Plan& plan);
 
 struct Contraction;  // contraction.hpp
+enum class BatchAxes : std::uint8_t;
+struct Attention;  // attention.hpp
 
 /// The groups of a plan, one that is to run, as loops. What all of them need is found once.
 class Lowering {
@@ -130,9 +132,14 @@ class Lowering {
   Kernel kernel(int group) const;
 
   /// Of a group around a product (contraction.hpp). Throws std::logic_error where no_contraction() says why it is none.
-  Contraction contraction(int group) const;
+  Contraction contraction(int group) const;  ///< with batches along one axis
+  Contraction contraction(int group, BatchAxes axes) const;
+
+  /// Of a group that is attention. Throws std::logic_error where no_attention() says why it is none that is lowered.
+  Attention attention(int group) const;
 
  private:
+  Contraction contraction(const Group& group, BatchAxes axes) const;
   std::string name_of(const Group& group) const;
   void set_labels(Kernel& k) const;
 

@@ -1,0 +1,157 @@
+// Products on the CPU with what follows them: blocks by the BLAS that NumPy brings, the rest by loops while they are in
+// the cache.
+#include <algorithm>
+
+#include "cpu/products/attention.hpp"
+#include "cpu/products/product.hpp"
+#include "kfusion/plan/price.hpp"
+#include "runtime/backend.hpp"
+
+namespace kfusion {
+namespace {
+
+class ProductStep final : public ExecutableStep {
+ public:
+  ProductStep(const cpu::Blas& blas, Contracted given)
+      : kernel_(blas, std::move(given.contraction)),
+        left_(std::move(given.left)),
+        right_(std::move(given.right)),
+        loads_(std::move(given.loads)),
+        stores_(std::move(given.stores)) {
+    for (int& slot : loads_) slot = std::max(slot, 0);  // of a product's elements: any
+  }
+
+  void run(const Frame& f) const override {
+    Addresses left(left_, f.slots), right(right_, f.slots), loads(loads_, f.slots), stores(stores_, f.slots);
+    kernel_.run(left.data(), right.data(), loads.data(), stores.data(), f.parameters);
+  }
+
+ private:
+  cpu::ProductKernel kernel_;
+  std::vector<int> left_, right_, loads_, stores_;
+};
+
+class AttentionStep final : public ExecutableStep {
+ public:
+  AttentionStep(const cpu::Blas& blas, Attended given)
+      : kernel_(blas, std::move(given.attention)),
+        queries_(given.scores.left.at(0)),
+        keys_(given.scores.right.at(0)),
+        values_(given.output.right.at(0)),
+        score_loads_(std::move(given.scores.loads)),
+        output_loads_(std::move(given.output.loads)),
+        stores_(std::move(given.output.stores)) {
+    for (int& slot : score_loads_) slot = std::max(slot, 0);
+    for (int& slot : output_loads_) slot = std::max(slot, 0);
+  }
+
+  void run(const Frame& f) const override {
+    Addresses scores(score_loads_, f.slots), output(output_loads_, f.slots), stores(stores_, f.slots);
+    kernel_.run({f.slots[queries_], f.slots[keys_], f.slots[values_], scores.data(), output.data(), stores.data()},
+                f.parameters);
+  }
+
+ private:
+  cpu::AttentionKernel kernel_;
+  int queries_, keys_, values_;
+  std::vector<int> score_loads_, output_loads_, stores_;
+};
+
+/// Of the products' factors: one for which BLAS has functions.
+bool is_computed_in(const Candidate& k, DType dtype) {
+  return std::ranges::all_of(k.nodes, [&](NodeId n) {
+    const auto is_other = [&](const Access& a) { return k.graph[a.base].dtype != dtype; };
+    return k.graph[n].op != Op::matmul ||
+           (k.graph[n].dtype == dtype && std::ranges::none_of(k.folded.work[at(n)].reads, is_other));
+  });
+}
+
+bool has_product_without_elements(const Candidate& k) {
+  return std::ranges::any_of(k.nodes, [&](NodeId n) { return k.graph[n].op == Op::matmul && k.graph[n].size() == 0; });
+}
+
+class Products final : public Backend {
+ public:
+  std::string_view name() const override { return "cpu_products"; }
+  bool has(Pattern p, const Device& d) const override {
+    return d.is_cpu && (p == Pattern::kMatmul || p == Pattern::kContractionReduction || p == Pattern::kAttention);
+  }
+  std::optional<std::string> refusal(const Candidate& k, const Device&) const override {
+    if (k.nodes.size() == 1) return "computes nothing that is a product alone";
+    if (!is_computed_in(k, DType::kFloat32) && !is_computed_in(k, DType::kFloat64))
+      return "computes products of float32 or of float64";
+    if (const auto why =
+            k.pattern == Pattern::kAttention ? no_attention(k) : no_contraction(k, {.batches = BatchAxes::kAny}))
+      return why;
+    if (has_product_without_elements(k)) return "computes no product without elements";
+    if (!cpu::Blas::loaded()) return "finds no OpenBLAS in this process";
+    return std::nullopt;
+  }
+
+  Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
+    Price p = roofline;
+    if (group.pattern == Pattern::kAttention) {
+      if (const auto us = attention_us(candidate(plan, group), device)) p.compute_us = *us;
+    } else if (const auto c = products_of(candidate(plan, group), BatchAxes::kAny)) {
+      // Threads that each have blocks of their own wait for each other once: 4096 x 1024 by 1024 x 4096 takes two of
+      // them 0.95 to 1 of what OpenBLAS's threads take together, with what follows it. Of few rows there are few
+      // blocks.
+      constexpr double kOfLibrary = 0.97;
+      constexpr std::int64_t kFewRows = 128;
+      if (c->batches * c->rows >= kFewRows) p.compute_us *= kOfLibrary;
+    }
+    p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
+    p.bound = bound_of(p);
+    return p;
+  }
+
+  std::string how(const Plan& plan, const Group& group, const Device&) const override {
+    const auto blocks = [](std::int64_t rows, std::int64_t cols) {
+      return "blocks of " + std::to_string(rows) + " x " + std::to_string(cols);
+    };
+    if (group.pattern == Pattern::kAttention) {
+      const auto a = attention_of(candidate(plan, group));
+      if (!a) return {};
+      const cpu::Block b = cpu::attention_block(a->scores);
+      return blocks(b.rows, b.cols);
+    }
+    const auto c = products_of(candidate(plan, group), BatchAxes::kAny);
+    if (!c) return {};
+    const cpu::Block b = cpu::cut_of(*c).block;
+    return blocks(b.batches * b.rows, b.cols);
+  }
+
+  StepPointer make_step(StepRequest& request) const override {
+    if (request.group().pattern == Pattern::kAttention)
+      return std::make_unique<AttentionStep>(*cpu::Blas::loaded(), request.attention());
+    return std::make_unique<ProductStep>(*cpu::Blas::loaded(), request.contraction(BatchAxes::kAny));
+  }
+
+ private:
+  static Candidate candidate(const Plan& plan, const Group& group) {
+    return {plan.graph, plan.folded, group.pattern, group.nodes, group.stores};
+  }
+
+  /// 8 x 16 heads of 1024 queries and keys of 64 numbers take 0.92 of torch's time, which is priced as that of its
+  /// products. Where a mask is made of positions the library may know it, and leave half of the scores out.
+  static std::optional<double> attention_us(const Candidate& k, const Device& device) {
+    constexpr double kOfLibrary = 0.92;
+    const auto a = attention_of(k);
+    const auto is_position = [&](const Access& read) { return k.graph[read.base].op == Op::iota; };
+    const auto knows_positions = [&](NodeId n) { return std::ranges::any_of(k.folded.work[at(n)].reads, is_position); };
+    if (!a || std::ranges::any_of(k.nodes, knows_positions)) return std::nullopt;
+    double flops = 0;
+    for (const Contraction& c : {a->scores, a->output})
+      flops += 2 * static_cast<double>(c.batches * c.rows) * static_cast<double>(c.cols * c.depth);
+    return kOfLibrary * flops / peak_flops(device, a->scores.products[0].dtype, true) * 1e6;
+  }
+};
+
+}  // namespace
+
+const Backend& cpu_product_backend() {
+  static const Products backend;
+  return backend;
+}
+
+}  // namespace kfusion

@@ -1,0 +1,198 @@
+#include "cpu/products/attention.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "cpu/buffer.hpp"
+#include "cpu/job.hpp"
+#include "cpu/products/factors.hpp"
+#include "cpu/products/numbers.hpp"
+#include "cpu/products/piece.hpp"
+#include "cpu/thread_pool.hpp"
+#include "kfusion/divide_up.hpp"
+
+namespace kfusion::cpu {
+namespace {
+
+constexpr std::int64_t kFlopsPerByte = 10;  ///< a product's operations take as long as so many fewer bytes
+
+/// Of a block: scores and weights of 2 MB in float32. BLAS packs the keys anew for each block of queries.
+constexpr std::int64_t kQueries = 256, kKeys = 1024;
+
+std::int64_t even(std::int64_t extent, std::int64_t most) {
+  return divide_up(extent, divide_up(extent, std::min(extent, most)));
+}
+
+/// How much of what two blocks of keys left counts, of scores up to `largest` each.
+template <class T>
+struct Merged {
+  T first, second, largest;
+};
+
+/// A block of nothing but -inf has no weights; NaN stays.
+template <class T>
+Merged<T> merged(T a, T b) {
+  constexpr T kLowest = -std::numeric_limits<T>::infinity();
+  const T largest = a > b || a != a ? a : b;
+  const auto factor = [&](T own) { return own == largest ? T(1) : own == kLowest ? T(0) : std::exp(own - largest); };
+  return {factor(a), factor(b), largest};
+}
+
+/// Takes what a block of keys left into what those before it did.
+template <class T>
+void merge(T* largest, T* sums, T* values, const T* more_largest, const T* more_sums, const T* more, std::int64_t rows,
+           std::int64_t cols) {
+  for (std::int64_t r = 0; r < rows; ++r, values += cols, more += cols) {
+    const Merged<T> m = merged(largest[r], more_largest[r]);
+    largest[r] = m.largest;
+    sums[r] = sums[r] * m.first + more_sums[r] * m.second;
+    for (std::int64_t c = 0; c < cols; ++c) values[c] = values[c] * m.first + more[c] * m.second;
+  }
+}
+
+template <class T>
+void divide(T* values, const T* sums, std::int64_t rows, std::int64_t cols) {
+  for (std::int64_t r = 0; r < rows; ++r, values += cols)
+    for (std::int64_t c = 0; c < cols; ++c) values[c] /= sums[r];
+}
+
+}  // namespace
+
+Block attention_block(const Contraction& scores) { return {1, even(scores.rows, kQueries), even(scores.cols, kKeys)}; }
+
+struct AttentionKernel::Parts {
+  const Blas& blas;
+  Attention a;
+  Block block;
+  std::vector<std::vector<std::byte>> score_numbers, output_numbers;
+  std::map<std::pair<std::int64_t, std::int64_t>, Piece> weights;  ///< by queries and keys of a block
+  std::map<std::int64_t, Piece> outputs;                           ///< by queries
+};
+
+namespace {
+
+std::vector<std::int64_t> steps_of(std::int64_t extent, std::int64_t step) {
+  return extent % step == 0 ? std::vector{step} : std::vector{step, extent % step};
+}
+
+}  // namespace
+
+AttentionKernel::AttentionKernel(const Blas& blas, Attention given) {
+  auto parts = std::make_unique<Parts>(Parts{blas, std::move(given), {}, {}, {}, {}, {}});
+  Contraction &scores = parts->a.scores, &output = parts->a.output;
+  parts->block = attention_block(scores);
+  parts->score_numbers = numbers_of(scores);
+  parts->output_numbers = numbers_of(output);
+  for (const std::int64_t rows : steps_of(scores.rows, parts->block.rows)) {
+    parts->outputs.emplace(rows, whole_piece(output, {1, rows, output.cols}));
+    for (const std::int64_t cols : steps_of(scores.cols, parts->block.cols))
+      parts->weights.emplace(std::pair{rows, cols}, weights_piece(scores, {1, rows, cols}));
+  }
+  parts_ = std::move(parts);
+}
+
+AttentionKernel::AttentionKernel(AttentionKernel&&) noexcept = default;
+AttentionKernel::~AttentionKernel() = default;
+
+class AttentionKernel::Run {
+ public:
+  Run(const Parts& p, const AttentionArrays& arrays, const double* parameters)
+      : p_(p),
+        scores_(p.a.scores),
+        output_(p.a.output),
+        stores_(arrays.stores),
+        parameters_(parameters),
+        factors_(p.blas),
+        score_loads_(all_loads(arrays.score_loads, scores_, p.score_numbers)),
+        output_loads_(all_loads(arrays.output_loads, output_, p.output_numbers)) {
+    const Product &first = scores_.products[0], &second = output_.products[0];
+    queries_ = factors_.place(first.left, arrays.queries, scores_.batch_axes, scores_.rows, scores_.depth, false);
+    keys_ = factors_.place(first.right, arrays.keys, scores_.batch_axes, scores_.cols, scores_.depth, false);
+    values_ = factors_.place(second.right, arrays.values, output_.batch_axes, output_.cols, output_.depth, false);
+  }
+
+  void run() {
+    const double flops = 2.0 * static_cast<double>(scores_.batches * scores_.rows) *
+                         static_cast<double>(scores_.cols * (scores_.depth + output_.cols));
+    const std::int64_t blocks = divide_up(scores_.rows, p_.block.rows);
+    const int threads = threads_for(static_cast<std::int64_t>(std::min(flops / kFlopsPerByte, 1e15)));
+    const Blas::OneThread each(p_.blas);
+    parallel_for(scores_.batches * blocks, threads, [&](std::int64_t begin, std::int64_t end) {
+      const Memory mine(p_);
+      for (std::int64_t job = begin; job < end; ++job)
+        dtype() == DType::kFloat64 ? run_block<double>(job / blocks, job % blocks * p_.block.rows, mine)
+                                   : run_block<float>(job / blocks, job % blocks * p_.block.rows, mine);
+    });
+  }
+
+ private:
+  /// A thread's.
+  struct Memory {
+    explicit Memory(const Parts& p)
+        : scores(bytes(p, p.block.cols)),
+          weights(bytes(p, p.block.cols)),
+          values(bytes(p, p.a.output.cols)),
+          more(bytes(p, p.a.output.cols)),
+          rows(bytes(p, 4)) {}
+    static std::size_t bytes(const Parts& p, std::int64_t cols) {
+      return at(p.block.rows * cols) * item_bytes(p.a.scores.products[0].dtype);
+    }
+    Buffer scores, weights, values, more, rows;
+  };
+
+  static std::vector<const std::byte*> all_loads(const std::byte* const* given, const Contraction& c,
+                                                 const std::vector<std::vector<std::byte>>& numbers) {
+    std::vector<const std::byte*> all(given, given + (c.epilogue.loads.size() - numbers.size()));
+    for (const auto& bytes : numbers) all.push_back(bytes.data());
+    return all;
+  }
+
+  DType dtype() const { return scores_.products[0].dtype; }
+
+  /// All keys, for some queries.
+  template <class T>
+  void run_block(std::int64_t batch, std::int64_t row, const Memory& mine) const {
+    const std::int64_t rows = std::min(p_.block.rows, scores_.rows - row), cols = output_.cols;
+    const auto as = [](const Buffer& b) { return reinterpret_cast<T*>(b.data()); };
+    T *const largest = as(mine.rows), *const sums = largest + p_.block.rows;
+    T *const more_largest = sums + p_.block.rows, *const more_sums = more_largest + p_.block.rows;
+    for (std::int64_t key = 0; key < scores_.cols; key += p_.block.cols) {
+      const std::int64_t keys = std::min(p_.block.cols, scores_.cols - key);
+      const bool first = key == 0;
+      std::byte* const partials[] = {reinterpret_cast<std::byte*>(first ? largest : more_largest),
+                                     reinterpret_cast<std::byte*>(first ? sums : more_sums)};
+      std::byte* const products[] = {mine.scores.data(), mine.weights.data()};
+      p_.blas.multiply(dtype(), rows, keys, scores_.depth, queries_.at(batch, row), keys_.at(batch, key), products[0],
+                       keys);
+      const Places places{score_loads_.data(), nullptr, products, partials, parameters_};
+      run_piece(p_.weights.at({rows, keys}), places, {batch, row, key}, false);
+      const Matrix weights{products[1], keys, 1};
+      Matrix values = values_.at(batch, 0);
+      values.data += key * values.depth * values_.item;
+      const Buffer& to = first ? mine.values : mine.more;
+      p_.blas.multiply(dtype(), rows, cols, keys, weights, values, to.data(), cols);
+      if (!first) merge(largest, sums, as(mine.values), more_largest, more_sums, as(mine.more), rows, cols);
+    }
+    divide(as(mine.values), sums, rows, cols);
+    std::byte* const product = mine.values.data();
+    run_piece(p_.outputs.at(rows), {output_loads_.data(), stores_, &product, nullptr, parameters_}, {batch, row, 0},
+              false);
+  }
+
+  const Parts& p_;
+  const Contraction &scores_, &output_;
+  std::byte* const* stores_;
+  const double* parameters_;
+  Factors factors_;
+  std::vector<const std::byte*> score_loads_, output_loads_;
+  Factors::Placed queries_, keys_, values_;
+};
+
+void AttentionKernel::run(const AttentionArrays& arrays, const double* parameters) const {
+  Run(*parts_, arrays, parameters).run();
+}
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,277 @@
+#include "cpu/products/product.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "cpu/buffer.hpp"
+#include "cpu/job.hpp"
+#include "cpu/platform.hpp"
+#include "cpu/products/factors.hpp"
+#include "cpu/products/numbers.hpp"
+#include "cpu/thread_pool.hpp"
+#include "kfusion/divide_up.hpp"
+#include "kfusion/room.hpp"
+
+namespace kfusion::cpu {
+namespace {
+
+/// Of a block. BLAS packs both factors anew for each, which larger blocks do less often; smaller ones stay in cache.
+constexpr std::int64_t kMostBlockBytes = 4 << 20, kLeastBlockBytes = 512 << 10;
+constexpr std::int64_t kFlopsPerByte = 10;    ///< a product's operations take as long as so many fewer bytes
+constexpr std::int64_t kJobFlops = 16 << 20;  ///< worth a block of its own, where blocks are few
+constexpr std::int64_t kJobs = 16;            ///< of stored products, for cores that are busy elsewhere
+constexpr std::int64_t kLeastSide = 64, kLeastReduced = 256;  ///< of a block that is made smaller for that
+
+std::int64_t item_of(const Contraction& c) { return static_cast<std::int64_t>(item_bytes(c.products[0].dtype)); }
+
+std::int64_t block_elements(const Contraction& c) {
+  const auto bytes = std::clamp(static_cast<std::int64_t>(last_level_cache() / 8), kLeastBlockBytes, kMostBlockBytes);
+  return bytes / item_of(c) / std::ssize(c.products);
+}
+
+/// All batches as one product with more rows.
+bool batches_are_rows(const Contraction& c) {
+  if (c.batch_axes.size() > 1) return false;
+  return std::ranges::all_of(c.products, [&](const Product& p) {
+    if (p.right.batch != 0 || (p.left.batch == 0 && c.batches > 1)) return false;
+    return p.left.batch == p.left.outer * c.rows || c.rows == 1 || c.batches == 1;
+  });
+}
+
+/// Blocks of about equal size, the extent rounded up to whole vectors; as many for each core, where they are many.
+std::int64_t even(std::int64_t extent, std::int64_t most) {
+  std::int64_t count = divide_up(extent, std::max<std::int64_t>(most, 1));
+  if (const std::int64_t cores = usable_cores(); count > cores) count = divide_up(count, cores) * cores;
+  return std::min(extent, divide_up(divide_up(extent, count), 16) * 16);
+}
+
+/// More of them, where each is long work, along the axes that are kept.
+void split_for_threads(const Contraction& c, Block& b) {
+  const double flops = 2.0 * static_cast<double>(c.batches * c.rows) * static_cast<double>(c.cols * c.depth);
+  const std::int64_t most = c.reduces == Reduces::kNothing ? kJobs : usable_cores();
+  const auto wanted = std::min<std::int64_t>(most, static_cast<std::int64_t>(flops / kJobFlops));
+  const auto jobs = [&] {
+    const std::int64_t rows = c.reduces == Reduces::kRows ? 1 : divide_up(c.rows, b.rows);
+    const std::int64_t cols = c.reduces == Reduces::kCols ? 1 : divide_up(c.cols, b.cols);
+    return divide_up(c.batches, b.batches) * rows * cols;
+  };
+  while (jobs() < wanted) {
+    std::int64_t& side = c.reduces == Reduces::kRows                      ? b.cols
+                         : c.reduces == Reduces::kCols || b.rows > b.cols ? b.rows
+                                                                          : b.cols;
+    if (side < 2 * (c.reduces == Reduces::kNothing ? kLeastSide : kLeastReduced)) break;
+    side = divide_up(side, 2);
+  }
+}
+
+/// Four times as many columns as rows: of 512 x 2048, 1024 x 1024 and 2048 x 512 the first is the quickest.
+Block block_of(const Contraction& c) {
+  const std::int64_t elements = block_elements(c);
+  const auto side = static_cast<std::int64_t>(std::sqrt(static_cast<double>(elements)));
+  const std::int64_t most_rows = side / 2, most_cols = 2 * side;
+  Block b{1, std::min(c.rows, most_rows), std::min(c.cols, most_cols)};
+  if (c.reduces == Reduces::kRows && c.rows <= most_cols) b.rows = c.rows;  // parts would have to be combined
+  if (c.reduces != Reduces::kRows) b.rows = std::min(c.rows, std::max(b.rows, elements / b.cols));
+  if (b.rows == c.rows && batches_are_rows(c)) b.batches = std::clamp(most_rows / c.rows, std::int64_t{1}, c.batches);
+  if (c.reduces != Reduces::kCols)
+    b.cols = std::min(c.cols, std::max<std::int64_t>(1, elements / (b.batches * b.rows)));
+  split_for_threads(c, b);
+  if (b.rows < c.rows) b.rows = even(c.rows, b.rows);
+  if (b.cols < c.cols) b.cols = even(c.cols, b.cols);
+  if (b.rows < c.rows) b.batches = 1;
+  return b;
+}
+
+}  // namespace
+
+Cut cut_of(const Contraction& c) {
+  Cut cut;
+  cut.block = block_of(c);
+  cut.blocks[0] = divide_up(c.batches, cut.block.batches);
+  cut.blocks[1] = divide_up(c.rows, cut.block.rows);
+  cut.blocks[2] = divide_up(c.cols, cut.block.cols);
+  if (c.reduces == Reduces::kRows) cut.parts = cut.blocks[1];
+  if (c.reduces == Reduces::kCols) cut.parts = cut.blocks[2];
+  return cut;
+}
+
+/// All that does not depend on addresses.
+struct ProductKernel::Parts {
+  const Blas& blas;
+  Contraction c;
+  Cut cut;
+  std::int64_t item;
+  int given_loads;                           ///< those after them are numbers of our own
+  std::vector<std::vector<std::byte>> made;  ///< numbers
+  std::vector<DType> partials;               ///< where blocks have a part of what is reduced
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, Piece> pieces, combining;  ///< by extents of a block
+  std::int64_t stored_bytes = 0;
+
+  const Piece& piece(const Block& b) const { return pieces.at({b.batches, b.rows, b.cols}); }
+  const Piece& combiner(const Block& b) const { return combining.at(combined(b)); }
+  std::tuple<std::int64_t, std::int64_t, std::int64_t> combined(const Block& b) const {
+    return {b.batches, c.reduces == Reduces::kRows ? 1 : b.rows, c.reduces == Reduces::kCols ? 1 : b.cols};
+  }
+};
+
+namespace {
+
+/// The extents that blocks have along an axis.
+std::vector<std::int64_t> steps_of(std::int64_t extent, std::int64_t step) {
+  const std::int64_t rest = extent % step;
+  if (rest == 0) return {step};
+  return extent < step ? std::vector{rest} : std::vector{step, rest};
+}
+
+}  // namespace
+
+ProductKernel::ProductKernel(const Blas& blas, Contraction given) {
+  auto parts = std::make_unique<Parts>(Parts{blas, std::move(given), {}, 0, 0, {}, {}, {}, {}});
+  Contraction& c = parts->c;
+  parts->cut = cut_of(c);
+  parts->item = item_of(c);
+  parts->given_loads = static_cast<int>(c.epilogue.loads.size());
+  parts->made = numbers_of(c);
+  const Block& b = parts->cut.block;
+  const bool split = parts->cut.parts > 1;
+  if (split) parts->partials = partial_types(c);
+  for (const std::int64_t batches : steps_of(c.batches, b.batches))
+    for (const std::int64_t rows : steps_of(c.rows, b.rows))
+      for (const std::int64_t cols : steps_of(c.cols, b.cols)) {
+        const Block block{batches, rows, cols};
+        parts->pieces.emplace(std::tuple{batches, rows, cols}, split ? partial_piece(c, block) : whole_piece(c, block));
+        if (split && !parts->combining.contains(parts->combined(block)))
+          parts->combining.emplace(parts->combined(block), combining_piece(c, block, parts->cut.parts));
+      }
+  if (c.reduces == Reduces::kNothing)
+    for (const Store& s : c.epilogue.stores)
+      parts->stored_bytes += c.batches * c.rows * c.cols * static_cast<std::int64_t>(item_bytes(s.to.dtype));
+  parts_ = std::move(parts);
+}
+
+ProductKernel::ProductKernel(ProductKernel&&) noexcept = default;
+ProductKernel::~ProductKernel() = default;
+
+/// One call.
+class ProductKernel::Run {
+ public:
+  Run(const Parts& p, const std::byte* const* left, const std::byte* const* right, const std::byte* const* loads,
+      std::byte* const* stores, const double* parameters)
+      : p_(p), c_(p.c), stores_(stores), parameters_(parameters), loads_(c_.epilogue.loads.size()), factors_(p.blas) {
+    for (int i = 0; i < p.given_loads; ++i) loads_[at(i)] = loads[i];
+    for (std::size_t i = 0; i < p.made.size(); ++i) loads_[at(p.given_loads) + i] = p.made[i].data();
+    stream_ = streams(p.stored_bytes);
+    for (std::size_t i = 0; i < c_.products.size(); ++i) {
+      const Product& product = c_.products[i];
+      const bool merged = p.cut.block.batches > 1;
+      if (i == 0)  // there is one left factor
+        left_ = factors_.place(product.left, left[0], c_.batch_axes, c_.rows, c_.depth, merged);
+      right_.push_back(factors_.place(product.right, right[i], c_.batch_axes, c_.cols, c_.depth, false));
+    }
+  }
+
+  void run() {
+    const double flops = 2.0 * static_cast<double>(c_.batches * c_.rows) * static_cast<double>(c_.cols * c_.depth) *
+                         static_cast<double>(c_.products.size());
+    const auto work = static_cast<std::int64_t>(std::min(flops / kFlopsPerByte, 1e15)) + p_.stored_bytes;
+    const Blas::OneThread each(p_.blas);
+    parallel_for(jobs(), threads_for(work), [this](std::int64_t begin, std::int64_t end) {
+      Memory mine(p_);
+      for (std::int64_t job = begin; job < end; ++job) run_job(job, mine);
+    });
+  }
+
+ private:
+  /// A thread's.
+  struct Memory {
+    explicit Memory(const Parts& p)
+        : block_bytes((p.cut.block.size() * p.item + 63) / 64 * 64), products(at(block_bytes) * p.c.products.size()) {
+      const std::int64_t kept =
+          p.cut.block.size() / (p.c.reduces == Reduces::kRows ? p.cut.block.rows : p.cut.block.cols);
+      for (const DType t : p.partials) partials.emplace_back(at(kept * p.cut.parts) * item_bytes(t));
+    }
+    std::int64_t block_bytes;
+    Buffer products;
+    std::vector<Buffer> partials;
+  };
+
+  std::int64_t jobs() const {
+    return p_.cut.blocks[0] * (c_.reduces == Reduces::kRows ? 1 : p_.cut.blocks[1]) *
+           (c_.reduces == Reduces::kCols ? 1 : p_.cut.blocks[2]);
+  }
+
+  struct At {
+    std::int64_t batch, row, col;
+    Block block;
+  };
+
+  At block_at(std::int64_t batch, std::int64_t row, std::int64_t col) const {
+    const Block& b = p_.cut.block;
+    At a{batch * b.batches, row * b.rows, col * b.cols, {}};
+    a.block = {std::min(b.batches, c_.batches - a.batch), std::min(b.rows, c_.rows - a.row),
+               std::min(b.cols, c_.cols - a.col)};
+    return a;
+  }
+
+  /// Neighbouring jobs have the same columns: a part of the right factor, which is often the larger one.
+  void run_job(std::int64_t job, const Memory& mine) const {
+    const std::int64_t rows = c_.reduces == Reduces::kRows ? 1 : p_.cut.blocks[1];
+    const std::int64_t cols = c_.reduces == Reduces::kCols ? 1 : p_.cut.blocks[2];
+    const std::int64_t batch = job / (rows * cols), col = job / rows % cols, row = job % rows;
+    for (std::int64_t part = 0; part < p_.cut.parts; ++part) {
+      const At a = block_at(batch, row + (c_.reduces == Reduces::kRows ? part : 0),
+                            col + (c_.reduces == Reduces::kCols ? part : 0));
+      for (std::size_t i = 0; i < c_.products.size(); ++i) multiply(i, a, product(mine, static_cast<int>(i)));
+      run_piece(p_.piece(a.block), a, mine, part, stream_);
+    }
+    if (p_.cut.parts == 1) return;
+    const At first = block_at(batch, row, col);
+    run_piece(p_.combiner(first.block), first, mine, 0, false);
+  }
+
+  std::byte* product(const Memory& mine, int i) const { return mine.products.data() + i * mine.block_bytes; }
+
+  void multiply(std::size_t i, const At& a, std::byte* result) const {
+    const std::int64_t rows = a.block.batches * a.block.rows;
+    if (c_.depth == 0) {
+      std::memset(result, 0, at(a.block.size() * p_.item));
+      return;
+    }
+    Matrix left = left_.at(a.batch, a.row);
+    if (c_.rows == 1 && a.block.batches > 1) left.outer = left_.batches.back();
+    const Matrix right = right_[i].at(a.batch, a.col);
+    p_.blas.multiply(c_.products[0].dtype, rows, a.block.cols, c_.depth, left, right, result, a.block.cols);
+  }
+
+  void run_piece(const Piece& piece, const At& a, const Memory& mine, std::int64_t part, bool stream) const {
+    Room<std::byte*, 4> products(c_.products.size()), partials(p_.partials.size());
+    for (std::size_t i = 0; i < c_.products.size(); ++i) products[i] = product(mine, static_cast<int>(i));
+    const std::int64_t kept = a.block.batches * (c_.reduces == Reduces::kRows ? a.block.cols : a.block.rows);
+    for (std::size_t i = 0; i < p_.partials.size(); ++i)
+      partials[i] = mine.partials[i].data() + part * kept * static_cast<std::int64_t>(item_bytes(p_.partials[i]));
+    const Places places{loads_.data(), stores_, products.data(), partials.data(), parameters_};
+    cpu::run_piece(piece, places, {a.batch, a.row, a.col}, stream);
+  }
+
+  const Parts& p_;
+  const Contraction& c_;
+  std::byte* const* stores_;
+  const double* parameters_;
+  std::vector<const std::byte*> loads_;
+  Factors factors_;
+  Factors::Placed left_;
+  std::vector<Factors::Placed> right_;
+  bool stream_ = false;
+};
+
+void ProductKernel::run(const std::byte* const* left, const std::byte* const* right, const std::byte* const* loads,
+                        std::byte* const* stores, const double* parameters) const {
+  Run(*parts_, left, right, loads, stores, parameters).run();
+}
+
+}  // namespace kfusion::cpu

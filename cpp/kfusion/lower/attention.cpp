@@ -1,0 +1,150 @@
+#include "kfusion/lower/attention.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace kfusion {
+namespace {
+
+/// The nodes of a kernel that is attention, apart.
+struct Halves {
+  NodeId largest = 0, sum = 0, weights = 0, product = 0;  ///< product: of the weights and the values
+  std::vector<NodeId> scores, output;                     ///< ascending; what divides by the sum is in neither
+};
+
+class Reader {
+ public:
+  explicit Reader(const Candidate& k) : k_(k) {}
+
+  Op op(NodeId n) const { return k_.graph[n].op; }
+  const std::vector<Access>& reads(NodeId n) const { return k_.folded.work[at(n)].reads; }
+  NodeId read(NodeId n, std::size_t i) const { return reads(n)[i].base; }
+  bool is_inside(NodeId n) const { return std::ranges::binary_search(k_.nodes, n); }
+
+  /// Those of the kernel that `ends` are made of.
+  std::vector<NodeId> made_of(std::vector<NodeId> ends) const {
+    std::vector<NodeId> found;
+    for (auto n = k_.nodes.rbegin(); n != k_.nodes.rend(); ++n) {
+      if (std::ranges::find(ends, *n) == ends.end()) continue;
+      found.push_back(*n);
+      for (const Access& a : reads(*n)) ends.push_back(a.base);
+    }
+    std::ranges::reverse(found);
+    return found;
+  }
+
+ private:
+  const Candidate& k_;
+};
+
+/// Weights that are exp(x - max(x)) / sum, as they are.
+std::optional<Halves> halves_of(const Candidate& k) {
+  const Reader r(k);
+  const auto is_of_weights = [&](NodeId n) { return r.op(n) == Op::matmul && r.is_inside(r.read(n, 0)); };
+  const auto product = std::ranges::find_if(k.nodes, is_of_weights);
+  if (product == k.nodes.end() || std::ranges::count_if(k.nodes, is_of_weights) != 1) return std::nullopt;
+  Halves h;
+  h.product = *product, h.weights = r.read(h.product, 0);
+  if (r.op(h.weights) != Op::divide) return std::nullopt;
+  const NodeId exponentials = r.read(h.weights, 0);
+  h.sum = r.read(h.weights, 1);
+  if (!r.is_inside(exponentials) || r.op(exponentials) != Op::exp || r.op(h.sum) != Op::sum) return std::nullopt;
+  const NodeId shifted = r.read(exponentials, 0);
+  if (!r.is_inside(shifted) || r.op(shifted) != Op::subtract) return std::nullopt;
+  h.largest = r.read(shifted, 1);
+  if (!r.is_inside(h.largest) || r.op(h.largest) != Op::max) return std::nullopt;
+  h.scores = r.made_of({h.largest, h.sum});
+  for (const NodeId n : k.nodes)
+    if (n != h.weights && !std::ranges::binary_search(h.scores, n)) h.output.push_back(n);
+  for (const NodeId n : h.output)
+    for (const Access& a : r.reads(n))
+      if (std::ranges::binary_search(h.scores, a.base) || (a.base == h.weights && n != h.product)) return std::nullopt;
+  return h;
+}
+
+std::vector<NodeId> stores_of(const Halves& h) { return {std::min(h.largest, h.sum), std::max(h.largest, h.sum)}; }
+
+/// Whether a map's size does not tell whether it is along rows or along columns.
+bool is_unclear(const Candidate& k, const Contraction& c) {
+  return c.cols == c.batches * c.rows && c.cols > 1 && std::ranges::any_of(k.nodes, [&](NodeId n) {
+           const Work& w = k.folded.work[at(n)];
+           return w.kind == WorkKind::kPointwise && product(w.shape) == c.cols;
+         });
+}
+
+/// As a contraction has its axes, without those of one element.
+Group group_of(const Plan& plan, const Contraction& c, const std::vector<NodeId>& nodes, std::vector<NodeId> stores) {
+  Group g;
+  g.pattern = c.reduces == Reduces::kNothing ? Pattern::kMatmul : Pattern::kContractionReduction;
+  Axes rows = 0, cols = 0;  // all axes but the columns', and those
+  const auto add = [&](std::int64_t extent, Axes& axes) {
+    if (extent == 1) return;
+    axes |= axis_bit(g.domain.size());
+    g.domain.push_back(extent);
+  };
+  for (const std::int64_t extent : c.batch_axes) add(extent, rows);
+  add(c.rows, rows), add(c.cols, cols);
+  if (c.reduces != Reduces::kNothing) g.reduced = {static_cast<int>(g.domain.size()) - 1};
+  g.nodes = nodes, g.stores = std::move(stores);
+  for (const NodeId n : nodes) {
+    const Work& w = plan.folded.work[at(n)];
+    const std::int64_t size = w.kind == WorkKind::kPointwise ? product(w.shape) : plan.graph[n].size();
+    const std::int64_t all = c.batches * c.rows * c.cols;
+    const bool is_row = w.kind == WorkKind::kReduce || (size == c.batches * c.rows && size != all && size != 1);
+    if (is_row)
+      g.spans.push_back(rows);
+    else
+      g.spans.push_back(size == all ? rows | cols : size == 1 ? Axes{0} : cols);
+  }
+  return g;
+}
+
+}  // namespace
+
+std::optional<std::string> no_attention(const Candidate& k) {
+  const auto h = halves_of(k);
+  if (!h) return "takes weights that are softmax(scores), as they are";
+  const std::vector<NodeId> stores = stores_of(*h);
+  const Candidate scores{k.graph, k.folded, Pattern::kContractionReduction, h->scores, stores};
+  const Candidate output{k.graph, k.folded, Pattern::kMatmul, h->output, k.stores};
+  for (const Candidate& half : {scores, output})
+    if (auto why = no_contraction(half, {.batches = BatchAxes::kLeading})) return why;
+  const auto first = products_of(scores, BatchAxes::kLeading), second = products_of(output, BatchAxes::kLeading);
+  if (first->reduces != Reduces::kCols || first->products.size() != 1 || second->products.size() != 1)
+    return "takes one product of queries and keys, and one of its weights and values";
+  if (is_unclear(scores, *first) || is_unclear(output, *second)) return "computes no vectors of so many elements";
+  if (first->batches != second->batches || first->rows != second->rows || first->cols != second->depth)
+    return "takes scores and values of the same batches";
+  if (std::ranges::any_of(k.stores, [&](NodeId n) { return std::ranges::binary_search(h->scores, n); }))
+    return "stores no scores";
+  return std::nullopt;
+}
+
+std::optional<Attention> attention_of(const Candidate& k) {
+  if (no_attention(k)) return std::nullopt;
+  const Halves h = *halves_of(k);
+  const std::vector<NodeId> stores = stores_of(h);
+  return Attention{*products_of({k.graph, k.folded, k.pattern, h.scores, stores}, BatchAxes::kLeading),
+                   *products_of({k.graph, k.folded, k.pattern, h.output, k.stores}, BatchAxes::kLeading)};
+}
+
+Attention Lowering::attention(int group_index) const {
+  const Group& group = plan_.groups[at(group_index)];
+  const Candidate k{plan_.graph, plan_.folded, group.pattern, group.nodes, group.stores};
+  if (const auto why = no_attention(k)) throw std::logic_error("kfusion: a kernel is no attention: " + *why);
+  const Halves h = *halves_of(k);
+  const std::vector<NodeId> stores = stores_of(h);
+  const Candidate scores{k.graph, k.folded, Pattern::kContractionReduction, h.scores, stores};
+  const Candidate output{k.graph, k.folded, Pattern::kMatmul, h.output, k.stores};
+  Attention a;
+  a.scores =
+      contraction(group_of(plan_, *products_of(scores, BatchAxes::kLeading), h.scores, stores), BatchAxes::kLeading);
+  a.output = contraction(group_of(plan_, *products_of(output, BatchAxes::kLeading), h.output, group.stores),
+                         BatchAxes::kLeading);
+  const std::vector<Pair>& pairs = a.scores.epilogue.pairs;
+  if (pairs.size() != 1 || pairs[0].kind != Pair::Kind::kShifted)
+    throw std::logic_error("kfusion: attention's sum of exponentials is not that of its largest score");
+  return a;
+}
+
+}  // namespace kfusion

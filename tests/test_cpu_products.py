@@ -1,0 +1,306 @@
+"""Products on the CPU with what follows them, block by block: results against float64, for every shape and layout."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from kfusion import _core
+
+pytestmark = pytest.mark.native
+if _core.blas_threads() is None:
+    pytest.skip("this process has no BLAS that blocks could be computed by", allow_module_level=True)
+
+ROUNDING = {np.dtype(np.float32): 2.0**-23, np.dtype(np.float64): 2.0**-52}
+# one row, one column, depth 1, tails, several blocks along rows, along columns, and along both
+SHAPES = [(1, 5, 7), (6, 5, 1), (1, 1, 1), (7, 1, 5), (129, 33, 127), (256, 256, 256), (513, 400, 777),
+          (2500, 8, 40), (40, 8, 5000), (1100, 40, 1300), (16, 700, 3000)]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _poison():
+    _core.poison_memory(True)
+    yield
+    _core.poison_memory(False)
+
+
+def forced(f):
+    """Run by blocks, whatever is predicted to be faster."""
+    return kf.FusedFunction(f, {"executors": ["cpu_products", "cpu"]})
+
+
+def draw(rng, *shape, dtype=np.float32):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def as_tuple(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+def check(f, *arrays, scale=1.0, kernels=1):
+    """`f` on the arrays in one kernel, beside what it gives in float64; fresh results, and given ones."""
+    fused = forced(f)
+    plan = fused.plan(*arrays)
+    assert [g.executor for g in plan.groups].count("cpu_products") >= 1, plan.groups
+    assert len(plan.groups) == kernels, plan.groups
+    with np.errstate(all="ignore"):
+        want = as_tuple(f(*(a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays)))
+        got = as_tuple(fused(*arrays))
+        out = tuple(np.full_like(g, 77) for g in got)
+        fused(*arrays, out=out if len(out) > 1 else out[0])
+    for one, given, wanted in zip(got, out, want, strict=True):
+        assert one.shape == wanted.shape
+        assert one.tobytes() == given.tobytes()
+        if one.dtype == bool:
+            assert np.array_equal(one, wanted)
+            continue
+        assert np.array_equal(np.isnan(one), np.isnan(wanted))
+        assert np.array_equal(np.isposinf(one), np.isposinf(wanted))
+        assert np.array_equal(np.isneginf(one), np.isneginf(wanted))
+        fine = np.isfinite(wanted)
+        bound = 64 * ROUNDING[arrays[0].dtype] * scale * (1 + np.abs(wanted[fine]))
+        assert (np.abs(one[fine] - wanted[fine]) <= bound).all()
+    return got
+
+
+def operands(rng, m, k, n, dtype=np.float32):
+    """A product's factors, with sums of about 1, a bias, a residual and a number of each row."""
+    w = draw(rng, k, n, dtype=dtype) / dtype(max(k, 1) ** 0.5)
+    return (draw(rng, m, k, dtype=dtype), w, draw(rng, n, dtype=dtype), draw(rng, m, n, dtype=dtype),
+            draw(rng, m, 1, dtype=dtype))  # fmt: skip
+
+
+def logsumexp(x, axis):
+    largest = x.max(axis, keepdims=True)
+    return kf.log(kf.exp(x - largest).sum(axis, keepdims=True)) + largest
+
+
+STORED = {
+    "bias and gelu": lambda x, w, b, r, c: kf.gelu(x @ w + b),
+    "residual": lambda x, w, b, r, c: x @ w + r,
+    "number of each row": lambda x, w, b, r, c: kf.tanh(x @ w) * c,
+    "three results": lambda x, w, b, r, c: (x @ w, kf.relu(x @ w), r - x @ w * c),
+    "vector computed here": lambda x, w, b, r, c: x @ w + (kf.exp(b) * 2 + 1),
+    "bools": lambda x, w, b, r, c: (x @ w * 0 + r > 0.5) | (x @ w * 0 > b),
+}
+REDUCED = {
+    "largest of rows": lambda x, w, b, r, c: (x @ w + b).max(-1),
+    "least of columns": lambda x, w, b, r, c: (x @ w * c).min(0),
+    "sums of rows": lambda x, w, b, r, c: (kf.tanh(x @ w) * r).sum(-1),
+    "means of columns": lambda x, w, b, r, c: (x @ w - r).mean(0),
+    "splade": lambda x, w, b, r, c: kf.log1p(kf.relu(x @ w + b)).max(0),
+    "splade, masked": lambda x, w, b, r, c: (kf.log1p(kf.relu(x @ w + b)) * c).max(0),
+    "logsumexp": lambda x, w, b, r, c: logsumexp(x @ w + b, axis=-1),
+    "logsumexp of columns": lambda x, w, b, r, c: logsumexp(x @ w + b, axis=0),
+    "any": lambda x, w, b, r, c: (x @ w * 0 + r > 2.5).any(-1),
+    "two": lambda x, w, b, r, c: ((x @ w).max(-1), (x @ w).min(-1) * 2),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("case", STORED)
+def test_stored(rng, case, shape):
+    check(STORED[case], *operands(rng, *shape))
+
+
+@pytest.mark.parametrize("shape", [(m, k, n) for m, k, n in SHAPES if m > 1 and n > 1])
+@pytest.mark.parametrize("case", REDUCED)
+def test_reduced(rng, case, shape):
+    m, _, n = shape
+    check(REDUCED[case], *operands(rng, *shape), scale=(m + n) ** 0.5)
+
+
+@pytest.mark.parametrize("case", ["bias and gelu", "residual"])
+def test_float64(rng, case):
+    check(STORED[case], *operands(rng, 300, 200, 600, dtype=np.float64))
+    check(REDUCED["logsumexp"], *operands(rng, 40, 30, 5000, dtype=np.float64))
+
+
+def fortran(x):
+    return np.asfortranarray(x)
+
+
+def sliced(x):
+    wide = np.full([2 * e + 1 for e in x.shape], np.nan, x.dtype)
+    view = wide[tuple(slice(1, None, 2) for _ in x.shape)]
+    view[...] = x
+    return view
+
+
+def padded(x):
+    wide = np.full((*x.shape[:-1], x.shape[-1] + 5), np.nan, x.dtype)
+    view = wide[..., 3:-2]
+    view[...] = x
+    return view
+
+
+def backwards(x):
+    return x[::-1, ::-1].copy()[::-1, ::-1] if x.ndim > 1 else x[::-1].copy()[::-1]
+
+
+def between_elements(x):
+    """At an address that is no multiple of an element's size."""
+    view = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
+    view[...] = x
+    return view
+
+
+def repeated(x):
+    return np.broadcast_to(x[:1], x.shape)
+
+
+LAYOUTS = [fortran, sliced, padded, backwards, between_elements, repeated]
+
+
+@pytest.mark.parametrize("how", LAYOUTS)
+@pytest.mark.parametrize("which", range(4))
+def test_layouts(rng, how, which):
+    arrays = list(operands(rng, 150, 90, 210))
+    arrays[which] = how(arrays[which])
+    check(STORED["residual" if which == 3 else "bias and gelu"], *arrays)
+    check(REDUCED["sums of rows"], *arrays, scale=20)
+    check(REDUCED["splade"], *arrays)
+
+
+@pytest.mark.parametrize("how", [lambda x: x, sliced, padded])
+def test_batches(rng, how):
+    x, w, b = how(draw(rng, 5, 30, 20)), how(draw(rng, 20, 40)), draw(rng, 40)
+    ws, q = how(draw(rng, 5, 20, 40)), draw(rng, 2, 3, 9, 20)
+    check(lambda x, w, b: kf.relu(x @ w + b), x, w, b)
+    check(lambda x, w, b: kf.relu(x @ w + b), x, ws, b)
+    check(lambda x, w, b: (x @ w + b).max(1), x, w, b)
+    check(lambda x, w, b: (x @ w + b).max(-1), x, ws, b)
+    check(lambda x, w, b: logsumexp(x @ w + b, axis=1), x, ws, b, scale=10)
+    check(lambda q, k: kf.tanh(q @ k.swapaxes(-1, -2)), q, draw(rng, 2, 3, 11, 20))
+    check(lambda x, w: (x @ w.T).max(1), how(draw(rng, 3, 200, 20)), how(draw(rng, 3000, 20)))  # batches are rows
+    check(lambda x, w: logsumexp(x @ w.T, axis=-1), how(draw(rng, 3, 20, 20)), how(draw(rng, 3000, 20)), scale=10)
+    check(lambda x, w: kf.tanh(x @ w), np.broadcast_to(draw(rng, 1, 30, 20), (4, 30, 20)), how(draw(rng, 4, 20, 40)))
+
+
+def test_gates(rng):
+    x, g, u = draw(rng, 300, 64), draw(rng, 700, 64) / 8, draw(rng, 700, 64) / 8
+    check(lambda x, g, u: kf.silu(x @ g.T) * (x @ u.T), x, g, u)
+
+
+def test_numbers_of_positions(rng):
+    """A causal mask, made where it is used."""
+
+    def f(q, k):
+        shape = (q.shape[0], k.shape[0])
+        return kf.where(kf.iota(shape, 0) >= kf.iota(shape, 1), q @ k.T, -np.inf)
+
+    check(f, draw(rng, 1200, 16), draw(rng, 1300, 16))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite(rng, value):
+    x, w, b, r, c = operands(rng, 70, 30, 2200)
+    x[3, 5] = value
+    r[10, 100] = value
+    with np.errstate(all="ignore"):
+        for f in (STORED["residual"], STORED["bias and gelu"], REDUCED["largest of rows"], REDUCED["logsumexp"]):
+            check(f, x, w, b, r, c)
+    x[3, 5], b[40] = 1, value  # infinities of different sign would meet before the maximum, and not after it
+    check(REDUCED["splade"], x, w, b, r, c)
+
+
+def test_rows_of_nothing_but_minus_infinity(rng):
+    x, w, b, r, c = operands(rng, 40, 10, 5000)
+    b[:4000] = -np.inf  # some parts of each row, then all of it
+    check(REDUCED["logsumexp"], x, w, b, r, c)
+    b[:] = -np.inf
+    check(REDUCED["logsumexp"], x, w, b, r, c)
+
+
+def test_numbers_of_a_call(rng):
+    x, w, *_ = operands(rng, 30, 20, 40)
+    f = forced(lambda x, w, s: kf.tanh(x @ w * s) + s)
+    for s in (2.0, -0.5):
+        np.testing.assert_allclose(f(x, w, s), np.tanh(x @ w * s) + s, rtol=1e-5, atol=1e-5)
+
+
+def test_bits_do_not_depend_on_threads(rng):
+    arrays = operands(rng, 700, 300, 900)
+    fs = [forced(f) for f in (STORED["bias and gelu"], REDUCED["splade"], REDUCED["logsumexp"])]
+    before = kf.get_num_threads()
+    results = []
+    for n in (1, 2, 3):
+        kf.set_num_threads(n)
+        results.append([f(*arrays).tobytes() for f in fs])
+    kf.set_num_threads(before)
+    assert results[0] == results[1] == results[2]
+
+
+def test_several_callers(rng):
+    arrays = operands(rng, 600, 200, 700)
+    fs = [forced(f) for f in (STORED["bias and gelu"], REDUCED["splade"])]
+    want = [f(*arrays).tobytes() for f in fs]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(lambda f=f: f(*arrays).tobytes()) for _ in range(10) for f in fs]
+        assert [j.result() for j in jobs] == want * 10
+
+
+def test_blas_has_its_threads_back(rng):
+    before = _core.blas_threads()
+    forced(STORED["residual"])(*operands(rng, 300, 300, 300))
+    assert _core.blas_threads() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_in_a_forked_child():
+    """Which has none of its parent's threads, neither ours nor the BLAS's."""
+    script = """
+import os, signal, numpy as np, kfusion as kf
+x, w = np.ones((600, 200), np.float32), np.ones((200, 700), np.float32)
+f = kf.FusedFunction(lambda x, w: kf.tanh(x @ w), {"executors": ["cpu_products", "cpu"]})
+want = (f(x, w) + x @ w).tobytes()
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # ends a child that waits for ever
+        os._exit(0 if (f(x, w) + x @ w).tobytes() == want else 1)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
+
+
+def test_tensors(rng):
+    torch = pytest.importorskip("torch")
+    arrays = operands(rng, 300, 100, 500)
+    tensors = [torch.from_numpy(a) for a in arrays]
+
+    def f(x, w, b, r, c):
+        return torch.relu(x @ w + b) * c + r
+
+    fused = forced(f)
+    got = fused(*tensors)
+    assert isinstance(got, torch.Tensor)
+    assert [g.executor for g in fused.plan(*tensors).groups] == ["cpu_products"]
+    torch.testing.assert_close(got.double(), f(*(t.double() for t in tensors)), rtol=1e-5, atol=1e-5)
+
+
+REFUSED = {
+    "a product alone": (lambda x, w: x @ w, "float32", ""),
+    "half types": (lambda x, w: kf.relu(x @ w), "float16", "computes products of float32 or of float64"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    f, dtype, why = REFUSED[case]
+    plan = kf.plan(f, kf.spec((64, 64), dtype), kf.spec((64, 64), dtype), device="EPYC-9654", executors="available")
+    assert "cpu_products" not in [g.executor for g in plan.groups]
+    if why:
+        assert any(f"cpu_products {why}" in r.sentence for r in plan.refusals), plan.refusals
+
+
+def test_plans_say_how():
+    spec = (kf.spec((4096, 1024)), kf.spec((4096, 1024)))
+    (group,) = kf.plan(lambda x, w: kf.gelu(x @ w.T), *spec, device="EPYC-9654", executors="available").groups
+    assert (group.executor, group.how[:10]) == ("cpu_products", "blocks of ")
