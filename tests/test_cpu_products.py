@@ -171,21 +171,44 @@ def test_layouts(rng, how, which):
 @pytest.mark.parametrize("how", [lambda x: x, sliced, padded])
 def test_batches(rng, how):
     x, w, b = how(draw(rng, 5, 30, 20)), how(draw(rng, 20, 40)), draw(rng, 40)
-    ws, q = how(draw(rng, 5, 20, 40)), draw(rng, 2, 3, 9, 20)
+    ws, q = how(draw(rng, 5, 20, 40)), how(draw(rng, 2, 3, 9, 20))  # along several axes
     check(lambda x, w, b: kf.relu(x @ w + b), x, w, b)
     check(lambda x, w, b: kf.relu(x @ w + b), x, ws, b)
     check(lambda x, w, b: (x @ w + b).max(1), x, w, b)
     check(lambda x, w, b: (x @ w + b).max(-1), x, ws, b)
     check(lambda x, w, b: logsumexp(x @ w + b, axis=1), x, ws, b, scale=10)
-    check(lambda q, k: kf.tanh(q @ k.swapaxes(-1, -2)), q, draw(rng, 2, 3, 11, 20))
+    check(lambda q, k: kf.tanh(q @ k.swapaxes(-1, -2)), q, how(draw(rng, 2, 3, 11, 20)))
     check(lambda x, w: (x @ w.T).max(1), how(draw(rng, 3, 200, 20)), how(draw(rng, 3000, 20)))  # batches are rows
     check(lambda x, w: logsumexp(x @ w.T, axis=-1), how(draw(rng, 3, 20, 20)), how(draw(rng, 3000, 20)), scale=10)
     check(lambda x, w: kf.tanh(x @ w), np.broadcast_to(draw(rng, 1, 30, 20), (4, 30, 20)), how(draw(rng, 4, 20, 40)))
 
 
+def test_batches_along_several_axes(rng):
+    x = draw(rng, 2, 30, 3, 20).swapaxes(1, 2)
+    r = draw(rng, 3, 30, 40)
+    for w in (draw(rng, 2, 3, 20, 40), draw(rng, 1, 3, 20, 40), draw(rng, 2, 40, 3, 20).transpose(0, 2, 3, 1)):
+        check(lambda x, w, r: kf.tanh(x @ w) + r, x, w, r)
+        check(lambda x, w, r: (x @ w + r).max(-1), x, w, r)
+        check(lambda x, w, r: logsumexp(x @ w * r, axis=-2), x, w, r, scale=10)
+
+
 def test_gates(rng):
     x, g, u = draw(rng, 300, 64), draw(rng, 700, 64) / 8, draw(rng, 700, 64) / 8
     check(lambda x, g, u: kf.silu(x @ g.T) * (x @ u.T), x, g, u)
+    check(lambda x, g, u: kf.silu((y := x @ g.T)[:, :300]) * y[:, 300:600], x, g[:600], u)
+
+
+def test_losses(rng):
+    x, w = draw(rng, 300, 32), draw(rng, 5000, 32) / 5
+    t = rng.integers(0, 5000, 300)
+    t[::7] = -100
+    fused = forced(lambda x, w, t: kf.cross_entropy(x @ w.T, t, ignore_index=-100, reduction="none"))
+    (group,) = fused.plan(x, w, t).groups
+    assert (group.kind, group.executor) == ("contraction_reduction", "cpu_products")
+    y = x.astype(np.float64) @ w.T.astype(np.float64)
+    y -= y.max(-1, keepdims=True)
+    want = np.where(t < 0, 0, np.log(np.exp(y).sum(-1)) - y[np.arange(300), np.maximum(t, 0)])
+    np.testing.assert_allclose(fused(x, w, t), want, rtol=1e-5, atol=1e-5)
 
 
 def test_numbers_of_positions(rng):

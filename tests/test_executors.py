@@ -64,7 +64,7 @@ def test_executors_are_listed():
     assert list(kf.executors(CPU)) == ["cpu", "cpu_products", "array_library"]
     assert kf.executors(CPU)["cpu_products"] == ("matmul", "attention", "contraction_reduction")
     assert kf.executors("H200")["cuda"] == ("pointwise", "rows", "columns", "full_reduction", "copy")
-    assert kf.executors("H200")["tensor_cores"] == ("matmul", "attention", "contraction_reduction")
+    assert kf.executors("H200")["tensor_cores"] == ("matmul", "contraction_reduction")
     assert "tensor_cores" not in kf.executors("A100 80GB")
     assert kf.executors("H200")["array_library"] == ("matmul", "conv2d", "library_call")
     with asked(Toy()):
