@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kfusion/plan/graph_copy.hpp"
+
 namespace kfusion {
 namespace {
 
@@ -13,9 +15,9 @@ struct Halved {
   std::vector<NodeId> maps;  ///< the first one first
 };
 
-class Cutting {
+class Cutting : private GraphCopy {
  public:
-  explicit Cutting(const Graph& g) : g_(g), readers_(g.nodes.size()), is_output_(g.nodes.size(), false) {
+  explicit Cutting(const Graph& g) : GraphCopy(g), readers_(g.nodes.size()), is_output_(g.nodes.size(), false) {
     for (NodeId n = 0; n < std::ssize(g.nodes); ++n)
       for (const NodeId a : g[n].arguments) readers_[at(a)].push_back(n);
     for (const Output& o : g.outputs) is_output_[at(o.node)] = true;
@@ -23,28 +25,15 @@ class Cutting {
 
   std::optional<Graph> run() {
     bool any = false;
-    to_.stages = g_.stages;
-    for (NodeId n = 0; n < std::ssize(g_.nodes); ++n) {
-      const auto halved = g_[n].op == Op::slice ? halved_by(n) : std::nullopt;
+    Graph cut = copied([&](NodeId n, Node node) {
+      const auto halved = node.op == Op::slice ? halved_by(n) : std::nullopt;
       any = any || halved;
-      moved_.push_back(halved ? half(n, *halved) : copied(n));
-    }
-    for (const Output& o : g_.outputs) to_.outputs.push_back({o.name, moved_[at(o.node)]});
-    return any ? std::optional(std::move(to_)) : std::nullopt;
+      return halved ? half(n, *halved) : add(std::move(node));
+    });
+    return any ? std::optional(std::move(cut)) : std::nullopt;
   }
 
  private:
-  NodeId push(Node n) {
-    to_.nodes.push_back(std::move(n));
-    return static_cast<NodeId>(to_.nodes.size() - 1);
-  }
-
-  NodeId copied(NodeId n) {
-    Node node = g_[n];
-    for (NodeId& a : node.arguments) a = moved_[at(a)];
-    return push(std::move(node));
-  }
-
   const SliceAttributes& slice(NodeId n) const { return g_.attributes<SliceAttributes>(n); }
 
   /// Of a slice of the one or the other half of the columns.
@@ -102,13 +91,13 @@ class Cutting {
     product.shape.back() = size;
     product.arguments = {moved_[at(product.arguments[0])],
                          part(moved_[at(product.arguments[1])], start, size, product.stage)};
-    NodeId value = push(std::move(product)), whole = h.product;
+    NodeId value = add(std::move(product)), whole = h.product;
     for (const NodeId m : h.maps) {
       Node map = g_[m];
       map.shape.back() = size;
       for (NodeId& a : map.arguments)
         a = a == whole ? value : is_vector(a, m) ? part(moved_[at(a)], start, size, map.stage) : moved_[at(a)];
-      value = push(std::move(map));
+      value = add(std::move(map));
       whole = m;
     }
     return value;
@@ -125,12 +114,9 @@ class Cutting {
     view.arguments = {n};
     view.attributes = std::move(s);
     view.stage = stage;
-    return push(std::move(view));
+    return add(std::move(view));
   }
 
-  const Graph& g_;
-  Graph to_;
-  std::vector<NodeId> moved_;
   std::vector<std::vector<NodeId>> readers_;
   std::vector<bool> is_output_;
 };

@@ -2,36 +2,29 @@
 
 #include <algorithm>
 
+#include "kfusion/plan/graph_copy.hpp"
+
 namespace kfusion {
 namespace {
 
 constexpr std::int64_t kMostNested = 64;  // parts of a join of joins; more, and the inner ones are stored and copied
 
-class Parts {
+class Parts : private GraphCopy {
  public:
   Parts(const Graph& g, bool across_stages)
-      : g_(g),
+      : GraphCopy(g),
         across_stages_(across_stages),
         count_(g.nodes.size(), 1),
         nests_(g.nodes.size()),
-        stored_(g.nodes.size()),
-        moved_(g.nodes.size(), -1) {}
+        stored_(g.nodes.size()) {}
 
   Graph run() {
     find_stored();
     count_parts();
-    to_.stages = g_.stages;
-    for (NodeId n = 0; n < std::ssize(g_.nodes); ++n) {
-      if (is_join(g_[n])) {
-        if (stored_[at(n)]) moved_[at(n)] = add_join(n);
-        continue;
-      }
-      Node node = g_[n];
-      for (NodeId& a : node.arguments) a = moved_[at(a)];
-      moved_[at(n)] = add(std::move(node));
-    }
-    for (const Output& o : g_.outputs) to_.outputs.push_back({o.name, moved_[at(o.node)]});
-    return std::move(to_);
+    return copied([&](NodeId n, Node node) {
+      if (!is_join(node)) return add(std::move(node));
+      return stored_[at(n)] ? add_join(n) : NodeId{-1};  // else its parts are another join's
+    });
   }
 
  private:
@@ -64,11 +57,6 @@ class Parts {
     for (const NodeId a : apart) stored_[at(a)] = true;
   }
 
-  NodeId add(Node n) {
-    to_.nodes.push_back(std::move(n));
-    return static_cast<NodeId>(to_.nodes.size() - 1);
-  }
-
   NodeId add_join(NodeId n) {
     Node join = g_[n];
     for (NodeId& a : join.arguments) a = nests_[at(n)] && could_nest(n, a) ? add_join(a) : add_part(a, g_[n]);
@@ -83,13 +71,10 @@ class Parts {
     return add(std::move(part));
   }
 
-  const Graph& g_;
   const bool across_stages_;
-  Graph to_;
   std::vector<std::int64_t> count_;  ///< by node: into how many parts a join that reads it takes it
   std::vector<bool> nests_;          ///< by join: takes joins among its arguments apart
   std::vector<bool> stored_;
-  std::vector<NodeId> moved_;
 };
 
 }  // namespace

@@ -6,33 +6,24 @@
 
 #include "kfusion/graph/promotion.hpp"
 #include "kfusion/graph/shapes.hpp"
+#include "kfusion/plan/graph_copy.hpp"
 
 namespace kfusion {
 namespace {
 
 constexpr int kDeepest = 64;  // operations that a gather is pushed through, one behind the other
 
-class Pushing {
+class Pushing : private GraphCopy {
  public:
-  explicit Pushing(const Graph& g) : g_(g) {}
+  using GraphCopy::GraphCopy;
 
   std::optional<Graph> run() {
-    to_.stages = g_.stages;
-    std::vector<NodeId> moved;
-    for (Node n : g_.nodes) {
-      for (NodeId& a : n.arguments) a = moved[at(a)];
-      moved.push_back(kind(n.op) == OpKind::kGather ? taken(n, 0) : add(std::move(n)));
-    }
-    for (const Output& o : g_.outputs) to_.outputs.push_back({o.name, moved[at(o.node)]});
-    return any_ ? std::optional(std::move(to_)) : std::nullopt;
+    Graph pushed =
+        copied([&](NodeId, Node n) { return kind(n.op) == OpKind::kGather ? taken(n, 0) : add(std::move(n)); });
+    return any_ ? std::optional(std::move(pushed)) : std::nullopt;
   }
 
  private:
-  NodeId add(Node n) {
-    to_.nodes.push_back(std::move(n));
-    return static_cast<NodeId>(to_.nodes.size() - 1);
-  }
-
   NodeId add_inferred(Node n) {
     n.shape = inferred_shape(to_, n);
     n.library = inferred_library(to_, n);
@@ -130,8 +121,6 @@ class Pushing {
     return shape == to_[a].shape ? a : add_view(Op::reshape, a, shape, gather.stage);
   }
 
-  const Graph& g_;
-  Graph to_;
   bool any_ = false;
   std::map<std::tuple<Op, std::size_t, bool, NodeIds>, NodeId> taken_;
 };

@@ -6,6 +6,7 @@
 
 #include "kfusion/graph/constant.hpp"
 #include "kfusion/plan/facts.hpp"
+#include "kfusion/plan/graph_copy.hpp"
 
 namespace kfusion {
 namespace {
@@ -19,38 +20,25 @@ struct Site {
   double other = 0;          ///< of where: what takes the place of what the first of them is of
 };
 
-class Masks {
+class Masks : private GraphCopy {
  public:
-  explicit Masks(const Graph& g) : g_(g), readers_(g.nodes.size()), reader_(g.nodes.size(), -1) {
+  explicit Masks(const Graph& g) : GraphCopy(g), readers_(count_readers(g)), reader_(g.nodes.size(), -1) {
     for (NodeId n = 0; n < std::ssize(g.nodes); ++n)
-      for (const NodeId a : g[n].arguments) ++readers_[at(a)], reader_[at(a)] = n;
-    for (const Output& o : g.outputs) ++readers_[at(o.node)], reader_[at(o.node)] = -1;
+      for (const NodeId a : g[n].arguments) reader_[at(a)] = n;
+    for (const Output& o : g.outputs) reader_[at(o.node)] = -1;
   }
 
   std::optional<Graph> run() {
     bool any = false;
-    to_.stages = g_.stages;
-    for (NodeId n = 0; n < std::ssize(g_.nodes); ++n) {
+    Graph masked = copied([&](NodeId n, Node node) {
       const auto site = site_of(n);
       any = any || site;
-      moved_.push_back(site ? pushed(n, *site) : add(n, g_[n].arguments));
-    }
-    for (const Output& o : g_.outputs) to_.outputs.push_back({o.name, moved_[at(o.node)]});
-    return any ? std::optional(std::move(to_)) : std::nullopt;
+      return site ? pushed(n, std::move(node), *site) : add(std::move(node));
+    });
+    return any ? std::optional(std::move(masked)) : std::nullopt;
   }
 
  private:
-  NodeId push(Node n) {
-    to_.nodes.push_back(std::move(n));
-    return static_cast<NodeId>(to_.nodes.size() - 1);
-  }
-
-  NodeId add(NodeId n, const NodeIds& arguments) {
-    Node node = g_[n];
-    for (std::size_t i = 0; i < arguments.size(); ++i) node.arguments[i] = moved_[at(arguments[i])];
-    return push(std::move(node));
-  }
-
   std::optional<Site> site_of(NodeId n) const {
     const bool selects = g_[n].op == Op::where, scales = g_[n].op == Op::multiply;
     if ((!selects && !scales) || !is_float(g_[n].dtype) || !is_reduced(n)) return std::nullopt;
@@ -168,25 +156,23 @@ class Masks {
     }
   }
 
-  /// The mask over what the maps are of, in its dtype, and the maps of that.
-  NodeId pushed(NodeId n, const Site& site) {
+  /// `mask`, a copy of n, over what the maps are of, in its dtype, and the maps of that.
+  NodeId pushed(NodeId n, Node mask, const Site& site) {
     const NodeId x = varying_argument(site.maps.back());
     const DType dtype = g_[x].dtype;
-    Node mask = g_[n];
-    for (NodeId& a : mask.arguments) a = moved_[at(a)];
     const std::size_t other = (g_[n].op == Op::where ? 3 : 1) - site.value;
     mask.arguments[site.value] = moved_[at(x)];
     if (g_[n].op == Op::where)
-      mask.arguments[other] = push(constant_node(dtype, {site.other}));
+      mask.arguments[other] = add(constant_node(dtype, {site.other}));
     else if (g_[g_[n].arguments[other]].dtype != dtype)
       mask.arguments[other] = in_dtype(mask.arguments[other], dtype, mask.stage);
     mask.dtype = dtype;
-    NodeId value = push(std::move(mask));
+    NodeId value = add(std::move(mask));
     for (auto map = site.maps.rbegin(); map != site.maps.rend(); ++map) {
       Node node = g_[*map];
       const NodeId of = varying_argument(*map);
       for (NodeId& a : node.arguments) a = a == of ? value : moved_[at(a)];
-      value = push(std::move(node));
+      value = add(std::move(node));
     }
     return value;
   }
@@ -198,14 +184,11 @@ class Masks {
     cast.arguments = {n};
     cast.attributes = CastAttributes{};
     cast.stage = stage;
-    return push(std::move(cast));
+    return add(std::move(cast));
   }
 
-  const Graph& g_;
-  Graph to_;
-  std::vector<NodeId> moved_;
   std::vector<int> readers_;
-  std::vector<NodeId> reader_;
+  std::vector<NodeId> reader_;  ///< by node: one of them; -1 for a result
 };
 
 }  // namespace

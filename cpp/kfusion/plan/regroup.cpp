@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include "kfusion/plan/graph_copy.hpp"
+
 namespace kfusion {
 namespace {
 
@@ -14,43 +16,6 @@ const ReduceAttributes& reduction(const Node& n) { return std::get<ReduceAttribu
 bool takes_any_order(const Node& n) {
   const bool adds = n.op == Op::sum || n.op == Op::prod;
   return adds ? !is_float(n.dtype) : n.op != Op::mean;
-}
-
-/// A copy of a graph, node by node.
-class Copy {
- public:
-  explicit Copy(const Graph& from) : from_(from) { to_.stages = from.stages; }
-
-  const Node& operator[](NodeId n) const { return to_[n]; }
-  NodeId add(Node n) {
-    to_.nodes.push_back(std::move(n));
-    return static_cast<NodeId>(to_.nodes.size() - 1);
-  }
-  /// What `change` adds for each node, whose arguments are those of the copy by then.
-  template <class Change>
-  Graph run(Change change) {
-    std::vector<NodeId> moved;
-    for (NodeId n = 0; n < std::ssize(from_.nodes); ++n) {
-      Node node = from_[n];
-      for (NodeId& a : node.arguments) a = moved[at(a)];
-      moved.push_back(change(n, std::move(node)));
-    }
-    for (const Output& o : from_.outputs) to_.outputs.push_back({o.name, moved[at(o.node)]});
-    return std::move(to_);
-  }
-
- private:
-  const Graph& from_;
-  Graph to_;
-};
-
-/// How often each node is read.
-std::vector<int> count_readers(const Graph& g) {
-  std::vector<int> readers(g.nodes.size());
-  for (const Node& n : g.nodes)
-    for (const NodeId a : n.arguments) ++readers[at(a)];
-  for (const Output& o : g.outputs) ++readers[at(o.node)];
-  return readers;
 }
 
 /// The axes, of `ndim`, of what `inner` reduces over which both reduce. Nothing where they are no neighbours: loops
@@ -109,8 +74,8 @@ std::optional<Graph> with_reductions_joined(const Graph& g) {
   };
   if (std::ranges::none_of(g.nodes, is_outer)) return std::nullopt;
   bool any = false;
-  Copy copy(g);
-  Graph joined = copy.run([&](NodeId n, Node outer) {
+  GraphCopy copy(g);
+  Graph joined = copy.copied([&](NodeId n, Node outer) {
     if (!is_reduction(outer) || readers[at(g[n].arguments[0])] > 1) return copy.add(std::move(outer));
     const Node inner = copy[outer.arguments[0]];
     if (!are_one(inner, outer)) return copy.add(std::move(outer));
@@ -132,8 +97,8 @@ std::optional<Graph> with_reductions_split(const Graph& g, std::int64_t least_ro
     return reduced.some_of(reduction(n).axes, g[n.arguments[0]].shape, std::max<std::int64_t>(least_row, 2));
   };
   if (std::ranges::all_of(g.nodes, [&](const Node& n) { return inner_axes(n).empty(); })) return std::nullopt;
-  Copy copy(g);
-  return copy.run([&](NodeId n, Node outer) {
+  GraphCopy copy(g);
+  return copy.copied([&](NodeId n, Node outer) {
     const AxisList axes = inner_axes(g[n]);
     if (axes.empty()) return copy.add(std::move(outer));
     Extents shape = copy[outer.arguments[0]].shape;

@@ -6,6 +6,7 @@
 
 #include "kfusion/graph/constant.hpp"
 #include "kfusion/graph/shapes.hpp"
+#include "kfusion/plan/graph_copy.hpp"
 #include "kfusion/plan/tiling.hpp"
 
 namespace kfusion {
@@ -93,31 +94,19 @@ class Finding {
   std::vector<bool> reduced_;
 };
 
-class Unrolling {
+class Unrolling : private GraphCopy {
  public:
-  Unrolling(const Graph& g, std::vector<Short> found) : g_(g), found_(std::move(found)), moved_(g.nodes.size(), -1) {}
+  Unrolling(const Graph& g, std::vector<Short> found) : GraphCopy(g), found_(std::move(found)) {}
 
   Graph run() {
-    to_.stages = g_.stages;
     auto next = found_.begin();
-    for (NodeId n = 0; n < std::ssize(g_.nodes); ++n) {
-      if (next != found_.end() && next->node == n) {
-        moved_[at(n)] = combined(*next++);
-        continue;
-      }
-      Node node = g_[n];
-      for (NodeId& a : node.arguments) a = moved_[at(a)];
-      moved_[at(n)] = add(std::move(node));
-    }
-    for (const Output& o : g_.outputs) to_.outputs.push_back({o.name, moved_[at(o.node)]});
-    return std::move(to_);
+    return copied([&](NodeId n, Node node) {
+      return next != found_.end() && next->node == n ? combined(*next++) : add(std::move(node));
+    });
   }
 
  private:
-  NodeId add(Node n) {
-    to_.nodes.push_back(std::move(n));
-    return static_cast<NodeId>(to_.nodes.size() - 1);
-  }
+  using GraphCopy::add;
   /// `node` of another op and dtype.
   NodeId add(Node node, Op op, DType dtype, NodeIds arguments, Attributes attributes = {}) {
     node.op = op, node.dtype = dtype;
@@ -215,10 +204,7 @@ class Unrolling {
     return add(node, Op::slice, node.dtype, {moved_[at(n)]}, std::move(from));
   }
 
-  const Graph& g_;
   const std::vector<Short> found_;
-  Graph to_;
-  std::vector<NodeId> moved_;
 };
 
 }  // namespace
