@@ -128,8 +128,8 @@ py::dict to_dict(const Contraction& c, const Graph& g) {
 /// Whether a group is a Contraction to an executor that can do everything.
 bool is_contraction(const Plan& plan, const Group& group) {
   const bool multiplies = group.pattern == Pattern::kMatmul || group.pattern == Pattern::kContractionReduction;
-  const Candidate kernel{plan.graph, plan.folded, group.pattern, group.nodes, group.stores};
-  return multiplies && !no_contraction(kernel, {.tables = true, .variances = true, .lost_picks = true});
+  return multiplies &&
+         !no_contraction(candidate_of(plan, group), {.tables = true, .variances = true, .lost_picks = true});
 }
 
 py::dict to_dict(const Access& a) {

@@ -91,8 +91,8 @@ class Products final : public Backend {
   Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
     Price p = roofline;
     if (group.pattern == Pattern::kAttention) {
-      if (const auto us = attention_us(candidate(plan, group), device)) p.compute_us = *us;
-    } else if (const auto c = products_of(candidate(plan, group), BatchAxes::kAny)) {
+      if (const auto us = attention_us(candidate_of(plan, group), device)) p.compute_us = *us;
+    } else if (const auto c = products_of(candidate_of(plan, group), BatchAxes::kAny)) {
       // Threads that each have blocks of their own wait for each other once: 4096 x 1024 by 1024 x 4096 takes two of
       // them 0.95 to 1 of what OpenBLAS's threads take together, with what follows it. Of few rows there are few
       // blocks.
@@ -110,12 +110,12 @@ class Products final : public Backend {
       return "blocks of " + std::to_string(rows) + " x " + std::to_string(cols);
     };
     if (group.pattern == Pattern::kAttention) {
-      const auto a = attention_of(candidate(plan, group));
+      const auto a = attention_of(candidate_of(plan, group));
       if (!a) return {};
       const cpu::Block b = cpu::attention_block(a->scores);
       return blocks(b.rows, b.cols);
     }
-    const auto c = products_of(candidate(plan, group), BatchAxes::kAny);
+    const auto c = products_of(candidate_of(plan, group), BatchAxes::kAny);
     if (!c) return {};
     const cpu::Block b = cpu::cut_of(*c).block;
     return blocks(b.batches * b.rows, b.cols);
@@ -128,10 +128,6 @@ class Products final : public Backend {
   }
 
  private:
-  static Candidate candidate(const Plan& plan, const Group& group) {
-    return {plan.graph, plan.folded, group.pattern, group.nodes, group.stores};
-  }
-
   /// 8 x 16 heads of 1024 queries and keys of 64 numbers take 0.92 of torch's time, which is priced as that of its
   /// products. Where a mask is made of positions the library may know it, and leave half of the scores out.
   static std::optional<double> attention_us(const Candidate& k, const Device& device) {
@@ -140,10 +136,8 @@ class Products final : public Backend {
     const auto is_position = [&](const Access& read) { return k.graph[read.base].op == Op::iota; };
     const auto knows_positions = [&](NodeId n) { return std::ranges::any_of(k.folded.work[at(n)].reads, is_position); };
     if (!a || std::ranges::any_of(k.nodes, knows_positions)) return std::nullopt;
-    double flops = 0;
-    for (const Contraction& c : {a->scores, a->output})
-      flops += 2 * static_cast<double>(c.batches * c.rows) * static_cast<double>(c.cols * c.depth);
-    return kOfLibrary * flops / peak_flops(device, a->scores.products[0].dtype, true) * 1e6;
+    return kOfLibrary * (a->scores.flops() + a->output.flops()) /
+           peak_flops(device, a->scores.products[0].dtype, true) * 1e6;
   }
 };
 

@@ -107,7 +107,7 @@ class TensorCores final : public Backend {
   /// that the peak stands for: 0.79 to 0.82 of it, measured for products from 10^10 to 10^12 operations (H100).
   Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
     constexpr double kMultiplyAdds = 2048, kOfClock = 0.8;  // of a multiprocessor, a cycle
-    const auto c = products_of(candidate(plan, group));
+    const auto c = products_of(candidate_of(plan, group));
     if (!c) return roofline;
     const double clock = peak_flops(device, c->products[0].dtype, true) / (2 * kMultiplyAdds * device.units);
     Price p = roofline;
@@ -119,7 +119,7 @@ class TensorCores final : public Backend {
   }
 
   std::string how(const Plan& plan, const Group& group, const Device& device) const override {
-    const auto c = products_of(candidate(plan, group));
+    const auto c = products_of(candidate_of(plan, group));
     if (!c) return {};
     const codegen::Tile tile = codegen::predicted_tile(*c, target(device)).tile;
     const std::string by =
@@ -133,9 +133,6 @@ class TensorCores final : public Backend {
   }
 
  private:
-  static Candidate candidate(const Plan& plan, const Group& group) {
-    return {plan.graph, plan.folded, group.pattern, group.nodes, group.stores};
-  }
   static codegen::Target target(const Device& device) {
     codegen::Target t;
     t.multiprocessors = device.units;

@@ -62,8 +62,6 @@ std::optional<Halves> halves_of(const Candidate& k) {
   return h;
 }
 
-std::vector<NodeId> stores_of(const Halves& h) { return {std::min(h.largest, h.sum), std::max(h.largest, h.sum)}; }
-
 /// Whether a map's size does not tell whether it is along rows or along columns.
 bool is_unclear(const Candidate& k, const Contraction& c) {
   return c.cols == c.batches * c.rows && c.cols > 1 && std::ranges::any_of(k.nodes, [&](NodeId n) {
@@ -99,48 +97,59 @@ Group group_of(const Plan& plan, const Contraction& c, const std::vector<NodeId>
   return g;
 }
 
+/// A kernel that is lowered as attention.
+struct TwoProducts {
+  Halves halves;
+  std::vector<NodeId> statistics;  ///< what the scores leave: the largest and the sum, ascending
+  Contraction scores, output;      ///< without their epilogues
+};
+
+/// Or why it is none.
+std::optional<TwoProducts> two_products(const Candidate& k, std::string& why) {
+  const auto no = [&why](std::string reason) {
+    why = std::move(reason);
+    return std::nullopt;
+  };
+  const auto h = halves_of(k);
+  if (!h) return no("takes weights that are softmax(scores), as they are");
+  const std::vector<NodeId> statistics = {std::min(h->largest, h->sum), std::max(h->largest, h->sum)};
+  const Candidate scores{k.graph, k.folded, Pattern::kContractionReduction, h->scores, statistics};
+  const Candidate output{k.graph, k.folded, Pattern::kMatmul, h->output, k.stores};
+  for (const Candidate& half : {scores, output})
+    if (auto reason = no_contraction(half, {.batches = BatchAxes::kLeading})) return no(std::move(*reason));
+  const auto first = products_of(scores, BatchAxes::kLeading), second = products_of(output, BatchAxes::kLeading);
+  if (first->reduces != Reduces::kCols || first->products.size() != 1 || second->products.size() != 1)
+    return no("takes one product of queries and keys, and one of its weights and values");
+  if (is_unclear(scores, *first) || is_unclear(output, *second)) return no("computes no vectors of so many elements");
+  if (first->batches != second->batches || first->rows != second->rows || first->cols != second->depth)
+    return no("takes scores and values of the same batches");
+  if (std::ranges::any_of(k.stores, [&](NodeId n) { return std::ranges::binary_search(h->scores, n); }))
+    return no("stores no scores");
+  return TwoProducts{*h, statistics, *first, *second};
+}
+
 }  // namespace
 
 std::optional<std::string> no_attention(const Candidate& k) {
-  const auto h = halves_of(k);
-  if (!h) return "takes weights that are softmax(scores), as they are";
-  const std::vector<NodeId> stores = stores_of(*h);
-  const Candidate scores{k.graph, k.folded, Pattern::kContractionReduction, h->scores, stores};
-  const Candidate output{k.graph, k.folded, Pattern::kMatmul, h->output, k.stores};
-  for (const Candidate& half : {scores, output})
-    if (auto why = no_contraction(half, {.batches = BatchAxes::kLeading})) return why;
-  const auto first = products_of(scores, BatchAxes::kLeading), second = products_of(output, BatchAxes::kLeading);
-  if (first->reduces != Reduces::kCols || first->products.size() != 1 || second->products.size() != 1)
-    return "takes one product of queries and keys, and one of its weights and values";
-  if (is_unclear(scores, *first) || is_unclear(output, *second)) return "computes no vectors of so many elements";
-  if (first->batches != second->batches || first->rows != second->rows || first->cols != second->depth)
-    return "takes scores and values of the same batches";
-  if (std::ranges::any_of(k.stores, [&](NodeId n) { return std::ranges::binary_search(h->scores, n); }))
-    return "stores no scores";
-  return std::nullopt;
+  std::string why;
+  return two_products(k, why) ? std::nullopt : std::optional(why);
 }
 
 std::optional<Attention> attention_of(const Candidate& k) {
-  if (no_attention(k)) return std::nullopt;
-  const Halves h = *halves_of(k);
-  const std::vector<NodeId> stores = stores_of(h);
-  return Attention{*products_of({k.graph, k.folded, k.pattern, h.scores, stores}, BatchAxes::kLeading),
-                   *products_of({k.graph, k.folded, k.pattern, h.output, k.stores}, BatchAxes::kLeading)};
+  std::string why;
+  auto j = two_products(k, why);
+  return j ? std::optional(Attention{std::move(j->scores), std::move(j->output)}) : std::nullopt;
 }
 
 Attention Lowering::attention(int group_index) const {
   const Group& group = plan_.groups[at(group_index)];
-  const Candidate k{plan_.graph, plan_.folded, group.pattern, group.nodes, group.stores};
-  if (const auto why = no_attention(k)) throw std::logic_error("kfusion: a kernel is no attention: " + *why);
-  const Halves h = *halves_of(k);
-  const std::vector<NodeId> stores = stores_of(h);
-  const Candidate scores{k.graph, k.folded, Pattern::kContractionReduction, h.scores, stores};
-  const Candidate output{k.graph, k.folded, Pattern::kMatmul, h.output, k.stores};
-  Attention a;
-  a.scores =
-      contraction(group_of(plan_, *products_of(scores, BatchAxes::kLeading), h.scores, stores), BatchAxes::kLeading);
-  a.output = contraction(group_of(plan_, *products_of(output, BatchAxes::kLeading), h.output, group.stores),
-                         BatchAxes::kLeading);
+  std::string why;
+  const auto j = two_products(candidate_of(plan_, group), why);
+  if (!j) throw std::logic_error("kfusion: a kernel is no attention: " + why);
+  const auto lowered = [&](const Contraction& c, const std::vector<NodeId>& nodes, const std::vector<NodeId>& stores) {
+    return contraction(group_of(plan_, c, nodes, stores), BatchAxes::kLeading);
+  };
+  Attention a{lowered(j->scores, j->halves.scores, j->statistics), lowered(j->output, j->halves.output, group.stores)};
   const std::vector<Pair>& pairs = a.scores.epilogue.pairs;
   if (pairs.size() != 1 || pairs[0].kind != Pair::Kind::kShifted)
     throw std::logic_error("kfusion: attention's sum of exponentials is not that of its largest score");

@@ -5,7 +5,6 @@
 #include <stdexcept>
 
 #include "kfusion/lower/kernel_steps.hpp"
-#include "kfusion/lower/outputs.hpp"
 #include "kfusion/lower/schedule.hpp"
 #include "kfusion/plan/joins.hpp"
 #include "kfusion/plan/picks.hpp"
@@ -343,16 +342,12 @@ std::optional<Contraction> products_of(const Candidate& kernel, BatchAxes axes) 
   return j ? std::optional(with_products(kernel, *j)) : std::nullopt;
 }
 
-Contraction Lowering::contraction(int group) const { return contraction(group, BatchAxes::kOne); }
-
 Contraction Lowering::contraction(int group, BatchAxes axes) const {
   return contraction(plan_.groups[at(group)], axes);
 }
 
 Contraction Lowering::contraction(const Group& group, BatchAxes axes) const {
-  const Plan& plan = plan_;
-  const Graph& g = plan.graph;
-  const Candidate kernel{g, plan.folded, group.pattern, group.nodes, group.stores};
+  const Candidate kernel = candidate_of(plan_, group);
   std::string why;
   const auto j = judged(kernel, axes, why);
   if (!j) throw std::logic_error("kfusion: a kernel is no product: " + why);
@@ -360,14 +355,8 @@ Contraction Lowering::contraction(const Group& group, BatchAxes axes) const {
   Kernel& k = c.epilogue;
   k.name = name_of(group);
   Space space = space_of(group);
-  const std::vector<Stored> stored = stored_values(plan, group, outputs_, output_of_, space);
-  Steps steps(plan, group, space, k);
-  steps.add_all();
-  std::vector<Strided> stores;
-  for (const Stored& s : stored) {
-    stores.push_back(seen_from(space, space.spans.at(s.node), s.to, g[s.node].dtype));
-    k.stores.push_back({steps.step_of(s.node), {}});
-  }
+  Steps steps(plan_, group, space, k);
+  const std::vector<Strided> stores = add_steps(group, space, steps, k);
   set_operands(k, space, *j, steps, stores);
   set_schedule(k);
   set_labels(k);

@@ -41,6 +41,9 @@ struct Contraction {
   /// monotone maps before them commute with them (Group::deferred): these are row steps.
   Kernel epilogue;
 
+  /// Of one of the products.
+  double flops() const { return 2.0 * static_cast<double>(batches * rows) * static_cast<double>(cols * depth); }
+
   /// The product that a load of the epilogue is the elements of; -1 where it is an array.
   int product_of(const Operand& load) const;
 };

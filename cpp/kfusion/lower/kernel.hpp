@@ -122,6 +122,9 @@ OutputStrides required_strides(const Plan& plan);
 struct Contraction;  // contraction.hpp
 enum class BatchAxes : std::uint8_t;
 struct Attention;  // attention.hpp
+struct Space;      // space.hpp
+struct Strided;
+class Steps;  // kernel_steps.hpp
 
 /// The groups of a plan, one that is to run, as loops. What all of them need is found once.
 class Lowering {
@@ -132,8 +135,7 @@ class Lowering {
   Kernel kernel(int group) const;
 
   /// Of a group around a product (contraction.hpp). Throws std::logic_error where no_contraction() says why it is none.
-  Contraction contraction(int group) const;  ///< with batches along one axis
-  Contraction contraction(int group, BatchAxes axes) const;
+  Contraction contraction(int group, BatchAxes axes = {}) const;
 
   /// Of a group that is attention. Throws std::logic_error where no_attention() says why it is none that is lowered.
   Attention attention(int group) const;
@@ -141,6 +143,8 @@ class Lowering {
  private:
   Contraction contraction(const Group& group, BatchAxes axes) const;
   std::string name_of(const Group& group) const;
+  /// All steps of the group, and where its stores lie. Cuts `space`, which `steps` are of, where strides change.
+  std::vector<Strided> add_steps(const Group& group, Space& space, Steps& steps, Kernel& k) const;
   void set_labels(Kernel& k) const;
 
   const Plan& plan_;

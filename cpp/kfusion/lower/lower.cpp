@@ -35,6 +35,17 @@ std::string Lowering::name_of(const Group& group) const {
   return identifier_of(labels_.of(stages_of(plan_.graph, group)));
 }
 
+std::vector<Strided> Lowering::add_steps(const Group& group, Space& space, Steps& steps, Kernel& k) const {
+  const std::vector<Stored> stored = stored_values(plan_, group, outputs_, output_of_, space);
+  steps.add_all();
+  std::vector<Strided> stores;
+  for (const Stored& s : stored) {
+    stores.push_back(seen_from(space, space.spans.at(s.node), s.to, plan_.graph[s.node].dtype));
+    k.stores.push_back({steps.step_of(s.node), {}});
+  }
+  return stores;
+}
+
 Kernel Lowering::kernel(int group_index) const {
   const Plan& plan = plan_;
   const Group& group = plan.groups[static_cast<std::size_t>(group_index)];
@@ -43,14 +54,8 @@ Kernel Lowering::kernel(int group_index) const {
   k.name = name_of(group);
   k.kind = group.pattern;
   Space space = space_of(group);
-  const std::vector<Stored> stored = stored_values(plan, group, outputs_, output_of_, space);
   Steps steps(plan, group, space, k);
-  steps.add_all();
-  std::vector<Strided> stores;
-  for (const Stored& s : stored) {
-    stores.push_back(seen_from(space, space.spans.at(s.node), s.to, plan.graph[s.node].dtype));
-    k.stores.push_back({steps.step_of(s.node), {}});
-  }
+  const std::vector<Strided> stores = add_steps(group, space, steps, k);
   const bool reduces =
       std::any_of(k.steps.begin(), k.steps.end(), [](const Step& s) { return s.kind == StepKind::kReduce; });
   if (!reduces) space.reduced = 0;  // rows are points

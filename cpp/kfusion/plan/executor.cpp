@@ -55,6 +55,10 @@ void take_cheapest(Plan& plan, const std::vector<Executors>& able, const Device&
 
 }  // namespace
 
+Candidate candidate_of(const Plan& plan, const Group& group) {
+  return {plan.graph, plan.folded, group.pattern, group.nodes, group.stores};
+}
+
 Price Executor::price(const Plan&, const Group&, const Price& roofline, const Device&) const { return roofline; }
 
 const Executor& anyone() {
@@ -72,7 +76,7 @@ void choose_executors(Plan& plan, const Executors& asked, const Device& device) 
   std::erase(real, &anyone());
   std::vector<Executors> able;
   for (Group& group : plan.groups) {
-    Asked answer = ask(real, {plan.graph, plan.folded, group.pattern, group.nodes, group.stores}, device);
+    Asked answer = ask(real, candidate_of(plan, group), device);
     group.executor = answer.able.empty() ? nullptr : answer.able[0];
     if (answer.able.empty()) group.missing = std::move(answer.refusals);
     able.push_back(std::move(answer.able));

@@ -26,6 +26,9 @@ struct Candidate {
   const std::vector<NodeId>& stores;  ///< those of them that it stores
 };
 
+/// A kernel of a plan.
+Candidate candidate_of(const Plan& plan, const Group& group);
+
 /// Computes some patterns on some devices. Executors live as long as the process, whose threads may ask at any time.
 class Executor {
  public:
