@@ -17,8 +17,6 @@
 namespace kfusion::cpu {
 namespace {
 
-constexpr std::int64_t kFlopsPerByte = 10;  ///< a product's operations take as long as so many fewer bytes
-
 /// Of a block: scores and weights of 2 MB in float32. BLAS packs the keys anew for each block of queries.
 constexpr std::int64_t kQueries = 256, kKeys = 1024;
 
@@ -72,23 +70,15 @@ struct AttentionKernel::Parts {
   std::map<std::int64_t, Piece> outputs;                           ///< by queries
 };
 
-namespace {
-
-std::vector<std::int64_t> steps_of(std::int64_t extent, std::int64_t step) {
-  return extent % step == 0 ? std::vector{step} : std::vector{step, extent % step};
-}
-
-}  // namespace
-
 AttentionKernel::AttentionKernel(const Blas& blas, Attention given) {
   auto parts = std::make_unique<Parts>(Parts{blas, std::move(given), {}, {}, {}, {}, {}});
   Contraction &scores = parts->a.scores, &output = parts->a.output;
   parts->block = attention_block(scores);
   parts->score_numbers = numbers_of(scores);
   parts->output_numbers = numbers_of(output);
-  for (const std::int64_t rows : steps_of(scores.rows, parts->block.rows)) {
+  for (const std::int64_t rows : block_extents(scores.rows, parts->block.rows)) {
     parts->outputs.emplace(rows, whole_piece(output, {1, rows, output.cols}));
-    for (const std::int64_t cols : steps_of(scores.cols, parts->block.cols))
+    for (const std::int64_t cols : block_extents(scores.cols, parts->block.cols))
       parts->weights.emplace(std::pair{rows, cols}, weights_piece(scores, {1, rows, cols}));
   }
   parts_ = std::move(parts);
@@ -115,10 +105,8 @@ class AttentionKernel::Run {
   }
 
   void run() {
-    const double flops = 2.0 * static_cast<double>(scores_.batches * scores_.rows) *
-                         static_cast<double>(scores_.cols * (scores_.depth + output_.cols));
     const std::int64_t blocks = divide_up(scores_.rows, p_.block.rows);
-    const int threads = threads_for(static_cast<std::int64_t>(std::min(flops / kFlopsPerByte, 1e15)));
+    const int threads = threads_for(bytes_for_flops(scores_.flops() + output_.flops()));
     const Blas::OneThread each(p_.blas);
     parallel_for(scores_.batches * blocks, threads, [&](std::int64_t begin, std::int64_t end) {
       const Memory mine(p_);

@@ -130,6 +130,14 @@ class Taker {
     return static_cast<int>(to.steps.size()) - 1;
   }
 
+  int constant(DType dtype, double value) {
+    Step s;
+    s.kind = StepKind::kConstant, s.op = Op::constant, s.dtype = s.from = dtype;
+    s.index = static_cast<int>(to.constants.size());
+    to.constants.push_back({dtype, value, 0, -1});
+    return push(std::move(s));
+  }
+
   int add_load(const Operand& o, const Given& given) {
     to.loads.push_back(o), loads.push_back(given);
     return static_cast<int>(to.loads.size()) - 1;
@@ -226,14 +234,6 @@ class Combiner {
     return t_.push(std::move(s));
   }
 
-  int constant(DType dtype, double value) {
-    Step s;
-    s.kind = StepKind::kConstant, s.op = Op::constant, s.dtype = s.from = dtype;
-    s.index = static_cast<int>(t_.to.constants.size());
-    t_.to.constants.push_back({dtype, value, 0, -1});
-    return t_.push(std::move(s));
-  }
-
   int reduce(Op op, const Step& like, int argument) {
     Step s = like;
     s.op = op, s.from = t_.to.steps[at(argument)].dtype, s.arguments = {argument}, s.pair = -1;
@@ -248,7 +248,7 @@ class Combiner {
     int result = reduce(s.op == Op::mean ? Op::sum : s.op, s, elements);
     if (s.op == Op::mean) {
       const std::int64_t n = c_.reduces == Reduces::kRows ? c_.rows : c_.cols;
-      const int count = constant(held(s.dtype), static_cast<double>(n));
+      const int count = t_.constant(held(s.dtype), static_cast<double>(n));
       result = t_.push(map(Op::divide, held(s.dtype), {result, count}, held(s.dtype)));
     }
     t_.place[at(reduction)] = result;
@@ -261,7 +261,7 @@ class Combiner {
     const std::vector<int> reductions = reductions_of(k_);
     const int index = static_cast<int>(std::ranges::find(reductions, first) - reductions.begin());
     const int own = load(index, type), all = t_.place[at(first)];
-    const int lowest = constant(type, -std::numeric_limits<double>::infinity()), zero = constant(type, 0);
+    const int lowest = t_.constant(type, -std::numeric_limits<double>::infinity()), zero = t_.constant(type, 0);
     const auto push = [&](Op op, DType dtype, std::vector<int> arguments) {
       return t_.push(map(op, dtype, std::move(arguments), type));
     };
@@ -279,6 +279,17 @@ class Combiner {
 };
 
 }  // namespace
+
+std::vector<std::int64_t> block_extents(std::int64_t extent, std::int64_t step) {
+  const std::int64_t rest = extent % step;
+  if (rest == 0) return {step};
+  return extent < step ? std::vector{rest} : std::vector{step, rest};
+}
+
+std::int64_t bytes_for_flops(double flops) {
+  constexpr double kFlopsPerByte = 10;
+  return static_cast<std::int64_t>(std::min(flops / kFlopsPerByte, 1e15));
+}
 
 Piece whole_piece(const Contraction& c, const Block& block) {
   Taker t(c, block);
@@ -324,14 +335,7 @@ Piece weights_piece(const Contraction& c, const Block& block) {
   Taker t(c, block);
   t.take({pair.first});
   const int largest = t.place[at(pair.first)];
-  const auto constant = [&](double value) {
-    Step s;
-    s.kind = StepKind::kConstant, s.op = Op::constant, s.dtype = s.from = type;
-    s.index = static_cast<int>(t.to.constants.size());
-    t.to.constants.push_back({type, value, 0, -1});
-    return t.push(std::move(s));
-  };
-  const int lowest = constant(-std::numeric_limits<double>::infinity()), zero = constant(0);
+  const int lowest = t.constant(type, -std::numeric_limits<double>::infinity()), zero = t.constant(type, 0);
   const int nothing = t.push(map(Op::equal, DType::kBool, {largest, lowest}, type));
   t.place[at(pair.first)] = t.push(map(Op::where, type, {nothing, zero, largest}, type));
   t.take({pair.second});

@@ -22,9 +22,8 @@ namespace {
 
 /// Of a block. BLAS packs both factors anew for each, which larger blocks do less often; smaller ones stay in cache.
 constexpr std::int64_t kMostBlockBytes = 4 << 20, kLeastBlockBytes = 512 << 10;
-constexpr std::int64_t kFlopsPerByte = 10;    ///< a product's operations take as long as so many fewer bytes
-constexpr std::int64_t kJobFlops = 16 << 20;  ///< worth a block of its own, where blocks are few
-constexpr std::int64_t kJobs = 16;            ///< of stored products, for cores that are busy elsewhere
+constexpr std::int64_t kJobFlops = 16 << 20;                  ///< worth a block of its own, where blocks are few
+constexpr std::int64_t kJobs = 16;                            ///< of stored products, for cores that are busy elsewhere
 constexpr std::int64_t kLeastSide = 64, kLeastReduced = 256;  ///< of a block that is made smaller for that
 
 std::int64_t item_of(const Contraction& c) { return static_cast<std::int64_t>(item_bytes(c.products[0].dtype)); }
@@ -52,9 +51,8 @@ std::int64_t even(std::int64_t extent, std::int64_t most) {
 
 /// More of them, where each is long work, along the axes that are kept.
 void split_for_threads(const Contraction& c, Block& b) {
-  const double flops = 2.0 * static_cast<double>(c.batches * c.rows) * static_cast<double>(c.cols * c.depth);
   const std::int64_t most = c.reduces == Reduces::kNothing ? kJobs : usable_cores();
-  const auto wanted = std::min<std::int64_t>(most, static_cast<std::int64_t>(flops / kJobFlops));
+  const auto wanted = std::min<std::int64_t>(most, static_cast<std::int64_t>(c.flops() / kJobFlops));
   const auto jobs = [&] {
     const std::int64_t rows = c.reduces == Reduces::kRows ? 1 : divide_up(c.rows, b.rows);
     const std::int64_t cols = c.reduces == Reduces::kCols ? 1 : divide_up(c.cols, b.cols);
@@ -119,17 +117,6 @@ struct ProductKernel::Parts {
   }
 };
 
-namespace {
-
-/// The extents that blocks have along an axis.
-std::vector<std::int64_t> steps_of(std::int64_t extent, std::int64_t step) {
-  const std::int64_t rest = extent % step;
-  if (rest == 0) return {step};
-  return extent < step ? std::vector{rest} : std::vector{step, rest};
-}
-
-}  // namespace
-
 ProductKernel::ProductKernel(const Blas& blas, Contraction given) {
   auto parts = std::make_unique<Parts>(Parts{blas, std::move(given), {}, 0, 0, {}, {}, {}, {}});
   Contraction& c = parts->c;
@@ -140,9 +127,9 @@ ProductKernel::ProductKernel(const Blas& blas, Contraction given) {
   const Block& b = parts->cut.block;
   const bool split = parts->cut.parts > 1;
   if (split) parts->partials = partial_types(c);
-  for (const std::int64_t batches : steps_of(c.batches, b.batches))
-    for (const std::int64_t rows : steps_of(c.rows, b.rows))
-      for (const std::int64_t cols : steps_of(c.cols, b.cols)) {
+  for (const std::int64_t batches : block_extents(c.batches, b.batches))
+    for (const std::int64_t rows : block_extents(c.rows, b.rows))
+      for (const std::int64_t cols : block_extents(c.cols, b.cols)) {
         const Block block{batches, rows, cols};
         parts->pieces.emplace(std::tuple{batches, rows, cols}, split ? partial_piece(c, block) : whole_piece(c, block));
         if (split && !parts->combining.contains(parts->combined(block)))
@@ -176,9 +163,7 @@ class ProductKernel::Run {
   }
 
   void run() {
-    const double flops = 2.0 * static_cast<double>(c_.batches * c_.rows) * static_cast<double>(c_.cols * c_.depth) *
-                         static_cast<double>(c_.products.size());
-    const auto work = static_cast<std::int64_t>(std::min(flops / kFlopsPerByte, 1e15)) + p_.stored_bytes;
+    const auto work = bytes_for_flops(c_.flops() * static_cast<double>(c_.products.size())) + p_.stored_bytes;
     const Blas::OneThread each(p_.blas);
     parallel_for(jobs(), threads_for(work), [this](std::int64_t begin, std::int64_t end) {
       Memory mine(p_);
