@@ -161,10 +161,10 @@ KF_DEVICE void produce(const Contraction<P>& g, const Shared<T, E::kColumns>& s,
   }
 }
 
-/// acc = A B^T over the whole depth; `under` runs while the last products are in flight.
-template <class T, int kColumns, class Under>
+/// acc = A B^T over the whole depth.
+template <class T, int kColumns>
 KF_DEVICE void accumulate(float (&acc)[T::kMma][T::kN / 2], Ring<T>& ring, const Shared<T, kColumns>& s, int blocks,
-                          int group, int rank, Under&& under) {
+                          int group, int rank) {
   const bool lag = T::kLag && blocks >= T::kStages;  // with fewer slices the first could arrive twice
   const int lane = threadIdx.x & 31;
   const int writer = lane < T::kDown ? rank / T::kDown * T::kDown + lane  // whose copies fill this block's slices
@@ -190,7 +190,6 @@ KF_DEVICE void accumulate(float (&acc)[T::kMma][T::kN / 2], Ring<T>& ring, const
   for (int k = 0; k < blocks - 1; ++k, ring.advance())
     issue(k), products_wait(), give_back(ring.stage);  // the other warpgroup's products fill the gap
   issue(blocks - 1);
-  under();
   products_wait();
   give_back(ring.stage);
   ring.advance();
@@ -202,6 +201,13 @@ KF_DEVICE void accumulate(float (&acc)[T::kMma][T::kN / 2], Ring<T>& ring, const
 /// `col + 8 * j` and the next.
 struct Lane {
   int row, col, warp, lane;
+};
+
+/// Two neighbouring columns of one row; beyond the end they are not stored, and nothing is read for them.
+struct Point {
+  int batch, row, col, rows, cols;
+  KF_DEVICE bool first() const { return row < rows && col < cols; }
+  KF_DEVICE bool second() const { return row < rows && col + 1 < cols; }
 };
 
 /// The kernel's body. E: the epilogue; its Params are the generated ones.
@@ -247,7 +253,7 @@ KF_DEVICE void contract(const Contraction<typename E::Params>& g) {
       for (int step = 0; step < u.steps; ++step) {
         at.col = column_at<T, E>(g, u, step, rank) + lane % 4 * 2;
         float acc[T::kMma][T::kN / 2];
-        accumulate<T>(acc, ring, s, blocks, group, rank, [&] { epilogue.fetch(g, u, at); });
+        accumulate<T>(acc, ring, s, blocks, group, rank);
         epilogue.step(g, s, u, at, acc);
       }
       epilogue.end(g, s, u, at);

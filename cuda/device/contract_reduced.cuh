@@ -13,7 +13,7 @@
 //   static void join(State&, const State&)
 //   static void end(const State&, const Params&, int batch, int row)
 #pragma once
-#include "device/contract_stored.cuh"
+#include "device/contract.cuh"
 
 namespace kfusion::device {
 
@@ -33,7 +33,6 @@ struct Reduced {
 #pragma unroll
     for (int i = 0; i < T::kMma; ++i) state[i][0] = state[i][1] = F::none();
   }
-  KF_DEVICE void fetch(const Contraction<Params>&, const Unit&, const Lane&) {}
 
   KF_DEVICE void step(const Contraction<Params>& g, const SharedMemory&, const Unit& u, const Lane& at,
                       float (&acc)[T::kMma][T::kN / 2]) {

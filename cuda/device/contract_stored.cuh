@@ -6,7 +6,7 @@
 // itself would wait for the copy engine's queue, which the next tile's slices fill at this very time.
 //
 // The generated struct F:
-//   Params, Result (the type of boxes), kProducts (1 or 2), kColumns (vectors that arrive with slices, at most 2),
+//   Params, kProducts (1 or 2), kColumns (vectors that arrive with slices, at most 2),
 //   kOperand (a matrix comes by boxes), kBoxed (results leave by boxes; else F stores all of them itself), and
 //   static u32 map(const Params&, const Pair (&v)[kProducts], const u32 (&along)[2], u32 operand, const Point&)
 // which gives the two elements of a box, and stores what else there is. along, operand: two elements as they lie.
@@ -18,13 +18,6 @@ namespace kfusion::device {
 /// Two neighbouring columns of one row, as a lane holds them.
 struct Pair {
   float x, y;
-};
-
-/// Where they are; beyond the end they are not stored, and nothing is read for them.
-struct Point {
-  int batch, row, col, rows, cols;
-  KF_DEVICE bool first() const { return row < rows && col < cols; }
-  KF_DEVICE bool second() const { return row < rows && col + 1 < cols; }
 };
 
 template <class T, class F>
@@ -93,7 +86,6 @@ struct Stored {
   }
 
   KF_DEVICE void begin() {}
-  KF_DEVICE void fetch(const Contraction<Params>&, const Unit&, const Lane&) {}
   KF_DEVICE void end(const Contraction<Params>&, const SharedMemory&, const Unit&, const Lane&) {}
 
   /// Of row i, h and pair j of columns.

@@ -18,7 +18,7 @@ Bound bound_of(const Price& p) {
 }
 
 Price product_price(Price p, const Device& device) {
-  // cuBLAS, bfloat16, cold L2, an H100 (results/products_h100.json): 0.78 of the peak from 10^12 operations on, which
+  // cuBLAS, bfloat16, cold L2, an H100 (results/h100.json): 0.78 of the peak from 10^12 operations on, which
   // is what the power limit leaves, and 5 us more than that for 10^10. A CPU's peak is that of a library's product.
   constexpr double kEfficiency = 0.78, kStartUs = 5;
   if (device.is_cpu) return p;

@@ -48,26 +48,21 @@ struct Sides {
 };
 
 std::optional<std::string> no_reduction(const Candidate& k) {
-  bool some = false;
+  bool reduces = false;
   for (const NodeId n : k.nodes) {
-    if (kind(k.graph[n].op) != OpKind::kReduce) continue;
-    if (k.folded.work[at(n)].kind != WorkKind::kReduce) continue;
-    some = true;
+    if (kind(k.graph[n].op) != OpKind::kReduce || k.folded.work[at(n)].kind != WorkKind::kReduce) continue;
+    reduces = true;
     const Op op = k.graph[n].op;
     const DType from = k.graph[k.graph[n].arguments[0]].dtype;
     const bool simple = op == Op::max || op == Op::min || op == Op::sum || op == Op::mean;
     if (!simple || !is_float(from) || from == DType::kFloat64)
       return "takes maxima, minima, sums and means of a product's rows or columns";
   }
-  const bool stores_elements =
-      some && std::ranges::any_of(k.stores, [&](NodeId n) {
-        const NodeId product = *std::ranges::find_if(k.nodes, [&](NodeId m) { return k.graph[m].op == Op::matmul; });
-        return k.graph[n].size() == k.graph[product].size();
-      });
-  if (stores_elements) return "stores no elements of a product that it reduces";
-  const std::vector<NodeId> none;
-  const NodeId product = *std::ranges::find_if(k.nodes, [&](NodeId m) { return k.graph[m].op == Op::matmul; });
-  if (some && count_passes(k.graph, k.folded, k.nodes, k.stores, without_ones(k.graph[product].shape)) > 1)
+  if (!reduces) return std::nullopt;
+  const Node& product = k.graph[*std::ranges::find_if(k.nodes, [&](NodeId n) { return k.graph[n].op == Op::matmul; })];
+  if (std::ranges::any_of(k.stores, [&](NodeId n) { return k.graph[n].size() == product.size(); }))
+    return "stores no elements of a product that it reduces";
+  if (count_passes(k.graph, k.folded, k.nodes, k.stores, without_ones(product.shape)) > 1)
     return "goes over a product's elements once";
   return std::nullopt;
 }
@@ -212,10 +207,8 @@ ContractionKernel::ContractionKernel(const Contraction& c, const Target& target,
   const Factor &a = sides.a(c.products[0]), &b = sides.b(c.products[0]);
   const bool across_a = a.depth != 1, across_b = b.depth != 1, reduces = c.reduces != Reduces::kNothing;
   const int out = tile_.cols / problem.products, chunk = out % 64 == 0 ? 64 : 32;
-  const int parts = reduces ? reduced_parts(problem, tile_, target)
-                            : static_cast<int>(divide_up(sides.cols, std::int64_t{out} * tile_.across));
   const std::int64_t tiles = divide_up(sides.cols, std::int64_t{out} * tile_.across);
-  const std::int64_t steps = reduces ? divide_up(tiles, std::int64_t{parts}) : 1;
+  const std::int64_t steps = reduces ? divide_up(tiles, std::int64_t{reduced_parts(problem, tile_, target)}) : 1;
   const std::int64_t used_parts = divide_up(tiles, steps);
   const std::int64_t units_m = divide_up(sides.rows, std::int64_t{tile_.rows} * tile_.down);
   const std::int64_t units_n = c.batches * used_parts;
