@@ -68,8 +68,7 @@ class ModelCase:
         model, given = self._built(options.device, getattr(torch, self.dtype))
         fused = kf.fuse(model)
         runs: dict[str, Callable[..., Any]] = {"fused": fused, "torch": model}
-        asked = [p for p in options.peers if p in PEERS and (p != "torch.compile.max" or options.all_peers)]
-        runs |= {p: _compiled(model, p) for p in asked if p != "torch"}
+        runs |= {p: _compiled(model, p) for p in options.asked(PEERS) if p != "torch"}
         errors, held, notes = self._checked(runs, given, options, report)
         taken: dict[str, list[float]] = {version: [] for version in errors}
         with torch.no_grad():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kfusion import _core
@@ -59,6 +59,10 @@ class Options:
         for dtype in self.dtypes or ():
             if dtype not in DTYPES:
                 raise ValueError(f"kfusion bench: a dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+
+    def asked(self, known: Collection[str], slow: Collection[str] = ("torch.compile.max",)) -> list[str]:
+        """The peers to ask of those that a case knows: those that are slow to compile only where all are wanted."""
+        return [p for p in self.peers if p in known and (self.all_peers or p not in slow)]
 
 
 def installed(device: str) -> tuple[str, ...]:

@@ -66,9 +66,7 @@ class ProductCase:
         fused = kf.fuse(self.function)
         runs: dict[str, Callable[[], Any]] = {"fused": _into(fused, arguments)}
         runs["unfused"] = _into(fused.unfused, arguments)
-        for peer in (p for p in options.peers if p in PEERS):
-            if peer != "torch.compile.max" or options.all_peers:
-                runs[peer] = _call(_peer(self.function, peer), arguments)
+        runs |= {peer: _call(_peer(self.function, peer), arguments) for peer in options.asked(PEERS)}
         if self.library is not None:
             runs["torch, one call"] = _call(self.library, arguments)
         errors, notes = self._checked(runs, arguments, report)

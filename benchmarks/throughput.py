@@ -83,9 +83,7 @@ class Case:
         return arrays + [inputs.random(self.shape[-1:], self.dtype, 50 + k) for k in range(self.parameters)]
 
     def _asked(self, options: Options) -> list[str]:
-        asked = [name for name in options.peers if name in self.peers]
-        every = self.slow_peers or options.all_peers
-        return asked if every else [name for name in asked if name not in _SLOW[options.device]]
+        return options.asked(self.peers, () if self.slow_peers else _SLOW[options.device])
 
     def _rows(
         self, contest: _contest.Contest, inputs: Inputs, options: Options, state: str, report: _timing.Progress

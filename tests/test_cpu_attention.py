@@ -8,26 +8,14 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kfusion import _core
+from cpu_products import forced, poisoned, require_blas  # noqa: F401
 
 pytestmark = pytest.mark.native
-if _core.blas_threads() is None:
-    pytest.skip("this process has no BLAS that blocks could be computed by", allow_module_level=True)
+require_blas()
 
 # batches, heads, queries, keys, numbers of a key, of a value: one query, tails, several blocks of queries, of keys
 SHAPES = [(2, 3, 50, 70, 16, 24), (1, 1, 300, 1100, 8, 8), (2, 2, 700, 300, 16, 16), (1, 2, 1, 2300, 32, 32),
           (3, 1, 5, 2, 1, 1), (1, 2, 260, 2050, 4, 5)]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _poison():
-    _core.poison_memory(True)
-    yield
-    _core.poison_memory(False)
-
-
-def forced(f):
-    return kf.FusedFunction(f, {"executors": ["cpu_products", "cpu"]})
 
 
 def scores(q, k):

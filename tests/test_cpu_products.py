@@ -11,28 +11,16 @@ import numpy as np
 import pytest
 
 import kfusion as kf
+from cpu_products import forced, poisoned, require_blas  # noqa: F401
 from kfusion import _core
 
 pytestmark = pytest.mark.native
-if _core.blas_threads() is None:
-    pytest.skip("this process has no BLAS that blocks could be computed by", allow_module_level=True)
+require_blas()
 
 ROUNDING = {np.dtype(np.float32): 2.0**-23, np.dtype(np.float64): 2.0**-52}
 # one row, one column, depth 1, tails, several blocks along rows, along columns, and along both
 SHAPES = [(1, 5, 7), (6, 5, 1), (1, 1, 1), (7, 1, 5), (129, 33, 127), (256, 256, 256), (513, 400, 777),
           (2500, 8, 40), (40, 8, 5000), (1100, 40, 1300), (16, 700, 3000)]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _poison():
-    _core.poison_memory(True)
-    yield
-    _core.poison_memory(False)
-
-
-def forced(f):
-    """Run by blocks, whatever is predicted to be faster."""
-    return kf.FusedFunction(f, {"executors": ["cpu_products", "cpu"]})
 
 
 def draw(rng, *shape, dtype=np.float32):
