@@ -112,7 +112,6 @@ py::dict to_dict(const Group& group, std::size_t id, const Named& named, const C
   d["nodes"] = list_of(group.nodes);
   d["views"] = list_of(group.views);
   d["deferred"] = list_of(group.deferred);
-  d["folded"] = list_of(group.folded);
   d["domain"] = list_of(group.domain);
   d["reduced"] = list_of(group.reduced);
   d["rows"] = group.rows();

@@ -26,4 +26,9 @@ struct DeviceError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A library has no kernel for a group of a plan, which its executor refuses from now on: another plan may run.
+struct NoSuchKernel : DeviceError {
+  using DeviceError::DeviceError;
+};
+
 }  // namespace kfusion

@@ -94,6 +94,9 @@ class StepRequest {
   virtual Attended attention() = 0;
   /// What a node of the group reads, or stores. Throws ValueError for a float argument, whose value comes with a call.
   virtual Seen value(NodeId n) = 0;
+  /// Where the group, of any pattern, stores a node: over the extents that it is computed in, those of 1 possibly left
+  /// out.
+  virtual Access stored(NodeId n) const = 0;
 
  protected:
   ~StepRequest() = default;

@@ -169,6 +169,8 @@ class Executable::Maker final : public StepRequest {
     return a;
   }
 
+  Access stored(NodeId n) const override { return lowering_.stored(n); }
+
   Seen value(NodeId n) override {
     const Node& node = plan_.graph[n];
     const Access& a = access_of(plan_, n);

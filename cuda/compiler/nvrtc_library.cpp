@@ -87,6 +87,8 @@ void set_python_paths(std::vector<fs::path> packages, fs::path prefix) {
   python_prefix = std::move(prefix);
 }
 
+const std::vector<fs::path>& python_packages() { return package_paths; }
+
 const fs::path& nvrtc_library() {
   const cpu::NoFork whole;
   static const fs::path& found = *new fs::path(find_or_throw());  // tried again after a failure

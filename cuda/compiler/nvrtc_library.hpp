@@ -9,6 +9,7 @@ namespace kfusion::compiler {
 /// Folders that Python packages are installed in, and its prefix, said once when the module is imported: NVIDIA's
 /// wheels put NVRTC below them.
 void set_python_paths(std::vector<std::filesystem::path> packages, std::filesystem::path prefix);
+const std::vector<std::filesystem::path>& python_packages();  ///< the folders
 
 /// The file of the NVRTC that is used. Of the major version that this build was made with, else of another that is
 /// known: the one that the process has loaded, those of NVIDIA's wheels, of CUDA_HOME and CUDA_PATH, of Python's prefix

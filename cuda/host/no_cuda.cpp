@@ -2,6 +2,7 @@
 #include "codegen/generate.hpp"
 #include "host/compile.hpp"
 #include "host/cuda.hpp"
+#include "host/cudnn.hpp"
 #include "host/tensor_map.hpp"
 
 namespace kfusion::cuda {
@@ -48,3 +49,11 @@ std::vector<double> time(const std::function<void()>&, int, bool, int) { refuse(
 void profile(const std::function<void()>&, int) { refuse(); }
 
 }  // namespace kfusion::cuda
+
+namespace kfusion::cudnn {
+
+bool is_there() noexcept { return false; }
+bool is_unsupported(const Recipe&) { return false; }
+std::shared_ptr<const Plan> make(const Recipe&, int) { cuda::refuse(); }
+
+}  // namespace kfusion::cudnn

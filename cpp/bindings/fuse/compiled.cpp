@@ -67,16 +67,19 @@ std::vector<View> result_layouts(const Plan& plan, const OutputStrides& wanted, 
   std::vector<View> layouts;
   for (std::size_t i = 0; i < plan.graph.outputs.size(); ++i) {
     const Node& n = plan.graph[plan.graph.outputs[i].node];
-    layouts.push_back(!fixed[i].empty()   ? view_of(n, fixed[i])
-                      : wanted[i].empty() ? shared_layout(n, inputs)
-                                          : view_of(n, wanted[i]));
+    if (!fixed[i].empty())
+      layouts.push_back(view_of(n, fixed[i]));
+    else if (!wanted[i].empty())
+      layouts.push_back(view_of(n, wanted[i]));
+    else
+      layouts.push_back(lies_channels_last(plan, i) ? view_of(n, channels_last(n.shape)) : shared_layout(n, inputs));
     layouts.back().place = place;
     layouts.back().data = nullptr;
   }
   return layouts;
 }
 
-std::shared_ptr<const Compiled> make(const Wanted& w, const Device& device) {
+std::shared_ptr<const Compiled> make_once(const Wanted& w, const Device& device) {
   Plan plan = make_plan(w.graph, device, w.options);
   check_names(plan.graph, w.options);
   const Place place = place_of(w.graph);
@@ -85,6 +88,18 @@ std::shared_ptr<const Compiled> make(const Wanted& w, const Device& device) {
   for (const View& v : layouts) strides.push_back(element_strides(v));
   return std::make_shared<const Compiled>(device, Executable(std::move(plan), place, w.aligned, strides),
                                           std::move(layouts));
+}
+
+/// An executor may find only now that it has no kernel. It says so to the planner from then on.
+std::shared_ptr<const Compiled> make(const Wanted& w, const Device& device) {
+  constexpr int kMostPlans = 100;
+  for (int plans = 1;; ++plans) {
+    try {
+      return make_once(w, device);
+    } catch (const NoSuchKernel&) {
+      if (plans == kMostPlans) throw;
+    }
+  }
 }
 
 }  // namespace compiled_detail

@@ -119,6 +119,10 @@ using OutputStrides = std::vector<Extents>;
 /// them too, or strides cannot express it: the strides that they have. Empty for those that can have any.
 OutputStrides required_strides(const Plan& plan);
 
+/// Whether output `i`, which may have any strides, lies best with its channels innermost: a convolution stores it whose
+/// executor prefers that, and the caller has images or weights that lie so.
+bool lies_channels_last(const Plan& plan, std::size_t i);
+
 struct Contraction;  // contraction.hpp
 enum class BatchAxes : std::uint8_t;
 struct Attention;  // attention.hpp
@@ -139,6 +143,9 @@ class Lowering {
 
   /// Of a group that is attention. Throws std::logic_error where no_attention() says why it is none that is lowered.
   Attention attention(int group) const;
+
+  /// Where a value lies that a group stores, in the C order of what it is computed in.
+  Access stored(NodeId n) const;
 
  private:
   Contraction contraction(const Group& group, BatchAxes axes) const;

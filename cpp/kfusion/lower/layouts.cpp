@@ -121,6 +121,7 @@ class Layouts {
       const std::optional<Extents> strides = normalised(group, shape);
       return different(shape, strides ? strides : shared(group, shape));
     }
+    if (group.executor && group.executor->lays_channels_last()) return channels_last(p_.computed[at(n)]);
     if (node.library != Library::kTorch || group.nodes.size() != 1 || node.shape.size() != 4) return std::nullopt;
     if (runs_better_last(node)) return channels_last(node.shape);
     const std::vector<Access>& reads = p_.folded.work[at(n)].reads;
@@ -184,9 +185,6 @@ class Layouts {
     }
     return false;
   }
-
-  /// Strides of four axes of which the second lies innermost.
-  static Extents channels_last(const Extents& s) { return {s[1] * s[2] * s[3], 1, s[1] * s[3], s[1]}; }
 
   /// The strides of all that is read of that shape, where they are the same.
   std::optional<Extents> shared(const Group& group, const Extents& shape) const {

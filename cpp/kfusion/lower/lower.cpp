@@ -66,6 +66,8 @@ Kernel Lowering::kernel(int group_index) const {
   return k;
 }
 
+Access Lowering::stored(NodeId n) const { return stored_at(plan_, n, outputs_, output_of_); }
+
 void Lowering::set_labels(Kernel& k) const {
   const auto label = [&](NodeId node) { return node < 0 ? std::string() : values_[at(node)]; };
   for (Step& s : k.steps) s.label = label(s.node);

@@ -40,7 +40,9 @@ const Access& view_of(const Plan& plan, const Output& o) { return plan.folded.va
 
 /// Whether `n`, which `group` stores and nobody else reads, can be stored to any strides of the output that sees it as
 /// `view`. Then the space is cut as if to the least convenient ones.
-bool can_lie_anyhow(const Group& group, NodeId n, const Access& view, Space& space) {
+bool can_lie_anyhow(const Plan& plan, const Group& group, NodeId n, const Access& view, Space& space) {
+  if (group.executor && group.executor->lays_channels_last())
+    return is_reordering(view) && without_ones(plan.computed[at(n)]) == stored_through(view, view.strides).shape;
   return is_loops(group.pattern) && is_reordering(view) &&
          cut_space(space, space.spans.at(n), stored_through(view, view.strides).shape);
 }
@@ -54,16 +56,19 @@ std::vector<int> first_outputs(const Plan& plan) {
   return first;
 }
 
+Access stored_at(const Plan& plan, NodeId n, const OutputStrides& outputs, const std::vector<int>& output_of) {
+  const int i = outputs.empty() ? -1 : output_of[at(n)];
+  if (i >= 0 && !outputs[at(i)].empty())
+    return stored_through(view_of(plan, plan.graph.outputs[at(i)]), outputs[at(i)]);
+  const Access& seen = plan.folded.value[at(n)];
+  return stored_in(plan.folded, n) == n && is_identity(seen) ? identity_access(n, plan.computed[at(n)]) : seen;
+}
+
 std::vector<Stored> stored_values(const Plan& plan, const Group& group, const OutputStrides& outputs,
                                   const std::vector<int>& output_of, Space& space) {
   std::vector<Stored> result;
   for (const NodeId n : group.stores) {
-    const NodeId array = stored_in(plan.folded, n);
-    const Access& seen = plan.folded.value[at(n)];
-    Access to = array == n && is_identity(seen) ? identity_access(n, plan.computed[at(n)]) : seen;
-    const int i = outputs.empty() ? -1 : output_of[at(n)];
-    if (i >= 0 && !outputs[at(i)].empty())
-      to = stored_through(view_of(plan, plan.graph.outputs[at(i)]), outputs[at(i)]);
+    Access to = stored_at(plan, n, outputs, output_of);
     if (!cut_space(space, space.spans.at(n), collapsed(to).shape)) {
       throw std::logic_error("kfusion: a result cannot lie as it should");
     }
@@ -87,7 +92,7 @@ OutputStrides required_strides(const Plan& plan) {
       const int i = output_of[at(n)];
       if (i < 0 || reads[static_cast<std::size_t>(n)] > 1) continue;
       const Access& view = view_of(plan, outputs[static_cast<std::size_t>(i)]);
-      is_free[static_cast<std::size_t>(n)] = can_lie_anyhow(group, n, view, space);
+      is_free[static_cast<std::size_t>(n)] = can_lie_anyhow(plan, group, n, view, space);
     }
   }
   OutputStrides required;
@@ -97,6 +102,18 @@ OutputStrides required_strides(const Plan& plan) {
     required.push_back(is_empty || is_free[static_cast<std::size_t>(view.base)] ? Extents{} : view.strides);
   }
   return required;
+}
+
+bool lies_channels_last(const Plan& plan, std::size_t i) {
+  const Access& view = view_of(plan, plan.graph.outputs[i]);
+  const int group = plan.group_of[at(view.base)];
+  const Executor* executor = group < 0 ? nullptr : plan.groups[at(group)].executor;
+  if (!executor || !executor->lays_channels_last() || view.shape.size() != 4) return false;
+  return std::ranges::any_of(plan.graph.nodes, [](const Node& n) {
+    if (n.op != Op::input || n.shape.size() != 4 || n.shape[1] == 1) return false;
+    const Extents& strides = std::get<InputAttributes>(n.attributes).strides;
+    return !strides.empty() && strides[1] == 1;
+  });
 }
 
 }  // namespace kfusion

@@ -38,6 +38,8 @@ Access sliced(const Access& a, const SliceAttributes& s, const Extents& shape) {
 
 }  // namespace
 
+Extents channels_last(const Extents& s) { return {s[1] * s[2] * s[3], 1, s[1] * s[3], s[1]}; }
+
 Access identity_access(NodeId base, const Extents& shape) { return {base, product(shape), shape, c_strides(shape), 0}; }
 
 std::optional<Access> through_view(const Node& view, const Access& argument) {

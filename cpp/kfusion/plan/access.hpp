@@ -25,6 +25,9 @@ struct Access {
 /// The base itself: C order.
 Access identity_access(NodeId base, const Extents& shape);
 
+/// The strides of images, four axes, whose channels, the second, lie innermost.
+Extents channels_last(const Extents& shape);
+
 /// What `view` (a view node, whatever its own argument) makes of an access of its argument's shape. Nothing where a
 /// reshape cannot be expressed by strides: it has to copy.
 std::optional<Access> through_view(const Node& view, const Access& argument);

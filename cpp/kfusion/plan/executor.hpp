@@ -44,6 +44,9 @@ class Executor {
   /// What the kernel costs. `roofline`: by its bytes and operations.
   virtual Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const;
 
+  /// Whether images that it stores lie with their channels innermost, unless the caller wants them otherwise.
+  virtual bool lays_channels_last() const { return false; }
+
   /// How it runs the kernel, for people: "tiles of 256 x 192 by clusters of 2 blocks"; empty where there is no choice.
   virtual std::string how(const Plan&, const Group&, const Device&) const { return {}; }
 

@@ -56,7 +56,6 @@ class Finishing {
     for (const NodeId n : m.nodes) {
       if (is_stored(m, n)) r.stores.push_back(n);
     }
-    if (r.pattern == Pattern::kConv2d) r.folded = per_channel_maps(m);
     count_sweeps(g_, folded_, device_, r);
     return r;
   }
@@ -75,24 +74,6 @@ class Finishing {
         if (!seen) r.loads.push_back({a, n, distinct_elements(a) == size});
       }
     }
-  }
-
-  /// Follows the result of a convolution through maps with one value per channel (axis 1).
-  std::vector<NodeId> per_channel_maps(const Members& m) const {
-    std::vector<NodeId> r;
-    NodeId value = *std::find_if(m.nodes.begin(), m.nodes.end(), [&](NodeId n) { return g_[n].op == Op::conv2d; });
-    while (p_.readers(value).size() == 1 && !p_.is_output(value)) {
-      const NodeId next = p_.readers(value)[0];
-      if (!is_inside(m, next) || !info(g_[next].op).has(kAffine)) break;
-      const auto& both = reads(next);
-      if (both.size() != 2) break;
-      const Access& other = both[0].base == value ? both[1] : both[0];
-      if (other.shape.size() != 4 || other.strides[0] != 0 || other.strides[2] != 0 || other.strides[3] != 0) break;
-      if (g_[next].op == Op::divide && both[0].base != value) break;
-      r.push_back(next);
-      value = next;
-    }
-    return r;
   }
 
   /// Each group after those that it reads; among the ready ones, the one that was written first.

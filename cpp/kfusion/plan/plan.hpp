@@ -54,7 +54,6 @@ struct Group {
   std::vector<Load> loads;
   std::vector<NodeId> stores;    ///< nodes of this group that others or the caller read
   std::vector<NodeId> deferred;  ///< monotone maps before a max (min): computed once per result, after it
-  std::vector<NodeId> folded;    ///< per-channel affine maps after a convolution: folded into its weights beforehand
   int passes = 1;                ///< sweeps over the domain: where rows stay on chip, only the first reads memory
   bool row_on_chip = true;
   const Executor* executor = nullptr;  ///< nullptr where none of those that were asked runs it, and

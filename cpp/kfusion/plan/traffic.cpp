@@ -127,7 +127,6 @@ FlopCount flops_of(const Graph& g, const Group& group, NodeId id, const Device& 
   const auto argument = [&](std::size_t i) -> const Node& { return g[n.arguments[i]]; };
   switch (kind(n.op)) {
     case OpKind::kMap: {  // a condition comes first: the last argument is of the type that is computed with
-      if (contains(group.folded, id)) return {};
       const std::int64_t size = contains(group.deferred, id) ? reduced_size(g, group) : n.size();
       const DType dtype = argument(n.arguments.size() - 1).dtype;
       const double work = work_of_map(g, id, dtype, device);

@@ -297,7 +297,7 @@ def _check_groups(name: str, groups: Iterable[Group], graph: dict[str, Any]) -> 
     nodes, stages = range(len(graph["nodes"])), {stage["name"] for stage in graph["stages"]}
     computed = {i for i, node in enumerate(graph["nodes"]) if node["stage"] is not None}
     for i, g in enumerate(groups):
-        named = (*g.views, *g.deferred, *g.folded, *(v.node for v in g.loads), *(v.node for v in g.stores))
+        named = (*g.views, *g.deferred, *(v.node for v in g.loads), *(v.node for v in g.stores))
         _require(g.id == i, f"{name}[{i}].id must be {i}")
         _require(computed.issuperset(g.nodes), f"{name}[{i}].nodes must be numbers of computed nodes")
         _require(all(n in nodes for n in named), f"{name}[{i}] must name nodes of the graph")

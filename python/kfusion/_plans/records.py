@@ -111,10 +111,10 @@ class Group(Cost):
 
     nodes and ops are what it computes, by number and name; stages the calls of yours that these belong to; views the
     nodes folded into its loads and stores; deferred those computed once per result, after the max that stands behind
-    them; folded those that change a convolution's weights instead. It runs over `domain`, whose axes `reduced` are
-    reduced: rows x cols. A row that does not stay on chip is swept `passes` times. ridge is the intensity from which
-    the device would compute longer than it moves. kind is its pattern; executor who runs it (`kfusion.executors`), and
-    where that is nobody, "", `missing` says why; how says in words how it is run, where there is a choice.
+    them. It runs over `domain`, whose axes `reduced` are reduced: rows x cols. A row that does not stay on chip is
+    swept `passes` times. ridge is the intensity from which the device would compute longer than it moves. kind is its
+    pattern; executor who runs it (`kfusion.executors`), and where that is nobody, "", `missing` says why; how says in
+    words how it is run, where there is a choice.
     """
 
     id: int
@@ -125,7 +125,6 @@ class Group(Cost):
     nodes: tuple[int, ...]
     views: tuple[int, ...]
     deferred: tuple[int, ...]
-    folded: tuple[int, ...]
     domain: tuple[int, ...]
     reduced: tuple[int, ...]
     rows: int
