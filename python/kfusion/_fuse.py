@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
-from . import _core
+from . import _core, _times
 from ._devices import running
 from ._devices.devices import device as find_device
 from ._fused_module import fused_module
@@ -53,6 +53,7 @@ class FusedFunction(_core.FusedCallable):
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         signature = signature_of(function)
+        _times.refresh()
         super().__init__(name_of(function), list(signature.parameters), options, True, True)
         written = without_partial(function)
         has_name = hasattr(written, "__qualname__")  # a module, an object with __call__ have none
@@ -156,6 +157,7 @@ class FusedFunction(_core.FusedCallable):
         alike: Alike | None,
     ) -> calls.Prepared:
         """By a trace of calls that are alike but for sizes, or by tracing this one."""
+        _times.refresh()
         if alike is not None and (known := alike.prepared(shapes)) is not None:
             return known
         if alike is not None and (other := alike.other(shapes)) is not None:

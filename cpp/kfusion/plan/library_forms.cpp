@@ -143,7 +143,7 @@ std::vector<FormCost> form_costs(const Graph& g, const Plan& plan, const PlanCos
       const auto of_form = [&](NodeId n) { return is_within(form, stages[at(plan.graph[n].stage)]); };
       const auto inside = std::ranges::count_if(plan.groups[i].nodes, of_form);
       if (inside == 0) continue;
-      c.kernels_us += cost.groups[i].price.total_us;
+      c.kernels_us += cost.groups[i].price.predicted_us;
       c.alone = c.alone && inside == std::ssize(plan.groups[i].nodes);
     }
     costs.push_back(c);
