@@ -206,6 +206,7 @@ class FusedCallable {
     const py::object alike = numbers ? found_alike(r) : py::none();
     const py::object prepared =
         r.self.attr("_prepare")(r.given.args(), r.given.kwargs(), strides, numbers, shapes, alike);
+    forget_what_was_planned_otherwise();  // it may have read other times
     const auto entry = std::make_shared<Entry>();
     entry->alike = prepared.attr("alike");
     entry->fill = prepared.attr("fill");

@@ -53,7 +53,6 @@ class FusedFunction(_core.FusedCallable):
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         signature = signature_of(function)
-        _times.refresh()
         super().__init__(name_of(function), list(signature.parameters), options, True, True)
         written = without_partial(function)
         has_name = hasattr(written, "__qualname__")  # a module, an object with __call__ have none

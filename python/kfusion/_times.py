@@ -28,17 +28,18 @@ def path() -> Path | None:
     Raises:
         ValueError: KFUSION_CACHE_DIR or KFUSION_TUNE has a value that makes no sense.
     """
-    wanted = os.environ.get("KFUSION_TUNE", "")
-    if wanted not in ("", "on", "off"):
-        raise ValueError(f"kfusion: KFUSION_TUNE must be on or off, got {wanted!r}")
-    folder = "" if wanted == "off" else _core.cache_directory()
+    folder = _core.cache_directory() if _is_on() else ""
     return Path(folder) / FILE if folder else None
 
 
 def refresh() -> None:
     """Lets plans choose by what the file says now, if that is new. A damaged file is ignored, with a warning."""
     global _seen
-    file = path()
+    is_on = _is_on()
+    try:
+        file = path() if is_on else None
+    except ValueError:  # of the folder: who keeps something there says so
+        file = None
     state = _state(file)
     if state == _seen:
         return
@@ -77,6 +78,13 @@ def versions(library: str) -> dict[str, str]:
     if library != "numpy" and library in sys.modules:
         found[library] = str(sys.modules[library].__version__)
     return found
+
+
+def _is_on() -> bool:
+    wanted = os.environ.get("KFUSION_TUNE", "")
+    if wanted not in ("", "on", "off"):
+        raise ValueError(f"kfusion: KFUSION_TUNE must be on or off, got {wanted!r}")
+    return wanted != "off"
 
 
 def _state(file: Path | None) -> Any:
