@@ -57,7 +57,7 @@ class FirstCall:
         return Measured(self.suite, self.name, self.shape, self.dtype, inputs.library, 0, tuple(rows), tuple(notes))
 
     def _rows(self, version: str, inputs: Inputs, options: Options) -> list[Row]:
-        arguments = [version, self.function, "x".join(map(str, self.shape)), inputs.device]
+        arguments = [version, self.function, "x".join(map(str, self.shape)), inputs.device, self.dtype]
         runs = []
         for _ in range(1 if version != "fused" else options.processes):
             with tempfile.TemporaryDirectory() as empty:

@@ -1,4 +1,5 @@
-"""The process of one first call: python -m benchmarks.first_call VERSION FUNCTION SHAPE DEVICE prints milliseconds.
+"""The process of one first call: python -m benchmarks.first_call VERSION FUNCTION SHAPE DEVICE [DTYPE] prints
+milliseconds.
 
 Everything that is not the call's own is done before: imports, the array, a context on the GPU.
 """
@@ -21,10 +22,10 @@ from . import functions, rivals
 from .inputs import Inputs
 
 
-def main(version: str, function: str, shape: str, device: str) -> None:
+def main(version: str, function: str, shape: str, device: str, dtype: str = "float32") -> None:
     """Makes the call twice."""
     library = "kfusion" if device == "cuda" and version == "fused" else None  # what no peer needs is not imported
-    x = Inputs(device, library).random(tuple(map(int, shape.split("x"))), "float32", 0)
+    x = Inputs(device, library).random(tuple(map(int, shape.split("x"))), dtype, 0)
     call = prepared(version, getattr(functions, function), x)
     wait: Callable[[], Any] = _core.cuda_synchronize if device == "cuda" else lambda: None
     wait()

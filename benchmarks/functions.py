@@ -13,6 +13,14 @@ layernorm = kf.fused_layernorm
 rmsnorm = kf.fused_rmsnorm
 softmax = kf.fused_softmax
 
+# ---- products ----
+
+
+def product_gelu(x: Any) -> Any:
+    """gelu(x x), by tanh."""
+    return kf.gelu(x @ x, approximate="tanh")
+
+
 # ---- chains of the lesson ----
 
 

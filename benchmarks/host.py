@@ -28,7 +28,7 @@ CALL = "call"  # the state of these rows
 class HostCase:
     """A function on a small array of one library; `shape` may be empty.
 
-    peers: for each, the calls of that library on its own arrays.
+    peers: for each, the calls of that library on its own arrays. dtype: another one than float32 of torch's only.
     """
 
     suite: str
@@ -48,6 +48,8 @@ class HostCase:
         """Times batches of calls, those of all versions in turn."""
         report(0.0, self.title)
         x = array_of(self.library, np.random.default_rng(0).standard_normal(self.shape, np.float32))
+        if self.dtype != "float32":
+            x = x.to(getattr(importlib.import_module("torch"), self.dtype))
         runs, notes = self._runs(x, [p for p in options.peers if p in self.peers])
         taken: dict[str, list[float]] = {version: [] for version in runs}
         for batch in range(_BATCHES):

@@ -215,6 +215,8 @@ def _host(suite: str, options: Options) -> Iterator[Job]:
         for name, function in (("chain of five", f.five_ops), ("relu_layernorm", f.relu_layernorm)):
             for shape in ((16, 256), (0, 256)):
                 yield HostCase(suite, name, function, shape, library, peers[library])
+        if library == "torch":
+            yield HostCase(suite, "product and gelu", f.product_gelu, (256, 256), library, ("torch",), "bfloat16")
 
 
 def _cold_start(suite: str, options: Options) -> Iterator[Job]:
@@ -227,6 +229,8 @@ def _cold_start(suite: str, options: Options) -> Iterator[Job]:
     )
     for name, function, asked in named[: 1 if options.quick else 4]:
         yield FirstCall(suite, name, function, shape, asked)
+    if options.device == "cuda":
+        yield FirstCall(suite, "product and gelu", "product_gelu", (4096, 4096), (), "bfloat16")
 
 
 # ---- layers ---------------------------------------------------------------------------------------------------------

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from cpu_products import forced, poisoned, require_blas  # noqa: F401
+from cpu_products import HALVES, forced, poisoned, require_blas  # noqa: F401
 
 pytestmark = pytest.mark.native
 require_blas()
+
+ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # of a result, as a part of it
 
 # batches, heads, queries, keys, numbers of a key, of a value: one query, tails, several blocks of queries, of keys
 SHAPES = [(2, 3, 50, 70, 16, 24), (1, 1, 300, 1100, 8, 8), (2, 2, 700, 300, 16, 16), (1, 2, 1, 2300, 32, 32),
@@ -19,7 +21,7 @@ SHAPES = [(2, 3, 50, 70, 16, 24), (1, 1, 300, 1100, 8, 8), (2, 2, 700, 300, 16, 
 
 
 def scores(q, k):
-    return q @ k.swapaxes(-1, -2) * (1 / q.shape[-1] ** 0.5)
+    return q @ k.swapaxes(-1, -2) * 0.5 ** (q.shape[-1].bit_length() // 2)  # a number of every type
 
 
 def positions(s):
@@ -66,11 +68,14 @@ def check(f, *arrays, single=True):
     assert len(groups) == 1 or not single, groups
     with np.errstate(all="ignore"):
         got, again = fused(*arrays), fused(*arrays)
-        want = f(*(a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays))
+        want = f(*(a.astype(np.float64) if a.dtype != bool else a for a in arrays))
     assert got.tobytes() == again.tobytes()
     assert got.shape == want.shape
     assert np.array_equal(np.isnan(got), np.isnan(want))
-    bound = {4: 1e-5, 8: 1e-13}[arrays[0].dtype.itemsize] * (1 + np.abs(want))
+    bound = 1e-13 * (1 + np.abs(want)) if got.dtype == np.float64 else 1e-5 * (1 + np.abs(want))
+    if got.itemsize == 2:  # rounded once, at the end
+        bound += ROUNDING[got.dtype.name] * np.abs(want) + 1e-7
+        got = got.astype(np.float64)
     with np.errstate(invalid="ignore"):
         assert (np.isnan(want) | (got == want) | (np.abs(got - want) <= bound)).all()
     return got
@@ -92,6 +97,26 @@ def test_float64(rng):
     arrays = operands(rng, 2, 2, 300, 1500, 16, 16, dtype=np.float64)
     for form in ("a chain", "plain"):
         check(FORMS[form], *arrays)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_half_types(rng, shape, dtype):
+    for form in ("plain", "a chain", "followed by maps", "turned"):
+        check(FORMS[form], *operands(rng, *shape, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_half_types_that_are_not_finite(rng, value, dtype):
+    for where in range(3):
+        arrays = operands(rng, 1, 2, 70, 1300, 8, 8, dtype=dtype)
+        arrays[where][0, 1, 33, 5] = value
+        check(FORMS["plain"], *arrays)
+    q, k, v, m, b = operands(rng, 1, 2, 60, 2300, 8, 8, dtype=dtype)
+    m[:, :], m[:, 2200] = False, True
+    m[3] = False
+    assert np.isnan(check(FORMS["a mask"], q, k, v, m, b)[:, :, 3].astype(np.float32)).all()
 
 
 @pytest.mark.parametrize("rank", [2, 3])
@@ -119,10 +144,11 @@ def backwards(x):
     return x[:, ::-1, ::-1].copy()[:, ::-1, ::-1]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, HALVES[0]], ids=str)
 @pytest.mark.parametrize("how", [heads_behind_positions, transposed, every_second, backwards])
 @pytest.mark.parametrize("which", [0, 1, 2, None])
-def test_layouts(rng, how, which):
-    arrays = list(operands(rng, 2, 3, 90, 1300, 8, 12))
+def test_layouts(rng, how, which, dtype):
+    arrays = list(operands(rng, 2, 3, 90, 1300, 8, 12, dtype=dtype))
     for i in range(3) if which is None else [which]:
         arrays[i] = how(arrays[i])
     check(FORMS["a mask"], *arrays)
@@ -169,8 +195,9 @@ def test_numbers_of_a_call(rng):
         np.testing.assert_allclose(f(q, k, v, s), kf.softmax(q @ k.swapaxes(-1, -2) * s) @ v, rtol=1e-4, atol=1e-5)
 
 
-def test_bits_do_not_depend_on_threads(rng):
-    arrays = operands(rng, 2, 2, 600, 1100, 16, 16)
+@pytest.mark.parametrize("dtype", [np.float32, HALVES[0]], ids=str)
+def test_bits_do_not_depend_on_threads(rng, dtype):
+    arrays = operands(rng, 2, 2, 600, 1100, 16, 16, dtype=dtype)
     f, before, results = forced(FORMS["a chain"]), kf.get_num_threads(), []
     for n in (1, 2, 3):
         kf.set_num_threads(n)
@@ -213,7 +240,6 @@ def test_a_mask_of_positions_is_the_librarys():
 
 
 REFUSED = {
-    "half types": (lambda q, k, v: kf.softmax(q @ k.swapaxes(-1, -2)) @ v, "float16"),
     "scores that are stored": (lambda q, k, v: (kf.softmax(q @ k.swapaxes(-1, -2)) @ v, q @ k.swapaxes(-1, -2)),
                                "float32"),
     "weights that are changed": (lambda q, k, v: (kf.softmax(q @ k.swapaxes(-1, -2)) * 2) @ v, "float32"),

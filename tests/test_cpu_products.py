@@ -11,20 +11,26 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from cpu_products import forced, poisoned, require_blas  # noqa: F401
+from cpu_products import (
+    LAYOUTS,
+    REDUCED,
+    SHAPES,
+    STORED,
+    draw,
+    forced,
+    logsumexp,
+    operands,
+    padded,
+    poisoned,  # noqa: F401
+    require_blas,
+    sliced,
+)
 from kfusion import _core
 
 pytestmark = pytest.mark.native
 require_blas()
 
 ROUNDING = {np.dtype(np.float32): 2.0**-23, np.dtype(np.float64): 2.0**-52}
-# one row, one column, depth 1, tails, several blocks along rows, along columns, and along both
-SHAPES = [(1, 5, 7), (6, 5, 1), (1, 1, 1), (7, 1, 5), (129, 33, 127), (256, 256, 256), (513, 400, 777),
-          (2500, 8, 40), (40, 8, 5000), (1100, 40, 1300), (16, 700, 3000)]  # fmt: skip
-
-
-def draw(rng, *shape, dtype=np.float32):
-    return rng.standard_normal(shape).astype(dtype)
 
 
 def as_tuple(result):
@@ -57,40 +63,6 @@ def check(f, *arrays, scale=1.0, kernels=1):
     return got
 
 
-def operands(rng, m, k, n, dtype=np.float32):
-    """A product's factors, with sums of about 1, a bias, a residual and a number of each row."""
-    w = draw(rng, k, n, dtype=dtype) / dtype(max(k, 1) ** 0.5)
-    return (draw(rng, m, k, dtype=dtype), w, draw(rng, n, dtype=dtype), draw(rng, m, n, dtype=dtype),
-            draw(rng, m, 1, dtype=dtype))  # fmt: skip
-
-
-def logsumexp(x, axis):
-    largest = x.max(axis, keepdims=True)
-    return kf.log(kf.exp(x - largest).sum(axis, keepdims=True)) + largest
-
-
-STORED = {
-    "bias and gelu": lambda x, w, b, r, c: kf.gelu(x @ w + b),
-    "residual": lambda x, w, b, r, c: x @ w + r,
-    "number of each row": lambda x, w, b, r, c: kf.tanh(x @ w) * c,
-    "three results": lambda x, w, b, r, c: (x @ w, kf.relu(x @ w), r - x @ w * c),
-    "vector computed here": lambda x, w, b, r, c: x @ w + (kf.exp(b) * 2 + 1),
-    "bools": lambda x, w, b, r, c: (x @ w * 0 + r > 0.5) | (x @ w * 0 > b),
-}
-REDUCED = {
-    "largest of rows": lambda x, w, b, r, c: (x @ w + b).max(-1),
-    "least of columns": lambda x, w, b, r, c: (x @ w * c).min(0),
-    "sums of rows": lambda x, w, b, r, c: (kf.tanh(x @ w) * r).sum(-1),
-    "means of columns": lambda x, w, b, r, c: (x @ w - r).mean(0),
-    "splade": lambda x, w, b, r, c: kf.log1p(kf.relu(x @ w + b)).max(0),
-    "splade, masked": lambda x, w, b, r, c: (kf.log1p(kf.relu(x @ w + b)) * c).max(0),
-    "logsumexp": lambda x, w, b, r, c: logsumexp(x @ w + b, axis=-1),
-    "logsumexp of columns": lambda x, w, b, r, c: logsumexp(x @ w + b, axis=0),
-    "any": lambda x, w, b, r, c: (x @ w * 0 + r > 2.5).any(-1),
-    "two": lambda x, w, b, r, c: ((x @ w).max(-1), (x @ w).min(-1) * 2),
-}
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("case", STORED)
 def test_stored(rng, case, shape):
@@ -108,42 +80,6 @@ def test_reduced(rng, case, shape):
 def test_float64(rng, case):
     check(STORED[case], *operands(rng, 300, 200, 600, dtype=np.float64))
     check(REDUCED["logsumexp"], *operands(rng, 40, 30, 5000, dtype=np.float64))
-
-
-def fortran(x):
-    return np.asfortranarray(x)
-
-
-def sliced(x):
-    wide = np.full([2 * e + 1 for e in x.shape], np.nan, x.dtype)
-    view = wide[tuple(slice(1, None, 2) for _ in x.shape)]
-    view[...] = x
-    return view
-
-
-def padded(x):
-    wide = np.full((*x.shape[:-1], x.shape[-1] + 5), np.nan, x.dtype)
-    view = wide[..., 3:-2]
-    view[...] = x
-    return view
-
-
-def backwards(x):
-    return x[::-1, ::-1].copy()[::-1, ::-1] if x.ndim > 1 else x[::-1].copy()[::-1]
-
-
-def between_elements(x):
-    """At an address that is no multiple of an element's size."""
-    view = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
-    view[...] = x
-    return view
-
-
-def repeated(x):
-    return np.broadcast_to(x[:1], x.shape)
-
-
-LAYOUTS = [fortran, sliced, padded, backwards, between_elements, repeated]
 
 
 @pytest.mark.parametrize("how", LAYOUTS)
@@ -298,7 +234,7 @@ def test_tensors(rng):
 
 REFUSED = {
     "a product alone": (lambda x, w: x @ w, "float32", ""),
-    "half types": (lambda x, w: kf.relu(x @ w), "float16", "computes products of float32 or of float64"),
+    "integers": (lambda x, w: kf.relu(x @ w), "int32", "computes products of floats of one type"),
 }
 
 

@@ -11,7 +11,7 @@ import kfusion as kf
 PACKAGE = Path(kf.__file__).parent
 LAYERS = (
     ("_core", "_arguments", "_files", "_json", "_progress", "_schema", "_tables", "_user_code"),
-    ("_arrays", "_pictures", "_timing"),
+    ("_arrays", "_pictures", "_times", "_timing"),
     ("_spec", "_devices"),
     ("_graph",),
     ("_ops",),
@@ -20,7 +20,7 @@ LAYERS = (
     ("_fused_module",),
     ("_fuse",),
     ("_named", "_compare"),
-    ("_library_call", "_traffic", "_prebuilt"),
+    ("_library_call", "_traffic", "_tune", "_prebuilt"),
     ("_cli",),
     ("__init__", "__main__"),
 )

@@ -45,6 +45,10 @@ py::dict cubin_cache() {
   return d;
 }
 
+py::object cache_directory() {
+  return py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefault(CubinCache::from_environment().directory().c_str()));
+}
+
 py::dict clear_cubin_cache() {
   const CubinCache::Contents removed = CubinCache::from_environment().clear();
   py::dict d;
@@ -106,6 +110,14 @@ void bind_compiler(py::module_& m) {
 
 The cache of compiled kernels on disk: {directory, entries, bytes, limit_bytes, problem}; problem says why nothing can
 be kept, and is empty where it can.
+
+Raises:
+    ValueError: KFUSION_CACHE_DIR or KFUSION_CACHE_MB has a value that makes no sense.
+)");
+  m.def("cache_directory", &cache_directory, R"(cache_directory()
+--
+
+The folder of what is kept on disk; "" where there is none.
 
 Raises:
     ValueError: KFUSION_CACHE_DIR or KFUSION_CACHE_MB has a value that makes no sense.

@@ -1,5 +1,6 @@
 // A function that keeps an executable for each signature of its arguments.
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 
 #include "backends/backends.hpp"
@@ -9,6 +10,7 @@
 #include "bindings/fuse/given.hpp"
 #include "bindings/fuse/guards.hpp"
 #include "bindings/fuse/table.hpp"
+#include "bindings/measured_times.hpp"
 #include "bindings/plan_options.hpp"
 #include "bindings/stl.hpp"
 #include "kfusion/graph/builder.hpp"
@@ -138,9 +140,16 @@ class FusedCallable {
     const double* parameters;
   };
 
+  /// Entries of plans that were made before other times were known.
+  void forget_what_was_planned_otherwise() {
+    const std::uint64_t now = measured_generation();
+    if (generation_.exchange(now, std::memory_order_relaxed) != now) table_.clear();
+  }
+
   /// Empty where an argument is a traced value: the call is part of another function's trace. Not inlined, since a
   /// signature is large: functions call each other, and themselves, many levels deep while they are traced.
   [[gnu::noinline]] py::object run(py::handle self, Call& call, const Given& given) {
+    forget_what_was_planned_otherwise();
     Signature s(call);  // the arrays are borrowed once: what runs is what was looked at
     try {
       fill(s, given);
@@ -197,6 +206,7 @@ class FusedCallable {
     const py::object alike = numbers ? found_alike(r) : py::none();
     const py::object prepared =
         r.self.attr("_prepare")(r.given.args(), r.given.kwargs(), strides, numbers, shapes, alike);
+    forget_what_was_planned_otherwise();  // it may have read other times
     const auto entry = std::make_shared<Entry>();
     entry->alike = prepared.attr("alike");
     entry->fill = prepared.attr("fill");
@@ -332,6 +342,7 @@ class FusedCallable {
   std::string name_;
   std::vector<std::string> parameters_;
   PlanOptions options_;
+  std::atomic<std::uint64_t> generation_ = measured_generation();
   bool takes_out_, reads_ints_;
   fuse::Guards guards_;
   fuse::Table table_;

@@ -3,6 +3,7 @@
 #include "bindings/device_dict.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/graph_dict.hpp"
+#include "bindings/measured_times.hpp"
 #include "bindings/plan_dict.hpp"
 #include "bindings/plan_options.hpp"
 #include "bindings/stl.hpp"
@@ -69,7 +70,8 @@ PricedPlans priced_plans(const Graph& g, const Device& device, const PlanOptions
 
 py::dict plan_of(const GraphBuilder& builder, const py::dict& device_fields, const py::dict& options_dict) {
   const Device device = read_device(device_fields);
-  const PlanOptions options = read_options(options_dict, possible_executors());
+  PlanOptions options = read_options(options_dict, possible_executors());
+  options.measured = measured_on(device);
   const PricedPlans plans = [&, copy = builder.graph()] {  // another thread may go on building the graph
     const Interruptible without_gil;
     return priced_plans(copy, device, options);

@@ -53,6 +53,7 @@ void add_cost(py::dict& d, const Cost& c) {
   d["memory_us"] = c.price.memory_us;
   d["compute_us"] = c.price.compute_us;
   d["time_us"] = c.price.total_us;
+  d["predicted_us"] = c.price.predicted_us;
   d["bound"] = name(c.price.bound);
 }
 
@@ -122,6 +123,7 @@ py::dict to_dict(const Group& group, std::size_t id, const Named& named, const C
   d["row_on_chip"] = group.row_on_chip;
   d["executor"] = group.executor ? group.executor->name() : "";
   d["missing"] = group.missing;
+  d["measured"] = cost.price.measured;
   d["how"] = group.executor ? group.executor->how(named.plan, group, device) : "";
   add_cost(d, cost);
   d["ridge"] = ridge(cost.traffic, device);

@@ -36,12 +36,12 @@ Given given(const Matrix& m, std::int64_t outer, std::int64_t depth, bool left) 
 
 template <class Int, class T>
 void multiply_as(void* function, std::int64_t rows, std::int64_t cols, std::int64_t depth, const Matrix& left,
-                 const Matrix& right, std::byte* result, std::int64_t pitch) {
+                 const Matrix& right, std::byte* result, std::int64_t pitch, bool adds) {
   const Given a = given(left, rows, depth, true), b = given(right, cols, depth, false);
   const auto as_int = [](std::int64_t n) { return static_cast<Int>(n); };
   reinterpret_cast<Gemm<Int, T>>(function)(kRowMajor, a.order, b.order, as_int(rows), as_int(cols), as_int(depth), T(1),
                                            reinterpret_cast<const T*>(left.data), as_int(a.pitch),
-                                           reinterpret_cast<const T*>(right.data), as_int(b.pitch), T(0),
+                                           reinterpret_cast<const T*>(right.data), as_int(b.pitch), T(adds),
                                            reinterpret_cast<T*>(result), as_int(pitch));
 }
 
@@ -64,13 +64,13 @@ Users& users = *[] {
 /// A matrix times a vector, whose elements are `step` apart.
 template <class Int, class T>
 void multiply_vector_as(void* function, std::int64_t outer, std::int64_t depth, const Matrix& m, const std::byte* x,
-                        std::int64_t x_step, std::byte* y, std::int64_t y_step) {
+                        std::int64_t x_step, std::byte* y, std::int64_t y_step, bool adds) {
   const Given a = given(m, outer, depth, true);
   const bool plain = a.order == kPlain;
   const auto as_int = [](std::int64_t n) { return static_cast<Int>(n); };
   reinterpret_cast<Gemv<Int, T>>(function)(kRowMajor, a.order, as_int(plain ? outer : depth),
                                            as_int(plain ? depth : outer), T(1), reinterpret_cast<const T*>(m.data),
-                                           as_int(a.pitch), reinterpret_cast<const T*>(x), as_int(x_step), T(0),
+                                           as_int(a.pitch), reinterpret_cast<const T*>(x), as_int(x_step), T(adds),
                                            reinterpret_cast<T*>(y), as_int(y_step));
 }
 
@@ -85,7 +85,7 @@ bool Blas::reads(const Matrix& m, std::int64_t outer_extent, std::int64_t depth_
 }
 
 void Blas::multiply(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t depth, const Matrix& left,
-                    const Matrix& right, std::byte* result, std::int64_t pitch) const {
+                    const Matrix& right, std::byte* result, std::int64_t pitch, bool adds) const {
   const bool is_double = dtype == DType::kFloat64;
   if (rows == 1 || cols == 1) {
     const auto by_vector =
@@ -94,12 +94,12 @@ void Blas::multiply(DType dtype, std::int64_t rows, std::int64_t cols, std::int6
     const Matrix &matrix = rows == 1 ? right : left, &vector = rows == 1 ? left : right;
     const std::int64_t step = depth == 1 ? 1 : vector.depth;
     return by_vector(is_double ? float64_vector_ : float32_vector_, rows == 1 ? cols : rows, depth, matrix, vector.data,
-                     step, result, rows == 1 ? 1 : pitch);
+                     step, result, rows == 1 ? 1 : pitch, adds);
   }
   void* const function = is_double ? float64_ : float32_;
   const auto as = is_double ? (wide_ ? &multiply_as<std::int64_t, double> : &multiply_as<std::int32_t, double>)
                             : (wide_ ? &multiply_as<std::int64_t, float> : &multiply_as<std::int32_t, float>);
-  as(function, rows, cols, depth, left, right, result, pitch);
+  as(function, rows, cols, depth, left, right, result, pitch, adds);
 }
 
 /// OpenBLAS with threads of its own, in any of the names that it is built with.

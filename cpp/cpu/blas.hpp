@@ -23,9 +23,9 @@ class Blas {
   bool reads(const Matrix& m, std::int64_t outer_extent, std::int64_t depth_extent) const;
 
   /// result = left right, of float32 or float64: rows x cols elements, rows `pitch` elements apart. Factors are such
-  /// that it `reads` them; `depth` is not 0.
+  /// that it `reads` them; `depth` is not 0. `adds`: to what the result has.
   void multiply(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t depth, const Matrix& left,
-                const Matrix& right, std::byte* result, std::int64_t pitch) const;
+                const Matrix& right, std::byte* result, std::int64_t pitch, bool adds = false) const;
 
   int threads() const { return get_threads_(); }
 

@@ -42,6 +42,7 @@ from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
 from ._traffic.traffic import KernelTraffic, Traffic, measure_traffic
+from ._tune import Tuned, TunedKernel, tune
 
 __all__ = [
     "Device",
@@ -58,6 +59,8 @@ __all__ = [
     "Spec",
     "TraceError",
     "Traffic",
+    "Tuned",
+    "TunedKernel",
     "__version__",
     "call",
     "compare",
@@ -76,6 +79,7 @@ __all__ = [
     "spec",
     "to_device",
     "trace",
+    "tune",
 ]
 __all__ += [name for name in vars(_functions) if not name.startswith("_")]
 __all__ += _named.__all__

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
-from . import _core
+from . import _core, _times
 from ._devices import running
 from ._devices.devices import device as find_device
 from ._fused_module import fused_module
@@ -156,6 +156,7 @@ class FusedFunction(_core.FusedCallable):
         alike: Alike | None,
     ) -> calls.Prepared:
         """By a trace of calls that are alike but for sizes, or by tracing this one."""
+        _times.refresh()
         if alike is not None and (known := alike.prepared(shapes)) is not None:
             return known
         if alike is not None and (other := alike.other(shapes)) is not None:

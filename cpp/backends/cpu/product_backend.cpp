@@ -57,13 +57,33 @@ class AttentionStep final : public ExecutableStep {
   std::vector<int> score_loads_, output_loads_, stores_;
 };
 
-/// Of the products' factors: one for which BLAS has functions.
-bool is_computed_in(const Candidate& k, DType dtype) {
+/// Of the products and their factors.
+bool is_of(const Candidate& k, DType dtype) {
   return std::ranges::all_of(k.nodes, [&](NodeId n) {
     const auto is_other = [&](const Access& a) { return k.graph[a.base].dtype != dtype; };
     return k.graph[n].op != Op::matmul ||
            (k.graph[n].dtype == dtype && std::ranges::none_of(k.folded.work[at(n)].reads, is_other));
   });
+}
+
+/// Of floats: half types as panels of float32.
+bool is_of_one_type(const Candidate& k) {
+  constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
+  return std::ranges::any_of(kTypes, [&](DType t) { return is_of(k, t); });
+}
+
+/// Array libraries have products of floats, and not all of them of half types.
+bool is_better_alone(const Candidate& k) { return k.nodes.size() == 1 && !is_half(k.graph[k.nodes[0]].dtype); }
+
+/// What products of half types take, where the roofline has them as the library's.
+double more_us(const Contraction& c, const Device& device) {
+  const DType type = c.products[0].dtype;
+  if (!is_half(type)) return 0;
+  // 4096 x 1024 by 1024 x 4096 with a gelu, bfloat16, take 1.0 of what they take in float32 on two cores, 512 x 4096 by
+  // 4096 x 4096 1.03, 16 rows 1.1.
+  constexpr double kOfFloat32 = 1.05;
+  const double flops = c.flops() * static_cast<double>(c.products.size());
+  return flops * 1e6 * (kOfFloat32 / peak_flops(device, DType::kFloat32, true) - 1 / peak_flops(device, type, true));
 }
 
 bool has_product_without_elements(const Candidate& k) {
@@ -77,9 +97,8 @@ class Products final : public Backend {
     return d.is_cpu && (p == Pattern::kMatmul || p == Pattern::kContractionReduction || p == Pattern::kAttention);
   }
   std::optional<std::string> refusal(const Candidate& k, const Device&) const override {
-    if (k.nodes.size() == 1) return "computes nothing that is a product alone";
-    if (!is_computed_in(k, DType::kFloat32) && !is_computed_in(k, DType::kFloat64))
-      return "computes products of float32 or of float64";
+    if (is_better_alone(k)) return "computes nothing that is a product alone";
+    if (!is_of_one_type(k)) return "computes products of floats of one type";
     if (const auto why =
             k.pattern == Pattern::kAttention ? no_attention(k) : no_contraction(k, {.batches = BatchAxes::kAny}))
       return why;
@@ -96,6 +115,7 @@ class Products final : public Backend {
       // Threads that each have blocks of their own wait for each other once: 4096 x 1024 by 1024 x 4096 takes two of
       // them 0.95 to 1 of what OpenBLAS's threads take together, with what follows it. Of few rows there are few
       // blocks.
+      p.compute_us += more_us(*c, device);
       constexpr double kOfLibrary = 0.97;
       constexpr std::int64_t kFewRows = 128;
       if (c->batches * c->rows >= kFewRows) p.compute_us *= kOfLibrary;
@@ -137,7 +157,7 @@ class Products final : public Backend {
     const auto knows_positions = [&](NodeId n) { return std::ranges::any_of(k.folded.work[at(n)].reads, is_position); };
     if (!a || std::ranges::any_of(k.nodes, knows_positions)) return std::nullopt;
     return kOfLibrary * (a->scores.flops() + a->output.flops()) /
-           peak_flops(device, a->scores.products[0].dtype, true) * 1e6;
+           peak_flops(device, cpu::held(a->scores.products[0].dtype), true) * 1e6;
   }
 };
 

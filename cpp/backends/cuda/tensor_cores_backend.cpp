@@ -2,6 +2,7 @@
 #include "codegen/contractions/contraction_kernel.hpp"
 #include "host/compile.hpp"
 #include "host/cuda.hpp"
+#include "host/encoded_matrices.hpp"
 #include "host/tensor_map.hpp"
 #include "kfusion/plan/price.hpp"
 #include "runtime/backend.hpp"
@@ -58,8 +59,10 @@ class ContractionStep final : public ExecutableStep {
       loads[i] = slots_.loads[i] < 0 ? nullptr : f.slots[slots_.loads[i]];
     Addresses stores(slots_.stores, f.slots);
     Room<std::byte, 2048> parameters(kernel_.parameter_bytes());
+    static const codegen::EncodeMatrix encode = cuda::encode;
+    cuda::EncodedMatrices::Launch matrices(matrices_, encode);
     kernel_.write_parameters({left, right, loads.data(), stores.data()}, f.parameters, {f.workspace, standing.data()},
-                             cuda::encode, parameters.data());
+                             std::ref(matrices), parameters.data());
     cuda::launch(*function_, launch_, parameters.data(), kernel_.parameter_bytes(), f.device, f.stream);
   }
 
@@ -90,6 +93,7 @@ class ContractionStep final : public ExecutableStep {
   codegen::Launch launch_;
   Contracted slots_;
   std::vector<Copy> copies_;
+  cuda::EncodedMatrices matrices_;
   std::size_t workspace_bytes_ = 0;
 };
 

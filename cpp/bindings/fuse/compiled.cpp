@@ -7,6 +7,7 @@
 
 #include "bindings/fuse/entry.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/measured_times.hpp"
 #include "bindings/plan_options.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/platform.hpp"
@@ -28,7 +29,7 @@ struct Wanted {
 
   bool operator==(const Wanted& o) const {
     const auto tie = [](const PlanOptions& p) {
-      return std::tie(p.fuse, p.allow, p.forbid, p.max_inputs, p.max_outputs, p.executors);
+      return std::tie(p.fuse, p.allow, p.forbid, p.max_inputs, p.max_outputs, p.executors, p.measured);
     };
     return aligned == o.aligned && outputs == o.outputs && isa == o.isa && tie(options) == tie(o.options) &&
            graph == o.graph && graph.forms == o.graph.forms;
@@ -110,6 +111,7 @@ using namespace compiled_detail;
 std::shared_ptr<const Compiled> compiled(const Graph& graph, const Device& device, const PlanOptions& options,
                                          bool aligned, std::span<const Array* const> outs) {
   Wanted wanted{graph, options, aligned, OutputStrides(graph.outputs.size())};
+  wanted.options.measured = measured_on(device);
   for (std::size_t i = 0; i < outs.size(); ++i)
     if (outs[i]) wanted.outputs[i] = wanted_strides(graph[graph.outputs[i].node], outs[i]->view);
   const Interruptible unlocked;

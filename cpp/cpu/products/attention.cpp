@@ -11,6 +11,7 @@
 #include "cpu/products/factors.hpp"
 #include "cpu/products/numbers.hpp"
 #include "cpu/products/piece.hpp"
+#include "cpu/products/wide_product.hpp"
 #include "cpu/thread_pool.hpp"
 #include "kfusion/divide_up.hpp"
 
@@ -68,12 +69,31 @@ struct AttentionKernel::Parts {
   std::vector<std::vector<std::byte>> score_numbers, output_numbers;
   std::map<std::pair<std::int64_t, std::int64_t>, Piece> weights;  ///< by queries and keys of a block
   std::map<std::int64_t, Piece> outputs;                           ///< by queries
+  std::vector<WideProduct> wide;  ///< of half types: queries and keys; weights, which are float32, and values
 };
 
+namespace {
+
+std::vector<WideProduct> wide_products(const Attention& a, const Block& b) {
+  const Product &first = a.scores.products[0], &second = a.output.products[0];
+  if (!is_half(first.dtype)) return {};
+  const auto queries = block_extents(a.scores.rows, b.rows), keys = block_extents(a.scores.cols, b.cols);
+  std::vector<WideProduct> made;
+  made.emplace_back(Side{first.left.dtype, first.left.outer, first.left.depth},
+                    Side{first.right.dtype, first.right.outer, first.right.depth}, queries, keys,
+                    std::vector{a.scores.depth});
+  made.emplace_back(Side{}, Side{second.right.dtype, second.right.outer, second.right.depth}, queries,
+                    std::vector{a.output.cols}, keys);
+  return made;
+}
+
+}  // namespace
+
 AttentionKernel::AttentionKernel(const Blas& blas, Attention given) {
-  auto parts = std::make_unique<Parts>(Parts{blas, std::move(given), {}, {}, {}, {}, {}});
+  auto parts = std::make_unique<Parts>(Parts{blas, std::move(given), {}, {}, {}, {}, {}, {}});
   Contraction &scores = parts->a.scores, &output = parts->a.output;
   parts->block = attention_block(scores);
+  parts->wide = wide_products(parts->a, parts->block);
   parts->score_numbers = numbers_of(scores);
   parts->output_numbers = numbers_of(output);
   for (const std::int64_t rows : block_extents(scores.rows, parts->block.rows)) {
@@ -124,11 +144,12 @@ class AttentionKernel::Run {
           weights(bytes(p, p.block.cols)),
           values(bytes(p, p.a.output.cols)),
           more(bytes(p, p.a.output.cols)),
-          rows(bytes(p, 4)) {}
+          rows(bytes(p, 4)),
+          panels(scratch_bytes(p.wide)) {}
     static std::size_t bytes(const Parts& p, std::int64_t cols) {
-      return at(p.block.rows * cols) * item_bytes(p.a.scores.products[0].dtype);
+      return at(p.block.rows * cols) * item_bytes(held(p.a.scores.products[0].dtype));
     }
-    Buffer scores, weights, values, more, rows;
+    Buffer scores, weights, values, more, rows, panels;
   };
 
   static std::vector<const std::byte*> all_loads(const std::byte* const* given, const Contraction& c,
@@ -138,7 +159,14 @@ class AttentionKernel::Run {
     return all;
   }
 
-  DType dtype() const { return scores_.products[0].dtype; }
+  DType dtype() const { return held(scores_.products[0].dtype); }
+
+  /// Of queries and keys, or of weights and values.
+  void multiply(int which, std::int64_t rows, std::int64_t cols, std::int64_t depth, const Matrix& left,
+                const Matrix& right, std::byte* result, const Memory& mine) const {
+    if (p_.wide.empty()) return p_.blas.multiply(dtype(), rows, cols, depth, left, right, result, cols);
+    p_.wide[at(which)].multiply(p_.blas, rows, cols, depth, left, right, result, cols, mine.panels.data());
+  }
 
   /// All keys, for some queries.
   template <class T>
@@ -153,15 +181,14 @@ class AttentionKernel::Run {
       std::byte* const partials[] = {reinterpret_cast<std::byte*>(first ? largest : more_largest),
                                      reinterpret_cast<std::byte*>(first ? sums : more_sums)};
       std::byte* const products[] = {mine.scores.data(), mine.weights.data()};
-      p_.blas.multiply(dtype(), rows, keys, scores_.depth, queries_.at(batch, row), keys_.at(batch, key), products[0],
-                       keys);
+      multiply(0, rows, keys, scores_.depth, queries_.at(batch, row), keys_.at(batch, key), products[0], mine);
       const Places places{score_loads_.data(), nullptr, products, partials, parameters_};
       run_piece(p_.weights.at({rows, keys}), places, {batch, row, key}, false);
       const Matrix weights{products[1], keys, 1};
       Matrix values = values_.at(batch, 0);
       values.data += key * values.depth * values_.item;
       const Buffer& to = first ? mine.values : mine.more;
-      p_.blas.multiply(dtype(), rows, cols, keys, weights, values, to.data(), cols);
+      multiply(1, rows, cols, keys, weights, values, to.data(), mine);
       if (!first) merge(largest, sums, as(mine.values), more_largest, more_sums, as(mine.more), rows, cols);
     }
     divide(as(mine.values), sums, rows, cols);

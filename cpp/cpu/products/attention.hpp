@@ -19,7 +19,7 @@ struct AttentionArrays {
 
 class AttentionKernel {
  public:
-  /// Of one dtype, float32 or float64, with elements.
+  /// Of floats of one dtype, with elements. Half types are computed in float32.
   AttentionKernel(const Blas& blas, Attention a);
   AttentionKernel(AttentionKernel&&) noexcept;
   ~AttentionKernel();

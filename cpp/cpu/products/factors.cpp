@@ -26,6 +26,7 @@ Factors::Placed Factors::place(const Factor& f, const std::byte* base, const Ext
                                std::int64_t depth, bool merged) {
   const auto item = static_cast<std::int64_t>(item_bytes(f.dtype));
   const Matrix m{base + f.offset * item, f.outer, f.depth};
+  if (is_half(f.dtype)) return {m, batch_axes, f.batch_strides, item};
   const Matrix all{m.data, merged && extent == 1 ? f.batch : f.outer, f.depth};
   if (blas_.reads(all, merged ? product(batch_axes) * extent : extent, depth) && is_aligned(m.data, item))
     return {m, batch_axes, f.batch_strides, item};

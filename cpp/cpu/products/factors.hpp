@@ -22,7 +22,7 @@ class Factors {
   };
 
   /// `extent` along the product's own axis, `depth` along the one that is summed over. `merged`: all batches, along one
-  /// axis, are rows of one matrix. Copies live as long as this.
+  /// axis, are rows of one matrix. Copies live as long as this. Half types, which BLAS does not know, stay in place.
   Placed place(const Factor& f, const std::byte* base, const Extents& batch_axes, std::int64_t extent,
                std::int64_t depth, bool merged);
 

@@ -13,9 +13,6 @@ namespace {
 
 std::int64_t bytes_of(DType t) { return static_cast<std::int64_t>(item_bytes(t)); }
 
-/// Half types are held as float32.
-DType held(DType t) { return is_half(t) ? DType::kFloat32 : t; }
-
 /// An operand's strides along the last of the batches' axes, rows and columns.
 std::array<std::int64_t, 3> along_axes(const Operand& o, Reduces reduces) {
   const std::size_t n = o.kept.size();
@@ -151,7 +148,10 @@ class Taker {
   int add(Step s) {
     for (int& a : s.arguments) a = place[at(a)];
     s.pair = -1;
-    if (s.kind == StepKind::kLoad) s.index = load(s.index);
+    if (s.kind == StepKind::kLoad) {
+      if (c_.product_of(from_.loads[at(s.index)]) >= 0) s.dtype = s.from = held(s.dtype);
+      s.index = load(s.index);
+    }
     return push(std::move(s));
   }
 
@@ -160,7 +160,7 @@ class Taker {
     const int product = c_.product_of(o);
     if (product < 0) return add_load(on_block(o, c_.reduces), array(o, index, c_));
     Operand elements = with_axes(o, {block_.rows * block_.cols, block_.cols, 1}, c_.reduces);
-    elements.offset = 0;
+    elements.offset = 0, elements.dtype = held(o.dtype);
     return add_load(elements, {Given::Kind::kProduct, product});
   }
 

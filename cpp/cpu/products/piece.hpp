@@ -18,6 +18,9 @@ struct Block {
 /// The extents that blocks of `step` have along an axis: that, and what is left at the end.
 std::vector<std::int64_t> block_extents(std::int64_t extent, std::int64_t step);
 
+/// In which products are computed: half types in float32.
+constexpr DType held(DType t) { return is_half(t) ? DType::kFloat32 : t; }
+
 /// A job (job.hpp) that takes as long as so many operations of products.
 std::int64_t bytes_for_flops(double flops);
 
@@ -25,8 +28,8 @@ std::int64_t bytes_for_flops(double flops);
 struct Given {
   enum class Kind : std::uint8_t {
     kArray,    ///< load or store `index` of the epilogue
-    kProduct,  ///< the elements of product `index`: rows of all batches of the block, as many elements as it has
-               ///< columns
+    kProduct,  ///< the elements of product `index`, as `held`: rows of all batches of the block, as many elements as it
+               ///< has columns
     kPartial   ///< what each part of a reduced axis leaves of reduction `index`: a row of them for each part
   };
   Kind kind = Kind::kArray;

@@ -13,6 +13,7 @@
 #include "cpu/platform.hpp"
 #include "cpu/products/factors.hpp"
 #include "cpu/products/numbers.hpp"
+#include "cpu/products/wide_product.hpp"
 #include "cpu/thread_pool.hpp"
 #include "kfusion/divide_up.hpp"
 #include "kfusion/room.hpp"
@@ -26,7 +27,8 @@ constexpr std::int64_t kJobFlops = 16 << 20;                  ///< worth a block
 constexpr std::int64_t kJobs = 16;                            ///< of stored products, for cores that are busy elsewhere
 constexpr std::int64_t kLeastSide = 64, kLeastReduced = 256;  ///< of a block that is made smaller for that
 
-std::int64_t item_of(const Contraction& c) { return static_cast<std::int64_t>(item_bytes(c.products[0].dtype)); }
+DType type_of(const Contraction& c) { return held(c.products[0].dtype); }
+std::int64_t item_of(const Contraction& c) { return static_cast<std::int64_t>(item_bytes(type_of(c))); }
 
 std::int64_t block_elements(const Contraction& c) {
   const auto bytes = std::clamp(static_cast<std::int64_t>(last_level_cache() / 8), kLeastBlockBytes, kMostBlockBytes);
@@ -98,6 +100,21 @@ Cut cut_of(const Contraction& c) {
   return cut;
 }
 
+/// Products of half types, of blocks of `c`.
+std::vector<WideProduct> wide_products(const Contraction& c, const Block& b) {
+  std::vector<WideProduct> made;
+  std::vector<std::int64_t> rows;
+  for (const std::int64_t batches : block_extents(c.batches, b.batches))
+    for (const std::int64_t n : block_extents(c.rows, b.rows)) rows.push_back(batches * n);
+  for (const Product& p : c.products) {
+    if (!is_half(p.left.dtype)) break;
+    const std::int64_t between_rows = c.rows == 1 && b.batches > 1 ? p.left.batch : p.left.outer;
+    made.emplace_back(Side{p.left.dtype, between_rows, p.left.depth}, Side{p.right.dtype, p.right.outer, p.right.depth},
+                      rows, block_extents(c.cols, b.cols), std::vector{c.depth});
+  }
+  return made;
+}
+
 /// All that does not depend on addresses.
 struct ProductKernel::Parts {
   const Blas& blas;
@@ -108,6 +125,7 @@ struct ProductKernel::Parts {
   std::vector<std::vector<std::byte>> made;  ///< numbers
   std::vector<DType> partials;               ///< where blocks have a part of what is reduced
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, Piece> pieces, combining;  ///< by extents of a block
+  std::vector<WideProduct> wide;  ///< of half types, by product
   std::int64_t stored_bytes = 0;
 
   const Piece& piece(const Block& b) const { return pieces.at({b.batches, b.rows, b.cols}); }
@@ -118,13 +136,14 @@ struct ProductKernel::Parts {
 };
 
 ProductKernel::ProductKernel(const Blas& blas, Contraction given) {
-  auto parts = std::make_unique<Parts>(Parts{blas, std::move(given), {}, 0, 0, {}, {}, {}, {}});
+  auto parts = std::make_unique<Parts>(Parts{blas, std::move(given), {}, 0, 0, {}, {}, {}, {}, {}});
   Contraction& c = parts->c;
   parts->cut = cut_of(c);
   parts->item = item_of(c);
   parts->given_loads = static_cast<int>(c.epilogue.loads.size());
   parts->made = numbers_of(c);
   const Block& b = parts->cut.block;
+  parts->wide = wide_products(c, b);
   const bool split = parts->cut.parts > 1;
   if (split) parts->partials = partial_types(c);
   for (const std::int64_t batches : block_extents(c.batches, b.batches))
@@ -175,13 +194,15 @@ class ProductKernel::Run {
   /// A thread's.
   struct Memory {
     explicit Memory(const Parts& p)
-        : block_bytes((p.cut.block.size() * p.item + 63) / 64 * 64), products(at(block_bytes) * p.c.products.size()) {
+        : block_bytes((p.cut.block.size() * p.item + 63) / 64 * 64),
+          products(at(block_bytes) * p.c.products.size()),
+          panels(scratch_bytes(p.wide)) {
       const std::int64_t kept =
           p.cut.block.size() / (p.c.reduces == Reduces::kRows ? p.cut.block.rows : p.cut.block.cols);
       for (const DType t : p.partials) partials.emplace_back(at(kept * p.cut.parts) * item_bytes(t));
     }
     std::int64_t block_bytes;
-    Buffer products;
+    Buffer products, panels;
     std::vector<Buffer> partials;
   };
 
@@ -211,7 +232,7 @@ class ProductKernel::Run {
     for (std::int64_t part = 0; part < p_.cut.parts; ++part) {
       const At a = block_at(batch, row + (c_.reduces == Reduces::kRows ? part : 0),
                             col + (c_.reduces == Reduces::kCols ? part : 0));
-      for (std::size_t i = 0; i < c_.products.size(); ++i) multiply(i, a, product(mine, static_cast<int>(i)));
+      for (std::size_t i = 0; i < c_.products.size(); ++i) multiply(i, a, mine);
       run_piece(p_.piece(a.block), a, mine, part, stream_);
     }
     if (p_.cut.parts == 1) return;
@@ -221,7 +242,8 @@ class ProductKernel::Run {
 
   std::byte* product(const Memory& mine, int i) const { return mine.products.data() + i * mine.block_bytes; }
 
-  void multiply(std::size_t i, const At& a, std::byte* result) const {
+  void multiply(std::size_t i, const At& a, const Memory& mine) const {
+    std::byte* const result = product(mine, static_cast<int>(i));
     const std::int64_t rows = a.block.batches * a.block.rows;
     if (c_.depth == 0) {
       std::memset(result, 0, at(a.block.size() * p_.item));
@@ -230,7 +252,10 @@ class ProductKernel::Run {
     Matrix left = left_.at(a.batch, a.row);
     if (c_.rows == 1 && a.block.batches > 1) left.outer = left_.batches.back();
     const Matrix right = right_[i].at(a.batch, a.col);
-    p_.blas.multiply(c_.products[0].dtype, rows, a.block.cols, c_.depth, left, right, result, a.block.cols);
+    if (!p_.wide.empty())
+      return p_.wide[i].multiply(p_.blas, rows, a.block.cols, c_.depth, left, right, result, a.block.cols,
+                                 mine.panels.data());
+    p_.blas.multiply(type_of(c_), rows, a.block.cols, c_.depth, left, right, result, a.block.cols);
   }
 
   void run_piece(const Piece& piece, const At& a, const Memory& mine, std::int64_t part, bool stream) const {

@@ -20,7 +20,7 @@ Cut cut_of(const Contraction& c);
 
 class ProductKernel {
  public:
-  /// For factors and products of float32 or float64, all of one dtype, with elements.
+  /// For factors and products of floats, all of one dtype, with elements. Half types are computed in float32.
   ProductKernel(const Blas& blas, Contraction c);
   ProductKernel(ProductKernel&&) noexcept;
   ~ProductKernel();

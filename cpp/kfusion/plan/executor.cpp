@@ -32,25 +32,28 @@ Asked ask(const Executors& asked, const Candidate& kernel, const Device& device)
   return result;
 }
 
+/// The first of those that take least: of what was measured, where all were.
+const Executor* cheapest(const Executors& able, const std::vector<Price>& prices) {
+  if (able.empty()) return nullptr;
+  const bool measured = std::ranges::all_of(prices, &Price::measured);
+  const auto least = std::ranges::min_element(prices, {}, measured ? &Price::total_us : &Price::predicted_us);
+  return able[static_cast<std::size_t>(least - prices.begin())];
+}
+
 /// Prices depend on what ran before, and not on who ran it: each round prices one executor of each kernel.
 void take_cheapest(Plan& plan, const std::vector<Executors>& able, const Device& device) {
   std::size_t rounds = 0;
   for (const Executors& e : able) rounds = std::max(rounds, e.size());
   if (rounds < 2) return;
-  std::vector<double> least(able.size(), 0);
-  Executors best(able.size(), nullptr);
+  std::vector<std::vector<Price>> prices(able.size());
   for (std::size_t round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < able.size(); ++i)
       if (round < able[i].size()) plan.groups[i].executor = able[i][round];
     const PlanCost cost = count_in_place(plan, device);
-    for (std::size_t i = 0; i < able.size(); ++i) {
-      const double us = cost.groups[i].price.total_us;
-      if (round >= able[i].size() || (best[i] && us >= least[i])) continue;
-      best[i] = able[i][round];
-      least[i] = us;
-    }
+    for (std::size_t i = 0; i < able.size(); ++i)
+      if (round < able[i].size()) prices[i].push_back(cost.groups[i].price);
   }
-  for (std::size_t i = 0; i < able.size(); ++i) plan.groups[i].executor = best[i];
+  for (std::size_t i = 0; i < able.size(); ++i) plan.groups[i].executor = cheapest(able[i], prices[i]);
 }
 
 }  // namespace
@@ -69,6 +72,10 @@ const Executor& anyone() {
 std::optional<std::string> missing_executor(const Executors& asked, const Candidate& kernel, const Device& device) {
   Asked answer = ask(asked, kernel, device);
   return answer.able.empty() ? std::optional(std::move(answer.refusals)) : std::nullopt;
+}
+
+Executors able_executors(const Executors& asked, const Candidate& kernel, const Device& device) {
+  return ask(asked, kernel, device).able;
 }
 
 void choose_executors(Plan& plan, const Executors& asked, const Device& device) {

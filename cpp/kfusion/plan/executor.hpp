@@ -64,6 +64,9 @@ const Executor& anyone();
 /// Why none of `asked` runs the kernel, in one clause; nothing where one of them does.
 std::optional<std::string> missing_executor(const Executors& asked, const Candidate& kernel, const Device& device);
 
+/// Those of `asked` that run the kernel.
+Executors able_executors(const Executors& asked, const Candidate& kernel, const Device& device);
+
 /// Gives each group the executor that runs it for least, or says what is missing.
 void choose_executors(Plan& plan, const Executors& asked, const Device& device);
 

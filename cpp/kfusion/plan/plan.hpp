@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,6 +15,7 @@
 #include "kfusion/plan/domain.hpp"
 #include "kfusion/plan/executor.hpp"
 #include "kfusion/plan/fold.hpp"
+#include "kfusion/plan/measured.hpp"
 #include "kfusion/plan/pattern.hpp"
 
 namespace kfusion {
@@ -58,6 +60,7 @@ struct Group {
   bool row_on_chip = true;
   const Executor* executor = nullptr;  ///< nullptr where none of those that were asked runs it, and
   std::string missing;                 ///< why
+  std::string key;                     ///< by which Plan::measured knows it; empty where that is nobody's business
 
   std::int64_t rows() const;
   std::int64_t cols() const;
@@ -76,7 +79,8 @@ struct PlanOptions {
   /// pairs that may not.
   std::vector<std::pair<std::string, std::string>> allow, forbid;
   int max_inputs = 64, max_outputs = 16;
-  Executors executors = {&anyone()};  ///< kernels that one of them runs
+  Executors executors = {&anyone()};         ///< kernels that one of them runs
+  std::shared_ptr<const Measured> measured;  ///< on the device, if anything was
 
   /// Whether the plan shows what is possible. One that is to run has no work without elements, and results that are
   /// arrays of their own.
@@ -92,6 +96,7 @@ struct Plan {
       computed;               ///< by node: the extents it is computed and stored in; a map under a slice: the slice's
   std::vector<int> group_of;  ///< by node: the group that it is computed in (or folded into, for views); -1 for sources
   FoldedGraph folded;         ///< how each node reads its arguments
+  std::shared_ptr<const Measured> measured;  ///< of PlanOptions
 };
 
 struct PlanPair {
@@ -104,6 +109,10 @@ struct PlanPair {
 /// either count, see traffic.hpp) than the unfused one, and never launches more kernels. Throws std::overflow_error for
 /// more than 2^63 bytes, and std::logic_error where a plan does not hold together (check.hpp).
 PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& options = {});
+
+/// The plans of which the chosen one is the fastest, but for forms of the library: with all executors, and without each
+/// of those that take operations into products.
+std::vector<Plan> rival_plans(const Graph& g, const Device& device, const PlanOptions& options);
 
 /// The chosen one, without refusals.
 Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options = {});

@@ -141,6 +141,10 @@ class Planning {
   /// Makes groups of the parts, and counts what they move.
   void finish() {
     kfusion::finish(plan_, partition_, device_);
+    if (options_.measured) {
+      plan_.measured = options_.measured;
+      for (Group& group : plan_.groups) group.key = key_of(plan_, group);
+    }
     choose_executors(plan_, options_.executors, device_);
     check_plan(plan_);
     cost_ = count_in_place(plan_, device_);
@@ -286,7 +290,7 @@ class Counted {
 
   const Plan& plan() const { return planning_->plan(); }
   const PlanCost& cost() const { return planning_->cost(); }
-  double us() const { return cost().total.price.total_us; }
+  double us() const { return cost().total.price.predicted_us; }
   std::int64_t bytes() const { return cost().total.traffic.compulsory.total(); }
   bool runs() const { return std::ranges::all_of(plan().groups, &Group::executor); }
 
@@ -297,10 +301,27 @@ class Counted {
            a.launches > b.launches;
   }
 
+  /// Less than another one of the same function: as measured, where all was in which the two differ.
+  bool is_faster_than(const Counted& other) const {
+    if (!knows_what_differs_from(other) || !other.knows_what_differs_from(*this)) return us() < other.us();
+    return cost().total.price.total_us < other.cost().total.price.total_us;
+  }
+
   Plan take() && { return planning_->take(); }
   Plan take_with_refusals() && { return planning_->take_with_refusals(); }
 
  private:
+  bool knows_what_differs_from(const Counted& other) const {
+    const auto is_there = [&](const Group& group) {
+      return std::ranges::any_of(other.plan().groups, [&](const Group& g) {
+        return !g.key.empty() && g.key == group.key && g.executor == group.executor;
+      });
+    };
+    for (std::size_t i = 0; i < plan().groups.size(); ++i)
+      if (!cost().groups[i].price.measured && !is_there(plan().groups[i])) return false;
+    return true;
+  }
+
   std::unique_ptr<Planning> planning_;
 };
 
@@ -460,7 +481,7 @@ Counted fastest(const Graph& g, const Device& device, const PlanOptions& options
     PlanOptions without = options;
     std::erase(without.executors, e);
     Counted other = Planner(g, device, without).fused(unfused);
-    if (other.runs() && other.us() < chosen.us()) chosen = std::move(other);
+    if (other.runs() && other.is_faster_than(chosen)) chosen = std::move(other);
   }
   return chosen;
 }
@@ -560,6 +581,21 @@ PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& opt
   }
   Plan plan = std::move(unfused).take_with_refusals();
   return {plan, std::move(plan), std::move(library)};
+}
+
+std::vector<Plan> rival_plans(const Graph& g, const Device& device, const PlanOptions& options) {
+  const Counted unfused = unfused_plan(g, device, options);
+  const Graph whole = prepared(g, options);
+  std::vector<Plan> plans;
+  plans.push_back(Planner(whole, device, options).fused(unfused).take());
+  for (const Executor* e : options.executors) {
+    if (!takes_operations(e, plans[0])) continue;
+    PlanOptions without = options;
+    std::erase(without.executors, e);
+    Counted other = Planner(whole, device, without).fused(unfused);
+    if (other.runs()) plans.push_back(std::move(other).take());
+  }
+  return plans;
 }
 
 Plan make_plan(const Graph& g, const Device& device, const PlanOptions& options) {

@@ -48,6 +48,9 @@ Price Pricer::price(const Group& group, const Traffic& traffic, const std::vecto
   p.bound = bound_of(p);
   if (std::ranges::any_of(traffic.flops, &FlopCount::matrix)) p = product_price(p, device_);
   if (group.executor) p = group.executor->price(plan_, group, p, device_);
+  p.predicted_us = p.total_us;
+  if (plan_.measured && group.executor && !group.key.empty())
+    if (const auto us = plan_.measured->us(group.key, group.executor->name())) p.total_us = *us, p.measured = true;
   touch(group, traffic, reads);
   return p;
 }

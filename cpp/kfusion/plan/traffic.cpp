@@ -188,6 +188,7 @@ void add(Cost& to, const Cost& c) {
   to.price.memory_us += c.price.memory_us;
   to.price.compute_us += c.price.compute_us;
   to.price.total_us += c.price.total_us;
+  to.price.predicted_us += c.price.predicted_us;
 }
 
 /// The stored values that outputs are, or are views of.

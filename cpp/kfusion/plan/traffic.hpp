@@ -36,8 +36,10 @@ enum class Bound : std::uint8_t { kLaunch, kMemory, kCompute };
 
 struct Price {
   double launch_us = 0, memory_us = 0, compute_us = 0;
-  double total_us = 0;  ///< launch_us + max(memory_us, compute_us)
+  double total_us = 0;  ///< launch_us + max(memory_us, compute_us), or measured
   Bound bound = Bound::kMemory;
+  double predicted_us = 0;  ///< of a whole plan's: total_us, had nothing been measured
+  bool measured = false;
 };
 
 struct Cost {

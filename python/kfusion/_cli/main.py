@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from .. import _core
-from . import bench, cache, demo, devices, plan, savings, traffic
+from . import bench, cache, demo, devices, plan, savings, traffic, tune
 
-_SUBCOMMANDS = (demo, bench, savings, plan, traffic, devices, cache)
+_SUBCOMMANDS = (demo, bench, savings, plan, tune, traffic, devices, cache)
 _EXPECTED = (
     ValueError,
     TypeError,

@@ -44,6 +44,18 @@ def last_level_cache_bytes() -> int:
     return max(_cpu_caches_bytes().values(), default=64 * 2**20)
 
 
+def half_products(float32: float) -> dict[str, float]:
+    """FLOP/s that torch's products of half types reach on this CPU, where those of float32 reach so many.
+
+    Measured on a core of an EPYC (Zen 5) with torch 2.13, 105 GFLOP/s in float32: bfloat16 440 to 500, as with AVX-512
+    but no instructions for bfloat16 85, as with AVX2 28; float16 28 throughout.
+    """
+    flags = _cpu_flags()
+    native = flags & {"avx512_bf16", "amx_bf16"}
+    bfloat16 = 4.0 if native else 0.85 if "avx512f" in flags else 0.28
+    return {"matrix_bfloat16": bfloat16 * float32, "matrix_float16": 0.28 * float32}
+
+
 def available_memory_bytes() -> int | None:
     """Host memory that can be had without swapping, or None where the system does not say."""
     meminfo = _lines("/proc/meminfo")
@@ -60,6 +72,14 @@ def _cpu_name() -> str:
         if key.strip() == "model name":
             return value.strip()
     return platform.processor() or platform.machine()
+
+
+def _cpu_flags() -> set[str]:
+    for line in _lines("/proc/cpuinfo"):
+        key, _, value = line.partition(":")
+        if key.strip() == "flags":
+            return set(value.split())
+    return set()
 
 
 def _cpu_caches_bytes() -> dict[str, int]:

@@ -89,6 +89,7 @@ def _measure_cpu(report: Progress) -> Device:
     for i, dtype in enumerate(("float32", "float64")):
         report(0.6 + 0.2 * i, f"matrix product, {dtype}")
         peaks[f"vector_{dtype}"] = peaks[f"matrix_{dtype}"] = _matmul_flops(np.dtype(dtype))
+    peaks |= hardware.half_products(peaks["matrix_float32"])
     core_cache = int(cpu["caches_bytes"].get("L2", 256 * 1024))
     threads = int(cpu["threads"])
     return Device(
@@ -108,7 +109,8 @@ def _measure_cpu(report: Progress) -> Device:
             "cache": f"sizes from the system; bandwidth measured: a copy of {sizes['cache'] / 1e6:.1f} MB",
             "launch": "measured: the time of a copy of 64 bytes",
             "on_chip": "the system's figures for a core's L2, and the threads that kfusion uses",
-            "peaks": f"measured: the matrix product of NumPy {np.__version__}, with the threads of its BLAS",
+            "peaks": f"measured: the matrix product of NumPy {np.__version__}, with the threads of its BLAS; "
+            "of half types what torch's reaches of it on such a CPU",
         },
         assumed={"peak_bandwidth": "as measured: the system does not say what the memory could reach"},
     )

@@ -45,7 +45,8 @@ def _cpu(threads: int) -> Device:
         write_allocate=True,
         peaks=dict.fromkeys(
             ("vector_float32", "matrix_float32", "vector_float64", "matrix_float64"), _CPU_FLOPS * threads
-        ),
+        )
+        | hardware.half_products(_CPU_FLOPS * threads),
         source=dict.fromkeys(("cache", "on_chip"), "the system's figures, and the threads that kfusion uses"),
         assumed=dict.fromkeys(
             ("bandwidth", "peak_bandwidth", "cache_bandwidth", "launch_us", "peaks"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import _core, _json, _schema, _tables
+from .. import _core, _json, _schema, _tables, _times
 from .._core import Graph
 from .._devices import devices
 from .._devices.device import Device
@@ -237,6 +237,7 @@ def trace(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Gra
 
 def plan_graph(name: str, graph: Graph, device: Device, options: dict[str, Any]) -> Plan:
     """The Plan of a function's graph; options as `_core.make_plan` takes them."""
+    _times.refresh()
     return Plan.from_dict(_core.make_plan(graph, device.to_dict(), options) | {"function": name})
 
 

@@ -100,9 +100,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Total(Cost):
-    """All kernels of a plan. peak_intermediate_bytes: most that results passed between kernels occupy at once."""
+    """All kernels of a plan. peak_intermediate_bytes: most that results passed between kernels occupy at once.
+    predicted_us: time_us, had nothing been measured."""
 
     peak_intermediate_bytes: int
+    predicted_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ class Group(Cost):
     them. It runs over `domain`, whose axes `reduced` are reduced: rows x cols. A row that does not stay on chip is
     swept `passes` times. ridge is the intensity from which the device would compute longer than it moves. kind is its
     pattern; executor who runs it (`kfusion.executors`), and where that is nobody, "", `missing` says why; how says in
-    words how it is run, where there is a choice.
+    words how it is run, where there is a choice. measured: time_us is what `kfusion.tune` has measured, and not
+    predicted_us.
     """
 
     id: int
@@ -137,6 +140,8 @@ class Group(Cost):
     missing: str
     how: str
     ridge: float
+    measured: bool = False
+    predicted_us: float = 0.0
 
     @property
     def product_tflops(self) -> float:

@@ -164,8 +164,11 @@ def notes(plan: Plan) -> Iterator[str]:
         unit, size = byte_unit(extra)
         yield f"Rows that do not stay on chip are read again: {in_unit(extra, size)} {unit} of the bytes above."
     for g in [g for g in plan.groups if g.how][:_LISTED]:
-        rate = f"; {number(g.product_tflops, 3)} TFLOP/s predicted" if g.product_tflops else ""
+        said = "measured" if g.measured else "predicted"
+        rate = f"; {number(g.product_tflops, 3)} TFLOP/s {said}" if g.product_tflops else ""
         yield f"Kernel {g.id} is run by {g.executor}: {g.how}{rate}."
+    for g in [g for g in plan.groups if g.measured][:_LISTED]:
+        yield f"Kernel {g.id}'s time was measured; predicted {number(g.predicted_us)} us."
     missing: dict[str, list[int]] = {}
     for g in plan.groups:
         if not g.executable:

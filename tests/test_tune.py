@@ -1,0 +1,344 @@
+"""`kfusion.tune`: what it measures, keeps and has plans choose; with executors of the CPU."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from cpu_products import require_blas
+from kfusion import _core, _times
+
+pytestmark = pytest.mark.native
+require_blas()
+
+DEVICE = "a device"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Nothing is known at the beginning, and in the end."""
+    monkeypatch.setenv("KFUSION_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("KFUSION_TUNE", raising=False)
+    monkeypatch.setattr(_times, "_seen", ())
+    _times.refresh()
+    yield tmp_path / "kfusion"
+    monkeypatch.setenv("KFUSION_TUNE", "off")
+    _times.refresh()
+    _core.set_measured({})
+
+
+def gelu_of_product(x, w):
+    return kf.gelu(x @ w)
+
+
+@pytest.fixture
+def arrays(rng):
+    return rng.standard_normal((96, 64)).astype(np.float32), rng.standard_normal((64, 160)).astype(np.float32)
+
+
+def executors(f, *arrays):
+    return [g.executor for g in f.plan(*arrays).groups]
+
+
+def content(folder):
+    return json.loads((folder / _times.FILE).read_text())
+
+
+def change(folder, edit):
+    """The file as `edit` makes it of each kernel's record."""
+    plain = content(folder)
+    for kernels in plain["devices"].values():
+        for record in kernels.values():
+            edit(record)
+    (folder / _times.FILE).write_text(json.dumps(plain))
+
+
+def pretend(folder, **us):
+    """That executors took so long."""
+
+    def edit(record):
+        record["times_us"] = {name: us.get(name, 1.0) for name in record["times_us"]}
+
+    change(folder, edit)
+
+
+def test_what_is_measured_and_kept(folder, arrays):
+    steps = []
+    tuned = kf.tune(gelu_of_product, *arrays, progress=lambda fraction, what: steps.append((fraction, what)))
+    assert {k.label: set(k.measured_us) for k in tuned.kernels} == {
+        "matmul+gelu": {"cpu_products"},
+        "matmul": {"array_library"},
+        "gelu": {"cpu"},
+    }
+    for k in tuned.kernels:
+        assert set(k.predicted_us) == set(k.measured_us)
+        assert k.winner in k.measured_us
+        assert not k.problems
+        assert all(us > 0 for us in (*k.measured_us.values(), *k.predicted_us.values()))
+    assert steps[-1] == (1.0, "done")
+    assert tuned.path == str(folder / _times.FILE)
+    (kernels,) = content(folder)["devices"].values()
+    assert {r["label"]: r["times_us"] for r in kernels.values()} == {k.label: k.measured_us for k in tuned.kernels}
+    for record in kernels.values():
+        assert record["versions"]["kfusion"] == kf.__version__
+    text = str(tuned)
+    assert "cpu_products" in text
+    assert tuned.path.split("/")[-1] in text.replace("\n", "")
+    assert json.dumps(tuned.to_dict())
+
+
+def test_nothing_to_choose(folder, arrays):
+    tuned = kf.tune(kf.relu, arrays[0])
+    assert tuned.kernels == ()
+    assert not (folder / _times.FILE).exists()
+    assert "Nothing to choose" in str(tuned)
+
+
+@pytest.mark.parametrize(
+    ("slow", "chosen"), [("cpu_products", ["array_library", "cpu"]), ("array_library", ["cpu_products"])]
+)
+def test_plans_choose_by_what_was_measured(folder, arrays, slow, chosen):
+    f = kf.fuse(gelu_of_product)
+    before = f(*arrays)
+    kf.tune(f, *arrays)
+    pretend(folder, **{slow: 1e6})
+    plan = kf.fuse(gelu_of_product).plan(*arrays)
+    assert [g.executor for g in plan.groups] == chosen
+    assert all(g.measured for g in plan.groups)
+    assert plan.fused.time_us == len(chosen)
+    assert all(g.predicted_us > 1 for g in plan.groups)
+    assert "was measured; predicted" in " ".join(str(plan).split())
+    np.testing.assert_allclose(f(*arrays), before, rtol=1e-5, atol=1e-5)
+
+
+def test_functions_plan_again(folder, arrays):
+    """Those that have run, too."""
+    calls = []
+
+    def f(x, w):
+        calls.append(1)
+        return gelu_of_product(x, w)
+
+    fused = kf.fuse(f)
+    fused(*arrays)
+    fused(*arrays)
+    assert len(calls) == 1
+    kf.tune(f, *arrays)
+    calls.clear()
+    for _ in range(3):
+        fused(*arrays)
+    assert len(calls) == 1
+
+
+def test_a_folder_that_makes_no_sense(arrays, monkeypatch):
+    """Keeps nobody from planning; only what would write there says so."""
+    monkeypatch.setenv("KFUSION_CACHE_DIR", "here")
+    assert executors(kf.fuse(gelu_of_product), *arrays) == ["cpu_products"]
+    with pytest.raises(ValueError, match="KFUSION_CACHE_DIR must be the absolute path"):
+        kf.tune(gelu_of_product, *arrays)
+
+
+def test_other_shapes_are_as_before(folder, arrays):
+    x, w = arrays
+    f = kf.fuse(gelu_of_product)
+    before = executors(f, x[:90], w)
+    kf.tune(f, *arrays)
+    pretend(folder, cpu_products=1e6)
+    assert executors(f, *arrays) != before
+    assert executors(f, x[:90], w) == before
+    assert not any(g.measured for g in f.plan(x[:90], w).groups)
+    assert executors(f, x.astype(np.float64), w.astype(np.float64)) == before
+
+
+def test_another_function_with_the_same_kernels(folder, arrays):
+    kf.tune(gelu_of_product, *arrays)
+    pretend(folder, cpu_products=1e6)
+    assert executors(kf.fuse(lambda a, b: kf.gelu(a @ b)), *arrays) == ["array_library", "cpu"]
+
+
+def test_another_device_is_as_before(folder, arrays):
+    kf.tune(gelu_of_product, *arrays)
+    pretend(folder, cpu_products=1e6)
+    assert executors(kf.fuse(gelu_of_product), *arrays) == ["array_library", "cpu"]
+    plan = kf.plan(gelu_of_product, *arrays, device="EPYC-9654", executors="available")
+    assert [g.executor for g in plan.groups] == ["cpu_products"]
+
+
+def test_partly_known_plans_are_compared_as_predicted(folder, arrays):
+    kf.tune(gelu_of_product, *arrays)
+    plain = content(folder)
+    for kernels in plain["devices"].values():
+        for key in [k for k, r in kernels.items() if r["label"] == "gelu"]:
+            del kernels[key]
+    (folder / _times.FILE).write_text(json.dumps(plain))
+    pretend(folder, cpu_products=1e6)
+    assert executors(kf.fuse(gelu_of_product), *arrays) == ["cpu_products"]
+
+
+def test_half_types(folder, rng):
+    torch = pytest.importorskip("torch")
+    x, w = torch.randn(64, 64, dtype=torch.bfloat16), torch.randn(64, 64, dtype=torch.bfloat16)
+    tuned = kf.tune(lambda x, w: torch.relu(x @ w), x, w)
+    (alone,) = [k for k in tuned.kernels if k.label == "matmul"]
+    assert set(alone.measured_us) == {"cpu_products", "array_library"}
+    plan = kf.fuse(lambda x, w: x @ w).plan(x, w)
+    assert [g.executor for g in plan.groups] == [alone.winner]
+
+
+def test_layouts_and_indices(folder, rng):
+    x = rng.standard_normal((64, 200)).astype(np.float32)[:, ::2]
+    w, t = rng.standard_normal((300, 100)).astype(np.float32).T[::-1], rng.integers(0, 300, 64)
+    tuned = kf.tune(lambda x, w, t: kf.tanh(x @ w) * (kf.take(x, t, axis=0) @ w), x, w, t // 5)
+    assert tuned.kernels
+    assert not any(k.problems for k in tuned.kernels)
+
+
+def test_what_cannot_be_measured_is_said(folder, rng):
+    """A pick, whose index is known to have a position only within its function."""
+    x, w, t = rng.standard_normal((64, 20)), rng.standard_normal((20, 300)), rng.integers(0, 300, 64)
+    tuned = kf.tune(lambda x, w, t: kf.cross_entropy(x @ w, t), x, w, t)
+    (whole,) = [k for k in tuned.kernels if k.problems]
+    assert "alone it would be computed otherwise" in whole.problems["cpu_products"]
+    assert "cpu_products could not be measured" in str(tuned)
+
+
+def test_off(folder, arrays, monkeypatch):
+    kf.tune(gelu_of_product, *arrays)
+    pretend(folder, cpu_products=1e6)
+    before = (folder / _times.FILE).read_bytes()
+    monkeypatch.setenv("KFUSION_TUNE", "off")
+    f = kf.fuse(gelu_of_product)
+    assert executors(f, *arrays) == ["cpu_products"]
+    tuned = kf.tune(f, *arrays)
+    assert tuned.path == ""
+    assert "Kept nowhere" in str(tuned)
+    assert (folder / _times.FILE).read_bytes() == before
+    monkeypatch.setenv("KFUSION_TUNE", "perhaps")
+    with pytest.raises(ValueError, match="KFUSION_TUNE must be on or off, got 'perhaps'"):
+        f.plan(*arrays)
+
+
+SECOND = """
+import sys
+import numpy as np
+import kfusion as kf
+x, w = np.ones((96, 64), np.float32), np.ones((64, 160), np.float32)
+f = kf.fuse(lambda x, w: kf.gelu(x @ w))
+f(x, w)
+print(*(g.executor for g in f.plan(x, w).groups), f.plan(x, w).fused.time_us)
+"""
+
+
+def test_a_second_process_uses_it(folder, arrays):
+    kf.tune(gelu_of_product, *arrays)
+    pretend(folder, cpu_products=1e6)
+    said = subprocess.run([sys.executable, "-c", SECOND], check=True, capture_output=True, text=True)
+    assert said.stdout.split() == ["array_library", "cpu", "2.0"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"schema": 2, "devices": {}}', '{"schema": 1}', '{"schema": 1, "devices": [1]}',
+     '{"schema": 1, "devices": {"d": {"k": {"versions": {}, "times_us": {"cpu": "soon"}}}}}',
+     '{"schema": 1, "devices": {"d": {"k": {"versions": {}, "times_us": {"cpu": -1}}}}}', "\x00\xff"],
+)  # fmt: skip
+def test_a_damaged_file_is_ignored(folder, arrays, text):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _times.FILE).write_bytes(text.encode("latin-1"))
+    f = kf.fuse(gelu_of_product)
+    with pytest.warns(RuntimeWarning, match=r"times.json is ignored"):
+        f(*arrays)
+    assert executors(f, *arrays) == ["cpu_products"]
+    with pytest.warns(RuntimeWarning, match="is ignored"):  # and replaced
+        kf.tune(f, *arrays)
+    assert content(folder)["devices"]
+
+
+def test_times_of_other_versions_do_not_count(folder, arrays):
+    kf.tune(gelu_of_product, *arrays)
+    pretend(folder, cpu_products=1e6)
+    change(folder, lambda record: record["versions"].update(numpy="1.0"))
+    assert executors(kf.fuse(gelu_of_product), *arrays) == ["cpu_products"]
+
+
+def _write(number):
+    for i in range(8):
+        key = f"{number} {i}"
+        _times.add(DEVICE, {key: {"times_us": {"cpu": 1.0 + i}, "versions": _times.versions("numpy")}})
+
+
+def test_concurrent_writers(folder):
+    """Lose nothing of each other, and nobody sees half a file."""
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        pool.map(_write, range(3))
+    kernels = content(folder)["devices"][DEVICE]
+    assert len(kernels) == 24
+    assert [p.name for p in folder.iterdir() if p.name.startswith(".")] == []
+
+
+def test_interrupted(folder, arrays, monkeypatch):
+    kf.tune(gelu_of_product, *arrays)
+    before = (folder / _times.FILE).read_bytes()
+
+    def stop(fraction, what):
+        if fraction > 0.3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kf.tune(lambda x, w: kf.tanh(x @ w), *arrays, progress=stop)
+    assert (folder / _times.FILE).read_bytes() == before
+
+
+def test_results_are_the_same(folder, rng):
+    x, w, b = (rng.standard_normal(s).astype(np.float32) for s in ((200, 50), (50, 70), (70,)))
+    f = kf.fuse(lambda x, w, b: (kf.tanh(x @ w + b), (x @ w).max(-1)))
+    before = f(x, w, b)
+    kf.tune(f, x, w, b)
+    for slow in ("cpu_products", "array_library"):
+        pretend(folder, **{slow: 1e6})
+        for got, want in zip(f(x, w, b), before, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_methods_and_modules(folder, arrays):
+    class Layer:
+        def __init__(self, w):
+            self.w = w
+
+        @kf.fuse
+        def apply(self, x):
+            return kf.gelu(x @ self.w)
+
+    x, w = arrays
+    assert {k.label for k in kf.tune(Layer(w).apply, x).kernels} == {"matmul+gelu", "matmul", "gelu"}
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Sequential(torch.nn.Linear(64, 160), torch.nn.ReLU())
+    with torch.no_grad():
+        assert kf.tune(net, torch.randn(96, 64)).kernels
+        assert kf.tune(kf.fuse(net), torch.randn(96, 64)).kernels
+
+
+def test_command(folder, tmp_path):
+    (tmp_path / "mine.py").write_text("import kfusion as kf\ndef f(x, w):\n    return kf.gelu(x @ w)\n")
+    command = [
+        sys.executable,
+        "-m",
+        "kfusion",
+        "tune",
+        f"{tmp_path}/mine.py:f",
+        "--shape",
+        "96x64",
+        "--shape",
+        "64x160",
+    ]
+    said = subprocess.run([*command, "--json"], check=True, capture_output=True, text=True)
+    assert {k["label"] for k in json.loads(said.stdout)["kernels"]} == {"matmul+gelu", "matmul", "gelu"}
+    assert "100%" in said.stderr or "done" in said.stderr
+    said = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "cpu_products" in said.stdout
