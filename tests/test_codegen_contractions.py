@@ -60,6 +60,75 @@ def test_one_kernel(case):
     assert group.how.startswith("tiles of ")
 
 
+def queries(rows, width=4096, keys=1024, depth=4096, dtype="bfloat16"):
+    """Of one input, with biases: arguments of golden.queries_keys_values."""
+    columns = (width, keys, keys)
+    weights = [spec(n, depth, dtype=dtype) for n in columns]
+    return [spec(rows, depth, dtype=dtype), *weights, *[spec(n, dtype=dtype) for n in columns]]
+
+
+@pytest.mark.parametrize("rows", [1, 16, 128, 512, 2048, 8192])
+@pytest.mark.parametrize("executors", [("tensor_cores", "cuda", "array_library"), None])
+def test_queries_keys_and_values_are_one_kernel(rows, executors):
+    arguments = queries(rows)
+    chosen = kf.plan(golden.queries_keys_values, *arguments, device="H200", executors=executors)
+    (group,) = chosen.groups
+    assert group.executor == "tensor_cores"
+    assert group.how.startswith("3 products beside one another, in tiles of ")
+    apart = sum(planned(lambda x, w, b: x @ w.T + b, arguments[0], w, b).fused.time_us
+                for w, b in zip(arguments[1:4], arguments[4:], strict=True))  # fmt: skip
+    assert chosen.fused.time_us < apart
+
+
+APART = {
+    "weights in another order": (lambda x, w, u: (x @ w.T, x @ u), (X, W, spec(4096, 512)), [1, 1]),
+    "other inputs": (lambda x, y, w: (x @ w.T, y @ w.T), (X, X, W), [1, 1]),
+    "a residual": (lambda x, w, u, r: (x @ w.T + r, x @ u.T), (X, W, W, spec(8192, 16_384)), [1, 1]),
+    "products that are read together": (lambda x, w, u: (y := x @ w.T, y * (x @ u.T)), (X, W, W), [2]),
+    "a gate and a product": (lambda x, g, u, w: (kf.silu(x @ g.T) * (x @ u.T), x @ w.T), (X, W, W, W), [2, 1]),
+    "a product that is reduced": (lambda x, w, u: ((x @ w.T).max(-1), x @ u.T), (X, W, W), [1, 1]),
+    "five of them": (lambda x, *ws: tuple(x @ w.T for w in ws), (spec(128, 1024), *[spec(1024, 1024)] * 5), [4, 1]),
+}
+
+
+@pytest.mark.parametrize("case", APART)
+def test_what_lies_beside_what(case):
+    f, arguments, products = APART[case]
+    groups = planned(f, *arguments).groups
+    assert sorted((g.ops.count("matmul") for g in groups), reverse=True) == products
+
+
+def test_products_stay_apart_elsewhere():
+    for device, executors in (("A100 80GB", None), ("H200", ("array_library", "cuda")), ("cpu", None)):
+        groups = kf.plan(golden.queries_keys_values, *queries(128), device=device, executors=executors).groups
+        assert max(g.ops.count("matmul") for g in groups) == 1
+
+
+def test_thirds_of_one_matrix_are_one_product():
+    """As GPT-2 has its queries, keys and values: nothing is cut or copied."""
+
+    def attend(x, w, b):
+        q, k, v = kf.split(x @ w.T + b, 3, -1)
+        return kf.softmax(q @ k.T) @ v
+
+    groups = planned(attend, spec(256, 768), spec(2304, 768), spec(2304)).groups
+    assert groups[0].executor == "tensor_cores"
+    assert groups[0].ops.count("matmul") == 1
+    assert not any(g.kind in ("copy", "pointwise") for g in groups)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [16, 130, 512, 2048])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_kernels_of_products_beside_one_another_compile(rows, dtype, tmp_path):
+    def f(x, q, k, v, a, b, c):
+        return kf.relu(x @ q.T + a), (x @ k.T).astype("float32") if rows == 2048 else x @ k.T, (x @ v.T) * b - c
+
+    report = nvcc(kernel(f, *queries(rows, dtype=dtype)).source, tmp_path, architecture="sm_90a")
+    assert "Used 168 registers" in report
+    assert int(re.findall(r"(\d+) bytes spill stores", report)[0]) <= 64
+
+
 REFUSED = {
     "float32": (lambda x, w: kf.relu(x @ w.T), (kf.spec((64, 64)), kf.spec((64, 64))),
                 "computes products of float16 or bfloat16"),

@@ -121,6 +121,28 @@ def test_one_kernel(case):
         np.testing.assert_allclose(np.asarray(got).reshape(exact.shape), exact, rtol=2e-5, atol=2e-5)
 
 
+BESIDE = {
+    "weights of three widths": lambda x, q, k, v, b: (x @ q.T, x @ k.T + b, kf.relu(x @ v.T)),
+    "several results of each": lambda x, q, k, v, b: (x @ q.T, x @ q.T * 2, x @ k.T - b, (x @ v.T).astype("float32")),
+    "values of rows and of the device": lambda x, q, k, v, b: (
+        (x @ q.T) * x[:, :1], (x @ k.T) * (b * b), (x @ v.T) * x[:, 1:2] + b[0]),
+    "heads": lambda x, q, k, v, b: ((x @ q.T).reshape(-1, 2, 12), (x @ k.T).reshape(-1, 2, 4) + 1, x @ v.T),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BESIDE)
+@pytest.mark.parametrize("rows", [1, 5, 8, 40])
+def test_products_beside_one_another(case, rows):
+    rng = np.random.default_rng(0)
+    shapes = [(rows, 8), (24, 8), (8, 8), (16, 8), (8,)]
+    arguments = [rng.standard_normal(s).astype(np.float16) for s in shapes]
+    lowered = lower(kf.trace(BESIDE[case], *arguments))
+    assert sum("beside" in k for k in lowered["kernels"]) >= 2
+    want = BESIDE[case](*[a.astype(np.float64) for a in arguments])
+    for got, exact in zip(kernel_loops.run(lowered, arguments), want, strict=True):
+        np.testing.assert_allclose(np.asarray(got).reshape(exact.shape), exact, rtol=3e-3, atol=3e-3)
+
+
 MAPS = [kf.tanh, kf.relu, kf.sigmoid, abs, lambda v: v * 0.5, lambda v: kf.where(v > 0, v, v * 0.1), lambda v: v + 1]
 ROW_MAPS = [*MAPS, lambda v: kf.exp(-abs(v)), lambda v: v * v]
 BINARY = [lambda v, w: v + w, lambda v, w: v * w, kf.maximum, lambda v, w: kf.where(w > 0, v, 0.0)]

@@ -197,6 +197,73 @@ class TestGates:
         check(lambda x, g, u, a, b: gelu(x @ g + a) * (x @ u + b), x, g, u, a, b)
 
 
+class TestBeside:
+    """Products of one input with weights of several widths: q, k and v."""
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", [(1, 64, 264, 40), (7, 72, 128, 128), (130, 136, 520, 264), (300, 768, 768, 768),
+                                       (1000, 1208, 1000, 264), (2100, 264, 2048, 512)])  # fmt: skip
+    def test_queries_keys_and_values(self, shape, dtype):
+        m, k, n, few = shape
+        x, columns = draw(m, k, dtype=dtype), (n, few, few)
+        weights = [draw(c, k, dtype=dtype, scale=k**-0.5) for c in columns]
+        biases = [draw(c, dtype=dtype) for c in columns]
+
+        def f(x, q, k, v, a, b, c):
+            return F.linear(x, q, a), F.linear(x, k, b), F.linear(x, v, c)
+
+        check(f, x, *weights, *biases, dtype=dtype)
+        check(lambda x, q, k, v: (F.linear(x, q), torch.relu(F.linear(x, k)), F.linear(x, v) * 0.5), x, *weights,
+              dtype=dtype)  # fmt: skip
+
+    @pytest.mark.parametrize("m", [16, 130, 1000])
+    def test_epilogues_of_several_kinds(self, m):
+        x, q, k, v = draw(m, 136), *(draw(c, 136, scale=0.1) for c in (520, 264, 72))
+        a, r = draw(264), draw(m, 1)
+
+        def f(x, q, k, v, a, r):
+            y = F.linear(x, q)
+            return y, y.float() * 2, gelu(F.linear(x, k, a)) * r, F.linear(x, v)
+
+        check(f, x, q, k, v, a, r)
+        check(lambda x, q, k, v: (x @ q, x @ k, torch.relu(x @ v)), x, q.T.contiguous(), k.T.contiguous(),
+              v.T.contiguous())  # fmt: skip
+
+    def test_odd_columns_and_four_of_them(self):
+        x = draw(130, 72)
+        weights = [draw(c, 72, scale=0.1) for c in (7, 264, 33, 1)]
+        check(lambda x, *w: tuple(F.linear(x, one) for one in w), x, *weights)
+        check(lambda x, *w: tuple(F.linear(x, one) for one in w), x, *(draw(256, 72, scale=0.1) for _ in range(4)))
+
+    def test_arrays_at_any_address(self):
+        def shifted(*shape):
+            return draw(int(np.prod(shape)) + 1)[1:].view(*shape)
+
+        x, b = shifted(130, 72), shifted(264)
+        weights = [shifted(c, 72) for c in (264, 128, 128)]
+        check(lambda x, b, q, k, v: (F.linear(x, q, b), F.linear(x, k), F.linear(x, v)), x, b, *weights)
+
+    def test_results_that_are_given(self):
+        x, q, k = draw(2, 65, 72), draw(264, 72, scale=0.1), draw(128, 72, scale=0.1)
+        out = [torch.full((2, 65, n), float("nan"), device="cuda", dtype=torch.bfloat16) for n in (264, 128)]
+        f = forced(lambda x, q, k: (F.linear(x, q), F.linear(x, k)))
+        f(x, q, k, out=tuple(out))
+        for got, want in zip(out, f(x, q, k), strict=True):
+            assert torch.equal(got, want)
+
+    def test_thirds_of_one_matrix(self):
+        x, w, b = draw(2, 65, 72), draw(3 * 64, 72, scale=0.1), draw(3 * 64)
+
+        def f(x, w, b):
+            q, k, v = F.linear(x, w, b).split(64, -1)
+            return torch.relu(q), k * 2.0, v + 1.0
+
+        f_one = forced(f)
+        assert sum(g.ops.count("matmul") for g in f_one.plan(x, w, b).groups) == 1
+        for got, want in zip(f_one(x, w, b), f(x.double(), w.double(), b.double()), strict=True):
+            torch.testing.assert_close(got.double(), want, rtol=2.0**-7, atol=2e-2)
+
+
 class TestLosses:
     @pytest.mark.parametrize("shape", [(333, 136, 3001), (1300, 768, 5000), (1, 64, 130), (129, 8, 257)])
     def test_cross_entropy(self, shape):

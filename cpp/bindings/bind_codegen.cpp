@@ -66,7 +66,7 @@ py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse,
       Kernel kernel = lowering.kernel(static_cast<int>(i));
       result.append(codegen::CudaKernel(names ? kernel : codegen::without_names(std::move(kernel)), target, aligned));
     } else if (group.executor && group.executor == executor_named("tensor_cores")) {
-      Contraction c = lowering.contraction(static_cast<int>(i));
+      std::vector<Contraction> c = lowering.contractions(static_cast<int>(i));
       result.append(codegen::ContractionKernel(names ? c : codegen::without_names(std::move(c)), target, aligned));
     } else {
       result.append(py::none());

@@ -60,10 +60,10 @@ struct Fused {
 
 using Tiling = Tile<bfloat16_t, 128, 256, 4, 2, 1, 0, kLag>;
 using Epilogue = Reduced<Tiling, Fused>;
-static_assert(Epilogue::SharedMemory::kBytes == 196688 && sizeof(Contraction<Parameters>) == 1024);
+static_assert(Epilogue::SharedMemory::kBytes == 196688 && sizeof(Epilogue::Given) == 1024);
 
 extern "C" __global__ void __launch_bounds__(384, 1)
-    kf_matmul_add_relu_log1p_max(const __grid_constant__ Contraction<Parameters> g) {
+    kf_matmul_add_relu_log1p_max(const __grid_constant__ Epilogue::Given g) {
   contract<Tiling, Epilogue>(g);
 }
 

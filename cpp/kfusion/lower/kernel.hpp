@@ -137,6 +137,10 @@ class Lowering {
   /// Of a group around a product (contraction.hpp). Throws std::logic_error where no_contraction() says why it is none.
   Contraction contraction(int group, BatchAxes axes = {}) const;
 
+  /// Of a group around products beside one another (beside.hpp), of which there may be one. Throws std::logic_error
+  /// where no_products_beside() says why it is none.
+  std::vector<Contraction> contractions(int group) const;
+
   /// Of a group that is attention. Throws std::logic_error where no_attention() says why it is none that is lowered.
   Attention attention(int group) const;
 

@@ -236,4 +236,62 @@ void join_copies(const FoldedGraph& folded, Partition& p) {
   }
 }
 
+namespace {
+
+/// Products of one left factor, in the order in which they run.
+struct Beside {
+  const Access* left;
+  std::vector<NodeId> products;
+};
+
+/// Of the parts of `products` one, if an executor runs them so.
+bool unite_products(Partition& p, const std::vector<NodeId>& products) {
+  std::vector<int> parts;
+  for (const NodeId n : products)
+    if (std::ranges::count(parts, p.part_of(n)) == 0) parts.push_back(p.part_of(n));
+  if (parts.size() < 2 || !p.has_kernel(Pattern::kMatmul, parts)) return false;
+  bool united = false;
+  for (std::size_t i = 1; i < products.size(); ++i)
+    if (p.part_of(products[0]) != p.part_of(products[i]))
+      united |= p.unite(p.part_of(products[0]), p.part_of(products[i]));
+  return united;
+}
+
+/// As many as possible; those with few columns first, since one with many may fill a GPU alone.
+void unite_most(const Graph& g, Partition& p, std::vector<NodeId> products) {
+  std::ranges::stable_sort(products, {}, [&](NodeId n) { return g[n].size(); });
+  const auto all = static_cast<unsigned>(products.size());
+  for (unsigned count = all; count > 1; --count)
+    for (unsigned set = 0; set < 1u << all; ++set) {
+      if (static_cast<unsigned>(std::popcount(set)) != count) continue;
+      std::vector<NodeId> some;
+      for (unsigned i = 0; i < all; ++i)
+        if ((set >> i & 1) != 0) some.push_back(products[i]);
+      if (unite_products(p, some)) return;
+    }
+}
+
+}  // namespace
+
+void join_products_beside(const Graph& g, const FoldedGraph& folded, Partition& p) {
+  if (p.is_for_cpu() || p.names_kernels()) return;  // a CPU has no tiles to fill
+  constexpr std::size_t kMost = 4;
+  std::vector<Beside> all;
+  for (const NodeId n : p.order()) {
+    if (g[n].op != Op::matmul) continue;
+    const int part = p.part_of(n);
+    if (p.part(part).joined || !is_plain_product(g, p.part(part))) continue;
+    const Access& left = folded.work[static_cast<std::size_t>(n)].reads[0];
+    const auto found = std::ranges::find_if(all, [&](const Beside& b) {
+      return *b.left == left && b.products.size() < kMost && p.may_share(p.part_of(b.products[0]), part) &&
+             g[b.products[0]].place == g[n].place && g[b.products[0]].dtype == g[n].dtype;
+    });
+    if (found == all.end())
+      all.push_back({&left, {n}});
+    else
+      found->products.push_back(n);
+  }
+  for (const Beside& b : all) unite_most(g, p, b.products);
+}
+
 }  // namespace kfusion

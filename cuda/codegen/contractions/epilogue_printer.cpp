@@ -26,8 +26,8 @@ TileStrides tile_strides(const Operand& o, bool turned) {
 }
 
 EpiloguePrinter::EpiloguePrinter(const Contraction& c, const Boxes& boxes, bool turned, int parts,
-                                 ParameterList& parameters)
-    : c_(c), k_(c.epilogue), boxes_(boxes), turned_(turned), parts_(parts > 1) {
+                                 ParameterList& parameters, std::string which)
+    : c_(c), k_(c.epilogue), boxes_(boxes), turned_(turned), parts_(parts > 1), which_(std::move(which)) {
   for (std::size_t i = 0; i < k_.loads.size(); ++i) loads_.push_back(name_of("in_", k_.loads[i].label, i));
   for (std::size_t i = 0; i < k_.iotas.size(); ++i) iotas_.push_back(name_of("iota_", "", i));
   for (std::size_t i = 0; i < k_.stores.size(); ++i) stores_.push_back(name_of("out_", k_.stores[i].to.label, i));
@@ -189,8 +189,8 @@ void EpiloguePrinter::print_steps(const std::vector<int>& steps, const std::stri
 // ---- the struct -----------------------------------------------------------------------------------------------------
 
 std::string EpiloguePrinter::print() {
-  out_.open("struct Fused {");
-  out_.line("using Params = Parameters;");
+  out_.open("struct Fused" + which_ + " {");
+  out_.line("using Params = Parameters" + which_ + ";");
   out_.line("static constexpr int kProducts = " + number(c_.products.size()) +
             ", kColumns = " + number(boxes_.vectors.size()) + ";");
   if (c_.reduces == Reduces::kNothing) {

@@ -27,8 +27,10 @@ TileStrides tile_strides(const Operand& o, bool turned);
 
 class EpiloguePrinter {
  public:
-  /// Declares what it reads in `parameters`. `parts`: into how many a row is cut.
-  EpiloguePrinter(const Contraction& c, const Boxes& boxes, bool turned, int parts, ParameterList& parameters);
+  /// Declares what it reads in `parameters`. `parts`: into how many a row is cut. `which`: what the names of the struct
+  /// and of its parameters end in.
+  EpiloguePrinter(const Contraction& c, const Boxes& boxes, bool turned, int parts, ParameterList& parameters,
+                  std::string which = {});
 
   std::string print();
 
@@ -70,6 +72,7 @@ class EpiloguePrinter {
   const Kernel& k_;
   const Boxes& boxes_;
   const bool turned_, parts_;
+  const std::string which_;
   std::vector<std::string> names_, loads_, iotas_, stores_;  ///< by step, load, iota and store
   Code out_;
 };

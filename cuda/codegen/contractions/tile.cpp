@@ -41,14 +41,16 @@ constexpr double kBytesPerCycle = 58, kElementsPerCycle = 32, kEndElements = 20,
 constexpr std::int64_t kShortDepth = 2048;
 
 bool fits(const Tile& t, const TileProblem& p, const Target& target) {
-  if (t.shared_bytes(p.vectors) > target.shared_bytes) return false;
+  if (t.shared_bytes(t.turned ? 0 : p.vectors) > target.shared_bytes) return false;
   const int part = t.cols / std::max(p.products, t.down);
-  return !p.across_b || part % 64 == 0;  // boxes along the columns have 64
+  return !(t.turned ? p.across_a : p.across_b) || part % 64 == 0;  // boxes along the columns have 64
 }
 
 double predicted_cycles(const Tile& t, const TileProblem& p, const Target& target) {
-  const double units = static_cast<double>(p.batches) * static_cast<double>(divide_up(p.rows, t.rows * t.down)) *
-                       static_cast<double>(divide_up(p.cols * p.products, t.cols * t.across));
+  const std::int64_t down = t.turned ? p.tiles_along(t.rows * t.down) : divide_up(p.rows, t.rows * t.down);
+  const std::int64_t across =
+      t.turned ? divide_up(p.rows, t.cols * t.across) : p.tiles_along(t.cols / p.products * t.across);
+  const auto units = static_cast<double>(p.batches * down * across);
   const double rounds = std::ceil(units / (target.multiprocessors / t.cluster()));
   const double elements = t.rows * t.cols, bytes = (t.rows + t.cols) * 128.0;
   const double slice = std::max(elements / kElementsPerCycle, bytes / kBytesPerCycle);
@@ -65,12 +67,18 @@ int Tile::shared_bytes(int vectors) const {
   return stages * (stage + 16) + 2 * slots * (box + 16) + vectors * (stages + 1) * vector + 16;
 }
 
-std::string Tile::text(const std::string& type, bool across_a, bool across_b) const {
+std::int64_t TileProblem::tiles_along(std::int64_t columns) const {
+  std::int64_t tiles = beside.empty() ? divide_up(cols, columns) : 0;
+  for (const std::int64_t of : beside) tiles += divide_up(of, columns);
+  return tiles;
+}
+
+std::string Tile::text(const std::string& type, bool across_a, bool across_b, bool beside) const {
   std::string options;
   const auto add = [&](bool is, const char* name) {
     if (is) options += (options.empty() ? "" : " | ") + std::string(name);
   };
-  add(across_a, "kAcrossA"), add(across_b, "kAcrossB"), add(lag, "kLag");
+  add(across_a, "kAcrossA"), add(across_b, "kAcrossB"), add(lag, "kLag"), add(turned && beside, "kTurned");
   std::string text = "Tile<" + type;
   for (const int n : {rows, cols, stages, down, across, slots}) text += ", " + std::to_string(n);
   return text + ", " + (options.empty() ? "0" : options) + ">";
@@ -78,22 +86,22 @@ std::string Tile::text(const std::string& type, bool across_a, bool across_b) co
 
 ChosenTile choose_tile(const TileProblem& p, const Target& target) {
   ChosenTile best{{}, 0};
-  const auto consider = [&](const auto& tiles, const TileProblem& seen) {
+  const auto consider = [&](const auto& tiles) {
     for (const Tile& t : tiles) {
-      if (!fits(t, seen, target)) continue;
-      const double cycles = predicted_cycles(t, seen, target);
+      if (!fits(t, p, target)) continue;
+      const double cycles = predicted_cycles(t, p, target);
       if (best.cycles == 0 || cycles < best.cycles) best = {t, cycles};
     }
   };
   if (p.reduces) {
-    consider(kReduced, p);
+    consider(kReduced);
     const std::int64_t bytes = std::int64_t{2} * best.tile.rows * best.tile.down * p.depth;
     best.tile.group = static_cast<int>(std::clamp(kWalkedBytes / bytes, kLeastWalked, kMostWalked));
   } else if (p.products > 1) {
-    consider(kGates, p);
+    consider(kGates);
   } else {
-    consider(kStored, p);
-    consider(kFewRows, {p.batches, p.cols, p.rows, p.depth, 1, 0, false, p.across_b, p.across_a, false});
+    consider(kStored);
+    consider(kFewRows);
   }
   return best;
 }
