@@ -149,6 +149,32 @@ def test_refused(case):
         assert any(f"tensor_cores {why}" in r.sentence for r in p.refusals), p.refusals
 
 
+BEFORE_A_PRODUCT = {
+    "a weighted norm": (lambda x, g, w: kf.rmsnorm(x, g) @ w.T, (X, spec(4096), W),
+                        "would be rounded to bfloat16 and stored in its place: other numbers, and as many bytes"),
+    "a norm": (lambda x, w: kf.rmsnorm(x) @ w.T, (X, W), "is rounded to bfloat16 before it: these would be other numbers"),
+    "batches of rows": (lambda x, w: kf.rmsnorm(x) @ w.T, (spec(4, 512, 4096), W), "The scale of each row could follow"),
+    "integers with a scale for each channel": (
+        lambda x, w, s: x @ (w.astype("bfloat16") * s[:, None]).T, (X, kf.spec((16_384, 4096), "int32"), spec(16_384)),
+        "The scale of each column could follow the product, but bfloat16 has to be made of what is scaled"),
+    "an activation": (lambda x, w: kf.gelu(x) @ w.T, (X, W), "computing gelu inside it would repeat that work."),
+    "a norm of float32": (lambda x, w: kf.rmsnorm(x) @ w.T, (kf.spec((64, 64)), kf.spec((64, 64))),
+                          "inside it would repeat that work."),
+    "a scale along the depth": (lambda x, g, w: (x * g) @ w.T, (X, spec(4096), W), "inside it would repeat that work."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BEFORE_A_PRODUCT)
+def test_what_comes_before_a_product_is_stored(case):
+    """Slices of factors go from memory to the tensor cores as they are. A scale of rows would commute with the product."""
+    f, arguments, why = BEFORE_A_PRODUCT[case]
+    p = planned(f, *arguments)
+    assert len(p.groups) == 2
+    (sentence,) = [r.sentence for r in p.refusals if r.reason == "contraction"]
+    assert why in sentence
+    assert ("could follow" in sentence) == ("could follow" in why or "numbers" in why)
+
+
 def test_only_on_hopper():
     f, arguments = ONE_KERNEL["bias and gelu"]
     for device in ("A100 80GB", "B200", "RTX 4090"):

@@ -53,6 +53,8 @@ class Partition {
   int parts() const { return static_cast<int>(parts_.size()); }  ///< merged ones are left empty
   /// Reads of n that come out of kernels.
   std::vector<Edge> edges_into(NodeId n) const;
+  /// How n reads its arguments, views folded.
+  const std::vector<Access>& accesses(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)].reads; }
   /// Everything that n reads, views folded.
   NodeIds reads(NodeId n) const;
   const NodeIds& readers(NodeId n) const { return readers_[static_cast<std::size_t>(n)]; }
