@@ -85,6 +85,21 @@ ONE_KERNEL = {
     "weights and an ignored class": (
         lambda x, w, b, t: kf.cross_entropy(x @ w.T, t, weight=b, ignore_index=10, reduction="none"), (X, W, B, T),
         "cols"),
+    "smoothed": (lambda x, w, t: kf.cross_entropy(x @ w.T, t, label_smoothing=0.1, reduction="none"), (X, W, T),
+                 "cols"),
+    "smoothed with weights and an ignored class": (
+        lambda x, w, b, t: kf.cross_entropy(x @ w.T, t, weight=b, label_smoothing=0.1, ignore_index=10,
+                                            reduction="none"), (X, W, B, T), "cols"),
+    "with the square of logsumexp": (
+        lambda x, w, t: kf.cross_entropy((y := x @ w.T), t, reduction="none") + kf.logsumexp(y, -1) ** 2, (X, W, T),
+        "cols"),
+    "argmax": (lambda x, w: kf.argmax(x @ w.T, -1), (X, W), "cols"),
+    "argmin along rows, after a map": (lambda x, w, b: kf.argmin(kf.tanh(x @ w.T + b), 0), (X, W, B), "rows"),
+    "argmax in batches": (lambda h, v: kf.argmax(h @ v, 1), (H, V), "rows"),
+    "top 1": (lambda x, w: ((y := x @ w.T).max(-1), kf.argmax(y, -1)), (X, W), "cols"),
+    "loss and hit": (
+        lambda x, w, t: (kf.cross_entropy((y := x @ w.T), t, reduction="none"), kf.argmax(y, -1) == t), (X, W, T),
+        "cols"),
     "int32 targets": (lambda x, w, t: kf.cross_entropy(x @ w.T, t, reduction="none"), (X, W, T.astype(np.int32)),
                       "cols"),
     "log_softmax and a pick": (lambda x, w, t: kf.take_along_axis(kf.log_softmax(x @ w.T), t[:, None], -1), (X, W, T),
@@ -153,6 +168,7 @@ REDUCTIONS = [
     lambda v, axis: v.mean(axis),
     lambda v, axis: kf.logsumexp(v, axis),
     lambda v, axis: kf.var(v, axis=axis),
+    lambda v, axis: (kf.argmax(v, axis) * 0.25).astype("float32"),
 ]
 
 

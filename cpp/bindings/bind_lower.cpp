@@ -82,9 +82,7 @@ py::dict to_dict(const Store& s) {
   return py::dict("step"_a = s.step, "to"_a = to_dict(s.to));
 }
 
-py::tuple to_tuple(const Pair& p) {
-  return py::make_tuple(p.kind == Pair::Kind::kCentred ? "centred" : "shifted", p.first, p.second);
-}
+py::tuple to_tuple(const Pair& p) { return py::make_tuple(name(p.kind), p.first, p.second); }
 
 py::dict to_dict(const Kernel& k, const Graph& g) {
   const auto dict = [](const auto& item) { return to_dict(item); };
@@ -129,8 +127,8 @@ py::dict to_dict(const Contraction& c, const Graph& g) {
 /// Whether a group is a Contraction to an executor that can do everything.
 bool is_contraction(const Plan& plan, const Group& group) {
   const bool multiplies = group.pattern == Pattern::kMatmul || group.pattern == Pattern::kContractionReduction;
-  return multiplies &&
-         !no_contraction(candidate_of(plan, group), {.tables = true, .variances = true, .lost_picks = true});
+  return multiplies && !no_contraction(candidate_of(plan, group),
+                                       {.tables = true, .variances = true, .positions = true, .lost_picks = true});
 }
 
 /// Products beside one another, as kernels of their own.

@@ -17,6 +17,14 @@
 
 namespace kfusion::device {
 
+/// How many of a lane's columns col + 8 j + x there are.
+template <bool kWhole, int kPairs>
+KF_DEVICE int elements_of(const Point& at, int x) {
+  if (kWhole) return kPairs;
+  const int count = (at.cols - at.col - x + 7) / 8;
+  return count < 0 ? 0 : count < kPairs ? count : kPairs;
+}
+
 template <class T, class F>
 struct Reduced {
   using Params = typename F::Params;

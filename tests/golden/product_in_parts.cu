@@ -35,7 +35,7 @@ struct Fused {
       for (int x = 0; x < 2; ++x) {
         [[maybe_unused]] const int col = at.col + 8 * j + x;
         if (!kWhole && col >= at.cols) continue;
-        const float value_0 = acc[4 * j + 2 * h + x];  // matmul
+        [[maybe_unused]] const float value_0 = acc[4 * j + 2 * h + x];  // matmul
         part[x].max_1 = maximum(part[x].max_1, float(value_0));
       }
     }

@@ -80,8 +80,9 @@ class Products final : public Backend {
     if (k.nodes.size() == 1) return "computes nothing that is a product alone";
     if (!is_computed_in(k, DType::kFloat32) && !is_computed_in(k, DType::kFloat64))
       return "computes products of float32 or of float64";
-    if (const auto why =
-            k.pattern == Pattern::kAttention ? no_attention(k) : no_contraction(k, {.batches = BatchAxes::kAny}))
+    if (const auto why = k.pattern == Pattern::kAttention
+                             ? no_attention(k)
+                             : no_contraction(k, {.positions = true, .batches = BatchAxes::kAny}))
       return why;
     if (has_product_without_elements(k)) return "computes no product without elements";
     if (!cpu::Blas::loaded()) return "finds no OpenBLAS in this process";

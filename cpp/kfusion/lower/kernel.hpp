@@ -77,11 +77,15 @@ struct Store {
 struct Pair {
   enum class Kind : std::uint8_t {
     kCentred,  ///< second = mean or sum of (v - first)^2, first = mean of v: Chan's formula merges chunks
-    kShifted   ///< second = sum of exp(v - first), first = max of v: chunks are scaled by exp(max - new max)
+    kShifted,  ///< second = sum of exp(v - first), first = max of v: chunks are scaled by exp(max - new max)
+    kFound     ///< second = min of the positions where v is first or NaN, first = max or min of v: the better chunk's.
+               ///< Around products only: argument 1 of second's argument is the position
   };
   Kind kind = Kind::kCentred;
   int first = 0, second = 0;  ///< steps
 };
+
+std::string_view name(Pair::Kind k);  ///< "centred", ...
 
 /// When the values of a kernel are known: in which sweep over the elements of a row, or between which (schedule.hpp).
 struct Schedule {

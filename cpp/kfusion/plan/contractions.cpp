@@ -155,16 +155,19 @@ bool reduces_inside_products(const Part& part, const Extents& shape) {
 Edge read_of_product(const Partition& p, int reducing) {
   Edge found;
   int product = -1;
+  const auto is_read = [&](NodeId n) {  // there, or by more of the product's own work
+    const auto inside = [&](NodeId r) { return p.part_of(r) == reducing || p.part_of(r) == product; };
+    return !p.is_output(n) && std::ranges::all_of(p.readers(n), inside);
+  };
   for (const NodeId n : p.part(reducing).nodes) {
     for (const Edge& e : p.edges_into(n)) {
       const int from = p.part_of(e.producer);
       if (from == reducing || !is_contraction(p, from)) continue;
-      if ((product >= 0 && product != from) || !only_read_by(p, e.producer, reducing)) return {};
+      if (product >= 0 && product != from) return {};
       product = from;
       if (!e.access->has_positions()) found = e;
     }
   }
-  const auto is_read = [&](NodeId n) { return only_read_by(p, n, reducing); };
   return product >= 0 && std::ranges::all_of(p.part(product).stores, is_read) ? found : Edge{};
 }
 

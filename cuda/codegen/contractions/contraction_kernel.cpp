@@ -55,8 +55,9 @@ std::optional<std::string> no_reduction(const Candidate& k) {
     const Op op = k.graph[n].op;
     const DType from = k.graph[k.graph[n].arguments[0]].dtype;
     const bool simple = op == Op::max || op == Op::min || op == Op::sum || op == Op::mean;
+    if (op == Op::min && from == DType::kInt32 && merged_with(k.graph, k.folded, k.nodes, n) >= 0) continue;
     if (!simple || !is_float(from) || from == DType::kFloat64)
-      return "takes maxima, minima, sums and means of a product's rows or columns";
+      return "takes maxima, minima, their positions, sums, means and variances of a product's rows or columns";
   }
   if (!reduces) return std::nullopt;
   const Node& product = k.graph[*std::ranges::find_if(k.nodes, [&](NodeId n) { return k.graph[n].op == Op::matmul; })];
@@ -145,7 +146,7 @@ TileProblem problem_of(const std::vector<Contraction>& beside, const std::vector
 
 /// Of one contraction.
 std::optional<std::string> no_kernel_of_one(const Candidate& kernel) {
-  if (auto why = no_contraction(kernel, {.lost_picks = true})) return why;
+  if (auto why = no_contraction(kernel, {.variances = true, .positions = true, .lost_picks = true})) return why;
   const Contraction c = *products_of(kernel);
   const Sides sides(c);
   if (c.products.size() > (c.reduces == Reduces::kNothing ? 2u : 1u)) return "computes two products at most";
@@ -382,9 +383,7 @@ class ContractionKernel::Maker {
   }
 
   bool in_parts() const { return reduces_ && parts_ > 1; }
-  std::size_t state_bytes() const {
-    return 4 * static_cast<std::size_t>(std::ranges::count(c_.epilogue.steps, StepKind::kReduce, &Step::kind));
-  }
+  std::size_t state_bytes() const { return 4 * state_words(c_.epilogue); }
 
   void set_source() {
     const std::string type = storage_type(c_.products[0].dtype), family = reduces_ ? "Reduced" : "Stored";
