@@ -125,7 +125,11 @@ class TensorCores final : public Backend {
     if (all.empty()) return roofline;
     Price p = roofline;
     p.launch_us = device.launch_us;
-    p.compute_us = tiles_us(all, device);
+    const Tiles tiles = tiles_of(all, device);
+    if (tiles.wait_for_bytes)
+      p.memory_us = std::max(p.memory_us, tiles.us);
+    else
+      p.compute_us = tiles.us;
     p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
     p.bound = bound_of(p);
     return p;
@@ -154,12 +158,17 @@ class TensorCores final : public Backend {
     return t;
   }
 
-  /// By the cycles that its tiles take (codegen/contractions/tile.cpp), at what the power limit leaves of the clock
-  /// that the peak stands for: 0.79 to 0.82 of it, measured for products from 10^10 to 10^12 operations (H100).
-  static double tiles_us(const std::vector<Contraction>& all, const Device& device) {
-    constexpr double kMultiplyAdds = 2048, kOfClock = 0.8;  // of a multiprocessor, a cycle
+  struct Tiles {
+    double us;
+    bool wait_for_bytes;
+  };
+
+  /// By the cycles that they take (codegen/contractions/tile.cpp).
+  static Tiles tiles_of(const std::vector<Contraction>& all, const Device& device) {
+    constexpr double kMultiplyAdds = 2048;  // of a multiprocessor, a cycle
     const double clock = peak_flops(device, all[0].products[0].dtype, true) / (2 * kMultiplyAdds * device.units);
-    return codegen::predicted_tile(all, target(device)).cycles / (kOfClock * clock) * 1e6;
+    const codegen::ChosenTile chosen = codegen::predicted_tile(all, target(device));
+    return {chosen.peak_cycles / clock * 1e6, chosen.waits_for_bytes};
   }
 
   /// Of the kernel of single products beside one another, without what follows them.
@@ -167,7 +176,7 @@ class TensorCores final : public Backend {
     double elements = static_cast<double>(all[0].rows) * static_cast<double>(all[0].depth);
     for (const Contraction& c : all) elements += weights_and_result(c);
     const double bytes = elements * static_cast<double>(item_bytes(all[0].products[0].dtype));
-    return device.launch_us + std::max(bytes / device.bandwidth * 1e6, tiles_us(all, device));
+    return device.launch_us + std::max(bytes / device.bandwidth * 1e6, tiles_of(all, device).us);
   }
 
   /// Of a kernel for each of them, or of the library's.

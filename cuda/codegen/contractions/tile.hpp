@@ -39,7 +39,9 @@ struct TileProblem {
 /// The tile that is predicted to be fastest, and the cycles that a multiprocessor takes with it.
 struct ChosenTile {
   Tile tile;
-  double cycles;
+  double cycles;         ///< of the clock as it is while it multiplies
+  double peak_cycles;    ///< of the clock that its peak stands for
+  bool waits_for_bytes;  ///< its slices take longer to arrive than to be multiplied
 };
 ChosenTile choose_tile(const TileProblem& p, const Target& target);
 
