@@ -35,15 +35,22 @@ constexpr Tile kReduced[] = {{128, 256, 4, 2, 1, 0, true}};
 /// columns, and have to stay in L2 beside what else passes.
 constexpr std::int64_t kWalkedBytes = 16 << 20, kMostWalked = 32, kLeastWalked = 4;
 
-/// Bytes that reach a multiprocessor in a cycle, elements x 64 of depth that it multiplies in one, and what an element
-/// costs at a tile's end.
+/// Bytes that reach a multiprocessor in a cycle, elements x 64
+/// of depth that it multiplies in one, and what an element costs at a tile's end.
 constexpr double kBytesPerCycle = 58, kElementsPerCycle = 32, kEndElements = 20, kStartCycles = 5000;
 constexpr std::int64_t kShortDepth = 2048;
 
 /// What the power limit leaves of the clock while tensor cores are busy: 0.79 to 0.82, measured for products from 10^10
-/// to 10^12 operations (H100). Where they wait for bytes the clock stays: 16 rows by 4096 x 4096 take 17.6 us there,
+/// to 10^12 operations (H100). Where they wait for bytes the clock stays: 16 rows by 4096 x 4096 take 17.3 us there,
 /// which is 16.8 with all of it and 20.3 with 0.8.
 constexpr double kOfClock = 0.8;
+
+/// Bytes in a cycle that L2 gives to each of so many blocks: the fewer, the more. Measured on an H100 by 4096 x 4096,
+/// in blocks, columns of a turned tile and microseconds: 32, 16, 17.5; 64, 16, 19.5; 64, 32, 21.1; 64, 64, 22.5; 96,
+/// 64, 25.6; 128, 16, 24.0; 128, 32, 25.0; 128, 64, 27.9; and 128 of 128 x 128, in clusters, 27.9.
+double cache_bytes_per_cycle(double blocks, const Target& target) {
+  return 63.5 - 27 * blocks / target.multiprocessors;
+}
 
 bool fits(const Tile& t, const TileProblem& p, const Target& target) {
   if (t.shared_bytes(t.turned ? 0 : p.vectors) > target.shared_bytes) return false;
@@ -70,9 +77,12 @@ Predicted predicted(const Tile& t, const TileProblem& p, const Target& target) {
   const bool all_boxes = t.slots >= 4;  // of two alike
   const bool wants_boxes = p.operand || p.depth <= kShortDepth;
   const double end = elements / kEndElements * (p.reduces ? 0.25 : t.turned || all_boxes != wants_boxes ? 1.5 : 1.0);
+  const double blocks = std::min<double>(units * t.cluster(), target.multiprocessors);
+  const double cached = (t.rows / t.across + t.cols / t.down) * 128;  // blocks of a cluster share the rest
+  const double bytes =
+      std::max((t.rows + t.cols) * 128 / kBytesPerCycle, cached / cache_bytes_per_cycle(blocks, target));
   return {std::ceil(units / (target.multiprocessors / t.cluster())),
-          static_cast<double>(divide_up(p.depth, std::int64_t{64})), elements / kElementsPerCycle,
-          (t.rows + t.cols) * 128.0 / kBytesPerCycle, end};
+          static_cast<double>(divide_up(p.depth, std::int64_t{64})), elements / kElementsPerCycle, bytes, end};
 }
 
 }  // namespace
