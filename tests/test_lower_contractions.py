@@ -136,6 +136,19 @@ def test_one_kernel(case):
         np.testing.assert_allclose(np.asarray(got).reshape(exact.shape), exact, rtol=2e-5, atol=2e-5)
 
 
+def test_a_converted_vector_beside_rows_of_a_product():
+    """It is read by elements and by a reduction of its own rows: no operand of the product."""
+
+    def f(x, w, b):
+        c = b.astype("float64")
+        y = (x @ w.T).astype("float64")
+        return (y * c).sum(-1) * kf.broadcast_to(c, y.shape).sum(-1)
+
+    lowered = lower(kf.trace(f, X, W, B))
+    (got,) = kernel_loops.run(lowered, [X, W, B])
+    np.testing.assert_allclose(got, (X.astype(float) @ W.T * B).sum(-1) * B.astype(float).sum(), rtol=1e-5)
+
+
 BESIDE = {
     "weights of three widths": lambda x, q, k, v, b: (x @ q.T, x @ k.T + b, kf.relu(x @ v.T)),
     "several results of each": lambda x, q, k, v, b: (x @ q.T, x @ q.T * 2, x @ k.T - b, (x @ v.T).astype("float32")),

@@ -222,6 +222,8 @@ void join_casts(const Graph& g, Partition& p) {
     if (g[n].op != Op::cast || p.part(p.part_of(n)).nodes.size() != 1 || p.readers(n).empty()) continue;
     const int reader = p.part_of(p.readers(n)[0]);
     const bool takes_operands = p.part(reader).kind == WorkKind::kContraction;
+    const auto is_operand = [&](NodeId r) { return kind(g[r].op) == OpKind::kContraction; };
+    if (!std::ranges::all_of(p.readers(n), is_operand)) continue;  // else it has a place among the kernel's axes
     const bool fits = g[n].place == p.part(reader).place && p.may_share(p.part_of(n), reader);
     if (!takes_operands || !fits || !only_read_by(p, n, reader)) continue;
     if (p.is_run(p.pattern_of(p.part(reader)), {p.part_of(n), reader})) std::ignore = p.unite(p.part_of(n), reader);
