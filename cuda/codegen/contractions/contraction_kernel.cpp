@@ -193,6 +193,10 @@ ChosenTile predicted_tile(const std::vector<Contraction>& products, const Target
   return choose_tile(problem_of(products, {Boxes{}}), target);
 }
 
+std::size_t ContractionKernel::epilogue_offset() const {
+  return matrices_.size() * kMatrixBytes + (numbers_.size() * 4 + 7) / 8 * 8;
+}
+
 void ContractionKernel::write_parameters(const ContractionAddresses& a, const double* parameters, const Memory& memory,
                                          const EncodeMatrix& encode, std::byte* to) const {
   using Of = BoxedMatrix::Of;
@@ -365,8 +369,7 @@ class ContractionKernel::Maker {
       cells += parameters.cells().size();
       text_ += "struct Parameters" + which + " {\n" + parameters.members() + "};\n\n" + printer.print() + "\n";
     }
-    const std::size_t before = k_.matrices_.size() * kMatrixBytes + (k_.numbers_.size() * 4 + 7) / 8 * 8;
-    k_.bytes_ = (before + std::max<std::size_t>(cells * 8, 1) + 63) / 64 * 64;
+    k_.bytes_ = (k_.epilogue_offset() + std::max<std::size_t>(cells * 8, 1) + 63) / 64 * 64;
   }
 
   void set_launch() {

@@ -61,6 +61,8 @@ class ContractionKernel {
   const Tile& tile() const { return tile_; }
 
   std::size_t parameter_bytes() const { return bytes_; }
+  /// Where the generated struct's own parameters begin among them.
+  std::size_t epilogue_offset() const;
   /// As CudaKernel::write_parameters.
   void write_parameters(const ContractionAddresses& a, const double* parameters, const Memory& memory,
                         const EncodeMatrix& encode, std::byte* to) const;
