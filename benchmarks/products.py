@@ -182,6 +182,13 @@ def swiglu(x: Any, gate: Any, up: Any) -> Any:
     return F.silu(F.linear(x, gate)) * F.linear(x, up)
 
 
+def queries_keys_values(x: Any, q: Any, k: Any, v: Any) -> Any:
+    """x q^T, x k^T and x v^T, with a quarter as many keys and values as queries."""
+    from torch.nn import functional as F
+
+    return F.linear(x, q), F.linear(x, k), F.linear(x, v)
+
+
 def splade(h: Any, w: Any, b: Any) -> Any:
     """max over the sequence of log1p(relu(h w^T + b))."""
     import torch
@@ -242,6 +249,10 @@ def _gates(random: Any, m: int, k: int, n: int) -> tuple[Any, ...]:
     return random(m, k), random(n, k, scale=k**-0.5), random(n, k, scale=k**-0.5)
 
 
+def _grouped(random: Any, m: int, k: int, n: int) -> tuple[Any, ...]:
+    return random(m, k), *(random(columns, k, scale=k**-0.5) for columns in (n, n // 4, n // 4))
+
+
 def _sequences(random: Any, b: int, s: int, k: int, v: int) -> tuple[Any, ...]:
     return random(b, s, k), random(v, k, scale=k**-0.5), random(v)
 
@@ -268,7 +279,7 @@ def cases(suite: str, dtype: str, device: str) -> Iterator[ProductCase]:
     gpu = device == "cuda"
 
     def case(
-        function: Any, shape: tuple[int, ...], draw: Any, bare: Any, products: int = 1, **more: Any
+        function: Any, shape: tuple[int, ...], draw: Any, bare: Any, products: float = 1, **more: Any
     ) -> ProductCase:
         flops = 2.0 * products
         for extent in shape:
@@ -282,6 +293,8 @@ def cases(suite: str, dtype: str, device: str) -> Iterator[ProductCase]:
         yield case(linear_residual, shape, _with_residual, _bare(1), by_row=(0, 3))
     for shape in (_WIDE[0], *_WIDE[2:]) if gpu else _CPU["linear"][:1]:
         yield case(swiglu, shape, _gates, _bare(1, 2), 2)
+    for shape in ((16, 4096, 4096), (512, 4096, 4096), (2048, 4096, 4096)) if gpu else ():
+        yield case(queries_keys_values, shape, _grouped, _bare(1, 2, 3), 1.5)
     for shape in _SPLADE if gpu else _CPU["splade"]:
         yield case(splade, shape, _sequences, _bare(1))
     for shape in _ENTROPY if gpu else _CPU["entropy"]:

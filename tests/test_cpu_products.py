@@ -135,6 +135,68 @@ def test_losses(rng):
     np.testing.assert_allclose(fused(x, w, t), want, rtol=1e-5, atol=1e-5)
 
 
+def exact_losses(y, t, weight=None, ignored=None, smoothing=0.0):
+    """By the definition, in float64."""
+    log = y - y.max(-1, keepdims=True)
+    log -= np.log(np.exp(log).sum(-1, keepdims=True))
+    w = np.ones(y.shape[-1]) if weight is None else weight.astype(np.float64)
+    own = -log[np.arange(len(y)), np.maximum(t, 0)] * w[np.maximum(t, 0)]
+    losses = (1 - smoothing) * own - smoothing * (log * w).mean(-1)
+    return losses if ignored is None else np.where(t == ignored, 0, losses)
+
+
+LOSSES = [{"weight": True}, {"smoothing": 0.1}, {"weight": True, "smoothing": 0.25, "ignored": -100},
+          {"weight": True, "ignored": 3}]  # fmt: skip
+
+
+@pytest.mark.parametrize("classes", [40, 5000])
+@pytest.mark.parametrize("options", LOSSES)
+def test_losses_with_options(rng, options, classes):
+    x, w, c = draw(rng, 300, 32), draw(rng, classes, 32) / 5, np.abs(draw(rng, classes))
+    ignored, smoothing = options.get("ignored"), options.get("smoothing", 0.0)
+    t = rng.integers(0, classes, 300)
+    if ignored is not None:
+        t[::7] = ignored
+
+    def f(x, w, t, c):
+        return kf.cross_entropy(x @ w.T, t, weight=c if "weight" in options else None, label_smoothing=smoothing,
+                                ignore_index=ignored, reduction="none")  # fmt: skip
+
+    fused = forced(f)
+    (group,) = fused.plan(x, w, t, c).groups
+    assert (group.kind, group.executor) == ("contraction_reduction", "cpu_products")
+    y = x.astype(np.float64) @ w.T.astype(np.float64)
+    want = exact_losses(y, t, c if "weight" in options else None, ignored, smoothing)
+    np.testing.assert_allclose(fused(x, w, t, c), want, rtol=2e-5, atol=2e-5)
+
+
+POSITIONS = {
+    "argmax of rows": lambda x, w, b: kf.argmax(x @ w + b, -1),
+    "argmin of columns": lambda x, w, b: kf.argmin(x @ w + b, 0),
+    "top 1": lambda x, w, b: ((x @ w).max(-1), kf.argmax(x @ w, -1)),
+    "argmax and logsumexp": lambda x, w, b: (kf.argmax(x @ w, -1), logsumexp(x @ w, axis=-1)),
+}
+
+
+@pytest.mark.parametrize("shape", [(m, k, n) for m, k, n in SHAPES if m > 1 and n > 1])
+@pytest.mark.parametrize("case", POSITIONS)
+def test_positions_of_extremes(rng, case, shape):
+    """Of whole numbers, whose sums are exact and often equal: the first one counts."""
+    m, k, n = shape
+    x, w, b = (rng.integers(-2, 3, s).astype(np.float32) for s in ((m, k), (k, n), (n,)))
+    check(POSITIONS[case], x, w, b, scale=(m + n) ** 0.5)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_positions_of_what_is_not_finite(rng, value):
+    x, w, b = (rng.integers(-2, 3, s).astype(np.float32) for s in ((70, 30), (30, 5000), (5000,)))
+    b[[40, 3000]] = value
+    check(POSITIONS["argmax of rows"], x, w, b)
+    check(POSITIONS["argmin of columns"], x, w, b)
+    b[:] = value
+    check(POSITIONS["argmax of rows"], x, w, b)
+
+
 def test_numbers_of_positions(rng):
     """A causal mask, made where it is used."""
 

@@ -85,6 +85,21 @@ ONE_KERNEL = {
     "weights and an ignored class": (
         lambda x, w, b, t: kf.cross_entropy(x @ w.T, t, weight=b, ignore_index=10, reduction="none"), (X, W, B, T),
         "cols"),
+    "smoothed": (lambda x, w, t: kf.cross_entropy(x @ w.T, t, label_smoothing=0.1, reduction="none"), (X, W, T),
+                 "cols"),
+    "smoothed with weights and an ignored class": (
+        lambda x, w, b, t: kf.cross_entropy(x @ w.T, t, weight=b, label_smoothing=0.1, ignore_index=10,
+                                            reduction="none"), (X, W, B, T), "cols"),
+    "with the square of logsumexp": (
+        lambda x, w, t: kf.cross_entropy((y := x @ w.T), t, reduction="none") + kf.logsumexp(y, -1) ** 2, (X, W, T),
+        "cols"),
+    "argmax": (lambda x, w: kf.argmax(x @ w.T, -1), (X, W), "cols"),
+    "argmin along rows, after a map": (lambda x, w, b: kf.argmin(kf.tanh(x @ w.T + b), 0), (X, W, B), "rows"),
+    "argmax in batches": (lambda h, v: kf.argmax(h @ v, 1), (H, V), "rows"),
+    "top 1": (lambda x, w: ((y := x @ w.T).max(-1), kf.argmax(y, -1)), (X, W), "cols"),
+    "loss and hit": (
+        lambda x, w, t: (kf.cross_entropy((y := x @ w.T), t, reduction="none"), kf.argmax(y, -1) == t), (X, W, T),
+        "cols"),
     "int32 targets": (lambda x, w, t: kf.cross_entropy(x @ w.T, t, reduction="none"), (X, W, T.astype(np.int32)),
                       "cols"),
     "log_softmax and a pick": (lambda x, w, t: kf.take_along_axis(kf.log_softmax(x @ w.T), t[:, None], -1), (X, W, T),
@@ -121,6 +136,41 @@ def test_one_kernel(case):
         np.testing.assert_allclose(np.asarray(got).reshape(exact.shape), exact, rtol=2e-5, atol=2e-5)
 
 
+def test_a_converted_vector_beside_rows_of_a_product():
+    """It is read by elements and by a reduction of its own rows: no operand of the product."""
+
+    def f(x, w, b):
+        c = b.astype("float64")
+        y = (x @ w.T).astype("float64")
+        return (y * c).sum(-1) * kf.broadcast_to(c, y.shape).sum(-1)
+
+    lowered = lower(kf.trace(f, X, W, B))
+    (got,) = kernel_loops.run(lowered, [X, W, B])
+    np.testing.assert_allclose(got, (X.astype(float) @ W.T * B).sum(-1) * B.astype(float).sum(), rtol=1e-5)
+
+
+BESIDE = {
+    "weights of three widths": lambda x, q, k, v, b: (x @ q.T, x @ k.T + b, kf.relu(x @ v.T)),
+    "several results of each": lambda x, q, k, v, b: (x @ q.T, x @ q.T * 2, x @ k.T - b, (x @ v.T).astype("float32")),
+    "values of rows and of the device": lambda x, q, k, v, b: (
+        (x @ q.T) * x[:, :1], (x @ k.T) * (b * b), (x @ v.T) * x[:, 1:2] + b[0]),
+    "heads": lambda x, q, k, v, b: ((x @ q.T).reshape(-1, 2, 12), (x @ k.T).reshape(-1, 2, 4) + 1, x @ v.T),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BESIDE)
+@pytest.mark.parametrize("rows", [1, 5, 8, 40])
+def test_products_beside_one_another(case, rows):
+    rng = np.random.default_rng(0)
+    shapes = [(rows, 8), (24, 8), (8, 8), (16, 8), (8,)]
+    arguments = [rng.standard_normal(s).astype(np.float16) for s in shapes]
+    lowered = lower(kf.trace(BESIDE[case], *arguments))
+    assert sum("beside" in k for k in lowered["kernels"]) >= 2
+    want = BESIDE[case](*[a.astype(np.float64) for a in arguments])
+    for got, exact in zip(kernel_loops.run(lowered, arguments), want, strict=True):
+        np.testing.assert_allclose(np.asarray(got).reshape(exact.shape), exact, rtol=3e-3, atol=3e-3)
+
+
 MAPS = [kf.tanh, kf.relu, kf.sigmoid, abs, lambda v: v * 0.5, lambda v: kf.where(v > 0, v, v * 0.1), lambda v: v + 1]
 ROW_MAPS = [*MAPS, lambda v: kf.exp(-abs(v)), lambda v: v * v]
 BINARY = [lambda v, w: v + w, lambda v, w: v * w, kf.maximum, lambda v, w: kf.where(w > 0, v, 0.0)]
@@ -131,6 +181,7 @@ REDUCTIONS = [
     lambda v, axis: v.mean(axis),
     lambda v, axis: kf.logsumexp(v, axis),
     lambda v, axis: kf.var(v, axis=axis),
+    lambda v, axis: (kf.argmax(v, axis) * 0.25).astype("float32"),
 ]
 
 

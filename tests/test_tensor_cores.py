@@ -197,6 +197,73 @@ class TestGates:
         check(lambda x, g, u, a, b: gelu(x @ g + a) * (x @ u + b), x, g, u, a, b)
 
 
+class TestBeside:
+    """Products of one input with weights of several widths: q, k and v."""
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", [(1, 64, 264, 40), (7, 72, 128, 128), (130, 136, 520, 264), (300, 768, 768, 768),
+                                       (1000, 1208, 1000, 264), (2100, 264, 2048, 512)])  # fmt: skip
+    def test_queries_keys_and_values(self, shape, dtype):
+        m, k, n, few = shape
+        x, columns = draw(m, k, dtype=dtype), (n, few, few)
+        weights = [draw(c, k, dtype=dtype, scale=k**-0.5) for c in columns]
+        biases = [draw(c, dtype=dtype) for c in columns]
+
+        def f(x, q, k, v, a, b, c):
+            return F.linear(x, q, a), F.linear(x, k, b), F.linear(x, v, c)
+
+        check(f, x, *weights, *biases, dtype=dtype)
+        check(lambda x, q, k, v: (F.linear(x, q), torch.relu(F.linear(x, k)), F.linear(x, v) * 0.5), x, *weights,
+              dtype=dtype)  # fmt: skip
+
+    @pytest.mark.parametrize("m", [16, 130, 1000])
+    def test_epilogues_of_several_kinds(self, m):
+        x, q, k, v = draw(m, 136), *(draw(c, 136, scale=0.1) for c in (520, 264, 72))
+        a, r = draw(264), draw(m, 1)
+
+        def f(x, q, k, v, a, r):
+            y = F.linear(x, q)
+            return y, y.float() * 2, gelu(F.linear(x, k, a)) * r, F.linear(x, v)
+
+        check(f, x, q, k, v, a, r)
+        check(lambda x, q, k, v: (x @ q, x @ k, torch.relu(x @ v)), x, q.T.contiguous(), k.T.contiguous(),
+              v.T.contiguous())  # fmt: skip
+
+    def test_odd_columns_and_four_of_them(self):
+        x = draw(130, 72)
+        weights = [draw(c, 72, scale=0.1) for c in (7, 264, 33, 1)]
+        check(lambda x, *w: tuple(F.linear(x, one) for one in w), x, *weights)
+        check(lambda x, *w: tuple(F.linear(x, one) for one in w), x, *(draw(256, 72, scale=0.1) for _ in range(4)))
+
+    def test_arrays_at_any_address(self):
+        def shifted(*shape):
+            return draw(int(np.prod(shape)) + 1)[1:].view(*shape)
+
+        x, b = shifted(130, 72), shifted(264)
+        weights = [shifted(c, 72) for c in (264, 128, 128)]
+        check(lambda x, b, q, k, v: (F.linear(x, q, b), F.linear(x, k), F.linear(x, v)), x, b, *weights)
+
+    def test_results_that_are_given(self):
+        x, q, k = draw(2, 65, 72), draw(264, 72, scale=0.1), draw(128, 72, scale=0.1)
+        out = [torch.full((2, 65, n), float("nan"), device="cuda", dtype=torch.bfloat16) for n in (264, 128)]
+        f = forced(lambda x, q, k: (F.linear(x, q), F.linear(x, k)))
+        f(x, q, k, out=tuple(out))
+        for got, want in zip(out, f(x, q, k), strict=True):
+            assert torch.equal(got, want)
+
+    def test_thirds_of_one_matrix(self):
+        x, w, b = draw(2, 65, 72), draw(3 * 64, 72, scale=0.1), draw(3 * 64)
+
+        def f(x, w, b):
+            q, k, v = F.linear(x, w, b).split(64, -1)
+            return torch.relu(q), k * 2.0, v + 1.0
+
+        f_one = forced(f)
+        assert sum(g.ops.count("matmul") for g in f_one.plan(x, w, b).groups) == 1
+        for got, want in zip(f_one(x, w, b), f(x.double(), w.double(), b.double()), strict=True):
+            torch.testing.assert_close(got.double(), want, rtol=2.0**-7, atol=2e-2)
+
+
 class TestLosses:
     @pytest.mark.parametrize("shape", [(333, 136, 3001), (1300, 768, 5000), (1, 64, 130), (129, 8, 257)])
     def test_cross_entropy(self, shape):
@@ -210,6 +277,36 @@ class TestLosses:
         want = F.cross_entropy(F.linear(x.double(), w.double()), labels)
         if m > 1:
             torch.testing.assert_close(mean(x, w, labels).double(), want, rtol=2.0**-7, atol=0)
+
+    @pytest.mark.parametrize("shape", [(333, 136, 3001), (1300, 768, 5000), (129, 8, 257)])
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_class_weights_and_smoothing(self, shape, smoothing, weighted):
+        m, k, n = shape
+        x, w = draw(m, k), draw(n, k, scale=k**-0.5)
+        c = torch.rand(n, device="cuda").bfloat16()
+        labels = torch.randint(n, (m,), device="cuda")
+        labels[::5] = -100
+
+        def f(x, w, t, c, reduction="none"):
+            return F.cross_entropy(F.linear(x, w), t, weight=c if weighted else None, label_smoothing=smoothing,
+                                   reduction=reduction)  # fmt: skip
+
+        check(f, x, w, labels, c)
+        for reduction in ("mean", "sum"):
+            one = forced(lambda x, w, t, c, reduction=reduction: f(x, w, t, c, reduction))
+            want = f(x.double(), w.double(), labels, c.double(), reduction)
+            torch.testing.assert_close(one(x, w, labels, c).double(), want, rtol=2.0**-7, atol=0)
+
+    def test_the_square_of_logsumexp(self):
+        x, w = draw(333, 136), draw(3001, 136, scale=0.1)
+        labels = torch.randint(3001, (333,), device="cuda")
+
+        def f(x, w, t):
+            y = F.linear(x, w).float() if x.dtype == torch.bfloat16 else F.linear(x, w)
+            return F.cross_entropy(y, t, reduction="none") + 0.1 * torch.logsumexp(y, -1).square()
+
+        check(f, x, w, labels)
 
     def test_the_logits_are_not_stored(self):
         x, w = draw(2048, 512), draw(32_000, 512, scale=0.1)
@@ -229,6 +326,78 @@ class TestLosses:
         x[3, 5], x[7] = float("nan"), 0.0
         labels = torch.randint(700, (130,), device="cuda")
         check(lambda x, w, t: F.cross_entropy(F.linear(x, w), t, reduction="none"), x, w, labels)
+
+
+def whole(*shape):
+    """Small whole numbers: sums of products are exact, and often equal."""
+    return torch.randint(-2, 3, shape, device="cuda").bfloat16()
+
+
+class TestPositions:
+    @pytest.mark.parametrize("shape", [*SHAPES, (333, 136, 30_011)])
+    def test_first_of_equal_extremes(self, shape):
+        m, k, n = shape
+        x, w, b = whole(m, k), whole(n, k), whole(n)
+        for f in (lambda x, w, b: F.linear(x, w, b).argmax(-1), lambda x, w, b: F.linear(x, w, b).argmin(-1),
+                  lambda x, w, b: torch.relu(F.linear(x, w, b)).argmax(0),
+                  lambda x, w, b: F.linear(x, w, b).max(-1).indices):  # fmt: skip
+            self.check(f, x, w, b)
+
+    def check(self, f, x, w, b):
+        fused = forced(f)
+        assert [g.executor for g in fused.plan(x, w, b).groups] == ["tensor_cores"]
+        got = fused(x, w, b)
+        with torch.no_grad():
+            want = f(x.cpu().double(), w.cpu().double(), b.cpu().double())  # whose first of equal ones is the first
+        assert torch.equal(got.cpu(), want)
+        assert torch.equal(got, fused(x, w, b))
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+    def test_what_is_not_finite(self, value):
+        x, w, b = whole(130, 72), whole(700, 72), whole(700)
+        b[[40, 300]] = value
+        self.check(lambda x, w, b: F.linear(x, w, b).argmax(-1), x, w, b)
+        b[:] = value
+        self.check(lambda x, w, b: F.linear(x, w, b).argmax(-1), x, w, b)
+        self.check(lambda x, w, b: F.linear(x, w, b).argmin(-1), x, w, b)
+
+    def test_beside_the_loss(self):
+        x, w = whole(300, 136), whole(3001, 136)
+        labels = torch.randint(3001, (300,), device="cuda")
+
+        def f(x, w, t):
+            y = F.linear(x, w)
+            return F.cross_entropy(y, t, reduction="none"), y.argmax(-1), y.amax(-1)
+
+        fused = forced(f)
+        assert [g.executor for g in fused.plan(x, w, labels).groups] == ["tensor_cores"]
+        loss, place, largest = fused(x, w, labels)
+        want = f(x.cpu().double(), w.cpu().double(), labels.cpu())
+        torch.testing.assert_close(loss.cpu().double(), want[0], rtol=2.0**-7, atol=1e-2)
+        assert torch.equal(place.cpu(), want[1])
+        assert torch.equal(largest.cpu().double(), want[2].bfloat16().double())
+
+    def test_a_large_vocabulary(self):
+        x, w = whole(64, 64), whole(128_256, 64)
+        self.check(lambda x, w, b: F.linear(x, w).argmax(-1), x, w, x)
+
+
+class TestMoments:
+    @pytest.mark.parametrize("shape", [s for s in SHAPES if s[0] > 1])
+    def test_variances(self, shape):
+        m, k, n = shape
+        x, w, b = draw(m, k), draw(n, k, scale=k**-0.5), draw(n)
+        check(lambda x, w, b: F.linear(x, w, b).var(-1), x, w, b)
+        check(lambda x, w, b: F.linear(x, w, b).var(0, correction=0), x, w, b)
+
+    def test_around_a_large_mean(self):
+        x, w = draw(333, 136), draw(30_011, 136, scale=0.1)
+
+        def f(x, w):
+            y = F.linear(x, w)
+            return torch.var_mean((y if y.dtype == torch.float64 else y.float()) + 1000.0, -1)
+
+        check(f, x, w)
 
 
 class TestReduced:

@@ -66,7 +66,7 @@ py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse,
       Kernel kernel = lowering.kernel(static_cast<int>(i));
       result.append(codegen::CudaKernel(names ? kernel : codegen::without_names(std::move(kernel)), target, aligned));
     } else if (group.executor && group.executor == executor_named("tensor_cores")) {
-      Contraction c = lowering.contraction(static_cast<int>(i));
+      std::vector<Contraction> c = lowering.contractions(static_cast<int>(i));
       result.append(codegen::ContractionKernel(names ? c : codegen::without_names(std::move(c)), target, aligned));
     } else {
       result.append(py::none());
@@ -99,6 +99,18 @@ py::bytes parameters_of(const codegen::CudaKernel& k, const std::vector<std::uin
   return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
+/// Of the generated struct alone: matrices are the driver's.
+py::bytes epilogue_of(const codegen::ContractionKernel& k, const std::vector<std::uintptr_t>& loads,
+                      const std::vector<std::uintptr_t>& stores, const std::vector<double>& values) {
+  std::vector<std::byte> bytes(k.parameter_bytes());
+  const std::byte* factors[4] = {};
+  k.write_parameters(
+      {factors, factors, pointers<const std::byte*>(loads).data(), pointers<std::byte*>(stores).data()}, values.data(),
+      {}, [](const codegen::BoxedMatrix&, const std::byte*, std::byte*) {}, bytes.data());
+  const std::size_t from = k.epilogue_offset();
+  return py::bytes(reinterpret_cast<const char*>(bytes.data() + from), bytes.size() - from);
+}
+
 py::dict headers() {
   py::dict d;
   for (const auto& [name, text] : codegen::embedded_headers()) d[py::str(name)] = py::str(text);
@@ -123,7 +135,9 @@ void bind_codegen(py::module_& m) {
       .def_property_readonly("entry", &codegen::ContractionKernel::entry, "The name of its __global__ function.")
       .def_property_readonly(
           "launch", [](const codegen::ContractionKernel& k) { return launch_of(k.launch()); },
-          "Its grid, block, cluster and memory.");
+          "Its grid, block, cluster and memory.")
+      .def("epilogue", &epilogue_of, py::arg("loads"), py::arg("stores"), py::arg("values") = std::vector<double>{},
+           "epilogue(self, loads, stores, values=())\n--\n\nThe bytes of the generated struct's parameters.");
   m.def("cuda_kernels", &kernels, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
         py::arg("aligned") = true, py::arg("clusters") = true, py::arg("multiprocessors") = 132,
         py::arg("names") = true, kKernelsDoc);

@@ -1,11 +1,12 @@
 // Kernels as plain dicts: what tests run element by element, and people read.
+#include "backends/backends.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/device_dict.hpp"
 #include "bindings/graph_dict.hpp"
 #include "bindings/plan_options.hpp"
 #include "bindings/stl.hpp"
 #include "kfusion/graph/builder.hpp"
-#include "kfusion/lower/contraction.hpp"
+#include "kfusion/lower/beside.hpp"
 
 namespace py = pybind11;
 
@@ -81,9 +82,7 @@ py::dict to_dict(const Store& s) {
   return py::dict("step"_a = s.step, "to"_a = to_dict(s.to));
 }
 
-py::tuple to_tuple(const Pair& p) {
-  return py::make_tuple(p.kind == Pair::Kind::kCentred ? "centred" : "shifted", p.first, p.second);
-}
+py::tuple to_tuple(const Pair& p) { return py::make_tuple(name(p.kind), p.first, p.second); }
 
 py::dict to_dict(const Kernel& k, const Graph& g) {
   const auto dict = [](const auto& item) { return to_dict(item); };
@@ -128,8 +127,21 @@ py::dict to_dict(const Contraction& c, const Graph& g) {
 /// Whether a group is a Contraction to an executor that can do everything.
 bool is_contraction(const Plan& plan, const Group& group) {
   const bool multiplies = group.pattern == Pattern::kMatmul || group.pattern == Pattern::kContractionReduction;
-  return multiplies &&
-         !no_contraction(candidate_of(plan, group), {.tables = true, .variances = true, .lost_picks = true});
+  return multiplies && !no_contraction(candidate_of(plan, group),
+                                       {.tables = true, .variances = true, .positions = true, .lost_picks = true});
+}
+
+/// Products beside one another, as kernels of their own.
+void add_beside(const Plan& plan, int index, const Lowering& lowering, py::list& kernels) {
+  const std::vector<Chain> chains = chains_of(candidate_of(plan, plan.groups[static_cast<std::size_t>(index)]));
+  const std::vector<Contraction> all = lowering.contractions(index);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    py::dict kernel = to_dict(all[i], plan.graph);
+    kernel["beside"] = index;
+    kernel["nodes"] = chains[i].nodes;
+    kernel["stored"] = chains[i].stores;
+    kernels.append(std::move(kernel));
+  }
 }
 
 py::dict to_dict(const Access& a) {
@@ -149,6 +161,7 @@ py::dict lowered(const GraphBuilder& builder, const py::dict& device, bool fuse,
                  bool possible) {
   PlanOptions options;
   options.fuse = fuse;
+  options.executors = possible_executors();
   const Plan plan =
       possible ? make_plan(builder.graph(), read_device(device), options) : plan_of(builder, device, fuse);
   const Lowering lowering(plan, outputs);
@@ -156,6 +169,10 @@ py::dict lowered(const GraphBuilder& builder, const py::dict& device, bool fuse,
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     const Group& group = plan.groups[i];
     const auto index = static_cast<int>(i);
+    if (possible && group.pattern == Pattern::kMatmul && products_beside(candidate_of(plan, group)).size() > 1) {
+      add_beside(plan, index, lowering, kernels);
+      continue;
+    }
     py::dict kernel;
     if (is_loops(group.pattern))
       kernel = to_dict(lowering.kernel(index), plan.graph);

@@ -90,6 +90,8 @@ class StepRequest {
   virtual Loops loops() = 0;
   /// Likewise for one around a product, of which no_contraction() says nothing.
   virtual Contracted contraction(BatchAxes axes = BatchAxes::kOne) = 0;
+  /// Likewise for one around products beside one another, of which no_products_beside() says nothing.
+  virtual std::vector<Contracted> contractions() = 0;
   /// Likewise for attention, of which no_attention() says nothing.
   virtual Attended attention() = 0;
   /// What a node of the group reads, or stores. Throws ValueError for a float argument, whose value comes with a call.

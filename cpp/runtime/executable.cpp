@@ -149,14 +149,12 @@ class Executable::Maker final : public StepRequest {
     return l;
   }
 
-  Contracted contraction(BatchAxes axes) override {
-    Contraction lowered = lowering_.contraction(index_, axes);
-    Contracted c = slots_of(lowered);
-    for (const Product& p : lowered.products) c.left.push_back(slot_of_factor(p.left));
-    for (const Store& s : lowered.epilogue.stores) c.stores.push_back(slot_of(s.to, lowered.epilogue, true));
-    c.contraction = std::move(lowered);
-    are_tiled();
-    return c;
+  Contracted contraction(BatchAxes axes) override { return contracted(lowering_.contraction(index_, axes)); }
+
+  std::vector<Contracted> contractions() override {
+    std::vector<Contracted> all;
+    for (Contraction& c : lowering_.contractions(index_)) all.push_back(contracted(std::move(c)));
+    return all;
   }
 
   Attended attention() override {
@@ -189,6 +187,15 @@ class Executable::Maker final : public StepRequest {
     if (parts_.steps.empty()) return;
     const auto& slots = parts_.slots.released[static_cast<std::size_t>(group)];
     parts_.released.back().insert(parts_.released.back().end(), slots.begin(), slots.end());
+  }
+
+  Contracted contracted(Contraction lowered) {
+    Contracted c = slots_of(lowered);
+    for (const Product& p : lowered.products) c.left.push_back(slot_of_factor(p.left));
+    for (const Store& s : lowered.epilogue.stores) c.stores.push_back(slot_of(s.to, lowered.epilogue, true));
+    c.contraction = std::move(lowered);
+    are_tiled();
+    return c;
   }
 
   /// Those of what is read but for left factors.

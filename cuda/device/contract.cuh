@@ -16,7 +16,8 @@ namespace kfusion::device {
 enum Option : u32 {
   kAcrossA = 1,  ///< A's memory runs along its rows: a[depth, row]
   kAcrossB = 2,  ///< B's along its columns: b[depth, column]
-  kLag = 4  ///< the second warpgroup stays a slice behind the first: one's epilogue runs under the other's products
+  kLag = 4,    ///< the second warpgroup stays a slice behind the first: one's epilogue runs under the other's products
+  kTurned = 8  ///< the factors have changed places: products that lie beside one another do so along the rows
 };
 
 /// How a block works: M x N elements at a time, depth in slices of 64, Stages of them in flight, Down x Across blocks
@@ -28,7 +29,7 @@ struct Tile {
   static constexpr int kM = M, kN = N, kK = 64, kStages = Stages, kDown = Down, kAcross = Across;
   static constexpr int kCluster = Down * Across, kSlots = Slots;
   static constexpr bool kAcrossA = Options & device::kAcrossA, kAcrossB = Options & device::kAcrossB;
-  static constexpr bool kLag = Options & device::kLag;
+  static constexpr bool kLag = Options & device::kLag, kTurned = Options & device::kTurned;
   static constexpr int kMma = M / 128;  ///< 64-row products of one of the two multiplying warpgroups
   static constexpr int kWarps = 8, kThreads = 32 * kWarps + 128;  ///< that multiply; and a warpgroup that moves data
   static constexpr int kRegisters = 240, kFewRegisters = 24;      ///< 2 x 240 + 24 = 3 x 168, what threads start with
@@ -40,27 +41,48 @@ struct Tile {
   static_assert(M % 128 == 0 && M * N <= 256 * 192 && Across <= 2);
 };
 
-/// The kernel's one parameter.
-template <class Parameters>
+/// The kernel's one parameter. `kBeside` products of one factor may lie beside one another, along the columns (or the
+/// rows, where the tile is turned), each with a factor, a result and an epilogue of its own.
+template <class Parameters, int kBeside = 1>
 struct Contraction {
-  TensorMap a, b[2], result, operand, vectors[2];
+  TensorMap a[kBeside], b[kBeside > 1 ? kBeside : 2], result[kBeside], operand, vectors[kBeside][2];
   int rows, cols, depth;                      ///< of one batch
   int a_batched, b_batched, operand_batched;  ///< 1 where each batch has a matrix of its own
   int units_m, units_n, parts;                ///< work: cluster tiles along the rows, batches x parts of the columns
   int steps, group;  ///< cluster tiles along the columns in a part; along the rows that are walked together
+  int first[kBeside], extent[kBeside];  ///< of those beside one another: the first tile, columns (or rows)
   Parameters epilogue;
 };
 
 struct Unit {
   int m, batch, part, steps;
+  int which = 0;  ///< of the products beside one another: `m` and `part` are counted from its first tile
 };
 /// Neighbours in time share rows or columns, which so stay in L2.
-template <class T, class E, class P>
-KF_DEVICE Unit unit_at(const Contraction<P>& g, int t) {
+template <class T, class E>
+KF_DEVICE Unit unit_at(const typename E::Given& g, int t) {
   const int span = g.group * g.units_n, first = t / span * g.group, size = min(g.units_m - first, g.group);
   const int rest = t % span, n = rest / size, part = n % g.parts;
   const int tiles = (g.cols + E::kOut * T::kAcross - 1) / (E::kOut * T::kAcross);
-  return {first + rest % size, n / g.parts, part, min(g.steps, tiles - part * g.steps)};
+  Unit u{first + rest % size, n / g.parts, part, min(g.steps, tiles - part * g.steps)};
+  if constexpr (E::kBeside > 1) {
+    int& tile = T::kTurned ? u.m : u.part;
+#pragma unroll
+    for (int i = 1; i < E::kBeside; ++i)
+      if (tile >= g.first[i]) u.which = i;
+    tile -= g.first[u.which];
+    u.steps = 1;
+  }
+  return u;
+}
+/// Of the product that a unit is of.
+template <class T, class E>
+KF_DEVICE int rows_of(const typename E::Given& g, const Unit& u) {
+  return E::kBeside > 1 && T::kTurned ? g.extent[u.which] : g.rows;
+}
+template <class T, class E>
+KF_DEVICE int cols_of(const typename E::Given& g, const Unit& u) {
+  return E::kBeside > 1 && !T::kTurned ? g.extent[u.which] : g.cols;
 }
 
 /// Position in the ring of slices.
@@ -96,8 +118,8 @@ struct Shared {
 };
 
 /// The first column of a block's tile.
-template <class T, class E, class P>
-KF_DEVICE int column_at(const Contraction<P>& g, const Unit& u, int step, int rank) {
+template <class T, class E>
+KF_DEVICE int column_at(const typename E::Given& g, const Unit& u, int step, int rank) {
   return ((u.part * g.steps + step) * T::kAcross + rank / T::kDown) * E::kOut;
 }
 
@@ -122,8 +144,9 @@ KF_DEVICE void load_slice(u32 to, const TensorMap* map, u32 barrier, int outer, 
 
 /// One thread keeps the ring full. Every block loads its share of A's slice for its row of the cluster and its share of
 /// B's for its column.
-template <class T, class E, class P>
-KF_DEVICE void produce(const Contraction<P>& g, const Shared<T, E::kColumns>& s, int rank, int cluster, int clusters) {
+template <class T, class E>
+KF_DEVICE void produce(const typename E::Given& g, const Shared<T, E::kColumns>& s, int rank, int cluster,
+                       int clusters) {
   constexpr int kParts = E::kProducts > T::kDown ? E::kProducts : T::kDown, kPart = T::kN / kParts;
   constexpr int kRows = T::kM / T::kAcross;
   const int down = rank % T::kDown, across = rank / T::kDown;
@@ -140,18 +163,23 @@ KF_DEVICE void produce(const Contraction<P>& g, const Shared<T, E::kColumns>& s,
       for (int k = 0; k < blocks; ++k, ring.advance()) {
         const u32 barrier = s.full + 8 * ring.stage;
         barrier_wait(s.empty + 8 * ring.stage, ring.parity ^ 1);
-        barrier_expect(barrier, T::kStageBytes + (k == 0 ? E::kColumns * E::kOut * 2 : 0));
+        const int columns = E::columns(u.which);
+        barrier_expect(barrier, T::kStageBytes + (k == 0 ? columns * E::kOut * 2 : 0));
         if (E::kColumns > 0 && k == 0) {
 #pragma unroll
           for (int i = 0; i < E::kColumns; ++i)
-            load_box(s.vectors + (i * T::kVectors + vector) * T::kVectorBytes, &g.vectors[i], barrier, col, 0, 0);
+            if (i < columns)
+              load_box(s.vectors + (i * T::kVectors + vector) * T::kVectorBytes, &g.vectors[u.which][i], barrier, col,
+                       0, 0);
           vector = vector + 1 == T::kVectors ? 0 : vector + 1;
         }
-        load_slice<kRows, T::kAcrossA, (T::kAcross > 1)>(s.a(ring.stage) + across * kRows * 128, &g.a, barrier,
-                                                         row + across * kRows, k * T::kK, a_batch, row_mask);
+        load_slice<kRows, T::kAcrossA, (T::kAcross > 1)>(s.a(ring.stage) + across * kRows * 128,
+                                                         &g.a[T::kTurned ? u.which : 0], barrier, row + across * kRows,
+                                                         k * T::kK, a_batch, row_mask);
 #pragma unroll
         for (int i = 0; i < kParts / T::kDown; ++i) {
-          const int part = i * T::kDown + down, which = part * E::kProducts / kParts;
+          const int part = i * T::kDown + down;
+          const int which = E::kBeside == 1 ? part * E::kProducts / kParts : T::kTurned ? 0 : u.which;
           const int from = col + part % (kParts / E::kProducts) * kPart;
           load_slice<kPart, T::kAcrossB, (T::kDown > 1)>(s.b(ring.stage) + part * kPart * 128, &g.b[which], barrier,
                                                          from, k * T::kK, b_batch, column);
@@ -212,13 +240,13 @@ struct Point {
 
 /// The kernel's body. E: the epilogue; its Params are the generated ones.
 template <class T, class E>
-KF_DEVICE void contract(const Contraction<typename E::Params>& g) {
+KF_DEVICE void contract(const typename E::Given& g) {
   extern __shared__ __align__(1024) unsigned char raw[];
   const Shared<T, E::kColumns> s(raw);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x & 31;
   const int rank = T::kCluster > 1 ? blockIdx.x % T::kCluster : 0, cluster = blockIdx.x / T::kCluster;
   const int clusters = gridDim.x / T::kCluster;
-  if (warp == T::kWarps && lane == 0) prefetch_map(&g.a), prefetch_map(&g.b[0]);
+  if (warp == T::kWarps && lane == 0) prefetch_map(&g.a[0]), prefetch_map(&g.b[0]);
   if (threadIdx.x == 0) {
     for (int i = 0; i < T::kStages; ++i) {
       barrier_init(s.full + 8 * i, 1);

@@ -17,24 +17,34 @@
 
 namespace kfusion::device {
 
+/// How many of a lane's columns col + 8 j + x there are.
+template <bool kWhole, int kPairs>
+KF_DEVICE int elements_of(const Point& at, int x) {
+  if (kWhole) return kPairs;
+  const int count = (at.cols - at.col - x + 7) / 8;
+  return count < 0 ? 0 : count < kPairs ? count : kPairs;
+}
+
 template <class T, class F>
 struct Reduced {
   using Params = typename F::Params;
   using State = typename F::State;
-  static constexpr int kProducts = 1, kColumns = 0, kOut = T::kN;
+  using Given = Contraction<Params>;
+  static constexpr int kBeside = 1, kProducts = 1, kColumns = 0, kOut = T::kN;
   using SharedMemory = Shared<T, kColumns>;
   static_assert(T::kAcross == 1 && F::kProducts == 1);
   static constexpr int kStateWords = sizeof(State) / 4;
 
   State state[T::kMma][2];
 
-  static KF_DEVICE void deliver(const Contraction<Params>&, const SharedMemory&, int, int, int, int) {}
+  static KF_DEVICE int columns(int) { return 0; }
+  static KF_DEVICE void deliver(const Given&, const SharedMemory&, int, int, int, int) {}
   KF_DEVICE void begin() {
 #pragma unroll
     for (int i = 0; i < T::kMma; ++i) state[i][0] = state[i][1] = F::none();
   }
 
-  KF_DEVICE void step(const Contraction<Params>& g, const SharedMemory&, const Unit& u, const Lane& at,
+  KF_DEVICE void step(const Given& g, const SharedMemory&, const Unit& u, const Lane& at,
                       float (&acc)[T::kMma][T::kN / 2]) {
     const bool whole = at.col - at.lane % 4 * 2 + T::kN <= g.cols;  // else what the copy engine made up are no elements
 #pragma unroll
@@ -59,7 +69,7 @@ struct Reduced {
     return other;
   }
 
-  KF_DEVICE void end(const Contraction<Params>& g, const SharedMemory& s, const Unit& u, const Lane& at) {
+  KF_DEVICE void end(const Given& g, const SharedMemory& s, const Unit& u, const Lane& at) {
 #pragma unroll
     for (int i = 0; i < T::kMma; ++i)
 #pragma unroll
@@ -76,12 +86,12 @@ struct Reduced {
     if constexpr (F::kParts) join_parts(g, s, u, at);
   }
 
-  static KF_DEVICE State* part_at(const Contraction<Params>& g, int batch, int part, int row) {
+  static KF_DEVICE State* part_at(const Given& g, int batch, int part, int row) {
     const i64 line = static_cast<i64>(batch) * g.parts + part;
     return reinterpret_cast<State*>(g.epilogue.workspace) + line * g.rows + row;
   }
 
-  static KF_DEVICE void join_parts(const Contraction<Params>& g, const SharedMemory& s, const Unit& u, const Lane& at) {
+  static KF_DEVICE void join_parts(const Given& g, const SharedMemory& s, const Unit& u, const Lane& at) {
     const int thread = at.warp * 32 + at.lane, block = at.row / T::kM, blocks = g.units_m * T::kDown;
     __threadfence();
     threads_meet<2, 32 * T::kWarps>();

@@ -10,6 +10,9 @@
 //   kOperand (a matrix comes by boxes), kBoxed (results leave by boxes; else F stores all of them itself), and
 //   static u32 map(const Params&, const Pair (&v)[kProducts], const u32 (&along)[2], u32 operand, const Point&)
 // which gives the two elements of a box, and stores what else there is. along, operand: two elements as they lie.
+//
+// Products of one factor may lie beside one another (q, k and v): each tile is of one of them, with a struct of its
+// own.
 #pragma once
 #include "device/contract.cuh"
 
@@ -20,29 +23,56 @@ struct Pair {
   float x, y;
 };
 
-template <class T, class F>
+/// The parameters of one struct; of several beside one another, one after the other.
+template <class... P>
+struct ParametersOf;
+template <class P>
+struct ParametersOf<P> {
+  using Type = P;
+};
+template <class P, class Q, class... R>
+struct ParametersOf<P, Q, R...> : P, Q, R... {
+  using Type = ParametersOf;
+};
+
+/// `More`: of products that lie beside the first.
+template <class T, class F, class... More>
 struct Stored {
-  using Params = typename F::Params;
-  static constexpr int kProducts = F::kProducts, kColumns = F::kColumns, kOut = T::kN / kProducts;
+  using Params = typename ParametersOf<typename F::Params, typename More::Params...>::Type;
+  static constexpr int kBeside = 1 + sizeof...(More);
+  using Given = Contraction<Params, kBeside>;
+  static constexpr int kProducts = F::kProducts, kOut = T::kN / kProducts;
+  static constexpr int kColumns = F::kColumns == 2 || (... || (More::kColumns == 2))   ? 2
+                                  : F::kColumns == 1 || (... || (More::kColumns == 1)) ? 1
+                                                                                       : 0;
   static constexpr int kChunk = kOut % 64 == 0 ? 64 : 32, kChunks = kOut / kChunk;
-  static_assert(kColumns <= 2 && (F::kBoxed || !F::kOperand));
+  static_assert(F::kColumns <= 2 && (F::kBoxed || !F::kOperand));
+  static_assert(kBeside == 1 || (kProducts == 1 && !F::kOperand));
+  static_assert((... && (More::kProducts == 1 && !More::kOperand && More::kBoxed == F::kBoxed)));
   using SharedMemory = Shared<T, kColumns>;
 
   int slot = 0, vector = 0;
   u32 parity = 0;
 
+  /// Vectors that arrive with the slices of a product.
+  static KF_DEVICE int columns(int which) {
+    int i = 0, count = F::kColumns;
+    ((which == ++i ? void(count = More::kColumns) : void()), ...);
+    return count;
+  }
+
   /// The boxes of a warpgroup in the order in which it fills them.
   struct Walk {
-    int t, box, row, col, batch;
-    KF_DEVICE void locate(const Contraction<Params>& g, int group, int rank) {
+    int t, box, row, col, batch, which;
+    KF_DEVICE void locate(const Given& g, int group, int rank) {
       if (!valid(g)) return;
       const Unit u = unit_at<T, Stored>(g, t);
       row = (u.m * T::kDown + rank % T::kDown) * T::kM + group * 64 * T::kMma;
       col = column_at<T, Stored>(g, u, 0, rank);
-      batch = u.batch;
+      batch = u.batch, which = u.which;
     }
-    KF_DEVICE bool valid(const Contraction<Params>& g) const { return t < g.units_m * g.units_n; }
-    KF_DEVICE void advance(const Contraction<Params>& g, int group, int rank, int clusters) {
+    KF_DEVICE bool valid(const Given& g) const { return t < g.units_m * g.units_n; }
+    KF_DEVICE void advance(const Given& g, int group, int rank, int clusters) {
       if (++box < T::kMma * kChunks) return;
       box = 0, t += clusters;
       locate(g, group, rank);
@@ -51,13 +81,12 @@ struct Stored {
     KF_DEVICE int y() const { return row + box / kChunks * 64; }
   };
 
-  static KF_DEVICE void deliver(const Contraction<Params>& g, const SharedMemory& s, int group, int rank, int cluster,
-                                int clusters) {
+  static KF_DEVICE void deliver(const Given& g, const SharedMemory& s, int group, int rank, int cluster, int clusters) {
     if constexpr (F::kBoxed) move_boxes(g, s, group, rank, cluster, clusters);
   }
 
-  static KF_DEVICE void move_boxes(const Contraction<Params>& g, const SharedMemory& s, int group, int rank,
-                                   int cluster, int clusters) {
+  static KF_DEVICE void move_boxes(const Given& g, const SharedMemory& s, int group, int rank, int cluster,
+                                   int clusters) {
     Walk now{cluster, 0}, ahead{cluster, 0};
     now.locate(g, group, rank), ahead.locate(g, group, rank);
     const u32 boxes = s.boxes + group * T::kSlots * T::kBoxBytes;
@@ -77,7 +106,7 @@ struct Stored {
     u32 parity = 0;
     for (int slot = 0; now.valid(g); now.advance(g, group, rank, clusters)) {
       barrier_wait(filled + 8 * slot, parity);
-      store_box(&g.result, boxes + slot * T::kBoxBytes, now.x(), now.y(), now.batch);
+      store_box(&g.result[now.which], boxes + slot * T::kBoxBytes, now.x(), now.y(), now.batch);
       stores_read();
       prepare(slot);
       if (++slot == T::kSlots) slot = 0, parity ^= 1;
@@ -86,19 +115,21 @@ struct Stored {
   }
 
   KF_DEVICE void begin() {}
-  KF_DEVICE void end(const Contraction<Params>&, const SharedMemory&, const Unit&, const Lane&) {}
+  KF_DEVICE void end(const Given&, const SharedMemory&, const Unit&, const Lane&) {}
 
   /// Of row i, h and pair j of columns.
-  static KF_DEVICE u32 elements(const Contraction<Params>& g, const Unit& u, const Lane& at,
-                                const float (&acc)[T::kN / 2], int i, int j, int h, const u32 (&along)[2],
-                                u32 operand) {
+  template <class Of>
+  static KF_DEVICE u32 elements(const Given& g, const Unit& u, const Lane& at, const float (&acc)[T::kN / 2], int i,
+                                int j, int h, const u32 (&along)[2], u32 operand) {
     Pair v[kProducts];
 #pragma unroll
     for (int b = 0; b < kProducts; ++b) {
       const int from = 4 * (j + b * kOut / 8) + 2 * h;
       v[b] = {acc[from], acc[from + 1]};
     }
-    return F::map(g.epilogue, v, along, operand, {u.batch, at.row + 64 * i + 8 * h, at.col + 8 * j, g.rows, g.cols});
+    const Point point{u.batch, at.row + 64 * i + 8 * h, at.col + 8 * j, rows_of<T, Stored>(g, u),
+                      cols_of<T, Stored>(g, u)};
+    return Of::map(g.epilogue, v, along, operand, point);
   }
 
   KF_DEVICE u32 next_vector(const SharedMemory& s, const Lane& at) {
@@ -107,21 +138,31 @@ struct Stored {
     vector = vector + 1 == T::kVectors ? 0 : vector + 1;
     return from;
   }
+  template <class Of>
   static KF_DEVICE void read_vectors(u32 (&along)[2], u32 from, int j) {
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) along[i] = load_shared(from + i * T::kVectors * T::kVectorBytes + 16 * j);
+    for (int i = 0; i < Of::kColumns; ++i) along[i] = load_shared(from + i * T::kVectors * T::kVectorBytes + 16 * j);
   }
 
-  KF_DEVICE void step(const Contraction<Params>& g, const SharedMemory& s, const Unit& u, const Lane& at,
+  KF_DEVICE void step(const Given& g, const SharedMemory& s, const Unit& u, const Lane& at,
                       float (&acc)[T::kMma][T::kN / 2]) {
     const u32 vectors = next_vector(s, at);
-    if constexpr (F::kBoxed)
-      to_boxes(g, s, u, at, acc, vectors);
-    else
-      to_memory(g, u, at, acc, vectors);
+    int i = 0;
+    if (kBeside == 1 || u.which == 0) store<F>(g, s, u, at, acc, vectors);
+    ((u.which == ++i ? store<More>(g, s, u, at, acc, vectors) : void()), ...);
   }
 
-  KF_DEVICE void to_boxes(const Contraction<Params>& g, const SharedMemory& s, const Unit& u, const Lane& at,
+  template <class Of>
+  KF_DEVICE void store(const Given& g, const SharedMemory& s, const Unit& u, const Lane& at,
+                       float (&acc)[T::kMma][T::kN / 2], u32 vectors) {
+    if constexpr (Of::kBoxed)
+      to_boxes<Of>(g, s, u, at, acc, vectors);
+    else
+      to_memory<Of>(g, u, at, acc, vectors);
+  }
+
+  template <class Of>
+  KF_DEVICE void to_boxes(const Given& g, const SharedMemory& s, const Unit& u, const Lane& at,
                           float (&acc)[T::kMma][T::kN / 2], u32 vectors) {
     const int group = at.warp / 4, box_row = at.warp % 4 * 16 + at.lane % 16, half = at.lane / 16;
     const int twist = kChunk == 64 ? box_row & 7 : box_row >> 1 & 3;  // of the 16-byte words of a row
@@ -141,11 +182,11 @@ struct Stored {
         for (int q = 0; q < kChunk / 8; ++q) {
           const int j = c * (kChunk / 8) + q;
           u32 along[2] = {};
-          read_vectors(along, vectors, j);
+          read_vectors<Of>(along, vectors, j);
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             u32& two = r[q / 2][q % 2 * 2 + h];
-            two = elements(g, u, at, acc[i], i, j, h, along, two);
+            two = elements<Of>(g, u, at, acc[i], i, j, h, along, two);
           }
         }
 #pragma unroll
@@ -158,16 +199,17 @@ struct Stored {
     }
   }
 
-  KF_DEVICE void to_memory(const Contraction<Params>& g, const Unit& u, const Lane& at,
-                           float (&acc)[T::kMma][T::kN / 2], u32 vectors) {
+  template <class Of>
+  KF_DEVICE void to_memory(const Given& g, const Unit& u, const Lane& at, float (&acc)[T::kMma][T::kN / 2],
+                           u32 vectors) {
 #pragma unroll
     for (int i = 0; i < T::kMma; ++i)
 #pragma unroll
       for (int j = 0; j < kOut / 8; ++j) {
         u32 along[2] = {};
-        read_vectors(along, vectors, j);
+        read_vectors<Of>(along, vectors, j);
 #pragma unroll
-        for (int h = 0; h < 2; ++h) elements(g, u, at, acc[i], i, j, h, along, 0);
+        for (int h = 0; h < 2; ++h) elements<Of>(g, u, at, acc[i], i, j, h, along, 0);
       }
   }
 };

@@ -35,7 +35,7 @@ struct Fused {
       for (int x = 0; x < 2; ++x) {
         [[maybe_unused]] const int col = at.col + 8 * j + x;
         if (!kWhole && col >= at.cols) continue;
-        const float value_0 = acc[4 * j + 2 * h + x];  // matmul
+        [[maybe_unused]] const float value_0 = acc[4 * j + 2 * h + x];  // matmul
         part[x].max_1 = maximum(part[x].max_1, float(value_0));
       }
     }
@@ -56,11 +56,11 @@ struct Fused {
 
 using Tiling = Tile<bfloat16_t, 128, 256, 4, 2, 1, 0, kLag>;
 using Epilogue = Reduced<Tiling, Fused>;
-static_assert(Epilogue::SharedMemory::kBytes == 196688 && sizeof(Contraction<Parameters>) == 1024);
+static_assert(Epilogue::SharedMemory::kBytes == 196688 && sizeof(Epilogue::Given) == 1024);
 static_assert(sizeof(Fused::State) == 4);
 
 extern "C" __global__ void __launch_bounds__(384, 1)
-    kf_matmul_max(const __grid_constant__ Contraction<Parameters> g) {
+    kf_matmul_max(const __grid_constant__ Epilogue::Given g) {
   contract<Tiling, Epilogue>(g);
 }
 

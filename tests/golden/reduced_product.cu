@@ -35,7 +35,7 @@ struct Fused {
       for (int x = 0; x < 2; ++x) {
         [[maybe_unused]] const int col = at.col + 8 * j + x;
         if (!kWhole && col >= at.cols) continue;
-        const float value_0 = acc[4 * j + 2 * h + x];  // matmul
+        [[maybe_unused]] const float value_0 = acc[4 * j + 2 * h + x];  // matmul
         part[x].max_1 = maximum(part[x].max_1, float(value_0));
       }
     }
@@ -50,20 +50,20 @@ struct Fused {
   static KF_DEVICE void end(const State& s, const Params& p, int batch, int row) {
     [[maybe_unused]] const Point at{batch, row, 0, row + 1, 1};
     [[maybe_unused]] const float max_1 = static_cast<float>(s.max_1);  // result
-    const float value_2 = element(p.in_b_1 + i64(at.row), true);  // b
-    const float add_3 = value_2 + max_1;  // add
-    const float relu_4 = relu(add_3);  // relu
-    const float log1p_5 = log1p(relu_4);  // log1p
+    [[maybe_unused]] const float value_2 = element(p.in_b_1 + i64(at.row), true);  // b
+    [[maybe_unused]] const float add_3 = value_2 + max_1;  // add
+    [[maybe_unused]] const float relu_4 = relu(add_3);  // relu
+    [[maybe_unused]] const float log1p_5 = log1p(relu_4);  // log1p
     store_element(p.out_result_0 + i64(at.batch) * p.out_result_0_batch + i64(at.row), log1p_5, true);
   }
 };
 
 using Tiling = Tile<bfloat16_t, 128, 256, 4, 2, 1, 0, kLag>;
 using Epilogue = Reduced<Tiling, Fused>;
-static_assert(Epilogue::SharedMemory::kBytes == 196688 && sizeof(Contraction<Parameters>) == 1024);
+static_assert(Epilogue::SharedMemory::kBytes == 196688 && sizeof(Epilogue::Given) == 1024);
 
 extern "C" __global__ void __launch_bounds__(384, 1)
-    kf_matmul_add_relu_log1p_max(const __grid_constant__ Contraction<Parameters> g) {
+    kf_matmul_add_relu_log1p_max(const __grid_constant__ Epilogue::Given g) {
   contract<Tiling, Epilogue>(g);
 }
 

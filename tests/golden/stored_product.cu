@@ -48,10 +48,10 @@ struct Fused {
 
 using Tiling = Tile<bfloat16_t, 256, 192, 3, 1, 2, 3, 0>;
 using Epilogue = Stored<Tiling, Fused>;
-static_assert(Epilogue::SharedMemory::kBytes == 222880 && sizeof(Contraction<Parameters>) == 1024);
+static_assert(Epilogue::SharedMemory::kBytes == 222880 && sizeof(Epilogue::Given) == 1024);
 
 extern "C" __global__ void __launch_bounds__(384, 1)
-    kf_matmul_add_gelu_add_2(const __grid_constant__ Contraction<Parameters> g) {
+    kf_matmul_add_gelu_add_2(const __grid_constant__ Epilogue::Given g) {
   contract<Tiling, Epilogue>(g);
 }
 

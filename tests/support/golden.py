@@ -65,6 +65,10 @@ def largest_of_rows(x, w):
     return (x @ w.T).max(-1)
 
 
+def queries_keys_values(x, q, k, v, a, b, c):
+    return x @ q.T + a, x @ k.T + b, x @ v.T + c
+
+
 # By skeleton: a function, and the shape of its arguments (weight and bias have that of a row).
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "pointwise": (relu_of_sum, (4096, 4096)),
@@ -93,8 +97,10 @@ GATHERS = {
 PRODUCTS = {
     "stored_product": (linear_gelu, [((8192, 4096),), ((16_384, 4096),), ((16_384,),), ((8192, 16_384),)]),
     "reduced_product": (splade_head, [((32, 256, 768),), ((30_522, 768),), ((30_522,),)]),
+    "products_beside": (queries_keys_values, [((1024, 4096),), ((4096, 4096),), ((1024, 4096),), ((1024, 4096),),
+                                              ((4096,),), ((1024,),), ((1024,),)]),
     "product_in_parts": (largest_of_rows, [((4096, 1024),), ((32_000, 1024),)]),
-}
+}  # fmt: skip
 
 
 def text_of(case: str) -> str:

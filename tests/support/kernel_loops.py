@@ -188,8 +188,11 @@ def check_rules(k: dict[str, Any], merged: bool = True) -> None:
         elif used:
             assert s["row"] == (s["kind"] == "reduce" or all(a["row"] for a in used))
     for pair, first, second in k["pairs"]:
-        assert steps[second]["op"] == "sum" or (pair == "centred" and steps[second]["op"] == "mean")
-        assert steps[first]["op"] == {"centred": "mean", "shifted": "max"}[pair]
+        second_ops = {"centred": ("sum", "mean"), "shifted": ("sum",), "found": ("min",)}
+        first_ops = {"centred": ("mean",), "shifted": ("max",), "found": ("max", "min")}
+        assert steps[second]["op"] in second_ops[pair]
+        assert steps[first]["op"] in first_ops[pair]
+        assert not merged or pair != "found", "loops search in sweeps of their own"
         assert steps[second]["sweep"] == steps[first]["sweep"] + 1
         assert steps[second]["paired_sweep"] == steps[first]["paired_sweep"]
     operands = [*k["loads"], *k["iotas"], *k["tables"], *(store["to"] for store in k["stores"])]

@@ -99,8 +99,9 @@ class Products final : public Backend {
   std::optional<std::string> refusal(const Candidate& k, const Device&) const override {
     if (is_better_alone(k)) return "computes nothing that is a product alone";
     if (!is_of_one_type(k)) return "computes products of floats of one type";
-    if (const auto why =
-            k.pattern == Pattern::kAttention ? no_attention(k) : no_contraction(k, {.batches = BatchAxes::kAny}))
+    if (const auto why = k.pattern == Pattern::kAttention
+                             ? no_attention(k)
+                             : no_contraction(k, {.positions = true, .batches = BatchAxes::kAny}))
       return why;
     if (has_product_without_elements(k)) return "computes no product without elements";
     if (!cpu::Blas::loaded()) return "finds no OpenBLAS in this process";

@@ -22,18 +22,18 @@ std::size_t span_bytes(const Factor& f, std::int64_t batches, std::int64_t exten
 
 class ContractionStep final : public ExecutableStep {
  public:
-  ContractionStep(Contracted c, bool aligned, int device)
-      : kernel_(codegen::without_names(c.contraction), cuda::target(device), aligned),
+  ContractionStep(const std::vector<Contracted>& beside, bool aligned, int device)
+      : kernel_(without_names(beside), cuda::target(device), aligned),
         device_(device),
         compiling_(kernel_.source(), kernel_.entry(), device, true),
-        launch_(kernel_.launch()),
-        slots_(std::move(c)) {
-    const Contraction& all = slots_.contraction;
+        launch_(kernel_.launch()) {
     workspace_bytes_ = rounded_up(launch_.workspace_bytes);
-    if (aligned) return;
-    for (const Product& p : all.products) {
-      copies_.push_back({span_bytes(p.left, all.batches, all.rows, all.depth), p.left});
-      copies_.push_back({span_bytes(p.right, all.batches, all.cols, all.depth), p.right});
+    for (const Contracted& c : beside) {
+      const auto append = [](std::vector<int>& to, const std::vector<int>& from) {
+        to.insert(to.end(), from.begin(), from.end());
+      };
+      append(left_, c.left), append(right_, c.right), append(loads_, c.loads), append(stores_, c.stores);
+      if (!aligned) add_copies(c.contraction);
     }
     for (const Copy& copy : copies_) workspace_bytes_ += rounded_up(copy.bytes);
   }
@@ -47,17 +47,15 @@ class ContractionStep final : public ExecutableStep {
 
   void run(const Frame& f) const override {
     const cuda::Standing standing(launch_.standing_bytes, f.device, f.stream);
-    const Contraction& c = slots_.contraction;
-    const std::byte *left[2] = {}, *right[2] = {};
-    for (std::size_t i = 0; i < c.products.size(); ++i) {
-      left[i] = f.slots[slots_.left[i]];
-      right[i] = f.slots[slots_.right[i]];
+    const std::byte *left[kMostProducts] = {}, *right[kMostProducts] = {};
+    for (std::size_t i = 0; i < left_.size(); ++i) {
+      left[i] = f.slots[left_[i]];
+      right[i] = f.slots[right_[i]];
     }
     bring_to_multiples(f, left, right);
-    Room<const std::byte*, 16> loads(slots_.loads.size());
-    for (std::size_t i = 0; i < slots_.loads.size(); ++i)
-      loads[i] = slots_.loads[i] < 0 ? nullptr : f.slots[slots_.loads[i]];
-    Addresses stores(slots_.stores, f.slots);
+    Room<const std::byte*, 16> loads(loads_.size());
+    for (std::size_t i = 0; i < loads_.size(); ++i) loads[i] = loads_[i] < 0 ? nullptr : f.slots[loads_[i]];
+    Addresses stores(stores_, f.slots);
     Room<std::byte, 2048> parameters(kernel_.parameter_bytes());
     static const codegen::EncodeMatrix encode = cuda::encode;
     cuda::EncodedMatrices::Launch matrices(matrices_, encode);
@@ -67,10 +65,25 @@ class ContractionStep final : public ExecutableStep {
   }
 
  private:
+  static constexpr std::size_t kMostProducts = 4;
+
   struct Copy {
     std::size_t bytes;
     Factor factor;
   };
+
+  static std::vector<Contraction> without_names(const std::vector<Contracted>& beside) {
+    std::vector<Contraction> all;
+    for (const Contracted& c : beside) all.push_back(codegen::without_names(c.contraction));
+    return all;
+  }
+
+  void add_copies(const Contraction& all) {
+    for (const Product& p : all.products) {
+      copies_.push_back({span_bytes(p.left, all.batches, all.rows, all.depth), p.left});
+      copies_.push_back({span_bytes(p.right, all.batches, all.cols, all.depth), p.right});
+    }
+  }
 
   /// Copies factors of the caller that the copy engine cannot read where they lie.
   void bring_to_multiples(const Frame& f, const std::byte** left, const std::byte** right) const {
@@ -91,7 +104,7 @@ class ContractionStep final : public ExecutableStep {
   cuda::Compiling compiling_;
   const cuda::Function* function_ = nullptr;
   codegen::Launch launch_;
-  Contracted slots_;
+  std::vector<int> left_, right_, loads_, stores_;  ///< slots; of loads -1 for a product's elements
   std::vector<Copy> copies_;
   cuda::EncodedMatrices matrices_;
   std::size_t workspace_bytes_ = 0;
@@ -103,37 +116,42 @@ class TensorCores final : public Backend {
   bool has(Pattern p, const Device& d) const override {
     return d.compute_capability == 90 && (p == Pattern::kMatmul || p == Pattern::kContractionReduction);
   }
-  std::optional<std::string> refusal(const Candidate& k, const Device&) const override {
-    return codegen::no_tensor_core_kernel(k);
+  std::optional<std::string> refusal(const Candidate& k, const Device& device) const override {
+    if (auto why = codegen::no_tensor_core_kernel(k)) return why;
+    const std::vector<Contraction> all = products_beside(k);
+    if (all.size() > 1 && us_of(all, device) >= us_apart(all, device))
+      return "computes these products in less time one after the other";
+    return std::nullopt;
   }
 
-  /// By the cycles that its tiles take (codegen/contractions/tile.cpp), at what the power limit leaves of the clock
-  /// that the peak stands for: 0.79 to 0.82 of it, measured for products from 10^10 to 10^12 operations (H100).
   Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
-    constexpr double kMultiplyAdds = 2048, kOfClock = 0.8;  // of a multiprocessor, a cycle
-    const auto c = products_of(candidate_of(plan, group));
-    if (!c) return roofline;
-    const double clock = peak_flops(device, c->products[0].dtype, true) / (2 * kMultiplyAdds * device.units);
+    const std::vector<Contraction> all = products_beside(candidate_of(plan, group));
+    if (all.empty()) return roofline;
     Price p = roofline;
     p.launch_us = device.launch_us;
-    p.compute_us = codegen::predicted_tile(*c, target(device)).cycles / (kOfClock * clock) * 1e6;
+    const Tiles tiles = tiles_of(all, device);
+    if (tiles.wait_for_bytes)
+      p.memory_us = std::max(p.memory_us, tiles.us);
+    else
+      p.compute_us = tiles.us;
     p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
     p.bound = bound_of(p);
     return p;
   }
 
   std::string how(const Plan& plan, const Group& group, const Device& device) const override {
-    const auto c = products_of(candidate_of(plan, group));
-    if (!c) return {};
-    const codegen::Tile tile = codegen::predicted_tile(*c, target(device)).tile;
+    const std::vector<Contraction> all = products_beside(candidate_of(plan, group));
+    if (all.empty()) return {};
+    const codegen::Tile tile = codegen::predicted_tile(all, target(device)).tile;
     const std::string by =
         tile.cluster() == 1 ? " by single blocks" : " by clusters of " + std::to_string(tile.cluster()) + " blocks";
     const int rows = tile.turned ? tile.cols : tile.rows, cols = tile.turned ? tile.rows : tile.cols;
-    return "tiles of " + std::to_string(rows) + " x " + std::to_string(cols) + by;
+    const std::string beside = all.size() > 1 ? std::to_string(all.size()) + " products beside one another, in " : "";
+    return beside + "tiles of " + std::to_string(rows) + " x " + std::to_string(cols) + by;
   }
 
   StepPointer make_step(StepRequest& request) const override {
-    return std::make_unique<ContractionStep>(request.contraction(), request.aligned(), request.place().index);
+    return std::make_unique<ContractionStep>(request.contractions(), request.aligned(), request.place().index);
   }
 
  private:
@@ -142,6 +160,45 @@ class TensorCores final : public Backend {
     t.multiprocessors = device.units;
     t.shared_bytes = static_cast<int>(device.tile_bytes);
     return t;
+  }
+
+  struct Tiles {
+    double us;
+    bool wait_for_bytes;
+  };
+
+  /// By the cycles that they take (codegen/contractions/tile.cpp).
+  static Tiles tiles_of(const std::vector<Contraction>& all, const Device& device) {
+    constexpr double kMultiplyAdds = 2048;  // of a multiprocessor, a cycle
+    const double clock = peak_flops(device, all[0].products[0].dtype, true) / (2 * kMultiplyAdds * device.units);
+    const codegen::ChosenTile chosen = codegen::predicted_tile(all, target(device));
+    return {chosen.peak_cycles / clock * 1e6, chosen.waits_for_bytes};
+  }
+
+  /// Of the kernel of single products beside one another, without what follows them.
+  static double us_of(const std::vector<Contraction>& all, const Device& device) {
+    double elements = static_cast<double>(all[0].rows) * static_cast<double>(all[0].depth);
+    for (const Contraction& c : all) elements += weights_and_result(c);
+    const double bytes = elements * static_cast<double>(item_bytes(all[0].products[0].dtype));
+    return device.launch_us + std::max(bytes / device.bandwidth * 1e6, tiles_of(all, device).us);
+  }
+
+  /// Of a kernel for each of them, or of the library's.
+  static double us_apart(const std::vector<Contraction>& all, const Device& device) {
+    double us = 0;
+    for (const Contraction& c : all) {
+      Price p;
+      p.launch_us = device.launch_us;
+      const double elements = static_cast<double>(c.rows) * static_cast<double>(c.depth) + weights_and_result(c);
+      p.memory_us = elements * static_cast<double>(item_bytes(c.products[0].dtype)) / device.bandwidth * 1e6;
+      p.compute_us = c.flops() / peak_flops(device, c.products[0].dtype, true) * 1e6;
+      us += std::min(us_of({c}, device), product_price(p, device).total_us);
+    }
+    return us;
+  }
+
+  static double weights_and_result(const Contraction& c) {
+    return static_cast<double>(c.cols) * static_cast<double>(c.depth + c.rows);
   }
 };
 

@@ -135,6 +135,12 @@ class Taker {
     return push(std::move(s));
   }
 
+  int integer(DType dtype, std::int64_t value) {
+    const int s = constant(dtype, 0);
+    to.constants.back().integer = value;
+    return s;
+  }
+
   int add_load(const Operand& o, const Given& given) {
     to.loads.push_back(o), loads.push_back(given);
     return static_cast<int>(to.loads.size()) - 1;
@@ -243,8 +249,9 @@ class Combiner {
   void combine(int reduction, int index) {
     const Step& s = step(reduction);
     int elements = load(index, held(s.dtype));
-    const bool shifted = s.pair >= 0 && k_.pairs[at(s.pair)].second == reduction;
-    if (shifted) elements = rescaled(elements, k_.pairs[at(s.pair)].first);
+    const auto pair = std::ranges::find(k_.pairs, reduction, &Pair::second);
+    if (pair != k_.pairs.end() && pair->kind == Pair::Kind::kShifted) elements = rescaled(elements, pair->first);
+    if (pair != k_.pairs.end() && pair->kind == Pair::Kind::kFound) elements = chosen(elements, pair->first);
     int result = reduce(s.op == Op::mean ? Op::sum : s.op, s, elements);
     if (s.op == Op::mean) {
       const std::int64_t n = c_.reduces == Reduces::kRows ? c_.rows : c_.cols;
@@ -269,6 +276,18 @@ class Combiner {
     const int scaled = push(Op::multiply, type, {sums, factor});
     const int counted = push(Op::where, type, {push(Op::equal, DType::kBool, {own, lowest}), zero, scaled});
     return push(Op::where, type, {push(Op::equal, DType::kBool, {own, all}), sums, counted});
+  }
+
+  /// Positions of the parts that have the extreme of all, or a NaN as it then is; no position elsewhere.
+  int chosen(int positions, int first) {
+    const std::vector<int> reductions = reductions_of(k_);
+    const int index = static_cast<int>(std::ranges::find(reductions, first) - reductions.begin());
+    const DType type = held(step(first).dtype), integers = t_.to.steps[at(positions)].dtype;
+    const int own = load(index, type), all = t_.place[at(first)];
+    const int equal = t_.push(map(Op::equal, DType::kBool, {own, all}, type));
+    const int nan = t_.push(map(Op::isnan, DType::kBool, {own}, type));
+    const int is_it = t_.push(map(Op::logical_or, DType::kBool, {equal, nan}, DType::kBool));
+    return t_.push(map(Op::where, integers, {is_it, positions, t_.integer(integers, INT32_MAX)}, integers));
   }
 
   const Contraction& c_;
@@ -301,7 +320,7 @@ Piece whole_piece(const Contraction& c, const Block& block) {
   }
   for (const Pair& p : c.epilogue.pairs) {
     const int first = t.place[at(p.first)], second = t.place[at(p.second)];
-    if (first < 0 || second < 0) continue;
+    if (first < 0 || second < 0 || p.kind == Pair::Kind::kFound) continue;
     for (const int s : {first, second}) t.to.steps[at(s)].pair = static_cast<int>(t.to.pairs.size());
     t.to.pairs.push_back({p.kind, first, second});
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "kfusion/lower/beside.hpp"
+
 namespace kfusion {
 namespace {
 
@@ -62,41 +64,6 @@ std::optional<Halves> halves_of(const Candidate& k) {
   return h;
 }
 
-/// Whether a map's size does not tell whether it is along rows or along columns.
-bool is_unclear(const Candidate& k, const Contraction& c) {
-  return c.cols == c.batches * c.rows && c.cols > 1 && std::ranges::any_of(k.nodes, [&](NodeId n) {
-           const Work& w = k.folded.work[at(n)];
-           return w.kind == WorkKind::kPointwise && product(w.shape) == c.cols;
-         });
-}
-
-/// As a contraction has its axes, without those of one element.
-Group group_of(const Plan& plan, const Contraction& c, const std::vector<NodeId>& nodes, std::vector<NodeId> stores) {
-  Group g;
-  g.pattern = c.reduces == Reduces::kNothing ? Pattern::kMatmul : Pattern::kContractionReduction;
-  Axes rows = 0, cols = 0;  // all axes but the columns', and those
-  const auto add = [&](std::int64_t extent, Axes& axes) {
-    if (extent == 1) return;
-    axes |= axis_bit(g.domain.size());
-    g.domain.push_back(extent);
-  };
-  for (const std::int64_t extent : c.batch_axes) add(extent, rows);
-  add(c.rows, rows), add(c.cols, cols);
-  if (c.reduces != Reduces::kNothing) g.reduced = {static_cast<int>(g.domain.size()) - 1};
-  g.nodes = nodes, g.stores = std::move(stores);
-  for (const NodeId n : nodes) {
-    const Work& w = plan.folded.work[at(n)];
-    const std::int64_t size = w.kind == WorkKind::kPointwise ? product(w.shape) : plan.graph[n].size();
-    const std::int64_t all = c.batches * c.rows * c.cols;
-    const bool is_row = w.kind == WorkKind::kReduce || (size == c.batches * c.rows && size != all && size != 1);
-    if (is_row)
-      g.spans.push_back(rows);
-    else
-      g.spans.push_back(size == all ? rows | cols : size == 1 ? Axes{0} : cols);
-  }
-  return g;
-}
-
 /// A kernel that is lowered as attention.
 struct TwoProducts {
   Halves halves;
@@ -147,7 +114,7 @@ Attention Lowering::attention(int group_index) const {
   const auto j = two_products(candidate_of(plan_, group), why);
   if (!j) throw std::logic_error("kfusion: a kernel is no attention: " + why);
   const auto lowered = [&](const Contraction& c, const std::vector<NodeId>& nodes, const std::vector<NodeId>& stores) {
-    return contraction(group_of(plan_, c, nodes, stores), BatchAxes::kLeading);
+    return contraction(group_around(plan_, c, nodes, stores), BatchAxes::kLeading);
   };
   Attention a{lowered(j->scores, j->halves.scores, j->statistics), lowered(j->output, j->halves.output, group.stores)};
   const std::vector<Pair>& pairs = a.scores.epilogue.pairs;

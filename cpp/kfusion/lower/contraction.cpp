@@ -139,7 +139,8 @@ class Judge {
       return "runs no " + std::string(name(node(n).op)) + " but of one element for each row that it reduces";
     Access of_rows = from;
     of_rows.positions = Access::kNoPositions, of_rows.step = 0;
-    if (!is_pick && !reshaped(of_rows, kept_extents()))
+    const bool goes_by = is_vector_along(from, reduces_ == Reduces::kRows ? shape_.rows : shape_.cols);
+    if (!is_pick && !goes_by && !reshaped(of_rows, kept_extents()))
       return "reads an array that is strided along the product's axes in several steps";
     return refusal_of_reads(w.reads[1], kept_extents());
   }
@@ -266,18 +267,21 @@ std::optional<Judged> judged(const Candidate& k, BatchAxes axes, std::string& wh
 }
 
 /// What a Contraction needs that the executor cannot do.
-std::optional<std::string> beyond(const Candidate& k, const ContractionAbilities& can) {
+std::optional<std::string> beyond(const Candidate& k, const Judged& j, const ContractionAbilities& can) {
+  const std::int64_t row = j.reduces == Reduces::kRows ? j.shape.rows : j.shape.cols;
   for (const NodeId n : k.nodes) {
     const Work& w = k.folded.work[at(n)];
     if (kind(k.graph[n].op) == OpKind::kGather) {
-      const bool is_pick = std::ranges::find(k.nodes, w.reads[0].base) != k.nodes.end();
+      const bool is_pick =
+          std::ranges::find(k.nodes, w.reads[0].base) != k.nodes.end() || is_vector_along(w.reads[0], row);
       if (!is_pick && !can.tables) return "takes no elements of an array at positions that are data";
       if (is_pick && !can.lost_picks && !always_has_position(k.graph, k.folded, n))
         return "takes elements of a product at positions that it knows to be there";
     }
-    if (w.kind != WorkKind::kReduce || can.variances) continue;
-    const NodeId first = merged_with(k.graph, k.folded, k.nodes, n);
-    if (first >= 0 && k.graph[first].op == Op::mean) return "computes no variances of a product";
+    const NodeId first = w.kind == WorkKind::kReduce ? merged_with(k.graph, k.folded, k.nodes, n) : -1;
+    if (first < 0) continue;
+    if (!can.variances && k.graph[first].op == Op::mean) return "computes no variances of a product";
+    if (!can.positions && k.graph[n].op == Op::min) return "finds no positions of a product's extremes";
   }
   return std::nullopt;
 }
@@ -332,8 +336,8 @@ int Contraction::product_of(const Operand& load) const {
 
 std::optional<std::string> no_contraction(const Candidate& kernel, const ContractionAbilities& can) {
   std::string why;
-  if (!judged(kernel, can.batches, why)) return why;
-  return beyond(kernel, can);
+  const auto j = judged(kernel, can.batches, why);
+  return j ? beyond(kernel, *j, can) : why;
 }
 
 std::optional<Contraction> products_of(const Candidate& kernel, BatchAxes axes) {

@@ -59,6 +59,7 @@ std::optional<Contraction> products_of(const Candidate& kernel, BatchAxes axes =
 struct ContractionAbilities {
   bool tables = false;      ///< takes elements of arrays at positions, one for each row (Kernel::tables)
   bool variances = false;   ///< pairs of kind kCentred
+  bool positions = false;   ///< pairs of kind kFound
   bool lost_picks = false;  ///< an index that means no element of its row gives NaN; else that would be an error
   BatchAxes batches = BatchAxes::kOne;
 };

@@ -77,11 +77,15 @@ struct Store {
 struct Pair {
   enum class Kind : std::uint8_t {
     kCentred,  ///< second = mean or sum of (v - first)^2, first = mean of v: Chan's formula merges chunks
-    kShifted   ///< second = sum of exp(v - first), first = max of v: chunks are scaled by exp(max - new max)
+    kShifted,  ///< second = sum of exp(v - first), first = max of v: chunks are scaled by exp(max - new max)
+    kFound     ///< second = min of the positions where v is first or NaN, first = max or min of v: the better chunk's.
+               ///< Around products only: argument 1 of second's argument is the position
   };
   Kind kind = Kind::kCentred;
   int first = 0, second = 0;  ///< steps
 };
+
+std::string_view name(Pair::Kind k);  ///< "centred", ...
 
 /// When the values of a kernel are known: in which sweep over the elements of a row, or between which (schedule.hpp).
 struct Schedule {
@@ -140,6 +144,10 @@ class Lowering {
 
   /// Of a group around a product (contraction.hpp). Throws std::logic_error where no_contraction() says why it is none.
   Contraction contraction(int group, BatchAxes axes = {}) const;
+
+  /// Of a group around products beside one another (beside.hpp), of which there may be one. Throws std::logic_error
+  /// where no_products_beside() says why it is none.
+  std::vector<Contraction> contractions(int group) const;
 
   /// Of a group that is attention. Throws std::logic_error where no_attention() says why it is none that is lowered.
   Attention attention(int group) const;

@@ -56,7 +56,13 @@ int Steps::add_row_map(NodeId n) {
 int Steps::add_map(NodeId n) {
   const Node& node = g_[n];
   if (is_part(node)) return argument(space_.spans.at(n), work(n).reads[0]);
-  if (kind(node.op) == OpKind::kGather) return space_.spans.contains(work(n).reads[0].base) ? add_pick(n) : add_take(n);
+  if (kind(node.op) == OpKind::kGather) {
+    const Access& from = work(n).reads[0];
+    if (space_.spans.contains(from.base))
+      return add_pick(n, argument(space_.all(), identity_access(from.base, g_[from.base].shape)));
+    return is_around_product() && is_vector_along(from, extent_of_row()) ? add_pick(n, element_of_row(from))
+                                                                         : add_take(n);
+  }
   if (const int power = power_by_products(g_, n)) return add_products(n, power);
   const DType from = g_[node.arguments.back()].dtype;  // a condition comes first and has a type of its own
   Step s = step(kind(node.op) == OpKind::kMap ? StepKind::kMap : StepKind::kCast, node, n, from);
@@ -83,7 +89,7 @@ int Steps::add_take(NodeId n) {
 
 /// Of an element of each row: the sum of where(its place in the row == index, element, 0), NaN where none has the
 /// index.
-int Steps::add_pick(NodeId n) {
+int Steps::add_pick(NodeId n, int element) {
   const Node& node = g_[n];
   const NodeId value = work(n).reads[0].base;
   const Positions positions = positions_of(g_, plan_.folded, n);
@@ -103,7 +109,6 @@ int Steps::add_pick(NodeId n) {
     index = map(Op::where, DType::kInt64, DType::kInt64, {negative, behind, index});
   }
   const int is_it = map(Op::equal, DType::kBool, DType::kInt64, {place_in_row(value), index});
-  const int element = argument(space_.all(), identity_access(value, g_[value].shape));
   Step sum = step(StepKind::kReduce, node, n, node.dtype);
   sum.op = Op::sum;
   sum.arguments = {map(Op::where, node.dtype, node.dtype, {is_it, element, real(0, node.dtype)})};
@@ -113,16 +118,30 @@ int Steps::add_pick(NodeId n) {
              {known, picked, real(std::numeric_limits<double>::quiet_NaN(), node.dtype)});
 }
 
-/// An iota along the reduced axes, which are neighbours.
-int Steps::place_in_row(NodeId value) {
-  Strided places{value, DType::kInt64, Extents(space_.extents.size(), 0), 0};
-  std::int64_t stride = 1;
+bool Steps::is_around_product() const {
+  return space_.reduced != 0 && std::ranges::any_of(group_.nodes, [&](NodeId n) { return g_[n].op == Op::matmul; });
+}
+
+std::int64_t Steps::extent_of_row() const { return product(extents_of(space_.extents, space_.reduced)); }
+
+/// Along the reduced axes, which are neighbours, elements `step` apart.
+Extents Steps::strides_in_row(std::int64_t step) const {
+  Extents strides(space_.extents.size(), 0);
   for (std::size_t axis = space_.extents.size(); axis-- > 0;) {
     if ((space_.reduced & axis_bit(axis)) == 0) continue;
-    places.strides[axis] = stride;
-    stride *= space_.extents[axis];
+    strides[axis] = step;
+    step *= space_.extents[axis];
   }
-  return operand(StepKind::kIota, iotas_, places);
+  return strides;
+}
+
+int Steps::place_in_row(NodeId value) {
+  return operand(StepKind::kIota, iotas_, {value, DType::kInt64, strides_in_row(1), 0});
+}
+
+/// Of a vector, of which each row takes one element: all of them go by with the row.
+int Steps::element_of_row(const Access& from) {
+  return operand(StepKind::kLoad, loads_, {from.base, g_[from.base].dtype, strides_in_row(from.step), from.offset});
 }
 
 int Steps::known_positions(int index, const Positions& p) {
@@ -176,7 +195,9 @@ int Steps::add_reduction(NodeId n) {
 void Steps::add_pair(NodeId reduction, int step) {
   const NodeId first = merged_with(g_, plan_.folded, group_.nodes, reduction);
   if (first < 0) return;
-  const auto kind = g_[first].op == Op::mean ? Pair::Kind::kCentred : Pair::Kind::kShifted;
+  const auto kind = g_[first].op == Op::mean      ? Pair::Kind::kCentred
+                    : g_[reduction].op == Op::min ? Pair::Kind::kFound
+                                                  : Pair::Kind::kShifted;
   const int pair = static_cast<int>(k_.pairs.size());
   for (const int reduction_step : {step_of(first), step}) k_.steps[at(reduction_step)].pair = pair;
   k_.pairs.push_back({kind, step_of(first), step});

@@ -31,8 +31,12 @@ class Steps {
   int add_node(NodeId n);
   int add_map(NodeId n);
   int add_take(NodeId n);
-  int add_pick(NodeId n);
+  int add_pick(NodeId n, int element);
+  bool is_around_product() const;
+  std::int64_t extent_of_row() const;
+  Extents strides_in_row(std::int64_t step) const;
   int place_in_row(NodeId value);
+  int element_of_row(const Access& from);
   int known_positions(int index, const Positions& positions);
   int add_products(NodeId n, int power);
   int add_row_map(NodeId n);

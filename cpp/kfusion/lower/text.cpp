@@ -37,8 +37,8 @@ class Text {
       text += "\nstore %" + std::to_string(s.step) + " to " + operand_text(s.to, name(s.to.node));
     }
     for (const Pair& p : k_.pairs) {
-      const std::string kind = p.kind == Pair::Kind::kCentred ? "centred" : "shifted";
-      text += "\npair %" + std::to_string(p.first) + ", %" + std::to_string(p.second) + ": " + kind;
+      text += "\npair %" + std::to_string(p.first) + ", %" + std::to_string(p.second) + ": ";
+      text += kfusion::name(p.kind);
     }
     return text;
   }
@@ -80,5 +80,10 @@ class Text {
 }  // namespace
 
 std::string to_text(const Kernel& k, const Graph& g) { return Text(k, g).all(); }
+
+std::string_view name(Pair::Kind k) {
+  constexpr std::string_view kNames[] = {"centred", "shifted", "found"};
+  return kNames[static_cast<std::size_t>(k)];
+}
 
 }  // namespace kfusion

@@ -155,16 +155,19 @@ bool reduces_inside_products(const Part& part, const Extents& shape) {
 Edge read_of_product(const Partition& p, int reducing) {
   Edge found;
   int product = -1;
+  const auto is_read = [&](NodeId n) {  // there, or by more of the product's own work
+    const auto inside = [&](NodeId r) { return p.part_of(r) == reducing || p.part_of(r) == product; };
+    return !p.is_output(n) && std::ranges::all_of(p.readers(n), inside);
+  };
   for (const NodeId n : p.part(reducing).nodes) {
     for (const Edge& e : p.edges_into(n)) {
       const int from = p.part_of(e.producer);
       if (from == reducing || !is_contraction(p, from)) continue;
-      if ((product >= 0 && product != from) || !only_read_by(p, e.producer, reducing)) return {};
+      if (product >= 0 && product != from) return {};
       product = from;
       if (!e.access->has_positions()) found = e;
     }
   }
-  const auto is_read = [&](NodeId n) { return only_read_by(p, n, reducing); };
   return product >= 0 && std::ranges::all_of(p.part(product).stores, is_read) ? found : Edge{};
 }
 
@@ -219,6 +222,8 @@ void join_casts(const Graph& g, Partition& p) {
     if (g[n].op != Op::cast || p.part(p.part_of(n)).nodes.size() != 1 || p.readers(n).empty()) continue;
     const int reader = p.part_of(p.readers(n)[0]);
     const bool takes_operands = p.part(reader).kind == WorkKind::kContraction;
+    const auto is_operand = [&](NodeId r) { return kind(g[r].op) == OpKind::kContraction; };
+    if (!std::ranges::all_of(p.readers(n), is_operand)) continue;  // else it has a place among the kernel's axes
     const bool fits = g[n].place == p.part(reader).place && p.may_share(p.part_of(n), reader);
     if (!takes_operands || !fits || !only_read_by(p, n, reader)) continue;
     if (p.is_run(p.pattern_of(p.part(reader)), {p.part_of(n), reader})) std::ignore = p.unite(p.part_of(n), reader);
@@ -234,6 +239,64 @@ void join_copies(const FoldedGraph& folded, Partition& p) {
     if (!is_contraction(p, from) || !only_reader || !p.may_share(from, p.part_of(n))) continue;
     if (p.is_run(p.pattern_of(p.part(from)), {from, p.part_of(n)})) std::ignore = p.unite(from, p.part_of(n));
   }
+}
+
+namespace {
+
+/// Products of one left factor, in the order in which they run.
+struct Beside {
+  const Access* left;
+  std::vector<NodeId> products;
+};
+
+/// Of the parts of `products` one, if an executor runs them so.
+bool unite_products(Partition& p, const std::vector<NodeId>& products) {
+  std::vector<int> parts;
+  for (const NodeId n : products)
+    if (std::ranges::count(parts, p.part_of(n)) == 0) parts.push_back(p.part_of(n));
+  if (parts.size() < 2 || !p.has_kernel(Pattern::kMatmul, parts)) return false;
+  bool united = false;
+  for (std::size_t i = 1; i < products.size(); ++i)
+    if (p.part_of(products[0]) != p.part_of(products[i]))
+      united |= p.unite(p.part_of(products[0]), p.part_of(products[i]));
+  return united;
+}
+
+/// As many as possible; those with few columns first, since one with many may fill a GPU alone.
+void unite_most(const Graph& g, Partition& p, std::vector<NodeId> products) {
+  std::ranges::stable_sort(products, {}, [&](NodeId n) { return g[n].size(); });
+  const auto all = static_cast<unsigned>(products.size());
+  for (unsigned count = all; count > 1; --count)
+    for (unsigned set = 0; set < 1u << all; ++set) {
+      if (static_cast<unsigned>(std::popcount(set)) != count) continue;
+      std::vector<NodeId> some;
+      for (unsigned i = 0; i < all; ++i)
+        if ((set >> i & 1) != 0) some.push_back(products[i]);
+      if (unite_products(p, some)) return;
+    }
+}
+
+}  // namespace
+
+void join_products_beside(const Graph& g, const FoldedGraph& folded, Partition& p) {
+  if (p.is_for_cpu() || p.names_kernels()) return;  // a CPU has no tiles to fill
+  constexpr std::size_t kMost = 4;
+  std::vector<Beside> all;
+  for (const NodeId n : p.order()) {
+    if (g[n].op != Op::matmul) continue;
+    const int part = p.part_of(n);
+    if (p.part(part).joined || !is_plain_product(g, p.part(part))) continue;
+    const Access& left = folded.work[static_cast<std::size_t>(n)].reads[0];
+    const auto found = std::ranges::find_if(all, [&](const Beside& b) {
+      return *b.left == left && b.products.size() < kMost && p.may_share(p.part_of(b.products[0]), part) &&
+             g[b.products[0]].place == g[n].place && g[b.products[0]].dtype == g[n].dtype;
+    });
+    if (found == all.end())
+      all.push_back({&left, {n}});
+    else
+      found->products.push_back(n);
+  }
+  for (const Beside& b : all) unite_most(g, p, b.products);
 }
 
 }  // namespace kfusion

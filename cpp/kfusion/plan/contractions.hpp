@@ -19,4 +19,8 @@ void join_casts(const Graph& g, Partition& p);
 /// A reshape that copies the result of a product is the order in which the product stores it.
 void join_copies(const FoldedGraph& folded, Partition& p);
 
+/// Products of one left factor whose results nobody reads together (q, k and v of one input) are one kernel where an
+/// executor runs it in less time: with few rows a product alone has tiles for a part of a GPU only.
+void join_products_beside(const Graph& g, const FoldedGraph& folded, Partition& p);
+
 }  // namespace kfusion

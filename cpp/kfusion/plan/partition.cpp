@@ -252,13 +252,24 @@ int Partition::passes(int a, int b, const Part& merged) const {
 std::optional<std::string> Partition::missing(Pattern pattern, const std::vector<int>& parts) const {
   const bool gathers = std::ranges::any_of(parts, [&](int p) { return part(p).gathers; });
   if (options_.beyond_executors() || (is_loops(pattern) && !gathers)) return std::nullopt;
+  return missing(options_.executors, pattern, parts);
+}
+
+std::optional<std::string> Partition::missing(const Executors& asked, Pattern pattern,
+                                              const std::vector<int>& parts) const {
   const std::vector<NodeId> nodes = nodes_of(parts);
   std::vector<NodeId> stores;
   std::ranges::copy_if(nodes, std::back_inserter(stores), [&](NodeId n) {
     return is_output(n) ||
            std::ranges::any_of(readers(n), [&](NodeId r) { return std::ranges::count(parts, part_of(r)) == 0; });
   });
-  return missing_executor(options_.executors, {g_, folded_, pattern, nodes, stores}, device_);
+  return missing_executor(asked, {g_, folded_, pattern, nodes, stores}, device_);
+}
+
+bool Partition::has_kernel(Pattern pattern, const std::vector<int>& parts) const {
+  Executors real = options_.executors;
+  std::erase(real, &anyone());
+  return !missing(real, pattern, parts);
 }
 
 bool Partition::is_run(Pattern pattern, const std::vector<int>& parts, const std::vector<Edge>& edges) {

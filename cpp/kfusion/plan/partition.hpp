@@ -53,6 +53,8 @@ class Partition {
   int parts() const { return static_cast<int>(parts_.size()); }  ///< merged ones are left empty
   /// Reads of n that come out of kernels.
   std::vector<Edge> edges_into(NodeId n) const;
+  /// How n reads its arguments, views folded.
+  const std::vector<Access>& accesses(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)].reads; }
   /// Everything that n reads, views folded.
   NodeIds reads(NodeId n) const;
   const NodeIds& readers(NodeId n) const { return readers_[static_cast<std::size_t>(n)]; }
@@ -89,6 +91,10 @@ class Partition {
   Pattern pattern_of(const Part& part) const { return pattern_of(part, part.nodes); }
   /// Whether one of the executors that are asked runs these parts as one kernel.
   bool is_run(Pattern pattern, const std::vector<int>& parts) const { return !missing(pattern, parts); }
+  /// Whether one of them has a kernel for it, where a plan of what is possible would have one anyway.
+  bool has_kernel(Pattern pattern, const std::vector<int>& parts) const;
+  bool is_for_cpu() const { return device_.is_cpu; }
+  bool names_kernels() const { return !options_.allow.empty() || !options_.forbid.empty(); }
   /// The same of a pattern around a product, whose parts read one another along `edges`: remembers what is missing.
   bool is_run(Pattern pattern, const std::vector<int>& parts, const std::vector<Edge>& edges);
   /// What was missing for a pattern that has the parts of `e` as one kernel; nullptr where there was no such pattern.
@@ -135,6 +141,7 @@ class Partition {
   std::vector<NodeId> nodes_of(const std::vector<int>& parts) const;
   int passes(int a, int b, const Part& merged) const;
   std::optional<std::string> missing(Pattern pattern, const std::vector<int>& parts) const;
+  std::optional<std::string> missing(const Executors& asked, Pattern pattern, const std::vector<int>& parts) const;
   std::optional<Reason> fits_device(const Part& merged) const;
   std::vector<Edge> crossing_edges(int a, int b) const;
   Part merged_part(int a, int b, const Match& m) const;

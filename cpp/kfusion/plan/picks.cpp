@@ -58,6 +58,12 @@ Positions positions_of(const Graph& g, const FoldedGraph& folded, NodeId gather)
   return {folded.work[at(gather)].reads[0].positions, g.attributes<TakeAttributes>(gather).nonnegative};
 }
 
+bool is_vector_along(const Access& from, std::int64_t extent) {
+  for (std::size_t i = 0; i < from.shape.size(); ++i)
+    if (from.shape[i] > 1 && from.strides[i] != 0) return false;
+  return from.positions == extent;
+}
+
 bool always_has_position(const Graph& g, const FoldedGraph& folded, NodeId gather) {
   return Guard(g, folded, positions_of(g, folded, gather)).holds(folded.work[at(gather)].reads[1].base);
 }

@@ -187,6 +187,7 @@ class Planning {
     join_contraction_reductions(g, plan_.folded, partition_);
     join_casts(g, partition_);
     join_copies(plan_.folded, partition_);
+    join_products_beside(g, plan_.folded, partition_);
   }
 
   void merge_with_readers(NodeId copy) {

@@ -6,6 +6,8 @@
 namespace kfusion {
 namespace {
 
+constexpr int kMostScales = 8;
+
 std::string shape_of(const Extents& e) { return shape_text(static_cast<int>(e.size()), e.data()); }
 
 std::string extents_of(const Graph& g, NodeId n) { return shape_of(g[n].shape); }
@@ -36,12 +38,67 @@ std::pair<std::string, std::string> two_labels(const Graph& g, NodeId a, NodeId 
   return {of(a, same), of(b, same)};
 }
 
+/// How a factor is scaled before its product.
+struct Scaling {
+  bool outer = false;    ///< by a number for each of its rows (of the right factor: columns), which commutes with it
+  bool depth = false;    ///< by a vector along the depth, which does not
+  bool widened = false;  ///< after a conversion of what has another type
+};
+
+bool varies_along(const Access& a, std::size_t axis) { return a.strides[axis] != 0 && a.shape[axis] != 1; }
+
+/// Goes back from the factor through its casts and scales.
+Scaling scaling_of(const Case& c, bool left) {
+  const auto& reads = c.partition.edges_into(c.consumer);
+  const auto edge = std::ranges::find(reads, c.producer, &Edge::producer);
+  Scaling s;
+  if (edge == reads.end() || edge->access->shape.size() < 2) return s;
+  const DType dtype = c.graph[c.producer].dtype;
+  NodeId n = c.producer;
+  // A factor that is seen transposed is scaled along its other axis.
+  const std::size_t rank = c.graph[n].shape.size();
+  if (rank < 2) return s;
+  const bool turned = edge->access->strides.back() != 1;
+  const std::size_t depth = rank - (left != turned ? 1 : 2), outer = rank - (left != turned ? 2 : 1);
+  for (int steps = 0; steps < kMostScales; ++steps) {
+    const Node& node = c.graph[n];
+    s.widened |= node.op == Op::cast && !is_float(c.graph[node.arguments[0]].dtype) && is_half(dtype);
+    if (node.op != Op::cast && node.op != Op::multiply && node.op != Op::divide) break;
+    NodeId next = -1;
+    for (const Access& a : c.partition.accesses(n)) {
+      const bool along = varies_along(a, depth), across = varies_along(a, outer);
+      if (along && across && next < 0)
+        next = a.base;
+      else
+        s.depth |= along, s.outer |= across && !along;
+    }
+    if (next < 0 || c.partition.part_of(next) < 0 || c.graph[next].shape.size() != rank) break;
+    n = next;
+  }
+  return s;
+}
+
+/// What a product reads is computed before it.
+std::string factor_sentence(const Case& c, const std::string& a, const std::string& b) {
+  const bool left = c.partition.accesses(c.consumer)[0].base == c.producer;
+  const Scaling s = scaling_of(c, left);
+  const std::string dtype(name(c.graph[c.producer].dtype)), line = left ? "row" : "column";
+  const std::string again = b + " reads each element of its operands many times, once for every tile: computing " + a +
+                            " inside it would repeat that work.";
+  if (!s.outer || !is_half(c.graph[c.producer].dtype)) return again;
+  if (s.widened)
+    return again + " The scale of each " + line + " could follow the product, but " + dtype +
+           " has to be made of what is scaled in any case, and stored.";
+  if (s.depth)
+    return again + " The scale of each " + line + " could follow the product, but then the other factor of " + a +
+           " would be rounded to " + dtype + " and stored in its place: other numbers, and as many bytes.";
+  return again + " The scale of each " + line + " could follow the product, but " + a + " is rounded to " + dtype +
+         " before it: these would be other numbers.";
+}
+
 std::string contraction_sentence(const Case& c, const std::string& a, const std::string& b) {
   const Partition& p = c.partition;
-  if (kind(c.graph[c.consumer].op) == OpKind::kContraction) {
-    return b + " reads each element of its operands many times, once for every tile: computing " + a +
-           " inside it would repeat that work.";
-  }
+  if (kind(c.graph[c.consumer].op) == OpKind::kContraction) return factor_sentence(c, a, b);
   const Part &from = p.part(p.part_of(c.producer)), &to = p.part(p.part_of(c.consumer));
   const auto around_product = [](const std::string& n) {
     return "the kernel of " + n +

@@ -35,10 +35,37 @@ class Walk {
   const std::vector<NodeId>& nodes_;
 };
 
+/// The maximum or minimum of x for the smallest of where(x == it or x is not a number, position, another number): as
+/// argmax and argmin have it. -1: none.
+NodeId searched_with(const Graph& g, const Walk& walk, NodeId reduction) {
+  const NodeId choice = walk.read(reduction, 0).base;
+  if (!walk.is(choice, Op::where) || g[walk.read(choice, 1).base].op != Op::iota ||
+      g[walk.read(choice, 2).base].op != Op::constant)
+    return -1;
+  NodeId equal = walk.read(choice, 0).base, isnan = -1;
+  if (walk.is(equal, Op::logical_or)) {
+    const NodeId one = walk.read(equal, 0).base, other = walk.read(equal, 1).base;
+    equal = walk.is(one, Op::equal) ? one : other, isnan = equal == one ? other : one;
+  }
+  if (!walk.is(equal, Op::equal) || (isnan >= 0 && !walk.is(isnan, Op::isnan))) return -1;
+  for (const std::size_t which : {0, 1}) {
+    const Access& x = walk.read(equal, 1 - which);
+    const NodeId extreme = walk.read(equal, which).base;
+    if ((!walk.is(extreme, Op::max) && !walk.is(extreme, Op::min)) || !walk.reduces(extreme)) continue;
+    const bool same =
+        walk.reads_same(walk.read(extreme, 0), x) && (isnan < 0 || walk.reads_same(walk.read(isnan, 0), x));
+    if (same && (isnan >= 0 || !is_float(g[x.base].dtype))) return extreme;
+  }
+  return -1;
+}
+
 }  // namespace
 
 NodeId merged_with(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes, NodeId reduction) {
   const Walk walk(g, folded, nodes);
+  const auto is_product = [&](NodeId n) { return g[n].op == Op::matmul; };
+  if (g[reduction].op == Op::min)  // loops have searches of their own
+    return std::ranges::any_of(nodes, is_product) ? searched_with(g, walk, reduction) : -1;
   if (g[reduction].op != Op::sum && g[reduction].op != Op::mean) return -1;
   const NodeId value = walk.read(reduction, 0).base;
   const bool squares = walk.is(value, Op::square) ||

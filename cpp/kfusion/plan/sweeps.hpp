@@ -16,7 +16,8 @@ constexpr int ready_after(int arguments, bool reduces, int first) {
 
 /// The reduction of the group (`nodes`, ascending) with which `reduction` can be taken in one sweep, because both can
 /// be merged from pieces: the mean of v for the sum or mean of (v - mean)^2 (Chan, Golub and LeVeque, 1983), the
-/// maximum of v for the sum of exp(v - max) (Milakov and Gimelshein, 2018). -1: none.
+/// maximum of v for the sum of exp(v - max) (Milakov and Gimelshein, 2018); around a product, the extreme of v for the
+/// first position that has it. -1: none.
 NodeId merged_with(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes, NodeId reduction);
 
 /// How often a kernel of these nodes (ascending) goes over its rows to store some of them: Schedule::sweeps of what

@@ -14,7 +14,7 @@ namespace {
 constexpr int kThreads = 384;
 constexpr std::int64_t kSlotElements = 8;  ///< of a half type in 16 bytes, by which the copy engine strides
 constexpr std::int64_t kMostExtent = std::int64_t{1} << 31;
-constexpr std::size_t kMatrixBytes = 128, kNumbers = 11;
+constexpr std::size_t kMatrixBytes = 128, kMostBeside = 4;
 
 bool strides_by_slots(std::int64_t stride) { return stride >= 0 && stride % kSlotElements == 0; }
 
@@ -55,8 +55,9 @@ std::optional<std::string> no_reduction(const Candidate& k) {
     const Op op = k.graph[n].op;
     const DType from = k.graph[k.graph[n].arguments[0]].dtype;
     const bool simple = op == Op::max || op == Op::min || op == Op::sum || op == Op::mean;
+    if (op == Op::min && from == DType::kInt32 && merged_with(k.graph, k.folded, k.nodes, n) >= 0) continue;
     if (!simple || !is_float(from) || from == DType::kFloat64)
-      return "takes maxima, minima, sums and means of a product's rows or columns";
+      return "takes maxima, minima, their positions, sums, means and variances of a product's rows or columns";
   }
   if (!reduces) return std::nullopt;
   const Node& product = k.graph[*std::ranges::find_if(k.nodes, [&](NodeId n) { return k.graph[n].op == Op::matmul; })];
@@ -131,24 +132,21 @@ BoxedMatrix vector_box(const Operand& o, std::int64_t cols, int box) {
   return m;
 }
 
-TileProblem problem_of(const Contraction& c, const Boxes& boxes) {
+TileProblem problem_of(const std::vector<Contraction>& beside, const std::vector<Boxes>& boxes) {
+  const Contraction& c = beside[0];
   const Sides sides(c);
   TileProblem p{c.batches, sides.rows, sides.cols, c.depth};
-  p.products = static_cast<int>(c.products.size()), p.vectors = static_cast<int>(boxes.vectors.size());
-  p.operand = boxes.operand >= 0, p.reduces = c.reduces != Reduces::kNothing;
+  p.products = static_cast<int>(c.products.size());
+  for (const Boxes& b : boxes) p.vectors = std::max(p.vectors, static_cast<int>(b.vectors.size()));
+  p.operand = boxes[0].operand >= 0, p.reduces = c.reduces != Reduces::kNothing;
   p.across_a = sides.a(c.products[0]).depth != 1, p.across_b = sides.b(c.products[0]).depth != 1;
+  for (std::size_t i = 0; beside.size() > 1 && i < beside.size(); ++i) p.beside.push_back(beside[i].cols);
   return p;
 }
 
-BoxedMatrix placed(BoxedMatrix m, BoxedMatrix::Of of, int index) {
-  m.of = of, m.index = index;
-  return m;
-}
-
-}  // namespace
-
-std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel) {
-  if (auto why = no_contraction(kernel, {.lost_picks = true})) return why;
+/// Of one contraction.
+std::optional<std::string> no_kernel_of_one(const Candidate& kernel) {
+  if (auto why = no_contraction(kernel, {.variances = true, .positions = true, .lost_picks = true})) return why;
   const Contraction c = *products_of(kernel);
   const Sides sides(c);
   if (c.products.size() > (c.reduces == Reduces::kNothing ? 2u : 1u)) return "computes two products at most";
@@ -169,8 +167,34 @@ std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel) {
   return no_reduction(kernel);
 }
 
-ChosenTile predicted_tile(const Contraction& products, const Target& target) {
-  return choose_tile(problem_of(products, {}), target);
+std::string numbered(const std::string& what, std::size_t count) {
+  std::string text;
+  for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "" : ", ") + what + number(i);
+  return text;
+}
+
+}  // namespace
+
+std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel) {
+  const std::vector<Chain> chains = chains_of(kernel);
+  if (chains.size() == 1) return no_kernel_of_one(kernel);
+  if (chains.size() > kMostBeside) return "computes four products beside one another at most";
+  if (auto why = no_products_beside(kernel, chains)) return why;
+  for (const Chain& chain : chains)
+    if (auto why = no_kernel_of_one(chain.of(kernel))) return why;
+  const std::vector<Contraction> all = products_beside(kernel);
+  const bool alike = std::ranges::all_of(all, [&](const Contraction& c) {
+    return (c.products[0].right.depth == 1) == (all[0].products[0].right.depth == 1);
+  });
+  return alike ? std::nullopt : std::optional<std::string>("computes products whose right factors lie alike");
+}
+
+ChosenTile predicted_tile(const std::vector<Contraction>& products, const Target& target) {
+  return choose_tile(problem_of(products, {Boxes{}}), target);
+}
+
+std::size_t ContractionKernel::epilogue_offset() const {
+  return matrices_.size() * kMatrixBytes + (numbers_.size() * 4 + 7) / 8 * 8;
 }
 
 void ContractionKernel::write_parameters(const ContractionAddresses& a, const double* parameters, const Memory& memory,
@@ -188,8 +212,11 @@ void ContractionKernel::write_parameters(const ContractionAddresses& a, const do
     to += kMatrixBytes;
   }
   std::memcpy(to, numbers_.data(), numbers_.size() * sizeof numbers_[0]);
-  to += (kNumbers * 4 + 7) / 8 * 8;
-  write_cells(cells_, constants_, a.loads, a.stores, parameters, memory, to);
+  to += (numbers_.size() * 4 + 7) / 8 * 8;
+  for (const Epilogue& e : epilogues_) {
+    write_cells(e.cells, e.constants, a.loads + e.first_load, a.stores + e.first_store, parameters, memory, to);
+    to += e.cells.size() * 8;
+  }
 }
 
 Contraction without_names(Contraction c) {
@@ -197,75 +224,203 @@ Contraction without_names(Contraction c) {
   return c;
 }
 
-ContractionKernel::ContractionKernel(const Contraction& c, const Target& target, bool aligned)
-    : entry_(identifier(c.epilogue.name)), constants_(c.epilogue.constants) {
-  Boxes boxes = boxes_of(c, aligned);
-  const TileProblem problem = problem_of(c, boxes);
-  tile_ = choose_tile(problem, target).tile;
-  if (tile_.turned) boxes = {};
-  const Sides sides(c, tile_.turned);
-  const Factor &a = sides.a(c.products[0]), &b = sides.b(c.products[0]);
-  const bool across_a = a.depth != 1, across_b = b.depth != 1, reduces = c.reduces != Reduces::kNothing;
-  const int out = tile_.cols / problem.products, chunk = out % 64 == 0 ? 64 : 32;
-  const std::int64_t tiles = divide_up(sides.cols, std::int64_t{out} * tile_.across);
-  const std::int64_t steps = reduces ? divide_up(tiles, std::int64_t{reduced_parts(problem, tile_, target)}) : 1;
-  const std::int64_t used_parts = divide_up(tiles, steps);
-  const std::int64_t units_m = divide_up(sides.rows, std::int64_t{tile_.rows} * tile_.down);
-  const std::int64_t units_n = c.batches * used_parts;
+std::vector<Contraction> without_names(std::vector<Contraction> all) {
+  for (Contraction& c : all) c = without_names(std::move(c));
+  return all;
+}
 
-  using Of = BoxedMatrix::Of;
-  const Of of_a = sides.swapped ? Of::kRight : Of::kLeft, of_b = sides.swapped ? Of::kLeft : Of::kRight;
-  matrices_[0] = placed(factor_box(a, sides.rows, c.depth, c.batches, tile_.rows / tile_.across), of_a, 0);
-  for (std::size_t i = 0; i < c.products.size(); ++i)
-    matrices_[1 + i] = placed(factor_box(sides.b(c.products[i]), sides.cols, c.depth, c.batches,
-                                         tile_.cols / std::max(problem.products, tile_.down)),
-                              of_b, static_cast<int>(i));
-  const Kernel& k = c.epilogue;
-  if (boxes.result >= 0)
-    matrices_[3] = placed(array_box(k.stores[at(boxes.result)].to, sides, c.batches, chunk), Of::kStore, boxes.result);
-  if (boxes.operand >= 0)
-    matrices_[4] = placed(array_box(k.loads[at(boxes.operand)], sides, c.batches, chunk), Of::kLoad, boxes.operand);
-  for (std::size_t i = 0; i < boxes.vectors.size(); ++i)
-    matrices_[5 + i] = placed(vector_box(k.loads[at(boxes.vectors[i])], sides.cols, out), Of::kLoad, boxes.vectors[i]);
-  const bool operand_batched = boxes.operand >= 0 && tile_strides(k.loads[at(boxes.operand)], false).batch != 0;
-  for (const std::int64_t n :
-       {sides.rows, sides.cols, c.depth, std::int64_t{a.batch != 0}, std::int64_t{b.batch != 0},
-        std::int64_t{operand_batched}, units_m, units_n, used_parts, steps, std::int64_t{tile_.group}})
-    numbers_.push_back(static_cast<std::int32_t>(n));
-
-  ParameterList parameters;
-  EpiloguePrinter printer(c, boxes, tile_.turned, static_cast<int>(used_parts), parameters);
-  cells_ = parameters.cells();
-  const std::size_t before = kMatrices * kMatrixBytes + (kNumbers * 4 + 7) / 8 * 8;
-  bytes_ = (before + std::max<std::size_t>(cells_.size() * 8, 1) + 63) / 64 * 64;
-
-  launch_.block[0] = kThreads;
-  launch_.cluster = static_cast<unsigned>(tile_.cluster());
-  launch_.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(units_m * units_n, target.multiprocessors) *
-                                          tile_.cluster());  // as many as may run at once, and more
-  launch_.resident = true;
-  launch_.shared_bytes = static_cast<std::size_t>(tile_.shared_bytes(static_cast<int>(boxes.vectors.size())));
-  const bool in_parts = reduces && used_parts > 1;
-  const std::size_t state_bytes =
-      4 * static_cast<std::size_t>(std::ranges::count(k.steps, StepKind::kReduce, &Step::kind));
-  if (in_parts) {
-    launch_.workspace_bytes = state_bytes * static_cast<std::size_t>(c.batches * used_parts * sides.rows);
-    launch_.standing_bytes = 4 * static_cast<std::size_t>(c.batches * units_m * tile_.down);
+/// Makes a kernel, member by member.
+class ContractionKernel::Maker {
+ public:
+  Maker(const std::vector<Contraction>& all, const Target& target, bool aligned, ContractionKernel& k)
+      : all_(all), c_(all[0]), target_(target), k_(k) {
+    for (const Contraction& c : all) boxes_.push_back(boxes_of(c, aligned));
+    const bool boxed = std::ranges::all_of(boxes_, [](const Boxes& b) { return b.result >= 0; });
+    for (Boxes& b : boxes_) {
+      if (all.size() > 1) b.operand = -1;
+      if (!boxed) b.result = b.operand = -1;
+    }
+    problem_ = problem_of(all, boxes_);
+    k.tile_ = choose_tile(problem_, target).tile;
+    if (k.tile_.turned) std::ranges::fill(boxes_, Boxes{});
+    vectors_ = k.tile_.turned ? 0 : problem_.vectors;
+    reduces_ = c_.reduces != Reduces::kNothing;
   }
 
-  const std::string type = storage_type(c.products[0].dtype), family = reduces ? "Reduced" : "Stored";
-  source_ =
-      "// " + k.name + "\n#include \"device/contract_" + (reduces ? "reduced" : "stored") +
-      ".cuh\"\n#include \"device/contract_memory.cuh\"\n#include \"device/partial.cuh\"\n\nnamespace "
-      "kfusion::device::scalar {\n\nstruct Parameters {\n" +
-      parameters.members() + "};\n\n" + printer.print() + "\nusing Tiling = " + tile_.text(type, across_a, across_b) +
-      ";\nusing Epilogue = " + family +
-      "<Tiling, Fused>;\nstatic_assert(Epilogue::SharedMemory::kBytes == " + std::to_string(launch_.shared_bytes) +
-      " && sizeof(Contraction<Parameters>) == " + std::to_string(bytes_) + ");\n" +
-      (in_parts ? "static_assert(sizeof(Fused::State) == " + std::to_string(state_bytes) + ");\n" : "") +
-      "\nextern \"C\" __global__ void __launch_bounds__(" + std::to_string(kThreads) + ", 1)\n    " + entry_ +
-      "(const __grid_constant__ Contraction<Parameters> g) {\n  contract<Tiling, Epilogue>(g);\n}\n\n}  // namespace "
-      "kfusion::device::scalar\n";
+  void run() {
+    cut();
+    add_matrices();
+    add_numbers();
+    add_epilogues();
+    set_launch();
+    set_source();
+  }
+
+ private:
+  using Of = BoxedMatrix::Of;
+
+  const Tile& tile() const { return k_.tile_; }
+  bool is_beside() const { return all_.size() > 1; }
+  int out_columns() const { return tile().cols / problem_.products; }  ///< of a tile
+  Sides sides(const Contraction& c) const { return Sides(c, tile().turned); }
+  bool across_a() const { return sides(c_).a(c_.products[0]).depth != 1; }
+  bool across_b() const { return sides(c_).b(c_.products[0]).depth != 1; }
+
+  /// Of those beside one another.
+  std::int64_t tiles_of(const Contraction& c) const {
+    return divide_up(c.cols, tile().turned ? tile().rows * tile().down : out_columns() * tile().across);
+  }
+
+  void cut() {
+    const Sides s = sides(c_);
+    std::int64_t beside = 0;
+    for (const Contraction& c : all_) beside += tiles_of(c);
+    const std::int64_t tiles =
+        is_beside() && !tile().turned ? beside : divide_up(s.cols, std::int64_t{out_columns()} * tile().across);
+    steps_ = reduces_ ? divide_up(tiles, std::int64_t{reduced_parts(problem_, tile(), target_)}) : 1;
+    parts_ = divide_up(tiles, steps_);
+    units_m_ = is_beside() && tile().turned ? beside : divide_up(s.rows, std::int64_t{tile().rows} * tile().down);
+    units_n_ = c_.batches * parts_;
+  }
+
+  void add(Of of, std::size_t index, BoxedMatrix m) {
+    m.of = of, m.index = static_cast<int>(index);
+    k_.matrices_.push_back(std::move(m));
+  }
+
+  BoxedMatrix factor_a(const Contraction& c) const {
+    const Sides s = sides(c);
+    return factor_box(s.a(c.products[0]), s.rows, c.depth, c.batches, tile().rows / tile().across);
+  }
+  BoxedMatrix factor_b(const Contraction& c, std::size_t product) const {
+    const Sides s = sides(c);
+    return factor_box(s.b(c.products[product]), s.cols, c.depth, c.batches,
+                      tile().cols / std::max(problem_.products, tile().down));
+  }
+
+  /// Those of device::Contraction, in its order.
+  void add_matrices() {
+    const bool swapped = sides(c_).swapped;
+    const Of of_a = swapped ? Of::kRight : Of::kLeft, of_b = swapped ? Of::kLeft : Of::kRight;
+    for (std::size_t i = 0; i < all_.size(); ++i) add(of_a, i, factor_a(all_[i]));
+    if (is_beside())
+      for (std::size_t i = 0; i < all_.size(); ++i) add(of_b, i, factor_b(all_[i], 0));
+    else
+      for (std::size_t i = 0; i < 2; ++i) {
+        if (i < c_.products.size())
+          add(of_b, i, factor_b(c_, i));
+        else
+          add(Of::kNothing, 0, {});
+      }
+    std::vector<std::size_t> first_load, first_store;
+    std::size_t loads = 0, stores = 0;
+    for (const Contraction& c : all_) {
+      first_load.push_back(loads), first_store.push_back(stores);
+      loads += c.epilogue.loads.size() + c.epilogue.tables.size(), stores += c.epilogue.stores.size();
+    }
+    const int chunk = out_columns() % 64 == 0 ? 64 : 32;
+    const auto array = [&](std::size_t i, const Operand& o) { return array_box(o, sides(all_[i]), c_.batches, chunk); };
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      const int result = boxes_[i].result;
+      if (result < 0)
+        add(Of::kNothing, 0, {});
+      else
+        add(Of::kStore, first_store[i] + at(result), array(i, all_[i].epilogue.stores[at(result)].to));
+    }
+    if (const int operand = boxes_[0].operand; operand >= 0)
+      add(Of::kLoad, at(operand), array(0, c_.epilogue.loads[at(operand)]));
+    else
+      add(Of::kNothing, 0, {});
+    for (std::size_t i = 0; i < all_.size(); ++i)
+      for (std::size_t v = 0; v < 2; ++v) {
+        if (v >= boxes_[i].vectors.size()) {
+          add(Of::kNothing, 0, {});
+          continue;
+        }
+        const int load = boxes_[i].vectors[v];
+        add(Of::kLoad, first_load[i] + at(load),
+            vector_box(all_[i].epilogue.loads[at(load)], sides(all_[i]).cols, out_columns()));
+      }
+    for (std::size_t i = 0; i < all_.size(); ++i)
+      k_.epilogues_.push_back({{}, all_[i].epilogue.constants, first_load[i], first_store[i]});
+  }
+
+  void add_numbers() {
+    const Sides s = sides(c_);
+    const Product& p = c_.products[0];
+    const int operand = boxes_[0].operand;
+    const bool operand_batched = operand >= 0 && tile_strides(c_.epilogue.loads[at(operand)], false).batch != 0;
+    std::vector<std::int64_t> numbers = {
+        s.rows,   s.cols, c_.depth, s.a(p).batch != 0, s.b(p).batch != 0, operand_batched, units_m_,
+        units_n_, parts_, steps_,   tile().group};
+    std::int64_t first = 0;
+    for (const Contraction& c : all_) numbers.push_back(first), first += tiles_of(c);
+    for (const Contraction& c : all_) numbers.push_back(c.cols);
+    for (const std::int64_t n : numbers) k_.numbers_.push_back(static_cast<std::int32_t>(n));
+  }
+
+  void add_epilogues() {
+    std::size_t cells = 0;
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      const std::string which = is_beside() ? number(i) : "";
+      ParameterList parameters;
+      EpiloguePrinter printer(all_[i], boxes_[i], tile().turned, static_cast<int>(parts_), parameters, which);
+      k_.epilogues_[i].cells = parameters.cells();
+      cells += parameters.cells().size();
+      text_ += "struct Parameters" + which + " {\n" + parameters.members() + "};\n\n" + printer.print() + "\n";
+    }
+    k_.bytes_ = (k_.epilogue_offset() + std::max<std::size_t>(cells * 8, 1) + 63) / 64 * 64;
+  }
+
+  void set_launch() {
+    Launch& l = k_.launch_;
+    l.block[0] = kThreads;
+    l.cluster = static_cast<unsigned>(tile().cluster());
+    l.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(units_m_ * units_n_, target_.multiprocessors) *
+                                      tile().cluster());  // as many as may run at once, and more
+    l.resident = true;
+    l.shared_bytes = static_cast<std::size_t>(tile().shared_bytes(vectors_));
+    if (!in_parts()) return;
+    l.workspace_bytes = state_bytes() * static_cast<std::size_t>(c_.batches * parts_ * sides(c_).rows);
+    l.standing_bytes = 4 * static_cast<std::size_t>(c_.batches * units_m_ * tile().down);
+  }
+
+  bool in_parts() const { return reduces_ && parts_ > 1; }
+  std::size_t state_bytes() const { return 4 * state_words(c_.epilogue); }
+
+  void set_source() {
+    const std::string type = storage_type(c_.products[0].dtype), family = reduces_ ? "Reduced" : "Stored";
+    std::string names;
+    for (const Contraction& c : all_) names += (names.empty() ? "" : "_") + c.epilogue.name;
+    k_.entry_ = identifier(names);
+    k_.source_ =
+        "// " + names + "\n#include \"device/contract_" + (reduces_ ? "reduced" : "stored") +
+        ".cuh\"\n#include \"device/contract_memory.cuh\"\n#include \"device/partial.cuh\"\n\nnamespace "
+        "kfusion::device::scalar {\n\n" +
+        text_ + "using Tiling = " + tile().text(type, across_a(), across_b(), is_beside()) +
+        ";\nusing Epilogue = " + family + "<Tiling, " + (is_beside() ? numbered("Fused", all_.size()) : "Fused") +
+        ">;\nstatic_assert(Epilogue::SharedMemory::kBytes == " + std::to_string(k_.launch_.shared_bytes) +
+        " && sizeof(Epilogue::Given) == " + std::to_string(k_.bytes_) + ");\n" +
+        (in_parts() ? "static_assert(sizeof(Fused::State) == " + std::to_string(state_bytes()) + ");\n" : "") +
+        "\nextern \"C\" __global__ void __launch_bounds__(" + std::to_string(kThreads) + ", 1)\n    " + k_.entry_ +
+        "(const __grid_constant__ Epilogue::Given g) {\n  contract<Tiling, Epilogue>(g);\n}\n\n}  // namespace "
+        "kfusion::device::scalar\n";
+  }
+
+  const std::vector<Contraction>& all_;
+  const Contraction& c_;  ///< the first one
+  const Target& target_;
+  ContractionKernel& k_;
+  std::vector<Boxes> boxes_;
+  TileProblem problem_{};
+  bool reduces_ = false;
+  int vectors_ = 0;
+  std::int64_t steps_ = 1, parts_ = 1, units_m_ = 1, units_n_ = 1;
+  std::string text_;
+};
+
+ContractionKernel::ContractionKernel(const std::vector<Contraction>& beside, const Target& target, bool aligned) {
+  Maker(beside, target, aligned, *this).run();
 }
 
 }  // namespace kfusion::codegen

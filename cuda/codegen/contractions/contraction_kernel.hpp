@@ -5,7 +5,7 @@
 
 #include "codegen/contractions/tile.hpp"
 #include "codegen/generate.hpp"
-#include "kfusion/lower/contraction.hpp"
+#include "kfusion/lower/beside.hpp"
 
 namespace kfusion::codegen {
 
@@ -14,7 +14,7 @@ namespace kfusion::codegen {
 struct BoxedMatrix {
   enum class Of : std::uint8_t { kNothing, kLeft, kRight, kLoad, kStore };
   Of of = Of::kNothing;
-  int index = 0;  ///< of the product, the load or the store
+  int index = 0;  ///< of the product, the load or the store, among those of all contractions
   std::int64_t offset_bytes = 0;
   std::int64_t sizes[3] = {1, 1, 1};
   std::int64_t strides_bytes[2] = {0, 0};  ///< of the second and third axis
@@ -23,7 +23,8 @@ struct BoxedMatrix {
   bool is_bfloat16 = true;
 };
 
-/// Where a launch's arrays lie, as CudaKernel has them; of factors by product.
+/// Where a launch's arrays lie, as CudaKernel has them; of factors by product. Of contractions beside one another those
+/// of the first come first.
 struct ContractionAddresses {
   const std::byte* const* left;
   const std::byte* const* right;
@@ -38,17 +39,21 @@ using EncodeMatrix = std::function<void(const BoxedMatrix&, const std::byte* add
 /// whose factors begin at multiples of 16 bytes and have strides of that kind.
 std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel);
 
-/// The tile of a kernel that is not made yet, of which the products are known only.
-ChosenTile predicted_tile(const Contraction& products, const Target& target);
+/// The tile of a kernel that is not made yet, of which the products are known only: one, or several beside one another.
+ChosenTile predicted_tile(const std::vector<Contraction>& products, const Target& target);
 
 /// As that of a kernel (generate.hpp).
 Contraction without_names(Contraction c);
+std::vector<Contraction> without_names(std::vector<Contraction> all);
 
 class ContractionKernel {
  public:
   /// `aligned`: all arrays of the caller begin at multiples of 16 bytes, so that boxes may be used for what the
   /// epilogue reads and stores. Factors have to.
-  ContractionKernel(const Contraction& c, const Target& target, bool aligned);
+  ContractionKernel(const Contraction& c, const Target& target, bool aligned)
+      : ContractionKernel(std::vector<Contraction>{c}, target, aligned) {}
+  /// Of several beside one another, for which no_tensor_core_kernel() has nothing to say.
+  ContractionKernel(const std::vector<Contraction>& beside, const Target& target, bool aligned);
 
   const std::string& source() const { return source_; }
   const std::string& entry() const { return entry_; }
@@ -56,19 +61,27 @@ class ContractionKernel {
   const Tile& tile() const { return tile_; }
 
   std::size_t parameter_bytes() const { return bytes_; }
+  /// Where the generated struct's own parameters begin among them.
+  std::size_t epilogue_offset() const;
   /// As CudaKernel::write_parameters.
   void write_parameters(const ContractionAddresses& a, const double* parameters, const Memory& memory,
                         const EncodeMatrix& encode, std::byte* to) const;
 
  private:
-  static constexpr int kMatrices = 7;
+  /// What is the contraction's own.
+  struct Epilogue {
+    std::vector<Cell> cells;
+    std::vector<Constant> constants;
+    std::size_t first_load = 0, first_store = 0;
+  };
+  class Maker;
+
   std::string source_, entry_;
   Launch launch_;
   Tile tile_{};
-  BoxedMatrix matrices_[kMatrices];  ///< in the order of device::Contraction
+  std::vector<BoxedMatrix> matrices_;  ///< in the order of device::Contraction
   std::vector<std::int32_t> numbers_;
-  std::vector<Cell> cells_;
-  std::vector<Constant> constants_;
+  std::vector<Epilogue> epilogues_;
   std::size_t bytes_ = 0;
 };
 

@@ -20,14 +20,24 @@ std::string accumulator(const Step& s) { return is_float(s.from) ? compute_type(
 
 }  // namespace
 
+std::size_t state_words(const Kernel& k) {
+  auto words = static_cast<std::size_t>(std::ranges::count(k.steps, StepKind::kReduce, &Step::kind));
+  for (std::size_t i = 0; i < k.pairs.size(); ++i) {
+    const Pair& p = k.pairs[i];
+    words += p.kind == Pair::Kind::kCentred ? 1 : 0;
+    for (std::size_t j = 0; j < i; ++j) words += k.pairs[j].first == p.first ? 1 : 0;  // which both have
+  }
+  return words;
+}
+
 TileStrides tile_strides(const Operand& o, bool turned) {
   if (!o.reduced.empty()) return {o.kept[0], o.kept[1], o.reduced[0]};
   return turned ? TileStrides{o.kept[0], o.kept[2], o.kept[1]} : TileStrides{o.kept[0], o.kept[1], o.kept[2]};
 }
 
 EpiloguePrinter::EpiloguePrinter(const Contraction& c, const Boxes& boxes, bool turned, int parts,
-                                 ParameterList& parameters)
-    : c_(c), k_(c.epilogue), boxes_(boxes), turned_(turned), parts_(parts > 1) {
+                                 ParameterList& parameters, std::string which)
+    : c_(c), k_(c.epilogue), boxes_(boxes), turned_(turned), parts_(parts > 1), which_(std::move(which)) {
   for (std::size_t i = 0; i < k_.loads.size(); ++i) loads_.push_back(name_of("in_", k_.loads[i].label, i));
   for (std::size_t i = 0; i < k_.iotas.size(); ++i) iotas_.push_back(name_of("iota_", "", i));
   for (std::size_t i = 0; i < k_.stores.size(); ++i) stores_.push_back(name_of("out_", k_.stores[i].to.label, i));
@@ -183,14 +193,15 @@ std::vector<int> EpiloguePrinter::needed(const std::vector<int>& of, Level level
 void EpiloguePrinter::print_steps(const std::vector<int>& steps, const std::string& col, const std::string& inside) {
   for (const int i : steps)
     if (!is_product(i))
-      out_.line("const " + type_of(i) + " " + names_[at(i)] + " = " + value(i, col, inside) + ";", step(i).label);
+      out_.line("[[maybe_unused]] const " + type_of(i) + " " + names_[at(i)] + " = " + value(i, col, inside) + ";",
+                step(i).label);
 }
 
 // ---- the struct -----------------------------------------------------------------------------------------------------
 
 std::string EpiloguePrinter::print() {
-  out_.open("struct Fused {");
-  out_.line("using Params = Parameters;");
+  out_.open("struct Fused" + which_ + " {");
+  out_.line("using Params = Parameters" + which_ + ";");
   out_.line("static constexpr int kProducts = " + number(c_.products.size()) +
             ", kColumns = " + number(boxes_.vectors.size()) + ";");
   if (c_.reduces == Reduces::kNothing) {
@@ -259,17 +270,29 @@ void EpiloguePrinter::print_map() {
   out_.close();
 }
 
-/// A member for each reduction; one for a pair, of the name of its first.
+const Pair* EpiloguePrinter::pair_of(int i) const {
+  const auto found = std::ranges::find_if(k_.pairs, [i](const Pair& p) { return p.first == i || p.second == i; });
+  return found == k_.pairs.end() ? nullptr : &*found;
+}
+
+std::string EpiloguePrinter::member_type(const Pair& p) const {
+  const std::string a = accumulator(step(p.first));
+  if (p.kind == Pair::Kind::kCentred) return "Centred<" + a + ">";
+  if (p.kind == Pair::Kind::kShifted) return "Shifted<" + a + ">";
+  return "Found<" + a + ", " + flag(step(p.first).op == Op::max) + ">";
+}
+
+/// A member for each reduction; one for a pair, of the name of its second.
 void EpiloguePrinter::print_state() {
   out_.line("");
   out_.open("struct State {");
   std::vector<std::pair<std::string, std::string>> start;
+  for (const Pair& p : k_.pairs) out_.line(member_type(p) + " " + names_[at(p.second)] + ";", step(p.second).label);
   for (int i = 0; i < std::ssize(k_.steps); ++i) {
-    if (!is_reduction(i) || is_second(i)) continue;
+    if (!is_reduction(i) || pair_of(i)) continue;
     const Step& s = step(i);
     const std::string a = accumulator(s);
-    out_.line((s.pair >= 0 ? "Shifted<" + a + ">" : a) + " " + names_[at(i)] + ";", s.label);
-    if (s.pair >= 0) continue;
+    out_.line(a + " " + names_[at(i)] + ";", s.label);
     const Meaning meanings[] = {{"A", a}};
     const std::string extreme = a + "(" + (s.op == Op::max ? "lowest<" : "highest<") + a + ">())";
     start.emplace_back(names_[at(i)], info(s.op).needs_elements() ? extreme : with(info(s.op).identity, meanings));
@@ -291,7 +314,7 @@ void EpiloguePrinter::print_pass(const std::vector<int>& elements, const std::ve
   out_.line("[[maybe_unused]] const int col = at.col + 8 * j + x;");
   out_.line("if (!kWhole && col >= at.cols) continue;");
   for (const int i : elements)
-    out_.line("const " + type_of(i) + " " + names_[at(i)] + " = " +
+    out_.line("[[maybe_unused]] const " + type_of(i) + " " + names_[at(i)] + " = " +
                   (is_product(i) ? "acc[4 * j + 2 * h + x]" : value(i, "col", "at.row < at.rows")) + ";",
               step(i).label);
   for (const std::string& line : reduced) out_.line(line);
@@ -328,45 +351,77 @@ void EpiloguePrinter::print_pick(const Pick& pick) {
   out_.close();
 }
 
-void EpiloguePrinter::print_fold() {
-  std::vector<int> taken, paired;  // arguments of reductions
-  std::vector<Pick> picks;
-  std::vector<std::string> first, second, between;
-  for (int i = 0; i < std::ssize(k_.steps); ++i) {
-    if (!is_reduction(i) || is_second(i)) continue;
-    const Step& s = step(i);
-    const std::string member = "part[x]." + names_[at(i)], a = accumulator(s);
-    if (const auto pick = pick_of(i)) {
-      picks.push_back(*pick);
-      continue;
-    }
-    taken.push_back(s.arguments[0]);
-    if (s.pair >= 0) {
-      paired.push_back(s.arguments[0]);
-      first.push_back(member + ".look(" + reference(s.arguments[0]) + ");");
-      second.push_back(member + ".add(" + reference(s.arguments[0]) + ");");
-      const std::string largest = names_[at(i)] + ".largest";
-      between.push_back("part[0]." + largest + " = part[1]." + largest + " = maximum(part[0]." + largest +
-                        ", part[1]." + largest + ");");
-      continue;
-    }
-    const Meaning lift[] = {{"x", reference(s.arguments[0])}, {"A", a}, {"T", compute_type(s.from)}};
-    const Meaning combine[] = {{"a", member}, {"b", with(info(s.op).lift, lift)}, {"A", a}};
-    first.push_back(member + " = " + with(info(s.op).combine, combine) + ";");
+void EpiloguePrinter::add_pair(Fold& f, const Pair& p) const {
+  const std::string &name = names_[at(p.second)], member = "part[x]." + name;
+  const int argument = step(p.first).arguments[0];
+  const std::string value = reference(argument);
+  f.taken.push_back(argument);
+  f.first.push_back(member + ".look(" + value + ");");
+  const auto both = [&](const std::string& what) { f.between.push_back("part[0]." + what + " part[1]." + what); };
+  if (p.kind == Pair::Kind::kFound) {
+    const int position = step(step(p.second).arguments[0]).arguments[1];
+    f.between.push_back("const bool seeks_" + name + " = " + member_type(p) + "::settle(part[0]." + name +
+                        ", part[1]." + name + ", s." + name + ");");
+    f.second.push_back({"seeks_" + name,
+                        {argument, position},
+                        member + ".seek(" + value + ", static_cast<int>(" + reference(position) + "));"});
+    return;
   }
+  if (p.kind == Pair::Kind::kCentred) {
+    f.between.push_back("part[0]." + name + ".looked(elements_of<kWhole, kPairs>(at, 0));");
+    f.between.push_back("part[1]." + name + ".looked(elements_of<kWhole, kPairs>(at, 1));");
+    both(name + ".settle();");
+  } else {
+    const std::string largest = name + ".largest";
+    f.between.push_back("part[0]." + largest + " = part[1]." + largest + " = maximum(part[0]." + largest +
+                        ", part[1]." + largest + ");");
+  }
+  f.second.push_back({"", {argument}, member + ".add(" + value + ");"});
+}
+
+void EpiloguePrinter::add_single(Fold& f, int i) const {
+  const Step& s = step(i);
+  const std::string member = "part[x]." + names_[at(i)], a = accumulator(s);
+  if (const auto pick = pick_of(i)) {
+    f.picks.push_back(*pick);
+    return;
+  }
+  f.taken.push_back(s.arguments[0]);
+  const Meaning lift[] = {{"x", reference(s.arguments[0])}, {"A", a}, {"T", compute_type(s.from)}};
+  const Meaning combine[] = {{"a", member}, {"b", with(info(s.op).lift, lift)}, {"A", a}};
+  f.first.push_back(member + " = " + with(info(s.op).combine, combine) + ";");
+}
+
+void EpiloguePrinter::print_fold() {
+  Fold f;
+  for (const Pair& p : k_.pairs) add_pair(f, p);
+  for (int i = 0; i < std::ssize(k_.steps); ++i)
+    if (is_reduction(i) && !pair_of(i)) add_single(f, i);
   out_.line("");
   out_.line("template <bool kWhole, int kPairs, int kAll>");
   out_.open(
       "static KF_DEVICE void fold(State& s, [[maybe_unused]] const Params& p, const float (&acc)[kAll], int h, const "
       "Point& at) {");
-  std::vector<int> wanted = taken;
-  for (const Pick& p : picks) wanted.insert(wanted.end(), {p.place, p.value});
+  std::vector<int> wanted = f.taken, always;  // always: second passes that need no condition, as one
+  std::vector<std::string> lines;
+  for (const Pick& p : f.picks) wanted.insert(wanted.end(), {p.place, p.value});
+  for (const Fold::Second& second : f.second) {
+    wanted.insert(wanted.end(), second.wanted.begin(), second.wanted.end());
+    if (!second.condition.empty()) continue;
+    always.insert(always.end(), second.wanted.begin(), second.wanted.end()), lines.push_back(second.line);
+  }
   print_steps(needed(wanted, Level::kRow), "0", "at.row < at.rows");
   out_.line("State part[2] = {none(), none()};", "two, for half the latency");
-  print_pass(needed(taken, Level::kElement), first);
-  for (const std::string& line : between) out_.line(line);
-  if (!second.empty()) print_pass(needed(paired, Level::kElement), second);
-  for (const Pick& p : picks) print_pick(p);
+  print_pass(needed(f.taken, Level::kElement), f.first);
+  for (const std::string& line : f.between) out_.line(line);
+  if (!lines.empty()) print_pass(needed(always, Level::kElement), lines);
+  for (const Fold::Second& second : f.second) {
+    if (second.condition.empty()) continue;
+    out_.open("if (" + second.condition + ") {");
+    print_pass(needed(second.wanted, Level::kElement), {second.line});
+    out_.close();
+  }
+  for (const Pick& p : f.picks) print_pick(p);
   out_.line("join(part[0], part[1]);");
   out_.line("join(s, part[0]);");
   out_.close();
@@ -375,17 +430,23 @@ void EpiloguePrinter::print_fold() {
 void EpiloguePrinter::print_join() {
   out_.line("");
   out_.open("static KF_DEVICE void join(State& s, const State& o) {");
+  for (const Pair& p : k_.pairs) out_.line("s." + names_[at(p.second)] + ".merge(o." + names_[at(p.second)] + ");");
   for (int i = 0; i < std::ssize(k_.steps); ++i) {
-    if (!is_reduction(i) || is_second(i)) continue;
+    if (!is_reduction(i) || pair_of(i)) continue;
     const std::string& member = names_[at(i)];
-    if (step(i).pair >= 0) {
-      out_.line("s." + member + ".merge(o." + member + ");");
-      continue;
-    }
     const Meaning combine[] = {{"a", "s." + member}, {"b", "o." + member}, {"A", accumulator(step(i))}};
     out_.line("s." + member + " = " + with(info(step(i).op).combine, combine) + ";");
   }
   out_.close();
+}
+
+/// The member of a pair's state that a reduction is.
+std::string EpiloguePrinter::part_of(const Pair& p, int reduction) const {
+  const bool first = p.first == reduction;
+  if (p.kind == Pair::Kind::kFound) return first ? ".best" : ".at";
+  if (p.kind == Pair::Kind::kShifted) return first ? ".largest" : ".total()";
+  if (first) return ".mean";
+  return step(reduction).op == Op::mean ? ".squares() / " + accumulator(step(reduction)) + "(p.count)" : ".squares()";
 }
 
 void EpiloguePrinter::print_end() {
@@ -395,10 +456,10 @@ void EpiloguePrinter::print_end() {
   for (int i = 0; i < std::ssize(k_.steps); ++i) {
     if (!is_reduction(i)) continue;
     const Step& s = step(i);
-    const std::string& first = names_[at(s.pair >= 0 ? k_.pairs[at(s.pair)].first : i)];
-    std::string result = "s." + first + (s.pair < 0 ? "" : is_second(i) ? ".total()" : ".largest");
-    const Meaning finish[] = {{"a", result}, {"n", "p.count"}, {"A", accumulator(s)}};
-    result = s.pair < 0 ? with(info(s.op).finish, finish) : result;
+    const Pair* const pair = pair_of(i);
+    const std::string member = "s." + names_[at(pair ? pair->second : i)];
+    const Meaning finish[] = {{"a", member}, {"n", "p.count"}, {"A", accumulator(s)}};
+    const std::string result = pair ? member + part_of(*pair, i) : with(info(s.op).finish, finish);
     out_.line("[[maybe_unused]] const " + type_of(i) + " " + names_[at(i)] + " = static_cast<" + type_of(i) + ">(" +
                   result + ");",
               s.label);

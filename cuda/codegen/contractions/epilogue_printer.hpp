@@ -25,10 +25,15 @@ struct TileStrides {
 /// columns.
 TileStrides tile_strides(const Operand& o, bool turned);
 
+/// 4-byte words of what a row that is reduced keeps: the size of the generated State.
+std::size_t state_words(const Kernel& epilogue);
+
 class EpiloguePrinter {
  public:
-  /// Declares what it reads in `parameters`. `parts`: into how many a row is cut.
-  EpiloguePrinter(const Contraction& c, const Boxes& boxes, bool turned, int parts, ParameterList& parameters);
+  /// Declares what it reads in `parameters`. `parts`: into how many a row is cut. `which`: what the names of the struct
+  /// and of its parameters end in.
+  EpiloguePrinter(const Contraction& c, const Boxes& boxes, bool turned, int parts, ParameterList& parameters,
+                  std::string which = {});
 
   std::string print();
 
@@ -38,7 +43,10 @@ class EpiloguePrinter {
     return step(i).kind == StepKind::kLoad && c_.product_of(k_.loads[at(step(i).index)]) >= 0;
   }
   std::string type_of(int i) const { return compute_type(step(i).dtype); }
-  bool is_second(int i) const { return step(i).pair >= 0 && k_.pairs[at(step(i).pair)].second == i; }
+  /// The pair that a reduction is in; nullptr where it stands alone.
+  const Pair* pair_of(int i) const;
+  std::string member_type(const Pair& p) const;
+  std::string part_of(const Pair& p, int reduction) const;
   bool is_reduction(int i) const { return step(i).kind == StepKind::kReduce; }
 
   void declare(ParameterList& parameters, int parts);
@@ -62,6 +70,21 @@ class EpiloguePrinter {
   void print_pick(const Pick& pick);
   void print_state();
   void print_fold();
+  /// What a fold does: in a first pass over a tile's row, between, and in second passes, each where its condition
+  /// holds.
+  struct Fold {
+    struct Second {
+      std::string condition;
+      std::vector<int> wanted;
+      std::string line;
+    };
+    std::vector<int> taken;  ///< arguments of reductions
+    std::vector<std::string> first, between;
+    std::vector<Second> second;
+    std::vector<Pick> picks;
+  };
+  void add_pair(Fold& f, const Pair& p) const;
+  void add_single(Fold& f, int reduction) const;
   void print_pass(const std::vector<int>& elements, const std::vector<std::string>& reduced);
   void print_join();
   void print_end();
@@ -70,6 +93,7 @@ class EpiloguePrinter {
   const Kernel& k_;
   const Boxes& boxes_;
   const bool turned_, parts_;
+  const std::string which_;
   std::vector<std::string> names_, loads_, iotas_, stores_;  ///< by step, load, iota and store
   Code out_;
 };

@@ -35,27 +35,54 @@ constexpr Tile kReduced[] = {{128, 256, 4, 2, 1, 0, true}};
 /// columns, and have to stay in L2 beside what else passes.
 constexpr std::int64_t kWalkedBytes = 16 << 20, kMostWalked = 32, kLeastWalked = 4;
 
-/// Bytes that reach a multiprocessor in a cycle, elements x 64 of depth that it multiplies in one, and what an element
-/// costs at a tile's end.
+/// Bytes that reach a multiprocessor in a cycle, elements x 64
+/// of depth that it multiplies in one, and what an element costs at a tile's end.
 constexpr double kBytesPerCycle = 58, kElementsPerCycle = 32, kEndElements = 20, kStartCycles = 5000;
 constexpr std::int64_t kShortDepth = 2048;
 
-bool fits(const Tile& t, const TileProblem& p, const Target& target) {
-  if (t.shared_bytes(p.vectors) > target.shared_bytes) return false;
-  const int part = t.cols / std::max(p.products, t.down);
-  return !p.across_b || part % 64 == 0;  // boxes along the columns have 64
+/// What the power limit leaves of the clock while tensor cores are busy: 0.79 to 0.82, measured for products from 10^10
+/// to 10^12 operations (H100). Where they wait for bytes the clock stays: 16 rows by 4096 x 4096 take 17.3 us there,
+/// which is 16.8 with all of it and 20.3 with 0.8.
+constexpr double kOfClock = 0.8;
+
+/// Bytes in a cycle that L2 gives to each of so many blocks: the fewer, the more. Measured on an H100 by 4096 x 4096,
+/// in blocks, columns of a turned tile and microseconds: 32, 16, 17.5; 64, 16, 19.5; 64, 32, 21.1; 64, 64, 22.5; 96,
+/// 64, 25.6; 128, 16, 24.0; 128, 32, 25.0; 128, 64, 27.9; and 128 of 128 x 128, in clusters, 27.9.
+double cache_bytes_per_cycle(double blocks, const Target& target) {
+  return 63.5 - 27 * blocks / target.multiprocessors;
 }
 
-double predicted_cycles(const Tile& t, const TileProblem& p, const Target& target) {
-  const double units = static_cast<double>(p.batches) * static_cast<double>(divide_up(p.rows, t.rows * t.down)) *
-                       static_cast<double>(divide_up(p.cols * p.products, t.cols * t.across));
-  const double rounds = std::ceil(units / (target.multiprocessors / t.cluster()));
-  const double elements = t.rows * t.cols, bytes = (t.rows + t.cols) * 128.0;
-  const double slice = std::max(elements / kElementsPerCycle, bytes / kBytesPerCycle);
+bool fits(const Tile& t, const TileProblem& p, const Target& target) {
+  if (t.shared_bytes(t.turned ? 0 : p.vectors) > target.shared_bytes) return false;
+  const int part = t.cols / std::max(p.products, t.down);
+  return !(t.turned ? p.across_a : p.across_b) || part % 64 == 0;  // boxes along the columns have 64
+}
+
+/// Rounds of tiles, and what one takes.
+struct Predicted {
+  double rounds, slices, products, bytes, end;  ///< products, bytes: cycles of a slice
+
+  double cycles() const { return rounds * (slices * std::max(products, bytes) + end) + kStartCycles; }
+  double peak_cycles() const {
+    return rounds * (slices * std::max(products / kOfClock, bytes) + end / kOfClock) + kStartCycles;
+  }
+};
+
+Predicted predicted(const Tile& t, const TileProblem& p, const Target& target) {
+  const std::int64_t down = t.turned ? p.tiles_along(t.rows * t.down) : divide_up(p.rows, t.rows * t.down);
+  const std::int64_t across =
+      t.turned ? divide_up(p.rows, t.cols * t.across) : p.tiles_along(t.cols / p.products * t.across);
+  const auto units = static_cast<double>(p.batches * down * across);
+  const double elements = t.rows * t.cols;
   const bool all_boxes = t.slots >= 4;  // of two alike
   const bool wants_boxes = p.operand || p.depth <= kShortDepth;
   const double end = elements / kEndElements * (p.reduces ? 0.25 : t.turned || all_boxes != wants_boxes ? 1.5 : 1.0);
-  return rounds * (static_cast<double>(divide_up(p.depth, std::int64_t{64})) * slice + end) + kStartCycles;
+  const double blocks = std::min<double>(units * t.cluster(), target.multiprocessors);
+  const double cached = (t.rows / t.across + t.cols / t.down) * 128;  // blocks of a cluster share the rest
+  const double bytes =
+      std::max((t.rows + t.cols) * 128 / kBytesPerCycle, cached / cache_bytes_per_cycle(blocks, target));
+  return {std::ceil(units / (target.multiprocessors / t.cluster())),
+          static_cast<double>(divide_up(p.depth, std::int64_t{64})), elements / kElementsPerCycle, bytes, end};
 }
 
 }  // namespace
@@ -65,35 +92,42 @@ int Tile::shared_bytes(int vectors) const {
   return stages * (stage + 16) + 2 * slots * (box + 16) + vectors * (stages + 1) * vector + 16;
 }
 
-std::string Tile::text(const std::string& type, bool across_a, bool across_b) const {
+std::int64_t TileProblem::tiles_along(std::int64_t columns) const {
+  std::int64_t tiles = beside.empty() ? divide_up(cols, columns) : 0;
+  for (const std::int64_t of : beside) tiles += divide_up(of, columns);
+  return tiles;
+}
+
+std::string Tile::text(const std::string& type, bool across_a, bool across_b, bool beside) const {
   std::string options;
   const auto add = [&](bool is, const char* name) {
     if (is) options += (options.empty() ? "" : " | ") + std::string(name);
   };
-  add(across_a, "kAcrossA"), add(across_b, "kAcrossB"), add(lag, "kLag");
+  add(across_a, "kAcrossA"), add(across_b, "kAcrossB"), add(lag, "kLag"), add(turned && beside, "kTurned");
   std::string text = "Tile<" + type;
   for (const int n : {rows, cols, stages, down, across, slots}) text += ", " + std::to_string(n);
   return text + ", " + (options.empty() ? "0" : options) + ">";
 }
 
 ChosenTile choose_tile(const TileProblem& p, const Target& target) {
-  ChosenTile best{{}, 0};
-  const auto consider = [&](const auto& tiles, const TileProblem& seen) {
+  ChosenTile best{};
+  const auto consider = [&](const auto& tiles) {
     for (const Tile& t : tiles) {
-      if (!fits(t, seen, target)) continue;
-      const double cycles = predicted_cycles(t, seen, target);
-      if (best.cycles == 0 || cycles < best.cycles) best = {t, cycles};
+      if (!fits(t, p, target)) continue;
+      const Predicted c = predicted(t, p, target);
+      if (best.cycles == 0 || c.cycles() < best.cycles)
+        best = {t, c.cycles(), c.peak_cycles(), c.bytes > c.products / kOfClock};
     }
   };
   if (p.reduces) {
-    consider(kReduced, p);
+    consider(kReduced);
     const std::int64_t bytes = std::int64_t{2} * best.tile.rows * best.tile.down * p.depth;
     best.tile.group = static_cast<int>(std::clamp(kWalkedBytes / bytes, kLeastWalked, kMostWalked));
   } else if (p.products > 1) {
-    consider(kGates, p);
+    consider(kGates);
   } else {
-    consider(kStored, p);
-    consider(kFewRows, {p.batches, p.cols, p.rows, p.depth, 1, 0, false, p.across_b, p.across_a, false});
+    consider(kStored);
+    consider(kFewRows);
   }
   return best;
 }

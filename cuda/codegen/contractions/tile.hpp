@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "codegen/generate.hpp"
 
@@ -18,7 +19,7 @@ struct Tile {
   /// What a block asks for, with `vectors` along the columns: device::Shared::kBytes.
   int shared_bytes(int vectors) const;
   /// "Tile<bfloat16_t, 128, 256, ...>"
-  std::string text(const std::string& type, bool across_a, bool across_b) const;
+  std::string text(const std::string& type, bool across_a, bool across_b, bool beside = false) const;
 };
 
 /// A product as the choice of a tile depends on it.
@@ -29,12 +30,18 @@ struct TileProblem {
   bool across_a = false;  ///< the left factor's memory runs along its rows
   bool across_b = false;  ///< the right factor's memory runs along its columns
   bool reduces = false;
+  std::vector<std::int64_t> beside{};  ///< columns of each of several products beside one another: `cols` is their sum
+
+  /// Tiles of so many columns; of those beside one another each is of one of them.
+  std::int64_t tiles_along(std::int64_t columns) const;
 };
 
 /// The tile that is predicted to be fastest, and the cycles that a multiprocessor takes with it.
 struct ChosenTile {
   Tile tile;
-  double cycles;
+  double cycles;         ///< of the clock as it is while it multiplies
+  double peak_cycles;    ///< of the clock that its peak stands for
+  bool waits_for_bytes;  ///< its slices take longer to arrive than to be multiplied
 };
 ChosenTile choose_tile(const TileProblem& p, const Target& target);
 

@@ -17,6 +17,7 @@ from .views import astype, axis_of, positions, reshape
 __all__ = ["argmax", "argmin"]
 
 _LONG = 65536  # elements that caches and chips hold until they are searched; more are taken in parts, and read once
+_MAPS = 16  # between a product and what is searched
 _PART = range(64, 4097)  # elements of a part that is no whole axis
 
 
@@ -78,7 +79,7 @@ def position(op: str, x: Any, axis: int | None, keepdims: bool) -> Any:
     if 0 in searched:
         raise ValueError(f"kfusion.arg{op}: there must be an element to find, got shape {x.shape}")
     n = math.prod(searched)
-    part = n if behind else _part(searched)
+    part = n if behind or _is_of_product(x) else _part(searched)
     y = x if axis is not None else reshape(x, (n,))
     if part < n:
         y = reshape(x, (*before, n // part, part))
@@ -97,6 +98,19 @@ def _search(op: str, x: Any, at: Any, n: int, axis: int) -> tuple[Any, Any]:
     if x._dtype in FLOATS:
         is_it = p.logical_or(is_it, p.isnan(x))  # an extreme that is NaN equals nothing; else nothing is NaN
     return extreme, p.min(p.where(is_it, at, n), axis, True)
+
+
+def _is_of_product(x: Any) -> bool:
+    """Whether the value is maps of a product, whose tiles are searched where they are made, and never read again."""
+    graph, node = x._tracer.graph, x._node
+    for _ in range(_MAPS):
+        description = graph.node(node)
+        if description["op"] == "matmul":
+            return True
+        node = next((a for a in description["arguments"] if graph.shape(a) == graph.shape(node)), None)
+        if node is None:
+            break
+    return False
 
 
 def _part(extents: tuple[int, ...]) -> int:
