@@ -48,8 +48,8 @@ class LtStep final : public ExecutableStep {
   cuda::LtProduct described(const BlasForm& form, const Contracted& c) {
     const Contraction& all = c.contraction;
     const Product& product = all.products.at(0);
-    cuda::LtProduct p{
-        .dtype = product.dtype, .batches = all.batches, .rows = all.rows, .cols = all.cols, .depth = all.depth};
+    cuda::LtProduct p;
+    p.dtype = product.dtype, p.batches = all.batches, p.rows = all.rows, p.cols = all.cols, p.depth = all.depth;
     left_ = place(c.left.at(0), product.left.offset, p.dtype),
     right_ = place(c.right.at(0), product.right.offset, p.dtype);
     p.left = factor(product.left, all.rows, all.depth, left_),
