@@ -112,9 +112,9 @@ class CublasLt final : public Backend {
     for (const NodeId n : k.stores)
       if (const Access& to = k.folded.value[at(n)]; !stores_rows(to, form->products))
         return "stores rows of neighbours";
-    static const bool is_missing = cuda::device_count() > 0 && !cuda::has_cublaslt();
-    return is_missing ? std::optional<std::string>("finds no library cublasLt (pip install nvidia-cublas)")
-                      : std::nullopt;
+    if (cuda::device_count() > 0 && !cuda::has_cublaslt())
+      return "finds no library cublasLt (pip install nvidia-cublas)";
+    return std::nullopt;
   }
 
   Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
