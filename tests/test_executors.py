@@ -66,6 +66,8 @@ def test_executors_are_listed():
     assert kf.executors("H200")["cuda"] == ("pointwise", "rows", "columns", "full_reduction", "copy")
     assert kf.executors("H200")["tensor_cores"] == ("matmul", "contraction_reduction")
     assert "tensor_cores" not in kf.executors("A100 80GB")
+    assert kf.executors("A100 80GB")["cublaslt"] == kf.executors("B200")["cublaslt"] == ("matmul",)
+    assert "cublaslt" not in kf.executors("T4")
     assert kf.executors("H200")["array_library"] == ("matmul", "conv2d", "library_call")
     with asked(Toy()):
         assert kf.executors(CPU)["toy"] == ("matmul",)

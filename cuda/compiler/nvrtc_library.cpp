@@ -27,22 +27,6 @@ fs::path variable(const char* name) {
   return text ? text : "";
 }
 
-/// Folders that may hold NVRTC `major`, likeliest first.
-std::vector<fs::path> folders(int major) {
-  std::vector<fs::path> all;
-  for (const fs::path& packages : package_paths) {
-    all.push_back(packages / "nvidia" / ("cu" + std::to_string(major)) / "lib");  // wheels since CUDA 13
-    all.push_back(packages / "nvidia" / "cuda_nvrtc" / "lib");
-  }
-  for (const fs::path& prefix :
-       {variable("CUDA_HOME"), variable("CUDA_PATH"), python_prefix, fs::path("/usr/local/cuda")}) {
-    if (prefix.empty()) continue;
-    all.push_back(prefix / "lib64");
-    all.push_back(prefix / "lib");
-  }
-  return all;
-}
-
 /// The file that a loaded library came from.
 std::optional<fs::path> file_of(void* library) {
   const void* symbol = library ? cpu::find_symbol(library, "nvrtcVersion") : nullptr;
@@ -53,7 +37,7 @@ std::optional<fs::path> file_of(void* library) {
 std::optional<fs::path> find(int major) {
   const std::string name = "libnvrtc.so." + std::to_string(major);
   if (const auto loaded = file_of(cpu::loaded_library(name.c_str()))) return loaded;
-  for (const fs::path& folder : folders(major)) {
+  for (const fs::path& folder : library_folders(major, "cuda_nvrtc")) {
     std::error_code ignored;
     if (fs::exists(folder / name, ignored)) return folder / name;
   }
@@ -76,6 +60,23 @@ fs::path find_or_throw() {
 }
 
 }  // namespace
+
+std::span<const int> cuda_majors() { return kMajors; }
+
+std::vector<fs::path> library_folders(int major, const std::string& wheel) {
+  std::vector<fs::path> all;
+  for (const fs::path& packages : package_paths) {
+    all.push_back(packages / "nvidia" / ("cu" + std::to_string(major)) / "lib");  // wheels since CUDA 13
+    all.push_back(packages / "nvidia" / wheel / "lib");
+  }
+  for (const fs::path& prefix :
+       {variable("CUDA_HOME"), variable("CUDA_PATH"), python_prefix, fs::path("/usr/local/cuda")}) {
+    if (prefix.empty()) continue;
+    all.push_back(prefix / "lib64");
+    all.push_back(prefix / "lib");
+  }
+  return all;
+}
 
 std::string nvrtc_package(int major) {
   return major >= 13 ? "\"nvidia-cuda-nvrtc==" + std::to_string(major) + ".*\""

@@ -1,6 +1,7 @@
 // Where NVRTC is. It is never linked: one build of kfusion imports anywhere, and finds it when a kernel is compiled.
 #pragma once
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,12 @@ const std::vector<std::filesystem::path>& python_packages();  ///< the folders
 /// loaded unless only the loader knows it: loading costs more than a cached kernel. Throws DeviceError where there is
 /// none.
 const std::filesystem::path& nvrtc_library();
+
+/// Major versions of CUDA that are looked for, likeliest first.
+std::span<const int> cuda_majors();
+
+/// Folders that may hold libraries of CUDA `major`, likeliest first; `wheel`: of the package before CUDA 13.
+std::vector<std::filesystem::path> library_folders(int major, const std::string& wheel);
 
 /// What pip calls the wheels of a major version.
 std::string nvrtc_package(int major);

@@ -1,6 +1,7 @@
 // The build without CUDA: everything that needs a device says how to get one.
 #include "codegen/generate.hpp"
 #include "host/compile.hpp"
+#include "host/cublaslt.hpp"
 #include "host/cuda.hpp"
 #include "host/cudnn.hpp"
 #include "host/tensor_map.hpp"
@@ -44,6 +45,14 @@ const Function& Compiling::get() { refuse(); }
 void encode(const codegen::BoxedMatrix&, const void*, std::byte*) { refuse(); }
 codegen::Launch fitted(const Function&, const codegen::Launch&, int) { refuse(); }
 void launch(const Function&, const codegen::Launch&, const void*, std::size_t, int, Stream) { refuse(); }
+
+bool has_cublaslt() { return false; }
+struct LtKernel::Parts {};
+LtKernel::LtKernel(const LtProduct&, int) { refuse(); }
+LtKernel::LtKernel(LtKernel&&) noexcept = default;
+LtKernel::~LtKernel() = default;
+std::size_t LtKernel::workspace_bytes() const { refuse(); }
+void LtKernel::run(const LtAddresses&, std::byte*, int, Stream) const { refuse(); }
 
 std::vector<double> time(const std::function<void()>&, int, bool, int) { refuse(); }
 void profile(const std::function<void()>&, int) { refuse(); }

@@ -1,5 +1,6 @@
 #include "kfusion/plan/fold.hpp"
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -37,6 +38,13 @@ class Chains {
     return found->second;
   }
 
+  /// Whether it leaves elements out.
+  bool cuts(Chain c) const {
+    for (; c > kEmpty; c = link(c).rest)
+      if (link(c).view.op == Op::slice) return true;
+    return false;
+  }
+
   Access apply(Chain c, Access a) const {
     for (; c != kEmpty; c = link(c).rest) a = *through_view(link(c).view, a);  // only views that any strides allow
     return a;
@@ -72,13 +80,21 @@ class Chains {
 class Folding {
  public:
   Folding(const Graph& g, bool move)
-      : g_(g), move_(move), demand_(g.nodes.size(), kUnknown), pulled_(g.nodes.size(), kEmpty), moved_(g.nodes.size()) {
+      : g_(g),
+        move_(move),
+        demand_(g.nodes.size(), kUnknown),
+        pulled_(g.nodes.size(), kEmpty),
+        moved_(g.nodes.size()),
+        follows_product_(g.nodes.size()) {
     result_.work.resize(g.nodes.size());
     result_.value.resize(g.nodes.size());
   }
 
   FoldedGraph run() {
-    if (move_) collect_demands();
+    if (move_) {
+      find_products();
+      collect_demands();
+    }
     for (NodeId n = 0; n < static_cast<NodeId>(g_.nodes.size()); ++n) fold(n);
     place_parts(g_, result_);
     return std::move(result_);
@@ -102,6 +118,16 @@ class Folding {
     d = d == kUnknown || d == c ? c : kSeveral;
   }
 
+  /// Maps of a product that run over its elements can share its kernel, in its order.
+  void find_products() {
+    for (NodeId n = 0; n < std::ssize(g_.nodes); ++n) {
+      const auto is_product = [&](NodeId a) {
+        return g_[a].shape == g_[n].shape && (g_[a].op == Op::matmul || follows_product_[static_cast<std::size_t>(a)]);
+      };
+      follows_product_[static_cast<std::size_t>(n)] = is_map(g_[n]) && std::ranges::any_of(g_[n].arguments, is_product);
+    }
+  }
+
   /// From the results to the inputs: through which views is each node read, and are they the same for all readers?
   void collect_demands() {
     for (const Output& o : g_.outputs) demand_output(o.node);
@@ -109,7 +135,8 @@ class Folding {
       const Node& node = g_[n];
       const Chain d = demand_[static_cast<std::size_t>(n)];
       if (is_map(node)) {
-        if (d > kEmpty) pulled_[static_cast<std::size_t>(n)] = d;
+        const bool stays = follows_product_[static_cast<std::size_t>(n)] && !chains_.cuts(d);
+        if (d > kEmpty && !stays) pulled_[static_cast<std::size_t>(n)] = d;
         for (const NodeId a : node.arguments)
           demand(a, is_gather(node) ? kEmpty : through_map(node, a, pulled_[static_cast<std::size_t>(n)]));
       } else if (kind(node.op) == OpKind::kView && movable(node)) {
@@ -212,9 +239,10 @@ class Folding {
   const Graph& g_;
   const bool move_;
   Chains chains_;
-  std::vector<Chain> demand_;  ///< by node
-  std::vector<Chain> pulled_;  ///< by map: the views that it was moved under
-  std::vector<bool> moved_;    ///< by node: a map that was moved, or one of the views that it was moved under
+  std::vector<Chain> demand_;          ///< by node
+  std::vector<Chain> pulled_;          ///< by map: the views that it was moved under
+  std::vector<bool> moved_;            ///< by node: a map that was moved, or one of the views that it was moved under
+  std::vector<bool> follows_product_;  ///< by node
   FoldedGraph result_;
 };
 

@@ -18,6 +18,7 @@
 #include "kfusion/plan/names.hpp"
 #include "kfusion/plan/partition.hpp"
 #include "kfusion/plan/plan.hpp"
+#include "kfusion/plan/pointwise_convolutions.hpp"
 #include "kfusion/plan/push.hpp"
 #include "kfusion/plan/push_gathers.hpp"
 #include "kfusion/plan/push_masks.hpp"
@@ -394,6 +395,11 @@ class Planner {
       *cut = simplify(std::move(*cut));
       Counted other = plan_in_cells(*cut, unfused);
       if (other.us() < chosen.us() && !other.exceeds(unfused)) chosen = std::move(other), g = std::move(*cut);
+    }
+    if (auto products = names_kernels || device_.is_cpu ? std::nullopt : with_pointwise_convolutions(g)) {
+      *products = simplify(std::move(*products));
+      Counted other = plan_in_cells(*products, unfused);
+      if (other.us() < chosen.us() && !other.exceeds(unfused)) chosen = std::move(other), g = std::move(*products);
     }
     if (auto gathered_later = with_gathers_pushed(g)) {
       Counted other = plan_in_cells(simplify(std::move(*gathered_later)), unfused);

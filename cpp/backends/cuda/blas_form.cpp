@@ -1,0 +1,200 @@
+#include "backends/cuda/blas_form.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace kfusion {
+namespace {
+
+constexpr std::int64_t kLineElements = 8;  ///< of 16 bytes
+
+class BlasMatcher {
+ public:
+  explicit BlasMatcher(const Candidate& k) : k_(k) {}
+
+  std::optional<BlasForm> run(std::string& why) {
+    why = refusal();
+    return why.empty() ? std::optional(std::move(form_)) : std::nullopt;
+  }
+
+ private:
+  const Node& node(NodeId n) const { return k_.graph[n]; }
+  const std::vector<Access>& reads(NodeId n) const { return k_.folded.work[at(n)].reads; }
+  bool is_inside(NodeId n) const { return std::ranges::find(k_.nodes, n) != k_.nodes.end(); }
+  bool reads_value(NodeId n, NodeId value) const { return std::ranges::count(reads(n), value, &Access::base) > 0; }
+  DType dtype() const { return form_.products.products[0].dtype; }
+
+  std::string refusal() {
+    if (auto general = no_contraction(k_)) return *general;
+    form_.products = *products_of(k_);
+    if (auto why = refusal_of_product(); !why.empty()) return why;
+    NodeId last = form_.products.products[0].node;
+    used_.insert(last);
+    for (NodeId next = last; (next = step(last)) >= 0;) last = next;
+    if (!why_.empty()) return why_;
+    for (const NodeId n : k_.nodes)
+      if (!used_.contains(n)) return beyond(n);
+    if (k_.nodes.size() == 1) return "computes what follows a product";  // one alone is the array library's
+    if (k_.stores.size() != 1 || k_.stores[0] != last) return "stores the last value of a kernel only";
+    return node(last).dtype == dtype() ? "" : "stores what has the dtype of the factors";
+  }
+
+  std::string refusal_of_product() const {
+    const Contraction& c = form_.products;
+    if (c.products.size() != 1) return "computes one product";
+    const Product& p = c.products[0];
+    if (!is_half(p.dtype) || p.left.dtype != p.dtype || p.right.dtype != p.dtype)
+      return "computes products of float16 or bfloat16";
+    if (c.batches * c.rows * c.cols * c.depth == 0) return "computes products that have elements";
+    if (std::max({c.batches, c.rows, c.cols, c.depth}) > INT32_MAX) return "counts rows and columns below 2^31";
+    if (c.cols % kLineElements != 0 || (c.rows > 1 && !lines_fit(p.left)) || (c.cols > 1 && !lines_fit(p.right)))
+      return "reads and stores rows that begin at multiples of 16 bytes";  // others take its slow kernels
+    if (!has_lines(p.left, c.rows, c.depth) || !has_lines(p.right, c.cols, c.depth))
+      return "reads factors whose rows or columns are contiguous";
+    return {};
+  }
+
+  static bool lines_fit(const Factor& f) {
+    return f.batch % kLineElements == 0 && (f.depth == 1 ? f.outer : f.depth) % kLineElements == 0;
+  }
+
+  /// Whether neighbours lie along one of both axes, and lines of them apart along the other one.
+  static bool has_lines(const Factor& f, std::int64_t outer, std::int64_t depth) {
+    if (f.batch < 0) return false;
+    return (f.depth == 1 && (outer == 1 || f.outer >= depth)) || (f.outer == 1 && (depth == 1 || f.depth >= outer));
+  }
+
+  std::string beyond(NodeId n) const {
+    return "computes on a product a bias, a matrix that is added, then relu or gelu by tanh, and no " +
+           std::string(kfusion::name(node(n).op)) + " beyond";
+  }
+
+  /// The value that the next part of the form makes of `value`; -1 where nothing follows, or nothing that it has.
+  NodeId step(NodeId value) {
+    std::vector<NodeId> readers;
+    for (const NodeId n : k_.nodes)
+      if (reads_value(n, value)) readers.push_back(n);
+    if (readers.empty()) return -1;
+    if (const NodeId gelu = take_gelu(value); gelu >= 0) return gelu;
+    const NodeId n = readers[0];
+    const bool taken = readers.size() == 1 && (take_cast(n) || take_sum(n, value) || take_relu(n));
+    if (!taken) {
+      if (why_.empty()) why_ = beyond(n);
+      return -1;
+    }
+    used_.insert(n);
+    return n;
+  }
+
+  bool is_last(NodeId n) const {
+    return std::ranges::none_of(k_.nodes, [&](NodeId m) { return reads_value(m, n); });
+  }
+
+  /// Values stay in float32 inside, so that a cast that rounds must be the last.
+  bool take_cast(NodeId n) const {
+    if (node(n).op != Op::cast) return false;
+    if (node(n).dtype == DType::kFloat32) return true;
+    return node(n).dtype == dtype() && (is_last(n) || !std::get<CastAttributes>(node(n).attributes).rounds);
+  }
+
+  bool take_relu(NodeId n) {
+    if (node(n).op != Op::relu || form_.activation != BlasActivation::kNone) return false;
+    form_.activation = BlasActivation::kRelu;
+    return true;
+  }
+
+  /// What lies behind casts of the group's own to float32.
+  std::optional<Access> uncast(Access a) {
+    while (is_inside(a.base)) {
+      const NodeId n = a.base;
+      if (node(n).op != Op::cast || node(n).dtype != DType::kFloat32 || !is_identity(reads(n)[0])) return std::nullopt;
+      used_.insert(n);
+      a.base = reads(n)[0].base;
+    }
+    return a;
+  }
+
+  bool take_sum(NodeId n, NodeId value) {
+    if (node(n).op != Op::add || form_.activation != BlasActivation::kNone) return false;
+    const bool first = reads(n)[0].base == value;
+    if (first && reads(n)[1].base == value) return false;
+    const auto other = uncast(reads(n)[first ? 1 : 0]);
+    if (!other || is_free(node(other->base)) || node(other->base).dtype != dtype()) return false;
+    const Contraction& c = form_.products;
+    const auto seen = reshaped(*other, {c.batches, c.rows, c.cols});
+    if (!seen || seen->has_positions() || (c.cols > 1 && seen->strides[2] != 1)) return false;
+    const std::int64_t batch = c.batches > 1 ? seen->strides[0] : 0, row = c.rows > 1 ? seen->strides[1] : 0;
+    if (batch == 0 && row == 0 && !form_.bias) {
+      form_.bias = *seen;
+      return true;
+    }
+    if (form_.added || batch < 0 || (c.rows > 1 && (row < c.cols || row % kLineElements != 0))) return false;
+    form_.added = *seen;
+    return true;
+  }
+
+  bool is_number(NodeId n, double value) const {
+    const auto* const c = std::get_if<ConstantAttributes>(&node(n).attributes);
+    return c && node(n).op == Op::constant && is_float(node(n).dtype) && c->parameter < 0 &&
+           std::abs(c->value - value) <= 1e-6 * std::abs(value);
+  }
+
+  /// The other argument of `n`, an `op` of which one argument is `one`; -1 where it is none.
+  NodeId other(NodeId n, Op op, NodeId one) const {
+    if (!is_inside(n) || node(n).op != op || reads(n).size() != 2) return -1;
+    const NodeId a = reads(n)[0].base, b = reads(n)[1].base;
+    return a == one ? b : b == one ? a : -1;
+  }
+  NodeId other(NodeId n, Op op, double number) const {
+    if (!is_inside(n) || node(n).op != op || reads(n).size() != 2) return -1;
+    const NodeId a = reads(n)[0].base, b = reads(n)[1].base;
+    return is_number(b, number) ? a : is_number(a, number) ? b : -1;
+  }
+
+  /// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) of `x`, as the composite computes it; -1 where it is not there.
+  NodeId take_gelu(NodeId x) {
+    if (form_.activation != BlasActivation::kNone) return -1;
+    for (const NodeId n : k_.nodes) {
+      if (node(n).op != Op::multiply || reads(n).size() != 2) continue;
+      for (const std::size_t i : {0U, 1U}) {
+        const std::vector<NodeId> nodes = gelu_nodes(reads(n)[i].base, reads(n)[1 - i].base, x);
+        if (nodes.empty() || is_read_elsewhere(x, nodes)) continue;
+        used_.insert(nodes.begin(), nodes.end());
+        used_.insert(n);
+        form_.activation = BlasActivation::kGelu;
+        return n;
+      }
+    }
+    return -1;
+  }
+
+  bool is_read_elsewhere(NodeId x, const std::vector<NodeId>& nodes) const {
+    return std::ranges::any_of(k_.nodes,
+                               [&](NodeId n) { return reads_value(n, x) && std::ranges::count(nodes, n) == 0; });
+  }
+
+  /// Of the gelu that is `half` times `one_more`; none where these are not its factors.
+  std::vector<NodeId> gelu_nodes(NodeId half, NodeId one_more, NodeId x) const {
+    if (other(half, Op::multiply, 0.5) != x) return {};
+    const NodeId tanh = other(one_more, Op::add, 1.0);
+    if (tanh < 0 || !is_inside(tanh) || node(tanh).op != Op::tanh) return {};
+    const NodeId scaled = reads(tanh)[0].base, inner = other(scaled, Op::multiply, 0.7978845608028654);
+    const NodeId small = inner < 0 ? -1 : other(inner, Op::add, x);
+    const NodeId cube = small < 0 ? -1 : other(small, Op::multiply, 0.044715);
+    const NodeId square = cube < 0 ? -1 : other(cube, Op::multiply, x);
+    if (square < 0 || other(square, Op::multiply, x) != x) return {};
+    return {half, one_more, tanh, scaled, inner, small, cube, square};
+  }
+
+  const Candidate& k_;
+  BlasForm form_;
+  std::set<NodeId> used_;
+  std::string why_;
+};
+
+}  // namespace
+
+std::optional<BlasForm> blas_form(const Candidate& kernel, std::string& why) { return BlasMatcher(kernel).run(why); }
+
+}  // namespace kfusion

@@ -1,0 +1,22 @@
+// Kernels around a product that a BLAS's epilogue computes: activation(left right + added + bias).
+#pragma once
+#include <optional>
+#include <string>
+
+#include "kfusion/lower/contraction.hpp"
+#include "kfusion/plan/executor.hpp"
+
+namespace kfusion {
+
+enum class BlasActivation : std::uint8_t { kNone, kRelu, kGelu };  ///< the gelu is the one by tanh
+
+struct BlasForm {
+  Contraction products;               ///< one product; without its epilogue
+  std::optional<Access> added, bias;  ///< along batches, rows and columns
+  BlasActivation activation = BlasActivation::kNone;
+};
+
+/// The form of a kernel, or why it has none, as a clause ("computes ...").
+std::optional<BlasForm> blas_form(const Candidate& kernel, std::string& why);
+
+}  // namespace kfusion

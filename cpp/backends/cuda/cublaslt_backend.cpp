@@ -1,0 +1,176 @@
+// Products whose epilogue cuBLASLt has: a bias, a matrix that is added, relu or gelu. On every GPU from compute
+// capability 8.0 on.
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "backends/cuda/blas_form.hpp"
+#include "host/cublaslt.hpp"
+#include "kfusion/plan/price.hpp"
+#include "runtime/backend.hpp"
+
+namespace kfusion {
+namespace {
+
+constexpr std::uint32_t kMostAlignment = 16;  ///< bytes, of all arrays but the caller's
+
+BlasForm form_of(const Plan& plan, const Group& group) {
+  std::string why;
+  auto form = blas_form(candidate_of(plan, group), why);
+  if (!form) throw std::logic_error("kfusion: cublaslt was to compute what it refuses: it " + why);
+  return std::move(*form);
+}
+
+std::int64_t bytes_of(std::int64_t elements, DType dtype) {
+  return elements * static_cast<std::int64_t>(item_bytes(dtype));
+}
+
+/// Where an operand lies of which a step makes an address.
+struct Placed {
+  int slot = -1;
+  std::int64_t offset = 0;  ///< bytes
+
+  std::byte* in(const Frame& f) const { return slot < 0 ? nullptr : f.slots[slot] + offset; }
+};
+
+class LtStep final : public ExecutableStep {
+ public:
+  LtStep(const BlasForm& form, const Contracted& c, bool aligned, int device)
+      : aligned_(aligned), kernel_(described(form, c), device) {}
+
+  std::size_t workspace_bytes() const override { return kernel_.workspace_bytes(); }
+
+  void run(const Frame& f) const override {
+    kernel_.run({left_.in(f), right_.in(f), added_.in(f), bias_.in(f), result_.in(f)}, f.workspace, f.device, f.stream);
+  }
+
+ private:
+  cuda::LtProduct described(const BlasForm& form, const Contracted& c) {
+    const Contraction& all = c.contraction;
+    const Product& product = all.products.at(0);
+    cuda::LtProduct p;
+    p.dtype = product.dtype, p.batches = all.batches, p.rows = all.rows, p.cols = all.cols, p.depth = all.depth;
+    left_ = place(c.left.at(0), product.left.offset, p.dtype),
+    right_ = place(c.right.at(0), product.right.offset, p.dtype);
+    p.left = factor(product.left, all.rows, all.depth, left_),
+    p.right = factor(product.right, all.cols, all.depth, right_);
+    if (form.bias) p.has_bias = true, bias_ = place(slot_of(*form.bias, c), form.bias->offset, p.dtype);
+    if (form.added) {
+      p.adds = true, added_ = place(slot_of(*form.added, c), form.added->offset, p.dtype);
+      p.added = matrix(form.added->strides, all, added_);
+    }
+    const Operand& to = all.epilogue.stores.at(0).to;
+    if (all.cols > 1 && to.kept[2] != 1) throw std::logic_error("kfusion: cublaslt stores rows of neighbours");
+    result_ = place(c.stores.at(0), to.offset, p.dtype);
+    p.result = matrix(to.kept, all, result_);
+    p.activation = form.activation == BlasActivation::kRelu   ? cuda::LtActivation::kRelu
+                   : form.activation == BlasActivation::kGelu ? cuda::LtActivation::kGelu
+                                                              : cuda::LtActivation::kNone;
+    return p;
+  }
+
+  static Placed place(int slot, std::int64_t offset, DType dtype) { return {slot, bytes_of(offset, dtype)}; }
+
+  static int slot_of(const Access& a, const Contracted& c) {
+    const auto& loads = c.contraction.epilogue.loads;
+    const auto found = std::ranges::find(loads, a.base, &Operand::node);
+    return c.loads.at(static_cast<std::size_t>(found - loads.begin()));
+  }
+
+  std::uint32_t alignment(const Placed& at) const {
+    const std::uint32_t of_array = aligned_ ? kMostAlignment : 2;
+    return static_cast<std::uint32_t>(std::gcd(at.offset, std::int64_t{of_array}));
+  }
+
+  cuda::LtMatrix factor(const Factor& f, std::int64_t outer, std::int64_t depth, const Placed& at) const {
+    const bool turned = f.depth != 1 || (outer > 1 && f.outer < depth);
+    const std::int64_t step = turned ? (depth == 1 ? outer : f.depth) : (outer == 1 ? depth : f.outer);
+    return {step, f.batch, turned, alignment(at)};
+  }
+
+  cuda::LtMatrix matrix(const Extents& strides, const Contraction& c, const Placed& at) const {
+    return {c.rows > 1 ? strides[1] : c.cols, c.batches > 1 ? strides[0] : c.rows * c.cols, false, alignment(at)};
+  }
+
+  bool aligned_;
+  Placed left_, right_, added_, bias_, result_;
+  cuda::LtKernel kernel_;
+};
+
+class CublasLt final : public Backend {
+ public:
+  std::string_view name() const override { return "cublaslt"; }
+  bool has(Pattern p, const Device& d) const override {
+    return !d.is_cpu && d.compute_capability >= 80 && p == Pattern::kMatmul;
+  }
+
+  /// Where there is a GPU, plans are to run here.
+  std::optional<std::string> refusal(const Candidate& k, const Device&) const override {
+    std::string why;
+    const auto form = blas_form(k, why);
+    if (!form) return why;
+    for (const NodeId n : k.stores)
+      if (const Access& to = k.folded.value[at(n)]; !stores_rows(to, form->products))
+        return "stores rows of neighbours";
+    if (cuda::device_count() > 0 && !cuda::has_cublaslt())
+      return "finds no library cublasLt (pip install nvidia-cublas)";
+    return std::nullopt;
+  }
+
+  Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
+    const BlasForm form = form_of(plan, group);
+    const Contraction& c = form.products;
+    const double us = static_cast<double>(c.batches) * 2e6 * static_cast<double>(c.rows) * static_cast<double>(c.cols) *
+                      static_cast<double>(c.depth) / peak_flops(device, c.products[0].dtype, true);
+    Price p = roofline;
+    p.launch_us = device.launch_us;
+    p.compute_us = us;
+    p = product_price(p, device);
+    if (form.activation == BlasActivation::kGelu) p.compute_us *= kGelu;
+    if (device.compute_capability == 90)
+      p.compute_us *= kBesideOurs, p.launch_us *= kBesideOurs, p.memory_us *= kBesideOurs;
+    p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
+    p.bound = bound_of(p);
+    return p;
+  }
+
+  std::string how(const Plan& plan, const Group& group, const Device&) const override {
+    const BlasForm form = form_of(plan, group);
+    std::string parts = form.bias ? "a bias" : "";
+    const auto add = [&](const char* part) { parts += (parts.empty() ? "" : ", ") + std::string(part); };
+    if (form.added) add("a matrix that is added");
+    if (form.activation == BlasActivation::kRelu) add("relu");
+    if (form.activation == BlasActivation::kGelu) add("gelu by tanh");
+    return parts.empty() ? "" : "epilogue of the library: " + parts;
+  }
+
+  StepPointer make_step(StepRequest& request) const override {
+    const BlasForm form = form_of(request.plan(), request.group());
+    return std::make_unique<LtStep>(form, request.contraction(), request.aligned(), request.place().index);
+  }
+
+ private:
+  /// Of torch's _addmm_activation, which is this kernel, on an H100: 746 and 751 TFLOP/s for 10^12 and 10^11 operations
+  /// beside 771 and 774 of the product alone (docs/performance.md).
+  static constexpr double kGelu = 1.03;
+  /// There our own kernels take 0.97 to 1.02 of its time, which is less than either model errs. So that these run
+  /// unless it is clearly faster.
+  static constexpr double kBesideOurs = 1.1;
+
+  /// Into a slice of a join, say.
+  static bool stores_rows(const Access& to, const Contraction& c) {
+    const auto seen = reshaped(to, {c.batches, c.rows, c.cols});
+    if (!seen) return false;
+    return (c.cols == 1 || seen->strides[2] == 1) && (c.rows == 1 || seen->strides[1] >= c.cols) &&
+           (c.batches == 1 || seen->strides[0] > 0);
+  }
+};
+
+}  // namespace
+
+const Backend& cublaslt_backend() {
+  static const CublasLt backend;
+  return backend;
+}
+
+}  // namespace kfusion

@@ -1,0 +1,206 @@
+"""Products with cuBLASLt's epilogues: what is planned for which GPU, and results against float64."""
+
+from __future__ import annotations
+
+import pytest
+
+import kfusion as kf
+from kinds import HAVE_GPU
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+AMPERE = HAVE_GPU and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+on_gpu = pytest.mark.skipif(not AMPERE, reason="needs a GPU of compute capability 8.0 or more")
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+EXECUTORS = ["cublaslt", "array_library", "cuda"]
+
+
+def gelu(x):
+    return F.gelu(x, approximate="tanh")
+
+
+FORMS = {
+    "bias": lambda x, w, b, r: F.linear(x, w, b),
+    "bias and relu": lambda x, w, b, r: F.relu(F.linear(x, w, b)),
+    "bias and gelu": lambda x, w, b, r: gelu(F.linear(x, w, b)),
+    "relu": lambda x, w, b, r: F.relu(x @ w.T),
+    "gelu": lambda x, w, b, r: gelu(x @ w.T),
+    "residual": lambda x, w, b, r: x @ w.T + r,
+    "bias and residual": lambda x, w, b, r: r + F.linear(x, w, b),
+    "residual, bias and relu": lambda x, w, b, r: F.relu((x @ w.T + r) + b),
+    "bias in float32": lambda x, w, b, r: ((x @ w.T).float() + b).to(x.dtype),
+}
+REFUSED = {
+    "a gelu by erf": (lambda x, w, b, r: F.gelu(x @ w.T), "no multiply beyond"),
+    "relu before a bias": (lambda x, w, b, r: F.relu(x @ w.T) + b, "no add beyond"),
+    "a scale": (lambda x, w, b, r: x @ w.T * b, "no multiply beyond"),
+    "a number": (lambda x, w, b, r: x @ w.T + 1.0, "no add beyond"),
+    "two readers": (lambda x, w, b, r: (lambda y: F.relu(y) + y)(x @ w.T), "beyond"),
+    "a rounded value": (lambda x, w, b, r: F.relu((x @ w.T + b).float().to(torch.float16).float()), "beyond"),
+}
+
+
+def specs(m=256, k=64, n=128, dtype="bfloat16"):
+    def spec(*shape):
+        return kf.spec(shape, dtype, like="torch")
+
+    return spec(m, k), spec(n, k), spec(n), spec(m, n)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("device", ["A100 80GB", "RTX 4090", "B200", "RTX 5090"])
+def test_a_form_is_one_kernel_on_devices_without_kernels_of_ours(device, form):
+    plan = kf.plan(FORMS[form], *specs(), device=device, executors="available")
+    (group,) = plan.groups
+    assert group.executor == "cublaslt"
+    assert group.how.startswith("epilogue of the library: ")
+    assert ("gelu" in group.how) == ("gelu" in form)
+    assert ("relu" in group.how) == ("relu" in form)
+    assert ("a bias" in group.how) == ("bias" in form)
+    assert ("added" in group.how) == ("residual" in form)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_form_is_refused(case):
+    f, why = REFUSED[case]
+    plan = kf.plan(f, *specs(), device="A100 80GB", executors=EXECUTORS)
+    refusals = [r for r in plan.refusals if r.reason == kf.Reason.NOT_IMPLEMENTED]
+    assert refusals
+    for refusal in refusals:
+        assert "cublaslt computes on a product a bias, a matrix that is added, then" in refusal.sentence
+        assert why in refusal.sentence
+        assert "array_library computes a matmul alone" in refusal.sentence
+    assert {g.executor for g in plan.groups} <= {"cublaslt", "array_library", "cuda"}
+    assert len(plan.groups) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (specs(dtype="float32"), "float16 or bfloat16"),
+        (specs(n=129), "multiples of 16 bytes"),
+        (specs(k=63), "multiples of 16 bytes"),
+    ],
+)
+def test_what_the_library_has_no_good_kernel_for_is_refused(arguments, why):
+    plan = kf.plan(FORMS["residual, bias and relu"], *arguments, device="A100 80GB", executors=EXECUTORS)
+    assert all(g.executor != "cublaslt" for g in plan.groups)
+    assert any(why in r.sentence for r in plan.refusals)
+
+
+def test_older_gpus_and_products_alone_are_the_library_s():
+    assert "cublaslt" not in kf.executors("T4")
+    plan = kf.plan(FORMS["bias and relu"], *specs(), device="T4", executors="available")
+    assert [g.executor for g in plan.groups][-1] == "cuda"
+    (alone,) = kf.plan(lambda x, w: x @ w.T, *specs()[:2], device="A100 80GB", executors="available").groups
+    assert alone.executor == "array_library"
+
+
+def draw(*shape, dtype="bfloat16", scale=1.0):
+    return (torch.randn(*shape, device="cuda") * scale).to(DTYPES[dtype])
+
+
+def forced(f):
+    return kf.FusedFunction(f, {"executors": ["cublaslt", "cuda"]})
+
+
+def check(f, *arguments, dtype="bfloat16"):
+    fused = forced(f)
+    plan = fused.plan(*arguments)
+    assert [g.executor for g in plan.groups] == ["cublaslt"], plan.groups
+    got = fused(*arguments)
+    want = f(*[a.double() for a in arguments])
+    assert got.shape == want.shape
+    assert got.dtype == DTYPES[dtype]
+    assert torch.equal(got.isnan(), want.isnan())
+    finite = want.isfinite()
+    error = (got.double() - want)[finite].norm() / want[finite].norm().clamp(min=1e-30)
+    assert error <= 1.5 * ROUNDING[dtype], error
+    assert torch.equal(got.nan_to_num(7.0), fused(*arguments).nan_to_num(7.0))  # run to run the same
+    return got
+
+
+SHAPES = [(1, 8, 8), (7, 16, 24), (128, 64, 256), (129, 8, 264), (1000, 776, 1000), (512, 4096, 128)]
+
+
+@on_gpu
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_against_float64(form, dtype, monkeypatch):
+    monkeypatch.setenv("KFUSION_POISON", "1")
+    if form == "bias in float32":
+        forms = {
+            form: lambda x, w, b, r: ((x @ w.T).to(b.dtype if b.dtype == torch.float64 else torch.float32) + b).to(
+                x.dtype
+            )
+        }
+    else:
+        forms = FORMS
+    for m, k, n in SHAPES:
+        x, w = draw(m, k, dtype=dtype), draw(n, k, dtype=dtype, scale=k**-0.5)
+        check(forms[form], x, w, draw(n, dtype=dtype), draw(m, n, dtype=dtype), dtype=dtype)
+
+
+@on_gpu
+@pytest.mark.cuda
+def test_layouts_of_factors_and_results():
+    x, w, b = draw(96, 64), draw(64, 128), draw(128)
+    check(lambda x, w, b: F.relu(x @ w + b), x, w, b)
+    check(lambda x, w, b: F.relu(x.T @ w + b), draw(64, 96), w, b)
+    check(lambda x, w, b: F.relu(x.T @ w.T + b), draw(64, 96), draw(128, 64), b)
+    wide = draw(96, 200)
+    check(lambda x, w, b: F.relu(x[:, 8:72] @ w + b), wide, w, b)
+    check(lambda x, w, b, r: x @ w + b + r[:, 8:136], x, w, b, draw(96, 200))
+    check(lambda x, w, b: gelu(x @ w + b), draw(2, 3, 48, 64), w, b)
+    check(lambda x, w: F.relu(x @ w), draw(6, 48, 64), draw(6, 64, 128))
+    check(lambda x, w, b: F.relu(x @ w + b), draw(6, 48, 64), draw(6, 64, 128), b)
+    check(lambda x, w, r: x @ w + r, draw(6, 48, 64), draw(6, 64, 128), draw(6, 48, 128))
+    check(lambda x, w, r: x @ w + r, draw(6, 48, 64), draw(6, 64, 128), draw(48, 128))
+
+
+@on_gpu
+@pytest.mark.cuda
+def test_arrays_at_odd_addresses():
+    def odd(*shape):
+        size = 1
+        for s in shape:
+            size *= s
+        return draw(size + 1)[1:].view(*shape)
+
+    f = lambda x, w, b, r: F.relu(F.linear(x, w, b) + r)  # noqa: E731
+    check(f, odd(96, 64), odd(128, 64), odd(128), odd(96, 128))
+
+
+@on_gpu
+@pytest.mark.cuda
+@pytest.mark.parametrize("form", ["bias and relu", "bias and gelu"])
+def test_nan_and_inf_pass_through(form):
+    x, w, b, r = draw(64, 64), draw(128, 64), draw(128), draw(64, 128)
+    x[3, 5] = torch.nan
+    b[17] = torch.nan
+    b[18], b[19] = torch.inf, 1e4
+    got = check(FORMS[form], x, w, b, r)
+    assert got[3].isnan().all()
+    assert got[:, 17].isnan().all()
+
+
+@on_gpu
+@pytest.mark.cuda
+def test_weights_changed_in_place_are_seen_and_graphs_replay():
+    x, w, b = draw(96, 64), draw(128, 64), draw(128)
+    f = forced(lambda x: gelu(F.linear(x, w, b)))
+    first = f(x)
+    w.mul_(-0.5)
+    b.add_(1)
+    second = f(x)
+    want = gelu(F.linear(x.double(), w.double(), b.double()))
+    assert not torch.equal(first, second)
+    assert (second.double() - want).abs().max() <= 0.05
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = f(x)
+    x.copy_(draw(96, 64))
+    graph.replay()
+    assert torch.equal(captured, f(x))

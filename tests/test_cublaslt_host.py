@@ -1,0 +1,98 @@
+"""cuda/host/cublaslt.cpp on a cuBLASLt without a GPU (fake_cublaslt.cpp), which takes layouts as documented."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+import numpy as np
+import pytest
+
+from test_cuda_host import FLAGS, ROOT, headers
+
+pytestmark = pytest.mark.slow
+
+SOURCES = [
+    *(ROOT / f"tests/support/{name}.cpp" for name in ("fake_cuda", "fake_cublaslt")),
+    *(ROOT / f"cuda/host/{name}.cpp" for name in ("cublaslt", "memory", "runtime", "load")),
+    *(ROOT / f"cpp/cpu/{name}.cpp" for name in ("platform", "control_group")),
+]
+BATCHES, ROWS, COLS, DEPTH = 3, 5, 16, 8
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    path = tmp_path_factory.mktemp("fake") / "cublaslt.so"
+    folders = [f"-I{folder}" for folder in (ROOT / "cpp", ROOT / "cuda", headers())]
+    done = subprocess.run(["g++", *FLAGS, *folders, "-o", path, *SOURCES, "-ldl"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded = ctypes.CDLL(str(path))
+    loaded.host_product.restype = ctypes.c_int64
+    return loaded
+
+
+class Matrix:
+    """Batches of a matrix with `pad` elements behind each line; the lines are its columns where it is turned."""
+
+    def __init__(self, rng, rows, cols, turned=False, pad=0, alignment=16):
+        lines, size = (cols, rows) if turned else (rows, cols)
+        self.memory = rng.standard_normal((BATCHES, lines, size + pad)).astype(np.float16)
+        values = self.memory[:, :, :size]
+        self.values = values.transpose(0, 2, 1) if turned else values
+        step = size + pad
+        self.fields = (ctypes.c_int64 * 4)(step, lines * step, turned, alignment)
+
+    @property
+    def address(self):
+        return ctypes.c_void_p(self.memory.ctypes.data)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+ACTIVATIONS = [lambda x: x, lambda x: np.maximum(x, 0), gelu]
+
+
+@pytest.mark.parametrize("activation", range(3))
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+def test_products_lie_as_they_are_described(library, turned, has_bias, adds, activation):
+    rng = np.random.default_rng(0)
+    left = Matrix(rng, ROWS, DEPTH, turned[0], pad=8)
+    right = Matrix(rng, DEPTH, COLS, not turned[1], pad=16)  # not turned: neighbours along the depth
+    added, result = Matrix(rng, ROWS, COLS, pad=24), Matrix(rng, ROWS, COLS, pad=8)
+    before = result.memory[:, :, COLS:].copy()
+    bias = rng.standard_normal(COLS).astype(np.float16)
+    workspace = library.host_product(
+        (ctypes.c_int64 * 4)(BATCHES, ROWS, COLS, DEPTH),
+        left.fields,
+        (ctypes.c_int64 * 4)(right.fields[0], right.fields[1], turned[1], 16),
+        added.fields,
+        result.fields,
+        left.address,
+        right.address,
+        added.address if adds else None,
+        ctypes.c_void_p(bias.ctypes.data) if has_bias else None,
+        result.address,
+        activation,
+    )
+    want = left.values.astype(np.float64) @ right.values.astype(np.float64)
+    want += added.values if adds else 0
+    want += bias if has_bias else 0
+    np.testing.assert_allclose(result.values, ACTIVATIONS[activation](want), rtol=2e-3, atol=2e-3)
+    np.testing.assert_array_equal(result.memory[:, :, COLS:], before)
+    assert workspace == 1024
+
+
+def test_the_library_is_told_of_addresses_and_sums(library):
+    rng = np.random.default_rng(0)
+    left, right = Matrix(rng, ROWS, DEPTH, alignment=2), Matrix(rng, DEPTH, COLS, turned=True, alignment=4)
+    result = Matrix(rng, ROWS, COLS, alignment=8)
+    of_right = (ctypes.c_int64 * 4)(right.fields[0], right.fields[1], 0, 4)
+    sizes = (ctypes.c_int64 * 4)(BATCHES, ROWS, COLS, DEPTH)
+    arrays = (left.address, right.address, None, None, result.address, 0)
+    library.host_product(sizes, left.fields, of_right, result.fields, result.fields, *arrays)
+    assert [library.fake_preference(i) for i in (5, 6, 7, 8)] == [4, 2, 8, 8]  # of the transposed product's factors
+    assert library.fake_preference(3) == 2  # partial sums are float32
