@@ -291,9 +291,7 @@ SUITES = {
     "host": Suite("what a call of a small array costs its caller", ("cpu", "cuda"), _host),
     "layers": Suite("rotary embedding, gates, norms, losses and the like, as today's models have them", (), _layers),
     "products": Suite("products with what follows them, beside the library's bare products", (), _products),
-    "convolutions": Suite(
-        "convolutions with what follows them, beside the library's alone", (), _convolutions
-    ),
+    "convolutions": Suite("convolutions with what follows them, beside the library's alone", (), _convolutions),
     "models": Suite("calls of whole models, beside eager torch and torch.compile", (), _models),
     "cold_start": Suite("first calls in fresh processes", ("cpu", "cuda"), _cold_start),
 }

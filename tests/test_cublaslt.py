@@ -170,7 +170,10 @@ def test_arrays_at_odd_addresses():
         return draw(size + 1)[1:].view(*shape)
 
     f = lambda x, w, b, r: F.relu(F.linear(x, w, b) + r)  # noqa: E731
-    check(f, odd(96, 64), odd(128, 64), odd(128), odd(96, 128))
+    arguments = odd(96, 64), odd(128, 64), odd(128), odd(96, 128)
+    got = kf.FusedFunction(f, {"executors": ["cublaslt", "array_library", "cuda"]})(*arguments)
+    want = f(*[a.double() for a in arguments])
+    assert (got.double() - want).norm() / want.norm() <= 3 * ROUNDING["bfloat16"]
 
 
 @on_gpu
@@ -197,7 +200,7 @@ def test_weights_changed_in_place_are_seen_and_graphs_replay():
     second = f(x)
     want = gelu(F.linear(x.double(), w.double(), b.double()))
     assert not torch.equal(first, second)
-    assert (second.double() - want).abs().max() <= 0.05
+    assert ((second.double() - want).abs() <= ROUNDING["bfloat16"] * want.abs() + 0.02).all()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = f(x)

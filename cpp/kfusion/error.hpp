@@ -3,6 +3,7 @@
 #pragma once
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace kfusion {
 
@@ -26,9 +27,12 @@ struct DeviceError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A library has no kernel for a group of a plan, which its executor refuses from now on: another plan may run.
+/// A library has no kernel for a group of a plan: another plan may run. `without`: the executor that it has to do
+/// without; empty where that refuses the group from now on.
 struct NoSuchKernel : DeviceError {
-  using DeviceError::DeviceError;
+  explicit NoSuchKernel(const std::string& what, std::string without = {})
+      : DeviceError(what), without(std::move(without)) {}
+  std::string without;
 };
 
 }  // namespace kfusion

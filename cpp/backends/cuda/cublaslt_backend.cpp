@@ -12,7 +12,7 @@
 namespace kfusion {
 namespace {
 
-constexpr std::uint32_t kMostAlignment = 16;  ///< bytes, of all arrays but the caller's
+constexpr std::uint32_t kAlignment = 16;  ///< bytes, of all arrays
 
 BlasForm form_of(const Plan& plan, const Group& group) {
   std::string why;
@@ -35,8 +35,7 @@ struct Placed {
 
 class LtStep final : public ExecutableStep {
  public:
-  LtStep(const BlasForm& form, const Contracted& c, bool aligned, int device)
-      : aligned_(aligned), kernel_(described(form, c), device) {}
+  LtStep(const BlasForm& form, const Contracted& c, int device) : kernel_(described(form, c), device) {}
 
   std::size_t workspace_bytes() const override { return kernel_.workspace_bytes(); }
 
@@ -77,22 +76,20 @@ class LtStep final : public ExecutableStep {
     return c.loads.at(static_cast<std::size_t>(found - loads.begin()));
   }
 
-  std::uint32_t alignment(const Placed& at) const {
-    const std::uint32_t of_array = aligned_ ? kMostAlignment : 2;
-    return static_cast<std::uint32_t>(std::gcd(at.offset, std::int64_t{of_array}));
+  static std::uint32_t alignment(const Placed& at) {
+    return static_cast<std::uint32_t>(std::gcd(at.offset, std::int64_t{kAlignment}));
   }
 
-  cuda::LtMatrix factor(const Factor& f, std::int64_t outer, std::int64_t depth, const Placed& at) const {
+  static cuda::LtMatrix factor(const Factor& f, std::int64_t outer, std::int64_t depth, const Placed& at) {
     const bool turned = f.depth != 1 || (outer > 1 && f.outer < depth);
     const std::int64_t step = turned ? (depth == 1 ? outer : f.depth) : (outer == 1 ? depth : f.outer);
     return {step, f.batch, turned, alignment(at)};
   }
 
-  cuda::LtMatrix matrix(const Extents& strides, const Contraction& c, const Placed& at) const {
+  static cuda::LtMatrix matrix(const Extents& strides, const Contraction& c, const Placed& at) {
     return {c.rows > 1 ? strides[1] : c.cols, c.batches > 1 ? strides[0] : c.rows * c.cols, false, alignment(at)};
   }
 
-  bool aligned_;
   Placed left_, right_, added_, bias_, result_;
   cuda::LtKernel kernel_;
 };
@@ -145,8 +142,10 @@ class CublasLt final : public Backend {
   }
 
   StepPointer make_step(StepRequest& request) const override {
+    if (!request.aligned())  // what the library then takes is slow, or fails when it runs (13.0)
+      throw NoSuchKernel("kfusion: cuBLASLt is given no arrays at odd addresses", "cublaslt");
     const BlasForm form = form_of(request.plan(), request.group());
-    return std::make_unique<LtStep>(form, request.contraction(), request.aligned(), request.place().index);
+    return std::make_unique<LtStep>(form, request.contraction(), request.place().index);
   }
 
  private:

@@ -80,8 +80,8 @@ std::vector<View> result_layouts(const Plan& plan, const OutputStrides& wanted, 
   return layouts;
 }
 
-std::shared_ptr<const Compiled> make_once(const Wanted& w, const Device& device) {
-  Plan plan = make_plan(w.graph, device, w.options);
+std::shared_ptr<const Compiled> make_once(const Wanted& w, const PlanOptions& options, const Device& device) {
+  Plan plan = make_plan(w.graph, device, options);
   check_names(plan.graph, w.options);
   const Place place = place_of(w.graph);
   std::vector<View> layouts = result_layouts(plan, w.outputs, place);
@@ -91,14 +91,16 @@ std::shared_ptr<const Compiled> make_once(const Wanted& w, const Device& device)
                                           std::move(layouts));
 }
 
-/// An executor may find only now that it has no kernel. It says so to the planner from then on.
+/// An executor may find only now that it has no kernel.
 std::shared_ptr<const Compiled> make(const Wanted& w, const Device& device) {
   constexpr int kMostPlans = 100;
+  PlanOptions options = w.options;
   for (int plans = 1;; ++plans) {
     try {
-      return make_once(w, device);
-    } catch (const NoSuchKernel&) {
+      return make_once(w, options, device);
+    } catch (const NoSuchKernel& failure) {
       if (plans == kMostPlans) throw;
+      std::erase_if(options.executors, [&](const Executor* e) { return e->name() == failure.without; });
     }
   }
 }
