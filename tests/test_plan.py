@@ -132,7 +132,7 @@ def test_allow_forbid_and_executors():
         (
             {"executors": ["cpu", "tpu"]},
             ValueError,
-            "there is no executor 'tpu', only cpu, cpu_products, cuda, tensor_cores, cublaslt, array_library",
+            "there is no executor 'tpu', only cpu, cpu_products, cuda, tensor_cores, cudnn, cublaslt, array_library",
         ),
     ],
 )

@@ -30,8 +30,8 @@ struct DeviceError : std::runtime_error {
 /// A library has no kernel for a group of a plan: another plan may run. `without`: the executor that it has to do
 /// without; empty where that refuses the group from now on.
 struct NoSuchKernel : DeviceError {
-  explicit NoSuchKernel(const std::string& what, std::string without = {})
-      : DeviceError(what), without(std::move(without)) {}
+  explicit NoSuchKernel(const std::string& what, std::string executor = {})
+      : DeviceError(what), without(std::move(executor)) {}
   std::string without;
 };
 
