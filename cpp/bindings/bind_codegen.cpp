@@ -4,6 +4,7 @@
 #include "bindings/device_dict.hpp"
 #include "bindings/plan_options.hpp"
 #include "bindings/stl.hpp"
+#include "codegen/attention/attention_kernel.hpp"
 #include "codegen/contractions/contraction_kernel.hpp"
 #include "codegen/generate.hpp"
 #include "kfusion/graph/builder.hpp"
@@ -29,7 +30,7 @@ Args:
     names: whether the text has the names of values; what is compiled has none, so that equal kernels are one text.
 
 Returns:
-    A list of CudaKernel, for products with what follows them of ContractionKernel; None for what the array library
+    A list of CudaKernel, for products with what follows them of ContractionKernel, for attention of AttentionKernel; None for what the array library
     computes.
 )";
 
@@ -68,6 +69,9 @@ py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse,
     } else if (group.executor && group.executor == executor_named("tensor_cores")) {
       Contraction c = lowering.contraction(static_cast<int>(i));
       result.append(codegen::ContractionKernel(names ? c : codegen::without_names(std::move(c)), target, aligned));
+    } else if (group.executor && group.executor == executor_named("tensor_core_attention")) {
+      Attention a = lowering.attention(static_cast<int>(i));
+      result.append(codegen::AttentionKernel(names ? a : codegen::without_names(std::move(a)), target, aligned));
     } else {
       result.append(py::none());
     }
@@ -123,6 +127,12 @@ void bind_codegen(py::module_& m) {
       .def_property_readonly("entry", &codegen::ContractionKernel::entry, "The name of its __global__ function.")
       .def_property_readonly(
           "launch", [](const codegen::ContractionKernel& k) { return launch_of(k.launch()); },
+          "Its grid, block, cluster and memory.");
+  py::class_<codegen::AttentionKernel>(m, "AttentionKernel", "Attention as CUDA C++ for tensor cores.")
+      .def_property_readonly("source", &codegen::AttentionKernel::source, "Its complete text.")
+      .def_property_readonly("entry", &codegen::AttentionKernel::entry, "The name of its __global__ function.")
+      .def_property_readonly(
+          "launch", [](const codegen::AttentionKernel& k) { return launch_of(k.launch()); },
           "Its grid, block, cluster and memory.");
   m.def("cuda_kernels", &kernels, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
         py::arg("aligned") = true, py::arg("clusters") = true, py::arg("multiprocessors") = 132,

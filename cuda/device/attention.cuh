@@ -14,6 +14,7 @@
 //   static Span keys(const Params&, int first, int last, int cols)    that queries `first` to `last` see
 // kEdge: also where not all of the keys are seen. The generated struct O (output) is as F of contract_stored.cuh.
 #pragma once
+#include "device/contract_memory.cuh"
 #include "device/quick.cuh"
 #include "device/tensor_core.cuh"
 
@@ -54,9 +55,9 @@ struct Pair {
 template <class ScoreParameters, class OutputParameters>
 struct Attention {
   TensorMap queries, keys, values;
-  void* result;        ///< where the output leaves by 16 bytes
-  void* workspace;     ///< of parts
-  u32* standing;       ///< tiles taken, blocks done; then, where there are parts, those done by rows
+  void* result;           ///< where the output leaves by 16 bytes
+  void* workspace;        ///< of parts
+  u32* standing;          ///< tiles taken, blocks done; then, where there are parts, those done by rows
   i64 result_strides[4];  ///< of its three axes of batches and its rows, in elements
   int rows, cols, values_cols, batches[3];
   int queries_batched[3], keys_batched[3], values_batched[3];  ///< 1 where each batch has a matrix of its own
@@ -66,6 +67,38 @@ struct Attention {
 };
 
 namespace attention {
+
+inline constexpr float kUnseen = -__builtin_huge_valf();
+
+/// tanh to 2^-11 of itself.
+KF_DEVICE float rough_tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// tanh to 2^-21 of 1.
+KF_DEVICE float level_tanh(float x) {
+  return fmaf(-2.0f, scalar::quick_reciprocal(1.0f + scalar::quick_exp2(2.8853900817779268f * x)), 1.0f);
+}
+
+/// Two neighbours at once, or up to `left` of them one by one.
+template <bool kAtOnce, class T>
+KF_DEVICE void load_two(Compute<T> (&v)[2], const T* p, int left) {
+  if constexpr (kAtOnce && sizeof(T) == 2) {
+    unpack_pair<T>(*reinterpret_cast<const u32*>(p), v[0], v[1]);
+  } else if constexpr (kAtOnce && sizeof(T) == 1) {
+    const u16 two = *reinterpret_cast<const u16*>(p);
+    v[0] = (two & 0xff) != 0, v[1] = two >> 8 != 0;
+  } else if constexpr (kAtOnce) {
+    struct alignas(2 * sizeof(T)) Two {
+      T x, y;
+    };
+    const Two two = *reinterpret_cast<const Two*>(p);
+    v[0] = two.x, v[1] = two.y;
+  } else {
+    v[0] = element(p, left > 0), v[1] = element(p + 1, left > 1);
+  }
+}
 
 /// Shared memory.
 template <class T>
@@ -152,8 +185,7 @@ KF_DEVICE void produce(const G& g, const Shared<T>& s) {
       if (i > u.begin) {
         barrier_wait(s.empty_values + 8 * values.stage, values.parity ^ 1);
         load<T::kValueBoxes, T::kKeys>(s.values + values.stage * T::kValueBytes, &g.values,
-                                       s.full_values + 8 * values.stage, (i - 1) * T::kKeys, u.batch,
-                                       g.values_batched);
+                                       s.full_values + 8 * values.stage, (i - 1) * T::kKeys, u.batch, g.values_batched);
         values.advance();
       }
     }
@@ -174,7 +206,7 @@ KF_DEVICE u64 across(u32 address, int k) {
 }
 
 /// 0 in the place of -inf, from which nothing can be taken.
-KF_DEVICE float finite_floor(float largest) { return largest == -__int_as_float(0x7f800000) ? 0.0f : largest; }
+KF_DEVICE float finite_floor(float largest) { return largest == kUnseen ? 0.0f : largest; }
 
 /// Words of four neighbours change places: of word i of lane t becomes word t of lane i.
 KF_DEVICE void turn(u32 (&w)[4], int t) {
@@ -185,7 +217,10 @@ KF_DEVICE void turn(u32 (&w)[4], int t) {
       if (i & d) continue;
       const bool high = t & d;
       const u32 got = __shfl_xor_sync(~0u, high ? w[i] : w[i | d], d);
-      if (high) w[i] = got; else w[i | d] = got;
+      if (high)
+        w[i] = got;
+      else
+        w[i | d] = got;
     }
   }
 }
@@ -260,7 +295,7 @@ struct Consumer {
     if constexpr (kEdge) {
 #pragma unroll
       for (int i = 0; i < T::kKeys / 2; ++i)
-        if (at.col + i / 4 * 8 + i % 2 >= at.cols) s[i] = -__int_as_float(0x7f800000);
+        if (at.col + i / 4 * 8 + i % 2 >= at.cols) s[i] = kUnseen;
     }
     return F::template factor<kEdge>(g.scores);
   }
@@ -341,7 +376,7 @@ struct Consumer {
       Place here = at;
       here.row = min(at.row + 8 * h, at.rows - 1);
       row[h] = F::row(g.scores, here);
-      largest[h] = -__int_as_float(0x7f800000), sum[h] = 0.0f;
+      largest[h] = kUnseen, sum[h] = 0.0f;
     }
   }
 
@@ -421,7 +456,7 @@ struct Consumer {
     if (!has_rows()) return true;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      largest[h] = -__int_as_float(0x7f800000), sum[h] = 0.0f;
+      largest[h] = kUnseen, sum[h] = 0.0f;
       for (int part = 0; part < g.parts; ++part)
         largest[h] = fmaxf(largest[h], __ldcg(part_at(u, part) + (T::kValues / 2 + 2 * h) * kThreads));
     }

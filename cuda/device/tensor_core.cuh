@@ -188,16 +188,16 @@ KF_MULTIPLY_ALL(half_t, "f16")
 template <class T, int kN>
 struct MultiplyHeld;
 
-#define KF_MULTIPLY_HELD(TYPE, NAME, N, REGISTERS, A0, A1, A2, A3, B, KEEP, ...)                                      \
-  template <>                                                                                                         \
-  struct MultiplyHeld<TYPE, N> {                                                                                      \
-    static KF_DEVICE void issue(float (&c)[N / 2], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, int keep) {                 \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" KEEP ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N               \
-                   "k16.f32." NAME "." NAME " {" REGISTERS "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B             \
-                   ", p, 1, 1, 1; }"                                                                                  \
-                   : __VA_ARGS__                                                                                      \
-                   : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(keep));                                          \
-    }                                                                                                                 \
+#define KF_MULTIPLY_HELD(TYPE, NAME, N, REGISTERS, A0, A1, A2, A3, B, KEEP, ...)                          \
+  template <>                                                                                             \
+  struct MultiplyHeld<TYPE, N> {                                                                          \
+    static KF_DEVICE void issue(float (&c)[N / 2], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, int keep) {     \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" KEEP ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N   \
+                   "k16.f32." NAME "." NAME " {" REGISTERS "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B \
+                   ", p, 1, 1, 1; }"                                                                      \
+                   : __VA_ARGS__                                                                          \
+                   : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(keep));                              \
+    }                                                                                                     \
   };
 #define KF_MULTIPLY_HELD_ALL(TYPE, NAME)                                                                              \
   KF_MULTIPLY_HELD(TYPE, NAME, 32, KF_R16, "16", "17", "18", "19", "20", "21", KF_C16(0))                             \
