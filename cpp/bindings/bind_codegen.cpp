@@ -133,7 +133,15 @@ void bind_codegen(py::module_& m) {
       .def_property_readonly("entry", &codegen::AttentionKernel::entry, "The name of its __global__ function.")
       .def_property_readonly(
           "launch", [](const codegen::AttentionKernel& k) { return launch_of(k.launch()); },
-          "Its grid, block, cluster and memory.");
+          "Its grid, block, cluster and memory.")
+      .def_property_readonly(
+          "bounds",
+          [](const codegen::AttentionKernel& k) {
+            py::list bounds;
+            for (const codegen::Bound& b : k.bounds()) bounds.append(py::make_tuple(b.upper, b.row, b.from));
+            return bounds;
+          },
+          "Of the keys that query i sees: (True, a, c) for none behind a * i + c, (False, a, c) for none before it.");
   m.def("cuda_kernels", &kernels, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
         py::arg("aligned") = true, py::arg("clusters") = true, py::arg("multiprocessors") = 132,
         py::arg("names") = true, kKernelsDoc);

@@ -7,8 +7,8 @@
 // ones, and warpgroups take turns, so that one's exponentials run under the other's products.
 //
 // The generated struct F (scores):
-//   Params, and struct Row { ... }: what it needs of a row;  static Row row(const Params&, const Place&)
-//   template <bool kEdge, int kPairs> static void map(const Params&, const Row&, float (&s)[...], int h, const Place&)
+//   Params, and struct Row { ... }: what it needs of a row;  static Row row(const Params&, const Query&)
+//   template <bool kEdge, int kPairs> static void map(const Params&, const Row&, float (&s)[...], int h, const Query&)
 //       scores of the columns col + 8 j and the next, in place, but for a factor:
 //   template <bool kEdge> static float factor(const Params&)    positive
 //   static Span keys(const Params&, int first, int last, int cols)    that queries `first` to `last` see
@@ -36,7 +36,7 @@ struct AttentionTile {
 };
 
 /// A query, and the first of the keys that a lane has.
-struct Place {
+struct Query {
   int batch[3], row, col, rows, cols;
   KF_DEVICE bool first() const { return row < rows && col < cols; }
   KF_DEVICE bool second() const { return row < rows && col + 1 < cols; }
@@ -240,7 +240,7 @@ struct Consumer {
   float s[T::kKeys / 2], o[T::kValues / 2], largest[2], sum[2];
   u32 weights[T::kKeys / 4];
   typename F::Row row[2];
-  Place at;
+  Query at;
 
   KF_DEVICE void my_turn() {
     if constexpr (T::kGroups > 1) asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
@@ -288,7 +288,7 @@ struct Consumer {
     at.col = block * T::kKeys + lane % 4 * 2;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      Place here = at;
+      Query here = at;
       here.row = min(at.row + 8 * h, at.rows - 1);
       F::template map<kEdge, T::kKeys / 8>(g.scores, row[h], s, h, here);
     }
@@ -373,7 +373,7 @@ struct Consumer {
     at.rows = g.rows, at.cols = g.cols, at.col = 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      Place here = at;
+      Query here = at;
       here.row = min(at.row + 8 * h, at.rows - 1);
       row[h] = F::row(g.scores, here);
       largest[h] = kUnseen, sum[h] = 0.0f;
@@ -480,7 +480,7 @@ struct Consumer {
   KF_DEVICE u32 elements(int h, int j) {
     const Pair v[1] = {{o[4 * j + 2 * h], o[4 * j + 2 * h + 1]}};
     const u32 none[2] = {};
-    Place here = at;
+    Query here = at;
     here.row = at.row + 8 * h, here.col = lane % 4 * 2 + 8 * j, here.cols = g.values_cols;
     return O::map(g.output, v, none, 0, here);
   }

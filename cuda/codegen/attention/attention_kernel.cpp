@@ -142,6 +142,7 @@ AttentionKernel::AttentionKernel(const Attention& a, const Target& target, bool 
   ParameterList score_parameters, output_parameters;
   ScorePrinter scores(a.scores, aligned, score_parameters);
   cut_ = attention_cut(a, scores.is_plain(), target);
+  bounds_ = scores.bounds();
   const Product &first = a.scores.products[0], &second = a.output.products[0];
   const Extents& batches = a.scores.batch_axes;
   matrices_ = {box_of(first.left, a.scores.depth, first.left.outer, a.scores.rows, batches, cut_.rows()),
@@ -149,7 +150,7 @@ AttentionKernel::AttentionKernel(const Attention& a, const Target& target, bool 
                box_of(second.right, a.output.cols, second.right.depth, a.scores.cols, batches, cut_.keys)};
   Boxes boxes;
   boxes.result = result_ = slotted_store(a, aligned);
-  EpiloguePrinter output(a.output, boxes, false, 1, output_parameters, {"Output", "OutputParameters", "Place", true});
+  EpiloguePrinter output(a.output, boxes, false, 1, output_parameters, {"Output", "OutputParameters", "Query", true});
   for (ParameterList* p : {&score_parameters, &output_parameters})
     if (p->cells().empty()) p->number("i64", "nothing", 0);
   score_cells_ = score_parameters.cells(), output_cells_ = output_parameters.cells();

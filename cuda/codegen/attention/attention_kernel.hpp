@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/attention/visible.hpp"
 #include "codegen/contractions/contraction_kernel.hpp"
 #include "codegen/generate.hpp"
 #include "kfusion/lower/attention.hpp"
@@ -44,6 +45,7 @@ class AttentionKernel {
   const std::string& entry() const { return entry_; }
   const Launch& launch() const { return launch_; }
   const AttentionCut& cut() const { return cut_; }
+  const std::vector<Bound>& bounds() const { return bounds_; }  ///< of the keys that a query sees
 
   std::size_t parameter_bytes() const { return bytes_; }
   /// As CudaKernel::write_parameters.
@@ -57,6 +59,7 @@ class AttentionKernel {
   std::string source_, entry_;
   Launch launch_;
   AttentionCut cut_{};
+  std::vector<Bound> bounds_;
   std::array<BoxedMatrix, 3> matrices_;  ///< queries, keys, values
   std::vector<std::int64_t> result_strides_;
   std::int64_t result_offset_bytes_ = 0;

@@ -16,7 +16,7 @@ bool is_even(const Extents& strides) {
 }  // namespace
 
 ScorePrinter::ScorePrinter(const Contraction& scores, bool aligned, ParameterList& parameters)
-    : EpiloguePrinter(OfScores{}, scores, parameters, {"Scores", "ScoreParameters", "Place", true}),
+    : EpiloguePrinter(OfScores{}, scores, parameters, {"Scores", "ScoreParameters", "Query", true}),
       aligned_(aligned),
       score_(score_of(scores.epilogue)),
       positions_(scores.epilogue),
@@ -157,7 +157,7 @@ void ScorePrinter::print_row() {
     values += (values.empty() ? "" : ", ") + std::string(positions_.has(i) ? "at_" : "") + names_[at(i)];
   }
   out_.close("};");
-  out_.open("static KF_DEVICE Row row([[maybe_unused]] const Params& p, [[maybe_unused]] const Place& at) {");
+  out_.open("static KF_DEVICE Row row([[maybe_unused]] const Params& p, [[maybe_unused]] const Query& at) {");
   for (const int i : needed(row_members_, Level::kRow))
     print_value(i, positions_.has(i) ? positioned(i) : positions_.compares(i) ? element(i) : value(i, "0", "true"));
   out_.line("return {" + values + "};");
@@ -169,7 +169,7 @@ void ScorePrinter::print_map() {
   out_.line("template <bool kEdge, int kPairs, int kAll>");
   out_.open(
       "static KF_DEVICE void map([[maybe_unused]] const Params& p, [[maybe_unused]] const Row& row, float (&s)[kAll], "
-      "[[maybe_unused]] int h, [[maybe_unused]] const Place& at) {");
+      "[[maybe_unused]] int h, [[maybe_unused]] const Query& at) {");
   for (const int i : row_members_) print_value(i, "row." + std::string(positions_.has(i) ? "at_" : "") + names_[at(i)]);
   out_.open("if constexpr (kEdge) {");
   print_loop(visible_.all, true);

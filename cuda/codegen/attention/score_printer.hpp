@@ -16,6 +16,7 @@ class ScorePrinter : private EpiloguePrinter {
   std::string print();
   /// Whether a score is the product, but for factors and for masks of positions.
   bool is_plain() const { return is_product(visible_.seen.base) && visible_.seen.masks.empty(); }
+  const std::vector<Bound>& bounds() const { return visible_.bounds; }
 
  private:
   std::vector<int> ends(const Peeled& p) const;
