@@ -141,7 +141,7 @@ def test_one_kernel(form):
 @pytest.mark.parametrize("mask", MASKS)
 def test_bounds_are_those_of_the_mask(mask, shape):
     """Between them is every key that a query sees, and for these masks nothing else."""
-    f, sees = MASKS[mask]
+    _, sees = MASKS[mask]
     q, k = shape
     arguments = specs(q=q, k=k, h=8, b=8)
     bounds = kernel(FORMS[mask], *arguments).bounds
@@ -153,13 +153,16 @@ def test_bounds_are_those_of_the_mask(mask, shape):
     np.testing.assert_array_equal(between, sees(i, j, q, k))
 
 
-@pytest.mark.parametrize("form", ["plain", "a mask", "a bias of each head", "a soft cap", "prefix", "distances", "a chain"])
+@pytest.mark.parametrize(
+    "form", ["plain", "a mask", "a bias of each head", "a soft cap", "prefix", "distances", "a chain"]
+)
 def test_other_masks_leave_nothing_out(form):
     assert kernel(FORMS[form], *specs()).bounds == []
 
 
 def test_a_finite_mask_leaves_nothing_out():
     """Rows that see nothing would be means of all values."""
+
     def f(q, k, v):
         s = scores(q, k)
         i, j = positions(s)
