@@ -8,8 +8,8 @@
 //
 // The generated struct F (scores):
 //   Params, and struct Row { ... }: what it needs of a row;  static Row row(const Params&, const Query&)
-//   template <bool kEdge, int kPairs> static void map(const Params&, const Row&, float (&s)[...], int h, const Query&)
-//       scores of the columns col + 8 j and the next, in place, but for a factor:
+//   template <bool kEdge> static void map(const Params&, const Row&, float (&s)[...], int h, int j0, const Pairs&,
+//       const Query&)    scores of columns col + 8 j and the next, j0 and j0 + 1, in place, but for a factor:
 //   template <bool kEdge> static float factor(const Params&)    positive
 //   static Span keys(const Params&, int first, int last, int cols)    that queries `first` to `last` see
 // kEdge: also where not all of the keys are seen. The generated struct O (output) is as F of contract_stored.cuh.
@@ -21,8 +21,9 @@
 namespace kfusion::device {
 
 /// How a block works: `Groups` x 64 queries, `Keys` keys at a time, `Stages` times as many on their way. Depth: numbers
-/// of a key, in sixteens; Values: of a value, as products have them.
-template <class Item, int Depth, int Values, int Keys, int Stages, int Groups>
+/// of a key, in sixteens; Values: of a value, as products have them. Operand: a matrix of the scores' shape comes by
+/// boxes beside the keys.
+template <class Item, int Depth, int Values, int Keys, int Stages, int Groups, bool Operand = false>
 struct AttentionTile {
   using T = Item;
   static constexpr int kDepth = Depth, kValues = Values, kKeys = Keys, kStages = Stages, kGroups = Groups;
@@ -31,7 +32,10 @@ struct AttentionTile {
   static constexpr int kDepthBoxes = (Depth + 63) / 64, kValueBoxes = (Values + 63) / 64;
   static constexpr u32 kQueryBytes = kRows * 128 * kDepthBoxes, kKeyBytes = Keys * 128 * kDepthBoxes;
   static constexpr u32 kValueBytes = Keys * 128 * kValueBoxes;
-  static constexpr u32 kBytes = kQueryBytes + Stages * (kKeyBytes + kValueBytes) + 32 * Stages + 32;
+  static constexpr bool kOperand = Operand;
+  static constexpr int kOperandBoxes = Operand ? (Keys + 63) / 64 : 0;
+  static constexpr u32 kOperandBytes = kRows * 128 * kOperandBoxes;
+  static constexpr u32 kBytes = kQueryBytes + Stages * (kKeyBytes + kValueBytes + kOperandBytes) + 32 * Stages + 32;
   static_assert(Depth % 16 == 0 && Keys % 16 == 0 && Groups >= 1 && Groups <= 3);
 };
 
@@ -46,6 +50,11 @@ struct Span {
   int begin, end, whole_begin, whole_end;
 };
 
+/// What the operand has for the pairs j0 and j0 + 1 of a row.
+struct Pairs {
+  u32 word[2];
+};
+
 /// Two neighbouring columns of one row, as a lane holds them.
 struct Pair {
   float x, y;
@@ -54,14 +63,15 @@ struct Pair {
 /// The kernel's one parameter.
 template <class ScoreParameters, class OutputParameters>
 struct Attention {
-  TensorMap queries, keys, values;
+  TensorMap queries, keys, values, operand;
   void* result;           ///< where the output leaves by 16 bytes
   void* workspace;        ///< of parts
   u32* standing;          ///< tiles taken, blocks done; then, where there are parts, those done by rows
   i64 result_strides[4];  ///< of its three axes of batches and its rows, in elements
   int rows, cols, values_cols, batches[3];
-  int queries_batched[3], keys_batched[3], values_batched[3];  ///< 1 where each batch has a matrix of its own
-  int row_tiles, parts, tiles, unused;
+  int queries_batched[3], keys_batched[3], values_batched[3],
+      operand_batched[3];  ///< 1 where each batch has a matrix of its own
+  int row_tiles, parts, tiles, unused[3];
   ScoreParameters scores;
   OutputParameters output;
 };
@@ -103,13 +113,14 @@ KF_DEVICE void load_two(Compute<T> (&v)[2], const T* p, int left) {
 /// Shared memory.
 template <class T>
 struct Shared {
-  u32 queries, keys, values, full_keys, empty_keys, full_values, empty_values, full, empty, tile, flag;
+  u32 queries, keys, values, operands, full_keys, empty_keys, full_values, empty_values, full, empty, tile, flag;
   KF_DEVICE explicit Shared(unsigned char* raw) {
     queries = shared_address(raw);
     if (queries & 1023) __trap();  // the swizzle is a function of the address
     keys = queries + T::kQueryBytes;
     values = keys + T::kStages * T::kKeyBytes;
-    full_keys = values + T::kStages * T::kValueBytes;
+    operands = values + T::kStages * T::kValueBytes;
+    full_keys = operands + T::kStages * T::kOperandBytes;
     empty_keys = full_keys + 8 * T::kStages;
     full_values = empty_keys + 8 * T::kStages;
     empty_values = full_values + 8 * T::kStages;
@@ -155,13 +166,13 @@ KF_DEVICE Unit unit_at(const G& g, int t) {
   return u;
 }
 
+/// Boxes of 64 columns side by side; the barrier knows of their bytes.
 template <int kBoxes, int kRows>
-KF_DEVICE void load(u32 to, const TensorMap* map, u32 barrier, int row, const int (&batch)[3],
+KF_DEVICE void load(u32 to, const TensorMap* map, u32 barrier, int col, int row, const int (&batch)[3],
                     const int (&batched)[3]) {
   const int at[3] = {batch[0] * batched[0], batch[1] * batched[1], batch[2] * batched[2]};
-  barrier_expect(barrier, kBoxes * kRows * 128);
 #pragma unroll
-  for (int i = 0; i < kBoxes; ++i) load_box(to + i * kRows * 128, map, barrier, 64 * i, row, at);
+  for (int i = 0; i < kBoxes; ++i) load_box(to + i * kRows * 128, map, barrier, col + 64 * i, row, at);
 }
 
 template <class T, class F, class G>
@@ -173,19 +184,28 @@ KF_DEVICE void produce(const G& g, const Shared<T>& s) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(s.tile), "r"(t) : "memory");
     if (t >= g.tiles) break;
     const Unit u = unit_at<T, F>(g, t);
-    load<T::kDepthBoxes, T::kRows>(s.queries, &g.queries, s.full, u.row_tile * T::kRows, u.batch, g.queries_batched);
+    const int row = u.row_tile * T::kRows;
+    barrier_expect(s.full, T::kQueryBytes);
+    load<T::kDepthBoxes, T::kRows>(s.queries, &g.queries, s.full, 0, row, u.batch, g.queries_batched);
     t = gridDim.x + atomicAdd(g.standing, 1u);
     for (int i = u.begin; i <= u.end; ++i) {  // values a step behind keys
       if (i < u.end) {
         barrier_wait(s.empty_keys + 8 * keys.stage, keys.parity ^ 1);
-        load<T::kDepthBoxes, T::kKeys>(s.keys + keys.stage * T::kKeyBytes, &g.keys, s.full_keys + 8 * keys.stage,
-                                       i * T::kKeys, u.batch, g.keys_batched);
+        const u32 full = s.full_keys + 8 * keys.stage;
+        barrier_expect(full, T::kKeyBytes + T::kOperandBytes);
+        load<T::kDepthBoxes, T::kKeys>(s.keys + keys.stage * T::kKeyBytes, &g.keys, full, 0, i * T::kKeys, u.batch,
+                                       g.keys_batched);
+        if constexpr (T::kOperand)
+          load<T::kOperandBoxes, T::kRows>(s.operands + keys.stage * T::kOperandBytes, &g.operand, full, i * T::kKeys,
+                                           row, u.batch, g.operand_batched);
         keys.advance();
       }
       if (i > u.begin) {
         barrier_wait(s.empty_values + 8 * values.stage, values.parity ^ 1);
-        load<T::kValueBoxes, T::kKeys>(s.values + values.stage * T::kValueBytes, &g.values,
-                                       s.full_values + 8 * values.stage, (i - 1) * T::kKeys, u.batch, g.values_batched);
+        const u32 full = s.full_values + 8 * values.stage;
+        barrier_expect(full, T::kValueBytes);
+        load<T::kValueBoxes, T::kKeys>(s.values + values.stage * T::kValueBytes, &g.values, full, 0, (i - 1) * T::kKeys,
+                                       u.batch, g.values_batched);
         values.advance();
       }
     }
@@ -274,6 +294,10 @@ struct Consumer {
   }
   KF_DEVICE void keys_read() {
     settle(s);
+    if constexpr (!T::kOperand) give_back_keys();
+  }
+  KF_DEVICE void give_back_keys() {
+    if constexpr (T::kOperand) __syncwarp();  // all lanes have read theirs
     give_back(shared.empty_keys + 8 * keys.stage);
     keys.advance();
   }
@@ -286,11 +310,18 @@ struct Consumer {
   template <bool kEdge>
   KF_DEVICE float score(int block) {
     at.col = block * T::kKeys + lane % 4 * 2;
+    Query here[2] = {at, at};
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      Query here = at;
-      here.row = min(at.row + 8 * h, at.rows - 1);
-      F::template map<kEdge, T::kKeys / 8>(g.scores, row[h], s, h, here);
+    for (int h = 0; h < 2; ++h) here[h].row = min(at.row + 8 * h, at.rows - 1);
+    const int box_row = group * 64 + (threadIdx.x / 32 & 3) * 16 + lane % 16;
+    const u32 operand = shared.operands + keys.stage * T::kOperandBytes + box_row * 128;
+#pragma unroll
+    for (int j = 0; j < T::kKeys / 8; j += 2) {  // 16 keys: four matrices of 8 x 8
+      u32 r[4] = {};
+      if constexpr (T::kOperand)
+        load_matrices(r, operand + j / 8 * (T::kRows * 128) + ((j % 8 + lane / 16 ^ (box_row & 7)) << 4));
+#pragma unroll
+      for (int h = 0; h < 2; ++h) F::template map<kEdge>(g.scores, row[h], s, h, j, {r[h], r[2 + h]}, here[h]);
     }
     if constexpr (kEdge) {
 #pragma unroll
@@ -305,6 +336,7 @@ struct Consumer {
     const int first = block * T::kKeys, last = first + T::kKeys;
     const bool edge = first < u.span.whole_begin || last > u.span.whole_end || last > g.cols;
     float factor = edge ? score<true>(block) : score<false>(block);
+    if constexpr (T::kOperand) give_back_keys();
     float next[2];
     bool grows = false, huge = false;
 #pragma unroll

@@ -139,7 +139,7 @@ class AttentionBackend final : public Backend {
     const auto a = attention_of(k);
     if (!a) return roofline;
     const Scores scores(k);
-    const codegen::AttentionCut cut = codegen::attention_cut(*a, scores.plain, target(device));
+    const codegen::AttentionCut cut = codegen::attention_cut(*a, scores.plain, false, target(device));
     const int numbers = std::max(cut.depth, cut.values);
     const double efficiency = numbers <= 64 ? 0.55 : numbers <= 128 ? 0.72 : 0.78;
     const double tiles =
@@ -160,7 +160,7 @@ class AttentionBackend final : public Backend {
     const Candidate k = candidate_of(plan, group);
     const auto a = attention_of(k);
     if (!a) return {};
-    const codegen::AttentionCut cut = codegen::attention_cut(*a, Scores(k).plain, target(device));
+    const codegen::AttentionCut cut = codegen::attention_cut(*a, Scores(k).plain, false, target(device));
     std::string text = "blocks of " + std::to_string(cut.rows()) + " x " + std::to_string(cut.keys);
     if (cut.parts > 1) text += ", keys in " + std::to_string(cut.parts) + " parts";
     return text;

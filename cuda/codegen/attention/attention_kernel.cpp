@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kSlotElements = 8;  ///< of a half type in 16 bytes, by which the copy engine strides
 constexpr std::int64_t kMostExtent = std::int64_t{1} << 31, kMostNumbers = 256;
-constexpr std::size_t kMostBatchAxes = 3, kMatrixBytes = 128, kHeadBytes = 3 * 128 + 3 * 8 + 4 * 8, kNumbers = 20;
+constexpr std::size_t kMostBatchAxes = 3, kMatrixBytes = 128, kHeadBytes = 4 * 128 + 3 * 8 + 4 * 8, kNumbers = 24;
 
 bool strides_by_slots(std::int64_t stride) { return stride >= 0 && stride % kSlotElements == 0; }
 
@@ -37,6 +37,25 @@ BoxedMatrix box_of(const Factor& f, std::int64_t numbers, std::int64_t row, std:
   m.swizzle_bytes = 128;
   m.is_bfloat16 = f.dtype == DType::kBFloat16;
   return m;
+}
+
+/// The load of the scores that comes by boxes: the first matrix of a half type.
+int boxed_load(const Contraction& scores, bool aligned) {
+  const auto& loads = scores.epilogue.loads;
+  for (std::size_t i = 0; aligned && i < loads.size(); ++i) {
+    const Operand& o = loads[i];
+    if (scores.product_of(o) >= 0 || !is_half(o.dtype) || o.reduced.empty() || o.reduced[0] != 1) continue;
+    const bool strided = std::ranges::all_of(o.kept, strides_by_slots);
+    if (strided && o.kept.back() >= scores.cols && o.offset % kSlotElements == 0) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+/// As a factor of its own.
+Factor factor_of(const Operand& o) {
+  Factor f{o.node, o.dtype, o.offset, 0, o.kept.back(), 1, {}};
+  f.batch_strides.assign(o.kept.begin(), o.kept.end() - 1);
+  return f;
 }
 
 /// Of three axes of batches, the first of them 1 where there are fewer.
@@ -76,21 +95,24 @@ int values_of(std::int64_t cols) {
 
 int AttentionCut::shared_bytes() const {
   const int depth_boxes = (depth + 63) / 64, value_boxes = (values + 63) / 64;
-  return rows() * 128 * depth_boxes + stages * keys * 128 * (depth_boxes + value_boxes) + 32 * stages + 32;
+  const int operand_bytes = operand ? rows() * 128 * ((keys + 63) / 64) : 0;
+  const int stage_bytes = keys * 128 * (depth_boxes + value_boxes) + operand_bytes;
+  return rows() * 128 * depth_boxes + stages * (stage_bytes + 32) + 32;
 }
 
 std::string AttentionCut::text(const std::string& type) const {
   std::string text = "AttentionTile<" + type;
   for (const int n : {depth, values, keys, stages, groups}) text += ", " + std::to_string(n);
-  return text + ">";
+  return text + (operand ? ", true>" : ">");
 }
 
 /// What was measured fastest on an H100. Three warpgroups leave a thread 160 registers, which maps of scores may need.
-AttentionCut attention_cut(const Attention& a, bool plain, const Target& target) {
+AttentionCut attention_cut(const Attention& a, bool plain, bool operand, const Target& target) {
   const int depth = static_cast<int>(divide_up(a.scores.depth, std::int64_t{16})) * 16;
   AttentionCut c{depth, values_of(a.output.cols), 128, 2, 2, 1};
   const int most = std::max(c.depth, c.values);
-  if (most > 192)
+  c.operand = operand;
+  if (most > 192 || (most > 128 && operand))
     c.keys = 64;
   else if (most > 128)
     c.keys = 96;
@@ -140,14 +162,19 @@ AttentionKernel::AttentionKernel(const Attention& a, const Target& target, bool 
       score_constants_(a.scores.epilogue.constants),
       output_constants_(a.output.epilogue.constants) {
   ParameterList score_parameters, output_parameters;
-  ScorePrinter scores(a.scores, aligned, score_parameters);
-  cut_ = attention_cut(a, scores.is_plain(), target);
+  operand_ = boxed_load(a.scores, aligned);
+  ScorePrinter scores(a.scores, operand_, aligned, score_parameters);
+  cut_ = attention_cut(a, scores.is_plain(), operand_ >= 0, target);
   bounds_ = scores.bounds();
   const Product &first = a.scores.products[0], &second = a.output.products[0];
   const Extents& batches = a.scores.batch_axes;
-  matrices_ = {box_of(first.left, a.scores.depth, first.left.outer, a.scores.rows, batches, cut_.rows()),
-               box_of(first.right, a.scores.depth, first.right.outer, a.scores.cols, batches, cut_.keys),
-               box_of(second.right, a.output.cols, second.right.depth, a.scores.cols, batches, cut_.keys)};
+  matrices_[0] = box_of(first.left, a.scores.depth, first.left.outer, a.scores.rows, batches, cut_.rows());
+  matrices_[1] = box_of(first.right, a.scores.depth, first.right.outer, a.scores.cols, batches, cut_.keys);
+  matrices_[2] = box_of(second.right, a.output.cols, second.right.depth, a.scores.cols, batches, cut_.keys);
+  if (operand_ >= 0) {
+    const Factor f = factor_of(a.scores.epilogue.loads[at(operand_)]);
+    matrices_[3] = box_of(f, a.scores.cols, f.outer, a.scores.rows, batches, cut_.rows());
+  }
   Boxes boxes;
   boxes.result = result_ = slotted_store(a, aligned);
   EpiloguePrinter output(a.output, boxes, false, 1, output_parameters, {"Output", "OutputParameters", "Query", true});
@@ -191,6 +218,9 @@ void AttentionKernel::set_numbers(const Attention& a) {
   add_all(by_batch(batches, [&](std::size_t i) { return batches[i]; }, 1));
   for (const Factor* f : {&a.scores.products[0].left, &a.scores.products[0].right, &a.output.products[0].right})
     add_all(by_batch(batches, [&](std::size_t i) { return std::int64_t{f->batch_strides[i] != 0}; }, 0));
+  const Extents operand =
+      operand_ < 0 ? Extents(batches.size(), 0) : factor_of(a.scores.epilogue.loads[at(operand_)]).batch_strides;
+  add_all(by_batch(batches, [&](std::size_t i) { return std::int64_t{operand[i] != 0}; }, 0));
   const std::int64_t row_tiles = divide_up(a.scores.rows, std::int64_t{cut_.rows()});
   add(row_tiles), add(cut_.parts), add(a.scores.batches * row_tiles * cut_.parts), add(0);
   result_strides_.assign(4, 0);
@@ -204,9 +234,9 @@ void AttentionKernel::set_numbers(const Attention& a) {
 void AttentionKernel::write_parameters(const AttentionAddresses& a, const double* parameters, const Memory& memory,
                                        const EncodeMatrix& encode, std::byte* to) const {
   std::memset(to, 0, bytes_);
-  const std::byte* const arrays[] = {a.queries, a.keys, a.values};
-  for (std::size_t i = 0; i < 3; ++i, to += kMatrixBytes)
-    encode(matrices_[i], arrays[i] + matrices_[i].offset_bytes, to);
+  const std::byte* const arrays[] = {a.queries, a.keys, a.values, operand_ < 0 ? nullptr : a.score_loads[operand_]};
+  for (std::size_t i = 0; i < matrices_.size(); ++i, to += kMatrixBytes)
+    if (arrays[i]) encode(matrices_[i], arrays[i] + matrices_[i].offset_bytes, to);
   const std::byte* const pointers[] = {result_ < 0 ? nullptr : a.stores[result_] + result_offset_bytes_,
                                        memory.workspace, memory.standing};
   std::memcpy(to, pointers, sizeof pointers);

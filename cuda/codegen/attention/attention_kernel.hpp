@@ -15,6 +15,7 @@ namespace kfusion::codegen {
 /// The arguments of device::AttentionTile, and into how many parts the keys are cut.
 struct AttentionCut {
   int depth, values, keys, stages, groups, parts;
+  bool operand = false;  ///< a matrix of the scores' shape comes by boxes
 
   int rows() const { return 64 * groups; }
   /// device::AttentionTile::kBytes.
@@ -23,7 +24,7 @@ struct AttentionCut {
 };
 
 /// `plain`: scores that are products, but for factors and masks of positions. Without epilogues, as attention_of gives.
-AttentionCut attention_cut(const Attention& a, bool plain, const Target& target);
+AttentionCut attention_cut(const Attention& a, bool plain, bool operand, const Target& target);
 
 /// Why no such kernel computes it, as a clause about an executor; nothing where one does.
 std::optional<std::string> no_attention_kernel(const Candidate& kernel);
@@ -60,10 +61,11 @@ class AttentionKernel {
   Launch launch_;
   AttentionCut cut_{};
   std::vector<Bound> bounds_;
-  std::array<BoxedMatrix, 3> matrices_;  ///< queries, keys, values
+  std::array<BoxedMatrix, 4> matrices_;  ///< queries, keys, values, operand
   std::vector<std::int64_t> result_strides_;
   std::int64_t result_offset_bytes_ = 0;
-  int result_ = -1;  ///< the store that leaves by 16 bytes
+  int operand_ = -1;  ///< the load of the scores that comes by boxes
+  int result_ = -1;   ///< the store that leaves by 16 bytes
   std::vector<std::int32_t> numbers_;
   std::vector<Cell> score_cells_, output_cells_;
   std::vector<Constant> score_constants_, output_constants_;

@@ -15,8 +15,8 @@ bool is_even(const Extents& strides) {
 
 }  // namespace
 
-ScorePrinter::ScorePrinter(const Contraction& scores, bool aligned, ParameterList& parameters)
-    : EpiloguePrinter(OfScores{}, scores, parameters, {"Scores", "ScoreParameters", "Query", true}),
+ScorePrinter::ScorePrinter(const Contraction& scores, int operand, bool aligned, ParameterList& parameters)
+    : EpiloguePrinter(OfScores{}, scores, {{}, operand, -1}, parameters, {"Scores", "ScoreParameters", "Query", true}),
       aligned_(aligned),
       score_(score_of(scores.epilogue)),
       positions_(scores.epilogue),
@@ -166,10 +166,11 @@ void ScorePrinter::print_row() {
 
 void ScorePrinter::print_map() {
   out_.line("");
-  out_.line("template <bool kEdge, int kPairs, int kAll>");
+  out_.line("template <bool kEdge, int kAll>");
   out_.open(
       "static KF_DEVICE void map([[maybe_unused]] const Params& p, [[maybe_unused]] const Row& row, float (&s)[kAll], "
-      "[[maybe_unused]] int h, [[maybe_unused]] const Query& at) {");
+      "[[maybe_unused]] int h, [[maybe_unused]] int j0, [[maybe_unused]] const Pairs& operand, [[maybe_unused]] const "
+      "Query& at) {");
   for (const int i : row_members_) print_value(i, "row." + std::string(positions_.has(i) ? "at_" : "") + names_[at(i)]);
   out_.open("if constexpr (kEdge) {");
   print_loop(visible_.all, true);
@@ -185,11 +186,16 @@ void ScorePrinter::print_loop(const Peeled& p, bool edge) {
   if (is_as_it_is) return;
   const std::vector<int> steps = needed(ends(p), Level::kElement);
   out_.line("#pragma unroll");
-  out_.open("for (int j = 0; j < kPairs; ++j) {");
+  out_.open("for (int j = j0; j < j0 + 2; ++j) {");
   for (const int i : steps) {
     if (!comes_in_pairs(i)) continue;
     const Operand& o = k_.loads[at(step(i).index)];
     const std::string& name = loads_[at(step(i).index)];
+    if (step(i).index == boxes_.operand) {
+      out_.line("float " + name + "[2];");
+      out_.line("unpack_pair<" + storage_type(o.dtype) + ">(operand.word[j - j0], " + name + "[0], " + name + "[1]);");
+      continue;
+    }
     const bool whole = aligned_ && !edge && o.offset % 2 == 0 && is_even(o.kept);
     out_.line(type_of(i) + " " + name + "[2];");
     out_.line("attention::load_two<" + std::string(flag(whole)) + ">(" + name + ", p." + name + " + " +

@@ -10,8 +10,9 @@ namespace kfusion::codegen {
 
 class ScorePrinter : private EpiloguePrinter {
  public:
-  /// Declares what it reads in `parameters`. `aligned`: arrays begin at multiples of 16 bytes.
-  ScorePrinter(const Contraction& scores, bool aligned, ParameterList& parameters);
+  /// Declares what it reads in `parameters`, but for the load `operand`, which comes by boxes (-1: none). `aligned`:
+  /// arrays begin at multiples of 16 bytes.
+  ScorePrinter(const Contraction& scores, int operand, bool aligned, ParameterList& parameters);
 
   std::string print();
   /// Whether a score is the product, but for factors and for masks of positions.

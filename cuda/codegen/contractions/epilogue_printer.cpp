@@ -32,8 +32,9 @@ EpiloguePrinter::EpiloguePrinter(const Contraction& c, const Boxes& boxes, bool 
   declare(parameters, parts);
 }
 
-EpiloguePrinter::EpiloguePrinter(OfScores, const Contraction& c, ParameterList& parameters, EpilogueNames names)
-    : c_(c), k_(c.epilogue), turned_(false), parts_(false), scores_(true), text_(std::move(names)) {
+EpiloguePrinter::EpiloguePrinter(OfScores, const Contraction& c, const Boxes& boxes, ParameterList& parameters,
+                                 EpilogueNames names)
+    : c_(c), k_(c.epilogue), boxes_(boxes), turned_(false), parts_(false), scores_(true), text_(std::move(names)) {
   name_all();
   declare_loads(parameters);
   declare_constants(parameters);

@@ -42,7 +42,7 @@ class EpiloguePrinter {
  protected:
   /// Of what becomes weights of a half type: it stores nothing, and errors below their rounding are none.
   struct OfScores {};
-  EpiloguePrinter(OfScores, const Contraction& c, ParameterList& parameters, EpilogueNames names);
+  EpiloguePrinter(OfScores, const Contraction& c, const Boxes& boxes, ParameterList& parameters, EpilogueNames names);
 
   const Step& step(int i) const { return k_.steps[at(i)]; }
   bool is_product(int i) const {
