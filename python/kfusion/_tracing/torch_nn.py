@@ -241,7 +241,7 @@ def _scaled_dot_product_attention(
     for keyword, given in (("dropout_p", dropout_p), ("enable_gqa", groups is None)):
         if given:
             raise refusals.refused_keyword("torch.scaled_dot_product_attention", keyword)
-    if groups > 1:
+    if groups is not None and groups > 1:
         return _grouped_attention(query, key, value, is_causal, scale, groups)
     y = attention.attention(query, key, value, scale=scale, mask=attn_mask, causal=is_causal)
     if attn_mask is None:
