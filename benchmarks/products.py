@@ -41,6 +41,7 @@ class ProductCase:
     flops: float
     by_row: tuple[int, ...] = (0,)
     library: Callable[..., Any] | None = None  # one call of the library for all of it
+    formula: Callable[..., Any] | None = None  # the function as torch alone has it, for the others
 
     @property
     def title(self) -> str:
@@ -66,7 +67,7 @@ class ProductCase:
         fused = kf.fuse(self.function)
         runs: dict[str, Callable[[], Any]] = {"fused": _into(fused, arguments)}
         runs["unfused"] = _into(fused.unfused, arguments)
-        runs |= {peer: _call(_peer(self.function, peer), arguments) for peer in options.asked(PEERS)}
+        runs |= {peer: _call(_peer(self.formula or self.function, peer), arguments) for peer in options.asked(PEERS)}
         if self.library is not None:
             runs["torch, one call"] = _call(self.library, arguments)
         errors, notes = self._checked(runs, arguments, report)
@@ -100,7 +101,7 @@ class ProductCase:
         rows = 128 if arguments[0].dim() == 2 else 1
         few = [a[:rows] if i in self.by_row else a for i, a in enumerate(arguments)]
         with torch.no_grad():
-            exact = [t.double() for t in tensors(self.function(*[_wide(a) for a in few]))]
+            exact = [t.double() for t in tensors((self.formula or self.function)(*[_wide(a) for a in few]))]
             errors: dict[str, float] = {}
             notes = []
             for version, run in runs.items():

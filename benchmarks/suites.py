@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from kfusion import _timing
 from kfusion._devices import hardware
 
-from . import convolutions, layers, products
+from . import attention, convolutions, layers, products
 from . import functions as f
 from .cold_start import FirstCall
 from .host import HostCase
@@ -265,6 +265,15 @@ def _convolutions(suite: str, options: Options) -> Iterator[Job]:
             yield from convolutions.cases(dtype)
 
 
+# ---- attention ------------------------------------------------------------------------------------------------------
+
+
+def _attention(suite: str, options: Options) -> Iterator[Job]:
+    for dtype in options.dtypes or ("bfloat16",):
+        if options.device == "cuda":
+            yield from attention.cases(dtype)
+
+
 # ---- products -------------------------------------------------------------------------------------------------------
 
 
@@ -290,6 +299,7 @@ SUITES = {
     "cpu": Suite("chains, rows and sums on the CPU, at 1 GB and within its caches", ("cpu",), _cpu),
     "host": Suite("what a call of a small array costs its caller", ("cpu", "cuda"), _host),
     "layers": Suite("rotary embedding, gates, norms, losses and the like, as today's models have them", (), _layers),
+    "attention": Suite("attention, beside cuDNN's kernel of the same products", (), _attention),
     "products": Suite("products with what follows them, beside the library's bare products", (), _products),
     "convolutions": Suite("convolutions with what follows them, beside the library's alone", (), _convolutions),
     "models": Suite("calls of whole models, beside eager torch and torch.compile", (), _models),

@@ -14,7 +14,7 @@ file(WRITE ${embedded}.new "${embedded_text}")
 file(COPY_FILE ${embedded}.new ${embedded} ONLY_IF_DIFFERENT)
 
 file(GLOB codegen_sources CONFIGURE_DEPENDS cuda/codegen/*.cpp cuda/codegen/skeletons/*.cpp
-     cuda/codegen/contractions/*.cpp)
+     cuda/codegen/contractions/*.cpp cuda/codegen/attention/*.cpp)
 add_library(kfusion_codegen STATIC ${codegen_sources})
 target_include_directories(kfusion_codegen PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/codegen)
 target_link_libraries(kfusion_codegen PUBLIC kfusion_options kfusion_model)

@@ -70,7 +70,7 @@ def row_cases(**fused):
 
 class TestSuites:
     def test_every_suite_measures_its_cases(self, tiny):
-        missing = {"convolutions"} if models.available() else {"convolutions", "models"}  # the one is of GPUs alone
+        missing = {"attention", "convolutions"} | (set() if models.available() else {"models"})  # two are of GPUs alone
         assert tiny.suites == tuple(s for s in suites.SUITES if s not in missing)
         assert tiny.complete
         for case in tiny.cases:
@@ -158,7 +158,7 @@ class TestSuites:
 
     def test_suites_that_fit_the_device(self):
         assert suites.chosen((), "cpu") == ["cpu", "host", "cold_start"]
-        named = {"convolutions", "cpu", "layers", "models", "products"}
+        named = {"attention", "convolutions", "cpu", "layers", "models", "products"}
         assert set(suites.chosen((), "cuda")) == {*suites.SUITES} - named
         assert suites.chosen(["host", "chains"], "cpu") == ["chains", "host"]
 

@@ -132,7 +132,8 @@ def test_allow_forbid_and_executors():
         (
             {"executors": ["cpu", "tpu"]},
             ValueError,
-            "there is no executor 'tpu', only cpu, cpu_products, cuda, tensor_cores, cudnn, cublaslt, array_library",
+            "there is no executor 'tpu', only cpu, cpu_products, cuda, tensor_cores, tensor_core_attention, cudnn, "
+            "cublaslt, array_library",
         ),
     ],
 )

@@ -574,4 +574,6 @@ def test_loops_and_lone_products_run():
     (with_epilogue,) = kf.plan(lambda v, m: kf.relu(v @ m), x, w, device="T4").groups
     assert with_epilogue.missing == "array_library computes a matmul alone"
     (attention,) = plan(kf.attention, *[kf.spec((2, 64, 32))] * 3).groups
+    assert attention.missing == "tensor_core_attention computes attention of float16 or bfloat16"
+    (attention,) = kf.plan(kf.attention, *[kf.spec((2, 64, 32))] * 3, device="A100 80GB").groups
     assert attention.missing == "no executor has kernels for attention"

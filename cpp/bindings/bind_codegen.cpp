@@ -4,6 +4,7 @@
 #include "bindings/device_dict.hpp"
 #include "bindings/plan_options.hpp"
 #include "bindings/stl.hpp"
+#include "codegen/attention/attention_kernel.hpp"
 #include "codegen/contractions/contraction_kernel.hpp"
 #include "codegen/generate.hpp"
 #include "kfusion/graph/builder.hpp"
@@ -29,7 +30,7 @@ Args:
     names: whether the text has the names of values; what is compiled has none, so that equal kernels are one text.
 
 Returns:
-    A list of CudaKernel, for products with what follows them of ContractionKernel; None for what the array library
+    A list of CudaKernel, for products with what follows them of ContractionKernel, for attention of AttentionKernel; None for what the array library
     computes.
 )";
 
@@ -68,6 +69,9 @@ py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse,
     } else if (group.executor && group.executor == executor_named("tensor_cores")) {
       std::vector<Contraction> c = lowering.contractions(static_cast<int>(i));
       result.append(codegen::ContractionKernel(names ? c : codegen::without_names(std::move(c)), target, aligned));
+    } else if (group.executor && group.executor == executor_named("tensor_core_attention")) {
+      Attention a = lowering.attention(static_cast<int>(i));
+      result.append(codegen::AttentionKernel(names ? a : codegen::without_names(std::move(a)), target, aligned));
     } else {
       result.append(py::none());
     }
@@ -138,6 +142,20 @@ void bind_codegen(py::module_& m) {
           "Its grid, block, cluster and memory.")
       .def("epilogue", &epilogue_of, py::arg("loads"), py::arg("stores"), py::arg("values") = std::vector<double>{},
            "epilogue(self, loads, stores, values=())\n--\n\nThe bytes of the generated struct's parameters.");
+  py::class_<codegen::AttentionKernel>(m, "AttentionKernel", "Attention as CUDA C++ for tensor cores.")
+      .def_property_readonly("source", &codegen::AttentionKernel::source, "Its complete text.")
+      .def_property_readonly("entry", &codegen::AttentionKernel::entry, "The name of its __global__ function.")
+      .def_property_readonly(
+          "launch", [](const codegen::AttentionKernel& k) { return launch_of(k.launch()); },
+          "Its grid, block, cluster and memory.")
+      .def_property_readonly(
+          "bounds",
+          [](const codegen::AttentionKernel& k) {
+            py::list bounds;
+            for (const codegen::Bound& b : k.bounds()) bounds.append(py::make_tuple(b.upper, b.row, b.from));
+            return bounds;
+          },
+          "Of the keys that query i sees: (True, a, c) for none behind a * i + c, (False, a, c) for none before it.");
   m.def("cuda_kernels", &kernels, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
         py::arg("aligned") = true, py::arg("clusters") = true, py::arg("multiprocessors") = 132,
         py::arg("names") = true, kKernelsDoc);

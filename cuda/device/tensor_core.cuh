@@ -63,6 +63,14 @@ KF_DEVICE void load_box(u32 to, const TensorMap* map, u32 barrier, int x, int y,
       "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
+/// Of a matrix with three axes of batches.
+KF_DEVICE void load_box(u32 to, const TensorMap* map, u32 barrier, int x, int y, const int (&batch)[3]) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
+      "[%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(batch[2]), "r"(batch[1]), "r"(batch[0])
+      : "memory");
+}
 /// The box lands at the same place in every block of `mask`, and completes on that block's own barrier.
 KF_DEVICE void load_box(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z, u16 mask) {
   asm volatile(
@@ -106,7 +114,11 @@ KF_DEVICE void store_matrices(u32 to, const u32 (&r)[4]) {
 
 KF_DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 KF_DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-KF_DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+/// Until no more than `kPending` groups of the latest products are on their way.
+template <int kPending = 0>
+KF_DEVICE void products_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
 /// Keeps the compiler from moving reads of the accumulators above the wait.
 template <int kCount>
 KF_DEVICE void settle(float (&c)[kCount]) {
@@ -133,6 +145,9 @@ struct Multiply;
 #define KF_R8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define KF_R16 KF_R8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define KF_R24 KF_R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define KF_R48 KF_R24 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define KF_R80 KF_R0 KF_R32 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define KF_R88 KF_R80 ",%80,%81,%82,%83,%84,%85,%86,%87"
 #define KF_R0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define KF_R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define KF_R64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
@@ -156,7 +171,11 @@ struct Multiply;
   KF_MULTIPLY(TYPE, NAME, 16, KF_R8, "8", "9", "10", "11", "12", KF_C4(0), KF_C4(4))                                  \
   KF_MULTIPLY(TYPE, NAME, 32, KF_R16, "16", "17", "18", "19", "20", KF_C16(0))                                        \
   KF_MULTIPLY(TYPE, NAME, 64, KF_R24, "32", "33", "34", "35", "36", KF_C32(0))                                        \
+  KF_MULTIPLY(TYPE, NAME, 96, KF_R48, "48", "49", "50", "51", "52", KF_C32(0), KF_C16(32))                            \
   KF_MULTIPLY(TYPE, NAME, 128, KF_R0 KF_R32, "64", "65", "66", "67", "68", KF_C32(0), KF_C32(32))                     \
+  KF_MULTIPLY(TYPE, NAME, 160, KF_R80, "80", "81", "82", "83", "84", KF_C32(0), KF_C32(32), KF_C16(64))               \
+  KF_MULTIPLY(TYPE, NAME, 176, KF_R88, "88", "89", "90", "91", "92", KF_C32(0), KF_C32(32), KF_C16(64), KF_C4(80),    \
+              KF_C4(84))                                                                                              \
   KF_MULTIPLY(TYPE, NAME, 192, KF_R0 KF_R32 KF_R64, "96", "97", "98", "99", "100", KF_C32(0), KF_C32(32), KF_C32(64)) \
   KF_MULTIPLY(TYPE, NAME, 256, KF_R0 KF_R32 KF_R64 KF_R96, "128", "129", "130", "131", "132", KF_C32(0), KF_C32(32),  \
               KF_C32(64), KF_C32(96))
@@ -164,5 +183,33 @@ KF_MULTIPLY_ALL(bfloat16_t, "bf16")
 KF_MULTIPLY_ALL(half_t, "f16")
 #undef KF_MULTIPLY_ALL
 #undef KF_MULTIPLY
+
+/// The same of an A in registers, as a warp holds accumulators, and a B whose memory runs across the depth.
+template <class T, int kN>
+struct MultiplyHeld;
+
+#define KF_MULTIPLY_HELD(TYPE, NAME, N, REGISTERS, A0, A1, A2, A3, B, KEEP, ...)                          \
+  template <>                                                                                             \
+  struct MultiplyHeld<TYPE, N> {                                                                          \
+    static KF_DEVICE void issue(float (&c)[N / 2], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, int keep) {     \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" KEEP ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N   \
+                   "k16.f32." NAME "." NAME " {" REGISTERS "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B \
+                   ", p, 1, 1, 1; }"                                                                      \
+                   : __VA_ARGS__                                                                          \
+                   : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(keep));                              \
+    }                                                                                                     \
+  };
+#define KF_MULTIPLY_HELD_ALL(TYPE, NAME)                                                                              \
+  KF_MULTIPLY_HELD(TYPE, NAME, 32, KF_R16, "16", "17", "18", "19", "20", "21", KF_C16(0))                             \
+  KF_MULTIPLY_HELD(TYPE, NAME, 64, KF_R24, "32", "33", "34", "35", "36", "37", KF_C32(0))                             \
+  KF_MULTIPLY_HELD(TYPE, NAME, 128, KF_R0 KF_R32, "64", "65", "66", "67", "68", "69", KF_C32(0), KF_C32(32))          \
+  KF_MULTIPLY_HELD(TYPE, NAME, 192, KF_R0 KF_R32 KF_R64, "96", "97", "98", "99", "100", "101", KF_C32(0), KF_C32(32), \
+                   KF_C32(64))                                                                                        \
+  KF_MULTIPLY_HELD(TYPE, NAME, 256, KF_R0 KF_R32 KF_R64 KF_R96, "128", "129", "130", "131", "132", "133", KF_C32(0),  \
+                   KF_C32(32), KF_C32(64), KF_C32(96))
+KF_MULTIPLY_HELD_ALL(bfloat16_t, "bf16")
+KF_MULTIPLY_HELD_ALL(half_t, "f16")
+#undef KF_MULTIPLY_HELD_ALL
+#undef KF_MULTIPLY_HELD
 
 }  // namespace kfusion::device

@@ -2,6 +2,7 @@
 
 #include <cudaTypedefs.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -38,17 +39,15 @@ CUtensorMapSwizzle swizzle(int bytes) {
 
 void encode(const codegen::BoxedMatrix& m, const void* address, std::byte* to) {
   static const Encode encode = encoder();
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(m.sizes[0]), static_cast<cuuint64_t>(m.sizes[1]),
-                              static_cast<cuuint64_t>(m.sizes[2])};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(m.strides_bytes[0]),
-                                static_cast<cuuint64_t>(m.strides_bytes[1])};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(m.box[0]), static_cast<cuuint32_t>(m.box[1]), 1};
-  const cuuint32_t steps[] = {1, 1, 1};
+  cuuint64_t sizes[5], strides[4];
+  std::ranges::copy(m.sizes, sizes), std::ranges::copy(m.strides_bytes, strides);
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(m.box[0]), static_cast<cuuint32_t>(m.box[1]), 1, 1, 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
   const auto type = m.is_bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   CUtensorMap map;
-  const CUresult status =
-      encode(&map, type, 3, const_cast<void*>(address), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             swizzle(m.swizzle_bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = encode(&map, type, static_cast<cuuint32_t>(m.axes), const_cast<void*>(address), sizes,
+                                 strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle(m.swizzle_bytes),
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS)
     throw std::logic_error("kfusion: the copy engine does not take a matrix of " + std::to_string(m.sizes[0]) + " x " +
                            std::to_string(m.sizes[1]) + " elements (error " + std::to_string(status) + ")");

@@ -11,7 +11,7 @@ namespace {
 /// The nodes of a kernel that is attention, apart.
 struct Halves {
   NodeId largest = 0, sum = 0, weights = 0, product = 0;  ///< product: of the weights and the values
-  std::vector<NodeId> scores, output;                     ///< ascending; what divides by the sum is in neither
+  std::vector<NodeId> scores, output;  ///< ascending; what divides by the sum, and rounds that, is in neither
 };
 
 class Reader {
@@ -39,7 +39,7 @@ class Reader {
   const Candidate& k_;
 };
 
-/// Weights that are exp(x - max(x)) / sum, as they are.
+/// Weights that are exp(x - max(x)) / sum, as they are or rounded to a half type.
 std::optional<Halves> halves_of(const Candidate& k) {
   const Reader r(k);
   const auto is_of_weights = [&](NodeId n) { return r.op(n) == Op::matmul && r.is_inside(r.read(n, 0)); };
@@ -47,9 +47,11 @@ std::optional<Halves> halves_of(const Candidate& k) {
   if (product == k.nodes.end() || std::ranges::count_if(k.nodes, is_of_weights) != 1) return std::nullopt;
   Halves h;
   h.product = *product, h.weights = r.read(h.product, 0);
-  if (r.op(h.weights) != Op::divide) return std::nullopt;
-  const NodeId exponentials = r.read(h.weights, 0);
-  h.sum = r.read(h.weights, 1);
+  const bool rounds = r.op(h.weights) == Op::cast && is_half(k.graph[h.weights].dtype);
+  const NodeId quotient = rounds ? r.read(h.weights, 0) : h.weights;
+  if (!r.is_inside(quotient) || r.op(quotient) != Op::divide) return std::nullopt;
+  const NodeId exponentials = r.read(quotient, 0);
+  h.sum = r.read(quotient, 1);
   if (!r.is_inside(exponentials) || r.op(exponentials) != Op::exp || r.op(h.sum) != Op::sum) return std::nullopt;
   const NodeId shifted = r.read(exponentials, 0);
   if (!r.is_inside(shifted) || r.op(shifted) != Op::subtract) return std::nullopt;
@@ -57,10 +59,12 @@ std::optional<Halves> halves_of(const Candidate& k) {
   if (!r.is_inside(h.largest) || r.op(h.largest) != Op::max) return std::nullopt;
   h.scores = r.made_of({h.largest, h.sum});
   for (const NodeId n : k.nodes)
-    if (n != h.weights && !std::ranges::binary_search(h.scores, n)) h.output.push_back(n);
+    if (n != h.weights && n != quotient && !std::ranges::binary_search(h.scores, n)) h.output.push_back(n);
+  const auto is_of_scores = [&](NodeId n) { return n == quotient || std::ranges::binary_search(h.scores, n); };
   for (const NodeId n : h.output)
     for (const Access& a : r.reads(n))
-      if (std::ranges::binary_search(h.scores, a.base) || (a.base == h.weights && n != h.product)) return std::nullopt;
+      if (n == h.product ? a.base != h.weights && is_of_scores(a.base) : a.base == h.weights || is_of_scores(a.base))
+        return std::nullopt;
   return h;
 }
 

@@ -28,6 +28,7 @@
 #include "kfusion/plan/tiling.hpp"
 #include "kfusion/plan/traffic.hpp"
 #include "kfusion/plan/unroll.hpp"
+#include "kfusion/plan/widen_positions.hpp"
 
 namespace kfusion {
 namespace {
@@ -386,6 +387,11 @@ class Planner {
     if (!names_kernels) {  // else the caller names the reductions that there are
       regroup(with_reductions_joined(g));
       regroup(with_reductions_split(g, device_.is_cpu ? kLeastSplitRowCpu : 1));
+    }
+    if (auto wide = names_kernels ? std::nullopt : with_positions_widened(g)) {
+      *wide = simplify(std::move(*wide));
+      Counted other = plan_in_cells(*wide, unfused);
+      if (other.us() < chosen.us() && !other.exceeds(unfused)) chosen = std::move(other), g = std::move(*wide);
     }
     if (auto other = unrolled(g, device_.is_cpu ? kUnrollCpu : kUnrollGpu)) {
       Counted without = plan_in_cells(simplify(std::move(*other)), unfused);

@@ -364,7 +364,8 @@ class ContractionKernel::Maker {
     for (std::size_t i = 0; i < all_.size(); ++i) {
       const std::string which = is_beside() ? number(i) : "";
       ParameterList parameters;
-      EpiloguePrinter printer(all_[i], boxes_[i], tile().turned, static_cast<int>(parts_), parameters, which);
+      EpiloguePrinter printer(all_[i], boxes_[i], tile().turned, static_cast<int>(parts_), parameters,
+                              {"Fused" + which, "Parameters" + which});
       k_.epilogues_[i].cells = parameters.cells();
       cells += parameters.cells().size();
       text_ += "struct Parameters" + which + " {\n" + parameters.members() + "};\n\n" + printer.print() + "\n";

@@ -9,17 +9,18 @@
 
 namespace kfusion::codegen {
 
-/// A matrix, or a batch of them, as the copy engine is told of it: a CUtensorMap of half types of three axes, the
+/// A matrix, or batches of them, as the copy engine is told of it: a CUtensorMap of half types of `axes` axes, the
 /// innermost first.
 struct BoxedMatrix {
   enum class Of : std::uint8_t { kNothing, kLeft, kRight, kLoad, kStore };
   Of of = Of::kNothing;
   int index = 0;  ///< of the product, the load or the store, among those of all contractions
   std::int64_t offset_bytes = 0;
-  std::int64_t sizes[3] = {1, 1, 1};
-  std::int64_t strides_bytes[2] = {0, 0};  ///< of the second and third axis
-  int box[2] = {1, 1};                     ///< elements of the first two axes
-  int swizzle_bytes = 0;                   ///< 0, 64 or 128
+  int axes = 3;
+  std::int64_t sizes[5] = {1, 1, 1, 1, 1};
+  std::int64_t strides_bytes[4] = {0, 0, 0, 0};  ///< of the second axis and those after it
+  int box[2] = {1, 1};                           ///< elements of the first two axes
+  int swizzle_bytes = 0;                         ///< 0, 64 or 128
   bool is_bfloat16 = true;
 };
 

@@ -36,8 +36,21 @@ TileStrides tile_strides(const Operand& o, bool turned) {
 }
 
 EpiloguePrinter::EpiloguePrinter(const Contraction& c, const Boxes& boxes, bool turned, int parts,
-                                 ParameterList& parameters, std::string which)
-    : c_(c), k_(c.epilogue), boxes_(boxes), turned_(turned), parts_(parts > 1), which_(std::move(which)) {
+                                 ParameterList& parameters, EpilogueNames names)
+    : c_(c), k_(c.epilogue), boxes_(boxes), turned_(turned), parts_(parts > 1), text_(std::move(names)) {
+  name_all();
+  declare(parameters, parts);
+}
+
+EpiloguePrinter::EpiloguePrinter(OfScores, const Contraction& c, const Boxes& boxes, ParameterList& parameters,
+                                 EpilogueNames names)
+    : c_(c), k_(c.epilogue), boxes_(boxes), turned_(false), parts_(false), scores_(true), text_(std::move(names)) {
+  name_all();
+  declare_loads(parameters);
+  declare_constants(parameters);
+}
+
+void EpiloguePrinter::name_all() {
   for (std::size_t i = 0; i < k_.loads.size(); ++i) loads_.push_back(name_of("in_", k_.loads[i].label, i));
   for (std::size_t i = 0; i < k_.iotas.size(); ++i) iotas_.push_back(name_of("iota_", "", i));
   for (std::size_t i = 0; i < k_.stores.size(); ++i) stores_.push_back(name_of("out_", k_.stores[i].to.label, i));
@@ -46,12 +59,22 @@ EpiloguePrinter::EpiloguePrinter(const Contraction& c, const Boxes& boxes, bool 
     const std::string op = s.kind == StepKind::kConstant ? "scalar" : std::string(name(s.op));
     names_.push_back((s.kind == StepKind::kLoad ? "value" : op) + "_" + number(i));
   }
-  declare(parameters, parts);
 }
 
 // ---- parameters -----------------------------------------------------------------------------------------------------
 
 void EpiloguePrinter::declare(ParameterList& parameters, int parts) {
+  declare_loads(parameters);
+  declare_stores(parameters);
+  declare_constants(parameters);
+  if (c_.reduces == Reduces::kNothing) return;
+  parameters.number("i64", "count", c_.reduces == Reduces::kRows ? c_.rows : c_.cols);
+  if (parts == 1) return;
+  parameters.memory("workspace", Cell::Kind::kWorkspace);
+  parameters.memory("standing", Cell::Kind::kStanding);
+}
+
+void EpiloguePrinter::declare_loads(ParameterList& parameters) {
   for (std::size_t i = 0; i < k_.loads.size(); ++i) {
     const Operand& o = k_.loads[i];
     const auto index = static_cast<int>(i);
@@ -64,28 +87,41 @@ void EpiloguePrinter::declare(ParameterList& parameters, int parts) {
     parameters.number("i64", iotas_[i] + "_from", k_.iotas[i].offset);
     declare_strides(parameters, iotas_[i], k_.iotas[i]);
   }
+}
+
+void EpiloguePrinter::declare_stores(ParameterList& parameters) {
   for (std::size_t i = 0; i < k_.stores.size(); ++i) {
     if (static_cast<int>(i) == boxes_.result) continue;
     parameters.store(stores_[i], k_.stores[i].to, static_cast<int>(i));
     declare_strides(parameters, stores_[i], k_.stores[i].to);
   }
+}
+
+void EpiloguePrinter::declare_constants(ParameterList& parameters) {
   for (std::size_t i = 0; i < k_.steps.size(); ++i)
     if (step(static_cast<int>(i)).kind == StepKind::kConstant)
       parameters.constant(names_[i], k_.constants[at(k_.steps[i].index)], k_.steps[i].index);
-  if (c_.reduces == Reduces::kNothing) return;
-  parameters.number("i64", "count", c_.reduces == Reduces::kRows ? c_.rows : c_.cols);
-  if (parts == 1) return;
-  parameters.memory("workspace", Cell::Kind::kWorkspace);
-  parameters.memory("standing", Cell::Kind::kStanding);
+}
+
+/// Along every axis of batches, rows and columns.
+std::vector<EpiloguePrinter::Along> EpiloguePrinter::axes_of(const Operand& o, const std::string& col) const {
+  std::vector<Along> axes;
+  const std::size_t batches = c_.batch_axes.size();
+  for (std::size_t i = 0; i < batches; ++i) {
+    const std::string which = batches == 1 && !text_.several_batches ? "" : number(i);
+    axes.push_back({"at.batch" + (which.empty() ? "" : "[" + which + "]"), "_batch" + which, o.kept[i]});
+  }
+  const bool reduces = !o.reduced.empty();
+  std::int64_t row = o.kept[batches], column = reduces ? o.reduced[0] : o.kept[batches + 1];
+  if (turned_ && !reduces) std::swap(row, column);
+  axes.push_back({"at.row", "_row", row}), axes.push_back({col, "_col", column});
+  return axes;
 }
 
 /// Static are those of 0 and of 1.
 void EpiloguePrinter::declare_strides(ParameterList& parameters, const std::string& name, const Operand& o) {
-  const auto [batch, row, col] = tile_strides(o, turned_);
-  const auto add = [&](const char* axis, std::int64_t stride) {
-    if (stride != 0 && stride != 1) parameters.number("i64", name + axis, stride);
-  };
-  add("_batch", batch), add("_row", row), add("_col", col);
+  for (const Along& a : axes_of(o, ""))
+    if (a.stride != 0 && a.stride != 1) parameters.number("i64", name + a.suffix, a.stride);
 }
 
 // ---- expressions ----------------------------------------------------------------------------------------------------
@@ -93,12 +129,10 @@ void EpiloguePrinter::declare_strides(ParameterList& parameters, const std::stri
 /// Of an element from an operand's first one: "i64(at.row) * p.in_x_0_row + col"; "0" where there is one element.
 std::string EpiloguePrinter::offset(const std::string& name, const Operand& o, const std::string& col) const {
   std::string text;
-  const auto add = [&](const std::string& index, const char* axis, std::int64_t stride) {
-    if (stride == 0) return;
-    text += (text.empty() ? "" : " + ") + ("i64(" + index + ")") + (stride == 1 ? "" : " * p." + name + axis);
-  };
-  const auto [batch, row, column] = tile_strides(o, turned_);
-  add("at.batch", "_batch", batch), add("at.row", "_row", row), add(col, "_col", column);
+  for (const Along& a : axes_of(o, col)) {
+    if (a.stride == 0) continue;
+    text += (text.empty() ? "" : " + ") + ("i64(" + a.index + ")") + (a.stride == 1 ? "" : " * p." + name + a.suffix);
+  }
   return text.empty() ? "0" : text;
 }
 
@@ -127,11 +161,11 @@ bool EpiloguePrinter::is_used_once(int i) const {
 /// A sum or difference with a product that nothing else uses, rounded once: half types do not show it. Empty else.
 std::string EpiloguePrinter::multiply_add(const Step& s) const {
   const bool sum = s.op == Op::add, difference = s.op == Op::subtract;
-  if (s.kind != StepKind::kMap || !is_half(s.dtype) || (!sum && !difference)) return "";
+  if (s.kind != StepKind::kMap || !is_rough(s) || (!sum && !difference)) return "";
   for (const std::size_t which : {0, 1}) {
     const int i = s.arguments[which], other = s.arguments[1 - which];
     const Step& product = step(i);
-    if (product.kind != StepKind::kMap || product.op != Op::multiply || !is_half(product.dtype)) continue;
+    if (product.kind != StepKind::kMap || product.op != Op::multiply || !is_rough(product)) continue;
     if (!is_used_once(i) || product.level != s.level) continue;
     const bool negative = difference && which == 1;
     return "fmaf(" + std::string(negative ? "-" : "") + reference(product.arguments[0]) + ", " +
@@ -152,8 +186,10 @@ std::string EpiloguePrinter::map(const Step& s) const {
     return "quick_one_plus_tanh(" + reference(step(s.arguments[first ? 0 : 1]).arguments[0]) + ")";
   }
   if (std::string text = multiply_add(s); !text.empty()) return text;
+  if (scores_ && s.op == Op::divide && is_rough(s) && step(s.arguments[1]).kind == StepKind::kConstant)
+    return argument(0) + " * (1.0f / " + argument(1) + ")";
   const bool quick = info(s.op).has(kQuickPerRow) ? s.level == Level::kRow && k_.kind != Pattern::kPointwise
-                                                  : is_half(s.dtype) && info(s.op).has(kQuick);
+                                                  : is_rough(s) && info(s.op).has(kQuick);
   if (quick) return "quick_" + std::string(name(s.op)) + "(" + argument(0) + ")";
   const Meaning meanings[] = {{"x", argument(0)}, {"y", argument(1)}, {"z", argument(2)}, {"T", compute_type(s.from)}};
   const std::string text = with(info(s.op).expression, meanings);
@@ -200,8 +236,8 @@ void EpiloguePrinter::print_steps(const std::vector<int>& steps, const std::stri
 // ---- the struct -----------------------------------------------------------------------------------------------------
 
 std::string EpiloguePrinter::print() {
-  out_.open("struct Fused" + which_ + " {");
-  out_.line("using Params = Parameters" + which_ + ";");
+  out_.open("struct " + text_.fused + " {");
+  out_.line("using Params = " + text_.parameters + ";");
   out_.line("static constexpr int kProducts = " + number(c_.products.size()) +
             ", kColumns = " + number(boxes_.vectors.size()) + ";");
   if (c_.reduces == Reduces::kNothing) {
@@ -223,7 +259,8 @@ void EpiloguePrinter::print_map() {
   out_.line("");
   out_.open(
       "static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], "
-      "[[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] u32 operand, [[maybe_unused]] const Point& at) {");
+      "[[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] u32 operand, [[maybe_unused]] const " +
+      text_.point + "& at) {");
   const auto unpacked = [&](int load, const std::string& word) {
     const std::string& name = loads_[at(load)];
     out_.line("float " + name + "[2];");

@@ -17,6 +17,12 @@ struct Boxes {
   int result = -1;           ///< the store that leaves by boxes
 };
 
+/// What the text calls things.
+struct EpilogueNames {
+  std::string fused = "Fused", parameters = "Parameters", point = "Point";
+  bool several_batches = false;  ///< the point's batch is an array, of an index for each of the batches' axes
+};
+
 /// An operand's strides along batches, a tile's rows and its columns.
 struct TileStrides {
   std::int64_t batch, row, col;
@@ -30,14 +36,17 @@ std::size_t state_words(const Kernel& epilogue);
 
 class EpiloguePrinter {
  public:
-  /// Declares what it reads in `parameters`. `parts`: into how many a row is cut. `which`: what the names of the struct
-  /// and of its parameters end in.
+  /// Declares what it reads in `parameters`. `parts`: into how many a row is cut.
   EpiloguePrinter(const Contraction& c, const Boxes& boxes, bool turned, int parts, ParameterList& parameters,
-                  std::string which = {});
+                  EpilogueNames names = {});
 
   std::string print();
 
- private:
+ protected:
+  /// Of what becomes weights of a half type: it stores nothing, and errors below their rounding are none.
+  struct OfScores {};
+  EpiloguePrinter(OfScores, const Contraction& c, const Boxes& boxes, ParameterList& parameters, EpilogueNames names);
+
   const Step& step(int i) const { return k_.steps[at(i)]; }
   bool is_product(int i) const {
     return step(i).kind == StepKind::kLoad && c_.product_of(k_.loads[at(step(i).index)]) >= 0;
@@ -49,8 +58,17 @@ class EpiloguePrinter {
   std::string part_of(const Pair& p, int reduction) const;
   bool is_reduction(int i) const { return step(i).kind == StepKind::kReduce; }
 
+  void name_all();
   void declare(ParameterList& parameters, int parts);
+  void declare_loads(ParameterList& parameters);
+  void declare_stores(ParameterList& parameters);
+  void declare_constants(ParameterList& parameters);
   void declare_strides(ParameterList& parameters, const std::string& name, const Operand& o);
+  struct Along {
+    std::string index, suffix;
+    std::int64_t stride;
+  };
+  std::vector<Along> axes_of(const Operand& o, const std::string& col) const;
   std::string offset(const std::string& name, const Operand& o, const std::string& col) const;
   std::string reference(int i) const;
   std::string value(int i, const std::string& col, const std::string& inside) const;
@@ -68,6 +86,7 @@ class EpiloguePrinter {
   };
   std::optional<Pick> pick_of(int reduction) const;
   void print_pick(const Pick& pick);
+  bool is_rough(const Step& s) const { return is_half(s.dtype) || (scores_ && s.dtype == DType::kFloat32); }
   void print_state();
   void print_fold();
   /// What a fold does: in a first pass over a tile's row, between, and in second passes, each where its condition
@@ -91,9 +110,9 @@ class EpiloguePrinter {
 
   const Contraction& c_;
   const Kernel& k_;
-  const Boxes& boxes_;
-  const bool turned_, parts_;
-  const std::string which_;
+  const Boxes boxes_;
+  const bool turned_, parts_, scores_ = false;
+  const EpilogueNames text_;
   std::vector<std::string> names_, loads_, iotas_, stores_;  ///< by step, load, iota and store
   Code out_;
 };

@@ -210,6 +210,22 @@ def _normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> 
     return input / FUNCTIONS["clamp_min"](norms.norm(input, p, dim, keepdims=True), eps)
 
 
+def _heads_of_one_key(query: Any, key: Any, value: Any, mask: Any) -> int | None:
+    """How many heads of queries share one of keys; None where that is not the plain case."""
+    if any(a.ndim != 4 for a in (query, key, value)) or mask is not None:
+        return None
+    heads, keys, values = query.shape[1], key.shape[1], value.shape[1]
+    return heads // keys if keys == values and keys > 0 and heads % keys == 0 else None
+
+
+def _grouped_attention(query: Any, key: Any, value: Any, causal: bool, scale: float | None, groups: int) -> Any:
+    batch, heads, rows, depth = query.shape
+    split = views.reshape(query, (batch, heads // groups, groups, rows, depth))
+    key, value = views.expand_dims(key, 2), views.expand_dims(value, 2)
+    y = attention.attention(split, key, value, scale=scale, causal=causal)
+    return views.reshape(y, (batch, heads, rows, value.shape[-1]))
+
+
 @_function("scaled_dot_product_attention")
 def _scaled_dot_product_attention(
     query: Any,
@@ -221,9 +237,12 @@ def _scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    for keyword, given in (("dropout_p", dropout_p), ("enable_gqa", enable_gqa)):
+    groups = _heads_of_one_key(query, key, value, attn_mask) if enable_gqa else 1
+    for keyword, given in (("dropout_p", dropout_p), ("enable_gqa", groups is None)):
         if given:
             raise refusals.refused_keyword("torch.scaled_dot_product_attention", keyword)
+    if groups is not None and groups > 1:
+        return _grouped_attention(query, key, value, is_causal, scale, groups)
     y = attention.attention(query, key, value, scale=scale, mask=attn_mask, causal=is_causal)
     if attn_mask is None:
         return y

@@ -1,0 +1,191 @@
+// softmax(q k^T) v in one kernel, on the tensor cores of compute capability 9.0.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "codegen/attention/attention_kernel.hpp"
+#include "host/compile.hpp"
+#include "host/cuda.hpp"
+#include "host/tensor_map.hpp"
+#include "kfusion/divide_up.hpp"
+#include "kfusion/plan/price.hpp"
+#include "runtime/backend.hpp"
+
+namespace kfusion {
+namespace {
+
+constexpr std::size_t kCopyEngineBytes = 16;  ///< at multiples of which it finds matrices
+
+std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+/// From its first element to its last one.
+std::size_t span_bytes(const Factor& f, const Extents& batches, std::int64_t extent, std::int64_t depth) {
+  std::int64_t last = (extent - 1) * f.outer + (depth - 1) * f.depth;
+  for (std::size_t i = 0; i < batches.size(); ++i) last += (batches[i] - 1) * f.batch_strides[i];
+  return static_cast<std::size_t>(last + 1) * item_bytes(f.dtype);
+}
+
+class AttentionStep final : public ExecutableStep {
+ public:
+  AttentionStep(Attended given, bool aligned, int device)
+      : kernel_(codegen::without_names(given.attention), cuda::target(device), aligned),
+        compiling_(kernel_.source(), kernel_.entry(), device, true),
+        slots_(std::move(given)) {
+    const codegen::Launch& launch = kernel_.launch();
+    workspace_bytes_ = rounded_up(launch.workspace_bytes);
+    if (aligned) return;
+    const Contraction &scores = slots_.attention.scores, &output = slots_.attention.output;
+    const Product &first = scores.products[0], &second = output.products[0];
+    const Extents& batches = scores.batch_axes;
+    copies_ = {{span_bytes(first.left, batches, scores.rows, scores.depth), first.left.offset},
+               {span_bytes(first.right, batches, scores.cols, scores.depth), first.right.offset},
+               {span_bytes(second.right, batches, output.cols, output.depth), second.right.offset}};
+    for (const Copy& copy : copies_) workspace_bytes_ += rounded_up(copy.bytes);
+  }
+
+  void finish() override { function_ = &compiling_.get(); }
+
+  std::size_t workspace_bytes() const override { return workspace_bytes_; }
+
+  void run(const Frame& f) const override {
+    const codegen::Launch& launch = kernel_.launch();
+    const cuda::Standing standing(launch.standing_bytes, f.device, f.stream);
+    const std::byte* arrays[] = {f.slots[slots_.scores.left[0]], f.slots[slots_.scores.right[0]],
+                                 f.slots[slots_.output.right[0]]};
+    bring_to_multiples(f, arrays);
+    Addresses stores(slots_.output.stores, f.slots);
+    Loads scores(slots_.scores.loads, f), output(slots_.output.loads, f);
+    Room<std::byte, 2048> parameters(kernel_.parameter_bytes());
+    kernel_.write_parameters({arrays[0], arrays[1], arrays[2], scores.data(), output.data(), stores.data()},
+                             f.parameters, {f.workspace, standing.data()}, cuda::encode, parameters.data());
+    cuda::launch(*function_, launch, parameters.data(), kernel_.parameter_bytes(), f.device, f.stream);
+  }
+
+ private:
+  struct Copy {
+    std::size_t bytes;
+    std::int64_t offset;
+  };
+
+  class Loads {
+   public:
+    Loads(const std::vector<int>& slots, const Frame& f) : of_(slots.size()) {
+      for (std::size_t i = 0; i < slots.size(); ++i) of_[i] = slots[i] < 0 ? nullptr : f.slots[slots[i]];
+    }
+    const std::byte* const* data() { return of_.data(); }
+
+   private:
+    Room<const std::byte*, 16> of_;
+  };
+
+  /// Copies what the copy engine cannot read where it lies.
+  void bring_to_multiples(const Frame& f, const std::byte** arrays) const {
+    std::byte* free = f.workspace + rounded_up(kernel_.launch().workspace_bytes);
+    for (std::size_t i = 0; i < copies_.size(); ++i) {
+      const auto offset = copies_[i].offset * 2;
+      if (reinterpret_cast<std::uintptr_t>(arrays[i] + offset) % kCopyEngineBytes != 0) {
+        cuda::copy(free, arrays[i] + offset, copies_[i].bytes, f.device, f.stream);
+        arrays[i] = free - offset;
+      }
+      free += rounded_up(copies_[i].bytes);
+    }
+  }
+
+  codegen::AttentionKernel kernel_;
+  cuda::Compiling compiling_;
+  const cuda::Function* function_ = nullptr;
+  Attended slots_;
+  std::vector<Copy> copies_;
+  std::size_t workspace_bytes_ = 0;
+};
+
+/// Whether scores are products but for constant factors, and masks: what the graph says before it is lowered.
+struct Scores {
+  bool plain = true, masked = false;
+
+  explicit Scores(const Candidate& k) {
+    const auto is_position = [&](const Access& a) { return k.graph[a.base].op == Op::iota; };
+    bool positions = false, hides = false;
+    for (const NodeId n : k.nodes) {
+      const Op op = k.graph[n].op;
+      const auto& reads = k.folded.work[at(n)].reads;
+      positions |= std::ranges::any_of(reads, is_position);
+      hides |= std::ranges::any_of(reads, [&](const Access& a) { return is_minus_infinity(k.graph[a.base]); });
+      plain &= op != Op::tanh && op != Op::add;
+    }
+    masked = positions && hides;
+  }
+
+ private:
+  static bool is_minus_infinity(const Node& n) {
+    const auto* c = std::get_if<ConstantAttributes>(&n.attributes);
+    return c && c->value == -std::numeric_limits<double>::infinity();
+  }
+};
+
+class AttentionBackend final : public Backend {
+ public:
+  std::string_view name() const override { return "tensor_core_attention"; }
+  bool has(Pattern p, const Device& d) const override { return d.compute_capability == 90 && p == Pattern::kAttention; }
+  std::optional<std::string> refusal(const Candidate& k, const Device&) const override {
+    return codegen::no_attention_kernel(k);
+  }
+
+  /// By the rate of a multiprocessor that multiplies, measured (b4 h16 s4096, H100): of the peak 0.55 for heads of 64
+  /// numbers, 0.72 for 128, 0.78 for more; scores that are computed of more than the product take 1.25 of the time.
+  /// Where a mask of positions leaves half of the scores out, that takes 0.62 of the time.
+  Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
+    const Candidate k = candidate_of(plan, group);
+    const auto a = attention_of(k);
+    if (!a) return roofline;
+    const Scores scores(k);
+    const codegen::AttentionCut cut = codegen::attention_cut(*a, scores.plain, false, target(device));
+    const int numbers = std::max(cut.depth, cut.values);
+    const double efficiency = numbers <= 64 ? 0.55 : numbers <= 128 ? 0.72 : 0.78;
+    const double tiles =
+        static_cast<double>(a->scores.batches * divide_up(a->scores.rows, std::int64_t{cut.rows()})) * cut.parts;
+    const double rounds = std::ceil(tiles / device.units) * device.units / tiles;
+    const double rows = static_cast<double>(divide_up(a->scores.rows, std::int64_t{cut.rows()}) * cut.rows());
+    const double work = (a->scores.flops() + a->output.flops()) * rows / static_cast<double>(a->scores.rows);
+    Price p = roofline;
+    p.launch_us = device.launch_us;
+    p.compute_us = work * (scores.masked ? 0.62 : 1.0) * (scores.plain ? 1.0 : 1.25) * rounds /
+                   (efficiency * peak_flops(device, a->scores.products[0].dtype, true)) * 1e6;
+    p.total_us = p.launch_us + kStartUs + std::max(p.memory_us, p.compute_us);
+    p.bound = bound_of(p);
+    return p;
+  }
+
+  std::string how(const Plan& plan, const Group& group, const Device& device) const override {
+    const Candidate k = candidate_of(plan, group);
+    const auto a = attention_of(k);
+    if (!a) return {};
+    const codegen::AttentionCut cut = codegen::attention_cut(*a, Scores(k).plain, false, target(device));
+    std::string text = "blocks of " + std::to_string(cut.rows()) + " x " + std::to_string(cut.keys);
+    if (cut.parts > 1) text += ", keys in " + std::to_string(cut.parts) + " parts";
+    return text;
+  }
+
+  StepPointer make_step(StepRequest& request) const override {
+    return std::make_unique<AttentionStep>(request.attention(), request.aligned(), request.place().index);
+  }
+
+ private:
+  static constexpr double kStartUs = 3;  ///< of the first loads and the last stores
+
+  static codegen::Target target(const Device& device) {
+    codegen::Target t;
+    t.multiprocessors = device.units;
+    t.shared_bytes = static_cast<int>(device.tile_bytes);
+    return t;
+  }
+};
+
+}  // namespace
+
+const Backend& attention_backend() {
+  static const AttentionBackend backend;
+  return backend;
+}
+
+}  // namespace kfusion

@@ -1,0 +1,244 @@
+#include "codegen/attention/visible.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace kfusion::codegen {
+namespace {
+
+constexpr double kMostExact = 1 << 24;
+
+std::size_t index_of(int i) { return static_cast<std::size_t>(i); }
+
+bool is_comparison(Op op) {
+  return op == Op::less || op == Op::less_equal || op == Op::greater || op == Op::greater_equal;
+}
+
+/// row x the query + col x the key + from
+struct Affine {
+  std::int64_t row = 0, col = 0, from = 0;
+};
+
+class Reader {
+ public:
+  Reader(const Kernel& k, const Positions& positions) : k_(k), positions_(positions) {}
+
+  const Step& step(int i) const { return k_.steps[index_of(i)]; }
+  bool is(int i, Op op) const { return step(i).kind == StepKind::kMap && step(i).op == op; }
+  int argument(int i, std::size_t which) const { return step(i).arguments[which]; }
+
+  /// A constant that is the same in every call.
+  std::optional<double> number(int i) const {
+    if (step(i).kind != StepKind::kConstant) return std::nullopt;
+    const Constant& c = k_.constants[index_of(step(i).index)];
+    if (c.parameter >= 0) return std::nullopt;
+    return is_integer(c.dtype) ? static_cast<double>(c.integer) : c.value;
+  }
+  bool is_minus_infinity(int i) const { return number(i) == -std::numeric_limits<double>::infinity(); }
+  bool is_zero(int i) const { return number(i) == 0.0; }
+  /// By which order stays as it is, and nothing overflows that would not.
+  bool is_factor(int i) const {
+    const auto n = number(i);
+    return n && *n > 1e-30 && *n < 1e30;
+  }
+
+  std::optional<Affine> affine(int i) const {
+    if (!positions_.has(i)) return std::nullopt;
+    const Step& s = step(i);
+    if (s.kind == StepKind::kConstant) return Affine{0, 0, k_.constants[index_of(s.index)].integer};
+    if (s.kind == StepKind::kIota) return affine_iota(k_.iotas[index_of(s.index)]);
+    if (s.kind == StepKind::kCast || is(i, Op::negative)) {
+      auto a = affine(s.arguments[0]);
+      if (a && s.kind != StepKind::kCast) a = Affine{-a->row, -a->col, -a->from};
+      return a;
+    }
+    if (!is(i, Op::add) && !is(i, Op::subtract) && !is(i, Op::multiply)) return std::nullopt;
+    const auto a = affine(s.arguments[0]), b = affine(s.arguments[1]);
+    if (!a || !b) return std::nullopt;
+    if (is(i, Op::multiply)) {
+      const Affine &by = a->row == 0 && a->col == 0 ? *a : *b, &of = &by == &*a ? *b : *a;
+      if (by.row != 0 || by.col != 0) return std::nullopt;
+      return Affine{of.row * by.from, of.col * by.from, of.from * by.from};
+    }
+    const std::int64_t sign = is(i, Op::add) ? 1 : -1;
+    return Affine{a->row + sign * b->row, a->col + sign * b->col, a->from + sign * b->from};
+  }
+
+  /// Adds the bounds of keys for which a condition is `wanted`; false where it says more than they do.
+  bool bound(int i, bool wanted, std::vector<Bound>& bounds) const {
+    const Step& s = step(i);
+    if (s.kind == StepKind::kCast && s.dtype == DType::kBool && s.from == DType::kBool)
+      return bound(s.arguments[0], wanted, bounds);
+    if (is(i, Op::logical_not) || (is(i, Op::invert) && s.dtype == DType::kBool))
+      return bound(s.arguments[0], !wanted, bounds);
+    const bool boolean = s.dtype == DType::kBool && s.from == DType::kBool;
+    const bool both = is(i, Op::logical_and) || (is(i, Op::bitwise_and) && boolean);
+    const bool either = is(i, Op::logical_or) || (is(i, Op::bitwise_or) && boolean);
+    if ((both && wanted) || (either && !wanted)) {
+      const bool first = bound(s.arguments[0], wanted, bounds), second = bound(s.arguments[1], wanted, bounds);
+      return first && second;
+    }
+    return positions_.compares(i) && compare(i, wanted, bounds);
+  }
+
+  Peeled peel(int i, bool through_sums) const {
+    Peeled p;
+    for (;;) {
+      const Step& s = step(i);
+      if (s.kind == StepKind::kCast && s.dtype == DType::kFloat32 && is_float(s.from) && s.from != DType::kFloat64) {
+        i = s.arguments[0];
+      } else if (is(i, Op::multiply) && (is_factor(s.arguments[0]) || is_factor(s.arguments[1]))) {
+        const std::size_t which = is_factor(s.arguments[1]) ? 1 : 0;
+        p.factors.push_back(s.arguments[which]), p.divides.push_back(false);
+        i = s.arguments[1 - which];
+      } else if (is(i, Op::divide) && is_factor(s.arguments[1])) {
+        p.factors.push_back(s.arguments[1]), p.divides.push_back(true);
+        i = s.arguments[0];
+      } else if (is(i, Op::where) && is_minus_infinity(s.arguments[2])) {
+        p.masks.push_back({s.arguments[0], true});
+        i = s.arguments[1];
+      } else if (is(i, Op::where) && is_minus_infinity(s.arguments[1])) {
+        p.masks.push_back({s.arguments[0], false});
+        i = s.arguments[2];
+      } else if (const auto sum = through_sums ? masked_sum(i) : std::nullopt) {
+        p.masks.push_back(sum->mask);
+        i = sum->score;
+      } else {
+        p.base = i;
+        return p;
+      }
+    }
+  }
+
+ private:
+  struct MaskedSum {
+    int score;
+    Peeled::Mask mask;
+  };
+  /// Of a score and where(condition, 0, -inf), or the other way around.
+  std::optional<MaskedSum> masked_sum(int i) const {
+    if (!is(i, Op::add)) return std::nullopt;
+    for (const std::size_t which : {0, 1}) {
+      int mask = argument(i, which);
+      while (step(mask).kind == StepKind::kCast) mask = argument(mask, 0);
+      if (!is(mask, Op::where)) continue;
+      const int yes = argument(mask, 1), no = argument(mask, 2);
+      if (is_zero(yes) && is_minus_infinity(no)) return MaskedSum{argument(i, 1 - which), {argument(mask, 0), true}};
+      if (is_minus_infinity(yes) && is_zero(no)) return MaskedSum{argument(i, 1 - which), {argument(mask, 0), false}};
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Affine> affine_iota(const Operand& o) const {
+    for (std::size_t i = 0; i + 1 < o.kept.size(); ++i)
+      if (o.kept[i] != 0) return std::nullopt;  // of a batch
+    return Affine{o.kept.back(), o.reduced.empty() ? 0 : o.reduced[0], o.offset};
+  }
+
+  bool compare(int i, bool wanted, std::vector<Bound>& bounds) const {
+    const Op op = step(i).op;
+    const bool less = op == Op::less || op == Op::less_equal, strict = op == Op::less || op == Op::greater;
+    // a < b, a <= b, or where it is not wanted b <= a, b < a
+    const int first = argument(i, less == wanted ? 0 : 1), second = argument(i, less == wanted ? 1 : 0);
+    const bool is_strict = strict == wanted;
+    if (is(first, Op::absolute)) {
+      const auto inner = affine(argument(first, 0)), most = affine(second);
+      if (!inner || !most) return false;
+      const bool upper = at_most(*inner, *most, is_strict, bounds);
+      return at_most(Affine{-inner->row, -inner->col, -inner->from}, *most, is_strict, bounds) && upper;
+    }
+    const auto a = affine(first), b = affine(second);
+    return a && b && at_most(*a, *b, is_strict, bounds);
+  }
+
+  static bool at_most(const Affine& a, const Affine& b, bool strict, std::vector<Bound>& bounds) {
+    const Affine d{a.row - b.row, a.col - b.col, a.from - b.from + (strict ? 1 : 0)};  // <= 0
+    if (d.col == 1) bounds.push_back({true, -d.row, -d.from});
+    if (d.col == -1) bounds.push_back({false, d.row, d.from});
+    return d.col == 1 || d.col == -1;
+  }
+
+  const Kernel& k_;
+  const Positions& positions_;
+};
+
+}  // namespace
+
+Positions::Positions(const Kernel& k) : k_(k), ranges_(k.steps.size()) {
+  for (std::size_t i = 0; i < k.steps.size(); ++i) {
+    const auto r = range_of(k.steps[i]);
+    if (r && r->least >= -kMostExact && r->most <= kMostExact) ranges_[i] = r;
+  }
+}
+
+std::optional<Positions::Range> Positions::range_of(const Step& s) const {
+  if (!is_integer(s.dtype)) return std::nullopt;
+  if (s.kind == StepKind::kConstant) {
+    const Constant& c = k_.constants[index_of(s.index)];
+    const auto value = static_cast<double>(c.integer);
+    return c.parameter >= 0 ? std::nullopt : std::optional(Range{value, value});
+  }
+  if (s.kind == StepKind::kIota) {
+    const Operand& o = k_.iotas[index_of(s.index)];
+    Range r{static_cast<double>(o.offset), static_cast<double>(o.offset)};
+    const auto add = [&r](const Extents& extents, const Extents& strides) {
+      for (std::size_t i = 0; i < strides.size(); ++i) {
+        const double last = static_cast<double>(extents[i] - 1) * static_cast<double>(strides[i]);
+        (last < 0 ? r.least : r.most) += last;
+      }
+    };
+    add(k_.kept, o.kept), add(k_.reduced, o.reduced);
+    return r;
+  }
+  if (s.kind != StepKind::kMap && s.kind != StepKind::kCast) return std::nullopt;
+  std::vector<Range> of;
+  for (std::size_t i = s.op == Op::where && s.kind == StepKind::kMap ? 1 : 0; i < s.arguments.size(); ++i) {
+    const auto& r = ranges_[index_of(s.arguments[i])];
+    if (!r) return std::nullopt;
+    of.push_back(*r);
+  }
+  if (s.kind == StepKind::kCast) return is_integer(s.from) ? std::optional(of[0]) : std::nullopt;
+  switch (s.op) {
+    case Op::add:
+      return Range{of[0].least + of[1].least, of[0].most + of[1].most};
+    case Op::subtract:
+      return Range{of[0].least - of[1].most, of[0].most - of[1].least};
+    case Op::multiply: {
+      const double all[] = {of[0].least * of[1].least, of[0].least * of[1].most, of[0].most * of[1].least,
+                            of[0].most * of[1].most};
+      return Range{*std::ranges::min_element(all), *std::ranges::max_element(all)};
+    }
+    case Op::negative:
+      return Range{-of[0].most, -of[0].least};
+    case Op::absolute:
+      return Range{0, std::max(std::abs(of[0].least), std::abs(of[0].most))};
+    case Op::minimum:
+      return Range{std::min(of[0].least, of[1].least), std::min(of[0].most, of[1].most)};
+    case Op::maximum:
+      return Range{std::max(of[0].least, of[1].least), std::max(of[0].most, of[1].most)};
+    case Op::where:
+      return Range{std::min(of[0].least, of[1].least), std::max(of[0].most, of[1].most)};
+    default:
+      return std::nullopt;
+  }
+}
+
+bool Positions::compares(int i) const {
+  const Step& s = k_.steps[index_of(i)];
+  return s.kind == StepKind::kMap && is_comparison(s.op) && has(s.arguments[0]) && has(s.arguments[1]);
+}
+
+Visible visible_keys(const Kernel& scores, int score, const Positions& positions) {
+  const Reader reader(scores, positions);
+  Visible v{reader.peel(score, false), reader.peel(score, true), {}};
+  bool known = true;
+  for (const Peeled::Mask& m : v.seen.masks) known &= reader.bound(m.condition, m.seen, v.bounds);
+  if (known)
+    v.seen.masks.clear();
+  else
+    v.seen = v.all;
+  return v;
+}
+
+}  // namespace kfusion::codegen
