@@ -155,7 +155,7 @@ def cases(dtype: str) -> Iterator[ProductCase]:
     yield case(causal, (4, 32, 4096, 64), True)
     yield case(full, (16, 1, 16384, 128), False)
     shape = (4, 16, 4096, 128)
-    alibi = {"formula": _alibi(_ranges), "library": _flex(_flex_alibi, True)}
+    alibi = {"formula": _alibi(_ranges), "one_call": _flex(_flex_alibi, True)}
     yield case(_alibi(_positions), shape, True, _with_slopes, **alibi)
-    yield case(_capped(_positions), shape, True, formula=_capped(_ranges), library=_flex(_flex_capped, True))
-    yield case(biased, shape, False, _with_bias, library=_flex(_flex_biased, False))
+    yield case(_capped(_positions), shape, True, formula=_capped(_ranges), one_call=_flex(_flex_capped, True))
+    yield case(biased, shape, False, _with_bias, one_call=_flex(_flex_biased, False))

@@ -40,7 +40,7 @@ class ProductCase:
     bare: Callable[..., Callable[[], Any]]
     flops: float
     by_row: tuple[int, ...] = (0,)
-    library: Callable[..., Any] | None = None  # one call of the library for all of it
+    one_call: Callable[..., Any] | None = None  # one call of the library for all of it
     formula: Callable[..., Any] | None = None  # the function as torch alone has it, for the others
 
     @property
@@ -68,8 +68,8 @@ class ProductCase:
         runs: dict[str, Callable[[], Any]] = {"fused": _into(fused, arguments)}
         runs["unfused"] = _into(fused.unfused, arguments)
         runs |= {peer: _call(_peer(self.formula or self.function, peer), arguments) for peer in options.asked(PEERS)}
-        if self.library is not None:
-            runs["torch, one call"] = _call(self.library, arguments)
+        if self.one_call is not None:
+            runs["torch, one call"] = _call(self.one_call, arguments)
         errors, notes = self._checked(runs, arguments, report)
         clock: _timing.Clock = (
             _timing.CudaClock(flush=True, device=0) if device == "cuda" else _timing.CpuClock(flush=True)
@@ -289,7 +289,7 @@ def cases(suite: str, dtype: str, device: str) -> Iterator[ProductCase]:
         return ProductCase(suite, name, function, shape, dtype, draw, bare, flops, **more)
 
     for shape in _WIDE if gpu else _CPU["linear"]:
-        yield case(linear_gelu, shape, _linear, _bare(1), library=_addmm_activation if gpu else None)
+        yield case(linear_gelu, shape, _linear, _bare(1), one_call=_addmm_activation if gpu else None)
     for shape in _WIDE[:3] if gpu else _CPU["linear"][:1]:
         yield case(linear_residual, shape, _with_residual, _bare(1), by_row=(0, 3))
     for shape in (_WIDE[0], *_WIDE[2:]) if gpu else _CPU["linear"][:1]:

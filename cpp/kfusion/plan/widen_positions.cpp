@@ -25,7 +25,7 @@ class Widening : private GraphCopy {
       if (is_map(n) && of_product_[at(n)])
         for (std::size_t i = 0; i < node.arguments.size(); ++i) {
           const NodeId a = g_[n].arguments[i];
-          if (!is_map(a) || !positions_[at(a)] || g_[a].size() >= g_[n].size()) continue;
+          if (!is_map(a) || !positions_[at(a)] || g_[a].shape == g_[n].shape) continue;
           node.arguments[i] = widened(a, g_[n].shape);
           any = true;
         }

@@ -28,10 +28,11 @@ BoxedMatrix box_of(const Factor& f, std::int64_t numbers, std::int64_t row, std:
   m.offset_bytes = f.offset * 2;
   m.sizes[0] = numbers, m.sizes[1] = rows;
   m.strides_bytes[0] = (rows == 1 ? divide_up(numbers, kSlotElements) * kSlotElements : row) * 2;
-  for (std::size_t i = 0; i < 3; ++i) {  // the last axis of batches is the innermost
-    const bool is_there = i < batches.size() && f.batch_strides[batches.size() - 1 - i] != 0;
-    m.sizes[2 + i] = is_there ? batches[batches.size() - 1 - i] : 1;
-    m.strides_bytes[1 + i] = is_there ? f.batch_strides[batches.size() - 1 - i] * 2 : m.strides_bytes[0];
+  for (std::size_t i = 0; i < kMostBatchAxes; ++i) {
+    const std::size_t axis = kMostBatchAxes - 1 - i;  // the last axis of batches is the innermost
+    const bool is_there = axis < batches.size() && f.batch_strides[axis] != 0;
+    m.sizes[2 + i] = is_there ? batches[axis] : 1;
+    m.strides_bytes[1 + i] = is_there ? f.batch_strides[axis] * 2 : m.strides_bytes[0];
   }
   m.box[0] = 64, m.box[1] = box_rows;
   m.swizzle_bytes = 128;
@@ -58,11 +59,11 @@ Factor factor_of(const Operand& o) {
   return f;
 }
 
-/// Of three axes of batches, the first of them 1 where there are fewer.
+/// Of three axes of batches, the last of them 1 where there are fewer.
 template <class Of>
 std::array<std::int64_t, 3> by_batch(const Extents& batches, Of of, std::int64_t otherwise) {
   std::array<std::int64_t, 3> all{otherwise, otherwise, otherwise};
-  for (std::size_t i = 0; i < batches.size(); ++i) all[3 - batches.size() + i] = of(i);
+  for (std::size_t i = 0; i < batches.size(); ++i) all[i] = of(i);
   return all;
 }
 
