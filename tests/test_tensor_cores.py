@@ -197,6 +197,53 @@ class TestGates:
         check(lambda x, g, u, a, b: gelu(x @ g + a) * (x @ u + b), x, g, u, a, b)
 
 
+class TestColumns:
+    """What is computed of columns alone, once for a tile."""
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_batch_norm(self, shape, dtype):
+        m, k, n = shape
+        mean, weight, bias = (torch.randn(n, device="cuda") for _ in range(3))
+        variance = torch.rand(n, device="cuda") + 0.5
+        check(lambda x, w, *s: torch.relu(F.batch_norm(x @ w.T, *s)), draw(m, k, dtype=dtype),
+              draw(n, k, dtype=dtype, scale=k**-0.5), mean, variance, weight, bias, dtype=dtype)  # fmt: skip
+
+    def test_with_a_residual_and_several_results(self):
+        f = lambda x, w, a, b, r: ((x @ w.T).float() * a + b, ((x @ w.T).float() * a.exp() + r).to(x.dtype))  # noqa: E731
+        a, b = torch.randn(264, device="cuda"), torch.randn(264, device="cuda")
+        check(f, draw(1300, 72), draw(264, 72, scale=0.1), a, b, draw(1300, 264))
+
+    def test_of_gates(self):
+        f = lambda x, v, w, a, b: F.silu((x @ v.T).float() * a) * ((x @ w.T).float() + b)  # noqa: E731
+        a, b = torch.randn(1000, device="cuda"), torch.randn(1000, device="cuda")
+        check(f, draw(1300, 72), draw(1000, 72, scale=0.1), draw(1000, 72, scale=0.1), a, b)
+
+    @pytest.mark.parametrize("m", [16, 700])
+    def test_of_each_batch(self, m):
+        f = lambda x, w, a: (x @ w).float() * torch.exp(a) - a  # noqa: E731
+        check(f, draw(3, m, 72), draw(3, 72, 264, scale=0.1), torch.randn(3, 1, 264, device="cuda"))
+
+    def test_beside_one_another(self):
+        f = lambda x, q, k, v, a, b: ((x @ q.T).float() + a, x @ k.T, (x @ v.T).float() * b - 1)  # noqa: E731
+        weights = [draw(c, 72, scale=0.1) for c in (520, 264, 72)]
+        check(f, draw(700, 72), *weights, torch.randn(520, device="cuda"), torch.randn(72, device="cuda"))
+
+    def test_every_other_number_and_whole_numbers(self):
+        f = lambda x, w, a, i: torch.where(i > 2, (x @ w.T).float() * a, i.float())  # noqa: E731
+        a, i = torch.randn(528, device="cuda")[::2], torch.randint(0, 5, (264,), device="cuda")
+        check(f, draw(300, 72), draw(264, 72, scale=0.1), a, i)
+
+    def test_more_than_shared_memory_takes(self):
+        def f(x, w, *vectors):
+            y = (x @ w.T).float()
+            for v in vectors:
+                y = torch.tanh(y + v)
+            return y
+
+        check(f, draw(300, 72), draw(264, 72, scale=0.1), *(torch.randn(264, device="cuda") for _ in range(9)))
+
+
 class TestBeside:
     """Products of one input with weights of several widths: q, k and v."""
 

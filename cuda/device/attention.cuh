@@ -515,7 +515,7 @@ struct Consumer {
     const u32 none[2] = {};
     Query here = at;
     here.row = at.row + 8 * h, here.col = lane % 4 * 2 + 8 * j, here.cols = g.values_cols;
-    return O::map(g.output, v, none, 0, here);
+    return O::map(g.output, v, none, nullptr, 0, here);
   }
   KF_DEVICE void store() {
 #pragma unroll

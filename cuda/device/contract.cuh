@@ -95,19 +95,20 @@ struct Ring {
   }
 };
 
-/// Where things lie in shared memory.
-template <class T, int kColumns>
+/// Where things lie in shared memory. `kColumnBytes`: of what a warpgroup computes of columns.
+template <class T, int kColumns, u32 kColumnBytes = 0>
 struct Shared {
-  u32 slices, boxes, vectors, full, empty, ready, filled, flag;  // full to filled: barriers of slices and of boxes
+  u32 slices, boxes, vectors, columns, full, empty, ready, filled, flag;  // full to filled: of slices and boxes
 
   static constexpr u32 kBytes = T::kStages * (T::kStageBytes + 16) + 2 * T::kSlots * (T::kBoxBytes + 16) +
-                                kColumns * T::kVectors * T::kVectorBytes + 16;
+                                kColumns * T::kVectors * T::kVectorBytes + 2 * kColumnBytes + 16;
   KF_DEVICE explicit Shared(unsigned char* raw) {
     slices = shared_address(raw);
     if (slices & 1023) __trap();  // the swizzle is a function of the address
     boxes = slices + T::kStages * T::kStageBytes;
     vectors = boxes + 2 * T::kSlots * T::kBoxBytes;
-    full = vectors + kColumns * T::kVectors * T::kVectorBytes;
+    columns = vectors + kColumns * T::kVectors * T::kVectorBytes;
+    full = columns + 2 * kColumnBytes;
     empty = full + 8 * T::kStages;
     ready = empty + 8 * T::kStages;
     filled = ready + 8 * 2 * T::kSlots;
@@ -145,7 +146,7 @@ KF_DEVICE void load_slice(u32 to, const TensorMap* map, u32 barrier, int outer, 
 /// One thread keeps the ring full. Every block loads its share of A's slice for its row of the cluster and its share of
 /// B's for its column.
 template <class T, class E>
-KF_DEVICE void produce(const typename E::Given& g, const Shared<T, E::kColumns>& s, int rank, int cluster,
+KF_DEVICE void produce(const typename E::Given& g, const typename E::SharedMemory& s, int rank, int cluster,
                        int clusters) {
   constexpr int kParts = E::kProducts > T::kDown ? E::kProducts : T::kDown, kPart = T::kN / kParts;
   constexpr int kRows = T::kM / T::kAcross;
@@ -190,9 +191,9 @@ KF_DEVICE void produce(const typename E::Given& g, const Shared<T, E::kColumns>&
 }
 
 /// acc = A B^T over the whole depth.
-template <class T, int kColumns>
-KF_DEVICE void accumulate(float (&acc)[T::kMma][T::kN / 2], Ring<T>& ring, const Shared<T, kColumns>& s, int blocks,
-                          int group, int rank) {
+template <class T, class S>
+KF_DEVICE void accumulate(float (&acc)[T::kMma][T::kN / 2], Ring<T>& ring, const S& s, int blocks, int group,
+                          int rank) {
   const bool lag = T::kLag && blocks >= T::kStages;  // with fewer slices the first could arrive twice
   const int lane = threadIdx.x & 31;
   const int writer = lane < T::kDown ? rank / T::kDown * T::kDown + lane  // whose copies fill this block's slices
@@ -242,7 +243,7 @@ struct Point {
 template <class T, class E>
 KF_DEVICE void contract(const typename E::Given& g) {
   extern __shared__ __align__(1024) unsigned char raw[];
-  const Shared<T, E::kColumns> s(raw);
+  const typename E::SharedMemory s(raw);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x & 31;
   const int rank = T::kCluster > 1 ? blockIdx.x % T::kCluster : 0, cluster = blockIdx.x / T::kCluster;
   const int clusters = gridDim.x / T::kCluster;
@@ -279,7 +280,9 @@ KF_DEVICE void contract(const typename E::Given& g) {
               lane};
       epilogue.begin();
       for (int step = 0; step < u.steps; ++step) {
-        at.col = column_at<T, E>(g, u, step, rank) + lane % 4 * 2;
+        const int col = column_at<T, E>(g, u, step, rank);
+        at.col = col + lane % 4 * 2;
+        epilogue.prepare(g, s, u, col);
         float acc[T::kMma][T::kN / 2];
         accumulate<T>(acc, ring, s, blocks, group, rank);
         epilogue.step(g, s, u, at, acc);

@@ -39,6 +39,7 @@ struct Reduced {
 
   static KF_DEVICE int columns(int) { return 0; }
   static KF_DEVICE void deliver(const Given&, const SharedMemory&, int, int, int, int) {}
+  KF_DEVICE void prepare(const Given&, const SharedMemory&, const Unit&, int) {}
   KF_DEVICE void begin() {
 #pragma unroll
     for (int i = 0; i < T::kMma; ++i) state[i][0] = state[i][1] = F::none();

@@ -7,9 +7,13 @@
 //
 // The generated struct F:
 //   Params, kProducts (1 or 2), kColumns (vectors that arrive with slices, at most 2),
-//   kOperand (a matrix comes by boxes), kBoxed (results leave by boxes; else F stores all of them itself), and
-//   static u32 map(const Params&, const Pair (&v)[kProducts], const u32 (&along)[2], u32 operand, const Point&)
+//   kOperand (a matrix comes by boxes), kBoxed (results leave by boxes; else F stores all of them itself),
+//   kColumnValues; if there are any,
+//   static void column(const Params&, const Point&, float (&of)[kColumnValues]), and
+//   static u32 map(const Params&, const Pair (&v)[kProducts], const u32 (&along)[2], const Pair* columns, u32 operand,
+//       const Point&)
 // which gives the two elements of a box, and stores what else there is. along, operand: two elements as they lie.
+// columns: of both columns what column() gave, which is called once for each column of a tile.
 //
 // Products of one factor may lie beside one another (q, k and v): each tile is of one of them, with a struct of its
 // own.
@@ -35,6 +39,12 @@ struct ParametersOf<P, Q, R...> : P, Q, R... {
   using Type = ParametersOf;
 };
 
+template <class... N>
+constexpr int most(int first, N... further) {
+  ((first = further > first ? further : first), ...);
+  return first;
+}
+
 /// `More`: of products that lie beside the first.
 template <class T, class F, class... More>
 struct Stored {
@@ -42,14 +52,14 @@ struct Stored {
   static constexpr int kBeside = 1 + sizeof...(More);
   using Given = Contraction<Params, kBeside>;
   static constexpr int kProducts = F::kProducts, kOut = T::kN / kProducts;
-  static constexpr int kColumns = F::kColumns == 2 || (... || (More::kColumns == 2))   ? 2
-                                  : F::kColumns == 1 || (... || (More::kColumns == 1)) ? 1
-                                                                                       : 0;
+  static constexpr int kColumns = most(F::kColumns, More::kColumns...);
   static constexpr int kChunk = kOut % 64 == 0 ? 64 : 32, kChunks = kOut / kChunk;
   static_assert(F::kColumns <= 2 && (F::kBoxed || !F::kOperand));
   static_assert(kBeside == 1 || (kProducts == 1 && !F::kOperand));
   static_assert((... && (More::kProducts == 1 && !More::kOperand && More::kBoxed == F::kBoxed)));
-  using SharedMemory = Shared<T, kColumns>;
+  static constexpr int kColumnValues = most(F::kColumnValues, More::kColumnValues...);
+  static constexpr u32 kColumnBytes = kColumnValues * kOut * 4;
+  using SharedMemory = Shared<T, kColumns, kColumnBytes>;
 
   int slot = 0, vector = 0;
   u32 parity = 0;
@@ -120,7 +130,7 @@ struct Stored {
   /// Of row i, h and pair j of columns.
   template <class Of>
   static KF_DEVICE u32 elements(const Given& g, const Unit& u, const Lane& at, const float (&acc)[T::kN / 2], int i,
-                                int j, int h, const u32 (&along)[2], u32 operand) {
+                                int j, int h, const u32 (&along)[2], const Pair* columns, u32 operand) {
     Pair v[kProducts];
 #pragma unroll
     for (int b = 0; b < kProducts; ++b) {
@@ -129,7 +139,7 @@ struct Stored {
     }
     const Point point{u.batch, at.row + 64 * i + 8 * h, at.col + 8 * j, rows_of<T, Stored>(g, u),
                       cols_of<T, Stored>(g, u)};
-    return Of::map(g.epilogue, v, along, operand, point);
+    return Of::map(g.epilogue, v, along, columns, operand, point);
   }
 
   KF_DEVICE u32 next_vector(const SharedMemory& s, const Lane& at) {
@@ -137,6 +147,44 @@ struct Stored {
     asm volatile("" : "+r"(from)::"memory");  // nothing is read from there before this point
     vector = vector + 1 == T::kVectors ? 0 : vector + 1;
     return from;
+  }
+
+  /// Of the columns from `col` on; a warpgroup computes its own while the first slices arrive.
+  KF_DEVICE void prepare(const Given& g, const SharedMemory& s, const Unit& u, int col) {
+    if constexpr (kColumnValues > 0) {
+      columns_meet();  // those of the last tile have been read
+      int i = 0;
+      if (kBeside == 1 || u.which == 0) compute_columns<F>(g, s, u, col);
+      ((u.which == ++i ? compute_columns<More>(g, s, u, col) : void()), ...);
+      columns_meet();
+    }
+  }
+  static KF_DEVICE void columns_meet() {
+    if (threadIdx.x < 128)
+      threads_meet<3, 128>();
+    else
+      threads_meet<4, 128>();
+  }
+  static KF_DEVICE u32 columns_at(const SharedMemory& s) { return s.columns + threadIdx.x / 128 * kColumnBytes; }
+  template <class Of>
+  static KF_DEVICE void compute_columns(const Given& g, const SharedMemory& s, const Unit& u, int col) {
+    if constexpr (Of::kColumnValues > 0) {
+      for (int c = threadIdx.x % 128; c < kOut; c += 128) {
+        float of[Of::kColumnValues];
+        Of::column(g.epilogue, {u.batch, 0, col + c, rows_of<T, Stored>(g, u), cols_of<T, Stored>(g, u)}, of);
+#pragma unroll
+        for (int i = 0; i < Of::kColumnValues; ++i)
+          asm volatile("st.shared.f32 [%0], %1;" ::"r"(columns_at(s) + (i * kOut + c) * 4), "f"(of[i]) : "memory");
+      }
+    }
+  }
+  template <class Of, int kCount>
+  static KF_DEVICE void read_columns(Pair (&columns)[kCount], const SharedMemory& s, const Lane& at, int j) {
+#pragma unroll
+    for (int i = 0; i < Of::kColumnValues; ++i)
+      asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                   : "=f"(columns[i].x), "=f"(columns[i].y)
+                   : "r"(columns_at(s) + (i * kOut + at.lane % 4 * 2 + 8 * j) * 4));
   }
   template <class Of>
   static KF_DEVICE void read_vectors(u32 (&along)[2], u32 from, int j) {
@@ -158,7 +206,7 @@ struct Stored {
     if constexpr (Of::kBoxed)
       to_boxes<Of>(g, s, u, at, acc, vectors);
     else
-      to_memory<Of>(g, u, at, acc, vectors);
+      to_memory<Of>(g, s, u, at, acc, vectors);
   }
 
   template <class Of>
@@ -182,11 +230,13 @@ struct Stored {
         for (int q = 0; q < kChunk / 8; ++q) {
           const int j = c * (kChunk / 8) + q;
           u32 along[2] = {};
+          Pair columns[Of::kColumnValues + 1] = {};
           read_vectors<Of>(along, vectors, j);
+          read_columns<Of>(columns, s, at, j);
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             u32& two = r[q / 2][q % 2 * 2 + h];
-            two = elements<Of>(g, u, at, acc[i], i, j, h, along, two);
+            two = elements<Of>(g, u, at, acc[i], i, j, h, along, columns, two);
           }
         }
 #pragma unroll
@@ -200,16 +250,18 @@ struct Stored {
   }
 
   template <class Of>
-  KF_DEVICE void to_memory(const Given& g, const Unit& u, const Lane& at, float (&acc)[T::kMma][T::kN / 2],
-                           u32 vectors) {
+  KF_DEVICE void to_memory(const Given& g, const SharedMemory& s, const Unit& u, const Lane& at,
+                           float (&acc)[T::kMma][T::kN / 2], u32 vectors) {
 #pragma unroll
     for (int i = 0; i < T::kMma; ++i)
 #pragma unroll
       for (int j = 0; j < kOut / 8; ++j) {
         u32 along[2] = {};
+        Pair columns[Of::kColumnValues + 1] = {};
         read_vectors<Of>(along, vectors, j);
+        read_columns<Of>(columns, s, at, j);
 #pragma unroll
-        for (int h = 0; h < 2; ++h) elements<Of>(g, u, at, acc[i], i, j, h, along, 0);
+        for (int h = 0; h < 2; ++h) elements<Of>(g, u, at, acc[i], i, j, h, along, columns, 0);
       }
   }
 };

@@ -16,7 +16,8 @@ bool is_even(const Extents& strides) {
 }  // namespace
 
 ScorePrinter::ScorePrinter(const Contraction& scores, int operand, bool aligned, ParameterList& parameters)
-    : EpiloguePrinter(OfScores{}, scores, {{}, operand, -1}, parameters, {"Scores", "ScoreParameters", "Query", true}),
+    : EpiloguePrinter(OfScores{}, scores, Boxes{.operand = operand}, parameters,
+                      {"Scores", "ScoreParameters", "Query", true}),
       aligned_(aligned),
       score_(score_of(scores.epilogue)),
       positions_(scores.epilogue),

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstring>
 
+#include "codegen/contractions/column_values.hpp"
 #include "codegen/contractions/epilogue_printer.hpp"
 #include "kfusion/divide_up.hpp"
 #include "kfusion/plan/sweeps.hpp"
@@ -137,7 +138,10 @@ TileProblem problem_of(const std::vector<Contraction>& beside, const std::vector
   const Sides sides(c);
   TileProblem p{c.batches, sides.rows, sides.cols, c.depth};
   p.products = static_cast<int>(c.products.size());
-  for (const Boxes& b : boxes) p.vectors = std::max(p.vectors, static_cast<int>(b.vectors.size()));
+  for (const Boxes& b : boxes) {
+    p.vectors = std::max(p.vectors, static_cast<int>(b.vectors.size()));
+    p.column_values = std::max(p.column_values, static_cast<int>(b.columns.size()));
+  }
   p.operand = boxes[0].operand >= 0, p.reduces = c.reduces != Reduces::kNothing;
   p.across_a = sides.a(c.products[0]).depth != 1, p.across_b = sides.b(c.products[0]).depth != 1;
   for (std::size_t i = 0; beside.size() > 1 && i < beside.size(); ++i) p.beside.push_back(beside[i].cols);
@@ -234,7 +238,11 @@ class ContractionKernel::Maker {
  public:
   Maker(const std::vector<Contraction>& all, const Target& target, bool aligned, ContractionKernel& k)
       : all_(all), c_(all[0]), target_(target), k_(k) {
-    for (const Contraction& c : all) boxes_.push_back(boxes_of(c, aligned));
+    for (const Contraction& c : all) {
+      Boxes& b = boxes_.emplace_back(boxes_of(c, aligned));
+      b.columns = column_values(c, b);
+      if (!b.columns.empty()) b.vectors.clear();
+    }
     const bool boxed = std::ranges::all_of(boxes_, [](const Boxes& b) { return b.result >= 0; });
     for (Boxes& b : boxes_) {
       if (all.size() > 1) b.operand = -1;
@@ -243,7 +251,6 @@ class ContractionKernel::Maker {
     problem_ = problem_of(all, boxes_);
     k.tile_ = choose_tile(problem_, target).tile;
     if (k.tile_.turned) std::ranges::fill(boxes_, Boxes{});
-    vectors_ = k.tile_.turned ? 0 : problem_.vectors;
     reduces_ = c_.reduces != Reduces::kNothing;
   }
 
@@ -380,7 +387,9 @@ class ContractionKernel::Maker {
     l.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(units_m_ * units_n_, target_.multiprocessors) *
                                       tile().cluster());  // as many as may run at once, and more
     l.resident = true;
-    l.shared_bytes = static_cast<std::size_t>(tile().shared_bytes(vectors_));
+    if (tile().turned) problem_.vectors = problem_.column_values = 0;
+    l.shared_bytes =
+        static_cast<std::size_t>(tile().shared_bytes(problem_.vectors, problem_.column_values, problem_.products));
     if (!in_parts()) return;
     l.workspace_bytes = state_bytes() * static_cast<std::size_t>(c_.batches * parts_ * sides(c_).rows);
     l.standing_bytes = 4 * static_cast<std::size_t>(c_.batches * units_m_ * tile().down);
@@ -415,7 +424,6 @@ class ContractionKernel::Maker {
   std::vector<Boxes> boxes_;
   TileProblem problem_{};
   bool reduces_ = false;
-  int vectors_ = 0;
   std::int64_t steps_ = 1, parts_ = 1, units_m_ = 1, units_n_ = 1;
   std::string text_;
 };

@@ -166,7 +166,7 @@ std::string EpiloguePrinter::multiply_add(const Step& s) const {
     const int i = s.arguments[which], other = s.arguments[1 - which];
     const Step& product = step(i);
     if (product.kind != StepKind::kMap || product.op != Op::multiply || !is_rough(product)) continue;
-    if (!is_used_once(i) || product.level != s.level) continue;
+    if (!is_used_once(i) || product.level != s.level || is_of_column(i)) continue;
     const bool negative = difference && which == 1;
     return "fmaf(" + std::string(negative ? "-" : "") + reference(product.arguments[0]) + ", " +
            reference(product.arguments[1]) + ", " + (difference && which == 0 ? "-" : "") + reference(other) + ")";
@@ -212,14 +212,16 @@ std::string EpiloguePrinter::value(int i, const std::string& col, const std::str
 
 // ---- the order of steps ---------------------------------------------------------------------------------------------
 
-/// What `of` are computed from, themselves included, up to reductions: the steps of that level.
-std::vector<int> EpiloguePrinter::needed(const std::vector<int>& of, Level level) const {
+/// What `of` are computed from, themselves included, up to reductions: the steps of that level. Without columns: nor
+/// what these are computed from.
+std::vector<int> EpiloguePrinter::needed(const std::vector<int>& of, Level level, bool with_columns) const {
   std::vector<bool> wanted(k_.steps.size(), false);
   for (const int i : of) wanted[at(i)] = true;
   std::vector<int> found;
   for (auto i = static_cast<int>(k_.steps.size()); i-- > 0;) {
     if (!wanted[at(i)] || is_reduction(i)) continue;
     if (step(i).level == level && step(i).kind != StepKind::kConstant) found.push_back(i);
+    if (!with_columns && is_of_column(i)) continue;
     for (const int a : step(i).arguments) wanted[at(a)] = true;
   }
   std::ranges::reverse(found);
@@ -238,11 +240,12 @@ void EpiloguePrinter::print_steps(const std::vector<int>& steps, const std::stri
 std::string EpiloguePrinter::print() {
   out_.open("struct " + text_.fused + " {");
   out_.line("using Params = " + text_.parameters + ";");
-  out_.line("static constexpr int kProducts = " + number(c_.products.size()) +
-            ", kColumns = " + number(boxes_.vectors.size()) + ";");
+  out_.line("static constexpr int kProducts = " + number(c_.products.size()) + ", kColumns = " +
+            number(boxes_.vectors.size()) + ", kColumnValues = " + number(boxes_.columns.size()) + ";");
   if (c_.reduces == Reduces::kNothing) {
     out_.line(std::string("static constexpr bool kOperand = ") + flag(boxes_.operand >= 0) +
               ", kBoxed = " + flag(boxes_.result >= 0) + ";");
+    if (!boxes_.columns.empty()) print_column();
     print_map();
   } else {
     out_.line(std::string("static constexpr bool kParts = ") + flag(parts_) + ";");
@@ -255,11 +258,22 @@ std::string EpiloguePrinter::print() {
   return out_.text();
 }
 
+void EpiloguePrinter::print_column() {
+  out_.line("");
+  out_.open("static KF_DEVICE void column(const Params& p, const " + text_.point +
+            "& at, float (&of)[kColumnValues]) {");
+  print_steps(needed(boxes_.columns, Level::kElement), "at.col", "at.first()");
+  for (std::size_t i = 0; i < boxes_.columns.size(); ++i)
+    out_.line("of[" + number(i) + "] = " + names_[at(boxes_.columns[i])] + ";");
+  out_.close();
+}
+
 void EpiloguePrinter::print_map() {
   out_.line("");
   out_.open(
       "static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], "
-      "[[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] u32 operand, [[maybe_unused]] const " +
+      "[[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, [[maybe_unused]] u32 operand, "
+      "[[maybe_unused]] const " +
       text_.point + "& at) {");
   const auto unpacked = [&](int load, const std::string& word) {
     const std::string& name = loads_[at(load)];
@@ -276,10 +290,13 @@ void EpiloguePrinter::print_map() {
   out_.line("#pragma unroll");
   out_.open("for (int x = 0; x < 2; ++x) {");
   out_.line("[[maybe_unused]] const bool inside = x ? at.second() : at.first();");
-  for (const int i : needed(stored, Level::kElement)) {
+  for (const int i : needed(stored, Level::kElement, false)) {
     const Step& s = step(i);
     std::string text;
-    if (is_product(i)) {
+    if (is_of_column(i)) {
+      const std::string which = number(std::ranges::find(boxes_.columns, i) - boxes_.columns.begin());
+      text = "x ? columns[" + which + "].y : columns[" + which + "].x";
+    } else if (is_product(i)) {
       const std::string which = number(at(c_.product_of(k_.loads[at(s.index)])));
       text = "x ? v[" + which + "].y : v[" + which + "].x";
     } else if (s.kind == StepKind::kLoad &&

@@ -1,5 +1,6 @@
 // The generated struct of a product's kernel: F of device/contract_stored.cuh and contract_reduced.cuh.
 #pragma once
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,9 +13,10 @@ namespace kfusion::codegen {
 
 /// How a product's kernel gets at what its epilogue reads and stores; the rest it loads and stores element by element.
 struct Boxes {
-  std::vector<int> vectors;  ///< loads along the columns that arrive with slices
-  int operand = -1;          ///< the load that comes by boxes
-  int result = -1;           ///< the store that leaves by boxes
+  std::vector<int> vectors{};  ///< loads along the columns that arrive with slices
+  std::vector<int> columns{};  ///< steps of a column that are computed once for a tile (column_values.hpp)
+  int operand = -1;            ///< the load that comes by boxes
+  int result = -1;             ///< the store that leaves by boxes
 };
 
 /// What the text calls things.
@@ -77,8 +79,10 @@ class EpiloguePrinter {
   bool is_used_once(int i) const;
   std::string multiply_add(const Step& s) const;
 
-  std::vector<int> needed(const std::vector<int>& of, Level level) const;
+  bool is_of_column(int i) const { return std::ranges::count(boxes_.columns, i) > 0; }
+  std::vector<int> needed(const std::vector<int>& of, Level level, bool with_columns = true) const;
   void print_steps(const std::vector<int>& steps, const std::string& col, const std::string& inside);
+  void print_column();
   void print_map();
   /// A sum of where(column == a value of the row, x, 0), as a loss by class numbers has.
   struct Pick {

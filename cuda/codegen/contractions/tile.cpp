@@ -53,7 +53,8 @@ double cache_bytes_per_cycle(double blocks, const Target& target) {
 }
 
 bool fits(const Tile& t, const TileProblem& p, const Target& target) {
-  if (t.shared_bytes(t.turned ? 0 : p.vectors) > target.shared_bytes) return false;
+  if (t.shared_bytes(t.turned ? 0 : p.vectors, t.turned ? 0 : p.column_values, p.products) > target.shared_bytes)
+    return false;
   const int part = t.cols / std::max(p.products, t.down);
   return !(t.turned ? p.across_a : p.across_b) || part % 64 == 0;  // boxes along the columns have 64
 }
@@ -87,9 +88,10 @@ Predicted predicted(const Tile& t, const TileProblem& p, const Target& target) {
 
 }  // namespace
 
-int Tile::shared_bytes(int vectors) const {
+int Tile::shared_bytes(int vectors, int values, int products) const {
   const int stage = (rows + cols) * 128, box = 64 * 128, vector = (cols * 2 + 127) / 128 * 128;
-  return stages * (stage + 16) + 2 * slots * (box + 16) + vectors * (stages + 1) * vector + 16;
+  return stages * (stage + 16) + 2 * slots * (box + 16) + vectors * (stages + 1) * vector +
+         2 * values * cols / products * 4 + 16;
 }
 
 std::int64_t TileProblem::tiles_along(std::int64_t columns) const {

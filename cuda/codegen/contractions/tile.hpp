@@ -16,8 +16,9 @@ struct Tile {
   bool turned = false;  ///< its rows are the product's columns, and its columns the product's rows
 
   int cluster() const { return down * across; }
-  /// What a block asks for, with `vectors` along the columns: device::Shared::kBytes.
-  int shared_bytes(int vectors) const;
+  /// What a block asks for, with `vectors` along the columns, and `values` that are computed of each column of one of
+  /// `products`: device::Shared::kBytes.
+  int shared_bytes(int vectors, int values, int products) const;
   /// "Tile<bfloat16_t, 128, 256, ...>"
   std::string text(const std::string& type, bool across_a, bool across_b, bool beside = false) const;
 };
@@ -25,7 +26,7 @@ struct Tile {
 /// A product as the choice of a tile depends on it.
 struct TileProblem {
   std::int64_t batches, rows, cols, depth;  ///< cols: of one of `products`
-  int products = 1, vectors = 0;
+  int products = 1, vectors = 0, column_values = 0;
   bool operand = false;   ///< a matrix comes by boxes
   bool across_a = false;  ///< the left factor's memory runs along its rows
   bool across_b = false;  ///< the right factor's memory runs along its columns
