@@ -170,17 +170,21 @@ def _models(runs: Mapping[str, Results]) -> str:
     return _markdown(header, lines)
 
 
-def _products(runs: Mapping[str, Results]) -> str:
+def _products(suite: str) -> Callable[[Mapping[str, Results]], str]:
     """TFLOP/s of products with what follows them, the library's bare products at last."""
-    lines = []
-    for name, run in runs.items():
-        for case in run.of_suite("products"):
-            kernels = case.find("fused", products.STATE)
-            rates = [_rate(case.find(version, products.STATE)) for version in products.VERSIONS]
-            time = _time(case, "fused", products.STATE)
-            launches = str(kernels.launches) if kernels and kernels.launches else ""
-            lines.append((_machine(name), *_about(case), time, launches, *rates))
-    return _markdown(("machine", "function", "shape", "dtype", "time", "kernels", *products.VERSIONS), lines)
+
+    def table(runs: Mapping[str, Results]) -> str:
+        lines = []
+        for name, run in runs.items():
+            for case in run.of_suite(suite):
+                kernels = case.find("fused", products.STATE)
+                rates = [_rate(case.find(version, products.STATE)) for version in products.VERSIONS]
+                time = _time(case, "fused", products.STATE)
+                launches = str(kernels.launches) if kernels and kernels.launches else ""
+                lines.append((_machine(name), *_about(case), time, launches, *rates))
+        return _markdown(("machine", "function", "shape", "dtype", "time", "kernels", *products.VERSIONS), lines)
+
+    return table
 
 
 def _rate(row: Row | None) -> str:
@@ -277,7 +281,9 @@ REGIONS: dict[str, Callable[[Mapping[str, Results]], str]] = {
     "cpu_in_cache": _cpu_in_cache,
     "layers": _layers,
     "models": _models,
-    "products": _products,
+    "products": _products("products"),
+    "attention": _products("attention"),
+    "convolutions": _products("convolutions"),
     "host": _host,
     "cold_start": _cold_start,
     "targets": _targets,
