@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +18,7 @@ import reference
 
 # Part of a warp, a warp, a block, a cluster and chunks of a cluster; whole slots of 16 bytes and not.
 WIDTHS = (1, 3, 8, 17, 33, 64, 256, 1000, 1024, 1023, 4096, 9000, 40000, 131072, 600_000)
+HOPPER = kf.device("cuda").compute_capability == "9.0"
 WIDTHS_GENERATED = (1, 7, 17, 33, 256, 1023, 4096, 40000, 50257, 600_000)
 
 
@@ -65,6 +67,72 @@ def joined(x, p):
     half = x.shape[-1] // 2
     turned = kf.concatenate((-x[:, half:], x[:, :half]), -1)
     return x + turned, kf.stack((x, x * p), -1), kf.concatenate((kf.softmax(x), kf.softmax(x, 0), p[None]))
+
+
+# ---- products and attention ---------------------------------------------------------------------------------------
+
+
+def activated(x, v, w, p):
+    return kf.gelu(x @ w.T * p - p)
+
+
+def with_results(x, v, w, p):
+    y = x @ w.T
+    return kf.relu(y), y + p, kf.where(p > 0, y, p)
+
+
+def gates(x, v, w, p):
+    return kf.silu(x @ v.T) * (x @ w.T)
+
+
+def beside(x, v, w, p):
+    return x @ v.T, kf.relu(x @ w.T)
+
+
+def of_rows(x, v, w, p):
+    y = x @ w.T
+    return y.max(-1), kf.logsumexp(y, -1), kf.argmax(y, -1)
+
+
+def of_columns(x, v, w, p):
+    return kf.log1p(kf.relu(x @ w.T + p)).max(0)
+
+
+def attended(q, k, v, b):
+    return kf.softmax(q @ k.swapaxes(-1, -2) * 0.125) @ v
+
+
+def capped(q, k, v, b):
+    return kf.softmax(20 * kf.tanh(q @ k.swapaxes(-1, -2) / 20) + b) @ v
+
+
+def causal(q, k, v, b):
+    s = q @ k.swapaxes(-1, -2)
+    i, j = kf.iota(s.shape[-2:], 0), kf.iota(s.shape[-2:], 1)
+    return kf.softmax(kf.where(j <= i, s * 0.125, float("-inf"))) @ v
+
+
+PRODUCTS = (activated, with_results, gates, beside, of_rows, of_columns)
+ATTENTION = (attended, capped, causal)
+
+
+def multiplied(dtype: type, extents: tuple[int, ...], function: Callable[..., Any]) -> None:
+    """By the tensor cores, held to float64 on the CPU."""
+    rng = np.random.default_rng()
+    if function in ATTENTION:
+        heads, queries, keys, numbers = extents
+        shapes: tuple[tuple[int, ...], ...] = (
+            (heads, queries, numbers), (heads, keys, numbers), (heads, keys, numbers), (heads, queries, keys),
+        )  # fmt: skip
+    else:
+        rows, depth, cols = extents
+        shapes = (rows, depth), (cols, depth), (cols, depth), (cols,)
+    arrays = [rng.standard_normal(s).astype(dtype) for s in shapes]
+    run = kf.FusedFunction(function, {"executors": ["tensor_cores", "tensor_core_attention", "cuda"]})
+    got, want = run(*map(kf.to_device, arrays)), kf.fuse(function).unfused(*(a.astype(np.float64) for a in arrays))
+    for one, wanted in zip(*(r if isinstance(r, tuple) else (r,) for r in (got, want)), strict=True):
+        if one.dtype != "int64":  # of two numbers that are nearly alike either may be the largest
+            close(run, dtype, extents, one.numpy(), np.asarray(wanted))
 
 
 def relu_layernorm(dtype: type, cols: int, rows: int) -> None:
@@ -123,6 +191,11 @@ def cases() -> Iterator[tuple[Callable[..., None], tuple]]:
         (ml_dtypes.bfloat16, np.float32), (20_000, 50_000, 70_000, 131073), (rows, both)
     ):
         yield generated, (dtype, cols, 150, f, "xp" if f is rows else "xy")
+    for dtype in (np.float16, ml_dtypes.bfloat16) if HOPPER else ():
+        for shape, f in itertools.product(((1, 8, 8), (16, 512, 1000), (130, 72, 264), (300, 136, 520)), PRODUCTS):
+            yield multiplied, (dtype, shape, f)
+        for shape, f in itertools.product(((2, 65, 127, 64), (3, 1, 2300, 128), (1, 300, 304, 96)), ATTENTION):
+            yield multiplied, (dtype, shape, f)
 
 
 def main() -> None:
