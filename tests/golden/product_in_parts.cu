@@ -14,7 +14,7 @@ struct Parameters {
 
 struct Fused {
   using Params = Parameters;
-  static constexpr int kProducts = 1, kColumns = 0;
+  static constexpr int kProducts = 1, kColumns = 0, kColumnValues = 0;
   static constexpr bool kParts = true;
 
   struct State {

@@ -10,10 +10,10 @@ struct Parameters0 {
 
 struct Fused0 {
   using Params = Parameters0;
-  static constexpr int kProducts = 1, kColumns = 1;
+  static constexpr int kProducts = 1, kColumns = 1, kColumnValues = 0;
   static constexpr bool kOperand = false, kBoxed = true;
 
-  static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] u32 operand, [[maybe_unused]] const Point& at) {
+  static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, [[maybe_unused]] u32 operand, [[maybe_unused]] const Point& at) {
     float in_a_1[2];
     unpack_pair<bfloat16_t>(along[0], in_a_1[0], in_a_1[1]);
     float out_result_0__0[2];
@@ -34,10 +34,10 @@ struct Parameters1 {
 
 struct Fused1 {
   using Params = Parameters1;
-  static constexpr int kProducts = 1, kColumns = 1;
+  static constexpr int kProducts = 1, kColumns = 1, kColumnValues = 0;
   static constexpr bool kOperand = false, kBoxed = true;
 
-  static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] u32 operand, [[maybe_unused]] const Point& at) {
+  static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, [[maybe_unused]] u32 operand, [[maybe_unused]] const Point& at) {
     float in_b_1[2];
     unpack_pair<bfloat16_t>(along[0], in_b_1[0], in_b_1[1]);
     float out_result_1__0[2];
@@ -58,10 +58,10 @@ struct Parameters2 {
 
 struct Fused2 {
   using Params = Parameters2;
-  static constexpr int kProducts = 1, kColumns = 1;
+  static constexpr int kProducts = 1, kColumns = 1, kColumnValues = 0;
   static constexpr bool kOperand = false, kBoxed = true;
 
-  static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] u32 operand, [[maybe_unused]] const Point& at) {
+  static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, [[maybe_unused]] u32 operand, [[maybe_unused]] const Point& at) {
     float in_c_1[2];
     unpack_pair<bfloat16_t>(along[0], in_c_1[0], in_c_1[1]);
     float out_result_2__0[2];

@@ -14,10 +14,10 @@ struct Parameters {
 
 struct Fused {
   using Params = Parameters;
-  static constexpr int kProducts = 1, kColumns = 1;
+  static constexpr int kProducts = 1, kColumns = 1, kColumnValues = 0;
   static constexpr bool kOperand = true, kBoxed = true;
 
-  static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] u32 operand, [[maybe_unused]] const Point& at) {
+  static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, [[maybe_unused]] u32 operand, [[maybe_unused]] const Point& at) {
     float in_b_1[2];
     unpack_pair<bfloat16_t>(along[0], in_b_1[0], in_b_1[1]);
     float in_residual_2[2];
