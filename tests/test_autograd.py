@@ -317,6 +317,9 @@ LAYERS |= {
     "einsum": lambda x, t: torch.einsum("ij,kj->ik", x, x.sin()),
     "conv1d": lambda x, t: F.conv1d(x[None], x[:, None, :3].repeat(1, 4, 1), padding=1),
     "conv2d": lambda x, t: F.conv2d(x[None, None], x[None, None, :2, :3], stride=2, padding=1),
+    "conv2d, grouped": lambda x, t: F.conv2d(
+        x.reshape(1, 4, 3, 2), x[:, :2].reshape(4, 2, 1, 1).sin(), stride=(2, 1), padding=(1, 2), groups=2
+    ),
     "max_pool": lambda x, t: F.max_pool2d(x[None], 2),
     "avg_pool": lambda x, t: F.avg_pool2d(x[None], 2),
     "interpolate": lambda x, t: F.interpolate(x[None, None], scale_factor=2, mode="bilinear"),

@@ -55,7 +55,8 @@ class Backward:
         nodes = [tracer.copy(x) for x in own]
         with tracer.differentiated():
             results = _values_of(self.__wrapped__(*args, **kwargs))
-        pairs = [(y, g) for y, g in zip(results, cotangents, strict=True) if g is not None and isinstance(y, Traced)]
+        known = [(y, g) for y, g in zip(results, cotangents, strict=True) if g is not None]
+        pairs = [(tracer.lift(y, g._library), g) for y, g in known]
         named = {id(i.array): tracer.value_of_input(k) for k, i in enumerate(tracer.inputs) if i.captured}
         params = [(k, named[k]) for k in captured if k in named]
         made = tracer.vjp([y for y, _ in pairs], [g for _, g in pairs], [*nodes, *(v for _, v in params)])
