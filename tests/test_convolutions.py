@@ -196,6 +196,24 @@ class TestForms:
         bias = torch.randn(17, device="cuda").half()[1:]
         check(lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)), x, w, bias, out=out)
 
+    @pytest.mark.parametrize("last", [True, False])
+    def test_what_begins_between_multiples_of_16_bytes(self, last):
+        x, w, g = draw(2, 16, 9, 9, last=last), draw(24, 16, 3, 3, scale=0.1, last=last), draw(7)
+        check(lambda x, w, g: F.relu(F.conv2d(x, w, padding=1) * g[1] + g[3]), x, w, g)
+        check(lambda x, w, b: F.relu(F.conv2d(x, w, padding=1) + b[1:].view(1, 24, 1, 1)), x, w, draw(25))
+        check(lambda x, w, g: F.relu(F.conv2d(x, w)).float() * g[3], x, w, g.float())
+
+    def test_a_first_call_in_a_cuda_graph(self):
+        x, w = draw(3, 16, 13, 11), draw(40, 16, 3, 3, scale=0.1)
+        fused, out = kf.fuse(self.relu), torch.empty_like(F.conv2d(x, w, padding=1))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            fused(x, w, out=out)
+        x.copy_(draw(3, 16, 13, 11))
+        graph.replay()
+        want = self.relu(x.double(), w.double())
+        assert (out.double() - want).norm() / want.norm() < 2e-3
+
     def test_a_chain(self):
         x, w, v = draw(2, 16, 9, 9), draw(32, 16, 3, 3, scale=0.1), draw(16, 32, 3, 3, scale=0.1)
         f = kf.FusedFunction(

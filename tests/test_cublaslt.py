@@ -89,6 +89,22 @@ def test_what_the_library_has_no_good_kernel_for_is_refused(arguments, why):
     assert any(why in r.sentence for r in plan.refusals)
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, w, b, r: F.relu(x[:, 1:65] @ w + b[:64]),
+        lambda x, w, b, r: F.relu(x[:, :64] @ w + b[1:65]),
+        lambda x, w, b, r: F.relu(x[:, :64] @ w + r[:, 1:65]),
+        lambda x, w, b, r: F.relu(x[:1, 1:65] @ w),
+    ],
+    ids=["a factor", "a bias", "a residual", "a row"],
+)
+def test_what_begins_between_multiples_of_16_bytes_is_refused(f):
+    arrays = [kf.spec(s, "bfloat16", like="torch") for s in ((96, 72), (64, 64), (72,), (96, 72))]
+    plan = kf.plan(f, *arrays, device="A100 80GB", executors=EXECUTORS)
+    assert all(g.executor != "cublaslt" for g in plan.groups)
+
+
 def test_older_gpus_and_products_alone_are_the_library_s():
     assert "cublaslt" not in kf.executors("T4")
     plan = kf.plan(FORMS["bias and relu"], *specs(), device="T4", executors="available")
@@ -187,6 +203,19 @@ def test_nan_and_inf_pass_through(form):
     got = check(FORMS[form], x, w, b, r)
     assert got[3].isnan().all()
     assert got[:, 17].isnan().all()
+
+
+@on_gpu
+@pytest.mark.cuda
+def test_a_first_call_in_a_graph():
+    x, w, b, out = draw(96, 72), draw(136, 72), draw(136), draw(96, 136)
+    f, graph = forced(lambda x, w, b: gelu(F.linear(x, w, b))), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        f(x, w, b, out=out)
+    x.mul_(-0.5)
+    graph.replay()
+    want = gelu(F.linear(x.double(), w.double(), b.double()))
+    assert (out.double() - want).norm() / want.norm() <= 3 * ROUNDING["bfloat16"]
 
 
 @on_gpu

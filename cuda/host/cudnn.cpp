@@ -139,6 +139,8 @@ const Api& cudnn() {
   throw DeviceError("kfusion: cuDNN 9 (libcudnn.so.9) was not found; pip install nvidia-cudnn-cu13");
 }
 
+constexpr const char* kExecutor = "cudnn";  ///< what plans do without where the library fails
+
 /// Why the last call failed, by cuDNN's own words.
 std::string why(int status) {
   std::array<char, 512> text{};
@@ -168,7 +170,7 @@ class Owned {
   void set(Attribute name, const Extents& all) { set(name, kInt64Type, std::ssize(all), all.data()); }
   void set(Attribute name, const Owned& other) { set(name, kDescriptorType, 1, &other.d_); }
   void finalize() { check(cudnn().finalize(d_), "describing a kernel"); }
-  bool try_to_finalize() { return cudnn().finalize(d_) == 0; }
+  int try_to_finalize() { return cudnn().finalize(d_); }
 
  private:
   Descriptor d_ = nullptr;
@@ -176,16 +178,43 @@ class Owned {
 using OwnedPointer = std::unique_ptr<Owned>;
 OwnedPointer make_descriptor(DescriptorType type) { return std::make_unique<Owned>(type); }
 
-/// The calling thread's, on the current device. Handles are not shared, since each has one stream; they stay.
-Handle handle_of(int device) {
-  thread_local std::array<Handle, cuda::kMaxDevices> handles{};
-  Handle& h = handles[static_cast<std::size_t>(device)];
-  if (!h) {
-    const cuda::DuringCapture capture;
-    check(cudnn().create(&h), "starting");
-  }
-  return h;
+/// Handles that nobody uses, by device. Never destroyed: threads may still launch at exit.
+struct Handles {
+  cpu::ForkSafeMutex mutex;
+  std::array<std::vector<Handle>, cuda::kMaxDevices> free;
+};
+Handles& handles() {
+  static auto& handles = *new Handles;
+  return handles;
 }
+
+/// A handle on the current device for one thread at a time, as each has one stream.
+class Borrowed {
+ public:
+  explicit Borrowed(int device) : free_(handles().free[static_cast<std::size_t>(device)]) {
+    {
+      const std::lock_guard lock(handles().mutex);
+      if (!free_.empty()) handle_ = free_.back(), free_.pop_back();
+    }
+    if (!handle_) start();
+  }
+  ~Borrowed() {
+    const std::lock_guard lock(handles().mutex);
+    free_.push_back(handle_);
+  }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  Handle get() const { return handle_; }
+
+ private:
+  void start() {
+    if (const int status = cudnn().create(&handle_); status != 0)
+      throw NoSuchKernel("kfusion: cuDNN does not start: " + why(status), kExecutor);
+  }
+
+  std::vector<Handle>& free_;
+  Handle handle_ = nullptr;
+};
 
 int type_of(DType t) { return t == DType::kFloat16 ? kHalf : t == DType::kBFloat16 ? kBfloat16 : kFloat; }
 
@@ -201,14 +230,15 @@ class Made final : public Plan {
 
   void run(const void* const* data, std::byte* workspace, Stream stream) const override {
     const cuda::UseDevice use(device_);
-    const Handle handle = handle_of(device_);
-    check(cudnn().set_stream(handle, cuda::handle(stream)), "choosing the stream");
+    const cuda::DuringCapture capture;  // the library loads its kernels when it first launches them
+    const Borrowed handle(device_);
+    check(cudnn().set_stream(handle.get(), cuda::handle(stream)), "choosing the stream");
     Owned pack(kVariantPack);
     pack.set(kPackIds, ids_);
     pack.set(kPackPointers, kPointerType, std::ssize(ids_), data);
     pack.set(kPackWorkspace, kPointerType, 1, &workspace);
     pack.finalize();
-    check(cudnn().execute(handle, plan_->get(), pack.get()), "running a convolution");
+    check(cudnn().execute(handle.get(), plan_->get(), pack.get()), "running a convolution");
   }
 
  private:
@@ -271,11 +301,12 @@ class Made final : public Plan {
   /// convolutions from 9 x 11 to 56 x 56 pixels (H100, cuDNN 9.19), and never more than 1.03 of the best of eight.
   void choose() {
     constexpr int kMost = 4, kOrder[] = {1, 0, 2, 3};
-    const Handle handle = handle_of(device_);
+    const Borrowed borrowed(device_);
+    const Handle handle = borrowed.get();
     auto graph = make_descriptor(kOperationGraph), heuristics = make_descriptor(kHeuristics);
     graph->set(kGraphHandle, kHandleType, 1, &handle);
     graph->set(kGraphOperations, kDescriptorType, std::ssize(operations_), operations_.data());
-    if (!graph->try_to_finalize()) throw NoSuchKernel("kfusion: cuDNN has no such kernel");
+    if (!has_kernel(graph->try_to_finalize())) refuse();
     heuristics->set(kHeuristicsGraph, *graph);
     heuristics->set(kHeuristicsMode, kHeuristicsModeType, kHeuristicsA);
     std::vector<OwnedPointer> proposed;
@@ -285,12 +316,13 @@ class Made final : public Plan {
       results.push_back(proposed.back()->get());
     }
     std::int64_t count = 0;
-    if (!heuristics->try_to_finalize() || cudnn().get_attribute(heuristics->get(), kHeuristicsResults, kDescriptorType,
-                                                                kMost, &count, results.data()) != 0)
+    if (!has_kernel(heuristics->try_to_finalize()) ||
+        !has_kernel(cudnn().get_attribute(heuristics->get(), kHeuristicsResults, kDescriptorType, kMost, &count,
+                                          results.data())))
       count = 0;
     for (const int i : kOrder)
       if (i < count && !plan_) try_plan(*proposed[static_cast<std::size_t>(i)], handle);
-    if (!plan_) throw NoSuchKernel("kfusion: cuDNN has no such kernel");
+    if (!plan_) refuse();
     kept_.push_back(std::move(graph)), kept_.push_back(std::move(heuristics));
     for (OwnedPointer& p : proposed) kept_.push_back(std::move(p));
   }
@@ -299,14 +331,24 @@ class Made final : public Plan {
     auto plan = make_descriptor(kExecutionPlan);
     plan->set(kPlanHandle, kHandleType, 1, &handle);
     plan->set(kPlanConfiguration, configuration);
-    if (!plan->try_to_finalize()) return;
+    if (!has_kernel(plan->try_to_finalize())) return;
     std::int64_t bytes = 0, count = 0;
     check(cudnn().get_attribute(plan->get(), kPlanWorkspace, kInt64Type, 1, &count, &bytes), "asking for memory");
     workspace_bytes_ = static_cast<std::size_t>(bytes);
     plan_ = std::move(plan);
   }
 
+  /// Of a status. Those of 3000 on say what is not supported; others, as of memory that is short, may pass.
+  bool has_kernel(int status) {
+    if (status != 0 && status / 1000 != 3) passing_ = true;
+    return status == 0;
+  }
+  [[noreturn]] void refuse() const {
+    throw NoSuchKernel("kfusion: cuDNN has no such kernel", passing_ ? kExecutor : "");
+  }
+
   int device_;
+  bool passing_ = false;
   std::vector<OwnedPointer> tensors_, kept_;
   std::vector<Descriptor> operations_;
   Extents ids_;  ///< of the tensors that have data
@@ -316,27 +358,37 @@ class Made final : public Plan {
 
 /// Kernels by device and recipe. Never destroyed: threads may still run them at exit.
 struct Known {
-  std::mutex mutex;
+  cpu::ForkSafeMutex mutex;
   std::unordered_map<std::string, std::shared_ptr<const Made>> all;
-  std::unordered_set<std::string> unsupported;  ///< recipes
+  std::unordered_set<std::string> unsupported;  ///< recipes, after the compute capability
 };
 Known& known() {
   static auto& known = *new Known;
   return known;
 }
 
+std::string key_of(const Recipe& r, int number) { return std::to_string(number) + ' ' + r.text(); }
+
+/// 90 for 9.0.
+int compute_capability(int device) {
+  int major = 0, minor = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  return 10 * major + minor;
+}
+
 }  // namespace
 
 bool is_there() noexcept { return found() != nullptr; }
 
-bool is_unsupported(const Recipe& r) {
+bool is_unsupported(const Recipe& r, int compute_capability) {
   Known& k = known();
   const std::lock_guard lock(k.mutex);
-  return !k.unsupported.empty() && k.unsupported.contains(r.text());
+  return !k.unsupported.empty() && k.unsupported.contains(key_of(r, compute_capability));
 }
 
 std::shared_ptr<const Plan> make(const Recipe& r, int device) {
-  const std::string text = r.text(), key = std::to_string(device) + ' ' + text;
+  const std::string key = key_of(r, device);
   Known& k = known();
   {
     const std::lock_guard lock(k.mutex);
@@ -348,10 +400,12 @@ std::shared_ptr<const Plan> make(const Recipe& r, int device) {
     auto made = std::make_shared<const Made>(r, device);
     const std::lock_guard lock(k.mutex);
     return k.all.emplace(key, std::move(made)).first->second;
-  } catch (const NoSuchKernel&) {
+  } catch (const NoSuchKernel& failure) {
     const std::lock_guard lock(k.mutex);
-    k.unsupported.insert(text);
+    if (failure.without.empty()) k.unsupported.insert(key_of(r, compute_capability(device)));
     throw;
+  } catch (const DeviceError& failure) {
+    throw NoSuchKernel(failure.what(), kExecutor);
   }
 }
 

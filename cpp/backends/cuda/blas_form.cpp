@@ -1,13 +1,12 @@
 #include "backends/cuda/blas_form.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 
 namespace kfusion {
 namespace {
-
-constexpr std::int64_t kLineElements = 8;  ///< of 16 bytes
 
 class BlasMatcher {
  public:
@@ -48,15 +47,16 @@ class BlasMatcher {
       return "computes products of float16 or bfloat16";
     if (c.batches * c.rows * c.cols * c.depth == 0) return "computes products that have elements";
     if (std::max({c.batches, c.rows, c.cols, c.depth}) > INT32_MAX) return "counts rows and columns below 2^31";
-    if (c.cols % kLineElements != 0 || (c.rows > 1 && !lines_fit(p.left)) || (c.cols > 1 && !lines_fit(p.right)))
+    if (c.cols % kLineElements != 0 || !lines_fit(p.left, c.rows) || !lines_fit(p.right, c.cols))
       return "reads and stores rows that begin at multiples of 16 bytes";  // others take its slow kernels
     if (!has_lines(p.left, c.rows, c.depth) || !has_lines(p.right, c.cols, c.depth))
       return "reads factors whose rows or columns are contiguous";
     return {};
   }
 
-  static bool lines_fit(const Factor& f) {
-    return f.batch % kLineElements == 0 && (f.depth == 1 ? f.outer : f.depth) % kLineElements == 0;
+  static bool lines_fit(const Factor& f, std::int64_t outer) {
+    const bool lines = f.batch % kLineElements == 0 && (f.depth == 1 ? f.outer : f.depth) % kLineElements == 0;
+    return f.offset % kLineElements == 0 && (outer == 1 || lines);
   }
 
   /// Whether neighbours lie along one of both axes, and lines of them apart along the other one.
@@ -125,11 +125,14 @@ class BlasMatcher {
     const auto seen = reshaped(*other, {c.batches, c.rows, c.cols});
     if (!seen || seen->has_positions() || (c.cols > 1 && seen->strides[2] != 1)) return false;
     const std::int64_t batch = c.batches > 1 ? seen->strides[0] : 0, row = c.rows > 1 ? seen->strides[1] : 0;
+    if (std::ranges::any_of(std::array{seen->offset, batch, row},
+                            [](std::int64_t line) { return line % kLineElements != 0; }))
+      return false;
     if (batch == 0 && row == 0 && !form_.bias) {
       form_.bias = *seen;
       return true;
     }
-    if (form_.added || batch < 0 || (c.rows > 1 && (row < c.cols || row % kLineElements != 0))) return false;
+    if (form_.added || batch < 0 || (c.rows > 1 && row < c.cols)) return false;
     form_.added = *seen;
     return true;
   }

@@ -8,6 +8,8 @@
 
 namespace kfusion {
 
+constexpr std::int64_t kLineElements = 8;  ///< of 16 bytes, at multiples of which all rows begin
+
 enum class BlasActivation : std::uint8_t { kNone, kRelu, kGelu };  ///< the gelu is the one by tanh
 
 struct BlasForm {
