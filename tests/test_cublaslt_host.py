@@ -34,13 +34,13 @@ def library(tmp_path_factory):
 class Matrix:
     """Batches of a matrix with `pad` elements behind each line; the lines are its columns where it is turned."""
 
-    def __init__(self, rng, rows, cols, turned=False, pad=0, alignment=16):
+    def __init__(self, rng, rows, cols, turned=False, pad=0):
         lines, size = (cols, rows) if turned else (rows, cols)
         self.memory = rng.standard_normal((BATCHES, lines, size + pad)).astype(np.float16)
         values = self.memory[:, :, :size]
         self.values = values.transpose(0, 2, 1) if turned else values
         step = size + pad
-        self.fields = (ctypes.c_int64 * 4)(step, lines * step, turned, alignment)
+        self.fields = (ctypes.c_int64 * 3)(step, lines * step, turned)
 
     @property
     def address(self):
@@ -68,7 +68,7 @@ def test_products_lie_as_they_are_described(library, turned, has_bias, adds, act
     workspace = library.host_product(
         (ctypes.c_int64 * 4)(BATCHES, ROWS, COLS, DEPTH),
         left.fields,
-        (ctypes.c_int64 * 4)(right.fields[0], right.fields[1], turned[1], 16),
+        (ctypes.c_int64 * 3)(right.fields[0], right.fields[1], turned[1]),
         added.fields,
         result.fields,
         left.address,
@@ -88,11 +88,11 @@ def test_products_lie_as_they_are_described(library, turned, has_bias, adds, act
 
 def test_the_library_is_told_of_addresses_and_sums(library):
     rng = np.random.default_rng(0)
-    left, right = Matrix(rng, ROWS, DEPTH, alignment=2), Matrix(rng, DEPTH, COLS, turned=True, alignment=4)
-    result = Matrix(rng, ROWS, COLS, alignment=8)
-    of_right = (ctypes.c_int64 * 4)(right.fields[0], right.fields[1], 0, 4)
+    left, right = Matrix(rng, ROWS, DEPTH), Matrix(rng, DEPTH, COLS, turned=True)
+    result = Matrix(rng, ROWS, COLS)
+    of_right = (ctypes.c_int64 * 3)(right.fields[0], right.fields[1], 0)
     sizes = (ctypes.c_int64 * 4)(BATCHES, ROWS, COLS, DEPTH)
     arrays = (left.address, right.address, None, None, result.address, 0)
     library.host_product(sizes, left.fields, of_right, result.fields, result.fields, *arrays)
-    assert [library.fake_preference(i) for i in (5, 6, 7, 8)] == [4, 2, 8, 8]  # of the transposed product's factors
+    assert [library.fake_preference(i) for i in (5, 6, 7, 8)] == [16] * 4
     assert library.fake_preference(3) == 2  # partial sums are float32

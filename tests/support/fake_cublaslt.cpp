@@ -131,15 +131,13 @@ int cublasLtMatmul(void*, const Operation* o, const float* alpha, const Half* a,
 
 std::uint64_t fake_preference(int attribute) { return preferences[attribute]; }
 
-/// sizes: batches, rows, cols, depth. of_left, ...: step, batch, turned, alignment. Returns the workspace's bytes.
+/// sizes: batches, rows, cols, depth. of_left, ...: step, batch, turned. Returns the workspace's bytes.
 std::int64_t host_product(const std::int64_t* sizes, const std::int64_t* of_left, const std::int64_t* of_right,
                           const std::int64_t* of_added, const std::int64_t* of_result, const std::byte* left,
                           const std::byte* right, const std::byte* added, const std::byte* bias, std::byte* result,
                           int activation) {
   using namespace kfusion;
-  const auto matrix = [](const std::int64_t* m) {
-    return cuda::LtMatrix{m[0], m[1], m[2] != 0, static_cast<std::uint32_t>(m[3])};
-  };
+  const auto matrix = [](const std::int64_t* m) { return cuda::LtMatrix{m[0], m[1], m[2] != 0}; };
   cuda::LtProduct p;
   p.dtype = DType::kFloat16, p.batches = sizes[0], p.rows = sizes[1], p.cols = sizes[2], p.depth = sizes[3];
   p.left = matrix(of_left), p.right = matrix(of_right), p.added = matrix(of_added), p.result = matrix(of_result);

@@ -118,8 +118,7 @@ class CublasLt final : public Backend {
     if (form.activation == BlasActivation::kGelu) p.compute_us *= kGelu;
     if (device.compute_capability == 90)
       p.compute_us *= kBesideOurs, p.launch_us *= kBesideOurs, p.memory_us *= kBesideOurs;
-    p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
-    p.bound = bound_of(p);
+    settle(p);
     return p;
   }
 

@@ -197,8 +197,7 @@ class Cudnn final : public Backend {
                        device.bandwidth;
       }
     }
-    p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
-    p.bound = bound_of(p);
+    settle(p);
     return p;
   }
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "kfusion/plan/graph_copy.hpp"
+#include "kfusion/plan/tiling.hpp"
 
 namespace kfusion {
 namespace {
@@ -35,7 +36,7 @@ class Widening : private GraphCopy {
   }
 
  private:
-  bool is_map(NodeId n) const { return kind(g_[n].op) == OpKind::kMap || kind(g_[n].op) == OpKind::kCast; }
+  bool is_map(NodeId n) const { return is_elementwise(g_[n]); }
 
   /// An iota, or a map of one that reads nothing large.
   bool is_of_positions(NodeId n) const {

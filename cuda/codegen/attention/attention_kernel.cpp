@@ -83,8 +83,7 @@ int slotted_store(const Attention& a, bool aligned) {
   return -1;
 }
 
-/// Without epilogues.
-bool has_any_axes(const Attention& a) { return a.scores.batch_axes.size() <= kMostBatchAxes; }
+bool has_few_batch_axes(const Attention& a) { return a.scores.batch_axes.size() <= kMostBatchAxes; }
 
 int values_of(std::int64_t cols) {
   for (const int n : {32, 64, 128, 192})
@@ -139,7 +138,7 @@ std::optional<std::string> no_attention_kernel(const Candidate& kernel) {
   if (std::min({scores.batches, scores.rows, scores.cols, scores.depth, output.cols}) == 0)
     return "computes products that have elements";
   if (scores.depth > kMostNumbers || output.cols > kMostNumbers) return "takes heads of 256 numbers at most";
-  if (!has_any_axes(a) || scores.batch_axes != output.batch_axes)
+  if (!has_few_batch_axes(a) || scores.batch_axes != output.batch_axes)
     return "takes three axes of batches at most, those of scores and values alike";
   if (std::max({scores.rows, scores.cols}) >= kMostExtent / 2 ||
       scores.rows / 64 + 1 >= kMostExtent / 256 / scores.batches)
