@@ -152,10 +152,9 @@ class CublasLt final : public Backend {
   static bool stores_rows(const Access& to, const Contraction& c) {
     const auto seen = reshaped(to, {c.batches, c.rows, c.cols});
     if (!seen) return false;
-    const auto fits = [](std::int64_t line) { return line % kLineElements == 0; };
-    return fits(seen->offset) && (c.cols == 1 || seen->strides[2] == 1) &&
-           (c.rows == 1 || (seen->strides[1] >= c.cols && fits(seen->strides[1]))) &&
-           (c.batches == 1 || (seen->strides[0] > 0 && fits(seen->strides[0])));
+    const std::int64_t batch = c.batches > 1 ? seen->strides[0] : c.cols, row = c.rows > 1 ? seen->strides[1] : c.cols;
+    return (c.cols == 1 || seen->strides[2] == 1) && row >= c.cols && batch > 0 &&
+           are_lines_aligned(seen->offset, batch, row);
   }
 };
 
