@@ -113,6 +113,21 @@ def test_arrays_begin_at_multiples_of_16_bytes(place, at):
     assert [g.executor for g in plan.groups] == (["cublaslt"] if at == 8 else ["array_library", "cuda"])
 
 
+FROM_IMAGES = [(2, 16, 12, 16), (24, 16, 3, 3), (16, 32)]
+
+
+def from_images(x, w, m):
+    """A product along rows of images, whose channels lie innermost when it is to be computed."""
+    return F.relu(F.conv2d(x, w, padding=1) @ m)
+
+
+@pytest.mark.parametrize("device", ["A100 80GB", "H100"])
+def test_rows_of_images_are_planned_as_if_they_were_contiguous(device):
+    arrays = [kf.spec(s, "bfloat16", like="torch") for s in FROM_IMAGES]
+    plan = kf.plan(from_images, *arrays, device=device, executors=EXECUTORS)
+    assert [g.executor for g in plan.groups] == ["array_library", "cublaslt"]
+
+
 def test_older_gpus_and_products_alone_are_the_library_s():
     assert "cublaslt" not in kf.executors("T4")
     plan = kf.plan(FORMS["bias and relu"], *specs(), device="T4", executors="available")
@@ -198,6 +213,16 @@ def test_arrays_inside_of_others(place, at):
     got, want = fused(*arguments), f(*[a.double() for a in arguments])
     assert (got.double() - want).norm() / want.norm() <= 3 * ROUNDING["bfloat16"]
     assert torch.equal(got, fused(*arguments))
+
+
+@on_gpu
+@pytest.mark.cuda
+def test_what_lies_otherwise_than_was_planned():
+    x, w, m = (draw(*s, scale=0.2) for s in FROM_IMAGES)
+    fused = kf.FusedFunction(from_images, {"executors": EXECUTORS})
+    got, want = fused(x, w, m), from_images(x.double(), w.double(), m.double())
+    assert (got.double() - want).norm() / want.norm() <= 3 * ROUNDING["bfloat16"]
+    assert torch.equal(got, fused(x, w, m))
 
 
 @on_gpu

@@ -136,8 +136,10 @@ class CublasLt final : public Backend {
   StepPointer make_step(StepRequest& request) const override {
     if (!request.aligned())  // what the library then takes is slow, or fails when it runs (13.0)
       throw NoSuchKernel("kfusion: cuBLASLt is given no arrays at odd addresses", "cublaslt");
-    const BlasForm form = form_of(request.plan(), request.group());
-    return std::make_unique<LtStep>(form, request.contraction(), request.place().index);
+    std::string why;
+    const auto form = blas_form(candidate_of(request.plan(), request.group()), why);
+    if (!form) throw NoSuchKernel("kfusion: cublaslt " + why, "cublaslt");  // of what lies otherwise than was planned
+    return std::make_unique<LtStep>(*form, request.contraction(), request.place().index);
   }
 
  private:
