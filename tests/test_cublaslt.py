@@ -167,8 +167,7 @@ SHAPES = [(1, 8, 8), (7, 16, 24), (128, 64, 256), (129, 8, 264), (1000, 776, 100
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", FORMS)
-def test_forms_against_float64(form, dtype, monkeypatch):
-    monkeypatch.setenv("KFUSION_POISON", "1")
+def test_forms_against_float64(form, dtype):
     if form == "bias in float32":
         forms = {
             form: lambda x, w, b, r: ((x @ w.T).to(b.dtype if b.dtype == torch.float64 else torch.float32) + b).to(
@@ -259,12 +258,14 @@ def test_nan_and_inf_pass_through(form):
 def test_a_first_call_in_a_graph():
     x, w, b, out = draw(96, 72), draw(136, 72), draw(136), draw(96, 136)
     f, graph = forced(lambda x, w, b: gelu(F.linear(x, w, b))), torch.cuda.CUDAGraph()
+    assert [g.executor for g in f.plan(x, w, b).groups] == ["cublaslt"]
     with torch.cuda.graph(graph):
         f(x, w, b, out=out)
     x.mul_(-0.5)
     graph.replay()
     want = gelu(F.linear(x.double(), w.double(), b.double()))
     assert (out.double() - want).norm() / want.norm() <= 3 * ROUNDING["bfloat16"]
+    assert torch.equal(out, f(x, w, b))
 
 
 @on_gpu
