@@ -231,13 +231,6 @@ SHAPES = [(2, 3, 50, 70, 16, 24), (1, 2, 63, 64, 64, 64), (1, 2, 65, 127, 128, 1
           (1, 1, 1, 2, 8, 8), (1, 2, 1000, 1000, 32, 32), (1, 2, 70, 5000, 128, 64)]  # fmt: skip
 
 
-@pytest.fixture
-def _poison():
-    _core.poison_memory(True)
-    yield
-    _core.poison_memory(False)
-
-
 def forced(f):
     return kf.FusedFunction(f, {"executors": [OURS, "cuda"]})
 
@@ -320,7 +313,6 @@ def check(form, arguments, dtype="bfloat16"):
 
 @on_hopper
 @pytest.mark.cuda
-@pytest.mark.usefixtures("_poison")
 class TestResults:
     @pytest.mark.parametrize("shape", SHAPES)
     @pytest.mark.parametrize("form", FORMS)

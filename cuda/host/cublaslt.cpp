@@ -89,9 +89,11 @@ const LtApi& cublaslt() {
   return api;
 }
 
+/// What fails while a plan is made ready to run: it can do without the library.
 void check_lt(int status, const char* what) {
   if (status == 0) return;
-  throw DeviceError(std::string("kfusion: cuBLASLt: ") + what + " failed: " + cublaslt().status_string(status));
+  throw NoSuchKernel(std::string("kfusion: cuBLASLt: ") + what + " failed: " + cublaslt().status_string(status),
+                     "cublaslt");
 }
 
 /// Never destroyed: threads may still launch at exit.
@@ -99,9 +101,7 @@ LtApi::Handle lt_handle(int device) {
   static std::array<LtApi::Handle, kMaxDevices> handles{};
   static std::array<std::once_flag, kMaxDevices> once;
   const auto i = static_cast<std::size_t>(device);
-  std::call_once(once[i], [&] {
-    if (cublaslt().create(&handles[i]) != 0) throw NoSuchKernel("kfusion: cuBLASLt does not start", "cublaslt");
-  });
+  std::call_once(once[i], [&] { check_lt(cublaslt().create(&handles[i]), "starting the library"); });
   return handles[i];
 }
 
@@ -162,7 +162,7 @@ struct LtKernel::Parts {
 bool has_cublaslt() { return cublaslt().multiply != nullptr; }
 
 LtKernel::LtKernel(const LtProduct& p, int device) : parts_(std::make_unique<Parts>()) {
-  if (!has_cublaslt()) throw DeviceError("kfusion: cuBLASLt was not found; pip install nvidia-cublas");
+  if (!has_cublaslt()) throw NoSuchKernel("kfusion: cuBLASLt was not found; pip install nvidia-cublas", "cublaslt");
   const UseDevice use(device);
   const DuringCapture capture;
   Parts& parts = *parts_;
@@ -183,12 +183,10 @@ LtKernel::LtKernel(const LtProduct& p, int device) : parts_(std::make_unique<Par
   constexpr std::uint32_t kAlignment = 16;
   for (int i = 0; i < 4; ++i) set(lt::kAlignmentOfA + i, kAlignment);
   int count = 0;
-  const int status = cublaslt().find(lt_handle(device), operation.get(), parts.a.get(), parts.b.get(), parts.c.get(),
-                                     parts.d.get(), preference.get(), 1, &parts.found, &count);
-  if (status != 0 || count == 0)
-    throw NoSuchKernel("kfusion: cuBLASLt has no kernel for a product of " + std::to_string(p.rows) + " x " +
-                           std::to_string(p.depth) + " x " + std::to_string(p.cols) + " elements",
-                       "cublaslt");
+  check_lt(cublaslt().find(lt_handle(device), operation.get(), parts.a.get(), parts.b.get(), parts.c.get(),
+                           parts.d.get(), preference.get(), 1, &parts.found, &count),
+           "looking for a kernel");
+  if (count == 0) throw NoSuchKernel("kfusion: cuBLASLt has no kernel for a product", "cublaslt");
 }
 
 LtKernel::LtKernel(LtKernel&&) noexcept = default;

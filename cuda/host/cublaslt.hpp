@@ -43,7 +43,7 @@ struct LtAddresses {
 /// The kernel that the library's heuristic takes for a product on a device.
 class LtKernel {
  public:
-  /// Throws DeviceError where there is no library or no kernel.
+  /// Throws NoSuchKernel where there is no library that works, or no kernel.
   LtKernel(const LtProduct& product, int device);
   LtKernel(LtKernel&&) noexcept;
   ~LtKernel();

@@ -134,12 +134,12 @@ const Api* found() {
   return api;
 }
 
+constexpr const char* kExecutor = "cudnn";  ///< what plans do without where the library fails
+
 const Api& cudnn() {
   if (const Api* api = found()) return *api;
-  throw DeviceError("kfusion: cuDNN 9 (libcudnn.so.9) was not found; pip install nvidia-cudnn-cu13");
+  throw NoSuchKernel("kfusion: cuDNN 9 (libcudnn.so.9) was not found; pip install nvidia-cudnn-cu13", kExecutor);
 }
-
-constexpr const char* kExecutor = "cudnn";  ///< what plans do without where the library fails
 
 /// Why the last call failed, by cuDNN's own words.
 std::string why(int status) {
@@ -148,9 +148,18 @@ std::string why(int status) {
   return std::string(cudnn().error_string(status)) + (text[0] ? std::string(": ") + text.data() : "");
 }
 
-void check(int status, const char* what) {
-  if (status != 0) throw DeviceError(std::string("kfusion: cuDNN: ") + what + " failed: " + why(status));
+/// Whether a status says that the library never has a kernel for a recipe on such a device: those of 3000 on, but for
+/// the driver, the runtime, or what else the library loads. Other reasons may pass, as memory that is short.
+bool is_final(int status) {
+  return status / 1000 == 3 && status != 3005 && status != 3006 && status != 3008 && status != 3009;
 }
+
+/// What fails while a plan is made ready to run: it can do without the kernel, or without the library.
+void check(int status, const char* what, bool final) {
+  if (status != 0)
+    throw NoSuchKernel(std::string("kfusion: cuDNN: ") + what + " failed: " + why(status), final ? "" : kExecutor);
+}
+void check(int status, const char* what) { check(status, what, is_final(status)); }
 
 class Owned {
  public:
@@ -196,7 +205,7 @@ class Borrowed {
       const std::lock_guard lock(handles().mutex);
       if (!free_.empty()) handle_ = free_.back(), free_.pop_back();
     }
-    if (!handle_) start();
+    if (!handle_) check(cudnn().create(&handle_), "starting", false);
   }
   ~Borrowed() {
     const std::lock_guard lock(handles().mutex);
@@ -207,11 +216,6 @@ class Borrowed {
   Handle get() const { return handle_; }
 
  private:
-  void start() {
-    if (const int status = cudnn().create(&handle_); status != 0)
-      throw NoSuchKernel("kfusion: cuDNN does not start: " + why(status), kExecutor);
-  }
-
   std::vector<Handle>& free_;
   Handle handle_ = nullptr;
 };
@@ -306,7 +310,7 @@ class Made final : public Plan {
     auto graph = make_descriptor(kOperationGraph), heuristics = make_descriptor(kHeuristics);
     graph->set(kGraphHandle, kHandleType, 1, &handle);
     graph->set(kGraphOperations, kDescriptorType, std::ssize(operations_), operations_.data());
-    if (!has_kernel(graph->try_to_finalize())) refuse();
+    graph->finalize();
     heuristics->set(kHeuristicsGraph, *graph);
     heuristics->set(kHeuristicsMode, kHeuristicsModeType, kHeuristicsA);
     std::vector<OwnedPointer> proposed;
@@ -316,39 +320,31 @@ class Made final : public Plan {
       results.push_back(proposed.back()->get());
     }
     std::int64_t count = 0;
-    if (!has_kernel(heuristics->try_to_finalize()) ||
-        !has_kernel(cudnn().get_attribute(heuristics->get(), kHeuristicsResults, kDescriptorType, kMost, &count,
-                                          results.data())))
-      count = 0;
+    heuristics->finalize();
+    check(cudnn().get_attribute(heuristics->get(), kHeuristicsResults, kDescriptorType, kMost, &count, results.data()),
+          "asking for kernels");
+    bool may_pass = false;
     for (const int i : kOrder)
-      if (i < count && !plan_) try_plan(*proposed[static_cast<std::size_t>(i)], handle);
-    if (!plan_) refuse();
+      if (i < count && !plan_) may_pass |= !is_final(try_plan(*proposed[static_cast<std::size_t>(i)], handle));
+    if (!plan_) throw NoSuchKernel("kfusion: cuDNN has no such kernel", may_pass ? kExecutor : "");
     kept_.push_back(std::move(graph)), kept_.push_back(std::move(heuristics));
     for (OwnedPointer& p : proposed) kept_.push_back(std::move(p));
   }
 
-  void try_plan(const Owned& configuration, Handle handle) {
+  /// The status, 0 for the plan that is taken.
+  int try_plan(const Owned& configuration, Handle handle) {
     auto plan = make_descriptor(kExecutionPlan);
     plan->set(kPlanHandle, kHandleType, 1, &handle);
     plan->set(kPlanConfiguration, configuration);
-    if (!has_kernel(plan->try_to_finalize())) return;
+    if (const int status = plan->try_to_finalize(); status != 0) return status;
     std::int64_t bytes = 0, count = 0;
     check(cudnn().get_attribute(plan->get(), kPlanWorkspace, kInt64Type, 1, &count, &bytes), "asking for memory");
     workspace_bytes_ = static_cast<std::size_t>(bytes);
     plan_ = std::move(plan);
-  }
-
-  /// Of a status. Those of 3000 on say what is not supported; others, as of memory that is short, may pass.
-  bool has_kernel(int status) {
-    if (status != 0 && status / 1000 != 3) passing_ = true;
-    return status == 0;
-  }
-  [[noreturn]] void refuse() const {
-    throw NoSuchKernel("kfusion: cuDNN has no such kernel", passing_ ? kExecutor : "");
+    return 0;
   }
 
   int device_;
-  bool passing_ = false;
   std::vector<OwnedPointer> tensors_, kept_;
   std::vector<Descriptor> operations_;
   Extents ids_;  ///< of the tensors that have data
@@ -371,10 +367,9 @@ std::string key_of(const Recipe& r, int number) { return std::to_string(number) 
 
 /// 90 for 9.0.
 int compute_capability(int device) {
-  int major = 0, minor = 0;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  return 10 * major + minor;
+  using cuda::attribute;
+  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
+         attribute(cudaDevAttrComputeCapabilityMinor, device);
 }
 
 }  // namespace
@@ -404,8 +399,6 @@ std::shared_ptr<const Plan> make(const Recipe& r, int device) {
     const std::lock_guard lock(k.mutex);
     if (failure.without.empty()) k.unsupported.insert(key_of(r, compute_capability(device)));
     throw;
-  } catch (const DeviceError& failure) {
-    throw NoSuchKernel(failure.what(), kExecutor);
   }
 }
 

@@ -135,8 +135,10 @@ class CublasLt final : public Backend {
   StepPointer make_step(StepRequest& request) const override {
     if (!request.aligned())  // what the library then takes is slow, or fails when it runs (13.0)
       throw NoSuchKernel("kfusion: cuBLASLt is given no arrays at odd addresses", "cublaslt");
-    const BlasForm form = form_of(request.plan(), request.group());
-    return std::make_unique<LtStep>(form, request.contraction(), request.place().index);
+    std::string why;
+    const auto form = blas_form(candidate_of(request.plan(), request.group()), why);
+    if (!form) throw NoSuchKernel("kfusion: cublaslt " + why, "cublaslt");  // of what lies otherwise than was planned
+    return std::make_unique<LtStep>(*form, request.contraction(), request.place().index);
   }
 
  private:
@@ -151,10 +153,9 @@ class CublasLt final : public Backend {
   static bool stores_rows(const Access& to, const Contraction& c) {
     const auto seen = reshaped(to, {c.batches, c.rows, c.cols});
     if (!seen) return false;
-    const auto fits = [](std::int64_t line) { return line % kLineElements == 0; };
-    return fits(seen->offset) && (c.cols == 1 || seen->strides[2] == 1) &&
-           (c.rows == 1 || (seen->strides[1] >= c.cols && fits(seen->strides[1]))) &&
-           (c.batches == 1 || (seen->strides[0] > 0 && fits(seen->strides[0])));
+    const std::int64_t batch = c.batches > 1 ? seen->strides[0] : c.cols, row = c.rows > 1 ? seen->strides[1] : c.cols;
+    return (c.cols == 1 || seen->strides[2] == 1) && row >= c.cols && batch > 0 &&
+           are_lines_aligned(seen->offset, batch, row);
   }
 };
 

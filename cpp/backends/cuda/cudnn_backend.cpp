@@ -204,7 +204,7 @@ class Cudnn final : public Backend {
   StepPointer make_step(StepRequest& request) const override {
     std::string why;
     auto r = convolution_recipe(candidate_of(request.plan(), request.group()), why);
-    if (!r) throw std::logic_error("kfusion: no convolution for cuDNN: " + why);
+    if (!r) throw NoSuchKernel("kfusion: cudnn " + why, "cudnn");  // of what lies otherwise than was planned
     return std::make_unique<ConvolutionStep>(std::move(*r), request);
   }
 };
