@@ -149,6 +149,15 @@ class FusedCallable {
   /// Empty where an argument is a traced value: the call is part of another function's trace. Not inlined, since a
   /// signature is large: functions call each other, and themselves, many levels deep while they are traced.
   [[gnu::noinline]] py::object run(py::handle self, Call& call, const Given& given) {
+    try {
+      return run_plain(self, call, given);
+    } catch (const arrays::RequiresGrad&) {
+      if (!py::hasattr(self, "_differentiable")) throw;
+    }
+    return self.attr("_differentiable")(given.args(), given.kwargs(), or_none(given.out()), or_none(given.stream()));
+  }
+
+  [[gnu::noinline]] py::object run_plain(py::handle self, Call& call, const Given& given) {
     forget_what_was_planned_otherwise();
     Signature s(call);  // the arrays are borrowed once: what runs is what was looked at
     try {

@@ -2,6 +2,7 @@
 #include "bindings/graph_dict.hpp"
 #include "bindings/stl.hpp"
 #include "kfusion/error.hpp"
+#include "kfusion/grad/vjp.hpp"
 #include "kfusion/graph/builder.hpp"
 
 namespace py = pybind11;
@@ -118,9 +119,19 @@ py::list op_rows() {
     d["doc"] = row.doc;
     d["cost"] = name(row.cost);
     d["facts"] = names_of_facts(row.facts);
+    d["adjoints"] = row.adjoints;
     rows.append(d);
   }
   return rows;
+}
+
+py::tuple vjp(Builder& g, const NodeIds& outputs, const NodeIds& cotangents, const NodeIds& inputs,
+              std::int64_t first_call) {
+  const grad::Vjp made = grad::add_vjp(g, outputs, cotangents, inputs, first_call);
+  py::list calls;
+  for (const grad::LibraryAdjoint& c : made.calls)
+    calls.append(py::make_tuple(c.kind, c.number, c.results, c.arguments));
+  return py::make_tuple(made.gradients, calls);
 }
 
 using Class = py::class_<Builder>;
@@ -240,6 +251,19 @@ Elements range(start, stop, step) of each axis; slice.indices(extent) gives the 
         "broadcast(self, x, shape)\n--\n\nnumpy.broadcast_to.\n");
 }
 
+void bind_gradients(Class& c) {
+  c.def("vjp", &vjp, py::arg("outputs"), py::arg("cotangents"), py::arg("inputs"), py::arg("first_call") = 0,
+        R"(vjp(self, outputs, cotangents, inputs, first_call=0)
+--
+
+Adds the gradients of the inputs, for gradients of the outputs (cotangents): a list of nodes, and what functions of the
+array library they call, which are numbered from first_call on: (kind, number, results, arguments) for each, as
+cpp/kfusion/grad/vjp.hpp says. TypeError where an op on the way has no adjoint.
+)");
+  c.def("stop_gradient", &Builder::stop_gradient, py::arg("x"),
+        "stop_gradient(self, x)\n--\n\nGradients take the node for a constant.\n");
+}
+
 void bind_frame(Class& c) {
   c.def("begin_stage", &Builder::begin_stage, py::arg("name"), py::arg("source") = "",
         R"(begin_stage(self, name, source='')
@@ -326,6 +350,7 @@ void bind_graph(py::module_& m) {
   graphs::bind_sources(c);
   graphs::bind_ops(c);
   graphs::bind_views(c);
+  graphs::bind_gradients(c);
   graphs::bind_frame(c);
   graphs::bind_reading(c);
   graphs::bind_whole(c);

@@ -9,6 +9,7 @@ kf.compare(kf.fused_relu_layernorm, x)   # both checked and measured on your dat
 kf.relu(x), kf.softmax(x), ...   # on arrays at once; in a traced function, nodes of its graph
 kf.elementwise("x, y: x * exp(-y) + 1")   # a function of arrays from an expression
 kf.fuse(f)                       # f as few kernels: y = kf.fuse(f)(x); a decorator, too
+kf.grad(f), kf.value_and_grad(f)  # the gradient of f by its first argument, fused like any other function
 kf.call(g, x, result=spec)       # inside f: any function g of arrays, run as it is between f's kernels
 kf.plan(f, kf.spec((4096, 1024)))   # which kernels f becomes, what that saves and why they are not fewer
 kf.measure_traffic(f, kf.spec((65536, 8192)))   # predicted bytes beside those of the GPU's counters (needs ncu)
@@ -34,6 +35,7 @@ from ._devices.devices import device, devices
 from ._devices.measure import measure_device
 from ._functions import *
 from ._fuse import FusedFunction, fuse
+from ._grad import grad, stop_gradient, value_and_grad, vjp
 from ._graph.source import TraceError
 from ._library_call import call
 from ._named import *
@@ -71,15 +73,19 @@ __all__ = [
     "executors",
     "fuse",
     "get_num_threads",
+    "grad",
     "measure_device",
     "measure_traffic",
     "plan",
     "savings",
     "set_num_threads",
     "spec",
+    "stop_gradient",
     "to_device",
     "trace",
     "tune",
+    "value_and_grad",
+    "vjp",
 ]
 __all__ += [name for name in vars(_functions) if not name.startswith("_")]
 __all__ += _named.__all__

@@ -1,4 +1,4 @@
-"""Checks random programs: their plans, and their results fused, unfused and in NumPy.
+"""Checks random programs: their plans, and their results fused, unfused and in NumPy; their gradients, too.
 
     python tests/support/random_programs.py --programs 200000 --jobs 2
 
@@ -25,8 +25,8 @@ from programs.checks import RUNNERS, Runner, TextRunner, error_of, threads
 from programs.drawing import PROFILES, Seeded, draw_program
 from programs.program import Program
 
-CHUNK = {"cpu": 100, "text": 20, "gpu": 20}
-TRIES = {"cpu": 400, "text": 30, "gpu": 100}  # programs that shrinking looks at
+CHUNK = {"cpu": 100, "text": 20, "gpu": 20, "grad": 50}
+TRIES = {"cpu": 400, "text": 30, "gpu": 100, "grad": 200}  # programs that shrinking looks at
 THOROUGH = 10  # one program in so many
 
 
@@ -55,7 +55,9 @@ def message_of(error: Exception) -> str:
 def program_of(backend: str, seed: int, number: int, profile: str | None = None) -> tuple[str, Program]:
     """The program and the name of its profile. Products are the array library's."""
     some = [
-        p for p in PROFILES if profile in (None, p.name) and (backend == "cpu" or p.name not in ("products", "calls"))
+        p
+        for p in PROFILES
+        if profile in (None, p.name) and (backend in ("cpu", "grad") or p.name not in ("products", "calls"))
     ]
     chosen = some[number % len(some)]
     return chosen.name, draw_program(Seeded(seed * 1_000_003 + number), chosen).needed()
@@ -124,7 +126,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="a new one where none is given")
     parser.add_argument("--only", type=int, help="the number of the only program to check")
     parser.add_argument("--profile", choices=[p.name for p in PROFILES], help="only programs of this kind")
-    parser.add_argument("--backend", choices=list(RUNNERS), default="cpu", help="text: generated CUDA run on the host")
+    parser.add_argument(
+        "--backend", choices=list(RUNNERS), default="cpu", help="text: CUDA on the host; grad: gradients"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (as many as CPU cores)")
     return parser.parse_args()
 

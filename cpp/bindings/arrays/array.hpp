@@ -34,6 +34,11 @@ using LibraryFunction = py::object (*)(const Node& n, const py::object& x, const
 /// library's own functions.
 enum class Takes { kFloats, kAll, kAny };
 
+/// An array that an autograd of its library watches, which a plain call does not tell of what it computes.
+struct RequiresGrad : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 /// The name in messages, what the function takes, and the stream that a call's device work goes to.
 class Call {
  public:

@@ -43,9 +43,9 @@ void check_tensor(const Call& call, const char* argument, py::handle x) {
   const Names& n = names();
   if (is_true(checked(PyObject_GetAttr(x.ptr(), n.requires_grad.ptr()))) &&
       is_true(checked(PyObject_CallNoArgs(n.is_grad_enabled.ptr()))))
-    throw std::runtime_error(call.says(std::string(argument) +
-                                       " requires grad, and kfusion has no backward pass yet: call it under "
-                                       "torch.no_grad(), or pass x.detach()"));
+    throw RequiresGrad(call.says(std::string(argument) +
+                                 " requires grad, and this function has no backward pass: call it under "
+                                 "torch.no_grad(), pass x.detach(), or call it within a function that kf.fuse makes"));
   // Forward mode: a level is open only inside `with dual_level()`.
   const py::object level = checked(PyObject_GetAttr(n.forward_ad.ptr(), n.current_level.ptr()));
   if (!level.is(n.no_level) && !n.forward_ad.attr("unpack_dual")(x).attr("tangent").is_none())

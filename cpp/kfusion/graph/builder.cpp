@@ -150,6 +150,10 @@ NodeId GraphBuilder::weak_float(double value, int parameter) {
   return add_source(constant_node(DType::kFloat64, {value, 0, true, parameter}));
 }
 
+NodeId GraphBuilder::constant(double value, DType dtype) {
+  return add_source(converted_constant(constant_node(DType::kFloat64, {value}), dtype, true));
+}
+
 NodeId GraphBuilder::iota(Extents shape, int axis, DType dtype, Library library) {
   require_bounded("iota", shape, dtype);
   if (dtype == DType::kBool) throw TypeError("iota: dtype must be integers or floats, got bool");
@@ -398,6 +402,12 @@ void GraphBuilder::library_form(LibraryCallAttributes call, NodeIds arguments, N
     if (a < 0 || a >= result) throw ValueError("library_form: arguments must come before the result");
   if (arguments.empty()) throw ValueError("library_form: must have arguments");
   graph_.forms.push_back({std::move(call), std::move(arguments), result, first_stage, end, std::move(order)});
+}
+
+void GraphBuilder::stop_gradient(NodeId x) {
+  argument(Op::reshape, x);
+  stopped_.resize(std::max(stopped_.size(), at(x) + 1));
+  stopped_[at(x)] = true;
 }
 
 void GraphBuilder::begin_stage(std::string stage_name, std::string source) {

@@ -33,6 +33,8 @@ class GraphBuilder {
   NodeId weak_int(std::int64_t value);
   /// `parameter`: the number of the float argument that it is, up to kMaxDims - 1; -1 for one that stays as it is.
   NodeId weak_float(double value, int parameter = -1);
+  /// A float without axes; of a half type it is wide.
+  NodeId constant(double value, DType dtype);
   /// 0, 1, 2, ... along `axis` of an array of extents `shape`.
   NodeId iota(Extents shape, int axis, DType dtype, Library library);
 
@@ -70,6 +72,10 @@ class GraphBuilder {
   void library_form(LibraryCallAttributes call, NodeIds arguments, NodeId result, StageId first_stage,
                     AxisList order = {});
 
+  /// Says that gradients take x for a constant.
+  void stop_gradient(NodeId x);
+  bool is_stopped(NodeId x) const { return at(x) < stopped_.size() && stopped_[at(x)]; }
+
   /// Nodes made until the matching end belong to this stage. Stages do not nest: within one, begin counts only, and the
   /// outermost name holds. Without an open stage each call makes its own, named after the op.
   void begin_stage(std::string name, std::string source);
@@ -94,7 +100,8 @@ class GraphBuilder {
   NodeId converted(NodeId x, DType dtype, bool wide = false);
 
   Graph graph_;
-  StageId stage_ = -1;  // of the open stage, once it has a node
+  std::vector<bool> stopped_;  // by node, as far as one is
+  StageId stage_ = -1;         // of the open stage, once it has a node
   Stage open_;
   int depth_ = 0;
   std::string source_;

@@ -68,6 +68,7 @@ struct OpInfo {
   std::string_view doc{};
   std::string_view expression{};                             ///< kMap: the row's own tokens, C++ and CUDA alike
   std::string_view identity{}, lift{}, combine{}, finish{};  ///< kReduce, the same
+  std::string_view adjoints{};                               ///< kMap, kReduce: expressions, separated by commas
 
   constexpr bool has(OpFact fact) const { return (facts & fact) != 0; }
   constexpr bool needs_elements() const { return identity == "none"; }  ///< kReduce: reducing nothing is an error
@@ -86,7 +87,8 @@ inline constexpr OpInfo kOpTable[] = {
    .facts = facts_,                                                                                    \
    .other_names = other_names_,                                                                        \
    .doc = doc_,                                                                                        \
-   .expression = #expression_},
+   .expression = #expression_,                                                                         \
+   .adjoints = "" #__VA_ARGS__},
 #define KF_REDUCE(name_, signature_, flops_, other_names_, doc_, identity_, lift_, combine_, finish_, ...) \
   {.op = Op::name_,                                                                                        \
    .name = #name_,                                                                                         \
@@ -98,7 +100,8 @@ inline constexpr OpInfo kOpTable[] = {
    .identity = #identity_,                                                                                 \
    .lift = #lift_,                                                                                         \
    .combine = #combine_,                                                                                   \
-   .finish = #finish_},
+   .finish = #finish_,                                                                                     \
+   .adjoints = "" #__VA_ARGS__},
 #define KF_NODE(name_, kind_, arity_, doc_) \
   {.op = Op::name_, .name = #name_, .kind = OpKind::kind_, .arity = arity_, .doc = doc_},
 #include "kfusion/ops/ops.def"

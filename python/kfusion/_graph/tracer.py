@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import _core
 from .._spec import FLOATS, ITEM_BYTES, Spec, described, is_array, spec_of
-from . import memory
+from . import library_adjoints, memory
 from .memory import Memory, Path
 from .number import Number, Program, is_integer, is_number, parameter_of, read
 from .sizes import RecordedGraph, is_size
@@ -187,6 +187,7 @@ class Tracer:
         self.writing_calls: dict[int, WritingCall] = {}  # by the node after it
         self.is_open = True
         self._eager = eager
+        self._differentiates = False
         self._captured: dict[int, Traced] = {}
         self.moved: dict[int, Any] = {}  # captured arrays, by the ids of their copies on the arguments' device
         self.named_tensors: Callable[[], dict[int, tuple[str, Any]]] = dict  # those of modules, by id
@@ -404,8 +405,6 @@ class Tracer:
         if getattr(array, "is_meta", False):
             what = f"{name} is a tensor without data (torch.tensor and torch.Tensor make one of a traced value)"
             raise trace_error(what, "write the value itself")
-        if self._runs:
-            _require_no_grad(array, self.name, f"{known}, " if known else "")
         spec = spec_of(array, f"kfusion.trace: {name}")
         if spec.like != library:
             raise trace_error(f"{name} is an array of {spec.like} and meets one of {library}", "convert it outside")
@@ -523,6 +522,42 @@ class Tracer:
             self.library_calls.append(run)
             self.forms.append(Form(self.node(made), tuple(nodes), run, tuple(order)))
 
+    def vjp(self, results: Sequence[Traced], cotangents: Sequence[Traced], values: Sequence[Traced]) -> list[Traced]:
+        """The gradients of values, for gradients of results (cotangents); nodes of the same graph.
+
+        Raises:
+            TypeError: the results depend on a value through something that has no adjoint.
+        """
+        nodes = [list(map(self.node, listed)) for listed in (results, cotangents, values)]
+        made, adjoints = self._build("vjp", *nodes, len(self.library_calls))
+        self.library_calls += [library_adjoints.function_for(a, self.library_calls) for a in adjoints]
+        return [self._result(n, [x]) for n, x in zip(made, values, strict=True)]
+
+    @contextlib.contextmanager
+    def differentiated(self) -> Iterator[None]:
+        """What is built inside is differentiated: it is constant where the function turns torch's grad mode off."""
+        before, torch = self._differentiates, sys.modules.get("torch")
+        self._differentiates = torch is not None
+        try:
+            with contextlib.nullcontext() if torch is None else torch.enable_grad():
+                yield
+        finally:
+            self._differentiates = before
+
+    def value_of_input(self, number: int) -> Traced:
+        """The value of an input, as it was given."""
+        return self.value(self._input_nodes[number])
+
+    def itself(self, x: Traced) -> Traced:
+        """A view of all of x: another node, of which gradients can be told apart."""
+        return self.view("reshape", x, x.shape)
+
+    def constant(self, x: Traced) -> Traced:
+        """The same, which gradients take for a constant."""
+        made = self.itself(x)
+        self._build("stop_gradient", made)
+        return made
+
     def _stored(self, node: int) -> int:
         """The node, or what a kernel makes of a float argument: libraries take no scalars of the graph."""
         base = self.graph.node(node)
@@ -542,7 +577,11 @@ class Tracer:
             self._line = user_line()
             self.graph.set_source(self._line)
         try:
-            return getattr(self.graph, kind)(*nodes)
+            made = getattr(self.graph, kind)(*nodes)
+            if self._differentiates and not sys.modules["torch"].is_grad_enabled():
+                for node in made if isinstance(made, list) else [made] if isinstance(made, int) else ():
+                    self.graph.stop_gradient(node)
+            return made
         except (ValueError, TypeError, OverflowError) as error:
             text = str(error).removeprefix("kfusion.")
             raise type(error)(f"kfusion.{text}" + (f"\n  {self._line}" if self._line else "")) from None
@@ -595,18 +634,14 @@ def is_weak(x: Traced) -> bool:
     return bool(x._tracer.graph.node(x._tracer.node(x)).get("weak"))
 
 
+def constant(x: Any) -> Any:
+    """x, which gradients take for a constant."""
+    return x._tracer.constant(x)
+
+
 def stage(x: Traced, name: str) -> contextlib.AbstractContextManager[None]:
     """A stage of the graph that x is in."""
     return x._tracer.stage(name)
-
-
-def _require_no_grad(array: Any, function: str, name: str) -> None:
-    """As for arguments, with what helps where the array is a module's parameter."""
-    if getattr(array, "requires_grad", False) is True and sys.modules["torch"].is_grad_enabled():
-        raise RuntimeError(
-            f"kfusion.{function}: {name}an array which the function captured{',' if name else ''} requires grad, and "
-            "kfusion has no backward pass yet: call it under torch.no_grad(), or call requires_grad_(False) on it"
-        )
 
 
 def _require_form(array: np.ndarray, what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from .._graph.tracer import constant
 from .._spec import FLOATS
 from . import primitives as p
 from .operation import Array, Axes, operation
@@ -128,7 +129,7 @@ def softmax(x: Array, axis: Axes = -1) -> Array:
         ValueError: no such axis, or it has no elements.
     """
     axis = axes_or_all(x, axis, "softmax")
-    e = p.exp(x - p.max(x, axis, keepdims=True))
+    e = p.exp(x - constant(p.max(x, axis, keepdims=True)))
     return e / p.sum(e, axis, keepdims=True)
 
 
@@ -149,7 +150,7 @@ def log_softmax(x: Array, axis: Axes = -1) -> Array:
         ValueError: no such axis, or it has no elements.
     """
     axis = axes_or_all(x, axis, "log_softmax")
-    d = x - p.max(x, axis, keepdims=True)
+    d = x - constant(p.max(x, axis, keepdims=True))
     return d - p.log(p.sum(p.exp(d), axis, keepdims=True))
 
 
@@ -171,7 +172,7 @@ def logsumexp(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
         ValueError: no such axis, or it has no elements.
     """
     axis = axes_or_all(x, axis, "logsumexp")
-    largest = p.max(x, axis, keepdims=True)
+    largest = constant(p.max(x, axis, keepdims=True))
     if x._dtype not in FLOATS:
         largest = largest + 0.0  # differences of integers may not fit theirs
     total = p.log(p.sum(p.exp(x - largest), axis, keepdims=True)) + largest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._graph.tracer import stage
+from .._graph.tracer import constant, stage
 from .._spec import FLOATS, INTEGERS
 from . import primitives as p
 from .contractions import take, take_along_axis
@@ -79,7 +79,7 @@ def cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"kfusion.cross_entropy: label_smoothing must be from 0 to 1, got {label_smoothing}")
     with stage(logits, "cross_entropy.logsumexp"):
-        largest = p.max(logits, -1, keepdims=True)
+        largest = constant(p.max(logits, -1, keepdims=True))
         log_sum = p.log(p.sum(p.exp(logits - largest), -1))
     with stage(logits, "cross_entropy.pick"):
         losses = log_sum - (_own(logits, targets, logits) - squeeze(largest, -1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from .._graph.tracer import stage
+from .._graph.tracer import constant, stage
 from .._spec import FLOATS
 from . import primitives as p
 from .operation import Array, Axes, composite, operation
@@ -36,7 +36,7 @@ def var(x: Array, axis: Axes = None, *, correction: float = 0, keepdims: bool = 
         ValueError: no such axis.
     """
     axis = axes_or_all(x, axis, "var")
-    squares = p.square(x - p.mean(x, axis, keepdims=True))
+    squares = p.square(x - constant(p.mean(x, axis, keepdims=True)))  # of which the variance is smallest: 0 is exact
     if correction == 0:
         return p.mean(squares, axis, keepdims)
     axes = range(x.ndim) if axis is None else axis
@@ -258,7 +258,7 @@ def moments(name: str, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     with stage(x, f"{name}.mean"):
         mean = p.mean(wide(x), axes, keepdims=True)
     with stage(x, f"{name}.var"):
-        return mean, p.mean(p.square(wide(x) - mean), axes, keepdims=True)
+        return mean, p.mean(p.square(wide(x) - constant(mean)), axes, keepdims=True)
 
 
 def affine(y: Array, weight: Array | None, bias: Array | None, x: Array) -> Array:

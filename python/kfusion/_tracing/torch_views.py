@@ -167,7 +167,7 @@ def _clone(input: Any, *, memory_format: Any = None) -> Any:
 
 @named("detach")
 def _detach(input: Any) -> Any:
-    return input._tracer.alias(input)
+    return input._tracer.constant(input)
 
 
 @named("contiguous")

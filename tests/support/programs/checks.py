@@ -276,4 +276,10 @@ def instruction_sets() -> Iterator[list[str]]:
         _core.set_isa(before)
 
 
-RUNNERS: dict[str, Callable[[], Runner]] = {"cpu": Runner, "text": TextRunner, "gpu": GpuRunner}
+def _grad_runner() -> Runner:
+    from .grad_checks import GradRunner  # needs torch
+
+    return GradRunner()
+
+
+RUNNERS: dict[str, Callable[[], Runner]] = {"cpu": Runner, "text": TextRunner, "gpu": GpuRunner, "grad": _grad_runner}

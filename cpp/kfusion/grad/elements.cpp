@@ -1,0 +1,41 @@
+// Adjoints of maps and reductions, from the columns of the table.
+#include <algorithm>
+
+#include "kfusion/grad/backward.hpp"
+#include "kfusion/grad/emitter.hpp"
+
+namespace kfusion::grad {
+
+void Backward::of_map(NodeId id, NodeId g) {
+  const Node n = node(id);
+  std::vector<Expr> arguments;
+  for (const NodeId a : n.arguments) arguments.push_back(Expr::of(a));
+  const std::vector<Expr> rules = adjoints(n.op, arguments, Expr::of(id), Expr::of(g), 0);
+  if (rules.size() != n.arguments.size()) refuse(id);
+  Emitter emitter(b_, n.dtype);
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    const NodeId x = n.arguments[i];
+    if (!wanted(x)) continue;
+    if (const auto made = emitter.emit(rules[i])) give(x, sum_to(b_, broadcast_to(b_, *made, n.shape), node(x).shape));
+  }
+}
+
+void Backward::of_reduction(NodeId id, NodeId g) {
+  const Node n = node(id);
+  const NodeId x = n.arguments[0];
+  const Extents shape = node(x).shape;
+  const auto& reduce = std::get<ReduceAttributes>(n.attributes);
+  Extents kept = shape;
+  double count = 1;
+  for (const int axis : reduce.axes) {
+    count *= static_cast<double>(shape[at(axis)]);
+    kept[at(axis)] = 1;
+  }
+  const auto with_axes = [&](NodeId v) { return node(v).shape == kept ? v : b_.reshape(v, kept); };
+  const Expr r = Expr::of(with_axes(id));
+  const std::vector<Expr> rules = adjoints(n.op, {Expr::of(x)}, r, Expr::of(with_axes(g)), count);
+  if (rules.size() != 1) refuse(id);
+  if (const auto made = Emitter(b_, n.dtype, reduce.axes, reduce.whole).emit(rules[0])) give(x, *made);
+}
+
+}  // namespace kfusion::grad

@@ -1,0 +1,73 @@
+// Adjoints of gathers and of functions of the array library.
+#include <algorithm>
+
+#include "kfusion/grad/backward.hpp"
+#include "kfusion/grad/emitter.hpp"
+
+namespace kfusion::grad {
+namespace {
+
+/// Positions from 0 on, from indices that may count from the end.
+NodeId positions(GraphBuilder& b, NodeId indices, std::int64_t extent, bool nonnegative) {
+  if (nonnegative) return indices;
+  const NodeId negative = b.map(Op::less, {indices, b.weak_int(0)});
+  return b.map(Op::where, {negative, b.map(Op::add, {indices, b.weak_int(extent)}), indices});
+}
+
+}  // namespace
+
+void Backward::of_gather(NodeId id, NodeId g) {
+  const Node n = node(id);
+  const auto& take = std::get<TakeAttributes>(n.attributes);
+  const NodeId x = n.arguments[0];
+  const Extents shape = node(x).shape;
+  const bool along = n.op == Op::take_along_axis;
+  NodeId indices = positions(b_, n.arguments[1], shape[at(take.axis)], take.nonnegative);
+  Extents one = shape;  // of g, where one element is taken along the axis
+  one[at(take.axis)] = 1;
+  if (along ? n.shape == one : node(indices).size() == 1) {  // no sum: each element of x gets one of g, or none
+    Extents single(shape.size(), 1);
+    if (along ? node(indices).shape != one : node(indices).shape != single)
+      indices = b_.reshape(indices, along ? one : single);
+    const NodeId at_axis = b_.iota(shape, take.axis, node(indices).dtype, node(indices).library);
+    const NodeId is_it = b_.map(Op::equal, {at_axis, indices});
+    const NodeId spread = node(g).shape == one ? g : b_.reshape(g, one);
+    return give(x, b_.map(Op::where, {is_it, spread, b_.constant(0, n.dtype)}));
+  }
+  const DType wide = is_half(n.dtype) ? DType::kFloat32 : n.dtype;  // many elements may be added
+  if (wide != n.dtype) g = b_.cast(g, wide);
+  LibraryCallAttributes call;
+  call.function = along ? "scatter_add" : "index_add";
+  call.number = first_call_ + std::ssize(calls_);
+  const NodeId into = zeros(b_, shape, wide);  // says the shape
+  calls_.push_back({std::string(name(n.op)), take.axis, {}, {}});
+  give(x, b_.library_call(call, {into, indices, g}, {{wide, shape}})[0]);
+}
+
+void Backward::of_library_call(NodeId id) {
+  const Node n = node(id);
+  const auto& forward = std::get<LibraryCallAttributes>(n.attributes);
+  if (n.library != Library::kTorch) refuse(id);
+  LibraryAdjoint adjoint{"library_call", forward.number, {}, {}};
+  NodeIds arguments = n.arguments;
+  for (const auto& [index, g] : of_results_[id]) {
+    adjoint.results.push_back(index);
+    arguments.push_back(g);
+  }
+  std::vector<GraphBuilder::ResultType> types;
+  for (std::size_t i = 0; i < n.arguments.size(); ++i) {
+    if (!wanted(n.arguments[i])) continue;
+    adjoint.arguments.push_back(static_cast<int>(i));
+    types.push_back({node(n.arguments[i]).dtype, node(n.arguments[i]).shape});
+  }
+  if (adjoint.results.empty() || types.empty()) return;
+  LibraryCallAttributes call;
+  call.function = forward.function + "_backward";
+  call.number = first_call_ + std::ssize(calls_);
+  call.flops = 2 * forward.flops;
+  const std::vector<NodeId> made = b_.library_call(call, std::move(arguments), types);
+  for (std::size_t i = 0; i < made.size(); ++i) give(n.arguments[at(adjoint.arguments[i])], made[i]);
+  calls_.push_back(std::move(adjoint));
+}
+
+}  // namespace kfusion::grad

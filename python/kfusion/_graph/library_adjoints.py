@@ -1,0 +1,96 @@
+"""What gradients need of the array library: sums of elements by index, and its own gradients of its functions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class ByIndex(NamedTuple):
+    """Adds elements of g to zeros at the positions along an axis from which `take` or `take_along_axis` took them.
+
+    The order of additions is that of the indices, so that results have the same bits in every call.
+    """
+
+    kind: str
+    axis: int
+
+    def __call__(self, zeros: Any, indices: Any, g: Any) -> list[Any]:
+        """Of arrays of the caller's library."""
+        if isinstance(g, np.ndarray):
+            return [self._numpy(np.zeros_like(zeros, order="C"), indices, g)]
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(g, torch.Tensor):
+            return [self._torch(torch, torch.zeros(zeros.shape, dtype=g.dtype, device=g.device), indices, g)]
+        raise TypeError(f"kfusion.grad: {self.kind} has gradients of arrays of NumPy and torch, got {type(g).__name__}")
+
+    def _numpy(self, total: np.ndarray, indices: np.ndarray, g: np.ndarray) -> np.ndarray:
+        if self.kind == "take":
+            np.add.at(np.moveaxis(total, self.axis, 0), indices, _axes_first(np, g, self.axis, indices.ndim))
+        else:
+            np.add.at(total, self._places(np, np.arange, indices), g)
+        return total
+
+    def _torch(self, torch: Any, total: Any, indices: Any, g: Any) -> Any:
+        indices = indices.long()
+        if total.is_cuda:  # there index_put_ sorts, the others add in any order; on the CPU it is the other way round
+            if self.kind == "take":
+                first = _axes_first(torch, g, self.axis, indices.ndim)
+                total.movedim(self.axis, 0).index_put_((indices,), first, accumulate=True)
+                return total
+            arange = lambda n: torch.arange(n, device=total.device)  # noqa: E731
+            return total.index_put_(self._places(torch, arange, indices), g, accumulate=True)
+        if self.kind == "take":
+            first = _axes_first(torch, g, self.axis, indices.ndim).flatten(0, indices.ndim - 1)
+            total.movedim(self.axis, 0).index_add_(0, indices.flatten(), first)
+            return total
+        return total.scatter_add_(self.axis, indices, g)
+
+    def _places(self, library: Any, arange: Callable[[int], Any], indices: Any) -> tuple[Any, ...]:
+        """For each axis the positions, `indices` along that of the gather."""
+        places = [
+            arange(n).reshape([-1 if i == d else 1 for i in range(indices.ndim)]) for d, n in enumerate(indices.shape)
+        ]
+        places[self.axis] = indices
+        return tuple(library.broadcast_to(p, tuple(indices.shape)) for p in places)
+
+
+def _axes_first(library: Any, g: Any, axis: int, count: int) -> Any:
+    """g with the axes of the indices in front."""
+    return library.moveaxis(g, tuple(range(axis, axis + count)), tuple(range(count))) if count else g[None]
+
+
+class OfCall(NamedTuple):
+    """torch's gradients of a function that a graph calls: of its `results` for its `arguments`, by number."""
+
+    run: Callable[..., Sequence[Any]]
+    results: tuple[int, ...]
+    arguments: tuple[int, ...]
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        """Of the function's arguments and, behind them, the gradients of its results."""
+        torch = sys.modules["torch"]
+        count = len(arrays) - len(self.results)
+        given, gradients = list(arrays[:count]), arrays[count:]
+        with torch.enable_grad():
+            for i in self.arguments:
+                given[i] = given[i].detach().requires_grad_()
+            made = self.run(*given)
+            pairs = [(made[r], g) for r, g in zip(self.results, gradients, strict=True) if made[r].requires_grad]
+            wanted = [given[i] for i in self.arguments]
+            found: Sequence[Any] = [None] * len(wanted)
+            if pairs:
+                results, gradients = zip(*pairs, strict=True)
+                found = torch.autograd.grad(results, wanted, gradients, allow_unused=True)
+        return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
+
+
+def function_for(adjoint: tuple[str, int, Sequence[int], Sequence[int]], known: Sequence[Any]) -> Any:
+    """The function for what a graph says that it needs; `known` are those of the trace, by number."""
+    kind, number, results, arguments = adjoint
+    if kind == "library_call":
+        return OfCall(known[number], tuple(results), tuple(arguments))
+    return ByIndex(kind, number)

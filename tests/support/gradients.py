@@ -1,0 +1,85 @@
+"""What gradients must be: torch's autograd on the same graph, and central differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import kfusion as kf
+import torch_graph
+from kfusion import _core
+
+
+def random_like(shape: Sequence[int], seed: int = 0) -> np.ndarray:
+    return np.asarray(np.random.default_rng(seed).standard_normal(tuple(shape)))
+
+
+def vjp_of_graph(graph: kf.Graph, inputs: Sequence[np.ndarray], seeds: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Gradients of a graph's outputs by its float inputs, computed by kfusion; the seeds are the outputs' gradients."""
+    plain = graph.to_dict()
+    wanted = [i for i, n in enumerate(plain["nodes"]) if n["op"] == "input" and n["dtype"].startswith("float")]
+    outputs = [o["node"] for o in plain["outputs"]]
+    floats = [o for o in outputs if graph.dtype(o).startswith("float")]
+    g = kf.Graph.from_dict(plain)
+    cotangents = [g.input(f"g{i}", graph.shape(o), graph.dtype(o)) for i, o in enumerate(floats)]
+    gradients, calls = g.vjp(floats, cotangents, wanted)
+    assert not calls
+    g.set_outputs([(str(i), n) for i, n in enumerate(gradients)])
+    g.verify()
+    return list(_core.run_graph(g, [*inputs, *seeds], "vjp"))
+
+
+def torch_vjp_of_graph(graph: kf.Graph, inputs: Sequence[np.ndarray], seeds: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The same by torch, node by node."""
+    given = [torch.from_numpy(np.array(x)) for x in inputs]
+    leaves = [x.requires_grad_() for x in given if x.is_floating_point()]
+    outputs = [y for y in torch_graph.run(graph, given) if y.is_floating_point()]
+    pairs = [(y, torch.from_numpy(np.array(g))) for y, g in zip(outputs, seeds, strict=True) if y.requires_grad]
+    found: Sequence[Any] = [None] * len(leaves)
+    if pairs:
+        ys, gs = zip(*pairs, strict=True)
+        found = torch.autograd.grad(ys, leaves, gs, allow_unused=True)
+    return [np.zeros(x.shape) if g is None else g.numpy() for x, g in zip(leaves, found, strict=True)]
+
+
+def seeds_of(graph: kf.Graph) -> list[np.ndarray]:
+    """Gradients for the float outputs of a graph."""
+    outputs = [o["node"] for o in graph.to_dict()["outputs"]]
+    shapes = [graph.shape(o) for o in outputs if graph.dtype(o).startswith("float")]
+    return [random_like(s, 100 + i) for i, s in enumerate(shapes)]
+
+
+def require_close(got: Sequence[Any], want: Sequence[Any], rtol: float = 1e-9) -> None:
+    """Within `rtol` of the largest element."""
+    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.shape == b.shape, f"gradient {i}: shape {a.shape}, not {b.shape}"
+        finite = b[np.isfinite(b)]
+        scale = float(np.abs(finite).max(initial=1e-6))  # what cancels leaves something
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * scale, err_msg=f"gradient {i}")
+
+
+def check(function: Callable[..., Any], *inputs: np.ndarray, rtol: float = 1e-9) -> None:
+    """kfusion's gradients of a function of float64 arrays are torch's of its graph."""
+    graph = kf.trace(function, *inputs)
+    seeds = seeds_of(graph)
+    require_close(vjp_of_graph(graph, inputs, seeds), torch_vjp_of_graph(graph, inputs, seeds), rtol)
+
+
+def central(function: Callable[..., Any], inputs: Sequence[np.ndarray], step: float = 1e-6) -> list[np.ndarray]:
+    """Central differences of a function that gives a number, by each of its float64 arrays."""
+    found = []
+    for x in inputs:
+        g = np.zeros(x.shape)
+        for i in np.ndindex(x.shape):
+            kept = x[i]
+            x[i] = kept + step
+            up = float(function(*inputs))
+            x[i] = kept - step
+            g[i] = (up - float(function(*inputs))) / (2 * step)
+            x[i] = kept
+        found.append(g)
+    return found

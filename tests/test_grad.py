@@ -1,0 +1,516 @@
+"""Gradients: adjoints against torch's autograd, JAX and central differences; `grad`, `value_and_grad` and `vjp`."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+import kfusion as kf
+from gradients import central, check, random_like, require_close, seeds_of, torch_vjp_of_graph, vjp_of_graph
+from graph_strategies import cases
+from kfusion import _core
+
+ROWS = [row for row in _core.op_table() if row["kind"] in ("map", "reduce")]
+INTEGERS = ("II_I", "ZZ_Z")  # signatures without floats
+OF_FLOATS = [row["name"] for row in ROWS if row["adjoints"]]
+MAPS = [row["name"] for row in ROWS if row["kind"] == "map" and row["adjoints"]]
+ARITY = {row["name"]: row["arity"] for row in ROWS}
+# What torch says otherwise, or has no function for.
+EDGES = [-np.inf, -2.5, -1.0, -0.5, -0.0, 0.0, 0.3, 1.0, 2.0, np.inf, np.nan]
+NOT_TORCHS = {"cbrt"}  # torch has none; floor_divide has no gradient there
+X = random_like((4, 6), 0)
+Y = random_like((4, 6), 1)
+W = random_like((6, 3), 2)
+V = random_like((6,), 3)
+T = random_like((2, 4, 6), 4)
+
+
+def columns(adjoints: str) -> int:
+    """How many expressions a row has."""
+    depth, count = 0, bool(adjoints)
+    for letter in adjoints:
+        depth += (letter == "(") - (letter == ")")
+        count += letter == "," and depth == 0
+    return int(count)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+def test_every_row_that_gives_floats_has_an_adjoint_for_each_argument(row: dict[str, Any]) -> None:
+    gives_floats = not row["signature"].endswith("_B") and row["signature"] not in INTEGERS
+    assert columns(row["adjoints"]) == (row["arity"] if gives_floats else 0)
+
+
+def test_every_other_node_has_an_adjoint() -> None:
+    """Of sources there is none; all others are differentiated somewhere below."""
+    graphs = [kf.trace(f, *a).to_dict() for f, a in NODES.values()]
+    seen = {n["op"] for g in graphs for n in g["nodes"]}
+    rows = {row["name"] for row in _core.op_table() if row["kind"] not in ("map", "reduce", "source", "library")}
+    assert rows <= seen
+
+
+# ---- maps ----
+
+
+def map_graph(op: str, arrays: list[np.ndarray]) -> kf.Graph:
+    g = kf.Graph()
+    ids = [g.input("xyz"[i], a.shape, str(a.dtype)) for i, a in enumerate(arrays)]
+    g.set_outputs([("", g.map(op, ids))])
+    return g
+
+
+def points(op: str, values: list[float]) -> list[np.ndarray]:
+    """All combinations of values, of bools for a condition."""
+    combinations = np.array(list(itertools.product(values, repeat=ARITY[op]))).T
+    arrays = [np.ascontiguousarray(c) for c in combinations]
+    return [arrays[0] > 0, *arrays[1:]] if op == "where" else arrays
+
+
+@pytest.mark.parametrize("op", [op for op in MAPS if op not in NOT_TORCHS])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_maps_have_the_gradients_of_torch_everywhere(op: str) -> None:
+    """At zeros, ties, infinities and NaN too."""
+    inputs = points(op, EDGES)
+    graph = map_graph(op, inputs)
+    seeds = [np.ones(inputs[0].shape)]
+    got = vjp_of_graph(graph, inputs, seeds)
+    if op == "floor_divide":  # torch says nothing
+        assert all((g == 0).all() for g in got)
+        return
+    for i, (a, b) in enumerate(zip(got, torch_vjp_of_graph(graph, inputs, seeds), strict=True)):
+        wrong = ~np.isclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True)
+        where = [tuple(x[k] for x in inputs) for k in np.flatnonzero(wrong)]
+        assert not where, f"argument {i} at {where}: {a[wrong]}, not {b[wrong]}"
+
+
+DOMAINS: dict[str, list[float]] = {
+    **{op: [0.3, 0.7, 1.9] for op in ("log", "log2", "log10", "sqrt", "rsqrt", "power", "cbrt")},
+    **{op: [-0.7, 0.2, 0.6] for op in ("arcsin", "arccos", "arctanh")},
+    "arccosh": [1.2, 2.5],
+    "log1p": [-0.4, 0.9],
+}
+AWAY_FROM_KINKS = {op: [0.35, 0.8, -1.7] for op in ("maximum", "minimum", "fmax", "fmin", "clip", "remainder", "hypot")}
+
+
+@pytest.mark.parametrize("op", MAPS)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_maps_against_central_differences(op: str) -> None:
+    values = DOMAINS.get(op, AWAY_FROM_KINKS.get(op, [-1.3, 0.35, 0.8]))
+    inputs = points(op, values)
+    if ARITY[op] > 1:  # no ties
+        apart = [len(set(c)) == len(c) for c in zip(*inputs, strict=True)]
+        inputs = inputs if op == "where" else [x[apart] for x in inputs]
+    graph = map_graph(op, inputs)
+    got = vjp_of_graph(graph, inputs, [np.ones(inputs[0].shape)])
+    floats = [i for i, x in enumerate(inputs) if x.dtype == np.float64]
+    for g, i in zip(got, floats, strict=True):
+        step = 1e-6
+        moved = [[*inputs[:i], inputs[i] + s * step, *inputs[i + 1 :]] for s in (1, -1)]
+        up, down = (_core.run_graph(graph, m, "f")[0] for m in moved)
+        np.testing.assert_allclose(g, (np.asarray(up) - np.asarray(down)) / (2 * step), rtol=2e-6, atol=2e-8)
+
+
+# ---- reductions ----
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "prod", "max", "min"])
+@pytest.mark.parametrize("axes", [None, [0], [1], [0, 2], [0, 1, 2]], ids=str)
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_reductions(op: str, axes: list[int] | None, keepdims: bool) -> None:
+    """With ties, which share a gradient evenly, and zeros, of which a product may have one or several."""
+    x = np.array([1.0, 2.0, 2.0, -1.0, 0.0, 2.0, 3.0, 3.0, -1.0, 2.0, 0.0, 0.0, 1.5, 2.0, 1.0, 1.0, 0.5, 2.5])
+    x = np.concatenate([x, x[::-1] + 0.25]).reshape(3, 4, 3)
+    g = kf.Graph()
+    g.set_outputs([("", g.reduce(op, g.input("x", x.shape, "float64"), axes, keepdims))])
+    seeds = seeds_of(g)
+    require_close(vjp_of_graph(g, [x], seeds), torch_vjp_of_graph(g, [x], seeds))
+
+
+def test_sums_of_what_is_repeated_are_products() -> None:
+    plan = kf.plan(kf.grad(lambda x, b: (x + b).sum(), 1), kf.spec((64, 32)), kf.spec((32,)))
+    assert sum(g.loads != () for g in plan.groups) == 0  # 64 for each element, without a look at any array
+
+
+# ---- views, joins, gathers, products ----
+
+I = np.array([2, 0, -1, 2])  # noqa: E741
+PLACES = np.array([[0, 3, 3], [5, -1, 0], [1, 1, 1], [2, 2, 0]])
+IMAGES, KERNELS = random_like((2, 4, 7, 6), 5), random_like((6, 2, 3, 2), 6)
+
+NODES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "transpose": (lambda x: kf.exp(x.transpose(2, 0, 1)) * 2, (T,)),
+    "reshape": (lambda x, y: x.reshape(4, 2, 3) * kf.sin(y).reshape(4, 2, 3), (X, Y)),
+    "broadcast": (lambda x, v: x * v + kf.broadcast_to(v, (2, 4, 6)), (T, V)),
+    "columns": (lambda x: x * kf.exp(x[:, :1]) + x.max(0), (X,)),
+    "slices": (lambda x: kf.concatenate((x[:, 4:], x[:, :2] * 3), 1) * x[:, 1:5], (X,)),
+    "parts": (lambda x: x[:, :2] * x[:, 2:4] + kf.exp(x[:, 4:]), (X,)),
+    "gap": (lambda x: x[:, :2] * kf.sin(x[:, 4:]), (X,)),
+    "strided": (lambda x: x[1::2, ::-2] * x[::2, 5:2:-1], (X,)),
+    "reversed": (lambda x: x[::-1, ::-1] * x, (X,)),
+    "rows": (lambda x: x[1] * x[2] + x[-1] * 2, (X,)),
+    "pad": (lambda x: kf.exp(np.pad(x, ((1, 2), (0, 1)))) * 2, (X,)),
+    "edge": (lambda x: kf.sin(np.pad(x, 2, "reflect")), (X,)),
+    "roll": (lambda x: kf.sin(kf.roll(x, 2, 1)) * x, (X,)),
+    "tril": (lambda x: kf.exp(kf.tril(x)), (X,)),
+    "stack": (lambda x, y: kf.sin(kf.stack((x, y * 2, x), 1)), (X, Y)),
+    "empty": (lambda x: (x[:, :0] * 2, kf.sin(x[:, 0:1])), (X,)),
+    "cast": (lambda x: x.astype("float32").astype("float64") * x, (X.astype(np.float32).astype(np.float64),)),
+    "where": (lambda x, y: kf.where(x > y, x * 2, kf.exp(y)), (X, Y)),
+    "one element": (lambda x, i: kf.take(kf.sin(x), i, 1) * x, (X, np.array([2]))),
+    "along, one": (lambda x, i: kf.take_along_axis(kf.exp(x), i[:, :1], 1), (X, PLACES)),
+    "matmul": (lambda x, w: kf.sin(x @ w), (X, W)),
+    "matrix times vector": (lambda x, v: kf.sin(x @ v), (X, V)),
+    "vector times matrix": (lambda v, w: kf.sin(v @ w), (V, W)),
+    "dot": (lambda v: v @ kf.exp(v), (V,)),
+    "linear": (lambda x, w, v: kf.sin(x @ w + v[:3]), (T, W, V)),
+    "batched": (lambda x, y: kf.sin(x @ y.transpose(0, 2, 1)), (T, T[:1] + 1)),
+    "matrix times batch": (lambda x, y: kf.sin(x.T @ y), (X, T)),
+    "transposed": (lambda x, y: (x.T @ y) @ x.T, (X, Y)),
+    "softmax": (lambda x: kf.softmax(x) * x, (X,)),
+    "log_softmax": (lambda x: kf.log_softmax(x, 0) * x, (X,)),
+    "logsumexp": (lambda x: kf.logsumexp(x, 1), (X,)),
+    "layernorm": (lambda x, w, b: kf.layernorm(x, w, b) * x, (X, V, V + 1)),
+    "rmsnorm": (lambda x, w: kf.rmsnorm(x, w), (X, V)),
+    "batchnorm": (lambda x, w: kf.batchnorm(x, weight=w) * x, (X, V)),
+    "var": (lambda x: (kf.var(x, 0), kf.std(x, 1, correction=1)), (X,)),
+    "gelu": (lambda x: kf.gelu(x) * kf.silu(x), (X,)),
+    "norm": (lambda x: kf.norm(x, 2, 1), (X,)),
+    "attention": (lambda q, k: kf.attention(q, k, k * 2, causal=True), (T, T + 1)),
+    "conv2d": (lambda x, w: kf.conv2d(x, w, groups=2), (IMAGES, KERNELS)),
+    "conv2d, everything": (
+        lambda x, w: kf.conv2d(x, w, stride=(2, 3), padding=(3, 1), dilation=(2, 1), groups=2),
+        (IMAGES, KERNELS),
+    ),
+    "conv2d, few positions": (lambda x, w: kf.conv2d(x, w, stride=4, padding=5, groups=2), (IMAGES, KERNELS)),
+    "cross entropy": (lambda x, t: kf.cross_entropy(x, t, label_smoothing=0.1), (X, np.array([0, 5, 2, 2]))),
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_nodes(name: str) -> None:
+    function, inputs = NODES[name]
+    check(function, *inputs)
+
+
+@pytest.mark.parametrize("name", ["linear", "strided", "layernorm", "pad", "attention", "conv2d, everything"])
+def test_against_central_differences(name: str) -> None:
+    function, inputs = NODES[name]
+    inputs = tuple(x[:, :2].copy() if x is IMAGES else x.copy() for x in inputs)
+    if inputs[0].ndim == 4:
+        inputs = (random_like((1, 4, 4, 3), 1), KERNELS.copy())
+    shape = np.asarray(kf.fuse(function)(*inputs)).shape
+    weights = random_like(shape, 9)
+
+    def loss(*arrays: Any) -> Any:
+        return (function(*arrays) * weights).sum()
+
+    got = kf.grad(loss, tuple(range(len(inputs))))(*inputs)
+    require_close(got, central(kf.fuse(loss), inputs), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_gathers_of_several_elements(kind: str, dtype: str) -> None:
+    """Their sums are the array library's, and of half types in float32."""
+
+    def loss(x: Any, table: Any) -> Any:
+        return (kf.take(x, I, 0) * kf.take(table, I, 1).T).sum() + (kf.take_along_axis(x, PLACES, 1) ** 2).sum()
+
+    table = Y[:, :4].T.copy()
+    x, table = X.astype(dtype), Y[:4].astype(dtype)
+    table = random_like((6, 4), 7).astype(dtype)
+    tensors = [torch.from_numpy(a.astype(np.float64)).requires_grad_() for a in (x, table)]
+    i, places = torch.from_numpy(I) % 4, torch.from_numpy(PLACES) % 6
+    y = (tensors[0][i] * tensors[1][:, i].T).sum() + (tensors[0].gather(1, places) ** 2).sum()
+    want = torch.autograd.grad(y, tensors)
+    given = (x, table) if kind == "numpy" else tuple(map(torch.from_numpy, (x, table)))
+    if kind == "torch":
+        loss = _with_torchs_indices(loss)
+    got = kf.grad(loss, (0, 1))(*given)
+    assert all(str(g.dtype).endswith(dtype) for g in got)
+    require_close(
+        [np.asarray(g) for g in got], [w.numpy() for w in want], {"float64": 1e-12, "float32": 1e-6}.get(dtype, 3e-3)
+    )
+
+
+def _with_torchs_indices(_: Any) -> Callable[..., Any]:
+    i, places = torch.from_numpy(I) % 4, torch.from_numpy(PLACES) % 6
+
+    def loss(x: Any, table: Any) -> Any:
+        return (x[i] * table[:, i].T).sum() + (x.gather(1, places) ** 2).sum()
+
+    return loss
+
+
+# ---- random programs ----
+
+
+@settings(max_examples=60)
+@given(cases(max_steps=8, dtypes=("float64",), contractions=True))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_random_programs(case: Any) -> None:
+    seeds = seeds_of(case.graph)
+    got = vjp_of_graph(case.graph, case.inputs, seeds)
+    if all(v.error == 0 for v in case.outputs) or not has_kinks(case.graph):  # ties are the same ties in torch
+        require_close(got, torch_vjp_of_graph(case.graph, case.inputs, seeds), rtol=1e-7)
+
+
+def has_kinks(graph: kf.Graph) -> bool:
+    kinks = {"max", "min", "maximum", "minimum", "absolute", "relu", "sqrt", "divide", "sign", "where"}
+    return any(n["op"] in kinks for n in graph.to_dict()["nodes"])
+
+
+# ---- grad, value_and_grad, vjp ----
+
+
+def loss(x: Any, w: Any) -> Any:
+    return (kf.tanh(x @ w) ** 2).mean()
+
+
+def test_grad_and_value_and_grad() -> None:
+    tensors = [torch.from_numpy(a.copy()).requires_grad_() for a in (X, W)]
+    value = (torch.tanh(tensors[0] @ tensors[1]) ** 2).mean()
+    dx, dw = (g.numpy() for g in torch.autograd.grad(value, tensors))
+    require_close([kf.grad(loss)(X, W), kf.grad(loss, 1)(X, W), kf.grad(loss, -1)(X, W)], [dx, dw, dw])
+    y, gradients = kf.value_and_grad(loss, (1, 0))(X, W)
+    assert isinstance(gradients, tuple)
+    require_close([y, *gradients], [value.detach().numpy(), dw, dx])
+    require_close([kf.grad(loss, argnums=1)(w=W, x=X)], [dw])
+
+
+def test_against_jax() -> None:
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def plain(np_like: Any) -> Callable[..., Any]:
+        return lambda x, w: (np_like.tanh(x @ w) * np_like.exp(-np_like.abs(x @ w)).sum(0)).max(1).mean()
+
+    want = jax.grad(plain(jnp), (0, 1))(jnp.asarray(X), jnp.asarray(W))
+    require_close(kf.grad(plain(np), (0, 1))(X, W), [np.asarray(g) for g in want])
+    got = kf.grad(plain(np), (0, 1))(jnp.asarray(X), jnp.asarray(W))
+    assert isinstance(got[0], jax.Array)
+    require_close([np.asarray(g) for g in got], [np.asarray(g) for g in want])
+
+
+def test_of_tensors() -> None:
+    def of_torch(x: Any, w: Any) -> Any:
+        return torch.nn.functional.gelu(x @ w).square().mean()
+
+    x, w = (torch.from_numpy(a.copy()) for a in (X, W))
+    got = kf.grad(of_torch, (0, 1))(x, w)
+    assert all(isinstance(g, torch.Tensor) and not g.requires_grad for g in got)
+    tensors = [x.clone().requires_grad_(), w.clone().requires_grad_()]
+    require_close(got, torch.autograd.grad(of_torch(*tensors), tensors))
+
+
+@dataclass
+class Layer:
+    weight: Any
+    bias: Any
+
+
+def test_structures_of_arrays() -> None:
+    def of_parts(p: dict[str, Any], x: Any) -> Any:
+        first, (second,) = p["layers"]
+        return (x @ first.weight + first.bias + p["shift"] * second).sum()
+
+    p = {"layers": [Layer(W, W[0].copy()), (W[1].copy(),)], "shift": W[2].copy(), "nothing": None}
+    got = kf.grad(of_parts)(p, X)
+    assert (got.keys(), type(got["layers"][0]), got["nothing"]) == (p.keys(), Layer, None)
+    require_close([got["layers"][0].weight], [np.repeat(X.sum(0)[:, None], 3, 1)])
+    require_close([got["layers"][0].bias, got["layers"][1][0], got["shift"]], [np.full(3, 4.0), 4 * W[2], 4 * W[1]])
+
+
+def test_aux() -> None:
+    def with_aux(x: Any) -> Any:
+        y = x * x
+        return y.sum(), {"squares": y, "name": "z"}
+
+    g, aux = kf.grad(with_aux, has_aux=True)(X)
+    require_close([g, aux["squares"]], [2 * X, X * X])
+    (y, aux), g = kf.value_and_grad(with_aux, has_aux=True)(X)
+    require_close([y, g, aux["squares"]], [(X * X).sum(), 2 * X, X * X])
+    assert aux["name"] == "z"
+    with pytest.raises(TypeError, match="must return \\(result, aux\\)"):
+        kf.grad(lambda x: x.sum(), has_aux=True)(X)
+
+
+def test_vjp() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return {"product": kf.sin(x @ w), "sum": x.sum(0)}
+
+    y, pull = kf.vjp(f, X, W)
+    require_close([y["product"], y["sum"]], [np.sin(X @ W), X.sum(0)])
+    u, v = random_like((4, 3), 8), random_like((6,), 9)
+    dx, dw = pull({"product": u, "sum": v})
+    c = np.cos(X @ W) * u
+    require_close([dx, dw], [c @ W.T + v, X.T @ c])
+    y, pull, aux = kf.vjp(lambda x: (x * 2, x + 1), X, has_aux=True)
+    require_close([y, aux, *pull(Y)], [2 * X, X + 1, 2 * Y])
+    with pytest.raises(ValueError, match="a cotangent for each of 2 results, got 1"):
+        kf.vjp(f, X, W)[1](u)
+    with pytest.raises(ValueError, match=re.escape("must be like its result, float64 (4, 6), got float64 (4, 3)")):
+        kf.vjp(lambda x: x * 2, X)[1](u)
+
+
+def test_within_traced_functions() -> None:
+    def step(w: Any, x: Any) -> Any:
+        value, g = kf.value_and_grad(loss, 1)(x, w)
+        return w - 0.1 * g, value
+
+    w, value = kf.fuse(step)(W, X)
+    require_close([w, value], [W - 0.1 * kf.grad(loss, 1)(X, W), kf.fuse(loss)(X, W)])
+
+    def pulled(x: Any) -> Any:
+        y, pull = kf.vjp(lambda a: a**3, x)
+        return pull(y)[0]
+
+    require_close([kf.fuse(pulled)(X)], [3 * X**5])
+    require_close([kf.fuse(kf.grad(loss))(X, W)], [kf.grad(loss)(X, W)])
+
+
+def test_gradients_of_gradients() -> None:
+    def f(x: Any) -> Any:
+        return (x**3 + kf.sin(x)).sum()
+
+    second = kf.grad(lambda x: kf.grad(f)(x).sum())
+    require_close([second(X)], [6 * X - np.sin(X)])
+
+    def hessian_times(x: Any, w: Any, v: Any) -> Any:
+        return kf.grad(lambda x: (kf.grad(loss)(x, w) * v).sum())(x)
+
+    tensors = [torch.from_numpy(a.copy()).requires_grad_() for a in (X, W)]
+    y = (torch.tanh(tensors[0] @ tensors[1]) ** 2).mean()
+    (dx,) = torch.autograd.grad(y, tensors[:1], create_graph=True)
+    (want,) = torch.autograd.grad((dx * torch.from_numpy(Y)).sum(), tensors[:1])
+    require_close([kf.fuse(hessian_times)(X, W, Y)], [want.numpy()])
+
+
+def test_what_a_closure_reads_is_no_argument() -> None:
+    def outer(x: Any) -> Any:
+        return kf.grad(lambda a: (a * x).sum())(x)
+
+    require_close([kf.fuse(outer)(X)], [X])
+
+
+def test_constants() -> None:
+    require_close([kf.grad(lambda x: (kf.stop_gradient(x) * x).sum())(X)], [X])
+    require_close([kf.grad(lambda x: (kf.floor(x) + x).sum())(X)], [np.ones_like(X)])
+    x = torch.from_numpy(X.copy())
+    require_close([kf.grad(lambda x: (x.detach() * x).sum())(x)], [X])
+    assert kf.stop_gradient(X) is X
+
+
+def test_what_a_result_does_not_depend_on_has_gradient_0() -> None:
+    dx, dy = kf.grad(lambda x, y: x.sum(), (0, 1))(X, Y)
+    require_close([dx, dy], [np.ones_like(X), np.zeros_like(Y)])
+    require_close([kf.grad(lambda x: ((x > 0) * 1.0).sum())(X)], [np.zeros_like(X)])
+
+
+def test_writes_within_the_function() -> None:
+    def f(x: Any) -> Any:
+        y = x * 2
+        y[:, 1] = y[:, 0] * 3
+        y += x
+        return (y * y).sum()
+
+    tensor = torch.from_numpy(X.copy()).requires_grad_()
+    (want,) = torch.autograd.grad(f(tensor), tensor)
+    require_close([kf.grad(f)(X)], [want.numpy()])
+
+
+def test_branches_that_are_not_taken() -> None:
+    """`where` selects the gradient, so that a value of NaN changes nothing."""
+    x = np.array([0.0, 1.0, 4.0])
+    require_close([kf.grad(lambda x: kf.where(x > 0.5, x * 2, x + np.nan).sum())(x)], [np.array([1.0, 2.0, 2.0])])
+    require_close([kf.grad(lambda x: kf.where(x > 0.5, kf.log(x), x).sum())(x[1:])], [1 / x[1:]])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_dtypes(dtype: str) -> None:
+    x, w = X.astype(dtype), W.astype(dtype)
+    got = kf.grad(lambda x, w: kf.gelu(kf.layernorm(x) @ w).mean(), (0, 1))(x, w)
+    want = kf.grad(lambda x, w: kf.gelu(kf.layernorm(x) @ w).mean(), (0, 1))(x.astype(float), w.astype(float))
+    assert all(g.dtype == dtype for g in got)
+    require_close(got, want, 1e-5 if dtype == "float32" else 1e-2)
+
+
+def test_bfloat16_of_mixed_dtypes() -> None:
+    x, w = torch.from_numpy(X).bfloat16(), torch.from_numpy(V)
+    dx, dw = kf.grad(lambda x, w: (x * w.float()).sum(), (0, 1))(x, w)
+    assert (dx.dtype, dw.dtype) == (torch.bfloat16, torch.float64)
+    require_close([dx.double(), dw], [np.broadcast_to(V, X.shape), x.double().sum(0)], 1e-2)
+
+
+def test_other_sizes() -> None:
+    g = kf.grad(lambda x: (kf.softmax(x) * x[:, ::-1]).sum() + (x[:, 1:] * x[:, :-1]).mean())
+    for m, n in [(4, 6), (5, 9), (7, 3), (2, 11)]:
+        x = random_like((m, n))
+        e = torch.from_numpy(x).requires_grad_()
+        y = (torch.softmax(e, -1) * e.flip(1)).sum() + (e[:, 1:] * e[:, :-1]).mean()
+        require_close([g(x)], torch.autograd.grad(y, e))
+
+
+def test_library_calls_of_torch() -> None:
+    def f(x: Any) -> Any:
+        values, order = torch.sort(x * 2, -1)
+        return (torch.cumsum(values, 1) * x).sum() + (order * 1.0).sum()
+
+    x = torch.from_numpy(X.copy())
+    for n in (4, 3, 2, 1):
+        e = x[:n].clone().requires_grad_()
+        require_close([kf.grad(f)(x[:n])], torch.autograd.grad(f(e), e))
+
+
+def test_plans() -> None:
+    plan = kf.plan(kf.value_and_grad(loss), kf.spec((64, 32)), kf.spec((32, 16)))
+    assert {"tanh", "tanh_backward"} <= {name.partition("_2")[0] for g in plan.unfused_groups for name in g.stages}
+    assert plan.savings["fused_bytes"] < plan.savings["unfused_bytes"]
+
+
+# ---- errors ----
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "argnums", "error", "message"),
+    [
+        (lambda x: x * 2, (X,), 0, ValueError, "must return an array without axes, got shape (4, 6)"),
+        (lambda x: (x > 0).sum(), (X,), 0, TypeError, "must return a float made of its arrays, got an array of int64"),
+        (lambda x: 3.0, (X,), 0, TypeError, "must return a float made of its arrays, got float"),
+        (lambda x, i: x.sum(), (X, I), 1, TypeError, "argument 1 must be an array of floats, got one of int64"),
+        (lambda p: p[0].sum(), ([X, I],), 0, TypeError, "argument 0, 1 must be an array of floats, got one of int64"),
+        (lambda x, n: x.sum(), (X, "n"), 1, TypeError, "argument 1 must be an array of floats, got str"),
+        (lambda x: x.sum(), (X,), 1, ValueError, "argnums must name arguments by position, of 1 given, got 1"),
+        (lambda x: x.sum(), (X,), (0, -1), ValueError, "argnums must name each argument once"),
+        (lambda x: np.sort(x, 1)[0].sum(), (X,), 0, TypeError, "numpy.sort has no adjoint"),
+        (lambda x: kf.call(np.abs, x, result=x).sum(), (X,), 0, TypeError, "kfusion.call(absolute) has no adjoint"),
+    ],
+)  # fmt: skip
+def test_errors(function: Any, arguments: Any, argnums: Any, error: type[Exception], message: str) -> None:
+    for run in (kf.grad(function, argnums), kf.value_and_grad(function, argnums).plan):
+        with pytest.raises(error, match=re.escape(message)):
+            run(*arguments)
+
+
+def test_errors_of_definitions() -> None:
+    with pytest.raises(TypeError, match="argnums must be an integer or several"):
+        kf.grad(loss, 1.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="function must be callable"):
+        kf.grad(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="there must be at least one primal"):
+        kf.vjp(loss)
+
+
+def test_an_error_names_the_line() -> None:
+    def f(x: Any) -> Any:
+        return np.sort(x, 1)[0].sum()
+
+    with pytest.raises(TypeError, match=r"numpy.sort has no adjoint \(test_grad.py:\d+: return np.sort"):
+        kf.grad(f)(X)
