@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 
@@ -121,10 +120,9 @@ class TestTorch:
 
     def test_gradients(self):
         x = self.x.clone().requires_grad_()
-        with pytest.raises(RuntimeError, match=re.escape("x requires grad") + ".*no_grad.*detach"):
-            kf.fused_relu_layernorm(x)
-        with pytest.raises(RuntimeError, match="weight requires grad"):
-            kf.fused_relu_layernorm(self.x, self.torch.nn.Parameter(self.torch.ones(8)))
+        weight = self.torch.nn.Parameter(self.torch.ones(8))
+        assert kf.fused_relu_layernorm(x).requires_grad
+        assert kf.fused_relu_layernorm(self.x, weight).requires_grad
         with self.torch.no_grad():
             y = kf.fused_relu_layernorm(x, self.torch.nn.Parameter(self.torch.ones(8)))
         assert self.torch.equal(y, kf.fused_relu_layernorm(x.detach()))
@@ -159,7 +157,7 @@ y = kf.fused_relu_layernorm(x)
 assert type(y) is torch.Tensor and torch.allclose(y, want, atol=1e-5)
 with pytest.raises(TypeError, match="lazily negated"):
     kf.fused_relu_layernorm(torch._neg_view(x))
-with pytest.raises(RuntimeError, match="requires grad"):
+with pytest.raises(BufferError, match="require"):
     kf.fused_relu_layernorm(x, torch.nn.Parameter(torch.ones(8)))
 out = torch.empty(4, 8)
 assert kf.fused_relu_layernorm(x, out=out) is out and torch.allclose(out, want, atol=1e-5)

@@ -137,11 +137,6 @@ def test_tied_weights_are_one_input():
     assert_same(fused, tied)
 
 
-def test_a_message_names_the_weight():
-    with pytest.raises(RuntimeError, match=r"0\.weight, an array which the function captured, requires grad"):
-        kf.fuse(nn.Sequential(nn.Linear(4, 4)))(X)
-
-
 # ---- what changes is seen ----
 
 
@@ -342,11 +337,11 @@ def test_mixed_dtypes():
 
 def test_gradients_are_asked_for_in_every_call(model):
     fused = kf.fuse(model)
-    fused(X)
+    assert not fused(X).requires_grad
     fused.requires_grad_()
-    with pytest.raises(RuntimeError, match="requires grad"):
-        fused(X)
+    assert fused(X).requires_grad
     with torch.no_grad():
+        assert not fused(X).requires_grad
         assert_same(fused, model)
 
 

@@ -130,7 +130,7 @@ py::tuple vjp(Builder& g, const NodeIds& outputs, const NodeIds& cotangents, con
   const grad::Vjp made = grad::add_vjp(g, outputs, cotangents, inputs, first_call);
   py::list calls;
   for (const grad::LibraryAdjoint& c : made.calls)
-    calls.append(py::make_tuple(c.kind, c.number, c.results, c.arguments));
+    calls.append(py::make_tuple(c.kind, c.numbers, c.results, c.arguments));
   return py::make_tuple(made.gradients, calls);
 }
 
@@ -257,7 +257,7 @@ void bind_gradients(Class& c) {
 --
 
 Adds the gradients of the inputs, for gradients of the outputs (cotangents): a list of nodes, and what functions of the
-array library they call, which are numbered from first_call on: (kind, number, results, arguments) for each, as
+array library they call, which are numbered from first_call on: (kind, numbers, results, arguments) for each, as
 cpp/kfusion/grad/vjp.hpp says. TypeError where an op on the way has no adjoint.
 )");
   c.def("stop_gradient", &Builder::stop_gradient, py::arg("x"),

@@ -7,18 +7,24 @@ forward pass: arguments are all that is kept.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
+import inspect
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._grad import tracer_of_leaves
-from ._graph.structure import Slot, holds_arrays, may_hold_results, walk
+from ._graph.objects import Returned, holds
+from ._graph.structure import Slot, holds_arrays, is_plain, may_hold_results, walk
 from ._graph.tracer import Traced
 from ._spec import is_array
 
 if TYPE_CHECKING:
     from ._fuse import FusedFunction
+
+
+_SIGNATURE = inspect.signature(lambda call, cotangents, wanted, captured: None)
 
 
 class Backward:
@@ -28,6 +34,7 @@ class Backward:
 
     def __init__(self, function: Any, name: str) -> None:
         self.__wrapped__ = function
+        self.__signature__ = _SIGNATURE
         self.__name__ = f"{name} (backward)"
 
     def __call__(
@@ -48,14 +55,22 @@ class Backward:
         nodes = [tracer.copy(x) for x in own]
         with tracer.differentiated():
             results = _values_of(self.__wrapped__(*args, **kwargs))
-        pairs = [(y, g) for y, g in zip(results, cotangents, strict=True) if g is not None and isinstance(y, Traced)]
+        known = [(y, g) for y, g in zip(results, cotangents, strict=True) if g is not None]
+        pairs = [(tracer.lift(y, g._library), g) for y, g in known]
         named = {id(i.array): tracer.value_of_input(k) for k, i in enumerate(tracer.inputs) if i.captured}
         params = [(k, named[k]) for k in captured if k in named]
         made = tracer.vjp([y for y, _ in pairs], [g for _, g in pairs], [*nodes, *(v for _, v in params)])
         return made[: len(nodes)], dict(zip((k for k, _ in params), made[len(nodes) :], strict=True))
 
 
-_PARAMETERS = ("call", "cotangents", "wanted", "captured")
+# Whether what is traced now is the forward pass of a call with gradients.
+is_differentiated: contextvars.ContextVar[bool] = contextvars.ContextVar("kfusion_is_differentiated", default=False)
+
+
+def writes(name: str) -> RuntimeError:
+    """The error for functions that write to arrays: backward, which computes again, would write once more."""
+    what = "it writes to arrays that are not its own, and has no gradients therefore"
+    return RuntimeError(f"kfusion.{name}: {what}: call it under torch.no_grad()")
 
 
 def call(fused: FusedFunction, args: Any, kwargs: Any, out: Any, stream: Any) -> Any:
@@ -66,14 +81,17 @@ def call(fused: FusedFunction, args: Any, kwargs: Any, out: Any, stream: Any) ->
         raise RuntimeError(f"{who}: out= holds no gradients: leave it out, or call under torch.no_grad()")
     tensors: list[Any] = []
     kept = _walk_arguments((args, kwargs), lambda _, leaf: _slot(torch, tensors, leaf))
-    with torch.no_grad():
-        versions = [(t, t._version) for t in tensors if not t.is_inference()]
-        result = fused(*args, **kwargs, **({} if stream is None else {"stream": stream}))
-        captured = fused.captured_tensors()
-    if any(t._version != v for t, v in versions):
-        raise RuntimeError(
-            f"{who}: it writes to its arguments, of which autograd has no gradients: use torch.no_grad()"
-        )
+    if fused.has_written:
+        raise writes(fused.__name__)
+    token = is_differentiated.set(True)
+    try:
+        with torch.no_grad():
+            result = fused(*args, **kwargs, **({} if stream is None else {"stream": stream}))
+    finally:
+        is_differentiated.reset(token)
+    captured = fused.captured_tensors()
+    if isinstance(result, Returned) and result.changed:
+        raise writes(fused.__name__)
     made: list[Any] = []
     structure = walk(result, lambda _, leaf: _slot(torch, made, leaf), enters=may_hold_results)
     if any(t.is_complex() for t in (*made, *tensors)):
@@ -106,7 +124,8 @@ class _Node:
         asked = tuple(bool(w) and t.is_floating_point() for w, t in zip(wanted[:first], tensors, strict=False))
         captured = tuple(k for k, w in zip(self.captured, wanted[first:], strict=True) if w)
         with self.autocast():
-            own, named = self.fused.backward(call, list(gradients), asked, captured)
+            made = self.fused.backward(call, list(gradients), asked, captured)
+        own, named = made.result if isinstance(made, Returned) else made
         given = iter(own)
         return [next(given) if a else None for a in asked] + [named.get(k) for k in self.captured]
 
@@ -149,7 +168,7 @@ def _slot(torch: Any, tensors: list[Any], leaf: Any) -> Any:
 
 
 def _walk_arguments(arguments: Any, visit: Any) -> Any:
-    return walk(arguments, visit, enters=holds_arrays)
+    return walk(arguments, visit, enters=lambda v: holds_arrays(v) or (is_plain(v) and holds(v, _is_value)))
 
 
 def _is_value(leaf: Any) -> bool:

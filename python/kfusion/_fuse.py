@@ -68,6 +68,7 @@ class FusedFunction(_core.FusedCallable):
         self._options = options
         self._effects = modules.Effects()
         self._captured: dict[int, weakref.ref[Any]] = {}
+        self.has_written = False  # in a trace, to arrays that are not its own
 
     __wrapped__: Callable[..., Any]
     __name__: str
@@ -132,6 +133,12 @@ class FusedFunction(_core.FusedCallable):
         from . import _autograd
 
         return FusedFunction(_autograd.Backward(self.__wrapped__, self.__name__), self._options)
+
+    def _require_no_gradients(self) -> None:
+        from . import _autograd
+
+        if _autograd.is_differentiated.get():
+            raise _autograd.writes(self.__name__)
 
     def captured_tensors(self) -> list[Any]:
         """The tensors which traces met that the function names, and which require grad, as far as they are alive."""
@@ -232,7 +239,10 @@ class FusedFunction(_core.FusedCallable):
             leaves = calls.Leaves(tracer, strides, who, floats=floats, ints=ints)
             given = [leaves.argument(a) for a in args], {n: leaves.argument(a) for n, a in kwargs.items()}
             traced = self._effects.watched(name, self._modules(), lambda: trace_with(tracer, self.__wrapped__, *given))
-            self._captured |= {id(i.array): weakref.ref(i.array) for i in tracer.inputs if _requires_grad(i)}
+            if traced.written:
+                self.has_written = True
+                self._require_no_gradients()
+            self._captured |= {id(i.array): weakref.ref(i.array) for i in tracer.inputs if _may_require_grad(i)}
             return calls.prepared(
                 who, tracer, self._guards(), _fill(traced), traced.written, functools.partial(_fill, traced)
             )
@@ -319,8 +329,8 @@ def _fill(traced: Trace, registers: Sequence[Any] = ()) -> Callable[[list[Any]],
     return type(results) if is_flat and not traced.written else functools.partial(fill, results)
 
 
-def _requires_grad(i: Input) -> bool:
-    return i.captured and getattr(i.array, "requires_grad", False) is True
+def _may_require_grad(i: Input) -> bool:
+    return i.captured and hasattr(i.array, "requires_grad")
 
 
 def _nothing(outputs: list[Any]) -> None:

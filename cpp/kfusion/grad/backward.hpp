@@ -48,10 +48,12 @@ class Backward {
   void of_conv2d(NodeId id, NodeId g);
   void of_gather(NodeId id, NodeId g);
   void of_library_call(NodeId id);
+  void call_library(const Node& n, LibraryAdjoint adjoint, NodeIds arguments, std::string function, std::int64_t flops);
 
   NodeId dilated(NodeId x, int axis, std::int64_t step);
   NodeId placed(const Part& part, const Extents& shape, int first_axis);
   std::optional<NodeId> joined(const std::vector<Part>& parts, const Extents& shape);
+  void conv2d_of_torch(const Node& conv, NodeId g);
   NodeId conv2d_input(const Node& conv, NodeId w, NodeId g);
   NodeId conv2d_weight(const Node& conv, NodeId x, NodeId g);
   [[noreturn]] void refuse(NodeId id) const;

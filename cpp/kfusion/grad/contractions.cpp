@@ -48,8 +48,20 @@ void Backward::of_matmul(NodeId id, NodeId g) {
 void Backward::of_conv2d(NodeId id, NodeId g) {
   const Node n = node(id);
   const NodeId x = n.arguments[0], w = n.arguments[1];
+  if (n.library == Library::kTorch) return conv2d_of_torch(n, g);
   if (wanted(x)) give(x, conv2d_input(n, w, g));
   if (wanted(w)) give(w, conv2d_weight(n, x, g));
+}
+
+/// torch has functions for them.
+void Backward::conv2d_of_torch(const Node& conv, NodeId g) {
+  const auto& a = std::get<Conv2dAttributes>(conv.attributes);
+  LibraryAdjoint adjoint{
+      "conv2d", {a.stride[0], a.stride[1], a.padding[0], a.padding[1], a.dilation[0], a.dilation[1], a.groups}, {}, {}};
+  const Extents& w = node(conv.arguments[1]).shape;
+  const std::int64_t gradients = wanted(conv.arguments[0]) + wanted(conv.arguments[1]);
+  const std::int64_t flops = 2 * gradients * conv.size() * w[1] * w[2] * w[3];
+  call_library(conv, std::move(adjoint), {conv.arguments[0], conv.arguments[1], g}, "conv2d_backward", flops);
 }
 
 /// g with zeros between its elements, convolved with the flipped windows of each channel.

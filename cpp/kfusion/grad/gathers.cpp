@@ -40,7 +40,7 @@ void Backward::of_gather(NodeId id, NodeId g) {
   call.function = along ? "scatter_add" : "index_add";
   call.number = first_call_ + std::ssize(calls_);
   const NodeId into = zeros(b_, shape, wide);  // says the shape
-  calls_.push_back({std::string(name(n.op)), take.axis, {}, {}});
+  calls_.push_back({std::string(name(n.op)), {take.axis}, {}, {}});
   give(x, b_.library_call(call, {into, indices, g}, {{wide, shape}})[0]);
 }
 
@@ -48,23 +48,29 @@ void Backward::of_library_call(NodeId id) {
   const Node n = node(id);
   const auto& forward = std::get<LibraryCallAttributes>(n.attributes);
   if (n.library != Library::kTorch) refuse(id);
-  LibraryAdjoint adjoint{"library_call", forward.number, {}, {}};
+  LibraryAdjoint adjoint{"library_call", {forward.number}, {}, {}};
   NodeIds arguments = n.arguments;
   for (const auto& [index, g] : of_results_[id]) {
     adjoint.results.push_back(index);
     arguments.push_back(g);
   }
+  if (adjoint.results.empty()) return;
+  call_library(n, std::move(adjoint), std::move(arguments), forward.function + "_backward", 2 * forward.flops);
+}
+
+/// Gradients for those of a node's arguments that want one.
+void Backward::call_library(const Node& n, LibraryAdjoint adjoint, NodeIds arguments, std::string function,
+                            std::int64_t flops) {
   std::vector<GraphBuilder::ResultType> types;
   for (std::size_t i = 0; i < n.arguments.size(); ++i) {
     if (!wanted(n.arguments[i])) continue;
     adjoint.arguments.push_back(static_cast<int>(i));
     types.push_back({node(n.arguments[i]).dtype, node(n.arguments[i]).shape});
   }
-  if (adjoint.results.empty() || types.empty()) return;
   LibraryCallAttributes call;
-  call.function = forward.function + "_backward";
+  call.function = std::move(function);
   call.number = first_call_ + std::ssize(calls_);
-  call.flops = 2 * forward.flops;
+  call.flops = flops;
   const std::vector<NodeId> made = b_.library_call(call, std::move(arguments), types);
   for (std::size_t i = 0; i < made.size(); ++i) give(n.arguments[at(adjoint.arguments[i])], made[i]);
   calls_.push_back(std::move(adjoint));

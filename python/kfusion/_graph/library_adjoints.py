@@ -88,9 +88,26 @@ class OfCall(NamedTuple):
         return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
 
 
-def function_for(adjoint: tuple[str, int, Sequence[int], Sequence[int]], known: Sequence[Any]) -> Any:
+class OfConv2d(NamedTuple):
+    """torch's gradients of a convolution, by its input and weight."""
+
+    numbers: tuple[int, ...]
+    arguments: tuple[int, ...]
+
+    def __call__(self, x: Any, w: Any, g: Any) -> list[Any]:
+        """Of tensors."""
+        backward = sys.modules["torch"].ops.aten.convolution_backward
+        stride, padding, dilation = (self.numbers[i : i + 2] for i in (0, 2, 4))
+        wanted = [i in self.arguments for i in range(3)]
+        made = backward(g, x, w, None, stride, padding, dilation, False, [0, 0], self.numbers[6], wanted)
+        return [made[i] for i in self.arguments]
+
+
+def function_for(adjoint: tuple[str, Sequence[int], Sequence[int], Sequence[int]], known: Sequence[Any]) -> Any:
     """The function for what a graph says that it needs; `known` are those of the trace, by number."""
-    kind, number, results, arguments = adjoint
+    kind, numbers, results, arguments = adjoint
     if kind == "library_call":
-        return OfCall(known[number], tuple(results), tuple(arguments))
-    return ByIndex(kind, number)
+        return OfCall(known[numbers[0]], tuple(results), tuple(arguments))
+    if kind == "conv2d":
+        return OfConv2d(tuple(numbers), tuple(arguments))
+    return ByIndex(kind, numbers[0])

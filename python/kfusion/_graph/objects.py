@@ -85,7 +85,7 @@ class TakenApart:
         def leaf(path: str, value: Any) -> Any:
             return self._wholes[value.number] if isinstance(value, Whole) else value
 
-        return walk(value, leaf, enters=lambda v: may_hold_results(v) and _holds(v, _is_whole), is_leaf=_is_whole)
+        return walk(value, leaf, enters=lambda v: may_hold_results(v) and holds(v, _is_whole), is_leaf=_is_whole)
 
 
 class PutTogether:
@@ -135,14 +135,14 @@ class PutTogether:
         def leaf(path: str, v: Any) -> Any:
             return Whole(self._numbers[id(v)]) if is_made(v) else v
 
-        return walk(value, leaf, enters=lambda v: may_hold_results(v) and _holds(v, is_made), is_leaf=is_made)
+        return walk(value, leaf, enters=lambda v: may_hold_results(v) and holds(v, is_made), is_leaf=is_made)
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, Whole)
 
 
-def _holds(value: Any, test: Callable[[Any], bool], depth: int = 4) -> bool:
+def holds(value: Any, test: Callable[[Any], bool], depth: int = 4) -> bool:
     """Whether what an object holds passes the test, or holds such a thing."""
     if isinstance(value, (tuple, list)):
         held: Any = value
@@ -150,7 +150,7 @@ def _holds(value: Any, test: Callable[[Any], bool], depth: int = 4) -> bool:
         held = [*(value.values() if isinstance(value, dict) else ()), *getattr(value, "__dict__", {}).values()]
     else:
         return False
-    return any(test(v) or (depth > 0 and _holds(v, test, depth - 1)) for v in held)
+    return any(test(v) or (depth > 0 and holds(v, test, depth - 1)) for v in held)
 
 
 def _state(value: Any) -> dict[Any, Any]:

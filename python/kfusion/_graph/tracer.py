@@ -411,9 +411,15 @@ class Tracer:
         known_as = id(array)
         if library == "torch" and spec.device == "cpu" and not spec.shape and known_as not in self._writable:
             array, spec = self._beside_the_arguments(array, spec)
-        strides = _core.element_strides(array, self.name, name) if self._runs else None
+        strides = self._strides_of(array, name) if self._runs else None
         self._captured[known_as] = self.input(name, spec, array, captured=True, strides=strides or ())
         return self._captured[known_as]
+
+    def _strides_of(self, array: Any, name: str) -> Sequence[int] | None:
+        """Whether it requires grad is for those to say who run the graph."""
+        requires_grad = getattr(array, "requires_grad", False) is True
+        with sys.modules["torch"].no_grad() if requires_grad else contextlib.nullcontext():
+            return _core.element_strides(array, self.name, name)
 
     def _beside_the_arguments(self, array: Any, spec: Spec) -> tuple[Any, Spec]:
         """A tensor of the CPU without axes, which torch takes as a number among those of any device."""

@@ -81,6 +81,7 @@ def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractCon
         tracer.record(builder.__name__, arguments, result)
         return result
 
+    traced.__name__ = traced.__qualname__ = builder.__name__
     compute = Eager(builder.__name__, signature, arrays, several, traced)
 
     others = {theirs: ours for theirs, ours in _TORCHS_NAMES.items() if ours in signature.parameters}
@@ -150,6 +151,16 @@ class Eager(_core.FusedCallable):
         self._arrays = arrays
         self._several = several
         self.__wrapped__ = traced
+
+    @functools.cached_property
+    def _fused(self) -> Any:
+        from .._fuse import fuse
+
+        return fuse(self.__wrapped__)
+
+    def _differentiable(self, args: Any, kwargs: Any, *_: Any) -> Any:
+        """A call with tensors that require grad, for C++."""
+        return self._fused(*args, **kwargs)
 
     def _guards(self) -> list[Any]:
         return []

@@ -1,0 +1,350 @@
+"""Fused functions and modules in torch's autograd: what eager torch does, with its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import kfusion as kf
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def leaf(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(*shape, dtype=dtype).requires_grad_()
+
+
+def gradients(function: Callable[..., Any], *tensors: Any) -> list[Any]:
+    """Of a weighted sum of results, by the tensors that require grad."""
+    made = function(*tensors)
+    results = [y for y in (made if isinstance(made, (tuple, list)) else (made,)) if y.requires_grad]
+    wanted = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
+    weights = [torch.arange(1.0, y.numel() + 1, dtype=y.dtype).reshape(y.shape) for y in results]
+    return list(torch.autograd.grad(results, wanted, weights, allow_unused=True))
+
+
+def assert_same(got: Any, want: Any) -> None:
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w)
+
+
+def mixed(x: Any, w: Any, b: Any) -> Any:
+    return F.gelu(F.layer_norm(x @ w + b, b.shape)) * x.sum(-1, keepdim=True)
+
+
+def test_gradients_of_arguments() -> None:
+    tensors = leaf(5, 4), leaf(4, 6), leaf(6)
+    assert_same(gradients(kf.fuse(mixed), *tensors), gradients(mixed, *tensors))
+    assert torch.autograd.gradcheck(kf.fuse(mixed), tensors)
+
+
+def test_other_sizes() -> None:
+    fused = kf.fuse(mixed)
+    for n, m, k in [(5, 4, 6), (7, 3, 2), (6, 9, 5), (1, 2, 3)]:
+        tensors = leaf(n, m), leaf(m, k), leaf(k)
+        assert_same(gradients(fused, *tensors), gradients(mixed, *tensors))
+
+
+def test_only_what_needs_a_gradient_gets_one() -> None:
+    fused = kf.fuse(mixed)
+    x, w, b = leaf(5, 4), leaf(4, 6), leaf(6)
+    for some in [(x, w.detach(), b), (x.detach(), w.detach(), b), (x.detach(), w, b.detach())]:
+        assert_same(gradients(fused, *some), gradients(mixed, *some))
+    y = fused(x, w, b)
+    (dw,) = torch.autograd.grad(y.sum(), w)
+    assert_same([dw], torch.autograd.grad(mixed(x, w, b).sum(), w))
+    assert (x.grad, w.grad, b.grad) == (None, None, None)
+    assert not fused(x.detach(), w.detach(), b.detach()).requires_grad
+
+
+def test_several_results_used_twice_or_not_at_all() -> None:
+    def f(x: Any) -> Any:
+        y = torch.sin(x)
+        return {"y": y, "z": (y * x, y.argmax(-1)), "unused": x.sum(), "name": "f"}
+
+    x = leaf(3, 4)
+    for g in (f, kf.fuse(f)):
+        made = g(x)
+        assert not made["z"][1].requires_grad
+        loss = (made["y"] * made["y"]).sum() + (made["z"][0] * made["y"]).sum()
+        loss.backward()
+    one = x.grad / 2
+    x.grad = None
+    made = f(x)
+    ((made["y"] * made["y"]).sum() + (made["z"][0] * made["y"]).sum()).backward()
+    torch.testing.assert_close(x.grad, one)
+
+
+def test_retain_graph_accumulation_and_hooks() -> None:
+    fused, x = kf.fuse(lambda x: x**3), leaf(4)
+    seen: list[Any] = []
+    x.register_hook(seen.append)
+    y = fused(x * 2).sum()  # of what is no leaf
+    y.backward(retain_graph=True)
+    y.backward()
+    torch.testing.assert_close(x.grad, 2 * 48 * x.detach() ** 2 / 2 * 1.0)
+    assert len(seen) == 2
+    with pytest.raises(RuntimeError, match="second time"):
+        y.backward()
+
+
+def test_no_grad_inside() -> None:
+    def f(x: Any) -> Any:
+        with torch.no_grad():
+            scale = x.abs().amax()
+        return x / scale + x.detach()
+
+    x = leaf(3, 4)
+    assert_same(gradients(kf.fuse(f), x), gradients(f, x))
+    assert_same([kf.grad(lambda x: f(x).sum())(x.detach())], torch.autograd.grad(f(x).sum(), x))
+
+
+def test_second_derivatives_are_refused() -> None:
+    x = leaf(4)
+    (dx,) = torch.autograd.grad((kf.fuse(lambda x: x**3)(x) ** 2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dx.sum().backward()
+
+
+def test_functorch_is_refused() -> None:
+    with pytest.raises(TypeError, match="must be a plain strided tensor"):
+        torch.func.grad(lambda x: kf.fuse(torch.sin)(x).sum())(torch.randn(3))
+
+
+def test_changed_after_forward() -> None:
+    x, w = leaf(3), torch.ones(3, dtype=torch.float64)
+    y = kf.fuse(lambda x, w: x * w)(x, w)
+    w += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_out_and_writes_are_refused_before_anything_runs() -> None:
+    x, out = leaf(3), torch.zeros(3, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="out= holds no gradients"):
+        kf.fuse(torch.sin)(x, out=out)
+    cache = torch.zeros(3, dtype=torch.float64)
+    update = kf.fuse(lambda x, cache: cache.add_(1) * x)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="writes to arrays that are not its own"):
+            update(x, cache)
+    assert not out.any()
+    assert not cache.any()
+    with torch.no_grad():
+        update(x, cache)
+    with pytest.raises(RuntimeError, match="writes to arrays that are not its own"):
+        update(x, cache)
+    assert cache.tolist() == [1, 1, 1]
+
+
+def test_functions_of_kfusion() -> None:
+    x, w = leaf(3, 4), leaf(4)
+    for f, g in [
+        (kf.softmax, lambda x: torch.softmax(x, -1)),
+        (kf.fused_softmax, lambda x: torch.softmax(x, -1)),
+        (kf.exp, torch.exp),
+    ]:
+        assert_same(gradients(f, x), gradients(g, x))
+    assert_same(gradients(kf.fused_layernorm, x, w), gradients(lambda x, w: F.layer_norm(x, (4,), w), x, w))
+    assert_same(gradients(kf.maximum, x, w), gradients(torch.maximum, x, w))
+
+
+def test_arguments_in_structures() -> None:
+    def f(p: Any, scale: float) -> Any:
+        return p["x"] * scale + p["more"][0].sum()
+
+    x, y = leaf(3), leaf(2)
+    p = {"x": x, "more": [y, torch.arange(3)]}
+    assert_same(torch.autograd.grad(kf.fuse(f)(p, 2.5).sum(), [x, y]), torch.autograd.grad(f(p, 2.5).sum(), [x, y]))
+
+
+class Held:
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+
+def test_objects_that_hold_tensors() -> None:
+    x = leaf(3)
+    (dx,) = torch.autograd.grad(kf.fuse(lambda h: h.x**2)(Held(x)).sum(), x)
+    torch.testing.assert_close(dx, 2 * x.detach())
+
+
+# ---- modules ----
+
+
+class Block(nn.Module):
+    def __init__(self, d: int = 8) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(d), nn.Linear(d, 2 * d), nn.Linear(2 * d, d, bias=False)
+        self.query = nn.Linear(d, 3 * d)
+        self.frozen = nn.Parameter(torch.ones(d), requires_grad=False)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.query(self.norm(x)).chunk(3, -1)
+        x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.down(F.gelu(self.up(x))) * self.frozen
+
+
+def trained(model: Any, x: Any, steps: int = 3) -> list[Any]:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return [p.detach() for p in model.parameters()]
+
+
+def test_modules_train_as_eagerly() -> None:
+    eager, x = nn.Sequential(Block(), Block()).double(), leaf(2, 5, 8)
+    plain = nn.Sequential(Block(), Block()).double()
+    plain.load_state_dict(eager.state_dict())
+    assert_same(trained(kf.fuse(plain), x), trained(eager, x))
+
+
+def test_modules_within_modules_and_functions() -> None:
+    inner, x = Block().double(), leaf(2, 5, 8)
+    params = [p for p in inner.parameters() if p.requires_grad]
+    want = torch.autograd.grad(inner(x * 2).sum(), [x, *params])
+    outer = nn.Sequential(kf.fuse(inner))
+    assert_same(torch.autograd.grad(outer(x * 2).sum(), [x, *params]), want)
+    assert_same(torch.autograd.grad(kf.fuse(lambda x: inner(x * 2))(x).sum(), [x, *params]), want)
+
+
+def test_a_replaced_parameter_gets_the_gradient() -> None:
+    linear, x = nn.Linear(4, 4).double(), leaf(3, 4)
+    fused = kf.fuse(linear)
+    fused(x).sum().backward()
+    old = linear.weight
+    old.grad = None
+    linear.weight = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))
+    fused(x).sum().backward()
+    assert old.grad is None
+    assert linear.weight.grad is not None
+
+
+def test_frozen_parameters() -> None:
+    linear, x = nn.Linear(4, 4).double(), torch.randn(3, 4, dtype=torch.float64)
+    fused = kf.fuse(linear)
+    linear.weight.requires_grad_(False)
+    fused(x).sum().backward()
+    assert linear.weight.grad is None
+    torch.testing.assert_close(linear.bias.grad, torch.full((4,), 3.0, dtype=torch.float64))
+    linear.weight.requires_grad_(True)
+    fused(x).sum().backward()
+    torch.testing.assert_close(linear.weight.grad, x.sum(0).expand(4, 4))
+
+
+def test_checkpoint() -> None:
+    block, x = Block().double(), leaf(2, 5, 8)
+    fused = kf.fuse(block)
+    want = torch.autograd.grad(block(x).sum(), [x, block.up.weight])
+    assert_same(torch.autograd.grad(checkpoint(fused, x, use_reentrant=False).sum(), [x, block.up.weight]), want)
+
+
+def test_autocast_and_a_scaler() -> None:
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)), leaf(5, 8, dtype=torch.float32)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+
+    def step(f: Any) -> list[Any]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = f(x)
+        assert y.dtype == torch.bfloat16
+        scaler.scale(y.float().square().mean()).backward()
+        found = [p.grad for p in (x, *model.parameters())]
+        for p in (x, *model.parameters()):
+            p.grad = None
+        return found
+
+    for got, want in zip(step(kf.fuse(model)), step(model), strict=True):
+        assert got.dtype == want.dtype
+        torch.testing.assert_close(got, want, rtol=0.05, atol=0.02 * float(want.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_dtypes(dtype: torch.dtype) -> None:
+    tensors = leaf(5, 4), leaf(4, 6), leaf(6)
+    low = [t.detach().to(dtype).requires_grad_() for t in tensors]
+    wide = [t.detach().double().requires_grad_() for t in low]
+    got = gradients(kf.fuse(mixed), *low)
+    assert all(g.dtype == dtype for g in got)
+    within = 1e-5 if dtype == torch.float32 else 0.05
+    for g, w in zip(got, gradients(mixed, *wide), strict=True):
+        torch.testing.assert_close(g.double(), w, rtol=within, atol=within * float(w.abs().max()))
+
+
+LOSSES: dict[str, Callable[[Any, Any], Any]] = {
+    "cross_entropy": lambda x, t: F.cross_entropy(x, t),
+    "cross_entropy, smoothed": lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1, ignore_index=2),
+    "nll": lambda x, t: F.nll_loss(F.log_softmax(x, -1), t),
+    "mse": lambda x, t: F.mse_loss(x, x.detach().roll(1, 0)),
+    "l1": lambda x, t: F.l1_loss(x, x.detach().roll(1, 0)),
+    "huber": lambda x, t: F.huber_loss(x, x.detach().roll(1, 0)),
+    "bce": lambda x, t: F.binary_cross_entropy_with_logits(x, (x.detach() > 0).double()),
+    "kl": lambda x, t: F.kl_div(F.log_softmax(x, -1), F.softmax(x.detach().flip(0), -1), reduction="batchmean"),
+}
+
+
+def _alone(name: str) -> Callable[[Any, Any], Any]:
+    return lambda x, t: getattr(F, name)(x)
+
+
+LAYERS: dict[str, Callable[[Any, Any], Any]] = {
+    name: _alone(name)
+    for name in ("relu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus", "hardtanh", "relu6", "hardswish",
+                 "hardsigmoid", "leaky_relu", "logsigmoid", "softsign", "tanhshrink", "hardshrink", "softshrink")
+}  # fmt: skip
+LAYERS |= {
+    "glu": lambda x, t: F.glu(x, -1),
+    "rms_norm": lambda x, t: F.rms_norm(x, (6,)),
+    "normalize": lambda x, t: F.normalize(x),
+    "embedding": lambda x, t: F.embedding(t, x),
+    "index": lambda x, t: x[t, 1:] * x[:, t.flip(0)][:, :1],
+    "gather": lambda x, t: x.gather(1, t[:, None].expand(4, 3)),
+    "scatter": lambda x, t: torch.zeros_like(x).scatter_add(1, t[:, None].expand(4, 3), x[:, :3] * 2),
+    "cumsum": lambda x, t: x.cumsum(1) * x.cumprod(0),
+    "max": lambda x, t: x.max(1).values * x.amax(1),
+    "sorted": lambda x, t: x.sort(-1).values.prod(0),
+    "einsum": lambda x, t: torch.einsum("ij,kj->ik", x, x.sin()),
+    "conv1d": lambda x, t: F.conv1d(x[None], x[:, None, :3].repeat(1, 4, 1), padding=1),
+    "conv2d": lambda x, t: F.conv2d(x[None, None], x[None, None, :2, :3], stride=2, padding=1),
+    "conv2d, grouped": lambda x, t: F.conv2d(
+        x.reshape(1, 4, 3, 2), x[:, :2].reshape(4, 2, 1, 1).sin(), stride=(2, 1), padding=(1, 2), groups=2
+    ),
+    "max_pool": lambda x, t: F.max_pool2d(x[None], 2),
+    "avg_pool": lambda x, t: F.avg_pool2d(x[None], 2),
+    "interpolate": lambda x, t: F.interpolate(x[None, None], scale_factor=2, mode="bilinear"),
+    "pad": lambda x, t: F.pad(x, (1, 2), mode="constant", value=3.0),
+    "masked": lambda x, t: x.masked_fill(x > 0.5, -1.0).softmax(-1),
+    "batch_norm": lambda x, t: F.batch_norm(x, torch.zeros(6).double(), torch.ones(6).double()),
+    "std": lambda x, t: x.std(0) + x.var(1).mean(),
+    "norm": lambda x, t: x.norm(dim=1) + torch.linalg.vector_norm(x, 3),
+    "clamp": lambda x, t: x.clamp(-0.5, 0.7) + x.clamp_min(0.1),
+    "in place": lambda x, t: (lambda y: y.mul_(2).add_(x))(x * 1),
+}
+
+
+@pytest.mark.parametrize("name", [*LOSSES, *LAYERS])
+def test_torchs_functions(name: str) -> None:
+    f = (LOSSES | LAYERS)[name]
+    x, t = leaf(4, 6), torch.tensor([1, 3, 0, 3])
+    assert_same(gradients(kf.fuse(f), x, t), gradients(f, x, t))
+
+
+@pytest.mark.parametrize("name", ["relu", "elu", "gelu", "silu", "softplus", "leaky_relu", "hardswish"])
+def test_activations_at_0(name: str) -> None:
+    x = torch.tensor([0.0, -0.0], dtype=torch.float64).requires_grad_()
+    assert_same(gradients(kf.fuse(getattr(F, name)), x), gradients(getattr(F, name), x))
+
+
+def test_numpy_arrays_are_as_before() -> None:
+    assert isinstance(kf.fuse(np.sin)(np.ones(3)), np.ndarray)
