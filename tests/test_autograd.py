@@ -220,6 +220,31 @@ def test_modules_within_modules_and_functions() -> None:
     assert_same(torch.autograd.grad(kf.fuse(lambda x: inner(x * 2))(x).sum(), [x, *params]), want)
 
 
+def test_what_is_computed_of_weights_alone() -> None:
+    """Without gradients it is a constant of the trace; autograd sees it in each call."""
+    w, x = leaf(4, 3), torch.randn(5, 4, dtype=torch.float64)
+    table = nn.Embedding(7, 4).double()
+
+    def f(x: Any) -> Any:
+        positions = table(torch.arange(5))
+        return (x + positions) @ (w * 2).sin() + w.T.sum(0)[:3].mean() + w.data.sum()
+
+    fused = kf.fuse(f)
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(fused(x), f(x))
+        assert_same(
+            torch.autograd.grad(fused(x).square().sum(), [w, table.weight]),
+            torch.autograd.grad(f(x).square().sum(), [w, table.weight]),
+        )
+        with torch.no_grad():
+            table.weight *= 2
+    table.requires_grad_(False)
+    assert_same(torch.autograd.grad(fused(x).sum(), [w]), torch.autograd.grad(f(x).sum(), [w]))
+    table.requires_grad_(True)
+    assert_same(torch.autograd.grad(fused(x).sum(), [table.weight]), torch.autograd.grad(f(x).sum(), [table.weight]))
+
+
 def test_a_replaced_parameter_gets_the_gradient() -> None:
     linear, x = nn.Linear(4, 4).double(), leaf(3, 4)
     fused = kf.fuse(linear)
@@ -230,6 +255,19 @@ def test_a_replaced_parameter_gets_the_gradient() -> None:
     fused(x).sum().backward()
     assert old.grad is None
     assert linear.weight.grad is not None
+
+
+def test_a_weight_that_is_returned() -> None:
+    linear, x = nn.Linear(4, 4).double(), leaf(3, 4)
+    y, w = kf.fuse(lambda x: (linear(x), linear.weight))(x)
+    (y.sum() + (w * 3).sum()).backward()
+    torch.testing.assert_close(linear.weight.grad, 3 + x.detach().sum(0).expand(4, 4))
+
+
+def test_other_dtypes_among_the_arguments() -> None:
+    image, x = torch.arange(12, dtype=torch.uint8).reshape(3, 4), leaf(4)
+    f = lambda i, x: i.double() / 255 * x + (i > 3) * x  # noqa: E731
+    assert_same(gradients(kf.fuse(f), image, x), gradients(f, image, x))
 
 
 def test_frozen_parameters() -> None:

@@ -175,11 +175,19 @@ class FusedCallable {
       auto entry = table_.find(s);
       if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
       const Ready ready(*this, request, std::move(entry), s.outs());
+      require_constants(call, *ready.entry);
       const Inputs inputs(call, *ready.entry, s);
       if (inputs.unchanged()) return finish(request, ready, inputs);
       if (attempt == kMostAttempts) throw changing(call);
       table_.clear();
     }
+  }
+
+  /// Throws where a constant of the trace was made of a tensor that requires grad.
+  static void require_constants(const Call& call, const Entry& entry) {
+    for (const py::object& weak : entry.made_of)
+      if (const py::object tensor = fuse::referent(weak); tensor && arrays::torch_requires_grad(tensor))
+        throw arrays::RequiresGrad(call.says("it names a tensor that requires grad"));
   }
 
   /// The plain function's nodes become part of the trace; there is no array to write to and no stream to run on.
@@ -228,6 +236,8 @@ class FusedCallable {
       const auto tensor = each.cast<py::tuple>();
       entry->watched.emplace_back(tensor[0], tensor[1].cast<bool>());
     }
+    for (const py::handle each : prepared.attr("made_of"))
+      entry->made_of.push_back(py::reinterpret_borrow<py::object>(each));
     const Inputs inputs(r.call, *entry, r.s);
     const Graph& graph = prepared.attr("graph").cast<const GraphBuilder*>()->graph();
     fuse::require_as_traced(r.call, graph, inputs);

@@ -7,48 +7,119 @@ forward pass: arguments are all that is kept.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import functools
 import inspect
 import sys
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._grad import tracer_of_leaves
+from ._graph import guards
 from ._graph.objects import Returned, holds
 from ._graph.structure import Slot, holds_arrays, is_plain, may_hold_results, walk
-from ._graph.tracer import Traced
+from ._graph.tracer import Traced, Tracer, current
 from ._spec import is_array
 
 if TYPE_CHECKING:
     from ._fuse import FusedFunction
 
 
-_SIGNATURE = inspect.signature(lambda call, cotangents, wanted, captured: None)
+class Differentiable:
+    """What a fused function has for calls with tensors that require grad: a forward and a backward pass."""
+
+    def __init__(self, fused: FusedFunction) -> None:
+        made: Any = type(fused)
+        self.name = fused.__name__
+        self._forward = _Forward(fused.__wrapped__, self.name)
+        self.forward = made(self._forward, fused._options)
+        self.backward = made(_Backward(fused.__wrapped__, self.name), fused._options)
+
+    def clear(self) -> None:
+        """Forgets all traces."""
+        self.forward.clear()
+        self.backward.clear()
+
+    def call(self, args: Any, kwargs: Any, out: Any, stream: Any) -> Any:
+        """A call with tensors that require grad among its arguments, or among what the function names."""
+        torch, who = sys.modules["torch"], f"kfusion.{self.name}"
+        if out is not None:
+            raise RuntimeError(f"{who}: out= holds no gradients: leave it out, or call under torch.no_grad()")
+        tensors: list[Any] = []
+        kept = _walk_arguments((args, kwargs), lambda _, leaf: _slot(torch, tensors, leaf))
+        with torch.no_grad():
+            known = tuple(id(t) for t in self._forward.captured())
+            result = self.forward((args, kwargs), known, **({} if stream is None else {"stream": stream}))
+        if isinstance(result, Returned) and result.changed:
+            raise _writes(self.name)
+        captured = self._forward.captured()
+        made: list[Any] = []
+        structure = walk(result, lambda _, leaf: _slot(torch, made, leaf), enters=may_hold_results)
+        if any(t.is_complex() for t in (*made, *tensors)):
+            raise RuntimeError(f"{who}: complex tensors have no gradients here: call it under torch.no_grad()")
+        node = _Node(self, kept, [id(t) for t in captured], made, len(tensors), _autocast(torch, tensors + captured))
+        outs = iter(_function(torch).apply(node, *tensors, *captured))
+        return walk(structure, lambda _, leaf: next(outs) if isinstance(leaf, Slot) else leaf, enters=may_hold_results)
 
 
-class Backward:
-    """What the backward pass of a function fuses: from its arguments and the gradients of its results to the gradients
-    of those tensors that are wanted, by position, and of captured ones, by id.
+def _writes(name: str) -> RuntimeError:
+    """The error for functions that write to arrays: backward, which computes again, would write once more."""
+    what = "it writes to arrays that are not its own, and has no gradients therefore"
+    return RuntimeError(f"kfusion.{name}: {what}: call it under torch.no_grad()")
+
+
+class _Forward:
+    """The function itself. What it computes of weights alone is computed in every call.
+
+    Its second argument tells calls apart that differ in which of these tensors require grad.
     """
 
     def __init__(self, function: Any, name: str) -> None:
         self.__wrapped__ = function
-        self.__signature__ = _SIGNATURE
+        self.__signature__ = inspect.signature(lambda call, captured: None)
+        self.__name__ = name
+        self._captured: dict[int, weakref.ref[Any]] = {}
+
+    def captured(self) -> list[Any]:
+        """The tensors that require grad among those which the function names, as far as it was traced."""
+        alive = (known() for known in self._captured.values())
+        return [t for t in alive if t is not None and t.requires_grad]
+
+    def __call__(self, call: Any, captured: Any) -> Any:
+        tracer = _current()
+        args, kwargs = call
+        with tracer.differentiated():
+            result = self.__wrapped__(*args, **kwargs)
+        if tracer.written():
+            raise _writes(self.__name__)
+        named = (v for guard in guards.guards(self.__wrapped__) for v in guards.values(guard))
+        found = [*named, *(i.array for i in tracer.inputs if i.captured)]
+        self._captured |= {
+            id(t): weakref.ref(t) for t in found if hasattr(t, "requires_grad") and hasattr(t, "grad_fn")
+        }
+        return result
+
+
+class _Backward:
+    """From a function's arguments and the gradients of its results to the gradients of those tensors that are wanted,
+    by position, and of captured ones, by id.
+    """
+
+    def __init__(self, function: Any, name: str) -> None:
+        self.__wrapped__ = function
+        self.__signature__ = inspect.signature(lambda call, cotangents, wanted, captured: None)
         self.__name__ = f"{name} (backward)"
 
     def __call__(
         self, call: Any, cotangents: Sequence[Any], wanted: Sequence[bool], captured: Sequence[int]
     ) -> tuple[list[Any], dict[int, Any]]:
-        tracer = tracer_of_leaves((call, cotangents))
-        assert tracer is not None
+        tracer = _current()
         own: list[Traced] = []
-        asked, itself = iter(wanted), tracer.itself
+        asked = iter(wanted)
 
         def given(_: str, leaf: Any) -> Any:
             if not _is_value(leaf) or not next(asked):
                 return leaf
-            own.append(itself(leaf))
+            own.append(tracer.itself(leaf))
             return own[-1]
 
         args, kwargs = _walk_arguments(call, given)
@@ -57,58 +128,37 @@ class Backward:
             results = _values_of(self.__wrapped__(*args, **kwargs))
         known = [(y, g) for y, g in zip(results, cotangents, strict=True) if g is not None]
         pairs = [(tracer.lift(y, g._library), g) for y, g in known]
-        named = {id(i.array): tracer.value_of_input(k) for k, i in enumerate(tracer.inputs) if i.captured}
-        params = [(k, named[k]) for k in captured if k in named]
-        made = tracer.vjp([y for y, _ in pairs], [g for _, g in pairs], [*nodes, *(v for _, v in params)])
-        return made[: len(nodes)], dict(zip((k for k, _ in params), made[len(nodes) :], strict=True))
+        params = self._captured(tracer, captured)
+        made = tracer.vjp([y for y, _ in pairs], [g for _, g in pairs], [*nodes, *params.values()])
+        return made[: len(nodes)], dict(zip(params, made[len(nodes) :], strict=True))
+
+    def _captured(self, tracer: Tracer, wanted: Sequence[int]) -> dict[int, Traced]:
+        """By id, the tensors of outside that gradients are wanted of."""
+        found = {}
+        for number, known in enumerate(tracer.inputs):
+            if known.captured and id(known.array) in wanted:
+                found[id(known.array)] = tracer.value_of_input(number)
+            elif known.captured and getattr(known.array, "requires_grad", False):
+                what = f"{known.name} is made of tensors that require grad while the function is traced"
+                raise RuntimeError(
+                    f"kfusion.{self.__name__}: {what}: compute it of traced values, or under torch.no_grad()"
+                )
+        return found
 
 
-# Whether what is traced now is the forward pass of a call with gradients.
-is_differentiated: contextvars.ContextVar[bool] = contextvars.ContextVar("kfusion_is_differentiated", default=False)
-
-
-def writes(name: str) -> RuntimeError:
-    """The error for functions that write to arrays: backward, which computes again, would write once more."""
-    what = "it writes to arrays that are not its own, and has no gradients therefore"
-    return RuntimeError(f"kfusion.{name}: {what}: call it under torch.no_grad()")
-
-
-def call(fused: FusedFunction, args: Any, kwargs: Any, out: Any, stream: Any) -> Any:
-    """A call with tensors that require grad among its arguments, or among what the function names."""
-    torch = sys.modules["torch"]
-    who = f"kfusion.{fused.__name__}"
-    if out is not None:
-        raise RuntimeError(f"{who}: out= holds no gradients: leave it out, or call under torch.no_grad()")
-    tensors: list[Any] = []
-    kept = _walk_arguments((args, kwargs), lambda _, leaf: _slot(torch, tensors, leaf))
-    if fused.has_written:
-        raise writes(fused.__name__)
-    token = is_differentiated.set(True)
-    try:
-        with torch.no_grad():
-            result = fused(*args, **kwargs, **({} if stream is None else {"stream": stream}))
-    finally:
-        is_differentiated.reset(token)
-    captured = fused.captured_tensors()
-    if isinstance(result, Returned) and result.changed:
-        raise writes(fused.__name__)
-    made: list[Any] = []
-    structure = walk(result, lambda _, leaf: _slot(torch, made, leaf), enters=may_hold_results)
-    if any(t.is_complex() for t in (*made, *tensors)):
-        raise RuntimeError(f"{who}: complex tensors have no gradients here: call it under torch.no_grad()")
-    node = _Node(fused, kept, [id(t) for t in captured], made, len(tensors), _autocast(torch, tensors + captured))
-    outs = _function(torch).apply(node, *tensors, *captured)
-    filled = iter(outs)
-    return walk(structure, lambda _, leaf: next(filled) if isinstance(leaf, Slot) else leaf, enters=may_hold_results)
+def _current() -> Tracer:
+    tracer = current.get()
+    assert tracer is not None
+    return tracer
 
 
 class _Node:
     """What a node of the autograd graph keeps beside tensors."""
 
     def __init__(
-        self, fused: FusedFunction, kept: Any, captured: list[int], made: list[Any], arguments: int, autocast: Any
+        self, passes: Differentiable, kept: Any, captured: list[int], made: list[Any], arguments: int, autocast: Any
     ) -> None:
-        self.fused = fused
+        self.passes = passes
         self.kept = kept  # arguments, with slots for tensors
         self.captured = captured
         self.made = made
@@ -124,7 +174,7 @@ class _Node:
         asked = tuple(bool(w) and t.is_floating_point() for w, t in zip(wanted[:first], tensors, strict=False))
         captured = tuple(k for k, w in zip(self.captured, wanted[first:], strict=True) if w)
         with self.autocast():
-            made = self.fused.backward(call, list(gradients), asked, captured)
+            made = self.passes.backward(call, list(gradients), asked, captured)
         own, named = made.result if isinstance(made, Returned) else made
         given = iter(own)
         return [next(given) if a else None for a in asked] + [named.get(k) for k in self.captured]

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import inspect
 import operator
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
@@ -21,7 +20,7 @@ from ._graph.calls import Alike
 from ._graph.objects import TakenApart
 from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
 from ._graph.structure import Slot, fill, holds_arrays, walk
-from ._graph.tracer import Argument, Attempt, Input, Tracer, place_of
+from ._graph.tracer import Argument, Attempt, Tracer, place_of
 from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import is_array
 from ._tracing.trace import Trace, name_of, repeated, signature_of, trace, trace_with, without_partial
@@ -67,8 +66,6 @@ class FusedFunction(_core.FusedCallable):
         self.__signature__ = signature
         self._options = options
         self._effects = modules.Effects()
-        self._captured: dict[int, weakref.ref[Any]] = {}
-        self.has_written = False  # in a trace, to arrays that are not its own
 
     __wrapped__: Callable[..., Any]
     __name__: str
@@ -117,33 +114,19 @@ class FusedFunction(_core.FusedCallable):
         an attribute of an object, or an entry of a dict or a list.
         """
         self._clear()
-        for name in ("unfused", "backward"):
+        for name in ("unfused", "_passes"):
             if name in self.__dict__:
                 self.__dict__[name].clear()
 
     def _differentiable(self, args: Any, kwargs: Any, out: Any, stream: Any) -> Any:
         """A call with tensors that require grad, for C++."""
-        from . import _autograd
-
-        return _autograd.call(self, args, kwargs, out, stream)
+        return self._passes.call(args, kwargs, out, stream)
 
     @functools.cached_property
-    def backward(self) -> FusedFunction:
-        """What autograd calls for gradients; its `plan` takes what it is called with."""
-        from . import _autograd
+    def _passes(self) -> Any:
+        from ._autograd import Differentiable
 
-        return FusedFunction(_autograd.Backward(self.__wrapped__, self.__name__), self._options)
-
-    def _require_no_gradients(self) -> None:
-        from . import _autograd
-
-        if _autograd.is_differentiated.get():
-            raise _autograd.writes(self.__name__)
-
-    def captured_tensors(self) -> list[Any]:
-        """The tensors which traces met that the function names, and which require grad, as far as they are alive."""
-        alive = (known() for known in self._captured.values())
-        return [t for t in alive if t is not None and t.requires_grad]
+        return Differentiable(self)
 
     def _planned(self, args: Any, kwargs: Any) -> Trace:
         """The trace of arrays as they lie, or of specs."""
@@ -239,10 +222,6 @@ class FusedFunction(_core.FusedCallable):
             leaves = calls.Leaves(tracer, strides, who, floats=floats, ints=ints)
             given = [leaves.argument(a) for a in args], {n: leaves.argument(a) for n, a in kwargs.items()}
             traced = self._effects.watched(name, self._modules(), lambda: trace_with(tracer, self.__wrapped__, *given))
-            if traced.written:
-                self.has_written = True
-                self._require_no_gradients()
-            self._captured |= {id(i.array): weakref.ref(i.array) for i in tracer.inputs if _may_require_grad(i)}
             return calls.prepared(
                 who, tracer, self._guards(), _fill(traced), traced.written, functools.partial(_fill, traced)
             )
@@ -327,10 +306,6 @@ def _fill(traced: Trace, registers: Sequence[Any] = ()) -> Callable[[list[Any]],
         return operator.itemgetter(results.index) if traced.written else None
     is_flat = type(results) in (tuple, list) and all(isinstance(r, Slot) for r in results)
     return type(results) if is_flat and not traced.written else functools.partial(fill, results)
-
-
-def _may_require_grad(i: Input) -> bool:
-    return i.captured and hasattr(i.array, "requires_grad")
 
 
 def _nothing(outputs: list[Any]) -> None:

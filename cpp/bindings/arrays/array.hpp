@@ -161,6 +161,8 @@ const Framework& cupy_framework();
 /// torch.autocast's state and dtypes, for the CPU and for CUDA: 0 where it is off for every kind of device. torch must
 /// be loaded.
 std::uint64_t torch_autocast();
+/// Whether a tensor requires grad, and torch's grad mode is on.
+bool torch_requires_grad(pybind11::handle tensor);
 
 /// What a kind of array has beside DLPack; each may be absent.
 struct DlpackExtras {

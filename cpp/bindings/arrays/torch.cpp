@@ -41,8 +41,7 @@ bool is_true(const py::object& answer) { return answer.ptr() == Py_True; }
 
 void check_tensor(const Call& call, const char* argument, py::handle x) {
   const Names& n = names();
-  if (is_true(checked(PyObject_GetAttr(x.ptr(), n.requires_grad.ptr()))) &&
-      is_true(checked(PyObject_CallNoArgs(n.is_grad_enabled.ptr()))))
+  if (torch_requires_grad(x))
     throw RequiresGrad(call.says(std::string(argument) +
                                  " requires grad, and this function has no backward pass: call it under "
                                  "torch.no_grad(), pass x.detach(), or call it within a function that kf.fuse makes"));
@@ -167,6 +166,12 @@ class Torch final : public Framework {
 };
 
 }  // namespace
+
+bool torch_requires_grad(py::handle tensor) {
+  const Names& n = names();
+  return is_true(checked(PyObject_GetAttr(tensor.ptr(), n.requires_grad.ptr()))) &&
+         is_true(checked(PyObject_CallNoArgs(n.is_grad_enabled.ptr())));
+}
 
 std::uint64_t torch_autocast() {
   if (!is_true(checked(PyObject_CallNoArgs(names().is_any_autocast_enabled.ptr())))) return 0;

@@ -39,11 +39,12 @@ struct Entry {
   std::vector<Source> sources;
   Scalars scalars;
   std::vector<Watched> watched;
-  bool is_single = false;         ///< the function returns its only output
-  std::vector<py::object> calls;  ///< the library's functions, as the graph's library_call nodes number them
-  py::object alike;               ///< what Python knows of calls with other extents
-  py::object fill;                ///< else: from the list of outputs to what the function returns
-  std::vector<Target> targets;    ///< where the last outputs go; the others are results
+  std::vector<py::object> made_of;  ///< weak references to tensors of which the trace may have computed constants
+  bool is_single = false;           ///< the function returns its only output
+  std::vector<py::object> calls;    ///< the library's functions, as the graph's library_call nodes number them
+  py::object alike;                 ///< what Python knows of calls with other extents
+  py::object fill;                  ///< else: from the list of outputs to what the function returns
+  std::vector<Target> targets;      ///< where the last outputs go; the others are results
 
   std::size_t results() const { return compiled->results.size() - targets.size(); }
 };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -28,7 +29,8 @@ class Prepared(NamedTuple):
     looked at, by register; `instructions` compute of the others what `parameters`, registers too, give the kernels
     beside the floats. `fill` makes the result of the list of outputs; None: it is the only output itself. `calls` are
     the functions of the array library that the graph's nodes number. `alike` is what is known of calls that differ from
-    this one in the extents of arrays only. `watched` are tensors that are no inputs, but on
+    this one in the extents of arrays only. `made_of` are weak references to tensors that constants of the trace may be
+    made of. `watched` are tensors that are no inputs, but on
     whose memory (or, where that is so, elements) the trace depends. `inputs` keep alive what `sources` only refer to,
     until C++ has read it.
     """
@@ -44,6 +46,7 @@ class Prepared(NamedTuple):
     watched: list[tuple[Any, bool]]
     inputs: Sequence[Input]
     written: list[tuple[int, str, list[tuple[int, int]] | None, bool]]
+    made_of: Sequence[Any] = ()
     alike: Any = None
 
 
@@ -148,6 +151,7 @@ def prepared(
         watched,
         tracer.inputs,
         [_written(tracer, w) for w in written],
+        _made_of(tracer, guards),
     )
     return made if tracer.recorded is None else made._replace(alike=_for_other_sizes(made, tracer.recorded, fill_of))
 
@@ -227,6 +231,15 @@ def _written(tracer: Tracer, w: Written) -> tuple[int, str, list[tuple[int, int]
 def _sources(inputs: Iterable[Input], guards: Iterable[Guard]) -> list[Any]:
     guarded = {id(value) for guard in guards for value in values(guard)}
     return [i.argument if i.argument >= 0 else _weak(i.array) if id(i.array) in guarded else i.array for i in inputs]
+
+
+def _made_of(tracer: Tracer, guards: Iterable[Guard]) -> list[Any]:
+    """Weak references to the tensors that the function names, where its trace computed something of tensors."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", ())
+    named = {id(v): v for guard in guards for v in values(guard) if isinstance(v, tensor)}
+    captured = [tracer.moved.get(id(i.array), i.array) for i in tracer.inputs if i.captured]
+    is_computed = any(id(a) not in named and id(a._base) not in named for a in captured if isinstance(a, tensor))
+    return list(map(weakref.ref, named.values())) if is_computed else []
 
 
 def _watched(tracer: Tracer, guards: Iterable[Guard]) -> list[tuple[Any, bool]]:

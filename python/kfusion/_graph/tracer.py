@@ -550,6 +550,11 @@ class Tracer:
         finally:
             self._differentiates = before
 
+    @property
+    def differentiates(self) -> bool:
+        """Whether what is built now is differentiated."""
+        return self._differentiates and bool(sys.modules["torch"].is_grad_enabled())
+
     def value_of_input(self, number: int) -> Traced:
         """The value of an input, as it was given."""
         return self.value(self._input_nodes[number])

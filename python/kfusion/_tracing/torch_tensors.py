@@ -26,6 +26,8 @@ _IN_C = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
 _OPERATORS = {"__setitem__", "__imatmul__", *(f"__i{name}__" for name in BINARY)}
 _WRITE_NOTHING = ("requires_grad_", "share_memory_", "pin_memory_")
 _NO_VIEWS = ("_base", "grad")  # attributes
+_VIEWS = ("T", "mT", "H", "mH", "real", "imag")
+_ABOUT = ("__set__", "__hash__", "__repr__", "__format__", "__len__", "__deepcopy__", "__reduce_ex__", "requires_grad_")
 _READ_VALUES = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "equal", "allclose")
 _OF_OTHERS = (
     "as_tensor",
@@ -141,6 +143,8 @@ class _Tensors:
         """What the function gives, where tensors that were written to are the values that stand for them."""
         name = getattr(function, "__name__", "")
         args, kwargs = self._with_values(name, args, kwargs)
+        if self._tracer.differentiates and _computes(function, name):
+            args, kwargs = walk((args, kwargs), self._differentiated)
         is_traced = any(hasattr(type(v), "__kfusion_traced__") for v in leaves((args, kwargs)))
         targets = [t for t in _targets(name, args, kwargs) if _is_tensor(t)]
         if self._sized is not None and not is_traced:
@@ -157,6 +161,10 @@ class _Tensors:
             if self._sized is not None:
                 self._sized.keep(result)
         return result
+
+    def _differentiated(self, _: str, leaf: Any) -> Any:
+        """A traced value for a tensor that requires grad, so that gradients pass through what is made of it."""
+        return self._tracer.lift(leaf, "torch") if _is_tensor(leaf) and leaf.requires_grad else leaf
 
     def _written_to(self, targets: list[Any], is_traced: bool, function: Any, name: str, args: Any, kwargs: Any) -> Any:
         """As `call`, for a function that writes to tensors. torch's x += y takes a TypeError for a reason to compute
@@ -275,6 +283,13 @@ def _applied(function: Any, name: str, args: Any, kwargs: Any) -> Any:
     if name in ("__get__", "__set__"):
         return (getattr if name == "__get__" else setattr)(args[0], function.__self__.__name__, *args[1:])
     return getattr(args[0], name)(*args[1:], **kwargs)
+
+
+def _computes(function: Any, name: str) -> bool:
+    """Whether a call may give what gradients pass through."""
+    if name == "__get__":
+        return function.__self__.__name__ in _VIEWS
+    return name not in _READ_VALUES and name not in _ABOUT
 
 
 def _targets(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:

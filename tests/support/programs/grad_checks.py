@@ -76,8 +76,8 @@ class GradRunner(Runner):
         with np.errstate(all="ignore"):
             want = torch_vjp_of_graph(graph, inputs, seeds)
             fused = kf.fuse(pulled(function, is_float))
-            require_close(fused(list(inputs), seeds), want, 1e-6)
-            require_close(fused.unfused(list(inputs), seeds), want, 1e-6)
+            require_close(fused(list(inputs), seeds), want, 1e-6, finite_only=True)
+            require_close(fused.unfused(list(inputs), seeds), want, 1e-6, finite_only=True)
         backward = kf.trace(fused.__wrapped__, list(inputs), seeds)
         check_plan(backward, H200, {})
         check_plan(backward, self.device, EXECUTABLE)
