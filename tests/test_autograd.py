@@ -86,6 +86,18 @@ def test_several_results_used_twice_or_not_at_all() -> None:
     torch.testing.assert_close(x.grad, one)
 
 
+def test_attention_stores_no_scores() -> None:
+    def f(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True) * q
+
+    for n in (40, 6):  # of few positions, kernels
+        tensors = [leaf(2, 3, n, 4) for _ in range(3)]
+        assert_same(gradients(kf.fuse(f), *tensors), gradients(f, *tensors))
+    specs = [kf.spec((2, 3, 1024, 64), like="torch")] * 3
+    plan = kf.plan(kf.grad(lambda *a: f(*a).sum(), (0, 1, 2)), *specs)
+    assert plan.fused.peak_intermediate_bytes < 2 * 3 * 1024 * 1024 * 4
+
+
 def test_retain_graph_accumulation_and_hooks() -> None:
     fused, x = kf.fuse(lambda x: x**3), leaf(4)
     seen: list[Any] = []

@@ -102,6 +102,7 @@ class FusedCallable {
     table_.clear();
     alike_.clear();
     guards_.clear();
+    names_weights_ = false;
   }
 
  private:
@@ -149,11 +150,11 @@ class FusedCallable {
   /// Empty where an argument is a traced value: the call is part of another function's trace. Not inlined, since a
   /// signature is large: functions call each other, and themselves, many levels deep while they are traced.
   [[gnu::noinline]] py::object run(py::handle self, Call& call, const Given& given) {
-    try {
-      return run_plain(self, call, given);
-    } catch (const arrays::RequiresGrad&) {
-      if (!py::hasattr(self, "_differentiable")) throw;
-    }
+    if (!names_weights_ || !arrays::torch_grad_is_enabled()) try {
+        return run_plain(self, call, given);
+      } catch (const arrays::RequiresGrad&) {
+        if (!py::hasattr(self, "_differentiable")) throw;
+      }
     return self.attr("_differentiable")(given.args(), given.kwargs(), or_none(given.out()), or_none(given.stream()));
   }
 
@@ -231,7 +232,12 @@ class FusedCallable {
       entry->calls.push_back(py::reinterpret_borrow<py::object>(function));
     entry->is_single = entry->fill.is_none();
     entry->scalars = fuse::Scalars(prepared.attr("instructions"), prepared.attr("parameters"));
-    for (const py::handle source : prepared.attr("sources")) entry->sources.push_back(read_source(r.call, source));
+    try {
+      for (const py::handle source : prepared.attr("sources")) entry->sources.push_back(read_source(r.call, source));
+    } catch (const arrays::RequiresGrad&) {
+      names_weights_ = true;  // calls need not be traced to find out
+      throw;
+    }
     for (const py::handle each : prepared.attr("watched")) {
       const auto tensor = each.cast<py::tuple>();
       entry->watched.emplace_back(tensor[0], tensor[1].cast<bool>());
@@ -363,6 +369,7 @@ class FusedCallable {
   PlanOptions options_;
   std::atomic<std::uint64_t> generation_ = measured_generation();
   bool takes_out_, reads_ints_;
+  std::atomic<bool> names_weights_ = false;  ///< a trace met tensors of outside that require grad
   fuse::Guards guards_;
   fuse::Table table_;
   fuse::Table alike_;  ///< the same by signatures without extents: one entry of those that differ in these only

@@ -12,7 +12,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._graph import guards
 from ._graph.objects import Returned, holds
@@ -20,15 +20,12 @@ from ._graph.structure import Slot, holds_arrays, is_plain, may_hold_results, wa
 from ._graph.tracer import Traced, Tracer, current
 from ._spec import is_array
 
-if TYPE_CHECKING:
-    from ._fuse import FusedFunction
-
 
 class Differentiable:
     """What a fused function has for calls with tensors that require grad: a forward and a backward pass."""
 
-    def __init__(self, fused: FusedFunction) -> None:
-        made: Any = type(fused)
+    def __init__(self, fused: Any) -> None:
+        made = type(fused)
         self.name = fused.__name__
         self._forward = _Forward(fused.__wrapped__, self.name)
         self.forward = made(self._forward, fused._options)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 
 from . import _core, _times
+from ._autograd import Differentiable
 from ._devices import running
 from ._devices.devices import device as find_device
 from ._fused_module import fused_module
@@ -21,6 +22,7 @@ from ._graph.objects import TakenApart
 from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
 from ._graph.structure import Slot, fill, holds_arrays, walk
 from ._graph.tracer import Argument, Attempt, Tracer, place_of
+from ._ops.operation import Eager
 from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import is_array
 from ._tracing.trace import Trace, name_of, repeated, signature_of, trace, trace_with, without_partial
@@ -124,8 +126,6 @@ class FusedFunction(_core.FusedCallable):
 
     @functools.cached_property
     def _passes(self) -> Any:
-        from ._autograd import Differentiable
-
         return Differentiable(self)
 
     def _planned(self, args: Any, kwargs: Any) -> Trace:
@@ -364,6 +364,9 @@ def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = ()) -> Any:
         "executors": "available",
     }
     return (lambda f: _fused(f, options)) if function is None else _fused(function, options)
+
+
+Eager.fuse = staticmethod(fuse)
 
 
 def _fused(function: Any, options: dict[str, Any]) -> Any:

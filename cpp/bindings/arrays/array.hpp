@@ -163,6 +163,7 @@ const Framework& cupy_framework();
 std::uint64_t torch_autocast();
 /// Whether a tensor requires grad, and torch's grad mode is on.
 bool torch_requires_grad(pybind11::handle tensor);
+bool torch_grad_is_enabled();
 
 /// What a kind of array has beside DLPack; each may be absent.
 struct DlpackExtras {

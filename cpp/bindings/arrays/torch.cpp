@@ -169,9 +169,10 @@ class Torch final : public Framework {
 
 bool torch_requires_grad(py::handle tensor) {
   const Names& n = names();
-  return is_true(checked(PyObject_GetAttr(tensor.ptr(), n.requires_grad.ptr()))) &&
-         is_true(checked(PyObject_CallNoArgs(n.is_grad_enabled.ptr())));
+  return is_true(checked(PyObject_GetAttr(tensor.ptr(), n.requires_grad.ptr()))) && torch_grad_is_enabled();
 }
+
+bool torch_grad_is_enabled() { return is_true(checked(PyObject_CallNoArgs(names().is_grad_enabled.ptr()))); }
 
 std::uint64_t torch_autocast() {
   if (!is_true(checked(PyObject_CallNoArgs(names().is_any_autocast_enabled.ptr())))) return 0;

@@ -58,6 +58,32 @@ void Backward::of_library_call(NodeId id) {
   call_library(n, std::move(adjoint), std::move(arguments), forward.function + "_backward", 2 * forward.flops);
 }
 
+/// torch's function for what several nodes compute, where these make more than it reads and gives: the scores of
+/// attention. Its gradient computes them again, and stores none.
+std::optional<LibraryForm> Backward::form_of(NodeId result) const {
+  const Graph& g = b_.graph();
+  if (g[result].library != Library::kTorch) return std::nullopt;
+  for (const LibraryForm& form : g.forms) {
+    if (form.result != result) continue;
+    std::int64_t outside = g[result].nbytes(), largest = 0;
+    for (const NodeId a : form.arguments) outside += g[a].nbytes();
+    for (NodeId id = 0; id < result; ++id)
+      if (g[id].stage >= form.first_stage && g[id].stage < form.end_stage) largest = std::max(largest, g[id].nbytes());
+    if (largest > outside) return form;
+  }
+  return std::nullopt;
+}
+
+void Backward::of_form(const LibraryForm& form, NodeId g) {
+  Node n = node(form.result);
+  n.arguments = form.arguments;
+  if (!form.order.empty()) g = b_.transpose(g, form.order);
+  NodeIds arguments = form.arguments;
+  arguments.push_back(g);
+  call_library(n, {"library_call", {form.call.number}, {0}, {}}, std::move(arguments), form.call.function + "_backward",
+               0);
+}
+
 /// Gradients for those of a node's arguments that want one.
 void Backward::call_library(const Node& n, LibraryAdjoint adjoint, NodeIds arguments, std::string function,
                             std::int64_t flops) {

@@ -68,7 +68,8 @@ void Backward::run() {
       if (g) of_results_[id][0] = *g;
       of_library_call(id);
     } else if (g) {
-      visit(id, *g);
+      const auto form = form_of(id);
+      form ? of_form(*form, *g) : visit(id, *g);
     }
   }
   leave_stage();

@@ -393,7 +393,8 @@ class Tracer:
 
     def _capture(self, array: Any, library: str) -> Traced:
         if id(array) not in self._captured:
-            if self.recorded is not None and id(array) in self.recorded.tensors:
+            is_recorded = self.recorded is not None and id(array) in self.recorded.tensors
+            if self._differentiates or is_recorded:
                 with sys.modules["torch"]._C.DisableTorchFunction():  # we look at it as it is
                     return self._captured_now(array, library)
             return self._captured_now(array, library)

@@ -11,7 +11,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
@@ -152,11 +152,11 @@ class Eager(_core.FusedCallable):
         self._several = several
         self.__wrapped__ = traced
 
+    fuse: ClassVar[Callable[..., Any]]  # kfusion.fuse, which is above this module and sets it
+
     @functools.cached_property
     def _fused(self) -> Any:
-        from .._fuse import fuse
-
-        return fuse(self.__wrapped__)
+        return Eager.fuse(self.__wrapped__)
 
     def _differentiable(self, args: Any, kwargs: Any, *_: Any) -> Any:
         """A call with tensors that require grad, for C++."""

@@ -27,7 +27,7 @@ _OPERATORS = {"__setitem__", "__imatmul__", *(f"__i{name}__" for name in BINARY)
 _WRITE_NOTHING = ("requires_grad_", "share_memory_", "pin_memory_")
 _NO_VIEWS = ("_base", "grad")  # attributes
 _VIEWS = ("T", "mT", "H", "mH", "real", "imag")
-_ABOUT = ("__set__", "__hash__", "__repr__", "__format__", "__len__", "__deepcopy__", "__reduce_ex__", "requires_grad_")
+_COMPUTING = ("getitem", "matmul", "rmatmul", "neg", "abs")  # Python's operators, beside BINARY
 _READ_VALUES = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "equal", "allclose")
 _OF_OTHERS = (
     "as_tensor",
@@ -289,7 +289,9 @@ def _computes(function: Any, name: str) -> bool:
     """Whether a call may give what gradients pass through."""
     if name == "__get__":
         return function.__self__.__name__ in _VIEWS
-    return name not in _READ_VALUES and name not in _ABOUT
+    if name.startswith("__"):
+        return name.strip("_") in _COMPUTING or name.strip("_").removeprefix("r") in BINARY
+    return name not in _READ_VALUES and name != "requires_grad_"
 
 
 def _targets(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
