@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 import kfusion as kf
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ import concurrent.futures
 import pytest
 
 import kfusion as kf
-from kfusion import _core
 from kinds import HAVE_GPU
 
 torch = pytest.importorskip("torch")
@@ -36,6 +35,14 @@ def normalised(x, w, mean, variance, weight, bias, residual):
 
 STATISTICS = [spec(64, dtype="float32")] * 4
 NORMALISED = (spec(32, 64, 56, 56), spec(64, 64, 3, 3), *STATISTICS, spec(32, 64, 56, 56))
+
+
+# Numbers and vectors that begin between multiples of 16 bytes.
+INSIDE = {
+    "two numbers": (lambda x, w, g: F.relu(F.conv2d(x, w, padding=1) * g[1] + g[3]), "float16"),
+    "a bias": (lambda x, w, g: F.relu(F.conv2d(x, w, padding=1) + g[1:].view(1, -1, 1, 1)), "float16"),
+    "a number of float32": (lambda x, w, g: F.relu(F.conv2d(x, w)).float() * g[3], "float32"),
+}
 
 
 class TestPlans:
@@ -73,6 +80,16 @@ class TestPlans:
         p = planned(lambda x, w: F.conv2d(x, w), spec(2, 8, 9, 9), spec(8, 8, 3, 3))
         assert [g.executor for g in p.groups] == ["array_library"]
 
+    @pytest.mark.parametrize("device", ["H100", "A100"])
+    @pytest.mark.parametrize("form", INSIDE)
+    @pytest.mark.parametrize("last", [True, False])
+    def test_what_lies_inside_of_other_arrays(self, form, device, last):
+        f, dtype = INSIDE[form]
+        x, w = spec(8, 64, 32, 32), spec(64, 64, 3, 3)
+        if not last:
+            x, w = x.contiguous(), w.contiguous()
+        assert [g.executor for g in planned(f, x, w, spec(65, dtype=dtype), device=device).groups] == ["cudnn"]
+
     def test_nothing_is_folded_into_weights(self):
         p = planned(normalised, *NORMALISED)
         flops = sum(f.count for f in p.fused.flops if f.unit != "matrix")
@@ -107,13 +124,6 @@ def check(f, *arguments, dtype="float16", kernels=1, out=None):
 def batch_norm_of(channels):
     return [torch.randn(channels, device="cuda"), torch.rand(channels, device="cuda") + 0.5,
             torch.rand(channels, device="cuda") + 0.5, torch.randn(channels, device="cuda")]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _poison():
-    _core.poison_memory(True)
-    yield
-    _core.poison_memory(False)
 
 
 CASES = [  # images, channels, height, width, results' channels, window, stride, padding, dilation
@@ -195,6 +205,28 @@ class TestForms:
         out = torch.empty(n + 1, device="cuda", dtype=torch.float16)[1:].view(2, 9, 9, 16).permute(0, 3, 1, 2)
         bias = torch.randn(17, device="cuda").half()[1:]
         check(lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)), x, w, bias, out=out)
+
+    @pytest.mark.parametrize("last", [True, False])
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("form", INSIDE)
+    def test_what_lies_inside_of_other_arrays(self, form, dtype, last):
+        f, of_numbers = INSIDE[form]
+        x, w = draw(2, 16, 9, 9, dtype=dtype, last=last), draw(24, 16, 3, 3, dtype=dtype, scale=0.1, last=last)
+        numbers = torch.randn(25, device="cuda")
+        check(f, x, w, numbers if of_numbers == "float32" else numbers.to(DTYPES[dtype]), dtype=dtype)
+
+    def test_a_first_call_in_a_cuda_graph(self):
+        x, w = draw(3, 16, 13, 11), draw(40, 16, 3, 3, scale=0.1)
+        fused = kf.FusedFunction(self.relu, {"executors": ["cudnn", "cuda"]})
+        assert [g.executor for g in fused.plan(x, w).groups] == ["cudnn"]
+        graph, out = torch.cuda.CUDAGraph(), torch.empty_like(F.conv2d(x, w, padding=1))
+        with torch.cuda.graph(graph):
+            fused(x, w, out=out)
+        x.copy_(draw(3, 16, 13, 11))
+        graph.replay()
+        want = self.relu(x.double(), w.double())
+        assert (out.double() - want).norm() / want.norm() < 2e-3
+        assert torch.equal(out, fused(x, w))
 
     def test_a_chain(self):
         x, w, v = draw(2, 16, 9, 9), draw(32, 16, 3, 3, scale=0.1), draw(16, 32, 3, 3, scale=0.1)

@@ -89,6 +89,45 @@ def test_what_the_library_has_no_good_kernel_for_is_refused(arguments, why):
     assert any(why in r.sentence for r in plan.refusals)
 
 
+# Arrays inside of others, `at` elements on, or so many elements further apart than they are long.
+PLACES = {
+    "a factor": lambda at: (lambda x, w: F.relu(x[:, at : at + 64] @ w), (96, 72), (64, 64)),
+    "the other factor": lambda at: (lambda x, w: F.relu(x @ w[:, at : at + 64]), (96, 64), (64, 72)),
+    "a row": lambda at: (lambda x, w: F.relu(x[:1, at : at + 64] @ w), (96, 72), (64, 64)),
+    "a column as a row": lambda at: (lambda x, w: F.relu(x[:, :1].T @ w), (64, 64 + at), (64, 64)),
+    "rows by batch": lambda at: (lambda x, w: F.relu(x[:, :, :64] @ w), (6, 1, 64 + at), (6, 64, 64)),
+    "a bias": lambda at: (lambda x, w, b: F.relu(x @ w + b[at : at + 64]), (96, 64), (64, 64), (72,)),
+    "a residual": lambda at: (lambda x, w, r: F.relu(x @ w + r[:, at : at + 64]), (96, 64), (64, 64), (96, 72)),
+    "residuals by batch": lambda at: (
+        lambda x, w, r: F.relu(x @ w + r[:, : 96 * 64].view(2, 96, 64)), (2, 96, 64), (2, 64, 64), (2, 96 * 64 + at)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("at", [1, 4, 8])
+def test_arrays_begin_at_multiples_of_16_bytes(place, at):
+    f, *shapes = PLACES[place](at)
+    arrays = [kf.spec(s, "bfloat16", like="torch") for s in shapes]
+    plan = kf.plan(f, *arrays, device="A100 80GB", executors=EXECUTORS)
+    assert [g.executor for g in plan.groups] == (["cublaslt"] if at == 8 else ["array_library", "cuda"])
+
+
+FROM_IMAGES = [(2, 16, 12, 16), (24, 16, 3, 3), (16, 32)]
+
+
+def from_images(x, w, m):
+    """A product along rows of images, whose channels lie innermost when it is to be computed."""
+    return F.relu(F.conv2d(x, w, padding=1) @ m)
+
+
+@pytest.mark.parametrize("device", ["A100 80GB", "H100"])
+def test_rows_of_images_are_planned_as_if_they_were_contiguous(device):
+    arrays = [kf.spec(s, "bfloat16", like="torch") for s in FROM_IMAGES]
+    plan = kf.plan(from_images, *arrays, device=device, executors=EXECUTORS)
+    assert [g.executor for g in plan.groups] == ["array_library", "cublaslt"]
+
+
 def test_older_gpus_and_products_alone_are_the_library_s():
     assert "cublaslt" not in kf.executors("T4")
     plan = kf.plan(FORMS["bias and relu"], *specs(), device="T4", executors="available")
@@ -128,8 +167,7 @@ SHAPES = [(1, 8, 8), (7, 16, 24), (128, 64, 256), (129, 8, 264), (1000, 776, 100
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", FORMS)
-def test_forms_against_float64(form, dtype, monkeypatch):
-    monkeypatch.setenv("KFUSION_POISON", "1")
+def test_forms_against_float64(form, dtype):
     if form == "bias in float32":
         forms = {
             form: lambda x, w, b, r: ((x @ w.T).to(b.dtype if b.dtype == torch.float64 else torch.float32) + b).to(
@@ -162,6 +200,32 @@ def test_layouts_of_factors_and_results():
 
 @on_gpu
 @pytest.mark.cuda
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("at", [1, 8])
+def test_arrays_inside_of_others(place, at):
+    f, *shapes = PLACES[place](at)
+    arguments = [draw(*s) for s in shapes]
+    if at == 8:
+        check(f, *arguments)
+        return
+    fused = kf.FusedFunction(f, {"executors": EXECUTORS})  # others round the product
+    got, want = fused(*arguments), f(*[a.double() for a in arguments])
+    assert (got.double() - want).norm() / want.norm() <= 3 * ROUNDING["bfloat16"]
+    assert torch.equal(got, fused(*arguments))
+
+
+@on_gpu
+@pytest.mark.cuda
+def test_what_lies_otherwise_than_was_planned():
+    x, w, m = (draw(*s, scale=0.2) for s in FROM_IMAGES)
+    fused = kf.FusedFunction(from_images, {"executors": EXECUTORS})
+    got, want = fused(x, w, m), from_images(x.double(), w.double(), m.double())
+    assert (got.double() - want).norm() / want.norm() <= 3 * ROUNDING["bfloat16"]
+    assert torch.equal(got, fused(x, w, m))
+
+
+@on_gpu
+@pytest.mark.cuda
 def test_arrays_at_odd_addresses():
     def odd(*shape):
         size = 1
@@ -187,6 +251,21 @@ def test_nan_and_inf_pass_through(form):
     got = check(FORMS[form], x, w, b, r)
     assert got[3].isnan().all()
     assert got[:, 17].isnan().all()
+
+
+@on_gpu
+@pytest.mark.cuda
+def test_a_first_call_in_a_graph():
+    x, w, b, out = draw(96, 72), draw(136, 72), draw(136), draw(96, 136)
+    f, graph = forced(lambda x, w, b: gelu(F.linear(x, w, b))), torch.cuda.CUDAGraph()
+    assert [g.executor for g in f.plan(x, w, b).groups] == ["cublaslt"]
+    with torch.cuda.graph(graph):
+        f(x, w, b, out=out)
+    x.mul_(-0.5)
+    graph.replay()
+    want = gelu(F.linear(x.double(), w.double(), b.double()))
+    assert (out.double() - want).norm() / want.norm() <= 3 * ROUNDING["bfloat16"]
+    assert torch.equal(out, f(x, w, b))
 
 
 @on_gpu

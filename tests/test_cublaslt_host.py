@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
 
 import numpy as np
@@ -21,26 +22,34 @@ BATCHES, ROWS, COLS, DEPTH = 3, 5, 16, 8
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
+def built(tmp_path_factory):
     path = tmp_path_factory.mktemp("fake") / "cublaslt.so"
     folders = [f"-I{folder}" for folder in (ROOT / "cpp", ROOT / "cuda", headers())]
     done = subprocess.run(["g++", *FLAGS, *folders, "-o", path, *SOURCES, "-ldl"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    loaded = ctypes.CDLL(str(path))
+    return path
+
+
+@pytest.fixture
+def library(built, tmp_path):
+    """A copy of the file is a library of its own."""
+    loaded = ctypes.CDLL(shutil.copy(built, tmp_path))
     loaded.host_product.restype = ctypes.c_int64
+    loaded.fake_said.restype = ctypes.c_char_p
+    loaded.fake_is_broken.restype = ctypes.c_bool
     return loaded
 
 
 class Matrix:
     """Batches of a matrix with `pad` elements behind each line; the lines are its columns where it is turned."""
 
-    def __init__(self, rng, rows, cols, turned=False, pad=0, alignment=16):
+    def __init__(self, rng, rows, cols, turned=False, pad=0):
         lines, size = (cols, rows) if turned else (rows, cols)
         self.memory = rng.standard_normal((BATCHES, lines, size + pad)).astype(np.float16)
         values = self.memory[:, :, :size]
         self.values = values.transpose(0, 2, 1) if turned else values
         step = size + pad
-        self.fields = (ctypes.c_int64 * 4)(step, lines * step, turned, alignment)
+        self.fields = (ctypes.c_int64 * 3)(step, lines * step, turned)
 
     @property
     def address(self):
@@ -68,7 +77,7 @@ def test_products_lie_as_they_are_described(library, turned, has_bias, adds, act
     workspace = library.host_product(
         (ctypes.c_int64 * 4)(BATCHES, ROWS, COLS, DEPTH),
         left.fields,
-        (ctypes.c_int64 * 4)(right.fields[0], right.fields[1], turned[1], 16),
+        (ctypes.c_int64 * 3)(right.fields[0], right.fields[1], turned[1]),
         added.fields,
         result.fields,
         left.address,
@@ -86,13 +95,36 @@ def test_products_lie_as_they_are_described(library, turned, has_bias, adds, act
     assert workspace == 1024
 
 
-def test_the_library_is_told_of_addresses_and_sums(library):
+def multiply(library, depth=DEPTH):
     rng = np.random.default_rng(0)
-    left, right = Matrix(rng, ROWS, DEPTH, alignment=2), Matrix(rng, DEPTH, COLS, turned=True, alignment=4)
-    result = Matrix(rng, ROWS, COLS, alignment=8)
-    of_right = (ctypes.c_int64 * 4)(right.fields[0], right.fields[1], 0, 4)
-    sizes = (ctypes.c_int64 * 4)(BATCHES, ROWS, COLS, DEPTH)
+    left, right = Matrix(rng, ROWS, depth), Matrix(rng, COLS, depth)
+    result = Matrix(rng, ROWS, COLS)
+    sizes = (ctypes.c_int64 * 4)(BATCHES, ROWS, COLS, depth)
     arrays = (left.address, right.address, None, None, result.address, 0)
-    library.host_product(sizes, left.fields, of_right, result.fields, result.fields, *arrays)
-    assert [library.fake_preference(i) for i in (5, 6, 7, 8)] == [4, 2, 8, 8]  # of the transposed product's factors
+    return library.host_product(sizes, left.fields, right.fields, result.fields, result.fields, *arrays)
+
+
+def test_the_library_is_told_of_addresses_and_sums(library):
+    assert multiply(library) > 0
+    assert [library.fake_preference(i) for i in (5, 6, 7, 8)] == [16] * 4
     assert library.fake_preference(3) == 2  # partial sums are float32
+
+
+@pytest.mark.parametrize(
+    ("lacks", "says"),
+    [
+        (0, "starting the library failed: refused"),
+        (1, "describing a product failed: refused"),
+        (2, "has no kernel for a product"),
+    ],
+)
+def test_plans_do_without_a_library_that_does_not_work(library, lacks, says):
+    library.fake_lacks(lacks)
+    assert multiply(library) == -1
+    assert says in library.fake_said().decode()
+
+
+def test_the_first_product_may_be_in_a_capture(library):
+    library.fake_capture(1)
+    assert multiply(library) > 0
+    assert not library.fake_is_broken()

@@ -137,6 +137,20 @@ def test_one_kernel(form):
     assert groups[0].how.startswith("blocks of 128 x 128") or groups[0].how.startswith("blocks of 192 x 128")
 
 
+def test_positions_of_the_scores_own_shape():
+    """Distances have the axes of queries and keys, and times the slopes those of the scores."""
+    q, k, v, _, _, a = specs()
+    q, k, v = (kf.spec(x.shape[1:], "bfloat16", like="torch", device="cuda") for x in (q, k, v))
+    (group,) = planned(lambda q, k, v, a: weights(alibi(scores(q, k), a), q) @ v, q, k, v, a).groups
+    assert group.executor == OURS
+
+
+def test_weights_of_another_type_than_the_values_are_refused_by_name():
+    q, k, v, *_ = specs()
+    plan = planned(lambda q, k, v: kf.softmax(scores(q, k).float()) @ v.float(), q, k, v)
+    assert any("these are float32" in r.sentence for r in plan.refusals), plan.refusals
+
+
 @pytest.mark.parametrize("shape", [(100, 100), (130, 300), (300, 130), (1, 64)])
 @pytest.mark.parametrize("mask", MASKS)
 def test_bounds_are_those_of_the_mask(mask, shape):
@@ -231,13 +245,6 @@ SHAPES = [(2, 3, 50, 70, 16, 24), (1, 2, 63, 64, 64, 64), (1, 2, 65, 127, 128, 1
           (1, 1, 1, 2, 8, 8), (1, 2, 1000, 1000, 32, 32), (1, 2, 70, 5000, 128, 64)]  # fmt: skip
 
 
-@pytest.fixture
-def _poison():
-    _core.poison_memory(True)
-    yield
-    _core.poison_memory(False)
-
-
 def forced(f):
     return kf.FusedFunction(f, {"executors": [OURS, "cuda"]})
 
@@ -320,7 +327,6 @@ def check(form, arguments, dtype="bfloat16"):
 
 @on_hopper
 @pytest.mark.cuda
-@pytest.mark.usefixtures("_poison")
 class TestResults:
     @pytest.mark.parametrize("shape", SHAPES)
     @pytest.mark.parametrize("form", FORMS)

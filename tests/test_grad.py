@@ -10,13 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 
 import kfusion as kf
-from gradients import central, check, random_like, require_close, seeds_of, torch_vjp_of_graph, vjp_of_graph
 from graph_strategies import cases
 from kfusion import _core
+
+torch = pytest.importorskip("torch")
+from gradients import (  # noqa: E402
+    central,
+    check,
+    random_like,
+    require_close,
+    seeds_of,
+    torch_vjp_of_graph,
+    vjp_of_graph,
+)  # fmt: skip
 
 ROWS = [row for row in _core.op_table() if row["kind"] in ("map", "reduce")]
 INTEGERS = ("II_I", "ZZ_Z")  # signatures without floats

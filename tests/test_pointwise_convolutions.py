@@ -91,8 +91,7 @@ def test_maps_of_a_product_are_in_its_kernel_whatever_order_they_are_read_in():
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("size", [(2, 5, 7, 16, 24), (1, 1, 1, 8, 8), (8, 14, 14, 64, 128), (3, 56, 56, 256, 64)])
-def test_results_against_float64(size, dtype, monkeypatch):
-    monkeypatch.setenv("KFUSION_POISON", "1")
+def test_results_against_float64(size, dtype):
     n, h, w, c, k = size
     x = torch.randn(n, c, h, w, device="cuda").to(dtype).to(memory_format=torch.channels_last)
     r = torch.randn(n, k, h, w, device="cuda").to(dtype).to(memory_format=torch.channels_last)

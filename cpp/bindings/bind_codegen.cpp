@@ -107,7 +107,7 @@ py::bytes parameters_of(const codegen::CudaKernel& k, const std::vector<std::uin
 py::bytes epilogue_of(const codegen::ContractionKernel& k, const std::vector<std::uintptr_t>& loads,
                       const std::vector<std::uintptr_t>& stores, const std::vector<double>& values) {
   std::vector<std::byte> bytes(k.parameter_bytes());
-  const std::byte* factors[4] = {};
+  const std::byte* factors[codegen::kMostBeside] = {};
   k.write_parameters(
       {factors, factors, pointers<const std::byte*>(loads).data(), pointers<std::byte*>(stores).data()}, values.data(),
       {}, [](const codegen::BoxedMatrix&, const std::byte*, std::byte*) {}, bytes.data());

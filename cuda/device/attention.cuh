@@ -418,7 +418,7 @@ struct Consumer {
     if (u.begin == u.end) {
 #pragma unroll
       for (int i = 0; i < T::kValues / 2; ++i) o[i] = 0.0f;
-      give_back(shared.empty);
+      barrier_arrive(shared.empty);
       return;
     }
     my_turn();
@@ -441,7 +441,7 @@ struct Consumer {
       hold_weights();
       if (grows) rescale(scale);
     }
-    give_back(shared.empty);
+    barrier_arrive(shared.empty);
     multiply_values(u.end - 1 - u.begin);
     products_wait();
     values_read();
@@ -576,7 +576,7 @@ KF_DEVICE void attend(const Attention<typename F::Params, typename O::Params>& g
       barrier_init(s.full_keys + 8 * i, 1), barrier_init(s.full_values + 8 * i, 1);
       barrier_init(s.empty_keys + 8 * i, kWarps), barrier_init(s.empty_values + 8 * i, kWarps);
     }
-    barrier_init(s.full, 1), barrier_init(s.empty, kWarps);
+    barrier_init(s.full, 1), barrier_init(s.empty, 32 * kWarps);  // every lane has read which tile it was
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();

@@ -13,6 +13,7 @@
 #include "codegen/generate.hpp"
 #include "compiler/image.hpp"
 #include "compiler/prebuilt.hpp"
+#include "cpu/platform.hpp"
 #include "host/load.hpp"
 #include "host/runtime.hpp"
 
@@ -61,7 +62,7 @@ namespace {
 
 /// Kernels by device and text. Never destroyed: threads may still launch at exit.
 struct Known {
-  std::mutex mutex;
+  cpu::ForkSafeMutex mutex;
   std::unordered_map<std::string, std::shared_ptr<Compiling::Making>> all;
 };
 Known& known() {

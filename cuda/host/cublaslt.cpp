@@ -89,9 +89,11 @@ const LtApi& cublaslt() {
   return api;
 }
 
+/// What fails while a plan is made ready to run: it can do without the library.
 void check_lt(int status, const char* what) {
   if (status == 0) return;
-  throw DeviceError(std::string("kfusion: cuBLASLt: ") + what + " failed: " + cublaslt().status_string(status));
+  throw NoSuchKernel(std::string("kfusion: cuBLASLt: ") + what + " failed: " + cublaslt().status_string(status),
+                     "cublaslt");
 }
 
 /// Never destroyed: threads may still launch at exit.
@@ -99,10 +101,7 @@ LtApi::Handle lt_handle(int device) {
   static std::array<LtApi::Handle, kMaxDevices> handles{};
   static std::array<std::once_flag, kMaxDevices> once;
   const auto i = static_cast<std::size_t>(device);
-  std::call_once(once[i], [&] {
-    const DuringCapture unchecked;
-    check_lt(cublaslt().create(&handles[i]), "starting the library");
-  });
+  std::call_once(once[i], [&] { check_lt(cublaslt().create(&handles[i]), "starting the library"); });
   return handles[i];
 }
 
@@ -163,8 +162,9 @@ struct LtKernel::Parts {
 bool has_cublaslt() { return cublaslt().multiply != nullptr; }
 
 LtKernel::LtKernel(const LtProduct& p, int device) : parts_(std::make_unique<Parts>()) {
-  if (!has_cublaslt()) throw DeviceError("kfusion: cuBLASLt was not found; pip install nvidia-cublas");
+  if (!has_cublaslt()) throw NoSuchKernel("kfusion: cuBLASLt was not found; pip install nvidia-cublas", "cublaslt");
   const UseDevice use(device);
+  const DuringCapture capture;
   Parts& parts = *parts_;
   parts.product = p;
   Operation operation;
@@ -180,15 +180,13 @@ LtKernel::LtKernel(const LtProduct& p, int device) : parts_(std::make_unique<Par
   };
   set(lt::kMaxWorkspace, std::size_t{32} << 20);
   set(lt::kReductions, lt::kSumsInFloat32);
-  const LtMatrix* const all[] = {&p.right, &p.left, p.adds ? &p.added : &p.result, &p.result};
-  for (int i = 0; i < 4; ++i) set(lt::kAlignmentOfA + i, all[i]->alignment);
+  constexpr std::uint32_t kAlignment = 16;
+  for (int i = 0; i < 4; ++i) set(lt::kAlignmentOfA + i, kAlignment);
   int count = 0;
-  const int status = cublaslt().find(lt_handle(device), operation.get(), parts.a.get(), parts.b.get(), parts.c.get(),
-                                     parts.d.get(), preference.get(), 1, &parts.found, &count);
-  if (status != 0 || count == 0)
-    throw DeviceError("kfusion: cuBLASLt has no kernel for a product of " + std::to_string(p.rows) + " x " +
-                      std::to_string(p.depth) + " x " + std::to_string(p.cols) +
-                      " elements: " + cublaslt().status_string(status));
+  check_lt(cublaslt().find(lt_handle(device), operation.get(), parts.a.get(), parts.b.get(), parts.c.get(),
+                           parts.d.get(), preference.get(), 1, &parts.found, &count),
+           "looking for a kernel");
+  if (count == 0) throw NoSuchKernel("kfusion: cuBLASLt has no kernel for a product", "cublaslt");
 }
 
 LtKernel::LtKernel(LtKernel&&) noexcept = default;
@@ -198,6 +196,7 @@ std::size_t LtKernel::workspace_bytes() const { return parts_->found.workspace_b
 
 void LtKernel::run(const LtAddresses& a, std::byte* workspace, int device, Stream stream) const {
   const UseDevice use(device);
+  const DuringCapture capture;  // the library loads its kernels when it first launches them
   const Parts& p = *parts_;
   Operation operation;  // has the bias's address, which is that of a call
   describe_operation(operation, p.product);

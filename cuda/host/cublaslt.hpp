@@ -19,11 +19,11 @@ enum class LtActivation : std::uint8_t { kNone, kRelu, kGelu };  ///< the gelu i
 /// Where a matrix lies, of which one axis has neighbours: `step` elements from one line of them to the next.
 struct LtMatrix {
   std::int64_t step = 0, batch = 0;
-  bool turned = false;          ///< the neighbours are along the columns' depth or the rows' depth, as LtProduct says
-  std::uint32_t alignment = 2;  ///< its first element is at a multiple of so many bytes
+  bool turned = false;  ///< the neighbours are along the columns' depth or the rows' depth, as LtProduct says
 };
 
-/// result = activation(left right + added + bias), all of one half type, sums in float32.
+/// result = activation(left right + added + bias), all of one half type, sums in float32. All begin at multiples of 16
+/// bytes.
 struct LtProduct {
   DType dtype = DType::kBFloat16;
   std::int64_t batches = 1, rows = 1, cols = 1, depth = 1;
@@ -43,7 +43,7 @@ struct LtAddresses {
 /// The kernel that the library's heuristic takes for a product on a device.
 class LtKernel {
  public:
-  /// Throws DeviceError where there is no library or no kernel.
+  /// Throws NoSuchKernel where there is no library that works, or no kernel.
   LtKernel(const LtProduct& product, int device);
   LtKernel(LtKernel&&) noexcept;
   ~LtKernel();

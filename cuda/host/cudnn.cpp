@@ -134,9 +134,11 @@ const Api* found() {
   return api;
 }
 
+constexpr const char* kExecutor = "cudnn";  ///< what plans do without where the library fails
+
 const Api& cudnn() {
   if (const Api* api = found()) return *api;
-  throw DeviceError("kfusion: cuDNN 9 (libcudnn.so.9) was not found; pip install nvidia-cudnn-cu13");
+  throw NoSuchKernel("kfusion: cuDNN 9 (libcudnn.so.9) was not found; pip install nvidia-cudnn-cu13", kExecutor);
 }
 
 /// Why the last call failed, by cuDNN's own words.
@@ -146,9 +148,18 @@ std::string why(int status) {
   return std::string(cudnn().error_string(status)) + (text[0] ? std::string(": ") + text.data() : "");
 }
 
-void check(int status, const char* what) {
-  if (status != 0) throw DeviceError(std::string("kfusion: cuDNN: ") + what + " failed: " + why(status));
+/// Whether a status says that the library never has a kernel for a recipe on such a device: those of 3000 on, but for
+/// the driver, the runtime, or what else the library loads. Other reasons may pass, as memory that is short.
+bool is_final(int status) {
+  return status / 1000 == 3 && status != 3005 && status != 3006 && status != 3008 && status != 3009;
 }
+
+/// What fails while a plan is made ready to run: it can do without the kernel, or without the library.
+void check(int status, const char* what, bool final) {
+  if (status != 0)
+    throw NoSuchKernel(std::string("kfusion: cuDNN: ") + what + " failed: " + why(status), final ? "" : kExecutor);
+}
+void check(int status, const char* what) { check(status, what, is_final(status)); }
 
 class Owned {
  public:
@@ -168,7 +179,7 @@ class Owned {
   void set(Attribute name, const Extents& all) { set(name, kInt64Type, std::ssize(all), all.data()); }
   void set(Attribute name, const Owned& other) { set(name, kDescriptorType, 1, &other.d_); }
   void finalize() { check(cudnn().finalize(d_), "describing a kernel"); }
-  bool try_to_finalize() { return cudnn().finalize(d_) == 0; }
+  int try_to_finalize() { return cudnn().finalize(d_); }
 
  private:
   Descriptor d_ = nullptr;
@@ -176,16 +187,38 @@ class Owned {
 using OwnedPointer = std::unique_ptr<Owned>;
 OwnedPointer make_descriptor(DescriptorType type) { return std::make_unique<Owned>(type); }
 
-/// The calling thread's, on the current device. Handles are not shared, since each has one stream; they stay.
-Handle handle_of(int device) {
-  thread_local std::array<Handle, cuda::kMaxDevices> handles{};
-  Handle& h = handles[static_cast<std::size_t>(device)];
-  if (!h) {
-    const cuda::DuringCapture capture;
-    check(cudnn().create(&h), "starting");
-  }
-  return h;
+/// Handles that nobody uses, by device. Never destroyed: threads may still launch at exit.
+struct Handles {
+  cpu::ForkSafeMutex mutex;
+  std::array<std::vector<Handle>, cuda::kMaxDevices> free;
+};
+Handles& handles() {
+  static auto& handles = *new Handles;
+  return handles;
 }
+
+/// A handle on the current device for one thread at a time, as each has one stream.
+class Borrowed {
+ public:
+  explicit Borrowed(int device) : free_(handles().free[static_cast<std::size_t>(device)]) {
+    {
+      const std::lock_guard lock(handles().mutex);
+      if (!free_.empty()) handle_ = free_.back(), free_.pop_back();
+    }
+    if (!handle_) check(cudnn().create(&handle_), "starting", false);
+  }
+  ~Borrowed() {
+    const std::lock_guard lock(handles().mutex);
+    free_.push_back(handle_);
+  }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  Handle get() const { return handle_; }
+
+ private:
+  std::vector<Handle>& free_;
+  Handle handle_ = nullptr;
+};
 
 int type_of(DType t) { return t == DType::kFloat16 ? kHalf : t == DType::kBFloat16 ? kBfloat16 : kFloat; }
 
@@ -201,14 +234,15 @@ class Made final : public Plan {
 
   void run(const void* const* data, std::byte* workspace, Stream stream) const override {
     const cuda::UseDevice use(device_);
-    const Handle handle = handle_of(device_);
-    check(cudnn().set_stream(handle, cuda::handle(stream)), "choosing the stream");
+    const cuda::DuringCapture capture;  // the library loads its kernels when it first launches them
+    const Borrowed handle(device_);
+    check(cudnn().set_stream(handle.get(), cuda::handle(stream)), "choosing the stream");
     Owned pack(kVariantPack);
     pack.set(kPackIds, ids_);
     pack.set(kPackPointers, kPointerType, std::ssize(ids_), data);
     pack.set(kPackWorkspace, kPointerType, 1, &workspace);
     pack.finalize();
-    check(cudnn().execute(handle, plan_->get(), pack.get()), "running a convolution");
+    check(cudnn().execute(handle.get(), plan_->get(), pack.get()), "running a convolution");
   }
 
  private:
@@ -271,11 +305,12 @@ class Made final : public Plan {
   /// convolutions from 9 x 11 to 56 x 56 pixels (H100, cuDNN 9.19), and never more than 1.03 of the best of eight.
   void choose() {
     constexpr int kMost = 4, kOrder[] = {1, 0, 2, 3};
-    const Handle handle = handle_of(device_);
+    const Borrowed borrowed(device_);
+    const Handle handle = borrowed.get();
     auto graph = make_descriptor(kOperationGraph), heuristics = make_descriptor(kHeuristics);
     graph->set(kGraphHandle, kHandleType, 1, &handle);
     graph->set(kGraphOperations, kDescriptorType, std::ssize(operations_), operations_.data());
-    if (!graph->try_to_finalize()) throw NoSuchKernel("kfusion: cuDNN has no such kernel");
+    graph->finalize();
     heuristics->set(kHeuristicsGraph, *graph);
     heuristics->set(kHeuristicsMode, kHeuristicsModeType, kHeuristicsA);
     std::vector<OwnedPointer> proposed;
@@ -285,25 +320,28 @@ class Made final : public Plan {
       results.push_back(proposed.back()->get());
     }
     std::int64_t count = 0;
-    if (!heuristics->try_to_finalize() || cudnn().get_attribute(heuristics->get(), kHeuristicsResults, kDescriptorType,
-                                                                kMost, &count, results.data()) != 0)
-      count = 0;
+    heuristics->finalize();
+    check(cudnn().get_attribute(heuristics->get(), kHeuristicsResults, kDescriptorType, kMost, &count, results.data()),
+          "asking for kernels");
+    bool may_pass = false;
     for (const int i : kOrder)
-      if (i < count && !plan_) try_plan(*proposed[static_cast<std::size_t>(i)], handle);
-    if (!plan_) throw NoSuchKernel("kfusion: cuDNN has no such kernel");
+      if (i < count && !plan_) may_pass |= !is_final(try_plan(*proposed[static_cast<std::size_t>(i)], handle));
+    if (!plan_) throw NoSuchKernel("kfusion: cuDNN has no such kernel", may_pass ? kExecutor : "");
     kept_.push_back(std::move(graph)), kept_.push_back(std::move(heuristics));
     for (OwnedPointer& p : proposed) kept_.push_back(std::move(p));
   }
 
-  void try_plan(const Owned& configuration, Handle handle) {
+  /// The status, 0 for the plan that is taken.
+  int try_plan(const Owned& configuration, Handle handle) {
     auto plan = make_descriptor(kExecutionPlan);
     plan->set(kPlanHandle, kHandleType, 1, &handle);
     plan->set(kPlanConfiguration, configuration);
-    if (!plan->try_to_finalize()) return;
+    if (const int status = plan->try_to_finalize(); status != 0) return status;
     std::int64_t bytes = 0, count = 0;
     check(cudnn().get_attribute(plan->get(), kPlanWorkspace, kInt64Type, 1, &count, &bytes), "asking for memory");
     workspace_bytes_ = static_cast<std::size_t>(bytes);
     plan_ = std::move(plan);
+    return 0;
   }
 
   int device_;
@@ -316,27 +354,36 @@ class Made final : public Plan {
 
 /// Kernels by device and recipe. Never destroyed: threads may still run them at exit.
 struct Known {
-  std::mutex mutex;
+  cpu::ForkSafeMutex mutex;
   std::unordered_map<std::string, std::shared_ptr<const Made>> all;
-  std::unordered_set<std::string> unsupported;  ///< recipes
+  std::unordered_set<std::string> unsupported;  ///< recipes, after the compute capability
 };
 Known& known() {
   static auto& known = *new Known;
   return known;
 }
 
+std::string key_of(const Recipe& r, int number) { return std::to_string(number) + ' ' + r.text(); }
+
+/// 90 for 9.0.
+int compute_capability(int device) {
+  using cuda::attribute;
+  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
+         attribute(cudaDevAttrComputeCapabilityMinor, device);
+}
+
 }  // namespace
 
 bool is_there() noexcept { return found() != nullptr; }
 
-bool is_unsupported(const Recipe& r) {
+bool is_unsupported(const Recipe& r, int compute_capability) {
   Known& k = known();
   const std::lock_guard lock(k.mutex);
-  return !k.unsupported.empty() && k.unsupported.contains(r.text());
+  return !k.unsupported.empty() && k.unsupported.contains(key_of(r, compute_capability));
 }
 
 std::shared_ptr<const Plan> make(const Recipe& r, int device) {
-  const std::string text = r.text(), key = std::to_string(device) + ' ' + text;
+  const std::string key = key_of(r, device);
   Known& k = known();
   {
     const std::lock_guard lock(k.mutex);
@@ -348,9 +395,9 @@ std::shared_ptr<const Plan> make(const Recipe& r, int device) {
     auto made = std::make_shared<const Made>(r, device);
     const std::lock_guard lock(k.mutex);
     return k.all.emplace(key, std::move(made)).first->second;
-  } catch (const NoSuchKernel&) {
+  } catch (const NoSuchKernel& failure) {
     const std::lock_guard lock(k.mutex);
-    k.unsupported.insert(text);
+    if (failure.without.empty()) k.unsupported.insert(key_of(r, compute_capability(device)));
     throw;
   }
 }

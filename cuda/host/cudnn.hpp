@@ -86,11 +86,11 @@ class Plan {
 /// Whether cuDNN can be loaded here.
 bool is_there() noexcept;
 
-/// Whether no kernel was found for a recipe before.
-bool is_unsupported(const Recipe& r);
+/// Whether no kernel was found for a recipe before, on such a device.
+bool is_unsupported(const Recipe& r, int compute_capability);
 
-/// Makes the kernel (0.05 to 1 s), or finds the one that was made. Thread-safe. Throws NoSuchKernel, and DeviceError
-/// where the library or the device cannot be used.
+/// Makes the kernel (0.05 to 1 s), or finds the one that was made. Thread-safe. Throws NoSuchKernel: where the library
+/// cannot be used now, plans do without it.
 std::shared_ptr<const Plan> make(const Recipe& r, int device);
 
 }  // namespace kfusion::cudnn

@@ -62,7 +62,7 @@ void profile(const std::function<void()>&, int) { refuse(); }
 namespace kfusion::cudnn {
 
 bool is_there() noexcept { return false; }
-bool is_unsupported(const Recipe&) { return false; }
+bool is_unsupported(const Recipe&, int) { return false; }
 std::shared_ptr<const Plan> make(const Recipe&, int) { cuda::refuse(); }
 
 }  // namespace kfusion::cudnn

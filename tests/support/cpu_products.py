@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -22,11 +22,9 @@ def require_blas() -> None:
 
 
 @pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
+def poisoned() -> None:
     """For modules that import it: memory begins as NaN."""
     _core.poison_memory(True)
-    yield
-    _core.poison_memory(False)
 
 
 def forced(f: Callable[..., Any]) -> kf.FusedFunction:

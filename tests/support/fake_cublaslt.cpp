@@ -1,11 +1,13 @@
 // cuBLASLt without a GPU, for float16 on the host: what its documentation says of layouts, epilogues and sizes of
 // attributes. Built into one library with cuda/host/cublaslt.cpp and fake_cuda.cpp; test_cublaslt_host.py calls it.
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <string>
 
 #include "compiler/nvidia_library.hpp"
 #include "host/cublaslt.hpp"
@@ -33,6 +35,14 @@ struct Layout {
 };
 
 std::map<int, std::uint64_t> preferences;  // of the last question
+bool starts = true, knows_epilogues = true, has_kernel = true;
+std::string said;
+
+/// As the library loads what it needs when it needs it: not beside a capture, but in relaxed mode.
+int loaded() {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, nullptr) == cudaSuccess ? 0 : kInvalid;
+}
 
 template <class T>
 int set(T& to, const void* value, std::size_t bytes) {
@@ -65,7 +75,7 @@ void* nvidia_library(const std::string&, const std::string&) {
 extern "C" {
 
 const char* cublasLtGetStatusString(int) { return "refused"; }
-int cublasLtCreate(void** handle) { return *handle = &preferences, 0; }
+int cublasLtCreate(void** handle) { return *handle = &preferences, starts ? loaded() : kInvalid; }
 
 int cublasLtMatmulDescCreate(Operation** o, int compute, int scale) {
   return *o = new Operation, compute == 68 && scale == 0 ? 0 : kInvalid;
@@ -74,7 +84,7 @@ int cublasLtMatmulDescDestroy(Operation* o) { return delete o, 0; }
 int cublasLtMatmulDescSetAttribute(Operation* o, int attribute, const void* value, std::size_t bytes) {
   return attribute == 3   ? set(o->turns_a, value, bytes)
          : attribute == 4 ? set(o->turns_b, value, bytes)
-         : attribute == 7 ? set(o->epilogue, value, bytes)
+         : attribute == 7 ? (knows_epilogues ? set(o->epilogue, value, bytes) : kUnsupported)
          : attribute == 8 ? set(o->bias, value, bytes)
                           : kInvalid;
 }
@@ -102,14 +112,15 @@ int cublasLtMatmulAlgoGetHeuristic(void*, const Operation* o, const Layout* a, c
   std::memset(found, 0, kAlgorithmBytes);
   found[0] = kAlgorithm;
   std::memcpy(found + kAlgorithmBytes, &kWorkspace, sizeof kWorkspace);
-  *count = wanted;
-  return 0;
+  *count = has_kernel ? wanted : 0;
+  return loaded();
 }
 
 int cublasLtMatmul(void*, const Operation* o, const float* alpha, const Half* a, const Layout* la, const Half* b,
                    const Layout* lb, const float* beta, const Half* c, const Layout* lc, Half* d, const Layout* ld,
                    const unsigned char* algorithm, unsigned char* workspace, std::size_t bytes, void*) {
-  if (algorithm[0] != kAlgorithm || bytes != kWorkspace || !fits(*o, *la, *lb, *lc, *ld)) return kInvalid;
+  if (loaded() != 0 || algorithm[0] != kAlgorithm || bytes != kWorkspace || !fits(*o, *la, *lb, *lc, *ld))
+    return kInvalid;
   std::memset(workspace, 0xff, bytes);
   const std::int64_t depth = o->turns_a ? la->rows : la->cols;
   for (std::int64_t z = 0; z < ld->batches; ++z) {
@@ -130,16 +141,17 @@ int cublasLtMatmul(void*, const Operation* o, const float* alpha, const Half* a,
 }
 
 std::uint64_t fake_preference(int attribute) { return preferences[attribute]; }
+void fake_lacks(int what) { (what == 0 ? starts : what == 1 ? knows_epilogues : has_kernel) = false; }
+const char* fake_said() { return said.c_str(); }
 
-/// sizes: batches, rows, cols, depth. of_left, ...: step, batch, turned, alignment. Returns the workspace's bytes.
+/// sizes: batches, rows, cols, depth. of_left, ...: step, batch, turned. Returns the workspace's bytes; -1 where plans
+/// are to do without the library, for the reason that was said.
 std::int64_t host_product(const std::int64_t* sizes, const std::int64_t* of_left, const std::int64_t* of_right,
                           const std::int64_t* of_added, const std::int64_t* of_result, const std::byte* left,
                           const std::byte* right, const std::byte* added, const std::byte* bias, std::byte* result,
-                          int activation) {
+                          int activation) try {
   using namespace kfusion;
-  const auto matrix = [](const std::int64_t* m) {
-    return cuda::LtMatrix{m[0], m[1], m[2] != 0, static_cast<std::uint32_t>(m[3])};
-  };
+  const auto matrix = [](const std::int64_t* m) { return cuda::LtMatrix{m[0], m[1], m[2] != 0}; };
   cuda::LtProduct p;
   p.dtype = DType::kFloat16, p.batches = sizes[0], p.rows = sizes[1], p.cols = sizes[2], p.depth = sizes[3];
   p.left = matrix(of_left), p.right = matrix(of_right), p.added = matrix(of_added), p.result = matrix(of_result);
@@ -149,6 +161,9 @@ std::int64_t host_product(const std::int64_t* sizes, const std::int64_t* of_left
   std::byte workspace[kWorkspace];
   kernel.run({left, right, added, bias, result}, workspace, 0, 0);
   return static_cast<std::int64_t>(kernel.workspace_bytes());
+} catch (const kfusion::NoSuchKernel& failure) {
+  said = failure.what();
+  return failure.without == "cublaslt" ? -1 : -2;
 }
 
 }  // extern "C"

@@ -102,8 +102,7 @@ class ByArrayLibrary final : public Backend {
     const double depth = static_cast<double>(group.loads[0].access.shape.back());
     Price p = roofline;
     p.compute_us = 2 * depth * static_cast<double>(n.size()) / kFlopsOfReference * 1e6;
-    p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
-    p.bound = bound_of(p);
+    settle(p);
     return p;
   }
   /// Always of calls. Of products it saves arrays of the library's around our memory, or a copy; but on the CPU our

@@ -121,8 +121,7 @@ class Products final : public Backend {
       constexpr std::int64_t kFewRows = 128;
       if (c->batches * c->rows >= kFewRows) p.compute_us *= kOfLibrary;
     }
-    p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
-    p.bound = bound_of(p);
+    settle(p);
     return p;
   }
 

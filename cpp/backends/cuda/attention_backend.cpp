@@ -133,7 +133,8 @@ class AttentionBackend final : public Backend {
 
   /// By the rate of a multiprocessor that multiplies, measured (b4 h16 s4096, H100): of the peak 0.55 for heads of 64
   /// numbers, 0.72 for 128, 0.78 for more; scores that are computed of more than the product take 1.25 of the time.
-  /// Where a mask of positions leaves half of the scores out, that takes 0.62 of the time.
+  /// Where a mask of positions leaves half of the scores out, that takes 0.62 of the time. Of a bias that comes by
+  /// boxes, which may make blocks of keys smaller, only the lowered kernel knows.
   Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
     const Candidate k = candidate_of(plan, group);
     const auto a = attention_of(k);
@@ -151,8 +152,7 @@ class AttentionBackend final : public Backend {
     p.launch_us = device.launch_us;
     p.compute_us = work * (scores.masked ? 0.62 : 1.0) * (scores.plain ? 1.0 : 1.25) * rounds /
                    (efficiency * peak_flops(device, a->scores.products[0].dtype, true)) * 1e6;
-    p.total_us = p.launch_us + kStartUs + std::max(p.memory_us, p.compute_us);
-    p.bound = bound_of(p);
+    settle(p, kStartUs);
     return p;
   }
 

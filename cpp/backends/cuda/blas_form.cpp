@@ -7,8 +7,6 @@
 namespace kfusion {
 namespace {
 
-constexpr std::int64_t kLineElements = 8;  ///< of 16 bytes
-
 class BlasMatcher {
  public:
   explicit BlasMatcher(const Candidate& k) : k_(k) {}
@@ -48,15 +46,17 @@ class BlasMatcher {
       return "computes products of float16 or bfloat16";
     if (c.batches * c.rows * c.cols * c.depth == 0) return "computes products that have elements";
     if (std::max({c.batches, c.rows, c.cols, c.depth}) > INT32_MAX) return "counts rows and columns below 2^31";
-    if (c.cols % kLineElements != 0 || (c.rows > 1 && !lines_fit(p.left)) || (c.cols > 1 && !lines_fit(p.right)))
+    if (!lines_fit(p.left, c.rows, c.depth) || !lines_fit(p.right, c.cols, c.depth) || c.cols % 8 != 0)
       return "reads and stores rows that begin at multiples of 16 bytes";  // others take its slow kernels
     if (!has_lines(p.left, c.rows, c.depth) || !has_lines(p.right, c.cols, c.depth))
       return "reads factors whose rows or columns are contiguous";
     return {};
   }
 
-  static bool lines_fit(const Factor& f) {
-    return f.batch % kLineElements == 0 && (f.depth == 1 ? f.outer : f.depth) % kLineElements == 0;
+  /// There may be only one line, along the depth or across it.
+  static bool lines_fit(const Factor& f, std::int64_t outer, std::int64_t depth) {
+    const std::int64_t line = f.depth == 1 ? (outer > 1 ? f.outer : 0) : (depth > 1 ? f.depth : 0);
+    return are_lines_aligned(f.offset, f.batch, line);
   }
 
   /// Whether neighbours lie along one of both axes, and lines of them apart along the other one.
@@ -125,11 +125,12 @@ class BlasMatcher {
     const auto seen = reshaped(*other, {c.batches, c.rows, c.cols});
     if (!seen || seen->has_positions() || (c.cols > 1 && seen->strides[2] != 1)) return false;
     const std::int64_t batch = c.batches > 1 ? seen->strides[0] : 0, row = c.rows > 1 ? seen->strides[1] : 0;
+    if (!are_lines_aligned(seen->offset, batch, row)) return false;
     if (batch == 0 && row == 0 && !form_.bias) {
       form_.bias = *seen;
       return true;
     }
-    if (form_.added || batch < 0 || (c.rows > 1 && (row < c.cols || row % kLineElements != 0))) return false;
+    if (form_.added || batch < 0 || (c.rows > 1 && row < c.cols)) return false;
     form_.added = *seen;
     return true;
   }

@@ -1,7 +1,6 @@
 // Products whose epilogue cuBLASLt has: a bias, a matrix that is added, relu or gelu. On every GPU from compute
 // capability 8.0 on.
 #include <algorithm>
-#include <numeric>
 #include <stdexcept>
 
 #include "backends/cuda/blas_form.hpp"
@@ -11,8 +10,6 @@
 
 namespace kfusion {
 namespace {
-
-constexpr std::uint32_t kAlignment = 16;  ///< bytes, of all arrays
 
 BlasForm form_of(const Plan& plan, const Group& group) {
   std::string why;
@@ -51,17 +48,16 @@ class LtStep final : public ExecutableStep {
     p.dtype = product.dtype, p.batches = all.batches, p.rows = all.rows, p.cols = all.cols, p.depth = all.depth;
     left_ = place(c.left.at(0), product.left.offset, p.dtype),
     right_ = place(c.right.at(0), product.right.offset, p.dtype);
-    p.left = factor(product.left, all.rows, all.depth, left_),
-    p.right = factor(product.right, all.cols, all.depth, right_);
+    p.left = factor(product.left, all.rows, all.depth), p.right = factor(product.right, all.cols, all.depth);
     if (form.bias) p.has_bias = true, bias_ = place(slot_of(*form.bias, c), form.bias->offset, p.dtype);
     if (form.added) {
       p.adds = true, added_ = place(slot_of(*form.added, c), form.added->offset, p.dtype);
-      p.added = matrix(form.added->strides, all, added_);
+      p.added = matrix(form.added->strides, all);
     }
     const Operand& to = all.epilogue.stores.at(0).to;
     if (all.cols > 1 && to.kept[2] != 1) throw std::logic_error("kfusion: cublaslt stores rows of neighbours");
     result_ = place(c.stores.at(0), to.offset, p.dtype);
-    p.result = matrix(to.kept, all, result_);
+    p.result = matrix(to.kept, all);
     p.activation = form.activation == BlasActivation::kRelu   ? cuda::LtActivation::kRelu
                    : form.activation == BlasActivation::kGelu ? cuda::LtActivation::kGelu
                                                               : cuda::LtActivation::kNone;
@@ -76,18 +72,14 @@ class LtStep final : public ExecutableStep {
     return c.loads.at(static_cast<std::size_t>(found - loads.begin()));
   }
 
-  static std::uint32_t alignment(const Placed& at) {
-    return static_cast<std::uint32_t>(std::gcd(at.offset, std::int64_t{kAlignment}));
-  }
-
-  static cuda::LtMatrix factor(const Factor& f, std::int64_t outer, std::int64_t depth, const Placed& at) {
+  static cuda::LtMatrix factor(const Factor& f, std::int64_t outer, std::int64_t depth) {
     const bool turned = f.depth != 1 || (outer > 1 && f.outer < depth);
     const std::int64_t step = turned ? (depth == 1 ? outer : f.depth) : (outer == 1 ? depth : f.outer);
-    return {step, f.batch, turned, alignment(at)};
+    return {step, f.batch, turned};
   }
 
-  static cuda::LtMatrix matrix(const Extents& strides, const Contraction& c, const Placed& at) {
-    return {c.rows > 1 ? strides[1] : c.cols, c.batches > 1 ? strides[0] : c.rows * c.cols, false, alignment(at)};
+  static cuda::LtMatrix matrix(const Extents& strides, const Contraction& c) {
+    return {c.rows > 1 ? strides[1] : c.cols, c.batches > 1 ? strides[0] : c.rows * c.cols, false};
   }
 
   Placed left_, right_, added_, bias_, result_;
@@ -108,7 +100,7 @@ class CublasLt final : public Backend {
     if (!form) return why;
     for (const NodeId n : k.stores)
       if (const Access& to = k.folded.value[at(n)]; !stores_rows(to, form->products))
-        return "stores rows of neighbours";
+        return "stores rows of neighbours, from multiples of 16 bytes on";
     if (cuda::device_count() > 0 && !cuda::has_cublaslt())
       return "finds no library cublasLt (pip install nvidia-cublas)";
     return std::nullopt;
@@ -126,8 +118,7 @@ class CublasLt final : public Backend {
     if (form.activation == BlasActivation::kGelu) p.compute_us *= kGelu;
     if (device.compute_capability == 90)
       p.compute_us *= kBesideOurs, p.launch_us *= kBesideOurs, p.memory_us *= kBesideOurs;
-    p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
-    p.bound = bound_of(p);
+    settle(p);
     return p;
   }
 
@@ -144,8 +135,10 @@ class CublasLt final : public Backend {
   StepPointer make_step(StepRequest& request) const override {
     if (!request.aligned())  // what the library then takes is slow, or fails when it runs (13.0)
       throw NoSuchKernel("kfusion: cuBLASLt is given no arrays at odd addresses", "cublaslt");
-    const BlasForm form = form_of(request.plan(), request.group());
-    return std::make_unique<LtStep>(form, request.contraction(), request.place().index);
+    std::string why;
+    const auto form = blas_form(candidate_of(request.plan(), request.group()), why);
+    if (!form) throw NoSuchKernel("kfusion: cublaslt " + why, "cublaslt");  // of what lies otherwise than was planned
+    return std::make_unique<LtStep>(*form, request.contraction(), request.place().index);
   }
 
  private:
@@ -160,8 +153,9 @@ class CublasLt final : public Backend {
   static bool stores_rows(const Access& to, const Contraction& c) {
     const auto seen = reshaped(to, {c.batches, c.rows, c.cols});
     if (!seen) return false;
-    return (c.cols == 1 || seen->strides[2] == 1) && (c.rows == 1 || seen->strides[1] >= c.cols) &&
-           (c.batches == 1 || seen->strides[0] > 0);
+    const std::int64_t batch = c.batches > 1 ? seen->strides[0] : c.cols, row = c.rows > 1 ? seen->strides[1] : c.cols;
+    return (c.cols == 1 || seen->strides[2] == 1) && row >= c.cols && batch > 0 &&
+           are_lines_aligned(seen->offset, batch, row);
   }
 };
 

@@ -41,13 +41,17 @@ Executable copying(const Extents& shape, DType dtype, Place place, const Extents
 class ConvolutionStep final : public ExecutableStep {
  public:
   ConvolutionStep(ConvolutionRecipe r, StepRequest& request) : place_(request.place()), recipe_(std::move(r)) {
+    const auto may_be_odd = [&](std::int64_t offset) {
+      return !request.aligned() || offset % static_cast<std::int64_t>(kAlignment) != 0;
+    };
     for (const RecipeData& d : recipe_.reads) {
       Read read{d, d.is_number ? -1 : request.value(d.access.base).slot, 0, 0, {}};
       const cudnn::Tensor& t = tensor(d.tensor);
       read.bytes = static_cast<std::size_t>(product(t.extents)) * item_bytes(t.dtype);
       if (d.is_image && !lies_so(t.extents, d.access.strides, t.strides))
         read.copy.emplace(copying(t.extents, t.dtype, place_, d.access.strides, t.strides));
-      if (read.copy || (!d.is_number && !request.aligned())) read.copy_at = reserve(read.bytes);
+      if (read.copy || (!d.is_number && may_be_odd(d.access.offset * static_cast<std::int64_t>(item_bytes(d.dtype)))))
+        read.copy_at = reserve(read.bytes);
       reads_.push_back(std::move(read));
     }
     const NodeId stored = request.group().stores.at(0);
@@ -59,7 +63,7 @@ class ConvolutionStep final : public ExecutableStep {
     result_bytes_ = static_cast<std::size_t>(product(result.extents)) * item_bytes(result.dtype);
     if (!lies_so(result.extents, strides, result.strides))
       turn_.emplace(copying(result.extents, result.dtype, place_, result.strides, strides));
-    if (turn_ || !request.aligned()) result_at_ = reserve(result_bytes_);
+    if (turn_ || may_be_odd(offset_)) result_at_ = reserve(result_bytes_);
     start();
   }
 
@@ -163,13 +167,14 @@ class Cudnn final : public Backend {
   bool has(Pattern p, const Device& d) const override { return p == Pattern::kConv2d && d.compute_capability >= 80; }
   bool lays_channels_last() const override { return true; }
 
-  std::optional<std::string> refusal(const Candidate& k, const Device&) const override {
+  std::optional<std::string> refusal(const Candidate& k, const Device& device) const override {
     if (k.nodes.size() == 1) return "computes nothing that is a convolution alone";
     std::string why;
     const auto r = convolution_recipe(k, why);
     if (!r) return why;
     if (cuda::device_count() > 0 && !cudnn::is_there()) return "finds no cuDNN 9 in this process";
-    if (cudnn::is_unsupported(r->recipe)) return "has no kernel for this convolution and what follows it";
+    if (cudnn::is_unsupported(r->recipe, device.compute_capability))
+      return "has no kernel for this convolution and what follows it";
     return std::nullopt;
   }
 
@@ -192,15 +197,14 @@ class Cudnn final : public Backend {
                        device.bandwidth;
       }
     }
-    p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
-    p.bound = bound_of(p);
+    settle(p);
     return p;
   }
 
   StepPointer make_step(StepRequest& request) const override {
     std::string why;
     auto r = convolution_recipe(candidate_of(request.plan(), request.group()), why);
-    if (!r) throw std::logic_error("kfusion: no convolution for cuDNN: " + why);
+    if (!r) throw NoSuchKernel("kfusion: cudnn " + why, "cudnn");  // of what lies otherwise than was planned
     return std::make_unique<ConvolutionStep>(std::move(*r), request);
   }
 };

@@ -47,7 +47,7 @@ class ContractionStep final : public ExecutableStep {
 
   void run(const Frame& f) const override {
     const cuda::Standing standing(launch_.standing_bytes, f.device, f.stream);
-    const std::byte *left[kMostProducts] = {}, *right[kMostProducts] = {};
+    const std::byte *left[codegen::kMostBeside] = {}, *right[codegen::kMostBeside] = {};
     for (std::size_t i = 0; i < left_.size(); ++i) {
       left[i] = f.slots[left_[i]];
       right[i] = f.slots[right_[i]];
@@ -65,8 +65,6 @@ class ContractionStep final : public ExecutableStep {
   }
 
  private:
-  static constexpr std::size_t kMostProducts = 4;
-
   struct Copy {
     std::size_t bytes;
     Factor factor;
@@ -134,8 +132,7 @@ class TensorCores final : public Backend {
       p.memory_us = std::max(p.memory_us, tiles.us);
     else
       p.compute_us = tiles.us;
-    p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
-    p.bound = bound_of(p);
+    settle(p);
     return p;
   }
 

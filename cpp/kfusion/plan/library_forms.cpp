@@ -65,7 +65,7 @@ double library_us(const Graph& g, const LibraryForm& form, std::int64_t flops, c
   p.memory_us = static_cast<double>(bytes) / device.bandwidth * 1e6;
   p.compute_us = static_cast<double>(flops) / peak_flops(device, computed_in(g, form, device), true) * 1e6;
   p.compute_us *= slowness(form, device);
-  p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
+  settle(p);
   const double one_us = (flops > 0 ? product_price(p, device) : p).total_us;
   if (!is_in_two_kernels(g, form)) return one_us;
   return one_us + device.launch_us + 2e6 * static_cast<double>(g[form.result].nbytes()) / device.bandwidth;

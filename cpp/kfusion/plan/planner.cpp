@@ -377,50 +377,30 @@ class Planner {
     const bool names_kernels = !options_.allow.empty() || !options_.forbid.empty();
     if (auto masked = names_kernels ? std::nullopt : with_masks_pushed(g)) g = simplify(std::move(*masked));
     Counted chosen = plan_in_cells(g, unfused);
-    const auto regroup = [&](std::optional<Graph> other) {
+    const auto consider = [&](std::optional<Graph> other, auto is_better) {
       if (!other) return;
       *other = simplify(std::move(*other));
-      Counted regrouped = plan_in_cells(*other, unfused);
-      if (regrouped.exceeds(unfused) || !saves_bytes_and_time(chosen, regrouped)) return;
-      chosen = std::move(regrouped), g = std::move(*other);
+      Counted made = plan_in_cells(*other, unfused);
+      if (!made.exceeds(unfused) && is_better(made)) chosen = std::move(made), g = std::move(*other);
     };
-    if (!names_kernels) {  // else the caller names the reductions that there are
-      regroup(with_reductions_joined(g));
-      regroup(with_reductions_split(g, device_.is_cpu ? kLeastSplitRowCpu : 1));
+    const auto saves_time = [&](const Counted& other) { return other.us() < chosen.us(); };
+    const auto saves_both = [&](const Counted& other) { return saves_time(other) && other.bytes() < chosen.bytes(); };
+    if (!names_kernels) {  // else the caller names the reductions and values that there are
+      consider(with_reductions_joined(g), saves_both);
+      consider(with_reductions_split(g, device_.is_cpu ? kLeastSplitRowCpu : 1), saves_both);
+      consider(with_positions_widened(g), saves_time);
     }
-    if (auto wide = names_kernels ? std::nullopt : with_positions_widened(g)) {
-      *wide = simplify(std::move(*wide));
-      Counted other = plan_in_cells(*wide, unfused);
-      if (other.us() < chosen.us() && !other.exceeds(unfused)) chosen = std::move(other), g = std::move(*wide);
-    }
-    if (auto other = unrolled(g, device_.is_cpu ? kUnrollCpu : kUnrollGpu)) {
-      Counted without = plan_in_cells(simplify(std::move(*other)), unfused);
-      if (!without.exceeds(unfused) && is_worth_unrolling(chosen, without)) chosen = std::move(without);
-    }
-    if (auto cut = names_kernels ? std::nullopt : with_products_cut(g)) {
-      *cut = simplify(std::move(*cut));
-      Counted other = plan_in_cells(*cut, unfused);
-      if (other.us() < chosen.us() && !other.exceeds(unfused)) chosen = std::move(other), g = std::move(*cut);
-    }
-    if (auto products = names_kernels || device_.is_cpu ? std::nullopt : with_pointwise_convolutions(g)) {
-      *products = simplify(std::move(*products));
-      Counted other = plan_in_cells(*products, unfused);
-      if (other.us() < chosen.us() && !other.exceeds(unfused)) chosen = std::move(other), g = std::move(*products);
-    }
-    if (auto gathered_later = with_gathers_pushed(g)) {
-      Counted other = plan_in_cells(simplify(std::move(*gathered_later)), unfused);
-      if (other.us() < chosen.us() && !other.exceeds(unfused)) chosen = std::move(other);
-    }
+    consider(unrolled(g, device_.is_cpu ? kUnrollCpu : kUnrollGpu),
+             [&](const Counted& other) { return is_worth_unrolling(chosen, other); });
+    if (!names_kernels) consider(with_products_cut(g), saves_time);
+    if (!names_kernels && !device_.is_cpu) consider(with_pointwise_convolutions(g), saves_time);
+    consider(with_gathers_pushed(g), saves_time);
     for (const Scope scope : {Scope::kCallsFirst, Scope::kWithinCalls})
       if (chosen.exceeds(unfused)) chosen = plan(scope);
     return chosen;
   }
 
  private:
-  static bool saves_bytes_and_time(const Counted& chosen, const Counted& other) {
-    return other.bytes() < chosen.bytes() && other.us() < chosen.us();
-  }
-
   bool is_worth_unrolling(const Counted& chosen, const Counted& other) const {
     const bool saves = device_.is_cpu || kLeastRatio * other.bytes() <= chosen.bytes();
     return saves && !other.exceeds(chosen) && other.us() <= chosen.us();

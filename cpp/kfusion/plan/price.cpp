@@ -17,6 +17,11 @@ Bound bound_of(const Price& p) {
   return p.compute_us > p.memory_us ? Bound::kCompute : Bound::kMemory;
 }
 
+void settle(Price& p, double start_us) {
+  p.total_us = p.launch_us + start_us + std::max(p.memory_us, p.compute_us);
+  p.bound = bound_of(p);
+}
+
 Price product_price(Price p, const Device& device) {
   // cuBLAS, bfloat16, cold L2, an H100 (results/h100.json): 0.78 of the peak from 10^12 operations on, which
   // is what the power limit leaves, and 5 us more than that for 10^10. A CPU's peak is that of a library's product.
@@ -24,8 +29,7 @@ Price product_price(Price p, const Device& device) {
   if (device.is_cpu) return p;
   p.launch_us += kStartUs;
   p.compute_us /= kEfficiency;
-  p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
-  p.bound = bound_of(p);
+  settle(p);
   return p;
 }
 
@@ -44,8 +48,7 @@ Price Pricer::price(const Group& group, const Traffic& traffic, const std::vecto
   p.memory_us = us(static_cast<double>(traffic.issued.total() - cached), device_.bandwidth) +
                 us(static_cast<double>(cached), device_.cache_bandwidth);
   for (const FlopCount& f : traffic.flops) p.compute_us += us(f.work, peak_flops(device_, f.dtype, f.matrix));
-  p.total_us = p.launch_us + std::max(p.memory_us, p.compute_us);
-  p.bound = bound_of(p);
+  settle(p);
   if (std::ranges::any_of(traffic.flops, &FlopCount::matrix)) p = product_price(p, device_);
   if (group.executor) p = group.executor->price(plan_, group, p, device_);
   p.predicted_us = p.total_us;

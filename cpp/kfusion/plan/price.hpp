@@ -50,4 +50,7 @@ Price product_price(Price roofline, const Device& device);
 /// What limits: launch where it takes longer than both others.
 Bound bound_of(const Price& p);
 
+/// The total and the bound of what a price is made of. `start_us`: what else precedes and follows a kernel's work.
+void settle(Price& p, double start_us = 0);
+
 }  // namespace kfusion

@@ -14,8 +14,18 @@ const ReduceAttributes& reduction(const Node& n) { return std::get<ReduceAttribu
 
 /// Whether the elements of a reduction may be grouped in any way.
 bool takes_any_order(const Node& n) {
-  const bool adds = n.op == Op::sum || n.op == Op::prod;
-  return adds ? !is_float(n.dtype) : n.op != Op::mean;
+  switch (n.op) {
+    case Op::max:
+    case Op::min:
+    case Op::any:
+    case Op::all:
+      return true;
+    case Op::sum:
+    case Op::prod:
+      return !is_float(n.dtype);
+    default:
+      return false;
+  }
 }
 
 /// The axes, of `ndim`, of what `inner` reduces over which both reduce. Nothing where they are no neighbours: loops

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <stdexcept>
 
 #include "kfusion/graph/constant.hpp"
 #include "kfusion/graph/shapes.hpp"
@@ -126,8 +127,11 @@ class Unrolling : private GraphCopy {
         return Op::logical_or;
       case Op::all:
         return Op::logical_and;
-      default:
+      case Op::sum:
+      case Op::mean:
         return Op::add;
+      default:
+        throw std::logic_error("kfusion: no map combines two elements of this reduction");
     }
   }
 

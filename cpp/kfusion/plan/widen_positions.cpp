@@ -4,6 +4,7 @@
 #include <map>
 
 #include "kfusion/plan/graph_copy.hpp"
+#include "kfusion/plan/tiling.hpp"
 
 namespace kfusion {
 namespace {
@@ -25,7 +26,7 @@ class Widening : private GraphCopy {
       if (is_map(n) && of_product_[at(n)])
         for (std::size_t i = 0; i < node.arguments.size(); ++i) {
           const NodeId a = g_[n].arguments[i];
-          if (!is_map(a) || !positions_[at(a)] || g_[a].shape == g_[n].shape) continue;
+          if (!is_map(a) || !is_smaller(a, g_[n].shape)) continue;
           node.arguments[i] = widened(a, g_[n].shape);
           any = true;
         }
@@ -35,7 +36,7 @@ class Widening : private GraphCopy {
   }
 
  private:
-  bool is_map(NodeId n) const { return kind(g_[n].op) == OpKind::kMap || kind(g_[n].op) == OpKind::kCast; }
+  bool is_map(NodeId n) const { return is_elementwise(g_[n]); }
 
   /// An iota, or a map of one that reads nothing large.
   bool is_of_positions(NodeId n) const {
@@ -50,6 +51,12 @@ class Widening : private GraphCopy {
     if (g_[n].op == Op::matmul) return true;
     const auto is = [&](NodeId a) { return of_product_[at(a)] && g_[a].shape == g_[n].shape; };
     return is_map(n) && std::ranges::any_of(g_[n].arguments, is);
+  }
+
+  /// Whether positions have another shape, or are made of such.
+  bool is_smaller(NodeId n, const Extents& shape) const {
+    const auto is = [&](NodeId a) { return is_smaller(a, shape); };
+    return positions_[at(n)] && (g_[n].shape != shape || std::ranges::any_of(g_[n].arguments, is));
   }
 
   NodeId widened(NodeId n, const Extents& shape) {

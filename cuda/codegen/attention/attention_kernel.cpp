@@ -83,8 +83,22 @@ int slotted_store(const Attention& a, bool aligned) {
   return -1;
 }
 
-/// Without epilogues.
-bool has_any_axes(const Attention& a) { return a.scores.batch_axes.size() <= kMostBatchAxes; }
+bool has_few_batch_axes(const Attention& a) { return a.scores.batch_axes.size() <= kMostBatchAxes; }
+
+/// Why weights made of a product of half types do not multiply values.
+std::optional<std::string> no_weights(const Candidate& k) {
+  const auto is_of_half_types = [&](NodeId n) { return k.graph[n].op == Op::matmul && is_half(k.graph[n].dtype); };
+  if (std::ranges::none_of(k.nodes, is_of_half_types)) return std::nullopt;
+  for (const NodeId n : k.nodes) {
+    if (k.graph[n].op != Op::matmul) continue;
+    const NodeId weights = k.folded.work[at(n)].reads[0].base;
+    const bool is_inside = std::ranges::find(k.nodes, weights) != k.nodes.end();
+    if (const DType t = k.graph[weights].dtype; is_inside && !is_half(t))
+      return "multiplies values by weights of their half type, and these are " + std::string(name(t)) +
+             ": cast what softmax gives to the type of the values";
+  }
+  return std::nullopt;
+}
 
 int values_of(std::int64_t cols) {
   for (const int n : {32, 64, 128, 192})
@@ -129,6 +143,7 @@ AttentionCut attention_cut(const Attention& a, bool plain, bool operand, const T
 }
 
 std::optional<std::string> no_attention_kernel(const Candidate& kernel) {
+  if (auto why = no_weights(kernel)) return why;
   if (auto why = no_attention(kernel)) return why;
   const Attention a = *attention_of(kernel);
   const Contraction &scores = a.scores, &output = a.output;
@@ -139,7 +154,7 @@ std::optional<std::string> no_attention_kernel(const Candidate& kernel) {
   if (std::min({scores.batches, scores.rows, scores.cols, scores.depth, output.cols}) == 0)
     return "computes products that have elements";
   if (scores.depth > kMostNumbers || output.cols > kMostNumbers) return "takes heads of 256 numbers at most";
-  if (!has_any_axes(a) || scores.batch_axes != output.batch_axes)
+  if (!has_few_batch_axes(a) || scores.batch_axes != output.batch_axes)
     return "takes three axes of batches at most, those of scores and values alike";
   if (std::max({scores.rows, scores.cols}) >= kMostExtent / 2 ||
       scores.rows / 64 + 1 >= kMostExtent / 256 / scores.batches)

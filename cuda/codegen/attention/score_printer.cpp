@@ -86,8 +86,11 @@ std::string ScorePrinter::positioned(int i) const {
       return "fabsf(" + argument(0) + ")";
     case Op::where:
       return reference(s.arguments[0]) + " ? " + argument(1) + " : " + argument(2);
-    default:
+    case Op::maximum:
+    case Op::minimum:
       return std::string(name(s.op)) + "(" + argument(0) + ", " + argument(1) + ")";
+    default:
+      throw std::logic_error("kfusion: attention's positions have no " + std::string(name(s.op)));
   }
 }
 

@@ -15,7 +15,7 @@ namespace {
 constexpr int kThreads = 384;
 constexpr std::int64_t kSlotElements = 8;  ///< of a half type in 16 bytes, by which the copy engine strides
 constexpr std::int64_t kMostExtent = std::int64_t{1} << 31;
-constexpr std::size_t kMatrixBytes = 128, kMostBeside = 4;
+constexpr std::size_t kMatrixBytes = 128;
 
 bool strides_by_slots(std::int64_t stride) { return stride >= 0 && stride % kSlotElements == 0; }
 

@@ -9,6 +9,8 @@
 
 namespace kfusion::codegen {
 
+constexpr std::size_t kMostBeside = 4;  ///< products of one kernel beside one another
+
 /// A matrix, or batches of them, as the copy engine is told of it: a CUtensorMap of half types of `axes` axes, the
 /// innermost first.
 struct BoxedMatrix {
