@@ -13,7 +13,6 @@ from .._graph.source import no_form, trace_error
 from .._graph.tracer import Traced, stage
 from .._ops import activations, attention, contractions, norms, views
 from .._ops import primitives as p
-from .._ops.gradients import clipped
 from . import autocast, library_calls, refusals
 from .torch_functions import FUNCTIONS, dtype_of, named
 
@@ -49,7 +48,7 @@ def _elu(input: Any, alpha: float = 1.0) -> Any:
 
 @_function("relu6")
 def _relu6(input: Any) -> Any:
-    return clipped(input, 0, 6)
+    return p.clip(input, 0, 6)
 
 
 @named("softmax")
