@@ -44,8 +44,9 @@ class ByIndex(NamedTuple):
             arange = lambda n: torch.arange(n, device=total.device)  # noqa: E731
             return total.index_put_(self._places(torch, arange, indices), g, accumulate=True)
         if self.kind == "take":
-            first = _axes_first(torch, g, self.axis, indices.ndim).flatten(0, indices.ndim - 1)
-            total.movedim(self.axis, 0).index_add_(0, indices.flatten(), first)
+            first = _axes_first(torch, g, self.axis, indices.ndim)
+            rows = first.reshape(indices.numel(), *first.shape[max(indices.ndim, 1) :])
+            total.movedim(self.axis, 0).index_add_(0, indices.flatten(), rows)
             return total
         return total.scatter_add_(self.axis, indices, g)
 
