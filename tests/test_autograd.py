@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
+from kfusion import _named
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -170,6 +171,27 @@ def test_functions_of_kfusion() -> None:
         assert_same(gradients(f, x), gradients(g, x))
     assert_same(gradients(kf.fused_layernorm, x, w), gradients(lambda x, w: F.layer_norm(x, (4,), w), x, w))
     assert_same(gradients(kf.maximum, x, w), gradients(torch.maximum, x, w))
+
+
+NAMED: dict[str, tuple[tuple[int, ...], ...]] = {  # the shapes of their arguments
+    **dict.fromkeys(("relu_layernorm", "layernorm", "mul_add_relu"), ((3, 5), (5,), (5,))),
+    **dict.fromkeys(("add_layernorm",), ((3, 5), (3, 5), (5,), (5,))),
+    **dict.fromkeys(("softmax", "log_softmax", "gelu"), ((3, 5),)),
+    "rmsnorm": ((3, 5), (5,)),
+    "add_rmsnorm": ((3, 5), (3, 5), (5,)),
+    "batchnorm": ((3, 5), (5,), (5,), (5,), (5,)),
+    "bias_relu_log": ((3, 5), (5,)),
+    "mse": ((3, 5), (3, 5)),
+    "cross_entropy": ((3, 5),),
+}
+
+
+@pytest.mark.parametrize("name", [f.__name__ for f in _named.KERNELS])
+def test_named_kernels(name: str) -> None:
+    f = getattr(kf, f"fused_{name}")
+    tensors = [torch.rand(shape, dtype=torch.float64).add_(0.5).requires_grad_() for shape in NAMED[name]]
+    targets = (torch.tensor([1, 4, 0]),) if name == "cross_entropy" else ()
+    assert torch.autograd.gradcheck(lambda *t: f(*t, *targets), tensors)
 
 
 def test_arguments_in_structures() -> None:
