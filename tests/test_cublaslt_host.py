@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
 
-from test_cuda_host import FLAGS, ROOT, headers
+from test_cuda_host import ROOT, built
 
 pytestmark = pytest.mark.slow
 
@@ -22,18 +21,14 @@ BATCHES, ROWS, COLS, DEPTH = 3, 5, 16, 8
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    path = tmp_path_factory.mktemp("fake") / "cublaslt.so"
-    folders = [f"-I{folder}" for folder in (ROOT / "cpp", ROOT / "cuda", headers())]
-    done = subprocess.run(["g++", *FLAGS, *folders, "-o", path, *SOURCES, "-ldl"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return path
+def file(tmp_path_factory):
+    return built(tmp_path_factory.mktemp("fake"), SOURCES)
 
 
 @pytest.fixture
-def library(built, tmp_path):
+def library(file, tmp_path):
     """A copy of the file is a library of its own."""
-    loaded = ctypes.CDLL(shutil.copy(built, tmp_path))
+    loaded = ctypes.CDLL(shutil.copy(file, tmp_path))
     loaded.host_product.restype = ctypes.c_int64
     loaded.fake_said.restype = ctypes.c_char_p
     loaded.fake_is_broken.restype = ctypes.c_bool

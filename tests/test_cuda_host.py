@@ -40,13 +40,18 @@ def headers() -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    path = tmp_path_factory.mktemp("fake") / "host.so"
+def built(folder: Path, sources: list[Path]) -> Path:
+    """The library that g++ makes of some of the host code and what plays the rest."""
+    path = folder / "host.so"
     folders = [f"-I{folder}" for folder in (ROOT / "cpp", ROOT / "cuda", headers())]
-    done = subprocess.run(["g++", *FLAGS, *folders, "-o", path, *SOURCES], capture_output=True, text=True)
+    done = subprocess.run(["g++", *FLAGS, *folders, "-o", path, *sources, "-ldl"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return path
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return built(tmp_path_factory.mktemp("fake"), SOURCES)
 
 
 class Host:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-import subprocess
 import threading
 
 import pytest
 
-from test_cuda_host import FLAGS, ROOT, headers
+from test_cuda_host import ROOT, built
 
 pytestmark = pytest.mark.slow
 
@@ -23,18 +22,14 @@ WITHOUT_LIBRARY, WITHOUT_KERNEL = -1, -2
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    path = tmp_path_factory.mktemp("fake") / "cudnn.so"
-    folders = [f"-I{folder}" for folder in (ROOT / "cpp", ROOT / "cuda", headers())]
-    done = subprocess.run(["g++", *FLAGS, *folders, "-o", path, *SOURCES, "-ldl"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return path
+def file(tmp_path_factory):
+    return built(tmp_path_factory.mktemp("fake"), SOURCES)
 
 
 @pytest.fixture
-def library(built, tmp_path):
+def library(file, tmp_path):
     """A copy of the file is a library of its own."""
-    loaded = ctypes.CDLL(shutil.copy(built, tmp_path))
+    loaded = ctypes.CDLL(shutil.copy(file, tmp_path))
     loaded.host_make.restype = ctypes.c_int64
     loaded.fake_said.restype = ctypes.c_char_p
     loaded.host_is_unsupported.restype = loaded.fake_is_broken.restype = ctypes.c_bool
