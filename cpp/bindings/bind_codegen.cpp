@@ -121,33 +121,29 @@ py::dict headers() {
   return d;
 }
 
+/// What every kernel tells of itself.
+template <class Kernel>
+py::class_<Kernel> kernel_class(py::module_& m, const char* name, const char* doc) {
+  py::class_<Kernel> made(m, name, doc);
+  made.def_property_readonly("source", &Kernel::source, "Its complete text.")
+      .def_property_readonly("entry", &Kernel::entry, "The name of its __global__ function.")
+      .def_property_readonly(
+          "launch", [](const Kernel& k) { return launch_of(k.launch()); }, "Its grid, block, cluster and memory.");
+  return made;
+}
+
 }  // namespace bind_codegen_detail
 
 void bind_codegen(py::module_& m) {
   using namespace bind_codegen_detail;
-  py::class_<codegen::CudaKernel>(m, "CudaKernel", "A kernel as CUDA C++.")
-      .def_property_readonly("source", &codegen::CudaKernel::source, "Its complete text.")
-      .def_property_readonly("entry", &codegen::CudaKernel::entry, "The name of its __global__ function.")
-      .def_property_readonly(
-          "launch", [](const codegen::CudaKernel& k) { return launch_of(k.launch()); },
-          "Its grid, block, cluster and memory.")
+  kernel_class<codegen::CudaKernel>(m, "CudaKernel", "A kernel as CUDA C++.")
       .def("parameters", &parameters_of, py::arg("loads"), py::arg("stores"), py::arg("values") = std::vector<double>{},
            py::arg("workspace") = 0, py::arg("standing") = 0, kParametersDoc);
-  py::class_<codegen::ContractionKernel>(m, "ContractionKernel",
-                                         "A product and what follows it as CUDA C++ for tensor cores.")
-      .def_property_readonly("source", &codegen::ContractionKernel::source, "Its complete text.")
-      .def_property_readonly("entry", &codegen::ContractionKernel::entry, "The name of its __global__ function.")
-      .def_property_readonly(
-          "launch", [](const codegen::ContractionKernel& k) { return launch_of(k.launch()); },
-          "Its grid, block, cluster and memory.")
+  kernel_class<codegen::ContractionKernel>(m, "ContractionKernel",
+                                           "A product and what follows it as CUDA C++ for tensor cores.")
       .def("epilogue", &epilogue_of, py::arg("loads"), py::arg("stores"), py::arg("values") = std::vector<double>{},
            "epilogue(self, loads, stores, values=())\n--\n\nThe bytes of the generated struct's parameters.");
-  py::class_<codegen::AttentionKernel>(m, "AttentionKernel", "Attention as CUDA C++ for tensor cores.")
-      .def_property_readonly("source", &codegen::AttentionKernel::source, "Its complete text.")
-      .def_property_readonly("entry", &codegen::AttentionKernel::entry, "The name of its __global__ function.")
-      .def_property_readonly(
-          "launch", [](const codegen::AttentionKernel& k) { return launch_of(k.launch()); },
-          "Its grid, block, cluster and memory.")
+  kernel_class<codegen::AttentionKernel>(m, "AttentionKernel", "Attention as CUDA C++ for tensor cores.")
       .def_property_readonly(
           "bounds",
           [](const codegen::AttentionKernel& k) {
