@@ -130,15 +130,6 @@ struct Shared {
   }
 };
 
-template <class T>
-struct Ring {
-  int stage = 0;
-  u32 parity = 0;
-  KF_DEVICE void advance() {
-    if (++stage == T::kStages) stage = 0, parity ^= 1;
-  }
-};
-
 /// What a block does at a time: blocks of keys from `begin` to `end`.
 struct Unit {
   int batch[3], row_tile, line, part, begin, end;  ///< line: of rows of a batch, counted over all

@@ -85,16 +85,6 @@ KF_DEVICE int cols_of(const typename E::Given& g, const Unit& u) {
   return E::kBeside > 1 && !T::kTurned ? g.extent[u.which] : g.cols;
 }
 
-/// Position in the ring of slices.
-template <class T>
-struct Ring {
-  int stage = 0;
-  u32 parity = 0;
-  KF_DEVICE void advance() {
-    if (++stage == T::kStages) stage = 0, parity ^= 1;
-  }
-};
-
 /// Where things lie in shared memory. `kColumnBytes`: of what a warpgroup computes of columns.
 template <class T, int kColumns, u32 kColumnBytes = 0>
 struct Shared {

@@ -212,4 +212,14 @@ KF_MULTIPLY_HELD_ALL(half_t, "f16")
 #undef KF_MULTIPLY_HELD_ALL
 #undef KF_MULTIPLY_HELD
 
+/// Position in a ring of `kStages` buffers, and the parity of the barriers there.
+template <class T>
+struct Ring {
+  int stage = 0;
+  u32 parity = 0;
+  KF_DEVICE void advance() {
+    if (++stage == T::kStages) stage = 0, parity ^= 1;
+  }
+};
+
 }  // namespace kfusion::device
