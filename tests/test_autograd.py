@@ -37,7 +37,7 @@ def gradients(function: Callable[..., Any], *tensors: Any) -> list[Any]:
 
 def assert_same(got: Any, want: Any) -> None:
     for g, w in zip(got, want, strict=True):
-        torch.testing.assert_close(g, w)
+        torch.testing.assert_close(g, w, equal_nan=True)
 
 
 def mixed(x: Any, w: Any, b: Any) -> Any:
@@ -413,10 +413,35 @@ def test_torchs_functions(name: str) -> None:
     assert_same(gradients(kf.fuse(f), x, t), gradients(f, x, t))
 
 
-@pytest.mark.parametrize("name", ["relu", "elu", "gelu", "silu", "softplus", "leaky_relu", "hardswish"])
-def test_activations_at_0(name: str) -> None:
-    x = torch.tensor([0.0, -0.0], dtype=torch.float64).requires_grad_()
-    assert_same(gradients(kf.fuse(getattr(F, name)), x), gradients(getattr(F, name), x))
+EDGES: dict[str, Callable[[Any], Any]] = {
+    name: getattr(F, name)
+    for name in ("relu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus", "hardtanh", "relu6", "hardswish",
+                 "leaky_relu", "logsigmoid", "softsign", "tanhshrink", "hardshrink", "softshrink")
+}  # fmt: skip
+EDGES |= {
+    "abs": torch.abs,
+    "sqrt": torch.sqrt,
+    "power": lambda x: x**2 + x**3 + x**0,
+    "clamp": lambda x: x.clamp(-1, 3),
+    "clamp_min": lambda x: x.clamp(min=0) + x.clamp_max(1.0),
+    "clamp by tensors": lambda x: x.clamp(min=torch.zeros(())) + torch.clamp_max(x, x.detach()),
+    "max along": lambda x: x.reshape(2, 5).max(1).values + x.reshape(2, 5).min(1).values,
+    "amax": lambda x: x.amax() + x.max(),
+    "remainder": lambda x: torch.remainder(x, 2.0) + torch.fmod(x, 2.0),
+    "sinc": torch.sinc,
+    "norm": lambda x: x[:2].norm() + torch.linalg.vector_norm(x[:2], 3),
+    "normalize": lambda x: F.normalize(x.reshape(5, 2)),
+    "std": lambda x: x[:2].std() * 2,
+    "prod": lambda x: x[:3].prod() + x[2:6].prod(),
+    "xlogy": lambda x: torch.xlogy(x.abs(), x.abs() + 1),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_at_edges(name: str) -> None:
+    """At zeros, ties, bounds and beyond what exponentials hold."""
+    x = torch.tensor([0.0, -0.0, 1.0, -1.0, 3.0, -3.0, 6.0, 0.5, 1000.0, -1000.0], dtype=torch.float64).requires_grad_()
+    assert_same(gradients(kf.fuse(EDGES[name]), x), gradients(EDGES[name], x))
 
 
 def test_numpy_arrays_are_as_before() -> None:

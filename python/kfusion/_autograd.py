@@ -84,7 +84,7 @@ class _Forward:
     def __call__(self, call: Any, captured: Any) -> Any:
         tracer = _current()
         args, kwargs = call
-        with tracer.differentiated():
+        with tracer.differentiated(takes_gradients=False):
             result = self.__wrapped__(*args, **kwargs)
         if tracer.written():
             raise _writes(self.__name__)

@@ -187,7 +187,7 @@ class Tracer:
         self.writing_calls: dict[int, WritingCall] = {}  # by the node after it
         self.is_open = True
         self._eager = eager
-        self._differentiates = False
+        self._differentiates = self.takes_gradients = False
         self._captured: dict[int, Traced] = {}
         self.moved: dict[int, Any] = {}  # captured arrays, by the ids of their copies on the arguments' device
         self.named_tensors: Callable[[], dict[int, tuple[str, Any]]] = dict  # those of modules, by id
@@ -541,15 +541,19 @@ class Tracer:
         return [self._result(n, [x]) for n, x in zip(made, values, strict=True)]
 
     @contextlib.contextmanager
-    def differentiated(self) -> Iterator[None]:
-        """What is built inside is differentiated: it is constant where the function turns torch's grad mode off."""
-        before, torch = self._differentiates, sys.modules.get("torch")
-        self._differentiates = torch is not None
+    def differentiated(self, *, takes_gradients: bool = True) -> Iterator[None]:
+        """What is built inside is differentiated: it is constant where the function turns torch's grad mode off.
+
+        Args:
+            takes_gradients: whether that is done in this trace.
+        """
+        before, torch = (self._differentiates, self.takes_gradients), sys.modules.get("torch")
+        self._differentiates, self.takes_gradients = torch is not None, takes_gradients
         try:
             with contextlib.nullcontext() if torch is None else torch.enable_grad():
                 yield
         finally:
-            self._differentiates = before
+            self._differentiates, self.takes_gradients = before
 
     @property
     def differentiates(self) -> bool:

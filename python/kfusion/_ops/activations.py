@@ -7,6 +7,7 @@ import math
 from .._graph.tracer import constant
 from .._spec import FLOATS
 from . import primitives as p
+from .gradients import unless
 from .operation import Array, Axes, operation
 from .views import axes_or_all, squeeze
 
@@ -73,7 +74,7 @@ def softplus(x: Array, *, beta: float = 1.0, threshold: float = 20.0) -> Array:
     Source: torch's `nn.functional.softplus`.
     """
     scaled = x * beta
-    return p.where(scaled > threshold, x, p.log1p(p.exp(scaled)) / beta)
+    return p.where(scaled > threshold, x, p.log1p(p.exp(unless(scaled > threshold, scaled))) / beta)
 
 
 @operation
@@ -109,7 +110,7 @@ def elu(x: Array, alpha: float = 1.0) -> Array:
 
     Source: Clevert, Unterthiner and Hochreiter, "Fast and Accurate Deep Network Learning by ELUs", 2015.
     """
-    return p.where(x > 0, x, p.expm1(x) * alpha)
+    return p.where(x > 0, x, p.expm1(unless(x > 0, x)) * alpha)
 
 
 @operation

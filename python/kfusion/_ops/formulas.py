@@ -10,6 +10,7 @@ from typing import Any
 
 from .._spec import FLOATS
 from . import primitives as p
+from .gradients import taken, unless
 from .views import astype
 
 LARGEST = {"float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127, "float32": (2 - 2.0**-23) * 2.0**127}
@@ -20,6 +21,9 @@ LARGEST["float64"] = (2 - 2.0**-52) * 2.0**1023
 
 def fmod(x: Any, y: Any) -> Any:
     """x - y trunc(x / y), exact and of x's sign; an integer modulo 0 gives 0."""
+    if x._dtype in FLOATS and taken(x):
+        sign = p.copysign(1.0, x)  # of which x * sign has a gradient at 0 too
+        return p.remainder(x * sign, p.absolute(y)) * sign
     if x._dtype in FLOATS:
         return p.copysign(p.remainder(p.absolute(x), p.absolute(y)), x)
     r = p.remainder(x, y)
@@ -139,7 +143,7 @@ def logit(x: Any) -> Any:
 
 def sinc(x: Any) -> Any:
     """sin(pi x) / (pi x); 1 at 0."""
-    angle = x * math.pi
+    angle = unless(x == 0, x, 1.0) * math.pi
     return p.where(x == 0, 1.0, p.sin(angle) / angle)
 
 

@@ -11,6 +11,7 @@ import math
 from .._graph.tracer import constant, stage
 from .._spec import FLOATS
 from . import primitives as p
+from .gradients import at_0, root
 from .operation import Array, Axes, composite, operation
 from .views import astype, axes_or_all, axes_tuple, reshape, wide
 
@@ -63,7 +64,7 @@ def std(x: Array, axis: Axes = None, *, correction: float = 0, keepdims: bool = 
         ValueError: no such axis.
     """
     axis = axes_or_all(x, axis, "std")
-    return p.sqrt(var(x, axis, correction=correction, keepdims=keepdims))
+    return root(var(x, axis, correction=correction, keepdims=keepdims))
 
 
 @operation
@@ -90,7 +91,7 @@ def norm(x: Array, ord: float = 2, axis: Axes = None, keepdims: bool = False) ->
     x = x if x._dtype in FLOATS else astype(x, "float64")
     axis = axes_or_all(x, axis, "norm")
     if ord == 2:
-        return p.sqrt(p.sum(p.square(x), axis, keepdims))
+        return root(p.sum(p.square(x), axis, keepdims))
     if not hasattr(type(ord), "__float__"):
         raise TypeError(f"kfusion.norm: ord must be a number, got {ord!r}")
     ord = float(ord)
@@ -100,7 +101,7 @@ def norm(x: Array, ord: float = 2, axis: Axes = None, keepdims: bool = False) ->
     if ord in reductions:
         return p.REDUCTIONS[reductions[ord]](p.absolute(x), axis, keepdims)
     total = p.sum(p.power(p.absolute(wide(x)), ord), axis, keepdims)
-    return astype(p.power(total, 1.0 / ord), x._dtype)
+    return astype(at_0(lambda t: p.power(t, 1.0 / ord), total) if ord > 0 else p.power(total, 1.0 / ord), x._dtype)
 
 
 @composite

@@ -12,6 +12,7 @@ from typing import Any
 from .._spec import FLOATS, HALF
 from . import norms, views
 from . import primitives as p
+from .gradients import root
 from .operation import Axes
 
 
@@ -58,7 +59,7 @@ def nanvar(x: Any, axis: Axes = None, correction: float = 0, keepdims: bool = Fa
 
 def nanstd(x: Any, axis: Axes = None, correction: float = 0, keepdims: bool = False) -> Any:
     """Standard deviation of what is no NaN."""
-    return like(p.sqrt(nanvar(views.wide(x), axis, correction, keepdims)), x)
+    return like(root(nanvar(views.wide(x), axis, correction, keepdims)), x)
 
 
 def nanmax(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from .._graph.tracer import stage
 from .._ops import activations, formulas, joins, views
 from .._ops import primitives as p
+from .._ops.gradients import clipped, taken, unless
 from . import refusals
 from .torch_functions import named
 from .torch_nn import along
@@ -18,12 +19,12 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804
 
 @computed("hardswish")
 def _hardswish(input: Tensor) -> Any:
-    return input * p.clip(input + 3.0, 0.0, 6.0) / 6.0
+    return input * clipped(input + 3.0, 0.0, 6.0) / 6.0
 
 
 @computed("hardsigmoid")
 def _hardsigmoid(input: Tensor) -> Any:
-    return p.clip(input + 3.0, 0.0, 6.0) / 6.0
+    return clipped(input + 3.0, 0.0, 6.0) / 6.0
 
 
 @computed("hardtanh", takes="numbers")
@@ -32,24 +33,26 @@ def _hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Any
         raise ValueError(f"kfusion.hardtanh: min_val must be at most max_val, got {min_val} and {max_val}")
     if input._dtype in ("int32", "int64"):
         min_val, max_val = int(min_val), int(max_val)
-    return p.clip(input, min_val, max_val)
+    return clipped(input, min_val, max_val)
 
 
 @computed("mish")
 def _mish(input: Tensor) -> Any:
+    if taken(input):
+        return input * p.tanh(activations.softplus(input))
     return input * p.tanh(p.log1p(p.exp(input)))
 
 
 @computed("selu")
 def _selu(input: Tensor) -> Any:
-    return p.where(input > 0, input * _SELU_SCALE, p.expm1(input) * (_SELU_ALPHA * _SELU_SCALE))
+    return p.where(input > 0, input * _SELU_SCALE, p.expm1(unless(input > 0, input)) * (_SELU_ALPHA * _SELU_SCALE))
 
 
 @computed("celu")
 def _celu(input: Tensor, alpha: float = 1.0) -> Any:
     if alpha == 0:
         raise ZeroDivisionError("kfusion.celu: alpha must not be 0")
-    return p.where(input > 0, input, p.expm1(input / alpha) * alpha)
+    return p.where(input > 0, input, p.expm1(unless(input > 0, input) / alpha) * alpha)
 
 
 @computed("prelu", same=True, method=True)

@@ -24,6 +24,7 @@ from .._graph.source import NoForm, TraceError, no_form, trace_error
 from .._graph.tracer import Traced, stage, tracer_of
 from .._ops import activations, contractions, extremes, norms, views
 from .._ops import primitives as p
+from .._ops.gradients import taken
 from .._spec import FLOATS
 from . import autocast, library_calls, refusals, writing
 from .traced import BINARY, power
@@ -320,6 +321,8 @@ def _remainder(input: Any, other: Any) -> Any:
         return _map("remainder", input, other)
     with tracer_of(input, other).stage("remainder"):  # type: ignore[union-attr]
         r = _map("remainder", input, other)
+        if taken(r):  # whose gradient copysign has not
+            return r
         return p.where(p.equal(r, 0), p.copysign(r, input), r)
 
 
@@ -376,17 +379,28 @@ def _chosen(name: str, condition: Any, x: Any, y: Any) -> Any:
 
 @named("clamp", "clip")
 def _clamp(input: Any, min: Any = None, max: Any = None) -> Any:
+    if taken(input) and input._dtype in FLOATS and (min is None) != (max is None):
+        return _bounded(input, min, max)
     return p.clip(input, min, max)
+
+
+def _bounded(x: Any, low: Any, high: Any) -> Any:
+    """With one bound: at the bound the gradient is x's. A bound of NaN gives NaN."""
+    bound = low if high is None else high
+    beyond = p.less(x, bound) if high is None else p.greater(x, bound)
+    if isinstance(bound, Traced):
+        beyond = p.logical_or(beyond, p.isnan(bound))
+    return p.clip(x, low, high) if isinstance(bound, float) and math.isnan(bound) else p.where(beyond, bound, x)
 
 
 @named("clamp_min")
 def _clamp_min(input: Any, min: Any) -> Any:
-    return p.clip(input, min, None)
+    return _clamp(input, min, None)
 
 
 @named("clamp_max")
 def _clamp_max(input: Any, max: Any) -> Any:
-    return p.clip(input, None, max)
+    return _clamp(input, None, max)
 
 
 # ---- reductions ----
@@ -475,6 +489,14 @@ class _Min(ValuesAndIndices):
 _ABSENT: Any = object()
 
 
+def _extreme_along(op: str, x: Any, dim: int, kept: bool) -> Any:
+    """Gradients go to the element that the indices name, not to all that are equal."""
+    if not taken(x) or x._dtype not in FLOATS or x.ndim == 0:
+        return p.REDUCTIONS[op](x, dim, kept)
+    found = contractions.take_along_axis(x, FUNCTIONS[f"arg{op}"](x, dim, True), dim)
+    return found if kept else views.squeeze(found, dim)
+
+
 def _extreme(op: str, elementwise: str, pair: type[ValuesAndIndices]) -> Callable[..., Any]:
     def extreme(input: Any, dim: Any = _ABSENT, keepdim: Any = _ABSENT, *, other: Any = _ABSENT) -> Any:
         if dim is _ABSENT and keepdim is _ABSENT:
@@ -482,7 +504,7 @@ def _extreme(op: str, elementwise: str, pair: type[ValuesAndIndices]) -> Callabl
         if isinstance(dim, int):
             kept = False if keepdim is _ABSENT else keepdim
             indices = _Later(lambda: FUNCTIONS[f"arg{op}"](input, dim, kept))
-            return pair((p.REDUCTIONS[op](input, dim, kept), indices))
+            return pair((_extreme_along(op, input, dim, kept), indices))
         if dim is _ABSENT or dim is None or keepdim is not _ABSENT:
             raise trace_error(
                 f"torch.{op} takes keepdim= beside a dim only", f"write torch.a{op}(x, keepdim=...) instead"

@@ -13,6 +13,7 @@ from .._graph.source import no_form, trace_error
 from .._graph.tracer import Traced, stage
 from .._ops import activations, attention, contractions, norms, views
 from .._ops import primitives as p
+from .._ops.gradients import clipped
 from . import autocast, library_calls, refusals
 from .torch_functions import FUNCTIONS, dtype_of, named
 
@@ -48,7 +49,7 @@ def _elu(input: Any, alpha: float = 1.0) -> Any:
 
 @_function("relu6")
 def _relu6(input: Any) -> Any:
-    return p.clip(input, 0, 6)
+    return clipped(input, 0, 6)
 
 
 @named("softmax")

@@ -29,7 +29,7 @@ def in_float64(p: Program) -> Program:
 def moved(p: Program) -> Program:
     """With other values nearby, of which hardly two are equal."""
     random = np.random.default_rng(0)
-    inputs = [x if x.dtype.kind in "bi" else x + 1e-3 * random.standard_normal(x.shape) for x in p.inputs]
+    inputs = [x if x.dtype.kind in "bi" else np.asarray(x + 1e-3 * random.standard_normal(x.shape)) for x in p.inputs]
     return replace(p, inputs=inputs)
 
 
