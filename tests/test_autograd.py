@@ -87,6 +87,25 @@ def test_several_results_used_twice_or_not_at_all() -> None:
     torch.testing.assert_close(x.grad, one)
 
 
+def test_deep_products_are_kept_and_all_else_is_made_again() -> None:
+    x, w, v = (torch.randn(256, 256, dtype=torch.float64).requires_grad_() for _ in range(3))
+
+    def f(x: Any, w: Any, v: Any) -> Any:
+        h = F.gelu(x @ w)
+        return h, F.layer_norm(h @ v, (256,)), (x * 2).sort(-1).values
+
+    made = kf.fuse(f)(x, w, v)
+    node = made[0].grad_fn.node
+    saved = made[0].grad_fn.saved_tensors
+    assert len(saved) == 3 + len(node.kept)
+    assert len(node.kept) == 2  # the products: what torch computes of a sort, it computes of its argument
+    assert_same(gradients(kf.fuse(f), x, w, v), gradients(f, x, w, v))
+    (y,) = (kf.fuse(lambda x, w: torch.tanh(x @ w).sum())(x, w),)
+    assert len(y.grad_fn.node.kept) == 1
+    (p,) = (kf.fuse(lambda x, w: x @ w)(x, w),)
+    assert p.grad_fn.node.kept == []  # whose gradient needs its arguments only
+
+
 def test_attention_stores_no_scores() -> None:
     def f(q: Any, k: Any, v: Any) -> Any:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True) * q

@@ -1,7 +1,9 @@
 #include "bindings/bindings.hpp"
+#include "bindings/device_dict.hpp"
 #include "bindings/graph_dict.hpp"
 #include "bindings/stl.hpp"
 #include "kfusion/error.hpp"
+#include "kfusion/grad/keep.hpp"
 #include "kfusion/grad/vjp.hpp"
 #include "kfusion/graph/builder.hpp"
 
@@ -260,6 +262,22 @@ Adds the gradients of the inputs, for gradients of the outputs (cotangents): a l
 array library they call, which are numbered from first_call on: (kind, numbers, results, arguments) for each, as
 cpp/kfusion/grad/vjp.hpp says. TypeError where an op on the way has no adjoint.
 )");
+  c.def(
+      "worth_keeping",
+      [](const Builder& g, const py::dict& device) { return grad::worth_keeping(g.graph(), read_device(device)); },
+      py::arg("device"), R"(worth_keeping(self, device)
+--
+
+Nodes whose values take longer to compute again than to store and load on a device (a dict, as Device.to_dict() gives).
+)");
+  c.def("needed_backward", &grad::needed_backward, py::arg("outputs"), py::arg("inputs"), py::arg("candidates"),
+        R"(needed_backward(self, outputs, inputs, candidates)
+--
+
+Those of the candidates that gradients of the inputs need, for some gradients of the outputs.
+)");
+  c.def("replace", &Builder::replace, py::arg("nodes"), py::arg("by"),
+        "replace(self, nodes, by)\n--\n\nNodes read those of `by` in the place of `nodes`.\n");
   c.def("stop_gradient", &Builder::stop_gradient, py::arg("x"),
         "stop_gradient(self, x)\n--\n\nGradients take the node for a constant.\n");
 }

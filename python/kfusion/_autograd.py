@@ -1,7 +1,7 @@
 """Fused functions of tensors that require grad: nodes of torch's autograd.
 
 Forward is the fused function itself, under no_grad. Backward is another one, which computes again what it needs of the
-forward pass: arguments are all that is kept.
+forward pass, but for what takes longer than to store and load it: that is kept, beside the arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ._graph import guards
 from ._graph.objects import Returned, holds
 from ._graph.structure import Slot, holds_arrays, is_plain, may_hold_results, walk
 from ._graph.tracer import Traced, Tracer, current
-from ._spec import is_array
+from ._spec import FLOATS, is_array
 
 
 class Differentiable:
@@ -42,20 +42,28 @@ class Differentiable:
         if out is not None:
             raise RuntimeError(f"{who}: out= holds no gradients: leave it out, or call under torch.no_grad()")
         tensors: list[Any] = []
-        kept = _walk_arguments((args, kwargs), lambda _, leaf: _slot(torch, tensors, leaf))
+        arguments = _walk_arguments((args, kwargs), lambda _, leaf: _slot(torch, tensors, leaf))
+        wanted = tuple(t.requires_grad for t in tensors)
         with torch.no_grad():
             known = tuple(id(t) for t in self._forward.captured())
-            result = self.forward((args, kwargs), known, **({} if stream is None else {"stream": stream}))
-        if isinstance(result, Returned) and result.changed:
+            found = self.forward((args, kwargs), known, wanted, **({} if stream is None else {"stream": stream}))
+        has_objects = isinstance(found, Returned)
+        if has_objects and found.changed:
             raise _writes(self.name)
+        result, kept = found.result if has_objects else found
         captured = self._forward.captured()
         made: list[Any] = []
         structure = walk(result, lambda _, leaf: _slot(torch, made, leaf), enters=may_hold_results)
         if any(t.is_complex() for t in (*made, *tensors)):
             raise RuntimeError(f"{who}: complex tensors have no gradients here: call it under torch.no_grad()")
-        node = _Node(self, kept, [id(t) for t in captured], made, len(tensors), _autocast(torch, tensors + captured))
+        kept = {number: made[value] if isinstance(value, int) else value for number, value in kept.items()}
+        autocast = _autocast(torch, tensors + captured)
+        node = _Node(self, arguments, len(tensors), [id(t) for t in captured], made, kept, autocast)
         outs = iter(_function(torch).apply(node, *tensors, *captured))
-        return walk(structure, lambda _, leaf: next(outs) if isinstance(leaf, Slot) else leaf, enters=may_hold_results)
+        filled = walk(
+            structure, lambda _, leaf: next(outs) if isinstance(leaf, Slot) else leaf, enters=may_hold_results
+        )
+        return Returned(filled, {}) if has_objects else filled
 
 
 def _writes(name: str) -> RuntimeError:
@@ -67,12 +75,14 @@ def _writes(name: str) -> RuntimeError:
 class _Forward:
     """The function itself. What it computes of weights alone is computed in every call.
 
-    Its second argument tells calls apart that differ in which of these tensors require grad.
+    It gives what the function does, and what backward needs of what takes long to compute again: by number among all
+    such values, as an array or the number of a result. Its other arguments tell apart calls that differ in which
+    tensors require grad.
     """
 
     def __init__(self, function: Any, name: str) -> None:
         self.__wrapped__ = function
-        self.__signature__ = inspect.signature(lambda call, captured: None)
+        self.__signature__ = inspect.signature(lambda call, captured, wanted: None)
         self.__name__ = name
         self._captured: dict[int, weakref.ref[Any]] = {}
 
@@ -81,9 +91,11 @@ class _Forward:
         alive = (known() for known in self._captured.values())
         return [t for t in alive if t is not None and t.requires_grad]
 
-    def __call__(self, call: Any, captured: Any) -> Any:
+    def __call__(self, call: Any, captured: Any, wanted: Sequence[bool]) -> Any:
         tracer = _current()
         args, kwargs = call
+        asked, given = iter(wanted), []
+        _walk_arguments(call, lambda _, leaf: given.append(leaf) if _is_value(leaf) and next(asked) else None)
         with tracer.differentiated(takes_gradients=False):
             result = self.__wrapped__(*args, **kwargs)
         if tracer.written():
@@ -93,7 +105,21 @@ class _Forward:
         self._captured |= {
             id(t): weakref.ref(t) for t in found if hasattr(t, "requires_grad") and hasattr(t, "grad_fn")
         }
-        return result
+        return result, _kept(tracer, result, given)
+
+
+def _kept(tracer: Tracer, result: Any, given: Sequence[Traced]) -> dict[int, Any]:
+    params = [tracer.value_of_input(n) for n, i in enumerate(tracer.inputs) if i.captured and _requires_grad(i.array)]
+    values = _values_of(result)
+    results = [y for y in values if isinstance(y, Traced) and y._dtype in FLOATS]
+    if not results or not (given or params):
+        return {}
+    candidates = tracer.worth_keeping()
+    nodes = [tracer.node(y) if isinstance(y, Traced) else -1 for y in values]
+    return {
+        candidates.index(n): nodes.index(n) if n in nodes else tracer.value(n)
+        for n in tracer.needed_backward(results, [*given, *params], candidates)
+    }
 
 
 class _Backward:
@@ -103,11 +129,16 @@ class _Backward:
 
     def __init__(self, function: Any, name: str) -> None:
         self.__wrapped__ = function
-        self.__signature__ = inspect.signature(lambda call, cotangents, wanted, captured: None)
+        self.__signature__ = inspect.signature(lambda call, cotangents, wanted, captured, kept: None)
         self.__name__ = f"{name} (backward)"
 
     def __call__(
-        self, call: Any, cotangents: Sequence[Any], wanted: Sequence[bool], captured: Sequence[int]
+        self,
+        call: Any,
+        cotangents: Sequence[Any],
+        wanted: Sequence[bool],
+        captured: Sequence[int],
+        kept: dict[int, Any],
     ) -> tuple[list[Any], dict[int, Any]]:
         tracer = _current()
         own: list[Traced] = []
@@ -123,10 +154,14 @@ class _Backward:
         nodes = [tracer.copy(x) for x in own]
         with tracer.differentiated():
             results = _values_of(self.__wrapped__(*args, **kwargs))
+        candidates = tracer.worth_keeping() if kept else []
         known = [(y, g) for y, g in zip(results, cotangents, strict=True) if g is not None]
         pairs = [(tracer.lift(y, g._library), g) for y, g in known]
         params = self._captured(tracer, captured)
         made = tracer.vjp([y for y, _ in pairs], [g for _, g in pairs], [*nodes, *params.values()])
+        known_nodes = {candidates[number]: value for number, value in kept.items()}
+        tracer.replace(list(known_nodes), list(known_nodes.values()))
+        made = [known_nodes.get(tracer.node(g), g) for g in made]
         return made[: len(nodes)], dict(zip(params, made[len(nodes) :], strict=True))
 
     def _captured(self, tracer: Tracer, wanted: Sequence[int]) -> dict[int, Traced]:
@@ -135,12 +170,16 @@ class _Backward:
         for number, known in enumerate(tracer.inputs):
             if known.captured and id(known.array) in wanted:
                 found[id(known.array)] = tracer.value_of_input(number)
-            elif known.captured and getattr(known.array, "requires_grad", False):
+            elif known.captured and _requires_grad(known.array):
                 what = f"{known.name} is made of tensors that require grad while the function is traced"
                 raise RuntimeError(
                     f"kfusion.{self.__name__}: {what}: compute it of traced values, or under torch.no_grad()"
                 )
         return found
+
+
+def _requires_grad(array: Any) -> bool:
+    return getattr(array, "requires_grad", False) is True
 
 
 def _current() -> Tracer:
@@ -153,25 +192,35 @@ class _Node:
     """What a node of the autograd graph keeps beside tensors."""
 
     def __init__(
-        self, passes: Differentiable, kept: Any, captured: list[int], made: list[Any], arguments: int, autocast: Any
+        self,
+        passes: Differentiable,
+        arguments: Any,
+        count: int,
+        captured: list[int],
+        made: list[Any],
+        kept: dict[int, Any],
+        autocast: Any,
     ) -> None:
         self.passes = passes
-        self.kept = kept  # arguments, with slots for tensors
+        self.arguments = arguments  # with slots for tensors
+        self.count = count  # of these
         self.captured = captured
         self.made = made
-        self.arguments = arguments
+        self.kept = list(kept)
+        self.values = list(kept.values())
         self.autocast = autocast
 
     def gradients(self, tensors: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
         """Of tensors, captured ones behind the arguments, None where none is wanted or there is none."""
         call = _walk_arguments(
-            self.kept, lambda _, leaf: tensors[leaf.index].detach() if isinstance(leaf, Slot) else leaf
+            self.arguments, lambda _, leaf: tensors[leaf.index].detach() if isinstance(leaf, Slot) else leaf
         )
-        first = self.arguments
+        first, behind = self.count, self.count + len(self.captured)
+        kept = dict(zip(self.kept, tensors[behind:], strict=True))
         asked = tuple(bool(w) and t.is_floating_point() for w, t in zip(wanted[:first], tensors, strict=False))
         captured = tuple(k for k, w in zip(self.captured, wanted[first:], strict=True) if w)
         with self.autocast():
-            made = self.passes.backward(call, list(gradients), asked, captured)
+            made = self.passes.backward(call, list(gradients), asked, captured, kept)
         own, named = made.result if isinstance(made, Returned) else made
         given = iter(own)
         return [next(given) if a else None for a in asked] + [named.get(k) for k in self.captured]
@@ -185,10 +234,11 @@ def _function(torch: Any) -> Any:
         @staticmethod
         def forward(ctx: Any, node: _Node, *tensors: Any) -> Any:
             made, node.made = node.made, []
+            kept, node.values = node.values, []
             ctx.node = node
             ctx.set_materialize_grads(False)
             ctx.mark_non_differentiable(*[y for y in made if not y.is_floating_point()])
-            ctx.save_for_backward(*tensors)
+            ctx.save_for_backward(*tensors, *kept)
             return tuple(made)
 
         @staticmethod

@@ -3,6 +3,7 @@
 
 #include "kfusion/grad/backward.hpp"
 #include "kfusion/grad/emitter.hpp"
+#include "kfusion/grad/keep.hpp"
 
 namespace kfusion::grad {
 namespace {
@@ -58,19 +59,12 @@ void Backward::of_library_call(NodeId id) {
   call_library(n, std::move(adjoint), std::move(arguments), forward.function + "_backward", 2 * forward.flops);
 }
 
-/// torch's function for what several nodes compute, where these make more than it reads and gives: the scores of
-/// attention. Its gradient computes them again, and stores none.
+/// Whose gradient computes its inside again, and stores none of it.
 std::optional<LibraryForm> Backward::form_of(NodeId result) const {
   const Graph& g = b_.graph();
   if (g[result].library != Library::kTorch) return std::nullopt;
-  for (const LibraryForm& form : g.forms) {
-    if (form.result != result) continue;
-    std::int64_t outside = g[result].nbytes(), largest = 0;
-    for (const NodeId a : form.arguments) outside += g[a].nbytes();
-    for (NodeId id = 0; id < result; ++id)
-      if (g[id].stage >= form.first_stage && g[id].stage < form.end_stage) largest = std::max(largest, g[id].nbytes());
-    if (largest > outside) return form;
-  }
+  for (const LibraryForm& form : g.forms)
+    if (form.result == result && is_large_inside(g, form)) return form;
   return std::nullopt;
 }
 

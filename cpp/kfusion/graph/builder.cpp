@@ -404,6 +404,24 @@ void GraphBuilder::library_form(LibraryCallAttributes call, NodeIds arguments, N
   graph_.forms.push_back({std::move(call), std::move(arguments), result, first_stage, end, std::move(order)});
 }
 
+void GraphBuilder::replace(const NodeIds& nodes, const NodeIds& by) {
+  if (nodes.size() != by.size()) throw ValueError("replace: must be as many nodes as are replaced");
+  std::vector<NodeId> instead(graph_.nodes.size(), -1);
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const Node &n = argument(Op::reshape, nodes[i]), &m = argument(Op::reshape, by[i]);
+    if (n.shape != m.shape || n.dtype != m.dtype || by[i] > nodes[i])
+      throw ValueError("replace: a node must come first, and be like the one that it stands for");
+    instead[at(nodes[i])] = by[i];
+  }
+  const auto move = [&](NodeIds& arguments) {
+    for (NodeId& a : arguments)
+      if (instead[at(a)] >= 0) a = instead[at(a)];
+  };
+  for (Node& n : graph_.nodes) move(n.arguments);
+  for (LibraryForm& form : graph_.forms) move(form.arguments);
+  std::erase_if(graph_.forms, [&](const LibraryForm& form) { return instead[at(form.result)] >= 0; });
+}
+
 void GraphBuilder::stop_gradient(NodeId x) {
   argument(Op::reshape, x);
   stopped_.resize(std::max(stopped_.size(), at(x) + 1));

@@ -72,6 +72,10 @@ class GraphBuilder {
   void library_form(LibraryCallAttributes call, NodeIds arguments, NodeId result, StageId first_stage,
                     AxisList order = {});
 
+  /// Nodes read what stands at the same place in `by`, where they have read one of `nodes`. Those come before all
+  /// readers; forms whose result is replaced go.
+  void replace(const NodeIds& nodes, const NodeIds& by);
+
   /// Says that gradients take x for a constant.
   void stop_gradient(NodeId x);
   bool is_stopped(NodeId x) const { return at(x) < stopped_.size() && stopped_[at(x)]; }

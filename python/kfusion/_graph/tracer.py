@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import _core
+from .._devices import running
 from .._spec import FLOATS, ITEM_BYTES, Spec, described, is_array, spec_of
 from . import library_adjoints, memory
 from .memory import Memory, Path
@@ -539,6 +540,19 @@ class Tracer:
         made, adjoints = self._build("vjp", *nodes, len(self.library_calls))
         self.library_calls += [library_adjoints.function_for(a, self.library_calls) for a in adjoints]
         return [self._result(n, [x]) for n, x in zip(made, values, strict=True)]
+
+    def worth_keeping(self) -> list[int]:
+        """Nodes whose values a forward pass may keep for a backward pass: the same in every trace of a function."""
+        return list(self._build("worth_keeping", running.device(place_of(self.inputs)).to_dict()))
+
+    def needed_backward(self, results: Sequence[Traced], values: Sequence[Traced], candidates: list[int]) -> list[int]:
+        """Those of the candidates that the gradients of values need."""
+        nodes = [list(map(self.node, listed)) for listed in (results, values)]
+        return list(self._build("needed_backward", *nodes, candidates))
+
+    def replace(self, nodes: Sequence[int], values: Sequence[Traced]) -> None:
+        """Readers of the nodes read the values instead, which came first."""
+        self._build("replace", list(nodes), list(map(self.node, values)))
 
     @contextlib.contextmanager
     def differentiated(self, *, takes_gradients: bool = True) -> Iterator[None]:

@@ -328,4 +328,6 @@ def _holds_traced(value: Any, depth: int = 3) -> bool:
     if isinstance(value, np.ndarray):
         return value.dtype == object and any(isinstance(item, Traced) for item in value.flat)
     held = gc.get_referents(value) if not is_array(value) else []
+    attributes = getattr(value, "__dict__", None)  # Python makes this dict, a level more, where somebody asks for it
+    held += attributes.values() if type(attributes) is dict else ()
     return any(isinstance(v, Traced) or (depth > 0 and _holds_traced(v, depth - 1)) for v in held)
