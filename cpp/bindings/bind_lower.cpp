@@ -79,7 +79,7 @@ py::dict step_dict(const Kernel& k, std::size_t i) {
 
 py::dict to_dict(const Store& s) {
   using py::literals::operator""_a;
-  return py::dict("step"_a = s.step, "to"_a = to_dict(s.to));
+  return py::dict("step"_a = s.step, "to"_a = to_dict(s.to), "parts"_a = s.parts);
 }
 
 py::tuple to_tuple(const Pair& p) { return py::make_tuple(name(p.kind), p.first, p.second); }

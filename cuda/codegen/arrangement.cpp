@@ -157,7 +157,8 @@ Arrangement framed(const Kernel& k, Arrangement a, bool aligned) {
 void choose_vectors(const Kernel& k, Arrangement& a, bool aligned) {
   a.width = widest_vector(k, a);
   reach_all(k, a, aligned);
-  if (a.width > 1 && a.form == Form::kRows && a.inner.size() == 1 && moved(k, a).one_by_one > 0) {
+  const bool may_frame = a.form == Form::kRows && a.inner.size() == 1 && k.parts() == 0;
+  if (a.width > 1 && may_frame && moved(k, a).one_by_one > 0) {
     Arrangement other = framed(k, a, aligned);
     if (other.framed() && moved(k, other).one_by_one < moved(k, a).one_by_one) a = std::move(other);
   }
@@ -235,6 +236,7 @@ void stage_spans(const Kernel& k, Arrangement& a, bool aligned) {
 
 /// Columns, unless what is read most is contiguous along the last reduced axis.
 Form form_of(const Kernel& k) {
+  if (k.parts() > 0) return Form::kRows;
   if (k.kind == Pattern::kPointwise) return Form::kPointwise;
   if (k.kept.empty() || k.kind != Pattern::kColumns) return Form::kRows;
   if (std::ranges::count(k.steps, StepKind::kReduce, &Step::kind) == 0) return Form::kColumns;  // of with_axes()
@@ -262,7 +264,7 @@ Arrangement arrange_in(Form form, const Kernel& k, bool aligned) {
   a.outer = a.form == Form::kRows ? k.kept : a.form == Form::kColumns ? k.reduced : Extents{};
   for_each_operand(k, [&](const Operand& o) { a.across |= form == Form::kColumns && lies_across(a, o); });
   choose_vectors(k, a, aligned);
-  if (are_spans(k, a, aligned)) stage_spans(k, a, aligned);
+  if (k.parts() == 0 && are_spans(k, a, aligned)) stage_spans(k, a, aligned);
   const bool may_end_inside = a.inner.size() == 1 && a.form == Form::kPointwise;  // must not depend on a batch size
   a.whole = a.width == 1 || a.framed() || (!may_end_inside && a.inner.back() % a.width == 0);
   a.wide = product(a.inner) >= kMaxIndex;
@@ -329,7 +331,8 @@ Kernel with_axes(Kernel k) {
 Arrangement arrange(const Kernel& k, bool aligned) {
   const Form form = form_of(k);
   Arrangement a = arrange_in(form, k, aligned);
-  if (form != Form::kRows || k.kept.empty() || a.spans || (a.width > 1 && moved(k, a).one_by_one == 0)) return a;
+  if (form != Form::kRows || k.kept.empty() || k.parts() > 0 || a.spans || (a.width > 1 && moved(k, a).one_by_one == 0))
+    return a;
   Arrangement columns = arrange_in(Form::kColumns, k, aligned);
   return columns.crossed() && moved(k, columns).one_by_one == 0 ? columns : a;
 }

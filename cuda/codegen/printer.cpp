@@ -205,6 +205,7 @@ std::string Printer::print() {
     print_finish(sweep);
   }
   print_end();
+  if (traits_.sums) print_put_sums();
   out_.close("};");
   return out_.text();
 }
@@ -271,7 +272,7 @@ void Printer::open_sweep(const std::string& what, int sweep) {
   out_.line("");
   print_template();
   out_.open("KF_DEVICE void " + what + "(Sweep<" + n + ">, const Line& line, const At& at, " +
-            ((what == "sweep" && keeps(sweep)) || (what == "look" && batches(sweep)) ? "" : "const ") +
+            ((what == "sweep" && (keeps(sweep) || sums(sweep))) || (what == "look" && batches(sweep)) ? "" : "const ") +
             of_lanes("Held") + "& held, const " + of_lanes("Fetched" + n) + "& in, const Values& values, Partial" + n +
             "& part" + (columns() && what == "sweep" ? ", Crossed" + n + "& crossed" : "") + ") const {");
 }
@@ -283,7 +284,7 @@ void Printer::print_lanes(int sweep, bool look) {
   out_.open("for (int j = 0; j < " + lanes_ + "; ++j) {");
   print_elements(sweep, look);
   for (std::size_t i = 0; i < k_.stores.size() && !look; ++i)
-    if (s_.stored[i] == sweep) out_.line(stores_[i] + "[j] = " + stored(k_.stores[i]) + ";");
+    if (s_.stored[i] == sweep) print_stored(i);
   print_reductions(sweep, look);
   out_.close();
 }
@@ -305,15 +306,31 @@ void Printer::print_sweep(int sweep) {
   }
   open_sweep("sweep", sweep);
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
-    if (s_.stored[i] == sweep) out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[" + lanes_ + "];");
+    if (s_.stored[i] == sweep && k_.stores[i].parts == 0)
+      out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[" + lanes_ + "];");
   if (keeps(sweep)) out_.line(type_of(kept_.exponential) + " kept[" + lanes_ + "] = {};");
   print_factor(sweep);
   print_lanes(sweep, false);
   print_picks(sweep);
   if (keeps(sweep)) print_keep();
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
-    if (s_.stored[i] == sweep) print_store(static_cast<int>(i));
+    if (s_.stored[i] == sweep && k_.stores[i].parts == 0) print_store(static_cast<int>(i));
   out_.close();
+}
+
+bool Printer::sums(int sweep) const {
+  for (std::size_t i = 0; i < k_.stores.size(); ++i)
+    if (is_summed(i, sweep)) return true;
+  return false;
+}
+
+/// An element on its way to memory, or into the sum of its column.
+void Printer::print_stored(std::size_t i) {
+  const Store& store = k_.stores[i];
+  if (store.parts == 0) return out_.line(stores_[i] + "[j] = " + stored(store) + ";");
+  const std::string type = compute_type(store.to.dtype);
+  out_.line((a_.whole ? "" : "if (j < at.count) ") + ("held.sums_" + stores_[i]) + "[j] += convert<" + type + ">(" +
+            reference(store.step) + ");");
 }
 
 /// What a store packs: packing rounds, so a cast to the type that is stored need not.

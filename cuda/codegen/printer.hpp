@@ -82,6 +82,11 @@ class Printer {
   void print_frame(Code& members, Code& body) const;
   void print_edges();
   void print_vectors(const std::string& type, const std::vector<int>& loads, bool forget);
+  void print_stored(std::size_t store);
+  void print_sums();
+  void print_put_sums();
+  bool is_summed(std::size_t store, int sweep) const { return k_.stores[store].parts > 0 && s_.stored[store] == sweep; }
+  bool sums(int sweep) const;
   void print_loading(const std::string& head, const std::string& type, const std::vector<int>& loads);
   void print_uncross(const std::string& type, const Names& crossed);
   void print_crossed(int sweep);

@@ -68,7 +68,7 @@ void Printer::declare_parameters(ParameterList& parameters) {
 
 void Printer::declare_strides(ParameterList& parameters, const std::string& name, const Operand& o, Reach reach) {
   const Extents &inner = a_.inner_of(o), &outer = a_.outer_of(o);
-  for (std::size_t d = 0; d < inner.size() && reach != Reach::kDense; ++d)
+  for (std::size_t d = 0; d < inner.size() && (reach != Reach::kDense || traits_.sums); ++d)
     if (is_general(inner[d])) parameters.number(a_.wide ? "i64" : "int", stride_name(name, kInner, d), inner[d]);
   for (std::size_t d = 0; d < outer.size(); ++d)
     if (is_general(outer[d])) parameters.number("i64", stride_name(name, kOuter, d), outer[d]);
@@ -228,6 +228,7 @@ void Printer::print_vectors(const std::string& type, const std::vector<int>& loa
     for (const int i : seen(sweep)) out_.line(type_of(i) + " seen_" + names_[at(i)] + "[" + lanes_ + "];");
   const bool kept = forget && kept_.load >= 0;
   if (kept) out_.line(type_of(kept_.exponential) + " shift;", "of the exponentials kept instead");
+  if (forget && traits_.sums) print_sums();
   if (forget) out_.line("KF_DEVICE void forget() {" + forgets + " }");
   if (forget)
     out_.line(std::string("KF_DEVICE void take_note_of([[maybe_unused]] const " + type + (a_.framed() ? "Of" : "") +
@@ -236,6 +237,31 @@ void Printer::print_vectors(const std::string& type, const std::vector<int>& loa
   out_.close("};");
   if (a_.framed()) out_.line("using " + type + " = " + type + "Of<>;");
   if (forget) out_.line(std::string("using Edge = ") + (a_.framed() ? "HeldOf<1>;" : "Held;"));
+}
+
+/// Of columns: members of what a lane holds of a vector.
+void Printer::print_sums() {
+  Code takes;
+  for (std::size_t i = 0; i < stores_.size(); ++i) {
+    if (k_.stores[i].parts == 0) continue;
+    out_.line(compute_type(k_.stores[i].to.dtype) + " sums_" + stores_[i] + "[kWidth];");
+    takes.line("      for (int j = 0; j < kWidth; ++j) sums_" + stores_[i] + "[j] = before.sums_" + stores_[i] +
+               "[j];");
+  }
+  out_.line("KF_DEVICE void take_sums_of(const Held& before) {\n" + takes.text() + "    }");
+}
+
+/// Puts them where those of a part lie.
+void Printer::print_put_sums() {
+  out_.open("KF_DEVICE void put_sums(const Line& line, const At& at, const Held& held, i64 part) const {");
+  out_.open("for (int j = 0; j < at.count; ++j) {");
+  out_.line("const At e = place(at.first + j);");
+  for (std::size_t i = 0; i < stores_.size(); ++i)
+    if (k_.stores[i].parts > 0)
+      out_.line("line." + stores_[i] + "[part * elements() + " + inner_offset(stores_[i], k_.stores[i].to, "e") +
+                "] = held.sums_" + stores_[i] + "[j];");
+  out_.close();
+  out_.close();
 }
 
 void Printer::print_loading(const std::string& head, const std::string& type, const std::vector<int>& loads) {

@@ -121,10 +121,23 @@ def run_kernel(k: dict[str, Any], memory: dict[int, Memory], products: dict[int,
     for store in k["stores"]:
         to = store["to"]
         strides = [*to["kept"], *to["reduced"]]
+        if store["parts"]:
+            _store_sums(k, store, np.broadcast_to(values[store["step"]], extents), memory[to["node"]])
+            continue
         looped = [e if s else 1 for e, s in zip(extents, strides, strict=True)]
         where = memory[to["node"]].at(looped, strides, to["offset"])
         assert len(np.unique(where)) == where.size, "an element is stored twice"
         memory[to["node"]].elements[where] = np.broadcast_to(values[store["step"]], looped)
+
+
+def _store_sums(k: dict[str, Any], store: dict[str, Any], values: np.ndarray, memory: Memory) -> None:
+    to, parts = store["to"], store["parts"]
+    assert not any(to["kept"])
+    rows, cols = math.prod(k["kept"]), math.prod(k["reduced"])
+    for p in range(parts):
+        part = values.reshape([rows, *k["reduced"]])[p * rows // parts : (p + 1) * rows // parts]
+        where = memory.at(k["reduced"], to["reduced"], to["offset"] + p * cols)
+        memory.elements[where] = part.astype(np.float64).sum(0)
 
 
 def _value(k: dict[str, Any], s: dict[str, Any], arguments: list[np.ndarray], memory: dict[int, Memory]) -> Any:

@@ -157,6 +157,7 @@ void Backward::visit(NodeId id, NodeId g) {
       return;
     }
     case OpKind::kSource:
+    case OpKind::kPartial:  // made when gradients are there
       return;
   }
 }

@@ -30,6 +30,8 @@ inline Attributes attributes_of(Op op) {
       return CastAttributes{};
     case Op::concatenate:
       return JoinAttributes{};
+    case Op::partial_sums:
+      return PartialAttributes{};
     default:
       break;
   }
@@ -82,6 +84,9 @@ void visit_fields(AttributesT& attributes, Visit&& visit) {
     visit("rounds", cast->rounds);
   } else if (auto* join = of(std::type_identity<JoinAttributes>{})) {
     visit("axis", join->axis);
+  } else if (auto* partial = of(std::type_identity<PartialAttributes>{})) {
+    visit("axes", partial->axes);
+    visit("parts", partial->parts);
   }
 }
 

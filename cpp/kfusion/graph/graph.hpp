@@ -89,6 +89,12 @@ struct JoinAttributes {
   int axis = 0;
   bool operator==(const JoinAttributes&) const = default;
 };
+struct PartialAttributes {
+  int axes = 1;  ///< as many leading axes are summed
+  std::int64_t parts =
+      1;  ///< part p has the elements from p * n / parts to (p + 1) * n / parts of the n that they have
+  bool operator==(const PartialAttributes&) const = default;
+};
 struct CastAttributes {
   /// The caller asked for the dtype: a value that is cast to a half type is rounded to it wherever it is read. Else the
   /// cast says how a result is stored, and the kernel that computes it goes on with what it has.
@@ -96,9 +102,10 @@ struct CastAttributes {
   bool operator==(const CastAttributes&) const = default;
 };
 /// std::monostate: maps, reshape, broadcast and matmul: dtype and shape say all.
-using Attributes = std::variant<std::monostate, InputAttributes, ConstantAttributes, IotaAttributes, ReduceAttributes,
-                                TransposeAttributes, SliceAttributes, Conv2dAttributes, TakeAttributes,
-                                LibraryCallAttributes, LibraryResultAttributes, CastAttributes, JoinAttributes>;
+using Attributes =
+    std::variant<std::monostate, InputAttributes, ConstantAttributes, IotaAttributes, ReduceAttributes,
+                 TransposeAttributes, SliceAttributes, Conv2dAttributes, TakeAttributes, LibraryCallAttributes,
+                 LibraryResultAttributes, CastAttributes, JoinAttributes, PartialAttributes>;
 
 struct Node {
   Op op = Op::input;

@@ -153,6 +153,18 @@ Extents join_shape(const Graph& g, const Node& n) {
   return shape;
 }
 
+/// The parts, then the axes that are not summed.
+Extents partial_shape(const Graph& g, const Node& n) {
+  const auto& [axes, parts] = std::get<PartialAttributes>(n.attributes);
+  const Extents& x = argument_shape(g, n, 0);
+  if (axes < 1 || axes > std::ssize(x) || parts < 1)
+    refuse("partial_sums", "there must be leading axes and parts, got " + std::to_string(axes) + " axes of " +
+                               shape_text(x) + " and " + std::to_string(parts) + " parts");
+  Extents shape = {parts};
+  shape.insert(shape.end(), x.begin() + axes, x.end());
+  return shape;
+}
+
 }  // namespace
 
 std::string shape_text(const Extents& shape) { return shape_text(static_cast<int>(shape.size()), shape.data()); }
@@ -239,6 +251,8 @@ Extents inferred_shape(const Graph& g, const Node& n) {
       return take_along_axis_shape(g, n);
     case Op::concatenate:
       return join_shape(g, n);
+    case Op::partial_sums:
+      return partial_shape(g, n);
     case Op::cast:
       return argument_shape(g, n, 0);
     default:

@@ -123,6 +123,12 @@ bool join_has_axis(const Graph& g, const Node& n) {
   return !join || axis_exists(join->axis, g[n.arguments[0]].shape);
 }
 
+bool sums_leading_axes(const Graph& g, const Node& n) {
+  const auto* partial = std::get_if<PartialAttributes>(&n.attributes);
+  return !partial ||
+         (partial->axes >= 1 && partial->axes <= std::ssize(g[n.arguments[0]].shape) && partial->parts >= 1);
+}
+
 bool dtype_follows(const Graph& g, const Node& n) {
   if (is_source(n) || n.op == Op::cast || kind(n.op) == OpKind::kLibrary) return true;
   std::vector<DType> arguments;
@@ -168,6 +174,7 @@ constexpr NodeRule kNodeRules[] = {
     {"the axis taken along must exist", take_has_axis},
     {"a library call must have numbers from 0, a further result of one an index from 1", result_has_call},
     {"the axis joined along must exist", join_has_axis},
+    {"partial sums must be along leading axes, in parts", sums_leading_axes},
     {"its arguments must have the dtypes that its op takes, and it the one that its op gives", dtype_follows},
     {"its shape must follow from its arguments", shape_follows},
     {"its library and device must be those of its arguments", place_follows},

@@ -20,13 +20,19 @@ bool Operand::per_row() const {
 std::int64_t Kernel::rows() const { return product(kept); }
 std::int64_t Kernel::cols() const { return product(reduced); }
 
+std::int64_t Kernel::parts() const {
+  const auto found = std::ranges::find_if(stores, [](const Store& s) { return s.parts > 0; });
+  return found == stores.end() ? 0 : found->parts;
+}
+
 std::int64_t Kernel::bytes() const {
   std::int64_t total = 0;
-  const auto add = [&](const Operand& o) {
-    total += distinct(kept, o.kept) * distinct(reduced, o.reduced) * static_cast<std::int64_t>(item_bytes(o.dtype));
+  const auto add = [&](const Operand& o, std::int64_t times = 1) {
+    total +=
+        times * distinct(kept, o.kept) * distinct(reduced, o.reduced) * static_cast<std::int64_t>(item_bytes(o.dtype));
   };
   for (const Operand& load : loads) add(load);
-  for (const Store& store : stores) add(store.to);
+  for (const Store& store : stores) add(store.to, std::max<std::int64_t>(store.parts, 1));
   for (const Step& s : steps) {
     if (s.kind != StepKind::kTake) continue;
     const auto item = static_cast<std::int64_t>(item_bytes(tables[at(s.index)].from.dtype));

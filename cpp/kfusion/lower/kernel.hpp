@@ -71,6 +71,9 @@ struct Constant {
 struct Store {
   int step = 0;
   Operand to;  ///< a row step can be stored to every element: the strides say
+  /// Not 0: not stored, but summed over rows. Part p of so many, rows p * rows / parts to (p + 1) * rows / parts in the C
+  /// order of Kernel::kept, has a row of sums, which begins at p * Kernel::cols(). `to` does not vary along the rows.
+  std::int64_t parts = 0;
 };
 
 /// Two reductions of a row, the second one sweep later, that need no second reading where a row goes by in chunks.
@@ -112,6 +115,7 @@ struct Kernel {
 
   std::int64_t rows() const;   ///< points of `kept`
   std::int64_t cols() const;   ///< points of `reduced`; 1 where nothing is reduced
+  std::int64_t parts() const;  ///< of the rows, whose sums it stores; 0 where it stores none
   std::int64_t bytes() const;  ///< that it reads and writes, each element once
 };
 

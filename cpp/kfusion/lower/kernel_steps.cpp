@@ -33,6 +33,8 @@ int Steps::add_node(NodeId n) {
   switch (work(n).kind) {
     case WorkKind::kReduce:
       return add_reduction(n);
+    case WorkKind::kPartial:
+      return argument(space_.all(), work(n).reads[0]);
     case WorkKind::kCopy:
       return argument(space_.spans.at(n), work(n).reads[0]);
     case WorkKind::kContraction:

@@ -40,8 +40,10 @@ std::vector<Strided> Lowering::add_steps(const Group& group, Space& space, Steps
   steps.add_all();
   std::vector<Strided> stores;
   for (const Stored& s : stored) {
-    stores.push_back(seen_from(space, space.spans.at(s.node), s.to, plan_.graph[s.node].dtype));
-    k.stores.push_back({steps.step_of(s.node), {}});
+    const auto* partial = std::get_if<PartialAttributes>(&plan_.graph[s.node].attributes);
+    const Axes span = partial != nullptr ? space.reduced : space.spans.at(s.node);
+    stores.push_back(seen_from(space, span, s.to, plan_.graph[s.node].dtype));
+    k.stores.push_back({steps.step_of(s.node), {}, partial != nullptr ? partial->parts : 0});
   }
   return stores;
 }
@@ -58,6 +60,7 @@ Kernel Lowering::kernel(int group_index) const {
   const std::vector<Strided> stores = add_steps(group, space, steps, k);
   const bool reduces =
       std::any_of(k.steps.begin(), k.steps.end(), [](const Step& s) { return s.kind == StepKind::kReduce; });
+  if (!reduces && k.parts() > 0) throw std::logic_error("kfusion: partial sums without rows have no kernel");
   if (!reduces) space.reduced = 0;  // rows are points
   set_axes(k, space, {steps.loads(), steps.iotas(), steps.tables(), stores});
   set_schedule(k);

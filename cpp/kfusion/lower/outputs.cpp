@@ -68,6 +68,11 @@ std::vector<Stored> stored_values(const Plan& plan, const Group& group, const Ou
                                   const std::vector<int>& output_of, Space& space) {
   std::vector<Stored> result;
   for (const NodeId n : group.stores) {
+    if (plan.graph[n].op == Op::partial_sums) {  // of a part: as the axes of a row lie
+      const Extents row = extents_of(space.extents, space.reduced);
+      result.push_back({n, {n, plan.graph[n].size(), row, identity_access(n, row).strides}});
+      continue;
+    }
     Access to = stored_at(plan, n, outputs, output_of);
     if (!cut_space(space, space.spans.at(n), collapsed(to).shape)) {
       throw std::logic_error("kfusion: a result cannot lie as it should");

@@ -34,7 +34,9 @@ class Text {
                        joined(k_.reduced) + ")" + (sweeps > 1 ? ", " + std::to_string(sweeps) + " sweeps" : "");
     for (std::size_t i = 0; i < k_.steps.size(); ++i) text += "\n%" + std::to_string(i) + step_text(i);
     for (const Store& s : k_.stores) {
-      text += "\nstore %" + std::to_string(s.step) + " to " + operand_text(s.to, name(s.to.node));
+      text += (s.parts > 0 ? "\nsum %" : "\nstore %") + std::to_string(s.step) + " to " +
+              operand_text(s.to, name(s.to.node));
+      if (s.parts > 0) text += " in " + std::to_string(s.parts) + " parts of the rows";
     }
     for (const Pair& p : k_.pairs) {
       text += "\npair %" + std::to_string(p.first) + ", %" + std::to_string(p.second) + ": ";

@@ -39,7 +39,7 @@ std::optional<Op> op_named(std::string_view text) {
 
 std::string_view name(OpKind k) {
   constexpr std::string_view kNames[] = {"map",         "reduce", "source",  "cast", "view",
-                                         "contraction", "gather", "library", "join"};
+                                         "contraction", "gather", "library", "join", "partial"};
   return kNames[static_cast<std::size_t>(k)];
 }
 

@@ -214,9 +214,11 @@ class Folding {
     } else if (kind(node.op) != OpKind::kSource && kind(node.op) != OpKind::kJoin) {
       for (const NodeId a : node.arguments) work.reads.push_back(read(a, nullptr, kEmpty));
       work.kind = kind(node.op) == OpKind::kReduce    ? WorkKind::kReduce
+                  : kind(node.op) == OpKind::kPartial ? WorkKind::kPartial
                   : kind(node.op) == OpKind::kLibrary ? WorkKind::kLibrary
                                                       : WorkKind::kContraction;
-      work.shape = work.kind == WorkKind::kReduce ? work.reads[0].shape : node.shape;
+      const bool reduces = work.kind == WorkKind::kReduce || work.kind == WorkKind::kPartial;
+      work.shape = reduces ? work.reads[0].shape : node.shape;
       if (work.kind == WorkKind::kReduce && product(work.shape) == node.size()) {  // of one element each: a map
         work = {WorkKind::kPointwise, node.shape, {*reshaped(work.reads[0], node.shape)}};
       }

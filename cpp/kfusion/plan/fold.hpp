@@ -16,6 +16,7 @@ enum class WorkKind : std::uint8_t {
   kPointwise,  ///< maps, casts, gathers, parts of joins and reductions of one element
   kCopy,       ///< a reshape that no strides express: pointwise, in the order of its argument
   kReduce,
+  kPartial,  ///< partial sums: of every element of `shape`, like a map, but none of them is left
   kContraction,
   kLibrary,
 };
@@ -23,7 +24,7 @@ enum class WorkKind : std::uint8_t {
 /// One node of the graph as a loop: `reads` are over `shape` for pointwise work, over the argument's shape else.
 struct Work {
   WorkKind kind = WorkKind::kNone;
-  Extents shape;  ///< what is looped over: the result of a map (views moved up), the argument of a reduction
+  Extents shape;  ///< what is looped over: the result of a map (views moved up), the argument of what reduces
   std::vector<Access> reads;  ///< one per argument; the base is a node of the graph. Of a gather's first, positions are
                               ///< the values of its second
 };

@@ -56,6 +56,7 @@ Partition::Partition(const Graph& g, const FoldedGraph& folded, const Device& de
     p.place = g[n].place;
     p.nodes = {n};
     p.gathers = kind(g[n].op) == OpKind::kGather;
+    p.sums = w.kind == WorkKind::kPartial;
     span_[i] = p.all();
     if (w.kind == WorkKind::kReduce) {
       const auto& r = std::get<ReduceAttributes>(g[n].attributes);
@@ -138,6 +139,8 @@ std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b, NodeI
   if (!across_stages_ && g_[a.nodes[0]].stage != g_[consumer].stage) return Reason::kUnfused;
   if (a.kind == WorkKind::kLibrary || b.kind == WorkKind::kLibrary) return Reason::kLibraryCall;
   if (a.joined || b.joined) return Reason::kContraction;
+  const bool contract = a.kind == WorkKind::kContraction || b.kind == WorkKind::kContraction;
+  if (contract && (a.sums || b.sums)) return Reason::kContraction;  // which tiles of rows do not go by in order
   // A contraction takes elementwise work on its result with it, nothing that needs whole rows, and of other
   // contractions only products of the same rows.
   if (work_kind(consumer) == WorkKind::kContraction) return Reason::kContraction;
@@ -188,6 +191,7 @@ Part Partition::merged_part(int a, int b, const Match& m) const {
   r.place = x.place.on_host() ? y.place : x.place;
   r.attention = x.attention || y.attention;
   r.gathers = x.gathers || y.gathers;
+  r.sums = x.sums || y.sums;
   r.deferred = united(x.deferred, y.deferred);
   const auto either = [&](WorkKind k) { return x.kind == k || y.kind == k; };
   r.kind = either(WorkKind::kContraction)                ? WorkKind::kContraction
@@ -424,7 +428,9 @@ std::optional<Reason> Partition::merge_siblings(int a, int b, NodeId source) {
 }
 
 std::optional<Reason> Partition::merge_beside(int a, int b) {
-  if (!is_pointwise(part(a).kind) || !is_pointwise(part(b).kind) || part(a).domain != part(b).domain)
+  const auto is_loops = [](const Part& p) { return is_pointwise(p.kind) || p.kind == WorkKind::kReduce; };
+  if (!is_loops(part(a)) || !is_loops(part(b)) || part(a).domain != part(b).domain ||
+      part(a).reduced != part(b).reduced)
     return Reason::kDomainMismatch;
   if (const auto reason = kinds_allow(part(a), part(b), part(b).nodes[0])) return reason;
   if (reads_from(a, b) || reads_from(b, a)) return Reason::kCycle;

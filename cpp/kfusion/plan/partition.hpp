@@ -22,6 +22,7 @@ struct Part {
   bool too_tall = false;      ///< and they are strided, take several sweeps and do not fit on chip in between
   bool joined = false;        ///< made of several by a pattern around a product: `domain` is that of one of them
   bool attention = false;     ///< softmax(q k^T) v
+  bool sums = false;          ///< has partial sums
   bool gathers = false;       ///< takes elements at positions that are data
   Place place;
   /// What is computed, what is read from outside (each once, ascending; of a join also its parts) and what is stored.
@@ -68,7 +69,7 @@ class Partition {
   std::optional<Reason> merge_along(const Edge& e);
   /// Merges two parts that read `source`, each element once and in one order, or says why not.
   std::optional<Reason> merge_siblings(int a, int b, NodeId source);
-  /// Merges two elementwise parts over one domain that store into one join, or says why not.
+  /// Merges two parts over one domain, which read nothing of each other, or says why not.
   std::optional<Reason> merge_beside(int a, int b);
   /// Merges along `e` two parts that a pattern around a product has found, and of which only the rules about
   /// contractions say that they are two; false where another rule keeps them apart.

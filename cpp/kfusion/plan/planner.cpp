@@ -16,6 +16,7 @@
 #include "kfusion/plan/joins.hpp"
 #include "kfusion/plan/library_forms.hpp"
 #include "kfusion/plan/names.hpp"
+#include "kfusion/plan/partial_sums.hpp"
 #include "kfusion/plan/partition.hpp"
 #include "kfusion/plan/plan.hpp"
 #include "kfusion/plan/pointwise_convolutions.hpp"
@@ -107,6 +108,21 @@ bool merge_parts(const FoldedGraph& folded, Partition& p) {
   return merged;
 }
 
+/// Kernels that sum the parts of sums over one domain: one launch.
+bool merge_totals(const Graph& g, Partition& p) {
+  bool merged = false;
+  std::map<Extents, int> latest;  // by domain
+  for (const NodeId n : p.order()) {
+    if (g[n].op != Op::sum || g[g[n].arguments[0]].op != Op::partial_sums) continue;
+    const int part = p.part_of(n);
+    const auto [other, fresh] = latest.try_emplace(p.part(part).domain, part);
+    if (fresh || other->second == part) continue;
+    merged |= !p.merge_beside(other->second, part);
+    other->second = p.part_of(n);
+  }
+  return merged;
+}
+
 /// Where merging starts, and how far it goes.
 enum class Scope : std::uint8_t {
   kEverything,   ///< any calls may share a kernel
@@ -183,7 +199,7 @@ class Planning {
   void merge_kernels() {
     const Graph& g = plan_.graph;
     while (merge_vertically(g, partition_) || merge_siblings(g, partition_, nullptr) ||
-           merge_parts(plan_.folded, partition_)) {
+           merge_parts(plan_.folded, partition_) || merge_totals(g, partition_)) {
     }
     join_attention(g, plan_.folded, partition_);
     join_contraction_reductions(g, plan_.folded, partition_);
@@ -395,6 +411,9 @@ class Planner {
     if (!names_kernels) consider(with_products_cut(g), saves_time);
     if (!names_kernels && !device_.is_cpu) consider(with_pointwise_convolutions(g), saves_time);
     consider(with_gathers_pushed(g), saves_time);
+    if (!names_kernels)
+      consider(with_partial_sums(g, device_),
+               [&](const Counted& other) { return saves_time(other) && has_kernels_for_partial_sums(other.plan()); });
     for (const Scope scope : {Scope::kCallsFirst, Scope::kWithinCalls})
       if (chosen.exceeds(unfused)) chosen = plan(scope);
     return chosen;

@@ -133,7 +133,9 @@ FlopCount flops_of(const Graph& g, const Group& group, NodeId id, const Device& 
       return counted(compute_dtype(dtype), false, product({info(n.op).flops, size}), work);
     }
     case OpKind::kReduce:
-      return counted(compute_dtype(argument(0).dtype), false, product({info(n.op).flops, argument(0).size()}));
+    case OpKind::kPartial:
+      return counted(compute_dtype(argument(0).dtype), false,
+                     product({std::max(info(n.op).flops, 1), argument(0).size()}));
     case OpKind::kContraction: {
       const Extents& a = argument(0).shape;
       const Extents& w = argument(1).shape;

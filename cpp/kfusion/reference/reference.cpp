@@ -176,6 +176,8 @@ class Executor {
       case Op::library_call:
       case Op::library_result:
         throw ValueError(std::string(name(n.op)) + ": a function of the array library, which the graph does not hold");
+      case Op::partial_sums:
+        throw ValueError(std::string(name(n.op)) + ": of plans, which make it; a function's graph has none");
       case Op::concatenate:
         return concatenated(n, x, at(std::get<JoinAttributes>(n.attributes).axis));
       default:

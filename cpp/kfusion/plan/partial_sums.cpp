@@ -1,0 +1,133 @@
+#include "kfusion/plan/partial_sums.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "kfusion/divide_up.hpp"
+#include "kfusion/plan/graph_copy.hpp"
+
+namespace kfusion {
+namespace {
+
+/// A part has so many rows at least, so that its sums are few beside them.
+constexpr std::int64_t kLeastRows = 16;
+
+/// Elements of a row: lanes of a GPU have the sums of some of them in registers, a CPU's first caches those of a part.
+struct Columns {
+  std::int64_t least, most;
+};
+constexpr Columns kColumnsGpu{128, 1 << 15}, kColumnsCpu{64, 1 << 14};
+
+/// As many leading axes as the sum is over; 0: it is no sum of leading axes alone.
+int summed_axes(const Graph& g, const Node& n) {
+  const auto* reduce = std::get_if<ReduceAttributes>(&n.attributes);
+  if (n.op != Op::sum || reduce == nullptr || !is_float(n.dtype)) return 0;
+  const auto count = std::ssize(reduce->axes);
+  const bool leads = count < std::ssize(g[n.arguments[0]].shape) && reduce->axes.back() == count - 1;
+  return leads ? static_cast<int>(count) : 0;
+}
+
+std::int64_t extent(const Extents& shape, std::size_t first, std::size_t end) {
+  return product(
+      {shape.begin() + static_cast<std::ptrdiff_t>(first), shape.begin() + static_cast<std::ptrdiff_t>(end)});
+}
+
+/// The shapes of which rows are reduced, and along how many axes these lie: the last ones.
+class ReducedRows {
+ public:
+  explicit ReducedRows(const Graph& g) {
+    for (const Node& n : g.nodes) {
+      const auto* reduce = std::get_if<ReduceAttributes>(&n.attributes);
+      if (reduce == nullptr || reduce->axes.empty()) continue;
+      const Extents& shape = g[n.arguments[0]].shape;
+      const auto rest = static_cast<std::int64_t>(std::ssize(shape) - std::ssize(reduce->axes));
+      if (rest > 0 && reduce->axes.front() == rest) sets_[shape].insert(static_cast<int>(rest));
+    }
+  }
+
+  bool have(const Extents& shape, int axes) const {
+    const auto found = sets_.find(shape);
+    return found != sets_.end() && found->second.contains(axes);
+  }
+
+ private:
+  std::map<Extents, std::set<int>> sets_;
+};
+
+/// As many as a GPU has room for at once, fewer of few rows; several for each core of a CPU. 0: rows of so many columns
+/// do not suit, or are too few.
+std::int64_t parts_for(std::int64_t rows, std::int64_t columns, const Device& device) {
+  constexpr std::int64_t kThreadsOfUnit = 512, kColumnsOfThread = 16, kGoodRows = 32, kShare = 4, kPartsOfCore = 4;
+  const Columns& suit = device.is_cpu ? kColumnsCpu : kColumnsGpu;
+  if (columns < suit.least || columns > suit.most) return 0;
+  std::int64_t parts = kPartsOfCore * device.units;
+  if (device.is_cpu) {
+    parts = std::min(parts, rows / kLeastRows);
+  } else {
+    const std::int64_t all = std::max<std::int64_t>(1, device.units * kThreadsOfUnit * kColumnsOfThread / columns);
+    parts = std::clamp(rows / kGoodRows, divide_up(all, kShare), all);
+  }
+  return parts > 1 && rows / parts >= kLeastRows ? parts : 0;
+}
+
+}  // namespace
+
+std::optional<Graph> with_partial_sums(const Graph& g, const Device& device) {
+  const ReducedRows rows(g);
+  const auto parts_of = [&](const Node& n) -> std::int64_t {
+    const int axes = summed_axes(g, n);
+    if (axes == 0) return 0;
+    const Extents& shape = g[n.arguments[0]].shape;
+    if (!rows.have(shape, axes)) return 0;
+    return parts_for(extent(shape, 0, at(axes)), extent(shape, at(axes), shape.size()), device);
+  };
+  if (std::ranges::none_of(g.nodes, [&](const Node& n) { return parts_of(n) > 0; })) return std::nullopt;
+  GraphCopy copy(g);
+  return copy.copied([&](NodeId id, Node sum) {
+    const std::int64_t parts = parts_of(g[id]);
+    if (parts == 0) return copy.add(std::move(sum));
+    const int axes = summed_axes(g, g[id]);
+    const Extents& shape = g[g[id].arguments[0]].shape;
+    Node partial = sum;
+    partial.op = Op::partial_sums;
+    partial.dtype = is_half(sum.dtype) ? DType::kFloat32 : sum.dtype;
+    partial.shape = {parts};
+    partial.shape.insert(partial.shape.end(), shape.begin() + axes, shape.end());
+    partial.attributes = PartialAttributes{axes, parts};
+    Node total = sum;
+    total.dtype = partial.dtype;
+    total.shape = {partial.shape.begin() + 1, partial.shape.end()};
+    total.attributes = ReduceAttributes{{0}, false, false};
+    total.arguments = {copy.add(std::move(partial))};
+    NodeId result = copy.add(total);
+    if (total.dtype != sum.dtype) {
+      Node cast = total;
+      cast.op = Op::cast;
+      cast.dtype = sum.dtype;
+      cast.attributes = CastAttributes{};
+      cast.arguments = {result};
+      result = copy.add(std::move(cast));
+    }
+    if (total.shape == sum.shape) return result;
+    Node reshape = copy[result];
+    reshape.op = Op::reshape;
+    reshape.shape = sum.shape;
+    reshape.attributes = {};
+    reshape.arguments = {result};
+    return copy.add(std::move(reshape));
+  });
+}
+
+bool has_kernels_for_partial_sums(const Plan& plan) {
+  return std::ranges::all_of(plan.groups, [&](const Group& group) {
+    return std::ranges::all_of(group.nodes, [&](NodeId n) {
+      if (plan.graph[n].op != Op::partial_sums) return true;
+      const Extents& shape = plan.folded.work[at(n)].shape;
+      const auto axes = at(plan.graph.attributes<PartialAttributes>(n).axes);
+      return group.pattern == Pattern::kRows && group.rows() == extent(shape, 0, axes);
+    });
+  });
+}
+
+}  // namespace kfusion
