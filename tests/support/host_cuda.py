@@ -43,10 +43,12 @@ REPLACED = {
 
 
 class HostKernels:
-    """The kernels of some graphs, compiled into one library in `folder`. `options`: of _core.cuda_kernels()."""
+    """The kernels of some graphs, compiled into one library in `folder`. `options`: of _core.cuda_kernels(),
+    and the device that they are planned for."""
 
     def __init__(self, graphs: list[_core.Graph], folder: Path, **options: Any) -> None:
-        device = {**DEVICE, "on_chip_bytes": options.pop("on_chip_bytes", DEVICE["on_chip_bytes"])}
+        device = options.pop("device", DEVICE)
+        device = {**device, "on_chip_bytes": options.pop("on_chip_bytes", device["on_chip_bytes"])}
         self.lowered = [_core.lower(g, device, options.get("fuse", True)) for g in graphs]
         self.kernels = [_core.cuda_kernels(g, device, **{"clusters": False, "names": False, **options}) for g in graphs]
         library = self._compile(folder)

@@ -8,8 +8,6 @@
 namespace kfusion::cpu {
 
 class FusedProgram;
-struct FusedCall;
-struct Sums;
 
 /// A Kernel made ready to run. The program is chosen for the instruction set in use when it is made.
 class FusedKernel {
@@ -34,9 +32,6 @@ class FusedKernel {
   void run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters, bool stream) const;
 
  private:
-  void run_parts(const FusedCall& call, int threads) const;
-
-  std::unique_ptr<const Sums> sums_;  ///< of a kernel that has some
   std::unique_ptr<const FusedProgram> program_;
 };
 

@@ -34,10 +34,6 @@ class Rows {
     }
   }
 
-  void run_some(std::int64_t begin, std::int64_t end) const {
-    if (begin < end) groups(begin, end);
-  }
-
  private:
   std::int64_t begin(std::int64_t chunk) const { return chunk * kChunk; }
   std::int64_t end(std::int64_t chunk) const { return std::min(p_.space.cols, (chunk + 1) * kChunk); }
@@ -268,7 +264,5 @@ class Rows {
 }  // namespace
 
 void run_rows(const FusedCall& call, int threads) { Rows(call, threads).run(); }
-
-void run_rows_of(const FusedCall& call, std::int64_t begin, std::int64_t end) { Rows(call, 1).run_some(begin, end); }
 
 }  // namespace kfusion::cpu

@@ -35,6 +35,31 @@ double computed(Op op, double x, double y) {
   }
 }
 
+/// x, which varies along none of `axes` of a shape that it is broadcast to, with extents of 1 there. Nothing: it does.
+std::optional<NodeId> uniform_along(GraphBuilder& b, NodeId x, const AxisList& axes, const Extents& shape) {
+  while (b.graph()[x].op == Op::broadcast) x = b.graph()[x].arguments[0];
+  const Extents own = b.graph()[x].shape;
+  const std::size_t lead = shape.size() - own.size();
+  Extents kept = shape;
+  for (const int axis : axes) {
+    if (at(axis) >= lead && own[at(axis) - lead] != 1) return std::nullopt;
+    kept[at(axis)] = 1;
+  }
+  return broadcast_to(b, x, kept);
+}
+
+/// The sum of a product with what does not vary along the axes, or of what is negated: the factor comes behind the sum.
+/// So a sum waits for no value of its row.
+std::optional<NodeId> factored_sum(GraphBuilder& b, const Node& n, const AxisList& axes) {
+  const auto sum_of = [&](NodeId x) { return sum_over(b, broadcast_to(b, x, n.shape), axes); };
+  if (n.op == Op::negative) return b.map(Op::negative, {sum_of(n.arguments[0])});
+  if (n.op != Op::multiply) return std::nullopt;
+  for (const std::size_t i : {0, 1})
+    if (const auto factor = uniform_along(b, n.arguments[i], axes, n.shape))
+      return b.map(Op::multiply, {*factor, sum_of(n.arguments[1 - i])});
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<double> number_of(const Graph& g, NodeId node) {
@@ -63,6 +88,7 @@ NodeId sum_over(GraphBuilder& b, NodeId x, const AxisList& axes) {
   if (axes.empty()) return x;
   const Node n = b.graph()[x];
   const bool all = axes.size() == n.shape.size();
+  if (const auto factored = n.size() > 0 ? factored_sum(b, n, axes) : std::nullopt) return *factored;
   if (n.op != Op::broadcast || n.size() == 0)
     return b.reduce(Op::sum, x, all ? std::nullopt : std::optional(axes), true);
   const Extents from = b.graph()[n.arguments[0]].shape;
