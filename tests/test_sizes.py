@@ -5,7 +5,7 @@ import operator
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kfusion as kf
@@ -298,6 +298,7 @@ STEPS = (
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=5), st.data())
 def test_random_functions_of_sizes(steps, data):
     def f(x):

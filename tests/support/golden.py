@@ -57,6 +57,10 @@ def linear_gelu(x, w, b, residual):
     return kf.gelu(x @ w.T + b, approximate="tanh") + residual
 
 
+def softmax_and_sums(x):
+    return kf.softmax(x), x.sum(0)
+
+
 def splade_head(h, w, b):
     return kf.log1p(kf.relu(h @ w.T + b)).max(1)
 
@@ -72,6 +76,7 @@ def queries_keys_values(x, q, k, v, a, b, c):
 # By skeleton: a function, and the shape of its arguments (weight and bias have that of a row).
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "pointwise": (relu_of_sum, (4096, 4096)),
+    "summed_rows": (softmax_and_sums, (4096, 4096)),
     "packed_rows": (softmax, (100_000, 6)),
     "span_rows": (softmax, (100_000, 33)),
     "short_rows": (softmax, (100_000, 256)),
@@ -118,7 +123,7 @@ def text_of(case: str) -> str:
 
 
 def _text(function: Callable[..., Any], arguments: list[Any]) -> str:
-    (kernel,) = _core.cuda_kernels(kf.trace(function, *arguments), kf.device("h200").to_dict())
+    kernel, *_ = _core.cuda_kernels(kf.trace(function, *arguments), kf.device("h200").to_dict())
     launch = "".join(f"// {name}: {value}\n" for name, value in kernel.launch.items() if value)
     return f"{kernel.source}\n{launch}"
 
