@@ -99,9 +99,10 @@ struct MapStep {
 #endif
       Fetches fetches(s, c, i);
       one_by_one(
-          [&fetches, y, s](F32s v, int j) KF_LAMBDA {
+          [&fetches, y, z, s](F32s v, int j) KF_LAMBDA {
             fetches.next_register();
-            return map_register<op, T>(v, operand_at<T, (kArity > 1)>(y, s->stride, j));
+            return map_register<op, T>(v, operand_at<T, (kArity > 1)>(y, s->stride, j),
+                                       operand_at<T, (kArity > 2)>(z, s->second_stride, j));
           },
           x...);
     } else {

@@ -96,6 +96,38 @@ KF_INLINE Vec<T> right_shift(Vec<T> x, Vec<T> count) {
   return x >> select(fits, count, Vec<T>(kBits - 1));
 }
 
+/// Products of the lanes' lower halves. Of 64 bits.
+KF_INLINE Int64Vec product_of_lower_halves(Int64Vec x, Int64Vec y) {
+#if defined(__AVX512F__)
+  return Int64Vec((I64s)_mm512_maskz_mul_epu32(0xff, (__m512i)x.v, (__m512i)y.v));
+#elif defined(__AVX2__)
+  return Int64Vec((I64s)_mm256_mul_epu32((__m256i)x.v, (__m256i)y.v));
+#elif defined(__SSE2__)
+  return Int64Vec((I64s)_mm_mul_epu32((__m128i)x.v, (__m128i)y.v));
+#else
+  return (x & Int64Vec(0xffffffff)) * (y & Int64Vec(0xffffffff));
+#endif
+}
+
+/// Each word is the lower half of a lane; what is in the upper one does not matter until the end.
+KF_INLINE Int64Vec philox(Int64Vec position, Int64Vec stream, Int64Vec key) {
+  constexpr int kRounds = 10;
+  Int64Vec word0 = position >> 2, word1 = word0.logical_right(32), word2 = stream, word3 = stream.logical_right(32);
+  Int64Vec key0 = key, key1 = key.logical_right(32);
+  for (int round = 0; round < kRounds; ++round) {
+    const Int64Vec a = product_of_lower_halves(word0, Int64Vec(0xd2511f53));
+    const Int64Vec b = product_of_lower_halves(word2, Int64Vec(0xcd9e8d57));
+    word0 = b.logical_right(32) ^ word1 ^ key0;
+    word1 = b;
+    word2 = a.logical_right(32) ^ word3 ^ key1;
+    word3 = a;
+    key0 = key0 + Int64Vec(0x9e3779b9);
+    key1 = key1 + Int64Vec(0xbb67ae85);
+  }
+  const auto odd = (position & Int64Vec(1)) != Int64Vec(0), upper = (position & Int64Vec(2)) != Int64Vec(0);
+  return select(upper, select(odd, word3, word2), select(odd, word1, word0)) & Int64Vec(0xffffffff);
+}
+
 template <class T>
 KF_INLINE Vec<T> invert(Vec<T> x) {
   if constexpr (kIsBool<T>)
