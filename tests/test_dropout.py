@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from typing import Any
 
 import numpy as np
@@ -193,8 +194,28 @@ def test_gradients_of_arrays(rng: np.random.Generator) -> None:
 
 def test_libraries_agree_by_their_formula() -> None:
     x = np.ones((13, 7), np.float32)
-    comparison = kf.compare(lambda x: kf.dropout(x, 0.5, seed=3), x, peers=["numpy"])
-    assert comparison is not None
+    kf.compare(lambda x: kf.dropout(x, 0.5, seed=3), x, peers=["numpy"], repeats=1)  # raises where they differ
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_within_products(dtype: str, rng: np.random.Generator) -> None:
+    """Epilogues of products, scores of attention: the same mask as alone."""
+    x, w = (rng.standard_normal(s).astype(np_dtype(dtype)) for s in ((37, 65), (65, 83)))
+    one = np.ones((37, 83), np_dtype(dtype))
+    kept = mask(one.shape, 0.3, 4)
+    y = kf.fuse(lambda x, w: kf.dropout(kf.exp(x @ w * 0.01), 0.3, seed=4))(x, w)
+    np.testing.assert_array_equal(np.asarray(y, float) != 0, kept)
+    largest = kf.fuse(lambda x, w: kf.dropout(kf.exp(x @ w * 0.01), 0.3, seed=4).max(-1))(x, w)
+    np.testing.assert_allclose(np.asarray(largest, float), np.asarray(y, float).max(-1), rtol=2e-2)
+    q, k, v = (rng.standard_normal((2, 3, 70, 16)).astype(np_dtype(dtype)) for _ in range(3))
+
+    def attended(q, k, v):
+        return kf.softmax(kf.dropout(q @ k.swapaxes(-1, -2) * 0.1, 0.3, seed=4), -1) @ v
+
+    scores = (np.asarray(q, float) @ np.asarray(k, float).swapaxes(-1, -2)) * 0.1
+    e = np.exp(dropped(scores, 0.3, 4))
+    want = e / e.sum(-1, keepdims=True) @ np.asarray(v, float)
+    np.testing.assert_allclose(np.asarray(kf.fuse(attended)(q, k, v), float), want, rtol=2e-2, atol=2e-2)
 
 
 # ---- torch ----
@@ -425,6 +446,20 @@ class TestTorch:
             kf.fuse(lambda x: F.dropout(x, 0.5))(torch.arange(3))
         with pytest.raises(TypeError, match="not traced"):
             kf.fuse(lambda x: torch.native_dropout(x, 0.5, True)[0])(torch.ones(3))
+
+    def test_comparing_what_draws_is_refused(self) -> None:
+        torch, F = self.torch, self.F
+        with pytest.raises(TypeError, match=r"draws random numbers, others in each call: pass kf.dropout a seed"):
+            kf.compare(lambda x: F.dropout(x, 0.5), torch.ones(5))
+
+    def test_plans(self) -> None:
+        """A plan is one of any seed, also as text and JSON."""
+        torch, F = self.torch, self.F
+        fused = kf.fuse(lambda x: F.dropout(torch.exp(x), 0.5))
+        plan = fused.plan(torch.ones(64, 64))
+        assert len(plan.groups) == 1
+        assert pickle.loads(pickle.dumps(plan)).to_dict() == plan.to_dict()
+        assert "philox" in fused.source(torch.ones(64, 64)) or "RandomWords" in fused.source(torch.ones(64, 64))
 
     def test_no_grad_and_inference(self) -> None:
         torch, F = self.torch, self.F

@@ -144,6 +144,26 @@ def test_attention() -> None:
 
 
 @needs_gpu
+def test_within_products() -> None:
+    """Epilogues of products, scores of attention: the same mask as alone."""
+    x, w = (torch.randn(s, device="cuda", dtype=torch.bfloat16) * 0.1 for s in ((512, 1024), (1024, 768)))
+    kept = kf.dropout(torch.ones(512, 768), 0.3, seed=4) != 0
+    f = lambda x, w: kf.dropout(kf.exp(x @ w), 0.3, seed=4)  # noqa: E731
+    y = kf.fuse(f)(x, w)
+    assert torch.equal(y.cpu() != 0, kept)
+    torch.testing.assert_close(
+        kf.fuse(lambda x, w: f(x, w).max(-1))(x, w).float(), y.amax(-1).float(), rtol=2e-2, atol=0
+    )
+    q, k, v = (torch.randn(2, 4, 256, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+
+    def attended(q, k, v):
+        return kf.softmax(kf.dropout(q @ k.swapaxes(-1, -2) * 0.1, 0.3, seed=4), -1) @ v
+
+    got, want = (h(q, k, v).float() for h in (kf.fuse(attended), kf.fuse(attended).unfused))
+    torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+
+
+@needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(64, 33), (8, 3, 100), (4, 16, 32, 30), (2, 3, 4, 5, 6)])
 def test_batch_norm(shape: tuple[int, ...], dtype: Any) -> None:
