@@ -187,6 +187,28 @@ def test_a_network_trains_as_eagerly() -> None:
         assert_same_state(other, eager, rtol=1e-8, atol=1e-10)
 
 
+def test_pullbacks_and_gradients_in_one_graph() -> None:
+    """kf.vjp writes with the results, kf.value_and_grad once."""
+    x, g = of((8, 3)), torch.randn(8, 3, dtype=torch.float64)
+    module, fused = made(nn.BatchNorm1d, 3)
+    module.requires_grad_(False)
+    fused.requires_grad_(False)
+    y, pull = kf.vjp(lambda x: fused(x), x)
+    leaf = x.clone().requires_grad_()
+    want = module(leaf)
+    torch.testing.assert_close(y, want.detach())
+    for _ in range(2):
+        torch.testing.assert_close(pull(g)[0], torch.autograd.grad(want, leaf, g, retain_graph=True)[0])
+        assert_same_state(fused, module)
+    _, gradient = kf.value_and_grad(lambda x: (fused(x) * g).sum())(x)
+    torch.testing.assert_close(gradient, torch.autograd.grad(module(leaf), leaf, g)[0])
+    assert_same_state(fused, module)
+    counts = Counts("read before").requires_grad_(False)
+    with pytest.raises(RuntimeError, match=r"vjp.*writes to arrays that its gradients need.*value_and_grad"):
+        kf.vjp(lambda x: counts(x), x)
+    assert not counts.seen.any()
+
+
 def test_in_functions() -> None:
     """Statistics as arguments, and as tensors that the function names."""
     mean, var = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)

@@ -291,6 +291,28 @@ class TestTorch:
             (g,) = torch.autograd.grad(y.sum(), x)
             torch.testing.assert_close(g, y.detach() / torch.sin(torch.tensor(1.0)) * torch.cos(torch.tensor(1.0)))
 
+    def test_a_pullback_has_the_mask_of_its_results(self) -> None:
+        torch, F = self.torch, self.F
+        x, g = torch.rand(300) + 0.5, torch.randn(300)
+        for _ in range(2):
+            y, pull = kf.vjp(lambda x: F.dropout(x, 0.5), x)
+            other, _ = kf.vjp(lambda x: F.dropout(x, 0.5), x)
+            assert not torch.equal(y, other)
+            for _ in range(2):
+                torch.testing.assert_close(pull(g)[0], y / x * g)
+        (gradient,) = torch.unique(kf.grad(lambda x: F.dropout(x, 0.5).sum())(x) % 2)
+        assert gradient == 0
+
+    def test_a_pullback_of_tensors_that_require_grad(self) -> None:
+        torch, F = self.torch, self.F
+        x = (torch.rand(300, dtype=torch.float64) + 0.5).requires_grad_()
+        y, pull = kf.vjp(lambda x: F.dropout(x * x, 0.5), x)
+        (first,) = pull(torch.ones_like(y))
+        drop = y.detach() / x.detach() ** 2
+        torch.testing.assert_close(first.detach(), 2 * x.detach() * drop)
+        torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], 2 * x.detach() * drop)
+        torch.testing.assert_close(torch.autograd.grad(first.sum(), x)[0], 2 * drop)
+
     def test_modules(self) -> None:
         torch = self.torch
         nn = torch.nn

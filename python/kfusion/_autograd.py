@@ -106,7 +106,7 @@ class _Forward:
 
     def __call__(self, call: Any, captured: Any, wanted: Sequence[bool]) -> Any:
         tracer = _current()
-        tracer.draw = self._seeds
+        tracer.draw = self._seeds.of(tracer.draw)
         args, kwargs = call
         asked, given = iter(wanted), []
         _walk_arguments(call, lambda _, leaf: given.append(leaf) if _is_value(leaf) and next(asked) else None)
@@ -174,7 +174,7 @@ class _Backward:
         kept: dict[int, Any],
     ) -> tuple[list[Any], dict[int, Any]]:
         tracer = _current()
-        tracer.draw = self._seeds
+        tracer.draw = self._seeds.of(tracer.draw)
         own: list[Traced] = []
         asked = iter(wanted)
 

@@ -20,7 +20,7 @@ from . import library_adjoints, memory
 from . import number as numbers
 from .memory import Memory, Path
 from .number import Instruction, Number, Program, is_integer, is_number, parameter_of, read
-from .seeds import drawn
+from .seeds import Draw, drawn
 from .sizes import RecordedGraph, is_size
 from .source import no_form, trace_error, user_frame, user_line
 
@@ -198,7 +198,7 @@ class Tracer:
         self._names: dict[int, tuple[str, Any]] | None = None  # the same, once they were asked for
         self._stages = 0
         self._line = ""
-        self.draw: Callable[[], float] = drawn  # a seed, when the function is called
+        self.draw: Draw = drawn  # a seed, when the function is called
         self._seed: Number | None = None
         self._streams = 0
         self.writes = 0
