@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from .._graph.tracer import constant, stage
 from .._spec import FLOATS
 from . import primitives as p
-from .gradients import at_0, root
+from .gradients import at_0, root, taken
 from .operation import Array, Axes, composite, operation
 from .views import astype, axes_or_all, axes_tuple, reshape, wide
 
@@ -240,7 +240,19 @@ def of_own_moments(
     weight, bias = (parameter(name, n, v, x, channel) for n, v in (("weight", weight), ("bias", bias)))
     mean, var = moments(name, x, tuple(axes))
     with stage(x, f"{name}.scale"):
+        if taken(x):
+            return _scaled_by_sums(x, mean, var, weight, bias, eps), mean, var
         return affine((x - mean) * p.rsqrt(var + eps), weight, bias, x), mean, var
+
+
+def _scaled_by_sums(x: Array, mean: Array, var: Array, weight: Array | None, bias: Array | None, eps: float) -> Array:
+    """The same, so that its gradients need two sums along the axes, of g and of g (x - mean), which are of one pass:
+    the gradient by the mean is that by the shift, which is 0, times the scale.
+    """
+    scale = p.rsqrt(var + eps) if weight is None else p.rsqrt(var + eps) * weight
+    fixed = constant(mean)
+    shift = (fixed - mean) * scale
+    return affine((x - fixed) * scale, None, shift if bias is None else shift + bias, x)
 
 
 def of_channels(
