@@ -128,10 +128,13 @@ def test_a_cuda_graph_is_refused() -> None:
     x = torch.ones(1000, device="cuda")
     fused(x)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with pytest.raises(RuntimeError, match="the replays of a CUDA graph"), torch.cuda.graph(graph):
-        y = x * 2
-        fused(y)
+
+    def record() -> None:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            fused(x * 2)
+
+    with pytest.raises(RuntimeError, match="the replays of a CUDA graph"):
+        record()
     torch.cuda.synchronize()
     assert set(fused(x).tolist()) == {0.0, 2.0}
 
