@@ -21,7 +21,7 @@ from kfusion._compare.batch import batch
 from kfusion._tracing.trace import Trace, trace
 
 ROWS = [row for row in _core.op_table() if row["kind"] in ("map", "reduce")]
-INTEGERS = ("II_I", "ZZ_Z")
+INTEGERS = ("II_I", "ZZ_Z", "LLL_L")
 UNIT = ("arcsin", "arccos", "arctanh")  # of numbers between -1 and 1
 
 

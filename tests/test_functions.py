@@ -165,6 +165,8 @@ def test_primitives_are_functions(name, rng):
         assert f(x).shape == ()
     elif name in ("bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift", "invert"):
         assert f(*[np.arange(6)] * (1 if name == "invert" else 2)).shape == (6,)
+    elif name == "philox":
+        assert f(np.arange(6), 1, 2).shape == (6,)
     elif name == "where":
         np.testing.assert_array_equal(kf.where(x > 0.5, x, 0.0), np.where(x > 0.5, x, 0))
     elif name == "clip":

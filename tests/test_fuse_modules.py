@@ -301,13 +301,10 @@ def test_modes(model):
     fused = kf.fuse(model)
     assert_same(fused, model)
     model[1].drop.train()
-    with pytest.raises(kf.TraceError, match=r"torch\.dropout is not traced: random numbers"):
-        fused(X)
+    assert not torch.equal(fused(X), fused(X))
     fused.eval()
     assert_same(fused, model)
-    assert fused.fused_function._cached() == 1
-    with pytest.raises(kf.TraceError, match=r"batch_norm in training updates its running statistics.*\n.*\n.*eval"):
-        kf.fuse(nn.BatchNorm1d(4).requires_grad_(False))(X)
+    assert fused.fused_function._cached() == 2
 
 
 def test_dtypes(model):

@@ -28,7 +28,7 @@ from gradients import (  # noqa: E402
 )  # fmt: skip
 
 ROWS = [row for row in _core.op_table() if row["kind"] in ("map", "reduce")]
-INTEGERS = ("II_I", "ZZ_Z")  # signatures without floats
+INTEGERS = ("II_I", "ZZ_Z", "LLL_L")  # signatures without floats
 OF_FLOATS = [row["name"] for row in ROWS if row["adjoints"]]
 MAPS = [row["name"] for row in ROWS if row["kind"] == "map" and row["adjoints"]]
 ARITY = {row["name"]: row["arity"] for row in ROWS}

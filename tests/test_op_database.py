@@ -17,6 +17,7 @@ _LEFT_OUT = {
     "scalar_tensor zeros signal.windows tril_indices triu_indices",
     "of random numbers": "cauchy exponential geometric log_normal normal uniform randn randint rand_like randn_like "
     "randint_like svd_lowrank pca_lowrank nn.functional.fractional_max_pool nn.functional.feature_alpha_dropout "
+    "nn.functional.dropout nn.functional.alpha_dropout "
     "nn.functional.scaled_dot_product_attention",
     "of no defined elements": "empty_like new_empty new_empty_strided",
     "of GPUs, or sparse": "jiterator sparse",

@@ -15,9 +15,8 @@ from kfusion import _core
 ROOT = Path(__file__).parent.parent
 MAPS = {row["name"]: row for row in _core.op_table() if row["kind"] == "map"}
 # Rows that give numbers, of floats.
-OF_FLOATS = {
-    name: row for name, row in MAPS.items() if row["signature"] not in ("A_B", "AA_B", "BB_B", "II_I", "ZZ_Z", "BNN_N")
-}
+OF_OTHERS = ("A_B", "AA_B", "BB_B", "II_I", "ZZ_Z", "LLL_L", "BNN_N")
+OF_FLOATS = {name: row for name, row in MAPS.items() if row["signature"] not in OF_OTHERS}
 UNARY = [name for name, row in OF_FLOATS.items() if row["arity"] == 1]
 
 
@@ -86,8 +85,9 @@ def test_what_is_quick_has_a_function_on_cuda(name):
     assert re.search(rf"KF_DEVICE float quick_{name}\(float|KF_APPROXIMATION\(quick_{name},", text)
 
 
-def test_what_ieee_defines_is_cheap_but_for_remainders():
-    assert {MAPS[name]["cost"] for name in having("exact") - {"remainder", "floor_divide"}} == {"simple", "division"}
+def test_what_ieee_defines_is_cheap_but_for_remainders_and_random_bits():
+    long = {"remainder", "floor_divide", "philox"}
+    assert {MAPS[name]["cost"] for name in having("exact") - long} == {"simple", "division"}
     assert not {name for name, row in MAPS.items() if row["cost"] == "simple"} - having("exact")
 
 

@@ -22,6 +22,15 @@ REFUSED = "refused"
 # What NumPy lacks follows a function of the same class.
 LIKE = {"relu": np.positive, "rsqrt": np.exp, "erf": np.exp, "sigmoid": np.exp}
 
+
+def _philox(x, y, z):
+    """Takes integers, bools beside them, and gives int64."""
+    made = np.asarray(x | y | z)
+    return made.astype(np.int8 if made.dtype == bool else np.int64)
+
+
+LIKE["philox"] = _philox
+
 Operand = Any  # a Python scalar, or (dtype, number of axes)
 
 

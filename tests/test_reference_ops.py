@@ -25,9 +25,9 @@ HALF = ("float16", "bfloat16")
 COMPUTE = {"float16": np.float32, "bfloat16": np.float32, "float32": np.float32, "float64": np.float64}
 
 # What signatures take besides floats, without casts of the builder's.
-TAKES = {"S_S": ("int32", "int64"), "SS_S": ("int32", "int64"), "ZZ_Z": ("int32", "int64")}
+TAKES = {"S_S": ("int32", "int64"), "SS_S": ("int32", "int64"), "ZZ_Z": ("int32", "int64"), "LLL_L": ("int32", "int64")}
 TAKES |= {"II_I": ("bool", "int32", "int64")}
-OF_NO_FLOATS = ("II_I", "ZZ_Z")
+OF_NO_FLOATS = ("II_I", "ZZ_Z", "LLL_L")
 
 
 def takes(name: str) -> list[str]:

@@ -152,6 +152,12 @@ An argument of the function, or an array that it captured. strides are in elemen
 A Python bool, int or float: it takes the dtype of what it meets (NEP 50). parameter is the number of the function's
 float argument that a float is, 0 to 63: executors take its value when they run; -1 for a value that stays. OverflowError for an int beyond 64 bits.
 )");
+  c.def("integer_parameter", &Builder::integer_parameter, py::arg("parameter"),
+        R"(integer_parameter(self, parameter)
+--
+
+The int64 that the function's float argument of that number is.
+)");
   c.def(
       "iota",
       [](Builder& g, Extents shape, int axis, const std::string& dtype, const std::string& library) {
@@ -275,6 +281,12 @@ Nodes whose values take longer to compute again than to store and load on a devi
 --
 
 Those of the candidates that gradients of the inputs need, for some gradients of the outputs.
+)");
+  c.def("reaching", &grad::reaching, py::arg("outputs"), py::arg("inputs"),
+        R"(reaching(self, outputs, inputs)
+--
+
+Those of the outputs through which gradients reach some of the inputs.
 )");
   c.def("replace", &Builder::replace, py::arg("nodes"), py::arg("by"),
         "replace(self, nodes, by)\n--\n\nNodes read those of `by` in the place of `nodes`.\n");

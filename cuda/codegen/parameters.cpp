@@ -13,7 +13,8 @@ std::int64_t low_half(std::uint32_t bits) { return static_cast<std::int64_t>(bit
 /// The bits of a constant in the first bytes of a cell.
 std::int64_t constant_bits(const Constant& c, const double* parameters) {
   if (c.dtype == DType::kInt32) return low_half(static_cast<std::uint32_t>(c.integer));
-  if (c.dtype == DType::kInt64) return c.integer;
+  if (c.dtype == DType::kInt64)
+    return c.parameter >= 0 ? static_cast<std::int64_t>(parameters[c.parameter]) : c.integer;
   const double value = c.parameter >= 0 ? rounded(parameters[c.parameter], precision(c.dtype, c.wide)) : c.value;
   if (c.dtype == DType::kBool) return value != 0;
   if (c.dtype == DType::kFloat64) return std::bit_cast<std::int64_t>(value);

@@ -138,6 +138,12 @@ bool Printer::is_quick(const Step& s) const {
   return info(s.op).has(kQuickPerRow) ? s.level == Level::kRow : is_half(s.dtype) && info(s.op).has(kQuick);
 }
 
+/// Random words of positions, of one stream and key for all elements: some of them are in one block.
+bool Printer::is_of_blocks(const Step& s) const {
+  const auto is_one = [this](int i) { return step(i).kind == StepKind::kConstant || step(i).level == Level::kRow; };
+  return s.kind == StepKind::kMap && s.op == Op::philox && is_one(s.arguments[1]) && is_one(s.arguments[2]);
+}
+
 /// Of maps and casts.
 std::string Printer::formula(const Step& s) const {
   const auto argument = [&](std::size_t i) { return i < s.arguments.size() ? reference(s.arguments[i]) : ""; };
@@ -259,6 +265,8 @@ void Printer::print_elements(int sweep, bool look) {
       value = iota(s, "place(at.first + j)");
     } else if (s.kind == StepKind::kTake) {
       value = takes_vectors(s) ? "get(all_" + names_[at(i)] + ", j)" : taken(s, "place(at.first + j)");
+    } else if (is_of_blocks(s)) {
+      value = "words_" + names_[at(i)] + ".at(" + reference(s.arguments[0]) + ")";
     } else {
       value = formula(s);
     }
@@ -280,6 +288,10 @@ void Printer::open_sweep(const std::string& what, int sweep) {
 /// The element steps and reductions of a sweep; a look computes more than it needs, and compilers drop it.
 void Printer::print_lanes(int sweep, bool look) {
   print_taken_vectors(sweep);
+  for (const int i : element_steps(k_, sweep))
+    if (const Step& s = step(i); is_of_blocks(s))
+      out_.line("RandomWords words_" + names_[at(i)] + "(" + reference(s.arguments[1]) + ", " +
+                reference(s.arguments[2]) + ");");
   out_.line("#pragma unroll");
   out_.open("for (int j = 0; j < " + lanes_ + "; ++j) {");
   print_elements(sweep, look);

@@ -63,6 +63,7 @@ class Printer {
   bool is_shared_quotient(const Step& step) const;
   bool is_quick_quotient(const Step& step) const;
   bool is_quick(const Step& step) const;
+  bool is_of_blocks(const Step& step) const;
   std::string divisor_type(int step) const;
   bool divides(int i) const;  ///< a row's value is the divisor of one
   std::string divisor_of(int i) const;

@@ -229,6 +229,47 @@ KF_DEVICE T right_shift(T x, T count) {
   return static_cast<T>(x >> (count < 0 || count >= T(8 * sizeof(T)) ? T(8 * sizeof(T) - 1) : count));
 }
 
+/// 32 random bits for each position: Philox 4x32-10 of (position / 4, stream) by a key gives a block of four words.
+/// That of the last position is kept, since the next one is often in it. T has 64 bits.
+class RandomWords {
+ public:
+  KF_DEVICE RandomWords(i64 stream, i64 key) : stream_(static_cast<u64>(stream)), key_(static_cast<u64>(key)) {}
+
+  KF_DEVICE i64 at(i64 position) {
+    if (const i64 block = position >> 2; block != block_) compute(block);
+    const u32 lower = (position & 1) != 0 ? word1_ : word0_, upper = (position & 1) != 0 ? word3_ : word2_;
+    return (position & 2) != 0 ? upper : lower;
+  }
+
+ private:
+  KF_DEVICE void compute(i64 block) {
+    block_ = block;
+    word0_ = static_cast<u32>(block), word1_ = static_cast<u32>(static_cast<u64>(block) >> 32);
+    word2_ = static_cast<u32>(stream_), word3_ = static_cast<u32>(stream_ >> 32);
+    u32 key0 = static_cast<u32>(key_), key1 = static_cast<u32>(key_ >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+      const u32 high0 = __umulhi(0xcd9e8d57u, word2_), high2 = __umulhi(0xd2511f53u, word0_);
+      const u32 low1 = 0xcd9e8d57u * word2_, low3 = 0xd2511f53u * word0_;
+      word0_ = high0 ^ word1_ ^ key0;
+      word1_ = low1;
+      word2_ = high2 ^ word3_ ^ key1;
+      word3_ = low3;
+      key0 += 0x9e3779b9u;
+      key1 += 0xbb67ae85u;
+    }
+  }
+
+  i64 block_ = lowest<i64>();  // of no position
+  u64 stream_, key_;
+  u32 word0_ = 0, word1_ = 0, word2_ = 0, word3_ = 0;
+};
+
+template <class T>
+KF_DEVICE T philox(T position, T stream, T key) {
+  return RandomWords(stream, key).at(position);
+}
+
 template <class T>
 KF_DEVICE T invert(T x) {
   if constexpr (kIsBool<T>) return x == T(0);

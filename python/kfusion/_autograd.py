@@ -11,13 +11,14 @@ import functools
 import inspect
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ._graph import guards
+from ._graph import guards, modules
 from ._graph.objects import Returned, holds
+from ._graph.seeds import Seeds
 from ._graph.structure import Slot, holds_arrays, is_plain, may_hold_results, walk
-from ._graph.tracer import Traced, Tracer, current
+from ._graph.tracer import Traced, Tracer, Written, current
 from ._spec import FLOATS, is_array
 
 
@@ -27,9 +28,10 @@ class Differentiable:
     def __init__(self, fused: Any) -> None:
         made = type(fused)
         self.name = fused.__name__
-        self._forward = _Forward(fused.__wrapped__, self.name)
+        self.seeds = Seeds()
+        self._forward = _Forward(fused.__wrapped__, self.name, self.seeds)
         self.forward = made(self._forward, fused._options)
-        self.backward = made(_Backward(fused.__wrapped__, self.name), fused._options)
+        self.backward = made(_Backward(fused.__wrapped__, self.name, self.seeds), fused._options)
 
     def clear(self) -> None:
         """Forgets all traces."""
@@ -44,9 +46,11 @@ class Differentiable:
         tensors: list[Any] = []
         arguments = _walk_arguments((args, kwargs), lambda _, leaf: _slot(torch, tensors, leaf))
         wanted = tuple(t.requires_grad for t in tensors)
+        self.seeds.taken()  # of a call that failed
         with torch.no_grad():
             known = tuple(id(t) for t in self._forward.captured())
             found = self.forward((args, kwargs), known, wanted, **({} if stream is None else {"stream": stream}))
+        state = self.seeds.taken(), self._forward.modes()
         has_objects = isinstance(found, Returned)
         if has_objects and found.changed:
             raise _writes(self.name)
@@ -58,7 +62,7 @@ class Differentiable:
             raise RuntimeError(f"{who}: complex tensors have no gradients here: call it under torch.no_grad()")
         kept = {number: made[value] if isinstance(value, int) else value for number, value in kept.items()}
         autocast = _autocast(torch, tensors + captured)
-        node = _Node(self, arguments, len(tensors), [id(t) for t in captured], made, kept, autocast)
+        node = _Node(self, arguments, len(tensors), [id(t) for t in captured], made, kept, state, autocast)
         outs = iter(_function(torch).apply(node, *tensors, *captured))
         filled = walk(
             structure, lambda _, leaf: next(outs) if isinstance(leaf, Slot) else leaf, enters=may_hold_results
@@ -67,8 +71,10 @@ class Differentiable:
 
 
 def _writes(name: str) -> RuntimeError:
-    """The error for functions that write to arrays: backward, which computes again, would write once more."""
-    what = "it writes to arrays that are not its own, and has no gradients therefore"
+    """The error for functions that write to arrays of which gradients are made: backward computes again what they do,
+    of what is in the arrays then.
+    """
+    what = "it writes to arrays that its gradients need, or gradients would have to pass through"
     return RuntimeError(f"kfusion.{name}: {what}: call it under torch.no_grad()")
 
 
@@ -80,27 +86,39 @@ class _Forward:
     tensors require grad.
     """
 
-    def __init__(self, function: Any, name: str) -> None:
+    def __init__(self, function: Any, name: str, seeds: Seeds) -> None:
         self.__wrapped__ = function
         self.__signature__ = inspect.signature(lambda call, captured, wanted: None)
         self.__name__ = name
+        self._seeds = seeds
         self._captured: dict[int, weakref.ref[Any]] = {}
+        self._modules: dict[int, weakref.ref[Any]] = {}
 
     def captured(self) -> list[Any]:
         """The tensors that require grad among those which the function names, as far as it was traced."""
         alive = (known() for known in self._captured.values())
         return [t for t in alive if t is not None and t.requires_grad]
 
+    def modes(self) -> list[tuple[Any, bool]]:
+        """The modules on whose mode a trace depended that is likely to, and whether they train."""
+        alive = (known() for known in self._modules.values())
+        return [(module, module.training) for module in alive if module is not None]
+
     def __call__(self, call: Any, captured: Any, wanted: Sequence[bool]) -> Any:
         tracer = _current()
+        tracer.draw = self._seeds.of(tracer.draw)
         args, kwargs = call
         asked, given = iter(wanted), []
         _walk_arguments(call, lambda _, leaf: given.append(leaf) if _is_value(leaf) and next(asked) else None)
         with tracer.differentiated(takes_gradients=False):
             result = self.__wrapped__(*args, **kwargs)
-        if tracer.written():
+        found_guards = guards.guards(self.__wrapped__)
+        if (written := tracer.written()) or tracer.effects != (0, 0):
+            owners = (guard.owner for guard in found_guards)
+            self._modules |= {id(m): weakref.ref(m) for m in owners if modules.is_module(m)}
+        if written and not _are_apart(tracer, written, result, given):
             raise _writes(self.__name__)
-        named = (v for guard in guards.guards(self.__wrapped__) for v in guards.values(guard))
+        named = (v for guard in found_guards for v in guards.values(guard))
         found = [*named, *(i.array for i in tracer.inputs if i.captured)]
         self._captured |= {
             id(t): weakref.ref(t) for t in found if hasattr(t, "requires_grad") and hasattr(t, "grad_fn")
@@ -108,8 +126,22 @@ class _Forward:
         return result, _kept(tracer, result, given)
 
 
+def _are_apart(tracer: Tracer, written: Sequence[Written], result: Any, given: Sequence[Traced]) -> bool:
+    """Whether what is written to has no part in gradients, nor in the result."""
+    values = [v if isinstance(v, Traced) else tracer.stand_in(v) for v in _values_of(result)]
+    theirs = {id(w.value._memory) for w in written}
+    if any(v is not None and id(v._memory) in theirs for v in (*values, *given)):
+        return False
+    results = [y for y in values if isinstance(y, Traced) and y._dtype in FLOATS]
+    return tracer.are_apart(written, results, [*given, *_captured_parameters(tracer)])
+
+
+def _captured_parameters(tracer: Tracer) -> list[Traced]:
+    return [tracer.value_of_input(n) for n, i in enumerate(tracer.inputs) if i.captured and _requires_grad(i.array)]
+
+
 def _kept(tracer: Tracer, result: Any, given: Sequence[Traced]) -> dict[int, Any]:
-    params = [tracer.value_of_input(n) for n, i in enumerate(tracer.inputs) if i.captured and _requires_grad(i.array)]
+    params = _captured_parameters(tracer)
     values = _values_of(result)
     results = [y for y in values if isinstance(y, Traced) and y._dtype in FLOATS]
     if not results or not (given or params):
@@ -127,8 +159,9 @@ class _Backward:
     by position, and of captured ones, by id.
     """
 
-    def __init__(self, function: Any, name: str) -> None:
+    def __init__(self, function: Any, name: str, seeds: Seeds) -> None:
         self.__wrapped__ = function
+        self._seeds = seeds
         self.__signature__ = inspect.signature(lambda call, cotangents, wanted, captured, kept: None)
         self.__name__ = f"{name} (backward)"
 
@@ -141,6 +174,7 @@ class _Backward:
         kept: dict[int, Any],
     ) -> tuple[list[Any], dict[int, Any]]:
         tracer = _current()
+        tracer.draw = self._seeds.of(tracer.draw)
         own: list[Traced] = []
         asked = iter(wanted)
 
@@ -162,6 +196,7 @@ class _Backward:
         known_nodes = {candidates[number]: value for number, value in kept.items()}
         tracer.replace(list(known_nodes), list(known_nodes.values()))
         made = [known_nodes.get(tracer.node(g), g) for g in made]
+        tracer.forget_writes()  # the forward pass has done them
         return made[: len(nodes)], dict(zip(params, made[len(nodes) :], strict=True))
 
     def _captured(self, tracer: Tracer, wanted: Sequence[int]) -> dict[int, Traced]:
@@ -199,6 +234,7 @@ class _Node:
         captured: list[int],
         made: list[Any],
         kept: dict[int, Any],
+        state: tuple[float | None, list[tuple[Any, bool]]],
         autocast: Any,
     ) -> None:
         self.passes = passes
@@ -208,6 +244,7 @@ class _Node:
         self.made = made
         self.kept = list(kept)
         self.values = list(kept.values())
+        self.seed, self.modes = state
         self.autocast = autocast
 
     def gradients(self, tensors: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
@@ -219,11 +256,24 @@ class _Node:
         kept = dict(zip(self.kept, tensors[behind:], strict=True))
         asked = tuple(bool(w) and t.is_floating_point() for w, t in zip(wanted[:first], tensors, strict=False))
         captured = tuple(k for k, w in zip(self.captured, wanted[first:], strict=True) if w)
-        with self.autocast():
+        with self.autocast(), _in_modes(self.modes), self.passes.seeds.again(self.seed):
             made = self.passes.backward(call, list(gradients), asked, captured, kept)
         own, named = made.result if isinstance(made, Returned) else made
         given = iter(own)
         return [next(given) if a else None for a in asked] + [named.get(k) for k in self.captured]
+
+
+@contextlib.contextmanager
+def _in_modes(modes: Sequence[tuple[Any, bool]]) -> Iterator[None]:
+    """Modules have the mode that they had, which decides what is computed again."""
+    changed = [(module, module.training) for module, was in modes if module.training != was]
+    for module, now in changed:
+        module.training = not now
+    try:
+        yield
+    finally:
+        for module, now in changed:
+            module.training = now
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from ._ops.activations import *
 from ._ops.attention import *
 from ._ops.contractions import *
+from ._ops.dropout import *
 from ._ops.extremes import *
 from ._ops.group_norms import *
 from ._ops.joins import *

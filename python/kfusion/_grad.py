@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ._fuse import FusedFunction, fuse
+from ._graph.seeds import Seeds
 from ._graph.structure import holds_arrays, may_hold_results, walk
 from ._graph.tracer import Traced, Tracer, tracer_of
 from ._ops.operation import bind
@@ -90,10 +91,11 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         raise ValueError(f"{who}: there must be at least one primal")
     tracer = tracer_of_leaves(primals)
     if tracer is None:
-        made = fuse(_Forward(function, has_aux))(*primals)
-        pullback = fuse(_Pullback(function, has_aux))
+        seeds = Seeds()
+        made = fuse(_Forward(function, has_aux, seeds))(*primals)
+        pullback = fuse(_Pullback(function, has_aux, seeds))
         results, *aux = made if has_aux else (made,)
-        return results, functools.partial(_pull, pullback, primals), *aux
+        return results, functools.partial(_pull, pullback, primals, seeds, seeds.taken()), *aux
     given = [_Given(tracer, who, f"primal {i}", x) for i, x in enumerate(primals)]
     with tracer.differentiated():
         result = function(*[g.value for g in given])
@@ -180,18 +182,24 @@ class _Gradient:
 class _Forward:
     """A function of primals, as `vjp` calls it."""
 
-    def __init__(self, function: Callable[..., Any], has_aux: bool) -> None:
+    def __init__(self, function: Callable[..., Any], has_aux: bool, seeds: Seeds) -> None:
         self.__wrapped__ = function
         self.__name__ = f"vjp({name_of(function)})"
         self._has_aux = has_aux
+        self._seeds = seeds
 
     def __call__(self, *primals: Any) -> Any:
         tracer = tracer_of_leaves(primals)
         assert tracer is not None
+        tracer.draw = self._seeds.of(tracer.draw)
         who = f"kfusion.{self.__name__}"
         given = [_Given(tracer, who, f"primal {i}", x) for i, x in enumerate(primals)]
         results, *aux = _unpacked(who, self._has_aux, self.__wrapped__(*[g.value for g in given]))
-        _leaves(who, "the result", results)
+        listed = _leaves(who, "the result", results)
+        written = tracer.written()
+        if written and not tracer.are_apart(written, listed, [x for g in given for x in g.nodes]):
+            what = "it writes to arrays that its gradients need, or gradients would have to pass through"
+            raise RuntimeError(f"{who}: {what}: use kfusion.value_and_grad, or write to copies")
         return (results, *aux) if aux else results
 
 
@@ -201,19 +209,26 @@ _PULLBACK = inspect.signature(lambda primals, cotangents: None)
 class _Pullback:
     """From primals and gradients of results to gradients of primals."""
 
-    def __init__(self, function: Callable[..., Any], has_aux: bool) -> None:
+    def __init__(self, function: Callable[..., Any], has_aux: bool, seeds: Seeds) -> None:
         self.__wrapped__ = function
         self.__signature__ = _PULLBACK
         self.__name__ = f"vjp({name_of(function)})"
         self._has_aux = has_aux
+        self._seeds = seeds
 
     def __call__(self, primals: Any, cotangents: Any) -> Any:
+        if (tracer := tracer_of_leaves(primals)) is not None:
+            tracer.draw = self._seeds.of(tracer.draw)
         _, pull, *_ = vjp(self.__wrapped__, *primals, has_aux=self._has_aux)
-        return pull(cotangents)
+        gradients = pull(cotangents)
+        if tracer is not None:
+            tracer.forget_writes()  # the forward pass has done them
+        return gradients
 
 
-def _pull(pullback: FusedFunction, primals: Any, cotangents: Any) -> Any:
-    return pullback(primals, cotangents)
+def _pull(pullback: FusedFunction, primals: Any, seeds: Seeds, seed: float | None, cotangents: Any) -> Any:
+    with seeds.again(seed):
+        return pullback(primals, cotangents)
 
 
 class _Given:

@@ -11,6 +11,24 @@ from typing import Any
 
 import numpy as np
 
+
+def _philox(x: int, y: int, z: int) -> int:
+    """Philox 4x32-10 as Salmon et al. define it: a word of the block of counter (x / 4, y) under the key z."""
+    low = 2**32 - 1
+    counter = [(x >> 2) & low, (x >> 34) & low, y & low, (y >> 32) & low]
+    key = [z & low, (z >> 32) & low]
+    for _ in range(10):
+        products = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        counter = [
+            (products[1] >> 32) ^ counter[1] ^ key[0],
+            products[1] & low,
+            (products[0] >> 32) ^ counter[3] ^ key[1],
+            products[0] & low,
+        ]
+        key = [(key[0] + 0x9E3779B9) & low, (key[1] + 0xBB67AE85) & low]
+    return counter[x & 3]
+
+
 MAPS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "subtract": np.subtract,
@@ -82,6 +100,7 @@ MAPS: dict[str, Callable[..., Any]] = {
     "bitwise_xor": np.bitwise_xor,
     "left_shift": np.left_shift,
     "right_shift": np.right_shift,
+    "philox": np.vectorize(lambda x, y, z: _philox(int(x), int(y), int(z)), otypes=[np.int64]),
     "invert": np.invert,
 }
 

@@ -9,6 +9,7 @@ import torch
 
 import kfusion as kf
 from kfusion import _core
+from kfusion._compare import libraries
 
 OPS = {row["name"]: row for row in _core.op_table()}
 _OTHER_NAMES = {"equal": "eq", "power": "pow", "invert": "bitwise_not", "rint": "round"}
@@ -20,6 +21,7 @@ MAPS: dict[str, Callable[..., torch.Tensor]] = {
     "left_shift": torch.bitwise_left_shift,
     "right_shift": torch.bitwise_right_shift,
     "arctan2": torch.arctan2,
+    "philox": libraries.Torch("cpu").function("philox"),
 }
 REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.sum,

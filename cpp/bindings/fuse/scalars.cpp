@@ -52,6 +52,7 @@ const double* Scalars::evaluate(const Signature& s, std::pmr::vector<double>& ro
       values[k++] = o.register_number < 0 ? o.constant.ptr() : value_of(o.register_number);
     results.push_back(py::reinterpret_steal<py::object>(
         PyObject_Vectorcall(i.function.ptr(), values.data(), i.operands.size(), nullptr)));
+    if (!results.back() && i.operands.empty()) throw py::error_already_set();  // no function of the user's: a seed
     if (!results.back()) PyErr_Clear();  // the function itself will raise it, or catch it
     if (!results.back() || reinterpret_cast<PyObject*>(Py_TYPE(results.back().ptr())) != i.type.ptr()) return nullptr;
   }

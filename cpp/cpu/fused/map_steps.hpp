@@ -1,5 +1,6 @@
 // The bodies of the steps that the maps of ops.def make.
 #pragma once
+#include "cpu/fused/random_steps.hpp"
 #include "cpu/fused/tile.hpp"
 #include "cpu/vector/map.hpp"
 
@@ -80,6 +81,21 @@ class Divisor {
 };
 #endif
 
+/// Of positions in registers, one stream and one key.
+template <class... X>
+KF_INLINE void put_random_words(Int64Vec stream, Int64Vec key, X&... x) {
+  constexpr int kCount = sizeof...(X);
+  F32s tile[] = {x...};
+  if (!RandomWords::are_whole_blocks(tile, kCount))
+    return one_by_one([&](F32s v, int) KF_LAMBDA { return map_register<Op::philox, std::int64_t>(v, stream, key); },
+                      x...);
+  const RandomWords words(stream, key);
+#pragma GCC unroll 1
+  for (int j = 0; j < kCount; j += 4) words.put(tile + j);
+  int j = 0;
+  ((x = tile[j++]), ...);
+}
+
 template <Op op, class T>
 struct MapStep {
   template <bool kWhole, class... X>
@@ -97,11 +113,17 @@ struct MapStep {
           return Divisor(number<T>(y)).divide(x...);
         }
 #endif
+      if constexpr (op == Op::philox && sizeof...(X) % 4 == 0)
+        if (s->stride == 0 && s->second_stride == 0) {
+          fetch<kWhole, sizeof...(X)>(s, c, i);
+          return put_random_words(number<T>(y), number<T>(z), x...);
+        }
       Fetches fetches(s, c, i);
       one_by_one(
-          [&fetches, y, s](F32s v, int j) KF_LAMBDA {
+          [&fetches, y, z, s](F32s v, int j) KF_LAMBDA {
             fetches.next_register();
-            return map_register<op, T>(v, operand_at<T, (kArity > 1)>(y, s->stride, j));
+            return map_register<op, T>(v, operand_at<T, (kArity > 1)>(y, s->stride, j),
+                                       operand_at<T, (kArity > 2)>(z, s->second_stride, j));
           },
           x...);
     } else {

@@ -23,7 +23,7 @@ int lane_of(const Constant& c, const double* parameters, std::byte* lane) {
     case DType::kFloat64:
       return put(number);
     case DType::kInt64:
-      return put(c.integer);
+      return put(c.parameter >= 0 ? static_cast<std::int64_t>(number) : c.integer);
     case DType::kInt32:
       return put(static_cast<std::int32_t>(c.integer));
     case DType::kBool:

@@ -35,6 +35,8 @@ constexpr bool accepts(Signature s) {
       return !kIsFloat<T>;
     case Signature::ZZ_Z:
       return !kIsFloat<T> && !kIsBool<T>;
+    case Signature::LLL_L:
+      return !kIsFloat<T> && sizeof(T) == 8;
     case Signature::BB_B:
       return kIsBool<T>;
     default:

@@ -81,4 +81,19 @@ std::vector<NodeId> needed_backward(const GraphBuilder& graph, const NodeIds& ou
   return needed;
 }
 
+std::vector<NodeId> reaching(const GraphBuilder& graph, const NodeIds& outputs, const NodeIds& inputs) {
+  const Graph& g = graph.graph();
+  std::vector<bool> reached(g.nodes.size());
+  for (const NodeId id : inputs) reached[at(id)] = true;
+  for (NodeId id = 0; id < std::ssize(g.nodes); ++id) {
+    const bool passes = (is_float(g[id].dtype) || kind(g[id].op) == OpKind::kLibrary) && !graph.is_stopped(id);
+    if (passes && std::ranges::any_of(g[id].arguments, [&](NodeId a) { return reached[at(a)]; }))
+      reached[at(id)] = true;
+  }
+  std::vector<NodeId> found;
+  for (const NodeId id : outputs)
+    if (is_float(g[id].dtype) && reached[at(id)]) found.push_back(id);
+  return found;
+}
+
 }  // namespace kfusion::grad

@@ -15,6 +15,9 @@ std::vector<NodeId> worth_keeping(const Graph& g, const Device& device);
 std::vector<NodeId> needed_backward(const GraphBuilder& graph, const NodeIds& outputs, const NodeIds& inputs,
                                     const std::vector<NodeId>& candidates);
 
+/// Those of `outputs` through which gradients reach some of `inputs`.
+std::vector<NodeId> reaching(const GraphBuilder& graph, const NodeIds& outputs, const NodeIds& inputs);
+
 /// torch's function for what several nodes compute, where these make more than it reads and gives: the scores of
 /// attention. Nothing of any other.
 bool is_large_inside(const Graph& g, const LibraryForm& form);

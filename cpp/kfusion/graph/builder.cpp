@@ -60,6 +60,11 @@ std::string shortened(std::string text) {
 }
 
 /// Whether a conversion is known now: to an integer, a float argument is converted when it comes.
+void require_parameter(int number) {
+  if (number < 0 || number >= kMaxDims)
+    throw ValueError("constant: a parameter's number must be from -1 to 63, got " + to_string(number));
+}
+
 bool is_known(const Node& n, DType dtype) {
   return is_constant(n) && !(is_integer(dtype) && std::get<ConstantAttributes>(n.attributes).parameter >= 0);
 }
@@ -144,9 +149,12 @@ NodeId GraphBuilder::weak_bool(bool value) {
   return add_source(constant_node(DType::kBool, {value ? 1.0 : 0.0, 0, true}));
 }
 NodeId GraphBuilder::weak_int(std::int64_t value) { return add_source(constant_node(DType::kInt64, {0, value, true})); }
+NodeId GraphBuilder::integer_parameter(int parameter) {
+  require_parameter(parameter);
+  return add_source(constant_node(DType::kInt64, {0, 0, false, parameter}));
+}
 NodeId GraphBuilder::weak_float(double value, int parameter) {
-  if (parameter < -1 || parameter >= kMaxDims)
-    throw ValueError("constant: a parameter's number must be from -1 to 63, got " + to_string(parameter));
+  if (parameter != -1) require_parameter(parameter);
   return add_source(constant_node(DType::kFloat64, {value, 0, true, parameter}));
 }
 

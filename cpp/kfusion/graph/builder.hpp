@@ -33,6 +33,8 @@ class GraphBuilder {
   NodeId weak_int(std::int64_t value);
   /// `parameter`: the number of the float argument that it is, up to kMaxDims - 1; -1 for one that stays as it is.
   NodeId weak_float(double value, int parameter = -1);
+  /// The int64 that a float argument is.
+  NodeId integer_parameter(int parameter);
   /// A float without axes; of a half type it is wide.
   NodeId constant(double value, DType dtype);
   /// 0, 1, 2, ... along `axis` of an array of extents `shape`.

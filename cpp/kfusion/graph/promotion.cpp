@@ -77,6 +77,8 @@ DType compute_type(const OpInfo& op, DType promoted, Library library) {
       return to_float(promoted, library);
     case Signature::BB_B:
       return DType::kBool;
+    case Signature::LLL_L:
+      return is_integer(promoted) ? DType::kInt64 : promoted;
     default:
       return promoted;
   }
@@ -116,7 +118,7 @@ std::string list(std::span<const TypedOperand> operands) {
 }
 
 const char* wanted_by(Signature s) {
-  if (s == Signature::ZZ_Z) return "integers";
+  if (s == Signature::ZZ_Z || s == Signature::LLL_L) return "integers";
   return s == Signature::II_I ? "integers or bools" : "numbers other than bools";
 }
 
@@ -206,6 +208,8 @@ std::optional<DType> result_type(const OpInfo& op, std::span<const DType> argume
       return given(same(arguments) && !is_float(last), last);
     case Signature::ZZ_Z:
       return given(same(arguments) && is_integer(last), last);
+    case Signature::LLL_L:
+      return given(same(arguments) && last == DType::kInt64, last);
     case Signature::C_C:
       return given(true, is_float(last) ? last : DType::kInt64);
     case Signature::kNone:

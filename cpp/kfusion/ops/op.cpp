@@ -44,8 +44,8 @@ std::string_view name(OpKind k) {
 }
 
 std::string_view name(Signature s) {
-  constexpr std::string_view kNames[] = {"F_F",  "FF_F", "N_N",   "NN_N", "NNN_N", "S_S", "SS_S", "A_B",
-                                         "AA_B", "BB_B", "BNN_N", "II_I", "ZZ_Z",  "C_C", ""};
+  constexpr std::string_view kNames[] = {"F_F",  "FF_F", "N_N",   "NN_N", "NNN_N", "S_S",   "SS_S", "A_B",
+                                         "AA_B", "BB_B", "BNN_N", "II_I", "ZZ_Z",  "LLL_L", "C_C",  ""};
   return kNames[static_cast<std::size_t>(s)];
 }
 

@@ -27,7 +27,7 @@ struct None {
 inline constexpr None none;
 
 /// Which dtypes an op takes and gives; ops.def explains each.
-enum class Signature { F_F, FF_F, N_N, NN_N, NNN_N, S_S, SS_S, A_B, AA_B, BB_B, BNN_N, II_I, ZZ_Z, C_C, kNone };
+enum class Signature { F_F, FF_F, N_N, NN_N, NNN_N, S_S, SS_S, A_B, AA_B, BB_B, BNN_N, II_I, ZZ_Z, LLL_L, C_C, kNone };
 
 /// What a map takes, by how it is computed.
 enum class OpCost : std::uint8_t {

@@ -183,6 +183,28 @@ T right_shift(T x, T count) {
   return static_cast<T>(x >> (count < 0 || count >= T(8 * sizeof(T)) ? T(8 * sizeof(T) - 1) : count));
 }
 
+/// 32 random bits: a word of a block of four, Philox 4x32-10 of (position / 4, stream) by a key (Salmon, Moraes, Dror
+/// and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011). T has 64 bits.
+template <class T>
+T philox(T position, T stream, T key) {
+  constexpr int kRounds = 10;
+  const auto low = [](T x) { return static_cast<std::uint32_t>(x); };
+  const auto high = [](auto x) { return static_cast<std::uint32_t>(static_cast<std::uint64_t>(x) >> 32); };
+  const T block = position >> 2;
+  std::uint32_t word[] = {low(block), high(block), low(stream), high(stream)};
+  std::uint32_t keys[] = {low(key), high(key)};
+  for (int round = 0; round < kRounds; ++round) {
+    const std::uint64_t a = std::uint64_t{0xd2511f53} * word[0], b = std::uint64_t{0xcd9e8d57} * word[2];
+    word[0] = high(b) ^ word[1] ^ keys[0];
+    word[1] = static_cast<std::uint32_t>(b);
+    word[2] = high(a) ^ word[3] ^ keys[1];
+    word[3] = static_cast<std::uint32_t>(a);
+    keys[0] += 0x9e3779b9;
+    keys[1] += 0xbb67ae85;
+  }
+  return static_cast<T>(word[position & 3]);
+}
+
 template <class T>
 T invert(T x) {
   if constexpr (kIsBool<T>) return x == T(0);

@@ -40,6 +40,8 @@ constexpr bool accepts(Signature s) {
       return !kFloat;
     case Signature::ZZ_Z:
       return !kFloat && !kBool;
+    case Signature::LLL_L:
+      return !kFloat && sizeof(T) == 8;
     case Signature::BB_B:
       return kBool;
     default:

@@ -26,10 +26,31 @@ _ROWS = {row["name"]: row for row in _core.op_table() if row["kind"] in ("map", 
 _OPERATORS: dict[str, Function] = {op: getattr(operator, f"__{name}__") for name, (_, op) in BINARY.items()}
 _OPERATORS |= {op: getattr(operator, name) for name, op in COMPARISONS.items()}
 # What NumPy and its likes lack, of what they have (m).
+
+
+def _philox(module: Any) -> Function:
+    """Philox 4x32-10 of int64 arrays, products of which wrap."""
+    low = 2**32 - 1
+
+    def function(x: Any, y: Any, z: Any) -> Any:
+        words = [(x >> 2) & low, (x >> 34) & low, y & low, (y >> 32) & low]
+        keys = [z & low, (z >> 32) & low]
+        for _ in range(10):
+            a, b = words[0] * 0xD2511F53, words[2] * 0xCD9E8D57
+            high = [(product >> 32) & low for product in (b, a)]
+            words = [high[0] ^ words[1] ^ keys[0], b & low, high[1] ^ words[3] ^ keys[1], a & low]
+            keys = [(keys[0] + 0x9E3779B9) & low, (keys[1] + 0xBB67AE85) & low]
+        words = [module.where(x & 1 != 0, words[i + 1], words[i]) for i in (0, 2)]
+        return module.where(x & 2 != 0, words[1], words[0])
+
+    return function
+
+
 _FORMULAS: dict[str, Callable[[Any], Function]] = {
     "rsqrt": lambda m: lambda x: 1 / m.sqrt(x),
     "relu": lambda m: lambda x: m.maximum(x, 0),
     "sigmoid": lambda m: lambda x: 1 / (1 + m.exp(-x)),
+    "philox": _philox,
     "cbrt": lambda m: lambda x: m.sign(x) * m.abs(x) ** (1 / 3),
 }
 

@@ -110,6 +110,9 @@ def problem_of(versions: Versions, args: tuple[Any, ...], keywords: Mapping[str,
         ValueError: an array is empty.
     """
     traced = trace(versions.function, *args, **keywords)
+    if traced.is_random:
+        what = f"{traced.name} draws random numbers, others in each call"
+        raise TypeError(f"kfusion.compare: {what}: pass kf.dropout a seed")
     for i in traced.inputs:
         if i.array is None:
             raise TypeError(f"kfusion.compare: {i.name} must be an array, got {i.spec}")

@@ -17,8 +17,10 @@ from .. import _core
 from .._devices import running
 from .._spec import FLOATS, ITEM_BYTES, Spec, described, is_array, spec_of
 from . import library_adjoints, memory
+from . import number as numbers
 from .memory import Memory, Path
-from .number import Number, Program, is_integer, is_number, parameter_of, read
+from .number import Instruction, Number, Program, is_integer, is_number, parameter_of, read
+from .seeds import Draw, drawn
 from .sizes import RecordedGraph, is_size
 from .source import no_form, trace_error, user_frame, user_line
 
@@ -182,6 +184,7 @@ class Tracer:
         self._input_nodes: list[int] = []
         self._writable: set[int] = set()  # captured arrays by id
         self.stand_in: Callable[[Any], Traced | None] = lambda array: None  # the value of an array that was written to
+        self.to_write: Callable[[Any], Any] = lambda array: array  # the value of one that is to be written to
         self.calls: list[Call] = []
         self.library_calls: list[Callable[..., Any]] = []  # as the graph's nodes number them
         self.forms: list[Form] = []
@@ -195,6 +198,11 @@ class Tracer:
         self._names: dict[int, tuple[str, Any]] | None = None  # the same, once they were asked for
         self._stages = 0
         self._line = ""
+        self.draw: Draw = drawn  # a seed, when the function is called
+        self._seed: Number | None = None
+        self._streams = 0
+        self.writes = 0
+        self.counts: dict[float, Traced] = {}  # of batches, by the numbers that stand for their reciprocals
 
     # ---- values ----
 
@@ -449,6 +457,41 @@ class Tracer:
             free = f"{name}_{self._numbers[name]}"
         return free
 
+    # ---- random numbers ----
+
+    @property
+    def is_random(self) -> bool:
+        """Whether calls draw a seed."""
+        return self._seed is not None
+
+    @property
+    def effects(self) -> tuple[int, int]:
+        """How often random numbers were drawn, and memory was written to, so far."""
+        return self._streams, self.writes
+
+    def seed(self) -> Number:
+        """A number that every call draws: a float that is an integer of seeds.BITS bits.
+
+        Raises:
+            TraceError: the function has too many numbers.
+        """
+        if self._seed is None:
+            register = self.program.add(Instruction(self.draw, (), (), float))
+            if register < 0 or self.program.parameter(register) < 0:
+                raise trace_error("there are too many numbers to draw random ones beside", "pass arrays in their place")
+            self._seed = numbers.number(0.0, self, register)
+        return self._seed
+
+    def integer(self, number: Any) -> Traced:
+        """An int64 for a float that is an integer."""
+        value, index = parameter_of(number, self) if is_number(number) else (number, -1)
+        return self.add("scalar", int(value)) if index < 0 else self.add("integer_parameter", index)
+
+    def next_stream(self) -> int:
+        """The number of a stream of random numbers that nobody else in this graph has."""
+        self._streams += 1
+        return self._streams - 1
+
     # ---- nodes ----
 
     def add(self, kind: str, *arguments: Any) -> Traced:
@@ -549,6 +592,25 @@ class Tracer:
         """Those of the candidates that the gradients of values need."""
         nodes = [list(map(self.node, listed)) for listed in (results, values)]
         return list(self._build("needed_backward", *nodes, candidates))
+
+    def are_apart(self, written: Sequence[Written], results: Sequence[Traced], values: Sequence[Traced]) -> bool:
+        """Whether gradients of results by values neither read what is written to, nor are to pass through what is
+        written there.
+        """
+        targets = [self._input_nodes[w.input] for w in written]
+        new = [self.node(w.result) for w in written]
+        wanted = [self.node(v) for v in values]
+        if set(targets) & set(wanted) or self._build("reaching", new, wanted):
+            return False
+        return not results or not self.needed_backward(results, values, targets)
+
+    def forget_writes(self) -> None:
+        """The inputs are as they were given."""
+        for value, node in zip(self._values, self._input_nodes, strict=True):
+            if value._memory.version:
+                value._memory.node, value._memory.part, value._memory.version = node, None, 0
+                object.__setattr__(value, "_node", node)
+                object.__setattr__(value, "_version", 0)
 
     def replace(self, nodes: Sequence[int], values: Sequence[Traced]) -> None:
         """Readers of the nodes read the values instead, which came first."""

@@ -8,6 +8,7 @@ from .._graph.tracer import stage
 from . import primitives as p
 from .activations import softmax
 from .contractions import matmul
+from .dropout import dropped
 from .operation import Array, composite
 from .views import astype, expand_dims, matrix_transpose, positions
 
@@ -38,6 +39,13 @@ def attention(
 
     Source: Vaswani et al., "Attention Is All You Need", 2017.
     """
+    return attended(q, k, v, scale, mask, causal, 0.0)
+
+
+def attended(
+    q: Array, k: Array, v: Array, scale: float | None, mask: Array | None, causal: bool, dropout: float
+) -> Array:
+    """Attention that leaves out weights at random with this probability: with a stage attention.dropout."""
     if min(a.ndim for a in (q, k, v)) < 2:
         raise ValueError(
             f"kfusion.attention: q, k and v must have at least 2 axes, got {q.shape}, {k.shape}, {v.shape}"
@@ -51,6 +59,9 @@ def attention(
             scores = _masked(scores, mask, causal)
     with stage(q, "attention.softmax"):
         weights = softmax(scores, -1)
+    if dropout:
+        with stage(q, "attention.dropout"):
+            weights = dropped(weights, dropout)
     with stage(q, "attention.output"):
         return matmul(weights, v)
 

@@ -7,11 +7,12 @@ torch's are: rounded to bfloat16 they would be wrong in the third digit.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from .._graph.tracer import constant, stage
 from .._spec import FLOATS
 from . import primitives as p
-from .gradients import at_0, root
+from .gradients import at_0, root, taken
 from .operation import Array, Axes, composite, operation
 from .views import astype, axes_or_all, axes_tuple, reshape, wide
 
@@ -228,10 +229,30 @@ def batchnorm(
         with stage(x, "batchnorm"):
             return of_channels(x, mean, var, weight, bias, axis, eps)
     channel = checked("batchnorm", x, axis, eps)
-    weight, bias = (parameter("batchnorm", n, v, x, channel) for n, v in (("weight", weight), ("bias", bias)))
-    mean, var = moments("batchnorm", x, tuple(a for a in range(x.ndim) if a not in channel))
-    with stage(x, "batchnorm.scale"):
-        return affine((x - mean) * p.rsqrt(var + eps), weight, bias, x)
+    return of_own_moments("batchnorm", x, [a for a in range(x.ndim) if a not in channel], weight, bias, axis, eps)[0]
+
+
+def of_own_moments(
+    name: str, x: Array, axes: Sequence[int], weight: Array | None, bias: Array | None, axis: int, eps: float
+) -> tuple[Array, Array, Array]:
+    """x with mean 0 and variance 1 along some axes, times a weight and plus a bias along one; the moments, too."""
+    channel = checked(name, x, axis, eps)
+    weight, bias = (parameter(name, n, v, x, channel) for n, v in (("weight", weight), ("bias", bias)))
+    mean, var = moments(name, x, tuple(axes))
+    with stage(x, f"{name}.scale"):
+        if taken(x):
+            return _scaled_by_sums(x, mean, var, weight, bias, eps), mean, var
+        return affine((x - mean) * p.rsqrt(var + eps), weight, bias, x), mean, var
+
+
+def _scaled_by_sums(x: Array, mean: Array, var: Array, weight: Array | None, bias: Array | None, eps: float) -> Array:
+    """The same, so that its gradients need two sums along the axes, of g and of g (x - mean), which are of one pass:
+    the gradient by the mean is that by the shift, which is 0, times the scale.
+    """
+    scale = p.rsqrt(var + eps) if weight is None else p.rsqrt(var + eps) * weight
+    fixed = constant(mean)
+    shift = (fixed - mean) * scale
+    return affine((x - fixed) * scale, None, shift if bias is None else shift + bias, x)
 
 
 def of_channels(

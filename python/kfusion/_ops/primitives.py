@@ -22,6 +22,7 @@ _DTYPES = {
     "BNN_N": ("any dtype, the condition read as truth values", "the dtype of x and y"),
     "II_I": ("integers or bools", "the arguments' dtype"),
     "ZZ_Z": ("integers, not bools", "the arguments' dtype"),
+    "LLL_L": ("integers, not bools; they become int64", "int64"),
     "C_C": ("any dtype", "x's dtype; int64 for integers and bools"),
 }
 _DTYPES |= {"F" + s: _DTYPES[s] for s in ("F_F",)} | {"NN_N": _DTYPES["N_N"], "NNN_N": _DTYPES["N_N"]}
@@ -94,6 +95,13 @@ def _binary(op: str) -> Callable[..., Any]:
     return builder
 
 
+def _ternary(op: str) -> Callable[..., Any]:
+    def builder(x: Array, y: Array, z: Array) -> Array:
+        return x._tracer.map(op, x, y, z)
+
+    return builder
+
+
 def _clip(op: str) -> Callable[..., Any]:
     def builder(x: Array, min: Array | None = None, max: Array | None = None) -> Array:
         if min is None or max is None:
@@ -142,7 +150,7 @@ _SPECIAL = {"clip": _clip, "where": _where}
 
 def _function(row: dict[str, Any]) -> Callable[..., Any]:
     name, is_map = row["name"], row["kind"] == "map"
-    plain = _reduction if not is_map else _unary if row["arity"] == 1 else _binary
+    plain = (_unary, _binary, _ternary)[row["arity"] - 1] if is_map else _reduction
     builder = _SPECIAL.get(name, plain)(name)
     names = builder.__code__.co_varnames[: builder.__code__.co_argcount]
     takes, gives = _DTYPES[row["signature"]]

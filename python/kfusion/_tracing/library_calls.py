@@ -8,6 +8,7 @@ functions whose results have shapes that follow from the arguments' are listed h
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 import sys
 from collections.abc import Callable, Sequence
@@ -44,6 +45,8 @@ def torch_call(
     tracer = tracer_of(*(getattr(leaf, "pairs", leaf) if is_complex(leaf) else leaf for leaf in leaves((args, kwargs))))
     if tracer is None:
         raise refusals.refused(name)
+    if tracer.differentiates and _draws(name.removeprefix("torch."), args):
+        raise refusals.refused_gradient(name)
     call = _Arguments(tracer, (args, kwargs), "torch")
     tried = _Tried(function, name, call)
     shapes = [v.shape for v in call.values]
@@ -81,8 +84,19 @@ def torch_call(
     return results.filled(numbers, call.given)
 
 
+_OF_SAMPLES = ("fractional_max_pool", "svd_lowrank", "pca_lowrank")
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+
+
+def _draws(name: str, args: Sequence[Any]) -> bool:
+    """Whether a call draws random numbers, and others where its gradient computes it again."""
+    drops = (type(p) is float and p > 0 and train is True for p, train in itertools.pairwise(args))
+    return name.startswith(_OF_SAMPLES) or (name in _RECURRENT and any(drops))
+
+
 def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs: Any, build: Callable[[], Any]) -> Any:
-    """What `build` makes of a call. Where that is of several stages, the graph learns that torch has a function for it.
+    """What `build` makes of a call. Where that is of several stages, the graph learns that torch has a function for it,
+    unless the call draws random numbers, or writes to what it is given.
 
     Args:
         function: torch's, None where it is not imported.
@@ -92,9 +106,11 @@ def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs:
         build: adds the nodes.
     """
     tracer = tracer_of(*leaves((args, kwargs)))
-    first = tracer.graph.stages() if tracer is not None else 0
+    first, effects = (tracer.graph.stages(), tracer.effects) if tracer is not None else (0, (0, 0))
     made = build()
     if tracer is None or function is None or not isinstance(made, Traced) or tracer.graph.stages() < first + 2:
+        return made
+    if tracer.effects != effects:
         return made
     if any(map(is_number, leaves((args, kwargs)))):
         return made  # torch would take a float argument's value as it is now

@@ -19,7 +19,8 @@ _OTHER = ("it has no form in a graph", "write it with the functions of kfusion, 
 _NAMES = {
     _UNKNOWN_SHAPE: "nonzero argwhere flatnonzero unique compress extract masked_select unique_values",
     _UNKNOWN_VALUE: "item tolist tobytes numpy get dump dumps array_equal equal allclose array2string array_repr",
-    _RANDOM: "rand_like randn_like randint_like bernoulli multinomial normal poisson dropout gumbel_softmax rrelu",
+    _RANDOM: "rand_like randn_like randint_like bernoulli multinomial normal poisson gumbel_softmax rrelu dropout "
+    "feature_dropout alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d native_dropout",
     _BLOCKS: "block",
     _ORDER: "sort argsort msort topk median quantile percentile",
     _IN_PLACE: "copyto put put_along_axis place putmask fill fill_diagonal __setitem__ __delitem__",
@@ -74,6 +75,12 @@ def refused_random(function: str, generator: str) -> TraceError:
     """The error for a function that drew from a library's shared generator."""
     reason, hint = _RANDOM
     return trace_error(f"{function} draws from {generator}, which is not traced: {reason}", hint, "")
+
+
+def refused_gradient(function: str) -> TraceError:
+    """The error for differentiating a function of the library's that draws random numbers."""
+    what = f"{function} draws random numbers, and others when its gradient computes it again"
+    return trace_error(what, "call it outside, without dropout, or under torch.no_grad()")
 
 
 def refused_attribute(name: str) -> TraceAttributeError:

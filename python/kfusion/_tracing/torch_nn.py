@@ -9,9 +9,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from .._graph.source import no_form, trace_error
+from .._graph.source import no_form
 from .._graph.tracer import Traced, stage
 from .._ops import activations, attention, contractions, norms, views
+from .._ops import dropout as dropouts
 from .._ops import primitives as p
 from .._ops.gradients import clipped
 from . import autocast, library_calls, refusals
@@ -94,32 +95,6 @@ def _trailing(name: str, x: Traced, extents: Any) -> tuple[int, ...]:
     if not wanted or x.shape[-len(wanted) :] != wanted:
         raise ValueError(f"kfusion.{name}: normalized_shape must be the last extents of {x.shape}, got {wanted}")
     return tuple(range(-len(wanted), 0))
-
-
-@_function("batch_norm")
-def _batch_norm(
-    input: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Any:
-    if not training:
-        return norms.batchnorm(input, running_mean, running_var, weight, bias, eps=eps)
-    if running_mean is not None or running_var is not None:
-        what = "torch.batch_norm in training updates its running statistics in place, which is not traced"
-        raise trace_error(what, "call model.eval(), or make the module with track_running_stats=False")
-    return norms.batchnorm(input, None, None, weight, bias, eps=eps)
-
-
-@_function("dropout", "feature_dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
-def _dropout(input: Any, p: float = 0.5, training: bool = True) -> Any:
-    if training and p != 0:
-        raise refusals.refused("torch.dropout")
-    return input
 
 
 @_function("linear")
@@ -219,12 +194,22 @@ def _heads_of_one_key(query: Any, key: Any, value: Any, mask: Any) -> int | None
     return heads // keys if keys == values and keys > 0 and heads % keys == 0 else None
 
 
-def _grouped_attention(query: Any, key: Any, value: Any, causal: bool, scale: float | None, groups: int) -> Any:
+def _grouped_attention(
+    query: Any, key: Any, value: Any, causal: bool, scale: float | None, groups: int, dropout: float
+) -> Any:
     batch, heads, rows, depth = query.shape
     split = views.reshape(query, (batch, heads // groups, groups, rows, depth))
     key, value = views.expand_dims(key, 2), views.expand_dims(value, 2)
-    y = attention.attention(split, key, value, scale=scale, causal=causal)
+    y = _attention(split, key, value, None, causal, scale, dropout)
     return views.reshape(y, (batch, heads, rows, value.shape[-1]))
+
+
+def _attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float | None, dropout: float) -> Any:
+    if not dropout:
+        return attention.attention(query, key, value, scale=scale, mask=mask, causal=causal)
+    tracer = query._tracer
+    key, value, mask = (v if v is None else tracer.lift(v, "torch") for v in (key, value, mask))
+    return attention.attended(query, key, value, scale, mask, causal, dropout)
 
 
 @_function("scaled_dot_product_attention")
@@ -239,12 +224,12 @@ def _scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Any:
     groups = _heads_of_one_key(query, key, value, attn_mask) if enable_gqa else 1
-    for keyword, given in (("dropout_p", dropout_p), ("enable_gqa", groups is None)):
-        if given:
-            raise refusals.refused_keyword("torch.scaled_dot_product_attention", keyword)
-    if groups is not None and groups > 1:
-        return _grouped_attention(query, key, value, is_causal, scale, groups)
-    y = attention.attention(query, key, value, scale=scale, mask=attn_mask, causal=is_causal)
+    if groups is None:
+        raise refusals.refused_keyword("torch.scaled_dot_product_attention", "enable_gqa")
+    dropout = dropouts.probability("scaled_dot_product_attention", query, dropout_p)
+    if groups > 1:
+        return _grouped_attention(query, key, value, is_causal, scale, groups, dropout)
+    y = _attention(query, key, value, attn_mask, is_causal, scale, dropout)
     if attn_mask is None:
         return y
     if is_causal:
@@ -253,6 +238,8 @@ def _scaled_dot_product_attention(
     mask = tracer.lift(attn_mask, "torch")
     sees = mask if mask._dtype == "bool" else p.not_equal(mask, -math.inf)
     result = p.where(p.any(sees, -1, keepdims=True), y, 0.0)  # torch gives 0 where a row sees no key
+    if dropout:
+        return result
     arrays = {"q": query, "k": key, "v": value, "mask": mask}
     lifted = {name: tracer.lift(a, "torch") for name, a in arrays.items()}
     tracer.record("attention", lifted | {"scale": scale, "causal": is_causal}, result)

@@ -7,7 +7,6 @@ import operator
 from typing import Any
 
 from .._graph.sizes import broadcast_shapes
-from .._graph.source import trace_error
 from .._graph.tracer import stage
 from .._ops import norms, statistics, views
 from .._ops import primitives as p
@@ -132,30 +131,11 @@ def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = Non
         raise ValueError(
             f"kfusion.group_norm: input must have channels that {num_groups} groups divide, got {input.shape}"
         )
-    _require_several("group_norm", input, input.shape[0] * input.shape[1] // num_groups, *input.shape[2:])
+    require_several("group_norm", input, input.shape[0] * input.shape[1] // num_groups, *input.shape[2:])
     return groupnorm(input, num_groups, weight, bias, eps=eps)
 
 
-@named("instance_norm", method=False)
-def _instance_norm(
-    input: Any,
-    running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Any:
-    if not use_input_stats:
-        return norms.batchnorm(input, running_mean, running_var, weight, bias, eps=eps)
-    if running_mean is not None or running_var is not None:
-        what = "torch.instance_norm in training updates its running statistics in place, which is not traced"
-        raise trace_error(what, "call model.eval(), or make the module with track_running_stats=False")
-    _require_several("instance_norm", input, *input.shape[2:])
-    return groupnorm(input, input.shape[1], weight, bias, eps=eps)
-
-
-def _require_several(name: str, x: Any, *extents: int) -> None:
+def require_several(name: str, x: Any, *extents: int) -> None:
+    """Raises where each mean would be of one element."""
     if math.prod(extents) == 1:
         raise ValueError(f"kfusion.{name}: there must be more than 1 element for each mean, got input {x.shape}")

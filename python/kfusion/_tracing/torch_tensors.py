@@ -135,7 +135,7 @@ class _Tensors:
         self._read: set[int] = set()  # storages of outside that functions have computed with at once
         self.error: TypeError | None = None  # of a write
         self._sized = None if tracer.recorded is None else SizedTensors(tracer, tracer.recorded, is_named)
-        tracer.stand_in = self.value
+        tracer.stand_in, tracer.to_write = self.value, self.value_to_write
         for tensor in tracer.attempt.changed:
             self._adopt(tensor, tracer.writable(tensor, "torch"))
 
@@ -195,6 +195,16 @@ class _Tensors:
         made = view.of(self.value(view.base))
         self._values[id(tensor)] = tensor, made
         return made  # type: ignore[no-any-return]
+
+    def value_to_write(self, tensor: Any) -> Any:
+        """What stands for a tensor to which a traced value is about to be written."""
+        if _is_tensor(tensor) and self.value(tensor) is None:
+            try:
+                self._write(tensor, True)
+            except TypeError as error:
+                self.error = self.error or error
+                raise
+        return self.value(tensor) if _is_tensor(tensor) else tensor
 
     def _with_values(self, name: str, args: Any, kwargs: Any) -> Any:
         if not self._values:

@@ -14,8 +14,10 @@ from .._ops.views import reshape
 from .._spec import INTEGERS, is_array
 from . import autocast, library_calls, refusals
 from . import torch_activations as torch_activations  # enters its functions
+from . import torch_batch_norms as torch_batch_norms
 from . import torch_classes as torch_classes
 from . import torch_complex as torch_complex
+from . import torch_dropout as torch_dropout
 from . import torch_elementwise as torch_elementwise
 from . import torch_joins as torch_joins
 from . import torch_nn as torch_nn
@@ -90,6 +92,10 @@ class TorchValue(Dispatched, library="torch"):
             return FUNCTIONS[name](*autocast.cast(op, dict(enumerate(operands))).values())
         except NoForm:
             return library_calls.torch_call(getattr(sys.modules["torch"], name), f"torch.{name}", operands, {})
+
+    def __float__(self) -> float:
+        known = torch_batch_norms.batches_so_far(self)
+        return known if known is not None else super().__float__()  # type: ignore[misc]
 
     @property
     def shape(self) -> Any:

@@ -42,7 +42,7 @@ class Trace:
     with a `Slot` for each output of the graph. `calls` are the calls of kfusion's functions, in order of completion.
     `library_calls` are functions of the array library, as the graph's nodes number them; `forms` are those among them
     that stand for what nodes compute. The last outputs of the graph are what the function writes into its
-    inputs, in the order of `written`: slots with negative numbers mean these.
+    inputs, in the order of `written`: slots with negative numbers mean these. `is_random`: each call draws numbers.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Trace:
     library_calls: tuple[Callable[..., Any], ...] = ()
     forms: tuple[Form, ...] = ()
     written: tuple[Written, ...] = ()
+    is_random: bool = False
 
     def returned(self, outputs: list[Any]) -> Any:
         """The function's result, made of the graph's outputs."""
@@ -180,6 +181,7 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
         tuple(tracer.library_calls),
         tuple(tracer.forms),
         tuple(written),
+        tracer.is_random,
     )
 
 

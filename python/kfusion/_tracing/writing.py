@@ -107,6 +107,7 @@ def _changed(x: Traced, node: int | str | None, part: tuple[list[Range], int] | 
     owner = x._memory
     owner.node, owner.part = node, part
     owner.version += 1
+    x._tracer.writes += 1
     owner.line = user_line()
 
 

@@ -79,6 +79,8 @@ PROFILES = (
             (*_ALL, "int32"), (2, 12)),
     Profile("joins", many(join=5, unary=2, binary=4, view=2, reduce=2, normalise=1, scale=1, cast=1, logical=1,
                            compare=1), _ALL, _ALL, (2, 12)),
+    Profile("random bits", many(kept=4, unary=2, binary=3, view=3, reduce=2, normalise=1, scale=1, cast=1, join=1),
+            _ALL, _ALL, (2, 12)),
     Profile("composites", many(composite=4, view=4, binary=2, reduce=1, cast=1, compare=1), _ALL, _ALL, (2, 8)),
 )  # fmt: skip
 # Mostly small ones; vectors and tiles with their remainders, rows that are cut, work for several threads.
@@ -185,6 +187,10 @@ class Drawing:
     def _scale(self) -> None:
         c = self.c.one_of([2, -1, 3, 1] if self.profile.whole else [2, -1, 0.5, 1.1, 1.5, 0.3])
         self.push("scale", [self.number()], c, self.c.one_of("+*-"))
+
+    def _kept(self) -> None:
+        x = self.pick(lambda v: v.is_float and v.array.ndim > 0)
+        self.push("kept", [x], self.c.integer(0, self.values[x].array.ndim - 1), self.c.integer(0, 99))
 
     def _compare(self) -> None:
         x = self.pick(lambda v: v.error == 0)

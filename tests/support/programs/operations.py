@@ -137,6 +137,17 @@ def _choice(function: Callable[..., np.ndarray]) -> Callable[[Value, Value], Val
     return value
 
 
+def _kept(x: Value, axis: int, seed: int) -> Value:
+    if not x.is_float or x.array.ndim == 0:
+        raise Unfit
+    bits = reference_ops.MAPS["philox"](np.arange(x.shape[axis]), 5, seed) if x.shape[axis] else np.zeros(0)
+    shape = [-1 if a == axis else 1 for a in range(x.array.ndim)]
+    return same(np.where(bits.reshape(shape) < 2**31, x.array, 0), [x])
+
+
+MAPS["kept"] = Operation(
+    lambda x, axis, seed: f"kf.where(kf.philox(kf.iota({x}.shape, {axis}), 5, {seed}) < 2**31, {x}, 0)", _kept
+)
 MAPS["add"] = Operation("{0} + {1}", _add)
 MAPS["subtract"] = Operation("{0} - {1}", lambda x, y: _add(x, y, -1))
 MAPS["multiply"] = Operation("{0} * {1}", _multiply)
