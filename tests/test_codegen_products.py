@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
+import reference_ops
 from host_cuda import FLAGS, HAVE_COMPILER, REPLACED
 from kfusion import _core
 
@@ -100,6 +101,11 @@ def losses(y, t, weight=None, smoothing=0.0):
     return np.where(t < 0, 0, (1 - smoothing) * own - smoothing * (log * w).mean(-1))
 
 
+def dropped(y):
+    bits = reference_ops.MAPS["philox"](np.arange(y.size), 0, 4).reshape(y.shape)
+    return np.where(bits < 2**31, 2 * y, 0 * y)
+
+
 def product(x, w):
     return (x @ w.T).astype("float32")
 
@@ -121,6 +127,10 @@ CASES = {
     "variance along rows": (lambda x, w, t, c: kf.var(product(x, w), axis=0), lambda y, t, c: [y.var(0)]),
     "around a large mean": (lambda x, w, t, c: ((y := product(x, w) + 1000).mean(-1), kf.std(y, axis=-1)),
                             lambda y, t, c: [y.mean(-1) + 1000, y.std(-1)]),
+    "dropout": (lambda x, w, t, c: kf.dropout(product(x, w), 0.5, seed=4).max(-1),
+                lambda y, t, c: [dropped(y).max(-1)]),
+    "dropout along rows": (lambda x, w, t, c: kf.dropout(product(x, w), 0.5, seed=4).max(0),
+                           lambda y, t, c: [dropped(y).max(0)]),
     "loss": (entropy(False, 0.0), lambda y, t, c: [losses(y, t)]),
     "weighted loss": (entropy(True, 0.0), lambda y, t, c: [losses(y, t, c)]),
     "smoothed loss": (entropy(False, 0.1), lambda y, t, c: [losses(y, t, None, 0.1)]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -344,6 +345,19 @@ class TestTorch:
         g = torch.randn_like(y)
         for a, b in zip(torch.autograd.grad(y, (x, w, v), g), torch.autograd.grad(want, (x, w, v), g), strict=True):
             torch.testing.assert_close(a, b)
+
+    def test_threads(self) -> None:
+        """Each call has the seed that its thread drew."""
+        torch, F = self.torch, self.F
+        fused = kf.fuse(lambda x: F.dropout(x, 0.5))
+
+        def passes(n: int) -> bool:
+            x = torch.ones(64 + n % 4, requires_grad=True)
+            made = [fused(x) for _ in range(3)]
+            return all(torch.equal(torch.autograd.grad(y.sum(), x)[0], y.detach()) for y in made[::-1])
+
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(passes, range(200)))
 
     def test_the_mode_may_change_before_backward(self) -> None:
         torch = self.torch

@@ -205,8 +205,7 @@ void ScorePrinter::print_loop(const Peeled& p, bool edge) {
     out_.line("attention::load_two<" + std::string(flag(whole)) + ">(" + name + ", p." + name + " + " +
               offset(name, o, "at.col + 8 * j") + ", " + (edge ? "at.cols - at.col - 8 * j" : "2") + ");");
   }
-  out_.line("#pragma unroll");
-  out_.open("for (int x = 0; x < 2; ++x) {");
+  open_pair(steps);
   out_.line(std::string("[[maybe_unused]] const int col = ") +
             (edge ? "min(at.col + 8 * j + x, at.cols - 1);" : "at.col + 8 * j + x;"));
   for (const int i : steps) {
@@ -221,7 +220,7 @@ void ScorePrinter::print_loop(const Peeled& p, bool edge) {
              (m.seen ? " ? " + result + " : attention::kUnseen" : " ? attention::kUnseen : " + result),
     result = "(" + result + ")";
   out_.line("s[4 * j + 2 * h + x] = " + result + ";");
-  out_.close();
+  close_pair();
   out_.close();
 }
 

@@ -207,6 +207,7 @@ std::string EpiloguePrinter::value(int i, const std::string& col, const std::str
     const std::string& name = iotas_[at(s.index)];
     return "convert<" + type_of(i) + ">(p." + name + "_from + " + offset(name, k_.iotas[at(s.index)], col) + ")";
   }
+  if (in_pair_ && is_of_blocks(s)) return "words_" + names_[at(i)] + ".at(" + reference(s.arguments[0]) + ")";
   return map(s);
 }
 
@@ -233,6 +234,26 @@ void EpiloguePrinter::print_steps(const std::vector<int>& steps, const std::stri
     if (!is_product(i))
       out_.line("[[maybe_unused]] const " + type_of(i) + " " + names_[at(i)] + " = " + value(i, col, inside) + ";",
                 step(i).label);
+}
+
+bool EpiloguePrinter::is_of_blocks(const Step& s) const {
+  const auto is_constant = [this](int i) { return step(i).kind == StepKind::kConstant; };
+  return s.kind == StepKind::kMap && s.op == Op::philox && is_constant(s.arguments[1]) && is_constant(s.arguments[2]);
+}
+
+void EpiloguePrinter::open_pair(const std::vector<int>& steps) {
+  for (const int i : steps)
+    if (const Step& s = step(i); is_of_blocks(s))
+      out_.line("[[maybe_unused]] RandomWords words_" + names_[at(i)] + "(" + reference(s.arguments[1]) + ", " +
+                reference(s.arguments[2]) + ");");
+  out_.line("#pragma unroll");
+  out_.open("for (int x = 0; x < 2; ++x) {");
+  in_pair_ = true;
+}
+
+void EpiloguePrinter::close_pair() {
+  out_.close();
+  in_pair_ = false;
 }
 
 // ---- the struct -----------------------------------------------------------------------------------------------------
@@ -287,10 +308,10 @@ void EpiloguePrinter::print_map() {
     out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[2];");
   std::vector<int> stored;
   for (const Store& s : k_.stores) stored.push_back(s.step);
-  out_.line("#pragma unroll");
-  out_.open("for (int x = 0; x < 2; ++x) {");
+  const std::vector<int> steps = needed(stored, Level::kElement, false);
+  open_pair(steps);
   out_.line("[[maybe_unused]] const bool inside = x ? at.second() : at.first();");
-  for (const int i : needed(stored, Level::kElement, false)) {
+  for (const int i : steps) {
     const Step& s = step(i);
     std::string text;
     if (is_of_column(i)) {
@@ -313,7 +334,7 @@ void EpiloguePrinter::print_map() {
       out_.line("store_element(p." + stores_[i] + " + " + offset(stores_[i], k_.stores[i].to, "at.col + x") + ", " +
                 stores_[i] + "[x], inside);");
   }
-  out_.close();
+  close_pair();
   if (boxes_.result >= 0) {
     const std::string& name = stores_[at(boxes_.result)];
     out_.line("return pack_pair<" + storage_type(k_.stores[at(boxes_.result)].to.dtype) + ">(" + name + "[0], " + name +
@@ -363,8 +384,7 @@ void EpiloguePrinter::print_state() {
 void EpiloguePrinter::print_pass(const std::vector<int>& elements, const std::vector<std::string>& reduced) {
   out_.line("#pragma unroll");
   out_.open("for (int j = 0; j < kPairs; ++j) {");
-  out_.line("#pragma unroll");
-  out_.open("for (int x = 0; x < 2; ++x) {");
+  open_pair(elements);
   out_.line("[[maybe_unused]] const int col = at.col + 8 * j + x;");
   out_.line("if (!kWhole && col >= at.cols) continue;");
   for (const int i : elements)
@@ -372,7 +392,7 @@ void EpiloguePrinter::print_pass(const std::vector<int>& elements, const std::ve
                   (is_product(i) ? "acc[4 * j + 2 * h + x]" : value(i, "col", "at.row < at.rows")) + ";",
               step(i).label);
   for (const std::string& line : reduced) out_.line(line);
-  out_.close();
+  close_pair();
   out_.close();
 }
 

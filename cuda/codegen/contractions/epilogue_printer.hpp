@@ -82,6 +82,10 @@ class EpiloguePrinter {
   bool is_of_column(int i) const { return std::ranges::count(boxes_.columns, i) > 0; }
   std::vector<int> needed(const std::vector<int>& of, Level level, bool with_columns = true) const;
   void print_steps(const std::vector<int>& steps, const std::string& col, const std::string& inside);
+  /// A loop over two neighbours, in which random words come from blocks that serve both.
+  void open_pair(const std::vector<int>& steps);
+  void close_pair();
+  bool is_of_blocks(const Step& s) const;
   void print_column();
   void print_map();
   /// A sum of where(column == a value of the row, x, 0), as a loss by class numbers has.
@@ -119,6 +123,7 @@ class EpiloguePrinter {
   const EpilogueNames text_;
   std::vector<std::string> names_, loads_, iotas_, stores_;  ///< by step, load, iota and store
   Code out_;
+  bool in_pair_ = false;
 };
 
 }  // namespace kfusion::codegen
