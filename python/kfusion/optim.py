@@ -87,7 +87,8 @@ def _adam(
     if largest is not None:
         v = torch.maximum(_wide(largest), v)
         largest.copy_(v)
-    p.copy_(x - (lr / (1 - beta1**step)) * m / (v.sqrt() * (1 / (1 - beta2**step) ** 0.5) + eps))
+    root = (1 - beta2**step) ** 0.5  # m / (sqrt(v) / root + eps) without another product for each element
+    p.copy_(x - (lr / (1 - beta1**step) * root) * m / (v.sqrt() + eps * root))
 
 
 @for_each
@@ -135,13 +136,12 @@ def _zeros(p: Any, dtype: Any) -> Any:
 
 def _next_steps(states: list[dict[str, Any]]) -> list[int]:
     """Counts the step. Where another optimizer left the counters on a device they come to the host once."""
-    steps = []
     for state in states:
         if state["step"].device.type != "cpu":
             state["step"] = state["step"].cpu()
-        state["step"] += 1
-        steps.append(int(state["step"]))
-    return steps
+    counters = [state["step"] for state in states]
+    torch._foreach_add_(counters, 1)
+    return [int(n) for n in torch.stack(counters).tolist()]
 
 
 class _Stated:

@@ -89,10 +89,21 @@ EachCall::Launch& EachCall::launch_of(const Entry& entry, const double* paramete
   return launches_.emplace_back(entry.each, std::move(values), ArraySets(entry.each->arrays()));
 }
 
-void EachCall::note(const View& v, bool written) {
+void EachCall::note(const View& v, bool written, bool dense) {
   if (v.size() == 0) return;
   const auto [begin, end] = each_detail::bytes_of(v);
-  ranges_.push_back({v, begin, end, sets_, written});
+  ranges_.push_back({begin, end, sets_, written, dense ? -1 : std::ssize(views_)});
+  if (!dense) views_.push_back(v);
+}
+
+View EachCall::Range::seen(const EachCall& all) const {
+  if (view >= 0) return all.views_[static_cast<std::size_t>(view)];
+  View bytes;
+  bytes.data = reinterpret_cast<std::byte*>(begin);
+  bytes.dtype = DType::kBool;
+  bytes.place = all.place_;
+  bytes.ndim = 1, bytes.shape[0] = static_cast<std::int64_t>(end - begin), bytes.strides[0] = 1;
+  return bytes;
 }
 
 void EachCall::add(Call& call, const Entry& entry, const Inputs& inputs, const Arrays& targets,
@@ -108,7 +119,7 @@ void EachCall::add(Call& call, const Entry& entry, const Inputs& inputs, const A
   for (std::size_t i = 0; i < inputs.all().size(); ++i) {
     const Array& a = *inputs.all()[i];
     addresses.push_back(a.view.data);
-    note(a.view, std::ranges::count(entry.targets, i, &Target::input) > 0);
+    note(a.view, std::ranges::count(entry.targets, i, &Target::input) > 0, entry.each != nullptr);
     if (a.keep && entry.each) keep_.push_back(a.keep);
   }
   ++sets_;
@@ -125,7 +136,8 @@ void EachCall::require_apart(const Call& call) const {
     const Range& a = *sorted[i];
     for (std::size_t k = i + 1; k < sorted.size() && sorted[k]->begin < a.end; ++k) {
       const Range& b = *sorted[k];
-      if (a.set == b.set || (!a.written && !b.written) || overlap(a.view, b.view) == Overlap::kNone) continue;
+      if (a.set == b.set || (!a.written && !b.written)) continue;
+      if (overlap(a.seen(*this), b.seen(*this)) == Overlap::kNone) continue;
       throw ValueError(call.says("arrays at places " + std::to_string(std::min(a.set, b.set)) + " and " +
                                  std::to_string(std::max(a.set, b.set)) +
                                  " of the lists share memory, and the function writes to one of them"));

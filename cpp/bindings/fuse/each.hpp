@@ -1,5 +1,6 @@
 // A function called for many sets of arguments at once: elementwise work on arguments in one kernel for all sets.
 #pragma once
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,16 +31,18 @@ class EachCall {
     ArraySets sets;
   };
   struct Range {
-    View view;
     std::uintptr_t begin, end;
     std::size_t set;
     bool written;
+    std::ptrdiff_t view;  ///< of views_; -1: a dense array
+    View seen(const EachCall& all) const;
   };
   Launch& launch_of(const Entry& entry, const double* parameters);
-  void note(const View& v, bool written);
+  void note(const View& v, bool written, bool dense);
 
   std::vector<Launch> launches_;
   std::vector<Range> ranges_;
+  std::deque<View> views_;
   std::vector<std::shared_ptr<void>> keep_;
   std::vector<std::pair<const arrays::Framework*, py::object>> written_;
   const arrays::Framework* library_ = nullptr;
