@@ -407,6 +407,17 @@ def _core_kernel(graph, targets, aligned):
     return _core.each_kernel(graph, devices.device("H200").to_dict(), targets, aligned)
 
 
+_NUMBERS = (1e-3, 0.9, 0.999, 1e-8, 0.01, 3)
+RULES = {
+    "sgd": (optim._sgd, 0, (0.1, 0.01, True)),
+    "momentum": (optim._momentum, 1, (0.1, 0.9, 0.1, 0.1, True, False)),
+    "adam": (optim._adam, 2, (None, *_NUMBERS, False, False)),
+    "adamw": (optim._adam, 2, (None, *_NUMBERS, True, False)),
+    "amsgrad": (optim._adam, 3, (*_NUMBERS, False, True)),
+    "lion": (optim._lion, 1, (0.1, 0.9, 0.99, 0.1, False)),
+}
+
+
 @pytest.mark.slow
 class TestCuda:
     """The generated text, which nvcc compiles and a host plays."""
@@ -415,6 +426,15 @@ class TestCuda:
     @pytest.mark.parametrize("aligned", [True, False])
     def test_compiles(self, dtype, aligned, tmp_path):
         assert " 0 bytes spill loads" in nvcc(adamw_kernel(dtype, aligned).source, tmp_path)
+
+    @pytest.mark.parametrize("dtypes", [("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float32", "float32")])
+    @pytest.mark.parametrize("name", RULES)
+    def test_the_optimizers_are_one_kernel(self, name, dtypes, tmp_path):
+        rule, states, numbers = RULES[name]
+        specs = [kf.spec((64,), d, like="torch") for d in (dtypes[0], dtypes[0], *[dtypes[1]] * states)]
+        traced = trace(rule.__wrapped__, *specs, *numbers)
+        kernel = _core_kernel(traced.graph, [w.input for w in traced.written], True)
+        assert " 0 bytes spill loads" in nvcc(kernel.source, tmp_path)
 
     @pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -13,7 +13,8 @@ namespace {
 
 /// Registers for what is loaded, addresses and numbers of some seven operands, at twice the threads that memory needs.
 struct EachPolicy {
-  static constexpr int kThreads = 256, kLeastBlocks = 4, kLeastWideBlocks = 2;
+  static constexpr int kThreads = 256, kLeastBlocks = 4, kLeastLargeBlocks = 2;
+  static constexpr std::size_t kFewLoads = 4;  ///< more need more registers: 64 were too few for AMSGrad's five
   static constexpr int kBytesInFlight = 32, kMostVectors = 4;
   static constexpr int kMostPart = 1 << 14;  ///< elements: a block's search for its set is a small part of its time
   static constexpr int kPartsAtOnce = 8;     ///< of a multiprocessor: small sets are cut so that all have some
@@ -54,7 +55,8 @@ EachKernel::EachKernel(const Kernel& kernel, const std::vector<int>& loads, cons
   const int vectors = vectors_in_flight(kernel, a, Policy::kBytesInFlight, Policy::kMostVectors);
   tile_ = Policy::kThreads * a.width * vectors;
   cells_ = parameters.cells();
-  const int blocks = in_doubles(kernel) ? Policy::kLeastWideBlocks : Policy::kLeastBlocks;
+  const bool large = in_doubles(kernel) || kernel.loads.size() > Policy::kFewLoads;
+  const int blocks = large ? Policy::kLeastLargeBlocks : Policy::kLeastBlocks;
   source_ = "// each " + kernel.name +
             "\n#include \"device/each.cuh\"\n\nnamespace kfusion::device::scalar {\n\nstruct Parameters {\n" +
             parameters.members() + "};\n\n" + printer.print() +

@@ -54,8 +54,8 @@ std::optional<Graph> flattened(const Graph& g, std::int64_t elements) {
     } else if (kind(n.op) == OpKind::kMap || n.op == Op::cast) {
       varies[i] = std::ranges::any_of(n.arguments, [&](NodeId a) { return varies[at(a)]; });
       if (varies[i] && n.shape != shape) return std::nullopt;
-    } else if (n.op == Op::reshape && n.shape == shape && varies[at(n.arguments[0])]) {
-      if (g[n.arguments[0]].shape != shape) return std::nullopt;
+    } else if ((n.op == Op::reshape || n.op == Op::broadcast) && varies[at(n.arguments[0])]) {
+      if (n.shape != shape || g[n.arguments[0]].shape != shape) return std::nullopt;
       varies[i] = true, same[i] = same[at(n.arguments[0])];
     } else {
       return std::nullopt;
