@@ -137,11 +137,11 @@ def _zeros(p: Any, dtype: Any) -> Any:
 def _next_steps(states: list[dict[str, Any]]) -> list[int]:
     """Counts the step. Where another optimizer left the counters on a device they come to the host once."""
     for state in states:
-        if state["step"].device.type != "cpu":
+        if not state["step"].is_cpu:
             state["step"] = state["step"].cpu()
     counters = [state["step"] for state in states]
-    torch._foreach_add_(counters, 1)
-    return [int(n) for n in torch.stack(counters).tolist()]
+    torch._foreach_add_(counters, torch.tensor(1.0), alpha=1.0)  # a tensor: a number is made one for each counter
+    return [int(counter.item()) for counter in counters]
 
 
 class _Stated:
