@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from kfusion import _timing
 from kfusion._devices import hardware
 
-from . import attention, convolutions, layers, products
+from . import attention, convolutions, layers, optimizers, products
 from . import functions as f
 from .cold_start import FirstCall
 from .host import HostCase
@@ -274,6 +274,14 @@ def _attention(suite: str, options: Options) -> Iterator[Job]:
             yield from attention.cases(dtype)
 
 
+# ---- optimizers -----------------------------------------------------------------------------------------------------
+
+
+def _optimizers(suite: str, options: Options) -> Iterator[Job]:
+    for dtype in options.dtypes or ("bfloat16", "float32"):
+        yield from optimizers.cases(dtype, options.device)
+
+
 # ---- products -------------------------------------------------------------------------------------------------------
 
 
@@ -302,6 +310,7 @@ SUITES = {
     "attention": Suite("attention, beside cuDNN's kernel of the same products", (), _attention),
     "products": Suite("products with what follows them, beside the library's bare products", (), _products),
     "convolutions": Suite("convolutions with what follows them, beside the library's alone", (), _convolutions),
+    "optimizers": Suite("steps over the parameters of a GPT, beside torch's fused and foreach", (), _optimizers),
     "models": Suite("calls of whole models, beside eager torch and torch.compile", (), _models),
     "cold_start": Suite("first calls in fresh processes", ("cpu", "cuda"), _cold_start),
 }

@@ -6,8 +6,11 @@
 #include "bindings/stl.hpp"
 #include "codegen/attention/attention_kernel.hpp"
 #include "codegen/contractions/contraction_kernel.hpp"
+#include "codegen/each_kernel.hpp"
 #include "codegen/generate.hpp"
 #include "kfusion/graph/builder.hpp"
+#include "kfusion/graph/flat.hpp"
+#include "runtime/each.hpp"
 
 namespace py = pybind11;
 
@@ -121,6 +124,33 @@ py::dict headers() {
   return d;
 }
 
+/// Of the one kernel of a graph of arrays of one axis, whose outputs go to inputs.
+codegen::EachKernel each_kernel(const GraphBuilder& builder, const py::dict& device, const std::vector<int>& targets,
+                                bool aligned) {
+  const auto flat = flattened(builder.graph(), kEachElements);
+  if (!flat) throw ValueError("kfusion: the graph is not elementwise");
+  const Plan plan = make_plan(*flat, read_device(device), options_to_run(true));
+  const auto request = each_request(plan, {}, aligned, targets);
+  if (!request) throw ValueError("kfusion: the graph is not one elementwise kernel");
+  return codegen::EachKernel(codegen::without_names(request->kernel), request->loads, request->stores,
+                             static_cast<int>(request->arrays), {}, aligned);
+}
+
+/// What a launch has: the grid, the table, and the bytes of the parameter but for the table's address, which `at` is.
+py::tuple each_launch(const codegen::EachKernel& k, const std::vector<std::vector<std::uintptr_t>>& sets,
+                      const std::vector<std::int64_t>& elements, const std::vector<double>& values) {
+  std::vector<std::vector<std::byte*>> arrays;
+  std::vector<codegen::ArraySet> all;
+  for (const auto& set : sets) arrays.push_back(pointers<std::byte*>(set));
+  for (std::size_t i = 0; i < arrays.size(); ++i) all.push_back({arrays[i].data(), elements.at(i)});
+  auto* const table = new codegen::EachKernel::Table(k.table(all));  // the capsule's
+  const py::capsule keep(table, [](void* p) { delete static_cast<codegen::EachKernel::Table*>(p); });
+  std::vector<std::byte> bytes(k.parameter_bytes());
+  k.write_parameters(*table, table->bytes.data(), values.data(), bytes.data());
+  return py::make_tuple(table->parts, k.launch(*table).block[0],
+                        py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()), keep);
+}
+
 /// What every kernel tells of itself.
 template <class Kernel>
 py::class_<Kernel> kernel_class(py::module_& m, const char* name, const char* doc) {
@@ -139,6 +169,15 @@ void bind_codegen(py::module_& m) {
   kernel_class<codegen::CudaKernel>(m, "CudaKernel", "A kernel as CUDA C++.")
       .def("parameters", &parameters_of, py::arg("loads"), py::arg("stores"), py::arg("values") = std::vector<double>{},
            py::arg("workspace") = 0, py::arg("standing") = 0, kParametersDoc);
+  py::class_<codegen::EachKernel>(m, "EachKernel", "An elementwise kernel over many sets of arrays as CUDA C++.")
+      .def_property_readonly("source", &codegen::EachKernel::source, "Its complete text.")
+      .def_property_readonly("entry", &codegen::EachKernel::entry, "The name of its __global__ function.")
+      .def("launch", &each_launch, py::arg("sets"), py::arg("elements"), py::arg("values") = std::vector<double>{},
+           "launch(self, sets, elements, values=())\n--\n\nBlocks, threads, the parameter's bytes, and what keeps the "
+           "table alive, which is on the host. sets: addresses of each; elements: of each; values: of numbers.\n");
+  m.def("each_kernel", &each_kernel, py::arg("graph"), py::arg("device"), py::arg("targets"), py::arg("aligned") = true,
+        "each_kernel(graph, device, targets, aligned=True)\n--\n\nThe kernel of an elementwise graph for many sets of "
+        "arrays, as an H200 runs it. targets: for each output the input whose place it takes.\n");
   kernel_class<codegen::ContractionKernel>(m, "ContractionKernel",
                                            "A product and what follows it as CUDA C++ for tensor cores.")
       .def("epilogue", &epilogue_of, py::arg("loads"), py::arg("stores"), py::arg("values") = std::vector<double>{},

@@ -7,6 +7,7 @@
 #include "bindings/arguments.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/device_dict.hpp"
+#include "bindings/fuse/each.hpp"
 #include "bindings/fuse/given.hpp"
 #include "bindings/fuse/guards.hpp"
 #include "bindings/fuse/table.hpp"
@@ -32,7 +33,7 @@ using fuse::Inputs;
 using fuse::Objects;
 using fuse::Signature;
 
-constexpr const char* kClassDoc = R"(FusedCallable(name, parameters, options, takes_out, reads_ints)
+constexpr const char* kClassDoc = R"(FusedCallable(name, parameters, options, takes_out, reads_ints, each=False)
 --
 
 A function that runs as the kernels of its plan. Subclasses say what it computes:
@@ -50,6 +51,22 @@ Args:
     options: dict of the plan's options, as for make_plan.
     takes_out: whether calls have the keywords out= and stream=.
     reads_ints: whether ints among the arguments are numbers as floats are, and not known by their values.
+    each: whether it is called by _each() only, for many sets of arguments.
+)";
+
+constexpr const char* kEachDoc = R"(_each(self, sets, names, stream=None)
+--
+
+Calls the function for many sets of arguments: elementwise work on them in one kernel for all sets, other work in order.
+Nothing is written where one of the sets is refused.
+
+Args:
+    sets: list of tuples, the arguments of each call; the last ones by name.
+    names: tuple of the names of those.
+    stream: as for a call.
+
+Returns:
+    A list of the results, or None where all are None.
 )";
 
 /// None for C order, else the strides in elements.
@@ -70,12 +87,13 @@ fuse::Source read_source(Call& call, const py::handle& source) {
 class FusedCallable {
  public:
   FusedCallable(std::string name, std::vector<std::string> parameters, const py::dict& options, bool takes_out,
-                bool reads_ints)
+                bool reads_ints, bool each)
       : name_(std::move(name)),
         parameters_(std::move(parameters)),
         options_(read_options(options, available_executors())),
         takes_out_(takes_out),
-        reads_ints_(reads_ints) {
+        reads_ints_(reads_ints),
+        each_(each) {
     if (options_.beyond_executors())
       throw ValueError("kfusion." + name_ + ": executors must be named: a plan of what is possible does not run");
   }
@@ -87,6 +105,30 @@ class FusedCallable {
               takes_out_ ? arrays::Takes::kAny : arrays::Takes::kAll);
     if (py::object result = run(self, call, given)) return result;
     return inside_trace(self, call, given);
+  }
+
+  py::object each(py::handle self, const py::list& sets, const py::tuple& names, const py::object& stream) {
+    Call call(name_.c_str(), stream, arrays::Takes::kAny);
+    fuse::EachCall all;
+    std::vector<bool> alone, none;
+    for (const py::handle set : sets) {
+      const auto [has_kernel, gives_none] = add_set(self, call, given_of(set, names), all);
+      alone.push_back(!has_kernel), none.push_back(gives_none);
+    }
+    all.require_apart(call);
+    all.run(call);
+    py::list results(sets.size());
+    bool any = false;
+    for (std::size_t i = 0; i < sets.size(); ++i) {
+      py::object result = py::none();
+      if (alone[i])
+        result = run_plain(self, call, given_of(sets[i], names));
+      else if (!none[i])
+        result = written_of(self, call, given_of(sets[i], names));
+      any = any || !result.is_none();
+      results[i] = std::move(result);
+    }
+    return any ? py::object(results) : py::none();
   }
 
   template <class Visit>
@@ -184,6 +226,65 @@ class FusedCallable {
     }
   }
 
+  static Given given_of(py::handle set, const py::tuple& names) {
+    if (!PyTuple_Check(set.ptr()) || PyTuple_GET_SIZE(set.ptr()) < static_cast<Py_ssize_t>(names.size()))
+      throw TypeError("kfusion: _each takes tuples of arguments");
+    const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(set.ptr())) - names.size();
+    return Given(reinterpret_cast<PyTupleObject*>(set.ptr())->ob_item, count, names.empty() ? nullptr : names.ptr(),
+                 false);
+  }
+
+  /// Calls with(entry, inputs, targets, parameters) for what a set runs, which is traced if it must be.
+  template <class With>
+  void with_entry(py::handle self, Call& call, const Given& given, const With& with) {
+    forget_what_was_planned_otherwise();
+    Signature s(call);
+    fill(s, given);
+    if (s.traced()) throw TypeError(call.says("a function for each of many cannot be called inside a traced function"));
+    if (s.has_plain()) throw TypeError(call.says("the arguments must be arrays, numbers and containers of them"));
+    for (int attempt = 0;; ++attempt) {
+      const Request request{self, call, s, guards_.number(), given};
+      s.set_environment(request.environment);
+      auto entry = table_.find(s);
+      if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
+      const Ready ready(*this, request, std::move(entry), s.no_arrays());
+      require_constants(call, *ready.entry);
+      const Inputs inputs(call, *ready.entry, s);
+      if (inputs.unchanged())
+        return with(*ready.entry, inputs, fuse::arrays_of(call, ready.entry->targets, inputs, s.memory()),
+                    ready.parameters);
+      if (attempt == kMostAttempts) throw changing(call);
+      table_.clear();
+    }
+  }
+
+  /// Whether the set has a kernel for many, and returns None. Not inlined, since a signature is large.
+  [[gnu::noinline]] std::pair<bool, bool> add_set(py::handle self, Call& call, const Given& given,
+                                                  fuse::EachCall& all) {
+    std::pair<bool, bool> found;
+    with_entry(self, call, given,
+               [&](const Entry& entry, const Inputs& inputs, const Arrays& targets, const double* parameters) {
+                 all.add(call, entry, inputs, targets, parameters);
+                 found = {entry.each != nullptr, entry.gives_none};
+               });
+    return found;
+  }
+
+  static py::list nothing(std::size_t count) {
+    py::list list(count);
+    for (std::size_t i = 0; i < count; ++i) list[i] = py::ellipsis();  // which no function returns by itself
+    return list;
+  }
+
+  /// What a set whose kernel has run returns: arguments that it wrote to.
+  [[gnu::noinline]] py::object written_of(py::handle self, Call& call, const Given& given) {
+    py::object result;
+    with_entry(self, call, given, [&](const Entry& entry, const Inputs&, const Arrays& targets, const double*) {
+      result = returned(entry, {}, targets);
+    });
+    return result;
+  }
+
   /// Throws where a constant of the trace was made of a tensor that requires grad.
   static void require_constants(const Call& call, const Entry& entry) {
     for (const py::object& weak : entry.made_of)
@@ -248,8 +349,12 @@ class FusedCallable {
     const Graph& graph = prepared.attr("graph").cast<const GraphBuilder*>()->graph();
     fuse::require_as_traced(r.call, graph, inputs);
     for (const py::handle written : prepared.attr("written")) entry->targets.push_back(fuse::read_target(written));
-    compile(*entry, graph, read_device(prepared.attr("device")), inputs,
-            {outs, fuse::arrays_of(r.call, entry->targets, inputs, r.s.memory())});
+    const Device device = read_device(prepared.attr("device"));
+    if (each_) entry->each = fuse::each_of(graph, device, options_, inputs, *entry);
+    if (entry->each)
+      entry->gives_none = !entry->is_single && entry->fill(nothing(entry->targets.size())).is_none();
+    else
+      compile(*entry, graph, device, inputs, {outs, fuse::arrays_of(r.call, entry->targets, inputs, r.s.memory())});
     if (const auto held = guards_.held(r.environment)) {
       const auto looked_at = prepared.attr("numbers").cast<std::vector<int>>();
       if (numbers && !entry->alike.is(alike)) {
@@ -368,7 +473,7 @@ class FusedCallable {
   std::vector<std::string> parameters_;
   PlanOptions options_;
   std::atomic<std::uint64_t> generation_ = measured_generation();
-  bool takes_out_, reads_ints_;
+  bool takes_out_, reads_ints_, each_;
   std::atomic<bool> names_weights_ = false;  ///< a trace met tensors of outside that require grad
   fuse::Guards guards_;
   fuse::Table table_;
@@ -460,9 +565,16 @@ void bind_fuse(py::module_& m) {
                               fuse_binding::let_python_collect(type->ht_type);
                             }),
                             fuse_binding::kClassDoc)
-      .def(py::init<std::string, std::vector<std::string>, const py::dict&, bool, bool>(), py::arg("name"),
+      .def(py::init<std::string, std::vector<std::string>, const py::dict&, bool, bool, bool>(), py::arg("name"),
            py::arg("parameters"), py::arg("options"), py::arg("takes_out"), py::arg("reads_ints"),
-           "__init__(self, name, parameters, options, takes_out, reads_ints)\n--\n\n")
+           py::arg("each") = false,
+           "__init__(self, name, parameters, options, takes_out, reads_ints, each=False)\n--\n\n")
+      .def(
+          "_each",
+          [](const py::object& self, const py::list& sets, const py::tuple& names, const py::object& stream) {
+            return self.cast<FusedCallable&>().each(self, sets, names, stream);
+          },
+          py::arg("sets"), py::arg("names"), py::arg("stream") = py::none(), fuse_binding::kEachDoc)
       .def(
           "_cached", [](const FusedCallable& f) { return f.cached(); },
           "_cached(self)\n--\n\nThe number of signatures that it keeps.\n")

@@ -6,6 +6,7 @@
 #include "kfusion/lower/attention.hpp"
 #include "kfusion/lower/contraction.hpp"
 #include "kfusion/room.hpp"
+#include "runtime/each.hpp"
 #include "runtime/executable.hpp"
 
 namespace kfusion {
@@ -108,6 +109,9 @@ class Backend : public Executor {
  public:
   /// For a group that it does not refuse. Throws DeviceError where the place cannot be used.
   virtual StepPointer make_step(StepRequest& request) const = 0;
+
+  /// The same of an elementwise kernel that runs over many sets of arrays; nullptr: it has none.
+  virtual EachPointer make_each(EachRequest) const { return nullptr; }
 
   /// Whether a result that other kernels read stays in memory of its own.
   virtual bool keeps(const Node&) const { return false; }

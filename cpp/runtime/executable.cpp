@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "kfusion/error.hpp"
-#include "kfusion/graph/constant.hpp"
 #include "kfusion/interrupt.hpp"
 #include "kfusion/lower/layouts.hpp"
 #include "kfusion/room.hpp"
 #include "runtime/backend.hpp"
 #include "runtime/library_functions.hpp"
+#include "runtime/parameters.hpp"
 #include "runtime/poison.hpp"
 #include "runtime/slots.hpp"
 #include "runtime/sources.hpp"
@@ -44,15 +44,6 @@ class Workspace {
   Place place_;
   Stream stream_;
   std::byte* data_ = nullptr;
-};
-
-/// A float argument as a dtype has it.
-struct Parameter {
-  int number;
-  DType dtype;
-  bool operator==(const Parameter&) const = default;
-
-  double value(const double* all) const { return is_float(dtype) ? rounded(all[number], dtype) : all[number]; }
 };
 
 /// How a kernel sees one of its arrays.
@@ -95,17 +86,6 @@ Extents all_strides(const Operand& o) {
   Extents strides = o.kept;
   strides.insert(strides.end(), o.reduced.begin(), o.reduced.end());
   return strides;
-}
-
-/// Kernels number the parameters with their dtypes.
-void number_parameters(Kernel& k, std::vector<Parameter>& parameters) {
-  for (Constant& c : k.constants) {
-    if (c.parameter < 0) continue;
-    const Parameter wanted{c.parameter, precision(c.dtype, c.wide)};
-    const auto found = std::ranges::find(parameters, wanted);
-    c.parameter = static_cast<int>(found - parameters.begin());
-    if (found == parameters.end()) parameters.push_back(wanted);
-  }
 }
 
 View seen_view(const Node& n, const Access& a, Place place) {

@@ -55,7 +55,9 @@ void ParameterList::declare(const std::string& type, const std::string& name, co
 
 void ParameterList::pointer(const std::string& name, const Operand& o, Cell::Kind kind, int index,
                             std::int64_t further) {
-  declare((kind == Cell::Kind::kLoad ? "const " : "") + storage_type(o.dtype) + "*", name);
+  const std::string type = (kind == Cell::Kind::kLoad ? "const " : "") + storage_type(o.dtype);
+  declare(type + "*", name);
+  pointers_.push_back({type, name, kind == Cell::Kind::kStore, index});
   cells_.push_back({kind, (o.offset + further) * static_cast<std::int64_t>(item_bytes(o.dtype)), index});
 }
 

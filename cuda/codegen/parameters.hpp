@@ -31,6 +31,13 @@ class ParameterList {
   /// A struct of `values`, all i64.
   void numbers(const std::string& type, const std::string& name, const std::vector<std::int64_t>& values);
 
+  /// A member that is the address of load or store `index`.
+  struct Pointer {
+    std::string type, name;
+    bool stores;
+    int index;
+  };
+  const std::vector<Pointer>& pointers() const { return pointers_; }
   const std::string& members() const { return members_; }
   const std::vector<Cell>& cells() const { return cells_; }
 
@@ -41,6 +48,7 @@ class ParameterList {
 
   std::string members_;
   std::vector<Cell> cells_;
+  std::vector<Pointer> pointers_;
 };
 
 }  // namespace kfusion::codegen

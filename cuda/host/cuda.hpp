@@ -53,6 +53,10 @@ int device_of(const void* p);
 /// Work enqueued on `waiter` after this call starts after all work now on `on`.
 void wait(Stream waiter, Stream on, int device);
 
+/// Whether `stream` is being captured, and a number that no other stream of the process ever has.
+bool is_capturing(int device, Stream stream);
+std::uint64_t stream_number(int device, Stream stream);
+
 /// Device memory of one call, optionally zero. In a graph that is being captured it is a node of that graph, which has
 /// memory of its own for it: nothing that happens outside between two launches of the graph can touch it.
 class Workspace {

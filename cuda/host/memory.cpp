@@ -254,14 +254,25 @@ struct Kept {
 };
 }  // namespace
 
+bool is_capturing(int device, Stream stream) {
+  const UseDevice use(device);
+  return capturing(stream);
+}
+
+std::uint64_t stream_number(int device, Stream stream) {
+  const UseDevice use(device);
+  unsigned long long id = 0;
+  check(cudaStreamGetId(handle(stream), &id), "asking which stream it is");
+  return id;
+}
+
 std::byte* Standing::kept(std::size_t bytes, int device, Stream stream) {
   static auto& all = *new std::vector<Kept>;  // neither is destroyed: threads may still launch at exit
   static auto& mutex = *new std::mutex;
   if (bytes == 0) return nullptr;
   const UseDevice use(device);
   if (capturing(stream)) return nullptr;
-  unsigned long long id = 0;
-  check(cudaStreamGetId(handle(stream), &id), "asking which stream it is");
+  const std::uint64_t id = stream_number(device, stream);
   const std::lock_guard lock(mutex);
   const auto found = std::ranges::find_if(
       all, [&](const Kept& k) { return k.device == device && k.stream == id && k.bytes >= bytes; });

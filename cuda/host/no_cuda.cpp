@@ -34,6 +34,8 @@ void synchronize(int, Stream) { refuse(); }
 void synchronize_device(int) { refuse(); }
 int device_of(const void*) { refuse(); }
 void wait(Stream, Stream, int) { refuse(); }
+bool is_capturing(int, Stream) { refuse(); }
+std::uint64_t stream_number(int, Stream) { refuse(); }
 
 const codegen::Target& target(int) { refuse(); }
 const Function& compile(const std::string&, const std::string&, int, bool) { refuse(); }

@@ -9,6 +9,7 @@ kf.compare(kf.fused_relu_layernorm, x)   # both checked and measured on your dat
 kf.relu(x), kf.softmax(x), ...   # on arrays at once; in a traced function, nodes of its graph
 kf.elementwise("x, y: x * exp(-y) + 1")   # a function of arrays from an expression
 kf.fuse(f)                       # f as few kernels: y = kf.fuse(f)(x); a decorator, too
+kf.for_each(f)(ps, gs, lr)       # f of each p and g, written in place by one kernel; kf.optim: torch optimizers so
 kf.grad(f), kf.value_and_grad(f)  # the gradient of f by its first argument, fused like any other function
 kf.call(g, x, result=spec)       # inside f: any function g of arrays, run as it is between f's kernels
 kf.plan(f, kf.spec((4096, 1024)))   # which kernels f becomes, what that saves and why they are not fewer
@@ -33,6 +34,7 @@ from ._devices.device import Device
 from ._devices.device_table import DeviceTable
 from ._devices.devices import device, devices
 from ._devices.measure import measure_device
+from ._each import ForEach, for_each
 from ._functions import *
 from ._fuse import FusedFunction, fuse
 from ._grad import grad, stop_gradient, value_and_grad, vjp
@@ -51,6 +53,7 @@ __all__ = [
     "DeviceArray",
     "DeviceError",
     "DeviceTable",
+    "ForEach",
     "FusedFunction",
     "Graph",
     "Group",
@@ -71,6 +74,7 @@ __all__ = [
     "elementwise",
     "empty_cache",
     "executors",
+    "for_each",
     "fuse",
     "get_num_threads",
     "grad",
@@ -89,3 +93,11 @@ __all__ = [
 ]
 __all__ += [name for name in vars(_functions) if not name.startswith("_")]
 __all__ += _named.__all__
+
+
+def __getattr__(name: str) -> object:
+    if name != "optim":
+        raise AttributeError(f"module 'kfusion' has no attribute {name!r}")
+    from importlib import import_module  # it needs torch, which kfusion does not
+
+    return import_module("kfusion.optim")

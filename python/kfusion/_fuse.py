@@ -53,9 +53,9 @@ class FusedFunction(_core.FusedCallable):
     It pickles by name (of an object without one, such as a partial or a module: with it), and works as a method.
     """
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any], *, each: bool = False) -> None:
         signature = signature_of(function)
-        super().__init__(name_of(function), list(signature.parameters), options, True, True)
+        super().__init__(name_of(function), list(signature.parameters), options, True, True, each)
         written = without_partial(function)
         has_name = hasattr(written, "__qualname__")  # a module, an object with __call__ have none
         functools.update_wrapper(self, written, updated=functools.WRAPPER_UPDATES if has_name else ())

@@ -10,6 +10,10 @@
 #include "bindings/fuse/watched.hpp"
 #include "runtime/executable.hpp"
 
+namespace kfusion {
+class Each;  // runtime/each.hpp
+}
+
 namespace kfusion::fuse {
 
 /// A plan ready to run, shared by all functions that have it.
@@ -35,7 +39,9 @@ struct Source {
 };
 
 struct Entry {
-  std::shared_ptr<const Compiled> compiled;
+  std::shared_ptr<const Compiled> compiled;  ///< nullptr where there is:
+  std::shared_ptr<const Each> each;          ///< a kernel for many sets of arguments
+  bool gives_none = false;                   ///< of such a function: it returns None
   std::vector<Source> sources;
   Scalars scalars;
   std::vector<Watched> watched;

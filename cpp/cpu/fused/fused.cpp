@@ -6,6 +6,7 @@
 
 #include "cpu/fused/row_copies.hpp"
 #include "cpu/fused/rows_and_columns.hpp"
+#include "cpu/fused/worker.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/job.hpp"
 #include "kfusion/error.hpp"
@@ -97,6 +98,19 @@ void FusedKernel::run_part(const std::byte* const* loads, std::byte* const* stor
   const bool copied = std::ranges::any_of(p.targets, &Target::copied);
   const FusedCall call{p, loads, stores, parameters, nullptr, stream && !copied};
   p.space.columns ? run_columns(call, 1) : run_rows(call, 1);
+}
+
+void FusedKernel::run_range(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
+                            std::int64_t begin, std::int64_t end) const {
+  const FusedProgram& p = *program_;
+  const bool staged = is_in_place(p, loads, stores) && is_staged(p, loads, stores);
+  const FusedCall call{p, loads, stores, parameters, nullptr, false, staged};
+  Worker(call).run(p.sweeps[0], begin, end);
+}
+
+std::int64_t FusedKernel::work(std::int64_t elements) const {
+  const auto part = static_cast<double>(elements) / static_cast<double>(program_->space.cols);
+  return static_cast<std::int64_t>(static_cast<double>(program_->work) * part);
 }
 
 const TileKernels& tile_kernels() {

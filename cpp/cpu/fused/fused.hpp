@@ -1,6 +1,7 @@
 // Runs a kernel of a plan on the CPU: the register-tile executor.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "kfusion/lower/kernel.hpp"
@@ -30,6 +31,12 @@ class FusedKernel {
   /// The same on the caller's thread alone, for a kernel without tables that is a part of a larger job. `stream`: its
   /// stores go past the caches.
   void run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters, bool stream) const;
+
+  /// Of an elementwise kernel of dense arrays, the elements [begin, end) on the caller's thread alone.
+  void run_range(const std::byte* const* loads, std::byte* const* stores, const double* parameters, std::int64_t begin,
+                 std::int64_t end) const;
+  /// What threads_for() is to be asked for one of whose axis so many elements are taken.
+  std::int64_t work(std::int64_t elements) const;
 
  private:
   std::unique_ptr<const FusedProgram> program_;

@@ -1,0 +1,493 @@
+"""Functions for each of many sets of arrays, and the optimizers that are made of them."""
+
+import copy
+import ctypes
+import subprocess
+import threading
+from pathlib import Path
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+import kfusion as kf
+from graph_runs import wide
+from host_cuda import FLAGS, HAVE_COMPILER, NAMESPACE, REPLACED
+from kfusion import _core
+from kfusion._devices import devices
+from kfusion._tracing.trace import trace
+from kinds import np_dtype
+from test_codegen_compiles import nvcc
+
+torch = pytest.importorskip("torch")
+optim = pytest.importorskip("kfusion.optim")
+
+SHAPES = [(), (1,), (0,), (7,), (3, 5), (4095,), (4096,), (4097,), (2, 3, 5, 7), (129, 257), (1, 1), (0, 4), (70_001,)]
+
+
+@kf.for_each
+def axpy(p, g, m, lr):
+    m *= 0.5
+    m += g
+    p -= lr * m
+
+
+def arrays(shapes, dtype=np.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    return [np.asarray(rng.standard_normal(s), dtype) for s in shapes]
+
+
+def plain(ps, gs, ms, lr):
+    for p, g, m in zip(ps, gs, ms, strict=True):
+        m *= p.dtype.type(0.5)
+        m += g
+        p -= p.dtype.type(lr) * m
+
+
+class TestForEach:
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_numpy(self, dtype):
+        mine = [arrays(SHAPES, dtype, i) for i in range(3)]
+        want = copy.deepcopy(mine)
+        for lr in (0.1, 0.25):
+            assert axpy(*mine, lr) is None
+            plain(*want, lr)
+        for a, b in zip(mine, want, strict=True):
+            for x, y in zip(a, b, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+    @hypothesis.settings(max_examples=30, deadline=None)
+    @hypothesis.given(
+        st.lists(st.lists(st.integers(0, 40), max_size=3), max_size=12), st.lists(st.floats(-2, 2), max_size=3)
+    )
+    def test_random_lists(self, shapes, numbers):
+        mine = [arrays(shapes, np.float32, i) for i in range(3)]
+        want = copy.deepcopy(mine)
+        for lr in numbers:
+            axpy(*mine, lr)
+            plain(*want, lr)
+        for a, b in zip(mine, want, strict=True):
+            for x, y in zip(a, b, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+    def test_memory_around_is_left(self):
+        """Views one behind the other, whose ends are no multiples of a tile."""
+        rooms = [np.full(40_000, 7.0, np.float32) for _ in range(3)]
+        cuts = [(3, 10), (11, 12), (13, 4109), (4111, 30_000)]
+        sets = [[r[a:b] for a, b in cuts] for r in rooms]
+        axpy(*sets, 0.5)
+        outside = np.ones(40_000, bool)
+        for a, b in cuts:
+            outside[a:b] = False
+        assert all((r[outside] == 7).all() for r in rooms)
+        assert all((p == 7 - 0.5 * 10.5).all() for p in sets[0])
+
+    def test_arrays_that_lie_otherwise(self):
+        def lists(seed):
+            wide = arrays([(6, 8)], np.float32, seed)[0]
+            return [wide[:, :3], wide[:, 4:7].T.copy().T, arrays([(5, 4)], np.float32, seed)[0].T, wide[1:2, 3:4]]
+
+        mine, want = ([lists(i) for i in range(3)] for _ in range(2))
+        mine[1][0] = np.ascontiguousarray(mine[1][0])
+        axpy(*mine, 0.5)
+        plain(*want, 0.5)
+        for a, b in zip(mine[0], want[0], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+    def test_functions_that_look_at_shapes(self):
+        @kf.for_each
+        def decay(p, rate):
+            p *= 1 - rate if p.ndim >= 2 else 2.0
+
+        ps = [np.ones((2, 3), np.float32), np.ones(6, np.float32)]
+        decay(ps, 0.5)
+        assert (ps[0] == 0.5).all()
+        assert (ps[1] == 2).all()
+
+    def test_functions_that_are_not_elementwise(self):
+        @kf.for_each
+        def centre(p):
+            p -= p.mean()
+
+        ps = arrays([(3, 4), (7,), (50,)])
+        want = [p - p.mean() for p in ps]
+        centre(ps)
+        for p, w in zip(ps, want, strict=True):
+            np.testing.assert_allclose(p, w, atol=1e-6)
+
+    def test_results(self):
+        twice = kf.for_each(lambda x: x * 2)
+        got = twice([np.ones(3), np.ones((2, 2))])
+        assert [g.shape for g in got] == [(3,), (2, 2)]
+        assert all((g == 2).all() for g in got)
+
+        @kf.for_each
+        def grown(x):
+            x += 1
+            return x
+
+        xs = [np.zeros(3), np.zeros(4)]
+        got = grown(xs)
+        assert got[0] is xs[0]
+        assert got[1] is xs[1]
+        assert (xs[1] == 1).all()
+
+    def test_numbers_by_item_and_by_name(self):
+        ps = [np.ones(3), np.ones(5), np.ones(2)]
+        add = kf.for_each(_add)
+        add(ps, by=[1.0, 2.0, 1.0])
+        assert [p[0] for p in ps] == [2, 3, 2]
+
+    def test_numbers_do_not_trace_again(self):
+        traced = []
+
+        @kf.for_each
+        def step(p, lr, n):
+            traced.append(1)
+            p -= lr / (1 - 0.9**n)
+
+        ps = [np.ones(3), np.ones(3)]
+        step(ps, 0.1, 1)
+        first = len(traced)
+        for n in range(2, 20):
+            step(ps, 0.1 * n, n)
+        assert len(traced) == first
+
+    def test_two_threads(self):
+        sets = [[[np.zeros(n, np.float32) for n in (5, 4096, 70_000)] for _ in range(3)] for _ in range(4)]
+        for _, g, _ in sets:
+            for x in g:
+                x += 1
+
+        def work(own):
+            for _ in range(50):
+                axpy(*own, 1.0)
+
+        threads = [threading.Thread(target=work, args=(own,)) for own in sets]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        want = [np.zeros(1, np.float32), np.ones(1, np.float32), np.zeros(1, np.float32)]
+        for _ in range(50):
+            plain(*[[w] for w in want], 1.0)
+        for p, _, _ in sets:
+            assert all((x == want[0]).all() for x in p)
+
+
+def _add(p, by):
+    p += by
+
+
+class TestRefusals:
+    def check(self, error, match, ps, gs, ms, lr=0.1):
+        before = copy.deepcopy([ps, ms])
+        with pytest.raises(error, match=match):
+            axpy(ps, gs, ms, lr)
+        for a, b in zip([ps, ms], before, strict=True):
+            for x, y in zip(a, b, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+    def lists(self):
+        return [arrays([(3,), (4,)], np.float32, i) for i in range(3)]
+
+    def test_lengths(self):
+        ps, gs, ms = self.lists()
+        self.check(ValueError, "g must have as many items as p", ps, gs[:1], ms)
+
+    def test_no_list(self):
+        with pytest.raises(TypeError, match="takes lists"):
+            axpy(np.ones(3), np.ones(3), np.ones(3), 0.1)
+
+    def test_shapes(self):
+        ps, gs, ms = self.lists()
+        gs[1] = np.ones(5, np.float32)
+        self.check(ValueError, "broadcast|shape", ps, gs, ms)
+
+    def test_dtypes(self):
+        ps, gs, ms = self.lists()
+        ps[1], ms[1] = ps[1].astype(np.int64), ms[1].astype(np.int64)
+        self.check(TypeError, "p|int64", ps, gs, ms)
+
+    def test_read_only(self):
+        ps, gs, ms = self.lists()
+        ms[1].flags.writeable = False
+        self.check(ValueError, "read-only", ps, gs, ms)
+
+    def test_twice(self):
+        ps, gs, ms = self.lists()
+        ps[1] = ps[0]
+        gs[1], ms[1] = gs[0].copy(), ms[0].copy()
+        self.check(ValueError, "places 0 and 1 of the lists share memory", ps, gs, ms)
+
+    def test_overlapping(self):
+        ps, gs, ms = self.lists()
+        room = np.ones(6, np.float32)
+        ps[:] = room[:3], room[2:6]
+        self.check(ValueError, "share memory", ps, gs, ms)
+
+    def test_one_gradient_for_two(self):
+        ps, gs, ms = (arrays([(3,), (3,)], np.float32, i) for i in range(3))
+        axpy(ps, [gs[0], gs[0]], ms, 0.1)
+
+    def test_other_libraries(self):
+        with pytest.raises(TypeError, match="one library"):
+            kf.for_each(_add)([np.ones(3), torch.ones(3)], 1.0)
+
+    def test_grad(self):
+        p = torch.ones(3, requires_grad=True)
+        with pytest.raises((RuntimeError, TypeError)):
+            kf.for_each(_add)([p], 1.0)
+        assert (p == 1).all()
+
+
+def parameters(dtype, seed=0, shapes=SHAPES):
+    generator = torch.Generator().manual_seed(seed)
+    made = [torch.randn(s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes]
+    made[4] = made[4].T.contiguous().T
+    made[8] = made[8].to(memory_format=torch.channels_last)
+    return [torch.nn.Parameter(p) for p in made]
+
+
+def give_gradients(params, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for i, p in enumerate(params):
+        g = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+        p.grad = (g + 0.1 * g.sign()).to(p.dtype)  # whose squares float16 has
+        if i == 8:
+            p.grad = p.grad.to(memory_format=torch.channels_last)
+
+
+PAIRS = {
+    "sgd": (optim.SGD, torch.optim.SGD, {"lr": 0.1}),
+    "sgd_decay": (optim.SGD, torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.01, "maximize": True}),
+    "momentum": (optim.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1}),
+    "nesterov": (optim.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    "adam": (optim.Adam, torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.1}),
+    "amsgrad": (optim.Adam, torch.optim.Adam, {"lr": 0.01, "amsgrad": True, "maximize": True}),
+    "adamw": (optim.AdamW, torch.optim.AdamW, {"lr": 0.01, "betas": (0.8, 0.95), "weight_decay": 0.1}),
+}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 0.05, torch.float16: 0.01}
+
+
+def close(a, b, dtype):
+    torch.testing.assert_close(a.double(), b.double(), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], equal_nan=True)
+
+
+class TestOptimizers:
+    @pytest.mark.parametrize("name", PAIRS)
+    @pytest.mark.parametrize("dtype", TOLERANCE)
+    def test_against_torch(self, name, dtype):
+        ours, theirs, options = PAIRS[name]
+        mine = parameters(dtype)
+        wide = dtype if dtype.itemsize > 2 else torch.float64  # half types are computed in float32 here
+        want = [torch.nn.Parameter(p.detach().to(wide, copy=True)) for p in mine]
+        a, b = ours(mine, **options), theirs(want, foreach=False, **options)
+        for step in range(4):
+            give_gradients(mine, step)
+            for p, q in zip(mine, want, strict=True):
+                q.grad = p.grad.to(wide)
+            if step == 2:
+                mine[3].grad = want[3].grad = None
+            a.step()
+            b.step()
+        for x, y in zip(mine, want, strict=True):
+            close(x, y, dtype)
+            assert a.state[x].keys() == b.state[y].keys()
+            for key, value in a.state[x].items():
+                close(value, b.state[y][key], dtype)
+
+    def test_lion(self):
+        (p,) = params = [torch.nn.Parameter(torch.randn(50, dtype=torch.float64))]
+        x, m = p.detach().clone(), torch.zeros(50, dtype=torch.float64)
+        o = optim.Lion(params, lr=0.01, betas=(0.9, 0.99), weight_decay=0.1)
+        for step in range(3):
+            p.grad = torch.randn(50, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+            o.step()
+            x = x * (1 - 0.01 * 0.1) - 0.01 * torch.sign(0.9 * m + 0.1 * p.grad)
+            m = 0.99 * m + 0.01 * p.grad
+        torch.testing.assert_close(p.detach(), x, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(o.state[p]["exp_avg"], m, rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.parametrize("name", ["momentum", "adam", "amsgrad", "adamw"])
+    def test_state_dicts_go_both_ways(self, name):
+        ours, theirs, options = PAIRS[name]
+        mine, want = parameters(torch.float64), parameters(torch.float64)
+        a, b = ours(mine, **options), theirs(want, **options)
+        for step in range(6):
+            give_gradients(mine, step)
+            give_gradients(want, step)
+            a.step()
+            b.step()
+            if step in (1, 3):
+                saved = [copy.deepcopy(o.state_dict()) for o in (a, b)]
+                a, b = ours(mine, **options), theirs(want, **options)
+                a.load_state_dict(saved[1])
+                b.load_state_dict(saved[0])
+        for x, y in zip(mine, want, strict=True):
+            close(x, y, torch.float64)
+
+    def test_states_of_another_dtype(self):
+        mine = parameters(torch.bfloat16)
+        o = optim.AdamW(mine, lr=0.01, state_dtype=torch.float32)
+        for step in range(2):
+            give_gradients(mine, step)
+            o.step()
+        assert o.state[mine[5]]["exp_avg"].dtype == torch.float32
+        saved = copy.deepcopy(o.state_dict())
+        again = optim.AdamW(mine, lr=0.01, state_dtype=torch.float32)
+        again.load_state_dict(saved)
+        for p in mine:
+            assert torch.equal(again.state[p]["exp_avg_sq"], o.state[p]["exp_avg_sq"])
+            assert again.state[p]["exp_avg_sq"].dtype == torch.float32
+
+    def test_groups_schedulers_and_closures(self):
+        def run(kind):
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
+            groups = [{"params": [model[0].weight, model[2].weight]}, {"params": [model[0].bias], "weight_decay": 0.0}]
+            o = kind(groups, lr=0.05, weight_decay=0.1)
+            o.add_param_group({"params": [model[2].bias], "lr": 0.5})
+            scheduler = torch.optim.lr_scheduler.ExponentialLR(o, 0.7)
+            x = torch.randn(20, 6, dtype=torch.float64)
+
+            def closure():
+                o.zero_grad()
+                loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+                loss.backward()
+                return loss
+
+            losses = []
+            for _ in range(6):
+                losses.append(o.step(closure).item())
+                scheduler.step()
+            return losses
+
+        assert run(optim.AdamW) == pytest.approx(run(torch.optim.AdamW), rel=1e-10)
+
+    def test_versions_are_told(self):
+        p = torch.nn.Parameter(torch.ones(3))
+        before = p._version
+        p.grad = torch.ones(3)
+        optim.SGD([p], lr=0.1).step()
+        assert p._version > before
+
+    def test_refusals(self):
+        p = torch.nn.Parameter(torch.ones(3))
+        p.grad = torch.ones(3).to_sparse()
+        with pytest.raises(RuntimeError, match="sparse"):
+            optim.AdamW([p]).step()
+        z = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
+        z.grad = torch.ones_like(z)
+        with pytest.raises(RuntimeError, match="complex"):
+            optim.SGD([z], lr=0.1).step()
+        p.grad = torch.ones(3)
+        with pytest.raises(RuntimeError, match="capturable"):
+            optim.AdamW([p], capturable=True).step()
+        with pytest.raises(ValueError, match="Lion"):
+            optim.Lion([p], betas=(1.0, 0.5))
+
+
+def adamw_kernel(dtype="bfloat16", aligned=True):
+    def rule(p, g, m, v):
+        w = g.astype("float32")
+        n = m * 0.9 + w * 0.1
+        u = v * 0.99 + w * w * 0.01
+        m[...] = n
+        v[...] = u
+        p[...] = (p.astype("float32") - n / (kf.sqrt(u) + 1e-8)).astype(dtype)
+
+    traced = trace(rule, *(kf.spec((64,), d) for d in (dtype, dtype, "float32", "float32")))
+    order = [w.input for w in traced.written]
+    return _core_kernel(traced.graph, order, aligned)
+
+
+def _core_kernel(graph, targets, aligned):
+    return _core.each_kernel(graph, devices.device("H200").to_dict(), targets, aligned)
+
+
+_NUMBERS = (1e-3, 0.9, 0.999, 1e-8, 0.01, 3)
+RULES = {
+    "sgd": (optim._sgd, 0, (0.1, 0.01, True)),
+    "momentum": (optim._momentum, 1, (0.1, 0.9, 0.1, 0.1, True, False)),
+    "adam": (optim._adam, 2, (None, *_NUMBERS, False, False)),
+    "adamw": (optim._adam, 2, (None, *_NUMBERS, True, False)),
+    "amsgrad": (optim._adam, 3, (*_NUMBERS, False, True)),
+    "lion": (optim._lion, 1, (0.1, 0.9, 0.99, 0.1, False)),
+}
+
+
+@pytest.mark.slow
+class TestCuda:
+    """The generated text, which nvcc compiles and a host plays."""
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+    @pytest.mark.parametrize("aligned", [True, False])
+    def test_compiles(self, dtype, aligned, tmp_path):
+        assert " 0 bytes spill loads" in nvcc(adamw_kernel(dtype, aligned).source, tmp_path)
+
+    @pytest.mark.parametrize("dtypes", [("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float32", "float32")])
+    @pytest.mark.parametrize("name", RULES)
+    def test_the_optimizers_are_one_kernel(self, name, dtypes, tmp_path):
+        rule, states, numbers = RULES[name]
+        specs = [kf.spec((64,), d, like="torch") for d in (dtypes[0], dtypes[0], *[dtypes[1]] * states)]
+        traced = trace(rule.__wrapped__, *specs, *numbers)
+        kernel = _core_kernel(traced.graph, [w.input for w in traced.written], True)
+        assert " 0 bytes spill loads" in nvcc(kernel.source, tmp_path)
+
+    @pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    @pytest.mark.parametrize("aligned", [True, False])
+    def test_numbers(self, dtype, aligned, rng, tmp_path):
+        """On poisoned memory: odd sizes, parts of a set, views one behind the other."""
+        kernel = adamw_kernel(dtype, aligned)
+        sizes = [1, 7, 1023, 1024, 1025, 16_384, 16_391, 40_000]
+        shift = 0 if aligned else 1
+        room = sum(n + 32 for n in sizes)
+        types = [np_dtype(dtype), np_dtype(dtype), np.float32, np.float32]
+        rooms = [np.full(room + 16, 7, t) for t in types]
+        starts, at = [], 16
+        for n in sizes:
+            starts.append(at + shift)
+            at += (n + 31) // 16 * 16
+        for r, t in zip(rooms, types, strict=True):
+            for a, n in zip(starts, sizes, strict=True):
+                r[a : a + n] = rng.random(n).astype(t)
+        moved = [np.zeros(r.nbytes + 64, np.uint8) for r in rooms]
+        views = []
+        for m, r in zip(moved, rooms, strict=True):
+            skip = -m.ctypes.data % 64
+            v = m[skip : skip + r.nbytes].view(r.dtype)
+            v[...] = r
+            views.append(v)
+        sets = [[v.ctypes.data + a * v.itemsize for v in views] for a in starts]
+        blocks, threads, parameter, _keep = kernel.launch(sets, sizes)
+        played(kernel, tmp_path)(ctypes.c_char_p(parameter), (ctypes.c_uint * 3)(blocks, 1, 1),
+                                 (ctypes.c_uint * 3)(threads, 1, 1), 1)  # fmt: skip
+        p, g, m, v = (wide(r) for r in rooms)
+        n, u = m * 0.9 + g * 0.1, v * 0.99 + g * g * 0.01
+        want = [p - n / (np.sqrt(u) + 1e-8), g, n, u]
+        inside = np.zeros(room + 16, bool)
+        for a, size in zip(starts, sizes, strict=True):
+            inside[a : a + size] = True
+        for got, before, w in zip(views, rooms, want, strict=True):
+            assert (wide(got)[~inside] == wide(before)[~inside]).all()
+            tolerance = 1e-5 if got.dtype == np.float32 else 1e-2
+            np.testing.assert_allclose(wide(got)[inside], w[inside], rtol=tolerance, atol=tolerance)
+
+
+def played(kernel, folder):
+    """The kernel's function on a host."""
+    (folder / "device").mkdir()
+    for name, text in _core.cuda_headers().items():
+        for old, new in REPLACED.items():
+            text = text.replace(old, new)
+        (folder / name).write_text(text)
+    entry = f"KF_HOST_ENTRY(played, {NAMESPACE}::{kernel.entry}, {NAMESPACE}::Each)"
+    (folder / "each.cpp").write_text('#include "host_cuda.hpp"\n' + kernel.source + "\n" + entry + "\n")
+    support = Path(__file__).parent / "support"
+    command = ["g++", *FLAGS, f"-I{folder}", f"-I{support}", "-o", "each.so", "each.cpp"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr[:4000]
+    return ctypes.CDLL(str(folder / "each.so")).played
