@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -341,6 +342,26 @@ def test_checkpoint() -> None:
     fused = kf.fuse(block)
     want = torch.autograd.grad(block(x).sum(), [x, block.up.weight])
     assert_same(torch.autograd.grad(checkpoint(fused, x, use_reentrant=False).sum(), [x, block.up.weight]), want)
+
+
+def test_the_default_device_is_that_of_the_call() -> None:
+    """As a device's backward passes, in another thread."""
+    x = leaf(5)
+    with torch.device("meta"):
+        y = kf.fuse(lambda x: x * torch.arange(5.0, device="cpu") + (torch.ones(2).device.type == "meta"))(x)
+    assert_same(torch.autograd.grad(y.sum(), [x]), [torch.arange(5.0, dtype=x.dtype)])
+    seen = []
+
+    def f(x: Any) -> Any:
+        seen.append(torch.get_default_device().type)
+        return x.sin()
+
+    with torch.device("meta"):
+        y = kf.fuse(f)(x)
+    thread = threading.Thread(target=lambda: y.sum().backward())
+    thread.start()
+    thread.join()
+    assert set(seen) == {"meta"}
 
 
 def test_autocast_and_a_scaler() -> None:

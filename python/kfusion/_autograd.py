@@ -61,8 +61,8 @@ class Differentiable:
         if any(t.is_complex() for t in (*made, *tensors)):
             raise RuntimeError(f"{who}: complex tensors have no gradients here: call it under torch.no_grad()")
         kept = {number: made[value] if isinstance(value, int) else value for number, value in kept.items()}
-        autocast = _autocast(torch, tensors + captured)
-        node = _Node(self, arguments, len(tensors), [id(t) for t in captured], made, kept, state, autocast)
+        surroundings = _surroundings(torch, tensors + captured)
+        node = _Node(self, arguments, len(tensors), [id(t) for t in captured], made, kept, state, surroundings)
         outs = iter(_function(torch).apply(node, *tensors, *captured))
         filled = walk(
             structure, lambda _, leaf: next(outs) if isinstance(leaf, Slot) else leaf, enters=may_hold_results
@@ -235,7 +235,7 @@ class _Node:
         made: list[Any],
         kept: dict[int, Any],
         state: tuple[float | None, list[tuple[Any, bool]]],
-        autocast: Any,
+        surroundings: Any,
     ) -> None:
         self.passes = passes
         self.arguments = arguments  # with slots for tensors
@@ -245,7 +245,7 @@ class _Node:
         self.kept = list(kept)
         self.values = list(kept.values())
         self.seed, self.modes = state
-        self.autocast = autocast
+        self.surroundings = surroundings
 
     def gradients(self, tensors: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
         """Of tensors, captured ones behind the arguments, None where none is wanted or there is none."""
@@ -256,7 +256,7 @@ class _Node:
         kept = dict(zip(self.kept, tensors[behind:], strict=True))
         asked = tuple(bool(w) and t.is_floating_point() for w, t in zip(wanted[:first], tensors, strict=False))
         captured = tuple(k for k, w in zip(self.captured, wanted[first:], strict=True) if w)
-        with self.autocast(), _in_modes(self.modes), self.passes.seeds.again(self.seed):
+        with self.surroundings(), _in_modes(self.modes), self.passes.seeds.again(self.seed):
             made = self.passes.backward(call, list(gradients), asked, captured, kept)
         own, named = made.result if isinstance(made, Returned) else made
         given = iter(own)
@@ -299,12 +299,21 @@ def _function(torch: Any) -> Any:
     return Fused
 
 
-def _autocast(torch: Any, tensors: Sequence[Any]) -> Any:
-    """A context with torch.autocast as it is now."""
+def _surroundings(torch: Any, tensors: Sequence[Any]) -> Any:
+    """What makes a context with autocast and the default device as they are now: backward runs in other threads."""
     kind = next((t.device.type for t in tensors), "cpu")
-    if not torch.is_autocast_enabled(kind):
+    device = torch.get_default_device()
+    casts = torch.is_autocast_enabled(kind)
+    if not casts and device.type == "cpu":
         return contextlib.nullcontext
-    return functools.partial(torch.autocast, kind, dtype=torch.get_autocast_dtype(kind))
+    dtype = torch.get_autocast_dtype(kind) if casts else None
+
+    @contextlib.contextmanager
+    def surroundings() -> Iterator[None]:
+        with device, torch.autocast(kind, dtype=dtype) if casts else contextlib.nullcontext():
+            yield
+
+    return surroundings
 
 
 def _slot(torch: Any, tensors: list[Any], leaf: Any) -> Any:

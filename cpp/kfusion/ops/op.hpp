@@ -14,7 +14,18 @@ enum class Op : std::uint8_t {
 #include "kfusion/ops/ops.def"
 };
 
-enum class OpKind : std::uint8_t { kMap, kReduce, kSource, kCast, kView, kContraction, kGather, kLibrary, kJoin, kPartial };
+enum class OpKind : std::uint8_t {
+  kMap,
+  kReduce,
+  kSource,
+  kCast,
+  kView,
+  kContraction,
+  kGather,
+  kLibrary,
+  kJoin,
+  kPartial
+};
 
 /// The identity of a reduction that has none (`none` in ops.def): never read, since reducing nothing is refused when a
 /// graph is built.
