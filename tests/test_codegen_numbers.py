@@ -410,6 +410,24 @@ class TestNumbers:
         (1, 70_000),
     )
 
+    def test_tables_of_wider_elements_than_results(self, rng, tmp_path):
+        """Whole vectors of a table may have more bytes than a load has."""
+        batch, rows = Batch(), np.array([-1, 1, 1], np.int32)
+        for table, result in (
+            ("float64", "float16"),
+            ("float64", "float32"),
+            ("int64", "int32"),
+            ("float32", "bfloat16"),
+        ):
+            x = draw(rng, table, (4, 32))
+            batch.add(
+                lambda g, x, i, to=result: g.cast(g.take(x, i, 0), to),
+                x,
+                rows,
+                check=close_to(wide(x)[rows], spacings=1),
+            )
+        batch.run(tmp_path)
+
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_rows_and_columns(self, dtype, rng, tmp_path):
         batch = Batch()

@@ -88,12 +88,15 @@ bool is_large(const Arrangement& a, const Operand& o) {
   return !broadcast(a.inner_of(o)) && (!broadcast(a.outer_of(o)) || a.form == Form::kPointwise);
 }
 
-/// Elements in 16 bytes of the widest operand that varies along the lanes.
+/// Elements in 16 bytes of the widest operand that varies along the lanes. Sums of columns stay in registers.
 int widest_vector(const Kernel& k, const Arrangement& a) {
   std::int64_t widest = 0;
-  for_each_operand(k, [&](const Operand& o) {
+  const auto add = [&](const Operand& o) {
     if (!all_zero(a.inner_of(o))) widest = std::max(widest, static_cast<std::int64_t>(item_bytes(o.dtype)));
-  });
+  };
+  for (const Operand& o : k.loads) add(o);
+  for (const Store& s : k.stores)
+    if (s.parts == 0) add(s.to);
   return widest == 0 ? 1 : static_cast<int>(kVectorBytes / widest);
 }
 
@@ -249,8 +252,9 @@ Form form_of(const Kernel& k) {
   return along_rows > along_columns ? Form::kRows : Form::kColumns;
 }
 
-/// Vectors of a table begin where those of rows do, whatever its position.
+/// Vectors of a table begin where those of rows do, whatever its position, and have no more bytes.
 Reach table_reach(const Arrangement& a, const Table& t, bool aligned) {
+  if (a.width * static_cast<std::int64_t>(item_bytes(t.from.dtype)) > kVectorBytes) return Reach::kElements;
   if (a.width == 1 || a.framed() || a.spans || a.form == Form::kColumns || t.step % a.width != 0)
     return Reach::kElements;
   const Reach reach = reach_of(a, t.from, a.width, aligned);

@@ -116,6 +116,7 @@ inline constexpr int kLeastWordBytes = 32;
 /// A whole vector of neighbours, aligned to its size; zeros where not `valid`.
 template <Use kUse, class T, int kN>
 KF_DEVICE Vector<T, kN> load_whole(const T* p, bool valid) {
+  static_assert(Vector<T, kN>::kBytes <= 16);
   Vector<T, kN> v{};
   if constexpr (Vector<T, kN>::kBytes < kLeastWordBytes) {
 #pragma unroll
@@ -133,6 +134,7 @@ KF_DEVICE Vector<T, kN> load_whole(const T* p, bool valid) {
 
 template <class T, int kN>
 KF_DEVICE void store_whole(T* p, const Vector<T, kN>& v) {
+  static_assert(Vector<T, kN>::kBytes <= 16);
   if constexpr (Vector<T, kN>::kBytes < kLeastWordBytes) {
 #pragma unroll
     for (int j = 0; j < kN; ++j) store_element(p + j, v, j);
