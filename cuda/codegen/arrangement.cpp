@@ -88,15 +88,13 @@ bool is_large(const Arrangement& a, const Operand& o) {
   return !broadcast(a.inner_of(o)) && (!broadcast(a.outer_of(o)) || a.form == Form::kPointwise);
 }
 
-/// Elements in 16 bytes of the widest operand that varies along the lanes. Sums of columns stay in registers.
+/// Elements in 16 bytes of the widest operand that varies along the lanes. Sums of columns count, though they stay in
+/// registers: layer norm's gradient of 8192 x 4096 bfloat16 takes 101 us with vectors of 4, 112 with 8 (H200).
 int widest_vector(const Kernel& k, const Arrangement& a) {
   std::int64_t widest = 0;
-  const auto add = [&](const Operand& o) {
+  for_each_operand(k, [&](const Operand& o) {
     if (!all_zero(a.inner_of(o))) widest = std::max(widest, static_cast<std::int64_t>(item_bytes(o.dtype)));
-  };
-  for (const Operand& o : k.loads) add(o);
-  for (const Store& s : k.stores)
-    if (s.parts == 0) add(s.to);
+  });
   return widest == 0 ? 1 : static_cast<int>(kVectorBytes / widest);
 }
 
