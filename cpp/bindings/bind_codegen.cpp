@@ -153,12 +153,19 @@ py::tuple each_launch(const codegen::EachKernel& k, const std::vector<std::vecto
 
 /// What every kernel tells of itself.
 template <class Kernel>
-py::class_<Kernel> kernel_class(py::module_& m, const char* name, const char* doc) {
+py::class_<Kernel> text_class(py::module_& m, const char* name, const char* doc) {
   py::class_<Kernel> made(m, name, doc);
   made.def_property_readonly("source", &Kernel::source, "Its complete text.")
-      .def_property_readonly("entry", &Kernel::entry, "The name of its __global__ function.")
-      .def_property_readonly(
-          "launch", [](const Kernel& k) { return launch_of(k.launch()); }, "Its grid, block, cluster and memory.");
+      .def_property_readonly("entry", &Kernel::entry, "The name of its __global__ function.");
+  return made;
+}
+
+/// The same of kernels whose launch depends on nothing that a call brings.
+template <class Kernel>
+py::class_<Kernel> kernel_class(py::module_& m, const char* name, const char* doc) {
+  py::class_<Kernel> made = text_class<Kernel>(m, name, doc);
+  made.def_property_readonly(
+      "launch", [](const Kernel& k) { return launch_of(k.launch()); }, "Its grid, block, cluster and memory.");
   return made;
 }
 
@@ -169,9 +176,7 @@ void bind_codegen(py::module_& m) {
   kernel_class<codegen::CudaKernel>(m, "CudaKernel", "A kernel as CUDA C++.")
       .def("parameters", &parameters_of, py::arg("loads"), py::arg("stores"), py::arg("values") = std::vector<double>{},
            py::arg("workspace") = 0, py::arg("standing") = 0, kParametersDoc);
-  py::class_<codegen::EachKernel>(m, "EachKernel", "An elementwise kernel over many sets of arrays as CUDA C++.")
-      .def_property_readonly("source", &codegen::EachKernel::source, "Its complete text.")
-      .def_property_readonly("entry", &codegen::EachKernel::entry, "The name of its __global__ function.")
+  text_class<codegen::EachKernel>(m, "EachKernel", "An elementwise kernel over many sets of arrays as CUDA C++.")
       .def("launch", &each_launch, py::arg("sets"), py::arg("elements"), py::arg("values") = std::vector<double>{},
            "launch(self, sets, elements, values=())\n--\n\nBlocks, threads, the parameter's bytes, and what keeps the "
            "table alive, which is on the host. sets: addresses of each; elements: of each; values: of numbers.\n");

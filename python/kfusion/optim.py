@@ -26,10 +26,13 @@ def _wide(x: Any) -> Any:
     return x.float() if x.dtype in _HALF else x
 
 
+def _descending(g: Any, maximize: bool) -> Any:
+    return -_wide(g) if maximize else _wide(g)
+
+
 @for_each
 def _sgd(p: Any, g: Any, lr: float, weight_decay: float, maximize: bool) -> None:
-    x, g = _wide(p), _wide(g)
-    g = -g if maximize else g
+    x, g = _wide(p), _descending(g, maximize)
     if weight_decay != 0:
         g = g + weight_decay * x
     p.copy_(x - lr * g)
@@ -47,8 +50,7 @@ def _momentum(
     nesterov: bool,
     maximize: bool,
 ) -> None:
-    x, g = _wide(p), _wide(g)
-    g = -g if maximize else g
+    x, g = _wide(p), _descending(g, maximize)
     if weight_decay != 0:
         g = g + weight_decay * x
     new = _wide(buffer) * momentum + g * (1 - dampening)
@@ -72,8 +74,7 @@ def _adam(
     decoupled: bool,
     maximize: bool,
 ) -> None:
-    x, g = _wide(p), _wide(g)
-    g = -g if maximize else g
+    x, g = _wide(p), _descending(g, maximize)
     if weight_decay != 0:
         if decoupled:
             x = x * (1 - lr * weight_decay)
@@ -95,8 +96,7 @@ def _adam(
 def _lion(
     p: Any, g: Any, exp_avg: Any, lr: float, beta1: float, beta2: float, weight_decay: float, maximize: bool
 ) -> None:
-    x, g, m = _wide(p), _wide(g), _wide(exp_avg)
-    g = -g if maximize else g
+    x, g, m = _wide(p), _descending(g, maximize), _wide(exp_avg)
     p.copy_(x * (1 - lr * weight_decay) - lr * torch.sign(m * beta1 + g * (1 - beta1)))
     exp_avg.copy_(m * beta2 + g * (1 - beta2))
 

@@ -91,29 +91,11 @@ bool merge_siblings(const Graph& g, Partition& p, std::vector<Neighbours>* apart
   return merged;
 }
 
-/// Kernels over one domain that store into one join: one launch instead of several.
-bool merge_parts(const FoldedGraph& folded, Partition& p) {
+/// Of the kernels that compute these nodes, those over one domain: one launch instead of several.
+bool merge_by_domain(const std::vector<NodeId>& nodes, Partition& p) {
   bool merged = false;
-  for (const auto& [join, stored] : folded.parts) {
-    check_interrupt();
-    std::map<Extents, int> latest;  // by domain
-    for (const NodeId n : stored) {
-      const int part = p.part_of(n);
-      const auto [other, fresh] = latest.try_emplace(p.part(part).domain, part);
-      if (fresh || other->second == part) continue;
-      merged |= !p.merge_beside(other->second, part);
-      other->second = p.part_of(n);
-    }
-  }
-  return merged;
-}
-
-/// Kernels that sum the parts of sums over one domain: one launch.
-bool merge_totals(const Graph& g, Partition& p) {
-  bool merged = false;
-  std::map<Extents, int> latest;  // by domain
-  for (const NodeId n : p.order()) {
-    if (g[n].op != Op::sum || g[g[n].arguments[0]].op != Op::partial_sums) continue;
+  std::map<Extents, int> latest;
+  for (const NodeId n : nodes) {
     const int part = p.part_of(n);
     const auto [other, fresh] = latest.try_emplace(p.part(part).domain, part);
     if (fresh || other->second == part) continue;
@@ -121,6 +103,24 @@ bool merge_totals(const Graph& g, Partition& p) {
     other->second = p.part_of(n);
   }
   return merged;
+}
+
+/// Kernels that store into one join.
+bool merge_parts(const FoldedGraph& folded, Partition& p) {
+  bool merged = false;
+  for (const auto& [join, stored] : folded.parts) {
+    check_interrupt();
+    merged |= merge_by_domain(stored, p);
+  }
+  return merged;
+}
+
+/// Kernels that sum the parts of sums.
+bool merge_totals(const Graph& g, Partition& p) {
+  std::vector<NodeId> totals;
+  for (const NodeId n : p.order())
+    if (g[n].op == Op::sum && g[g[n].arguments[0]].op == Op::partial_sums) totals.push_back(n);
+  return merge_by_domain(totals, p);
 }
 
 /// Where merging starts, and how far it goes.
