@@ -168,7 +168,7 @@ def test_reductions_and_rows(rng: np.random.Generator) -> None:
     e = np.exp(dropped(x, 0.3, 5))
     np.testing.assert_allclose(f(x, 5), e / e.sum(-1, keepdims=True), rtol=1e-12)
     g = kf.fuse(lambda x, s: kf.dropout(x.T, 0.3, seed=s).sum(0))
-    np.testing.assert_allclose(g(x, 5), dropped(x.T, 0.3, 5).sum(0), rtol=1e-12)
+    np.testing.assert_allclose(g(x, 5), dropped(x.T, 0.3, 5).sum(0), rtol=1e-12, atol=1e-12)  # sums may cancel
 
 
 def test_every_instruction_set(isa: str, rng: np.random.Generator) -> None:
