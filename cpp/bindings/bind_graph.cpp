@@ -3,7 +3,9 @@
 #include "bindings/graph_dict.hpp"
 #include "bindings/stl.hpp"
 #include "kfusion/error.hpp"
+#include "kfusion/grad/equal.hpp"
 #include "kfusion/grad/keep.hpp"
+#include "kfusion/grad/reach.hpp"
 #include "kfusion/grad/vjp.hpp"
 #include "kfusion/graph/builder.hpp"
 
@@ -125,6 +127,22 @@ py::list op_rows() {
     rows.append(d);
   }
   return rows;
+}
+
+py::list kept_for_backward(const Builder& g, const NodeIds& results, const NodeIds& inputs, const py::dict& device,
+                           std::optional<std::int64_t> memory) {
+  py::list all;
+  for (const grad::Kept& k : grad::kept_for_backward(g, results, inputs, read_device(device), memory))
+    all.append(py::make_tuple(k.node, k.result));
+  return all;
+}
+
+py::list explain_kept(const Builder& g, const NodeIds& results, const NodeIds& inputs, const py::dict& device,
+                      std::optional<std::int64_t> memory) {
+  py::list all;
+  for (const grad::Kept& k : grad::explained(g, results, inputs, read_device(device), memory))
+    all.append(py::make_tuple(k.node, k.result, k.bytes, k.seconds));
+  return all;
 }
 
 py::tuple vjp(Builder& g, const NodeIds& outputs, const NodeIds& cotangents, const NodeIds& inputs,
@@ -268,13 +286,30 @@ Adds the gradients of the inputs, for gradients of the outputs (cotangents): a l
 array library they call, which are numbered from first_call on: (kind, numbers, results, arguments) for each, as
 cpp/kfusion/grad/vjp.hpp says. TypeError where an op on the way has no adjoint.
 )");
-  c.def(
-      "worth_keeping",
-      [](const Builder& g, const py::dict& device) { return grad::worth_keeping(g.graph(), read_device(device)); },
-      py::arg("device"), R"(worth_keeping(self, device)
+  c.def("kept_for_backward", &kept_for_backward, py::arg("results"), py::arg("inputs"), py::arg("device"),
+        py::arg("memory") = py::none(), R"(kept_for_backward(self, results, inputs, device, memory=None)
 --
 
-Nodes whose values take longer to compute again than to store and load on a device (a dict, as Device.to_dict() gives).
+What backward reads for gradients of the inputs, by a minimal cut: a list of (node, result), where `result` is the
+number of the function's result that it is, or -1. `device`: a dict, as Device.to_dict() gives; `memory`: no more bytes
+than these. ValueError where what must not be computed again has more.
+)");
+  c.def("explain_kept", &explain_kept, py::arg("results"), py::arg("inputs"), py::arg("device"),
+        py::arg("memory") = py::none(), R"(explain_kept(self, results, inputs, device, memory=None)
+--
+
+The same, as a list of (node, result, bytes of its own, seconds that it saves).
+)");
+  c.def(
+      "computed",
+      [](const Builder& g) {
+        const grad::Computed found = grad::computed(g.graph());
+        return py::make_tuple(found.hash, found.nodes);
+      },
+      R"(computed(self)
+--
+
+A hash of what the nodes do, whatever their extents, and those that are neither inputs, constants nor views.
 )");
   c.def("needed_backward", &grad::needed_backward, py::arg("outputs"), py::arg("inputs"), py::arg("candidates"),
         R"(needed_backward(self, outputs, inputs, candidates)
@@ -288,8 +323,11 @@ Those of the candidates that gradients of the inputs need, for some gradients of
 
 Those of the outputs through which gradients reach some of the inputs.
 )");
-  c.def("replace", &Builder::replace, py::arg("nodes"), py::arg("by"),
-        "replace(self, nodes, by)\n--\n\nNodes read those of `by` in the place of `nodes`.\n");
+  c.def("replace", &grad::replace_values, py::arg("nodes"), py::arg("by"), R"(replace(self, nodes, by)
+--
+
+Nodes read those of `by` in the place of `nodes`, and of all nodes of the same values.
+)");
   c.def("stop_gradient", &Builder::stop_gradient, py::arg("x"),
         "stop_gradient(self, x)\n--\n\nGradients take the node for a constant.\n");
 }

@@ -82,7 +82,7 @@ PlanOptions read(const py::dict& options, Executors executors) {
       result.max_inputs = read_limit(name, value);
     else if (name == "max_outputs")
       result.max_outputs = read_limit(name, value);
-    else
+    else if (name != "memory")  // of what is kept for backward: no plan's
       throw ValueError(kWho + ("there is no option " + name));
   }
   return result;

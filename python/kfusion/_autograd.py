@@ -1,7 +1,7 @@
 """Fused functions of tensors that require grad: nodes of torch's autograd.
 
-Forward is the fused function itself, under no_grad. Backward is another one, which computes again what it needs of the
-forward pass, but for what takes longer than to store and load it: that is kept, beside the arguments.
+Forward is the fused function itself, under no_grad. Backward is another one. What it needs of the forward pass it
+computes again, of the arguments and of what forward keeps: a minimal cut of both passes says which values cost least.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import functools
 import inspect
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from ._graph import guards, modules
 from ._graph.objects import Returned, holds
@@ -29,7 +29,7 @@ class Differentiable:
         made = type(fused)
         self.name = fused.__name__
         self.seeds = Seeds()
-        self._forward = _Forward(fused.__wrapped__, self.name, self.seeds)
+        self._forward = _Forward(fused.__wrapped__, self.name, self.seeds, fused._options.get("memory"))
         self.forward = made(self._forward, fused._options)
         self.backward = made(_Backward(fused.__wrapped__, self.name, self.seeds), fused._options)
 
@@ -54,7 +54,7 @@ class Differentiable:
         has_objects = isinstance(found, Returned)
         if has_objects and found.changed:
             raise _writes(self.name)
-        result, kept = found.result if has_objects else found
+        result, computed, kept, read = found.result if has_objects else found
         captured = self._forward.captured()
         made: list[Any] = []
         structure = walk(result, lambda _, leaf: _slot(torch, made, leaf), enters=may_hold_results)
@@ -62,7 +62,9 @@ class Differentiable:
             raise RuntimeError(f"{who}: complex tensors have no gradients here: call it under torch.no_grad()")
         kept = {number: made[value] if isinstance(value, int) else value for number, value in kept.items()}
         surroundings = _surroundings(torch, tensors + captured)
-        node = _Node(self, arguments, len(tensors), [id(t) for t in captured], made, kept, state, surroundings)
+        constants = [t for t in self._forward.known(read) if not t.requires_grad and not t.is_inference()]
+        saved = _Saved(made, kept, computed, [(weakref.ref(t), t._version) for t in constants])
+        node = _Node(self, arguments, len(tensors), [id(t) for t in captured], saved, state, surroundings)
         outs = iter(_function(torch).apply(node, *tensors, *captured))
         filled = walk(
             structure, lambda _, leaf: next(outs) if isinstance(leaf, Slot) else leaf, enters=may_hold_results
@@ -81,16 +83,16 @@ def _writes(name: str) -> RuntimeError:
 class _Forward:
     """The function itself. What it computes of weights alone is computed in every call.
 
-    It gives what the function does, and what backward needs of what takes long to compute again: by number among all
-    such values, as an array or the number of a result. Its other arguments tell apart calls that differ in which
+    It gives what the function does, and what `_kept` says. Its other arguments tell apart calls that differ in which
     tensors require grad.
     """
 
-    def __init__(self, function: Any, name: str, seeds: Seeds) -> None:
+    def __init__(self, function: Any, name: str, seeds: Seeds, memory: int | None) -> None:
         self.__wrapped__ = function
         self.__signature__ = inspect.signature(lambda call, captured, wanted: None)
         self.__name__ = name
         self._seeds = seeds
+        self._memory = memory
         self._captured: dict[int, weakref.ref[Any]] = {}
         self._modules: dict[int, weakref.ref[Any]] = {}
 
@@ -98,6 +100,11 @@ class _Forward:
         """The tensors that require grad among those which the function names, as far as it was traced."""
         alive = (known() for known in self._captured.values())
         return [t for t in alive if t is not None and t.requires_grad]
+
+    def known(self, ids: Iterable[int]) -> list[Any]:
+        """Captured tensors by id, as far as they are alive."""
+        alive = (self._captured[i]() for i in ids if i in self._captured)
+        return [t for t in alive if t is not None]
 
     def modes(self) -> list[tuple[Any, bool]]:
         """The modules on whose mode a trace depended that is likely to, and whether they train."""
@@ -110,7 +117,7 @@ class _Forward:
         args, kwargs = call
         asked, given = iter(wanted), []
         _walk_arguments(call, lambda _, leaf: given.append(leaf) if _is_value(leaf) and next(asked) else None)
-        with tracer.differentiated(takes_gradients=False):
+        with tracer.differentiated():
             result = self.__wrapped__(*args, **kwargs)
         found_guards = guards.guards(self.__wrapped__)
         if (written := tracer.written()) or tracer.effects != (0, 0):
@@ -123,7 +130,7 @@ class _Forward:
         self._captured |= {
             id(t): weakref.ref(t) for t in found if hasattr(t, "requires_grad") and hasattr(t, "grad_fn")
         }
-        return result, _kept(tracer, result, given)
+        return result, *_kept(tracer, result, given, self._memory)
 
 
 def _are_apart(tracer: Tracer, written: Sequence[Written], result: Any, given: Sequence[Traced]) -> bool:
@@ -140,18 +147,33 @@ def _captured_parameters(tracer: Tracer) -> list[Traced]:
     return [tracer.value_of_input(n) for n, i in enumerate(tracer.inputs) if i.captured and _requires_grad(i.array)]
 
 
-def _kept(tracer: Tracer, result: Any, given: Sequence[Traced]) -> dict[int, Any]:
-    params = _captured_parameters(tracer)
+def _kept(
+    tracer: Tracer, result: Any, given: Sequence[Traced], memory: int | None
+) -> tuple[str, dict[int, Any], tuple[int, ...]]:
+    """What backward is told of the forward pass.
+
+    Returns:
+        What the function computes, as a hash; what is kept, by number among all that it computes, where results have
+        their number and stand below 0; the ids of captured arrays that backward reads.
+    """
+    computed, nodes = tracer.computed()
     values = _values_of(result)
-    results = [y for y in values if isinstance(y, Traced) and y._dtype in FLOATS]
-    if not results or not (given or params):
-        return {}
-    candidates = tracer.worth_keeping()
-    nodes = [tracer.node(y) if isinstance(y, Traced) else -1 for y in values]
-    return {
-        candidates.index(n): nodes.index(n) if n in nodes else tracer.value(n)
-        for n in tracer.needed_backward(results, [*given, *params], candidates)
-    }
+    numbers = [n for n, y in enumerate(values) if isinstance(y, Traced)]  # of results, with those of other arrays
+    results = [values[n] for n in numbers]
+    params = _captured_parameters(tracer)
+    if not any(y._dtype in FLOATS for y in results) or not (given or params):
+        return hex(computed), {}, ()
+    place = {node: i for i, node in enumerate(nodes)}
+    kept: dict[int, Any] = {}
+    read = []
+    for node, number in tracer.kept_for_backward(results, [*given, *params], memory):
+        if (known := tracer.input_of(node)) is not None:
+            read += [id(known.array)] if known.captured else []
+        elif number >= 0:
+            kept[-1 - numbers[number]] = numbers[number]
+        else:
+            kept[place[node]] = tracer.value(node)
+    return hex(computed), kept, tuple(read)
 
 
 class _Backward:
@@ -162,7 +184,7 @@ class _Backward:
     def __init__(self, function: Any, name: str, seeds: Seeds) -> None:
         self.__wrapped__ = function
         self._seeds = seeds
-        self.__signature__ = inspect.signature(lambda call, cotangents, wanted, captured, kept: None)
+        self.__signature__ = inspect.signature(lambda call, cotangents, wanted, captured, computed, kept: None)
         self.__name__ = f"{name} (backward)"
 
     def __call__(
@@ -171,6 +193,7 @@ class _Backward:
         cotangents: Sequence[Any],
         wanted: Sequence[bool],
         captured: Sequence[int],
+        computed: str,
         kept: dict[int, Any],
     ) -> tuple[list[Any], dict[int, Any]]:
         tracer = _current()
@@ -188,12 +211,15 @@ class _Backward:
         nodes = [tracer.copy(x) for x in own]
         with tracer.differentiated():
             results = _values_of(self.__wrapped__(*args, **kwargs))
-        candidates = tracer.worth_keeping() if kept else []
+        again, nodes_again = tracer.computed()
+        if hex(again) != computed:
+            what = "it did not do the same when it was traced again for its gradients"
+            raise RuntimeError(f"kfusion.{self.__name__}: {what}: let it depend on nothing but its arguments")
         known = [(y, g) for y, g in zip(results, cotangents, strict=True) if g is not None]
         pairs = [(tracer.lift(y, g._library), g) for y, g in known]
         params = self._captured(tracer, captured)
         made = tracer.vjp([y for y, _ in pairs], [g for _, g in pairs], [*nodes, *params.values()])
-        known_nodes = {candidates[number]: value for number, value in kept.items()}
+        known_nodes = {nodes_again[k] if k >= 0 else tracer.node(results[-1 - k]): v for k, v in kept.items()}
         tracer.replace(list(known_nodes), list(known_nodes.values()))
         made = [known_nodes.get(tracer.node(g), g) for g in made]
         tracer.forget_writes()  # the forward pass has done them
@@ -223,6 +249,15 @@ def _current() -> Tracer:
     return tracer
 
 
+class _Saved(NamedTuple):
+    """What a forward pass hands to backward."""
+
+    made: list[Any]  # the results
+    kept: dict[int, Any]  # as `_kept` has it
+    computed: str  # likewise
+    versions: list[tuple[weakref.ref[Any], int]]  # of tensors that the function names and backward reads
+
+
 class _Node:
     """What a node of the autograd graph keeps beside tensors."""
 
@@ -232,8 +267,7 @@ class _Node:
         arguments: Any,
         count: int,
         captured: list[int],
-        made: list[Any],
-        kept: dict[int, Any],
+        saved: _Saved,
         state: tuple[float | None, list[tuple[Any, bool]]],
         surroundings: Any,
     ) -> None:
@@ -241,14 +275,20 @@ class _Node:
         self.arguments = arguments  # with slots for tensors
         self.count = count  # of these
         self.captured = captured
-        self.made = made
-        self.kept = list(kept)
-        self.values = list(kept.values())
+        self.made = saved.made
+        self.kept = list(saved.kept)
+        self.values = list(saved.kept.values())
+        self.computed = saved.computed
+        self.versions = saved.versions
         self.seed, self.modes = state
         self.surroundings = surroundings
 
     def gradients(self, tensors: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
         """Of tensors, captured ones behind the arguments, None where none is wanted or there is none."""
+        for known, version in self.versions:
+            if (t := known()) is not None and t._version != version:
+                what = f"a tensor of shape {tuple(t.shape)} that it names, and its gradients need, was changed in place"
+                raise RuntimeError(f"kfusion.{self.passes.name}: {what} after the forward pass")
         call = _walk_arguments(
             self.arguments, lambda _, leaf: tensors[leaf.index].detach() if isinstance(leaf, Slot) else leaf
         )
@@ -257,7 +297,7 @@ class _Node:
         asked = tuple(bool(w) and t.is_floating_point() for w, t in zip(wanted[:first], tensors, strict=False))
         captured = tuple(k for k, w in zip(self.captured, wanted[first:], strict=True) if w)
         with self.surroundings(), _in_modes(self.modes), self.passes.seeds.again(self.seed):
-            made = self.passes.backward(call, list(gradients), asked, captured, kept)
+            made = self.passes.backward(call, list(gradients), asked, captured, self.computed, kept)
         own, named = made.result if isinstance(made, Returned) else made
         given = iter(own)
         return [next(given) if a else None for a in asked] + [named.get(k) for k in self.captured]

@@ -313,14 +313,16 @@ def _nothing(outputs: list[Any]) -> None:
 
 
 @overload
-def fuse(function: _Module, *, allow: Pairs = (), forbid: Pairs = ()) -> Any: ...
-@overload
-def fuse(function: Callable[..., Any], *, allow: Pairs = (), forbid: Pairs = ()) -> FusedFunction: ...
+def fuse(function: _Module, *, allow: Pairs = (), forbid: Pairs = (), memory: int | None = None) -> Any: ...
 @overload
 def fuse(
-    function: None = None, *, allow: Pairs = (), forbid: Pairs = ()
+    function: Callable[..., Any], *, allow: Pairs = (), forbid: Pairs = (), memory: int | None = None
+) -> FusedFunction: ...
+@overload
+def fuse(
+    function: None = None, *, allow: Pairs = (), forbid: Pairs = (), memory: int | None = None
 ) -> Callable[[Callable[..., Any]], FusedFunction]: ...
-def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = ()) -> Any:
+def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = (), memory: int | None = None) -> Any:
     """Makes a plain function of arrays run as few kernels.
 
     The function is traced at the first call with arguments of new kinds, dtypes or strides, and planned into kernels
@@ -349,24 +351,39 @@ def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = ()) -> Any:
             NumPy's, torch's and CuPy's functions, operators and methods inside.
         allow: pairs of names of calls or ops, as `kfusion.plan` takes them: only these may share a kernel.
         forbid: pairs that may not.
+        memory: of calls with tensors that require grad: the bytes, at most, that a call keeps for its backward pass
+            beside its arguments and results. Backward computes the more again. None: what takes the least time.
+            `kfusion.kept` shows what is kept.
 
     Returns:
         A `FusedFunction`; of a module, a module with its `plan`, `source`, `unfused` and `clear`; without a function
         (`@kf.fuse(forbid=...)`) a decorator that makes one.
 
     Raises:
-        TypeError: function is not callable, or pairs are none.
+        TypeError: function is not callable, pairs are none, or memory is no integer.
+        ValueError: memory is negative; from a call, it is less than what cannot be computed again.
         TraceError: a parameter is named `out` or `stream`, which the fused function adds itself.
     """
     options = {
         "allow": pairs("allow", allow, _WHO),
         "forbid": pairs("forbid", forbid, _WHO),
         "executors": "available",
+        "memory": _bytes(memory),
     }
     return (lambda f: _fused(f, options)) if function is None else _fused(function, options)
 
 
 Eager.fuse = staticmethod(fuse)
+
+
+def _bytes(memory: Any) -> int | None:
+    if memory is None:
+        return None
+    if isinstance(memory, bool) or not hasattr(memory, "__index__"):
+        raise TypeError(f"{_WHO}: memory must be a number of bytes, got {memory!r}")
+    if (count := operator.index(memory)) < 0:
+        raise ValueError(f"{_WHO}: memory must be a number of bytes, got {count}")
+    return count
 
 
 def _fused(function: Any, options: dict[str, Any]) -> Any:

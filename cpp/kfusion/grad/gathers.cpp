@@ -3,7 +3,7 @@
 
 #include "kfusion/grad/backward.hpp"
 #include "kfusion/grad/emitter.hpp"
-#include "kfusion/grad/keep.hpp"
+#include "kfusion/grad/joint.hpp"
 
 namespace kfusion::grad {
 namespace {

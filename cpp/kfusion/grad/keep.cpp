@@ -1,98 +1,84 @@
 #include "kfusion/grad/keep.hpp"
 
 #include <algorithm>
-#include <unordered_set>
+#include <cmath>
+#include <limits>
+#include <string>
 
-#include "kfusion/grad/vjp.hpp"
+#include "kfusion/error.hpp"
+#include "kfusion/grad/joint.hpp"
 
 namespace kfusion::grad {
 namespace {
 
-bool is_within(const LibraryForm& form, const Node& n) {
-  return n.stage >= form.first_stage && n.stage < form.end_stage;
+/// Stores are so dear then that nothing is kept but what must not be computed again.
+constexpr double kDearest = 1 << 14;
+
+/// The cheapest choice whose stores have no more bytes: the dearer stores are, the fewer there are.
+Joint::Choice within(const Joint& joint, std::int64_t memory) {
+  Joint::Choice best = joint.choose();
+  if (joint.stored_bytes(best) <= memory) return best;
+  best = joint.choose(kDearest);
+  if (const std::int64_t least = joint.stored_bytes(best); least > memory)
+    throw ValueError("memory: " + std::to_string(memory) + " bytes are too few: backward needs at least " +
+                     std::to_string(least) + " that cannot be computed again");
+  double low = 1, high = kDearest;
+  while (high / low > 1.02) {
+    const double middle = std::sqrt(low * high);
+    Joint::Choice choice = joint.choose(middle);
+    if (joint.stored_bytes(choice) > memory) {
+      low = middle;
+    } else {
+      high = middle;
+      best = std::move(choice);
+    }
+  }
+  return best;
 }
 
-/// Whether computing a product again takes longer than a store and a load of it.
-bool is_costly(const Graph& g, const Node& n, const Device& device) {
-  const Extents &x = g[n.arguments[0]].shape, &w = g[n.arguments[1]].shape;
-  const std::int64_t depth = n.op == Op::matmul ? x.back() : w[1] * w[2] * w[3];
-  const double flops = 2 * static_cast<double>(depth) * static_cast<double>(n.size());
-  return flops / peak_flops(device, n.dtype, true) > 2 * static_cast<double>(n.nbytes()) / device.bandwidth;
-}
-
-/// A product with what follows it, such as a bias.
-bool has_product_like_result(const Graph& g, const LibraryForm& form, const Device& device) {
-  return std::ranges::any_of(g.nodes, [&](const Node& n) {
-    return kind(n.op) == OpKind::kContraction && is_within(form, n) && n.nbytes() == g[form.result].nbytes() &&
-           is_costly(g, n, device);
-  });
+std::vector<Kept> listed(const Joint& joint, const Joint::Choice& choice) {
+  std::vector<Kept> all;
+  for (const NodeId id : choice.kept)
+    all.push_back({id, joint.result(id), joint.is_there(id) ? 0 : joint.nbytes(id), 0});
+  return all;
 }
 
 }  // namespace
 
-bool is_large_inside(const Graph& g, const LibraryForm& form) {
-  std::int64_t outside = g[form.result].nbytes(), largest = 0;
-  for (const NodeId a : form.arguments) outside += g[a].nbytes();
-  for (NodeId id = 0; id < form.result; ++id)
-    if (is_within(form, g[id])) largest = std::max(largest, g[id].nbytes());
-  return largest > outside;
+std::vector<Kept> kept_for_backward(const GraphBuilder& graph, const NodeIds& results, const NodeIds& inputs,
+                                    const Device& device, std::optional<std::int64_t> memory) {
+  const Joint joint(graph, results, inputs, device);
+  return listed(joint, memory ? within(joint, *memory) : joint.choose());
 }
 
-std::vector<NodeId> worth_keeping(const Graph& g, const Device& device) {
-  std::vector<LibraryForm> whole;  // a function of the library's, of which its result is kept, and nothing inside
-  for (const LibraryForm& form : g.forms)
-    if (is_large_inside(g, form) || has_product_like_result(g, form, device)) whole.push_back(form);
-  std::vector<NodeId> found;
+std::vector<Kept> explained(const GraphBuilder& graph, const NodeIds& results, const NodeIds& inputs,
+                            const Device& device, std::optional<std::int64_t> memory) {
+  const Joint joint(graph, results, inputs, device);
+  const Joint::Choice best = memory ? within(joint, *memory) : joint.choose();
+  std::vector<Kept> all = listed(joint, best);
+  for (Kept& k : all) {
+    const Joint::Choice other = joint.choose(best.dearness, k.node);
+    const double more = best.dearness * static_cast<double>(other.cost - best.cost) / Joint::kUnits;
+    k.seconds = other.is_possible() ? more / device.bandwidth : std::numeric_limits<double>::infinity();
+  }
+  return all;
+}
+
+Computed computed(const Graph& g) {
+  Computed found;
+  std::vector<std::int64_t> rank(g.nodes.size(), -1);
+  const auto mix = [&](std::uint64_t word) {
+    found.hash = (found.hash ^ (found.hash >> 29) ^ word) * 0xd6e8feb86659fd93;
+  };
   for (NodeId id = 0; id < std::ssize(g.nodes); ++id) {
     const Node& n = g[id];
-    const auto hides = [&](const LibraryForm& form) { return id != form.result && is_within(form, n); };
-    if (std::ranges::any_of(whole, hides)) continue;
-    const bool is_result = std::ranges::find(whole, id, &LibraryForm::result) != whole.end();
-    const bool is_product = kind(n.op) == OpKind::kContraction && is_costly(g, n, device);
-    if (is_result || is_product || kind(n.op) == OpKind::kLibrary) found.push_back(id);
+    if (kind(n.op) == OpKind::kView) rank[at(id)] = rank[at(n.arguments[0])];
+    if (kind(n.op) == OpKind::kView || kind(n.op) == OpKind::kSource) continue;
+    rank[at(id)] = std::ssize(found.nodes);
+    found.nodes.push_back(id);
+    mix(static_cast<std::uint64_t>(n.op) << 8 | static_cast<std::uint64_t>(n.dtype));
+    for (const NodeId a : n.arguments) mix(static_cast<std::uint64_t>(rank[at(a)] + 2));
   }
-  return found;
-}
-
-std::vector<NodeId> needed_backward(const GraphBuilder& graph, const NodeIds& outputs, const NodeIds& inputs,
-                                    const std::vector<NodeId>& candidates) {
-  GraphBuilder scratch = graph;
-  NodeIds cotangents;
-  for (const NodeId y : outputs) {
-    const Node n = scratch.graph()[y];
-    cotangents.push_back(scratch.input("", n.shape, n.dtype, n.library, n.place, false));
-  }
-  const Vjp made = add_vjp(scratch, outputs, cotangents, inputs, 0);
-  const std::unordered_set<NodeId> stops(candidates.begin(), candidates.end());
-  std::vector<bool> seen(scratch.graph().nodes.size());
-  std::vector<NodeId> todo = made.gradients, needed;
-  while (!todo.empty()) {
-    const NodeId id = todo.back();
-    todo.pop_back();
-    if (seen[at(id)]) continue;
-    seen[at(id)] = true;
-    if (stops.contains(id)) {
-      needed.push_back(id);
-      continue;
-    }
-    for (const NodeId a : scratch.graph()[id].arguments) todo.push_back(a);
-  }
-  std::ranges::sort(needed);
-  return needed;
-}
-
-std::vector<NodeId> reaching(const GraphBuilder& graph, const NodeIds& outputs, const NodeIds& inputs) {
-  const Graph& g = graph.graph();
-  std::vector<bool> reached(g.nodes.size());
-  for (const NodeId id : inputs) reached[at(id)] = true;
-  for (NodeId id = 0; id < std::ssize(g.nodes); ++id) {
-    const bool passes = (is_float(g[id].dtype) || kind(g[id].op) == OpKind::kLibrary) && !graph.is_stopped(id);
-    if (passes && std::ranges::any_of(g[id].arguments, [&](NodeId a) { return reached[at(a)]; }))
-      reached[at(id)] = true;
-  }
-  std::vector<NodeId> found;
-  for (const NodeId id : outputs)
-    if (is_float(g[id].dtype) && reached[at(id)]) found.push_back(id);
   return found;
 }
 

@@ -1,5 +1,7 @@
-// What a forward pass keeps for a backward pass that is planned apart from it.
+// What a forward pass keeps for a backward pass that is planned apart from it: by a minimal cut of both (joint.hpp).
 #pragma once
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kfusion/graph/builder.hpp"
@@ -7,19 +9,30 @@
 
 namespace kfusion::grad {
 
-/// The values that take longer to compute again than to store and load: products of enough depth, and what the array
-/// library's functions give, which is stored anyway. Of two graphs of one function the same, in the same order.
-std::vector<NodeId> worth_keeping(const Graph& g, const Device& device);
+/// A value that backward reads.
+struct Kept {
+  NodeId node = 0;
+  int result = -1;         ///< which of the function's results it is
+  std::int64_t bytes = 0;  ///< of its own: 0 for arguments and results
+  /// What it saves beside the best choice without it; infinite where there is none.
+  double seconds = 0;
+};
 
-/// Those of `candidates` that the gradients of `inputs` need, for some cotangents of `outputs`.
-std::vector<NodeId> needed_backward(const GraphBuilder& graph, const NodeIds& outputs, const NodeIds& inputs,
-                                    const std::vector<NodeId>& candidates);
+/// Arguments of the function too, ascending; `seconds` are left out. `memory`: no more bytes than these.
+/// Throws ValueError where what must not be computed again has more.
+std::vector<Kept> kept_for_backward(const GraphBuilder& graph, const NodeIds& results, const NodeIds& inputs,
+                                    const Device& device, std::optional<std::int64_t> memory);
 
-/// Those of `outputs` through which gradients reach some of `inputs`.
-std::vector<NodeId> reaching(const GraphBuilder& graph, const NodeIds& outputs, const NodeIds& inputs);
+/// The same with seconds.
+std::vector<Kept> explained(const GraphBuilder& graph, const NodeIds& results, const NodeIds& inputs,
+                            const Device& device, std::optional<std::int64_t> memory);
 
-/// torch's function for what several nodes compute, where these make more than it reads and gives: the scores of
-/// attention. Nothing of any other.
-bool is_large_inside(const Graph& g, const LibraryForm& form);
+/// What a trace computes: nodes but for sources and views, ascending; and a hash of what they do with each other, which
+/// does not depend on extents or numbers. So two traces of one function can be compared, and their nodes found.
+struct Computed {
+  std::vector<NodeId> nodes;
+  std::uint64_t hash = 0;
+};
+Computed computed(const Graph& g);
 
 }  // namespace kfusion::grad

@@ -584,9 +584,21 @@ class Tracer:
         self.library_calls += [library_adjoints.function_for(a, self.library_calls) for a in adjoints]
         return [self._result(n, [x]) for n, x in zip(made, values, strict=True)]
 
-    def worth_keeping(self) -> list[int]:
-        """Nodes whose values a forward pass may keep for a backward pass: the same in every trace of a function."""
-        return list(self._build("worth_keeping", running.device(place_of(self.inputs)).to_dict()))
+    def kept_for_backward(
+        self, results: Sequence[Traced], values: Sequence[Traced], memory: int | None = None
+    ) -> list[tuple[int, int]]:
+        """What a forward pass keeps for the gradients of values: nodes, and which of the results they are, or -1."""
+        nodes = [list(map(self.node, listed)) for listed in (results, values)]
+        return list(self._build("kept_for_backward", *nodes, self._device(), memory))
+
+    def _device(self) -> dict[str, Any]:
+        """The device on which the function runs."""
+        return running.device(place_of(self.inputs)).to_dict()
+
+    def computed(self) -> tuple[int, list[int]]:
+        """What the function does so far, as a hash, and the nodes of all that it computes: the same in every trace."""
+        made: tuple[int, list[int]] = self._build("computed")
+        return made
 
     def needed_backward(self, results: Sequence[Traced], values: Sequence[Traced], candidates: list[int]) -> list[int]:
         """Those of the candidates that the gradients of values need."""
@@ -613,7 +625,7 @@ class Tracer:
                 object.__setattr__(value, "_version", 0)
 
     def replace(self, nodes: Sequence[int], values: Sequence[Traced]) -> None:
-        """Readers of the nodes read the values instead, which came first."""
+        """Readers of the nodes, and of all nodes of the same values, read the values instead, which came first."""
         self._build("replace", list(nodes), list(map(self.node, values)))
 
     @contextlib.contextmanager
@@ -639,6 +651,10 @@ class Tracer:
     def value_of_input(self, number: int) -> Traced:
         """The value of an input, as it was given."""
         return self.value(self._input_nodes[number])
+
+    def input_of(self, node: int) -> Input | None:
+        """What an input node stands for."""
+        return self.inputs[self._input_nodes.index(node)] if node in self._input_nodes else None
 
     def itself(self, x: Traced) -> Traced:
         """A view of all of x: another node, of which gradients can be told apart."""

@@ -1,0 +1,177 @@
+#include "kfusion/grad/joint.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kfusion/grad/equal.hpp"
+#include "kfusion/grad/vjp.hpp"
+#include "kfusion/plan/op_cost.hpp"
+
+namespace kfusion::grad {
+namespace {
+
+/// Of what must not be done again: more than all else, and a thousand of them less than what no cut may have.
+constexpr MinCut::Capacity kHuge = MinCut::kInfinite / 1024;
+/// What a store costs beside a load.
+constexpr double kStore = 1 + 1 / Joint::kUnits;
+
+MinCut::Capacity capacity(double bytes) {
+  return static_cast<MinCut::Capacity>(std::min(std::ceil(bytes * Joint::kUnits), static_cast<double>(kHuge)));
+}
+
+bool is_within(const LibraryForm& form, const Node& n) {
+  return n.stage >= form.first_stage && n.stage < form.end_stage;
+}
+
+double product_seconds(const Graph& g, const Node& n, const Device& device) {
+  const Extents &x = g[n.arguments[0]].shape, &w = g[n.arguments[1]].shape;
+  const std::int64_t depth = n.op == Op::matmul ? x.back() : w[1] * w[2] * w[3];
+  return 2 * static_cast<double>(depth) * static_cast<double>(n.size()) / peak_flops(device, n.dtype, true);
+}
+
+/// A deep product with what follows it, such as a bias.
+bool has_product_like_result(const Graph& g, const LibraryForm& form, const Device& device) {
+  return std::ranges::any_of(g.nodes, [&](const Node& n) {
+    return kind(n.op) == OpKind::kContraction && is_within(form, n) && n.nbytes() == g[form.result].nbytes() &&
+           product_seconds(g, n, device) > 2 * static_cast<double>(n.nbytes()) / device.bandwidth;
+  });
+}
+
+}  // namespace
+
+bool is_large_inside(const Graph& g, const LibraryForm& form) {
+  std::int64_t outside = g[form.result].nbytes(), largest = 0;
+  for (const NodeId a : form.arguments) outside += g[a].nbytes();
+  for (NodeId id = 0; id < form.result; ++id)
+    if (is_within(form, g[id])) largest = std::max(largest, g[id].nbytes());
+  return largest > outside;
+}
+
+Joint::Joint(const GraphBuilder& graph, const NodeIds& results, const NodeIds& inputs, const Device& device)
+    : forward_end_(static_cast<NodeId>(graph.graph().nodes.size())) {
+  GraphBuilder joint = graph;
+  NodeIds outputs, cotangents;
+  for (const NodeId y : results) {
+    const Node n = graph.graph()[y];
+    if (!is_float(n.dtype)) continue;
+    outputs.push_back(y);
+    cotangents.push_back(joint.input("cotangent" + std::to_string(y), n.shape, n.dtype, n.library, n.place, false));
+  }
+  const Vjp made = add_vjp(joint, outputs, cotangents, inputs, 0);
+  g_ = joint.graph();
+  same_ = first_equal(g_);
+  result_.resize(g_.nodes.size(), -1);
+  for (std::size_t i = results.size(); i-- > 0;) result_[at(same_[at(results[i])])] = static_cast<int>(i);
+  std::vector<bool> is_late(g_.nodes.size());
+  for (const NodeId c : cotangents) is_late[at(c)] = true;
+  for (NodeId id = forward_end_; id < std::ssize(g_.nodes); ++id)
+    for (const NodeId a : g_[id].arguments) is_late[at(id)] = is_late[at(id)] || is_late[at(a)];
+  hide_insides(device);
+  NodeIds gradients;
+  for (const NodeId id : made.gradients) gradients.push_back(id);
+  find_read(is_late, gradients);
+  for (const NodeId id : needed_) again_.push_back(again(id, device));
+}
+
+/// What backward reads of values that do not wait for it, and what these are made of.
+void Joint::find_read(const std::vector<bool>& is_late, const NodeIds& gradients) {
+  is_read_.resize(g_.nodes.size());
+  const auto read = [&](NodeId id) {
+    if (!is_late[at(id)]) is_read_[at(same_[at(id)])] = true;
+  };
+  for (NodeId id = forward_end_; id < std::ssize(g_.nodes); ++id)
+    if (is_late[at(id)])
+      for (const NodeId a : g_[id].arguments) read(a);
+  for (const NodeId id : gradients) read(id);
+  std::vector<bool> is_needed = is_read_;
+  for (auto id = static_cast<NodeId>(g_.nodes.size()); id-- > 0;)
+    if (is_needed[at(id)])
+      for (const NodeId a : g_[id].arguments) is_needed[at(same_[at(a)])] = true;
+  index_.resize(g_.nodes.size(), -1);
+  for (NodeId id = 0; id < std::ssize(g_.nodes); ++id) {
+    if (!is_needed[at(id)] || is_free(g_[id])) continue;
+    index_[at(id)] = static_cast<int>(needed_.size());
+    needed_.push_back(id);
+  }
+}
+
+/// Of a function of the library's, its result is kept and nothing inside.
+void Joint::hide_insides(const Device& device) {
+  is_hidden_.resize(g_.nodes.size());
+  for (const LibraryForm& form : g_.forms) {
+    if (!is_large_inside(g_, form) && !has_product_like_result(g_, form, device)) continue;
+    for (NodeId id = 0; id < forward_end_; ++id)
+      if (id != form.result && is_within(form, g_[id])) is_hidden_[at(id)] = true;
+  }
+}
+
+/// Views are not: what they look at is.
+bool Joint::is_storable(NodeId id) const {
+  return id < forward_end_ && !is_hidden_[at(id)] && kind(g_[id].op) != OpKind::kView;
+}
+
+double Joint::again(NodeId id, const Device& device) const {
+  const Node& n = g_[id];
+  const auto argument_bytes = [&] {
+    double sum = 0;
+    for (const NodeId a : n.arguments) sum += static_cast<double>(g_[a].nbytes());
+    return sum;
+  };
+  const auto bytes = static_cast<double>(n.nbytes());
+  switch (kind(n.op)) {
+    case OpKind::kMap:
+    case OpKind::kCast: {
+      const DType stored = g_[n.arguments[0]].dtype;
+      const double flops = info(n.op).flops * static_cast<double>(n.size()) * work_of_flop(n.op, stored, device);
+      return flops / peak_flops(device, stored, false) * device.bandwidth / kHidden;
+    }
+    case OpKind::kReduce:
+    case OpKind::kPartial:
+      return argument_bytes();
+    case OpKind::kJoin:
+    case OpKind::kGather:
+      return bytes;
+    case OpKind::kContraction:
+      return product_seconds(g_, n, device) * device.bandwidth + argument_bytes() + 2 * bytes;
+    case OpKind::kLibrary:
+      return n.op == Op::library_call ? HUGE_VAL : 0;
+    case OpKind::kSource:
+    case OpKind::kView:
+      return 0;
+  }
+  return 0;
+}
+
+MinCut::Capacity Joint::store_cost(NodeId id, double dearness) const {
+  const auto bytes = static_cast<double>(g_[id].nbytes());
+  if (is_there(id)) return capacity(bytes / dearness);
+  return is_storable(id) ? capacity(bytes / dearness + bytes * kStore) : MinCut::kInfinite;
+}
+
+Joint::Choice Joint::choose(double dearness, NodeId never) const {
+  const int count = static_cast<int>(needed_.size()), source = 2 * count, sink = source + 1;
+  MinCut cut(sink + 1);
+  for (int i = 0; i < count; ++i) {
+    const NodeId id = needed_[at(i)];
+    const bool is_argument = g_[id].op == Op::input;
+    cut.add_edge(2 * i, 2 * i + 1, id == never ? MinCut::kInfinite : store_cost(id, dearness));
+    if (is_argument || again_[at(i)] > 0)
+      cut.add_edge(source, 2 * i, is_argument ? MinCut::kInfinite : capacity(again_[at(i)] / dearness));
+    for (const NodeId a : g_[id].arguments)
+      if (const int from = index_[at(same_[at(a)])]; from >= 0) cut.add_edge(2 * from + 1, 2 * i, MinCut::kInfinite);
+    if (is_read_[at(id)]) cut.add_edge(2 * i + 1, sink, MinCut::kInfinite);
+  }
+  const std::vector<bool> again = cut.sink_side(source, sink);
+  Choice choice{{}, dearness, cut.capacity()};
+  for (int i = 0; i < count; ++i)
+    if (!again[at(2 * i)] && again[at(2 * i + 1)]) choice.kept.push_back(needed_[at(i)]);
+  return choice;
+}
+
+std::int64_t Joint::stored_bytes(const Choice& choice) const {
+  std::int64_t sum = 0;
+  for (const NodeId id : choice.kept) sum += is_there(id) ? 0 : nbytes(id);
+  return sum;
+}
+
+}  // namespace kfusion::grad

@@ -1,0 +1,68 @@
+// A function's graph with that of its gradients behind it, and what each of its values costs a backward pass.
+#pragma once
+#include <vector>
+
+#include "kfusion/grad/min_cut.hpp"
+#include "kfusion/graph/builder.hpp"
+#include "kfusion/plan/device.hpp"
+
+namespace kfusion::grad {
+
+/// Which values backward reads, of those that depend on no cotangent.
+///
+/// Costs are bytes at the bandwidth of a copy, in units of 1 / kUnits. Reading a value costs its bytes; keeping one
+/// that is neither an argument nor a result costs them again, and a little more, so that nothing is kept for no gain.
+/// Computing it again costs, beside what its arguments cost,
+///   map, cast    the arithmetic's time, of which one part in kHidden shows: the rest hides behind loads
+///   reduction    a load of what it reads: another sweep
+///   gather       a load of its result
+///   product      its FLOPs at the peak, loads of its arguments, a store and a load of its result
+///   view         nothing
+///   call         more than all else: it may be random, or of any length
+class Joint {
+ public:
+  static constexpr double kUnits = 64, kHidden = 4;
+
+  /// `results`: of the function, in any dtype; `inputs`: those that gradients are wanted of.
+  Joint(const GraphBuilder& graph, const NodeIds& results, const NodeIds& inputs, const Device& device);
+
+  struct Choice {
+    std::vector<NodeId> kept;  ///< ascending, arguments too
+    double dearness = 1;
+    MinCut::Capacity cost = 0;
+    bool is_possible() const { return cost < MinCut::kInfinite; }
+  };
+  /// The cheapest, where all but storing costs only one part in `dearness`; `never` is not kept.
+  Choice choose(double dearness = 1, NodeId never = -1) const;
+
+  /// Whether a value is there anyway: an argument, or a result of the function.
+  bool is_there(NodeId id) const { return result(id) >= 0 || g_[id].op == Op::input; }
+  /// Which of the results a value is; -1: none.
+  int result(NodeId id) const { return result_[at(id)]; }
+  std::int64_t nbytes(NodeId id) const { return g_[id].nbytes(); }
+  /// Of values that are not there anyway.
+  std::int64_t stored_bytes(const Choice& choice) const;
+
+ private:
+  void find_read(const std::vector<bool>& is_late, const NodeIds& gradients);
+  void hide_insides(const Device& device);
+  bool is_storable(NodeId id) const;
+  double again(NodeId id, const Device& device) const;
+  MinCut::Capacity store_cost(NodeId id, double dearness) const;
+
+  Graph g_;
+  NodeId forward_end_;           ///< nodes of the function itself come before
+  std::vector<NodeId> same_;     ///< by node: the first one of its value
+  std::vector<bool> is_read_;    ///< by backward
+  std::vector<int> result_;      ///< by node: which of the results it is
+  std::vector<bool> is_hidden_;  ///< within what a function of the library computes whole
+  std::vector<NodeId> needed_;   ///< what is read, and what that is made of, ascending
+  std::vector<int> index_;       ///< by node: where it stands in needed_
+  std::vector<double> again_;    ///< by place in needed_
+};
+
+/// torch's function for what several nodes compute, where these make more than it reads and gives: the scores of
+/// attention. Nothing of any other.
+bool is_large_inside(const Graph& g, const LibraryForm& form);
+
+}  // namespace kfusion::grad
