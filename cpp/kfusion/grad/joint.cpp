@@ -145,7 +145,9 @@ double Joint::again(NodeId id, const Device& device) const {
 MinCut::Capacity Joint::store_cost(NodeId id, double dearness) const {
   const auto bytes = static_cast<double>(g_[id].nbytes());
   if (is_there(id)) return capacity(bytes / dearness);
-  return is_storable(id) ? capacity(bytes / dearness + bytes * kStore) : MinCut::kInfinite;
+  if (!is_storable(id)) return MinCut::kInfinite;
+  const bool is_often_there = kind(g_[id].op) == OpKind::kContraction || kind(g_[id].op) == OpKind::kLibrary;
+  return capacity(bytes / dearness + bytes * kStore * (is_often_there ? 0.5 : 1));
 }
 
 Joint::Choice Joint::choose(double dearness, NodeId never) const {

@@ -11,8 +11,9 @@ namespace kfusion::grad {
 /// Which values backward reads, of those that depend on no cotangent.
 ///
 /// Costs are bytes at the bandwidth of a copy, in units of 1 / kUnits. Reading a value costs its bytes; keeping one
-/// that is neither an argument nor a result costs them again, and a little more, so that nothing is kept for no gain.
-/// Computing it again costs, beside what its arguments cost,
+/// that is neither an argument nor a result costs them again, and a little more, so that nothing is kept for no gain;
+/// half of that for products and results of calls, which many plans store anyway. Computing it again costs, beside what
+/// its arguments cost,
 ///   map, cast    the arithmetic's time, of which one part in kHidden shows: the rest hides behind loads
 ///   reduction    a load of what it reads: another sweep
 ///   gather       a load of its result
