@@ -42,6 +42,7 @@ from ._graph.source import TraceError
 from ._library_call import call
 from ._named import *
 from ._ops.expressions import elementwise
+from ._plans.kept import Kept, KeptValue, kept_for_backward
 from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
@@ -57,6 +58,8 @@ __all__ = [
     "FusedFunction",
     "Graph",
     "Group",
+    "Kept",
+    "KeptValue",
     "KernelTraffic",
     "Plan",
     "Reason",
@@ -78,6 +81,7 @@ __all__ = [
     "fuse",
     "get_num_threads",
     "grad",
+    "kept_for_backward",
     "measure_device",
     "measure_traffic",
     "plan",

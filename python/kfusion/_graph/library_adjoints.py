@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +26,12 @@ class ByIndex(NamedTuple):
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(g, torch.Tensor):
             return [self._torch(torch, torch.zeros(zeros.shape, dtype=g.dtype, device=g.device), indices, g)]
-        raise TypeError(f"kfusion.grad: {self.kind} has gradients of arrays of NumPy and torch, got {type(g).__name__}")
+        cupy, jax = sys.modules.get("cupy"), sys.modules.get("jax")
+        if cupy is not None and isinstance(g, cupy.ndarray):
+            return [self._cupy(cupy, zeros, indices, g)]
+        if jax is not None and isinstance(g, jax.Array):
+            return [self._jax(jax.numpy, zeros, indices, g)]
+        raise TypeError(f"kfusion.grad: {self.kind} has no gradients of {type(g).__name__}")
 
     def _numpy(self, total: np.ndarray, indices: np.ndarray, g: np.ndarray) -> np.ndarray:
         if self.kind == "take":
@@ -50,6 +56,25 @@ class ByIndex(NamedTuple):
             return total
         return total.scatter_add_(self.axis, indices, g)
 
+    def _cupy(self, cupy: Any, zeros: Any, indices: Any, g: Any) -> Any:
+        """Each element of the result adds its own, one after the other."""
+        total = cupy.zeros_like(zeros, dtype=g.dtype, order="C")
+        if self.kind == "take":
+            rows = _axes_first(cupy, g, self.axis, indices.ndim).reshape(indices.size, -1)
+            _sum_by_place(cupy, indices.ravel(), rows, out := cupy.moveaxis(total, self.axis, 0).copy())
+            return cupy.ascontiguousarray(cupy.moveaxis(out, 0, self.axis))
+        arange = functools.partial(cupy.arange, dtype="int64")
+        places = cupy.ravel_multi_index(self._places(cupy, arange, indices), zeros.shape)
+        _sum_by_place(cupy, places.ravel(), cupy.ascontiguousarray(g).reshape(-1, 1), total)
+        return total
+
+    def _jax(self, numpy: Any, zeros: Any, indices: Any, g: Any) -> Any:
+        total = numpy.zeros(zeros.shape, g.dtype)
+        if self.kind == "take":
+            rows = _axes_first(numpy, g, self.axis, indices.ndim)
+            return numpy.moveaxis(numpy.moveaxis(total, self.axis, 0).at[indices].add(rows), 0, self.axis)
+        return total.at[self._places(numpy, numpy.arange, indices)].add(g)
+
     def _places(self, library: Any, arange: Callable[[int], Any], indices: Any) -> tuple[Any, ...]:
         """For each axis the positions, `indices` along that of the gather."""
         places = [
@@ -57,6 +82,30 @@ class ByIndex(NamedTuple):
         ]
         places[self.axis] = indices
         return tuple(library.broadcast_to(p, tuple(indices.shape)) for p in places)
+
+
+_SUM = """
+    const long long end = start[i / width + 1];
+    long long k = start[i / width];
+    A sum = 0;
+    for (; k < end; ++k) sum += static_cast<A>(rows[order[k] * width + i % width]);
+    y = static_cast<T>(sum);
+"""
+
+
+def _sum_by_place(cupy: Any, places: Any, rows: Any, out: Any) -> None:
+    """out[p] = sum of rows[k] for all k with places[k] = p, in the order of k. `out` and `rows` are in C order."""
+    if out.size == 0:
+        return
+    order = cupy.argsort(places, kind="stable") if places.size else places.astype("int64")
+    count = out.size // rows.shape[1] if rows.shape[1] else 0
+    start = cupy.searchsorted(places[order], cupy.arange(count + 1, dtype=places.dtype))
+    wide = "float64" if rows.dtype == "float64" else "float32"
+    kernel = cupy.ElementwiseKernel(
+        "raw T rows, raw int64 order, raw int64 start, int64 width, A none", "T y", _SUM, "kfusion_sum_by_place"
+    )
+    args = rows, order.astype("int64"), start.astype("int64"), rows.shape[1], cupy.zeros((), wide)
+    out[...] = kernel(*args, size=out.size).reshape(out.shape)
 
 
 def _axes_first(library: Any, g: Any, axis: int, count: int) -> Any:

@@ -97,8 +97,10 @@ def _named_modules(path: str, module: Any, seen: set[int]) -> Iterator[tuple[str
 
 
 def roots_of(function: Any, named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """A function that is a module or a method of one, and the modules among named values."""
+    """A function that is a module, wraps one or is a method of one, and the modules among named values."""
     own = function.__self__ if isinstance(function, MethodType) else function
+    while not is_module(own) and hasattr(own, "__wrapped__"):
+        own = own.__wrapped__
     if is_module(own):
         yield "", own
     for name, value in named.items():

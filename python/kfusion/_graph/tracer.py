@@ -591,6 +591,13 @@ class Tracer:
         nodes = [list(map(self.node, listed)) for listed in (results, values)]
         return list(self._build("kept_for_backward", *nodes, self._device(), memory))
 
+    def explain_kept(
+        self, results: Sequence[Traced], values: Sequence[Traced], device: dict[str, Any], memory: int | None
+    ) -> list[tuple[int, int, int, float]]:
+        """The same for a report: nodes, which of the results they are, bytes of their own, seconds that each saves."""
+        nodes = [list(map(self.node, listed)) for listed in (results, values)]
+        return list(self._build("explain_kept", *nodes, device, memory))
+
     def _device(self) -> dict[str, Any]:
         """The device on which the function runs."""
         return running.device(place_of(self.inputs)).to_dict()
