@@ -127,7 +127,7 @@ class TensorCores final : public Backend {
     if (all.empty()) return roofline;
     Price p = roofline;
     p.launch_us = device.launch_us;
-    const Tiles tiles = tiles_of(all, device);
+    const Tiles tiles = tiles_of(all, device, loose_arrays(plan.graph, group, all));
     if (tiles.wait_for_bytes)
       p.memory_us = std::max(p.memory_us, tiles.us);
     else
@@ -139,7 +139,8 @@ class TensorCores final : public Backend {
   std::string how(const Plan& plan, const Group& group, const Device& device) const override {
     const std::vector<Contraction> all = products_beside(candidate_of(plan, group));
     if (all.empty()) return {};
-    const codegen::Tile tile = codegen::predicted_tile(all, target(device)).tile;
+    const int loose = loose_arrays(plan.graph, group, all);
+    const codegen::Tile tile = codegen::predicted_tile(all, loose, target(device)).tile;
     const std::string by =
         tile.cluster() == 1 ? " by single blocks" : " by clusters of " + std::to_string(tile.cluster()) + " blocks";
     const int rows = tile.turned ? tile.cols : tile.rows, cols = tile.turned ? tile.rows : tile.cols;
@@ -159,16 +160,38 @@ class TensorCores final : public Backend {
     return t;
   }
 
+  /// Arrays of the product's size that the epilogue reads and stores, but for one of each, of half types, which move by
+  /// boxes.
+  static int loose_arrays(const Graph& g, const Group& group, const std::vector<Contraction>& all) {
+    const Contraction& c = all[0];
+    if (all.size() > 1 || c.reduces != Reduces::kNothing) return 0;
+    const std::int64_t elements = c.batches * c.rows * c.cols;
+    int loose = 0;
+    bool reads_box = false, stores_box = false;
+    const auto count = [&](DType dtype, bool& has_box) {
+      if (is_half(dtype) && !has_box)
+        has_box = true;
+      else
+        ++loose;
+    };
+    for (const NodeId n : group.stores)
+      if (g[n].size() == elements) count(g[n].dtype, stores_box);
+    for (const Load& load : group.loads)
+      if (kind(g[load.reader].op) != OpKind::kContraction && distinct_elements(load.access) == elements)
+        count(g[load.access.base].dtype, reads_box);
+    return loose;
+  }
+
   struct Tiles {
     double us;
     bool wait_for_bytes;
   };
 
   /// By the cycles that they take (codegen/contractions/tile.cpp).
-  static Tiles tiles_of(const std::vector<Contraction>& all, const Device& device) {
+  static Tiles tiles_of(const std::vector<Contraction>& all, const Device& device, int loose = 0) {
     constexpr double kMultiplyAdds = 2048;  // of a multiprocessor, a cycle
     const double clock = peak_flops(device, all[0].products[0].dtype, true) / (2 * kMultiplyAdds * device.units);
-    const codegen::ChosenTile chosen = codegen::predicted_tile(all, target(device));
+    const codegen::ChosenTile chosen = codegen::predicted_tile(all, loose, target(device));
     return {chosen.peak_cycles / clock * 1e6, chosen.waits_for_bytes};
   }
 

@@ -1,5 +1,6 @@
 // The state of one reverse pass, which the rules of nodes share.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <vector>
@@ -32,6 +33,8 @@ class Backward {
 
   const Node& node(NodeId id) const { return b_.graph()[id]; }
   bool wanted(NodeId id) const { return at(id) < wanted_.size() && wanted_[at(id)]; }
+  bool is_input(NodeId id) const { return std::ranges::find(inputs_, id) != inputs_.end(); }
+  std::optional<NodeId> transposed(NodeId id) const;
   std::optional<NodeId> whole(NodeId id);
   void add(std::optional<NodeId>& sum, NodeId g);
 
@@ -61,6 +64,7 @@ class Backward {
   [[noreturn]] void refuse(NodeId id) const;
 
   GraphBuilder& b_;
+  const NodeIds inputs_;
   std::vector<bool> wanted_;  // by node: depends on an input, and has a gradient
   std::map<NodeId, Cotangent> cotangents_;
   std::map<NodeId, std::map<int, NodeId>> of_results_;  // of a library_call: cotangents by the number of the result

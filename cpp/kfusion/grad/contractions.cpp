@@ -35,14 +35,37 @@ NodeId regrouped(GraphBuilder& b, NodeId x, Extents split, AxisList order, Exten
 
 }  // namespace
 
+/// Of a factor that is a transposed matrix, the gradient is that of the matrix, in its own order: no copy turns it.
 void Backward::of_matmul(NodeId id, NodeId g) {
   const NodeId x = node(id).arguments[0], y = node(id).arguments[1];
-  if (wanted(x)) give(x, sum_to(b_, b_.matmul(g, matrix_transpose(b_, y)), node(x).shape));
+  if (wanted(x)) {
+    const auto other = transposed(x);
+    const NodeId dx = other ? b_.matmul(y, matrix_transpose(b_, g)) : b_.matmul(g, matrix_transpose(b_, y));
+    const NodeId to = other.value_or(x);
+    give(to, sum_to(b_, dx, node(to).shape));
+  }
   if (!wanted(y)) return;
-  if (node(y).shape.size() == 2)  // one product for all matrices of the batch, whose sums would be added else
-    give(y, b_.matmul(matrix_transpose(b_, as_rows(b_, x)), as_rows(b_, g)));
-  else
-    give(y, sum_to(b_, b_.matmul(matrix_transpose(b_, x), g), node(y).shape));
+  const auto other = transposed(y);
+  const NodeId to = other.value_or(y);
+  // Of one matrix for the whole batch it is one product: products for each would be added.
+  const bool is_one = node(y).shape.size() == 2;
+  const NodeId rows = is_one ? as_rows(b_, x) : x, g_rows = is_one ? as_rows(b_, g) : g;
+  const NodeId dy =
+      other ? b_.matmul(matrix_transpose(b_, g_rows), rows) : b_.matmul(matrix_transpose(b_, rows), g_rows);
+  give(to, sum_to(b_, dy, node(to).shape));
+}
+
+/// What a node is the matrix transpose of, where gradients pass through it.
+std::optional<NodeId> Backward::transposed(NodeId id) const {
+  const Node& n = node(id);
+  if (n.op != Op::transpose || b_.is_stopped(id) || is_input(id) || !wanted(n.arguments[0])) return std::nullopt;
+  const AxisList& axes = std::get<TransposeAttributes>(n.attributes).axes;
+  const auto rank = static_cast<int>(axes.size());
+  for (int d = 0; d < rank; ++d) {
+    const int from = d == rank - 1 ? rank - 2 : d == rank - 2 ? rank - 1 : d;
+    if (axes[at(d)] != from) return std::nullopt;
+  }
+  return n.arguments[0];
 }
 
 void Backward::of_conv2d(NodeId id, NodeId g) {

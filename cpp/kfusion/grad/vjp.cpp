@@ -42,7 +42,7 @@ Vjp add_vjp(GraphBuilder& graph, const NodeIds& outputs, const NodeIds& cotangen
 }
 
 Backward::Backward(GraphBuilder& graph, const NodeIds& outputs, const NodeIds& inputs, std::int64_t first_call)
-    : b_(graph), first_call_(first_call) {
+    : b_(graph), inputs_(inputs), first_call_(first_call) {
   NodeId end = 0;
   for (const NodeId id : outputs) end = std::max(end, id + 1);
   for (const NodeId id : inputs) end = std::max(end, id + 1);

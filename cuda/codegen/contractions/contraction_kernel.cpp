@@ -93,6 +93,23 @@ Boxes boxes_of(const Contraction& c, bool aligned) {
   return boxes;
 }
 
+/// Arrays of the result's size that come and leave otherwise.
+int loose_arrays(const Contraction& c, const Boxes& boxes) {
+  if (c.reduces != Reduces::kNothing) return 0;
+  const auto is_whole = [](const Operand& o) {
+    const TileStrides s = tile_strides(o, false);
+    return s.row != 0 && s.col != 0;
+  };
+  int count = 0;
+  for (int i = 0; i < std::ssize(c.epilogue.stores); ++i)
+    count += i != boxes.result && is_whole(c.epilogue.stores[at(i)].to);
+  for (int i = 0; i < std::ssize(c.epilogue.loads); ++i) {
+    const Operand& o = c.epilogue.loads[at(i)];
+    count += i != boxes.operand && c.product_of(o) < 0 && is_whole(o);
+  }
+  return count;
+}
+
 BoxedMatrix factor_box(const Factor& f, std::int64_t extent, std::int64_t depth, std::int64_t batches, int box_outer) {
   BoxedMatrix m;
   const bool along = f.depth == 1;
@@ -138,7 +155,9 @@ TileProblem problem_of(const std::vector<Contraction>& beside, const std::vector
   const Sides sides(c);
   TileProblem p{c.batches, sides.rows, sides.cols, c.depth};
   p.products = static_cast<int>(c.products.size());
-  for (const Boxes& b : boxes) {
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    const Boxes& b = boxes[i];
+    p.loose = std::max(p.loose, loose_arrays(beside[i], b));
     p.vectors = std::max(p.vectors, static_cast<int>(b.vectors.size()));
     p.column_values = std::max(p.column_values, static_cast<int>(b.columns.size()));
   }
@@ -193,8 +212,10 @@ std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel) {
   return alike ? std::nullopt : std::optional<std::string>("computes products whose right factors lie alike");
 }
 
-ChosenTile predicted_tile(const std::vector<Contraction>& products, const Target& target) {
-  return choose_tile(problem_of(products, {Boxes{}}), target);
+ChosenTile predicted_tile(const std::vector<Contraction>& products, int loose, const Target& target) {
+  TileProblem problem = problem_of(products, {Boxes{}});
+  problem.loose = loose;
+  return choose_tile(problem, target);
 }
 
 std::size_t ContractionKernel::epilogue_offset() const {

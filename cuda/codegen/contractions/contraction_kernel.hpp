@@ -42,8 +42,9 @@ using EncodeMatrix = std::function<void(const BoxedMatrix&, const std::byte* add
 /// whose factors begin at multiples of 16 bytes and have strides of that kind.
 std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel);
 
-/// The tile of a kernel that is not made yet, of which the products are known only: one, or several beside one another.
-ChosenTile predicted_tile(const std::vector<Contraction>& products, const Target& target);
+/// The tile of a kernel that is not made yet, of which the products are known only, one or several beside one another,
+/// and how many arrays of the result's size do not move by boxes.
+ChosenTile predicted_tile(const std::vector<Contraction>& products, int loose, const Target& target);
 
 /// As that of a kernel (generate.hpp).
 Contraction without_names(Contraction c);

@@ -40,6 +40,10 @@ constexpr std::int64_t kWalkedBytes = 16 << 20, kMostWalked = 32, kLeastWalked =
 constexpr double kBytesPerCycle = 58, kElementsPerCycle = 32, kEndElements = 20, kStartCycles = 5000;
 constexpr std::int64_t kShortDepth = 2048;
 
+/// And what one costs of each array that threads load or store themselves: a second result of 8192 x 4096 takes 110 us
+/// more than boxes would, three such arrays of 8192 x 5504 500 us (H200, bfloat16).
+constexpr double kLooseCycles = 0.75;
+
 /// What the power limit leaves of the clock while tensor cores are busy: 0.79 to 0.82, measured for products from 10^10
 /// to 10^12 operations (H100). Where they wait for bytes the clock stays: 16 rows by 4096 x 4096 take 17.3 us there,
 /// which is 16.8 with all of it and 20.3 with 0.8.
@@ -77,7 +81,11 @@ Predicted predicted(const Tile& t, const TileProblem& p, const Target& target) {
   const double elements = t.rows * t.cols;
   const bool all_boxes = t.slots >= 4;  // of two alike
   const bool wants_boxes = p.operand || p.depth <= kShortDepth;
-  const double end = elements / kEndElements * (p.reduces ? 0.25 : t.turned || all_boxes != wants_boxes ? 1.5 : 1.0);
+  const double end = elements / kEndElements *
+                         (p.reduces                              ? 0.25
+                          : t.turned || all_boxes != wants_boxes ? 1.5
+                                                                 : 1.0) +
+                     elements / p.products * kLooseCycles * p.loose;
   const double blocks = std::min<double>(units * t.cluster(), target.multiprocessors);
   const double cached = (t.rows / t.across + t.cols / t.down) * 128;  // blocks of a cluster share the rest
   const double bytes =

@@ -31,6 +31,7 @@ struct TileProblem {
   bool across_a = false;  ///< the left factor's memory runs along its rows
   bool across_b = false;  ///< the right factor's memory runs along its columns
   bool reduces = false;
+  int loose = 0;                       ///< arrays of the result's size that threads load and store themselves
   std::vector<std::int64_t> beside{};  ///< columns of each of several products beside one another: `cols` is their sum
 
   /// Tiles of so many columns; of those beside one another each is of one of them.
