@@ -54,7 +54,7 @@ class Differentiable:
         has_objects = isinstance(found, Returned)
         if has_objects and found.changed:
             raise _writes(self.name)
-        result, computed, kept, read = found.result if has_objects else found
+        result, computed, kept, turned, read = found.result if has_objects else found
         captured = self._forward.captured()
         made: list[Any] = []
         structure = walk(result, lambda _, leaf: _slot(torch, made, leaf), enters=may_hold_results)
@@ -63,7 +63,7 @@ class Differentiable:
         kept = {number: made[value] if isinstance(value, int) else value for number, value in kept.items()}
         surroundings = _surroundings(torch, tensors + captured)
         constants = [t for t in self._forward.known(read) if not t.requires_grad and not t.is_inference()]
-        saved = _Saved(made, kept, computed, [(weakref.ref(t), t._version) for t in constants])
+        saved = _Saved(made, kept, turned, computed, [(weakref.ref(t), t._version) for t in constants])
         node = _Node(self, arguments, len(tensors), [id(t) for t in captured], saved, state, surroundings)
         outs = iter(_function(torch).apply(node, *tensors, *captured))
         filled = walk(
@@ -149,12 +149,13 @@ def _captured_parameters(tracer: Tracer) -> list[Traced]:
 
 def _kept(
     tracer: Tracer, result: Any, given: Sequence[Traced], memory: int | None
-) -> tuple[str, dict[int, Any], tuple[int, ...]]:
+) -> tuple[str, dict[int, Any], dict[int, tuple[int, ...]], tuple[int, ...]]:
     """What backward is told of the forward pass.
 
     Returns:
         What the function computes, as a hash; what is kept, by number among all that it computes, where results have
-        their number and stand below 0; the ids of captured arrays that backward reads.
+        their number and stand below 0; those of them whose axes lie in another order, with the way back; the ids of
+        captured arrays that backward reads.
     """
     computed, nodes = tracer.computed()
     values = _values_of(result)
@@ -162,18 +163,23 @@ def _kept(
     results = [values[n] for n in numbers]
     params = _captured_parameters(tracer)
     if not any(y._dtype in FLOATS for y in results) or not (given or params):
-        return hex(computed), {}, ()
+        return hex(computed), {}, {}, ()
     place = {node: i for i, node in enumerate(nodes)}
     kept: dict[int, Any] = {}
+    orders = tracer.orders()
     read = []
     for node, number in tracer.kept_for_backward(results, [*given, *params], memory):
         if (known := tracer.input_of(node)) is not None:
             read += [id(known.array)] if known.captured else []
         elif number >= 0:
             kept[-1 - numbers[number]] = numbers[number]
+        elif order := orders.get(node):
+            kept[place[node]] = tracer.view("transpose", tracer.value(node), order)
         else:
             kept[place[node]] = tracer.value(node)
-    return hex(computed), kept, tuple(read)
+    inverse = {n: tuple(map(order.index, range(len(order)))) for n, order in orders.items()}
+    turned = {place[n]: axes for n, axes in inverse.items() if place.get(n) in kept}
+    return hex(computed), kept, turned, tuple(read)
 
 
 class _Backward:
@@ -184,7 +190,7 @@ class _Backward:
     def __init__(self, function: Any, name: str, seeds: Seeds) -> None:
         self.__wrapped__ = function
         self._seeds = seeds
-        self.__signature__ = inspect.signature(lambda call, cotangents, wanted, captured, computed, kept: None)
+        self.__signature__ = inspect.signature(lambda call, cotangents, wanted, captured, computed, kept, turned: None)
         self.__name__ = f"{name} (backward)"
 
     def __call__(
@@ -195,6 +201,7 @@ class _Backward:
         captured: Sequence[int],
         computed: str,
         kept: dict[int, Any],
+        turned: dict[int, tuple[int, ...]],
     ) -> tuple[list[Any], dict[int, Any]]:
         tracer = _current()
         tracer.draw = self._seeds.of(tracer.draw)
@@ -209,6 +216,7 @@ class _Backward:
 
         args, kwargs = _walk_arguments(call, given)
         nodes = [tracer.copy(x) for x in own]
+        kept = kept | {k: tracer.view("transpose", kept[k], axes) for k, axes in turned.items()}
         with tracer.differentiated():
             results = _values_of(self.__wrapped__(*args, **kwargs))
         again, nodes_again = tracer.computed()
@@ -254,6 +262,7 @@ class _Saved(NamedTuple):
 
     made: list[Any]  # the results
     kept: dict[int, Any]  # as `_kept` has it
+    turned: dict[int, tuple[int, ...]]  # likewise
     computed: str  # likewise
     versions: list[tuple[weakref.ref[Any], int]]  # of tensors that the function names and backward reads
 
@@ -278,6 +287,7 @@ class _Node:
         self.made = saved.made
         self.kept = list(saved.kept)
         self.values = list(saved.kept.values())
+        self.turned = saved.turned
         self.computed = saved.computed
         self.versions = saved.versions
         self.seed, self.modes = state
@@ -297,7 +307,7 @@ class _Node:
         asked = tuple(bool(w) and t.is_floating_point() for w, t in zip(wanted[:first], tensors, strict=False))
         captured = tuple(k for k, w in zip(self.captured, wanted[first:], strict=True) if w)
         with self.surroundings(), _in_modes(self.modes), self.passes.seeds.again(self.seed):
-            made = self.passes.backward(call, list(gradients), asked, captured, self.computed, kept)
+            made = self.passes.backward(call, list(gradients), asked, captured, self.computed, kept, self.turned)
         own, named = made.result if isinstance(made, Returned) else made
         given = iter(own)
         return [next(given) if a else None for a in asked] + [named.get(k) for k in self.captured]

@@ -53,7 +53,8 @@ class Backward {
   void of_library_call(NodeId id);
   void of_form(const LibraryForm& form, NodeId g);
   std::optional<LibraryForm> form_of(NodeId result) const;
-  void call_library(const Node& n, LibraryAdjoint adjoint, NodeIds arguments, std::string function, std::int64_t flops);
+  void call_library(const Node& n, LibraryAdjoint adjoint, NodeIds arguments, std::string function, std::int64_t flops,
+                    const AxisList& order = {});
 
   NodeId dilated(NodeId x, int axis, std::int64_t step);
   NodeId placed(const Part& part, const Extents& shape, int first_axis);

@@ -68,31 +68,41 @@ std::optional<LibraryForm> Backward::form_of(NodeId result) const {
   return std::nullopt;
 }
 
+/// Gradients lie in memory in the order of the result, as arguments usually do, so that no copy turns them.
 void Backward::of_form(const LibraryForm& form, NodeId g) {
   Node n = node(form.result);
   n.arguments = form.arguments;
+  LibraryAdjoint adjoint{"library_call", {form.call.number}, {0}, {}};
   if (!form.order.empty()) g = b_.transpose(g, form.order);
+  for (const int axis : form.order) adjoint.numbers.push_back(axis);
   NodeIds arguments = form.arguments;
   arguments.push_back(g);
-  call_library(n, {"library_call", {form.call.number}, {0}, {}}, std::move(arguments), form.call.function + "_backward",
-               0);
+  call_library(n, std::move(adjoint), std::move(arguments), form.call.function + "_backward", 0, form.order);
 }
 
-/// Gradients for those of a node's arguments that want one.
+/// Gradients for those of a node's arguments that want one. The function gives them with their axes in that order.
 void Backward::call_library(const Node& n, LibraryAdjoint adjoint, NodeIds arguments, std::string function,
-                            std::int64_t flops) {
+                            std::int64_t flops, const AxisList& order) {
   std::vector<GraphBuilder::ResultType> types;
   for (std::size_t i = 0; i < n.arguments.size(); ++i) {
     if (!wanted(n.arguments[i])) continue;
     adjoint.arguments.push_back(static_cast<int>(i));
-    types.push_back({node(n.arguments[i]).dtype, node(n.arguments[i]).shape});
+    Extents shape = node(n.arguments[i]).shape;
+    if (order.size() == shape.size())
+      for (std::size_t d = 0; d < order.size(); ++d) shape[d] = node(n.arguments[i]).shape[at(order[d])];
+    types.push_back({node(n.arguments[i]).dtype, std::move(shape)});
   }
   LibraryCallAttributes call;
   call.function = std::move(function);
   call.number = first_call_ + std::ssize(calls_);
   call.flops = flops;
   const std::vector<NodeId> made = b_.library_call(call, std::move(arguments), types);
-  for (std::size_t i = 0; i < made.size(); ++i) give(n.arguments[at(adjoint.arguments[i])], made[i]);
+  AxisList back(order.size());
+  for (std::size_t d = 0; d < order.size(); ++d) back[at(order[d])] = static_cast<int>(d);
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    const bool turned = !order.empty() && node(made[i]).shape.size() == order.size();
+    give(n.arguments[at(adjoint.arguments[i])], turned ? b_.transpose(made[i], back) : made[i]);
+  }
   calls_.push_back(std::move(adjoint));
 }
 

@@ -114,11 +114,14 @@ def _axes_first(library: Any, g: Any, axis: int, count: int) -> Any:
 
 
 class OfCall(NamedTuple):
-    """torch's gradients of a function that a graph calls: of its `results` for its `arguments`, by number."""
+    """torch's gradients of a function that a graph calls: of its `results` for its `arguments`, by number; those of as
+    many axes have them in that `order`.
+    """
 
     run: Callable[..., Sequence[Any]]
     results: tuple[int, ...]
     arguments: tuple[int, ...]
+    order: tuple[int, ...] = ()
 
     def __call__(self, *arrays: Any) -> list[Any]:
         """Of the function's arguments and, behind them, the gradients of its results."""
@@ -135,7 +138,8 @@ class OfCall(NamedTuple):
             if pairs:
                 results, gradients = zip(*pairs, strict=True)
                 found = torch.autograd.grad(results, wanted, gradients, allow_unused=True)
-        return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
+        made = [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
+        return [g.permute(self.order) if self.order and g.ndim == len(self.order) else g for g in made]
 
 
 class OfConv2d(NamedTuple):
@@ -157,7 +161,7 @@ def function_for(adjoint: tuple[str, Sequence[int], Sequence[int], Sequence[int]
     """The function for what a graph says that it needs; `known` are those of the trace, by number."""
     kind, numbers, results, arguments = adjoint
     if kind == "library_call":
-        return OfCall(known[numbers[0]], tuple(results), tuple(arguments))
+        return OfCall(known[numbers[0]], tuple(results), tuple(arguments), tuple(numbers[1:]))
     if kind == "conv2d":
         return OfConv2d(tuple(numbers), tuple(arguments))
     return ByIndex(kind, numbers[0])

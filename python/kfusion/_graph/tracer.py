@@ -659,6 +659,10 @@ class Tracer:
         """The value of an input, as it was given."""
         return self.value(self._input_nodes[number])
 
+    def orders(self) -> dict[int, tuple[int, ...]]:
+        """By node, the order in which its axes lie in memory where a function of the array library makes it."""
+        return {form.result: form.order for form in self.forms if form.order}
+
     def input_of(self, node: int) -> Input | None:
         """What an input node stands for."""
         return self.inputs[self._input_nodes.index(node)] if node in self._input_nodes else None
