@@ -15,6 +15,9 @@ NodeId positions(GraphBuilder& b, NodeId indices, std::int64_t extent, bool nonn
   return b.map(Op::where, {negative, b.map(Op::add, {indices, b.weak_int(extent)}), indices});
 }
 
+/// As python/kfusion/_tracing/trained_attention.py calls it: gives a result and logarithms of sums.
+constexpr std::string_view kAttention = "torch.attention_with_sums";
+
 }  // namespace
 
 void Backward::of_gather(NodeId id, NodeId g) {
@@ -49,6 +52,7 @@ void Backward::of_library_call(NodeId id) {
   const Node n = node(id);
   const auto& forward = std::get<LibraryCallAttributes>(n.attributes);
   if (n.library != Library::kTorch) refuse(id);
+  if (forward.function == kAttention) return of_attention(id);
   LibraryAdjoint adjoint{"library_call", {forward.number}, {}, {}};
   NodeIds arguments = n.arguments;
   for (const auto& [index, g] : of_results_[id]) {
@@ -57,6 +61,19 @@ void Backward::of_library_call(NodeId id) {
   }
   if (adjoint.results.empty()) return;
   call_library(n, std::move(adjoint), std::move(arguments), forward.function + "_backward", 2 * forward.flops);
+}
+
+/// Of the result, which has heads behind positions, as the gradients have them.
+void Backward::of_attention(NodeId id) {
+  const Node n = node(id);
+  const auto g = of_results_[id].find(0);
+  if (g == of_results_[id].end()) return;
+  NodeId sums = id;
+  while (node(sums).op != Op::library_result || node(sums).arguments[0] != id) ++sums;
+  NodeIds arguments = n.arguments;
+  for (const NodeId a : {id, sums, g->second}) arguments.push_back(a);
+  const auto number = std::get<LibraryCallAttributes>(n.attributes).number;
+  call_library(n, {"attention", {number}, {}, {}}, std::move(arguments), "torch.attention_backward", 0, {0, 2, 1, 3});
 }
 
 /// Whose gradient computes its inside again, and stores none of it.

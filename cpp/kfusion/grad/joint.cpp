@@ -10,13 +10,11 @@
 namespace kfusion::grad {
 namespace {
 
-/// Of what must not be done again: more than all else, and a thousand of them less than what no cut may have.
-constexpr MinCut::Capacity kHuge = MinCut::kInfinite / 1024;
 /// What a store costs beside a load.
 constexpr double kStore = 1 + 1 / Joint::kUnits;
 
 MinCut::Capacity capacity(double bytes) {
-  return static_cast<MinCut::Capacity>(std::min(std::ceil(bytes * Joint::kUnits), static_cast<double>(kHuge)));
+  return static_cast<MinCut::Capacity>(std::min(std::ceil(bytes * Joint::kUnits), static_cast<double>(Joint::kHuge)));
 }
 
 bool is_within(const LibraryForm& form, const Node& n) {
@@ -86,7 +84,7 @@ void Joint::find_read(const std::vector<bool>& is_late, const NodeIds& gradients
   std::vector<bool> is_needed = is_read_;
   for (auto id = static_cast<NodeId>(g_.nodes.size()); id-- > 0;)
     if (is_needed[at(id)])
-      for (const NodeId a : g_[id].arguments) is_needed[at(same_[at(a)])] = true;
+      for (const NodeId a : made_of(id)) is_needed[at(same_[at(a)])] = true;
   index_.resize(g_.nodes.size(), -1);
   for (NodeId id = 0; id < std::ssize(g_.nodes); ++id) {
     if (!is_needed[at(id)] || is_free(g_[id])) continue;
@@ -103,6 +101,12 @@ void Joint::hide_insides(const Device& device) {
     for (NodeId id = 0; id < forward_end_; ++id)
       if (id != form.result && is_within(form, g_[id])) is_hidden_[at(id)] = true;
   }
+}
+
+/// What has to be there to compute it again: each result of a call needs the call.
+const NodeIds& Joint::made_of(NodeId id) const {
+  const Node& n = g_[id];
+  return n.op == Op::library_result ? g_[n.arguments[0]].arguments : n.arguments;
 }
 
 /// Views are not: what they look at is.
@@ -134,7 +138,7 @@ double Joint::again(NodeId id, const Device& device) const {
     case OpKind::kContraction:
       return product_seconds(g_, n, device) * device.bandwidth + argument_bytes() + 2 * bytes;
     case OpKind::kLibrary:
-      return n.op == Op::library_call ? HUGE_VAL : 0;
+      return HUGE_VAL;
     case OpKind::kSource:
     case OpKind::kView:
       return 0;
@@ -159,7 +163,7 @@ Joint::Choice Joint::choose(double dearness, NodeId never) const {
     cut.add_edge(2 * i, 2 * i + 1, id == never ? MinCut::kInfinite : store_cost(id, dearness));
     if (is_argument || again_[at(i)] > 0)
       cut.add_edge(source, 2 * i, is_argument ? MinCut::kInfinite : capacity(again_[at(i)] / dearness));
-    for (const NodeId a : g_[id].arguments)
+    for (const NodeId a : made_of(id))
       if (const int from = index_[at(same_[at(a)])]; from >= 0) cut.add_edge(2 * from + 1, 2 * i, MinCut::kInfinite);
     if (is_read_[at(id)]) cut.add_edge(2 * i + 1, sink, MinCut::kInfinite);
   }

@@ -23,6 +23,8 @@ namespace kfusion::grad {
 class Joint {
  public:
   static constexpr double kUnits = 64, kHidden = 4;
+  /// The cost of what must not be computed again: a thousand of these are less than what no cut may have.
+  static constexpr MinCut::Capacity kHuge = MinCut::kInfinite / 1024;
 
   /// `results`: of the function, in any dtype; `inputs`: those that gradients are wanted of.
   Joint(const GraphBuilder& graph, const NodeIds& results, const NodeIds& inputs, const Device& device);
@@ -47,6 +49,7 @@ class Joint {
  private:
   void find_read(const std::vector<bool>& is_late, const NodeIds& gradients);
   void hide_insides(const Device& device);
+  const NodeIds& made_of(NodeId id) const;
   bool is_storable(NodeId id) const;
   double again(NodeId id, const Device& device) const;
   MinCut::Capacity store_cost(NodeId id, double dearness) const;

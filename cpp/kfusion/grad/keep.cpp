@@ -59,7 +59,8 @@ std::vector<Kept> explained(const GraphBuilder& graph, const NodeIds& results, c
   for (Kept& k : all) {
     const Joint::Choice other = joint.choose(best.dearness, k.node);
     const double more = best.dearness * static_cast<double>(other.cost - best.cost) / Joint::kUnits;
-    k.seconds = other.is_possible() ? more / device.bandwidth : std::numeric_limits<double>::infinity();
+    const bool has_other = other.is_possible() && other.cost - best.cost < Joint::kHuge / 2;
+    k.seconds = has_other ? more / device.bandwidth : std::numeric_limits<double>::infinity();
   }
   return all;
 }

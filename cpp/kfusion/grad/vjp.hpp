@@ -9,12 +9,12 @@ namespace kfusion::grad {
 
 /// A function of the array library that a gradient needs, as the graph numbers it.
 struct LibraryAdjoint {
-  std::string kind;  ///< "take", "take_along_axis": sums of elements by index; "conv2d"; "library_call"
-  /// The axis; stride, padding, dilation and groups; of a library_call the number of its function,
+  std::string kind;  ///< "take", "take_along_axis": sums of elements by index; "conv2d"; "library_call"; "attention"
+  /// The axis; stride, padding, dilation and groups; of a call the number of its function,
   /// and the order in which its gradients of as many axes have them.
   std::vector<std::int64_t> numbers;
   std::vector<int> results;    ///< of a library_call: those with a gradient, in order, behind its own arguments
-  std::vector<int> arguments;  ///< of a conv2d and a library_call: those whose gradients are the results
+  std::vector<int> arguments;  ///< those whose gradients are the results
   bool operator==(const LibraryAdjoint&) const = default;
 };
 

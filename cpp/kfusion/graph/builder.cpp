@@ -425,7 +425,8 @@ void GraphBuilder::replace(const NodeIds& nodes, const NodeIds& by) {
     for (NodeId& a : arguments)
       if (instead[at(a)] >= 0) a = instead[at(a)];
   };
-  for (Node& n : graph_.nodes) move(n.arguments);
+  for (Node& n : graph_.nodes)
+    if (n.op != Op::library_result) move(n.arguments);  // which is the call's, whatever stands for its first result
   for (LibraryForm& form : graph_.forms) move(form.arguments);
   std::erase_if(graph_.forms, [&](const LibraryForm& form) { return instead[at(form.result)] >= 0; });
 }

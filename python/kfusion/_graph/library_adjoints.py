@@ -142,6 +142,18 @@ class OfCall(NamedTuple):
         return [g.permute(self.order) if self.order and g.ndim == len(self.order) else g for g in made]
 
 
+class OfAttention(NamedTuple):
+    """torch's gradients of attention, by its arguments, its result and the logarithms of its sums."""
+
+    gradients: Callable[..., Sequence[Any]]
+    arguments: tuple[int, ...]
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        """Of tensors; the gradient of the result is the last."""
+        made = self.gradients(*arrays)
+        return [made[i] for i in self.arguments]
+
+
 class OfConv2d(NamedTuple):
     """torch's gradients of a convolution, by its input and weight."""
 
@@ -162,6 +174,8 @@ def function_for(adjoint: tuple[str, Sequence[int], Sequence[int], Sequence[int]
     kind, numbers, results, arguments = adjoint
     if kind == "library_call":
         return OfCall(known[numbers[0]], tuple(results), tuple(arguments), tuple(numbers[1:]))
+    if kind == "attention":
+        return OfAttention(known[numbers[0]].gradients, tuple(arguments))
     if kind == "conv2d":
         return OfConv2d(tuple(numbers), tuple(arguments))
     return ByIndex(kind, numbers[0])

@@ -15,7 +15,7 @@ from .._ops import activations, attention, contractions, norms, views
 from .._ops import dropout as dropouts
 from .._ops import primitives as p
 from .._ops.gradients import clipped
-from . import autocast, library_calls, refusals
+from . import autocast, library_calls, refusals, trained_attention
 from .torch_functions import FUNCTIONS, dtype_of, named
 
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
@@ -229,6 +229,8 @@ def _scaled_dot_product_attention(
     dropout = dropouts.probability("scaled_dot_product_attention", query, dropout_p)
     if groups > 1:
         return _grouped_attention(query, key, value, is_causal, scale, groups, dropout)
+    if attn_mask is None and not dropout and (made := trained_attention.trained(query, key, value, is_causal, scale)):
+        return made[0]
     y = _attention(query, key, value, attn_mask, is_causal, scale, dropout)
     if attn_mask is None:
         return y

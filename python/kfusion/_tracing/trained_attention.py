@@ -1,0 +1,100 @@
+"""Attention whose gradients are asked for: torch's own, with the logarithms of the rows' sums beside its result.
+
+Its gradients read these and the result, so that a backward pass does not compute attention again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from .._graph.tracer import place_of
+
+NAME = "torch.attention_with_sums"  # as cpp/kfusion/grad/gathers.cpp knows it
+_HEADS_BEHIND = (0, 2, 1, 3)  # the order in which torch's results have their axes: batch, positions, heads, elements
+_MOST_OF_A_HEAD = 128
+_CUDNN = 3  # torch.nn.attention.SDPBackend.CUDNN_ATTENTION
+
+
+def trained(query: Any, key: Any, value: Any, causal: bool, scale: Any) -> tuple[Any, ...]:
+    """(softmax(query key^T * scale) value,); () where no gradient is asked for, or torch has no such function."""
+    tracer = query._tracer
+    if not tracer.differentiates or not (scale is None or type(scale) in (int, float)):
+        return ()
+    key, value = (tracer.lift(v, "torch") for v in (key, value))
+    if not _has_function(query, key, value, place_of(tracer.inputs) != "cpu", causal):
+        return ()
+    batch, heads, rows, depth = query.shape
+    types = [(query._dtype, (batch, rows, heads, depth)), (_dtype_of_sums(query), (batch, heads, rows))]
+    result, _ = tracer.library_call(NAME, Attention(causal, scale), [query, key, value], types)
+    return (tracer.view("transpose", result, _HEADS_BEHIND),)
+
+
+def _has_function(query: Any, key: Any, value: Any, is_cuda: bool, causal: bool) -> bool:
+    if not query._dtype == key._dtype == value._dtype or not query.ndim == key.ndim == value.ndim == 4:
+        return False
+    batch, heads, rows, depth = query.shape
+    keys = key.shape[2]
+    if key.shape != value.shape or tuple(key.shape) != (batch, heads, keys, depth) or (causal and rows != keys):
+        return False
+    if rows * keys <= 2 * depth * (rows + keys):  # kernels store the scores of few positions
+        return False
+    is_half = query._dtype in ("float16", "bfloat16")
+    return batch * heads > 0 and (not is_cuda or (is_half and depth % 8 == 0 and depth <= _MOST_OF_A_HEAD))
+
+
+def _dtype_of_sums(query: Any) -> str:
+    return "float64" if query._dtype == "float64" else "float32"
+
+
+class Attention:
+    """As steps of a plan run it: the result, whose heads are behind the positions, and the logarithms of sums."""
+
+    def __init__(self, causal: bool, scale: float | None) -> None:
+        self._causal = causal
+        self._scale = scale
+
+    def __call__(self, query: Any, key: Any, value: Any) -> list[Any]:
+        """Of tensors."""
+        aten = sys.modules["torch"].ops.aten
+        given = query, key, value
+        if not query.is_cuda:
+            made = aten._scaled_dot_product_flash_attention_for_cpu(*given, 0.0, self._causal, scale=self._scale)
+        elif self._is_cudnns(*given):
+            made = aten._scaled_dot_product_cudnn_attention(
+                *given, None, True, 0.0, self._causal, False, scale=self._scale
+            )
+        else:
+            made = aten._scaled_dot_product_flash_attention(*given, 0.0, self._causal, False, scale=self._scale)
+        return [made[0].permute(_HEADS_BEHIND), made[1].reshape(query.shape[:3])]
+
+    def gradients(self, query: Any, key: Any, value: Any, result: Any, sums: Any, gradient: Any) -> Sequence[Any]:
+        """Of tensors, for all three; the result and its gradient are as `__call__` gives it, and so are these."""
+        torch = sys.modules["torch"]
+        aten, given = torch.ops.aten, (query, key, value)
+        result, gradient = result.permute(_HEADS_BEHIND), gradient.permute(_HEADS_BEHIND)
+        ends = 0.0, self._causal
+        if not query.is_cuda:
+            made = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                gradient, *given, result, sums, *ends, scale=self._scale
+            )
+            return [g.permute(_HEADS_BEHIND) for g in made]
+        state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of a generator that draws nothing
+        rows, keys = query.shape[2], key.shape[2]
+        if self._is_cudnns(*given):
+            zero = torch.zeros((), dtype=torch.int64, device=query.device)
+            made = aten._scaled_dot_product_cudnn_attention_backward(
+                gradient, *given, result, sums.unsqueeze(-1), zero, zero, None, None, None, rows, keys, *ends,
+                scale=self._scale,
+            )  # fmt: skip
+        else:
+            made = aten._scaled_dot_product_flash_attention_backward(
+                gradient, *given, result, sums, None, None, rows, keys, *ends, state, state[0], scale=self._scale
+            )
+        return [g.permute(_HEADS_BEHIND) for g in made]
+
+    def _is_cudnns(self, query: Any, key: Any, value: Any) -> bool:
+        """Whether torch would take cuDNN's kernels."""
+        choice = sys.modules["torch"]._fused_sdp_choice
+        return bool(choice(query, key, value, None, 0.0, self._causal, scale=self._scale) == _CUDNN)
