@@ -341,7 +341,7 @@ void Printer::print_stored(std::size_t i) {
   const Store& store = k_.stores[i];
   if (store.parts == 0) return out_.line(stores_[i] + "[j] = " + stored(store) + ";");
   const std::string type = compute_type(store.to.dtype);
-  out_.line((a_.whole ? "" : "if (j < at.count) ") + ("held.sums_" + stores_[i]) + "[j] += convert<" + type + ">(" +
+  out_.line((a_.whole ? "" : "if (j < at.count) ") + ("held.sums." + stores_[i]) + "[j] += convert<" + type + ">(" +
             reference(store.step) + ");");
 }
 

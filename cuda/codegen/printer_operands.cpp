@@ -239,16 +239,17 @@ void Printer::print_vectors(const std::string& type, const std::vector<int>& loa
   if (forget) out_.line(std::string("using Edge = ") + (a_.framed() ? "HeldOf<1>;" : "Held;"));
 }
 
-/// Of columns: members of what a lane holds of a vector.
+/// Of columns: a member of what a lane holds of a vector.
 void Printer::print_sums() {
-  Code takes;
+  out_.open("struct alignas(8) Sums {");
+  Code add;
   for (std::size_t i = 0; i < stores_.size(); ++i) {
     if (k_.stores[i].parts == 0) continue;
-    out_.line(compute_type(k_.stores[i].to.dtype) + " sums_" + stores_[i] + "[kWidth];");
-    takes.line("      for (int j = 0; j < kWidth; ++j) sums_" + stores_[i] + "[j] = before.sums_" + stores_[i] +
-               "[j];");
+    out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[kWidth];");
+    add.line("        for (int j = 0; j < kWidth; ++j) " + stores_[i] + "[j] += o." + stores_[i] + "[j];");
   }
-  out_.line("KF_DEVICE void take_sums_of(const Held& before) {\n" + takes.text() + "    }");
+  out_.line("KF_DEVICE void add(const Sums& o) {\n" + add.text() + "      }");
+  out_.close("} sums;");
 }
 
 /// Puts them where those of a part lie.
@@ -259,7 +260,7 @@ void Printer::print_put_sums() {
   for (std::size_t i = 0; i < stores_.size(); ++i)
     if (k_.stores[i].parts > 0)
       out_.line("line." + stores_[i] + "[part * elements() + " + inner_offset(stores_[i], k_.stores[i].to, "e") +
-                "] = held.sums_" + stores_[i] + "[j];");
+                "] = held.sums." + stores_[i] + "[j];");
   out_.close();
   out_.close();
 }

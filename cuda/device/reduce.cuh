@@ -43,4 +43,37 @@ class Exchange {
   u32 rounds_ = 0;
 };
 
+/// The warps of a block that share a row: a barrier of their own.
+struct TeamBarrier {
+  int number, threads;
+  KF_DEVICE void wait() const {
+#ifdef __CUDA_ARCH__
+    asm volatile("bar.sync %0, %1;" ::"r"(number + 1), "r"(threads) : "memory");
+#else
+    host::wait_for_team(static_cast<unsigned>(threads));
+#endif
+  }
+};
+
+/// The same between the warps of one of a block's teams.
+class TeamExchange {
+ public:
+  KF_DEVICE TeamExchange(char* memory, int box_bytes, TeamBarrier barrier)
+      : memory_(memory), box_bytes_(box_bytes), barrier_(barrier) {}
+  template <class V>
+  KF_DEVICE const V* share(const V& own, int warp) {
+    V* parts = reinterpret_cast<V*>(memory_ + rounds_ % 2 * box_bytes_);
+    if (threadIdx.x % 32 == 0) parts[warp] = own;
+    barrier_.wait();
+    ++rounds_;
+    return parts;
+  }
+
+ private:
+  char* memory_;
+  int box_bytes_;
+  TeamBarrier barrier_;
+  u32 rounds_ = 0;
+};
+
 }  // namespace kfusion::device

@@ -1,36 +1,64 @@
-// Rows, and beside them the sums of their columns: a team has a part of the rows, one after the other, and the sums of
-// its columns in registers.
+// Rows, and beside them the sums of their columns: the teams of a block have a part of the rows, one after the other,
+// and the sums of its columns in registers.
 //
 // F is what rows.cuh says, and:
-//   Held::take_sums_of(before)                the sums so far, which sweeps add to
+//   Held::sums                                the sums so far, which sweeps add to; add(sums) joins two
 //   void put_sums(line, at, Held, part)       at the end of a part
 #pragma once
 #include "device/rows.cuh"
 
 namespace kfusion::device {
 
-/// kK vectors a lane. g.splits: parts, each of which a block or a cluster has: rows part * g.rows / g.splits to
-/// (part + 1) * g.rows / g.splits. The next row is under way while one is reduced. Barriers: one per reducing sweep.
-template <class F, int kK>
+/// What the teams of a block sum, in one of them, by a fixed tree. `shared`: for half of the block's threads.
+template <int kTeams, class Held>
+KF_DEVICE void join_sums(Held& held, char* shared, int team, int threads) {
+  using Sums = decltype(held.vectors[0].sums);
+  constexpr int kK = sizeof held.vectors / sizeof held.vectors[0];
+  const int thread = static_cast<int>(threadIdx.x) % threads;
+#pragma unroll
+  for (int half = kTeams / 2; half > 0; half /= 2) {
+    __syncthreads();  // also: what the exchanges had there has been read
+    Sums* const there = reinterpret_cast<Sums*>(shared) + (team % half * kK * threads + thread);
+#pragma unroll
+    for (int k = 0; k < kK; ++k)
+      if (team >= half && team < 2 * half) there[k * threads] = held.vectors[k].sums;
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kK; ++k)
+      if (team < half) held.vectors[k].sums.add(there[k * threads]);
+  }
+}
+
+/// kK vectors a lane; kTeams of a block, each with a row at a time, or one of a block or a cluster. g.splits: parts,
+/// each of which a block or a cluster has: rows part * g.rows / g.splits to (part + 1) * g.rows / g.splits. The next
+/// row is under way while one is reduced. Barriers: one of a team per reducing sweep.
+template <class F, int kK, int kTeams>
 KF_DEVICE void summed_rows(const F& f, const Geometry& g) {
   using Row = typename F::Row;
   using Places = RowPlaces<F, kK, 32>;
   static_assert(F::kEdges == 0);
   extern __shared__ __align__(16) char shared[];
-  const int block_warps = blockDim.x / 32, warps = static_cast<int>(g.warps);
-  const int warp = block_rank() * block_warps + threadIdx.x / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  Exchange exchange(shared, static_cast<int>(g.box));
-  const auto combine = [&]<class P>(P& own_part, const P& identity) {
-    if constexpr (!P::kNothing) merge_team(own_part, identity, exchange, warp, warps);
+  const int threads = static_cast<int>(blockDim.x) / kTeams, warps = static_cast<int>(g.warps);
+  const int team = static_cast<int>(threadIdx.x) / threads, of_team = static_cast<int>(threadIdx.x) % threads;
+  const int warp = block_rank() * (threads / 32) + of_team / 32, lane = of_team % 32;
+  const auto exchange = [&] {
+    if constexpr (kTeams > 1)
+      return TeamExchange(shared + team * 2 * g.box, static_cast<int>(g.box), {team, threads});
+    else
+      return Exchange(shared, static_cast<int>(g.box));
   };
-  const i64 part = cluster_index(), end = (part + 1) * g.rows / g.splits;
-  i64 row = part * g.rows / g.splits;
-  const auto first = f.line(static_cast<Row>(row));
+  auto exchanged = exchange();
+  const auto combine = [&]<class P>(P& own_part, const P& identity) {
+    if constexpr (!P::kNothing) merge_team(own_part, identity, exchanged, warp, warps);
+  };
+  const i64 part = cluster_index(), begin = part * g.rows / g.splits, end = (part + 1) * g.rows / g.splits;
+  i64 row = begin + team;
+  const auto first = f.line(static_cast<Row>(row < end ? row : begin));
   HeldRow<F, kK, 0> held, next;
   load_held(f, first, Places{f, first, warp, lane, true}, held);
-  for (; row < end; ++row) {
+  for (; row < end; row += kTeams) {
     const auto line = f.line(static_cast<Row>(row));
-    const auto behind = f.line(static_cast<Row>(row + 1 < end ? row + 1 : row));
+    const auto behind = f.line(static_cast<Row>(row + kTeams < end ? row + kTeams : row));
     load_held(f, behind, Places{f, behind, warp, lane, true}, next);
     __syncwarp();  // as in team_rows()
     const Places places{f, line, warp, lane, true};
@@ -39,15 +67,18 @@ KF_DEVICE void summed_rows(const F& f, const Geometry& g) {
     if (warp == 0 && lane == 0) f.end(line, places(0), values);
 #pragma unroll
     for (int k = 0; k < kK; ++k) {
-      next.vectors[k].take_sums_of(held.vectors[k]);
+      next.vectors[k].sums = held.vectors[k].sums;
       held.vectors[k] = next.vectors[k];
     }
   }
+  if constexpr (kTeams > 1) join_sums<kTeams>(held, shared, team, threads);
   const Places places{f, first, warp, lane, true};
+  if (team == 0) {
 #pragma unroll
-  for (int k = 0; k < kK; ++k)
-    if (const auto at = places(k); at.count > 0) f.put_sums(first, at, held.vectors[k], part);
-  exchange.finish();
+    for (int k = 0; k < kK; ++k)
+      if (const auto at = places(k); at.count > 0) f.put_sums(first, at, held.vectors[k], part);
+  }
+  if constexpr (kTeams == 1) exchanged.finish();
 }
 
 }  // namespace kfusion::device

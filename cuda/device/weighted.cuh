@@ -10,18 +10,6 @@
 
 namespace kfusion::device {
 
-/// The warps of a block that share a row: a barrier of their own.
-struct TeamBarrier {
-  int number, threads;
-  KF_DEVICE void wait() const {
-#ifdef __CUDA_ARCH__
-    asm volatile("bar.sync %0, %1;" ::"r"(number + 1), "r"(threads) : "memory");
-#else
-    __syncthreads();
-#endif
-  }
-};
-
 /// Exchanges between the warps of a team, as Exchange has them; `next` of the first warp's first lane becomes that of
 /// all.
 class WarpExchange {

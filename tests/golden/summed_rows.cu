@@ -46,10 +46,12 @@ struct Fused {
 
   struct Held {
     Vector<float, kWidth> in_x;
-    float sums_out_sum_partial_sums[kWidth];
-    KF_DEVICE void take_sums_of(const Held& before) {
-      for (int j = 0; j < kWidth; ++j) sums_out_sum_partial_sums[j] = before.sums_out_sum_partial_sums[j];
-    }
+    struct alignas(8) Sums {
+      float out_sum_partial_sums[kWidth];
+      KF_DEVICE void add(const Sums& o) {
+        for (int j = 0; j < kWidth; ++j) out_sum_partial_sums[j] += o.out_sum_partial_sums[j];
+      }
+    } sums;
     KF_DEVICE void forget() { device::forget(in_x); }
     KF_DEVICE void take_note_of([[maybe_unused]] const Held& first) {}
   };
@@ -124,7 +126,7 @@ struct Fused {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       const float in_x = get(held.in_x, j);  // x
-      held.sums_out_sum_partial_sums[j] += convert<float>(in_x);
+      held.sums.out_sum_partial_sums[j] += convert<float>(in_x);
       part.max_1.add(in_x);  // softmax.max
     }
   }
@@ -153,19 +155,19 @@ struct Fused {
   KF_DEVICE void put_sums(const Line& line, const At& at, const Held& held, i64 part) const {
     for (int j = 0; j < at.count; ++j) {
       const At e = place(at.first + j);
-      line.out_sum_partial_sums[part * elements() + e.at[0]] = held.sums_out_sum_partial_sums[j];
+      line.out_sum_partial_sums[part * elements() + e.at[0]] = held.sums.out_sum_partial_sums[j];
     }
   }
 };
 
-extern "C" __global__ void __launch_bounds__(256, 2)
+extern "C" __global__ void __launch_bounds__(512, 1)
     kf_softmax_sum(const __grid_constant__ Parameters p) {
-  summed_rows<Fused, 4>(Fused{p}, p.geometry);
+  summed_rows<Fused, 4, 2>(Fused{p}, p.geometry);
 }
 
 }  // namespace kfusion::device::scalar
 
-// grid: (128, 1, 1)
-// block: (256, 1, 1)
+// grid: (132, 1, 1)
+// block: (512, 1, 1)
 // cluster: 1
-// shared_bytes: 128
+// shared_bytes: 16384

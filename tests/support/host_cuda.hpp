@@ -26,7 +26,7 @@ inline Index3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace host {
 
-enum class State { kReady, kAtWarp, kAtBlock, kAtCluster, kDone };
+enum class State { kReady, kAtWarp, kAtTeam, kAtBlock, kAtCluster, kDone };
 
 struct Fiber {
   ucontext_t context;
@@ -34,6 +34,7 @@ struct Fiber {
   Index3 thread;
   unsigned rank;  ///< of its block in the cluster
   State state = State::kReady;
+  unsigned team = 1;  ///< threads of that at whose barrier it waits
 };
 inline std::vector<std::unique_ptr<Fiber>> fibers;
 inline ucontext_t scheduler;
@@ -58,6 +59,12 @@ inline void wait(State at) {
   Fiber* own = current;
   own->state = at;
   swapcontext(&own->context, &scheduler);
+}
+
+/// Until all of a team of so many threads of the block are here.
+inline void wait_for_team(unsigned threads) {
+  current->team = threads;
+  wait(State::kAtTeam);
 }
 
 /// Makes fibers begin..end ready if all that are not done wait at `at`.
@@ -104,6 +111,11 @@ inline void run_together(unsigned first) {
     for (unsigned block = 0; block < all; block += threads) {
       for (unsigned i = 0; i < threads; i += 32)
         release(block + i, block + (i + 32 < threads ? i + 32 : threads), State::kAtWarp);
+      for (unsigned i = 0, team = 1; i < threads; i += team) {
+        const Fiber& f = *fibers[block + i];
+        team = f.state == State::kAtTeam ? f.team : 1;
+        if (f.state == State::kAtTeam) release(block + i, block + i + team, State::kAtTeam);
+      }
       release(block, block + threads, State::kAtBlock);
     }
     release(0, all, State::kAtCluster);

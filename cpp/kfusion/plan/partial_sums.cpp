@@ -55,12 +55,12 @@ class ReducedRows {
   std::map<Extents, std::set<int>> sets_;
 };
 
-/// As many as a GPU has room for at once, fewer of few rows. 0: rows of so many columns do not suit, or are too few.
+/// One for each multiprocessor, fewer of few rows. 0: rows of so many columns do not suit, or are too few.
 std::int64_t parts_for(std::int64_t rows, std::int64_t columns, const Device& device) {
-  constexpr std::int64_t kThreadsOfUnit = 512, kColumnsOfThread = 16, kGoodRows = 32, kShare = 4;
+  constexpr std::int64_t kShare = 4;
   if (device.is_cpu || columns < kLeastColumns || columns > kMostColumns) return 0;
-  const std::int64_t all = std::max<std::int64_t>(1, device.units * kThreadsOfUnit * kColumnsOfThread / columns);
-  const std::int64_t parts = std::clamp(rows / kGoodRows, divide_up(all, kShare), all);
+  const std::int64_t all = device.units;
+  const std::int64_t parts = std::clamp(rows / kLeastRows, divide_up(all, kShare), all);
   return parts > 1 && rows / parts >= kLeastRows ? parts : 0;
 }
 

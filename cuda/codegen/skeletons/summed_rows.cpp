@@ -9,7 +9,7 @@ namespace {
 struct SummedRowsPolicy {
   /// Of a lane: a row, the next one, and sums.
   static constexpr std::int64_t kMostBytes = 256;
-  static constexpr int kResidentThreads = 512;  ///< of a multiprocessor: so that each has 128 registers
+  static constexpr int kThreads = 512;  ///< of a block, the only one of a multiprocessor: each has 128 registers
 };
 
 /// Registers that the sums of one vector take, in bytes.
@@ -17,12 +17,13 @@ std::int64_t bytes_of_sums(const Kernel& k, const Arrangement& a) {
   std::int64_t bytes = 0;
   for (const Store& s : k.stores)
     if (s.parts > 0) bytes += a.width * static_cast<std::int64_t>(item_bytes(s.to.dtype));
-  return bytes;
+  return divide_up(bytes, std::int64_t{8}) * 8;
 }
 
 struct SummedRows : Configuration {
   int vectors = 1;          ///< of a lane
   std::int64_t blocks = 1;  ///< of a part
+  int teams = 1;            ///< of a block
 
   static std::optional<SummedRows> choose(const Problem& p) {
     using Policy = SummedRowsPolicy;
@@ -36,19 +37,21 @@ struct SummedRows : Configuration {
     c.vectors = static_cast<int>(std::max<std::int64_t>(static_cast<std::int64_t>(std::bit_floor(fitting)), needed));
     const std::int64_t warps = divide_up(all, std::int64_t{kWarp} * c.vectors);
     while (c.blocks < most_blocks && warps > c.blocks * kMaxTeamThreads / kWarp) c.blocks *= 2;
-    c.threads = static_cast<int>(divide_up(warps, c.blocks) * kWarp);
-    c.least_blocks = std::max(1, Policy::kResidentThreads / c.threads);
+    const int of_team = static_cast<int>(divide_up(warps, c.blocks) * kWarp);
+    if (c.blocks == 1) c.teams = static_cast<int>(std::bit_floor(static_cast<unsigned>(Policy::kThreads / of_team)));
+    c.threads = of_team * c.teams, c.least_blocks = 1;
     return c;
   }
 
-  std::string call() const override { return listed(vectors); }
+  std::string call() const override { return listed(vectors) + ", " + std::to_string(teams); }
 
   Division launch(const Problem& p, std::int64_t partial_bytes) const override {
-    const std::int64_t parts = p.k.parts(), warps = blocks * threads / kWarp;
+    const std::int64_t parts = p.k.parts(), warps = blocks * threads / teams / kWarp;
     const std::int64_t box = whole_slots(partial_bytes * warps);
+    const std::int64_t joined = teams / 2 * (threads / teams) * vectors * bytes_of_sums(p.k, p.a);
     Division d({parts * blocks}, {threads}, {product(p.a.outer), warps, parts, box, 0});
     d.launch.cluster = static_cast<unsigned>(blocks);
-    d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
+    d.launch.shared_bytes = static_cast<std::size_t>(std::max(2 * box * teams, joined));
     return d;
   }
 };
