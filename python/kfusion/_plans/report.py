@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._devices.running import HOW_TO_MEASURE
+from .._spec import ITEM_BYTES
 from .._tables import Table, byte_unit, in_unit, number, room, shorten, si, wrapped
 
 if TYPE_CHECKING:
     from .plan import Plan
-    from .records import Group, Refusal, Total
+    from .records import Group, Refusal, Store, Total
 
 MAX_GROUPS = 40
 MAX_REFUSALS = 20
@@ -24,6 +26,8 @@ def parts(plan: Plan, width: int | None) -> Iterator[Table | str]:
     yield "\n".join(wrapped(line, width) for line in (title(plan), device_line(plan))) + "\n"
     yield groups_table(plan.groups, width, len(plan.unfused_groups))
     yield totals_table(plan)
+    if (between := kept_table(plan)) is not None:
+        yield between
     if plan.refusals:
         yield refusals_text(plan.refusals, width)
     yield "\n".join(wrapped(line, width) for line in (savings_line(plan), *notes(plan)))
@@ -124,6 +128,36 @@ def _total_cells(name: str, t: Total, size: float) -> tuple[str, ...]:
         t.bound,
         number(t.time_us),
     )
+
+
+def kept_table(plan: Plan) -> Table | None:
+    """Of a plan with gradients: what kernels of the forward pass store and those of the backward pass read."""
+    directions = ["_backward" in stage["name"] for stage in plan._graph["stages"]]
+    if not any(directions):
+        return None
+
+    def is_backward(node: int) -> bool:
+        stage = plan._nodes[node]["stage"]
+        return stage is not None and directions[stage]
+
+    readers = {id(g): [n for n in g.nodes if is_backward(n)] for g in plan.groups}
+    rows: list[tuple[Store, str, str]] = []
+    for group in plan.groups:
+        for store in group.stores:
+            by = [str(g.id) for g in plan.groups if readers[id(g)] and any(x.node == store.node for x in g.loads)]
+            if by and not is_backward(store.node):
+                rows.append((store, str(group.id), ", ".join(by)))
+    if not rows:
+        return None
+    nbytes = [math.prod(s.shape) * ITEM_BYTES[s.dtype] for s, _, _ in rows]
+    unit, size = byte_unit(max(nbytes))
+    cells = tuple(
+        (shorten(s.value, 28), f"{s.dtype}[{','.join(map(str, s.shape))}]", in_unit(n, size), made, by)
+        for (s, made, by), n in zip(rows, nbytes, strict=True)
+    )
+    total_unit, total = byte_unit(sum(nbytes))
+    title = f"Kept from forward to backward: {in_unit(sum(nbytes), total)} {total_unit}"
+    return Table(title, ("value", "array", unit, "stored by", "read by"), cells, left=(0, 1, 4))
 
 
 def refusals_text(refusals: Sequence[Refusal], width: int | None) -> str:
