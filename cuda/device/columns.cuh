@@ -130,6 +130,21 @@ class ColumnExchange {
   u32 rounds_ = 0;
 };
 
+/// Merges the blocks' parts of a thread's columns, of which some are on their way at once.
+template <class P>
+KF_DEVICE void merge_shares(P& total, const P* parts) {
+  constexpr int kAtOnce = sizeof(P) > 128 ? 1 : sizeof(P) > 64 ? 2 : sizeof(P) > 32 ? 4 : 8;
+  for (u32 first = threadIdx.y; first < gridDim.y; first += kAtOnce * blockDim.y) {
+    P some[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (const u32 s = first + i * blockDim.y; s < gridDim.y) some[i] = parts[s * blockDim.x];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (first + i * blockDim.y < gridDim.y) total.merge(some[i]);
+  }
+}
+
 /// False in blocks that leave the end to the last one.
 template <int kUnroll, int kSweep, class F, class At>
 KF_DEVICE bool sweep_columns(const F& f, const At& at, typename F::Values& values, const Geometry& g,
@@ -150,7 +165,7 @@ KF_DEVICE bool sweep_columns(const F& f, const At& at, typename F::Values& value
       if (threadIdx.y == 0) parts[blockIdx.y * blockDim.x] = total;
       if (!is_last(reinterpret_cast<u32*>(standing + 16 * static_cast<i64>(blockIdx.x)), gridDim.y)) return false;
       total = f.partial(sweep);
-      for (u32 s = threadIdx.y; s < gridDim.y; s += blockDim.y) total.merge(parts[s * blockDim.x]);
+      merge_shares(total, parts);
       exchange.merge(total, f.partial(sweep));
     }
   }

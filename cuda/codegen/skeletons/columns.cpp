@@ -8,7 +8,8 @@ namespace kfusion::codegen {
 namespace {
 
 struct ColumnsPolicy {
-  static constexpr int kBytesInFlight = 64, kMostVectors = 4;
+  static constexpr int kBytesInFlight = 128, kMostVectors = 8;
+  static constexpr int kBlocks = 2;  ///< of a multiprocessor that share a reduction: the last one merges what they have
   /// Of what lies across: lanes side by side in a warp, so that the others read 64 bytes or more in vectors that are
   /// transposed or, by so many rows a thread, element by element through L1.
   static constexpr int kAcrossLanes = 8, kAcrossBytesInFlight = 256, kMostAcrossVectors = 8;
@@ -52,7 +53,7 @@ struct Columns : Configuration {
     std::int64_t down = threads / (across * sides);
     while (across * down > kWarp && down >= 2 * rows) down /= 2;
     const std::int64_t tiles = divide_up(columns, across * sides);
-    const std::int64_t blocks = std::int64_t{kBlocksPerMultiprocessor} * p.target.multiprocessors;
+    const std::int64_t blocks = std::int64_t{ColumnsPolicy::kBlocks} * p.target.multiprocessors;
     const std::int64_t most = std::max<std::int64_t>(divide_up(rows, down * vectors), 1);
     const std::int64_t splits = maps    ? std::min(most, ColumnsPolicy::kMaxSplits)
                                 : again ? cluster_for(tiles, down, p.target)

@@ -14,6 +14,7 @@ from .._graph.tracer import place_of
 NAME = "torch.attention_with_sums"  # as cpp/kfusion/grad/gathers.cpp knows it
 _HEADS_BEHIND = (0, 2, 1, 3)  # the order in which torch's results have their axes: batch, positions, heads, elements
 _MOST_OF_A_HEAD = 128
+_FEW_SCORES = 1024
 _CUDNN = 3  # torch.nn.attention.SDPBackend.CUDNN_ATTENTION
 
 
@@ -38,7 +39,7 @@ def _has_function(query: Any, key: Any, value: Any, is_cuda: bool, causal: bool)
     keys = key.shape[2]
     if key.shape != value.shape or tuple(key.shape) != (batch, heads, keys, depth) or (causal and rows != keys):
         return False
-    if rows * keys <= 2 * depth * (rows + keys):  # kernels store the scores of few positions
+    if rows * keys <= (_FEW_SCORES if is_cuda else 2 * depth * (rows + keys)):  # which kernels store
         return False
     is_half = query._dtype in ("float16", "bfloat16")
     return batch * heads > 0 and (not is_cuda or (is_half and depth % 8 == 0 and depth <= _MOST_OF_A_HEAD))
