@@ -32,6 +32,40 @@ def vjp_of_graph(graph: kf.Graph, inputs: Sequence[np.ndarray], seeds: Sequence[
     return list(_core.run_graph(g, [*inputs, *seeds], "vjp"))
 
 
+def vjp_in_two_passes(
+    graph: kf.Graph, inputs: Sequence[np.ndarray], seeds: Sequence[np.ndarray], memory: int | None = None
+) -> list[np.ndarray]:
+    """The same by a forward pass, which keeps what a minimal cut says, and a backward pass of a graph of its own; nothing
+    where gradients need a function of the array library.
+    """
+    plain = graph.to_dict()
+    nodes, count = plain["nodes"], len(plain["nodes"])
+    wanted = [i for i, n in enumerate(nodes) if n["op"] == "input" and n["dtype"].startswith("float")]
+    results = [o["node"] for o in plain["outputs"]]
+    device = kf.device("H200").to_dict()
+    found = kf.Graph.from_dict(plain).kept_for_backward(results, wanted, device, memory)
+    kept = [node for node, _ in found if nodes[node]["op"] != "input"]
+    forward = kf.Graph.from_dict(plain)
+    forward.set_outputs([(str(i), n) for i, n in enumerate(kept)])
+    values = list(_core.run_graph(forward, list(inputs), "forward")) if kept else []
+    backward = kf.Graph()
+    known = [backward.input(f"kept{i}", graph.shape(n), graph.dtype(n)) for i, n in enumerate(kept)]
+    first = len(backward)
+    moved = [n | {"arguments": [a + first for a in n["arguments"]]} for n in nodes]
+    backward = kf.Graph.from_dict({**plain, "nodes": [*backward.to_dict()["nodes"], *moved], "outputs": []})
+    floats = [r for r in results if graph.dtype(r).startswith("float")]
+    cotangents = [backward.input(f"g{i}", graph.shape(r), graph.dtype(r)) for i, r in enumerate(floats)]
+    assert len(backward) == first + count + len(cotangents)
+    gradients, calls = backward.vjp([r + first for r in floats], cotangents, [w + first for w in wanted])
+    if calls:
+        return []
+    backward.replace([n + first for n in kept], known)
+    instead = {n + first: k for n, k in zip(kept, known, strict=True)}
+    backward.set_outputs([(str(i), instead.get(n, n)) for i, n in enumerate(gradients)])
+    backward.verify()
+    return list(_core.run_graph(backward, [*values, *inputs, *seeds], "backward"))
+
+
 def torch_vjp_of_graph(graph: kf.Graph, inputs: Sequence[np.ndarray], seeds: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The same by torch, node by node."""
     given = [torch.from_numpy(np.array(x)) for x in inputs]

@@ -17,6 +17,11 @@ MinCut::Capacity capacity(double bytes) {
   return static_cast<MinCut::Capacity>(std::min(std::ceil(bytes * Joint::kUnits), static_cast<double>(Joint::kHuge)));
 }
 
+/// Of what is not stored; infinite for what must not be done.
+MinCut::Capacity other_cost(double bytes, double dearness) {
+  return std::isinf(bytes) ? Joint::kHuge : capacity(bytes / dearness);
+}
+
 bool is_within(const LibraryForm& form, const Node& n) {
   return n.stage >= form.first_stage && n.stage < form.end_stage;
 }
@@ -148,10 +153,10 @@ double Joint::again(NodeId id, const Device& device) const {
 
 MinCut::Capacity Joint::store_cost(NodeId id, double dearness) const {
   const auto bytes = static_cast<double>(g_[id].nbytes());
-  if (is_there(id)) return capacity(bytes / dearness);
+  if (is_there(id)) return other_cost(bytes, dearness);
   if (!is_storable(id)) return MinCut::kInfinite;
   const bool is_often_there = kind(g_[id].op) == OpKind::kContraction || kind(g_[id].op) == OpKind::kLibrary;
-  return capacity(bytes / dearness + bytes * kStore * (is_often_there ? 0.5 : 1));
+  return other_cost(bytes, dearness) + capacity(bytes * kStore * (is_often_there ? 0.5 : 1));
 }
 
 Joint::Choice Joint::choose(double dearness, NodeId never) const {
@@ -162,7 +167,7 @@ Joint::Choice Joint::choose(double dearness, NodeId never) const {
     const bool is_argument = g_[id].op == Op::input;
     cut.add_edge(2 * i, 2 * i + 1, id == never ? MinCut::kInfinite : store_cost(id, dearness));
     if (is_argument || again_[at(i)] > 0)
-      cut.add_edge(source, 2 * i, is_argument ? MinCut::kInfinite : capacity(again_[at(i)] / dearness));
+      cut.add_edge(source, 2 * i, is_argument ? MinCut::kInfinite : other_cost(again_[at(i)], dearness));
     for (const NodeId a : made_of(id))
       if (const int from = index_[at(same_[at(a)])]; from >= 0) cut.add_edge(2 * from + 1, 2 * i, MinCut::kInfinite);
     if (is_read_[at(id)]) cut.add_edge(2 * i + 1, sink, MinCut::kInfinite);

@@ -11,27 +11,21 @@
 namespace kfusion::grad {
 namespace {
 
-/// Stores are so dear then that nothing is kept but what must not be computed again.
-constexpr double kDearest = 1 << 14;
-
 /// The cheapest choice whose stores have no more bytes: the dearer stores are, the fewer there are.
 Joint::Choice within(const Joint& joint, std::int64_t memory) {
+  constexpr double kDearest = 1 << 20;
   Joint::Choice best = joint.choose();
   if (joint.stored_bytes(best) <= memory) return best;
-  best = joint.choose(kDearest);
+  best = joint.choose(HUGE_VAL);  // nothing but stores counts
   if (const std::int64_t least = joint.stored_bytes(best); least > memory)
     throw ValueError("memory: " + std::to_string(memory) + " bytes are too few: backward needs at least " +
                      std::to_string(least) + " that cannot be computed again");
-  double low = 1, high = kDearest;
-  while (high / low > 1.02) {
+  for (double low = 1, high = kDearest; high / low > 1.02;) {
     const double middle = std::sqrt(low * high);
     Joint::Choice choice = joint.choose(middle);
-    if (joint.stored_bytes(choice) > memory) {
-      low = middle;
-    } else {
-      high = middle;
-      best = std::move(choice);
-    }
+    const bool fits = joint.stored_bytes(choice) <= memory;
+    (fits ? high : low) = middle;
+    if (fits) best = std::move(choice);
   }
   return best;
 }
@@ -58,7 +52,8 @@ std::vector<Kept> explained(const GraphBuilder& graph, const NodeIds& results, c
   std::vector<Kept> all = listed(joint, best);
   for (Kept& k : all) {
     const Joint::Choice other = joint.choose(best.dearness, k.node);
-    const double more = best.dearness * static_cast<double>(other.cost - best.cost) / Joint::kUnits;
+    const double dearness = std::isinf(best.dearness) ? 1 : best.dearness;
+    const double more = dearness * static_cast<double>(other.cost - best.cost) / Joint::kUnits;
     const bool has_other = other.is_possible() && other.cost - best.cost < Joint::kHuge / 2;
     k.seconds = has_other ? more / device.bandwidth : std::numeric_limits<double>::infinity();
   }

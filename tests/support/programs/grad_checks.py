@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import kfusion as kf
-from gradients import require_close, seeds_of, torch_vjp_of_graph
+from gradients import require_close, seeds_of, torch_vjp_of_graph, vjp_in_two_passes
 
 from .checks import EXECUTABLE, H200, Runner, check_plan
 from .program import Program, Step
@@ -78,6 +78,9 @@ class GradRunner(Runner):
             fused = kf.fuse(pulled(function, is_float))
             require_close(fused(list(inputs), seeds), want, 1e-6, finite_only=True)
             require_close(fused.unfused(list(inputs), seeds), want, 1e-6, finite_only=True)
+            for memory in (None, 1 << 10, 0):
+                if got := vjp_in_two_passes(graph, inputs, seeds, memory):
+                    require_close(got, want, 1e-6, finite_only=True)
         backward = kf.trace(fused.__wrapped__, list(inputs), seeds)
         check_plan(backward, H200, {})
         check_plan(backward, self.device, EXECUTABLE)
