@@ -29,9 +29,9 @@ class Differentiable:
         made = type(fused)
         self.name = fused.__name__
         self.seeds = Seeds()
-        self._forward = _Forward(fused.__wrapped__, self.name, self.seeds, fused._options.get("memory"))
+        self._forward = ForwardPass(fused.__wrapped__, self.name, self.seeds, fused._options.get("memory"))
         self.forward = made(self._forward, fused._options)
-        self.backward = made(_Backward(fused.__wrapped__, self.name, self.seeds), fused._options)
+        self.backward = made(BackwardPass(fused.__wrapped__, self.name, self.seeds), fused._options)
 
     def clear(self) -> None:
         """Forgets all traces."""
@@ -44,7 +44,7 @@ class Differentiable:
         if out is not None:
             raise RuntimeError(f"{who}: out= holds no gradients: leave it out, or call under torch.no_grad()")
         tensors: list[Any] = []
-        arguments = _walk_arguments((args, kwargs), lambda _, leaf: _slot(torch, tensors, leaf))
+        arguments = walk_arguments((args, kwargs), lambda _, leaf: _slot(torch, tensors, leaf))
         wanted = tuple(t.requires_grad for t in tensors)
         self.seeds.taken()  # of a call that failed
         with torch.no_grad():
@@ -80,19 +80,22 @@ def _writes(name: str) -> RuntimeError:
     return RuntimeError(f"kfusion.{name}: {what}: call it under torch.no_grad()")
 
 
-class _Forward:
+class ForwardPass:
     """The function itself. What it computes of weights alone is computed in every call.
 
     It gives what the function does, and what `_kept` says. Its other arguments tell apart calls that differ in which
     tensors require grad.
     """
 
-    def __init__(self, function: Any, name: str, seeds: Seeds, memory: int | None) -> None:
+    def __init__(
+        self, function: Any, name: str, seeds: Seeds, memory: int | None, device: dict[str, Any] | None = None
+    ) -> None:
         self.__wrapped__ = function
         self.__signature__ = inspect.signature(lambda call, captured, wanted: None)
         self.__name__ = name
         self._seeds = seeds
         self._memory = memory
+        self._device = device  # to price on, None for that of the arrays
         self._captured: dict[int, weakref.ref[Any]] = {}
         self._modules: dict[int, weakref.ref[Any]] = {}
 
@@ -116,7 +119,7 @@ class _Forward:
         tracer.draw = self._seeds.of(tracer.draw)
         args, kwargs = call
         asked, given = iter(wanted), []
-        _walk_arguments(call, lambda _, leaf: given.append(leaf) if _is_value(leaf) and next(asked) else None)
+        walk_arguments(call, lambda _, leaf: given.append(leaf) if _is_value(leaf) and next(asked) else None)
         with tracer.differentiated():
             result = self.__wrapped__(*args, **kwargs)
         found_guards = guards.guards(self.__wrapped__)
@@ -130,12 +133,12 @@ class _Forward:
         self._captured |= {
             id(t): weakref.ref(t) for t in found if hasattr(t, "requires_grad") and hasattr(t, "grad_fn")
         }
-        return result, *_kept(tracer, result, given, self._memory)
+        return result, *_kept(tracer, result, given, self._memory, self._device)
 
 
 def _are_apart(tracer: Tracer, written: Sequence[Written], result: Any, given: Sequence[Traced]) -> bool:
     """Whether what is written to has no part in gradients, nor in the result."""
-    values = [v if isinstance(v, Traced) else tracer.stand_in(v) for v in _values_of(result)]
+    values = [v if isinstance(v, Traced) else tracer.stand_in(v) for v in values_of(result)]
     theirs = {id(w.value._memory) for w in written}
     if any(v is not None and id(v._memory) in theirs for v in (*values, *given)):
         return False
@@ -148,7 +151,7 @@ def _captured_parameters(tracer: Tracer) -> list[Traced]:
 
 
 def _kept(
-    tracer: Tracer, result: Any, given: Sequence[Traced], memory: int | None
+    tracer: Tracer, result: Any, given: Sequence[Traced], memory: int | None, device: dict[str, Any] | None
 ) -> tuple[str, dict[int, Any], dict[int, tuple[int, ...]], tuple[int, ...]]:
     """What backward is told of the forward pass.
 
@@ -158,7 +161,7 @@ def _kept(
         captured arrays that backward reads.
     """
     computed, nodes = tracer.computed()
-    values = _values_of(result)
+    values = values_of(result)
     numbers = [n for n, y in enumerate(values) if isinstance(y, Traced)]  # of results, with those of other arrays
     results = [values[n] for n in numbers]
     params = _captured_parameters(tracer)
@@ -168,7 +171,7 @@ def _kept(
     kept: dict[int, Any] = {}
     orders = tracer.orders()
     read = []
-    for node, number in tracer.kept_for_backward(results, [*given, *params], memory):
+    for node, number in tracer.kept_for_backward(results, [*given, *params], memory, device):
         if (known := tracer.input_of(node)) is not None:
             read += [id(known.array)] if known.captured else []
         elif number >= 0:
@@ -182,7 +185,7 @@ def _kept(
     return hex(computed), kept, turned, tuple(read)
 
 
-class _Backward:
+class BackwardPass:
     """From a function's arguments and the gradients of its results to the gradients of those tensors that are wanted,
     by position, and of captured ones, by id.
     """
@@ -214,11 +217,11 @@ class _Backward:
             own.append(tracer.itself(leaf))
             return own[-1]
 
-        args, kwargs = _walk_arguments(call, given)
+        args, kwargs = walk_arguments(call, given)
         nodes = [tracer.copy(x) for x in own]
         kept = kept | {k: tracer.view("transpose", kept[k], axes) for k, axes in turned.items()}
         with tracer.differentiated():
-            results = _values_of(self.__wrapped__(*args, **kwargs))
+            results = values_of(self.__wrapped__(*args, **kwargs))
         again, nodes_again = tracer.computed()
         if hex(again) != computed:
             what = "it did not do the same when it was traced again for its gradients"
@@ -299,7 +302,7 @@ class _Node:
             if (t := known()) is not None and t._version != version:
                 what = f"a tensor of shape {tuple(t.shape)} that it names, and its gradients need, was changed in place"
                 raise RuntimeError(f"kfusion.{self.passes.name}: {what} after the forward pass")
-        call = _walk_arguments(
+        call = walk_arguments(
             self.arguments, lambda _, leaf: tensors[leaf.index].detach() if isinstance(leaf, Slot) else leaf
         )
         first, behind = self.count, self.count + len(self.captured)
@@ -373,7 +376,8 @@ def _slot(torch: Any, tensors: list[Any], leaf: Any) -> Any:
     return Slot(len(tensors) - 1)
 
 
-def _walk_arguments(arguments: Any, visit: Any) -> Any:
+def walk_arguments(arguments: Any, visit: Any) -> Any:
+    """`visit(path, leaf)` of all arrays and values within a call's arguments, and of what else they are."""
     return walk(arguments, visit, enters=lambda v: holds_arrays(v) or (is_plain(v) and holds(v, _is_value)))
 
 
@@ -381,7 +385,8 @@ def _is_value(leaf: Any) -> bool:
     return isinstance(leaf, Traced) or hasattr(type(leaf), "__kfusion_traced__") or is_array(leaf)
 
 
-def _values_of(result: Any) -> list[Any]:
+def values_of(result: Any) -> list[Any]:
+    """The arrays and values within a result, in order."""
     found: list[Any] = []
     walk(result, lambda _, leaf: found.append(leaf) if _is_value(leaf) else None, enters=may_hold_results)
     return found

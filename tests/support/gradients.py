@@ -35,8 +35,8 @@ def vjp_of_graph(graph: kf.Graph, inputs: Sequence[np.ndarray], seeds: Sequence[
 def vjp_in_two_passes(
     graph: kf.Graph, inputs: Sequence[np.ndarray], seeds: Sequence[np.ndarray], memory: int | None = None
 ) -> list[np.ndarray]:
-    """The same by a forward pass, which keeps what a minimal cut says, and a backward pass of a graph of its own; nothing
-    where gradients need a function of the array library.
+    """The same by a forward pass, which keeps what a minimal cut says, and a backward pass of a graph of its own.
+    Nothing where gradients need a function of the array library.
     """
     plain = graph.to_dict()
     nodes, count = plain["nodes"], len(plain["nodes"])

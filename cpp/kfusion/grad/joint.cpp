@@ -114,9 +114,10 @@ const NodeIds& Joint::made_of(NodeId id) const {
   return n.op == Op::library_result ? g_[n.arguments[0]].arguments : n.arguments;
 }
 
-/// Views are not: what they look at is.
+/// Views are not: what they look at is. Nor are masks, which comparisons make again.
 bool Joint::is_storable(NodeId id) const {
-  return id < forward_end_ && !is_hidden_[at(id)] && kind(g_[id].op) != OpKind::kView;
+  const Node& n = g_[id];
+  return id < forward_end_ && !is_hidden_[at(id)] && kind(n.op) != OpKind::kView && n.dtype != DType::kBool;
 }
 
 double Joint::again(NodeId id, const Device& device) const {

@@ -585,11 +585,18 @@ class Tracer:
         return [self._result(n, [x]) for n, x in zip(made, values, strict=True)]
 
     def kept_for_backward(
-        self, results: Sequence[Traced], values: Sequence[Traced], memory: int | None = None
+        self,
+        results: Sequence[Traced],
+        values: Sequence[Traced],
+        memory: int | None = None,
+        device: dict[str, Any] | None = None,
     ) -> list[tuple[int, int]]:
-        """What a forward pass keeps for the gradients of values: nodes, and which of the results they are, or -1."""
+        """What a forward pass keeps for the gradients of values: nodes, and which of the results they are, or -1. By
+        the prices of a device, as Device.to_dict() gives it; None: of that on which the function runs.
+        """
         nodes = [list(map(self.node, listed)) for listed in (results, values)]
-        return list(self._build("kept_for_backward", *nodes, self._device(), memory))
+        device = device or running.device(place_of(self.inputs)).to_dict()
+        return list(self._build("kept_for_backward", *nodes, device, memory))
 
     def explain_kept(
         self, results: Sequence[Traced], values: Sequence[Traced], device: dict[str, Any], memory: int | None
@@ -597,10 +604,6 @@ class Tracer:
         """The same for a report: nodes, which of the results they are, bytes of their own, seconds that each saves."""
         nodes = [list(map(self.node, listed)) for listed in (results, values)]
         return list(self._build("explain_kept", *nodes, device, memory))
-
-    def _device(self) -> dict[str, Any]:
-        """The device on which the function runs."""
-        return running.device(place_of(self.inputs)).to_dict()
 
     def computed(self) -> tuple[int, list[int]]:
         """What the function does so far, as a hash, and the nodes of all that it computes: the same in every trace."""

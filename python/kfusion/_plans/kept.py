@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from .. import _tables
+from .._autograd import BackwardPass, ForwardPass, values_of
 from .._devices import devices, running
 from .._devices.device import Device
-from .._graph.structure import may_hold_results, walk
+from .._graph.seeds import Seeds
+from .._graph.structure import holds_arrays, may_hold_results, walk
 from .._graph.tracer import Traced, Tracer, current, place_of
-from .._spec import FLOATS
+from .._spec import FLOATS, Spec, is_array, spec_of
 from .._tracing.trace import name_of, signature_of, trace
+from .plan import Plan, plan_graph
 
 _WHO = "kfusion.kept_for_backward"
 
@@ -48,12 +51,18 @@ class KeptValue:
 
 @dataclass(frozen=True)
 class Kept(_tables.Report):
-    """What the backward pass of a function reads beside the gradients of its results; `print` it, or look at values."""
+    """What the backward pass of a function reads beside the gradients of its results; `print` it, or look at values.
+
+    forward and backward are the plans of both passes: what a call with tensors that require grad runs, and its
+    `backward()`.
+    """
 
     function: str
     device: Device
     memory: int | None
     values: tuple[KeptValue, ...]
+    forward: Plan
+    backward: Plan
 
     @property
     def bytes(self) -> int:
@@ -68,6 +77,8 @@ class Kept(_tables.Report):
             "memory": self.memory,
             "bytes": self.bytes,
             "values": [asdict(v) | {"why": v.why} for v in self.values],
+            "forward": self.forward.to_dict(),
+            "backward": self.backward.to_dict(),
         }
 
     def __repr__(self) -> str:
@@ -84,7 +95,8 @@ class Kept(_tables.Report):
         title = f"What backward of {self.function} reads, on {self.device.name}{limit}"
         yield _tables.Table(title, ("value", "array", f"{unit} kept", "why"), tuple(rows), left=(0, 1, 3))
         total_unit, total_size = _tables.byte_unit(self.bytes)
-        yield f"Kept beside arguments and results: {_tables.in_unit(self.bytes, total_size)} {total_unit}."
+        yield f"Kept beside arguments and results: {_tables.in_unit(self.bytes, total_size)} {total_unit}.\n"
+        yield _passes_table({"forward": self.forward, "backward": self.backward})
 
 
 def kept_for_backward(
@@ -121,11 +133,77 @@ def kept_for_backward(
     """
     options = getattr(function, "_options", None) or getattr(getattr(function, "fused_function", None), "_options", {})
     plain = getattr(function, "__wrapped__", function) if options else function
-    if memory is None:
-        memory = options.get("memory")
+    memory = options.get("memory") if memory is None else memory
     explained = _Explained(plain, memory, device)
     graph = trace(explained, *arguments, **keywords).graph.to_dict()
-    return Kept(explained.__name__, explained.priced_on, memory, tuple(_values(graph, explained.found)))
+    forward, backward = _plans(explained, arguments, keywords)
+    values = tuple(_values(graph, explained.found))
+    return Kept(explained.__name__, explained.priced_on, memory, values, forward, backward)
+
+
+def _plans(explained: _Explained, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Plan, Plan]:
+    """Of both passes, as `kfusion.fuse` runs them."""
+    device, options, seeds = explained.priced_on, {"executors": "available"}, Seeds()
+    call, wanted = (arguments, keywords), tuple(_wanted_arguments(arguments, keywords))
+    forward = _Forward(explained, seeds)
+    first = trace(forward, call, (), wanted)
+    backward = BackwardPass(explained.__wrapped__, explained.__name__, seeds)
+    captured = tuple(id(t) for t in forward.captured())
+    second = trace(backward, call, forward.cotangents, wanted, captured, *forward.told)
+    return plan_graph(first.name, first.graph, device, options), plan_graph(second.name, second.graph, device, options)
+
+
+class _Forward(ForwardPass):
+    """A forward pass of specs, and what its backward pass is given."""
+
+    told: tuple[Any, ...]
+    cotangents: list[Spec | None]
+
+    def __init__(self, explained: _Explained, seeds: Seeds) -> None:
+        super().__init__(
+            explained.__wrapped__, explained.__name__, seeds, explained.memory, explained.priced_on.to_dict()
+        )
+
+    def __call__(self, call: Any, captured: Any, wanted: Sequence[bool]) -> Any:
+        result, computed, kept, turned, read = super().__call__(call, captured, wanted)
+        values = values_of(result)
+        specs = {k: _spec_of(values[v] if isinstance(v, int) else v) for k, v in kept.items()}
+        self.told = computed, specs, turned
+        self.cotangents = [_spec_of(y) if isinstance(y, Traced) and y._dtype in FLOATS else None for y in values]
+        return result, computed, kept, turned, read
+
+
+def _spec_of(value: Traced) -> Spec:
+    return Spec(value.shape, value._dtype, value._library, place_of(value._tracer.inputs))
+
+
+def _wanted_arguments(arguments: Any, keywords: Any) -> Iterator[bool]:
+    """Of each array, whether its gradient is wanted."""
+    given: list[Any] = []
+    walk((arguments, keywords), lambda _, leaf: given.append(leaf) if _is_given(leaf) else None, enters=holds_arrays)
+    some = any(getattr(x, "requires_grad", False) is True for x in given)
+    for x in given:
+        dtype = x.dtype if isinstance(x, Spec) else spec_of(x, _WHO).dtype
+        yield dtype in FLOATS and (not some or x.requires_grad is True)
+
+
+def _is_given(leaf: Any) -> bool:
+    return isinstance(leaf, Spec) or is_array(leaf)
+
+
+def _passes_table(plans: dict[str, Plan]) -> _tables.Table:
+    unit, size = _tables.byte_unit(max(p.fused.issued.total for p in plans.values()))
+    rows = tuple(
+        (
+            name,
+            str(p.fused.launches),
+            _tables.in_unit(p.fused.issued.read, size),
+            _tables.in_unit(p.fused.issued.written, size),
+            _tables.number(p.fused.time_us),
+        )
+        for name, p in plans.items()
+    )
+    return _tables.Table("Both passes", ("", "launches", f"read {unit}", "written", "us"), rows)
 
 
 class _Explained:
@@ -138,7 +216,7 @@ class _Explained:
         self.__wrapped__ = function
         self.__signature__ = signature_of(function)
         self.__name__ = name_of(function)
-        self._memory = memory
+        self.memory = memory
         self._device = device
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -152,7 +230,7 @@ class _Explained:
             raise TypeError(f"{_WHO}: {self.__name__} must return an array of floats")
         self.priced_on = _device(tracer, self._device)
         values = [tracer.value_of_input(n) for n in _wanted(tracer)]
-        self.found = tracer.explain_kept(results, values, self.priced_on.to_dict(), self._memory)
+        self.found = tracer.explain_kept(results, values, self.priced_on.to_dict(), self.memory)
         return made
 
 
@@ -176,7 +254,7 @@ def _values(graph: dict[str, Any], found: list[tuple[int, int, int, float]]) -> 
         is_argument = node["op"] == "input"
         stage = {"name": "", "source": ""} if node["stage"] is None else graph["stages"][node["stage"]]
         name = node["name"] if is_argument else stage["name"]
-        if not is_argument and node["op"] not in name:
+        if not is_argument and node["op"] not in (*name.split("."), "library_call", "library_result"):
             name += f": {node['op']}"
         role = "argument" if is_argument else "result" if result >= 0 else "kept"
         us = None if math.isinf(seconds) else seconds * 1e6

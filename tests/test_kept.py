@@ -1,0 +1,261 @@
+"""What a forward pass keeps for a backward pass: by a minimal cut, within memory=, and as a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+import kfusion as kf
+from gradients import require_close, seeds_of, torch_vjp_of_graph, vjp_in_two_passes
+from graph_strategies import cases
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+
+def leaf(*shape: int, dtype: Any = None) -> Any:
+    return torch.randn(*shape, dtype=dtype or torch.float64).requires_grad_()
+
+
+def gradients(function: Callable[..., Any], *tensors: Any) -> list[Any]:
+    y = function(*tensors)
+    return list(torch.autograd.grad((y * torch.cos(y.detach())).sum(), tensors))
+
+
+def saved(y: Any) -> list[tuple[int, ...]]:
+    """Shapes of what a call keeps beside its arguments."""
+    node = y.grad_fn.node
+    return [tuple(t.shape) for t in y.grad_fn.saved_tensors[node.count + len(node.captured) :]]
+
+
+def chain(x: Any) -> Any:
+    for _ in range(8):
+        x = torch.tanh(x) * 1.1 + torch.sin(x)
+    return x
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self, layers: int, d: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(d, d) for _ in range(layers)])
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = x + F.gelu(layer(x))
+        return x
+
+
+# ---- the choice ----
+
+
+def kept_shapes(function: Callable[..., Any], *shapes: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """On a device whose prices are known: those of this one are measured."""
+    specs = [kf.spec(s, like="torch") for s in shapes]
+    return [v.shape for v in kf.kept_for_backward(function, *specs, device="H200").values if v.role == "kept"]
+
+
+def test_statistics_of_rows_are_kept_and_no_rows() -> None:
+    assert kept_shapes(lambda x, w, b: F.layer_norm(x, (256,), w, b), (64, 256), (256,), (256,)) == [(64, 1), (64, 1)]
+    assert kept_shapes(lambda x: torch.softmax(x, -1) * 2, (64, 256)) == [(64, 1), (64, 1)]
+
+
+def test_maps_of_arguments_are_computed_again() -> None:
+    assert kept_shapes(chain, (64, 256)) == []
+    assert kept_shapes(lambda x: F.leaky_relu(x * 2, 0.1).exp(), (64, 256)) == []  # no mask
+
+
+def test_results_are_read_where_they_serve() -> None:
+    f = lambda x: torch.exp(chain(x))  # noqa: E731
+    roles = [v.role for v in kf.kept_for_backward(f, kf.spec((64, 256), like="torch"), device="H200").values]
+    assert roles in (["argument"], ["argument", "result"])
+    products = kf.kept_for_backward(
+        lambda x, w: torch.tanh(x @ w), *[kf.spec((512, 512), like="torch")] * 2, device="H200"
+    )
+    assert [v.role for v in products.values] == ["argument", "argument", "result"]
+
+
+def bytes_of_torchs_partition(function: Callable[..., Any], *arguments: Any) -> int:
+    """Of what torch's AOTAutograd keeps beside arguments: results of its forward graph behind the function's own."""
+    from functorch.compile import aot_function, min_cut_rematerialization_partition, nop
+
+    kept: list[int] = []
+
+    def forward(graph: Any, inputs: Any) -> Any:
+        *_, output = graph.graph.nodes
+        values = [n.meta["val"] for n in output.args[0] if n is not None and n.op != "placeholder"][1:]
+        kept.extend(v.numel() * v.element_size() for v in values if isinstance(v, torch.Tensor))
+        return nop(graph, inputs)
+
+    made = aot_function(
+        function, fw_compiler=forward, bw_compiler=nop, partition_fn=min_cut_rematerialization_partition
+    )
+    made(*arguments).sum().backward()
+    return sum(kept)
+
+
+@pytest.mark.parametrize("kind", ["16 maps", "16 layers", "norm", "softmax"])
+def test_no_more_bytes_than_torchs_partition(kind: str) -> None:
+    functions: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+        "16 maps": (chain, (leaf(512, 512, dtype=torch.float32),)),
+        "16 layers": (Mlp(16, 256), (leaf(512, 256, dtype=torch.float32),)),
+        "norm": (lambda x: F.layer_norm(x, (512,)).tanh(), (leaf(512, 512, dtype=torch.float32),)),
+        "softmax": (lambda x: torch.softmax(x, -1).sin(), (leaf(512, 512, dtype=torch.float32),)),
+    }
+    function, arguments = functions[kind]
+    if isinstance(function, torch.nn.Module):
+        parameters = dict(function.named_parameters())
+        names = list(parameters)
+
+        def call(x: Any, *values: Any) -> Any:
+            return torch.func.functional_call(function, dict(zip(names, values, strict=True)), (x,))
+
+        theirs = bytes_of_torchs_partition(call, *arguments, *parameters.values())
+    else:
+        theirs = bytes_of_torchs_partition(function, *arguments)
+    ours = kf.kept_for_backward(function, *arguments, device="H200").bytes
+    assert ours <= theirs
+
+
+# ---- memory= ----
+
+
+@pytest.mark.parametrize("memory", [None, 1 << 20, 300_000, 4096, 0])
+def test_less_memory_gives_the_same_gradients(memory: int | None) -> None:
+    module = Mlp(4, 64).double()
+    x = leaf(128, 64)
+    want = torch.autograd.grad(module(x).square().sum(), [x, *module.parameters()])
+    fused = kf.fuse(module, memory=memory)
+    y = fused(x)
+    got = torch.autograd.grad(y.square().sum(), [x, *module.parameters()])
+    torch.testing.assert_close(got, want)
+    own = sum(math.prod(shape) * 8 for shape in saved(fused(x)))
+    result = 128 * 64 * 8
+    assert memory is None or own <= memory + result
+
+
+def test_memory_is_monotonous() -> None:
+    module, x = Mlp(6, 64), kf.spec((256, 64), like="torch")
+    kept = [kf.kept_for_backward(module, x, device="H200", memory=m).bytes for m in (1 << 30, 400_000, 100_000, 0)]
+    assert kept == sorted(kept, reverse=True)
+    assert all(k <= m for k, m in zip(kept, (1 << 30, 400_000, 100_000, 0), strict=True))
+    assert kept[0] > 0
+
+
+def test_too_little_memory_is_an_error() -> None:
+    f = kf.fuse(lambda x: torch.linalg.inv(x).sort(-1).values.sin(), memory=10)
+    with pytest.raises(ValueError, match="memory: 10 bytes are too few: backward needs at least"):
+        f(leaf(8, 8))
+    with pytest.raises(TypeError, match="memory must be a number of bytes, got '1 GB'"):
+        kf.fuse(chain, memory="1 GB")  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="memory must be a number of bytes, got -1"):
+        kf.fuse(chain, memory=-1)
+
+
+def test_options_survive() -> None:
+    f = kf.fuse(Mlp(2, 16), memory=0)
+    assert f.fused_function._options["memory"] == 0
+    assert f.unfused._options["memory"] == 0
+
+
+# ---- the passes belong together ----
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases(max_steps=8, dtypes=("float64",), contractions=True))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_random_programs_in_two_passes(case: Any) -> None:
+    seeds = seeds_of(case.graph)
+    if not all(v.error == 0 for v in case.outputs):
+        return  # ties may differ
+    want = torch_vjp_of_graph(case.graph, case.inputs, seeds)
+    for memory in (None, 64, 0):
+        if got := vjp_in_two_passes(case.graph, case.inputs, seeds, memory):
+            require_close(got, want, 1e-7, finite_only=True)
+
+
+def test_a_tensor_that_is_changed_in_between_is_an_error() -> None:
+    scale, other = torch.rand(4, dtype=torch.float64), torch.rand(4, dtype=torch.float64)
+    x = leaf(3, 4)
+    y = kf.fuse(lambda x: torch.sin(x) * scale + other)(x)
+    other += 1  # no gradient needs it
+    torch.autograd.grad(y.sum(), x, retain_graph=True)
+    scale += 1
+    with pytest.raises(RuntimeError, match=r"a tensor of shape \(4,\) that it names, .* was changed in place"):
+        y.sum().backward()
+
+
+def test_a_function_that_does_something_else_is_an_error() -> None:
+    calls: list[int] = []
+
+    def f(x: Any) -> Any:
+        calls.append(1)
+        return torch.sin(x) if len(calls) == 1 else torch.cos(x) * torch.tanh(x)
+
+    y = kf.fuse(f)(leaf(8))
+    with pytest.raises(RuntimeError, match="did not do the same when it was traced again"):
+        y.sum().backward()
+
+
+def test_attention_keeps_its_sums() -> None:
+    q, k, v = (leaf(2, 3, 64, 8) for _ in range(3))
+
+    def f(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    y = kf.fuse(f)(q, k, v)
+    assert sorted(saved(y)) == [(2, 3, 64), (2, 64, 3, 8)]  # as it lies in memory
+    torch.testing.assert_close(gradients(kf.fuse(f), q, k, v), gradients(f, q, k, v))
+    torch.testing.assert_close(gradients(kf.fuse(f), q, q * 1.5, v)[::2], gradients(f, q, q * 1.5, v)[::2])
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_between_products(order: tuple[int, ...], scale: float | None, causal: bool) -> None:
+    x, w, o = leaf(2, 48, 24), leaf(72, 24), leaf(24, 24)
+
+    def f(x: Any, w: Any, o: Any) -> Any:
+        q, k, v = (t.reshape(2, 48, 3, 8).transpose(1, 2).permute(order) for t in F.linear(x, w).split(24, -1))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=causal and order == (0, 1, 2, 3), scale=scale)
+        return F.linear(y.permute(order).transpose(1, 2).reshape(2, 48, 24), o)
+
+    torch.testing.assert_close(gradients(kf.fuse(f), x, w, o), gradients(f, x, w, o))
+
+
+# ---- the report ----
+
+
+def test_report() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.LayerNorm(256))
+    kept = kf.kept_for_backward(module, kf.spec((512, 64), like="torch"), device="H200")
+    assert {v.role for v in kept.values} >= {"argument", "kept"}
+    assert any(v.name == "0.weight" for v in kept.values) or any(v.name == "2.weight" for v in kept.values)
+    assert kept.bytes == sum(v.bytes for v in kept.values) > 0
+    text = str(kept)
+    for words in ("only read", "Kept beside arguments and results", "backward"):
+        assert words in text
+    assert "<table>" in kept._repr_html_()
+    assert kept.to_dict()["bytes"] == kept.bytes
+    assert kept.forward.fused.launches > 0
+    assert kept.backward.fused.launches > 0
+    assert "Kept" in repr(kept)
+
+
+def test_report_of_what_a_call_keeps() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return F.gelu(F.layer_norm(x, (128,)) @ w)
+
+    x, w = leaf(512, 128), leaf(128, 256)
+    shapes = sorted(v.shape for v in kf.kept_for_backward(f, x, w).values if v.role == "kept")
+    assert shapes == sorted(saved(kf.fuse(f)(x, w)))
+
+
+def test_report_of_numpy_arrays_and_bad_arguments() -> None:
+    kept = kf.kept_for_backward(lambda x: kf.softmax(x) * 2, kf.spec((32, 100)))
+    assert [v.role for v in kept.values][:1] == ["argument"]
+    with pytest.raises(TypeError, match="must return an array of floats"):
+        kf.kept_for_backward(lambda x: kf.argmax(x, 0), kf.spec((3, 4)))
