@@ -108,7 +108,9 @@ def function_for(adjoint: tuple[str, Sequence[int], Sequence[int], Sequence[int]
     """The function for what a graph says that it needs; `known` are those of the trace, by number."""
     kind, numbers, results, arguments = adjoint
     if kind == "library_call":
-        return OfCall(known[numbers[0]], tuple(results), tuple(arguments))
+        run = known[numbers[0]]
+        own = getattr(run, "adjoint", None)  # of a function that knows its gradients better
+        return OfCall(run, tuple(results), tuple(arguments)) if own is None else own(tuple(arguments))
     if kind == "conv2d":
         return OfConv2d(tuple(numbers), tuple(arguments))
     return ByIndex(kind, numbers[0])
