@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 from typing import Any
@@ -88,9 +89,7 @@ def linear_cross_entropy(
     return astype(make(chunks, x, weight, targets, bias, wide, reduction), given)
 
 
-def _number(
-    chunks: Chunks, x: Any, weight: Any, targets: Any, bias: Any, wide: str, reduction: str
-) -> Any:
+def _number(chunks: Chunks, x: Any, weight: Any, targets: Any, bias: Any, wide: str, reduction: str) -> Any:
     """The sum or mean, with its gradients from the same pass."""
     tracer, rows, labels = x._tracer, _as_rows(x), reshape(targets, (-1,))
     values = [rows, weight] if bias is None else [rows, weight, bias]
@@ -107,7 +106,8 @@ def _number(
             return total
         if chunks.ignore_index is None:
             return total / labels.shape[0]
-        return total / p.sum(astype(p.not_equal(labels, chunks.ignore_index), wide))
+        count = p.sum(astype(p.not_equal(labels, chunks.ignore_index), wide))
+        return p.where(p.equal(count, 0.0), math.nan, total / p.maximum(count, 1.0))  # of none, gradients are 0
 
 
 def _rows(chunks: Chunks, x: Any, weight: Any, targets: Any, bias: Any, wide: str, _: str) -> Any:
@@ -152,10 +152,11 @@ def _require_fitting(x: Any, weight: Any, targets: Any, bias: Any) -> None:
         raise TypeError(f"kfusion.{_NAME}: x must be floats, got {x._dtype}")
     if weight.ndim != 2 or x.ndim == 0 or weight.shape[1] != x.shape[-1]:
         raise ValueError(
-            f"kfusion.{_NAME}: weight must have shape (classes, k) for x (..., k), got {weight.shape} for {x.shape}"
+            f"kfusion.{_NAME}: weight must have shape (classes, k) for x (..., k), got {tuple(weight.shape)} for "
+            f"{tuple(x.shape)}"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"kfusion.{_NAME}: bias must have shape {weight.shape[:1]}, got {bias.shape}")
+        raise ValueError(f"kfusion.{_NAME}: bias must have shape {tuple(weight.shape[:1])}, got {tuple(bias.shape)}")
     for name, value in (("weight", weight), ("bias", bias)):
         if value is not None and value._dtype != x._dtype:
             raise TypeError(f"kfusion.{_NAME}: {name} must be {x._dtype} as x is, got {value._dtype}")

@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._spec import ITEM_BYTES
+from .contractions import matmul
 from .losses import cross_entropy
 from .operation import Array, Eager
-from .contractions import matmul
 from .views import astype, broadcast_to, matrix_transpose
 
 _HALF = ("float16", "bfloat16")
@@ -122,7 +122,7 @@ class _Gradients(LossesAndGradients):
         *given, g = arrays
         library = _library_of(given[0])
         numbers = {i: DX + self._arguments[i] for i in wanted}
-        made = self._chunks.run(given, g, {n: None for n in numbers.values()})
+        made = self._chunks.run(given, g, dict.fromkeys(numbers.values()))
         found = {}
         for i, n in numbers.items():
             found[i] = astype(made[n], library.dtype(given[0]))
@@ -137,9 +137,7 @@ class _Gradients(LossesAndGradients):
 def _row_losses(z: Any, bias: Any, targets: Any, ignore_index: int | None, label_smoothing: float) -> Any:
     logits = astype(z, _wide(z._dtype))
     logits = logits if bias is None else logits + bias
-    return cross_entropy(
-        logits, targets, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none"
-    )
+    return cross_entropy(logits, targets, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none")
 
 
 def logits_losses(
