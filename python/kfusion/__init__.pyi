@@ -9,7 +9,7 @@ from ._devices.device_table import DeviceTable
 from ._devices.devices import device, devices
 from ._devices.measure import measure_device
 from ._each import ForEach, for_each
-from ._functions import elu, gelu, leaky_relu, log_softmax, logsumexp, silu, softmax, softplus, attention, splade_head, conv2d, linear, matmul, take, take_along_axis, dropout, argmax, argmin, groupnorm, chunk, concatenate, pad, repeat, roll, split, stack, tile, tril, triu, unbind, cross_entropy, mse, batchnorm, layernorm, norm, relu_layernorm, rmsnorm, std, var, astype, broadcast_to, expand_dims, flip, full_like, iota, matrix_transpose, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
+from ._functions import elu, gelu, leaky_relu, log_softmax, logsumexp, silu, softmax, softplus, attention, splade_head, conv2d, linear, matmul, take, take_along_axis, dropout, argmax, argmin, groupnorm, chunk, concatenate, pad, repeat, roll, split, stack, tile, tril, triu, unbind, linear_cross_entropy, cross_entropy, mse, batchnorm, layernorm, norm, relu_layernorm, rmsnorm, std, var, astype, broadcast_to, expand_dims, flip, full_like, iota, matrix_transpose, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
 from ._fuse import FusedFunction, fuse
 from ._grad import grad, stop_gradient, value_and_grad, vjp
 from ._graph.source import TraceError
@@ -29,16 +29,16 @@ __all__ = [
     'spec', 'stop_gradient', 'to_device', 'trace', 'tune', 'value_and_grad', 'vjp', 'elu', 'gelu', 'leaky_relu',
     'log_softmax', 'logsumexp', 'silu', 'softmax', 'softplus', 'attention', 'splade_head', 'conv2d', 'linear', 'matmul',
     'take', 'take_along_axis', 'dropout', 'argmax', 'argmin', 'groupnorm', 'chunk', 'concatenate', 'pad', 'repeat',
-    'roll', 'split', 'stack', 'tile', 'tril', 'triu', 'unbind', 'cross_entropy', 'mse', 'batchnorm', 'layernorm',
-    'norm', 'relu_layernorm', 'rmsnorm', 'std', 'var', 'add', 'subtract', 'sub', 'multiply', 'mul', 'divide',
-    'true_divide', 'div', 'floor_divide', 'remainder', 'mod', 'power', 'pow', 'negative', 'neg', 'positive', 'absolute',
-    'abs', 'sign', 'square', 'reciprocal', 'sqrt', 'cbrt', 'rsqrt', 'hypot', 'exp', 'exp2', 'expm1', 'log', 'log2',
-    'log10', 'log1p', 'logaddexp', 'sin', 'cos', 'tan', 'arcsin', 'asin', 'arccos', 'acos', 'arctan', 'atan', 'arctan2',
-    'atan2', 'sinh', 'cosh', 'tanh', 'arcsinh', 'asinh', 'arccosh', 'acosh', 'arctanh', 'atanh', 'erf', 'floor', 'ceil',
-    'rint', 'round', 'trunc', 'relu', 'sigmoid', 'expit', 'maximum', 'minimum', 'fmax', 'fmin', 'clip', 'clamp',
-    'where', 'copysign', 'equal', 'eq', 'not_equal', 'ne', 'less', 'lt', 'less_equal', 'le', 'greater', 'gt',
-    'greater_equal', 'ge', 'logical_not', 'logical_and', 'logical_or', 'logical_xor', 'isnan', 'isinf', 'isfinite',
-    'bitwise_and', 'bitwise_or', 'bitwise_xor', 'left_shift', 'bitwise_left_shift', 'right_shift',
+    'roll', 'split', 'stack', 'tile', 'tril', 'triu', 'unbind', 'linear_cross_entropy', 'cross_entropy', 'mse',
+    'batchnorm', 'layernorm', 'norm', 'relu_layernorm', 'rmsnorm', 'std', 'var', 'add', 'subtract', 'sub', 'multiply',
+    'mul', 'divide', 'true_divide', 'div', 'floor_divide', 'remainder', 'mod', 'power', 'pow', 'negative', 'neg',
+    'positive', 'absolute', 'abs', 'sign', 'square', 'reciprocal', 'sqrt', 'cbrt', 'rsqrt', 'hypot', 'exp', 'exp2',
+    'expm1', 'log', 'log2', 'log10', 'log1p', 'logaddexp', 'sin', 'cos', 'tan', 'arcsin', 'asin', 'arccos', 'acos',
+    'arctan', 'atan', 'arctan2', 'atan2', 'sinh', 'cosh', 'tanh', 'arcsinh', 'asinh', 'arccosh', 'acosh', 'arctanh',
+    'atanh', 'erf', 'floor', 'ceil', 'rint', 'round', 'trunc', 'relu', 'sigmoid', 'expit', 'maximum', 'minimum', 'fmax',
+    'fmin', 'clip', 'clamp', 'where', 'copysign', 'equal', 'eq', 'not_equal', 'ne', 'less', 'lt', 'less_equal', 'le',
+    'greater', 'gt', 'greater_equal', 'ge', 'logical_not', 'logical_and', 'logical_or', 'logical_xor', 'isnan', 'isinf',
+    'isfinite', 'bitwise_and', 'bitwise_or', 'bitwise_xor', 'left_shift', 'bitwise_left_shift', 'right_shift',
     'bitwise_right_shift', 'philox', 'invert', 'bitwise_not', 'bitwise_invert', 'sum', 'mean', 'prod', 'max', 'amax',
     'min', 'amin', 'any', 'all', 'astype', 'broadcast_to', 'expand_dims', 'flip', 'full_like', 'iota',
     'matrix_transpose', 'moveaxis', 'ravel', 'reshape', 'squeeze', 'swapaxes', 'transpose', 'fused_relu_layernorm',
@@ -46,7 +46,8 @@ __all__ = [
     'fused_softmax', 'unfused_softmax', 'fused_log_softmax', 'unfused_log_softmax', 'fused_batchnorm',
     'unfused_batchnorm', 'fused_gelu', 'unfused_gelu', 'fused_bias_relu_log', 'unfused_bias_relu_log',
     'fused_mul_add_relu', 'unfused_mul_add_relu', 'fused_mse', 'unfused_mse', 'fused_cross_entropy',
-    'unfused_cross_entropy', 'fused_add_layernorm', 'unfused_add_layernorm', 'fused_add_rmsnorm', 'unfused_add_rmsnorm'
+    'unfused_cross_entropy', 'fused_linear_cross_entropy', 'unfused_linear_cross_entropy', 'fused_add_layernorm',
+    'unfused_add_layernorm', 'fused_add_rmsnorm', 'unfused_add_rmsnorm'
 ]
 
 def add(x: Array, y: Array) -> Array: ...
@@ -224,6 +225,12 @@ class _CrossEntropy(FusedFunction):
 
 fused_cross_entropy: _CrossEntropy
 unfused_cross_entropy: _CrossEntropy
+
+class _LinearCrossEntropy(FusedFunction):
+    def __call__(self, x: Array, weight: Array, targets: Array, bias: Array | None = None, *, ignore_index: int | None = None, label_smoothing: float = 0.0, reduction: str = 'mean', chunk_rows: int | None = None, out: Any = None, stream: Any = None) -> Array: ...
+
+fused_linear_cross_entropy: _LinearCrossEntropy
+unfused_linear_cross_entropy: _LinearCrossEntropy
 
 class _AddLayernorm(FusedFunction):
     def __call__(self, x: Array, residual: Array, weight: Array | None = None, bias: Array | None = None, *, axis: Axes = -1, eps: float = 1e-05, out: Any = None, stream: Any = None) -> tuple[Array, Array]: ...
