@@ -90,24 +90,35 @@ def linear_cross_entropy(
 
 
 def _number(chunks: Chunks, x: Any, weight: Any, targets: Any, bias: Any, wide: str, reduction: str) -> Any:
-    """The sum or mean, with its gradients from the same pass."""
+    """The sum or mean, with its gradients from the same pass. Those of half types are the sum's as yet: divided by the
+    number of rows they might be too small for float16."""
     tracer, rows, labels = x._tracer, _as_rows(x), reshape(targets, (-1,))
     values = [rows, weight] if bias is None else [rows, weight, bias]
     types = [(wide, labels.shape), (x._dtype, rows.shape), (wide, weight.shape)]
     if bias is not None:
         types.append((wide, bias.shape))
-    run = LossesAndGradients(chunks)
-    losses, *gradients = tracer.library_call(
-        f"kfusion.{_NAME}", run, [*values, labels], types, 3 * _flops(rows, weight)
-    )
     with stage(x, f"{_NAME}.{reduction}"):
-        total = tracer.with_gradients(p.sum(losses), values, gradients)
-        if reduction == "sum":
-            return total
-        if chunks.ignore_index is None:
-            return total / labels.shape[0]
-        count = p.sum(astype(p.not_equal(labels, chunks.ignore_index), wide))
-        return p.where(p.equal(count, 0.0), math.nan, total / p.maximum(count, 1.0))  # of none, gradients are 0
+        count = _count(labels, chunks.ignore_index, wide, reduction)
+        share = None if count is None or x._dtype != wide else 1.0 / p.maximum(count, 1.0)
+    run = LossesAndGradients(chunks, scaled=share is not None)
+    given = [*values, labels, *([] if share is None else [share])]
+    losses, *gradients = tracer.library_call(f"kfusion.{_NAME}", run, given, types, 3 * _flops(rows, weight))
+    with stage(x, f"{_NAME}.{reduction}"):
+        total = p.sum(losses)
+        if share is None:
+            total = tracer.with_gradients(total, values, gradients)
+        if count is not None:  # of no rows it is NaN, and gradients are 0
+            total = p.where(p.equal(count, 0.0), math.nan, total / p.maximum(count, 1.0))
+        return total if share is None else tracer.with_gradients(total, values, gradients)
+
+
+def _count(labels: Any, ignore_index: int | None, dtype: str, reduction: str) -> Any:
+    """The number of rows of which there is a mean; None: there is none."""
+    if reduction == "sum":
+        return None
+    if ignore_index is None:
+        return astype(labels._tracer.lift(1.0, labels._library), dtype) * labels.shape[0]
+    return p.sum(astype(p.not_equal(labels, ignore_index), dtype))
 
 
 def _rows(chunks: Chunks, x: Any, weight: Any, targets: Any, bias: Any, wide: str, _: str) -> Any:

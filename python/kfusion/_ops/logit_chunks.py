@@ -41,7 +41,7 @@ class Chunks(NamedTuple):
 
         Args:
             arrays: x (n, k), weight (classes, k), a bias if there is one, targets (n,).
-            g: of the losses, the gradient; None: 1.
+            g: of the losses, the gradient: of each its own, or one for all; None: 1.
             wanted: by number: LOSSES, DX, DWEIGHT, DBIAS.
         """
         x, weight, *bias, targets = arrays
@@ -66,7 +66,7 @@ class Chunks(NamedTuple):
                 continue
             db = library.empty(x, _wide(library.dtype(x)), (len(weight),)) if DBIAS in made else None
             out = tuple(a for a in (dz, db, losses) if a is not None)
-            given = None if g is None else g[part]
+            given = g if g is None or g.ndim == 0 else g[part]
             flags = {"of_bias": db is not None, "with_losses": losses is not None}
             _gradients()(z, bias, targets[part], given, **options, **flags, out=out if len(out) > 1 else out[0])
             if DX in made:
@@ -85,14 +85,16 @@ class Chunks(NamedTuple):
 
 
 class LossesAndGradients:
-    """Losses of rows, and the gradients of their sum."""
+    """Losses of rows, and the gradients of their sum, `scaled` by a number that is the last argument."""
 
-    def __init__(self, chunks: Chunks) -> None:
+    def __init__(self, chunks: Chunks, *, scaled: bool = False) -> None:
         self._chunks = chunks
+        self._scaled = scaled
 
     def into(self, wanted: dict[int, Any], *arrays: Any) -> dict[int, Any]:
         """As `Tracer.library_call` says."""
-        return self._chunks.run(arrays, None, wanted)
+        *given, g = arrays if self._scaled else (*arrays, None)
+        return self._chunks.run(given, g, wanted)
 
     def adjoint(self, arguments: tuple[int, ...]) -> Any:
         """Raises: its results are gradients."""
@@ -162,9 +164,8 @@ def logits_gradients(
     tracer = z._tracer
     own = [tracer.itself(z)] + ([tracer.itself(bias)] if of_bias else [])
     losses = _row_losses(own[0], own[1] if of_bias else bias, targets, ignore_index, label_smoothing)
-    if g is None:
-        g = broadcast_to(astype(tracer.lift(1.0, z._library), losses._dtype), losses.shape)
-    made = [*tracer.vjp([losses], [astype(g, losses._dtype)], own), *([losses] if with_losses else [])]
+    g = astype(tracer.lift(1.0, z._library) if g is None else g, losses._dtype)
+    made = [*tracer.vjp([losses], [broadcast_to(g, losses.shape)], own), *([losses] if with_losses else [])]
     return tuple(made) if len(made) > 1 else made[0]
 
 
@@ -290,17 +291,28 @@ class _Torch(_Library):
     def add_product(self, total: Any, dz: Any, x: Any, is_first: bool) -> None:
         if total.dtype == x.dtype:
             self._torch.addmm(total, dz.t(), x, beta=0 if is_first else 1, out=total)
-        elif total.is_cuda:
-            wide = {"out_dtype": total.dtype, "out": total}
-            if is_first:
-                self._torch.mm(dz.t(), x, **wide)
-            else:
-                self._torch.addmm(total, dz.t(), x, **wide)
-        else:
+        elif not total.is_cuda:
             super().add_product(total, dz, x, is_first)
+        elif _adds_wide(self._torch):
+            beta = 0 if is_first else 1
+            self._torch.addmm(total, dz.t(), x, out_dtype=total.dtype, beta=beta, out=total)
+        else:
+            self.add(total, self._torch.mm(dz.t(), x), is_first)
 
     def _is_slow(self, x: Any) -> bool:
         return not x.is_cuda and self.dtype(x) in _HALF
+
+
+@functools.cache
+def _adds_wide(torch: Any) -> bool:
+    """Whether products of half types on a GPU add to float32 arrays: from torch 2.8 on."""
+    x = torch.zeros((16, 16), dtype=torch.bfloat16, device="cuda")
+    total = torch.zeros((16, 16), device="cuda")
+    try:
+        torch.addmm(total, x, x, out_dtype=torch.float32, out=total)
+    except (TypeError, RuntimeError):
+        return False
+    return True
 
 
 def _plain(torch: Any) -> Any:
