@@ -1,7 +1,7 @@
 """Rows of logits in chunks, with their losses and gradients: functions that plans call between their kernels.
 
-Products are the array library's, and what is between them is a fused function. Of a chunk there are the logits and
-their gradient, in two arrays that all chunks share.
+Products are the array library's. Between them are two fused functions: one reads the logits for statistics of each row,
+one writes the gradient over them. So all chunks share one array.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._spec import ITEM_BYTES
+from . import primitives as p
 from .contractions import matmul
-from .losses import cross_entropy
+from .losses import cross_entropy, is_class
 from .operation import Array, Eager
-from .views import astype, broadcast_to, matrix_transpose
+from .views import astype, expand_dims, matrix_transpose, positions
 
 _HALF = ("float16", "bfloat16")
 _BYTES = {"cuda": 1 << 28, "cpu": 1 << 26}  # of a chunk's logits
@@ -52,36 +53,43 @@ class Chunks(NamedTuple):
     def _run(self, library: _Library, arrays: Sequence[Any], g: Any, wanted: dict[int, Any]) -> dict[int, Any]:
         x, weight, bias, targets = arrays
         made = {n: library.empty(x, *self._type(n, x, weight)) if a is None else a for n, a in wanted.items()}
-        bias = None if bias is None else astype(bias, _wide(library.dtype(x)))
+        bias = None if bias is None else astype(bias, wide_of(library.dtype(x)))
         options = {"ignore_index": self.ignore_index, "label_smoothing": self.label_smoothing}
         step = self.rows or _rows_of(library, x, len(weight))
-        logits, gradients = (library.rows_of(x, min(step, len(x)), len(weight)) for _ in range(2))
+        chunk = library.rows_of(x, min(step, len(x)), len(weight))
         for first in range(0, len(x), step):
             part = slice(first, min(first + step, len(x)))
-            z, dz = (a[: part.stop - first] for a in (logits, gradients))
+            z = chunk[: part.stop - first]
             library.product(x[part], weight, z)
             losses = made[LOSSES][part] if LOSSES in made else None
             if set(made) == {LOSSES}:
-                _losses()(z, bias, targets[part], **options, out=losses)
+                _fused()["row_losses"](z, bias, targets[part], **options, out=losses)
                 continue
-            db = library.empty(x, _wide(library.dtype(x)), (len(weight),)) if DBIAS in made else None
-            out = tuple(a for a in (dz, db, losses) if a is not None)
             given = g if g is None or g.ndim == 0 else g[part]
-            flags = {"of_bias": db is not None, "with_losses": losses is not None}
-            _gradients()(z, bias, targets[part], given, **options, **flags, out=out if len(out) > 1 else out[0])
+            turn(z, bias, targets[part], given, options, losses)
             if DX in made:
-                library.times(dz, weight, made[DX][part])
+                library.times(z, weight, made[DX][part])
             if DWEIGHT in made:
-                library.add_product(made[DWEIGHT], dz, x[part], first == 0)
-            if db is not None:
-                library.add(made[DBIAS], db, first == 0)
+                library.add_product(made[DWEIGHT], z, x[part], first == 0)
+            if DBIAS in made:
+                library.add(made[DBIAS], _fused()["column_sums"](z), first == 0)
         return made
 
     @staticmethod
     def _type(number: int, x: Any, weight: Any) -> tuple[str, tuple[int, ...]]:
         dtype = _library_of(x).dtype(x)
         shapes = {LOSSES: (len(x),), DX: tuple(x.shape), DWEIGHT: tuple(weight.shape), DBIAS: (len(weight),)}
-        return dtype if number == DX else _wide(dtype), shapes[number]
+        return dtype if number == DX else wide_of(dtype), shapes[number]
+
+
+def turn(z: Any, bias: Any, targets: Any, g: Any, options: dict[str, Any], losses: Any) -> Any:
+    """Writes the gradient of the losses over the logits; gives the losses, in the array for them, if there is one."""
+    found, *rows = _fused()["row_statistics"](z, bias, targets, g, **options)
+    _fused()["turned"](z, bias, targets, *rows, label_smoothing=options["label_smoothing"], out=z)
+    if losses is None:
+        return found
+    losses[...] = found
+    return losses
 
 
 class LossesAndGradients:
@@ -136,20 +144,21 @@ class _Gradients(LossesAndGradients):
 # ---- the fused functions ----
 
 
-def _row_losses(z: Any, bias: Any, targets: Any, ignore_index: int | None, label_smoothing: float) -> Any:
-    logits = astype(z, _wide(z._dtype))
-    logits = logits if bias is None else logits + bias
-    return cross_entropy(logits, targets, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none")
+def _logits(z: Any, bias: Any) -> Any:
+    logits = astype(z, wide_of(z._dtype))
+    return logits if bias is None else logits + bias
 
 
-def logits_losses(
+def row_losses(
     z: Array, bias: Array | None, targets: Array, *, ignore_index: int | None, label_smoothing: float
 ) -> Array:
     """Cross entropy of each row of z + bias."""
-    return _row_losses(z, bias, targets, ignore_index, label_smoothing)
+    return cross_entropy(
+        _logits(z, bias), targets, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none"
+    )
 
 
-def logits_gradients(
+def row_statistics(
     z: Array,
     bias: Array | None,
     targets: Array,
@@ -157,16 +166,35 @@ def logits_gradients(
     *,
     ignore_index: int | None,
     label_smoothing: float,
-    of_bias: bool,
-    with_losses: bool,
-) -> Any:
-    """The gradient of the sum of them by z, if asked for that by bias and the losses, too; g: what each row counts."""
-    tracer = z._tracer
-    own = [tracer.itself(z)] + ([tracer.itself(bias)] if of_bias else [])
-    losses = _row_losses(own[0], own[1] if of_bias else bias, targets, ignore_index, label_smoothing)
-    g = astype(tracer.lift(1.0, z._library) if g is None else g, losses._dtype)
-    made = [*tracer.vjp([losses], [broadcast_to(g, losses.shape)], own), *([losses] if with_losses else [])]
-    return tuple(made) if len(made) > 1 else made[0]
+) -> tuple[Array, ...]:
+    """The losses, and what `turned` needs of each row: the largest logit, g over the sum of exponentials, and g. g is
+    what a row's loss counts: 1 by default, and 0 of rows that are ignored or have no class."""
+    logits = _logits(z, bias)
+    losses = cross_entropy(
+        logits, targets, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none"
+    )
+    largest = p.max(logits, -1)
+    total = p.sum(p.exp(logits - expand_dims(largest, -1)), -1)
+    counts = is_class(targets, z.shape[-1])
+    if ignore_index is not None:
+        counts = p.logical_and(counts, p.not_equal(targets, ignore_index))
+    g = astype(p.where(counts, 1.0 if g is None else astype(g, logits._dtype), 0.0), logits._dtype)
+    return losses, largest, g / total, g
+
+
+def turned(
+    z: Array, bias: Array | None, targets: Array, largest: Array, share: Array, g: Array, *, label_smoothing: float
+) -> Array:
+    """The gradient of z, element by element, so that it may be written over z."""
+    largest, share, g = (expand_dims(v, -1) for v in (largest, share, g))
+    own = p.equal(positions(z, -1), expand_dims(targets, -1))
+    dz = p.exp(_logits(z, bias) - largest) * share - p.where(own, g * (1.0 - label_smoothing), 0.0)
+    return astype(dz - g * (label_smoothing / z.shape[-1]) if label_smoothing else dz, z._dtype)
+
+
+def column_sums(dz: Array) -> Array:
+    """Sums of columns, wide."""
+    return p.sum(astype(dz, wide_of(dz._dtype)), 0)
 
 
 def _rows_times(x: Array, weight: Array) -> Array:
@@ -174,24 +202,17 @@ def _rows_times(x: Array, weight: Array) -> Array:
 
 
 @functools.cache
-def _losses() -> Any:
-    return Eager.fuse(logits_losses)
-
-
-@functools.cache
-def _gradients() -> Any:
-    return Eager.fuse(logits_gradients)
-
-
-@functools.cache
-def _products() -> tuple[Any, Any]:
-    return Eager.fuse(_rows_times), Eager.fuse(matmul)
+def _fused() -> dict[str, Any]:
+    """The functions above, by name."""
+    functions = (row_losses, row_statistics, turned, column_sums, _rows_times, matmul)
+    return {f.__name__: Eager.fuse(f) for f in functions}
 
 
 # ---- the libraries ----
 
 
-def _wide(dtype: str) -> str:
+def wide_of(dtype: str) -> str:
+    """The dtype that it is computed in."""
     return "float32" if dtype in _HALF else dtype
 
 
@@ -229,11 +250,11 @@ class _Library:
 
     def product(self, x: Any, weight: Any, out: Any) -> None:
         """x weight^T."""
-        _products()[0](x, weight, out=out)
+        _fused()["_rows_times"](x, weight, out=out)
 
     def times(self, dz: Any, weight: Any, out: Any) -> None:
         """dz weight."""
-        _products()[1](dz, weight, out=out)
+        _fused()["matmul"](dz, weight, out=out)
 
     def add_product(self, total: Any, dz: Any, x: Any, is_first: bool) -> None:
         """Adds dz^T x to the total, or sets it."""
@@ -293,7 +314,7 @@ class _Torch(_Library):
             self._torch.addmm(total, dz.t(), x, beta=0 if is_first else 1, out=total)
         elif not total.is_cuda:
             super().add_product(total, dz, x, is_first)
-        elif _adds_wide(self._torch):
+        elif _addswide_of(self._torch):
             beta = 0 if is_first else 1
             self._torch.addmm(total, dz.t(), x, out_dtype=total.dtype, beta=beta, out=total)
         else:
@@ -304,7 +325,7 @@ class _Torch(_Library):
 
 
 @functools.cache
-def _adds_wide(torch: Any) -> bool:
+def _addswide_of(torch: Any) -> bool:
     """Whether products of half types on a GPU add to float32 arrays: from torch 2.8 on."""
     x = torch.zeros((16, 16), dtype=torch.bfloat16, device="cuda")
     total = torch.zeros((16, 16), device="cuda")

@@ -144,19 +144,20 @@ def _own(logits: Any, targets: Any, values: Any) -> Any:
     """Of values along the classes, for each row or for all, each row's at its target; any one where that is none."""
     if logits.shape[-1] == 0:
         return p.sum(logits, -1)  # no class has a value
-    safe = p.where(_is_class(targets, logits.shape[-1]), targets, 0)
+    safe = p.where(is_class(targets, logits.shape[-1]), targets, 0)
     if values.ndim == 1 and logits.ndim > 1:
         return take(values, safe, 0)
     return squeeze(take_along_axis(values, expand_dims(safe, -1), -1), -1)
 
 
-def _is_class(targets: Any, classes: int) -> Any:
+def is_class(targets: Any, classes: int) -> Any:
+    """Whether each target is the number of a class."""
     return p.logical_and(p.greater_equal(targets, 0), p.less(targets, classes))
 
 
 def _of_known(losses: Any, targets: Any, classes: int, ignore_index: int | None) -> Any:
     """0 for targets to be ignored, NaN for those that are no class."""
-    known = _is_class(targets, classes)
+    known = is_class(targets, classes)
     if ignore_index is not None:
         ignored = p.equal(targets, ignore_index)
         losses, known = p.where(ignored, 0.0, losses), p.logical_or(known, ignored)
