@@ -42,10 +42,10 @@ def linear_cross_entropy(
         p = softmax(x weight^T + bias) - onehot(targets)
         dx = p weight / rows;  dweight = p^T x / rows;  dbias = sum over rows of p / rows
 
-    With gradients, rows go through it in chunks: a chunk's logits, their gradient in their place, and what it adds to the
-    gradients of x, weight and bias. Those of weight and bias are summed in float32 for half types. Where the loss is a
-    number, gradients are computed with it, in one pass with three products, and are multiplied with the loss's own
-    gradient in the backward pass. With reduction "none" the backward pass computes the logits again. Second
+    With gradients, rows go through it in chunks: a chunk's logits, their gradient in the same memory, and what it adds
+    to the gradients of x, weight and bias. Those of weight and bias are summed in float32 for half types. Where the
+    loss is a number, gradients are computed with it, in one pass with three products, and are multiplied with the
+    loss's own gradient in the backward pass. With reduction "none" the backward pass computes the logits again. Second
     derivatives are refused.
 
     Args:
