@@ -242,7 +242,8 @@ void CallersLibrary::call(const Node& n, std::span<const LibraryArgument> argume
   }
 }
 
-/// Of a function that computes only the results that it is asked for, into the arrays that it is given for them, if any.
+/// Of a function that computes only the results that it is asked for, into the arrays that it is given for them, if
+/// any.
 void CallersLibrary::call_into(const py::object& f, const std::string& name, const py::list& given,
                                std::span<LibraryResult> results, const arrays::Bridge& bridge) {
   py::dict wanted;

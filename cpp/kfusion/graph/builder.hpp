@@ -85,8 +85,8 @@ class GraphBuilder {
   /// What the gradients of a node are, in the place of those of what computes it.
   struct GradientRule {
     NodeId result = 0;
-    NodeIds arguments;  ///< by which it has gradients
-    NodeIds gradients;  ///< of a result without axes: for each argument what the cotangent is multiplied with
+    NodeIds arguments;           ///< by which it has gradients
+    NodeIds gradients;           ///< of a result without axes: for each argument what the cotangent is multiplied with
     LibraryCallAttributes call;  ///< else the library's function that computes `result`, whose adjoint gives them
   };
   void set_gradients(GradientRule rule);
@@ -119,7 +119,7 @@ class GraphBuilder {
   Graph graph_;
   std::vector<bool> stopped_;  // by node, as far as one is
   std::vector<GradientRule> rules_;
-  StageId stage_ = -1;         // of the open stage, once it has a node
+  StageId stage_ = -1;  // of the open stage, once it has a node
   Stage open_;
   int depth_ = 0;
   std::string source_;
