@@ -105,15 +105,19 @@ def _cross_entropy(z: Any, t: Any) -> dict[str, Run]:
     one = kf.value_and_grad(lambda z, t: kf.cross_entropy(z, t))
     runs = {"fused": lambda: one(z, t), "fused, autograd": of(kf.fused_cross_entropy)}
     runs |= {"torch": of(F.cross_entropy), "torch.compile": of(_compiled(F.cross_entropy))}
-    if (liger := _liger("cross_entropy", "LigerCrossEntropyFunction")) is not None:
-        own = z.clone()  # in whose memory it puts the gradient
+    own = z.clone()  # in whose memory the others put the gradient
 
+    def in_place(function: Any) -> Run:
         def run() -> Any:
-            logits = own.detach().requires_grad_()
-            loss = _first(liger.apply(logits, t, None))
+            logits = own.detach().requires_grad_().view_as(own)
+            loss = function(logits, t)
             return loss.detach(), *torch.autograd.grad(loss, logits)
 
-        runs[LIGER] = run
+        return run
+
+    runs["fused, in place"] = in_place(kf.cross_entropy_)
+    if (liger := _liger("cross_entropy", "LigerCrossEntropyFunction")) is not None:
+        runs[LIGER] = in_place(lambda z, t: _first(liger.apply(z, t, None)))
     return runs
 
 

@@ -63,7 +63,7 @@ class Chunks(NamedTuple):
             library.product(x[part], weight, z)
             losses = made[LOSSES][part] if LOSSES in made else None
             if set(made) == {LOSSES}:
-                _fused()["row_losses"](z, bias, targets[part], **options, out=losses)
+                fused()["row_losses"](z, bias, targets[part], **options, out=losses)
                 continue
             given = g if g is None or g.ndim == 0 else g[part]
             turn(z, bias, targets[part], given, options, losses)
@@ -72,7 +72,7 @@ class Chunks(NamedTuple):
             if DWEIGHT in made:
                 library.add_product(made[DWEIGHT], z, x[part], first == 0)
             if DBIAS in made:
-                library.add(made[DBIAS], _fused()["column_sums"](z), first == 0)
+                library.add(made[DBIAS], fused()["column_sums"](z), first == 0)
         return made
 
     @staticmethod
@@ -84,8 +84,8 @@ class Chunks(NamedTuple):
 
 def turn(z: Any, bias: Any, targets: Any, g: Any, options: dict[str, Any], losses: Any) -> Any:
     """Writes the gradient of the losses over the logits; gives the losses, in the array for them, if there is one."""
-    found, *rows = _fused()["row_statistics"](z, bias, targets, g, **options)
-    _fused()["turned"](z, bias, targets, *rows, label_smoothing=options["label_smoothing"], out=z)
+    found, *rows = fused()["row_statistics"](z, bias, targets, g, **options)
+    fused()["turned"](z, bias, targets, *rows, label_smoothing=options["label_smoothing"], out=z)
     if losses is None:
         return found
     losses[...] = found
@@ -202,7 +202,7 @@ def _rows_times(x: Array, weight: Array) -> Array:
 
 
 @functools.cache
-def _fused() -> dict[str, Any]:
+def fused() -> dict[str, Any]:
     """The functions above, by name."""
     functions = (row_losses, row_statistics, turned, column_sums, _rows_times, matmul)
     return {f.__name__: Eager.fuse(f) for f in functions}
@@ -250,11 +250,11 @@ class _Library:
 
     def product(self, x: Any, weight: Any, out: Any) -> None:
         """x weight^T."""
-        _fused()["_rows_times"](x, weight, out=out)
+        fused()["_rows_times"](x, weight, out=out)
 
     def times(self, dz: Any, weight: Any, out: Any) -> None:
         """dz weight."""
-        _fused()["matmul"](dz, weight, out=out)
+        fused()["matmul"](dz, weight, out=out)
 
     def add_product(self, total: Any, dz: Any, x: Any, is_first: bool) -> None:
         """Adds dz^T x to the total, or sets it."""
