@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from kfusion import _timing
 from kfusion._devices import hardware
 
-from . import attention, convolutions, layers, optimizers, products
+from . import attention, convolutions, layers, losses, optimizers, products
 from . import functions as f
 from .cold_start import FirstCall
 from .host import HostCase
@@ -282,6 +282,14 @@ def _optimizers(suite: str, options: Options) -> Iterator[Job]:
         yield from optimizers.cases(dtype, options.device)
 
 
+# ---- losses ---------------------------------------------------------------------------------------------------------
+
+
+def _losses(suite: str, options: Options) -> Iterator[Job]:
+    for dtype in options.dtypes or (_MODEL_DTYPES[options.device],):
+        yield from losses.cases(dtype, options.device, 16 if options.quick else 1)
+
+
 # ---- products -------------------------------------------------------------------------------------------------------
 
 
@@ -311,6 +319,7 @@ SUITES = {
     "products": Suite("products with what follows them, beside the library's bare products", (), _products),
     "convolutions": Suite("convolutions with what follows them, beside the library's alone", (), _convolutions),
     "optimizers": Suite("steps over the parameters of a GPT, beside torch's fused and foreach", (), _optimizers),
+    "losses": Suite("losses over large vocabularies with their gradients, and the memory they take", (), _losses),
     "models": Suite("calls of whole models, beside eager torch and torch.compile", (), _models),
     "cold_start": Suite("first calls in fresh processes", ("cpu", "cuda"), _cold_start),
 }

@@ -36,7 +36,7 @@ def said(tmp_path_factory):
     """What mypy says of each line of a program that has all names, and typos of all."""
     pytest.importorskip("mypy", reason="needs mypy, of the group lint")
     folder = tmp_path_factory.mktemp("typos")
-    lines = [line for name in NAMES for line in (f"reveal_type(kf.{name})", f"kf.{name}_", f"kf.{name}(axsi=1)")]
+    lines = [line for name in NAMES for line in (f"reveal_type(kf.{name})", f"kf.{name}_x", f"kf.{name}(axsi=1)")]
     program = folder / "program.py"
     program.write_text("\n".join(["import kfusion as kf, numpy as np; x = np.ones(1)", *lines, *USES]))
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(folder / "cache"), "--config-file", "", str(program)]
@@ -58,7 +58,7 @@ def test_types_know_every_public_name(said):
 
 
 def test_a_typo_in_a_name_is_an_error(said):
-    assert not [name for name in NAMES if "[attr-defined]" not in " ".join(said[f"kf.{name}_"])]
+    assert not [name for name in NAMES if "[attr-defined]" not in " ".join(said[f"kf.{name}_x"])]
 
 
 def test_a_typo_in_a_parameter_is_an_error(said):

@@ -93,6 +93,15 @@ std::vector<NodeId> library_call(Builder& g, const NodeIds& arguments, const py:
   return g.library_call(std::move(call), arguments, types);
 }
 
+void set_gradients(Builder& g, NodeId result, NodeIds arguments, NodeIds gradients, const std::string& function,
+                   std::int64_t number, std::int64_t flops) {
+  LibraryCallAttributes call;
+  call.function = function;
+  call.number = number;
+  call.flops = flops;
+  g.set_gradients({result, std::move(arguments), std::move(gradients), std::move(call)});
+}
+
 void set_outputs(Builder& g, const std::vector<std::pair<std::string, NodeId>>& named) {
   std::vector<Output> outputs;
   for (const auto& [output_name, id] : named) outputs.push_back({output_name, id});
@@ -330,6 +339,14 @@ Nodes read those of `by` in the place of `nodes`, and of all nodes of the same v
 )");
   c.def("stop_gradient", &Builder::stop_gradient, py::arg("x"),
         "stop_gradient(self, x)\n--\n\nGradients take the node for a constant.\n");
+  c.def("set_gradients", &set_gradients, py::arg("result"), py::arg("arguments"), py::arg("gradients"),
+        py::arg("function") = "", py::arg("number") = 0, py::arg("flops") = 0,
+        R"(set_gradients(self, result, arguments, gradients, function='', number=0, flops=0)
+--
+
+Says what the gradients of a node are by each of arguments, whatever computes it: gradients, times that of a result
+without axes; or, without any, what the adjoint of the array library's function of that number gives.
+)");
 }
 
 void bind_frame(Class& c) {

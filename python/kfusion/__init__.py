@@ -11,6 +11,7 @@ kf.elementwise("x, y: x * exp(-y) + 1")   # a function of arrays from an express
 kf.fuse(f)                       # f as few kernels: y = kf.fuse(f)(x); a decorator, too
 kf.for_each(f)(ps, gs, lr)       # f of each p and g, written in place by one kernel; kf.optim: torch optimizers so
 kf.grad(f), kf.value_and_grad(f)  # the gradient of f by its first argument, fused like any other function
+kf.cross_entropy_(z, t)          # a loss whose gradient takes the memory of the logits
 kf.call(g, x, result=spec)       # inside f: any function g of arrays, run as it is between f's kernels
 kf.plan(f, kf.spec((4096, 1024)))   # which kernels f becomes, what that saves and why they are not fewer
 kf.measure_traffic(f, kf.spec((65536, 8192)))   # predicted bytes beside those of the GPU's counters (needs ncu)
@@ -19,6 +20,7 @@ kf.devices(); kf.device("H200")  # bandwidths, peaks and limits of GPUs and CPUs
 
 from . import _functions, _named
 from ._compare.compare import compare
+from ._consuming import cross_entropy_
 from ._core import (
     DeviceArray,
     DeviceError,
@@ -72,6 +74,7 @@ __all__ = [
     "__version__",
     "call",
     "compare",
+    "cross_entropy_",
     "device",
     "devices",
     "elementwise",

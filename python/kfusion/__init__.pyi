@@ -3,13 +3,14 @@ from typing import Any
 
 from ._ops.operation import Array, Axes
 from ._compare.compare import compare
+from ._consuming import cross_entropy_
 from ._core import DeviceArray, DeviceError, Graph, __version__, empty_cache, get_num_threads, savings, set_num_threads, to_device
 from ._devices.device import Device
 from ._devices.device_table import DeviceTable
 from ._devices.devices import device, devices
 from ._devices.measure import measure_device
 from ._each import ForEach, for_each
-from ._functions import elu, gelu, leaky_relu, log_softmax, logsumexp, silu, softmax, softplus, attention, splade_head, conv2d, linear, matmul, take, take_along_axis, dropout, argmax, argmin, groupnorm, chunk, concatenate, pad, repeat, roll, split, stack, tile, tril, triu, unbind, cross_entropy, mse, batchnorm, layernorm, norm, relu_layernorm, rmsnorm, std, var, astype, broadcast_to, expand_dims, flip, full_like, iota, matrix_transpose, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
+from ._functions import elu, gelu, leaky_relu, log_softmax, logsumexp, silu, softmax, softplus, attention, splade_head, conv2d, linear, matmul, take, take_along_axis, dropout, argmax, argmin, groupnorm, chunk, concatenate, pad, repeat, roll, split, stack, tile, tril, triu, unbind, linear_cross_entropy, cross_entropy, mse, batchnorm, layernorm, norm, relu_layernorm, rmsnorm, std, var, astype, broadcast_to, expand_dims, flip, full_like, iota, matrix_transpose, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
 from ._fuse import FusedFunction, fuse
 from ._grad import grad, stop_gradient, value_and_grad, vjp
 from ._graph.source import TraceError
@@ -225,6 +226,12 @@ class _CrossEntropy(FusedFunction):
 
 fused_cross_entropy: _CrossEntropy
 unfused_cross_entropy: _CrossEntropy
+
+class _LinearCrossEntropy(FusedFunction):
+    def __call__(self, x: Array, weight: Array, targets: Array, bias: Array | None = None, *, ignore_index: int | None = None, label_smoothing: float = 0.0, reduction: str = 'mean', chunk_rows: int | None = None, out: Any = None, stream: Any = None) -> Array: ...
+
+fused_linear_cross_entropy: _LinearCrossEntropy
+unfused_linear_cross_entropy: _LinearCrossEntropy
 
 class _AddLayernorm(FusedFunction):
     def __call__(self, x: Array, residual: Array, weight: Array | None = None, bias: Array | None = None, *, axis: Axes = -1, eps: float = 1e-05, out: Any = None, stream: Any = None) -> tuple[Array, Array]: ...

@@ -7,6 +7,7 @@ from ._ops.dropout import *
 from ._ops.extremes import *
 from ._ops.group_norms import *
 from ._ops.joins import *
+from ._ops.linear_losses import *
 from ._ops.losses import *
 from ._ops.norms import *
 from ._ops.primitives import *

@@ -11,6 +11,7 @@ from typing import Any
 
 from ._fuse import FusedFunction, fuse
 from ._ops.activations import gelu, log_softmax, softmax
+from ._ops.linear_losses import linear_cross_entropy
 from ._ops.losses import cross_entropy, mse
 from ._ops.norms import layernorm, of_channels, relu_layernorm, rmsnorm
 from ._ops.operation import Array, Axes, composite
@@ -163,7 +164,7 @@ def _in_steps(function: Callable[..., Any]) -> Callable[..., Any]:
 _ONE_RESULT: tuple[Callable[..., Any], ...] = (
     *(relu_layernorm, layernorm, rmsnorm, softmax, log_softmax, batchnorm),
     *(gelu, bias_relu_log, mul_add_relu),
-    *(mse, cross_entropy),
+    *(mse, cross_entropy, linear_cross_entropy),
 )
 KERNELS = (*map(_in_steps, _ONE_RESULT), add_layernorm, add_rmsnorm)
 

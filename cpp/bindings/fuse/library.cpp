@@ -232,12 +232,26 @@ void CallersLibrary::call(const Node& n, std::span<const LibraryArgument> argume
   const Order order(*this, *bridge, place, stream);
   py::list given(arguments.size());
   for (std::size_t i = 0; i < arguments.size(); ++i) given[i] = argument(arguments[i], *bridge);
-  const py::object computed = inputs_.calls().at(static_cast<std::size_t>(function.number))(*given);
+  const py::object f = inputs_.calls().at(static_cast<std::size_t>(function.number));
+  if (py::hasattr(f, "into")) return call_into(f, function.function, given, results, *bridge);
+  const py::object computed = f(*given);
   const bool is_new = function.kernels_ns >= 0;  // of a form: a function that gives no view of what it gets
   for (LibraryResult& r : results) {
     const py::object made = computed[py::int_(r.index)];
     if (!is_new || !hand_over(made, r, order.is_its_own())) take(function.function, made, r, *bridge);
   }
+}
+
+/// Of a function that computes only the results that it is asked for, into the arrays that it is given for them, if
+/// any.
+void CallersLibrary::call_into(const py::object& f, const std::string& name, const py::list& given,
+                               std::span<LibraryResult> results, const arrays::Bridge& bridge) {
+  py::dict wanted;
+  for (const LibraryResult& r : results)
+    wanted[py::int_(r.index)] = r.kept ? py::object(py::none()) : bridge.view(r.view);
+  const py::object computed = f.attr("into")(wanted, *given);
+  for (LibraryResult& r : results)
+    if (r.kept) take(name, computed[py::int_(r.index)], r, bridge);
 }
 
 void CallersLibrary::release(int slot) {

@@ -45,6 +45,8 @@ class CallersLibrary final : public LibraryFunctions {
   /// By the product of the arguments transposed, which a kernel transposes back.
   void compute_turned(const Node& n, std::span<const LibraryArgument> arguments, LibraryResult& result,
                       const arrays::Bridge& bridge, Stream stream);
+  void call_into(const arrays::py::object& f, const std::string& name, const arrays::py::list& given,
+                 std::span<LibraryResult> results, const arrays::Bridge& bridge);
   void compute_plainly(const Node& n, std::span<const LibraryArgument> arguments, const View& result) const;
   arrays::py::object argument(const LibraryArgument& a, const arrays::Bridge& bridge) const;
   void take(const std::string& function, arrays::py::object object, LibraryResult& r, const arrays::Bridge& bridge);

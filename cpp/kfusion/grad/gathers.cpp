@@ -97,6 +97,24 @@ void Backward::of_form(const LibraryForm& form, NodeId g) {
   call_library(n, std::move(adjoint), std::move(arguments), form.call.function + "_backward", 0, form.order);
 }
 
+/// Of a node whose gradients are known beforehand, or are another function's.
+void Backward::by_rule(GraphBuilder::GradientRule rule, NodeId g) {
+  if (rule.gradients.empty()) {
+    Node n = node(rule.result);
+    n.arguments = rule.arguments;
+    rule.arguments.push_back(g);
+    return call_library(n, {"library_call", {rule.call.number}, {0}, {}}, std::move(rule.arguments),
+                        rule.call.function + "_backward", rule.call.flops);
+  }
+  for (std::size_t i = 0; i < rule.arguments.size(); ++i) {
+    if (!wanted(rule.arguments[i])) continue;
+    const NodeId known = rule.gradients[i];
+    const bool is_one = number_of(b_.graph(), g) == 1.0;
+    const NodeId factor = node(g).dtype == node(known).dtype ? g : b_.cast(g, node(known).dtype);
+    give(rule.arguments[i], is_one ? known : b_.map(Op::multiply, {known, factor}));
+  }
+}
+
 /// Gradients for those of a node's arguments that want one. The function gives them with their axes in that order.
 void Backward::call_library(const Node& n, LibraryAdjoint adjoint, NodeIds arguments, std::string function,
                             std::int64_t flops, const AxisList& order) {

@@ -64,7 +64,9 @@ void Backward::run() {
     if (std::ranges::none_of(node(id).arguments, [&](NodeId a) { return wanted(a); })) continue;
     enter_stage(id);
     const std::optional<NodeId> g = whole(id);
-    if (node(id).op == Op::library_call) {
+    if (const auto* rule = b_.gradients_of(id)) {
+      if (g) by_rule(*rule, *g);
+    } else if (node(id).op == Op::library_call) {
       if (g) of_results_[id][0] = *g;
       of_library_call(id);
     } else if (g) {

@@ -437,6 +437,24 @@ void GraphBuilder::stop_gradient(NodeId x) {
   stopped_[at(x)] = true;
 }
 
+void GraphBuilder::set_gradients(GradientRule rule) {
+  const Node& y = argument(Op::reshape, rule.result);
+  const std::size_t count = rule.arguments.size();
+  if (!rule.gradients.empty() && (rule.gradients.size() != count || !y.shape.empty()))
+    throw ValueError("set_gradients: there must be a gradient for each argument, of a result without axes");
+  for (const NodeIds* ids : {&rule.arguments, &rule.gradients})
+    for (const NodeId id : *ids) argument(Op::reshape, id);
+  for (std::size_t i = 0; i < rule.gradients.size(); ++i)
+    if (graph_[rule.gradients[i]].shape != graph_[rule.arguments[i]].shape)
+      throw ValueError("set_gradients: a gradient must have the shape of its argument");
+  rules_.push_back(std::move(rule));
+}
+
+const GraphBuilder::GradientRule* GraphBuilder::gradients_of(NodeId result) const {
+  const auto found = std::ranges::find(rules_, result, &GradientRule::result);
+  return found == rules_.end() ? nullptr : &*found;
+}
+
 void GraphBuilder::begin_stage(std::string stage_name, std::string source) {
   require_text("begin_stage: name", stage_name);
   if (depth_++ > 0) return;

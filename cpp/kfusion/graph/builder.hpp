@@ -82,6 +82,17 @@ class GraphBuilder {
   void stop_gradient(NodeId x);
   bool is_stopped(NodeId x) const { return at(x) < stopped_.size() && stopped_[at(x)]; }
 
+  /// What the gradients of a node are, in the place of those of what computes it.
+  struct GradientRule {
+    NodeId result = 0;
+    NodeIds arguments;           ///< by which it has gradients
+    NodeIds gradients;           ///< of a result without axes: for each argument what the cotangent is multiplied with
+    LibraryCallAttributes call;  ///< else the library's function that computes `result`, whose adjoint gives them
+  };
+  void set_gradients(GradientRule rule);
+  /// None: those of what computes it.
+  const GradientRule* gradients_of(NodeId result) const;
+
   /// Nodes made until the matching end belong to this stage. Stages do not nest: within one, begin counts only, and the
   /// outermost name holds. Without an open stage each call makes its own, named after the op.
   void begin_stage(std::string name, std::string source);
@@ -107,7 +118,8 @@ class GraphBuilder {
 
   Graph graph_;
   std::vector<bool> stopped_;  // by node, as far as one is
-  StageId stage_ = -1;         // of the open stage, once it has a node
+  std::vector<GradientRule> rules_;
+  StageId stage_ = -1;  // of the open stage, once it has a node
   Stage open_;
   int depth_ = 0;
   std::string source_;

@@ -173,7 +173,11 @@ def function_for(adjoint: tuple[str, Sequence[int], Sequence[int], Sequence[int]
     """The function for what a graph says that it needs; `known` are those of the trace, by number."""
     kind, numbers, results, arguments = adjoint
     if kind == "library_call":
-        return OfCall(known[numbers[0]], tuple(results), tuple(arguments), tuple(numbers[1:]))
+        run = known[numbers[0]]
+        own = getattr(run, "adjoint", None)  # of a function that knows its gradients better
+        if own is not None:
+            return own(tuple(arguments))
+        return OfCall(run, tuple(results), tuple(arguments), tuple(numbers[1:]))
     if kind == "attention":
         return OfAttention(known[numbers[0]].gradients, tuple(arguments))
     if kind == "conv2d":

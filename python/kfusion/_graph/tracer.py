@@ -191,7 +191,7 @@ class Tracer:
         self.writing_calls: dict[int, WritingCall] = {}  # by the node after it
         self.is_open = True
         self._eager = eager
-        self._differentiates = self.takes_gradients = False
+        self._differentiates = self.takes_gradients = self._is_differentiated = False
         self._captured: dict[int, Traced] = {}
         self.moved: dict[int, Any] = {}  # captured arrays, by the ids of their copies on the arguments' device
         self.named_tensors: Callable[[], dict[int, tuple[str, Any]]] = dict  # those of modules, by id
@@ -540,21 +540,44 @@ class Tracer:
         return self._result(self._call("map", op, [self.node(a) for a in lifted]), arguments)
 
     def library_call(
-        self, name: str, run: Callable[..., Any], values: Sequence[Traced], types: Sequence[tuple[str, tuple[int, ...]]]
+        self,
+        name: str,
+        run: Callable[..., Any],
+        values: Sequence[Traced],
+        types: Sequence[tuple[str, tuple[int, ...]]],
+        flops: int = 0,
     ) -> list[Traced]:
         """What a function of the array library computes.
 
         Args:
             name: of the function, for people: "torch.sort".
-            run: called with an array for each of values when the kernels run; returns a sequence of results.
+            run: called with an array for each of values when the kernels run; returns a sequence of results. Where it
+                has a method `into`, that is called: with a dict of those results that are read, by number, as arrays
+                to write to, None for one that it makes itself; it returns the dict with those, too.
             values: what it reads, at least one.
             types: (dtype, shape) of each result.
+            flops: of its products; 0 where they are not known.
         """
         nodes = [self._stored(self.node(v)) for v in values]
         with self.stage(name.rpartition(".")[2]):
-            made = self._build("library_call", nodes, types, name, len(self.library_calls))
+            made = self._build("library_call", nodes, types, name, len(self.library_calls), flops)
         self.library_calls.append(run)
         return [self.value(n) for n in made]
+
+    def with_gradients(self, result: Traced, values: Sequence[Traced], gradients: Sequence[Traced]) -> Traced:
+        """The same, an array without axes, whose gradients by values are `gradients`, whatever computes it."""
+        made = self.itself(result)
+        self._build("set_gradients", made, list(values), list(gradients))
+        return made
+
+    def with_adjoint(self, result: Traced, values: Sequence[Traced], name: str, run: Any, flops: int = 0) -> Traced:
+        """The same, whose gradients by values are those of a function of the array library: `run.adjoint(numbers)` is
+        called with those of values by number, and gives a function of values and the gradient of result.
+        """
+        made = self.itself(result)
+        self._build("set_gradients", made, list(values), [], name, len(self.library_calls), flops)
+        self.library_calls.append(run)
+        return made
 
     def library_form(
         self,
@@ -646,17 +669,25 @@ class Tracer:
             takes_gradients: whether that is done in this trace.
         """
         before, torch = (self._differentiates, self.takes_gradients), sys.modules.get("torch")
+        was, self._is_differentiated = self._is_differentiated, True
         self._differentiates, self.takes_gradients = torch is not None, takes_gradients
         try:
             with contextlib.nullcontext() if torch is None else torch.enable_grad():
                 yield
         finally:
             self._differentiates, self.takes_gradients = before
+            self._is_differentiated = was
 
     @property
     def differentiates(self) -> bool:
         """Whether what is built now is differentiated."""
         return self._differentiates and bool(sys.modules["torch"].is_grad_enabled())
+
+    @property
+    def wants_gradients(self) -> bool:
+        """The same, without torch too."""
+        torch = sys.modules.get("torch")
+        return self._is_differentiated and (torch is None or bool(torch.is_grad_enabled()))
 
     def value_of_input(self, number: int) -> Traced:
         """The value of an input, as it was given."""

@@ -32,7 +32,7 @@ def mse(x: Array, y: Array, *, reduction: str = "mean") -> Array:
     Raises:
         ValueError: the shapes do not broadcast, or reduction is none of the three.
     """
-    _require_reduction("mse", reduction)
+    require_reduction("mse", reduction)
     with stage(x, "mse.sub"):
         d = x - y
     with stage(x, "mse.square"):
@@ -74,10 +74,9 @@ def cross_entropy(
         ValueError: the shapes do not fit, label_smoothing is not from 0 to 1, or reduction is none of the three.
         TypeError: logits are no floats, targets no integers, or weight has another dtype.
     """
-    _require_reduction("cross_entropy", reduction)
+    require_reduction("cross_entropy", reduction)
     _require_classes("cross_entropy", logits, targets, weight)
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"kfusion.cross_entropy: label_smoothing must be from 0 to 1, got {label_smoothing}")
+    require_smoothing("cross_entropy", label_smoothing)
     with stage(logits, "cross_entropy.logsumexp"):
         largest = constant(p.max(logits, -1, keepdims=True))
         log_sum = p.log(p.sum(p.exp(logits - largest), -1))
@@ -103,7 +102,7 @@ def _of_all(logits: Any, log_sum: Any, weight: Any) -> Any:
 
 def nll(logs: Any, targets: Any, weight: Any, ignore_index: int, reduction: str) -> Any:
     """Of logarithms of probabilities (..., classes) those of the targets, negated, in the same manner."""
-    _require_reduction("nll_loss", reduction)
+    require_reduction("nll_loss", reduction)
     _require_classes("nll_loss", logs, targets, weight)
     with stage(logs, "nll_loss.pick"):
         counts = None if weight is None else _own(logs, targets, weight)
@@ -123,13 +122,18 @@ def multi_margin(x: Any, targets: Any, order: int, margin: float, weight: Any) -
     return _of_known(p.sum(others, -1) / x.shape[-1], targets, x.shape[-1], None)
 
 
-def _require_classes(name: str, logits: Any, targets: Any, weight: Any) -> None:
-    if targets.shape != logits.shape[:-1] or logits.ndim == 0:
-        raise ValueError(f"kfusion.{name}: targets must have shape {logits.shape[:-1]}, got {targets.shape}")
-    if logits._dtype not in FLOATS:
-        raise TypeError(f"kfusion.{name}: logits must be floats, got {logits._dtype}")
+def require_classes(name: str, rows: Any, targets: Any) -> None:
+    """Raises where there is no target for each of rows (..., n)."""
+    if targets.shape != rows.shape[:-1] or rows.ndim == 0:
+        raise ValueError(f"kfusion.{name}: targets must have shape {rows.shape[:-1]}, got {targets.shape}")
+    if rows._dtype not in FLOATS:
+        raise TypeError(f"kfusion.{name}: logits must be floats, got {rows._dtype}")
     if targets._dtype not in INTEGERS:
         raise TypeError(f"kfusion.{name}: targets must be int32 or int64, got {targets._dtype}")
+
+
+def _require_classes(name: str, logits: Any, targets: Any, weight: Any) -> None:
+    require_classes(name, logits, targets)
     if weight is not None and (weight.shape != logits.shape[-1:] or weight._dtype != logits._dtype):
         wanted, got = (f"{v._dtype} of shape {s}" for v, s in ((logits, logits.shape[-1:]), (weight, weight.shape)))
         error = TypeError if weight._dtype != logits._dtype else ValueError
@@ -140,19 +144,20 @@ def _own(logits: Any, targets: Any, values: Any) -> Any:
     """Of values along the classes, for each row or for all, each row's at its target; any one where that is none."""
     if logits.shape[-1] == 0:
         return p.sum(logits, -1)  # no class has a value
-    safe = p.where(_is_class(targets, logits.shape[-1]), targets, 0)
+    safe = p.where(is_class(targets, logits.shape[-1]), targets, 0)
     if values.ndim == 1 and logits.ndim > 1:
         return take(values, safe, 0)
     return squeeze(take_along_axis(values, expand_dims(safe, -1), -1), -1)
 
 
-def _is_class(targets: Any, classes: int) -> Any:
+def is_class(targets: Any, classes: int) -> Any:
+    """Whether each target is the number of a class."""
     return p.logical_and(p.greater_equal(targets, 0), p.less(targets, classes))
 
 
 def _of_known(losses: Any, targets: Any, classes: int, ignore_index: int | None) -> Any:
     """0 for targets to be ignored, NaN for those that are no class."""
-    known = _is_class(targets, classes)
+    known = is_class(targets, classes)
     if ignore_index is not None:
         ignored = p.equal(targets, ignore_index)
         losses, known = p.where(ignored, 0.0, losses), p.logical_or(known, ignored)
@@ -181,6 +186,13 @@ def _reduced(name: str, losses: Any, reduction: str) -> Any:
         return p.REDUCTIONS[reduction](losses)
 
 
-def _require_reduction(name: str, reduction: str) -> None:
+def require_smoothing(name: str, label_smoothing: float) -> None:
+    """Raises where it is no share."""
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"kfusion.{name}: label_smoothing must be from 0 to 1, got {label_smoothing}")
+
+
+def require_reduction(name: str, reduction: str) -> None:
+    """Raises where it is none of the three."""
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f'kfusion.{name}: reduction must be "mean", "sum" or "none", got {reduction!r}')
