@@ -17,14 +17,18 @@ pytest.importorskip("ipykernel")
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-NEED_TORCH = ("04_products_and_their_epilogues",)
+NEED_TORCH = ("04_products_and_their_epilogues", "05_training")
 CELL_FILE = r"\b\d{6,}\.py\b"  # what Jupyter compiles a cell as
-# Times are not looked at here: one sample of each is enough.
+# Times are not looked at here: one sample of each is enough. torch's threads sleep while they wait. If they spin, other
+# tests on the same cores slow a training step down by a factor of ten and more.
 QUICK = """
+import os
+
+os.environ["OMP_WAIT_POLICY"] = "passive"
 from kfusion import _timing
 
 _timing.measure = lambda *args, measure=_timing.measure, **options: measure(*args, **{**options, "repeats": 1})
-del _timing
+del _timing, os
 """
 
 
@@ -45,6 +49,7 @@ def test_there_are_notebooks():
         "02_what_fusion_saves.ipynb",
         "03_fuse_your_own.ipynb",
         "04_products_and_their_epilogues.ipynb",
+        "05_training.ipynb",
     ]
 
 
