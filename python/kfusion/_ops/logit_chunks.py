@@ -45,8 +45,8 @@ class Chunks(NamedTuple):
             g: of the losses, the gradient: of each its own, or one for all; None: 1.
             wanted: by number: LOSSES, DX, DWEIGHT, DBIAS.
         """
-        x, weight, *bias, targets = arrays
-        library = _library_of(x)
+        x, weight, *bias, targets = map(_as_own, arrays)
+        g, library = _as_own(g), _library_of(x)
         with library.plain():
             return self._run(library, [x, weight, *(bias or [None]), targets], g, wanted)
 
@@ -244,11 +244,11 @@ class _Library:
 
     def device(self, x: Any) -> str:
         """Of what kind it is."""
-        return "cpu" if isinstance(x, np.ndarray) else "cuda"
+        return "cuda" if _is_cupys(x) else "cpu"
 
     def empty(self, x: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         """A new array beside x."""
-        library = sys.modules[type(x).__module__.partition(".")[0]]
+        library = sys.modules["cupy"] if _is_cupys(x) else np
         return library.empty(shape, x.dtype if dtype == self.dtype(x) else dtype)
 
     def rows_of(self, x: Any, rows: int, columns: int) -> Any:
@@ -352,6 +352,17 @@ def _plain(torch: Any) -> Any:
         if torch.is_autocast_enabled(kind):
             stack.enter_context(torch.autocast(kind, enabled=False))
     return stack
+
+
+def _as_own(array: Any) -> Any:
+    """An array of NumPy's of one whose library writes to none, such as JAX."""
+    if array is None or isinstance(_library_of(array), _Torch) or _is_cupys(array):
+        return array
+    return np.asarray(array)
+
+
+def _is_cupys(array: Any) -> bool:
+    return type(array).__module__.partition(".")[0] == "cupy"
 
 
 def _library_of(x: Any) -> _Library:
