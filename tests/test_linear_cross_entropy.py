@@ -354,6 +354,18 @@ def test_gradients_by_a_rule() -> None:
         g.set_gradients(x, [x], [known])
 
 
+def test_numbers_of_each_call() -> None:
+    x, w, t, b = drawn(40, 8, 6)
+    f = kf.value_and_grad(lambda x, n, s: kf.linear_cross_entropy(x, w, t, b, ignore_index=n, label_smoothing=s))
+    for ignore_index, label_smoothing in [(3, 0.1), (5, 0.1), (5, 0.2), (2, 0.0), (-100, 0.0)]:
+        options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+        want = oracle(x, w, t, b, **options)
+        assert_same(ours(x, w, t, b, chunk_rows=ignore_index + 200, **options), want, "float64")
+        loss, dx = f(x, ignore_index, label_smoothing)
+        assert_close(loss, want[0], "float64")
+        assert_close(dx, want[1][0], "float64")
+
+
 # ---- other arrays ----
 
 
