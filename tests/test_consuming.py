@@ -141,6 +141,9 @@ def test_errors() -> None:
         kf.cross_entropy_(z, t[:2])
     with pytest.raises(ValueError, match="reduction must be"):
         kf.cross_entropy_(z, t, reduction="all")
+    jax = pytest.importorskip("jax")
+    with pytest.raises(TypeError, match="must be writable"):
+        kf.cross_entropy_(jax.numpy.asarray(z), jax.numpy.asarray(t))
     z.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         kf.cross_entropy_(z, t)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
+from kfusion import _core
 from kfusion._ops import logit_chunks
 from kfusion._tracing.trace import trace
 from kinds import HAVE_GPU, np_dtype
@@ -330,6 +331,41 @@ def test_other_sizes_need_no_other_trace() -> None:
         assert_same(ours(*args, ignore_index=-100), oracle(*args), "float64")
 
 
+# ---- gradients that a graph is told ----
+
+
+def test_gradients_by_a_rule() -> None:
+    g = _core.Graph()
+    x, known = g.input("x", (3,), "float64"), g.input("known", (3,), "float32")
+    total = g.reduce("sum", g.map("exp", [x]), None)
+    y = g.reshape(total, ())
+    g.set_gradients(y, [x], [known])
+    seed = g.input("seed", (), "float64")
+    (dx,), calls = g.vjp([y], [seed], [x])
+    assert calls == []
+    g.set_outputs([("dx", dx)])
+    given = np.zeros(3), np.array([1, 2, 3], np.float32), np.array(2.0)
+    (found,) = _core.run_graph(g, list(given), "f")
+    np.testing.assert_array_equal(found, [2, 4, 6])
+    for arguments, gradients in [([x], [known, known]), ([seed], [known]), ([x, x], [known])]:
+        with pytest.raises(ValueError, match="set_gradients: "):
+            g.set_gradients(y, arguments, gradients)
+    with pytest.raises(ValueError, match=r"set_gradients: .*without axes"):
+        g.set_gradients(x, [x], [known])
+
+
+def test_numbers_of_each_call() -> None:
+    x, w, t, b = drawn(40, 8, 6)
+    f = kf.value_and_grad(lambda x, n, s: kf.linear_cross_entropy(x, w, t, b, ignore_index=n, label_smoothing=s))
+    for ignore_index, label_smoothing in [(3, 0.1), (5, 0.1), (5, 0.2), (2, 0.0), (-100, 0.0)]:
+        options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+        want = oracle(x, w, t, b, **options)
+        assert_same(ours(x, w, t, b, chunk_rows=ignore_index + 200, **options), want, "float64")
+        loss, dx = f(x, ignore_index, label_smoothing)
+        assert_close(loss, want[0], "float64")
+        assert_close(dx, want[1][0], "float64")
+
+
 # ---- other arrays ----
 
 
@@ -357,6 +393,17 @@ def test_value_and_grad(library: str, dtype: str) -> None:
         for a, v in zip(grads, wanted, strict=True):
             assert str(a.dtype) == dtype
             assert_close(a.get() if library == "cupy" else a, v, dtype)
+
+
+def test_arrays_that_cannot_be_written_to() -> None:
+    jax = pytest.importorskip("jax")
+    x, w, t, b = (a.numpy() for a in drawn(37, 24, 71))
+    f = kf.value_and_grad(lambda x, w, b, t: kf.linear_cross_entropy(x, w, t, b, chunk_rows=10), (0, 1, 2))
+    want = f(x, w, b, t)
+    loss, grads = f(*map(jax.numpy.asarray, (x, w, b, t)))
+    for got, exact in zip((loss, *grads), (want[0], *want[1]), strict=True):
+        assert isinstance(got, jax.Array)
+        assert_close(np.asarray(got), exact, "float64")
 
 
 def test_vjp() -> None:

@@ -84,7 +84,9 @@ def linear_cross_entropy(
         return cross_entropy(
             logits, targets, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
         )
-    chunks = Chunks(ignore_index, float(label_smoothing), chunk_rows, bias is not None)
+    ignored = None if ignore_index is None else operator.index(ignore_index)  # no number that a call would read
+    step = None if chunk_rows is None else operator.index(chunk_rows)
+    chunks = Chunks(ignored, float(label_smoothing), step, bias is not None)
     make = _rows if reduction == "none" else _number
     return astype(make(chunks, x, weight, targets, bias, wide, reduction), given)
 
