@@ -1,5 +1,6 @@
 // Adjoints of gathers and of functions of the array library.
 #include <algorithm>
+#include <limits>
 
 #include "kfusion/grad/backward.hpp"
 #include "kfusion/grad/emitter.hpp"
@@ -13,6 +14,14 @@ NodeId positions(GraphBuilder& b, NodeId indices, std::int64_t extent, bool nonn
   if (nonnegative) return indices;
   const NodeId negative = b.map(Op::less, {indices, b.weak_int(0)});
   return b.map(Op::where, {negative, b.map(Op::add, {indices, b.weak_int(extent)}), indices});
+}
+
+/// Positions as each element compares them with its own: outside the extent none is.
+NodeId in_32_bits(GraphBuilder& b, NodeId indices, std::int64_t extent) {
+  if (b.graph()[indices].dtype != DType::kInt64 || extent > std::numeric_limits<std::int32_t>::max()) return indices;
+  const NodeId inside = b.map(Op::logical_and, {b.map(Op::greater_equal, {indices, b.weak_int(0)}),
+                                                b.map(Op::less, {indices, b.weak_int(extent)})});
+  return b.cast(b.map(Op::where, {inside, indices, b.weak_int(-1)}), DType::kInt32);
 }
 
 /// As python/kfusion/_tracing/trained_attention.py calls it: gives a result and logarithms of sums.
@@ -33,6 +42,7 @@ void Backward::of_gather(NodeId id, NodeId g) {
     Extents single(shape.size(), 1);
     if (along ? node(indices).shape != one : node(indices).shape != single)
       indices = b_.reshape(indices, along ? one : single);
+    indices = in_32_bits(b_, indices, shape[at(take.axis)]);
     const NodeId at_axis = b_.iota(shape, take.axis, node(indices).dtype, node(indices).library);
     const NodeId is_it = b_.map(Op::equal, {at_axis, indices});
     const NodeId spread = node(g).shape == one ? g : b_.reshape(g, one);

@@ -22,7 +22,7 @@ from .operation import Array, Eager
 from .views import astype, expand_dims, matrix_transpose, positions
 
 _HALF = ("float16", "bfloat16")
-_BYTES = {"cuda": 1 << 28, "cpu": 1 << 26}  # of a chunk's logits
+_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}  # of a chunk's logits
 _BLOCK_BYTES = 1 << 25  # of what is added at once, where the library's products do not add
 _LINE_BYTES = 16  # rows that start at multiples have products six times as fast on GPUs
 
@@ -187,7 +187,8 @@ def turned(
 ) -> Array:
     """The gradient of z, element by element, so that it may be written over z."""
     largest, share, g = (expand_dims(v, -1) for v in (largest, share, g))
-    own = p.equal(positions(z, -1), expand_dims(targets, -1))
+    classes = p.where(is_class(targets, z.shape[-1]), targets, -1)  # in 32 bits, as each element compares them
+    own = p.equal(positions(z, -1, "int32"), expand_dims(astype(classes, "int32"), -1))
     dz = p.exp(_logits(z, bias) - largest) * share - p.where(own, g * (1.0 - label_smoothing), 0.0)
     return astype(dz - g * (label_smoothing / z.shape[-1]) if label_smoothing else dz, z._dtype)
 
