@@ -78,7 +78,7 @@ def _softmax(z: Any, g: Any) -> dict[str, Run]:
 
     one = kf.fuse(fused_one)
     runs = {"fused": lambda: one(z, g), "fused, autograd": of(kf.fused_softmax), "torch": of(plain)}
-    runs["torch.compile"] = of(_compiled(plain))
+    runs["torch.compile"] = of(compiled(plain))
     if (liger := _liger("softmax", "LigerSoftmaxFunction")) is not None:
         runs[LIGER] = of(liger.apply)
     return runs
@@ -104,7 +104,7 @@ def _cross_entropy(z: Any, t: Any) -> dict[str, Run]:
 
     one = kf.value_and_grad(lambda z, t: kf.cross_entropy(z, t))
     runs = {"fused": lambda: one(z, t), "fused, autograd": of(kf.fused_cross_entropy)}
-    runs |= {"torch": of(F.cross_entropy), "torch.compile": of(_compiled(F.cross_entropy))}
+    runs |= {"torch": of(F.cross_entropy), "torch.compile": of(compiled(F.cross_entropy))}
     own = z.clone()  # in whose memory the others put the gradient
 
     def in_place(function: Any) -> Run:
@@ -147,7 +147,7 @@ def _head(x: Any, w: Any, t: Any) -> dict[str, Run]:
 
     runs = {"fused": of(kf.fused_linear_cross_entropy)}
     runs |= {f"fused, {rows} rows": of(in_chunks(rows)) for rows in _CHUNKS[x.device.type] if rows < len(x)}
-    runs |= {"torch": of(plain), "torch.compile": of(_compiled(plain))}
+    runs |= {"torch": of(plain), "torch.compile": of(compiled(plain))}
     options = getattr(torch.nn, "LinearCrossEntropyOptions", None)  # from torch 2.13 on
     if options is not None:
         runs["torch, chunks"] = of(lambda x, w, t: F.linear_cross_entropy(x, w, t, options=options()))
@@ -160,7 +160,7 @@ def _first(result: Any) -> Any:
     return result[0] if isinstance(result, tuple) else result
 
 
-def _compiled(function: Any) -> Any:
+def compiled(function: Any) -> Any:
     """Compiled when it is called: torch's compiler is imported only where it is asked for."""
 
     @functools.cache
@@ -195,6 +195,7 @@ class LossCase:
     dtype: str
     device: str
     suite: str = SUITE
+    checked: tuple[int, ...] = ()  # the shape that is compared with float64, if not fewer rows of fewer classes
 
     @property
     def title(self) -> str:
@@ -260,7 +261,7 @@ class LossCase:
 
     def _errors(self) -> dict[str, float]:
         """Of results and gradients of a smaller case, against eager torch in float64."""
-        small = self._drawn((_CHECKED[0], *self.shape[1:-1], _CHECKED[1]))
+        small = self._drawn(self.checked or (_CHECKED[0], *self.shape[1:-1], _CHECKED[1]))
         exact = self.make(*(a.double() if a.is_floating_point() else a for a in small))["torch"]()
         runs = {v: run for v, run in self.make(*small).items() if v == "torch" or v.startswith("fused")}
         errors = {v: error(list(run()), list(exact)) for v, run in runs.items()}
@@ -292,7 +293,7 @@ class LossCase:
 
         us = taken.percentile_us(50)
         is_copy = version == "copy"
-        flops = 6.0 * math.prod(self.shape) if self.arrays == 0 and not is_copy else None
+        flops = 6.0 * math.prod(self.shape) if self.arrays == 0 and self.suite == SUITE and not is_copy else None
         rate = None if not moved and not is_copy else (copied if is_copy else moved) / us / 1e3
         of_copy = float(np.median(taken.copy_ratios)) * moved / copied
         return Row(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from kfusion import _timing
 from kfusion._devices import hardware
 
-from . import attention, convolutions, layers, losses, optimizers, products
+from . import attention, convolutions, layers, losses, optimizers, products, training
 from . import functions as f
 from .cold_start import FirstCall
 from .host import HostCase
@@ -290,6 +290,11 @@ def _losses(suite: str, options: Options) -> Iterator[Job]:
         yield from losses.cases(dtype, options.device, 16 if options.quick else 1)
 
 
+def _training(suite: str, options: Options) -> Iterator[Job]:
+    for dtype in options.dtypes or (_MODEL_DTYPES[options.device],):
+        yield from training.cases(dtype, options.device, 16 if options.quick else 1)
+
+
 # ---- products -------------------------------------------------------------------------------------------------------
 
 
@@ -320,6 +325,7 @@ SUITES = {
     "convolutions": Suite("convolutions with what follows them, beside the library's alone", (), _convolutions),
     "optimizers": Suite("steps over the parameters of a GPT, beside torch's fused and foreach", (), _optimizers),
     "losses": Suite("losses over large vocabularies with their gradients, and the memory they take", (), _losses),
+    "training": Suite("backward passes of norms, and steps of blocks of models with their memory", (), _training),
     "models": Suite("calls of whole models, beside eager torch and torch.compile", (), _models),
     "cold_start": Suite("first calls in fresh processes", ("cpu", "cuda"), _cold_start),
 }

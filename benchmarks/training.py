@@ -1,0 +1,157 @@
+"""Backward passes of norms, and whole steps of blocks of models: time, and the memory that a step takes at most."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import kfusion as kf
+
+from .losses import Draw, LossCase, Run, compiled
+
+SUITE = "training"
+_NORMS = {"cuda": ((8192, 4096), (16384, 8192), (4096, 32768)), "cpu": ((2048, 2048),)}
+_BLOCKS = {
+    "cuda": {"GPT-2 medium": (8, 1024, 1024), "Llama": (4, 2048, 2048), "ViT large": (32, 197, 1024)},
+    "cpu": {"GPT-2": (1, 128, 768)},
+}
+_HEAD = 64  # elements
+
+
+# ---- norms ----
+
+
+def _rows(weights: int) -> Callable[..., list[Any]]:
+    def draw(by: Draw, rows: int, width: int) -> list[Any]:
+        return [by.normal(rows, width), by.normal(rows, width), *(by.normal(width) for _ in range(weights))]
+
+    return draw
+
+
+def _backward(norm: Callable[..., Any]) -> Callable[..., dict[str, Run]]:
+    """The gradients of a norm's input and weights alone: its forward pass is run once."""
+
+    def make(x: Any, g: Any, *weights: Any) -> dict[str, Run]:
+        import torch
+
+        leaves = [t.clone().requires_grad_() for t in (x, *weights)]
+
+        def of(function: Any) -> Run:
+            y: list[Any] = []
+
+            def run() -> Any:
+                if not y:
+                    y.append(function(*leaves))
+                return torch.autograd.grad(y[0], leaves, g, retain_graph=True)
+
+            return run
+
+        return {"fused": of(kf.fuse(norm)), "torch": of(norm), "torch.compile": of(compiled(norm))}
+
+    return make
+
+
+def _layernorm(x: Any, w: Any, b: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], w, b)
+
+
+def _rmsnorm(x: Any, w: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], w, 1e-6)
+
+
+# ---- blocks ----
+
+
+def _block(name: str, width: int) -> Any:
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Gpt(nn.Module):
+        """Layer norms, attention and a GELU between two linear layers; causal but for images."""
+
+        def __init__(self, causal: bool) -> None:
+            super().__init__()
+            self.causal = causal
+            self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x: Any) -> Any:
+            batch, rows, _ = x.shape
+            heads = (
+                t.reshape(batch, rows, -1, _HEAD).transpose(1, 2) for t in self.qkv(self.norms[0](x)).split(width, -1)
+            )
+            y = F.scaled_dot_product_attention(*heads, is_causal=self.causal)
+            x = x + self.out(y.transpose(1, 2).reshape(batch, rows, width))
+            return x + self.down(F.gelu(self.up(self.norms[1](x))))
+
+    class Llama(nn.Module):
+        """RMS norms, attention with heads of 128, and a SiLU gate."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            inner = width * 43 // 16
+            self.norms = nn.ModuleList([nn.RMSNorm(width), nn.RMSNorm(width)])
+            self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+            self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
+            self.down = nn.Linear(inner, width, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            batch, rows, _ = x.shape
+            y = self.norms[0](x)
+            heads = (layer(y).reshape(batch, rows, -1, 2 * _HEAD).transpose(1, 2) for layer in (self.q, self.k, self.v))
+            y = F.scaled_dot_product_attention(*heads, is_causal=True)
+            x = x + self.out(y.transpose(1, 2).reshape(batch, rows, width))
+            y = self.norms[1](x)
+            return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+    return Llama() if name == "Llama" else Gpt(causal=not name.startswith("ViT"))
+
+
+def _input(draw: Draw, *shape: int) -> list[Any]:
+    return [draw.normal(*shape), draw.normal(*shape)]
+
+
+def _step(name: str) -> Callable[..., dict[str, Run]]:
+    """A forward and a backward pass: gradients of the input and of all parameters."""
+
+    def make(x: Any, g: Any) -> dict[str, Run]:
+        import torch
+
+        torch.manual_seed(1)
+        module = _block(name, x.shape[-1]).to(device=x.device, dtype=x.dtype)
+        leaf = x.clone().requires_grad_()
+        wanted = [leaf, *module.parameters()]
+
+        def of(function: Any) -> Run:
+            def run() -> Any:
+                for t in wanted:
+                    t.grad = None
+                y = function(leaf)
+                y.backward(g)
+                return y.detach(), *(t.grad for t in wanted)
+
+            return run
+
+        return {"fused": of(kf.fuse(module)), "torch": of(module), "torch.compile": of(compiled(module))}
+
+    return make
+
+
+def cases(dtype: str, device: str, smaller: int = 1) -> Iterator[LossCase]:
+    """Nothing where torch is not installed. Rows are divided by `smaller`."""
+    if importlib.util.find_spec("torch") is None:
+        return
+    for name, norm, weights in (("layer norm", _layernorm, 2), ("RMS norm", _rmsnorm, 1)):
+        for rows, width in _NORMS[device]:
+            title, shape = f"backward of {name}", (max(rows // smaller, 1), width)
+            yield LossCase(title, _rows(weights), _backward(norm), 3, shape, dtype, device, SUITE)
+    for name, (batch, rows, width) in _BLOCKS[device].items():
+        shape = max(batch // smaller, 1), rows, width
+        small = 2, rows, width
+        yield LossCase(f"step of a {name} block", _input, _step(name), 0, shape, dtype, device, SUITE, small)
