@@ -70,12 +70,10 @@ Joint::Joint(const GraphBuilder& graph, const NodeIds& results, const NodeIds& i
   for (NodeId id = forward_end_; id < std::ssize(g_.nodes); ++id)
     for (const NodeId a : g_[id].arguments) is_late[at(id)] = is_late[at(id)] || is_late[at(a)];
   hide_insides(device);
-  find_operands(is_late);
   NodeIds gradients;
   for (const NodeId id : made.gradients) gradients.push_back(id);
   find_read(is_late, gradients);
-  for (const NodeId id : needed_)
-    again_.push_back(again(id, device) + (is_operand_again_[at(id)] ? 2 * static_cast<double>(nbytes(id)) : 0));
+  for (const NodeId id : needed_) again_.push_back(again(id, device));
 }
 
 /// What backward reads of values that do not wait for it, and what these are made of.
@@ -107,19 +105,6 @@ void Joint::hide_insides(const Device& device) {
     if (!is_large_inside(g_, form) && !has_product_like_result(g_, form, device)) continue;
     for (NodeId id = 0; id < forward_end_; ++id)
       if (id != form.result && is_within(form, g_[id])) is_hidden_[at(id)] = true;
-  }
-}
-
-void Joint::find_operands(const std::vector<bool>& is_late) {
-  is_operand_.resize(g_.nodes.size()), is_operand_again_.resize(g_.nodes.size());
-  for (NodeId id = 0; id < std::ssize(g_.nodes); ++id) {
-    const bool is_forward = id < forward_end_;
-    if (kind(g_[id].op) != OpKind::kContraction && g_[id].op != Op::library_call) continue;
-    if (!is_forward && !is_late[at(id)]) continue;
-    for (NodeId a : g_[id].arguments) {
-      while (kind(g_[a].op) == OpKind::kView) a = g_[a].arguments[0];
-      (is_forward ? is_operand_ : is_operand_again_)[at(same_[at(a)])] = true;
-    }
   }
 }
 
@@ -172,8 +157,7 @@ MinCut::Capacity Joint::store_cost(NodeId id, double dearness) const {
   if (is_there(id)) return other_cost(bytes, dearness);
   if (!is_storable(id)) return MinCut::kInfinite;
   const bool is_often_there = kind(g_[id].op) == OpKind::kContraction || kind(g_[id].op) == OpKind::kLibrary;
-  const double share = is_operand_[at(id)] ? 0.1 : is_often_there ? 0.5 : 1;
-  return other_cost(bytes, dearness) + capacity(bytes * kStore * share);
+  return other_cost(bytes, dearness) + capacity(bytes * kStore * (is_often_there ? 0.5 : 1));
 }
 
 Joint::Choice Joint::choose(double dearness, NodeId never) const {

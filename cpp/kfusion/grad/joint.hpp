@@ -19,7 +19,6 @@ namespace kfusion::grad {
 ///   gather       a load of its result
 ///   product      its FLOPs at the peak, loads of its arguments, a store and a load of its result
 ///   view         nothing
-/// and a store and a load more of what products and calls of the backward pass read.
 ///   call         more than all else: it may be random, or of any length
 class Joint {
  public:
@@ -50,23 +49,20 @@ class Joint {
  private:
   void find_read(const std::vector<bool>& is_late, const NodeIds& gradients);
   void hide_insides(const Device& device);
-  void find_operands(const std::vector<bool>& is_late);
   const NodeIds& made_of(NodeId id) const;
   bool is_storable(NodeId id) const;
   double again(NodeId id, const Device& device) const;
   MinCut::Capacity store_cost(NodeId id, double dearness) const;
 
   Graph g_;
-  NodeId forward_end_;                  ///< nodes of the function itself come before
-  std::vector<NodeId> same_;            ///< by node: the first one of its value
-  std::vector<bool> is_read_;           ///< by backward
-  std::vector<int> result_;             ///< by node: which of the results it is
-  std::vector<bool> is_hidden_;         ///< within what a function of the library computes whole
-  std::vector<bool> is_operand_;        ///< of a product or call of the function, which a kernel stores for it
-  std::vector<bool> is_operand_again_;  ///< of one of the backward pass
-  std::vector<NodeId> needed_;          ///< what is read, and what that is made of, ascending
-  std::vector<int> index_;              ///< by node: where it stands in needed_
-  std::vector<double> again_;           ///< by place in needed_
+  NodeId forward_end_;           ///< nodes of the function itself come before
+  std::vector<NodeId> same_;     ///< by node: the first one of its value
+  std::vector<bool> is_read_;    ///< by backward
+  std::vector<int> result_;      ///< by node: which of the results it is
+  std::vector<bool> is_hidden_;  ///< within what a function of the library computes whole
+  std::vector<NodeId> needed_;   ///< what is read, and what that is made of, ascending
+  std::vector<int> index_;       ///< by node: where it stands in needed_
+  std::vector<double> again_;    ///< by place in needed_
 };
 
 /// torch's function for what several nodes compute, where these make more than it reads and gives: the scores of
