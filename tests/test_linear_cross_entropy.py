@@ -191,6 +191,11 @@ def test_leading_axes_and_strides(device: str) -> None:
     want = oracle(x, w, t, b)
     loss, (dx, dw, db) = ours(x.reshape(2, 3, 4, 5), w, t.reshape(2, 3, 4), b, chunk_rows=7)
     assert_same((loss, [dx.reshape(24, 5), dw, db]), want, "float64")
+    g = torch.randn(24, dtype=x.dtype, device=device)
+    given = x.reshape(2, 3, 4, 5), w, t.reshape(2, 3, 4), b, g.reshape(2, 3, 4)
+    loss, (dx, dw, db) = ours(*given, reduction="none", chunk_rows=7)
+    each = oracle(x, w, t, b, g, reduction="none")
+    assert_same((loss.reshape(24), [dx.reshape(24, 5), dw, db]), each, "float64")
     turned = x.t().contiguous().t(), w.t().contiguous().t(), torch.stack([t, t], 1)[:, 0], b
     assert_same(ours(*turned, chunk_rows=7), want, "float64")
     wide = torch.zeros(24, 10, dtype=x.dtype, device=device)[:, ::2].copy_(x)

@@ -132,7 +132,7 @@ class _Gradients(LossesAndGradients):
         *given, g = arrays
         library = _library_of(given[0])
         numbers = {i: DX + self._arguments[i] for i in wanted}
-        made = self._chunks.run(given, g, dict.fromkeys(numbers.values()))
+        made = self._chunks.run(given, _as_own(g).reshape(-1), dict.fromkeys(numbers.values()))
         found = {}
         for i, n in numbers.items():
             found[i] = astype(made[n], library.dtype(given[0]))
