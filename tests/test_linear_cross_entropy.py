@@ -106,7 +106,10 @@ def assert_same(got: tuple[Any, list[Any]], want: tuple[Any, list[Any]], dtype: 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("dtype", list(ERROR))
 def test_gradients(dtype: str, reduction: str, device: str) -> None:
-    for bias, ignore_index, label_smoothing in itertools.product([True, False], [None, 3], [0.0, 0.1]):
+    cases = [(True, 3, 0.1), (False, None, 0.0)]  # each has kernels of its own, which take long to compile on a GPU
+    if device == "cpu":
+        cases = list(itertools.product([True, False], [None, 3], [0.0, 0.1]))
+    for bias, ignore_index, label_smoothing in cases:
         x, w, t, b = drawn(37, 24, 71, dtype, device, bias=bias)
         if ignore_index is not None:
             t[::3] = ignore_index
@@ -122,6 +125,8 @@ SHAPES = [(1, 1, 1), (1, 5, 7), (2, 3, 1), (9, 3, 5), (10, 3, 5), (11, 3, 5), (2
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_shapes(shape: tuple[int, int, int], dtype: str, device: str) -> None:
+    if device == "cuda" and shape[-1] not in (1, 7, 257):
+        pytest.skip("compiles long")
     for chunk_rows, reduction in itertools.product([1, 10, None], ["mean", "none"]):
         args = drawn(*shape, dtype, device)
         want = oracle(*args, reduction=reduction)
