@@ -47,9 +47,11 @@ OPTIONS = list(itertools.product(["mean", "sum", "none"], [None, 3], [0.0, 0.1])
 def test_backward(
     dtype: str, reduction: str, ignore_index: int | None, label_smoothing: float, device: str, seed: int
 ) -> None:
+    if device == "cuda" and (ignore_index is None) != (label_smoothing == 0):
+        pytest.skip("compiles long")
     torch.manual_seed(seed)
     options = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
-    for n, v in [(7, 11), (1, 1), (3, 1025), (0, 5)]:
+    for n, v in [(7, 11), (3, 1025), (0, 5), *([(1, 1)] if device == "cpu" else [])]:
         x = torch.randn(n, v, device=device).to(getattr(torch, dtype)).requires_grad_()
         t = torch.randint(v, (n,), device=device)
         t[::2] = t[::2] if ignore_index is None else ignore_index

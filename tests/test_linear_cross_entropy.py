@@ -106,7 +106,10 @@ def assert_same(got: tuple[Any, list[Any]], want: tuple[Any, list[Any]], dtype: 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("dtype", list(ERROR))
 def test_gradients(dtype: str, reduction: str, device: str) -> None:
-    for bias, ignore_index, label_smoothing in itertools.product([True, False], [None, 3], [0.0, 0.1]):
+    cases = [(True, 3, 0.1), (False, None, 0.0)]  # each has kernels of its own, which take long to compile on a GPU
+    if device == "cpu":
+        cases = list(itertools.product([True, False], [None, 3], [0.0, 0.1]))
+    for bias, ignore_index, label_smoothing in cases:
         x, w, t, b = drawn(37, 24, 71, dtype, device, bias=bias)
         if ignore_index is not None:
             t[::3] = ignore_index
@@ -122,6 +125,8 @@ SHAPES = [(1, 1, 1), (1, 5, 7), (2, 3, 1), (9, 3, 5), (10, 3, 5), (11, 3, 5), (2
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_shapes(shape: tuple[int, int, int], dtype: str, device: str) -> None:
+    if device == "cuda" and shape[-1] not in (1, 7, 257):
+        pytest.skip("compiles long")
     for chunk_rows, reduction in itertools.product([1, 10, None], ["mean", "none"]):
         args = drawn(*shape, dtype, device)
         want = oracle(*args, reduction=reduction)
@@ -191,6 +196,11 @@ def test_leading_axes_and_strides(device: str) -> None:
     want = oracle(x, w, t, b)
     loss, (dx, dw, db) = ours(x.reshape(2, 3, 4, 5), w, t.reshape(2, 3, 4), b, chunk_rows=7)
     assert_same((loss, [dx.reshape(24, 5), dw, db]), want, "float64")
+    g = torch.randn(24, dtype=x.dtype, device=device)
+    given = x.reshape(2, 3, 4, 5), w, t.reshape(2, 3, 4), b, g.reshape(2, 3, 4)
+    loss, (dx, dw, db) = ours(*given, reduction="none", chunk_rows=7)
+    each = oracle(x, w, t, b, g, reduction="none")
+    assert_same((loss.reshape(24), [dx.reshape(24, 5), dw, db]), each, "float64")
     turned = x.t().contiguous().t(), w.t().contiguous().t(), torch.stack([t, t], 1)[:, 0], b
     assert_same(ours(*turned, chunk_rows=7), want, "float64")
     wide = torch.zeros(24, 10, dtype=x.dtype, device=device)[:, ::2].copy_(x)

@@ -93,7 +93,9 @@ bool is_bulk_copied(const Kernel& k, const Arrangement& a, std::size_t i) {
 }
 
 int vectors_in_flight(const Kernel& k, const Arrangement& a, int bytes, int most) {
-  std::int64_t vectors = clamp(bytes / bytes_of(k, a, element_loads(k, a)), 1, most);
+  std::vector<bool> counted = element_loads(k, a);  // single values lie in a cache
+  for (std::size_t i = 0; i < counted.size(); ++i) counted[i] = counted[i] && a.loads[i] != Reach::kSplat;
+  std::int64_t vectors = clamp(bytes / bytes_of(k, a, counted), 1, most);
   vectors = std::bit_floor(static_cast<std::uint64_t>(vectors));
   while (vectors > 1 && vectors * a.width * static_cast<std::int64_t>(k.steps.size()) > 512) vectors /= 2;
   return static_cast<int>(vectors);

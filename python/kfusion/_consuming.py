@@ -10,7 +10,8 @@ from typing import Any
 from ._graph.source import trace_error
 from ._graph.structure import leaves
 from ._ops import primitives as p
-from ._ops.logit_chunks import fused, wide_of
+from ._ops.chunk_products import wide_of
+from ._ops.logit_chunks import fused
 from ._ops.losses import require_reduction, require_smoothing
 from ._ops.operation import Array, Eager
 from ._ops.views import astype, broadcast_to

@@ -135,14 +135,14 @@ struct Fused {
 
 extern "C" __global__ void __launch_bounds__(256, 2)
     kf_sum(const __grid_constant__ Parameters p) {
-  columns<Fused, 4>(Fused{p}, p.geometry, p.workspace, p.standing);
+  columns<Fused, 8>(Fused{p}, p.geometry, p.workspace, p.standing);
 }
 
 }  // namespace kfusion::device::scalar
 
-// grid: (32, 16, 1)
+// grid: (32, 8, 1)
 // block: (32, 8, 1)
 // cluster: 1
 // shared_bytes: 8192
-// workspace_bytes: 262144
+// workspace_bytes: 131072
 // standing_bytes: 512

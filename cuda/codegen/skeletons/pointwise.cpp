@@ -10,7 +10,7 @@ namespace {
 struct PointwisePolicy {
   static constexpr int kThreads = 128, kBytesInFlight = 32, kMostVectors = 4;
   static constexpr int kLeastBlocks = 12;  ///< 40 registers: GELU 0.98 of a copy to 1.00, of bfloat16 0.88 to 0.99
-  static constexpr int kLeastHeavyBlocks = 4;
+  static constexpr int kLeastHeavyBlocks = 8, kLeastBlocksInDoubles = 4;
   static constexpr int kFewThreads = 512, kThreadsAtOnce = 2048;  ///< of a multiprocessor
   static constexpr std::int64_t kMostFewBytes = 4 * kSlotBytes;   ///< that a thread loads
 };
@@ -31,7 +31,9 @@ struct Pointwise : Configuration {
     }
     c.vectors = vectors_in_flight(p.k, p.a, Policy::kBytesInFlight, Policy::kMostVectors);
     c.threads = Policy::kThreads;
-    c.least_blocks = is_heavy(p.k) ? Policy::kLeastHeavyBlocks : Policy::kLeastBlocks;
+    c.least_blocks = in_doubles(p.k) ? Policy::kLeastBlocksInDoubles
+                     : is_heavy(p.k) ? Policy::kLeastHeavyBlocks
+                                     : Policy::kLeastBlocks;
     return c;
   }
 

@@ -56,7 +56,7 @@ def linear_cross_entropy(
         ignore_index: as of `cross_entropy`.
         label_smoothing: as of `cross_entropy`.
         reduction: as of `cross_entropy`.
-        chunk_rows: rows of a chunk; None: as many as have logits of 256 MB on a GPU and 64 MB on a CPU.
+        chunk_rows: rows of a chunk; None: as many as have logits of 1 GB on a GPU and 64 MB on a CPU.
 
     Returns:
         Array without axes (of targets' shape with reduction "none"), of x's dtype. Under torch.autocast x, weight and
