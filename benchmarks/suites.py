@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from kfusion import _timing
 from kfusion._devices import hardware
 
-from . import attention, convolutions, layers, optimizers, products
+from . import attention, convolutions, gradients, layers, optimizers, products
 from . import functions as f
 from .cold_start import FirstCall
 from .host import HostCase
@@ -282,6 +282,15 @@ def _optimizers(suite: str, options: Options) -> Iterator[Job]:
         yield from optimizers.cases(dtype, options.device)
 
 
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+def _gradients(suite: str, options: Options) -> Iterator[Job]:
+    for dtype in options.dtypes or ("float32", "bfloat16"):
+        if options.device == "cpu":
+            yield from gradients.cases(dtype, options.quick)
+
+
 # ---- products -------------------------------------------------------------------------------------------------------
 
 
@@ -311,6 +320,7 @@ SUITES = {
     "products": Suite("products with what follows them, beside the library's bare products", (), _products),
     "convolutions": Suite("convolutions with what follows them, beside the library's alone", (), _convolutions),
     "optimizers": Suite("steps over the parameters of a GPT, beside torch's fused and foreach", (), _optimizers),
+    "gradients": Suite("forward and backward passes on the CPU, beside torch's own", (), _gradients),
     "models": Suite("calls of whole models, beside eager torch and torch.compile", (), _models),
     "cold_start": Suite("first calls in fresh processes", ("cpu", "cuda"), _cold_start),
 }

@@ -158,7 +158,7 @@ class TestSuites:
 
     def test_suites_that_fit_the_device(self):
         assert suites.chosen((), "cpu") == ["cpu", "host", "cold_start"]
-        named = {"attention", "convolutions", "cpu", "layers", "models", "optimizers", "products"}
+        named = {"attention", "convolutions", "cpu", "gradients", "layers", "models", "optimizers", "products"}
         assert set(suites.chosen((), "cuda")) == {*suites.SUITES} - named
         assert suites.chosen(["host", "chains"], "cpu") == ["chains", "host"]
 
