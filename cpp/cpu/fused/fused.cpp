@@ -80,7 +80,7 @@ void FusedKernel::run(const std::byte* const* loads, std::byte* const* stores, c
                        stores,
                        parameters,
                        &fault,
-                       streams(p.stored_bytes) && !in_place && p.may_stream,
+                       streams(p.stored_bytes, p.bytes) && !in_place && p.may_stream,
                        in_place && is_staged(p, loads, stores)};
   const int threads = threads_for(p.work);
   if (p.copy)
