@@ -185,3 +185,32 @@ def test_sums_beside_a_map(isa: str, dtype: str) -> None:
         want = wide(dx).sum(0)
         atol = RELATIVE[dtype] * max(1, np.abs(want).max())
         np.testing.assert_allclose(wide(db), want, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(3000, 7), (2000, 300), (700, 1031), (3, 40_000), (20, 3, 5000)])
+def test_rows_that_come_again(isa: str, threads: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    """A bias beside all elements: stored, and reduced to one number by several threads."""
+    rng = np.random.default_rng(0)
+    x, b = (rng.standard_normal(s).astype(np_dtype(dtype)) for s in (shape, shape[-1:]))
+    exact = wide(x) * wide(b) + wide(b)
+    for count in (1, 2, 3):
+        threads(count)
+        y = np.asarray(kf.fuse(lambda x, b: x * b + b)(x, b))
+        np.testing.assert_allclose(wide(y), exact, rtol=0, atol=2 * RELATIVE[dtype] * np.abs(exact).max())
+        total = np.asarray(kf.fuse(lambda x, b: kf.square(x * b + b).sum(dtype="float64"))(x, b))
+        np.testing.assert_allclose(total, np.square(exact).sum(), rtol=RELATIVE[dtype])
+
+
+@pytest.mark.parametrize("columns", [1, 3, 5, 8, 31, 33, 64, 100, 250, 256, 257])
+def test_rows_of_few_columns(isa: str, threads: Any, columns: int) -> None:
+    """They lie side by side where their number has factors of two."""
+    for rows in (64, 1000, 2**13, 2**13 + 2, 2**15 + 4):
+        x = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
+        w = np.arange(columns, dtype=np.float32)
+        for count in (1, 2):
+            threads(count)
+            got = kf.fuse(lambda x, w: ((x * w).sum(0), x.max(0), x.mean(0), kf.var(x, 0)))(x, w)
+            want = (wide(x) * w).sum(0), x.max(0), wide(x).mean(0), wide(x).var(0)
+            for a, b in zip(got, want, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * max(1, np.abs(b).max()))

@@ -56,8 +56,10 @@ Worker::Worker(const FusedCall& call, const Worker& from) : call_(call), program
   std::memcpy(scratch_ + program_.homes_begin, from.scratch_ + program_.homes_begin,
               static_cast<std::size_t>(program_.homes_end - program_.homes_begin));
   for (const int operand : program_.kept) at_[operand] = from.at_[operand];
-  for (const Source& s : program_.sources)
+  for (const Source& s : program_.sources) {
     if (s.copied && s.shared) at_[s.operand] = from.at_[s.operand];
+    if (s.period > 0) copy_period(s);
+  }
   go_to(0);
 }
 
