@@ -27,7 +27,7 @@ class Forms {
 
   RowLoop sum() {
     using Rectified = Mapped<Op::relu, X>;
-    products<X>() || products<Rectified>() || sums<Product<X, Own<2>>>();
+    products<X>() || products<Rectified>() || sums<Product<X, Own<2>>>() || sums<Product<Own<0>, G>>();
     l_.divides = !found() && sums<Product<Quotient<Own<0>>, G>>();
     return l_;
   }

@@ -61,7 +61,8 @@ class Builder {
   }
   bool is_kept_now(int s) const {
     const auto found = all_.find(s);
-    return found != all_.end() && std::ranges::count(found->second, Action::Kind::kKeep, &Action::kind) > 0;
+    return found != all_.end() && !p_.is_kept_by_loop(s) &&
+           std::ranges::count(found->second, Action::Kind::kKeep, &Action::kind) > 0;
   }
   int kept(int s) {
     homes.push_back(s);

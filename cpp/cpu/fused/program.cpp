@@ -407,7 +407,7 @@ void FusedProgram::emit_programs() {
   scalars = program_of(once, -1);
   for (const Wanted& wanted : between) rows.push_back(program_of(wanted, -1));
   for (int sweep = 0; sweep < std::ssize(in_sweep); ++sweep) {
-    in_this_sweep_ = in_sweep[at(sweep)];
+    in_this_sweep_ = in_sweep[at(sweep)], kept_by_loops_.clear();
     sweeps.push_back(program_of(in_this_sweep_, sweep));
   }
 }
@@ -456,15 +456,25 @@ std::vector<TileProgram> FusedProgram::take_loops(Wanted& wanted, int sweep) {
   if (sweep < 0 || space.columns || count < 2 || kernel.kind == Pattern::kPointwise) return loops;
   const bool keeps = std::ranges::any_of(
       wanted, [](const auto& w) { return std::ranges::count(w.second, Action::Kind::kKeep, &Action::kind) > 0; });
-  for (auto& [s, actions] : wanted)
-    std::erase_if(actions, [&, step = s](const Action& a) {
-      TileProgram alone = program_of({{step, {a}}}, sweep);
-      // A loop over what this sweep is to keep would come too early, but one of an expression makes it again.
-      if (alone.loop.run == nullptr || (keeps && alone.loop.arrays[0] < 0)) return false;
-      if (a.kind == Action::Kind::kStore) alone.loop.target = a.index;
-      loops.push_back(std::move(alone));
-      return true;
-    });
+  const auto take = [&](int s, const Action& a) {
+    TileProgram alone = program_of({{s, {a}}}, sweep);
+    // A loop over what this sweep is to keep would come too early, but one of an expression makes it again.
+    if (alone.loop.run == nullptr || (keeps && alone.loop.arrays[0] < 0)) return false;
+    if (a.kind == Action::Kind::kStore) alone.loop.target = a.index;
+    if (a.kind == Action::Kind::kKeep) kept_by_loops_.push_back(s);
+    loops.push_back(std::move(alone));
+    return true;
+  };
+  for (const bool first : {true, false})  // what is kept, which the others read
+    for (auto& [s, actions] : wanted)
+      std::erase_if(actions, [&, step = s](const Action& a) {
+        if ((a.kind == Action::Kind::kKeep) != first) return false;
+        if (take(step, a)) return true;
+        const std::vector<int> before = std::exchange(kept_by_loops_, {});
+        const bool taken = !before.empty() && take(step, a);
+        kept_by_loops_ = before;
+        return taken;
+      });
   std::erase_if(wanted, [](const auto& w) { return w.second.empty(); });
   // Stores to memory wait in the processor, and loads of other addresses that look alike with them: sums come first.
   std::ranges::stable_partition(

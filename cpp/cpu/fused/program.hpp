@@ -5,6 +5,7 @@
 // tile of these programs has a value of each; where each element of a tile is a row (kColumns) they are arrays along
 // it.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <vector>
@@ -164,6 +165,8 @@ class FusedProgram {
         for (const int a : kernel.steps[s].arguments) reached[static_cast<std::size_t>(a)] = true;
   }
   int source_of(int step) const;  ///< -1: it is none
+  /// Whether a loop of this sweep has left the step's value in its home by now.
+  bool is_kept_by_loop(int step) const { return std::ranges::find(kept_by_loops_, step) != kept_by_loops_.end(); }
   bool has_home(int step) const;  ///< one value for all elements of a row: it waits in its home for who uses it
   int take_slot(std::vector<int>& free);
   /// What is prefetched while `source` is read in a sweep, by registers of that many elements; stride 0: nothing.
@@ -220,7 +223,8 @@ class FusedProgram {
 
   bool wide_ = false;  ///< kColumns: all programs are
   Wanted in_this_sweep_;
-  std::vector<int> owed_;  ///< sources whose next rows no sweep has fetched so far
+  std::vector<int> kept_by_loops_;  ///< of this sweep
+  std::vector<int> owed_;           ///< sources whose next rows no sweep has fetched so far
   bool wide_blocks_;
 };
 
