@@ -152,7 +152,8 @@ class GradientCase:
         if not errors["fused"] <= _TOLERANCE[self.dtype]:
             raise AssertionError(f"{self.title}: gradients are wrong by {errors['fused']:.1e}")
         moved = self.arrays * given[0].numel() * given[0].element_size()
-        x = torch.zeros(_COPIED // 2, dtype=torch.uint8)
+        copied = min(_COPIED, 4 * options.nbytes) if options.nbytes else _COPIED
+        x = torch.zeros(copied // 2, dtype=torch.uint8)
         y = torch.zeros_like(x)
         rows = []
         for state in (HOT, CORE):
@@ -171,7 +172,7 @@ class GradientCase:
                     seed=0,
                     progress=lambda done, what: report(done, f"{self.title}: {what}"),
                 )
-            rows += [_row(name, state, taken, moved, errors.get(name)) for name, taken in samples.items()]
+            rows += [_row(name, state, taken, moved, copied, errors.get(name)) for name, taken in samples.items()]
         return Measured(SUITE, self.name, self.shape, self.dtype, self.layout, moved, tuple(rows), tuple(notes))
 
     def _peer(self, name: str) -> Callable[..., Any]:
@@ -250,7 +251,7 @@ def _threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before[1])
 
 
-def _row(version: str, state: str, taken: _timing.Samples, moved: int, error: float | None) -> Row:
+def _row(version: str, state: str, taken: _timing.Samples, moved: int, copied: int, error: float | None) -> Row:
     us = taken.percentile_us(50)
     is_copy = version == "copy"
     return Row(
@@ -260,8 +261,8 @@ def _row(version: str, state: str, taken: _timing.Samples, moved: int, error: fl
         rounded(taken.percentile_us(20)),
         rounded(taken.percentile_us(80)),
         len(taken.times_us),
-        gbps=rounded((_COPIED if is_copy else moved) / us / 1e3),
-        of_copy=1.0 if is_copy else rounded(float(np.median(taken.copy_ratios)) * moved / _COPIED),
+        gbps=rounded((copied if is_copy else moved) / us / 1e3),
+        of_copy=1.0 if is_copy else rounded(float(np.median(taken.copy_ratios)) * moved / copied),
         error=None if error is None else rounded(error),
     )
 
@@ -281,12 +282,14 @@ _OF_ROWS: tuple[tuple[str, Callable[..., Any], tuple[str, ...], int], ...] = (
 )
 
 
-def cases(dtype: str, quick: bool) -> Iterator[GradientCase]:
+def cases(dtype: str, options: Options) -> Iterator[GradientCase]:
     """All in one dtype; nothing where torch, whose gradients they are, is not installed."""
     if importlib.util.find_spec("torch") is None:
         return
-    for shape in _SHAPES[:1] if quick else _SHAPES:
+    for rows, cols in _SHAPES[:1] if options.quick else _SHAPES:
+        shape = (min(rows, max(1, options.nbytes // (4 * cols))) if options.nbytes else rows), cols
         for name, function, arguments, arrays in _OF_ROWS:
             yield GradientCase(name, function, arguments, arrays, shape, dtype)
+    images = (2, *_IMAGES[1:2], 4, 4) if options.nbytes else _IMAGES
     for layout in ("torch cpu", "channels last"):
-        yield GradientCase("batch norm", _batch_norm, ("channel", "channel"), 5, _IMAGES, dtype, layout)
+        yield GradientCase("batch norm", _batch_norm, ("channel", "channel"), 5, images, dtype, layout)

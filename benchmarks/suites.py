@@ -288,7 +288,7 @@ def _optimizers(suite: str, options: Options) -> Iterator[Job]:
 def _gradients(suite: str, options: Options) -> Iterator[Job]:
     for dtype in options.dtypes or ("float32", "bfloat16"):
         if options.device == "cpu":
-            yield from gradients.cases(dtype, options.quick)
+            yield from gradients.cases(dtype, options)
 
 
 # ---- products -------------------------------------------------------------------------------------------------------
