@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from kfusion import _timing
 from kfusion._devices import hardware
 
-from . import attention, convolutions, layers, losses, optimizers, products, training
+from . import attention, convolutions, gradients, layers, losses, optimizers, products, training
 from . import functions as f
 from .cold_start import FirstCall
 from .host import HostCase
@@ -295,6 +295,15 @@ def _training(suite: str, options: Options) -> Iterator[Job]:
         yield from training.cases(dtype, options.device, 16 if options.quick else 1)
 
 
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+def _gradients(suite: str, options: Options) -> Iterator[Job]:
+    for dtype in options.dtypes or ("float32", "bfloat16"):
+        if options.device == "cpu":
+            yield from gradients.cases(dtype, options)
+
+
 # ---- products -------------------------------------------------------------------------------------------------------
 
 
@@ -326,6 +335,7 @@ SUITES = {
     "optimizers": Suite("steps over the parameters of a GPT, beside torch's fused and foreach", (), _optimizers),
     "losses": Suite("losses over large vocabularies with their gradients, and the memory they take", (), _losses),
     "training": Suite("backward passes of norms, and steps of blocks of models with their memory", (), _training),
+    "gradients": Suite("forward and backward passes on the CPU, beside torch's own", (), _gradients),
     "models": Suite("calls of whole models, beside eager torch and torch.compile", (), _models),
     "cold_start": Suite("first calls in fresh processes", ("cpu", "cuda"), _cold_start),
 }

@@ -25,7 +25,7 @@ int threads_for(std::int64_t bytes) {
   return bytes < kBriefBytes && threads > 1 && !workers_are_near(threads - 1) ? 1 : threads;
 }
 
-bool streams(std::int64_t bytes) {
+bool streams(std::int64_t bytes, std::int64_t moved) {
   // A large cache is shared: of the 480 MB that a machine of two cores reported, results of 16 MB already found no
   // room.
   constexpr std::size_t kMost = 24 << 20;
@@ -34,7 +34,8 @@ bool streams(std::int64_t bytes) {
     least = static_cast<std::int64_t>(std::min(last_level_cache() / 4 * 3, kMost));
     least_streamed.store(least, std::memory_order_relaxed);
   }
-  return bytes >= least;
+  // What is read besides leaves a result no room either: 16 MB of a gradient, made of 32 MB.
+  return bytes >= least || (moved >= least / 3 * 5 && bytes >= least / 3);
 }
 
 }  // namespace kfusion::cpu

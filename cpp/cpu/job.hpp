@@ -8,7 +8,7 @@ namespace kfusion::cpu {
 /// be asked once a job.
 int threads_for(std::int64_t bytes);
 
-/// Whether results of `bytes` bytes in all are stored past the caches.
-bool streams(std::int64_t bytes);
+/// Whether results of `bytes` bytes in all are stored past the caches, by a job that moves `moved` bytes.
+bool streams(std::int64_t bytes, std::int64_t moved = 0);
 
 }  // namespace kfusion::cpu

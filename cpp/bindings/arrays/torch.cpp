@@ -6,6 +6,7 @@
 
 #include "bindings/arrays/dlpack.hpp"
 #include "bindings/arrays/library_functions.hpp"
+#include "cpu/buffer_pool.hpp"
 
 namespace kfusion::arrays {
 namespace {
@@ -69,6 +70,30 @@ struct Exported {
   dlpack::ManagedTensorVersioned managed;
 };
 
+/// Memory of the pool as a tensor, whose last owner gives it back: what malloc takes from the system, and gives back
+/// for the next result, the system clears page by page, which takes longer than a kernel that fills it.
+struct Pooled {
+  explicit Pooled(const View& v)
+      : view(v),
+        bytes(static_cast<std::size_t>(v.nbytes())),
+        managed{{dlpack::kMajor, dlpack::kMinor}, this, &done, 0, {}} {
+    view.data = static_cast<std::byte*>(cpu::pool_allocate(bytes));
+    if (view.data == nullptr) throw std::bad_alloc();
+    const auto item = static_cast<std::int64_t>(item_bytes(v.dtype));
+    for (int d = 0; d < v.ndim; ++d) view.strides[d] /= item;
+    managed.dl_tensor = prototype(view);
+    managed.dl_tensor.strides = view.strides;
+  }
+  ~Pooled() { cpu::pool_free(view.data, bytes); }
+  Pooled(const Pooled&) = delete;
+  Pooled& operator=(const Pooled&) = delete;
+  static void done(dlpack::ManagedTensorVersioned* m) { delete static_cast<Pooled*>(m->manager_ctx); }
+
+  View view;
+  std::size_t bytes;
+  dlpack::ManagedTensorVersioned managed;
+};
+
 /// DLPack's C functions of torch, the first of their versions that is known here; nullptr where there are none.
 dlpack::ExchangeApi* exchange_api(const py::object& torch) {
   const py::object capsule = py::getattr(torch.attr("Tensor"), "__dlpack_c_exchange_api__", py::none());
@@ -120,6 +145,8 @@ class Torch final : public Framework {
   }
 
   Result empty(const Call& call, const View& layout, const Array& like) const override {
+    if (layout.place.on_host() && layout.nbytes() >= static_cast<std::int64_t>(cpu::kPooledBytes))
+      return pooled(layout);
     if (!is_c_contiguous(layout)) return empty_strided(layout, like);
     dlpack::Tensor wanted = prototype(layout);
     dlpack::ManagedTensorVersioned* managed = nullptr;
@@ -148,6 +175,17 @@ class Torch final : public Framework {
     py::raise_from(cause, PyExc_TypeError,
                    call.says(std::string(argument) + " must be a plain strided tensor with memory of its own").c_str());
     throw py::error_already_set();
+  }
+
+  Result pooled(const View& layout) const {
+    auto memory = std::make_unique<Pooled>(layout);
+    Result r{layout, {}};
+    r.view.data = memory->view.data;
+    void* object = nullptr;
+    if (api_->managed_tensor_to_py_object_no_sync(&memory->managed, &object) != 0) throw py::error_already_set();
+    (void)memory.release();  // torch's
+    r.object = py::reinterpret_steal<py::object>(static_cast<PyObject*>(object));
+    return r;
   }
 
   Result empty_strided(const View& layout, const Array& like) const {

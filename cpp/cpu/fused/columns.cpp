@@ -22,7 +22,7 @@ class Columns {
  public:
   Columns(const FusedCall& call, int threads)
       : call_(call), p_(call.program), threads_(threads), block_(p_.block), splits_(parts_of_rows()) {
-    if (splits_ == 1) block_ = share_of_columns();
+    if (splits_ == 1 && p_.together == 1) block_ = share_of_columns();
     blocks_ = divide_up(p_.space.cols, block_);
   }
 
@@ -191,12 +191,21 @@ class Columns {
   /// their lower half.
   void finish(Worker& w, const Reduction& r, std::int64_t b) const {
     const Home& home = p_.homes[at(r.step)];
+    if (p_.together > 1) combine_together(w, r);
     const std::int64_t count = end(b) - begin(b), vector = p_.kernels->vector_bytes;
     const bool dense = r.scale == r.scalar.lane_bytes && home.scale == lane_bytes(p_.kernel.steps[at(r.step)].dtype);
     const std::int64_t run = dense ? count : vector / std::max(r.scale, home.scale);
     for (std::int64_t e = 0; e < count; e += run)
-      r.scalar.finish(w.scratch(r.place + e * r.scale), p_.space.rows, w.scratch(home.place + e * home.scale),
-                      std::min(run, count - e));
+      r.scalar.finish(w.scratch(r.place + e * r.scale), p_.space.rows * p_.together,
+                      w.scratch(home.place + e * home.scale), std::min(run, count - e));
+  }
+
+  /// Of rows that lie side by side: each of their columns gets the accumulator of all.
+  void combine_together(Worker& w, const Reduction& r) const {
+    const std::int64_t columns = p_.space.cols / p_.together, bytes = columns * r.scale;
+    std::byte* const first = w.scratch(r.place);
+    for (std::int64_t k = 1; k < p_.together; ++k) r.scalar.combine(first, first + k * bytes, columns);
+    for (std::int64_t k = 1; k < p_.together; ++k) std::memcpy(first + k * bytes, first, at(bytes));
   }
 
   const FusedCall& call_;

@@ -216,7 +216,10 @@ void Emitter::act(int s) {
   acted_[at(s)] = true;
   const auto found = wanted_->find(s);
   if (found == wanted_->end()) return;
-  for (const Action& a : found->second) {
+  // What is accumulated is read back, which waits for stores to memory before it.
+  std::vector<Action> actions = found->second;
+  std::ranges::stable_partition(actions, [](const Action& a) { return a.kind != Action::Kind::kStore; });
+  for (const Action& a : actions) {
     if (a.kind == Action::Kind::kStore) {
       const Target& target = p_.targets[at(a.index)];
       note(to_.targets, a.index);

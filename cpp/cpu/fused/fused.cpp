@@ -6,6 +6,7 @@
 
 #include "cpu/fused/row_copies.hpp"
 #include "cpu/fused/rows_and_columns.hpp"
+#include "cpu/fused/side_by_side.hpp"
 #include "cpu/fused/worker.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/job.hpp"
@@ -24,8 +25,10 @@ std::unique_ptr<const FusedProgram> make_program(const Kernel& k) {
     default:
       throw std::logic_error("kfusion: the CPU executor has no loops for " + k.name);
   }
-  auto program = std::make_unique<const FusedProgram>(k);
-  return program->takes_rows() ? std::make_unique<const FusedProgram>(k, true) : std::move(program);
+  const std::int64_t together = rows_side_by_side(k);
+  const Kernel made = together > 1 ? side_by_side(k, together) : k;
+  auto program = std::make_unique<const FusedProgram>(made, false, together);
+  return program->takes_rows() ? std::make_unique<const FusedProgram>(made, true, together) : std::move(program);
 }
 
 /// In place the lines are in the cache already, and theirs to write.
@@ -71,14 +74,13 @@ void FusedKernel::run(const std::byte* const* loads, std::byte* const* stores, c
   const FusedProgram& p = *program_;
   if (p.space.rows == 0 || p.space.cols == 0) return;
   const bool in_place = is_in_place(p, loads, stores);
-  const bool copied = std::ranges::any_of(p.targets, &Target::copied);  // from the cache, which streaming would pass by
   IndexFault fault;
   const FusedCall call{p,
                        loads,
                        stores,
                        parameters,
                        &fault,
-                       streams(p.stored_bytes) && !in_place && !copied,
+                       streams(p.stored_bytes, p.bytes) && !in_place && p.may_stream,
                        in_place && is_staged(p, loads, stores)};
   const int threads = threads_for(p.work);
   if (p.copy)
@@ -95,8 +97,7 @@ void FusedKernel::run_part(const std::byte* const* loads, std::byte* const* stor
                            bool stream) const {
   const FusedProgram& p = *program_;
   if (p.space.rows == 0 || p.space.cols == 0) return;
-  const bool copied = std::ranges::any_of(p.targets, &Target::copied);
-  const FusedCall call{p, loads, stores, parameters, nullptr, stream && !copied};
+  const FusedCall call{p, loads, stores, parameters, nullptr, stream && p.may_stream};
   p.space.columns ? run_columns(call, 1) : run_rows(call, 1);
 }
 

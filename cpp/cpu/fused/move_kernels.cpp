@@ -130,6 +130,28 @@ void widen_halves(DType half, const std::byte* from, std::int64_t count, std::by
   half == DType::kFloat16 ? widen<Float16>(from, count, to) : widen<BFloat16>(from, count, to);
 }
 
+template <class E>
+void add_rows_of(const std::byte* rows, std::int64_t pitch, std::int64_t count, std::int64_t cols, std::byte* to,
+                 bool first) {
+  using V = VecOf<E>;
+  std::int64_t i = 0;
+  for (; i + V::kCount <= cols; i += V::kCount) {
+    V sum = first ? V(-0.0) : load_elements<E>(to + i * kItem<E>);
+    for (std::int64_t r = 0; r < count; ++r) sum = sum + load_elements<E>(rows + r * pitch + i * kItem<E>);
+    store_elements<E>(to + i * kItem<E>, sum);
+  }
+  if (i == cols) return;
+  const int rest = static_cast<int>(cols - i);
+  V sum = first ? V(-0.0) : load_elements<E>(to + i * kItem<E>, rest);
+  for (std::int64_t r = 0; r < count; ++r) sum = sum + load_elements<E>(rows + r * pitch + i * kItem<E>, rest);
+  store_elements<E>(to + i * kItem<E>, sum, rest);
+}
+void add_rows(DType dtype, const std::byte* rows, std::int64_t pitch, std::int64_t count, std::int64_t cols,
+              std::byte* to, bool first) {
+  dtype == DType::kFloat64 ? add_rows_of<Float64>(rows, pitch, count, cols, to, first)
+                           : add_rows_of<Float32>(rows, pitch, count, cols, to, first);
+}
+
 /// At and after the first line of `to`; the edges by plain stores.
 void stream_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   using V = VectorOf<std::uint8_t, kVectorBytes>::Type;
@@ -162,28 +184,11 @@ StepFunction done_step(Width width) {
 StepFunction reload_step(Width width) { return step<Reload>(width); }
 StepFunction spill_step(Width width) { return step<Spill>(width); }
 
-extern const TileKernels kTileKernels = {kVectorBytes,
-                                         kRegisters,
-                                         map_step,
-                                         load_step,
-                                         store_step,
-                                         take_step,
-                                         cast_step,
-                                         reload_step,
-                                         spill_step,
-                                         number_step,
-                                         reduce_step,
-                                         done_step,
-                                         join_steps,
-                                         row_loop,
-                                         row_search,
-                                         column_search,
-                                         row_moments,
-                                         row_ahead,
-                                         {run_full, run_short},
-                                         widen_halves,
-                                         stream_copy,
-                                         fence};
+extern const TileKernels kTileKernels = {
+    kVectorBytes, kRegisters, map_step,    load_step,     store_step,  take_step,  cast_step,
+    reload_step,  spill_step, number_step, reduce_step,   done_step,   join_steps, row_loop,
+    sum_loop,     store_loop, row_search,  column_search, row_moments, row_ahead,  {run_full, run_short},
+    widen_halves, add_rows,   stream_copy, fence};
 
 }  // namespace KF_ISA
 }  // namespace kfusion::cpu

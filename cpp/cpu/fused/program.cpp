@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "cpu/fused/emitter.hpp"
+#include "cpu/fused/expressions.hpp"
 #include "cpu/fused/row_copies.hpp"
 #include "cpu/fused/searches.hpp"
 #include "kfusion/divide_up.hpp"
@@ -16,7 +18,7 @@ constexpr std::int64_t kFetchedBytes = 3 << 20;     // fewer stay in the cache, 
 constexpr std::int64_t kNextRowBytes = 256 * 1024;  // a row that the second-level cache holds beside its successor
 constexpr std::int64_t kGroupBytes =
     8 * 1024;                              // of a group of rows, whose successor the first-level cache holds beside it
-constexpr std::int64_t kBlock = 1024;      // elements of a block of columns
+constexpr std::int64_t kBlock = 4096;      // elements of a block of columns
 constexpr std::int64_t kWideBlock = 4096;  // of one whose rows are taken several at once
 constexpr std::int64_t kLeastBlock = 256;  // of one that is swept again
 constexpr std::int64_t kBlockBytes = 512 * 1024;  // of a block that is swept again
@@ -50,8 +52,12 @@ bool is_one_element(Reach r) { return r == Reach::kScalar || r == Reach::kOuter;
 
 }  // namespace
 
-FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks)
-    : kernel(without_empty_casts(k)), space(k), kernels(&tile_kernels()), wide_blocks_(wide_blocks) {
+FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks, std::int64_t rows_together)
+    : kernel(without_empty_casts(k)),
+      space(k),
+      together(rows_together),
+      kernels(&tile_kernels()),
+      wide_blocks_(wide_blocks) {
   choose_group();
   add_sources(kernel.loads, false);
   add_sources(kernel.iotas, true);
@@ -68,9 +74,14 @@ FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks)
   count_bytes();
   emit_programs();
   give_row_steps();
+  find_sums();
   weigh();
   find_phases();
   find_ahead();
+  may_stream = std::ranges::none_of(targets, [](const Target& t) { return t.copied && !t.summed; }) &&
+               std::ranges::none_of(sweeps, [this](const TileProgram& p) {
+                 return std::ranges::any_of(p.targets, [this](int t) { return targets[at(t)].summed; });
+               });
   search = column_search_of(*this);
   copy = row_copy_of(*this);
 }
@@ -131,13 +142,19 @@ void FusedProgram::add_sources(const std::vector<Operand>& from, bool iota) {
     if (iota && s.layout.reach == Reach::kDirect) s.layout.reach = Reach::kStrided;
     s.shared = all_zero(s.layout.outer);
     const bool is_dense = s.layout.reach == Reach::kDirect, is_widened = s.shared && is_half(s.dtype);
-    const bool is_strided = s.layout.reach == Reach::kStrided && space.grouped && space.cols <= kLongestCopiedRow;
-    if (!iota && (is_strided || (copies_rows() && is_dense && is_widened))) {
+    const bool is_of_few = space.grouped ? space.cols <= kLongestCopiedRow : together > 1 && s.shared;
+    const bool is_strided = s.layout.reach == Reach::kStrided && is_of_few;
+    const bool is_of_rows = space.grouped && space.cols <= kLongestCopiedRow;
+    if (!iota && (is_strided || (is_of_rows && is_dense && is_widened))) {
       s.copied = true, s.from = s.layout;
       s.layout.reach = Reach::kDirect;
       if (is_widened) s.dtype = DType::kFloat32, s.layout.item = 4;
       copy_rows(s.layout, s.shared ? 1 : group, s.rows, s.pitch);
       if (!s.shared) s.layout.outer.back() = s.pitch;
+    }
+    if (!iota && !s.copied && repeats(s)) {
+      s.period = space.flat.back();
+      s.rows = add_scratch(s.period * s.layout.item + tile_bytes());
     }
     const bool fits = space.cols * s.layout.item <= kNextRowBytes;
     if (!space.columns && fits && !s.layout.outer.empty() && !s.copied) s.to_next = s.layout.outer.back() * group;
@@ -145,6 +162,15 @@ void FusedProgram::add_sources(const std::vector<Operand>& from, bool iota) {
     s.operand = add_operand(s.layout.reach == Reach::kDirect ? -1 : s.stage);
     sources.push_back(std::move(s));
   }
+}
+
+/// One value for each position along the last axis, as a bias has: a tile begins anywhere among them.
+bool FusedProgram::repeats(const Source& s) const {
+  constexpr std::int64_t kMostBytes = 64 * 1024;
+  const Extents& strides = s.layout.flat;
+  return s.layout.reach == Reach::kStrided && s.shared && !space.columns && strides.back() == s.layout.item &&
+         std::all_of(strides.begin(), strides.end() - 1, [](std::int64_t n) { return n == 0; }) &&
+         space.flat.back() * s.layout.item <= kMostBytes;
 }
 
 void FusedProgram::add_tables() {
@@ -191,7 +217,9 @@ void FusedProgram::add_targets() {
     t.per_row = has_home(t.step) && (space.columns ? all_zero(t.layout.outer) : is_one_element(t.layout.reach));
     if (kernel.kind == Pattern::kPointwise) t.per_row = false;
     if (!t.per_row && is_one_element(t.layout.reach)) t.layout.reach = Reach::kDirect;  // rows of one element
-    if (copies_rows() && t.layout.reach == Reach::kStrided) {
+    t.summed = store.parts > 0;
+    if (t.summed) t.per_row = false;
+    if (t.summed || (copies_rows() && t.layout.reach == Reach::kStrided)) {
       t.copied = true, t.to = t.layout;
       t.layout.reach = Reach::kDirect;
       copy_rows(t.layout, group, t.rows, t.pitch);
@@ -297,6 +325,7 @@ void FusedProgram::choose_block() {
   // Columns that the cache holds until they are swept again, unless that leaves too little of each row to read.
   block = kBlockBytes / (4 * std::max<std::int64_t>(space.rows, 1));
   if (kernel.separate.sweeps == 1 || block < kLeastBlock || block > kBlock) block = wide_blocks_ ? kWideBlock : kBlock;
+  if (together > 1) block = space.cols;
   block = std::max<std::int64_t>(1, divide_up(std::min(block, space.cols), tile)) * tile;
 }
 
@@ -377,7 +406,10 @@ void FusedProgram::emit_programs() {
   keep_values(in_sweep);
   scalars = program_of(once, -1);
   for (const Wanted& wanted : between) rows.push_back(program_of(wanted, -1));
-  for (int sweep = 0; sweep < std::ssize(in_sweep); ++sweep) sweeps.push_back(program_of(in_sweep[at(sweep)], sweep));
+  for (int sweep = 0; sweep < std::ssize(in_sweep); ++sweep) {
+    in_this_sweep_ = in_sweep[at(sweep)], kept_by_loops_.clear();
+    sweeps.push_back(program_of(in_this_sweep_, sweep));
+  }
 }
 
 /// `sweep`: of elements, -1 for other values.
@@ -387,6 +419,7 @@ TileProgram FusedProgram::program_of(Wanted wanted, int sweep) {
   program.wide = space.columns ? wide_ : is_wide(wanted);
   size_tiles(program);
   Emitter(*this, program, sweep).emit(wanted);
+  if (loops.empty()) take_expression(program, wanted, sweep);
   program.staged = program.sources.size();
   for (const int r : program.reductions) {
     const std::int64_t lanes = kernels->vector_bytes / reductions[at(r)].scalar.lane_bytes;
@@ -396,38 +429,128 @@ TileProgram FusedProgram::program_of(Wanted wanted, int sweep) {
   }
   for (const TileProgram& l : loops) {
     program.searches.push_back(l.loop);
+    program.loops_store = program.loops_store || l.loop.target >= 0;
+    program.keeps += l.keeps;
     add_all(program.sources, l.sources), add_all(program.homes, l.homes), add_all(program.reductions, l.reductions);
   }
   const auto strided = [](const auto& list, int k) { return list[at(k)].layout.reach != Reach::kDirect; };
   program.copies = std::ranges::any_of(program.sources, [&](int k) { return strided(sources, k); }) ||
                    std::ranges::any_of(program.targets, [&](int k) { return strided(targets, k); });
   program.takes_rows = program.takes_rows && !program.copies;
+  if (!loops.empty() && !program.has_steps()) {
+    std::vector<RowLoop*> all;
+    for (RowLoop& l : program.searches) all.push_back(&l);
+    fetch_unread(all, sweep);
+  } else if (program.loop.run != nullptr && sweep >= 0) {
+    fetch_unread({&program.loop}, sweep);
+  }
   return program;
 }
 
-/// Reductions of a sweep that are a loop each, where all of it is none: steps take a row at a time, and short rows for
-/// much longer (the sum and the largest element of 65536 rows of 64 on one core 11 ms by steps, 0.6 by loops).
+/// What a sweep makes as a loop for each result, where all of it is none: steps take a row at a time, and short rows
+/// for much longer (the sum and the largest element of 65536 rows of 64 on one core 11 ms by steps, 0.6 by loops).
 std::vector<TileProgram> FusedProgram::take_loops(Wanted& wanted, int sweep) {
   std::size_t count = 0;
-  bool keeps = false;
-  for (const auto& [s, actions] : wanted) {
-    count += actions.size();
-    keeps = keeps || std::ranges::count(actions, Action::Kind::kKeep, &Action::kind) > 0;
-  }
+  for (const auto& [s, actions] : wanted) count += actions.size();
   std::vector<TileProgram> loops;
-  if (sweep < 0 || space.columns || count < 2 || keeps) return loops;  // a loop may need what this sweep is to keep
-  for (auto& [s, actions] : wanted)
-    std::erase_if(actions, [&, step = s](const Action& a) {
-      if (a.kind != Action::Kind::kReduce) return false;
-      TileProgram alone = program_of({{step, {a}}}, sweep);
-      if (alone.loop.run == nullptr) return false;
-      const bool read = std::ranges::count(loops, alone.loop.x, [](const TileProgram& l) { return l.loop.x; }) > 0;
-      if (read) alone.loop.fetch = {};
-      loops.push_back(std::move(alone));
-      return true;
-    });
+  if (sweep < 0 || space.columns || count < 2 || kernel.kind == Pattern::kPointwise) return loops;
+  const bool keeps = std::ranges::any_of(
+      wanted, [](const auto& w) { return std::ranges::count(w.second, Action::Kind::kKeep, &Action::kind) > 0; });
+  const auto take = [&](int s, const Action& a) {
+    TileProgram alone = program_of({{s, {a}}}, sweep);
+    // A loop over what this sweep is to keep would come too early, but one of an expression makes it again.
+    if (alone.loop.run == nullptr || (keeps && alone.loop.arrays[0] < 0)) return false;
+    if (a.kind == Action::Kind::kStore) alone.loop.target = a.index;
+    if (a.kind == Action::Kind::kKeep) kept_by_loops_.push_back(s);
+    loops.push_back(std::move(alone));
+    return true;
+  };
+  for (const bool first : {true, false})  // what is kept, which the others read
+    for (auto& [s, actions] : wanted)
+      std::erase_if(actions, [&, step = s](const Action& a) {
+        if ((a.kind == Action::Kind::kKeep) != first) return false;
+        if (take(step, a)) return true;
+        const std::vector<int> before = std::exchange(kept_by_loops_, {});
+        const bool taken = !before.empty() && take(step, a);
+        kept_by_loops_ = before;
+        return taken;
+      });
   std::erase_if(wanted, [](const auto& w) { return w.second.empty(); });
+  // Stores to memory wait in the processor, and loads of other addresses that look alike with them: sums come first.
+  std::ranges::stable_partition(
+      loops, [this](const TileProgram& l) { return l.loop.target < 0 || targets[at(l.loop.target)].summed; });
+  share_fetches(loops);
   return loops;
+}
+
+/// Of a sweep that makes one value, which is no loop of the grammar, or is to be added up.
+void FusedProgram::take_expression(TileProgram& program, const Wanted& wanted, int sweep) {
+  if (sweep < 0 || !space.grouped || wanted.size() != 1 || wanted.begin()->second.size() != 1) return;
+  const auto& [s, actions] = *wanted.begin();
+  const bool is_summed = actions[0].kind == Action::Kind::kStore && targets[at(actions[0].index)].summed;
+  if (!program.searches.empty() || (program.loop.run != nullptr && !is_summed)) return;
+  const ExpressionLoop found = expression_loop(*this, s, actions[0], in_this_sweep_);
+  if (found.loop.run == nullptr) return;
+  program.loop = found.loop;
+  for (const int k : found.sources) {
+    const TileFetch fetch = fetch_of(sources[at(k)], sweep, kernels->vector_bytes / lane_bytes(sources[at(k)].dtype));
+    if (fetch.stride != 0 && program.loop.fetched < kFormFetches) program.loop.fetches[program.loop.fetched++] = fetch;
+  }
+}
+
+/// Sums of parts of the rows that loops make: they are added where they stay.
+void FusedProgram::find_sums() {
+  for (TileProgram& p : sweeps) {
+    const auto take = [&](RowLoop& l) {
+      if (l.target < 0 || l.arrays[0] < 0) return;  // none, or a loop of the grammar
+      Target& t = targets[at(l.target)];
+      if (!t.summed || t.to.reach != Reach::kDirect || std::ranges::count(p.targets, l.target) > 0) return;
+      l.adds = t.in_place = true;
+      row_steps[at(t.operand)] = 0;
+    };
+    for (RowLoop& l : p.searches) take(l);
+  }
+}
+
+/// Loops of expressions fetch their part of the next rows of arrays that no loop of the sweep reads, and the last
+/// sweep's what the others could not.
+void FusedProgram::fetch_unread(std::vector<RowLoop*> loops, int sweep) {
+  const auto fetches = [](const RowLoop& l, int operand) {
+    return (l.fetch.stride != 0 && l.fetch.operand == operand) ||
+           std::any_of(l.fetches, l.fetches + l.fetched, [=](const TileFetch& f) { return f.operand == operand; });
+  };
+  const auto room =
+      std::ranges::find_if(loops, [](const RowLoop* l) { return l->arrays[0] >= 0 && l->fetched < kFormFetches; });
+  const bool is_last = sweep == kernel.separate.sweeps - 1;
+  for (int k = 0; k < static_cast<int>(sources.size()); ++k) {
+    const Source& s = sources[at(k)];
+    const int elements = kernels->vector_bytes / lane_bytes(s.dtype);
+    TileFetch fetch = s.to_next == 0 ? TileFetch{} : fetch_of(s, sweep, elements);
+    if (is_last && std::ranges::count(owed_, k) > 0)
+      fetch = {s.operand, elements * s.layout.item, std::countr_zero(static_cast<unsigned>(elements)), s.to_next};
+    if (fetch.stride == 0 || std::ranges::any_of(loops, [&](const RowLoop* l) { return fetches(*l, s.operand); }))
+      continue;
+    if (room != loops.end() && (*room)->fetched < kFormFetches)
+      (*room)->fetches[(*room)->fetched++] = fetch;
+    else if (group * space.cols * s.layout.item <= kGroupBytes)
+      owed_.push_back(k);
+  }
+}
+
+/// Each array is prefetched by one of the loops that read it.
+void FusedProgram::share_fetches(std::vector<TileProgram>& loops) const {
+  std::vector<int> seen;
+  const auto is_first = [&seen](const TileFetch& f) {
+    if (f.stride == 0 || std::ranges::count(seen, f.operand) > 0) return false;
+    seen.push_back(f.operand);
+    return true;
+  };
+  for (TileProgram& l : loops) {
+    if (!is_first(l.loop.fetch)) l.loop.fetch = {};
+    const int count = std::exchange(l.loop.fetched, 0);
+    for (int k = 0; k < count; ++k)
+      if (is_first(l.loop.fetches[k])) l.loop.fetches[l.loop.fetched++] = l.loop.fetches[k];
+  }
 }
 
 void FusedProgram::size_tiles(TileProgram& program) const {
@@ -514,7 +637,7 @@ void FusedProgram::weigh() {
 bool FusedProgram::takes_pairs(int sweep, Phase& phase) const {
   if (sweep + 1 >= std::ssize(sweeps)) return false;
   const TileProgram& next = sweeps[at(sweep) + 1];
-  if (next.reductions.empty() || !next.targets.empty()) return false;
+  if (next.reductions.empty() || next.stores()) return false;
   if (next.keeps > 0 && space.cols > kChunk) return false;  // of the row's own first reduction, not of a chunk's
   const auto reduction_of = [this](int s) {
     return static_cast<int>(std::ranges::find(reductions, s, &Reduction::step) - reductions.begin());

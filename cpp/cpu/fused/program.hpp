@@ -5,6 +5,7 @@
 // tile of these programs has a value of each; where each element of a tile is a row (kColumns) they are arrays along
 // it.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <vector>
@@ -30,11 +31,13 @@ struct TileProgram {
   bool takes_rows = false;                        ///< of columns: several rows at once, where whole tiles are joined
   RowLoop loop;                                   ///< of rows: all steps, where there is such a loop
   std::vector<RowLoop> searches;                  ///< of rows: what no step does, before the steps
+  bool loops_store = false;                       ///< some of these, to arrays
 
   std::int64_t per_tile(Width w) const { return elements[static_cast<int>(w)]; }
   std::int64_t per_register() const { return per_tile(Width::kShort); }
   bool has_steps() const { return steps[0].size() > 1; }  ///< and the last one
-  bool empty() const { return targets.empty() && reductions.empty() && keeps == 0; }
+  bool empty() const { return targets.empty() && reductions.empty() && keeps == 0 && searches.empty(); }
+  bool stores() const { return loops_store || !targets.empty(); }
 };
 
 /// An array that the kernel reads: a load, the numbers of an iota, or the row of a table at a row's index.
@@ -49,6 +52,7 @@ struct Source {
   int operand = 0;           ///< of TileContext::at
   std::int64_t stage = 0;    ///< in the scratch: room for a tile
   bool shared = false;       ///< by all rows
+  std::int64_t period = 0;   ///< elements that come again and again: so many, and a tile behind them, are at `rows`
   bool copied = false;  ///< to dense rows in the scratch, from `from`: each group's, what is shared once, as float32
   Layout from;
   std::int64_t rows = 0, pitch = 0;  ///< where they begin, bytes from row to row
@@ -61,7 +65,9 @@ struct Target {
   bool per_row = false;
   int operand = 0;
   std::int64_t stage = 0;
-  bool copied = false;  ///< as of a Source
+  bool copied = false;    ///< as of a Source
+  bool summed = false;    ///< the rows of a group are added to the sums of their part (Store::parts)
+  bool in_place = false;  ///< by the loop that makes them
   Layout to;
   std::int64_t rows = 0, pitch = 0;
 };
@@ -111,14 +117,16 @@ inline constexpr std::int64_t kChunk = 4096;  ///< elements of a row that are re
 /// All that does not depend on addresses.
 class FusedProgram {
  public:
-  /// `wide_blocks`: of a kernel that takes several rows of columns at once.
-  explicit FusedProgram(const Kernel& k, bool wide_blocks = false);
+  /// `wide_blocks`: of a kernel that takes several rows of columns at once. `together`: rows that lie side by side in
+  /// it, whose results are to be combined (side_by_side.hpp).
+  explicit FusedProgram(const Kernel& k, bool wide_blocks = false, std::int64_t together = 1);
   /// Of columns: several rows are taken each time that accumulators come and go, so that they may come from the
   /// second-level cache.
   bool takes_rows() const;
 
   Kernel kernel;
   Space space;
+  std::int64_t together;
   const TileKernels* kernels;
   std::vector<Source> sources;  ///< loads, then iotas, then tables whose rows are read as a whole
   std::vector<Layout> tables;   ///< by Kernel::tables
@@ -142,6 +150,7 @@ class FusedProgram {
   std::vector<std::int64_t> places;             ///< by operand: in the scratch, -1 elsewhere
   std::vector<std::int64_t> row_steps;          ///< by operand: bytes to its next row
   std::int64_t group = 1;                       ///< rows that go through each sweep together
+  bool may_stream = true;                       ///< no store goes past the cache to what is read from there
   std::int64_t block = 0;                       ///< kColumns: elements whose accumulators and row values have room
 
   // For the emitter.
@@ -156,6 +165,8 @@ class FusedProgram {
         for (const int a : kernel.steps[s].arguments) reached[static_cast<std::size_t>(a)] = true;
   }
   int source_of(int step) const;  ///< -1: it is none
+  /// Whether a loop of this sweep has left the step's value in its home by now.
+  bool is_kept_by_loop(int step) const { return std::ranges::find(kept_by_loops_, step) != kept_by_loops_.end(); }
   bool has_home(int step) const;  ///< one value for all elements of a row: it waits in its home for who uses it
   int take_slot(std::vector<int>& free);
   /// What is prefetched while `source` is read in a sweep, by registers of that many elements; stride 0: nothing.
@@ -169,6 +180,7 @@ class FusedProgram {
   std::int64_t kept_pitch() const { return (space.cols * 4 + tile_bytes() + 63) / 64 * 64; }
 
   void add_sources(const std::vector<Operand>& operands, bool iota);
+  bool repeats(const Source& s) const;
   void add_tables();
   bool takes_rows_of(int take) const;
   void add_row_source(int take);
@@ -188,6 +200,10 @@ class FusedProgram {
   void emit_programs();
   TileProgram program_of(Wanted wanted, int sweep);
   std::vector<TileProgram> take_loops(Wanted& wanted, int sweep);
+  void take_expression(TileProgram& program, const Wanted& wanted, int sweep);
+  void find_sums();
+  void share_fetches(std::vector<TileProgram>& loops) const;
+  void fetch_unread(std::vector<RowLoop*> loops, int sweep);
   void count_bytes();
   void weigh();
   void find_phases();
@@ -206,6 +222,9 @@ class FusedProgram {
   const Step& step(int s) const { return kernel.steps[static_cast<std::size_t>(s)]; }
 
   bool wide_ = false;  ///< kColumns: all programs are
+  Wanted in_this_sweep_;
+  std::vector<int> kept_by_loops_;  ///< of this sweep
+  std::vector<int> owed_;           ///< sources whose next rows no sweep has fetched so far
   bool wide_blocks_;
 };
 

@@ -21,6 +21,7 @@ class Rows {
 
   void run() {
     const std::int64_t rows = p_.space.rows;
+    if (p_.kernel.parts() > 0) return in_parts();
     if (p_.reductions.empty() && rows == 1) return pointwise();
     if (rows >= threads_ || chunks_ == 1) {
       parallel_for(rows, threads_, [this](std::int64_t begin, std::int64_t end) { groups(begin, end); });
@@ -55,9 +56,24 @@ class Rows {
     });
   }
 
+  /// Sums of parts of the rows: a part is one thread's, row after row.
+  void in_parts() const {
+    const std::int64_t rows = p_.space.rows, parts = p_.kernel.parts();
+    parallel_for(parts, threads_, [&](std::int64_t first, std::int64_t last) {
+      Worker w(call_);
+      for (std::int64_t part = first; part < last; ++part) {
+        w.begin_part(part);
+        groups(w, part * rows / parts, (part + 1) * rows / parts);
+      }
+    });
+  }
+
   void groups(std::int64_t begin, std::int64_t end) const {
     if (call_.stream && p_.ahead.run != nullptr) return groups_ahead(begin, end);
     Worker w(call_);
+    groups(w, begin, end);
+  }
+  void groups(Worker& w, std::int64_t begin, std::int64_t end) const {
     std::vector<Partial> partials(partial_count());
     for (std::int64_t r = begin, n; r < end; r += n) {
       n = rows_from(r, end);

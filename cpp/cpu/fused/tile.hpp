@@ -146,6 +146,8 @@ StepFunction reduce_step(Op op, DType held, Width width, bool wide, bool columns
 StepFunction done_step(Width width);
 bool join_steps(TileStep* steps, int count, bool columns);
 RowLoop row_loop(const TileStep* steps, int count, const TileFetch* fetches);
+RowLoop sum_loop(const Expression& e, DType elements);
+RowLoop store_loop(const Expression& e, DType elements, DType to);
 RowLoop::Run row_search(DType elements, bool nan);
 ColumnSearch::Run column_search(DType elements, bool largest);
 RowMoments row_moments(const RowLoop& mean, const RowLoop& squares);

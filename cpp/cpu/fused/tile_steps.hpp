@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cpu/fused/column_search.hpp"
+#include "cpu/fused/expression.hpp"
 #include "kfusion/dtype.hpp"
 #include "kfusion/ops/op.hpp"
 
@@ -59,10 +60,11 @@ struct TileContext {
   std::int64_t valid = 0;                   ///< elements of the tile that count
   std::int64_t end = 0;                     ///< of the elements that count
   const TileTable* tables = nullptr;
-  bool partial = false;  ///< some do not
-  bool first = true;     ///< the first tile of a reduction
-  bool columns = false;  ///< each element has accumulators of its own: a reduction's first tile is all of a row
-  bool stream = false;   ///< stores go past the caches where addresses allow it
+  bool partial = false;      ///< some do not
+  bool first = true;         ///< the first tile of a reduction
+  bool columns = false;      ///< each element has accumulators of its own: a reduction's first tile is all of a row
+  bool stream = false;       ///< stores go past the caches where addresses allow it
+  bool begins_part = false;  ///< the group's first row is that of a part whose rows are added up
 };
 
 /// Elements [begin, end) of the rows [first, last) of a group.
@@ -70,9 +72,13 @@ struct RowBlock {
   std::int64_t first = 0, last = 1, begin = 0, end = 0;
 };
 
+/// Leaves of an expression that is a loop, and what it prefetches.
+inline constexpr int kFormArrays = 3, kFormNumbers = 5, kFormFetches = 3;
+
 /// A sweep over rows as one loop, where its steps are those of normalisations and softmax (row_loop_kernels.cpp has the
-/// grammar), or search for a number of the row (searches.hpp: for `centre`; `factor` where there is none). What it
-/// reads and writes are operands of TileContext::at.
+/// grammar), make an expression of some arrays (expression_kernels.cpp has the forms), or search for a number of the
+/// row (searches.hpp: for `centre`; `factor` where there is none). What it reads and writes are operands of
+/// TileContext::at.
 struct RowLoop {
   using Run = void (*)(const RowLoop& loop, const TileContext* context, const RowBlock& block);
   Run run = nullptr;  ///< nullptr: the steps are others
@@ -81,6 +87,14 @@ struct RowLoop {
   std::int32_t to = -1;    ///< the array to store to, or the reduction's accumulators
   bool folds = false;      ///< leaves one accumulator, not a register of them
   TileFetch fetch;         ///< stride 0: nothing
+  // Of an expression:
+  std::int32_t arrays[kFormArrays] = {-1, -1, -1}, numbers[kFormNumbers] = {-1, -1, -1, -1, -1};
+  bool places = false;   ///< number 0 is a position
+  bool divides = false;  ///< by number 0
+  bool adds = false;     ///< to sums of a part of the rows
+  int target = -1;       ///< of FusedProgram::targets: that it stores to
+  int fetched = 0;       ///< of `fetches`
+  TileFetch fetches[kFormFetches];
 };
 
 /// A mean and the squared distances from it by one sweep in the place of two loops.
@@ -128,6 +142,9 @@ struct TileKernels {
   /// The same steps of full width as a loop over rows; without `run` where there is none. `fetches`: of
   /// TileStep::fetch.
   RowLoop (*row_loop)(const TileStep* steps, int count, const TileFetch* fetches);
+  /// The sum of an expression over a row, and an expression that is stored as `to`; without `run` where there is none.
+  RowLoop (*sum_loop)(const Expression& e, DType elements);
+  RowLoop (*store_loop)(const Expression& e, DType elements, DType to);
   /// Finds the first element of each row, dense in memory, that equals a number of the row; `nan`: or is NaN.
   RowLoop::Run (*row_search)(DType elements, bool nan);
   /// Finds the largest or smallest element of each column; nullptr for bools.
@@ -141,6 +158,9 @@ struct TileKernels {
                        std::int64_t elements);
   /// `count` elements of a half type as float32.
   void (*widen)(DType half, const std::byte* from, std::int64_t count, std::byte* to);
+  /// Sums of rows, of a float type that is no half type; `first`: they begin with these rows.
+  void (*add_rows)(DType dtype, const std::byte* rows, std::int64_t pitch, std::int64_t count, std::int64_t cols,
+                   std::byte* to, bool first);
   void (*copy)(std::byte* to, const std::byte* from, std::size_t bytes);  ///< with stores past the caches
   void (*fence)();  ///< ends a thread's part of a job that streams
 };

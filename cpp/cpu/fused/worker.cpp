@@ -56,8 +56,10 @@ Worker::Worker(const FusedCall& call, const Worker& from) : call_(call), program
   std::memcpy(scratch_ + program_.homes_begin, from.scratch_ + program_.homes_begin,
               static_cast<std::size_t>(program_.homes_end - program_.homes_begin));
   for (const int operand : program_.kept) at_[operand] = from.at_[operand];
-  for (const Source& s : program_.sources)
+  for (const Source& s : program_.sources) {
     if (s.copied && s.shared) at_[s.operand] = from.at_[s.operand];
+    if (s.period > 0) copy_period(s);
+  }
   go_to(0);
 }
 
@@ -129,6 +131,7 @@ void Worker::set_constants() {
 void Worker::copy_shared() {
   for (std::size_t k = 0; k < program_.sources.size(); ++k) {
     const Source& s = program_.sources[k];
+    if (s.period > 0) copy_period(s);
     if (!s.copied || !s.shared) continue;
     const std::byte* const base = call_.loads[k] + s.from.offset;
     at_[s.operand] = scratch_ + s.rows;
@@ -147,6 +150,15 @@ void Worker::copy_shared() {
   }
 }
 
+void Worker::copy_period(const Source& s) {
+  const std::int64_t all = s.period + program_.kernels->registers * program_.kernels->vector_bytes / s.layout.item;
+  const std::byte* const from = call_.loads[s.array] + s.layout.offset;
+  for (std::int64_t i = 0, n; i < all; i += n) {
+    n = std::min(s.period, all - i);
+    std::memcpy(scratch_ + s.rows + i * s.layout.item, from, static_cast<std::size_t>(n * s.layout.item));
+  }
+}
+
 void Worker::go_to(std::int64_t outer) {
   const Extents& extents = program_.space.outer;
   for (std::size_t k = 0; k < program_.sources.size(); ++k) {
@@ -161,6 +173,10 @@ void Worker::go_to(std::int64_t outer) {
   go_to_tables(outer);
   for (std::size_t k = 0; k < program_.targets.size(); ++k) {
     const Target& t = program_.targets[k];
+    if (t.in_place) {
+      at_[t.operand] = call_.stores[k] + t.to.offset + part_ * program_.space.cols * t.layout.item;
+      continue;
+    }
     if (!t.copied) target_base_[k] = call_.stores[k] + t.layout.offset + offset_of(outer, extents, t.layout.outer);
     if (t.layout.reach == Reach::kDirect) at_[t.operand] = target_base_[k];
   }
@@ -272,6 +288,11 @@ void Worker::leave_group() {
   for (std::size_t k = 0; k < program_.targets.size(); ++k) {
     const Target& t = program_.targets[k];
     if (!t.copied) continue;
+    if (t.in_place) continue;
+    if (t.summed) {
+      add_to_part(t, call_.stores[k] + part_ * space.cols * t.layout.item);
+      continue;
+    }
     const std::byte* const dense = scratch_ + t.rows;
     std::byte* const to = call_.stores[k] + t.to.offset + offset_of(first_, space.outer, t.to.outer);
     for_rows(
@@ -280,6 +301,23 @@ void Worker::leave_group() {
           scatter(t.to, space.flat, to + offset, 0, space.cols, dense + r * t.pitch);
         });
   }
+  context_.begins_part = false;
+}
+
+/// The group's rows. Where the sums do not lie as rows do, the rows are rearranged first.
+void Worker::add_to_part(const Target& t, std::byte* to) const {
+  const Space& space = program_.space;
+  const std::byte* rows = scratch_ + t.rows;
+  std::int64_t pitch = t.pitch;
+  Buffer moved;
+  if (t.to.reach != Reach::kDirect) {
+    pitch = space.cols * t.layout.item;
+    moved = Buffer(static_cast<std::size_t>(rows_ * pitch));
+    for (std::int64_t r = 0; r < rows_; ++r)
+      scatter(t.to, space.flat, moved.data() + r * pitch, 0, space.cols, rows + r * t.pitch);
+    rows = moved.data();
+  }
+  program_.kernels->add_rows(t.dtype, rows, pitch, rows_, space.cols, to + t.to.offset, context_.begins_part);
 }
 
 /// Of the group: sweeps see its numbers.
@@ -298,7 +336,10 @@ void Worker::go_to_row(std::int64_t row) {
 }
 
 void Worker::run_group(const TileProgram& p, std::int64_t begin, std::int64_t end) {
-  for (const RowLoop& l : p.searches) l.run(l, &context_, {0, rows_, begin, end});
+  for (const RowLoop& l : p.searches) {
+    if (!edges_.empty() && l.target >= 0) context_.edge = &edges_[at(l.target)];
+    l.run(l, &context_, {0, rows_, begin, end});
+  }
   if (!p.has_steps()) return;
   if (p.loop.run != nullptr) {
     if (!edges_.empty() && !p.targets.empty()) context_.edge = &edges_[at(p.targets[0])];
@@ -457,6 +498,8 @@ void Worker::fetch(const TileProgram& p, std::int64_t i, std::int64_t count, boo
     std::byte* const stage = scratch_ + s.stage;
     if (s.iota && s.layout.reach == Reach::kStrided) {
       count_off(s.layout, extents, reinterpret_cast<std::int64_t>(source_base_[k]), s.dtype, i, count, stage);
+    } else if (s.period > 0) {
+      at_[s.operand] = scratch_ + s.rows + i % s.period * s.layout.item;
     } else if (s.layout.reach == Reach::kStrided) {
       gather(s.layout, extents, source_base_[k], i, count, stage);
     } else if (all && s.layout.reach == Reach::kDirect) {

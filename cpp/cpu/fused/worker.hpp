@@ -38,8 +38,10 @@ class Worker {
   void go_to_group(std::int64_t first, std::int64_t rows);
   /// Once its row values are known: the rows of tables that they are indices of.
   void take_rows();
-  /// The end of a group: results that are not dense go to their places.
+  /// The end of a group: results that are not dense go to their places, sums of rows to those of their part.
   void leave_group();
+  /// The next group is the first one of a part of the rows.
+  void begin_part(std::int64_t part) { part_ = part, context_.begins_part = true; }
 
   /// The elements [begin, end); `first`: reductions start anew.
   void run(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first = true);
@@ -65,7 +67,9 @@ class Worker {
  private:
   void attach();
   void attach_tables();
+  void add_to_part(const Target& t, std::byte* to) const;
   void copy_shared();
+  void copy_period(const Source& s);
   void go_to_row(std::int64_t row);
   void go_to_tables(std::int64_t outer);
   std::int64_t index_of(int step, std::int64_t row) const;
@@ -95,7 +99,8 @@ class Worker {
   const std::byte** source_base_;  ///< of each source, at the outer index
   std::byte** target_base_;
   TileContext context_;
-  std::int64_t first_ = 0, rows_ = 1;           ///< of the group
+  std::int64_t first_ = 0, rows_ = 1;  ///< of the group
+  std::int64_t part_ = 0;
   std::vector<TileTable> tables_, row_tables_;  ///< along the flat index; along the rows of the group
   std::vector<Extents> along_rows_;             ///< strides of row_tables_
   Extents group_rows_ = {1};

@@ -6,8 +6,38 @@
 
 namespace kfusion::grad {
 
+namespace {
+
+/// What y = exp(z) / sum(exp(z)) is a softmax of, along which axes.
+struct Softmax {
+  NodeId z;
+  AxisList axes;
+};
+
+std::optional<Softmax> softmax_of(const Graph& g, const Node& y) {
+  if (y.op != Op::divide || g[y.arguments[0]].op != Op::exp) return {};
+  const Node* sum = &g[y.arguments[1]];
+  while (sum->op == Op::broadcast || sum->op == Op::reshape) sum = &g[sum->arguments[0]];
+  if (sum->op != Op::sum || sum->arguments[0] != y.arguments[0]) return {};
+  const auto& axes = std::get<ReduceAttributes>(sum->attributes).axes;
+  Extents kept = y.shape;
+  for (const int axis : axes) kept[at(axis)] = 1;
+  const Node& divisor = g[y.arguments[1]];  // each row by its own sum, and no other way
+  const bool is_own = divisor.shape == kept || (divisor.op == Op::broadcast && g[divisor.arguments[0]].shape == kept &&
+                                                divisor.shape == y.shape);
+  if (!is_own) return {};
+  return Softmax{g[y.arguments[0]].arguments[0], axes};
+}
+
+}  // namespace
+
 void Backward::of_map(NodeId id, NodeId g) {
   const Node n = node(id);
+  if (const auto softmax = softmax_of(b_.graph(), n); softmax && wanted(softmax->z)) {
+    // Of numerator and denominator together: y itself is all that it takes.
+    const NodeId sum = sum_over(b_, b_.map(Op::multiply, {id, g}), softmax->axes);
+    return give(softmax->z, b_.map(Op::multiply, {id, b_.map(Op::subtract, {g, sum})}));
+  }
   std::vector<Expr> arguments;
   for (const NodeId a : n.arguments) arguments.push_back(Expr::of(a));
   const std::vector<Expr> rules = adjoints(n.op, arguments, Expr::of(id), Expr::of(g), 0);
