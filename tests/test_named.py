@@ -103,7 +103,13 @@ def assert_right(name, results, args, dtype):
 
 
 def run(name, version, args, kind, **options):
-    result = getattr(kf, f"{version}_{name}")(*map(kind.make, args), **options)
+    function = getattr(kf, f"{version}_{name}")
+    try:
+        result = function(*map(kind.make, args), **options)
+    except kf.DeviceError as error:
+        if name != "linear_cross_entropy" or "runs through the array library" not in str(error):
+            raise
+        pytest.skip("on a GPU a product needs a library's")
     back = [kind.back(r) for r in (result if isinstance(result, tuple) else (result,))]
     return tuple(back) if isinstance(result, tuple) else back[0]
 

@@ -14,12 +14,14 @@ struct Softmax {
   AxisList axes;
 };
 
-std::optional<Softmax> softmax_of(const Graph& g, const Node& y) {
-  if (y.op != Op::divide || g[y.arguments[0]].op != Op::exp) return {};
-  const Node* sum = &g[y.arguments[1]];
-  while (sum->op == Op::broadcast || sum->op == Op::reshape) sum = &g[sum->arguments[0]];
-  if (sum->op != Op::sum || sum->arguments[0] != y.arguments[0]) return {};
-  const auto& axes = std::get<ReduceAttributes>(sum->attributes).axes;
+/// Gradients must pass through all of it.
+std::optional<Softmax> softmax_of(const GraphBuilder& b, const Node& y) {
+  const Graph& g = b.graph();
+  if (y.op != Op::divide || g[y.arguments[0]].op != Op::exp || b.is_stopped(y.arguments[0])) return {};
+  NodeId sum = y.arguments[1];
+  while (!b.is_stopped(sum) && (g[sum].op == Op::broadcast || g[sum].op == Op::reshape)) sum = g[sum].arguments[0];
+  if (b.is_stopped(sum) || g[sum].op != Op::sum || g[sum].arguments[0] != y.arguments[0]) return {};
+  const auto& axes = std::get<ReduceAttributes>(g[sum].attributes).axes;
   Extents kept = y.shape;
   for (const int axis : axes) kept[at(axis)] = 1;
   const Node& divisor = g[y.arguments[1]];  // each row by its own sum, and no other way
@@ -33,7 +35,7 @@ std::optional<Softmax> softmax_of(const Graph& g, const Node& y) {
 
 void Backward::of_map(NodeId id, NodeId g) {
   const Node n = node(id);
-  if (const auto softmax = softmax_of(b_.graph(), n); softmax && wanted(softmax->z)) {
+  if (const auto softmax = softmax_of(b_, n); softmax && wanted(softmax->z)) {
     // Of numerator and denominator together: y itself is all that it takes.
     const NodeId sum = sum_over(b_, b_.map(Op::multiply, {id, g}), softmax->axes);
     return give(softmax->z, b_.map(Op::multiply, {id, b_.map(Op::subtract, {g, sum})}));
