@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 
 import kfusion as kf
-from gradients import require_close, seeds_of, torch_vjp_of_graph, vjp_in_two_passes
 from graph_strategies import cases
 
 torch = pytest.importorskip("torch")
+
+from gradients import require_close, seeds_of, torch_vjp_of_graph, vjp_in_two_passes  # noqa: E402
+
 F = torch.nn.functional
 
 
