@@ -71,7 +71,7 @@ def _block(name: str, width: int) -> Any:
     from torch import nn
     from torch.nn import functional as F
 
-    class Gpt(nn.Module):
+    class Gpt(nn.Module):  # type: ignore[misc, unused-ignore]
         """Layer norms, attention and a GELU between two linear layers; causal but for images."""
 
         def __init__(self, causal: bool) -> None:
@@ -83,14 +83,13 @@ def _block(name: str, width: int) -> Any:
 
         def forward(self, x: Any) -> Any:
             batch, rows, _ = x.shape
-            heads = (
-                t.reshape(batch, rows, -1, _HEAD).transpose(1, 2) for t in self.qkv(self.norms[0](x)).split(width, -1)
-            )
-            y = F.scaled_dot_product_attention(*heads, is_causal=self.causal)
+            qkv = self.qkv(self.norms[0](x)).split(width, -1)
+            q, k, v = (t.reshape(batch, rows, -1, _HEAD).transpose(1, 2) for t in qkv)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
             x = x + self.out(y.transpose(1, 2).reshape(batch, rows, width))
             return x + self.down(F.gelu(self.up(self.norms[1](x))))
 
-    class Llama(nn.Module):
+    class Llama(nn.Module):  # type: ignore[misc, unused-ignore]
         """RMS norms, attention with heads of 128, and a SiLU gate."""
 
         def __init__(self) -> None:
@@ -104,8 +103,9 @@ def _block(name: str, width: int) -> Any:
         def forward(self, x: Any) -> Any:
             batch, rows, _ = x.shape
             y = self.norms[0](x)
-            heads = (layer(y).reshape(batch, rows, -1, 2 * _HEAD).transpose(1, 2) for layer in (self.q, self.k, self.v))
-            y = F.scaled_dot_product_attention(*heads, is_causal=True)
+            layers = self.q, self.k, self.v
+            q, k, v = (layer(y).reshape(batch, rows, -1, 2 * _HEAD).transpose(1, 2) for layer in layers)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + self.out(y.transpose(1, 2).reshape(batch, rows, width))
             y = self.norms[1](x)
             return x + self.down(F.silu(self.gate(y)) * self.up(y))
@@ -149,8 +149,8 @@ def cases(dtype: str, device: str, smaller: int = 1) -> Iterator[LossCase]:
         return
     for name, norm, weights in (("layer norm", _layernorm, 2), ("RMS norm", _rmsnorm, 1)):
         for rows, width in _NORMS[device]:
-            title, shape = f"backward of {name}", (max(rows // smaller, 1), width)
-            yield LossCase(title, _rows(weights), _backward(norm), 3, shape, dtype, device, SUITE)
+            of_norm = max(rows // smaller, 1), width
+            yield LossCase(f"backward of {name}", _rows(weights), _backward(norm), 3, of_norm, dtype, device, SUITE)
     for name, (batch, rows, width) in _BLOCKS[device].items():
         shape = max(batch // smaller, 1), rows, width
         small = 2, rows, width

@@ -514,3 +514,10 @@ def test_the_refusal_is_of_what_runs_by_itself():
 
     with pytest.raises(kf.TraceError, match=r"x\.max\(\) > 0"):
         kf.fuse(refused)(torch.ones(3))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_rms_norm_without_eps_adds_what_torch_adds(dtype):
+    x = (torch.randn(5, 64) * 2.0**-10).to(getattr(torch, dtype))
+    got = kf.fuse(lambda x: F.rms_norm(x, (64,)))(x)
+    torch.testing.assert_close(got, F.rms_norm(x, (64,)), rtol=2.0**-7 if x.itemsize == 2 else 1e-6, atol=1e-6)

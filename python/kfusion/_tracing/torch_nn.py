@@ -15,6 +15,7 @@ from .._ops import activations, attention, contractions, norms, views
 from .._ops import dropout as dropouts
 from .._ops import primitives as p
 from .._ops.gradients import clipped
+from .._spec import HALF
 from . import autocast, library_calls, refusals, trained_attention
 from .torch_functions import FUNCTIONS, dtype_of, named
 
@@ -86,7 +87,17 @@ def _layer_norm(
 @_function("rms_norm")
 def _rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
     axes = _trailing("rms_norm", input, normalized_shape)
-    return norms.rmsnorm(input, weight, axis=axes, eps=_EPS[input._dtype] if eps is None else eps)
+    return norms.rmsnorm(input, weight, axis=axes, eps=_own_eps(input._dtype) if eps is None else eps)
+
+
+@functools.cache
+def _own_eps(dtype: str) -> float:
+    """What torch's RMS norm adds where it is given nothing: of half types float32's epsilon, once their own."""
+    torch = sys.modules["torch"]
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        x = torch.full((1,), 2.0**-12, dtype=getattr(torch, dtype), device="cpu")
+        is_float32s = float(torch.nn.functional.rms_norm(x, (1,))[0]) > 0.1
+    return _EPS["float32" if is_float32s and dtype in HALF else dtype]
 
 
 def _trailing(name: str, x: Traced, extents: Any) -> tuple[int, ...]:
