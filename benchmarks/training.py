@@ -71,7 +71,7 @@ def _block(name: str, width: int) -> Any:
     from torch import nn
     from torch.nn import functional as F
 
-    class Gpt(nn.Module):  # type: ignore[misc, unused-ignore]
+    class Gpt(nn.Module):
         """Layer norms, attention and a GELU between two linear layers; causal but for images."""
 
         def __init__(self, causal: bool) -> None:
@@ -89,7 +89,7 @@ def _block(name: str, width: int) -> Any:
             x = x + self.out(y.transpose(1, 2).reshape(batch, rows, width))
             return x + self.down(F.gelu(self.up(self.norms[1](x))))
 
-    class Llama(nn.Module):  # type: ignore[misc, unused-ignore]
+    class Llama(nn.Module):
         """RMS norms, attention with heads of 128, and a SiLU gate."""
 
         def __init__(self) -> None:
