@@ -70,6 +70,7 @@ def row_cases(**fused):
 
 class TestSuites:
     def test_every_suite_measures_its_cases(self, tiny):
+        pytest.importorskip("torch")  # which some suites measure
         missing = {"attention", "convolutions"} | (set() if models.available() else {"models"})  # two are of GPUs alone
         assert tiny.suites == tuple(s for s in suites.SUITES if s not in missing)
         assert tiny.complete
@@ -424,6 +425,7 @@ class TestTargets:
 
 class TestShown:
     def test_tables_hold_every_case(self, tiny):
+        pytest.importorskip("torch")
         text = str(show.Tables(tiny))
         for case in tiny.cases:
             assert show.title(case) in text

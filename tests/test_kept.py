@@ -228,6 +228,99 @@ def test_attention_between_products(order: tuple[int, ...], scale: float | None,
     torch.testing.assert_close(gradients(kf.fuse(f), x, w, o), gradients(f, x, w, o))
 
 
+# ---- what is kept is what forward went on with ----
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.gelu(x).amax(-1),
+        lambda x: F.gelu(x).amin(0),
+        lambda x: (lambda h: h / h.abs().amax())(F.gelu(x)),
+        lambda x: (lambda e: e / e.sum())(torch.exp(F.gelu(x) - F.gelu(x).amax())),
+        lambda x: torch.softmax(F.layer_norm(x, (128,)) * 30, -1) * x.detach(),
+        lambda x: F.normalize(F.gelu(x) * 40),
+    ],
+)
+def test_half_types(function: Callable[..., Any], dtype: Any) -> None:
+    """Kernels have rows' results in float32: backward must not be given them rounded."""
+    x = torch.randn(64, 128, dtype=dtype).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    g = torch.randn(function(x).shape).to(dtype)
+    (want,) = torch.autograd.grad(function(exact), exact, g.double())
+    (eager,) = torch.autograd.grad(function(x), x, g)
+    (got,) = torch.autograd.grad(kf.fuse(function)(x), x, g)
+    off, allowed = ((d.double() - want).norm() for d in (got, eager))
+    assert off <= 1.5 * allowed + 1e-3 * want.norm()
+
+
+def test_maxima_of_products_that_are_computed_again() -> None:
+    x, w = leaf(7, 8, dtype=torch.float32), leaf(8, 8, dtype=torch.float32)
+
+    def f(x: Any, w: Any) -> Any:
+        return (x @ w).amax(-1)
+
+    for memory in (None, 0):
+        torch.testing.assert_close(gradients(kf.fuse(f, memory=memory), x, w), gradients(f, x, w))
+
+
+@pytest.mark.parametrize("view", [lambda t: t.transpose(2, 3), lambda t: t[..., ::2, :].transpose(2, 3)])
+def test_attention_of_columns(view: Callable[..., Any]) -> None:
+    q = leaf(2, 3, 32, 128, dtype=torch.float32)
+    k, v = (leaf(2, 3, 128, view(q).shape[-1], dtype=torch.float32) for _ in range(2))
+
+    def f(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(view(q), k, v)
+
+    torch.testing.assert_close(gradients(kf.fuse(f), q, k, v), gradients(f, q, k, v), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", [lambda x: torch.sort(x * 2, -1)[0] ** 2, lambda x: x.cumsum(-1) ** 2])
+def test_gradients_of_library_calls_at_other_sizes(function: Callable[..., Any]) -> None:
+    fused = kf.fuse(function)
+    for shape in ((4, 9), (8, 9), (5, 9), (5, 3)):
+        x = leaf(*shape)
+        torch.testing.assert_close(gradients(fused, x), gradients(function, x))
+
+
+def test_a_tensor_that_is_replaced_in_between_is_an_error() -> None:
+    scale = torch.full((4,), 2.0, dtype=torch.float64)
+    y = kf.fuse(lambda x: x * scale)(leaf(4)).sum()
+    scale = torch.full((4,), 3.0, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="a tensor that it names was replaced"):
+        y.backward()
+    made = kf.fuse(lambda x: x * torch.full((4,), 2.0, dtype=torch.float64))(
+        x := leaf(4)
+    ).sum()  # each time another one
+    made.backward()
+    torch.testing.assert_close(x.grad, torch.full_like(x, 2.0))
+
+
+def test_an_axis_that_is_changed_in_between_is_an_error() -> None:
+    class Softmax(torch.nn.Module):
+        axis = 0
+
+        def forward(self, x: Any) -> Any:
+            return torch.softmax(x, self.axis) * x
+
+    module = Softmax()
+    y = kf.fuse(module)(leaf(4, 5)).sum()
+    module.axis = 1
+    with pytest.raises(RuntimeError, match="did not do the same"):
+        y.backward()
+
+
+def test_autocast_of_the_backward_pass_is_that_of_the_forward_pass() -> None:
+    x = leaf(4, 4, dtype=torch.float32)
+    with torch.autocast("cpu"):
+        with torch.autocast("cpu", enabled=False):
+            y = kf.fuse(lambda x: torch.tanh(x @ x))(x).sum()
+        (got,) = torch.autograd.grad(y, x)
+    (want,) = torch.autograd.grad(torch.tanh(x @ x).sum(), x)
+    torch.testing.assert_close(got, want)
+
+
 # ---- the report ----
 
 

@@ -19,7 +19,7 @@ LAYERS = (
     ("_functions", "_plans"),
     ("_autograd", "_fused_module"),
     ("_fuse",),
-    ("_grad", "_named", "_compare", "_each"),
+    ("_grad", "_named", "_compare", "_each", "_kept", "_consuming"),
     ("optim",),
     ("_library_call", "_traffic", "_tune", "_prebuilt"),
     ("_cli",),

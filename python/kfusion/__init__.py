@@ -41,10 +41,10 @@ from ._functions import *
 from ._fuse import FusedFunction, fuse
 from ._grad import grad, stop_gradient, value_and_grad, vjp
 from ._graph.source import TraceError
+from ._kept import Kept, KeptValue, kept_for_backward
 from ._library_call import call
 from ._named import *
 from ._ops.expressions import elementwise
-from ._plans.kept import Kept, KeptValue, kept_for_backward
 from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec

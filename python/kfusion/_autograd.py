@@ -54,7 +54,7 @@ class Differentiable:
         has_objects = isinstance(found, Returned)
         if has_objects and found.changed:
             raise _writes(self.name)
-        result, computed, kept, turned, read = found.result if has_objects else found
+        result, computed, kept, turned, read, named = found.result if has_objects else found
         captured = self._forward.captured()
         made: list[Any] = []
         structure = walk(result, lambda _, leaf: _slot(torch, made, leaf), enters=may_hold_results)
@@ -63,7 +63,7 @@ class Differentiable:
         kept = {number: made[value] if isinstance(value, int) else value for number, value in kept.items()}
         surroundings = _surroundings(torch, tensors + captured)
         constants = [t for t in self._forward.known(read) if not t.requires_grad and not t.is_inference()]
-        saved = _Saved(made, kept, turned, computed, [(weakref.ref(t), t._version) for t in constants])
+        saved = _Saved(made, kept, turned, computed, named, [(weakref.ref(t), t._version) for t in constants])
         node = _Node(self, arguments, len(tensors), [id(t) for t in captured], saved, state, surroundings)
         outs = iter(_function(torch).apply(node, *tensors, *captured))
         filled = walk(
@@ -128,12 +128,12 @@ class ForwardPass:
             self._modules |= {id(m): weakref.ref(m) for m in owners if modules.is_module(m)}
         if written and not _are_apart(tracer, written, result, given):
             raise _writes(self.__name__)
-        named = (v for guard in found_guards for v in guards.values(guard))
+        named = [v for guard in found_guards for v in guards.values(guard)]
         found = [*named, *(i.array for i in tracer.inputs if i.captured)]
         self._captured |= {
             id(t): weakref.ref(t) for t in found if hasattr(t, "requires_grad") and hasattr(t, "grad_fn")
         }
-        return result, *_kept(tracer, result, given, self._memory, self._device)
+        return result, *_kept(tracer, result, given, self._memory, self._device), _named(tracer, named)
 
 
 def _are_apart(tracer: Tracer, written: Sequence[Written], result: Any, given: Sequence[Traced]) -> bool:
@@ -148,6 +148,12 @@ def _are_apart(tracer: Tracer, written: Sequence[Written], result: Any, given: S
 
 def _captured_parameters(tracer: Tracer) -> list[Traced]:
     return [tracer.value_of_input(n) for n, i in enumerate(tracer.inputs) if i.captured and _requires_grad(i.array)]
+
+
+def _named(tracer: Tracer, values: Iterable[Any]) -> tuple[int, ...]:
+    """The ids of captured arrays that are among the values that a function names: others it makes itself."""
+    ids = set(map(id, values))
+    return tuple(sorted(id(i.array) for i in tracer.inputs if i.captured and id(i.array) in ids))
 
 
 def _kept(
@@ -193,7 +199,9 @@ class BackwardPass:
     def __init__(self, function: Any, name: str, seeds: Seeds) -> None:
         self.__wrapped__ = function
         self._seeds = seeds
-        self.__signature__ = inspect.signature(lambda call, cotangents, wanted, captured, computed, kept, turned: None)
+        self.__signature__ = inspect.signature(
+            lambda call, cotangents, wanted, captured, computed, kept, turned, named: None
+        )
         self.__name__ = f"{name} (backward)"
 
     def __call__(
@@ -205,6 +213,7 @@ class BackwardPass:
         computed: str,
         kept: dict[int, Any],
         turned: dict[int, tuple[int, ...]],
+        named: tuple[int, ...],
     ) -> tuple[list[Any], dict[int, Any]]:
         tracer = _current()
         tracer.draw = self._seeds.of(tracer.draw)
@@ -222,6 +231,9 @@ class BackwardPass:
         kept = kept | {k: tracer.view("transpose", kept[k], axes) for k, axes in turned.items()}
         with tracer.differentiated():
             results = values_of(self.__wrapped__(*args, **kwargs))
+        now = (v for guard in guards.guards(self.__wrapped__) for v in guards.values(guard))
+        if not set(_named(tracer, now)) <= set(named):
+            raise RuntimeError(f"kfusion.{self.__name__}: a tensor that it names was replaced after the forward pass")
         again, nodes_again = tracer.computed()
         if hex(again) != computed:
             what = "it did not do the same when it was traced again for its gradients"
@@ -267,6 +279,7 @@ class _Saved(NamedTuple):
     kept: dict[int, Any]  # as `_kept` has it
     turned: dict[int, tuple[int, ...]]  # likewise
     computed: str  # likewise
+    named: tuple[int, ...]  # the ids of tensors that the function names and computes with
     versions: list[tuple[weakref.ref[Any], int]]  # of tensors that the function names and backward reads
 
 
@@ -292,6 +305,7 @@ class _Node:
         self.values = list(saved.kept.values())
         self.turned = saved.turned
         self.computed = saved.computed
+        self.named = saved.named
         self.versions = saved.versions
         self.seed, self.modes = state
         self.surroundings = surroundings
@@ -310,7 +324,9 @@ class _Node:
         asked = tuple(bool(w) and t.is_floating_point() for w, t in zip(wanted[:first], tensors, strict=False))
         captured = tuple(k for k, w in zip(self.captured, wanted[first:], strict=True) if w)
         with self.surroundings(), _in_modes(self.modes), self.passes.seeds.again(self.seed):
-            made = self.passes.backward(call, list(gradients), asked, captured, self.computed, kept, self.turned)
+            made = self.passes.backward(
+                call, list(gradients), asked, captured, self.computed, kept, self.turned, self.named
+            )
         own, named = made.result if isinstance(made, Returned) else made
         given = iter(own)
         return [next(given) if a else None for a in asked] + [named.get(k) for k in self.captured]
@@ -329,6 +345,13 @@ def _in_modes(modes: Sequence[tuple[Any, bool]]) -> Iterator[None]:
             module.training = now
 
 
+def require_first(torch: Any, who: str) -> None:
+    """Raises in a backward pass that is to be differentiated itself: with create_graph=True."""
+    if torch.is_grad_enabled():
+        what = "it has no second derivatives through autograd (create_graph=True)"
+        raise RuntimeError(f"{who}: {what}: kfusion.grad of kfusion.grad has them")
+
+
 @functools.cache
 def _function(torch: Any) -> Any:
     class Fused(torch.autograd.Function):  # type: ignore[misc]
@@ -345,8 +368,8 @@ def _function(torch: Any) -> Any:
             return tuple(made)
 
         @staticmethod
-        @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
         def backward(ctx: Any, *gradients: Any) -> Any:
+            require_first(torch, f"kfusion.{ctx.node.passes.name}")
             return None, *ctx.node.gradients(ctx.saved_tensors, gradients, ctx.needs_input_grad[1:])
 
     return Fused
@@ -357,13 +380,16 @@ def _surroundings(torch: Any, tensors: Sequence[Any]) -> Any:
     kind = next((t.device.type for t in tensors), "cpu")
     device = torch.get_default_device()
     casts = torch.is_autocast_enabled(kind)
-    if not casts and device.type == "cpu":
-        return contextlib.nullcontext
     dtype = torch.get_autocast_dtype(kind) if casts else None
 
     @contextlib.contextmanager
     def surroundings() -> Iterator[None]:
-        with device, torch.autocast(kind, dtype=dtype) if casts else contextlib.nullcontext():
+        has_others = casts or torch.is_autocast_enabled(kind)
+        with contextlib.ExitStack() as stack:
+            if device.type != "cpu":
+                stack.enter_context(device)
+            if has_others:
+                stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=casts))
             yield
 
     return surroundings

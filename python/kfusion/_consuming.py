@@ -7,6 +7,7 @@ import math
 import sys
 from typing import Any
 
+from ._autograd import require_first
 from ._graph.source import trace_error
 from ._graph.structure import leaves
 from ._ops import primitives as p
@@ -36,7 +37,7 @@ def cross_entropy_(
     So a step needs no second array of their size; they are read twice and written once.
 
     Args:
-        logits: floats, (..., classes), writable; of torch, no leaf that requires grad.
+        logits: floats, (..., classes), writable; of torch, no leaf that requires grad, nor a view of one in use.
         targets: int32 or int64, of shape logits.shape[:-1].
         ignore_index: as of `cross_entropy`.
         label_smoothing: as of `cross_entropy`.
@@ -143,11 +144,15 @@ def _function(torch: Any) -> Any:
             loss, *state = _forward(logits.detach(), targets, options, reduction)
             ctx.save_for_backward(logits, targets, *state)
             ctx.options = options
+            ctx.is_spent = False
             return loss
 
         @staticmethod
-        @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
         def backward(ctx: Any, g: Any) -> Any:
+            require_first(torch, _WHO)
+            if ctx.is_spent:
+                raise RuntimeError(f"{_WHO}: a second backward pass: the logits are no logits any more")
+            ctx.is_spent = True
             logits, targets, *state = ctx.saved_tensors
             z = logits.detach()
             _turn(z, targets, state, g, ctx.options)

@@ -24,7 +24,7 @@ from ._graph.structure import Slot, fill, holds_arrays, walk
 from ._graph.tracer import Argument, Attempt, Tracer, place_of
 from ._ops.operation import Eager
 from ._plans.plan import Plan, pairs, plan_graph
-from ._spec import is_array
+from ._spec import bytes_or_none, is_array
 from ._tracing.trace import Trace, name_of, repeated, signature_of, trace, trace_with, without_partial
 
 if TYPE_CHECKING:
@@ -353,7 +353,7 @@ def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = (), memory:
         forbid: pairs that may not.
         memory: of calls with tensors that require grad: the bytes, at most, that a call keeps for its backward pass
             beside its arguments and results. Backward computes the more again. None: what takes the least time.
-            `kfusion.kept` shows what is kept.
+            `kfusion.kept_for_backward` shows what is kept.
 
     Returns:
         A `FusedFunction`; of a module, a module with its `plan`, `source`, `unfused` and `clear`; without a function
@@ -368,22 +368,12 @@ def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = (), memory:
         "allow": pairs("allow", allow, _WHO),
         "forbid": pairs("forbid", forbid, _WHO),
         "executors": "available",
-        "memory": _bytes(memory),
+        "memory": bytes_or_none(_WHO, memory),
     }
     return (lambda f: _fused(f, options)) if function is None else _fused(function, options)
 
 
 Eager.fuse = staticmethod(fuse)
-
-
-def _bytes(memory: Any) -> int | None:
-    if memory is None:
-        return None
-    if isinstance(memory, bool) or not hasattr(memory, "__index__"):
-        raise TypeError(f"{_WHO}: memory must be a number of bytes, got {memory!r}")
-    if (count := operator.index(memory)) < 0:
-        raise ValueError(f"{_WHO}: memory must be a number of bytes, got {count}")
-    return count
 
 
 def _fused(function: Any, options: dict[str, Any]) -> Any:

@@ -180,3 +180,14 @@ def _device(array: Any) -> str:
     if isinstance(array, np.ndarray):
         return "cpu"
     return f"cuda:{_arrays.cuda_index(array)}" if _arrays.on_cuda(array) else "cpu"
+
+
+def bytes_or_none(who: str, memory: Any) -> int | None:
+    """What `memory` is as a number of bytes."""
+    if memory is None:
+        return None
+    if isinstance(memory, bool) or not hasattr(memory, "__index__"):
+        raise TypeError(f"{who}: memory must be a number of bytes, got {memory!r}")
+    if (count := operator.index(memory)) < 0:
+        raise ValueError(f"{who}: memory must be a number of bytes, got {count}")
+    return count

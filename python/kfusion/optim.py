@@ -144,6 +144,12 @@ def _next_steps(states: list[dict[str, Any]]) -> list[int]:
     return [int(counter.item()) for counter in counters]
 
 
+def _float_or_none(name: str, dtype: Any) -> Any:
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"kfusion.optim.{name}: state_dtype must be a torch dtype of floats or None, got {dtype!r}")
+    return dtype
+
+
 class _Stated:
     """Optimizers whose states may have another dtype than the parameters."""
 
@@ -179,7 +185,7 @@ class SGD(_Stated, torch.optim.SGD):
 
     def __init__(self, params: Any, lr: Any = 1e-3, *args: Any, state_dtype: Any = None, **options: Any) -> None:
         super().__init__(params, lr, *args, **options)
-        self._state_dtype = state_dtype
+        self._state_dtype = _float_or_none(type(self).__name__, state_dtype)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -256,7 +262,7 @@ class Adam(_AdamStep, torch.optim.Adam):
 
     def __init__(self, params: Any, lr: Any = 1e-3, *args: Any, state_dtype: Any = None, **options: Any) -> None:
         super().__init__(params, lr, *args, **options)
-        self._state_dtype = state_dtype
+        self._state_dtype = _float_or_none(type(self).__name__, state_dtype)
 
 
 class AdamW(_AdamStep, torch.optim.AdamW):
@@ -270,7 +276,7 @@ class AdamW(_AdamStep, torch.optim.AdamW):
 
     def __init__(self, params: Any, lr: Any = 1e-3, *args: Any, state_dtype: Any = None, **options: Any) -> None:
         super().__init__(params, lr, *args, **options)
-        self._state_dtype = state_dtype
+        self._state_dtype = _float_or_none(type(self).__name__, state_dtype)
 
 
 class Lion(_Stated, torch.optim.Optimizer):
@@ -309,7 +315,7 @@ class Lion(_Stated, torch.optim.Optimizer):
             )
         defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize}
         super().__init__(params, defaults)
-        self._state_dtype = state_dtype
+        self._state_dtype = _float_or_none(type(self).__name__, state_dtype)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

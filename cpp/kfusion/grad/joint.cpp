@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "kfusion/grad/equal.hpp"
 #include "kfusion/grad/vjp.hpp"
@@ -70,6 +71,7 @@ Joint::Joint(const GraphBuilder& graph, const NodeIds& results, const NodeIds& i
   for (NodeId id = forward_end_; id < std::ssize(g_.nodes); ++id)
     for (const NodeId a : g_[id].arguments) is_late[at(id)] = is_late[at(id)] || is_late[at(a)];
   hide_insides(device);
+  find_inexact();
   NodeIds gradients;
   for (const NodeId id : made.gradients) gradients.push_back(id);
   find_read(is_late, gradients);
@@ -108,6 +110,30 @@ void Joint::hide_insides(const Device& device) {
   }
 }
 
+void Joint::find_inexact() {
+  is_inexact_.resize(g_.nodes.size());
+  std::vector<bool> is_of_rows(g_.nodes.size());  // a reduction, or made of such alone
+  for (NodeId id = 0; id < std::ssize(g_.nodes); ++id) {
+    const Node& n = g_[id];
+    const bool reduces = kind(n.op) == OpKind::kReduce;
+    const bool maps = kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast || kind(n.op) == OpKind::kView;
+    const auto is_rows = [&](NodeId a) { return is_of_rows[at(a)] && g_[a].size() >= n.size(); };
+    is_of_rows[at(id)] = reduces || (maps && std::ranges::any_of(n.arguments, is_rows));
+    const bool is_extreme = n.op == Op::max || n.op == Op::min;
+    is_inexact_[at(id)] = is_extreme ? !is_of_input(n.arguments[0]) : is_half(n.dtype) && is_of_rows[at(id)];
+  }
+  for (NodeId id = 0; id < std::ssize(g_.nodes); ++id)
+    if (is_inexact_[at(id)]) is_inexact_[at(same_[at(id)])] = true;
+}
+
+/// Whether it has an argument's values, perhaps in a wider type.
+bool Joint::is_of_input(NodeId id) const {
+  while (kind(g_[id].op) == OpKind::kView ||
+         (g_[id].op == Op::cast && item_bytes(g_[id].dtype) >= item_bytes(g_[g_[id].arguments[0]].dtype)))
+    id = g_[id].arguments[0];
+  return g_[id].op == Op::input;
+}
+
 /// What has to be there to compute it again: each result of a call needs the call.
 const NodeIds& Joint::made_of(NodeId id) const {
   const Node& n = g_[id];
@@ -117,7 +143,8 @@ const NodeIds& Joint::made_of(NodeId id) const {
 /// Views are not: what they look at is. Nor are masks, which comparisons make again.
 bool Joint::is_storable(NodeId id) const {
   const Node& n = g_[id];
-  return id < forward_end_ && !is_hidden_[at(id)] && kind(n.op) != OpKind::kView && n.dtype != DType::kBool;
+  const bool is_mask = n.dtype == DType::kBool && kind(n.op) != OpKind::kLibrary;
+  return id < forward_end_ && !is_hidden_[at(id)] && !is_inexact_[at(id)] && kind(n.op) != OpKind::kView && !is_mask;
 }
 
 double Joint::again(NodeId id, const Device& device) const {
@@ -174,6 +201,7 @@ Joint::Choice Joint::choose(double dearness, NodeId never) const {
     if (is_read_[at(id)]) cut.add_edge(2 * i + 1, sink, MinCut::kInfinite);
   }
   const std::vector<bool> again = cut.sink_side(source, sink);
+  if (never < 0 && cut.capacity() >= MinCut::kInfinite) throw std::logic_error("kfusion: no cut of both passes");
   Choice choice{{}, dearness, cut.capacity()};
   for (int i = 0; i < count; ++i)
     if (!again[at(2 * i)] && again[at(2 * i + 1)]) choice.kept.push_back(needed_[at(i)]);

@@ -23,8 +23,8 @@ namespace kfusion::grad {
 class Joint {
  public:
   static constexpr double kUnits = 64, kHidden = 4;
-  /// The cost of what must not be computed again: a thousand of these are less than what no cut may have.
-  static constexpr MinCut::Capacity kHuge = MinCut::kInfinite / 1024;
+  /// The cost of what must not be computed again: thousands of these are less than what no cut may have.
+  static constexpr MinCut::Capacity kHuge = MinCut::kInfinite / 65536;
 
   /// `results`: of the function, in any dtype; `inputs`: those that gradients are wanted of.
   Joint(const GraphBuilder& graph, const NodeIds& results, const NodeIds& inputs, const Device& device);
@@ -38,8 +38,8 @@ class Joint {
   /// The cheapest, where all but storing costs only one part in `dearness`; `never` is not kept.
   Choice choose(double dearness = 1, NodeId never = -1) const;
 
-  /// Whether a value is there anyway: an argument, or a result of the function.
-  bool is_there(NodeId id) const { return result(id) >= 0 || g_[id].op == Op::input; }
+  /// Whether a value is there anyway: an argument, or a result of the function that is what the function went on with.
+  bool is_there(NodeId id) const { return g_[id].op == Op::input || (result(id) >= 0 && !is_inexact_[at(id)]); }
   /// Which of the results a value is; -1: none.
   int result(NodeId id) const { return result_[at(id)]; }
   std::int64_t nbytes(NodeId id) const { return g_[id].nbytes(); }
@@ -49,16 +49,22 @@ class Joint {
  private:
   void find_read(const std::vector<bool>& is_late, const NodeIds& gradients);
   void hide_insides(const Device& device);
+  void find_inexact();
+  bool is_of_input(NodeId id) const;
   const NodeIds& made_of(NodeId id) const;
   bool is_storable(NodeId id) const;
   double again(NodeId id, const Device& device) const;
   MinCut::Capacity store_cost(NodeId id, double dearness) const;
 
   Graph g_;
-  NodeId forward_end_;           ///< nodes of the function itself come before
-  std::vector<NodeId> same_;     ///< by node: the first one of its value
-  std::vector<bool> is_read_;    ///< by backward
-  std::vector<int> result_;      ///< by node: which of the results it is
+  NodeId forward_end_;         ///< nodes of the function itself come before
+  std::vector<NodeId> same_;   ///< by node: the first one of its value
+  std::vector<bool> is_read_;  ///< by backward
+  std::vector<int> result_;    ///< by node: which of the results it is
+  /// Not what the function went on with, once it is stored. Of half types: sums and the like, and what is made of them
+  /// alone, which kernels have in float32. Maxima and minima, unless they are of an argument: what backward compares
+  /// with them it computes again, and not to the bit.
+  std::vector<bool> is_inexact_;
   std::vector<bool> is_hidden_;  ///< within what a function of the library computes whole
   std::vector<NodeId> needed_;   ///< what is read, and what that is made of, ascending
   std::vector<int> index_;       ///< by node: where it stands in needed_

@@ -1,6 +1,7 @@
 #include "kfusion/grad/keep.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -60,6 +61,29 @@ std::vector<Kept> explained(const GraphBuilder& graph, const NodeIds& results, c
   return all;
 }
 
+namespace {
+
+/// Of what a node does whatever its extents: axes, and numbers that are the same in each call.
+std::uint64_t fixed(const Node& n) {
+  std::uint64_t h = 0;
+  const auto mix = [&](std::uint64_t word) { h = (h ^ (h >> 31) ^ word) * 0x9e3779b97f4a7c15; };
+  if (const auto* reduce = std::get_if<ReduceAttributes>(&n.attributes)) {
+    for (const int axis : reduce->axes) mix(static_cast<std::uint64_t>(axis) + 1);
+    mix(reduce->keepdims);
+  }
+  if (const auto* take = std::get_if<TakeAttributes>(&n.attributes)) mix(static_cast<std::uint64_t>(take->axis) + 1);
+  if (const auto* join = std::get_if<JoinAttributes>(&n.attributes)) mix(static_cast<std::uint64_t>(join->axis) + 1);
+  if (const auto* call = std::get_if<LibraryCallAttributes>(&n.attributes))
+    for (const char c : call->function) mix(static_cast<unsigned char>(c));
+  if (const auto* constant = std::get_if<ConstantAttributes>(&n.attributes); constant && constant->parameter < 0) {
+    mix(std::bit_cast<std::uint64_t>(constant->value));
+    mix(static_cast<std::uint64_t>(constant->integer));
+  }
+  return h;
+}
+
+}  // namespace
+
 Computed computed(const Graph& g) {
   Computed found;
   std::vector<std::int64_t> rank(g.nodes.size(), -1);
@@ -73,7 +97,8 @@ Computed computed(const Graph& g) {
     rank[at(id)] = std::ssize(found.nodes);
     found.nodes.push_back(id);
     mix(static_cast<std::uint64_t>(n.op) << 8 | static_cast<std::uint64_t>(n.dtype));
-    for (const NodeId a : n.arguments) mix(static_cast<std::uint64_t>(rank[at(a)] + 2));
+    mix(fixed(n));
+    for (const NodeId a : n.arguments) mix(rank[at(a)] < 0 ? fixed(g[a]) : static_cast<std::uint64_t>(rank[at(a)] + 2));
   }
   return found;
 }

@@ -28,7 +28,8 @@ std::vector<Kept> explained(const GraphBuilder& graph, const NodeIds& results, c
                             const Device& device, std::optional<std::int64_t> memory);
 
 /// What a trace computes: nodes but for sources and views, ascending; and a hash of what they do with each other, which
-/// does not depend on extents or numbers. So two traces of one function can be compared, and their nodes found.
+/// does not depend on extents, nor on numbers that are arguments. So two traces of one function can be compared, and
+/// their nodes found.
 struct Computed {
   std::vector<NodeId> nodes;
   std::uint64_t hash = 0;

@@ -16,8 +16,9 @@ struct SummedRowsPolicy {
 std::int64_t bytes_of_sums(const Kernel& k, const Arrangement& a) {
   std::int64_t bytes = 0;
   for (const Store& s : k.stores)
-    if (s.parts > 0) bytes += a.width * static_cast<std::int64_t>(item_bytes(s.to.dtype));
-  return divide_up(bytes, std::int64_t{8}) * 8;
+    if (s.parts > 0)
+      bytes += divide_up(a.width * static_cast<std::int64_t>(item_bytes(s.to.dtype)), std::int64_t{8}) * 8;
+  return bytes;
 }
 
 struct SummedRows : Configuration {

@@ -390,7 +390,7 @@ def sized(structure: Any, values: Sequence[Any]) -> Any:
 
 def _within(function: Callable[[Any], Any], value: Any) -> Any:
     kind = type(value)
-    if issubclass(kind, (tuple, list)):
+    if issubclass(kind, (tuple, list)) and not callable(value):  # functions may be tuples, too
         return (list if issubclass(kind, list) else tuple)([_within(function, item) for item in value])
     return function(value)
 

@@ -59,7 +59,7 @@ class Attention:
     def __call__(self, query: Any, key: Any, value: Any) -> list[Any]:
         """Of tensors."""
         aten = sys.modules["torch"].ops.aten
-        given = query, key, value
+        given = query, key, value = tuple(map(_of_dense_rows, (query, key, value)))
         if not query.is_cuda:
             made = aten._scaled_dot_product_flash_attention_for_cpu(*given, 0.0, self._causal, scale=self._scale)
         elif self._is_cudnns(*given):
@@ -73,7 +73,8 @@ class Attention:
     def gradients(self, query: Any, key: Any, value: Any, result: Any, sums: Any, gradient: Any) -> Sequence[Any]:
         """Of tensors, for all three; the result and its gradient are as `__call__` gives it, and so are these."""
         torch = sys.modules["torch"]
-        aten, given = torch.ops.aten, (query, key, value)
+        aten, given = torch.ops.aten, tuple(map(_of_dense_rows, (query, key, value)))
+        query, key, value = given
         result, gradient = result.permute(_HEADS_BEHIND), gradient.permute(_HEADS_BEHIND)
         ends = 0.0, self._causal
         if not query.is_cuda:
@@ -99,3 +100,9 @@ class Attention:
         """Whether torch would take cuDNN's kernels."""
         choice = sys.modules["torch"]._fused_sdp_choice
         return bool(choice(query, key, value, None, 0.0, self._causal, scale=self._scale) == _CUDNN)
+
+
+def _of_dense_rows(x: Any) -> Any:
+    """x, copied where torch's kernels, which its own function chooses by this, would read something else."""
+    is_dense = x.stride(-1) == 1 and (not x.is_cuda or not (x.data_ptr() % 16 or any(s % 8 for s in x.stride()[:-1])))
+    return x if is_dense else x.contiguous()

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .. import _tables
-from .._autograd import BackwardPass, ForwardPass, values_of
-from .._devices import devices, running
-from .._devices.device import Device
-from .._graph.seeds import Seeds
-from .._graph.structure import holds_arrays, may_hold_results, walk
-from .._graph.tracer import Traced, Tracer, current, place_of
-from .._spec import FLOATS, Spec, is_array, spec_of
-from .._tracing.trace import name_of, signature_of, trace
-from .plan import Plan, plan_graph
+from . import _tables
+from ._autograd import BackwardPass, ForwardPass, values_of
+from ._devices import devices, running
+from ._devices.device import Device
+from ._graph.seeds import Seeds
+from ._graph.structure import holds_arrays, may_hold_results, walk
+from ._graph.tracer import Traced, Tracer, current, place_of
+from ._plans.plan import Plan, plan_graph
+from ._spec import FLOATS, Spec, bytes_or_none, is_array, spec_of
+from ._tracing.trace import name_of, signature_of, trace
 
 _WHO = "kfusion.kept_for_backward"
 
@@ -26,7 +26,7 @@ class KeptValue:
     """One array that a backward pass reads.
 
     role is "argument", "result" or "kept"; bytes are its own where it is kept, else 0: it is there anyway. saves_us is
-    the time that reading it saves beside the best choice without it, as predicted; None where there is none.
+    by how much the best choice without it, which may keep others, takes longer, as predicted; None where there is none.
     """
 
     name: str
@@ -45,8 +45,8 @@ class KeptValue:
         if self.role == "result":
             return "a result: only read"
         if self.saves_us is None:
-            return "cannot be computed again"
-        return f"saves {_tables.number(self.saves_us)} us of computing it again"
+            return "a call of the library, which is not called again"
+        return f"{_tables.number(self.saves_us)} us less than the best choice without it"
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class Kept(_tables.Report):
             (_tables.shorten(v.name, 28), shape, _tables.in_unit(v.bytes, size), v.why)
             for v, shape in zip(self.values, shapes, strict=True)
         ]
-        limit = "" if self.memory is None else f", of at most {self.memory} bytes"
-        title = f"What backward of {self.function} reads, on {self.device.name}{limit}"
+        limit = "" if self.memory is None else f", memory={self.memory}"
+        title = f"What backward of {self.function} reads ({self.device.name}{limit})"
         yield _tables.Table(title, ("value", "array", f"{unit} kept", "why"), tuple(rows), left=(0, 1, 3))
         total_unit, total_size = _tables.byte_unit(self.bytes)
         yield f"Kept beside arguments and results: {_tables.in_unit(self.bytes, total_size)} {total_unit}.\n"
@@ -126,14 +126,14 @@ def kept_for_backward(
     Raises:
         TraceError: the function does what cannot be traced.
         TypeError: the results depend on a tensor through something that has no gradient, or on no float.
-        ValueError: memory is less than what cannot be computed again.
+        ValueError: memory is less than what cannot be computed again, or negative.
 
     Source: torch's AOTAutograd partitions its graphs by a minimal cut, too (H. Horace, "Min-cut recomputation with
     AOTAutograd", 2022).
     """
     options = getattr(function, "_options", None) or getattr(getattr(function, "fused_function", None), "_options", {})
     plain = getattr(function, "__wrapped__", function) if options else function
-    memory = options.get("memory") if memory is None else memory
+    memory = options.get("memory") if memory is None else bytes_or_none(_WHO, memory)
     explained = _Explained(plain, memory, device)
     graph = trace(explained, *arguments, **keywords).graph.to_dict()
     forward, backward = _plans(explained, arguments, keywords)
@@ -165,12 +165,12 @@ class _Forward(ForwardPass):
         )
 
     def __call__(self, call: Any, captured: Any, wanted: Sequence[bool]) -> Any:
-        result, computed, kept, turned, read = super().__call__(call, captured, wanted)
+        result, computed, kept, turned, read, named = super().__call__(call, captured, wanted)
         values = values_of(result)
         specs = {k: _spec_of(values[v] if isinstance(v, int) else v) for k, v in kept.items()}
-        self.told = computed, specs, turned
+        self.told = computed, specs, turned, named
         self.cotangents = [_spec_of(y) if isinstance(y, Traced) and y._dtype in FLOATS else None for y in values]
-        return result, computed, kept, turned, read
+        return result, computed, kept, turned, read, named
 
 
 def _spec_of(value: Traced) -> Spec:
@@ -184,7 +184,7 @@ def _wanted_arguments(arguments: Any, keywords: Any) -> Iterator[bool]:
     some = any(getattr(x, "requires_grad", False) is True for x in given)
     for x in given:
         dtype = x.dtype if isinstance(x, Spec) else spec_of(x, _WHO).dtype
-        yield dtype in FLOATS and (not some or x.requires_grad is True)
+        yield dtype in FLOATS and (not some or getattr(x, "requires_grad", False) is True)
 
 
 def _is_given(leaf: Any) -> bool:
