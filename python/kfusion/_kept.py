@@ -256,6 +256,8 @@ def _values(graph: dict[str, Any], found: list[tuple[int, int, int, float]]) -> 
         name = node["name"] if is_argument else stage["name"]
         if not is_argument and node["op"] not in (*name.split("."), "library_call", "library_result"):
             name += f": {node['op']}"
+        if node["op"] == "library_result":
+            name += f", result {node['index'] + 1}"
         role = "argument" if is_argument else "result" if result >= 0 else "kept"
         us = None if math.isinf(seconds) else seconds * 1e6
         yield KeptValue(name, stage["source"], role, node["dtype"], tuple(node["shape"]), nbytes, us)
