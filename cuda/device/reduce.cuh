@@ -69,11 +69,13 @@ class TeamExchange {
     return parts;
   }
 
+ protected:
+  u32 rounds_ = 0;
+
  private:
   char* memory_;
   int box_bytes_;
   TeamBarrier barrier_;
-  u32 rounds_ = 0;
 };
 
 }  // namespace kfusion::device

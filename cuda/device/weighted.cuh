@@ -12,33 +12,25 @@ namespace kfusion::device {
 
 /// Exchanges between the warps of a team, as Exchange has them; `next` of the first warp's first lane becomes that of
 /// all.
-class WarpExchange {
+class WarpExchange : public TeamExchange {
  public:
   static constexpr int kToldBytes = 16;
   u32 next = 0;
 
   /// `memory`: kToldBytes, and two boxes.
   KF_DEVICE WarpExchange(char* memory, int box_bytes, TeamBarrier barrier)
-      : memory_(memory), box_bytes_(box_bytes), barrier_(barrier) {}
+      : TeamExchange(memory + kToldBytes, box_bytes, barrier), told_(reinterpret_cast<u32*>(memory)) {}
   template <class V>
   KF_DEVICE const V* share(const V& own, int warp) {
-    u32* told = reinterpret_cast<u32*>(memory_) + rounds_ % 2;
-    V* parts = reinterpret_cast<V*>(memory_ + kToldBytes + rounds_ % 2 * box_bytes_);
-    if (threadIdx.x % 32 == 0) {
-      parts[warp] = own;
-      if (warp == 0) *told = next;
-    }
-    barrier_.wait();
+    u32* const told = told_ + rounds_ % 2;
+    if (threadIdx.x % 32 == 0 && warp == 0) *told = next;
+    const V* const parts = TeamExchange::share(own, warp);
     next = *told;
-    ++rounds_;
     return parts;
   }
 
  private:
-  char* memory_;
-  int box_bytes_;
-  TeamBarrier barrier_;
-  u32 rounds_ = 0;
+  u32* told_;
 };
 
 /// As RowPlaces; entries of one vector at a time, which take many registers.

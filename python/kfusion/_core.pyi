@@ -99,7 +99,21 @@ class Graph:
         inputs: Sequence[SupportsIndex],
         first_call: SupportsIndex = 0,
     ) -> tuple[list[int], list[tuple[str, list[int], list[int], list[int]]]]: ...
-    def worth_keeping(self, device: dict[str, Any]) -> list[int]: ...
+    def kept_for_backward(
+        self,
+        results: Sequence[SupportsIndex],
+        inputs: Sequence[SupportsIndex],
+        device: dict[str, Any],
+        memory: SupportsIndex | None = None,
+    ) -> list[tuple[int, int]]: ...
+    def explain_kept(
+        self,
+        results: Sequence[SupportsIndex],
+        inputs: Sequence[SupportsIndex],
+        device: dict[str, Any],
+        memory: SupportsIndex | None = None,
+    ) -> list[tuple[int, int, int, float]]: ...
+    def computed(self) -> tuple[int, list[int]]: ...
     def needed_backward(
         self, outputs: Sequence[SupportsIndex], inputs: Sequence[SupportsIndex], candidates: Sequence[int]
     ) -> list[int]: ...

@@ -6,7 +6,6 @@ graph. Planner, executors and reports see nothing but a graph.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -45,6 +44,7 @@ def grad(function: Callable[..., Any], argnums: Argnums = 0, *, has_aux: bool = 
 
     Raises:
         TypeError: function is not callable, argnums are no integers.
+        ValueError: argnums are none.
     """
     return fuse(_Gradient("grad", function, argnums, has_aux))
 
@@ -95,7 +95,14 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         made = fuse(_Forward(function, has_aux, seeds))(*primals)
         pullback = fuse(_Pullback(function, has_aux, seeds))
         results, *aux = made if has_aux else (made,)
-        return results, functools.partial(_pull, pullback, primals, seeds, seeds.taken()), *aux
+        seed = seeds.taken()
+
+        def pull_arrays(cotangents: Any) -> Any:
+            with seeds.again(seed):
+                return pullback(primals, cotangents)
+
+        pull_arrays.__name__ = pull_arrays.__qualname__ = "pull"
+        return results, pull_arrays, *aux
     given = [_Given(tracer, who, f"primal {i}", x) for i, x in enumerate(primals)]
     with tracer.differentiated():
         result = function(*[g.value for g in given])
@@ -133,6 +140,8 @@ class _Gradient:
         self._has_aux = has_aux
         self._single = not isinstance(argnums, (tuple, list))
         self._argnums: list[Any] = [argnums] if self._single else list(argnums)  # type: ignore[arg-type]
+        if not self._argnums:
+            raise ValueError(f"{self._who}: argnums must name an argument at least")
         for n in self._argnums:
             if isinstance(n, bool) or not isinstance(n, int):
                 raise TypeError(f"{self._who}: argnums must be an integer or several, got {argnums!r}")
@@ -224,11 +233,6 @@ class _Pullback:
         if tracer is not None:
             tracer.forget_writes()  # the forward pass has done them
         return gradients
-
-
-def _pull(pullback: FusedFunction, primals: Any, seeds: Seeds, seed: float | None, cotangents: Any) -> Any:
-    with seeds.again(seed):
-        return pullback(primals, cotangents)
 
 
 class _Given:

@@ -25,7 +25,7 @@ from .values import Unfit, Value
 H200 = kf.device("H200").to_dict()
 PATTERN, EDGE = 0xAB, 64
 EXECUTABLE = {"executors": "available"}
-COMPUTES = {"map", "reduce", "cast", "contraction", "gather", "library"}
+COMPUTES = {"map", "reduce", "cast", "contraction", "gather", "library", "partial"}
 KIND = {op["name"]: op["kind"] for op in _core.op_table()}
 
 
