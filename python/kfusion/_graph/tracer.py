@@ -191,7 +191,7 @@ class Tracer:
         self.writing_calls: dict[int, WritingCall] = {}  # by the node after it
         self.is_open = True
         self._eager = eager
-        self._differentiates = self.takes_gradients = self._is_differentiated = False
+        self._differentiates = self.takes_gradients = False
         self._captured: dict[int, Traced] = {}
         self.moved: dict[int, Any] = {}  # captured arrays, by the ids of their copies on the arguments' device
         self.named_tensors: Callable[[], dict[int, tuple[str, Any]]] = dict  # those of modules, by id
@@ -662,21 +662,15 @@ class Tracer:
         self._build("replace", list(nodes), list(map(self.node, values)))
 
     @contextlib.contextmanager
-    def differentiated(self, *, takes_gradients: bool = True) -> Iterator[None]:
-        """What is built inside is differentiated: it is constant where the function turns torch's grad mode off.
-
-        Args:
-            takes_gradients: whether that is done in this trace.
-        """
+    def differentiated(self) -> Iterator[None]:
+        """What is built inside is differentiated: it is constant where the function turns torch's grad mode off."""
         before, torch = (self._differentiates, self.takes_gradients), sys.modules.get("torch")
-        was, self._is_differentiated = self._is_differentiated, True
-        self._differentiates, self.takes_gradients = torch is not None, takes_gradients
+        self._differentiates, self.takes_gradients = torch is not None, True
         try:
             with contextlib.nullcontext() if torch is None else torch.enable_grad():
                 yield
         finally:
             self._differentiates, self.takes_gradients = before
-            self._is_differentiated = was
 
     @property
     def differentiates(self) -> bool:
@@ -687,7 +681,7 @@ class Tracer:
     def wants_gradients(self) -> bool:
         """The same, without torch too."""
         torch = sys.modules.get("torch")
-        return self._is_differentiated and (torch is None or bool(torch.is_grad_enabled()))
+        return self.takes_gradients and (torch is None or bool(torch.is_grad_enabled()))
 
     def value_of_input(self, number: int) -> Traced:
         """The value of an input, as it was given."""
