@@ -187,7 +187,7 @@ def test_reductions_of_any_shape(shape, data):
     correction = data.draw(st.integers(0, 2))
     x = np.arange(math.prod(shape), dtype=np.float64).reshape(shape)
     np.testing.assert_allclose(kf.var(x, axis, correction=correction), np.var(x, axis, ddof=correction), rtol=1e-12)
-    np.testing.assert_allclose(kf.mean(x, axis), np.mean(x, axis), rtol=1e-12)
+    np.testing.assert_allclose(kf.mean(x, axis), np.mean(x, axis), rtol=1e-12, atol=1e-12)
 
 
 def test_masks():
@@ -195,15 +195,15 @@ def test_masks():
     q, k, v = rng.standard_normal((2, 5, 4)), rng.standard_normal((2, 6, 4)), rng.standard_normal((2, 6, 3))
     sees = rng.random((5, 6)) > 0.3
     sees[:, 0] = True
-    np.testing.assert_allclose(kf.attention(q, k, v, mask=sees), attention(q, k, v, sees=sees), rtol=1e-12)
+    np.testing.assert_allclose(kf.attention(q, k, v, mask=sees), attention(q, k, v, sees=sees), rtol=1e-12, atol=1e-12)
     added = np.where(sees, 0.0, -np.inf)
-    np.testing.assert_allclose(kf.attention(q, k, v, mask=added), attention(q, k, v, sees=sees), rtol=1e-12)
+    np.testing.assert_allclose(kf.attention(q, k, v, mask=added), attention(q, k, v, sees=sees), rtol=1e-12, atol=1e-12)
     sees[2] = False
     assert np.isnan(kf.attention(q, k, v, mask=sees)[:, 2]).all()
 
     h, w, b = rng.standard_normal((2, 5, 7)), rng.standard_normal((11, 7)), rng.standard_normal(11)
     mask = np.array([[1, 1, 0, 1, 0], [0, 0, 0, 0, 0]])
-    np.testing.assert_allclose(kf.splade_head(h, w, b, mask), splade(h, w, b, mask != 0), rtol=1e-12)
+    np.testing.assert_allclose(kf.splade_head(h, w, b, mask), splade(h, w, b, mask != 0), rtol=1e-12, atol=1e-12)
     assert (kf.splade_head(h, w, b, mask)[1] == 0).all()
 
 
@@ -272,7 +272,7 @@ def test_views_and_fills(rng):
     ]
     for got, expected in pairs:
         assert got.dtype == expected.dtype
-        np.testing.assert_allclose(got, expected, rtol=1e-12)
+        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
 
 
 A = np.ones((5, 7), np.float32)

@@ -100,7 +100,7 @@ def test_results_of_reductions_with_strides(rng):
     for axis in (0, 1, None):
         f = kf.fuse(lambda x, axis=axis: (x * 2, x.sum(axis=axis)))
         for got, want in zip(f(x), (x * 2, x.sum(axis=axis)), strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-13)
+            np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-13)
 
 
 def test_misaligned_arrays_are_copied(rng):
@@ -135,7 +135,7 @@ def test_several_outs(rng):
     assert y is outs[0]
     assert m is outs[1]
     for got, want in zip(outs, rows_by_numpy(x, w), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-13)
+        np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-13)
     with pytest.raises(ValueError, match="out must be one array for each of 2 results, got 1"):
         rows(x, w, out=outs[0])
     with pytest.raises(ValueError, match="do not overlap each other"):
@@ -268,7 +268,7 @@ def test_libraries_read_what_kernels_would_make(rng):
     np.testing.assert_array_equal(taken(x), np.stack([x[:3], x[:3]]) * 2)
     products = kf.fuse(lambda x: (kf.full_like(x, 2).T @ x, (x + 1) @ kf.full_like(x, 0.5).T))
     for got, want in zip(products(x), (np.full((3, 4), 2.0) @ x, (x + 1) @ np.full((3, 4), 0.5)), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-13)
+        np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-13)
     with pytest.raises(ValueError, match="make an array of it outside"):
         kf.fuse(lambda x, a: x @ kf.full_like(x, a).T)(x, 0.5)
 
