@@ -65,6 +65,23 @@ def test_statistics_of_rows_are_kept_and_no_rows() -> None:
     assert kept_shapes(lambda x: torch.softmax(x, -1) * 2, (64, 256)) == [(64, 1), (64, 1)]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_statistics_of_half_rows_are_float32(dtype: str) -> None:
+    """And no exponentials, which are as large as the rows."""
+    targets = kf.spec((64,), "int64", like="torch")
+    for function, *more in (
+        (lambda x: torch.softmax(x, -1) * 2,),
+        (lambda x: torch.log_softmax(x, -1) * 2,),
+        (lambda x: torch.logsumexp(x, -1),),
+        (lambda x, t: F.cross_entropy(x, t, reduction="none"), targets),
+        (lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1), targets),
+    ):
+        kept = kf.kept_for_backward(function, kf.spec((64, 256), dtype, like="torch"), *more, device="H200").values
+        rows = [v for v in kept if v.role == "kept"]
+        assert rows
+        assert all(v.dtype == "float32" and max(v.shape, default=1) <= 64 for v in rows)
+
+
 def test_maps_of_arguments_are_computed_again() -> None:
     assert kept_shapes(chain, (64, 256)) == []
     assert kept_shapes(lambda x: F.leaky_relu(x * 2, 0.1).exp(), (64, 256)) == []  # no mask

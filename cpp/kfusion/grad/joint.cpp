@@ -44,10 +44,10 @@ bool has_product_like_result(const Graph& g, const LibraryForm& form, const Devi
 }  // namespace
 
 bool is_large_inside(const Graph& g, const LibraryForm& form) {
-  std::int64_t outside = g[form.result].nbytes(), largest = 0;
-  for (const NodeId a : form.arguments) outside += g[a].nbytes();
+  std::int64_t outside = g[form.result].size(), largest = 0;
+  for (const NodeId a : form.arguments) outside += g[a].size();
   for (NodeId id = 0; id < form.result; ++id)
-    if (is_within(form, g[id])) largest = std::max(largest, g[id].nbytes());
+    if (is_within(form, g[id])) largest = std::max(largest, g[id].size());
   return largest > outside;
 }
 

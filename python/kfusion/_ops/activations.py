@@ -9,7 +9,7 @@ from .._spec import FLOATS
 from . import primitives as p
 from .gradients import unless
 from .operation import Array, Axes, operation
-from .views import axes_or_all, squeeze
+from .views import axes_or_all, narrow, squeeze, wide
 
 __all__ = ["elu", "gelu", "leaky_relu", "log_softmax", "logsumexp", "silu", "softmax", "softplus"]
 
@@ -129,9 +129,10 @@ def softmax(x: Array, axis: Axes = -1) -> Array:
     Raises:
         ValueError: no such axis, or it has no elements.
     """
-    axis = axes_or_all(x, axis, "softmax")
+    axis, dtype = axes_or_all(x, axis, "softmax"), x._dtype
+    x = wide(x)  # so that what is kept of a row for backward is not rounded
     e = p.exp(x - constant(p.max(x, axis, keepdims=True)))
-    return e / p.sum(e, axis, keepdims=True)
+    return narrow(e / p.sum(e, axis, keepdims=True), dtype)
 
 
 @operation
@@ -150,9 +151,10 @@ def log_softmax(x: Array, axis: Axes = -1) -> Array:
     Raises:
         ValueError: no such axis, or it has no elements.
     """
-    axis = axes_or_all(x, axis, "log_softmax")
+    axis, dtype = axes_or_all(x, axis, "log_softmax"), x._dtype
+    x = wide(x)
     d = x - constant(p.max(x, axis, keepdims=True))
-    return d - p.log(p.sum(p.exp(d), axis, keepdims=True))
+    return narrow(d - p.log(p.sum(p.exp(d), axis, keepdims=True)), dtype)
 
 
 @operation
@@ -172,10 +174,12 @@ def logsumexp(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
     Raises:
         ValueError: no such axis, or it has no elements.
     """
-    axis = axes_or_all(x, axis, "logsumexp")
+    axis, dtype = axes_or_all(x, axis, "logsumexp"), x._dtype
+    x = wide(x)
     largest = constant(p.max(x, axis, keepdims=True))
-    if x._dtype not in FLOATS:
+    if dtype not in FLOATS:
         largest = largest + 0.0  # differences of integers may not fit theirs
     total = p.log(p.sum(p.exp(x - largest), axis, keepdims=True)) + largest
     total = p.where(p.isfinite(largest), total, largest)  # rows of nothing but -inf, or with an inf, give it back
+    total = narrow(total, dtype)
     return total if keepdims else squeeze(total, axis)

@@ -10,7 +10,7 @@ from .._spec import FLOATS, INTEGERS
 from . import primitives as p
 from .contractions import take, take_along_axis
 from .operation import Array, composite
-from .views import astype, broadcast_to, expand_dims, positions, squeeze
+from .views import astype, broadcast_to, expand_dims, narrow, positions, squeeze, wide
 
 __all__ = ["cross_entropy", "mse"]
 
@@ -78,26 +78,27 @@ def cross_entropy(
     _require_classes("cross_entropy", logits, targets, weight)
     require_smoothing("cross_entropy", label_smoothing)
     with stage(logits, "cross_entropy.logsumexp"):
-        largest = constant(p.max(logits, -1, keepdims=True))
-        log_sum = p.log(p.sum(p.exp(logits - largest), -1))
+        x = wide(logits)  # so that what is kept of a row for backward is not rounded
+        largest = constant(p.max(x, -1, keepdims=True))
+        log_sum = p.log(p.sum(p.exp(x - largest), -1))
     with stage(logits, "cross_entropy.pick"):
-        losses = log_sum - (_own(logits, targets, logits) - squeeze(largest, -1))
-        counts = None if weight is None else _own(logits, targets, weight)
+        losses = log_sum - (wide(_own(logits, targets, logits)) - squeeze(largest, -1))
+        counts = None if weight is None else wide(_own(logits, targets, weight))
         losses = losses if counts is None else losses * counts
         if label_smoothing:
             spread = _of_all(logits, log_sum + squeeze(largest, -1), weight)
             losses = losses * (1.0 - label_smoothing) + spread * label_smoothing
         losses = _of_known(losses, targets, logits.shape[-1], ignore_index)
-    return _mean_of_rows("cross_entropy", losses, reduction, targets, ignore_index, counts)
+    return narrow(_mean_of_rows("cross_entropy", losses, reduction, targets, ignore_index, counts), logits._dtype)
 
 
 def _of_all(logits: Any, log_sum: Any, weight: Any) -> Any:
     """The mean over all classes of -log(softmax(logits)), each as often as weight says. Its sums need no other one of
     the row first, so that they take no sweep of their own."""
     if weight is None:
-        return log_sum - p.mean(logits, -1)
-    weights = p.sum(broadcast_to(weight, logits.shape), -1)
-    return (log_sum * weights - p.sum(logits * weight, -1)) / logits.shape[-1]
+        return log_sum - p.mean(wide(logits), -1)
+    weights = wide(p.sum(broadcast_to(weight, logits.shape), -1))
+    return (log_sum * weights - p.sum(wide(logits * weight), -1)) / logits.shape[-1]
 
 
 def nll(logs: Any, targets: Any, weight: Any, ignore_index: int, reduction: str) -> Any:

@@ -302,6 +302,11 @@ def wide(x: Array) -> Array:
     return astype(x, "float32") if x._dtype in HALF else x
 
 
+def narrow(x: Array, dtype: str) -> Array:
+    """What was computed of `wide` values, of the half type that these had."""
+    return astype(x, dtype) if dtype in HALF else x
+
+
 def axis_of(x: Traced, axis: int, who: str) -> int:
     """The axis counted from the front.
 
