@@ -229,7 +229,7 @@ fused_cross_entropy: _CrossEntropy
 unfused_cross_entropy: _CrossEntropy
 
 class _LinearCrossEntropy(FusedFunction):
-    def __call__(self, x: Array, weight: Array, targets: Array, bias: Array | None = None, *, ignore_index: int | None = None, label_smoothing: float = 0.0, reduction: str = 'mean', chunk_rows: int | None = None, out: Any = None, stream: Any = None) -> Array: ...
+    def __call__(self, x: Array, weight: Array, targets: Array, bias: Array | None = None, *, class_weight: Array | None = None, ignore_index: int | None = None, label_smoothing: float = 0.0, reduction: str = 'mean', chunk_rows: int | None = None, out: Any = None, stream: Any = None) -> Array: ...
 
 fused_linear_cross_entropy: _LinearCrossEntropy
 unfused_linear_cross_entropy: _LinearCrossEntropy

@@ -84,7 +84,7 @@ def _at_once(logits: Any, targets: Any, options: dict[str, Any], reduction: str)
 
 def _forward(logits: Any, targets: Any, options: dict[str, Any], reduction: str) -> tuple[Any, ...]:
     """The loss, and what `_turn` needs: three numbers of each row, and what each row counts."""
-    losses, *rows = fused()["row_statistics"](logits, None, targets, None, **options)
+    losses, *rows = fused()["row_statistics"](logits, None, None, targets, None, **options)
     dtype = spec_of(logits, _WHO).dtype
     given = wide_of(dtype) if _casts(logits) else dtype
     loss, share = _reduce()(losses, targets, options["ignore_index"], reduction, given)
@@ -95,7 +95,7 @@ def _turn(logits: Any, targets: Any, state: Any, g: Any, options: dict[str, Any]
     largest, share, own, scale = state
     share, own = _scaled()(share, own, scale, g)
     smoothing = options["label_smoothing"]
-    fused()["turned"](logits, None, targets, largest, share, own, label_smoothing=smoothing, out=logits)
+    fused()["turned"](logits, None, None, targets, largest, share, own, label_smoothing=smoothing, out=logits)
 
 
 def _casts(logits: Any) -> bool:

@@ -144,10 +144,15 @@ def _own(logits: Any, targets: Any, values: Any) -> Any:
     """Of values along the classes, for each row or for all, each row's at its target; any one where that is none."""
     if logits.shape[-1] == 0:
         return p.sum(logits, -1)  # no class has a value
-    safe = p.where(is_class(targets, logits.shape[-1]), targets, 0)
     if values.ndim == 1 and logits.ndim > 1:
-        return take(values, safe, 0)
+        return of_classes(values, targets)
+    safe = p.where(is_class(targets, logits.shape[-1]), targets, 0)
     return squeeze(take_along_axis(values, expand_dims(safe, -1), -1), -1)
+
+
+def of_classes(values: Any, targets: Any) -> Any:
+    """Of values (classes,) each target's; any one where that is no class."""
+    return take(values, p.where(is_class(targets, values.shape[0]), targets, 0), 0)
 
 
 def is_class(targets: Any, classes: int) -> Any:
