@@ -231,6 +231,8 @@ class BackwardPass:
         kept = kept | {k: tracer.view("transpose", kept[k], axes) for k, axes in turned.items()}
         with tracer.differentiated():
             results = values_of(self.__wrapped__(*args, **kwargs))
+        read = [y if isinstance(y, Traced) else tracer.stand_in(y) for y in results]
+        tracer.require_no_product([y for y in read if y is not None])  # as the forward pass does
         now = (v for guard in guards.guards(self.__wrapped__) for v in guards.values(guard))
         if not set(_named(tracer, now)) <= set(named):
             raise RuntimeError(f"kfusion.{self.__name__}: a tensor that it names was replaced after the forward pass")

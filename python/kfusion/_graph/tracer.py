@@ -18,6 +18,7 @@ from .._devices import running
 from .._spec import FLOATS, ITEM_BYTES, Spec, described, is_array, spec_of
 from . import library_adjoints, memory
 from . import number as numbers
+from .heads import Heads
 from .memory import Memory, Path
 from .number import Instruction, Number, Program, is_integer, is_number, parameter_of, read
 from .seeds import Draw, drawn
@@ -149,12 +150,13 @@ class Traced:
 
 class Attempt(NamedTuple):
     """How a function is traced this time. `mark` is called before each operation. `changed` are tensors of outside that
-    the function is known to write to. `compiles`: torch.compiler.is_compiling() is true in it.
+    the function is known to write to. `compiles`: torch.compiler.is_compiling() is true in it. `whole`: as of `Heads`.
     """
 
     mark: Callable[[], None] | None = None
     changed: Sequence[Any] = ()
     compiles: bool = False
+    whole: Sequence[int] = ()
 
 
 class Tracer:
@@ -191,7 +193,9 @@ class Tracer:
         self.writing_calls: dict[int, WritingCall] = {}  # by the node after it
         self.is_open = True
         self._eager = eager
-        self._differentiates = self.takes_gradients = False
+        self._differentiates = False
+        self._depth = 0  # of what is differentiated within what is
+        self.heads = Heads(self.attempt.whole)
         self._captured: dict[int, Traced] = {}
         self.moved: dict[int, Any] = {}  # captured arrays, by the ids of their copies on the arguments' device
         self.named_tensors: Callable[[], dict[int, tuple[str, Any]]] = dict  # those of modules, by id
@@ -509,6 +513,7 @@ class Tracer:
         node = self._call(kind, x, argument)
         if kind == "reshape":  # without -1
             argument = list(self.graph.shape(node))
+        self.heads.add_view(node, self.node(x), kind, argument)
         path = (*x._path, (kind, argument)) if x._path is not None and self._is_view(kind, x, argument) else None
         return self._made(type(x), node, x._memory, path)
 
@@ -649,6 +654,11 @@ class Tracer:
             return False
         return not results or not self.needed_backward(results, values, targets)
 
+    def require_no_product(self, results: Sequence[Traced]) -> None:
+        """Raises `WholeProduct` where results, or what is written, are made of a product without which a loss is."""
+        written = [w.result for w in self.written()]
+        self.heads.require_unread(self.graph, map(self.node, [*results, *written]))
+
     def forget_writes(self) -> None:
         """The inputs are as they were given."""
         for value, node in zip(self._values, self._input_nodes, strict=True):
@@ -664,13 +674,15 @@ class Tracer:
     @contextlib.contextmanager
     def differentiated(self) -> Iterator[None]:
         """What is built inside is differentiated: it is constant where the function turns torch's grad mode off."""
-        before, torch = (self._differentiates, self.takes_gradients), sys.modules.get("torch")
-        self._differentiates, self.takes_gradients = torch is not None, True
+        before, torch = self._differentiates, sys.modules.get("torch")
+        self._differentiates = torch is not None
+        self._depth += 1
         try:
             with contextlib.nullcontext() if torch is None else torch.enable_grad():
                 yield
         finally:
-            self._differentiates, self.takes_gradients = before
+            self._differentiates = before
+            self._depth -= 1
 
     @property
     def differentiates(self) -> bool:
@@ -678,10 +690,20 @@ class Tracer:
         return self._differentiates and bool(sys.modules["torch"].is_grad_enabled())
 
     @property
+    def takes_gradients(self) -> bool:
+        """Whether something that is built now is differentiated."""
+        return self._depth > 0
+
+    @property
+    def is_differentiated_once(self) -> bool:
+        """Whether what is built now has gradients, and these have none."""
+        return self._depth == 1
+
+    @property
     def wants_gradients(self) -> bool:
         """The same, without torch too."""
         torch = sys.modules.get("torch")
-        return self.takes_gradients and (torch is None or bool(torch.is_grad_enabled()))
+        return self._depth > 0 and (torch is None or bool(torch.is_grad_enabled()))
 
     def value_of_input(self, number: int) -> Traced:
         """The value of an input, as it was given."""
@@ -697,12 +719,15 @@ class Tracer:
 
     def itself(self, x: Traced) -> Traced:
         """A view of all of x: another node, of which gradients can be told apart."""
-        return self.view("reshape", x, x.shape)
+        made = self.view("reshape", x, x.shape)
+        self.heads.forget_view(self.node(made))
+        return made
 
     def constant(self, x: Traced) -> Traced:
         """The same, which gradients take for a constant."""
         made = self.itself(x)
         self._build("stop_gradient", made)
+        self.heads.add_constant(self.node(made))
         return made
 
     def _stored(self, node: int) -> int:
@@ -728,6 +753,7 @@ class Tracer:
             if self._differentiates and not sys.modules["torch"].is_grad_enabled():
                 for node in made if isinstance(made, list) else [made] if isinstance(made, int) else ():
                     self.graph.stop_gradient(node)
+                    self.heads.add_constant(node)
             return made
         except (ValueError, TypeError, OverflowError) as error:
             text = str(error).removeprefix("kfusion.")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from .._graph.tracer import stage
 from .._spec import FLOATS
 from . import primitives as p
+from .chunk_products import wide_of
 from .contractions import linear
 from .logit_chunks import Chunks, Losses, LossesAndGradients, WithoutGradient
 from .losses import cross_entropy, of_classes, require_classes, require_reduction, require_smoothing
@@ -19,7 +20,6 @@ from .views import astype, reshape
 __all__ = ["linear_cross_entropy"]
 
 _NAME = "linear_cross_entropy"
-_HALF = ("float16", "bfloat16")
 
 
 @composite
@@ -81,29 +81,56 @@ def linear_cross_entropy(
     _require_fitting(x, weight, targets, bias)
     if chunk_rows is not None and operator.index(chunk_rows) < 1:
         raise ValueError(f"kfusion.{_NAME}: chunk_rows must be at least 1, got {chunk_rows}")
-    wide = "float32" if x._dtype in _HALF else x._dtype
-    given = wide if is_cast else x._dtype
+    given = wide_of(x._dtype) if is_cast else x._dtype
     if class_weight is not None:
         class_weight = astype(class_weight, given) if is_cast else class_weight
         _require_one_each("class_weight", class_weight, weight, given)
-    if not x._tracer.wants_gradients or 0 in (*x.shape[:-1], weight.shape[0]):
-        logits = linear(x, weight, bias)
-        logits = astype(logits, given) if is_cast else logits
-        return cross_entropy(
-            logits,
+    if x._tracer.wants_gradients and 0 not in (*x.shape[:-1], weight.shape[0]):
+        return head_loss(
+            x,
+            weight,
             targets,
-            weight=class_weight,
+            bias,
+            class_weight,
+            given,
             ignore_index=ignore_index,
             label_smoothing=label_smoothing,
             reduction=reduction,
+            chunk_rows=chunk_rows,
         )
+    logits = linear(x, weight, bias)
+    return cross_entropy(
+        astype(logits, given) if is_cast else logits,
+        targets,
+        weight=class_weight,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        reduction=reduction,
+    )
+
+
+def head_loss(
+    x: Any,
+    weight: Any,
+    targets: Any,
+    bias: Any,
+    class_weight: Any,
+    dtype: str,
+    *,
+    ignore_index: Any,
+    label_smoothing: Any,
+    reduction: str,
+    chunk_rows: Any = None,
+) -> Any:
+    """The loss of that dtype, of arguments that fit, with its gradients by chunks."""
     ignored = None if ignore_index is None else operator.index(ignore_index)  # no number that a call would read
     step = None if chunk_rows is None else operator.index(chunk_rows)
     chunks = Chunks(ignored, float(label_smoothing), step, bias is not None, class_weight is not None)
+    wide = wide_of(x._dtype)
     if class_weight is not None:
         class_weight = astype(class_weight, wide)
     make = _rows if reduction == "none" else _number
-    return astype(make(chunks, _Head(x, weight, targets, bias, class_weight, wide), reduction), given)
+    return astype(make(chunks, _Head(x, weight, targets, bias, class_weight, wide), reduction), dtype)
 
 
 class _Head(NamedTuple):

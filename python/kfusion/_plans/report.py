@@ -191,6 +191,11 @@ def savings_line(plan: Plan) -> str:
     )
 
 
+def _is_head(plan: Plan, group: Group) -> bool:
+    calls = (plan._nodes[n].get("function", "") for n in group.nodes)
+    return any(call.startswith("kfusion.linear_cross_entropy") for call in calls)
+
+
 def notes(plan: Plan) -> Iterator[str]:
     """What the tables do not say: bytes that are read again, and kernels that no executor has."""
     if twice := [g for g in plan.groups if not g.row_on_chip]:
@@ -201,6 +206,11 @@ def notes(plan: Plan) -> Iterator[str]:
         said = "measured" if g.measured else "predicted"
         rate = f"; {number(g.product_tflops, 3)} TFLOP/s {said}" if g.product_tflops else ""
         yield f"Kernel {g.id} is run by {g.executor}: {g.how}{rate}."
+    for g in [g for g in plan.groups if _is_head(plan, g)][:_LISTED]:
+        yield (
+            f"Kernel {g.id} is the cross entropy of a linear layer's results, or its gradients, in chunks of rows: "
+            "the logits are never whole."
+        )
     for g in [g for g in plan.groups if g.measured][:_LISTED]:
         yield f"Kernel {g.id}'s time was measured; predicted {number(g.predicted_us)} us."
     missing: dict[str, list[int]] = {}
