@@ -270,6 +270,47 @@ def test_modules_train_as_eagerly() -> None:
     assert_same(trained(kf.fuse(plain), x), trained(eager, x))
 
 
+class TwoModes(nn.Module):
+    def __init__(self, norm: Any = nn.LayerNorm) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(3, 3), norm(3))
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Any) -> Any:
+        y = torch.exp(self.inner(x) * self.scale)
+        return y.sin() if self.training else y.square()
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.BatchNorm1d])
+def test_a_mode_that_changes_before_backward(norm: Any) -> None:
+    """Backward has that of its own forward pass, and leaves modules in theirs."""
+    eager, plain, x = TwoModes(norm).double(), TwoModes(norm).double(), leaf(5, 3)
+    plain.load_state_dict(eager.state_dict())
+
+    def grads(model: Any, module: Any) -> list[Any]:
+        module.train()
+        first = model(x)
+        module.eval()
+        second = model(x)
+        module.inner.train()
+        found = [torch.autograd.grad(y.sum(), [x, *module.parameters()]) for y in (first, second)]
+        assert (module.training, module.inner.training) == (False, True)
+        return [g for grads in found for g in grads]
+
+    assert_same(grads(kf.fuse(plain), plain), grads(eager, eager))
+
+
+def test_a_mode_that_changes_before_a_pullback() -> None:
+    model, x = TwoModes().double(), torch.randn(5, 3, dtype=torch.float64)
+    model.requires_grad_(False).eval()
+    y, pull = kf.vjp(model, x)
+    model.train()
+    (got,) = pull(torch.ones_like(y))
+    assert model.training
+    x.requires_grad_()
+    torch.testing.assert_close(got, torch.autograd.grad(model.eval()(x).sum(), x)[0])
+
+
 def test_modules_within_modules_and_functions() -> None:
     inner, x = Block().double(), leaf(2, 5, 8)
     params = [p for p in inner.parameters() if p.requires_grad]

@@ -110,9 +110,8 @@ class ForwardPass:
         return [t for t in alive if t is not None]
 
     def modes(self) -> list[tuple[Any, bool]]:
-        """The modules on whose mode a trace depended that is likely to, and whether they train."""
-        alive = (known() for known in self._modules.values())
-        return [(module, module.training) for module in alive if module is not None]
+        """The modules on whose mode a trace may depend, and whether they train."""
+        return modules.modes(known() for known in self._modules.values())
 
     def __call__(self, call: Any, captured: Any, wanted: Sequence[bool]) -> Any:
         tracer = _current()
@@ -123,10 +122,9 @@ class ForwardPass:
         with tracer.differentiated():
             result = self.__wrapped__(*args, **kwargs)
         found_guards = guards.guards(self.__wrapped__)
-        if (written := tracer.written()) or tracer.effects != (0, 0):
-            owners = (guard.owner for guard in found_guards)
-            self._modules |= {id(m): weakref.ref(m) for m in owners if modules.is_module(m)}
-        if written and not _are_apart(tracer, written, result, given):
+        owners = (guard.owner for guard in found_guards)
+        self._modules |= {id(m): weakref.ref(m) for m in owners if modules.is_module(m)}
+        if (written := tracer.written()) and not _are_apart(tracer, written, result, given):
             raise _writes(self.__name__)
         named = [v for guard in found_guards for v in guards.values(guard)]
         found = [*named, *(i.array for i in tracer.inputs if i.captured)]
@@ -325,26 +323,13 @@ class _Node:
         kept = dict(zip(self.kept, tensors[behind:], strict=True))
         asked = tuple(bool(w) and t.is_floating_point() for w, t in zip(wanted[:first], tensors, strict=False))
         captured = tuple(k for k, w in zip(self.captured, wanted[first:], strict=True) if w)
-        with self.surroundings(), _in_modes(self.modes), self.passes.seeds.again(self.seed):
+        with self.surroundings(), modules.in_modes(self.modes), self.passes.seeds.again(self.seed):
             made = self.passes.backward(
                 call, list(gradients), asked, captured, self.computed, kept, self.turned, self.named
             )
         own, named = made.result if isinstance(made, Returned) else made
         given = iter(own)
         return [next(given) if a else None for a in asked] + [named.get(k) for k in self.captured]
-
-
-@contextlib.contextmanager
-def _in_modes(modes: Sequence[tuple[Any, bool]]) -> Iterator[None]:
-    """Modules have the mode that they had, which decides what is computed again."""
-    changed = [(module, module.training) for module, was in modes if module.training != was]
-    for module, now in changed:
-        module.training = not now
-    try:
-        yield
-    finally:
-        for module, now in changed:
-            module.training = now
 
 
 def require_first(torch: Any, who: str) -> None:

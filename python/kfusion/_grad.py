@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ._fuse import FusedFunction, fuse
+from ._graph import guards, modules
 from ._graph.seeds import Seeds
 from ._graph.structure import holds_arrays, may_hold_results, walk
 from ._graph.tracer import Traced, Tracer, tracer_of
@@ -96,9 +97,11 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         pullback = fuse(_Pullback(function, has_aux, seeds))
         results, *aux = made if has_aux else (made,)
         seed = seeds.taken()
+        owners = (guard.owner for guard in guards.guards(function))
+        modes = modules.modes(owner for owner in owners if modules.is_module(owner))
 
         def pull_arrays(cotangents: Any) -> Any:
-            with seeds.again(seed):
+            with modules.in_modes(modes), seeds.again(seed):
                 return pullback(primals, cotangents)
 
         pull_arrays.__name__ = pull_arrays.__qualname__ = "pull"
