@@ -154,8 +154,24 @@ def test_second_derivatives_are_refused(outer: Callable[..., Any]) -> None:
 
 
 def test_functorch_is_refused() -> None:
-    with pytest.raises(TypeError, match="must be a plain strided tensor"):
-        torch.func.grad(lambda x: kf.fuse(torch.sin)(x).sum())(torch.randn(3))
+    x, refusal = torch.randn(2, 3), r"torch\.func's grad, vmap and others do not see into fused functions"
+    for transform in (torch.func.grad, torch.func.jacrev):
+        with pytest.raises(TypeError, match=rf"kfusion\.sin: {refusal}"):
+            transform(lambda x: kf.fuse(torch.sin)(x).sum())(x)
+    with pytest.raises(TypeError, match=refusal):
+        torch.func.grad(lambda x: kf.softmax(x).sum())(x)
+    with pytest.raises(TypeError, match=r"kfusion\.<lambda>: x must be a plain tensor, got one of torch\.func"):
+        torch.func.vmap(kf.fuse(lambda x: x * 2))(x)
+    layer = kf.fuse(nn.Linear(3, 1))
+    call = lambda p: torch.func.functional_call(layer, p, (x,)).sum()  # noqa: E731
+    with pytest.raises(TypeError, match=refusal):
+        torch.func.grad(call)(dict(layer.named_parameters()))
+
+
+def test_complex_tensors_are_refused() -> None:
+    z = torch.zeros(2, dtype=torch.complex64, requires_grad=True)
+    with pytest.raises(RuntimeError, match="complex tensors have no gradients here"):
+        kf.fuse(lambda z: torch.abs(z).sum())(z)
 
 
 def test_changed_after_forward() -> None:

@@ -304,6 +304,20 @@ def test_weights_of_classes_of_numpys() -> None:
         assert_close(a, v, "float64")
 
 
+def test_options_that_are_no_numbers() -> None:
+    x, w, t, _ = drawn(5, 3, 4)
+    for name, value in [("chunk_rows", 1.5), ("chunk_rows", "3"), ("ignore_index", 2.0)]:
+        calls = [lambda x: kf.linear_cross_entropy(x, w, t, **{name: value})]  # noqa: B023
+        calls += [kf.grad(calls[0]), lambda x: kf.fused_linear_cross_entropy(x, w, t, **{name: value})]  # noqa: B023
+        for call in calls:
+            with pytest.raises(TypeError, match=rf"{name} must be an integer or None, got {value!r}"):
+                call(x)
+    with pytest.raises(TypeError, match="label_smoothing must be a number, got 'a'"):
+        kf.linear_cross_entropy(x, w, t, label_smoothing="a")
+    with pytest.raises(ValueError, match="chunk_rows must be at least 1, got 0"):
+        kf.linear_cross_entropy(x, w, t, chunk_rows=0)
+
+
 # ---- torch's autograd ----
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ._graph import guards, modules
 from ._graph.objects import Returned, holds
 from ._graph.seeds import Seeds
+from ._graph.source import transformed
 from ._graph.structure import Slot, holds_arrays, is_plain, may_hold_results, walk
 from ._graph.tracer import Traced, Tracer, Written, current
 from ._spec import FLOATS, is_array
@@ -44,7 +45,12 @@ class Differentiable:
         if out is not None:
             raise RuntimeError(f"{who}: out= holds no gradients: leave it out, or call under torch.no_grad()")
         tensors: list[Any] = []
+        functorch = torch._C._functorch
         arguments = walk_arguments((args, kwargs), lambda _, leaf: _slot(torch, tensors, leaf))
+        if any(map(functorch.is_functorch_wrapped_tensor, tensors)):
+            raise transformed(who)
+        if any(t.is_complex() for t in tensors):
+            raise _complex(who)
         wanted = tuple(t.requires_grad for t in tensors)
         self.seeds.taken()  # of a call that failed
         with torch.no_grad():
@@ -58,8 +64,8 @@ class Differentiable:
         captured = self._forward.captured()
         made: list[Any] = []
         structure = walk(result, lambda _, leaf: _slot(torch, made, leaf), enters=may_hold_results)
-        if any(t.is_complex() for t in (*made, *tensors)):
-            raise RuntimeError(f"{who}: complex tensors have no gradients here: call it under torch.no_grad()")
+        if any(t.is_complex() for t in made):
+            raise _complex(who)
         kept = {number: made[value] if isinstance(value, int) else value for number, value in kept.items()}
         surroundings = _surroundings(torch, tensors + captured)
         constants = [t for t in self._forward.known(read) if not t.requires_grad and not t.is_inference()]
@@ -70,6 +76,10 @@ class Differentiable:
             structure, lambda _, leaf: next(outs) if isinstance(leaf, Slot) else leaf, enters=may_hold_results
         )
         return Returned(filled, {}) if has_objects else filled
+
+
+def _complex(who: str) -> RuntimeError:
+    return RuntimeError(f"{who}: complex tensors have no gradients here: call it under torch.no_grad()")
 
 
 def _writes(name: str) -> RuntimeError:

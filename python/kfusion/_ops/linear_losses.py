@@ -13,7 +13,7 @@ from . import primitives as p
 from .chunk_products import wide_of
 from .contractions import linear
 from .logit_chunks import Chunks, Losses, LossesAndGradients, WithoutGradient
-from .losses import cross_entropy, of_classes, require_classes, require_reduction, require_smoothing
+from .losses import cross_entropy, of_classes, require_classes, require_integer, require_reduction, require_smoothing
 from .operation import Array, composite
 from .views import astype, reshape
 
@@ -77,6 +77,8 @@ def linear_cross_entropy(
     """
     require_reduction(_NAME, reduction)
     require_smoothing(_NAME, label_smoothing)
+    require_integer(_NAME, "ignore_index", ignore_index)
+    require_integer(_NAME, "chunk_rows", chunk_rows)
     x, weight, bias, is_cast = _as_autocast(x, weight, bias)
     _require_fitting(x, weight, targets, bias)
     if chunk_rows is not None and operator.index(chunk_rows) < 1:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
+from .._graph.number import read
 from .._graph.tracer import constant, stage
 from .._spec import FLOATS, INTEGERS
 from . import primitives as p
@@ -77,6 +80,7 @@ def cross_entropy(
     require_reduction("cross_entropy", reduction)
     _require_classes("cross_entropy", logits, targets, weight)
     require_smoothing("cross_entropy", label_smoothing)
+    require_integer("cross_entropy", "ignore_index", ignore_index)
     with stage(logits, "cross_entropy.logsumexp"):
         largest = constant(p.max(logits, -1, keepdims=True))
         log_sum = p.log(p.sum(p.exp(logits - largest), -1))
@@ -124,8 +128,11 @@ def multi_margin(x: Any, targets: Any, order: int, margin: float, weight: Any) -
 
 def require_classes(name: str, rows: Any, targets: Any) -> None:
     """Raises where there is no target for each of rows (..., n)."""
-    if targets.shape != rows.shape[:-1] or rows.ndim == 0:
-        raise ValueError(f"kfusion.{name}: targets must have shape {rows.shape[:-1]}, got {targets.shape}")
+    if rows.ndim == 0:
+        raise ValueError(f"kfusion.{name}: logits must have an axis of classes, got none")
+    if targets.shape != rows.shape[:-1]:
+        wanted, got = tuple(rows.shape[:-1]), tuple(targets.shape)
+        raise ValueError(f"kfusion.{name}: targets must have shape {wanted}, got {got}")
     if rows._dtype not in FLOATS:
         raise TypeError(f"kfusion.{name}: logits must be floats, got {rows._dtype}")
     if targets._dtype not in INTEGERS:
@@ -191,8 +198,16 @@ def _reduced(name: str, losses: Any, reduction: str) -> Any:
         return p.REDUCTIONS[reduction](losses)
 
 
+def require_integer(name: str, option: str, value: Any) -> None:
+    """Raises where an option is neither an integer nor None. Its value is not looked at."""
+    if value is not None and not isinstance(value, (int, np.integer)):
+        raise TypeError(f"kfusion.{name}: {option} must be an integer or None, got {read(value)!r}")
+
+
 def require_smoothing(name: str, label_smoothing: float) -> None:
     """Raises where it is no share."""
+    if not isinstance(label_smoothing, (int, float, np.number)):
+        raise TypeError(f"kfusion.{name}: label_smoothing must be a number, got {label_smoothing!r}")
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"kfusion.{name}: label_smoothing must be from 0 to 1, got {label_smoothing}")
 
