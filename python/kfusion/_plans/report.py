@@ -156,7 +156,7 @@ def kept_table(plan: Plan) -> Table | None:
         for (s, made, by), n in zip(rows, nbytes, strict=True)
     )
     total_unit, total = byte_unit(sum(nbytes))
-    title = f"Kept from forward to backward: {in_unit(sum(nbytes), total)} {total_unit}"
+    title = f"Kept from forward to backward in this one graph: {in_unit(sum(nbytes), total)} {total_unit}"
     return Table(title, ("value", "array", unit, "stored by", "read by"), cells, left=(0, 1, 4))
 
 
@@ -198,6 +198,11 @@ def _is_head(plan: Plan, group: Group) -> bool:
 
 def notes(plan: Plan) -> Iterator[str]:
     """What the tables do not say: bytes that are read again, and kernels that no executor has."""
+    if kept_table(plan) is not None:
+        yield (
+            "One graph of both passes stores what its kernels read later. Passes that run apart, of tensors that "
+            "require grad, keep the least: kfusion.kept_for_backward lists it, with bytes."
+        )
     if twice := [g for g in plan.groups if not g.row_on_chip]:
         extra = sum(g.issued.total - g.compulsory.total for g in twice)
         unit, size = byte_unit(extra)
