@@ -19,7 +19,8 @@ from ._graph.objects import Returned, holds
 from ._graph.seeds import Seeds
 from ._graph.source import transformed
 from ._graph.structure import Slot, holds_arrays, is_plain, may_hold_results, walk
-from ._graph.tracer import Traced, Tracer, Written, current
+from ._graph.tracer import Tracer, current
+from ._graph.values import Traced, Written
 from ._spec import FLOATS, is_array
 
 

@@ -13,7 +13,7 @@ from ._devices import running
 from ._devices.device import Device
 from ._devices.devices import device as find_device
 from ._fuse import FusedFunction
-from ._graph.tracer import place_of
+from ._graph.values import place_of
 from ._plans.each_plan import EachPart, EachPlan
 from ._plans.plan import Plan, plan_graph
 from ._spec import Spec, is_array, spec_of

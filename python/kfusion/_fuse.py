@@ -21,7 +21,8 @@ from ._graph.calls import Alike
 from ._graph.objects import TakenApart
 from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
 from ._graph.structure import Slot, fill, holds_arrays, walk
-from ._graph.tracer import Argument, Attempt, Tracer, place_of
+from ._graph.tracer import Tracer
+from ._graph.values import Argument, Attempt, place_of
 from ._ops.operation import Eager
 from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import bytes_or_none, is_array

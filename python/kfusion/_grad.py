@@ -15,7 +15,8 @@ from ._fuse import FusedFunction, fuse
 from ._graph import guards, modules
 from ._graph.seeds import Seeds
 from ._graph.structure import holds_arrays, may_hold_results, walk
-from ._graph.tracer import Traced, Tracer, tracer_of
+from ._graph.tracer import Tracer
+from ._graph.values import Traced, tracer_of
 from ._ops.operation import bind
 from ._spec import FLOATS, described, is_array
 from ._tracing.trace import name_of, signature_of

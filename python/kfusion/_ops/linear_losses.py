@@ -7,7 +7,7 @@ import operator
 import sys
 from typing import Any, NamedTuple
 
-from .._graph.tracer import stage
+from .._graph.values import stage
 from .._spec import FLOATS
 from . import primitives as p
 from .chunk_products import wide_of

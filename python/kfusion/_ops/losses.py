@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from .._graph.number import read
-from .._graph.tracer import constant, stage
+from .._graph.tracer import constant
+from .._graph.values import stage
 from .._spec import FLOATS, INTEGERS
 from . import primitives as p
 from .contractions import take, take_along_axis

@@ -20,7 +20,8 @@ from .._graph.number import is_number, read
 from .._graph.sizes import has_sizes, is_size, of_call
 from .._graph.source import TraceError, trace_error, user_line
 from .._graph.structure import Constant, Slot, fill, leaves, walk
-from .._graph.tracer import Traced, Tracer, WritingCall, tracer_of
+from .._graph.tracer import Tracer
+from .._graph.values import Traced, WritingCall, tracer_of
 from .._spec import DTYPES, is_array
 from . import autocast, numpy_stored, refusals, torch_complex
 

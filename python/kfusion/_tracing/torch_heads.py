@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._graph import heads
-from .._graph.tracer import Traced, Tracer, place_of
+from .._graph.tracer import Tracer
+from .._graph.values import Traced, place_of
 from .._ops import linear_losses, views
 from .._ops.chunk_products import bytes_of_chunk
 from .._spec import FLOATS, HALF, INTEGERS, ITEM_BYTES

@@ -23,7 +23,8 @@ from .._graph.objects import PutTogether, TakenApart
 from .._graph.sizes import is_size
 from .._graph.source import TraceError, raised_line, trace_error
 from .._graph.structure import Constant, Slot, fill, holds_arrays, may_hold_results, walk
-from .._graph.tracer import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Tracer, Written, current
+from .._graph.tracer import Tracer, current
+from .._graph.values import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Written
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, conversion_of, described, is_array, spec_of
 from . import library_calls, numpy_stored, randomness, torch_complex, torch_tensors
