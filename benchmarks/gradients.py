@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 import kfusion as kf
 from kfusion import _timing
 
 from .inputs import Inputs
 from .options import Options
-from .results import Measured, Row, rounded
+from .results import Measured, row_of
 
 SUITE = "gradients"
 PEERS = ("torch", "torch.compile")
@@ -172,7 +170,10 @@ class GradientCase:
                     seed=0,
                     progress=lambda done, what: report(done, f"{self.title}: {what}"),
                 )
-            rows += [_row(name, state, taken, moved, copied, errors.get(name)) for name, taken in samples.items()]
+            rows += [
+                row_of(name, state, taken, moved=moved, copied=copied, error=errors.get(name))
+                for name, taken in samples.items()
+            ]
         return Measured(SUITE, self.name, self.shape, self.dtype, self.layout, moved, tuple(rows), tuple(notes))
 
     def _peer(self, name: str) -> Callable[..., Any]:
@@ -249,22 +250,6 @@ def _threads(count: int | None) -> Iterator[None]:
     finally:
         kf.set_num_threads(before[0])
         torch.set_num_threads(before[1])
-
-
-def _row(version: str, state: str, taken: _timing.Samples, moved: int, copied: int, error: float | None) -> Row:
-    us = taken.percentile_us(50)
-    is_copy = version == "copy"
-    return Row(
-        version,
-        state,
-        rounded(us),
-        rounded(taken.percentile_us(20)),
-        rounded(taken.percentile_us(80)),
-        len(taken.times_us),
-        gbps=rounded((copied if is_copy else moved) / us / 1e3),
-        of_copy=1.0 if is_copy else rounded(float(np.median(taken.copy_ratios)) * moved / copied),
-        error=None if error is None else rounded(error),
-    )
 
 
 _OF_ROWS: tuple[tuple[str, Callable[..., Any], tuple[str, ...], int], ...] = (

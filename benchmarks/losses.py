@@ -16,7 +16,7 @@ from kfusion import _core, _timing
 from .inputs import Inputs
 from .models import error
 from .options import Options
-from .results import Measured, Row, rounded
+from .results import Measured, Row, row_of
 
 SUITE = "losses"
 PEERS = ("torch", "torch.compile")
@@ -289,26 +289,9 @@ class LossCase:
     def _row(
         self, version: str, taken: _timing.Samples, moved: int, copied: int, error: float | None, peak: int | None
     ) -> Row:
-        import numpy as np
-
-        us = taken.percentile_us(50)
-        is_copy = version == "copy"
-        flops = 6.0 * math.prod(self.shape) if self.arrays == 0 and self.suite == SUITE and not is_copy else None
-        rate = None if not moved and not is_copy else (copied if is_copy else moved) / us / 1e3
-        of_copy = float(np.median(taken.copy_ratios)) * moved / copied
-        return Row(
-            version,
-            _STATE,
-            rounded(us),
-            rounded(taken.percentile_us(20)),
-            rounded(taken.percentile_us(80)),
-            len(taken.times_us),
-            gbps=None if rate is None else rounded(rate),
-            of_copy=1.0 if is_copy and moved else rounded(of_copy) if moved else None,
-            error=None if error is None else rounded(error),
-            held_bytes=peak,
-            tflops=None if flops is None else rounded(flops / us / 1e6),
-        )
+        is_head = self.arrays == 0 and self.suite == SUITE and version != "copy"
+        flops = 6.0 * math.prod(self.shape) if is_head else None
+        return row_of(version, _STATE, taken, moved=moved, copied=copied, error=error, held_bytes=peak, flops=flops)
 
 
 def cases(dtype: str, device: str, smaller: int = 1) -> Iterator[LossCase]:

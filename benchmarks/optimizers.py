@@ -11,7 +11,7 @@ from kfusion import _timing
 
 from .inputs import Inputs
 from .options import Options
-from .results import Measured, Row, rounded
+from .results import Measured, Row, row_of
 
 SUITE = "optimizers"
 _STATE = "cold"
@@ -119,21 +119,8 @@ class OptimizerCase:
         return difference
 
     def _row(self, version: str, taken: _timing.Samples, moved: int, difference: float) -> Row:
-        import numpy as np
-
-        us = taken.percentile_us(50)
-        per_copy = float(np.median(taken.copy_ratios)) * moved / _COPIED
-        return Row(
-            version,
-            _STATE,
-            rounded(us),
-            rounded(taken.percentile_us(20)),
-            rounded(taken.percentile_us(80)),
-            len(taken.times_us),
-            gbps=rounded((_COPIED if version == "copy" else moved) / us / 1e3),
-            of_copy=1.0 if version == "copy" else rounded(per_copy),
-            error=rounded(difference) if version == "fused" else None,
-        )
+        error = difference if version == "fused" else None
+        return row_of(version, _STATE, taken, moved=moved, copied=_COPIED, error=error)
 
 
 def cases(dtype: str, device: str) -> Iterator[OptimizerCase]:

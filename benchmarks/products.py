@@ -12,7 +12,7 @@ from kfusion import _timing
 from .inputs import Inputs
 from .models import error, tensors
 from .options import Options
-from .results import Measured, Row, rounded
+from .results import Measured, Row, row_of
 
 PEERS = ("torch", "torch.compile", "torch.compile.max")
 BARE = "product"  # the yardstick: the library's products alone, into memory that is there
@@ -118,21 +118,8 @@ class ProductCase:
         return errors, notes
 
     def _row(self, version: str, taken: _timing.Samples, error: float | None, launches: int) -> Row:
-        import numpy as np
-
-        median_us = taken.percentile_us(50)
-        return Row(
-            version,
-            STATE,
-            rounded(median_us),
-            rounded(taken.percentile_us(20)),
-            rounded(taken.percentile_us(80)),
-            len(taken.times_us),
-            of_copy=rounded(float(np.median(taken.copy_ratios))),
-            error=None if error is None else rounded(error),
-            launches=launches if version == "fused" else None,
-            tflops=rounded(self.flops / median_us / 1e6),
-        )
+        counted = launches if version == "fused" else None
+        return row_of(version, STATE, taken, error=error, launches=counted, flops=self.flops)
 
 
 def _wide(a: Any) -> Any:

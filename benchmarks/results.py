@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from kfusion import _timing
+
 from .runs import Run
 
 _DIGITS = 5
@@ -127,6 +129,53 @@ class Results(Run):
             versions=self.versions | other.versions,
             cases=(*kept, *newer.values()),
         )
+
+
+def row_of(
+    version: str,
+    state: str,
+    taken: _timing.Samples,
+    *,
+    moved: int | None = None,
+    copied: int = 1,
+    error: float | None = None,
+    launches: int | None = None,
+    held_bytes: int | None = None,
+    flops: float | None = None,
+) -> Row:
+    """A version's row, of its samples beside those of a copy.
+
+    Args:
+        version: "copy" is that of the copy itself.
+        state: as of `Row`.
+        taken: with the ratios to the copy that was measured beside each.
+        moved: the case's bytes; 0: no rate is meant but the copy's; None: there is no copy, but the bare products.
+        copied: the copy's bytes.
+        error: as of `Row`.
+        launches: likewise.
+        held_bytes: likewise.
+        flops: of the case's products.
+    """
+    import numpy as np
+
+    us, is_copy = taken.percentile_us(50), version == "copy"
+    rate = None if moved is None else copied / us if is_copy else moved / us if moved else None
+    ratio = float(np.median(taken.copy_ratios))
+    of_copy = ratio if moved is None else None if moved == 0 else 1.0 if is_copy else ratio * moved / copied
+    return Row(
+        version,
+        state,
+        rounded(us),
+        rounded(taken.percentile_us(20)),
+        rounded(taken.percentile_us(80)),
+        len(taken.times_us),
+        gbps=None if rate is None else rounded(rate / 1e3),
+        of_copy=None if of_copy is None else rounded(of_copy),
+        error=None if error is None else rounded(error),
+        launches=launches,
+        held_bytes=held_bytes,
+        tflops=None if flops is None else rounded(flops / us / 1e6),
+    )
 
 
 def rounded(value: float) -> float:

@@ -142,7 +142,7 @@ class TestTorch:
         forward_ad = self.torch.autograd.forward_ad
         with forward_ad.dual_level():
             dual = forward_ad.make_dual(self.x, self.torch.ones_like(self.x))
-            with pytest.raises(RuntimeError, match="x carries a tangent"):
+            with pytest.raises(RuntimeError, match=r"x carries a tangent, and .* no derivatives in forward mode"):
                 kf.fused_relu_layernorm(dual)
             kf.fused_relu_layernorm(self.x)
 

@@ -154,8 +154,24 @@ def test_second_derivatives_are_refused(outer: Callable[..., Any]) -> None:
 
 
 def test_functorch_is_refused() -> None:
-    with pytest.raises(TypeError, match="must be a plain strided tensor"):
-        torch.func.grad(lambda x: kf.fuse(torch.sin)(x).sum())(torch.randn(3))
+    x, refusal = torch.randn(2, 3), r"torch\.func's grad, vmap and others do not see into fused functions"
+    for transform in (torch.func.grad, torch.func.jacrev):
+        with pytest.raises(TypeError, match=rf"kfusion\.sin: {refusal}"):
+            transform(lambda x: kf.fuse(torch.sin)(x).sum())(x)
+    with pytest.raises(TypeError, match=refusal):
+        torch.func.grad(lambda x: kf.softmax(x).sum())(x)
+    with pytest.raises(TypeError, match=r"kfusion\.<lambda>: x must be a plain tensor, got one of torch\.func"):
+        torch.func.vmap(kf.fuse(lambda x: x * 2))(x)
+    layer = kf.fuse(nn.Linear(3, 1))
+    call = lambda p: torch.func.functional_call(layer, p, (x,)).sum()  # noqa: E731
+    with pytest.raises(TypeError, match=refusal):
+        torch.func.grad(call)(dict(layer.named_parameters()))
+
+
+def test_complex_tensors_are_refused() -> None:
+    z = torch.zeros(2, dtype=torch.complex64, requires_grad=True)
+    with pytest.raises(RuntimeError, match="complex tensors have no gradients here"):
+        kf.fuse(lambda z: torch.abs(z).sum())(z)
 
 
 def test_changed_after_forward() -> None:
@@ -268,6 +284,47 @@ def test_modules_train_as_eagerly() -> None:
     plain = nn.Sequential(Block(), Block()).double()
     plain.load_state_dict(eager.state_dict())
     assert_same(trained(kf.fuse(plain), x), trained(eager, x))
+
+
+class TwoModes(nn.Module):
+    def __init__(self, norm: Any = nn.LayerNorm) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(3, 3), norm(3))
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Any) -> Any:
+        y = torch.exp(self.inner(x) * self.scale)
+        return y.sin() if self.training else y.square()
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.BatchNorm1d])
+def test_a_mode_that_changes_before_backward(norm: Any) -> None:
+    """Backward has that of its own forward pass, and leaves modules in theirs."""
+    eager, plain, x = TwoModes(norm).double(), TwoModes(norm).double(), leaf(5, 3)
+    plain.load_state_dict(eager.state_dict())
+
+    def grads(model: Any, module: Any) -> list[Any]:
+        module.train()
+        first = model(x)
+        module.eval()
+        second = model(x)
+        module.inner.train()
+        found = [torch.autograd.grad(y.sum(), [x, *module.parameters()]) for y in (first, second)]
+        assert (module.training, module.inner.training) == (False, True)
+        return [g for grads in found for g in grads]
+
+    assert_same(grads(kf.fuse(plain), plain), grads(eager, eager))
+
+
+def test_a_mode_that_changes_before_a_pullback() -> None:
+    model, x = TwoModes().double(), torch.randn(5, 3, dtype=torch.float64)
+    model.requires_grad_(False).eval()
+    y, pull = kf.vjp(model, x)
+    model.train()
+    (got,) = pull(torch.ones_like(y))
+    assert model.training
+    x.requires_grad_()
+    torch.testing.assert_close(got, torch.autograd.grad(model.eval()(x).sum(), x)[0])
 
 
 def test_modules_within_modules_and_functions() -> None:

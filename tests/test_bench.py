@@ -17,9 +17,9 @@ import pytest
 
 import benchmarks as bench
 from benchmarks import changes, cli, functions, models, options, plots, readme, show, suites, targets, warm
-from benchmarks.results import Measured, Results, Row
+from benchmarks.results import Measured, Results, Row, row_of
 from benchmarks.runs import SCHEMA
-from kfusion import _core
+from kfusion import _core, _timing
 from kfusion._cli.main import main
 from kfusion._compare.problem import problem_of
 from kfusion._compare.versions import versions_of
@@ -581,3 +581,16 @@ class TestReadme:
         pictures = re.findall(r"\]\((.*?)\)", page.read_text())
         assert "../results/h200_rows.png" in pictures
         assert all((page.parent / path).exists() for path in pictures)
+
+
+def test_rows_of_samples() -> None:
+    taken = _timing.Samples([4.0, 2.0, 3.0], [0.5, 0.25, 1.0])
+    fused = row_of("fused", "hot", taken, moved=6000, copied=3000, error=1.23456789, launches=2)
+    assert (fused.median_us, fused.samples, fused.gbps, fused.of_copy) == (3.0, 3, 2.0, 1.0)
+    assert (fused.error, fused.launches, fused.tflops) == (1.2346, 2, None)
+    copy = row_of("copy", "hot", taken, moved=6000, copied=3000)
+    assert (copy.gbps, copy.of_copy) == (1.0, 1.0)
+    unrated = [row_of(v, "hot", taken, moved=0, copied=3000, held_bytes=7) for v in ("fused", "copy")]
+    assert [(r.gbps, r.of_copy, r.held_bytes) for r in unrated] == [(None, None, 7), (1.0, None, 7)]
+    product = row_of("fused", "cold", taken, flops=6e9)
+    assert (product.gbps, product.of_copy, product.tflops) == (None, 0.5, 2000.0)

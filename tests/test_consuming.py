@@ -135,12 +135,28 @@ def test_errors() -> None:
         kf.cross_entropy_(torch.zeros(4, 9, requires_grad=True), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(TypeError, match="is no function of traced values"):
         kf.fuse(lambda z, t: kf.cross_entropy_(z, t))(z, t)
-    with pytest.raises(TypeError, match="logits must be an array of floats, got int64"):
+    with pytest.raises(TypeError, match="logits must be an array of floats, got one of int64"):
         kf.cross_entropy_(t, t)
+    with pytest.raises(TypeError, match="logits must be an array of floats, got one of complex64"):
+        kf.cross_entropy_(z + 0j, t)
     with pytest.raises(TypeError, match="logits must be an array of floats, got list"):
         kf.cross_entropy_([1.0], t)
     with pytest.raises(ValueError, match=r"targets must have shape \(4,\)"):
         kf.cross_entropy_(z, t[:2])
+    with pytest.raises(ValueError, match="logits must have an axis of classes"):
+        kf.cross_entropy_(np.float32(1)[...], t[0][...])
+    with pytest.raises(TypeError, match="targets must be an array of int32 or int64, got one of float32"):
+        kf.cross_entropy_(z, z[:, 0])
+    with pytest.raises(TypeError, match="targets must be an array of int32 or int64, got list"):
+        kf.cross_entropy_(z, [1, 2, 3, 4])
+    with pytest.raises(TypeError, match="targets must be an array of numpy as logits is, got one of torch"):
+        kf.cross_entropy_(z, torch.from_numpy(t))
+    with pytest.raises(ValueError, match=r"logits must have memory for each element, got strides \(0, 1\)"):
+        kf.cross_entropy_(torch.zeros(1, 9).expand(4, 9), torch.from_numpy(t))
+    with pytest.raises(TypeError, match=r"ignore_index must be an integer or None, got 1\.5"):
+        kf.cross_entropy_(z, t, ignore_index=1.5)
+    with pytest.raises(TypeError, match=r"logits are a tensor of torch\.func"):
+        torch.func.grad(lambda z: kf.cross_entropy_(z, torch.from_numpy(t)))(torch.zeros(4, 9))
     with pytest.raises(ValueError, match="reduction must be"):
         kf.cross_entropy_(z, t, reduction="all")
     jax = pytest.importorskip("jax")

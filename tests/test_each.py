@@ -133,6 +133,45 @@ class TestForEach:
         assert got[1] is xs[1]
         assert (xs[1] == 1).all()
 
+    def test_plans(self):
+        """All elements once, whatever their shapes, beside what a plan of one array of so many has."""
+        shapes = [(3, 5), (4096,), (), (1, 1), (0, 4), (7, 2, 2), (3, 5)]
+        total = sum(map(np.prod, shapes))
+        specs = [kf.spec(s, "float32") for s in shapes]
+        mine = [arrays(shapes, np.float32, i) for i in range(3)]
+        for given in ([specs] * 3, mine):
+            plan = axpy.plan(*given, 0.1, device="H200")
+            assert (plan.calls, plan.launches, len(plan.parts)) == (len(shapes), 1, 1)
+            assert plan.parts[0].together
+            want = kf.fuse(axpy.__wrapped__).plan(*[kf.spec((int(total),), "float32")] * 3, 0.1, device="H200")
+            assert plan.bytes == want.fused.issued.total == 5 * 4 * total
+            assert plan.time_us == want.fused.time_us
+        assert "7 calls, 1 launches" in str(plan)
+        assert plan.to_dict()["parts"][0]["plan"]["fused"]["launches"] == 1
+        np.testing.assert_array_equal(mine[0][1], arrays(shapes, np.float32, 0)[1])  # nothing ran
+
+    def test_plans_of_calls_that_differ(self):
+        shapes = [(3, 5), (40,), (2, 2)]
+        mixed = [np.zeros(s, t) for s in shapes for t in (np.float32, np.float64)]
+        plan = kf.for_each(_add).plan(mixed, by=2.0)
+        assert [(p.calls, p.together, p.launches) for p in plan.parts] == [(3, True, 1), (3, True, 1)]
+        assert plan.bytes == 2 * sum(x.nbytes for x in mixed)
+
+        def centre(p):
+            p -= p.mean()
+
+        plan = kf.for_each(centre).plan([np.ones((3, 4)), np.ones(7), np.ones(7)])
+        assert [(p.calls, p.together) for p in plan.parts] == [(1, False), (2, False)]
+        one = kf.fuse(centre).plan(np.ones(7))
+        assert plan.parts[1].launches == 2 * one.fused.launches
+        assert plan.parts[1].time_us == 2 * one.fused.time_us
+        twice = kf.for_each(lambda x: x * 2).plan([np.ones(3), np.ones((2, 2))])
+        assert not any(p.together for p in twice.parts)
+        odd = kf.for_each(lambda p, g: p.sub_(g)).plan([torch.ones(3, 4)] * 2, [torch.ones(3, 4), torch.ones(4, 3).T])
+        assert [(p.calls, p.together) for p in odd.parts] == [(1, True), (1, False)]
+        with pytest.raises(ValueError, match="must have as many items as"):
+            axpy.plan([kf.spec((3,))], [], [], 0.1)
+
     def test_numbers_by_item_and_by_name(self):
         ps = [np.ones(3), np.ones(5), np.ones(2)]
         add = kf.for_each(_add)

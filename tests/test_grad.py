@@ -533,6 +533,22 @@ def test_errors(function: Any, arguments: Any, argnums: Any, error: type[Excepti
             run(*arguments)
 
 
+def test_complex_arrays_are_refused() -> None:
+    f = lambda z: abs(z).sum()  # noqa: E731
+    calls = [kf.grad(f), kf.value_and_grad(f), lambda z: kf.vjp(f, z), lambda z: kf.grad(lambda d: f(d["z"]))({"z": z})]
+    numbers = np.array([1 + 2j, 3])
+    for z in (numbers, torch.tensor(numbers)):
+        for call in calls:
+            with pytest.raises(
+                TypeError, match=r"an array of floats among .*, got one of complex128: write the function"
+            ):
+                call(z)
+        with pytest.raises(TypeError, match="argument 1 must be an array of floats, got one of complex128"):
+            kf.grad(lambda x, z: (x * abs(z)).sum(), 1)(abs(z), z)
+    with pytest.raises(TypeError, match="must return a float made of its arrays, got an array of complex128: return"):
+        kf.grad(lambda x: (x * numbers).sum())(np.ones(2))
+
+
 def test_errors_of_definitions() -> None:
     with pytest.raises(TypeError, match="argnums must be an integer or several"):
         kf.grad(loss, 1.5)  # type: ignore[arg-type]

@@ -44,6 +44,37 @@ def test_attention_is_one_kernel_and_says_why():
     assert kf.Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
+def of_norm(x, w):
+    return (F.rms_norm(x, (1024,), w) ** 2).sum()
+
+
+def of_layer_norm(x, w):
+    return (F.layer_norm(x, (1024,), w) ** 2).sum()
+
+
+def of_classes(x, w):
+    return F.cross_entropy(x * w, torch.zeros(512, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("f", "name"), [(of_norm, "rmsnorm"), (of_layer_norm, "layernorm"), (of_classes, "cross_entropy")]
+)
+def test_steps_that_backward_reads_are_no_kernels_beside_the_librarys(f, name):
+    """The library's call gives the numbers of each row, too; what is as large as x its backward pass computes again."""
+    plan = kf.plan(kf.value_and_grad(f, (0, 1)), spec(512, 1024), spec(1024))
+    steps = [g for g in plan.unfused_groups if any(stage.startswith(f"{name}.") for stage in g.stages)]
+    assert len(steps) > 1
+    assert plan.library.launches == plan.unfused.launches - len(steps) + 1
+    assert plan.library.issued.total < plan.unfused.issued.total
+    assert plan.library.time_us < plan.unfused.time_us
+
+
+def test_a_product_that_backward_reads_is_counted_once():
+    """Attention's scores are large and slow: where backward reads them, the steps are counted as they are."""
+    plan = kf.plan(kf.value_and_grad(lambda q, k, v: (causal(q, k, v) ** 2).sum()), *(spec(2, 4, 128, 64),) * 3)
+    assert plan.library == plan.unfused
+
+
 def test_kernels_are_taken_where_they_are_predicted_to_be_faster():
     def f(x, w):
         return torch.relu(F.layer_norm(F.softmax(x, -1) + x, (4096,), w)) * 2

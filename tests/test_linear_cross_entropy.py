@@ -65,9 +65,19 @@ def leaves(*arrays: Any) -> list[Any]:
 
 
 def oracle(
-    x: Any, w: Any, t: Any, b: Any, g: Any = None, *, ignore_index: int | None = None, **options: Any
+    x: Any,
+    w: Any,
+    t: Any,
+    b: Any,
+    g: Any = None,
+    *,
+    ignore_index: int | None = None,
+    class_weight: Any = None,
+    **options: Any,
 ) -> tuple[Any, list[Any]]:
     """The loss and gradients in float64."""
+    if class_weight is not None:
+        options["weight"] = class_weight.double().cpu()
     x, w, b = leaves(*(a if a is None else a.double().cpu() for a in (x, w, b)))
     ignored = -100 if ignore_index is None else ignore_index
     loss = F.cross_entropy(F.linear(x, w, b), t.cpu(), ignore_index=ignored, **options)
@@ -207,6 +217,105 @@ def test_leading_axes_and_strides(device: str) -> None:
     assert_same(ours(wide, w, t.int(), b, chunk_rows=7), want, "float64")
     loss, (dx, _, _) = ours(x[0], w, t[0], b)
     assert_same((loss, [dx]), (lambda y: (y[0], [y[1][0][0]]))(oracle(x[:1], w, t[:1], b)), "float64")
+
+
+# ---- weights of classes ----
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("dtype", list(ERROR))
+def test_weights_of_classes(dtype: str, reduction: str, device: str) -> None:
+    for bias, ignore_index, label_smoothing in [(True, 3, 0.1), (False, None, 0.0)]:
+        x, w, t, b = drawn(37, 24, 71, dtype, device, bias=bias)
+        t[::3] = 3
+        options: dict[str, Any] = {"reduction": reduction, "ignore_index": ignore_index}
+        options |= {"label_smoothing": label_smoothing, "class_weight": torch.rand(71, device=device).to(x.dtype)}
+        g = torch.randn(37 if reduction == "none" else (), device=device).to(x.dtype)
+        want = oracle(x, w, t, b, g, **options)
+        assert_same(ours(x, w, t, b, g, chunk_rows=10, **options), want, dtype)
+        with torch.no_grad():
+            assert_close(kf.linear_cross_entropy(x, w, t, b, **options), want[0], dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_weights_of_classes_of_which_none_counts(dtype: str, device: str) -> None:
+    """Where all rows are ignored gradients are 0, where all weigh nothing they are NaN, as torch's."""
+    for weights, target in [(torch.rand(6), 2), (torch.zeros(6), 5)]:
+        x, w, t, b = drawn(7, 4, 6, dtype, device)
+        t[:] = target
+        options = {"ignore_index": 2, "class_weight": weights.to(x)}
+        for reduction in ("mean", "sum", "none"):
+            g = torch.ones(7 if reduction == "none" else ()).to(x)
+            want = oracle(x, w, t, b, g, reduction=reduction, **options)
+            assert_same(ours(x, w, t, b, g, chunk_rows=3, reduction=reduction, **options), want, dtype)
+
+
+def test_weights_of_classes_and_odd_targets(device: str) -> None:
+    x, w, t, b = drawn(5, 3, 4, device=device)
+    weights = torch.rand(4, device=device).double()
+    want = oracle(x, w, t, b, torch.ones(5), reduction="none", class_weight=weights, label_smoothing=0.3)[0]
+    t[2], want[2] = 4, float("nan")
+    loss, (dx, *_) = ours(
+        x, w, t, b, torch.ones_like(x[:, 0]), reduction="none", chunk_rows=2, class_weight=weights, label_smoothing=0.3
+    )
+    assert_close(loss, want, "float64")
+    assert (dx[2] == 0).all()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_weights_of_classes_have_no_gradient(reduction: str) -> None:
+    x, w, t, _ = drawn(5, 3, 4)
+    weights = torch.rand(4).double()
+    f = lambda c: kf.linear_cross_entropy(x, w, t, class_weight=c, reduction=reduction).sum()  # noqa: E731
+    with pytest.raises(TypeError, match=r"linear_cross_entropy: class_weight has no gradient"):
+        kf.grad(f)(weights)
+    loss = kf.fused_linear_cross_entropy(x, w, t, class_weight=weights.requires_grad_(), reduction=reduction)
+    with pytest.raises(TypeError, match=r"linear_cross_entropy: class_weight has no gradient"):
+        loss.sum().backward()
+
+
+def test_weights_of_classes_that_do_not_fit() -> None:
+    x, w, t, _ = drawn(5, 3, 4)
+    with pytest.raises(ValueError, match=r"class_weight must have shape \(4,\), got \(5,\)"):
+        kf.linear_cross_entropy(x, w, t, class_weight=torch.rand(5).double())
+    with pytest.raises(TypeError, match="class_weight must be float64 as x is, got float32"):
+        kf.linear_cross_entropy(x, w, t, class_weight=torch.rand(4))
+
+
+def test_weights_of_classes_under_autocast() -> None:
+    x, w, t, b = drawn(20, 16, 33, "float32")
+    weights = torch.rand(33)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, got = ours(x, w, t, b, class_weight=weights, chunk_rows=7)
+    want = oracle(*(a.bfloat16() for a in (x, w)), t, b.bfloat16(), class_weight=weights)
+    assert loss.dtype == torch.float32
+    for a, v in zip([loss, *got], [want[0], *want[1]], strict=True):
+        assert_close(a, v, "bfloat16")
+
+
+def test_weights_of_classes_of_numpys() -> None:
+    x, w, t, b = drawn(37, 8, 11)
+    weights = torch.rand(11).double()
+    options = {"ignore_index": 4, "label_smoothing": 0.2}
+    f = lambda x, w, b, c: kf.linear_cross_entropy(x, w, t.numpy(), b, class_weight=c, chunk_rows=10, **options)  # noqa: E731
+    loss, grads = kf.value_and_grad(f, (0, 1, 2))(*(a.numpy() for a in (x, w, b, weights)))
+    want = oracle(x, w, t, b, class_weight=weights, **options)
+    for a, v in zip([loss, *grads], [want[0], *want[1]], strict=True):
+        assert_close(a, v, "float64")
+
+
+def test_options_that_are_no_numbers() -> None:
+    x, w, t, _ = drawn(5, 3, 4)
+    for name, value in [("chunk_rows", 1.5), ("chunk_rows", "3"), ("ignore_index", 2.0)]:
+        calls = [lambda x: kf.linear_cross_entropy(x, w, t, **{name: value})]  # noqa: B023
+        calls += [kf.grad(calls[0]), lambda x: kf.fused_linear_cross_entropy(x, w, t, **{name: value})]  # noqa: B023
+        for call in calls:
+            with pytest.raises(TypeError, match=rf"{name} must be an integer or None, got {value!r}"):
+                call(x)
+    with pytest.raises(TypeError, match="label_smoothing must be a number, got 'a'"):
+        kf.linear_cross_entropy(x, w, t, label_smoothing="a")
+    with pytest.raises(ValueError, match="chunk_rows must be at least 1, got 0"):
+        kf.linear_cross_entropy(x, w, t, chunk_rows=0)
 
 
 # ---- torch's autograd ----

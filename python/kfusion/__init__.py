@@ -45,6 +45,7 @@ from ._kept import Kept, KeptValue, kept_for_backward
 from ._library_call import call
 from ._named import *
 from ._ops.expressions import elementwise
+from ._plans.each_plan import EachPart, EachPlan
 from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
@@ -56,6 +57,8 @@ __all__ = [
     "DeviceArray",
     "DeviceError",
     "DeviceTable",
+    "EachPart",
+    "EachPlan",
     "ForEach",
     "FusedFunction",
     "Graph",

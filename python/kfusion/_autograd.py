@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 from ._graph import guards, modules
 from ._graph.objects import Returned, holds
 from ._graph.seeds import Seeds
+from ._graph.source import transformed
 from ._graph.structure import Slot, holds_arrays, is_plain, may_hold_results, walk
-from ._graph.tracer import Traced, Tracer, Written, current
+from ._graph.tracer import Tracer, current
+from ._graph.values import Traced, Written
 from ._spec import FLOATS, is_array
 
 
@@ -44,7 +46,12 @@ class Differentiable:
         if out is not None:
             raise RuntimeError(f"{who}: out= holds no gradients: leave it out, or call under torch.no_grad()")
         tensors: list[Any] = []
+        functorch = torch._C._functorch
         arguments = walk_arguments((args, kwargs), lambda _, leaf: _slot(torch, tensors, leaf))
+        if any(map(functorch.is_functorch_wrapped_tensor, tensors)):
+            raise transformed(who)
+        if any(t.is_complex() for t in tensors):
+            raise _complex(who)
         wanted = tuple(t.requires_grad for t in tensors)
         self.seeds.taken()  # of a call that failed
         with torch.no_grad():
@@ -58,8 +65,8 @@ class Differentiable:
         captured = self._forward.captured()
         made: list[Any] = []
         structure = walk(result, lambda _, leaf: _slot(torch, made, leaf), enters=may_hold_results)
-        if any(t.is_complex() for t in (*made, *tensors)):
-            raise RuntimeError(f"{who}: complex tensors have no gradients here: call it under torch.no_grad()")
+        if any(t.is_complex() for t in made):
+            raise _complex(who)
         kept = {number: made[value] if isinstance(value, int) else value for number, value in kept.items()}
         surroundings = _surroundings(torch, tensors + captured)
         constants = [t for t in self._forward.known(read) if not t.requires_grad and not t.is_inference()]
@@ -70,6 +77,10 @@ class Differentiable:
             structure, lambda _, leaf: next(outs) if isinstance(leaf, Slot) else leaf, enters=may_hold_results
         )
         return Returned(filled, {}) if has_objects else filled
+
+
+def _complex(who: str) -> RuntimeError:
+    return RuntimeError(f"{who}: complex tensors have no gradients here: call it under torch.no_grad()")
 
 
 def _writes(name: str) -> RuntimeError:
@@ -110,9 +121,8 @@ class ForwardPass:
         return [t for t in alive if t is not None]
 
     def modes(self) -> list[tuple[Any, bool]]:
-        """The modules on whose mode a trace depended that is likely to, and whether they train."""
-        alive = (known() for known in self._modules.values())
-        return [(module, module.training) for module in alive if module is not None]
+        """The modules on whose mode a trace may depend, and whether they train."""
+        return modules.modes(known() for known in self._modules.values())
 
     def __call__(self, call: Any, captured: Any, wanted: Sequence[bool]) -> Any:
         tracer = _current()
@@ -123,10 +133,9 @@ class ForwardPass:
         with tracer.differentiated():
             result = self.__wrapped__(*args, **kwargs)
         found_guards = guards.guards(self.__wrapped__)
-        if (written := tracer.written()) or tracer.effects != (0, 0):
-            owners = (guard.owner for guard in found_guards)
-            self._modules |= {id(m): weakref.ref(m) for m in owners if modules.is_module(m)}
-        if written and not _are_apart(tracer, written, result, given):
+        owners = (guard.owner for guard in found_guards)
+        self._modules |= {id(m): weakref.ref(m) for m in owners if modules.is_module(m)}
+        if (written := tracer.written()) and not _are_apart(tracer, written, result, given):
             raise _writes(self.__name__)
         named = [v for guard in found_guards for v in guards.values(guard)]
         found = [*named, *(i.array for i in tracer.inputs if i.captured)]
@@ -231,6 +240,8 @@ class BackwardPass:
         kept = kept | {k: tracer.view("transpose", kept[k], axes) for k, axes in turned.items()}
         with tracer.differentiated():
             results = values_of(self.__wrapped__(*args, **kwargs))
+        read = [y if isinstance(y, Traced) else tracer.stand_in(y) for y in results]
+        tracer.require_no_product([y for y in read if y is not None])  # as the forward pass does
         now = (v for guard in guards.guards(self.__wrapped__) for v in guards.values(guard))
         if not set(_named(tracer, now)) <= set(named):
             raise RuntimeError(f"kfusion.{self.__name__}: a tensor that it names was replaced after the forward pass")
@@ -323,26 +334,13 @@ class _Node:
         kept = dict(zip(self.kept, tensors[behind:], strict=True))
         asked = tuple(bool(w) and t.is_floating_point() for w, t in zip(wanted[:first], tensors, strict=False))
         captured = tuple(k for k, w in zip(self.captured, wanted[first:], strict=True) if w)
-        with self.surroundings(), _in_modes(self.modes), self.passes.seeds.again(self.seed):
+        with self.surroundings(), modules.in_modes(self.modes), self.passes.seeds.again(self.seed):
             made = self.passes.backward(
                 call, list(gradients), asked, captured, self.computed, kept, self.turned, self.named
             )
         own, named = made.result if isinstance(made, Returned) else made
         given = iter(own)
         return [next(given) if a else None for a in asked] + [named.get(k) for k in self.captured]
-
-
-@contextlib.contextmanager
-def _in_modes(modes: Sequence[tuple[Any, bool]]) -> Iterator[None]:
-    """Modules have the mode that they had, which decides what is computed again."""
-    changed = [(module, module.training) for module, was in modes if module.training != was]
-    for module, now in changed:
-        module.training = not now
-    try:
-        yield
-    finally:
-        for module, now in changed:
-            module.training = now
 
 
 def require_first(torch: Any, who: str) -> None:

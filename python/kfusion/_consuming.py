@@ -13,10 +13,10 @@ from ._graph.structure import leaves
 from ._ops import primitives as p
 from ._ops.chunk_products import wide_of
 from ._ops.logit_chunks import fused
-from ._ops.losses import require_reduction, require_smoothing
-from ._ops.operation import Array, Eager
+from ._ops.losses import require_integer, require_reduction, require_smoothing
+from ._ops.operation import Array, Eager, require_one_kind
 from ._ops.views import astype, broadcast_to
-from ._spec import FLOATS, is_array, spec_of
+from ._spec import FLOATS, INTEGERS, is_array, spec_of
 
 _WHO = "kfusion.cross_entropy_"
 
@@ -56,10 +56,10 @@ def cross_entropy_(
     """
     require_reduction("cross_entropy_", reduction)
     require_smoothing("cross_entropy_", label_smoothing)
+    require_integer("cross_entropy_", "ignore_index", ignore_index)
     if any(hasattr(type(v), "__kfusion_traced__") for v in leaves((logits, targets))):
         raise trace_error(f"{_WHO} is no function of traced values", "call it on arrays, or write kf.cross_entropy")
-    if not is_array(logits) or spec_of(logits, f"{_WHO}: logits").dtype not in FLOATS:
-        raise TypeError(f"{_WHO}: logits must be an array of floats, got {_described(logits)}")
+    _require_fitting(logits, targets)
     options = {"ignore_index": ignore_index, "label_smoothing": float(label_smoothing)}
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(logits, torch.Tensor):
@@ -72,8 +72,37 @@ def cross_entropy_(
     return _at_once(logits, targets, options, reduction)
 
 
-def _described(logits: Any) -> str:
-    return str(logits.dtype) if is_array(logits) else type(logits).__name__
+def _require_fitting(logits: Any, targets: Any) -> None:
+    """Raises what is wrong with the arguments before anything is computed, or written."""
+    for name, value, kinds, wanted in (
+        ("logits", logits, FLOATS, "an array of floats"),
+        ("targets", targets, INTEGERS, "an array of int32 or int64"),
+    ):
+        if not is_array(value):
+            raise TypeError(f"{_WHO}: {name} must be {wanted}, got {type(value).__name__}")
+        dtype = str(value.dtype).removeprefix("torch.")
+        if dtype not in kinds:
+            raise TypeError(f"{_WHO}: {name} must be {wanted}, got one of {dtype}")
+    torch = sys.modules.get("torch")
+    if torch and isinstance(logits, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(logits):
+        what = "logits are a tensor of torch.func (grad, vmap, ...), which cannot be written to"
+        raise TypeError(f"{_WHO}: {what}: take kfusion.grad of kfusion.cross_entropy")
+    require_one_kind(_WHO, {"logits": logits, "targets": targets})
+    shape, rows = tuple(targets.shape), tuple(logits.shape)
+    if not rows:
+        raise ValueError(f"{_WHO}: logits must have an axis of classes, got none")
+    if shape != rows[:-1]:
+        raise ValueError(f"{_WHO}: targets must have shape {rows[:-1]}, got {shape}")
+    _require_writable(logits)
+
+
+def _require_writable(logits: Any) -> None:
+    flags = getattr(logits, "flags", None)
+    if getattr(flags, "writeable", True) is False:
+        raise ValueError(f"{_WHO}: logits must be writable, got a read-only array")
+    strides = logits.stride() if hasattr(logits, "stride") else getattr(logits, "strides", None) or ()
+    if any(step == 0 and n > 1 for step, n in zip(strides, logits.shape, strict=False)):
+        raise ValueError(f"{_WHO}: logits must have memory for each element, got strides {tuple(strides)}: copy them")
 
 
 def _at_once(logits: Any, targets: Any, options: dict[str, Any], reduction: str) -> Any:
@@ -84,7 +113,7 @@ def _at_once(logits: Any, targets: Any, options: dict[str, Any], reduction: str)
 
 def _forward(logits: Any, targets: Any, options: dict[str, Any], reduction: str) -> tuple[Any, ...]:
     """The loss, and what `_turn` needs: three numbers of each row, and what each row counts."""
-    losses, *rows = fused()["row_statistics"](logits, None, targets, None, **options)
+    losses, *rows = fused()["row_statistics"](logits, None, None, targets, None, **options)
     dtype = spec_of(logits, _WHO).dtype
     given = wide_of(dtype) if _casts(logits) else dtype
     loss, share = _reduce()(losses, targets, options["ignore_index"], reduction, given)
@@ -95,7 +124,7 @@ def _turn(logits: Any, targets: Any, state: Any, g: Any, options: dict[str, Any]
     largest, share, own, scale = state
     share, own = _scaled()(share, own, scale, g)
     smoothing = options["label_smoothing"]
-    fused()["turned"](logits, None, targets, largest, share, own, label_smoothing=smoothing, out=logits)
+    fused()["turned"](logits, None, None, targets, largest, share, own, label_smoothing=smoothing, out=logits)
 
 
 def _casts(logits: Any) -> bool:

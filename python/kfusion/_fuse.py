@@ -16,12 +16,13 @@ from ._autograd import Differentiable
 from ._devices import running
 from ._devices.devices import device as find_device
 from ._fused_module import fused_module
-from ._graph import calls, guards, modules
+from ._graph import calls, guards, heads, modules
 from ._graph.calls import Alike
 from ._graph.objects import TakenApart
 from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
 from ._graph.structure import Slot, fill, holds_arrays, walk
-from ._graph.tracer import Argument, Attempt, Tracer, place_of
+from ._graph.tracer import Tracer
+from ._graph.values import Argument, Attempt, place_of
 from ._ops.operation import Eager
 from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import bytes_or_none, is_array
@@ -144,7 +145,8 @@ class FusedFunction(_core.FusedCallable):
         apart = TakenApart(self.__signature__, args, kwargs)
         args = [walk(a, seen, enters=holds_arrays) for a in apart.args]
         kwargs = {n: walk(a, seen, n, enters=holds_arrays) for n, a in apart.kwargs.items()}
-        return trace(self.__wrapped__, *args, **kwargs)
+        with heads.of_options(self._options):
+            return trace(self.__wrapped__, *args, **kwargs)
 
     def _taken_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any) -> Any:
         """A call with objects among its arguments, for C++."""
@@ -221,7 +223,10 @@ class FusedFunction(_core.FusedCallable):
             tracer = Tracer(name, runs=True, attempt=attempt, recorded=record())
             leaves = calls.Leaves(tracer, strides, who, floats=floats, ints=ints)
             given = [leaves.argument(a) for a in args], {n: leaves.argument(a) for n, a in kwargs.items()}
-            traced = self._effects.watched(name, self._modules(), lambda: trace_with(tracer, self.__wrapped__, *given))
+            with heads.of_options(self._options):
+                traced = self._effects.watched(
+                    name, self._modules(), lambda: trace_with(tracer, self.__wrapped__, *given)
+                )
             return calls.prepared(
                 who, tracer, self._guards(), _fill(traced), traced.written, functools.partial(_fill, traced)
             )

@@ -10,12 +10,15 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ._arrays import dtype_name
 from ._fuse import FusedFunction, fuse
+from ._graph import guards, modules
 from ._graph.seeds import Seeds
 from ._graph.structure import holds_arrays, may_hold_results, walk
-from ._graph.tracer import Traced, Tracer, tracer_of
+from ._graph.tracer import Tracer
+from ._graph.values import Traced, tracer_of
 from ._ops.operation import bind
-from ._spec import FLOATS, described
+from ._spec import FLOATS, described, is_array
 from ._tracing.trace import name_of, signature_of
 
 Argnums = int | Sequence[int]
@@ -96,9 +99,11 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         pullback = fuse(_Pullback(function, has_aux, seeds))
         results, *aux = made if has_aux else (made,)
         seed = seeds.taken()
+        owners = (guard.owner for guard in guards.guards(function))
+        modes = modules.modes(owner for owner in owners if modules.is_module(owner))
 
         def pull_arrays(cotangents: Any) -> Any:
-            with seeds.again(seed):
+            with modules.in_modes(modes), seeds.again(seed):
                 return pullback(primals, cotangents)
 
         pull_arrays.__name__ = pull_arrays.__qualname__ = "pull"
@@ -151,7 +156,7 @@ class _Gradient:
         arguments = list(bound.args)
         tracer = tracer_of_leaves((args, kwargs))
         if tracer is None:
-            raise TypeError(f"{self._who}: there must be an array among the arguments")
+            raise _no_floats(self._who, (args, kwargs))
         given = {n: _Given(tracer, self._who, f"argument {n}", arguments[n]) for n in self._positions(len(arguments))}
         for n, g in given.items():
             arguments[n] = g.value
@@ -180,6 +185,8 @@ class _Gradient:
             got = (
                 f"an array of {value._dtype}" if isinstance(value, Traced) else described(value, "y").partition(";")[0]
             )
+            if (dtype := _complex_dtype(value)) is not None:
+                got = f"an array of {dtype}: return its absolute value, or its real part"
             raise TypeError(f"{self._who}: the function must return a float made of its arrays, got {got}")
         if value.ndim:
             raise ValueError(
@@ -199,7 +206,8 @@ class _Forward:
 
     def __call__(self, *primals: Any) -> Any:
         tracer = tracer_of_leaves(primals)
-        assert tracer is not None
+        if tracer is None:
+            raise _no_floats(f"kfusion.{self.__name__}", primals)
         tracer.draw = self._seeds.of(tracer.draw)
         who = f"kfusion.{self.__name__}"
         given = [_Given(tracer, who, f"primal {i}", x) for i, x in enumerate(primals)]
@@ -284,11 +292,31 @@ def _leaves(who: str, name: str, structure: Any) -> list[Traced]:
 
 
 def _float_array(who: str, name: str, leaf: Any) -> Traced:
+    if (dtype := _complex_dtype(leaf)) is not None:
+        raise TypeError(f"{who}: {name} must be an array of floats, got one of {dtype}: {_COMPLEX}")
     if not isinstance(leaf, Traced):
         raise TypeError(f"{who}: {name} must be an array of floats, got {described(leaf, 'x')}")
     if leaf._dtype not in FLOATS:
         raise TypeError(f"{who}: {name} must be an array of floats, got one of {leaf._dtype}")
     return leaf
+
+
+_COMPLEX = "write the function of its real and imaginary part"
+
+
+def _complex_dtype(leaf: Any) -> str | None:
+    """Of an array of complex numbers, traced or not."""
+    dtype = dtype_name(leaf) if hasattr(type(leaf), "__kfusion_complex__") or is_array(leaf) else ""
+    return dtype if dtype.startswith("complex") else None
+
+
+def _no_floats(who: str, arguments: Any) -> TypeError:
+    """The error for arguments none of which is traced."""
+    found: list[Any] = []
+    _walk(arguments, lambda _, leaf: found.append(_complex_dtype(leaf)))
+    if (dtype := next(filter(None, found), None)) is not None:
+        return TypeError(f"{who}: there must be an array of floats among the arguments, got one of {dtype}: {_COMPLEX}")
+    return TypeError(f"{who}: there must be an array among the arguments")
 
 
 def _unpacked(who: str, has_aux: bool, result: Any) -> tuple[Any, ...]:

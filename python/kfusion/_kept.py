@@ -13,7 +13,8 @@ from ._devices import devices, running
 from ._devices.device import Device
 from ._graph.seeds import Seeds
 from ._graph.structure import holds_arrays, may_hold_results, walk
-from ._graph.tracer import Traced, Tracer, current, place_of
+from ._graph.tracer import Tracer, current
+from ._graph.values import Traced, place_of
 from ._plans.plan import Plan, plan_graph
 from ._spec import FLOATS, Spec, bytes_or_none, is_array, spec_of
 from ._tracing.trace import name_of, signature_of, trace

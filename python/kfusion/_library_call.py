@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ._graph.source import trace_error
-from ._graph.tracer import Traced, tracer_of
+from ._graph.values import Traced, tracer_of
 from ._spec import Spec, is_array, spec_of
 
 _WHO = "kfusion.call"

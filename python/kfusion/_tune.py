@@ -14,7 +14,7 @@ from ._devices import running
 from ._devices.device import Device
 from ._fuse import FusedFunction, FusedMethod, fuse
 from ._graph import calls
-from ._graph.tracer import place_of
+from ._graph.values import place_of
 
 _LEAST_SAMPLES, _MOST_SAMPLES = 5, 40
 _SETTLE_S = 0.01  # in which threads of other libraries go on waiting busily

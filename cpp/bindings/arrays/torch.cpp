@@ -49,8 +49,9 @@ void check_tensor(const Call& call, const char* argument, py::handle x) {
   // Forward mode: a level is open only inside `with dual_level()`.
   const py::object level = checked(PyObject_GetAttr(n.forward_ad.ptr(), n.current_level.ptr()));
   if (!level.is(n.no_level) && !n.forward_ad.attr("unpack_dual")(x).attr("tangent").is_none())
-    throw std::runtime_error(call.says(std::string(argument) + " carries a tangent, and kfusion has no derivative yet: "
-                                                               "pass forward_ad.unpack_dual(x).primal"));
+    throw std::runtime_error(call.says(std::string(argument) +
+                                       " carries a tangent, and kfusion has no derivatives in forward "
+                                       "mode: pass forward_ad.unpack_dual(x).primal"));
   if (is_true(checked(PyObject_CallMethodNoArgs(x.ptr(), n.is_neg.ptr()))))
     throw TypeError(call.says(std::string(argument) +
                               " is a lazily negated view, its memory holds other values: pass x.resolve_neg()"));
@@ -127,7 +128,7 @@ class Torch final : public Framework {
   void borrow(Call& call, const char* argument, Array& a) const override {
     check_tensor(call, argument, a.object);
     dlpack::Tensor t;
-    if (api_->dltensor_from_py_object_no_sync(a.object.ptr(), &t) != 0) refuse_layout(call, argument);
+    if (api_->dltensor_from_py_object_no_sync(a.object.ptr(), &t) != 0) refuse_layout(call, argument, a.object);
     std::int64_t shape[kMaxDims], strides[kMaxDims];
     if (call.takes_any()) a.stored = show_stored(t, shape, strides);
     if (a.stored >> 8 == dlpack::kComplex && a.object.attr("is_conj")().cast<bool>())
@@ -170,11 +171,20 @@ class Torch final : public Framework {
   }
 
  private:
-  [[noreturn]] static void refuse_layout(const Call& call, const char* argument) {
+  [[noreturn]] static void refuse_layout(const Call& call, const char* argument, py::handle tensor) {
     py::error_already_set cause;  // takes torch's own error
-    py::raise_from(cause, PyExc_TypeError,
-                   call.says(std::string(argument) + " must be a plain strided tensor with memory of its own").c_str());
+    const char* what =
+        is_transformed(tensor)
+            ? " must be a plain tensor, got one of torch.func (grad, vmap, ...), which stands for others: take "
+              "kfusion.grad, value_and_grad or vjp for gradients"
+            : " must be a plain strided tensor with memory of its own";
+    py::raise_from(cause, PyExc_TypeError, call.says(argument + std::string(what)).c_str());
     throw py::error_already_set();
+  }
+
+  static bool is_transformed(py::handle tensor) {
+    const py::object functorch = py::getattr(loaded_module("torch").attr("_C"), "_functorch", py::none());
+    return !functorch.is_none() && functorch.attr("is_functorch_wrapped_tensor")(tensor).cast<bool>();
   }
 
   Result pooled(const View& layout) const {

@@ -1,9 +1,12 @@
 #include "kfusion/plan/library_forms.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "kfusion/checked.hpp"
 #include "kfusion/plan/names.hpp"
@@ -115,27 +118,136 @@ Node call_of(const Graph& g, const LibraryForm& form, std::int64_t flops, const 
   return result;
 }
 
+/// What nodes outside of a form read of those within, but for its result. Numbers of each row are further results of
+/// the call: the library's own backward pass is given them. What is as large as an argument is computed where it is
+/// read, as that pass does.
+struct ReadWithin {
+  NodeIds results;
+  std::vector<std::pair<NodeId, StageId>> moved;
+  bool is_given = true;  ///< whether the library's call could give the results, and nothing slow is computed twice
+};
+
+ReadWithin read_within(const Graph& g, const LibraryForm& form, const std::vector<bool>& live) {
+  std::int64_t largest = 0;
+  NodeId last = 0;
+  for (const NodeId a : form.arguments) largest = std::max(largest, g[a].size()), last = std::max(last, a);
+  std::vector<StageId> reader(g.nodes.size(), -1);  // by node of the form: the stage in which it is read first
+  ReadWithin found;
+  for (NodeId id = static_cast<NodeId>(std::ssize(g.nodes)) - 1; id >= 0; --id) {
+    const Node& n = g[id];
+    const bool inside = id != form.result && is_within(form, n.stage);
+    const StageId by = inside ? reader[at(id)] : n.stage;
+    if (!live[at(id)] || by < 0 || id == form.result) continue;
+    if (inside && kind(n.op) != OpKind::kView && n.size() < largest) {
+      found.results.insert(found.results.begin(), id);
+      found.is_given = found.is_given && last < id;
+      continue;
+    }
+    if (inside) found.moved.emplace_back(id, by);
+    const bool is_slow = kind(n.op) == OpKind::kContraction || kind(n.op) == OpKind::kLibrary;
+    found.is_given = found.is_given && !(inside && is_slow);
+    for (const NodeId a : n.arguments)
+      if (is_within(form, g[a].stage)) reader[at(a)] = by;
+  }
+  return found;
+}
+
+std::vector<bool> live_nodes(const Graph& g) {
+  std::vector<bool> live(g.nodes.size());
+  for (const Output& o : g.outputs) live[at(o.node)] = true;
+  for (NodeId id = static_cast<NodeId>(std::ssize(g.nodes)) - 1; id >= 0; --id)
+    if (live[at(id)])
+      for (const NodeId a : g[id].arguments) live[at(a)] = true;
+  return live;
+}
+
+/// Takes what is read within a form out of it, so that its call may stand for the rest; returns what the call has to
+/// give too, and nothing where that cannot be.
+std::optional<NodeIds> take_out(Graph& g, const LibraryForm& form, const std::vector<bool>& live) {
+  ReadWithin read = read_within(g, form, live);
+  if (!read.is_given || (!form.order.empty() && !read.results.empty())) return std::nullopt;
+  for (const auto& [id, stage] : read.moved) g.nodes[at(id)].stage = stage;
+  return std::move(read.results);
+}
+
+/// A graph while calls take the place of nodes.
+class WithCalls {
+ public:
+  explicit WithCalls(const Graph& g) : g_(g), products_(products_of(g)), call_at_(g.nodes.size()) {
+    to_.stages = g.stages;
+    to_.nodes.reserve(g.nodes.size() + g.forms.size());
+  }
+
+  /// The call of a form, which gives `others`, too, stands for its result; the first form, where several have one.
+  void choose(const LibraryForm& form, const NodeIds& others) {
+    if (form_at_.contains(form.result)) return;
+    form_at_.emplace(form.result, &form);
+    for (int i = 0; i < std::ssize(others); ++i) other_at_.emplace(others[at(i)], Other{&form, i + 1});
+  }
+
+  Graph run() {
+    for (NodeId id = 0; id < std::ssize(g_.nodes); ++id) where_.push_back(place(id));
+    for (const Output& o : g_.outputs) to_.outputs.push_back({o.name, where_[at(o.node)]});
+    return std::move(to_);
+  }
+
+ private:
+  struct Other {
+    const LibraryForm* form;
+    int index;
+  };
+
+  NodeId place(NodeId id) {
+    if (const auto form = form_at_.find(id); form != form_at_.end()) return call(*form->second);
+    Node n = g_[id];
+    if (const auto other = other_at_.find(id); other != other_at_.end()) {
+      n.op = Op::library_result;
+      n.attributes = LibraryResultAttributes{other->second.index};
+      n.arguments = {call(*other->second.form)};
+      n.stage = to_[n.arguments[0]].stage;
+    } else {
+      for (NodeId& a : n.arguments) a = where_[at(a)];
+    }
+    return add(std::move(n));
+  }
+
+  NodeId call(const LibraryForm& form) {
+    std::optional<NodeId>& known = call_at_[at(form.result)];
+    if (!known) known = add(call_of(g_, form, flops_of(g_, products_, form), where_, g_[form.result], to_));
+    return *known;
+  }
+
+  NodeId add(Node n) {
+    to_.nodes.push_back(std::move(n));
+    return static_cast<NodeId>(to_.nodes.size() - 1);
+  }
+
+  const Graph& g_;
+  const std::vector<NodeId> products_;
+  Graph to_;
+  std::vector<NodeId> where_;
+  std::vector<std::optional<NodeId>> call_at_;  // by the result of a form
+  std::unordered_map<NodeId, const LibraryForm*> form_at_;
+  std::unordered_map<NodeId, Other> other_at_;
+};
+
 }  // namespace
 
+Graph as_library_runs(Graph g) {
+  const std::vector<bool> live = live_nodes(g);
+  std::vector<std::optional<NodeIds>> others;
+  for (const LibraryForm& form : g.forms) others.push_back(take_out(g, form, live));
+  WithCalls calls(g);
+  for (std::size_t i = 0; i < others.size(); ++i)
+    if (others[i]) calls.choose(g.forms[i], *others[i]);
+  return calls.run();
+}
+
 Graph with_library_calls(const Graph& g, const std::vector<bool>& chosen) {
-  Graph to;
-  to.stages = g.stages;
-  to.nodes.reserve(g.nodes.size() + g.forms.size());
-  std::vector<NodeId> where;
-  const std::vector<NodeId> products = products_of(g);
-  std::vector<const LibraryForm*> form_of(g.nodes.size());  // the first, where several have one result
-  for (std::size_t i = g.forms.size(); i-- > 0;)
-    if (chosen[i]) form_of[at(g.forms[i].result)] = &g.forms[i];
-  for (NodeId id = 0; id < std::ssize(g.nodes); ++id) {
-    Node n = g[id];
-    for (NodeId& a : n.arguments) a = where[at(a)];
-    if (const LibraryForm* form = form_of[at(id)])
-      n = call_of(g, *form, flops_of(g, products, *form), where, std::move(n), to);
-    where.push_back(static_cast<NodeId>(to.nodes.size()));
-    to.nodes.push_back(std::move(n));
-  }
-  for (const Output& o : g.outputs) to.outputs.push_back({o.name, where[at(o.node)]});
-  return to;
+  WithCalls calls(g);
+  for (std::size_t i = 0; i < g.forms.size(); ++i)
+    if (chosen[i]) calls.choose(g.forms[i], {});
+  return calls.run();
 }
 
 std::vector<FormCost> form_costs(const Graph& g, const Plan& plan, const PlanCost& cost, const Device& device) {

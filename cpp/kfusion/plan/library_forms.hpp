@@ -10,6 +10,10 @@ namespace kfusion {
 /// what only those nodes read is dead then.
 Graph with_library_calls(const Graph& g, const std::vector<bool>& chosen);
 
+/// The graph with all calls that the library has, which also give what backward passes read of the steps that they
+/// stand for: to be counted, not to be run.
+Graph as_library_runs(Graph g);
+
 /// What a form costs by a plan of the graph.
 struct FormCost {
   double kernels_us = 0;  ///< of the kernels that have a part of it

@@ -584,8 +584,7 @@ PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& opt
   Counted unfused = unfused_plan(g, device, options);
   std::optional<Plan> library;
   if (has_forms(g, options)) {
-    const Graph calls = with_library_calls(g, std::vector<bool>(g.forms.size(), true));
-    library = unfused_plan(calls, device, options).take();
+    library = unfused_plan(as_library_runs(g), device, options).take();
   }
   if (options.fuse) {
     Plan chosen = fused_plan(g, device, options, unfused).take_with_refusals();

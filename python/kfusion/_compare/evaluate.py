@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._graph.tracer import Call, Form, Node
+from .._graph.values import Call, Form, Node
 from .._tracing.trace import Trace
 from .libraries import Library, takes_numbers
 

@@ -17,7 +17,8 @@ from .guards import Guard, values
 from .number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, number
 from .sizes import NotTheSame, RecordedGraph, Shape, differing, filled, template
 from .structure import holds_arrays, leaves, walk
-from .tracer import Argument, Input, Tracer, Written, place_of
+from .tracer import Tracer
+from .values import Argument, Input, Written, place_of
 
 _MOST_ATTEMPTS = 6  # to record a trace for other sizes
 _FLOATS = (np.float16, np.float32, np.float64)  # np.float64 is a Python float as well

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from .inputs import Inputs
     from .tracer import Tracer
 
 MOST_FLOATS = 64  # of a call, and the most parameters of a graph
@@ -162,7 +163,7 @@ def read(value: Any) -> Any:
     return value._value
 
 
-def parameter_of(value: Number, tracer: Tracer) -> tuple[Any, int]:
+def parameter_of(value: Number, tracer: Inputs) -> tuple[Any, int]:
     """The present value and the number by which a graph of `tracer` names it (-1 where it cannot)."""
     is_exact = not is_integer(value) or abs(value._value) <= _EXACT
     index = tracer.program.parameter(value._register) if value._tracer is tracer and is_exact else -1

@@ -111,3 +111,9 @@ def _place(file: str) -> str:
     shell = get_shell() if get_shell else None
     cell = shell.compile.format_code_name(file) if shell else None
     return cell[1] if cell else os.path.basename(file)
+
+
+def transformed(who: str) -> TypeError:
+    """The error for torch.func's transforms around a function of kfusion."""
+    what = "torch.func's grad, vmap and others do not see into fused functions"
+    return TypeError(f"{who}: {what}: take kfusion.grad, value_and_grad or vjp, or give them the plain function")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .._graph.tracer import stage
+from .._graph.values import stage
 from . import primitives as p
 from .activations import softmax
 from .contractions import matmul

@@ -44,10 +44,15 @@ def wide_of(dtype: str) -> str:
 
 def rows_of_chunk(library: Library, x: Any, classes: int) -> int:
     """As many rows for each chunk, but for the last one."""
-    most = max(1, _BYTES[library.device(x)] // (classes * ITEM_BYTES[library.dtype(x)]))
+    most = max(1, bytes_of_chunk(library.device(x)) // (classes * ITEM_BYTES[library.dtype(x)]))
     chunks = -(-len(x) // most)
     rows = -(-len(x) // chunks)
     return min(most, -(-rows // 64) * 64)
+
+
+def bytes_of_chunk(device: str) -> int:
+    """Of logits, on a device of that name ("cuda:0")."""
+    return _BYTES["cpu" if device == "cpu" else "cuda"]
 
 
 class Library:

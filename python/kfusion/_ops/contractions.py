@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from .._graph.tracer import stage
+from .._graph.values import stage
 from .operation import Array, composite
 from .views import matrix_transpose, ravel, reshape
 

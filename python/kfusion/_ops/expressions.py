@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from .._graph.tracer import is_weak, stage
+from .._graph.values import is_weak, stage
 from .._spec import FLOATS
 from . import activations
 from . import primitives as p

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .._graph.tracer import Traced
+from .._graph.values import Traced
 from .operation import Array, Arrays, Axes, operation
 from .primitives import integers
 from .views import axis_of, broadcast_to, expand_dims, moveaxis, positions, ravel, reshape

@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
-from .._graph.tracer import stage
+from .._graph.values import stage
 from .._spec import FLOATS
 from . import primitives as p
+from .chunk_products import wide_of
 from .contractions import linear
-from .logit_chunks import Chunks, Losses, LossesAndGradients
-from .losses import cross_entropy, require_classes, require_reduction, require_smoothing
+from .logit_chunks import Chunks, Losses, LossesAndGradients, WithoutGradient
+from .losses import cross_entropy, of_classes, require_classes, require_integer, require_reduction, require_smoothing
 from .operation import Array, composite
 from .views import astype, reshape
 
 __all__ = ["linear_cross_entropy"]
 
 _NAME = "linear_cross_entropy"
-_HALF = ("float16", "bfloat16")
 
 
 @composite
@@ -29,6 +29,7 @@ def linear_cross_entropy(
     targets: Array,
     bias: Array | None = None,
     *,
+    class_weight: Array | None = None,
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
@@ -38,21 +39,24 @@ def linear_cross_entropy(
 
     Stages: linear.matmul, linear.bias, those of cross_entropy; with gradients: linear_cross_entropy.
 
-        loss = cross_entropy(linear(x, weight, bias), targets)
+        loss = cross_entropy(linear(x, weight, bias), targets, weight=class_weight)
         p = softmax(x weight^T + bias) - onehot(targets)
         dx = p weight / rows;  dweight = p^T x / rows;  dbias = sum over rows of p / rows
+
+    (each row of p as often as the weight of its class says, and rows their sum).
 
     With gradients, rows go through it in chunks: a chunk's logits, their gradient in the same memory, and what it adds
     to the gradients of x, weight and bias. Those of weight and bias are summed in float32 for half types. Where the
     loss is a number, gradients are computed with it, in one pass with three products, and are multiplied with the
     loss's own gradient in the backward pass. With reduction "none" the backward pass computes the logits again. Second
-    derivatives are refused.
+    derivatives are refused, and the gradient of class_weight, as torch refuses it.
 
     Args:
         x: floats, (..., k).
         weight: (classes, k), of x's dtype.
         targets: int32 or int64, of shape x.shape[:-1].
         bias: (classes,), of x's dtype; or None.
+        class_weight: as `weight` of `cross_entropy`: (classes,), of x's dtype.
         ignore_index: as of `cross_entropy`.
         label_smoothing: as of `cross_entropy`.
         reduction: as of `cross_entropy`.
@@ -60,83 +64,163 @@ def linear_cross_entropy(
 
     Returns:
         Array without axes (of targets' shape with reduction "none"), of x's dtype. Under torch.autocast x, weight and
-        bias are cast to its dtype, and the loss is float32.
+        bias are cast to its dtype, class_weight to float32, and the loss is float32.
 
     Raises:
         ValueError: the shapes do not fit, label_smoothing is not from 0 to 1, reduction is none of the three, or
             chunk_rows is less than 1.
-        TypeError: x is no float, weight or bias has another dtype, targets are no integers.
+        TypeError: x is no float, weight, bias or class_weight has another dtype, targets are no integers; the gradient
+            of class_weight is wanted.
 
     Source: torch's `nn.functional.cross_entropy`; chunks of rows: Hsu et al., "Liger Kernel: Efficient Triton Kernels
         for LLM Training", 2024.
     """
     require_reduction(_NAME, reduction)
     require_smoothing(_NAME, label_smoothing)
+    require_integer(_NAME, "ignore_index", ignore_index)
+    require_integer(_NAME, "chunk_rows", chunk_rows)
     x, weight, bias, is_cast = _as_autocast(x, weight, bias)
     _require_fitting(x, weight, targets, bias)
     if chunk_rows is not None and operator.index(chunk_rows) < 1:
         raise ValueError(f"kfusion.{_NAME}: chunk_rows must be at least 1, got {chunk_rows}")
-    wide = "float32" if x._dtype in _HALF else x._dtype
-    given = wide if is_cast else x._dtype
-    if not x._tracer.wants_gradients or 0 in (*x.shape[:-1], weight.shape[0]):
-        logits = linear(x, weight, bias)
-        logits = astype(logits, given) if is_cast else logits
-        return cross_entropy(
-            logits, targets, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
+    given = wide_of(x._dtype) if is_cast else x._dtype
+    if class_weight is not None:
+        class_weight = astype(class_weight, given) if is_cast else class_weight
+        _require_one_each("class_weight", class_weight, weight, given)
+    if x._tracer.wants_gradients and 0 not in (*x.shape[:-1], weight.shape[0]):
+        return head_loss(
+            x,
+            weight,
+            targets,
+            bias,
+            class_weight,
+            given,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+            chunk_rows=chunk_rows,
         )
+    logits = linear(x, weight, bias)
+    return cross_entropy(
+        astype(logits, given) if is_cast else logits,
+        targets,
+        weight=class_weight,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        reduction=reduction,
+    )
+
+
+def head_loss(
+    x: Any,
+    weight: Any,
+    targets: Any,
+    bias: Any,
+    class_weight: Any,
+    dtype: str,
+    *,
+    ignore_index: Any,
+    label_smoothing: Any,
+    reduction: str,
+    chunk_rows: Any = None,
+) -> Any:
+    """The loss of that dtype, of arguments that fit, with its gradients by chunks."""
     ignored = None if ignore_index is None else operator.index(ignore_index)  # no number that a call would read
     step = None if chunk_rows is None else operator.index(chunk_rows)
-    chunks = Chunks(ignored, float(label_smoothing), step, bias is not None)
+    chunks = Chunks(ignored, float(label_smoothing), step, bias is not None, class_weight is not None)
+    wide = wide_of(x._dtype)
+    if class_weight is not None:
+        class_weight = astype(class_weight, wide)
     make = _rows if reduction == "none" else _number
-    return astype(make(chunks, x, weight, targets, bias, wide, reduction), given)
+    return astype(make(chunks, _Head(x, weight, targets, bias, class_weight, wide), reduction), dtype)
 
 
-def _number(chunks: Chunks, x: Any, weight: Any, targets: Any, bias: Any, wide: str, reduction: str) -> Any:
+class _Head(NamedTuple):
+    """What the losses are computed of, and the dtype that they are computed in."""
+
+    x: Any
+    weight: Any
+    targets: Any
+    bias: Any
+    class_weight: Any  # in that dtype
+    wide: str
+
+    @property
+    def values(self) -> list[Any]:
+        """Those that have gradients, x as rows."""
+        return [_as_rows(self.x), self.weight, *([] if self.bias is None else [self.bias])]
+
+    @property
+    def weights(self) -> list[Any]:
+        """That of the classes, if there is one."""
+        return [] if self.class_weight is None else [self.class_weight]
+
+
+def _number(chunks: Chunks, head: _Head, reduction: str) -> Any:
     """The sum or mean, with its gradients from the same pass. Those of half types are the sum's as yet: divided by the
     number of rows they might be too small for float16."""
-    tracer, rows, labels = x._tracer, _as_rows(x), reshape(targets, (-1,))
-    values = [rows, weight] if bias is None else [rows, weight, bias]
-    types = [(wide, labels.shape), (x._dtype, rows.shape), (wide, weight.shape)]
-    if bias is not None:
-        types.append((wide, bias.shape))
+    x, wide, values = head.x, head.wide, head.values
+    tracer, labels = x._tracer, reshape(head.targets, (-1,))
+    types = [(wide, labels.shape), (x._dtype, values[0].shape), *((wide, v.shape) for v in values[1:])]
+    weights = [tracer.with_adjoint(w, [w], f"kfusion.{_NAME}", WithoutGradient()) for w in head.weights]
     with stage(x, f"{_NAME}.{reduction}"):
-        count = _count(labels, chunks.ignore_index, wide, reduction)
-        share = None if count is None or x._dtype != wide else 1.0 / p.maximum(count, 1.0)
+        mean = None if reduction == "sum" else _mean_over(labels, weights, chunks.ignore_index, wide)
+        share = None if mean is None or x._dtype != wide else 1.0 / mean.divisor
     run = LossesAndGradients(chunks, scaled=share is not None)
-    given = [*values, labels, *([] if share is None else [share])]
-    losses, *gradients = tracer.library_call(f"kfusion.{_NAME}", run, given, types, 3 * _flops(rows, weight))
+    given = [*values, *weights, labels, *([] if share is None else [share])]
+    losses, *gradients = tracer.library_call(f"kfusion.{_NAME}", run, given, types, 3 * _flops(*values[:2]))
     with stage(x, f"{_NAME}.{reduction}"):
         total = p.sum(losses)
         if share is None:
-            total = tracer.with_gradients(total, values, gradients)
-        if count is not None:  # of no rows it is NaN, and gradients are 0
-            total = p.where(p.equal(count, 0.0), math.nan, total / p.maximum(count, 1.0))
-        return total if share is None else tracer.with_gradients(total, values, gradients)
+            total = _with_gradients(total, values, gradients, weights)
+        if mean is not None:
+            total = total / mean.divisor
+            total = total if mean.is_empty is None else p.where(mean.is_empty, math.nan, total)
+        return total if share is None else _with_gradients(total, values, gradients, weights)
 
 
-def _count(labels: Any, ignore_index: int | None, dtype: str, reduction: str) -> Any:
-    """The number of rows of which there is a mean; None: there is none."""
-    if reduction == "sum":
-        return None
-    if ignore_index is None:
-        return astype(labels._tracer.lift(1.0, labels._library), dtype) * labels.shape[0]
-    return p.sum(astype(p.not_equal(labels, ignore_index), dtype))
+def _with_gradients(total: Any, values: list[Any], gradients: list[Any], weights: list[Any]) -> Any:
+    """Whoever wants the weights' is told that there is none."""
+    nothing = [w * 0.0 for w in weights]
+    return total._tracer.with_gradients(total, [*values, *weights], [*gradients, *nothing])
 
 
-def _rows(chunks: Chunks, x: Any, weight: Any, targets: Any, bias: Any, wide: str, _: str) -> Any:
+class _Mean(NamedTuple):
+    """What a sum is divided by, and whether no row counts: then the mean is NaN, and gradients are 0."""
+
+    divisor: Any
+    is_empty: Any  # None: some do
+
+
+def _mean_over(labels: Any, weights: list[Any], ignore_index: int | None, dtype: str) -> _Mean:
+    """Of the rows that count, each as often as its class's weight says."""
+    counted = None if ignore_index is None else p.not_equal(labels, ignore_index)
+    if counted is None:
+        rows = astype(labels._tracer.lift(1.0, labels._library), dtype) * labels.shape[0]
+    else:
+        rows = p.sum(astype(counted, dtype))
+    is_empty = None if counted is None else p.equal(rows, 0.0)
+    if not weights:
+        return _Mean(rows if counted is None else p.maximum(rows, 1.0), is_empty)
+    counts = of_classes(weights[0], labels)
+    if counted is None:
+        return _Mean(p.sum(counts), None)
+    return _Mean(p.where(is_empty, 1.0, p.sum(p.where(counted, counts, 0.0))), is_empty)
+
+
+def _rows(chunks: Chunks, head: _Head, _: str) -> Any:
     """A loss for each row, whose gradients compute the logits again."""
-    logits = linear(x, weight, bias)
+    logits = linear(head.x, head.weight, head.bias)
     losses = cross_entropy(
-        astype(logits, wide),
-        targets,
+        astype(logits, head.wide),
+        head.targets,
+        weight=head.class_weight,
         ignore_index=chunks.ignore_index,
         label_smoothing=chunks.label_smoothing,
         reduction="none",
     )
-    rows, labels = _as_rows(x), reshape(targets, (-1,))
-    values = [rows, weight, *([] if bias is None else [bias]), labels]
-    name = f"kfusion.{_NAME}"
-    return x._tracer.with_adjoint(losses, values, name, Losses(chunks), 4 * _flops(rows, weight))
+    values = [*head.values, *head.weights, reshape(head.targets, (-1,))]
+    return head.x._tracer.with_adjoint(losses, values, f"kfusion.{_NAME}", Losses(chunks), 4 * _flops(*head.values[:2]))
 
 
 def _as_rows(x: Any) -> Any:
@@ -168,9 +252,16 @@ def _require_fitting(x: Any, weight: Any, targets: Any, bias: Any) -> None:
             f"kfusion.{_NAME}: weight must have shape (classes, k) for x (..., k), got {tuple(weight.shape)} for "
             f"{tuple(x.shape)}"
         )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"kfusion.{_NAME}: bias must have shape {tuple(weight.shape[:1])}, got {tuple(bias.shape)}")
-    for name, value in (("weight", weight), ("bias", bias)):
-        if value is not None and value._dtype != x._dtype:
-            raise TypeError(f"kfusion.{_NAME}: {name} must be {x._dtype} as x is, got {value._dtype}")
+    if weight._dtype != x._dtype:
+        raise TypeError(f"kfusion.{_NAME}: weight must be {x._dtype} as x is, got {weight._dtype}")
+    if bias is not None:
+        _require_one_each("bias", bias, weight, x._dtype)
     require_classes(_NAME, x, targets)
+
+
+def _require_one_each(name: str, value: Any, weight: Any, dtype: str) -> None:
+    """Raises where there is no number for each class."""
+    if value.shape != weight.shape[:1]:
+        raise ValueError(f"kfusion.{_NAME}: {name} must have shape {tuple(weight.shape[:1])}, got {tuple(value.shape)}")
+    if value._dtype != dtype:
+        raise TypeError(f"kfusion.{_NAME}: {name} must be {dtype} as x is, got {value._dtype}")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from . import primitives as p
 from .chunk_products import Library, as_own, library_of, rows_of_chunk, wide_of
-from .losses import cross_entropy, is_class
+from .losses import cross_entropy, is_class, of_classes
 from .operation import Array, Eager
 from .views import astype, expand_dims, positions
 
@@ -26,22 +26,25 @@ class Chunks(NamedTuple):
     label_smoothing: float
     rows: int | None
     has_bias: bool
+    has_weights: bool  # of classes
 
     def run(self, arrays: Sequence[Any], g: Any, wanted: dict[int, Any]) -> dict[int, Any]:
         """Those results that are wanted, each in the array that is given for it, if any.
 
         Args:
-            arrays: x (n, k), weight (classes, k), a bias if there is one, targets (n,).
+            arrays: x (n, k), weight (classes, k), a bias and what the classes weigh, if there are such, targets (n,).
             g: of the losses, the gradient: of each its own, or one for all; None: 1.
             wanted: by number: LOSSES, DX, DWEIGHT, DBIAS.
         """
-        x, weight, *bias, targets = map(as_own, arrays)
+        x, weight, *others, targets = map(as_own, arrays)
+        bias = others.pop(0) if self.has_bias else None
+        weights = others.pop(0) if self.has_weights else None
         g, library = as_own(g), library_of(x)
         with library.plain():
-            return self._run(library, [x, weight, *(bias or [None]), targets], g, wanted)
+            return self._run(library, [x, weight, bias, weights, targets], g, wanted)
 
     def _run(self, library: Library, arrays: Sequence[Any], g: Any, wanted: dict[int, Any]) -> dict[int, Any]:
-        x, weight, bias, targets = arrays
+        x, weight, bias, weights, targets = arrays
         made = {n: library.empty(x, *self._type(n, x, weight)) if a is None else a for n, a in wanted.items()}
         bias = None if bias is None else astype(bias, wide_of(library.dtype(x)))
         options = {"ignore_index": self.ignore_index, "label_smoothing": self.label_smoothing}
@@ -53,10 +56,10 @@ class Chunks(NamedTuple):
             library.product(x[part], weight, z)
             losses = made[LOSSES][part] if LOSSES in made else None
             if set(made) == {LOSSES}:
-                fused()["row_losses"](z, bias, targets[part], **options, out=losses)
+                fused()["row_losses"](z, bias, weights, targets[part], **options, out=losses)
                 continue
             given = g if g is None or g.ndim == 0 else g[part]
-            turn(z, bias, targets[part], given, options, losses)
+            turn(z, bias, weights, targets[part], given, options, losses)
             if DX in made:
                 library.times(z, weight, made[DX][part])
             if DWEIGHT in made:
@@ -72,10 +75,10 @@ class Chunks(NamedTuple):
         return dtype if number == DX else wide_of(dtype), shapes[number]
 
 
-def turn(z: Any, bias: Any, targets: Any, g: Any, options: dict[str, Any], losses: Any) -> Any:
+def turn(z: Any, bias: Any, weights: Any, targets: Any, g: Any, options: dict[str, Any], losses: Any) -> Any:
     """Writes the gradient of the losses over the logits; gives the losses, in the array for them, if there is one."""
-    found, *rows = fused()["row_statistics"](z, bias, targets, g, **options)
-    fused()["turned"](z, bias, targets, *rows, label_smoothing=options["label_smoothing"], out=z)
+    found, *rows = fused()["row_statistics"](z, bias, weights, targets, g, **options)
+    fused()["turned"](z, bias, weights, targets, *rows, label_smoothing=options["label_smoothing"], out=z)
     if losses is None:
         return found
     losses[...] = found
@@ -106,8 +109,25 @@ class Losses:
         self._chunks = chunks
 
     def adjoint(self, arguments: tuple[int, ...]) -> _Gradients:
-        """The gradients by those of x, weight and bias."""
+        """The gradients by those of x, weight and bias.
+
+        Raises: those of what the classes weigh.
+        """
+        if max(arguments) >= 2 + self._chunks.has_bias:
+            raise _no_gradient_of_weights()
         return _Gradients(self._chunks, arguments)
+
+
+class WithoutGradient:
+    """Of what the classes weigh."""
+
+    def adjoint(self, arguments: tuple[int, ...]) -> Any:
+        """Raises: it has none."""
+        raise _no_gradient_of_weights()
+
+
+def _no_gradient_of_weights() -> TypeError:
+    return TypeError("kfusion.linear_cross_entropy: class_weight has no gradient here, as torch's has none")
 
 
 class _Gradients(LossesAndGradients):
@@ -140,47 +160,74 @@ def _logits(z: Any, bias: Any) -> Any:
 
 
 def row_losses(
-    z: Array, bias: Array | None, targets: Array, *, ignore_index: int | None, label_smoothing: float
+    z: Array,
+    bias: Array | None,
+    weights: Array | None,
+    targets: Array,
+    *,
+    ignore_index: int | None,
+    label_smoothing: float,
 ) -> Array:
     """Cross entropy of each row of z + bias."""
     return cross_entropy(
-        _logits(z, bias), targets, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none"
+        _logits(z, bias),
+        targets,
+        weight=weights,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        reduction="none",
     )
 
 
 def row_statistics(
     z: Array,
     bias: Array | None,
+    weights: Array | None,
     targets: Array,
     g: Array | None,
     *,
     ignore_index: int | None,
     label_smoothing: float,
 ) -> tuple[Array, ...]:
-    """The losses, and what `turned` needs of each row: the largest logit, g over the sum of exponentials, and g. g is
-    what a row's loss counts: 1 by default, and 0 of rows that are ignored or have no class."""
+    """The losses, and what `turned` needs of each row: the largest logit, what the row's loss counts over the sum of
+    exponentials, and what it counts, g: 1 by default, and 0 of rows that are ignored or have no class. With weights
+    also g times that of its own class."""
     logits = _logits(z, bias)
-    losses = cross_entropy(
-        logits, targets, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none"
-    )
+    losses = row_losses(z, bias, weights, targets, ignore_index=ignore_index, label_smoothing=label_smoothing)
     largest = p.max(logits, -1)
     total = p.sum(p.exp(logits - expand_dims(largest, -1)), -1)
     counts = is_class(targets, z.shape[-1])
     if ignore_index is not None:
         counts = p.logical_and(counts, p.not_equal(targets, ignore_index))
     g = astype(p.where(counts, 1.0 if g is None else astype(g, logits._dtype), 0.0), logits._dtype)
-    return losses, largest, g / total, g
+    if weights is None:
+        return losses, largest, g / total, g
+    own = g * of_classes(weights, targets)
+    every = own * (1.0 - label_smoothing) + g * (p.sum(weights) * (label_smoothing / z.shape[-1]))
+    return losses, largest, (every if label_smoothing else own) / total, g, own
 
 
 def turned(
-    z: Array, bias: Array | None, targets: Array, largest: Array, share: Array, g: Array, *, label_smoothing: float
+    z: Array,
+    bias: Array | None,
+    weights: Array | None,
+    targets: Array,
+    largest: Array,
+    share: Array,
+    g: Array,
+    own: Array | None = None,
+    *,
+    label_smoothing: float,
 ) -> Array:
     """The gradient of z, element by element, so that it may be written over z."""
-    largest, share, g = (expand_dims(v, -1) for v in (largest, share, g))
+    largest, share, g, own = (expand_dims(v, -1) for v in (largest, share, g, g if own is None else own))
     classes = p.where(is_class(targets, z.shape[-1]), targets, -1)  # in 32 bits, as each element compares them
-    own = p.equal(positions(z, -1, "int32"), expand_dims(astype(classes, "int32"), -1))
-    dz = p.exp(_logits(z, bias) - largest) * share - p.where(own, g * (1.0 - label_smoothing), 0.0)
-    return astype(dz - g * (label_smoothing / z.shape[-1]) if label_smoothing else dz, z._dtype)
+    is_own = p.equal(positions(z, -1, "int32"), expand_dims(astype(classes, "int32"), -1))
+    dz = p.exp(_logits(z, bias) - largest) * share - p.where(is_own, own * (1.0 - label_smoothing), 0.0)
+    if label_smoothing:
+        spread = g * (label_smoothing / z.shape[-1])
+        dz = dz - (spread if weights is None else spread * weights)
+    return astype(dz, z._dtype)
 
 
 def column_sums(dz: Array) -> Array:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._graph.tracer import constant, stage
+import numpy as np
+
+from .._graph.number import read
+from .._graph.tracer import constant
+from .._graph.values import stage
 from .._spec import FLOATS, INTEGERS
 from . import primitives as p
 from .contractions import take, take_along_axis
@@ -77,6 +81,7 @@ def cross_entropy(
     require_reduction("cross_entropy", reduction)
     _require_classes("cross_entropy", logits, targets, weight)
     require_smoothing("cross_entropy", label_smoothing)
+    require_integer("cross_entropy", "ignore_index", ignore_index)
     with stage(logits, "cross_entropy.logsumexp"):
         x = wide(logits)  # so that what is kept of a row for backward is not rounded
         largest = constant(p.max(x, -1, keepdims=True))
@@ -125,8 +130,11 @@ def multi_margin(x: Any, targets: Any, order: int, margin: float, weight: Any) -
 
 def require_classes(name: str, rows: Any, targets: Any) -> None:
     """Raises where there is no target for each of rows (..., n)."""
-    if targets.shape != rows.shape[:-1] or rows.ndim == 0:
-        raise ValueError(f"kfusion.{name}: targets must have shape {rows.shape[:-1]}, got {targets.shape}")
+    if rows.ndim == 0:
+        raise ValueError(f"kfusion.{name}: logits must have an axis of classes, got none")
+    if targets.shape != rows.shape[:-1]:
+        wanted, got = tuple(rows.shape[:-1]), tuple(targets.shape)
+        raise ValueError(f"kfusion.{name}: targets must have shape {wanted}, got {got}")
     if rows._dtype not in FLOATS:
         raise TypeError(f"kfusion.{name}: logits must be floats, got {rows._dtype}")
     if targets._dtype not in INTEGERS:
@@ -145,10 +153,15 @@ def _own(logits: Any, targets: Any, values: Any) -> Any:
     """Of values along the classes, for each row or for all, each row's at its target; any one where that is none."""
     if logits.shape[-1] == 0:
         return p.sum(logits, -1)  # no class has a value
-    safe = p.where(is_class(targets, logits.shape[-1]), targets, 0)
     if values.ndim == 1 and logits.ndim > 1:
-        return take(values, safe, 0)
+        return of_classes(values, targets)
+    safe = p.where(is_class(targets, logits.shape[-1]), targets, 0)
     return squeeze(take_along_axis(values, expand_dims(safe, -1), -1), -1)
+
+
+def of_classes(values: Any, targets: Any) -> Any:
+    """Of values (classes,) each target's; any one where that is no class."""
+    return take(values, p.where(is_class(targets, values.shape[0]), targets, 0), 0)
 
 
 def is_class(targets: Any, classes: int) -> Any:
@@ -187,8 +200,16 @@ def _reduced(name: str, losses: Any, reduction: str) -> Any:
         return p.REDUCTIONS[reduction](losses)
 
 
+def require_integer(name: str, option: str, value: Any) -> None:
+    """Raises where an option is neither an integer nor None. Its value is not looked at."""
+    if value is not None and not isinstance(value, (int, np.integer)):
+        raise TypeError(f"kfusion.{name}: {option} must be an integer or None, got {read(value)!r}")
+
+
 def require_smoothing(name: str, label_smoothing: float) -> None:
     """Raises where it is no share."""
+    if not isinstance(label_smoothing, (int, float, np.number)):
+        raise TypeError(f"kfusion.{name}: label_smoothing must be a number, got {label_smoothing!r}")
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"kfusion.{name}: label_smoothing must be from 0 to 1, got {label_smoothing}")
 

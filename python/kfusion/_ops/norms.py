@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .._graph.tracer import constant, stage
+from .._graph.tracer import constant
+from .._graph.values import stage
 from .._spec import FLOATS
 from . import primitives as p
 from .gradients import at_0, root, taken

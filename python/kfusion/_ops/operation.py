@@ -20,7 +20,8 @@ from .._graph import calls
 from .._graph.number import read
 from .._graph.source import TraceError, trace_error
 from .._graph.structure import leaves, walk
-from .._graph.tracer import Argument, Traced, Tracer
+from .._graph.tracer import Tracer
+from .._graph.values import Argument, Traced
 from .._spec import DTYPES, require_plain, spec_of
 
 Array: TypeAlias = Annotated[Any, "array"]

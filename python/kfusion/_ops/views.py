@@ -6,7 +6,8 @@ import math
 import operator
 from typing import Any
 
-from .._graph.tracer import Traced, Tracer, current
+from .._graph.tracer import Tracer, current
+from .._graph.values import Traced
 from .._spec import HALF, dtype_name
 from .operation import Array, composite, operation, run
 from .primitives import integers

@@ -11,6 +11,7 @@ from .. import _core, _json, _schema, _tables, _times
 from .._core import Graph
 from .._devices import devices
 from .._devices.device import Device
+from .._graph import heads
 from .._tracing import trace as _trace
 from . import explain, report
 from .records import Group, Refusal, Total
@@ -194,13 +195,14 @@ def plan(
         ValueError: a device, an option or a shape is wrong.
         TypeError: one is of a wrong kind.
     """
-    name, graph = _traced(function, arguments, keywords)
     options = {
         "fuse": fuse,
         "allow": pairs("allow", allow),
         "forbid": pairs("forbid", forbid),
         "executors": executors if executors is None or isinstance(executors, str) else list(executors),
     }
+    with heads.of_options(options):
+        name, graph = _traced(function, arguments, keywords)
     return plan_graph(name, graph, _device(device), options)
 
 

@@ -156,7 +156,7 @@ def kept_table(plan: Plan) -> Table | None:
         for (s, made, by), n in zip(rows, nbytes, strict=True)
     )
     total_unit, total = byte_unit(sum(nbytes))
-    title = f"Kept from forward to backward: {in_unit(sum(nbytes), total)} {total_unit}"
+    title = f"Kept from forward to backward in this one graph: {in_unit(sum(nbytes), total)} {total_unit}"
     return Table(title, ("value", "array", unit, "stored by", "read by"), cells, left=(0, 1, 4))
 
 
@@ -191,8 +191,18 @@ def savings_line(plan: Plan) -> str:
     )
 
 
+def _is_head(plan: Plan, group: Group) -> bool:
+    calls = (plan._nodes[n].get("function", "") for n in group.nodes)
+    return any(call.startswith("kfusion.linear_cross_entropy") for call in calls)
+
+
 def notes(plan: Plan) -> Iterator[str]:
     """What the tables do not say: bytes that are read again, and kernels that no executor has."""
+    if kept_table(plan) is not None:
+        yield (
+            "One graph of both passes stores what its kernels read later. Passes that run apart, of tensors that "
+            "require grad, keep the least: kfusion.kept_for_backward lists it, with bytes."
+        )
     if twice := [g for g in plan.groups if not g.row_on_chip]:
         extra = sum(g.issued.total - g.compulsory.total for g in twice)
         unit, size = byte_unit(extra)
@@ -201,6 +211,11 @@ def notes(plan: Plan) -> Iterator[str]:
         said = "measured" if g.measured else "predicted"
         rate = f"; {number(g.product_tflops, 3)} TFLOP/s {said}" if g.product_tflops else ""
         yield f"Kernel {g.id} is run by {g.executor}: {g.how}{rate}."
+    for g in [g for g in plan.groups if _is_head(plan, g)][:_LISTED]:
+        yield (
+            f"Kernel {g.id} is the cross entropy of a linear layer's results, or its gradients, in chunks of rows: "
+            "the logits are never whole."
+        )
     for g in [g for g in plan.groups if g.measured][:_LISTED]:
         yield f"Kernel {g.id}'s time was measured; predicted {number(g.predicted_us)} us."
     missing: dict[str, list[int]] = {}

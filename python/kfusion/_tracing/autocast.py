@@ -10,7 +10,7 @@ from typing import Any
 
 from .._graph.source import no_form
 from .._graph.structure import leaves
-from .._graph.tracer import Traced
+from .._graph.values import Traced
 from .._ops import primitives as p
 from .._ops.views import astype
 from .._spec import is_array

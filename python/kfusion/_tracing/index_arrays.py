@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._graph.sizes import broadcast_shapes
-from .._graph.tracer import Traced
+from .._graph.values import Traced
 from .._ops.contractions import take
 from .._ops.views import astype, moveaxis, positions, reshape
 from .._spec import INTEGERS

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._graph.sizes import indices, integer, length
 from .._graph.source import no_form, trace_error
-from .._graph.tracer import Traced, stage
+from .._graph.values import Traced, stage
 from .._ops.views import reshape
 from .._spec import is_array
 from .index_arrays import IndexArray, taken

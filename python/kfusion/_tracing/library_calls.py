@@ -20,7 +20,8 @@ from .._graph.number import is_number, read
 from .._graph.sizes import has_sizes, is_size, of_call
 from .._graph.source import TraceError, trace_error, user_line
 from .._graph.structure import Constant, Slot, fill, leaves, walk
-from .._graph.tracer import Traced, Tracer, WritingCall, tracer_of
+from .._graph.tracer import Tracer
+from .._graph.values import Traced, WritingCall, tracer_of
 from .._spec import DTYPES, is_array
 from . import autocast, numpy_stored, refusals, torch_complex
 
@@ -96,7 +97,7 @@ def _draws(name: str, args: Sequence[Any]) -> bool:
 
 def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs: Any, build: Callable[[], Any]) -> Any:
     """What `build` makes of a call. Where that is of several stages, the graph learns that torch has a function for it,
-    unless the call draws random numbers, or writes to what it is given.
+    unless the call draws random numbers, writes to what it is given, or does without that.
 
     Args:
         function: torch's, None where it is not imported.
@@ -106,11 +107,11 @@ def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs:
         build: adds the nodes.
     """
     tracer = tracer_of(*leaves((args, kwargs)))
-    first, effects = (tracer.graph.stages(), tracer.effects) if tracer is not None else (0, (0, 0))
+    first, before = (tracer.graph.stages(), _effects(tracer)) if tracer is not None else (0, None)
     made = build()
     if tracer is None or function is None or not isinstance(made, Traced) or tracer.graph.stages() < first + 2:
         return made
-    if tracer.effects != effects:
+    if _effects(tracer) != before:
         return made
     if any(map(is_number, leaves((args, kwargs)))):
         return made  # torch would take a float argument's value as it is now
@@ -119,6 +120,10 @@ def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs:
     run = _Run(function if order is None else _in_order(function, order), call)
     tracer.library_form(name, run, call.values, made, first, order or ())
     return made
+
+
+def _effects(tracer: Tracer) -> tuple[Any, int]:
+    return tracer.effects, tracer.heads.claims
 
 
 # Functions that say of any tensors of those shapes and dtypes what they say of those without data.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._graph.source import no_form
-from .._graph.tracer import Traced, stage, tracer_of
+from .._graph.values import Traced, stage, tracer_of
 from .._ops import formulas, statistics, views
 from .._ops import primitives as p
 from .._spec import FLOATS, dtype_name

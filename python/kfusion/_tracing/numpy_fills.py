@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._graph.number import is_number
-from .._graph.tracer import Traced
+from .._graph.values import Traced
 from .._ops.primitives import integers
 from .._ops.views import broadcast_to
 from .._spec import dtype_name

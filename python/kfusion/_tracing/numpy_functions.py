@@ -18,7 +18,7 @@ from .._graph.number import read
 from .._graph.sizes import broadcast_shapes
 from .._graph.source import NoForm, TraceError, no_form, trace_error
 from .._graph.structure import leaves
-from .._graph.tracer import Traced, stage, tracer_of
+from .._graph.values import Traced, stage, tracer_of
 from .._ops import contractions, extremes, formulas, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS, INTEGERS

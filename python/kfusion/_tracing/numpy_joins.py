@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._graph.source import no_form
-from .._graph.tracer import Traced
+from .._graph.values import Traced
 from .._ops import joins, views
 from .._spec import is_array
 from . import refusals

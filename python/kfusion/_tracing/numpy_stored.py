@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .._graph.source import trace_error
-from .._graph.tracer import Traced
+from .._graph.values import Traced
 from .._spec import Spec
 from . import indexing, library_calls, refusals
 from .torch_complex import STORED

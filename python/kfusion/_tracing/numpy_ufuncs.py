@@ -13,7 +13,7 @@ import numpy as np
 from .._graph.number import read
 from .._graph.sizes import is_int
 from .._graph.source import NoForm
-from .._graph.tracer import Traced, tracer_of
+from .._graph.values import Traced, tracer_of
 from .._ops import contractions, formulas, views
 from .._ops import primitives as p
 from .._ops.erfc import erfc, ndtr

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import _core
 from .._graph.source import NoForm
-from .._graph.tracer import STATE
+from .._graph.values import STATE
 from .._ops import activations, contractions, views
 from .._ops import primitives as p
 from . import library_calls, numpy_stored, refusals

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from .._graph.tracer import Traced, is_weak
+from .._graph.values import Traced, is_weak
 from .._ops import primitives as p
 from .._ops import views
 from .._spec import HALF

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+from .._graph.source import transformed
 from .refusals import refused_random
 
 _Trace = TypeVar("_Trace")
@@ -29,8 +30,15 @@ def refused(function: str, trace: Callable[[Callable[[], None] | None], _Trace])
 
     Raises:
         TraceError: numbers are drawn inside: every call would see the same ones.
+        TypeError: torch.func differentiates what the function is called in.
     """
-    changes = _Changes(_STATES)
+    try:
+        changes = _Changes(_STATES)
+    except RuntimeError:  # torch's own generator cannot be read while it differentiates
+        torch = sys.modules.get("torch")
+        if torch is None or torch._C._functorch.peek_interpreter_stack() is None:
+            raise
+        raise transformed(f"kfusion.{function}") from None
     traced = trace(None)
     suspects = changes.libraries()
     places: set[tuple[str, int]] | None = None

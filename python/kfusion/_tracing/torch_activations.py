@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._graph.tracer import stage
+from .._graph.values import stage
 from .._ops import activations, formulas, joins, views
 from .._ops import primitives as p
 from .._ops.gradients import clipped, taken, unless

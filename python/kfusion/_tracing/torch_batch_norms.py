@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from .._graph.tracer import constant, stage
+from .._graph.tracer import constant
+from .._graph.values import stage
 from .._ops import norms, views
 from .._ops import primitives as p
 from .._ops.group_norms import groupnorm

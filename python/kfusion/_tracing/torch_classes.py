@@ -7,6 +7,7 @@ from typing import Any
 from .._ops import activations, losses, views
 from .._ops import primitives as p
 from .._spec import FLOATS
+from . import torch_heads
 from .torch_functions import named
 from .torch_losses import loss, reduced_by, reduction_of, require_same_shape
 from .torch_stages import Tensor, computed
@@ -56,8 +57,10 @@ def _cross_entropy(
     target = input._tracer.lift(target, "torch")
     if target._dtype in FLOATS:
         return _soft_cross_entropy(input, target, weight, label_smoothing=label_smoothing, reduction=how)
-    keywords = {"weight": weight, "ignore_index": ignore_index, "label_smoothing": label_smoothing, "reduction": how}
-    return losses.cross_entropy(_rows(input), target, **keywords)
+    options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing, "reduction": how}
+    rows = _rows(input)
+    found = torch_heads.without_logits(rows, target, weight, options)
+    return losses.cross_entropy(rows, target, weight=weight, **options) if found is None else found
 
 
 @computed("soft_cross_entropy", same=True)

@@ -14,7 +14,8 @@ from typing import Any
 
 from .._graph.source import no_form
 from .._graph.structure import leaves
-from .._graph.tracer import Traced, Tracer
+from .._graph.tracer import Tracer
+from .._graph.values import Traced
 from .._ops import joins
 from .._ops import primitives as p
 from .._spec import Spec, is_array

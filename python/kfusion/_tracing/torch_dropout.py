@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from .._graph.tracer import stage
+from .._graph.values import stage
 from .._ops import views
 from .._ops.dropout import dropped, kept, one_of, probability
 from .torch_functions import named

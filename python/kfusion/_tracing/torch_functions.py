@@ -21,7 +21,7 @@ from .. import _core
 from .._graph.number import is_integer, is_number, read
 from .._graph.sizes import is_int
 from .._graph.source import NoForm, TraceError, no_form, trace_error
-from .._graph.tracer import Traced, stage, tracer_of
+from .._graph.values import Traced, stage, tracer_of
 from .._ops import activations, contractions, extremes, norms, views
 from .._ops import primitives as p
 from .._ops.gradients import taken

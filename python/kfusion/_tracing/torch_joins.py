@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._graph.source import no_form, trace_error
-from .._graph.tracer import Traced
+from .._graph.values import Traced
 from .._ops import joins, views
 from . import numpy_joins
 from .torch_functions import named

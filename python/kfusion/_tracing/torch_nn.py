@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._graph.source import no_form
-from .._graph.tracer import Traced, stage
+from .._graph.values import Traced, stage
 from .._ops import activations, attention, contractions, norms, views
 from .._ops import dropout as dropouts
 from .._ops import primitives as p

@@ -7,7 +7,7 @@ import operator
 from typing import Any
 
 from .._graph.sizes import broadcast_shapes
-from .._graph.tracer import stage
+from .._graph.values import stage
 from .._ops import norms, statistics, views
 from .._ops import primitives as p
 from .._ops.group_norms import groupnorm

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from .._graph.tracer import tracer_of
+from .._graph.values import tracer_of
 from .._spec import FLOATS
 from .promoted import narrow, together
 from .torch_functions import dtype_of, named

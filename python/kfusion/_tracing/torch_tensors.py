@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from .._graph.source import trace_error
 from .._graph.structure import leaves, walk
-from .._graph.tracer import ReadAsConstant, Traced, Tracer
+from .._graph.tracer import Tracer
+from .._graph.values import ReadAsConstant, Traced
 from .torch_sizes import SizedTensors
 from .traced import BINARY
 

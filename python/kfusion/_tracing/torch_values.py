@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._graph.source import NoForm
-from .._graph.tracer import STATE, Traced
+from .._graph.values import STATE, Traced
 from .._ops.views import reshape
 from .._spec import INTEGERS, is_array
 from . import autocast, library_calls, refusals

@@ -17,12 +17,14 @@ import numpy as np
 
 from .._graph import modules
 from .._graph.guards import guards, named_modules, values
+from .._graph.heads import WholeProduct
 from .._graph.number import read
 from .._graph.objects import PutTogether, TakenApart
 from .._graph.sizes import is_size
 from .._graph.source import TraceError, raised_line, trace_error
 from .._graph.structure import Constant, Slot, fill, holds_arrays, may_hold_results, walk
-from .._graph.tracer import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Tracer, Written, current
+from .._graph.tracer import Tracer, current
+from .._graph.values import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Written
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, conversion_of, described, is_array, spec_of
 from . import library_calls, numpy_stored, randomness, torch_complex, torch_tensors
@@ -88,20 +90,23 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
 
 def repeated(name: str, trace: Callable[[Attempt], _Traced]) -> _Traced:
     """What `trace` gives, traced as often as it takes to find out what the function of that name does: whether it draws
-    random numbers, to which tensors of outside it writes after it has read them, and whether it can be traced only
-    where torch compiles it.
+    random numbers, to which tensors of outside it writes after it has read them, which products are read beside their
+    losses, and whether it can be traced only where torch compiles it.
 
     Models that look at values do not where torch compiles; others build masks there that are all true.
     """
     changed: list[Any] = []
+    whole: list[int] = []
     failed: list[Exception] = []  # the first is of what the function usually does
 
     def traced(mark: Callable[[], None] | None) -> _Traced:
         while True:
             try:
-                return trace(Attempt(mark, changed, bool(failed)))
+                return trace(Attempt(mark, changed, bool(failed), whole))
             except ReadAsConstant as error:
                 changed.append(error.tensor)
+            except WholeProduct as error:
+                whole.append(error.number)
             except RecursionError:  # which took long
                 raise
             except Exception as error:
@@ -159,6 +164,7 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
             lambda path, leaf: _output(tracer, outputs, written, path, leaf),
             enters=lambda value: may_hold_results(value) and _holds_traced(value),
         )
+        tracer.require_no_product([value for _, value in outputs])
         written = tracer.in_place(written, [value for _, value in outputs])
         outputs += [(f"{tracer.inputs[w.input].name} (written)", w.result) for w in written]
         if not outputs:

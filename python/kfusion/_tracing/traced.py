@@ -10,7 +10,7 @@ import numpy as np
 from .._graph.number import read
 from .._graph.sizes import is_int
 from .._graph.source import NoForm, TraceAttributeError, message, trace_error
-from .._graph.tracer import Traced, tracer_of
+from .._graph.values import Traced, tracer_of
 from .._ops.views import astype, matrix_transpose, transpose
 from .._spec import FLOATS, ITEM_BYTES
 from . import refusals, writing

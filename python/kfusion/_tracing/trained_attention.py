@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .._graph.tracer import place_of
+from .._graph.values import place_of
 
 NAME = "torch.attention_with_sums"  # as cpp/kfusion/grad/gathers.cpp knows it
 _HEADS_BEHIND = (0, 2, 1, 3)  # the order in which torch's results have their axes: batch, positions, heads, elements

@@ -15,7 +15,7 @@ import numpy as np
 from .._graph.memory import Path, Range
 from .._graph.number import is_number, read
 from .._graph.source import no_form, trace_error, user_line
-from .._graph.tracer import Traced
+from .._graph.values import Traced
 from .._ops.joins import joined, parts
 from .._ops.views import broadcast_to, reshape, transpose
 from .._spec import INTEGERS
