@@ -124,6 +124,16 @@ class FusedFunction(_core.FusedCallable):
         """A call with tensors that require grad, for C++."""
         return self._passes.call(args, kwargs, out, stream)
 
+    def _staged_by_jax(self, args: Any, kwargs: Any, out: Any) -> Any:
+        """A call that borrowed no array, for C++: NotImplemented where no argument is a tracer of JAX."""
+        from ._jax import staged  # JAX is there, and nobody else needs it
+
+        if not staged.has_tracers(args, kwargs):
+            return NotImplemented
+        if out is not None:
+            raise TypeError(f"kfusion.{self.__name__}: out= cannot be given inside of jax.jit: arrays are immutable")
+        return staged.call(self.__wrapped__, self._options, args, kwargs)
+
     @functools.cached_property
     def _passes(self) -> Any:
         return Differentiable(self)

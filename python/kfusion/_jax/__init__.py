@@ -1,0 +1,1 @@
+"""Fused functions inside JAX's transformations: as custom calls that XLA runs without Python."""

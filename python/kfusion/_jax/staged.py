@@ -1,0 +1,79 @@
+"""A fused function called inside of jax.jit, vmap, grad or shard_map: its program, bound to JAX's tracers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._graph.objects import TakenApart
+from .._graph.structure import holds_arrays, leaves, walk
+from .._spec import Spec, dtype_name, is_array
+from .._tracing.trace import Trace, name_of, signature_of, trace
+from . import primitive
+from .program import Program
+
+
+@dataclass(frozen=True)
+class _Given(Spec):
+    """An argument of a call, by number."""
+
+    number: int = -1
+
+
+def has_tracers(*arguments: Any) -> bool:
+    """Whether a tracer of JAX is among the leaves."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves(arguments))
+
+
+def call(
+    function: Callable[..., Any], options: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """What the function returns for these arguments, as JAX's tracers.
+
+    Raises:
+        TypeError: it has a dtype that kfusion does not have, or draws random numbers, or writes to its arguments.
+        NotImplementedError: a part of it is a function of another array library.
+        TraceError: the function does something that a graph cannot hold.
+    """
+    who = f"kfusion.{name_of(function)}"
+    arrays: list[Any] = []
+
+    def seen(path: str, leaf: Any) -> Any:
+        if isinstance(leaf, np.generic) or not is_array(leaf):
+            return leaf
+        arrays.append(jax.numpy.asarray(leaf))
+        dtype = dtype_name(arrays[-1].dtype, f"{who}: {path}'s dtype")
+        return _Given(tuple(arrays[-1].shape), dtype, number=len(arrays) - 1)
+
+    apart = TakenApart(signature_of(function), args, kwargs)
+    specs = [walk(a, seen, enters=holds_arrays) for a in apart.args]
+    named = {n: walk(a, seen, n, enters=holds_arrays) for n, a in apart.kwargs.items()}
+    traced = trace(function, *specs, **named)
+    _require_pure(who, traced)
+    operands = [arrays[i.spec.number] if isinstance(i.spec, _Given) else i.array for i in traced.inputs]
+    program = _in_dtypes_of_jax(Program.of(traced.graph))
+    chosen = json.dumps({k: options[k] for k in ("fuse", "allow", "forbid") if options.get(k)} | _fuse(options))
+    return apart.put_back(traced.returned(primitive.bind(program, [jax.numpy.asarray(o) for o in operands], chosen)))
+
+
+def _fuse(options: Mapping[str, Any]) -> dict[str, bool]:
+    return {} if options.get("fuse", True) else {"fuse": False}
+
+
+def _require_pure(who: str, traced: Trace) -> None:
+    if traced.written:
+        name = traced.inputs[traced.written[0].input].name
+        raise TypeError(f"{who}: it writes to {name}, and arrays of JAX are immutable: return the new values")
+    if traced.is_random:
+        raise TypeError(f"{who}: it draws random numbers, of which jax.jit knows nothing: draw them by jax.random")
+
+
+def _in_dtypes_of_jax(program: Program) -> Program:
+    """JAX has 64 bits where jax_enable_x64 is set only."""
+    dtypes = tuple(str(jax.dtypes.canonicalize_dtype(n["dtype"])) for n in program.outputs)
+    return program.converted(dtypes) if dtypes != tuple(n["dtype"] for n in program.outputs) else program
