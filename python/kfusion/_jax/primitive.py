@@ -15,8 +15,9 @@ from jax.interpreters import partial_eval as pe
 
 from .. import _core
 from .._devices import running
-from . import splitting, varying
+from . import partitioned, splitting, varying
 from .program import Program, load
+from .sharding import factors
 
 TARGET = "kfusion_call"
 _MINORS = (3, 2, 1, 4, 5, 6, 7, 8)  # of XLA's interface: that which the handler was written to first
@@ -173,12 +174,22 @@ def _called(program: Program, options: str, place: str, arrays: Sequence[Any]) -
 
 
 def _lowered(context: Any, *operands: Any, program: Program, options: str, place: str) -> Any:
+    """Custom calls, with XLA's own functions between them where a part has no kernel of ours."""
     steps = splitting.steps(program.on(place), running.device(place).to_dict(), _options(options))
-    if steps is None:
+    cut = partitioned.applies(context, program)
+    if steps is None and not cut:
         return jax.ffi.ffi_lowering(TARGET)(context, *operands, **_compiled(program, options, place))
 
-    def emitted(*arrays: Any, **_: Any) -> list[Any]:
-        return splitting.run(steps, arrays, lambda part, given: _called(part, "{}", place, given))
+    def called(part: Program, arrays: Sequence[Any], chosen: str = "{}") -> list[Any]:
+        def make(p: Program, given: Sequence[Any]) -> list[Any]:
+            return _called(p, chosen, place, given)
+
+        if cut and part.inputs and factors(part).free:
+            return partitioned.call(part, arrays, make, (chosen, place))
+        return make(part, arrays)
+
+    def emitted(*arrays: Any) -> list[Any]:
+        return called(program, arrays, options) if steps is None else splitting.run(steps, arrays, called)
 
     return mlir.lower_fun(emitted, multiple_results=True)(context, *operands)
 
@@ -223,6 +234,8 @@ def _register() -> None:
         lowered = functools.partial(_lowered, place=place)
         mlir.register_lowering(kfusion_p, lowered, platform=platform.lower())
         mlir.register_lowering(linear_p, _lowered_linear, platform=platform.lower())
+    partitioned.announce(kfusion_p)
+    partitioned.announce(linear_p)
     _core.set_xla_loader(_load)
 
 
