@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
-from . import _core, _times
+from . import _arrays, _core, _times
 from ._autograd import Differentiable
 from ._devices import running
 from ._devices.devices import device as find_device
@@ -20,7 +20,7 @@ from ._graph import calls, guards, modules
 from ._graph.calls import Alike
 from ._graph.objects import TakenApart
 from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
-from ._graph.structure import Slot, fill, holds_arrays, walk
+from ._graph.structure import Slot, fill, holds_arrays, leaves, walk
 from ._graph.tracer import Argument, Attempt, Tracer, place_of
 from ._ops.operation import Eager
 from ._plans.plan import Plan, pairs, plan_graph
@@ -224,14 +224,40 @@ class FusedFunction(_core.FusedCallable):
         ints: bool,
         record: Callable[[], RecordedGraph | None] = lambda: None,
     ) -> calls.Prepared:
+        """Where JAX's arrays meet functions of JAX, through JAX's trace."""
+
+        def attempt(function: Callable[..., Any]) -> calls.Prepared:
+            return self._traced_as(function, args, kwargs, strides, floats, ints, record)
+
+        try:
+            return attempt(self.__wrapped__)
+        except RecursionError:
+            raise
+        except Exception as error:
+            if not any(is_array(leaf) and _arrays.kind(leaf) == "jax" for leaf in leaves((args, kwargs))):
+                raise
+            from ._jax import jaxprs  # as for calls inside of jax.jit
+
+            return jaxprs.through_jax(self.__wrapped__, attempt, error)[0]  # type: ignore[no-any-return]
+
+    def _traced_as(
+        self,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        strides: Sequence[Any],
+        floats: bool,
+        ints: bool,
+        record: Callable[[], RecordedGraph | None],
+    ) -> calls.Prepared:
         name = name_of(self.__wrapped__)
         who = f"kfusion.{name}"
 
         def prepare(attempt: Attempt) -> calls.Prepared:
             tracer = Tracer(name, runs=True, attempt=attempt, recorded=record())
-            leaves = calls.Leaves(tracer, strides, who, floats=floats, ints=ints)
-            given = [leaves.argument(a) for a in args], {n: leaves.argument(a) for n, a in kwargs.items()}
-            traced = self._effects.watched(name, self._modules(), lambda: trace_with(tracer, self.__wrapped__, *given))
+            known = calls.Leaves(tracer, strides, who, floats=floats, ints=ints)
+            given = [known.argument(a) for a in args], {n: known.argument(a) for n, a in kwargs.items()}
+            traced = self._effects.watched(name, self._modules(), lambda: trace_with(tracer, function, *given))
             return calls.prepared(
                 who, tracer, self._guards(), _fill(traced), traced.written, functools.partial(_fill, traced)
             )

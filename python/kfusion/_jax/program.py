@@ -18,26 +18,23 @@ _NO_ADJOINT = "kfusion: a function of the array library has no gradients inside 
 
 class Program:
     """A graph from its inputs to its outputs, in the order of its input nodes and of its outputs. Equal programs are
-    equal objects to JAX. Immutable.
+    equal objects to JAX. Immutable. `no_gradient` says why it has none, where that is so.
     """
 
-    def __init__(self, graph: dict[str, Any], stops: Sequence[int] = ()) -> None:
+    def __init__(self, graph: dict[str, Any], stops: Sequence[int] = (), no_gradient: str = "") -> None:
         self.graph = graph
         self.stops = tuple(stops)
+        self.no_gradient = no_gradient
         self.text = json.dumps(graph, sort_keys=True, separators=(",", ":"))
-        self._known_by = (self.text, self.stops)
+        self._known_by = (self.text, self.stops, no_gradient)
         self._hash = hash(self._known_by)
         nodes = graph["nodes"]
         self.inputs = [n for n in nodes if n["op"] == "input"]
         self.outputs = [nodes[o["node"]] for o in graph["outputs"]]
 
     @classmethod
-    def of(cls, graph: Any) -> Program:
-        """Of a `_core.Graph` with outputs.
-
-        Raises:
-            TypeError: it says what the gradients of a node are, which its dict does not.
-        """
+    def of(cls, graph: Any, no_gradient: str = "") -> Program:
+        """Of a `_core.Graph` with outputs."""
         if graph.has_own_gradients():
             raise TypeError(_NO_ADJOINT)
         as_dict = graph.to_dict()
@@ -78,7 +75,7 @@ class Program:
     def batched(self, flags: tuple[bool, ...], size: int) -> tuple[Program, tuple[bool, ...]]:
         """The program of inputs with a leading axis of that size, where `flags` say so, and which outputs have it."""
         graph, stops, has_axis = batching.batched(self.graph, self.stops, flags, size)
-        return Program(graph, stops), has_axis
+        return Program(graph, stops, self.no_gradient), has_axis
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019
     def gradient(self, results: tuple[int, ...], wrt: tuple[int, ...]) -> Program:
@@ -87,6 +84,8 @@ class Program:
         Raises:
             TypeError: an op on the way has no adjoint.
         """
+        if self.no_gradient:
+            raise TypeError(f"kfusion: {self.no_gradient}, so that there is none here: differentiate it outside")
         graph = built(self.graph, self.stops)
         inputs = [i for i, n in enumerate(self.graph["nodes"]) if n["op"] == "input"]
         outputs = [self.output_nodes[r] for r in results]
@@ -119,14 +118,14 @@ class Program:
                 continue
             made.made.append(_zeros(made, node, self.graph))
         made.stops = {made.made[s] for s in self.stops}
-        return Program(*made.closed([made.made[o] for o in self.output_nodes]))
+        return Program(*made.closed([made.made[o] for o in self.output_nodes]), self.no_gradient)
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019
     def selected(self, outputs: tuple[int, ...]) -> Program:
         """The program of some of its outputs; inputs stay."""
         nodes = [self.output_nodes[o] for o in outputs]
         g = self.graph
-        return Program(*pruned(g["nodes"], g["stages"], nodes, self.stops, lambda i: _is_input(g, i)))
+        return Program(*pruned(g["nodes"], g["stages"], nodes, self.stops, lambda i: _is_input(g, i)), self.no_gradient)
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019
     def converted(self, dtypes: tuple[str, ...]) -> Program:
@@ -142,7 +141,7 @@ class Program:
             if node["dtype"] != dtype:
                 last = made.add("cast", [last], node["shape"], node | {"stage": stage}, dtype=dtype, rounds=True)
             outputs.append(last)
-        return Program(*made.closed(outputs))
+        return Program(*made.closed(outputs), self.no_gradient)
 
     def on(self, place: str) -> Program:
         """The program of arrays at another place."""
@@ -152,7 +151,7 @@ class Program:
         for node in self.graph["nodes"]:
             is_there = node["op"] == "input" or any(nodes[a]["device"] == place for a in node["arguments"])
             nodes.append(node | {"device": place} if is_there else node)
-        return Program(self.graph | {"nodes": nodes}, self.stops)
+        return Program(self.graph | {"nodes": nodes}, self.stops, self.no_gradient)
 
 
 def _is_input(graph: dict[str, Any], i: int) -> bool:

@@ -14,7 +14,7 @@ from .._graph.objects import TakenApart
 from .._graph.structure import holds_arrays, leaves, walk
 from .._spec import Spec, dtype_name, is_array
 from .._tracing.trace import Trace, name_of, signature_of, trace
-from . import primitive
+from . import jaxprs, primitive
 from .program import Program
 
 
@@ -53,12 +53,25 @@ def call(
     apart = TakenApart(signature_of(function), args, kwargs)
     specs = [walk(a, seen, enters=holds_arrays) for a in apart.args]
     named = {n: walk(a, seen, n, enters=holds_arrays) for n, a in apart.kwargs.items()}
-    traced = trace(function, *specs, **named)
+    traced, no_gradient = _traced(function, lambda f: trace(f, *specs, **named))
     _require_pure(who, traced)
     operands = [arrays[i.spec.number] if isinstance(i.spec, _Given) else i.array for i in traced.inputs]
-    program = _in_dtypes_of_jax(Program.of(traced.graph))
+    program = _in_dtypes_of_jax(Program.of(traced.graph, no_gradient))
     chosen = json.dumps({k: options[k] for k in ("fuse", "allow", "forbid") if options.get(k)} | _fuse(options))
     return apart.put_back(traced.returned(primitive.bind(program, [jax.numpy.asarray(o) for o in operands], chosen)))
+
+
+def _traced(function: Callable[..., Any], attempt: Callable[[Callable[..., Any]], Trace]) -> tuple[Trace, str]:
+    """The function's trace, by its own values, or by JAX's where it calls functions of JAX. And why it has no gradient,
+    where that is so.
+    """
+    try:
+        return attempt(function), ""
+    except RecursionError:
+        raise
+    except Exception as error:
+        traced, through = jaxprs.through_jax(function, attempt, error)
+        return traced, through.no_gradient
 
 
 def _fuse(options: Mapping[str, Any]) -> dict[str, bool]:
