@@ -165,7 +165,8 @@ class _Interpreter:
         if array.ndim == 0:
             dtype = dtype_name(array.dtype, "kfusion.trace: a number")
             return self._tracer.add("cast", self._tracer.add("scalar", _python_number(array)), dtype)
-        return self._tracer.lift(value, "numpy")
+        with jax.ensure_compile_time_eval():
+            return self._tracer.lift(jax.numpy.asarray(value), "numpy")
 
 
 def _python_number(array: np.ndarray) -> bool | int | float:

@@ -247,6 +247,37 @@ def _permuted(x: Any, axes: Sequence[int]) -> Any:
     return x if list(axes) == list(range(x.ndim)) else x._tracer.add("transpose", x, list(axes))
 
 
+def _gather(
+    x: Any, starts: Any, *, dimension_numbers: Any, slice_sizes: Sequence[int], mode: Any, fill_value: Any, **_: Any
+) -> Any:
+    """Positions along one axis, with all of the others: what x[i] and jnp.take are."""
+    numbers, last = dimension_numbers, starts.ndim - 1
+    axis = numbers.start_index_map[0] if len(numbers.start_index_map) == 1 else -1
+    whole = [1 if a == axis else s for a, s in enumerate(x.shape)]
+    if tuple(numbers.collapsed_slice_dims) != (axis,) or list(slice_sizes) != whole or numbers.operand_batching_dims:
+        raise NoRule("gather along several axes")
+    indices = shaped(starts, starts.shape[:last])
+    how = str(mode).rpartition(".")[2]
+    inside = p.clip(indices, 0, x.shape[axis] - 1) if how != "PROMISE_IN_BOUNDS" else indices
+    made = x._tracer.add("take", x, inside, axis, True)
+    if how.startswith("FILL"):
+        is_there = p.logical_and(p.greater_equal(indices, 0), p.less(indices, x.shape[axis]))
+        seen = [1] * axis + list(indices.shape) + [1] * (x.ndim - axis - 1)
+        made = p.where(shaped(is_there, seen), made, _filling(x._dtype, fill_value))
+    elif how not in ("CLIP", "PROMISE_IN_BOUNDS"):
+        raise NoRule(f"gather in the mode {how}")
+    own = list(range(axis, axis + last))  # axes of made: those of the indices, and the others
+    others = iter([a for a in range(made.ndim) if a not in own])
+    order = [next(others) if a in numbers.offset_dims else own.pop(0) for a in range(made.ndim)]
+    return _permuted(made, order)
+
+
+def _filling(dtype: str, value: Any) -> Any:
+    if value is not None:
+        return value
+    return math.nan if dtype in FLOATS else True if dtype == "bool" else int(np.iinfo(dtype).min)
+
+
 def _erfc(x: Any, **_: Any) -> Any:
     return erfc(x) if x._dtype in ("float32", "float64") else cast(erfc(cast(x, "float32")), x._dtype)
 
@@ -290,6 +321,7 @@ RULES: dict[str, Rule] = {
     "argmax": _search(extremes.argmax),
     "argmin": _search(extremes.argmin),
     "dot_general": _dot_general,
+    "gather": _gather,
     "erfc": _erfc,
     "copy": _same,
     "copy_p": _same,

@@ -118,8 +118,20 @@ def _moved(arrays: Sequence[Any], axes: Sequence[Any]) -> tuple[list[Any], int]:
 
 def _batch(arrays: Sequence[Any], axes: Sequence[Any], *, program: Program, options: str) -> Any:
     moved, size = _moved(arrays, axes)
-    mapped, has_axis = program.batched(tuple(d is not None for d in axes), size)
+    flags = tuple(d is not None for d in axes)
+    try:
+        mapped, has_axis = program.batched(flags, size)
+    except NotImplementedError:  # one after another
+        return _one_by_one(moved, flags, program, options), [0] * len(program.outputs)
     return bind(mapped, moved, options), [0 if has else None for has in has_axis]
+
+
+def _one_by_one(arrays: Sequence[Any], flags: Sequence[bool], program: Program, options: str) -> Any:
+    def each(mapped: list[Any]) -> list[Any]:
+        own = iter(mapped)
+        return bind(program, [next(own) if f else a for a, f in zip(arrays, flags, strict=True)], options)
+
+    return jax.lax.map(each, [a for a, f in zip(arrays, flags, strict=True) if f])
 
 
 def _batch_linear(arrays: Sequence[Any], axes: Sequence[Any], *, program: Program, wrt: tuple[int, ...]) -> Any:

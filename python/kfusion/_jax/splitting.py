@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,20 +10,21 @@ import jax
 from jax import lax
 
 from .. import _core
+from .._graph.library_adjoints import ByIndex
 from .nodes import Node, needed, pruned
-from .program import Program
+from .program import Adjoint, Program
 
 _LIBRARY = "array_library"
-_MAY_BE_LEFT = ("matmul", "conv2d", "take", "take_along_axis", "library_call")
+_MAY_BE_LEFT = ("matmul", "conv2d", "library_call")
 
 
 class Step(NamedTuple):
-    """Computes `results` of `reads`, which are nodes of the whole graph: by a custom call, or by XLA (`node`)."""
+    """Computes `results` of `reads`, which are nodes of the whole graph: by a custom call, or by XLA's functions."""
 
     reads: list[int]
     results: list[int]
     program: Program | None
-    node: Node | None
+    run: Callable[..., Any] | None = None
 
 
 class Steps(NamedTuple):
@@ -40,7 +42,7 @@ def steps(program: Program, device: dict[str, Any], options: dict[str, Any]) -> 
         NotImplementedError: a part is a function of another array library.
     """
     for node in program.graph["nodes"]:
-        if node["op"] == "library_call":
+        if node["op"] == "library_call" and node["number"] >= len(program.adjoints):
             what = f"{node['function']} is a function of the array library, which XLA cannot call"
             raise NotImplementedError(f"kfusion: {what}: call the function outside of jax.jit, on arrays")
     if not any(n["op"] in _MAY_BE_LEFT for n in program.graph["nodes"]):
@@ -48,13 +50,16 @@ def steps(program: Program, device: dict[str, Any], options: dict[str, Any]) -> 
     plan = _core.make_plan(_core.Graph.from_dict(program.graph), device, options | {"executors": "available"})
     if not any(g["executor"] == _LIBRARY for g in plan["groups"]):
         return None
-    return _Splitting(plan["graph"], plan["groups"]).split()
+    return _Splitting(plan["graph"], plan["groups"], program.adjoints).split()
 
 
 class _Splitting:
     """Groups of a plan that are neighbours in its order become one custom call."""
 
-    def __init__(self, graph: dict[str, Any], groups: Sequence[dict[str, Any]]) -> None:
+    def __init__(
+        self, graph: dict[str, Any], groups: Sequence[dict[str, Any]], adjoints: Sequence[Adjoint]
+    ) -> None:
+        self._adjoints = adjoints
         self._graph = graph
         self._nodes: list[Node] = graph["nodes"]
         self._groups = groups
@@ -90,7 +95,7 @@ class _Splitting:
         reads = sorted(needed(cut, results) & self._known)
         nodes = [self._input(n, i) if i in reads else n for i, n in enumerate(cut)]
         graph, _ = pruned(nodes, self._graph["stages"], results, (), lambda i: False)
-        self._steps.append(Step(reads, results, Program(graph), None))
+        self._steps.append(Step(reads, results, Program(graph)))
         self._known |= set(results)
 
     def _input(self, node: Node, number: int) -> Node:
@@ -107,8 +112,18 @@ class _Splitting:
 
     def _library(self, number: int) -> None:
         node = self._nodes[number]
-        self._steps.append(Step(list(node["arguments"]), [number], None, node))
-        self._known.add(number)
+        if node["op"] == "library_result":
+            return self._library(node["arguments"][0])
+        if number in self._known:
+            return None
+        others = [i for i, n in enumerate(self._nodes) if n["op"] == "library_result" and n["arguments"] == [number]]
+        results = [number, *sorted(others, key=lambda i: int(self._nodes[i]["index"]))]
+        run = functools.partial(computed, node)
+        if node["op"] == "library_call":
+            run = functools.partial(adjoint, self._adjoints[node["number"]])
+        self._steps.append(Step(list(node["arguments"]), results, None, run))
+        self._known |= set(results)
+        return None
 
 
 def run(how: Steps, arrays: Sequence[Any], call: Callable[[Program, list[Any]], list[Any]]) -> list[Any]:
@@ -116,12 +131,31 @@ def run(how: Steps, arrays: Sequence[Any], call: Callable[[Program, list[Any]], 
     values = dict(zip(how.inputs, arrays, strict=True))
     for step in how.steps:
         given = [values[r] for r in step.reads]
-        made = [computed(step.node, *given)] if step.program is None else call(step.program, given)
-        values.update(zip(step.results, made, strict=True))
+        made = call(step.program, given) if step.program is not None else step.run(*given)  # type: ignore[misc]
+        values.update(zip(step.results, made, strict=False))
     return [values[o] for o in how.outputs]
 
 
-def computed(node: Node, x: Any, y: Any) -> Any:
+def adjoint(what: Adjoint, *arrays: Any) -> list[Any]:
+    """What a gradient calls, by XLA's own functions."""
+    if what.kind != "conv2d":
+        return ByIndex(what.kind, what.numbers[0])(*arrays)
+    x, w, g = arrays
+    stride, padding, dilation = (what.numbers[i : i + 2] for i in (0, 2, 4))
+    node = {
+        "op": "conv2d",
+        "dtype": str(g.dtype),
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": what.numbers[6],
+    }
+    _, pull = jax.vjp(lambda a, b: computed(node, a, b)[0], x, w)
+    made = pull(g)
+    return [made[i] for i in what.arguments]
+
+
+def computed(node: Node, x: Any, y: Any) -> list[Any]:
     """A node by XLA's own functions, half types accumulated in float32 as ours are.
 
     Raises:
@@ -131,7 +165,7 @@ def computed(node: Node, x: Any, y: Any) -> Any:
     is_half = dtype.itemsize == 2
     exact = {"precision": lax.Precision.HIGHEST, "preferred_element_type": jax.numpy.float32 if is_half else dtype}
     if node["op"] == "matmul":
-        return jax.numpy.matmul(x, y, **exact).astype(dtype)
+        return [jax.numpy.matmul(x, y, **exact).astype(dtype)]
     if node["op"] == "conv2d":
         made = lax.conv_general_dilated(
             x,
@@ -142,5 +176,5 @@ def computed(node: Node, x: Any, y: Any) -> Any:
             feature_group_count=node["groups"],
             **exact,
         )
-        return made.astype(dtype)
+        return [made.astype(dtype)]
     raise NotImplementedError(f"kfusion: {node['op']} has no kernel here: call the function outside of jax.jit")
