@@ -177,13 +177,13 @@ def _take(b: _Batch, node: Node) -> int:
     before, after = math.prod(inner[:axis]), math.prod(inner[axis + 1 :])
     table = b.reshaped(b.made[x], [b.size, before, inner[axis], after], node)
     count = math.prod(where)
-    positions = b.reshaped(b.made[indices], [b.size, 1, count, 1], node)
     shape = [b.size, before, count, after]
+    positions = b.broadcast(b.reshaped(b.made[indices], [b.size, 1, count, 1], node), shape, node)
     return b.reshaped(b.add("take_along_axis", [table, positions], shape, node, axis=2, **how), b.outer(node), node)
 
 
 def _take_along_axis(b: _Batch, node: Node) -> int:
-    both = [b.made[a] if b.has[a] else b.reshaped(b.made[a], [1, *b.inner(a)], node) for a in node["arguments"]]
+    both = [b.with_axis(a, node) for a in node["arguments"]]
     how = {"nonnegative": node["nonnegative"]}
     return b.add("take_along_axis", both, b.outer(node), node, axis=node["axis"] + 1, **how)
 
