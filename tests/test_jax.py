@@ -62,7 +62,8 @@ class TestJit:
     def test_it_is_one_custom_call(self):
         text = jax.jit(rows).lower(X, B).as_text()
         assert text.count("custom_call") == 1
-        assert "@kfusion_call" in text and "callback" not in text
+        assert "@kfusion_call" in text
+        assert "callback" not in text
         close(jax.jit(rows)(X, B), plain_rows(X, B))
 
     def test_every_element_is_written(self):
@@ -186,7 +187,7 @@ class TestJit:
 
 
 class TestGradients:
-    @pytest.mark.parametrize("f, plain, args", [(rows, plain_rows, (X, B)), (block, plain_block, (X, W, C))])
+    @pytest.mark.parametrize(("f", "plain", "args"), [(rows, plain_rows, (X, B)), (block, plain_block, (X, W, C))])
     def test_reverse(self, f, plain, args):
         numbers = tuple(range(len(args)))
         wanted = jax.grad(squares(plain), numbers)(*args)

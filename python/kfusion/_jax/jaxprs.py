@@ -180,7 +180,9 @@ def inlined(tracer: Tracer, program: Program, given: Sequence[Traced]) -> list[T
     values: list[Traced] = []
     inputs = iter(given)
     for i, node in enumerate(program.graph["nodes"]):
-        value = next(inputs) if node["op"] == "input" else _inlined(tracer, node, [values[a] for a in node["arguments"]])
+        value = (
+            next(inputs) if node["op"] == "input" else _inlined(tracer, node, [values[a] for a in node["arguments"]])
+        )
         if node["op"] != "constant" and (list(value.shape), value._dtype) != (node["shape"], node["dtype"]):
             raise TypeError(f"kfusion: {node['op']} inside of another function would be {value._dtype} {value.shape}")
         values.append(tracer.constant(value) if i in program.stops else value)
@@ -219,8 +221,6 @@ def _inlined(tracer: Tracer, node: dict[str, Any], given: Sequence[Traced]) -> T
 def _number_of(node: dict[str, Any]) -> bool | int | float:
     value: Any = node["value"]
     return float(value) if isinstance(value, str) else value
-
-
 
 
 def through_jax(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -191,7 +192,7 @@ def _slice(x: Any, *, start_indices: Any, limit_indices: Any, strides: Any, **_:
 def _split(x: Any, *, sizes: Sequence[int], axis: int, **_: Any) -> list[Any]:
     ends = np.cumsum([0, *sizes])
     whole = [(0, s, 1) for s in x.shape]
-    return [_sliced(x, [*whole[:axis], (a, b, 1), *whole[axis + 1 :]]) for a, b in zip(ends, ends[1:], strict=False)]
+    return [_sliced(x, [*whole[:axis], (a, b, 1), *whole[axis + 1 :]]) for a, b in itertools.pairwise(ends)]
 
 
 def _concatenate(*parts: Any, dimension: int, **_: Any) -> Any:

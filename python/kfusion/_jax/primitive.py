@@ -58,7 +58,7 @@ def _abstract_linear(*avals: Any, program: Program, wrt: tuple[int, ...]) -> lis
 
 @functools.lru_cache(maxsize=512)
 def _jitted(primitive: Any, parameters: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
-    return jax.jit(lambda *arrays: primitive.bind(*arrays, **dict(parameters)))
+    return jax.jit(lambda *arrays: primitive.bind(*arrays, **dict(parameters)))  # type: ignore[no-any-return]
 
 
 @kfusion_p.def_impl

@@ -143,7 +143,11 @@ class Program:
         """The program of some of its outputs; inputs stay."""
         nodes = [self.output_nodes[o] for o in outputs]
         g = self.graph
-        return Program(*pruned(g["nodes"], g["stages"], nodes, self.stops, lambda i: _is_input(g, i)), self.no_gradient, self.adjoints)
+        return Program(
+            *pruned(g["nodes"], g["stages"], nodes, self.stops, lambda i: _is_input(g, i)),
+            self.no_gradient,
+            self.adjoints,
+        )
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019
     def converted(self, dtypes: tuple[str, ...]) -> Program:

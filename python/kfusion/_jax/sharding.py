@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from .nodes import Node
 from .program import Program
@@ -86,7 +85,9 @@ class Factors:
             self._fix([made[node["axis"]]])
         return made
 
-    def _joined(self, shape: Sequence[int], shapes: Sequence[Sequence[int]], axes: Sequence[Sequence[int]]) -> list[int]:
+    def _joined(
+        self, shape: Sequence[int], shapes: Sequence[Sequence[int]], axes: Sequence[Sequence[int]]
+    ) -> list[int]:
         """Of arguments that broadcast to a shape."""
         made = []
         for back in range(len(shape), 0, -1):

@@ -56,9 +56,7 @@ def steps(program: Program, device: dict[str, Any], options: dict[str, Any]) -> 
 class _Splitting:
     """Groups of a plan that are neighbours in its order become one custom call."""
 
-    def __init__(
-        self, graph: dict[str, Any], groups: Sequence[dict[str, Any]], adjoints: Sequence[Adjoint]
-    ) -> None:
+    def __init__(self, graph: dict[str, Any], groups: Sequence[dict[str, Any]], adjoints: Sequence[Adjoint]) -> None:
         self._adjoints = adjoints
         self._graph = graph
         self._nodes: list[Node] = graph["nodes"]
@@ -163,7 +161,7 @@ def computed(node: Node, x: Any, y: Any) -> list[Any]:
     """
     dtype = jax.numpy.dtype(node["dtype"])
     is_half = dtype.itemsize == 2
-    exact = {"precision": lax.Precision.HIGHEST, "preferred_element_type": jax.numpy.float32 if is_half else dtype}
+    exact: Any = {"precision": lax.Precision.HIGHEST, "preferred_element_type": jax.numpy.float32 if is_half else dtype}
     if node["op"] == "matmul":
         return [jax.numpy.matmul(x, y, **exact).astype(dtype)]
     if node["op"] == "conv2d":

@@ -19,7 +19,10 @@ def alike(arrays: Sequence[Any]) -> list[Any]:
     """The arrays, all of which vary by what one of them does."""
     axes = [_axes(jax.typeof(a)) for a in arrays]
     every = frozenset().union(*axes)
-    return [a if its == every else _varying(a, tuple(sorted(every - its, key=str))) for a, its in zip(arrays, axes, strict=True)]
+    return [
+        a if its == every else _varying(a, tuple(sorted(every - its, key=str)))
+        for a, its in zip(arrays, axes, strict=True)
+    ]
 
 
 def _varying(array: Any, axes: tuple[Any, ...]) -> Any:
