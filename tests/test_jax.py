@@ -110,6 +110,11 @@ class TestJit:
         close(made["b"][0], B**2)
         assert made["b"][1] == 3
 
+    def test_numbers_that_jit_makes_arrays_of(self):
+        x = X.astype("bfloat16")
+        got = jax.jit(kf.fuse(lambda x, scale: x * scale))(x, 0.5)
+        close(got, x * 0.5)
+
     def test_captured_arrays_and_tracers(self):
         weight = np.arange(9, dtype="float32")
         close(jax.jit(kf.fuse(lambda x: x * weight))(X), X * weight)
@@ -377,7 +382,9 @@ close(counted(cut), x + jnp.arange(8.0)[:, None])
 odd = jax.device_put(x[:4], NamedSharding(mesh, P("i", None)))
 close(jax.jit(f)(odd, b, w), plain(x[:4], b, w))
 with jax.set_mesh(jax.make_mesh((4,), ("i",), axis_types=(AxisType.Explicit,))):
-    close(jax.jit(f)(jax.device_put(x, P("i", None)), jax.device_put(b, P()), jax.device_put(w, P())), plain(x, b, w))
+    y = jax.jit(f)(jax.device_put(x, P("i", None)), jax.device_put(b, P()), jax.device_put(w, P()))
+    assert jax.typeof(y).sharding.spec == P("i", None), jax.typeof(y)
+    close(np.asarray(y), plain(x, b, w))
 one = jax.device_put(x, jax.devices()[2])
 assert jax.jit(lambda x: f(x, np.asarray(b), np.asarray(w)))(one).devices() == {jax.devices()[2]}
 print("done")

@@ -74,6 +74,14 @@ def _made(program: Program, make: _Keyed) -> Any:
     return function
 
 
+def specs(program: Program, avals: Sequence[Any]) -> list[Any]:
+    """How the outputs are cut where JAX's types say how the inputs are."""
+    mesh = getattr(getattr(avals[0], "sharding", None), "mesh", None) if avals else None
+    is_cut = mesh is not None and any(axis is not None for a in avals for axis in a.sharding.spec)
+    axes = _axes_of_factors(program, mesh, avals) if is_cut else {}
+    return [PartitionSpec(*(axes.get(f) for f in its)) for its in factors(program).outputs] if axes else []
+
+
 def _axes_of_factors(program: Program, mesh: Any, arrays: Sequence[Any]) -> dict[int, Any]:
     """The axes of the mesh by which the first array that has a factor cuts it, where it cuts it into equal parts. An
     axis cuts one factor.
@@ -81,7 +89,7 @@ def _axes_of_factors(program: Program, mesh: Any, arrays: Sequence[Any]) -> dict
     found: dict[int, Any] = {}
     taken: set[Any] = set()
     free = factors(program).free
-    for array, its in zip(arrays, [*factors(program).inputs, *factors(program).outputs], strict=True):
+    for array, its in zip(arrays, [*factors(program).inputs, *factors(program).outputs], strict=False):
         spec = getattr(array.sharding, "spec", ())
         for factor, axes, extent in zip(its, spec, array.shape, strict=False):
             names = axes if isinstance(axes, tuple) else (axes,)

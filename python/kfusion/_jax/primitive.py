@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,13 +40,16 @@ def bind(program: Program, arrays: Sequence[Any], options: str = "{}") -> list[A
 # ---- shapes ----
 
 
-def _avals(avals: Sequence[Any], outputs: Sequence[dict[str, Any]]) -> list[Any]:
-    return [varying.like(avals, tuple(n["shape"]), jax.numpy.dtype(n["dtype"])) for n in outputs]
+def _avals(avals: Sequence[Any], outputs: Sequence[dict[str, Any]], specs: Sequence[Any] = ()) -> list[Any]:
+    return [
+        varying.like(avals, tuple(n["shape"]), jax.numpy.dtype(n["dtype"]), spec)
+        for n, spec in itertools.zip_longest(outputs, specs)
+    ]
 
 
 @kfusion_p.def_abstract_eval
 def _abstract(*avals: Any, program: Program, options: str) -> list[Any]:
-    return _avals(avals, program.outputs)
+    return _avals(avals, program.outputs, partitioned.specs(program, avals))
 
 
 @linear_p.def_abstract_eval

@@ -46,10 +46,11 @@ def call(
     def seen(path: str, leaf: Any) -> Any:
         if isinstance(leaf, np.generic) or not is_array(leaf):
             return leaf
-        arrays.append(jax.numpy.asarray(leaf))
+        arrays.append(strong(jax.numpy.asarray(leaf)))
         dtype = dtype_name(arrays[-1].dtype, f"{who}: {path}'s dtype")
         return _Given(tuple(arrays[-1].shape), dtype, number=len(arrays) - 1)
 
+    strong = _strong_as([args, kwargs])
     apart = TakenApart(signature_of(function), args, kwargs)
     specs = [walk(a, seen, enters=holds_arrays) for a in apart.args]
     named = {n: walk(a, seen, n, enters=holds_arrays) for n, a in apart.kwargs.items()}
@@ -59,6 +60,27 @@ def call(
     program = _in_dtypes_of_jax(Program.of(traced.graph, no_gradient))
     chosen = json.dumps({k: options[k] for k in ("fuse", "allow", "forbid") if options.get(k)} | _fuse(options))
     return apart.put_back(traced.returned(primitive.bind(program, [jax.numpy.asarray(o) for o in operands], chosen)))
+
+
+def _strong_as(arguments: Any) -> Callable[[Any], Any]:
+    """Gives Python's floats that jax.jit has made arrays of the dtype of the float arrays that they meet, as JAX does:
+    where these are all of one.
+    """
+    floats = {
+        jax.numpy.dtype(leaf.dtype)
+        for leaf in leaves(arguments)
+        if is_array(leaf) and jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating) and not _is_weak(leaf)
+    }
+
+    def strong(array: Any) -> Any:
+        is_float = jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
+        return array.astype(next(iter(floats))) if is_float and _is_weak(array) and len(floats) == 1 else array
+
+    return strong
+
+
+def _is_weak(array: Any) -> bool:
+    return bool(getattr(jax.typeof(array), "weak_type", False))
 
 
 def _traced(function: Callable[..., Any], attempt: Callable[[Callable[..., Any]], Trace]) -> tuple[Trace, str]:

@@ -30,13 +30,13 @@ def _varying(array: Any, axes: tuple[Any, ...]) -> Any:
     return jax.lax.pvary(array, axes) if cast is None else cast(array, axes, to="varying")
 
 
-def like(avals: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Any:
-    """An abstract array of that shape that varies as the others do, and is replicated otherwise."""
+def like(avals: Sequence[Any], shape: tuple[int, ...], dtype: Any, spec: Any = None) -> Any:
+    """An abstract array of that shape that varies as the others do, and is replicated but for `spec`."""
     first = avals[0]
     sharding = getattr(first, "sharding", None)
     if sharding is None:
         return first.update(shape=shape, dtype=dtype, weak_type=False)
-    spec = jax.sharding.PartitionSpec(*[None] * len(shape))
+    spec = jax.sharding.PartitionSpec(*[None] * len(shape)) if spec is None else spec
     return first.update(
         shape=shape, dtype=dtype, weak_type=False, sharding=jax.sharding.NamedSharding(sharding.mesh, spec)
     )
