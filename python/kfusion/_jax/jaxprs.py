@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -176,16 +177,27 @@ def _python_number(array: np.ndarray) -> bool | int | float:
 
 
 def inlined(tracer: Tracer, program: Program, given: Sequence[Traced]) -> list[Traced]:
-    """A program's outputs, as nodes of a tracer's graph."""
+    """A program's outputs, as nodes of a tracer's graph, in the same stages: within one, casts of what is computed in
+    float32 do not round.
+    """
     values: list[Traced] = []
     inputs = iter(given)
-    for i, node in enumerate(program.graph["nodes"]):
-        value = (
-            next(inputs) if node["op"] == "input" else _inlined(tracer, node, [values[a] for a in node["arguments"]])
-        )
-        if node["op"] != "constant" and (list(value.shape), value._dtype) != (node["shape"], node["dtype"]):
-            raise TypeError(f"kfusion: {node['op']} inside of another function would be {value._dtype} {value.shape}")
-        values.append(tracer.constant(value) if i in program.stops else value)
+    stage: int | None = None
+    with contextlib.ExitStack() as opened:
+        for i, node in enumerate(program.graph["nodes"]):
+            its = None if node.get("rounds") else node["stage"]
+            if node["stage"] is not None and its != stage:
+                opened.close()
+                stage = its
+                if its is not None:
+                    opened.enter_context(tracer.stage(program.graph["stages"][its]["name"]))
+            arguments = [values[a] for a in node["arguments"]]
+            value = next(inputs) if node["op"] == "input" else _inlined(tracer, node, arguments)
+            if node["op"] != "constant" and (list(value.shape), value._dtype) != (node["shape"], node["dtype"]):
+                raise TypeError(
+                    f"kfusion: {node['op']} inside of another function would be {value._dtype} {value.shape}"
+                )
+            values.append(tracer.constant(value) if i in program.stops else value)
     return [values[o] for o in program.output_nodes]
 
 
@@ -203,7 +215,8 @@ def _inlined(tracer: Tracer, node: dict[str, Any], given: Sequence[Traced]) -> T
     if op in ("reshape", "broadcast"):
         return tracer.add(op, given[0], node["shape"])
     if op == "slice":
-        ranges = [(a, a + s * n, s) for a, s, n in zip(node["start"], node["step"], node["shape"], strict=True)]
+        axes = zip(node["start"], node["step"], node["shape"], strict=True)
+        ranges = [(a, a + s * (n - 1) + (1 if s > 0 else -1) if n else a, s) for a, s, n in axes]
         return tracer.add("slice", given[0], ranges)
     if op == "conv2d":
         return tracer.add("conv2d", *given, node["stride"], node["padding"], node["dilation"], node["groups"])
