@@ -344,9 +344,22 @@ class TestErrors:
         close(jax.jit(f)(X), f(X))
 
     def test_of_calls_of_the_library(self):
-        f = kf.fuse(lambda x: kf.call(lambda a: a, x, result=x) + 1)
-        with pytest.raises(NotImplementedError, match="function of the array library"):
+        f = kf.fuse(lambda x: np.sort(np.exp(x), axis=1) + 1)
+        with pytest.raises(NotImplementedError, match=r"numpy.sort is a function of another array library than JAX"):
             jax.jit(f)(X)
+
+
+def test_calls_of_functions_of_jax():
+    g = kf.fuse(lambda x, b: np.tanh(kf.call(lambda a, c: jnp.cumsum(a * c, axis=1), np.exp(x), b, result=x)) + b)
+
+    def plain(x, b):
+        return jnp.tanh(jnp.cumsum(jnp.exp(x) * b, axis=1)) + b
+
+    close(jax.jit(g)(X, B), plain(X, B))
+    with pytest.raises(TypeError, match="has no adjoint"):
+        jax.grad(squares(g))(X, B)
+    xs = jnp.stack([X, X + 1])
+    close(*(jax.vmap(h, (0, None))(xs, B) for h in (g, plain)), rtol=1e-4, atol=1e-4)
 
 
 SEVERAL = """

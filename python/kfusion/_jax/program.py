@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .. import _core
@@ -13,23 +13,27 @@ from .._spec import FLOATS
 from . import batching
 from .nodes import Nodes, built, pruned
 
-# Gradients for which XLA has functions, by the kinds that graphs name: splitting.py calls them.
+# Gradients for which JAX has functions, by the kinds that graphs name: splitting.py calls them.
 _ADJOINTS = ("take", "take_along_axis", "conv2d")
 
 
 class Adjoint(NamedTuple):
     """What a gradient calls beside kernels: `numbers` are an axis, or those of a convolution; `arguments` are those of
-    it whose gradients are the results."""
+    it whose gradients are the results.
+    """
 
     kind: str
     numbers: tuple[int, ...]
     arguments: tuple[int, ...]
 
 
+Called = Adjoint | Callable[..., Any]  # what a library_call node numbers: of a gradient, or the user's
+
+
 class Program:
     """A graph from its inputs to its outputs, in the order of its input nodes and of its outputs. Equal programs are
     equal objects to JAX. Immutable. `no_gradient` says why it has none, where that is so;
-    `adjoints` are what its library_call nodes number.
+    `called` are what its library_call nodes number.
     """
 
     def __init__(
@@ -37,28 +41,28 @@ class Program:
         graph: dict[str, Any],
         stops: Sequence[int] = (),
         no_gradient: str = "",
-        adjoints: tuple[Adjoint, ...] = (),
+        called: tuple[Called, ...] = (),
     ) -> None:
         self.graph = graph
         self.stops = tuple(stops)
         self.no_gradient = no_gradient
-        self.adjoints = adjoints
+        self.called = called
         self.text = json.dumps(graph, sort_keys=True, separators=(",", ":"))
-        self._known_by = (self.text, self.stops, no_gradient, adjoints)
+        self._known_by = (self.text, self.stops, no_gradient, called)
         self._hash = hash(self._known_by)
         nodes = graph["nodes"]
         self.inputs = [n for n in nodes if n["op"] == "input"]
         self.outputs = [nodes[o["node"]] for o in graph["outputs"]]
 
     @classmethod
-    def of(cls, graph: Any, no_gradient: str = "", adjoints: tuple[Adjoint, ...] = ()) -> Program:
+    def of(cls, graph: Any, no_gradient: str = "", called: tuple[Called, ...] = ()) -> Program:
         """Of a `_core.Graph` with outputs."""
         if graph.has_own_gradients():
             no_gradient = "a function inside says what its gradient is"
         as_dict = graph.to_dict()
         outputs = [o["node"] for o in as_dict["outputs"]]
         made = pruned(as_dict["nodes"], as_dict["stages"], outputs, graph.stopped(), lambda i: _is_input(as_dict, i))
-        return cls(*made, no_gradient, adjoints)
+        return cls(*made, no_gradient, called)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and self._known_by == other._known_by
@@ -92,7 +96,7 @@ class Program:
     def batched(self, flags: tuple[bool, ...], size: int) -> tuple[Program, tuple[bool, ...]]:
         """The program of inputs with a leading axis of that size, where `flags` say so, and which outputs have it."""
         graph, stops, has_axis = batching.batched(self.graph, self.stops, flags, size)
-        return Program(graph, stops, self.no_gradient, self.adjoints), has_axis
+        return Program(graph, stops, self.no_gradient, self.called), has_axis
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019
     def gradient(self, results: tuple[int, ...], wrt: tuple[int, ...]) -> Program:
@@ -107,12 +111,12 @@ class Program:
         inputs = [i for i, n in enumerate(self.graph["nodes"]) if n["op"] == "input"]
         outputs = [self.output_nodes[r] for r in results]
         seeds = [_cotangent(graph, self.graph["nodes"][n], f"cotangent {i}") for i, n in enumerate(outputs)]
-        made, calls = graph.vjp(outputs, seeds, [inputs[w] for w in wrt], len(self.adjoints))
+        made, calls = graph.vjp(outputs, seeds, [inputs[w] for w in wrt], len(self.called))
         new = tuple(Adjoint(kind, tuple(numbers), tuple(arguments)) for kind, numbers, _, arguments in calls)
         if any(a.kind not in _ADJOINTS for a in new):
             raise TypeError("kfusion: a function of the array library has no gradients inside of jax.jit")
         graph.set_outputs([(str(i), n) for i, n in enumerate(made)])
-        return Program.of(graph, adjoints=self.adjoints + new)
+        return Program.of(graph, called=self.called + new)
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019
     def tangent(self, wrt: tuple[int, ...]) -> Program:
@@ -136,7 +140,7 @@ class Program:
                 continue
             made.made.append(_zeros(made, node, self.graph))
         made.stops = {made.made[s] for s in self.stops}
-        return Program(*made.closed([made.made[o] for o in self.output_nodes]), self.no_gradient, self.adjoints)
+        return Program(*made.closed([made.made[o] for o in self.output_nodes]), self.no_gradient, self.called)
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019
     def selected(self, outputs: tuple[int, ...]) -> Program:
@@ -146,7 +150,7 @@ class Program:
         return Program(
             *pruned(g["nodes"], g["stages"], nodes, self.stops, lambda i: _is_input(g, i)),
             self.no_gradient,
-            self.adjoints,
+            self.called,
         )
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019
@@ -163,7 +167,7 @@ class Program:
             if node["dtype"] != dtype:
                 last = made.add("cast", [last], node["shape"], node | {"stage": stage}, dtype=dtype, rounds=True)
             outputs.append(last)
-        return Program(*made.closed(outputs), self.no_gradient, self.adjoints)
+        return Program(*made.closed(outputs), self.no_gradient, self.called)
 
     def on(self, place: str) -> Program:
         """The program of arrays at another place."""
@@ -173,7 +177,7 @@ class Program:
         for node in self.graph["nodes"]:
             is_there = node["op"] == "input" or any(nodes[a]["device"] == place for a in node["arguments"])
             nodes.append(node | {"device": place} if is_there else node)
-        return Program(self.graph | {"nodes": nodes}, self.stops, self.no_gradient, self.adjoints)
+        return Program(self.graph | {"nodes": nodes}, self.stops, self.no_gradient, self.called)
 
 
 def _is_input(graph: dict[str, Any], i: int) -> bool:

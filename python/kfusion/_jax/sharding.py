@@ -43,7 +43,7 @@ class Factors:
             n | {"shape": [extents.get(f, s) for f, s in zip(self._roots(i), n["shape"], strict=True)]}
             for i, n in enumerate(graph["nodes"])
         ]
-        return Program(graph | {"nodes": nodes}, self._program.stops, self._program.no_gradient, self._program.adjoints)
+        return Program(graph | {"nodes": nodes}, self._program.stops, self._program.no_gradient, self._program.called)
 
     # ---- how axes go through nodes ----
 

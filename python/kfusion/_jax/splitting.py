@@ -12,7 +12,7 @@ from jax import lax
 from .. import _core
 from .._graph.library_adjoints import ByIndex
 from .nodes import Node, needed, pruned
-from .program import Adjoint, Program
+from .program import Adjoint, Called, Program
 
 _LIBRARY = "array_library"
 _MAY_BE_LEFT = ("matmul", "conv2d", "library_call")
@@ -36,28 +36,20 @@ class Steps(NamedTuple):
 
 
 def steps(program: Program, device: dict[str, Any], options: dict[str, Any]) -> Steps | None:
-    """How a program runs that has parts without kernels; None where it has none.
-
-    Raises:
-        NotImplementedError: a part is a function of another array library.
-    """
-    for node in program.graph["nodes"]:
-        if node["op"] == "library_call" and node["number"] >= len(program.adjoints):
-            what = f"{node['function']} is a function of the array library, which XLA cannot call"
-            raise NotImplementedError(f"kfusion: {what}: call the function outside of jax.jit, on arrays")
+    """How a program runs that has parts without kernels; None where it has none."""
     if not any(n["op"] in _MAY_BE_LEFT for n in program.graph["nodes"]):
         return None
     plan = _core.make_plan(_core.Graph.from_dict(program.graph), device, options | {"executors": "available"})
     if not any(g["executor"] == _LIBRARY for g in plan["groups"]):
         return None
-    return _Splitting(plan["graph"], plan["groups"], program.adjoints).split()
+    return _Splitting(plan["graph"], plan["groups"], program.called).split()
 
 
 class _Splitting:
     """Groups of a plan that are neighbours in its order become one custom call."""
 
-    def __init__(self, graph: dict[str, Any], groups: Sequence[dict[str, Any]], adjoints: Sequence[Adjoint]) -> None:
-        self._adjoints = adjoints
+    def __init__(self, graph: dict[str, Any], groups: Sequence[dict[str, Any]], called: Sequence[Called]) -> None:
+        self._called = called
         self._graph = graph
         self._nodes: list[Node] = graph["nodes"]
         self._groups = groups
@@ -118,7 +110,7 @@ class _Splitting:
         results = [number, *sorted(others, key=lambda i: int(self._nodes[i]["index"]))]
         run = functools.partial(computed, node)
         if node["op"] == "library_call":
-            run = functools.partial(adjoint, self._adjoints[node["number"]])
+            run = functools.partial(_library_call, node["function"], self._called[node["number"]])
         self._steps.append(Step(list(node["arguments"]), results, None, run))
         self._known |= set(results)
         return None
@@ -134,8 +126,23 @@ def run(how: Steps, arrays: Sequence[Any], call: Callable[[Program, list[Any]], 
     return [values[o] for o in how.outputs]
 
 
+def _library_call(name: str, function: Called, *arrays: Any) -> list[Any]:
+    """What a gradient calls, or a function of the user's.
+
+    Raises:
+        NotImplementedError: it cannot be called with JAX's tracers, as functions of NumPy.
+    """
+    if isinstance(function, Adjoint):
+        return adjoint(function, *arrays)
+    try:
+        return list(function(*arrays))
+    except jax.errors.JAXTypeError as error:
+        what = f"{name} is a function of another array library than JAX"
+        raise NotImplementedError(f"kfusion: {what}: call the function outside of jax.jit, on arrays") from error
+
+
 def adjoint(what: Adjoint, *arrays: Any) -> list[Any]:
-    """What a gradient calls, by XLA's own functions."""
+    """What a gradient calls, by JAX's own functions."""
     if what.kind != "conv2d":
         return ByIndex(what.kind, what.numbers[0])(*arrays)
     x, w, g = arrays

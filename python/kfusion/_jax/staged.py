@@ -57,7 +57,7 @@ def call(
     traced, no_gradient = _traced(function, lambda f: trace(f, *specs, **named))
     _require_pure(who, traced)
     operands = [arrays[i.spec.number] if isinstance(i.spec, _Given) else i.array for i in traced.inputs]
-    program = _in_dtypes_of_jax(Program.of(traced.graph, no_gradient))
+    program = _in_dtypes_of_jax(Program.of(traced.graph, no_gradient, traced.library_calls))
     chosen = json.dumps({k: options[k] for k in ("fuse", "allow", "forbid") if options.get(k)} | _fuse(options))
     return apart.put_back(traced.returned(primitive.bind(program, [jax.numpy.asarray(o) for o in operands], chosen)))
 
