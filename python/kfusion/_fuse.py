@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
@@ -126,10 +127,11 @@ class FusedFunction(_core.FusedCallable):
 
     def _staged_by_jax(self, args: Any, kwargs: Any, out: Any) -> Any:
         """A call that borrowed no array, for C++: NotImplemented where no argument is a tracer of JAX."""
-        from ._jax import staged  # JAX is there, and nobody else needs it
-
-        if not staged.has_tracers(args, kwargs):
+        tracer = sys.modules["jax"].core.Tracer
+        if not any(isinstance(leaf, tracer) for leaf in leaves((args, kwargs))):
             return NotImplemented
+        from ._jax import staged  # nobody else needs it
+
         if out is not None:
             raise TypeError(f"kfusion.{self.__name__}: out= cannot be given inside of jax.jit: arrays are immutable")
         return staged.call(self.__wrapped__, self._options, args, kwargs)
@@ -236,8 +238,10 @@ class FusedFunction(_core.FusedCallable):
         except Exception as error:
             if not any(is_array(leaf) and _arrays.kind(leaf) == "jax" for leaf in leaves((args, kwargs))):
                 raise
-            from ._jax import jaxprs  # as for calls inside of jax.jit
-
+            try:
+                from ._jax import jaxprs  # nobody else needs it
+            except ImportError:  # an old JAX
+                raise error from None
             return jaxprs.through_jax(self.__wrapped__, attempt, error)[0]  # type: ignore[no-any-return]
 
     def _traced_as(

@@ -235,13 +235,15 @@ pe.dce_rules[kfusion_p] = _drop
 
 def _register() -> None:
     """Tells XLA of the handler, which it asks for the version that it was written for."""
+    minors: tuple[int, ...] = _MINORS
     for platform, place in (("cpu", "cpu"), ("CUDA", "cuda:0")):
         if place != "cpu" and _core.cuda_device_count() == 0:
             continue
         failed: list[Exception] = []
-        for minor in _MINORS:
+        for minor in minors:
             try:
                 jax.ffi.register_ffi_target(TARGET, _core.xla_handler(minor), platform=platform)
+                minors = (minor, *_MINORS)
                 break
             except Exception as error:  # of XLA's, of no type of its own
                 failed.append(error)

@@ -25,11 +25,6 @@ class _Given(Spec):
     number: int = -1
 
 
-def has_tracers(*arguments: Any) -> bool:
-    """Whether a tracer of JAX is among the leaves."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves(arguments))
-
-
 def call(
     function: Callable[..., Any], options: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
