@@ -235,6 +235,7 @@ pe.dce_rules[kfusion_p] = _drop
 
 def _register() -> None:
     """Tells XLA of the handler, which it asks for the version that it was written for."""
+    jax.devices()  # before there are any, XLA would not say which version it refuses
     minors: tuple[int, ...] = _MINORS
     for platform, place in (("cpu", "cpu"), ("CUDA", "cuda:0")):
         if place != "cpu" and _core.cuda_device_count() == 0:
