@@ -339,6 +339,11 @@ class TestErrors:
         with pytest.raises(ValueError, match="broadcast"):
             jax.jit(rows)(X, jnp.ones(4))
 
+    def test_other_libraries(self):
+        torch = pytest.importorskip("torch")
+        with pytest.raises(TypeError, match="b must be an array of JAX or NumPy"):
+            jax.jit(lambda x: rows(x, torch.ones(9)))(X)
+
     def test_random_numbers_by_seed(self):
         f = kf.fuse(lambda x: kf.dropout(x, 0.5, seed=3))
         close(jax.jit(f)(X), f(X))

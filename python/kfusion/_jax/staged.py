@@ -10,12 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from .. import _arrays
 from .._graph.objects import TakenApart
 from .._graph.structure import holds_arrays, leaves, walk
 from .._spec import Spec, dtype_name, is_array
 from .._tracing.trace import Trace, name_of, signature_of, trace
 from . import jaxprs, primitive
 from .program import Program
+
+_KINDS = ("jax", "numpy")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ def call(
     def seen(path: str, leaf: Any) -> Any:
         if isinstance(leaf, np.generic) or not is_array(leaf):
             return leaf
+        if _arrays.kind(leaf) not in _KINDS:
+            raise TypeError(f"{who}: {path} must be an array of JAX or NumPy as others are, got {_arrays.kind(leaf)}'s")
         arrays.append(strong(jax.numpy.asarray(leaf)))
         dtype = dtype_name(arrays[-1].dtype, f"{who}: {path}'s dtype")
         return _Given(tuple(arrays[-1].shape), dtype, number=len(arrays) - 1)
@@ -64,7 +69,10 @@ def _strong_as(arguments: Any) -> Callable[[Any], Any]:
     floats = {
         jax.numpy.dtype(leaf.dtype)
         for leaf in leaves(arguments)
-        if is_array(leaf) and jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating) and not _is_weak(leaf)
+        if is_array(leaf)
+        and _arrays.kind(leaf) in _KINDS
+        and jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
+        and not _is_weak(leaf)
     }
 
     def strong(array: Any) -> Any:
