@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,8 +52,10 @@ def call(
         return _Given(tuple(arrays[-1].shape), dtype, number=len(arrays) - 1)
 
     strong = _strong_as([args, kwargs])
-    apart = TakenApart(signature_of(function), args, kwargs)
-    specs = [walk(a, seen, enters=holds_arrays) for a in apart.args]
+    signature = signature_of(function)
+    apart = TakenApart(signature, args, kwargs)
+    names = itertools.chain(signature.parameters, itertools.repeat("an argument"))
+    specs = [walk(a, seen, name, enters=holds_arrays) for a, name in zip(apart.args, names, strict=False)]
     named = {n: walk(a, seen, n, enters=holds_arrays) for n, a in apart.kwargs.items()}
     traced, no_gradient = _traced(function, lambda f: trace(f, *specs, **named))
     _require_pure(who, traced)
