@@ -17,7 +17,7 @@ LAYERS = (
     ("_ops",),
     ("_tracing",),
     ("_functions", "_plans"),
-    ("_autograd", "_fused_module"),
+    ("_autograd", "_fused_module", "_jax"),
     ("_fuse",),
     ("_grad", "_named", "_compare", "_each", "_kept", "_consuming"),
     ("optim",),

@@ -206,8 +206,9 @@ class FusedCallable {
     try {
       fill(s, given);
     } catch (...) {  // beside a traced value arrays need be no more than that
-      if (!fuse::has_traced(given.args().ptr()) && !fuse::has_traced(given.kwargs().ptr())) throw;
-      return {};
+      if (fuse::has_traced(given.args().ptr()) || fuse::has_traced(given.kwargs().ptr())) return {};
+      if (py::object staged = staged_by_jax(self, given)) return staged;
+      throw;
     }
     if (s.traced()) return {};
     if (s.has_plain() && reads_ints_)
@@ -224,6 +225,13 @@ class FusedCallable {
       if (attempt == kMostAttempts) throw changing(call);
       table_.clear();
     }
+  }
+
+  /// What a call with tracers of JAX among its arguments gives: more of them. Empty where there are none.
+  static py::object staged_by_jax(py::handle self, const Given& given) {
+    if (!arrays::loaded_module("jax") || !py::hasattr(self, "_staged_by_jax")) return {};
+    py::object staged = self.attr("_staged_by_jax")(given.args(), given.kwargs(), or_none(given.out()));
+    return staged.is(py::handle(Py_NotImplemented)) ? py::object() : staged;
   }
 
   static Given given_of(py::handle set, const py::tuple& names) {

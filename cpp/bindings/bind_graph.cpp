@@ -102,6 +102,21 @@ void set_gradients(Builder& g, NodeId result, NodeIds arguments, NodeIds gradien
   g.set_gradients({result, std::move(arguments), std::move(gradients), std::move(call)});
 }
 
+NodeId end_of(const Builder& g) { return static_cast<NodeId>(g.graph().nodes.size()); }
+
+std::vector<NodeId> stopped(const Builder& g) {
+  std::vector<NodeId> nodes;
+  for (NodeId n = 0; n < end_of(g); ++n)
+    if (g.is_stopped(n)) nodes.push_back(n);
+  return nodes;
+}
+
+bool has_own_gradients(const Builder& g) {
+  for (NodeId n = 0; n < end_of(g); ++n)
+    if (g.gradients_of(n)) return true;
+  return false;
+}
+
 void set_outputs(Builder& g, const std::vector<std::pair<std::string, NodeId>>& named) {
   std::vector<Output> outputs;
   for (const auto& [output_name, id] : named) outputs.push_back({output_name, id});
@@ -339,6 +354,12 @@ Nodes read those of `by` in the place of `nodes`, and of all nodes of the same v
 )");
   c.def("stop_gradient", &Builder::stop_gradient, py::arg("x"),
         "stop_gradient(self, x)\n--\n\nGradients take the node for a constant.\n");
+  c.def("stopped", &stopped, "stopped(self)\n--\n\nThe nodes that gradients take for constants.\n");
+  c.def("has_own_gradients", &has_own_gradients, R"(has_own_gradients(self)
+--
+
+Whether set_gradients has said of a node what its gradients are.
+)");
   c.def("set_gradients", &set_gradients, py::arg("result"), py::arg("arguments"), py::arg("gradients"),
         py::arg("function") = "", py::arg("number") = 0, py::arg("flops") = 0,
         R"(set_gradients(self, result, arguments, gradients, function='', number=0, flops=0)

@@ -19,6 +19,7 @@ void bind_codegen(pybind11::module_& m);
 void bind_fused_kernels(pybind11::module_& m);
 void bind_tuning(pybind11::module_& m);
 void bind_fuse(pybind11::module_& m);
+void bind_jax(pybind11::module_& m);
 /// Last: of all functions that there are.
 void bind_messages(pybind11::module_& m);
 

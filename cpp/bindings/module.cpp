@@ -29,6 +29,7 @@ PYBIND11_MODULE(_core_of_main, m, py::mod_gil_not_used()) {
   kfusion::bind_fused_kernels(m);
   kfusion::bind_tuning(m);
   kfusion::bind_fuse(m);
+  kfusion::bind_jax(m);
   kfusion::bind_messages(m);
 }
 

@@ -6,12 +6,13 @@ import contextlib
 import functools
 import inspect
 import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
-from . import _core, _times
+from . import _arrays, _core, _times
 from ._autograd import Differentiable
 from ._devices import running
 from ._devices.devices import device as find_device
@@ -20,7 +21,7 @@ from ._graph import calls, guards, heads, modules
 from ._graph.calls import Alike
 from ._graph.objects import TakenApart
 from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
-from ._graph.structure import Slot, fill, holds_arrays, walk
+from ._graph.structure import Slot, fill, holds_arrays, leaves, walk
 from ._graph.tracer import Tracer
 from ._graph.values import Argument, Attempt, place_of
 from ._ops.operation import Eager
@@ -125,6 +126,17 @@ class FusedFunction(_core.FusedCallable):
         """A call with tensors that require grad, for C++."""
         return self._passes.call(args, kwargs, out, stream)
 
+    def _staged_by_jax(self, args: Any, kwargs: Any, out: Any) -> Any:
+        """A call that borrowed no array, for C++: NotImplemented where no argument is a tracer of JAX."""
+        tracer = sys.modules["jax"].core.Tracer
+        if not any(isinstance(leaf, tracer) for leaf in leaves((args, kwargs))):
+            return NotImplemented
+        from ._jax import staged  # nobody else needs it
+
+        if out is not None:
+            raise TypeError(f"kfusion.{self.__name__}: out= cannot be given inside of jax.jit: arrays are immutable")
+        return staged.call(self.__wrapped__, self._options, args, kwargs)
+
     @functools.cached_property
     def _passes(self) -> Any:
         return Differentiable(self)
@@ -216,17 +228,43 @@ class FusedFunction(_core.FusedCallable):
         ints: bool,
         record: Callable[[], RecordedGraph | None] = lambda: None,
     ) -> calls.Prepared:
+        """Where JAX's arrays meet functions of JAX, through JAX's trace."""
+
+        def attempt(function: Callable[..., Any]) -> calls.Prepared:
+            return self._traced_as(function, args, kwargs, strides, floats, ints, record)
+
+        try:
+            return attempt(self.__wrapped__)
+        except RecursionError:
+            raise
+        except Exception as error:
+            if not any(is_array(leaf) and _arrays.kind(leaf) == "jax" for leaf in leaves((args, kwargs))):
+                raise
+            try:
+                from ._jax import jaxprs  # nobody else needs it
+            except ImportError:  # an old JAX
+                raise error from None
+            return jaxprs.through_jax(self.__wrapped__, attempt, error)[0]  # type: ignore[no-any-return]
+
+    def _traced_as(
+        self,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        strides: Sequence[Any],
+        floats: bool,
+        ints: bool,
+        record: Callable[[], RecordedGraph | None],
+    ) -> calls.Prepared:
         name = name_of(self.__wrapped__)
         who = f"kfusion.{name}"
 
         def prepare(attempt: Attempt) -> calls.Prepared:
             tracer = Tracer(name, runs=True, attempt=attempt, recorded=record())
-            leaves = calls.Leaves(tracer, strides, who, floats=floats, ints=ints)
-            given = [leaves.argument(a) for a in args], {n: leaves.argument(a) for n, a in kwargs.items()}
+            known = calls.Leaves(tracer, strides, who, floats=floats, ints=ints)
+            given = [known.argument(a) for a in args], {n: known.argument(a) for n, a in kwargs.items()}
             with heads.of_options(self._options):
-                traced = self._effects.watched(
-                    name, self._modules(), lambda: trace_with(tracer, self.__wrapped__, *given)
-                )
+                traced = self._effects.watched(name, self._modules(), lambda: trace_with(tracer, function, *given))
             return calls.prepared(
                 who, tracer, self._guards(), _fill(traced), traced.written, functools.partial(_fill, traced)
             )

@@ -163,6 +163,10 @@ class Eager(_core.FusedCallable):
         """A call with tensors that require grad, for C++."""
         return self._fused(*args, **kwargs)
 
+    def _staged_by_jax(self, args: Any, kwargs: Any, out: Any) -> Any:
+        """A call that borrowed no array, for C++."""
+        return self._fused._staged_by_jax(args, kwargs, out)
+
     def _guards(self) -> list[Any]:
         return []
 
