@@ -10,6 +10,7 @@ import pytest
 
 import kfusion as kf
 from graph_runs import wide
+from kfusion import _core
 from kinds import np_dtype
 
 pytestmark = pytest.mark.native
@@ -23,6 +24,14 @@ EPS = 1e-5
 def backward(function: Callable[..., Any], *arguments: Any) -> Any:
     *primals, g = arguments
     return kf.vjp(function, *primals)[1](g)
+
+
+def kernels_of(function: Callable[..., Any], *arguments: Any) -> list[dict[str, Any]]:
+    graph = kf.trace(function, *arguments).to_dict()
+    for node, x in zip((n for n in graph["nodes"] if n["op"] == "input"), arguments, strict=True):
+        if isinstance(x, np.ndarray):
+            node["strides"] = [s // x.itemsize for s in x.strides]
+    return list(_core.lower(_core.Graph.from_dict(graph), kf.device("cpu").to_dict())["kernels"])
 
 
 def exact_layernorm(x: Any, w: Any, b: Any, g: Any) -> tuple[Any, ...]:
@@ -150,23 +159,51 @@ def test_sums_that_floats_cannot_hold(isa: str) -> None:
 
 @pytest.mark.parametrize("rows", [64, 95, 8192, 10_001])
 @pytest.mark.parametrize("n", [128, 333, 5000])
-def test_sums_of_columns_beside_rows(isa: str, rows: int, n: int) -> None:
+def test_sums_of_columns_are_in_the_pass_over_rows(isa: str, rows: int, n: int) -> None:
     if rows * n > 6e6:
         rows = 1000
+    shapes = ((rows, n), (n,), (n,), (rows, n))
+    kernels = kernels_of(GRADIENTS["layernorm"][0], *[kf.Spec(s) for s in shapes])
+    assert [len([s for s in k["stores"] if s["parts"]]) for k in kernels] == [2, 0]
     assert_right("layernorm", arrays((rows, n), "float32"), "float32")
 
 
-def test_sums_of_columns_of_what_is_stored(isa: str) -> None:
-    x = np.resize(np.float32([-0.5, 1.125, -0.5, -0.125, 0.375, 0.125, 1.125]), (130, 520)).astype(np_dtype("bfloat16"))
+def beside_rows(x: Any, a: Any) -> Any:
+    y = np.minimum(x, a)
+    return y.sum(tuple(range(x.ndim - 1)), keepdims=True), y, y.mean(-1, keepdims=True)
 
-    def f(a: Any, x: Any) -> Any:
-        y = np.minimum(x, a)
-        return y.sum(0, keepdims=True), y, y.mean(1, keepdims=True)
 
-    total, _, mean = kf.fuse(f)(np.array(0.875, np.float32), x)
-    exact = np.minimum(x.astype(np.float64), 0.875)
-    np.testing.assert_allclose(total, exact.sum(0, keepdims=True), rtol=1e-6, atol=1e-5)
-    np.testing.assert_allclose(mean, exact.mean(1, keepdims=True), rtol=1e-6, atol=1e-6)
+def moved(x: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
+    """The same array, with its axes in this order in memory."""
+    return np.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [((130, 520), (0, 1)), ((130, 520), (1, 0)), ((131, 4100), (1, 0)), ((3, 40, 200), (2, 0, 1)),
+     ((3, 40, 200), (1, 2, 0)), ((5, 30, 129), (2, 1, 0))],
+)  # fmt: skip
+def test_sums_of_columns_however_arrays_lie(
+    isa: str, threads: Any, dtype: str, shape: tuple[int, ...], order: tuple[int, ...]
+) -> None:
+    """Of what a kernel stores: the result lies as the input does."""
+    values = np.float32([-0.5, 1.125, -0.5, -0.125, 0.375, 0.125, 1.125])
+    x = moved(np.resize(values, shape).astype(np_dtype(dtype)), order)
+    exact = beside_rows(wide(x), 0.875)
+    for count in (1, 2, 5):
+        threads(count)
+        for got, want in zip(kf.fuse(beside_rows)(x, np.float32(0.875)), exact, strict=True):
+            np.testing.assert_allclose(wide(got), want, rtol=RELATIVE[dtype], atol=1e-6)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_kernels_with_sums_of_columns_go_by_rows(order: tuple[int, ...]) -> None:
+    x = moved(np.zeros((130, 520), np.float32), order)
+    rows, totals = kernels_of(lambda x, y: ((x * y).sum(0), x * y - x.mean(1, keepdims=True)), x, x)
+    assert sorted(s["parts"] for s in rows["stores"]) == [0, 4]
+    assert (rows["kind"], rows["kept"], rows["reduced"]) == ("rows", [130], [520])
+    assert totals["kind"] == "columns"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])

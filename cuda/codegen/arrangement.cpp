@@ -237,7 +237,6 @@ void stage_spans(const Kernel& k, Arrangement& a, bool aligned) {
 
 /// Columns, unless what is read most is contiguous along the last reduced axis.
 Form form_of(const Kernel& k) {
-  if (k.parts() > 0) return Form::kRows;
   if (k.kind == Pattern::kPointwise) return Form::kPointwise;
   if (k.kept.empty() || k.kind != Pattern::kColumns) return Form::kRows;
   if (std::ranges::count(k.steps, StepKind::kReduce, &Step::kind) == 0) return Form::kColumns;  // of with_axes()

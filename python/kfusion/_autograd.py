@@ -18,7 +18,7 @@ from ._graph import guards, modules
 from ._graph.objects import Returned, holds
 from ._graph.seeds import Seeds
 from ._graph.source import transformed
-from ._graph.structure import Slot, holds_arrays, is_plain, may_hold_results, walk
+from ._graph.structure import ATOMS, Slot, holds_arrays, is_plain, mapped, may_hold_results, walk
 from ._graph.tracer import Tracer, current
 from ._graph.values import Traced, Written
 from ._spec import FLOATS, is_array
@@ -46,9 +46,8 @@ class Differentiable:
         if out is not None:
             raise RuntimeError(f"{who}: out= holds no gradients: leave it out, or call under torch.no_grad()")
         tensors: list[Any] = []
-        functorch = torch._C._functorch
-        arguments = walk_arguments((args, kwargs), lambda _, leaf: _slot(torch, tensors, leaf))
-        if any(map(functorch.is_functorch_wrapped_tensor, tensors)):
+        arguments = mapped((args, kwargs), lambda leaf: _slot(torch, tensors, leaf), _enters, _leaf_types(torch))
+        if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
             raise transformed(who)
         if any(t.is_complex() for t in tensors):
             raise _complex(who)
@@ -64,17 +63,17 @@ class Differentiable:
         result, computed, kept, turned, read, named = found.result if has_objects else found
         captured = self._forward.captured()
         made: list[Any] = []
-        structure = walk(result, lambda _, leaf: _slot(torch, made, leaf), enters=may_hold_results)
+        structure = mapped(result, lambda leaf: _slot(torch, made, leaf), may_hold_results, _leaf_types(torch))
         if any(t.is_complex() for t in made):
             raise _complex(who)
         kept = {number: made[value] if isinstance(value, int) else value for number, value in kept.items()}
-        surroundings = _surroundings(torch, tensors + captured)
+        surroundings = _Surroundings(torch, tensors + captured)
         constants = [t for t in self._forward.known(read) if not t.requires_grad and not t.is_inference()]
         saved = _Saved(made, kept, turned, computed, named, [(weakref.ref(t), t._version) for t in constants])
         node = _Node(self, arguments, len(tensors), [id(t) for t in captured], saved, state, surroundings)
         outs = iter(_function(torch).apply(node, *tensors, *captured))
-        filled = walk(
-            structure, lambda _, leaf: next(outs) if isinstance(leaf, Slot) else leaf, enters=may_hold_results
+        filled = mapped(
+            structure, lambda leaf: next(outs) if isinstance(leaf, Slot) else leaf, may_hold_results, _leaf_types(torch)
         )
         return Returned(filled, {}) if has_objects else filled
 
@@ -305,7 +304,7 @@ class _Node:
         captured: list[int],
         saved: _Saved,
         state: tuple[float | None, list[tuple[Any, bool]]],
-        surroundings: Any,
+        surroundings: _Surroundings,
     ) -> None:
         self.passes = passes
         self.arguments = arguments  # with slots for tensors
@@ -327,14 +326,18 @@ class _Node:
             if (t := known()) is not None and t._version != version:
                 what = f"a tensor of shape {tuple(t.shape)} that it names, and its gradients need, was changed in place"
                 raise RuntimeError(f"kfusion.{self.passes.name}: {what} after the forward pass")
-        call = walk_arguments(
-            self.arguments, lambda _, leaf: tensors[leaf.index].detach() if isinstance(leaf, Slot) else leaf
+        call = mapped(
+            self.arguments,
+            lambda leaf: tensors[leaf.index].detach() if isinstance(leaf, Slot) else leaf,
+            _enters,
+            _leaf_types(sys.modules["torch"]),
         )
         first, behind = self.count, self.count + len(self.captured)
         kept = dict(zip(self.kept, tensors[behind:], strict=True))
         asked = tuple(bool(w) and t.is_floating_point() for w, t in zip(wanted[:first], tensors, strict=False))
         captured = tuple(k for k, w in zip(self.captured, wanted[first:], strict=True) if w)
-        with self.surroundings(), modules.in_modes(self.modes), self.passes.seeds.again(self.seed):
+        modes = modules.in_modes(self.modes) if self.modes else _NOTHING
+        with self.surroundings.again(), modes, self.passes.seeds.again(self.seed):
             made = self.passes.backward(
                 call, list(gradients), asked, captured, self.computed, kept, self.turned, self.named
             )
@@ -373,24 +376,36 @@ def _function(torch: Any) -> Any:
     return Fused
 
 
-def _surroundings(torch: Any, tensors: Sequence[Any]) -> Any:
-    """What makes a context with autocast and the default device as they are now: backward runs in other threads."""
-    kind = next((t.device.type for t in tensors), "cpu")
-    device = torch.get_default_device()
-    casts = torch.is_autocast_enabled(kind)
-    dtype = torch.get_autocast_dtype(kind) if casts else None
+class _Surroundings:
+    """Autocast and the default device as they are when it is made: backward runs in other threads."""
 
-    @contextlib.contextmanager
-    def surroundings() -> Iterator[None]:
-        has_others = casts or torch.is_autocast_enabled(kind)
+    def __init__(self, torch: Any, tensors: Sequence[Any]) -> None:
+        self._torch = torch
+        self._kind = kind = tensors[0].device.type if tensors else "cpu"
+        self._device = torch.get_default_device()
+        self._casts = torch.is_autocast_enabled(kind)
+        self._dtype = torch.get_autocast_dtype(kind) if self._casts else None
+
+    def again(self) -> contextlib.AbstractContextManager[Any]:
+        """A context with them."""
+        has_others = self._casts or self._torch.is_autocast_enabled(self._kind)
+        if self._device.type == "cpu" and not has_others:
+            return _NOTHING
         with contextlib.ExitStack() as stack:
-            if device.type != "cpu":
-                stack.enter_context(device)
+            if self._device.type != "cpu":
+                stack.enter_context(self._device)
             if has_others:
-                stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=casts))
-            yield
+                stack.enter_context(self._torch.autocast(self._kind, dtype=self._dtype, enabled=self._casts))
+            return stack.pop_all()
 
-    return surroundings
+
+_NOTHING = contextlib.nullcontext()
+
+
+@functools.cache
+def _leaf_types(torch: Any) -> frozenset[type]:
+    """Of what is no structure of tensors."""
+    return ATOMS | {torch.Tensor, torch.nn.Parameter, Slot}
 
 
 def _slot(torch: Any, tensors: list[Any], leaf: Any) -> Any:
@@ -402,7 +417,11 @@ def _slot(torch: Any, tensors: list[Any], leaf: Any) -> Any:
 
 def walk_arguments(arguments: Any, visit: Any) -> Any:
     """`visit(path, leaf)` of all arrays and values within a call's arguments, and of what else they are."""
-    return walk(arguments, visit, enters=lambda v: holds_arrays(v) or (is_plain(v) and holds(v, _is_value)))
+    return walk(arguments, visit, enters=_enters)
+
+
+def _enters(value: Any) -> bool:
+    return holds_arrays(value) or (is_plain(value) and holds(value, _is_value))
 
 
 def _is_value(leaf: Any) -> bool:

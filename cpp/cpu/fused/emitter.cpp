@@ -218,12 +218,16 @@ void Emitter::act(int s) {
   if (found == wanted_->end()) return;
   // What is accumulated is read back, which waits for stores to memory before it.
   std::vector<Action> actions = found->second;
-  std::ranges::stable_partition(actions, [](const Action& a) { return a.kind != Action::Kind::kStore; });
+  const auto adds = [this](const Action& a) {
+    return a.kind == Action::Kind::kStore && p_.targets[at(a.index)].in_place;
+  };
+  std::ranges::stable_partition(actions, [&](const Action& a) { return a.kind != Action::Kind::kStore || adds(a); });
   for (const Action& a : actions) {
     if (a.kind == Action::Kind::kStore) {
       const Target& target = p_.targets[at(a.index)];
       note(to_.targets, a.index);
-      add([&](Width w) { return p_.kernels->store(target.dtype, w, to_.wide); },
+      const auto put = target.in_place ? p_.kernels->add : p_.kernels->store;
+      add([&](Width w) { return put(target.dtype, w, to_.wide); },
           {.operand = target.operand, .scale = is_element_of_tile(target.layout) ? target.layout.item : 0});
     } else if (a.kind == Action::Kind::kReduce) {
       const Reduction& r = p_.reductions[at(a.index)];

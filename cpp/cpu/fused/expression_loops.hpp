@@ -398,9 +398,9 @@ class StoredForm {
 template <class E, class To, class Form>
 void store_form(const RowLoop& l, const TileContext* c, const RowBlock& b) {
   StoredForm<E, To, Form> rows(l, c, b);
-  const bool adds = l.adds, begins = c->begins_part, streams = c->stream && !adds;
+  const bool adds = l.adds, streams = c->stream && !adds;
   const std::int64_t begin = b.begin, end = b.end;
-  for (std::int64_t r = b.first; r < b.last; ++r) rows.row(begin, end, adds && !(begins && r == 0), streams);
+  for (std::int64_t r = b.first; r < b.last; ++r) rows.row(begin, end, adds, streams);
 }
 
 }  // namespace

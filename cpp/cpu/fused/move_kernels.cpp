@@ -177,6 +177,11 @@ StepFunction load_step(DType dtype, Width width, bool wide) { return of_element<
 StepFunction take_step(DType dtype, Width width, bool wide) { return of_element<Take>(dtype, width, wide); }
 StepFunction store_step(DType dtype, Width width, bool wide) { return of_element<Store>(dtype, width, wide); }
 
+StepFunction add_step(DType dtype, Width width, bool wide) {
+  if (dtype == DType::kFloat64) return step<Add<Float64, true>>(width);
+  return wide ? step<Add<Float32, true>>(width) : step<Add<Float32, false>>(width);
+}
+
 StepFunction done_step(Width width) {
   if (width == Width::kShort) return reinterpret_cast<StepFunction>(static_cast<Run<F32s>>(Done::run<F32s>));
   return reinterpret_cast<StepFunction>(static_cast<Run<KF_FULL_TILE>>(Done::run<KF_FULL_TILE>));
@@ -184,11 +189,19 @@ StepFunction done_step(Width width) {
 StepFunction reload_step(Width width) { return step<Reload>(width); }
 StepFunction spill_step(Width width) { return step<Spill>(width); }
 
-extern const TileKernels kTileKernels = {
-    kVectorBytes, kRegisters, map_step,    load_step,     store_step,  take_step,  cast_step,
-    reload_step,  spill_step, number_step, reduce_step,   done_step,   join_steps, row_loop,
-    sum_loop,     store_loop, row_search,  column_search, row_moments, row_ahead,  {run_full, run_short},
-    widen_halves, add_rows,   stream_copy, fence};
+extern const TileKernels kTileKernels = {kVectorBytes,  kRegisters,
+                                         map_step,      load_step,
+                                         store_step,    add_step,
+                                         take_step,     cast_step,
+                                         reload_step,   spill_step,
+                                         number_step,   reduce_step,
+                                         done_step,     join_steps,
+                                         row_loop,      sum_loop,
+                                         store_loop,    row_search,
+                                         column_search, row_moments,
+                                         row_ahead,     {run_full, run_short},
+                                         widen_halves,  add_rows,
+                                         stream_copy,   fence};
 
 }  // namespace KF_ISA
 }  // namespace kfusion::cpu

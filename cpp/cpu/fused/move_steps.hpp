@@ -76,6 +76,25 @@ struct Store {
   }
 };
 
+/// To what lies there.
+template <class E, bool wide>
+struct Add {
+  using Value = VecOf<E>;
+  template <bool kWhole, class... X>
+  static KF_INLINE void take(KF_STEP, X&... x) {
+    std::byte* p = operand(s, c, i);
+    const auto part = [&p](const F32s& v) KF_LAMBDA {
+      const Value value((typename Value::Native)v);
+      if constexpr (kPart<E, wide> != kLanes<E>)
+        store_half_elements<E>(p, load_half_elements<E>(p) + value);
+      else
+        store_elements<E>(p, load_elements<E>(p) + value);
+      p += kPartBytes<E, wide>;
+    };
+    (part(x), ...);
+  }
+};
+
 struct Reload {
   template <bool kWhole, class... X>
   static KF_INLINE void take(KF_STEP, X&... x) {

@@ -78,10 +78,7 @@ FusedProgram::FusedProgram(const Kernel& k, bool wide_blocks, std::int64_t rows_
   weigh();
   find_phases();
   find_ahead();
-  may_stream = std::ranges::none_of(targets, [](const Target& t) { return t.copied && !t.summed; }) &&
-               std::ranges::none_of(sweeps, [this](const TileProgram& p) {
-                 return std::ranges::any_of(p.targets, [this](int t) { return targets[at(t)].summed; });
-               });
+  may_stream = std::ranges::none_of(targets, &Target::copied);
   search = column_search_of(*this);
   copy = row_copy_of(*this);
 }
@@ -219,7 +216,8 @@ void FusedProgram::add_targets() {
     if (!t.per_row && is_one_element(t.layout.reach)) t.layout.reach = Reach::kDirect;  // rows of one element
     t.summed = store.parts > 0;
     if (t.summed) t.per_row = false;
-    if (t.summed || (copies_rows() && t.layout.reach == Reach::kStrided)) {
+    t.in_place = t.summed && t.layout.reach == Reach::kDirect;
+    if ((t.summed && !t.in_place) || (copies_rows() && t.layout.reach == Reach::kStrided)) {
       t.copied = true, t.to = t.layout;
       t.layout.reach = Reach::kDirect;
       copy_rows(t.layout, group, t.rows, t.pitch);
@@ -498,17 +496,12 @@ void FusedProgram::take_expression(TileProgram& program, const Wanted& wanted, i
   }
 }
 
-/// Sums of parts of the rows that loops make: they are added where they stay.
+/// Loops that make sums of parts of the rows add to them.
 void FusedProgram::find_sums() {
+  const auto mark = [this](RowLoop& l) { l.adds = l.target >= 0 && targets[at(l.target)].in_place; };
   for (TileProgram& p : sweeps) {
-    const auto take = [&](RowLoop& l) {
-      if (l.target < 0 || l.arrays[0] < 0) return;  // none, or a loop of the grammar
-      Target& t = targets[at(l.target)];
-      if (!t.summed || t.to.reach != Reach::kDirect || std::ranges::count(p.targets, l.target) > 0) return;
-      l.adds = t.in_place = true;
-      row_steps[at(t.operand)] = 0;
-    };
-    for (RowLoop& l : p.searches) take(l);
+    mark(p.loop);
+    for (RowLoop& l : p.searches) mark(l);
   }
 }
 
@@ -666,7 +659,7 @@ void FusedProgram::find_ahead() {
   const auto copied = [](const auto& array) { return array.copied; };
   if (phases.size() != 2 || sweeps.size() != 3 || phases[0].moments.run == nullptr || bytes < kFetchedBytes) return;
   if (!sweeps[2].reductions.empty()) return;
-  if (std::ranges::any_of(sources, copied) || std::ranges::any_of(targets, copied)) return;
+  if (std::ranges::any_of(sources, copied) || std::ranges::any_of(targets, copied) || kernel.parts() > 0) return;
   ahead = kernels->row_ahead(phases[0].moments, sweeps[2].loop, kAheadBytes);
 }
 

@@ -67,7 +67,7 @@ struct Target {
   std::int64_t stage = 0;
   bool copied = false;    ///< as of a Source
   bool summed = false;    ///< the rows of a group are added to the sums of their part (Store::parts)
-  bool in_place = false;  ///< by the loop that makes them
+  bool in_place = false;  ///< where these lie, by the loop or the step that has them
   Layout to;
   std::int64_t rows = 0, pitch = 0;
 };

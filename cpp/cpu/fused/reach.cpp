@@ -152,6 +152,7 @@ constexpr std::int64_t kShortRowBytes = 256;  // below, buffers for tiles of sev
 /// Whether each element of a tile is a row of its own. That also serves short rows, which would fill no register, and
 /// few columns are better taken one after the other, as rows of strided elements.
 bool goes_by_columns(const Kernel& k) {
+  if (k.parts() > 0) return false;
   if (k.kind == Pattern::kRows) return k.cols() <= kShortRow && !k.kept.empty() && k.kept.back() > kShortRow;
   if (k.kind == Pattern::kColumns) return k.rows() >= kFewColumns || k.reduced.back() <= kShortRow;
   return false;

@@ -60,11 +60,10 @@ struct TileContext {
   std::int64_t valid = 0;                   ///< elements of the tile that count
   std::int64_t end = 0;                     ///< of the elements that count
   const TileTable* tables = nullptr;
-  bool partial = false;      ///< some do not
-  bool first = true;         ///< the first tile of a reduction
-  bool columns = false;      ///< each element has accumulators of its own: a reduction's first tile is all of a row
-  bool stream = false;       ///< stores go past the caches where addresses allow it
-  bool begins_part = false;  ///< the group's first row is that of a part whose rows are added up
+  bool partial = false;  ///< some do not
+  bool first = true;     ///< the first tile of a reduction
+  bool columns = false;  ///< each element has accumulators of its own: a reduction's first tile is all of a row
+  bool stream = false;   ///< stores go past the caches where addresses allow it
 };
 
 /// Elements [begin, end) of the rows [first, last) of a group.
@@ -91,7 +90,7 @@ struct RowLoop {
   std::int32_t arrays[kFormArrays] = {-1, -1, -1}, numbers[kFormNumbers] = {-1, -1, -1, -1, -1};
   bool places = false;   ///< number 0 is a position
   bool divides = false;  ///< by number 0
-  bool adds = false;     ///< to sums of a part of the rows
+  bool adds = false;     ///< to sums of a part of the rows, where they lie
   int target = -1;       ///< of FusedProgram::targets: that it stores to
   int fetched = 0;       ///< of `fetches`
   TileFetch fetches[kFormFetches];
@@ -123,6 +122,8 @@ struct TileKernels {
   /// Elements in memory from and to the tile. `wide`: the kernel has 8-byte types.
   StepFunction (*load)(DType dtype, Width width, bool wide);
   StepFunction (*store)(DType dtype, Width width, bool wide);
+  /// The tile is added to elements in memory, of a float type that is no half type.
+  StepFunction (*add)(DType dtype, Width width, bool wide);
   /// The tile, of indices, becomes elements of the table; the two operands have room for the indices and the elements.
   StepFunction (*take)(DType dtype, Width width, bool wide);
   /// To another compute type; of floats also to a half type: rounded to it, as float32.

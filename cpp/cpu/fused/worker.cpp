@@ -173,11 +173,10 @@ void Worker::go_to(std::int64_t outer) {
   go_to_tables(outer);
   for (std::size_t k = 0; k < program_.targets.size(); ++k) {
     const Target& t = program_.targets[k];
-    if (t.in_place) {
-      at_[t.operand] = call_.stores[k] + t.to.offset + part_ * program_.space.cols * t.layout.item;
-      continue;
-    }
-    if (!t.copied) target_base_[k] = call_.stores[k] + t.layout.offset + offset_of(outer, extents, t.layout.outer);
+    if (t.in_place)
+      target_base_[k] = sums_of_part(k);
+    else if (!t.copied)
+      target_base_[k] = call_.stores[k] + t.layout.offset + offset_of(outer, extents, t.layout.outer);
     if (t.layout.reach == Reach::kDirect) at_[t.operand] = target_base_[k];
   }
 }
@@ -288,9 +287,8 @@ void Worker::leave_group() {
   for (std::size_t k = 0; k < program_.targets.size(); ++k) {
     const Target& t = program_.targets[k];
     if (!t.copied) continue;
-    if (t.in_place) continue;
     if (t.summed) {
-      add_to_part(t, call_.stores[k] + part_ * space.cols * t.layout.item);
+      add_to_part(k);
       continue;
     }
     const std::byte* const dense = scratch_ + t.rows;
@@ -301,23 +299,30 @@ void Worker::leave_group() {
           scatter(t.to, space.flat, to + offset, 0, space.cols, dense + r * t.pitch);
         });
   }
-  context_.begins_part = false;
+  begins_part_ = false;
 }
 
-/// The group's rows. Where the sums do not lie as rows do, the rows are rearranged first.
-void Worker::add_to_part(const Target& t, std::byte* to) const {
+std::byte* Worker::sums_of_part(std::size_t target) const {
+  const Target& t = program_.targets[target];
+  return call_.stores[target] + t.layout.offset + part_ * program_.space.cols * t.layout.item;
+}
+
+void Worker::begin_part(std::int64_t part) {
+  part_ = part, begins_part_ = true;
+  for (std::size_t k = 0; k < program_.targets.size(); ++k)
+    if (const Target& t = program_.targets[k]; t.in_place)
+      program_.kernels->add_rows(t.dtype, nullptr, 0, 0, program_.space.cols, sums_of_part(k), true);
+}
+
+/// The group's rows, in the order of the sums, which is another.
+void Worker::add_to_part(std::size_t target) const {
+  const Target& t = program_.targets[target];
   const Space& space = program_.space;
-  const std::byte* rows = scratch_ + t.rows;
-  std::int64_t pitch = t.pitch;
-  Buffer moved;
-  if (t.to.reach != Reach::kDirect) {
-    pitch = space.cols * t.layout.item;
-    moved = Buffer(static_cast<std::size_t>(rows_ * pitch));
-    for (std::int64_t r = 0; r < rows_; ++r)
-      scatter(t.to, space.flat, moved.data() + r * pitch, 0, space.cols, rows + r * t.pitch);
-    rows = moved.data();
-  }
-  program_.kernels->add_rows(t.dtype, rows, pitch, rows_, space.cols, to + t.to.offset, context_.begins_part);
+  const std::int64_t pitch = space.cols * t.layout.item;
+  Buffer moved(static_cast<std::size_t>(rows_ * pitch));
+  for (std::int64_t r = 0; r < rows_; ++r)
+    scatter(t.to, space.flat, moved.data() + r * pitch, 0, space.cols, scratch_ + t.rows + r * t.pitch);
+  program_.kernels->add_rows(t.dtype, moved.data(), pitch, rows_, space.cols, sums_of_part(target), begins_part_);
 }
 
 /// Of the group: sweeps see its numbers.
@@ -439,7 +444,9 @@ void Worker::run_tiles(const TileProgram& p, Width w, std::int64_t& i, std::int6
 /// Elements before the first one whose store is aligned, where stores go past the caches.
 std::int64_t Worker::to_alignment(const TileProgram& p, std::int64_t begin) const {
   if (!context_.stream || p.targets.empty() || !p.reductions.empty() || program_.space.columns) return 0;
-  const Target& t = program_.targets[at(p.targets[0])];
+  const auto stored = std::ranges::find_if(p.targets, [this](int k) { return !program_.targets[at(k)].in_place; });
+  if (stored == p.targets.end()) return 0;
+  const Target& t = program_.targets[at(*stored)];
   if (t.layout.reach != Reach::kDirect) return 0;
   const auto address = reinterpret_cast<std::uintptr_t>(at_[t.operand] + begin * t.layout.item);
   const std::uintptr_t bytes = (64 - address % 64) % 64;
@@ -456,6 +463,7 @@ void Worker::tile(const TileProgram& p, Width w, std::int64_t i) {
 /// The steps of a whole tile, on stages that hold `count` elements: their results are those of any other tile.
 void Worker::part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::int64_t count) {
   fetch(p, i, count, true);
+  bring_sums(p, i, i, count);
   context_.partial = true, context_.valid = count;
   staged_steps(p, w, i);
   context_.partial = false;
@@ -467,6 +475,7 @@ void Worker::part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::in
 void Worker::overlapping_tile(const TileProgram& p, Width w, std::int64_t from, std::int64_t count) {
   const std::int64_t i = std::min(from, program_.space.cols - p.per_tile(w));
   write_to_stages(p, i);
+  bring_sums(p, i, from, count);
   staged_steps(p, w, i);
   for (const int k : p.targets) {
     const Target& t = program_.targets[at(k)];
@@ -487,6 +496,17 @@ void Worker::write_to_stages(const TileProgram& p, std::int64_t i) {
   for (const int k : p.targets) {
     const Target& t = program_.targets[at(k)];
     if (t.layout.reach == Reach::kDirect) at_[t.operand] = scratch_ + t.stage - i * t.layout.item;
+  }
+}
+
+/// What the steps of the tile at i add to, of the elements that count.
+void Worker::bring_sums(const TileProgram& p, std::int64_t i, std::int64_t from, std::int64_t count) {
+  for (const int k : p.targets) {
+    const Target& t = program_.targets[at(k)];
+    const std::int64_t item = t.layout.item;
+    if (t.in_place)
+      std::memcpy(scratch_ + t.stage + (from - i) * item, target_base_[k] + from * item,
+                  static_cast<std::size_t>(count * item));
   }
 }
 
@@ -515,7 +535,8 @@ void Worker::fetch(const TileProgram& p, std::int64_t i, std::int64_t count, boo
 
 /// What is no whole tile; where stores go past the caches, line by line.
 void Worker::store_part(std::size_t target, std::byte* to, const std::byte* from, std::int64_t bytes) {
-  if (edges_.empty()) return void(std::memcpy(to, from, static_cast<std::size_t>(bytes)));
+  if (edges_.empty() || program_.targets[target].in_place)
+    return void(std::memcpy(to, from, static_cast<std::size_t>(bytes)));
   for (std::int64_t n; bytes > 0; to += n, from += n, bytes -= n) {
     n = std::min(bytes, static_cast<std::int64_t>(64 - reinterpret_cast<std::uintptr_t>(to) % 64));
     if (n == 64)

@@ -41,7 +41,7 @@ class Worker {
   /// The end of a group: results that are not dense go to their places, sums of rows to those of their part.
   void leave_group();
   /// The next group is the first one of a part of the rows.
-  void begin_part(std::int64_t part) { part_ = part, context_.begins_part = true; }
+  void begin_part(std::int64_t part);
 
   /// The elements [begin, end); `first`: reductions start anew.
   void run(const TileProgram& p, std::int64_t begin, std::int64_t end, bool first = true);
@@ -67,7 +67,8 @@ class Worker {
  private:
   void attach();
   void attach_tables();
-  void add_to_part(const Target& t, std::byte* to) const;
+  std::byte* sums_of_part(std::size_t target) const;
+  void add_to_part(std::size_t target) const;
   void copy_shared();
   void copy_period(const Source& s);
   void go_to_row(std::int64_t row);
@@ -82,6 +83,7 @@ class Worker {
   void part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::int64_t count);
   void staged_steps(const TileProgram& p, Width w, std::int64_t i);
   void write_to_stages(const TileProgram& p, std::int64_t i);
+  void bring_sums(const TileProgram& p, std::int64_t i, std::int64_t from, std::int64_t count);
   void overlapping_tile(const TileProgram& p, Width w, std::int64_t from, std::int64_t count);
   void fetch(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);
   void put(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);
@@ -101,6 +103,7 @@ class Worker {
   TileContext context_;
   std::int64_t first_ = 0, rows_ = 1;  ///< of the group
   std::int64_t part_ = 0;
+  bool begins_part_ = false;                    ///< the group's first row is the part's
   std::vector<TileTable> tables_, row_tables_;  ///< along the flat index; along the rows of the group
   std::vector<Extents> along_rows_;             ///< strides of row_tables_
   Extents group_rows_ = {1};

@@ -125,9 +125,10 @@ Operand operand_of(const Strided& s, const Merged& kept, const Merged& reduced) 
   return {s.node, s.dtype, merged_strides(kept, s.strides), merged_strides(reduced, s.strides), s.offset};
 }
 
+/// Sums of parts of the rows are taken row by row, however these lie.
 Pattern kind_of(const Kernel& k, const Space& space, bool rows_are_contiguous) {
   if (space.reduced == 0) return Pattern::kPointwise;
-  return rows_are_contiguous || k.kept.empty() ? Pattern::kRows : Pattern::kColumns;
+  return rows_are_contiguous || k.parts() > 0 || k.kept.empty() ? Pattern::kRows : Pattern::kColumns;
 }
 
 }  // namespace

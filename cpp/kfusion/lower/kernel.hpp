@@ -73,6 +73,7 @@ struct Store {
   Operand to;  ///< a row step can be stored to every element: the strides say
   /// Not 0: not stored, but summed over rows. Part p of so many, rows p * rows / parts to (p + 1) * rows / parts in the
   /// C order of Kernel::kept, has a row of sums, which begins at p * Kernel::cols(). `to` does not vary along the rows.
+  /// The kernel is one of rows (kRows), also where columns are contiguous.
   std::int64_t parts = 0;
 };
 

@@ -15,7 +15,7 @@ constexpr std::int64_t kLeastRows = 16;
 
 /// Elements of a row, the sums of which lanes have in registers. Measured on an H200, backward of layer norm in
 /// bfloat16: 8192 x 4096 104 us instead of 144 by two kernels, 16384 x 8192 331 instead of 421, but 4096 x 32768, whose
-/// rows need a cluster each, 934 instead of 544. Not on a CPU: its kernels had some sums wrong.
+/// rows need a cluster each, 934 instead of 544. To a CPU they are a row of sums that its caches hold.
 constexpr std::int64_t kLeastColumns = 128, kMostColumns = 1 << 13;
 
 /// As many leading axes as the sum is over; 0: it is no sum of leading axes alone.
@@ -54,10 +54,14 @@ class ReducedRows {
   std::map<Extents, std::set<int>> sets_;
 };
 
+/// Of a CPU: a float holds the sums of so many rows about as exactly as their elements.
+constexpr std::int64_t kRowsOfCpuPart = 32, kMostCpuParts = 256;
+
 /// One for each multiprocessor of a GPU, fewer of few rows. 0: rows of so many columns do not suit, or are too few.
 std::int64_t parts_for(std::int64_t rows, std::int64_t columns, const Device& device) {
   constexpr std::int64_t kShare = 4;
-  if (device.is_cpu || columns < kLeastColumns || columns > kMostColumns) return 0;
+  if (columns < kLeastColumns || columns > kMostColumns) return 0;
+  if (device.is_cpu) return rows >= 2 * kRowsOfCpuPart ? std::min(rows / kRowsOfCpuPart, kMostCpuParts) : 0;
   const std::int64_t all = device.units;
   const std::int64_t parts = std::clamp(rows / kLeastRows, divide_up(all, kShare), all);
   return parts > 1 && rows / parts >= kLeastRows ? parts : 0;

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 BITS = 53  # of a seed: a double, as which kernels take it, holds it exactly
 
@@ -29,6 +28,20 @@ def drawn(known: float | None = None) -> float:
     return float(torch.empty((), dtype=torch.int64, device="cpu").random_(2**BITS).item())
 
 
+class Again:
+    """What `Seeds.again` gives: each backward pass enters one."""
+
+    def __init__(self, here: threading.local, seed: float | None) -> None:
+        self._here = here
+        self._seed = seed
+
+    def __enter__(self) -> None:
+        self._here.given = self._seed
+
+    def __exit__(self, *_: object) -> None:
+        del self._here.given
+
+
 class Seeds:
     """Draws for a function with a backward pass: that needs the seed of the forward pass it belongs to."""
 
@@ -44,14 +57,9 @@ class Seeds:
         seed: float | None = self._here.__dict__.pop("seed", None)
         return seed
 
-    @contextlib.contextmanager
-    def again(self, seed: float | None) -> Iterator[None]:
-        """Calls inside get this seed."""
-        self._here.given = seed
-        try:
-            yield
-        finally:
-            del self._here.given
+    def again(self, seed: float | None) -> Again:
+        """A context: calls inside get this seed."""
+        return Again(self._here, seed)
 
     def _draw(self, draw: Draw, known: float | None = None) -> float:
         if known is None and hasattr(self._here, "given"):

@@ -32,6 +32,10 @@ class Constant:
     value: Any
 
 
+ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
+_FILLED = ATOMS | {Slot, Constant}
+
+
 def is_record(value: Any) -> bool:
     """Whether value is an instance of a dataclass, other than those above, or a dict, which may have attributes."""
     return isinstance(value, dict) or (_is_dataclass(value) and not isinstance(value, (Slot, Constant)))
@@ -109,6 +113,20 @@ def walk(
     return _remade(value, {}, parts(_attributes(value).items())) if enters(value) else visit(path, value)
 
 
+def mapped(
+    value: Any, visit: Callable[[Any], Any], enters: Callable[[Any], bool], leaf_types: frozenset[type] = ATOMS
+) -> Any:
+    """What `walk` makes where leaves need no path, in a fraction of its time. `leaf_types`: of leaves in any case."""
+    kind = type(value)
+    if kind in leaf_types:
+        return visit(value)
+    if kind is tuple or kind is list:
+        return kind([mapped(item, visit, enters, leaf_types) for item in value])
+    if kind is dict:
+        return {key: mapped(item, visit, enters, leaf_types) for key, item in value.items()}
+    return walk(value, lambda _, leaf: visit(leaf), enters=enters)
+
+
 def _attributes(value: Any) -> dict[str, Any]:
     """Those that a dataclass declares, slots too, and those that the instance has."""
     declared = [f.name for f in dataclasses.fields(value)] if _is_dataclass(value) else []
@@ -161,7 +179,7 @@ def _is_own(value: Any) -> bool:
 
 def fill(structure: Any, values: list[Any]) -> Any:
     """The structure with values in place of its slots."""
-    return walk(structure, lambda _, leaf: _filled(leaf, values), enters=may_hold_results)
+    return mapped(structure, lambda leaf: _filled(leaf, values), may_hold_results, _FILLED)
 
 
 def may_hold_results(value: Any) -> bool:

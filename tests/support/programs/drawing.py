@@ -47,6 +47,7 @@ class Profile:
     steps: tuple[int, int] = (2, 14)
     whole: bool = False  # inputs are small integers
     layers: int = 0  # each made of the one or two before it, and all of them needed
+    bases: tuple[tuple[int, int], ...] = ()  # the extents that shapes are made of, other than those of all profiles
 
 
 def many(**counts: int) -> tuple[str, ...]:
@@ -54,6 +55,8 @@ def many(**counts: int) -> tuple[str, ...]:
 
 
 _ALL = ("float32", "float32", "float64", "float16", "bfloat16")
+# Rows and columns of as many as sums of parts of the rows need (kfusion/plan/partial_sums.cpp).
+_PARTS = (*((33, 128), (64, 130), (130, 64), (96, 131), (130, 520), (520, 130)) * 3, (64, 1030))
 PROFILES = (
     Profile("anything", many(unary=2, function=1, binary=4, scale=1, compare=1, select=1, reduce=3, normalise=2,
                               centre=2, view=3, cast=1, composite=1, logical=1), _ALL, (*_ALL, "int32"), (2, 16)),
@@ -81,6 +84,8 @@ PROFILES = (
                            compare=1), _ALL, _ALL, (2, 12)),
     Profile("random bits", many(kept=4, unary=2, binary=3, view=3, reduce=2, normalise=1, scale=1, cast=1, join=1),
             _ALL, _ALL, (2, 12)),
+    Profile("sums of columns", many(beside=3, reduce=2, centre=1, unary=1, binary=3, view=1, cast=1, composite=1),
+            _ALL, _ALL, (2, 8), bases=_PARTS),
     Profile("composites", many(composite=4, view=4, binary=2, reduce=1, cast=1, compare=1), _ALL, _ALL, (2, 8)),
 )  # fmt: skip
 # Mostly small ones; vectors and tiles with their remainders, rows that are cut, work for several threads.
@@ -241,6 +246,17 @@ class Drawing:
         x = self.number()
         r = self.push(self.c.one_of(["mean", "max", "sum", "min"]), [x], self.axes(x), True)
         self.push(self.c.one_of(["subtract", "subtract", "multiply", "add"]), [x, r])
+
+    def _beside(self) -> None:
+        """Rows that are reduced, and sums of the columns of what has their shape: as gradients of weights are."""
+        x = self.pick(lambda v: v.dtype != "bool" and len(v.shape) > 1 and v.array.size >= 64 * 128)
+        shape = self.values[x].shape
+        r = self.push(self.c.one_of(["mean", "max", "sum", "min"]), [x], -1, True)
+        if self.flag():
+            self.push(self.c.one_of(["subtract", "multiply", "add"]), [x, r])
+        summed = self.pick(lambda v: v.is_float and v.shape == shape)
+        axes = tuple(range(len(shape) - 1)) if self.flag() else 0
+        self.push("sum", [summed], axes, self.flag())
 
     def _nested(self) -> None:
         """A reduction of another one's results, or of all of a value whose rows are reduced, too."""
@@ -414,7 +430,7 @@ class Drawing:
 
 
 def draw_program(c: Choices, profile: Profile, bases: Sequence[tuple[int, int]] = BASES) -> Program:
-    drawing = Drawing(c, profile, bases)
+    drawing = Drawing(c, profile, profile.bases or bases)
     if drawing.profile.layers:
         drawing.layers()
         drawing.program.outputs = [len(drawing.values) - 1]
