@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import json
 import pickle
 import re
@@ -269,6 +270,7 @@ def test_numpy_numbers_are_numbers():
         ({"peak_bandwidth": 1e12}, ValueError, "peak_bandwidth must be at least bandwidth"),
         ({"cache_bandwidth": 1e12}, ValueError, "cache_bandwidth must be at least bandwidth"),
         ({"on_chip_bytes": 100}, ValueError, "on_chip_bytes must be at least tile_bytes"),
+        ({"cost_per_hour": -1}, ValueError, "cost_per_hour must be a finite number >= 0"),
         ({"cache_bytes": 1.5}, TypeError, "cache_bytes must be an integer"),
         ({"cache_bytes": 2**63}, ValueError, "cache_bytes must be >= 0 and below"),
         ({"units": 0}, ValueError, "units must be > 0"),
@@ -360,6 +362,21 @@ def test_a_device_shows_every_number_and_its_source():
         assert word in page
     assert "bfloat16 matrix  " not in text  # its note says so
     assert "<Device T4: 288 GB/s" in repr(kf.device("T4"))
+
+
+def test_costs_are_those_of_the_user():
+    assert all(d.cost_per_hour == 0 for d in kf.devices())
+    d = dataclasses.replace(kf.device("H200"), cost_per_hour=3.6)
+    assert "cost_per_hour" in str(d)
+    assert "cost_per_hour" not in str(kf.device("H200"))
+    plan = kf.plan(lambda x: kf.relu(x) + 1, kf.spec((4096, 4096)), device=d)
+    fused, unfused = (3.6 * total.time_us / 3600 for total in (plan.fused, plan.unfused))
+    assert plan.device.cost_per_hour == 3.6
+    (line,) = [line for line in str(plan).splitlines() if "an hour" in line]
+    assert line.startswith("At 3.6 an hour, a million calls cost ")
+    said = [float(word) for word in re.findall(r"0\.\d+", line)]
+    assert said == [pytest.approx(fused, rel=0.01), pytest.approx(unfused, rel=0.01)]
+    assert "an hour" not in str(kf.plan(lambda x: kf.relu(x) + 1, kf.spec((4096, 4096)), device="H200"))
 
 
 def test_the_table_is_a_list_and_shows_itself(monkeypatch):

@@ -18,6 +18,7 @@ MAX_GROUPS = 40
 MAX_REFUSALS = 20
 _LISTED = 8
 _MIN_LABEL = 12
+_HOUR_S = 3600  # a million calls of 1 us take a second
 _SHORT_KINDS = {"full_reduction": "reduction", "contraction_reduction": "product"}
 
 
@@ -192,7 +193,10 @@ def savings_line(plan: Plan) -> str:
 
 
 def notes(plan: Plan) -> Iterator[str]:
-    """What the tables do not say: bytes that are read again, and kernels that no executor has."""
+    """What the tables do not say: costs, bytes that are read again, and kernels that no executor has."""
+    if hourly := plan.device.cost_per_hour:
+        unfused, fused = (number(hourly * total.time_us / _HOUR_S, 3) for total in (plan.unfused, plan.fused))
+        yield f"At {hourly:g} an hour, a million calls cost {fused} instead of {unfused}."
     if twice := [g for g in plan.groups if not g.row_on_chip]:
         extra = sum(g.issued.total - g.compulsory.total for g in twice)
         unit, size = byte_unit(extra)
