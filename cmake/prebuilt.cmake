@@ -4,8 +4,15 @@ if(NOT KFUSION_HAVE_CUDA OR KFUSION_SANITIZE OR CMAKE_CROSSCOMPILING)
   return()
 endif()
 
-set(KFUSION_PREBUILT auto CACHE STRING "Kernels compiled ahead of time: common, all, or auto (all where there is no NVRTC)")
-set_property(CACHE KFUSION_PREBUILT PROPERTY STRINGS auto common all)
+set(KFUSION_PREBUILT auto CACHE STRING
+    "Kernels compiled ahead of time: common, all, auto (all where there is no NVRTC), or OFF: none")
+set_property(CACHE KFUSION_PREBUILT PROPERTY STRINGS auto common all OFF)
+if(NOT KFUSION_PREBUILT MATCHES "^(auto|common|all|OFF)$")
+  message(FATAL_ERROR "KFUSION_PREBUILT must be auto, common, all or OFF, got '${KFUSION_PREBUILT}'")
+endif()
+if(KFUSION_PREBUILT STREQUAL "OFF")
+  return()
+endif()
 
 set(architectures ${CMAKE_CUDA_ARCHITECTURES})
 if(architectures STREQUAL "native")

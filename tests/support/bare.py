@@ -1,4 +1,4 @@
-"""What a wheel must do where there is nothing but NumPy: no compiler, no GPU, no torch. `python tests/support/bare.py`."""
+"""What a wheel must do where there is nothing but NumPy: no compiler, no GPU. `python tests/support/bare.py`."""
 
 from __future__ import annotations
 
