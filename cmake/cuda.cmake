@@ -18,6 +18,7 @@ function(kfusion_default_architectures)
     set(CMAKE_CUDA_ARCHITECTURES native PARENT_SCOPE)
   else()
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90 PARENT_SCOPE)
+    set(KFUSION_NO_GPU_KNOWN ON PARENT_SCOPE)
   endif()
 endfunction()
 

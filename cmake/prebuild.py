@@ -3,7 +3,8 @@
     prebuild.py MODULE PACKAGES WHICH NVCC FOLDER ARCHITECTURE...
 
 MODULE is the extension module just built, PACKAGES the folder that has kfusion's Python, FOLDER takes the results.
-WHICH is "common", "all", or "auto": all where there is no NVRTC, which would compile what is rare when that is needed.
+WHICH is "common" or "all". Where there is no NVRTC, which would compile others when they are needed, "auto" and
+"needed" are all; where there is, "auto" is "common" and "needed" none.
 """
 
 import importlib.util
@@ -28,7 +29,7 @@ def have_nvrtc() -> bool:
         return False
 
 
-if which == "auto":
-    which = "common" if have_nvrtc() else "all"
-wanted = {"common": _prebuilt.COMMON, "all": _prebuilt.FUNCTIONS}[which]
+if which in ("auto", "needed") and not have_nvrtc():
+    which = "all"
+wanted = {"auto": _prebuilt.COMMON, "common": _prebuilt.COMMON, "all": _prebuilt.FUNCTIONS, "needed": ()}[which]
 _prebuilt.build(wanted, architectures, nvcc, Path(folder), Path(folder) / "work")

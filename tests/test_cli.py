@@ -15,9 +15,10 @@ import pytest
 
 import kfusion as kf
 from kfusion import _core, _files
-from kfusion._cli import demo
+from kfusion._cli import demo, demo_text
+from kfusion._cli import main as main_module
 from kfusion._cli.main import main
-from kfusion._compare import peers
+from kfusion._compare import comparison, peers
 from kfusion._devices import hardware
 
 SMALL = ["demo", "--shape", "16x32", "--device", "cpu", "--repeats", "1", "--peers", "none"]
@@ -39,11 +40,61 @@ def assert_picture(path):
 def test_demo_prints_tables_and_saves_the_picture(tmp_path):
     done = kfusion([*SMALL, "--shape", "8x4x16"], tmp_path)
     assert done.returncode == 0, done.stderr
-    for word in ("float32[16,32]", "float32[8,4,16]", "unfused", "copy", "predicted", "kfusion_demo.png"):
+    for word in ("float32[16,32]", "float32[8,4,16]", "unfused", "copy", "Why: ", "kfusion_demo.png", "Next:"):
         assert word in done.stdout
     assert "100%" in done.stderr
     assert_picture(tmp_path / "kfusion_demo.png")
     assert os.listdir(tmp_path) == ["kfusion_demo.png"]
+
+
+def row(name, us, *, is_peer=False, spread=0.0, launches=None, moved_bytes=None):
+    return comparison.Row(
+        name=name, cache="cold", median_us=us, p20_us=us * (1 - spread), p80_us=us * (1 + spread), samples=9,
+        launches=launches, moved_bytes=moved_bytes, predicted_us=None, gbps=None, copy_pct=54.0, speedup=1.0,
+        max_abs_error=1e-6, is_peer=is_peer,
+    )  # fmt: skip
+
+
+def measured(*rows):
+    return comparison.Comparison(
+        operation="f", subject="f(x)", shape=(2, 3), dtype="float32", array="numpy", device="cpu", arguments={},
+        predicted={"speedup_estimate": 4.0}, max_difference=0.0, rows=rows, notes=(), hardware={"cpu": {}}, versions={},
+    )  # fmt: skip
+
+
+OURS = (row("unfused", 11540.0, launches=5, moved_bytes=134_300_000), row("fused", 1800.0, moved_bytes=33_550_000))
+COPY = row("copy", 972.0, moved_bytes=33_550_000)
+
+
+def test_the_first_line_is_the_result():
+    c = measured(*OURS, COPY, row("numpy", 29700.0, is_peer=True))
+    text = demo_text.text([c], "p.png", full=False)
+    assert text.startswith("NumPy 29.7 ms, fused 1.80 ms: 16 x\n\n")
+    for words in ("5 kernels", "134.3 MB", "33.55 MB", "copy of that many bytes takes 972 us", "54 %", "p.png"):
+        assert words in " ".join(text.split())
+    assert "times vary" not in text
+    assert demo_text.headline(measured(*OURS, COPY)) == "one kernel for each step 11.5 ms, fused 1.80 ms: 6.4 x"
+    slow = measured(OURS[0], row("fused", 4000.0, spread=0.5, moved_bytes=1), COPY, row("numpy", 1000.0, is_peer=True))
+    assert demo_text.headline(slow) == "NumPy 1.00 ms, fused 4.00 ms: 0.25 x"
+    assert "The times vary by +-50%" in " ".join(demo_text.text([slow], "p.png", full=False).split())
+
+
+def test_of_several_shapes_each_has_a_line():
+    lines = demo_text.text([measured(*OURS, COPY)] * 2, "p.png", full=True).splitlines()
+    assert lines[0] == lines[1] == "float32[2, 3]: one kernel for each step 11.5 ms, fused 1.80 ms: 6.4 x"
+
+
+def test_the_commands_to_try_next_are_commands(capsys):
+    for command, _ in demo_text._NEXT:
+        program, *arguments = command.split()
+        assert program == "kfusion"
+        if "--help" not in arguments:
+            main_module._parser().parse_args(arguments)
+
+
+def test_without_arguments_it_helps(capsys):
+    assert main([]) == 0
+    assert "demo" in capsys.readouterr().out
 
 
 def test_json_to_stdout_is_all_of_stdout(tmp_path):
@@ -88,7 +139,6 @@ def test_help_and_version(arguments, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "COMMAND"),
         (["dem"], "dem"),
         (["demo", "--shape", "0x4"], "4096x1024"),
         (["demo", "--shape", "4x-1"], "4096x1024"),
@@ -206,10 +256,9 @@ def test_a_closed_pipe_is_no_error(tmp_path):
 
 
 def test_default_shapes_fit_the_memory(monkeypatch):
-    assert demo._large_shape(4, quick=False) == (32768, 4096)
-    assert demo._large_shape(4, quick=True) == (8192, 4096)
+    assert demo._large_shape(4) == (32768, 4096)
     monkeypatch.setattr(hardware, "available_memory_bytes", lambda: 2**28)
-    rows, cols = demo._large_shape(4, quick=False)
+    rows, cols = demo._large_shape(4)
     assert rows * cols * 4 * demo._ARRAYS <= 2**27
     demo._require_memory((rows, cols), 4)
     monkeypatch.setattr(hardware, "available_memory_bytes", lambda: None)
@@ -219,9 +268,12 @@ def test_default_shapes_fit_the_memory(monkeypatch):
 def test_default_peers_are_those_installed(monkeypatch):
     found = {"numpy", "jax"}
     monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: object() if name in found else None)
-    assert demo._installed_peers(cuda=False) == ["numpy", "jax"]
-    assert demo._installed_peers(cuda=True) == []
-    assert set(demo._installed_peers(cuda=False)) <= set(peers.PEERS)
+    assert demo._default_peers(cuda=False, full=False) == ["numpy"]
+    assert demo._default_peers(cuda=False, full=True) == ["numpy", "jax"]
+    assert demo._default_peers(cuda=True, full=True) == []
+    assert set(demo._default_peers(cuda=False, full=True)) <= set(peers.PEERS)
+    found.add("torch")
+    assert demo._default_peers(cuda=True, full=False) == ["torch"]
 
 
 def test_random_array_is_random_in_every_row():

@@ -85,4 +85,4 @@ def test_the_architecture_page_is_named_in_its_old_place():
 
 
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150

@@ -37,6 +37,17 @@ def test_no_file_includes_iostreams():  # see cpp/kfusion/files.hpp
     assert not [f for f in files if stream.search(f.read_text())]
 
 
+def test_only_platform_files_ask_the_operating_system():  # so that a port has these files to write, and no others
+    root = pathlib.Path(__file__).parent.parent
+    files = [f for folder in ("cpp", "cuda") for f in (root / folder).rglob("*") if f.suffix in (".cpp", ".hpp", ".cu")]
+    posix = re.compile(
+        r"#include <(sys/.*|unistd|fcntl|dirent|dlfcn|pthread|signal|sched|link|pwd|poll|netdb|spawn|execinfo)[.]h>"
+        r"|#include <sys/|\bpthread_\w+\("
+    )
+    asking = {f.name for f in files if posix.search(f.read_text())}
+    assert asking == {"platform.cpp"}
+
+
 def test_all_is_what_there_is():
     assert set(kf.__all__) <= set(dir(kf))
     public = {n for n in vars(kf) if not n.startswith("_") and not inspect.ismodule(getattr(kf, n))}

@@ -81,6 +81,11 @@ def test_building_makes_code_that_a_second_build_uses_again(tmp_path, monkeypatc
     assert file.read_bytes() == first
 
 
+def test_none_is_a_choice(tmp_path):
+    _prebuilt.build((), ["80-real", "90"], "no nvcc is needed", tmp_path, tmp_path / "work")
+    assert [f.read_bytes() for f in sorted(tmp_path.glob("*.kernels"))] == [b"kfusion-prebuilt-1 0\n"] * 2
+
+
 def test_architectures_are_cmakes():
     assert _prebuilt._code("90") == ["-gencode", "arch=compute_90,code=[sm_90,compute_90]"]
     assert _prebuilt._code("80-real") == ["-gencode", "arch=compute_80,code=[sm_80]"]

@@ -1,12 +1,12 @@
 // Which devices can be used, and what to tell the user where none can.
 #include "host/runtime.hpp"
 
-#include <pthread.h>
-
 #include <array>
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+
+#include "cpu/platform.hpp"
 
 namespace kfusion::cuda {
 namespace {
@@ -22,7 +22,7 @@ void after_fork_in_child() {
   doomed = doomed || used;
   usable = 0;
 }
-[[maybe_unused]] const int watching_forks = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+[[maybe_unused]] const bool watching_forks = (cpu::in_forked_child(after_fork_in_child), true);
 
 [[noreturn]] void throw_forked() {
   throw DeviceError(

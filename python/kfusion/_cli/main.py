@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the program's name; the process's own by default.
 
     Returns:
-        The exit status: 0, 2 after an error (one sentence on stderr), 130 after Ctrl-C.
+        The exit status: 0 (of no arguments too, which print the help), 2 after an error (one sentence on stderr), 130
+        after Ctrl-C.
     """
     try:
         args = _parser().parse_args(argv)
@@ -54,7 +55,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="kfusion", description="Shows what kernel fusion saves, and proves it by measuring."
     )
     parser.add_argument("--version", action="version", version=f"kfusion {_core.__version__}")
-    subcommands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.set_defaults(run=lambda args: parser.print_help())
+    subcommands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for module in _SUBCOMMANDS:
         module.add(subcommands)
     return parser

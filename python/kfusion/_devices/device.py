@@ -22,7 +22,7 @@ PEAKS = {
     "matrix_float32": "float32 matrix",
     "matrix_float64": "float64 matrix",
 }
-_RATES = ("bandwidth", "peak_bandwidth", "cache_bandwidth", "launch_us")
+_RATES = ("bandwidth", "peak_bandwidth", "cache_bandwidth", "launch_us", "cost_per_hour")
 _COUNTS = {"cache_bytes": 2**63, "on_chip_bytes": 2**63, "tile_bytes": 2**63, "units": 2**31}
 _FLAGS = ("is_cpu", "write_allocate")
 _TEXTS = ("source", "assumed")
@@ -57,6 +57,8 @@ class Device(Report):
         compute_capability: of an NVIDIA GPU, "9.0" for Hopper: some kernels need one. "" means none.
         write_allocate: whether an ordinary store reads the cache line first, as a CPU's does. Not priced: the CPU
             kernels store large results past the cache.
+        cost_per_hour: what you pay for it, in any currency, for plans to price calls with; 0 means not said. The table
+            has none: `dataclasses.replace(kfusion.device("H200"), cost_per_hour=4.0)`.
         source: where the numbers come from, by group: "bandwidth", "peak_bandwidth", "peaks", "cache", "on_chip",
             "launch".
         assumed: numbers that are neither measured nor published, by name, and how they were arrived at.
@@ -81,6 +83,7 @@ class Device(Report):
     is_cpu: bool = False
     compute_capability: str = ""
     write_allocate: bool = False
+    cost_per_hour: float = 0.0
     source: Mapping[str, str] = field(default_factory=dict, hash=False)
     assumed: Mapping[str, str] = field(default_factory=dict, hash=False)
     note: str = ""
@@ -200,6 +203,8 @@ class Device(Report):
             yield name, f"{getattr(self, name):,}", mark(name)
         yield "units", str(self.units), mark("units")
         yield "launch_us", number(self.launch_us, 3), mark("launch_us")
+        if self.cost_per_hour:
+            yield "cost_per_hour", f"{self.cost_per_hour:g}", ""
         for name, label in PEAKS.items():
             if self.peaks[name]:
                 yield label, f"{number(self.peaks[name] / 1e12)} TFLOP/s", mark("peaks")

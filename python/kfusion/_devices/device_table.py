@@ -40,7 +40,8 @@ _FROM_CLOCK = {
     "peak_bandwidth": "memory clock x bus width, as the driver gives them",
 }
 
-_VENDORS = re.compile(r"\b(nvidia|geforce|tesla|amd|instinct|gpu)\b")
+_VENDORS = re.compile(r"\b(nvidia|geforce|tesla|amd|instinct|apple|gpu)\b")
+GEFORCE = ("GeForce", "GeForce laptop")  # kinds whose matrix products run at _GEFORCE_RATE
 
 
 class DeviceTable(Report, Sequence[Device]):
@@ -102,7 +103,7 @@ def _cells(d: Device) -> tuple[str, ...]:
         cell("peaks", d.peaks["vector_float64"] / 1e12),
         cell("peaks", d.peak_flops("float16") / 1e12),
         number(d.ridge_point("float16"), 3),
-        number(d.cache_bytes / 1e6, 3),
+        cell("cache_bytes", d.cache_bytes / 1e6),
         number(d.on_chip_bytes / 1e3, 3),
         str(d.units),
         cell("launch_us", d.launch_us, 2),
@@ -125,13 +126,13 @@ def from_properties(info: Mapping[str, Any]) -> Device:
     return _from_entry(
         {
             "name": info["name"],
+            "kind": "GeForce" if "geforce" in info["name"].lower() else "NVIDIA data center",
             "compute_capability": capability,
             "clock_hz": clock_hz,
             "units": units,
             "peak_bandwidth": 2 * info["memory_clock_hz"] * info["memory_bus_bits"] / 8,
             "cache_bytes": info["l2_bytes"],
             "tile_bytes": info["shared_memory_per_block_bytes"],
-            "peaks": peaks_from_clock(capability, units, clock_hz, geforce="geforce" in info["name"].lower()),
             "source": dict.fromkeys(("cache", "on_chip"), "what the driver says"),
             "assumed": _FROM_CLOCK,
         }
@@ -165,6 +166,15 @@ def by_key() -> dict[str, Device]:
 
 
 @functools.cache
+def kinds() -> dict[str, list[str]]:
+    """The names of the table by kind of device, in the order of the file."""
+    found: dict[str, list[str]] = {}
+    for entry in _file()["devices"]:
+        found.setdefault(entry["kind"], []).append(entry["name"])
+    return found
+
+
+@functools.cache
 def _places() -> dict[str, int]:
     """Where the file has what `key_of` makes of a name or an alias."""
     devices = enumerate(_file()["devices"])
@@ -191,12 +201,17 @@ def _from_entry(entry: Mapping[str, Any]) -> Device:
         "on_chip_bytes": tile_bytes * architecture.get("cluster_blocks", 1),
         "write_allocate": is_cpu,
     }
+    if "peaks" not in entry:  # the vendor says how many units there are, and their clock
+        geforce = entry["kind"] in GEFORCE
+        derived["peaks"] = peaks_from_clock(
+            entry["compute_capability"], entry["units"], entry["clock_hz"], geforce=geforce
+        )
     reasons = {name: text for name, text in _ASSUMED[is_cpu].items() if name not in entry}
     texts = {
         "source": {group: _file()["sources"].get(text, text) for group, text in entry["source"].items()},
         "assumed": reasons | entry.get("assumed", {}),
     }
-    extra = ("aliases", "clock_hz")
+    extra = ("aliases", "clock_hz", "kind")
     return Device.from_dict(derived | {k: v for k, v in entry.items() if k not in extra} | texts)
 
 

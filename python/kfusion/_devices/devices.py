@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import threading
 
 from .device import Device
-from .device_table import DeviceTable, by_key, find, key_of
+from .device_names import hint
+from .device_table import DeviceTable, by_key, find
 from .measure import is_place, measure_device, parse_place
 
 _measuring = threading.Lock()
@@ -38,10 +38,9 @@ def device(name: str | Device) -> Device:
             return _measured(*parse_place("device", name))
     if found := find(name):
         return found
-    close = difflib.get_close_matches(key_of(name), by_key(), n=3, cutoff=0.5)
-    known = dict.fromkeys(by_key()[key].name for key in close)
-    hint = f"did you mean {' or '.join(known)}?" if known else f"there are {', '.join(d.name for d in devices())}"
-    raise ValueError(f"kfusion.device: name must be 'cpu', 'cuda' or one of kfusion.devices(), got {name!r}; {hint}")
+    raise ValueError(
+        f"kfusion.device: name must be 'cpu', 'cuda' or one of kfusion.devices(), got {name!r}; {hint(name)}"
+    )
 
 
 def devices() -> DeviceTable:

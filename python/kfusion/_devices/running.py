@@ -26,7 +26,8 @@ def device(place: str) -> Device:
 @functools.cache
 def _gpu(index: int) -> Device:
     info = hardware.gpu(index)
-    return find(info["name"]) or from_properties(info)
+    found = find(info["name"])  # several chips share some names: a desktop's and a laptop's, or parts of a GPU
+    return found if found and found.units == info["multiprocessors"] else from_properties(info)
 
 
 @functools.cache

@@ -18,6 +18,7 @@ MAX_GROUPS = 40
 MAX_REFUSALS = 20
 _LISTED = 8
 _MIN_LABEL = 12
+_HOUR_S = 3600  # a million calls of 1 us take a second
 _SHORT_KINDS = {"full_reduction": "reduction", "contraction_reduction": "product"}
 
 
@@ -197,7 +198,11 @@ def _is_head(plan: Plan, group: Group) -> bool:
 
 
 def notes(plan: Plan) -> Iterator[str]:
-    """What the tables do not say: bytes that are read again, and kernels that no executor has."""
+    """What the tables do not say: costs, what else keeps less, bytes that are read again, and kernels that no executor
+    has."""
+    if hourly := plan.device.cost_per_hour:
+        unfused, fused = (number(hourly * total.time_us / _HOUR_S, 3) for total in (plan.unfused, plan.fused))
+        yield f"At {hourly:g} an hour, a million calls cost {fused} instead of {unfused}."
     if kept_table(plan) is not None:
         yield (
             "One graph of both passes stores what its kernels read later. Passes that run apart, of tensors that "
