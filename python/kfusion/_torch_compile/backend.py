@@ -11,11 +11,12 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from .compiled import Compiled
 from .decompositions import table
+from .library import register
 
 _numbers = itertools.count()
 
 
-def kfusion(module: Any, inputs: Sequence[Any], *, mode: str | None = None, options: Any = None) -> Any:
+def backend(module: Any, inputs: Sequence[Any], *, mode: str | None = None, options: Any = None) -> Any:
     """What `torch.compile(model, backend="kfusion")` calls with each graph.
 
     Args:
@@ -32,6 +33,7 @@ def kfusion(module: Any, inputs: Sequence[Any], *, mode: str | None = None, opti
     """
     if options:
         raise ValueError(f"kfusion: torch.compile's options has no names for this backend, got {sorted(options)}")
+    register()
     number = next(_numbers)
 
     def compiler(stage: str) -> Any:

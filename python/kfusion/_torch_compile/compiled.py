@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .._fuse import FusedFunction, fuse
+from .._fuse import fuse
 from .._tracing import fx_graphs
 
 _log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Compiled:
         self._orders = [_order(n) for n in self._results]
         self._plan_host(nodes)
         self._is_eager = not self._fused_results
-        self.function = fuse(self._traced_function(name)) if self._fused_results else None
+        self.function: Any = None if self._is_eager else fuse(self._traced_function(name))
 
     def _plan_host(self, nodes: Sequence[Any]) -> None:
         """Chooses what the fused function computes, and what the host."""
@@ -98,7 +98,8 @@ class Compiled:
         values.update(zip(self._fused_results, made, strict=True))
         with torch.no_grad():
             fx_graphs.run(self._host, values, self._constants, traces=False)
-            return [_in_order(values[r] if hasattr(r, "op") else r, o) for r, o in zip(self._results, self._orders, strict=True)]
+            made = [values[r] if hasattr(r, "op") else r for r in self._results]
+            return [_in_order(value, order) for value, order in zip(made, self._orders, strict=True)]
 
     def _fused(self, *tensors: Any) -> Any:
         with _plain_torch():
@@ -153,10 +154,10 @@ def _made_of(results: Iterable[Any], known: set[Any]) -> set[Any]:
 
 def _order(node: Any) -> tuple[int, ...] | None:
     """The order of axes in which a result is dense, if it is in one; None where that says nothing."""
-    value = node.meta.get("val") if hasattr(node, "meta") else None
+    value: Any = node.meta.get("val") if hasattr(node, "meta") else None
     if not fx_graphs.is_tensor(value) or value.ndim < 2:
         return None
-    shape, strides = list(map(_known, value.shape)), list(map(_known, value.stride()))
+    shape, strides = list(map(fx_graphs.known, value.shape)), list(map(fx_graphs.known, value.stride()))
     order = tuple(sorted(range(value.ndim), key=lambda a: (-strides[a], a)))
     dense = 1
     for axis in reversed(order):
@@ -164,12 +165,6 @@ def _order(node: Any) -> tuple[int, ...] | None:
             return None
         dense *= max(shape[axis], 1)
     return order
-
-
-def _known(value: Any) -> Any:
-    """A size as it was when torch looked at it."""
-    node = getattr(value, "node", None)
-    return value if node is None else node.hint
 
 
 def _in_order(value: Any, order: tuple[int, ...] | None) -> Any:

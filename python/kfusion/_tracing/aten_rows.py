@@ -9,21 +9,21 @@ from typing import Any
 
 from .._graph.memory import c_strides
 from .._graph.source import no_form
-from .._graph.tracer import Traced, Tracer
-from .._ops import activations, contractions, joins, norms, views
+from .._graph.tracer import Tracer, stage
+from .._ops import activations, contractions, dropout, joins, norms, views
 from .._ops import primitives as p
 from .._ops.group_norms import groupnorm
-from .._spec import DTYPES, HALF
+from .._spec import DTYPES, FLOATS, HALF
 from . import library_calls
-from .aten import lifted, row, source
-from .torch_functions import FUNCTIONS, plain_axes
+from .aten import first, row, source
+from .torch_functions import FUNCTIONS, plain_axes, torch_function
 
 # ---- what makes tensors of numbers ----
 
 
 @source("full")
 def _full(tracer: Tracer, size: Any, value: Any, *, dtype: Any = None, device: Any = None, **said: Any) -> Any:
-    like = tracer.value_of_input(0)
+    like: Any = tracer.value_of_input(0)
     name = library_calls.name_of(dtype) if dtype is not None else ""
     if name not in DTYPES or isinstance(value, complex) or not library_calls.lies_on(like, device or like.device):
         raise no_form("torch.full of that dtype or device is made by torch")
@@ -86,7 +86,8 @@ def _numel(x: Any) -> Any:
 @row("slice")
 def _slice(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
     keys = [slice(None)] * views.axis_of(x, dim, "slice")
-    return x[(*keys, slice(start, None if type(end) is int and end == sys.maxsize else end, step))]
+    key = slice(start, None if type(end) is int and end == sys.maxsize else end, step)
+    return x.__getitem__((*keys, key))
 
 
 @row("select")
@@ -124,8 +125,8 @@ def _to_copy(x: Any, *targets: Any, dtype: Any = None, device: Any = None, layou
             dtype = target
         elif isinstance(target, torch.device):
             device = target
-        elif isinstance(target, (torch.Tensor, Traced)):
-            dtype, device = target.dtype, target.device
+        elif isinstance(target, torch.Tensor):
+            dtype, device = getattr(target, "dtype", None), getattr(target, "device", None)
     if device is not None and not library_calls.lies_on(x, device):
         raise no_form("moving a value to another device is a call of the library")
     return FUNCTIONS["to"](x, dtype=dtype) if dtype is not None else x
@@ -138,7 +139,7 @@ def _convert(x: Any, dtype: Any) -> Any:
 
 @row("copy")
 def _copy(x: Any, src: Any, non_blocking: bool = False) -> Any:
-    return FUNCTIONS["copy"](x, lifted(x, src))
+    return FUNCTIONS["copy"](x, src)
 
 
 @row("squeeze")
@@ -183,14 +184,14 @@ def _slice_scatter(x: Any, src: Any, dim: int = 0, start: Any = None, end: Any =
     if step != 1:
         raise no_form("steps are written by the library")
     parts = joins.parts(x, [0, first, max(first, last), x.shape[axis]], axis)
-    return joins.concatenate([parts[0], lifted(x, src), parts[2]], axis)
+    return joins.concatenate([parts[0], src, parts[2]], axis)
 
 
 @row("select_scatter")
 def _select_scatter(x: Any, src: Any, dim: int, index: int) -> Any:
     axis = views.axis_of(x, dim, "select_scatter")
     index = index + x.shape[axis] if index < 0 else index
-    return _slice_scatter(x, views.expand_dims(lifted(x, src), axis), axis, index, index + 1)
+    return _slice_scatter(x, views.expand_dims(src, axis), axis, index, index + 1)
 
 
 @row("slice_backward")
@@ -216,9 +217,17 @@ def _hardtanh(x: Any, low: Any = -1, high: Any = 1) -> Any:
     return p.clip(x, low, high)
 
 
+@row("elu")
+def _elu(x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
+    if scale == 1 and input_scale == 1:
+        return FUNCTIONS["elu"](x, alpha)
+    wide = views.wide(x)
+    return views.astype(p.where(wide > 0, wide * scale, p.expm1(wide * input_scale) * (alpha * scale)), x._dtype)
+
+
 @row("threshold_backward")
 def _threshold_backward(gradient: Any, x: Any, threshold: float) -> Any:
-    return p.where(lifted(gradient, x) <= threshold, 0.0, gradient)
+    return p.where(x <= threshold, 0.0, gradient)
 
 
 @row("tanh_backward")
@@ -280,14 +289,14 @@ def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
 
 @row("_softmax_backward_data")
 def _softmax_backward(gradient: Any, y: Any, dim: int, dtype: Any) -> Any:
-    g, y = views.wide(gradient), views.wide(lifted(gradient, y))
+    g, y = views.wide(gradient), views.wide(y)
     made = y * g
     return views.astype(made - y * p.sum(made, dim, True), library_calls.name_of(dtype))
 
 
 @row("_log_softmax_backward_data")
 def _log_softmax_backward(gradient: Any, y: Any, dim: int, dtype: Any) -> Any:
-    g, y = views.wide(gradient), views.wide(lifted(gradient, y))
+    g, y = views.wide(gradient), views.wide(y)
     return views.astype(g - p.exp(y) * p.sum(g, dim, True), library_calls.name_of(dtype))
 
 
@@ -307,9 +316,7 @@ def _native_layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -
 
 
 @row("native_group_norm")
-def _native_group_norm(
-    x: Any, weight: Any, bias: Any, n: Any, channels: Any, hw: Any, groups: int, eps: float
-) -> Any:
+def _native_group_norm(x: Any, weight: Any, bias: Any, n: Any, channels: Any, hw: Any, groups: int, eps: float) -> Any:
     if x.ndim < 3 or 0 in x.shape or x._dtype in HALF:
         raise no_form("of no elements")
     y = groupnorm(x, groups, weight, bias, eps=eps)
@@ -322,13 +329,19 @@ def _trained_batch_norm(x: Any, weight: Any, bias: Any, momentum: float, eps: fl
     """y, the mean and the reciprocal deviation of each channel, and the running statistics as they are afterwards."""
     axes = tuple(a for a in range(x.ndim) if a != 1)
     count = math.prod(x.shape[a] for a in axes)
-    y, mean, var = norms.of_own_moments("batchnorm", x, list(axes), lifted(x, weight), lifted(x, bias), 1, eps)
+    y, mean, var = norms.of_own_moments("batchnorm", x, list(axes), weight, bias, 1, eps)
     mean, var = (views.reshape(v, (x.shape[1],)) for v in (mean, var))
     made = [y, mean, p.rsqrt(var + eps)]
     for old, new in zip(running or (), (mean, var * (count / max(count - 1, 1))), strict=False):
-        old = lifted(x, old)
         made.append(views.astype(views.wide(old) * (1 - momentum) + new * momentum, old._dtype))
     return tuple(made)
+
+
+@row("batch_norm")
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float, cudnn: bool
+) -> Any:
+    return FUNCTIONS["batch_norm"](x, mean, var, weight, bias, training, momentum, eps)
 
 
 @row("_native_batch_norm_legit_functional")
@@ -340,13 +353,11 @@ def _batch_norm_functional(
     if training:
         return _trained_batch_norm(x, weight, bias, momentum, eps, (mean, var))
     y, *saved = _known_batch_norm(x, weight, bias, mean, var, momentum, eps)
-    return (y, *saved, lifted(x, mean), lifted(x, var))
+    return (y, *saved, mean, var)
 
 
 @row("_native_batch_norm_legit.no_stats")
-def _batch_norm_without_statistics(
-    x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> Any:
+def _batch_norm_without_statistics(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
     if 0 in x.shape:
         raise no_form("of no elements")
     return _trained_batch_norm(x, weight, bias, momentum, eps)
@@ -355,7 +366,7 @@ def _batch_norm_without_statistics(
 @row("_native_batch_norm_legit_no_training")
 def _known_batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> Any:
     y = norms.batchnorm(x, mean, var, weight, bias, eps=eps)
-    nothing = views.full_like(views.wide(lifted(x, mean)), 0)[:0]
+    nothing = views.full_like(views.wide(mean), 0)[:0]
     return y, nothing, nothing
 
 
@@ -364,14 +375,9 @@ def _known_batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, momen
 
 @row("addmm")
 def _addmm(x: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    a = lifted(_any(x, a, b), a)
     if x.ndim == 1 and beta == 1 and alpha == 1 and x._dtype == a._dtype:
         return contractions.matmul(a, b) + x
     return FUNCTIONS["addmm"](x, a, b, beta=beta, alpha=alpha)
-
-
-def _any(*values: Any) -> Traced:
-    return next(v for v in values if isinstance(v, Traced))
 
 
 @row("convolution")
@@ -395,13 +401,48 @@ def _convolution(
 def _embedding(
     weight: Any, indices: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Any:
-    weight, indices = (lifted(_any(weight, indices), v) for v in (weight, indices))
     return contractions.taken(weight, indices, 0, "embedding")
+
+
+@first("_scaled_dot_product_flash_attention_for_cpu")
+def _attention_on_cpu(q: Any, k: Any, v: Any, p: float = 0.0, causal: bool = False, **more: Any) -> Any:
+    return _attention(q, k, v, more.get("attn_mask"), p, causal, more.get("scale"))
+
+
+@first("_scaled_dot_product_flash_attention")
+def _flash_attention(q: Any, k: Any, v: Any, p: float = 0.0, causal: bool = False, *shown: bool, **more: Any) -> Any:
+    return _attention(q, k, v, None, p, causal, more.get("scale"))
+
+
+@first("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
+def _other_attention(
+    q: Any, k: Any, v: Any, bias: Any, sums: bool, p: float = 0.0, causal: bool = False, *shown: bool, **more: Any
+) -> Any:
+    return _attention(q, k, v, bias, p, causal, more.get("scale"))
+
+
+def _attention(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any) -> Any:
+    """What users called, without the logarithms of the sums that torch's kernels give for a backward pass."""
+    if p > 0 or 0 in q.shape or 0 in k.shape:
+        raise no_form("of dropout")
+    function = sys.modules["torch"].nn.functional.scaled_dot_product_attention
+    return torch_function("scaled_dot_product_attention", (q, k, v, mask, 0.0, causal), {"scale": scale}, function)
+
+
+@row("native_dropout")
+def _native_dropout(x: Any, probability: float, train: bool | None) -> Any:
+    """The result, and which elements were kept."""
+    if x._dtype not in FLOATS or not (train is None or train) or not 0 < probability < 1:
+        raise no_form("of no dropout")
+    with stage(x, "dropout"):
+        keeps = dropout.kept(x, probability)
+        made = views.wide(x) * dropout.one_of(x, keeps, 1 / (1 - probability), 0.0)
+        return views.astype(made, x._dtype), keeps
 
 
 @row("native_dropout_backward")
 def _native_dropout_backward(gradient: Any, mask: Any, scale: float) -> Any:
-    mask = lifted(gradient, mask)
+    mask = mask
     return gradient * views.astype(mask, gradient._dtype) * scale
 
 

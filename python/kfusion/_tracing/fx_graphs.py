@@ -26,8 +26,14 @@ def run(nodes: Iterable[Any], values: dict[Any, Any], constants: Mapping[str, An
         if node.op != "call_function":
             raise NotImplementedError(f"kfusion: a node of {node.op} in a graph of operators")
         args, kwargs = given(node, values)
-        is_operator = traces and aten.is_operator(node.target)
-        values[node] = aten.called(node.target, args, kwargs) if is_operator else node.target(*args, **kwargs)
+        if traces and aten.is_operator(node.target):
+            values[node] = aten.called(node.target, args, kwargs, only_first=_is_read_at_0(node))
+        else:
+            values[node] = node.target(*args, **kwargs)
+
+
+def _is_read_at_0(node: Any) -> bool:
+    return bool(node.users) and all(u.target is operator.getitem and u.args[1] == 0 for u in node.users)
 
 
 def given(node: Any, values: Mapping[Any, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -72,3 +78,9 @@ def symbol(extent: Any) -> str | None:
     """The name of a symbolic size that is a symbol and no expression; None for any other."""
     expression = getattr(getattr(extent, "node", None), "expr", None)
     return str(expression) if getattr(expression, "is_symbol", False) else None
+
+
+def known(size: Any) -> Any:
+    """A size; of one that is a symbol, what it was when torch looked at it."""
+    node = getattr(size, "node", None)
+    return size if node is None else node.hint
