@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from . import cuda_graphs
 from .compiled import Compiled
 from .decompositions import table
 from .library import register
@@ -35,17 +37,20 @@ def backend(module: Any, inputs: Sequence[Any], *, mode: str | None = None, opti
         raise ValueError(f"kfusion: torch.compile's options has no names for this backend, got {sorted(options)}")
     register()
     number = next(_numbers)
+    replays = cuda_graphs.Replays(len(inputs)) if cuda_graphs.is_wanted(mode) else None
 
-    def compiler(stage: str) -> Any:
-        def compiled(graph: Any, arguments: Sequence[Any]) -> Any:
-            return Compiled(graph, f"compiled_{number}{stage}").boxed()
+    def forward(graph: Any, arguments: Sequence[Any], name: str = "forward") -> Any:
+        run = Compiled(graph, f"compiled_{number}_{name}").boxed()
+        return replays.forward(run, graph, arguments, is_inference=name != "forward") if replays else run
 
-        return compiled
+    def backward(graph: Any, arguments: Sequence[Any]) -> Any:
+        run = Compiled(graph, f"compiled_{number}_backward").boxed()
+        return replays.backward(run, graph, arguments) if replays else run
 
     return aot_autograd(
-        fw_compiler=compiler("_forward"),
-        bw_compiler=compiler("_backward"),
-        inference_compiler=compiler(""),
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=functools.partial(forward, name="inference"),
         decompositions=table(),
         partition_fn=min_cut_rematerialization_partition,
     )(module, inputs)

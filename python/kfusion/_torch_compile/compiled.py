@@ -32,8 +32,8 @@ class Compiled:
         self._constants = fx_graphs.constants(module)
         self._places = [n for n in nodes if n.op == "placeholder"]
         self._results = list(nodes[-1].args[0]) if isinstance(nodes[-1].args[0], (tuple, list)) else [nodes[-1].args[0]]
-        self._orders = [_order(n) for n in self._results]
         self._plan_host(nodes)
+        self._orders = [_order(n) for n in self._fused_results]
         self._is_eager = not self._fused_results
         self.function: Any = None if self._is_eager else fuse(self._traced_function(name))
 
@@ -95,11 +95,11 @@ class Compiled:
             made = self._fused(*[given[n] for n in self._given])
         except Exception as error:
             return self._refused(error, values)
+        made = [_in_order(value, order) for value, order in zip(made, self._orders, strict=True)]
         values.update(zip(self._fused_results, made, strict=True))
         with torch.no_grad():
             fx_graphs.run(self._host, values, self._constants, traces=False)
-            made = [values[r] if hasattr(r, "op") else r for r in self._results]
-            return [_in_order(value, order) for value, order in zip(made, self._orders, strict=True)]
+            return [values[r] if hasattr(r, "op") else r for r in self._results]
 
     def _fused(self, *tensors: Any) -> Any:
         with _plain_torch():
@@ -154,7 +154,7 @@ def _made_of(results: Iterable[Any], known: set[Any]) -> set[Any]:
 
 def _order(node: Any) -> tuple[int, ...] | None:
     """The order of axes in which a result is dense, if it is in one; None where that says nothing."""
-    value: Any = node.meta.get("val") if hasattr(node, "meta") else None
+    value: Any = node.meta.get("val")
     if not fx_graphs.is_tensor(value) or value.ndim < 2:
         return None
     shape, strides = list(map(fx_graphs.known, value.shape)), list(map(fx_graphs.known, value.stride()))

@@ -103,10 +103,8 @@ def called(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, only_fi
     if function is None:
         return _as_function(op, name, args, kwargs)
     try:
-        lifted_args, lifted_kwargs = walk(
-            (args, kwargs), functools.partial(_lifted, tracer_of(*leaves((args, kwargs))))
-        )
-        build = functools.partial(function, *lifted_args, **lifted_kwargs)
+        lifted = (args, kwargs) if name in _WRITING else _lifted(args, kwargs)
+        build = functools.partial(function, *lifted[0], **lifted[1])
         return library_calls.with_form(op, f"torch.{name}", args, kwargs, build)
     except (NoForm, TypeError, ValueError, IndexError) as error:
         if isinstance(error, TraceError) and not isinstance(error, NoForm):
@@ -132,7 +130,11 @@ def _is_traced(value: Any) -> bool:
 
 
 def _by_library(op: Any, name: str, args: Any, kwargs: Any) -> Any:
-    return library_calls.torch_call(op, f"torch.{name}", args, kwargs)
+    given = sys.modules["torch"].reshape if name in _VIEWS and op._overloadname != "dtype" else op
+    return library_calls.torch_call(given, f"torch.{name}", args, kwargs)
+
+
+_VIEWS = ("view", "_unsafe_view")  # whose arguments may lie otherwise here than where torch made the graph
 
 
 def _mutating(op: Any, name: str, args: Any, kwargs: Any) -> Any:
