@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from . import cuda_graphs
 from .compiled import Compiled
 from .decompositions import table
 from .library import register
+from .partition import partition
 
 _numbers = itertools.count()
 
@@ -52,5 +52,5 @@ def backend(module: Any, inputs: Sequence[Any], *, mode: str | None = None, opti
         bw_compiler=backward,
         inference_compiler=functools.partial(forward, name="inference"),
         decompositions=table(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition,
     )(module, inputs)
