@@ -24,7 +24,7 @@ from .results import Measured, Row, rounded
 
 VERSIONS = ("kfusion", "torch", "torch.compile", "torch.compile.max")
 CALL, CALL_CPU, FIRST, FIRST_CPU = "call", "call, CPU time", "first call", "first call, CPU time"
-_MOST = 30  # samples
+_LEAST, _MOST = 4, 30  # samples
 _BUDGET_S = 4.0  # of each version
 
 
@@ -80,6 +80,7 @@ class CompileCase(ModelCase):
     ) -> tuple[dict[str, Callable[..., Any]], dict[str, _First], list[str]]:
         import torch
 
+        torch._dynamo.reset()  # here only: it forgets every version's graphs
         runs, firsts, notes = {}, {}, []
         for version in ("kfusion", *options.asked(VERSIONS[1:])):
             report(0.0, f"{self.title}: {version}, first call")
@@ -115,10 +116,8 @@ def _version(model: Any, version: str) -> Callable[..., Any]:
 
 
 def _first(call: Callable[[], Any], exact: list[Any]) -> _First:
-    import torch
     from torch._dynamo.utils import counters
 
-    torch._dynamo.reset()
     counters.clear()
     before, start, cpu = _resident(), time.perf_counter(), _cpu_s()
     result = call()
