@@ -66,9 +66,8 @@ class CompileCase(ModelCase):
                     start = time.process_time_ns()
                     wall = call_us(functools.partial(run, **given))
                     taken[version].append((wall, (time.process_time_ns() - start) / 1e3))
-                if options.repeats is None and sum(t[0] for s in taken.values() for t in s) > 1e6 * _BUDGET_S * len(
-                    runs
-                ):
+                spent_us = sum(wall for times in taken.values() for wall, _ in times)
+                if options.repeats is None and sample >= _LEAST and spent_us > 1e6 * _BUDGET_S * len(runs):
                     break
         rows = [row for version in runs for row in _rows(version, taken[version], firsts[version])]
         shape = max((tuple(x.shape) for x in given.values()), key=len)
