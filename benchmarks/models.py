@@ -75,7 +75,7 @@ class ModelCase:
             for sample in range(options.repeats or _MOST):
                 for version in taken:
                     report(sample / _MOST, f"{self.title}: {version}")
-                    taken[version].append(_call_us(functools.partial(runs[version], **given)))
+                    taken[version].append(call_us(functools.partial(runs[version], **given)))
                 if options.repeats is None and sum(map(sum, taken.values())) > 1e6 * _BUDGET_S[options.device] * len(
                     taken
                 ):
@@ -142,7 +142,7 @@ def _compiled(model: Any, peer: str) -> Callable[..., Any]:
     return compiled
 
 
-def _call_us(call: Callable[[], Any]) -> float:
+def call_us(call: Callable[[], Any]) -> float:
     """Of one call and what it left to the device."""
     start = time.perf_counter_ns()
     result = call()

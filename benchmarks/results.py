@@ -22,7 +22,7 @@ class Row:
     (GB = 1e9 bytes). of_copy: time of a copy of the same bytes / time, 1 is as fast as the copy; the median over pairs
     measured right after one another. error: the largest against float64. launches: kernels of a call as planned;
     held_bytes: memory that a call takes and the process then keeps. tflops: of a case's products; of_copy is then
-    of the bare products. What does not apply is None.
+    of the bare products. breaks: how often torch.compile left the graph. What does not apply is None.
     """
 
     version: str
@@ -37,6 +37,7 @@ class Row:
     launches: int | None = None
     held_bytes: int | None = None
     tflops: float | None = None
+    breaks: int | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from kfusion._devices import hardware
 from . import attention, convolutions, gradients, layers, losses, optimizers, products, training
 from . import functions as f
 from .cold_start import FirstCall
+from .compiling import CompileCase
 from .host import HostCase
 from .inputs import Inputs
 from .models import ModelCase, available
@@ -256,6 +257,13 @@ def _models(suite: str, options: Options) -> Iterator[Job]:
             yield ModelCase(suite, name, dtype, not options.quick, batch, length)
 
 
+def _compile(suite: str, options: Options) -> Iterator[Job]:
+    batch, length = (1, 128) if options.device == "cpu" else (0, 0)
+    for dtype in options.dtypes or (_MODEL_DTYPES[options.device],):
+        for name in available():
+            yield CompileCase(suite, name, dtype, not options.quick, batch, length)
+
+
 # ---- convolutions ---------------------------------------------------------------------------------------------------
 
 
@@ -337,6 +345,7 @@ SUITES = {
     "training": Suite("backward passes of norms, and steps of blocks of models with their memory", (), _training),
     "gradients": Suite("forward and backward passes on the CPU, beside torch's own", (), _gradients),
     "models": Suite("calls of whole models, beside eager torch and torch.compile", (), _models),
+    "compile": Suite("the same models through torch.compile: kfusion's backend beside inductor", (), _compile),
     "cold_start": Suite("first calls in fresh processes", ("cpu", "cuda"), _cold_start),
 }
 

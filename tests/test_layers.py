@@ -21,6 +21,8 @@ LAYERS = (
     ("_fuse",),
     ("_grad", "_named", "_compare", "_each", "_kept", "_consuming"),
     ("optim",),
+    ("_torch_compile",),
+    ("_torch_operators",),
     ("_library_call", "_traffic", "_tune", "_prebuilt"),
     ("_cli",),
     ("__init__", "__main__"),

@@ -12,6 +12,7 @@ kf.fuse(f)                       # f as few kernels: y = kf.fuse(f)(x); a decora
 kf.for_each(f)(ps, gs, lr)       # f of each p and g, written in place by one kernel; kf.optim: torch optimizers so
 kf.grad(f), kf.value_and_grad(f)  # the gradient of f by its first argument, fused like any other function
 kf.cross_entropy_(z, t)          # a loss whose gradient takes the memory of the logits
+kf.register_torch_ops()          # the named kernels as torch.ops.kfusion.*; torch.compile(m, backend="kfusion")
 kf.call(g, x, result=spec)       # inside f: any function g of arrays, run as it is between f's kernels
 kf.plan(f, kf.spec((4096, 1024)))   # which kernels f becomes, what that saves and why they are not fewer
 kf.measure_traffic(f, kf.spec((65536, 8192)))   # predicted bytes beside those of the GPU's counters (needs ncu)
@@ -49,6 +50,7 @@ from ._plans.each_plan import EachPart, EachPlan
 from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
+from ._torch_operators import register_torch_ops
 from ._traffic.traffic import KernelTraffic, Traffic, measure_traffic
 from ._tune import Tuned, TunedKernel, tune
 
@@ -91,6 +93,7 @@ __all__ = [
     "measure_device",
     "measure_traffic",
     "plan",
+    "register_torch_ops",
     "savings",
     "set_num_threads",
     "spec",

@@ -27,6 +27,7 @@ from ._graph.values import Argument, Attempt, place_of
 from ._ops.operation import Eager
 from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import bytes_or_none, is_array
+from ._tracing import exported
 from ._tracing.trace import Trace, name_of, repeated, signature_of, trace, trace_with, without_partial
 
 if TYPE_CHECKING:
@@ -390,8 +391,9 @@ def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = (), memory:
     function names, is seen by the next call: a parameter that is replaced, another dtype or mode, an attribute.
 
     Args:
-        function: of arrays (NumPy's, torch's, CuPy's, JAX's; on the CPU or a CUDA device), or a torch module; kf.*,
-            NumPy's, torch's and CuPy's functions, operators and methods inside.
+        function: of arrays (NumPy's, torch's, CuPy's, JAX's; on the CPU or a CUDA device), or a torch module, or a
+            program of `torch.export.export`, which becomes a module; kf.*, NumPy's, torch's and CuPy's functions,
+            operators and methods inside.
         allow: pairs of names of calls or ops, as `kfusion.plan` takes them: only these may share a kernel.
         forbid: pairs that may not.
         memory: of calls with tensors that require grad: the bytes, at most, that a call keeps for its backward pass
@@ -420,6 +422,8 @@ Eager.fuse = staticmethod(fuse)
 
 
 def _fused(function: Any, options: dict[str, Any]) -> Any:
+    if exported.is_program(function):
+        function = function.module()
     is_plain = inspect.isfunction(getattr(type(function), "forward", None))  # TorchScript's is not
     if is_plain and modules.is_module(function):
         return fused_module(function, lambda module: FusedFunction(module, options))

@@ -21,7 +21,7 @@ def fused_module(module: Any, fused: Callable[[Any], Any]) -> Any:
     module = unfused(module)
     kind: Any = type(module)
     kind = _class_of(kind)
-    made = kind.__new__(kind)
+    made = object.__new__(kind)  # torch.fx's modules make a class of their own in __new__
     for name, value in {"__dict__": vars(module), "__wrapped__": module, "fused_function": fused(module)}.items():
         object.__setattr__(made, name, value)
     return made

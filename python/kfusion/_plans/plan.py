@@ -12,6 +12,7 @@ from .._core import Graph
 from .._devices import devices
 from .._devices.device import Device
 from .._graph import heads
+from .._tracing import exported
 from .._tracing import trace as _trace
 from . import explain, report
 from .records import Group, Refusal, Total
@@ -175,8 +176,9 @@ def plan(
     """Traces a function, plans it into kernels and counts what fusing them saves. Nothing is computed.
 
     Args:
-        function: a function of arrays, or a Graph.
-        arguments: its arguments: `kfusion.spec(shape, dtype)`, or arrays, of which only shape and dtype count.
+        function: a function of arrays, a Graph, or a program of `torch.export.export`, whose tensors need no data.
+        arguments: its arguments: `kfusion.spec(shape, dtype)`, or arrays, of which only shape and dtype count. Of an
+            exported program its tensors in their order; none are those that it was exported with.
         device: a Device or the name of one (`kfusion.devices()`). None is the first CUDA GPU of this machine, and the
             data sheet of an H200 where there is none; the report's title names it.
         fuse: False plans one kernel per call.
@@ -245,6 +247,10 @@ def plan_graph(name: str, graph: Graph, device: Device, options: dict[str, Any])
 
 def _traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, Graph]:
     if not isinstance(function, Graph):
+        if exported.is_program(function):
+            function = exported.Program(function)
+            inputs, held = function.specs()
+            arguments, keywords = arguments or inputs, held | keywords
         traced = _trace.trace(function, *arguments, **keywords)
         return traced.name, traced.graph
     if arguments or keywords:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from . import numpy_fills, numpy_functions, numpy_ufuncs, torch_functions
+from . import aten, numpy_fills, numpy_functions, numpy_ufuncs, torch_functions
 from .refusals import refused, refused_keyword
 from .traced import Value
 
@@ -28,6 +28,8 @@ class Dispatched(Value):
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if aten.is_operator(function):
+            return aten.called(function, args, kwargs or {})
         is_method = getattr(function, "__qualname__", "").partition(".")[0] in ("Tensor", "TensorBase")
         if isinstance(function, sys.modules["torch"].ScriptMethod):
             raise refused("torch.forward of TorchScript")  # whose parameters no call names

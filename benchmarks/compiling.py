@@ -1,0 +1,152 @@
+"""Whole models through torch.compile: kfusion's backend beside inductor and eager torch. What a call takes, what the
+first one does, how often Dynamo leaves the graph, and the memory that the process has more afterwards.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kfusion import _timing
+
+from .inputs import Inputs
+from .models import ModelCase, call_us, error, tensors
+from .options import Options
+from .results import Measured, Row, rounded
+
+VERSIONS = ("kfusion", "torch", "torch.compile", "torch.compile.max")
+CALL, CALL_CPU, FIRST, FIRST_CPU = "call", "call, CPU time", "first call", "first call, CPU time"
+_LEAST, _MOST = 4, 30  # samples
+_BUDGET_S = 4.0  # of each version
+
+
+class _First(NamedTuple):
+    """The first call of a version: its error, times, breaks and memory."""
+
+    error: float
+    wall_us: float
+    cpu_us: float
+    breaks: int | None
+    held_bytes: int | None
+
+
+@dataclass(frozen=True)
+class CompileCase(ModelCase):
+    """A model of the zoo, compiled by each backend. Times are taken in turn; CPU time is that of all threads and, of
+    first calls, of the compilers that they start: other processes on the machine change it least.
+    """
+
+    def measure(self, inputs: Inputs, options: Options, report: _timing.Progress) -> Measured:
+        """Checks every version against float64, and times their calls in turn.
+
+        Raises:
+            AssertionError: kfusion's result is wrong.
+        """
+        import torch
+
+        model, given = self._built(options.device, getattr(torch, self.dtype))
+        exact_model, exact_given = self._built(options.device, torch.float64)
+        with torch.no_grad():
+            exact = [t.to(torch.float64) for t in tensors(exact_model(**exact_given))]
+        del exact_model, exact_given
+        runs, firsts, notes = self._compiled(model, given, exact, options, report)
+        taken: dict[str, list[tuple[float, float]]] = {version: [] for version in runs}
+        with torch.no_grad():
+            for sample in range(options.repeats or _MOST):
+                for version, run in runs.items():
+                    report(sample / _MOST, f"{self.title}: {version}")
+                    start = time.process_time_ns()
+                    wall = call_us(functools.partial(run, **given))
+                    taken[version].append((wall, (time.process_time_ns() - start) / 1e3))
+                spent_us = sum(wall for times in taken.values() for wall, _ in times)
+                if options.repeats is None and sample >= _LEAST and spent_us > 1e6 * _BUDGET_S * len(runs):
+                    break
+        rows = [row for version in runs for row in _rows(version, taken[version], firsts[version])]
+        shape = max((tuple(x.shape) for x in given.values()), key=len)
+        library = "torch" if options.device == "cuda" else "torch cpu"
+        return Measured(self.suite, self.name, shape, self.dtype, library, 0, tuple(rows), tuple(notes))
+
+    def _compiled(
+        self, model: Any, given: Any, exact: list[Any], options: Options, report: _timing.Progress
+    ) -> tuple[dict[str, Callable[..., Any]], dict[str, _First], list[str]]:
+        import torch
+
+        torch._dynamo.reset()  # here only: it forgets every version's graphs
+        runs, firsts, notes = {}, {}, []
+        for version in ("kfusion", *options.asked(VERSIONS[1:])):
+            report(0.0, f"{self.title}: {version}, first call")
+            run = _version(model, version)
+            try:
+                with torch.no_grad():
+                    firsts[version] = _first(functools.partial(run, **given), exact)
+                runs[version] = run
+            except Exception as failure:
+                if version == "kfusion":
+                    raise
+                notes.append(f"{version} is left out: {str(failure).splitlines()[0]}")
+        if firsts["kfusion"].error > 2.0 * firsts["torch"].error + 1e-6 if "torch" in firsts else False:
+            raise AssertionError(f"{self.name}: kfusion is wrong by {firsts['kfusion'].error:.1e}")
+        return runs, firsts, notes
+
+
+def _version(model: Any, version: str) -> Callable[..., Any]:
+    import torch
+    import torch._inductor.config as inductor
+
+    from kfusion._torch_compile.backend import backend
+
+    if version == "torch":
+        return model  # type: ignore[no-any-return]
+    inductor.force_disable_caches = True  # of former processes
+    if version == "kfusion":
+        ours: Callable[..., Any] = torch.compile(model, backend=backend, dynamic=False)
+        return ours
+    mode = "max-autotune" if version == "torch.compile.max" else None
+    theirs: Callable[..., Any] = torch.compile(model, dynamic=False, mode=mode)
+    return theirs
+
+
+def _first(call: Callable[[], Any], exact: list[Any]) -> _First:
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    before, start, cpu = _resident(), time.perf_counter(), _cpu_s()
+    result = call()
+    wall, cpu = time.perf_counter() - start, _cpu_s() - cpu
+    breaks = sum(counters["graph_break"].values()) if counters["stats"] else None
+    after = _resident()
+    held = max(after - before, 0) if before is not None and after is not None else None
+    return _First(error(tensors(result), exact), 1e6 * wall, 1e6 * cpu, breaks, held)
+
+
+def _cpu_s() -> float:
+    """Of this process and of those that it has started and that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def _resident() -> int | None:
+    """Bytes of the process in memory; None where the system does not say."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else None
+
+
+def _rows(version: str, taken: list[tuple[float, float]], first: _First) -> list[Row]:
+    rows = []
+    for state, times in zip((CALL, CALL_CPU), zip(*taken, strict=True), strict=True):
+        low, middle, high = (rounded(float(np.percentile(times, q))) for q in (20, 50, 80))
+        wrong, held = (rounded(first.error), first.held_bytes) if state == CALL else (None, None)
+        rows.append(
+            Row(version, state, middle, low, high, len(times), error=wrong, held_bytes=held, breaks=first.breaks)
+        )
+    for state, us in ((FIRST, rounded(first.wall_us)), (FIRST_CPU, rounded(first.cpu_us))):
+        rows.append(Row(version, state, us, us, us, 1))
+    return rows

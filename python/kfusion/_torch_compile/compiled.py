@@ -1,0 +1,175 @@
+"""One graph of operators as a function of tensors: a fused function, and on the host what needs no kernel.
+
+On the host are sizes, arguments that come back, and views of arguments or of results, which share their memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from .._fuse import fuse
+from .._tracing import fx_graphs
+
+_log = logging.getLogger(__name__)
+
+
+class Compiled:
+    """What a graph module computes, of a list of its arguments, which it empties: torch's boxed convention.
+
+    Args:
+        module: a graph of torch's operators that write to nothing; `meta["val"]` of its nodes is known.
+        name: what messages call it.
+    """
+
+    def __init__(self, module: Any, name: str) -> None:
+        nodes = list(module.graph.nodes)
+        self._module = module
+        self._constants = fx_graphs.constants(module)
+        self._places = [n for n in nodes if n.op == "placeholder"]
+        self._results = list(nodes[-1].args[0]) if isinstance(nodes[-1].args[0], (tuple, list)) else [nodes[-1].args[0]]
+        self._plan_host(nodes)
+        self._orders = [_order(n) for n in self._fused_results]
+        self._is_eager = not self._fused_results
+        self.function: Any = None if self._is_eager else fuse(self._traced_function(name))
+
+    def _plan_host(self, nodes: Sequence[Any]) -> None:
+        """Chooses what the fused function computes, and what the host."""
+        wanted = dict.fromkeys(r for r in self._results if hasattr(r, "op"))
+        on_host = set(self._places)
+        self._fused_results = []
+        for node in nodes:
+            is_known = all(n in on_host for n in node.all_input_nodes)
+            if is_known and (_is_view(node) or (_is_size(node) and node.op == "call_function")):
+                on_host.add(node)
+            elif node in wanted and node not in on_host:
+                self._fused_results.append(node)
+                on_host.add(node)
+        inside = _made_of(self._fused_results, set(self._places))
+        host = _made_of(wanted, {*self._places, *self._fused_results})
+        self._inside = [n for n in nodes if n in inside]
+        self._host = [n for n in nodes if n in host]
+        self._read = [n for n in self._places if any(u in inside for u in n.users)]
+
+    def _traced_function(self, name: str) -> Any:
+        """What is traced: of the tensors that the graph reads, and of sizes that no tensor has."""
+        tensors = [n for n in self._read if not _is_size(n)]
+        found = fx_graphs.symbols(tensors)
+        named = {n: found.get(fx_graphs.symbol(n.meta.get("val"))) for n in self._read if _is_size(n)}
+        self._given = [*tensors, *(n for n, place in named.items() if place is None)]
+        self._of_tensors = frozenset(n for n, place in named.items() if place is not None)
+        given, inside, results, constants = self._given, self._inside, self._fused_results, self._constants
+
+        def graph(*arguments: Any) -> Any:
+            values = dict(zip(given, arguments, strict=True))
+            for node, place in named.items():
+                if place is not None:
+                    values[node] = arguments[place[0]].shape[place[1]]
+            fx_graphs.run(inside, values, constants)
+            return tuple(values[n] for n in results)
+
+        graph.__name__ = graph.__qualname__ = name
+        return graph
+
+    def boxed(self) -> Any:
+        """The graph as a function for AOTAutograd, which says so by an attribute that wrappers copy."""
+
+        def run(arguments: list[Any]) -> list[Any]:
+            return self(arguments)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        """The graph's results."""
+        given = dict(zip(self._places, arguments, strict=True))
+        arguments.clear()
+        values: dict[Any, Any] = dict(given)
+        if self._is_eager:
+            return self._eagerly(values)
+        try:
+            made = self._fused(*[given[n] for n in self._given])
+        except Exception as error:
+            return self._refused(error, values)
+        made = [_in_order(value, order) for value, order in zip(made, self._orders, strict=True)]
+        values.update(zip(self._fused_results, made, strict=True))
+        with torch.no_grad():
+            fx_graphs.run(self._host, values, self._constants, traces=False)
+            return [values[r] if hasattr(r, "op") else r for r in self._results]
+
+    def _fused(self, *tensors: Any) -> Any:
+        with _plain_torch():
+            return self.function(*tensors)
+
+    def _eagerly(self, values: dict[Any, Any]) -> list[Any]:
+        with _plain_torch():
+            return list(self._module(*[values[n] for n in self._places]))
+
+    def _refused(self, error: Exception, values: dict[Any, Any]) -> list[Any]:
+        """Runs operator by operator what has no kernels: where torch runs it, from now on."""
+        made = self._eagerly(values)
+        _log.warning("kfusion runs a graph operator by operator: %s", error)
+        self._is_eager = True
+        return made
+
+
+@contextlib.contextmanager
+def _plain_torch() -> Any:
+    """Neither gradients nor autocast: both are in the graph already."""
+    with torch.no_grad(), contextlib.ExitStack() as stack:
+        if torch._C._is_any_autocast_enabled():
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+def _is_size(node: Any) -> bool:
+    """Whether a node is a number that is known on the host: a size, or what is made of sizes."""
+    value = node.meta.get("val")
+    return node.op in ("placeholder", "call_function") and isinstance(
+        value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+    )
+
+
+def _is_view(node: Any) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target.is_view and fx_graphs.is_tensor(node.meta.get("val"))
+
+
+def _made_of(results: Iterable[Any], known: set[Any]) -> set[Any]:
+    """The nodes that must be computed for results, where some are known."""
+    waiting, found = list(results), set()
+    while waiting:
+        node = waiting.pop()
+        if node not in found and node not in known:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return found
+
+
+def _order(node: Any) -> tuple[int, ...] | None:
+    """The order of axes in which a result is dense, if it is in one; None where that says nothing."""
+    value: Any = node.meta.get("val")
+    if not fx_graphs.is_tensor(value) or value.ndim < 2:
+        return None
+    shape, strides = list(map(fx_graphs.known, value.shape)), list(map(fx_graphs.known, value.stride()))
+    order = tuple(sorted(range(value.ndim), key=lambda a: (-strides[a], a)))
+    dense = 1
+    for axis in reversed(order):
+        if strides[axis] != dense and shape[axis] != 1:
+            return None
+        dense *= max(shape[axis], 1)
+    return order
+
+
+def _in_order(value: Any, order: tuple[int, ...] | None) -> Any:
+    """A result in the memory order that torch expects of it."""
+    if order is None or value.permute(order).is_contiguous():
+        return value
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return value.permute(order).contiguous().permute(back)

@@ -1,0 +1,86 @@
+"""FX graphs of torch's operators, as torch.compile and torch.export make them, run on traced values."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from . import aten
+
+
+def run(nodes: Iterable[Any], values: dict[Any, Any], constants: Mapping[str, Any], *, traces: bool = True) -> None:
+    """Computes nodes in their order.
+
+    Args:
+        nodes: of an FX graph, but for placeholders and its output.
+        values: by node, those of what they read; those of the nodes are entered.
+        constants: the tensors that the graph names, by name.
+        traces: whether values are traced ones; else torch itself computes.
+    """
+    for node in nodes:
+        if node.op == "get_attr":
+            values[node] = constants[node.target]
+            continue
+        if node.op != "call_function":
+            raise NotImplementedError(f"kfusion: a node of {node.op} in a graph of operators")
+        args, kwargs = given(node, values)
+        if traces and aten.is_operator(node.target):
+            values[node] = aten.called(node.target, args, kwargs, only_first=_is_read_at_0(node))
+        else:
+            values[node] = node.target(*args, **kwargs)
+
+
+def _is_read_at_0(node: Any) -> bool:
+    return bool(node.users) and all(u.target is operator.getitem and u.args[1] == 0 for u in node.users)
+
+
+def given(node: Any, values: Mapping[Any, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A node's arguments, of the values of the nodes among them."""
+
+    def filled(argument: Any) -> Any:
+        kind = type(argument)
+        if isinstance(argument, (tuple, list)):
+            return (list if isinstance(argument, list) else tuple)([filled(a) for a in argument])
+        if isinstance(argument, dict):
+            return {k: filled(a) for k, a in argument.items()}
+        if kind is slice:
+            return slice(filled(argument.start), filled(argument.stop), filled(argument.step))
+        return values[argument] if hasattr(argument, "all_input_nodes") else argument
+
+    return tuple(map(filled, node.args)), {k: filled(a) for k, a in node.kwargs.items()}
+
+
+def constants(module: Any) -> dict[str, Any]:
+    """The tensors, numbers and graphs that a graph module's graph names."""
+    named = [n.target for n in module.graph.nodes if n.op == "get_attr"]
+    return {name: operator.attrgetter(name)(module) for name in named}
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a node's example value (`node.meta["val"]`) is a tensor."""
+    return isinstance(value, sys.modules["torch"].Tensor)
+
+
+def symbols(placeholders: Sequence[Any]) -> dict[Any, tuple[int, int]]:
+    """By the name of a symbolic size, which axis of which placeholder has it."""
+    found: dict[Any, tuple[int, int]] = {}
+    for i, node in enumerate(placeholders):
+        value = node.meta.get("val")
+        for axis, extent in enumerate(value.shape if is_tensor(value) else ()):
+            if (name := symbol(extent)) is not None:
+                found.setdefault(name, (i, axis))
+    return found
+
+
+def symbol(extent: Any) -> str | None:
+    """The name of a symbolic size that is a symbol and no expression; None for any other."""
+    expression = getattr(getattr(extent, "node", None), "expr", None)
+    return str(expression) if getattr(expression, "is_symbol", False) else None
+
+
+def known(size: Any) -> Any:
+    """A size; of one that is a symbol, what it was when torch looked at it."""
+    node = getattr(size, "node", None)
+    return size if node is None else node.hint

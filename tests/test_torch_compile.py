@@ -1,0 +1,336 @@
+"""`torch.compile(model, backend="kfusion")`: models beside eager torch, shapes, breaks and what has no kernels."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch._dynamo.utils import counters  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from kfusion._torch_compile import partition  # noqa: E402
+from kfusion._torch_compile.backend import backend  # noqa: E402
+from kfusion._torch_compile.compiled import Compiled  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch):
+    """Nothing of another test; a graph that runs operator by operator is an error unless a test wants it."""
+    torch._dynamo.reset()
+    counters.clear()
+    torch.manual_seed(0)
+
+    def refused(self, error, values):
+        raise error
+
+    monkeypatch.setattr(Compiled, "_refused", refused)
+
+
+def compiled(model, **options):
+    return torch.compile(model, backend=backend, **options)
+
+
+def check(model, *calls, fullgraph=True, **options):
+    """Results, gradients and buffers are eager torch's."""
+    theirs = copy.deepcopy(model)
+    ours = compiled(model, fullgraph=fullgraph, **options)
+    for x in calls:
+        y, expected = ours(x), theirs(x)
+        torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
+        if expected.requires_grad:
+            for result in (y, expected):
+                result.square().mean().backward()
+    for p, q in zip(model.parameters(), theirs.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None)
+        if q.grad is not None:
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-5)
+    for b, c in zip(model.buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(b, c, rtol=1e-4, atol=1e-6)
+
+
+def perceptron():
+    nn = torch.nn
+    return nn.Sequential(nn.Linear(12, 20), nn.GELU(), nn.LayerNorm(20), nn.Dropout(0.0), nn.Linear(20, 5))
+
+
+def convnet():
+    nn = torch.nn
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
+    )
+
+
+class Block(torch.nn.Module):
+    """A transformer's block, as a user would write it."""
+
+    def __init__(self, width=16, heads=2):
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        qkv = self.qkv(self.first(x)).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(x.shape))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+def test_entry_point_is_declared():
+    from importlib.metadata import entry_points
+
+    found = [e for e in entry_points(group="torch_dynamo_backends") if e.name == "kfusion"]
+    if not found:
+        pytest.skip("the installed metadata is older than the backend")
+    assert found[0].load() is backend
+    assert "kfusion" in torch._dynamo.list_backends()
+
+
+def test_perceptron_trains():
+    check(perceptron(), torch.randn(6, 12))
+
+
+def test_sizes_of_a_batch_change():
+    check(perceptron(), *[torch.randn(n, 12) for n in (6, 9, 4, 7)], dynamic=True)
+
+
+def test_convnet_trains_and_keeps_its_averages():
+    check(convnet(), torch.randn(4, 3, 6, 6), torch.randn(4, 3, 6, 6))
+
+
+def test_convnet_infers():
+    check(convnet().eval().requires_grad_(False), torch.randn(4, 3, 6, 6))
+
+
+def test_block_trains():
+    check(Block(), torch.randn(2, 7, 16))
+
+
+def test_lengths_of_a_block_change():
+    with torch.no_grad():
+        check(Block().eval(), *[torch.randn(2, n, 16) for n in (7, 5, 9)], dynamic=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_models_of_transformers(name):
+    transformers = pytest.importorskip("transformers")
+    off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    if name == "gpt2":
+        config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=40, n_positions=16, **off)
+        config.bos_token_id = config.eos_token_id = 0
+        model = transformers.GPT2LMHeadModel(config)
+    else:
+        off = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+        model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=40, **sizes, **off))
+
+    class Logits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids):
+            return self.model(ids).logits
+
+    check(Logits(), torch.randint(0, 40, (2, 9)), fullgraph=False)
+    assert sum(counters["graph_break"].values()) == 0
+
+
+def test_graph_breaks_are_dynamos():
+    def f(x):
+        y = torch.relu(x) + 1
+        torch._dynamo.graph_break()
+        return y.softmax(-1)
+
+    found = torch._dynamo.explain(f)(torch.randn(3, 4))
+    assert found.graph_break_count == 1
+    x = torch.randn(3, 4)
+    before = counters["stats"]["unique_graphs"]
+    torch.testing.assert_close(compiled(f)(x), f(x))
+    assert counters["stats"]["unique_graphs"] - before == 2
+
+
+def test_writes_to_an_argument():
+    def f(x, y):
+        x.mul_(2)
+        y[0] = 1
+        return x + y
+
+    given = torch.randn(3, 4), torch.randn(3, 4)
+    mine, theirs = [t.clone() for t in given], [t.clone() for t in given]
+    torch.testing.assert_close(compiled(f)(*mine), f(*theirs))
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_results_that_are_arguments_and_views():
+    def f(x):
+        y = x * 2
+        return x, x[1:], y, y.t(), None, 3, y.view(-1)
+
+    x = torch.randn(3, 4)
+    got, expected = compiled(f, fullgraph=True)(x), f(x)
+    assert got[0] is x
+    assert got[1].data_ptr() == x[1:].data_ptr()
+    assert got[3].data_ptr() == got[2].data_ptr() == got[6].data_ptr()
+    assert got[4] is None
+    assert got[5] == 3
+    for a, b in zip(got, expected, strict=True):
+        if isinstance(b, torch.Tensor):
+            torch.testing.assert_close(a, b)
+            assert a.stride() == b.stride()
+
+
+def test_sizes_are_results():
+    def f(x):
+        return x.shape[0] * 2, x + x.shape[0]
+
+    ours = compiled(f, dynamic=True, fullgraph=True)
+    for n in (3, 5, 8):
+        size, y = ours(torch.ones(n, 2))
+        assert size == 2 * n
+        torch.testing.assert_close(y, torch.full((n, 2), 1.0 + n))
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0), ()])
+def test_empty_tensors(shape):
+    def f(x):
+        return torch.relu(x) + 1, x.sum()
+
+    x = torch.randn(shape)
+    for a, b in zip(compiled(f)(x), f(x), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_numbers_as_arguments():
+    def f(x, n, s):
+        return x * n + s
+
+    ours = compiled(f, dynamic=True)
+    x = torch.randn(4)
+    for n, s in ((2, 0.5), (3, 0.25), (7, -1.0)):
+        torch.testing.assert_close(ours(x, n, s), f(x, n, s))
+
+
+def test_dropout_keeps_the_mean_and_its_gradient_the_mask():
+    model = torch.nn.Dropout(0.25)
+    x = torch.ones(200, 100, requires_grad=True)
+    y = compiled(model, fullgraph=True)(x)
+    kept = (y != 0).double().mean().item()
+    assert abs(kept - 0.75) < 6 * np.sqrt(0.75 * 0.25 / x.numel())
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, y.detach())
+    assert not torch.equal(compiled(model)(x), y)
+
+
+def test_random_numbers_are_new_in_each_call():
+    ours = compiled(lambda x: (torch.rand_like(x) + torch.rand(3), torch.rand(3) - torch.rand(3)), fullgraph=True)
+    (a, b), (c, d) = ours(torch.ones(3)), ours(torch.ones(3))
+    assert not torch.equal(a, c)
+    assert not torch.equal(b, d)
+    assert b.abs().max() > 0
+
+
+def test_autocast():
+    model, x = perceptron(), torch.randn(6, 12)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got, expected = compiled(model)(x), model(x)
+    assert got.dtype == expected.dtype
+    torch.testing.assert_close(got, expected, rtol=5e-2, atol=5e-2)
+
+
+def test_modes_and_options():
+    x = torch.randn(3, 4)
+    for mode in ("default", "reduce-overhead"):
+        torch._dynamo.reset()
+        torch.testing.assert_close(compiled(torch.sin, mode=mode)(x), x.sin())
+    with pytest.raises(Exception, match="no names"):
+        compiled(torch.cos, options={"nothing": 1})(x)
+
+
+def test_nothing_but_numbers(monkeypatch):
+    monkeypatch.undo()
+    assert torch.equal(compiled(lambda: torch.arange(4) + 1)(), torch.arange(1, 5))
+
+
+def test_what_has_no_kernels_is_run_by_torch(monkeypatch, caplog):
+    monkeypatch.undo()
+    x = torch.randn(3, dtype=torch.complex64)
+    ours = compiled(lambda x: torch.nonzero(x.real > 0).sum() + 1)
+    torch._dynamo.config.capture_dynamic_output_shape_ops = True
+    try:
+        assert ours(x) == torch.nonzero(x.real > 0).sum() + 1
+    finally:
+        torch._dynamo.config.capture_dynamic_output_shape_ops = False
+
+
+def test_integers_and_complex_numbers():
+    def f(a, b, z):
+        return a // 3 + b, (z * z.conj()).abs(), a.to(torch.uint8)
+
+    given = torch.arange(6), torch.arange(6, dtype=torch.int32), torch.randn(6, dtype=torch.complex64)
+    for a, b in zip(compiled(f)(*given), f(*given), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_gradients_of_tied_weights_and_of_two_results():
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(7, 5))
+
+        def forward(self, ids):
+            y = F.embedding(ids, self.weight).tanh()
+            return y @ self.weight.t()
+
+    check(Tied(), torch.randint(0, 7, (2, 3)))
+
+
+def saved_bytes(monkeypatch, own):
+    """Of what a block's forward pass keeps beside its arguments, by our choice and by torch's."""
+    kept = []
+    chosen = partition.partitioners._extract_fwd_bwd_modules
+
+    def extract(joint, values, *args, **kwargs):
+        kept.append(sum(v.meta["val"].nbytes for v in values if v.op != "placeholder"))
+        return chosen(joint, values, *args, **kwargs)
+
+    monkeypatch.setattr(partition.partitioners, "_extract_fwd_bwd_modules", extract)
+    if not own:
+        monkeypatch.setattr(partition.partitioners, "has_recomputable_ops", lambda joint: True)
+        monkeypatch.setattr(partition.partitioners, "cleanup_recompute_tags", lambda joint, **_: joint)
+    check(Block(), torch.randn(2, 32, 16))
+    assert len(kept) == 1
+    return kept[0]
+
+
+def test_the_forward_pass_keeps_no_more_than_by_torchs_choice(monkeypatch):
+    with monkeypatch.context() as context:
+        own = saved_bytes(context, own=True)
+    torch._dynamo.reset()
+    with monkeypatch.context() as context:
+        torchs = saved_bytes(context, own=False)
+    assert 0 < own <= torchs
+
+
+def test_checkpoints_are_torchs_choice():
+    from torch.utils.checkpoint import checkpoint
+
+    class Recomputed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = perceptron()
+
+        def forward(self, x):
+            return checkpoint(self.inner, x, use_reentrant=False)
+
+    check(Recomputed(), torch.randn(6, 12))
