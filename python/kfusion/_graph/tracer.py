@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import _core
 from .._devices import running
-from .._spec import FLOATS, ITEM_BYTES, Spec, described, is_array, spec_of
+from .._spec import FLOATS, ITEM_BYTES, Spec, described, dtype_name, is_array, spec_of
 from . import library_adjoints, memory
 from . import number as numbers
 from .memory import Memory, Path
@@ -193,6 +193,9 @@ class Tracer:
         self._eager = eager
         self._differentiates = self.takes_gradients = False
         self._captured: dict[int, Traced] = {}
+        self.without_data: Callable[[Any], bool] = lambda array: False  # whether a tensor of no data may be an input
+        self.module: Callable[[], str] = str  # the name of the one whose forward pass is running
+        self.modules: list[str] = []  # of stages by number: the module that makes each
         self.moved: dict[int, Any] = {}  # captured arrays, by the ids of their copies on the arguments' device
         self.named_tensors: Callable[[], dict[int, tuple[str, Any]]] = dict  # those of modules, by id
         self._names: dict[int, tuple[str, Any]] | None = None  # the same, once they were asked for
@@ -412,10 +415,16 @@ class Tracer:
     def _captured_now(self, array: Any, library: str) -> Traced:
         known = self._name_in_module(array) or _variable_of(array)
         name = self._free_name(known or "captured")
-        if getattr(array, "is_meta", False):
+        is_empty = has_no_data(array)
+        if is_empty and not self.without_data(array):
             what = f"{name} is a tensor without data (torch.tensor and torch.Tensor make one of a traced value)"
             raise trace_error(what, "write the value itself")
-        spec = spec_of(array, f"kfusion.trace: {name}")
+        what = f"kfusion.trace: {name}"
+        if is_empty:  # and so nowhere
+            dtype = dtype_name(array.dtype, f"{what}'s dtype")
+            spec = Spec(tuple(map(int, array.shape)), dtype, "torch", place_of(self.inputs))
+        else:
+            spec = spec_of(array, what)
         if spec.like != library:
             raise trace_error(f"{name} is an array of {spec.like} and meets one of {library}", "convert it outside")
         known_as = id(array)
@@ -673,6 +682,11 @@ class Tracer:
             self._differentiates, self.takes_gradients = before
 
     @property
+    def plans(self) -> bool:
+        """Whether the graph is for a plan only: nothing is computed with it."""
+        return not (self._runs or self._eager)
+
+    @property
     def differentiates(self) -> bool:
         """Whether what is built now is differentiated."""
         return self._differentiates and bool(sys.modules["torch"].is_grad_enabled())
@@ -725,6 +739,8 @@ class Tracer:
             self.graph.set_source(self._line)
         try:
             made = getattr(self.graph, kind)(*nodes)
+            if self._stages == 0 and self.plans:
+                self._note_module()
             if self._differentiates and not sys.modules["torch"].is_grad_enabled():
                 for node in made if isinstance(made, list) else [made] if isinstance(made, int) else ():
                     self.graph.stop_gradient(node)
@@ -757,6 +773,13 @@ class Tracer:
         finally:
             self._stages -= 1
             self.graph.end_stage()
+            if self._stages == 0 and self.plans:
+                self._note_module()
+
+    def _note_module(self) -> None:
+        """Which module has made the last stage, if that is new."""
+        if len(self.modules) < (stages := self.graph.stages()):
+            self.modules += [self.module()] * (stages - len(self.modules))
 
     def close(self, outputs: Sequence[tuple[str, Traced]]) -> None:
         """Sets the results; values are of no use afterwards."""
@@ -764,6 +787,11 @@ class Tracer:
         self.is_open = False
         if self.recorded is not None:
             self.recorded.close()
+
+
+def has_no_data(array: Any) -> bool:
+    """Whether array is a tensor of torch's that has a shape and a dtype only: on the meta device, or a fake one."""
+    return getattr(array, "is_meta", False) is True or getattr(array, "fake_mode", None) is not None
 
 
 def place_of(inputs: Iterable[Input]) -> str:

@@ -427,6 +427,8 @@ def lying_so(value: Traced) -> Any:
 
 def lies_on(value: Any, device: Any) -> bool:
     """Whether a traced value is on a device, given as torch's object or a name."""
+    if str(device) == "meta" and value._tracer.plans:
+        return True  # the device of tensors that a plan takes for data
     return ("cuda:0" if str(device) == "cuda" else str(device)) == str(value.device)
 
 
