@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import _core, _json, _schema, _tables, _times
@@ -12,7 +12,9 @@ from .._core import Graph
 from .._devices import devices
 from .._devices.device import Device
 from .._tracing import trace as _trace
-from . import explain, report
+from . import explain, fusions, layers, report, whole
+from .fusions import Fusions
+from .layers import Layers
 from .records import Group, Refusal, Total
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class Plan(_tables.Report):
     which has some functions as one (attention, linear). The second call of relu is named relu_2 in both; composites are
     the calls that have several stages, with these ("layernorm": "layernorm.mean", ...).
     savings has the keys of `kfusion.savings`, from issued bytes; predicted_speedup is the ratio of the predicted times.
+    modules: by call, the path of the torch module that makes it ("model.layers.3.self_attn"); empty without modules.
     """
 
     function: str
@@ -52,6 +55,7 @@ class Plan(_tables.Report):
     library: Total
     savings: dict[str, _schema.Number]
     predicted_speedup: float
+    modules: dict[str, str] = field(default_factory=dict)
 
     def explain(self, a: str, b: str) -> str:
         """Why two calls do or do not share a kernel.
@@ -67,6 +71,32 @@ class Plan(_tables.Report):
             ValueError: nothing or more than one thing has that name; the message lists the names.
         """
         return explain.explain(self, a, b)
+
+    def top(self, count: int = 10, *, known: bool = True) -> Fusions:
+        """The fusions that save most time, as predicted, against one kernel for each call.
+
+        Args:
+            count: how many.
+            known: False leaves out what a call of the array library does alone, such as attention.
+
+        Returns:
+            `Fusions`: print it, or take its `rows`, `to_dicts()` or `to_json()`. Kernels that do the same in many
+            layers are one fusion, with the sums of all.
+        """
+        return fusions.top(self, count, known=known)
+
+    def by_module(self, depth: int | None = None) -> Layers:
+        """What each torch module costs, fused and unfused; all rows together are the plan's totals.
+
+        Args:
+            depth: how much of a module's path counts: 1 is "model" for all of model.layers.3.mlp. None ends a path with
+                its first number: model.layers.3.
+
+        Returns:
+            `Layers`: print it, or take its `rows`, `to_dicts()` or `to_json()`. A fused kernel belongs to the module of
+            its last call, an unfused one to that of its only call.
+        """
+        return layers.by_module(self, depth)
 
     def plot(self, path: StrPath | None = None, ax: Axes | None = None) -> Figure:
         """Draws the roofline with the kernels on it, the bytes of each kernel, and which calls share one.
@@ -141,7 +171,8 @@ class Plan(_tables.Report):
         return report.title(self)
 
     def _parts(self, width: int | None) -> Iterator[_tables.Table | str]:
-        return report.parts(self, width)
+        found = whole.folds_of(self)
+        return whole.parts(self, found, width) if found else report.parts(self, width)
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -194,14 +225,14 @@ def plan(
         ValueError: a device, an option or a shape is wrong.
         TypeError: one is of a wrong kind.
     """
-    name, graph = _traced(function, arguments, keywords)
+    name, graph, modules = _traced(function, arguments, keywords)
     options = {
         "fuse": fuse,
         "allow": pairs("allow", allow),
         "forbid": pairs("forbid", forbid),
         "executors": executors if executors is None or isinstance(executors, str) else list(executors),
     }
-    return plan_graph(name, graph, _device(device), options)
+    return plan_graph(name, graph, _device(device), options, modules)
 
 
 def executors(device: str | Device | None = None) -> dict[str, tuple[str, ...]]:
@@ -235,19 +266,20 @@ def trace(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Gra
     return graph
 
 
-def plan_graph(name: str, graph: Graph, device: Device, options: dict[str, Any]) -> Plan:
-    """The Plan of a function's graph; options as `_core.make_plan` takes them."""
+def plan_graph(name: str, graph: Graph, device: Device, options: dict[str, Any], modules: Sequence[str] = ()) -> Plan:
+    """The Plan of a function's graph; options as `_core.make_plan` takes them, modules by the graph's stages."""
     _times.refresh()
-    return Plan.from_dict(_core.make_plan(graph, device.to_dict(), options) | {"function": name})
+    made = _core.make_plan(graph, device.to_dict(), options)
+    return Plan.from_dict(made | {"function": name, "modules": layers.of_stages(graph, modules)})
 
 
-def _traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, Graph]:
+def _traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, Graph, tuple[str, ...]]:
     if not isinstance(function, Graph):
         traced = _trace.trace(function, *arguments, **keywords)
-        return traced.name, traced.graph
+        return traced.name, traced.graph, traced.modules
     if arguments or keywords:
         raise TypeError("kfusion.plan: a Graph has its inputs and takes no arguments")
-    return "", function
+    return "", function, ()
 
 
 def _device(device: str | Device | None) -> Device:
