@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .plan import Plan
-    from .records import Group
+    from .records import Group, Load
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,9 @@ FACTS = {
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
         one_call=True,
     ),
-    "norm": Fact(
+    "function": Fact(
         "torch: one call",
-        "torch has a function for the whole: layer_norm, rms_norm, softmax, log_softmax, gelu and their like.",
+        "torch has a function for the whole: sum, layer_norm, rms_norm, softmax, gelu and their like.",
         "https://docs.pytorch.org/docs/stable/nn.functional.html",
         one_call=True,
     ),
@@ -61,8 +60,8 @@ FACTS = {
     ),
     "product+residual": Fact(
         "library: addmm",
-        "cuBLAS computes alpha A B + beta C, which torch.addmm and baddbmm call; a product and an addition written "
-        "as two calls are two kernels where nobody rewrites them.",
+        "cuBLAS computes alpha A B + beta C, cuBLASLt with a bias too; torch.addmm and baddbmm call it. A product and "
+        "an addition written as two calls are two kernels where nobody rewrites them.",
         "https://docs.nvidia.com/cuda/cublas/#cublas-t-gemm; "
         "https://docs.pytorch.org/docs/stable/generated/torch.addmm.html",
         one_call=True,
@@ -109,42 +108,45 @@ _ONE_FUNCTION = frozenset(
         *("softmax", "log_softmax", "gelu", "silu", "logsumexp"),
     )
 )
+_BIAS_AND_RESIDUAL = ([False], [False, True])  # what a product takes besides: whether that is a bias
 _SUFFIX = re.compile(r"_\d+$")
 
 
-def fact_of(plan: Plan, group: Group) -> Fact | None:
+def fact_of(group: Group) -> Fact | None:
     """What is known of the work of a kernel; None where nothing is."""
-    return FACTS.get(_key(plan, group))
+    return FACTS.get(_key(group))
 
 
-def _key(plan: Plan, group: Group) -> str:
+def _key(group: Group) -> str:
     if group.kind in _LOOPS:
         composites = {stage.partition(".")[0] for stage in group.stages}
         is_whole = len(composites) == 1 and _SUFFIX.sub("", composites.pop()) in _ONE_FUNCTION
-        return "norm" if is_whole else "loops"
+        return "function" if is_whole or len(group.stages) == 1 else "loops"
     if group.kind == "matmul":
-        return _product(plan, group)
+        return _product(group)
     if group.kind == "conv2d":
         return "convolution" if len(set(_computing(group.ops))) == 1 else "convolution+maps"
     return {"contraction_reduction": "product+reduction"}.get(group.kind, group.kind)
 
 
-def _product(plan: Plan, group: Group) -> str:
+def _product(group: Group) -> str:
     ops = Counter(_computing(group.ops))
     if ops.pop("matmul", 0) > 1:
         return "products"
     if not ops:
         return "product"
-    if set(ops) == {"add"} and ops["add"] == 1:
-        return "product+bias" if _adds_bias(plan, group) else "product+residual"
+    if set(ops) == {"add"} and ops["add"] <= len(_BIAS_AND_RESIDUAL):
+        added = sorted(map(_is_bias, group.loads[2:]))
+        return (
+            "product+bias" if added == [True] else "product+residual" if added in _BIAS_AND_RESIDUAL else "product+maps"
+        )
     after = {_SUFFIX.sub("", stage).partition(".")[0] for stage in group.stages} - {"linear", "matmul"}
     return "product+bias" if after <= {"add", "relu", "gelu"} and after & {"relu", "gelu"} else "product+maps"
 
 
-def _adds_bias(plan: Plan, group: Group) -> bool:
+def _is_bias(load: Load) -> bool:
     """Whether what is added has fewer elements than the result: the same for each row."""
-    added = [load for load in group.loads[2:] if load.value]
-    return any(any(s == 0 and n > 1 for s, n in zip(v.strides, v.shape, strict=True)) for v in added)
+    return any(stride == 0 and n > 1 for stride, n in zip(load.strides, load.shape, strict=True))
 
 
 def _computing(ops: Iterable[str]) -> list[str]:

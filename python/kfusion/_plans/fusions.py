@@ -100,7 +100,7 @@ def _all(plan: Plan) -> list[Fusion]:
 def _fusion(plan: Plan, groups: Sequence[Group], before: Sequence[Group]) -> Fusion:
     first = groups[0]
     paths = [layers.module_of(plan, g) for g in groups]
-    fact = elsewhere.fact_of(plan, first)
+    fact = elsewhere.fact_of(first)
     sums = layers.made("", len(groups), groups, before)
     return Fusion(
         layers.plain_label(first.label),

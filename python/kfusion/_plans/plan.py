@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from .. import _core, _json, _schema, _tables, _times
 from .._core import Graph
@@ -13,9 +13,13 @@ from .._devices import devices
 from .._devices.device import Device
 from .._tracing import trace as _trace
 from . import explain, fusions, layers, report, whole
+from . import sweep as _sweep
+from .against import Against, against
 from .fusions import Fusions
 from .layers import Layers
 from .records import Group, Refusal, Total
+from .sizes import filled
+from .sweep import Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,6 +101,19 @@ class Plan(_tables.Report):
             its last call, an unfused one to that of its only call.
         """
         return layers.by_module(self, depth)
+
+    def against(self, other: Plan) -> Against:
+        """This plan and another one side by side: of another device, dtype or size, or of another function.
+
+        Returns:
+            `Against`: print it, or take its `rows`, `to_dicts()` or `to_json()`.
+
+        Raises:
+            TypeError: other is no Plan.
+        """
+        if not isinstance(other, Plan):
+            raise TypeError(f"{_WHO}.against: other must be a Plan, got {type(other).__name__}")
+        return against(self, other)
 
     def plot(self, path: StrPath | None = None, ax: Axes | None = None) -> Figure:
         """Draws the roofline with the kernels on it, the bytes of each kernel, and which calls share one.
@@ -192,23 +209,55 @@ class Plan(_tables.Report):
         return self.graph.to_dict()
 
 
+@overload
+def plan(
+    function: Any,
+    *arguments: Any,
+    device: str | Device | None = ...,
+    devices: None = ...,
+    sizes: Mapping[str, int] | None = ...,
+    fuse: bool = ...,
+    allow: Iterable[tuple[str, str]] = ...,
+    forbid: Iterable[tuple[str, str]] = ...,
+    executors: str | Iterable[str] | None = ...,
+    **keywords: Any,
+) -> Plan: ...
+@overload
+def plan(
+    function: Any,
+    *arguments: Any,
+    device: str | Device | None = ...,
+    devices: Iterable[str | Device],
+    sizes: Mapping[str, int] | None = ...,
+    fuse: bool = ...,
+    allow: Iterable[tuple[str, str]] = ...,
+    forbid: Iterable[tuple[str, str]] = ...,
+    executors: str | Iterable[str] | None = ...,
+    **keywords: Any,
+) -> Sweep: ...
 def plan(
     function: Any,
     *arguments: Any,
     device: str | Device | None = None,
+    devices: Iterable[str | Device] | None = None,
+    sizes: Mapping[str, int] | None = None,
     fuse: bool = True,
     allow: Iterable[tuple[str, str]] = (),
     forbid: Iterable[tuple[str, str]] = (),
     executors: str | Iterable[str] | None = None,
     **keywords: Any,
-) -> Plan:
+) -> Plan | Sweep:
     """Traces a function, plans it into kernels and counts what fusing them saves. Nothing is computed.
 
     Args:
-        function: a function of arrays, or a Graph.
-        arguments: its arguments: `kfusion.spec(shape, dtype)`, or arrays, of which only shape and dtype count.
+        function: a function of arrays, a torch module, or a Graph. Modules need no data: they may be on torch's meta
+            device, or made under its FakeTensorMode.
+        arguments: its arguments: `kfusion.spec(shape, dtype)`, or arrays, of which only shape and dtype count. A
+            module's specs follow torch.
         device: a Device or the name of one (`kfusion.devices()`). None is the first CUDA GPU of this machine, and the
             data sheet of an H200 where there is none; the report's title names it.
+        devices: several of them, for a table of totals.
+        sizes: numbers for the sizes that specs name: {"batch": 8} for `kfusion.spec(("batch", 4096))`.
         fuse: False plans one kernel per call.
         allow: pairs of names, of calls as the plan shows them ("relu", "relu_2", "layernorm" for all its stages) or of
             ops, all with that name; where given, only these may share a kernel.
@@ -218,21 +267,29 @@ def plan(
         keywords: the function's keyword arguments; give those named like an option above by functools.partial.
 
     Returns:
-        A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it.
+        A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it. A `Sweep` for `devices`.
 
     Raises:
         TraceError: the function does what cannot be traced; the message says where and what to write instead.
-        ValueError: a device, an option or a shape is wrong.
+        ValueError: a device, an option or a shape is wrong, or a size has no number.
         TypeError: one is of a wrong kind.
     """
-    name, graph, modules = _traced(function, arguments, keywords)
+    arguments, keywords = filled(function, arguments, keywords, sizes or {})
     options = {
         "fuse": fuse,
         "allow": pairs("allow", allow),
         "forbid": pairs("forbid", forbid),
         "executors": executors if executors is None or isinstance(executors, str) else list(executors),
     }
-    return plan_graph(name, graph, _device(device), options, modules)
+    places = [device] if devices is None else _sweep.require_devices(devices)
+    if devices is not None and device is not None:
+        raise TypeError("kfusion.plan: give device or devices, not both")
+    found = [device_of(place) for place in places]
+    name, graph, modules = traced(function, arguments, keywords)
+    if devices is None:
+        return plan_graph(name, graph, found[0], options, modules)
+    plans = (plan_graph(name, graph, place, options, modules) for place in found)
+    return Sweep(name, tuple(_sweep.point_of(made, sizes or {}) for made in plans))
 
 
 def executors(device: str | Device | None = None) -> dict[str, tuple[str, ...]]:
@@ -245,7 +302,7 @@ def executors(device: str | Device | None = None) -> dict[str, tuple[str, ...]]:
         By name, in the order in which they are asked, the kinds of kernels that each runs, some of them on conditions:
         where none does, a plan's group says why.
     """
-    return {name: tuple(kinds) for name, kinds in _core.executors(_device(device).to_dict())}
+    return {name: tuple(kinds) for name, kinds in _core.executors(device_of(device).to_dict())}
 
 
 def trace(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Graph:
@@ -273,7 +330,8 @@ def plan_graph(name: str, graph: Graph, device: Device, options: dict[str, Any],
     return Plan.from_dict(made | {"function": name, "modules": layers.of_stages(graph, modules)})
 
 
-def _traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, Graph, tuple[str, ...]]:
+def traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, Graph, tuple[str, ...]]:
+    """The name, graph and modules by stage of what is to be planned."""
     if not isinstance(function, Graph):
         traced = _trace.trace(function, *arguments, **keywords)
         return traced.name, traced.graph, traced.modules
@@ -282,7 +340,8 @@ def _traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any])
     return "", function, ()
 
 
-def _device(device: str | Device | None) -> Device:
+def device_of(device: str | Device | None) -> Device:
+    """The device that is meant: None is this machine's GPU, or else an H200."""
     if isinstance(device, Device):
         return device
     if device is None:

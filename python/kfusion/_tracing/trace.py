@@ -24,7 +24,7 @@ from .._graph.source import TraceError, raised_line, trace_error
 from .._graph.structure import Constant, Slot, fill, holds_arrays, may_hold_results, walk
 from .._graph.tracer import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Tracer, Written, current
 from .._ops.operation import bind, require_one_kind
-from .._spec import Spec, conversion_of, described, is_array, spec_of
+from .._spec import Spec, SymbolicSpec, conversion_of, described, is_array, spec_of
 from . import library_calls, numpy_stored, randomness, torch_complex, torch_tensors
 
 _Traced = TypeVar("_Traced")
@@ -225,6 +225,8 @@ def signature_of(function: Any) -> inspect.Signature:
 def _argument(tracer: Tracer, name: str, value: Any) -> Any:
     if isinstance(value, Spec):
         return tracer.input(name, value)
+    if isinstance(value, SymbolicSpec):
+        value.filled({})  # raises
     if isinstance(value, Argument):
         array = value.array
         if (shown := numpy_stored.spec_of_stored(array)) is not None:
