@@ -52,11 +52,17 @@ FACTS = {
         one_call=True,
     ),
     "product+bias": Fact(
-        "library: epilogue",
-        "cuBLASLt has a bias, relu and gelu as epilogues of a product; torch.nn.functional.linear takes a bias with "
-        "its product.",
+        "torch: linear",
+        "torch.nn.functional.linear and addmm take a bias with the product, as an epilogue of cuBLASLt where that has "
+        "one.",
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.linear.html; "
         "https://docs.nvidia.com/cuda/cublas/#cublasltepilogue-t",
         one_call=True,
+    ),
+    "product+activation": Fact(
+        "cuBLASLt: epilogue",
+        "cuBLASLt has relu and gelu, with a bias, as epilogues of a product; torch's functions for them are two calls.",
+        "https://docs.nvidia.com/cuda/cublas/#cublasltepilogue-t",
     ),
     "product+residual": Fact(
         "library: addmm",
@@ -108,7 +114,7 @@ _ONE_FUNCTION = frozenset(
         *("softmax", "log_softmax", "gelu", "silu", "logsumexp"),
     )
 )
-_BIAS_AND_RESIDUAL = ([False], [False, True])  # what a product takes besides: whether that is a bias
+_SUMS = {(True,): "product+bias", (False,): "product+residual", (False, True): "product+residual"}  # of biases or not
 _SUFFIX = re.compile(r"_\d+$")
 
 
@@ -135,13 +141,11 @@ def _product(group: Group) -> str:
         return "products"
     if not ops:
         return "product"
-    if set(ops) == {"add"} and ops["add"] <= len(_BIAS_AND_RESIDUAL):
-        added = sorted(map(_is_bias, group.loads[2:]))
-        return (
-            "product+bias" if added == [True] else "product+residual" if added in _BIAS_AND_RESIDUAL else "product+maps"
-        )
+    if set(ops) == {"add"}:
+        added = tuple(sorted(map(_is_bias, group.loads[2:])))  # of a number there is none
+        return _SUMS.get(added, "product+maps") if len(added) == ops["add"] else "product+maps"
     after = {_SUFFIX.sub("", stage).partition(".")[0] for stage in group.stages} - {"linear", "matmul"}
-    return "product+bias" if after <= {"add", "relu", "gelu"} and after & {"relu", "gelu"} else "product+maps"
+    return "product+activation" if after <= {"add", "relu", "gelu"} and after & {"relu", "gelu"} else "product+maps"
 
 
 def _is_bias(load: Load) -> bool:

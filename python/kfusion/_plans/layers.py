@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -92,8 +93,16 @@ def module_of(plan: Plan, group: Group) -> str:
     if known or not plan.modules:
         return known[-1] if known else ""
     stages = (plan._nodes[load.node]["stage"] for load in group.loads)
-    read = [plan.modules.get(plan.stages[stage], "") for stage in stages if stage is not None]
-    return read[-1] if read else ""
+    read = [
+        plan.modules[name] for stage in stages if stage is not None and (name := plan.stages[stage]) in plan.modules
+    ]
+    return _common(read)
+
+
+def _common(paths: Sequence[str]) -> str:
+    """The innermost module that all of them are in."""
+    levels = zip(*(path.split(".") for path in paths), strict=False)
+    return ".".join(level[0] for level in itertools.takewhile(lambda level: len(set(level)) == 1, levels))
 
 
 def block_of(path: str) -> str:
@@ -116,23 +125,49 @@ def plain_label(label: str) -> str:
 def replaced(plan: Plan) -> tuple[list[list[Group]], list[Group]]:
     """By fused kernel, the unfused ones in its place; and those unfused ones in whose place there is none, since
     another call gives the same. Each unfused kernel counts once: where several fused ones compute it, for the one that
-    computes most of it.
+    computes most of it. A call's stage that nothing is left of counts for the kernel of its other stages, and one that
+    a call of the library stands for counts for that.
     """
     holders: dict[str, list[int]] = defaultdict(list)
     for group in plan.groups:
         for stage in group.stages:
-            holders[stage].append(group.id)
+            for name in (stage, f"{composite_of(stage)}."):
+                holders[name].append(group.id)
+    for composite, kernel in zip(*_put_in_place(plan, holders), strict=True):
+        holders[f"{composite}."] = [kernel]
     made: list[list[Group]] = [[] for _ in plan.groups]
     gone: list[Group] = []
     shares = _shares(plan) if any(len(ids) > 1 for ids in holders.values()) else Counter()
     for group in plan.unfused_groups:
-        ids = dict.fromkeys(i for stage in group.stages for i in holders.get(stage, ()))
+        own = dict.fromkeys(i for stage in group.stages for i in holders.get(stage, ()))
+        ids = own or dict.fromkeys(i for s in group.stages for i in holders.get(f"{composite_of(s)}.", ()))
         if not ids:
             gone.append(group)
             continue
         most = max(ids, key=lambda i: (sum(shares[i, stage] for stage in group.stages), -i))
         made[most].append(group)
     return made, gone
+
+
+def composite_of(stage: str) -> str:
+    """The call that a stage is of: "layernorm_2" for "layernorm.centre_2"."""
+    name, dot, part = stage.partition(".")
+    number = _NUMBER.search(part)
+    return name + (number.group() if number else "") if dot else stage
+
+
+def _put_in_place(plan: Plan, holders: Mapping[str, Sequence[int]]) -> tuple[list[str], list[int]]:
+    """Calls whose stages are all gone, and the kernels of calls of the library that planning has made of such: one
+    for each, in the same order, or nothing.
+    """
+    known = [stage["name"] for stage in plan.unfused_graph.to_dict()["stages"]]
+    named = frozenset(known)
+    added = [g.id for g in plan.groups if not named.intersection(g.stages)]
+    if not added:
+        return [], []
+    calls = dict.fromkeys(composite_of(stage) for stage in known if "." in stage)
+    lost = [call for call in calls if f"{call}." not in holders]
+    return (lost, added) if len(lost) == len(added) else ([], [])
 
 
 def _shares(plan: Plan) -> Counter[tuple[int, str]]:

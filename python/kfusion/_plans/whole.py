@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .._tables import Table, byte_unit, in_unit, number, room, shorten, si, wrapped
-from . import layers, report
+from . import fusions, layers, report
 from .folds import Fold, folds
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ def parts(plan: Plan, found: Sequence[Fold], width: int | None) -> Iterator[Tabl
     yield report.totals_table(plan)
     if (between := report.kept_table(plan)) is not None:
         yield dataclasses.replace(between, rows=between.rows[: report.MAX_GROUPS])
-    yield from plan.top(TOP)._parts(width)
+    if (best := plan.top(TOP)).rows:
+        yield fusions.table(best, width)
+        yield f"print(plan.top({TOP})) says where they are, and what the last column means.\n"
     if plan.refusals:
         yield refusals_text(plan.refusals, width)
     yield "\n".join(wrapped(line, width) for line in (report.savings_line(plan), *report.notes(plan)))
