@@ -160,7 +160,7 @@ def _put_in_place(plan: Plan, holders: Mapping[str, Sequence[int]]) -> tuple[lis
     """Calls whose stages are all gone, and the kernels of calls of the library that planning has made of such: one
     for each, in the same order, or nothing.
     """
-    known = [stage["name"] for stage in plan.unfused_graph.to_dict()["stages"]]
+    known = [stage for group in plan.unfused_groups for stage in group.stages]
     named = frozenset(known)
     added = [g.id for g in plan.groups if not named.intersection(g.stages)]
     if not added:
@@ -173,9 +173,10 @@ def _put_in_place(plan: Plan, holders: Mapping[str, Sequence[int]]) -> tuple[lis
 def _shares(plan: Plan) -> Counter[tuple[int, str]]:
     """How many nodes of a stage a kernel computes."""
     shares: Counter[tuple[int, str]] = Counter()
+    stages, nodes = plan.stages, plan._nodes
     for group in plan.groups:
         for node in group.nodes:
-            shares[group.id, plan.stages[plan._nodes[node]["stage"]]] += 1
+            shares[group.id, stages[nodes[node]["stage"]]] += 1
     return shares
 
 
