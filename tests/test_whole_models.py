@@ -115,10 +115,35 @@ def test_no_name_of_a_bias_that_is_none():
     assert sorted(n["name"] for n in p._nodes if n["op"] == "input") == ["captured", "layer.weight", "x"]
 
 
-def test_tensors_without_data_run_nowhere():
+def test_arguments_without_data():
     layer = nn.Linear(4, 4, device="meta")
-    with pytest.raises((TypeError, ValueError, RuntimeError, NotImplementedError)):
-        kf.fuse(lambda x: layer(x))(torch.ones(3, 4))
+    p = kf.plan(layer, torch.empty(3, 4, device="meta"), device="L4")
+    assert totals(p) == totals(kf.plan(layer, kf.spec((3, 4)), device="L4"))
+
+
+def test_parameters_without_data_lie_where_arguments_do():
+    layer = nn.Linear(4, 4, device="meta")
+    p = kf.plan(layer, kf.spec((3, 4), device="cuda:1"), device="L4")
+    assert {n["device"] for n in p._nodes if n["op"] == "input"} == {"cuda:1"}
+
+
+@pytest.mark.parametrize("make", [on_meta, faked], ids=["meta", "fake"])
+def test_tensors_without_data_run_nowhere(make):
+    layer = make().head
+    with pytest.raises(kf.TraceError, match=r"weight is a tensor without data\n.*\n.*kfusion.plan takes it"):
+        kf.fuse(lambda x: layer(x))(torch.ones(3, 64))
+
+
+def test_gradients_of_a_model_without_data():
+    layer = nn.Linear(8, 4, device="meta")
+
+    def loss(x, target):
+        return nn.functional.cross_entropy(layer(x), target)
+
+    x, target = kf.spec((6, 8), like="torch"), kf.spec((6,), "int64", like="torch")
+    p = kf.plan(kf.value_and_grad(loss), x, target, device="L4")
+    assert sum(r.bytes for r in p.by_module().rows) == p.fused.issued.total
+    assert "layer" in p.modules.values()
 
 
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor")

@@ -268,7 +268,7 @@ def described(value: Any, name: str) -> str:
 
 
 def _device(array: Any) -> str:
-    if isinstance(array, np.ndarray):
+    if isinstance(array, np.ndarray) or getattr(array, "is_meta", False) is True:  # torch's meta tensors are nowhere
         return "cpu"
     return f"cuda:{_arrays.cuda_index(array)}" if _arrays.on_cuda(array) else "cpu"
 

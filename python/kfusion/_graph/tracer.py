@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import _core
 from .._devices import running
-from .._spec import FLOATS, ITEM_BYTES, Spec, described, dtype_name, is_array, spec_of
+from .._spec import FLOATS, ITEM_BYTES, Spec, described, is_array, spec_of
 from . import library_adjoints, memory
 from . import number as numbers
 from .memory import Memory, Path
@@ -417,14 +417,13 @@ class Tracer:
         name = self._free_name(known or "captured")
         is_empty = has_no_data(array)
         if is_empty and not self.without_data(array):
+            if known:
+                raise trace_error(f"{name} is a tensor without data", "load its data; kfusion.plan takes it as it is")
             what = f"{name} is a tensor without data (torch.tensor and torch.Tensor make one of a traced value)"
             raise trace_error(what, "write the value itself")
-        what = f"kfusion.trace: {name}"
-        if is_empty:  # and so nowhere
-            dtype = dtype_name(array.dtype, f"{what}'s dtype")
-            spec = Spec(tuple(map(int, array.shape)), dtype, "torch", place_of(self.inputs))
-        else:
-            spec = spec_of(array, what)
+        spec = spec_of(array, f"kfusion.trace: {name}")
+        if is_empty:
+            spec = dataclasses.replace(spec, device=place_of(self.inputs))
         if spec.like != library:
             raise trace_error(f"{name} is an array of {spec.like} and meets one of {library}", "convert it outside")
         known_as = id(array)

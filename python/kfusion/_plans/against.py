@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 40
 _MIN_LABEL = 12
+_LONG_US = 1e4
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,15 @@ def _times(value: float, base: float) -> str:
     return f"{number(value / base, 3)} times" if base else "any number of times"
 
 
+def _time_unit(times: Iterable[float]) -> tuple[str, float]:
+    """The unit that suits times in microseconds, and what to divide them by."""
+    return ("ms", 1e3) if max(times, default=0.0) >= _LONG_US else ("us", 1.0)
+
+
 def _totals(found: Against) -> Table:
     plans = (found.plan, found.other)
     unit, size = byte_unit(max(p.unfused.issued.total for p in plans))
+    time, us = _time_unit(p.unfused.time_us for p in plans)
 
     def row(name: str, of: Callable[[Plan], Total]) -> tuple[str, ...]:
         a, b = map(of, plans)
@@ -115,11 +122,11 @@ def _totals(found: Against) -> Table:
             *(in_unit(t.issued.total, size) for t in (a, b)),
             *(number(t.intensity, 3) for t in (a, b)),
             *(t.bound for t in (a, b)),
-            *(number(t.time_us) for t in (a, b)),
+            *(number(t.time_us / us) for t in (a, b)),
             f"{b.time_us / a.time_us:.2f}" if a.time_us else "",
         )
 
-    header = ("", "launches", "B", unit, "B", "FLOP/B", "B", "bound", "B", "us", "B", "B/A")
+    header = ("", "launches", "B", unit, "B", "FLOP/B", "B", "bound", "B", time, "B", "B/A")
     rows = (row("unfused", lambda p: p.unfused), row("fused", lambda p: p.fused))
     return Table("Totals (A's, then B's)", header, rows, left=(0, 7, 8), styles={"fused": "bold green"})
 
@@ -127,8 +134,9 @@ def _totals(found: Against) -> Table:
 def _pairs(found: Against, width: int | None) -> Table:
     shown = found.rows[:_MAX_ROWS]
     unit, size = byte_unit(max((max(r.bytes, r.other_bytes) for r in shown), default=0))
-    header = ("kernel", "in", "x", "B", unit, "B", "us", "B", "B - A")
-    cells = [_cells(row, size) for row in shown]
+    time, us = _time_unit(value for row in shown for value in (row.us, row.other_us))
+    header = ("kernel", "in", "x", "B", unit, "B", time, "B", "B - A")
+    cells = [_cells(row, size, us) for row in shown]
     if width is not None:
         spare = room(0, header, cells, width) + max(len(c[1]) for c in (header, *cells))
         label, place = max(spare * 2 // 3, _MIN_LABEL), max(spare // 3, _MIN_LABEL)
@@ -137,9 +145,9 @@ def _pairs(found: Against, width: int | None) -> Table:
     return Table(f"Kernels (A's, then B's){more}", header, tuple(cells), left=(0, 1))
 
 
-def _cells(row: Pair, size: float) -> tuple[str, ...]:
+def _cells(row: Pair, size: float, us: float) -> tuple[str, ...]:
     has_a, has_b = bool(row.kernels), bool(row.other_kernels)
-    difference = row.other_us - row.us
+    difference = (row.other_us - row.us) / us
     return (
         row.label,
         row.module,
@@ -147,7 +155,7 @@ def _cells(row: Pair, size: float) -> tuple[str, ...]:
         str(len(row.other_kernels)) if has_b else "-",
         in_unit(row.bytes, size) if has_a else "-",
         in_unit(row.other_bytes, size) if has_b else "-",
-        number(row.us) if has_a else "-",
-        number(row.other_us) if has_b else "-",
+        number(row.us / us) if has_a else "-",
+        number(row.other_us / us) if has_b else "-",
         ("+" if difference > 0 else "-" if difference < 0 else "") + number(abs(difference)),
     )
