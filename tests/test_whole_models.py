@@ -266,8 +266,28 @@ def test_loops_of_a_function_without_modules_fold():
     p = kf.plan(f, kf.spec((12, 35)), device="T4")
     found = folds.folds(p)
     assert max(len(fold.blocks) for fold in found) > 40
+    assert sorted(g.id for fold in found for block in fold.kernels for g in block) == list(range(len(p.groups)))
     assert sum(fold.layer.bytes for fold in found) == p.fused.issued.total
     assert sum(fold.layer.unfused_bytes for fold in found) == p.unfused.issued.total
+
+
+def test_backward_passes_fold_too():
+    model = on_meta(count=8)
+
+    def loss(params, ids, target):
+        logits = torch.func.functional_call(model, params, (ids,))
+        return nn.functional.cross_entropy(logits.flatten(0, 1), target)
+
+    params = {name: kf.spec(tuple(p.shape), like="torch") for name, p in model.named_parameters()}
+    ids, target = (kf.spec(shape, "int64", like="torch") for shape in ((2, 48), (96,)))
+    p = kf.plan(kf.value_and_grad(loss), params, ids, target, device="H100")
+    found = folds.folds(p)
+    assert max(len(fold.blocks) for fold in found if fold.name.startswith(layers.BACKWARD)) >= 3
+    assert sum(fold.layer.bytes for fold in found) == p.fused.issued.total
+    assert sum(fold.layer.unfused_bytes for fold in found) == p.unfused.issued.total
+    assert sorted(g.id for fold in found for block in fold.kernels for g in block) == list(range(len(p.groups)))
+    assert {r.module for r in p.by_module(1).rows} >= {"model", "", layers.BACKWARD}
+    assert "params: 76 arrays" in p.title
 
 
 @pytest.mark.parametrize(

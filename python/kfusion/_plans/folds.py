@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .plan import Plan
     from .records import Group
 
+_LONG = 40  # kernels of a block, from which on what repeats is looked for
 _MOST_PERIOD = 200  # kernels of a layer, where no modules say what the layers are
 
 
@@ -51,8 +52,6 @@ def folds(plan: Plan) -> list[Fold]:
         remainders[group.id] = path.removeprefix(block)
     for group in plan.unfused_groups:
         unfused[layers.block_of(layers.module_of_unfused(plan, group))].append(group)
-    if fused.keys() | unfused.keys() == {""}:
-        return _without_modules(plan)
     alike: dict[Hashable, list[str]] = defaultdict(list)
     for block in dict.fromkeys((*fused, *unfused)):
         kernels = tuple((remainders[g.id], signature(g)) for g in fused[block])
@@ -62,7 +61,13 @@ def folds(plan: Plan) -> list[Fold]:
         Fold(tuple(blocks), *(tuple(tuple(by[b]) for b in blocks) for by in (fused, unfused)))
         for blocks in alike.values()
     ]
+    replaced = layers.replaced(plan)[0] if any(map(_is_long, made)) else []
+    made = [part for fold in made for part in (_by_repeats(fold, replaced) if _is_long(fold) else [fold])]
     return sorted(made, key=_first)
+
+
+def _is_long(fold: Fold) -> bool:
+    return len(fold.blocks) == 1 and len(fold.kernels[0]) > _LONG
 
 
 def _first(fold: Fold) -> int:
@@ -101,24 +106,34 @@ def ranged(paths: Sequence[str]) -> str:
     return f"{stem}.{listed}" if stem else listed
 
 
-def _without_modules(plan: Plan) -> list[Fold]:
-    """Of a graph that does not say what its layers are: the longest stretch of kernels that repeat, and what is before
-    and behind it.
+def _by_repeats(fold: Fold, replaced: Sequence[Sequence[Group]]) -> list[Fold]:
+    """A block of many kernels cut where they repeat, since nothing says what its layers are: the longest stretch of
+    repeats, and what is before and behind it. What no kernel of the block replaces goes with the first.
     """
-    replaced, gone = layers.replaced(plan)
-    start, period, count = _longest_repeat([(signature(g), _costs(replaced[g.id])) for g in plan.groups])
-    parts = [("begin", plan.groups[:start], gone)] if start or gone else []
-    for i in range(count):
-        parts.append((f"repeat.{i}", plan.groups[start + i * period : start + (i + 1) * period], []))
-    if rest := plan.groups[start + count * period :]:
-        parts.append(("end" if count else "", rest, []))
-    made: list[Fold] = []
-    repeats = [p for p in parts if p[0].startswith("repeat.")]
-    for name, groups, lost in [p for p in parts if p not in repeats[1:]]:
-        blocks = repeats if repeats and name == repeats[0][0] else [(name, groups, lost)]
-        unfused = tuple((*(u for g in part for u in replaced[g.id]), *extra) for _, part, extra in blocks)
-        made.append(Fold(tuple(b[0] for b in blocks), tuple(tuple(b[1]) for b in blocks), unfused))
-    return made
+    (name,), (kernels,), (unfused,) = fold.blocks, fold.kernels, fold.unfused
+    ids = {g.id for g in unfused}
+    before = [[u for u in replaced[g.id] if u.id in ids] for g in kernels]
+    start, period, count = _longest_repeat([(signature(g), _costs(b)) for g, b in zip(kernels, before, strict=True)])
+    if count == 0:
+        return [fold]
+    left = ids - {u.id for groups in before for u in groups}
+    lost = tuple(u for u in unfused if u.id in left)
+    end = start + period * count
+
+    def part(first: int, last: int) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+        return tuple(kernels[first:last]), tuple(u for groups in before[first:last] for u in groups)
+
+    stem = f"{name}." if name else ""
+    begin, rest = part(0, start), part(end, len(kernels))
+    repeats = [part(start + i * period, start + (i + 1) * period) for i in range(count)]
+    names = tuple(f"{stem}repeat.{i}" for i in range(count))
+    made = [Fold(names, tuple(p[0] for p in repeats), tuple(p[1] for p in repeats))]
+    if start or lost:
+        made.append(Fold((f"{stem}begin",), (begin[0],), (begin[1] + lost,)))
+    if not rest[0]:
+        return made
+    behind = Fold((f"{stem}end",), (rest[0],), (rest[1],))
+    return [*made, *(_by_repeats(behind, replaced) if _is_long(behind) else [behind])]
 
 
 def _costs(groups: Sequence[Group]) -> Hashable:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .records import Group
 
 _MIN_NAME = 12
+BACKWARD = "(backward)"  # in place of the module of calls that a backward pass makes
 _NUMBER = re.compile(r"_\d+\b")  # what tells the calls of one name apart
 
 
@@ -73,7 +74,8 @@ def of_stages(graph: Any, modules: Sequence[str]) -> dict[str, str]:
     counts: Counter[str] = Counter()
     named: dict[str, str] = {}
     for stage, module in zip(graph.to_dict()["stages"] if any(modules) else (), modules, strict=False):
-        named[_unique(stage["name"], counts, named)] = module
+        name = _unique(stage["name"], counts, named)
+        named[name] = BACKWARD if "_backward" in name else module
     return named
 
 
@@ -88,10 +90,13 @@ def _unique(name: str, counts: Counter[str], taken: dict[str, str]) -> str:
 
 
 def module_of(plan: Plan, group: Group) -> str:
-    """The module of a kernel's last call; of a call that planning has put in place of others, of what it reads."""
+    """The module of a kernel's last call, of the forward pass if it has any; of a call that planning has put in place
+    of others, the one that what it reads is of.
+    """
     known = [plan.modules[stage] for stage in group.stages if stage in plan.modules]
     if known or not plan.modules:
-        return known[-1] if known else ""
+        forward = [path for path in known if path != BACKWARD]
+        return (forward or known or [""])[-1]
     stages = (plan._nodes[load.node]["stage"] for load in group.loads)
     read = [
         plan.modules[name] for stage in stages if stage is not None and (name := plan.stages[stage]) in plan.modules

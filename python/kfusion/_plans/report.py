@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -47,10 +48,17 @@ def title(plan: Plan) -> str:
 def signature(plan: Plan) -> str:
     """The function's name and its inputs; captured arrays stand in brackets behind."""
     inputs = [node for node in plan._nodes if node["op"] == "input"]
-    given = ", ".join(_input_text(n) for n in inputs if not n["captured"])
+    given = ", ".join(_given([n for n in inputs if not n["captured"]]))
     named = [n for n in inputs if n["captured"]]
     captured = ", ".join(map(_input_text, named)) if len(named) <= _MAX_CAPTURED else _summed(named)
     return f"{plan.function or 'graph'}({given})" + (f" [{captured}]" if captured else "")
+
+
+def _given(nodes: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Arguments, those that hold many arrays in few words."""
+    for name, group in itertools.groupby(nodes, key=lambda n: n["name"].partition(".")[0]):
+        arrays = list(group)
+        yield from map(_input_text, arrays) if len(arrays) <= _MAX_CAPTURED else [f"{name}: {_summed(arrays)}"]
 
 
 def _summed(nodes: Sequence[dict[str, Any]]) -> str:
