@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html.parser
 import importlib.util
 import json
@@ -359,6 +360,18 @@ def test_the_page_folds_layers_and_loads_nothing(plan):
     text = " ".join(page.text)
     assert f"{ALIKE} ({LAYERS - 2} alike" in text
     assert "The fusions that pay" in text
+
+
+def test_names_of_modules_are_no_markup(plan):
+    evil = {stage: path.replace("layers", "<script>") for stage, path in plan.modules.items()}
+    page = Page(dataclasses.replace(plan, modules=evil).to_html())
+    assert page.counts.get("script", 0) == 0
+    assert f"<script>.2..{LAYERS - 1}" in " ".join(page.text)
+
+
+def test_fused_modules_say_their_layers_too():
+    p = kf.fuse(Model(count=4).eval()).plan(kf.spec((2, 48), "int64", like="torch"))
+    assert "layers.3" in [r.module for r in p.by_module().rows]
 
 
 def test_plans_with_modules_survive_json(plan):

@@ -12,7 +12,7 @@ from .._core import Graph
 from .._devices import devices
 from .._devices.device import Device
 from .._tracing import trace as _trace
-from . import explain, fusions, layers, report, whole
+from . import checks, explain, fusions, layers, report, whole
 from . import sweep as _sweep
 from .against import Against, against
 from .fusions import Fusions
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _SCHEMA = 3
 _WHO = "kfusion.Plan"
-_SAVINGS = ("unfused_bytes", "fused_bytes", "savings_bytes", "savings_pct")  # what kfusion.savings always has
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ class Plan(_tables.Report):
             raise ValueError(f"{_WHO}: schema must be {_SCHEMA}, got {str(plain.get('schema'))[:40]}")
         with _schema.collector_paused():
             plan = _schema.from_plain(cls, {k: v for k, v in plain.items() if k != "schema"}, _WHO)
-            _check_references(plan)
+            checks.check_references(plan, _WHO)
         return plan
 
     def to_json(self, indent: int | None = None) -> str:
@@ -364,39 +363,3 @@ def pairs(option: str, names: Iterable[tuple[str, str]], who: str = "kfusion.pla
             raise TypeError(f"{wanted}, got {pair!r}")
         result.append((pair[0], pair[1]))
     return result
-
-
-def _check_references(plan: Plan) -> None:
-    """Every number of a node, stage or group is one of the plan's own, and every unit one of the device's."""
-    groups = range(len(plan.groups))
-    for name in _SAVINGS:
-        _require(name in plan.savings, f"savings must have {name!r}")
-    computed = _check_groups("groups", plan.groups, plan._graph)
-    _check_groups("unfused_groups", plan.unfused_groups, plan.unfused_graph.to_dict())
-    for i, r in enumerate(plan.refusals):
-        is_input = plan._is_input(r.producer_node)
-        _require(r.consumer_node in computed, f"refusals[{i}].consumer_node must be the number of a computed node")
-        _require(is_input or r.producer_node in computed, f"refusals[{i}].producer_node must be computed or an input")
-        _require(r.consumer_group in groups, f"refusals[{i}].consumer_group must be the number of a group")
-        _require(r.producer_group in ((-1,) if is_input else groups), f"refusals[{i}].producer_group must be a group's")
-    costs = (*plan.groups, *plan.unfused_groups, plan.fused, plan.unfused)
-    for dtype, unit in {(f.dtype, f.unit) for cost in costs for f in cost.flops}:
-        plan.device.peak_flops(dtype, unit)
-
-
-def _check_groups(name: str, groups: Iterable[Group], graph: dict[str, Any]) -> set[int]:
-    """The graph's computed nodes, after checking that the groups name nothing but what the graph has."""
-    nodes, stages = range(len(graph["nodes"])), {stage["name"] for stage in graph["stages"]}
-    computed = {i for i, node in enumerate(graph["nodes"]) if node["stage"] is not None}
-    for i, g in enumerate(groups):
-        named = (*g.views, *g.deferred, *(v.node for v in g.loads), *(v.node for v in g.stores))
-        _require(g.id == i, f"{name}[{i}].id must be {i}")
-        _require(computed.issuperset(g.nodes), f"{name}[{i}].nodes must be numbers of computed nodes")
-        _require(all(n in nodes for n in named), f"{name}[{i}] must name nodes of the graph")
-        _require(stages.issuperset(g.stages), f"{name}[{i}].stages must be the graph's")
-    return computed
-
-
-def _require(condition: bool, rule: str) -> None:
-    if not condition:
-        raise ValueError(f"{_WHO}: {rule}")
