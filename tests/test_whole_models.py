@@ -116,6 +116,17 @@ def test_no_name_of_a_bias_that_is_none():
     assert sorted(n["name"] for n in p._nodes if n["op"] == "input") == ["captured", "layer.weight", "x"]
 
 
+def test_calls_of_the_library_between_layers_without_data():
+    layer = nn.Linear(6, 6, device="meta")
+
+    def f(x):
+        y = layer(x).cumsum(-1)
+        return torch.zeros_like(y).index_add_(0, torch.arange(3), torch.fft.fft(y).real + layer.weight.mT[:3])
+
+    calls = [g.label for g in kf.plan(f, kf.spec((3, 6), like="torch"), device="L4").groups if g.kind == "library_call"]
+    assert {"cumsum", "fft_fft", "index_add_"} <= {call.partition("+")[0] for call in calls}
+
+
 def test_arguments_without_data():
     layer = nn.Linear(4, 4, device="meta")
     p = kf.plan(layer, torch.empty(3, 4, device="meta"), device="L4")

@@ -195,6 +195,7 @@ class Tracer:
         self._captured: dict[int, Traced] = {}
         self.without_data: Callable[[Any], bool] = lambda array: False  # whether a tensor of no data may be an input
         self.module: Callable[[], str] = str  # the name of the one whose forward pass is running
+        self.is_trying = False  # functions on tensors without data, which stand for values
         self.modules: list[str] = []  # of stages by number: the module that makes each
         self.moved: dict[int, Any] = {}  # captured arrays, by the ids of their copies on the arguments' device
         self.named_tensors: Callable[[], dict[int, tuple[str, Any]]] = dict  # those of modules, by id
@@ -679,6 +680,15 @@ class Tracer:
                 yield
         finally:
             self._differentiates, self.takes_gradients = before
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        """A context in which tensors without data are ours, and none of the function's."""
+        before, self.is_trying = self.is_trying, True
+        try:
+            yield
+        finally:
+            self.is_trying = before
 
     @property
     def plans(self) -> bool:

@@ -148,7 +148,8 @@ class _Tensors:
         args, kwargs = self._with_values(name, args, kwargs)
         if self._tracer.differentiates and _computes(function, name):
             args, kwargs = walk((args, kwargs), self._differentiated)
-        if self._tracer.plans and _computes(function, name):
+        takes_any = self._tracer.plans and not self._tracer.is_trying  # also tensors without data
+        if takes_any and _computes(function, name):
             args, kwargs = walk((args, kwargs), self._given_data)
         is_traced = any(hasattr(type(v), "__kfusion_traced__") for v in leaves((args, kwargs)))
         targets = [t for t in _targets(name, args, kwargs) if _is_tensor(t)]
@@ -162,7 +163,7 @@ class _Tensors:
         else:
             result = _applied(function, name, args, kwargs)
         if not is_traced:
-            if self._tracer.plans:
+            if takes_any and all(map(self._tracer.without_data, filter(_has_no_data, leaves((args, kwargs))))):
                 self._without_data |= {id(v): v for v in leaves(result) if _has_no_data(v)}
             self._remember(function, name, args, kwargs, result)
             if self._sized is not None:
