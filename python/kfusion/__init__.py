@@ -15,6 +15,7 @@ kf.cross_entropy_(z, t)          # a loss whose gradient takes the memory of the
 kf.register_torch_ops()          # the named kernels as torch.ops.kfusion.*; torch.compile(m, backend="kfusion")
 kf.call(g, x, result=spec)       # inside f: any function g of arrays, run as it is between f's kernels
 kf.plan(f, kf.spec((4096, 1024)))   # which kernels f becomes, what that saves and why they are not fewer
+kf.sweep(f, kf.spec(("n", 1024)), n=[1, 8, 64])   # plans over sizes and devices; kf.plan(module, ...).top()
 kf.measure_traffic(f, kf.spec((65536, 8192)))   # predicted bytes beside those of the GPU's counters (needs ncu)
 kf.devices(); kf.device("H200")  # bandwidths, peaks and limits of GPUs and CPUs, each with its source
 """
@@ -49,6 +50,8 @@ from ._ops.expressions import elementwise
 from ._plans.each_plan import EachPart, EachPlan
 from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
+from ._plans.sweep import Sweep
+from ._plans.sweeping import sweep
 from ._spec import Spec, spec
 from ._torch_operators import register_torch_ops
 from ._traffic.traffic import KernelTraffic, Traffic, measure_traffic
@@ -72,6 +75,7 @@ __all__ = [
     "Reason",
     "Refusal",
     "Spec",
+    "Sweep",
     "TraceError",
     "Traffic",
     "Tuned",
@@ -98,6 +102,7 @@ __all__ = [
     "set_num_threads",
     "spec",
     "stop_gradient",
+    "sweep",
     "to_device",
     "trace",
     "tune",

@@ -94,7 +94,7 @@ class FusedFunction(_core.FusedCallable):
         """
         traced = self._planned(args, kwargs)
         priced_on = running.device(place_of(traced.inputs)) if device is None else find_device(device)
-        return plan_graph(traced.name, traced.graph, priced_on, self._options)
+        return plan_graph(traced.name, traced.graph, priced_on, self._options, traced.modules)
 
     def source(self, *args: Any, **kwargs: Any) -> str:
         """The CUDA C++ of the kernels that a call with these arguments runs on a GPU, one after the other.

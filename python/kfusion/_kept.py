@@ -151,7 +151,8 @@ def _plans(explained: _Explained, arguments: tuple[Any, ...], keywords: dict[str
     backward = BackwardPass(explained.__wrapped__, explained.__name__, seeds)
     captured = tuple(id(t) for t in forward.captured())
     second = trace(backward, call, forward.cotangents, wanted, captured, *forward.told)
-    return plan_graph(first.name, first.graph, device, options), plan_graph(second.name, second.graph, device, options)
+    made = (plan_graph(t.name, t.graph, device, options, t.modules) for t in (first, second))
+    return next(made), next(made)
 
 
 class _Forward(ForwardPass):

@@ -98,7 +98,8 @@ def _reader(kind: Any) -> Reader:
 
 def _record_reader(kind: Any) -> Reader:
     readers = {name: _reader(hint) for name, hint in _hints(kind).items()}
-    needed = {f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING}
+    missing = dataclasses.MISSING
+    needed = {f.name for f in dataclasses.fields(kind) if f.default is missing and f.default_factory is missing}
 
     def read(value: Any, place: Place) -> Any:
         if _exactly(dict, value, place).keys() != readers.keys():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import math
 import operator
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 
@@ -22,6 +23,7 @@ FLOATS = (*HALF, "float32", "float64")
 INTEGERS = ("int32", "int64")
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _MAX_DIMS = 64
+_MAX_TEXT = 200  # of an extent
 
 
 @dataclass(frozen=True)
@@ -53,26 +55,107 @@ class Spec:
         return f"spec({self.shape}, {self.dtype!r}{extras})"
 
 
+@dataclass(frozen=True)
+class SymbolicSpec:
+    """A `Spec` some of whose extents are texts of named sizes. Made by `kfusion.spec`."""
+
+    shape: tuple[int | str, ...]
+    dtype: str = "float32"
+    like: str = "numpy"
+    device: str = "cpu"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The sizes that it names."""
+        return frozenset().union(*(_names(n) for n in self.shape if isinstance(n, str)))
+
+    def filled(self, sizes: Mapping[str, int]) -> Spec:
+        """The Spec with numbers for the names.
+
+        Raises:
+            ValueError: a size has no number, or an extent is none: negative, or divided by 0.
+        """
+        if missing := sorted(self.names - sizes.keys()):
+            raise ValueError(f"kfusion.spec: {self!r} needs numbers for its sizes: sizes={{{missing[0]!r}: 8}}")
+        shape = [_extent(_computed(n, sizes)) if isinstance(n, str) else n for n in self.shape]
+        return spec(shape, self.dtype, like=self.like, device=self.device)
+
+    def __repr__(self) -> str:
+        return f"spec({self.shape}, {self.dtype!r})"
+
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+
+
+def _parsed(text: str) -> ast.expr:
+    """An expression of names, integers, +, -, * and //.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    wrong = ValueError(f'kfusion.spec: an extent must be a number, or names as in "batch" or "2 * seq", got {text!r}')
+    try:
+        tree = ast.parse(text[:_MAX_TEXT].strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise wrong from None
+    for node in ast.walk(tree):
+        is_number = isinstance(node, ast.Constant) and type(node.value) is int
+        is_sum = isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC
+        if not (is_number or is_sum or isinstance(node, (ast.Name, ast.operator, ast.expr_context))):
+            raise wrong
+    return tree
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name))
+
+
+def _computed(text: str, sizes: Mapping[str, int]) -> int:
+    def value(node: Any) -> int:
+        if isinstance(node, ast.BinOp):
+            return _ARITHMETIC[type(node.op)](value(node.left), value(node.right))
+        return _extent(sizes[node.id] if isinstance(node, ast.Name) else node.value)
+
+    try:
+        return value(_parsed(text))
+    except ZeroDivisionError:
+        raise ValueError(f"kfusion.spec: the extent {text!r} divides by 0") from None
+
+
+@overload
+def spec(  # type: ignore[overload-overlap]
+    shape: SupportsIndex | Iterable[SupportsIndex], dtype: Any = ..., *, like: str = ..., device: Any = ...
+) -> Spec: ...
+@overload
 def spec(
-    shape: SupportsIndex | Iterable[SupportsIndex], dtype: Any = "float32", *, like: str = "numpy", device: Any = "cpu"
-) -> Spec:
+    shape: str | Iterable[SupportsIndex | str], dtype: Any = ..., *, like: str = ..., device: Any = ...
+) -> SymbolicSpec: ...
+def spec(shape: Any, dtype: Any = "float32", *, like: str = "numpy", device: Any = "cpu") -> Spec | SymbolicSpec:
     """Describes an array that need not exist, for planning.
 
     Args:
-        shape: extents, or one integer for a vector; 0 is allowed.
+        shape: extents, or one integer for a vector; 0 is allowed. A text names a size, "batch", or is made of such
+            names and integers by +, -, * and //, "2 * seq": `kfusion.plan(..., sizes={"batch": 8})` and
+            `kfusion.sweep` give them numbers.
         dtype: bool, int32, int64, float16, bfloat16, float32 or float64: a name, or NumPy's or torch's own object.
         like: "numpy" or "torch": whose methods and dtype rules the array follows (int64 / 7 is float64 in NumPy and
             float32 in torch; x.var() is biased in NumPy and unbiased in torch).
         device: "cpu", "cuda" or "cuda:1".
 
     Returns:
-        A frozen, hashable `Spec`.
+        A frozen, hashable `Spec`; with names of sizes a `SymbolicSpec`, of which `filled(sizes)` makes one.
 
     Raises:
         ValueError: a negative extent, more than 64 axes, more than 2**63 - 1 bytes, an unknown library or device.
         TypeError: an extent that is no integer, or a dtype that is none of the seven.
     """
-    extents = tuple(_extent(n) for n in (shape if isinstance(shape, Iterable) else (shape,)))
+    given = shape if isinstance(shape, Iterable) and not isinstance(shape, str) else (shape,)
+    extents = tuple(_symbolic(n) if isinstance(n, str) else _extent(n) for n in given)
     if len(extents) > _MAX_DIMS:
         raise ValueError(f"kfusion.spec: shape must have at most {_MAX_DIMS} axes, got {len(extents)}")
     if like not in ("numpy", "torch"):
@@ -80,10 +163,18 @@ def spec(
     if not _DEVICE.fullmatch(str(device)):
         raise ValueError(f'kfusion.spec: device must be "cpu" or "cuda:0", "cuda:1", ..., got {str(device)!r}')
     place = "cuda:0" if str(device) == "cuda" else str(device)
-    made = Spec(extents, dtype_name(dtype, "kfusion.spec: dtype"), like, place)
+    kind = dtype_name(dtype, "kfusion.spec: dtype")
+    if any(isinstance(n, str) for n in extents):
+        return SymbolicSpec(extents, kind, like, place)
+    made = Spec(extents, kind, like, place)  # type: ignore[arg-type]
     if made.nbytes >= 2**63:
         raise ValueError(f"kfusion.spec: the array must have at most 2**63 - 1 bytes, got {made.nbytes}")
     return made
+
+
+def _symbolic(text: str) -> int | str:
+    """The text of an extent, or the number that it is without names."""
+    return text if _names(text) else _extent(_computed(text, {}))
 
 
 def _extent(n: Any) -> int:
@@ -177,7 +268,7 @@ def described(value: Any, name: str) -> str:
 
 
 def _device(array: Any) -> str:
-    if isinstance(array, np.ndarray):
+    if isinstance(array, np.ndarray) or getattr(array, "is_meta", False) is True:  # torch's meta tensors are nowhere
         return "cpu"
     return f"cuda:{_arrays.cuda_index(array)}" if _arrays.on_cuda(array) else "cpu"
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from .. import _files, _json, _pictures, _spec, _user_code
 from .._core import Graph
 from .._graph import source
-from .._plans import plan as _plan
-from .demo import parse_shape
+from .._plans.against import Against
+from .._plans.plan import Plan, plan
+from .._plans.sweep import Sweep
+from .._plans.sweeping import sweep
+from . import targets
+from .demo import parse_positive, parse_shape
 
 _WHO = "kfusion plan"
 DTYPES = ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
@@ -25,16 +31,55 @@ def add(subcommands: Any) -> None:
         "and predicts times. The function's file is executed, as an import does, and so is the function, on values "
         "that record instead of computing: name only files that you trust. No array is computed, and no GPU is needed.",
     )
+    _add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="FUNCTION",
-        help="module.py:function or package.module:function, whose file is executed; or graph.json, which is only read",
+        nargs="?",
+        help="module.py:function or package.module:function, whose file is executed, also of a torch module; a named "
+        "kernel (softmax, layernorm, ...); or graph.json, which is only read",
     )
-    add_arrays(parser, "4096x1024 or 1024:bfloat16")
+    add_arrays(parser, "4096x1024, 1024:bfloat16 or, of named sizes, Nx1024", parse_sized_array)
     parser.add_argument(
         "--like", choices=("numpy", "torch"), default="numpy", help="whose arrays (default: %(default)s)"
     )
-    parser.add_argument("--device", help="a name from `kfusion devices`, cuda:0 or cpu (default: the GPU, else H200)")
+    parser.add_argument(
+        "--device",
+        action="append",
+        default=[],
+        help="a name from `kfusion devices`, cuda:0 or cpu (default: the GPU, else H200); several give a table",
+    )
+    parser.add_argument(
+        "--size", action="append", default=[], type=_parse_size, metavar="NAME=N", help="a named size; repeatable"
+    )
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        type=_parse_sweep,
+        metavar="NAME=N,N,...",
+        help="plan for each value of a named size, also 1..4096 by doubling: a table, and where the bound changes",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="ARGUMENTS",
+        help="the plan of other arguments beside it: a FUNCTION, options such as '--dtype bfloat16', or both, in one "
+        "word; what is not given is as for the first",
+    )
+    _add_choices(parser)
+    parser.add_argument("--top", type=parse_positive, metavar="N", help="print only the N fusions that save most")
+    parser.add_argument("--modules", action="store_true", help="print only what each torch module costs")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the tables")
+    parser.add_argument("--html", metavar="FILE", help="write a page with tables and pictures")
+    parser.add_argument("--plot", metavar="PICTURE", help="write the pictures")
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
+    """The options that say which kernels there may be."""
     parser.add_argument("--no-fuse", action="store_true", help="one kernel per call")
     for option, what in (("allow", "of calls that may share a kernel, and no others"), ("forbid", "that may not")):
         parser.add_argument(
@@ -52,19 +97,15 @@ def add(subcommands: Any) -> None:
         help='who runs the kernels: names joined by commas, or "available" for those that there are (default: also '
         "kernels that nobody has written yet)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the tables")
-    parser.add_argument("--html", metavar="FILE", help="write a page with tables and pictures")
-    parser.add_argument("--plot", metavar="PICTURE", help="write the pictures")
-    parser.set_defaults(run=run)
 
 
-def add_arrays(parser: argparse.ArgumentParser, example: str) -> None:
-    """The options that say what arrays a function is given."""
+def add_arrays(parser: argparse.ArgumentParser, example: str, parse: Callable[[str], Any] | None = None) -> None:
+    """The options that say what arrays a function is given; `parse` reads one of them."""
     parser.add_argument(
         "--shape",
         action="append",
         default=[],
-        type=parse_array,
+        type=parse or parse_array,
         metavar="SHAPE[:DTYPE]",
         help=f"of one array, such as {example}; once for each, in the function's order",
     )
@@ -79,41 +120,98 @@ def run(args: argparse.Namespace) -> None:
         _pictures.check_path(args.plot)
     if args.html is not None:
         _files.check_writable(args.html)
-    plan = _plan_of(args)
-    print(plan.to_json(indent=2) if args.json else plan)
+    if args.html is not None and (args.sweep or args.against or len(args.device) > 1):
+        raise ValueError(f"{_WHO}: --html is for one plan, without --sweep, --against or several devices")
+    if args.plot is not None and args.against:
+        raise ValueError(f"{_WHO}: --plot is for a plan or a sweep, without --against")
+    made: Plan | Sweep | Against = _made(args)
+    if isinstance(made, Plan) and args.against is not None:
+        made = made.against(_one_plan(_other(args)))
+    if isinstance(made, Plan) and (args.top or args.modules):
+        print(_text(made.top(args.top) if args.top else made.by_module(), args))
+    else:
+        print(_text(made, args))
+    _write(made, args)
+
+
+def _text(made: Any, args: argparse.Namespace) -> str:
+    return made.to_json(indent=2) if args.json else str(made)
+
+
+def _write(made: Plan | Sweep | Against, args: argparse.Namespace) -> None:
     messages = sys.stderr if args.json else sys.stdout
-    if args.html is not None:
+    if args.html is not None and isinstance(made, Plan):
         with _files.replacing(args.html) as temporary, open(temporary, "w", encoding="utf-8") as file:
-            file.write(plan.to_html())
+            file.write(made.to_html())
         print(f"Page: {args.html}", file=messages)
-    if args.plot is not None:
-        plan.plot(args.plot)
+    if args.plot is not None and isinstance(made, (Plan, Sweep)):
+        made.plot(args.plot)
         print(f"Picture: {args.plot}", file=messages)
 
 
-def _plan_of(args: argparse.Namespace) -> _plan.Plan:
-    options = {
-        "device": args.device,
-        "fuse": not args.no_fuse,
-        "allow": args.allow,
-        "forbid": args.forbid,
-        "executors": args.executors,
-    }
+def _other(args: argparse.Namespace) -> argparse.Namespace:
+    """The arguments of the other plan: those of --against, and the first one's where it says nothing."""
+    parser = argparse.ArgumentParser(prog=f"{_WHO} --against", add_help=False)
+    _add_arguments(parser)
+    first = vars(args)
+    lists: dict[str, Any] = {name: [] for name, value in first.items() if isinstance(value, list)}
+    other = parser.parse_args(shlex.split(args.against), argparse.Namespace(**first | lists))
+    for name in ("target", *lists):
+        if not getattr(other, name):
+            setattr(other, name, first[name])
+    return other
+
+
+def _one_plan(args: argparse.Namespace) -> Plan:
+    made = _made(args)
+    if not isinstance(made, Plan):
+        raise ValueError(f"{_WHO}: --against compares one plan with another: without --sweep, and of one device each")
+    return made
+
+
+def _made(args: argparse.Namespace) -> Plan | Sweep:
+    """The plan, or the table of several."""
+    if args.target is None:
+        raise ValueError(f"{_WHO}: FUNCTION is needed: module.py:function, a named kernel or graph.json")
+    if args.against is not None and (args.sweep or len(args.device) > 1):
+        raise ValueError(f"{_WHO}: --against compares one plan with another: without --sweep, and of one device each")
     if args.target.endswith(".json"):
-        if args.shape:
+        if args.shape or args.size or args.sweep:
             raise ValueError(f"{_WHO}: a graph has its shapes; --shape is for functions")
-        return _plan.plan(_read_graph(args.target), **options)
-    function = _user_code.load(args.target, _WHO)
-    specs = [_spec.spec(shape, dtype or args.dtype, like=args.like) for shape, dtype in args.shape]
+        return _planned(_read_graph(args.target), [], args)
+    function, shapes = _function(args)
+    specs = [_spec.spec(shape, dtype or args.dtype, like=args.like) for shape, dtype in shapes]
     _user_code.require_arguments(function, specs, _WHO)
     try:
-        return _plan.plan(function, *specs, **options)
+        return _planned(function, specs, args)
     except Exception as error:
         if source.raised_by_kfusion(error):
             raise
         what = f"{_WHO}: {args.target.rpartition(':')[2]} cannot be traced: {type(error).__name__}: {error}"
         line = source.raised_line(error.__traceback__)
         raise RuntimeError("\n  ".join(filter(None, (what, line)))) from error
+
+
+def _function(args: argparse.Namespace) -> tuple[Callable[..., Any], Any]:
+    if ":" in args.target:
+        return _user_code.load(args.target, _WHO), args.shape
+    return targets.named(args.target, _WHO), args.shape or targets.shapes(args.target)
+
+
+def _planned(function: Any, specs: list[Any], args: argparse.Namespace) -> Plan | Sweep:
+    sizes = dict(args.size)
+    where: dict[str, Any] = (
+        {"devices": args.device} if len(args.device) > 1 else {"device": next(iter(args.device), None)}
+    )
+    if args.sweep:
+        if args.no_fuse or args.allow or args.forbid:
+            raise ValueError(f"{_WHO}: --sweep plans what is possible, without --no-fuse, --allow and --forbid")
+        fixed = {name: [n] for name, n in sizes.items()}
+        swept: dict[str, Any] = fixed | dict(args.sweep)
+        return sweep(function, *specs, executors=args.executors, **where, **swept)
+    options = {"fuse": not args.no_fuse, "allow": args.allow, "forbid": args.forbid, "executors": args.executors}
+    made: Plan | Sweep = plan(function, *specs, **where, **options, sizes=sizes)
+    return made
 
 
 def _read_graph(path: str) -> Graph:
@@ -128,6 +226,45 @@ def parse_array(text: str) -> tuple[tuple[int, ...], str | None]:
     if colon and dtype not in DTYPES:
         raise argparse.ArgumentTypeError(f"the dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     return parse_shape(shape), dtype or None
+
+
+def parse_sized_array(text: str) -> tuple[tuple[int | str, ...], str | None]:
+    """The same, whose extents may be names of sizes: "Nx1024". A name has no x in it."""
+    shape, colon, dtype = text.partition(":")
+    names = shape.split("x")
+    if not any(name.isidentifier() for name in names):
+        return parse_array(text)
+    parse_array("1" + colon + dtype)
+    if not all(name.isidentifier() or (name.isascii() and name.isdigit()) for name in names):
+        raise argparse.ArgumentTypeError(
+            f"a shape is numbers and names of sizes joined by x, such as Nx1024; got {text!r}"
+        )
+    return tuple(int(name) if name.isdigit() else name for name in names), dtype or None
+
+
+def _parse_size(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    if not name.isidentifier() or not (number.isascii() and number.isdigit()):
+        raise argparse.ArgumentTypeError(f"must be a name and a number, such as N=8; got {text!r}")
+    return name, int(number)
+
+
+def _parse_sweep(text: str) -> tuple[str, list[int]]:
+    """ "N=1,2,4" -> ("N", [1, 2, 4]); "N=1..8" doubles: [1, 2, 4, 8]."""
+    name, _, listed = text.partition("=")
+    values: list[int] = []
+    for part in listed.split(","):
+        first, dots, last = part.partition("..")
+        if not name.isidentifier() or not all(
+            n.isascii() and n.isdigit() and int(n) > 0 for n in (first, last or first)
+        ):
+            raise argparse.ArgumentTypeError(f"must be a name and numbers, such as N=1,2,4 or N=1..4096; got {text!r}")
+        n = int(first)
+        values.append(n)
+        while dots and 2 * n <= int(last or first):
+            n *= 2
+            values.append(n)
+    return name, values
 
 
 def _parse_executors(text: str) -> str | list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .. import _json, _named, _spec
+from .. import _json, _spec
 from .._traffic import traffic
-from . import checkout
+from . import checkout, targets
 from .plan import add_arrays
 
 _WHO = "kfusion traffic"
@@ -74,10 +74,7 @@ def _target(text: str) -> str:
     """A bare name is a named kernel's."""
     if ":" in text:
         return text
-    names = [f.__name__ for f in _named.KERNELS]
-    if text not in names:
-        raise ValueError(f"{_WHO}: FUNCTION must be module.py:function or one of {', '.join(names)}, got {text!r}")
-    return f"kfusion:fused_{text}"
+    return f"kfusion:fused_{targets.named(text, _WHO).__name__}"
 
 
 def _parse_gigabytes(text: str) -> int:

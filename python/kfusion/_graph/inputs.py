@@ -18,7 +18,7 @@ from .nodes import Nodes
 from .number import Number, Program, is_integer, is_number, parameter_of, read
 from .sizes import RecordedGraph, is_size
 from .source import no_form, trace_error, user_frame
-from .values import Attempt, Input, Traced, Written, place_of
+from .values import Attempt, Input, Traced, Written, has_no_data, place_of
 
 _ARITHMETIC = ("add", "subtract", "multiply", "divide")  # which give for an int what they give for the float
 
@@ -29,14 +29,14 @@ class Inputs(Nodes):
     def __init__(
         self, name: str, *, eager: bool, runs: bool, attempt: Attempt | None, recorded: RecordedGraph | None
     ) -> None:
-        super().__init__(name, eager=eager, attempt=attempt, recorded=recorded)
+        super().__init__(name, eager=eager, runs=runs, attempt=attempt, recorded=recorded)
         self.program = Program()
         self.inputs: list[Input] = []
         self.stand_in: Callable[[Any], Traced | None] = lambda array: None  # the value of an array that was written to
         self.to_write: Callable[[Any], Any] = lambda array: array  # the value of one that is to be written to
         self.moved: dict[int, Any] = {}  # captured arrays, by the ids of their copies on the arguments' device
         self.named_tensors: Callable[[], dict[int, tuple[str, Any]]] = dict  # those of modules, by id
-        self._runs = runs
+        self.without_data: Callable[[Any], bool] = lambda array: False  # whether a tensor of no data may be an input
         self._taken: set[str] = set()  # the inputs' names
         self._numbers: dict[str, int] = {}  # by name: the last one given to an array of that name
         self._values: list[Traced] = []  # the inputs', as they were given
@@ -219,10 +219,15 @@ class Inputs(Nodes):
     def _captured_now(self, array: Any, library: str) -> Traced:
         known = self._name_in_module(array) or _variable_of(array)
         name = self._free_name(known or "captured")
-        if getattr(array, "is_meta", False):
+        is_empty = has_no_data(array)
+        if is_empty and not self.without_data(array):
+            if known:
+                raise trace_error(f"{name} is a tensor without data", "load its data; kfusion.plan takes it as it is")
             what = f"{name} is a tensor without data (torch.tensor and torch.Tensor make one of a traced value)"
             raise trace_error(what, "write the value itself")
         spec = spec_of(array, f"kfusion.trace: {name}")
+        if is_empty:
+            spec = dataclasses.replace(spec, device=place_of(self.inputs))
         if spec.like != library:
             raise trace_error(f"{name} is an array of {spec.like} and meets one of {library}", "convert it outside")
         known_as = id(array)

@@ -6,7 +6,7 @@ import contextlib
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MethodType
+from types import FrameType, MethodType
 from typing import Any
 
 from . import sizes
@@ -83,8 +83,29 @@ def tensor_names(roots: Iterable[tuple[str, Any]]) -> dict[int, tuple[str, Any]]
         for path, module in _named_modules(prefix, unfused(root), set()):
             for kind in _TENSORS:
                 for name, tensor in vars(module)[kind].items():
-                    names.setdefault(id(tensor), (f"{path}.{name}" if path else name, tensor))
+                    if tensor is not None:
+                        names.setdefault(id(tensor), (f"{path}.{name}" if path else name, tensor))
     return names
+
+
+def module_names(roots: Iterable[tuple[str, Any]]) -> dict[int, tuple[str, Any]]:
+    """Likewise of modules, as torch's named_modules() has them."""
+    names: dict[int, tuple[str, Any]] = {}
+    for prefix, root in roots:
+        for path, module in _named_modules(prefix, unfused(root), set()):
+            names.setdefault(id(module), (path, module))
+    return names
+
+
+def running(names: Mapping[int, tuple[str, Any]]) -> str:
+    """The name of the innermost module whose forward pass this thread is in; "" where none of them is."""
+    call = sys.modules["torch.nn.modules.module"].Module._call_impl.__code__
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is call and (known := names.get(id(frame.f_locals["self"]))) is not None:
+            return known[0]
+        frame = frame.f_back
+    return ""
 
 
 def _named_modules(path: str, module: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:

@@ -17,11 +17,13 @@ from .values import Attempt, Call, Form, Node, Traced, WritingCall
 
 
 class Nodes:
-    """One graph, and the values of its nodes. `name` is the function's, for messages; an eager call names no lines.
-    `recorded`: the graph, where it is recorded for calls with other sizes.
+    """One graph, and the values of its nodes. `name` is the function's, for messages; an eager call names no lines; what
+    `runs` is computed. `recorded`: the graph, where it is recorded for calls with other sizes.
     """
 
-    def __init__(self, name: str, *, eager: bool, attempt: Attempt | None, recorded: RecordedGraph | None) -> None:
+    def __init__(
+        self, name: str, *, eager: bool, runs: bool, attempt: Attempt | None, recorded: RecordedGraph | None
+    ) -> None:
         self.name = name
         self.attempt = attempt or Attempt()
         self.graph: Any = _core.Graph() if recorded is None else recorded
@@ -32,7 +34,11 @@ class Nodes:
         self.writing_calls: dict[int, WritingCall] = {}  # by the node after it
         self.is_open = True
         self.heads = Heads(self.attempt.whole)
+        self.line_of: Callable[[], str] = user_line  # where an operation stands, for messages and plans
+        self.module: Callable[[], str] = str  # the name of the one whose forward pass is running
+        self.modules: list[str] = []  # of stages by number: the module that makes each
         self._eager = eager
+        self._runs = runs
         self._differentiates = False
         self._stages = 0
         self._line = ""
@@ -207,10 +213,12 @@ class Nodes:
             self.attempt.mark()
         nodes = [self._nodes(a) for a in arguments]
         if self._stages == 0 and not self._eager:
-            self._line = user_line()
+            self._line = self.line_of()
             self.graph.set_source(self._line)
         try:
             made = getattr(self.graph, kind)(*nodes)
+            if self._stages == 0 and self.plans:
+                self._note_module()
             if self._differentiates and not sys.modules["torch"].is_grad_enabled():
                 for node in made if isinstance(made, list) else [made] if isinstance(made, int) else ():
                     self.graph.stop_gradient(node)
@@ -238,7 +246,7 @@ class Nodes:
     def stage(self, name: str) -> Iterator[None]:
         """What is built inside is one stage. Stages do not nest: the outermost name holds."""
         if self._stages == 0 and not self._eager:
-            self._line = user_line()
+            self._line = self.line_of()
         self.graph.begin_stage(name, self._line)
         self._stages += 1
         try:
@@ -246,6 +254,18 @@ class Nodes:
         finally:
             self._stages -= 1
             self.graph.end_stage()
+            if self._stages == 0 and self.plans:
+                self._note_module()
+
+    @property
+    def plans(self) -> bool:
+        """Whether the graph is for a plan only: nothing is computed with it."""
+        return not (self._runs or self._eager)
+
+    def _note_module(self) -> None:
+        """Which module has made the last stage, if that is new."""
+        if len(self.modules) < (stages := self.graph.stages()):
+            self.modules += [self.module()] * (stages - len(self.modules))
 
     def close(self, outputs: Sequence[tuple[str, Traced]]) -> None:
         """Sets the results; values are of no use afterwards."""

@@ -40,6 +40,7 @@ class Tracer(Inputs):
         self.draw: Draw = drawn  # a seed, when the function is called
         self.writes = 0
         self.counts: dict[float, Traced] = {}  # of batches, by the numbers that stand for their reciprocals
+        self.is_trying = False  # functions on tensors without data, which stand for values
         self._seed: Number | None = None
         self._streams = 0
         self._depth = 0  # of what is differentiated within what is
@@ -93,6 +94,15 @@ class Tracer(Inputs):
         finally:
             self._differentiates = before
             self._depth -= 1
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        """A context in which tensors without data are ours, and none of the function's."""
+        before, self.is_trying = self.is_trying, True
+        try:
+            yield
+        finally:
+            self.is_trying = before
 
     @property
     def differentiates(self) -> bool:

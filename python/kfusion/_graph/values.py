@@ -144,6 +144,11 @@ class Attempt(NamedTuple):
     whole: Sequence[int] = ()
 
 
+def has_no_data(array: Any) -> bool:
+    """Whether array is a tensor of torch's that has a shape and a dtype only: on the meta device, or a fake one."""
+    return getattr(array, "is_meta", False) is True or getattr(array, "fake_mode", None) is not None
+
+
 def place_of(inputs: Iterable[Input]) -> str:
     """ "cpu" or "cuda:0": where a traced function's arrays lie."""
     return next((i.spec.device for i in inputs if i.spec.device != "cpu"), "cpu")

@@ -13,7 +13,8 @@ import numpy as np
 
 from .._graph.source import trace_error
 from .._graph.structure import may_hold_results, walk
-from .._graph.tracer import Traced, Tracer
+from .._graph.tracer import Tracer
+from .._graph.values import Traced
 from .._spec import Spec, dtype_name, is_array
 from .._tracing.trace import name_of, signature_of
 from . import lax_ops

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from .. import _core
 from .._tables import byte_unit, escaped, in_unit, number
-from . import report
+from . import fusions, layers, report, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from .folds import Fold
+    from .fusions import Fusions
     from .plan import Plan
     from .records import Refusal
 
@@ -55,6 +57,9 @@ def page(plan: Plan) -> str:
 def _sections(plan: Plan) -> Iterator[str]:
     yield f"<p>{escaped(report.savings_line(plan))}</p>\n"
     yield _cards(plan)
+    if found := whole.folds_of(plan):
+        yield from _whole_sections(plan, found)
+        return
     yield "<h2>Kernels</h2>\n"
     yield _scroll(report.groups_table(plan.groups, None, len(plan.unfused_groups)).html(), "fused kernels")
     yield _scroll(report.totals_table(plan).html(), "totals")
@@ -66,6 +71,50 @@ def _sections(plan: Plan) -> Iterator[str]:
     yield _details("Kernels without fusion", _scroll(unfused.html(), "unfused kernels"))
     yield _details("The graph", f'<pre tabindex="0">{escaped(str(plan.graph))}</pre>')
     yield _details("The device", f"<p>{escaped(report.device_line(plan))}</p>" + plan.device._repr_html_())
+
+
+def _whole_sections(plan: Plan, found: Sequence[Fold]) -> Iterator[str]:
+    """Of a plan of many kernels: by layers, those that are alike as one, which opens to the kernels of the first."""
+    yield "<h2>Layers</h2>\n"
+    yield _scroll(layers.table([fold.layer for fold in found], None, whole.layers_title(found)).html(), "layers")
+    yield _scroll(report.totals_table(plan).html(), "totals")
+    yield "<h2>Kernels by layer</h2>\n" + "".join(map(_fold, found))
+    yield "".join(f'<p class="faint">{escaped(line)}</p>\n' for line in report.notes(plan))
+    yield "<h2>The fusions that pay</h2>\n" + _fusions(plan.top(whole.TOP))
+    yield "<h2>Picture</h2>\n" + _pictures(plan, ("roofline",))
+    yield "<h2>Kept apart</h2>\n" + _folded_refusals(plan.refusals)
+    yield "<h2>Details</h2>\n"
+    yield _details("The device", f"<p>{escaped(report.device_line(plan))}</p>" + plan.device._repr_html_())
+
+
+def _fold(fold: Fold) -> str:
+    layer = fold.layer
+    unit, size = byte_unit(layer.unfused_bytes)
+    count = f" ({layer.count} alike, the first of them below)" if layer.count > 1 else ""
+    summary = (
+        f"{fold.name or 'the function'}{count}: {layer.kernels} kernels instead of {layer.unfused_kernels}, "
+        f"{in_unit(layer.bytes, size)} instead of {in_unit(layer.unfused_bytes, size)} {unit}, "
+        f"{number(layer.us / 1e3)} instead of {number(layer.unfused_us / 1e3)} ms"
+    )
+    kernels, unfused = fold.kernels[0], fold.unfused[0]
+    table = report.groups_table(kernels, None, len(unfused), limit=None).html()
+    return _details(escaped(summary), _scroll(table, "kernels") if kernels else "<p>Nothing of its own is left.</p>\n")
+
+
+def _fusions(found: Fusions) -> str:
+    if not found.rows:
+        return "<p>No fusion saves time.</p>\n"
+    facts = "".join(f"<li>{escaped(line)}</li>\n" for line in fusions.notes(found))
+    table = _scroll(fusions.table(found, None).html(), "fusions")
+    return table + _details("Where, and what other tools have", f'<ul class="faint">\n{facts}</ul>\n')
+
+
+def _folded_refusals(refusals: Sequence[Refusal]) -> str:
+    kinds = whole.folded_refusals(refusals)
+    shown = list(kinds.items())[: report.MAX_GROUPS]
+    items = "".join(f"<li>{escaped(s)}{f' ({n} times)' if n > 1 else ''}</li>\n" for s, n in shown)
+    more = f'<p class="faint">... and {len(kinds) - len(shown)} more kinds</p>\n' if len(kinds) > len(shown) else ""
+    return f'<ul class="refusals">\n{items}</ul>\n{more}' if shown else "<p>Nothing.</p>\n"
 
 
 def _cards(plan: Plan) -> str:
@@ -109,12 +158,12 @@ def _details(summary: str, content: str) -> str:
     return f"<details><summary>{summary}</summary>\n{content}</details>\n"
 
 
-def _pictures(plan: Plan) -> str:
+def _pictures(plan: Plan, names: Sequence[str] = tuple(_ALT)) -> str:
     from . import plan_plot
 
-    light, dark = (plan_plot.panels(plan, theme) for theme in (plan_plot.LIGHT, plan_plot.DARK))
+    light, dark = (plan_plot.panels(plan, theme, names) for theme in (plan_plot.LIGHT, plan_plot.DARK))
     numbers = {n: f"{t.intensity:.3g} FLOP per byte" for n, t in (("fused", plan.fused), ("unfused", plan.unfused))}
-    items = (_picture(name, light[name], dark[name], alt.format(**numbers)) for name, alt in _ALT.items())
+    items = (_picture(name, light[name], dark[name], _ALT[name].format(**numbers)) for name in names)
     return f'<div class="pictures">\n{"".join(items)}</div>\n'
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, overload
 
 from .. import _core, _json, _schema, _tables, _times
 from .._core import Graph
@@ -14,8 +14,14 @@ from .._devices.device import Device
 from .._graph import heads
 from .._tracing import exported
 from .._tracing import trace as _trace
-from . import explain, report
+from . import checks, explain, fusions, layers, report, whole
+from . import sweep as _sweep
+from .against import Against, against
+from .fusions import Fusions
+from .layers import Layers
 from .records import Group, Refusal, Total
+from .sizes import filled
+from .sweep import Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +31,6 @@ if TYPE_CHECKING:
 
 _SCHEMA = 3
 _WHO = "kfusion.Plan"
-_SAVINGS = ("unfused_bytes", "fused_bytes", "savings_bytes", "savings_pct")  # what kfusion.savings always has
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class Plan(_tables.Report):
     which has some functions as one (attention, linear). The second call of relu is named relu_2 in both; composites are
     the calls that have several stages, with these ("layernorm": "layernorm.mean", ...).
     savings has the keys of `kfusion.savings`, from issued bytes; predicted_speedup is the ratio of the predicted times.
+    modules: by call, the path of the torch module that makes it ("model.layers.3.self_attn"); empty without modules.
     """
 
     function: str
@@ -54,6 +60,7 @@ class Plan(_tables.Report):
     library: Total
     savings: dict[str, _schema.Number]
     predicted_speedup: float
+    modules: dict[str, str] = field(default_factory=dict)
 
     def explain(self, a: str, b: str) -> str:
         """Why two calls do or do not share a kernel.
@@ -69,6 +76,45 @@ class Plan(_tables.Report):
             ValueError: nothing or more than one thing has that name; the message lists the names.
         """
         return explain.explain(self, a, b)
+
+    def top(self, count: int = 10, *, known: bool = True) -> Fusions:
+        """The fusions that save most time, as predicted, against one kernel for each call.
+
+        Args:
+            count: how many.
+            known: False leaves out what a call of the array library does alone, such as attention.
+
+        Returns:
+            `Fusions`: print it, or take its `rows`, `to_dicts()` or `to_json()`. Kernels that do the same in many
+            layers are one fusion, with the sums of all.
+        """
+        return fusions.top(self, count, known=known)
+
+    def by_module(self, depth: int | None = None) -> Layers:
+        """What each torch module costs, fused and unfused; all rows together are the plan's totals.
+
+        Args:
+            depth: how much of a module's path counts: 1 is "model" for all of model.layers.3.mlp. None ends a path with
+                its first number: model.layers.3.
+
+        Returns:
+            `Layers`: print it, or take its `rows`, `to_dicts()` or `to_json()`. A fused kernel belongs to the module of
+            its last call, an unfused one to that of its only call.
+        """
+        return layers.by_module(self, depth)
+
+    def against(self, other: Plan) -> Against:
+        """This plan and another one side by side: of another device, dtype or size, or of another function.
+
+        Returns:
+            `Against`: print it, or take its `rows`, `to_dicts()` or `to_json()`.
+
+        Raises:
+            TypeError: other is no Plan.
+        """
+        if not isinstance(other, Plan):
+            raise TypeError(f"{_WHO}.against: other must be a Plan, got {type(other).__name__}")
+        return against(self, other)
 
     def plot(self, path: StrPath | None = None, ax: Axes | None = None) -> Figure:
         """Draws the roofline with the kernels on it, the bytes of each kernel, and which calls share one.
@@ -113,7 +159,7 @@ class Plan(_tables.Report):
             raise ValueError(f"{_WHO}: schema must be {_SCHEMA}, got {str(plain.get('schema'))[:40]}")
         with _schema.collector_paused():
             plan = _schema.from_plain(cls, {k: v for k, v in plain.items() if k != "schema"}, _WHO)
-            _check_references(plan)
+            checks.check_references(plan, _WHO)
         return plan
 
     def to_json(self, indent: int | None = None) -> str:
@@ -143,7 +189,8 @@ class Plan(_tables.Report):
         return report.title(self)
 
     def _parts(self, width: int | None) -> Iterator[_tables.Table | str]:
-        return report.parts(self, width)
+        found = whole.folds_of(self)
+        return whole.parts(self, found, width) if found else report.parts(self, width)
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -163,24 +210,56 @@ class Plan(_tables.Report):
         return self.graph.to_dict()
 
 
+@overload
+def plan(
+    function: Any,
+    *arguments: Any,
+    device: str | Device | None = ...,
+    devices: None = ...,
+    sizes: Mapping[str, int] | None = ...,
+    fuse: bool = ...,
+    allow: Iterable[tuple[str, str]] = ...,
+    forbid: Iterable[tuple[str, str]] = ...,
+    executors: str | Iterable[str] | None = ...,
+    **keywords: Any,
+) -> Plan: ...
+@overload
+def plan(
+    function: Any,
+    *arguments: Any,
+    device: str | Device | None = ...,
+    devices: Iterable[str | Device],
+    sizes: Mapping[str, int] | None = ...,
+    fuse: bool = ...,
+    allow: Iterable[tuple[str, str]] = ...,
+    forbid: Iterable[tuple[str, str]] = ...,
+    executors: str | Iterable[str] | None = ...,
+    **keywords: Any,
+) -> Sweep: ...
 def plan(
     function: Any,
     *arguments: Any,
     device: str | Device | None = None,
+    devices: Iterable[str | Device] | None = None,
+    sizes: Mapping[str, int] | None = None,
     fuse: bool = True,
     allow: Iterable[tuple[str, str]] = (),
     forbid: Iterable[tuple[str, str]] = (),
     executors: str | Iterable[str] | None = None,
     **keywords: Any,
-) -> Plan:
+) -> Plan | Sweep:
     """Traces a function, plans it into kernels and counts what fusing them saves. Nothing is computed.
 
     Args:
-        function: a function of arrays, a Graph, or a program of `torch.export.export`, whose tensors need no data.
-        arguments: its arguments: `kfusion.spec(shape, dtype)`, or arrays, of which only shape and dtype count. Of an
-            exported program its tensors in their order; none are those that it was exported with.
+        function: a function of arrays, a torch module, a program of `torch.export.export`, or a Graph. Modules and
+            programs need no data: they may be on torch's meta device, or made under its FakeTensorMode.
+        arguments: its arguments: `kfusion.spec(shape, dtype)`, or arrays, of which only shape and dtype count. A
+            module's specs follow torch. Of an exported program its tensors in their order; none are those that it was
+            exported with.
         device: a Device or the name of one (`kfusion.devices()`). None is the first CUDA GPU of this machine, and the
             data sheet of an H200 where there is none; the report's title names it.
+        devices: several of them, for a table of totals.
+        sizes: numbers for the sizes that specs name: {"batch": 8} for `kfusion.spec(("batch", 4096))`.
         fuse: False plans one kernel per call.
         allow: pairs of names, of calls as the plan shows them ("relu", "relu_2", "layernorm" for all its stages) or of
             ops, all with that name; where given, only these may share a kernel.
@@ -190,22 +269,30 @@ def plan(
         keywords: the function's keyword arguments; give those named like an option above by functools.partial.
 
     Returns:
-        A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it.
+        A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it. A `Sweep` for `devices`.
 
     Raises:
         TraceError: the function does what cannot be traced; the message says where and what to write instead.
-        ValueError: a device, an option or a shape is wrong.
+        ValueError: a device, an option or a shape is wrong, or a size has no number.
         TypeError: one is of a wrong kind.
     """
+    arguments, keywords = filled(function, arguments, keywords, sizes or {})
     options = {
         "fuse": fuse,
         "allow": pairs("allow", allow),
         "forbid": pairs("forbid", forbid),
         "executors": executors if executors is None or isinstance(executors, str) else list(executors),
     }
+    places = [device] if devices is None else _sweep.require_devices(devices)
+    if devices is not None and device is not None:
+        raise TypeError("kfusion.plan: give device or devices, not both")
+    found = [device_of(place) for place in places]
     with heads.of_options(options):
-        name, graph = _traced(function, arguments, keywords)
-    return plan_graph(name, graph, _device(device), options)
+        name, graph, modules = traced(function, arguments, keywords)
+    if devices is None:
+        return plan_graph(name, graph, found[0], options, modules)
+    plans = (plan_graph(name, graph, place, options, modules) for place in found)
+    return Sweep(name, tuple(_sweep.point_of(made, sizes or {}) for made in plans))
 
 
 def executors(device: str | Device | None = None) -> dict[str, tuple[str, ...]]:
@@ -218,7 +305,7 @@ def executors(device: str | Device | None = None) -> dict[str, tuple[str, ...]]:
         By name, in the order in which they are asked, the kinds of kernels that each runs, some of them on conditions:
         where none does, a plan's group says why.
     """
-    return {name: tuple(kinds) for name, kinds in _core.executors(_device(device).to_dict())}
+    return {name: tuple(kinds) for name, kinds in _core.executors(device_of(device).to_dict())}
 
 
 def trace(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Graph:
@@ -239,26 +326,29 @@ def trace(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Gra
     return graph
 
 
-def plan_graph(name: str, graph: Graph, device: Device, options: dict[str, Any]) -> Plan:
-    """The Plan of a function's graph; options as `_core.make_plan` takes them."""
+def plan_graph(name: str, graph: Graph, device: Device, options: dict[str, Any], modules: Sequence[str] = ()) -> Plan:
+    """The Plan of a function's graph; options as `_core.make_plan` takes them, modules by the graph's stages."""
     _times.refresh()
-    return Plan.from_dict(_core.make_plan(graph, device.to_dict(), options) | {"function": name})
+    made = _core.make_plan(graph, device.to_dict(), options)
+    return Plan.from_dict(made | {"function": name, "modules": layers.of_stages(graph, modules)})
 
 
-def _traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, Graph]:
+def traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, Graph, tuple[str, ...]]:
+    """The name, graph and modules by stage of what is to be planned."""
     if not isinstance(function, Graph):
         if exported.is_program(function):
             function = exported.Program(function)
             inputs, held = function.specs()
             arguments, keywords = arguments or inputs, held | keywords
         traced = _trace.trace(function, *arguments, **keywords)
-        return traced.name, traced.graph
+        return traced.name, traced.graph, traced.modules
     if arguments or keywords:
         raise TypeError("kfusion.plan: a Graph has its inputs and takes no arguments")
-    return "", function
+    return "", function, ()
 
 
-def _device(device: str | Device | None) -> Device:
+def device_of(device: str | Device | None) -> Device:
+    """The device that is meant: None is this machine's GPU, or else an H200."""
     if isinstance(device, Device):
         return device
     if device is None:
@@ -281,39 +371,3 @@ def pairs(option: str, names: Iterable[tuple[str, str]], who: str = "kfusion.pla
             raise TypeError(f"{wanted}, got {pair!r}")
         result.append((pair[0], pair[1]))
     return result
-
-
-def _check_references(plan: Plan) -> None:
-    """Every number of a node, stage or group is one of the plan's own, and every unit one of the device's."""
-    groups = range(len(plan.groups))
-    for name in _SAVINGS:
-        _require(name in plan.savings, f"savings must have {name!r}")
-    computed = _check_groups("groups", plan.groups, plan._graph)
-    _check_groups("unfused_groups", plan.unfused_groups, plan.unfused_graph.to_dict())
-    for i, r in enumerate(plan.refusals):
-        is_input = plan._is_input(r.producer_node)
-        _require(r.consumer_node in computed, f"refusals[{i}].consumer_node must be the number of a computed node")
-        _require(is_input or r.producer_node in computed, f"refusals[{i}].producer_node must be computed or an input")
-        _require(r.consumer_group in groups, f"refusals[{i}].consumer_group must be the number of a group")
-        _require(r.producer_group in ((-1,) if is_input else groups), f"refusals[{i}].producer_group must be a group's")
-    costs = (*plan.groups, *plan.unfused_groups, plan.fused, plan.unfused)
-    for dtype, unit in {(f.dtype, f.unit) for cost in costs for f in cost.flops}:
-        plan.device.peak_flops(dtype, unit)
-
-
-def _check_groups(name: str, groups: Iterable[Group], graph: dict[str, Any]) -> set[int]:
-    """The graph's computed nodes, after checking that the groups name nothing but what the graph has."""
-    nodes, stages = range(len(graph["nodes"])), {stage["name"] for stage in graph["stages"]}
-    computed = {i for i, node in enumerate(graph["nodes"]) if node["stage"] is not None}
-    for i, g in enumerate(groups):
-        named = (*g.views, *g.deferred, *(v.node for v in g.loads), *(v.node for v in g.stores))
-        _require(g.id == i, f"{name}[{i}].id must be {i}")
-        _require(computed.issuperset(g.nodes), f"{name}[{i}].nodes must be numbers of computed nodes")
-        _require(all(n in nodes for n in named), f"{name}[{i}] must name nodes of the graph")
-        _require(stages.issuperset(g.stages), f"{name}[{i}].stages must be the graph's")
-    return computed
-
-
-def _require(condition: bool, rule: str) -> None:
-    if not condition:
-        raise ValueError(f"{_WHO}: {rule}")

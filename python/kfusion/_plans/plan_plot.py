@@ -60,17 +60,22 @@ def draw(plan: Plan) -> Figure:
     return figure
 
 
-def panels(plan: Plan, theme: Theme) -> dict[str, Figure]:
-    """The three as pictures of their own: "roofline", "bytes" and "graph"; closed."""
+def panels(plan: Plan, theme: Theme, names: Sequence[str]) -> dict[str, Figure]:
+    """Those of "roofline", "bytes" and "graph" as pictures of their own; closed."""
     import matplotlib.pyplot as plt
 
-    size = graph_size(plan)
+    makers: dict[str, Callable[[], Figure]] = {
+        "roofline": lambda: _panel((_PANEL_IN, _ROOF_IN), lambda ax: roofline(plan, ax, theme)),
+        "bytes": lambda: _panel((_PANEL_IN, _bars_height(plan)), lambda ax: bytes_moved(plan, ax)),
+        "graph": lambda: _graph_panel(plan),
+    }
     with plt.rc_context(theme.style):
-        return {
-            "roofline": _panel((_PANEL_IN, _ROOF_IN), lambda ax: roofline(plan, ax, theme)),
-            "bytes": _panel((_PANEL_IN, _bars_height(plan)), lambda ax: bytes_moved(plan, ax)),
-            "graph": _panel(size, lambda ax: fusion_graph(plan, ax, size)),
-        }
+        return {name: makers[name]() for name in names}
+
+
+def _graph_panel(plan: Plan) -> Figure:
+    size = graph_size(plan)
+    return _panel(size, lambda ax: fusion_graph(plan, ax, size))
 
 
 def _panel(size: tuple[float, float], draw_on: Callable[[Axes], None]) -> Figure:
@@ -150,7 +155,8 @@ def _roofs(plan: Plan, ax: Axes, intensities: Sequence[float], theme: Theme) -> 
 
 
 def _points(costs: Sequence[Cost]) -> tuple[list[float], list[float]]:
-    return [c.intensity for c in costs], [_flops_per_s(c) for c in costs]
+    points = dict.fromkeys((float(f"{c.intensity:.4g}"), float(f"{_flops_per_s(c):.4g}")) for c in costs)
+    return [x for x, _ in points], [y for _, y in points]  # those of equal layers are one
 
 
 def _flops_per_s(cost: Cost) -> float:

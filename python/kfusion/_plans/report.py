@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
 MAX_GROUPS = 40
 MAX_REFUSALS = 20
 _LISTED = 8
+_MAX_CAPTURED = 24
 _MIN_LABEL = 12
 _HOUR_S = 3600  # a million calls of 1 us take a second
-_SHORT_KINDS = {"full_reduction": "reduction", "contraction_reduction": "product"}
+SHORT_KINDS = {"full_reduction": "reduction", "contraction_reduction": "product"}
 
 
 def parts(plan: Plan, width: int | None) -> Iterator[Table | str]:
     """Header, kernels, totals, refusals, savings."""
-    yield "\n".join(wrapped(line, width) for line in (title(plan), device_line(plan))) + "\n"
+    yield heading(plan, width)
     yield groups_table(plan.groups, width, len(plan.unfused_groups))
     yield totals_table(plan)
     if (between := kept_table(plan)) is not None:
@@ -32,6 +34,11 @@ def parts(plan: Plan, width: int | None) -> Iterator[Table | str]:
     if plan.refusals:
         yield refusals_text(plan.refusals, width)
     yield "\n".join(wrapped(line, width) for line in (savings_line(plan), *notes(plan)))
+
+
+def heading(plan: Plan, width: int | None) -> str:
+    """What was planned, and on what."""
+    return "\n".join(wrapped(line, width) for line in (title(plan), device_line(plan))) + "\n"
 
 
 def title(plan: Plan) -> str:
@@ -42,9 +49,23 @@ def title(plan: Plan) -> str:
 def signature(plan: Plan) -> str:
     """The function's name and its inputs; captured arrays stand in brackets behind."""
     inputs = [node for node in plan._nodes if node["op"] == "input"]
-    given = ", ".join(_input_text(n) for n in inputs if not n["captured"])
-    captured = ", ".join(_input_text(n) for n in inputs if n["captured"])
+    given = ", ".join(_given([n for n in inputs if not n["captured"]]))
+    named = [n for n in inputs if n["captured"]]
+    captured = ", ".join(map(_input_text, named)) if len(named) <= _MAX_CAPTURED else _summed(named)
     return f"{plan.function or 'graph'}({given})" + (f" [{captured}]" if captured else "")
+
+
+def _given(nodes: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Arguments, those that hold many arrays in few words."""
+    for name, group in itertools.groupby(nodes, key=lambda n: n["name"].partition(".")[0]):
+        arrays = list(group)
+        yield from map(_input_text, arrays) if len(arrays) <= _MAX_CAPTURED else [f"{name}: {_summed(arrays)}"]
+
+
+def _summed(nodes: Sequence[dict[str, Any]]) -> str:
+    """Many arrays in few words: a model's parameters."""
+    unit, size = byte_unit(nbytes := sum(math.prod(n["shape"]) * ITEM_BYTES[n["dtype"]] for n in nodes))
+    return f"{len(nodes)} arrays, {in_unit(nbytes, size)} {unit}"
 
 
 def _input_text(node: dict[str, Any]) -> str:
@@ -70,14 +91,16 @@ def used_peaks(plan: Plan) -> dict[str, float]:
     return {f"{dtype} {unit}": plan.device.peak_flops(dtype, unit) for dtype, unit in used}
 
 
-def groups_table(groups: Sequence[Group], width: int | None, unfused: int, name: str = "Fused") -> Table:
+def groups_table(
+    groups: Sequence[Group], width: int | None, unfused: int, name: str = "Fused", limit: int | None = MAX_GROUPS
+) -> Table:
     """One line a kernel; labels give way where the width does not suffice."""
-    shown = groups[:MAX_GROUPS]
+    shown = groups[:limit]
     unit, size = byte_unit(max((max(g.issued.read, g.issued.written) for g in shown), default=0))
     header = ("#", "kernel", "kind", "ops", f"read {unit}", "written", "FLOPs", "FLOP/B", "bound", "us")
     rows = [_group_cells(g, size) for g in shown]
     label_width = None if width is None else max(room(1, header, rows, width), _MIN_LABEL)
-    more = f", the first {MAX_GROUPS} of them" if len(groups) > MAX_GROUPS else ""
+    more = f", the first {limit} of them" if len(groups) > len(shown) else ""
     count = "1 kernel" if len(groups) == 1 else f"{len(groups)} kernels"
     instead = f" instead of {unfused}" if unfused != len(groups) else ""
     cells = tuple((row[0], shorten(row[1], label_width), *row[2:]) for row in rows)
@@ -88,7 +111,7 @@ def _group_cells(g: Group, size: float) -> tuple[str, ...]:
     return (
         f"{g.id}" if g.executable else f"{g.id}*",
         g.label,
-        _SHORT_KINDS.get(g.kind, g.kind),
+        SHORT_KINDS.get(g.kind, g.kind),
         str(len(g.ops)),
         in_unit(g.issued.read, size),
         in_unit(g.issued.written, size),

@@ -16,7 +16,8 @@ import torch
 from torch._functorch import partitioners
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .._graph.tracer import Traced, current
+from .._graph.tracer import current
+from .._graph.values import Traced
 from .._spec import DTYPES, FLOATS, Spec
 from .._tracing import fx_graphs
 from .._tracing.library_calls import name_of_dtype

@@ -15,7 +15,8 @@ from typing import Any
 
 from .._graph.source import NoForm, TraceError
 from .._graph.structure import leaves, walk
-from .._graph.tracer import Tracer, current, tracer_of
+from .._graph.tracer import Tracer, current
+from .._graph.values import tracer_of
 from . import library_calls
 from .torch_functions import FUNCTIONS, torch_function
 

@@ -48,6 +48,11 @@ def torch_call(
         raise refusals.refused(name)
     if tracer.differentiates and _draws(name.removeprefix("torch."), args):
         raise refusals.refused_gradient(name)
+    with tracer.trying():
+        return _called(tracer, function, name, args, kwargs, is_tried)
+
+
+def _called(tracer: Tracer, function: Callable[..., Any], name: str, args: Any, kwargs: Any, is_tried: bool) -> Any:
     call = _Arguments(tracer, (args, kwargs), "torch")
     tried = _Tried(function, name, call)
     shapes = [v.shape for v in call.values]
@@ -419,7 +424,8 @@ def _device_of(values: Sequence[Traced]) -> str:
 def without_data(value: Traced, device: str = "meta") -> Any:
     """A tensor of the value's shape and dtype."""
     torch = sys.modules["torch"]
-    return torch.empty(value.shape, dtype=getattr(torch, value._dtype), device=device)
+    with torch._C.DisableTorchFunction():  # it is nothing that the traced function makes
+        return torch.empty(value.shape, dtype=getattr(torch, value._dtype), device=device)
 
 
 def lying_so(value: Traced) -> Any:
@@ -427,11 +433,15 @@ def lying_so(value: Traced) -> Any:
     shown, strides = without_data(value), value._tracer.strides(value)
     if strides is None or 0 in value.shape:
         return shown
-    return sys.modules["torch"].empty_strided(value.shape, strides, dtype=shown.dtype, device="meta")
+    torch = sys.modules["torch"]
+    with torch._C.DisableTorchFunction():
+        return torch.empty_strided(value.shape, strides, dtype=shown.dtype, device="meta")
 
 
 def lies_on(value: Any, device: Any) -> bool:
     """Whether a traced value is on a device, given as torch's object or a name."""
+    if str(device) == "meta" and value._tracer.plans:
+        return True  # the device of tensors that a plan takes for data
     return ("cuda:0" if str(device) == "cuda" else str(device)) == str(value.device)
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from .._graph.source import trace_error
 from .._graph.structure import leaves, walk
 from .._graph.tracer import Tracer
-from .._graph.values import ReadAsConstant, Traced
+from .._graph.values import ReadAsConstant, Traced, has_no_data
 from .torch_sizes import SizedTensors
 from .traced import BINARY
 
@@ -136,7 +136,10 @@ class _Tensors:
         self._read: set[int] = set()  # storages of outside that functions have computed with at once
         self.error: TypeError | None = None  # of a write
         self._sized = None if tracer.recorded is None else SizedTensors(tracer, tracer.recorded, is_named)
+        self._without_data: dict[int, Any] = {}  # by id: those that the function made so
         tracer.stand_in, tracer.to_write = self.value, self.value_to_write
+        if tracer.plans:
+            tracer.without_data = lambda tensor: id(tensor) in self._without_data or is_named(tensor)
         for tensor in tracer.attempt.changed:
             self._adopt(tensor, tracer.writable(tensor, "torch"))
 
@@ -146,6 +149,9 @@ class _Tensors:
         args, kwargs = self._with_values(name, args, kwargs)
         if self._tracer.differentiates and _computes(function, name):
             args, kwargs = walk((args, kwargs), self._differentiated)
+        takes_any = self._tracer.plans and not self._tracer.is_trying  # also tensors without data
+        if takes_any and _computes(function, name):
+            args, kwargs = walk((args, kwargs), self._given_data)
         is_traced = any(hasattr(type(v), "__kfusion_traced__") for v in leaves((args, kwargs)))
         targets = [t for t in _targets(name, args, kwargs) if _is_tensor(t)]
         if self._sized is not None and not is_traced:
@@ -158,6 +164,8 @@ class _Tensors:
         else:
             result = _applied(function, name, args, kwargs)
         if not is_traced:
+            if takes_any and all(map(self._tracer.without_data, filter(_has_no_data, leaves((args, kwargs))))):
+                self._without_data |= {id(v): v for v in leaves(result) if _has_no_data(v)}
             self._remember(function, name, args, kwargs, result)
             if self._sized is not None:
                 self._sized.keep(result)
@@ -166,6 +174,11 @@ class _Tensors:
     def _differentiated(self, _: str, leaf: Any) -> Any:
         """A traced value for a tensor that requires grad, so that gradients pass through what is made of it."""
         return self._tracer.lift(leaf, "torch") if _is_tensor(leaf) and leaf.requires_grad else leaf
+
+    def _given_data(self, _: str, leaf: Any) -> Any:
+        """A traced value for a tensor without data, with which torch cannot compute."""
+        is_input = _has_no_data(leaf) and self._tracer.without_data(leaf)
+        return self._tracer.lift(leaf, "torch") if is_input else leaf
 
     def _written_to(self, targets: list[Any], is_traced: bool, function: Any, name: str, args: Any, kwargs: Any) -> Any:
         """As `call`, for a function that writes to tensors. torch's x += y takes a TypeError for a reason to compute
@@ -311,6 +324,10 @@ def _targets(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
     if is_named or name in _OPERATORS or kwargs.get("inplace") is True:
         yield from leaves(args[0] if args else kwargs.get("input"))
     yield from leaves(kwargs.get("out"))
+
+
+def _has_no_data(value: Any) -> bool:
+    return isinstance(value, sys.modules["torch"].Tensor) and not isinstance(value, Traced) and has_no_data(value)
 
 
 def _is_tensor(value: Any) -> bool:

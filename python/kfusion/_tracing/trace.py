@@ -8,7 +8,7 @@ import gc
 import inspect
 import linecache
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from .._graph.structure import Constant, Slot, fill, holds_arrays, may_hold_resu
 from .._graph.tracer import Tracer, current
 from .._graph.values import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Written
 from .._ops.operation import bind, require_one_kind
-from .._spec import Spec, conversion_of, described, is_array, spec_of
+from .._spec import Spec, SymbolicSpec, conversion_of, described, is_array, spec_of
 from . import library_calls, numpy_stored, randomness, torch_complex, torch_tensors
 
 _Traced = TypeVar("_Traced")
@@ -45,6 +45,7 @@ class Trace:
     `library_calls` are functions of the array library, as the graph's nodes number them; `forms` are those among them
     that stand for what nodes compute. The last outputs of the graph are what the function writes into its
     inputs, in the order of `written`: slots with negative numbers mean these. `is_random`: each call draws numbers.
+    `modules`: of the graph's stages by number, the torch module that made each; of graphs that are only planned.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Trace:
     forms: tuple[Form, ...] = ()
     written: tuple[Written, ...] = ()
     is_random: bool = False
+    modules: tuple[str, ...] = ()
 
     def returned(self, outputs: list[Any]) -> Any:
         """The function's result, made of the graph's outputs."""
@@ -117,9 +119,15 @@ def repeated(name: str, trace: Callable[[Attempt], _Traced]) -> _Traced:
     return randomness.refused(name, traced)
 
 
-def _named_tensors(function: Any, bound: inspect.BoundArguments) -> dict[int, tuple[str, Any]]:
+def _roots(function: Any, bound: inspect.BoundArguments) -> Iterator[tuple[str, Any]]:
     defaults = {name: p.default for name, p in bound.signature.parameters.items()}
-    return modules.tensor_names(modules.roots_of(function, defaults | bound.arguments | named_modules(function)))
+    return modules.roots_of(function, defaults | bound.arguments | named_modules(function))
+
+
+def _running_module(function: Any, bound: inspect.BoundArguments) -> Callable[[], str]:
+    """What says which of the function's modules is running."""
+    names = modules.module_names(_roots(function, bound))
+    return functools.partial(modules.running, names) if names else str
 
 
 def _named_ids(tracer: Tracer, function: Any) -> set[int]:
@@ -150,7 +158,9 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
     _require_one_library(tracer)
     together = PutTogether(bound.arguments)
     bound.arguments.update(together.arguments)
-    tracer.named_tensors = functools.partial(_named_tensors, function, bound)
+    tracer.named_tensors = lambda: modules.tensor_names(_roots(function, bound))
+    if tracer.plans:
+        tracer.module = _running_module(function, bound)
     token = current.set(tracer)
     try:
         outputs: list[tuple[str, Traced]] = []
@@ -188,6 +198,7 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
         tuple(tracer.forms),
         tuple(written),
         tracer.is_random,
+        tuple(tracer.modules),
     )
 
 
@@ -220,6 +231,8 @@ def signature_of(function: Any) -> inspect.Signature:
 def _argument(tracer: Tracer, name: str, value: Any) -> Any:
     if isinstance(value, Spec):
         return tracer.input(name, value)
+    if isinstance(value, SymbolicSpec):
+        value.filled({})  # raises
     if isinstance(value, Argument):
         array = value.array
         if (shown := numpy_stored.spec_of_stored(array)) is not None:
