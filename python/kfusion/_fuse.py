@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import json
 import operator
+import pickle
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
@@ -15,6 +18,7 @@ from . import _core, _times
 from ._autograd import Differentiable
 from ._devices import running
 from ._devices.devices import device as find_device
+from ._foreign import calls as foreign_calls
 from ._fused_module import fused_module
 from ._graph import calls, guards, modules
 from ._graph.calls import Alike
@@ -147,12 +151,20 @@ class FusedFunction(_core.FusedCallable):
         return trace(self.__wrapped__, *args, **kwargs)
 
     def _taken_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any) -> Any:
-        """A call with objects among its arguments, for C++."""
+        """A call with objects among its arguments, or arrays that are no memory, for C++."""
+        if foreign_calls.is_meant(args, kwargs):
+            return foreign_calls.run(self, args, kwargs, out, stream)
         apart = TakenApart(self.__signature__, args, kwargs)
         if apart.is_traced:
             return self.__wrapped__(*args, **kwargs)
         own = {name: value for name, value in (("out", out), ("stream", stream)) if value is not None}
         return apart.put_back(self(*apart.args, **apart.kwargs, **own))
+
+    def _foreign(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any, message: str) -> Any:
+        """A call with an array of a kind that kernels do not take, for C++; `message` says so."""
+        if not foreign_calls.libraries_of(args, kwargs):
+            raise TypeError(message)
+        return foreign_calls.run(self, args, kwargs, out, stream)
 
     def _guards(self) -> list[guards.Guard]:
         return guards.guards(self.__wrapped__, self._effects.names)
@@ -235,10 +247,29 @@ class FusedFunction(_core.FusedCallable):
         return self if instance is None else FusedMethod(self, instance)
 
     def __reduce__(self) -> Any:
-        return self.__qualname__ if self._is_named else (FusedFunction, (self.__wrapped__, self._options))
+        if not self._is_named:
+            return FusedFunction, (self.__wrapped__, self._options)
+        # Another process does not find what a notebook or a function defines. cloudpickle takes the code of that along.
+        by_value = sys.modules.get("cloudpickle") and (self.__module__ == "__main__" or "<" in self.__qualname__)
+        return (_from_code, (_code_of(self.__wrapped__), self._options)) if by_value else self.__qualname__
 
     def __repr__(self) -> str:
         return f"<kfusion.fuse: {self.__qualname__}{self.__signature__}>"
+
+
+def _code_of(function: Any) -> bytes:
+    """cloudpickle's pickle of a plain function, which holds its code."""
+    return bytes(sys.modules["cloudpickle"].dumps(function))
+
+
+@functools.lru_cache(maxsize=128)
+def _known(code: bytes, options: str) -> FusedFunction:
+    return FusedFunction(pickle.loads(code), dict(json.loads(options)))
+
+
+def _from_code(code: bytes, options: dict[str, Any]) -> FusedFunction:
+    """The same object for the same code, so that many tasks trace once."""
+    return _known(code, json.dumps(options))
 
 
 class FusedMethod:

@@ -103,7 +103,7 @@ def dtype_name(dtype: Any, what: str = "kfusion: dtype") -> str:
     Raises:
         TypeError: it is none of the seven.
     """
-    name = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
+    name = dtype if isinstance(dtype, str) else str(dtype).rpartition(".")[2]  # "torch.float32"
     if name not in ITEM_BYTES and dtype is not None:
         with contextlib.suppress(TypeError):
             name = np.dtype(dtype).name
