@@ -45,6 +45,7 @@ from ._kept import Kept, KeptValue, kept_for_backward
 from ._library_call import call
 from ._named import *
 from ._ops.expressions import elementwise
+from ._plans.mesh import Exchange, Mesh, MeshPlan
 from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
@@ -56,6 +57,7 @@ __all__ = [
     "DeviceArray",
     "DeviceError",
     "DeviceTable",
+    "Exchange",
     "ForEach",
     "FusedFunction",
     "Graph",
@@ -63,6 +65,8 @@ __all__ = [
     "Kept",
     "KeptValue",
     "KernelTraffic",
+    "Mesh",
+    "MeshPlan",
     "Plan",
     "Reason",
     "Refusal",

@@ -17,6 +17,7 @@ from ._graph.source import TraceError
 from ._kept import Kept, KeptValue, kept_for_backward
 from ._library_call import call
 from ._ops.expressions import elementwise
+from ._plans.mesh import Exchange, Mesh, MeshPlan
 from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._spec import Spec, spec
@@ -24,29 +25,29 @@ from ._traffic.traffic import KernelTraffic, Traffic, measure_traffic
 from ._tune import Tuned, TunedKernel, tune
 
 __all__ = [
-    'Device', 'DeviceArray', 'DeviceError', 'DeviceTable', 'ForEach', 'FusedFunction', 'Graph', 'Group', 'Kept',
-    'KeptValue', 'KernelTraffic', 'Plan', 'Reason', 'Refusal', 'Spec', 'TraceError', 'Traffic', 'Tuned', 'TunedKernel',
-    '__version__', 'call', 'compare', 'cross_entropy_', 'device', 'devices', 'elementwise', 'empty_cache', 'executors',
-    'for_each', 'fuse', 'get_num_threads', 'grad', 'kept_for_backward', 'measure_device', 'measure_traffic', 'plan',
-    'savings', 'set_num_threads', 'spec', 'stop_gradient', 'to_device', 'trace', 'tune', 'value_and_grad', 'vjp', 'elu',
-    'gelu', 'leaky_relu', 'log_softmax', 'logsumexp', 'silu', 'softmax', 'softplus', 'attention', 'splade_head',
-    'conv2d', 'linear', 'matmul', 'take', 'take_along_axis', 'dropout', 'argmax', 'argmin', 'groupnorm', 'chunk',
-    'concatenate', 'pad', 'repeat', 'roll', 'split', 'stack', 'tile', 'tril', 'triu', 'unbind', 'linear_cross_entropy',
-    'cross_entropy', 'mse', 'batchnorm', 'layernorm', 'norm', 'relu_layernorm', 'rmsnorm', 'std', 'var', 'add',
-    'subtract', 'sub', 'multiply', 'mul', 'divide', 'true_divide', 'div', 'floor_divide', 'remainder', 'mod', 'power',
-    'pow', 'negative', 'neg', 'positive', 'absolute', 'abs', 'sign', 'square', 'reciprocal', 'sqrt', 'cbrt', 'rsqrt',
-    'hypot', 'exp', 'exp2', 'expm1', 'log', 'log2', 'log10', 'log1p', 'logaddexp', 'sin', 'cos', 'tan', 'arcsin',
-    'asin', 'arccos', 'acos', 'arctan', 'atan', 'arctan2', 'atan2', 'sinh', 'cosh', 'tanh', 'arcsinh', 'asinh',
-    'arccosh', 'acosh', 'arctanh', 'atanh', 'erf', 'floor', 'ceil', 'rint', 'round', 'trunc', 'relu', 'sigmoid',
-    'expit', 'maximum', 'minimum', 'fmax', 'fmin', 'clip', 'clamp', 'where', 'copysign', 'equal', 'eq', 'not_equal',
-    'ne', 'less', 'lt', 'less_equal', 'le', 'greater', 'gt', 'greater_equal', 'ge', 'logical_not', 'logical_and',
-    'logical_or', 'logical_xor', 'isnan', 'isinf', 'isfinite', 'bitwise_and', 'bitwise_or', 'bitwise_xor', 'left_shift',
-    'bitwise_left_shift', 'right_shift', 'bitwise_right_shift', 'philox', 'invert', 'bitwise_not', 'bitwise_invert',
-    'sum', 'mean', 'prod', 'max', 'amax', 'min', 'amin', 'any', 'all', 'astype', 'broadcast_to', 'expand_dims', 'flip',
-    'full_like', 'iota', 'matrix_transpose', 'moveaxis', 'ravel', 'reshape', 'squeeze', 'swapaxes', 'transpose',
-    'fused_relu_layernorm', 'unfused_relu_layernorm', 'fused_layernorm', 'unfused_layernorm', 'fused_rmsnorm',
-    'unfused_rmsnorm', 'fused_softmax', 'unfused_softmax', 'fused_log_softmax', 'unfused_log_softmax',
-    'fused_batchnorm', 'unfused_batchnorm', 'fused_gelu', 'unfused_gelu', 'fused_bias_relu_log',
+    'Device', 'DeviceArray', 'DeviceError', 'DeviceTable', 'ForEach', 'Exchange', 'FusedFunction', 'Graph', 'Group',
+    'Kept', 'KeptValue', 'KernelTraffic', 'Mesh', 'MeshPlan', 'Plan', 'Reason', 'Refusal', 'Spec', 'TraceError',
+    'Traffic', 'Tuned', 'TunedKernel', '__version__', 'call', 'compare', 'cross_entropy_', 'device', 'devices',
+    'elementwise', 'empty_cache', 'executors', 'for_each', 'fuse', 'get_num_threads', 'grad', 'kept_for_backward',
+    'measure_device', 'measure_traffic', 'plan', 'savings', 'set_num_threads', 'spec', 'stop_gradient', 'to_device',
+    'trace', 'tune', 'value_and_grad', 'vjp', 'elu', 'gelu', 'leaky_relu', 'log_softmax', 'logsumexp', 'silu',
+    'softmax', 'softplus', 'attention', 'splade_head', 'conv2d', 'linear', 'matmul', 'take', 'take_along_axis',
+    'dropout', 'argmax', 'argmin', 'groupnorm', 'chunk', 'concatenate', 'pad', 'repeat', 'roll', 'split', 'stack',
+    'tile', 'tril', 'triu', 'unbind', 'linear_cross_entropy', 'cross_entropy', 'mse', 'batchnorm', 'layernorm', 'norm',
+    'relu_layernorm', 'rmsnorm', 'std', 'var', 'add', 'subtract', 'sub', 'multiply', 'mul', 'divide', 'true_divide',
+    'div', 'floor_divide', 'remainder', 'mod', 'power', 'pow', 'negative', 'neg', 'positive', 'absolute', 'abs', 'sign',
+    'square', 'reciprocal', 'sqrt', 'cbrt', 'rsqrt', 'hypot', 'exp', 'exp2', 'expm1', 'log', 'log2', 'log10', 'log1p',
+    'logaddexp', 'sin', 'cos', 'tan', 'arcsin', 'asin', 'arccos', 'acos', 'arctan', 'atan', 'arctan2', 'atan2', 'sinh',
+    'cosh', 'tanh', 'arcsinh', 'asinh', 'arccosh', 'acosh', 'arctanh', 'atanh', 'erf', 'floor', 'ceil', 'rint', 'round',
+    'trunc', 'relu', 'sigmoid', 'expit', 'maximum', 'minimum', 'fmax', 'fmin', 'clip', 'clamp', 'where', 'copysign',
+    'equal', 'eq', 'not_equal', 'ne', 'less', 'lt', 'less_equal', 'le', 'greater', 'gt', 'greater_equal', 'ge',
+    'logical_not', 'logical_and', 'logical_or', 'logical_xor', 'isnan', 'isinf', 'isfinite', 'bitwise_and',
+    'bitwise_or', 'bitwise_xor', 'left_shift', 'bitwise_left_shift', 'right_shift', 'bitwise_right_shift', 'philox',
+    'invert', 'bitwise_not', 'bitwise_invert', 'sum', 'mean', 'prod', 'max', 'amax', 'min', 'amin', 'any', 'all',
+    'astype', 'broadcast_to', 'expand_dims', 'flip', 'full_like', 'iota', 'matrix_transpose', 'moveaxis', 'ravel',
+    'reshape', 'squeeze', 'swapaxes', 'transpose', 'fused_relu_layernorm', 'unfused_relu_layernorm', 'fused_layernorm',
+    'unfused_layernorm', 'fused_rmsnorm', 'unfused_rmsnorm', 'fused_softmax', 'unfused_softmax', 'fused_log_softmax',
+    'unfused_log_softmax', 'fused_batchnorm', 'unfused_batchnorm', 'fused_gelu', 'unfused_gelu', 'fused_bias_relu_log',
     'unfused_bias_relu_log', 'fused_mul_add_relu', 'unfused_mul_add_relu', 'fused_mse', 'unfused_mse',
     'fused_cross_entropy', 'unfused_cross_entropy', 'fused_linear_cross_entropy', 'unfused_linear_cross_entropy',
     'fused_add_layernorm', 'unfused_add_layernorm', 'fused_add_rmsnorm', 'unfused_add_rmsnorm'

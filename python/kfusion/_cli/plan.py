@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import Any, cast
 
 from .. import _files, _json, _pictures, _spec, _user_code
 from .._core import Graph
@@ -102,12 +102,12 @@ def _plan_of(args: argparse.Namespace) -> _plan.Plan:
     if args.target.endswith(".json"):
         if args.shape:
             raise ValueError(f"{_WHO}: a graph has its shapes; --shape is for functions")
-        return _plan.plan(_read_graph(args.target), **options)
+        return cast(_plan.Plan, _plan.plan(_read_graph(args.target), **options))
     function = _user_code.load(args.target, _WHO)
     specs = [_spec.spec(shape, dtype or args.dtype, like=args.like) for shape, dtype in args.shape]
     _user_code.require_arguments(function, specs, _WHO)
     try:
-        return _plan.plan(function, *specs, **options)
+        return cast(_plan.Plan, _plan.plan(function, *specs, **options))
     except Exception as error:
         if source.raised_by_kfusion(error):
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from .. import _core, _json, _schema, _tables, _times
 from .._core import Graph
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .._files import StrPath
+    from .mesh import Mesh, MeshPlan
 
 _SCHEMA = 3
 _WHO = "kfusion.Plan"
@@ -161,6 +162,10 @@ class Plan(_tables.Report):
         return self.graph.to_dict()
 
 
+@overload
+def plan(function: Any, *arguments: Any, mesh: None = None, **options: Any) -> Plan: ...
+@overload
+def plan(function: Any, *arguments: Any, mesh: Mesh, **options: Any) -> MeshPlan: ...
 def plan(
     function: Any,
     *arguments: Any,
@@ -169,8 +174,9 @@ def plan(
     allow: Iterable[tuple[str, str]] = (),
     forbid: Iterable[tuple[str, str]] = (),
     executors: str | Iterable[str] | None = None,
+    mesh: Mesh | None = None,
     **keywords: Any,
-) -> Plan:
+) -> Any:
     """Traces a function, plans it into kernels and counts what fusing them saves. Nothing is computed.
 
     Args:
@@ -184,10 +190,12 @@ def plan(
         forbid: pairs that may not.
         executors: who runs the kernels. None also plans kernels that nobody has written yet: what is possible.
             "available" plans what a fused function runs, a list of names (`kfusion.executors()`) what these would run.
+        mesh: how many devices share the arrays, and how (`kfusion.Mesh`): the plan of each of them.
         keywords: the function's keyword arguments; give those named like an option above by functools.partial.
 
     Returns:
-        A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it.
+        A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it. With a mesh a `MeshPlan`: what each rank
+        runs and sends, and how much faster that is than one device.
 
     Raises:
         TraceError: the function does what cannot be traced; the message says where and what to write instead.
@@ -201,7 +209,13 @@ def plan(
         "forbid": pairs("forbid", forbid),
         "executors": executors if executors is None or isinstance(executors, str) else list(executors),
     }
-    return plan_graph(name, graph, _device(device), options)
+    if mesh is None:
+        return plan_graph(name, graph, _device(device), options)
+    from .mesh import Mesh, plan_mesh
+
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"kfusion.plan: mesh must be a kfusion.Mesh, got {type(mesh).__name__}")
+    return plan_mesh(name, graph, _device(device), options, mesh)
 
 
 def executors(device: str | Device | None = None) -> dict[str, tuple[str, ...]]:
