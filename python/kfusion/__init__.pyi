@@ -25,7 +25,7 @@ from ._traffic.traffic import KernelTraffic, Traffic, measure_traffic
 from ._tune import Tuned, TunedKernel, tune
 
 __all__ = [
-    'Device', 'DeviceArray', 'DeviceError', 'DeviceTable', 'ForEach', 'Exchange', 'FusedFunction', 'Graph', 'Group',
+    'Device', 'DeviceArray', 'DeviceError', 'DeviceTable', 'Exchange', 'ForEach', 'FusedFunction', 'Graph', 'Group',
     'Kept', 'KeptValue', 'KernelTraffic', 'Mesh', 'MeshPlan', 'Plan', 'Reason', 'Refusal', 'Spec', 'TraceError',
     'Traffic', 'Tuned', 'TunedKernel', '__version__', 'call', 'compare', 'cross_entropy_', 'device', 'devices',
     'elementwise', 'empty_cache', 'executors', 'for_each', 'fuse', 'get_num_threads', 'grad', 'kept_for_backward',

@@ -163,9 +163,29 @@ class Plan(_tables.Report):
 
 
 @overload
-def plan(function: Any, *arguments: Any, mesh: None = None, **options: Any) -> Plan: ...
+def plan(
+    function: Any,
+    *arguments: Any,
+    device: str | Device | None = None,
+    fuse: bool = True,
+    allow: Iterable[tuple[str, str]] = (),
+    forbid: Iterable[tuple[str, str]] = (),
+    executors: str | Iterable[str] | None = None,
+    mesh: None = None,
+    **keywords: Any,
+) -> Plan: ...
 @overload
-def plan(function: Any, *arguments: Any, mesh: Mesh, **options: Any) -> MeshPlan: ...
+def plan(
+    function: Any,
+    *arguments: Any,
+    device: str | Device | None = None,
+    fuse: bool = True,
+    allow: Iterable[tuple[str, str]] = (),
+    forbid: Iterable[tuple[str, str]] = (),
+    executors: str | Iterable[str] | None = None,
+    mesh: Mesh,
+    **keywords: Any,
+) -> MeshPlan: ...
 def plan(
     function: Any,
     *arguments: Any,
