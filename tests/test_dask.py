@@ -102,6 +102,37 @@ def test_arrays_that_the_function_names():
     check(lambda x: x * B, da.from_array(X, chunks=(4, 3)))
 
 
+def test_gradients():
+    """By an array in memory: sums over the rows of all blocks."""
+
+    def loss(w: Any, x: Any) -> Any:
+        return (kf.relu(x @ w) ** 2).mean()
+
+    wanted = kf.value_and_grad(loss)(W, X)
+    for got, want in zip(kf.value_and_grad(loss)(W, da.from_array(X, chunks=(4, 6))), wanted, strict=True):
+        np.testing.assert_allclose(got.compute(), want, rtol=1e-4, atol=1e-6)
+
+
+def test_methods_and_containers():
+    class Scaled:
+        scale = 3.0
+
+        @kf.fuse
+        def both(self, xs: Any, *, flag: bool) -> Any:
+            return [x * self.scale for x in xs] if flag else xs
+
+    x = da.from_array(X, chunks=4)
+    for got in Scaled().both([x, x], flag=True):
+        np.testing.assert_allclose(got.compute(), X * 3)
+
+
+def test_unfused_and_plans():
+    x = da.from_array(X, chunks=(4, 3))
+    fused = kf.fuse(standardized)
+    np.testing.assert_allclose(fused.unfused(x).compute(), standardized(X), rtol=1e-4, atol=1e-5)
+    assert fused.plan(x).groups == fused.plan(X).groups  # of the whole array
+
+
 def test_nothing_is_computed():
     def fails(block: Any) -> Any:
         raise AssertionError("computed")
@@ -147,6 +178,10 @@ def test_refusals():
         kf.fuse(kf.relu)(x[x[:, 0] > 0])
     with pytest.raises(TypeError, match="x's dtype must be one of"):
         kf.fuse(kf.relu)(x.astype("complex64"))
+    with pytest.raises(TypeError, match="x's blocks must be a plain array, got MaskedArray"):
+        kf.fuse(kf.relu)(da.ma.masked_greater(x, 1))
+    with pytest.raises(TypeError, match=r"got Array; pass it to a fused function: kfusion\.fuse\(f\)\(x\)"):
+        kf.relu(x)
     with pytest.raises(TypeError, match="out= and stream= are for arrays in memory"):
         kf.fuse(kf.relu)(x, out=X)
     with pytest.raises(ValueError, match="chunk without elements"):

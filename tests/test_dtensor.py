@@ -4,6 +4,7 @@ By Gloo on the CPU, by NCCL where there are two GPUs.
 
 from __future__ import annotations
 
+import copy
 import re
 import traceback
 from collections.abc import Callable
@@ -144,6 +145,20 @@ def checks(mesh: Any, given: dict[str, Any]) -> list[tuple[str, Callable[[], Non
         x = distribute_tensor(given["x"], mesh, placement(S0))
         torch.testing.assert_close(kf.fuse(lambda x: x * b)(x).full_tensor(), given["x"] * b)
 
+    def module() -> None:
+        """Its parameters are DTensors that the function names."""
+        from torch.distributed.tensor import distribute_module
+
+        torch.manual_seed(1)
+        plain = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8)).to(given["x"].device)
+        shared = distribute_module(copy.deepcopy(plain), mesh)
+        got, want = kf.fuse(shared)(distribute_tensor(given["x"], mesh, placement(S0))), plain(given["x"])
+        torch.testing.assert_close(got.full_tensor(), want, rtol=1e-4, atol=1e-5)
+        got.full_tensor().square().sum().backward()
+        want.square().sum().backward()
+        for p, q in zip(shared.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(p.grad.full_tensor(), q.grad, rtol=1e-4, atol=1e-4)
+
     def same_bits() -> None:
         x = distribute_tensor(given["x"], mesh, placement(S0))
         own = kf.fuse(lambda x: x.std(0))(x).to_local()
@@ -151,7 +166,8 @@ def checks(mesh: Any, given: dict[str, Any]) -> list[tuple[str, Callable[[], Non
         torch.distributed.all_gather(everyone, own)
         assert all(torch.equal(everyone[0], other) for other in everyone)
 
-    return [*found, ("mixed", mixed), ("no gradient", no_gradient), ("captured", captured), ("same bits", same_bits)]
+    others = {"mixed": mixed, "no gradient": no_gradient, "captured": captured, "module": module, "bits": same_bits}
+    return [*found, *others.items()]
 
 
 def work(rank: int, backend: str, meeting: str, folder: str) -> None:

@@ -95,6 +95,10 @@ class TestPandas:
         columns = kf.fuse(lambda x: x.mean(0))(x)
         self.pd.testing.assert_series_equal(columns, x.mean())
 
+    def test_plans(self):
+        x = self.pd.DataFrame(VALUES)
+        assert activated.plan(x, 1.0).fused.issued == activated.plan(VALUES, 1.0).fused.issued
+
     def test_an_index_that_differs(self):
         s = self.pd.Series([1.0, -2, 3], index=list("abc"))
         with pytest.raises(ValueError, match=r"y and x differ in their index: pass the results of x.align\(y\)"):

@@ -136,6 +136,8 @@ class FusedFunction(_core.FusedCallable):
         """The trace of arrays as they lie, or of specs."""
 
         def seen(path: str, leaf: Any) -> Any:
+            if (known := foreign_calls.planned(f"kfusion.{self.__name__}", path, leaf)) is not None:
+                leaf = known
             if isinstance(leaf, np.generic) or not is_array(leaf):
                 return leaf
             strides = None

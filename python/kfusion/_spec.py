@@ -172,6 +172,8 @@ def described(value: Any, name: str) -> str:
         return f"{kind}; convert it with numpy.asarray({name})"
     if isinstance(value, Mapping):
         return f"{kind}; pass its arrays one by one"
+    if hasattr(type(value), "__dask_graph__"):
+        return f"{kind}; pass it to a fused function: kfusion.fuse(f)({name})"
     conversion = conversion_of(value, name)
     return f"{kind}; convert it with {conversion}" if conversion else kind
 

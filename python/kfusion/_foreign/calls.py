@@ -10,7 +10,7 @@ from typing import Any
 
 from .._graph.structure import FOREIGN, foreign_library, walk
 from .._graph.tracer import Argument
-from .._spec import Spec, dtype_name, is_array
+from .._spec import Spec, dtype_name, is_array, require_plain
 from .._tracing.trace import Trace, trace
 
 _ENGINES = {"dask": "kfusion._dask.arrays", "torch": "kfusion._foreign.sharded"}
@@ -50,6 +50,16 @@ def run(fused: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, st
         raise TypeError(f"{who}: out= and stream= are for arrays in memory, got arrays of {names[0]}")
     module = importlib.import_module(_LABELLED if labelled else _ENGINES[names[0]])
     return module.call(fused, args, kwargs)
+
+
+def planned(who: str, name: str, x: Any) -> Any:
+    """What a plan takes in the place of such an array: its kind, or what is in it; None for other arguments."""
+    library = foreign_library(type(x))
+    if library in (None, "torch"):
+        return None
+    if library in _ENGINES:
+        return lazy_spec(who, name, x)
+    return importlib.import_module(_LABELLED).unlabelled(who, name, x)
 
 
 class Operands:
@@ -127,6 +137,7 @@ def graph_of(traced: Trace) -> dict[str, Any]:
 
 def lazy_spec(who: str, name: str, x: Any) -> Spec:
     """What a call is traced with in the place of a dask array, or of an array of NumPy's beside it."""
+    require_plain(getattr(x, "_meta", x), f"{who}: {name}'s blocks")
     if any(math.isnan(n) for n in x.shape):
         raise ValueError(f"{who}: {name} has chunks of unknown sizes: call {name}.compute_chunk_sizes() before")
     return Spec(tuple(int(n) for n in x.shape), dtype_name(x.dtype, f"{who}: {name}'s dtype"))

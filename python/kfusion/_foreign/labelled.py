@@ -33,8 +33,7 @@ def call(fused: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         ValueError: labels differ, or an axis of a result is none of the arguments'.
     """
     operands = Operands(fused, args, kwargs, _is_operand)
-    library = next(str(foreign_library(type(x))) for x in operands.arrays if _is_labelled(x))
-    module = importlib.import_module(f"{__package__}.{_MODULES[library]}")
+    module = _module_of(next(x for x in operands.arrays if _is_labelled(x)))
     taken = {
         k: module.Labelled(operands.who, name, x)
         for k, (name, x) in enumerate(zip(operands.names, operands.arrays, strict=True))
@@ -49,6 +48,15 @@ def call(fused: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return leaf if of_axes is None else module.labelled(operands.who, leaf, of_axes, list(taken.values()))
 
     return walk(operands.called(arrays), labelled, enters=may_hold_results)
+
+
+def _module_of(x: Any) -> Any:
+    return importlib.import_module(f"{__package__}.{_MODULES[str(foreign_library(type(x)))]}")
+
+
+def unlabelled(who: str, name: str, x: Any) -> Any:
+    """The array in a labelled one; of a lazy one its kind."""
+    return _in_memory(who, name, _module_of(x).Labelled(who, name, x).array)
 
 
 def _of_results(operands: Operands, arrays: Sequence[Any], taken: Mapping[int, Any]) -> list[Any]:
