@@ -172,6 +172,12 @@ def test_what_needs_a_whole_axis_is_refused(f, axis, why):
         np.testing.assert_array_equal(fused(whole).compute(), f(X))
 
 
+def test_calls_of_the_library_are_refused():
+    """A graph for other processes holds no functions."""
+    with pytest.raises(TypeError, match=r"numpy\.sort \(test_dask.* is a call of the array library, which such arrays"):
+        kf.fuse(lambda x: np.sort(x, axis=1))(da.from_array(X, chunks=-1))
+
+
 def test_refusals():
     x = da.from_array(X, chunks=4)
     with pytest.raises(ValueError, match=r"x has chunks of unknown sizes: call x.compute_chunk_sizes\(\)"):

@@ -36,6 +36,15 @@ class Axes:
         return self.labels[node].index(label) if label in self.labels[node] else None
 
 
+def call_of(n: Mapping[str, Any], stages: Sequence[Mapping[str, str]]) -> str:
+    """The call that a node belongs to, with the user's line; an input's name."""
+    if n["op"] == "input":
+        return str(n["name"])
+    stage = stages[n["stage"]] if n["stage"] is not None else {"name": n["op"], "source": ""}
+    name = n["function"] if n["op"] == "library_call" else stage["name"]
+    return f"{name} ({stage['source']})" if stage["source"] else str(name)
+
+
 def axes_of(graph: Mapping[str, Any]) -> Axes:
     """The axes of a graph, of its `to_dict()`."""
     return _Finder(graph).found()
@@ -85,12 +94,7 @@ class _Finder:
         self._whole += [(label, f"{self._what(i)} needs all of it") for label in labels]
 
     def _what(self, i: int) -> str:
-        n = self._nodes[i]
-        if n["op"] == "input":
-            return str(n["name"])
-        stage = self._stages[n["stage"]] if n["stage"] is not None else {"name": n["op"], "source": ""}
-        name = n["function"] if n["op"] == "library_call" else stage["name"]
-        return f"{name} ({stage['source']})" if stage["source"] else str(name)
+        return call_of(self._nodes[i], self._stages)
 
     # ---- nodes ----
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._spec import HALF
-from .axes import Axes, axes_of
+from .axes import Axes, axes_of, call_of
 from .replay import build
 
 _KEPT = ("matmul", "conv2d")
@@ -89,7 +89,15 @@ class Cut:
         return [o["node"] for o in self.graph["outputs"]]
 
     def function(self, part: Part, name: str) -> BlockFunction:
-        """What computes a part, to be fused."""
+        """What computes a part, to be fused.
+
+        Raises:
+            TypeError: a call of the array library is in it, which a graph does not hold.
+        """
+        for i in self._of_part(part):
+            if self._nodes[i]["op"] == "library_call":
+                what = call_of(self._nodes[i], self.graph["stages"])
+                raise TypeError(f"kfusion.{name}: {what} is a call of the array library, which such arrays have not")
         return BlockFunction(json.dumps([self._needed_text(part), name]))
 
     # ---- which nodes are known when ----
@@ -190,15 +198,21 @@ class Cut:
                 found.add(next(i for i in inputs if label in self.axes.labels[i]))
         return found
 
-    def _needed_text(self, part: Part) -> dict[str, Any]:
-        """What a part's function has to know."""
+    def _of_part(self, part: Part) -> set[int]:
+        """The nodes that a part computes."""
         wanted = [*part.outputs, *(self.joins[s].argument for s in part.states)]
-        nodes, open_ = set(), [i for i in wanted if i not in part.inputs]
+        nodes: set[int] = set()
+        open_ = [i for i in wanted if i not in part.inputs]
         while open_:
             i = open_.pop()
             if i not in nodes:
                 nodes.add(i)
                 open_ += [a for a in self._nodes[i]["arguments"] if a not in part.inputs]
+        return nodes
+
+    def _needed_text(self, part: Part) -> dict[str, Any]:
+        """What a part's function has to know."""
+        nodes = self._of_part(part)
         kept = sorted({*nodes, *part.inputs})
         place = {node: k for k, node in enumerate(kept)}
         stages = sorted({self._nodes[i]["stage"] for i in nodes if self._nodes[i]["stage"] is not None})

@@ -162,6 +162,10 @@ class Eager(_core.FusedCallable):
         """A call with tensors that require grad, for C++."""
         return self._fused(*args, **kwargs)
 
+    def _foreign(self, *call: Any) -> Any:
+        """A call with an array of a kind that kernels do not take, for C++."""
+        return self._fused._foreign(*call)
+
     def _guards(self) -> list[Any]:
         return []
 
