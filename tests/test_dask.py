@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import Any
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 
 import kfusion as kf
+from graph_strategies import cases
+from replay import replay
 
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
@@ -190,7 +195,7 @@ def test_refusals():
         kf.relu(x)
     with pytest.raises(TypeError, match="out= and stream= are for arrays in memory"):
         kf.fuse(kf.relu)(x, out=X)
-    with pytest.raises(ValueError, match="chunk without elements"):
+    with pytest.raises(ValueError, match="one of them without elements, and is reduced"):
         kf.fuse(lambda x: x.sum(0))(da.from_array(X, chunks=((4, 0, 7), 6)))
 
     def writes(x: Any) -> Any:
@@ -230,3 +235,25 @@ def test_an_array_larger_than_a_worker():
         np.testing.assert_allclose(var, np.full(1000, (rows**2 - 1) / 12), rtol=1e-4)
         np.testing.assert_allclose(mean, (rows - 1) / 2, rtol=1e-4)
         assert client.submit(kf.fuse(lambda x: x * 2), np.ones(3)).result().tolist() == [2, 2, 2]
+
+
+@pytest.mark.filterwarnings("ignore:Increasing number of chunks")
+@hypothesis.settings(
+    max_examples=60, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+@hypothesis.given(case=cases(contractions=True, gathers=True, bases=[(3, 5), (1, 5), (7, 4)]), data=st.data())
+def test_any_function_of_blocks(case, data):
+    """In any chunks; where some are refused, what the message says to pass is taken."""
+    fused = kf.fuse(replay(case.graph))
+    arrays = []
+    for x in case.inputs:
+        sizes = [data.draw(st.integers(1, max(n, 1)), label="chunk") for n in x.shape]
+        arrays.append(da.from_array(x, chunks=tuple(sizes)))
+    for _ in range(40):
+        try:
+            results = fused(arrays)
+            break
+        except ValueError as error:
+            number, axis = re.search(r"pass arrays\.(\d+)\.rechunk\({(\d+): -1}\)", str(error)).groups()
+            arrays[int(number)] = arrays[int(number)].rechunk({int(axis): -1})
+    case.check([r.compute(scheduler="synchronous") for r in results])

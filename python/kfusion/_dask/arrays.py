@@ -37,10 +37,10 @@ def call(fused: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     axes = axes_of(graph)
     given = [operands.arrays[i.argument] if i.argument >= 0 else i.array for i in traced.inputs]
     inputs = [i for i, n in enumerate(graph["nodes"]) if n["op"] == "input"]
-    arrays, chunks = _aligned(axes, inputs, [a if isinstance(a, da.Array) else _one_chunk(a) for a in given])
-    split = [label for label, sizes in chunks.items() if len(sizes) > 1]
-    names = [str(graph["nodes"][i]["name"]) for i in inputs]
-    _require_whole(operands.who, axes, dict(zip(names, inputs, strict=True)), chunks)
+    lazy = [a if isinstance(a, da.Array) else _one_chunk(a) for a in given]
+    arrays, chunks = _aligned(axes, inputs, lazy)
+    split = {label: sizes for label, sizes in chunks.items() if len(sizes) > 1}
+    _require_whole(operands.who, graph, axes, dict(zip(inputs, lazy, strict=True)), split)
     results = _Tasks(fused, Cut(graph, split, axes), dict(zip(inputs, arrays, strict=True)), chunks).results()
     return traced.returned(results)
 
@@ -58,18 +58,24 @@ def _aligned(
     return list(unified), {label: tuple(map(int, sizes)) for label, sizes in found.items()}
 
 
-def _require_whole(who: str, axes: Axes, inputs: Mapping[str, int], chunks: Mapping[int, tuple[int, ...]]) -> None:
-    for label, why in axes.whole.items():
-        if len(chunks.get(label, ())) > 1:
-            name, axis = next((n, k) for n, i in inputs.items() if (k := axes.axis_of(i, label)) is not None)
-            raise ValueError(
-                f"{who}: axis {axis} of {name} is in {len(chunks[label])} chunks, but {why}: pass "
-                f"{name}.rechunk({{{axis}: -1}})"
-            )
-    for reduced in axes.reduced.values():
-        for label in reduced:
-            if len(chunks.get(label, ())) > 1 and 0 in chunks[label]:
-                raise ValueError(f"{who}: a reduced axis has a chunk without elements: rechunk it")
+def _require_whole(
+    who: str,
+    graph: Mapping[str, Any],
+    axes: Axes,
+    arrays: Mapping[int, da.Array],
+    split: Mapping[int, tuple[int, ...]],
+) -> None:
+    for label, sizes in split.items():
+        # Of operands that share an axis one with chunks of its own: others are cut to fit.
+        i, axis = next(
+            (i, k) for i, x in arrays.items() for k, n in enumerate(x.numblocks) if axes.labels[i][k] == label and n > 1
+        )
+        name = graph["nodes"][i]["name"]
+        what = f"{who}: axis {axis} of {name} is in {arrays[i].numblocks[axis]} chunks"
+        if (why := axes.whole.get(label)) is not None:
+            raise ValueError(f"{what}, but {why}: pass {name}.rechunk({{{axis}: -1}})")
+        if 0 in sizes and any(label in reduced for reduced in axes.reduced.values()):
+            raise ValueError(f"{what}, one of them without elements, and is reduced: pass {name}.rechunk(...)")
 
 
 def _key(name: str, numbers: Sequence[int]) -> tuple[Any, ...]:
