@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import re
 from typing import Any
@@ -218,12 +219,13 @@ def test_fused_functions_pickle_with_their_code():
     again = pickle.loads(text)
     assert again is pickle.loads(text)  # one object for many tasks: traced once
     np.testing.assert_array_equal(again(X), X * 2)
+    assert copy.copy(fused) is copy.deepcopy(fused) is fused
 
 
 @pytest.mark.slow
 def test_an_array_larger_than_a_worker():
     cluster = distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, memory_limit="300MB", dashboard_address=None
+        n_workers=2, threads_per_worker=1, processes=True, memory_limit="300MB", dashboard_address=":0"
     )
     with cluster, distributed.Client(cluster) as client:
         rows = 150_000
@@ -238,9 +240,7 @@ def test_an_array_larger_than_a_worker():
 
 
 @pytest.mark.filterwarnings("ignore:Increasing number of chunks")
-@hypothesis.settings(
-    max_examples=60, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
-)
+@hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 @hypothesis.given(case=cases(contractions=True, gathers=True, bases=[(3, 5), (1, 5), (7, 4)]), data=st.data())
 def test_any_function_of_blocks(case, data):
     """In any chunks; where some are refused, what the message says to pass is taken."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import json
@@ -254,6 +255,13 @@ class FusedFunction(_core.FusedCallable):
         # Another process does not find what a notebook or a function defines. cloudpickle takes the code of that along.
         by_value = sys.modules.get("cloudpickle") and (self.__module__ == "__main__" or "<" in self.__qualname__)
         return (_from_code, (_code_of(self.__wrapped__), self._options)) if by_value else self.__qualname__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FusedFunction:
+        """As of a plain function: itself. What it has no name for is copied."""
+        return self if self._is_named else FusedFunction(copy.deepcopy(self.__wrapped__, memo), self._options)
+
+    def __copy__(self) -> FusedFunction:
+        return self if self._is_named else FusedFunction(self.__wrapped__, self._options)
 
     def __repr__(self) -> str:
         return f"<kfusion.fuse: {self.__qualname__}{self.__signature__}>"
