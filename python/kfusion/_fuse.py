@@ -307,7 +307,7 @@ class FusedMethod:
         return self.__func__.source(self.__self__, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__func__":  # not set yet
+        if name in ("__func__", "__deepcopy__"):  # not set yet; the method is copied, not its function
             raise AttributeError(name)
         value = getattr(self.__func__, name)
         return _without_first(value) if name == "__signature__" else value
