@@ -140,6 +140,14 @@ def checks(mesh: Any, given: dict[str, Any]) -> list[tuple[str, Callable[[], Non
         with pytest.raises(RuntimeError, match="max along a sharded axis has no gradient"):
             kf.fuse(lambda x: x.amax(0))(x)
 
+    def weights() -> None:
+        """The function was called with plain tensors before."""
+        b = given["b"].clone().requires_grad_()
+        fused = kf.fuse(lambda x: x * b)
+        fused(given["x"]).sum().backward()
+        fused(distribute_tensor(given["x"], mesh, placement(S0))).full_tensor().sum().backward()
+        torch.testing.assert_close(b.grad, 2 * given["x"].sum(0))
+
     def captured() -> None:
         b = given["b"]
         x = distribute_tensor(given["x"], mesh, placement(S0))
@@ -166,7 +174,14 @@ def checks(mesh: Any, given: dict[str, Any]) -> list[tuple[str, Callable[[], Non
         torch.distributed.all_gather(everyone, own)
         assert all(torch.equal(everyone[0], other) for other in everyone)
 
-    others = {"mixed": mixed, "no gradient": no_gradient, "captured": captured, "module": module, "bits": same_bits}
+    others = {
+        "mixed": mixed,
+        "no gradient": no_gradient,
+        "captured": captured,
+        "weights": weights,
+        "module": module,
+        "bits": same_bits,
+    }
     return [*found, *others.items()]
 
 

@@ -126,7 +126,9 @@ class FusedFunction(_core.FusedCallable):
                 self.__dict__[name].clear()
 
     def _differentiable(self, args: Any, kwargs: Any, out: Any, stream: Any) -> Any:
-        """A call with tensors that require grad, for C++."""
+        """A call with tensors that require grad, or of a function that names some, for C++."""
+        if "torch.distributed.tensor" in sys.modules and foreign_calls.libraries_of(args, kwargs):
+            return foreign_calls.run(self, args, kwargs, out, stream)
         return self._passes.call(args, kwargs, out, stream)
 
     @functools.cached_property
