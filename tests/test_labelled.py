@@ -64,6 +64,17 @@ class TestXarray:
         other = x.assign_coords(run=8)  # belongs to no axis: dropped, as xarray's own arithmetic does
         assert "run" not in activated(x, other).coords
 
+    def test_dimensions_that_are_broadcast(self):
+        """xarray itself matches dimensions by name, and would refuse it."""
+        x = self.made()
+        with pytest.raises(ValueError, match="'t' of y meets another axis than that of x, or is broadcast"):
+            activated(x, x.isel(t=[0]))
+        with pytest.raises(ValueError, match="'t' of w meets another axis than that of x"):
+            kf.fuse(lambda x, w: x @ w)(x, x.T)
+        got = activated(x, x.isel(t=0))
+        assert got.dims == ("t", "c")
+        assert got.indexes["t"].equals(x.indexes["t"])
+
     def test_axes_without_a_name(self):
         x = self.made()
         with pytest.raises(ValueError, match=r"axis 1 of the result is no axis of a labelled argument: pass x\.data"):

@@ -65,12 +65,18 @@ def _of_results(operands: Operands, arrays: Sequence[Any], taken: Mapping[int, A
     graph = graph_of(traced)
     axes = axes_of(graph)
     known: dict[int, tuple[str, Any]] = {}
+    named: dict[Any, tuple[str, int]] = {}
     nodes = (i for i, n in enumerate(graph["nodes"]) if n["op"] == "input")
     for given, node in zip(traced.inputs, nodes, strict=True):
         if given.argument not in taken:
             continue
         of_axes = taken[given.argument].axes
         for label, axis in zip(axes.labels[node], of_axes, strict=True):
+            if (same := axis.name) is not None and named.setdefault(same, (given.name, label))[1] != label:
+                raise ValueError(
+                    f"{operands.who}: {same!r} of {given.name} meets another axis than that of {named[same][0]}, or is "
+                    "broadcast: rename it, or select one element of it"
+                )
             name, other = known.setdefault(label, (given.name, axis))
             if (why := axis.differs_from(other)) is not None:
                 raise ValueError(f"{operands.who}: {given.name} and {name} differ in {why}")

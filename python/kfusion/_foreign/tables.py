@@ -19,6 +19,7 @@ class Labels:
     """The labels along an axis: an index of pandas', None for polars' rows."""
 
     index: Any
+    name: None = None  # axes meet by place alone
 
     def differs_from(self, other: Labels) -> str | None:
         """What of two axes that are one axis of a call does not agree, and what to do about it."""

@@ -62,6 +62,8 @@ def _coordinates(x: Any, result: Any, given: Sequence[Labelled]) -> Any:
             return False
         if any(coordinate.sizes[dim] != result.sizes[dim] for dim in coordinate.dims):
             return False
+        if name in result.dims:  # known to be the same wherever it is a dimension
+            return bool(name in coordinate.dims)
         others = (y.whole.coords[name] for y in given if name in y.whole.coords)
         return all(coordinate.variable.equals(other.variable) for other in others)
 
