@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .._graph.blocks import Join, joined, value_of
+from .._graph.block_functions import joined
+from .._graph.blocks import Join, value_of
 
 _JOINING = {name: getattr(np, name) for name in ("maximum", "minimum", "logical_or", "logical_and")}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._graph.blocks import BlockFunction
+from .._graph.block_functions import BlockFunction
 
 
 class BlockTask:

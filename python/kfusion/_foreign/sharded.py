@@ -144,12 +144,9 @@ class _Call:
         return x if same else Operand(x.name, x.tensor.redistribute(placements=wanted))
 
     def _require_no_exchange(self) -> None:
-        for part in self._cut.parts:
-            for i in part.inputs:
-                for label in set(self._cut.axes.reduced.get(i, ())) & set(part.grid):
-                    stage = self._cut.graph["stages"][self._nodes[i]["stage"]]
-                    what = f"{stage['name']} ({stage['source']}) needs all of it to go on with each element"
-                    self._refuse_if_split(self._cut.axes, self._inputs, label, what)
+        for label, call in self._cut.needed_again():
+            what = f"{call} needs all of it to go on with each element"
+            self._refuse_if_split(self._cut.axes, self._inputs, label, what)
 
     def _placements(self, node: int) -> list[Any]:
         found: list[Any] = [Replicate()] * self._mesh.ndim

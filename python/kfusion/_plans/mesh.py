@@ -134,7 +134,9 @@ def plan_mesh(name: str, graph: Any, device: Device, options: dict[str, Any], me
     axes = axes_of(plain)
     split = _split(plain, axes, mesh)
     cut = Cut(plain, split, axes)
-    _require_no_exchange(cut)
+    for _, call in cut.needed_again():  # as a call with DTensors refuses
+        what = "needs all of an axis that is sharded to go on with each element: shard another axis"
+        raise ValueError(f"{_WHO}: {call} {what}")
     parts = tuple(_planned(cut, part, name, device, options, mesh) for part in cut.parts)
     exchanges = tuple(_exchange(cut, i, device, mesh, rate / 2) for part in cut.parts for i in part.states)
     alone = plan_graph(name, graph, device, options)
@@ -174,18 +176,6 @@ def _split(graph: Mapping[str, Any], axes: Axes, mesh: Mesh) -> list[int]:
         if len(both) > 1:
             raise ValueError(f"{_WHO}: axes {both[0]} and {both[1]} of {name} would both be split among the same ranks")
     return found
-
-
-def _require_no_exchange(cut: Cut) -> None:
-    """Refuses what a call with DTensors refuses."""
-    for part in cut.parts:
-        for i in part.inputs:
-            if set(cut.axes.reduced.get(i, ())) & set(part.grid):
-                stage = cut.graph["stages"][cut.graph["nodes"][i]["stage"]]
-                raise ValueError(
-                    f"{_WHO}: {stage['name']} ({stage['source']}) needs all of an axis that is sharded to go on with "
-                    "each element: shard another axis"
-                )
 
 
 def _planned(cut: Cut, part: Part, name: str, device: Device, options: dict[str, Any], mesh: Mesh) -> Plan:
