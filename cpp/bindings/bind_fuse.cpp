@@ -5,6 +5,7 @@
 
 #include "backends/backends.hpp"
 #include "bindings/arguments.hpp"
+#include "bindings/arrays/foreign.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/device_dict.hpp"
 #include "bindings/fuse/each.hpp"
@@ -196,6 +197,10 @@ class FusedCallable {
         return run_plain(self, call, given);
       } catch (const arrays::RequiresGrad&) {
         if (!py::hasattr(self, "_differentiable")) throw;
+      } catch (const arrays::Foreign& error) {
+        if (!py::hasattr(self, "_foreign")) throw;
+        return self.attr("_foreign")(given.args(), given.kwargs(), or_none(given.out()), or_none(given.stream()),
+                                     error.what());
       }
     return self.attr("_differentiable")(given.args(), given.kwargs(), or_none(given.out()), or_none(given.stream()));
   }

@@ -48,6 +48,7 @@ from ._library_call import call
 from ._named import *
 from ._ops.expressions import elementwise
 from ._plans.each_plan import EachPart, EachPlan
+from ._plans.mesh import Exchange, Mesh, MeshPlan
 from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
 from ._plans.sweep import Sweep
@@ -64,6 +65,7 @@ __all__ = [
     "DeviceTable",
     "EachPart",
     "EachPlan",
+    "Exchange",
     "ForEach",
     "FusedFunction",
     "Graph",
@@ -71,6 +73,8 @@ __all__ = [
     "Kept",
     "KeptValue",
     "KernelTraffic",
+    "Mesh",
+    "MeshPlan",
     "Plan",
     "Reason",
     "Refusal",

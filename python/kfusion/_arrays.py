@@ -37,7 +37,7 @@ def cuda_index(x: Any) -> int:
 
 def dtype_name(x: Any) -> str:
     """ "float32" for NumPy's, torch's and everybody else's float32."""
-    return str(x.dtype).removeprefix("torch.")
+    return str(x.dtype).rpartition(".")[2]  # "torch.float32"
 
 
 def mutable(x: Any) -> bool:

@@ -11,7 +11,7 @@ import functools
 import inspect
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ._graph import guards, modules

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
+import json
 import operator
+import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
@@ -16,6 +19,7 @@ from . import _arrays, _core, _times
 from ._autograd import Differentiable
 from ._devices import running
 from ._devices.devices import device as find_device
+from ._foreign import calls as foreign_calls
 from ._fused_module import fused_module
 from ._graph import calls, guards, heads, modules
 from ._graph.calls import Alike
@@ -124,7 +128,9 @@ class FusedFunction(_core.FusedCallable):
                 self.__dict__[name].clear()
 
     def _differentiable(self, args: Any, kwargs: Any, out: Any, stream: Any) -> Any:
-        """A call with tensors that require grad, for C++."""
+        """A call with tensors that require grad, or of a function that names some, for C++."""
+        if "torch.distributed.tensor" in sys.modules and foreign_calls.libraries_of(args, kwargs):
+            return foreign_calls.run(self, args, kwargs, out, stream)
         return self._passes.call(args, kwargs, out, stream)
 
     def _staged_by_jax(self, args: Any, kwargs: Any, out: Any) -> Any:
@@ -146,6 +152,8 @@ class FusedFunction(_core.FusedCallable):
         """The trace of arrays as they lie, or of specs."""
 
         def seen(path: str, leaf: Any) -> Any:
+            if (known := foreign_calls.planned(f"kfusion.{self.__name__}", path, leaf)) is not None:
+                leaf = known
             if isinstance(leaf, np.generic) or not is_array(leaf):
                 return leaf
             strides = None
@@ -162,12 +170,20 @@ class FusedFunction(_core.FusedCallable):
             return trace(self.__wrapped__, *args, **kwargs)
 
     def _taken_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any) -> Any:
-        """A call with objects among its arguments, for C++."""
+        """A call with objects among its arguments, or arrays that are no memory, for C++."""
+        if foreign_calls.is_meant(args, kwargs):
+            return foreign_calls.run(self, args, kwargs, out, stream)
         apart = TakenApart(self.__signature__, args, kwargs)
         if apart.is_traced:
             return self.__wrapped__(*args, **kwargs)
         own = {name: value for name, value in (("out", out), ("stream", stream)) if value is not None}
         return apart.put_back(self(*apart.args, **apart.kwargs, **own))
+
+    def _foreign(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any, message: str) -> Any:
+        """A call with an array of a kind that kernels do not take, for C++; `message` says so."""
+        if not foreign_calls.libraries_of(args, kwargs):
+            raise TypeError(message)
+        return foreign_calls.run(self, args, kwargs, out, stream)
 
     def _guards(self) -> list[guards.Guard]:
         return guards.guards(self.__wrapped__, self._effects.names)
@@ -279,10 +295,36 @@ class FusedFunction(_core.FusedCallable):
         return self if instance is None else FusedMethod(self, instance)
 
     def __reduce__(self) -> Any:
-        return self.__qualname__ if self._is_named else (FusedFunction, (self.__wrapped__, self._options))
+        if not self._is_named:
+            return FusedFunction, (self.__wrapped__, self._options)
+        # Another process does not find what a notebook or a function defines. cloudpickle takes the code of that along.
+        by_value = sys.modules.get("cloudpickle") and (self.__module__ == "__main__" or "<" in self.__qualname__)
+        return (_from_code, (_code_of(self.__wrapped__), self._options)) if by_value else self.__qualname__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FusedFunction:
+        """As of a plain function: itself. What it has no name for is copied."""
+        return self if self._is_named else FusedFunction(copy.deepcopy(self.__wrapped__, memo), self._options)
+
+    def __copy__(self) -> FusedFunction:
+        return self if self._is_named else FusedFunction(self.__wrapped__, self._options)
 
     def __repr__(self) -> str:
         return f"<kfusion.fuse: {self.__qualname__}{self.__signature__}>"
+
+
+def _code_of(function: Any) -> bytes:
+    """cloudpickle's pickle of a plain function, which holds its code."""
+    return bytes(sys.modules["cloudpickle"].dumps(function))
+
+
+@functools.lru_cache(maxsize=128)
+def _known(code: bytes, options: str) -> FusedFunction:
+    return FusedFunction(pickle.loads(code), dict(json.loads(options)))
+
+
+def _from_code(code: bytes, options: dict[str, Any]) -> FusedFunction:
+    """The same object for the same code, so that many tasks trace once."""
+    return _known(code, json.dumps(options))
 
 
 class FusedMethod:
@@ -310,7 +352,7 @@ class FusedMethod:
         return self.__func__.source(self.__self__, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__func__":  # not set yet
+        if name in ("__func__", "__deepcopy__"):  # not set yet; the method is copied, not its function
             raise AttributeError(name)
         value = getattr(self.__func__, name)
         return _without_first(value) if name == "__signature__" else value

@@ -194,7 +194,7 @@ def dtype_name(dtype: Any, what: str = "kfusion: dtype") -> str:
     Raises:
         TypeError: it is none of the seven.
     """
-    name = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
+    name = dtype if isinstance(dtype, str) else str(dtype).rpartition(".")[2]  # "torch.float32"
     if name not in ITEM_BYTES and dtype is not None:
         with contextlib.suppress(TypeError):
             name = np.dtype(dtype).name
@@ -263,6 +263,8 @@ def described(value: Any, name: str) -> str:
         return f"{kind}; convert it with numpy.asarray({name})"
     if isinstance(value, Mapping):
         return f"{kind}; pass its arrays one by one"
+    if hasattr(type(value), "__dask_graph__"):
+        return f"{kind}; pass it to a fused function: kfusion.fuse(f)({name})"
     conversion = conversion_of(value, name)
     return f"{kind}; convert it with {conversion}" if conversion else kind
 

@@ -1,5 +1,6 @@
 // From an object to its framework, once per type.
 #include "bindings/arrays/array.hpp"
+#include "bindings/arrays/foreign.hpp"
 #include "bindings/arrays/numpy.hpp"
 #include "bindings/arrays/own.hpp"
 #include "bindings/arrays/type_table.hpp"
@@ -19,9 +20,10 @@ std::string type_name(py::handle object) {
   return module == "builtins" ? name : module + "." + name;
 }
 
+template <class Error = TypeError>
 [[noreturn]] void refuse(const Call& call, const std::string& argument, py::handle object, const std::string& hint) {
-  throw TypeError(call.says(argument + " must be a NumPy array or a DLPack tensor (torch, CuPy, JAX, ...), got " +
-                            type_name(object) + "; " + hint));
+  throw Error(call.says(argument + " must be a NumPy array or a DLPack tensor (torch, CuPy, JAX, ...), got " +
+                        type_name(object) + "; " + hint));
 }
 
 bool is_instance_of(py::handle object, const char* module, const char* attribute) {
@@ -58,7 +60,7 @@ const Framework* resolve(const Call& call, const char* argument, py::handle x) {
       refuse(call, argument, x, "convert it with numpy.asarray(x)");
     case ArrayLibrary::kTorch:
       if (is_exact_torch(x)) return &torch_framework();
-      refuse(call, argument, x, "torch.Tensor subclasses are not supported: pass a plain tensor");
+      refuse<Foreign>(call, argument, x, "torch.Tensor subclasses are not supported: pass a plain tensor");
     case ArrayLibrary::kJax:
       if (is_instance_of(x, "jax.core", "Tracer"))
         refuse(call, argument, x, "it cannot be called inside jax.jit, grad or vmap: call it on concrete arrays");

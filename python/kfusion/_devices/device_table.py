@@ -116,6 +116,15 @@ def find(name: str) -> Device | None:
     return None if place is None else _at(place)
 
 
+def links_of(device: Device) -> dict[str, tuple[float, str]]:
+    """What joins several of a device: bytes/s of both directions together, and the source, by the link's name, the
+    fastest first; none where the table has none.
+    """
+    entry = _file()["links"].get(device.name, {})
+    source = _file()["sources"].get(entry.get("source"), entry.get("source"))
+    return {name: (rate, source) for name, rate in entry.items() if name != "source"}
+
+
 def from_properties(info: Mapping[str, Any]) -> Device:
     """A CUDA device that the table does not have, by what its driver says."""
     known = sorted(_file()["architectures"], key=_version)

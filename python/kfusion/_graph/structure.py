@@ -13,6 +13,9 @@ from weakref import WeakKeyDictionary
 from .._spec import is_array
 
 _BASES: tuple[Any, ...] = (OrderedDict, defaultdict, dict, object)
+# Whose arrays are no memory that kernels can read: labelled, lazy, or in several processes. A call with them is split
+# into calls with plain arrays, by Python.
+FOREIGN = ("dask", "pandas", "polars", "xarray")
 _HEAP_TYPE = 1 << 9  # of a class that a program made: Py_TPFLAGS_HEAPTYPE
 _MANAGED_DICT = 1 << 4  # whose instances have a __dict__ out of sight: Py_TPFLAGS_MANAGED_DICT, from Python 3.12 on
 
@@ -43,19 +46,40 @@ def is_record(value: Any) -> bool:
 
 def is_plain(value: Any) -> bool:
     """Whether value is an object whose attributes are all that it holds, and no dataclass instance."""
-    return is_plain_type(type(value)) and not _is_dataclass(value)
+    kind = type(value)
+    return is_plain_type(kind) and foreign_library(kind) is None and not _is_dataclass(value)
 
 
 def is_plain_type(kind: Any) -> bool:
-    """Whether a class is written in Python, and of objects that are neither functions, modules, members of an enum,
-    arrays nor anything that its base class knows how to store.
+    """Whether a call with an instance is Python's to take apart, for C++ too.
+
+    The class is written in Python, and of objects that are neither functions, modules, members of an enum, arrays nor
+    anything that its base class knows how to store. Or it is one of a foreign library's.
     """
     known = _plain_types.get(kind)
     if known is None:
-        known = _plain_types[kind] = _looks_plain(kind)
+        known = _plain_types[kind] = foreign_library(kind) is not None or _looks_plain(kind)
     return known
 
 
+def foreign_library(kind: Any) -> str | None:
+    """The library of FOREIGN that a class of arrays or tables is from, "torch" for DTensor; None for others."""
+    if kind not in _foreign_types:
+        _foreign_types[kind] = _find_foreign(kind)
+    return _foreign_types[kind]
+
+
+def _find_foreign(kind: Any) -> str | None:
+    for base in kind.__mro__:
+        package = base.__module__.partition(".")[0]
+        if package in FOREIGN and (hasattr(kind, "__array__") or hasattr(kind, "dtypes")):
+            return str(package)
+        if package == "torch" and base.__name__ == "DTensor":
+            return "torch"
+    return None
+
+
+_foreign_types: WeakKeyDictionary[Any, str | None] = WeakKeyDictionary()
 _plain_types: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 

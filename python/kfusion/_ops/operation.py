@@ -167,6 +167,10 @@ class Eager(_core.FusedCallable):
         """A call that borrowed no array, for C++."""
         return self._fused._staged_by_jax(args, kwargs, out)
 
+    def _foreign(self, *call: Any) -> Any:
+        """A call with an array of a kind that kernels do not take, for C++."""
+        return self._fused._foreign(*call)
+
     def _guards(self) -> list[Any]:
         return []
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .._files import StrPath
+    from .mesh import Mesh, MeshPlan
 
 _SCHEMA = 3
 _WHO = "kfusion.Plan"
@@ -221,21 +222,37 @@ def plan(
     allow: Iterable[tuple[str, str]] = ...,
     forbid: Iterable[tuple[str, str]] = ...,
     executors: str | Iterable[str] | None = ...,
+    mesh: None = ...,
     **keywords: Any,
 ) -> Plan: ...
 @overload
 def plan(
     function: Any,
     *arguments: Any,
-    device: str | Device | None = ...,
+    device: None = ...,
     devices: Iterable[str | Device],
     sizes: Mapping[str, int] | None = ...,
     fuse: bool = ...,
     allow: Iterable[tuple[str, str]] = ...,
     forbid: Iterable[tuple[str, str]] = ...,
     executors: str | Iterable[str] | None = ...,
+    mesh: None = ...,
     **keywords: Any,
 ) -> Sweep: ...
+@overload
+def plan(
+    function: Any,
+    *arguments: Any,
+    device: str | Device | None = ...,
+    devices: None = ...,
+    sizes: Mapping[str, int] | None = ...,
+    fuse: bool = ...,
+    allow: Iterable[tuple[str, str]] = ...,
+    forbid: Iterable[tuple[str, str]] = ...,
+    executors: str | Iterable[str] | None = ...,
+    mesh: Mesh,
+    **keywords: Any,
+) -> MeshPlan: ...
 def plan(
     function: Any,
     *arguments: Any,
@@ -246,8 +263,9 @@ def plan(
     allow: Iterable[tuple[str, str]] = (),
     forbid: Iterable[tuple[str, str]] = (),
     executors: str | Iterable[str] | None = None,
+    mesh: Mesh | None = None,
     **keywords: Any,
-) -> Plan | Sweep:
+) -> Plan | Sweep | MeshPlan:
     """Traces a function, plans it into kernels and counts what fusing them saves. Nothing is computed.
 
     Args:
@@ -266,10 +284,12 @@ def plan(
         forbid: pairs that may not.
         executors: who runs the kernels. None also plans kernels that nobody has written yet: what is possible.
             "available" plans what a fused function runs, a list of names (`kfusion.executors()`) what these would run.
+        mesh: how many devices share the arrays, and how (`kfusion.Mesh`): the plan of each of them.
         keywords: the function's keyword arguments; give those named like an option above by functools.partial.
 
     Returns:
-        A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it. A `Sweep` for `devices`.
+        A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it. A `Sweep` for `devices`. With a mesh a
+        `MeshPlan`: what each rank runs and sends, and how much faster that is than one device.
 
     Raises:
         TraceError: the function does what cannot be traced; the message says where and what to write instead.
@@ -284,15 +304,25 @@ def plan(
         "executors": executors if executors is None or isinstance(executors, str) else list(executors),
     }
     places = [device] if devices is None else _sweep.require_devices(devices)
-    if devices is not None and device is not None:
-        raise TypeError("kfusion.plan: give device or devices, not both")
+    if devices is not None and (device is not None or mesh is not None):
+        raise TypeError("kfusion.plan: devices is given without device and mesh")
     found = [device_of(place) for place in places]
     with heads.of_options(options):
         name, graph, modules = traced(function, arguments, keywords)
+    if mesh is not None:
+        return _of_mesh(name, graph, found[0], options, mesh)
     if devices is None:
         return plan_graph(name, graph, found[0], options, modules)
     plans = (plan_graph(name, graph, place, options, modules) for place in found)
     return Sweep(name, tuple(_sweep.point_of(made, sizes or {}) for made in plans))
+
+
+def _of_mesh(name: str, graph: Graph, device: Device, options: dict[str, Any], mesh: Any) -> MeshPlan:
+    from .mesh import Mesh, plan_mesh
+
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"kfusion.plan: mesh must be a kfusion.Mesh, got {type(mesh).__name__}")
+    return plan_mesh(name, graph, device, options, mesh)
 
 
 def executors(device: str | Device | None = None) -> dict[str, tuple[str, ...]]:

@@ -242,7 +242,8 @@ def _argument(tracer: Tracer, name: str, value: Any) -> Any:
             given = tracer.input(name, stored, array, argument=value.number, strides=value.strides)
             return torch_complex.made(given, library_calls.name_of_dtype(array))
         spec = array if isinstance(array, Spec) else spec_of(array, f"{tracer.name}: {name}")
-        return tracer.input(name, spec, array, argument=value.number, strides=value.strides)
+        known = None if array is spec else array
+        return tracer.input(name, spec, known, argument=value.number, strides=value.strides)
     return tracer.input(name, spec_of(value, f"{tracer.name}: {name}"), value) if is_array(value) else value
 
 

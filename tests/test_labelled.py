@@ -1,0 +1,190 @@
+"""Arrays with labels: xarray's, pandas' and polars', and those of the array API that export DLPack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+
+VALUES = np.arange(6.0).reshape(2, 3) - 2
+
+
+@kf.fuse
+def activated(x: Any, y: Any) -> Any:
+    return kf.relu(x - y) * 2
+
+
+@kf.fuse
+def rows(x: Any) -> Any:
+    return {"softmax": kf.softmax(x), "sums": x.sum(-1), "mean": x.mean(), "turned": x.T}
+
+
+class TestXarray:
+    @pytest.fixture(autouse=True)
+    def library(self):
+        self.xr = pytest.importorskip("xarray")
+
+    def made(self) -> Any:
+        coords = {"t": [10, 20], "c": list("xyz"), "lon": ("t", [1.0, 2.0]), "run": 7}
+        return self.xr.DataArray(VALUES, dims=("t", "c"), coords=coords, attrs={"unit": "K"}, name="heat")
+
+    def test_maps_keep_all(self):
+        x = self.made()
+        wanted = x.copy(data=np.maximum(VALUES - 1, 0) * 2)
+        for got in (activated(x, 1.0), activated(x, np.ones(3)), activated(x, self.made() * 0 + 1)):
+            assert got.identical(wanted) or got.assign_attrs(x.attrs).identical(wanted)
+        assert activated(x, 1.0).attrs == {"unit": "K"}
+
+    def test_reductions_keep_what_has_an_axis(self):
+        x = self.made()
+        got = rows(x)
+        assert got["sums"].identical(x.sum("c", keep_attrs=False).drop_vars([]))
+        assert got["turned"].dims == ("c", "t")
+        assert got["turned"].equals(x.T)
+        assert got["mean"].dims == ()
+        assert float(got["mean"]) == VALUES.mean()
+        assert set(got["mean"].coords) == {"run"}
+
+    def test_lazy_arrays_stay_lazy(self):
+        pytest.importorskip("dask.array")
+        x = self.made()
+        got = activated(x.chunk(t=1), 1.0)
+        assert got.chunks == ((1, 1), (3,))
+        assert got.compute().equals(activated(x, 1.0))
+
+    def test_coordinates_that_differ(self):
+        x = self.made()
+        with pytest.raises(ValueError, match=r"y and x differ in coordinate 't': pass the results of xarray\.align"):
+            activated(x, x.assign_coords(t=[1, 2]))
+        with pytest.raises(ValueError, match=r"y and x differ in the names of an axis \('q' and 't'\)"):
+            activated(x, x.rename(t="q"))
+        other = x.assign_coords(run=8)  # belongs to no axis: dropped, as xarray's own arithmetic does
+        assert "run" not in activated(x, other).coords
+
+    def test_dimensions_that_are_broadcast(self):
+        """xarray itself matches dimensions by name, and would refuse it."""
+        x = self.made()
+        with pytest.raises(ValueError, match="'t' of y meets another axis than that of x, or is broadcast"):
+            activated(x, x.isel(t=[0]))
+        with pytest.raises(ValueError, match="'t' of w meets another axis than that of x"):
+            kf.fuse(lambda x, w: x @ w)(x, x.T)
+        got = activated(x, x.isel(t=0))
+        assert got.dims == ("t", "c")
+        assert got.indexes["t"].equals(x.indexes["t"])
+
+    def test_axes_without_a_name(self):
+        x = self.made()
+        with pytest.raises(ValueError, match=r"axis 1 of the result is no axis of a labelled argument: pass x\.data"):
+            kf.fuse(lambda x, w: x @ w)(x, np.ones((3, 2)))
+        with pytest.raises(ValueError, match="axis 0 of the result"):
+            kf.fuse(lambda x: x[1:])(x)
+
+    def test_others_are_refused(self):
+        with pytest.raises(TypeError, match=r'got Dataset: pass its arrays one by one, x\["variable"\]'):
+            activated(self.made().to_dataset(), 1.0)
+
+
+class TestPandas:
+    @pytest.fixture(autouse=True)
+    def library(self):
+        self.pd = pytest.importorskip("pandas")
+
+    def test_series(self):
+        s = self.pd.Series([1.0, -2, 3], index=list("abc"), name="s")
+        self.pd.testing.assert_series_equal(activated(s, 0.5), self.pd.Series([1.0, 0, 5], index=s.index, name="s"))
+        assert activated(s, s.rename("other")).name is None
+
+    def test_tables(self):
+        x = self.pd.DataFrame(VALUES, index=["a", "b"], columns=list("uvw"))
+        got = rows(x)
+        self.pd.testing.assert_frame_equal(got["turned"], x.T)
+        self.pd.testing.assert_series_equal(got["sums"], x.sum(axis=1))
+        assert got["mean"] == VALUES.mean()
+        columns = kf.fuse(lambda x: x.mean(0))(x)
+        self.pd.testing.assert_series_equal(columns, x.mean())
+
+    def test_plans(self):
+        x = self.pd.DataFrame(VALUES)
+        assert activated.plan(x, 1.0).fused.issued == activated.plan(VALUES, 1.0).fused.issued
+
+    def test_an_index_that_differs(self):
+        s = self.pd.Series([1.0, -2, 3], index=list("abc"))
+        with pytest.raises(ValueError, match=r"y and x differ in their index: pass the results of x.align\(y\)"):
+            activated(s, s[::-1])
+
+    @pytest.mark.parametrize(
+        ("values", "message"),
+        [
+            ({"a": [1.0], "b": [1]}, r'columns of one dtype, got float64, int64: pass x.astype\("float64"\)'),
+            ({"a": ["u"]}, r"must have numbers, got .*: pass .* or x.select_dtypes"),
+            ({"a": np.array([None, 1.0], dtype=object)}, "must have numbers, got object"),
+        ],
+    )
+    def test_tables_of_other_things(self, values, message):
+        with pytest.raises(TypeError, match=message):
+            activated(self.pd.DataFrame(values), 1.0)
+
+    def test_other_kinds(self):
+        with pytest.raises(TypeError, match="must have numbers, got Int64"):
+            activated(self.pd.Series([1, None], dtype="Int64"), 1)
+        with pytest.raises(TypeError, match=r"got Index; x.to_numpy\(\)"):
+            activated(self.pd.Index([1.0]), 1)
+
+    def test_they_are_not_written_to(self):
+        def writes(x: Any) -> Any:
+            x += 1
+            return x
+
+        s = self.pd.Series([1.0])
+        with pytest.raises(TypeError, match="it writes to x"):
+            kf.fuse(writes)(s)
+        assert s[0] == 1
+
+
+class TestPolars:
+    @pytest.fixture(autouse=True)
+    def library(self):
+        self.pl = pytest.importorskip("polars")
+
+    def test_series(self):
+        s = self.pl.Series("s", [1.0, -2, 3])
+        got = activated(s, 0.5)
+        assert got.name == "s"
+        assert got.to_list() == [1, 0, 5]
+        assert kf.fuse(lambda x: (x * x).sum())(s) == 14
+
+    @pytest.mark.parametrize(
+        ("values", "message"),
+        [
+            ([1.0, None], r"has nulls: pass x.fill_null\(value\) or x.drop_nulls\(\)"),
+            (["a"], "must have numbers, got String"),
+        ],
+    )
+    def test_other_series(self, values, message):
+        with pytest.raises(TypeError, match=message):
+            activated(self.pl.Series(values), 1.0)
+
+    def test_tables_are_refused(self):
+        with pytest.raises(TypeError, match=r"got DataFrame: pass x.to_numpy\(\), or its columns one by one"):
+            activated(self.pl.DataFrame({"a": [1.0]}), 1.0)
+
+
+def test_arrays_of_two_libraries():
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    with pytest.raises(TypeError, match="arrays must be of one library, got some of pandas and polars"):
+        activated(pd.Series([1.0]), pl.Series([1.0]))
+    with pytest.raises(TypeError, match="out= and stream= are for arrays in memory, got arrays of pandas"):
+        activated(pd.Series([1.0]), 1.0, out=np.ones(1))
+
+
+def test_arrays_of_the_array_api():
+    xp = pytest.importorskip("array_api_strict")
+    for name in ("float32", "float64", "int32", "int64"):
+        x = xp.asarray([[1, 0, 3]], dtype=getattr(xp, name))
+        got = activated(x, x[:, 1:2])
+        assert got.__array_namespace__() is xp
+        assert got.dtype == x.dtype
+        assert xp.all(got == xp.asarray([[2, 0, 6]], dtype=x.dtype))
