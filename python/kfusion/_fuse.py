@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
-from . import _core, _times
+from . import _core, _onnx, _times
 from ._autograd import Differentiable
 from ._devices import running
 from ._devices.devices import device as find_device
@@ -377,6 +377,8 @@ Eager.fuse = staticmethod(fuse)
 
 
 def _fused(function: Any, options: dict[str, Any]) -> Any:
+    if _onnx.is_model(function):
+        return _onnx.FusedModel(function, lambda model: FusedFunction(model, options))
     is_plain = inspect.isfunction(getattr(type(function), "forward", None))  # TorchScript's is not
     if is_plain and modules.is_module(function):
         return fused_module(function, lambda module: FusedFunction(module, options))

@@ -198,6 +198,7 @@ class Tracer:
         self._names: dict[int, tuple[str, Any]] | None = None  # the same, once they were asked for
         self._stages = 0
         self._line = ""
+        self.line_of: Callable[[], str] = user_line  # where an operation stands, for messages and plans
         self.draw: Draw = drawn  # a seed, when the function is called
         self._seed: Number | None = None
         self._streams = 0
@@ -721,7 +722,7 @@ class Tracer:
             self.attempt.mark()
         nodes = [self._nodes(a) for a in arguments]
         if self._stages == 0 and not self._eager:
-            self._line = user_line()
+            self._line = self.line_of()
             self.graph.set_source(self._line)
         try:
             made = getattr(self.graph, kind)(*nodes)
@@ -749,7 +750,7 @@ class Tracer:
     def stage(self, name: str) -> Iterator[None]:
         """What is built inside is one stage. Stages do not nest: the outermost name holds."""
         if self._stages == 0 and not self._eager:
-            self._line = user_line()
+            self._line = self.line_of()
         self.graph.begin_stage(name, self._line)
         self._stages += 1
         try:

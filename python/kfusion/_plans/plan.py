@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import _core, _json, _schema, _tables, _times
+from .. import _core, _json, _onnx, _schema, _tables, _times
 from .._core import Graph
 from .._devices import devices
 from .._devices.device import Device
@@ -231,8 +231,7 @@ def trace(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Gra
     Raises:
         TraceError: the function does what cannot be traced; the message says where and what to write instead.
     """
-    graph: Graph = _trace.trace(function, *arguments, **keywords).graph
-    return graph
+    return _traced(function, arguments, keywords)[1]
 
 
 def plan_graph(name: str, graph: Graph, device: Device, options: dict[str, Any]) -> Plan:
@@ -242,6 +241,9 @@ def plan_graph(name: str, graph: Graph, device: Device, options: dict[str, Any])
 
 
 def _traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, Graph]:
+    if _onnx.is_model(function):
+        made = _onnx.traced(function, arguments, keywords, _trace.trace)
+        return made.name, made.graph
     if not isinstance(function, Graph):
         traced = _trace.trace(function, *arguments, **keywords)
         return traced.name, traced.graph

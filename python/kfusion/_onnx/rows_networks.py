@@ -1,0 +1,229 @@
+"""Rows of products, convolutions, pooling and attention."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .._spec import FLOATS
+from .functions import kf
+from .rows_elementwise import dtype, floats, operands, wide
+from .table import row
+from .values import NoRow, dtype_of, shape_of
+
+_MOST_TAPS = 64  # elements of a pooling window that is joined from slices
+
+
+@row("MatMul")
+def _matmul(at: Any, node: Any, x: Any, y: Any) -> Any:
+    if dtype(x) not in FLOATS or dtype(y) != dtype(x):
+        raise NoRow
+    return kf.matmul(at.lift(x), at.lift(y))
+
+
+@row("Gemm", since=7)
+def _gemm(at: Any, node: Any, x: Any, y: Any, bias: Any = None) -> Any:
+    if dtype(x) not in FLOATS:
+        raise NoRow
+    x, y = at.lift(x), at.lift(y)
+    x = kf.transpose(x) if node.attr("transA", 0) else x
+    y = kf.transpose(y) if node.attr("transB", 0) else y
+    alpha, beta = node.attr("alpha", 1.0), node.attr("beta", 1.0)
+    product = kf.matmul(x, y)
+    product = product if alpha == 1 else product * alpha
+    if bias is None or beta == 0:
+        return product
+    bias = at.lift(bias)
+    return product + (bias if beta == 1 else bias * beta)
+
+
+class _Windows:
+    """Windows along the spatial axes of x: their extents, steps, dilations and the padding around x."""
+
+    def __init__(self, node: Any, x: Any, extents: Any) -> None:
+        n = len(extents)
+        self.extents = list(extents)
+        self.steps = node.attr("strides", [1] * n)
+        self.dilations = node.attr("dilations", [1] * n)
+        pads = node.attr("pads", [0] * 2 * n)
+        self.pads = list(zip(pads[:n], pads[n:], strict=True))
+        auto = node.attr("auto_pad", "NOTSET")
+        sizes = shape_of(x)[2:]
+        if len({len(sizes), n, len(self.steps), len(self.dilations), len(self.pads)}) > 1:
+            raise ValueError(f"windows of {n} axes do not fit {shape_of(x)}")
+        if min([*self.steps, *self.dilations, *self.extents], default=1) < 1 or min(pads, default=0) < 0:
+            raise ValueError("extents, strides and dilations of windows must be positive, pads not negative")
+        self.reach = [(k - 1) * d + 1 for k, d in zip(self.extents, self.dilations, strict=True)]
+        if auto == "VALID":
+            self.pads = [(0, 0)] * n
+        elif auto in ("SAME_UPPER", "SAME_LOWER"):
+            self.pads = [self._same(*a, auto) for a in zip(sizes, self.steps, self.reach, strict=True)]
+        self.counts, self.extra = [], []  # of windows along each axis, and elements behind the padding that they reach
+        for size, (before, behind), step, reach in zip(sizes, self.pads, self.steps, self.reach, strict=True):
+            room = size + before + behind - reach
+            up = node.attr("ceil_mode", 0) and auto not in ("SAME_UPPER", "SAME_LOWER")
+            count = (-(-room // step) if up else room // step) + 1
+            if up and (count - 1) * step >= size + before:
+                count -= 1  # a window that begins in the padding behind
+            if room < 0 or count < 1:
+                raise ValueError(f"a window of {reach} does not fit {size} elements with their padding")
+            self.counts.append(count)
+            self.extra.append(max(0, (count - 1) * step + reach - (size + before + behind)))
+
+    @staticmethod
+    def _same(size: int, step: int, reach: int, auto: str) -> tuple[int, int]:
+        total = max(0, (-(-size // step) - 1) * step + reach - size)
+        small, large = total // 2, total - total // 2
+        return (small, large) if auto == "SAME_UPPER" else (large, small)
+
+    def padded(self, x: Any, value: float) -> Any:
+        """x with padding, and with what windows reach behind it."""
+        widths = [(a, b + e) for (a, b), e in zip(self.pads, self.extra, strict=True)]
+        return kf.pad(x, [(0, 0), (0, 0), *widths], "constant", value) if any(map(any, widths)) else x
+
+    def taps(self, x: Any) -> Any:
+        """For each element of a window, a slice of the padded x with that element of all windows."""
+        places: list[tuple[Any, ...]] = [(slice(None), slice(None))]
+        for extent, step, dilation, count in zip(self.extents, self.steps, self.dilations, self.counts, strict=True):
+            ranges = [slice(i * dilation, i * dilation + (count - 1) * step + 1, step) for i in range(extent)]
+            places = [(*p, r) for p in places for r in ranges]
+        return [x[place] for place in places]
+
+
+@row("Conv")
+def _conv(at: Any, node: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+    ndim = len(shape_of(x))
+    if dtype(x) not in FLOATS or ndim not in (3, 4):
+        raise NoRow
+    x, weight = at.lift(x), at.lift(weight)
+    w = _Windows(node, x, shape_of(weight)[2:])
+    pads, steps, dilations = w.pads, w.steps, w.dilations
+    if ndim == 3:
+        x, weight = kf.expand_dims(x, 2), kf.expand_dims(weight, 2)
+        pads, steps, dilations = [(0, 0), *pads], [1, *steps], [1, *dilations]
+    if any(a != b for a, b in pads):
+        x = kf.pad(x, [(0, 0), (0, 0), *pads])
+        pads = [(0, 0)] * 2
+    y = kf.conv2d(
+        x,
+        weight,
+        None if bias is None else at.lift(bias),
+        stride=tuple(steps),
+        padding=tuple(a for a, _ in pads),
+        dilation=tuple(dilations),
+        groups=node.attr("group", 1),
+    )
+    return kf.squeeze(y, 2) if ndim == 3 else y
+
+
+@row("MaxPool", one=True)
+def _max_pool(at: Any, node: Any, x: Any) -> Any:
+    extents = node.attr("kernel_shape")
+    if len([n for n in node.proto.output if n]) > 1 or dtype(x) not in FLOATS or math.prod(extents) > _MOST_TAPS:
+        raise NoRow
+    x = at.lift(x)
+    w = _Windows(node, x, extents)
+    return _joined(kf.maximum, w.taps(w.padded(x, -math.inf)))
+
+
+@row("AveragePool", since=7, one=True)
+def _average_pool(at: Any, node: Any, x: Any) -> Any:
+    extents = node.attr("kernel_shape")
+    if dtype(x) not in FLOATS or math.prod(extents) > _MOST_TAPS:
+        raise NoRow
+    x = at.lift(x)
+    w = _Windows(node, x, extents)
+    total = _joined(kf.add, w.taps(w.padded(wide(x), 0.0)))
+    if not any(map(any, w.pads)) and not any(w.extra):
+        return kf.astype(total / float(math.prod(extents)), x._dtype)
+    ones = kf.full_like(x[:1, :1], 1.0, total._dtype)
+    if node.attr("count_include_pad", 0):
+        ones = kf.pad(ones, [(0, 0), (0, 0), *w.pads], "constant", 1.0)
+        ones = kf.pad(ones, [(0, 0), (0, 0), *[(0, e) for e in w.extra]])
+    else:
+        ones = w.padded(ones, 0.0)
+    return kf.astype(total / _joined(kf.add, w.taps(ones)), x._dtype)
+
+
+def _joined(function: Any, values: list[Any]) -> Any:
+    """All values by a function of two, as a tree."""
+    while len(values) > 1:
+        values = [function(*values[i : i + 2]) if i + 1 < len(values) else values[i] for i in range(0, len(values), 2)]
+    return values[0]
+
+
+def _global(function: Any) -> Any:
+    def build(at: Any, node: Any, x: Any) -> Any:
+        x = at.lift(floats(x))
+        return function(x, tuple(range(2, x.ndim)), True)
+
+    return build
+
+
+row("GlobalAveragePool")(_global(kf.mean))
+row("GlobalMaxPool")(_global(kf.max))
+
+
+@row("Attention", since=23)
+def _attention(
+    at: Any, node: Any, q: Any, k: Any, v: Any, mask: Any = None, key: Any = None, value: Any = None, *more: Any
+) -> Any:
+    """Attention whose plan is that of `kf.attention`; other cases are the operator's own body."""
+    is_plain = (
+        len([n for n in node.proto.output if n]) == 1
+        and key is None
+        and value is None
+        and not any(m is not None for m in more)
+    )
+    if not is_plain or node.attr("softcap", 0.0) or dtype(q) not in FLOATS or {dtype(k), dtype(v)} != {dtype(q)}:
+        raise NoRow
+    if mask is not None and dtype_of(mask).name not in ("bool", dtype(q)):
+        raise NoRow
+    if max(node.attr(f"{side}_window_size", -1) for side in ("left", "right")) >= 0 or 0 in shape_of(k):
+        raise NoRow
+    q, k, v = (at.lift(x) for x in (q, k, v))
+    is_flat = q.ndim == 3
+    if is_flat:
+        heads = node.attr("q_num_heads"), node.attr("kv_num_heads"), node.attr("kv_num_heads")
+        q, k, v = (_by_heads(x, n) for x, n in zip((q, k, v), heads, strict=True))
+    k, v = (_for_heads(x, q.shape[1]) for x in (k, v))
+    if mask is not None:
+        if shape_of(mask)[-1] != k.shape[2]:
+            raise NoRow
+        mask = at.lift(mask)
+    causal = bool(node.attr("is_causal", 0))
+    y = kf.attention(q, k, v, scale=node.attr("scale", None), mask=mask, causal=causal)
+    if mask is not None:
+        y = kf.where(_sees_any(mask, causal, q, k), y, 0.0)
+    if not is_flat:
+        return y
+    b, h, n, d = y.shape
+    return kf.reshape(kf.transpose(y, (0, 2, 1, 3)), (b, n, h * d))
+
+
+def _sees_any(mask: Any, causal: bool, q: Any, k: Any) -> Any:
+    """Whether a query may see a key at all: ONNX gives 0 where it may not, kf.attention NaN."""
+    seen = mask if mask._dtype == "bool" else kf.not_equal(mask, -math.inf)
+    if causal:
+        rows, columns = q.shape[2], k.shape[2]
+        seen = kf.logical_and(seen, kf.less_equal(kf.iota((1, columns), 1), kf.iota((rows, 1), 0)))
+    return kf.any(seen, -1, True)
+
+
+def _by_heads(x: Any, heads: int) -> Any:
+    b, n, d = x.shape
+    return kf.transpose(kf.reshape(x, (b, n, heads, d // heads)), (0, 2, 1, 3))
+
+
+def _for_heads(x: Any, heads: int) -> Any:
+    """Keys or values, each head of which serves several of the queries'."""
+    b, own, n, d = x.shape
+    if own == heads:
+        return x
+    if heads % own:
+        raise ValueError(f"{heads} heads of queries cannot share {own} of keys")
+    many = kf.broadcast_to(kf.expand_dims(x, 2), (b, own, heads // own, n, d))
+    return kf.reshape(many, (b, heads, n, d))
+
+
+__all__ = ["operands"]
