@@ -97,7 +97,20 @@ def _where(node: Node, c: Any, x: Any, y: Any) -> np.ndarray | None:
     return np.asarray(np.where(c, x, y)) if x.dtype == y.dtype else None
 
 
+def _constant(node: Node) -> np.ndarray | None:
+    for name, dtype in (
+        ("value", None),
+        ("value_int", np.int64),
+        ("value_ints", np.int64),
+        ("value_float", np.float32),
+    ):
+        if name in node.attributes:
+            return np.asarray(node.attr(name), dtype)
+    return None
+
+
 _FOLDED: dict[str, Callable[..., np.ndarray | None]] = {
+    "Constant": _constant,
     "Identity": lambda node, x: x,
     "Concat": _concat,
     "Unsqueeze": _unsqueeze,

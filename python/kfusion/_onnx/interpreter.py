@@ -67,7 +67,7 @@ class Interpreter:
             proto, versions = aliased(proto, opsets)
             node = Node(proto, versions, given, lambda value: self._sources.get(id(value)))
             self.tracer.line_of = functools.partial(getattr, node, "who")
-            made = self._checked(node, env, nodes[i:])
+            made = self._checked(node, env, nodes, i)
             if len(made) < len(proto.output):
                 made = [*made, *[None] * (len(proto.output) - len(made))]
             sources = self._sources_of([env.get(n) for n in [*proto.input, *outer_names(proto)] if n])
@@ -78,9 +78,9 @@ class Interpreter:
                     if sources is not None and is_unknown(value) and size_of(value) <= 64:
                         self._remember(value, sources)
 
-    def _checked(self, node: Node, env: dict[str, Any], rest: Sequence[Any]) -> list[Any]:
+    def _checked(self, node: Node, env: dict[str, Any], nodes: Sequence[Any], i: int) -> list[Any]:
         """A node's outputs; whatever goes wrong is an error that names the node."""
-        inputs = [self._input(env, name, node, rest) if name else None for name in node.proto.input]
+        inputs = [self._input(env, name, node, nodes, i) if name else None for name in node.proto.input]
         try:
             return self.node(node, inputs, env)
         except refusals.Refused:
@@ -94,9 +94,9 @@ class Interpreter:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"kfusion.onnx: {node.who}: {text}") from None  # a cause is taken for another error
 
-    def _input(self, env: dict[str, Any], name: str, node: Node, rest: Sequence[Any]) -> Any:
+    def _input(self, env: dict[str, Any], name: str, node: Node, nodes: Sequence[Any], i: int) -> Any:
         if name not in env:
-            is_later = any(name in other.output for other in rest)
+            is_later = any(name in other.output for other in nodes[i:])
             why = "nodes are not in order, or form a circle" if is_later else "nothing gives it"
             raise ValueError(f"kfusion.onnx: {node.who} reads {name!r}: {why}")
         return env[name]

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._spec import FLOATS
 from .functions import kf
-from .rows_elementwise import dtype, floats, operands, wide
+from .rows_elementwise import dtype, floats, wide
 from .table import row
 from .values import NoRow, dtype_of, shape_of
 
@@ -186,26 +186,41 @@ def _attention(
     if is_flat:
         heads = node.attr("q_num_heads"), node.attr("kv_num_heads"), node.attr("kv_num_heads")
         q, k, v = (_by_heads(x, n) for x, n in zip((q, k, v), heads, strict=True))
-    k, v = (_for_heads(x, q.shape[1]) for x in (k, v))
+    if mask is not None and shape_of(mask)[-1:] != (k.shape[2],):
+        raise NoRow
+    mask = None if mask is None else at.lift(mask)
+    options = {"scale": node.attr("scale", None), "causal": bool(node.attr("is_causal", 0))}
+    return _attended(q, k, v, mask, options, is_flat)
+
+
+def _attended(q: Any, k: Any, v: Any, mask: Any, options: dict[str, Any], is_flat: bool) -> Any:
+    """The attention of heads; several of the queries' share one of the keys' where there are more of them."""
+    b, heads, n, _ = q.shape
+    own = k.shape[1]
+    if heads % own:
+        raise ValueError(f"{heads} heads of queries cannot share {own} of keys")
+    if heads != own:
+        q, k, v = kf.reshape(q, (b, own, heads // own, n, -1)), kf.expand_dims(k, 2), kf.expand_dims(v, 2)
+        mask = mask if mask is None or mask.ndim < 3 else _for_groups(mask, own, heads // own)
+    y = kf.attention(q, k, v, mask=mask, **options)
     if mask is not None:
-        if shape_of(mask)[-1] != k.shape[2]:
-            raise NoRow
-        mask = at.lift(mask)
-    causal = bool(node.attr("is_causal", 0))
-    y = kf.attention(q, k, v, scale=node.attr("scale", None), mask=mask, causal=causal)
-    if mask is not None:
-        y = kf.where(_sees_any(mask, causal, q, k), y, 0.0)
+        y = kf.where(_sees_any(mask, options["causal"], n, k.shape[-2]), y, 0.0)
     if not is_flat:
-        return y
-    b, h, n, d = y.shape
-    return kf.reshape(kf.transpose(y, (0, 2, 1, 3)), (b, n, h * d))
+        return y if heads == own else kf.reshape(y, (b, heads, n, -1))
+    order = (0, 2, 1, 3) if heads == own else (0, 3, 1, 2, 4)
+    return kf.reshape(kf.transpose(y, order), (b, n, -1))
 
 
-def _sees_any(mask: Any, causal: bool, q: Any, k: Any) -> Any:
+def _for_groups(mask: Any, groups: int, each: int) -> Any:
+    """A mask of heads as one of groups of heads."""
+    *before, heads, n, m = mask.shape
+    return kf.reshape(mask, (*before, 1, 1, n, m) if heads == 1 else (*before, groups, each, n, m))
+
+
+def _sees_any(mask: Any, causal: bool, rows: int, columns: int) -> Any:
     """Whether a query may see a key at all: ONNX gives 0 where it may not, kf.attention NaN."""
     seen = mask if mask._dtype == "bool" else kf.not_equal(mask, -math.inf)
     if causal:
-        rows, columns = q.shape[2], k.shape[2]
         seen = kf.logical_and(seen, kf.less_equal(kf.iota((1, columns), 1), kf.iota((rows, 1), 0)))
     return kf.any(seen, -1, True)
 
@@ -213,17 +228,3 @@ def _sees_any(mask: Any, causal: bool, q: Any, k: Any) -> Any:
 def _by_heads(x: Any, heads: int) -> Any:
     b, n, d = x.shape
     return kf.transpose(kf.reshape(x, (b, n, heads, d // heads)), (0, 2, 1, 3))
-
-
-def _for_heads(x: Any, heads: int) -> Any:
-    """Keys or values, each head of which serves several of the queries'."""
-    b, own, n, d = x.shape
-    if own == heads:
-        return x
-    if heads % own:
-        raise ValueError(f"{heads} heads of queries cannot share {own} of keys")
-    many = kf.broadcast_to(kf.expand_dims(x, 2), (b, own, heads // own, n, d))
-    return kf.reshape(many, (b, heads, n, d))
-
-
-__all__ = ["operands"]
