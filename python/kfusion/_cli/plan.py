@@ -28,9 +28,19 @@ def add(subcommands: Any) -> None:
     parser.add_argument(
         "target",
         metavar="FUNCTION",
-        help="module.py:function or package.module:function, whose file is executed; or graph.json, which is only read",
+        help="module.py:function or package.module:function, whose file is executed; or graph.json, model.onnx, which "
+        "are only read",
     )
     add_arrays(parser, "4096x1024 or 1024:bfloat16")
+    parser.add_argument(
+        "--size",
+        action="append",
+        default=[],
+        type=_parse_size,
+        metavar="NAME=N",
+        help="of a symbol of a model.onnx, such as batch=8; repeatable",
+    )
+    parser.add_argument("--default-size", type=int, metavar="N", help="of its symbols without one")
     parser.add_argument(
         "--like", choices=("numpy", "torch"), default="numpy", help="whose arrays (default: %(default)s)"
     )
@@ -103,6 +113,12 @@ def _plan_of(args: argparse.Namespace) -> _plan.Plan:
         if args.shape:
             raise ValueError(f"{_WHO}: a graph has its shapes; --shape is for functions")
         return _plan.plan(_read_graph(args.target), **options)
+    if args.target.endswith(".onnx"):
+        if args.shape:
+            raise ValueError(f"{_WHO}: a model has its shapes; --shape is for functions, --size for a model's symbols")
+        return _plan.plan(args.target, sizes=dict(args.size), default_size=args.default_size, **options)
+    if args.size or args.default_size is not None:
+        raise ValueError(f"{_WHO}: --size is for the symbols of a model.onnx")
     function = _user_code.load(args.target, _WHO)
     specs = [_spec.spec(shape, dtype or args.dtype, like=args.like) for shape, dtype in args.shape]
     _user_code.require_arguments(function, specs, _WHO)
@@ -128,6 +144,13 @@ def parse_array(text: str) -> tuple[tuple[int, ...], str | None]:
     if colon and dtype not in DTYPES:
         raise argparse.ArgumentTypeError(f"the dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     return parse_shape(shape), dtype or None
+
+
+def _parse_size(text: str) -> tuple[str, int]:
+    name, equals, size = text.rpartition("=")
+    if not equals or not name or not size.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a name and a size, such as batch=8; got {text!r}")
+    return name, int(size)
 
 
 def _parse_executors(text: str) -> str | list[str]:

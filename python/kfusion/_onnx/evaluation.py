@@ -114,7 +114,9 @@ def library_call(tracer: Tracer, node: Node, values: dict[str, Any], functions: 
     given = {n: values[n] for n in run.names if values.get(n) is not None}
     types = None if (node.domain, node.op) in _MISTAKEN else types_of(node, given)
     if types is None:
-        node.needs(v for v in given.values() if size_of(v) <= 64)
+        small = [v for v in given.values() if size_of(v) <= 64]
+        node.needs(v for v in small if dtype_of(v).kind in "iub")  # floats are shapes only of Resize and its like
+        node.needs(small)
         types = _tried(run, given, node)
     what = f"a result of {node.who}"
     unknown = {n: v for n, v in given.items() if is_unknown(v)}

@@ -57,11 +57,14 @@ def traced(
     model = Model(path)
     sizes, default = keywords.pop("sizes", None) or {}, keywords.pop("default_size", None)
     given = _bound(model, arguments, keywords, complete=False)
+    dtypes = {i.name: model.dtype(i, "the input") for i in model.inputs}  # refuses those that are no tensors
+    for name, dtype in dtypes.items():
+        carrier(dtype, f"the input {name!r}")
     shapes = model.sizes({n: operator.index(s) for n, s in sizes.items()}, default, given)
     static: dict[str, np.ndarray] = {}
     specs: dict[str, Any] = {}
     for info in model.inputs:
-        dtype = model.dtype(info, "the input")
+        dtype = dtypes[info.name]
         value = given.get(info.name)
         if value is None:
             specs[_key(info.name)] = make_spec(shapes[info.name], carrier(dtype, f"the input {info.name!r}"))

@@ -11,7 +11,7 @@ import numpy as np
 from .._graph.source import TraceError
 from .._graph.tracer import Traced, Tracer
 from .._spec import Spec
-from . import folding, refusals
+from . import folding, refusals, schemas
 from .evaluation import Evaluated, bits, library_call, number_of, outer_names
 from .library import onnx
 from .nodes import Node
@@ -109,14 +109,16 @@ class Interpreter:
     def node(self, node: Node, inputs: list[Any], env: dict[str, Any]) -> list[Any]:
         """The outputs of a node, by whoever has it: NumPy, a row of the table, a function's body, the library."""
         refusals.check(node, not any(map(is_unknown, inputs)))
+        if (function := self.model.function(node)) is not None:
+            return self._function(node, function, inputs)
+        if (node.domain, node.op) not in ROWS or ROWS[node.domain, node.op].is_onnxs:
+            schemas.check(node, inputs)
         if node.op == "If" and not node.domain:
             return self._if(node, inputs, env)
         outer = outer_names(node.proto)
         values = [v for v in [*inputs, *(env.get(n) for n in outer)] if v is not None]
         if not any(map(is_unknown, values)) and not self._is_large(node, inputs):
             return self._folded(node, env, inputs)
-        if (function := self.model.function(node)) is not None:
-            return self._function(node, function, inputs)
         row = ROWS.get((node.domain, node.op))
         if row is not None and node.version >= row.since and not any(isinstance(v, Held) for v in values):
             try:
@@ -161,17 +163,14 @@ class Interpreter:
         """The attributes that onnx's schema of an operator has values for; a model's own function says its own."""
         if self.model.function(node) is not None:
             return {}
-        schema = onnx().defs.get_schema(node.op, node.version, node.domain)
+        schema = schemas.schema_of(node)
         return {n: a.default_value for n, a in schema.attributes.items() if a.default_value.type}
 
     def _body(self, node: Node, inputs: list[Any]) -> Any:
         """The body that onnx's own schema has for the operator; None where it has none."""
         if (node.domain, node.op) in refusals.NO_BODIES or any(isinstance(v, Held) for v in inputs):
             return None
-        try:
-            schema = onnx().defs.get_schema(node.op, node.version, node.domain)
-        except Exception:
-            raise ValueError(f"onnx has no such operator in opset {node.version}") from None
+        schema = schemas.schema_of(node)
         if schema.has_context_dependent_function:
             return self._body_of_types(schema, node, inputs)
         versions = [v for v in schema.function_opset_versions if v <= node.version] if schema.has_function else []

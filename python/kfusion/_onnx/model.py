@@ -34,6 +34,7 @@ class Model:
         self.with_weights = False
         own = {t.name for t in self.graph.initializer}
         self.inputs = [i for i in self.graph.input if i.name not in own]
+        _require_text(self.graph)
         _require_unique([i.name for i in self.inputs], "input")
         _require_unique([o.name for o in self.graph.output], "output")
         if not self.graph.output:
@@ -169,6 +170,12 @@ def _extent(dim: Any, name: str) -> int | str:
             raise ValueError(f"kfusion.onnx: the input {name!r} cannot have the extent {dim.dim_value}")
         return int(dim.dim_value)
     return str(dim.dim_param)
+
+
+def _require_text(graph: Any) -> None:
+    """The decoder gives names that are no UTF-8 as bytes."""
+    if wrong := [v.name for v in (*graph.input, *graph.output, *graph.initializer) if not isinstance(v.name, str)]:
+        raise ValueError(f"kfusion.onnx: the model is damaged: the name {wrong[0]!r} is no text")
 
 
 def _require_unique(names: list[str], what: str) -> None:

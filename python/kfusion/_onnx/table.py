@@ -16,6 +16,7 @@ class Row(NamedTuple):
     build: Build
     since: int
     kind: str
+    is_onnxs: bool  # whether onnx has a schema of the operator
 
 
 ROWS: dict[tuple[str, str], Row] = {}  # by domain and operator
@@ -29,7 +30,9 @@ def row(
     def enter(build: Build) -> Build:
         for op in ops:
             assert (domain, op) not in ROWS, op
-            ROWS[domain, op] = Row(_in_one_stage(build, op.lower()) if one else build, since, kind)
+            ROWS[domain, op] = Row(
+                _in_one_stage(build, op.lower()) if one else build, since, kind, domain != "com.microsoft"
+            )
         return build
 
     return enter
