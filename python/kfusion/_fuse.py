@@ -29,6 +29,7 @@ from ._tracing.trace import Trace, name_of, repeated, signature_of, trace, trace
 
 if TYPE_CHECKING:
     from ._devices.device import Device
+    from ._files import StrPath
 
 _WHO = "kfusion.fuse"
 Pairs = Iterable[tuple[str, str]]
@@ -316,6 +317,10 @@ def _nothing(outputs: list[Any]) -> None:
 def fuse(function: _Module, *, allow: Pairs = (), forbid: Pairs = (), memory: int | None = None) -> Any: ...
 @overload
 def fuse(
+    function: StrPath, *, allow: Pairs = (), forbid: Pairs = (), memory: int | None = None
+) -> _onnx.FusedModel: ...
+@overload
+def fuse(
     function: Callable[..., Any], *, allow: Pairs = (), forbid: Pairs = (), memory: int | None = None
 ) -> FusedFunction: ...
 @overload
@@ -348,7 +353,8 @@ def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = (), memory:
 
     Args:
         function: of arrays (NumPy's, torch's, CuPy's, JAX's; on the CPU or a CUDA device), or a torch module; kf.*,
-            NumPy's, torch's and CuPy's functions, operators and methods inside.
+            NumPy's, torch's and CuPy's functions, operators and methods inside. Or the path of an ONNX model, which is
+            traced for each shape of its inputs.
         allow: pairs of names of calls or ops, as `kfusion.plan` takes them: only these may share a kernel.
         forbid: pairs that may not.
         memory: of calls with tensors that require grad: the bytes, at most, that a call keeps for its backward pass
@@ -356,12 +362,15 @@ def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = (), memory:
             `kfusion.kept_for_backward` shows what is kept.
 
     Returns:
-        A `FusedFunction`; of a module, a module with its `plan`, `source`, `unfused` and `clear`; without a function
-        (`@kf.fuse(forbid=...)`) a decorator that makes one.
+        A `FusedFunction`; of a module, a module with its `plan`, `source`, `unfused` and `clear`; of an ONNX model a
+        function of its inputs, by position or by name, that returns its output, or a tuple of several; without a
+        function (`@kf.fuse(forbid=...)`) a decorator that makes one.
 
     Raises:
         TypeError: function is not callable, pairs are none, or memory is no integer.
-        ValueError: memory is negative; from a call, it is less than what cannot be computed again.
+        ValueError: memory is negative; from a call, it is less than what cannot be computed again; a model is damaged,
+            or has what is refused.
+        ImportError: of a model, the onnx package is missing.
         TraceError: a parameter is named `out` or `stream`, which the fused function adds itself.
     """
     options = {

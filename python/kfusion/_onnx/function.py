@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,6 +35,7 @@ class Traceable:
         self.__name__ = self.__qualname__ = model.name
         self._model = model
         self._static = static
+        self.is_known = False  # every result is, since the last trace
         self.results: dict[str, Any] = {}  # of the last trace, by name: arrays that are known, dtypes of others
 
     def __call__(self, **inputs: Any) -> Any:
@@ -45,8 +47,9 @@ class Traceable:
         found = at.run(given)
         unknown = {n: at.result(v) for n, v in found.items() if is_unknown(v)}
         self.results = {n: unknown[n][1] if n in unknown else v for n, v in found.items()}
+        self.is_known = not unknown
         if not unknown:
-            raise AllKnown(self.results)
+            raise AllKnown(self)
         return [v for v, _ in unknown.values()]
 
 
@@ -126,6 +129,7 @@ class FusedModel:
         self._model = Model(path)
         self._model.with_weights = True
         self._fused = fused
+        self._lock = threading.Lock()
         self._static: set[str] = set()  # inputs whose values decide on shapes
         self._functions: OrderedDict[Any, tuple[Traceable, Any]] = OrderedDict()
         self.__name__ = self._model.name
@@ -137,11 +141,10 @@ class FusedModel:
         given = self._given(arrays, named)
         try:
             function, outputs = self._called(given, lambda fused, inputs: fused(**inputs))
-            results = function.results
         except AllKnown as known:
-            results, outputs = known.results, []
+            function, outputs = known.function, []
         found = iter(outputs)
-        made = [_result(results[n], found) for n in self.output_names]
+        made = [_result(function.results[n], found) for n in self.output_names]
         return made[0] if len(made) == 1 else tuple(made)
 
     def plan(self, *arrays: Any, device: Any = None, **named: Any) -> Any:
@@ -154,7 +157,8 @@ class FusedModel:
 
     def clear(self) -> None:
         """Forgets all traces."""
-        self._functions.clear()
+        with self._lock:
+            self._functions.clear()
 
     def _given(self, arrays: Any, named: Any) -> dict[str, np.ndarray]:
         bound = _bound(self._model, arrays, named, complete=True)
@@ -177,21 +181,25 @@ class FusedModel:
         while True:
             static = {n: a for n, a in given.items() if n in self._static}
             function, fused = self._function(given, static)
+            if function.is_known:
+                raise AllKnown(function)
             try:
                 return function, call(fused, {_key(n): stored(a) for n, a in given.items() if n not in static})
             except NeedsValues as error:
-                self._functions.clear()
-                self._static |= error.names
+                with self._lock:
+                    self._functions.clear()
+                    self._static |= error.names
 
     def _function(self, given: dict[str, np.ndarray], static: dict[str, np.ndarray]) -> tuple[Traceable, Any]:
         key = tuple((a.shape, a.tobytes() if n in static else None) for n, a in given.items())
-        if key not in self._functions:
-            made = Traceable(self._model, {n: a.copy() for n, a in static.items()})
-            self._functions[key] = (made, self._fused(made))
-            if len(self._functions) > _MOST_KEPT:
-                self._functions.popitem(last=False)
-        self._functions.move_to_end(key)
-        return self._functions[key]
+        with self._lock:
+            if key not in self._functions:
+                made = Traceable(self._model, {n: a.copy() for n, a in static.items()})
+                self._functions[key] = (made, self._fused(made))
+                if len(self._functions) > _MOST_KEPT:
+                    self._functions.popitem(last=False)
+            self._functions.move_to_end(key)
+            return self._functions[key]
 
     def __repr__(self) -> str:
         return f"<kfusion.fuse: {self._model.path.name}({', '.join(self.input_names)})>"

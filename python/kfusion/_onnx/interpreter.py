@@ -72,6 +72,8 @@ class Interpreter:
                 made = [*made, *[None] * (len(proto.output) - len(made))]
             sources = self._sources_of([env.get(n) for n in [*proto.input, *outer_names(proto)] if n])
             for name, value in zip(proto.output, made, strict=False):
+                if name and value is None:
+                    raise ValueError(f"kfusion.onnx: {node.who}: it gives no {name!r}")
                 if name:
                     env[name] = value
                     self._name(value, name)
@@ -120,7 +122,8 @@ class Interpreter:
         if not any(map(is_unknown, values)) and not self._is_large(node, inputs):
             return self._folded(node, env, inputs)
         row = ROWS.get((node.domain, node.op))
-        if row is not None and node.version >= row.since and not any(isinstance(v, Held) for v in values):
+        is_held = any(isinstance(v, Held) for v in values) and node.op not in ("Identity", "Shape", "Size")
+        if row is not None and node.version >= row.since and not is_held:
             try:
                 return _listed(row.build(self, node, *inputs))
             except NoRow:
@@ -129,6 +132,7 @@ class Interpreter:
             return self._function(node, body, inputs)
         if not any(map(is_unknown, values)):
             return self._folded(node, env, inputs)
+        refusals.check_version(node)
         return library_call(self.tracer, node, env, self.model.functions)
 
     def _is_large(self, node: Node, inputs: list[Any]) -> bool:

@@ -25,7 +25,13 @@ OPERATORS = {op: why for why, ops in _BY_REASON.items() for op in ops.split()}
 # Cases of operators that have a row or are calls of the library.
 CASES: dict[str, str] = {
     "Dropout in training mode": RANDOM,
-    "Scan before opset 9": "onnx.reference does not have it",
+}
+# The opsets from which on onnx.reference is right; before them operators without a row are refused.
+CHANGED = {
+    **dict.fromkeys(
+        ("Add", "And", "Div", "Equal", "Gemm", "Greater", "Less", "Mul", "Or", "PRelu", "Pow", "Sub", "Xor"), 7
+    ),
+    **{"BatchNormalization": 9, "Hardmax": 13, "OneHot": 11, "Resize": 11, "RoiAlign": 16, "Scan": 9},
 }
 # Types of values, whatever the operator.
 TYPES: dict[str, str] = {
@@ -49,14 +55,22 @@ def check(node: Any, is_known: bool) -> None:
     Raises:
         Refused: the operator has no place in a graph.
     """
-    if node.op == "Scan" and node.version < 9:
-        raise refused(node, CASES["Scan before opset 9"])
     why = OPERATORS.get(node.op)
     if why is None:
         return
     if why in (_TEXT, _DATA_SHAPE) and is_known:
         return
     raise refused(node, why)
+
+
+def check_version(node: Any) -> None:
+    """Refuses a call of the library for an operator of an old opset that onnx.reference takes for a later one.
+
+    Raises:
+        Refused: it is such an operator.
+    """
+    if node.domain == "" and node.version < CHANGED.get(node.op, 0):
+        raise refused(node, f"before opset {CHANGED[node.op]} it computes something else, which onnx.reference has not")
 
 
 def refused(node: Any, why: str) -> Refused:

@@ -147,11 +147,6 @@ def _clip(at: Any, node: Any, x: Any, low: Any = None, high: Any = None) -> Any:
     return kf.astype(x, kind)
 
 
-@row("BitShift", since=11)
-def _shift(at: Any, node: Any, x: Any, y: Any) -> Any:
-    raise NoRow  # of unsigned integers only
-
-
 @row("Cast", since=6)
 def cast(at: Any, node: Any, x: Any) -> Any:
     return _cast_to(at, x, np.dtype(onnx().helper.tensor_dtype_to_np_dtype(node.attr("to"))))
@@ -214,7 +209,7 @@ def _celu(at: Any, node: Any, x: Any) -> Any:
     return kf.maximum(x, 0.0) + kf.minimum(alpha * kf.expm1(x / alpha), 0.0)
 
 
-@row("Selu", one=True)
+@row("Selu", since=6, one=True)
 def _selu(at: Any, node: Any, x: Any) -> Any:
     alpha, gamma = node.attr("alpha", 1.67326319217681884765625), node.attr("gamma", 1.05070102214813232421875)
     return gamma * kf.elu(at.lift(floats(x)), alpha)

@@ -105,14 +105,19 @@ row("ArgMin")(_position(kf.argmin))
 # ---- along axes ----
 
 
-@row("Softmax", since=13)
-def _softmax(at: Any, node: Any, x: Any) -> Any:
-    return kf.softmax(at.lift(floats(x)), node.attr("axis", -1))
+def _of_rows(function: Any) -> Any:
+    def build(at: Any, node: Any, x: Any) -> Any:
+        x = at.lift(floats(x))
+        if node.version >= 13:
+            return function(x, node.attr("axis", -1))
+        axis = node.attr("axis", 1) % max(x.ndim, 1)  # a row is all of this axis and those behind it
+        return function(x, tuple(range(axis, x.ndim)))
+
+    return build
 
 
-@row("LogSoftmax", since=13)
-def _log_softmax(at: Any, node: Any, x: Any) -> Any:
-    return kf.log_softmax(at.lift(floats(x)), node.attr("axis", -1))
+row("Softmax")(_of_rows(kf.softmax))
+row("LogSoftmax")(_of_rows(kf.log_softmax))
 
 
 @row("Hardmax", since=13, one=True)

@@ -20,11 +20,6 @@ def _identity(at: Any, node: Any, x: Any) -> Any:
     return x
 
 
-@row("Constant", kind="view")
-def _constant(at: Any, node: Any) -> Any:
-    raise NoRow  # known
-
-
 @row("Shape", kind="view")
 def _shape(at: Any, node: Any, x: Any) -> Any:
     n = len(shape_of(x))
@@ -190,6 +185,14 @@ def _gather_elements(at: Any, node: Any, x: Any, indices: Any) -> Any:
     return kf.take_along_axis(x[cut] if shape_of(x) != wanted else x, _indices(at, indices), axis)
 
 
+@row("TopK", since=10, kind="library")
+def _top_k(at: Any, node: Any, x: Any, k: Any) -> Any:
+    count, n = int(node.known(k).ravel()[0]), shape_of(x)[node.attr("axis", -1)]
+    if not 0 <= count <= n:
+        raise ValueError(f"there are no {count} largest of {n} elements")
+    raise NoRow  # the reference would first make all positions of so many
+
+
 # ---- fills ----
 
 
@@ -213,12 +216,7 @@ def _range(at: Any, node: Any, start: Any, stop: Any, step: Any) -> Any:
     return made if int(first) == 0 and int(by) == 1 else made * int(by) + int(first)
 
 
-@row("EyeLike", since=9)
-def _eye_like(at: Any, node: Any, x: Any) -> Any:
-    raise NoRow
-
-
-@row("OneHot", since=9, one=True)
+@row("OneHot", since=11, one=True)
 def _one_hot(at: Any, node: Any, indices: Any, depth: Any, values: Any) -> Any:
     if dtype(indices) not in INTEGERS or is_unknown(values):
         raise NoRow

@@ -46,11 +46,22 @@ def _in_one_stage(build: Build, name: str) -> Build:
     return staged
 
 
+_MODES = {"bilinear": "linear", "bicubic": "cubic"}  # of GridSample before opset 20
+
+
 def aliased(proto: Any, opsets: dict[str, int]) -> tuple[Any, dict[str, int]]:
-    """A node as the operator that took its place: Scatter is ScatterElements from opset 11 on."""
-    if proto.op_type != "Scatter" or proto.domain not in ("", "ai.onnx"):
+    """A node as the operator that took its place: Scatter is ScatterElements from opset 11 on, and GridSample's modes
+    have other names from opset 20 on, which are the only ones that onnx.reference knows.
+    """
+    if proto.op_type not in ("Scatter", "GridSample") or proto.domain not in ("", "ai.onnx"):
         return proto, opsets
     copy = type(proto)()
     copy.CopyFrom(proto)
-    copy.op_type = "ScatterElements"
-    return copy, opsets | {"": max(11, opsets.get("", 0))}
+    if proto.op_type == "Scatter":
+        copy.op_type = "ScatterElements"
+        return copy, opsets | {"": max(11, opsets.get("", 0))}
+    for attribute in copy.attribute:
+        if attribute.name == "mode" and opsets.get("", 0) < 20:
+            name = attribute.s.decode("utf-8", "replace")
+            attribute.s = _MODES.get(name, name).encode()
+    return copy, opsets | {"": max(20, opsets.get("", 0))}

@@ -32,11 +32,11 @@ class NeedsValues(BaseException):
 
 
 class AllKnown(BaseException):
-    """Nothing is left to compute when the model is called: these are its results."""
+    """Nothing is left to compute when the model is called: the function has the results."""
 
-    def __init__(self, results: dict[str, np.ndarray]) -> None:
+    def __init__(self, function: Any) -> None:
         super().__init__("every result is known when the model is traced")
-        self.results = results
+        self.function = function
 
 
 class NoRow(Exception):

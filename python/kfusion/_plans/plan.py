@@ -174,8 +174,9 @@ def plan(
     """Traces a function, plans it into kernels and counts what fusing them saves. Nothing is computed.
 
     Args:
-        function: a function of arrays, or a Graph.
-        arguments: its arguments: `kfusion.spec(shape, dtype)`, or arrays, of which only shape and dtype count.
+        function: a function of arrays, a Graph, or the path of an ONNX model, of which no weights are read.
+        arguments: its arguments: `kfusion.spec(shape, dtype)`, or arrays, of which only shape and dtype count. An ONNX
+            model's are those that it says itself; an array is an input whose values decide on shapes.
         device: a Device or the name of one (`kfusion.devices()`). None is the first CUDA GPU of this machine, and the
             data sheet of an H200 where there is none; the report's title names it.
         fuse: False plans one kernel per call.
@@ -184,14 +185,16 @@ def plan(
         forbid: pairs that may not.
         executors: who runs the kernels. None also plans kernels that nobody has written yet: what is possible.
             "available" plans what a fused function runs, a list of names (`kfusion.executors()`) what these would run.
-        keywords: the function's keyword arguments; give those named like an option above by functools.partial.
+        keywords: the function's keyword arguments; give those named like an option above by functools.partial. Of an
+            ONNX model also sizes={"batch": 8}, of its symbolic sizes, and default_size, of those without one.
 
     Returns:
         A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it.
 
     Raises:
         TraceError: the function does what cannot be traced; the message says where and what to write instead.
-        ValueError: a device, an option or a shape is wrong.
+        ValueError: a device, an option or a shape is wrong; a model is damaged, has what is refused, or a symbol
+            without a size.
         TypeError: one is of a wrong kind.
     """
     name, graph = _traced(function, arguments, keywords)
@@ -221,7 +224,8 @@ def trace(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Gra
     """The operations of a function, without computing anything.
 
     Args:
-        function: a function of arrays; kf.*, NumPy, torch and CuPy calls, operators and array methods inside.
+        function: a function of arrays; kf.*, NumPy, torch and CuPy calls, operators and array methods inside. Or the
+            path of an ONNX model, as for `kfusion.plan`.
         arguments: its arguments: `kfusion.spec(shape, dtype)`, or arrays, of which only shape and dtype count.
         keywords: its keyword arguments.
 
