@@ -30,6 +30,7 @@ from ._tracing.trace import Trace, name_of, repeated, signature_of, trace, trace
 if TYPE_CHECKING:
     from ._devices.device import Device
     from ._files import StrPath
+    from ._onnx.function import FusedModel
 
 _WHO = "kfusion.fuse"
 Pairs = Iterable[tuple[str, str]]
@@ -316,9 +317,7 @@ def _nothing(outputs: list[Any]) -> None:
 @overload
 def fuse(function: _Module, *, allow: Pairs = (), forbid: Pairs = (), memory: int | None = None) -> Any: ...
 @overload
-def fuse(
-    function: StrPath, *, allow: Pairs = (), forbid: Pairs = (), memory: int | None = None
-) -> _onnx.FusedModel: ...
+def fuse(function: StrPath, *, allow: Pairs = (), forbid: Pairs = (), memory: int | None = None) -> FusedModel: ...
 @overload
 def fuse(
     function: Callable[..., Any], *, allow: Pairs = (), forbid: Pairs = (), memory: int | None = None
@@ -387,7 +386,7 @@ Eager.fuse = staticmethod(fuse)
 
 def _fused(function: Any, options: dict[str, Any]) -> Any:
     if _onnx.is_model(function):
-        return _onnx.FusedModel(function, lambda model: FusedFunction(model, options))
+        return _onnx.fused(function, lambda model: FusedFunction(model, options))
     is_plain = inspect.isfunction(getattr(type(function), "forward", None))  # TorchScript's is not
     if is_plain and modules.is_module(function):
         return fused_module(function, lambda module: FusedFunction(module, options))

@@ -23,11 +23,6 @@ from .values import AllKnown, NeedsValues, carrier, has_form, is_unknown, stored
 _MOST_KEPT = 64  # functions, by shapes and values
 
 
-def is_model(target: Any) -> bool:
-    """Whether what is to be planned or fused is the path of a model."""
-    return isinstance(target, os.PathLike) or (isinstance(target, str) and target.endswith(".onnx"))
-
-
 class Traceable:
     """A model as a function of its inputs by name. `static` has those whose values are known."""
 

@@ -22,7 +22,7 @@ class Model:
     """A model that was read. Weights in files of their own are read when `weight` asks for them."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(os.fspath(path))
+        self.path = Path(os.fsdecode(path))
         self.proto = _read(self.path)
         self.graph = self.proto.graph
         self.name = self.path.stem
