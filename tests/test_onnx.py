@@ -103,6 +103,9 @@ def test_sizes_have_names(tmp_path):
     for arguments, message in [((1, 2, 3), "takes 2 inputs"), ((), "q is no input of model; it has x, z")]:
         with pytest.raises(TypeError, match=message):
             kf.plan(file, *arguments, **({} if arguments else {"q": kf.spec(1)}))
+    for sizes in (8, {"batch": "8"}, [("batch", 8)]):
+        with pytest.raises(TypeError, match="sizes must be integers by name"):
+            kf.plan(file, sizes=sizes)
     with pytest.raises(TypeError, match="x must be of float32, got a spec of float64"):
         kf.plan(file, kf.spec((2, 3, 4), "float64"), default_size=1)
 
@@ -190,6 +193,35 @@ def test_dtypes_that_graphs_have_not(tmp_path, dtype):
     assert y.dtype == same.dtype == dtype
     np.testing.assert_array_equal(y, (x + x).T)
     np.testing.assert_array_equal(same, x)
+
+
+def largest(x: Any, k: int, step: int, pad: int, by_columns: bool) -> Any:
+    """MaxPool with its indices, window by window."""
+    n, c, h, w = x.shape
+    size = [(m + 2 * pad - k) // step + 1 for m in (h, w)]
+    values, found = np.empty((n, c, *size), x.dtype), np.empty((n, c, *size), np.int64)
+    for at in np.ndindex(n, c, *size):
+        places = [
+            (at[2] * step - pad + i, at[3] * step - pad + j)
+            for i, j in np.ndindex(k, k)
+            if 0 <= at[2] * step - pad + i < h and 0 <= at[3] * step - pad + j < w
+        ]
+        i, j = max(places, key=lambda p: x[at[0], at[1], p[0], p[1]])  # the first of equal ones
+        values[at] = x[at[0], at[1], i, j]
+        found[at] = (at[0] * c + at[1]) * h * w + (j * h + i if by_columns else i * w + j)
+    return values, found
+
+
+@pytest.mark.parametrize(("k", "step", "pad"), [(1, 1, 0), (2, 2, 0), (3, 1, 1), (3, 2, 1)])
+@pytest.mark.parametrize("by_columns", [0, 1])
+def test_where_the_largest_stand(tmp_path, rng, k, step, pad, by_columns):
+    x = rng.integers(-3, 3, (2, 3, 5, 7)).astype(np.float32)
+    x[0, 0, :3, :3] = -np.inf
+    options = {"kernel_shape": [k, k], "strides": [step, step], "pads": [pad] * 4, "storage_order": by_columns}
+    nodes = [h.make_node("MaxPool", ["x"], ["y", "i"], **options)]
+    file = saved(tmp_path, nodes, [info("x", T.FLOAT, x.shape)], [info("y", T.FLOAT, None), info("i", T.INT64, None)])
+    for got, wanted in zip(kf.fuse(file)(x), largest(x, k, step, pad, bool(by_columns)), strict=True):
+        np.testing.assert_array_equal(got, wanted)
 
 
 def test_masked_rows_are_zero(tmp_path, rng):

@@ -162,7 +162,9 @@ class _Call:
     def __call__(self, *arrays: Any) -> list[np.ndarray]:
         given = {n: seen(np.asarray(a), d) for (n, d), a in zip(self._unknown, arrays, strict=True)}
         found = self._run.run(self._known | given)
-        return [stored(self._checked(f, *t)) for f, t in zip(found, self._types, strict=True)]
+        made = [self._checked(f, *t) for f, t in zip(found, self._types, strict=True)]
+        shared = [any(np.may_share_memory(m, g) for g in given.values()) for m in made]  # memory that is used again
+        return [stored(m.copy() if is_shared else m) for m, is_shared in zip(made, shared, strict=True)]
 
     def _checked(self, found: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
         if not isinstance(found, np.ndarray) or found.shape != shape:

@@ -53,12 +53,13 @@ def traced(
 ) -> Any:
     """The trace of a model for a plan: `kfusion.plan` says what the keywords are."""
     model = Model(path)
-    sizes, default = keywords.pop("sizes", None) or {}, keywords.pop("default_size", None)
+    sizes, default = _sizes(keywords.pop("sizes", None) or {}), keywords.pop("default_size", None)
+    default = None if default is None else _sizes({"default_size": default})["default_size"]
     given = _bound(model, arguments, keywords, complete=False)
     dtypes = {i.name: model.dtype(i, "the input") for i in model.inputs}  # refuses those that are no tensors
     for name, dtype in dtypes.items():
         carrier(dtype, f"the input {name!r}")
-    shapes = model.sizes({n: operator.index(s) for n, s in sizes.items()}, default, given)
+    shapes = model.sizes(sizes, default, given)
     static: dict[str, np.ndarray] = {}
     specs: dict[str, Any] = {}
     for info in model.inputs:
@@ -77,6 +78,19 @@ def traced(
         raise ValueError(f"kfusion.onnx: {error.who}: its result depends on values of inputs: pass {names}") from None
     except AllKnown:
         raise ValueError("kfusion.onnx: every result is known without computing: there is no kernel to plan") from None
+
+
+def _sizes(given: Any) -> dict[str, int]:
+    """Sizes by name.
+
+    Raises:
+        TypeError: they are none.
+    """
+    try:
+        return {str(name): operator.index(size) for name, size in given.items()}
+    except (AttributeError, TypeError):
+        what = f'sizes must be integers by name, such as {{"batch": 8}}, got {given!r}'
+        raise TypeError(f"kfusion.onnx: {what}") from None
 
 
 def _key(name: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from .._spec import FLOATS
@@ -81,6 +83,16 @@ class _Windows:
         widths = [(a, b + e) for (a, b), e in zip(self.pads, self.extra, strict=True)]
         return kf.pad(x, [(0, 0), (0, 0), *widths], "constant", value) if any(map(any, widths)) else x
 
+    def positions(self, sizes: Any) -> Iterator[list[Any]]:
+        """For each element of a window, where along each axis it stands in all windows."""
+        axes = []
+        for axis, (extent, step) in enumerate(zip(self.extents, self.steps, strict=True)):
+            shape = [1] * (2 + len(sizes))
+            shape[2 + axis] = self.counts[axis]
+            first = kf.iota(tuple(shape), 2 + axis) * step - self.pads[axis][0]
+            axes.append([first + i * self.dilations[axis] for i in range(extent)])
+        return (list(place) for place in itertools.product(*axes))
+
     def taps(self, x: Any) -> Any:
         """For each element of a window, a slice of the padded x with that element of all windows."""
         places: list[tuple[Any, ...]] = [(slice(None), slice(None))]
@@ -119,11 +131,46 @@ def _conv(at: Any, node: Any, x: Any, weight: Any, bias: Any = None) -> Any:
 @row("MaxPool", one=True)
 def _max_pool(at: Any, node: Any, x: Any) -> Any:
     extents = node.attr("kernel_shape")
-    if len([n for n in node.proto.output if n]) > 1 or dtype(x) not in FLOATS or math.prod(extents) > _MOST_TAPS:
+    if dtype(x) not in FLOATS or math.prod(extents) > _MOST_TAPS:
         raise NoRow
     x = at.lift(x)
     w = _Windows(node, x, extents)
-    return _joined(kf.maximum, w.taps(w.padded(x, -math.inf)))
+    taps = w.taps(w.padded(x, -math.inf))
+    if len([n for n in node.proto.output if n]) == 1:
+        return _joined(kf.maximum, taps)
+    return _largest(taps, list(w.positions(x.shape[2:])), x, bool(node.attr("storage_order", 0)))
+
+
+def _largest(taps: list[Any], positions: list[list[Any]], x: Any, by_columns: bool) -> list[Any]:
+    """The largest of values and where in x it stands, the first of equal ones; what is beyond x is none."""
+    best: Any = None
+    for value, place in zip(taps, positions, strict=True):
+        index = _index_in(x.shape, place, by_columns)
+        inside = None
+        for at, n in zip(place, x.shape[2:], strict=True):
+            is_in = kf.logical_and(kf.greater_equal(at, 0), kf.less(at, n))
+            inside = is_in if inside is None else kf.logical_and(inside, is_in)
+        if best is None:
+            best, found, known = value, index, inside
+            continue
+        larger = kf.logical_or(kf.greater(value, best), kf.logical_not(known))
+        takes = kf.logical_and(inside, larger)
+        best, found = kf.where(takes, value, best), kf.where(takes, index, found)
+        known = kf.logical_or(known, inside)
+    return [best, kf.broadcast_to(found, best.shape)]
+
+
+def _index_in(shape: Any, place: list[Any], by_columns: bool) -> Any:
+    """The number of an element of all of x, whose spatial axes may be counted in the other order."""
+    spatial = math.prod(shape[2:])
+    image = kf.iota((shape[0] * shape[1],), 0)
+    index = kf.reshape(image, (shape[0], shape[1], *[1] * len(place))) * spatial
+    pairs = list(zip(place, shape[2:], strict=True))
+    step = 1
+    for at, n in pairs if by_columns else reversed(pairs):
+        index = index + at * step
+        step *= n
+    return index
 
 
 @row("AveragePool", since=7, one=True)
