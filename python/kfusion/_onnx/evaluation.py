@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _arrays
 from .._graph.tracer import Traced, Tracer
 from .control_flow import control_flow
 from .library import onnx, reference
@@ -163,8 +164,7 @@ class _Call:
         given = {n: seen(np.asarray(a), d) for (n, d), a in zip(self._unknown, arrays, strict=True)}
         found = self._run.run(self._known | given)
         made = [self._checked(f, *t) for f, t in zip(found, self._types, strict=True)]
-        shared = [any(np.may_share_memory(m, g) for g in given.values()) for m in made]  # memory that is used again
-        return [stored(m.copy() if is_shared else m) for m, is_shared in zip(made, shared, strict=True)]
+        return [stored(_arrays.apart(m, list(given.values()))) for m in made]
 
     def _checked(self, found: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
         if not isinstance(found, np.ndarray) or found.shape != shape:
