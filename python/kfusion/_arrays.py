@@ -7,6 +7,7 @@ already, except when a conversion to it is asked for.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -136,3 +137,18 @@ def _from_numpy(x: np.ndarray, to: str) -> Any:
 def imported(name: str) -> bool:
     """Whether the caller's program has imported the library already."""
     return name in sys.modules
+
+
+def apart(result: Any, given: Sequence[Any]) -> Any:
+    """A result of a function of arrays, or a copy of it where it shares memory with an argument: kernels use the memory
+    of arguments again.
+    """
+    alike = [g for g in given if type(g) is type(result)]
+    library = kind(result)
+    if library == "torch":
+        place = result.untyped_storage().data_ptr()
+        return result.clone() if any(g.untyped_storage().data_ptr() == place for g in alike) else result
+    if library not in ("numpy", "cupy"):
+        return result
+    shares = sys.modules[library].may_share_memory
+    return result.copy() if any(shares(result, g) for g in alike) else result

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
-from . import _arrays, _core, _times
+from . import _arrays, _core, _onnx, _times
 from ._autograd import Differentiable
 from ._devices import running
 from ._devices.devices import device as find_device
@@ -36,6 +36,8 @@ from ._tracing.trace import Trace, name_of, repeated, signature_of, trace, trace
 
 if TYPE_CHECKING:
     from ._devices.device import Device
+    from ._files import StrPath
+    from ._onnx.function import FusedModel
 
 _WHO = "kfusion.fuse"
 Pairs = Iterable[tuple[str, str]]
@@ -401,6 +403,8 @@ def _nothing(outputs: list[Any]) -> None:
 @overload
 def fuse(function: _Module, *, allow: Pairs = (), forbid: Pairs = (), memory: int | None = None) -> Any: ...
 @overload
+def fuse(function: StrPath, *, allow: Pairs = (), forbid: Pairs = (), memory: int | None = None) -> FusedModel: ...
+@overload
 def fuse(
     function: Callable[..., Any], *, allow: Pairs = (), forbid: Pairs = (), memory: int | None = None
 ) -> FusedFunction: ...
@@ -435,7 +439,7 @@ def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = (), memory:
     Args:
         function: of arrays (NumPy's, torch's, CuPy's, JAX's; on the CPU or a CUDA device), or a torch module, or a
             program of `torch.export.export`, which becomes a module; kf.*, NumPy's, torch's and CuPy's functions,
-            operators and methods inside.
+            operators and methods inside. Or the path of an ONNX model, which is traced for each shape of its inputs.
         allow: pairs of names of calls or ops, as `kfusion.plan` takes them: only these may share a kernel.
         forbid: pairs that may not.
         memory: of calls with tensors that require grad: the bytes, at most, that a call keeps for its backward pass
@@ -443,12 +447,15 @@ def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = (), memory:
             `kfusion.kept_for_backward` shows what is kept.
 
     Returns:
-        A `FusedFunction`; of a module, a module with its `plan`, `source`, `unfused` and `clear`; without a function
-        (`@kf.fuse(forbid=...)`) a decorator that makes one.
+        A `FusedFunction`; of a module, a module with its `plan`, `source`, `unfused` and `clear`; of an ONNX model a
+        function of its inputs, by position or by name, that returns its output, or a tuple of several; without a
+        function (`@kf.fuse(forbid=...)`) a decorator that makes one.
 
     Raises:
         TypeError: function is not callable, pairs are none, or memory is no integer.
-        ValueError: memory is negative; from a call, it is less than what cannot be computed again.
+        ValueError: memory is negative; from a call, it is less than what cannot be computed again; a model is damaged,
+            or has what is refused.
+        ImportError: of a model, the onnx package is missing.
         TraceError: a parameter is named `out` or `stream`, which the fused function adds itself.
     """
     options = {
@@ -464,6 +471,8 @@ Eager.fuse = staticmethod(fuse)
 
 
 def _fused(function: Any, options: dict[str, Any]) -> Any:
+    if _onnx.is_model(function):
+        return _onnx.fused(function, lambda model: FusedFunction(model, options))
     if exported.is_program(function):
         function = function.module()
     is_plain = inspect.isfunction(getattr(type(function), "forward", None))  # TorchScript's is not

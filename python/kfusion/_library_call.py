@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from . import _arrays
 from ._graph.source import trace_error
 from ._graph.values import Traced, tracer_of
 from ._spec import Spec, is_array, spec_of
@@ -45,7 +46,7 @@ def call(function: Callable[..., Any], *arrays: Any, result: Any) -> Any:
         listed = list(found) if several else [found]
         if len(listed) != len(specs):
             raise ValueError(f"{name} must return {len(specs)} results, got {len(listed)}")
-        return [a if is_array(a) else np.asarray(a) for a in listed]
+        return [_arrays.apart(a if is_array(a) else np.asarray(a), given) for a in listed]
 
     tracer = tracer_of(*arrays)
     if tracer is None:

@@ -41,9 +41,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FUNCTION",
         nargs="?",
         help="module.py:function or package.module:function, whose file is executed, also of a torch module; a named "
-        "kernel (softmax, layernorm, ...); or graph.json, which is only read",
+        "kernel (softmax, layernorm, ...); or graph.json or model.onnx, which are only read",
     )
     add_arrays(parser, "4096x1024, 1024:bfloat16 or, of named sizes, Nx1024", parse_sized_array)
+    parser.add_argument("--default-size", type=int, metavar="N", help="of its symbols without one")
     parser.add_argument(
         "--like", choices=("numpy", "torch"), default="numpy", help="whose arrays (default: %(default)s)"
     )
@@ -54,7 +55,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a name from `kfusion devices`, cuda:0 or cpu (default: the GPU, else H200); several give a table",
     )
     parser.add_argument(
-        "--size", action="append", default=[], type=_parse_size, metavar="NAME=N", help="a named size; repeatable"
+        "--size",
+        action="append",
+        default=[],
+        type=_parse_size,
+        metavar="NAME=N",
+        help="a named size, of shapes or of a model.onnx; repeatable",
     )
     parser.add_argument(
         "--sweep",
@@ -179,6 +185,12 @@ def _made(args: argparse.Namespace) -> Plan | Sweep:
         if args.shape or args.size or args.sweep:
             raise ValueError(f"{_WHO}: a graph has its shapes; --shape is for functions")
         return _planned(_read_graph(args.target), [], args)
+    if args.target.endswith(".onnx"):
+        if args.shape:
+            raise ValueError(f"{_WHO}: a model has its shapes; --shape is for functions, --size for a model's symbols")
+        return _planned(args.target, [], args)
+    if args.default_size is not None:
+        raise ValueError(f"{_WHO}: --default-size is for the symbols of a model.onnx")
     function, shapes = _function(args)
     specs = [_spec.spec(shape, dtype or args.dtype, like=args.like) for shape, dtype in shapes]
     _user_code.require_arguments(function, specs, _WHO)
@@ -209,8 +221,9 @@ def _planned(function: Any, specs: list[Any], args: argparse.Namespace) -> Plan 
         fixed = {name: [n] for name, n in sizes.items()}
         swept: dict[str, Any] = fixed | dict(args.sweep)
         return sweep(function, *specs, executors=args.executors, **where, **swept)
+    symbols = {} if args.default_size is None else {"default_size": args.default_size}
     options = {"fuse": not args.no_fuse, "allow": args.allow, "forbid": args.forbid, "executors": args.executors}
-    made: Plan | Sweep = plan(function, *specs, **where, **options, sizes=sizes)
+    made: Plan | Sweep = plan(function, *specs, **where, **options, **symbols, sizes=sizes)
     return made
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._graph.structure import FOREIGN, foreign_library, walk
-from .._graph.tracer import Argument
+from .._graph.values import Argument
 from .._spec import Spec, dtype_name, is_array, require_plain
 from .._tracing.trace import Trace, trace
 

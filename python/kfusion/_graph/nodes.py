@@ -17,8 +17,8 @@ from .values import Attempt, Call, Form, Node, Traced, WritingCall
 
 
 class Nodes:
-    """One graph, and the values of its nodes. `name` is the function's, for messages; an eager call names no lines; what
-    `runs` is computed. `recorded`: the graph, where it is recorded for calls with other sizes.
+    """One graph, and the values of its nodes. `name` is the function's, for messages; an eager call names no lines; a
+    graph that `runs` is computed. `recorded`: the graph, where it is recorded for calls with other sizes.
     """
 
     def __init__(

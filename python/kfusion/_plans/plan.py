@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
-from .. import _core, _json, _schema, _tables, _times
+from .. import _core, _json, _onnx, _schema, _tables, _times
 from .._core import Graph
 from .._devices import devices
 from .._devices.device import Device
@@ -269,15 +269,18 @@ def plan(
     """Traces a function, plans it into kernels and counts what fusing them saves. Nothing is computed.
 
     Args:
-        function: a function of arrays, a torch module, a program of `torch.export.export`, or a Graph. Modules and
-            programs need no data: they may be on torch's meta device, or made under its FakeTensorMode.
+        function: a function of arrays, a torch module, a program of `torch.export.export`, the path of an ONNX model,
+            or a Graph. Modules and programs need no data: they may be on torch's meta device, or made under its
+            FakeTensorMode. Of an ONNX model no weights are read.
         arguments: its arguments: `kfusion.spec(shape, dtype)`, or arrays, of which only shape and dtype count. A
             module's specs follow torch. Of an exported program its tensors in their order; none are those that it was
-            exported with.
+            exported with. An ONNX model's are those that it says itself; an array is an input whose values decide on
+            shapes.
         device: a Device or the name of one (`kfusion.devices()`). None is the first CUDA GPU of this machine, and the
             data sheet of an H200 where there is none; the report's title names it.
         devices: several of them, for a table of totals.
-        sizes: numbers for the sizes that specs name: {"batch": 8} for `kfusion.spec(("batch", 4096))`.
+        sizes: numbers for the sizes that specs, or an ONNX model, name: {"batch": 8} for
+            `kfusion.spec(("batch", 4096))`.
         fuse: False plans one kernel per call.
         allow: pairs of names, of calls as the plan shows them ("relu", "relu_2", "layernorm" for all its stages) or of
             ops, all with that name; where given, only these may share a kernel.
@@ -285,7 +288,8 @@ def plan(
         executors: who runs the kernels. None also plans kernels that nobody has written yet: what is possible.
             "available" plans what a fused function runs, a list of names (`kfusion.executors()`) what these would run.
         mesh: how many devices share the arrays, and how (`kfusion.Mesh`): the plan of each of them.
-        keywords: the function's keyword arguments; give those named like an option above by functools.partial.
+        keywords: the function's keyword arguments; give those named like an option above by functools.partial. Of an
+            ONNX model default_size: of its symbolic sizes of which `sizes` says nothing.
 
     Returns:
         A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it. A `Sweep` for `devices`. With a mesh a
@@ -293,10 +297,14 @@ def plan(
 
     Raises:
         TraceError: the function does what cannot be traced; the message says where and what to write instead.
-        ValueError: a device, an option or a shape is wrong, or a size has no number.
+        ValueError: a device, an option or a shape is wrong, or a size has no number; a model is damaged or has what is
+            refused.
         TypeError: one is of a wrong kind.
     """
-    arguments, keywords = filled(function, arguments, keywords, sizes or {})
+    if _onnx.is_model(function):  # whose own symbols have sizes
+        keywords = keywords | {"sizes": sizes or {}}
+    else:
+        arguments, keywords = filled(function, arguments, keywords, sizes or {})
     options = {
         "fuse": fuse,
         "allow": pairs("allow", allow),
@@ -342,7 +350,8 @@ def trace(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Gra
     """The operations of a function, without computing anything.
 
     Args:
-        function: a function of arrays; kf.*, NumPy, torch and CuPy calls, operators and array methods inside.
+        function: a function of arrays; kf.*, NumPy, torch and CuPy calls, operators and array methods inside. Or the
+            path of an ONNX model, as for `kfusion.plan`.
         arguments: its arguments: `kfusion.spec(shape, dtype)`, or arrays, of which only shape and dtype count.
         keywords: its keyword arguments.
 
@@ -352,8 +361,7 @@ def trace(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Gra
     Raises:
         TraceError: the function does what cannot be traced; the message says where and what to write instead.
     """
-    graph: Graph = _trace.trace(function, *arguments, **keywords).graph
-    return graph
+    return traced(function, arguments, keywords)[1]
 
 
 def plan_graph(name: str, graph: Graph, device: Device, options: dict[str, Any], modules: Sequence[str] = ()) -> Plan:
@@ -365,6 +373,9 @@ def plan_graph(name: str, graph: Graph, device: Device, options: dict[str, Any],
 
 def traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, Graph, tuple[str, ...]]:
     """The name, graph and modules by stage of what is to be planned."""
+    if _onnx.is_model(function):
+        made = _onnx.traced(function, arguments, keywords, _trace.trace)
+        return made.name, made.graph, made.modules
     if not isinstance(function, Graph):
         if exported.is_program(function):
             function = exported.Program(function)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _arrays
 from .._graph.number import is_number, read
 from .._graph.sizes import has_sizes, is_size, of_call
 from .._graph.source import TraceError, trace_error, user_line
@@ -631,7 +632,7 @@ class _NumpyRun:
         args, kwargs = self._call.filled(given)
         result = self._function(*args, **kwargs)
         found = [np.asarray(a) if isinstance(a, np.generic) else a for a in leaves(result) if hasattr(a, "dtype")]
-        return [numpy_stored.stored(a) for a in found]
+        return [numpy_stored.stored(_arrays.apart(a, given)) for a in found]
 
 
 def assigned(x: Any, key: Any, value: Any) -> Any:

@@ -1,0 +1,32 @@
+"""ONNX models as functions of arrays: read, traced operator by operator, planned and run like any other function.
+
+The rest of the package is imported when the first model is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .function import FusedModel
+
+
+def is_model(target: Any) -> bool:
+    """Whether what is to be planned or fused is the path of a model."""
+    return isinstance(target, (str, os.PathLike)) and os.fsdecode(target).endswith(".onnx")
+
+
+def traced(path: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], trace: Callable[..., Any]) -> Any:
+    """The trace of a model for a plan."""
+    from . import function
+
+    return function.traced(path, arguments, keywords, trace)
+
+
+def fused(path: Any, fuse: Callable[[Callable[..., Any]], Any]) -> FusedModel:
+    """A model as a function of arrays; `fuse` makes one of a function that is traced."""
+    from . import function
+
+    return function.FusedModel(path, fuse)
