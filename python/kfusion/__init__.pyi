@@ -17,26 +17,31 @@ from ._graph.source import TraceError
 from ._kept import Kept, KeptValue, kept_for_backward
 from ._library_call import call
 from ._ops.expressions import elementwise
+from ._plans.each_plan import EachPart, EachPlan
 from ._plans.mesh import Exchange, Mesh, MeshPlan
 from ._plans.plan import Plan, executors, plan, trace
 from ._plans.records import Group, Reason, Refusal
+from ._plans.sweep import Sweep
+from ._plans.sweeping import sweep
 from ._spec import Spec, spec
+from ._torch_operators import register_torch_ops
 from ._traffic.traffic import KernelTraffic, Traffic, measure_traffic
 from ._tune import Tuned, TunedKernel, tune
 
 __all__ = [
-    'Device', 'DeviceArray', 'DeviceError', 'DeviceTable', 'Exchange', 'ForEach', 'FusedFunction', 'Graph', 'Group',
-    'Kept', 'KeptValue', 'KernelTraffic', 'Mesh', 'MeshPlan', 'Plan', 'Reason', 'Refusal', 'Spec', 'TraceError',
-    'Traffic', 'Tuned', 'TunedKernel', '__version__', 'call', 'compare', 'cross_entropy_', 'device', 'devices',
-    'elementwise', 'empty_cache', 'executors', 'for_each', 'fuse', 'get_num_threads', 'grad', 'kept_for_backward',
-    'measure_device', 'measure_traffic', 'plan', 'savings', 'set_num_threads', 'spec', 'stop_gradient', 'to_device',
-    'trace', 'tune', 'value_and_grad', 'vjp', 'elu', 'gelu', 'leaky_relu', 'log_softmax', 'logsumexp', 'silu',
-    'softmax', 'softplus', 'attention', 'splade_head', 'conv2d', 'linear', 'matmul', 'take', 'take_along_axis',
-    'dropout', 'argmax', 'argmin', 'groupnorm', 'chunk', 'concatenate', 'pad', 'repeat', 'roll', 'split', 'stack',
-    'tile', 'tril', 'triu', 'unbind', 'linear_cross_entropy', 'cross_entropy', 'mse', 'batchnorm', 'layernorm', 'norm',
-    'relu_layernorm', 'rmsnorm', 'std', 'var', 'add', 'subtract', 'sub', 'multiply', 'mul', 'divide', 'true_divide',
-    'div', 'floor_divide', 'remainder', 'mod', 'power', 'pow', 'negative', 'neg', 'positive', 'absolute', 'abs', 'sign',
-    'square', 'reciprocal', 'sqrt', 'cbrt', 'rsqrt', 'hypot', 'exp', 'exp2', 'expm1', 'log', 'log2', 'log10', 'log1p',
+    'Device', 'DeviceArray', 'DeviceError', 'DeviceTable', 'EachPart', 'EachPlan', 'Exchange', 'ForEach',
+    'FusedFunction', 'Graph', 'Group', 'Kept', 'KeptValue', 'KernelTraffic', 'Mesh', 'MeshPlan', 'Plan', 'Reason',
+    'Refusal', 'Spec', 'Sweep', 'TraceError', 'Traffic', 'Tuned', 'TunedKernel', '__version__', 'call', 'compare',
+    'cross_entropy_', 'device', 'devices', 'elementwise', 'empty_cache', 'executors', 'for_each', 'fuse',
+    'get_num_threads', 'grad', 'kept_for_backward', 'measure_device', 'measure_traffic', 'plan', 'register_torch_ops',
+    'savings', 'set_num_threads', 'spec', 'stop_gradient', 'sweep', 'to_device', 'trace', 'tune', 'value_and_grad',
+    'vjp', 'elu', 'gelu', 'leaky_relu', 'log_softmax', 'logsumexp', 'silu', 'softmax', 'softplus', 'attention',
+    'splade_head', 'conv2d', 'linear', 'matmul', 'take', 'take_along_axis', 'dropout', 'argmax', 'argmin', 'groupnorm',
+    'chunk', 'concatenate', 'pad', 'repeat', 'roll', 'split', 'stack', 'tile', 'tril', 'triu', 'unbind',
+    'linear_cross_entropy', 'cross_entropy', 'mse', 'batchnorm', 'layernorm', 'norm', 'relu_layernorm', 'rmsnorm',
+    'std', 'var', 'add', 'subtract', 'sub', 'multiply', 'mul', 'divide', 'true_divide', 'div', 'floor_divide',
+    'remainder', 'mod', 'power', 'pow', 'negative', 'neg', 'positive', 'absolute', 'abs', 'sign', 'square',
+    'reciprocal', 'sqrt', 'cbrt', 'rsqrt', 'hypot', 'exp', 'exp2', 'expm1', 'log', 'log2', 'log10', 'log1p',
     'logaddexp', 'sin', 'cos', 'tan', 'arcsin', 'asin', 'arccos', 'acos', 'arctan', 'atan', 'arctan2', 'atan2', 'sinh',
     'cosh', 'tanh', 'arcsinh', 'asinh', 'arccosh', 'acosh', 'arctanh', 'atanh', 'erf', 'floor', 'ceil', 'rint', 'round',
     'trunc', 'relu', 'sigmoid', 'expit', 'maximum', 'minimum', 'fmax', 'fmin', 'clip', 'clamp', 'where', 'copysign',
@@ -230,7 +235,7 @@ fused_cross_entropy: _CrossEntropy
 unfused_cross_entropy: _CrossEntropy
 
 class _LinearCrossEntropy(FusedFunction):
-    def __call__(self, x: Array, weight: Array, targets: Array, bias: Array | None = None, *, ignore_index: int | None = None, label_smoothing: float = 0.0, reduction: str = 'mean', chunk_rows: int | None = None, out: Any = None, stream: Any = None) -> Array: ...
+    def __call__(self, x: Array, weight: Array, targets: Array, bias: Array | None = None, *, class_weight: Array | None = None, ignore_index: int | None = None, label_smoothing: float = 0.0, reduction: str = 'mean', chunk_rows: int | None = None, out: Any = None, stream: Any = None) -> Array: ...
 
 fused_linear_cross_entropy: _LinearCrossEntropy
 unfused_linear_cross_entropy: _LinearCrossEntropy

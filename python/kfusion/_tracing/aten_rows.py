@@ -9,7 +9,8 @@ from typing import Any
 
 from .._graph.memory import c_strides
 from .._graph.source import no_form
-from .._graph.tracer import Tracer, stage
+from .._graph.tracer import Tracer
+from .._graph.values import stage
 from .._ops import activations, contractions, dropout, joins, norms, views
 from .._ops import primitives as p
 from .._ops.group_norms import groupnorm
