@@ -241,7 +241,7 @@ def test_an_array_larger_than_a_worker():
 
 @pytest.mark.filterwarnings("ignore:Increasing number of chunks")
 @hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-@hypothesis.given(case=cases(contractions=True, bases=[(3, 5), (1, 5), (7, 4)]), data=st.data())
+@hypothesis.given(case=cases(contractions=True, gathers=True, bases=[(3, 5), (1, 5), (7, 4)]), data=st.data())
 def test_any_function_of_blocks(case, data):
     """In any chunks; where some are refused, what the message says to pass is taken."""
     fused = kf.fuse(replay(case.graph))

@@ -89,6 +89,24 @@ def test_positions_that_the_kernel_computes(rng):
     np.testing.assert_array_equal(f(x, i), x[np.minimum(i % 9, 7) + np.arange(30) % 2] * 2)
 
 
+@pytest.mark.parametrize("columns", [5, 40, 100_000])
+def test_one_position_that_the_kernel_computes(columns, rng):
+    """A row is looked up once its position is computed: what other kernels left in its place is no index."""
+    x, i = rng.standard_normal((3, columns)), np.array([-1])
+    leaves = kf.fuse(lambda y: (kf.softmax(y * y, -1), (y * y).sum(0), (y * y + y).sum(1)))
+    for index in (i, i[0:1].reshape(()), i.astype(np.int32)):
+        for f, want in (
+            (lambda x, i: x[-i].sum(), x[1].sum()),
+            (lambda x, i: x[i + 1].max(), x[0].max()),
+            (lambda x, i: kf.softmax(x[i % 3 - 1].reshape(-1), -1).sum(), 1.0),
+            (lambda x, i: (x[i * 2] * x).sum(), (x[-2] * x).sum()),
+        ):
+            fused = kf.fuse(f)
+            for _ in range(3):
+                leaves(np.full((40, 70), 1e150)), leaves(np.full((7, 300), 1e18, np.float32))
+                np.testing.assert_allclose(fused(x, index), want, rtol=1e-9, atol=1e-9)
+
+
 def test_positions_that_a_reduction_gives(rng):
     """A CUDA kernel does not take them in the same kernel, which the plan for it shows."""
     x, i = rng.standard_normal((9, 40)), rng.integers(0, 9, (30, 5))

@@ -106,7 +106,9 @@ void FusedKernel::run_range(const std::byte* const* loads, std::byte* const* sto
   const FusedProgram& p = *program_;
   const bool staged = is_in_place(p, loads, stores) && is_staged(p, loads, stores);
   const FusedCall call{p, loads, stores, parameters, nullptr, false, staged};
-  Worker(call).run(p.sweeps[0], begin, end);
+  Worker w(call);
+  w.take_rows();
+  w.run(p.sweeps[0], begin, end);
 }
 
 std::int64_t FusedKernel::work(std::int64_t elements) const {

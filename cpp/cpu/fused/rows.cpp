@@ -52,6 +52,7 @@ class Rows {
   void pointwise() {
     parallel_for(chunks_, threads_, [this](std::int64_t first, std::int64_t last) {
       Worker w(call_);
+      w.take_rows();
       w.run(p_.sweeps[0], begin(first), end(last - 1));
     });
   }

@@ -48,7 +48,6 @@ Worker::Worker(const FusedCall& call) : call_(call), program_(call.program) {
   copy_shared();
   go_to(0);
   if (!program_.scalars.empty()) run_row_values(program_.scalars);
-  if (!program_.space.grouped) take_rows();
 }
 
 Worker::Worker(const FusedCall& call, const Worker& from) : call_(call), program_(call.program) {
