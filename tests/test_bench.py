@@ -39,7 +39,7 @@ def no_flush():
 
 @pytest.fixture(scope="module")
 def tiny(no_flush):
-    return bench.run(tuple(suites.SUITES), TINY, commit="abc")
+    return bench.run(tuple(s for s in suites.SUITES if s != "compile"), TINY, commit="abc")  # which takes minutes
 
 
 def row(version, of_copy=None, state="cold", us=10.0, spread=0.01):
@@ -71,7 +71,9 @@ def row_cases(**fused):
 class TestSuites:
     def test_every_suite_measures_its_cases(self, tiny):
         pytest.importorskip("torch")  # which some suites measure
-        missing = {"attention", "convolutions"} | (set() if models.available() else {"models"})  # two are of GPUs alone
+        missing = {"attention", "compile", "convolutions"} | (
+            set() if models.available() else {"models"}
+        )  # two are of GPUs alone
         assert tiny.suites == tuple(s for s in suites.SUITES if s not in missing)
         assert tiny.complete
         for case in tiny.cases:
@@ -159,7 +161,7 @@ class TestSuites:
 
     def test_suites_that_fit_the_device(self):
         assert suites.chosen((), "cpu") == ["cpu", "host", "cold_start"]
-        named = {"attention", "convolutions", "cpu", "gradients", "layers", "losses", "models", "optimizers"}
+        named = {"attention", "compile", "convolutions", "cpu", "gradients", "layers", "losses", "models", "optimizers"}
         named |= {"products", "training"}
         assert set(suites.chosen((), "cuda")) == {*suites.SUITES} - named
         assert suites.chosen(["host", "chains"], "cpu") == ["chains", "host"]

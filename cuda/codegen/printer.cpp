@@ -248,6 +248,7 @@ void Printer::print_types() {
 /// Values of the elements of a vector, lane by lane.
 void Printer::print_elements(int sweep, bool look) {
   const std::vector<int> seen = this->seen(sweep);
+  const std::string constant = seen.empty() || look ? "const " : "[[maybe_unused]] const ";  // but for what was seen
   for (const int i : element_steps(k_, sweep)) {
     const Step& s = step(i);
     if (has_kept(sweep) && kept_.replaces(i)) continue;
@@ -270,7 +271,7 @@ void Printer::print_elements(int sweep, bool look) {
     } else {
       value = formula(s);
     }
-    out_.line("const " + type_of(i) + " " + names_[at(i)] + " = " + value + ";", s.label);
+    out_.line(constant + type_of(i) + " " + names_[at(i)] + " = " + value + ";", s.label);
     if (is_seen && look) out_.line(seen_name(i) + "[j] = " + names_[at(i)] + ";");
   }
 }
