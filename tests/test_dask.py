@@ -16,6 +16,7 @@ import kfusion as kf
 from graph_strategies import cases
 from replay import replay
 
+dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 
@@ -156,6 +157,55 @@ def test_names_of_tasks():
     assert {"kfusion-standardized-moments", "kfusion-standardized-mean"} <= names
     assert y.name == kf.fuse(standardized)(x).name  # the same call, the same keys
     assert y.name != kf.fuse(standardized)(x + 1).name
+
+
+@pytest.mark.parametrize(
+    ("f", "g"),
+    [
+        (lambda x: x.sum(0), lambda x: x.sum(1)),
+        (lambda x: x.sum(0), lambda x: x.sum(0, keepdims=True)),
+        (lambda x: x[:2], lambda x: x[2:]),
+        (lambda x: x[:2], lambda x: x[::2]),
+        (lambda x: np.concatenate([x, -x], 0), lambda x: np.concatenate([x, -x], 1)),
+        (lambda x: x * 2.0, lambda x: x * 2.5),
+        (lambda x: x + np.arange(4.0), lambda x: x + np.arange(4.0)[::-1]),
+    ],
+)
+def test_different_calls_have_different_keys(f, g):
+    """Of equal keys dask computes one, and takes it for the other."""
+    x = np.arange(16.0).reshape(4, 4)
+    lazy = da.from_array(x, chunks=(4, 4))
+    some = [kf.fuse(h)(lazy) for h in (f, g)]
+    assert some[0].name != some[1].name
+    for got, h in zip(dask.compute(*some, scheduler="synchronous"), (f, g), strict=True):
+        np.testing.assert_array_equal(got, h(x))
+
+
+@pytest.mark.parametrize("chunks", [(1, 4), (4, 1), (2, 2)])
+@pytest.mark.parametrize("f", [lambda x: x + x.T, lambda x: x @ x, lambda x: x.sum(1) + x])
+def test_chunks_along_one_of_two_axes_that_are_the_same(f, chunks):
+    x = da.from_array(np.arange(16.0).reshape(4, 4), chunks=chunks)
+    with pytest.raises(
+        ValueError, match=r"axis \d of x is in \d chunks, but axes 0 and 1 of x both run along it: pass"
+    ):
+        kf.fuse(f)(x)
+    check(f, x.rechunk(-1))
+
+
+@pytest.mark.parametrize(
+    ("extents", "some", "others"),
+    [
+        (1, (1, 0), (1,)),
+        (1, (0, 1), (1, 0)),
+        (1, (1, 0), (2, 1)),
+        (0, (0, 0), (0,)),
+        (0, (0, 0), (1,)),
+        (3, (3, 0), (1, 2)),
+    ],
+)
+def test_chunks_without_elements(extents, some, others):
+    y, z = da.ones((extents, 4), chunks=(some, 4)), da.ones((sum(others), 4), chunks=(others, 4))
+    check(lambda y, z: y - 2 * z, y, z)
 
 
 @pytest.mark.parametrize(

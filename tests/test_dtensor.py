@@ -49,6 +49,7 @@ CASES: list[tuple[str, Callable[..., Any], list[tuple[str, str]], list[str]]] = 
 ]
 WITHOUT_GRADIENTS = [
     ("extremes", lambda x: (x.amax(0), x.amin(0), x.prod(0)), [("x", S0)], [R, R, R]),
+    ("NaN of other ranks", lambda x: (x.amax(0), x.amin(0), x.half().amax(0)), [("nan", S0)], [R, R, R]),
     ("truths", lambda x: ((x > 1).any(0), (x > -9).all(0)), [("x", S0)], [R, R]),
     ("half", lambda x: (x.bfloat16().sum(0), x.bfloat16() * 2), [("x", S0)], [R, S0]),
 ]
@@ -67,13 +68,23 @@ REFUSED = [
         r"axis 0 of x cannot be sharded along dimension 0 of the mesh: pass x.redistribute",
     ),
     (lambda x: x * 2, [("x", SUM)], "x lies as P"),
+    (
+        lambda a, c: a[:, None] * c,
+        [("b", S0), ("c", S0)],
+        r"axis 0 of c is sharded, but mul.*axis 0 of a, .* of the mesh: pass c.redistribute\(placements=\[R",
+    ),
+    (lambda a, c: (a[:, None] * c).sum(), [("b", S0), ("c", S0)], "joins it with axis 0 of a"),
+    (lambda x, w: x @ w, [("x", S0), ("w", S1)], "axis 1 of w is sharded, but .* joins it with axis 0 of x"),
 ]
 
 
 def tensors(device: Any) -> dict[str, torch.Tensor]:
     g = torch.Generator().manual_seed(2)
     made = {"x": (7, 6), "w": (6, 4), "b": (6,), "c": (4,), "one": (1, 6)}
-    return {name: torch.randn(shape, generator=g).to(device) for name, shape in made.items()}
+    found = {name: torch.randn(shape, generator=g) for name, shape in made.items()}
+    found["nan"] = found["x"].clone()
+    found["nan"][0, 1] = found["nan"][6, 2] = torch.nan  # of the first rank, and of the last
+    return {name: x.to(device) for name, x in found.items()}
 
 
 def compare(mesh: Any, given: dict[str, Any], case: Any, *, differentiates: bool) -> None:
@@ -87,7 +98,7 @@ def compare(mesh: Any, given: dict[str, Any], case: Any, *, differentiates: bool
     for want, shard, where in zip(wanted, got, lie, strict=True):
         assert isinstance(shard, DTensor)
         assert list(shard.placements) == placement(where), (shard.placements, where)
-        torch.testing.assert_close(shard.full_tensor(), want, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(shard.full_tensor(), want, rtol=1e-4, atol=1e-5, equal_nan=True)
     if not differentiates:
         return
     weights = [torch.ones_like(w) * (k + 1) + w.detach() for k, w in enumerate(wanted)]

@@ -64,6 +64,15 @@ class TestXarray:
         other = x.assign_coords(run=8)  # belongs to no axis: dropped, as xarray's own arithmetic does
         assert "run" not in activated(x, other).coords
 
+    def test_an_argument_without_coordinates_hides_no_others(self):
+        def made(index: Any = None) -> Any:
+            return self.xr.DataArray(np.arange(3.0), dims="a", coords=index and {"a": index})
+
+        add = kf.fuse(lambda x, y, z: x + y + z)
+        with pytest.raises(ValueError, match="z and y differ in coordinate 'a'"):
+            add(made(), made([0, 1, 2]), made([2, 1, 0]))
+        assert add(made(), made([0, 1, 2]), made()).indexes["a"].tolist() == [0, 1, 2]
+
     def test_dimensions_that_are_broadcast(self):
         """xarray itself matches dimensions by name, and would refuse it."""
         x = self.made()
@@ -133,6 +142,16 @@ class TestPandas:
         with pytest.raises(TypeError, match=r"got Index; x.to_numpy\(\)"):
             activated(self.pd.Index([1.0]), 1)
 
+    @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32"])
+    def test_dtypes_that_graphs_have_not(self, dtype):
+        s = self.pd.Series([1, 2], dtype=dtype)
+        with pytest.raises(TypeError, match=f"x's dtype must be one of .*, got {dtype}"):
+            activated(s, 1)
+        with pytest.raises(TypeError, match=f"y's dtype must be one of .*, got {dtype}"):  # labels differ, too
+            activated(self.pd.Series([1.0, 2], index=[1, 0]), s)
+        with pytest.raises(TypeError, match=f"x's dtype must be one of .*, got {dtype}"):
+            kf.fuse(lambda x, y: x + 1)(s.to_numpy(), self.pd.Series([1.0, 2]))
+
     def test_they_are_not_written_to(self):
         def writes(x: Any) -> Any:
             x += 1
@@ -161,6 +180,7 @@ class TestPolars:
         [
             ([1.0, None], r"has nulls: pass x.fill_null\(value\) or x.drop_nulls\(\)"),
             (["a"], "must have numbers, got String"),
+            (np.array([1, 2], "int8"), "x's dtype must be one of .*, got int8"),
         ],
     )
     def test_other_series(self, values, message):

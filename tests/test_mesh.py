@@ -66,6 +66,15 @@ def test_refusals(mesh, message):
         kf.plan(statistics, X, device="H200", mesh=mesh)
 
 
+@pytest.mark.parametrize("f", [lambda a, b: a @ b.T, lambda a, b: (a[:, None] * b[None]).sum()])
+def test_axes_that_meet_are_not_split_among_the_same_ranks(f):
+    """A rank would compute only the blocks on the diagonal."""
+    x = kf.spec((64, 16))
+    with pytest.raises(ValueError, match=r"(matmul|multiply) .*has two axes, of different arguments, .*shard one"):
+        kf.plan(f, x, x, device="H200", mesh=kf.Mesh(2, {"a": 0, "b": 0}))
+    assert kf.plan(f, x, x, device="H200", mesh=kf.Mesh(2, {"a": 0})).parts
+
+
 def test_wrong_meshes():
     with pytest.raises(ValueError, match="ranks must be >= 1"):
         kf.Mesh(0, {})

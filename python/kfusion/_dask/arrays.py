@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,9 +39,10 @@ def call(fused: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     given = [operands.arrays[i.argument] if i.argument >= 0 else i.array for i in traced.inputs]
     inputs = [i for i, n in enumerate(graph["nodes"]) if n["op"] == "input"]
     lazy = [a if isinstance(a, da.Array) else _one_chunk(a) for a in given]
+    _require_whole(operands.who, graph, axes, dict(zip(inputs, lazy, strict=True)))
     arrays, chunks = _aligned(axes, inputs, lazy)
     split = {label: sizes for label, sizes in chunks.items() if len(sizes) > 1}
-    _require_whole(operands.who, graph, axes, dict(zip(inputs, lazy, strict=True)), split)
+    _require_elements(operands.who, graph, axes, dict(zip(inputs, lazy, strict=True)), split)
     results = _Tasks(fused, Cut(graph, split, axes), dict(zip(inputs, arrays, strict=True)), chunks).results()
     return traced.returned(results)
 
@@ -49,16 +51,32 @@ def _one_chunk(x: Any) -> da.Array:
     return da.from_array(x, chunks=-1, asarray=False)
 
 
+def _without_empty(x: da.Array) -> da.Array:
+    """An axis of at most one element in one chunk: chunks without elements have none to meet in other arrays."""
+    return x.rechunk({k: -1 for k, sizes in enumerate(x.chunks) if len(sizes) > 1 and sum(sizes) <= 1})
+
+
 def _aligned(
     axes: Axes, inputs: Sequence[int], arrays: Sequence[da.Array]
 ) -> tuple[list[da.Array], dict[int, tuple[int, ...]]]:
     """The arrays with the same chunks along the same label, and these."""
+    arrays = [_without_empty(x) for x in arrays]
     pairs = [part for i, x in zip(inputs, arrays, strict=True) for part in (x, axes.labels[i])]
     found, unified = da.unify_chunks(*pairs)
     return list(unified), {label: tuple(map(int, sizes)) for label, sizes in found.items()}
 
 
-def _require_whole(
+def _require_whole(who: str, graph: Mapping[str, Any], axes: Axes, arrays: Mapping[int, da.Array]) -> None:
+    """Of the arrays as they come: of axes that are the same one, only one may have several chunks."""
+    for i, x in arrays.items():
+        for axis, label in enumerate(axes.labels[i]):
+            if x.numblocks[axis] > 1 and (why := axes.whole.get(label)) is not None:
+                name = graph["nodes"][i]["name"]
+                what = f"{who}: axis {axis} of {name} is in {x.numblocks[axis]} chunks, but {why}"
+                raise ValueError(f"{what}: pass {name}.rechunk({{{axis}: -1}})")
+
+
+def _require_elements(
     who: str,
     graph: Mapping[str, Any],
     axes: Axes,
@@ -66,16 +84,19 @@ def _require_whole(
     split: Mapping[int, tuple[int, ...]],
 ) -> None:
     for label, sizes in split.items():
-        # Of operands that share an axis one with chunks of its own: others are cut to fit.
-        i, axis = next(
-            (i, k) for i, x in arrays.items() for k, n in enumerate(x.numblocks) if axes.labels[i][k] == label and n > 1
-        )
-        name = graph["nodes"][i]["name"]
-        what = f"{who}: axis {axis} of {name} is in {arrays[i].numblocks[axis]} chunks"
-        if (why := axes.whole.get(label)) is not None:
-            raise ValueError(f"{what}, but {why}: pass {name}.rechunk({{{axis}: -1}})")
         if 0 in sizes and any(label in reduced for reduced in axes.reduced.values()):
-            raise ValueError(f"{what}, one of them without elements, and is reduced: pass {name}.rechunk(...)")
+            # Of operands that share an axis one with chunks of its own: others are cut to fit.
+            i, axis = next(
+                (i, k)
+                for i, x in arrays.items()
+                for k, n in enumerate(x.numblocks)
+                if axes.labels[i][k] == label and n > 1
+            )
+            name = graph["nodes"][i]["name"]
+            what = (
+                f"{who}: axis {axis} of {name} is in {arrays[i].numblocks[axis]} chunks, one of them without elements"
+            )
+            raise ValueError(f"{what}, and is reduced: pass {name}.rechunk(...)")
 
 
 def _key(name: str, numbers: Sequence[int]) -> tuple[Any, ...]:
@@ -101,8 +122,10 @@ class _Tasks:
         self._needs: dict[str, set[str]] = {}
         self._layer_of: dict[int, str] = {}  # by node, where a value's blocks are made
         self._keys: dict[int, Keys] = {}
-        text = [(n["op"], n["shape"], n["dtype"], n["arguments"], n.get("value")) for n in self._nodes]
-        self._token = tokenize(text, cut.graph["outputs"], [a.name for a in arrays.values()], fused._options)
+        # Of lines the keys are independent; whatever else tells nodes apart is in the token.
+        nodes = [{k: v for k, v in n.items() if k != "stage"} for n in self._nodes]
+        text = json.dumps([nodes, cut.graph["outputs"], fused._options], sort_keys=True)
+        self._token = tokenize(text, [(a.name, a.chunks) for a in arrays.values()])
 
     def results(self) -> list[da.Array]:
         for i, x in self._arrays.items():

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._graph.axes import axes_of
 from .._graph.structure import FOREIGN, Slot, foreign_library, may_hold_results, walk
-from .._spec import is_array
+from .._spec import dtype_name, is_array
 from .calls import Operands, graph_of, lazy_spec
 
 _MODULES = {"xarray": "xarrays", "pandas": "tables", "polars": "tables"}
@@ -39,6 +39,8 @@ def call(fused: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         for k, (name, x) in enumerate(zip(operands.names, operands.arrays, strict=True))
         if _is_labelled(x)
     }
+    for k, x in taken.items():  # others are no inputs of a graph, and nothing would compare their labels
+        dtype_name(x.array.dtype, f"{operands.who}: {operands.names[k]}'s dtype")
     arrays = [taken[k].array if k in taken else x for k, x in enumerate(operands.arrays)]
     labels = _of_results(operands, arrays, taken)
     found = iter(labels)
@@ -80,6 +82,8 @@ def _of_results(operands: Operands, arrays: Sequence[Any], taken: Mapping[int, A
             name, other = known.setdefault(label, (given.name, axis))
             if (why := axis.differs_from(other)) is not None:
                 raise ValueError(f"{operands.who}: {given.name} and {name} differ in {why}")
+            if other.index is None and axis.index is not None:  # further ones must be as this
+                known[label] = given.name, axis
     outputs = [o["node"] for o in graph["outputs"]]
     found: list[Any] = []
 
@@ -90,6 +94,8 @@ def _of_results(operands: Operands, arrays: Sequence[Any], taken: Mapping[int, A
         labels = axes.labels[outputs[leaf.index]]
         for k, label in enumerate(labels):
             if label not in known:
+                for pair in zip(operands.names, arrays, strict=True):  # the likely reason
+                    dtype_name(pair[1].dtype, f"{operands.who}: {pair[0]}'s dtype")
                 where = f"axis {k} of the result{' ' + path if path else ''}"
                 first = operands.names[next(iter(taken))]
                 how = next(iter(taken.values())).how

@@ -14,7 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from .._arrays import dtype_name
-from .._graph.axes import Axes, axes_of
+from .._graph.axes import Axes, axes_of, call_of, meeting
 from .._graph.blocks import Cut, value_of
 from .._spec import Spec, is_array
 from .block_task import task_of
@@ -85,6 +85,7 @@ class _Call:
         self._on = self._found(axes, inputs)
         self._require_whole(axes, inputs)
         self._inputs = {i: self._aligned(axes, i, x) for i, x in inputs.items()}
+        self._require_apart(axes, graph)
         self._cut = Cut(graph, self._on, axes)
         self._require_no_exchange()
         self._known: dict[int, DTensor] = {i: x.tensor for i, x in self._inputs.items()}
@@ -142,6 +143,15 @@ class _Call:
             wanted[m] = Shard(axis)
         same = wanted == list(x.tensor.placements)
         return x if same else Operand(x.name, x.tensor.redistribute(placements=wanted))
+
+    def _require_apart(self, axes: Axes, graph: Mapping[str, Any]) -> None:
+        """No value may have two axes on one dimension of the mesh: nobody would compute most of its blocks."""
+        if (found := meeting(axes, self._on)) is not None:
+            node, other, label = found
+            x, axis = _holder(axes, self._inputs, other)
+            where = f"which lies along the same dimension {self._on[label]} of the mesh"
+            what = f"{call_of(self._nodes[node], graph['stages'])} joins it with axis {axis} of {x.name}, {where}"
+            self._refuse_if_split(axes, self._inputs, label, what)
 
     def _require_no_exchange(self) -> None:
         for label, call in self._cut.needed_again():
@@ -201,7 +211,11 @@ class _Call:
             state = value_of(join, state)
             if state.dtype == dtype and not is_read:  # as torch's own sums and products lie
                 return self._global(node, state, self._over(node, "sum"))
-        return self._converted(node, self._reduced(node, state, _REDUCED_BY[join.op]), dtype)
+        joined = self._reduced(node, state, _REDUCED_BY[join.op])
+        if join.op in ("max", "min") and state.is_floating_point():  # Gloo compares, and so loses NaN
+            is_nan = self._reduced(node, state.isnan().to(torch.int32), "max")
+            joined = torch.where(is_nan > 0, torch.nan, joined)
+        return self._converted(node, joined, dtype)
 
     def _over(self, node: int, how: str) -> list[Any]:
         """The placements of a value whose ranks have a part each of what it sums."""

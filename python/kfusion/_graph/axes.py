@@ -45,6 +45,23 @@ def call_of(n: Mapping[str, Any], stages: Sequence[Mapping[str, str]]) -> str:
     return f"{name} ({stage['source']})" if stage["source"] else str(name)
 
 
+def meeting(axes: Axes, on: Mapping[int, int]) -> tuple[int, int, int] | None:
+    """A node in which two labels meet that are split among the same ranks, and these labels; None where none do.
+
+    Each rank would have only the blocks of it that are as far along the one axis as along the other.
+
+    Args:
+        axes: those of the graph.
+        on: for labels that are split, which dimension of the mesh they are on.
+    """
+    for i, own in enumerate(axes.labels):
+        first: dict[int, int] = {}
+        for label in (*own, *axes.reduced.get(i, ())):
+            if label in on and (other := first.setdefault(on[label], label)) != label:
+                return i, other, label
+    return None
+
+
 def axes_of(graph: Mapping[str, Any]) -> Axes:
     """The axes of a graph, of its `to_dict()`."""
     return _Finder(graph).found()

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._devices.device import Device
 from .._devices.device_table import links_of
-from .._graph.axes import Axes, axes_of
+from .._graph.axes import Axes, axes_of, call_of, meeting
 from .._graph.blocks import Cut, Part
 from .._spec import ITEM_BYTES, Spec
 from .._tables import Report, Table, number
@@ -175,6 +175,10 @@ def _split(graph: Mapping[str, Any], axes: Axes, mesh: Mesh) -> list[int]:
         both = [axis for axis, label in enumerate(axes.labels[i]) if label in found]
         if len(both) > 1:
             raise ValueError(f"{_WHO}: axes {both[0]} and {both[1]} of {name} would both be split among the same ranks")
+    if (met := meeting(axes, dict.fromkeys(found, 0))) is not None:
+        call = call_of(graph["nodes"][met[0]], graph["stages"])
+        what = "has two axes, of different arguments, that would both be split among the same ranks: shard one of them"
+        raise ValueError(f"{_WHO}: {call} {what}")
     return found
 
 
