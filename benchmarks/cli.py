@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kfusion import _files, _progress
-from kfusion._cli import demo
+from kfusion._cli.options import parse_positive
 
 from . import changes, options, plots, readme, runner, show, suites, targets
 from .results import Results
@@ -53,9 +53,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TEXT",
         help="cases whose titles have this text, or one of several: 'x 257|x 1023' (see --list)",
     )
-    parser.add_argument("--bytes", type=demo.parse_positive, metavar="N", help="of a case's input (default: 256 MB on "
+    parser.add_argument("--bytes", type=parse_positive, metavar="N", help="of a case's input (default: 256 MB on "
                         "a GPU, 1 GB in all on the CPU, 64 MB with --quick)")  # fmt: skip
-    parser.add_argument("--repeats", type=demo.parse_positive, metavar="N", help="samples of each version")
+    parser.add_argument("--repeats", type=parse_positive, metavar="N", help="samples of each version")
     parser.add_argument("--out", default="kfusion_bench.json", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--add", action="store_true", help="add to the results in FILE, in the place of the same cases")
     parser.add_argument("--plots", metavar="FOLDER", help="draw pictures into this folder")

@@ -15,7 +15,7 @@ import pytest
 
 import kfusion as kf
 from kfusion import _core, _files
-from kfusion._cli import demo, demo_text
+from kfusion._cli import demo, demo_text, options
 from kfusion._cli import main as main_module
 from kfusion._cli.main import main
 from kfusion._compare import comparison, peers
@@ -158,8 +158,8 @@ def test_usage_errors(arguments, message, capsys):
 
 
 def test_a_shape_has_any_number_of_axes():
-    assert demo.parse_shape("4096") == (4096,)
-    assert demo.parse_shape("2X3x4") == (2, 3, 4)
+    assert options.parse_shape("4096") == (4096,)
+    assert options.parse_shape("2X3x4") == (2, 3, 4)
 
 
 @pytest.fixture

@@ -17,8 +17,13 @@ from kfusion import _functions, _named
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 _SUBJECTS = {  # of names that are no functions of arrays; what is missing here stands under the last one
-    "Plans": ("plan", "Plan", "Group", "Refusal", "Reason", "spec", "Spec", "trace", "Graph", "executors", "savings"),
-    "Running": ("fuse", "FusedFunction", "for_each", "ForEach", "call", "elementwise", "TraceError"),
+    "Plans": (
+        *("plan", "Plan", "Group", "Refusal", "Reason", "spec", "Spec", "trace", "Graph", "executors", "savings"),
+        *("sweep", "Sweep", "Mesh", "MeshPlan", "Exchange", "EachPlan", "EachPart"),
+    ),
+    "Running": (
+        *("fuse", "FusedFunction", "for_each", "ForEach", "call", "elementwise", "register_torch_ops", "TraceError"),
+    ),
     "Gradients": ("grad", "value_and_grad", "vjp", "stop_gradient", "kept_for_backward", "Kept", "KeptValue"),
     "Measuring": ("compare", "measure_traffic", "Traffic", "KernelTraffic", "tune", "Tuned", "TunedKernel"),
     "Devices": ("device", "devices", "Device", "DeviceTable", "measure_device"),

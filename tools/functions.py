@@ -71,9 +71,9 @@ def _numpy() -> Iterable[str]:
     yield from _row("kernel", known - joins - _NUMPY_VIEWS, "also scipy.special's ufuncs of these names")
     yield from _row("view", _NUMPY_VIEWS)
     yield from _row("join", joins)
-    library = {n for n in library_calls._NUMPY if "." in n or hasattr(np, n)}
+    library = {n for n in library_calls._NUMPY if ("." in n or hasattr(np, n)) and not refusals.is_impossible(n)}
     yield from _row("library call", library - known, "and every other ufunc, `x[i] = y`, `x.sort()`")
-    yield from _errors()
+    yield from _errors({n for n in refusals._REASONS if hasattr(np, n) or hasattr(np.ndarray, n)} - known - library)
 
 
 def _torch() -> Iterable[str]:
@@ -86,8 +86,10 @@ def _torch() -> Iterable[str]:
     yield from _row("view", views - joins)
     yield from _row("join", joins)
     others = {n for n in _overridable() - named if not n.startswith("_") and not n.endswith("_")}
-    yield from _row("library call", {n for n in others if not refusals.is_impossible(n)})
-    yield from _errors()
+    library = {n for n in others if not refusals.is_impossible(n)}
+    yield from _row("library call", library)
+    modules = (torch, torch.Tensor, torch.nn.functional)
+    yield from _errors({n for n in refusals._REASONS if any(hasattr(m, n) for m in modules)} - named - library)
 
 
 def _overridable() -> set[str]:
@@ -97,10 +99,11 @@ def _overridable() -> set[str]:
     return {f.__name__ for module in modules for f in of.get(module, ()) if hasattr(module, f.__name__)}
 
 
-def _errors() -> Iterable[str]:
+def _errors(of_library: Collection[str]) -> Iterable[str]:
+    """Those of names that the library has and that stand in no other row."""
     for reason, _ in refusals._IMPOSSIBLE:
-        names = {n for n, r in refusals._REASONS.items() if r[0] == reason and not n.startswith("_")}
-        yield from _row(f"error ({reason})", names)
+        if names := {n for n in of_library if refusals._REASONS[n][0] == reason and not n.startswith("_")}:
+            yield from _row(f"error ({reason})", names)
 
 
 def _row(kind: str, names: Collection[str], more: str = "") -> Iterable[str]:

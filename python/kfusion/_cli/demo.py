@@ -19,6 +19,7 @@ from .._compare.compare import compare
 from .._compare.comparison import Comparison
 from .._devices import hardware
 from . import demo_text
+from .options import parse_positive, parse_shape
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _FIRST_SHAPE = (4096, 1024)  # the CuPy experiment's
@@ -63,21 +64,6 @@ def add(subcommands: Any) -> None:
         "--full", action="store_true", help="a second shape, with caches empty and full, and every library: minutes"
     )
     parser.set_defaults(run=run)
-
-
-def parse_shape(text: str) -> tuple[int, ...]:
-    """ "4096x1024" -> (4096, 1024); any number of axes, all positive."""
-    parts = text.lower().split("x")
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(f"a shape is positive numbers joined by x, such as 4096x1024; got {text!r}")
-    return tuple(map(int, parts))
-
-
-def parse_positive(text: str) -> int:
-    """A number of at least 1."""
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"must be a number of at least 1, got {text!r}")
-    return int(text)
 
 
 def parse_peers(text: str) -> list[str]:

@@ -16,10 +16,9 @@ from .._plans.plan import Plan, plan
 from .._plans.sweep import Sweep
 from .._plans.sweeping import sweep
 from . import targets
-from .demo import parse_positive, parse_shape
+from .options import add_arrays, parse_array, parse_positive
 
 _WHO = "kfusion plan"
-DTYPES = ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 
 
 def add(subcommands: Any) -> None:
@@ -102,21 +101,6 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help='who runs the kernels: names joined by commas, or "available" for those that there are (default: also '
         "kernels that nobody has written yet)",
-    )
-
-
-def add_arrays(parser: argparse.ArgumentParser, example: str, parse: Callable[[str], Any] | None = None) -> None:
-    """The options that say what arrays a function is given; `parse` reads one of them."""
-    parser.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        type=parse or parse_array,
-        metavar="SHAPE[:DTYPE]",
-        help=f"of one array, such as {example}; once for each, in the function's order",
-    )
-    parser.add_argument(
-        "--dtype", choices=DTYPES, default="float32", help="of shapes without one (default: %(default)s)"
     )
 
 
@@ -231,14 +215,6 @@ def _read_graph(path: str) -> Graph:
     """A graph's JSON, or the graph in a plan's."""
     plain = _json.read(path, _WHO)
     return Graph.from_dict(plain["unfused_graph"] if isinstance(plain, dict) and "unfused_graph" in plain else plain)
-
-
-def parse_array(text: str) -> tuple[tuple[int, ...], str | None]:
-    """ "4096x1024:bfloat16" -> ((4096, 1024), "bfloat16")."""
-    shape, colon, dtype = text.partition(":")
-    if colon and dtype not in DTYPES:
-        raise argparse.ArgumentTypeError(f"the dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    return parse_shape(shape), dtype or None
 
 
 def parse_sized_array(text: str) -> tuple[tuple[int | str, ...], str | None]:

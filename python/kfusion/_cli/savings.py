@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import _core, _json
 from .._tables import Table, byte_unit, in_unit, wrapped
-from .demo import parse_positive
+from .options import parse_positive
 
 _WHO = "kfusion savings"
 _MAX_ROWS = 40

@@ -8,7 +8,7 @@ from typing import Any
 from .. import _json, _spec
 from .._traffic import traffic
 from . import checkout, targets
-from .plan import add_arrays
+from .options import add_arrays
 
 _WHO = "kfusion traffic"
 

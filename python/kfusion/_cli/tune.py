@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from .. import _progress, _spec, _tune, _user_code
-from .plan import add_arrays
+from .options import add_arrays
 
 _WHO = "kfusion tune"
 

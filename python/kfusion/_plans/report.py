@@ -76,8 +76,9 @@ def device_line(plan: Plan) -> str:
     """What the prices assume of the device."""
     d = plan.device
     peaks = ", ".join(f"{name} {peak / 1e12:.4g}" for name, peak in used_peaks(plan).items())
+    sheet = "" if "peak_bandwidth" in d.assumed else f" (data sheet {d.peak_bandwidth / 1e9:.4g})"
     return (
-        f"Priced with {d.bandwidth / 1e9:.4g} GB/s for a copy (data sheet {d.peak_bandwidth / 1e9:.4g}), "
+        f"Priced with {d.bandwidth / 1e9:.4g} GB/s for a copy{sheet}, "
         f"{d.launch_us:.3g} us a launch, {d.cache_bytes / 1e6:.4g} MB of last-level cache"
         + (f", peaks in TFLOP/s: {peaks}." if peaks else ".")
         + (f" Assumed, not measured: {', '.join(d.assumed)}." if d.assumed else "")
