@@ -17,6 +17,7 @@ from ._graph.tracer import Tracer, current
 from ._graph.values import Traced, place_of
 from ._plans.plan import Plan, plan_graph
 from ._spec import FLOATS, Spec, bytes_or_none, is_array, spec_of
+from ._tracing import through_jax
 from ._tracing.trace import name_of, signature_of, trace
 
 _WHO = "kfusion.kept_for_backward"
@@ -135,11 +136,15 @@ def kept_for_backward(
     options = getattr(function, "_options", None) or getattr(getattr(function, "fused_function", None), "_options", {})
     plain = getattr(function, "__wrapped__", function) if options else function
     memory = options.get("memory") if memory is None else bytes_or_none(_WHO, memory)
-    explained = _Explained(plain, memory, device)
-    graph = trace(explained, *arguments, **keywords).graph.to_dict()
-    forward, backward = _plans(explained, arguments, keywords)
-    values = tuple(_values(graph, explained.found))
-    return Kept(explained.__name__, explained.priced_on, memory, values, forward, backward)
+
+    def made(function: Callable[..., Any]) -> Kept:
+        explained = _Explained(function, memory, device)
+        graph = trace(explained, *arguments, **keywords).graph.to_dict()
+        forward, backward = _plans(explained, arguments, keywords)
+        values = tuple(_values(graph, explained.found))
+        return Kept(explained.__name__, explained.priced_on, memory, values, forward, backward)
+
+    return through_jax.attempted(plain, (arguments, keywords), made, is_differentiated=True)
 
 
 def _plans(explained: _Explained, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Plan, Plan]:
