@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from . import _tables
+from . import _onnx, _tables
 from ._autograd import BackwardPass, ForwardPass, values_of
 from ._devices import devices, running
 from ._devices.device import Device
@@ -133,6 +133,10 @@ def kept_for_backward(
     Source: torch's AOTAutograd partitions its graphs by a minimal cut, too (H. Horace, "Min-cut recomputation with
     AOTAutograd", 2022).
     """
+    if _onnx.is_model(function):
+        raise TypeError(
+            f"{_WHO}: function must be one of arrays or a torch module, got an ONNX model: it has no gradients"
+        )
     options = getattr(function, "_options", None) or getattr(getattr(function, "fused_function", None), "_options", {})
     plain = getattr(function, "__wrapped__", function) if options else function
     memory = options.get("memory") if memory is None else bytes_or_none(_WHO, memory)

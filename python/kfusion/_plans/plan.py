@@ -181,7 +181,7 @@ class Plan(_tables.Report):
         return Plan.from_json, (self.to_json(),)
 
     def __repr__(self) -> str:
-        kernels = "1 kernel" if len(self.groups) == 1 else f"{len(self.groups)} kernels"
+        kernels = _tables.counted(len(self.groups), "kernel")
         return f"<Plan: {self.title}: {kernels} instead of {len(self.unfused_groups)}>"
 
     @property
