@@ -34,6 +34,7 @@ def test_reductions_are_exchanged():
     (var, _) = sorted(plan.exchanges, key=lambda e: -e.nbytes)
     assert var.time_us == pytest.approx(2 * plan.device.launch_us + var.link_bytes / (plan.link_bandwidth / 2) * 1e6)
     assert "all-reduce var" in str(plan)
+    assert max(map(len, str(plan).splitlines())) <= 80
     slow = kf.plan(statistics, X, device="H200", mesh=kf.Mesh(4, {"x": 0}, link=1e9))
     assert (slow.link, slow.link_bandwidth) == ("link", 1e9)
     assert slow.time_us > plan.time_us

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -108,6 +109,29 @@ def test_sizes_have_names(tmp_path):
             kf.plan(file, sizes=sizes)
     with pytest.raises(TypeError, match="x must be of float32, got a spec of float64"):
         kf.plan(file, kf.spec((2, 3, 4), "float64"), default_size=1)
+
+
+def test_sweeps(tmp_path, rng, capsys):
+    file = perceptron(tmp_path, rng)
+    swept = kf.sweep(file, batch=[8, 16], device="H200")
+    assert [p.sizes for p in swept.points] == [{"batch": 8}, {"batch": 16}]
+    for point in swept.points:
+        assert point.bytes == kf.plan(file, sizes=point.sizes, device="H200").fused.issued.total
+    assert main(["plan", file, "--sweep", "batch=8,16", "--device", "H200", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == swept.to_dicts()
+    by_default = kf.sweep(file, default_size=[8, 16], device="H200")
+    assert [p.bytes for p in by_default.points] == [p.bytes for p in swept.points]
+    with pytest.raises(ValueError, match="no size named 'n'; its symbols: batch"):
+        kf.sweep(file, batch=8, n=[1, 2])
+
+
+def test_models_in_memory(tmp_path, rng):
+    model = onnx.load(perceptron(tmp_path, rng))
+    for call in (kf.plan, kf.fuse, kf.sweep, kf.trace):
+        with pytest.raises(TypeError, match="pass the file's path, got a ModelProto"):
+            call(model)
+    with pytest.raises(TypeError, match="got an ONNX model: it has no gradients"):
+        kf.kept_for_backward(perceptron(tmp_path, rng), kf.spec((8, 16)))
 
 
 def test_shapes_are_computed_while_planning(tmp_path):

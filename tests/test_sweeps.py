@@ -33,7 +33,7 @@ def test_specs_name_sizes():
     filled = kf.spec((3, 9, 8), "float16", like="torch", device="cuda")
     assert s.filled({"batch": 3, "seq": 5, "more": 1}) == filled
     assert hash(s) == hash(kf.spec(("batch", "2 * seq - 1", 8), "float16", like="torch", device="cuda"))
-    assert repr(s).startswith("spec(('batch',")
+    assert repr(s) == "spec(('batch', '2 * seq - 1', 8), 'float16', like='torch', device='cuda:0')"
     assert kf.spec("n").filled({"n": 0}) == kf.spec(0)
     assert kf.spec(("2*3", 4)) == kf.spec((6, 4))
 
@@ -53,6 +53,13 @@ def test_sizes_without_numbers():
             call()
     with pytest.raises(ValueError, match="no spec names the size 'm'; they name n"):
         kf.plan(kf.relu, s, sizes={"n": 3, "m": 4})
+    both, more = kf.spec(("a", "b")), kf.spec(("b", "c"))
+    with pytest.raises(ValueError, match=r"spec\(\('a', 'b'\), 'float32'\) needs .*: sizes=\{'a': 8, 'b': 8\}"):
+        kf.plan(kf.relu, both)
+    with pytest.raises(ValueError, match=r"the specs need numbers for their sizes: sizes=\{'a': 8, 'c': 8\}"):
+        kf.plan(product, both, more, sizes={"b": 3})
+    with pytest.raises(ValueError, match="no spec names the sizes 'd', 'e'; they name a, b"):
+        kf.plan(kf.relu, both, sizes={"e": 1, "d": 2})
     with pytest.raises(ValueError, match=">= 0, got -3"):
         kf.plan(kf.relu, s, sizes={"n": -3})
     with pytest.raises(TypeError, match="must be an integer"):
@@ -135,7 +142,7 @@ def test_a_table_of_devices(tmp_path):
         (lambda: kf.sweep(product, *NAMED, n=[8], devices=[]), ValueError, "one at least"),
         (lambda: kf.sweep(product, *NAMED, n=[8], devices="L4"), TypeError, "must be a list"),
         (lambda: kf.sweep(product, *NAMED, n=[8], devices=["L4"], device="T4"), TypeError, "not both"),
-        (lambda: kf.plan(product, *sized(8), devices=["L4"], device="T4"), TypeError, "not both"),
+        (lambda: kf.plan(product, *sized(8), devices=["L4"], device="T4"), TypeError, "without device"),
         (lambda: kf.plan(product, *sized(8), device="T4").against("T4"), TypeError, "must be a Plan"),
     ],
 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
-from . import _arrays, _core, _onnx, _times
+from . import _core, _onnx, _times
 from ._autograd import Differentiable
 from ._devices import running
 from ._devices.devices import device as find_device
@@ -31,7 +31,7 @@ from ._graph.values import Argument, Attempt, place_of
 from ._ops.operation import Eager
 from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import bytes_or_none, is_array
-from ._tracing import exported
+from ._tracing import exported, through_jax
 from ._tracing.trace import Trace, name_of, repeated, signature_of, trace, trace_with, without_partial
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class FusedFunction(_core.FusedCallable):
         args = [walk(a, seen, enters=holds_arrays) for a in apart.args]
         kwargs = {n: walk(a, seen, n, enters=holds_arrays) for n, a in apart.kwargs.items()}
         with heads.of_options(self._options):
-            return trace(self.__wrapped__, *args, **kwargs)
+            return through_jax.attempted(self.__wrapped__, (args, kwargs), lambda f: trace(f, *args, **kwargs))
 
     def _taken_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any) -> Any:
         """A call with objects among its arguments, or arrays that are no memory, for C++."""
@@ -252,18 +252,7 @@ class FusedFunction(_core.FusedCallable):
         def attempt(function: Callable[..., Any]) -> calls.Prepared:
             return self._traced_as(function, args, kwargs, strides, floats, ints, record)
 
-        try:
-            return attempt(self.__wrapped__)
-        except RecursionError:
-            raise
-        except Exception as error:
-            if not any(is_array(leaf) and _arrays.kind(leaf) == "jax" for leaf in leaves((args, kwargs))):
-                raise
-            try:
-                from ._jax import jaxprs  # nobody else needs it
-            except ImportError:  # an old JAX
-                raise error from None
-            return jaxprs.through_jax(self.__wrapped__, attempt, error)[0]  # type: ignore[no-any-return]
+        return through_jax.attempted(self.__wrapped__, (args, kwargs), attempt)
 
     def _traced_as(
         self,

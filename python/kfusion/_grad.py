@@ -7,6 +7,7 @@ graph. Planner, executors and reports see nothing but a graph.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from ._graph.tracer import Tracer
 from ._graph.values import Traced, tracer_of
 from ._ops.operation import bind
 from ._spec import FLOATS, described, is_array
+from ._tracing.through_jax import Differentiates
 from ._tracing.trace import name_of, signature_of
 
 Argnums = int | Sequence[int]
@@ -123,17 +125,20 @@ def stop_gradient(x: Any) -> Any:
     """x itself, of which gradients are 0: to them it is a constant.
 
     Args:
-        x: a traced value or an array.
+        x: a traced value, kfusion's or JAX's, or an array.
 
     Returns:
         The same values.
 
     Source: JAX's `lax.stop_gradient`; torch's `detach` on traced values is the same.
     """
-    return x._tracer.constant(x) if isinstance(x, Traced) else x
+    if isinstance(x, Traced):
+        return x._tracer.constant(x)
+    jax = sys.modules.get("jax")
+    return jax.lax.stop_gradient(x) if jax is not None and isinstance(x, jax.core.Tracer) else x
 
 
-class _Gradient:
+class _Gradient(Differentiates):
     """What `grad` and `value_and_grad` fuse: a function of traced values."""
 
     def __init__(self, kind: str, function: Callable[..., Any], argnums: Argnums, has_aux: bool) -> None:
@@ -195,7 +200,7 @@ class _Gradient:
             )
 
 
-class _Forward:
+class _Forward(Differentiates):
     """A function of primals, as `vjp` calls it."""
 
     def __init__(self, function: Callable[..., Any], has_aux: bool, seeds: Seeds) -> None:
@@ -223,7 +228,7 @@ class _Forward:
 _PULLBACK = inspect.signature(lambda primals, cotangents: None)
 
 
-class _Pullback:
+class _Pullback(Differentiates):
     """From primals and gradients of results to gradients of primals."""
 
     def __init__(self, function: Callable[..., Any], has_aux: bool, seeds: Seeds) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from . import _tables
+from . import _onnx, _tables
 from ._autograd import BackwardPass, ForwardPass, values_of
 from ._devices import devices, running
 from ._devices.device import Device
@@ -17,6 +17,7 @@ from ._graph.tracer import Tracer, current
 from ._graph.values import Traced, place_of
 from ._plans.plan import Plan, plan_graph
 from ._spec import FLOATS, Spec, bytes_or_none, is_array, spec_of
+from ._tracing import through_jax
 from ._tracing.trace import name_of, signature_of, trace
 
 _WHO = "kfusion.kept_for_backward"
@@ -132,14 +133,22 @@ def kept_for_backward(
     Source: torch's AOTAutograd partitions its graphs by a minimal cut, too (H. Horace, "Min-cut recomputation with
     AOTAutograd", 2022).
     """
+    if _onnx.is_model(function):
+        raise TypeError(
+            f"{_WHO}: function must be one of arrays or a torch module, got an ONNX model: it has no gradients"
+        )
     options = getattr(function, "_options", None) or getattr(getattr(function, "fused_function", None), "_options", {})
     plain = getattr(function, "__wrapped__", function) if options else function
     memory = options.get("memory") if memory is None else bytes_or_none(_WHO, memory)
-    explained = _Explained(plain, memory, device)
-    graph = trace(explained, *arguments, **keywords).graph.to_dict()
-    forward, backward = _plans(explained, arguments, keywords)
-    values = tuple(_values(graph, explained.found))
-    return Kept(explained.__name__, explained.priced_on, memory, values, forward, backward)
+
+    def made(function: Callable[..., Any]) -> Kept:
+        explained = _Explained(function, memory, device)
+        graph = trace(explained, *arguments, **keywords).graph.to_dict()
+        forward, backward = _plans(explained, arguments, keywords)
+        values = tuple(_values(graph, explained.found))
+        return Kept(explained.__name__, explained.priced_on, memory, values, forward, backward)
+
+    return through_jax.attempted(plain, (arguments, keywords), made, is_differentiated=True)
 
 
 def _plans(explained: _Explained, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Plan, Plan]:

@@ -8,7 +8,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, overload
 
@@ -51,8 +51,7 @@ class Spec:
         return self.size * ITEM_BYTES[self.dtype]
 
     def __repr__(self) -> str:
-        extras = f", like={self.like!r}" * (self.like != "numpy") + f", device={self.device!r}" * (self.device != "cpu")
-        return f"spec({self.shape}, {self.dtype!r}{extras})"
+        return _text(self)
 
 
 @dataclass(frozen=True)
@@ -75,13 +74,26 @@ class SymbolicSpec:
         Raises:
             ValueError: a size has no number, or an extent is none: negative, or divided by 0.
         """
-        if missing := sorted(self.names - sizes.keys()):
-            raise ValueError(f"kfusion.spec: {self!r} needs numbers for its sizes: sizes={{{missing[0]!r}: 8}}")
+        require_sizes([self], sizes, "kfusion.spec")
         shape = [_extent(_computed(n, sizes)) if isinstance(n, str) else n for n in self.shape]
         return spec(shape, self.dtype, like=self.like, device=self.device)
 
     def __repr__(self) -> str:
-        return f"spec({self.shape}, {self.dtype!r})"
+        return _text(self)
+
+
+def require_sizes(specs: Sequence[SymbolicSpec], sizes: Mapping[str, int], who: str) -> None:
+    """Raises a ValueError that names all sizes of specs without a number."""
+    lacking = [s for s in specs if s.names - sizes.keys()]
+    if lacking:
+        whose = f"{lacking[0]!r} needs numbers for its" if len(lacking) == 1 else "the specs need numbers for their"
+        missing = sorted(frozenset().union(*(s.names for s in lacking)) - sizes.keys())
+        raise ValueError(f"{who}: {whose} sizes: sizes={{{', '.join(f'{n!r}: 8' for n in missing)}}}")
+
+
+def _text(spec: Spec | SymbolicSpec) -> str:
+    extras = f", like={spec.like!r}" * (spec.like != "numpy") + f", device={spec.device!r}" * (spec.device != "cpu")
+    return f"spec({spec.shape}, {spec.dtype!r}{extras})"
 
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -264,7 +276,10 @@ def described(value: Any, name: str) -> str:
     if isinstance(value, Mapping):
         return f"{kind}; pass its arrays one by one"
     if hasattr(type(value), "__dask_graph__"):
-        return f"{kind}; pass it to a fused function: kfusion.fuse(f)({name})"
+        module = ".".join(type(value).__module__.split(".")[:2])
+        run, plan = f"kfusion.fuse(f)({name})", f"kfusion.fuse(f).plan({name})"
+        spec = f"kfusion.spec({name}.shape, {name}.dtype)"
+        return f"{module}.{kind}; pass it to a fused function: {run}, or to plan: {plan}, or {spec}"
     conversion = conversion_of(value, name)
     return f"{kind}; convert it with {conversion}" if conversion else kind
 

@@ -149,6 +149,11 @@ def wrapped(text: str, width: int | None, first: str = "", then: str = "") -> st
     return "\n".join(lines)
 
 
+def counted(count: int, what: str) -> str:
+    """ "1 kernel", "2 kernels"."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def si(value: float) -> str:
     """ "12.58M": three to four digits and the prefix of a thousand."""
     for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):

@@ -50,7 +50,7 @@ class Tuned(_tables.Report):
         return plain
 
     def __repr__(self) -> str:
-        return f"<Tuned: {self.function} on {self.device}: {len(self.kernels)} kernels>"
+        return f"<Tuned: {self.function} on {self.device}: {_tables.counted(len(self.kernels), 'kernel')}>"
 
     def _parts(self, width: int | None) -> Iterator[_tables.Table | str]:
         yield f"{self.function} on {self.device}\n"

@@ -202,7 +202,8 @@ def _planned(function: Any, specs: list[Any], args: argparse.Namespace) -> Plan 
     if args.sweep:
         if args.no_fuse or args.allow or args.forbid:
             raise ValueError(f"{_WHO}: --sweep plans what is possible, without --no-fuse, --allow and --forbid")
-        fixed = {name: [n] for name, n in sizes.items()}
+        default = {} if args.default_size is None else {"default_size": args.default_size}
+        fixed = {name: [n] for name, n in (sizes | default).items()}
         swept: dict[str, Any] = fixed | dict(args.sweep)
         return sweep(function, *specs, executors=args.executors, **where, **swept)
     symbols = {} if args.default_size is None else {"default_size": args.default_size}

@@ -13,6 +13,7 @@ from .._graph.structure import Slot, leaves
 from .._ops.operation import bind
 from .._plans.plan import Plan
 from .._spec import ITEM_BYTES
+from .._tracing import through_jax
 from .._tracing.trace import Trace, signature_of, trace
 from .versions import Versions
 
@@ -109,7 +110,7 @@ def problem_of(versions: Versions, args: tuple[Any, ...], keywords: Mapping[str,
         TypeError: an argument is of a wrong kind, or there is no array.
         ValueError: an array is empty.
     """
-    traced = trace(versions.function, *args, **keywords)
+    traced = through_jax.attempted(versions.function, (args, keywords), lambda f: trace(f, *args, **keywords))
     if traced.is_random:
         what = f"{traced.name} draws random numbers, others in each call"
         raise TypeError(f"kfusion.compare: {what}: pass kf.dropout a seed")

@@ -11,11 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._graph.source import trace_error
+from .._graph.source import TraceError, message
 from .._graph.structure import may_hold_results, walk
 from .._graph.tracer import Tracer
 from .._graph.values import Traced
 from .._spec import Spec, dtype_name, is_array
+from .._tracing.through_jax import Differentiates
 from .._tracing.trace import name_of, signature_of
 from . import lax_ops
 from .primitive import kfusion_p, linear_p
@@ -25,17 +26,21 @@ _INSIDE = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkp
 _OF_JAX = os.path.dirname(jax.__file__)
 
 
+class NoNodes(TraceError):
+    """Graphs have no nodes for what JAX has traced."""
+
+
 class Interpreted:
     """A function of arrays as one of traced values, through JAX's trace of it. `no_gradient` says, after a trace, why
     there are none through our nodes; empty where there are.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, is_differentiated: bool = False) -> None:
         self.__wrapped__ = function
+        self._is_differentiated = is_differentiated
         self.__name__ = name_of(function)
         self.__signature__ = signature_of(function)
         self.no_gradient = ""
-        self.refused = False  # for a function of JAX that graphs have no nodes for
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.no_gradient = ""
@@ -63,6 +68,8 @@ class Interpreted:
         shapes = [jax.ShapeDtypeStruct(tuple(map(int, v.shape)), jax.numpy.dtype(v._dtype)) for v in given]
         closed = jax.make_jaxpr(flat)(*shapes)
         made = _Interpreter(self, tracer).closed(closed, given)
+        if self._is_differentiated and self.no_gradient:
+            raise NoNodes(f"kfusion.{self.__name__}: {self.no_gradient}, so that there is none here: use jax.grad")
         return walk(leaves[0], lambda _, leaf: made[leaf.number] if type(leaf) is _Hole else leaf, enters=_holds)
 
 
@@ -139,9 +146,8 @@ class _Interpreter:
         return made
 
     def _refused(self, what: str) -> Exception:
-        self._whose.refused = True
         text = f"{self._whose.__name__} calls a function of JAX that becomes {what}, for which kfusion has no kernel"
-        return trace_error(text, "call it outside of the fused function")
+        return NoNodes(message(text, "call it outside of the fused function"))
 
     def _inside(self, parameters: dict[str, Any], given: list[Traced]) -> list[Traced]:
         inner = parameters.get("jaxpr", parameters.get("call_jaxpr"))
@@ -238,17 +244,26 @@ def _number_of(node: dict[str, Any]) -> bool | int | float:
 
 
 def through_jax(
-    function: Callable[..., Any], attempt: Callable[[Callable[..., Any]], Any], first: Exception
+    function: Callable[..., Any],
+    attempt: Callable[[Callable[..., Any]], Any],
+    first: Exception,
+    *,
+    is_differentiated: bool = False,
 ) -> tuple[Any, Interpreted]:
-    """What `attempt` gives of a function that failed to be traced by itself, through JAX's trace of it.
+    """What `attempt` gives of a function that failed to be traced by itself, through JAX's trace of it. One that adds
+    gradients of another has those of JAX's trace of that one.
 
     Raises:
         Exception: the first one, unless JAX has traced the function and a part of it has no nodes.
     """
-    made = Interpreted(function)
+    if isinstance(function, Differentiates):
+        made = Interpreted(function.__wrapped__, is_differentiated=True)
+        interpreted: Callable[..., Any] = function.with_function(made)
+    else:
+        made = interpreted = Interpreted(function, is_differentiated=is_differentiated)
     try:
-        return attempt(made), made
-    except Exception as error:
-        if made.refused:
-            raise error from first
+        return attempt(interpreted), made
+    except NoNodes as error:
+        raise error from first
+    except Exception:
         raise first from None

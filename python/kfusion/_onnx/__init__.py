@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 
 def is_model(target: Any) -> bool:
-    """Whether what is to be planned or fused is the path of a model."""
+    """Whether what is to be planned or fused is the path of a model.
+
+    Raises:
+        TypeError: it is a model in memory, which does not know where the data of its weights is.
+    """
+    if type(target).__name__ == "ModelProto" and type(target).__module__.startswith("onnx"):
+        raise TypeError("kfusion.onnx: a model is read from its file: pass the file's path, got a ModelProto")
     return isinstance(target, (str, os.PathLike)) and os.fsdecode(target).endswith(".onnx")
 
 

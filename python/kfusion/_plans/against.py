@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _json, _schema
-from .._tables import Report, Table, byte_unit, in_unit, number, room, shorten, wrapped
+from .._tables import Report, Table, byte_unit, counted, in_unit, number, room, shorten, wrapped
 from . import layers, report
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ class Against(Report):
         matched = [row for row in self.rows if row.kernels and row.other_kernels]
         alone = [sum(len(k) for k in side) for side in self._unmatched()]
         times, moved = _times(b.time_us, a.time_us), _times(b.issued.total, a.issued.total)
-        both = f"{len(matched)} kinds of kernels are in both."
+        both = f"{counted(len(matched), 'kind')} of kernels {'is' if len(matched) == 1 else 'are'} in both."
         said = [f"B takes {times} A's predicted time and moves {moved} its bytes; {both}"]
         if any(alone):
-            said.append(f"Only in A: {alone[0]} kernels; only in B: {alone[1]}.")
+            said.append(f"Only in A: {counted(alone[0], 'kernel')}; only in B: {alone[1]}.")
         return said
 
     def _unmatched(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from .. import _core
-from .._tables import byte_unit, escaped, in_unit, number
+from .._tables import byte_unit, counted, escaped, in_unit, number
 from . import fusions, layers, report, whole
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _fold(fold: Fold) -> str:
     unit, size = byte_unit(layer.unfused_bytes)
     count = f" ({layer.count} alike, the first of them below)" if layer.count > 1 else ""
     summary = (
-        f"{fold.name or 'the function'}{count}: {layer.kernels} kernels instead of {layer.unfused_kernels}, "
+        f"{fold.name or 'the function'}{count}: {counted(layer.kernels, 'kernel')} instead of {layer.unfused_kernels}, "
         f"{in_unit(layer.bytes, size)} instead of {in_unit(layer.unfused_bytes, size)} {unit}, "
         f"{number(layer.us / 1e3)} instead of {number(layer.unfused_us / 1e3)} ms"
     )

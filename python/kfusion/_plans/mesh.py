@@ -12,7 +12,7 @@ from .._devices.device_table import links_of
 from .._graph.axes import Axes, axes_of, call_of, meeting
 from .._graph.blocks import Cut, Part
 from .._spec import ITEM_BYTES, Spec
-from .._tables import Report, Table, number
+from .._tables import Report, Table, number, wrapped
 from .._tracing.trace import trace
 from .plan import Plan, plan_graph
 
@@ -113,10 +113,8 @@ class MeshPlan(Report):
         title = f"{self.function} on {self.mesh.ranks} x {self.device.name}"
         yield Table(title, ("", "MB memory", "MB links", "us"), tuple(rows))
         source = f" ({self.link_source})" if self.link_source else ""
-        yield (
-            f"{number(self.speedup, 3)} x one device. {self.link}: {self.link_bandwidth / 1e9:.4g} GB/s in both "
-            f"directions together{source}."
-        )
+        rate = f"{self.link}: {self.link_bandwidth / 1e9:.4g} GB/s in both directions together{source}."
+        yield wrapped(f"{number(self.speedup, 3)} x one device. {rate}", width) + "\n"
 
 
 def _megabytes(nbytes: float) -> str:

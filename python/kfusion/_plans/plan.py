@@ -12,7 +12,7 @@ from .._core import Graph
 from .._devices import devices
 from .._devices.device import Device
 from .._graph import heads
-from .._tracing import exported
+from .._tracing import exported, through_jax
 from .._tracing import trace as _trace
 from . import checks, explain, fusions, layers, report, whole
 from . import sweep as _sweep
@@ -181,7 +181,7 @@ class Plan(_tables.Report):
         return Plan.from_json, (self.to_json(),)
 
     def __repr__(self) -> str:
-        kernels = "1 kernel" if len(self.groups) == 1 else f"{len(self.groups)} kernels"
+        kernels = _tables.counted(len(self.groups), "kernel")
         return f"<Plan: {self.title}: {kernels} instead of {len(self.unfused_groups)}>"
 
     @property
@@ -381,7 +381,9 @@ def traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) 
             function = exported.Program(function)
             inputs, held = function.specs()
             arguments, keywords = arguments or inputs, held | keywords
-        traced = _trace.trace(function, *arguments, **keywords)
+        traced = through_jax.attempted(
+            function, (arguments, keywords), lambda f: _trace.trace(f, *arguments, **keywords)
+        )
         return traced.name, traced.graph, traced.modules
     if arguments or keywords:
         raise TypeError("kfusion.plan: a Graph has its inputs and takes no arguments")

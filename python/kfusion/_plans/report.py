@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._devices.running import HOW_TO_MEASURE
 from .._spec import ITEM_BYTES
-from .._tables import Table, byte_unit, in_unit, number, room, shorten, si, wrapped
+from .._tables import Table, byte_unit, counted, in_unit, number, room, shorten, si, wrapped
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -102,7 +102,7 @@ def groups_table(
     rows = [_group_cells(g, size) for g in shown]
     label_width = None if width is None else max(room(1, header, rows, width), _MIN_LABEL)
     more = f", the first {limit} of them" if len(groups) > len(shown) else ""
-    count = "1 kernel" if len(groups) == 1 else f"{len(groups)} kernels"
+    count = counted(len(groups), "kernel")
     instead = f" instead of {unfused}" if unfused != len(groups) else ""
     cells = tuple((row[0], shorten(row[1], label_width), *row[2:]) for row in rows)
     return Table(f"{name}: {count}{instead}{more}", header, cells, left=(0, 1, 2, 8))

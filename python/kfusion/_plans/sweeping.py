@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from .. import _onnx
 from .._devices.device import Device
 from .plan import device_of, plan_graph, traced
 from .sizes import filled
@@ -29,7 +30,7 @@ def sweep(
         device: as for `kfusion.plan`.
         devices: several of them.
         executors: as for `kfusion.plan`.
-        sizes: by name, the values of a size.
+        sizes: by name, the values of a size; of an ONNX model also default_size, as for `kfusion.plan`.
 
     Returns:
         A `Sweep`: print it, `.plot()` it, take its `points`.
@@ -46,7 +47,12 @@ def sweep(
     name = ""
     options = {"executors": executors if executors is None or isinstance(executors, str) else list(executors)}
     for found in grid(sizes):
-        given, _ = filled(function, arguments, {}, found, WHO)
-        name, graph, modules = traced(function, given, {})
+        given, keywords = arguments, {}
+        if _onnx.is_model(function):  # whose own symbols have sizes
+            named = dict(found)
+            keywords = {"default_size": named.pop("default_size", None), "sizes": named}
+        else:
+            given, _ = filled(function, arguments, {}, found, WHO)
+        name, graph, modules = traced(function, given, keywords)
         points += [point_of(plan_graph(name, graph, place, options, modules), found) for place in places]
     return Sweep(name, tuple(points))

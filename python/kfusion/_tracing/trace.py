@@ -290,7 +290,7 @@ def _call(tracer: Tracer, function: Callable[..., Any], bound: inspect.BoundArgu
         ) from error
     except (TypeError, ValueError, RuntimeError) as error:
         line = raised_line(error.__traceback__)
-        if _replaced(error.__cause__):  # by NumPy, for w[0] = traced
+        if not isinstance(error, TraceError) and _replaced(error.__cause__):  # by NumPy, for w[0] = traced
             hint = "write kf.where(mask, x, y), or make that array with np.zeros(shape, like=x)"
             raise trace_error("assigning to a part of an array", hint, line) from error
         if not str(error).startswith("kfusion."):
