@@ -334,3 +334,27 @@ def test_checkpoints_are_torchs_choice():
             return checkpoint(self.inner, x, use_reentrant=False)
 
     check(Recomputed(), torch.randn(6, 12))
+
+
+def _made_of_no_tensor(x):
+    square = torch.arange(4).view(2, 2)
+    return x + 1, torch.arange(4), torch.full((2,), 3.0), torch.eye(2), square, square[0], torch.tensor([1, 2])
+
+
+def _of_sizes(x):
+    return x + torch.arange(x.shape[0]), torch.arange(x.shape[0]), torch.zeros(x.shape[0], dtype=torch.complex64)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [_made_of_no_tensor, _of_sizes])
+def test_what_is_made_of_no_tensor_is_made_by_each_call(function, dynamic):
+    x = torch.ones(3)
+    ours = compiled(function, dynamic=dynamic)
+    for result in ours(x):
+        result.zero_().add_(77)
+    for y, expected in zip(ours(x), function(x), strict=True):
+        torch.testing.assert_close(y, expected, rtol=0, atol=0)
+    again = ours(x)
+    if function is _made_of_no_tensor:  # views show what is written to what they are views of
+        again[4].zero_()
+        assert not again[5].any()

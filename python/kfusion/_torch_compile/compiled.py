@@ -1,6 +1,7 @@
 """One graph of operators as a function of tensors: a fused function, and on the host what needs no kernel.
 
-On the host are sizes, arguments that come back, and views of arguments or of results, which share their memory.
+On the host are sizes, arguments that come back, and views of arguments or of results, which share their memory; and
+results that are made of no tensor, anew by each call: callers may write to them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from .._fuse import fuse
-from .._tracing import fx_graphs
+from .._tracing import aten, fx_graphs
 
 _log = logging.getLogger(__name__)
 
@@ -41,10 +42,14 @@ class Compiled:
         """Chooses what the fused function computes, and what the host."""
         wanted = dict.fromkeys(r for r in self._results if hasattr(r, "op"))
         on_host = set(self._places)
+        made: set[Any] = set()  # of sizes and constants alone
         self._fused_results = []
         for node in nodes:
             is_known = all(n in on_host for n in node.all_input_nodes)
-            if is_known and (_is_view(node) or (_is_size(node) and node.op == "call_function")):
+            if _makes(node) and all(n in made or (_is_size(n) and n in on_host) for n in node.all_input_nodes):
+                made.add(node)
+                on_host.add(node)
+            elif is_known and (_is_view(node) or (_is_size(node) and node.op == "call_function")):
                 on_host.add(node)
             elif node in wanted and node not in on_host:
                 self._fused_results.append(node)
@@ -134,6 +139,13 @@ def _is_size(node: Any) -> bool:
     return node.op in ("placeholder", "call_function") and isinstance(
         value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
     )
+
+
+def _makes(node: Any) -> bool:
+    """Whether a node gives the same whenever it is computed of the same: a constant, and most operators."""
+    if node.op == "get_attr":
+        return fx_graphs.is_tensor(node.meta.get("val"))
+    return node.op == "call_function" and not aten.draws(node.target)
 
 
 def _is_view(node: Any) -> bool:

@@ -70,6 +70,13 @@ def is_operator(function: Any) -> bool:
     return isinstance(function, sys.modules["torch"]._ops.OpOverload)
 
 
+def draws(function: Any) -> bool:
+    """Whether another call of a function may give other results of the same arguments. What is no operator may."""
+    if not is_operator(function):
+        return True
+    return function._schema.name.partition("::")[2] in RANDOM or function._schema.is_mutable
+
+
 def called(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, only_first: bool = False) -> Any:
     """What an operator gives of traced values, or of none while a function is traced.
 
