@@ -139,7 +139,9 @@ def test_help_and_version(arguments, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dem"], "dem"),
+        (["dem"], "there is no command 'dem'; did you mean demo?"),
+        (["plna", "softmax"], "did you mean plan?"),
+        (["xyz"], "the commands are demo, bench"),
         (["demo", "--shape", "0x4"], "4096x1024"),
         (["demo", "--shape", "4x-1"], "4096x1024"),
         (["demo", "--shape", "4x"], "4096x1024"),

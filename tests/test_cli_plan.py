@@ -157,7 +157,7 @@ def test_a_module_named_like_an_imported_one(folder, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["model.py"], "must be module.py:function, package.module:function or graph.json, got 'model.py'"),
+        (["model.py"], "must be module.py:function or package.module:function, or a named kernel, got 'model.py'"),
         ([":f"], "must be module.py:function"),
         (["nowhere.py:f"], "there is no file nowhere.py"),
         (["nowhere:f"], "nowhere cannot be imported: ModuleNotFoundError"),
@@ -168,12 +168,28 @@ def test_a_module_named_like_an_imported_one(folder, capsys):
         (["syntax.py:f"], "syntax.py cannot be imported: SyntaxError"),
         (["model.py:g", "--shape", "4"], "--shape is needed for each array of (x, y): missing a required argument"),
         (["model.py:f"], "--shape is needed for each array of (x, w=None)"),
-        (["model.py:f", *["--shape", "4"] * 3], "too many positional arguments"),
+        (["model.py:f", *["--shape", "4"] * 3], "f takes 2 arrays, got 3 --shape"),
+        (["softmax", *["--shape", "4"] * 2], "softmax takes 1 array, got 2 --shape"),
+        (
+            ["model.py:branch"],
+            "it has f, g, branches, fails, divides, gives_up, pretends, Block; did you mean branches?",
+        ),
+        (["model.py:Block"], "Block is a class: write `model = Block(...)` in model.py and name model.py:model"),
+        (["softmax", "--device", "H100,A100"], "repeat --device for several devices: --device H100 --device A100"),
+        (["softmax", "--top", "1", "--modules"], "--top or --modules, not both"),
+        (["softmax", "--top", "1", "--device", "L4", "--device", "T4"], "--top and --modules are for one plan"),
+        (["softmax", "--modules", "--shape", "Nx4", "--sweep", "N=1..4"], "--top and --modules are for one plan"),
+        (["softmax", "--modules", "--against", "gelu"], "--top and --modules are for one plan"),
+        (["softmax", "--against", "--html x.html"], "--html is about what is printed"),
+        (["softmax", "--against", "--top 2"], "--top is about what is printed"),
+        (["softmax", "--against", "--sweep N=1,2"], "--against compares one plan with another"),
+        (["softmax", "--shape", "Nx4", "--size", "N=4", "--sweep", "N=1..4"], "the size N is given twice"),
+        (["model.onnx"], "there is no file model.onnx"),
         (["model.py:f", "--shape", "4", "--device", "H2000"], "H2000"),
         (["model.py:f", "--shape", "4", "--forbid", "relu,sinus"], "sinus"),
         (["model.py:f", "--shape", "4", "--html", "no/r.html"], "does not exist"),
         (["model.py:f", "--shape", "4", "--plot", "p.nonsense"], "must end in one of"),
-        (["graph.json"], "graph.json"),
+        (["graph.json"], "there is no file graph.json"),
         (["ops.json"], "graph"),
         (["ops.json", "--shape", "4"], "--shape is for functions"),
     ],
@@ -228,6 +244,7 @@ def test_errors_of_tracing_show_the_line(arguments, message, line, capsys):
         (["--shape", "4:int8"], "the dtype must be one of bool, int32"),
         (["--shape", "4:"], "the dtype must be one of"),
         (["--like", "jax"], "jax"),
+        (["--sweep", "B=64..1"], "must go from less to more"),
         (["--forbid", "relu"], "two names joined by a comma"),
         (["--allow", "relu,,exp"], "two names joined by a comma"),
     ],
@@ -248,6 +265,37 @@ def test_a_failing_page_leaves_no_file(folder, monkeypatch, capsys):
     assert run("plan", "model.py:f", "--shape", "4x6", "--device", "H200", "--html", "r.html") == 2
     assert "no page" in capsys.readouterr().err
     assert [name for name in sorted(os.listdir(folder)) if name != "__pycache__"] == before
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_class_of_modules_without_arguments_is_planned(capsys):
+    pytest.importorskip("torch")
+    with open("model.py", "a") as file:
+        file.write(
+            "import torch\n"
+            "class Tiny(torch.nn.Module):\n"
+            "    def __init__(self, n=4):\n"
+            "        super().__init__()\n"
+            "    def forward(self, x):\n"
+            "        return torch.tanh(x)\n"
+            "class Sized(torch.nn.Module):\n"
+            "    def __init__(self, n):\n"
+            "        super().__init__()\n"
+            "tiny = Tiny()\n"
+        )
+    p = planned(capsys, "model.py:Tiny", "--shape", "8x4", "--like", "torch", "--device", "H200")
+    assert p.stages == ("tanh",)
+    assert run("plan", "model.py:Sized") == 2
+    assert "Sized is a class: write" in capsys.readouterr().err
+    assert run("plan", "model.py:tine") == 2
+    assert capsys.readouterr().err.endswith("Block, Tiny, Sized, tiny; did you mean tiny?\n")
+
+
+def test_no_line_of_the_command_itself_is_the_users():
+    command = [sys.executable, "-m", "kfusion", "plan", "cross_entropy", "--device", "H200"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert "Kept apart" in done.stdout, done.stderr
+    assert ".py:" not in done.stdout
 
 
 def test_functions_without_a_signature_are_left_to_the_call():
@@ -307,7 +355,7 @@ def test_bad_operations(text, message, tmp_path, capsys):
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(("content", "message"), [(b"\xff\xfe", "utf-8"), (None, "No such file")])
+@pytest.mark.parametrize(("content", "message"), [(b"\xff\xfe", "utf-8"), (None, "there is no file")])
 def test_unreadable_files(content, message, tmp_path, capsys):
     if content is not None:
         (tmp_path / "ops.json").write_bytes(content)

@@ -21,6 +21,12 @@ def check_writable(path: StrPath) -> None:
         raise PermissionError(f"the folder of {path} cannot be written to")
 
 
+def require_file(path: StrPath, who: str) -> None:
+    """Raises FileNotFoundError, in words, where there is no file to read; "-" is standard input."""
+    if str(path) != "-" and not Path(path).exists():
+        raise FileNotFoundError(f"{who}: there is no file {path}")
+
+
 @contextmanager
 def replacing(path: StrPath) -> Iterator[str]:
     """A temporary file's name beside path; it becomes path on success and vanishes on an error."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         after Ctrl-C.
     """
     try:
-        args = _parser().parse_args(argv)
+        args = _parsed(sys.argv[1:] if argv is None else list(argv))
         args.run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -48,6 +49,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(text if text.startswith("kfusion") else f"kfusion: {text}", file=sys.stderr)
         return 2
     return 0
+
+
+def _parsed(argv: list[str]) -> argparse.Namespace:
+    """As the parser reads them; of an unknown command it says which may be meant."""
+    parser = _parser()
+    commands = [module.__name__.rpartition(".")[2] for module in _SUBCOMMANDS]
+    if argv and not argv[0].startswith("-") and argv[0] not in commands:
+        close = difflib.get_close_matches(argv[0], commands, n=1)
+        known = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(commands)}"
+        parser.error(f"there is no command {argv[0]!r}; {known}")
+    return parser.parse_args(argv)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from .. import _files, _json, _pictures, _spec, _user_code
 from .._core import Graph
+from .._devices import devices
 from .._graph import source
 from .._plans.against import Against
 from .._plans.plan import Plan, plan
@@ -19,6 +19,8 @@ from . import targets
 from .options import add_arrays, parse_array, parse_positive
 
 _WHO = "kfusion plan"
+_ONE_EACH = "--against compares one plan with another: without --sweep, and of one device each"
+_OUTPUTS = ("against", "top", "modules", "json", "html", "plot")
 
 
 def add(subcommands: Any) -> None:
@@ -39,8 +41,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         metavar="FUNCTION",
         nargs="?",
-        help="module.py:function or package.module:function, whose file is executed, also of a torch module; a named "
-        "kernel (softmax, layernorm, ...); or graph.json or model.onnx, which are only read",
+        help=f"{targets.HELP}; or {targets.READ}",
     )
     add_arrays(parser, "4096x1024, 1024:bfloat16 or, of named sizes, Nx1024", parse_sized_array)
     parser.add_argument("--default-size", type=int, metavar="N", help="of its symbols without one")
@@ -114,6 +115,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"{_WHO}: --html is for one plan, without --sweep, --against or several devices")
     if args.plot is not None and args.against:
         raise ValueError(f"{_WHO}: --plot is for a plan or a sweep, without --against")
+    _check(args)
     made: Plan | Sweep | Against = _made(args)
     if isinstance(made, Plan) and args.against is not None:
         made = made.against(_one_plan(_other(args)))
@@ -122,6 +124,21 @@ def run(args: argparse.Namespace) -> None:
     else:
         print(_text(made, args))
     _write(made, args)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raises ValueError for options that would be ignored."""
+    if args.top and args.modules:
+        raise ValueError(f"{_WHO}: --top or --modules, not both")
+    if (args.top or args.modules) and (args.sweep or args.against or len(args.device) > 1):
+        raise ValueError(f"{_WHO}: --top and --modules are for one plan, without --sweep, --against or several devices")
+    names = [name for name, _ in (*args.size, *args.sweep)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{_WHO}: the size {twice[0]} is given twice, by --size or --sweep")
+    known = {d.name for d in devices.devices()}
+    if lists := [name for name in args.device if "," in name and name not in known]:
+        each = " ".join(f"--device {name.strip()}" for name in lists[0].split(","))
+        raise ValueError(f"{_WHO}: repeat --device for several devices: {each}")
 
 
 def _text(made: Any, args: argparse.Namespace) -> str:
@@ -145,7 +162,12 @@ def _other(args: argparse.Namespace) -> argparse.Namespace:
     _add_arguments(parser)
     first = vars(args)
     lists: dict[str, Any] = {name: [] for name, value in first.items() if isinstance(value, list)}
-    other = parser.parse_args(shlex.split(args.against), argparse.Namespace(**first | lists))
+    other = parser.parse_args(shlex.split(args.against), argparse.Namespace(**first | lists | dict.fromkeys(_OUTPUTS)))
+    if outputs := [name for name in _OUTPUTS if getattr(other, name)]:
+        raise ValueError(f"{_WHO}: --{outputs[0]} is about what is printed, and has no place within --against")
+    if other.sweep or len(other.device) > 1:
+        raise ValueError(f"{_WHO}: {_ONE_EACH}")
+    _check(other)
     for name in ("target", *lists):
         if not getattr(other, name):
             setattr(other, name, first[name])
@@ -155,16 +177,18 @@ def _other(args: argparse.Namespace) -> argparse.Namespace:
 def _one_plan(args: argparse.Namespace) -> Plan:
     made = _made(args)
     if not isinstance(made, Plan):
-        raise ValueError(f"{_WHO}: --against compares one plan with another: without --sweep, and of one device each")
+        raise ValueError(f"{_WHO}: {_ONE_EACH}")
     return made
 
 
 def _made(args: argparse.Namespace) -> Plan | Sweep:
     """The plan, or the table of several."""
     if args.target is None:
-        raise ValueError(f"{_WHO}: FUNCTION is needed: module.py:function, a named kernel or graph.json")
+        raise ValueError(f"{_WHO}: FUNCTION is needed: {targets.HELP}; or {targets.READ}")
     if args.against is not None and (args.sweep or len(args.device) > 1):
-        raise ValueError(f"{_WHO}: --against compares one plan with another: without --sweep, and of one device each")
+        raise ValueError(f"{_WHO}: {_ONE_EACH}")
+    if args.target.endswith((".json", ".onnx")):
+        _files.require_file(args.target, _WHO)
     if args.target.endswith(".json"):
         if args.shape or args.size or args.sweep:
             raise ValueError(f"{_WHO}: a graph has its shapes; --shape is for functions")
@@ -175,7 +199,7 @@ def _made(args: argparse.Namespace) -> Plan | Sweep:
         return _planned(args.target, [], args)
     if args.default_size is not None:
         raise ValueError(f"{_WHO}: --default-size is for the symbols of a model.onnx")
-    function, shapes = _function(args)
+    function, shapes = targets.load(args.target, args.shape, _WHO)
     specs = [_spec.spec(shape, dtype or args.dtype, like=args.like) for shape, dtype in shapes]
     _user_code.require_arguments(function, specs, _WHO)
     try:
@@ -186,12 +210,6 @@ def _made(args: argparse.Namespace) -> Plan | Sweep:
         what = f"{_WHO}: {args.target.rpartition(':')[2]} cannot be traced: {type(error).__name__}: {error}"
         line = source.raised_line(error.__traceback__)
         raise RuntimeError("\n  ".join(filter(None, (what, line)))) from error
-
-
-def _function(args: argparse.Namespace) -> tuple[Callable[..., Any], Any]:
-    if ":" in args.target:
-        return _user_code.load(args.target, _WHO), args.shape
-    return targets.named(args.target, _WHO), args.shape or targets.shapes(args.target)
 
 
 def _planned(function: Any, specs: list[Any], args: argparse.Namespace) -> Plan | Sweep:
@@ -250,6 +268,8 @@ def _parse_sweep(text: str) -> tuple[str, list[int]]:
         ):
             raise argparse.ArgumentTypeError(f"must be a name and numbers, such as N=1,2,4 or N=1..4096; got {text!r}")
         n = int(first)
+        if int(last or first) < n:
+            raise argparse.ArgumentTypeError(f"must go from less to more, such as N=1..64; got {text!r}")
         values.append(n)
         while dots and 2 * n <= int(last or first):
             n *= 2

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from .. import _core, _json
+from .. import _core, _files, _json
 from .._tables import Table, byte_unit, in_unit, wrapped
 from .options import parse_positive
 
@@ -31,6 +31,7 @@ def add(subcommands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Reads, calculates, prints."""
+    _files.require_file(args.ops, _WHO)
     ops = _json.read(args.ops, _WHO)
     if not isinstance(ops, list):
         raise ValueError(f"{_WHO}: {args.ops} must hold a list of operations, got {type(ops).__name__}")

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
-from .. import _named
+from .. import _named, _user_code
 
 Shape = tuple[tuple[int | str, ...], str | None]
 
@@ -28,6 +28,25 @@ _SHAPES: dict[str, tuple[Shape, ...]] = {
 }
 
 
+HELP = (
+    f"{_user_code.FUNCTION}, whose file is executed, also of a torch module; or a named kernel (softmax, layernorm, "
+    "...)"
+)
+READ = "graph.json or model.onnx, which are only read"  # what `kfusion plan` takes besides
+
+
+def load(text: str, given: list[Any], who: str) -> tuple[Callable[..., Any], list[Any]]:
+    """A function, and the shapes given for it: a named kernel has some by default.
+
+    Raises:
+        ValueError: there is none of that name.
+        ImportError: its module cannot be imported.
+    """
+    if ":" in text:
+        return _user_code.load(text, who), given
+    return named(text, who), given or list(_shapes(text))
+
+
 def named(text: str, who: str) -> Callable[..., Any]:
     """The function of a named kernel.
 
@@ -39,12 +58,9 @@ def named(text: str, who: str) -> Callable[..., Any]:
         return functions[text]
     close = difflib.get_close_matches(text, functions, n=3, cutoff=0.5)
     known = f"did you mean {' or '.join(close)}?" if close else f"the named ones are {', '.join(functions)}"
-    raise ValueError(
-        f"{who}: FUNCTION must be module.py:function, package.module:function or graph.json, got {text!r}, which is no "
-        f"named kernel either; {known}"
-    )
+    raise ValueError(f"{who}: FUNCTION must be {_user_code.FUNCTION}, or a named kernel, got {text!r}; {known}")
 
 
-def shapes(name: str) -> tuple[Shape, ...]:
+def _shapes(name: str) -> tuple[Shape, ...]:
     """The shapes, with the dtypes of those that are no floats, of which a named kernel is planned by default."""
     return _SHAPES.get(name, (_MATRIX,))

@@ -26,8 +26,7 @@ def add(subcommands: Any) -> None:
         "target",
         metavar="FUNCTION",
         nargs="?",
-        help="a named kernel (softmax, layernorm, ...), or module.py:function or package.module:function, whose file "
-        "is executed",
+        help=targets.HELP,
     )
     add_arrays(parser, "65536x8192 or 8192:bfloat16")
     parser.add_argument(

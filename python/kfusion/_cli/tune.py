@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from .. import _progress, _spec, _tune, _user_code
+from . import targets
 from .options import add_arrays
 
 _WHO = "kfusion tune"
@@ -21,7 +22,7 @@ def add(subcommands: Any) -> None:
         "the times in the folder of compiled kernels (kfusion cache): plans of any process choose by them, unless "
         "KFUSION_TUNE=off. The function's file is executed, as an import does.",
     )
-    parser.add_argument("target", metavar="FUNCTION", help="module.py:function or package.module:function")
+    parser.add_argument("target", metavar="FUNCTION", help=targets.HELP)
     add_arrays(parser, "4096x1024 or 1024:bfloat16")
     parser.add_argument(
         "--like", choices=("numpy", "torch"), default="numpy", help="whose arrays (default: %(default)s)"
@@ -33,8 +34,8 @@ def add(subcommands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Measures, and prints what was found."""
-    function = _user_code.load(args.target, _WHO)
-    specs = [_spec.spec(shape, dtype or args.dtype, like=args.like, device=args.device) for shape, dtype in args.shape]
+    function, shapes = targets.load(args.target, args.shape, _WHO)
+    specs = [_spec.spec(shape, dtype or args.dtype, like=args.like, device=args.device) for shape, dtype in shapes]
     _user_code.require_arguments(function, specs, _WHO)
     with _progress.reporting() as report:
         tuned = _tune.tune(function, *specs, progress=report)

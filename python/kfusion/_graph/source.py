@@ -17,6 +17,7 @@ _LIBRARIES = frozenset(
 )
 
 _TRACE = "kfusion._tracing.trace"  # whose frame is around those of the traced function
+_COMMANDS = "kfusion._cli.main"  # around it is what Python or the console script starts, no user's code
 
 
 class TraceError(TypeError):
@@ -36,6 +37,8 @@ def user_frame() -> FrameType | None:
     found = None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not (found and frame.f_globals.get("__name__") == _TRACE):
+        if frame.f_globals.get("__name__") == _COMMANDS:
+            break
         if not in_library(frame.f_globals):
             if not is_installed(frame.f_code.co_filename):
                 return frame
