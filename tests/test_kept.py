@@ -371,3 +371,13 @@ def test_report_of_numpy_arrays_and_bad_arguments() -> None:
     assert [v.role for v in kept.values][:1] == ["argument"]
     with pytest.raises(TypeError, match="must return an array of floats"):
         kf.kept_for_backward(lambda x: kf.argmax(x, 0), kf.spec((3, 4)))
+
+
+def test_tensors_without_data():
+    """Of torch's meta device: the same as of specs."""
+    with torch.device("meta"):
+        model, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()), torch.empty(4, 8)
+    spec = kf.spec((4, 8), like="torch")
+    kept = kf.kept_for_backward(model, x, device="H200")
+    assert [v.name for v in kept.values] == [v.name for v in kf.kept_for_backward(model, spec, device="H200").values]
+    assert kf.plan(model, x, device="H200") == kf.plan(model, spec, device="H200")
