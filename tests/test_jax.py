@@ -123,6 +123,22 @@ class TestJit:
         close(jax.jit(kf.fuse(lambda x: x * weight))(X), X * weight)
         close(jax.jit(lambda x, b: kf.fuse(lambda y: np.exp(y) + b)(x))(X, B), jnp.exp(X) + B)
 
+    @pytest.mark.parametrize(
+        "f",
+        [
+            lambda x: x + np.arange(9),
+            lambda x: x * np.arange(9.0),
+            lambda x: x[:, np.array([3, 1, 0])],
+            lambda x: x @ np.eye(9)[::-1].T,
+        ],
+    )
+    def test_captured_arrays_of_64_bits(self, f):
+        fused = kf.fuse(f)
+        with jax.enable_x64(False):
+            close(jax.jit(fused)(X), f(X))
+            close(jax.vmap(fused)(X[None]), f(X)[None])
+            close(jax.grad(squares(fused))(X), jax.grad(squares(f))(X), rtol=1e-4, atol=1e-4)
+
     def test_functions_of_one_call(self):
         close(jax.jit(kf.softmax)(X), jax.nn.softmax(X))
         close(jax.jit(lambda x, b: kf.where(x > b, x, 0.0))(X, B), jnp.where(X > B, X, 0.0))

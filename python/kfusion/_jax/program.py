@@ -169,6 +169,22 @@ class Program:
             outputs.append(last)
         return Program(*made.closed(outputs), self.no_gradient, self.called)
 
+    def taking(self, dtypes: Sequence[str]) -> Program:
+        """The program of inputs of these dtypes, which are cast to those it has."""
+        made = Nodes(self.graph["stages"])
+        given = iter(dtypes)
+        for node in self.graph["nodes"]:
+            dtype = next(given) if node["op"] == "input" else node["dtype"]
+            if dtype == node["dtype"]:
+                made.made.append(made.copy(node))
+                continue
+            narrow = made.copy(node | {"dtype": dtype, "strides": []})
+            like = node | {"stage": _some_stage(node, self.graph)}
+            made.made.append(made.add("cast", [narrow], node["shape"], like, rounds=True))
+        made.stops = {made.made[s] for s in self.stops}
+        closed = made.closed([made.made[o] for o in self.output_nodes])
+        return Program(*closed, self.no_gradient, self.called)
+
     def on(self, place: str) -> Program:
         """The program of arrays at another place."""
         if place == "cpu":

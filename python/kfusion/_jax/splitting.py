@@ -11,6 +11,7 @@ from jax import lax
 
 from .. import _core
 from .._graph.library_adjoints import ByIndex
+from . import widths
 from .nodes import Node, needed, pruned
 from .program import Adjoint, Called, Program
 
@@ -85,7 +86,7 @@ class _Splitting:
         reads = sorted(needed(cut, results) & self._known)
         nodes = [self._input(n, i) if i in reads else n for i, n in enumerate(cut)]
         graph, _ = pruned(nodes, self._graph["stages"], results, (), lambda i: False)
-        self._steps.append(Step(reads, results, Program(graph)))
+        self._steps.append(Step(reads, results, widths.narrowed(Program(graph))))
         self._known |= set(results)
 
     def _input(self, node: Node, number: int) -> Node:
@@ -166,7 +167,7 @@ def computed(node: Node, x: Any, y: Any) -> list[Any]:
     Raises:
         NotImplementedError: there is none for it.
     """
-    dtype = jax.numpy.dtype(node["dtype"])
+    dtype = jax.numpy.dtype(widths.narrow(node["dtype"]))
     is_half = dtype.itemsize == 2
     exact: Any = {"precision": lax.Precision.HIGHEST, "preferred_element_type": jax.numpy.float32 if is_half else dtype}
     if node["op"] == "matmul":

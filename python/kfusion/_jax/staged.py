@@ -16,7 +16,7 @@ from .._graph.objects import TakenApart
 from .._graph.structure import holds_arrays, leaves, walk
 from .._spec import Spec, dtype_name, is_array
 from .._tracing.trace import Trace, name_of, signature_of, trace
-from . import jaxprs, primitive
+from . import jaxprs, primitive, widths
 from .program import Program
 
 _KINDS = ("jax", "numpy")
@@ -60,7 +60,7 @@ def call(
     traced, no_gradient = _traced(function, lambda f: trace(f, *specs, **named))
     _require_pure(who, traced)
     operands = [arrays[i.spec.number] if isinstance(i.spec, _Given) else i.array for i in traced.inputs]
-    program = _in_dtypes_of_jax(Program.of(traced.graph, no_gradient, traced.library_calls))
+    program = widths.narrowed(Program.of(traced.graph, no_gradient, traced.library_calls))
     chosen = json.dumps({k: options[k] for k in ("fuse", "allow", "forbid") if options.get(k)} | _fuse(options))
     return apart.put_back(traced.returned(primitive.bind(program, [jax.numpy.asarray(o) for o in operands], chosen)))
 
@@ -112,9 +112,3 @@ def _require_pure(who: str, traced: Trace) -> None:
         raise TypeError(f"{who}: it writes to {name}, and arrays of JAX are immutable: return the new values")
     if traced.is_random:
         raise TypeError(f"{who}: it draws random numbers, of which jax.jit knows nothing: draw them by jax.random")
-
-
-def _in_dtypes_of_jax(program: Program) -> Program:
-    """JAX has 64 bits where jax_enable_x64 is set only."""
-    dtypes = tuple(str(jax.dtypes.canonicalize_dtype(n["dtype"])) for n in program.outputs)
-    return program.converted(dtypes) if dtypes != tuple(n["dtype"] for n in program.outputs) else program
