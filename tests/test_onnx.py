@@ -308,6 +308,66 @@ def test_branches(tmp_path, rng):
         np.testing.assert_allclose(fused(x, z), -x if z[0] > 0 else np.exp(x), rtol=1e-6)
 
 
+def test_branches_have_weights_of_their_own(tmp_path, rng):
+    """Of the same name as others, and as one of the model."""
+    nodes = []
+    for k, output in enumerate("ab"):
+        made = {}
+        for name, value in (("then_branch", 10.0**k), ("else_branch", -(10.0**k))):
+            add = h.make_node("Add", ["x", "k"], [f"{name}_{k}"])
+            own = [weight("k", np.float32([value] * 4))]
+            made[name] = h.make_graph([add], name, [], [info(f"{name}_{k}", T.FLOAT, [4])], initializer=own)
+        nodes.append(h.make_node("If", ["yes"], [output], **made))
+    nodes.append(h.make_node("Add", ["x", "k"], ["y"]))
+    outputs = [info(n, T.FLOAT, None) for n in "aby"]
+    weights = [weight("yes", np.array(True)), weight("k", np.float32([100] * 4))]
+    x = rng.standard_normal(4, np.float32)
+    fused = kf.fuse(saved(tmp_path, nodes, [info("x", T.FLOAT, [4])], outputs, weights))
+    for _ in range(2):
+        for got, by in zip(fused(x), (1, 10, 100), strict=True):
+            np.testing.assert_allclose(got, x + np.float32(by), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["wrap", "reflect", "edge"])
+@pytest.mark.parametrize("pads", [[2, 1], [3, 3], [4, 2], [7, 5]])
+def test_pads_wider_than_their_axis(tmp_path, mode, pads):
+    x = np.arange(3, dtype=np.float32)
+    node = h.make_node("Pad", ["x", "pads"], ["y"], mode=mode)
+    file = saved(
+        tmp_path, [node], [info("x", T.FLOAT, [3])], [info("y", T.FLOAT, None)], [weight("pads", np.int64(pads))]
+    )
+    np.testing.assert_array_equal(kf.fuse(file)(x), np.pad(x, pads, mode))
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("shape", [(4,), (1, 1, 4), (3, 4), (3, 1), (2, 3, 4), (2, 2, 1), (2, 1, 4), ()])
+def test_weights_of_norms_are_broadcast(tmp_path, rng, shape, axis):
+    """To the input, whatever axes are normalised: (2, 2, 1) has as many elements as (4,), and is not that."""
+    x = rng.standard_normal((2, 2 if shape == (2, 2, 1) else 3, 4), np.float32)
+    w, b = rng.standard_normal((2, *shape), np.float32)
+    axes = tuple(range(axis % 3, 3))
+    for op, opset in (("LayerNormalization", 21), ("RMSNormalization", 23)):
+        is_centred = op == "LayerNormalization"
+        names = ["x", "w", "b"] if is_centred else ["x", "w"]
+        nodes, weights = [h.make_node(op, names, ["y"], axis=axis)], [weight("w", w), weight("b", b)]
+        file = saved(
+            tmp_path, nodes, [info("x", T.FLOAT, x.shape)], [info("y", T.FLOAT, None)], weights[: len(names) - 1], opset
+        )
+        centred = np.float64(x) - np.float64(x).mean(axes, keepdims=True) * is_centred
+        wanted = centred / np.sqrt((centred**2).mean(axes, keepdims=True) + 1e-5) * w + b * is_centred
+        np.testing.assert_allclose(kf.fuse(file)(x), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_with_defaults_are_no_inputs(tmp_path):
+    inputs = [info("x", T.FLOAT, [2]), info("w", T.FLOAT, [2])]
+    nodes, weights = [h.make_node("Mul", ["x", "w"], ["y"])], [weight("w", np.float32([2, 3]))]
+    fused = kf.fuse(saved(tmp_path, nodes, inputs, [info("y", T.FLOAT, None)], weights))
+    x = np.ones(2, np.float32)
+    assert fused(x).tolist() == [2, 3]
+    with pytest.raises(TypeError, match="w is a weight with a default value, which cannot be replaced: take it out of"):
+        fused(x, w=x)
+
+
 def test_loops_stack_what_their_steps_give(tmp_path, rng):
     body = h.make_graph(
         [

@@ -117,12 +117,19 @@ def _bound(model: Model, arguments: Any, keywords: Mapping[str, Any], *, complet
     given = dict(zip(names, arguments, strict=False))
     for name, value in keywords.items():
         if name not in names or name in given:
-            why = "given twice" if name in given else f"no input of {model.name}; it has {', '.join(names) or 'none'}"
-            raise TypeError(f"kfusion.onnx: {name} is {why}")
+            raise TypeError(f"kfusion.onnx: {name} is {_why_not(model, name, is_given=name in given)}")
         given[name] = value
     if complete and (missing := [n for n in names if n not in given]):
         raise TypeError(f"kfusion.onnx: {model.name} needs the input {', '.join(missing)}")
     return given
+
+
+def _why_not(model: Model, name: str, *, is_given: bool) -> str:
+    if is_given:
+        return "given twice"
+    if name in model.defaults:
+        return "a weight with a default value, which cannot be replaced: take it out of the model's initializers"
+    return f"no input of {model.name}; it has {', '.join(i.name for i in model.inputs) or 'none'}"
 
 
 class FusedModel:

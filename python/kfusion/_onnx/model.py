@@ -34,6 +34,7 @@ class Model:
         self.with_weights = False
         own = {t.name for t in self.graph.initializer}
         self.inputs = [i for i in self.graph.input if i.name not in own]
+        self.defaults = own.intersection(i.name for i in self.graph.input)  # weights that other runtimes take, too
         _require_text(self.graph)
         _require_unique([i.name for i in self.inputs], "input")
         _require_unique([o.name for o in self.graph.output], "output")
@@ -71,10 +72,10 @@ class Model:
             dtype, shape = _dtype(tensor.data_type, f"the weight {tensor.name!r}"), _dims(tensor)
             count = int(np.prod(shape, dtype=np.float64))
             if count <= (_SMALL_FLOATS if dtype.kind not in "iub" else _SMALL_INTEGERS) or dtype.kind == "O":
-                found[tensor.name] = self._array(tensor)
+                found[tensor.name] = self._weight(tensor)
             else:
                 carrier(dtype, f"the weight {tensor.name!r}")
-                array = self._array(tensor) if self.with_weights else None
+                array = self._weight(tensor) if self.with_weights else None
                 found[tensor.name] = at.initializer(tensor.name, array, dtype, shape)
         return found
 
@@ -82,9 +83,13 @@ class Model:
         """Arrays of a subgraph's own tensors, by name."""
         return {t.name: self._array(t) for t in tensors}
 
+    def _weight(self, tensor: Any) -> np.ndarray:
+        """An array of the model's own graph, read once. Subgraphs have tensors of the same names."""
+        if tensor.name not in self._weights:
+            self._weights[tensor.name] = self._array(tensor)
+        return self._weights[tensor.name]
+
     def _array(self, tensor: Any) -> np.ndarray:
-        if tensor.name in self._weights and tensor.name:
-            return self._weights[tensor.name]
         try:
             array: np.ndarray = onnx().numpy_helper.to_array(tensor, str(self.path.parent))
         except Exception as error:
@@ -93,7 +98,6 @@ class Model:
             raise ValueError(f"kfusion.onnx: the weight {tensor.name!r}{of} cannot be read: {error}") from error
         if array.shape != _dims(tensor):
             raise ValueError(f"kfusion.onnx: the weight {tensor.name!r} has data of shape {array.shape}")
-        self._weights[tensor.name] = array
         return array
 
     def sizes(self, given: Mapping[str, int], default: int | None, shapes: Mapping[str, Any]) -> dict[str, Any]:

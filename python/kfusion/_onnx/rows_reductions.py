@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from .._ops.operation import Axes
 from .._spec import FLOATS, INTEGERS
 from .functions import kf
@@ -146,7 +148,13 @@ def _lp_normalization(at: Any, node: Any, x: Any) -> Any:
 def _layer_normalization(at: Any, node: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     if len([n for n in node.proto.output if n]) > 1 or dtype(weight) != dtype(x):
         raise NoRow
-    return kf.layernorm(at.lift(x), *_parameters(at, node, floats(x), weight, bias), **_along(node, x))
+    along, given = _along(node, x), [v for v in (weight, bias) if v is not None]
+    if all(_is_along(v, node, x) for v in given):
+        return kf.layernorm(at.lift(x), *_parameters(at, node, floats(x), weight, bias), **along)
+    if any(np.broadcast_shapes(shape_of(v), shape_of(x)) != shape_of(x) for v in given):
+        raise ValueError("its weights have extents that its input has not")
+    y = kf.layernorm(at.lift(floats(x)), **along) * at.lift(weight)
+    return y if bias is None else y + at.lift(bias)
 
 
 @row("RMSNormalization", since=23)
@@ -166,14 +174,17 @@ def _along(node: Any, x: Any) -> dict[str, Any]:
 
 def _parameters(at: Any, node: Any, x: Any, *given: Any) -> list[Any]:
     """Weights of the extents of the normalised axes, which may have leading axes of extent 1."""
+    if not all(v is None or _is_along(v, node, x) for v in given):
+        raise NoRow
     shape = shape_of(x)[node.attr("axis", -1) :]
     found = [None if v is None else at.lift(v) for v in given]
-    for i, v in enumerate(found):
-        if v is not None and v.shape != shape:
-            if math.prod(v.shape) != math.prod(shape) or len(v.shape) <= len(shape):
-                raise NoRow
-            found[i] = kf.reshape(v, shape)
-    return found
+    return [v if v is None or v.shape == shape else kf.reshape(v, shape) for v in found]
+
+
+def _is_along(v: Any, node: Any, x: Any) -> bool:
+    shape = shape_of(x)[node.attr("axis", -1) :]
+    lead = max(0, len(v.shape) - len(shape))
+    return shape_of(v) == (1,) * lead + shape
 
 
 @row("GroupNormalization", since=21)

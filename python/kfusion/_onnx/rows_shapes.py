@@ -126,6 +126,9 @@ def _pad(at: Any, node: Any, x: Any, pads: Any, value: Any = None, axes: Any = N
         x = x[cut]
     mode = node.attr("mode", "constant")
     grown = [(max(0, a), max(0, b)) for a, b in pairs]
+    reach = {"wrap": 0, "reflect": 1}.get(mode)
+    if reach is not None and any(max(pair) > n - reach for pair, n in zip(grown, x.shape, strict=True)):
+        raise NoRow  # the library goes round more than once
     return kf.pad(x, grown, "constant", fill) if mode == "constant" else kf.pad(x, grown, mode)
 
 
