@@ -280,8 +280,10 @@ def test_arguments_in_structures(rng):
 def test_endless_structures_are_refused():
     endless: list[Any] = []
     endless.append(endless)
-    with pytest.raises(ValueError, match="chain: x must not be nested more than 32 deep"):
-        chain(endless, 1.0)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="chain: x must not be nested more than 32 deep"):
+            chain(endless, 1.0)
+        pytest.importorskip("jax.numpy")  # whose tracers are looked for, once it is there
 
 
 def test_scalars_are_numbers_of_numpy():

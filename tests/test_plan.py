@@ -167,9 +167,9 @@ def test_default_device_is_the_gpu_or_else_an_h200(monkeypatch):
     H200 = kf.device("H200")
     for count, name in ((0, "H200"), (2, "cuda:0")):
         monkeypatch.setattr(_core, "cuda_device_count", lambda count=count: count)
-        assert _plan._device(None) is H200
+        assert _plan.device_of(None) is H200
         assert asked.pop() == name
-    assert _plan._device(H200) is H200
+    assert _plan.device_of(H200) is H200
 
 
 def test_arrays_count_by_shape_and_dtype_only():
