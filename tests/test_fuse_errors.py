@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -62,6 +64,13 @@ def test_random_numbers_are_refused(library):
         kf.TraceError, match=rf"f draws from {library}, .*: random numbers would be drawn once.*\n  draw them"
     ):
         f(np.ones(3))
+
+
+def test_numpys_generator_may_not_be_imported_yet():
+    """NumPy imports it when it is first asked for."""
+    program = "import numpy as np, kfusion as kf; kf.fuse(lambda x: x + np.random.normal(size=3))(np.ones(3))"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert "draws from numpy.random" in ran.stderr
 
 
 def test_a_generator_is_not_seen():

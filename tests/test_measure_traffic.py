@@ -373,7 +373,7 @@ def test_a_function_of_a_file(ncu, capsys, tmp_path):
     [
         ([], "kfusion traffic: give a function, or --suite and none"),
         (["softmax", "--suite"], "give a function, or --suite and none"),
-        (["sofmax", "--shape", "4x4"], "FUNCTION must be module.py:function or one of relu_layernorm, layernorm, "),
+        (["sofmax", "--shape", "4x4"], "got 'sofmax'; did you mean softmax or log_softmax?"),
         (["nowhere.py:f"], "there is no file nowhere.py"),
         (["softmax"], "x"),
         (["softmax", "--shape", "4x4"], "ERR_NVGPUCTRPERM"),

@@ -68,9 +68,9 @@ class _Changes:
         self._states = now
 
     def libraries(self) -> set[str]:
-        """Those whose state has changed by now."""
+        """Those whose state has changed by now, or that nobody had imported before: NumPy imports numpy.random late."""
         self.mark()
-        return {library for library, _ in self.found}
+        return {library for library, _ in self.found} | (_states(_STATES).keys() - self._states.keys())
 
 
 def _states(libraries: Collection[str]) -> dict[str, Any]:
