@@ -173,3 +173,24 @@ def test_exported_programs_keep_averages():
     buffers = dict(fused.named_buffers())
     torch.testing.assert_close(buffers["norm.running_mean"], model.norm.running_mean)
     torch.testing.assert_close(buffers["norm.running_var"], model.norm.running_var)
+
+
+class _Constants(torch.nn.Module):
+    def forward(self, x):
+        return x + 1, torch.arange(4), torch.full((2,), 3.0) + 1, torch.tensor([1, 2]), torch.eye(2).to(torch.complex64)
+
+
+@pytest.mark.parametrize("form", ["program", "module", "function"])
+def test_what_is_made_of_no_argument_is_each_calls_own(form):
+    x = torch.ones(3)
+    program = torch.export.export(_Constants(), (x,))
+    ours = kf.fuse({"program": program, "module": program.module(), "function": _Constants().forward}[form])
+    for result in ours(x):
+        result.zero_().add_(77)
+    for y, expected in zip(ours(x), _Constants()(x), strict=True):
+        torch.testing.assert_close(y, expected, rtol=0, atol=0)
+
+
+def test_a_tensor_that_a_function_names_comes_back_itself():
+    named = torch.arange(4)
+    assert kf.fuse(lambda x: (x + 1, named))(torch.ones(2))[1] is named
