@@ -194,3 +194,27 @@ def test_what_is_made_of_no_argument_is_each_calls_own(form):
 def test_a_tensor_that_a_function_names_comes_back_itself():
     named = torch.arange(4)
     assert kf.fuse(lambda x: (x + 1, named))(torch.ones(2))[1] is named
+
+
+@pytest.mark.parametrize("options", [{"padding_idx": 0}, {"padding_idx": -3}, {"scale_grad_by_freq": True}])
+def test_an_embeddings_options_change_its_gradient(options):
+    indices, weight = torch.tensor([0, 1, 2, 0]), floats(5, 3)
+
+    def loss(weight):
+        return torch.nn.functional.embedding(indices, weight, **options).sin().sum()
+
+    expected = torch.func.grad(loss)(weight)
+    torch.testing.assert_close(kf.grad(loss)(weight), expected)
+    ours = weight.clone().requires_grad_()
+    kf.fuse(loss)(ours).backward()
+    torch.testing.assert_close(ours.grad, expected)
+
+
+def test_a_programs_embedding_gives_its_padding_no_gradient():
+    indices, module = torch.tensor([0, 1, 2, 0]), torch.nn.Embedding(5, 3, padding_idx=0)
+    program = torch.export.export(module, (indices,))
+    kf.fuse(program)(indices).sin().sum().backward()
+    grad = dict(program.named_parameters())["weight"].grad
+    module(indices).sin().sum().backward()
+    torch.testing.assert_close(grad, module.weight.grad)
+    assert grad[1].any()
