@@ -173,3 +173,48 @@ def test_exported_programs_keep_averages():
     buffers = dict(fused.named_buffers())
     torch.testing.assert_close(buffers["norm.running_mean"], model.norm.running_mean)
     torch.testing.assert_close(buffers["norm.running_var"], model.norm.running_var)
+
+
+class _Constants(torch.nn.Module):
+    def forward(self, x):
+        return x + 1, torch.arange(4), torch.full((2,), 3.0) + 1, torch.tensor([1, 2]), torch.eye(2).to(torch.complex64)
+
+
+@pytest.mark.parametrize("form", ["program", "module", "function"])
+def test_what_is_made_of_no_argument_is_each_calls_own(form):
+    x = torch.ones(3)
+    program = torch.export.export(_Constants(), (x,))
+    ours = kf.fuse({"program": program, "module": program.module(), "function": _Constants().forward}[form])
+    for result in ours(x):
+        result.zero_().add_(77)
+    for y, expected in zip(ours(x), _Constants()(x), strict=True):
+        torch.testing.assert_close(y, expected, rtol=0, atol=0)
+
+
+def test_a_tensor_that_a_function_names_comes_back_itself():
+    named = torch.arange(4)
+    assert kf.fuse(lambda x: (x + 1, named))(torch.ones(2))[1] is named
+
+
+@pytest.mark.parametrize("options", [{"padding_idx": 0}, {"padding_idx": -3}, {"scale_grad_by_freq": True}])
+def test_an_embeddings_options_change_its_gradient(options):
+    indices, weight = torch.tensor([0, 1, 2, 0]), floats(5, 3)
+
+    def loss(weight):
+        return torch.nn.functional.embedding(indices, weight, **options).sin().sum()
+
+    expected = torch.func.grad(loss)(weight)
+    torch.testing.assert_close(kf.grad(loss)(weight), expected)
+    ours = weight.clone().requires_grad_()
+    kf.fuse(loss)(ours).backward()
+    torch.testing.assert_close(ours.grad, expected)
+
+
+def test_a_programs_embedding_gives_its_padding_no_gradient():
+    indices, module = torch.tensor([0, 1, 2, 0]), torch.nn.Embedding(5, 3, padding_idx=0)
+    program = torch.export.export(module, (indices,))
+    kf.fuse(program)(indices).sin().sum().backward()
+    grad = dict(program.named_parameters())["weight"].grad
+    module(indices).sin().sum().backward()
+    torch.testing.assert_close(grad, module.weight.grad)
+    assert grad[1].any()

@@ -358,3 +358,40 @@ def test_what_is_made_of_no_tensor_is_made_by_each_call(function, dynamic):
     if function is _made_of_no_tensor:  # views show what is written to what they are views of
         again[4].zero_()
         assert not again[5].any()
+
+
+def _filled_diagonal_after_a_write(x):
+    x = x * 1
+    x.t()[0] = 5
+    x.fill_diagonal_(9)
+    return x
+
+
+BY_STRIDES = {
+    "fill_diagonal_": lambda x: x.t().masked_fill(x.t() > 3, 0.0).fill_diagonal_(1.0),
+    "write": _filled_diagonal_after_a_write,
+    "offset": lambda x: x[1:].as_strided((4,), (5,), 0) * 2,
+    "offset of a result": lambda x: (x * 2)[1:].as_strided((4,), (5,), 0) * 2,
+    "empty_strided": lambda x: torch.empty_strided((4, 6), (1, 4)).copy_(x * 2).as_strided((24,), (1,)) + 1,
+    "transposed argument": lambda x: x.t().as_strided((5,), (2,)) + 1,
+    "copy": lambda x: torch.as_strided_copy(x.t() * 2, (24,), (1,)) + 1,
+    "scatter": lambda x: torch.as_strided_scatter(x.t() * 2, x[0], (6,), (2,), 1) + 1,
+    "result": lambda x: (x.t() * 2).as_strided((24,), (1,)),
+}
+
+
+@pytest.mark.parametrize("name", BY_STRIDES)
+def test_what_reads_memory_by_strides_finds_it_as_torch_lays_it(name):
+    x = torch.arange(24.0).view(4, 6)
+    function = BY_STRIDES[name]
+    expected = function(x.clone())
+    y = compiled(function)(x)
+    torch.testing.assert_close(y, expected, rtol=0, atol=0)
+    assert y.stride() == expected.stride()
+
+
+def test_what_reads_memory_by_strides_of_dense_values_is_a_step_of_a_plan(monkeypatch):
+    monkeypatch.setattr(Compiled, "_eagerly", lambda self, values: pytest.fail("operator by operator"))
+    x = torch.arange(24.0).view(4, 6)
+    y = compiled(BY_STRIDES["fill_diagonal_"])(x)
+    torch.testing.assert_close(y, BY_STRIDES["fill_diagonal_"](x), rtol=0, atol=0)

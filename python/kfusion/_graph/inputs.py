@@ -33,6 +33,7 @@ class Inputs(Nodes):
         self.program = Program()
         self.inputs: list[Input] = []
         self.stand_in: Callable[[Any], Traced | None] = lambda array: None  # the value of an array that was written to
+        self.is_made: Callable[[Any], bool] = lambda array: False  # whether the traced function made an array itself
         self.to_write: Callable[[Any], Any] = lambda array: array  # the value of one that is to be written to
         self.moved: dict[int, Any] = {}  # captured arrays, by the ids of their copies on the arguments' device
         self.named_tensors: Callable[[], dict[int, tuple[str, Any]]] = dict  # those of modules, by id

@@ -35,7 +35,7 @@ class Compiled:
         self._results = list(nodes[-1].args[0]) if isinstance(nodes[-1].args[0], (tuple, list)) else [nodes[-1].args[0]]
         self._plan_host(nodes)
         self._orders = [_order(n) for n in self._fused_results]
-        self._is_eager = not self._fused_results
+        self._is_eager = not self._fused_results or any(map(self._is_of_memory, nodes))
         self.function: Any = None if self._is_eager else fuse(self._traced_function(name))
 
     def _plan_host(self, nodes: Sequence[Any]) -> None:
@@ -59,6 +59,17 @@ class Compiled:
         self._inside = [n for n in nodes if n in inside]
         self._host = [n for n in nodes if n in host]
         self._read = [n for n in self._places if any(u in inside for u in n.users)]
+
+    def _is_of_memory(self, node: Any) -> bool:
+        """Whether a node reads memory by strides that no traced value has, or gives a view that comes back."""
+        if not fx_graphs.reads_by_strides(node) or node.args[0] in self._places:
+            return False
+        views, waiting = set(), [node]
+        while waiting:
+            views.add(seen := waiting.pop())
+            waiting += [u for u in seen.users if _is_view(u)]
+        returned = _is_view(node) and any(r in views for r in self._results if hasattr(r, "op"))
+        return returned or not fx_graphs.has_own_memory(node.args[0])
 
     def _traced_function(self, name: str) -> Any:
         """What is traced: of the tensors that the graph reads, and of sizes that no tensor has."""

@@ -18,6 +18,7 @@ from .._spec import DTYPES, FLOATS, HALF
 from . import library_calls
 from .aten import first, row, source
 from .torch_functions import FUNCTIONS, plain_axes, torch_function
+from .torch_nn import embedded
 
 # ---- what makes tensors of numbers ----
 
@@ -402,7 +403,7 @@ def _convolution(
 def _embedding(
     weight: Any, indices: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Any:
-    return contractions.taken(weight, indices, 0, "embedding")
+    return embedded(weight, indices, None if padding_idx < 0 else padding_idx, scale_grad_by_freq)
 
 
 @first("_scaled_dot_product_flash_attention_for_cpu")

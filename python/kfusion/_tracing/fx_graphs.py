@@ -7,7 +7,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from . import aten
+from .._graph.source import trace_error
+from . import aten, library_calls
+
+# Operators that read memory by strides, whatever the shape of the tensor that lies there.
+_BY_STRIDES = ("as_strided", "as_strided_copy", "as_strided_scatter", "resize")
 
 
 def run(nodes: Iterable[Any], values: dict[Any, Any], constants: Mapping[str, Any], *, traces: bool = True) -> None:
@@ -26,7 +30,9 @@ def run(nodes: Iterable[Any], values: dict[Any, Any], constants: Mapping[str, An
         if node.op != "call_function":
             raise NotImplementedError(f"kfusion: a node of {node.op} in a graph of operators")
         args, kwargs = given(node, values)
-        if traces and aten.is_operator(node.target):
+        if traces and reads_by_strides(node) and _is_made(node.args[0], values):
+            values[node] = _read_by_strides(node, args, kwargs)
+        elif traces and aten.is_operator(node.target):
             values[node] = aten.called(node.target, args, kwargs, only_first=_is_read_at_0(node))
         else:
             values[node] = node.target(*args, **kwargs)
@@ -34,6 +40,50 @@ def run(nodes: Iterable[Any], values: dict[Any, Any], constants: Mapping[str, An
 
 def _is_read_at_0(node: Any) -> bool:
     return bool(node.users) and all(u.target is operator.getitem and u.args[1] == 0 for u in node.users)
+
+
+def reads_by_strides(node: Any) -> bool:
+    """Whether a node's operator reads the memory of its first argument by strides."""
+    return aten.is_operator(node.target) and node.target._schema.name.removeprefix("aten::") in _BY_STRIDES
+
+
+def has_own_memory(node: Any) -> bool:
+    """Whether a node's tensor is all that lies in its memory, without gaps, as far as torch knew it."""
+    value: Any = node.meta.get("val")
+    if not is_tensor(value):
+        return False
+    sizes = (*value.shape, *value.stride(), value.storage_offset(), value.untyped_storage().nbytes())
+    if not all(type(n) is int for n in sizes) or value.storage_offset() != 0 or 0 in value.shape:
+        return False
+    dense = 1
+    for stride, extent in sorted((s, n) for s, n in zip(value.stride(), value.shape, strict=True) if n != 1):
+        if stride != dense:
+            return False
+        dense *= extent
+    return bool(value.untyped_storage().nbytes() == dense * value.element_size())
+
+
+def _is_made(node: Any, values: Mapping[Any, Any]) -> bool:
+    """Whether a node's value is traced, and no array that is read where it lies."""
+    return node.op != "placeholder" and hasattr(type(values[node]), "__kfusion_traced__")
+
+
+def _read_by_strides(node: Any, args: Any, kwargs: Any) -> Any:
+    """A call of the library on a copy that lies as torch's tensor would: a traced value may lie otherwise.
+
+    Raises:
+        TraceError: torch's tensor is a part of what lies in its memory.
+    """
+    op, base = node.target, node.args[0]
+    name = f"torch.{op._schema.name.removeprefix('aten::')}"
+    if not has_own_memory(base):
+        raise trace_error(f"{name} of a view reads memory of which no traced value is known", "index instead")
+    shape, strides = tuple(base.meta["val"].shape), base.meta["val"].stride()
+
+    def read(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return op(x.new_empty_strided(shape, strides).copy_(x), *args, **kwargs)
+
+    return library_calls.torch_call(read, name, args, kwargs)
 
 
 def given(node: Any, values: Mapping[Any, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

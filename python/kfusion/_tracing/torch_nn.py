@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._graph.source import no_form
-from .._graph.values import Traced, stage
+from .._graph.values import Traced, stage, tracer_of
 from .._ops import activations, attention, contractions, norms, views
 from .._ops import dropout as dropouts
 from .._ops import primitives as p
@@ -189,7 +189,22 @@ def _embedding(
 ) -> Any:
     if max_norm is not None:
         raise refusals.refused_keyword("torch.embedding", "max_norm")
-    return contractions.taken(weight, input, 0, "embedding")
+    return embedded(weight, input, padding_idx, scale_grad_by_freq)
+
+
+def embedded(weight: Any, indices: Any, padding_idx: int | None, scale_grad_by_freq: bool) -> Any:
+    """Rows of weight. None of their gradients goes to row `padding_idx`."""
+    tracer: Any = tracer_of(weight, indices)
+    rows = contractions.taken(weight, indices, 0, "embedding")
+    if not tracer.differentiates:
+        return rows
+    if scale_grad_by_freq:
+        raise refusals.refused_keyword("torch.embedding", "scale_grad_by_freq")
+    if padding_idx is None:
+        return rows
+    padding = padding_idx + weight.shape[0] if padding_idx < 0 else padding_idx
+    is_padding = views.expand_dims(p.equal(tracer.lift(indices, "torch"), padding), -1)
+    return p.where(is_padding, FUNCTIONS["detach"](rows), rows)
 
 
 @_function("normalize")

@@ -137,7 +137,7 @@ class _Tensors:
         self.error: TypeError | None = None  # of a write
         self._sized = None if tracer.recorded is None else SizedTensors(tracer, tracer.recorded, is_named)
         self._without_data: dict[int, Any] = {}  # by id: those that the function made so
-        tracer.stand_in, tracer.to_write = self.value, self.value_to_write
+        tracer.stand_in, tracer.to_write, tracer.is_made = self.value, self.value_to_write, self.is_own
         if tracer.plans:
             tracer.without_data = lambda tensor: id(tensor) in self._without_data or is_named(tensor)
         for tensor in tracer.attempt.changed:
@@ -209,6 +209,10 @@ class _Tensors:
         made = view.of(self.value(view.base))
         self._values[id(tensor)] = tensor, made
         return made  # type: ignore[no-any-return]
+
+    def is_own(self, tensor: Any) -> bool:
+        """Whether a tensor was made while tracing: eager torch would make it anew in each call."""
+        return _is_tensor(tensor) and not _has_no_data(tensor) and _storage(tensor) in self._own
 
     def value_to_write(self, tensor: Any) -> Any:
         """What stands for a tensor to which a traced value is about to be written."""
@@ -286,11 +290,15 @@ class _Tensors:
                     self._views.setdefault(id(tensor), _View(tensor, base, of))
                 continue
             self._computed_with(args, kwargs)
-            if isinstance(function, _IN_C) and name not in _OF_OTHERS:  # else it may be anybody's
+            if _is_torchs(function) and name not in _OF_OTHERS:  # else it may be anybody's
                 self._own.setdefault(storage, (tensor, name))
 
     def _computed_with(self, args: Any, kwargs: Any) -> None:
         self._read |= {_storage(v) for v in leaves((args, kwargs)) if _is_tensor(v)} - self._own.keys()
+
+
+def _is_torchs(function: Any) -> bool:
+    return isinstance(function, _IN_C) or getattr(function, "namespace", "") in ("aten", "prims")
 
 
 def _again(function: Any, name: str, args: Any, kwargs: Any, base: Any, i: int | None, value: Traced) -> Any:

@@ -335,6 +335,8 @@ def _output(tracer: Tracer, outputs: list[tuple[str, Traced]], written: Sequence
         return Slot(len(outputs) - 1)
     if is_size(leaf):
         return leaf
+    if is_array(leaf) and tracer.is_made(leaf):  # each call's is its own: callers may write to it
+        return Slot(0, lambda _: leaf.clone())
     if _holds_traced(leaf):
         what = f"{tracer.name} returns what it computes within a value of type {type(leaf).__name__}"
         raise trace_error(
