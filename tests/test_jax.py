@@ -317,6 +317,30 @@ class TestFunctionsOfJax:
         for y in (3, -3):
             close(jax.jit(kf.fuse(lambda x, y=y: of(x, jnp.int32(y))))(x), of(x, jnp.int32(y)))
 
+    def test_integers_by_zero_and_of_floats(self):
+        x, y = jnp.array([7, -7, 0, 5, -5], "int32"), jnp.array([0, 0, 0, 3, 3], "int32")
+        for of in (jnp.floor_divide, jax.lax.div, jax.lax.rem):
+            np.testing.assert_array_equal(jax.jit(kf.fuse(lambda x, y, of=of: of(x, y)))(x, y), of(x, y))
+        for dtype in ("float32", "bfloat16"):
+            v = jnp.array([np.nan, np.inf, -np.inf, 3e9, -3e9, 1.5, -1.5], dtype)
+            to = lambda v: jax.lax.convert_element_type(v, "int32")  # noqa: E731
+            np.testing.assert_array_equal(jax.jit(kf.fuse(to))(v), to(v))
+
+    @pytest.mark.parametrize(
+        "f",
+        [
+            lambda x: jnp.fmod(x, 3) + jnp.mod(6.0, x - 1.5),
+            lambda x: jax.nn.relu6(x) + jnp.abs(x),
+            lambda x: jax.lax.clamp(jnp.float32(0), x, jnp.float32(6)),
+            lambda x: jax.nn.softplus(x) + jnp.logaddexp2(x, x),
+            lambda x: jax.scipy.special.xlogy(x, jnp.abs(x) + 2),
+        ],
+    )
+    def test_gradients_at_corners(self, f):
+        x = jnp.array([0, -0.0, 3, 6, -6, 7, 4.5], "float32")
+        close(kf.fuse(f)(x), f(x))
+        close(jax.grad(lambda x: kf.fuse(f)(x).sum())(x), jax.grad(lambda x: f(x).sum())(x), rtol=1e-4)
+
     def test_it_is_one_kernel(self):
         f = kf.fuse(lambda x: jax.nn.softmax(jnp.tanh(x) * 2))
         assert jax.jit(f).lower(X).as_text().count("custom_call") == 1
