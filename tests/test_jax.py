@@ -117,6 +117,8 @@ class TestJit:
         x = X.astype("bfloat16")
         got = jax.jit(kf.fuse(lambda x, scale: x * scale))(x, 0.5)
         close(got, x * 0.5)
+        half = X.astype("float16")
+        close(jax.jit(kf.fuse(lambda x, scale: x * scale))(half, 2), half * 2)
 
     def test_captured_arrays_and_tracers(self):
         weight = np.arange(9, dtype="float32")
@@ -138,6 +140,10 @@ class TestJit:
             close(jax.jit(fused)(X), f(X))
             close(jax.vmap(fused)(X[None]), f(X)[None])
             close(jax.grad(squares(fused))(X), jax.grad(squares(f))(X), rtol=1e-4, atol=1e-4)
+
+    def test_views_of_products(self):
+        x, w = X.astype("bfloat16"), W.astype("bfloat16")
+        close(jax.jit(kf.fuse(lambda x, w: (x @ w).T))(x, w), (x @ w).T, rtol=1e-2, atol=1e-2)
 
     def test_functions_of_one_call(self):
         close(jax.jit(kf.softmax)(X), jax.nn.softmax(X))
@@ -446,6 +452,17 @@ with jax.set_mesh(jax.make_mesh((4,), ("i",), axis_types=(AxisType.Explicit,))):
     y = jax.jit(f)(jax.device_put(x, P("i", None)), jax.device_put(b, P()), jax.device_put(w, P()))
     assert jax.typeof(y).sharding.spec == P("i", None), jax.typeof(y)
     close(np.asarray(y), plain(x, b, w))
+square = jax.device_put(x[:4, :4], NamedSharding(mesh, P("i", None)))  # a factor twice in an array
+for twice in (lambda x: x @ x.T, lambda x: x + x.T, lambda x: x.T @ x):
+    close(jax.jit(kf.fuse(twice))(square), twice(x[:4, :4]))
+    total = lambda f: jax.jit(jax.grad(lambda x: (f(x) ** 2).sum()))
+    close(total(kf.fuse(twice))(square), total(twice)(x[:4, :4]))
+added = lambda x, b, w: jnp.tanh(x + b) * x
+with jax.set_mesh(jax.make_mesh((4,), ("i",), axis_types=(AxisType.Explicit,))):
+    given = [jax.device_put(a, P(*c)) for a, c in ((x, ("i", None)), (b, ()), (w, ()))]
+    made = [np.asarray(g) for g in loss(kf.fuse(lambda x, b, w: np.tanh(x + b) * x))(*given)[:2]]
+for got, want in zip(made, loss(added)(x, b, w)):
+    close(got, want)
 one = jax.device_put(x, jax.devices()[2])
 assert jax.jit(lambda x: f(x, np.asarray(b), np.asarray(w)))(one).devices() == {jax.devices()[2]}
 print("done")

@@ -28,6 +28,8 @@ class Factors:
             for axis, extent in enumerate(node["shape"]):
                 if extent == 1:
                     self._fix([self._of[-1][axis]])
+        for axes in map(self._roots, range(len(nodes))):  # a device has one part of a factor
+            self._fix([f for f in axes if axes.count(f) > 1])
         self.inputs = [self._roots(i) for i, n in enumerate(nodes) if n["op"] == "input"]
         self.outputs = [self._roots(o) for o in program.output_nodes]
         known = {f for axes in self.inputs for f in axes}
@@ -216,9 +218,17 @@ def rule(program: Program) -> tuple[str, tuple[str, ...]]:
     """Shardy's rule for a program's arrays, and the factors among those that are not to be cut."""
     found = factors(program)
     names: dict[int, str] = {}
+    fixed: list[str] = []
+
+    def name(factor: int) -> str:
+        """Of a factor that is not to be cut: another one at each place, since no array may have one twice."""
+        if factor not in found.fixed:
+            return names.setdefault(factor, f"f{len(names)}")
+        fixed.append(f"r{len(fixed)}")
+        return fixed[-1]
 
     def written(axes: Sequence[int]) -> str:
-        return " ".join(names.setdefault(f, f"f{len(names)}") for f in axes)
+        return " ".join(map(name, axes))
 
     text = f"{', '.join(map(written, found.inputs))} -> {', '.join(map(written, found.outputs))}"
-    return text, tuple(name for f, name in names.items() if f in found.fixed)
+    return text, tuple(fixed)
