@@ -117,6 +117,8 @@ class TestJit:
         x = X.astype("bfloat16")
         got = jax.jit(kf.fuse(lambda x, scale: x * scale))(x, 0.5)
         close(got, x * 0.5)
+        half = X.astype("float16")
+        close(jax.jit(kf.fuse(lambda x, scale: x * scale))(half, 2), half * 2)
 
     def test_captured_arrays_and_tracers(self):
         weight = np.arange(9, dtype="float32")
@@ -138,6 +140,10 @@ class TestJit:
             close(jax.jit(fused)(X), f(X))
             close(jax.vmap(fused)(X[None]), f(X)[None])
             close(jax.grad(squares(fused))(X), jax.grad(squares(f))(X), rtol=1e-4, atol=1e-4)
+
+    def test_views_of_products(self):
+        x, w = X.astype("bfloat16"), W.astype("bfloat16")
+        close(jax.jit(kf.fuse(lambda x, w: (x @ w).T))(x, w), (x @ w).T, rtol=1e-2, atol=1e-2)
 
     def test_functions_of_one_call(self):
         close(jax.jit(kf.softmax)(X), jax.nn.softmax(X))
@@ -317,6 +323,30 @@ class TestFunctionsOfJax:
         for y in (3, -3):
             close(jax.jit(kf.fuse(lambda x, y=y: of(x, jnp.int32(y))))(x), of(x, jnp.int32(y)))
 
+    def test_integers_by_zero_and_of_floats(self):
+        x, y = jnp.array([7, -7, 0, 5, -5], "int32"), jnp.array([0, 0, 0, 3, 3], "int32")
+        for of in (jnp.floor_divide, jax.lax.div, jax.lax.rem):
+            np.testing.assert_array_equal(jax.jit(kf.fuse(lambda x, y, of=of: of(x, y)))(x, y), of(x, y))
+        for dtype in ("float32", "bfloat16"):
+            v = jnp.array([np.nan, np.inf, -np.inf, 3e9, -3e9, 1.5, -1.5], dtype)
+            to = lambda v: jax.lax.convert_element_type(v, "int32")  # noqa: E731
+            np.testing.assert_array_equal(jax.jit(kf.fuse(to))(v), to(v))
+
+    @pytest.mark.parametrize(
+        "f",
+        [
+            lambda x: jnp.fmod(x, 3) + jnp.mod(6.0, x - 1.5),
+            lambda x: jax.nn.relu6(x) + jnp.abs(x),
+            lambda x: jax.lax.clamp(jnp.float32(0), x, jnp.float32(6)),
+            lambda x: jax.nn.softplus(x) + jnp.logaddexp2(x, x),
+            lambda x: jax.scipy.special.xlogy(x, jnp.abs(x) + 2),
+        ],
+    )
+    def test_gradients_at_corners(self, f):
+        x = jnp.array([0, -0.0, 3, 6, -6, 7, 4.5], "float32")
+        close(kf.fuse(f)(x), f(x))
+        close(jax.grad(lambda x: kf.fuse(f)(x).sum())(x), jax.grad(lambda x: f(x).sum())(x), rtol=1e-4)
+
     def test_it_is_one_kernel(self):
         f = kf.fuse(lambda x: jax.nn.softmax(jnp.tanh(x) * 2))
         assert jax.jit(f).lower(X).as_text().count("custom_call") == 1
@@ -422,6 +452,17 @@ with jax.set_mesh(jax.make_mesh((4,), ("i",), axis_types=(AxisType.Explicit,))):
     y = jax.jit(f)(jax.device_put(x, P("i", None)), jax.device_put(b, P()), jax.device_put(w, P()))
     assert jax.typeof(y).sharding.spec == P("i", None), jax.typeof(y)
     close(np.asarray(y), plain(x, b, w))
+square = jax.device_put(x[:4, :4], NamedSharding(mesh, P("i", None)))  # a factor twice in an array
+for twice in (lambda x: x @ x.T, lambda x: x + x.T, lambda x: x.T @ x):
+    close(jax.jit(kf.fuse(twice))(square), twice(x[:4, :4]))
+    total = lambda f: jax.jit(jax.grad(lambda x: (f(x) ** 2).sum()))
+    close(total(kf.fuse(twice))(square), total(twice)(x[:4, :4]))
+added = lambda x, b, w: jnp.tanh(x + b) * x
+with jax.set_mesh(jax.make_mesh((4,), ("i",), axis_types=(AxisType.Explicit,))):
+    given = [jax.device_put(a, P(*c)) for a, c in ((x, ("i", None)), (b, ()), (w, ()))]
+    made = [np.asarray(g) for g in loss(kf.fuse(lambda x, b, w: np.tanh(x + b) * x))(*given)[:2]]
+for got, want in zip(made, loss(added)(x, b, w)):
+    close(got, want)
 one = jax.device_put(x, jax.devices()[2])
 assert jax.jit(lambda x: f(x, np.asarray(b), np.asarray(w)))(one).devices() == {jax.devices()[2]}
 print("done")

@@ -15,7 +15,7 @@ from .._graph.source import TraceError, message
 from .._graph.structure import may_hold_results, walk
 from .._graph.tracer import Tracer
 from .._graph.values import Traced
-from .._spec import Spec, dtype_name, is_array
+from .._spec import FLOATS, Spec, dtype_name, is_array
 from .._tracing.through_jax import Differentiates
 from .._tracing.trace import name_of, signature_of
 from . import lax_ops
@@ -160,8 +160,8 @@ class _Interpreter:
         name = str(getattr(about, "func_src_info", "a function")).partition(" ")[0]
         if not source.startswith(_OF_JAX):
             self._whose.no_gradient = f"{name} has a gradient of its own"
-        elif name == "relu":  # whose gradient at 0 is 0
-            return [given[0]._tracer.map("relu", given[0])]
+        elif name in lax_ops.WITH_GRADIENTS and len({v._dtype for v in given}) == 1 and given[0]._dtype in FLOATS:
+            return [lax_ops.WITH_GRADIENTS[name](*given)]
         return self.closed(inner, given)
 
     def _constant(self, value: Any) -> Traced:

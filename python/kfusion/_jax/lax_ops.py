@@ -12,7 +12,7 @@ import numpy as np
 from .._ops import contractions, extremes, views
 from .._ops import primitives as p
 from .._ops.erfc import erfc
-from .._spec import FLOATS, INTEGERS
+from .._spec import FLOATS, HALF, INTEGERS
 
 Rule = Callable[..., Any]  # of the values and the primitive's parameters
 
@@ -29,7 +29,6 @@ _MAPS = {
     "max": "maximum",
     "min": "minimum",
     "neg": "negative",
-    "abs": "absolute",
     "sign": "sign",
     "floor": "floor",
     "ceil": "ceil",
@@ -103,21 +102,23 @@ def shaped(x: Any, shape: Sequence[int]) -> Any:
 
 
 def _divide(x: Any, y: Any, **_: Any) -> Any:
-    """Integers are cut, not rounded down."""
+    """Integers are cut, not rounded down, and give -1 by 0."""
     if x._dtype in FLOATS:
         return p.divide(x, y)
     down = p.floor_divide(x, y)
     is_cut = p.logical_and(p.not_equal(down * y, x), p.not_equal(p.less(x, 0), p.less(y, 0)))
-    return p.where(is_cut, down + 1, down)
+    return p.where(p.equal(y, 0), -1, p.where(is_cut, down + 1, down))
 
 
 def _rem(x: Any, y: Any, **_: Any) -> Any:
-    """The remainder with x's sign."""
+    """The remainder with x's sign; x by 0, of integers."""
     if x._dtype in FLOATS:
-        return p.copysign(p.remainder(p.absolute(x), p.absolute(y)), x)
+        rest = p.remainder(p.absolute(x), p.absolute(y))
+        is_zero = p.logical_and(p.equal(x, 0), p.equal(rest, 0))  # of x's sign
+        return p.where(is_zero, x, p.where(p.less(x, 0), p.negative(rest), rest))
     rest = p.remainder(x, y)
     is_other = p.logical_and(p.not_equal(rest, 0), p.not_equal(p.less(x, 0), p.less(y, 0)))
-    return p.where(is_other, rest - y, rest)
+    return p.where(p.equal(y, 0), x, p.where(is_other, rest - y, rest))
 
 
 def _round(x: Any, *, rounding_method: Any, **_: Any) -> Any:
@@ -142,11 +143,66 @@ def _select(which: Any, *cases: Any, **_: Any) -> Any:
 
 
 def _clamp(least: Any, x: Any, most: Any, **_: Any) -> Any:
-    return p.clip(x, least, most)
+    """Gradients pass to x between the bounds, and to a bound beyond it."""
+    cut = p.clip(x, least, most)
+    if x._dtype not in FLOATS:
+        return cut
+    bound = p.where(p.less(most, x), most, _stop(cut))
+    bound = p.where(p.logical_and(p.less(x, least), p.less_equal(least, most)), least, bound)
+    return p.where(p.logical_and(p.less(least, x), p.less(x, most)), x, bound)
+
+
+def _abs(x: Any, **_: Any) -> Any:
+    """With the gradient 1 at 0."""
+    if x._dtype not in FLOATS:
+        return p.absolute(x)
+    return p.where(p.equal(x, 0), x + 0.0, p.absolute(x))  # 0 of -0
+
+
+def relu6(x: Any) -> Any:
+    """min(max(x, 0), 6), with the gradient 0 at both ends."""
+    is_inside = p.logical_and(p.less(0, x), p.less(x, 6))
+    return p.where(is_inside, x, _stop(p.clip(x, 0, 6)))
+
+
+def _x_times(x: Any, logarithm: Any) -> Any:
+    """x * logarithm, which is 0 at 0 times infinity; with the gradient `logarithm` by x also at 0."""
+    is_zero = p.logical_and(p.equal(x, 0), p.isinf(logarithm))
+    return p.where(is_zero, 0.0, x * logarithm + 0.0)
+
+
+def logaddexp2(x: Any, y: Any) -> Any:
+    """log2(2**x + 2**y), with halves as gradients where both are one."""
+    apart = x - y
+    more = p.log1p(p.exp2(p.negative(p.absolute(apart)))) * (1 / math.log(2))
+    return p.where(p.isnan(apart), x + y, p.maximum(x, y) + more)
+
+
+def xlogy(x: Any, y: Any) -> Any:
+    """x * log(y), and 0 where x is 0."""
+    return _x_times(x, p.log(y))
+
+
+def xlog1py(x: Any, y: Any) -> Any:
+    """x * log(1 + y), and 0 where x is 0."""
+    return _x_times(x, p.log1p(y))
 
 
 def _convert(x: Any, *, new_dtype: Any, **_: Any) -> Any:
-    return p.not_equal(x, 0) if str(new_dtype) == "bool" and x._dtype != "bool" else cast(x, str(new_dtype))
+    dtype = str(new_dtype)
+    if dtype == "bool" and x._dtype != "bool":
+        return p.not_equal(x, 0)
+    return _whole(x, dtype) if dtype in INTEGERS and x._dtype in FLOATS else cast(x, dtype)
+
+
+def _whole(x: Any, dtype: str) -> Any:
+    """A float cut to an integer: the nearest one that there is, and 0 for NaN."""
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    wide = cast(x, "float32") if x._dtype in HALF else x
+    inside = p.logical_and(p.greater_equal(wide, float(least)), p.less(wide, -float(least)))
+    made = cast(p.where(inside, wide, 0.0), dtype)
+    made = p.where(p.less(wide, float(least)), int(least), made)
+    return p.where(p.greater_equal(wide, -float(least)), int(most), made)
 
 
 def _broadcast_in_dim(x: Any, *, shape: Sequence[int], broadcast_dimensions: Sequence[int], **_: Any) -> Any:
@@ -295,6 +351,15 @@ def _stop(x: Any, **_: Any) -> Any:
     return x._tracer.constant(x)
 
 
+# Of functions whose gradients JAX says, where those of the nodes that they become are others.
+WITH_GRADIENTS: dict[str, Rule] = {
+    "relu": lambda x: x._tracer.map("relu", x),  # whose gradient at 0 is 0
+    "relu6": relu6,
+    "logaddexp": lambda x, y: x._tracer.map("logaddexp", x, y),
+    "logaddexp2": logaddexp2,
+    "xlogy": xlogy,
+    "xlog1py": xlog1py,
+}
 RULES: dict[str, Rule] = {
     **{name: _map(op) for name, op in _MAPS.items()},
     **{name: _reduction(op) for name, op in _REDUCTIONS.items()},
@@ -307,6 +372,7 @@ RULES: dict[str, Rule] = {
     "xor": _bits("logical_xor", "bitwise_xor"),
     "not": _bits("logical_not", "invert"),
     "select_n": _select,
+    "abs": _abs,
     "clamp": _clamp,
     "convert_element_type": _convert,
     "broadcast_in_dim": _broadcast_in_dim,

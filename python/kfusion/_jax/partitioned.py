@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -80,6 +81,14 @@ def specs(program: Program, avals: Sequence[Any]) -> list[Any]:
     is_cut = mesh is not None and any(axis is not None for a in avals for axis in a.sharding.spec)
     axes = _axes_of_factors(program, mesh, avals) if is_cut else {}
     return [PartitionSpec(*(axes.get(f) for f in its)) for its in factors(program).outputs] if axes else []
+
+
+def cut_as(array: Any, aval: Any) -> Any:
+    """The array, cut as JAX's type says, where types say how arrays are cut."""
+    wanted, has = (getattr(a, "sharding", None) for a in (aval, jax.typeof(array)))
+    if wanted is None or has is None or wanted.spec == has.spec or wanted.mesh.empty:
+        return array
+    return jax.sharding.reshard(array, wanted)
 
 
 def _axes_of_factors(program: Program, mesh: Any, arrays: Sequence[Any]) -> dict[int, Any]:

@@ -103,7 +103,8 @@ def _transpose(cotangents: Sequence[Any], *given: Any, program: Program, wrt: tu
     if not passed:
         return [None] * count + [ad.Zero(g.aval) for g in given[count:]]
     backward = program.gradient(tuple(i for i, _ in passed), wrt)
-    return [None] * count + list(bind(backward, [*given[:count], *(c for _, c in passed)]))
+    made = bind(backward, [*given[:count], *(c for _, c in passed)])
+    return [None] * count + [partitioned.cut_as(m, g.aval) for m, g in zip(made, given[count:], strict=True)]
 
 
 ad.primitive_jvps[kfusion_p] = _jvp
@@ -170,7 +171,7 @@ def _options(options: str) -> dict[str, Any]:
 
 def _compiled(program: Program, options: str, place: str) -> dict[str, Any]:
     """The attributes of the custom call of a program there, which is ready to run then."""
-    there = program.on(place)
+    there = program.on(place).in_c_order()
     key = there.key(options)
     _core.xla_compile(key, _core.Graph.from_dict(there.graph), running.device(place).to_dict(), _options(options))
     text = json.dumps({"graph": there.graph, "options": _options(options)}, separators=(",", ":"))

@@ -185,6 +185,30 @@ class Program:
         closed = made.closed([made.made[o] for o in self.output_nodes])
         return Program(*closed, self.no_gradient, self.called)
 
+    def in_c_order(self) -> Program:
+        """The program whose outputs are no views of products, which library kernels store in their own order."""
+        nodes = self.graph["nodes"]
+
+        def is_view(number: int) -> bool:
+            if nodes[number]["op"] not in ("transpose", "reshape", "slice"):
+                return False
+            source = nodes[number]["arguments"][0]
+            return nodes[source]["op"] in ("matmul", "conv2d", "library_call", "library_result") or is_view(source)
+
+        if not any(nodes[o]["dtype"] in FLOATS and is_view(o) for o in self.output_nodes):
+            return self
+        made = Nodes(self.graph["stages"])
+        for node in nodes:
+            made.made.append(made.copy(node))
+        made.stops = {made.made[s] for s in self.stops}
+        outputs = [
+            made.add("positive", [made.made[o]], nodes[o]["shape"], nodes[o])
+            if nodes[o]["dtype"] in FLOATS and is_view(o)
+            else made.made[o]
+            for o in self.output_nodes
+        ]
+        return Program(*made.closed(outputs), self.no_gradient, self.called)
+
     def on(self, place: str) -> Program:
         """The program of arrays at another place."""
         if place == "cpu":

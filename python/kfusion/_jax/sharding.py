@@ -31,7 +31,8 @@ class Factors:
         one = {
             f for its, n in zip(self._of, nodes, strict=True) for f, s in zip(its, n["shape"], strict=True) if s == 1
         }
-        fixed = one.union(axes.whole, *axes.reduced.values())
+        twice = {f for its in self._of for f in its if list(its).count(f) > 1}  # a device has one part of a factor
+        fixed = one.union(axes.whole, twice, *axes.reduced.values())
         every = known.union(*self.outputs)
         self.free = (every & known) - fixed
         self.fixed = every - self.free
@@ -56,9 +57,17 @@ def rule(program: Program) -> tuple[str, tuple[str, ...]]:
     """Shardy's rule for a program's arrays, and the factors among those that are not to be cut."""
     found = factors(program)
     names: dict[int, str] = {}
+    fixed: list[str] = []
+
+    def name(factor: int) -> str:
+        """Of a factor that is not to be cut: another one at each place, since no array may have one twice."""
+        if factor not in found.fixed:
+            return names.setdefault(factor, f"f{len(names)}")
+        fixed.append(f"r{len(fixed)}")
+        return fixed[-1]
 
     def written(axes: Sequence[int]) -> str:
-        return " ".join(names.setdefault(f, f"f{len(names)}") for f in axes)
+        return " ".join(map(name, axes))
 
     text = f"{', '.join(map(written, found.inputs))} -> {', '.join(map(written, found.outputs))}"
-    return text, tuple(name for f, name in names.items() if f in found.fixed)
+    return text, tuple(fixed)
