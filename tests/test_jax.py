@@ -141,6 +141,11 @@ class TestJit:
             close(jax.vmap(fused)(X[None]), f(X)[None])
             close(jax.grad(squares(fused))(X), jax.grad(squares(f))(X), rtol=1e-4, atol=1e-4)
 
+    def test_captured_tracers_among_arrays(self):
+        with pytest.raises(kf.TraceError, match=r"names an array that JAX traces(.|\n)*pass it as an argument"):
+            jax.grad(lambda b: (kf.fuse(lambda x: x * b)(X) ** 2).sum())(B)
+        close(*(jax.grad(lambda b, f=f: squares(f(lambda x: x * b))(b))(B) for f in (kf.fuse, lambda f: f)))
+
     def test_views_of_products(self):
         x, w = X.astype("bfloat16"), W.astype("bfloat16")
         close(jax.jit(kf.fuse(lambda x, w: (x @ w).T))(x, w), (x @ w).T, rtol=1e-2, atol=1e-2)
