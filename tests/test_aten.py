@@ -218,3 +218,11 @@ def test_a_programs_embedding_gives_its_padding_no_gradient():
     module(indices).sin().sum().backward()
     torch.testing.assert_close(grad, module.weight.grad)
     assert grad[1].any()
+
+
+def test_an_operator_that_reads_memory_behind_a_view_is_refused():
+    x = floats(4, 6)
+    with pytest.raises(kf.TraceError, match="of a view reads memory"):
+        kf.fuse(lambda x: aten.as_strided.default(x[1:], [4], [5], 0) * 2)(x)
+    y = kf.fuse(lambda x: aten.as_strided.default(x, [4], [5], 0) * 2)(x)
+    torch.testing.assert_close(y, x.as_strided((4,), (5,), 0) * 2, rtol=0, atol=0)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._graph.source import NoForm, TraceError
+from .._graph.source import NoForm, TraceError, trace_error
 from .._graph.structure import leaves, walk
 from .._graph.tracer import Tracer, current
 from .._graph.values import tracer_of
@@ -138,10 +138,13 @@ def _is_traced(value: Any) -> bool:
 
 
 def _by_library(op: Any, name: str, args: Any, kwargs: Any) -> Any:
+    if name in _BY_STRIDES and args and getattr(args[0], "_path", ()) != ():
+        raise trace_error(f"torch.{name} of a view reads memory of which no traced value is known", "index instead")
     given = sys.modules["torch"].reshape if name in _VIEWS and op._overloadname != "dtype" else op
     return library_calls.torch_call(given, f"torch.{name}", args, kwargs)
 
 
+_BY_STRIDES = ("as_strided", "as_strided_copy", "as_strided_scatter")
 _VIEWS = ("view", "_unsafe_view")  # whose arguments may lie otherwise here than where torch made the graph
 
 
