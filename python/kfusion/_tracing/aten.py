@@ -138,10 +138,15 @@ def _is_traced(value: Any) -> bool:
 
 
 def _by_library(op: Any, name: str, args: Any, kwargs: Any) -> Any:
-    if name in _BY_STRIDES and args and getattr(args[0], "_path", ()) != ():
-        raise trace_error(f"torch.{name} of a view reads memory of which no traced value is known", "index instead")
+    if name in _BY_STRIDES and args and _is_traced(args[0]) and not _is_whole_input(args[0]):
+        what = f"torch.{name} of what is no argument reads memory by strides, and values may lie in any order"
+        raise trace_error(what, "index instead")
     given = sys.modules["torch"].reshape if name in _VIEWS and op._overloadname != "dtype" else op
     return library_calls.torch_call(given, f"torch.{name}", args, kwargs)
+
+
+def _is_whole_input(x: Any) -> bool:
+    return x._path == () and x._tracer.node(x) in x._tracer._input_nodes
 
 
 _BY_STRIDES = ("as_strided", "as_strided_copy", "as_strided_scatter")
