@@ -218,3 +218,12 @@ def test_a_programs_embedding_gives_its_padding_no_gradient():
     module(indices).sin().sum().backward()
     torch.testing.assert_close(grad, module.weight.grad)
     assert grad[1].any()
+
+
+@pytest.mark.parametrize("made", [lambda x: x[1:], lambda x: x.t() * 2])
+def test_an_operator_that_reads_memory_of_no_argument_is_refused(made):
+    x = floats(4, 6)
+    with pytest.raises(kf.TraceError, match="reads memory by strides"):
+        kf.fuse(lambda x: aten.as_strided.default(made(x), [4], [5], 0) * 2)(x)
+    y = kf.fuse(lambda x: aten.as_strided.default(x, [4], [5], 0) * 2)(x)
+    torch.testing.assert_close(y, x.as_strided((4,), (5,), 0) * 2, rtol=0, atol=0)

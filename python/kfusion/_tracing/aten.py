@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._graph.source import NoForm, TraceError
+from .._graph.source import NoForm, TraceError, trace_error
 from .._graph.structure import leaves, walk
 from .._graph.tracer import Tracer, current
 from .._graph.values import tracer_of
@@ -138,10 +138,18 @@ def _is_traced(value: Any) -> bool:
 
 
 def _by_library(op: Any, name: str, args: Any, kwargs: Any) -> Any:
+    if name in _BY_STRIDES and args and _is_traced(args[0]) and not _is_whole_input(args[0]):
+        what = f"torch.{name} of what is no argument reads memory by strides, and values may lie in any order"
+        raise trace_error(what, "index instead")
     given = sys.modules["torch"].reshape if name in _VIEWS and op._overloadname != "dtype" else op
     return library_calls.torch_call(given, f"torch.{name}", args, kwargs)
 
 
+def _is_whole_input(x: Any) -> bool:
+    return x._path == () and x._tracer.node(x) in x._tracer._input_nodes
+
+
+_BY_STRIDES = ("as_strided", "as_strided_copy", "as_strided_scatter")
 _VIEWS = ("view", "_unsafe_view")  # whose arguments may lie otherwise here than where torch made the graph
 
 
