@@ -117,8 +117,11 @@ class TestJit:
         x = X.astype("bfloat16")
         got = jax.jit(kf.fuse(lambda x, scale: x * scale))(x, 0.5)
         close(got, x * 0.5)
-        half = X.astype("float16")
-        close(jax.jit(kf.fuse(lambda x, scale: x * scale))(half, 2), half * 2)
+
+    @pytest.mark.parametrize("dtype", ["int8", "uint8"])
+    def test_dtypes_without_kernels(self, dtype):
+        with pytest.raises(NotImplementedError, match=f"kernels have no {dtype}"):
+            jax.jit(kf.fuse(lambda x: x.astype(dtype)))(X)
 
     def test_captured_arrays_and_tracers(self):
         weight = np.arange(9, dtype="float32")

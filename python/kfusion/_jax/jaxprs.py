@@ -168,9 +168,8 @@ class _Interpreter:
         """A number as a constant, an array as an input."""
         if isinstance(value, jax.core.Tracer):
             if self._tracer._runs:  # a call outside of JAX's transformations
-                self._whose.refused = True
                 what = f"{self._whose.__name__} names an array that JAX traces, and none of its arguments is one"
-                raise trace_error(what, "pass it as an argument")
+                raise NoNodes(message(what, "pass it as an argument"))
             spec = Spec(tuple(value.shape), dtype_name(value.dtype, "kfusion.trace: an array that the function names"))
             return self._tracer.input(self._tracer._free_name("captured"), spec, value, captured=True)
         array = np.asarray(value)

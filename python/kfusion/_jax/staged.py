@@ -67,7 +67,7 @@ def call(
 
 def _strong_as(arguments: Any) -> Callable[[Any], Any]:
     """Gives Python's floats that jax.jit has made arrays of the dtype of the float arrays that they meet, as JAX does:
-    where these are all of one. Its integers too among arrays of float16, which are float32 with those of int32.
+    where these are all of one.
     """
     floats = {
         jax.numpy.dtype(leaf.dtype)
@@ -79,12 +79,8 @@ def _strong_as(arguments: Any) -> Callable[[Any], Any]:
     }
 
     def strong(array: Any) -> Any:
-        if len(floats) != 1 or not _is_weak(array):
-            return array
-        to = next(iter(floats))
         is_float = jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
-        is_integer = jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 0
-        return array.astype(to) if is_float or (is_integer and to == "float16") else array
+        return array.astype(next(iter(floats))) if is_float and _is_weak(array) and len(floats) == 1 else array
 
     return strong
 

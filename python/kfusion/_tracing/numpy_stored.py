@@ -153,10 +153,16 @@ def seen(array: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def stored(array: np.ndarray) -> np.ndarray:
-    """A result of NumPy's as it is stored."""
+    """A result of NumPy's as it is stored.
+
+    Raises:
+        NotImplementedError: it is JAX's, whose views as bool are whether a number is not 0.
+    """
     kept = STORED.get(array.dtype.name)
     if kept is None:
         return array
+    if type(array).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        raise NotImplementedError(f"kfusion: kernels have no {array.dtype}: call it outside of jax.jit, on arrays")
     if array.dtype.kind != "c":
         return array.view(kept)
     pairs = np.empty((*array.shape, 2), kept)
