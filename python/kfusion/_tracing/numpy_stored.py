@@ -161,7 +161,7 @@ def stored(array: np.ndarray) -> np.ndarray:
     kept = STORED.get(array.dtype.name)
     if kept is None:
         return array
-    if type(array).__module__.partition(".")[0] in ("jax", "jaxlib"):
+    if kept == "bool" and type(array).__module__.partition(".")[0] in ("jax", "jaxlib"):
         raise NotImplementedError(f"kfusion: kernels have no {array.dtype}: call it outside of jax.jit, on arrays")
     if array.dtype.kind != "c":
         return array.view(kept)
