@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 SOURCES = [
     ROOT / "tests/support/fake_cuda.cpp",
     *(ROOT / f"cuda/host/{name}.cpp" for name in ("memory", "runtime", "load")),
+    *(ROOT / f"cpp/cpu/{name}.cpp" for name in ("platform", "control_group")),
 ]
 FLAGS = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-fPIC", "-shared", "-pthread"]
 FLAGS += ["-fno-gnu-unique", "-Wl,-Bsymbolic"]  # nothing is shared with another copy, or with a true runtime

@@ -1,7 +1,6 @@
 // A CUDA runtime without a GPU, as far as cuda/host/ asks for memory and images: what it refuses while a graph is being
 // captured, and what memory it has. Built into one library with the files that it is for; test_cuda_host.py calls it.
 #include <cuda_runtime_api.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <map>
@@ -199,9 +198,6 @@ namespace kfusion {
 namespace compiler {
 std::string nvrtc_package(int) { return "a package"; }
 }  // namespace compiler
-namespace cpu {
-void in_forked_child(void (*handler)()) { pthread_atfork(nullptr, nullptr, handler); }
-}  // namespace cpu
 namespace cuda {
 const void* any_kernel() { return &fake; }
 }  // namespace cuda

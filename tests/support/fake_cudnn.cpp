@@ -59,6 +59,7 @@ NoFork::NoFork() {}
 NoFork::~NoFork() {}
 void ForkSafeMutex::lock() { mutex_.lock(); }
 void ForkSafeMutex::unlock() { mutex_.unlock(); }
+void in_forked_child(void (*)()) {}
 void* open_library(const char*) noexcept { return nullptr; }
 void* loaded_library(const char*) noexcept {
   Dl_info here;
