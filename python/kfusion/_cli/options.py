@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-DTYPES = ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+from .._spec import DTYPES
 
 
 def add_arrays(parser: argparse.ArgumentParser, example: str, parse: Callable[[str], Any] | None = None) -> None:

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from .._spec import ITEM_BYTES
+from .._spec import HALF, ITEM_BYTES
 from .contractions import matmul
 from .operation import Array, Eager
 from .views import astype, matrix_transpose
 
-_HALF = ("float16", "bfloat16")
 _BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}  # of a chunk's logits
 _BLOCK_BYTES = 1 << 25  # of what is added at once, where the library's products do not add
 _LINE_BYTES = 16  # rows that start at multiples have products six times as fast on GPUs
@@ -39,7 +38,7 @@ def _fused() -> dict[str, Any]:
 
 def wide_of(dtype: str) -> str:
     """The dtype that it is computed in."""
-    return "float32" if dtype in _HALF else dtype
+    return "float32" if dtype in HALF else dtype
 
 
 def rows_of_chunk(library: Library, x: Any, classes: int) -> int:
@@ -153,7 +152,7 @@ class _Torch(Library):
             self.add(total, self._torch.mm(dz.t(), x), is_first)
 
     def _is_slow(self, x: Any) -> bool:
-        return not x.is_cuda and self.dtype(x) in _HALF
+        return not x.is_cuda and self.dtype(x) in HALF
 
 
 @functools.cache

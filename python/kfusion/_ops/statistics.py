@@ -9,16 +9,11 @@ import itertools
 import math
 from typing import Any
 
-from .._spec import FLOATS, HALF
+from .._spec import FLOATS
 from . import norms, views
 from . import primitives as p
 from .gradients import root
 from .operation import Axes
-
-
-def like(result: Any, x: Any) -> Any:
-    """The result as it is stored: of x's half type."""
-    return views.astype(result, x._dtype) if x._dtype in HALF and result._dtype == "float32" else result
 
 
 def without_nan(x: Any, value: float) -> Any:
@@ -45,7 +40,7 @@ def nanprod(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
 def nanmean(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
     """Mean of what is no NaN; NaN where nothing is left."""
     w = views.wide(x)
-    return like(nansum(w, axis, keepdims) / _count(w, axis, keepdims), x)
+    return views.narrow(nansum(w, axis, keepdims) / _count(w, axis, keepdims), x._dtype)
 
 
 def nanvar(x: Any, axis: Axes = None, correction: float = 0, keepdims: bool = False) -> Any:
@@ -54,12 +49,12 @@ def nanvar(x: Any, axis: Axes = None, correction: float = 0, keepdims: bool = Fa
     mean = nansum(w, axis, True) / _count(w, axis, True)
     squares = p.sum(p.where(p.isnan(x), 0.0, p.square(w - mean)), axis, keepdims)
     left = _count(w, axis, keepdims) - float(correction)
-    return like(p.where(left > 0, squares / left, math.nan), x)
+    return views.narrow(p.where(left > 0, squares / left, math.nan), x._dtype)
 
 
 def nanstd(x: Any, axis: Axes = None, correction: float = 0, keepdims: bool = False) -> Any:
     """Standard deviation of what is no NaN."""
-    return like(root(nanvar(views.wide(x), axis, correction, keepdims)), x)
+    return views.narrow(root(nanvar(views.wide(x), axis, correction, keepdims)), x._dtype)
 
 
 def nanmax(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _json, _schema
 from .._tables import Report, Table, byte_unit, in_unit, number, room, shorten, wrapped
 from . import elsewhere, folds, layers
+from .records import Savings
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -19,7 +20,7 @@ _MIN_LABEL = 12
 
 
 @dataclass(frozen=True)
-class Fusion:
+class Fusion(Savings):
     """Kernels that do the same in as many places, and what they save: the sums of all.
 
     kernels are their numbers; module is the path of all of them, with a star for what differs; unfused_kernels how many
@@ -39,16 +40,6 @@ class Fusion:
     others: str
     source: str
     one_call: bool
-
-    @property
-    def saved_bytes(self) -> int:
-        """Bytes that need not be moved."""
-        return self.unfused_bytes - self.bytes
-
-    @property
-    def saved_us(self) -> float:
-        """Time that is saved, as predicted."""
-        return self.unfused_us - self.us
 
 
 @dataclass(frozen=True)

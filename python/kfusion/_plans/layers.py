@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _json, _schema
 from .._tables import Report, Table, byte_unit, in_unit, number, room, shorten
+from .records import Savings
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -22,7 +23,7 @@ _NUMBER = re.compile(r"_\d+\b")  # what tells the calls of one name apart
 
 
 @dataclass(frozen=True)
-class Layer:
+class Layer(Savings):
     """What the kernels of a module cost, fused and with one for each call.
 
     module: its path ("model.layers.3"; "" is the function itself), or several with the same costs each, "layers.1..78",
@@ -39,16 +40,6 @@ class Layer:
     flops: int
     us: float
     unfused_us: float
-
-    @property
-    def saved_bytes(self) -> int:
-        """What fusing saves."""
-        return self.unfused_bytes - self.bytes
-
-    @property
-    def saved_us(self) -> float:
-        """What fusing saves, as predicted."""
-        return self.unfused_us - self.us
 
 
 @dataclass(frozen=True)
