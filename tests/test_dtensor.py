@@ -185,7 +185,30 @@ def checks(mesh: Any, given: dict[str, Any]) -> list[tuple[str, Callable[[], Non
         torch.distributed.all_gather(everyone, own)
         assert all(torch.equal(everyone[0], other) for other in everyone)
 
+    def planned_once() -> None:
+        """A function is planned again where a name is bound anew, or another number or sharding is given."""
+        from torch.distributed.tensor import Replicate
+
+        x, factor, traced = distribute_tensor(given["x"], mesh, placement(S0)), 2.0, []
+
+        def f(x: Any, power: float = 1.0) -> Any:
+            traced.append(1)
+            return torch.copysign(x * factor, torch.full_like(x, power))
+
+        fused = kf.fuse(f)
+        for _ in range(3):
+            torch.testing.assert_close(fused(x).full_tensor(), f(given["x"]))
+        assert len(traced) == 4  # three of them eager
+        torch.testing.assert_close(fused(x, 0.0).full_tensor(), f(given["x"], 0.0))
+        torch.testing.assert_close(fused(x, -0.0).full_tensor(), f(given["x"], -0.0))
+        factor = 3.0
+        torch.testing.assert_close(fused(x).full_tensor(), f(given["x"]))
+        whole = fused(x.redistribute(placements=[Replicate()]))
+        assert whole.placements[0].is_replicate()
+        torch.testing.assert_close(whole.to_local(), f(given["x"]))
+
     others = {
+        "planned once": planned_once,
         "mixed": mixed,
         "no gradient": no_gradient,
         "captured": captured,

@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of torch's own modules, imported late
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning"),  # torch's own, of its graphs too
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no GPU"),
 ]
 MODES = ["default", "reduce-overhead"]

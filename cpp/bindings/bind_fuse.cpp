@@ -141,6 +141,13 @@ class FusedCallable {
 
   std::size_t cached() const { return table_.size(); }
 
+  /// The number of the environment that holds now.
+  std::uint64_t environment(py::handle self) {
+    if (const std::uint64_t known = guards_.number(); known != fuse::Guards::kUnknown) return known;
+    guards_.update(self.attr("_guards")());
+    return guards_.number();
+  }
+
   void clear() {
     table_.clear();
     alike_.clear();
@@ -591,6 +598,9 @@ void bind_fuse(py::module_& m) {
       .def(
           "_cached", [](const FusedCallable& f) { return f.cached(); },
           "_cached(self)\n--\n\nThe number of signatures that it keeps.\n")
+      .def(
+          "_environment", [](const py::object& self) { return self.cast<FusedCallable&>().environment(self); },
+          "_environment(self)\n--\n\nA number for what the function depends on beside its arguments, as it is now.\n")
       .def("_clear", [](FusedCallable& f) { f.clear(); }, "_clear(self)\n--\n\nForgets all signatures.\n");
   m.def("element_strides", &fuse_binding::element_strides_of, py::arg("array"), py::arg("function_name"),
         py::arg("argument"), R"(element_strides(array, function_name, argument)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .._graph.structure import FOREIGN, foreign_library, walk
+from .._graph.structure import ATOMS, FOREIGN, foreign_library, walk
 from .._graph.values import Argument
 from .._spec import Spec, dtype_name, is_array, require_plain
 from .._tracing.trace import Trace, trace
@@ -86,6 +86,17 @@ class Operands:
         self._is_operand = is_operand
         self._args, self._kwargs = args, kwargs
         self._replaced(self._met)
+
+    @property
+    def structure(self) -> Any:
+        """What a call is known by beside its arrays: numbers and strings, which are fixed parts of a trace. None where
+        there is more than these.
+        """
+        values = (*self._args, *self._kwargs.values())
+        if not all(self._is_operand(v) or type(v) in ATOMS for v in values):
+            return None
+        parts = ("array" if self._is_operand(v) else (type(v), repr(v)) for v in values)
+        return len(self._args), tuple(self._kwargs), tuple(parts)
 
     def _met(self, path: str, leaf: Any) -> Any:
         self.names.append(path)

@@ -21,14 +21,16 @@ from .block_task import task_of
 from .calls import Operands, graph_of
 
 _REDUCED_BY = {"sum": "sum", "mean": "sum", "prod": "product", "max": "max", "min": "min", "any": "max", "all": "min"}
+_MOST_PLANS = 64  # of a function
 _DIFFERENTIABLE = ("sum", "mean", "moments")
 
 
 class Operand(NamedTuple):
-    """A DTensor, and what messages call it."""
+    """How a DTensor lies, and what messages call it."""
 
     name: str
-    tensor: DTensor
+    shape: tuple[int, ...]
+    placements: tuple[Any, ...]
 
     def must(self, who: str, why: str, placements: Sequence[Any]) -> ValueError:
         """The error for one that lies in a wrong way."""
@@ -44,20 +46,43 @@ def call(fused: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         ValueError: an axis is sharded that a call needs all of.
     """
     operands = Operands(fused, args, kwargs, is_array)
-    who = operands.who
+    mesh = _mesh(operands)
+    plan = _planned(operands, mesh)
+    given = [operands.arrays[i.argument] if i.argument >= 0 else _replicated(i.array, mesh) for i in plan.traced.inputs]
+    return plan.traced.returned(_Run(plan, given).results())
+
+
+def _mesh(operands: Operands) -> Any:
     mesh = next(x.device_mesh for x in operands.arrays if isinstance(x, DTensor))
     for name, x in zip(operands.names, operands.arrays, strict=True):
         if not isinstance(x, DTensor):
-            raise TypeError(f"{who}: {name} must be a DTensor as the others are, got {type(x).__name__}: pass "
+            raise TypeError(f"{operands.who}: {name} must be a DTensor as the others are, got {type(x).__name__}: pass "
                             f"distribute_tensor({name}, mesh, [Replicate()])")  # fmt: skip
-        if x.device_mesh != mesh:
-            raise TypeError(f"{who}: {name} is on another mesh ({x.device_mesh}) than the others ({mesh})")
-    traced = operands.traced([_spec(x) for x in operands.arrays])
-    graph = graph_of(traced)
-    given = [operands.arrays[i.argument] if i.argument >= 0 else _replicated(i.array, mesh) for i in traced.inputs]
-    nodes = [i for i, n in enumerate(graph["nodes"]) if n["op"] == "input"]
-    inputs = {i: Operand(str(graph["nodes"][i]["name"]), x) for i, x in zip(nodes, given, strict=True)}
-    return traced.returned(_Call(fused, who, graph, inputs, mesh).results())
+        if x.device_mesh is not mesh and x.device_mesh != mesh:
+            raise TypeError(f"{operands.who}: {name} is on another mesh ({x.device_mesh}) than the others ({mesh})")
+    return mesh
+
+
+def _planned(operands: Operands, mesh: Any) -> _Plan:
+    """The plan of such a call, made again where what the function names is bound to something else."""
+    fused, environment = operands.fused, operands.fused._environment()
+    kept: dict[Any, tuple[int, _Plan]] = fused.__dict__.setdefault("_sharded", {})
+    lie = tuple((_spec(x), x.placements) for x in operands.arrays)
+    key = (operands.structure, lie, mesh, _torch_state(mesh.device_type)) if operands.structure is not None else None
+    if key is not None and (known := kept.get(key)) is not None and known[0] == environment:
+        return known[1]
+    plan = _Plan(operands, lie, mesh)
+    if key is not None and fused._environment() == environment:
+        while len(kept) >= _MOST_PLANS:
+            kept.pop(next(iter(kept)), None)
+        kept[key] = environment, plan
+    return plan
+
+
+def _torch_state(device_type: str) -> tuple[Any, ...]:
+    """What else torch's functions depend on."""
+    casts = torch.is_autocast_enabled(device_type) and torch.get_autocast_dtype(device_type)
+    return casts, torch.is_grad_enabled(), torch.get_default_dtype()
 
 
 def _spec(x: DTensor) -> Spec:
@@ -75,114 +100,142 @@ def _replicated(x: Any, mesh: Any) -> DTensor:
     return DTensor.from_local(x, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
-class _Call:
-    """One call on one rank. `on` says for each label that is split along which dimension of the mesh it is."""
+class _Plan:
+    """What each rank computes of its shards. `on` says for each label that is split along which dimension of the mesh;
+    `aligned` how inputs are laid before, where they lie otherwise.
+    """
 
-    def __init__(self, fused: Any, who: str, graph: Mapping[str, Any], inputs: dict[int, Operand], mesh: Any) -> None:
-        self._fused, self._who, self._mesh = fused, who, mesh
-        self._nodes = graph["nodes"]
+    def __init__(self, operands: Operands, lie: Sequence[tuple[Spec, tuple[Any, ...]]], mesh: Any) -> None:
+        self.who, self.mesh = operands.who, mesh
+        self.traced = operands.traced([spec for spec, _ in lie])
+        graph = graph_of(self.traced)
+        self.nodes = graph["nodes"]
+        found = [i for i, n in enumerate(self.nodes) if n["op"] == "input"]
+        inputs = {i: self._operand(i, x, lie) for i, x in zip(found, self.traced.inputs, strict=True)}
         axes = axes_of(graph)
-        self._on = self._found(axes, inputs)
+        self.on = self._found(axes, inputs)
         self._require_whole(axes, inputs)
-        self._inputs = {i: self._aligned(axes, i, x) for i, x in inputs.items()}
-        self._require_apart(axes, graph)
-        self._cut = Cut(graph, self._on, axes)
-        self._require_no_exchange()
-        self._known: dict[int, DTensor] = {i: x.tensor for i, x in self._inputs.items()}
+        self.aligned = {i: self._alignment(axes, i, x) for i, x in inputs.items()}
+        inputs = {i: x._replace(placements=self.aligned[i] or x.placements) for i, x in inputs.items()}
+        self._require_apart(axes, graph, inputs)
+        self.cut = Cut(graph, self.on, axes)
+        self._require_no_exchange(inputs)
+        fused = operands.fused
+        self.tasks = [task_of(fused, self.cut.function(part, fused.__name__).text) for part in self.cut.parts]
+        self.read = {i for part in self.cut.parts for i in part.inputs}
+
+    def _operand(self, node: int, x: Any, lie: Sequence[tuple[Spec, tuple[Any, ...]]]) -> Operand:
+        name, shape = str(self.nodes[node]["name"]), tuple(self.nodes[node]["shape"])
+        if x.argument >= 0:
+            return Operand(name, shape, lie[x.argument][1])
+        return Operand(name, shape, _replicated(x.array, self.mesh).placements)
 
     # ---- where things lie ----
 
     def _found(self, axes: Axes, inputs: Mapping[int, Operand]) -> dict[int, int]:
         found: dict[int, int] = {}
         for i, x in inputs.items():
-            placements: list[Any] = list(x.tensor.placements)
-            for m, placement in enumerate(placements):
+            for m, placement in enumerate(x.placements):
                 if type(placement) not in (Shard, Replicate):
-                    raise x.must(self._who, f"{x.name} lies as {placement}", self._without(x, m))
-                if type(placement) is Replicate or self._mesh.size(m) == 1:
+                    raise x.must(self.who, f"{x.name} lies as {placement}", self._without(x, m))
+                if type(placement) is Replicate or self.mesh.size(m) == 1:
                     continue
-                axis = placement.dim % x.tensor.ndim
+                axis = placement.dim % len(x.shape)
                 label = axes.labels[i][axis]
-                if x.tensor.shape[axis] == 1 or found.setdefault(label, m) != m:
+                if x.shape[axis] == 1 or found.setdefault(label, m) != m:
                     why = f"axis {axis} of {x.name} cannot be sharded along dimension {m} of the mesh"
-                    raise x.must(self._who, why, self._without(x, m))
+                    raise x.must(self.who, why, self._without(x, m))
         return found
 
     def _without(self, x: Operand, *dims: int) -> list[Any]:
         return [Replicate() if m in dims or type(p) not in (Shard, Replicate) else p
-                for m, p in enumerate(x.tensor.placements)]  # fmt: skip
+                for m, p in enumerate(x.placements)]  # fmt: skip
 
     def _require_whole(self, axes: Axes, inputs: Mapping[int, Operand]) -> None:
         for label, why in axes.whole.items():
             self._refuse_if_split(axes, inputs, label, f"{why}")
         for reduced in axes.reduced.values():
-            for label in self._on.keys() & set(reduced):
+            for label in self.on.keys() & set(reduced):
                 x, axis = _holder(axes, inputs, label)
-                ranks, n = self._mesh.size(self._on[label]), x.tensor.shape[axis]
+                ranks, n = self.mesh.size(self.on[label]), x.shape[axis]
                 if n == 0 or math.ceil(n / math.ceil(n / ranks)) < ranks:
                     why = f"axis {axis} of {x.name} is reduced, and a rank has no element of it"
-                    raise x.must(self._who, why, self._without(x, self._on[label]))
+                    raise x.must(self.who, why, self._without(x, self.on[label]))
 
     def _refuse_if_split(self, axes: Axes, inputs: Mapping[int, Operand], label: int, why: str) -> None:
-        if label in self._on:
+        if label in self.on:
             x, axis = _holder(axes, inputs, label)
             what = f"axis {axis} of {x.name} is sharded, but {why}"
-            raise x.must(self._who, what, self._without(x, self._on[label]))
+            raise x.must(self.who, what, self._without(x, self.on[label]))
 
-    def _aligned(self, axes: Axes, i: int, x: Operand) -> Operand:
-        """The operand with its shards where those of others are: a replicated one is cut without communication."""
-        wanted: list[Any] = list(x.tensor.placements)
+    def _alignment(self, axes: Axes, i: int, x: Operand) -> tuple[Any, ...] | None:
+        """Where an input's shards must be for those of others: a replicated one is cut without communication."""
+        wanted: list[Any] = list(x.placements)
         for axis, label in enumerate(axes.labels[i]):
-            m = self._on.get(label)
+            m = self.on.get(label)
             if m is None or wanted[m] == Shard(axis):
                 continue
             if type(wanted[m]) is not Replicate:
                 others = [Shard(axis) if k == m else p for k, p in enumerate(wanted)]
                 why = f"axis {wanted[m].dim} of {x.name} lies on the mesh where axis {axis} meets shards of others"
-                raise x.must(self._who, why, others)
+                raise x.must(self.who, why, others)
             wanted[m] = Shard(axis)
-        same = wanted == list(x.tensor.placements)
-        return x if same else Operand(x.name, x.tensor.redistribute(placements=wanted))
+        return None if wanted == list(x.placements) else tuple(wanted)
 
-    def _require_apart(self, axes: Axes, graph: Mapping[str, Any]) -> None:
+    def _require_apart(self, axes: Axes, graph: Mapping[str, Any], inputs: Mapping[int, Operand]) -> None:
         """No value may have two axes on one dimension of the mesh: nobody would compute most of its blocks."""
-        if (found := meeting(axes, self._on)) is not None:
+        if (found := meeting(axes, self.on)) is not None:
             node, other, label = found
-            x, axis = _holder(axes, self._inputs, other)
-            where = f"which lies along the same dimension {self._on[label]} of the mesh"
-            what = f"{call_of(self._nodes[node], graph['stages'])} joins it with axis {axis} of {x.name}, {where}"
-            self._refuse_if_split(axes, self._inputs, label, what)
+            x, axis = _holder(axes, inputs, other)
+            where = f"which lies along the same dimension {self.on[label]} of the mesh"
+            what = f"{call_of(self.nodes[node], graph['stages'])} joins it with axis {axis} of {x.name}, {where}"
+            self._refuse_if_split(axes, inputs, label, what)
 
-    def _require_no_exchange(self) -> None:
-        for label, call in self._cut.needed_again():
+    def _require_no_exchange(self, inputs: Mapping[int, Operand]) -> None:
+        for label, call in self.cut.needed_again():
             what = f"{call} needs all of it to go on with each element"
-            self._refuse_if_split(self._cut.axes, self._inputs, label, what)
+            self._refuse_if_split(self.cut.axes, inputs, label, what)
 
-    def _placements(self, node: int) -> list[Any]:
-        found: list[Any] = [Replicate()] * self._mesh.ndim
-        for axis, label in enumerate(self._cut.axes.labels[node]):
-            if label in self._on:
-                found[self._on[label]] = Shard(axis)
+    def placements(self, node: int) -> list[Any]:
+        """How a value lies."""
+        found: list[Any] = [Replicate()] * self.mesh.ndim
+        for axis, label in enumerate(self.cut.axes.labels[node]):
+            if label in self.on:
+                found[self.on[label]] = Shard(axis)
         return found
 
-    # ---- computing ----
+    def over(self, node: int, how: str) -> list[Any]:
+        """The placements of a value whose ranks have a part each of what it sums."""
+        lie = self.placements(node)
+        for label in self.cut.axes.reduced[node]:
+            if label in self.on:
+                lie[self.on[label]] = Partial(how)
+        return lie
+
+
+class _Run:
+    """One call on one rank."""
+
+    def __init__(self, plan: _Plan, given: Sequence[DTensor]) -> None:
+        self._plan, self._who, self._cut, self._nodes = plan, plan.who, plan.cut, plan.nodes
+        self._known: dict[int, DTensor] = {}
+        for (i, wanted), x in zip(plan.aligned.items(), given, strict=True):
+            self._known[i] = x if wanted is None else x.redistribute(placements=wanted)
 
     def results(self) -> list[Any]:
         """The outputs of the graph."""
-        outputs = self._cut.outputs
-        read = {i for part in self._cut.parts for i in part.inputs}
-        for part in self._cut.parts:
-            task = task_of(self._fused, self._cut.function(part, self._fused.__name__).text)
+        plan = self._plan
+        for part, task in zip(self._cut.parts, plan.tasks, strict=True):
             made = task.results(*(self._local(i, part.grid) for i in part.inputs))
             for node, local in zip(part.outputs, made, strict=False):
-                self._known[node] = self._global(node, local, self._placements(node))
+                self._known[node] = self._global(node, local, plan.placements(node))
             for node, state in zip(part.states, made[len(part.outputs) :], strict=True):
-                self._known[node] = self._join(node, state, is_read=node in read)
-        return [self._known[node] for node in outputs]
+                self._known[node] = self._join(node, state, is_read=node in plan.read)
+        return [self._known[node] for node in self._cut.outputs]
 
     def _local(self, node: int, grid: Sequence[int]) -> Any:
         """This rank's part. The gradient of what ranks have in common, and use differently, is a sum of theirs."""
-        x, used = self._known[node], {self._on[label] for label in grid}
+        x, used = self._known[node], {self._plan.on[label] for label in grid}
         lie = [Partial() if type(p) is Replicate and m in used else p for m, p in enumerate(x.placements)]
         return x.to_local(grad_placements=lie)
 
@@ -193,7 +246,7 @@ class _Call:
         for axis in reversed(order):
             strides[axis], step = step, step * max(shape[axis], 1)
         return DTensor.from_local(
-            local, self._mesh, placements, run_check=False, shape=torch.Size(shape), stride=tuple(strides)
+            local, self._plan.mesh, placements, run_check=False, shape=torch.Size(shape), stride=tuple(strides)
         )
 
     def _join(self, node: int, state: Any, *, is_read: bool) -> DTensor:
@@ -210,25 +263,17 @@ class _Call:
         if join.op in ("sum", "mean"):
             state = value_of(join, state)
             if state.dtype == dtype and not is_read:  # as torch's own sums and products lie
-                return self._global(node, state, self._over(node, "sum"))
+                return self._global(node, state, self._plan.over(node, "sum"))
         joined = self._reduced(node, state, _REDUCED_BY[join.op])
         if join.op in ("max", "min") and state.is_floating_point():  # Gloo compares, and so loses NaN
             is_nan = self._reduced(node, state.isnan().to(torch.int32), "max")
             joined = torch.where(is_nan > 0, torch.nan, joined)
         return self._converted(node, joined, dtype)
 
-    def _over(self, node: int, how: str) -> list[Any]:
-        """The placements of a value whose ranks have a part each of what it sums."""
-        lie = self._placements(node)
-        for label in self._cut.axes.reduced[node]:
-            if label in self._on:
-                lie[self._on[label]] = Partial(how)
-        return lie
-
     def _reduced(self, node: int, local: Any, how: str, *, differs: bool = False) -> Any:
         """All ranks' values joined, on every rank; `differs`: what is computed of it is not."""
-        over = self._over(node, how)
-        summed = self._global(node, local, over).redistribute(placements=self._placements(node))
+        over = self._plan.over(node, how)
+        summed = self._global(node, local, over).redistribute(placements=self._plan.placements(node))
         lie = [Partial() if differs and type(p) is Partial else q for p, q in zip(over, summed.placements, strict=True)]
         return summed.to_local(grad_placements=lie)
 
@@ -242,10 +287,10 @@ class _Call:
         return total, middle, self._reduced(node, squares + apart * apart * count, "sum")
 
     def _converted(self, node: int, local: Any, dtype: Any) -> DTensor:
-        return self._global(node, local.to(dtype), self._placements(node))
+        return self._global(node, local.to(dtype), self._plan.placements(node))
 
 
 def _holder(axes: Axes, inputs: Mapping[int, Operand], label: int) -> tuple[Operand, int]:
     """An operand that has a label, sharded along it where one is, and its axis."""
     found = [(x, axis) for i, x in inputs.items() if (axis := axes.axis_of(i, label)) is not None]
-    return next((f for f in found if Shard(f[1]) in f[0].tensor.placements), found[0])
+    return next((f for f in found if Shard(f[1]) in f[0].placements), found[0])
