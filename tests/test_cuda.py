@@ -303,11 +303,22 @@ class TestArguments:
     def test_the_current_device_is_left_alone(self, torch):
         if torch.cuda.device_count() < 2:
             pytest.skip("needs two GPUs")
+        for current in range(2):
+            with torch.cuda.device(current):
+                x = torch.randn(4, 8, device=f"cuda:{1 - current}")
+                y = kf.fused_relu_layernorm(x)
+                assert y.device == x.device
+                assert torch.cuda.current_device() == current
+            check(y, x.cpu().numpy())
+
+    def test_streams_of_other_devices_are_refused(self, torch):
+        if torch.cuda.device_count() < 2:
+            pytest.skip("needs two GPUs")
         x = torch.randn(4, 8, device="cuda:1")
-        y = kf.fused_relu_layernorm(x)
-        assert y.device == x.device
-        assert torch.cuda.current_device() == 0
-        check(y, x.cpu().numpy())
+        for f in (kf.fused_relu_layernorm, kf.fuse(lambda x: x * 2)):
+            with pytest.raises(ValueError, match=r"the arrays' device \(cuda:1\), got one of cuda:0"):
+                f(x, stream=torch.cuda.Stream(0))
+            f(x, stream=torch.cuda.Stream(1))
 
 
 class TestLargeSizes:

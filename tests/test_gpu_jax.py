@@ -10,10 +10,21 @@ import kfusion as kf
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(jax.default_backend() != "gpu", reason="JAX has no GPU"),
-]
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.cuda
+
+
+@pytest.fixture(autouse=True)
+def on_a_gpu():
+    """JAX makes the last GPU the current one when it first looks for them."""
+    if not torch.cuda.is_available():
+        pytest.skip("torch has no GPU")
+    current = torch.cuda.current_device()
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX has no GPU")
+    yield
+    torch.cuda.set_device(current)
+
 
 RNG = np.random.default_rng(7)
 

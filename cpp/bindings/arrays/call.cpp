@@ -1,6 +1,7 @@
 #include "bindings/arrays/array.hpp"
 #include "bindings/arrays/own.hpp"
 #include "bindings/gil.hpp"
+#include "host/cuda.hpp"
 
 namespace kfusion::arrays {
 namespace {
@@ -26,6 +27,14 @@ std::optional<Stream> parse_stream(const Call& call, py::handle stream) {
   return static_cast<Stream>(value);
 }
 
+/// A graph captured on another device's stream would read memory that its device does not reach.
+void require_stream_of(const Call& call, Stream stream, int device) {
+  const int its = cuda::device_of_stream(stream);
+  if (its < 0 || its == device) return;
+  throw ValueError(call.says("stream must be of the arrays' device (cuda:" + std::to_string(device) +
+                             "), got one of cuda:" + std::to_string(its)));
+}
+
 }  // namespace
 
 Call::Call(const char* function, py::handle stream, Takes takes) : function_(function), takes_(takes) {
@@ -43,7 +52,10 @@ std::string Call::dtypes_taken() const {
 }
 
 Stream Call::stream(const Framework& framework, int device) {
-  if (!resolved_) resolved_ = requested_ ? *requested_ : framework.current_stream(device);
+  if (!resolved_) {
+    if (requested_) require_stream_of(*this, *requested_, device);
+    resolved_ = requested_ ? *requested_ : framework.current_stream(device);
+  }
   return *resolved_;
 }
 

@@ -28,7 +28,8 @@ class Replays:
         if device is None:
             return run
         self._device = device
-        return _recorded(run, module, arguments, len(arguments) - self._inputs, device, False, is_inference)
+        lifted = range(max(len(arguments) - self._inputs, 0))
+        return _recorded(run, module, arguments, _static(lifted), device, False, is_inference)
 
     def backward(self, run: Run, module: Any, arguments: Sequence[Any]) -> Run:
         """Likewise. One that is not recorded behind a forward pass that is says so to the trees."""
@@ -38,7 +39,7 @@ class Replays:
         if device is None:
             return _announced(run, self._device)
         saved = sum("tangents" not in n.name for n in module.graph.nodes if n.op == "placeholder")
-        return _recorded(run, module, arguments, saved, device, True, False)
+        return _recorded(run, module, arguments, range(saved), device, True, False)
 
 
 def recordable(module: Any) -> int | None:
@@ -53,8 +54,21 @@ def recordable(module: Any) -> int | None:
     return int(device.index or 0) if device.type == "cuda" else None
 
 
+def _static(lifted: Sequence[int]) -> Sequence[int]:
+    """The arguments that stay where they are, which a replay reads in place: parameters and buffers."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    return lifted if metadata is None else list(metadata.static_input_indices)
+
+
 def _recorded(
-    run: Run, module: Any, arguments: Sequence[Any], fixed: int, device: int, is_backward: bool, is_inference: bool
+    run: Run,
+    module: Any,
+    arguments: Sequence[Any],
+    static: Sequence[int],
+    device: int,
+    is_backward: bool,
+    is_inference: bool,
 ) -> Run:
     from torch._inductor.cudagraph_trees import cudagraphify_impl
     from torch._inductor.cudagraph_utils import get_placeholder_info
@@ -62,14 +76,21 @@ def _recorded(
     made: Any = cudagraphify_impl(
         run,
         list(arguments),
-        range(max(fixed, 0)),
+        static,
         device_index=device,
         is_backward=is_backward,
         is_inference=is_inference,
+        stack_traces=_stack_traces(module),
         placeholders=get_placeholder_info(module.graph),
     )
     made._boxed_call = True
     return made  # type: ignore[no-any-return]
+
+
+def _stack_traces(module: Any) -> list[str | None]:
+    """Of each result, which errors about results that were written over show."""
+    (results,) = next(n for n in module.graph.nodes if n.op == "output").args
+    return [getattr(r, "stack_trace", None) for r in results]
 
 
 def _announced(run: Run, device: int) -> Run:
