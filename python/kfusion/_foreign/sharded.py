@@ -49,6 +49,9 @@ def call(fused: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     mesh = _mesh(operands)
     plan = _planned(operands, mesh)
     given = [operands.arrays[i.argument] if i.argument >= 0 else _replicated(i.array, mesh) for i in plan.traced.inputs]
+    if torch.is_grad_enabled() and not any(x.requires_grad for x in given):
+        with torch.no_grad():  # torch unwraps DTensors in a fraction of the time
+            return plan.traced.returned(_Run(plan, given).results())
     return plan.traced.returned(_Run(plan, given).results())
 
 
