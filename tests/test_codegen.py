@@ -183,6 +183,24 @@ def test_a_quick_quotient_is_of_quick_functions_alone(f, quick):
     assert ("QuickDivisor" in kf.fuse(f).source(kf.spec((64, 64), "float16"))) == quick
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_softmax_of_half_types_takes_few_instructions(dtype):
+    """Its floats are those of a half type: compared by pairs, exponentials and quotients by approximations."""
+
+    def both(x, g):
+        y, pull = kf.vjp(kf.softmax, x)
+        return y, pull(g)[0]
+
+    given = kf.spec((64, 4096), dtype)
+    for text in (kf.fuse(kf.softmax).source(given), kf.fuse(both).source(given, given)):
+        assert "largest_of(" in text
+        assert "quick_exp(" in text
+        assert "QuickDivisor<float>(" in text
+        assert " exp(" not in text
+    assert "quick_exp(" not in kf.fuse(lambda x: kf.exp(x.astype("float32"))).source(given)
+    assert "quick_exp(" not in kf.fuse(lambda x: kf.exp(x - x.min(-1, keepdims=True))).source(kf.spec((64, 4096)))
+
+
 def test_exponentials_that_another_reduction_takes():
     def f(x):
         e = kf.exp(x - x.max(-1, keepdims=True))

@@ -106,10 +106,21 @@ bool Printer::divides(int i) const {
   return std::ranges::any_of(k_.steps, [&](const Step& s) { return is_shared_quotient(s) && s.arguments[1] == i; });
 }
 
-/// Half types do not show the errors of the quick one.
+/// A softmax's of a half type, computed as a float: the exponential of an element less a value of its row.
+bool Printer::is_weight(const Step& s) const {
+  if (s.kind != StepKind::kMap || s.op != Op::exp || s.dtype != DType::kFloat32) return false;
+  const Step& difference = step(s.arguments[0]);
+  if (difference.kind != StepKind::kMap || difference.op != Op::subtract) return false;
+  const Step& x = step(difference.arguments[0]);
+  const int row = difference.arguments[1];
+  return x.kind == StepKind::kCast && is_half(x.from) && is_row(row) && step(row).kind != StepKind::kConstant;
+}
+
+/// Half types do not show the errors of the quick one, nor do weights, which are as quick themselves.
 std::string Printer::divisor_type(int i) const {
-  const bool quick = std::ranges::all_of(
-      k_.steps, [&](const Step& s) { return !is_shared_quotient(s) || s.arguments[1] != i || is_half(s.dtype); });
+  const bool quick = std::ranges::all_of(k_.steps, [&](const Step& s) {
+    return !is_shared_quotient(s) || s.arguments[1] != i || is_half(s.dtype) || is_weight(step(s.arguments[0]));
+  });
   return (quick ? "QuickDivisor<" : "Divisor<") + type_of(i) + ">";
 }
 
@@ -133,8 +144,9 @@ bool Printer::is_quick_quotient(const Step& s) const {
   return step(s.arguments[1]).kind == StepKind::kConstant && !stored && std::ranges::all_of(k_.steps, suits);
 }
 
-/// By the hardware's approximations (device/quick.cuh).
+/// By the hardware's approximations (device/quick.cuh). Weights are what their sum is of (device/partial.cuh, Shifted).
 bool Printer::is_quick(const Step& s) const {
+  if (is_weight(s)) return true;
   return info(s.op).has(kQuickPerRow) ? s.level == Level::kRow : is_half(s.dtype) && info(s.op).has(kQuick);
 }
 
@@ -309,7 +321,7 @@ void Printer::print_sweep(int sweep) {
     print_lanes(sweep, true);
     for (const int i : reductions(sweep))
       if (looks_at_pairs(i))
-        out_.line("part." + names_[at(i)] + ".look(largest_of(" + held_name(step(i).arguments[0]) + "));");
+        out_.line("part." + names_[at(i)] + ".look(largest_of(" + held_name(half_of(step(i).arguments[0])) + "));");
     const std::string count = columns() ? "1" : a_.whole ? lanes_ : "at.count";
     open_lanes();
     for (const int i : reductions(sweep))

@@ -63,6 +63,7 @@ class Printer {
   bool is_shared_quotient(const Step& step) const;
   bool is_quick_quotient(const Step& step) const;
   bool is_quick(const Step& step) const;
+  bool is_weight(const Step& step) const;
   bool is_of_blocks(const Step& step) const;
   std::string divisor_type(int step) const;
   bool divides(int i) const;  ///< a row's value is the divisor of one
@@ -131,6 +132,7 @@ class Printer {
   int divisor_of_all(const Kept& kept) const;
   bool is_of_kept(int step) const;
   bool looks_at_pairs(int reduction) const;
+  int half_of(int step) const;
   bool keeps(int sweep) const { return kept_.load >= 0 && sweep == kept_.sweep; }
   bool has_kept(int sweep) const { return kept_.load >= 0 && sweep > kept_.sweep; }
   /// The vector of a step that loads what is held.

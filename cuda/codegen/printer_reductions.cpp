@@ -80,8 +80,14 @@ void Printer::print_picks(int sweep) {
 /// The maximum of what is held in a half type is found by two elements at once.
 bool Printer::looks_at_pairs(int i) const {
   if (!pair_of(i).starts_with("Shifted") || !a_.whole || a_.width % 2 != 0 || columns()) return false;
-  const Step& x = step(step(i).arguments[0]);
+  const Step& x = step(half_of(step(i).arguments[0]));
   return x.kind == StepKind::kLoad && traits_.held[at(x.index)] && is_half(load(x.index).dtype) && is_vector(x.index);
+}
+
+/// What a step converts from a half type, exactly, or the step.
+int Printer::half_of(int i) const {
+  const Step& s = step(i);
+  return s.kind == StepKind::kCast && s.dtype == DType::kFloat32 && is_half(s.from) ? s.arguments[0] : i;
 }
 
 /// A of ops.def.
