@@ -91,11 +91,16 @@ bool is_large(const Arrangement& a, const Operand& o) {
 /// Elements in 16 bytes of the widest operand that varies along the lanes. Sums of columns count, though they stay in
 /// registers: layer norm's gradient of 8192 x 4096 bfloat16 takes 101 us with vectors of 4, 112 with 8 (H200).
 int widest_vector(const Kernel& k, const Arrangement& a) {
-  std::int64_t widest = 0;
-  for_each_operand(k, [&](const Operand& o) {
-    if (!all_zero(a.inner_of(o))) widest = std::max(widest, static_cast<std::int64_t>(item_bytes(o.dtype)));
-  });
-  return widest == 0 ? 1 : static_cast<int>(kVectorBytes / widest);
+  const auto lanes = [&](const auto& varies) {
+    std::int64_t widest = 0;
+    for_each_operand(k, [&](const Operand& o) {
+      if (varies(a.inner_of(o))) widest = std::max(widest, static_cast<std::int64_t>(item_bytes(o.dtype)));
+    });
+    return widest == 0 ? 1 : static_cast<int>(kVectorBytes / widest);
+  };
+  const int along_last = lanes([](const Extents& strides) { return !strides.empty() && strides.back() != 0; });
+  if (along_last > 1 && a.inner.back() % along_last == 0) return along_last;  // others have one element for all lanes
+  return lanes([](const Extents& strides) { return !all_zero(strides); });
 }
 
 /// What vectors move of what is large, and what goes element by element: bytes of one element.

@@ -92,12 +92,26 @@ bool is_bulk_copied(const Kernel& k, const Arrangement& a, std::size_t i) {
          a.width * static_cast<std::int64_t>(item_bytes(k.loads[i].dtype)) == kSlotBytes;
 }
 
+namespace {
+/// Steps of which each lane has its own; the others are computed once for a vector.
+std::int64_t lane_steps(const Kernel& k, const Arrangement& a) {
+  std::vector<bool> own;
+  for (const Step& s : k.steps) {
+    bool is_own = s.kind == StepKind::kIota || s.kind == StepKind::kTake;
+    if (s.kind == StepKind::kLoad) is_own = a.loads[at(s.index)] != Reach::kSplat;
+    for (const int argument : s.arguments) is_own = is_own || own[at(argument)];
+    own.push_back(is_own);
+  }
+  return std::ranges::count(own, true);
+}
+}  // namespace
+
 int vectors_in_flight(const Kernel& k, const Arrangement& a, int bytes, int most) {
   std::vector<bool> counted = element_loads(k, a);  // single values lie in a cache
   for (std::size_t i = 0; i < counted.size(); ++i) counted[i] = counted[i] && a.loads[i] != Reach::kSplat;
   std::int64_t vectors = clamp(bytes / bytes_of(k, a, counted), 1, most);
   vectors = std::bit_floor(static_cast<std::uint64_t>(vectors));
-  while (vectors > 1 && vectors * a.width * static_cast<std::int64_t>(k.steps.size()) > 512) vectors /= 2;
+  while (vectors > 1 && vectors * a.width * lane_steps(k, a) > 512) vectors /= 2;
   return static_cast<int>(vectors);
 }
 

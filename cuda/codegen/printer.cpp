@@ -53,6 +53,12 @@ std::string Printer::iota(const Step& s, const std::string& inner) const {
   return "convert<" + compute_type(s.dtype) + ">(" + text + ")";
 }
 
+/// Of lane j: without a division where the vector lies within the last axis.
+std::string Printer::lane_place() const {
+  const bool within = a_.form == Form::kPointwise && a_.inner.size() > 1 && a_.inner.back() % a_.width == 0;
+  return within ? "lane_of(at, j)" : "place(at.first + j)";
+}
+
 std::string Printer::position_of(const Step& s) const {
   const std::string& name = tables_[at(s.index)];
   return "Positions<" + std::string(flag(!k_.tables[at(s.index)].positions.nonnegative)) + ">{p.positions_of_" + name +
@@ -112,8 +118,10 @@ bool Printer::is_weight(const Step& s) const {
   const Step& difference = step(s.arguments[0]);
   if (difference.kind != StepKind::kMap || difference.op != Op::subtract) return false;
   const Step& x = step(difference.arguments[0]);
-  const int row = difference.arguments[1];
-  return x.kind == StepKind::kCast && is_half(x.from) && is_row(row) && step(row).kind != StepKind::kConstant;
+  const Step& row = step(difference.arguments[1]);
+  const bool splat = row.kind == StepKind::kLoad && a_.loads[at(row.index)] == Reach::kSplat;
+  return x.kind == StepKind::kCast && is_half(x.from) &&
+         (splat || (is_row(difference.arguments[1]) && row.kind != StepKind::kConstant));
 }
 
 /// Half types do not show the errors of the quick one, nor do weights, which are as quick themselves.
@@ -275,9 +283,9 @@ void Printer::print_elements(int sweep, bool look) {
       value = std::string("get(") + (traits_.held[at(s.index)] ? "held." : "in.") + loads_[at(s.index)] + ", " +
               lane_of + ")";
     } else if (s.kind == StepKind::kIota) {
-      value = iota(s, "place(at.first + j)");
+      value = iota(s, lane_place());
     } else if (s.kind == StepKind::kTake) {
-      value = takes_vectors(s) ? "get(all_" + names_[at(i)] + ", j)" : taken(s, "place(at.first + j)");
+      value = takes_vectors(s) ? "get(all_" + names_[at(i)] + ", j)" : taken(s, lane_place());
     } else if (is_of_blocks(s)) {
       value = "words_" + names_[at(i)] + ".at(" + reference(s.arguments[0]) + ")";
     } else {

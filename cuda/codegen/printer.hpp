@@ -133,6 +133,7 @@ class Printer {
   bool is_of_kept(int step) const;
   bool looks_at_pairs(int reduction) const;
   int half_of(int step) const;
+  std::string lane_place() const;
   bool keeps(int sweep) const { return kept_.load >= 0 && sweep == kept_.sweep; }
   bool has_kept(int sweep) const { return kept_.load >= 0 && sweep > kept_.sweep; }
   /// The vector of a step that loads what is held.

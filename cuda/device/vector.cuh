@@ -299,6 +299,13 @@ KF_DEVICE Place<Index, kAxes> place(const Axes<Index, kAxes>& axes, Index first,
   return p;
 }
 
+/// The place of a vector's lane, where no vector crosses the end of the last axis.
+template <class Index, int kAxes>
+KF_DEVICE Place<Index, kAxes> lane_of(Place<Index, kAxes> p, int lane) {
+  p.first += lane, p.from += lane, p.at[kAxes - 1] += lane;
+  return p;
+}
+
 /// The elements of a vector that exist, one by one; `address(j)` is that of element j.
 template <class T, int kN, class At, class Address>
 KF_DEVICE Vector<T, kN> load_elements(const At& at, const Address& address) {
