@@ -58,7 +58,9 @@ SECTIONS: Mapping[str, Mapping[str, Sequence[Case]]] = {
         **_each("all any", (("x",), {}), (("x",), {"axis": 0, "keepdims": True})),
         **_each("argmax argmin", (("x",), {}), (("x",), {"axis": 1, "keepdims": True})),
         **_each("where", (("b", "x", "y"), {})),
-        **_each("argsort count_nonzero diff isin nonzero searchsorted sort"),
+        **_each("count_nonzero", (("x",), {}), (("x",), {"axis": 0, "keepdims": True})),
+        **_each("diff", (("x",), {}), (("x",), {"axis": 0, "n": 2}), (("x",), {"prepend": "column"})),
+        **_each("argsort isin nonzero searchsorted sort"),
         **_each("unique_all unique_counts unique_inverse unique_values"),
     },
     "Manipulation and indexing": {
@@ -77,19 +79,22 @@ SECTIONS: Mapping[str, Mapping[str, Sequence[Case]]] = {
         **_each("tile", (("x", (2, 1)), {})),
         **_each("tril", (("x",), {"k": 1})),
         **_each("triu", (("x",), {})),
-        **_each("broadcast_arrays concat unstack"),
+        **_each("broadcast_arrays", (("x", "row"), {})),
+        **_each("concat", ((("x", "y"),), {"axis": 1}), ((("x", "y"),), {"axis": None})),
+        **_each("unstack", (("x",), {"axis": 1})),
     },
     "Linear algebra": {
         **_each("matmul", (("x", "turned"), {})),
         **_each("matrix_transpose", (("x",), {})),
-        **_each("tensordot vecdot"),
+        **_each("tensordot", (("x", "turned"), {"axes": 1}), (("x", "y"), {"axes": ((1, 0), (1, 0))})),
+        **_each("vecdot", (("x", "y"), {}), (("x", "row"), {}), (("x", "y"), {"axis": -2})),
     },
     "Creation and dtypes": {
         **_each("astype", (("x", "float32"), {}), (("x", "int64"), {})),
         **_each("full_like", (("x", 1), {})),
-        **_each(
-            "arange asarray empty empty_like eye from_dlpack full linspace meshgrid ones ones_like zeros zeros_like"
-        ),
+        **_each("ones_like zeros_like", (("x",), {}), (("x",), {"dtype": "float32"})),
+        **_each("meshgrid", (("flat", "first"), {}), (("flat", "first"), {"indexing": "ij"})),
+        **_each("arange asarray empty empty_like eye from_dlpack full linspace ones zeros"),
         **_each("broadcast_shapes can_cast finfo iinfo isdtype result_type"),
     },
 }
@@ -108,6 +113,7 @@ def inputs(dtype: str) -> dict[str, Any]:
         "row": positive[0],
         "small": positive % 4,
         "flat": x.ravel(),
+        "first": x[:, 0],
         "turned": x.T,
         "column": x[:, :1],
     }
@@ -121,7 +127,7 @@ def _given(arguments: Any, arrays: Mapping[str, Any]) -> Any:
     if isinstance(arguments, tuple):
         return tuple(_given(a, arrays) for a in arguments)
     if isinstance(arguments, str):
-        return arrays[arguments] if arguments in arrays else getattr(xp, arguments)
+        return arrays[arguments] if arguments in arrays else getattr(xp, arguments, arguments)
     return arguments
 
 
@@ -130,7 +136,7 @@ def compared(name: str, dtype: str, cases: Sequence[Case]) -> str:
     arrays = inputs(dtype)
     found = ABSENT
     for args, kwargs in cases:
-        given = _given(args, arrays)
+        given, kwargs = _given(args, arrays), {k: _given(v, arrays) for k, v in kwargs.items()}
         try:
             with np.errstate(all="ignore"):
                 wanted = getattr(xp, name)(*given, **kwargs)

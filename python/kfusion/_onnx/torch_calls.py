@@ -229,7 +229,7 @@ def _top_k(node: Node, x: Any, k: Any) -> Function | None:
 
 
 def _without_ties(x: Any, count: int, axis: int, largest: bool) -> Any:
-    """The largest or smallest, and where, which takes a hundredth of sorting; None where of equal ones the first count."""
+    """As sorting, in a hundredth of its time; None where some are equal, of which the first ones count."""
     n = count + 1
     if not 1 < n <= x.shape[axis] // 8:
         return None
