@@ -154,6 +154,23 @@ def test_bfloat16_tensors(tmp_path):
     assert fused(tensors.to_numpy(x)).astype(F).tolist() == x.exp().tolist()
 
 
+def test_arrays_of_any_strides(tmp_path, rng):
+    file = saved(tmp_path, [h.make_node("Exp", ["x"], ["y"])], [info("x", T.FLOAT, [3, 4])], [info("y", T.FLOAT, None)])
+    fused, x = kf.fuse(file), rng.standard_normal((6, 8), F)
+    packed = np.zeros((3, 4), np.dtype([("a", "i1"), ("x", "f4")]))["x"]
+    frozen = x[:3, :4].copy()
+    frozen.flags.writeable = False
+    for given in (
+        x[::2, ::2],
+        x[:3, :4].T.copy().T,
+        x[2::-1, 3::-1],
+        packed,
+        frozen,
+        np.broadcast_to(x[0, :4], (3, 4)),
+    ):
+        np.testing.assert_allclose(fused(given), np.exp(given), rtol=1e-5)
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(_core.cuda_device_count() == 0, reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("library", ["torch", "cupy"])

@@ -64,12 +64,16 @@ def from_numpy(array: np.ndarray, device: Any) -> Any:
     dtype = torch_dtype(array.dtype)
     if dtype is None:
         raise TypeError(f"kfusion.onnx: torch has no {array.dtype.name}: pass NumPy arrays where it is not installed")
-    array = np.ascontiguousarray(array).reshape(array.shape)
+    if any(step < 0 or step % array.itemsize for step in array.strides):
+        array = array.copy()  # torch has no such strides
     is_numpys = array.dtype.isbuiltin == 1 and array.dtype.kind != "V"
     bits = array if is_numpys else array.view(_BITS[array.dtype.itemsize])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # arrays of files are read-only, and kernels do not write to inputs
+    if bits.flags.writeable:
         made = torch().from_numpy(bits)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # arrays of files are read-only, and kernels do not write to inputs
+            made = torch().from_numpy(bits)
     return (made if is_numpys else made.view(dtype)).to(device)
 
 

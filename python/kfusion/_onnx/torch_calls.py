@@ -15,7 +15,7 @@ import numpy as np
 
 from . import resizing, tensors
 from .nodes import Node
-from .rows_networks import _Windows
+from .rows_networks import Windows
 from .values import dtype_of, is_known, shape_of
 
 Function = Callable[..., Any]
@@ -69,7 +69,7 @@ def _conv(node: Node, x: Any, weight: Any, bias: Any = None) -> Function | None:
     axes = len(shape_of(x)) - 2
     if not _computes(x, weight, bias) or axes not in (1, 2, 3):
         return None
-    w = _Windows(node, x, shape_of(weight)[2:])
+    w = Windows(node, x, shape_of(weight)[2:])
     convolve = getattr(_f(), f"conv{axes}d")
     groups = node.attr("group", 1)
 
@@ -112,7 +112,7 @@ def _max_pool(node: Node, x: Any) -> Function | None:
     extents = node.attr("kernel_shape")
     if not _computes(x) or len(extents) > 3 or _outputs(node) > 1:
         return None
-    w = _Windows(node, x, extents)
+    w = Windows(node, x, extents)
     pool = getattr(_f(), f"max_pool{len(extents)}d")
     widths = _widths([(a, b + e) for (a, b), e in zip(w.pads, w.extra, strict=True)])
     return lambda x: pool(_f().pad(x, widths, value=-math.inf), w.extents, w.steps, 0, w.dilations)
@@ -123,7 +123,7 @@ def _average_pool(node: Node, x: Any) -> Function | None:
     extents = node.attr("kernel_shape")
     if not _computes(x) or len(extents) > 3:
         return None
-    w = _Windows(node, x, extents)
+    w = Windows(node, x, extents)
     if any(d != 1 for d in w.dilations):
         return None
     pool = getattr(_f(), f"avg_pool{len(extents)}d")
