@@ -23,7 +23,7 @@ from onnx import helper as h  # noqa: E402
 import kfusion as kf  # noqa: E402
 import onnx_nodes  # noqa: E402
 from kfusion._cli.main import main  # noqa: E402
-from kfusion._onnx import refusals  # noqa: E402
+from kfusion._onnx import refusals, tensors  # noqa: E402
 from onnx_models import expected, info, one, saved, weight  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
@@ -368,7 +368,12 @@ def test_scans_along_other_axes(tmp_path, rng):
 
 
 @pytest.mark.slow
-def test_every_node_case_runs_or_is_refused(tmp_path):
+@pytest.mark.parametrize("with_torch", [True, False])
+def test_every_node_case_runs_or_is_refused(tmp_path, monkeypatch, with_torch):
+    if with_torch:
+        pytest.importorskip("torch")
+    else:
+        monkeypatch.setattr(tensors, "torch", lambda: None)
     if tuple(map(int, onnx.__version__.split(".")[:2])) < (1, 23):
         pytest.skip("older cases say other things of norms that are 0")
     outcomes = {case.name: onnx_nodes.outcome(case, tmp_path) for case in onnx_nodes.cases()}

@@ -63,7 +63,7 @@ def from_numpy(array: np.ndarray, device: Any) -> Any:
     """
     dtype = torch_dtype(array.dtype)
     if dtype is None:
-        raise TypeError(f"kfusion.onnx: torch has no {array.dtype.name}: pass NumPy arrays where it is not installed")
+        raise TypeError(f"kfusion.onnx: torch has no {array.dtype.name}: pass NumPy arrays")
     if any(step < 0 or step % array.itemsize for step in array.strides):
         array = array.copy()  # torch has no such strides
     is_numpys = array.dtype.isbuiltin == 1 and array.dtype.kind != "V"
