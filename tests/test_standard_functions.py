@@ -89,3 +89,27 @@ def test_gradients():
     rest[:, 0], rest[:, -1] = -1, 1  # of the sum of the differences
     ends = rest[:, :n] + rest[:, n:]
     np.testing.assert_allclose(g, steps[:, None] + x.sum(1, keepdims=True) * ends)
+
+
+def test_dtypes():
+    torch = pytest.importorskip("torch")
+    x = torch.ones(2, dtype=torch.float16)
+    assert kf.isdtype(x.dtype, "real floating")
+    assert kf.isdtype(torch.bfloat16, ("bool", "numeric"))
+    assert kf.isdtype(np.dtype("int8"), np.int8)
+    assert not kf.isdtype(np.float32, ("integral", np.float64))
+    assert kf.result_type(x, torch.bfloat16) == torch.float32
+    assert kf.result_type(x, 2.5) == torch.float16
+    assert kf.result_type(np.ones(2, np.float32), np.int32) == np.float64
+    with pytest.raises(ValueError, match="kind must be a dtype or one of bool, signed integer"):
+        kf.isdtype(np.float32, "float")
+
+
+def test_dtypes_of_traced_values():
+    def f(x, y):
+        assert kf.isdtype(x.dtype, "integral")
+        return kf.astype(x, kf.result_type(x, y)) + y
+
+    assert kf.fuse(f)(np.ones(3, np.int32), np.ones(3, np.float32)).dtype == np.float64
+    torch = pytest.importorskip("torch")
+    assert kf.fuse(f)(torch.ones(3, dtype=torch.int64), torch.ones(3)).dtype == torch.float32

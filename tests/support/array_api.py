@@ -18,6 +18,7 @@ import kfusion as kf
 
 DTYPES = ("bool", "int32", "int64", "float32", "float64")
 YES, ABSENT = "yes", "."
+KINDS = ("bool", "signed integer", "unsigned integer", "integral", "real floating", "complex floating", "numeric")
 Case = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -95,7 +96,10 @@ SECTIONS: Mapping[str, Mapping[str, Sequence[Case]]] = {
         **_each("ones_like zeros_like", (("x",), {}), (("x",), {"dtype": "float32"})),
         **_each("meshgrid", (("flat", "first"), {}), (("flat", "first"), {"indexing": "ij"})),
         **_each("arange asarray empty empty_like eye from_dlpack full linspace ones zeros"),
-        **_each("broadcast_shapes can_cast finfo iinfo isdtype result_type"),
+        **_each("broadcast_shapes", (((3, 1), (1, 4), (4,)), {})),
+        **_each("isdtype", *((("dtype", kind), {}) for kind in KINDS), (("dtype", ("bool", "integral")), {})),
+        **_each("result_type", (("x", "y"), {}), (("x", "dtype"), {})),
+        **_each("can_cast finfo iinfo"),
     },
 }
 
@@ -119,6 +123,7 @@ def inputs(dtype: str) -> dict[str, Any]:
     }
     made = {name: xp.asarray(value.astype(dtype)) for name, value in of.items()}
     made["i"], made["b"] = xp.asarray([3, 0, 1]), xp.asarray(y > 0)
+    made["dtype"] = getattr(xp, dtype)
     made["along"] = xp.asarray(rng.integers(0, 4, (3, 2)))
     return made
 
@@ -155,6 +160,8 @@ def compared(name: str, dtype: str, cases: Sequence[Case]) -> str:
 def _difference(got: Any, wanted: Any) -> str | None:
     if isinstance(wanted, (tuple, list)):
         return next(filter(None, map(_difference, got, wanted)), None)
+    if not hasattr(wanted, "shape"):
+        return None if got == wanted else "differs"
     if not isinstance(got, type(wanted)):
         return type(got).__name__
     if got.shape != wanted.shape:

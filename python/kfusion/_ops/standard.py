@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from .. import _arrays
 from .._graph.values import Traced
+from .._spec import is_array
 from . import formulas, statistics
 from . import primitives as p
 from .contractions import matmul
@@ -18,12 +22,15 @@ from .views import astype, axis_of, broadcast_to, full_like, reshape, transpose
 
 __all__ = [
     "broadcast_arrays",
+    "broadcast_shapes",
     "concat",
     "count_nonzero",
     "diff",
+    "isdtype",
     "meshgrid",
     "ones_like",
     "permute_dims",
+    "result_type",
     "signbit",
     "tensordot",
     "unstack",
@@ -274,7 +281,7 @@ def broadcast_arrays(*arrays: Any) -> list[Any]:
 
     Source: the array API standard's `broadcast_arrays`.
     """
-    shape = _common_shape("broadcast_arrays", arrays)
+    shape = _common_shape("broadcast_arrays", [_shape("broadcast_arrays", a) for a in arrays])
     return [broadcast_to(a, shape) for a in arrays]
 
 
@@ -306,19 +313,111 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Any]:
     return broadcast_arrays(*shaped)
 
 
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that shapes broadcast to.
+
+    Args:
+        shapes: tuples of extents.
+
+    Returns:
+        Tuple of extents.
+
+    Raises:
+        ValueError: they do not broadcast.
+
+    Source: the array API standard's `broadcast_shapes`.
+    """
+    return _common_shape("broadcast_shapes", shapes)
+
+
+_KINDS = {
+    "bool": ("bool",),
+    "signed integer": ("int8", "int16", "int32", "int64"),
+    "unsigned integer": ("uint8", "uint16", "uint32", "uint64"),
+    "real floating": ("float16", "bfloat16", "float32", "float64"),
+    "complex floating": ("complex64", "complex128"),
+}
+_KINDS["integral"] = _KINDS["signed integer"] + _KINDS["unsigned integer"]
+_KINDS["numeric"] = _KINDS["integral"] + _KINDS["real floating"] + _KINDS["complex floating"]
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Whether a dtype is of a kind.
+
+    Args:
+        dtype: of any library.
+        kind: "bool", "signed integer", "unsigned integer", "integral", "real floating", "complex floating", "numeric",
+            a dtype, or a tuple of these.
+
+    Returns:
+        Whether it is one of them.
+
+    Raises:
+        ValueError: a text is no kind.
+
+    Source: the array API standard's `isdtype`.
+    """
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, k) for k in kind)
+    if not isinstance(kind, str):
+        return _name(dtype) == _name(kind)
+    if kind not in _KINDS:
+        raise ValueError(f"kfusion.isdtype: kind must be a dtype or one of {', '.join(_KINDS)}, got {kind!r}")
+    return _name(dtype) in _KINDS[kind]
+
+
+def result_type(*arrays_and_dtypes: Any) -> Any:
+    """The dtype that arithmetic gives, by the rules of the library that the arrays or dtypes are from.
+
+    Args:
+        arrays_and_dtypes: arrays, traced values, dtypes and numbers, at least one of them no number. An array is among
+            them where dtypes are neither NumPy's nor torch's.
+
+    Returns:
+        A dtype of that library: torch's, the namespace's of an array that has one, else NumPy's.
+
+    Raises:
+        TypeError: the library has no such promotion.
+
+    Source: the array API standard's `result_type`.
+    """
+    given = [v.dtype if isinstance(v, (Traced, np.ndarray)) or _is_torchs(v) else v for v in arrays_and_dtypes]
+    namespace = next((v.__array_namespace__() for v in given if hasattr(type(v), "__array_namespace__")), None)
+    if namespace is not None:
+        return namespace.result_type(*given)
+    torch = sys.modules.get("torch")
+    if torch is None or not any(isinstance(v, torch.dtype) for v in given):
+        return np.result_type(*given)
+    dtypes = [v for v in given if isinstance(v, torch.dtype)]
+    made = functools.reduce(torch.promote_types, dtypes)
+    numbers = [v for v in given if not isinstance(v, torch.dtype)]
+    return functools.reduce(lambda d, v: torch.result_type(torch.empty((1,), dtype=d), v), numbers, made)
+
+
+def _is_torchs(value: Any) -> bool:
+    """Whether value is one of torch's tensors."""
+    return is_array(value) and _arrays.kind(value) == "torch"
+
+
+def _name(dtype: Any) -> str:
+    """A dtype's name, of any library."""
+    if isinstance(dtype, (str, type, np.dtype)):
+        return np.dtype(dtype).name if dtype != "bfloat16" else "bfloat16"
+    return str(dtype).rpartition(".")[2]
+
+
 def _shape(who: str, array: Any) -> tuple[int, ...]:
     if not hasattr(array, "shape"):
         raise TypeError(f"kfusion.{who}: arrays must be arrays, got {type(array).__name__}")
     return tuple(array.shape)
 
 
-def _common_shape(who: str, arrays: Sequence[Any]) -> tuple[int, ...]:
-    shapes = [_shape(who, a) for a in arrays]
+def _common_shape(who: str, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(*shapes)
+        return np.broadcast_shapes(*map(tuple, shapes))
     except ValueError:
         raise ValueError(f"kfusion.{who}: shapes {', '.join(map(str, shapes))} do not broadcast") from None
 
 
-for _function in (broadcast_arrays, meshgrid):
+for _function in (broadcast_arrays, broadcast_shapes, isdtype, meshgrid, result_type):
     _function.__module__ = "kfusion"
