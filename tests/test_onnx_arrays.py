@@ -300,6 +300,18 @@ def test_calls_of_torch(tmp_path, rng, monkeypatch, name):
         np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("attributes", [{"mode": "cubic"}, {"mode": "linear", "exclude_outside": 1}])
+def test_infinities_stay_where_they_are_when_an_image_is_resized(tmp_path, attributes):
+    x = np.arange(24, dtype=F).reshape(1, 1, 2, 12)
+    x[..., 0, 0] = np.inf
+    options = {"coordinate_transformation_mode": "align_corners", **attributes}
+    nodes = [h.make_node("Resize", ["x", "", "scales"], ["y"], **options)]
+    infos = [info("x", T.FLOAT, x.shape)], [info("y", T.FLOAT, None)]
+    y = kf.fuse(saved(tmp_path, nodes, *infos, [weight("scales", F([1, 1, 1, 0.5]))]))(x)
+    assert np.isfinite(y[..., 3:]).all()
+    assert np.isfinite(y[..., 1, :]).all()
+
+
 def test_what_torch_does_otherwise_is_the_references(tmp_path, rng):
     """A GRU of the other kind, lengths of sequences, and halves."""
     x = volumes(rng, 5, 2, 3)

@@ -22,15 +22,15 @@ Function = Callable[..., Any]
 Rule = Callable[..., "Function | None"]
 RULES: dict[str, Rule] = {}
 _COMPUTED = ("float32", "float64")
+_KNOWN = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", *_COMPUTED)  # to all functions
 _MOST_SUMMED = 1 << 15  # products of bytes whose sum int32 holds
 
 
 def function(node: Node, inputs: Sequence[Any], types: Sequence[Any]) -> Function | None:
     """The function of torch's that a node is; None where there is none, or no torch."""
     rule = None if node.domain else RULES.get(node.op)
-    if rule is None or tensors.torch() is None or not all(tensors.torch_dtype(d) for d, _ in types):
-        return None
-    if not all(v is None or tensors.torch_dtype(dtype_of(v)) for v in inputs):
+    dtypes = [d for d, _ in types] + [dtype_of(v) for v in inputs if v is not None]
+    if rule is None or tensors.torch() is None or not all(d.name in _KNOWN for d in dtypes):
         return None
     return rule(node, *inputs)
 
@@ -267,9 +267,10 @@ def _gather_nd(node: Node, x: Any, index: Any) -> Function | None:
 @_rule("ScatterND")
 def _scatter_nd(node: Node, x: Any, index: Any, updates: Any) -> Function | None:
     reduction = node.attr("reduction", "none")
-    if reduction not in ("none", "add") or not shape_of(index)[-1]:
+    adds = reduction == "add" and dtype_of(x).name != "bool"
+    if not (adds or reduction == "none") or not shape_of(index)[-1]:
         return None
-    return lambda x, index, updates: x.clone().index_put_(_places(index), updates, accumulate=reduction == "add")
+    return lambda x, index, updates: x.clone().index_put_(_places(index), updates, accumulate=adds)
 
 
 _SCATTERS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
