@@ -129,6 +129,15 @@ def test_numpys_arrays_with_and_without_torch(tmp_path, rng, monkeypatch):
     require_equal(kf.fuse(file)(*given), got)
 
 
+@pytest.mark.parametrize("with_torch", [True, False])
+def test_results_without_axes_are_arrays(tmp_path, monkeypatch, with_torch):
+    if not with_torch:
+        monkeypatch.setattr(tensors, "torch", lambda: None)
+    file = one(tmp_path, "ReduceSum", {"x": np.ones(3, F)}, keepdims=0)
+    y = kf.fuse(file)(np.ones(3, F))
+    assert (type(y), y.shape, y.dtype, float(y)) == (np.ndarray, (), F, 3.0)
+
+
 def test_tensors(tmp_path, rng):
     torch = pytest.importorskip("torch")
     file, given = network(tmp_path, rng), arguments(rng)

@@ -178,9 +178,10 @@ class _Call:
 
     def _on(self, device: Any) -> dict[str, Any]:
         """The known inputs on a device."""
-        if any(t.device != device for t in self._constants.values()) or not self._constants:
-            self._constants = {n: tensors.from_numpy(v, device) for n, v in self._known.items()}
-        return self._constants
+        made = self._constants  # which other threads may put others in place of
+        if not made or any(t.device != device for t in made.values()):
+            made = self._constants = {n: tensors.from_numpy(v, device) for n, v in self._known.items()}
+        return made
 
     def _by_reference(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         given = {n: seen(a, d) for (n, d), a in zip(self._unknown.items(), arrays, strict=True)}

@@ -78,9 +78,9 @@ def from_numpy(array: np.ndarray, device: Any) -> Any:
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """A tensor as an array: of the CPU's with the same memory. Arrays stay what they are."""
-    if isinstance(tensor, np.ndarray):
-        return tensor
+    """A tensor as an array: of the CPU's with the same memory. NumPy's arrays stay what they are."""
+    if isinstance(tensor, (np.ndarray, np.generic)):
+        return np.asarray(tensor)
     dtype, host = dtype_of(tensor), tensor.detach().cpu()
     if dtype.isbuiltin == 1 and dtype.kind != "V":
         array: np.ndarray = host.numpy()
