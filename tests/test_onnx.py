@@ -116,6 +116,15 @@ def test_shapes_are_computed_while_planning(tmp_path):
     assert not kf.plan(file, sizes={"n": 2}).groups
 
 
+def test_elements_of_known_arrays(tmp_path):
+    """As exported of BERT: a row of a table by the positions that there are."""
+    table, places = np.arange(64).reshape(1, 64), np.int64([[3, 0, -1, 5]])
+    nodes = [h.make_node("GatherElements", ["table", "places"], ["a"], axis=1), h.make_node("Add", ["x", "a"], ["y"])]
+    weights = [weight("table", table), weight("places", places)]
+    file = saved(tmp_path, nodes, [info("x", T.INT64, [1, 4])], [info("y", T.INT64, None)], weights)
+    assert kf.fuse(file)(np.int64([[100, 200, 300, 400]])).tolist() == [[103, 200, 363, 405]]
+
+
 def test_values_that_decide_on_shapes_are_asked_for(tmp_path):
     file = one(tmp_path, "Reshape", {"x": np.zeros((2, 6), np.float32), "shape": np.zeros(2, np.int64)})
     with pytest.raises(ValueError, match=r"Reshape 'it': its result depends on values of inputs: pass shape=numpy"):
