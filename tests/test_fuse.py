@@ -278,11 +278,14 @@ def test_arguments_in_structures(rng):
 
 
 def test_endless_structures_are_refused():
-    endless: list[Any] = []
-    endless.append(endless)
+    once: list[Any] = []
+    once.append(once)
+    twice: list[Any] = []
+    twice += [twice, twice]  # which has two ways into each of its levels
     for _ in range(2):
-        with pytest.raises(ValueError, match="chain: x must not be nested more than 32 deep"):
-            chain(endless, 1.0)
+        for endless in (once, twice, {"a": twice}):
+            with pytest.raises(ValueError, match="chain: x must not be nested more than 32 deep"):
+                chain(endless, 1.0)
         pytest.importorskip("jax.numpy")  # whose tracers are looked for, once it is there
 
 

@@ -19,38 +19,14 @@ onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto as T  # noqa: E402 - needs onnx
 from onnx import helper as h  # noqa: E402
-from onnx import numpy_helper  # noqa: E402
 
 import kfusion as kf  # noqa: E402
 import onnx_nodes  # noqa: E402
 from kfusion._cli.main import main  # noqa: E402
-from kfusion._onnx import refusals  # noqa: E402
+from kfusion._onnx import refusals, tensors  # noqa: E402
+from onnx_models import expected, info, one, saved, weight  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
-
-
-def info(name: str, kind: int, shape: Any) -> Any:
-    return h.make_tensor_value_info(name, kind, shape)
-
-
-def weight(name: str, array: Any) -> Any:
-    return numpy_helper.from_array(np.asarray(array), name)
-
-
-def saved(path: Path, nodes: Any, inputs: Any, outputs: Any, weights: Any = (), opset: int = 21, **more: Any) -> str:
-    graph = h.make_graph(nodes, "g", inputs, outputs, initializer=list(weights))
-    file = path / "model.onnx"
-    onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", opset), h.make_opsetid("own", 1)], **more), file)
-    return str(file)
-
-
-def one(
-    path: Path, op: str, inputs: dict[str, Any], outputs: Any = ("y",), weights: Any = (), **attributes: Any
-) -> str:
-    """A model of one node; inputs by name: arrays like those that it takes."""
-    nodes = [h.make_node(op, [*inputs, *(w.name for w in weights)], outputs, name="it", **attributes)]
-    infos = [info(n, h.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in inputs.items()]
-    return saved(path, nodes, infos, [info(o, T.UNDEFINED, None) for o in outputs])
 
 
 def perceptron(path: Path, rng: np.random.Generator, *, external: bool = False) -> str:
@@ -64,15 +40,6 @@ def perceptron(path: Path, rng: np.random.Generator, *, external: bool = False) 
     if external:
         onnx.save(onnx.load(file), file, save_as_external_data=True, location="weights.bin", size_threshold=0)
     return file
-
-
-def expected(file: str, *arrays: Any) -> Any:
-    """What onnx.reference gives."""
-    from onnx.reference import ReferenceEvaluator
-
-    model = onnx.load(file)
-    names = [i.name for i in model.graph.input]
-    return ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))
 
 
 # ---- plans ----
@@ -147,6 +114,15 @@ def test_shapes_are_computed_while_planning(tmp_path):
     x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     np.testing.assert_array_equal(kf.fuse(file)(x), x.reshape(2, 12))
     assert not kf.plan(file, sizes={"n": 2}).groups
+
+
+def test_elements_of_known_arrays(tmp_path):
+    """As exported of BERT: a row of a table by the positions that there are."""
+    table, places = np.arange(64).reshape(1, 64), np.int64([[3, 0, -1, 5]])
+    nodes = [h.make_node("GatherElements", ["table", "places"], ["a"], axis=1), h.make_node("Add", ["x", "a"], ["y"])]
+    weights = [weight("table", table), weight("places", places)]
+    file = saved(tmp_path, nodes, [info("x", T.INT64, [1, 4])], [info("y", T.INT64, None)], weights)
+    assert kf.fuse(file)(np.int64([[100, 200, 300, 400]])).tolist() == [[103, 200, 363, 405]]
 
 
 def test_values_that_decide_on_shapes_are_asked_for(tmp_path):
@@ -358,16 +334,6 @@ def test_weights_of_norms_are_broadcast(tmp_path, rng, shape, axis):
         np.testing.assert_allclose(kf.fuse(file)(x), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_weights_with_defaults_are_no_inputs(tmp_path):
-    inputs = [info("x", T.FLOAT, [2]), info("w", T.FLOAT, [2])]
-    nodes, weights = [h.make_node("Mul", ["x", "w"], ["y"])], [weight("w", np.float32([2, 3]))]
-    fused = kf.fuse(saved(tmp_path, nodes, inputs, [info("y", T.FLOAT, None)], weights))
-    x = np.ones(2, np.float32)
-    assert fused(x).tolist() == [2, 3]
-    with pytest.raises(TypeError, match="w is a weight with a default value, which cannot be replaced: take it out of"):
-        fused(x, w=x)
-
-
 def test_loops_stack_what_their_steps_give(tmp_path, rng):
     body = h.make_graph(
         [
@@ -411,7 +377,12 @@ def test_scans_along_other_axes(tmp_path, rng):
 
 
 @pytest.mark.slow
-def test_every_node_case_runs_or_is_refused(tmp_path):
+@pytest.mark.parametrize("with_torch", [True, False])
+def test_every_node_case_runs_or_is_refused(tmp_path, monkeypatch, with_torch):
+    if with_torch:
+        pytest.importorskip("torch")
+    else:
+        monkeypatch.setattr(tensors, "torch", lambda: None)
     if tuple(map(int, onnx.__version__.split(".")[:2])) < (1, 23):
         pytest.skip("older cases say other things of norms that are 0")
     outcomes = {case.name: onnx_nodes.outcome(case, tmp_path) for case in onnx_nodes.cases()}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfusion._graph.structure import ATOMS, Constant, Slot, fill, mapped, may_hold_results, walk
+from kfusion._graph.structure import ATOMS, Constant, Slot, fill, holds_arrays, leaves, mapped, may_hold_results, walk
 
 Pair = namedtuple("Pair", "first second")
 
@@ -70,3 +70,25 @@ def test_what_is_filled_in() -> None:
     filled = fill(structure, ["2", X])
     assert filled[0] is X
     assert filled[1:] == ([2.0], {"c": [Slot(0)], "n": 5})
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=lambda s: type(s).__name__)
+def test_leaves_are_those_of_walk(structure: Any) -> None:
+    seen: list[Any] = []
+    walk(structure, lambda _, leaf: seen.append(leaf), enters=holds_arrays)
+    assert list(map(id, leaves(structure))) == list(map(id, seen))
+
+
+def test_leaves_of_what_holds_itself() -> None:
+    knot: list[Any] = [1]
+    knot += [knot, (2, {"a": knot}), knot]
+    assert [leaf if type(leaf) is int else "knot" for leaf in leaves(knot)] == [1, "knot", 2, "knot", "knot"]
+    deep: Any = X
+    for _ in range(5000):
+        deep = [deep]
+    assert [id(leaf) for leaf in leaves(deep)] == [id(X)]
+
+
+def test_leaves_of_one_object_in_several_places() -> None:
+    pair = (X, Y)
+    assert list(map(id, leaves([pair, pair, {"a": pair}]))) == [id(X), id(Y)] * 3

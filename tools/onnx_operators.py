@@ -18,6 +18,7 @@ import onnx
 
 from kfusion._onnx import function, refusals  # noqa: F401 - function enters the rows
 from kfusion._onnx.table import ROWS
+from kfusion._onnx.torch_calls import RULES
 
 _ROOT = Path(__file__).parents[1]
 PAGE = _ROOT / "docs" / "onnx.md"
@@ -37,7 +38,7 @@ Opsets 13 to 24, and what is the same in others. What an operator becomes is dec
 | known | nothing: computed with NumPy while the model is traced | where all inputs are known: shapes, constants, and inputs of the model that decide on shapes |
 | kernel, view, join | stages of fused kernels; where a kernel reads; where it stores | the table below, for float16, bfloat16, float32, float64, int32, int64 and bool |
 | function body | what its operators become | functions of the model, and operators whose meaning onnx writes as others' |
-| library call | a kernel of its own, reason `library_call`: onnx.reference, with NumPy | all other operators, other dtypes, Loop, Scan, and If where the condition is computed |
+| library call | a kernel of its own, reason `library_call`: of torch where it is installed and has the operator, else of onnx.reference, with NumPy | all other operators, other dtypes, Loop, Scan, and If where the condition is computed |
 | refused | an error that names the operator and the reason | the table of refusals |
 """  # noqa: E501 - rows of a table
 
@@ -54,6 +55,7 @@ def _rows() -> list[str]:
     for kind in ("kernel", "view", "join"):
         names = sorted((f"{domain}." if domain else "") + op for (domain, op), row in ROWS.items() if row.kind == kind)
         lines += [*_wrapped(f"**{kind}** ({len(names)})", names), ""]
+    lines += [*_wrapped(f"**library call of torch**, in most cases ({len(RULES)})", sorted(RULES)), ""]
     with_row = {op for domain, op in ROWS if not domain}
     schemas: Any = onnx.defs.get_all_schemas()
     bodies = [

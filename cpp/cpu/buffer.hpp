@@ -14,6 +14,7 @@ class Buffer {
   Buffer() = default;
   explicit Buffer(std::size_t bytes) : data_(static_cast<std::byte*>(pool_allocate(bytes))), bytes_(bytes) {
     if (data_ == nullptr) throw std::bad_alloc();
+    poison_buffer(data_, bytes);
   }
   Buffer(Buffer&& o) noexcept : data_(std::exchange(o.data_, nullptr)), bytes_(std::exchange(o.bytes_, 0)) {}
   Buffer& operator=(Buffer&& o) noexcept {

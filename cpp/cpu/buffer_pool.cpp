@@ -1,9 +1,11 @@
 #include "cpu/buffer_pool.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -112,7 +114,15 @@ void* allocate(std::size_t bytes) {
   return kept ? kept : map_pages(rounded);
 }
 
+std::atomic<bool> poisons = false;
+
 }  // namespace
+
+void set_poisons_buffers(bool on) noexcept { poisons = on; }
+
+void poison_buffer(void* p, std::size_t bytes) noexcept {
+  if (poisons.load(std::memory_order_relaxed) && bytes > 0) std::memset(p, kPoison, bytes);
+}
 
 void* pool_allocate(std::size_t bytes) noexcept {
   if (void* p = allocate(bytes)) return p;

@@ -21,6 +21,12 @@ inline constexpr std::size_t kPooledBytes = 4u << 20;
 void* pool_allocate(std::size_t bytes) noexcept;
 void pool_free(void* p, std::size_t bytes) noexcept;  ///< `bytes` as given to pool_allocate
 
+inline constexpr int kPoison = 0xAB;  ///< a byte: of any float dtype a small negative number
+
+/// For tests: working memory holds kPoison first, so that what is read of it before it is written is seen.
+void set_poisons_buffers(bool on) noexcept;
+void poison_buffer(void* p, std::size_t bytes) noexcept;  ///< where that is on
+
 struct PoolStats {
   std::size_t held_bytes;   ///< free memory kept for reuse
   std::size_t limit_bytes;  ///< the most it keeps

@@ -1,4 +1,5 @@
-// For tests: memory that a run is given holds a pattern first, so that what no kernel writes is seen.
+// For tests: memory that a run is given holds a pattern first, so that what no kernel writes is seen; and so does the
+// working memory of kernels of the CPU.
 #pragma once
 #include <cstddef>
 

@@ -10,7 +10,7 @@ from ._devices.device_table import DeviceTable
 from ._devices.devices import device, devices
 from ._devices.measure import measure_device
 from ._each import ForEach, for_each
-from ._functions import elu, gelu, leaky_relu, log_softmax, logsumexp, silu, softmax, softplus, attention, splade_head, conv2d, linear, matmul, take, take_along_axis, dropout, argmax, argmin, groupnorm, chunk, concatenate, pad, repeat, roll, split, stack, tile, tril, triu, unbind, linear_cross_entropy, cross_entropy, mse, batchnorm, layernorm, norm, relu_layernorm, rmsnorm, std, var, astype, broadcast_to, expand_dims, flip, full_like, iota, matrix_transpose, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
+from ._functions import elu, gelu, leaky_relu, log_softmax, logsumexp, silu, softmax, softplus, attention, splade_head, conv2d, linear, matmul, take, take_along_axis, dropout, argmax, argmin, groupnorm, chunk, concatenate, pad, repeat, roll, split, stack, tile, tril, triu, unbind, linear_cross_entropy, cross_entropy, mse, batchnorm, layernorm, norm, relu_layernorm, rmsnorm, std, var, broadcast_arrays, broadcast_shapes, concat, count_nonzero, diff, isdtype, meshgrid, ones_like, permute_dims, result_type, signbit, tensordot, unstack, vecdot, zeros_like, astype, broadcast_to, expand_dims, flip, full_like, iota, matrix_transpose, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
 from ._fuse import FusedFunction, fuse
 from ._grad import grad, stop_gradient, value_and_grad, vjp
 from ._graph.source import TraceError
@@ -49,10 +49,12 @@ __all__ = [
     'logical_not', 'logical_and', 'logical_or', 'logical_xor', 'isnan', 'isinf', 'isfinite', 'bitwise_and',
     'bitwise_or', 'bitwise_xor', 'left_shift', 'bitwise_left_shift', 'right_shift', 'bitwise_right_shift', 'philox',
     'invert', 'bitwise_not', 'bitwise_invert', 'sum', 'mean', 'prod', 'max', 'amax', 'min', 'amin', 'any', 'all',
-    'astype', 'broadcast_to', 'expand_dims', 'flip', 'full_like', 'iota', 'matrix_transpose', 'moveaxis', 'ravel',
-    'reshape', 'squeeze', 'swapaxes', 'transpose', 'fused_relu_layernorm', 'unfused_relu_layernorm', 'fused_layernorm',
-    'unfused_layernorm', 'fused_rmsnorm', 'unfused_rmsnorm', 'fused_softmax', 'unfused_softmax', 'fused_log_softmax',
-    'unfused_log_softmax', 'fused_batchnorm', 'unfused_batchnorm', 'fused_gelu', 'unfused_gelu', 'fused_bias_relu_log',
+    'broadcast_arrays', 'broadcast_shapes', 'concat', 'count_nonzero', 'diff', 'isdtype', 'meshgrid', 'ones_like',
+    'permute_dims', 'result_type', 'signbit', 'tensordot', 'unstack', 'vecdot', 'zeros_like', 'astype', 'broadcast_to',
+    'expand_dims', 'flip', 'full_like', 'iota', 'matrix_transpose', 'moveaxis', 'ravel', 'reshape', 'squeeze',
+    'swapaxes', 'transpose', 'fused_relu_layernorm', 'unfused_relu_layernorm', 'fused_layernorm', 'unfused_layernorm',
+    'fused_rmsnorm', 'unfused_rmsnorm', 'fused_softmax', 'unfused_softmax', 'fused_log_softmax', 'unfused_log_softmax',
+    'fused_batchnorm', 'unfused_batchnorm', 'fused_gelu', 'unfused_gelu', 'fused_bias_relu_log',
     'unfused_bias_relu_log', 'fused_mul_add_relu', 'unfused_mul_add_relu', 'fused_mse', 'unfused_mse',
     'fused_cross_entropy', 'unfused_cross_entropy', 'fused_linear_cross_entropy', 'unfused_linear_cross_entropy',
     'fused_add_layernorm', 'unfused_add_layernorm', 'fused_add_rmsnorm', 'unfused_add_rmsnorm'

@@ -11,6 +11,7 @@ from ._ops.linear_losses import *
 from ._ops.losses import *
 from ._ops.norms import *
 from ._ops.primitives import *
+from ._ops.standard import *
 from ._ops.views import *
 from ._tracing import numpy_values as _numpy_values
 from ._tracing import torch_values as _torch_values

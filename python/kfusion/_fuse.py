@@ -138,10 +138,7 @@ class FusedFunction(_core.FusedCallable):
     def _staged_by_jax(self, args: Any, kwargs: Any, out: Any) -> Any:
         """A call that borrowed no array, for C++: NotImplemented where no argument is a tracer of JAX."""
         tracer = sys.modules["jax"].core.Tracer
-        try:
-            if not any(isinstance(leaf, tracer) for leaf in leaves((args, kwargs))):
-                return NotImplemented
-        except RecursionError:  # of a list within itself, of which C++ has a message
+        if not any(isinstance(leaf, tracer) for leaf in leaves((args, kwargs))):
             return NotImplemented
         from ._jax import staged  # nobody else needs it
 

@@ -18,6 +18,7 @@ import kfusion as kf
 
 DTYPES = ("bool", "int32", "int64", "float32", "float64")
 YES, ABSENT = "yes", "."
+KINDS = ("bool", "signed integer", "unsigned integer", "integral", "real floating", "complex floating", "numeric")
 Case = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -58,7 +59,9 @@ SECTIONS: Mapping[str, Mapping[str, Sequence[Case]]] = {
         **_each("all any", (("x",), {}), (("x",), {"axis": 0, "keepdims": True})),
         **_each("argmax argmin", (("x",), {}), (("x",), {"axis": 1, "keepdims": True})),
         **_each("where", (("b", "x", "y"), {})),
-        **_each("argsort count_nonzero diff isin nonzero searchsorted sort"),
+        **_each("count_nonzero", (("x",), {}), (("x",), {"axis": 0, "keepdims": True})),
+        **_each("diff", (("x",), {}), (("x",), {"axis": 0, "n": 2}), (("x",), {"prepend": "column"})),
+        **_each("argsort isin nonzero searchsorted sort"),
         **_each("unique_all unique_counts unique_inverse unique_values"),
     },
     "Manipulation and indexing": {
@@ -77,20 +80,26 @@ SECTIONS: Mapping[str, Mapping[str, Sequence[Case]]] = {
         **_each("tile", (("x", (2, 1)), {})),
         **_each("tril", (("x",), {"k": 1})),
         **_each("triu", (("x",), {})),
-        **_each("broadcast_arrays concat unstack"),
+        **_each("broadcast_arrays", (("x", "row"), {})),
+        **_each("concat", ((("x", "y"),), {"axis": 1}), ((("x", "y"),), {"axis": None})),
+        **_each("unstack", (("x",), {"axis": 1})),
     },
     "Linear algebra": {
         **_each("matmul", (("x", "turned"), {})),
         **_each("matrix_transpose", (("x",), {})),
-        **_each("tensordot vecdot"),
+        **_each("tensordot", (("x", "turned"), {"axes": 1}), (("x", "y"), {"axes": ((1, 0), (1, 0))})),
+        **_each("vecdot", (("x", "y"), {}), (("x", "row"), {}), (("x", "y"), {"axis": -2})),
     },
     "Creation and dtypes": {
         **_each("astype", (("x", "float32"), {}), (("x", "int64"), {})),
         **_each("full_like", (("x", 1), {})),
-        **_each(
-            "arange asarray empty empty_like eye from_dlpack full linspace meshgrid ones ones_like zeros zeros_like"
-        ),
-        **_each("broadcast_shapes can_cast finfo iinfo isdtype result_type"),
+        **_each("ones_like zeros_like", (("x",), {}), (("x",), {"dtype": "float32"})),
+        **_each("meshgrid", (("flat", "first"), {}), (("flat", "first"), {"indexing": "ij"})),
+        **_each("arange asarray empty empty_like eye from_dlpack full linspace ones zeros"),
+        **_each("broadcast_shapes", (((3, 1), (1, 4), (4,)), {})),
+        **_each("isdtype", *((("dtype", kind), {}) for kind in KINDS), (("dtype", ("bool", "integral")), {})),
+        **_each("result_type", (("x", "y"), {}), (("x", "dtype"), {})),
+        **_each("can_cast finfo iinfo"),
     },
 }
 
@@ -108,11 +117,13 @@ def inputs(dtype: str) -> dict[str, Any]:
         "row": positive[0],
         "small": positive % 4,
         "flat": x.ravel(),
+        "first": x[:, 0],
         "turned": x.T,
         "column": x[:, :1],
     }
     made = {name: xp.asarray(value.astype(dtype)) for name, value in of.items()}
     made["i"], made["b"] = xp.asarray([3, 0, 1]), xp.asarray(y > 0)
+    made["dtype"] = getattr(xp, dtype)
     made["along"] = xp.asarray(rng.integers(0, 4, (3, 2)))
     return made
 
@@ -121,7 +132,7 @@ def _given(arguments: Any, arrays: Mapping[str, Any]) -> Any:
     if isinstance(arguments, tuple):
         return tuple(_given(a, arrays) for a in arguments)
     if isinstance(arguments, str):
-        return arrays[arguments] if arguments in arrays else getattr(xp, arguments)
+        return arrays[arguments] if arguments in arrays else getattr(xp, arguments, arguments)
     return arguments
 
 
@@ -130,7 +141,7 @@ def compared(name: str, dtype: str, cases: Sequence[Case]) -> str:
     arrays = inputs(dtype)
     found = ABSENT
     for args, kwargs in cases:
-        given = _given(args, arrays)
+        given, kwargs = _given(args, arrays), {k: _given(v, arrays) for k, v in kwargs.items()}
         try:
             with np.errstate(all="ignore"):
                 wanted = getattr(xp, name)(*given, **kwargs)
@@ -149,6 +160,8 @@ def compared(name: str, dtype: str, cases: Sequence[Case]) -> str:
 def _difference(got: Any, wanted: Any) -> str | None:
     if isinstance(wanted, (tuple, list)):
         return next(filter(None, map(_difference, got, wanted)), None)
+    if not hasattr(wanted, "shape"):
+        return None if got == wanted else "differs"
     if not isinstance(got, type(wanted)):
         return type(got).__name__
     if got.shape != wanted.shape:

@@ -120,6 +120,28 @@ void make_dense(Array& a) {
   a.keep = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(std::move(a.keep), memory);
 }
 
+enum class Search { kNothing, kFound, kTooDeep };
+
+Search search_traced(PyObject* value, int depth);
+
+template <class Items>
+Search search_items(const Items& items, int depth) {
+  for (const py::handle item : items)
+    if (const Search found = search_traced(item.ptr(), depth + 1); found != Search::kNothing) return found;
+  return Search::kNothing;
+}
+
+/// The first thing that is nested too deeply ends it: a list that holds itself twice has as many leaves as there are
+/// ways into it. Lists and dicts are copied: without a GIL other threads may change them meanwhile.
+Search search_traced(PyObject* value, int depth) {
+  if (depth > kMaxDepth) return Search::kTooDeep;
+  if (PyDict_Check(value)) return search_items(owned<py::list>(PyDict_Values(value)), depth);
+  if (PyList_Check(value)) return search_items(owned<py::tuple>(PyList_AsTuple(value)), depth);
+  if (PyTuple_Check(value)) return search_items(py::reinterpret_borrow<py::tuple>(value), depth);
+  if (leaf_of(Py_TYPE(value)) == Leaf::kDataclass) return search_items(parts_of(value), depth);
+  return leaf_of(Py_TYPE(value)) == Leaf::kTraced ? Search::kFound : Search::kNothing;
+}
+
 }  // namespace signature_detail
 }  // namespace
 
@@ -129,22 +151,7 @@ bool is_aligned_to_vectors(const View& v) {
   return reinterpret_cast<std::uintptr_t>(v.data) % memory_of(v.place).vector_bytes == 0;
 }
 
-bool has_traced(PyObject* value, int depth) {
-  bool found = false;
-  if (depth > kMaxDepth) return found;
-  if (PyDict_Check(value)) {
-    PyObject *key, *item;
-    for (Py_ssize_t i = 0; !found && PyDict_Next(value, &i, &key, &item);) found = has_traced(item, depth + 1);
-  } else if (PyTuple_Check(value) || PyList_Check(value)) {
-    for (Py_ssize_t i = 0; !found && i < PySequence_Fast_GET_SIZE(value); ++i)
-      found = has_traced(PySequence_Fast_GET_ITEM(value, i), depth + 1);
-  } else if (leaf_of(Py_TYPE(value)) == Leaf::kDataclass) {
-    for (const py::handle field : parts_of(value)) found = found || has_traced(field.ptr(), depth + 1);
-  } else {
-    found = leaf_of(Py_TYPE(value)) == Leaf::kTraced;
-  }
-  return found;
-}
+bool has_traced(PyObject* value) { return search_traced(value, 0) == Search::kFound; }
 
 Array borrow_readable(Call& call, const char* argument, py::handle object) {
   Array a;

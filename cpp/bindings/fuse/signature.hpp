@@ -118,7 +118,7 @@ class Signature {
 };
 
 /// Whether a traced value is among the leaves of tuples, lists and dicts.
-bool has_traced(PyObject* value, int depth = 0);
+bool has_traced(PyObject* value);
 
 /// Borrows an array as a kernel can read it: where its elements are not aligned to their size, a dense copy.
 Array borrow_readable(Call& call, const char* argument, py::handle object);

@@ -68,10 +68,13 @@ Worker::~Worker() {
 }
 
 void Worker::attach() {
+  const auto scratch_bytes = static_cast<std::size_t>(program_.scratch_bytes);
   scratch_ = local_scratch_;
   if (program_.scratch_bytes > kLocalBytes) {
-    scratch_buffer_ = Buffer(static_cast<std::size_t>(program_.scratch_bytes));
+    scratch_buffer_ = Buffer(scratch_bytes);
     scratch_ = scratch_buffer_.data();
+  } else {
+    poison_buffer(local_scratch_, scratch_bytes);
   }
   const std::size_t arrays = program_.sources.size() + program_.targets.size();
   const std::size_t addresses = at(program_.operands) + arrays;

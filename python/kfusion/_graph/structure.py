@@ -171,16 +171,27 @@ def _remade(like: Any, items: Mapping[Any, Any], attributes: Mapping[str, Any]) 
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The leaves of an argument in `walk`'s order."""
+    """The leaves of an argument in `walk`'s order. What holds itself is a leaf within itself."""
+    inside = {0}  # the ids of what is taken apart
+    stack: list[tuple[int, Iterator[Any]]] = [(0, iter((value,)))]
+    while stack:
+        for item in stack[-1][1]:
+            parts = _parts(item)
+            if parts is None or id(item) in inside:
+                yield item
+            else:
+                inside.add(id(item))
+                stack.append((id(item), iter(parts)))
+                break
+        else:
+            inside.remove(stack.pop()[0])
+
+
+def _parts(value: Any) -> Iterable[Any] | None:
+    """What an argument holds; None for a leaf."""
     if isinstance(value, dict):
-        value = tuple(value.values())
-    elif holds_arrays(value):
-        value = tuple(parts_of(value))
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from leaves(item)
-    else:
-        yield value
+        return tuple(value.values())
+    return value if isinstance(value, (tuple, list)) else parts_of(value) or None
 
 
 def holds_arrays(value: Any) -> bool:

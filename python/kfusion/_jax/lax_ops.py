@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._ops import contractions, extremes, views
+from .._ops import contractions, extremes, formulas, views
 from .._ops import primitives as p
 from .._ops.erfc import erfc
 from .._spec import FLOATS, HALF, INTEGERS
@@ -153,22 +153,16 @@ def _clamp(least: Any, x: Any, most: Any, **_: Any) -> Any:
 
 
 def _abs(x: Any, **_: Any) -> Any:
-    """With the gradient 1 at 0."""
+    """With the gradient 1 at 0, and of NaN."""
     if x._dtype not in FLOATS:
         return p.absolute(x)
-    return p.where(p.equal(x, 0), x + 0.0, p.absolute(x))  # 0 of -0
+    return p.where(p.less(x, 0), p.negative(x), x + 0.0)  # 0 of -0
 
 
 def relu6(x: Any) -> Any:
     """min(max(x, 0), 6), with the gradient 0 at both ends."""
     is_inside = p.logical_and(p.less(0, x), p.less(x, 6))
     return p.where(is_inside, x, _stop(p.clip(x, 0, 6)))
-
-
-def _x_times(x: Any, logarithm: Any) -> Any:
-    """x * logarithm, which is 0 at 0 times infinity; with the gradient `logarithm` by x also at 0."""
-    is_zero = p.logical_and(p.equal(x, 0), p.isinf(logarithm))
-    return p.where(is_zero, 0.0, x * logarithm + 0.0)
 
 
 def logaddexp2(x: Any, y: Any) -> Any:
@@ -180,12 +174,12 @@ def logaddexp2(x: Any, y: Any) -> Any:
 
 def xlogy(x: Any, y: Any) -> Any:
     """x * log(y), and 0 where x is 0."""
-    return _x_times(x, p.log(y))
+    return formulas.times_log(x, p.log(y))
 
 
 def xlog1py(x: Any, y: Any) -> Any:
     """x * log(1 + y), and 0 where x is 0."""
-    return _x_times(x, p.log1p(y))
+    return formulas.times_log(x, p.log1p(y))
 
 
 def _convert(x: Any, *, new_dtype: Any, **_: Any) -> Any:
@@ -359,6 +353,7 @@ WITH_GRADIENTS: dict[str, Rule] = {
     "logaddexp2": logaddexp2,
     "xlogy": xlogy,
     "xlog1py": xlog1py,
+    "_xlogx": formulas.xlogx,  # in entr
 }
 RULES: dict[str, Rule] = {
     **{name: _map(op) for name, op in _MAPS.items()},

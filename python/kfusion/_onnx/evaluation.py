@@ -13,6 +13,7 @@ import numpy as np
 from .. import _arrays
 from .._graph.tracer import Tracer
 from .._graph.values import Traced
+from . import tensors, torch_calls
 from .control_flow import control_flow
 from .library import onnx, reference
 from .nodes import Node
@@ -75,7 +76,10 @@ def outer_names(proto: Any) -> list[str]:
     return list(names)
 
 
-def types_of(node: Node, values: dict[str, Any]) -> list[tuple[np.dtype[Any], tuple[int, ...]]] | None:
+Type = tuple[np.dtype[Any], tuple[int, ...]]
+
+
+def types_of(node: Node, values: dict[str, Any]) -> list[Type] | None:
     """The dtypes and shapes of a node's named outputs by onnx's shape inference; None where it does not know."""
     proto = node.with_attributes()
     helper = onnx().helper
@@ -95,7 +99,7 @@ def types_of(node: Node, values: dict[str, Any]) -> list[tuple[np.dtype[Any], tu
     return None if None in known else known  # type: ignore[return-value]
 
 
-def _type(proto: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+def _type(proto: Any) -> Type | None:
     if proto is None or not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
         return None
     dims = proto.tensor_type.shape.dim
@@ -106,7 +110,7 @@ def _type(proto: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
 
 
 def library_call(tracer: Tracer, node: Node, values: dict[str, Any], functions: Sequence[Any]) -> list[Any]:
-    """The node's outputs as those of a call of the library: onnx.reference, when the kernels run.
+    """The node's outputs as those of a call of the library: of torch or onnx.reference, when the kernels run.
 
     Raises:
         ValueError: nobody knows the results' shapes before.
@@ -122,7 +126,7 @@ def library_call(tracer: Tracer, node: Node, values: dict[str, Any], functions: 
         types = _tried(run, given, node)
     what = f"a result of {node.who}"
     unknown = {n: v for n, v in given.items() if is_unknown(v)}
-    call = _Call(run, given, list(unknown), types, node.who)
+    call = _Call(run, given, types, node)
     carriers = [(carrier(d, what), s) for d, s in types]
     made = tracer.library_call(f"onnx.{node.op}", call, [_value(v) for v in unknown.values()], carriers)
     results = iter([m if has_form(d) else Held(m, d) for m, (d, _) in zip(made, types, strict=True)])
@@ -133,7 +137,7 @@ def _value(value: Any) -> Traced:
     return value.value if isinstance(value, Held) else value
 
 
-def _tried(run: Evaluated, given: dict[str, Any], node: Node) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
+def _tried(run: Evaluated, given: dict[str, Any], node: Node) -> list[Type]:
     """What it gives for inputs of ones: shapes that depend on values are found out when it runs."""
     if sum(size_of(v) for v in given.values() if is_unknown(v)) > _MOST_TRIED:
         raise ValueError("nobody knows the shape of its result before it runs")
@@ -145,33 +149,58 @@ def _tried(run: Evaluated, given: dict[str, Any], node: Node) -> list[tuple[np.d
 
 
 class _Call:
-    """What the kernel of a node runs."""
+    """What the kernel of a node runs: a function of torch's, on tensors where it has one, else onnx.reference."""
 
-    def __init__(
-        self,
-        run: Evaluated,
-        given: dict[str, Any],
-        unknown: list[str],
-        types: Sequence[tuple[np.dtype[Any], tuple[int, ...]]],
-        who: str,
-    ) -> None:
+    def __init__(self, run: Evaluated, given: dict[str, Any], types: Sequence[Type], node: Node) -> None:
         self._run = run
-        self._known = {n: v for n, v in given.items() if n not in unknown}
-        self._unknown = [(n, dtype_of(given[n])) for n in unknown]
+        self._known = {n: v for n, v in given.items() if not is_unknown(v)}
+        self._unknown = {n: dtype_of(v) for n, v in given.items() if is_unknown(v)}
         self._types = types
-        self._who = who
+        self._who = node.who
+        self._inputs = [n or None for n in node.proto.input]
+        self._function = torch_calls.function(node, [given.get(n or "") for n in self._inputs], types)
+        self._constants: dict[str, Any] = {}  # of one device, as tensors
 
-    def __call__(self, *arrays: Any) -> list[np.ndarray]:
-        given = {n: seen(np.asarray(a), d) for (n, d), a in zip(self._unknown, arrays, strict=True)}
+    def __call__(self, *arrays: Any) -> list[Any]:
+        if not tensors.is_tensor(arrays[0]):
+            return self._by_reference([np.asarray(a) for a in arrays])
+        device = arrays[0].device
+        if self._function is None:
+            found = self._by_reference([tensors.to_numpy(a) for a in arrays])
+            return [tensors.from_numpy(f, device) for f in found]
+        given = {n: tensors.seen(a, d) for (n, d), a in zip(self._unknown.items(), arrays, strict=True)}
+        values = self._on(device) | given
+        with _quiet(), tensors.torch().no_grad():
+            found = self._function(*(None if n is None else values[n] for n in self._inputs))
+        listed = [f for f in (found if isinstance(found, (list, tuple)) else (found,)) if f is not None]
+        made = [self._checked_tensor(f, *t) for f, t in zip(listed, self._types, strict=True)]
+        return [_arrays.apart(m, list(values.values())) for m in made]
+
+    def _on(self, device: Any) -> dict[str, Any]:
+        """The known inputs on a device."""
+        made = self._constants  # which other threads may put others in place of
+        if not made or any(t.device != device for t in made.values()):
+            made = self._constants = {n: tensors.from_numpy(v, device) for n, v in self._known.items()}
+        return made
+
+    def _by_reference(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        given = {n: seen(a, d) for (n, d), a in zip(self._unknown.items(), arrays, strict=True)}
         found = self._run.run(self._known | given)
         made = [self._checked(f, *t) for f, t in zip(found, self._types, strict=True)]
         return [stored(_arrays.apart(m, list(given.values()))) for m in made]
 
+    def _checked_tensor(self, found: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+        self._require(tuple(found.shape), shape)
+        return tensors.stored(found.to(tensors.torch_dtype(dtype)).contiguous(), carrier(dtype, self._who))
+
     def _checked(self, found: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        if not isinstance(found, np.ndarray) or found.shape != shape:
+        self._require(found.shape if isinstance(found, np.ndarray) else None, shape)
+        return np.ascontiguousarray(found, dtype).reshape(shape)
+
+    def _require(self, found: tuple[int, ...] | None, shape: tuple[int, ...]) -> None:
+        if found != shape:
             what = f"the shape of its result depends on values; {shape} is planned"
             raise ValueError(f"kfusion.onnx: {self._who}: {what}")
-        return np.ascontiguousarray(found, dtype).reshape(shape)
 
 
 def bits(tracer: Tracer, held: Held) -> Traced:
@@ -180,7 +209,10 @@ def bits(tracer: Tracer, held: Held) -> Traced:
         return held.value
     unsigned = np.dtype(f"uint{8 * held.dtype.itemsize}")
 
-    def widened(array: Any) -> list[np.ndarray]:
+    def widened(array: Any) -> list[Any]:
+        if tensors.is_tensor(array):  # torch has few unsigned dtypes
+            signed = getattr(tensors.torch(), f"int{8 * held.dtype.itemsize}")
+            return [array.contiguous().view(signed).to(tensors.torch().int32) & int(np.iinfo(unsigned).max)]
         return [np.asarray(array).view(unsigned).astype(np.int32)]
 
     return tracer.library_call("onnx.bits", widened, [held.value], [("int32", held.shape)])[0]

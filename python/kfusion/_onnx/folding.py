@@ -53,6 +53,13 @@ def _gather(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return np.asarray(np.take(x, indices, node.attr("axis", 0)))
 
 
+def _gather_elements(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """The reference takes some arrays of one row wrongly."""
+    axis = node.attr("axis", 0) % x.ndim
+    part = x[tuple(slice(None) if a == axis else slice(n) for a, n in enumerate(indices.shape))]
+    return np.take_along_axis(part, indices, axis)
+
+
 def _constant_of_shape(node: Node, shape: np.ndarray) -> np.ndarray:
     value = node.attr("value", np.zeros(1, np.float32))
     return np.full(integers(shape), value.ravel()[0], value.dtype)
@@ -124,6 +131,7 @@ _FOLDED: dict[str, Callable[..., np.ndarray | None]] = {
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,
     "Gather": _gather,
+    "GatherElements": _gather_elements,
     "ConstantOfShape": _constant_of_shape,
     "Cast": _cast,
     "Slice": _slice,

@@ -12,7 +12,7 @@ from .._graph.source import TraceError
 from .._graph.tracer import Tracer
 from .._graph.values import Traced
 from .._spec import Spec
-from . import folding, refusals, schemas
+from . import folding, refusals, schemas, tensors
 from .evaluation import Evaluated, bits, library_call, number_of, outer_names
 from .library import onnx
 from .nodes import Node
@@ -24,10 +24,13 @@ _DEEPEST = 50  # functions within functions
 
 
 class Interpreter:
-    """One trace of a model. `static` are inputs of which the values are known, by name."""
+    """One trace of a model. `static` are inputs of which the values are known, by name. `device` is that of torch's
+    tensors which it is of; None: it is of NumPy's arrays.
+    """
 
-    def __init__(self, model: Any, tracer: Tracer, static: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, model: Any, tracer: Tracer, static: Mapping[str, np.ndarray], device: Any = None) -> None:
         self.model = model
+        self.device = device
         self.tracer = tracer
         self._static = static
         self._sources: dict[int, frozenset[str]] = {}  # by id of a value: the small inputs that decide on it alone
@@ -46,19 +49,27 @@ class Interpreter:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The values of the model's outputs, by name."""
-        env = {**self.model.initializers(self), **self._static, **inputs}
+        given = {**self._static, **inputs}
+        env = {**self.model.initializers(self, given), **given}
         for name, value in env.items():
             self._name(value, name)
         self.graph(self.model.graph.node, env, self.model.opsets, {})
         return {o.name: self._found(env, o.name, "the model's output") for o in self.model.graph.output}
 
-    def initializer(self, name: str, array: np.ndarray | None, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-        """The value of a weight: an input of the graph that belongs to the function; its array may be absent."""
-        if array is not None:
-            array = stored(array)
+    def initializer(self, name: str, given: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+        """The value of a weight: an input of the graph that belongs to the function; its array, as `given` gives it,
+        may be absent.
+        """
         spec = Spec(shape, carrier(dtype, f"the weight {name}"))
-        value = self.tracer.input(self.tracer._free_name(name), spec, array, captured=True)
+        if self.device is not None:
+            spec = Spec(shape, spec.dtype, "torch", str(self.device))
+        value = self.tracer.input(self.tracer._free_name(name), spec, given, captured=True)
         return value if has_form(dtype) else Held(value, dtype)
+
+    def given(self, array: np.ndarray) -> Any:
+        """An array that is known as kernels are given it."""
+        array = stored(array)
+        return array if self.device is None else tensors.from_numpy(array, self.device)
 
     # ---- nodes ----
 
@@ -228,7 +239,8 @@ class Interpreter:
             if not has_form(value.dtype):
                 raise NoRow
             array = np.ascontiguousarray(value).reshape(value.shape)
-            made = self.initializer(self._names.get(id(value), "constant"), array, value.dtype, value.shape)
+            name = self._names.get(id(value), "constant")
+            made = self.initializer(name, self.given(array), value.dtype, value.shape)
             self._lifted[id(value)] = (value, made)
         return self._lifted[id(value)][1]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,10 @@ class Model:
         self._by_name = {(_domain(f.domain), f.name): f for f in self.functions}
         self._weights: dict[str, np.ndarray] = {}
         self.with_weights = False
+        self._given_ones: dict[tuple[str, str], Any] = {}  # weights as kernels read them, by name and device
         own = {t.name for t in self.graph.initializer}
         self.inputs = [i for i in self.graph.input if i.name not in own]
-        self.defaults = own.intersection(i.name for i in self.graph.input)  # weights that other runtimes take, too
+        self.defaults = {i.name: i for i in self.graph.input if i.name in own}  # weights that callers may give, too
         _require_text(self.graph)
         _require_unique([i.name for i in self.inputs], "input")
         _require_unique([o.name for o in self.graph.output], "output")
@@ -42,6 +43,11 @@ class Model:
             raise ValueError(f"kfusion.onnx: {self.path.name} has no outputs: it is no model, or a damaged one")
         if self.graph.sparse_initializer:
             raise refused_type(f"the weight {self.graph.sparse_initializer[0].values.name}", "a sparse tensor")
+
+    @property
+    def arguments(self) -> list[Any]:
+        """What callers may give: the inputs, then weights with default values."""
+        return [*self.inputs, *self.defaults.values()]
 
     def function(self, node: Any) -> Any:
         """The model's own function that a node calls; None where it calls none."""
@@ -65,17 +71,22 @@ class Model:
             return None
         return [_extent(d, info.name) for d in info.type.tensor_type.shape.dim]
 
-    def initializers(self, at: Any) -> dict[str, Any]:
-        """The values of the weights by name: known where they are small, else inputs of at's graph."""
+    def initializers(self, at: Any, given: Container[str] = ()) -> dict[str, Any]:
+        """The values of the weights by name: known where they are small, else inputs of at's graph.
+
+        `given` are those that the caller has values for.
+        """
         found: dict[str, Any] = {}
         for tensor in self.graph.initializer:
+            if tensor.name in given:
+                continue
             dtype, shape = _dtype(tensor.data_type, f"the weight {tensor.name!r}"), _dims(tensor)
             count = int(np.prod(shape, dtype=np.float64))
             if count <= (_SMALL_FLOATS if dtype.kind not in "iub" else _SMALL_INTEGERS) or dtype.kind == "O":
                 found[tensor.name] = self._weight(tensor)
             else:
                 carrier(dtype, f"the weight {tensor.name!r}")
-                array = self._weight(tensor) if self.with_weights else None
+                array = self._given(tensor, at) if self.with_weights else None
                 found[tensor.name] = at.initializer(tensor.name, array, dtype, shape)
         return found
 
@@ -88,6 +99,13 @@ class Model:
         if tensor.name not in self._weights:
             self._weights[tensor.name] = self._array(tensor)
         return self._weights[tensor.name]
+
+    def _given(self, tensor: Any, at: Any) -> Any:
+        """A weight as kernels are given it, made once for a device."""
+        key = tensor.name, str(at.device)
+        if key not in self._given_ones:
+            self._given_ones[key] = at.given(self._weight(tensor))
+        return self._given_ones[key]
 
     def _array(self, tensor: Any) -> np.ndarray:
         try:

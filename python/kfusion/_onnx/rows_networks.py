@@ -39,7 +39,7 @@ def _gemm(at: Any, node: Any, x: Any, y: Any, bias: Any = None) -> Any:
     return product + (bias if beta == 1 else bias * beta)
 
 
-class _Windows:
+class Windows:
     """Windows along the spatial axes of x: their extents, steps, dilations and the padding around x."""
 
     def __init__(self, node: Any, x: Any, extents: Any) -> None:
@@ -108,7 +108,7 @@ def _conv(at: Any, node: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     if dtype(x) not in FLOATS or ndim not in (3, 4):
         raise NoRow
     x, weight = at.lift(x), at.lift(weight)
-    w = _Windows(node, x, shape_of(weight)[2:])
+    w = Windows(node, x, shape_of(weight)[2:])
     pads, steps, dilations = w.pads, w.steps, w.dilations
     if ndim == 3:
         x, weight = kf.expand_dims(x, 2), kf.expand_dims(weight, 2)
@@ -134,7 +134,7 @@ def _max_pool(at: Any, node: Any, x: Any) -> Any:
     if dtype(x) not in FLOATS or math.prod(extents) > _MOST_TAPS:
         raise NoRow
     x = at.lift(x)
-    w = _Windows(node, x, extents)
+    w = Windows(node, x, extents)
     taps = w.taps(w.padded(x, -math.inf))
     if len([n for n in node.proto.output if n]) == 1:
         return _joined(kf.maximum, taps)
@@ -179,7 +179,7 @@ def _average_pool(at: Any, node: Any, x: Any) -> Any:
     if dtype(x) not in FLOATS or math.prod(extents) > _MOST_TAPS:
         raise NoRow
     x = at.lift(x)
-    w = _Windows(node, x, extents)
+    w = Windows(node, x, extents)
     total = _joined(kf.add, w.taps(w.padded(wide(x), 0.0)))
     if not any(map(any, w.pads)) and not any(w.extra):
         return kf.astype(total / float(math.prod(extents)), x._dtype)

@@ -86,7 +86,13 @@ def _slice(at: Any, node: Any, x: Any, starts: Any, stops: Any, axes: Any = None
     first, last = (integers(node.known(v)) for v in (starts, stops))
     along = list(range(len(first))) if axes is None else integers(node.known(axes))
     by = [1] * len(first) if steps is None else integers(node.known(steps))
-    return at.lift(x)[sliced(shape_of(x), first, last, along, by)]
+    x = at.lift(x)
+    index = sliced(x.shape, first, last, along, by)
+    if min(by, default=1) > 0:
+        return x[index]
+    ranges = [i.indices(n) for i, n in zip(index, x.shape, strict=True)]  # torch's arrays take no steps below 0
+    with at.tracer.stage("slice"):
+        return at.tracer.view("slice", x, [r if len(range(*r)) else (0, 0, 1) for r in ranges])
 
 
 @row("Concat", since=4, kind="join")

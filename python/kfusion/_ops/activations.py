@@ -179,7 +179,7 @@ def logsumexp(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
     largest = constant(p.max(x, axis, keepdims=True))
     if dtype not in FLOATS:
         largest = largest + 0.0  # differences of integers may not fit theirs
-    total = p.log(p.sum(p.exp(x - largest), axis, keepdims=True)) + largest
-    total = p.where(p.isfinite(largest), total, largest)  # rows of nothing but -inf, or with an inf, give it back
-    total = narrow(total, dtype)
+    total = p.sum(p.exp(x - largest), axis, keepdims=True)
+    total = p.where(p.isfinite(largest), total, 1.0)  # rows of nothing but -inf, or with an inf, give it back
+    total = narrow(p.log(total) + largest, dtype)
     return total if keepdims else squeeze(total, axis)

@@ -10,11 +10,12 @@ from typing import Any
 
 from .._spec import FLOATS
 from . import primitives as p
-from .gradients import taken, unless
+from .gradients import infinitely_steep, taken, unless
 from .views import astype
 
 LARGEST = {"float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127, "float32": (2 - 2.0**-23) * 2.0**127}
 LARGEST["float64"] = (2 - 2.0**-52) * 2.0**1023
+_LN2 = math.log(2)
 
 # ---- quotients ----
 
@@ -116,29 +117,60 @@ def isclose(x: Any, y: Any, rtol: Any, atol: Any, equal_nan: bool) -> Any:
 
 def logaddexp2(x: Any, y: Any) -> Any:
     """log2(2^x + 2^y) without overflow."""
+    if taken(x):
+        return p.logaddexp(x * _LN2, y * _LN2) * (1 / _LN2)
     d = p.absolute(x - y)
-    both = p.maximum(x, y) + p.log1p(p.exp2(-d)) * (1 / math.log(2))
+    both = p.maximum(x, y) + p.log1p(p.exp2(-d)) * (1 / _LN2)
     return p.where(x == y, x + 1.0, both)  # infinities, whose difference is NaN
 
 
 def xlogy(x: Any, y: Any) -> Any:
     """x log(y); 0 where x is 0, unless y is NaN."""
-    return p.where((x == 0) & ~p.isnan(y), 0.0, x * p.log(y))
+    return _x_log(x, y, p.log, 0.0)
 
 
 def xlog1py(x: Any, y: Any) -> Any:
     """x log(1 + y); 0 where x is 0, unless y is NaN."""
-    return p.where((x == 0) & ~p.isnan(y), 0.0, x * p.log1p(y))
+    return _x_log(x, y, p.log1p, -1.0)
+
+
+def _x_log(x: Any, y: Any, log: Any, least: float) -> Any:
+    """x log(y). At x = 0 its gradient is log(y) too, and 0 where y is no more than `least`, as torch's."""
+    if not taken(x):
+        return p.where((x == 0) & ~p.isnan(y), 0.0, x * log(y))
+    return times_log(x, p.where((x == 0) & (y <= least), 0.0, log(y)))
+
+
+def times_log(x: Any, logarithm: Any) -> Any:
+    """x times a logarithm, 0 where x is 0 and that infinite; with the logarithm as x's gradient there too."""
+    is_0 = (x == 0) & p.isinf(logarithm)
+    root = infinitely_steep(x, is_0)
+    product = x * p.where(is_0, 1.0, logarithm) + 0.0  # no -0
+    return p.where(is_0, p.where(logarithm > 0, root, 0.0 - root), product)
 
 
 def entr(x: Any) -> Any:
     """-x log(x); 0 at 0, -inf below it."""
+    if taken(x):
+        return p.where(x < 0, -math.inf, 0.0 - xlogx(x))
     return p.where(x > 0, -x * p.log(x), p.where(x == 0, 0.0, p.where(x < 0, -math.inf, x)))
+
+
+def xlogx(x: Any) -> Any:
+    """x log(x), 0 at 0, with gradients there and at infinity too."""
+    at_0, is_inf = x == 0, x == math.inf
+    inside = p.where(at_0 | is_inf, 1.0, x)
+    ends = p.where(at_0, 0.0 - infinitely_steep(x, at_0), x * x)
+    return p.where(at_0 | is_inf, ends, inside * p.log(inside))
 
 
 def logit(x: Any) -> Any:
     """log(x / (1 - x)), the inverse of sigmoid."""
-    return p.log(x / (1.0 - x))
+    if not taken(x):
+        return p.log(x / (1.0 - x))
+    at_end = (x == 0) | (x == 1)
+    inside = p.where(at_end, 0.5, x)
+    return p.where(at_end, p.log(x + 0.0) - p.log(1.0 - x), p.log(inside / (1.0 - inside)))
 
 
 def sinc(x: Any) -> Any:

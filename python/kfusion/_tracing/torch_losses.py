@@ -12,6 +12,7 @@ from typing import Any
 
 from .._ops import formulas, losses, norms, views
 from .._ops import primitives as p
+from .._ops.gradients import unless
 from .torch_functions import FUNCTIONS, named
 from .torch_stages import Tensor, computed
 
@@ -138,7 +139,10 @@ def _smooth_l1_loss(input: Tensor, target: Tensor, *, beta: float = 1.0) -> Any:
     d = p.absolute(input - target)
     if beta < 0:
         raise ValueError(f"kfusion.smooth_l1_loss: beta must be at least 0, got {beta}")
-    return d if beta == 0 else p.where(d < beta, d * d * (0.5 / beta), d - 0.5 * beta)
+    if beta == 0:
+        return d
+    near = unless(p.isinf(d), d)
+    return p.where(d < beta, near * near * (0.5 / beta), d - 0.5 * beta)
 
 
 @loss("huber_loss")
@@ -146,7 +150,8 @@ def _huber_loss(input: Tensor, target: Tensor, *, delta: float = 1.0, weight: Te
     if delta <= 0:
         raise ValueError(f"kfusion.huber_loss: delta must be above 0, got {delta}")
     d = p.absolute(input - target)
-    values = p.where(d <= delta, d * d * 0.5, (d - 0.5 * delta) * delta)
+    near = unless(p.isinf(d), d)
+    values = p.where(d <= delta, near * near * 0.5, (d - 0.5 * delta) * delta)
     weighted = _weighted("huber_loss", values, weight, input.shape)
     return weighted[0] if isinstance(weighted, tuple) else weighted  # whose mean is a plain one
 

@@ -1,0 +1,123 @@
+"""Gradients at single points: zeros, ties and infinities, where torch and JAX say what they are."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+
+INF, NAN = np.inf, np.nan
+EDGES = [-INF, -2.5, -1.0, -0.5, -0.0, 0.0, 0.3, 1.0, 2.0, INF, NAN]
+ROWS = np.array([[1, INF], [INF, INF], [-INF, -INF], [-INF, 1], [1, 2], [NAN, 1], [INF, -INF], [INF, NAN]])
+SAME_OF_NAN = ("logaddexp2", "xlogy", "special.xlog1py")
+OF_ONE = ("special.entr", "special.logit")
+OF_TWO = (*SAME_OF_NAN, "nn.functional.smooth_l1_loss", "nn.functional.huber_loss")
+
+
+def torchs(name):
+    """A function of torch by its dotted name, of each element."""
+    f = pytest.importorskip("torch")
+    for part in name.split("."):
+        f = getattr(f, part)
+    return (lambda x, y: f(x, y, reduction="none")) if name.endswith("_loss") else f
+
+
+def gradients(f, arrays):
+    import torch
+
+    tensors = [torch.tensor(a, requires_grad=True) for a in arrays]
+    y = f(*tensors)
+    y.sum().backward()
+    return [y.detach(), *(t.grad for t in tensors)]
+
+
+@pytest.mark.parametrize("name", OF_ONE + OF_TWO)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_formulas_of_torch(name):
+    """Values and gradients, where the value is NaN too but for those whose gradient of NaN is their own."""
+    f = torchs(name)
+    points = itertools.product(EDGES, repeat=1 + (name in OF_TWO))
+    arrays = [np.ascontiguousarray(c) for c in np.array(list(points)).T]
+    got, want = gradients(kf.fuse(lambda *a: f(*a)), arrays), gradients(f, arrays)
+    counts = slice(None) if name in SAME_OF_NAN else ~np.isnan(want[0].numpy())
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-9, atol=1e-12)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a[counts], b[counts], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["logaddexp2", "xlogy", "special.xlog1py", "special.entr", "special.logit"])
+def test_values_are_the_same_with_and_without_gradients(name, rng):
+    f = torchs(name)
+    arrays = [rng.uniform(0.01, 0.99, 101) for _ in range(1 + (name in OF_TWO))]
+    import torch
+
+    plain = kf.fuse(lambda *a: f(*a))(*map(torch.tensor, arrays))
+    np.testing.assert_allclose(gradients(kf.fuse(lambda *a: f(*a)), arrays)[0], plain, rtol=1e-14, atol=1e-14)
+
+
+def test_ties_of_logaddexp2_share_the_gradient():
+    x = np.array([-3.0, 0.0, 0.7, 5.0])
+    for gradient in kf.grad(lambda x, y: np.logaddexp2(x, y).sum(), argnums=(0, 1))(x, x.copy()):
+        np.testing.assert_allclose(gradient, 0.5)
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_logsumexp_of_rows_with_infinities(keepdims):
+    """The finite elements of a row with inf have the gradient 0; infinite ones have none."""
+    want = np.full(ROWS.shape, NAN)
+    want[[0, 6], [0, 1]], want[3], want[4] = 0, (0, 1), 1 / (1 + np.exp([1, -1]))
+    got = kf.grad(lambda x: kf.sum(kf.logsumexp(x, -1, keepdims=keepdims)))(ROWS)
+    np.testing.assert_allclose(got, want, rtol=1e-12)
+    values = kf.logsumexp(ROWS, -1, keepdims=keepdims).reshape(-1)
+    np.testing.assert_allclose(values, [INF, INF, -INF, 1, 2 + np.log1p(np.exp(-1)), NAN, INF, NAN], rtol=1e-12)
+
+
+def test_logsumexp_of_torch_and_jax():
+    f = torchs("logsumexp")
+    for a, b in zip(gradients(kf.fuse(lambda x: f(x, -1)), [ROWS]), gradients(lambda x: f(x, -1), [ROWS]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.asarray(ROWS, "float32")
+    fused = kf.fuse(lambda x: jax.nn.logsumexp(x, -1))
+    got = jax.grad(lambda x: fused(x).sum())(x)
+    np.testing.assert_allclose(got, jax.grad(lambda x: jax.nn.logsumexp(x, -1).sum())(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["entr", "xlogy", "xlog1py"])
+def test_formulas_of_jax(name):
+    """Theirs are infinite where the derivative is, and torch's 0."""
+    jax = pytest.importorskip("jax")
+    f = getattr(jax.scipy.special, name)
+    x = np.array([0, -0.0, 0, 0, 0.5, 2, INF], "float32")
+    arrays = [x] if name == "entr" else [x, np.array([0.5, 2, 0, INF, 3, INF, 0.5], "float32")]
+    numbers = tuple(range(len(arrays)))
+    fused = kf.fuse(lambda *a: f(*a))
+    got = jax.grad(lambda *a: fused(*a).sum(), argnums=numbers)(*map(jax.numpy.asarray, arrays))
+    want = jax.grad(lambda *a: f(*a).sum(), argnums=numbers)(*map(jax.numpy.asarray, arrays))
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+# As docs/using.md lists them: of kfusion's functions, and of JAX's within fused functions.
+POINTS = {
+    "abs": ([0.0], [0.0], [1.0]),
+    "hypot": ([0.0, 0.0], [NAN, NAN], [0.5, 0.5]),
+    "logaddexp": ([2.0, INF], [0.0, 1.0], [0.0, 1.0]),
+    "power": ([0.0, 0.0], [0.0, 0.0], [0.0, 0.0]),
+    "arctan2": ([0.0, 0.0], [0.0, 0.0], [0.0, 0.0]),
+}
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_points_of_the_table(name):
+    point, of_kfusion, of_jax = POINTS[name]
+    numbers = tuple(range(len(point)))
+    got = kf.grad(lambda *a: kf.sum(getattr(kf, name)(*a)), argnums=numbers)(*(np.array([x]) for x in point))
+    np.testing.assert_array_equal(np.concatenate(got), of_kfusion)
+    jax = pytest.importorskip("jax")
+    f = kf.fuse(lambda *a: getattr(jax.numpy, name)(*a))
+    got = jax.grad(lambda *a: f(*a).sum(), argnums=numbers)(*(jax.numpy.array([x]) for x in point))
+    np.testing.assert_array_equal(np.concatenate(got), of_jax)
