@@ -15,7 +15,8 @@ import torch
 
 from .._fuse import fuse
 from .._tracing import aten, fx_graphs
-from .layouts import turned, weights_to_turn
+from .batch_norms import Channels
+from .layouts import Turned, turned
 from .strides import Layouts, bases
 
 _log = logging.getLogger(__name__)
@@ -31,6 +32,9 @@ class Compiled:
     """
 
     def __init__(self, module: Any, name: str, *, infers: bool = False) -> None:
+        self._arguments = [n for n in module.graph.nodes if n.op == "placeholder"]
+        last = Turned(module) if infers else None
+        self._channels = Channels(module, f"{name}_channels")
         nodes = list(module.graph.nodes)
         self._module = module
         self._constants = fx_graphs.constants(module)
@@ -40,7 +44,7 @@ class Compiled:
         self._layouts = Layouts(self._fused_results, self._places)
         self._is_eager = not self._fused_results or any(map(self._is_of_memory, nodes))
         self.function: Any = None if self._is_eager else fuse(self._traced_function(name))
-        self._turned = weights_to_turn(self._inside, self._given) if infers and not self._is_eager else []
+        self._turned = last.of(self._given) if last and not self._is_eager else []
 
     def _plan_host(self, nodes: Sequence[Any]) -> None:
         """Chooses what the fused function computes, and what the host."""
@@ -108,8 +112,10 @@ class Compiled:
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         """The graph's results."""
-        given = dict(zip(self._places, arguments, strict=True))
+        given = dict(zip(self._arguments, arguments, strict=True))
         arguments.clear()
+        with _plain_torch():
+            given |= self._channels.values(given)
         values: dict[Any, Any] = dict(given)
         if self._is_eager:
             return self._eagerly(values)

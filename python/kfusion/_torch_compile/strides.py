@@ -41,7 +41,8 @@ class Layouts:
     @staticmethod
     def _laid(value: Any, strides: Sequence[Any], known: Mapping[Any, int | None]) -> Any:
         found = [s if type(s) is int else known[s.node.expr] for s in strides]
-        return value if None in found else laid(value, tuple(found))
+        sizes = tuple(s for s in found if s is not None)
+        return laid(value, sizes) if len(sizes) == len(found) else value
 
 
 def _order(value: Any) -> tuple[int, ...] | None:
