@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="kfusion bench",
         description="Measures suites of fused kernels. Every version is checked against float64 first; the copy of the "
         "same bytes, timed between all samples, is the yardstick. What is measured goes to a JSON file with the "
-        "hardware, the versions and the commit; Ctrl-C keeps what there is.",
+        "hardware, the versions and the commit, case by case; Ctrl-C keeps what there is.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bytes", type=parse_positive, metavar="N", help="of a case's input (default: 256 MB on "
                         "a GPU, 1 GB in all on the CPU, 64 MB with --quick)")  # fmt: skip
     parser.add_argument("--repeats", type=parse_positive, metavar="N", help="samples of each version")
+    parser.add_argument("--seconds", type=parse_positive, metavar="N", help="begin no case after that")
     parser.add_argument("--out", default="kfusion_bench.json", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--add", action="store_true", help="add to the results in FILE, in the place of the same cases")
     parser.add_argument("--plots", metavar="FOLDER", help="draw pictures into this folder")
@@ -101,6 +102,7 @@ def _options(args: argparse.Namespace) -> options.Options:
         processes=1 if args.quick else 2,
         calls=100 if args.quick else 500,
         only=args.only,
+        seconds=args.seconds,
     )
 
 
@@ -109,6 +111,10 @@ def _measure(args: argparse.Namespace) -> None:
     _files.check_writable(args.out)
     before = Results.load(args.out) if args.add and Path(args.out).exists() else None
     names = suites.chosen(args.suites, chosen.device)
+
+    def merged(results: Results) -> Results:
+        return results if before is None else before.merged(results)
+
     with _progress.reporting() as report:
         results = runner.run(
             names,
@@ -117,9 +123,9 @@ def _measure(args: argparse.Namespace) -> None:
             commit=args.commit,
             progress=report,
             show=lambda case: print(show.line(case), flush=True),
+            keep=lambda found: merged(found).save(args.out),
         )
-    if before is not None:
-        results = before.merged(results)
+    results = merged(results)
     results.save(args.out)
     print()
     print(show.Tables(results))
@@ -140,7 +146,7 @@ def _command(args: argparse.Namespace) -> str:
     words += ["--quick"] if args.quick else []
     named = {"dtype": args.dtype, "peers": args.peers}
     words += [f"--{name} {','.join(value)}" for name, value in named.items() if value]
-    numbers = {"bytes": args.bytes, "repeats": args.repeats}
+    numbers = {"bytes": args.bytes, "repeats": args.repeats, "seconds": args.seconds}
     words += [f"--{name} {value}" for name, value in numbers.items() if value]
     return " ".join(words)
 

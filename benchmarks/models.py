@@ -146,7 +146,7 @@ def call_us(call: Callable[[], Any]) -> float:
     """Of one call and what it left to the device."""
     start = time.perf_counter_ns()
     result = call()
-    _synchronize()
+    synchronize()
     taken_us = (time.perf_counter_ns() - start) / 1e3
     del result
     return taken_us
@@ -158,16 +158,25 @@ def _held_bytes(call: Callable[[], Any]) -> int | None:
 
     if not _core.cuda_device_count():
         return None
-    torch.cuda.empty_cache()
-    _core.empty_cache()
-    before, _ = torch.cuda.mem_get_info()
+    before = free_bytes()
     call()
-    _synchronize()
+    synchronize()
     after, _ = torch.cuda.mem_get_info()
     return max(int(before - after), 0)
 
 
-def _synchronize() -> None:
+def free_bytes() -> int:
+    """Of the GPU's memory, without what torch and kfusion keep for later."""
+    import torch
+
+    synchronize()
+    torch.cuda.empty_cache()
+    _core.empty_cache()
+    return int(torch.cuda.mem_get_info()[0])
+
+
+def synchronize() -> None:
+    """Waits for the GPU, if there is one."""
     if _core.cuda_device_count():
         _core.cuda_synchronize()
 

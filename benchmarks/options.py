@@ -13,8 +13,8 @@ from kfusion._compare import peers as _peers
 
 from . import rivals
 
-PEERS = ("numpy", "numexpr", "torch", "torch.compile", "torch.compile.warm", "torch.compile.max", "triton", "cupy",
-         "cupy.fuse", "jax.jit", "numba", "experiment")  # fmt: skip
+PEERS = ("numpy", "numexpr", "torch", "torch.compile", "torch.compile.warm", "torch.compile.max",
+         "torch.compile.graphs", "triton", "cupy", "cupy.fuse", "jax.jit", "numba", "experiment")  # fmt: skip
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 _ON = {
     "cpu": (
@@ -27,7 +27,17 @@ _ON = {
         "jax.jit",
         "numba",
     ),
-    "cuda": ("torch", "torch.compile", "torch.compile.max", "triton", "cupy", "cupy.fuse", "jax.jit", "experiment"),
+    "cuda": (
+        "torch",
+        "torch.compile",
+        "torch.compile.max",
+        "torch.compile.graphs",
+        "triton",
+        "cupy",
+        "cupy.fuse",
+        "jax.jit",
+        "experiment",
+    ),
 }
 # torch and its compiler (2.13 mixes up what it has compiled for two instruction sets), JAX's, Numba's.
 _AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "TORCHINDUCTOR_CACHE_DIR": os.path.join(tempfile.gettempdir(), "inductor_avx2"),
@@ -40,7 +50,8 @@ class Options:
 
     dtypes: None leaves the choice to each suite. nbytes: of a case's input; None likewise. repeats: samples of each
     version; None is as many as there is time for. processes: fresh ones for each first call. calls: in one sample of
-    what a call costs the host. only: text that a case's title must have, or several between "|".
+    what a call costs the host. only: text that a case's title must have, or several between "|". seconds: after which
+    no case begins.
     """
 
     device: str
@@ -53,6 +64,7 @@ class Options:
     processes: int = 2
     calls: int = 500
     only: str = ""
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError where a dtype is none of those that are measured."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ def run(
     commit: str | None = None,
     progress: _timing.Progress | None = None,
     show: Show | None = None,
+    keep: Callable[[Results], None] | None = None,
 ) -> Results:
     """Measures suites on this machine.
 
@@ -36,6 +38,7 @@ def run(
         commit: what is measured; None asks git.
         progress: called with the fraction done and a word on what is being done.
         show: called with each case when it is measured.
+        keep: likewise, with all that there is by then, not `complete`.
 
     Returns:
         The results; after Ctrl-C what there is by then, not `complete`. A case that cannot be measured (a kernel that
@@ -47,18 +50,27 @@ def run(
     jobs = suites.jobs(suites.chosen(names, options.device), options)
     prepare_environment()
     found: list[Measured] = []
-    complete = True
+    modules = sorted({module_of(p) for p in options.peers} - {"numpy"})
+    end = time.monotonic() + (float("inf") if options.seconds is None else options.seconds)
+
+    def results(complete: bool) -> Results:
+        facts = runs.facts(command, commit, modules, gpu=options.device == "cuda")
+        return Results(**facts, device=options.device, complete=complete, cases=tuple(found))
+
     try:
         inputs = Inputs(options.device)
         for i, job in enumerate(jobs):
+            if time.monotonic() > end:
+                found.append(_left_out(job, f"{options.seconds:g} s were over"))
+                continue
             found.append(_measured(job, inputs, options, _part(progress, i, len(jobs))))
             if show is not None:
                 show(found[-1])
+            if keep is not None:
+                keep(results(complete=False))
     except KeyboardInterrupt:
-        complete = False
-    modules = sorted({module_of(p) for p in options.peers} - {"numpy"})
-    facts = runs.facts(command, commit, modules, gpu=options.device == "cuda")
-    return Results(**facts, device=options.device, complete=complete, cases=tuple(found))
+        return results(complete=False)
+    return results(complete=True)
 
 
 def _measured(job: Any, inputs: Inputs, options: Options, report: _timing.Progress) -> Measured:
@@ -66,11 +78,14 @@ def _measured(job: Any, inputs: Inputs, options: Options, report: _timing.Progre
         measured: Measured = job.measure(inputs, options, report)
         return measured
     except Exception as error:  # what one case does not survive should not cost the others
-        text = (str(error).strip() or type(error).__name__).splitlines()[0]
-        layout = getattr(job, "layout", getattr(job, "library", ""))
-        return Measured(job.suite, job.name, job.shape, job.dtype, layout, 0, (), (f"not measured: {text}",))
+        return _left_out(job, (str(error).strip() or type(error).__name__).splitlines()[0])
     finally:
         _core.empty_cache()
+
+
+def _left_out(job: Any, why: str) -> Measured:
+    layout = getattr(job, "layout", getattr(job, "library", ""))
+    return Measured(job.suite, job.name, job.shape, job.dtype, layout, 0, (), (f"not measured: {why}",))
 
 
 def _part(report: _timing.Progress | None, index: int, count: int) -> _timing.Progress:

@@ -257,10 +257,14 @@ def _models(suite: str, options: Options) -> Iterator[Job]:
             yield ModelCase(suite, name, dtype, not options.quick, batch, length)
 
 
+_COMPILED_FIRST = ("BERT", "ResNet", "diffusion block", "GPT-2", "Llama", "ViT")  # of each kind one: it takes minutes
+
+
 def _compile(suite: str, options: Options) -> Iterator[Job]:
     batch, length = (1, 128) if options.device == "cpu" else (0, 0)
+    names = [n for n in _COMPILED_FIRST if n in available()]
     for dtype in options.dtypes or (_MODEL_DTYPES[options.device],):
-        for name in available():
+        for name in dict.fromkeys([*names, *available()]):
             yield CompileCase(suite, name, dtype, not options.quick, batch, length)
 
 

@@ -40,8 +40,9 @@ def backend(module: Any, inputs: Sequence[Any], *, mode: str | None = None, opti
     replays = cuda_graphs.Replays(len(inputs)) if cuda_graphs.is_wanted(mode) else None
 
     def forward(graph: Any, arguments: Sequence[Any], name: str = "forward") -> Any:
-        run = Compiled(graph, f"compiled_{number}_{name}").boxed()
-        return replays.forward(run, graph, arguments, is_inference=name != "forward") if replays else run
+        infers = name == "inference"
+        run = Compiled(graph, f"compiled_{number}_{name}", infers=infers).boxed()
+        return replays.forward(run, graph, arguments, is_inference=infers) if replays else run
 
     def backward(graph: Any, arguments: Sequence[Any]) -> Any:
         run = Compiled(graph, f"compiled_{number}_backward").boxed()

@@ -15,6 +15,9 @@ import torch
 
 from .._fuse import fuse
 from .._tracing import aten, fx_graphs
+from .batch_norms import Channels
+from .layouts import Turned, turned
+from .strides import Layouts, bases
 
 _log = logging.getLogger(__name__)
 
@@ -25,22 +28,28 @@ class Compiled:
     Args:
         module: a graph of torch's operators that write to nothing; `meta["val"]` of its nodes is known.
         name: what messages call it.
+        infers: whether no backward pass follows: values in between may lie as suits the kernels.
     """
 
-    def __init__(self, module: Any, name: str) -> None:
+    def __init__(self, module: Any, name: str, *, infers: bool = False) -> None:
+        self._arguments = [n for n in module.graph.nodes if n.op == "placeholder"]
+        last = Turned(module) if infers else None
+        self._channels = Channels(module, f"{name}_channels")
         nodes = list(module.graph.nodes)
         self._module = module
         self._constants = fx_graphs.constants(module)
         self._places = [n for n in nodes if n.op == "placeholder"]
         self._results = list(nodes[-1].args[0]) if isinstance(nodes[-1].args[0], (tuple, list)) else [nodes[-1].args[0]]
         self._plan_host(nodes)
-        self._orders = [_order(n) for n in self._fused_results]
+        self._layouts = Layouts(self._fused_results, self._places)
         self._is_eager = not self._fused_results or any(map(self._is_of_memory, nodes))
         self.function: Any = None if self._is_eager else fuse(self._traced_function(name))
+        self._turned = last.of(self._given) if last and not self._is_eager else []
 
     def _plan_host(self, nodes: Sequence[Any]) -> None:
         """Chooses what the fused function computes, and what the host."""
         wanted = dict.fromkeys(r for r in self._results if hasattr(r, "op"))
+        made_first = bases(list(wanted), _is_view)
         on_host = set(self._places)
         made: set[Any] = set()  # of sizes and constants alone
         self._fused_results = []
@@ -51,7 +60,7 @@ class Compiled:
                 on_host.add(node)
             elif is_known and (_is_view(node) or (_is_size(node) and node.op == "call_function")):
                 on_host.add(node)
-            elif node in wanted and node not in on_host:
+            elif (node in wanted or node in made_first) and node not in on_host:
                 self._fused_results.append(node)
                 on_host.add(node)
         inside = _made_of(self._fused_results, set(self._places))
@@ -78,7 +87,8 @@ class Compiled:
         named = {n: found.get(fx_graphs.symbol(n.meta.get("val"))) for n in self._read if _is_size(n)}
         self._given = [*tensors, *(n for n, place in named.items() if place is None)]
         self._of_tensors = frozenset(n for n, place in named.items() if place is not None)
-        given, inside, results, constants = self._given, self._inside, self._fused_results, self._constants
+        given, inside, constants = self._given, self._inside, self._constants
+        results, layouts = self._fused_results, self._layouts
 
         def graph(*arguments: Any) -> Any:
             values = dict(zip(given, arguments, strict=True))
@@ -86,7 +96,7 @@ class Compiled:
                 if place is not None:
                     values[node] = arguments[place[0]].shape[place[1]]
             fx_graphs.run(inside, values, constants)
-            return tuple(values[n] for n in results)
+            return tuple(layouts.turned([values[n] for n in results]))
 
         graph.__name__ = graph.__qualname__ = name
         return graph
@@ -102,8 +112,10 @@ class Compiled:
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         """The graph's results."""
-        given = dict(zip(self._places, arguments, strict=True))
+        given = dict(zip(self._arguments, arguments, strict=True))
         arguments.clear()
+        with _plain_torch():
+            given |= self._channels.values(given)
         values: dict[Any, Any] = dict(given)
         if self._is_eager:
             return self._eagerly(values)
@@ -111,15 +123,14 @@ class Compiled:
             made = self._fused(*[given[n] for n in self._given])
         except Exception as error:
             return self._refused(error, values)
-        made = [_in_order(value, order) for value, order in zip(made, self._orders, strict=True)]
-        values.update(zip(self._fused_results, made, strict=True))
         with torch.no_grad():
+            values.update(zip(self._fused_results, self._layouts.laid(made, given), strict=True))
             fx_graphs.run(self._host, values, self._constants, traces=False)
             return [values[r] if hasattr(r, "op") else r for r in self._results]
 
     def _fused(self, *tensors: Any) -> Any:
         with _plain_torch():
-            return self.function(*tensors)
+            return self.function(*(turned(tensors, self._turned) if self._turned else tensors))
 
     def _eagerly(self, values: dict[Any, Any]) -> list[Any]:
         with _plain_torch():
@@ -173,26 +184,3 @@ def _made_of(results: Iterable[Any], known: set[Any]) -> set[Any]:
             found.add(node)
             waiting += node.all_input_nodes
     return found
-
-
-def _order(node: Any) -> tuple[int, ...] | None:
-    """The order of axes in which a result is dense, if it is in one; None where that says nothing."""
-    value: Any = node.meta.get("val")
-    if not fx_graphs.is_tensor(value) or value.ndim < 2:
-        return None
-    shape, strides = list(map(fx_graphs.known, value.shape)), list(map(fx_graphs.known, value.stride()))
-    order = tuple(sorted(range(value.ndim), key=lambda a: (-strides[a], a)))
-    dense = 1
-    for axis in reversed(order):
-        if strides[axis] != dense and shape[axis] != 1:
-            return None
-        dense *= max(shape[axis], 1)
-    return order
-
-
-def _in_order(value: Any, order: tuple[int, ...] | None) -> Any:
-    """A result in the memory order that torch expects of it."""
-    if order is None or value.permute(order).is_contiguous():
-        return value
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return value.permute(order).contiguous().permute(back)

@@ -142,7 +142,16 @@ def _by_library(op: Any, name: str, args: Any, kwargs: Any) -> Any:
         what = f"torch.{name} of what is no argument reads memory by strides, and values may lie in any order"
         raise trace_error(what, "index instead")
     given = sys.modules["torch"].reshape if name in _VIEWS and op._overloadname != "dtype" else op
-    return library_calls.torch_call(given, f"torch.{name}", args, kwargs)
+    return library_calls.torch_call(given, f"torch.{_known_as(name, args)}", args, kwargs)
+
+
+def _known_as(name: str, args: Any) -> str:
+    """The name of torch's function that an operator serves, where the planner knows how the results of that lie."""
+    if name == "convolution" and len(args) > 6 and args[6] is True:
+        return f"conv_transpose{args[0].ndim - 2}d"
+    if name.startswith(("upsample_", "_upsample_")) and not name.endswith("backward"):
+        return "interpolate"
+    return {"max_pool2d_with_indices": "max_pool2d", "_adaptive_avg_pool2d": "adaptive_avg_pool2d"}.get(name, name)
 
 
 def _is_whole_input(x: Any) -> bool:
