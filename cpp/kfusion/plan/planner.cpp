@@ -26,6 +26,7 @@
 #include "kfusion/plan/reasons.hpp"
 #include "kfusion/plan/regroup.hpp"
 #include "kfusion/plan/runnable.hpp"
+#include "kfusion/plan/slow_products.hpp"
 #include "kfusion/plan/tiling.hpp"
 #include "kfusion/plan/traffic.hpp"
 #include "kfusion/plan/unroll.hpp"
@@ -273,7 +274,7 @@ class Planning {
     const bool could = refused->reason == Reason::kUnfused && options_.fuse;
     c.reason = could ? Reason::kNoGain : refused->reason;
     if (const std::string* why = partition_.missing_pattern(e); why && c.reason == Reason::kContraction) {
-      c.reason = Reason::kNotImplemented, c.missing = *why;
+      c.reason = reason_for(*why), c.missing = *why;
       return c;
     }
     if (c.reason == Reason::kLibraryCall && replaces_kernels(c)) c.reason = Reason::kLibraryIsFaster;
@@ -365,7 +366,7 @@ constexpr std::size_t kMostTrials = 8;
 /// Whether an executor took operations into a product, say.
 bool takes_operations(const Executor* executor, const Plan& plan) {
   return std::ranges::any_of(plan.groups, [&](const Group& group) {
-    return group.executor == executor && !is_loops(group.pattern) && group.nodes.size() > 1;
+    return is_run_by(group, executor) && !is_loops(group.pattern) && group.nodes.size() > 1;
   });
 }
 
@@ -485,17 +486,82 @@ class Planner {
 };
 
 /// The fused plan of a prepared graph by the executors that are quickest.
-Counted fastest(const Graph& g, const Device& device, const PlanOptions& options, const Counted& unfused) {
-  Counted chosen = Planner(g, device, options).fused(unfused);
-  // Merging goes by bytes: an executor that takes operations with it may be slower than two that take none.
-  for (const Executor* e : options.executors) {
-    if (!takes_operations(e, chosen.plan())) continue;
-    PlanOptions without = options;
-    std::erase(without.executors, e);
-    Counted other = Planner(g, device, without).fused(unfused);
-    if (other.runs() && other.is_faster_than(chosen)) chosen = std::move(other);
+///
+/// Merging goes by bytes: an executor that takes operations with it may be slower than two that take none. So there are
+/// plans without it, and without what it takes with those products for which that is slower.
+class Fastest {
+ public:
+  Fastest(const Graph& g, const Device& device, const PlanOptions& options, const Counted& unfused)
+      : g_(g),
+        device_(device),
+        options_(options),
+        unfused_(unfused),
+        chosen_(Planner(g, device, options).fused(unfused)) {}
+
+  Counted run() {
+    for (const Executor* e : Executors(options_.executors)) {
+      if (!takes_operations(e, chosen_.plan())) continue;
+      if (options_.allow.empty()) set_apart(e);  // else the caller says what may share a kernel, whatever it takes
+      if (e == &anyone()) continue;
+      PlanOptions without = options_;
+      std::erase(without.executors, e);
+      take_if_faster(Planner(g_, device_, without).fused(unfused_), true);
+    }
+    if (options_.allow.empty()) not_slower_than_unfused();
+    return std::move(chosen_);
   }
-  return chosen;
+
+ private:
+  bool take_if_faster(Counted other, bool has_to_run) {
+    if (has_to_run && !other.runs()) return false;
+    if (!other.is_faster_than(chosen_)) return false;
+    chosen_ = std::move(other);
+    return true;
+  }
+
+  /// All products that an executor is slower for than kernels for each operation, else those of one shape, one shape
+  /// after the other.
+  void set_apart(const Executor* executor) {
+    const std::map<std::string, std::set<std::string>> kinds =
+        slow_products(chosen_.plan(), chosen_.cost(), executor, device_);
+    std::set<std::string> all;
+    for (const auto& [kind, stages] : kinds) all.insert(stages.begin(), stages.end());
+    if (all.empty() || try_apart(executor, all) || kinds.size() == 1) return;
+    std::set<std::string> taken;
+    std::size_t trials = 0;
+    for (const auto& [kind, stages] : kinds) {
+      if (++trials > kMostTrials) return;
+      std::set<std::string> more = taken;
+      more.insert(stages.begin(), stages.end());
+      if (try_apart(executor, more)) taken = std::move(more);
+    }
+  }
+
+  bool try_apart(const Executor* executor, const std::set<std::string>& stages) {
+    PlanOptions options = options_;
+    options.apart[executor] = stages;
+    Counted other = Planner(g_, device_, options).fused(unfused_);
+    if (other.exceeds(unfused_) || !take_if_faster(std::move(other), false)) return false;
+    options_ = std::move(options);
+    return true;
+  }
+
+  void not_slower_than_unfused() {
+    for (const Scope scope : {Scope::kCallsFirst, Scope::kWithinCalls}) {
+      if (!unfused_.is_faster_than(chosen_)) return;
+      take_if_faster(Planner(g_, device_, options_).plan(scope), false);
+    }
+  }
+
+  const Graph& g_;
+  const Device& device_;
+  PlanOptions options_;
+  const Counted& unfused_;
+  Counted chosen_;
+};
+
+Counted fastest(const Graph& g, const Device& device, const PlanOptions& options, const Counted& unfused) {
+  return Fastest(g, device, options, unfused).run();
 }
 
 /// Takes functions of the library in the place of kernels where that is predicted to be faster.
