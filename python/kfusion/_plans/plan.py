@@ -19,6 +19,7 @@ from . import sweep as _sweep
 from .against import Against, against
 from .fusions import Fusions
 from .layers import Layers
+from .passes import Passes, passes_of
 from .records import Group, Refusal, Total
 from .sizes import filled
 from .sweep import Sweep
@@ -142,9 +143,12 @@ class Plan(_tables.Report):
         return html.page(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain dicts, lists, numbers and strings; "schema" is 3."""
+        """Everything as plain dicts, lists, numbers and strings; "schema" is 3. Of a plan with gradients "passes" is
+        what `passes` finds.
+        """
         plain: dict[str, Any] = _schema.to_plain(self)
-        return {"schema": _SCHEMA, **plain}
+        found = {} if self.passes is None else {"passes": self.passes.to_dict()}
+        return {"schema": _SCHEMA, **plain, **found}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Plan:
@@ -159,7 +163,7 @@ class Plan(_tables.Report):
         if plain.get("schema") != _SCHEMA:
             raise ValueError(f"{_WHO}: schema must be {_SCHEMA}, got {str(plain.get('schema'))[:40]}")
         with _schema.collector_paused():
-            plan = _schema.from_plain(cls, {k: v for k, v in plain.items() if k != "schema"}, _WHO)
+            plan = _schema.from_plain(cls, {k: v for k, v in plain.items() if k not in ("schema", "passes")}, _WHO)
             checks.check_references(plan, _WHO)
         return plan
 
@@ -192,6 +196,13 @@ class Plan(_tables.Report):
     def _parts(self, width: int | None) -> Iterator[_tables.Table | str]:
         found = whole.folds_of(self)
         return whole.parts(self, found, width) if found else report.parts(self, width)
+
+    @functools.cached_property
+    def passes(self) -> Passes | None:
+        """Of a function with gradients in it: which kernels are the forward and which the backward pass, what is kept
+        between them with bytes and why, the most memory that results between kernels take. None of any other.
+        """
+        return passes_of(self)
 
     @property
     def stages(self) -> tuple[str, ...]:
