@@ -1,7 +1,7 @@
 """A plan with gradients: which kernels are the forward pass and which the backward pass, and what is kept between.
 
 A node is a gradient where it is the gradient of something, or made of one; tracing marks it. A kernel belongs to the
-pass of what it stores.
+pass of what it stores, and to the backward pass where it makes nothing but what gradients are made of.
 """
 
 from __future__ import annotations
@@ -100,10 +100,14 @@ def passes_of(plan: Plan) -> Passes | None:
 
 def _directions(groups: Sequence[Group], graph: Mapping[str, Any]) -> tuple[str, ...]:
     nodes = graph["nodes"]
+    is_late = ["_backward" in stage["name"] for stage in graph["stages"]]  # as the calls that adjoints make are named
     found = []
     for group in groups:
         stored = {bool(nodes[store.node].get("gradient")) for store in group.stores}
-        found.append(BOTH if len(stored) == 2 else BACKWARD if True in stored else FORWARD)
+        if stored == {True} or all(is_late[nodes[n]["stage"]] for n in group.nodes):
+            found.append(BACKWARD)
+        else:
+            found.append(BOTH if True in stored else FORWARD)
     return tuple(found)
 
 
@@ -136,7 +140,7 @@ class _Kept:
         readers: dict[int, list[int]] = {}
         for group, direction in zip(self._groups, self._kernels, strict=True):
             for load in group.loads if direction != FORWARD else ():
-                if self._is_gradient(load.node) or (direction == BOTH and not self._is_for_gradients(group, load)):
+                if self._is_late(load.node) or (direction == BOTH and not self._is_for_gradients(group, load)):
                     continue
                 names[load.node] = load.value
                 listed = readers.setdefault(load.node, [])
@@ -147,6 +151,11 @@ class _Kept:
 
     def _is_gradient(self, node: int) -> bool:
         return bool(self._nodes[node].get("gradient"))
+
+    def _is_late(self, node: int) -> bool:
+        """Whether a value is a gradient, or made by the backward pass."""
+        group = self._writer(node)
+        return self._is_gradient(node) or (group is not None and self._kernels[group.id] == BACKWARD)
 
     def _base(self, node: int) -> int:
         """What views of it look at."""
