@@ -25,11 +25,27 @@ def perceptron(x, scale, w1, w2):
     return ((kf.gelu(kf.layernorm(x, scale) @ w1) @ w2 - x) ** 2).mean()
 
 
+def several(x, w):
+    h = x @ w
+    return h, kf.gelu(h), kf.tanh(h)
+
+
+def logits(x, w):
+    return kf.logsumexp(x @ w, -1)
+
+
+def attention(q, k, v):
+    return kf.softmax(q @ k.swapaxes(-1, -2) * 0.1) @ v
+
+
 STEP = kf.value_and_grad(perceptron, argnums=(1, 2, 3)), specs((4096, 1024), (1024,), (1024, 4096), (4096, 1024))
 CASES = {
     "gates of few rows": (gates, FEW_ROWS),
     "gates of 16 rows": (gates, specs((16, 4096), (4096, 11008), (4096, 11008))),
     "gates of many rows": (gates, MANY_ROWS),
+    "several results": (several, specs((2048, 1024), (1024, 4096))),
+    "logits of few rows": (logits, specs((16, 4096), (4096, 11008))),
+    "attention of few rows": (attention, specs(*[(1, 64, 64, 128)] * 3)),
     "a training step": STEP,
 }
 

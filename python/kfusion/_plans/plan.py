@@ -47,6 +47,8 @@ class Plan(_tables.Report):
     the calls that have several stages, with these ("layernorm": "layernorm.mean", ...).
     savings has the keys of `kfusion.savings`, from issued bytes; predicted_speedup is the ratio of the predicted times.
     modules: by call, the path of the torch module that makes it ("model.layers.3.self_attn"); empty without modules.
+    The fused plan never moves more bytes than the unfused one, launches more kernels, or (but for `allow=`) is
+    predicted to take longer.
     """
 
     function: str
@@ -303,8 +305,9 @@ def plan(
             ONNX model default_size: of its symbolic sizes of which `sizes` says nothing.
 
     Returns:
-        A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it. A `Sweep` for `devices`. With a mesh a
-        `MeshPlan`: what each rank runs and sends, and how much faster that is than one device.
+        A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it; of gradients, `.passes` says
+        what is kept between both passes. A `Sweep` for `devices`. With a mesh a `MeshPlan`: what each rank runs
+        and sends, and how much faster that is than one device.
 
     Raises:
         TraceError: the function does what cannot be traced; the message says where and what to write instead.
