@@ -158,6 +158,24 @@ def test_the_report_shows_both_passes(of_deep):
     assert {line.split()[2] for line in table} <= {"fwd", "bwd", "both"}
 
 
+def test_many_arrays_are_shown_by_kind():
+    """60 layers: their results are one row, with the sum of all, and so are their weights."""
+
+    def loss(x, weights):
+        for w in weights:
+            x = kf.tanh(x @ w)
+        return x.sum()
+
+    plan = kf.plan(kf.value_and_grad(loss, argnums=1), spec(128, 64), [spec(64, 64)] * 60, device="H200")
+    kept = [a for a in plan.passes.kept if a.role == "kept"]
+    assert len(plan.passes.kept) > 40
+    table = str(plan)[str(plan).index("Kept from forward to backward") :].split("\n\n")[0].split("\n")[3:]
+    cells = [line.split() for line in table]
+    assert sum(int(row[2]) for row in cells) == len(plan.passes.kept)
+    assert sum(float(row[3]) for row in cells) == pytest.approx(plan.passes.kept_bytes / 1e6, rel=1e-2)
+    assert len(cells) < len(kept)
+
+
 def test_the_page_shows_both_passes(of_deep):
     page = of_deep.to_html()
     for text in ("Forward and backward", "Passes of the fused plan", "Kept from forward to backward", "<td style"):

@@ -15,6 +15,7 @@ from .. import _schema
 from .._graph.replay import KINDS
 from .._spec import ITEM_BYTES
 from .._tables import Table, byte_unit, counted, in_unit, number, room, shorten, si
+from .layers import plain_label
 
 if TYPE_CHECKING:
     from .._devices.device import Device
@@ -246,33 +247,57 @@ def passes_table(found: Passes) -> Table:
 
 
 def kept_table(found: Passes, width: int | None, limit: int | None = None) -> Table | None:
-    """What the backward pass reads of the forward pass; None where it reads nothing."""
+    """What the backward pass reads of the forward pass; None where it reads nothing. What is kept itself comes first.
+    Where there are more arrays than `limit`, those of one shape that are kept for one reason are a row.
+    """
     if not found.kept:
         return None
-    unit, size = byte_unit(max(array.bytes for array in found.kept))
+    arrays = sorted(found.kept, key=lambda array: array.role != "kept")
+    if limit is not None and len(arrays) > limit:
+        return _folded_kept_table(found, arrays, width, limit)
+    unit, size = byte_unit(max(array.bytes for array in arrays))
     header = ("value", "array", unit, "from", "for", "again us", "why")
-    shown = found.kept[:limit]
-    rows = [_kept_cells(array, size) for array in shown]
-    name_width = None if width is None else max(room(0, header, rows, width), _MIN_NAME)
-    cells = tuple((shorten(row[0], name_width), *row[1:]) for row in rows)
-    return Table(_kept_title(found, len(shown)), header, cells, left=(0, 1, 6))
+    rows = [_kept_cells(array, size) for array in arrays]
+    return Table(_kept_title(found), header, _narrowed(header, rows, width), left=(0, 1, 6))
 
 
-def _kept_title(found: Passes, shown: int) -> str:
-    sums = [(found.kept_bytes, ""), (found.peak_bytes, " between kernels at most")]
-    texts = []
-    for nbytes, what in sums:
+def _folded_kept_table(found: Passes, arrays: Sequence[KeptArray], width: int | None, limit: int) -> Table:
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for array in arrays:
+        name = array.role if array.role == "argument" else plain_label(array.value)
+        alike.setdefault((name, _array_text(array), array.why), []).append(array.bytes)
+    unit, size = byte_unit(max(map(sum, alike.values())))
+    header = ("value", "array", "x", unit, "why")
+    shown = list(alike.items())[:limit]
+    rows = [(name, text, str(len(each)), in_unit(sum(each), size), why) for (name, text, why), each in shown]
+    more = f", the first {limit} of {counted(len(alike), 'kind')}" if len(shown) < len(alike) else ""
+    return Table(_kept_title(found) + more, header, _narrowed(header, rows, width), left=(0, 1, 4))
+
+
+def _narrowed(header: Sequence[str], rows: Sequence[tuple[str, ...]], width: int | None) -> tuple[tuple[str, ...], ...]:
+    """The rows, their names as short as the width asks for."""
+    names = None if width is None else max(room(0, header, rows, width), _MIN_NAME)
+    return tuple((shorten(row[0], names), *row[1:]) for row in rows)
+
+
+def _kept_title(found: Passes) -> str:
+    sums = []
+    for nbytes in (found.kept_bytes, found.peak_bytes):
         unit, size = byte_unit(nbytes)
-        texts.append(f"{in_unit(nbytes, size)} {unit}{what}")
-    more = f", the first {shown} of {counted(len(found.kept), 'array')}" if shown < len(found.kept) else ""
-    return f"Kept from forward to backward: {texts[0]} ({texts[1]}){more}"
+        sums.append(f"{in_unit(nbytes, size)} {unit}")
+    return f"Kept from forward to backward: {sums[0]} ({sums[1]} between kernels at most)"
+
+
+def _array_text(array: KeptArray) -> str:
+    """ "float32[4096,1024]"."""
+    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
 
 
 def _kept_cells(array: KeptArray, size: float) -> tuple[str, ...]:
     by = [*map(str, array.read_by[:_LISTED]), *([".."] if len(array.read_by) > _LISTED else [])]
     return (
         array.value,
-        f"{array.dtype}[{','.join(map(str, array.shape))}]",
+        _array_text(array),
         in_unit(array.bytes, size),
         "" if array.stored_by < 0 else str(array.stored_by),
         ",".join(by),
