@@ -128,6 +128,14 @@ def test_a_gradient_that_is_a_value_of_its_own_is_backward():
     assert {plan.passes.kernels[n] for n in stored_by} in ({"both"}, {"backward"})
 
 
+def test_sums_of_arguments_are_gradients_too():
+    """That of x * x is x + x, made of nothing but the argument."""
+    plan = planned(lambda x: (x * x).sum(), spec(512, 512))
+    (added,) = (n for n in plan.graph.to_dict()["nodes"] if n["op"] == "add")
+    assert added["gradient"]
+    assert plan.passes.passes[-1].name in ("both", "backward")
+
+
 def test_what_the_function_computes_itself_is_forward():
     """cos(x) is a result and the gradient of the other one: computed once, and no gradient."""
 
@@ -240,3 +248,14 @@ def test_a_failed_gradient_marks_nothing_after_it():
 
     nodes = kf.trace(f, spec(8, 8)).to_dict()["nodes"]
     assert not any(n.get("gradient") for n in nodes)
+
+
+def test_gradients_of_functions_of_jax_are_ours():
+    jax = pytest.importorskip("jax")
+
+    def loss(w, x):
+        return (jax.numpy.tanh(x @ w) ** 2).mean()
+
+    plan = planned(loss, spec(64, 32), spec(256, 64))
+    assert {"x"} <= {a.value for a in plan.passes.kept}
+    assert "backward" in plan.passes.kernels

@@ -125,6 +125,7 @@ void Backward::add(std::optional<NodeId>& sum, NodeId g) {
   const auto x = number_of(b_.graph(), *sum), y = number_of(b_.graph(), g);
   const Node n = node(g);
   sum = x && y ? broadcast_to(b_, b_.constant(*x + *y, n.dtype), n.shape) : b_.map(Op::add, {*sum, g});
+  b_.set_gradient(*sum);
 }
 
 /// All that a node got, its parts too.

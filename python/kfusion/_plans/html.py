@@ -66,7 +66,7 @@ def _sections(plan: Plan) -> Iterator[str]:
     kernels = report.groups_table(plan.groups, None, len(plan.unfused_groups), directions=fused)
     yield _scroll(kernels.html(), "fused kernels")
     yield _scroll(report.totals_table(plan).html(), "totals")
-    yield from _passes(plan)
+    yield from _passes(plan, None)
     yield "".join(f'<p class="faint">{escaped(line)}</p>\n' for line in report.notes(plan))
     yield "<h2>Pictures</h2>\n" + _pictures(plan)
     yield "<h2>Kept apart</h2>\n" + _refusals(plan.refusals)
@@ -82,7 +82,7 @@ def _whole_sections(plan: Plan, found: Sequence[Fold]) -> Iterator[str]:
     yield "<h2>Layers</h2>\n"
     yield _scroll(layers.table([fold.layer for fold in found], None, whole.layers_title(found)).html(), "layers")
     yield _scroll(report.totals_table(plan).html(), "totals")
-    yield from _passes(plan)
+    yield from _passes(plan, report.MAX_GROUPS)
     directions = None if plan.passes is None else plan.passes.kernels
     yield "<h2>Kernels by layer</h2>\n" + "".join(_fold(fold, directions) for fold in found)
     yield "".join(f'<p class="faint">{escaped(line)}</p>\n' for line in report.notes(plan))
@@ -93,9 +93,9 @@ def _whole_sections(plan: Plan, found: Sequence[Fold]) -> Iterator[str]:
     yield _details("The device", f"<p>{escaped(report.device_line(plan))}</p>" + plan.device._repr_html_())
 
 
-def _passes(plan: Plan) -> Iterator[str]:
-    """Of a plan with gradients: both passes and all that is kept between them."""
-    if tables := list(report.pass_tables(plan, None, None)):
+def _passes(plan: Plan, limit: int | None) -> Iterator[str]:
+    """Of a plan with gradients: both passes and what is kept between them, by kind where that is more than `limit`."""
+    if tables := list(report.pass_tables(plan, None, limit)):
         yield "<h2>Forward and backward</h2>\n"
         yield from (_scroll(table.html(), what) for table, what in zip(tables, ("passes", "kept"), strict=False))
 

@@ -395,6 +395,8 @@ def traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) 
             function = exported.Program(function)
             inputs, held = function.specs()
             arguments, keywords = arguments or inputs, held | keywords
+        if isinstance(inner := getattr(function, "__wrapped__", None), through_jax.Differentiates):
+            function = inner  # so that JAX traces what is differentiated, and the gradients are ours
         traced = through_jax.attempted(
             function, (arguments, keywords), lambda f: _trace.trace(f, *arguments, **keywords)
         )
