@@ -16,7 +16,7 @@ import torch
 
 from kfusion._ops import primitives
 from kfusion._tracing import (
-    library_calls,
+    numpy_calls,
     numpy_functions,
     numpy_joins,
     numpy_ufuncs,
@@ -71,7 +71,7 @@ def _numpy() -> Iterable[str]:
     yield from _row("kernel", known - joins - _NUMPY_VIEWS, "also scipy.special's ufuncs of these names")
     yield from _row("view", _NUMPY_VIEWS)
     yield from _row("join", joins)
-    library = {n for n in library_calls._NUMPY if ("." in n or hasattr(np, n)) and not refusals.is_impossible(n)}
+    library = {n for n in numpy_calls.NAMES if ("." in n or hasattr(np, n)) and not refusals.is_impossible(n)}
     yield from _row("library call", library - known, "and every other ufunc, `x[i] = y`, `x.sort()`")
     yield from _errors({n for n in refusals._REASONS if hasattr(np, n) or hasattr(np.ndarray, n)} - known - library)
 

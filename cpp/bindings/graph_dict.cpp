@@ -79,6 +79,8 @@ class Fields {
     return value;
   }
 
+  bool has(const char* key) const { return rest_.contains(py::str(key)); }
+
   /// Refuses what was not taken.
   void finish() const {
     for (const auto& [key, value] : rest_) {
@@ -222,6 +224,7 @@ Node read_node(const std::string& where, py::handle o) {
     n.stage = static_cast<StageId>(read_integer(fields.at("stage"), stage, 0, std::numeric_limits<StageId>::max()));
   n.attributes = attributes_of(n.op);
   visit_fields(n.attributes, FieldReader{fields, n});
+  if (fields.has("gradient")) read(fields.at("gradient"), fields.take("gradient"), n.is_gradient);
   fields.finish();
   return n;
 }
@@ -264,6 +267,7 @@ py::dict node_to_dict(const Node& n) {
   d["library"] = library_name(n.library);
   d["device"] = to_string(n.place);
   visit_fields(n.attributes, FieldWriter{d, n});
+  if (n.is_gradient) d["gradient"] = true;
   return d;
 }
 

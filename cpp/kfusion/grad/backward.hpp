@@ -73,6 +73,7 @@ class Backward {
   std::map<NodeId, std::map<int, NodeId>> of_results_;  // of a library_call: cotangents by the number of the result
   std::vector<LibraryAdjoint> calls_;
   std::int64_t first_call_;
+  const NodeId start_;  // what comes before is the function's
   StageId stage_ = -1;  // of the forward nodes that are visited
 };
 

@@ -84,8 +84,9 @@ NodeId scaled(GraphBuilder& b, NodeId x, double factor) {
   return b.map(Op::multiply, {x, b.weak_float(factor)});
 }
 
-NodeId sum_over(GraphBuilder& b, NodeId x, const AxisList& axes) {
-  if (axes.empty()) return x;
+namespace {
+
+NodeId any_sum_over(GraphBuilder& b, NodeId x, const AxisList& axes) {
   const Node n = b.graph()[x];
   const bool all = axes.size() == n.shape.size();
   if (const auto factored = n.size() > 0 ? factored_sum(b, n, axes) : std::nullopt) return *factored;
@@ -106,6 +107,17 @@ NodeId sum_over(GraphBuilder& b, NodeId x, const AxisList& axes) {
   }
   if (summed.size() == axes.size()) return b.reduce(Op::sum, x, axes, true);
   return scaled(b, sum_over(b, broadcast_to(b, n.arguments[0], kept), summed), copies);
+}
+
+}  // namespace
+
+NodeId sum_over(GraphBuilder& b, NodeId x, const AxisList& axes) {
+  if (axes.empty()) return x;
+  const auto before = static_cast<NodeId>(std::ssize(b.graph().nodes));
+  const NodeId sum = any_sum_over(b, x, axes);
+  if (b.graph()[x].is_gradient)  // though a factor of it may be none
+    for (NodeId id = before; id < std::ssize(b.graph().nodes); ++id) b.set_gradient(id);
+  return sum;
 }
 
 NodeId sum_to(GraphBuilder& b, NodeId x, Extents shape) {

@@ -19,6 +19,18 @@ void require_node(const Graph& g, NodeId id) {
 /// "layernorm.mean": "layernorm_backward.mean", so that it belongs to a composite of its own.
 std::string backward_of(std::string name) { return name.insert(std::min(name.find('.'), name.size()), "_backward"); }
 
+/// In which what is made of cotangents is marked.
+class Gradients {
+ public:
+  Gradients(GraphBuilder& graph, const NodeIds& cotangents) : graph_(graph) { graph_.begin_gradients(cotangents); }
+  ~Gradients() { graph_.end_gradients(); }
+  Gradients(const Gradients&) = delete;
+  Gradients& operator=(const Gradients&) = delete;
+
+ private:
+  GraphBuilder& graph_;
+};
+
 }  // namespace
 
 Vjp add_vjp(GraphBuilder& graph, const NodeIds& outputs, const NodeIds& cotangents, const NodeIds& inputs,
@@ -32,6 +44,7 @@ Vjp add_vjp(GraphBuilder& graph, const NodeIds& outputs, const NodeIds& cotangen
       throw ValueError("vjp: a cotangent must be like its output, " + std::string(name(y.dtype)) + " " +
                        shape_text(y.shape) + ", got " + std::string(name(g.dtype)) + " " + shape_text(g.shape));
   }
+  const Gradients marked(graph, cotangents);
   Backward backward(graph, outputs, inputs, first_call);
   for (std::size_t i = 0; i < outputs.size(); ++i) backward.give(outputs[i], cotangents[i]);
   backward.run();
@@ -42,7 +55,10 @@ Vjp add_vjp(GraphBuilder& graph, const NodeIds& outputs, const NodeIds& cotangen
 }
 
 Backward::Backward(GraphBuilder& graph, const NodeIds& outputs, const NodeIds& inputs, std::int64_t first_call)
-    : b_(graph), inputs_(inputs), first_call_(first_call) {
+    : b_(graph),
+      inputs_(inputs),
+      first_call_(first_call),
+      start_(static_cast<NodeId>(std::ssize(graph.graph().nodes))) {
   NodeId end = 0;
   for (const NodeId id : outputs) end = std::max(end, id + 1);
   for (const NodeId id : inputs) end = std::max(end, id + 1);
@@ -96,7 +112,9 @@ void Backward::give(NodeId id, NodeId g) {
   if (!wanted(id)) return;
   const Node n = node(id);
   if (node(g).dtype != n.dtype) g = b_.cast(g, n.dtype);
-  add(cotangents_[id].g, broadcast_to(b_, g, n.shape));
+  g = broadcast_to(b_, g, n.shape);
+  if (g >= start_) b_.set_gradient(g);  // where a cotangent is 1, nothing tells it from what the function computes
+  add(cotangents_[id].g, g);
 }
 
 void Backward::add(std::optional<NodeId>& sum, NodeId g) {
@@ -107,6 +125,7 @@ void Backward::add(std::optional<NodeId>& sum, NodeId g) {
   const auto x = number_of(b_.graph(), *sum), y = number_of(b_.graph(), g);
   const Node n = node(g);
   sum = x && y ? broadcast_to(b_, b_.constant(*x + *y, n.dtype), n.shape) : b_.map(Op::add, {*sum, g});
+  b_.set_gradient(*sum);
 }
 
 /// All that a node got, its parts too.

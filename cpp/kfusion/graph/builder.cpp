@@ -103,6 +103,7 @@ NodeId GraphBuilder::add(Node n) {
   n.library = inferred_library(graph_, n);
   n.place = inferred_place(graph_, n);
   for (NodeId& a : n.arguments) a = strong(a);
+  n.is_gradient = is_of_gradient(n);
   const NodeId id = add_source(std::move(n));
   if (stage_ < 0) {
     graph_.stages.push_back(open_);
@@ -110,6 +111,11 @@ NodeId GraphBuilder::add(Node n) {
   }
   graph_.nodes.back().stage = stage_;
   return id;
+}
+
+bool GraphBuilder::is_of_gradient(const Node& n) const {
+  return std::ranges::any_of(
+      n.arguments, [&](NodeId a) { return graph_[a].is_gradient || std::ranges::find(seeds_, a) != seeds_.end(); });
 }
 
 /// A node that others may read: a Python scalar on its own has its default dtype.

@@ -93,6 +93,12 @@ class GraphBuilder {
   /// None: those of what computes it.
   const GradientRule* gradients_of(NodeId result) const;
 
+  /// Until `end_gradients`, what is made of `seeds` is a gradient, as always what is made of a gradient.
+  void begin_gradients(NodeIds seeds) { seeds_ = std::move(seeds); }
+  void end_gradients() { seeds_.clear(); }
+  /// Says that x is one.
+  void set_gradient(NodeId x) { graph_.nodes[at(x)].is_gradient = true; }
+
   /// Nodes made until the matching end belong to this stage. Stages do not nest: within one, begin counts only, and the
   /// outermost name holds. Without an open stage each call makes its own, named after the op.
   void begin_stage(std::string name, std::string source);
@@ -114,11 +120,13 @@ class GraphBuilder {
   void require_indices(Op op, NodeId indices) const;
   NodeId add_take(Op op, NodeId x, NodeId indices, TakeAttributes attributes);
   NodeId strong(NodeId x);
+  bool is_of_gradient(const Node& n) const;
   NodeId converted(NodeId x, DType dtype, bool wide = false);
 
   Graph graph_;
   std::vector<bool> stopped_;  // by node, as far as one is
   std::vector<GradientRule> rules_;
+  NodeIds seeds_;       // what gradients are made of
   StageId stage_ = -1;  // of the open stage, once it has a node
   Stage open_;
   int depth_ = 0;

@@ -116,6 +116,7 @@ struct Node {
   StageId stage = -1;  ///< sources belong to none
   Library library = Library::kNumpy;
   Place place;
+  bool is_gradient = false;  ///< of something, or made of one: what a backward pass computes. For reports only
 
   std::int64_t size() const;    ///< elements; a graph holds no node whose bytes exceed 2^63 - 1
   std::int64_t nbytes() const;  ///< size() * item_bytes(dtype)

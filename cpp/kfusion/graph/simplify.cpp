@@ -75,9 +75,12 @@ class Rewriter {
       n.op = Op::reshape, n.attributes = {};
       n.arguments = {twin};
     }
+    const bool is_gradient = n.is_gradient;
     const NodeId id = append(std::move(n));
     const auto [found, fresh] = equal_.insert(id);
-    if (!fresh) to_.nodes.pop_back();
+    if (fresh) return id;
+    to_.nodes.pop_back();
+    to_.nodes[at(*found)].is_gradient &= is_gradient;
     return *found;
   }
 

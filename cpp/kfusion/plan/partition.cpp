@@ -255,19 +255,38 @@ int Partition::passes(int a, int b, const Part& merged) const {
 /// Why no executor runs these parts as one kernel. Loops have one on every device, but for what gathers and reduces.
 std::optional<std::string> Partition::missing(Pattern pattern, const std::vector<int>& parts) const {
   const bool gathers = std::ranges::any_of(parts, [&](int p) { return part(p).gathers; });
-  if (options_.beyond_executors() || (is_loops(pattern) && !gathers)) return std::nullopt;
+  if (is_anything_possible(parts) || (is_loops(pattern) && !gathers)) return std::nullopt;
   return missing(options_.executors, pattern, parts);
 }
 
-std::optional<std::string> Partition::missing(const Executors& asked, Pattern pattern,
-                                              const std::vector<int>& parts) const {
+/// Whether a product of the parts is to be apart from what an executor would take with it.
+bool Partition::is_apart(const Executor* executor, const std::vector<int>& parts) const {
+  const auto found = options_.apart.find(executor);
+  if (found == options_.apart.end()) return false;
+  return std::ranges::any_of(parts, [&](int p) {
+    return part(p).kind == WorkKind::kContraction && std::ranges::any_of(part(p).nodes, [&](NodeId n) {
+             return work_kind(n) == WorkKind::kContraction && found->second.contains(g_.stages[at(g_[n].stage)].name);
+           });
+  });
+}
+
+/// Whether kernels count that nobody has.
+bool Partition::is_anything_possible(const std::vector<int>& parts) const {
+  return options_.beyond_executors() &&
+         std::ranges::none_of(options_.apart, [&](const auto& entry) { return is_apart(entry.first, parts); });
+}
+
+std::optional<std::string> Partition::missing(Executors asked, Pattern pattern, const std::vector<int>& parts) const {
+  const bool takes_longer = std::erase_if(asked, [&](const Executor* e) { return is_apart(e, parts); }) > 0;
+  if (takes_longer) std::erase(asked, &anyone());
   const std::vector<NodeId> nodes = nodes_of(parts);
   std::vector<NodeId> stores;
   std::ranges::copy_if(nodes, std::back_inserter(stores), [&](NodeId n) {
     return is_output(n) ||
            std::ranges::any_of(readers(n), [&](NodeId r) { return std::ranges::count(parts, part_of(r)) == 0; });
   });
-  return missing_executor(asked, {g_, folded_, pattern, nodes, stores}, device_);
+  auto why = missing_executor(asked, {g_, folded_, pattern, nodes, stores}, device_);
+  return why && takes_longer ? std::optional<std::string>(kTakesLonger) : std::move(why);
 }
 
 bool Partition::has_kernel(Pattern pattern, const std::vector<int>& parts) const {
@@ -357,9 +376,9 @@ Partition::Verdict Partition::judge(int a, int b, Verdict v) {
   if (!v.reason) v.reason = fits_device(v.merged);
   if (v.reason) return v;
   const bool asks = v.merged.kind == WorkKind::kContraction || (v.merged.gathers && v.merged.reduced != 0);
-  if (asks && !options_.beyond_executors()) {
+  if (asks && !is_anything_possible({a, b})) {
     if (auto why = missing(pattern_of(v.merged, nodes_of({a, b})), {a, b}))
-      return {.reason = Reason::kNotImplemented, .missing = std::move(*why)};
+      return {.reason = reason_for(*why), .missing = std::move(*why)};
   }
   if (auto slot = slot_for(a, b))
     v.slot = std::move(*slot);

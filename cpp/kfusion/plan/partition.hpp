@@ -43,6 +43,13 @@ struct Edge {
 /// Bytes of neighbouring columns that lie on chip together at least: a sector of memory, a line of a CPU's cache.
 inline std::int64_t tile_width(const Device& device) { return device.is_cpu ? 64 : 32; }
 
+/// What is missing for a kernel that PlanOptions::apart rules out.
+inline constexpr std::string_view kTakesLonger = "it is predicted to take longer than two";
+/// Why there is no kernel for which something is missing.
+inline Reason reason_for(std::string_view missing) {
+  return missing == kTakesLonger ? Reason::kNoGain : Reason::kNotImplemented;
+}
+
 class Partition {
  public:
   Partition(const Graph& g, const FoldedGraph& folded, const Device& device, const PlanOptions& options);
@@ -79,7 +86,7 @@ class Partition {
     Reason reason;
     Part merged;          ///< what would be one part, for Reason::kResources
     Edge because;         ///< the read that is in the way: the edge itself, or another one between the two parts
-    std::string missing;  ///< for Reason::kNotImplemented
+    std::string missing;  ///< for Reason::kNotImplemented, and for kNoGain where it is a matter of time
   };
   std::optional<Refused> refusal(const Edge& e);
 
@@ -142,7 +149,9 @@ class Partition {
   std::vector<NodeId> nodes_of(const std::vector<int>& parts) const;
   int passes(int a, int b, const Part& merged) const;
   std::optional<std::string> missing(Pattern pattern, const std::vector<int>& parts) const;
-  std::optional<std::string> missing(const Executors& asked, Pattern pattern, const std::vector<int>& parts) const;
+  std::optional<std::string> missing(Executors asked, Pattern pattern, const std::vector<int>& parts) const;
+  bool is_apart(const Executor* executor, const std::vector<int>& parts) const;
+  bool is_anything_possible(const std::vector<int>& parts) const;
   std::optional<Reason> fits_device(const Part& merged) const;
   std::vector<Edge> crossing_edges(int a, int b) const;
   Part merged_part(int a, int b, const Match& m) const;

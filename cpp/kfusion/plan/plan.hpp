@@ -79,7 +79,10 @@ struct PlanOptions {
   /// pairs that may not.
   std::vector<std::pair<std::string, std::string>> allow, forbid;
   int max_inputs = 64, max_outputs = 16;
-  Executors executors = {&anyone()};         ///< kernels that one of them runs
+  Executors executors = {&anyone()};  ///< kernels that one of them runs
+  /// Products, by the names of their stages, whose kernels take no operations with them where an executor would run
+  /// them: it would take longer.
+  std::map<const Executor*, std::set<std::string>> apart;
   std::shared_ptr<const Measured> measured;  ///< on the device, if anything was
 
   /// Whether the plan shows what is possible. One that is to run has no work without elements, and results that are
@@ -106,7 +109,8 @@ struct PlanPair {
 };
 
 /// Deterministic; the order of a commutative op's arguments does not matter. A fused plan never moves more bytes (of
-/// either count, see traffic.hpp) than the unfused one, and never launches more kernels. Throws std::overflow_error for
+/// either count, see traffic.hpp) than the unfused one, never launches more kernels, and is never predicted to take
+/// longer, unless the caller says what may share a kernel (`allow`). Throws std::overflow_error for
 /// more than 2^63 bytes, and std::logic_error where a plan does not hold together (check.hpp).
 PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& options = {});
 

@@ -212,8 +212,8 @@ std::string sentence(const Case& c) {
              " would move more bytes than reading it.";
     }
     case Reason::kNoGain:
-      return "one kernel for " + a + " and " + b +
-             " is possible, but more bytes would move than with one for each call.";
+      return "one kernel for " + a + " and " + b + " is possible, but " +
+             (c.missing.empty() ? "more bytes would move than with one for each call" : c.missing) + ".";
     case Reason::kCycle:
       return "another kernel has to run between " + a + " and " + b + ": it needs the one and is needed by the other.";
     case Reason::kNotImplemented:

@@ -19,7 +19,7 @@ struct Case {
   NodeId producer, consumer;
   Part merged = {};          ///< for kResources: what would have been one kernel
   Edge because = {};         ///< for kReductionBarrier: the read that has to wait
-  std::string missing = {};  ///< for kNotImplemented: why no executor runs it
+  std::string missing = {};  ///< for kNotImplemented: why no executor runs it; for kNoGain: what speaks against it
 };
 
 /// One sentence: why `producer` and `consumer` are in different kernels.

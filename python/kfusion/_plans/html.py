@@ -61,14 +61,18 @@ def _sections(plan: Plan) -> Iterator[str]:
         yield from _whole_sections(plan, found)
         return
     yield "<h2>Kernels</h2>\n"
-    yield _scroll(report.groups_table(plan.groups, None, len(plan.unfused_groups)).html(), "fused kernels")
+    passes = plan.passes
+    fused, unfused = (None, None) if passes is None else (passes.kernels, passes.unfused_kernels)
+    kernels = report.groups_table(plan.groups, None, len(plan.unfused_groups), directions=fused)
+    yield _scroll(kernels.html(), "fused kernels")
     yield _scroll(report.totals_table(plan).html(), "totals")
+    yield from _passes(plan, None)
     yield "".join(f'<p class="faint">{escaped(line)}</p>\n' for line in report.notes(plan))
     yield "<h2>Pictures</h2>\n" + _pictures(plan)
     yield "<h2>Kept apart</h2>\n" + _refusals(plan.refusals)
     yield "<h2>Details</h2>\n"
-    unfused = report.groups_table(plan.unfused_groups, None, len(plan.unfused_groups), "Unfused")
-    yield _details("Kernels without fusion", _scroll(unfused.html(), "unfused kernels"))
+    apart = report.groups_table(plan.unfused_groups, None, len(plan.unfused_groups), "Unfused", directions=unfused)
+    yield _details("Kernels without fusion", _scroll(apart.html(), "unfused kernels"))
     yield _details("The graph", f'<pre tabindex="0">{escaped(str(plan.graph))}</pre>')
     yield _details("The device", f"<p>{escaped(report.device_line(plan))}</p>" + plan.device._repr_html_())
 
@@ -78,7 +82,9 @@ def _whole_sections(plan: Plan, found: Sequence[Fold]) -> Iterator[str]:
     yield "<h2>Layers</h2>\n"
     yield _scroll(layers.table([fold.layer for fold in found], None, whole.layers_title(found)).html(), "layers")
     yield _scroll(report.totals_table(plan).html(), "totals")
-    yield "<h2>Kernels by layer</h2>\n" + "".join(map(_fold, found))
+    yield from _passes(plan, report.MAX_GROUPS)
+    directions = None if plan.passes is None else plan.passes.kernels
+    yield "<h2>Kernels by layer</h2>\n" + "".join(_fold(fold, directions) for fold in found)
     yield "".join(f'<p class="faint">{escaped(line)}</p>\n' for line in report.notes(plan))
     yield "<h2>The fusions that pay</h2>\n" + _fusions(plan.top(whole.TOP))
     yield "<h2>Picture</h2>\n" + _pictures(plan, ("roofline",))
@@ -87,7 +93,14 @@ def _whole_sections(plan: Plan, found: Sequence[Fold]) -> Iterator[str]:
     yield _details("The device", f"<p>{escaped(report.device_line(plan))}</p>" + plan.device._repr_html_())
 
 
-def _fold(fold: Fold) -> str:
+def _passes(plan: Plan, limit: int | None) -> Iterator[str]:
+    """Of a plan with gradients: both passes and what is kept between them, by kind where that is more than `limit`."""
+    if tables := list(report.pass_tables(plan, None, limit)):
+        yield "<h2>Forward and backward</h2>\n"
+        yield from (_scroll(table.html(), what) for table, what in zip(tables, ("passes", "kept"), strict=False))
+
+
+def _fold(fold: Fold, directions: Sequence[str] | None) -> str:
     layer = fold.layer
     unit, size = byte_unit(layer.unfused_bytes)
     count = f" ({layer.count} alike, the first of them below)" if layer.count > 1 else ""
@@ -97,7 +110,7 @@ def _fold(fold: Fold) -> str:
         f"{number(layer.us / 1e3)} instead of {number(layer.unfused_us / 1e3)} ms"
     )
     kernels, unfused = fold.kernels[0], fold.unfused[0]
-    table = report.groups_table(kernels, None, len(unfused), limit=None).html()
+    table = report.groups_table(kernels, None, len(unfused), limit=None, directions=directions).html()
     return _details(escaped(summary), _scroll(table, "kernels") if kernels else "<p>Nothing of its own is left.</p>\n")
 
 

@@ -19,6 +19,7 @@ from . import sweep as _sweep
 from .against import Against, against
 from .fusions import Fusions
 from .layers import Layers
+from .passes import Passes, passes_of
 from .records import Group, Refusal, Total
 from .sizes import filled
 from .sweep import Sweep
@@ -46,6 +47,8 @@ class Plan(_tables.Report):
     the calls that have several stages, with these ("layernorm": "layernorm.mean", ...).
     savings has the keys of `kfusion.savings`, from issued bytes; predicted_speedup is the ratio of the predicted times.
     modules: by call, the path of the torch module that makes it ("model.layers.3.self_attn"); empty without modules.
+    The fused plan never moves more bytes than the unfused one, launches more kernels, or (but for `allow=`) is
+    predicted to take longer.
     """
 
     function: str
@@ -142,9 +145,12 @@ class Plan(_tables.Report):
         return html.page(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain dicts, lists, numbers and strings; "schema" is 3."""
+        """Everything as plain dicts, lists, numbers and strings; "schema" is 3. Of a plan with gradients "passes" is
+        what `passes` finds.
+        """
         plain: dict[str, Any] = _schema.to_plain(self)
-        return {"schema": _SCHEMA, **plain}
+        found = {} if self.passes is None else {"passes": self.passes.to_dict()}
+        return {"schema": _SCHEMA, **plain, **found}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Plan:
@@ -159,7 +165,7 @@ class Plan(_tables.Report):
         if plain.get("schema") != _SCHEMA:
             raise ValueError(f"{_WHO}: schema must be {_SCHEMA}, got {str(plain.get('schema'))[:40]}")
         with _schema.collector_paused():
-            plan = _schema.from_plain(cls, {k: v for k, v in plain.items() if k != "schema"}, _WHO)
+            plan = _schema.from_plain(cls, {k: v for k, v in plain.items() if k not in ("schema", "passes")}, _WHO)
             checks.check_references(plan, _WHO)
         return plan
 
@@ -192,6 +198,13 @@ class Plan(_tables.Report):
     def _parts(self, width: int | None) -> Iterator[_tables.Table | str]:
         found = whole.folds_of(self)
         return whole.parts(self, found, width) if found else report.parts(self, width)
+
+    @functools.cached_property
+    def passes(self) -> Passes | None:
+        """Of a function with gradients in it: which kernels are the forward and which the backward pass, what is kept
+        between them with bytes and why, the most memory that results between kernels take. None of any other.
+        """
+        return passes_of(self)
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -292,8 +305,9 @@ def plan(
             ONNX model default_size: of its symbolic sizes of which `sizes` says nothing.
 
     Returns:
-        A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it. A `Sweep` for `devices`. With a mesh a
-        `MeshPlan`: what each rank runs and sends, and how much faster that is than one device.
+        A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it; of gradients, `.passes` says
+        what is kept between both passes. A `Sweep` for `devices`. With a mesh a `MeshPlan`: what each rank runs
+        and sends, and how much faster that is than one device.
 
     Raises:
         TraceError: the function does what cannot be traced; the message says where and what to write instead.
@@ -381,6 +395,8 @@ def traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) 
             function = exported.Program(function)
             inputs, held = function.specs()
             arguments, keywords = arguments or inputs, held | keywords
+        if isinstance(inner := getattr(function, "__wrapped__", None), through_jax.Differentiates):
+            function = inner  # so that JAX traces what is differentiated, and the gradients are ours
         traced = through_jax.attempted(
             function, (arguments, keywords), lambda f: _trace.trace(f, *arguments, **keywords)
         )

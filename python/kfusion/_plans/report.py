@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from .._devices.running import HOW_TO_MEASURE
 from .._spec import ITEM_BYTES
 from .._tables import Table, byte_unit, counted, in_unit, number, room, shorten, si, wrapped
+from . import passes
 
 if TYPE_CHECKING:
     from .plan import Plan
-    from .records import Group, Refusal, Store, Total
+    from .records import Group, Refusal, Total
 
 MAX_GROUPS = 40
 MAX_REFUSALS = 20
@@ -27,10 +28,10 @@ SHORT_KINDS = {"full_reduction": "reduction", "contraction_reduction": "product"
 def parts(plan: Plan, width: int | None) -> Iterator[Table | str]:
     """Header, kernels, totals, refusals, savings."""
     yield heading(plan, width)
-    yield groups_table(plan.groups, width, len(plan.unfused_groups))
+    directions = None if plan.passes is None else plan.passes.kernels
+    yield groups_table(plan.groups, width, len(plan.unfused_groups), directions=directions)
     yield totals_table(plan)
-    if (between := kept_table(plan)) is not None:
-        yield between
+    yield from pass_tables(plan, width)
     if plan.refusals:
         yield refusals_text(plan.refusals, width)
     yield "\n".join(wrapped(line, width) for line in (savings_line(plan), *notes(plan)))
@@ -92,20 +93,38 @@ def used_peaks(plan: Plan) -> dict[str, float]:
     return {f"{dtype} {unit}": plan.device.peak_flops(dtype, unit) for dtype, unit in used}
 
 
+def pass_tables(plan: Plan, width: int | None, limit: int | None = MAX_GROUPS) -> Iterator[Table]:
+    """Of a plan with gradients: what each pass costs, and what is kept between them."""
+    if (found := plan.passes) is not None:
+        yield passes.passes_table(found)
+        if (kept := passes.kept_table(found, width, limit)) is not None:
+            yield kept
+
+
 def groups_table(
-    groups: Sequence[Group], width: int | None, unfused: int, name: str = "Fused", limit: int | None = MAX_GROUPS
+    groups: Sequence[Group],
+    width: int | None,
+    unfused: int,
+    name: str = "Fused",
+    limit: int | None = MAX_GROUPS,
+    directions: Sequence[str] | None = None,
 ) -> Table:
-    """One line a kernel; labels give way where the width does not suffice."""
+    """One line a kernel; labels give way where the width does not suffice. directions: by kernel."""
     shown = groups[:limit]
     unit, size = byte_unit(max((max(g.issued.read, g.issued.written) for g in shown), default=0))
-    header = ("#", "kernel", "kind", "ops", f"read {unit}", "written", "FLOPs", "FLOP/B", "bound", "us")
+    columns = ("kind", "ops", f"read {unit}", "written", "FLOPs", "FLOP/B", "bound", "us")
+    header: tuple[str, ...] = ("#", "kernel", *columns)
     rows = [_group_cells(g, size) for g in shown]
+    left: tuple[int, ...] = (0, 1, 2, 8)
+    if directions is not None:
+        header, left = ("#", "kernel", "pass", *columns), (0, 1, 2, 3, 9)
+        rows = [(*row[:2], passes.SHORT[directions[g.id]], *row[2:]) for row, g in zip(rows, shown, strict=True)]
     label_width = None if width is None else max(room(1, header, rows, width), _MIN_LABEL)
     more = f", the first {limit} of them" if len(groups) > len(shown) else ""
     count = counted(len(groups), "kernel")
     instead = f" instead of {unfused}" if unfused != len(groups) else ""
     cells = tuple((row[0], shorten(row[1], label_width), *row[2:]) for row in rows)
-    return Table(f"{name}: {count}{instead}{more}", header, cells, left=(0, 1, 2, 8))
+    return Table(f"{name}: {count}{instead}{more}", header, cells, left=left)
 
 
 def _group_cells(g: Group, size: float) -> tuple[str, ...]:
@@ -129,7 +148,7 @@ def totals_table(plan: Plan) -> Table:
     unit, size = byte_unit(largest)
     header = ("", "launches", f"read {unit}", "written", "between", "FLOPs", "FLOP/B", "bound", "us")
     totals = {"unfused": plan.unfused, "as the library": plan.library, "fused": plan.fused}
-    if plan.library == plan.unfused:
+    if plan.library == plan.unfused and plan.passes is None:
         del totals["as the library"]
     rows = tuple(_total_cells(name, t, size) for name, t in totals.items())
     return Table(
@@ -153,36 +172,6 @@ def _total_cells(name: str, t: Total, size: float) -> tuple[str, ...]:
         t.bound,
         number(t.time_us),
     )
-
-
-def kept_table(plan: Plan) -> Table | None:
-    """Of a plan with gradients: what kernels of the forward pass store and those of the backward pass read."""
-    directions = ["_backward" in stage["name"] for stage in plan._graph["stages"]]
-    if not any(directions):
-        return None
-
-    def is_backward(node: int) -> bool:
-        stage = plan._nodes[node]["stage"]
-        return stage is not None and directions[stage]
-
-    readers = {id(g): [n for n in g.nodes if is_backward(n)] for g in plan.groups}
-    rows: list[tuple[Store, str, str]] = []
-    for group in plan.groups:
-        for store in group.stores:
-            by = [str(g.id) for g in plan.groups if readers[id(g)] and any(x.node == store.node for x in g.loads)]
-            if by and not is_backward(store.node):
-                rows.append((store, str(group.id), ", ".join(by)))
-    if not rows:
-        return None
-    nbytes = [math.prod(s.shape) * ITEM_BYTES[s.dtype] for s, _, _ in rows]
-    unit, size = byte_unit(max(nbytes))
-    cells = tuple(
-        (shorten(s.value, 28), f"{s.dtype}[{','.join(map(str, s.shape))}]", in_unit(n, size), made, by)
-        for (s, made, by), n in zip(rows, nbytes, strict=True)
-    )
-    total_unit, total = byte_unit(sum(nbytes))
-    title = f"Kept from forward to backward in this one graph: {in_unit(sum(nbytes), total)} {total_unit}"
-    return Table(title, ("value", "array", unit, "stored by", "read by"), cells, left=(0, 1, 4))
 
 
 def refusals_text(refusals: Sequence[Refusal], width: int | None) -> str:
@@ -227,7 +216,7 @@ def notes(plan: Plan) -> Iterator[str]:
     if hourly := plan.device.cost_per_hour:
         unfused, fused = (number(hourly * total.time_us / _HOUR_S, 3) for total in (plan.unfused, plan.fused))
         yield f"At {hourly:g} an hour, a million calls cost {fused} instead of {unfused}."
-    if kept_table(plan) is not None:
+    if plan.passes is not None:
         yield (
             "One graph of both passes stores what its kernels read later. Passes that run apart, of tensors that "
             "require grad, keep the least: kfusion.kept_for_backward lists it, with bytes."

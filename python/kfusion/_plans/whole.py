@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -37,8 +36,7 @@ def parts(plan: Plan, found: Sequence[Fold], width: int | None) -> Iterator[Tabl
     yield layers.table([fold.layer for fold in found], width, layers_title(found))
     yield kernels_table(plan, found, width)
     yield report.totals_table(plan)
-    if (between := report.kept_table(plan)) is not None:
-        yield dataclasses.replace(between, rows=between.rows[: report.MAX_GROUPS])
+    yield from report.pass_tables(plan, width)
     if (best := plan.top(TOP)).rows:
         yield fusions.table(best, width)
         yield f"print(plan.top({TOP})) says where they are, and what the last column means.\n"

@@ -20,7 +20,7 @@ from .._graph.tracer import current
 from .._graph.values import Traced
 from .._spec import DTYPES, FLOATS, Spec
 from .._tracing import fx_graphs
-from .._tracing.library_calls import name_of_dtype
+from .._tracing.dtype_names import name_of_dtype
 from .._tracing.trace import trace
 
 _log = logging.getLogger(__name__)

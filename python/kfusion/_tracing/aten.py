@@ -17,7 +17,7 @@ from .._graph.source import NoForm, TraceError, trace_error
 from .._graph.structure import leaves, walk
 from .._graph.tracer import Tracer, current
 from .._graph.values import tracer_of
-from . import library_calls
+from . import dtype_names, library_calls
 from .torch_functions import FUNCTIONS, torch_function
 
 ROWS: dict[str, Callable[..., Any]] = {}  # by name, or by name and overload: "add", "max.dim"
@@ -94,7 +94,7 @@ def called(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, only_fi
     tracer = current.get()
     if tracer is not None and not any(map(_is_traced, leaves((args, kwargs)))):
         return _made(tracer, op, name, args, kwargs)
-    if any(map(library_calls.is_complex, leaves((args, kwargs)))):
+    if any(map(dtype_names.is_complex, leaves((args, kwargs)))):
         return _by_library(op, name, args, kwargs)
     if space in OTHERS:
         found = OTHERS[space](name)

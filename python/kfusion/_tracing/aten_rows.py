@@ -15,7 +15,7 @@ from .._ops import activations, contractions, dropout, joins, norms, views
 from .._ops import primitives as p
 from .._ops.group_norms import groupnorm
 from .._spec import DTYPES, FLOATS, HALF
-from . import library_calls
+from . import dtype_names, library_trials
 from .aten import first, row, source
 from .torch_functions import FUNCTIONS, plain_axes, torch_function
 from .torch_nn import embedded
@@ -26,8 +26,8 @@ from .torch_nn import embedded
 @source("full")
 def _full(tracer: Tracer, size: Any, value: Any, *, dtype: Any = None, device: Any = None, **said: Any) -> Any:
     like: Any = tracer.value_of_input(0)
-    name = library_calls.name_of(dtype) if dtype is not None else ""
-    if name not in DTYPES or isinstance(value, complex) or not library_calls.lies_on(like, device or like.device):
+    name = dtype_names.name_of(dtype) if dtype is not None else ""
+    if name not in DTYPES or isinstance(value, complex) or not library_trials.lies_on(like, device or like.device):
         raise no_form("torch.full of that dtype or device is made by torch")
     scalar = tracer.add("cast", tracer.lift(value, "torch"), name)
     made = tracer.of_library(tracer.view("broadcast", scalar, list(size)), "torch")
@@ -51,7 +51,7 @@ def _scalar_tensor(tracer: Tracer, value: Any, **said: Any) -> Any:
 
 
 def _filled_like(x: Any, value: Any, dtype: Any, device: Any) -> Any:
-    if device is not None and not library_calls.lies_on(x, device):
+    if device is not None and not library_trials.lies_on(x, device):
         raise no_form("torch.full_like on another device")
     return views.full_like(x, value, dtype)
 
@@ -129,7 +129,7 @@ def _to_copy(x: Any, *targets: Any, dtype: Any = None, device: Any = None, layou
             device = target
         elif isinstance(target, torch.Tensor):
             dtype, device = getattr(target, "dtype", None), getattr(target, "device", None)
-    if device is not None and not library_calls.lies_on(x, device):
+    if device is not None and not library_trials.lies_on(x, device):
         raise no_form("moving a value to another device is a call of the library")
     return FUNCTIONS["to"](x, dtype=dtype) if dtype is not None else x
 
@@ -293,13 +293,13 @@ def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
 def _softmax_backward(gradient: Any, y: Any, dim: int, dtype: Any) -> Any:
     g, y = views.wide(gradient), views.wide(y)
     made = y * g
-    return views.astype(made - y * p.sum(made, dim, True), library_calls.name_of(dtype))
+    return views.astype(made - y * p.sum(made, dim, True), dtype_names.name_of(dtype))
 
 
 @row("_log_softmax_backward_data")
 def _log_softmax_backward(gradient: Any, y: Any, dim: int, dtype: Any) -> Any:
     g, y = views.wide(gradient), views.wide(y)
-    return views.astype(g - p.exp(y) * p.sum(g, dim, True), library_calls.name_of(dtype))
+    return views.astype(g - p.exp(y) * p.sum(g, dim, True), dtype_names.name_of(dtype))
 
 
 # ---- normalisations ----

@@ -6,7 +6,7 @@ from typing import Any
 
 from .._spec import DTYPES, Spec
 from . import fx_graphs
-from .library_calls import name_of_dtype
+from .dtype_names import name_of_dtype
 
 _HELD = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR")
 

@@ -22,7 +22,7 @@ from .._graph.values import Traced, stage, tracer_of
 from .._ops import contractions, extremes, formulas, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS, INTEGERS
-from . import library_calls, numpy_joins, numpy_stored, refusals, writing
+from . import dtype_names, numpy_calls, numpy_joins, numpy_stored, refusals, writing
 from .numpy_composites import COMPOSITES, with_dtype
 
 _X = ("a", "ary", "arr", "array", "A", "m", "x1", "prototype")  # what NumPy calls kfusion's x
@@ -234,12 +234,12 @@ def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         TraceError: what it gives depends on data, or an argument would not be honoured.
     """
     name = f"{function.__module__}.{function.__name__}"
-    if any(map(library_calls.is_complex, leaves((args, kwargs)))):
+    if any(map(dtype_names.is_complex, leaves((args, kwargs)))):
         return _of_stored(function, name, args, kwargs)
     if function is np.nan_to_num and args and kwargs.get("copy") is False:
         return args[0]._write("nan_to_num", array_function(function, args, kwargs | {"copy": True}))
     if function in _WRITING and isinstance(args[0] if args else None, Traced):
-        return library_calls.numpy_writes(function, name, args, kwargs, args[:1])
+        return numpy_calls.numpy_writes(function, name, args, kwargs, args[:1])
     out, given = _without_out(function, args, kwargs)
     if out is not None:
         return _into(out, function, name, args, kwargs, given)
@@ -247,14 +247,14 @@ def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         return _in_graph(function, args, kwargs)
     except NoForm as error:
         try:
-            return library_calls.numpy_call(function, name, args, kwargs)
+            return numpy_calls.numpy_call(function, name, args, kwargs)
         except NoForm:
             raise error from None
     except TraceError:
         raise
     except (ValueError, IndexError, TypeError) as error:  # shapes and dtypes that kernels do not take
         with contextlib.suppress(Exception):
-            return library_calls.numpy_call(function, name, args, kwargs)
+            return numpy_calls.numpy_call(function, name, args, kwargs)
         raise error from None
 
 
@@ -274,7 +274,7 @@ def _into(out: Any, function: Any, name: str, args: Any, kwargs: Any, given: Any
             made = _in_graph(function, *given)
             if isinstance(made, Traced) and (made._dtype, made.shape) == (out._dtype, out.shape):
                 return out._write("out", made)  # type: ignore[attr-defined]
-    library_calls.numpy_writes(function, name, args, kwargs, [out])
+    numpy_calls.numpy_writes(function, name, args, kwargs, [out])
     return out
 
 
@@ -288,7 +288,7 @@ def _of_stored(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
     if short in _ASKED and not kwargs and len(args) == 1:
         return args[0].dtype.kind == "c" if short == "iscomplexobj" else _asked(short, args[0])
     is_nonzero = function is np.where and len(args) + len(kwargs) == 1
-    if is_nonzero or short in _OF_VALUES or not (function in _TARGETS or library_calls.has_numpy(short)):
+    if is_nonzero or short in _OF_VALUES or not (function in _TARGETS or numpy_calls.has_numpy(short)):
         raise refusals.refused("numpy.nonzero" if is_nonzero else name)
     return numpy_stored.called(function, name, args, kwargs)
 

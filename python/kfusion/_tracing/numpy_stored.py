@@ -16,7 +16,7 @@ import numpy as np
 from .._graph.source import trace_error
 from .._graph.values import Traced
 from .._spec import Spec
-from . import indexing, library_calls, refusals
+from . import indexing, numpy_calls, refusals
 from .torch_complex import STORED
 from .traced import BINARY, COMPARISONS, UNARY, refuse
 
@@ -121,7 +121,7 @@ def called(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
     """
     if kwargs.get("out") is not None:
         _refuse_to_write(f"{name} with out=")
-    return library_calls.numpy_node(function, name, args, {k: v for k, v in kwargs.items() if k != "out"})
+    return numpy_calls.numpy_node(function, name, args, {k: v for k, v in kwargs.items() if k != "out"})
 
 
 def cast(x: Traced, dtype: Any) -> Any:

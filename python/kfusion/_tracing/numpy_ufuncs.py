@@ -18,7 +18,7 @@ from .._ops import contractions, formulas, views
 from .._ops import primitives as p
 from .._ops.erfc import erfc, ndtr
 from .._spec import HALF, dtype_name
-from . import library_calls, numpy_stored, refusals
+from . import dtype_names, numpy_calls, numpy_stored, refusals
 from .promoted import narrow, together
 from .traced import power
 
@@ -63,7 +63,7 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[s
     name = ufunc.__name__
     library = next((m for m in ("numpy", "scipy.special") if getattr(sys.modules.get(m), name, None) is ufunc), "")
     called = f"{library}.{name}".removeprefix(".")
-    if method != "at" and any(map(library_calls.is_complex, inputs)):
+    if method != "at" and any(map(dtype_names.is_complex, inputs)):
         return numpy_stored.called(ufunc if method == "__call__" else getattr(ufunc, method), called, inputs, kwargs)
     try:
         return _in_graph(ufunc, method, library, called, inputs, kwargs)
@@ -74,8 +74,8 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[s
     name = called if function is ufunc else f"{called}.{method}"
     out = kwargs.get("out") or (inputs[:1] if method == "at" else None)
     if out is None:
-        return library_calls.numpy_call(function, name, inputs, kwargs)
-    library_calls.numpy_writes(function, name, inputs, kwargs, out)
+        return numpy_calls.numpy_call(function, name, inputs, kwargs)
+    numpy_calls.numpy_writes(function, name, inputs, kwargs, out)
     return None if method == "at" else out[0] if len(out) == 1 else out
 
 

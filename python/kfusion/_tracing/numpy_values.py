@@ -15,7 +15,7 @@ from .._graph.source import NoForm
 from .._graph.values import STATE
 from .._ops import activations, contractions, views
 from .._ops import primitives as p
-from . import library_calls, numpy_stored, refusals
+from . import dtype_names, numpy_calls, numpy_stored, refusals
 from .dispatch import Dispatched
 from .indexing import getitem
 from .numpy_functions import array_function
@@ -46,19 +46,19 @@ class NumpyValue(Dispatched, library="numpy"):
         try:
             return getitem(self, _with_wide_positions(key))
         except NoForm:
-            return library_calls.numpy_call(operator.getitem, "numpy.getitem", (self, key), {})
+            return numpy_calls.numpy_call(operator.getitem, "numpy.getitem", (self, key), {})
 
     def _assign(self, key: Any, value: Any) -> None:
         given = self, key, value
-        self._write("[...]", library_calls.numpy_call(library_calls.assigned, "numpy.setitem", given, {}))
+        self._write("[...]", numpy_calls.numpy_call(numpy_calls.assigned, "numpy.setitem", given, {}))
 
     def _operation(self, op: str, *operands: Any) -> Any:
-        if any(map(library_calls.is_complex, operands)):
+        if any(map(dtype_names.is_complex, operands)):
             return numpy_stored.called(getattr(np, op), f"numpy.{op}", operands, {})
         try:
             return _in_graph(op, *operands)
         except NoForm:
-            return library_calls.numpy_call(getattr(np, op), f"numpy.{op}", operands, {})
+            return numpy_calls.numpy_call(getattr(np, op), f"numpy.{op}", operands, {})
 
     @property
     def dtype(self) -> Any:
@@ -131,7 +131,7 @@ def _with_wide_positions(key: Any) -> Any:
     """An index with int64 in place of small and unsigned integers, as NumPy takes them."""
     if isinstance(key, tuple):
         return tuple(map(_with_wide_positions, key))
-    return key.astype(np.int64) if library_calls.is_complex(key) and key.dtype.kind in "iu" else key
+    return key.astype(np.int64) if dtype_names.is_complex(key) and key.dtype.kind in "iu" else key
 
 
 def _method(function: Any) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from .._graph.values import Traced
 from .._ops import joins
 from .._ops import primitives as p
 from .._spec import Spec, is_array
-from . import library_calls
+from . import dtype_names, library_calls, library_trials
 from .traced import BINARY, COMPARISONS
 
 # Methods that say what any tensor of that shape and dtype says.
@@ -50,7 +50,7 @@ STORED = {
 def made(stored: Traced, dtype: str = "") -> Any:
     """The numbers of a dtype that a value stands for, by default complex ones: a tensor without data."""
     torch = sys.modules["torch"]
-    shown = seen(library_calls.without_data(stored), dtype)
+    shown = seen(library_trials.without_data(stored), dtype)
     number = torch.Tensor._make_subclass(_class(torch), shown)
     number.pairs = stored
     return number
@@ -80,7 +80,7 @@ def returned(number: Any) -> tuple[Traced, Callable[[Any], Any]]:
     A kernel that copies it keeps the bits of pairs and of integers, but not of what stands for small integers as bools
     or half types: those become int32 before.
     """
-    torch, dtype = sys.modules["torch"], library_calls.name_of_dtype(number)
+    torch, dtype = sys.modules["torch"], dtype_names.name_of_dtype(number)
     if STORED[dtype] not in ("bool", "float16"):
         return number.pairs, functools.partial(seen, dtype=dtype)
     wide = library_calls.torch_call(torch.Tensor.to, "torch.to", (number, torch.int32), {})
@@ -120,7 +120,7 @@ def _class(torch: Any) -> Any:
             return _called(function, args, kwargs or {})
 
         def __repr__(self) -> str:
-            return f"<traced {library_calls.name_of_dtype(self)}>"
+            return f"<traced {dtype_names.name_of_dtype(self)}>"
 
     for name in _OPERATORS & set(dir(torch.Tensor)):
         setattr(ComplexTensor, name, _operator(getattr(torch.Tensor, name)))
@@ -146,7 +146,7 @@ def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if name in _ASKED:
         with torch._C.DisableTorchFunctionSubclass():
             return function(*args, **kwargs)
-    numbers = [leaf for leaf in leaves((args, kwargs)) if library_calls.is_complex(leaf)]
+    numbers = [leaf for leaf in leaves((args, kwargs)) if dtype_names.is_complex(leaf)]
     form = _FORMS.get(name) if all(n.dtype.is_complex for n in numbers) else None
     found = NotImplemented if form is None or kwargs else form(*args)
     return library_calls.torch_call(function, f"torch.{name}", args, kwargs) if found is NotImplemented else found
@@ -197,9 +197,9 @@ def _conj(z: Any) -> Any:
 @_form("mul", "multiply", "__mul__", "__rmul__")
 def _mul(x: Any, y: Any) -> Any:
     """Of complex numbers of one precision."""
-    tracer = next(v for v in (x, y) if library_calls.is_complex(v)).pairs._tracer
+    tracer = next(v for v in (x, y) if dtype_names.is_complex(v)).pairs._tracer
     x, y = (of_array(v, tracer) if is_array(v) and v.is_complex() else v for v in (x, y))
-    both = library_calls.is_complex(x) and library_calls.is_complex(y)
+    both = dtype_names.is_complex(x) and dtype_names.is_complex(y)
     if not both or x.pairs._dtype != y.pairs._dtype:
         return NotImplemented
     (a, b), (c, d) = _parts(x), _parts(y)

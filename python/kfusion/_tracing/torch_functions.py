@@ -26,7 +26,7 @@ from .._ops import activations, contractions, extremes, norms, views
 from .._ops import primitives as p
 from .._ops.gradients import taken
 from .._spec import FLOATS
-from . import autocast, library_calls, refusals, writing
+from . import autocast, library_calls, library_trials, refusals, writing
 from .traced import BINARY, power
 
 _RENAMED = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
@@ -134,7 +134,7 @@ def _in_graph(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _says_nothing(keyword: str, value: Any, args: tuple[Any, ...]) -> bool:
     """Whether a keyword asks for what is so anyway: no gradients, and the device of what is given."""
     if keyword == "device" and args and isinstance(args[0], Traced):
-        return library_calls.lies_on(args[0], value)
+        return library_trials.lies_on(args[0], value)
     return keyword in ("inplace", "requires_grad", "pin_memory") and value is False
 
 

@@ -13,7 +13,7 @@ from .._graph.values import STATE, Traced
 from .._ops.views import reshape
 from .._spec import INTEGERS, is_array
 from . import aten_rows as aten_rows  # enters its operators
-from . import autocast, library_calls, refusals
+from . import autocast, dtype_names, library_calls, library_trials, refusals
 from . import torch_activations as torch_activations  # enters its functions
 from . import torch_batch_norms as torch_batch_norms
 from . import torch_classes as torch_classes
@@ -62,10 +62,10 @@ class TorchValue(Dispatched, library="torch"):
         if name.startswith("__") or found is None or name in _NEVER or refusals.is_impossible(name):
             return super().__getattr__(name)
         if name in _OF_ANY_SUCH:
-            return functools.partial(found, library_calls.lying_so(self))
+            return functools.partial(found, library_trials.lying_so(self))
         if callable(found):
             return lambda *args, **kwargs: torch_function(f"Tensor.{name}", (self, *args), kwargs)
-        shown = getattr(library_calls.without_data(self), name)
+        shown = getattr(library_trials.without_data(self), name)
         if not is_array(shown):
             return shown
         return library_calls.torch_call(operator.attrgetter(name), f"torch.Tensor.{name}", (self,), {})
@@ -87,7 +87,7 @@ class TorchValue(Dispatched, library="torch"):
 
     def _operation(self, op: str, *operands: Any) -> Any:
         name = _OPERATORS.get(op, op)
-        if any(isinstance(v, complex) or library_calls.is_complex(v) for v in operands):
+        if any(isinstance(v, complex) or dtype_names.is_complex(v) for v in operands):
             return getattr(sys.modules["torch"], {"equal": "eq", "power": "pow"}.get(op, op))(*operands)
         try:
             return FUNCTIONS[name](*autocast.cast(op, dict(enumerate(operands))).values())

@@ -12,7 +12,7 @@ from .._graph.source import no_form, trace_error
 from .._ops import contractions, joins, views
 from .._ops.primitives import integers
 from .._spec import dtype_name
-from . import library_calls, torch_complex
+from . import dtype_names, library_trials, torch_complex
 from .numpy_functions import filled
 from .torch_functions import FUNCTIONS, named
 
@@ -232,9 +232,9 @@ def _to(
             device = target
         else:
             dtype = target
-    if device is not None and not library_calls.lies_on(input, device):
+    if device is not None and not library_trials.lies_on(input, device):
         raise trace_error(f"moving a value to {device} is not traced", "pass arguments that lie there")
-    if library_calls.name_of(dtype) in torch_complex.STORED or str(memory_format) not in _KEEPING:
+    if dtype_names.name_of(dtype) in torch_complex.STORED or str(memory_format) not in _KEEPING:
         raise no_form("torch.to gives what graphs have no dtype or layout for", "write a dtype that kernels have")
     return views.astype(input, dtype) if dtype is not None and dtype_name(dtype) != input._dtype else input
 
@@ -254,7 +254,7 @@ def _type(input: Any, dtype: Any = None, non_blocking: bool = False) -> Any:
     """torch's older name of a dtype and a device, "torch.FloatTensor", where none is given."""
     torch = sys.modules["torch"]
     if dtype is None:
-        return library_calls.without_data(input, input.device)[:0].type()
+        return library_trials.without_data(input, input.device)[:0].type()
     kind = operator.attrgetter(dtype.removeprefix("torch."))(torch) if isinstance(dtype, str) else dtype
     if not isinstance(kind, torch.dtype) and kind.is_cuda != input.is_cuda:
         raise trace_error(f"moving a value to {dtype} is not traced", "pass arguments that lie there")

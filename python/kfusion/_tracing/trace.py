@@ -27,7 +27,7 @@ from .._graph.tracer import Tracer, current
 from .._graph.values import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Written
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, SymbolicSpec, conversion_of, described, is_array, spec_of
-from . import library_calls, numpy_stored, randomness, torch_complex, torch_tensors
+from . import dtype_names, numpy_stored, randomness, torch_complex, torch_tensors
 
 _Traced = TypeVar("_Traced")
 _PLAIN = (bool, int, float, complex, str)
@@ -240,7 +240,7 @@ def _argument(tracer: Tracer, name: str, value: Any) -> Any:
             return numpy_stored.Stored(given, array.dtype.name)
         if (stored := torch_complex.spec_of_stored(array)) is not None:
             given = tracer.input(name, stored, array, argument=value.number, strides=value.strides)
-            return torch_complex.made(given, library_calls.name_of_dtype(array))
+            return torch_complex.made(given, dtype_names.name_of_dtype(array))
         spec = array if isinstance(array, Spec) else spec_of(array, f"{tracer.name}: {name}")
         known = None if array is spec else array
         return tracer.input(name, spec, known, argument=value.number, strides=value.strides)
@@ -323,7 +323,7 @@ def _output(tracer: Tracer, outputs: list[tuple[str, Traced]], written: Sequence
         value, convert = numpy_stored.result(leaf)
         outputs.append((path, value))
         return Slot(len(outputs) - 1, convert)
-    if library_calls.is_complex(leaf):
+    if dtype_names.is_complex(leaf):
         value, convert = torch_complex.returned(leaf)
         outputs.append((path, value))
         return Slot(len(outputs) - 1, convert)

@@ -75,6 +75,9 @@ def check_gain(plan: dict[str, Any]) -> None:
     assert fused["launches"] <= unfused["launches"], (
         f"{fused['launches']} launches fused, {unfused['launches']} unfused"
     )
+    assert fused["predicted_us"] <= unfused["predicted_us"] * (1 + 1e-9), (
+        f"{fused['predicted_us']} us fused, {unfused['predicted_us']} us unfused, as predicted"
+    )
 
 
 def check_plan(graph: _core.Graph, device: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""Calls of torch as the steps of a plan: arrays in, results out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._graph.structure import Constant, Slot, fill, leaves
+from .._spec import is_array
+from . import autocast, library_arguments, library_trials, torch_complex
+from .dtype_names import name_of_dtype
+
+
+class Run:
+    """The call as the kernels' steps make it: arrays in, a list of all results out; of each tensor that is written to,
+    the new one, and a number that says so. `in_place`: the new one is the old one.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        call: library_arguments.Arguments,
+        new: Sequence[int] | None = None,
+        written: tuple[int, ...] = (),
+        copied: tuple[int, ...] = (),
+    ) -> None:
+        self._device = library_trials.device_of(call.values)
+        self._function = function
+        self._autocast = autocast.active(self._device)
+        self._any_autocast = sys.modules["torch"]._C._is_any_autocast_enabled
+        self._new = new
+        self._written = written
+        self._copied = copied
+        self.in_place = False
+        given = enumerate(zip(call.values, call.given, strict=True))
+        self._views = [(i, name_of_dtype(g)) for i, (v, g) in given if v is not g]
+        self._args, self._kwargs = call.structure
+        # Most arguments need no search for slots at each call, and what calls cost beside the functions counts.
+        self._places = [(i, v.index) for i, v in enumerate(self._args) if isinstance(v, Slot)]
+        self._names = [(k, v.index) for k, v in self._kwargs.items() if isinstance(v, Slot)]
+        self._parts = [(i, v) for i, v in enumerate(self._args) if not _is_whole_or_fixed(v)]
+        self._named_parts = [(k, v) for k, v in self._kwargs.items() if not _is_whole_or_fixed(v)]
+        self._is_plain = new is None and not (written or copied or self._views or self._autocast)
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        if self._is_plain and not self._any_autocast():
+            args, kwargs = self._filled(arrays)
+            result = self._function(*args, **kwargs)
+            return [torch_complex.stored(t) for t in _tensors(result)]
+        return self._called(list(arrays))
+
+    def _called(self, given: list[Any]) -> list[Any]:
+        for i, dtype in self._views:
+            given[i] = torch_complex.seen(given[i], dtype)
+        for i in () if self.in_place else self._written:
+            given[i] = given[i].clone()
+        args, kwargs = self._filled(given)
+        with autocast.as_traced(self._device, self._autocast):
+            result = self._function(*args, **kwargs)
+        tensors = _tensors(result)
+        if self._new is not None:
+            tensors = [tensors[i] for i in self._new]
+        for k in self._copied:
+            tensors[k] = tensors[k].clone()
+        tensors += [given[i] for i in self._written]
+        tensors += [given[i].new_zeros((), dtype=sys.modules["torch"].int64) for i in self._written]
+        return [torch_complex.stored(t) for t in tensors]
+
+    def _filled(self, arrays: Sequence[Any]) -> Any:
+        args = list(self._args)
+        for place, i in self._places:
+            args[place] = arrays[i]
+        for place, part in self._parts:
+            args[place] = fill(part, list(arrays))
+        if not (self._names or self._named_parts):
+            return args, self._kwargs
+        kwargs = self._kwargs | {k: arrays[i] for k, i in self._names}
+        return args, kwargs | {k: fill(part, list(arrays)) for k, part in self._named_parts}
+
+
+def _tensors(result: Any) -> list[Any]:
+    if is_array(result):
+        return [result]
+    if isinstance(result, tuple) and all(map(is_array, result)):
+        return list(result)
+    return [t for t in leaves(result) if is_array(t)]
+
+
+def _is_whole_or_fixed(value: Any) -> bool:
+    """Whether an argument is an array, or the same at each call: the function cannot change it."""
+    if isinstance(value, Slot):
+        return True
+    return library_trials.is_hashable(value) and not any(isinstance(leaf, (Slot, Constant)) for leaf in leaves(value))

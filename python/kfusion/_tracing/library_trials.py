@@ -1,0 +1,193 @@
+"""Calls of torch on tensors without data: what they give, what they write to, and which errors they raise."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._graph.source import TraceError, trace_error, user_line
+from .._graph.structure import Slot, fill, leaves, walk
+from .._graph.values import Traced
+from .._spec import is_array
+from . import autocast, library_arguments, refusals, torch_complex
+from .dtype_names import dtype_of, name_of_dtype
+
+# Functions that torch does not have for tensors without data, although these would do: called on ones, on the CPU.
+_ONLY_OF_DATA = ("cov", "corrcoef", "combinations", "histogram", "geqrf")
+DONE = ("int64", ())
+_MOST_TYPES = 1024
+
+
+class Tried:
+    """A call on tensors without data: what it gives, the tensors, and the numbers of those that it writes to."""
+
+    def __init__(self, function: Callable[..., Any], name: str, call: library_arguments.Arguments) -> None:
+        self._function = function
+        self._name = name
+        self._call = call
+        self._dtypes = [v._dtype for v in call.values]
+        self._has_data = name.removeprefix("torch.") in _ONLY_OF_DATA
+        self._device = device_of(call.values)
+        self._is_cast = autocast.active(self._device) is not None
+        self._structure = call.structure if self._is_cast else _moved(call.structure, call.values, "meta")
+
+    def __call__(self, shapes: Sequence[tuple[int, ...]]) -> tuple[Any, list[Any], list[int]]:
+        torch = sys.modules["torch"]
+        with _fake_tensors() if self._is_cast else contextlib.nullcontext():
+            made = [
+                torch.empty(shape, dtype=getattr(torch, dtype), device="cpu").fill_(1)
+                if self._has_data
+                else torch.empty(shape, dtype=getattr(torch, dtype), device=self._device if self._is_cast else "meta")
+                for shape, dtype in zip(shapes, self._dtypes, strict=True)
+            ]
+            shown = self._call.viewed(made)
+            versions = [t._version for t in shown]
+            found = _called_without_data(self._function, self._name, fill(self._structure, shown))
+        return found, shown, [i for i, t in enumerate(shown) if t._version != versions[i]]
+
+    def types_of(self, known: dict[Any, list[Any]]) -> Callable[[list[tuple[int, ...]]], list[Any]]:
+        """A function from shapes of arguments to the types of results. `known` are those of all calls of a trace: a
+        model's layers call the same functions, and torch takes a millisecond for some.
+        """
+        constants = tuple((type(leaf), leaf) for leaf in leaves(self._structure))
+        call = self._function, repr(self._structure), constants, tuple(self._dtypes)
+
+        def types(shapes: list[tuple[int, ...]]) -> list[Any]:
+            key = call, tuple(shapes)
+            if not is_hashable(key):
+                return self._types(shapes)
+            if key not in known:
+                known.clear() if len(known) == _MOST_TYPES else None
+                known[key] = self._types(shapes)
+            return known[key]
+
+        return types
+
+    def _types(self, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+        found, shown, written = self(shapes)
+        made = types_of_results(self._name, Results(self._name, found, shown), shown, written)
+        return [*made, *[DONE] * len(written)]
+
+
+def is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def types_of_results(name: str, results: Results, shown: Sequence[Any], written: Sequence[int]) -> list[Any]:
+    return [_type(t, name) for t in (*results.tensors, *(shown[i] for i in written))]
+
+
+class Results:
+    """What a call on tensors without data gave: the new tensors, and where they are in the result."""
+
+    def __init__(self, name: str, found: Any, shown: Sequence[Any]) -> None:
+        self.tensors: list[Any] = []
+        self._is_new: list[bool] = []  # of all tensors of the result
+        self._shown = shown
+        self._name = name
+        self._structure = walk(found, self._visit)
+
+    def _visit(self, _: str, leaf: Any) -> Any:
+        if not is_array(leaf):
+            return leaf
+        self._is_new.append(all(leaf is not argument for argument in self._shown))
+        for i, argument in enumerate(self._shown):
+            if leaf is argument:  # x.add_(y) returns x
+                return Slot(-1 - i)
+        if not self._shown or type(leaf) is not type(self._shown[0]) or leaf.device != self._shown[0].device:
+            raise trace_error(
+                f"{self._name} gives a tensor that is not made of its traced arguments", "make it outside"
+            )
+        self.tensors.append(leaf)
+        return Slot(len(self.tensors) - 1)
+
+    def new(self) -> list[int] | None:
+        """The numbers of the new tensors among all of the result; None where all are new."""
+        return None if all(self._is_new) else [i for i, is_new in enumerate(self._is_new) if is_new]
+
+    def filled(self, made: Sequence[Any], given: Sequence[Any]) -> Any:
+        """The result with traced values in place of tensors."""
+        all_values = [*made[: len(self.tensors)], *given[::-1]]  # Slot(-1) is the first of those given
+        return fill(self._structure, all_values)
+
+
+def _fake_tensors() -> Any:
+    """A context in which tensors have no data and look as if they were where values are, as torch.autocast needs it."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode()
+
+
+def device_of(values: Sequence[Traced]) -> str:
+    return str(getattr(values[0], "device", "cpu")) if values else "cpu"
+
+
+def without_data(value: Traced, device: str = "meta") -> Any:
+    """A tensor of the value's shape and dtype."""
+    torch = sys.modules["torch"]
+    with torch._C.DisableTorchFunction():  # it is nothing that the traced function makes
+        return torch.empty(value.shape, dtype=getattr(torch, value._dtype), device=device)
+
+
+def lying_so(value: Traced) -> Any:
+    """As `without_data`, with the value's strides, where they are known."""
+    shown, strides = without_data(value), value._tracer.strides(value)
+    if strides is None or 0 in value.shape:
+        return shown
+    torch = sys.modules["torch"]
+    with torch._C.DisableTorchFunction():
+        return torch.empty_strided(value.shape, strides, dtype=shown.dtype, device="meta")
+
+
+def lies_on(value: Any, device: Any) -> bool:
+    """Whether a traced value is on a device, given as torch's object or a name."""
+    if str(device) == "meta" and value._tracer.plans:
+        return True  # the device of tensors that a plan takes for data
+    return ("cuda:0" if str(device) == "cuda" else str(device)) == str(value.device)
+
+
+def _moved(arguments: Any, values: Sequence[Traced], device: str) -> Any:
+    """The arguments with the device of tensors without data in place of that of the values."""
+    args, kwargs = walk(arguments, lambda _, leaf: device if _is_device_of(values, leaf) else leaf)
+    if isinstance(named := kwargs.get("device"), str) and lies_on(values[0], named):
+        kwargs = kwargs | {"device": device}
+    return args, kwargs
+
+
+def _is_device_of(values: Sequence[Traced], leaf: Any) -> bool:
+    return isinstance(leaf, sys.modules["torch"].device) and lies_on(values[0], leaf)
+
+
+def _called_without_data(function: Callable[..., Any], name: str, arguments: Any) -> Any:
+    """Raises what the function raises where its arguments do not fit, with the user's line."""
+    args, kwargs = arguments
+    try:
+        with sys.modules["torch"].no_grad():
+            return function(*args, **kwargs)
+    except TraceError:
+        raise
+    except Exception as error:
+        if refusals.depends_on_data(error):
+            raise refusals.refused_shape(name) from None
+        line = user_line()
+        raise type(error)(f"kfusion.{name.removeprefix('torch.')}: {error}" + (f"\n  {line}" if line else "")) from None
+
+
+def _type(tensor: Any, name: str) -> tuple[str, tuple[int, ...]]:
+    """The dtype and extents of the value that a tensor is; complex numbers are pairs of floats."""
+    stored = torch_complex.STORED.get(name_of_dtype(tensor)) or dtype_of(tensor, name)
+    return stored, (*tensor.shape, 2) if tensor.is_complex() else tuple(tensor.shape)
+
+
+def shares_memory(a: Any, b: Any) -> bool:
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+def owner(tensor: Any, shown: Sequence[Any], values: Sequence[Traced]) -> Traced:
+    return next(v for t, v in zip(shown, values, strict=True) if shares_memory(tensor, t))

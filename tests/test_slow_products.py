@@ -1,0 +1,97 @@
+"""Products that take longer with what follows them than apart: no plan is predicted slower than the unfused one."""
+
+from __future__ import annotations
+
+import pytest
+
+import kfusion as kf
+
+HALF = "bfloat16"
+
+
+def gates(x, g, u):
+    return kf.silu(x @ g) * (x @ u)
+
+
+def specs(*shapes, dtype=HALF):
+    return tuple(kf.spec(shape, dtype) for shape in shapes)
+
+
+FEW_ROWS = specs((64, 8192), (8192, 28672), (8192, 28672))  # of Llama 70B, for 64 tokens
+MANY_ROWS = specs((8192, 4096), (4096, 11008), (4096, 11008))
+
+
+def perceptron(x, scale, w1, w2):
+    return ((kf.gelu(kf.layernorm(x, scale) @ w1) @ w2 - x) ** 2).mean()
+
+
+def several(x, w):
+    h = x @ w
+    return h, kf.gelu(h), kf.tanh(h)
+
+
+def logits(x, w):
+    return kf.logsumexp(x @ w, -1)
+
+
+def attention(q, k, v):
+    return kf.softmax(q @ k.swapaxes(-1, -2) * 0.1) @ v
+
+
+STEP = kf.value_and_grad(perceptron, argnums=(1, 2, 3)), specs((4096, 1024), (1024,), (1024, 4096), (4096, 1024))
+CASES = {
+    "gates of few rows": (gates, FEW_ROWS),
+    "gates of 16 rows": (gates, specs((16, 4096), (4096, 11008), (4096, 11008))),
+    "gates of many rows": (gates, MANY_ROWS),
+    "several results": (several, specs((2048, 1024), (1024, 4096))),
+    "logits of few rows": (logits, specs((16, 4096), (4096, 11008))),
+    "attention of few rows": (attention, specs(*[(1, 64, 64, 128)] * 3)),
+    "a training step": STEP,
+}
+
+
+@pytest.mark.parametrize("executors", [None, "available"])
+@pytest.mark.parametrize("device", ["H200", "H100", "A100", "RTX 4090"])
+@pytest.mark.parametrize("name", CASES)
+def test_fused_is_never_predicted_slower(name, device, executors):
+    function, given = CASES[name]
+    plan = kf.plan(function, *given, device=device, executors=executors)
+    assert plan.fused.predicted_us <= plan.unfused.predicted_us * (1 + 1e-9)
+    assert plan.fused.launches <= plan.unfused.launches
+    assert plan.fused.issued.total <= plan.unfused.issued.total
+
+
+@pytest.mark.parametrize("executors", [None, "available"])
+def test_gates_of_few_rows_are_apart_and_say_why(executors):
+    plan = kf.plan(gates, *FEW_ROWS, device="H200", executors=executors)
+    assert [sum(op == "matmul" for op in g.ops) for g in plan.groups] == [1, 1, 0]
+    said = {r.sentence for r in plan.refusals if r.reason == "no_gain"}
+    assert said
+    assert all("predicted to take longer" in sentence for sentence in said)
+
+
+def test_gates_of_many_rows_stay_one_kernel():
+    (kernel,) = kf.plan(gates, *MANY_ROWS, device="H200").groups
+    assert sum(op == "matmul" for op in kernel.ops) == 2
+
+
+def test_what_is_to_share_a_kernel_does():
+    """allow= names what may be fused: its time does not count."""
+    names = ["matmul", "silu", "matmul_2", "multiply"]
+    pairs = [(a, b) for a in names for b in names if a != b]
+    plan = kf.plan(gates, *FEW_ROWS, device="H200", allow=pairs)
+    assert plan.fused.launches < kf.plan(gates, *FEW_ROWS, device="H200").fused.launches
+
+
+def test_products_of_other_shapes_keep_their_operations():
+    """Only those that are slower so are apart."""
+
+    def both(x, g, u, y, w, b):
+        return gates(x, g, u), kf.relu(y @ w + b)
+
+    more = specs((8192, 1024), (1024, 4096), (4096,))
+    plan = kf.plan(both, *FEW_ROWS, *more, device="H200")
+    labels = [g.label for g in plan.groups]
+    assert any("relu" in label and "matmul" in label for label in labels), labels
+    assert not any("silu" in label and "matmul" in label for label in labels), labels
+    assert plan.fused.predicted_us <= plan.unfused.predicted_us
