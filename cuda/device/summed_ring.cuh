@@ -1,0 +1,310 @@
+// Rows with the sums of their columns, brought by bulk copies: no warp waits for another's part of a row.
+//
+// A team of warps has rows one after the other, each warp its part of every row, which copies bring into stages of its
+// own. It takes the first sweep over a row, tells what that gives, and takes the second sweep over the row before, whose
+// reductions a warp that does nothing else has merged meanwhile; a third sweep is one more row behind. So nobody stands
+// still at a barrier while a row is reduced, and copies of later rows are always under way. Elements stay in shared
+// memory for all sweeps: registers have the sums, and of elements no more than two vectors.
+//
+// F is what rows.cuh, ring.cuh (what is held and shared) and summed.cuh say. All sweeps but the last reduce.
+#pragma once
+#include "device/ring.cuh"
+#include "device/summed.cuh"
+
+namespace kfusion::device {
+
+/// Where a team's warps tell what they reduced, and find what came of it: two places for each sweep that reduces, used
+/// in turns.
+template <class F>
+struct Posts {
+  static constexpr int kReducing = F::kSweeps - PartialOf<F, F::kSweeps - 1>::kNothing, kPlaces = 2 * kReducing;
+  static constexpr int kValueBytes = (sizeof(typename F::Values) + 15) / 16 * 16;
+  static constexpr int kBarriers = 2 * kPlaces;
+  static KF_DEVICE int bytes(int warps, int room) { return kPlaces * (warps * room + kValueBytes); }
+
+  Barrier* barriers;
+  char* memory;
+  int warps, room;  ///< of a team in this block; bytes of a partial result
+
+  KF_DEVICE void make() const {
+#pragma unroll 1
+    for (int i = 0; i < kPlaces; ++i) make_meeting(barriers + 2 * i, warps), make_meeting(barriers + 2 * i + 1, 1);
+  }
+  /// Of the team's row number `i`.
+  template <int kSweep>
+  KF_DEVICE PartialOf<F, kSweep>* parts(int i) const {
+    return reinterpret_cast<PartialOf<F, kSweep>*>(memory + place(kSweep, i) * warps * room);
+  }
+  KF_DEVICE typename F::Values* values(int sweep, int i) const {
+    return reinterpret_cast<typename F::Values*>(memory + kPlaces * warps * room + place(sweep, i) * kValueBytes);
+  }
+  KF_DEVICE void tell(int sweep, int i) const { arrive(barriers + 2 * place(sweep, i)); }
+  KF_DEVICE void wait_until_told(int sweep, int i) const { wait_for_all(barriers + 2 * place(sweep, i), i / 2 % 2); }
+  KF_DEVICE void answer(int sweep, int i) const { arrive(barriers + 2 * place(sweep, i) + 1); }
+  KF_DEVICE void wait_for_answer(int sweep, int i) const {
+    wait_for_all(barriers + 2 * place(sweep, i) + 1, i / 2 % 2);
+  }
+
+ private:
+  static KF_DEVICE int place(int sweep, int i) { return 2 * sweep + i % 2; }
+};
+
+/// The rows of a team, which are a block's part or every kTeams-th of it.
+template <class F>
+struct TeamRows {
+  const F& f;
+  i64 first;
+  int apart, count;
+  KF_DEVICE auto line(int i) const {
+    return f.line(static_cast<typename F::Row>(first + static_cast<i64>(i) * apart));
+  }
+};
+
+/// A warp that has part of each row of its team.
+template <class F, int kK>
+class SummedWorker {
+ public:
+  static constexpr int kVec = kK < 2 ? 1 : 2, kSegments = kK / kVec, kVectors = 32 * kK;
+  static constexpr int kStageBytes = kVectors * F::kHeldBytes;
+  using Shared = SharedSegments<F, kVec, kSegments>;
+  using Places = SegmentPlaces<F, kVec, Shared>;
+  using Sums = typename F::Held::Sums;
+
+  /// `warp`: of all that share a row.
+  KF_DEVICE SummedWorker(const F& f, const TeamRows<F>& rows, const Posts<F>& posts, const Shared& shared, int warp,
+                         int of_team, Barrier* full, char* stages, int count)
+      : f_(f), rows_(rows), posts_(posts), shared_(shared), warp_(warp), of_team_(of_team), full_(full),
+        stages_(stages), count_(count) {
+    if (lane() == 0) {
+#pragma unroll 1
+      for (int i = 0; i < count_; ++i) make_barrier(full_ + i);
+    }
+    fence_barriers();
+    __syncwarp();
+#pragma unroll 1
+    for (int i = 0; i < count_; ++i) ask(i, i);
+  }
+
+  KF_DEVICE void run() {
+    shared_.wait();
+    if (rows_.count == 0) return;
+    begun_ = begin(0);
+#pragma unroll 1
+    for (int step = 0; step < rows_.count + F::kSweeps - 1; ++step) sweep_rows<0>(step);
+  }
+  KF_DEVICE Sums& sums(int k) { return sums_[k]; }
+  KF_DEVICE void put_sums(i64 part) const {
+    const auto line = f_.line(0);
+    const Places places = this->places(line);
+#pragma unroll
+    for (int k = 0; k < kK; ++k) {
+      typename F::Held held{};
+      held.sums = sums_[k];
+      if (const auto at = places(k); at.count > 0) f_.put_sums(line, at, held, part);
+    }
+  }
+
+ private:
+  static KF_DEVICE int lane() { return threadIdx.x % 32; }
+  KF_DEVICE Places places(const typename F::Line& line) const {
+    return {f_, line, shared_, warp_, warp_ * kSegments, kSegments, lane()};
+  }
+  KF_DEVICE auto begin(int i) const {
+    const auto line = rows_.line(i);
+    return f_.begin(line, places(line)(0));
+  }
+
+  KF_DEVICE void ask(int stage, int i) {
+    if (lane() != 0 || i >= rows_.count) return;
+    const auto line = rows_.line(i);
+    const auto first = static_cast<typename F::Index>(warp_) * (kVectors * F::kWidth);
+    const i64 rest = (f_.elements(line) - first + F::kWidth - 1) / F::kWidth;
+    const int vectors = static_cast<int>(minimum<i64>(maximum<i64>(rest, 0), kVectors));
+    f_.start(line, f_.place(line, first).first, vectors * F::kWidth, stages_ + stage * kStageBytes, kVectors,
+             full_ + stage);
+  }
+
+  /// Each sweep over the row whose turn it is.
+  template <int kSweep>
+  KF_DEVICE void sweep_rows(int step) {
+    if (const int i = step - kSweep; i >= 0 && i < rows_.count) sweep_row<kSweep>(i);
+    if constexpr (kSweep + 1 < F::kSweeps) sweep_rows<kSweep + 1>(step);
+  }
+
+  template <int kSweep>
+  KF_DEVICE void sweep_row(int i) {
+    constexpr bool kLast = kSweep + 1 == F::kSweeps, kReduces = !PartialOf<F, kSweep>::kNothing;
+    static_assert(kLast || kReduces);
+    int& stage = at_[kSweep];
+    const auto line = rows_.line(i);
+    typename F::Values values;
+    if constexpr (kSweep == 0) {
+      values = begun_;
+      if (i + 1 < rows_.count) begun_ = begin(i + 1);
+      wait_for_copies(full_ + stage, parity_);
+      if (stage + 1 == count_) parity_ ^= 1;
+    } else {
+      posts_.wait_for_answer(kSweep - 1, i);
+      values = *posts_.values(kSweep - 1, i);
+    }
+    auto total = reduced_row<kSweep>(line, values, stages_ + stage * kStageBytes);
+    if constexpr (kReduces) {
+      merge_lanes(total, 32);
+      if (kLast && i >= 2) posts_.wait_for_answer(kSweep, i - 2);
+      __syncwarp();  // all have read what came of the row before the last one
+      if (lane() == 0) posts_.template parts<kSweep>(i)[of_team_] = total, posts_.tell(kSweep, i);
+    }
+    if constexpr (kLast) {
+      __syncwarp();
+      ask(stage, i + count_);
+    }
+    if (++stage == count_) stage = 0;
+  }
+
+  template <int kSweep>
+  KF_DEVICE auto reduced_row(const typename F::Line& line, const typename F::Values& values, const char* stage) {
+    const Places places = this->places(line);
+    auto total = f_.partial(Sweep<kSweep>());
+#pragma unroll
+    for (int s = 0; s < kSegments; ++s) {
+      typename F::Held held[kVec];
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) {
+        held[v] = f_.take(stage, kVectors, (s * kVec + v) * 32 + lane());
+        held[v].sums = sums_[s * kVec + v];
+      }
+      total.merge(reduced_batch<kSweep>(f_, line, places, held, s * kVec, values));
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) sums_[s * kVec + v] = held[v].sums;
+    }
+    return total;
+  }
+
+  const F& f_;
+  const TeamRows<F>& rows_;
+  const Posts<F>& posts_;
+  const Shared& shared_;
+  int warp_, of_team_;
+  Barrier* full_;
+  char* stages_;
+  int count_, at_[F::kSweeps] = {};
+  u32 parity_ = 0;
+  typename F::Values begun_;  ///< of the next row
+  Sums sums_[kK] = {};
+};
+
+/// The warp that merges what those of its team tell, in all its blocks.
+template <class F>
+class SummedMerger {
+ public:
+  /// `shared`: for the exchanges of all sweeps, where blocks share rows.
+  KF_DEVICE SummedMerger(const F& f, const TeamRows<F>& rows, const Posts<F>& posts, const Blocks& b, char* shared)
+      : f_(f), rows_(rows), posts_(posts), blocks_(b), shared_(shared) {}
+  static KF_DEVICE int bytes(const Blocks& b) { return ClusterExchange::kBarrierBytes + 2 * b.count * b.room; }
+
+  KF_DEVICE void run() const {
+#pragma unroll 1
+    for (int step = 0; step < rows_.count + F::kSweeps - 1; ++step) merge_rows<0>(step);
+  }
+
+ private:
+  template <int kSweep>
+  KF_DEVICE void merge_rows(int step) const {
+    if (const int i = step - kSweep; i >= 0 && i < rows_.count) merge_row<kSweep>(i);
+    if constexpr (kSweep + 1 < F::kSweeps) merge_rows<kSweep + 1>(step);
+  }
+
+  template <int kSweep>
+  KF_DEVICE void merge_row(int i) const {
+    using P = PartialOf<F, kSweep>;
+    constexpr bool kLast = kSweep + 1 == F::kSweeps;
+    const Sweep<kSweep> sweep;
+    const auto line = rows_.line(i);
+    const auto at = f_.place(line, 0);
+    const int lane = threadIdx.x % 32;
+    typename F::Values values;
+    if constexpr (kSweep == 0)
+      values = f_.begin(line, at);
+    else
+      values = *posts_.values(kSweep - 1, i);
+    const P identity = f_.partial(sweep);
+    P part = identity;
+    if constexpr (!P::kNothing) {
+      posts_.wait_until_told(kSweep, i);
+      if (lane < posts_.warps) part = posts_.template parts<kSweep>(i)[lane];
+      merge_lanes(part, 32);
+      if (blocks_.count > 1)
+        part = ClusterExchange(blocks_, shared_ + kSweep * bytes(blocks_)).merged(Told<P>{part, 0}, identity, i).part;
+    }
+    f_.finish(sweep, values, part);
+    if constexpr (!P::kNothing) {
+      __syncwarp();
+      if (lane == 0) *posts_.values(kSweep, i) = values, posts_.answer(kSweep, i);
+      __syncwarp();
+    }
+    if (kLast && blocks_.rank == 0 && lane == 0) f_.end(line, at, values);
+  }
+
+  const F& f_;
+  const TeamRows<F>& rows_;
+  const Posts<F>& posts_;
+  Blocks blocks_;
+  char* shared_;
+};
+
+/// kK vectors a lane; kTeams of a block, each with a row at a time, or one of a block or a cluster, and as many warps
+/// that merge. g.splits: parts, as in summed_rows(); g.warps: of a team that have elements, in all its blocks; g.box:
+/// room for what a block tells; g.ahead: stages. Barriers: none but at both ends. Shared memory: stages, what all rows
+/// share, barriers, then what is told; what the teams' sums need in the end takes the place of stages.
+template <class F, int kK, int kTeams>
+KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
+  using Worker = SummedWorker<F, kK>;
+  using Shared = typename Worker::Shared;
+  extern __shared__ __align__(16) char shared[];
+  const int own = threadIdx.x / 32, warps = static_cast<int>(blockDim.x) / 32 / kTeams - 1, workers = kTeams * warps;
+  const bool works = own < workers;
+  const int team = works ? own / warps : own - workers, of_team = works ? own % warps : 0;
+  const int stages = static_cast<int>(g.ahead), room = static_cast<int>(g.box);
+  const Blocks blocks{static_cast<int>(block_count()), static_cast<int>(block_rank()), room};
+  const int warp = blocks.rank * warps + of_team;
+
+  char* memory = shared + workers * stages * Worker::kStageBytes;
+  char* kept = memory + of_team * Shared::kBytes;
+  memory += warps * Shared::kBytes;
+  Barrier* barriers = reinterpret_cast<Barrier*>(memory);
+  memory += ((workers * stages + warps + kTeams * Posts<F>::kBarriers) * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
+  Barrier* const full = barriers + own * stages;
+  barriers += workers * stages;
+  const Posts<F> posts{barriers + warps + team * Posts<F>::kBarriers, memory + team * Posts<F>::bytes(warps, room),
+                       warps, room};
+  memory += kTeams * Posts<F>::bytes(warps, room);
+  for (int sweep = 0; sweep < Posts<F>::kReducing && blocks.count > 1; ++sweep)
+    ClusterExchange(blocks, memory + sweep * SummedMerger<F>::bytes(blocks));
+  if (!works && threadIdx.x % 32 == 0) posts.make();
+
+  const i64 part = cluster_index(), begin = part * g.rows / g.splits, end = (part + 1) * g.rows / g.splits;
+  const TeamRows<F> rows{f, begin + team, kTeams, static_cast<int>((end - begin - team + kTeams - 1) / kTeams)};
+  const Shared what_is_shared(f, barriers + of_team, kept, works && team == 0);
+  const auto meet = [&] {
+    fence_barriers();
+    __syncthreads();
+    if (blocks.count > 1) cluster_arrive(), cluster_wait();
+  };
+  if (works) {
+    Worker worker(f, rows, posts, what_is_shared, warp, of_team, full, shared + own * stages * Worker::kStageBytes,
+                  stages);
+    meet();
+    if (team == 0) what_is_shared.fill(warp * Worker::kSegments, Worker::kSegments);
+    worker.run();
+    join_sums<kTeams, kK, typename Worker::Sums>([&](int k) -> auto& { return worker.sums(k); }, shared, team,
+                                                 of_team * 32 + threadIdx.x % 32, warps * 32);
+    if (team == 0) worker.put_sums(part);
+  } else {
+    meet();
+    SummedMerger<F>(f, rows, posts, blocks, memory).run();
+    for (int half = kTeams / 2; half > 0; half /= 2) __syncthreads(), __syncthreads();  // as in join_sums()
+  }
+  if (blocks.count > 1) cluster_arrive(), cluster_wait();
+}
+
+}  // namespace kfusion::device
