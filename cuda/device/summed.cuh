@@ -69,7 +69,8 @@ KF_DEVICE void summed_rows(const F& f, const Geometry& g) {
       held.vectors[k] = next.vectors[k];
     }
   }
-  join_sums<kTeams, kK, typename F::Held::Sums>([&](int k) -> auto& { return held.vectors[k].sums; }, shared, team, of_team, threads);
+  join_sums<kTeams, kK, typename F::Held::Sums>([&](int k) -> auto& { return held.vectors[k].sums; }, shared, team,
+                                                of_team, threads);
   const Places places{f, first, warp, lane, true};
   if (team == 0) {
 #pragma unroll

@@ -1,9 +1,9 @@
 // Rows with the sums of their columns, brought by bulk copies: no warp waits for another's part of a row.
 //
-// A team of warps has rows one after the other, each warp its part of every row, which copies bring into stages of its
-// own. It takes the first sweep over a row, tells what that gives, and takes the second sweep over the row before, whose
-// reductions a warp that does nothing else has merged meanwhile; a third sweep is one more row behind. So nobody stands
-// still at a barrier while a row is reduced, and copies of later rows are always under way. Elements stay in shared
+// A team of warps has rows one after the other, each warp its part of every row. It takes the first sweep over a row,
+// tells what that gives, and takes the second sweep over the row before, whose reductions one more warp has merged
+// meanwhile; a third sweep is one more row behind. That warp also asks for later rows, into stages that all have left.
+// So nobody stands still at a barrier while a row is reduced, and copies are always under way. Elements stay in shared
 // memory for all sweeps: registers have the sums, and of elements no more than two vectors.
 //
 // F is what rows.cuh, ring.cuh (what is held and shared) and summed.cuh say. All sweeps but the last reduce.
@@ -55,8 +55,26 @@ struct TeamRows {
   const F& f;
   i64 first;
   int apart, count;
-  KF_DEVICE auto line(int i) const {
-    return f.line(static_cast<typename F::Row>(first + static_cast<i64>(i) * apart));
+  KF_DEVICE auto line(int i) const { return f.line(static_cast<typename F::Row>(first + static_cast<i64>(i) * apart)); }
+};
+
+/// Stages in shared memory that each have room for a row of a team, or its block's part of one.
+template <class F>
+struct Stages {
+  char* memory;
+  Barrier *full, *left;
+  int count, vectors;
+  KF_DEVICE char* stage(int i) const { return memory + i * vectors * F::kHeldBytes; }
+  KF_DEVICE void make(int warps) const {
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) make_barrier(full + i), make_meeting(left + i, warps);
+  }
+  /// For one thread: `first`: of the row's vectors.
+  KF_DEVICE void ask(const F& f, const typename F::Line& line, int first, int i) const {
+    const i64 all = (f.elements(line) + F::kWidth - 1) / F::kWidth;
+    const int some = static_cast<int>(minimum<i64>(maximum<i64>(all - first, 0), vectors));
+    f.start(line, f.place(line, static_cast<typename F::Index>(first) * F::kWidth).first, some * F::kWidth, stage(i),
+            vectors, full + i);
   }
 };
 
@@ -64,26 +82,15 @@ struct TeamRows {
 template <class F, int kK>
 class SummedWorker {
  public:
-  static constexpr int kVec = kK < 2 ? 1 : 2, kSegments = kK / kVec, kVectors = 32 * kK;
-  static constexpr int kStageBytes = kVectors * F::kHeldBytes;
+  static constexpr int kVec = kK % 2 == 0 ? 2 : 1, kSegments = kK / kVec, kVectors = 32 * kK;
   using Shared = SharedSegments<F, kVec, kSegments>;
   using Places = SegmentPlaces<F, kVec, Shared>;
   using Sums = typename F::Held::Sums;
 
   /// `warp`: of all that share a row.
-  KF_DEVICE SummedWorker(const F& f, const TeamRows<F>& rows, const Posts<F>& posts, const Shared& shared, int warp,
-                         int of_team, Barrier* full, char* stages, int count)
-      : f_(f), rows_(rows), posts_(posts), shared_(shared), warp_(warp), of_team_(of_team), full_(full),
-        stages_(stages), count_(count) {
-    if (lane() == 0) {
-#pragma unroll 1
-      for (int i = 0; i < count_; ++i) make_barrier(full_ + i);
-    }
-    fence_barriers();
-    __syncwarp();
-#pragma unroll 1
-    for (int i = 0; i < count_; ++i) ask(i, i);
-  }
+  KF_DEVICE SummedWorker(const F& f, const TeamRows<F>& rows, const Posts<F>& posts, const Stages<F>& stages,
+                         const Shared& shared, int warp, int of_team)
+      : f_(f), rows_(rows), posts_(posts), stages_(stages), shared_(shared), warp_(warp), of_team_(of_team) {}
 
   KF_DEVICE void run() {
     shared_.wait();
@@ -114,16 +121,6 @@ class SummedWorker {
     return f_.begin(line, places(line)(0));
   }
 
-  KF_DEVICE void ask(int stage, int i) {
-    if (lane() != 0 || i >= rows_.count) return;
-    const auto line = rows_.line(i);
-    const auto first = static_cast<typename F::Index>(warp_) * (kVectors * F::kWidth);
-    const i64 rest = (f_.elements(line) - first + F::kWidth - 1) / F::kWidth;
-    const int vectors = static_cast<int>(minimum<i64>(maximum<i64>(rest, 0), kVectors));
-    f_.start(line, f_.place(line, first).first, vectors * F::kWidth, stages_ + stage * kStageBytes, kVectors,
-             full_ + stage);
-  }
-
   /// Each sweep over the row whose turn it is.
   template <int kSweep>
   KF_DEVICE void sweep_rows(int step) {
@@ -141,13 +138,13 @@ class SummedWorker {
     if constexpr (kSweep == 0) {
       values = begun_;
       if (i + 1 < rows_.count) begun_ = begin(i + 1);
-      wait_for_copies(full_ + stage, parity_);
-      if (stage + 1 == count_) parity_ ^= 1;
+      wait_for_copies(stages_.full + stage, parity_);
+      if (stage + 1 == stages_.count) parity_ ^= 1;
     } else {
       posts_.wait_for_answer(kSweep - 1, i);
       values = *posts_.values(kSweep - 1, i);
     }
-    auto total = reduced_row<kSweep>(line, values, stages_ + stage * kStageBytes);
+    auto total = reduced_row<kSweep>(line, values, stages_.stage(stage));
     if constexpr (kReduces) {
       merge_lanes(total, 32);
       if (kLast && i >= 2) posts_.wait_for_answer(kSweep, i - 2);
@@ -156,9 +153,9 @@ class SummedWorker {
     }
     if constexpr (kLast) {
       __syncwarp();
-      ask(stage, i + count_);
+      if (lane() == 0) arrive(stages_.left + stage);
     }
-    if (++stage == count_) stage = 0;
+    if (++stage == stages_.count) stage = 0;
   }
 
   template <int kSweep>
@@ -170,7 +167,7 @@ class SummedWorker {
       typename F::Held held[kVec];
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {
-        held[v] = f_.take(stage, kVectors, (s * kVec + v) * 32 + lane());
+        held[v] = f_.take(stage, stages_.vectors, of_team_ * kVectors + (s * kVec + v) * 32 + lane());
         held[v].sums = sums_[s * kVec + v];
       }
       total.merge(reduced_batch<kSweep>(f_, line, places, held, s * kVec, values));
@@ -183,31 +180,49 @@ class SummedWorker {
   const F& f_;
   const TeamRows<F>& rows_;
   const Posts<F>& posts_;
+  const Stages<F>& stages_;
   const Shared& shared_;
-  int warp_, of_team_;
-  Barrier* full_;
-  char* stages_;
-  int count_, at_[F::kSweeps] = {};
+  int warp_, of_team_, at_[F::kSweeps] = {};
   u32 parity_ = 0;
   typename F::Values begun_;  ///< of the next row
   Sums sums_[kK] = {};
 };
 
-/// The warp that merges what those of its team tell, in all its blocks.
+/// The warp that brings what those of its team sweep over, and merges what they tell, in all its blocks.
 template <class F>
 class SummedMerger {
  public:
   /// `shared`: for the exchanges of all sweeps, where blocks share rows.
-  KF_DEVICE SummedMerger(const F& f, const TeamRows<F>& rows, const Posts<F>& posts, const Blocks& b, char* shared)
-      : f_(f), rows_(rows), posts_(posts), blocks_(b), shared_(shared) {}
+  KF_DEVICE SummedMerger(const F& f, const TeamRows<F>& rows, const Posts<F>& posts, const Stages<F>& stages,
+                         const Blocks& b, char* shared)
+      : f_(f), rows_(rows), posts_(posts), stages_(stages), blocks_(b), shared_(shared) {}
   static KF_DEVICE int bytes(const Blocks& b) { return ClusterExchange::kBarrierBytes + 2 * b.count * b.room; }
 
+  /// Asks for the first rows. This warp has made the barriers.
+  KF_DEVICE void start() const {
+    fence_barriers();
+    for (int i = 0; i < stages_.count; ++i) ask(i, i);
+  }
   KF_DEVICE void run() const {
+    int stage = 0;
+    u32 parity = 0;
 #pragma unroll 1
-    for (int step = 0; step < rows_.count + F::kSweeps - 1; ++step) merge_rows<0>(step);
+    for (int step = 0; step < rows_.count + F::kSweeps - 1; ++step) {
+      merge_rows<0>(step);
+      const int i = step + 1 - F::kSweeps;  // whose last sweep this step has
+      if (i < 0 || i + stages_.count >= rows_.count) continue;
+      wait_for_all(stages_.left + stage, parity);
+      ask(stage, i + stages_.count);
+      if (++stage == stages_.count) stage = 0, parity ^= 1;
+    }
   }
 
  private:
+  KF_DEVICE void ask(int stage, int i) const {
+    if (threadIdx.x % 32 == 0 && i < rows_.count) stages_.ask(f_, rows_.line(i), blocks_.rank * stages_.vectors, stage);
+    __syncwarp();
+  }
+
   template <int kSweep>
   KF_DEVICE void merge_rows(int step) const {
     if (const int i = step - kSweep; i >= 0 && i < rows_.count) merge_row<kSweep>(i);
@@ -248,6 +263,7 @@ class SummedMerger {
   const F& f_;
   const TeamRows<F>& rows_;
   const Posts<F>& posts_;
+  const Stages<F>& stages_;
   Blocks blocks_;
   char* shared_;
 };
@@ -255,44 +271,45 @@ class SummedMerger {
 /// kK vectors a lane; kTeams of a block, each with a row at a time, or one of a block or a cluster, and as many warps
 /// that merge. g.splits: parts, as in summed_rows(); g.warps: of a team that have elements, in all its blocks; g.box:
 /// room for what a block tells; g.ahead: stages. Barriers: none but at both ends. Shared memory: stages, what all rows
-/// share, barriers, then what is told; what the teams' sums need in the end takes the place of stages.
-template <class F, int kK, int kTeams>
+/// share, barriers, then what is told, and rows' values of at most kValueBytes; what the teams' sums need in the end
+/// takes the place of stages.
+template <class F, int kK, int kTeams, int kValueBytes>
 KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
+  static_assert(F::kEdges == 0 && Posts<F>::kValueBytes <= kValueBytes);
   using Worker = SummedWorker<F, kK>;
   using Shared = typename Worker::Shared;
   extern __shared__ __align__(16) char shared[];
   const int own = threadIdx.x / 32, warps = static_cast<int>(blockDim.x) / 32 / kTeams - 1, workers = kTeams * warps;
   const bool works = own < workers;
   const int team = works ? own / warps : own - workers, of_team = works ? own % warps : 0;
-  const int stages = static_cast<int>(g.ahead), room = static_cast<int>(g.box);
+  const int count = static_cast<int>(g.ahead), room = static_cast<int>(g.box);
   const Blocks blocks{static_cast<int>(block_count()), static_cast<int>(block_rank()), room};
   const int warp = blocks.rank * warps + of_team;
 
-  char* memory = shared + workers * stages * Worker::kStageBytes;
-  char* kept = memory + of_team * Shared::kBytes;
+  const int stage_vectors = warps * Worker::kVectors, stage_bytes = stage_vectors * F::kHeldBytes;
+  char* memory = shared + kTeams * count * stage_bytes;
+  char* const kept = memory + of_team * Shared::kBytes;
   memory += warps * Shared::kBytes;
-  Barrier* barriers = reinterpret_cast<Barrier*>(memory);
-  memory += ((workers * stages + warps + kTeams * Posts<F>::kBarriers) * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
-  Barrier* const full = barriers + own * stages;
-  barriers += workers * stages;
-  const Posts<F> posts{barriers + warps + team * Posts<F>::kBarriers, memory + team * Posts<F>::bytes(warps, room),
-                       warps, room};
+  Barrier* const barriers = reinterpret_cast<Barrier*>(memory) + warps + team * (2 * count + Posts<F>::kBarriers);
+  Barrier* const kept_full = reinterpret_cast<Barrier*>(memory) + of_team;
+  memory += ((warps + kTeams * (2 * count + Posts<F>::kBarriers)) * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
+  const Stages<F> stages{shared + team * count * stage_bytes, barriers, barriers + count, count, stage_vectors};
+  const Posts<F> posts{barriers + 2 * count, memory + team * Posts<F>::bytes(warps, room), warps, room};
   memory += kTeams * Posts<F>::bytes(warps, room);
   for (int sweep = 0; sweep < Posts<F>::kReducing && blocks.count > 1; ++sweep)
     ClusterExchange(blocks, memory + sweep * SummedMerger<F>::bytes(blocks));
-  if (!works && threadIdx.x % 32 == 0) posts.make();
+  if (!works && threadIdx.x % 32 == 0) stages.make(warps), posts.make();
 
   const i64 part = cluster_index(), begin = part * g.rows / g.splits, end = (part + 1) * g.rows / g.splits;
   const TeamRows<F> rows{f, begin + team, kTeams, static_cast<int>((end - begin - team + kTeams - 1) / kTeams)};
-  const Shared what_is_shared(f, barriers + of_team, kept, works && team == 0);
+  const Shared what_is_shared(f, kept_full, kept, works && team == 0);
   const auto meet = [&] {
     fence_barriers();
     __syncthreads();
     if (blocks.count > 1) cluster_arrive(), cluster_wait();
   };
   if (works) {
-    Worker worker(f, rows, posts, what_is_shared, warp, of_team, full, shared + own * stages * Worker::kStageBytes,
-                  stages);
+    Worker worker(f, rows, posts, stages, what_is_shared, warp, of_team);
     meet();
     if (team == 0) what_is_shared.fill(warp * Worker::kSegments, Worker::kSegments);
     worker.run();
@@ -300,8 +317,10 @@ KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
                                                  of_team * 32 + threadIdx.x % 32, warps * 32);
     if (team == 0) worker.put_sums(part);
   } else {
+    const SummedMerger<F> merger(f, rows, posts, stages, blocks, memory);
+    merger.start();
     meet();
-    SummedMerger<F>(f, rows, posts, blocks, memory).run();
+    merger.run();
     for (int half = kTeams / 2; half > 0; half /= 2) __syncthreads(), __syncthreads();  // as in join_sums()
   }
   if (blocks.count > 1) cluster_arrive(), cluster_wait();

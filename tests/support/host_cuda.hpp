@@ -156,7 +156,8 @@ void meet(Barrier* b, unsigned arrivals) {
 }
 template <class Barrier>
 void arrive(Barrier* b) {
-  const auto all = static_cast<std::uint32_t>(b->state) >> 16, missing = (static_cast<std::uint32_t>(b->state) & 0xffff) - 1;
+  const auto all = static_cast<std::uint32_t>(b->state) >> 16,
+             missing = (static_cast<std::uint32_t>(b->state) & 0xffff) - 1;
   const std::uint64_t phases = (b->state >> 32) + (missing == 0);
   b->state = phases << 32 | all << 16 | (missing == 0 ? all : missing);
 }

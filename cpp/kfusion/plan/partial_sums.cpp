@@ -76,8 +76,8 @@ std::int64_t blocks_for(std::int64_t columns, std::int64_t item, const Device& d
   return whole && blocks <= kMostBlocks ? blocks : 0;
 }
 
-/// One for each multiprocessor of a GPU, or for those that share a row, fewer of few rows. 0: rows of so many columns do
-/// not suit, or are too few.
+/// One for each multiprocessor of a GPU, or for those that share a row, fewer of few rows. 0: rows of so many columns
+/// do not suit, or are too few.
 std::int64_t parts_for(std::int64_t rows, std::int64_t columns, std::int64_t item, const Device& device) {
   constexpr std::int64_t kShare = 4;
   const std::int64_t blocks = columns < kLeastColumns ? 0 : blocks_for(columns, item, device);

@@ -10,6 +10,9 @@ namespace {
 struct ColumnsPolicy {
   static constexpr int kBytesInFlight = 128, kMostVectors = 8;
   static constexpr int kBlocks = 2;  ///< of a multiprocessor that share a reduction: the last one merges what they have
+  /// Few rows (the sums of parts, say) of few columns: lanes that have a row's, so that there are blocks enough without
+  /// sharing rows, and threads have all rows on their way at once.
+  static constexpr std::int64_t kFewRows = 256, kFewRowsLanes = 8, kLeastLanes = 4;
   /// Of what lies across: lanes side by side in a warp, so that the others read 64 bytes or more in vectors that are
   /// transposed or, by so many rows a thread, element by element through L1.
   static constexpr int kAcrossLanes = 8, kAcrossBytesInFlight = 256, kMostAcrossVectors = 8;
@@ -48,7 +51,9 @@ struct Columns : Configuration {
   Division launch(const Problem& p, std::int64_t partial_bytes) const override {
     const std::int64_t columns = vectors_of(p.a), rows = product(p.a.outer);
     const bool maps = partial_bytes == 0, again = !maps && p.k.paired.sweeps > 1;  // needs what a sweep before reduced
-    const std::int64_t across = std::bit_ceil(static_cast<std::uint64_t>(clamp(columns, 1, lanes)));
+    const bool few = is_few(p, maps);
+    const std::int64_t across =
+        std::bit_ceil(static_cast<std::uint64_t>(clamp(columns, 1, few ? lanes_of_few(rows) : lanes)));
     const std::int64_t sides = maps && p.a.crossed() && columns > across ? 2 : 1;  // so that tiles are square
     std::int64_t down = threads / (across * sides);
     while (across * down > kWarp && down >= 2 * rows) down /= 2;
@@ -57,6 +62,7 @@ struct Columns : Configuration {
     const std::int64_t most = std::max<std::int64_t>(divide_up(rows, down * vectors), 1);
     const std::int64_t splits = maps    ? std::min(most, ColumnsPolicy::kMaxSplits)
                                 : again ? cluster_for(tiles, down, p.target)
+                                : few   ? 1
                                         : clamp(blocks / std::max<std::int64_t>(tiles, 1), 1, most);
     const std::int64_t cluster = again ? splits : 1, boxes = across * down / kWarp + (cluster > 1 ? cluster : 0);
     const std::int64_t box = whole_slots(boxes * across * partial_bytes);
@@ -68,6 +74,19 @@ struct Columns : Configuration {
       d.launch.standing_bytes = static_cast<std::size_t>(tiles * kTicketBytes);
     }
     return d;
+  }
+
+  bool is_few(const Problem& p, bool maps) const {
+    using Policy = ColumnsPolicy;
+    const bool one = !maps && p.k.paired.sweeps == 1 && !p.a.across && !p.a.crossed();
+    const std::int64_t tiles = divide_up(vectors_of(p.a), std::int64_t{kWarp});
+    return one && product(p.a.outer) <= Policy::kFewRows &&
+           tiles <= std::int64_t{Policy::kBlocks} * p.target.multiprocessors;
+  }
+  std::int64_t lanes_of_few(std::int64_t rows) const {
+    std::int64_t few = ColumnsPolicy::kFewRowsLanes;
+    while (few > ColumnsPolicy::kLeastLanes && threads / few * vectors < rows) few /= 2;
+    return few;
   }
 
   /// Blocks that share the rows of a tile, as long as multiprocessors would be idle.

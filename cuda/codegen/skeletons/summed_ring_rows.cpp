@@ -7,9 +7,9 @@ namespace kfusion::codegen {
 namespace {
 
 struct SummedRingPolicy {
-  static constexpr int kWarps = 16;                    ///< of a block that have elements
-  static constexpr std::int64_t kMostSumBytes = 256;   ///< of a lane: elements stay in shared memory
-  static constexpr std::int64_t kLeastVectors = 128;   ///< of a row: short ones have warps of their own elsewhere
+  static constexpr int kWarps = 16;                   ///< of a block that have elements
+  static constexpr std::int64_t kMostSumBytes = 256;  ///< of a lane: elements stay in shared memory
+  static constexpr std::int64_t kLeastVectors = 128;  ///< of a row: short ones have warps of their own elsewhere
   static constexpr std::int64_t kMostStages = 8;
 };
 
@@ -46,7 +46,7 @@ std::int64_t value_bound(const Kernel& k) {
 
 struct SummedRingRows : Configuration {
   int vectors = 2, teams = 1, warps = 1, blocks = 1, stages = 0;
-  std::int64_t held_bytes = 0;
+  std::int64_t held_bytes = 0, value_bytes = 0;
 
   static std::optional<SummedRingRows> choose(const Problem& p) {
     using Policy = SummedRingPolicy;
@@ -56,7 +56,7 @@ struct SummedRingRows : Configuration {
     c.held_bytes = bytes_of(p.k, p.a, c.traits.held);
     for (const int i : RingNeeds(p).shared)
       if (!c.traits.held[at(i)]) c.traits.shared.push_back(i);
-    c.least_blocks = 1;
+    c.least_blocks = 1, c.value_bytes = value_bound(p.k);
     const std::int64_t sums = sum_bytes(p.k, p.a);
     const int most_blocks = p.target.clusters ? kMaxCluster : 1;
     for (c.blocks = 1; c.blocks <= most_blocks; c.blocks *= 2)
@@ -84,14 +84,14 @@ struct SummedRingRows : Configuration {
     const std::int64_t workers = std::int64_t{warps} * teams, vectors_of_warp = std::int64_t{vectors} * kWarp;
     const int sweeps = reducing(p.k), places = 2 * sweeps;
     const std::int64_t kept = warps * vectors_of_warp * kSlotBytes * std::ssize(traits.shared);
-    const std::int64_t barriers = 8 * (workers * stages + warps + teams * 2 * places) + kSlotBytes;
-    const std::int64_t posts = teams * places * (warps * room + value_bound(p.k));
+    const std::int64_t barriers = 8 * (warps + teams * (2 * stages + 2 * places)) + kSlotBytes;
+    const std::int64_t posts = teams * places * (warps * room + value_bytes);
     const std::int64_t boxes = blocks > 1 ? sweeps * (kSlotBytes + 2 * blocks * room) : 0;
     const std::int64_t joined = teams / 2 * warps * vectors_of_warp * sum_bytes(p.k, p.a);
     return std::max(workers * stages * vectors_of_warp * held_bytes + kept + barriers + posts + boxes, joined);
   }
 
-  std::string call() const override { return listed(vectors, teams); }
+  std::string call() const override { return listed(vectors, teams, value_bytes); }
 
   Division launch(const Problem& p, std::int64_t partial_bytes) const override {
     const std::int64_t parts = p.k.parts(), room = exchange_room(partial_bytes);
