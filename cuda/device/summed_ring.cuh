@@ -82,15 +82,23 @@ struct Stages {
 template <class F, int kK>
 class SummedWorker {
  public:
-  static constexpr int kVec = kK % 2 == 0 ? 2 : 1, kSegments = kK / kVec, kVectors = 32 * kK;
+  static constexpr int kVec = 2, kSegments = kK / kVec;
+  static_assert(kK % kVec == 0);
   using Shared = SharedSegments<F, kVec, kSegments>;
   using Places = SegmentPlaces<F, kVec, Shared>;
   using Sums = typename F::Held::Sums;
 
-  /// `warp`: of all that share a row.
+  /// Has segments begin ... begin + size of a row, from number `own` on of its block's.
   KF_DEVICE SummedWorker(const F& f, const TeamRows<F>& rows, const Posts<F>& posts, const Stages<F>& stages,
-                         const Shared& shared, int warp, int of_team)
-      : f_(f), rows_(rows), posts_(posts), stages_(stages), shared_(shared), warp_(warp), of_team_(of_team) {}
+                         const Shared& shared, int of_team, int begin, int size)
+      : f_(f),
+        rows_(rows),
+        posts_(posts),
+        stages_(stages),
+        shared_(shared),
+        of_team_(of_team),
+        begin_(begin),
+        size_(size) {}
 
   KF_DEVICE void run() {
     shared_.wait();
@@ -113,9 +121,7 @@ class SummedWorker {
 
  private:
   static KF_DEVICE int lane() { return threadIdx.x % 32; }
-  KF_DEVICE Places places(const typename F::Line& line) const {
-    return {f_, line, shared_, warp_, warp_ * kSegments, kSegments, lane()};
-  }
+  KF_DEVICE Places places(const typename F::Line& line) const { return {f_, line, shared_, 0, begin_, size_, lane()}; }
   KF_DEVICE auto begin(int i) const {
     const auto line = rows_.line(i);
     return f_.begin(line, places(line)(0));
@@ -164,10 +170,11 @@ class SummedWorker {
     auto total = f_.partial(Sweep<kSweep>());
 #pragma unroll
     for (int s = 0; s < kSegments; ++s) {
+      if (s >= size_) break;
       typename F::Held held[kVec];
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {
-        held[v] = f_.take(stage, stages_.vectors, of_team_ * kVectors + (s * kVec + v) * 32 + lane());
+        held[v] = f_.take(stage, stages_.vectors, (of_team_ * kK + s * kVec + v) * 32 + lane());
         held[v].sums = sums_[s * kVec + v];
       }
       total.merge(reduced_batch<kSweep>(f_, line, places, held, s * kVec, values));
@@ -182,7 +189,7 @@ class SummedWorker {
   const Posts<F>& posts_;
   const Stages<F>& stages_;
   const Shared& shared_;
-  int warp_, of_team_, at_[F::kSweeps] = {};
+  int of_team_, begin_, size_, at_[F::kSweeps] = {};
   u32 parity_ = 0;
   typename F::Values begun_;  ///< of the next row
   Sums sums_[kK] = {};
@@ -269,10 +276,10 @@ class SummedMerger {
 };
 
 /// kK vectors a lane; kTeams of a block, each with a row at a time, or one of a block or a cluster, and as many warps
-/// that merge. g.splits: parts, as in summed_rows(); g.warps: of a team that have elements, in all its blocks; g.box:
-/// room for what a block tells; g.ahead: stages. Barriers: none but at both ends. Shared memory: stages, what all rows
-/// share, barriers, then what is told, and rows' values of at most kValueBytes; what the teams' sums need in the end
-/// takes the place of stages.
+/// that merge. g.splits: parts, as in summed_rows(); g.warps: segments of two vectors a lane that a block has of a row;
+/// g.box: room for what a block tells; g.ahead: stages. Barriers: none but at both ends. Shared memory: stages, what
+/// all rows share, barriers, then what is told, and rows' values of at most kValueBytes; what the teams' sums need in
+/// the end takes the place of stages.
 template <class F, int kK, int kTeams, int kValueBytes>
 KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
   static_assert(F::kEdges == 0 && Posts<F>::kValueBytes <= kValueBytes);
@@ -284,9 +291,11 @@ KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
   const int team = works ? own / warps : own - workers, of_team = works ? own % warps : 0;
   const int count = static_cast<int>(g.ahead), room = static_cast<int>(g.box);
   const Blocks blocks{static_cast<int>(block_count()), static_cast<int>(block_rank()), room};
-  const int warp = blocks.rank * warps + of_team;
+  const int segments = static_cast<int>(g.warps), before = of_team * Worker::kSegments;
+  const int begin_segment = blocks.rank * segments + before;
+  const int size = minimum(maximum(segments - before, 0), Worker::kSegments);
 
-  const int stage_vectors = warps * Worker::kVectors, stage_bytes = stage_vectors * F::kHeldBytes;
+  const int stage_vectors = segments * 32 * Worker::kVec, stage_bytes = stage_vectors * F::kHeldBytes;
   char* memory = shared + kTeams * count * stage_bytes;
   char* const kept = memory + of_team * Shared::kBytes;
   memory += warps * Shared::kBytes;
@@ -309,9 +318,9 @@ KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
     if (blocks.count > 1) cluster_arrive(), cluster_wait();
   };
   if (works) {
-    Worker worker(f, rows, posts, stages, what_is_shared, warp, of_team);
+    Worker worker(f, rows, posts, stages, what_is_shared, of_team, begin_segment, size);
     meet();
-    if (team == 0) what_is_shared.fill(warp * Worker::kSegments, Worker::kSegments);
+    if (team == 0) what_is_shared.fill(begin_segment, size);
     worker.run();
     join_sums<kTeams, kK, typename Worker::Sums>([&](int k) -> auto& { return worker.sums(k); }, shared, team,
                                                  of_team * 32 + threadIdx.x % 32, warps * 32);
