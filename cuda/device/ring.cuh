@@ -50,7 +50,7 @@ class ClusterExchange {
   template <class P>
   KF_DEVICE Told<P> share(const Told<P>& own, const P& identity, u32 round, Told<P>* place) const {
     if (threadIdx.x < 32) {
-      const Told<P> all = merged(own, identity, round);
+      const Told<P> all = merged(own, identity, round, threadIdx.x);
       if (threadIdx.x == 0) *place = all;
     }
     __syncthreads();
@@ -60,11 +60,11 @@ class ClusterExchange {
   KF_DEVICE u32 arrive() const { return cluster_arrive(), 0; }
   KF_DEVICE void leave(u32) const { cluster_wait(); }
 
-  /// The same for the lanes of the one warp that calls it.
+  /// The same for the lanes of the one warp that calls it, each with its number.
   template <class P>
-  KF_DEVICE Told<P> merged(const Told<P>& own, const P& identity, u32 round) const {
+  KF_DEVICE Told<P> merged(const Told<P>& own, const P& identity, u32 round, int lane) const {
     constexpr int kSlots = (sizeof(Told<P>) + 15) / 16;
-    const int box = round % 2, lane = threadIdx.x % 32;
+    const int box = round % 2;
     char* parts = boxes_ + box * blocks_.count * blocks_.room;
     Slot message[kSlots] = {};
     memcpy(message, &own, sizeof own);

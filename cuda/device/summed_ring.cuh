@@ -256,7 +256,9 @@ class SummedMerger {
       if (lane < posts_.warps) part = posts_.template parts<kSweep>(i)[lane];
       merge_lanes(part, 32);
       if (blocks_.count > 1)
-        part = ClusterExchange(blocks_, shared_ + kSweep * bytes(blocks_)).merged(Told<P>{part, 0}, identity, i).part;
+        part = ClusterExchange(blocks_, shared_ + kSweep * bytes(blocks_))
+                   .merged(Told<P>{part, 0}, identity, i, lane)
+                   .part;
     }
     f_.finish(sweep, values, part);
     if constexpr (!P::kNothing) {
