@@ -98,6 +98,18 @@ class TestCompiles:
             assert "start_shared" in text
             assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
 
+    @pytest.mark.parametrize("shape", [(8192, 4096), (4096, 32768)])
+    def test_rows_with_sums_of_columns_spill_nothing(self, shape, tmp_path):
+        def gradients(x, w, g):
+            h = g * w
+            return h - h.mean(-1, keepdims=True) - x * (h * x).mean(-1, keepdims=True), (g * x).sum(0), g.sum(0)
+
+        rows, columns = (kf.spec(s, "bfloat16") for s in (shape, shape[-1:]))
+        traced = kf.trace(gradients, rows, columns, rows)
+        text = _core.cuda_kernels(_core.Graph.from_dict(traced.to_dict()), kf.device("H200").to_dict())[0].source
+        assert skeleton(text) == "summed_ring_rows"
+        assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
+
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_rows_of_odd_width_with_weights_spill_nothing(self, dtype, tmp_path):
         for cols in (257, 1023, 4095, 9001) if dtype == "bfloat16" else (50_257, 131_073):

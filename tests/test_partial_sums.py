@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,14 @@ def sums(x: Any, w: Any, b: Any, g: Any) -> Any:
     return y, x.sum(0), (y * g).sum(0), (x - b).sum(0, keepdims=True)
 
 
-FUNCTIONS = {"layernorm": of_layernorm, "rmsnorm": of_rmsnorm, "sums": sums}
+def last(x: Any, w: Any, b: Any, g: Any) -> Any:
+    """The last sweep reduces, too, and reads what the others do not."""
+    y = kf.softmax(x * w)
+    z = y * g - b
+    return y, z.sum(0), z.max(-1), x.sum(0)
+
+
+FUNCTIONS = {"layernorm": of_layernorm, "rmsnorm": of_rmsnorm, "sums": sums, "last": last}
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
@@ -68,7 +76,7 @@ def parts_of(kernel: dict[str, Any]) -> list[int]:
     return [s["parts"] for s in kernel["stores"] if s["parts"]]
 
 
-@pytest.mark.parametrize("shape", [(8192, 4096), (16384, 8192), (4, 2048, 1024), (10_000, 1023)])
+@pytest.mark.parametrize("shape", [(8192, 4096), (16384, 8192), (4, 2048, 1024), (10_000, 1023), (4096, 32768)])
 def test_plans_read_rows_once(shape):
     specs = [kf.Spec(s, "bfloat16") for s in (shape, shape[-1:], shape[-1:], shape)]
     rows, totals = kernels_of(kf.trace(of_layernorm, *specs), "H200")
@@ -125,20 +133,40 @@ def test_loops(name, layout):
 @pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
 def test_cuda_text(tmp_path):
     """What generated kernels compute, on a host that plays the GPU."""
-    cases = [
-        (FUNCTIONS[name], arrays(shape, dtype))
-        for name, shape, dtype in [
-            ("layernorm", (1100, 256), "float16"),
-            ("layernorm", (333, 1031), "float32"),
-            ("sums", (550, 520), "float32"),
-            ("rmsnorm", (5, 200, 130), "float64"),
-        ]
-    ]
-    graphs = [graph_of(f, given) for f, given in cases]
-    kernels = HostKernels(graphs, tmp_path, device=GPU, multiprocessors=2)
-    assert all("summed_rows<" in k[0].source for k in kernels.kernels)
-    for i, (f, given) in enumerate(cases):
-        assert_right(kernels.run(i, given), in_float64(f, given), str(given[0].dtype))
+    run_on_host(
+        tmp_path,
+        "summed_rows<",
+        ("layernorm", (1100, 256), "float16"),
+        ("layernorm", (333, 1031), "float32"),
+        ("sums", (550, 480), "float32"),
+        ("rmsnorm", (5, 200, 130), "float64"),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
+def test_cuda_text_of_bulk_copies(tmp_path):
+    """Teams of warps that stages feed, several in a block, and a row in the blocks of a cluster."""
+    run_on_host(
+        tmp_path,
+        "summed_ring_rows<",
+        ("layernorm", (77, 2056), "float16"),
+        ("sums", (67, 1032), "float32"),
+        ("rmsnorm", (65, 4096), "float32"),
+        ("last", (66, 2048), "float32"),
+        ("layernorm", (33, 20_000), "float16"),
+        clusters=True,
+        device={**GPU, "units": 4},
+    )
+
+
+def run_on_host(folder: Path, skeleton: str, *cases: tuple[str, tuple[int, ...], str], **options: Any) -> None:
+    given = [arrays(shape, dtype) for _, shape, dtype in cases]
+    graphs = [graph_of(FUNCTIONS[c[0]], x) for c, x in zip(cases, given, strict=True)]
+    kernels = HostKernels(graphs, folder, **{"device": GPU, "multiprocessors": 2, **options})
+    assert all(skeleton in k[0].source for k in kernels.kernels)
+    for i, (name, _, dtype) in enumerate(cases):
+        assert_right(kernels.run(i, given[i]), in_float64(FUNCTIONS[name], given[i]), dtype)
 
 
 @pytest.mark.cuda

@@ -88,14 +88,17 @@ bool is_large(const Arrangement& a, const Operand& o) {
   return !broadcast(a.inner_of(o)) && (!broadcast(a.outer_of(o)) || a.form == Form::kPointwise);
 }
 
-/// Elements in 16 bytes of the widest operand that varies along the lanes. Sums of columns count, though they stay in
-/// registers: layer norm's gradient of 8192 x 4096 bfloat16 takes 101 us with vectors of 4, 112 with 8 (H200).
-int widest_vector(const Kernel& k, const Arrangement& a) {
+/// Elements in 16 bytes of the widest operand that varies along the lanes. Sums of columns count where elements are in
+/// registers, too: layer norm's gradient of 8192 x 4096 bfloat16 takes 101 us with vectors of 4, 112 with 8 (H200).
+int widest_vector(const Kernel& k, const Arrangement& a, bool sums) {
   const auto lanes = [&](const auto& varies) {
     std::int64_t widest = 0;
-    for_each_operand(k, [&](const Operand& o) {
+    const auto add = [&](const Operand& o) {
       if (varies(a.inner_of(o))) widest = std::max(widest, static_cast<std::int64_t>(item_bytes(o.dtype)));
-    });
+    };
+    for (const Operand& o : k.loads) add(o);
+    for (const Store& s : k.stores)
+      if (sums || s.parts == 0) add(s.to);
     return widest == 0 ? 1 : static_cast<int>(kVectorBytes / widest);
   };
   const int along_last = lanes([](const Extents& strides) { return !strides.empty() && strides.back() != 0; });
@@ -160,8 +163,8 @@ Arrangement framed(const Kernel& k, Arrangement a, bool aligned) {
 
 /// Vectors as the row counts them, or in a frame where that moves more in vectors; single elements where neither moves
 /// more than half of what is large.
-void choose_vectors(const Kernel& k, Arrangement& a, bool aligned) {
-  a.width = widest_vector(k, a);
+void choose_vectors(const Kernel& k, Arrangement& a, bool aligned, bool sums) {
+  a.width = widest_vector(k, a, sums);
   reach_all(k, a, aligned);
   const bool may_frame = a.form == Form::kRows && a.inner.size() == 1 && k.parts() == 0;
   if (a.width > 1 && may_frame && moved(k, a).one_by_one > 0) {
@@ -263,13 +266,13 @@ Reach table_reach(const Arrangement& a, const Table& t, bool aligned) {
   return reach == Reach::kDense || reach == Reach::kVector ? reach : Reach::kElements;
 }
 
-Arrangement arrange_in(Form form, const Kernel& k, bool aligned) {
+Arrangement arrange_in(Form form, const Kernel& k, bool aligned, bool sums = true) {
   Arrangement a;
   a.form = form;
   a.inner = a.form == Form::kRows ? k.reduced : k.kept;
   a.outer = a.form == Form::kRows ? k.kept : a.form == Form::kColumns ? k.reduced : Extents{};
   for_each_operand(k, [&](const Operand& o) { a.across |= form == Form::kColumns && lies_across(a, o); });
-  choose_vectors(k, a, aligned);
+  choose_vectors(k, a, aligned, sums);
   if (k.parts() == 0 && are_spans(k, a, aligned)) stage_spans(k, a, aligned);
   const bool may_end_inside = a.inner.size() == 1 && a.form == Form::kPointwise;  // must not depend on a batch size
   a.whole = a.width == 1 || a.framed() || (!may_end_inside && a.inner.back() % a.width == 0);
@@ -334,9 +337,9 @@ Kernel with_axes(Kernel k) {
 }
 
 /// Columns also where rows would read or write something element by element that columns cross.
-Arrangement arrange(const Kernel& k, bool aligned) {
+Arrangement arrange(const Kernel& k, bool aligned, bool sums) {
   const Form form = form_of(k);
-  Arrangement a = arrange_in(form, k, aligned);
+  Arrangement a = arrange_in(form, k, aligned, sums);
   if (form != Form::kRows || k.kept.empty() || k.parts() > 0 || a.spans || (a.width > 1 && moved(k, a).one_by_one == 0))
     return a;
   Arrangement columns = arrange_in(Form::kColumns, k, aligned);

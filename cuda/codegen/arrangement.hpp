@@ -60,8 +60,8 @@ struct Arrangement {
 /// one of columns, which loops over the axis that those operands are contiguous along.
 Kernel with_axes(Kernel k);
 
-/// `aligned`: arrays begin at multiples of 16 bytes.
-Arrangement arrange(const Kernel& k, bool aligned);
+/// `aligned`: arrays begin at multiples of 16 bytes; `sums`: those of columns take part in how wide vectors are.
+Arrangement arrange(const Kernel& k, bool aligned, bool sums = true);
 
 /// Framed rows with what they share and would have to shift in planes; nothing where there is none of it, or other
 /// than floats.

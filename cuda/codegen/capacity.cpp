@@ -75,6 +75,14 @@ std::int64_t bytes_of(const Kernel& k, const Arrangement& a, const std::vector<b
   return std::max<std::int64_t>(bytes, 4);
 }
 
+std::int64_t sum_bytes(const Kernel& k, const Arrangement& a) {
+  std::int64_t bytes = 0;
+  for (const Store& s : k.stores)
+    if (s.parts > 0)
+      bytes += divide_up(a.width * static_cast<std::int64_t>(item_bytes(s.to.dtype)), std::int64_t{8}) * 8;
+  return bytes;
+}
+
 std::int64_t row_bytes(const Problem& p) { return vectors_of(p.a) * bytes_of(p.k, p.a, p.held); }
 
 std::vector<bool> element_loads(const Kernel& k, const Arrangement& a) {

@@ -41,6 +41,9 @@ std::int64_t bytes_of(const Kernel& k, const Arrangement& a, const std::vector<b
 /// Bytes that a row takes in registers.
 std::int64_t row_bytes(const Problem& p);
 
+/// The same of the sums of one vector's columns.
+std::int64_t sum_bytes(const Kernel& k, const Arrangement& a);
+
 /// By load: it varies along the lanes.
 std::vector<bool> element_loads(const Kernel& k, const Arrangement& a);
 

@@ -53,6 +53,8 @@ CudaKernel::CudaKernel(const Kernel& kernel, const Target& target, bool aligned)
   const Kernel k = with_axes(kernel);
   Arrangement a = arrange(k, aligned);
   if (auto planes = in_planes(k, a); planes && has_planes(Problem(k, *planes, target))) a = *std::move(planes);
+  if (k.parts() > 0)
+    if (Arrangement wide = arrange(k, aligned, false); has_summed_rings(Problem(k, wide, target))) a = std::move(wide);
   const Problem problem(k, a, target);
   const auto [skeleton, chosen] = choose(problem);
   ParameterList parameters;

@@ -255,13 +255,20 @@ void Printer::print_sums() {
 /// Puts them where those of a part lie.
 void Printer::print_put_sums() {
   out_.open("KF_DEVICE void put_sums(const Line& line, const At& at, const Held& held, i64 part) const {");
-  out_.open("for (int j = 0; j < at.count; ++j) {");
-  out_.line("const At e = place(at.first + j);");
-  for (std::size_t i = 0; i < stores_.size(); ++i)
-    if (k_.stores[i].parts > 0)
-      out_.line("line." + stores_[i] + "[part * elements() + " + inner_offset(stores_[i], k_.stores[i].to, "e") +
-                "] = held.sums." + stores_[i] + "[j];");
-  out_.close();
+  Code one_by_one;
+  for (std::size_t i = 0; i < stores_.size(); ++i) {
+    if (k_.stores[i].parts == 0) continue;
+    const std::string part = "line." + stores_[i] + " + part * elements() + ", sums = "held.sums." + stores_[i];
+    if (a_.whole && a_.stores[i] == Reach::kDense)
+      out_.line("store_run(" + part + "at.first, " + sums + ");");
+    else
+      one_by_one.line("      *(" + part + inner_offset(stores_[i], k_.stores[i].to, "e") + ") = " + sums + "[j];");
+  }
+  if (!one_by_one.text().empty()) {
+    out_.open("for (int j = 0; j < at.count; ++j) {");
+    out_.line("const At e = place(at.first + j);\n" + one_by_one.text());
+    out_.close();
+  }
   out_.close();
 }
 

@@ -90,6 +90,9 @@ Chosen choose(const Problem& p);
 /// Whether shared memory has room for the planes of a kernel, and there are rows enough.
 bool has_planes(const Problem& p);
 
+/// Whether bulk copies can bring rows whose columns are summed, in vectors of this arrangement.
+bool has_summed_rings(const Problem& p);
+
 /// "a, b, c"
 template <class... Ints>
 std::string listed(Ints... numbers) {

@@ -47,6 +47,13 @@ KF_DEVICE void wait_for_own_copies() {}
 KF_DEVICE void make_barrier(Barrier* b) {
   asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(b)) : "memory");
 }
+/// The same for phases of so many arrivals of threads.
+KF_DEVICE void make_meeting(Barrier* b, u32 arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
+}
+KF_DEVICE void arrive(Barrier* b) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
 KF_DEVICE void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 /// The phase that runs ends when `bytes` bytes have come. One thread, once a phase.
@@ -61,8 +68,9 @@ KF_DEVICE void expect(Barrier* b, u32 bytes) {
       "@!done bra again; }" ::"r"(shared_address(b)), \
       "r"(parity)                                     \
       : "memory")
-/// Until the phase of this parity (0, 1, 0, ...) has ended: of copies, or of messages from other blocks.
+/// Until the phase of this parity (0, 1, 0, ...) has ended: of copies, of arrivals, or of messages from other blocks.
 KF_DEVICE void wait_for_copies(Barrier* b, u32 parity) { KF_WAIT(".shared::cta"); }
+KF_DEVICE void wait_for_all(Barrier* b, u32 parity) { KF_WAIT(".shared::cta"); }
 KF_DEVICE void wait_for_messages(Barrier* b, u32 parity) { KF_WAIT(".acquire.cluster.shared::cta"); }
 #undef KF_WAIT
 /// Of a multiple of 16 bytes, both ends so aligned.
@@ -97,9 +105,12 @@ KF_DEVICE void send(Slot* to, const Slot& message, Barrier* counts, u32 rank) {
 }
 #else
 KF_DEVICE void make_barrier(Barrier*) {}
+KF_DEVICE void make_meeting(Barrier*, u32) {}
+KF_DEVICE void arrive(Barrier*) {}
 KF_DEVICE void fence_barriers() {}
 KF_DEVICE void expect(Barrier*, u32) {}
 KF_DEVICE void wait_for_copies(Barrier*, u32) {}
+KF_DEVICE void wait_for_all(Barrier*, u32) {}
 KF_DEVICE void wait_for_messages(Barrier*, u32) {}
 KF_DEVICE void start_copy(void* to, const void* from, u32 bytes, Barrier*) { memcpy(to, from, bytes); }
 KF_DEVICE void start_writing(void* to, const void* from, u32 bytes) { memcpy(to, from, bytes); }

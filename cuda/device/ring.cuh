@@ -50,7 +50,7 @@ class ClusterExchange {
   template <class P>
   KF_DEVICE Told<P> share(const Told<P>& own, const P& identity, u32 round, Told<P>* place) const {
     if (threadIdx.x < 32) {
-      const Told<P> all = merged(own, identity, round);
+      const Told<P> all = merged(own, identity, round, threadIdx.x);
       if (threadIdx.x == 0) *place = all;
     }
     __syncthreads();
@@ -60,11 +60,11 @@ class ClusterExchange {
   KF_DEVICE u32 arrive() const { return cluster_arrive(), 0; }
   KF_DEVICE void leave(u32) const { cluster_wait(); }
 
- private:
+  /// The same for the lanes of the one warp that calls it, each with its number.
   template <class P>
-  KF_DEVICE Told<P> merged(const Told<P>& own, const P& identity, u32 round) const {
+  KF_DEVICE Told<P> merged(const Told<P>& own, const P& identity, u32 round, int lane) const {
     constexpr int kSlots = (sizeof(Told<P>) + 15) / 16;
-    const int box = round % 2, lane = threadIdx.x;
+    const int box = round % 2;
     char* parts = boxes_ + box * blocks_.count * blocks_.room;
     Slot message[kSlots] = {};
     memcpy(message, &own, sizeof own);
@@ -83,6 +83,7 @@ class ClusterExchange {
     return all;
   }
 
+ private:
   Blocks blocks_;
   Barrier* barriers_;
   char* boxes_;
@@ -257,8 +258,10 @@ template <class F, int kVec, int kKept>
 class SharedSegments {
  public:
   static constexpr int kVectors = 32 * kVec, kBytes = kKept * kVectors * F::kSharedBytes;
-  KF_DEVICE SharedSegments(const F& f, Barrier* full, char* memory) : f_(f), full_(full), memory_(memory) {
-    if (kBytes > 0 && threadIdx.x % 32 == 0) make_barrier(full);
+  /// `makes`: one of the warps that have this memory does.
+  KF_DEVICE SharedSegments(const F& f, Barrier* full, char* memory, bool makes = true)
+      : f_(f), full_(full), memory_(memory) {
+    if (kBytes > 0 && makes && threadIdx.x % 32 == 0) make_barrier(full);
   }
   KF_DEVICE void fill(int begin, int size) const {
     if constexpr (kBytes > 0) {

@@ -3,29 +3,27 @@
 //
 // F is what rows.cuh says, and:
 //   Held::sums                                the sums so far, which sweeps add to; add(sums) joins two
-//   void put_sums(line, at, Held, part)       at the end of a part
+//   void put_sums(line, at, Held, part)       at the end of a part, of a vector that exists
 #pragma once
 #include "device/rows.cuh"
 
 namespace kfusion::device {
 
-/// What the teams of a block sum, in one of them, by a fixed tree. `shared`: for half of the block's threads.
-template <int kTeams, class Held>
-KF_DEVICE void join_sums(Held& held, char* shared, int team, int threads) {
-  using Sums = decltype(held.vectors[0].sums);
-  constexpr int kK = sizeof held.vectors / sizeof held.vectors[0];
-  const int thread = static_cast<int>(threadIdx.x) % threads;
+/// What the teams of a block sum, in one of them, by a fixed tree: sums(k) is what a thread has of its vector k.
+/// `shared`: for half of the block's threads.
+template <int kTeams, int kK, class Sums, class SumsOf>
+KF_DEVICE void join_sums(const SumsOf& sums, char* shared, int team, int thread, int threads) {
 #pragma unroll
   for (int half = kTeams / 2; half > 0; half /= 2) {
     __syncthreads();  // also: what the exchanges had there has been read
     Sums* const there = reinterpret_cast<Sums*>(shared) + (team % half * kK * threads + thread);
 #pragma unroll
     for (int k = 0; k < kK; ++k)
-      if (team >= half && team < 2 * half) there[k * threads] = held.vectors[k].sums;
+      if (team >= half && team < 2 * half) there[k * threads] = sums(k);
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < kK; ++k)
-      if (team < half) held.vectors[k].sums.add(there[k * threads]);
+      if (team < half) sums(k).add(there[k * threads]);
   }
 }
 
@@ -71,7 +69,8 @@ KF_DEVICE void summed_rows(const F& f, const Geometry& g) {
       held.vectors[k] = next.vectors[k];
     }
   }
-  if constexpr (kTeams > 1) join_sums<kTeams>(held, shared, team, threads);
+  join_sums<kTeams, kK, typename F::Held::Sums>([&](int k) -> auto& { return held.vectors[k].sums; }, shared, team,
+                                                of_team, threads);
   const Places places{f, first, warp, lane, true};
   if (team == 0) {
 #pragma unroll

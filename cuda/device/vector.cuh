@@ -149,6 +149,19 @@ KF_DEVICE void store_whole(T* p, const Vector<T, kN>& v) {
   }
 }
 
+/// kN neighbours that are whole vectors, to a multiple of their size or of 16 bytes.
+template <class T, int kN>
+KF_DEVICE void store_run(T* p, const T (&value)[kN]) {
+  constexpr int kMost = static_cast<int>(16 / sizeof(T)), kPiece = kN < kMost ? kN : kMost;
+  static_assert(kN % kPiece == 0);
+#pragma unroll
+  for (int j = 0; j < kN; j += kPiece) {
+    Vector<T, kPiece> v;
+    memcpy(v.word, value + j, sizeof v.word);
+    store_whole(p + j, v);
+  }
+}
+
 /// kN neighbours from a multiple of 16 bytes on, however many. Not volatile: where a thread wants them again it need
 /// not load them again.
 template <class T, int kN, int kFrom = 0, int kPiece = static_cast<int>(16 / sizeof(T))>

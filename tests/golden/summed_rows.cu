@@ -153,16 +153,13 @@ struct Fused {
   KF_DEVICE void end(const Line& line, const At& at, const Values& values) const {
   }
   KF_DEVICE void put_sums(const Line& line, const At& at, const Held& held, i64 part) const {
-    for (int j = 0; j < at.count; ++j) {
-      const At e = place(at.first + j);
-      line.out_sum_partial_sums[part * elements() + e.at[0]] = held.sums.out_sum_partial_sums[j];
-    }
+    store_run(line.out_sum_partial_sums + part * elements() + at.first, held.sums.out_sum_partial_sums);
   }
 };
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     kf_softmax_sum(const __grid_constant__ Parameters p) {
-  summed_rows<Fused, 4, 2>(Fused{p}, p.geometry);
+  summed_rows<Fused, 4, 16>(Fused{p}, p.geometry);
 }
 
 }  // namespace kfusion::device::scalar

@@ -76,7 +76,8 @@ def queries_keys_values(x, q, k, v, a, b, c):
 # By skeleton: a function, and the shape of its arguments (weight and bias have that of a row).
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "pointwise": (relu_of_sum, (4096, 4096)),
-    "summed_rows": (softmax_and_sums, (4096, 4096)),
+    "summed_ring_rows": (softmax_and_sums, (4096, 4096)),
+    "summed_rows": (softmax_and_sums, (4096, 480)),
     "packed_rows": (softmax, (100_000, 6)),
     "span_rows": (softmax, (100_000, 33)),
     "short_rows": (softmax, (100_000, 256)),

@@ -149,6 +149,18 @@ void count(Barrier* b, unsigned bytes) {
   const std::uint64_t phases = (b->state >> 32) + (left == 0);
   b->state = phases << 32 | left;
 }
+/// The same of arrivals: those that are missing, above them all of a phase.
+template <class Barrier>
+void meet(Barrier* b, unsigned arrivals) {
+  b->state = arrivals << 16 | arrivals;
+}
+template <class Barrier>
+void arrive(Barrier* b) {
+  const auto all = static_cast<std::uint32_t>(b->state) >> 16,
+             missing = (static_cast<std::uint32_t>(b->state) & 0xffff) - 1;
+  const std::uint64_t phases = (b->state >> 32) + (missing == 0);
+  b->state = phases << 32 | all << 16 | (missing == 0 ? all : missing);
+}
 template <class Barrier>
 void wait_for(Barrier* b, unsigned parity) {
   while ((b->state >> 32 & 1) == parity) wait(State::kReady);

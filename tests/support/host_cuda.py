@@ -35,6 +35,10 @@ REPLACED = {
     "void cluster_wait() {": "void cluster_wait() { host::wait(host::State::kAtCluster);",
     "void wait_for_messages(Barrier*, u32) {": "void wait_for_messages(Barrier* b, u32 parity) { host::wait_for(b, parity);",  # noqa: E501
     "void make_barrier(Barrier*) {": "void make_barrier(Barrier* b) { b->state = 0;",
+    "void make_meeting(Barrier*, u32) {": "void make_meeting(Barrier* b, u32 arrivals) { host::meet(b, arrivals);",
+    "void arrive(Barrier*) {": "void arrive(Barrier* b) { host::arrive(b);",
+    "void wait_for_copies(Barrier*, u32) {": "void wait_for_copies(Barrier* b, u32 parity) { host::wait_for(b, parity);",  # noqa: E501
+    "void wait_for_all(Barrier*, u32) {": "void wait_for_all(Barrier* b, u32 parity) { host::wait_for(b, parity);",
     "void expect(Barrier*, u32) {": "void expect(Barrier* b, u32 bytes) { host::count(b, bytes);",
     "u32 bytes, Barrier*) { memcpy(to, from, bytes);": "u32 bytes, Barrier* b) { memcpy(to, from, bytes), host::count(b, -bytes);",  # noqa: E501
     "const Slot& message, Barrier*, u32) { *to = message;": "const Slot& message, Barrier* b, u32 rank) { host::store_to_block(to, message, rank), host::count(host::in_block(b, rank), -16);",  # noqa: E501

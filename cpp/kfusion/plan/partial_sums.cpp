@@ -13,10 +13,11 @@ namespace {
 /// A part has so many rows at least, so that its sums are few beside them.
 constexpr std::int64_t kLeastRows = 16;
 
-/// Elements of a row, the sums of which lanes have in registers. Measured on an H200, backward of layer norm in
-/// bfloat16: 8192 x 4096 104 us instead of 144 by two kernels, 16384 x 8192 331 instead of 421, but 4096 x 32768, whose
-/// rows need a cluster each, 934 instead of 544. To a CPU they are a row of sums that its caches hold.
+/// Elements of a row, the sums of which lanes have in registers, or to a CPU a row of sums that its caches hold.
 constexpr std::int64_t kLeastColumns = 128, kMostColumns = 1 << 13;
+
+/// Longer rows are shared by two blocks, on GPUs whose bulk copies bring them: vectors of 16 bytes of a block.
+constexpr std::int64_t kVectorBytes = 16, kMostVectors = 1 << 11, kMostBlocks = 2;
 
 /// As many leading axes as the sum is over; 0: it is no sum of leading axes alone.
 int summed_axes(const Graph& g, const Node& n) {
@@ -57,12 +58,32 @@ class ReducedRows {
 /// Of a CPU: a float holds the sums of so many rows about as exactly as their elements.
 constexpr std::int64_t kRowsOfCpuPart = 32, kMostCpuParts = 256;
 
-/// One for each multiprocessor of a GPU, fewer of few rows. 0: rows of so many columns do not suit, or are too few.
-std::int64_t parts_for(std::int64_t rows, std::int64_t columns, const Device& device) {
+/// Of inputs as large as the matrix that `sum` reduces, the narrowest one's: bytes.
+std::int64_t item_of_rows(const Graph& g, const Node& sum) {
+  const Node& summed = g[sum.arguments[0]];
+  auto item = static_cast<std::int64_t>(item_bytes(summed.dtype));
+  for (const Node& n : g.nodes)
+    if (n.op == Op::input && product(n.shape) == product(summed.shape))
+      item = std::min(item, static_cast<std::int64_t>(item_bytes(n.dtype)));
+  return item;
+}
+
+/// Blocks that share a row of so many bytes; 0: no rows of this kind.
+std::int64_t blocks_for(std::int64_t columns, std::int64_t item, const Device& device) {
+  if (columns <= kMostColumns) return 1;
+  const bool whole = columns * item % kVectorBytes == 0 && device.compute_capability >= 90;
+  const std::int64_t blocks = divide_up(columns * item / kVectorBytes, kMostVectors);
+  return whole && blocks <= kMostBlocks ? blocks : 0;
+}
+
+/// One for each multiprocessor of a GPU, or for those that share a row, fewer of few rows. 0: rows of so many columns
+/// do not suit, or are too few.
+std::int64_t parts_for(std::int64_t rows, std::int64_t columns, std::int64_t item, const Device& device) {
   constexpr std::int64_t kShare = 4;
-  if (columns < kLeastColumns || columns > kMostColumns) return 0;
+  const std::int64_t blocks = columns < kLeastColumns ? 0 : blocks_for(columns, item, device);
+  if (blocks == 0) return 0;
   if (device.is_cpu) return rows >= 2 * kRowsOfCpuPart ? std::min(rows / kRowsOfCpuPart, kMostCpuParts) : 0;
-  const std::int64_t all = device.units;
+  const std::int64_t all = std::max<std::int64_t>(device.units / blocks, 1);
   const std::int64_t parts = std::clamp(rows / kLeastRows, divide_up(all, kShare), all);
   return parts > 1 && rows / parts >= kLeastRows ? parts : 0;
 }
@@ -76,7 +97,7 @@ std::optional<Graph> with_partial_sums(const Graph& g, const Device& device) {
     if (axes == 0) return 0;
     const Extents& shape = g[n.arguments[0]].shape;
     if (!rows.have(shape, axes)) return 0;
-    return parts_for(extent(shape, 0, at(axes)), extent(shape, at(axes), shape.size()), device);
+    return parts_for(extent(shape, 0, at(axes)), extent(shape, at(axes), shape.size()), item_of_rows(g, n), device);
   };
   if (std::ranges::none_of(g.nodes, [&](const Node& n) { return parts_of(n) > 0; })) return std::nullopt;
   GraphCopy copy(g);

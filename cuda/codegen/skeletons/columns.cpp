@@ -10,6 +10,9 @@ namespace {
 struct ColumnsPolicy {
   static constexpr int kBytesInFlight = 128, kMostVectors = 8;
   static constexpr int kBlocks = 2;  ///< of a multiprocessor that share a reduction: the last one merges what they have
+  /// Few rows (the sums of parts, say) of few columns are not shared: as few lanes have a row's as leave no block
+  /// waiting for another, so that threads have all their rows on their way at once.
+  static constexpr std::int64_t kFewRows = 256, kLeastLanes = 4;
   /// Of what lies across: lanes side by side in a warp, so that the others read 64 bytes or more in vectors that are
   /// transposed or, by so many rows a thread, element by element through L1.
   static constexpr int kAcrossLanes = 8, kAcrossBytesInFlight = 256, kMostAcrossVectors = 8;
@@ -48,16 +51,18 @@ struct Columns : Configuration {
   Division launch(const Problem& p, std::int64_t partial_bytes) const override {
     const std::int64_t columns = vectors_of(p.a), rows = product(p.a.outer);
     const bool maps = partial_bytes == 0, again = !maps && p.k.paired.sweeps > 1;  // needs what a sweep before reduced
-    const std::int64_t across = std::bit_ceil(static_cast<std::uint64_t>(clamp(columns, 1, lanes)));
+    const std::int64_t few = lanes_of_few(p, maps), most_lanes = few > 0 ? few : lanes;
+    const std::int64_t across = std::bit_ceil(static_cast<std::uint64_t>(clamp(columns, 1, most_lanes)));
     const std::int64_t sides = maps && p.a.crossed() && columns > across ? 2 : 1;  // so that tiles are square
     std::int64_t down = threads / (across * sides);
     while (across * down > kWarp && down >= 2 * rows) down /= 2;
     const std::int64_t tiles = divide_up(columns, across * sides);
     const std::int64_t blocks = std::int64_t{ColumnsPolicy::kBlocks} * p.target.multiprocessors;
     const std::int64_t most = std::max<std::int64_t>(divide_up(rows, down * vectors), 1);
-    const std::int64_t splits = maps    ? std::min(most, ColumnsPolicy::kMaxSplits)
-                                : again ? cluster_for(tiles, down, p.target)
-                                        : clamp(blocks / std::max<std::int64_t>(tiles, 1), 1, most);
+    const std::int64_t splits = maps      ? std::min(most, ColumnsPolicy::kMaxSplits)
+                                : again   ? cluster_for(tiles, down, p.target)
+                                : few > 0 ? 1
+                                          : clamp(blocks / std::max<std::int64_t>(tiles, 1), 1, most);
     const std::int64_t cluster = again ? splits : 1, boxes = across * down / kWarp + (cluster > 1 ? cluster : 0);
     const std::int64_t box = whole_slots(boxes * across * partial_bytes);
     Division d({tiles * cluster, again ? 1 : splits}, {across, down, sides}, {rows, down, splits, box, 0});
@@ -68,6 +73,16 @@ struct Columns : Configuration {
       d.launch.standing_bytes = static_cast<std::size_t>(tiles * kTicketBytes);
     }
     return d;
+  }
+
+  /// Lanes that have the columns of a row, of few of both; 0: there are more.
+  static std::int64_t lanes_of_few(const Problem& p, bool maps) {
+    using Policy = ColumnsPolicy;
+    const std::int64_t columns = vectors_of(p.a), blocks = std::int64_t{Policy::kBlocks} * p.target.multiprocessors;
+    if (maps || p.k.paired.sweeps > 1 || p.a.across || product(p.a.outer) > Policy::kFewRows) return 0;
+    std::int64_t few = Policy::kLeastLanes;
+    while (few <= kWarp && divide_up(columns, few) > blocks) few *= 2;
+    return few <= kWarp ? few : 0;
   }
 
   /// Blocks that share the rows of a tile, as long as multiprocessors would be idle.

@@ -12,15 +12,6 @@ struct SummedRowsPolicy {
   static constexpr int kThreads = 512;  ///< of a block, the only one of a multiprocessor: each has 128 registers
 };
 
-/// Registers that the sums of one vector take, in bytes.
-std::int64_t bytes_of_sums(const Kernel& k, const Arrangement& a) {
-  std::int64_t bytes = 0;
-  for (const Store& s : k.stores)
-    if (s.parts > 0)
-      bytes += divide_up(a.width * static_cast<std::int64_t>(item_bytes(s.to.dtype)), std::int64_t{8}) * 8;
-  return bytes;
-}
-
 struct SummedRows : Configuration {
   int vectors = 1;          ///< of a lane
   std::int64_t blocks = 1;  ///< of a part
@@ -31,7 +22,7 @@ struct SummedRows : Configuration {
     if (p.k.parts() == 0) return {};
     SummedRows c;
     c.traits.held = p.held, c.traits.through_l1 = true, c.traits.sums = true;
-    const std::int64_t bytes = 2 * bytes_of(p.k, p.a, p.held) + bytes_of_sums(p.k, p.a);
+    const std::int64_t bytes = 2 * bytes_of(p.k, p.a, p.held) + sum_bytes(p.k, p.a);
     const std::int64_t all = vectors_of(p.a), most_blocks = p.target.clusters ? kMaxCluster : 1;
     const auto fitting = static_cast<std::uint64_t>(std::max<std::int64_t>(Policy::kMostBytes / bytes, 1));
     const std::int64_t needed = divide_up(all, most_blocks * kMaxTeamThreads);
@@ -49,7 +40,7 @@ struct SummedRows : Configuration {
   Division launch(const Problem& p, std::int64_t partial_bytes) const override {
     const std::int64_t parts = p.k.parts(), warps = blocks * threads / teams / kWarp;
     const std::int64_t box = whole_slots(partial_bytes * warps);
-    const std::int64_t joined = teams / 2 * (threads / teams) * vectors * bytes_of_sums(p.k, p.a);
+    const std::int64_t joined = teams / 2 * (threads / teams) * vectors * sum_bytes(p.k, p.a);
     Division d({parts * blocks}, {threads}, {product(p.a.outer), warps, parts, box, 0});
     d.launch.cluster = static_cast<unsigned>(blocks);
     d.launch.shared_bytes = static_cast<std::size_t>(std::max(2 * box * teams, joined));

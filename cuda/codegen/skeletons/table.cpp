@@ -5,6 +5,7 @@
 
 #define KF_SKELETONS(_) \
   _(pointwise)          \
+  _(summed_ring_rows)   \
   _(summed_rows)        \
   _(packed_rows)        \
   _(span_rows)          \

@@ -1,0 +1,340 @@
+// Rows with the sums of their columns, brought by bulk copies: no warp waits for another's part of a row.
+//
+// A team of warps has rows one after the other, each warp its part of every row. It takes the first sweep over a row,
+// tells what that gives, and takes the second sweep over the row before, whose reductions one more warp has merged
+// meanwhile; a third sweep is one more row behind. That warp also asks for later rows, into stages that all have left.
+// So nobody stands still at a barrier while a row is reduced, and copies are always under way. Elements stay in shared
+// memory for all sweeps: registers have the sums, and of elements no more than two vectors.
+//
+// F is what rows.cuh, ring.cuh (what is held and shared) and summed.cuh say. All sweeps but the last reduce.
+#pragma once
+#include "device/ring.cuh"
+#include "device/summed.cuh"
+
+namespace kfusion::device {
+
+/// Where a team's warps tell what they reduced, and find what came of it: two places for each sweep that reduces, used
+/// in turns.
+template <class F>
+struct Posts {
+  static constexpr int kReducing = F::kSweeps - PartialOf<F, F::kSweeps - 1>::kNothing, kPlaces = 2 * kReducing;
+  static constexpr int kValueBytes = (sizeof(typename F::Values) + 15) / 16 * 16;
+  static constexpr int kBarriers = 2 * kPlaces;
+  static KF_DEVICE int bytes(int warps, int room) { return kPlaces * (warps * room + kValueBytes); }
+
+  Barrier* barriers;
+  char* memory;
+  int warps, room;  ///< of a team in this block; bytes of a partial result
+
+  KF_DEVICE void make() const {
+#pragma unroll 1
+    for (int i = 0; i < kPlaces; ++i) make_meeting(barriers + 2 * i, warps), make_meeting(barriers + 2 * i + 1, 1);
+  }
+  /// Of the team's row number `i`.
+  template <int kSweep>
+  KF_DEVICE PartialOf<F, kSweep>* parts(int i) const {
+    return reinterpret_cast<PartialOf<F, kSweep>*>(memory + place(kSweep, i) * warps * room);
+  }
+  KF_DEVICE typename F::Values* values(int sweep, int i) const {
+    return reinterpret_cast<typename F::Values*>(memory + kPlaces * warps * room + place(sweep, i) * kValueBytes);
+  }
+  KF_DEVICE void tell(int sweep, int i) const { arrive(barriers + 2 * place(sweep, i)); }
+  KF_DEVICE void wait_until_told(int sweep, int i) const { wait_for_all(barriers + 2 * place(sweep, i), i / 2 % 2); }
+  KF_DEVICE void answer(int sweep, int i) const { arrive(barriers + 2 * place(sweep, i) + 1); }
+  KF_DEVICE void wait_for_answer(int sweep, int i) const {
+    wait_for_all(barriers + 2 * place(sweep, i) + 1, i / 2 % 2);
+  }
+
+ private:
+  static KF_DEVICE int place(int sweep, int i) { return 2 * sweep + i % 2; }
+};
+
+/// The rows of a team, which are a block's part or every kTeams-th of it.
+template <class F>
+struct TeamRows {
+  const F& f;
+  i64 first;
+  int apart, count;
+  KF_DEVICE auto line(int i) const { return f.line(static_cast<typename F::Row>(first + static_cast<i64>(i) * apart)); }
+};
+
+/// Stages in shared memory that each have room for a row of a team, or its block's part of one.
+template <class F>
+struct Stages {
+  char* memory;
+  Barrier *full, *left;
+  int count, vectors;
+  KF_DEVICE char* stage(int i) const { return memory + i * vectors * F::kHeldBytes; }
+  KF_DEVICE void make(int warps) const {
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) make_barrier(full + i), make_meeting(left + i, warps);
+  }
+  /// For one thread: `first`: of the row's vectors.
+  KF_DEVICE void ask(const F& f, const typename F::Line& line, int first, int i) const {
+    const i64 all = (f.elements(line) + F::kWidth - 1) / F::kWidth;
+    const int some = static_cast<int>(minimum<i64>(maximum<i64>(all - first, 0), vectors));
+    f.start(line, f.place(line, static_cast<typename F::Index>(first) * F::kWidth).first, some * F::kWidth, stage(i),
+            vectors, full + i);
+  }
+};
+
+/// A warp that has part of each row of its team.
+template <class F, int kK>
+class SummedWorker {
+ public:
+  static constexpr int kVec = 2, kSegments = kK / kVec;
+  static_assert(kK % kVec == 0);
+  using Shared = SharedSegments<F, kVec, kSegments>;
+  using Places = SegmentPlaces<F, kVec, Shared>;
+  using Sums = typename F::Held::Sums;
+
+  /// Has segments begin ... begin + size of a row, from number `own` on of its block's.
+  KF_DEVICE SummedWorker(const F& f, const TeamRows<F>& rows, const Posts<F>& posts, const Stages<F>& stages,
+                         const Shared& shared, int of_team, int begin, int size)
+      : f_(f),
+        rows_(rows),
+        posts_(posts),
+        stages_(stages),
+        shared_(shared),
+        of_team_(of_team),
+        begin_(begin),
+        size_(size) {}
+
+  KF_DEVICE void run() {
+    shared_.wait();
+    if (rows_.count == 0) return;
+    begun_ = begin(0);
+#pragma unroll 1
+    for (int step = 0; step < rows_.count + F::kSweeps - 1; ++step) sweep_rows<0>(step);
+  }
+  KF_DEVICE Sums& sums(int k) { return sums_[k]; }
+  KF_DEVICE void put_sums(i64 part) const {
+    const auto line = f_.line(0);
+    const Places places = this->places(line);
+#pragma unroll
+    for (int k = 0; k < kK; ++k) {
+      typename F::Held held{};
+      held.sums = sums_[k];
+      if (const auto at = places(k); at.count > 0) f_.put_sums(line, at, held, part);
+    }
+  }
+
+ private:
+  static KF_DEVICE int lane() { return threadIdx.x % 32; }
+  KF_DEVICE Places places(const typename F::Line& line) const { return {f_, line, shared_, 0, begin_, size_, lane()}; }
+  KF_DEVICE auto begin(int i) const {
+    const auto line = rows_.line(i);
+    return f_.begin(line, places(line)(0));
+  }
+
+  /// Each sweep over the row whose turn it is.
+  template <int kSweep>
+  KF_DEVICE void sweep_rows(int step) {
+    if (const int i = step - kSweep; i >= 0 && i < rows_.count) sweep_row<kSweep>(i);
+    if constexpr (kSweep + 1 < F::kSweeps) sweep_rows<kSweep + 1>(step);
+  }
+
+  template <int kSweep>
+  KF_DEVICE void sweep_row(int i) {
+    constexpr bool kLast = kSweep + 1 == F::kSweeps, kReduces = !PartialOf<F, kSweep>::kNothing;
+    static_assert(kLast || kReduces);
+    int& stage = at_[kSweep];
+    const auto line = rows_.line(i);
+    typename F::Values values;
+    if constexpr (kSweep == 0) {
+      values = begun_;
+      if (i + 1 < rows_.count) begun_ = begin(i + 1);
+      wait_for_copies(stages_.full + stage, parity_);
+      if (stage + 1 == stages_.count) parity_ ^= 1;
+    } else {
+      posts_.wait_for_answer(kSweep - 1, i);
+      values = *posts_.values(kSweep - 1, i);
+    }
+    auto total = reduced_row<kSweep>(line, values, stages_.stage(stage));
+    if constexpr (kReduces) {
+      merge_lanes(total, 32);
+      if (kLast && i >= 2) posts_.wait_for_answer(kSweep, i - 2);
+      __syncwarp();  // all have read what came of the row before the last one
+      if (lane() == 0) posts_.template parts<kSweep>(i)[of_team_] = total, posts_.tell(kSweep, i);
+    }
+    if constexpr (kLast) {
+      __syncwarp();
+      if (lane() == 0) arrive(stages_.left + stage);
+    }
+    if (++stage == stages_.count) stage = 0;
+  }
+
+  template <int kSweep>
+  KF_DEVICE auto reduced_row(const typename F::Line& line, const typename F::Values& values, const char* stage) {
+    const Places places = this->places(line);
+    auto total = f_.partial(Sweep<kSweep>());
+#pragma unroll
+    for (int s = 0; s < kSegments; ++s) {
+      if (s >= size_) break;
+      typename F::Held held[kVec];
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) {
+        held[v] = f_.take(stage, stages_.vectors, (of_team_ * kK + s * kVec + v) * 32 + lane());
+        held[v].sums = sums_[s * kVec + v];
+      }
+      total.merge(reduced_batch<kSweep>(f_, line, places, held, s * kVec, values));
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) sums_[s * kVec + v] = held[v].sums;
+    }
+    return total;
+  }
+
+  const F& f_;
+  const TeamRows<F>& rows_;
+  const Posts<F>& posts_;
+  const Stages<F>& stages_;
+  const Shared& shared_;
+  int of_team_, begin_, size_, at_[F::kSweeps] = {};
+  u32 parity_ = 0;
+  typename F::Values begun_;  ///< of the next row
+  Sums sums_[kK] = {};
+};
+
+/// The warp that brings what those of its team sweep over, and merges what they tell, in all its blocks.
+template <class F>
+class SummedMerger {
+ public:
+  /// `shared`: for the exchanges of all sweeps, where blocks share rows.
+  KF_DEVICE SummedMerger(const F& f, const TeamRows<F>& rows, const Posts<F>& posts, const Stages<F>& stages,
+                         const Blocks& b, char* shared)
+      : f_(f), rows_(rows), posts_(posts), stages_(stages), blocks_(b), shared_(shared) {}
+  static KF_DEVICE int bytes(const Blocks& b) { return ClusterExchange::kBarrierBytes + 2 * b.count * b.room; }
+
+  /// Asks for the first rows. This warp has made the barriers.
+  KF_DEVICE void start() const {
+    fence_barriers();
+    for (int i = 0; i < stages_.count; ++i) ask(i, i);
+  }
+  KF_DEVICE void run() const {
+    int stage = 0;
+    u32 parity = 0;
+#pragma unroll 1
+    for (int step = 0; step < rows_.count + F::kSweeps - 1; ++step) {
+      merge_rows<0>(step);
+      const int i = step + 1 - F::kSweeps;  // whose last sweep this step has
+      if (i < 0 || i + stages_.count >= rows_.count) continue;
+      wait_for_all(stages_.left + stage, parity);
+      ask(stage, i + stages_.count);
+      if (++stage == stages_.count) stage = 0, parity ^= 1;
+    }
+  }
+
+ private:
+  KF_DEVICE void ask(int stage, int i) const {
+    if (threadIdx.x % 32 == 0 && i < rows_.count) stages_.ask(f_, rows_.line(i), blocks_.rank * stages_.vectors, stage);
+    __syncwarp();
+  }
+
+  template <int kSweep>
+  KF_DEVICE void merge_rows(int step) const {
+    if (const int i = step - kSweep; i >= 0 && i < rows_.count) merge_row<kSweep>(i);
+    if constexpr (kSweep + 1 < F::kSweeps) merge_rows<kSweep + 1>(step);
+  }
+
+  template <int kSweep>
+  KF_DEVICE void merge_row(int i) const {
+    using P = PartialOf<F, kSweep>;
+    constexpr bool kLast = kSweep + 1 == F::kSweeps;
+    const Sweep<kSweep> sweep;
+    const auto line = rows_.line(i);
+    const auto at = f_.place(line, 0);
+    const int lane = threadIdx.x % 32;
+    typename F::Values values;
+    if constexpr (kSweep == 0)
+      values = f_.begin(line, at);
+    else
+      values = *posts_.values(kSweep - 1, i);
+    const P identity = f_.partial(sweep);
+    P part = identity;
+    if constexpr (!P::kNothing) {
+      posts_.wait_until_told(kSweep, i);
+      if (lane < posts_.warps) part = posts_.template parts<kSweep>(i)[lane];
+      merge_lanes(part, 32);
+      if (blocks_.count > 1)
+        part = ClusterExchange(blocks_, shared_ + kSweep * bytes(blocks_))
+                   .merged(Told<P>{part, 0}, identity, i, lane)
+                   .part;
+    }
+    f_.finish(sweep, values, part);
+    if constexpr (!P::kNothing) {
+      __syncwarp();
+      if (lane == 0) *posts_.values(kSweep, i) = values, posts_.answer(kSweep, i);
+      __syncwarp();
+    }
+    if (kLast && blocks_.rank == 0 && lane == 0) f_.end(line, at, values);
+  }
+
+  const F& f_;
+  const TeamRows<F>& rows_;
+  const Posts<F>& posts_;
+  const Stages<F>& stages_;
+  Blocks blocks_;
+  char* shared_;
+};
+
+/// kK vectors a lane; kTeams of a block, each with a row at a time, or one of a block or a cluster, and as many warps
+/// that merge. g.splits: parts, as in summed_rows(); g.warps: segments of two vectors a lane that a block has of a row;
+/// g.box: room for what a block tells; g.ahead: stages. Barriers: none but at both ends. Shared memory: stages, what
+/// all rows share, barriers, then what is told, and rows' values of at most kValueBytes; what the teams' sums need in
+/// the end takes the place of stages.
+template <class F, int kK, int kTeams, int kValueBytes>
+KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
+  static_assert(F::kEdges == 0 && Posts<F>::kValueBytes <= kValueBytes);
+  using Worker = SummedWorker<F, kK>;
+  using Shared = typename Worker::Shared;
+  extern __shared__ __align__(16) char shared[];
+  const int own = threadIdx.x / 32, warps = static_cast<int>(blockDim.x) / 32 / kTeams - 1, workers = kTeams * warps;
+  const bool works = own < workers;
+  const int team = works ? own / warps : own - workers, of_team = works ? own % warps : 0;
+  const int count = static_cast<int>(g.ahead), room = static_cast<int>(g.box);
+  const Blocks blocks{static_cast<int>(block_count()), static_cast<int>(block_rank()), room};
+  const int segments = static_cast<int>(g.warps), before = of_team * Worker::kSegments;
+  const int begin_segment = blocks.rank * segments + before;
+  const int size = minimum(maximum(segments - before, 0), Worker::kSegments);
+
+  const int stage_vectors = segments * 32 * Worker::kVec, stage_bytes = stage_vectors * F::kHeldBytes;
+  char* memory = shared + kTeams * count * stage_bytes;
+  char* const kept = memory + of_team * Shared::kBytes;
+  memory += warps * Shared::kBytes;
+  Barrier* const barriers = reinterpret_cast<Barrier*>(memory) + warps + team * (2 * count + Posts<F>::kBarriers);
+  Barrier* const kept_full = reinterpret_cast<Barrier*>(memory) + of_team;
+  memory += ((warps + kTeams * (2 * count + Posts<F>::kBarriers)) * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
+  const Stages<F> stages{shared + team * count * stage_bytes, barriers, barriers + count, count, stage_vectors};
+  const Posts<F> posts{barriers + 2 * count, memory + team * Posts<F>::bytes(warps, room), warps, room};
+  memory += kTeams * Posts<F>::bytes(warps, room);
+  for (int sweep = 0; sweep < Posts<F>::kReducing && blocks.count > 1; ++sweep)
+    ClusterExchange(blocks, memory + sweep * SummedMerger<F>::bytes(blocks));
+  if (!works && threadIdx.x % 32 == 0) stages.make(warps), posts.make();
+
+  const i64 part = cluster_index(), begin = part * g.rows / g.splits, end = (part + 1) * g.rows / g.splits;
+  const TeamRows<F> rows{f, begin + team, kTeams, static_cast<int>((end - begin - team + kTeams - 1) / kTeams)};
+  const Shared what_is_shared(f, kept_full, kept, works && team == 0);
+  const auto meet = [&] {
+    fence_barriers();
+    __syncthreads();
+    if (blocks.count > 1) cluster_arrive(), cluster_wait();
+  };
+  if (works) {
+    Worker worker(f, rows, posts, stages, what_is_shared, of_team, begin_segment, size);
+    meet();
+    if (team == 0) what_is_shared.fill(begin_segment, size);
+    worker.run();
+    join_sums<kTeams, kK, typename Worker::Sums>([&](int k) -> auto& { return worker.sums(k); }, shared, team,
+                                                 of_team * 32 + threadIdx.x % 32, warps * 32);
+    if (team == 0) worker.put_sums(part);
+  } else {
+    const SummedMerger<F> merger(f, rows, posts, stages, blocks, memory);
+    merger.start();
+    meet();
+    merger.run();
+    for (int half = kTeams / 2; half > 0; half /= 2) __syncthreads(), __syncthreads();  // as in join_sums()
+  }
+  if (blocks.count > 1) cluster_arrive(), cluster_wait();
+}
+
+}  // namespace kfusion::device
