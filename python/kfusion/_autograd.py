@@ -32,8 +32,9 @@ class Differentiable:
         self.name = fused.__name__
         self.seeds = Seeds()
         self._forward = ForwardPass(fused.__wrapped__, self.name, self.seeds, fused._options.get("memory"))
-        self.forward = made(self._forward, fused._options)
-        self.backward = made(BackwardPass(fused.__wrapped__, self.name, self.seeds), fused._options)
+        options = fused._options | {"in_passes": True}
+        self.forward = made(self._forward, options)
+        self.backward = made(BackwardPass(fused.__wrapped__, self.name, self.seeds), options)
 
     def clear(self) -> None:
         """Forgets all traces."""
