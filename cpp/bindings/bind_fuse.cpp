@@ -15,6 +15,7 @@
 #include "bindings/measured_times.hpp"
 #include "bindings/plan_options.hpp"
 #include "bindings/stl.hpp"
+#include "cpu/job.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "runtime/views.hpp"
 
@@ -49,7 +50,7 @@ A function that runs as the kernels of its plan. Subclasses say what it computes
 Args:
     name: for messages, which start with "kfusion.<name>: ".
     parameters: names of the positional parameters, likewise.
-    options: dict of the plan's options, as for make_plan.
+    options: dict of the plan's options, as for make_plan; "in_passes": it is a forward or backward pass.
     takes_out: whether calls have the keywords out= and stream=.
     reads_ints: whether ints among the arguments are numbers as floats are, and not known by their values.
     each: whether it is called by _each() only, for many sets of arguments.
@@ -92,6 +93,7 @@ class FusedCallable {
       : name_(std::move(name)),
         parameters_(std::move(parameters)),
         options_(read_options(options, available_executors())),
+        in_passes_(options.contains("in_passes")),
         takes_out_(takes_out),
         reads_ints_(reads_ints),
         each_(each) {
@@ -442,6 +444,7 @@ class FusedCallable {
     if (r.given.out()) return finish_into(r, ready, inputs);
     const Entry& entry = *ready.entry;
     const Arrays targets = fuse::arrays_of(r.call, entry.targets, inputs, r.s.memory());
+    const cpu::InPasses passes(in_passes_);
     auto results = fuse::compute(r.call, entry, inputs, ready.parameters, {r.s.no_arrays(), targets}, r.s.memory());
     return returned(entry, fuse::hand_out(results, inputs, r.s.memory()), targets);
   }
@@ -492,6 +495,7 @@ class FusedCallable {
   std::string name_;
   std::vector<std::string> parameters_;
   PlanOptions options_;
+  bool in_passes_;  ///< a forward or backward pass
   std::atomic<std::uint64_t> generation_ = measured_generation();
   bool takes_out_, reads_ints_, each_;
   std::atomic<bool> names_weights_ = false;  ///< a trace met tensors of outside that require grad

@@ -82,7 +82,7 @@ PlanOptions read(const py::dict& options, Executors executors) {
       result.max_inputs = read_limit(name, value);
     else if (name == "max_outputs")
       result.max_outputs = read_limit(name, value);
-    else if (name != "memory")  // of what is kept for backward: no plan's
+    else if (name != "memory" && name != "in_passes")  // of what is kept for backward, and how calls run: no plan's
       throw ValueError(kWho + ("there is no option " + name));
   }
   return result;

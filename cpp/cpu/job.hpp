@@ -8,6 +8,19 @@ namespace kfusion::cpu {
 /// be asked once a job.
 int threads_for(std::int64_t bytes);
 
+/// While it lives, this thread's results are those of a forward or backward pass: before anybody reads them, the other
+/// arrays of both passes go through the cache.
+class InPasses {
+ public:
+  explicit InPasses(bool on);
+  ~InPasses();
+  InPasses(const InPasses&) = delete;
+  InPasses& operator=(const InPasses&) = delete;
+
+ private:
+  bool before_;
+};
+
 /// Whether results of `bytes` bytes in all are stored past the caches, by a job that moves `moved` bytes.
 bool streams(std::int64_t bytes, std::int64_t moved = 0);
 

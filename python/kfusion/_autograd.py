@@ -32,8 +32,9 @@ class Differentiable:
         self.name = fused.__name__
         self.seeds = Seeds()
         self._forward = ForwardPass(fused.__wrapped__, self.name, self.seeds, fused._options.get("memory"))
-        self.forward = made(self._forward, fused._options)
-        self.backward = made(BackwardPass(fused.__wrapped__, self.name, self.seeds), fused._options)
+        options = fused._options | {"in_passes": True}
+        self.forward = made(self._forward, options)
+        self.backward = made(BackwardPass(fused.__wrapped__, self.name, self.seeds), options)
 
     def clear(self) -> None:
         """Forgets all traces."""
@@ -358,6 +359,13 @@ def _function(torch: Any) -> Any:
     class Fused(torch.autograd.Function):  # type: ignore[misc]
         """A fused function in the autograd graph."""
 
+        @classmethod
+        def apply(cls, *args: Any) -> Any:
+            """Without what torch's own asks of each tensor: `call` has."""
+            if torch._C._are_functorch_transforms_active():
+                return super().apply(*args)
+            return super(torch.autograd.Function, cls).apply(*args)
+
         @staticmethod
         def forward(ctx: Any, node: _Node, *tensors: Any) -> Any:
             made, node.made = node.made, []
@@ -382,7 +390,7 @@ class _Surroundings:
     def __init__(self, torch: Any, tensors: Sequence[Any]) -> None:
         self._torch = torch
         self._kind = kind = tensors[0].device.type if tensors else "cpu"
-        self._device = torch.get_default_device()
+        self._device = _default_device(torch)
         self._casts = torch.is_autocast_enabled(kind)
         self._dtype = torch.get_autocast_dtype(kind) if self._casts else None
 
@@ -402,6 +410,16 @@ class _Surroundings:
 _NOTHING = contextlib.nullcontext()
 
 
+def _default_device(torch: Any) -> Any:
+    """torch.get_default_device(), at once where no mode is entered: such a device is one."""
+    return torch.get_default_device() if torch._C._len_torch_function_stack() else _cpu(torch)
+
+
+@functools.cache
+def _cpu(torch: Any) -> Any:
+    return torch.device("cpu")
+
+
 @functools.cache
 def _leaf_types(torch: Any) -> frozenset[type]:
     """Of what is no structure of tensors."""
@@ -412,7 +430,11 @@ def _slot(torch: Any, tensors: list[Any], leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     tensors.append(leaf)
-    return Slot(len(tensors) - 1)
+    number = len(tensors) - 1
+    return _SLOTS[number] if number < len(_SLOTS) else Slot(number)
+
+
+_SLOTS = tuple(map(Slot, range(64)))
 
 
 def walk_arguments(arguments: Any, visit: Any) -> Any:

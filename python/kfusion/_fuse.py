@@ -25,7 +25,7 @@ from ._graph import calls, guards, heads, modules
 from ._graph.calls import Alike
 from ._graph.objects import TakenApart
 from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
-from ._graph.structure import Slot, fill, holds_arrays, leaves, walk
+from ._graph.structure import Slot, filler, holds_arrays, leaves, walk
 from ._graph.tracer import Tracer
 from ._graph.values import Argument, Attempt, place_of
 from ._ops.operation import Eager
@@ -378,11 +378,11 @@ def _fill(traced: Trace, registers: Sequence[Any] = ()) -> Callable[[list[Any]],
         return _nothing
     listed = results if type(results) in (tuple, list) else [results]
     if any(isinstance(r, Slot) and r.convert is not None for r in listed):
-        return functools.partial(fill, results)
+        return filler(results)
     if isinstance(results, Slot):
         return operator.itemgetter(results.index) if traced.written else None
     is_flat = type(results) in (tuple, list) and all(isinstance(r, Slot) for r in results)
-    return type(results) if is_flat and not traced.written else functools.partial(fill, results)
+    return type(results) if is_flat and not traced.written else filler(results)
 
 
 def _nothing(outputs: list[Any]) -> None:

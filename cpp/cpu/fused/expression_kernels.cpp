@@ -38,7 +38,8 @@ class Forms {
         stores<Sum<Number<0>, Product<Number<1>, Product<FromCentre<X, 2>, Number<3>>>>>();
     found() || exponentials<Own<0>>() || exponentials<Exponential<4>>() ||
         stores<Product<Own<0>, Difference<G, Number<0>>>>() || stores<Product<X, Difference<G, Number<0>>>>();
-    l_.divides = !found() && (stores<Quotient<X>>() || stores<Product<Quotient<Own<0>>, Difference<G, Number<1>>>>());
+    l_.divides = !found() && (stores<Quotient<X>>() || stores<Quotient<Exponential<1>>>() ||
+                              stores<Product<Quotient<Own<0>>, Difference<G, Number<1>>>>());
     return l_;
   }
 
@@ -54,6 +55,7 @@ class Forms {
     if (!Form::is(m, e_.count - 1)) return false;
     for (int k = 0; k < kFormArrays; ++k) l_.arrays[k] = m.arrays[k];
     for (int k = 0; k < kFormNumbers; ++k) l_.numbers[k] = m.numbers[k];
+    l_.place_bytes = m.place_bytes;
     return true;
   }
   template <class Form>
@@ -88,7 +90,8 @@ class Forms {
   bool products() {
     using Weighted = Product<G, Own<2>>;
     return sums<Product<Input, G>>() || sums<Product<Input, Weighted>>() ||
-           sums<Product<FromCentre<Input, 0>, Weighted>>() || sums<Product<FromCentre<Input, 0>, G>>();
+           sums<Product<FromCentre<Input, 0>, Weighted>>() || sums<Product<FromCentre<Input, 0>, G>>() ||
+           sums<Product<Number<0>, Weighted>>();
   }
   /// Gradients of logarithms of softmax, of what exponentials come as.
   template <class Exponentials>

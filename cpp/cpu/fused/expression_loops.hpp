@@ -14,6 +14,7 @@ struct Match {
   const Expression& of;
   DType elements;  ///< of arrays in memory
   std::int32_t arrays[kFormArrays], numbers[kFormNumbers];
+  int place_bytes = 8;
 
   explicit Match(const Expression& e, DType dtype) : of(e), elements(dtype) {
     for (auto& a : arrays) a = -1;
@@ -71,9 +72,9 @@ struct Placed {
     const Term& term = m.term(t);
     if (term.kind != Term::Kind::kMap || term.op != Op::where) return false;
     const Term& place = m.term(term.arguments[0]);
-    return place.kind == Term::Kind::kPlace && place.dtype == DType::kInt64 &&
-           m.binds(m.numbers[kPlace], place.operand) && Number<kThere>::is(m, term.arguments[1]) &&
-           Number<kElsewhere>::is(m, term.arguments[2]);
+    m.place_bytes = place.dtype == DType::kInt32 ? 4 : 8;
+    return place.kind == Term::Kind::kPlace && m.binds(m.numbers[kPlace], place.operand) &&
+           Number<kThere>::is(m, term.arguments[1]) && Number<kElsewhere>::is(m, term.arguments[2]);
   }
   template <class E, class At>
   static KF_INLINE VecOf<E> of(const At& at) {
@@ -195,7 +196,7 @@ class Leaves {
       numbers_[k] = c->at[operand] + (b.first - 1) * number_steps_[k];
       has_[k] = l.numbers[k] >= 0;
     }
-    places_ = l.places, divides_ = l.divides;
+    places_ = l.places, divides_ = l.divides, of_four_bytes_ = l.place_bytes == 4;
   }
   KF_INLINE void begin_row() {
 #pragma GCC unroll 4
@@ -207,7 +208,8 @@ class Leaves {
     }
     if (divides_) by.set(numbers[0]);
     if (places_) {
-      const auto p = *reinterpret_cast<const std::int64_t*>(numbers_[0]);
+      const std::int64_t p = of_four_bytes_ ? *reinterpret_cast<const std::int32_t*>(numbers_[0])
+                                            : *reinterpret_cast<const std::int64_t*>(numbers_[0]);
       place = p < 0 || p > kFar ? -1 : static_cast<std::int32_t>(p);
     }
   }
@@ -221,7 +223,7 @@ class Leaves {
   static constexpr std::int64_t kFar = 1 << 30;
   const std::byte* numbers_[kFormNumbers];
   std::int64_t array_steps_[kFormArrays], number_steps_[kFormNumbers];
-  bool has_[kFormNumbers], places_ = false, divides_ = false;
+  bool has_[kFormNumbers], places_ = false, divides_ = false, of_four_bytes_ = false;
 };
 
 /// The leaves' values for the register that begins at element i; `kPart`: for the first `count` lanes of it.
@@ -268,16 +270,26 @@ class NextRows {
   KF_INLINE void begin_row() {
     for (int k = 0; k < count_; ++k) next_[k] += static_cast<std::uintptr_t>(step_[k]);
   }
-  /// For register `j` of the row, and as many as `registers`.
-  KF_INLINE void fetch(std::int64_t j, int registers) const {
-    for (int k = 0; k < count_; ++k) {
-      std::uintptr_t at = next_[k] + static_cast<std::uintptr_t>(j * stride_[k]);
-      for (int r = 0; r < registers; ++r, at += static_cast<std::uintptr_t>(stride_[k])) prefetch(at, far_);
-    }
+  /// For registers `j` of the row and on.
+  template <int kCount>
+  KF_INLINE void fetch(std::int64_t j) const {
+    far_ ? fetch_from<kCount, true>(j) : fetch_from<kCount, false>(j);
   }
   bool any() const { return count_ > 0; }
 
  private:
+  template <int kCount, bool kFar>
+  KF_INLINE void fetch_from(std::int64_t j) const {
+#pragma GCC unroll 3
+    for (int k = 0; k < kFormFetches; ++k) {
+      if (k == count_) return;
+      const auto stride = static_cast<std::uintptr_t>(stride_[k]);
+      std::uintptr_t at = next_[k] + static_cast<std::uintptr_t>(j) * stride;
+#pragma GCC unroll 8
+      for (int r = 0; r < kCount; ++r, at += stride) kFar ? prefetch_far(at) : prefetch(at);
+    }
+  }
+
   int count_;
   bool far_ = false;
   std::int64_t step_[kFormFetches] = {}, stride_[kFormFetches] = {};
@@ -299,7 +311,7 @@ class SummedForm {
     Accumulators sums;
     std::int64_t i = begin;
     for (; i + kRegisters * kCount <= end; i += kRegisters * kCount) {
-      if (next_.any()) next_.fetch((i - begin) / kCount, kRegisters);
+      if (next_.any()) next_.template fetch<kRegisters>((i - begin) / kCount);
       V x[kRegisters];
 #pragma GCC unroll 8
       for (int j = 0; j < kRegisters; ++j) x[j] = Form::template of<E>(LeavesAt<E, false>(leaves_, i + j * kCount, 0));
@@ -354,7 +366,7 @@ class StoredForm {
     streams = streams && reinterpret_cast<std::uintptr_t>(y + begin * kItem<To>) % kLineBytes == 0;
     std::int64_t i = begin;
     for (; i + kSome * kCount <= end; i += kSome * kCount) {
-      if (next_.any()) next_.fetch((i - begin) / kCount, kSome);
+      if (next_.any()) next_.template fetch<kSome>((i - begin) / kCount);
       V x[kSome];
 #pragma GCC unroll 4
       for (int j = 0; j < kSome; ++j) x[j] = value(i + j * kCount);

@@ -84,8 +84,9 @@ class Builder {
   int place(int s) {
     for (const int k : {0, 1}) {
       const int number = step(s).arguments[at(k)], position = step(s).arguments[at(1 - k)];
-      if (counts_elements(position) && is_number(number) && step(number).dtype == DType::kInt64)
-        return this->number(number, Term::Kind::kPlace, DType::kInt64);
+      const DType dtype = step(number).dtype;
+      if (counts_elements(position) && is_number(number) && (dtype == DType::kInt64 || dtype == DType::kInt32))
+        return this->number(number, Term::Kind::kPlace, dtype);
     }
     return -1;
   }

@@ -217,6 +217,7 @@ class FusedProgram {
   int ready(int s) const { return kernel.separate.ready[static_cast<std::size_t>(s)]; }
   bool is_wide(const Wanted& wanted) const;
   void keep_values(std::vector<Wanted>& in_sweep);
+  std::vector<char> of_long_functions() const;
   bool is_searched(const Wanted& in_sweep, int s) const;
   void keep(int s, Wanted& in_sweep);
   const Step& step(int s) const { return kernel.steps[static_cast<std::size_t>(s)]; }

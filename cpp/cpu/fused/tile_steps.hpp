@@ -88,7 +88,8 @@ struct RowLoop {
   TileFetch fetch;         ///< stride 0: nothing
   // Of an expression:
   std::int32_t arrays[kFormArrays] = {-1, -1, -1}, numbers[kFormNumbers] = {-1, -1, -1, -1, -1};
-  bool places = false;   ///< number 0 is a position
+  bool places = false;   ///< number 0 is a position,
+  int place_bytes = 8;   ///< of so many bytes
   bool divides = false;  ///< by number 0
   bool adds = false;     ///< to sums of a part of the rows, where they lie
   int target = -1;       ///< of FusedProgram::targets: that it stores to

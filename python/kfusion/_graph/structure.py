@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import operator
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -145,7 +146,7 @@ def mapped(
     if kind in leaf_types:
         return visit(value)
     if kind is tuple or kind is list:
-        return kind([mapped(item, visit, enters, leaf_types) for item in value])
+        return kind([visit(v) if type(v) in leaf_types else mapped(v, visit, enters, leaf_types) for v in value])
     if kind is dict:
         return {key: mapped(item, visit, enters, leaf_types) for key, item in value.items()}
     return walk(value, lambda _, leaf: visit(leaf), enters=enters)
@@ -212,9 +213,38 @@ def _is_own(value: Any) -> bool:
     return _is_dataclass(value) and type(value).__module__.partition(".")[0] == "kfusion"
 
 
+def filler(structure: Any) -> Callable[[list[Any]], Any]:
+    """From values to the structure with them in place of its slots: what holds none, and cannot change, is itself."""
+    made = _constant(structure)
+    return _filler(structure) if made is None else lambda _: made.value
+
+
 def fill(structure: Any, values: list[Any]) -> Any:
     """The structure with values in place of its slots."""
     return mapped(structure, lambda leaf: _filled(leaf, values), may_hold_results, _FILLED)
+
+
+def _constant(structure: Any) -> Constant | None:
+    """What a structure is, filled with whatever values; None where that depends on them, or is made anew each time."""
+    kind = type(structure)
+    if kind is Constant or kind in ATOMS:
+        return structure if kind is Constant else Constant(structure)
+    if kind is tuple and all(type(part) in ATOMS for part in structure):
+        return Constant(structure)
+    return None
+
+
+def _filler(structure: Any) -> Callable[[list[Any]], Any]:
+    kind = type(structure)
+    if kind is Slot and structure.convert is None:
+        return operator.itemgetter(structure.index)
+    if kind is tuple:
+        parts = [filler(part) for part in structure]
+        return lambda values: tuple([part(values) for part in parts])
+    if kind is dict:
+        named = [(key, filler(part)) for key, part in structure.items()]
+        return lambda values: {key: part(values) for key, part in named}
+    return lambda values: fill(structure, values)
 
 
 def may_hold_results(value: Any) -> bool:
