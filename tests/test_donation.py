@@ -10,6 +10,7 @@ import pytest
 
 import kfusion as kf
 from kfusion import _autograd, _core
+from kinds import HAVE_GPU
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -180,3 +181,89 @@ def test_other_sizes(rows: tuple[int, ...], donated: list[tuple[int, ...]]) -> N
         x = torch.randn(n, 27, dtype=torch.float64, requires_grad=True)
         assert_same(gradients(fused(x), x, module), gradients(module(x), x, module))
     assert [len(d) for d in donated] == [2] * len(rows)
+
+
+needs_gpu = pytest.mark.skipif(not (HAVE_GPU and torch.cuda.is_available()), reason="needs a GPU")
+
+
+def on_gpu(width: int, rows: int) -> tuple[Any, Any, Any]:
+    module = Gated(width).cuda()
+    return module, kf.fuse(module), torch.randn(rows, width, device="cuda", requires_grad=True)
+
+
+def assert_near(got: Any, want: Any) -> None:
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-3, atol=1e-3 * float(w.abs().max()))
+
+
+@needs_gpu
+class TestOnGpu:
+    def test_memory_goes_as_it_is_read(self, donated: list[tuple[int, ...]]) -> None:
+        module, fused, x = on_gpu(512, 8192)
+        want, one = gradients(module(x), x, module), x.nbytes
+        y = fused(x)
+        g = torch.cos(y.detach())
+        peaks = []
+        for again in (True, True, False):
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            got = torch.autograd.grad(y, [x, *module.parameters()], g, retain_graph=again)
+            peaks.append(torch.cuda.max_memory_allocated() - before)
+            assert_near(got, want)
+            del got
+        assert [len(d) for d in donated] == [0, 0, 2]
+        assert peaks[2] < peaks[1] - one
+
+    def test_in_a_cuda_graph(self) -> None:
+        module, fused, x = on_gpu(256, 8192)
+        parameters = [x, *module.parameters()]
+        g = torch.randn_like(x)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                torch.autograd.grad(fused(x), parameters, g)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = fused(x)
+            got = torch.autograd.grad(y, parameters, g)
+        for _ in range(3):
+            with torch.no_grad():
+                x.normal_(), g.normal_()
+            graph.replay()
+            want = module(x)
+            assert_near([y, *got], [want, *torch.autograd.grad(want, parameters, g)])
+
+    def test_streams_of_threads(self) -> None:
+        module, fused, x = on_gpu(320, 8192)
+        g = torch.randn_like(x)
+        want = torch.autograd.grad(module(x), [x, *module.parameters()], g)
+        torch.cuda.synchronize()
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                with torch.cuda.stream(torch.cuda.Stream()):
+                    for _ in range(6):
+                        own = x.detach().clone().requires_grad_()
+                        assert_near(torch.autograd.grad(fused(own), [own, *module.parameters()], g), want)
+            except BaseException as e:
+                failed.append(e)
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert not failed
+
+    def test_another_stream(self) -> None:
+        """Its memory is there before it waits for the caller's."""
+        module, _, x = on_gpu(384, 8192)
+        with torch.no_grad():
+            want, stream = module(x), torch.cuda.Stream()
+            for _ in range(3):
+                got = kf.fuse(lambda x: module(x))(x, stream=stream)
+                assert_near([got], [want])

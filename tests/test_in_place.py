@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -11,7 +13,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+import kernel_loops
 import kfusion as kf
+from graph_runs import graph_of
+from host_cuda import HAVE_COMPILER, HostKernels
 from kfusion import _core
 from kfusion._devices import running
 
@@ -165,6 +170,57 @@ class TestDonated:
         s = slots(lambda g, x: chain(g, x, "exp", "tanh"), X)
         assert s["released"] == [[], []]
         assert s["bytes"] == BYTES
+
+
+# ---- kernels of columns on a GPU, as text ----
+
+
+def in_place(kernels: HostKernels, i: int, over: dict[int, int], kernel: Any, memory: dict[int, Any]) -> None:
+    """Runs the kernel of graph i with results where what it reads lies."""
+    memory.update({result: memory[read] for result, read in over.items()})
+    kernels._run(kernels.functions[i][0], kernels.kernels[i][0], kernel, memory)
+
+
+@pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_sums_of_columns_in_place(dtype: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    """One sweep over columns stores maps of what it reads, and sums of them, in the place of both arguments."""
+    shapes = [(67, 24), (600, 40), (35, 129), (300, 7)]
+
+    def build(g: Any, z: int, dy: int) -> list[int]:
+        h = g.map("multiply", [g.map("tanh", [z]), dy])
+        dz = g.map("subtract", [dy, g.map("multiply", [z, dy])])
+        return [h, dz, g.reduce("sum", dz, [0])]
+
+    cases = [[rng.standard_normal(shape).astype(dtype) for _ in range(2)] for shape in shapes]
+    kernels = HostKernels([graph_of(build, *case) for case in cases], tmp_path, multiprocessors=4)
+    for i, case in enumerate(cases):
+        ((kernel,), (lowered,)) = kernels.kernels[i], kernels.lowered[i]["kernels"]
+        assert kernel.reads_first
+        h, dz = [s["to"]["node"] for s in lowered["stores"]][:2]
+        z, dy = [o["node"] for o in lowered["loads"]][:2]
+        compute = functools.partial(in_place, kernels, i, {h: z, dz: dy})
+        want = kernels.run(i, [x.copy() for x in case])
+        got = kernel_loops.run(kernels.lowered[i], [x.copy() for x in case], compute=compute)
+        for g, w in zip(got, want, strict=True):
+            np.testing.assert_array_equal(g, w)
+
+
+@pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
+def test_columns_that_are_read_again(tmp_path: Path) -> None:
+    """Several sweeps, or operands that lie across."""
+
+    def again(g: Any, x: int) -> int:
+        s = g.reduce("sum", x, [0], True)
+        return g.map("subtract", [x, g.broadcast(s, [N, N])])
+
+    def across(g: Any, x: int, y: int) -> list[int]:
+        s = g.map("add", [x, y])
+        return [s, g.reduce("sum", s, [0])]
+
+    graphs = [graph_of(again, X), graph_of(across, X, X.T)]
+    for (kernel,) in HostKernels(graphs, tmp_path).kernels:
+        assert not kernel.reads_first
 
 
 # ---- random programs: exact operations, so that NumPy's results are the same to the bit ----

@@ -29,6 +29,8 @@ class ExecutableStep {
   virtual void run(const Frame& frame) const = 0;
   virtual std::size_t workspace_bytes() const { return 0; }
   virtual bool is_librarys() const { return false; }
+  /// Of loops that reduce: whether what stores an element has read all that is read there, and nothing else reads it.
+  virtual bool reads_first() const { return false; }
   /// Whether it lets the library make the output in that slot where there is none.
   virtual bool makes(int /*slot*/) const { return false; }
 };

@@ -27,11 +27,13 @@ constexpr std::size_t kFewSlots = 16;
 struct Seeing {
   std::size_t slot;
   bool stores;
-  bool is_mapped;  ///< an elementwise kernel, whose element i is at:
+  bool is_mapped;  ///< an elementwise kernel, or one that reads first, whose element i is at:
   Extents strides;
   std::int64_t offset;
   std::size_t item_bytes;
 
+  /// An element for each point that the kernel goes to.
+  bool is_full() const { return !strides.empty() && std::ranges::find(strides, 0) == strides.end(); }
   bool same_elements(const Seeing& o) const {
     return is_mapped && o.is_mapped && strides == o.strides && offset == o.offset && item_bytes == o.item_bytes;
   }
@@ -105,6 +107,8 @@ class Executable::Maker final : public StepRequest {
     if (!backend) throw ValueError("kfusion: a kernel of this plan cannot run: " + group().missing);
     parts_.uses.emplace_back().may_fail = !is_loops(group().pattern);
     parts_.steps.push_back(backend->make_step(*this));
+    if (parts_.steps.back()->reads_first())
+      for (Seeing& seen : parts_.uses.back().seen) seen.is_mapped = seen.is_full();
     step_of_[at(index)] = std::ssize(parts_.steps) - 1;
   }
 
