@@ -67,6 +67,12 @@ def assert_same(got: Any, want: Any) -> None:
         torch.testing.assert_close(g, w)
 
 
+def assert_near(got: Any, want: Any) -> None:
+    for g, w in zip(got, want, strict=True):
+        g, w = g.detach(), w.detach()
+        torch.testing.assert_close(g, w, rtol=1e-3, atol=1e-3 * float(w.abs().max()))
+
+
 def test_last_pass_is_given_what_is_kept(donated: list[tuple[int, ...]], request: Any) -> None:
     module, fused, x = pair(17 + len(request.node.name))
     want = gradients(module(x), x, module)
@@ -124,6 +130,26 @@ def test_checkpoints(donated: list[tuple[int, ...]]) -> None:
     want = gradients(module(x), x, module)
     assert_same(gradients(checkpoint(fused, x, use_reentrant=False), x, module), want)
     assert len(donated) == 1
+
+
+def test_views_that_functions_give(donated: list[tuple[int, ...]]) -> None:
+    """Attention gives a view of what it has made, which is nobody's either."""
+
+    x, w = torch.randn(2, 16, 128, requires_grad=True), torch.randn(128, 512, requires_grad=True)
+    g = torch.randn(2, 16, 128)
+
+    def f(x: Any, w: Any) -> Any:
+        q, k, v, out = w.split(128, 1)
+        q, k, v = ((x @ t).reshape(2, 16, 4, 32).transpose(1, 2) for t in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape) @ out
+
+    fused, kept = kf.fuse(f), []
+    for _ in range(2):
+        y = fused(x, w)
+        kept.append(len(y.grad_fn.saved_tensors) - 2)
+        assert_near(torch.autograd.grad(y, [x, w], g), torch.autograd.grad(f(x, w), [x, w], g))
+    assert [len(d) for d in donated] == kept
+    assert min(kept) >= 2
 
 
 def test_results_stay(donated: list[tuple[int, ...]]) -> None:
@@ -191,12 +217,8 @@ def on_gpu(width: int, rows: int) -> tuple[Any, Any, Any]:
     return module, kf.fuse(module), torch.randn(rows, width, device="cuda", requires_grad=True)
 
 
-def assert_near(got: Any, want: Any) -> None:
-    for g, w in zip(got, want, strict=True):
-        torch.testing.assert_close(g, w, rtol=1e-3, atol=1e-3 * float(w.abs().max()))
-
-
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS", "ignore:The AccumulateGrad node")
 class TestOnGpu:
     def test_memory_goes_as_it_is_read(self, donated: list[tuple[int, ...]]) -> None:
         module, fused, x = on_gpu(512, 8192)

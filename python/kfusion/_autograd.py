@@ -67,7 +67,7 @@ class Differentiable:
         structure = mapped(result, lambda leaf: _slot(torch, made, leaf), may_hold_results, _leaf_types(torch))
         if any(t.is_complex() for t in made):
             raise _complex(who)
-        kept = {number: made[value] if isinstance(value, int) else value for number, value in kept.items()}
+        kept = {number: made[value] if isinstance(value, int) else _alone(value) for number, value in kept.items()}
         donation.usual_holders()  # before there is a backward pass
         surroundings = _Surroundings(torch, tensors + captured)
         constants = [t for t in self._forward.known(read) if not t.requires_grad and not t.is_inference()]
@@ -78,6 +78,11 @@ class Differentiable:
             structure, lambda leaf: next(outs) if isinstance(leaf, Slot) else leaf, may_hold_results, _leaf_types(torch)
         )
         return Returned(filled, {}) if has_objects else filled
+
+
+def _alone(tensor: Any) -> Any:
+    """The tensor without the one that torch made it a view of, which would hold its memory."""
+    return tensor.detach() if tensor._is_view() else tensor
 
 
 def _complex(who: str) -> RuntimeError:
