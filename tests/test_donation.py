@@ -152,6 +152,24 @@ def test_views_that_functions_give(donated: list[tuple[int, ...]]) -> None:
     assert min(kept) >= 2
 
 
+def test_a_pass_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have changed what was kept: torch would let it be done again."""
+    module, fused, x = pair(29)
+    y = fused(x)
+    passes = y.grad_fn.node.passes
+
+    def fails(*arguments: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(passes, "backward", fails)
+        with pytest.raises(MemoryError):
+            gradients(y, x, module)
+    with pytest.raises(RuntimeError, match="call the function again"):
+        gradients(y, x, module)
+    assert_same(gradients(fused(x), x, module), gradients(module(x), x, module))
+
+
 def test_results_stay(donated: list[tuple[int, ...]]) -> None:
     """A result that backward reads is the caller's."""
 

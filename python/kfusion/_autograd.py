@@ -10,6 +10,7 @@ import contextlib
 import functools
 import inspect
 import sys
+import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -323,6 +324,7 @@ class _Node:
         self.made = saved.made
         self.kept = list(saved.kept)
         self.values = list(saved.kept.values())
+        self.lock, self.is_spent = threading.Lock(), False
         self.own = {n for n, t in saved.kept.items() if all(t is not y for y in saved.made)}
         self.turned = saved.turned
         self.computed = saved.computed
@@ -358,12 +360,22 @@ class _Node:
         return [next(given) if a else None for a in asked] + [named.get(k) for k in self.captured]
 
     def _donated(self, tensors: Sequence[Any]) -> tuple[int, ...]:
-        """The numbers of kept tensors that only this node has, and torch forgets when its backward pass is done."""
-        if not self.own or not donation.is_last():
-            return ()
-        holders = donation.holders(tensors, len(tensors) - len(self.kept))
-        usual = donation.usual_holders()
-        return tuple(n for n, found in zip(self.kept, holders, strict=True) if n in self.own and found == usual)
+        """The numbers of kept tensors that only this node has, and torch forgets when its backward pass is done.
+
+        Raises:
+            RuntimeError: another pass was given some; torch does not know where that has failed, or still runs.
+        """
+        with self.lock:  # a pass that runs holds its tensors: another one then finds them held, or this
+            if self.is_spent:
+                what = "a backward pass has used up what the forward pass kept, and failed or is not done"
+                raise RuntimeError(f"kfusion.{self.passes.name}: {what}: call the function again")
+            if not self.own or not donation.is_last():
+                return ()
+            holders = donation.holders(tensors, len(tensors) - len(self.kept))
+            usual = donation.usual_holders()
+            found = tuple(n for n, count in zip(self.kept, holders, strict=True) if n in self.own and count == usual)
+            self.is_spent = bool(found)
+            return found
 
 
 def require_first(torch: Any, who: str) -> None:
