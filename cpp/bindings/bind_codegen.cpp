@@ -174,6 +174,8 @@ py::class_<Kernel> kernel_class(py::module_& m, const char* name, const char* do
 void bind_codegen(py::module_& m) {
   using namespace bind_codegen_detail;
   kernel_class<codegen::CudaKernel>(m, "CudaKernel", "A kernel as CUDA C++.")
+      .def_property_readonly("reads_first", &codegen::CudaKernel::reads_first,
+                             "Of a kernel that reduces: whether results may lie where it reads the same elements.")
       .def("parameters", &parameters_of, py::arg("loads"), py::arg("stores"), py::arg("values") = std::vector<double>{},
            py::arg("workspace") = 0, py::arg("standing") = 0, kParametersDoc);
   text_class<codegen::EachKernel>(m, "EachKernel", "An elementwise kernel over many sets of arrays as CUDA C++.")

@@ -5,9 +5,13 @@
 #include "bindings/arrays/numpy.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/device_dict.hpp"
+#include "bindings/fuse/entry.hpp"
+#include "bindings/plan_options.hpp"
 #include "bindings/stl.hpp"
 #include "kfusion/error.hpp"
+#include "kfusion/graph/builder.hpp"
 #include "kfusion/plan/traffic.hpp"
+#include "runtime/slots.hpp"
 
 namespace py = pybind11;
 
@@ -140,11 +144,49 @@ py::list executors(const py::dict& fields) {
   return list;
 }
 
+std::string where(std::int64_t offset) {
+  return offset == kKept ? "kept" : offset == kLent ? "lent" : offset == kTaken ? "taken" : std::to_string(offset);
+}
+
+py::dict slots(const GraphBuilder& g, const py::dict& fields, bool fuses) {
+  const std::shared_ptr<const fuse::Compiled> c =
+      fuse::compiled(g.graph(), read_device(fields), options_to_run(fuses), true, {});
+  const Slots& s = c->executable.slots();
+  py::list lies, starts, released;
+  for (const std::int64_t offset : s.offsets) lies.append(where(offset));
+  for (const auto& group : s.starts) {
+    py::list all;
+    for (const Start& start : group) all.append(py::make_tuple(start.slot, start.from, start.bytes));
+    starts.append(all);
+  }
+  for (const auto& group : s.released) released.append(py::cast(group));
+  py::dict d;
+  d["inputs"] = s.inputs;
+  d["outputs"] = s.outputs;
+  d["lies"] = lies;
+  d["bytes"] = s.bytes;
+  d["starts"] = starts;
+  d["released"] = released;
+  return d;
+}
+
 }  // namespace executors_binding
 }  // namespace
 
 void bind_executors(py::module_& m) {
   m.def("executors", &executors_binding::executors, py::arg("device"), executors_binding::kExecutorsDoc);
+  m.def("slots", &executors_binding::slots, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
+        R"(slots(graph, device, fuse=True)
+--
+
+For tests: where the values between the kernels of a graph's plan lie while it runs. Slots are numbered: inputs, outputs,
+values between kernels in the order in which they are stored.
+
+Returns:
+    A dict: inputs and outputs, how many there are; lies, of each value between kernels its offset in the block that they
+    share, or "kept", "lent" or "taken"; bytes of that block; by kernel starts, (slot, the one whose place it takes or -1,
+    bytes that it is lent), and released, the slots whose memory is given back after it.
+)");
   m.def("add_executor", &executors_binding::add, py::arg("executor"), executors_binding::kAddDoc);
   m.def("remove_executor", &executors_binding::remove, py::arg("name"),
         "remove_executor(name)\n--\n\nPlans from now on do not ask an executor that was added.\n");

@@ -352,6 +352,11 @@ Those of the outputs through which gradients reach some of the inputs.
 
 Nodes read those of `by` in the place of `nodes`, and of all nodes of the same values.
 )");
+  c.def("donate", &Builder::donate, py::arg("input"), R"(donate(self, input)
+--
+
+Nobody reads the input after a run, which may use its memory for other values, and gives it back.
+)");
   c.def("stop_gradient", &Builder::stop_gradient, py::arg("x"),
         "stop_gradient(self, x)\n--\n\nGradients take the node for a constant.\n");
   c.def("stopped", &stopped, "stopped(self)\n--\n\nThe nodes that gradients take for constants.\n");

@@ -12,6 +12,7 @@
 #include "cpu/thread_pool.hpp"
 #include "cpu/vector_libm.hpp"
 #include "host/cuda.hpp"
+#include "runtime/lent.hpp"
 #include "runtime/poison.hpp"
 
 namespace py = pybind11;
@@ -66,6 +67,12 @@ Raises:
 --
 
 For tests: whether fused calls fill fresh results and their working memory with a pattern before kernels run.
+)");
+  m.def("lend_everywhere", &set_lends_everywhere, py::arg("on"), R"(lend_everywhere(on)
+--
+
+For tests: whether plans that are made ready to run from now on lend memory to each value between their kernels, and
+make results when these are stored, as they do on GPUs for large values between functions of torch's.
 )");
   m.def("use_vector_libm", &cpu::use_vector_libm, py::arg("on"), R"(use_vector_libm(on)
 --

@@ -28,6 +28,11 @@ class ExecutableStep {
   virtual void finish() {}
   virtual void run(const Frame& frame) const = 0;
   virtual std::size_t workspace_bytes() const { return 0; }
+  virtual bool is_librarys() const { return false; }
+  /// Of loops that reduce: whether what stores an element has read all that is read there, and nothing else reads it.
+  virtual bool reads_first() const { return false; }
+  /// Whether it lets the library make the output in that slot where there is none.
+  virtual bool makes(int /*slot*/) const { return false; }
 };
 using StepPointer = std::unique_ptr<ExecutableStep>;
 

@@ -1,15 +1,15 @@
 #include "runtime/executable.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "kfusion/error.hpp"
 #include "kfusion/interrupt.hpp"
 #include "kfusion/lower/layouts.hpp"
 #include "kfusion/room.hpp"
 #include "runtime/backend.hpp"
-#include "runtime/library_functions.hpp"
+#include "runtime/lent.hpp"
 #include "runtime/parameters.hpp"
-#include "runtime/poison.hpp"
 #include "runtime/slots.hpp"
 #include "runtime/sources.hpp"
 #include "runtime/views.hpp"
@@ -23,39 +23,19 @@ bool is_c_order(const Node& n, const Extents& strides) { return is_c_contiguous(
 
 constexpr std::size_t kFewSlots = 16;
 
-/// The memory of one run.
-class Workspace {
- public:
-  Workspace(std::size_t bytes, Place place, Stream stream) : bytes_(bytes), place_(place), stream_(stream) {
-    if (bytes == 0) return;
-    data_ = static_cast<std::byte*>(memory_of(place).allocate(bytes, place.index, stream));
-    poison(data_, bytes, place, stream);
-  }
-  ~Workspace() {
-    if (data_) memory_of(place_).deallocate(data_, bytes_, place_.index, stream_);
-  }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-
-  std::byte* data() const { return data_; }  ///< nullptr for no bytes
-
- private:
-  std::size_t bytes_;
-  Place place_;
-  Stream stream_;
-  std::byte* data_ = nullptr;
-};
-
 /// How a kernel sees one of its arrays.
 struct Seeing {
   std::size_t slot;
   bool stores;
-  bool is_mapped;  ///< an elementwise kernel, whose element i is at:
+  bool is_mapped;  ///< an elementwise kernel, or one that reads first, whose element i is at:
   Extents strides;
   std::int64_t offset;
+  std::size_t item_bytes;
 
+  /// An element for each point that the kernel goes to.
+  bool is_full() const { return !strides.empty() && std::ranges::find(strides, 0) == strides.end(); }
   bool same_elements(const Seeing& o) const {
-    return is_mapped && o.is_mapped && strides == o.strides && offset == o.offset;
+    return is_mapped && o.is_mapped && strides == o.strides && offset == o.offset && item_bytes == o.item_bytes;
   }
 };
 
@@ -64,6 +44,16 @@ struct Use {
   std::vector<Seeing> seen;
   bool may_fail = false;
   bool may_fail_midway = false;  ///< after it has stored something: a position may be outside of a table
+
+  /// Whether it is elementwise, and stores into one slot where it has read the same element of the other, or into
+  /// neither.
+  bool may_take(std::size_t stored, std::size_t read) const {
+    const auto stores_it = [&](const Seeing& s) { return s.stores && s.slot == stored; };
+    const auto to = std::ranges::find_if(seen, stores_it);
+    return to != seen.end() && std::ranges::all_of(seen, [&](const Seeing& s) {
+             return (s.slot != read && s.slot != stored) || s.same_elements(*to);
+           });
+  }
 };
 
 }  // namespace
@@ -73,9 +63,11 @@ struct Executable::Parts {
   Slots slots;
   std::vector<SourceValue> sources;  ///< in slots of their own, the last ones
   std::vector<StepPointer> steps;
-  std::vector<std::vector<int>> released;   ///< by step: kept values that no later one reads
-  std::size_t workspace_at = 0, bytes = 0;  ///< where the steps' own memory begins; all memory of a run
-  std::vector<Parameter> parameters;        ///< as the kernels number them
+  std::vector<std::vector<Start>> starts;      ///< by step: slots that get their address before
+  std::vector<std::vector<int>> released;      ///< by step: those whose memory no later one uses
+  std::vector<std::vector<int>> first_stored;  ///< by step: the slots of outputs that no earlier one stores into
+  std::size_t workspace_at = 0, bytes = 0;     ///< where the steps' own memory begins; all memory of a run
+  std::vector<Parameter> parameters;           ///< as the kernels number them
   std::vector<std::int64_t> output_bytes;
   std::vector<Use> uses;  ///< by step
 };
@@ -102,17 +94,40 @@ View seen_view(const Node& n, const Access& a, Place place) {
 class Executable::Maker final : public StepRequest {
  public:
   Maker(Parts& parts, const Plan& plan, OutputStrides outputs, bool aligned)
-      : parts_(parts), plan_(plan), lowering_(plan, std::move(outputs)), aligned_(aligned) {}
+      : parts_(parts),
+        plan_(plan),
+        lowering_(plan, std::move(outputs)),
+        aligned_(aligned),
+        step_of_(plan.groups.size(), -1) {}
 
   void add_step(int index) {
     index_ = index;
-    if (is_loops(group().pattern) && product(group().domain) == 0) return release(index);
+    if (is_loops(group().pattern) && product(group().domain) == 0) return;
     const auto* const backend = static_cast<const Backend*>(group().executor);
     if (!backend) throw ValueError("kfusion: a kernel of this plan cannot run: " + group().missing);
     parts_.uses.emplace_back().may_fail = !is_loops(group().pattern);
     parts_.steps.push_back(backend->make_step(*this));
-    parts_.released.emplace_back();
-    release(index);
+    if (parts_.steps.back()->reads_first())
+      for (Seeing& seen : parts_.uses.back().seen) seen.is_mapped = seen.is_full();
+    step_of_[at(index)] = std::ssize(parts_.steps) - 1;
+  }
+
+  /// When all steps are made: gives out the memory between them.
+  void place_values_between() {
+    Slots& slots = parts_.slots;
+    place_values(slots, plan_, least_lent(), [&](std::size_t group, int stored, int read) {
+      return step_of_[group] >= 0 && parts_.uses[at(step_of_[group])].may_take(at(stored), at(read));
+    });
+    parts_.starts.resize(parts_.steps.size());
+    parts_.released.resize(parts_.steps.size());
+    find_first_stored();
+    std::int64_t last = -1;  // what a group without a step releases, the step before it does
+    for (std::size_t i = 0; i < plan_.groups.size(); ++i) {
+      last = std::max(last, step_of_[i]);
+      if (step_of_[i] >= 0) parts_.starts[at(last)] = slots.starts[i];
+      for (const int slot : slots.released[i])
+        if (last >= 0) parts_.released[at(last)].push_back(slot);
+    }
   }
 
   const Plan& plan() const override { return plan_; }
@@ -154,19 +169,33 @@ class Executable::Maker final : public StepRequest {
     const Access& a = access_of(plan_, n);
     const auto [slot, fresh] = slot_in_memory(a.base);
     for (const bool stores : {false, true})  // which of the two it is the backend knows
-      parts_.uses.back().seen.push_back({static_cast<std::size_t>(slot), stores, false, {}, 0});
-    const auto between = slot - parts_.slots.inputs - parts_.slots.outputs;
-    const bool is_between = between >= 0 && between < std::ssize(parts_.slots.offsets);
+      parts_.uses.back().seen.push_back({at(slot), stores, false, {}, 0, 0});
     return {slot, seen_view(node, a, place()), a.offset * static_cast<std::int64_t>(item_bytes(node.dtype)),
-            a.base == n && !fresh, is_between && parts_.slots.offsets[static_cast<std::size_t>(between)] == kKept};
+            a.base == n && !fresh, parts_.slots.is_between(slot) && parts_.slots.offset(slot) == kKept};
   }
 
  private:
-  /// After the last step so far.
-  void release(int group) {
-    if (parts_.steps.empty()) return;
-    const auto& slots = parts_.slots.released[static_cast<std::size_t>(group)];
-    parts_.released.back().insert(parts_.released.back().end(), slots.begin(), slots.end());
+  /// Where functions of the library run between kernels, their memory is one with ours: what they need while a value is
+  /// not there, they have. Smaller values than some microseconds' work are not worth a call each.
+  std::int64_t least_lent() const {
+    constexpr std::int64_t kLeast = std::int64_t{1} << 22;
+    if (lends_everywhere()) return 1;
+    const bool lends = memory_of(place()).has_streams &&
+                       std::ranges::any_of(parts_.steps, [](const StepPointer& s) { return s->is_librarys(); });
+    return lends ? kLeast : std::numeric_limits<std::int64_t>::max();
+  }
+
+  /// A step that sees an output before any other does stores it.
+  void find_first_stored() {
+    parts_.first_stored.resize(parts_.steps.size());
+    std::vector<bool> known(at(parts_.slots.inputs + parts_.slots.outputs));
+    std::fill_n(known.begin(), parts_.slots.inputs, true);
+    for (std::size_t i = 0; i < parts_.uses.size(); ++i)
+      for (const Seeing& s : parts_.uses[i].seen) {
+        if (s.slot >= known.size() || known[s.slot]) continue;
+        known[s.slot] = true;
+        parts_.first_stored[i].push_back(static_cast<int>(s.slot));
+      }
   }
 
   Contracted contracted(Contraction lowered) {
@@ -197,13 +226,14 @@ class Executable::Maker final : public StepRequest {
   int slot_of(const Operand& o, const Kernel& k, bool stores) {
     const int slot = parts_.slots.of.at(o.node);
     const bool is_mapped = k.kind == Pattern::kPointwise;
-    parts_.uses.back().seen.push_back({static_cast<std::size_t>(slot), stores, is_mapped, all_strides(o), o.offset});
+    parts_.uses.back().seen.push_back(
+        {at(slot), stores, is_mapped, all_strides(o), o.offset, item_bytes(plan_.graph[o.node].dtype)});
     return slot;
   }
 
   int slot_of_factor(const Factor& f) {
     const int slot = slot_in_memory(f.node).slot;
-    parts_.uses.back().seen.push_back({static_cast<std::size_t>(slot), false, false, {}, 0});
+    parts_.uses.back().seen.push_back({at(slot), false, false, {}, 0, 0});
     return slot;
   }
 
@@ -222,7 +252,7 @@ class Executable::Maker final : public StepRequest {
   int slot_of_table(const Table& t) {
     const int slot = slot_in_memory(t.from.node).slot;
     Use& use = parts_.uses.back();
-    use.seen.push_back({static_cast<std::size_t>(slot), false, false, {}, 0});
+    use.seen.push_back({at(slot), false, false, {}, 0, 0});
     use.may_fail = use.may_fail_midway = true;
     return slot;
   }
@@ -232,6 +262,7 @@ class Executable::Maker final : public StepRequest {
   const Lowering lowering_;
   bool aligned_;
   int index_ = 0;
+  std::vector<std::int64_t> step_of_;  ///< by group; -1: none
 };
 
 Executable::Executable(Plan given, Place place, bool aligned, const OutputStrides& outputs) {
@@ -250,6 +281,7 @@ Executable::Executable(Plan given, Place place, bool aligned, const OutputStride
     check_interrupt();
     maker.add_step(i);
   }
+  maker.place_values_between();
   for (const StepPointer& step : parts->steps) {
     check_interrupt();
     step->finish();
@@ -267,29 +299,44 @@ Executable::~Executable() = default;
 void Executable::run(const Run& r) const {
   const Parts& p = *parts_;
   const Workspace memory(p.bytes, p.place, r.stream);
+  Lent lent(r.library, p.place, r.stream);
   const auto inputs = static_cast<std::size_t>(p.slots.inputs), outputs = static_cast<std::size_t>(p.slots.outputs);
   const std::size_t between = p.slots.offsets.size();
   Room<std::byte*, kFewSlots> slots(inputs + outputs + between + p.sources.size());
   for (std::size_t i = 0; i < inputs; ++i) slots[i] = const_cast<std::byte*>(r.inputs[i]);
   for (std::size_t i = 0; i < outputs; ++i) slots[inputs + i] = r.outputs[i];
   for (std::size_t i = 0; i < between; ++i)
-    slots[inputs + outputs + i] = p.slots.offsets[i] == kKept ? nullptr : memory.data() + p.slots.offsets[i];
+    slots[inputs + outputs + i] = p.slots.offsets[i] < 0 ? nullptr : memory.data() + p.slots.offsets[i];
   for (std::size_t i = 0; i < p.sources.size(); ++i) slots[inputs + outputs + between + i] = p.sources[i].data();
   Room<double, kFewSlots> parameters(p.parameters.size());
   for (std::size_t i = 0; i < p.parameters.size(); ++i) parameters[i] = p.parameters[i].value(r.parameters);
 
   std::byte* workspace = p.bytes > 0 ? memory.data() + p.workspace_at : nullptr;
+  const auto is_left = [&](int slot) {  // to the run
+    return !slots[at(slot)] && r.library && p.output_bytes[at(slot) - inputs] > 0;
+  };
   const Frame frame{slots.data(), workspace, parameters.data(), p.place.index, r.stream, r.library};
   for (std::size_t i = 0; i < p.steps.size(); ++i) {
+    for (const int slot : p.first_stored[i])
+      if (is_left(slot) && !p.steps[i]->makes(slot)) slots[at(slot)] = r.library->make(slot);
+    for (const Start& s : p.starts[i]) slots[at(s.slot)] = s.from < 0 ? lent.lend(s.slot, s.bytes) : slots[at(s.from)];
     p.steps[i]->run(frame);
-    for (const int slot : p.released[i]) r.library->release(slot);
+    for (const int slot : p.released[i]) lent.release(slot);
   }
+  for (int slot = p.slots.inputs; slot < p.slots.inputs + p.slots.outputs; ++slot)
+    if (is_left(slot)) slots[at(slot)] = r.library->make(slot);
   for (const auto& [from, to] : p.slots.repeated) {
-    const auto bytes = static_cast<std::size_t>(p.output_bytes[static_cast<std::size_t>(to)]);
-    const std::byte* stored = slots[inputs + static_cast<std::size_t>(from)];  // where the library may have put it
-    memory_of(p.place).copy(r.outputs[to], stored, bytes, p.place.index, r.stream);
+    const std::byte* stored = slots[inputs + at(from)];  // where the library may have put it
+    memory_of(p.place).copy(slots[inputs + at(to)], stored, static_cast<std::size_t>(p.output_bytes[at(to)]),
+                            p.place.index, r.stream);
   }
 }
+
+bool Executable::has_library_steps() const {
+  return std::ranges::any_of(parts_->steps, [](const StepPointer& s) { return s->is_librarys(); });
+}
+
+const Slots& Executable::slots() const { return parts_->slots; }
 
 bool Executable::may_overwrite(std::size_t output, std::size_t input, bool part) const {
   const std::size_t stored = static_cast<std::size_t>(parts_->slots.inputs) + output;
@@ -303,10 +350,7 @@ bool Executable::may_overwrite(std::size_t output, std::size_t input, bool part)
     return false;
   if (part && std::any_of(begin, end, [&](const Use& u) { return std::ranges::any_of(u.seen, reads_it); }))
     return false;
-  const Seeing& to = *std::ranges::find_if(storing->seen, stores_it);
-  return to.is_mapped && std::ranges::all_of(storing->seen, [&](const Seeing& s) {
-           return (s.slot != input && s.slot != stored) || s.same_elements(to);
-         });
+  return storing->may_take(stored, input);
 }
 
 }  // namespace kfusion

@@ -19,7 +19,7 @@ struct LibraryResult {
   int slot = -1;
   int index = 0;
   bool kept = false;  ///< the library's own memory holds it; else it is written to `view`, or becomes a result of the
-                      ///< caller's in the place of `view`'s memory, and is kept then
+                      ///< caller's in the place of `view`'s memory, if any, and is kept then
 };
 
 /// The functions of the library that a call's arrays are of.
@@ -33,7 +33,11 @@ class LibraryFunctions {
   /// Likewise a library_call's results.
   virtual void call(const Node& n, std::span<const LibraryArgument> arguments, std::span<LibraryResult> results,
                     Place place, Stream stream) = 0;
-  /// Nothing reads the kept result in that slot any more.
+  /// Makes the output in that slot, which was left to the run.
+  virtual std::byte* make(int /*slot*/) { return nullptr; }
+  /// Memory for what kernels store, in the order of `stream`, until `release`; nullptr: it lends none.
+  virtual std::byte* lend(int /*slot*/, std::int64_t /*bytes*/, Place, Stream) { return nullptr; }
+  /// Nothing reads the kept result in that slot any more, or what was lent to it, or the donated argument.
   virtual void release(int slot) = 0;
 
  protected:

@@ -48,6 +48,17 @@ Kernel without_names(Kernel kernel) {
   return kernel;
 }
 
+namespace {
+
+/// Each thread loads some rows' elements of its columns, then stores there. Where an operand lies across, threads load
+/// for each other.
+bool is_one_sweep_of_columns(const Kernel& k, const Arrangement& a, const Skeleton& skeleton) {
+  const bool is_columns = skeleton.header == std::string_view("device/columns.cuh");
+  return is_columns && k.kind == Pattern::kColumns && k.paired.sweeps == 1 && !a.across && !a.crossed();
+}
+
+}  // namespace
+
 CudaKernel::CudaKernel(const Kernel& kernel, const Target& target, bool aligned)
     : entry_(identifier(kernel.name)), constants_(kernel.constants) {
   const Kernel k = with_axes(kernel);
@@ -57,6 +68,7 @@ CudaKernel::CudaKernel(const Kernel& kernel, const Target& target, bool aligned)
     if (Arrangement wide = arrange(k, aligned, false); has_summed_rings(Problem(k, wide, target))) a = std::move(wide);
   const Problem problem(k, a, target);
   const auto [skeleton, chosen] = choose(problem);
+  reads_first_ = is_one_sweep_of_columns(k, a, skeleton);
   ParameterList parameters;
   Printer printer(k, a, chosen->traits, parameters);
   const Division d = chosen->launch(problem, static_cast<std::int64_t>(printer.partial_bytes()));

@@ -62,6 +62,10 @@ class CudaKernel {
   const std::string& entry() const { return entry_; }  ///< the kernel's extern "C" name
   const Launch& launch() const { return launch_; }
 
+  /// Of a kernel that reduces: whether a thread that stores an element has read all that is read there, and no other
+  /// thread reads it.
+  bool reads_first() const { return reads_first_; }
+
   /// Writes the parameter_bytes() bytes of the kernel's one by-value parameter. `loads` and `stores`: the address of
   /// element 0 of each array, in the order of Kernel::loads and Kernel::stores (Operand::offset is added here);
   /// `parameters`: values for Constant::parameter; `memory`: on the device, as launch() says.
@@ -74,6 +78,7 @@ class CudaKernel {
   Launch launch_;
   std::vector<Cell> cells_;
   std::vector<Constant> constants_;
+  bool reads_first_ = false;
 };
 
 /// The kernel as it is compiled: without the names of values, which are for people. So the same work in each layer of a

@@ -10,10 +10,12 @@ import contextlib
 import functools
 import inspect
 import sys
+import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from . import _donation as donation
 from ._graph import guards, modules
 from ._graph.objects import Returned, holds
 from ._graph.seeds import Seeds
@@ -67,7 +69,8 @@ class Differentiable:
         structure = mapped(result, lambda leaf: _slot(torch, made, leaf), may_hold_results, _leaf_types(torch))
         if any(t.is_complex() for t in made):
             raise _complex(who)
-        kept = {number: made[value] if isinstance(value, int) else value for number, value in kept.items()}
+        kept = {number: made[value] if isinstance(value, int) else _alone(value) for number, value in kept.items()}
+        donation.usual_holders()  # before there is a backward pass
         surroundings = _Surroundings(torch, tensors + captured)
         constants = [t for t in self._forward.known(read) if not t.requires_grad and not t.is_inference()]
         saved = _Saved(made, kept, turned, computed, named, [(weakref.ref(t), t._version) for t in constants])
@@ -77,6 +80,11 @@ class Differentiable:
             structure, lambda leaf: next(outs) if isinstance(leaf, Slot) else leaf, may_hold_results, _leaf_types(torch)
         )
         return Returned(filled, {}) if has_objects else filled
+
+
+def _alone(tensor: Any) -> Any:
+    """The tensor without the one that torch made it a view of, which would hold its memory."""
+    return tensor.detach() if tensor._is_view() else tensor
 
 
 def _complex(who: str) -> RuntimeError:
@@ -202,14 +210,14 @@ def _kept(
 
 class BackwardPass:
     """From a function's arguments and the gradients of its results to the gradients of those tensors that are wanted,
-    by position, and of captured ones, by id.
+    by position, and of captured ones, by id. Of what is kept, nobody reads the `donated` numbers afterwards.
     """
 
     def __init__(self, function: Any, name: str, seeds: Seeds) -> None:
         self.__wrapped__ = function
         self._seeds = seeds
         self.__signature__ = inspect.signature(
-            lambda call, cotangents, wanted, captured, computed, kept, turned, named: None
+            lambda call, cotangents, wanted, captured, computed, kept, turned, named, donated=(): None
         )
         self.__name__ = f"{name} (backward)"
 
@@ -223,6 +231,7 @@ class BackwardPass:
         kept: dict[int, Any],
         turned: dict[int, tuple[int, ...]],
         named: tuple[int, ...],
+        donated: tuple[int, ...] = (),
     ) -> tuple[list[Any], dict[int, Any]]:
         tracer = _current()
         tracer.draw = self._seeds.of(tracer.draw)
@@ -237,6 +246,8 @@ class BackwardPass:
 
         args, kwargs = walk_arguments(call, given)
         nodes = [tracer.copy(x) for x in own]
+        for number in donated:
+            tracer.donate(kept[number])
         kept = kept | {k: tracer.view("transpose", kept[k], axes) for k, axes in turned.items()}
         with tracer.differentiated():
             results = values_of(self.__wrapped__(*args, **kwargs))
@@ -314,6 +325,8 @@ class _Node:
         self.made = saved.made
         self.kept = list(saved.kept)
         self.values = list(saved.kept.values())
+        self.lock, self.is_spent = threading.Lock(), False
+        self.own = {n for n, t in saved.kept.items() if all(t is not y for y in saved.made)}
         self.turned = saved.turned
         self.computed = saved.computed
         self.named = saved.named
@@ -323,6 +336,7 @@ class _Node:
 
     def gradients(self, tensors: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
         """Of tensors, captured ones behind the arguments, None where none is wanted or there is none."""
+        donated = self._donated(tensors)
         for known, version in self.versions:
             if (t := known()) is not None and t._version != version:
                 what = f"a tensor of shape {tuple(t.shape)} that it names, and its gradients need, was changed in place"
@@ -340,11 +354,29 @@ class _Node:
         modes = modules.in_modes(self.modes) if self.modes else _NOTHING
         with self.surroundings.again(), modes, self.passes.seeds.again(self.seed):
             made = self.passes.backward(
-                call, list(gradients), asked, captured, self.computed, kept, self.turned, self.named
+                call, list(gradients), asked, captured, self.computed, kept, self.turned, self.named, donated
             )
         own, named = made.result if isinstance(made, Returned) else made
         given = iter(own)
         return [next(given) if a else None for a in asked] + [named.get(k) for k in self.captured]
+
+    def _donated(self, tensors: Sequence[Any]) -> tuple[int, ...]:
+        """The numbers of kept tensors that only this node has, and torch forgets when its backward pass is done.
+
+        Raises:
+            RuntimeError: another pass was given some; torch does not know where that has failed, or still runs.
+        """
+        with self.lock:  # a pass that runs holds its tensors: another one then finds them held, or this
+            if self.is_spent:
+                what = "a backward pass has used up what the forward pass kept, and failed or is not done"
+                raise RuntimeError(f"kfusion.{self.passes.name}: {what}: call the function again")
+            if not self.own or not donation.is_last():
+                return ()
+            holders = donation.holders(tensors, len(tensors) - len(self.kept))
+            usual = donation.usual_holders()
+            found = tuple(n for n, count in zip(self.kept, holders, strict=True) if n in self.own and count == usual)
+            self.is_spent = bool(found)
+            return found
 
 
 def require_first(torch: Any, who: str) -> None:

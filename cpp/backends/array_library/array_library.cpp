@@ -23,9 +23,12 @@ std::vector<LibraryArgument> placed(const Arguments& arguments, const Frame& f) 
   return all;
 }
 
-void take_kept(const LibraryResult& r, const Frame& f) {
-  if (r.kept) f.slots[r.slot] = r.view.data;
+void take_made(const LibraryResult& r, const Frame& f) {
+  if (r.kept || !f.slots[r.slot]) f.slots[r.slot] = r.view.data;
 }
+
+/// Whether the library may make a result: not a part of one.
+bool makes_whole(const Seen& result, int slot) { return result.slot == slot && result.whole && result.offset == 0; }
 
 class LibraryStep final : public ExecutableStep {
  public:
@@ -39,8 +42,10 @@ class LibraryStep final : public ExecutableStep {
   void run(const Frame& f) const override {
     LibraryResult result{result_.placed(f), result_.slot, 0, result_.kept};
     library_of(f).compute(node_, placed(arguments_, f), result, place_, f.stream);
-    take_kept(result, f);
+    take_made(result, f);
   }
+  bool is_librarys() const override { return true; }
+  bool makes(int slot) const override { return makes_whole(result_, slot); }
 
  private:
   Node node_;
@@ -69,7 +74,11 @@ class LibraryCallStep final : public ExecutableStep {
     std::vector<LibraryResult> results;
     for (const auto& [seen, index] : results_) results.push_back({seen.placed(f), seen.slot, index, seen.kept});
     library_of(f).call(node_, placed(arguments_, f), results, place_, f.stream);
-    for (const LibraryResult& r : results) take_kept(r, f);
+    for (const LibraryResult& r : results) take_made(r, f);
+  }
+  bool is_librarys() const override { return true; }
+  bool makes(int slot) const override {
+    return std::ranges::any_of(results_, [&](const Result& r) { return makes_whole(r.seen, slot); });
   }
 
  private:

@@ -28,6 +28,7 @@ class CudaStep final : public ExecutableStep {
   }
 
   std::size_t workspace_bytes() const override { return launch_.workspace_bytes; }
+  bool reads_first() const override { return kernel_.reads_first(); }
 
   void run(const Frame& f) const override {
     const cuda::Standing standing(launch_.standing_bytes, f.device, f.stream);

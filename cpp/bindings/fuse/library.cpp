@@ -4,7 +4,9 @@
 
 #include "bindings/arrays/library_functions.hpp"
 #include "bindings/fuse/entry.hpp"
+#include "kfusion/divide_up.hpp"
 #include "kfusion/reference/reference.hpp"
+#include "runtime/poison.hpp"
 
 namespace kfusion::fuse {
 
@@ -128,7 +130,9 @@ void CallersLibrary::compute(const Node& n, std::span<const LibraryArgument> arg
   py::object x = argument(arguments[0], *bridge);
   if (library_detail::is_to_turn(n, arguments[0].view, result.view))
     x = x.attr("contiguous")(py::arg("memory_format") = arrays::loaded_module("torch").attr("channels_last"));
-  const bool is_made = result.kept || n.op == Op::conv2d;  // torch's convolutions write to no array of ours
+  if (!order.is_its_own()) make_result(result);
+  const bool is_left = !result.view.data && result.view.size() > 0;
+  const bool is_made = result.kept || is_left || n.op == Op::conv2d;  // torch's convolutions write to no array of ours
   const py::object out = is_made ? py::none() : bridge->view(result.view);
   py::object made = function(n, x, argument(arguments[1], *bridge), out);
   if (is_made && !hand_over(made, result, order.is_its_own()))
@@ -148,6 +152,7 @@ void CallersLibrary::compute_turned(const Node& n, std::span<const LibraryArgume
   from.strides[last] = product.view.strides[0];
   for (std::int64_t d = last, step = product.view.strides[1]; d-- > 0; step *= from.shape[d]) from.strides[d] = step;
   Array to;
+  make_result(result);
   to.view = result.view;
   if (result.kept) {
     py::tuple shape(from.ndim);
@@ -187,6 +192,7 @@ void CallersLibrary::take(const std::string& function, py::object object, Librar
                           const arrays::Bridge& bridge) {
   if (!r.kept) {
     checked(function, object, r.view);
+    make_result(r);
     return bridge.write(object, r.view);
   }
   Array a = checked(function, object, r.view);
@@ -206,8 +212,8 @@ bool CallersLibrary::hand_over(const py::object& object, LibraryResult& r, bool 
   const auto i = static_cast<std::size_t>(r.slot) - inputs_.all().size();
   if (r.kept || r.slot < 0 || i >= results_.size() || !fresh_[i] || !in_order) return false;
   arrays::Result& result = results_[i];
-  if (framework_.library() != arrays::ArrayLibrary::kTorch || Py_TYPE(object.ptr()) != Py_TYPE(result.object.ptr()))
-    return false;
+  const py::object type = result.object ? py::type::of(result.object) : arrays::loaded_module("torch").attr("Tensor");
+  if (framework_.library() != arrays::ArrayLibrary::kTorch || !py::type::of(object).is(type)) return false;
   const Array a = arrays::borrow(call_, "a result of a library call", object);
   // A part of a result that several functions make is no result.
   const bool is_whole = r.view.data == result.view.data && library_detail::as_wanted(r.view, result.view);
@@ -247,6 +253,7 @@ void CallersLibrary::call(const Node& n, std::span<const LibraryArgument> argume
 void CallersLibrary::call_into(const py::object& f, const std::string& name, const py::list& given,
                                std::span<LibraryResult> results, const arrays::Bridge& bridge) {
   py::dict wanted;
+  for (LibraryResult& r : results) make_result(r);
   for (const LibraryResult& r : results)
     wanted[py::int_(r.index)] = r.kept ? py::object(py::none()) : bridge.view(r.view);
   const py::object computed = f.attr("into")(wanted, *given);
@@ -254,9 +261,43 @@ void CallersLibrary::call_into(const py::object& f, const std::string& name, con
     if (r.kept) take(name, computed[py::int_(r.index)], r, bridge);
 }
 
+std::byte* CallersLibrary::make(int slot) {
+  const py::gil_scoped_acquire locked;
+  arrays::Result& result = results_[static_cast<std::size_t>(slot) - inputs_.all().size()];
+  result = arrays::fresh(call_, result.view, *inputs_.first());
+  if (poisons_memory())
+    poison(result.view.data, static_cast<std::size_t>(result.view.nbytes()), result.view.place,
+           call_.stream(framework_, result.view.place.index));
+  return result.view.data;
+}
+
+void CallersLibrary::make_result(LibraryResult& r) {
+  if (!r.kept && !r.view.data && r.view.size() > 0) r.view.data = make(r.slot);
+}
+
+std::byte* CallersLibrary::lend(int slot, std::int64_t bytes, Place place, Stream stream) {
+  if (framework_.library() != arrays::ArrayLibrary::kTorch) return nullptr;
+  const py::gil_scoped_acquire locked;
+  const Order order(*this, *arrays::bridge_of(framework_.library(), place), place, stream);
+  View layout;
+  layout.dtype = DType::kFloat64;
+  layout.place = place;
+  layout.ndim = 1;
+  layout.shape[0] = divide_up(bytes, static_cast<std::int64_t>(item_bytes(layout.dtype)));
+  set_c_strides(layout);
+  arrays::Result memory = arrays::fresh(call_, layout, *inputs_.first());
+  lent_[slot] = std::move(memory.object);
+  return memory.view.data;
+}
+
+/// A donated argument is a tensor that only its backward pass has: without its memory, whoever names it still.
 void CallersLibrary::release(int slot) {
   const py::gil_scoped_acquire locked;
-  kept_.erase(slot);
+  if (static_cast<std::size_t>(slot) >= inputs_.all().size()) {
+    if (kept_.erase(slot) == 0) lent_.erase(slot);
+  } else if (framework_.library() == arrays::ArrayLibrary::kTorch) {
+    inputs_.all()[static_cast<std::size_t>(slot)]->object.attr("set_")();
+  }
 }
 
 }  // namespace kfusion::fuse

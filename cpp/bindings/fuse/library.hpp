@@ -22,7 +22,8 @@ class Inputs;
 /// without.
 class CallersLibrary final : public LibraryFunctions {
  public:
-  /// `results`: of the call; those that are `fresh` may become what the library has made.
+  /// `results`: of the call; those that are `fresh` may become what the library has made. Those without memory are made
+  /// when something is stored into them.
   CallersLibrary(arrays::Call& call, const Device& device, const arrays::Framework& framework, const Inputs& inputs,
                  std::span<arrays::Result> results, const bool* fresh)
       : call_(call), device_(device), framework_(framework), inputs_(inputs), results_(results), fresh_(fresh) {}
@@ -31,6 +32,8 @@ class CallersLibrary final : public LibraryFunctions {
                Stream stream) override;
   void call(const Node& n, std::span<const LibraryArgument> arguments, std::span<LibraryResult> results, Place place,
             Stream stream) override;
+  std::byte* make(int slot) override;
+  std::byte* lend(int slot, std::int64_t bytes, Place place, Stream stream) override;
   void release(int slot) override;
 
  private:
@@ -50,6 +53,8 @@ class CallersLibrary final : public LibraryFunctions {
   void compute_plainly(const Node& n, std::span<const LibraryArgument> arguments, const View& result) const;
   arrays::py::object argument(const LibraryArgument& a, const arrays::Bridge& bridge) const;
   void take(const std::string& function, arrays::py::object object, LibraryResult& r, const arrays::Bridge& bridge);
+  /// Makes what is left to the run.
+  void make_result(LibraryResult& r);
   /// Makes the object a result of the call, instead of copying it to the array that was made for that. Whether it can
   /// be.
   bool hand_over(const arrays::py::object& object, LibraryResult& r, bool in_order);
@@ -61,7 +66,8 @@ class CallersLibrary final : public LibraryFunctions {
   const Inputs& inputs_;
   std::span<arrays::Result> results_;
   const bool* fresh_;
-  std::map<int, Kept> kept_;  ///< by slot
+  std::map<int, Kept> kept_;        ///< by slot
+  std::map<int, py::object> lent_;  ///< likewise
 };
 
 }  // namespace kfusion::fuse

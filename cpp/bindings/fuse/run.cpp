@@ -11,7 +11,7 @@
 #include "cpu/openmp.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/room.hpp"
-#include "runtime/poison.hpp"
+#include "runtime/lent.hpp"
 #include "runtime/views.hpp"
 
 namespace kfusion::fuse {
@@ -38,7 +38,7 @@ void execute(Call& call, const Compiled& c, const Inputs& inputs, std::byte* con
   in_stream_order(call, library, place, std::any_of(fresh, fresh + count, std::identity{}), [&](Stream stream) {
     if (poisons_memory())
       for (std::size_t i = 0; i < count; ++i)
-        if (fresh[i]) poison(outputs[i], static_cast<std::size_t>(c.results[i].nbytes()), place, stream);
+        if (fresh[i] && outputs[i]) poison(outputs[i], static_cast<std::size_t>(c.results[i].nbytes()), place, stream);
     try {
       const cpu::OnTorchThreads threads(library.library() == arrays::ArrayLibrary::kTorch && place.on_host());
       c.executable.run({from.data(), outputs, parameters, stream, &callers});
@@ -137,6 +137,20 @@ void require_as_traced(const Call& call, const Graph& graph, const Inputs& input
   }
 }
 
+namespace {
+
+/// Whether the run makes the results, when it stores them: where a library's functions need memory before. On the
+/// library's own stream: for another one, all of a call's memory is there before the stream waits.
+bool leaves_results(const Call& call, const Entry& entry, const Inputs& inputs, const Goals& goals) {
+  if (!inputs.first() || inputs.first()->framework->library() != arrays::ArrayLibrary::kTorch) return false;
+  const bool are_all_fresh = goals.outs.empty() && entry.targets.empty();
+  if (!are_all_fresh || !inputs.first()->framework->knows_stream() || call.has_stream_argument()) return false;
+  if (lends_everywhere()) return true;
+  return !inputs.first()->view.place.on_host() && entry.compiled->executable.has_library_steps();
+}
+
+}  // namespace
+
 Results compute(Call& call, const Entry& entry, const Inputs& inputs, const double* parameters, const Goals& goals,
                 std::pmr::memory_resource* memory) {
   const Compiled& c = *entry.compiled;
@@ -145,6 +159,7 @@ Results compute(Call& call, const Entry& entry, const Inputs& inputs, const doub
     const std::size_t k = i - entry.results();
     return entry.targets[k].direct ? &goals.targets[k] : nullptr;
   };
+  const bool is_left = leaves_results(call, entry, inputs, goals);
   Results results(memory);
   results.reserve(c.results.size());
   Room<std::byte*, run_detail::kFewArrays> to(c.results.size());
@@ -152,7 +167,10 @@ Results compute(Call& call, const Entry& entry, const Inputs& inputs, const doub
   for (std::size_t i = 0; i < c.results.size(); ++i) {
     const Array* const array = given(i);
     fresh[i] = !array;
-    results.push_back(array ? Result{array->view, {}} : run_detail::fresh_result(call, c.results[i], inputs.first()));
+    results.push_back(array ? Result{array->view, {}}
+                      : is_left && c.results[i].size() > 0
+                          ? Result{c.results[i], {}}
+                          : run_detail::fresh_result(call, c.results[i], inputs.first()));
     to[i] = results.back().view.data;
   }
   run_detail::execute(call, c, inputs, to.data(), parameters, fresh.data(), std::span(results).first(entry.results()));

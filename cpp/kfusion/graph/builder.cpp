@@ -147,7 +147,7 @@ NodeId GraphBuilder::input(std::string input_name, Extents shape, DType dtype, L
   n.shape = std::move(shape);
   n.library = library;
   n.place = place;
-  n.attributes = InputAttributes{std::move(input_name), captured, std::move(strides)};
+  n.attributes = InputAttributes{std::move(input_name), captured, std::move(strides), false};
   return add_source(std::move(n));
 }
 
@@ -435,6 +435,13 @@ void GraphBuilder::replace(const NodeIds& nodes, const NodeIds& by) {
     if (n.op != Op::library_result) move(n.arguments);  // which is the call's, whatever stands for its first result
   for (LibraryForm& form : graph_.forms) move(form.arguments);
   std::erase_if(graph_.forms, [&](const LibraryForm& form) { return instead[at(form.result)] >= 0; });
+}
+
+void GraphBuilder::donate(NodeId input) {
+  argument(Op::reshape, input);
+  auto* const attributes = std::get_if<InputAttributes>(&graph_.nodes[at(input)].attributes);
+  if (!attributes) throw ValueError("donate: must be an input");
+  attributes->donated = true;
 }
 
 void GraphBuilder::stop_gradient(NodeId x) {

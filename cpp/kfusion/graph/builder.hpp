@@ -78,6 +78,9 @@ class GraphBuilder {
   /// readers; forms whose result is replaced go.
   void replace(const NodeIds& nodes, const NodeIds& by);
 
+  /// Says of an input that nobody reads it after a run, which may use its memory.
+  void donate(NodeId input);
+
   /// Says that gradients take x for a constant.
   void stop_gradient(NodeId x);
   bool is_stopped(NodeId x) const { return at(x) < stopped_.size() && stopped_[at(x)]; }

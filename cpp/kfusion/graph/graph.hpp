@@ -36,6 +36,8 @@ struct InputAttributes {
   std::string name;
   bool captured = false;  ///< an array that the function named, not one of its parameters
   Extents strides;        ///< in elements, as the caller's array lies; empty: C order
+  bool donated =
+      false;  ///< of a run, no field of the graph's text: nobody reads it afterwards, its memory is the run's
   bool operator==(const InputAttributes&) const = default;
 };
 struct ConstantAttributes {

@@ -209,6 +209,10 @@ class Tracer(Inputs):
         """Readers of the nodes, and of all nodes of the same values, read the values instead, which came first."""
         self._build("replace", list(nodes), list(map(self.node, values)))
 
+    def donate(self, value: Traced) -> None:
+        """Nobody reads that input after the run, which may use its memory."""
+        self._build("donate", self.node(value))
+
 
 def constant(x: Any) -> Any:
     """x, which gradients take for a constant."""
