@@ -311,6 +311,7 @@ def test_calls_of_torch(tmp_path, rng, monkeypatch, name):
 
 @pytest.mark.parametrize("attributes", [{"mode": "cubic"}, {"mode": "linear", "exclude_outside": 1}])
 def test_infinities_stay_where_they_are_when_an_image_is_resized(tmp_path, attributes):
+    pytest.importorskip("torch")
     x = np.arange(24, dtype=F).reshape(1, 1, 2, 12)
     x[..., 0, 0] = np.inf
     options = {"coordinate_transformation_mode": "align_corners", **attributes}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -21,8 +20,6 @@ _BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}  # by bytes: dtypes tha
 @functools.cache
 def torch() -> Any:
     """The package; None where it is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        return None
     try:
         return importlib.import_module("torch")
     except ImportError:
