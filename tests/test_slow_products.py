@@ -44,6 +44,10 @@ CASES = {
     "gates of 16 rows": (gates, specs((16, 4096), (4096, 11008), (4096, 11008))),
     "gates of many rows": (gates, MANY_ROWS),
     "several results": (several, specs((2048, 1024), (1024, 4096))),
+    "several results of few rows": (
+        several,
+        specs((64, 4096), (4096, 11008)),
+    ),  # calls alone are fastest
     "logits of few rows": (logits, specs((16, 4096), (4096, 11008))),
     "attention of few rows": (attention, specs(*[(1, 64, 64, 128)] * 3)),
     "a training step": STEP,
