@@ -13,7 +13,15 @@ from . import primitives as p
 from .chunk_products import wide_of
 from .contractions import linear
 from .logit_chunks import Chunks, Losses, LossesAndGradients, WithoutGradient
-from .losses import cross_entropy, of_classes, require_classes, require_integer, require_reduction, require_smoothing
+from .losses import (
+    class_losses,
+    cross_entropy,
+    of_classes,
+    require_classes,
+    require_integer,
+    require_reduction,
+    require_smoothing,
+)
 from .operation import Array, composite
 from .views import astype, reshape
 
@@ -123,11 +131,12 @@ def head_loss(
     label_smoothing: Any,
     reduction: str,
     chunk_rows: Any = None,
+    is_strict: bool = False,
 ) -> Any:
-    """The loss of that dtype, of arguments that fit, with its gradients by chunks."""
+    """The loss of that dtype, of arguments that fit, with its gradients by chunks. is_strict: as of `class_losses`."""
     ignored = None if ignore_index is None else operator.index(ignore_index)  # no number that a call would read
     step = None if chunk_rows is None else operator.index(chunk_rows)
-    chunks = Chunks(ignored, float(label_smoothing), step, bias is not None, class_weight is not None)
+    chunks = Chunks(ignored, float(label_smoothing), step, bias is not None, class_weight is not None, is_strict)
     wide = wide_of(x._dtype)
     if class_weight is not None:
         class_weight = astype(class_weight, wide)
@@ -211,13 +220,14 @@ def _mean_over(labels: Any, weights: list[Any], ignore_index: int | None, dtype:
 def _rows(chunks: Chunks, head: _Head, _: str) -> Any:
     """A loss for each row, whose gradients compute the logits again."""
     logits = linear(head.x, head.weight, head.bias)
-    losses = cross_entropy(
+    losses = class_losses(
         astype(logits, head.wide),
         head.targets,
-        weight=head.class_weight,
-        ignore_index=chunks.ignore_index,
-        label_smoothing=chunks.label_smoothing,
-        reduction="none",
+        head.class_weight,
+        chunks.ignore_index,
+        chunks.label_smoothing,
+        "none",
+        is_strict=chunks.is_strict,
     )
     values = [*head.values, *head.weights, reshape(head.targets, (-1,))]
     return head.x._tracer.with_adjoint(losses, values, f"kfusion.{_NAME}", Losses(chunks), 4 * _flops(*head.values[:2]))

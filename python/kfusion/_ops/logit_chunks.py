@@ -27,6 +27,7 @@ class Chunks(NamedTuple):
     rows: int | None
     has_bias: bool
     has_weights: bool  # of classes
+    is_strict: bool = False  # targets on the CPU that are no classes are an error
 
     def run(self, arrays: Sequence[Any], g: Any, wanted: dict[int, Any]) -> dict[int, Any]:
         """Those results that are wanted, each in the array that is given for it, if any.
@@ -37,6 +38,8 @@ class Chunks(NamedTuple):
             wanted: by number: LOSSES, DX, DWEIGHT, DBIAS.
         """
         x, weight, *others, targets = map(as_own, arrays)
+        if self.is_strict and str(targets.device) == "cpu":
+            _require_classes(targets, len(weight), self.ignore_index)
         bias = others.pop(0) if self.has_bias else None
         weights = others.pop(0) if self.has_weights else None
         g, library = as_own(g), library_of(x)
@@ -73,6 +76,15 @@ class Chunks(NamedTuple):
         dtype = library_of(x).dtype(x)
         shapes = {LOSSES: (len(x),), DX: tuple(x.shape), DWEIGHT: tuple(weight.shape), DBIAS: (len(weight),)}
         return dtype if number == DX else wide_of(dtype), shapes[number]
+
+
+def _require_classes(targets: Any, classes: int, ignore_index: int | None) -> None:
+    wrong = (targets < 0) | (targets >= classes)
+    if ignore_index is not None:
+        wrong &= targets != ignore_index
+    if bool(wrong.any()):
+        found = int(targets[wrong][0])
+        raise IndexError(f"kfusion.cross_entropy: index {found} is out of bounds for axis 1 with size {classes}")
 
 
 def turn(z: Any, bias: Any, weights: Any, targets: Any, g: Any, options: dict[str, Any], losses: Any) -> Any:

@@ -78,6 +78,20 @@ def cross_entropy(
         ValueError: the shapes do not fit, label_smoothing is not from 0 to 1, or reduction is none of the three.
         TypeError: logits are no floats, targets no integers, or weight has another dtype.
     """
+    return class_losses(logits, targets, weight, ignore_index, label_smoothing, reduction)
+
+
+def class_losses(
+    logits: Any,
+    targets: Any,
+    weight: Any,
+    ignore_index: Any,
+    label_smoothing: Any,
+    reduction: str,
+    *,
+    is_strict: bool = False,
+) -> Any:
+    """As `cross_entropy`. is_strict: whether a target that is no class is an index out of bounds, as in torch."""
     require_reduction("cross_entropy", reduction)
     _require_classes("cross_entropy", logits, targets, weight)
     require_smoothing("cross_entropy", label_smoothing)
@@ -87,8 +101,9 @@ def cross_entropy(
         largest = constant(p.max(x, -1, keepdims=True))
         log_sum = p.log(p.sum(p.exp(x - largest), -1))
     with stage(logits, "cross_entropy.pick"):
-        losses = log_sum - (wide(_own(logits, targets, logits)) - squeeze(largest, -1))
-        counts = None if weight is None else wide(_own(logits, targets, weight))
+        strict = _strict(targets, ignore_index) if is_strict else None
+        losses = log_sum - (wide(_own(logits, targets, logits, strict)) - squeeze(largest, -1))
+        counts = None if weight is None else wide(_own(logits, targets, weight, strict))
         losses = losses if counts is None else losses * counts
         if label_smoothing:
             spread = _of_all(logits, log_sum + squeeze(largest, -1), weight)
@@ -107,12 +122,15 @@ def _of_all(logits: Any, log_sum: Any, weight: Any) -> Any:
 
 
 def nll(logs: Any, targets: Any, weight: Any, ignore_index: int, reduction: str) -> Any:
-    """Of logarithms of probabilities (..., classes) those of the targets, negated, in the same manner."""
+    """Of logarithms of probabilities (..., classes) those of the targets, negated. A target that is no class is an
+    index out of bounds.
+    """
     require_reduction("nll_loss", reduction)
     _require_classes("nll_loss", logs, targets, weight)
     with stage(logs, "nll_loss.pick"):
-        counts = None if weight is None else _own(logs, targets, weight)
-        losses = -_own(logs, targets, logs)
+        strict = _strict(targets, ignore_index)
+        counts = None if weight is None else _own(logs, targets, weight, strict)
+        losses = -_own(logs, targets, logs, strict)
         losses = losses if counts is None else losses * counts
         losses = _of_known(losses, targets, logs.shape[-1], ignore_index)
     return _mean_of_rows("nll_loss", losses, reduction, targets, ignore_index, counts)
@@ -121,9 +139,9 @@ def nll(logs: Any, targets: Any, weight: Any, ignore_index: int, reduction: str)
 def multi_margin(x: Any, targets: Any, order: int, margin: float, weight: Any) -> Any:
     """Of each row of x (..., classes) the mean of max(0, margin - x[target] + x)^order over the other classes."""
     _require_classes("multi_margin_loss", x, targets, weight)
-    beyond = p.maximum(margin - expand_dims(_own(x, targets, x), -1) + x, 0.0)
+    beyond = p.maximum(margin - expand_dims(_own(x, targets, x, targets), -1) + x, 0.0)
     beyond = beyond if order == 1 else p.square(beyond)
-    beyond = beyond if weight is None else beyond * expand_dims(_own(x, targets, weight), -1)
+    beyond = beyond if weight is None else beyond * expand_dims(_own(x, targets, weight, targets), -1)
     others = p.where(p.equal(positions(x, -1), expand_dims(targets, -1)), 0.0, beyond)
     return _of_known(p.sum(others, -1) / x.shape[-1], targets, x.shape[-1], None)
 
@@ -149,10 +167,21 @@ def _require_classes(name: str, logits: Any, targets: Any, weight: Any) -> None:
         raise error(f"kfusion.{name}: weight must be {wanted}, got {got}")
 
 
-def _own(logits: Any, targets: Any, values: Any) -> Any:
-    """Of values along the classes, for each row or for all, each row's at its target; any one where that is none."""
+def _strict(targets: Any, ignore_index: int | None) -> Any:
+    """The targets as indices of classes, any class for those to be ignored."""
+    return targets if ignore_index is None else p.where(p.equal(targets, ignore_index), 0, targets)
+
+
+def _own(logits: Any, targets: Any, values: Any, strict: Any = None) -> Any:
+    """Of values along the classes, for each row or for all, each row's at its target; any one where that is none.
+    strict: indices in the place of the targets, none of which may be out of bounds.
+    """
     if logits.shape[-1] == 0:
         return p.sum(logits, -1)  # no class has a value
+    if strict is not None:
+        if values.ndim == 1 and logits.ndim > 1:
+            return values._tracer.add("take", values, strict, 0, True)
+        return squeeze(values._tracer.add("take_along_axis", values, expand_dims(strict, -1), -1, True), -1)
     if values.ndim == 1 and logits.ndim > 1:
         return of_classes(values, targets)
     safe = p.where(is_class(targets, logits.shape[-1]), targets, 0)

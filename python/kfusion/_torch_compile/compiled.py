@@ -122,6 +122,8 @@ class Compiled:
         try:
             made = self._fused(*[given[n] for n in self._given])
         except Exception as error:
+            if isinstance(error, IndexError) and "out of bounds" in str(error):
+                raise  # of this call's data: the next one may do
             return self._refused(error, values)
         with torch.no_grad():
             values.update(zip(self._fused_results, self._layouts.laid(made, given), strict=True))

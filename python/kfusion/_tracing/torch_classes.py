@@ -60,7 +60,12 @@ def _cross_entropy(
     options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing, "reduction": how}
     rows = _rows(input)
     found = torch_heads.without_logits(rows, target, weight, options)
-    return losses.cross_entropy(rows, target, weight=weight, **options) if found is None else found
+    if found is not None:
+        return found
+    weight = None if weight is None else input._tracer.lift(weight, "torch")
+    made = losses.class_losses(rows, target, weight, **options, is_strict=True)
+    input._tracer.record("cross_entropy", {"logits": rows, "targets": target, "weight": weight, **options}, made)
+    return made
 
 
 @computed("soft_cross_entropy", same=True)

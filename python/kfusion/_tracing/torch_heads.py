@@ -42,7 +42,7 @@ def without_logits(logits: Traced, targets: Traced, class_weight: Any, options: 
     if product is None or not _is_large(product) or not tracer.heads.claim(product.node):
         return None
     made: Traced = linear_losses.head_loss(
-        product.x, product.weight, targets, product.bias, class_weight, logits._dtype, **options
+        product.x, product.weight, targets, product.bias, class_weight, logits._dtype, **options, is_strict=True
     )
     return made
 
