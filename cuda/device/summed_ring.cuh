@@ -255,7 +255,7 @@ class SummedMerger {
       posts_.wait_until_told(kSweep, i);
       if (lane < posts_.warps) part = posts_.template parts<kSweep>(i)[lane];
       merge_lanes(part, 32);
-      if (blocks_.count > 1)
+      if (blocks_.count > 1)  // its barriers have been made by the first threads of the block
         part = ClusterExchange(blocks_, shared_ + kSweep * bytes(blocks_))
                    .merged(Told<P>{part, 0}, identity, i, lane)
                    .part;

@@ -50,7 +50,7 @@ std::int64_t value_bound(const Kernel& k) {
   std::int64_t bytes = 0;
   for (const Step& s : k.steps)
     bytes += (s.level == Level::kRow ? 8 : 0) + (s.kind == StepKind::kMap && s.op == Op::divide ? 32 : 0);
-  return whole_slots(bytes);
+  return std::max(whole_slots(bytes), kSlotBytes);
 }
 
 struct SummedRingRows : Configuration {
