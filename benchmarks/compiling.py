@@ -121,10 +121,10 @@ class CompileCase(ModelCase):
 
 
 def _warm_up() -> None:
-    """Imports Dynamo, for which no version should pay."""
+    """Imports Dynamo and AOTAutograd, for which no version should pay."""
     import torch
 
-    torch.compile(torch.neg, backend="eager")(torch.ones(2))
+    torch.compile(torch.neg, backend="aot_eager")(torch.ones(2))
 
 
 def _version(model: Any, version: str) -> Callable[..., Any]:

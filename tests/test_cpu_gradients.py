@@ -275,3 +275,22 @@ def test_rows_of_few_columns(isa: str, threads: Any, columns: int) -> None:
             want = (wide(x) * w).sum(0), x.max(0), wide(x).mean(0), wide(x).var(0)
             for a, b in zip(got, want, strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * max(1, np.abs(b).max()))
+
+
+def test_values_that_sweeps_share(isa: str) -> None:
+    """What both sweeps make of a long function is kept, in groups of rows, in chunks, and as a sum's term."""
+    for dtype in ("float32", "bfloat16", "float64"):
+        for shape in ((70, 3), (70, 257), (65, 4096), (33, 9001)):
+            x, w, _, g = arrays(shape, dtype)
+
+            def shared(x: Any, w: Any, g: Any) -> Any:
+                y = kf.exp(kf.tanh(x)) * w + 1
+                z = y * g
+                return y - y.mean(-1, keepdims=True), z * z.sum(-1, keepdims=True), z.sum(0)
+
+            y = np.exp(np.tanh(wide(x))) * wide(w) + 1
+            z = y * wide(g)
+            exact = y - y.mean(-1, keepdims=True), z * z.sum(-1, keepdims=True), z.sum(0)
+            for got, want in zip(kf.fuse(shared)(x, w, g), exact, strict=True):
+                atol = 2 * RELATIVE[dtype] * max(1, np.abs(want).max())
+                np.testing.assert_allclose(wide(np.asarray(got)), want, rtol=0, atol=atol)

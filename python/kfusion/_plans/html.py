@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from .._tables import byte_unit, counted, escaped, in_unit, number
-from . import fusions, layers, report, whole
+from . import fusions, layers, pass_tables, report, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,7 +95,7 @@ def _whole_sections(plan: Plan, found: Sequence[Fold]) -> Iterator[str]:
 
 def _passes(plan: Plan, limit: int | None) -> Iterator[str]:
     """Of a plan with gradients: both passes and what is kept between them, by kind where that is more than `limit`."""
-    if tables := list(report.pass_tables(plan, None, limit)):
+    if tables := list(pass_tables.tables(plan, None, limit)):
         yield "<h2>Forward and backward</h2>\n"
         yield from (_scroll(table.html(), what) for table, what in zip(tables, ("passes", "kept"), strict=False))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .._devices.running import HOW_TO_MEASURE
 from .._spec import ITEM_BYTES
 from .._tables import Table, byte_unit, counted, in_unit, number, room, shorten, si, wrapped
-from . import passes
+from . import pass_tables
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -31,7 +31,7 @@ def parts(plan: Plan, width: int | None) -> Iterator[Table | str]:
     directions = None if plan.passes is None else plan.passes.kernels
     yield groups_table(plan.groups, width, len(plan.unfused_groups), directions=directions)
     yield totals_table(plan)
-    yield from pass_tables(plan, width)
+    yield from pass_tables.tables(plan, width, MAX_GROUPS)
     if plan.refusals:
         yield refusals_text(plan.refusals, width)
     yield "\n".join(wrapped(line, width) for line in (savings_line(plan), *notes(plan)))
@@ -93,14 +93,6 @@ def used_peaks(plan: Plan) -> dict[str, float]:
     return {f"{dtype} {unit}": plan.device.peak_flops(dtype, unit) for dtype, unit in used}
 
 
-def pass_tables(plan: Plan, width: int | None, limit: int | None = MAX_GROUPS) -> Iterator[Table]:
-    """Of a plan with gradients: what each pass costs, and what is kept between them."""
-    if (found := plan.passes) is not None:
-        yield passes.passes_table(found)
-        if (kept := passes.kept_table(found, width, limit)) is not None:
-            yield kept
-
-
 def groups_table(
     groups: Sequence[Group],
     width: int | None,
@@ -118,7 +110,7 @@ def groups_table(
     left: tuple[int, ...] = (0, 1, 2, 8)
     if directions is not None:
         header, left = ("#", "kernel", "pass", *columns), (0, 1, 2, 3, 9)
-        rows = [(*row[:2], passes.SHORT[directions[g.id]], *row[2:]) for row, g in zip(rows, shown, strict=True)]
+        rows = [(*row[:2], pass_tables.SHORT[directions[g.id]], *row[2:]) for row, g in zip(rows, shown, strict=True)]
     label_width = None if width is None else max(room(1, header, rows, width), _MIN_LABEL)
     more = f", the first {limit} of them" if len(groups) > len(shown) else ""
     count = counted(len(groups), "kernel")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .._tables import Table, byte_unit, in_unit, number, room, shorten, si, wrapped
-from . import fusions, layers, report
+from . import fusions, layers, pass_tables, report
 from .folds import Fold, folds
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def parts(plan: Plan, found: Sequence[Fold], width: int | None) -> Iterator[Tabl
     yield layers.table([fold.layer for fold in found], width, layers_title(found))
     yield kernels_table(plan, found, width)
     yield report.totals_table(plan)
-    yield from report.pass_tables(plan, width)
+    yield from pass_tables.tables(plan, width, report.MAX_GROUPS)
     if (best := plan.top(TOP)).rows:
         yield fusions.table(best, width)
         yield f"print(plan.top({TOP})) says where they are, and what the last column means.\n"

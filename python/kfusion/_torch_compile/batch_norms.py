@@ -43,9 +43,7 @@ class Channels:
             self._function = fuse(self._traced(name))
 
     def values(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
-        """The new arguments, of the others."""
-        if not self.places:
-            return {}
+        """The new arguments, if there are any, of the others."""
         return dict(zip(self.places, self._function(*[given[n] for n in self._read]), strict=True))
 
     def _replace(self, graph: Any, norm: Any, first: Any) -> None:

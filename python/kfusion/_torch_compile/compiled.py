@@ -114,8 +114,9 @@ class Compiled:
         """The graph's results."""
         given = dict(zip(self._arguments, arguments, strict=True))
         arguments.clear()
-        with _plain_torch():
-            given |= self._channels.values(given)
+        if self._channels.places:
+            with _plain_torch():
+                given |= self._channels.values(given)
         values: dict[Any, Any] = dict(given)
         if self._is_eager:
             return self._eagerly(values)

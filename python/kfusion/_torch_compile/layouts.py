@@ -61,7 +61,7 @@ class Turned:
 
     def of(self, nodes: Sequence[Any]) -> list[int]:
         """Their places among the nodes that a function is given."""
-        return [nodes.index(n) for n in self._places]
+        return [nodes.index(n) for n in self._places if n in nodes]
 
 
 def in_c_order(x: Any) -> Any:

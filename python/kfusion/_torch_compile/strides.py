@@ -46,8 +46,10 @@ class Layouts:
 
 
 def _order(value: Any) -> tuple[int, ...] | None:
-    """The order of a tensor's axes in memory; None where they lie in their own order, or share memory."""
-    if not fx_graphs.is_tensor(value) or value.is_complex():
+    """The order of a tensor's axes in memory; None where they lie in their own order, or share memory. On a GPU results
+    of convolutions lie as they should by themselves.
+    """
+    if not fx_graphs.is_tensor(value) or value.is_complex() or value.device.type != "cpu":
         return None
     strides = [fx_graphs.known(s) for s in value.stride()]
     order = tuple(sorted(range(value.ndim), key=lambda a: -strides[a]))
