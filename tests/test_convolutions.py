@@ -102,7 +102,7 @@ def draw(*shape, dtype="float16", scale=1.0, last=True):
 
 
 def check(f, *arguments, dtype="float16", kernels=1, out=None):
-    fused = kf.FusedFunction(f, {"executors": ["cudnn", "cuda"]})
+    fused = kf.FusedFunction(f, {"executors": ["cudnn", "cuda"], "by_time": False})
     plan = fused.plan(*arguments)
     executors = [g.executor for g in plan.groups]
     assert executors.count("cudnn") == 1, executors
@@ -217,7 +217,7 @@ class TestForms:
 
     def test_a_first_call_in_a_cuda_graph(self):
         x, w = draw(3, 16, 13, 11), draw(40, 16, 3, 3, scale=0.1)
-        fused = kf.FusedFunction(self.relu, {"executors": ["cudnn", "cuda"]})
+        fused = kf.FusedFunction(self.relu, {"executors": ["cudnn", "cuda"], "by_time": False})
         assert [g.executor for g in fused.plan(x, w).groups] == ["cudnn"]
         graph, out = torch.cuda.CUDAGraph(), torch.empty_like(F.conv2d(x, w, padding=1))
         with torch.cuda.graph(graph):
@@ -232,7 +232,7 @@ class TestForms:
         x, w, v = draw(2, 16, 9, 9), draw(32, 16, 3, 3, scale=0.1), draw(16, 32, 3, 3, scale=0.1)
         f = kf.FusedFunction(
             lambda x, w, v: F.relu(F.conv2d(F.relu(F.conv2d(x, w, padding=1)), v, padding=1) + x),
-            {"executors": ["cudnn", "cuda"]},
+            {"executors": ["cudnn", "cuda"], "by_time": False},
         )
         assert [g.executor for g in f.plan(x, w, v).groups] == ["cudnn", "cudnn"]
         want = F.relu(F.conv2d(F.relu(F.conv2d(x.double(), w.double(), padding=1)), v.double(), padding=1) + x.double())
@@ -252,7 +252,7 @@ class TestForms:
 
     def test_threads(self):
         w = draw(24, 16, 3, 3, scale=0.1)
-        fused = kf.FusedFunction(self.relu, {"executors": ["cudnn", "cuda"]})
+        fused = kf.FusedFunction(self.relu, {"executors": ["cudnn", "cuda"], "by_time": False})
 
         def run(seed):
             with torch.cuda.stream(torch.cuda.Stream()):

@@ -141,7 +141,7 @@ def draw(*shape, dtype="bfloat16", scale=1.0):
 
 
 def forced(f):
-    return kf.FusedFunction(f, {"executors": ["cublaslt", "cuda"]})
+    return kf.FusedFunction(f, {"executors": ["cublaslt", "cuda"], "by_time": False})
 
 
 def check(f, *arguments, dtype="bfloat16"):

@@ -72,6 +72,8 @@ PlanOptions read(const py::dict& options, Executors executors) {
     const auto name = py::str(key).cast<std::string>();
     if (name == "fuse")
       result.fuse = read_flag(name, value);
+    else if (name == "by_time")
+      result.by_time = read_flag(name, value);
     else if (name == "executors")
       result.executors = read_executors(value);
     else if (name == "allow")

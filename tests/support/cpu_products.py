@@ -29,7 +29,7 @@ def poisoned() -> None:
 
 def forced(f: Callable[..., Any]) -> kf.FusedFunction:
     """Run by blocks, whatever is predicted to be faster."""
-    return kf.FusedFunction(f, {"executors": ["cpu_products", "cpu"]})
+    return kf.FusedFunction(f, {"executors": ["cpu_products", "cpu"], "by_time": False})
 
 
 # one row, one column, depth 1, tails, several blocks along rows, along columns, and along both

@@ -27,6 +27,7 @@ class Fastest {
         chosen_(Planner(g, device, options).fused(unfused)) {}
 
   Counted run() {
+    if (!options_.by_time) return std::move(chosen_);
     for (const Executor* e : Executors(options_.executors)) {
       if (!takes_operations(e, chosen_.plan())) continue;
       if (options_.allow.empty()) set_apart(e);  // else the caller says what may share a kernel, whatever it takes

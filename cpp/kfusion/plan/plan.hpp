@@ -74,7 +74,8 @@ struct Refusal {
 };
 
 struct PlanOptions {
-  bool fuse = true;  ///< false: one group per stage; of what cannot be one kernel, several
+  bool fuse = true;     ///< false: one group per stage; of what cannot be one kernel, several
+  bool by_time = true;  ///< false: bytes alone decide what shares a kernel, not predicted times
   /// Pairs of stage names as the plan's graph has them, or op names, that may fuse, when not empty only those; and
   /// pairs that may not.
   std::vector<std::pair<std::string, std::string>> allow, forbid;
