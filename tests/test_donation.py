@@ -125,6 +125,64 @@ def test_hooks_that_hold(donated: list[tuple[int, ...]]) -> None:
     assert_same(packed, before)
 
 
+def test_hooks_with_a_list_of_their_own(donated: list[tuple[int, ...]]) -> None:
+    """It has them still when the pass is done, and no more references than the graph has otherwise."""
+    module, fused, x = pair(30)
+    stored: list[Any] = []
+
+    def pack(t: Any) -> int:
+        stored.append(t)
+        return len(stored) - 1
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda i: stored[i]):
+        y = fused(x)
+    before = [t.clone() for t in stored]
+    assert_same(gradients(y, x, module), gradients(module(x), x, module))
+    assert donated == [()]
+    assert_same(stored, before)
+
+
+def _in_grad(t: Any) -> Any:
+    owner = nn.Parameter(torch.zeros_like(t))
+    owner.grad = t
+    return owner
+
+
+@pytest.mark.parametrize(
+    ("holds", "held"),
+    [
+        (_in_grad, lambda o: o.grad),
+        (lambda t: t * torch.ones((), dtype=t.dtype, requires_grad=True), lambda o: o.grad_fn._saved_self),
+        (lambda t: t.untyped_storage(), lambda s: torch.tensor(s.tolist())),
+    ],
+    ids=["grad", "another node", "memory"],
+)
+def test_what_holds_it_without_its_object(holds: Any, held: Any, donated: list[tuple[int, ...]]) -> None:
+    module, fused, x = pair(31)
+    y = fused(x)
+    kept = [t for t in y.grad_fn.saved_tensors if not t.requires_grad]
+    holders = [holds(t) for t in kept]
+    before = [held(h).clone() for h in holders]
+    del kept
+    assert_same(gradients(y, x, module), gradients(module(x), x, module))
+    assert donated == [()]
+    assert_same([held(h) for h in holders], before)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_library_gradients_that_are_what_they_get(rows: int) -> None:
+    """That of a sum along an axis of one element gives its argument, which lies where the kept value did."""
+
+    def f(x: Any, y: Any) -> Any:
+        return torch.sin(torch.cumsum(x * y, 0))
+
+    x, y = (torch.randn(rows, 33, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    g = torch.randn(rows, 33, dtype=torch.float64)
+    fused = kf.fuse(f)
+    for _ in range(3):
+        assert_same(torch.autograd.grad(fused(x, y), [x, y], g), torch.autograd.grad(f(x, y), [x, y], g))
+
+
 def test_checkpoints(donated: list[tuple[int, ...]]) -> None:
     module, fused, x = pair(22)
     want = gradients(module(x), x, module)

@@ -8,8 +8,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-# How many references there are to a tensor's object, and how many tensors there are of its memory.
-Holders = tuple[int, int]
+# How many there are of: references to a tensor's object; those to the tensor, which the graph and .grad have without
+# one; tensors of its memory; references to the object of its memory.
+Holders = tuple[int, int, int, int]
 
 
 def is_last() -> bool:
@@ -18,9 +19,17 @@ def is_last() -> bool:
 
 
 def holders(saved: Sequence[Any], first: int) -> list[Holders]:
-    """Of the tensors from the first one on, while nothing but their tuple refers to them."""
+    """Of the tensors from the first one on, while nothing but their tuple refers to them.
+
+    Those that a hook has put away and given back, which may have them still, are not the graph's.
+    """
     uses = sys.modules["torch"]._C._storage_Use_Count
-    return [(sys.getrefcount(saved[i]), uses(saved[i].untyped_storage()._cdata)) for i in range(first, len(saved))]
+    found = []
+    for i in range(first, len(saved)):
+        memory = saved[i].untyped_storage()
+        counts = sys.getrefcount(saved[i]), saved[i]._use_count(), uses(memory._cdata), sys.getrefcount(memory)
+        found.append(counts)
+    return found
 
 
 @functools.cache
@@ -30,7 +39,11 @@ def usual_holders() -> Holders | None:
     It is found out once, in a thread of its own: the caller's hooks and modes are its thread's.
     """
     torch = sys.modules["torch"]
-    needed = (torch._C, "_storage_Use_Count"), (torch._C._autograd, "_get_current_graph_task_keep_graph")
+    needed = (
+        (torch._C, "_storage_Use_Count"),
+        (torch._C._autograd, "_get_current_graph_task_keep_graph"),
+        (torch.Tensor, "_use_count"),
+    )
     if not all(hasattr(owner, name) for owner, name in needed):
         return None
     found: list[Holders] = []

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import _arrays
+
 
 class ByIndex(NamedTuple):
     """Adds elements of g to zeros at the positions along an axis from which `take` or `take_along_axis` took them.
@@ -136,9 +138,10 @@ class OfCall(NamedTuple):
             wanted = [given[i] for i in self.arguments]
             found: Sequence[Any] = [None] * len(wanted)
             if pairs:
-                results, gradients = zip(*pairs, strict=True)
-                found = torch.autograd.grad(results, wanted, gradients, allow_unused=True)
+                results, theirs = zip(*pairs, strict=True)
+                found = torch.autograd.grad(results, wanted, theirs, allow_unused=True)
         made = [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
+        made = [_arrays.apart(g, arrays) for g in made]  # some give what they get, such as cumsum of one element
         return [g.permute(self.order) if self.order and g.ndim == len(self.order) else g for g in made]
 
 
