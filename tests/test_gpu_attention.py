@@ -246,7 +246,7 @@ SHAPES = [(2, 3, 50, 70, 16, 24), (1, 2, 63, 64, 64, 64), (1, 2, 65, 127, 128, 1
 
 
 def forced(f):
-    return kf.FusedFunction(f, {"executors": [OURS, "cuda"], "by_time": False})
+    return kf.FusedFunction(f, {"executors": [OURS, "cuda"]})
 
 
 def draw(*shape, dtype="bfloat16", scale=1.0):

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
+import kfusion as kf
 from kfusion._torch_compile import cuda_graphs  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -132,3 +133,18 @@ def test_a_graph_is_wanted_where_there_is_a_device(monkeypatch):
     assert not cuda_graphs.is_wanted(None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert not cuda_graphs.is_wanted("reduce-overhead")
+
+
+def test_results_are_torchs_own_while_a_graph_is_recorded():
+    """The trees free results by torch's own function, which DLPack's memory does not have; it cannot be resized."""
+    fused, x = kf.fuse(lambda x: x * 2), torch.ones(5)
+
+    def owned(made):
+        return made.untyped_storage().resizable()
+
+    assert not owned(fused(x))
+    assert owned(cuda_graphs._made_by_torch(fused)(x))
+    assert not owned(fused(x))
+    with pytest.raises(TypeError):
+        cuda_graphs._made_by_torch(fused)("no array")
+    assert not owned(fused(x))

@@ -1,6 +1,7 @@
 // Threads, memory, instruction sets, CUDA devices and their clocks.
 #include <pybind11/functional.h>
 
+#include "bindings/arrays/array.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/stl.hpp"
@@ -73,6 +74,11 @@ For tests: whether fused calls fill fresh results and their working memory with 
 
 For tests: whether plans that are made ready to run from now on lend memory to each value between their kernels, and
 make results when these are stored, as they do on GPUs for large values between functions of torch's.
+)");
+  m.def("results_by_torch", &arrays::set_results_by_torch, py::arg("on"), R"(results_by_torch(on)
+--
+
+Whether torch results of this thread's calls are made by torch.empty_strided, not through DLPack. Returns what was set.
 )");
   m.def("use_vector_libm", &cpu::use_vector_libm, py::arg("on"), R"(use_vector_libm(on)
 --

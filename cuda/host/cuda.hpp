@@ -50,8 +50,6 @@ void synchronize(int device, Stream stream);
 void synchronize_device(int device);  ///< waits for all streams; throws what their work failed with
 /// The device that a pointer of device memory belongs to.
 int device_of(const void* p);
-/// The device of a stream; -1 for default streams, which each device has, and where the driver does not say.
-int device_of_stream(Stream stream);
 /// Work enqueued on `waiter` after this call starts after all work now on `on`.
 void wait(Stream waiter, Stream on, int device);
 

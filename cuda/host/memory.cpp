@@ -243,19 +243,6 @@ int device_of(const void* p) {
   return attributes.device;
 }
 
-int device_of_stream(Stream stream) {
-#if CUDART_VERSION >= 12080
-  int device = -1;
-  const cudaStream_t s = handle(stream);
-  if (!s || s == cudaStreamLegacy || s == cudaStreamPerThread) return -1;
-  if (cudaStreamGetDevice(s, &device) == cudaSuccess) return device;
-  cudaGetLastError();
-#else
-  static_cast<void>(stream);
-#endif
-  return -1;
-}
-
 namespace {
 constexpr std::size_t kMostKept = 64, kLeastKeptBytes = std::size_t{64} << 10;
 

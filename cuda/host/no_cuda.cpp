@@ -33,7 +33,6 @@ void copy(void*, const void*, std::size_t, int, Stream) { refuse(); }
 void synchronize(int, Stream) { refuse(); }
 void synchronize_device(int) { refuse(); }
 int device_of(const void*) { refuse(); }
-int device_of_stream(Stream) { refuse(); }
 void wait(Stream, Stream, int) { refuse(); }
 bool is_capturing(int, Stream) { refuse(); }
 std::uint64_t stream_number(int, Stream) { refuse(); }

@@ -62,6 +62,7 @@ class Call {
   const char* function_;
   Takes takes_;
   std::optional<Stream> requested_, resolved_;
+  int device_of_requested_ = -1;  ///< where that is known
 };
 
 struct Array {
@@ -164,6 +165,9 @@ std::uint64_t torch_autocast();
 /// Whether a tensor requires grad, and torch's grad mode is on.
 bool torch_requires_grad(pybind11::handle tensor);
 bool torch_grad_is_enabled();
+/// Whether results of this thread's calls are tensors that torch.empty_strided makes, as those of its own functions
+/// are, instead of ones that own memory of DLPack's: torch's trees of CUDA graphs take no others. Returns what was set.
+bool set_results_by_torch(bool wanted);
 
 /// What a kind of array has beside DLPack; each may be absent.
 struct DlpackExtras {

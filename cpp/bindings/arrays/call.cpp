@@ -1,7 +1,6 @@
 #include "bindings/arrays/array.hpp"
 #include "bindings/arrays/own.hpp"
 #include "bindings/gil.hpp"
-#include "host/cuda.hpp"
 
 namespace kfusion::arrays {
 namespace {
@@ -27,18 +26,20 @@ std::optional<Stream> parse_stream(const Call& call, py::handle stream) {
   return static_cast<Stream>(value);
 }
 
-/// A graph captured on another device's stream would read memory that its device does not reach.
-void require_stream_of(const Call& call, Stream stream, int device) {
-  const int its = cuda::device_of_stream(stream);
-  if (its < 0 || its == device) return;
-  throw ValueError(call.says("stream must be of the arrays' device (cuda:" + std::to_string(device) +
-                             "), got one of cuda:" + std::to_string(its)));
+/// The device of a stream of torch's or CuPy's; -1 of others. The runtime is not asked: a stream that is being captured
+/// must not be.
+int device_of_stream(py::handle stream) {
+  for (const char* name : {"device_index", "device_id"})
+    if (const py::object device = py::getattr(stream, name, py::none()); PyLong_Check(device.ptr()))
+      return device.cast<int>();
+  return -1;
 }
 
 }  // namespace
 
 Call::Call(const char* function, py::handle stream, Takes takes) : function_(function), takes_(takes) {
   requested_ = parse_stream(*this, stream);
+  if (requested_) device_of_requested_ = device_of_stream(stream);
 }
 
 std::string Call::says(const std::string& rest) const { return "kfusion." + std::string(function_) + ": " + rest; }
@@ -52,10 +53,11 @@ std::string Call::dtypes_taken() const {
 }
 
 Stream Call::stream(const Framework& framework, int device) {
-  if (!resolved_) {
-    if (requested_) require_stream_of(*this, *requested_, device);
-    resolved_ = requested_ ? *requested_ : framework.current_stream(device);
-  }
+  // A graph that is captured on another device's stream would read memory that its device does not reach.
+  if (device_of_requested_ >= 0 && device_of_requested_ != device)
+    throw ValueError(says("stream must be of the arrays' device (cuda:" + std::to_string(device) +
+                          "), got one of cuda:" + std::to_string(device_of_requested_)));
+  if (!resolved_) resolved_ = requested_ ? *requested_ : framework.current_stream(device);
   return *resolved_;
 }
 

@@ -3,6 +3,7 @@
 #include <pybind11/gil_safe_call_once.h>
 
 #include <new>
+#include <utility>
 
 #include "bindings/arrays/dlpack.hpp"
 #include "bindings/arrays/library_functions.hpp"
@@ -105,6 +106,9 @@ dlpack::ExchangeApi* exchange_api(const py::object& torch) {
   return api;
 }
 
+/// Of this thread: results are tensors that torch.empty_strided makes. See `results_by_torch`.
+thread_local bool by_torch = false;
+
 class Torch final : public Framework {
  public:
   Torch(dlpack::ExchangeApi* api, py::object torch)
@@ -146,6 +150,7 @@ class Torch final : public Framework {
   }
 
   Result empty(const Call& call, const View& layout, const Array& like) const override {
+    if (by_torch) return empty_strided(layout, like);
     if (layout.place.on_host() && layout.nbytes() >= static_cast<std::int64_t>(cpu::kPooledBytes))
       return pooled(layout);
     if (!is_c_contiguous(layout)) return empty_strided(layout, like);
@@ -214,6 +219,8 @@ class Torch final : public Framework {
 };
 
 }  // namespace
+
+bool set_results_by_torch(bool wanted) { return std::exchange(by_torch, wanted); }
 
 bool torch_requires_grad(py::handle tensor) {
   const Names& n = names();

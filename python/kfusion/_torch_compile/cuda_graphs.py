@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .. import _core
 from .._tracing import fx_graphs
 from .._tracing.aten import RANDOM
 
@@ -104,11 +105,24 @@ def _recorded(
             known.add(sizes)
             return made
         if not hasattr(of_thread, "replay"):
-            of_thread.replay = cudagraphify_impl(run, list(arguments), fixed, **facts)
+            of_thread.replay = cudagraphify_impl(_made_by_torch(run), list(arguments), fixed, **facts)
         return of_thread.replay(arguments)
 
     replayed._boxed_call = True  # type: ignore[attr-defined]
     return replayed
+
+
+def _made_by_torch(run: Run) -> Run:
+    """With results whose memory is torch's in every way: the trees free it themselves."""
+
+    def made(arguments: list[Any]) -> Any:
+        before = _core.results_by_torch(True)
+        try:
+            return run(arguments)
+        finally:
+            _core.results_by_torch(before)
+
+    return made
 
 
 def _announced(run: Run, device: int) -> Run:

@@ -327,6 +327,13 @@ def _native_group_norm(x: Any, weight: Any, bias: Any, n: Any, channels: Any, hw
     return y, mean, p.rsqrt(variance + eps)
 
 
+@first("native_group_norm")
+def _only_group_norm(x: Any, weight: Any, bias: Any, n: Any, channels: Any, hw: Any, groups: int, eps: float) -> Any:
+    if x.ndim < 3 or 0 in x.shape:
+        raise no_form("of no elements")
+    return groupnorm(x, groups, weight, bias, eps=eps)
+
+
 def _trained_batch_norm(x: Any, weight: Any, bias: Any, momentum: float, eps: float, running: Any = None) -> Any:
     """y, the mean and the reciprocal deviation of each channel, and the running statistics as they are afterwards."""
     axes = tuple(a for a in range(x.ndim) if a != 1)
