@@ -6,11 +6,12 @@ import types
 
 import pytest
 
+import kfusion as kf
+
 torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-import kfusion as kf
 from kfusion._torch_compile import cuda_graphs  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
