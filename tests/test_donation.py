@@ -285,6 +285,16 @@ def test_other_sizes(rows: tuple[int, ...], donated: list[tuple[int, ...]]) -> N
     assert [len(d) for d in donated] == [2] * len(rows)
 
 
+@pytest.mark.parametrize("rows", [0, 3])
+def test_no_rows(rows: int) -> None:
+    """No kernel runs, after which what is donated could be given back."""
+    fused = kf.fuse(lambda x, t: F.cross_entropy(x, t, reduction="sum"))
+    x, t = torch.randn(rows, 5, requires_grad=True), torch.zeros(rows, dtype=torch.int64)
+    fused(x, t).backward()
+    want = torch.autograd.grad(F.cross_entropy(x, t, reduction="sum"), x)
+    assert_same([x.grad], want)
+
+
 needs_gpu = pytest.mark.skipif(not (HAVE_GPU and torch.cuda.is_available()), reason="needs a GPU")
 
 

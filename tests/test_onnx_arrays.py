@@ -322,6 +322,15 @@ def test_infinities_stay_where_they_are_when_an_image_is_resized(tmp_path, attri
     assert np.isfinite(y[..., 1, :]).all()
 
 
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_an_axis_may_be_resized_to_nothing(tmp_path, mode):
+    x = np.ones((1, 1, 2, 4), F)
+    nodes = [h.make_node("Resize", ["x", "", "scales"], ["y"], mode=mode, coordinate_transformation_mode="asymmetric")]
+    infos = [info("x", T.FLOAT, x.shape)], [info("y", T.FLOAT, None)]
+    y = kf.fuse(saved(tmp_path, nodes, *infos, [weight("scales", F([1, 1, 0.25, 1]))]))(x)
+    assert y.shape == (1, 1, 0, 4)
+
+
 def test_what_torch_does_otherwise_is_the_references(tmp_path, rng):
     """A GRU of the other kind, lengths of sequences, and halves."""
     x = volumes(rng, 5, 2, 3)

@@ -80,6 +80,7 @@ class Placing {
       for (const NodeId stored : plan_.groups[i].stores) place(i, stored_in(plan_.folded, stored));
     }
     slots_.bytes = arena_.bytes();
+    if (plan_.groups.empty()) return;  // of no elements: nothing runs, after which something could be given back
     for (const auto& [slot, end] : ends_) slots_.released[end].push_back(slot);
   }
 

@@ -34,7 +34,8 @@ def function(node: Node, x: Any, roi: Any = None, scales: Any = None, sizes: Any
     for axis, target in zip(axes, np.asarray(targets).tolist(), strict=True):
         if target != (1 if targets is scales else shape[axis]):
             changed.append((axis, target))
-    if any(shape[axis] > _MOST_ELEMENTS for axis, _ in changed) or 0 in shape:
+    results = [int(shape[axis] * target) if targets is scales else target for axis, target in changed]
+    if any(shape[axis] > _MOST_ELEMENTS for axis, _ in changed) or 0 in (*shape, *results):
         return None
     if (made := _interpolated(node, shape, changed, mode, targets is scales)) is not None:
         return made
