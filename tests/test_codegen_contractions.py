@@ -275,7 +275,8 @@ def test_every_kernel_compiles(case, tmp_path):
 )
 def test_what_leaves_without_boxes_costs_more_than_a_pass(function):
     """One result of a half type leaves by boxes; others are possible, and slower than a product and a kernel."""
-    (one,) = planned(function, X, W, executors=("tensor_cores",)).groups
+    forced = kf.FusedFunction(function, {"executors": ["tensor_cores"], "by_time": False})
+    (one,) = forced.plan(X, W, device="H200").groups
     product, rest = planned(function, X, W).groups
     assert one.executor == "tensor_cores"
     assert (product.executor, rest.executor) == ("array_library", "cuda")
