@@ -50,6 +50,7 @@ def work(rank: int, backend: str, meeting: str, folder: str) -> None:
         fused(own).square().mean().backward()
     state = [p.detach().cpu() for p in fused.parameters()], [p.grad.cpu() for p in fused.parameters()]
     torch.save(state, Path(folder) / f"{rank}.pt")
+    torch.distributed.barrier()  # Gloo's threads must not be asked by others while they end
     torch.distributed.destroy_process_group()
 
 

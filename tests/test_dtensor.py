@@ -234,6 +234,7 @@ def work(rank: int, backend: str, meeting: str, folder: str) -> None:
         except Exception:
             failed.append(f"{name}, rank {rank}:\n{traceback.format_exc()}")
     (Path(folder) / f"{rank}.txt").write_text("\n".join(failed))
+    torch.distributed.barrier()  # Gloo's threads must not be asked by others while they end
     torch.distributed.destroy_process_group()
 
 
