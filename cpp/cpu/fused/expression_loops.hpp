@@ -177,21 +177,31 @@ struct DividedBy<FloatVec> {
 };
 #endif
 
+/// An operand that a loop has: what stands for those that it has not, which its form does not read.
+inline std::int32_t some_of(const RowLoop& l) {
+  for (const std::int32_t operand : l.arrays)
+    if (operand >= 0) return operand;
+  for (const std::int32_t operand : l.numbers)
+    if (operand >= 0) return operand;
+  return 0;
+}
+
 /// Where the leaves of a form are, row by row. A form has no array or number that the loop has not.
 template <class E>
 class Leaves {
  public:
   using V = VecOf<E>;
   KF_INLINE Leaves(const RowLoop& l, const TileContext* c, const RowBlock& b) {
+    const std::int32_t some = some_of(l);
 #pragma GCC unroll 4
     for (int k = 0; k < kFormArrays; ++k) {
-      const std::int32_t operand = l.arrays[k] < 0 ? l.arrays[0] : l.arrays[k];
+      const std::int32_t operand = l.arrays[k] < 0 ? some : l.arrays[k];
       array_steps_[k] = c->row_steps[operand];
       arrays[k] = c->at[operand] + (b.first - 1) * array_steps_[k];
     }
 #pragma GCC unroll 4
     for (int k = 0; k < kFormNumbers; ++k) {
-      const std::int32_t operand = l.numbers[k] < 0 ? l.arrays[0] : l.numbers[k];
+      const std::int32_t operand = l.numbers[k] < 0 ? some : l.numbers[k];
       number_steps_[k] = c->row_steps[operand];
       numbers_[k] = c->at[operand] + (b.first - 1) * number_steps_[k];
       has_[k] = l.numbers[k] >= 0;
