@@ -117,11 +117,11 @@ bool Printer::is_weight(const Step& s) const {
   if (s.kind != StepKind::kMap || s.op != Op::exp || s.dtype != DType::kFloat32) return false;
   const Step& difference = step(s.arguments[0]);
   if (difference.kind != StepKind::kMap || difference.op != Op::subtract) return false;
-  const Step& x = step(difference.arguments[0]);
+  const int x = difference.arguments[0];
   const Step& row = step(difference.arguments[1]);
   const bool splat = row.kind == StepKind::kLoad && a_.loads[at(row.index)] == Reach::kSplat;
-  return x.kind == StepKind::kCast && is_half(x.from) &&
-         (splat || (is_row(difference.arguments[1]) && row.kind != StepKind::kConstant));
+  const bool is_of_row = splat || (is_row(difference.arguments[1]) && row.kind != StepKind::kConstant);
+  return half_of(x) != x && is_of_row;
 }
 
 /// Half types do not show the errors of the quick one, nor do weights, which are as quick themselves.

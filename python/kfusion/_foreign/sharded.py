@@ -49,10 +49,9 @@ def call(fused: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     mesh = _mesh(operands)
     plan = _planned(operands, mesh)
     given = [operands.arrays[i.argument] if i.argument >= 0 else _replicated(i.array, mesh) for i in plan.traced.inputs]
-    if torch.is_grad_enabled() and not any(x.requires_grad for x in given):
-        with torch.no_grad():  # torch unwraps DTensors in a fraction of the time
-            return plan.traced.returned(_Run(plan, given).results())
-    return plan.traced.returned(_Run(plan, given).results())
+    differentiates = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+    with torch.set_grad_enabled(differentiates):  # without, torch unwraps DTensors in a fraction of the time
+        return plan.traced.returned(_Run(plan, given).results())
 
 
 def _mesh(operands: Operands) -> Any:
@@ -71,7 +70,8 @@ def _planned(operands: Operands, mesh: Any) -> _Plan:
     fused, environment = operands.fused, operands.fused._environment()
     kept: dict[Any, tuple[int, _Plan]] = fused.__dict__.setdefault("_sharded", {})
     lie = tuple((_spec(x), x.placements) for x in operands.arrays)
-    key = (operands.structure, lie, mesh, _torch_state(mesh.device_type)) if operands.structure is not None else None
+    structure = operands.structure
+    key = None if structure is None else (structure, lie, mesh, _torch_state(mesh.device_type))
     if key is not None and (known := kept.get(key)) is not None and known[0] == environment:
         return known[1]
     plan = _Plan(operands, lie, mesh)
