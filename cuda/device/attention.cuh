@@ -506,7 +506,9 @@ struct Consumer {
     const u32 none[2] = {};
     Query here = at;
     here.row = at.row + 8 * h, here.col = lane % 4 * 2 + 8 * j, here.cols = g.values_cols;
-    return O::map(g.output, v, none, nullptr, 0, here);
+    u32 result = 0;
+    O::map(g.output, v, none, nullptr, nullptr, &result, here);
+    return result;
   }
   KF_DEVICE void store() {
 #pragma unroll
@@ -514,7 +516,7 @@ struct Consumer {
       const float each = 1.0f / sum[h];
 #pragma unroll
       for (int j = 0; j < T::kValues / 8; ++j) o[4 * j + 2 * h] *= each, o[4 * j + 2 * h + 1] *= each;
-      if constexpr (O::kBoxed) {
+      if constexpr (O::kResults > 0) {
         const int to_row = at.row + 8 * h;
         u16* const to = static_cast<u16*>(g.result) + at.batch[0] * g.result_strides[0] +
                         at.batch[1] * g.result_strides[1] + at.batch[2] * g.result_strides[2] +

@@ -17,7 +17,8 @@ enum Option : u32 {
   kAcrossA = 1,  ///< A's memory runs along its rows: a[depth, row]
   kAcrossB = 2,  ///< B's along its columns: b[depth, column]
   kLag = 4,    ///< the second warpgroup stays a slice behind the first: one's epilogue runs under the other's products
-  kTurned = 8  ///< the factors have changed places: products that lie beside one another do so along the rows
+  kTurned = 8,  ///< the factors have changed places: products that lie beside one another do so along the rows
+  kSums = 16    ///< the warps that send results sum columns of these
 };
 
 /// How a block works: M x N elements at a time, depth in slices of 64, Stages of them in flight, Down x Across blocks
@@ -32,7 +33,8 @@ struct Tile {
   static constexpr bool kLag = Options & device::kLag, kTurned = Options & device::kTurned;
   static constexpr int kMma = M / 128;  ///< 64-row products of one of the two multiplying warpgroups
   static constexpr int kWarps = 8, kThreads = 32 * kWarps + 128;  ///< that multiply; and a warpgroup that moves data
-  static constexpr int kRegisters = 240, kFewRegisters = 24;      ///< 2 x 240 + 24 = 3 x 168, what threads start with
+  static constexpr int kFewRegisters = Options & kSums ? 40 : 24, kRegisters = 252 - kFewRegisters / 2;
+  static_assert(2 * kRegisters + kFewRegisters == 3 * 168);  // what threads start with
   static constexpr int kReaders = Down + Across - 1;              ///< blocks whose copies a block's products read
   static constexpr u32 kABytes = M * 128, kBBytes = N * 128, kStageBytes = kABytes + kBBytes, kBoxBytes = 64 * 128;
   /// Buffers of a vector along the columns: before one is filled again, a slice after its last reading was given back.
@@ -42,12 +44,13 @@ struct Tile {
 };
 
 /// The kernel's one parameter. `kBeside` products of one factor may lie beside one another, along the columns (or the
-/// rows, where the tile is turned), each with a factor, a result and an epilogue of its own.
-template <class Parameters, int kBeside = 1>
+/// rows, where the tile is turned), each with a factor, a result and an epilogue of its own. Else there may be
+/// `kBoxes` results, and as many matrices that the epilogue reads.
+template <class Parameters, int kBeside = 1, int kBoxes = 1>
 struct Contraction {
-  TensorMap a[kBeside], b[kBeside > 1 ? kBeside : 2], result[kBeside], operand, vectors[kBeside][2];
-  int rows, cols, depth;                      ///< of one batch
-  int a_batched, b_batched, operand_batched;  ///< 1 where each batch has a matrix of its own
+  TensorMap a[kBeside], b[kBeside > 1 ? kBeside : 2], result[kBeside * kBoxes], operands[kBoxes], vectors[kBeside][2];
+  int rows, cols, depth;                               ///< of one batch
+  int a_batched, b_batched, operands_batched[kBoxes];  ///< 1 where each batch has a matrix of its own
   int units_m, units_n, parts;                ///< work: cluster tiles along the rows, batches x parts of the columns
   int steps, group;  ///< cluster tiles along the columns in a part; along the rows that are walked together
   int first[kBeside], extent[kBeside];  ///< of those beside one another: the first tile, columns (or rows)
@@ -257,7 +260,7 @@ KF_DEVICE void contract(const typename E::Given& g) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::kFewRegisters));
     const int helper = warp - T::kWarps;
     if (lane == 0 && helper == 0) produce<T, E>(g, s, rank, cluster, clusters);
-    if (lane == 0 && (helper == 1 || helper == 2)) E::deliver(g, s, helper - 1, rank, cluster, clusters);
+    if (helper == 1 || helper == 2) E::deliver(g, s, helper - 1, rank, cluster, clusters, lane);
     __syncwarp();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::kRegisters));

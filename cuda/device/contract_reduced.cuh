@@ -38,7 +38,7 @@ struct Reduced {
   State state[T::kMma][2];
 
   static KF_DEVICE int columns(int) { return 0; }
-  static KF_DEVICE void deliver(const Given&, const SharedMemory&, int, int, int, int) {}
+  static KF_DEVICE void deliver(const Given&, const SharedMemory&, int, int, int, int, int) {}
   KF_DEVICE void prepare(const Given&, const SharedMemory&, const Unit&, int) {}
   KF_DEVICE void begin() {
 #pragma unroll

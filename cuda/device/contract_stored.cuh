@@ -1,18 +1,21 @@
 // Products whose elements are stored, each after a generated function of it (contract.cuh).
 //
 // Elements leave as boxes of 64 rows through shared memory while the next products run. A vector along the columns
-// arrives with a tile's first slice. A matrix that is read comes into the boxes while the products run, and the results
-// replace it there. One thread for each multiplying warpgroup sends boxes and fetches matrices: a warp that did it
-// itself would wait for the copy engine's queue, which the next tile's slices fill at this very time.
+// arrives with a tile's first slice. Matrices that are read come into the boxes while the products run, and the results
+// replace them there. One warp for each multiplying warpgroup sends boxes and fetches matrices: a warp that multiplies
+// would wait for the copy engine's queue, which the next tile's slices fill at this very time. While a box leaves, that
+// warp sums its columns where F asks for it, as gradients of biases are: a part of the rows for each box.
 //
 // The generated struct F:
 //   Params, kProducts (1 or 2), kColumns (vectors that arrive with slices, at most 2),
-//   kOperand (a matrix comes by boxes), kBoxed (results leave by boxes; else F stores all of them itself),
+//   kOperands, kResults (matrices that come and leave by boxes, at most 2; without results F stores all itself),
+//   kSums (bit i: the columns of result i are summed); if there are any,
+//   static float *sums(const Params&, int result)      parts x columns, dense
 //   kColumnValues; if there are any,
 //   static void column(const Params&, const Point&, float (&of)[kColumnValues]), and
-//   static u32 map(const Params&, const Pair (&v)[kProducts], const u32 (&along)[2], const Pair* columns, u32 operand,
-//       const Point&)
-// which gives the two elements of a box, and stores what else there is. along, operand: two elements as they lie.
+//   static void map(const Params&, const Pair (&v)[kProducts], const u32 (&along)[2], const Pair* columns,
+//       const u32* operands, u32* results, const Point&)
+// which gives two elements of each box, and stores what else there is. along, operands: two elements as they lie.
 // columns: of both columns what column() gave, which is called once for each column of a tile.
 //
 // Products of one factor may lie beside one another (q, k and v): each tile is of one of them, with a struct of its
@@ -50,13 +53,15 @@ template <class T, class F, class... More>
 struct Stored {
   using Params = typename ParametersOf<typename F::Params, typename More::Params...>::Type;
   static constexpr int kBeside = 1 + sizeof...(More);
-  using Given = Contraction<Params, kBeside>;
   static constexpr int kProducts = F::kProducts, kOut = T::kN / kProducts;
   static constexpr int kColumns = most(F::kColumns, More::kColumns...);
   static constexpr int kChunk = kOut % 64 == 0 ? 64 : 32, kChunks = kOut / kChunk;
-  static_assert(F::kColumns <= 2 && (F::kBoxed || !F::kOperand));
-  static_assert(kBeside == 1 || (kProducts == 1 && !F::kOperand));
-  static_assert((... && (More::kProducts == 1 && !More::kOperand && More::kBoxed == F::kBoxed)));
+  static constexpr int kOperands = F::kOperands, kResults = F::kResults, kBoxes = kOperands > 1 || kResults > 1 ? 2 : 1;
+  static_assert(F::kColumns <= 2 && kOperands <= 2 && kResults <= 2 && (kResults > 0 || kOperands == 0));
+  static_assert(kResults == 0 || T::kSlots >= kBoxes);
+  static_assert(kBeside == 1 || (kProducts == 1 && kOperands == 0 && kResults <= 1 && F::kSums == 0));
+  static_assert((... && (More::kProducts == 1 && More::kOperands == 0 && More::kResults == kResults)));
+  using Given = Contraction<Params, kBeside, kBoxes>;
   static constexpr int kColumnValues = most(F::kColumnValues, More::kColumnValues...);
   static constexpr u32 kColumnBytes = kColumnValues * kOut * 4;
   using SharedMemory = Shared<T, kColumns, kColumnBytes>;
@@ -71,9 +76,9 @@ struct Stored {
     return count;
   }
 
-  /// The boxes of a warpgroup in the order in which it fills them.
+  /// The boxes of a warpgroup in the order in which it fills them: at each place one of each matrix.
   struct Walk {
-    int t, box, row, col, batch, which;
+    int t, box, row, col, batch, which, matrix = 0;
     KF_DEVICE void locate(const Given& g, int group, int rank) {
       if (!valid(g)) return;
       const Unit u = unit_at<T, Stored>(g, t);
@@ -83,6 +88,8 @@ struct Stored {
     }
     KF_DEVICE bool valid(const Given& g) const { return t < g.units_m * g.units_n; }
     KF_DEVICE void advance(const Given& g, int group, int rank, int clusters) {
+      if (++matrix < kBoxes) return;
+      matrix = 0;
       if (++box < T::kMma * kChunks) return;
       box = 0, t += clusters;
       locate(g, group, rank);
@@ -91,37 +98,82 @@ struct Stored {
     KF_DEVICE int y() const { return row + box / kChunks * 64; }
   };
 
-  static KF_DEVICE void deliver(const Given& g, const SharedMemory& s, int group, int rank, int cluster, int clusters) {
-    if constexpr (F::kBoxed) move_boxes(g, s, group, rank, cluster, clusters);
+  static KF_DEVICE void deliver(const Given& g, const SharedMemory& s, int group, int rank, int cluster, int clusters,
+                                int lane) {
+    if constexpr (F::kSums != 0)
+      move_boxes(g, s, group, rank, cluster, clusters, lane);
+    else if constexpr (kResults > 0)
+      if (lane == 0) move_boxes(g, s, group, rank, cluster, clusters, 0);
   }
 
+  /// By a warp where columns are summed, else by one thread.
   static KF_DEVICE void move_boxes(const Given& g, const SharedMemory& s, int group, int rank, int cluster,
-                                   int clusters) {
+                                   int clusters, int lane) {
     Walk now{cluster, 0}, ahead{cluster, 0};
     now.locate(g, group, rank), ahead.locate(g, group, rank);
     const u32 boxes = s.boxes + group * T::kSlots * T::kBoxBytes;
     const u32 ready = s.ready + 8 * group * T::kSlots, filled = s.filled + 8 * group * T::kSlots;
     const auto prepare = [&](int slot) {
-      if constexpr (F::kOperand) {
+      if constexpr (kOperands > 0) {
         if (!ahead.valid(g)) return;
-        barrier_expect(ready + 8 * slot, 64 * kChunk * 2);
-        load_box(boxes + slot * T::kBoxBytes, &g.operand, ready + 8 * slot, ahead.x(), ahead.y(),
-                 ahead.batch * g.operand_batched);
+        if (ahead.matrix < kOperands) {
+          barrier_expect(ready + 8 * slot, 64 * kChunk * 2);
+          load_box(boxes + slot * T::kBoxBytes, &g.operands[ahead.matrix], ready + 8 * slot, ahead.x(), ahead.y(),
+                   ahead.batch * g.operands_batched[ahead.matrix]);
+        } else {
+          barrier_arrive(ready + 8 * slot);
+        }
         ahead.advance(g, group, rank, clusters);
       } else {
         barrier_arrive(ready + 8 * slot);
       }
     };
-    for (int i = 0; i < T::kSlots; ++i) prepare(i);
+    for (int i = 0; i < T::kSlots; ++i)
+      if (lane == 0) prepare(i);
     u32 parity = 0;
     for (int slot = 0; now.valid(g); now.advance(g, group, rank, clusters)) {
       barrier_wait(filled + 8 * slot, parity);
-      store_box(&g.result[now.which], boxes + slot * T::kBoxBytes, now.x(), now.y(), now.batch);
-      stores_read();
-      prepare(slot);
+      const u32 box = boxes + slot * T::kBoxBytes;
+      if (lane == 0 && now.matrix < kResults)
+        store_box(&g.result[kBoxes > 1 ? now.matrix : now.which], box, now.x(), now.y(), now.batch);
+      if constexpr (F::kSums != 0) {
+        if (F::kSums >> now.matrix & 1) sum_columns(g, box, now, lane);
+        __syncwarp();
+      }
+      if (lane == 0) stores_read(), prepare(slot);
       if (++slot == T::kSlots) slot = 0, parity ^= 1;
     }
     stores_done();
+  }
+
+  /// Of a box of a whole part of the rows, by a warp: a lane has two neighbouring columns, of 32 columns every other row.
+  static KF_DEVICE void sum_columns(const Given& g, u32 box, const Walk& at, int lane) {
+    if (at.y() >= g.rows) return;
+    constexpr int kLanes = kChunk / 2, kTogether = 32 / kLanes, kRowBytes = kChunk * 2;
+    const int column = lane % kLanes * 2;
+    const u32 first = box + column * 2 + lane / kLanes * kRowBytes;
+    Pair sum{0, 0};
+    for (u32 row = first; row < first + 64 * kRowBytes; row += 8 * kTogether * kRowBytes)
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        u32 two;
+        const u32 twist = kChunk == 64 ? i : (kTogether * i) >> 1 & 3;  // as to_boxes() has it: of a row's 16-byte words
+        asm volatile("ld.shared.u32 %0, [%1];"
+                     : "=r"(two)
+                     : "r"((row ^ twist << 4) + i * kTogether * kRowBytes)
+                     : "memory");
+        float x, y;
+        unpack_pair<typename T::T>(two, x, y);
+        sum.x += x, sum.y += y;
+      }
+    if constexpr (kTogether == 2) {
+      sum.x += __shfl_xor_sync(~0u, sum.x, kLanes);
+      sum.y += __shfl_xor_sync(~0u, sum.y, kLanes);
+      if (lane >= kLanes) return;
+    }
+    float* const to = F::sums(g.epilogue, at.matrix) + static_cast<i64>(at.y() / 64) * g.cols + at.x() + column;
+    if (at.x() + column < g.cols) to[0] = sum.x;
+    if (at.x() + column + 1 < g.cols) to[1] = sum.y;
   }
 
   KF_DEVICE void begin() {}
@@ -129,8 +181,9 @@ struct Stored {
 
   /// Of row i, h and pair j of columns.
   template <class Of>
-  static KF_DEVICE u32 elements(const Given& g, const Unit& u, const Lane& at, const float (&acc)[T::kN / 2], int i,
-                                int j, int h, const u32 (&along)[2], const Pair* columns, u32 operand) {
+  static KF_DEVICE void elements(const Given& g, const Unit& u, const Lane& at, const float (&acc)[T::kN / 2], int i,
+                                 int j, int h, const u32 (&along)[2], const Pair* columns, const u32* operands,
+                                 u32* results) {
     Pair v[kProducts];
 #pragma unroll
     for (int b = 0; b < kProducts; ++b) {
@@ -139,7 +192,7 @@ struct Stored {
     }
     const Point point{u.batch, at.row + 64 * i + 8 * h, at.col + 8 * j, rows_of<T, Stored>(g, u),
                       cols_of<T, Stored>(g, u)};
-    return Of::map(g.epilogue, v, along, columns, operand, point);
+    Of::map(g.epilogue, v, along, columns, operands, results, point);
   }
 
   KF_DEVICE u32 next_vector(const SharedMemory& s, const Lane& at) {
@@ -203,7 +256,7 @@ struct Stored {
   template <class Of>
   KF_DEVICE void store(const Given& g, const SharedMemory& s, const Unit& u, const Lane& at,
                        float (&acc)[T::kMma][T::kN / 2], u32 vectors) {
-    if constexpr (Of::kBoxed)
+    if constexpr (kResults > 0)
       to_boxes<Of>(g, s, u, at, acc, vectors);
     else
       to_memory<Of>(g, s, u, at, acc, vectors);
@@ -218,13 +271,15 @@ struct Stored {
     for (int i = 0; i < T::kMma; ++i) {
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        const int at_slot = group * T::kSlots + slot;
-        const u32 row = s.boxes + at_slot * T::kBoxBytes + box_row * (kChunk * 2);
-        u32 r[kChunk / 16][4] = {};
-        barrier_wait(s.ready + 8 * at_slot, parity);
-        if constexpr (F::kOperand) {
+        u32 r[kBoxes][kChunk / 16][4] = {}, slots[kBoxes];
 #pragma unroll
-          for (int p = 0; p < kChunk / 16; ++p) load_matrices(r[p], row + ((2 * p + half ^ twist) << 4));
+        for (int m = 0; m < kBoxes; ++m) {
+          slots[m] = group * T::kSlots + slot;
+          barrier_wait(s.ready + 8 * slots[m], parity);
+          if (++slot == T::kSlots) slot = 0, parity ^= 1;
+#pragma unroll
+          for (int p = 0; p < kChunk / 16 && m < kOperands; ++p)
+            load_matrices(r[m][p], word_at(s, slots[m], box_row, 2 * p + half ^ twist));
         }
 #pragma unroll
         for (int q = 0; q < kChunk / 8; ++q) {
@@ -235,18 +290,30 @@ struct Stored {
           read_columns<Of>(columns, s, at, j);
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
-            u32& two = r[q / 2][q % 2 * 2 + h];
-            two = elements<Of>(g, u, at, acc[i], i, j, h, along, columns, two);
+            u32 operands[kBoxes], results[kBoxes] = {};
+#pragma unroll
+            for (int m = 0; m < kBoxes; ++m) operands[m] = r[m][q / 2][q % 2 * 2 + h];
+            elements<Of>(g, u, at, acc[i], i, j, h, along, columns, operands, results);
+#pragma unroll
+            for (int m = 0; m < kBoxes; ++m) r[m][q / 2][q % 2 * 2 + h] = results[m];
           }
         }
 #pragma unroll
-        for (int p = 0; p < kChunk / 16; ++p) store_matrices(row + ((2 * p + half ^ twist) << 4), r[p]);
+        for (int m = 0; m < kResults; ++m)
+#pragma unroll
+          for (int p = 0; p < kChunk / 16; ++p)
+            store_matrices(word_at(s, slots[m], box_row, 2 * p + half ^ twist), r[m][p]);
         release_to_copies();
         __syncwarp();
-        if (at.lane == 0) barrier_arrive(s.filled + 8 * at_slot);
-        if (++slot == T::kSlots) slot = 0, parity ^= 1;
+#pragma unroll
+        for (int m = 0; m < kBoxes; ++m)
+          if (at.lane == 0) barrier_arrive(s.filled + 8 * slots[m]);
       }
     }
+  }
+  /// Of 16 bytes of a row of a box.
+  static KF_DEVICE u32 word_at(const SharedMemory& s, u32 slot, int row, int word) {
+    return s.boxes + slot * T::kBoxBytes + row * (kChunk * 2) + (word << 4);
   }
 
   template <class Of>
@@ -261,7 +328,7 @@ struct Stored {
         read_vectors<Of>(along, vectors, j);
         read_columns<Of>(columns, s, at, j);
 #pragma unroll
-        for (int h = 0; h < 2; ++h) elements<Of>(g, u, at, acc[i], i, j, h, along, columns, 0);
+        for (int h = 0; h < 2; ++h) elements<Of>(g, u, at, acc[i], i, j, h, along, columns, nullptr, nullptr);
       }
   }
 };

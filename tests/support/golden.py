@@ -100,11 +100,18 @@ GATHERS = {
 
 
 # Products with what follows them, on tensor cores.
+def gradients_before_gelu(dy: Any, w: Any, h: Any) -> Any:
+    """Of linear, gelu, linear: of what the first one gives, and of its bias."""
+    (d,) = kf.vjp(kf.gelu, h)[1](dy @ w)
+    return d, d.sum(0)
+
+
 PRODUCTS = {
     "stored_product": (linear_gelu, [((8192, 4096),), ((16_384, 4096),), ((16_384,),), ((8192, 16_384),)]),
     "reduced_product": (splade_head, [((32, 256, 768),), ((30_522, 768),), ((30_522,),)]),
     "products_beside": (queries_keys_values, [((1024, 4096),), ((4096, 4096),), ((1024, 4096),), ((1024, 4096),),
                                               ((4096,),), ((1024,),), ((1024,),)]),
+    "product_with_sums": (gradients_before_gelu, [((8192, 1024),), ((1024, 4096),), ((8192, 4096),)]),
     "product_in_parts": (largest_of_rows, [((4096, 1024),), ((32_000, 1024),)]),
 }  # fmt: skip
 

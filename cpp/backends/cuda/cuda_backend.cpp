@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "backends/cuda/cuda_steps.hpp"
 #include "codegen/each_kernel.hpp"
 #include "codegen/generate.hpp"
 #include "host/compile.hpp"
@@ -149,12 +150,16 @@ class Cuda final : public Backend {
     return "takes no elements at positions that a reduction in the same kernel gives";
   }
   StepPointer make_step(StepRequest& request) const override {
-    return std::make_unique<CudaStep>(request.loops(), request.aligned(), request.place().index);
+    return make_loops_step(request.loops(), request.aligned(), request.place().index);
   }
   EachPointer make_each(EachRequest request) const override { return std::make_unique<CudaEach>(std::move(request)); }
 };
 
 }  // namespace
+
+StepPointer make_loops_step(Loops loops, bool aligned, int device) {
+  return std::make_unique<CudaStep>(std::move(loops), aligned, device);
+}
 
 const Backend& cuda_backend() {
   static const Cuda backend;

@@ -1,4 +1,5 @@
 // Products with what follows them, on the tensor cores of compute capability 9.0: generated kernels.
+#include "backends/cuda/cuda_steps.hpp"
 #include "codegen/contractions/contraction_kernel.hpp"
 #include "host/compile.hpp"
 #include "host/cuda.hpp"
@@ -36,11 +37,20 @@ class ContractionStep final : public ExecutableStep {
       if (!aligned) add_copies(c.contraction);
     }
     for (const Copy& copy : copies_) workspace_bytes_ += rounded_up(copy.bytes);
+    for (const auto& [from, to] : kernel_.sums_apart()) {
+      const std::vector<int>& slots = beside[0].stores;
+      Loops loops{sums_of_columns(beside[0].contraction, from, to), {slots[at(from)]}, {slots[at(to)]}};
+      sums_.push_back(make_loops_step(std::move(loops), aligned, device));
+    }
   }
 
   void finish() override {
     function_ = &compiling_.get();
     launch_ = cuda::fitted(*function_, kernel_.launch(), device_);
+    for (const StepPointer& sums : sums_) {
+      sums->finish();
+      workspace_bytes_ = std::max(workspace_bytes_, sums->workspace_bytes());
+    }
   }
 
   std::size_t workspace_bytes() const override { return workspace_bytes_; }
@@ -62,6 +72,7 @@ class ContractionStep final : public ExecutableStep {
     kernel_.write_parameters({left, right, loads.data(), stores.data()}, f.parameters, {f.workspace, standing.data()},
                              std::ref(matrices), parameters.data());
     cuda::launch(*function_, launch_, parameters.data(), kernel_.parameter_bytes(), f.device, f.stream);
+    for (const StepPointer& sums : sums_) sums->run(f);
   }
 
  private:
@@ -104,6 +115,7 @@ class ContractionStep final : public ExecutableStep {
   codegen::Launch launch_;
   std::vector<int> left_, right_, loads_, stores_;  ///< slots; of loads -1 for a product's elements
   std::vector<Copy> copies_;
+  std::vector<StepPointer> sums_;  ///< of columns, which the kernel leaves to others
   cuda::EncodedMatrices matrices_;
   std::size_t workspace_bytes_ = 0;
 };
@@ -160,25 +172,22 @@ class TensorCores final : public Backend {
     return t;
   }
 
-  /// Arrays of the product's size that the epilogue reads and stores, but for one of each, of half types, which move by
+  /// Arrays of the product's size that the epilogue reads and stores, but for two of each, of half types, which move by
   /// boxes.
   static int loose_arrays(const Graph& g, const Group& group, const std::vector<Contraction>& all) {
     const Contraction& c = all[0];
     if (all.size() > 1 || c.reduces != Reduces::kNothing) return 0;
     const std::int64_t elements = c.batches * c.rows * c.cols;
     int loose = 0;
-    bool reads_box = false, stores_box = false;
-    const auto count = [&](DType dtype, bool& has_box) {
-      if (is_half(dtype) && !has_box)
-        has_box = true;
-      else
-        ++loose;
+    std::size_t read = 0, stored = 0;
+    const auto count = [&](DType dtype, std::size_t& boxes) {
+      if (!is_half(dtype) || ++boxes > codegen::kMostBoxes) ++loose;
     };
     for (const NodeId n : group.stores)
-      if (g[n].size() == elements) count(g[n].dtype, stores_box);
+      if (g[n].size() == elements) count(g[n].dtype, stored);
     for (const Load& load : group.loads)
       if (kind(g[load.reader].op) != OpKind::kContraction && distinct_elements(load.access) == elements)
-        count(g[load.access.base].dtype, reads_box);
+        count(g[load.access.base].dtype, read);
     return loose;
   }
 

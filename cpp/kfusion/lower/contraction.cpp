@@ -117,6 +117,7 @@ class Judge {
     if (is_product(node(n))) return refusal_of_product(n);
     const Work& w = k_.folded.work[at(n)];
     if (w.kind == WorkKind::kReduce) return std::nullopt;
+    if (w.kind == WorkKind::kPartial) return refusal_of_sums(n, w);
     if (kind(node(n).op) == OpKind::kGather) return refusal_of_gather(n, w);
     if (w.kind != WorkKind::kPointwise) return "runs no " + std::string(name(node(n).op)) + " with a product";
     const std::int64_t size = product(w.shape);
@@ -165,6 +166,18 @@ class Judge {
       return "reduces along the rows or the columns of a product";
     reduces_ = along;
     return std::nullopt;
+  }
+
+  /// Sums of columns are of elements as they are stored.
+  Why refusal_of_sums(NodeId n, const Work& w) const {
+    const Access& of = w.reads[0];
+    const bool stored = is_inside(of.base) && std::ranges::find(k_.stores, of.base) != k_.stores.end();
+    const auto axes = static_cast<std::ptrdiff_t>(k_.graph.attributes<PartialAttributes>(n).axes);
+    const bool along = product({w.shape.begin(), w.shape.begin() + axes}) == shape_.rows;
+    if (stored && is_identity(of) && along && product(w.shape) == shape_.size() && shape_.batches() == 1 &&
+        reduces_ == Reduces::kNothing)
+      return std::nullopt;
+    return "sums columns of what it stores of one product";
   }
 
   /// From where the elements of one result lie in the product.
@@ -271,6 +284,10 @@ std::optional<std::string> beyond(const Candidate& k, const Judged& j, const Con
   const std::int64_t row = j.reduces == Reduces::kRows ? j.shape.rows : j.shape.cols;
   for (const NodeId n : k.nodes) {
     const Work& w = k.folded.work[at(n)];
+    if (w.kind == WorkKind::kPartial) {
+      const bool fits = can.rows_of_sums * k.graph.attributes<PartialAttributes>(n).parts == j.shape.rows;
+      if (!fits || !is_half(k.graph[w.reads[0].base].dtype)) return "sums no columns of a product";
+    }
     if (kind(k.graph[n].op) == OpKind::kGather) {
       const bool is_pick =
           std::ranges::find(k.nodes, w.reads[0].base) != k.nodes.end() || is_vector_along(w.reads[0], row);
@@ -312,6 +329,14 @@ Operand operand_of(const Strided& s, const Space& space, const Judged& j) {
   return o;
 }
 
+/// The last axes, which are a product's columns.
+Axes column_axes(const Extents& extents, std::int64_t cols) {
+  Axes axes = 0;
+  std::size_t axis = extents.size();
+  for (std::int64_t all = 1; all < cols && axis > 0; all *= extents[axis]) axes |= axis_bit(--axis);
+  return axes;
+}
+
 void set_operands(Kernel& k, const Space& space, const Judged& j, const Steps& steps,
                   const std::vector<Strided>& stores) {
   k.kind = j.reduces == Reduces::kNothing ? Pattern::kPointwise : Pattern::kRows;
@@ -332,6 +357,25 @@ void set_operands(Kernel& k, const Space& space, const Judged& j, const Steps& s
 int Contraction::product_of(const Operand& load) const {
   const auto found = std::ranges::find(products, load.node, &Product::node);
   return found == products.end() ? -1 : static_cast<int>(found - products.begin());
+}
+
+Kernel sums_of_columns(const Contraction& c, int from, int to) {
+  const Operand& stored = c.epilogue.stores[at(from)].to;
+  const Store& sums = c.epilogue.stores[at(to)];
+  const std::int64_t rows = c.rows / sums.parts, row = stored.kept[stored.kept.size() - 2], col = stored.kept.back();
+  Kernel k;
+  k.name = c.epilogue.name + "_sums";
+  k.kind = row == 1 ? Pattern::kRows : Pattern::kColumns;
+  k.kept = {sums.parts, c.cols}, k.reduced = {rows};
+  k.loads = {{stored.node, stored.dtype, {rows * row, col}, {row}, stored.offset}};
+  Step load, sum;
+  load.dtype = load.from = stored.dtype, load.index = 0;
+  sum.kind = StepKind::kReduce, sum.op = Op::sum, sum.dtype = sums.to.dtype, sum.from = stored.dtype;
+  sum.arguments = {0};
+  k.steps = {load, sum};
+  k.stores = {{1, {sums.to.node, sums.to.dtype, {c.cols, 1}, {0}, sums.to.offset}}};
+  set_schedule(k);
+  return k;
 }
 
 std::optional<std::string> no_contraction(const Candidate& kernel, const ContractionAbilities& can) {
@@ -359,6 +403,8 @@ Contraction Lowering::contraction(const Group& group, BatchAxes axes) const {
   Kernel& k = c.epilogue;
   k.name = name_of(group);
   Space space = space_of(group);
+  const bool sums = std::ranges::any_of(group.nodes, [&](NodeId n) { return plan_.graph[n].op == Op::partial_sums; });
+  if (sums) space.reduced = column_axes(space.extents, c.cols);  // of a part there is a row
   Steps steps(plan_, group, space, k);
   const std::vector<Strided> stores = add_steps(group, space, steps, k);
   set_operands(k, space, *j, steps, stores);

@@ -48,6 +48,10 @@ struct Contraction {
   int product_of(const Operand& load) const;
 };
 
+/// Sums of columns (Store::parts) of what store `from` of an epilogue stores, as loops of their own: for a kernel that
+/// leaves them to another one. One load and one store.
+Kernel sums_of_columns(const Contraction& c, int from, int to);
+
 /// How batches are seen: along one axis, as strides have to have it (those of images and heads often do not); else,
 /// where that is not possible, as the product has its leading axes; always so.
 enum class BatchAxes : std::uint8_t { kOne, kAny, kLeading };
@@ -60,6 +64,7 @@ struct ContractionAbilities {
   bool tables = false;      ///< takes elements of arrays at positions, one for each row (Kernel::tables)
   bool variances = false;   ///< pairs of kind kCentred
   bool positions = false;   ///< pairs of kind kFound
+  std::int64_t rows_of_sums = 0;  ///< sums the columns of parts of so many rows (Op::partial_sums); 0: no sums
   bool lost_picks = false;  ///< an index that means no element of its row gives NaN; else that would be an error
   BatchAxes batches = BatchAxes::kOne;
 };

@@ -48,21 +48,26 @@ class Fastest {
     return true;
   }
 
-  /// All products that an executor is slower for than kernels for each operation, else those of one shape, one shape
-  /// after the other.
+  /// Products that an executor is slower for than kernels for each operation: all of them but for kinds that are
+  /// slower because of the others (what one stores beside its result, another one reads); else one kind after the
+  /// other.
   void set_apart(const Executor* executor) {
-    const std::map<std::string, std::set<std::string>> kinds =
-        slow_products(chosen_.plan(), chosen_.cost(), executor, device_);
-    std::set<std::string> all;
-    for (const auto& [kind, stages] : kinds) all.insert(stages.begin(), stages.end());
-    if (all.empty() || try_apart(executor, all) || kinds.size() == 1) return;
+    constexpr std::size_t kMostReturns = 2;  // each is one more plan of everything
+    const std::vector<SlowProducts> kinds = slow_products(chosen_.plan(), chosen_.cost(), executor, device_);
     std::set<std::string> taken;
-    std::size_t trials = 0;
-    for (const auto& [kind, stages] : kinds) {
-      if (++trials > kMostTrials) return;
-      std::set<std::string> more = taken;
-      more.insert(stages.begin(), stages.end());
-      if (try_apart(executor, more)) taken = std::move(more);
+    for (const SlowProducts& kind : kinds) taken.insert(kind.stages.begin(), kind.stages.end());
+    if (taken.empty()) return;
+    const bool all = try_apart(executor, taken);
+    if (kinds.size() == 1) return;
+    if (!all) taken.clear();
+    for (std::size_t i = 0; i < std::min(kinds.size(), all ? kMostReturns : kMostTrials); ++i) {
+      const SlowProducts& kind = kinds[all ? kinds.size() - 1 - i : i];
+      std::set<std::string> other = taken;
+      if (all)
+        std::erase_if(other, [&](const std::string& stage) { return kind.stages.contains(stage); });
+      else
+        other.insert(kind.stages.begin(), kind.stages.end());
+      if (try_apart(executor, other)) taken = std::move(other);
     }
   }
 

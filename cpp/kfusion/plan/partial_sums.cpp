@@ -99,16 +99,52 @@ std::int64_t parts_for(std::int64_t rows, std::int64_t columns, std::int64_t ite
   return parts > 1 && rows / parts >= kLeastRows ? parts : 0;
 }
 
+/// Whether n is a product of half types, or maps compute it of the elements of one.
+class OfProducts {
+ public:
+  explicit OfProducts(const Graph& g) : g_(g), known_(g.nodes.size(), -1) {}
+
+  bool is(NodeId n) {
+    signed char& known = known_[at(n)];
+    if (known < 0) known = is_half(g_[n].dtype) && find(n) ? 1 : 0;
+    return known > 0;
+  }
+
+ private:
+  bool find(NodeId n) {
+    const Node& node = g_[n];
+    if (node.op == Op::matmul) return true;
+    const OpKind k = kind(node.op);
+    return (k == OpKind::kMap || k == OpKind::kCast || node.op == Op::reshape) &&
+           std::ranges::any_of(node.arguments, [&](NodeId a) { return g_[a].size() == node.size() && is(a); });
+  }
+
+  const Graph& g_;
+  std::vector<signed char> known_;  ///< by node: -1 not yet, else whether
+};
+
+/// Of fewer rows or columns the library's kernels, or turned tiles, are quicker.
+constexpr std::int64_t kLeastRowsOfProduct = 512, kLeastColumnsOfProduct = 64;
+
+std::int64_t parts_of_product(std::int64_t rows, std::int64_t columns, const Device& device) {
+  const bool suit = rows >= kLeastRowsOfProduct && rows % kRowsOfTile == 0 && columns >= kLeastColumnsOfProduct;
+  return suit && device.compute_capability == 90 ? rows / kRowsOfTile : 0;
+}
+
 }  // namespace
 
-std::optional<Graph> with_partial_sums(const Graph& g, const Device& device) {
+std::optional<Graph> with_partial_sums(const Graph& g, SumsOf what, const Device& device) {
   const ReducedRows rows(g);
+  OfProducts products(g);
   const auto parts_of = [&](const Node& n) -> std::int64_t {
     const int axes = summed_axes(g, n);
     if (axes == 0) return 0;
     const Extents& shape = g[n.arguments[0]].shape;
+    const std::int64_t height = extent(shape, 0, at(axes)), columns = extent(shape, at(axes), shape.size());
+    if (what == SumsOf::kProducts)
+      return products.is(n.arguments[0]) ? parts_of_product(height, columns, device) : 0;
     if (!rows.have(shape, axes) || (device.is_cpu && lies_across(g, shape))) return 0;
-    return parts_for(extent(shape, 0, at(axes)), extent(shape, at(axes), shape.size()), item_of_rows(g, n), device);
+    return parts_for(height, columns, item_of_rows(g, n), device);
   };
   if (std::ranges::none_of(g.nodes, [&](const Node& n) { return parts_of(n) > 0; })) return std::nullopt;
   GraphCopy copy(g);
@@ -147,10 +183,16 @@ std::optional<Graph> with_partial_sums(const Graph& g, const Device& device) {
   });
 }
 
+bool are_of_tiles(const Graph& g, NodeId n) {
+  const auto& partial = g.attributes<PartialAttributes>(n);
+  return extent(g[g[n].arguments[0]].shape, 0, at(partial.axes)) == kRowsOfTile * partial.parts;
+}
+
 bool has_kernels_for_partial_sums(const Plan& plan) {
   return std::ranges::all_of(plan.groups, [&](const Group& group) {
     return std::ranges::all_of(group.nodes, [&](NodeId n) {
       if (plan.graph[n].op != Op::partial_sums) return true;
+      if (group.pattern == Pattern::kMatmul) return are_of_tiles(plan.graph, n);
       const Extents& shape = plan.folded.work[at(n)].shape;
       const auto axes = at(plan.graph.attributes<PartialAttributes>(n).axes);
       return group.pattern == Pattern::kRows && group.rows() == extent(shape, 0, axes);

@@ -7,6 +7,7 @@
 #include "kfusion/plan/joins.hpp"
 #include "kfusion/plan/names.hpp"
 #include "kfusion/plan/order.hpp"
+#include "kfusion/plan/partial_sums.hpp"
 #include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion {
@@ -140,7 +141,12 @@ std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b, NodeI
   if (a.kind == WorkKind::kLibrary || b.kind == WorkKind::kLibrary) return Reason::kLibraryCall;
   if (a.joined || b.joined) return Reason::kContraction;
   const bool contract = a.kind == WorkKind::kContraction || b.kind == WorkKind::kContraction;
-  if (contract && (a.sums || b.sums)) return Reason::kContraction;  // which tiles of rows do not go by in order
+  const auto are_apart = [&](const Part& p) {  // of other parts of the rows than tiles are
+    return p.sums && std::ranges::any_of(p.nodes, [&](NodeId n) {
+             return g_[n].op == Op::partial_sums && !are_of_tiles(g_, n);
+           });
+  };
+  if (contract && (are_apart(a) || are_apart(b))) return Reason::kContraction;
   // A contraction takes elementwise work on its result with it, nothing that needs whole rows, and of other
   // contractions only products of the same rows.
   if (work_kind(consumer) == WorkKind::kContraction) return Reason::kContraction;

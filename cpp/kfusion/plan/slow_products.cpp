@@ -1,6 +1,7 @@
 #include "kfusion/plan/slow_products.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "kfusion/plan/price.hpp"
 
@@ -50,23 +51,34 @@ double us_apart(const Graph& g, const Group& group, const Device& device) {
          us(made, is_cached ? device.cache_bandwidth : device.bandwidth);
 }
 
-std::string kind_of(const Node& n) { return std::string(name(n.dtype)) + shape_text(n.shape); }
+/// Of kernels that do the same: layers of a model, but not a product forward and one of that shape backward.
+std::string kind_of(const Graph& g, const Node& product, const Group& group) {
+  std::string text = std::string(name(product.dtype)) + shape_text(product.shape);
+  for (const NodeId n : group.nodes) text += " " + std::string(name(g[n].op));
+  return text;
+}
 
 }  // namespace
 
-std::map<std::string, std::set<std::string>> slow_products(const Plan& plan, const PlanCost& cost,
-                                                           const Executor* executor, const Device& device) {
+std::vector<SlowProducts> slow_products(const Plan& plan, const PlanCost& cost, const Executor* executor,
+                                        const Device& device) {
   const Graph& g = plan.graph;
-  std::map<std::string, std::set<std::string>> found;
+  std::map<std::string, SlowProducts> found;
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     const Group& group = plan.groups[i];
     const auto product = std::ranges::find_if(group.nodes, [&](NodeId n) { return is_product(g[n]); });
     if (!is_run_by(group, executor) || group.nodes.size() < 2 || product == group.nodes.end()) continue;
-    if (us_apart(g, group, device) >= kClearly * cost.groups[i].price.predicted_us) continue;
+    const double apart_us = us_apart(g, group, device), us = cost.groups[i].price.predicted_us;
+    if (apart_us >= kClearly * us) continue;
+    SlowProducts& slow = found[kind_of(g, g[*product], group)];
+    slow.lost_us += us - apart_us;
     for (const NodeId n : group.nodes)
-      if (is_product(g[n])) found[kind_of(g[*product])].insert(g.stages[at(g[n].stage)].name);
+      if (is_product(g[n])) slow.stages.insert(g.stages[at(g[n].stage)].name);
   }
-  return found;
+  std::vector<SlowProducts> all;
+  for (auto& [kind, slow] : found) all.push_back(std::move(slow));
+  std::ranges::stable_sort(all, std::ranges::greater{}, &SlowProducts::lost_us);
+  return all;
 }
 
 }  // namespace kfusion

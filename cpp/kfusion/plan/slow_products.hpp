@@ -1,18 +1,24 @@
 // Which products an executor would run faster without the operations that it takes with them.
 #pragma once
-#include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "kfusion/plan/traffic.hpp"
 
 namespace kfusion {
 
+/// Kernels around products that do the same: the names of the products' stages, and what they lose in all.
+struct SlowProducts {
+  std::set<std::string> stages;
+  double lost_us = 0;
+};
+
 /// Of a plan's kernels that an executor runs (of anyone(): that none runs), the products for which a kernel of the
-/// library each, and one more for the operations, would take less time, by their bytes and operations. Names of stages,
-/// by the products' type and shape.
-std::map<std::string, std::set<std::string>> slow_products(const Plan& plan, const PlanCost& cost,
-                                                           const Executor* executor, const Device& device);
+/// library each, and one more for the operations, would take less time, by their bytes and operations. What loses most
+/// comes first.
+std::vector<SlowProducts> slow_products(const Plan& plan, const PlanCost& cost, const Executor* executor,
+                                        const Device& device);
 
 /// Whether an executor runs a kernel; of anyone(), whether none does.
 inline bool is_run_by(const Group& group, const Executor* executor) {

@@ -73,8 +73,9 @@ Counted Planner::fused(const Counted& unfused) const {
   if (!names_kernels && !device_.is_cpu) consider(with_pointwise_convolutions(g), saves_time);
   consider(with_gathers_pushed(g), saves_time);
   if (!names_kernels)
-    consider(with_partial_sums(g, device_),
-             [&](const Counted& other) { return saves_time(other) && has_kernels_for_partial_sums(other.plan()); });
+    for (const SumsOf what : {SumsOf::kProducts, SumsOf::kRows})
+      consider(with_partial_sums(g, what, device_),
+               [&](const Counted& other) { return saves_time(other) && has_kernels_for_partial_sums(other.plan()); });
   for (const Scope scope : {Scope::kCallsFirst, Scope::kWithinCalls})
     if (chosen.exceeds(unfused)) chosen = plan(scope);
   return chosen;

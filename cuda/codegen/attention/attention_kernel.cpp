@@ -192,7 +192,8 @@ AttentionKernel::AttentionKernel(const Attention& a, const Target& target, bool 
     matrices_[3] = box_of(f, a.scores.cols, f.outer, a.scores.rows, batches, cut_.rows());
   }
   Boxes boxes;
-  boxes.result = result_ = slotted_store(a, aligned);
+  result_ = slotted_store(a, aligned);
+  if (result_ >= 0) boxes.results = {result_};
   EpiloguePrinter output(a.output, boxes, false, 1, output_parameters, {"Output", "OutputParameters", "Query", true});
   for (ParameterList* p : {&score_parameters, &output_parameters})
     if (p->cells().empty()) p->number("i64", "nothing", 0);

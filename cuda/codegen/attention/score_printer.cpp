@@ -16,7 +16,7 @@ bool is_even(const Extents& strides) {
 }  // namespace
 
 ScorePrinter::ScorePrinter(const Contraction& scores, int operand, bool aligned, ParameterList& parameters)
-    : EpiloguePrinter(OfScores{}, scores, Boxes{.operand = operand}, parameters,
+    : EpiloguePrinter(OfScores{}, scores, Boxes{.operands = operand < 0 ? std::vector<int>{} : std::vector<int>{operand}}, parameters,
                       {"Scores", "ScoreParameters", "Query", true}),
       aligned_(aligned),
       score_(score_of(scores.epilogue)),
@@ -195,7 +195,7 @@ void ScorePrinter::print_loop(const Peeled& p, bool edge) {
     if (!comes_in_pairs(i)) continue;
     const Operand& o = k_.loads[at(step(i).index)];
     const std::string& name = loads_[at(step(i).index)];
-    if (step(i).index == boxes_.operand) {
+    if (boxes_.is_operand(step(i).index)) {
       out_.line("float " + name + "[2];");
       out_.line("unpack_pair<" + storage_type(o.dtype) + ">(operand.word[j - j0], " + name + "[0], " + name + "[1]);");
       continue;

@@ -7,6 +7,7 @@
 #include "codegen/contractions/column_values.hpp"
 #include "codegen/contractions/epilogue_printer.hpp"
 #include "kfusion/divide_up.hpp"
+#include "kfusion/plan/partial_sums.hpp"
 #include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion::codegen {
@@ -80,15 +81,16 @@ Boxes boxes_of(const Contraction& c, bool aligned) {
   Boxes boxes;
   if (!aligned || c.reduces != Reduces::kNothing) return boxes;
   const Kernel& k = c.epilogue;
-  for (std::size_t i = 0; i < k.stores.size() && boxes.result < 0; ++i)
-    if (is_boxed(k.stores[i].to)) boxes.result = static_cast<int>(i);
+  for (std::size_t i = 0; i < k.stores.size() && boxes.results.size() < kMostBoxes; ++i)
+    if (k.stores[i].parts == 0 && is_boxed(k.stores[i].to)) boxes.results.push_back(static_cast<int>(i));
   for (std::size_t i = 0; i < k.loads.size(); ++i) {
     const Operand& o = k.loads[i];
     if (c.product_of(o) >= 0 || !is_half(o.dtype)) continue;
     const TileStrides s = tile_strides(o, false);
     const bool along = s.batch == 0 && s.row == 0 && s.col == 1 && o.offset % kSlotElements == 0;
     if (along && boxes.vectors.size() < 2) boxes.vectors.push_back(static_cast<int>(i));
-    if (is_boxed(o) && boxes.operand < 0 && boxes.result >= 0) boxes.operand = static_cast<int>(i);
+    if (is_boxed(o) && boxes.operands.size() < kMostBoxes && !boxes.results.empty())
+      boxes.operands.push_back(static_cast<int>(i));
   }
   return boxes;
 }
@@ -102,10 +104,10 @@ int loose_arrays(const Contraction& c, const Boxes& boxes) {
   };
   int count = 0;
   for (int i = 0; i < std::ssize(c.epilogue.stores); ++i)
-    count += i != boxes.result && is_whole(c.epilogue.stores[at(i)].to);
+    count += !boxes.is_result(i) && is_whole(c.epilogue.stores[at(i)].to);
   for (int i = 0; i < std::ssize(c.epilogue.loads); ++i) {
     const Operand& o = c.epilogue.loads[at(i)];
-    count += i != boxes.operand && c.product_of(o) < 0 && is_whole(o);
+    count += !boxes.is_operand(i) && c.product_of(o) < 0 && is_whole(o);
   }
   return count;
 }
@@ -161,7 +163,8 @@ TileProblem problem_of(const std::vector<Contraction>& beside, const std::vector
     p.vectors = std::max(p.vectors, static_cast<int>(b.vectors.size()));
     p.column_values = std::max(p.column_values, static_cast<int>(b.columns.size()));
   }
-  p.operand = boxes[0].operand >= 0, p.reduces = c.reduces != Reduces::kNothing;
+  p.operands = static_cast<int>(boxes[0].operands.size()), p.results = static_cast<int>(boxes[0].results.size());
+  p.reduces = c.reduces != Reduces::kNothing;
   p.across_a = sides.a(c.products[0]).depth != 1, p.across_b = sides.b(c.products[0]).depth != 1;
   for (std::size_t i = 0; beside.size() > 1 && i < beside.size(); ++i) p.beside.push_back(beside[i].cols);
   return p;
@@ -169,7 +172,7 @@ TileProblem problem_of(const std::vector<Contraction>& beside, const std::vector
 
 /// Of one contraction.
 std::optional<std::string> no_kernel_of_one(const Candidate& kernel) {
-  if (auto why = no_contraction(kernel, {.variances = true, .positions = true, .lost_picks = true})) return why;
+  if (auto why = no_contraction(kernel, {.variances = true, .positions = true, .rows_of_sums = kRowsOfTile, .lost_picks = true})) return why;
   const Contraction c = *products_of(kernel);
   const Sides sides(c);
   if (c.products.size() > (c.reduces == Reduces::kNothing ? 2u : 1u)) return "computes two products at most";
@@ -264,10 +267,10 @@ class ContractionKernel::Maker {
       b.columns = column_values(c, b);
       if (!b.columns.empty()) b.vectors.clear();
     }
-    const bool boxed = std::ranges::all_of(boxes_, [](const Boxes& b) { return b.result >= 0; });
+    const bool boxed = std::ranges::all_of(boxes_, [](const Boxes& b) { return !b.results.empty(); });
     for (Boxes& b : boxes_) {
-      if (all.size() > 1) b.operand = -1;
-      if (!boxed) b.result = b.operand = -1;
+      if (all.size() > 1) b.operands.clear(), b.results.resize(std::min<std::size_t>(b.results.size(), 1));
+      if (!boxed) b.results.clear(), b.operands.clear();
     }
     problem_ = problem_of(all, boxes_);
     k.tile_ = choose_tile(problem_, target).tile;
@@ -289,6 +292,8 @@ class ContractionKernel::Maker {
 
   const Tile& tile() const { return k_.tile_; }
   bool is_beside() const { return all_.size() > 1; }
+  /// At a place of a tile: Stored::kBoxes.
+  std::size_t boxes() const { return std::max({boxes_[0].operands.size(), boxes_[0].results.size(), std::size_t{1}}); }
   int out_columns() const { return tile().cols / problem_.products; }  ///< of a tile
   Sides sides(const Contraction& c) const { return Sides(c, tile().turned); }
   bool across_a() const { return sides(c_).a(c_.products[0]).depth != 1; }
@@ -348,17 +353,23 @@ class ContractionKernel::Maker {
     }
     const int chunk = out_columns() % 64 == 0 ? 64 : 32;
     const auto array = [&](std::size_t i, const Operand& o) { return array_box(o, sides(all_[i]), c_.batches, chunk); };
-    for (std::size_t i = 0; i < all_.size(); ++i) {
-      const int result = boxes_[i].result;
-      if (result < 0)
+    for (std::size_t i = 0; i < all_.size(); ++i)
+      for (std::size_t m = 0; m < boxes(); ++m) {
+        if (m >= boxes_[i].results.size()) {
+          add(Of::kNothing, 0, {});
+          continue;
+        }
+        const std::size_t result = at(boxes_[i].results[m]);
+        add(Of::kStore, first_store[i] + result, array(i, all_[i].epilogue.stores[result].to));
+      }
+    for (std::size_t m = 0; m < boxes(); ++m) {
+      if (m >= boxes_[0].operands.size()) {
         add(Of::kNothing, 0, {});
-      else
-        add(Of::kStore, first_store[i] + at(result), array(i, all_[i].epilogue.stores[at(result)].to));
+        continue;
+      }
+      const std::size_t operand = at(boxes_[0].operands[m]);
+      add(Of::kLoad, operand, array(0, c_.epilogue.loads[operand]));
     }
-    if (const int operand = boxes_[0].operand; operand >= 0)
-      add(Of::kLoad, at(operand), array(0, c_.epilogue.loads[at(operand)]));
-    else
-      add(Of::kNothing, 0, {});
     for (std::size_t i = 0; i < all_.size(); ++i)
       for (std::size_t v = 0; v < 2; ++v) {
         if (v >= boxes_[i].vectors.size()) {
@@ -376,11 +387,12 @@ class ContractionKernel::Maker {
   void add_numbers() {
     const Sides s = sides(c_);
     const Product& p = c_.products[0];
-    const int operand = boxes_[0].operand;
-    const bool operand_batched = operand >= 0 && tile_strides(c_.epilogue.loads[at(operand)], false).batch != 0;
-    std::vector<std::int64_t> numbers = {
-        s.rows,   s.cols, c_.depth, s.a(p).batch != 0, s.b(p).batch != 0, operand_batched, units_m_,
-        units_n_, parts_, steps_,   tile().group};
+    std::vector<std::int64_t> numbers = {s.rows, s.cols, c_.depth, s.a(p).batch != 0, s.b(p).batch != 0};
+    for (std::size_t m = 0; m < boxes(); ++m) {
+      const bool comes = m < boxes_[0].operands.size();
+      numbers.push_back(comes && tile_strides(c_.epilogue.loads[at(boxes_[0].operands[m])], false).batch != 0);
+    }
+    numbers.insert(numbers.end(), {units_m_, units_n_, parts_, steps_, tile().group});
     std::int64_t first = 0;
     for (const Contraction& c : all_) numbers.push_back(first), first += tiles_of(c);
     for (const Contraction& c : all_) numbers.push_back(c.cols);
@@ -396,6 +408,11 @@ class ContractionKernel::Maker {
                               {"Fused" + which, "Parameters" + which});
       k_.epilogues_[i].cells = parameters.cells();
       cells += parameters.cells().size();
+      for (int s = 0; s < std::ssize(all_[i].epilogue.stores); ++s)
+        if (all_[i].epilogue.stores[at(s)].parts > 0 && !printer.sums_box(s))
+          k_.sums_apart_.push_back({summed_store(all_[i].epilogue, s), s});
+        else if (all_[i].epilogue.stores[at(s)].parts > 0)
+          sums_ = true;
       text_ += "struct Parameters" + which + " {\n" + parameters.members() + "};\n\n" + printer.print() + "\n";
     }
     k_.bytes_ = (k_.epilogue_offset() + std::max<std::size_t>(cells * 8, 1) + 63) / 64 * 64;
@@ -428,7 +445,7 @@ class ContractionKernel::Maker {
         "// " + names + "\n#include \"device/contract_" + (reduces_ ? "reduced" : "stored") +
         ".cuh\"\n#include \"device/contract_memory.cuh\"\n#include \"device/partial.cuh\"\n\nnamespace "
         "kfusion::device::scalar {\n\n" +
-        text_ + "using Tiling = " + tile().text(type, across_a(), across_b(), is_beside()) +
+        text_ + "using Tiling = " + tile().text(type, across_a(), across_b(), is_beside(), sums_) +
         ";\nusing Epilogue = " + family + "<Tiling, " + (is_beside() ? numbered("Fused", all_.size()) : "Fused") +
         ">;\nstatic_assert(Epilogue::SharedMemory::kBytes == " + std::to_string(k_.launch_.shared_bytes) +
         " && sizeof(Epilogue::Given) == " + std::to_string(k_.bytes_) + ");\n" +
@@ -444,7 +461,7 @@ class ContractionKernel::Maker {
   ContractionKernel& k_;
   std::vector<Boxes> boxes_;
   TileProblem problem_{};
-  bool reduces_ = false;
+  bool reduces_ = false, sums_ = false;  ///< `sums_`: of columns of what leaves by boxes
   std::int64_t steps_ = 1, parts_ = 1, units_m_ = 1, units_n_ = 1;
   std::string text_;
 };

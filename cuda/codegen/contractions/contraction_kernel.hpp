@@ -10,6 +10,7 @@
 namespace kfusion::codegen {
 
 constexpr std::size_t kMostBeside = 4;  ///< products of one kernel beside one another
+constexpr std::size_t kMostBoxes = 2;   ///< at a place of a tile: of matrices that come, and of results
 
 /// A matrix, or batches of them, as the copy engine is told of it: a CUtensorMap of half types of `axes` axes, the
 /// innermost first.
@@ -64,6 +65,13 @@ class ContractionKernel {
   const Launch& launch() const { return launch_; }
   const Tile& tile() const { return tile_; }
 
+  /// Sums of columns of parts of the rows (Store::parts) that this kernel leaves to another one, which reads what this
+  /// one stored: stores of the only contraction.
+  struct Sums {
+    int from, to;
+  };
+  const std::vector<Sums>& sums_apart() const { return sums_apart_; }
+
   std::size_t parameter_bytes() const { return bytes_; }
   /// Where the generated struct's own parameters begin among them.
   std::size_t epilogue_offset() const;
@@ -86,6 +94,7 @@ class ContractionKernel {
   std::vector<BoxedMatrix> matrices_;  ///< in the order of device::Contraction
   std::vector<std::int32_t> numbers_;
   std::vector<Epilogue> epilogues_;
+  std::vector<Sums> sums_apart_;
   std::size_t bytes_ = 0;
 };
 

@@ -30,6 +30,16 @@ std::size_t state_words(const Kernel& k) {
   return words;
 }
 
+int summed_store(const Kernel& k, int sums) {
+  const int summed = k.stores[at(sums)].step;
+  for (int i = 0; i < std::ssize(k.stores); ++i) {
+    const Step& s = k.steps[at(k.stores[at(i)].step)];
+    const bool rounds = s.kind == StepKind::kCast && s.arguments[0] == summed;
+    if (k.stores[at(i)].parts == 0 && (k.stores[at(i)].step == summed || rounds)) return i;
+  }
+  return -1;
+}
+
 TileStrides tile_strides(const Operand& o, bool turned) {
   if (!o.reduced.empty()) return {o.kept[0], o.kept[1], o.reduced[0]};
   return turned ? TileStrides{o.kept[0], o.kept[2], o.kept[1]} : TileStrides{o.kept[0], o.kept[1], o.kept[2]};
@@ -78,7 +88,7 @@ void EpiloguePrinter::declare_loads(ParameterList& parameters) {
   for (std::size_t i = 0; i < k_.loads.size(); ++i) {
     const Operand& o = k_.loads[i];
     const auto index = static_cast<int>(i);
-    const bool boxed = index == boxes_.operand || std::ranges::count(boxes_.vectors, index) > 0;
+    const bool boxed = boxes_.is_operand(index) || std::ranges::count(boxes_.vectors, index) > 0;
     if (boxed || c_.product_of(o) >= 0) continue;
     parameters.load(loads_[i], o, index);
     declare_strides(parameters, loads_[i], o);
@@ -91,8 +101,10 @@ void EpiloguePrinter::declare_loads(ParameterList& parameters) {
 
 void EpiloguePrinter::declare_stores(ParameterList& parameters) {
   for (std::size_t i = 0; i < k_.stores.size(); ++i) {
-    if (static_cast<int>(i) == boxes_.result) continue;
-    parameters.store(stores_[i], k_.stores[i].to, static_cast<int>(i));
+    const auto index = static_cast<int>(i);
+    if (boxes_.is_result(index) || (is_sums(index) && !sums_box(index))) continue;
+    parameters.store(stores_[i], k_.stores[i].to, index);
+    if (is_sums(index)) continue;
     declare_strides(parameters, stores_[i], k_.stores[i].to);
   }
 }
@@ -264,8 +276,7 @@ std::string EpiloguePrinter::print() {
   out_.line("static constexpr int kProducts = " + number(c_.products.size()) + ", kColumns = " +
             number(boxes_.vectors.size()) + ", kColumnValues = " + number(boxes_.columns.size()) + ";");
   if (c_.reduces == Reduces::kNothing) {
-    out_.line(std::string("static constexpr bool kOperand = ") + flag(boxes_.operand >= 0) +
-              ", kBoxed = " + flag(boxes_.result >= 0) + ";");
+    print_boxes();
     if (!boxes_.columns.empty()) print_column();
     print_map();
   } else {
@@ -277,6 +288,29 @@ std::string EpiloguePrinter::print() {
   }
   out_.close("};");
   return out_.text();
+}
+
+std::optional<std::size_t> EpiloguePrinter::sums_box(int store) const {
+  const int summed = summed_store(k_, store);
+  const auto found = std::ranges::find(boxes_.results, summed);
+  const bool alike = summed >= 0 && k_.stores[at(summed)].to.dtype == c_.products[0].dtype;
+  return found == boxes_.results.end() || !alike ? std::nullopt : std::optional(at(found - boxes_.results.begin()));
+}
+
+void EpiloguePrinter::print_boxes() {
+  unsigned sums = 0;
+  std::string text;
+  for (int i = 0; i < std::ssize(k_.stores); ++i)
+    if (const auto box = is_sums(i) ? sums_box(i) : std::nullopt) {
+      sums |= 1u << *box;
+      text += (text.empty() ? "" : " : ") + ("result == " + number(*box)) + " ? p." + stores_[at(i)];
+    }
+  out_.line("static constexpr int kOperands = " + number(boxes_.operands.size()) +
+            ", kResults = " + number(boxes_.results.size()) + ";");
+  out_.line("static constexpr u32 kSums = " + std::to_string(sums) + ";");
+  if (sums == 0) return;
+  out_.line("");
+  out_.line("static KF_DEVICE float* sums(const Params& p, int result) { return " + text + " : nullptr; }");
 }
 
 void EpiloguePrinter::print_column() {
@@ -292,9 +326,9 @@ void EpiloguePrinter::print_column() {
 void EpiloguePrinter::print_map() {
   out_.line("");
   out_.open(
-      "static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], "
-      "[[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, [[maybe_unused]] u32 operand, "
-      "[[maybe_unused]] const " +
+      "static KF_DEVICE void map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], "
+      "[[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, "
+      "[[maybe_unused]] const u32* operands, [[maybe_unused]] u32* results, [[maybe_unused]] const " +
       text_.point + "& at) {");
   const auto unpacked = [&](int load, const std::string& word) {
     const std::string& name = loads_[at(load)];
@@ -303,11 +337,14 @@ void EpiloguePrinter::print_map() {
               "[1]);");
   };
   for (std::size_t i = 0; i < boxes_.vectors.size(); ++i) unpacked(boxes_.vectors[i], "along[" + number(i) + "]");
-  if (boxes_.operand >= 0) unpacked(boxes_.operand, "operand");
-  for (std::size_t i = 0; i < stores_.size(); ++i)
-    out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[2];");
-  std::vector<int> stored;
-  for (const Store& s : k_.stores) stored.push_back(s.step);
+  for (std::size_t i = 0; i < boxes_.operands.size(); ++i)
+    unpacked(boxes_.operands[i], "operands[" + number(i) + "]");
+  std::vector<int> stored, elements;
+  for (int i = 0; i < std::ssize(stores_); ++i) {
+    if (is_sums(i)) continue;  // of boxes
+    out_.line(compute_type(k_.stores[at(i)].to.dtype) + " " + stores_[at(i)] + "[2];");
+    elements.push_back(i), stored.push_back(k_.stores[at(i)].step);
+  }
   const std::vector<int> steps = needed(stored, Level::kElement, false);
   open_pair(steps);
   out_.line("[[maybe_unused]] const bool inside = x ? at.second() : at.first();");
@@ -321,26 +358,26 @@ void EpiloguePrinter::print_map() {
       const std::string which = number(at(c_.product_of(k_.loads[at(s.index)])));
       text = "x ? v[" + which + "].y : v[" + which + "].x";
     } else if (s.kind == StepKind::kLoad &&
-               (s.index == boxes_.operand || std::ranges::count(boxes_.vectors, s.index) > 0)) {
+               (boxes_.is_operand(s.index) || std::ranges::count(boxes_.vectors, s.index) > 0)) {
       text = loads_[at(s.index)] + "[x]";
     } else {
       text = value(i, "at.col + x", "inside");
     }
     out_.line("[[maybe_unused]] const " + type_of(i) + " " + names_[at(i)] + " = " + text + ";", s.label);
   }
-  for (std::size_t i = 0; i < stores_.size(); ++i) {
-    out_.line(stores_[i] + "[x] = " + reference(k_.stores[i].step) + ";");
-    if (static_cast<int>(i) != boxes_.result)
-      out_.line("store_element(p." + stores_[i] + " + " + offset(stores_[i], k_.stores[i].to, "at.col + x") + ", " +
-                stores_[i] + "[x], inside);");
+  for (const int i : elements) {
+    const std::string& name = stores_[at(i)];
+    const Store& store = k_.stores[at(i)];
+    out_.line(name + "[x] = " + reference(store.step) + ";");
+    if (!boxes_.is_result(i))
+      out_.line("store_element(p." + name + " + " + offset(name, store.to, "at.col + x") + ", " + name +
+                "[x], inside);");
   }
   close_pair();
-  if (boxes_.result >= 0) {
-    const std::string& name = stores_[at(boxes_.result)];
-    out_.line("return pack_pair<" + storage_type(k_.stores[at(boxes_.result)].to.dtype) + ">(" + name + "[0], " + name +
-              "[1]);");
-  } else {
-    out_.line("return 0;");
+  for (std::size_t i = 0; i < boxes_.results.size(); ++i) {
+    const std::string& name = stores_[at(boxes_.results[i])];
+    out_.line("results[" + number(i) + "] = pack_pair<" + storage_type(k_.stores[at(boxes_.results[i])].to.dtype) +
+              ">(" + name + "[0], " + name + "[1]);");
   }
   out_.close();
 }

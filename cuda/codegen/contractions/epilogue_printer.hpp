@@ -15,9 +15,15 @@ namespace kfusion::codegen {
 struct Boxes {
   std::vector<int> vectors{};  ///< loads along the columns that arrive with slices
   std::vector<int> columns{};  ///< steps of a column that are computed once for a tile (column_values.hpp)
-  int operand = -1;            ///< the load that comes by boxes
-  int result = -1;             ///< the store that leaves by boxes
+  std::vector<int> operands{};  ///< loads that come by boxes
+  std::vector<int> results{};   ///< stores that leave by boxes
+
+  bool is_operand(int load) const { return std::ranges::count(operands, load) > 0; }
+  bool is_result(int store) const { return std::ranges::count(results, store) > 0; }
 };
+
+/// The store whose elements store `sums` has the sums of (Store::parts); -1 where there is none.
+int summed_store(const Kernel& epilogue, int sums);
 
 /// What the text calls things.
 struct EpilogueNames {
@@ -43,6 +49,9 @@ class EpiloguePrinter {
                   EpilogueNames names = {});
 
   std::string print();
+
+  /// Of sums (Store::parts): which of the results by boxes they are of; nothing where what they are of is none.
+  std::optional<std::size_t> sums_box(int store) const;
 
  protected:
   /// Of what becomes weights of a half type: it stores nothing, and errors below their rounding are none.
@@ -86,8 +95,10 @@ class EpiloguePrinter {
   void open_pair(const std::vector<int>& steps);
   void close_pair();
   bool is_of_blocks(const Step& s) const;
+  void print_boxes();
   void print_column();
   void print_map();
+  bool is_sums(int store) const { return k_.stores[at(store)].parts > 0; }
   /// A sum of where(column == a value of the row, x, 0), as a loss by class numbers has.
   struct Pick {
     int reduction = -1, iota = -1, place = -1, value = -1;  ///< steps

@@ -80,7 +80,7 @@ Predicted predicted(const Tile& t, const TileProblem& p, const Target& target) {
   const auto units = static_cast<double>(p.batches * down * across);
   const double elements = t.rows * t.cols;
   const bool all_boxes = t.slots >= 4;  // of two alike
-  const bool wants_boxes = p.operand || p.depth <= kShortDepth;
+  const bool wants_boxes = p.operands > 0 || p.results > 1 || p.depth <= kShortDepth;
   const double end = elements / kEndElements *
                          (p.reduces                              ? 0.25
                           : t.turned || all_boxes != wants_boxes ? 1.5
@@ -108,12 +108,13 @@ std::int64_t TileProblem::tiles_along(std::int64_t columns) const {
   return tiles;
 }
 
-std::string Tile::text(const std::string& type, bool across_a, bool across_b, bool beside) const {
+std::string Tile::text(const std::string& type, bool across_a, bool across_b, bool beside, bool sums) const {
   std::string options;
   const auto add = [&](bool is, const char* name) {
     if (is) options += (options.empty() ? "" : " | ") + std::string(name);
   };
   add(across_a, "kAcrossA"), add(across_b, "kAcrossB"), add(lag, "kLag"), add(turned && beside, "kTurned");
+  add(sums, "kSums");
   std::string text = "Tile<" + type;
   for (const int n : {rows, cols, stages, down, across, slots}) text += ", " + std::to_string(n);
   return text + ", " + (options.empty() ? "0" : options) + ">";

@@ -20,14 +20,14 @@ struct Tile {
   /// `products`: device::Shared::kBytes.
   int shared_bytes(int vectors, int values, int products) const;
   /// "Tile<bfloat16_t, 128, 256, ...>"
-  std::string text(const std::string& type, bool across_a, bool across_b, bool beside = false) const;
+  std::string text(const std::string& type, bool across_a, bool across_b, bool beside, bool sums) const;
 };
 
 /// A product as the choice of a tile depends on it.
 struct TileProblem {
   std::int64_t batches, rows, cols, depth;  ///< cols: of one of `products`
   int products = 1, vectors = 0, column_values = 0;
-  bool operand = false;   ///< a matrix comes by boxes
+  int operands = 0, results = 0;  ///< matrices that come and leave by boxes
   bool across_a = false;  ///< the left factor's memory runs along its rows
   bool across_b = false;  ///< the right factor's memory runs along its columns
   bool reduces = false;
