@@ -63,7 +63,11 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "two results": (two_results, (X, W, H), 2),
     "two matrices": (two_matrices, (X, W, H, H), 1),
     "leading axes": (of_leading_axes, (spec(4, 1024, 1024), W, spec(4, 1024, 4096)), 1),
-    "float16": (scaled, (spec(512, 64, dtype="float16"), spec(64, 72, dtype="float16"), spec(512, 72, dtype="float16")), 1),
+    "float16": (
+        scaled,
+        (spec(512, 64, dtype="float16"), spec(64, 72, dtype="float16"), spec(512, 72, dtype="float16")),
+        1,
+    ),
 }
 
 

@@ -16,7 +16,7 @@ namespace kfusion::device {
 enum Option : u32 {
   kAcrossA = 1,  ///< A's memory runs along its rows: a[depth, row]
   kAcrossB = 2,  ///< B's along its columns: b[depth, column]
-  kLag = 4,    ///< the second warpgroup stays a slice behind the first: one's epilogue runs under the other's products
+  kLag = 4,     ///< the second warpgroup stays a slice behind the first: one's epilogue runs under the other's products
   kTurned = 8,  ///< the factors have changed places: products that lie beside one another do so along the rows
   kSums = 16    ///< the warps that send results sum columns of these
 };
@@ -35,7 +35,7 @@ struct Tile {
   static constexpr int kWarps = 8, kThreads = 32 * kWarps + 128;  ///< that multiply; and a warpgroup that moves data
   static constexpr int kFewRegisters = Options & kSums ? 40 : 24, kRegisters = 252 - kFewRegisters / 2;
   static_assert(2 * kRegisters + kFewRegisters == 3 * 168);  // what threads start with
-  static constexpr int kReaders = Down + Across - 1;              ///< blocks whose copies a block's products read
+  static constexpr int kReaders = Down + Across - 1;         ///< blocks whose copies a block's products read
   static constexpr u32 kABytes = M * 128, kBBytes = N * 128, kStageBytes = kABytes + kBBytes, kBoxBytes = 64 * 128;
   /// Buffers of a vector along the columns: before one is filled again, a slice after its last reading was given back.
   static constexpr int kVectors = Stages + 1;
@@ -51,8 +51,8 @@ struct Contraction {
   TensorMap a[kBeside], b[kBeside > 1 ? kBeside : 2], result[kBeside * kBoxes], operands[kBoxes], vectors[kBeside][2];
   int rows, cols, depth;                               ///< of one batch
   int a_batched, b_batched, operands_batched[kBoxes];  ///< 1 where each batch has a matrix of its own
-  int units_m, units_n, parts;                ///< work: cluster tiles along the rows, batches x parts of the columns
-  int steps, group;  ///< cluster tiles along the columns in a part; along the rows that are walked together
+  int units_m, units_n, parts;  ///< work: cluster tiles along the rows, batches x parts of the columns
+  int steps, group;             ///< cluster tiles along the columns in a part; along the rows that are walked together
   int first[kBeside], extent[kBeside];  ///< of those beside one another: the first tile, columns (or rows)
   Parameters epilogue;
 };

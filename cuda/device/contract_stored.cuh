@@ -146,7 +146,8 @@ struct Stored {
     stores_done();
   }
 
-  /// Of a box of a whole part of the rows, by a warp: a lane has two neighbouring columns, of 32 columns every other row.
+  /// Of a box of a whole part of the rows, by a warp: a lane has two neighbouring columns, of 32 columns every other
+  /// row.
   static KF_DEVICE void sum_columns(const Given& g, u32 box, const Walk& at, int lane) {
     if (at.y() >= g.rows) return;
     constexpr int kLanes = kChunk / 2, kTogether = 32 / kLanes, kRowBytes = kChunk * 2;
@@ -157,7 +158,8 @@ struct Stored {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         u32 two;
-        const u32 twist = kChunk == 64 ? i : (kTogether * i) >> 1 & 3;  // as to_boxes() has it: of a row's 16-byte words
+        const u32 twist =
+            kChunk == 64 ? i : (kTogether * i) >> 1 & 3;  // as to_boxes() has it: of a row's 16-byte words
         asm volatile("ld.shared.u32 %0, [%1];"
                      : "=r"(two)
                      : "r"((row ^ twist << 4) + i * kTogether * kRowBytes)

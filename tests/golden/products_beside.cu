@@ -11,9 +11,10 @@ struct Parameters0 {
 struct Fused0 {
   using Params = Parameters0;
   static constexpr int kProducts = 1, kColumns = 1, kColumnValues = 0;
-  static constexpr bool kOperand = false, kBoxed = true;
+  static constexpr int kOperands = 0, kResults = 1;
+  static constexpr u32 kSums = 0;
 
-  static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, [[maybe_unused]] u32 operand, [[maybe_unused]] const Point& at) {
+  static KF_DEVICE void map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, [[maybe_unused]] const u32* operands, [[maybe_unused]] u32* results, [[maybe_unused]] const Point& at) {
     float in_a_1[2];
     unpack_pair<bfloat16_t>(along[0], in_a_1[0], in_a_1[1]);
     float out_result_0__0[2];
@@ -25,7 +26,7 @@ struct Fused0 {
       [[maybe_unused]] const float add_2 = value_1 + value_0;  // result[0]
       out_result_0__0[x] = add_2;
     }
-    return pack_pair<bfloat16_t>(out_result_0__0[0], out_result_0__0[1]);
+    results[0] = pack_pair<bfloat16_t>(out_result_0__0[0], out_result_0__0[1]);
   }
 };
 
@@ -35,9 +36,10 @@ struct Parameters1 {
 struct Fused1 {
   using Params = Parameters1;
   static constexpr int kProducts = 1, kColumns = 1, kColumnValues = 0;
-  static constexpr bool kOperand = false, kBoxed = true;
+  static constexpr int kOperands = 0, kResults = 1;
+  static constexpr u32 kSums = 0;
 
-  static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, [[maybe_unused]] u32 operand, [[maybe_unused]] const Point& at) {
+  static KF_DEVICE void map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, [[maybe_unused]] const u32* operands, [[maybe_unused]] u32* results, [[maybe_unused]] const Point& at) {
     float in_b_1[2];
     unpack_pair<bfloat16_t>(along[0], in_b_1[0], in_b_1[1]);
     float out_result_1__0[2];
@@ -49,7 +51,7 @@ struct Fused1 {
       [[maybe_unused]] const float add_2 = value_1 + value_0;  // result[1]
       out_result_1__0[x] = add_2;
     }
-    return pack_pair<bfloat16_t>(out_result_1__0[0], out_result_1__0[1]);
+    results[0] = pack_pair<bfloat16_t>(out_result_1__0[0], out_result_1__0[1]);
   }
 };
 
@@ -59,9 +61,10 @@ struct Parameters2 {
 struct Fused2 {
   using Params = Parameters2;
   static constexpr int kProducts = 1, kColumns = 1, kColumnValues = 0;
-  static constexpr bool kOperand = false, kBoxed = true;
+  static constexpr int kOperands = 0, kResults = 1;
+  static constexpr u32 kSums = 0;
 
-  static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, [[maybe_unused]] u32 operand, [[maybe_unused]] const Point& at) {
+  static KF_DEVICE void map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, [[maybe_unused]] const u32* operands, [[maybe_unused]] u32* results, [[maybe_unused]] const Point& at) {
     float in_c_1[2];
     unpack_pair<bfloat16_t>(along[0], in_c_1[0], in_c_1[1]);
     float out_result_2__0[2];
@@ -73,7 +76,7 @@ struct Fused2 {
       [[maybe_unused]] const float add_2 = value_1 + value_0;  // result[2]
       out_result_2__0[x] = add_2;
     }
-    return pack_pair<bfloat16_t>(out_result_2__0[0], out_result_2__0[1]);
+    results[0] = pack_pair<bfloat16_t>(out_result_2__0[0], out_result_2__0[1]);
   }
 };
 

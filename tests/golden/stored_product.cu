@@ -15,13 +15,14 @@ struct Parameters {
 struct Fused {
   using Params = Parameters;
   static constexpr int kProducts = 1, kColumns = 1, kColumnValues = 0;
-  static constexpr bool kOperand = true, kBoxed = true;
+  static constexpr int kOperands = 1, kResults = 1;
+  static constexpr u32 kSums = 0;
 
-  static KF_DEVICE u32 map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, [[maybe_unused]] u32 operand, [[maybe_unused]] const Point& at) {
+  static KF_DEVICE void map([[maybe_unused]] const Params& p, const Pair (&v)[kProducts], [[maybe_unused]] const u32 (&along)[2], [[maybe_unused]] const Pair* columns, [[maybe_unused]] const u32* operands, [[maybe_unused]] u32* results, [[maybe_unused]] const Point& at) {
     float in_b_1[2];
     unpack_pair<bfloat16_t>(along[0], in_b_1[0], in_b_1[1]);
     float in_residual_2[2];
-    unpack_pair<bfloat16_t>(operand, in_residual_2[0], in_residual_2[1]);
+    unpack_pair<bfloat16_t>(operands[0], in_residual_2[0], in_residual_2[1]);
     float out_result_0[2];
 #pragma unroll
     for (int x = 0; x < 2; ++x) {
@@ -42,7 +43,7 @@ struct Fused {
       [[maybe_unused]] const float add_17 = fmaf(multiply_4, add_14, value_16);  // result
       out_result_0[x] = add_17;
     }
-    return pack_pair<bfloat16_t>(out_result_0[0], out_result_0[1]);
+    results[0] = pack_pair<bfloat16_t>(out_result_0[0], out_result_0[1]);
   }
 };
 

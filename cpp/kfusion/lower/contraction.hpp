@@ -61,11 +61,11 @@ std::optional<Contraction> products_of(const Candidate& kernel, BatchAxes axes =
 
 /// What an executor can do beyond what all of them can.
 struct ContractionAbilities {
-  bool tables = false;      ///< takes elements of arrays at positions, one for each row (Kernel::tables)
-  bool variances = false;   ///< pairs of kind kCentred
-  bool positions = false;   ///< pairs of kind kFound
+  bool tables = false;            ///< takes elements of arrays at positions, one for each row (Kernel::tables)
+  bool variances = false;         ///< pairs of kind kCentred
+  bool positions = false;         ///< pairs of kind kFound
   std::int64_t rows_of_sums = 0;  ///< sums the columns of parts of so many rows (Op::partial_sums); 0: no sums
-  bool lost_picks = false;  ///< an index that means no element of its row gives NaN; else that would be an error
+  bool lost_picks = false;        ///< an index that means no element of its row gives NaN; else that would be an error
   BatchAxes batches = BatchAxes::kOne;
 };
 

@@ -59,7 +59,9 @@ class Copying {
     for (const NodeId r : p_.readers(n)) {
       const int part = p_.part_of(r);
       if (part == own) continue;
-      const bool can = is_pointwise(p_.part(part).kind) || p_.part(part).kind == WorkKind::kReduce;
+      const WorkKind k = p_.part(part).kind;
+      const bool follows = k == WorkKind::kContraction && work(r).kind == WorkKind::kPointwise && !p_.part(part).joined;
+      const bool can = is_pointwise(k) || k == WorkKind::kReduce || follows;
       all_can &= can && p_.part(part).place == p_.part(own).place;
       if (can) outside.insert(part);
     }

@@ -1,7 +1,6 @@
 #include "kfusion/plan/fastest.hpp"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>

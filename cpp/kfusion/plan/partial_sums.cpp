@@ -141,8 +141,7 @@ std::optional<Graph> with_partial_sums(const Graph& g, SumsOf what, const Device
     if (axes == 0) return 0;
     const Extents& shape = g[n.arguments[0]].shape;
     const std::int64_t height = extent(shape, 0, at(axes)), columns = extent(shape, at(axes), shape.size());
-    if (what == SumsOf::kProducts)
-      return products.is(n.arguments[0]) ? parts_of_product(height, columns, device) : 0;
+    if (what == SumsOf::kProducts) return products.is(n.arguments[0]) ? parts_of_product(height, columns, device) : 0;
     if (!rows.have(shape, axes) || (device.is_cpu && lies_across(g, shape))) return 0;
     return parts_for(height, columns, item_of_rows(g, n), device);
   };

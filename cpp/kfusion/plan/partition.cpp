@@ -142,9 +142,8 @@ std::optional<Reason> Partition::kinds_allow(const Part& a, const Part& b, NodeI
   if (a.joined || b.joined) return Reason::kContraction;
   const bool contract = a.kind == WorkKind::kContraction || b.kind == WorkKind::kContraction;
   const auto are_apart = [&](const Part& p) {  // of other parts of the rows than tiles are
-    return p.sums && std::ranges::any_of(p.nodes, [&](NodeId n) {
-             return g_[n].op == Op::partial_sums && !are_of_tiles(g_, n);
-           });
+    return p.sums &&
+           std::ranges::any_of(p.nodes, [&](NodeId n) { return g_[n].op == Op::partial_sums && !are_of_tiles(g_, n); });
   };
   if (contract && (are_apart(a) || are_apart(b))) return Reason::kContraction;
   // A contraction takes elementwise work on its result with it, nothing that needs whole rows, and of other

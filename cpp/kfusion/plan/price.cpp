@@ -47,7 +47,11 @@ Price Pricer::price(const Group& group, const Traffic& traffic, const std::vecto
   p.launch_us = traffic.launches * device_.launch_us;
   p.memory_us = us(static_cast<double>(traffic.issued.total() - cached), device_.bandwidth) +
                 us(static_cast<double>(cached), device_.cache_bandwidth);
-  for (const FlopCount& f : traffic.flops) p.compute_us += us(f.work, peak_flops(device_, f.dtype, f.matrix));
+  for (const FlopCount& f : traffic.flops) {
+    const double flops_us = us(f.work, peak_flops(device_, f.dtype, f.matrix));
+    p.compute_us += flops_us;
+    if (!f.matrix) p.vector_us += flops_us;
+  }
   settle(p);
   if (std::ranges::any_of(traffic.flops, &FlopCount::matrix)) p = product_price(p, device_);
   if (group.executor) p = group.executor->price(plan_, group, p, device_);

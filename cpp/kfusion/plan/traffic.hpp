@@ -40,6 +40,7 @@ struct Price {
   Bound bound = Bound::kMemory;
   double predicted_us = 0;  ///< of a whole plan's: total_us, had nothing been measured
   bool measured = false;
+  double vector_us = 0;  ///< of compute_us: what is of no product, at the peak
 };
 
 struct Cost {

@@ -172,7 +172,9 @@ TileProblem problem_of(const std::vector<Contraction>& beside, const std::vector
 
 /// Of one contraction.
 std::optional<std::string> no_kernel_of_one(const Candidate& kernel) {
-  if (auto why = no_contraction(kernel, {.variances = true, .positions = true, .rows_of_sums = kRowsOfTile, .lost_picks = true})) return why;
+  if (auto why = no_contraction(
+          kernel, {.variances = true, .positions = true, .rows_of_sums = kRowsOfTile, .lost_picks = true}))
+    return why;
   const Contraction c = *products_of(kernel);
   const Sides sides(c);
   if (c.products.size() > (c.reduces == Reduces::kNothing ? 2u : 1u)) return "computes two products at most";
@@ -215,9 +217,9 @@ std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel) {
   return alike ? std::nullopt : std::optional<std::string>("computes products whose right factors lie alike");
 }
 
-ChosenTile predicted_tile(const std::vector<Contraction>& products, int loose, const Target& target) {
+ChosenTile predicted_tile(const std::vector<Contraction>& products, const EpilogueArrays& moved, const Target& target) {
   TileProblem problem = problem_of(products, {Boxes{}});
-  problem.loose = loose;
+  problem.loose = moved.loose, problem.operands = moved.operands, problem.results = moved.results;
   return choose_tile(problem, target);
 }
 

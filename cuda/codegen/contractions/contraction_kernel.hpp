@@ -43,9 +43,14 @@ using EncodeMatrix = std::function<void(const BoxedMatrix&, const std::byte* add
 /// whose factors begin at multiples of 16 bytes and have strides of that kind.
 std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel);
 
+/// Arrays of a result's size that an epilogue reads and stores: by boxes, and otherwise.
+struct EpilogueArrays {
+  int operands = 0, results = 0, loose = 0;
+};
+
 /// The tile of a kernel that is not made yet, of which the products are known only, one or several beside one another,
-/// and how many arrays of the result's size do not move by boxes.
-ChosenTile predicted_tile(const std::vector<Contraction>& products, int loose, const Target& target);
+/// and what else it moves.
+ChosenTile predicted_tile(const std::vector<Contraction>& products, const EpilogueArrays& moved, const Target& target);
 
 /// As that of a kernel (generate.hpp).
 Contraction without_names(Contraction c);

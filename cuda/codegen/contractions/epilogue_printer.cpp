@@ -337,8 +337,7 @@ void EpiloguePrinter::print_map() {
               "[1]);");
   };
   for (std::size_t i = 0; i < boxes_.vectors.size(); ++i) unpacked(boxes_.vectors[i], "along[" + number(i) + "]");
-  for (std::size_t i = 0; i < boxes_.operands.size(); ++i)
-    unpacked(boxes_.operands[i], "operands[" + number(i) + "]");
+  for (std::size_t i = 0; i < boxes_.operands.size(); ++i) unpacked(boxes_.operands[i], "operands[" + number(i) + "]");
   std::vector<int> stored, elements;
   for (int i = 0; i < std::ssize(stores_); ++i) {
     if (is_sums(i)) continue;  // of boxes

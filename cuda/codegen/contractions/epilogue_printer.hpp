@@ -13,8 +13,8 @@ namespace kfusion::codegen {
 
 /// How a product's kernel gets at what its epilogue reads and stores; the rest it loads and stores element by element.
 struct Boxes {
-  std::vector<int> vectors{};  ///< loads along the columns that arrive with slices
-  std::vector<int> columns{};  ///< steps of a column that are computed once for a tile (column_values.hpp)
+  std::vector<int> vectors{};   ///< loads along the columns that arrive with slices
+  std::vector<int> columns{};   ///< steps of a column that are computed once for a tile (column_values.hpp)
   std::vector<int> operands{};  ///< loads that come by boxes
   std::vector<int> results{};   ///< stores that leave by boxes
 

@@ -44,6 +44,10 @@ constexpr std::int64_t kShortDepth = 2048;
 /// more than boxes would, three such arrays of 8192 x 5504 500 us (H200, bfloat16).
 constexpr double kLooseCycles = 0.75;
 
+/// And of each array more than one result that moves by boxes: 13 to 17 us of 8192 x 4096, two of them 32 to 35, three
+/// 51 (H200, bfloat16, depth 1024).
+constexpr double kBoxCycles = 0.1;
+
 /// What the power limit leaves of the clock while tensor cores are busy: 0.79 to 0.82, measured for products from 10^10
 /// to 10^12 operations (H100). Where they wait for bytes the clock stays: 16 rows by 4096 x 4096 take 17.3 us there,
 /// which is 16.8 with all of it and 20.3 with 0.8.
@@ -80,12 +84,13 @@ Predicted predicted(const Tile& t, const TileProblem& p, const Target& target) {
   const auto units = static_cast<double>(p.batches * down * across);
   const double elements = t.rows * t.cols;
   const bool all_boxes = t.slots >= 4;  // of two alike
+  const int boxes = p.operands + std::max(p.results - 1, 0);
   const bool wants_boxes = p.operands > 0 || p.results > 1 || p.depth <= kShortDepth;
   const double end = elements / kEndElements *
                          (p.reduces                              ? 0.25
                           : t.turned || all_boxes != wants_boxes ? 1.5
                                                                  : 1.0) +
-                     elements / p.products * kLooseCycles * p.loose;
+                     elements / p.products * (kLooseCycles * p.loose + kBoxCycles * boxes);
   const double blocks = std::min<double>(units * t.cluster(), target.multiprocessors);
   const double cached = (t.rows / t.across + t.cols / t.down) * 128;  // blocks of a cluster share the rest
   const double bytes =

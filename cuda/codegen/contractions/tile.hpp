@@ -28,8 +28,8 @@ struct TileProblem {
   std::int64_t batches, rows, cols, depth;  ///< cols: of one of `products`
   int products = 1, vectors = 0, column_values = 0;
   int operands = 0, results = 0;  ///< matrices that come and leave by boxes
-  bool across_a = false;  ///< the left factor's memory runs along its rows
-  bool across_b = false;  ///< the right factor's memory runs along its columns
+  bool across_a = false;          ///< the left factor's memory runs along its rows
+  bool across_b = false;          ///< the right factor's memory runs along its columns
   bool reduces = false;
   int loose = 0;                       ///< arrays of the result's size that threads load and store themselves
   std::vector<std::int64_t> beside{};  ///< columns of each of several products beside one another: `cols` is their sum
