@@ -396,8 +396,9 @@ def test_losses_of_long_rows_and_gradients_on_a_gpu(classes, dtype):
     _, got = f(x, t)
     leaf = x.double().requires_grad_()
     F.cross_entropy(leaf, t, reduction="sum").backward()
-    few = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-6}[dtype]
-    torch.testing.assert_close(got.double(), leaf.grad, rtol=few, atol=few / 1e5, equal_nan=True)
+    few = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 3e-6}[dtype]
+    least = 2**-24 if dtype == torch.float16 else 1e-9  # float16 has no steps between smaller ones
+    torch.testing.assert_close(got.double(), leaf.grad, rtol=few, atol=least, equal_nan=True)
 
 
 @pytest.mark.cuda
