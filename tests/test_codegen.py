@@ -156,6 +156,15 @@ class TestText:
             assert skeleton(sources(lambda g, x: normalized(g, x, 0), empty((rows, 300)))[0]) == expected
         assert skeleton(sources(lambda g, x: variance(g, x, [0]), empty((100, 300)))[0]) == "columns"
 
+    def test_values_of_rows_do_not_make_a_kernel_heavy(self):
+        """A loss and its gradient have most steps once per row, so their warps are as many as those of a softmax."""
+        bounds = r"__launch_bounds__\((\d+, \d+)\)"
+        f, targets = kf.value_and_grad(kf.cross_entropy), kf.spec((8192,), "int64")
+        for cols, expected in ((32_000, "512, 2"), (65_536, "128, 4"), (128_256, "128, 4"), (262_144, "256, 2")):
+            x = kf.spec((8192, cols), "bfloat16")
+            assert re.findall(bounds, f.source(x, targets))[0] == expected
+            assert re.findall(bounds, kf.fuse(kf.softmax).source(x))[0] == expected
+
     def test_it_reads_in_the_users_names(self):
         g = _core.Graph()
         x = g.input("pixels", (4, 8), "float32")

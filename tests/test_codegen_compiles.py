@@ -98,6 +98,13 @@ class TestCompiles:
             assert "start_shared" in text
             assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
 
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_losses_with_gradients_spill_nothing(self, dtype, tmp_path):
+        for cols in (32_000, 50_257, 65_536, 128_256):
+            text = kf.value_and_grad(kf.cross_entropy).source(kf.spec((8192, cols), dtype), kf.spec((8192,), "int64"))
+            text = text[: text.rindex("// cross_entropy_mean")]
+            assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
+
     @pytest.mark.parametrize("shape", [(8192, 4096), (4096, 32768)])
     def test_rows_with_sums_of_columns_spill_nothing(self, shape, tmp_path):
         def gradients(x, w, g):

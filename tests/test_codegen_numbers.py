@@ -177,14 +177,43 @@ class TestNumbers:
             x = rng.standard_normal((4, cols)).astype(np_dtype(dtype))
             x[:, 5] = np.nan, np.inf, 1, 2
             t = np.array([[0], [cols - 1], [5], [-1]])
+            far = np.array([[2**32 + 7], [-(2**63)], [-(2**32) + cols - 2], [cols]])  # of a word that is a column's
 
             def pick(g, i, j, cols=cols, other=other):
                 own = g.map("equal", [g.iota((4, cols), 1, "int64"), j])
                 return g.reduce("sum", g.map("where", [own, i, g.scalar(other)]), [1])
 
-            want = np.where(np.arange(cols) == t, wide(x), other).sum(1)
-            batch.add(pick, x, t, check=close_to(want, abs(want), 8))
-        batch.run(tmp_path)
+            for numbers in (t, far):
+                want = np.where(np.arange(cols) == numbers, wide(x), other).sum(1)
+                batch.add(pick, x, numbers, check=close_to(want, abs(want), 8))
+        kernels = batch.run(tmp_path)
+        assert all("which_is<i64>" in own[0].source for own in kernels.kernels)
+
+    @pytest.mark.parametrize("integer", ["int32", "int64"])
+    def test_elements_that_have_the_number_of_their_row(self, integer, rng, tmp_path):
+        """In the sweep that stores them, as in the gradient of a loss by class numbers."""
+        batch = Batch()
+        for cols in (3, 33, 1001, 1024, 40_000, 131_080):
+            x = rng.standard_normal((5, cols)).astype(np_dtype("bfloat16"))
+            t = np.array([[0], [cols - 1], [2], [-1], [cols]], integer)
+
+            def put(g, i, j, cols=cols):
+                own = g.map("equal", [j, g.iota((5, cols), 1, integer)])
+                less = g.map("subtract", [i, g.reduce("max", i, [1], True)])
+                return g.map("where", [own, g.map("negative", [less]), less])
+
+            less = wide(x) - wide(x).max(1, keepdims=True)
+            batch.add(put, x, t, check=close_to(np.where(np.arange(cols) == t, -less, less), abs(less) + 1, 8))
+        x = rng.standard_normal(1001).astype(np.float32)
+
+        def one(g, i):
+            own = g.map("equal", [g.iota((1001,), 0, integer), g.scalar(9)])
+            return g.map("where", [own, g.scalar(0.0), i])
+
+        batch.add(one, x, check=close_to(np.where(np.arange(1001) == 9, 0, wide(x))))
+        kernels = batch.run(tmp_path)
+        code = "i32" if integer == "int32" else "i64"
+        assert all(f"which_is<{code}>" in own[0].source for own in kernels.kernels)
 
     def test_columns_with_a_value_for_each_row(self, rng, tmp_path):
         """It has no stride along the lanes, and lies along the rows in whole vectors."""

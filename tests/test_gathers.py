@@ -386,6 +386,23 @@ def test_on_a_gpu(dtype):
 
 @pytest.mark.cuda
 @needs_gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("classes", [32_000, 50_257, 70_000, 128_257, 262_144])
+def test_losses_of_long_rows_and_gradients_on_a_gpu(classes, dtype):
+    x, t = torch.randn(140, classes, device="cuda", dtype=dtype), torch.randint(classes, (140,), device="cuda")
+    x[1, 5], x[2, 7], x[3], x[4, 9], x[7] = torch.inf, torch.nan, -torch.inf, -torch.inf, 3
+    t[5], t[8], t[9] = -100, classes - 1, 0
+    f = kf.value_and_grad(lambda x, t: kf.cross_entropy(x, t, ignore_index=-100, reduction="sum"))
+    _, got = f(x, t)
+    leaf = x.double().requires_grad_()
+    F.cross_entropy(leaf, t, reduction="sum").backward()
+    few = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 3e-6}[dtype]
+    least = 2**-24 if dtype == torch.float16 else 1e-9  # float16 has no steps between smaller ones
+    torch.testing.assert_close(got.double(), leaf.grad, rtol=few, atol=least, equal_nan=True)
+
+
+@pytest.mark.cuda
+@needs_gpu
 def test_nothing_is_read_outside_on_a_gpu():
     x, i = torch.ones(5, 64, device="cuda"), torch.tensor([4, 5, -1, -6, 2**40], device="cuda")
     taken, embedded = kf.fuse(lambda x, i: x[i] + 1)(x, i), kf.fuse(lambda x, i: F.embedding(i, x) + 1)(x, i)

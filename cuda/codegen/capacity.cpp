@@ -127,7 +127,14 @@ bool in_doubles(const Kernel& k) {
   return std::ranges::any_of(k.steps, [](const Step& s) { return s.dtype == DType::kFloat64; });
 }
 
-bool is_heavy(const Kernel& k) { return in_doubles(k) || k.steps.size() > 24; }
+bool is_heavy(const Kernel& k) {
+  constexpr std::int64_t kMostSteps = 24;
+  const bool in_rows = k.kind != Pattern::kPointwise && k.kind != Pattern::kColumns;
+  const auto is_once = [&](const Step& s) {
+    return in_rows && s.level == Level::kRow && s.kind != StepKind::kReduce && s.kind != StepKind::kConstant;
+  };
+  return in_doubles(k) || std::ssize(k.steps) - std::ranges::count_if(k.steps, is_once) > kMostSteps;
+}
 
 Division divide_rows(const Problem& p, int threads, std::int64_t rows, std::int64_t shared_bytes) {
   const std::int64_t all = product(p.a.outer);

@@ -59,7 +59,8 @@ int vectors_in_flight(const Kernel& k, const Arrangement& a, int bytes, int most
 /// Functions of doubles take many registers.
 bool in_doubles(const Kernel& k);
 
-/// It computes much, or needs many registers for what it computes.
+/// It computes much of each element, or needs many registers for what it computes. What stands once per row does not
+/// count: a warp computes it once, and needs little of it while it goes over the elements.
 bool is_heavy(const Kernel& k);
 
 /// Blocks that have `rows` rows each, and tell each other nothing.

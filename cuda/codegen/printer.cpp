@@ -53,6 +53,18 @@ std::string Printer::iota(const Step& s, const std::string& inner) const {
   return "convert<" + compute_type(s.dtype) + ">(" + text + ")";
 }
 
+/// Of iota == value of the row: which of a vector's elements it is true of. Nothing for other steps.
+std::string Printer::which_of_vector(int i) const {
+  const Step& equal = step(i);
+  if (columns() || a_.inner.size() != 1 || equal.kind != StepKind::kMap || equal.op != Op::equal) return "";
+  const bool first = step(equal.arguments[0]).kind == StepKind::kIota;
+  const int iota = equal.arguments[first ? 0 : 1], row = equal.arguments[first ? 1 : 0];
+  if (step(iota).kind != StepKind::kIota || is_row(iota) || !is_row(row) || is_float(equal.from)) return "";
+  if (a_.inner_of(k_.iotas[at(step(iota).index)])[0] != 1) return "";
+  return "which_is<" + compute_type(equal.from) + ">(" + reference(row) + ", " +
+         this->iota(step(iota), "place(at.first)") + ")";
+}
+
 /// Of lane j: without a division where the vector lies within the last axis.
 std::string Printer::lane_place() const {
   const bool within = a_.form == Form::kPointwise && a_.inner.size() > 1 && a_.inner.back() % a_.width == 0;
@@ -286,6 +298,8 @@ void Printer::print_elements(int sweep, bool look) {
       value = iota(s, lane_place());
     } else if (s.kind == StepKind::kTake) {
       value = takes_vectors(s) ? "get(all_" + names_[at(i)] + ", j)" : taken(s, lane_place());
+    } else if (!which_of_vector(i).empty()) {
+      value = which_name(i) + " == u32(j)";
     } else if (is_of_blocks(s)) {
       value = "words_" + names_[at(i)] + ".at(" + reference(s.arguments[0]) + ")";
     } else {
@@ -306,6 +320,13 @@ void Printer::open_sweep(const std::string& what, int sweep) {
             "& part" + (columns() && what == "sweep" ? ", Crossed" + n + "& crossed" : "") + ") const {");
 }
 
+/// Once per vector, so that an element is compared with a number of the text.
+void Printer::print_which(int sweep) {
+  for (const int i : element_steps(k_, sweep))
+    if (const std::string own = which_of_vector(i); !own.empty())
+      out_.line("const u32 " + which_name(i) + " = " + own + ";", step(i).label);
+}
+
 /// The element steps and reductions of a sweep; a look computes more than it needs, and compilers drop it.
 void Printer::print_lanes(int sweep, bool look) {
   print_taken_vectors(sweep);
@@ -313,6 +334,7 @@ void Printer::print_lanes(int sweep, bool look) {
     if (const Step& s = step(i); is_of_blocks(s))
       out_.line("RandomWords words_" + names_[at(i)] + "(" + reference(s.arguments[1]) + ", " +
                 reference(s.arguments[2]) + ");");
+  print_which(sweep);
   out_.line("#pragma unroll");
   out_.open("for (int j = 0; j < " + lanes_ + "; ++j) {");
   print_elements(sweep, look);

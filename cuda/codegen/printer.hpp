@@ -69,6 +69,8 @@ class Printer {
   bool divides(int i) const;  ///< a row's value is the divisor of one
   std::string divisor_of(int i) const;
   std::string iota(const Step& step, const std::string& inner) const;
+  std::string which_of_vector(int step) const;
+  std::string which_name(int step) const { return "which_" + names_[at(step)]; }
   std::string taken(const Step& step, const std::string& inner) const;
   std::string taken_vector(const Step& step) const;
   bool takes_vectors(const Step& step) const;
@@ -123,6 +125,7 @@ class Printer {
   std::vector<int> reductions(int sweep) const;  ///< steps; of a pair only the first
   std::string adds_nothing(int reduction) const;
   void print_picks(int sweep);
+  void print_which(int sweep);
   void print_reduction(int i);
   std::string pair_of(int reduction) const;
   Kept find_kept() const;

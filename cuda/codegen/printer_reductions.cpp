@@ -51,15 +51,10 @@ std::vector<int> Printer::seen(int sweep) const {
 std::string Printer::adds_nothing(int r) const {
   const auto is_map = [](const Step& s, Op op) { return s.kind == StepKind::kMap && s.op == op; };
   const Step& picks = step(step(r).arguments[0]);
-  if (columns() || a_.inner.size() != 1 || step(r).op != Op::sum || !is_map(picks, Op::where)) return "";
-  const Step &equal = step(picks.arguments[0]), &otherwise = step(picks.arguments[2]);
-  if (!is_map(equal, Op::equal) || otherwise.kind != StepKind::kConstant) return "";
-  const bool first = step(equal.arguments[0]).kind == StepKind::kIota;
-  const int iota = equal.arguments[first ? 0 : 1], row = equal.arguments[first ? 1 : 0];
-  if (step(iota).kind != StepKind::kIota || is_row(iota) || !is_row(row) || is_float(step(row).dtype)) return "";
-  if (k_.iotas[at(step(iota).index)].reduced[0] != 1) return "";
-  return reference(picks.arguments[2]) + " == 0 && static_cast<u64>(i64(" + reference(row) + ") - " +
-         this->iota(step(iota), "place(at.first)") + ") >= " + lanes_;
+  if (step(r).op != Op::sum || !is_map(picks, Op::where)) return "";
+  const std::string own = which_of_vector(picks.arguments[0]);
+  if (own.empty() || step(picks.arguments[2]).kind != StepKind::kConstant) return "";
+  return reference(picks.arguments[2]) + " == 0 && " + own + " >= " + lanes_;
 }
 
 /// The reductions of a sweep that most vectors add nothing to.

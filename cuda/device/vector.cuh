@@ -234,6 +234,14 @@ struct Positions {
   KF_DEVICE bool has(u64 position) const { return position < static_cast<u64>(extent); }
 };
 
+/// Of neighbours that are numbered from `first` on, which one has number `value`: one beyond them where none has.
+template <class T>
+KF_DEVICE u32 which_is(T value, T first) {
+  if constexpr (sizeof(T) == 4) return static_cast<u32>(value) - static_cast<u32>(first);
+  const u64 which = static_cast<u64>(value) - static_cast<u64>(first);
+  return which >> 32 == 0 ? static_cast<u32>(which) : ~0u;
+}
+
 /// The element `p` is at position 0 of. Nothing is read where there is no position, or `exists` is false.
 template <bool kFromEnd, class T>
 KF_DEVICE Compute<T> taken(const T* p, const Positions<kFromEnd>& positions, i64 index, bool exists) {

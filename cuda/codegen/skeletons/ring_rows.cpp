@@ -9,6 +9,7 @@ namespace {
 struct RingRowsPolicy {
   static constexpr std::int64_t kLeastBytes = 64 << 10;        ///< shorter rows have no rings, however many they are
   static constexpr std::int64_t kLeastPlanedBytes = 16 << 10;  ///< of those whose weights lie in planes
+  static constexpr std::int64_t kMostSmallBytes = 32 << 10;    ///< of a row, that a small block has
   static constexpr int kLeastStages = 2;
   static constexpr RingShape kSpread{4, 16, 1, 0, 4};  ///< for blocks anywhere: as many as there are
 };
@@ -27,7 +28,7 @@ RingShape fit(RingShape ring, const RingNeeds& needs, const Problem& p) {
   const std::int64_t rows = std::max<std::int64_t>(product(p.a.outer), 1);
   if (ring.blocks == 0)
     ring.blocks = static_cast<int>(std::max(least, p.target.multiprocessors / rows));
-  else if (ring.segments <= 2)
+  else if (ring.block_bytes() <= RingRowsPolicy::kMostSmallBytes)
     ring.blocks = std::min(ring.blocks, packed_blocks(least, ring.resident));
   if (is_heavy(p.k)) ring.segments *= 2, ring.warps /= 2;
   const int operands = static_cast<int>(divide_up(needs.held_bytes, kSlotBytes));

@@ -17,6 +17,7 @@ bool of_one(const RingNeeds& n) { return n.single() && !n.planed; }
 bool of_fours(const RingNeeds& n) { return n.whole && n.light; }
 bool of_one_whole(const RingNeeds& n) { return n.whole && n.single(); }
 bool unweighted(const RingNeeds& n) { return n.single() && !n.fetches; }
+bool unweighted_whole(const RingNeeds& n) { return n.whole && unweighted(n); }
 /// Vectors of eight have too many addresses: bfloat16 50257 is no quicker than with weights that are shifted.
 bool planed_fours(const RingNeeds& n) { return n.single() && n.planed && n.light; }
 bool weighted(const RingNeeds& n) { return n.single() && !n.shared.empty(); }
@@ -28,11 +29,12 @@ constexpr RingPolicy kRings[] = {
     {{1, 16, 2, 16, 1}, planed_fours},       // 512 KB
     {{2, 16, 1, 16, 2}, planed_fours},       //   1 MB
     {{1, 8, 4, 8, 1}, of_fours},             // 128 KB
+    {{4, 4, 4, 4, 3}, unweighted_whole},     // 128 KB
     {{2, 4, 4, 8, 2}, of_one_whole},         // 128 KB
     {{4, 8, 2, 2, 3}, unweighted},           // 128 KB
     {{1, 8, 4, 16, 1}, of_fours},            // 256 KB
     {{2, 8, 2, 8, 2}, weighted},             // 256 KB
-    {{4, 8, 2, 4, 3}, unweighted},           // 256 KB
+    {{4, 4, 4, 8, 3}, unweighted},           // 256 KB
     {{4, 16, 1, 2, 4}, all},                 // 256 KB
     {{1, 16, 2, 16, 1}, of_fours_weighted},  // 512 KB
     {{4, 8, 2, 8, 3}, all},                  // 512 KB
