@@ -101,7 +101,7 @@ APART = {
     "weights in another order": (lambda x, w, u: (x @ w.T, x @ u), (X, W, spec(4096, 512)), [1, 1]),
     "other inputs": (lambda x, y, w: (x @ w.T, y @ w.T), (X, X, W), [1, 1]),
     "a residual": (lambda x, w, u, r: (x @ w.T + r, x @ u.T), (X, W, W, spec(8192, 16_384)), [1, 1]),
-    "products that are read together": (lambda x, w, u: (y := x @ w.T, y * (x @ u.T)), (X, W, W), [1, 1, 0]),
+    "products that are read together": (lambda x, w, u: (y := x @ w.T, y * (x @ u.T)), (X, W, W), [2]),  # a gate
     "a gate and a product": (lambda x, g, u, w: (kf.silu(x @ g.T) * (x @ u.T), x @ w.T), (X, W, W, W), [2, 1]),
     "a product that is reduced": (lambda x, w, u: ((x @ w.T).max(-1), x @ u.T), (X, W, W), [1, 1]),
     "five of them": (lambda x, *ws: tuple(x @ w.T for w in ws), (spec(128, 1024), *[spec(1024, 1024)] * 5), [4, 1]),

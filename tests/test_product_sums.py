@@ -50,10 +50,10 @@ def of_leading_axes(x, w, h):
     return d, d.sum((0, 1))
 
 
-def of_gates(x, u, w, h):
-    """The gradients of both factors of a gate, and of their biases."""
-    d, e = (x @ u) * h, kf.silu(x @ w)
-    return d, e, d.sum(0), e.sum(0)
+def two_products(x, w, h, u):
+    """Two tiles of half the columns: two results of two products."""
+    d, e = (x @ w) * h, 2 * (x @ u)
+    return d + e, d - e, (d + e).sum(0)
 
 
 X, W, H = spec(4096, 1024), spec(1024, 4096), spec(4096, 4096)
@@ -62,6 +62,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "of a product with a matrix": (scaled, (X, W, H), 1),
     "two results": (two_results, (X, W, H), 2),
     "two matrices": (two_matrices, (X, W, H, H), 1),
+    "two products": (two_products, (X, W, H, W), 1),
     "leading axes": (of_leading_axes, (spec(4, 1024, 1024), W, spec(4, 1024, 4096)), 1),
     "float16": (
         scaled,
@@ -180,10 +181,10 @@ class TestOnAGpu:
 
     @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
     @pytest.mark.parametrize("shape", SHAPES)
-    @pytest.mark.parametrize("f", [scaled, two_results, two_matrices])
+    @pytest.mark.parametrize("f", [scaled, two_results, two_matrices, two_products])
     def test_against_float64(self, f, shape, dtype):
         m, k, n = shape
-        given = [draw(s, dtype) for s in ((m, k), (k, n), (m, n), (m, n))]
+        given = [draw(s, dtype) for s in ((m, k), (k, n), (m, n), (k, n) if f is two_products else (m, n))]
         check(f, *given[: f.__code__.co_argcount])
 
     def test_leading_axes(self):
