@@ -49,14 +49,23 @@ struct Posts {
   static KF_DEVICE int place(int sweep, int i) { return 2 * sweep + i % 2; }
 };
 
-/// The rows of a team: every so many, so that all teams together go through memory from its beginning to its end.
+/// The rows of a team: runs of neighbours, in turns with all other teams, so that they go through memory together from
+/// its beginning to its end. What is no run for each team is shared row by row.
 template <class F>
 struct TeamRows {
   const F& f;
-  int first, apart, count;
-  KF_DEVICE TeamRows(const F& f, int rows, int team, int teams)
-      : f(f), first(team), apart(teams), count(maximum(rows - team + teams - 1, 0) / teams) {}
-  KF_DEVICE auto line(int i) const { return f.line(static_cast<typename F::Row>(first + i * apart)); }
+  int team, teams, run_bits, in_runs, count;
+  KF_DEVICE TeamRows(const F& f, int rows, int team, int teams, int run_bits)
+      : f(f),
+        team(team),
+        teams(teams),
+        run_bits(run_bits),
+        in_runs(rows / (teams << run_bits) << run_bits),
+        count(maximum(rows - team + teams - 1, 0) / teams) {}
+  KF_DEVICE auto line(int i) const {
+    const int in_run = (((i >> run_bits) * teams + team) << run_bits) + (i & ((1 << run_bits) - 1));
+    return f.line(static_cast<typename F::Row>(i < in_runs ? in_run : i * teams + team));
+  }
 };
 
 /// Stages in shared memory that each have room for a row of a team, or its block's part of one, and for what is read of
@@ -315,7 +324,7 @@ class SummedMerger {
 /// segments of two vectors a lane that a block has of a row; g.box: room for what a block tells; g.ahead: stages.
 /// Barriers: none but at both ends. Shared memory: stages, what all rows share, barriers, then what is told, and rows'
 /// values of at most kValueBytes; what the teams' sums need in the end takes the place of stages.
-template <class F, int kK, int kTeams, int kValueBytes>
+template <class F, int kK, int kTeams, int kValueBytes, int kRunBits>
 KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
   static_assert(F::kEdges == 0 && Posts<F>::kValueBytes <= kValueBytes);
   using Worker = SummedWorker<F, kK>;
@@ -349,7 +358,7 @@ KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
     ClusterExchange(blocks, memory + sweep * SummedMerger<F>::bytes(blocks));
 
   const int part = static_cast<int>(cluster_index()), parts = static_cast<int>(g.splits);
-  const TeamRows<F> rows(f, static_cast<int>(g.rows), part + team * parts, kTeams * parts);
+  const TeamRows<F> rows(f, static_cast<int>(g.rows), part * kTeams + team, kTeams * parts, kRunBits);
   const Shared what_is_shared(f, kept_full, kept, works && team == 0);
   const auto meet = [&] {
     fence_barriers();

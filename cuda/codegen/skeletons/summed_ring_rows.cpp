@@ -15,6 +15,9 @@ struct SummedRingPolicy {
   static constexpr std::int64_t kRegisters = 64;
   /// More are slower (results/kernels.md): of rows that are on their way the first ones come later.
   static constexpr int kMostStages = 4;
+  /// Neighbouring rows that the blocks of a cluster take together: one by one, or a part of all rows for each block, is
+  /// slower by up to a tenth, as rows of x, g and the result lie to each other in memory.
+  static constexpr unsigned kRun = 4;
 };
 
 /// Registers that each lane of so many warps can have. Each quarter of a multiprocessor has its own.
@@ -106,7 +109,10 @@ struct SummedRingRows : Configuration {
     return std::max(teams * stages * stage + kept + barriers + posts + boxes, joined);
   }
 
-  std::string call() const override { return listed(vectors, teams, value_bytes); }
+  std::string call() const override {
+    const unsigned run = std::max(SummedRingPolicy::kRun / static_cast<unsigned>(blocks), 1U);
+    return listed(vectors, teams, value_bytes, std::countr_zero(run));
+  }
 
   Division launch(const Problem& p, std::int64_t partial_bytes) const override {
     const std::int64_t parts = p.k.parts(), room = exchange_room(partial_bytes);
