@@ -186,3 +186,52 @@ def test_on_a_gpu(name, dtype, shape):
     assert_right([t.cpu().double().numpy() for t in got], want, dtype)
     again = f(*tensors)
     assert all(torch.equal(a, b) for a, b in zip(got, again, strict=True)), "sums depend on the order of blocks"
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(_core.cuda_device_count() == 0, reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("width", [512, 4096, 32768])
+def test_totals_wait_for_the_rows(width):
+    """They start before the rows' kernel has ended: call after call, on two streams, and in a graph."""
+    torch = pytest.importorskip("torch")
+    f = kf.fuse(of_layernorm)
+    sets = [[torch.tensor(a, device="cuda").bfloat16() for a in arrays((1500, width), "float32", k)] for k in range(3)]
+    want = []
+    for given in sets:
+        want.append(f(*given))
+        torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    got = []
+    for call in range(24):
+        with torch.cuda.stream(streams[call % 2]):
+            got.append((call % 3, f(*sets[call % 3])))
+    torch.cuda.synchronize()
+    graph, given = torch.cuda.CUDAGraph(), [t.clone() for t in sets[0]]
+    with torch.cuda.graph(graph):
+        results = f(*given)
+    for k in (1, 2, 0):
+        for to, t in zip(given, sets[k], strict=True):
+            to.copy_(t)
+        graph.replay()
+        got.append((k, [r.clone() for r in results]))
+    for k, ours in got:
+        assert all(torch.equal(a, b) for a, b in zip(ours, want[k], strict=True)), k
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(_core.cuda_device_count() == 0, reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("width", [2048, 8192, 32768])
+def test_what_is_not_finite_stays_in_its_row_and_column(width):
+    torch = pytest.importorskip("torch")
+    x, w, b, g = (torch.tensor(a, device="cuda").bfloat16() for a in arrays((1111, width), "float32"))
+    f = kf.fuse(of_layernorm)
+    plain = f(x, w, b, g)
+    g[7, 3], g[1110, width - 1] = float("nan"), float("inf")
+    dx, dw, db = f(x, w, b, g)
+    rows = torch.isfinite(dx).all(1)
+    assert sorted((~rows).nonzero().flatten().tolist()) == [7, 1110]
+    assert torch.equal(dx[rows], plain[0][rows])
+    for got, want in ((dw, plain[1]), (db, plain[2])):
+        columns = torch.isfinite(got)
+        assert (~columns).nonzero().flatten().tolist() == [3, width - 1]
+        assert torch.equal(got[columns], want[columns])

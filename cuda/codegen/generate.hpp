@@ -27,6 +27,8 @@ struct Launch {
   unsigned cluster = 1;                                ///< blocks of grid[0] that form a cluster
   bool resident = false;                               ///< grid[0] is at most as many blocks as run at once
   bool cooperative = false;                            ///< all blocks run at the same time, or none
+  bool early = false;                                  ///< may start before the stream's earlier kernels have ended,
+                                                       ///< for which it waits itself
   std::size_t shared_bytes = 0;                        ///< dynamic
   std::size_t workspace_bytes = 0;                     ///< global memory, 16-byte aligned
   std::size_t standing_bytes = 0;                      ///< the same, zero before each launch and zero again after it

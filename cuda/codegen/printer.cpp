@@ -383,9 +383,10 @@ bool Printer::sums(int sweep) const {
 void Printer::print_stored(std::size_t i) {
   const Store& store = k_.stores[i];
   if (store.parts == 0) return out_.line(stores_[i] + "[j] = " + stored(store) + ";");
-  const std::string type = compute_type(store.to.dtype);
-  out_.line((a_.whole ? "" : "if (j < at.count) ") + ("held.sums." + stores_[i]) + "[j] += convert<" + type + ">(" +
-            reference(store.step) + ");");
+  const std::string type = compute_type(store.to.dtype), own = "held.sums." + stores_[i] + "[j]";
+  const std::string sum = multiply_add(own, store.step, type);
+  out_.line((a_.whole ? "" : "if (j < at.count) ") + own + " = " +
+            (sum.empty() ? own + " + convert<" + type + ">(" + reference(store.step) + ")" : sum) + ";");
 }
 
 /// What a store packs: packing rounds, so a cast to the type that is stored need not.

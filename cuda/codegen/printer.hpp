@@ -127,6 +127,7 @@ class Printer {
   void print_picks(int sweep);
   void print_which(int sweep);
   void print_reduction(int i);
+  std::string multiply_add(const std::string& sum, int i, const std::string& type) const;
   std::string pair_of(int reduction) const;
   Kept find_kept() const;
   std::vector<bool> sources_of(int i) const;

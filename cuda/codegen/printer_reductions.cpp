@@ -183,11 +183,27 @@ void Printer::print_reductions(int sweep, bool look) {
   }
 }
 
+/// A sum of this type and a product that is added to it, rounded once; empty where step `i` is no such product. Rows
+/// with sums of columns need almost as long for their instructions as for memory, and this is one less.
+std::string Printer::multiply_add(const std::string& sum, int i, const std::string& type) const {
+  const auto is_same = [&](const Step& s) {
+    return s.kind == StepKind::kCast && !is_half(s.dtype) && compute_type(s.from) == compute_type(s.dtype);
+  };
+  while (is_same(step(i))) i = step(i).arguments[0];
+  const Step& s = step(i);
+  const bool is_product = s.kind == StepKind::kMap && s.op == Op::multiply && is_float(s.dtype) && !is_half(s.dtype);
+  if (!traits_.sums || !is_product || type_of(i) != type) return "";
+  return "fused_multiply_add(" + reference(s.arguments[0]) + ", " + reference(s.arguments[1]) + ", " + sum + ")";
+}
+
 /// One that is of no pair.
 void Printer::print_reduction(int i) {
   const Step& s = step(i);
   const OpInfo& row = info(s.op);
   const std::string guard = a_.whole || columns() ? "" : "if (j < at.count) ", a = accumulator(s), own = partial(i);
+  if (s.op == Op::sum)
+    if (const std::string sum = multiply_add(own, s.arguments[0], a); !sum.empty())
+      return out_.line(guard + own + " = " + sum + ";", s.label);
   const Meaning lifted[] = {{"x", reference(s.arguments[0])}, {"A", a}, {"T", compute_type(s.from)}};
   const Meaning meanings[] = {{"a", own}, {"b", with(row.lift, lifted)}, {"A", a}};
   out_.line(guard + own + " = " + with(row.combine, meanings) + ";", s.label);

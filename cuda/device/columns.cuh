@@ -182,6 +182,7 @@ template <class F, int kUnroll>
 KF_DEVICE void columns(const F& f, const Geometry& g, char* workspace, char* standing) {
   using Index = typename F::Index;
   extern __shared__ __align__(16) char shared[];
+  wait_for_earlier_kernels();
   const Index side = static_cast<Index>(cluster_index()) * blockDim.z + threadIdx.z;
   const auto at = f.place((side * blockDim.x + threadIdx.x) * F::kWidth);
   typename F::Values values = f.begin(f.line(0), at);

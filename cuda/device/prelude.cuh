@@ -162,6 +162,23 @@ KF_DEVICE void store_relaxed(u64* p, u64 word) {
 #endif
 }
 
+// ---- kernels of a stream, one after the other (compute capability 9) ------------------------------------------------
+
+/// In a kernel whose launch may start early (codegen::Launch): until those before it have ended, and all sees what they
+/// wrote.
+KF_DEVICE void wait_for_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// The next kernel, if its launch may start early, takes multiprocessors as blocks of this one leave them. Until all
+/// blocks of this one have started it does not.
+KF_DEVICE void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // ---- clusters of blocks (one block where the architecture has none) -------------------------------------------------
 
 #if __CUDA_ARCH__ >= 900

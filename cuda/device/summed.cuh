@@ -13,17 +13,30 @@ namespace kfusion::device {
 /// `shared`: for half of the block's threads.
 template <int kTeams, int kK, class Sums, class SumsOf>
 KF_DEVICE void join_sums(const SumsOf& sums, char* shared, int team, int thread, int threads) {
+  constexpr int kPieces = sizeof(Sums) / sizeof(u64);  // so that lanes side by side write to different banks
+  static_assert(sizeof(Sums) % sizeof(u64) == 0);
+  u64 piece[kPieces];
 #pragma unroll
   for (int half = kTeams / 2; half > 0; half /= 2) {
     __syncthreads();  // also: what the exchanges had there has been read
-    Sums* const there = reinterpret_cast<Sums*>(shared) + (team % half * kK * threads + thread);
+    u64* const there = reinterpret_cast<u64*>(shared) + (team % half * kK * kPieces * threads + thread);
 #pragma unroll
-    for (int k = 0; k < kK; ++k)
-      if (team >= half && team < 2 * half) there[k * threads] = sums(k);
+    for (int k = 0; k < kK; ++k) {
+      memcpy(piece, &sums(k), sizeof piece);
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i)
+        if (team >= half && team < 2 * half) there[(k * kPieces + i) * threads] = piece[i];
+    }
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < kK; ++k)
-      if (team < half) sums(k).add(there[k * threads]);
+    for (int k = 0; k < kK; ++k) {
+      if (team >= half) break;
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) piece[i] = there[(k * kPieces + i) * threads];
+      Sums others;
+      memcpy(&others, piece, sizeof piece);
+      sums(k).add(others);
+    }
   }
 }
 
@@ -36,6 +49,7 @@ KF_DEVICE void summed_rows(const F& f, const Geometry& g) {
   using Places = RowPlaces<F, kK, 32>;
   static_assert(F::kEdges == 0);
   extern __shared__ __align__(16) char shared[];
+  let_next_kernel_start();  // which adds up the parts
   const int threads = static_cast<int>(blockDim.x) / kTeams, warps = static_cast<int>(g.warps);
   const int team = static_cast<int>(threadIdx.x) / threads, of_team = static_cast<int>(threadIdx.x) % threads;
   const int warp = block_rank() * (threads / 32) + of_team / 32, lane = of_team % 32;

@@ -49,25 +49,52 @@ struct Posts {
   static KF_DEVICE int place(int sweep, int i) { return 2 * sweep + i % 2; }
 };
 
-/// The rows of a team, which are a block's part or every kTeams-th of it.
+/// The rows of a team: runs of neighbours, in turns with all other teams, so that they go through memory together from
+/// its beginning to its end. What is no run for each team is shared row by row.
 template <class F>
 struct TeamRows {
   const F& f;
-  i64 first;
-  int apart, count;
-  KF_DEVICE auto line(int i) const { return f.line(static_cast<typename F::Row>(first + static_cast<i64>(i) * apart)); }
+  int team, teams, run_bits, in_runs, count;
+  KF_DEVICE TeamRows(const F& f, int rows, int team, int teams, int run_bits)
+      : f(f),
+        team(team),
+        teams(teams),
+        run_bits(run_bits),
+        in_runs(rows / (teams << run_bits) << run_bits),
+        count(maximum(rows - team + teams - 1, 0) / teams) {}
+  KF_DEVICE auto line(int i) const {
+    const int in_run = (((i >> run_bits) * teams + team) << run_bits) + (i & ((1 << run_bits) - 1));
+    return f.line(static_cast<typename F::Row>(i < in_runs ? in_run : i * teams + team));
+  }
 };
 
-/// Stages in shared memory that each have room for a row of a team, or its block's part of one.
+/// Stages in shared memory that each have room for a row of a team, or its block's part of one, and for what is read of
+/// the row before its elements.
 template <class F>
 struct Stages {
-  char* memory;
-  Barrier *full, *left;
+  static constexpr int kBarriers = 3;
+  char *memory, *begun_values;
+  Barrier *full, *begun, *left;
   int count, vectors;
+  KF_DEVICE Stages(char* memory, Barrier* barriers, char* begun_values, int count, int vectors)
+      : memory(memory),
+        begun_values(begun_values),
+        full(barriers),
+        begun(barriers + count),
+        left(barriers + 2 * count),
+        count(count),
+        vectors(vectors) {}
   KF_DEVICE char* stage(int i) const { return memory + i * vectors * F::kHeldBytes; }
-  KF_DEVICE void make(int warps) const {
+  KF_DEVICE typename F::Values* values(int i) const {
+    return reinterpret_cast<typename F::Values*>(begun_values + i * Posts<F>::kValueBytes);
+  }
+  KF_DEVICE void make_full() const {
 #pragma unroll 1
-    for (int i = 0; i < count; ++i) make_barrier(full + i), make_meeting(left + i, warps);
+    for (int i = 0; i < count; ++i) make_barrier(full + i);
+  }
+  KF_DEVICE void make_others(int warps) const {
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) make_meeting(begun + i, 1), make_meeting(left + i, warps);
   }
   /// For one thread: `first`: of the row's vectors.
   KF_DEVICE void ask(const F& f, const typename F::Line& line, int first, int i) const {
@@ -102,8 +129,6 @@ class SummedWorker {
 
   KF_DEVICE void run() {
     shared_.wait();
-    if (rows_.count == 0) return;
-    begun_ = begin(0);
 #pragma unroll 1
     for (int step = 0; step < rows_.count + F::kSweeps - 1; ++step) sweep_rows<0>(step);
   }
@@ -122,10 +147,6 @@ class SummedWorker {
  private:
   static KF_DEVICE int lane() { return threadIdx.x % 32; }
   KF_DEVICE Places places(const typename F::Line& line) const { return {f_, line, shared_, 0, begin_, size_, lane()}; }
-  KF_DEVICE auto begin(int i) const {
-    const auto line = rows_.line(i);
-    return f_.begin(line, places(line)(0));
-  }
 
   /// Each sweep over the row whose turn it is.
   template <int kSweep>
@@ -142,8 +163,8 @@ class SummedWorker {
     const auto line = rows_.line(i);
     typename F::Values values;
     if constexpr (kSweep == 0) {
-      values = begun_;
-      if (i + 1 < rows_.count) begun_ = begin(i + 1);
+      wait_for_all(stages_.begun + stage, parity_);
+      values = *stages_.values(stage);
       wait_for_copies(stages_.full + stage, parity_);
       if (stage + 1 == stages_.count) parity_ ^= 1;
     } else {
@@ -191,13 +212,14 @@ class SummedWorker {
   const Shared& shared_;
   int of_team_, begin_, size_, at_[F::kSweeps] = {};
   u32 parity_ = 0;
-  typename F::Values begun_;  ///< of the next row
   Sums sums_[kK] = {};
 };
 
 /// The warp that brings what those of its team sweep over, and merges what they tell, in all its blocks.
 template <class F>
 class SummedMerger {
+  static constexpr int kFirst = 2;  ///< rows that it asks for at once, before the others start: each takes its time
+
  public:
   /// `shared`: for the exchanges of all sweeps, where blocks share rows.
   KF_DEVICE SummedMerger(const F& f, const TeamRows<F>& rows, const Posts<F>& posts, const Stages<F>& stages,
@@ -205,50 +227,68 @@ class SummedMerger {
       : f_(f), rows_(rows), posts_(posts), stages_(stages), blocks_(b), shared_(shared) {}
   static KF_DEVICE int bytes(const Blocks& b) { return ClusterExchange::kBarrierBytes + 2 * b.count * b.room; }
 
-  /// Asks for the first rows. This warp has made the barriers.
-  KF_DEVICE void start() const {
+  /// Makes the team's barriers, and asks for its first rows as soon as there are those that count what comes.
+  KF_DEVICE void start() {
+    if (lane() < minimum(stages_.count, rows_.count)) begun_ = begin(lane());
+    if (lane() == 0) stages_.make_full();
     fence_barriers();
-    for (int i = 0; i < stages_.count; ++i) ask(i, i);
+#pragma unroll 1
+    for (int i = 0; i < kFirst; ++i) ask(i, i);
+    if (lane() == 0) stages_.make_others(posts_.warps), posts_.make();
   }
-  KF_DEVICE void run() const {
-    int stage = 0;
+  KF_DEVICE void run() {
+    if (lane() < minimum(stages_.count, rows_.count)) tell_begun(lane());
+    int stage = 0, untold = -1;
     u32 parity = 0;
 #pragma unroll 1
     for (int step = 0; step < rows_.count + F::kSweeps - 1; ++step) {
+      if (untold >= 0 && lane() == 0) tell_begun(untold);
+      __syncwarp();
+      untold = -1;
+      if (const int i = step + kFirst; i < stages_.count) ask(i, i);
       merge_rows<0>(step);
       const int i = step + 1 - F::kSweeps;  // whose last sweep this step has
       if (i < 0 || i + stages_.count >= rows_.count) continue;
       wait_for_all(stages_.left + stage, parity);
       ask(stage, i + stages_.count);
+      begun_ = begin(i + stages_.count);  // on its way until the next step
+      untold = stage;
       if (++stage == stages_.count) stage = 0, parity ^= 1;
     }
   }
 
  private:
+  static KF_DEVICE int lane() { return threadIdx.x % 32; }
+  KF_DEVICE auto begin(int i) const {
+    const auto line = rows_.line(i);
+    return f_.begin(line, f_.place(line, 0));
+  }
+  KF_DEVICE void tell_begun(int stage) const { *stages_.values(stage) = begun_, arrive(stages_.begun + stage); }
   KF_DEVICE void ask(int stage, int i) const {
-    if (threadIdx.x % 32 == 0 && i < rows_.count) stages_.ask(f_, rows_.line(i), blocks_.rank * stages_.vectors, stage);
+    if (lane() == 0 && i < rows_.count) stages_.ask(f_, rows_.line(i), blocks_.rank * stages_.vectors, stage);
     __syncwarp();
   }
 
   template <int kSweep>
-  KF_DEVICE void merge_rows(int step) const {
+  KF_DEVICE void merge_rows(int step) {
     if (const int i = step - kSweep; i >= 0 && i < rows_.count) merge_row<kSweep>(i);
     if constexpr (kSweep + 1 < F::kSweeps) merge_rows<kSweep + 1>(step);
   }
 
   template <int kSweep>
-  KF_DEVICE void merge_row(int i) const {
+  KF_DEVICE void merge_row(int i) {
     using P = PartialOf<F, kSweep>;
     constexpr bool kLast = kSweep + 1 == F::kSweeps;
     const Sweep<kSweep> sweep;
     const auto line = rows_.line(i);
-    const auto at = f_.place(line, 0);
-    const int lane = threadIdx.x % 32;
+    const int lane = this->lane();
     typename F::Values values;
-    if constexpr (kSweep == 0)
-      values = f_.begin(line, at);
-    else
+    if constexpr (kSweep == 0) {
+      values = *stages_.values(at_);
+      if (++at_ == stages_.count) at_ = 0;
+    } else {
       values = *posts_.values(kSweep - 1, i);
+    }
     const P identity = f_.partial(sweep);
     P part = identity;
     if constexpr (!P::kNothing) {
@@ -266,7 +306,7 @@ class SummedMerger {
       if (lane == 0) *posts_.values(kSweep, i) = values, posts_.answer(kSweep, i);
       __syncwarp();
     }
-    if (kLast && blocks_.rank == 0 && lane == 0) f_.end(line, at, values);
+    if (kLast && blocks_.rank == 0 && lane == 0) f_.end(line, f_.place(line, 0), values);
   }
 
   const F& f_;
@@ -275,19 +315,22 @@ class SummedMerger {
   const Stages<F>& stages_;
   Blocks blocks_;
   char* shared_;
+  int at_ = 0;                ///< stage of the row whose first sweep is the next to be merged
+  typename F::Values begun_;  ///< of a row that was asked for
 };
 
 /// kK vectors a lane; kTeams of a block, each with a row at a time, or one of a block or a cluster, and as many warps
-/// that merge. g.splits: parts, as in summed_rows(); g.warps: segments of two vectors a lane that a block has of a row;
-/// g.box: room for what a block tells; g.ahead: stages. Barriers: none but at both ends. Shared memory: stages, what
-/// all rows share, barriers, then what is told, and rows' values of at most kValueBytes; what the teams' sums need in
-/// the end takes the place of stages.
-template <class F, int kK, int kTeams, int kValueBytes>
+/// that merge. g.splits: parts, each of which a block or a cluster has: rows part, part + g.splits, ...; g.warps:
+/// segments of two vectors a lane that a block has of a row; g.box: room for what a block tells; g.ahead: stages.
+/// Barriers: none but at both ends. Shared memory: stages, what all rows share, barriers, then what is told, and rows'
+/// values of at most kValueBytes; what the teams' sums need in the end takes the place of stages.
+template <class F, int kK, int kTeams, int kValueBytes, int kRunBits>
 KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
   static_assert(F::kEdges == 0 && Posts<F>::kValueBytes <= kValueBytes);
   using Worker = SummedWorker<F, kK>;
   using Shared = typename Worker::Shared;
   extern __shared__ __align__(16) char shared[];
+  let_next_kernel_start();  // which adds up the parts
   const int own = threadIdx.x / 32, warps = static_cast<int>(blockDim.x) / 32 / kTeams - 1, workers = kTeams * warps;
   const bool works = own < workers;
   const int team = works ? own / warps : own - workers, of_team = works ? own % warps : 0;
@@ -301,18 +344,21 @@ KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
   char* memory = shared + kTeams * count * stage_bytes;
   char* const kept = memory + of_team * Shared::kBytes;
   memory += warps * Shared::kBytes;
-  Barrier* const barriers = reinterpret_cast<Barrier*>(memory) + warps + team * (2 * count + Posts<F>::kBarriers);
+  const int stage_barriers = Stages<F>::kBarriers * count, team_barriers = stage_barriers + Posts<F>::kBarriers;
+  Barrier* const barriers = reinterpret_cast<Barrier*>(memory) + warps + team * team_barriers;
   Barrier* const kept_full = reinterpret_cast<Barrier*>(memory) + of_team;
-  memory += ((warps + kTeams * (2 * count + Posts<F>::kBarriers)) * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
-  const Stages<F> stages{shared + team * count * stage_bytes, barriers, barriers + count, count, stage_vectors};
-  const Posts<F> posts{barriers + 2 * count, memory + team * Posts<F>::bytes(warps, room), warps, room};
+  memory += ((warps + kTeams * team_barriers) * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
+  const int begun_bytes = count * Posts<F>::kValueBytes;
+  const Stages<F> stages(shared + team * count * stage_bytes, barriers, memory + team * begun_bytes, count,
+                         stage_vectors);
+  memory += kTeams * begun_bytes;
+  const Posts<F> posts{barriers + stage_barriers, memory + team * Posts<F>::bytes(warps, room), warps, room};
   memory += kTeams * Posts<F>::bytes(warps, room);
   for (int sweep = 0; sweep < Posts<F>::kReducing && blocks.count > 1; ++sweep)
     ClusterExchange(blocks, memory + sweep * SummedMerger<F>::bytes(blocks));
-  if (!works && threadIdx.x % 32 == 0) stages.make(warps), posts.make();
 
-  const i64 part = cluster_index(), begin = part * g.rows / g.splits, end = (part + 1) * g.rows / g.splits;
-  const TeamRows<F> rows{f, begin + team, kTeams, static_cast<int>((end - begin - team + kTeams - 1) / kTeams)};
+  const int part = static_cast<int>(cluster_index()), parts = static_cast<int>(g.splits);
+  const TeamRows<F> rows(f, static_cast<int>(g.rows), part * kTeams + team, kTeams * parts, kRunBits);
   const Shared what_is_shared(f, kept_full, kept, works && team == 0);
   const auto meet = [&] {
     fence_barriers();
@@ -321,14 +367,15 @@ KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
   };
   if (works) {
     Worker worker(f, rows, posts, stages, what_is_shared, of_team, begin_segment, size);
-    meet();
+    fence_barriers();
     if (team == 0) what_is_shared.fill(begin_segment, size);
+    meet();
     worker.run();
     join_sums<kTeams, kK, typename Worker::Sums>([&](int k) -> auto& { return worker.sums(k); }, shared, team,
                                                  of_team * 32 + threadIdx.x % 32, warps * 32);
     if (team == 0) worker.put_sums(part);
   } else {
-    const SummedMerger<F> merger(f, rows, posts, stages, blocks, memory);
+    SummedMerger<F> merger(f, rows, posts, stages, blocks, memory);
     merger.start();
     meet();
     merger.run();

@@ -162,6 +162,9 @@ const Limits& limits(int device) {
     known[i].shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     known[i].l2_bytes = attribute(cudaDevAttrL2CacheSize, device);
     known[i].clusters = attribute(cudaDevAttrClusterLaunch, device) != 0;
+    int driver = 0;
+    check(cudaDriverGetVersion(&driver), "asking for the driver's version");
+    known[i].early_kernels = known[i].clusters && driver >= 12030;
   });
   return known[i];
 }

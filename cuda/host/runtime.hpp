@@ -50,8 +50,9 @@ int attribute(cudaDeviceAttr which, int device);
 
 struct Limits {
   int multiprocessors = 0;
-  bool clusters = false;  ///< thread-block clusters can be launched
-  int shared_bytes = 0;   ///< that a block can have
+  bool clusters = false;       ///< thread-block clusters can be launched
+  bool early_kernels = false;  ///< kernels can start before earlier ones have ended, also in graphs
+  int shared_bytes = 0;        ///< that a block can have
   std::int64_t l2_bytes = 0;
 };
 /// Queried once per device.

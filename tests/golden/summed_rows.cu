@@ -126,7 +126,7 @@ struct Fused {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       const float in_x = get(held.in_x, j);  // x
-      held.sums.out_sum_partial_sums[j] += convert<float>(in_x);
+      held.sums.out_sum_partial_sums[j] = held.sums.out_sum_partial_sums[j] + convert<float>(in_x);
       part.max_1.add(in_x);  // softmax.max
     }
   }

@@ -67,6 +67,7 @@ struct Columns : Configuration {
     const std::int64_t box = whole_slots(boxes * across * partial_bytes);
     Division d({tiles * cluster, again ? 1 : splits}, {across, down, sides}, {rows, down, splits, box, 0});
     d.launch.cluster = static_cast<unsigned>(cluster);
+    d.launch.early = few > 0 && p.target.compute_major >= 9;  // sums of parts, which the kernel before has stored
     d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
     if (splits > 1 && !maps && !again) {
       d.launch.workspace_bytes = static_cast<std::size_t>(tiles * splits * across * partial_bytes);

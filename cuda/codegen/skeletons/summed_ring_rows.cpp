@@ -13,7 +13,11 @@ struct SummedRingPolicy {
   /// Registers of a lane beside the sums, of which all that do not fit would go to memory: layer norm's gradient of
   /// 4096 x 32768 bfloat16 takes 295 us in 17 warps of 96 registers, RMS norm's with half of the sums 209 (H200).
   static constexpr std::int64_t kRegisters = 64;
-  static constexpr int kMostStages = 8;
+  /// More are slower (results/kernels.md): of rows that are on their way the first ones come later.
+  static constexpr int kMostStages = 4;
+  /// Neighbouring rows that the blocks of a cluster take together: one by one, or a part of all rows for each block, is
+  /// slower by up to a tenth, as rows of x, g and the result lie to each other in memory.
+  static constexpr unsigned kRun = 4;
 };
 
 /// Registers that each lane of so many warps can have. Each quarter of a multiprocessor has its own.
@@ -98,14 +102,17 @@ struct SummedRingRows : Configuration {
     const int sweeps = reducing(p.k), places = 2 * sweeps;
     const std::int64_t stage = segments * SummedRingPolicy::kSegmentVectors * kWarp * held_bytes;
     const std::int64_t kept = lanes * kSlotBytes * std::ssize(traits.shared);
-    const std::int64_t barriers = 8 * (warps + teams * (2 * stages + 2 * places)) + kSlotBytes;
-    const std::int64_t posts = teams * places * (warps * room + value_bytes);
+    const std::int64_t barriers = 8 * (warps + teams * (3 * stages + 2 * places)) + kSlotBytes;
+    const std::int64_t posts = teams * (stages * value_bytes + places * (warps * room + value_bytes));
     const std::int64_t boxes = blocks > 1 ? sweeps * (kSlotBytes + 2 * blocks * room) : 0;
     const std::int64_t joined = teams / 2 * lanes * sum_bytes(p.k, p.a);
     return std::max(teams * stages * stage + kept + barriers + posts + boxes, joined);
   }
 
-  std::string call() const override { return listed(vectors, teams, value_bytes); }
+  std::string call() const override {
+    const unsigned run = std::max(SummedRingPolicy::kRun / static_cast<unsigned>(blocks), 1U);
+    return listed(vectors, teams, value_bytes, std::countr_zero(run));
+  }
 
   Division launch(const Problem& p, std::int64_t partial_bytes) const override {
     const std::int64_t parts = p.k.parts(), room = exchange_room(partial_bytes);
