@@ -47,6 +47,27 @@ def _chosen(name: str) -> Callable[..., Value]:
     return value
 
 
+def _product(x: Value, axis: Any, keepdims: bool) -> Value:
+    terms = terms_of(x, axis)
+    if not x.is_float or x.array.size == 0 or terms > 16:
+        raise Unfit
+    largest = max(x.top + x.error, 1.0) ** terms
+    error = terms * largest * (x.error + 4 * SPACING[x.dtype])
+    array = np.prod(x.array, axis=axis, keepdims=keepdims)
+    return replace(_unsigned(computed(array, x.dtype, [x], error, exact=False)), same_bits=False)
+
+
+def _running(x: Value, axis: int) -> Value:
+    """Sums of all elements so far."""
+    if x.array.size == 0 or x.array.ndim == 0 or not x.is_float:
+        raise Unfit
+    terms = x.shape[axis]
+    exact = is_exact_sum(x, terms)
+    error = 0.0 if exact else terms * x.error + sum_error(terms, x.top, x.dtype)
+    v = computed(np.cumsum(x.array, axis), x.dtype, [x], error, exact=exact)
+    return _unsigned(v) if exact else replace(v, same_bits=False)
+
+
 def _found(name: str) -> Callable[..., Value]:
     """The first position, of numbers that are known exactly."""
 
@@ -65,6 +86,8 @@ def _method(name: str) -> Callable[..., str]:
 REDUCTIONS |= {name: Operation(_method(name), _summed(name)) for name in ("sum", "mean")}
 REDUCTIONS |= {name: Operation(_method(name), _chosen(name)) for name in ("max", "min", "any", "all")}
 
+REDUCTIONS["prod"] = Operation(_method("prod"), _product)
+REDUCTIONS["cumsum"] = Operation(lambda x, axis: f"np.cumsum({x}, {axis})", _running)
 REDUCTIONS |= {name: Operation(_method(name), _found(name)) for name in ("argmax", "argmin")}
 
 
