@@ -88,8 +88,8 @@ PROFILES = (
             _ALL, _ALL, (2, 8), bases=_PARTS),
     Profile("composites", many(composite=4, view=4, binary=2, reduce=1, cast=1, compare=1), _ALL, _ALL, (2, 8)),
 )  # fmt: skip
-_TRAINING = Profile("training", many(composite=4, matmul=2, along=1, take=1, binary=3, unary=2, function=2, centre=1,
-                                     normalise=1, reduce=2, view=1, select=1, compare=1),
+_TRAINING = Profile("training", many(composite=4, head=5, matmul=2, along=1, take=1, binary=3, unary=2, function=2,
+                                     centre=1, normalise=1, reduce=2, view=1, select=1, compare=1),
                     _ALL, _ALL, (3, 14))  # fmt: skip
 # Mostly small ones; vectors and tiles with their remainders, rows that are cut, work for several threads.
 BASES = [(4, 8), (3, 5), (7, 11), (1, 6), (8, 8), (2, 3)] * 4 + [(33, 67), (2, 1030), (1030, 2), (16, 64)] * 2
@@ -341,6 +341,21 @@ class Drawing:
             self.push(name, [x], self.axes(x))
         else:
             self.push(name, [x], self.axes(x), self.flag())
+
+    def _head(self) -> None:
+        """What a network's layers and its loss are made of, beside products."""
+        x = self.pick(lambda v: v.is_float and v.array.ndim > 1 and v.array.size <= 4096)
+        shape = self.values[x].shape
+        kind = self.c.one_of(["rmsnorm", "attention", "cross_entropy"])
+        if kind == "rmsnorm":
+            self.push(kind, [x, self.pick(lambda v: v.is_float and v.shape == shape[-1:])])
+        elif kind == "attention":
+            k, v = (self.pick(lambda v: v.is_float and v.shape == shape) for _ in range(2))
+            self.push(kind, [x, k, v], self.flag())
+        else:
+            x = self.pick(lambda v: v.is_float and v.error == 0 and v.array.ndim == 2)
+            targets = self.push("argmax", [x], 1, False)
+            self.push(kind, [self.pick(lambda v: v.is_float and v.shape == self.values[x].shape), targets])
 
     def _matmul(self) -> None:
         """With its own transpose, of which the product is one of rows, or with anything that fits."""

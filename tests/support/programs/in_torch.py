@@ -102,6 +102,9 @@ _OTHERS: dict[str, Any] = {
     },
     **{f: lambda x, axis, keepdim, f=f: f"torch.{f}({x}, {axis}, {keepdim})" for f in ("argmax", "argmin")},
     **{f: lambda x, axis, f=f: f"{f}({x}, {axis})" for f in ("softmax", "log_softmax")},
+    "rmsnorm": "F.rms_norm({0}, {1}.shape, {1}, 0.25)",
+    "attention": lambda q, k, v, causal: f"F.scaled_dot_product_attention({q}, {k}, {v}, is_causal={causal})",
+    "cross_entropy": "F.cross_entropy({0}, {1})",
     "layernorm": lambda x, axis: f"layer_norm({x}, {axis})",
 }
 _FUNCTIONS = (dims, softmax, log_softmax, layer_norm, product, kept, padded, taken_along)
