@@ -17,11 +17,13 @@ from gradients import vjp_in_two_passes
 from .checks import EXECUTABLE, H200, Runner, check_plan
 from .in_torch import TORCH
 from .program import NUMPY, Program
-from .values import Unfit
+from .values import Unfit, Value
 
-TOLERANCE = 1e-10  # of the largest element: roundings, and what a few divisions make of them
-LEAST = 1e-3  # of smaller gradients, terms that cancel leave something
-MOVE, NEAR, NEXT = 1e-3, 1e-11, 1e-9
+TOLERANCE = 1e-10  # of the largest element
+ROUNDINGS = 1e-13  # of it, where torch's inputs and the gradients of its results are rounded once more
+LEAST = 1e-3  # of the largest element
+MOVE = 1e-3  # so that hardly two inputs are equal
+NEAR, NEXT = 1e-11, 1e-9  # how far gradients may move where inputs do
 
 
 def _like(x: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -71,7 +73,9 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def by_torch(function: Callable[..., Any], inputs: Sequence[np.ndarray]) -> tuple[list[Any], list[Any]]:
+def by_torch(
+    function: Callable[..., Any], inputs: Sequence[np.ndarray], seed: Callable[..., np.ndarray] = seed
+) -> tuple[list[Any], list[Any]]:
     """Float results of a function of tensors, and the gradients of its float inputs by torch's autograd."""
     tensors = [tensor(x) for x in inputs]
     results = [y for y in function(*tensors) if y.dtype == torch.float64]
@@ -93,14 +97,19 @@ def difference(got: Sequence[Any], want: Sequence[Any]) -> float:
     return largest
 
 
+def next_to(x: np.ndarray) -> np.ndarray:
+    """The next numbers, up or down."""
+    return np.asarray(np.nextafter(x, np.random.default_rng(1).choice([-np.inf, np.inf], x.shape)))
+
+
 @dataclass
 class Case:
-    """A program whose gradients are continuous at its inputs, or one that is computed without any rounding: there ties,
-    of which autograd divides or chooses, are the same ties for everyone.
+    """A program whose gradients are what they are whoever computes them: more than roundings, and continuous at its
+    inputs, or computed without roundings, so that ties, of which autograd divides or chooses, are everybody's ties.
     """
 
     program: Program
-    results: list[Any]
+    results: list[Value]
     gradients: list[Any]
 
     @staticmethod
@@ -108,28 +117,33 @@ class Case:
         exact = is_exact(program)
         if not exact:
             program = moved(program, MOVE)
-            program.values()
-        function = program.function(TORCH)
-        results, gradients = by_torch(function, program.inputs)
+        values, function, inputs = program.values(), program.function(TORCH), program.inputs
+        results, gradients = by_torch(function, inputs)
         if not all(bool(x.isfinite().all()) for x in (*results, *gradients)):
             raise Unfit
-        if not exact:
-            near = by_torch(function, moved(program, NEAR).inputs)
-            if not difference(near[1], gradients) <= NEXT:
-                raise Unfit
-        return Case(program, results, gradients)
+        if not exact and not difference(by_torch(function, moved(program, NEAR).inputs)[1], gradients) <= NEXT:
+            raise Unfit
+        rounded = inputs if exact else [_like(x, next_to(x)) if x.dtype.kind == "f" else x for x in inputs]
+        if not difference(by_torch(function, rounded, lambda *a: next_to(seed(*a)))[1], gradients) <= ROUNDINGS:
+            raise Unfit
+        return Case(program, [v for v in (values[o] for o in program.outputs) if v.is_float], gradients)
 
     @property
     def loss(self) -> tuple[float, float]:
         """What `loss_of` gives, and the size of its terms."""
-        terms = [y * torch.from_numpy(seed(i, y.shape)) for i, y in enumerate(self.results)]
-        return sum(float(t.sum()) for t in terms), sum(float(t.abs().sum()) for t in terms)
+        terms = [y.array * seed(i, y.shape) for i, y in enumerate(self.results)]
+        return sum(float(t.sum()) for t in terms), sum(float(np.abs(t).sum()) for t in terms)
 
-    def require(self, what: str, got: Sequence[Any], want: Sequence[Any]) -> None:
-        for i, (a, b) in enumerate(zip(got, want, strict=True)):
-            found = torch.from_numpy(np.array(a)) if not isinstance(a, torch.Tensor) else a.detach()
-            assert (found.dtype, found.shape) == (b.dtype, b.shape), f"{what}: {i} is {found.dtype}{tuple(found.shape)}"
-            distance = difference([found], [b])
+    def require(self, what: str, gradients: Sequence[Any], results: Sequence[Any] = ()) -> None:
+        for value, got in zip(self.results, results, strict=False):
+            try:
+                value.check(got.detach() if isinstance(got, torch.Tensor) else got)
+            except AssertionError as error:
+                raise AssertionError(f"{what}: a result: {error}") from None
+        for i, (got, want) in enumerate(zip(gradients, self.gradients, strict=True)):
+            found = got if isinstance(got, torch.Tensor) else torch.from_numpy(np.array(got))
+            assert (found.dtype, found.shape) == (want.dtype, want.shape), f"{what}: {i} is {tuple(found.shape)}"
+            distance = difference([found], [want])
             assert distance <= TOLERANCE, f"{what}: {i} is wrong by {distance:.2g} of its largest element"
 
 
@@ -199,8 +213,7 @@ class GradRunner(Runner):
 
     def _check_tensors(self, case: Case) -> None:
         results, gradients = by_torch(kf.fuse(case.program.function(TORCH)), case.program.inputs)
-        case.require("results of tensors", results, case.results)
-        case.require("gradients of tensors", gradients, case.gradients)
+        case.require("tensors", gradients, results)
 
     def _check_arrays(self, case: Case) -> None:
         function, inputs = case.program.function(NUMPY), case.program.inputs
@@ -210,20 +223,19 @@ class GradRunner(Runner):
         seeds = [seed(i, y.shape) for i, y in enumerate(case.results)]
         is_float = [x.dtype.kind == "f" for x in inputs]
         fused = kf.fuse(pulled(function, is_float))
-        for name, run in (("vjp", fused), ("vjp unfused", fused.unfused)):
+        for name, run in (("vjp", fused), ("vjp, unfused", fused.unfused)):
             results, gradients = run(list(inputs), seeds)
-            case.require(f"results of {name}", results, case.results)
-            case.require(name, gradients, case.gradients)
+            case.require(name, gradients, results)
         for memory in (None, 1 << 10, 0):
             if gradients := vjp_in_two_passes(graph, inputs, seeds, memory):
-                case.require(f"two passes, memory={memory}", gradients, case.gradients)
+                case.require(f"two passes, memory={memory}", gradients)
         numbers = tuple(i for i, f in enumerate(is_float) if f)
         loss = loss_of(function, seeds)
         value, gradients = kf.value_and_grad(loss, numbers)(*inputs)
         want, size = case.loss
         assert abs(float(value) - want) <= TOLERANCE * max(size, LEAST), f"value_and_grad: {value}, not {want}"
-        case.require("value_and_grad", gradients, case.gradients)
-        case.require("grad", kf.grad(loss, numbers)(*inputs), case.gradients)
+        case.require("value_and_grad", gradients)
+        case.require("grad", kf.grad(loss, numbers)(*inputs))
         backward = kf.trace(fused.__wrapped__, list(inputs), seeds)
         check_plan(backward, H200, {})
         check_plan(backward, self.device, EXECUTABLE)
