@@ -472,6 +472,16 @@ def _alone(name: str) -> Callable[[Any, Any], Any]:
     return lambda x, t: getattr(F, name)(x)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+@pytest.mark.parametrize("name", ["cross_entropy", "cross_entropy, smoothed", "nll"])
+def test_class_numbers(name: str, dtype: torch.dtype) -> None:
+    """uint8 as torch; int32 too, which torch refuses."""
+    x, t = leaf(4, 6), torch.tensor([0, 5, 2, 3])
+    assert_same(gradients(kf.fuse(LOSSES[name]), x, t.to(dtype)), gradients(LOSSES[name], x, t))
+    with pytest.raises((RuntimeError, TypeError)):
+        kf.fuse(LOSSES[name])(x, t.to(torch.int8))
+
+
 LAYERS: dict[str, Callable[[Any, Any], Any]] = {
     name: _alone(name)
     for name in ("relu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus", "hardtanh", "relu6", "hardswish",

@@ -46,8 +46,17 @@ class TestCaptures:
         torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle))
         return torch.cuda.ExternalStream(handle.value)
 
+    @pytest.fixture
+    def given_back(self, torch):
+        """Bytes that come back of twenty arrays beside no capture: not all, where others have memory in the pool."""
+        kf.empty_cache()
+        arrays = [sevens() for _ in range(20)]
+        arrays.clear()
+        torch.cuda.synchronize()
+        return kf.empty_cache()
+
     @pytest.fixture(params=["plain", "exported", "unused capsule", "interface"])
-    def dropped(self, request, torch):
+    def dropped(self, request, torch, given_back):
         """A list that holds the last references to memory of ours."""
         arrays = [sevens() for _ in range(20)]
         if request.param == "exported":
@@ -59,7 +68,7 @@ class TestCaptures:
         return arrays
 
     @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
-    def test_arrays_are_dropped(self, torch, stream, dropped, mode):
+    def test_arrays_are_dropped(self, torch, stream, given_back, dropped, mode):
         x = torch.ones(SHAPE, device="cuda")
         capturing, done = threading.Event(), threading.Event()
 
@@ -80,7 +89,7 @@ class TestCaptures:
         graph.replay()
         torch.cuda.synchronize()
         assert bool((y == 3).all())
-        assert kf.empty_cache() >= 20 * x.nbytes - 2**25  # a piece of the pool, where others have memory too
+        assert kf.empty_cache() >= given_back > 0
 
     @pytest.mark.parametrize("exported", [False, True])
     def test_by_the_capturing_thread(self, torch, exported):

@@ -149,6 +149,21 @@ def test_sums_of_what_is_repeated_are_products() -> None:
     assert sum(g.loads != () for g in plan.groups) == 0  # 64 for each element, without a look at any array
 
 
+def test_a_maximum_of_what_a_kernel_computes_in_each_sweep() -> None:
+    """Its elements are compared with it: each sweep must give the same bits."""
+    x, y, g = (random_like((1030, 2), i) for i in range(3))
+
+    def gradient(x: Any, y: Any, g: Any) -> Any:
+        m = y.max(keepdims=True)
+        _, pull = kf.vjp(lambda x: x / m / np.hypot(x / m, m).max(1, keepdims=True), x)
+        return pull(g)
+
+    tensor, m = torch.from_numpy(x.copy()).requires_grad_(), torch.tensor(y.max())
+    result = tensor / m / torch.hypot(tensor / m, m).amax(1, keepdim=True)
+    want = torch.autograd.grad(result, tensor, torch.from_numpy(g))
+    require_close(kf.fuse(gradient)(x, y, g), [w.numpy() for w in want])
+
+
 # ---- views, joins, gathers, products ----
 
 I = np.array([2, 0, -1, 2])  # noqa: E741

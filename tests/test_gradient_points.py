@@ -12,9 +12,11 @@ import kfusion as kf
 INF, NAN = np.inf, np.nan
 EDGES = [-INF, -2.5, -1.0, -0.5, -0.0, 0.0, 0.3, 1.0, 2.0, INF, NAN]
 ROWS = np.array([[1, INF], [INF, INF], [-INF, -INF], [-INF, 1], [1, 2], [NAN, 1], [INF, -INF], [INF, NAN]])
-SAME_OF_NAN = ("logaddexp2", "xlogy", "special.xlog1py")
+LOSSES = ("smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits")
+OF_TWO = ("logaddexp2", "xlogy", "special.xlog1py", *(f"nn.functional.{name}" for name in LOSSES))
 OF_ONE = ("special.entr", "special.logit")
-OF_TWO = (*SAME_OF_NAN, "nn.functional.smooth_l1_loss", "nn.functional.huber_loss")
+LAYERS = tuple(f"nn.functional.{name}" for name in ("logsigmoid", "softshrink", "hardshrink", "rrelu", "softplus"))
+SAME_OF_NAN = (*OF_TWO, *LAYERS)
 
 
 def torchs(name):
@@ -22,7 +24,7 @@ def torchs(name):
     f = pytest.importorskip("torch")
     for part in name.split("."):
         f = getattr(f, part)
-    return (lambda x, y: f(x, y, reduction="none")) if name.endswith("_loss") else f
+    return (lambda x, y: f(x, y, reduction="none")) if name.rpartition(".")[2] in LOSSES else f
 
 
 def gradients(f, arrays):
@@ -34,7 +36,7 @@ def gradients(f, arrays):
     return [y.detach(), *(t.grad for t in tensors)]
 
 
-@pytest.mark.parametrize("name", OF_ONE + OF_TWO)
+@pytest.mark.parametrize("name", OF_ONE + OF_TWO + LAYERS)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_formulas_of_torch(name):
     """Values and gradients, where the value is NaN too but for those whose gradient of NaN is their own."""
@@ -46,6 +48,13 @@ def test_formulas_of_torch(name):
     np.testing.assert_allclose(got[0], want[0], rtol=1e-9, atol=1e-12)
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a[counts], b[counts], rtol=1e-9, atol=1e-12)
+
+
+def test_a_clipped_logit_of_nan_has_the_gradient_nan():
+    torch = pytest.importorskip("torch")
+    f = lambda x: torch.logit(x, 0.2)  # noqa: E731
+    for got, want in zip(gradients(kf.fuse(f), [np.array(EDGES)]), gradients(f, [np.array(EDGES)]), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["logaddexp2", "xlogy", "special.xlog1py", "special.entr", "special.logit"])

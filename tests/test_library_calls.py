@@ -77,6 +77,13 @@ def test_writes_that_torch_makes_through_an_index_or_to_a_shape():
             kf.fuse(f)(x)
 
 
+def test_a_call_on_constants_gives_a_tensor():
+    torch = pytest.importorskip("torch")
+    f = lambda x: torch.full_like(x, 2).cumsum(1).double() * x.sort(-1).values  # noqa: E731
+    x = torch.randn(3, 5)
+    torch.testing.assert_close(kf.fuse(f)(x), f(x))
+
+
 def test_an_alias_that_is_written_to_is_refused():
     torch = pytest.importorskip("torch")
 

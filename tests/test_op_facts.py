@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import kfusion as kf
 import reference_ops
 from kfusion import _core
 
@@ -68,6 +69,16 @@ def test_what_commutes():
         numbers = ~np.isnan(one)
         same = same and np.array_equal(np.signbit(one[numbers]), np.signbit(other[numbers]))
         assert ("commutes" in row["facts"]) == same, name
+
+
+@pytest.mark.parametrize("name", ["add", "multiply", "hypot", "logaddexp"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_commutes_in_vectors(name, dtype, isa):
+    """Sweeps of one kernel may take the arguments in either order, and compare what they give."""
+    f = kf.fuse(lambda x, y: getattr(np, name)(x, y))
+    x, y = (np.random.default_rng(5).standard_normal((2, 3000)) * 3).astype(dtype)
+    for other in (y, y[:1]):
+        assert np.asarray(f(x, other)).tobytes() == np.asarray(f(other, x)).tobytes()
 
 
 def test_what_is_affine():

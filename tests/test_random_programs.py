@@ -3,6 +3,8 @@ holds what it is to hold."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,22 +13,61 @@ from host_cuda import HAVE_COMPILER
 from kfusion import _core
 from kinds import HAVE_GPU
 from programs.checks import H200, Runner, check_gain, check_groups, poisoned
-from programs.drawing import PROFILES, Seeded, draw_program
+from programs.drawing import GRAD_PROFILES, PROFILES, Seeded, draw_program
 from programs.program import Program, Step
 from programs.values import Value
-from random_programs import Failure, check_programs, shrunk
+from random_programs import Checked, check_programs, shrunk
 
 SHARE, SHARES = 125, 16  # of 2,000 programs
 
 
-def assert_none(failures: list[Failure], seed: int, backend: str) -> None:
+def assert_none(checked: Checked, seed: int, backend: str) -> None:
+    failures = checked.failures
     again = f"python tests/support/random_programs.py --backend {backend} --seed {seed} --only"
-    assert not failures, "\n".join(f"{again} {f.number}: {f.message}\n{f.program.reproducer()}" for f in failures)
+    assert not failures, "\n".join(f"{again} {f.number}: {f.message}\n{f.script}" for f in failures)
 
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_programs(share, seed):
     assert_none(check_programs("cpu", seed, range(share * SHARE, (share + 1) * SHARE)), seed, "cpu")
+
+
+@pytest.mark.parametrize("share", range(4))
+def test_gradients_of_programs(share, seed):
+    """Of each profile once; `--backend grad` checks any number."""
+    pytest.importorskip("torch")
+    each = len(GRAD_PROFILES) // 4 + 1
+    assert_none(check_programs("grad", seed, range(share * each, (share + 1) * each)), seed, "grad")
+
+
+def test_a_gradient_that_is_wrong(monkeypatch):
+    """By more than roundings."""
+    pytest.importorskip("torch")
+    from programs.grad_checks import GradRunner
+    from programs.in_torch import TORCH
+
+    program = Program([np.linspace(-2, 2, 12).reshape(3, 4)], [Step("tanh", (0,)), Step("sum", (1,), (0, False))], [2])
+    GradRunner().check(program)
+    monkeypatch.setitem(TORCH.texts, "tanh", "torch.tanh({0}) + 1e-9 * ({0} - {0}.detach())")
+    with pytest.raises(AssertionError, match="vjp: 0 is wrong by"):
+        GradRunner().check(program)
+
+
+def test_programs_that_are_not_compared(monkeypatch):
+    """Where a gradient jumps within roundings, unless nothing is rounded; where there is none."""
+    pytest.importorskip("torch")
+    from programs import grad_checks
+
+    says = grad_checks.GradRunner().says_something
+    x = np.arange(-3.0, 9.0).reshape(3, 4)
+    bent = Program([x], [Step("tanh", (0,)), Step("relu", (1,))], [2])
+    assert says(Program([x], [Step("relu", (0,))], [1]))  # exact: everybody is at the bend
+    assert says(bent)  # with other values nearby
+    monkeypatch.setattr(grad_checks, "MOVE", 0.0)
+    assert not says(bent)
+    assert says(replace(bent, inputs=[x + 0.5]))
+    assert not says(Program([x], [Step("threshold", (0,), (0, "<"))], [1]))
+    assert not says(Program([x.astype(int)], [Step("square", (0,))], [1]))
 
 
 @pytest.mark.slow

@@ -294,8 +294,9 @@ def test_backward_passes_fold_too():
     ids, target = (kf.spec(shape, "int64", like="torch") for shape in ((2, 48), (96,)))
     p = kf.plan(kf.value_and_grad(loss), params, ids, target, device="H100")
     found = folds.folds(p)
-    backward = [fold for fold in found if fold.name.startswith(layers.BACKWARD) and len(fold.kernels[0]) > 1]
-    assert sum(len(fold.blocks) - 1 for fold in backward) >= 2  # totals of several layers may stand between these
+    repeats = max((f for f in found if f.name.startswith(layers.BACKWARD)), key=lambda f: len(f.blocks))
+    assert len(repeats.blocks) >= 6  # all but those beside the loss and beside the embedding
+    assert len(repeats.kernels[0]) > 10
     assert sum(fold.layer.bytes for fold in found) == p.fused.issued.total
     assert sum(fold.layer.unfused_bytes for fold in found) == p.unfused.issued.total
     assert sorted(g.id for fold in found for block in fold.kernels for g in block) == list(range(len(p.groups)))

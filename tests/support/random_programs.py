@@ -3,12 +3,14 @@
     python tests/support/random_programs.py --programs 200000 --jobs 2
 
 Program K of seed S is the same on every machine: `--seed S --only K` checks it again. Failures are shrunk and printed
-as scripts; the exit status is 1 if there are any.
+as scripts; the exit status is 1 if there are any. `--json FILE` counts what was checked, as far as it came.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import multiprocessing
 import os
 import re
@@ -18,11 +20,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.runs import facts as run_facts
 from programs.checks import RUNNERS, Runner, TextRunner, error_of, threads
-from programs.drawing import PROFILES, Seeded, draw_program
+from programs.drawing import GRAD_PROFILES, PROFILES, Seeded, draw_program
 from programs.program import Program
 
 CHUNK = {"cpu": 100, "text": 20, "gpu": 20, "grad": 50}
@@ -36,12 +43,27 @@ class Failure:
     profile: str
     message: str
     program: Program
+    script: str
 
     @property
     def kind(self) -> str:
         """Failures of one kind may have one cause."""
         ops = sorted({s.op for s in self.program.steps})
         return f"{without_numbers(self.message)[:60]} [{', '.join(ops)}]"
+
+
+@dataclass
+class Checked:
+    """What was found, and how often each profile and each operation was part of it."""
+
+    failures: list[Failure]
+    profiles: Counter[str]
+    operations: Counter[str]
+
+    def add(self, other: Checked) -> None:
+        self.failures += other.failures
+        self.profiles += other.profiles
+        self.operations += other.operations
 
 
 def without_numbers(message: str) -> str:
@@ -52,15 +74,20 @@ def message_of(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:400]}"
 
 
-def program_of(backend: str, seed: int, number: int, profile: str | None = None) -> tuple[str, Program]:
-    """The program and the name of its profile. Products are the array library's."""
+def program_of(runner: Runner, backend: str, seed: int, number: int, profile: str | None = None) -> tuple[str, Program]:
+    """The program, the first one that says something, and the name of its profile. Products are the array library's."""
+    profiles = GRAD_PROFILES if backend == "grad" else PROFILES
     some = [
         p
-        for p in PROFILES
+        for p in profiles
         if profile in (None, p.name) and (backend in ("cpu", "grad") or p.name not in ("products", "calls"))
     ]
     chosen = some[number % len(some)]
-    return chosen.name, draw_program(Seeded(seed * 1_000_003 + number), chosen).needed()
+    for attempt in itertools.count():
+        program = draw_program(Seeded(seed * 1_000_003 + number + (attempt << 64)), chosen).needed()
+        if runner.says_something(program):
+            break
+    return chosen.name, program
 
 
 def smaller(p: Program) -> Iterator[Program]:
@@ -105,19 +132,19 @@ def errors_of(runner: Runner, programs: Sequence[Program], numbers: Sequence[int
     return [error_of(runner.check, p, thorough=n % THOROUGH == 0) for p, n in zip(programs, numbers, strict=True)]
 
 
-def check_programs(backend: str, seed: int, numbers: Sequence[int], profile: str | None = None) -> list[Failure]:
+def check_programs(backend: str, seed: int, numbers: Sequence[int], profile: str | None = None) -> Checked:
     failures: list[Failure] = []
-    names, programs = zip(*(program_of(backend, seed, n, profile) for n in numbers), strict=True)
     with threads(1):
         runner = RUNNERS[backend]()
+        names, programs = zip(*(program_of(runner, backend, seed, n, profile) for n in numbers), strict=True)
         errors = errors_of(runner, programs, numbers)
         for number, name, program, error in zip(numbers, names, programs, errors, strict=True):
             if error is not None:
                 thorough = number % THOROUGH == 0
                 small = shrunk(runner, program, error, TRIES[backend] if len(failures) < 3 else 0, thorough=thorough)
                 error = error_of(runner.check, small, thorough=thorough) or error
-                failures.append(Failure(number, name, message_of(error), small))
-    return failures
+                failures.append(Failure(number, name, message_of(error), small, runner.script(small)))
+    return Checked(failures, Counter(names), Counter(s.op for p in programs for s in p.steps))
 
 
 def arguments() -> argparse.Namespace:
@@ -125,11 +152,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--programs", type=int, default=2000, help="how many (2000)")
     parser.add_argument("--seed", type=int, help="a new one where none is given")
     parser.add_argument("--only", type=int, help="the number of the only program to check")
-    parser.add_argument("--profile", choices=[p.name for p in PROFILES], help="only programs of this kind")
+    names = dict.fromkeys(p.name for p in PROFILES + GRAD_PROFILES)
+    parser.add_argument("--profile", choices=names, help="only programs of this kind")
     parser.add_argument(
         "--backend", choices=list(RUNNERS), default="cpu", help="text: CUDA on the host; grad: gradients"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (as many as CPU cores)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where a summary goes, while it runs as well")
+    parser.add_argument("--commit", metavar="ID", help="what is checked, where git cannot say")
     return parser.parse_args()
 
 
@@ -139,11 +169,11 @@ def report(args: argparse.Namespace, failures: Sequence[Failure], kinds: Counter
         kinds[f.kind] += 1
         again = f"--backend {args.backend} --seed {args.seed} --only {f.number}"
         again += f" --profile {args.profile}" if args.profile else ""
-        script = f"\n{f.program.reproducer()}\n" if kinds[f.kind] == 1 else ""
+        script = f"\n{f.script}\n" if kinds[f.kind] == 1 else ""
         print(f"\n# {again}  ({f.profile})\n# {f.message}{script}", flush=True)
 
 
-def result_of(future: Future[list[Failure]], futures: Mapping[Future[list[Failure]], range]) -> list[Failure]:
+def result_of(future: Future[Checked], futures: Mapping[Future[Checked], range]) -> Checked:
     try:
         return future.result()
     except BrokenExecutor:
@@ -151,31 +181,53 @@ def result_of(future: Future[list[Failure]], futures: Mapping[Future[list[Failur
         sys.exit(f"a process died while it checked some of the programs {', '.join(left[:8])}")
 
 
+def write(args: argparse.Namespace, facts: Mapping[str, Any], checked: Checked, seconds: float) -> None:
+    """The summary."""
+    if args.json is None:
+        return
+    failed = [{"number": f.number, "profile": f.profile, "message": f.message} for f in checked.failures]
+    counts = {"backend": args.backend, "seed": args.seed, "programs": checked.profiles.total(), "failed": failed}
+    some = {"profiles": dict(checked.profiles.most_common()), "operations": dict(checked.operations.most_common())}
+    plain = {**facts, **counts, "seconds": round(seconds), "processes": args.jobs, **some}
+    written = args.json.with_name(args.json.name + ".part")
+    written.write_text(json.dumps(plain, indent=1) + "\n")
+    written.replace(args.json)
+
+
 def main() -> int:
     args = arguments()
     if args.seed is None:
         args.seed = int(np.random.SeedSequence().generate_state(1)[0])
     print(f"seed {args.seed}", flush=True)
+    RUNNERS[args.backend]()  # imports the libraries whose versions are told
+    facts = run_facts(" ".join(["python", *sys.argv]), args.commit, ["torch"], gpu=args.backend == "gpu")
     numbers = range(args.programs) if args.only is None else range(args.only, args.only + 1)
     size = CHUNK[args.backend]
     chunks = [numbers[i : i + size] for i in range(0, len(numbers), size)]
     kinds: Counter[str] = Counter()
+    checked = Checked([], Counter(), Counter())
     start = said = time.perf_counter()
-    done = 0
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.jobs, context) as pool:
         try:
             futures = {pool.submit(check_programs, args.backend, args.seed, c, args.profile): c for c in chunks}
             for future in as_completed(futures):
-                report(args, result_of(future, futures), kinds)
-                done += len(futures[future])
+                found = result_of(future, futures)
+                checked.add(found)
+                report(args, found.failures, kinds)
                 if time.perf_counter() - said > 10:
                     said = time.perf_counter()
-                    print(f"{done} programs, {said - start:.0f} s, {kinds.total()} failed", flush=True)
+                    print(
+                        f"{checked.profiles.total()} programs, {said - start:.0f} s, {kinds.total()} failed", flush=True
+                    )
+                    write(args, facts, checked, said - start)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    seconds = time.perf_counter() - start
+        finally:
+            seconds = time.perf_counter() - start
+            write(args, facts, checked, seconds)
+    done = checked.profiles.total()
     print(f"{done} programs in {seconds:.0f} s ({done / seconds:.0f} a second), {kinds.total()} failed")
     for kind, count in kinds.most_common():
         print(f"{count:6}  {kind}")

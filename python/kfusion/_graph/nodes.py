@@ -168,7 +168,7 @@ class Nodes:
         with self.stage(name.rpartition(".")[2]):
             made = self._build("library_call", nodes, types, name, len(self.library_calls), flops)
         self.library_calls.append(run)
-        return [self.value(n) for n in made]
+        return [self._result(n, [values]) for n in made]
 
     def library_form(
         self,

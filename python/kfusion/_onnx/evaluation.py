@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -116,6 +117,7 @@ def library_call(tracer: Tracer, node: Node, values: dict[str, Any], functions: 
         ValueError: nobody knows the results' shapes before.
         NeedsValues: they depend on small inputs of the model.
     """
+    node = _with_lengths(node, values)
     run = Evaluated(node, functions)
     given = {n: values[n] for n in run.names if values.get(n) is not None}
     types = None if (node.domain, node.op) in _MISTAKEN else types_of(node, given)
@@ -131,6 +133,19 @@ def library_call(tracer: Tracer, node: Node, values: dict[str, Any], functions: 
     made = tracer.library_call(f"onnx.{node.op}", call, [_value(v) for v in unknown.values()], carriers)
     results = iter([m if has_form(d) else Held(m, d) for m, (d, _) in zip(made, types, strict=True)])
     return [next(results) if name else None for name in node.proto.output]
+
+
+def _with_lengths(node: Node, values: dict[str, Any]) -> Node:
+    """A ConvTranspose with the lengths that SAME says: shape inference takes others where steps leave gaps."""
+    if (node.domain, node.op) != ("", "ConvTranspose") or "output_shape" in node.attributes:
+        return node
+    if not node.attr("auto_pad", "NOTSET").startswith("SAME"):
+        return node
+    sizes = shape_of(values[node.proto.input[0]])[2:]
+    lengths = [n * step for n, step in zip(sizes, node.attr("strides", [1] * len(sizes)), strict=True)]
+    made = copy.copy(node)
+    made.attributes = {**node.attributes, "output_shape": onnx().helper.make_attribute("output_shape", lengths)}
+    return made
 
 
 def _value(value: Any) -> Traced:

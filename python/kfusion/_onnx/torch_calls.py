@@ -86,23 +86,26 @@ def _conv_transpose(node: Node, x: Any, weight: Any, bias: Any = None) -> Functi
     n = len(sizes)
     steps, dilations = node.attr("strides", [1] * n), node.attr("dilations", [1] * n)
     more = node.attr("output_padding", [0] * n)
-    is_plain = n in (1, 2, 3) and node.attr("auto_pad", "NOTSET") == "NOTSET" and "output_shape" not in node.attributes
-    pads = node.attr("pads", [0] * 2 * n)
-    fits = all(m < max(s, d) for m, s, d in zip(more, steps, dilations, strict=True)) and min(pads) >= 0
-    if not (is_plain and fits and _computes(x, weight, bias)):
+    fits = all(m < max(s, d) for m, s, d in zip(more, steps, dilations, strict=True))
+    if n not in (1, 2, 3) or not fits or not _computes(x, weight, bias):
         return None
     transpose = getattr(_f(), f"conv_transpose{n}d")
-    whole = [
-        (size - 1) * s + (k - 1) * d + 1 + m
-        for size, s, k, d, m in zip(sizes, steps, extents, dilations, more, strict=True)
-    ]
-    cut = (..., *(slice(a, w - b) for a, b, w in zip(pads[:n], pads[n:], whole, strict=True)))
+    auto, pads = node.attr("auto_pad", "NOTSET"), node.attr("pads", [0] * 2 * n)
+    if auto == "VALID":
+        pads = [0] * 2 * n
+    if "output_shape" in node.attributes:
+        axes = zip(sizes, steps, extents, dilations, more, node.attr("output_shape")[-n:], strict=True)
+        cut = [(size - 1) * s + (k - 1) * d + 1 + m - length for size, s, k, d, m, length in axes]
+        halves = [c // 2 for c in cut], [c - c // 2 for c in cut]
+        pads = [*halves[0], *halves[1]] if auto == "SAME_UPPER" else [*halves[1], *halves[0]]
     groups = node.attr("group", 1)
+    widths = _widths([(-a, -b) for a, b in zip(pads[:n], pads[n:], strict=True)])
 
     def run(x: Any, weight: Any, bias: Any = None) -> Any:
-        if pads[:n] == pads[n:]:
+        if pads[:n] == pads[n:] and min(pads) >= 0:
             return transpose(x, weight, bias, steps, pads[:n], more, groups, dilations)
-        return transpose(x, weight, bias, steps, 0, more, groups, dilations)[cut]
+        y = _f().pad(transpose(x, weight, None, steps, 0, more, groups, dilations), widths)
+        return y if bias is None else y + bias.reshape(-1, *[1] * n)
 
     return run
 

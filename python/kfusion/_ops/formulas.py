@@ -180,5 +180,6 @@ def sinc(x: Any) -> Any:
 
 
 def log_sigmoid(x: Any) -> Any:
-    """log(1 / (1 + exp(-x))), without overflow."""
-    return p.minimum(x, 0.0) - p.log1p(p.exp(-p.absolute(x)))
+    """log(1 / (1 + exp(-x))), without overflow. By conditions: the gradient of |x| is 0 at NaN, too."""
+    is_negative = x < 0
+    return p.where(is_negative, x, 0.0) - p.log1p(p.exp(p.where(is_negative, x, -x)))

@@ -54,7 +54,7 @@ def folds(plan: Plan) -> list[Fold]:
         unfused[layers.block_of(layers.module_of_unfused(plan, group))].append(group)
     alike: dict[Hashable, list[str]] = defaultdict(list)
     for block in dict.fromkeys((*fused, *unfused)):
-        kernels = tuple((remainders[g.id], signature(g)) for g in fused[block])
+        kernels = tuple((remainders[g.id], signature(g), cost(g)) for g in fused[block])
         before = sorted(cost(g) for g in unfused[block])
         alike[layers.starred(block), kernels, tuple(before)].append(block)
     made = [
@@ -81,7 +81,7 @@ def signature(group: Group) -> Hashable:
     stores = tuple((v.shape, v.dtype) for v in group.stores)
     calls = tuple(map(layers.plain_label, group.stages))
     what = (group.kind, calls, group.ops, group.domain, group.reduced, group.executor)
-    return (*what, loads, stores, cost(group))
+    return (*what, loads, stores)
 
 
 def cost(group: Group) -> tuple[float | int, ...]:
@@ -108,12 +108,13 @@ def ranged(paths: Sequence[str]) -> str:
 
 def _by_repeats(fold: Fold, replaced: Sequence[Sequence[Group]]) -> list[Fold]:
     """A block of many kernels cut where they repeat, since nothing says what its layers are: the longest stretch of
-    repeats, and what is before and behind it. What no kernel of the block replaces goes with the first.
+    repeats, and what is before and behind it. What no kernel of the block replaces goes with the first. Times may
+    differ, as what is in the cache does, and so may what is replaced: one kernel makes the totals of several layers.
     """
     (name,), (kernels,), (unfused,) = fold.blocks, fold.kernels, fold.unfused
     ids = {g.id for g in unfused}
     before = [[u for u in replaced[g.id] if u.id in ids] for g in kernels]
-    start, period, count = _longest_repeat([(signature(g), _costs(b)) for g, b in zip(kernels, before, strict=True)])
+    start, period, count = _longest_repeat([signature(g) for g in kernels])
     if count == 0:
         return [fold]
     left = ids - {u.id for groups in before for u in groups}
@@ -134,10 +135,6 @@ def _by_repeats(fold: Fold, replaced: Sequence[Sequence[Group]]) -> list[Fold]:
         return made
     behind = Fold((f"{stem}end",), (rest[0],), (rest[1],))
     return [*made, *(_by_repeats(behind, replaced) if _is_long(behind) else [behind])]
-
-
-def _costs(groups: Sequence[Group]) -> Hashable:
-    return tuple(sorted(cost(g) for g in groups))
 
 
 def _longest_repeat(items: Sequence[Hashable]) -> tuple[int, int, int]:

@@ -84,7 +84,7 @@ def _all(plan: Plan) -> list[Fusion]:
     for group in plan.groups:
         where = layers.starred(layers.module_of(plan, group))
         before = tuple(sorted(folds.cost(g) for g in replaced[group.id]))
-        alike[where, folds.signature(group), before].append(group)
+        alike[where, folds.signature(group), folds.cost(group), before].append(group)
     return [_fusion(plan, groups, [u for g in groups for u in replaced[g.id]]) for groups in alike.values()]
 
 

@@ -99,7 +99,7 @@ def _tanhshrink(input: Tensor) -> Any:
 def _softshrink(input: Tensor, lambd: float = 0.5) -> Any:
     if lambd < 0:
         raise ValueError(f"kfusion.softshrink: lambd must be at least 0, got {lambd}")
-    return p.where(input > lambd, input - lambd, p.where(input < -lambd, input + lambd, input * 0.0))
+    return p.where(input > lambd, input - lambd, p.where(input >= -lambd, input * 0.0, input + lambd))
 
 
 @computed("hardshrink", method=True)
@@ -118,7 +118,7 @@ def _threshold(input: Tensor, threshold: float, value: float) -> Any:
 def _rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Any:
     if training:
         raise refusals.refused("torch.rrelu")
-    return p.where(input >= 0, input, input * ((lower + upper) / 2))
+    return p.where(input > 0, input, input * ((lower + upper) / 2))
 
 
 @named("softmin", method=False)

@@ -8,6 +8,7 @@ from .._ops import activations, losses, views
 from .._ops import primitives as p
 from .._spec import FLOATS
 from . import torch_heads
+from .dtype_names import name_of_dtype
 from .torch_functions import named
 from .torch_losses import loss, reduced_by, reduction_of, require_same_shape
 from .torch_stages import Tensor, computed
@@ -16,6 +17,13 @@ from .torch_stages import Tensor, computed
 def _rows(x: Any) -> Any:
     """Classes last."""
     return views.moveaxis(x, 1, -1) if x.ndim > 2 else x
+
+
+def _classes(input: Any, target: Any) -> Any:
+    """Class numbers: torch takes int64 and uint8. int32 is taken too, as by all that reads elements at indices."""
+    if name_of_dtype(target) == "uint8":
+        target = target.long()
+    return input._tracer.lift(target, "torch")
 
 
 @loss("multi_margin_loss")
@@ -37,7 +45,8 @@ def _nll_loss(
     reduction: Any = "mean",
 ) -> Any:
     how = reduction_of("nll_loss", size_average, reduce, reduction)
-    target, weight = (v if v is None else input._tracer.lift(v, "torch") for v in (target, weight))
+    target = _classes(input, target)
+    weight = None if weight is None else input._tracer.lift(weight, "torch")
     return losses.nll(_rows(input), target, weight, ignore_index, how)
 
 
@@ -54,7 +63,7 @@ def _cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Any:
     how = reduction_of("cross_entropy", size_average, reduce, reduction)
-    target = input._tracer.lift(target, "torch")
+    target = _classes(input, target)
     if target._dtype in FLOATS:
         return _soft_cross_entropy(input, target, weight, label_smoothing=label_smoothing, reduction=how)
     options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing, "reduction": how}

@@ -144,7 +144,9 @@ for _name in _OF_TWO:
 
 @computed("logit", takes="made floats", method=True)
 def _logit(input: Tensor, eps: float | None = None) -> Any:
-    return formulas.logit(input if eps is None else p.clip(input, eps, 1.0 - eps))
+    if eps is None:
+        return formulas.logit(input)
+    return formulas.logit(p.where(input < eps, eps, p.where(input > 1.0 - eps, 1.0 - eps, input)))  # NaN stays
 
 
 @computed("ldexp", takes="anything", method=True)

@@ -136,22 +136,22 @@ def _mse_loss(
 
 @loss("smooth_l1_loss")
 def _smooth_l1_loss(input: Tensor, target: Tensor, *, beta: float = 1.0) -> Any:
-    d = p.absolute(input - target)
+    d = input - target
     if beta < 0:
         raise ValueError(f"kfusion.smooth_l1_loss: beta must be at least 0, got {beta}")
     if beta == 0:
-        return d
-    near = unless(p.isinf(d), d)
-    return p.where(d < beta, near * near * (0.5 / beta), d - 0.5 * beta)
+        return p.absolute(d)
+    near = unless(p.isinf(d), d)  # NaN is near: its gradient is NaN
+    return p.where(p.absolute(d) >= beta, p.absolute(d) - 0.5 * beta, near * near * (0.5 / beta))
 
 
 @loss("huber_loss")
 def _huber_loss(input: Tensor, target: Tensor, *, delta: float = 1.0, weight: Tensor = None) -> Any:
     if delta <= 0:
         raise ValueError(f"kfusion.huber_loss: delta must be above 0, got {delta}")
-    d = p.absolute(input - target)
-    near = unless(p.isinf(d), d)
-    values = p.where(d <= delta, near * near * 0.5, (d - 0.5 * delta) * delta)
+    d = input - target
+    near = unless(p.isinf(d), d)  # NaN is near: its gradient is NaN
+    values = p.where(p.absolute(d) > delta, (p.absolute(d) - 0.5 * delta) * delta, near * near * 0.5)
     weighted = _weighted("huber_loss", values, weight, input.shape)
     return weighted[0] if isinstance(weighted, tuple) else weighted  # whose mean is a plain one
 

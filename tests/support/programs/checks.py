@@ -164,6 +164,14 @@ class Runner:
     def back(self, x: Any) -> np.ndarray:
         return np.asarray(x)
 
+    def says_something(self, program: Program) -> bool:
+        """Whether there is anything to check."""
+        return True
+
+    def script(self, program: Program) -> str:
+        """What repeats a failure."""
+        return program.reproducer()
+
     def values(self, program: Program) -> list[Value]:
         """What the results must be."""
         computed = program.values()

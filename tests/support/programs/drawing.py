@@ -6,7 +6,7 @@ import contextlib
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from kinds import np_dtype
 
 from .operations import COMPARISONS, FUNCTIONS
 from .program import Program, Step, value_of
-from .values import HALF, Unfit, Value
+from .values import FLOATS, HALF, Unfit, Value
 
 
 class Choices(Protocol):
@@ -72,10 +72,10 @@ PROFILES = (
     Profile("views", many(binary=5, view=6, unary=1, reduce=1), ("float32",), ("float32",), (3, 14), whole=True),
     Profile("layers", ("layer",), ("float32", "float64"), _ALL, (3, 3), layers=3),
     Profile("chain", many(normalise=4, centre=3, binary=1), ("float32", "float64"), _ALL, (3, 12)),
-    Profile("products", many(matmul=3, take=1, along=1, unary=2, binary=3, view=3, reduce=2, cast=1),
+    Profile("products", many(matmul=3, convolve=1, take=1, along=1, unary=2, binary=3, view=3, reduce=2, cast=1),
             ("float32", "float64"), ("float32", "float64"), (2, 10)),
-    Profile("calls", many(sort=3, write=2, unary=2, binary=3, view=2, reduce=2, join=1, take=1), ("float32", "float64"),
-            ("float32", "float64"), (2, 10)),
+    Profile("calls", many(sort=2, scan=2, write=2, unary=2, binary=3, view=2, reduce=2, join=1, take=1),
+            ("float32", "float64"), ("float32", "float64"), (2, 10)),
     Profile("writes", many(write=5, unary=2, binary=4, view=3, reduce=2, join=2, cast=1), _ALL,
             (*_ALL, "int32"), (2, 12)),
     Profile("gathers", many(take=3, along=3, unary=2, binary=4, view=3, reduce=2, normalise=1, join=1, cast=1), _ALL,
@@ -88,9 +88,23 @@ PROFILES = (
             _ALL, _ALL, (2, 8), bases=_PARTS),
     Profile("composites", many(composite=4, view=4, binary=2, reduce=1, cast=1, compare=1), _ALL, _ALL, (2, 8)),
 )  # fmt: skip
+_TRAINING = Profile("training", many(composite=4, head=5, matmul=2, along=1, take=1, binary=3, unary=2, function=2,
+                                     centre=1, normalise=1, reduce=2, view=1, select=1, compare=1),
+                    _ALL, _ALL, (3, 14))  # fmt: skip
 # Mostly small ones; vectors and tiles with their remainders, rows that are cut, work for several threads.
 BASES = [(4, 8), (3, 5), (7, 11), (1, 6), (8, 8), (2, 3)] * 4 + [(33, 67), (2, 1030), (1030, 2), (16, 64)] * 2
 BASES += [(0, 5), (130, 520)]
+
+
+def in_float64(profile: Profile) -> Profile:
+    def wide(dtypes: Sequence[str]) -> tuple[str, ...]:
+        return tuple("float64" if d in FLOATS else d for d in dtypes)
+
+    return replace(profile, dtypes=wide(profile.dtypes), casts=wide(profile.casts))
+
+
+# Of programs whose gradients are compared; what rounds to half types has none that are exact.
+GRAD_PROFILES = tuple(in_float64(p) for p in (*PROFILES, _TRAINING) if "round" not in p.kinds)
 
 
 class Drawing:
@@ -172,7 +186,8 @@ class Drawing:
 
     def _unary(self) -> None:
         functions = ["negative", "absolute", "tanh", "sin", "square", "exp", "cos", "arctan", "relu", "sqrt"]
-        self.push(self.c.one_of(functions), [self.number()])
+        rarer = ["log", "log1p", "expm1", "arcsinh", "clip", "power"]
+        self.push(self.c.one_of(rarer if self.flag(4) else functions), [self.number()])
 
     def _exact(self) -> None:
         self.push(self.c.one_of(["negative", "absolute", "relu", "square", "sign", "floor", "rint"]), [self.number()])
@@ -187,6 +202,8 @@ class Drawing:
             y = self.partner(x)
         pair = [x, y] if self.flag() else [y, x]
         ops = ["add", "subtract", "multiply", "maximum", "minimum", *([] if self.profile.whole else ["divide"])]
+        if not self.profile.whole and self.flag(8):
+            ops = ["hypot", "arctan2"]
         self.push(self.c.one_of(ops), pair)
 
     def _scale(self) -> None:
@@ -227,6 +244,7 @@ class Drawing:
         names = ["any", "all", "sum", "sum"]
         if self.values[x].dtype != "bool":
             names = ["sum", "sum", "mean", "max", "min", *(["argmax", "argmin"] if not self.values[x].error else [])]
+            names += ["prod"] if self.flag(4) else []
         self.push(self.c.one_of(names), [x], self.axes(x), self.flag())
 
     def _normalise(self) -> None:
@@ -324,11 +342,36 @@ class Drawing:
         else:
             self.push(name, [x], self.axes(x), self.flag())
 
+    def _head(self) -> None:
+        """What a network's layers and its loss are made of, beside products."""
+        x = self.pick(lambda v: v.is_float and v.array.ndim > 1 and v.array.size <= 4096)
+        shape = self.values[x].shape
+        kind = self.c.one_of(["rmsnorm", "attention", "cross_entropy"])
+        if kind == "rmsnorm":
+            self.push(kind, [x, self.pick(lambda v: v.is_float and v.shape == shape[-1:])])
+        elif kind == "attention":
+            k, v = (self.pick(lambda v: v.is_float and v.shape == shape) for _ in range(2))
+            self.push(kind, [x, k, v], self.flag())
+        else:
+            x = self.pick(lambda v: v.is_float and v.error == 0 and v.array.ndim == 2)
+            targets = self.push("argmax", [x], 1, False)
+            self.push(kind, [self.pick(lambda v: v.is_float and v.shape == self.values[x].shape), targets])
+
     def _matmul(self) -> None:
         """With its own transpose, of which the product is one of rows, or with anything that fits."""
         x = self.pick(lambda v: v.is_float and v.array.ndim == 2 and v.array.size <= 4096)
         t = self.push("transpose", [x], (1, 0))
         self.push("matmul", [x, t] if self.flag() else [t, x])
+
+    def _convolve(self) -> None:
+        x = self.pick(lambda v: v.is_float and v.array.ndim == 2 and v.array.size <= 4096)
+        y = self.pick(lambda v: v.is_float and v.array.ndim == 2)
+        window = tuple(slice(0, self.c.integer(1, 3)) for _ in range(2))
+        self.push("convolve", [x, self.push("slice", [y], window)])
+
+    def _scan(self) -> None:
+        x = self.pick(lambda v: v.is_float and v.array.ndim > 0)
+        self.push("cumsum", [x], self.c.integer(0, self.values[x].array.ndim - 1))
 
     def _join(self) -> None:
         """Two values, the halves of one in another order, neighbours in pairs, or a border."""

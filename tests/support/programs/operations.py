@@ -28,6 +28,7 @@ _LIPSCHITZ: dict[str, Callable[[Value], float]] = {
     "negative": lambda x: 1, "absolute": lambda x: 1, "tanh": lambda x: 1, "sin": lambda x: 1, "arctan": lambda x: 1,
     "square": lambda x: 2 * x.top + x.error, "exp": lambda x: math.exp(x.top + x.error),
     "cos": lambda x: 1, "floor": lambda x: 0, "rint": lambda x: 0, "sign": lambda x: 0,
+    "arcsinh": lambda x: 1, "expm1": lambda x: math.exp(x.top + x.error),
 }  # fmt: skip
 _EXACT_UNARY = ("negative", "absolute", "floor", "rint", "sign")
 _NEEDS_EXACT = ("floor", "rint", "sign")
@@ -37,7 +38,7 @@ def _unary(name: str) -> Callable[[Value], Value]:
     def value(x: Value) -> Value:
         if (not x.is_float and name not in ("negative", "absolute", "square", "sign")) or x.dtype == "bool":
             raise Unfit
-        if (name in _NEEDS_EXACT and x.error) or (name in ("square", "exp") and x.top > 6):
+        if (name in _NEEDS_EXACT and x.error) or (name in ("square", "exp", "expm1") and x.top > 6):
             raise Unfit
         error = _LIPSCHITZ[name](x) * x.error
         array = reference_ops.MAPS[name](x.array)
@@ -61,6 +62,22 @@ def _root(x: Value) -> Value:
 
 
 MAPS["sqrt"] = Operation("np.sqrt({0})", _root)
+
+
+def _logarithm(name: str, end: float) -> Callable[[Value], Value]:
+    """Of what is well above the end of its domain."""
+
+    def value(x: Value) -> Value:
+        distance = float(x.array.min(initial=1.0)) - x.error - end
+        if not x.is_float or distance < 0.1:
+            raise Unfit
+        return computed(reference_ops.MAPS[name](x.array), x.dtype, [x], x.error / distance, exact=False)
+
+    return value
+
+
+MAPS["log"] = Operation("np.log({0})", _logarithm("log", 0))
+MAPS["log1p"] = Operation("np.log1p({0})", _logarithm("log1p", -1))
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
@@ -91,6 +108,7 @@ def _function(name: str) -> Callable[[Value], Value]:
 for _name in FUNCTIONS:
     MAPS[_name] = Operation(f"kf.{_name}({{0}})", _function(_name))
 MAPS["relu"] = Operation("kf.relu({0})", lambda x: same(np.maximum(x.array, 0), [_floats(x)]))
+MAPS["clip"] = Operation("np.clip({0}, -1, 1)", lambda x: same(np.clip(x.array, -1, 1), [_floats(x)]))
 
 
 def _floats(x: Value) -> Value:
@@ -125,6 +143,16 @@ def _divide(x: Value, y: Value) -> Value:
     return computed(numeric(x) / y.array, dtype, [x, y], error, exact=True)
 
 
+def _polar(name: str, x: Value, y: Value) -> Value:
+    """A radius or an angle, of points that are away from the negative half of an axis, where angles jump."""
+    _floats(x), _floats(y)
+    least = float(y.array.min(initial=1.0)) - y.error
+    if least < 0.1:
+        raise Unfit
+    array, error = reference_ops.MAPS[name](x.array, y.array), (x.error + y.error) / min(least, 1)
+    return computed(array, promoted([x.dtype, y.dtype]), [x, y], error, exact=False)
+
+
 def _choice(function: Callable[..., np.ndarray]) -> Callable[[Value, Value], Value]:
     def value(x: Value, y: Value) -> Value:
         _numbers(x, y)
@@ -152,6 +180,9 @@ MAPS["add"] = Operation("{0} + {1}", _add)
 MAPS["subtract"] = Operation("{0} - {1}", lambda x, y: _add(x, y, -1))
 MAPS["multiply"] = Operation("{0} * {1}", _multiply)
 MAPS["divide"] = Operation("{0} / {1}", _divide)
+MAPS["power"] = Operation("{0} ** 3", lambda x: _multiply(_multiply(_floats(x), x), x))
+MAPS["hypot"] = Operation("np.hypot({0}, {1})", lambda x, y: _polar("hypot", x, y))
+MAPS["arctan2"] = Operation("np.arctan2({0}, {1})", lambda x, y: _polar("arctan2", x, y))
 MAPS["maximum"] = Operation("np.maximum({0}, {1})", _choice(np.maximum))
 MAPS["minimum"] = Operation("np.minimum({0}, {1})", _choice(np.minimum))
 
@@ -280,6 +311,20 @@ def _matmul(x: Value, y: Value) -> Value:
     return replace(computed(array, x.dtype, [x, y], error, exact=False), same_bits=False)
 
 
+def _convolve(x: Value, y: Value) -> Value:
+    """One image of one channel."""
+    _floats(x), _floats(y)
+    if x.array.ndim != 2 or y.array.ndim != 2 or x.dtype != y.dtype or y.array.size == 0:
+        raise Unfit
+    if any(m < n for m, n in zip(x.shape, y.shape, strict=True)):
+        raise Unfit
+    windows = np.lib.stride_tricks.sliding_window_view(x.array, y.shape)
+    n = y.array.size
+    error = n * (x.top * y.error + y.top * x.error + x.error * y.error) + sum_error(n, x.top * y.top, x.dtype)
+    array = np.einsum("ijkl,kl->ij", windows, y.array)
+    return replace(computed(array, x.dtype, [x, y], error, exact=False), same_bits=False)
+
+
 def _take(x: Value, indices: Value) -> Value:
     _positions(x, indices, 0)
     return same(x.array[indices.array], [x])
@@ -314,3 +359,4 @@ MAPS["set_before"] = Operation("set_before_read({0})", writing.read_value)
 MAPS["take"] = Operation("kf.take({0}, {1}, 0)", _take)
 MAPS["along"] = Operation(_along_text, _along)
 MAPS["matmul"] = Operation("{0} @ {1}", _matmul)
+MAPS["convolve"] = Operation("kf.conv2d({0}[None, None], {1}[None, None])[0, 0]", _convolve)

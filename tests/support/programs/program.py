@@ -6,14 +6,12 @@ import inspect
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes  # noqa: F401  # numpy.dtype("bfloat16")
 import numpy as np
-
-import kfusion as kf
 
 from . import writing
 from .operations import MAPS
@@ -30,6 +28,29 @@ class Step:
     op: str
     arguments: tuple[int, ...]
     constants: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Language:
+    """How a library writes the steps: the text of each operation, modules, and functions that the texts call."""
+
+    imports: tuple[str, ...]
+    texts: Mapping[str, str | Callable[..., str]]
+    functions: tuple[Callable[..., Any], ...]
+
+    def line(self, step: Step, names: Sequence[str]) -> str:
+        text = self.texts[step.op]
+        arguments = [names[a] for a in step.arguments]
+        return text.format(*arguments) if isinstance(text, str) else text(*arguments, *step.constants)
+
+    def called_in(self, source: str) -> list[str]:
+        """The texts of the functions that a source calls."""
+        return [inspect.getsource(f) for f in self.functions if f"{f.__name__}(" in source]
+
+
+NUMPY = Language(
+    ("import numpy as np", "import kfusion as kf"), {name: o.text for name, o in OPERATIONS.items()}, writing.FUNCTIONS
+)
 
 
 @dataclass
@@ -56,20 +77,20 @@ class Program:
         letters = "abcdefgh"[: len(self.inputs)]
         return [*letters, *(f"v{i}" for i in range(len(self.inputs), len(self.inputs) + len(self.steps)))]
 
-    def source(self) -> str:
+    def source(self, language: Language = NUMPY) -> str:
         """The function's text."""
         names, lines = self.names, []
         for name, step in zip(names[len(self.inputs) :], self.steps, strict=True):
-            lines.append(f"    {name} = {_text(step, names)}")
+            lines.append(f"    {name} = {language.line(step, names)}")
         results = ", ".join(names[i] for i in self.outputs)
         comma = "," if len(self.outputs) == 1 else ""
         return "\n".join(
             [f"def f({', '.join(names[: len(self.inputs)])}):", *lines, f"    return {results}{comma}", ""]
         )
 
-    def function(self) -> Callable[..., Any]:
-        scope: dict[str, Any] = {"np": np, "kf": kf} | {f.__name__: f for f in writing.FUNCTIONS}
-        exec(self.source(), scope)
+    def function(self, language: Language = NUMPY) -> Callable[..., Any]:
+        scope: dict[str, Any] = {f.__name__: f for f in language.functions}
+        exec("\n".join([*language.imports, self.source(language)]), scope)
         return scope["f"]
 
     def needed(self) -> Program:
@@ -87,17 +108,21 @@ class Program:
 
     def reproducer(self) -> str:
         """A script of its own."""
-        written = [inspect.getsource(f) for f in writing.FUNCTIONS if f.__name__ in self.source()]
-        imports = ["from typing import Any", "", "import ml_dtypes", "import numpy as np", "import kfusion as kf"]
-        lines = [*imports, "", *written, self.source()]
-        for name, x in zip(self.names, self.inputs, strict=False):
-            text = np.array2string(x.astype(float), threshold=10**6, separator=",", max_line_width=10**6)
-            text = re.sub(r"\s+", "", text) if x.size <= 64 else f"np.resize({list(_period(x))}, {x.shape})"
-            lines.append(f"{name} = np.array({text}).reshape({x.shape}).astype('{x.dtype}')  # strides {x.strides}")
+        lines = ["from typing import Any", "", "import ml_dtypes", *NUMPY.imports, ""]
+        lines += [*NUMPY.called_in(self.source()), self.source(), *self.written_inputs()]
         arguments = ", ".join(self.names[: len(self.inputs)])
         lines += ["fused = kf.fuse(f)", f"for got, apart in zip(fused({arguments}), fused.unfused({arguments})):"]
         lines += ["    print(got, apart, sep='\\n')", f"print(fused.plan({arguments}))"]
         return "\n".join(lines)
+
+    def written_inputs(self) -> list[str]:
+        """Their assignments."""
+        lines = []
+        for name, x in zip(self.names, self.inputs, strict=False):
+            text = np.array2string(x.astype(float), threshold=10**6, separator=",", max_line_width=10**6)
+            text = re.sub(r"\s+", "", text) if x.size <= 64 else f"np.resize({list(_period(x))}, {x.shape})"
+            lines.append(f"{name} = np.array({text}).reshape({x.shape}).astype('{x.dtype}')  # strides {x.strides}")
+        return lines
 
 
 def _period(x: np.ndarray) -> list[float]:
@@ -106,12 +131,6 @@ def _period(x: np.ndarray) -> list[float]:
         if np.array_equal(flat, np.resize(flat[:p], flat.shape)):
             return [float(v) for v in flat[:p]]
     return [float(v) for v in flat]
-
-
-def _text(step: Step, names: Sequence[str]) -> str:
-    text = OPERATIONS[step.op].text
-    arguments = [names[a] for a in step.arguments]
-    return text.format(*arguments) if isinstance(text, str) else text(*arguments, *step.constants)
 
 
 def value_of(step: Step, values: Sequence[Value]) -> Value:

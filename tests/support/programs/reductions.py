@@ -47,6 +47,27 @@ def _chosen(name: str) -> Callable[..., Value]:
     return value
 
 
+def _product(x: Value, axis: Any, keepdims: bool) -> Value:
+    terms = terms_of(x, axis)
+    if not x.is_float or x.array.size == 0 or terms > 16:
+        raise Unfit
+    largest = max(x.top + x.error, 1.0) ** terms
+    error = terms * largest * (x.error + 4 * SPACING[x.dtype])
+    array = np.prod(x.array, axis=axis, keepdims=keepdims)
+    return replace(_unsigned(computed(array, x.dtype, [x], error, exact=False)), same_bits=False)
+
+
+def _running(x: Value, axis: int) -> Value:
+    """Sums of all elements so far."""
+    if x.array.size == 0 or x.array.ndim == 0 or not x.is_float:
+        raise Unfit
+    terms = x.shape[axis]
+    exact = is_exact_sum(x, terms)
+    error = 0.0 if exact else terms * x.error + sum_error(terms, x.top, x.dtype)
+    v = computed(np.cumsum(x.array, axis), x.dtype, [x], error, exact=exact)
+    return _unsigned(v) if exact else replace(v, same_bits=False)
+
+
 def _found(name: str) -> Callable[..., Value]:
     """The first position, of numbers that are known exactly."""
 
@@ -65,6 +86,8 @@ def _method(name: str) -> Callable[..., str]:
 REDUCTIONS |= {name: Operation(_method(name), _summed(name)) for name in ("sum", "mean")}
 REDUCTIONS |= {name: Operation(_method(name), _chosen(name)) for name in ("max", "min", "any", "all")}
 
+REDUCTIONS["prod"] = Operation(_method("prod"), _product)
+REDUCTIONS["cumsum"] = Operation(lambda x, axis: f"np.cumsum({x}, {axis})", _running)
 REDUCTIONS |= {name: Operation(_method(name), _found(name)) for name in ("argmax", "argmin")}
 
 
@@ -150,3 +173,49 @@ def _logsumexp(x: Value, axis: Any, keepdims: bool) -> Value:
 REDUCTIONS["softmax"] = Operation(lambda x, axis: f"kf.softmax({x}, axis={axis})", _softmax)
 REDUCTIONS["log_softmax"] = Operation(lambda x, axis: f"kf.log_softmax({x}, axis={axis})", _log_softmax)
 REDUCTIONS["logsumexp"] = Operation(_with_axis("logsumexp"), _logsumexp)
+
+
+def _rmsnorm(x: Value, w: Value) -> Value:
+    if not (x.is_float and w.dtype == x.dtype and x.array.ndim and w.shape == x.shape[-1:] and x.array.size):
+        raise Unfit
+    terms, spacing = x.shape[-1], SPACING[x.dtype]
+    squares = np.mean(np.square(x.array), -1, keepdims=True) + 0.25
+    # The quotient's slope: the mean of the squares moves by 2 top error.
+    error = 2 * x.error + x.top * ((2 * x.top + x.error) * x.error + sum_error(terms, x.top**2, x.dtype) / terms) / 0.25
+    error = (error + 8 * spacing * (1 + x.top)) * (w.top + w.error) + w.error * 2 * x.top
+    return replace(computed(x.array / np.sqrt(squares) * w.array, x.dtype, [x, w], error, exact=False), same_bits=False)
+
+
+def _attention(q: Value, k: Value, v: Value, causal: bool) -> Value:
+    if not q.is_float or q.array.ndim < 2 or q.array.size == 0 or {k.dtype, v.dtype} != {q.dtype}:
+        raise Unfit
+    if k.shape != q.shape or v.shape != q.shape:
+        raise Unfit
+    n, d = q.shape[-2:]
+    scores = q.array @ np.swapaxes(k.array, -1, -2) / math.sqrt(d)
+    if causal:
+        scores = np.where(np.tri(n, dtype=bool), scores, -np.inf)
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    error = math.sqrt(d) * (q.top * k.error + k.top * q.error + q.error * k.error)
+    error += sum_error(d, q.top * k.top, q.dtype)
+    top = math.sqrt(d) * q.top * k.top
+    relative = 2 * error + 4 * SPACING[q.dtype] * (4 + 2 * top) + sum_error(n, 1.0, q.dtype)
+    error = 3 * relative * v.top + v.error + sum_error(n, v.top, q.dtype)
+    array = e / e.sum(-1, keepdims=True) @ v.array
+    return replace(computed(array, q.dtype, [q, k, v], error, exact=False), same_bits=False)
+
+
+def _cross_entropy(x: Value, targets: Value) -> Value:
+    if x.array.ndim != 2 or targets.dtype not in ("int32", "int64") or targets.shape != x.shape[:1]:
+        raise Unfit
+    largest, _, total, relative = _exponentials(x, -1)
+    if targets.array.min() < 0 or targets.array.max() >= x.shape[1]:
+        raise Unfit
+    losses = largest + np.log(total) - np.take_along_axis(x.array, targets.array[:, None], -1)
+    error = 3 * relative + 2 * x.error + sum_error(x.shape[0], float(losses.max()), x.dtype) / x.shape[0]
+    return replace(computed(losses.mean(), x.dtype, [x, targets], error, exact=False), same_bits=False)
+
+
+REDUCTIONS["rmsnorm"] = Operation("kf.rmsnorm({0}, {1}, eps=0.25)", _rmsnorm)
+REDUCTIONS["attention"] = Operation(lambda q, k, v, causal: f"kf.attention({q}, {k}, {v}, causal={causal})", _attention)
+REDUCTIONS["cross_entropy"] = Operation("kf.cross_entropy({0}, {1})", _cross_entropy)
