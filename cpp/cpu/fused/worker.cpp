@@ -346,7 +346,9 @@ void Worker::go_to_row(std::int64_t row) {
 void Worker::next_row() {
   for (const int operand : program_.moving) at_[operand] += program_.row_steps[at(operand)];
   const auto to_next = [](const Layout& l) { return l.outer.empty() ? 0 : l.outer.back(); };
-  for (std::size_t k = 0; k < program_.sources.size(); ++k) source_base_[k] += to_next(program_.sources[k].layout);
+  for (std::size_t k = 0; k < program_.sources.size(); ++k)  // an iota's is a number
+    source_base_[k] = reinterpret_cast<const std::byte*>(reinterpret_cast<std::intptr_t>(source_base_[k]) +
+                                                         to_next(program_.sources[k].layout));
   for (std::size_t k = 0; k < program_.targets.size(); ++k)
     if (!program_.targets[k].in_place) target_base_[k] += to_next(program_.targets[k].layout);
   for (std::size_t t = 0; t < tables_.size(); ++t) {
