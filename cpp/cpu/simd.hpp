@@ -219,14 +219,37 @@ KF_INLINE U16s half_of_float(F32s f) {
 #endif
 }
 
-KF_INLINE F32s float_of_bfloat(U16s h) { return (F32s)(__builtin_convertvector(h, U32s) << 16); }
+/// Each 16 bits in a lane of 4 bytes. g++ 12 takes the plain conversion apart, half a register at a time.
+KF_INLINE U32s lanes_of_words(U16s h) {
+#if defined(__AVX512F__)
+  return (U32s)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)h);
+#elif defined(__AVX2__)
+  return (U32s)_mm256_cvtepu16_epi32((__m128i)h);
+#else
+  return __builtin_convertvector(h, U32s);
+#endif
+}
+/// The upper 16 bits of each lane.
+KF_INLINE U16s upper_words(U32s v) {
+#if defined(__AVX512F__)
+  using Words = std::uint16_t __attribute__((vector_size(64)));
+  constexpr Words odd = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+  return (U16s)lower_half((F64s)_mm512_maskz_permutexvar_epi16(0xffff, (__m512i)odd, (__m512i)v));
+#elif defined(__AVX2__)
+  const __m256i words = _mm256_srli_epi32((__m256i)v, 16);
+  return (U16s)_mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(words, words), 0x08));
+#else
+  return __builtin_convertvector(v >> 16, U16s);
+#endif
+}
+
+KF_INLINE F32s float_of_bfloat(U16s h) { return (F32s)(lanes_of_words(h) << 16); }
 
 /// Round to nearest even; NaN stays NaN.
 KF_INLINE U16s bfloat_of_float(F32s f) {
   const U32s bits = (U32s)f;
-  const U32s rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-  const U32s nan = bits >> 16 | 0x40u;
-  return __builtin_convertvector((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded, U16s);
+  const U32s rounded = bits + 0x7fffu + (bits >> 16 & 1u), nan = bits | 0x400000u;
+  return upper_words(f != f ? nan : rounded);
 }
 
 // ---- element types: how a dtype lies in memory, and the vector it is computed in ------------------------------

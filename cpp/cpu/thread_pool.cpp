@@ -259,11 +259,11 @@ bool workers_are_near(int workers) {
   return before + 1 >= kLeastInRow || pool().are_awake(workers);
 }
 
-void parallel_for(std::int64_t count, int threads, Body body, void* context) {
+void parallel_for(std::int64_t count, int threads, Body body, void* context, std::int64_t many) {
   if (count <= 0) return;
   threads = static_cast<int>(std::min<std::int64_t>({threads, num_threads(), count}));
   // Several parts a thread where there are many units: a core that is busy elsewhere then delays one part only.
-  const int parts = count >= 64 * static_cast<std::int64_t>(threads) ? 8 * threads : threads;
+  const int parts = count >= many * threads ? 8 * threads : threads;
   if (const ParallelRegion region = threads > 1 ? parallel_region() : nullptr)
     return SharedJob(count, parts, body, context).run(region, threads);
   if (threads > 1 && pool().try_run(count, threads, parts, body, context)) return;

@@ -382,6 +382,8 @@ void FusedProgram::give_row_steps() {
     if (h.of_row) row_steps[at(h.operand)] = h.scale;
   for (const Reduction& r : reductions) row_steps[at(r.operand)] = kernels->vector_bytes;
   for (const int operand : kept) row_steps[at(operand)] = kept_pitch();
+  for (int operand = 0; operand < operands; ++operand)
+    if (row_steps[at(operand)] != 0) moving.push_back(operand);
 }
 
 // ---- programs ----------------------------------------------------------------------------------------------------

@@ -149,6 +149,7 @@ class FusedProgram {
   std::int64_t homes_begin = 0, homes_end = 0;  ///< in the scratch
   std::vector<std::int64_t> places;             ///< by operand: in the scratch, -1 elsewhere
   std::vector<std::int64_t> row_steps;          ///< by operand: bytes to its next row
+  std::vector<int> moving;                      ///< operands for which that is not 0
   std::int64_t group = 1;                       ///< rows that go through each sweep together
   bool may_stream = true;                       ///< no store goes past the cache to what is read from there
   std::int64_t block = 0;                       ///< kColumns: elements whose accumulators and row values have room

@@ -57,16 +57,20 @@ class Rows {
     });
   }
 
-  /// Sums of parts of the rows: a part is one thread's, row after row.
+  /// Sums of parts of the rows: a part, of 32 rows or more, is one thread's, row after row.
   void in_parts() const {
+    constexpr std::int64_t kManyParts = 8;
     const std::int64_t rows = p_.space.rows, parts = p_.kernel.parts();
-    parallel_for(parts, threads_, [&](std::int64_t first, std::int64_t last) {
-      Worker w(call_);
-      for (std::int64_t part = first; part < last; ++part) {
-        w.begin_part(part);
-        groups(w, part * rows / parts, (part + 1) * rows / parts);
-      }
-    });
+    parallel_for(
+        parts, threads_,
+        [&](std::int64_t first, std::int64_t last) {
+          Worker w(call_);
+          for (std::int64_t part = first; part < last; ++part) {
+            w.begin_part(part);
+            groups(w, part * rows / parts, (part + 1) * rows / parts);
+          }
+        },
+        kManyParts);
   }
 
   void groups(std::int64_t begin, std::int64_t end) const {

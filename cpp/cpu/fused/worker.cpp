@@ -342,6 +342,21 @@ void Worker::go_to_row(std::int64_t row) {
   for (const Reduction& r : program_.reductions) move(r.operand, r.place);
 }
 
+/// Within a group all addresses move by their steps.
+void Worker::next_row() {
+  for (const int operand : program_.moving) at_[operand] += program_.row_steps[at(operand)];
+  const auto to_next = [](const Layout& l) { return l.outer.empty() ? 0 : l.outer.back(); };
+  for (std::size_t k = 0; k < program_.sources.size(); ++k)  // an iota's is a number
+    source_base_[k] = reinterpret_cast<const std::byte*>(reinterpret_cast<std::intptr_t>(source_base_[k]) +
+                                                         to_next(program_.sources[k].layout));
+  for (std::size_t k = 0; k < program_.targets.size(); ++k)
+    if (!program_.targets[k].in_place) target_base_[k] += to_next(program_.targets[k].layout);
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    tables_[t].base += to_next(program_.tables[t]);
+    row_tables_[t].base = tables_[t].base;
+  }
+}
+
 void Worker::run_group(const TileProgram& p, std::int64_t begin, std::int64_t end) {
   for (const RowLoop& l : p.searches) {
     if (!edges_.empty() && l.target >= 0) context_.edge = &edges_[at(l.target)];
@@ -354,7 +369,7 @@ void Worker::run_group(const TileProgram& p, std::int64_t begin, std::int64_t en
   }
   if (rows_ == 1) return run(p, begin, end);
   for (std::int64_t row = 0; row < rows_; ++row) {
-    go_to_row(row);
+    if (row > 0) next_row();
     run(p, begin, end);
   }
   go_to_row(0);

@@ -72,6 +72,7 @@ class Worker {
   void copy_shared();
   void copy_period(const Source& s);
   void go_to_row(std::int64_t row);
+  void next_row();
   void go_to_tables(std::int64_t outer);
   std::int64_t index_of(int step, std::int64_t row) const;
   void take_row(const Source& s, std::int64_t row);
