@@ -11,6 +11,7 @@ import pytest
 
 import kfusion as kf
 from kfusion import _named
+from kfusion._tracing import trained_attention
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -117,6 +118,23 @@ def test_attention_stores_no_scores() -> None:
     specs = [kf.spec((2, 3, 1024, 64), like="torch")] * 3
     plan = kf.plan(kf.grad(lambda *a: f(*a).sum(), (0, 1, 2)), *specs)
     assert plan.fused.peak_intermediate_bytes < 2 * 3 * 1024 * 1024 * 4
+
+
+def test_attention_and_its_sums_are_kept_without_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    run = trained_attention.Attention.__call__
+
+    def seen(self: Any, *given: Any) -> Any:
+        made[:] = [t.contiguous() for t in run(self, *given)]  # as they lie on a GPU
+        return made
+
+    monkeypatch.setattr(trained_attention.Attention, "__call__", seen)
+    q, k, v = (leaf(2, 3, 64, 8) for _ in range(3))
+    f = lambda *a: torch.tanh(F.scaled_dot_product_attention(*a, is_causal=True))  # noqa: E731
+    saved = [t.data_ptr() for t in kf.fuse(f)(q, k, v).grad_fn.saved_tensors]
+    assert len(made) == 2
+    assert all(t.data_ptr() in saved and not t._is_view() for t in made)
+    assert_same(gradients(kf.fuse(f), q, k, v), gradients(f, q, k, v))
 
 
 def test_retain_graph_accumulation_and_hooks() -> None:

@@ -100,6 +100,10 @@ def test_queries_keys_and_values_are_one_kernel(rows, executors):
 APART = {
     "weights in another order": (lambda x, w, u: (x @ w.T, x @ u), (X, W, spec(4096, 512)), [1, 1]),
     "other inputs": (lambda x, y, w: (x @ w.T, y @ w.T), (X, X, W), [1, 1]),
+    "other depths": (lambda x, y, w, u: (x @ w.T, y @ u.T), (X, spec(8192, 512), W, spec(512, 512)), [1, 1]),
+    "other dtypes": (lambda x, y: (x.T @ x, y.T @ y), (X, spec(8192, 4096, dtype="float16")), [1, 1]),
+    "left factors in another order": (lambda x, y, w: (x @ w.T, y.T @ w.T), (X, spec(4096, 8192), W), [1, 1]),
+    "one that is read": (lambda x, y, w: (kf.softmax(x @ w.T), y @ w.T), (X, X, W), [1, 1, 0]),
     "a residual": (lambda x, w, u, r: (x @ w.T + r, x @ u.T), (X, W, W, spec(8192, 16_384)), [1, 1]),
     "products that are read together": (lambda x, w, u: (y := x @ w.T, y * (x @ u.T)), (X, W, W), [2]),  # a gate
     "a gate and a product": (lambda x, g, u, w: (kf.silu(x @ g.T) * (x @ u.T), x @ w.T), (X, W, W, W), [2, 1]),
@@ -113,6 +117,21 @@ def test_what_lies_beside_what(case):
     f, arguments, products = APART[case]
     groups = planned(f, *arguments).groups
     assert sorted((g.ops.count("matmul") for g in groups), reverse=True) == products
+
+
+def test_gradients_of_weights_are_one_kernel():
+    """Whose left factors and rows are their own."""
+    x, h, wide, narrow = spec(8192, 2048), spec(8192, 5504), spec(8192, 5504), spec(8192, 2048)
+
+    def f(x, h, gate, up, down):
+        return gate.T @ x, up.T @ x, down.T @ h
+
+    chosen = planned(f, x, h, wide, wide, narrow)
+    (group,) = chosen.groups
+    assert group.how.startswith("3 products beside one another, in tiles of ")
+    library = planned(f, x, h, wide, wide, narrow, executors=("array_library", "cuda"))
+    assert chosen.fused.time_us < library.fused.time_us
+    assert "kApart" in kernel(f, x, h, wide, wide, narrow).source
 
 
 def test_products_stay_apart_elsewhere():

@@ -22,18 +22,18 @@ SHAPES = [(1, 8, 8), (7, 16, 24), (128, 64, 256), (129, 8, 264), (127, 72, 248),
           (384, 64, 512), (2100, 72, 4104), (64, 4096, 128)]  # fmt: skip
 
 
-def forced(f):
+def forced(f, by_time=False):
     """Run by tensor cores, whatever is predicted to be faster; loops by the generated kernels."""
-    return kf.FusedFunction(f, {"executors": ["tensor_cores", "cuda"], "by_time": False})
+    return kf.FusedFunction(f, {"executors": ["tensor_cores", "cuda"], "by_time": by_time})
 
 
 def draw(*shape, dtype="bfloat16", scale=1.0):
     return (torch.randn(*shape, device="cuda") * scale).to(DTYPES[dtype])
 
 
-def check(f, *arguments, dtype="bfloat16", kernels=1, exact=None):
+def check(f, *arguments, dtype="bfloat16", kernels=1, exact=None, by_time=False):
     """`f` on the arguments in one kernel, beside what it gives of float64."""
-    fused = forced(f)
+    fused = forced(f, by_time)
     plan = fused.plan(*arguments)
     assert [g.executor for g in plan.groups].count("tensor_cores") >= 1, plan.groups
     assert len(plan.groups) == kernels, plan.groups
@@ -309,6 +309,36 @@ class TestBeside:
         assert sum(g.ops.count("matmul") for g in f_one.plan(x, w, b).groups) == 1
         for got, want in zip(f_one(x, w, b), f(x.double(), w.double(), b.double()), strict=True):
             torch.testing.assert_close(got.double(), want, rtol=2.0**-7, atol=2e-2)
+
+
+class TestApart:
+    """Products of one depth beside one another, with factors and rows of their own."""
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("depth", [8, 72, 1000, 4096])
+    @pytest.mark.parametrize("widths", [(24, 264, 520, 40), (1000, 776, 8, 8), (1376, 512, 512, 1376)])
+    def test_gradients_of_weights(self, depth, widths, dtype):
+        scale = depth**-0.5
+        a, b, c, d = (draw(depth, n, dtype=dtype, scale=scale) for n in widths)
+        check(lambda a, b, c, d: (a.T @ b, c.T @ b, b.T @ d, d.T @ a), a, b, c, d, dtype=dtype, by_time=True)
+
+    def test_depths_side_by_side(self):
+        a, b, c, d = (draw(n, 136, scale=0.1) for n in (333, 130, 40, 264))
+        check(lambda a, b, c, d: (a @ b.T, c @ d.T), a, b, c, d, by_time=True)
+
+    def test_epilogues_of_several_kinds(self):
+        a, b, c, d = (draw(n, 264, scale=0.1) for n in (300, 136, 1000, 72))
+        bias, row = draw(72), draw(1000, 1)
+
+        def f(a, b, c, d, bias, row):
+            return torch.relu(a @ b.T), c @ d.T * row + bias, torch.tanh(b @ d.T).to(row.dtype) * 2
+
+        check(f, a, b, c, d, bias, row, by_time=True)
+
+    def test_arrays_at_any_address(self):
+        a, c = (draw(128 * 72 + 1)[1:].reshape(128, 72) for _ in range(2))
+        b = draw(128, 520)
+        check(lambda a, b, c: (a.T @ b, b.T @ c), a, b, c, by_time=True)
 
 
 class TestLosses:

@@ -18,7 +18,8 @@ enum Option : u32 {
   kAcrossB = 2,  ///< B's along its columns: b[depth, column]
   kLag = 4,     ///< the second warpgroup stays a slice behind the first: one's epilogue runs under the other's products
   kTurned = 8,  ///< the factors have changed places: products that lie beside one another do so along the rows
-  kSums = 16    ///< the warps that send results sum columns of these
+  kSums = 16,   ///< the warps that send results sum columns of these
+  kApart = 32   ///< products beside one another have a left factor each, and any rows: their tiles follow one another
 };
 
 /// How a block works: M x N elements at a time, depth in slices of 64, Stages of them in flight, Down x Across blocks
@@ -31,6 +32,7 @@ struct Tile {
   static constexpr int kCluster = Down * Across, kSlots = Slots;
   static constexpr bool kAcrossA = Options & device::kAcrossA, kAcrossB = Options & device::kAcrossB;
   static constexpr bool kLag = Options & device::kLag, kTurned = Options & device::kTurned;
+  static constexpr bool kApart = Options & device::kApart;
   static constexpr int kMma = M / 128;  ///< 64-row products of one of the two multiplying warpgroups
   static constexpr int kWarps = 8, kThreads = 32 * kWarps + 128;  ///< that multiply; and a warpgroup that moves data
   static constexpr int kFewRegisters = Options & kSums ? 40 : 24, kRegisters = 252 - kFewRegisters / 2;
@@ -44,8 +46,9 @@ struct Tile {
 };
 
 /// The kernel's one parameter. `kBeside` products of one factor may lie beside one another, along the columns (or the
-/// rows, where the tile is turned), each with a factor, a result and an epilogue of its own. Else there may be
-/// `kBoxes` results, and as many matrices that the epilogue reads.
+/// rows, where the tile is turned), each with a factor, a result and an epilogue of its own. Those of one depth only
+/// lie apart: `units_m` are all their tiles, and `units_n` is 1. Else there may be `kBoxes` results, and as many
+/// matrices that the epilogue reads.
 template <class Parameters, int kBeside = 1, int kBoxes = 1>
 struct Contraction {
   TensorMap a[kBeside], b[kBeside > 1 ? kBeside : 2], result[kBeside * kBoxes], operands[kBoxes], vectors[kBeside][2];
@@ -54,6 +57,7 @@ struct Contraction {
   int units_m, units_n, parts;  ///< work: cluster tiles along the rows, batches x parts of the columns
   int steps, group;             ///< cluster tiles along the columns in a part; along the rows that are walked together
   int first[kBeside], extent[kBeside];  ///< of those beside one another: the first tile, columns (or rows)
+  int height[kBeside];                  ///< rows of those that lie apart
   Parameters epilogue;
 };
 
@@ -64,11 +68,22 @@ struct Unit {
 /// Neighbours in time share rows or columns, which so stay in L2.
 template <class T, class E>
 KF_DEVICE Unit unit_at(const typename E::Given& g, int t) {
-  const int span = g.group * g.units_n, first = t / span * g.group, size = min(g.units_m - first, g.group);
-  const int rest = t % span, n = rest / size, part = n % g.parts;
-  const int tiles = (g.cols + E::kOut * T::kAcross - 1) / (E::kOut * T::kAcross);
-  Unit u{first + rest % size, n / g.parts, part, min(g.steps, tiles - part * g.steps)};
-  if constexpr (E::kBeside > 1) {
+  constexpr int kTall = T::kM * T::kDown, kWide = E::kOut * T::kAcross;
+  int which = 0, units_m = g.units_m, units_n = g.units_n, parts = g.parts;
+  if constexpr (T::kApart) {
+#pragma unroll
+    for (int i = 1; i < E::kBeside; ++i)
+      if (t >= g.first[i]) which = i;
+    t -= g.first[which];
+    units_m = (g.height[which] + kTall - 1) / kTall, units_n = parts = (g.extent[which] + kWide - 1) / kWide;
+  }
+  const int span = g.group * units_n, first = t / span * g.group, size = min(units_m - first, g.group);
+  const int rest = t % span, n = rest / size, part = n % parts;
+  const int tiles = (g.cols + kWide - 1) / kWide;
+  Unit u{first + rest % size, n / parts, part, min(g.steps, tiles - part * g.steps)};
+  if constexpr (T::kApart) {
+    u.which = which, u.steps = 1;
+  } else if constexpr (E::kBeside > 1) {
     int& tile = T::kTurned ? u.m : u.part;
 #pragma unroll
     for (int i = 1; i < E::kBeside; ++i)
@@ -81,6 +96,7 @@ KF_DEVICE Unit unit_at(const typename E::Given& g, int t) {
 /// Of the product that a unit is of.
 template <class T, class E>
 KF_DEVICE int rows_of(const typename E::Given& g, const Unit& u) {
+  if constexpr (T::kApart) return g.height[u.which];
   return E::kBeside > 1 && T::kTurned ? g.extent[u.which] : g.rows;
 }
 template <class T, class E>
@@ -168,8 +184,8 @@ KF_DEVICE void produce(const typename E::Given& g, const typename E::SharedMemor
           vector = vector + 1 == T::kVectors ? 0 : vector + 1;
         }
         load_slice<kRows, T::kAcrossA, (T::kAcross > 1)>(s.a(ring.stage) + across * kRows * 128,
-                                                         &g.a[T::kTurned ? u.which : 0], barrier, row + across * kRows,
-                                                         k * T::kK, a_batch, row_mask);
+                                                         &g.a[T::kTurned || T::kApart ? u.which : 0], barrier,
+                                                         row + across * kRows, k * T::kK, a_batch, row_mask);
 #pragma unroll
         for (int i = 0; i < kParts / T::kDown; ++i) {
           const int part = i * T::kDown + down;

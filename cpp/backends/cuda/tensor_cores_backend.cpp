@@ -209,8 +209,11 @@ class TensorCores final : public Backend {
 
   /// Of the kernel of single products beside one another, without what follows them.
   static double us_of(const std::vector<Contraction>& all, const Device& device) {
-    double elements = static_cast<double>(all[0].rows) * static_cast<double>(all[0].depth);
-    for (const Contraction& c : all) elements += weights_and_result(c);
+    double elements = 0;
+    for (const Contraction& c : all) {
+      if (&c == all.data() || !have_one_left(all)) elements += left_factor(c);
+      elements += weights_and_result(c);
+    }
     const double bytes = elements * static_cast<double>(item_bytes(all[0].products[0].dtype));
     return device.launch_us + std::max(bytes / device.bandwidth * 1e6, tiles_of(all, device).us);
   }
@@ -221,7 +224,7 @@ class TensorCores final : public Backend {
     for (const Contraction& c : all) {
       Price p;
       p.launch_us = device.launch_us;
-      const double elements = static_cast<double>(c.rows) * static_cast<double>(c.depth) + weights_and_result(c);
+      const double elements = left_factor(c) + weights_and_result(c);
       p.memory_us = elements * static_cast<double>(item_bytes(c.products[0].dtype)) / device.bandwidth * 1e6;
       p.compute_us = c.flops() / peak_flops(device, c.products[0].dtype, true) * 1e6;
       us += std::min(us_of({c}, device), product_price(p, device).total_us);
@@ -229,6 +232,7 @@ class TensorCores final : public Backend {
     return us;
   }
 
+  static double left_factor(const Contraction& c) { return static_cast<double>(c.rows) * static_cast<double>(c.depth); }
   static double weights_and_result(const Contraction& c) {
     return static_cast<double>(c.cols) * static_cast<double>(c.depth + c.rows);
   }

@@ -241,7 +241,8 @@ void CallersLibrary::call(const Node& n, std::span<const LibraryArgument> argume
   const py::object f = inputs_.calls().at(static_cast<std::size_t>(function.number));
   if (py::hasattr(f, "into")) return call_into(f, function.function, given, results, *bridge);
   const py::object computed = f(*given);
-  const bool is_new = function.kernels_ns >= 0;  // of a form: a function that gives no view of what it gets
+  // Of a form, or of one that says so: a function that gives no view of what it gets.
+  const bool is_new = function.kernels_ns >= 0 || py::hasattr(f, "gives_own");
   for (LibraryResult& r : results) {
     const py::object made = computed[py::int_(r.index)];
     if (!is_new || !hand_over(made, r, order.is_its_own())) take(function.function, made, r, *bridge);

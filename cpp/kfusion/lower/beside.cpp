@@ -7,9 +7,9 @@
 namespace kfusion {
 namespace {
 
-const Access& left_factor(const Candidate& k, const Chain& chain) {
+std::int64_t depth_of(const Candidate& k, const Chain& chain) {
   const auto product = std::ranges::find_if(chain.nodes, [&](NodeId n) { return k.graph[n].op == Op::matmul; });
-  return k.folded.work[at(*product)].reads[0];
+  return k.folded.work[at(*product)].reads[0].shape.back();
 }
 
 bool reads_elements(const Candidate& k, const Contraction& c) {
@@ -62,9 +62,9 @@ std::vector<Chain> chains_of(const Candidate& k) {
 std::optional<std::string> no_products_beside(const Candidate& k, const std::vector<Chain>& chains) {
   for (const Chain& chain : chains)
     if (auto why = no_single_product(chain.of(k))) return why;
-  const Access& left = left_factor(k, chains[0]);
-  const bool alike = std::ranges::all_of(chains, [&](const Chain& chain) { return left_factor(k, chain) == left; });
-  return alike ? std::nullopt : std::optional<std::string>("computes products of one left factor only");
+  const std::int64_t depth = depth_of(k, chains[0]);
+  const bool alike = std::ranges::all_of(chains, [&](const Chain& chain) { return depth_of(k, chain) == depth; });
+  return alike ? std::nullopt : std::optional<std::string>("computes products of one depth only");
 }
 
 std::vector<Contraction> products_beside(const Candidate& k) {
@@ -77,6 +77,12 @@ std::vector<Contraction> products_beside(const Candidate& k) {
   if (no_products_beside(k, chains)) return all;
   for (const Chain& chain : chains) all.push_back(*products_of(chain.of(k)));
   return all;
+}
+
+bool have_one_left(const std::vector<Contraction>& beside) {
+  return std::ranges::all_of(beside, [&](const Contraction& c) {
+    return c.rows == beside[0].rows && c.products[0].left == beside[0].products[0].left;
+  });
 }
 
 bool is_unclear(const Candidate& k, const Contraction& c) {

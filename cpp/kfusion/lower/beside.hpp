@@ -1,5 +1,6 @@
-// Groups of several products of one left factor, each with operations of its own after it (queries, keys and values of
-// one input): what an executor may compute beside one another, as one product of more columns.
+// Groups of several products, each with operations of its own after it: what an executor may compute in one kernel.
+// Those of one left factor (queries, keys and values of one input) are one product of more columns. Others have one
+// depth (gradients of weights): their tiles follow one another.
 #pragma once
 #include <optional>
 #include <string>
@@ -20,11 +21,14 @@ struct Chain {
 std::vector<Chain> chains_of(const Candidate& kernel);
 
 /// Why the chains of a kernel are no products beside one another, as a clause about an executor; nothing where they
-/// are: each is one product, stored, of the same rows.
+/// are: each is one product, stored, of the same depth.
 std::optional<std::string> no_products_beside(const Candidate& kernel, const std::vector<Chain>& chains);
 
 /// The axes and products of each chain; of a kernel of one chain products_of(). Empty where it is none of both.
 std::vector<Contraction> products_beside(const Candidate& kernel);
+
+/// Whether the left factor of the first product is that of all.
+bool have_one_left(const std::vector<Contraction>& beside);
 
 /// A part of a group that is the contraction `c`, as a group of its own: along the axes of `c`, without those of one
 /// element.

@@ -19,6 +19,8 @@ struct Factor {
   DType dtype = DType::kFloat32;
   std::int64_t offset = 0, batch = 0, outer = 0, depth = 0;
   Extents batch_strides{};  ///< along Contraction::batch_axes; `batch` is the last of them
+
+  bool operator==(const Factor&) const = default;
 };
 
 struct Product {

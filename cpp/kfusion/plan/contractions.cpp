@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <tuple>
 
 #include "kfusion/plan/facts.hpp"
@@ -243,7 +244,11 @@ void join_copies(const FoldedGraph& folded, Partition& p) {
 
 namespace {
 
-/// Products of one left factor, in the order in which they run.
+constexpr std::size_t kMostBeside = 4;
+/// Of those that nobody waits for: those of one size fill a GPU best, those of one layer keep little memory.
+constexpr std::size_t kNeighbours = 2 * kMostBeside;
+
+/// Products of one left factor, or of one depth, in the order in which they run.
 struct Beside {
   const Access* left;
   std::vector<NodeId> products;
@@ -276,19 +281,18 @@ void unite_most(const Graph& g, Partition& p, std::vector<NodeId> products) {
     }
 }
 
-}  // namespace
-
-void join_products_beside(const Graph& g, const FoldedGraph& folded, Partition& p) {
-  if (p.is_for_cpu() || p.names_kernels()) return;  // a CPU has no tiles to fill
-  constexpr std::size_t kMost = 4;
+/// Unites `most` products at a time of those that `may` be and are `alike`, chosen among `neighbours`.
+template <class May, class Alike>
+void unite_alike(const Graph& g, const FoldedGraph& folded, Partition& p, std::size_t neighbours, std::ptrdiff_t most,
+                 May may, Alike alike) {
   std::vector<Beside> all;
   for (const NodeId n : p.order()) {
     if (g[n].op != Op::matmul) continue;
     const int part = p.part_of(n);
-    if (p.part(part).joined || !is_plain_product(g, p.part(part))) continue;
+    if (p.part(part).joined || !is_plain_product(g, p.part(part)) || !may(p.part(part))) continue;
     const Access& left = folded.work[static_cast<std::size_t>(n)].reads[0];
     const auto found = std::ranges::find_if(all, [&](const Beside& b) {
-      return *b.left == left && b.products.size() < kMost && p.may_share(p.part_of(b.products[0]), part) &&
+      return alike(*b.left, left) && b.products.size() < neighbours && p.may_share(p.part_of(b.products[0]), part) &&
              g[b.products[0]].place == g[n].place && g[b.products[0]].dtype == g[n].dtype;
     });
     if (found == all.end())
@@ -296,7 +300,32 @@ void join_products_beside(const Graph& g, const FoldedGraph& folded, Partition& 
     else
       found->products.push_back(n);
   }
-  for (const Beside& b : all) unite_most(g, p, b.products);
+  for (Beside& b : all) {
+    std::ranges::stable_sort(b.products, std::greater{}, [&](NodeId n) { return g[n].size(); });
+    for (auto first = b.products.begin(); first != b.products.end();) {
+      const auto last = first + std::min(most, b.products.end() - first);
+      unite_most(g, p, {first, last});
+      first = last;
+    }
+  }
+}
+
+/// Whether nothing waits for what a part stores, as for gradients of weights: so it may run later.
+bool is_for_caller_only(const Partition& p, const Part& part) {
+  return std::ranges::all_of(part.stores, [&](NodeId n) { return p.is_output(n) && p.readers(n).empty(); });
+}
+
+}  // namespace
+
+void join_products_beside(const Graph& g, const FoldedGraph& folded, Partition& p) {
+  if (p.is_for_cpu() || p.names_kernels()) return;  // a CPU has no tiles to fill
+  const auto any = [](const Part&) { return true; };
+  const auto of_one_left = [](const Access& a, const Access& b) { return a == b; };
+  unite_alike(g, folded, p, kMostBeside, kMostBeside, any, of_one_left);
+  if (p.most_waiting() < 2) return;
+  const auto may_wait = [&](const Part& part) { return is_for_caller_only(p, part); };
+  const auto of_one_depth = [](const Access& a, const Access& b) { return a.shape.back() == b.shape.back(); };
+  unite_alike(g, folded, p, kNeighbours, p.most_waiting(), may_wait, of_one_depth);
 }
 
 }  // namespace kfusion

@@ -20,7 +20,9 @@ void join_casts(const Graph& g, Partition& p);
 void join_copies(const FoldedGraph& folded, Partition& p);
 
 /// Products of one left factor whose results nobody reads together (q, k and v of one input) are one kernel where an
-/// executor runs it in less time: with few rows a product alone has tiles for a part of a GPU only.
+/// executor runs it in less time: with few rows a product alone has tiles for a part of a GPU only. So are products of
+/// one depth that nobody else reads, such as gradients of weights: the last round of tiles of each leaves a part of the
+/// GPU idle.
 void join_products_beside(const Graph& g, const FoldedGraph& folded, Partition& p);
 
 }  // namespace kfusion

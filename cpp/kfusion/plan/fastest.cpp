@@ -35,6 +35,7 @@ class Fastest {
       std::erase(without.executors, e);
       take_if_faster(Planner(g_, device_, without).fused(unfused_), true);
     }
+    if (options_.allow.empty()) let_products_wait();
     if (options_.allow.empty()) not_slower_than_unfused();
     return std::move(chosen_);
   }
@@ -77,6 +78,19 @@ class Fastest {
     if (other.exceeds(unfused_) || !take_if_faster(std::move(other), false)) return false;
     options_ = std::move(options);
     return true;
+  }
+
+  /// For one another, as many in a kernel as hold no more memory: what they read stays until the last one runs.
+  void let_products_wait() {
+    const auto is_product = [&](const Output& o) { return g_[o.node].op == Op::matmul; };
+    if (device_.is_cpu || std::ranges::count_if(g_.outputs, is_product) < 2) return;
+    for (const int most : {4, 3, 2}) {
+      PlanOptions options = options_;
+      options.most_waiting = most;
+      Counted other = Planner(g_, device_, options).fused(unfused_);
+      const bool holds_more = other.cost().peak_intermediate_bytes > chosen_.cost().peak_intermediate_bytes;
+      if (!holds_more && !other.exceeds(unfused_) && take_if_faster(std::move(other), false)) return;
+    }
   }
 
   void not_slower_than_unfused() {

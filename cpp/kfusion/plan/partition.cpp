@@ -8,6 +8,7 @@
 #include "kfusion/plan/names.hpp"
 #include "kfusion/plan/order.hpp"
 #include "kfusion/plan/partial_sums.hpp"
+#include "kfusion/plan/slow_products.hpp"
 #include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion {
@@ -270,7 +271,7 @@ bool Partition::is_apart(const Executor* executor, const std::vector<int>& parts
   if (found == options_.apart.end()) return false;
   return std::ranges::any_of(parts, [&](int p) {
     return part(p).kind == WorkKind::kContraction && std::ranges::any_of(part(p).nodes, [&](NodeId n) {
-             return work_kind(n) == WorkKind::kContraction && found->second.contains(g_.stages[at(g_[n].stage)].name);
+             return work_kind(n) == WorkKind::kContraction && found->second.contains(name_apart(g_, n));
            });
   });
 }

@@ -102,6 +102,7 @@ class Partition {
   /// Whether one of them has a kernel for it, where a plan of what is possible would have one anyway.
   bool has_kernel(Pattern pattern, const std::vector<int>& parts) const;
   bool is_for_cpu() const { return device_.is_cpu; }
+  int most_waiting() const { return options_.most_waiting; }
   bool names_kernels() const { return !options_.allow.empty() || !options_.forbid.empty(); }
   /// The same of a pattern around a product, whose parts read one another along `edges`: remembers what is missing.
   bool is_run(Pattern pattern, const std::vector<int>& parts, const std::vector<Edge>& edges);

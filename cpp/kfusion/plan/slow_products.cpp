@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "kfusion/graph/shapes.hpp"
 #include "kfusion/plan/price.hpp"
 
 namespace kfusion {
@@ -60,6 +61,11 @@ std::string kind_of(const Graph& g, const Node& product, const Group& group) {
 
 }  // namespace
 
+std::string name_apart(const Graph& g, NodeId product) {
+  const Node& n = g[product];
+  return g.stages[at(n.stage)].name + " " + std::string(name(n.dtype)) + shape_text(n.shape);
+}
+
 std::vector<SlowProducts> slow_products(const Plan& plan, const PlanCost& cost, const Executor* executor,
                                         const Device& device) {
   const Graph& g = plan.graph;
@@ -73,7 +79,7 @@ std::vector<SlowProducts> slow_products(const Plan& plan, const PlanCost& cost, 
     SlowProducts& slow = found[kind_of(g, g[*product], group)];
     slow.lost_us += us - apart_us;
     for (const NodeId n : group.nodes)
-      if (is_product(g[n])) slow.stages.insert(g.stages[at(g[n].stage)].name);
+      if (is_product(g[n])) slow.stages.insert(name_apart(g, n));
   }
   std::vector<SlowProducts> all;
   for (auto& [kind, slow] : found) all.push_back(std::move(slow));

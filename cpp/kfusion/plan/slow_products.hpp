@@ -8,7 +8,7 @@
 
 namespace kfusion {
 
-/// Kernels around products that do the same: the names of the products' stages, and what they lose in all.
+/// Kernels around products that do the same: the products by name_apart(), and what they lose in all.
 struct SlowProducts {
   std::set<std::string> stages;
   double lost_us = 0;
@@ -19,6 +19,10 @@ struct SlowProducts {
 /// comes first.
 std::vector<SlowProducts> slow_products(const Plan& plan, const PlanCost& cost, const Executor* executor,
                                         const Device& device);
+
+/// What PlanOptions::apart calls a product, in whatever way its graph is changed before it is planned: its stage, of
+/// which there may be another one (of both factors' gradients), and its type and shape.
+std::string name_apart(const Graph& g, NodeId product);
 
 /// Whether an executor runs a kernel; of anyone(), whether none does.
 inline bool is_run_by(const Group& group, const Executor* executor) {

@@ -166,7 +166,12 @@ TileProblem problem_of(const std::vector<Contraction>& beside, const std::vector
   p.operands = static_cast<int>(boxes[0].operands.size()), p.results = static_cast<int>(boxes[0].results.size());
   p.reduces = c.reduces != Reduces::kNothing;
   p.across_a = sides.a(c.products[0]).depth != 1, p.across_b = sides.b(c.products[0]).depth != 1;
-  for (std::size_t i = 0; beside.size() > 1 && i < beside.size(); ++i) p.beside.push_back(beside[i].cols);
+  const bool one_left = have_one_left(beside);
+  for (std::size_t i = 0; beside.size() > 1 && i < beside.size(); ++i)
+    if (one_left)
+      p.beside.push_back(beside[i].cols);
+    else
+      p.apart.emplace_back(beside[i].rows, beside[i].cols);
   return p;
 }
 
@@ -211,10 +216,13 @@ std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel) {
   for (const Chain& chain : chains)
     if (auto why = no_kernel_of_one(chain.of(kernel))) return why;
   const std::vector<Contraction> all = products_beside(kernel);
+  const Product& first = all[0].products[0];
   const bool alike = std::ranges::all_of(all, [&](const Contraction& c) {
-    return (c.products[0].right.depth == 1) == (all[0].products[0].right.depth == 1);
+    const Product& p = c.products[0];
+    return (p.left.depth == 1) == (first.left.depth == 1) && (p.right.depth == 1) == (first.right.depth == 1) &&
+           p.dtype == first.dtype;
   });
-  return alike ? std::nullopt : std::optional<std::string>("computes products whose right factors lie alike");
+  return alike ? std::nullopt : std::optional<std::string>("computes products whose factors lie alike");
 }
 
 ChosenTile predicted_tile(const std::vector<Contraction>& products, const EpilogueArrays& moved, const Target& target) {
@@ -296,6 +304,7 @@ class ContractionKernel::Maker {
   bool is_beside() const { return all_.size() > 1; }
   /// At a place of a tile: Stored::kBoxes.
   std::size_t boxes() const { return std::max({boxes_[0].operands.size(), boxes_[0].results.size(), std::size_t{1}}); }
+  bool is_apart() const { return !problem_.apart.empty(); }
   int out_columns() const { return tile().cols / problem_.products; }  ///< of a tile
   Sides sides(const Contraction& c) const { return Sides(c, tile().turned); }
   bool across_a() const { return sides(c_).a(c_.products[0]).depth != 1; }
@@ -306,7 +315,17 @@ class ContractionKernel::Maker {
     return divide_up(c.cols, tile().turned ? tile().rows * tile().down : out_columns() * tile().across);
   }
 
+  /// The same along its rows, too.
+  std::int64_t units_of(const Contraction& c) const {
+    return divide_up(c.rows, std::int64_t{tile().rows} * tile().down) * tiles_of(c);
+  }
+
   void cut() {
+    if (is_apart()) {
+      units_m_ = 0;
+      for (const Contraction& c : all_) units_m_ += units_of(c);
+      return;
+    }
     const Sides s = sides(c_);
     std::int64_t beside = 0;
     for (const Contraction& c : all_) beside += tiles_of(c);
@@ -396,8 +415,9 @@ class ContractionKernel::Maker {
     }
     numbers.insert(numbers.end(), {units_m_, units_n_, parts_, steps_, tile().group});
     std::int64_t first = 0;
-    for (const Contraction& c : all_) numbers.push_back(first), first += tiles_of(c);
+    for (const Contraction& c : all_) numbers.push_back(first), first += is_apart() ? units_of(c) : tiles_of(c);
     for (const Contraction& c : all_) numbers.push_back(c.cols);
+    for (const Contraction& c : all_) numbers.push_back(c.rows);
     for (const std::int64_t n : numbers) k_.numbers_.push_back(static_cast<std::int32_t>(n));
   }
 
@@ -447,7 +467,7 @@ class ContractionKernel::Maker {
         "// " + names + "\n#include \"device/contract_" + (reduces_ ? "reduced" : "stored") +
         ".cuh\"\n#include \"device/contract_memory.cuh\"\n#include \"device/partial.cuh\"\n\nnamespace "
         "kfusion::device::scalar {\n\n" +
-        text_ + "using Tiling = " + tile().text(type, across_a(), across_b(), is_beside(), sums_) +
+        text_ + "using Tiling = " + tile().text(type, across_a(), across_b(), is_beside(), sums_, is_apart()) +
         ";\nusing Epilogue = " + family + "<Tiling, " + (is_beside() ? numbered("Fused", all_.size()) : "Fused") +
         ">;\nstatic_assert(Epilogue::SharedMemory::kBytes == " + std::to_string(k_.launch_.shared_bytes) +
         " && sizeof(Epilogue::Given) == " + std::to_string(k_.bytes_) + ");\n" +

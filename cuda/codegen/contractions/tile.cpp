@@ -60,7 +60,22 @@ double cache_bytes_per_cycle(double blocks, const Target& target) {
   return 63.5 - 27 * blocks / target.multiprocessors;
 }
 
+/// Cluster tiles of all products.
+std::int64_t units_of(const Tile& t, const TileProblem& p) {
+  if (p.apart.empty()) {
+    const std::int64_t down = t.turned ? p.tiles_along(t.rows * t.down) : divide_up(p.rows, t.rows * t.down);
+    const std::int64_t across =
+        t.turned ? divide_up(p.rows, t.cols * t.across) : p.tiles_along(t.cols / p.products * t.across);
+    return p.batches * down * across;
+  }
+  std::int64_t units = 0;
+  for (const auto& [rows, cols] : p.apart)
+    units += divide_up(rows, std::int64_t{t.rows} * t.down) * divide_up(cols, std::int64_t{t.cols} * t.across);
+  return units;
+}
+
 bool fits(const Tile& t, const TileProblem& p, const Target& target) {
+  if (t.turned && !p.apart.empty()) return false;
   if (t.shared_bytes(t.turned ? 0 : p.vectors, t.turned ? 0 : p.column_values, p.products) > target.shared_bytes)
     return false;
   const int part = t.cols / std::max(p.products, t.down);
@@ -78,10 +93,7 @@ struct Predicted {
 };
 
 Predicted predicted(const Tile& t, const TileProblem& p, const Target& target) {
-  const std::int64_t down = t.turned ? p.tiles_along(t.rows * t.down) : divide_up(p.rows, t.rows * t.down);
-  const std::int64_t across =
-      t.turned ? divide_up(p.rows, t.cols * t.across) : p.tiles_along(t.cols / p.products * t.across);
-  const auto units = static_cast<double>(p.batches * down * across);
+  const auto units = static_cast<double>(units_of(t, p));
   const double elements = t.rows * t.cols;
   const bool all_boxes = t.slots >= 4;  // of two alike
   const int boxes = p.operands + std::max(p.results - 1, 0);
@@ -113,13 +125,14 @@ std::int64_t TileProblem::tiles_along(std::int64_t columns) const {
   return tiles;
 }
 
-std::string Tile::text(const std::string& type, bool across_a, bool across_b, bool beside, bool sums) const {
+std::string Tile::text(const std::string& type, bool across_a, bool across_b, bool beside, bool sums,
+                       bool apart) const {
   std::string options;
   const auto add = [&](bool is, const char* name) {
     if (is) options += (options.empty() ? "" : " | ") + std::string(name);
   };
   add(across_a, "kAcrossA"), add(across_b, "kAcrossB"), add(lag, "kLag"), add(turned && beside, "kTurned");
-  add(sums, "kSums");
+  add(sums, "kSums"), add(apart, "kApart");
   std::string text = "Tile<" + type;
   for (const int n : {rows, cols, stages, down, across, slots}) text += ", " + std::to_string(n);
   return text + ", " + (options.empty() ? "0" : options) + ">";

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "codegen/generate.hpp"
@@ -20,7 +21,7 @@ struct Tile {
   /// `products`: device::Shared::kBytes.
   int shared_bytes(int vectors, int values, int products) const;
   /// "Tile<bfloat16_t, 128, 256, ...>"
-  std::string text(const std::string& type, bool across_a, bool across_b, bool beside, bool sums) const;
+  std::string text(const std::string& type, bool across_a, bool across_b, bool beside, bool sums, bool apart) const;
 };
 
 /// A product as the choice of a tile depends on it.
@@ -33,6 +34,7 @@ struct TileProblem {
   bool reduces = false;
   int loose = 0;                       ///< arrays of the result's size that threads load and store themselves
   std::vector<std::int64_t> beside{};  ///< columns of each of several products beside one another: `cols` is their sum
+  std::vector<std::pair<std::int64_t, std::int64_t>> apart{};  ///< rows and columns of those with a left factor each
 
   /// Tiles of so many columns; of those beside one another each is of one of them.
   std::int64_t tiles_along(std::int64_t columns) const;

@@ -52,6 +52,8 @@ def _dtype_of_sums(query: Any) -> str:
 class Attention:
     """As steps of a plan run it: the result, whose heads are behind the positions, and the logarithms of sums."""
 
+    gives_own = True  # tensors that nobody else has: they are results without a copy
+
     def __init__(self, causal: bool, scale: float | None) -> None:
         self._causal = causal
         self._scale = scale
@@ -68,7 +70,8 @@ class Attention:
             )
         else:
             made = aten._scaled_dot_product_flash_attention(*given, 0.0, self._causal, False, scale=self._scale)
-        return [made[0].permute(_HEADS_BEHIND), made[1].reshape(query.shape[:3])]
+        seen = made[0].permute(_HEADS_BEHIND), made[1].reshape(query.shape[:3])
+        return [t.detach() for t in seen]  # as no views: autograd asks more of these
 
     def gradients(self, query: Any, key: Any, value: Any, result: Any, sums: Any, gradient: Any) -> Sequence[Any]:
         """Of tensors, for all three; the result and its gradient are as `__call__` gives it, and so are these."""
@@ -82,15 +85,15 @@ class Attention:
                 gradient, *given, result, sums, *ends, scale=self._scale
             )
             return [g.permute(_HEADS_BEHIND) for g in made]
-        state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of a generator that draws nothing
         rows, keys = query.shape[2], key.shape[2]
         if self._is_cudnns(*given):
-            zero = torch.zeros((), dtype=torch.int64, device=query.device)
+            unread = torch.empty((), dtype=torch.int64, device=query.device)  # of dropout
             made = aten._scaled_dot_product_cudnn_attention_backward(
-                gradient, *given, result, sums.unsqueeze(-1), zero, zero, None, None, None, rows, keys, *ends,
+                gradient, *given, result, sums.unsqueeze(-1), unread, unread, None, None, None, rows, keys, *ends,
                 scale=self._scale,
             )  # fmt: skip
         else:
+            state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of a generator that draws nothing
             made = aten._scaled_dot_product_flash_attention_backward(
                 gradient, *given, result, sums, None, None, rows, keys, *ends, state, state[0], scale=self._scale
             )
