@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import os
 import re
+import signal
 import sys
 import time
 from collections import Counter
@@ -208,7 +209,7 @@ def main() -> int:
     checked = Checked([], Counter(), Counter())
     start = said = time.perf_counter()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(args.jobs, context) as pool:
+    with ProcessPoolExecutor(args.jobs, context, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         try:
             futures = {pool.submit(check_programs, args.backend, args.seed, c, args.profile): c for c in chunks}
             for future in as_completed(futures):
