@@ -80,15 +80,9 @@ KF_DEVICE void start_copy(void* to, const void* from, u32 bytes, Barrier* counts
                "l"(from), "r"(bytes), "r"(shared_address(counts))
                : "memory");
 }
-/// From shared to global memory, after fence_writes() and a barrier; wait_for_reads() before the block ends or writes
-/// there.
-KF_DEVICE void start_writing(void* to, const void* from, u32 bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
-               "r"(shared_address(from)), "r"(bytes)
-               : "memory");
-}
-KF_DEVICE void fence_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-KF_DEVICE void wait_for_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+/// What the thread read and wrote in shared memory comes before copies, which pass what is under way by another path:
+/// those that it starts then, and after a barrier those of others.
+KF_DEVICE void fence_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 /// The same place of shared memory in block `rank` of the cluster.
 KF_DEVICE u32 address_in_block(const void* p, u32 rank) {
   u32 address;
@@ -113,9 +107,7 @@ KF_DEVICE void wait_for_copies(Barrier*, u32) {}
 KF_DEVICE void wait_for_all(Barrier*, u32) {}
 KF_DEVICE void wait_for_messages(Barrier*, u32) {}
 KF_DEVICE void start_copy(void* to, const void* from, u32 bytes, Barrier*) { memcpy(to, from, bytes); }
-KF_DEVICE void start_writing(void* to, const void* from, u32 bytes) { memcpy(to, from, bytes); }
-KF_DEVICE void fence_writes() {}
-KF_DEVICE void wait_for_reads() {}
+KF_DEVICE void fence_before_copies() {}
 KF_DEVICE void send(Slot* to, const Slot& message, Barrier*, u32) { *to = message; }
 #endif
 

@@ -227,6 +227,7 @@ class Ring {
     wait_for_copies(full_ + at_, parity_);
 #pragma unroll
     for (int v = 0; v < kVec; ++v) held[v] = f_.take(stage, kVectors, v * 32 + static_cast<int>(threadIdx.x % 32));
+    fence_before_copies();  // else one that finds its bytes in L2 may come before a load that waits for its turn
     __syncwarp();
     const int later = s + count_;
     ask(at_, later < size_ ? row : next, later < size_ ? later : later - size_);
