@@ -137,7 +137,7 @@ struct Stored {
       if (lane == 0 && now.matrix < kResults)
         store_box(&g.result[kBoxes > 1 ? now.matrix : now.which], box, now.x(), now.y(), now.batch);
       if constexpr (F::kSums != 0) {
-        if (F::kSums >> now.matrix & 1) sum_columns(g, box, now, lane);
+        if (F::kSums >> now.matrix & 1) sum_columns(g, box, now, lane), release_to_copies();
         __syncwarp();
       }
       if (lane == 0) stores_read(), prepare(slot);

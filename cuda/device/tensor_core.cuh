@@ -89,7 +89,7 @@ KF_DEVICE void store_box(const TensorMap* map, u32 from, int x, int y, int z) {
 /// Waits until none of the thread's stores reads shared memory any more.
 KF_DEVICE void stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 KF_DEVICE void stores_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-/// What the thread wrote to shared memory is there for the copy engine.
+/// What the thread wrote to shared memory is there for the copy engine, and what it read may be written over.
 KF_DEVICE void release_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 KF_DEVICE u32 load_shared(u32 from) {
