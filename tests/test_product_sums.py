@@ -50,6 +50,12 @@ def of_leading_axes(x, w, h):
     return d, d.sum((0, 1))
 
 
+def sums_in_two_shapes(x, w, h):
+    """Of one result: a box has one place for sums."""
+    d = (x @ w) * h
+    return d, d.sum(0), d.reshape(4, -1, d.shape[1]).sum((0, 1))
+
+
 def two_products(x, w, h, u):
     """Two tiles of half the columns: two results of two products."""
     d, e = (x @ w) * h, 2 * (x @ u)
@@ -62,6 +68,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "of a product with a matrix": (scaled, (X, W, H), 1),
     "two results": (two_results, (X, W, H), 2),
     "two matrices": (two_matrices, (X, W, H, H), 1),
+    "sums in two shapes": (sums_in_two_shapes, (X, W, H), 2),
     "two products": (two_products, (X, W, H, W), 1),
     "leading axes": (of_leading_axes, (spec(4, 1024, 1024), W, spec(4, 1024, 4096)), 1),
     "float16": (
@@ -142,6 +149,13 @@ def test_matrices_move_by_boxes(case, text):
     assert text in kernel(f, *arguments).source
 
 
+def test_each_box_is_summed_once():
+    f, arguments, _ = CASES["sums in two shapes"]
+    source = kernel(f, *arguments).source
+    (line,) = [line for line in source.splitlines() if "float* sums(" in line]
+    assert line.count("result ==") == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compile(case, tmp_path):
@@ -181,7 +195,7 @@ class TestOnAGpu:
 
     @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
     @pytest.mark.parametrize("shape", SHAPES)
-    @pytest.mark.parametrize("f", [scaled, two_results, two_matrices, two_products])
+    @pytest.mark.parametrize("f", [scaled, two_results, two_matrices, two_products, sums_in_two_shapes])
     def test_against_float64(self, f, shape, dtype):
         m, k, n = shape
         given = [draw(s, dtype) for s in ((m, k), (k, n), (m, n), (k, n) if f is two_products else (m, n))]

@@ -289,7 +289,7 @@ struct Consumer {
     if constexpr (!T::kOperand) give_back_keys();
   }
   KF_DEVICE void give_back_keys() {
-    if constexpr (T::kOperand) __syncwarp();  // all lanes have read theirs
+    if constexpr (T::kOperand) release_to_copies(), __syncwarp();  // all lanes have read theirs
     give_back(shared.empty_keys + 8 * keys.stage);
     keys.advance();
   }

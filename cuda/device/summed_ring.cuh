@@ -179,6 +179,7 @@ class SummedWorker {
       if (lane() == 0) posts_.template parts<kSweep>(i)[of_team_] = total, posts_.tell(kSweep, i);
     }
     if constexpr (kLast) {
+      fence_before_copies();
       __syncwarp();
       if (lane() == 0) arrive(stages_.left + stage);
     }

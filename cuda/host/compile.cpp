@@ -132,7 +132,7 @@ struct Configuration {
   cudaLaunchAttribute attributes[3];
   cudaLaunchConfig_t config{};
 
-  Configuration(const codegen::Launch& l, const Limits& device, Stream stream) {
+  Configuration(const codegen::Launch& l, const Function& function, const Limits& device, Stream stream) {
     config.gridDim = dim3(l.grid[0], l.grid[1], l.grid[2]);
     config.blockDim = dim3(l.block[0], l.block[1], l.block[2]);
     config.dynamicSmemBytes = l.shared_bytes;
@@ -140,7 +140,7 @@ struct Configuration {
     config.attrs = attributes;
     if (l.cluster > 1) add(cudaLaunchAttributeClusterDimension).clusterDim = {l.cluster, 1, 1};
     if (l.cooperative) add(cudaLaunchAttributeCooperative).cooperative = 1;
-    if (l.early && device.early_kernels)
+    if (l.early && function.waits && device.early_kernels)
       add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed = 1;
   }
   Configuration(const Configuration&) = delete;
@@ -163,7 +163,7 @@ int resident_blocks(const Function& function, const codegen::Launch& l, int devi
           "asking for a kernel's occupancy");
     return count * limits(device).multiprocessors;
   }
-  const Configuration configuration(l, limits(device), 0);
+  const Configuration configuration(l, function, limits(device), 0);
   check(cudaOccupancyMaxActiveClusters(&count, function.kernel, &configuration.config),
         "asking for a kernel's occupancy");
   return count * static_cast<int>(l.cluster);
@@ -189,7 +189,7 @@ void launch(const Function& function, const codegen::Launch& l, const void* para
     throw std::logic_error("kfusion: a generated kernel was given too few parameters");
   if (l.grid[0] == 0 || l.grid[1] == 0 || l.grid[2] == 0) return;
   const UseDevice use(device);
-  const Configuration configuration(l, limits(device), stream);
+  const Configuration configuration(l, function, limits(device), stream);
   void* arguments[] = {const_cast<void*>(parameters)};
   check(cudaLaunchKernelExC(&configuration.config, function.kernel, arguments), "launching a generated kernel");
 }

@@ -81,15 +81,17 @@ std::size_t parameter_bytes([[maybe_unused]] const void* kernel) {
   return bytes;
 }
 
-/// Lets a kernel have all the shared memory of a block and all the blocks of a cluster that the device has.
-void permit_most(const void* kernel, int device) {
+/// Lets a kernel have all the shared memory of a block and all the blocks of a cluster that the device has. Gives the
+/// compute capability that its text was compiled for, times 10.
+int permit_most(const void* kernel, int device) {
   cudaFuncAttributes attributes;  // asking for them brings the code to the device, which a launch in a capture cannot
   check_load(cudaFuncGetAttributes(&attributes, kernel));
   const int dynamic = limits(device).shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic),
         "allowing more shared memory");
-  if (!limits(device).clusters) return;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "allowing large clusters");
+  if (limits(device).clusters)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "allowing large clusters");
+  return attributes.ptxVersion;
 }
 
 }  // namespace
@@ -101,8 +103,8 @@ Function load(const std::string& image, const std::string& entry, int device) {
   Library library(loaded);
   cudaKernel_t kernel = nullptr;
   check(kernel_of(&kernel, library.get(), entry.c_str()), "looking for a kernel");
-  permit_most(kernel, device);
-  const Function function{kernel, parameter_bytes(kernel)};
+  const int compiled_for = permit_most(kernel, device);
+  const Function function{kernel, parameter_bytes(kernel), compiled_for >= 90};
   library.release();  // it is needed as long as graphs may launch the kernel, and nobody says how long that is
   return function;
 }

@@ -9,6 +9,7 @@ class Function {
  public:
   const void* kernel = nullptr;     ///< as the runtime's functions take kernels, for one device
   std::size_t parameter_bytes = 0;  ///< of its one parameter; 0 where the runtime does not say it (before CUDA 12.4)
+  bool waits = false;               ///< compiled for 9.0 and more: waits for earlier kernels where its text says so
 };
 
 /// The kernel `entry` of an image (a cubin, or PTX) on `device`, which must be current: its code is there, and it may

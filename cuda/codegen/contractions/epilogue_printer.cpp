@@ -34,7 +34,7 @@ int summed_store(const Kernel& k, int sums) {
   const int summed = k.stores[at(sums)].step;
   for (int i = 0; i < std::ssize(k.stores); ++i) {
     const Step& s = k.steps[at(k.stores[at(i)].step)];
-    const bool rounds = s.kind == StepKind::kCast && s.arguments[0] == summed;
+    const bool rounds = s.kind == StepKind::kCast && is_half(s.dtype) && s.arguments[0] == summed;
     if (k.stores[at(i)].parts == 0 && (k.stores[at(i)].step == summed || rounds)) return i;
   }
   return -1;
@@ -292,6 +292,8 @@ std::string EpiloguePrinter::print() {
 
 std::optional<std::size_t> EpiloguePrinter::sums_box(int store) const {
   const int summed = summed_store(k_, store);
+  for (int i = 0; i < store; ++i)  // a box has one place for its sums, which other axes may be seen in
+    if (is_sums(i) && summed_store(k_, i) == summed) return std::nullopt;
   const auto found = std::ranges::find(boxes_.results, summed);
   const bool alike = summed >= 0 && k_.stores[at(summed)].to.dtype == c_.products[0].dtype;
   return found == boxes_.results.end() || !alike ? std::nullopt : std::optional(at(found - boxes_.results.begin()));

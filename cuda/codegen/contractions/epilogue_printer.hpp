@@ -50,7 +50,8 @@ class EpiloguePrinter {
 
   std::string print();
 
-  /// Of sums (Store::parts): which of the results by boxes they are of; nothing where what they are of is none.
+  /// Of sums (Store::parts): which of the results by boxes they are of; nothing where what they are of is none, or has
+  /// sums already.
   std::optional<std::size_t> sums_box(int store) const;
 
  protected:
