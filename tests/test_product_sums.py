@@ -99,6 +99,8 @@ APART = {
     "of something else": (lambda x, w, h: (x @ w, (h * 2).sum(0)), (X, W, H)),
     "of rows": (lambda x, w, h: (d := (x @ w) * h, d.sum(1)), (X, W, H)),
     "largest": (lambda x, w, h: (d := (x @ w) * h, d.max(0)), (X, W, H)),
+    "of another half type": (lambda x, w, h: (d := ((x @ w) * h).astype("float16"), d.sum(0)), (X, W, H)),
+    "rows of 1004": (lambda x, w, h: (d := (x @ w.T) * h, d.sum(0)), (X, spec(1004, 1024), spec(4096, 1004))),
     "batches": (lambda x, w, h: (d := (x @ w) * h, d.sum((0, 1))),
                 (spec(4, 1024, 1024), spec(4, 1024, 4096), spec(4, 1024, 4096))),
 }  # fmt: skip
@@ -156,10 +158,21 @@ def test_each_box_is_summed_once():
     assert line.count("result ==") == 1
 
 
+BOXES = {
+    "a result and relu of it": (lambda x, w: ((y := x @ w), kf.relu(y)), (X, W)),
+    "a matrix, two results": (lambda x, w, h: ((y := x @ w), y * h), (X, W, H)),
+    "two matrices, a result": (lambda x, w, h, g: (x @ w) * h + g, (X, W, H, H)),
+    "two of each": (lambda x, w, h, g: ((y := x @ w) * h, y * g), (X, W, H, H)),
+    "a vector, too": (lambda x, w, b, h: ((y := x @ w + b), y * h), (X, W, spec(4096), H)),
+    "a number, too": (lambda x, w, h: ((y := x @ w * 0.37), y * h), (X, W, H)),
+    "a product and a gate": (lambda x, w, u: ((y := x @ w), y * (x @ u)), (X, W, W)),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *BOXES])
 def test_kernels_compile(case, tmp_path):
-    f, arguments, _ = CASES[case]
+    f, arguments, *_ = CASES.get(case) or BOXES[case]
     report = nvcc(kernel(f, *arguments).source, tmp_path, architecture="sm_90a")
     assert "Used 168 registers" in report
     assert "setmaxnreg" not in report  # ignored, say

@@ -143,8 +143,7 @@ class TensorCores final : public Backend {
     if (tiles.wait_for_bytes)
       p.memory_us = std::max(p.memory_us, tiles.us);
     else
-      p.compute_us = tiles.us;
-    if (all[0].reduces == Reduces::kNothing) p.compute_us += kOfEpilogue * p.vector_us;
+      p.compute_us = tiles.us + (all[0].reduces == Reduces::kNothing ? kOfEpilogue * p.vector_us : 0);
     settle(p);
     return p;
   }

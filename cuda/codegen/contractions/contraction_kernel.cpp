@@ -175,6 +175,16 @@ TileProblem problem_of(const std::vector<Contraction>& beside, const std::vector
   return p;
 }
 
+/// Columns are summed in boxes: else what is stored would be read again by a kernel that the plan does not know.
+std::optional<std::string> no_sums(const Candidate& kernel, const Contraction& c) {
+  const bool fit = std::ranges::all_of(kernel.nodes, [&](NodeId n) {
+    if (kernel.graph[n].op != Op::partial_sums) return true;
+    const NodeId summed = kernel.folded.work[at(n)].reads[0].base;
+    return kernel.graph[summed].dtype == c.products[0].dtype && strides_by_slots(c.cols);
+  });
+  return fit ? std::nullopt : std::optional<std::string>("sums columns of results that leave by boxes");
+}
+
 /// Of one contraction.
 std::optional<std::string> no_kernel_of_one(const Candidate& kernel) {
   if (auto why = no_contraction(
@@ -197,6 +207,7 @@ std::optional<std::string> no_kernel_of_one(const Candidate& kernel) {
     if ((p.right.depth == 1) != (first.right.depth == 1) || p.right.batch != first.right.batch)
       return "computes products whose right factors lie alike";
   }
+  if (auto why = no_sums(kernel, c)) return why;
   return no_reduction(kernel);
 }
 
@@ -437,7 +448,8 @@ class ContractionKernel::Maker {
           sums_ = true;
       text_ += "struct Parameters" + which + " {\n" + parameters.members() + "};\n\n" + printer.print() + "\n";
     }
-    k_.bytes_ = (k_.epilogue_offset() + std::max<std::size_t>(cells * 8, 1) + 63) / 64 * 64;
+    const std::size_t numbers_end = matrices_bytes() + k_.numbers_.size() * 4;  // where a struct without members lies
+    k_.bytes_ = ((cells > 0 ? k_.epilogue_offset() + cells * 8 : numbers_end + 1) + 63) / 64 * 64;
   }
 
   void set_launch() {
@@ -455,6 +467,7 @@ class ContractionKernel::Maker {
     l.standing_bytes = 4 * static_cast<std::size_t>(c_.batches * units_m_ * tile().down);
   }
 
+  std::size_t matrices_bytes() const { return k_.matrices_.size() * kMatrixBytes; }
   bool in_parts() const { return reduces_ && parts_ > 1; }
   std::size_t state_bytes() const { return 4 * state_words(c_.epilogue); }
 
