@@ -353,6 +353,13 @@ class ContractionKernel::Maker {
     k_.matrices_.push_back(std::move(m));
   }
 
+  /// A matrix for each of `of`, and nothing for the rest of `places`.
+  template <class AddOne>
+  void add_each(const std::vector<int>& of, std::size_t places, AddOne add_one) {
+    for (const int i : of) add_one(at(i));
+    for (std::size_t i = of.size(); i < places; ++i) add(Of::kNothing, 0, {});
+  }
+
   BoxedMatrix factor_a(const Contraction& c) const {
     const Sides s = sides(c);
     return factor_box(s.a(c.products[0]), s.rows, c.depth, c.batches, tile().rows / tile().across);
@@ -386,32 +393,16 @@ class ContractionKernel::Maker {
     const int chunk = out_columns() % 64 == 0 ? 64 : 32;
     const auto array = [&](std::size_t i, const Operand& o) { return array_box(o, sides(all_[i]), c_.batches, chunk); };
     for (std::size_t i = 0; i < all_.size(); ++i)
-      for (std::size_t m = 0; m < boxes(); ++m) {
-        if (m >= boxes_[i].results.size()) {
-          add(Of::kNothing, 0, {});
-          continue;
-        }
-        const std::size_t result = at(boxes_[i].results[m]);
+      add_each(boxes_[i].results, boxes(), [&](std::size_t result) {
         add(Of::kStore, first_store[i] + result, array(i, all_[i].epilogue.stores[result].to));
-      }
-    for (std::size_t m = 0; m < boxes(); ++m) {
-      if (m >= boxes_[0].operands.size()) {
-        add(Of::kNothing, 0, {});
-        continue;
-      }
-      const std::size_t operand = at(boxes_[0].operands[m]);
-      add(Of::kLoad, operand, array(0, c_.epilogue.loads[operand]));
-    }
+      });
+    add_each(boxes_[0].operands, boxes(),
+             [&](std::size_t operand) { add(Of::kLoad, operand, array(0, c_.epilogue.loads[operand])); });
     for (std::size_t i = 0; i < all_.size(); ++i)
-      for (std::size_t v = 0; v < 2; ++v) {
-        if (v >= boxes_[i].vectors.size()) {
-          add(Of::kNothing, 0, {});
-          continue;
-        }
-        const int load = boxes_[i].vectors[v];
-        add(Of::kLoad, first_load[i] + at(load),
-            vector_box(all_[i].epilogue.loads[at(load)], sides(all_[i]).cols, out_columns()));
-      }
+      add_each(boxes_[i].vectors, 2, [&](std::size_t load) {
+        add(Of::kLoad, first_load[i] + load,
+            vector_box(all_[i].epilogue.loads[load], sides(all_[i]).cols, out_columns()));
+      });
     for (std::size_t i = 0; i < all_.size(); ++i)
       k_.epilogues_.push_back({{}, all_[i].epilogue.constants, first_load[i], first_store[i]});
   }
