@@ -25,6 +25,7 @@ from ._graph import calls, guards, heads, modules
 from ._graph.calls import Alike
 from ._graph.objects import TakenApart
 from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
+from ._graph.source import RandomDraw
 from ._graph.structure import Slot, filler, holds_arrays, leaves, walk
 from ._graph.tracer import Tracer
 from ._graph.values import Argument, Attempt, place_of
@@ -232,7 +233,7 @@ class FusedFunction(_core.FusedCallable):
                 continue
             try:
                 return self._traced(args, kwargs, strides, *attempt, record)
-            except RecursionError:
+            except (RecursionError, RandomDraw):  # numbers as they are would change nothing
                 raise
             except Exception:
                 pass

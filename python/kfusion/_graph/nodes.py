@@ -209,8 +209,16 @@ class Nodes:
 
     def _build(self, kind: str, *arguments: Any) -> Any:
         """What a method of the graph gives."""
-        if self.attempt.mark:
-            self.attempt.mark()
+        watch = self.attempt.watch
+        if watch is None:
+            return self._built(kind, *arguments)
+        watch.pause()
+        try:
+            return self._built(kind, *arguments)
+        finally:
+            watch.resume()
+
+    def _built(self, kind: str, *arguments: Any) -> Any:
         nodes = [self._nodes(a) for a in arguments]
         if self._stages == 0 and not self._eager:
             self._line = self.line_of()

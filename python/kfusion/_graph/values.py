@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from .._spec import Spec
 from . import memory
@@ -133,12 +133,20 @@ class Traced:
         return len(self.shape)
 
 
+class Watch(Protocol):
+    """What observes a function's own code: from `resume` to `pause`. Pauses within pauses count once."""
+
+    def resume(self) -> None: ...
+    def pause(self) -> None: ...
+
+
 class Attempt(NamedTuple):
-    """How a function is traced this time. `mark` is called before each operation. `changed` are tensors of outside that
-    the function is known to write to. `compiles`: torch.compiler.is_compiling() is true in it. `whole`: as of `Heads`.
+    """How a function is traced this time. `watch` is told when the function's own code runs. `changed` are tensors of
+    outside that the function is known to write to. `compiles`: torch.compiler.is_compiling() is true in it. `whole`: as
+    of `Heads`.
     """
 
-    mark: Callable[[], None] | None = None
+    watch: Watch | None = None
     changed: Sequence[Any] = ()
     compiles: bool = False
     whole: Sequence[int] = ()

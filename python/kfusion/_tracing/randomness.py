@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from .._graph.source import transformed
+from .._graph.values import Watch
 from .refusals import refused_random
 
 _Trace = TypeVar("_Trace")
@@ -21,56 +22,61 @@ _STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-def refused(function: str, trace: Callable[[Callable[[], None] | None], _Trace]) -> _Trace:
-    """What `trace(mark)` gives. `mark`, where it is not None, is to be called before each operation that is traced.
+def refused(function: str, trace: Callable[[Watch | None], _Trace]) -> _Trace:
+    """What `trace(watch)` gives. `watch`, where there is one, is to be told when the function's own code begins to run,
+    and when it stops, as where an operation is added to the graph.
 
     The states of the shared generators say that numbers were drawn, not by which thread. What the function draws, it
     draws between the same two operations each time; what another thread draws meanwhile falls anywhere. So where a
     state has changed, the function is traced again, until no place is left where it changed every time.
+    Only the function's own code counts. Other threads run where a library lets them, which is the same place each time.
 
     Raises:
         TraceError: numbers are drawn inside: every call would see the same ones.
         TypeError: torch.func differentiates what the function is called in.
     """
     try:
-        changes = _Changes(_STATES)
+        before = _states(_STATES)
     except RuntimeError:  # torch's own generator cannot be read while it differentiates
         torch = sys.modules.get("torch")
         if torch is None or torch._C._functorch.peek_interpreter_stack() is None:
             raise
         raise transformed(f"kfusion.{function}") from None
     traced = trace(None)
-    suspects = changes.libraries()
+    # NumPy imports numpy.random late: what nobody had imported before may have been drawn from.
+    suspects = {library for library, state in _states(_STATES).items() if before.get(library) != state}
     places: set[tuple[str, int]] | None = None
     for _ in range(_MOST_TRACES):
         if not suspects:
             return traced
-        changes = _Changes(suspects)
-        traced = trace(changes.mark)
-        changes.mark()
-        places = changes.found if places is None else places & changes.found
+        watch = _Changes(suspects)
+        traced = trace(watch)
+        places = watch.found if places is None else places & watch.found
         suspects = {library for library, _ in places}
     raise refused_random(function, min(suspects))
 
 
 class _Changes:
-    """Between which marks the states of libraries changed: the library and the number of the mark after it."""
+    """In which stretches of the function's own code the states of libraries changed: the library and the stretch."""
 
     def __init__(self, libraries: Collection[str]) -> None:
         self.found: set[tuple[str, int]] = set()
-        self._marks = 0
-        self._states = _states(libraries)
+        self._libraries = libraries
+        self._stretches = 0
+        self._pauses = 1
+        self._states: dict[str, Any] = {}
 
-    def mark(self) -> None:
-        now = _states(self._states)
-        self.found |= {(library, self._marks) for library, state in now.items() if state != self._states[library]}
-        self._marks += 1
-        self._states = now
+    def resume(self) -> None:
+        self._pauses -= 1
+        if self._pauses == 0:
+            self._states = _states(self._libraries)
 
-    def libraries(self) -> set[str]:
-        """Those whose state has changed by now, or that nobody had imported before: NumPy imports numpy.random late."""
-        self.mark()
-        return {library for library, _ in self.found} | (_states(_STATES).keys() - self._states.keys())
+    def pause(self) -> None:
+        if self._pauses == 0:
+            now = _states(self._libraries)
+            self.found |= {(library, self._stretches) for library in now if now[library] != self._states.get(library)}
+            self._stretches += 1
+        self._pauses += 1
 
 
 def _states(libraries: Collection[str]) -> dict[str, Any]:

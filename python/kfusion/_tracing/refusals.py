@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._graph.source import TraceAttributeError, TraceError, message, no_form, trace_error
+from .._graph.source import RandomDraw, TraceAttributeError, TraceError, message, no_form, trace_error
 
 _UNKNOWN_SHAPE = ("the shape of its result depends on data", "write kf.where(mask, x, 0) and a reduction instead")
 _UNKNOWN_VALUE = (
@@ -74,7 +74,7 @@ def is_impossible(name: str) -> bool:
 def refused_random(function: str, generator: str) -> TraceError:
     """The error for a function that drew from a library's shared generator."""
     reason, hint = _RANDOM
-    return trace_error(f"{function} draws from {generator}, which is not traced: {reason}", hint, "")
+    return RandomDraw(message(f"{function} draws from {generator}, which is not traced: {reason}", hint, ""))
 
 
 def refused_gradient(function: str) -> TraceError:

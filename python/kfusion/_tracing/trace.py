@@ -24,7 +24,7 @@ from .._graph.sizes import is_size
 from .._graph.source import TraceError, raised_line, trace_error
 from .._graph.structure import Constant, Slot, fill, holds_arrays, may_hold_results, walk
 from .._graph.tracer import Tracer, current
-from .._graph.values import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Written
+from .._graph.values import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Watch, Written
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, SymbolicSpec, conversion_of, described, is_array, spec_of
 from . import dtype_names, numpy_stored, randomness, torch_complex, torch_tensors
@@ -101,10 +101,10 @@ def repeated(name: str, trace: Callable[[Attempt], _Traced]) -> _Traced:
     whole: list[int] = []
     failed: list[Exception] = []  # the first is of what the function usually does
 
-    def traced(mark: Callable[[], None] | None) -> _Traced:
+    def traced(watch: Watch | None) -> _Traced:
         while True:
             try:
-                return trace(Attempt(mark, changed, bool(failed), whole))
+                return trace(Attempt(watch, changed, bool(failed), whole))
             except ReadAsConstant as error:
                 changed.append(error.tensor)
             except WholeProduct as error:
@@ -278,6 +278,9 @@ def _require_one_library(tracer: Tracer) -> None:
 
 def _call(tracer: Tracer, function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
     """The function's result. Where another library's error hides that it met a traced value, ours says so."""
+    watch = tracer.attempt.watch
+    if watch:
+        watch.resume()
     try:
         return function(*bound.args, **bound.kwargs)
     except RecursionError as error:
@@ -300,6 +303,9 @@ def _call(tracer: Tracer, function: Callable[..., Any], bound: inspect.BoundArgu
             hint = "write the same function of kfusion or NumPy instead"
             raise trace_error(what, hint, line) from error
         raise
+    finally:
+        if watch:
+            watch.pause()
 
 
 def _replaced(cause: BaseException | None) -> bool:
