@@ -112,7 +112,14 @@ struct Action {
 };
 using Wanted = std::map<int, std::vector<Action>>;  ///< by step
 
+/// Half types are computed as float32: a cast from one to the other does nothing.
+bool is_empty_cast(const Step& s);
+
 inline constexpr std::int64_t kChunk = 4096;  ///< elements of a row that are reduced at a time
+/// Bytes of a group of rows, whose successor the first-level cache holds beside it.
+inline constexpr std::int64_t kGroupBytes = 8 * 1024;
+/// Bytes of a row that the second-level cache holds beside its successor.
+inline constexpr std::int64_t kNextRowBytes = 256 * 1024;
 
 /// All that does not depend on addresses.
 class FusedProgram {
@@ -174,60 +181,67 @@ class FusedProgram {
   TileFetch fetch_of(const Source& source, int sweep, int elements) const;
 
  private:
-  int add_operand(std::int64_t place);
-  std::int64_t add_scratch(std::int64_t bytes);
-  void size_tiles(TileProgram& program) const;
+  const Step& step(int s) const { return kernel.steps[static_cast<std::size_t>(s)]; }
+  int ready(int s) const { return kernel.separate.ready[static_cast<std::size_t>(s)]; }
   std::int64_t tile_bytes() const { return kernels->registers * kernels->vector_bytes; }
   std::int64_t kept_pitch() const { return (space.cols * 4 + tile_bytes() + 63) / 64 * 64; }
 
+  // program.cpp: what it reads and writes.
+  void choose_group();
+  bool varies_along_row(int s) const;
+  bool copies_rows() const;  ///< rows that are taken whole: in groups, and dense
   void add_sources(const std::vector<Operand>& operands, bool iota);
   bool repeats(const Source& s) const;
   void add_tables();
   bool takes_rows_of(int take) const;
   void add_row_source(int take);
   void add_targets();
-  bool copies_rows() const;  ///< rows that are taken whole: in groups, and dense
-  void choose_group();
-  bool varies_along_row(int s) const;
-  void copy_rows(const Layout& layout, std::int64_t count, std::int64_t& place, std::int64_t& pitch);
-  void choose_block();
-  struct Share {
-    int before = 0, mine = 0, all = 1;
-  };
-  Share share_of_next_group(int sweep, std::int64_t item) const;
-  void give_homes();
-  void give_accumulators();
-  void give_row_steps();
-  void emit_programs();
-  TileProgram program_of(Wanted wanted, int sweep);
-  std::vector<TileProgram> take_loops(Wanted& wanted, int sweep);
-  void take_expression(TileProgram& program, const Wanted& wanted, int sweep);
-  void find_sums();
-  void share_fetches(std::vector<TileProgram>& loops) const;
-  void fetch_unread(std::vector<RowLoop*> loops, int sweep);
-  void count_bytes();
-  void weigh();
-  void find_phases();
-  void find_ahead();
-  RowMoments moments_of(const Phase& phase) const;
-  bool takes_pairs(int sweep, Phase& phase) const;
-  void give_home(int step);
-  std::vector<int> row_source_;  ///< by Kernel::tables: of `sources`, -1 where elements are taken one by one
   bool is_row_map(int s) const;
   void find_row_values();
-  int ready(int s) const { return kernel.separate.ready[static_cast<std::size_t>(s)]; }
-  bool is_wide(const Wanted& wanted) const;
+  void count_bytes();
+  void weigh();
+
+  // program_places.cpp: where values wait.
+  int add_operand(std::int64_t place);
+  std::int64_t add_scratch(std::int64_t bytes);
+  void copy_rows(const Layout& layout, std::int64_t count, std::int64_t& place, std::int64_t& pitch);
+  void choose_block();
+  void give_homes();
+  void give_home(int step);
+  void give_accumulators();
   void keep_values(std::vector<Wanted>& in_sweep);
   std::vector<char> of_long_functions() const;
   bool is_searched(const Wanted& in_sweep, int s) const;
   void keep(int s, Wanted& in_sweep);
-  const Step& step(int s) const { return kernel.steps[static_cast<std::size_t>(s)]; }
+  void give_row_steps();
 
-  bool wide_ = false;  ///< kColumns: all programs are
+  // program_sweeps.cpp: what is computed when.
+  void emit_programs();
+  TileProgram program_of(Wanted wanted, int sweep);
+  bool is_wide(const Wanted& wanted) const;
+  void size_tiles(TileProgram& program) const;
+  std::vector<TileProgram> take_loops(Wanted& wanted, int sweep);
+  void take_expression(TileProgram& program, const Wanted& wanted, int sweep);
+  void find_sums();
+  void find_phases();
+  bool takes_pairs(int sweep, Phase& phase) const;
+  RowMoments moments_of(const Phase& phase) const;
+
+  // program_fetches.cpp: what is prefetched.
+  struct Share {
+    int before = 0, mine = 0, all = 1;
+  };
+  Share share_of_next_group(int sweep, std::int64_t item) const;
+  void share_fetches(std::vector<TileProgram>& loops) const;
+  void fetch_unread(std::vector<RowLoop*> loops, int sweep);
+  void find_ahead();
+
+  std::vector<int> row_source_;  ///< by Kernel::tables: of `sources`, -1 where elements are taken one by one
+  bool wide_ = false;            ///< kColumns: all programs are
+  bool wide_blocks_;
   Wanted in_this_sweep_;
   std::vector<int> kept_by_loops_;  ///< of this sweep
   std::vector<int> owed_;           ///< sources whose next rows no sweep has fetched so far
-  bool wide_blocks_;
 };
 
 }  // namespace kfusion::cpu
