@@ -217,6 +217,12 @@ Layout Space::layout(const Operand& o, int item) const {
   return l;
 }
 
+Layout along_rows(const Layout& l) {
+  Layout values = l;
+  values.flat = {l.outer.empty() ? 0 : l.outer.back()};
+  return values;
+}
+
 void gather(const Layout& from, const Extents& extents, const std::byte* base, std::int64_t begin, std::int64_t count,
             std::byte* tile) {
   for_runs(extents, from.flat, begin, count, [&](std::int64_t n, std::int64_t offset, std::int64_t stride) {

@@ -41,6 +41,9 @@ struct Space {
   std::size_t row_axes_ = 0;  ///< of an elementwise kernel: its rows' axes, all but the last or none
 };
 
+/// An array of one element for each row, along the rows of a group.
+Layout along_rows(const Layout& l);
+
 /// Sum of index x stride for point `index` of `extents`, in C order.
 inline std::int64_t offset_of(std::int64_t index, const Extents& extents, const Extents& strides) {
   if (extents.size() == 1) return index * strides[0];

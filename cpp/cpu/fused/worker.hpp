@@ -65,30 +65,35 @@ class Worker {
   void move_accumulators(std::int64_t elements);
 
  private:
+  // worker.cpp: what it starts with, and addresses.
   void attach();
   void attach_tables();
-  std::byte* sums_of_part(std::size_t target) const;
-  void add_to_part(std::size_t target) const;
+  void set_constants();
   void copy_shared();
   void copy_period(const Source& s);
-  void go_to_row(std::int64_t row);
-  void next_row();
   void go_to_tables(std::int64_t outer);
+
+  // worker_groups.cpp: groups of rows.
   std::int64_t index_of(int step, std::int64_t row) const;
   void take_row(const Source& s, std::int64_t row);
   void fetch_next_rows(const Source& s) const;
-  void set_constants();
+  std::byte* sums_of_part(std::size_t target) const;
+  void add_to_part(std::size_t target) const;
+  void go_to_row(std::int64_t row);
+  void next_row();
+
+  // worker_tiles.cpp: programs, tile by tile.
   void run_tiles(const TileProgram& p, Width w, std::int64_t& i, std::int64_t end);
   void steps(const TileProgram& p, Width w, std::int64_t i, std::int64_t end);
+  std::int64_t to_alignment(const TileProgram& p, std::int64_t begin) const;
   void tile(const TileProgram& p, Width w, std::int64_t i);
   void part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::int64_t count);
+  void overlapping_tile(const TileProgram& p, Width w, std::int64_t from, std::int64_t count);
   void staged_steps(const TileProgram& p, Width w, std::int64_t i);
+  void fetch(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);
   void write_to_stages(const TileProgram& p, std::int64_t i);
   void bring_sums(const TileProgram& p, std::int64_t i, std::int64_t from, std::int64_t count);
-  void overlapping_tile(const TileProgram& p, Width w, std::int64_t from, std::int64_t count);
-  void fetch(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);
   void put(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);
-  std::int64_t to_alignment(const TileProgram& p, std::int64_t begin) const;
   void store_part(std::size_t target, std::byte* to, const std::byte* from, std::int64_t bytes);
 
   static constexpr std::int64_t kLocalBytes = 12 * 1024;
