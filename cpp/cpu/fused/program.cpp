@@ -102,6 +102,7 @@ void FusedProgram::add_sources(const std::vector<Operand>& from, bool iota) {
     if (iota) s.layout.item = lane_bytes(s.dtype);  // counted off to a stage; strides are numbers
     if (iota && s.layout.reach == Reach::kDirect) s.layout.reach = Reach::kStrided;
     s.shared = all_zero(s.layout.outer);
+    if (!iota && !s.shared) s.layout = space.by_runs(std::move(s.layout));
     const bool is_dense = s.layout.reach == Reach::kDirect, is_widened = s.shared && is_half(s.dtype);
     const bool is_of_few = space.grouped ? space.cols <= kLongestCopiedRow : together > 1 && s.shared;
     const bool is_strided = s.layout.reach == Reach::kStrided && is_of_few;
@@ -118,7 +119,8 @@ void FusedProgram::add_sources(const std::vector<Operand>& from, bool iota) {
       s.rows = add_scratch(s.period * s.layout.item + tile_bytes());
     }
     const bool fits = space.cols * s.layout.item <= kNextRowBytes;
-    if (!space.columns && fits && !s.layout.outer.empty() && !s.copied) s.to_next = s.layout.outer.back() * group;
+    if (!space.columns && space.run == 0 && fits && !s.layout.outer.empty() && !s.copied)
+      s.to_next = s.layout.outer.back() * group;
     s.stage = add_scratch(tile_bytes());
     s.operand = add_operand(s.layout.reach == Reach::kDirect ? -1 : s.stage);
     sources.push_back(std::move(s));
@@ -174,7 +176,7 @@ void FusedProgram::add_targets() {
     Target t;
     t.step = store.step;
     t.dtype = store.to.dtype;
-    t.layout = space.layout(store.to, static_cast<int>(item_bytes(store.to.dtype)));
+    t.layout = space.by_runs(space.layout(store.to, static_cast<int>(item_bytes(store.to.dtype))));
     t.per_row = has_home(t.step) && (space.columns ? all_zero(t.layout.outer) : is_one_element(t.layout.reach));
     if (kernel.kind == Pattern::kPointwise) t.per_row = false;
     if (!t.per_row && is_one_element(t.layout.reach)) t.layout.reach = Reach::kDirect;  // rows of one element

@@ -115,7 +115,6 @@ using Wanted = std::map<int, std::vector<Action>>;  ///< by step
 /// Half types are computed as float32: a cast from one to the other does nothing.
 bool is_empty_cast(const Step& s);
 
-inline constexpr std::int64_t kChunk = 4096;  ///< elements of a row that are reduced at a time
 /// Bytes of a group of rows, whose successor the first-level cache holds beside it.
 inline constexpr std::int64_t kGroupBytes = 8 * 1024;
 /// Bytes of a row that the second-level cache holds beside its successor.

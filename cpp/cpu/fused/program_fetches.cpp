@@ -50,6 +50,8 @@ TileFetch FusedProgram::fetch_of(const Source& source, int sweep, int elements) 
   if (space.columns) {
     const std::int64_t rows_ahead = 1 + kAheadBytes / (std::min(block, space.cols) * item);
     fetch.ahead = sweep == 0 ? rows_ahead * to_next : 0;
+  } else if (source.layout.to_run != 0) {
+    fetch.ahead = source.layout.flat[0];  // the same place of the next run
   } else if (space.rows == 1 || (to_next != 0 && source.to_next == 0)) {
     fetch.ahead = kAheadBytes;
   } else if (source.to_next != 0) {

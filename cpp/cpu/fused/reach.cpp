@@ -177,6 +177,16 @@ bool goes_by_rows(const Kernel& k) {
          std::ranges::any_of(k.loads, [&](const Operand& o) { return is_still(o) && !all_zero(o.kept); });
 }
 
+constexpr std::int64_t kLeastRun = 256;  // several whole tiles
+
+/// Elements that lie together of long rows along two axes, such as a channel's of each image.
+std::int64_t run_of(const Kernel& k, const Space& s) {
+  const auto is_dense_within = [](const Operand& o) { return o.reduced.size() == 2 && o.reduced[1] == 1; };
+  const bool is_long = s.grouped && s.flat.size() == 2 && s.cols > kChunk && s.flat[1] >= kLeastRun;
+  if (!is_long || k.kind != Pattern::kRows || k.parts() > 0 || !k.tables.empty()) return 0;
+  return std::ranges::any_of(k.loads, is_dense_within) ? s.flat[1] : 0;
+}
+
 }  // namespace
 
 Space::Space(const Kernel& k)
@@ -188,6 +198,7 @@ Space::Space(const Kernel& k)
   if (pointwise_ && flat.empty()) flat = {1};
   rows = size_of(outer), cols = size_of(flat);
   grouped = !columns && !outer.empty();
+  run = run_of(k, *this);
 }
 
 Extents Space::outer_of(const Extents& kept, const Extents& reduced) const {
@@ -221,6 +232,13 @@ Layout along_rows(const Layout& l) {
   Layout values = l;
   values.flat = {l.outer.empty() ? 0 : l.outer.back()};
   return values;
+}
+
+Layout Space::by_runs(Layout l) const {
+  if (run == 0 || l.reach != Reach::kStrided || l.flat[1] != l.item) return l;
+  l.reach = Reach::kDirect;
+  l.to_run = l.flat[0] - run * l.item;
+  return l;
 }
 
 void gather(const Layout& from, const Extents& extents, const std::byte* base, std::int64_t begin, std::int64_t count,

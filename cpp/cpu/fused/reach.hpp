@@ -16,11 +16,14 @@ enum class Reach : std::uint8_t {
   kStrided,  ///< neither: elements are copied between it and a dense tile
 };
 
+inline constexpr std::int64_t kChunk = 4096;  ///< elements of a row that are reduced at a time
+
 struct Layout {
   Reach reach = Reach::kDirect;
   int item = 4;  ///< bytes of an element in memory
   std::int64_t offset = 0;
-  Extents outer, flat;  ///< strides in bytes (of an iota: in units)
+  Extents outer, flat;      ///< strides in bytes (of an iota: in units)
+  std::int64_t to_run = 0;  ///< kDirect within a run (Space::run): bytes from the end of one to the next one
 };
 
 /// The extents of a kernel's outer and flat axes.
@@ -29,9 +32,12 @@ struct Space {
   std::int64_t rows = 1, cols = 1;  ///< products of the two
   bool columns = false;             ///< the outer axes are the reduced ones: each element of a tile is a row of its own
   bool grouped = false;             ///< rows of one chunk or more that go by in groups, see FusedProgram::group
+  std::int64_t run = 0;             ///< long rows of several runs, each dense in memory: elements of one; else 0
 
   explicit Space(const Kernel& k);
   Layout layout(const Operand& o, int item) const;
+  /// The layout as one that is dense within a run, where it is.
+  Layout by_runs(Layout l) const;
 
  private:
   Extents outer_of(const Extents& kept, const Extents& reduced) const;

@@ -17,7 +17,12 @@ namespace {
 class Rows {
  public:
   Rows(const FusedCall& call, int threads)
-      : call_(call), p_(call.program), threads_(threads), chunks_(divide_up(p_.space.cols, kChunk)) {}
+      : call_(call),
+        p_(call.program),
+        threads_(threads),
+        run_(p_.space.run > 0 ? p_.space.run : p_.space.cols),
+        chunks_of_run_(divide_up(run_, kChunk)),
+        chunks_(chunks_of_run_ * (p_.space.cols / run_)) {}
 
   void run() {
     const std::int64_t rows = p_.space.rows;
@@ -36,8 +41,9 @@ class Rows {
   }
 
  private:
-  std::int64_t begin(std::int64_t chunk) const { return chunk * kChunk; }
-  std::int64_t end(std::int64_t chunk) const { return std::min(p_.space.cols, (chunk + 1) * kChunk); }
+  std::int64_t run_of(std::int64_t chunk) const { return chunk / chunks_of_run_; }
+  std::int64_t begin(std::int64_t chunk) const { return run_of(chunk) * run_ + chunk % chunks_of_run_ * kChunk; }
+  std::int64_t end(std::int64_t chunk) const { return std::min((run_of(chunk) + 1) * run_, begin(chunk) + kChunk); }
   std::size_t partial_count() const {
     return at(chunks_ == 1 ? p_.group : chunks_) * std::max<std::size_t>(1, p_.reductions.size());
   }
@@ -96,6 +102,7 @@ class Rows {
     std::int64_t rows = rows_from(begin, end);
     begin_group(*now, begin, rows);
     for (std::int64_t c = 0; c < chunks_; ++c) {
+      now->go_to_run(run_of(c));
       now->run_moments(p_.phases[0].moments, this->begin(c), this->end(c));
       if (chunks_ > 1) fold_moments(*now, partials.data(), c);
     }
@@ -104,6 +111,8 @@ class Rows {
       const std::int64_t after = r + rows, next_rows = after < end ? rows_from(after, end) : 0;
       if (next_rows > 0) begin_group(*next, after, next_rows);
       for (std::int64_t c = 0; c < chunks_; ++c) {
+        now->go_to_run(run_of(c));
+        if (next_rows > 0) next->go_to_run(run_of(c));
         if (next_rows == 0) {
           now->run_group(p_.sweeps[2], this->begin(c), this->end(c));
           continue;
@@ -193,15 +202,17 @@ class Rows {
 
   void chunks(Worker& w, const Phase& phase, std::int64_t first, std::int64_t last, Partial* partials) const {
     const TileProgram& p = p_.sweeps[at(phase.first)];
-    if (p.reductions.empty()) return p.empty() ? void() : w.run_group(p, begin(first), end(last - 1));
+    if (p.empty()) return;
+    if (p.reductions.empty() && p_.space.run == 0) return w.run_group(p, begin(first), end(last - 1));
     for (std::int64_t c = first; c < last; ++c) {
+      w.go_to_run(run_of(c));
       Partial* const mine = partials + at(c) * p_.reductions.size();
       if (phase.moments.run != nullptr) {
         w.run_moments(phase.moments, begin(c), end(c));
         fold_moments(w, partials, c);
         continue;
       }
-      sweep(w, p, c, mine);
+      sweep(w, p, c, mine);  // folds nothing where there are no reductions
       if (phase.pairs.empty()) continue;
       for (const Phase::Pair& pair : phase.pairs) set_value(w, pair.first, mine[pair.first], end(c) - begin(c));
       sweep(w, p_.sweeps[at(phase.last)], c, mine);
@@ -279,6 +290,7 @@ class Rows {
   const FusedCall& call_;
   const FusedProgram& p_;
   int threads_;
+  std::int64_t run_, chunks_of_run_;  ///< of a row; all of it where it is in one piece
   std::int64_t chunks_;
 };
 

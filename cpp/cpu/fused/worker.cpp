@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "kfusion/graph/constant.hpp"
 
@@ -154,6 +155,8 @@ void Worker::copy_period(const Source& s) {
 
 void Worker::go_to(std::int64_t outer) {
   const Extents& extents = program_.space.outer;
+  const std::int64_t run = program_.space.run;
+  run_ = 0, run_end_ = run > 0 ? run : program_.space.cols;
   for (std::size_t k = 0; k < program_.sources.size(); ++k) {
     const Source& s = program_.sources[k];
     if (s.copied) source_base_[k] = at_[s.operand];
@@ -171,6 +174,24 @@ void Worker::go_to(std::int64_t outer) {
     else if (!t.copied)
       target_base_[k] = call_.stores[k] + t.layout.offset + offset_of(outer, extents, t.layout.outer);
     if (t.layout.reach == Reach::kDirect) at_[t.operand] = target_base_[k];
+  }
+}
+
+void Worker::go_to_run(std::int64_t run) {
+  const std::int64_t runs = run - std::exchange(run_, run);
+  if (runs == 0) return;
+  run_end_ = (run + 1) * program_.space.run;
+  for (std::size_t k = 0; k < program_.sources.size(); ++k) {
+    const Source& s = program_.sources[k];
+    if (s.layout.to_run == 0) continue;
+    source_base_[k] += runs * s.layout.to_run;
+    at_[s.operand] = const_cast<std::byte*>(source_base_[k]);
+  }
+  for (std::size_t k = 0; k < program_.targets.size(); ++k) {
+    const Target& t = program_.targets[k];
+    if (t.layout.to_run == 0) continue;
+    target_base_[k] += runs * t.layout.to_run;
+    at_[t.operand] = target_base_[k];
   }
 }
 
