@@ -133,6 +133,9 @@ TypeError wrong_dtype(const Call& call, const char* argument, const std::string&
 /// n numbers as a tuple, each divided by `unit` (strides in elements).
 py::tuple to_tuple(int n, const std::int64_t* values, std::int64_t unit = 1);
 
+/// None for C order, else the strides in elements.
+py::object strides_of(const Array& a);
+
 /// The kind of `object`'s type; throws TypeError naming the conversion for what is no array. Cached by type.
 const Framework& framework_of(const Call& call, const char* argument, py::handle object);
 

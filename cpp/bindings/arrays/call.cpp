@@ -116,4 +116,9 @@ py::tuple to_tuple(int n, const std::int64_t* values, std::int64_t unit) {
   return t;
 }
 
+py::object strides_of(const Array& a) {
+  if (is_c_contiguous(a.view)) return py::none();
+  return to_tuple(a.view.ndim, a.view.strides, static_cast<std::int64_t>(item_bytes(a.view.dtype)));
+}
+
 }  // namespace kfusion::arrays

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "bindings/arguments.hpp"
+#include "bindings/fuse/fused_callable.hpp"
 #include "bindings/plan_options.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/openmp.hpp"
@@ -45,6 +46,14 @@ std::pair<std::uintptr_t, std::uintptr_t> bytes_of(const View& v) {
   auto begin = reinterpret_cast<std::intptr_t>(v.data), end = begin;
   for (int d = 0; d < v.ndim; ++d) (v.strides[d] < 0 ? begin : end) += (v.shape[d] - 1) * v.strides[d];
   return {static_cast<std::uintptr_t>(begin), static_cast<std::uintptr_t>(end) + item_bytes(v.dtype)};
+}
+
+Given given_of(py::handle set, const py::tuple& names) {
+  if (!PyTuple_Check(set.ptr()) || PyTuple_GET_SIZE(set.ptr()) < static_cast<Py_ssize_t>(names.size()))
+    throw TypeError("kfusion: _each takes tuples of arguments");
+  const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(set.ptr())) - names.size();
+  return Given(reinterpret_cast<PyTupleObject*>(set.ptr())->ob_item, count, names.empty() ? nullptr : names.ptr(),
+               false);
 }
 
 }  // namespace each_detail
@@ -152,6 +161,71 @@ void EachCall::run(Call& call) const {
     for (const Launch& l : launches_) l.each->run(l.sets, l.values, stream);
   });
   for (const auto& [framework, object] : written_) framework->written(object);
+}
+
+py::object FusedCallable::each(py::handle self, const py::list& sets, const py::tuple& names,
+                               const py::object& stream) {
+  Call call(name_.c_str(), stream, arrays::Takes::kAny);
+  EachCall all;
+  std::vector<bool> alone, none;
+  for (const py::handle set : sets) {
+    const auto [has_kernel, gives_none] = add_set(self, call, each_detail::given_of(set, names), all);
+    alone.push_back(!has_kernel), none.push_back(gives_none);
+  }
+  all.require_apart(call);
+  all.run(call);
+  py::list results(sets.size());
+  bool any = false;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    py::object result = py::none();
+    if (alone[i])
+      result = run_plain(self, call, each_detail::given_of(sets[i], names));
+    else if (!none[i])
+      result = written_of(self, call, each_detail::given_of(sets[i], names));
+    any = any || !result.is_none();
+    results[i] = std::move(result);
+  }
+  return any ? py::object(results) : py::none();
+}
+
+template <class With>
+void FusedCallable::with_entry(py::handle self, Call& call, const Given& given, const With& with) {
+  forget_what_was_planned_otherwise();
+  Signature s(call);
+  fill(s, given);
+  if (s.traced()) throw TypeError(call.says("a function for each of many cannot be called inside a traced function"));
+  if (s.has_plain()) throw TypeError(call.says("the arguments must be arrays, numbers and containers of them"));
+  for (int attempt = 0;; ++attempt) {
+    const Request request{self, call, s, guards_.number(), given};
+    s.set_environment(request.environment);
+    auto entry = table_.find(s);
+    if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
+    const Ready ready(*this, request, std::move(entry), s.no_arrays());
+    require_constants(call, *ready.entry);
+    const Inputs inputs(call, *ready.entry, s);
+    if (inputs.unchanged())
+      return with(*ready.entry, inputs, arrays_of(call, ready.entry->targets, inputs, s.memory()), ready.parameters);
+    if (attempt == kMostAttempts) throw changing(call);
+    table_.clear();
+  }
+}
+
+std::pair<bool, bool> FusedCallable::add_set(py::handle self, Call& call, const Given& given, EachCall& all) {
+  std::pair<bool, bool> found;
+  with_entry(self, call, given,
+             [&](const Entry& entry, const Inputs& inputs, const Arrays& targets, const double* parameters) {
+               all.add(call, entry, inputs, targets, parameters);
+               found = {entry.each != nullptr, entry.gives_none};
+             });
+  return found;
+}
+
+py::object FusedCallable::written_of(py::handle self, Call& call, const Given& given) {
+  py::object result;
+  with_entry(self, call, given, [&](const Entry& entry, const Inputs&, const Arrays& targets, const double*) {
+    result = returned(entry, {}, targets);
+  });
+  return result;
 }
 
 }  // namespace kfusion::fuse

@@ -1,0 +1,189 @@
+#include "bindings/fuse/fused_callable.hpp"
+
+#include <algorithm>
+
+#include "backends/backends.hpp"
+#include "bindings/arguments.hpp"
+#include "bindings/arrays/foreign.hpp"
+#include "bindings/plan_options.hpp"
+#include "cpu/job.hpp"
+
+namespace kfusion::fuse {
+
+FusedCallable::FusedCallable(std::string name, std::vector<std::string> parameters, const py::dict& options,
+                             bool takes_out, bool reads_ints, bool each)
+    : name_(std::move(name)),
+      parameters_(std::move(parameters)),
+      options_(read_options(options, available_executors())),
+      in_passes_(options.contains("in_passes")),
+      takes_out_(takes_out),
+      reads_ints_(reads_ints),
+      each_(each) {
+  if (options_.beyond_executors())
+    throw ValueError("kfusion." + name_ + ": executors must be named: a plan of what is possible does not run");
+}
+
+py::object FusedCallable::call(py::handle self, const Given& given) {
+  Call call(name_.c_str(), given.stream() ? given.stream() : Py_None,
+            takes_out_ ? arrays::Takes::kAny : arrays::Takes::kAll);
+  if (py::object result = run(self, call, given)) return result;
+  return inside_trace(self, call, given);
+}
+
+std::uint64_t FusedCallable::environment(py::handle self) {
+  if (const std::uint64_t known = guards_.number(); known != Guards::kUnknown) return known;
+  guards_.update(self.attr("_guards")());
+  return guards_.number();
+}
+
+void FusedCallable::clear() {
+  table_.clear();
+  alike_.clear();
+  guards_.clear();
+  names_weights_ = false;
+}
+
+void FusedCallable::forget_what_was_planned_otherwise() {
+  const std::uint64_t now = measured_generation();
+  if (generation_.exchange(now, std::memory_order_relaxed) != now) table_.clear();
+}
+
+FusedCallable::Ready::Ready(FusedCallable& f, const Request& r, std::shared_ptr<const Entry> found, const Arrays& outs)
+    : entry(found ? std::move(found) : f.prepare(r, outs, true)), room(r.s.memory()) {
+  parameters = entry->scalars.evaluate(r.s, room);
+  if (parameters || entry->scalars.is_empty()) return;
+  r.s.add_all_values();
+  entry = f.table_.find(r.s);
+  if (!entry) entry = f.prepare(r, outs, false);
+  parameters = entry->scalars.evaluate(r.s, room);  // what is left computes of no number: seeds
+}
+
+py::object FusedCallable::run(py::handle self, Call& call, const Given& given) {
+  if (!names_weights_ || !arrays::torch_grad_is_enabled()) try {
+      return run_plain(self, call, given);
+    } catch (const arrays::RequiresGrad&) {
+      if (!py::hasattr(self, "_differentiable")) throw;
+    } catch (const arrays::Foreign& error) {
+      if (!py::hasattr(self, "_foreign")) throw;
+      return self.attr("_foreign")(given.args(), given.kwargs(), or_none(given.out()), or_none(given.stream()),
+                                   error.what());
+    }
+  return self.attr("_differentiable")(given.args(), given.kwargs(), or_none(given.out()), or_none(given.stream()));
+}
+
+py::object FusedCallable::run_plain(py::handle self, Call& call, const Given& given) {
+  forget_what_was_planned_otherwise();
+  Signature s(call);  // the arrays are borrowed once: what runs is what was looked at
+  try {
+    fill(s, given);
+  } catch (...) {  // beside a traced value arrays need be no more than that
+    if (has_traced(given.args().ptr()) || has_traced(given.kwargs().ptr())) return {};
+    if (py::object staged = staged_by_jax(self, given)) return staged;
+    throw;
+  }
+  if (s.traced()) return {};
+  if (s.has_plain() && reads_ints_)
+    return self.attr("_taken_apart")(given.args(), given.kwargs(), or_none(given.out()), or_none(given.stream()));
+  for (int attempt = 0;; ++attempt) {
+    const Request request{self, call, s, guards_.number(), given};  // read once: names may be rebound at any time
+    s.set_environment(request.environment);
+    auto entry = table_.find(s);
+    if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
+    const Ready ready(*this, request, std::move(entry), s.outs());
+    require_constants(call, *ready.entry);
+    const Inputs inputs(call, *ready.entry, s);
+    if (inputs.unchanged()) return finish(request, ready, inputs);
+    if (attempt == kMostAttempts) throw changing(call);
+    table_.clear();
+  }
+}
+
+py::object FusedCallable::staged_by_jax(py::handle self, const Given& given) {
+  if (!arrays::loaded_module("jax") || !py::hasattr(self, "_staged_by_jax")) return {};
+  py::object staged = self.attr("_staged_by_jax")(given.args(), given.kwargs(), or_none(given.out()));
+  return staged.is(py::handle(Py_NotImplemented)) ? py::object() : staged;
+}
+
+py::object FusedCallable::inside_trace(py::handle self, const Call& call, const Given& given) {
+  if (given.out() || given.stream())
+    throw TypeError(call.says("out= and stream= cannot be given inside a traced function"));
+  return self.attr("__wrapped__")(*given.args(), **given.kwargs());
+}
+
+void FusedCallable::fill(Signature& s, const Given& given) const {
+  for (std::size_t i = 0; i < given.positional(); ++i)
+    reads_ints_ ? s.add_unless_int(parameter(i), given[i]) : s.add(parameter(i), given[i]);
+  given.each_keyword([&](PyObject* name, PyObject* value) { s.add_keyword(name, value, reads_ints_); });
+  if (!s.arrays().empty()) s.add_number(s.arrays().front().framework->mode());
+  PyObject* const out = given.out();
+  if (!out) return;
+  if (!PyTuple_Check(out) && !PyList_Check(out)) return s.add_out(out);
+  for (const py::handle each : py::reinterpret_borrow<py::object>(out)) s.add_out(each.ptr());
+}
+
+const char* FusedCallable::parameter(std::size_t i) const {
+  return parameters_.empty() ? "an argument" : parameters_[std::min(i, parameters_.size() - 1)].c_str();
+}
+
+ValueError FusedCallable::changing(const Call& call) {
+  return ValueError(call.says("an array that the function names has another shape each time that it is read"));
+}
+
+void FusedCallable::require_constants(const Call& call, const Entry& entry) {
+  for (const py::object& weak : entry.made_of)
+    if (const py::object tensor = referent(weak); tensor && arrays::torch_requires_grad(tensor))
+      throw arrays::RequiresGrad(call.says("it names a tensor that requires grad"));
+}
+
+py::object FusedCallable::finish(const Request& r, const Ready& ready, const Inputs& inputs) {
+  if (r.call.has_stream_argument() && !(inputs.first() && memory_of(inputs.first()->view.place).has_streams))
+    throw ValueError(r.call.says("stream applies to CUDA arrays, and the inputs are on the CPU"));
+  if (r.given.out()) return finish_into(r, ready, inputs);
+  const Entry& entry = *ready.entry;
+  const Arrays targets = arrays_of(r.call, entry.targets, inputs, r.s.memory());
+  const cpu::InPasses passes(in_passes_);
+  auto results = compute(r.call, entry, inputs, ready.parameters, {r.s.no_arrays(), targets}, r.s.memory());
+  return returned(entry, hand_out(results, inputs, r.s.memory()), targets);
+}
+
+py::object FusedCallable::returned(const Entry& entry, Objects objects, const Arrays& targets) {
+  for (const Array& a : targets) objects.push_back(py::reinterpret_borrow<py::object>(a.object));
+  if (entry.is_single) return std::move(objects[0]);
+  py::list list(objects.size());
+  for (std::size_t i = 0; i < objects.size(); ++i) list[i] = std::move(objects[i]);
+  return entry.fill(list);
+}
+
+py::object FusedCallable::finish_into(const Request& r, const Ready& ready, const Inputs& inputs) {
+  const Entry& entry = *ready.entry;
+  const Arrays targets = arrays_of(r.call, entry.targets, inputs, r.s.memory());
+  const auto& outs = r.s.outs();
+  check_outs(r.call, entry, inputs, {outs, targets});
+  if (can_write(*entry.compiled, inputs, outs))
+    compute(r.call, entry, inputs, ready.parameters, {outs, targets}, r.s.memory());
+  else
+    compute_and_copy(r);
+  Objects objects(r.s.memory());
+  for (const Array& out : outs) {
+    out.framework->written(out.object);
+    objects.push_back(py::reinterpret_borrow<py::object>(out.object));
+  }
+  return returned(entry, std::move(objects), targets);
+}
+
+void FusedCallable::compute_and_copy(const Request& r) {
+  r.s.leave_outs();
+  auto found = table_.find(r.s);
+  if (found && !Inputs(r.call, *found, r.s).unchanged()) found = nullptr;
+  const Ready plain(*this, r, std::move(found), r.s.no_arrays());
+  const Inputs inputs(r.call, *plain.entry, r.s);
+  if (!inputs.unchanged()) throw changing(r.call);
+  const Entry& entry = *plain.entry;
+  const Arrays targets = arrays_of(r.call, entry.targets, inputs, r.s.memory());
+  const auto& outs = r.s.outs();
+  check_outs(r.call, entry, inputs, {outs, targets});  // traced at another time, and what it reads may differ
+  const auto results = compute(r.call, entry, inputs, plain.parameters, {r.s.no_arrays(), targets}, r.s.memory());
+  for (std::size_t i = 0; i < outs.size(); ++i) copy_into(r.call, entry.compiled->device, results[i].view, outs[i]);
+}
+
+}  // namespace kfusion::fuse

@@ -1,0 +1,125 @@
+// A function that keeps an executable for each signature of its arguments.
+#pragma once
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "bindings/fuse/each.hpp"
+#include "bindings/fuse/given.hpp"
+#include "bindings/fuse/guards.hpp"
+#include "bindings/fuse/table.hpp"
+#include "bindings/measured_times.hpp"
+#include "kfusion/plan/plan.hpp"
+
+namespace kfusion::fuse {
+
+/// Python's subclasses say what it computes, and bind_fuse.cpp what of it Python sees.
+class FusedCallable {
+ public:
+  FusedCallable(std::string name, std::vector<std::string> parameters, const py::dict& options, bool takes_out,
+                bool reads_ints, bool each);
+
+  bool takes_out() const { return takes_out_; }
+
+  py::object call(py::handle self, const Given& given);
+  /// Calls it for many sets of arguments, of which `names` are those of the last ones (each.cpp).
+  py::object each(py::handle self, const py::list& sets, const py::tuple& names, const py::object& stream);
+
+  template <class Visit>
+  int traverse(const Visit& visit) const {
+    if (const int stopped = guards_.traverse(visit)) return stopped;
+    if (const int stopped = alike_.traverse(visit)) return stopped;
+    return table_.traverse(visit);
+  }
+
+  std::size_t cached() const { return table_.size(); }
+
+  /// The number of the environment that holds now.
+  std::uint64_t environment(py::handle self);
+
+  void clear();
+
+ private:
+  static constexpr int kMostAttempts = 8;  // at a call with arrays that change while they are read
+
+  static py::handle or_none(PyObject* object) { return object ? object : Py_None; }
+
+  static ValueError changing(const Call& call);
+
+  /// A call, and what it is known by.
+  struct Request {
+    py::handle self;
+    Call& call;
+    Signature& s;
+    std::uint64_t environment;
+    const Given& given;
+  };
+
+  /// What a call runs, and the parameters of its kernels.
+  struct Ready {
+    /// `found`: the entry of the signature, if there is one. Where it cannot compute the parameters, there is another
+    /// for the very values of this call's numbers.
+    Ready(FusedCallable& f, const Request& r, std::shared_ptr<const Entry> found, const Arrays& outs);
+    std::shared_ptr<const Entry> entry;
+    std::pmr::vector<double> room;
+    const double* parameters;
+  };
+
+  /// Entries of plans that were made before other times were known.
+  void forget_what_was_planned_otherwise();
+
+  /// Empty where an argument is a traced value: the call is part of another function's trace. Not inlined, since a
+  /// signature is large: functions call each other, and themselves, many levels deep while they are traced.
+  [[gnu::noinline]] py::object run(py::handle self, Call& call, const Given& given);
+  [[gnu::noinline]] py::object run_plain(py::handle self, Call& call, const Given& given);
+
+  /// What a call with tracers of JAX among its arguments gives: more of them. Empty where there are none.
+  static py::object staged_by_jax(py::handle self, const Given& given);
+  /// The plain function's nodes become part of the trace; there is no array to write to and no stream to run on.
+  static py::object inside_trace(py::handle self, const Call& call, const Given& given);
+
+  void fill(Signature& s, const Given& given) const;
+  const char* parameter(std::size_t i) const;
+
+  /// Throws where a constant of the trace was made of a tensor that requires grad.
+  static void require_constants(const Call& call, const Entry& entry);
+
+  py::object finish(const Request& r, const Ready& ready, const Inputs& inputs);
+  static py::object returned(const Entry& entry, Objects objects, const Arrays& targets);
+  py::object finish_into(const Request& r, const Ready& ready, const Inputs& inputs);
+  /// For arrays that kernels cannot write to: through fresh ones, by an entry of its own.
+  void compute_and_copy(const Request& r);
+
+  // ---- many sets of arguments: each.cpp ----
+
+  /// Calls with(entry, inputs, targets, parameters) for what a set runs, which is traced if it must be.
+  template <class With>
+  void with_entry(py::handle self, Call& call, const Given& given, const With& with);
+  /// Whether the set has a kernel for many, and returns None. Not inlined, since a signature is large.
+  [[gnu::noinline]] std::pair<bool, bool> add_set(py::handle self, Call& call, const Given& given, EachCall& all);
+  /// What a set whose kernel has run returns: arguments that it wrote to.
+  [[gnu::noinline]] py::object written_of(py::handle self, Call& call, const Given& given);
+
+  // ---- new signatures: prepare.cpp ----
+
+  /// Traces and compiles. What is traced while a name that it depends on is rebound is not kept. `numbers`: whether
+  /// those among the arguments may be parameters.
+  std::shared_ptr<const Entry> prepare(const Request& r, const Arrays& outs, bool numbers);
+  /// What is known of calls that differ from this one in extents only; None where that is of the past.
+  py::object found_alike(const Request& r);
+  /// With the layouts of the arrays to write into, and again without those that kernels must not store into.
+  void compile(Entry& entry, const Graph& graph, const Device& device, const Inputs& inputs, const Goals& goals) const;
+
+  std::string name_;
+  std::vector<std::string> parameters_;
+  PlanOptions options_;
+  bool in_passes_;  ///< a forward or backward pass
+  std::atomic<std::uint64_t> generation_ = measured_generation();
+  bool takes_out_, reads_ints_, each_;
+  std::atomic<bool> names_weights_ = false;  ///< a trace met tensors of outside that require grad
+  Guards guards_;
+  Table table_;
+  Table alike_;  ///< the same by signatures without extents: one entry of those that differ in these only
+};
+
+}  // namespace kfusion::fuse
