@@ -17,8 +17,9 @@ from .._ops.group_norms import groupnorm
 from .._spec import DTYPES, FLOATS, HALF
 from . import dtype_names, library_trials
 from .aten import first, row, source
-from .torch_functions import FUNCTIONS, plain_axes, torch_function
+from .torch_functions import FUNCTIONS, torch_function
 from .torch_nn import embedded
+from .torch_reductions import plain_axes
 
 # ---- what makes tensors of numbers ----
 

@@ -10,7 +10,8 @@ from .._ops import formulas, views
 from .._ops import primitives as p
 from .._ops.erfc import erfc, ndtr
 from .._spec import FLOATS
-from .torch_functions import FUNCTIONS, named, require_divisor
+from .torch_functions import FUNCTIONS, named
+from .torch_maps import require_divisor
 from .torch_stages import Tensor, computed
 
 # ---- sums of products ----

@@ -1,22 +1,133 @@
-"""torch's reductions, distances and normalisations beyond those of kfusion's own."""
+"""torch's reductions, norms, distances and group normalisation."""
 
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from .._graph.sizes import broadcast_shapes
+from .._graph.source import no_form, trace_error
 from .._graph.values import stage
-from .._ops import norms, statistics, views
+from .._ops import activations, contractions, extremes, norms, statistics, views
 from .._ops import primitives as p
+from .._ops.gradients import taken
 from .._ops.group_norms import groupnorm
 from .._spec import FLOATS
 from . import refusals
-from .torch_functions import FUNCTIONS, Pair, named, plain_axes
+from .torch_functions import FUNCTIONS, Later, Pair, ValuesAndIndices, named
 from .torch_stages import Tensor, computed
 
 # ---- reductions ----
+
+
+def plain_axes(dim: Any) -> Any:
+    """None for no axes at all, of which torch's reductions take all."""
+    return None if dim is None or (isinstance(dim, (tuple, list)) and not dim) else dim
+
+
+def _reduction(op: str) -> Callable[..., Any]:
+    def reduction(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+        if dtype is None:
+            return p.REDUCTIONS[op](input, plain_axes(dim), keepdim)
+        made = p.REDUCTIONS[op](views.astype(input, dtype), plain_axes(dim), keepdim)
+        return views.astype(made, dtype)  # of integers, which wrap, and bools
+
+    return reduction
+
+
+def _largest(op: str) -> Callable[..., Any]:
+    return lambda input, dim=None, keepdim=False: p.REDUCTIONS[op](input, plain_axes(dim), keepdim)
+
+
+def _truth(op: str) -> Callable[..., Any]:
+    def truth(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        if dim is not None and plain_axes(dim) is None:  # no axis, where sum and its likes take all
+            return views.astype(input, "bool")
+        return p.REDUCTIONS[op](input, dim, keepdim)
+
+    return truth
+
+
+for _name in ("sum", "mean", "prod"):
+    FUNCTIONS[_name] = _reduction(_name)
+for _name in ("any", "all"):
+    FUNCTIONS[_name] = _truth(_name)
+for _name in ("amax", "amin"):
+    FUNCTIONS[_name] = _largest(_name)
+
+
+class _Max(ValuesAndIndices):
+    __slots__ = ()
+    name = "max"
+
+
+class _Min(ValuesAndIndices):
+    __slots__ = ()
+    name = "min"
+
+
+_ABSENT: Any = object()
+
+
+def _extreme_along(op: str, x: Any, dim: int, kept: bool) -> Any:
+    """Gradients go to the element that the indices name, not to all that are equal."""
+    if not taken(x) or x._dtype not in FLOATS or x.ndim == 0:
+        return p.REDUCTIONS[op](x, dim, kept)
+    found = contractions.take_along_axis(x, FUNCTIONS[f"arg{op}"](x, dim, True), dim)
+    return found if kept else views.squeeze(found, dim)
+
+
+def _extreme(op: str, elementwise: str, pair: type[ValuesAndIndices]) -> Callable[..., Any]:
+    def extreme(input: Any, dim: Any = _ABSENT, keepdim: Any = _ABSENT, *, other: Any = _ABSENT) -> Any:
+        if dim is _ABSENT and keepdim is _ABSENT:
+            return p.REDUCTIONS[op](input) if other is _ABSENT else FUNCTIONS[elementwise](input, other)
+        if isinstance(dim, int):
+            kept = False if keepdim is _ABSENT else keepdim
+            indices = Later(lambda: FUNCTIONS[f"arg{op}"](input, dim, kept))
+            return pair((_extreme_along(op, input, dim, kept), indices))
+        if dim is _ABSENT or dim is None or keepdim is not _ABSENT:
+            raise trace_error(
+                f"torch.{op} takes keepdim= beside a dim only", f"write torch.a{op}(x, keepdim=...) instead"
+            )
+        return FUNCTIONS[elementwise](input, dim)
+
+    return extreme
+
+
+FUNCTIONS["max"], FUNCTIONS["min"] = _extreme("max", "maximum", _Max), _extreme("min", "minimum", _Min)
+
+
+def _position(op: str) -> Callable[..., Any]:
+    function = getattr(extremes, f"arg{op}")
+    return lambda input, dim=None, keepdim=False: function(input, dim, keepdim)
+
+
+FUNCTIONS["argmax"], FUNCTIONS["argmin"] = _position("max"), _position("min")
+
+
+def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
+    def spread(
+        input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+    ) -> Any:
+        if isinstance(dim, bool):  # x.var(False)
+            dim, unbiased = None, dim
+        given = correction if correction is not None else unbiased
+        return function(input, plain_axes(dim), correction=1 if given is None else given, keepdims=keepdim)
+
+    return spread
+
+
+FUNCTIONS["var"], FUNCTIONS["std"] = _spread(norms.var), _spread(norms.std)
+
+
+@named("logsumexp")
+def _logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
+    if plain_axes(dim) is None:
+        raise ValueError("kfusion.logsumexp: dim must name an axis")
+    x = views.astype(input, "float32") if input._dtype == "bool" else input
+    return activations.logsumexp(x, dim, keepdim)
 
 
 @named("nansum")
@@ -91,7 +202,32 @@ def _trapezoid(y: Any, x: Any = None, *, dx: float = 1.0, dim: int = -1) -> Any:
         return statistics.trapezoid(y, None if x is None else y._tracer.lift(x, "torch"), dx, dim)
 
 
-# ---- distances ----
+# ---- norms and distances ----
+
+
+@named("linalg_norm")
+def _linalg_norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
+    if dim is not None and plain_axes(dim) is None:
+        raise ValueError("kfusion.linalg.norm: dim must name an axis")
+    vectors = input.ndim == 1 if dim is None else isinstance(dim, int)
+    if ord is not None and not vectors:
+        raise no_form("torch.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
+    return _length(input, 2 if ord is None else ord, plain_axes(dim), keepdim)
+
+
+@named("norm", "vector_norm")
+def _norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, p: Any = None) -> Any:
+    ord = p if ord is None else ord
+    if isinstance(ord, str) and ord != "fro":
+        raise no_form(f"torch.norm with p={ord!r} is not traced", "write torch.linalg.svdvals(x).sum(-1) instead")
+    return _length(input, 2 if ord in (None, "fro") else ord, plain_axes(dim), keepdim)
+
+
+def _length(x: Any, ord: Any, axis: Any, keepdim: bool) -> Any:
+    """torch takes the absolute value, whose powers do not overflow, of vectors with one element."""
+    axes = range(x.ndim) if axis is None else views.axes_tuple(x, axis, "norm")
+    is_one = math.prod(x.shape[a] for a in axes) == 1
+    return norms.norm(x, math.inf if is_one and ord != 0 else ord, axis, keepdim)
 
 
 @computed("dist", method=True)

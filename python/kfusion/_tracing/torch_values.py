@@ -21,7 +21,9 @@ from . import torch_complex as torch_complex
 from . import torch_dropout as torch_dropout
 from . import torch_elementwise as torch_elementwise
 from . import torch_joins as torch_joins
+from . import torch_maps as torch_maps
 from . import torch_nn as torch_nn
+from . import torch_products as torch_products
 from . import torch_reductions as torch_reductions
 from . import torch_views as torch_views
 from .dispatch import Dispatched

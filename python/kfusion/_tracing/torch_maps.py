@@ -1,0 +1,218 @@
+"""torch's elementwise functions that are rows of the op table, where torch and NumPy differ as torch has them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+from .. import _core
+from .._graph.number import is_integer, is_number, read
+from .._graph.sizes import is_int
+from .._graph.values import Traced, stage, tracer_of
+from .._ops import primitives as p
+from .._ops import views
+from .._ops.gradients import taken
+from .._spec import FLOATS
+from . import refusals
+from .torch_functions import FUNCTIONS, dtype_of, is_float, named, require_dtypes
+from .traced import BINARY, power
+
+_SIGNATURES = {row["name"]: row["signature"] for row in _core.op_table() if row["kind"] == "map"}
+
+
+def _unary(op: str) -> Callable[..., Any]:
+    def unary(input: Any) -> Any:
+        require_dtypes(op, input)
+        return input._tracer.map(op, input)
+
+    return unary
+
+
+def _binary(op: str) -> Callable[..., Any]:
+    return lambda input, other: _map(op, input, other)
+
+
+def _reflected(op: str) -> Callable[..., Any]:
+    return lambda input, other: FUNCTIONS[op](other, input)
+
+
+def _map(op: str, x: Any, y: Any) -> Any:
+    """A row of the op table. Python's integers become tensors of the other's dtype, in which they wrap."""
+    require_dtypes(op, x, y)
+    x, y = _known(x, y), _known(y, x)
+    if _SIGNATURES[op] != "FF_F":
+        x, y = _wrapped(x, y), _wrapped(y, x)
+    if op in ("multiply", "divide") and (_is_out_of_range(x, y) or _is_out_of_range(y, x)):
+        return _in_float32(op, x, y)
+    return tracer_of(x, y).map(op, x, y)  # type: ignore[union-attr]
+
+
+def _known(value: Any, other: Any) -> Any:
+    """An int argument by its value, unless it meets floats."""
+    return read(value) if is_integer(value) and dtype_of(other) not in FLOATS else value
+
+
+def _wrapped(value: Any, other: Any) -> Any:
+    if not is_int(value) or getattr(other, "_dtype", "") != "int32" or not -(2**63) <= value < 2**64:
+        return value
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def _is_out_of_range(value: Any, other: Any) -> bool:
+    """A factor or divisor of float16 that this would make 0, infinity or inexact, known now or when it runs."""
+    if is_number(value):
+        return dtype_of(other) == "float16"
+    is_beyond = (is_int(value) or type(value) is float) and value != 0 and not 2.0**-14 <= abs(value) <= 65504
+    return is_beyond and dtype_of(other) == "float16"
+
+
+def _in_float32(op: str, x: Any, y: Any) -> Any:
+    """Factors of half types stay what they are in torch: x / 65536 is not x / inf."""
+    tracer = tracer_of(x, y)
+    with tracer.stage(op):  # type: ignore[union-attr]
+        wide = [views.astype(v, "float32") if isinstance(v, Traced) else v for v in (x, y)]
+        return views.astype(tracer.map(op, *wide), "float16")  # type: ignore[union-attr]
+
+
+for _name, _function in p.MAPS.items():
+    _arity = len(inspect.signature(_function).parameters)
+    if _arity < 3:
+        FUNCTIONS[_name] = (_unary, _binary)[_arity - 1](_function.__name__)
+del FUNCTIONS["equal"]  # torch.equal gives a Python bool
+for _name, (_, _op) in BINARY.items():
+    FUNCTIONS[f"__{_name}__"], FUNCTIONS[f"__r{_name}__"] = _binary(_op), _reflected(_op)
+FUNCTIONS["__div__"], FUNCTIONS["__rdiv__"] = FUNCTIONS["__truediv__"], FUNCTIONS["__rtruediv__"]
+
+
+@named("add")
+def _add(input: Any, other: Any, *, alpha: float = 1) -> Any:
+    return _map("add", input, _scaled(input, other, alpha))
+
+
+@named("sub", "subtract")
+def _sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
+    return _map("subtract", input, _scaled(input, other, alpha))
+
+
+@named("rsub")
+def _rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
+    return _map("subtract", other, _scaled(other, input, alpha))
+
+
+def _scaled(x: Any, y: Any, alpha: float) -> Any:
+    """alpha * y, for x + alpha * y: of bools alpha is one, and of integers it is an integer."""
+    alpha = _known(_known(alpha, x), y)
+    if (is_int(alpha) or type(alpha) is bool) and alpha == 1:
+        return y
+    dtypes = {dtype_of(x), dtype_of(y)}
+    if isinstance(alpha, float) and not any(map(is_float, dtypes)):
+        raise TypeError(f"kfusion.add: alpha must be an integer for {' and '.join(sorted(dtypes))}, got {alpha}")
+    return y * (bool(alpha) if dtypes == {"bool"} else alpha)
+
+
+@named("div", "divide", "true_divide")
+def _div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
+    if rounding_mode is None:
+        return _map("divide", input, other)
+    if rounding_mode not in ("floor", "trunc"):
+        raise ValueError(f'kfusion.div: rounding_mode must be None, "floor" or "trunc", got {rounding_mode!r}')
+    require_divisor("div", input, other)
+    return _floor_divide(input, other) if rounding_mode == "floor" else FUNCTIONS["trunc_divide"](input, other)
+
+
+@named("floor_divide", "__floordiv__")
+def _floor_divide(input: Any, other: Any) -> Any:
+    require_divisor("floor_divide", input, other)
+    return _map("floor_divide", input, other)
+
+
+@named("remainder", "__mod__")
+def _remainder(input: Any, other: Any) -> Any:
+    """A result of 0 has input's sign here, other's in NumPy."""
+    require_divisor("remainder", input, other)
+    if not is_float(dtype_of(input)) and not is_float(dtype_of(other)):
+        return _map("remainder", input, other)
+    with tracer_of(input, other).stage("remainder"):  # type: ignore[union-attr]
+        r = _map("remainder", input, other)
+        if taken(r):  # whose gradient copysign has not
+            return r
+        return p.where(p.equal(r, 0), p.copysign(r, input), r)
+
+
+def require_divisor(name: str, x: Any, y: Any) -> None:
+    """torch raises an error where it divides an integer by 0. A kernel gives 0, but of a number it is known here."""
+    y = _known(y, x)
+    if is_int(y) and getattr(x, "_dtype", "") not in FLOATS and _wrapped(y, x) == 0:
+        raise ZeroDivisionError(f"kfusion.{name}: integer division by zero")
+
+
+@named("sign", "sgn")
+def _sign(input: Any) -> Any:
+    """0 for NaN, which is NaN in NumPy."""
+    if input._dtype not in FLOATS:
+        return input._tracer.map("sign", input)
+    with stage(input, "sign"):
+        return p.where(p.isnan(input), 0.0, p.sign(input))
+
+
+_POWERS = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+
+
+@named("pow", "power", "__pow__")
+def _pow(input: Any, exponent: Any) -> Any:
+    is_half = dtype_of(input) == "float16" and not input.is_cuda  # which torch's CPU code takes through pow itself
+    return power(input, exponent, {} if is_half else _POWERS)
+
+
+@named("where")
+def _where(condition: Any, input: Any = None, other: Any = None) -> Any:
+    if input is None or other is None:
+        raise refusals.refused("torch.nonzero")
+    return _chosen("where", condition, input, other)
+
+
+@named("Tensor.where")
+def _where_method(input: Any, condition: Any, other: Any) -> Any:
+    return _chosen("where", condition, input, other)
+
+
+@named("masked_fill")
+def _masked_fill(input: Any, mask: Any, value: Any) -> Any:
+    """The dtype stays: value is converted to it."""
+    tracer = input._tracer
+    filling = tracer.add("cast", tracer.lift(value, "torch"), input._dtype)
+    return _chosen("masked_fill", tracer.lift(mask, "torch"), filling, input)
+
+
+def _chosen(name: str, condition: Any, x: Any, y: Any) -> Any:
+    if dtype_of(condition) != "bool":
+        raise TypeError(f"kfusion.{name}: the condition must be bools, got {dtype_of(condition)}")
+    return tracer_of(condition, x, y).map("where", condition, x, y)  # type: ignore[union-attr]
+
+
+@named("clamp", "clip")
+def _clamp(input: Any, min: Any = None, max: Any = None) -> Any:
+    if taken(input) and input._dtype in FLOATS and (min is None) != (max is None):
+        return _bounded(input, min, max)
+    return p.clip(input, min, max)
+
+
+def _bounded(x: Any, low: Any, high: Any) -> Any:
+    """With one bound: at the bound the gradient is x's. A bound of NaN gives NaN."""
+    bound = low if high is None else high
+    beyond = p.less(x, bound) if high is None else p.greater(x, bound)
+    if isinstance(bound, Traced):
+        beyond = p.logical_or(beyond, p.isnan(bound))
+    return p.clip(x, low, high) if isinstance(bound, float) and math.isnan(bound) else p.where(beyond, bound, x)
+
+
+@named("clamp_min")
+def _clamp_min(input: Any, min: Any) -> Any:
+    return _clamp(input, min, None)
+
+
+@named("clamp_max")
+def _clamp_max(input: Any, max: Any) -> Any:
+    return _clamp(input, None, max)
