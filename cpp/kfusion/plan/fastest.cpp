@@ -88,6 +88,7 @@ class Fastest {
       PlanOptions options = options_;
       options.most_waiting = most;
       Counted other = Planner(g_, device_, options).fused(unfused_);
+      if (other.plan().groups.size() == chosen_.plan().groups.size()) return;  // nothing runs several at once
       const bool holds_more = other.cost().peak_intermediate_bytes > chosen_.cost().peak_intermediate_bytes;
       if (!holds_more && !other.exceeds(unfused_) && take_if_faster(std::move(other), false)) return;
     }
