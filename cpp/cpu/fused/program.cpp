@@ -14,10 +14,6 @@ namespace {
 /// Tile by tile that takes as long as all else.
 constexpr std::int64_t kLongestCopiedRow = 65536;
 
-bool all_zero(const Extents& strides) {
-  return std::ranges::all_of(strides, [](std::int64_t s) { return s == 0; });
-}
-
 bool is_one_element(Reach r) { return r == Reach::kScalar || r == Reach::kOuter; }
 
 /// Nobody takes the value of an empty cast.

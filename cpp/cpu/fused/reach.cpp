@@ -17,10 +17,6 @@ std::int64_t size_of(const Extents& e) {
   return n;
 }
 
-bool all_zero(const Extents& strides) {
-  return std::ranges::all_of(strides, [](std::int64_t s) { return s == 0; });
-}
-
 bool is_dense(const Extents& extents, const Extents& strides) {
   std::int64_t expected = 1;
   for (std::size_t d = extents.size(); d-- > 0; expected *= extents[d])

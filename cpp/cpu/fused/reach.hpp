@@ -1,6 +1,7 @@
 // How an operand of a fused kernel is reached. A kernel runs over an outer index (its rows; the rows that a column
 // reduction adds up) and, for each, over a flat one: the elements of the other axes in C order, which tiles cut.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -25,6 +26,10 @@ struct Layout {
   Extents outer, flat;      ///< strides in bytes (of an iota: in units)
   std::int64_t to_run = 0;  ///< kDirect within a run (Space::run): bytes from the end of one to the next one
 };
+
+inline bool all_zero(const Extents& strides) {
+  return std::ranges::all_of(strides, [](std::int64_t s) { return s == 0; });
+}
 
 /// The extents of a kernel's outer and flat axes.
 struct Space {

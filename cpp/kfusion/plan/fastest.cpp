@@ -55,7 +55,7 @@ class Fastest {
     constexpr std::size_t kMostReturns = 2;  // each is one more plan of everything
     const std::vector<SlowProducts> kinds = slow_products(chosen_.plan(), chosen_.cost(), executor, device_);
     std::set<std::string> taken;
-    for (const SlowProducts& kind : kinds) taken.insert(kind.stages.begin(), kind.stages.end());
+    for (const SlowProducts& kind : kinds) taken.insert(kind.names.begin(), kind.names.end());
     if (taken.empty()) return;
     const bool all = try_apart(executor, taken);
     if (kinds.size() == 1) return;
@@ -64,16 +64,16 @@ class Fastest {
       const SlowProducts& kind = kinds[all ? kinds.size() - 1 - i : i];
       std::set<std::string> other = taken;
       if (all)
-        std::erase_if(other, [&](const std::string& stage) { return kind.stages.contains(stage); });
+        std::erase_if(other, [&](const std::string& name) { return kind.names.contains(name); });
       else
-        other.insert(kind.stages.begin(), kind.stages.end());
+        other.insert(kind.names.begin(), kind.names.end());
       if (try_apart(executor, other)) taken = std::move(other);
     }
   }
 
-  bool try_apart(const Executor* executor, const std::set<std::string>& stages) {
+  bool try_apart(const Executor* executor, const std::set<std::string>& names) {
     PlanOptions options = options_;
-    options.apart[executor] = stages;
+    options.apart[executor] = names;
     Counted other = Planner(g_, device_, options).fused(unfused_);
     if (other.exceeds(unfused_) || !take_if_faster(std::move(other), false)) return false;
     options_ = std::move(options);

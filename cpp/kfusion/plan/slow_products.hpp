@@ -8,9 +8,9 @@
 
 namespace kfusion {
 
-/// Kernels around products that do the same: the products by name_apart(), and what they lose in all.
+/// Kernels around products that do the same: the products' names by name_apart(), and what they lose in all.
 struct SlowProducts {
-  std::set<std::string> stages;
+  std::set<std::string> names;
   double lost_us = 0;
 };
 
