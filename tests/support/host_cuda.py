@@ -47,7 +47,7 @@ REPLACED = {
 
 
 class HostKernels:
-    """The kernels of some graphs, compiled into one library in `folder`. `options`: of _core.cuda_kernels(),
+    """The kernels of some graphs, each text once, compiled into one library in `folder`. `options`: of cuda_kernels(),
     and the device that they are planned for."""
 
     def __init__(self, graphs: list[_core.Graph], folder: Path, **options: Any) -> None:
@@ -55,23 +55,25 @@ class HostKernels:
         device = {**device, "on_chip_bytes": options.pop("on_chip_bytes", device["on_chip_bytes"])}
         self.lowered = [_core.lower(g, device, options.get("fuse", True)) for g in graphs]
         self.kernels = [_core.cuda_kernels(g, device, **{"clusters": False, "names": False, **options}) for g in graphs]
-        library = self._compile(folder)
-        names = iter(range(sum(map(len, self.kernels))))
-        self.functions = [[library[f"host_{next(names)}"] for _ in kernels] for kernels in self.kernels]
+        texts = list(dict.fromkeys((k.source, k.entry) for kernels in self.kernels for k in kernels))
+        library = self._compile(folder, texts)
+        self.functions = [
+            [library[f"host_{texts.index((k.source, k.entry))}"] for k in kernels] for kernels in self.kernels
+        ]
 
     def run(self, i: int, inputs: list[np.ndarray]) -> list[np.ndarray]:
         pairs = iter(zip(self.functions[i], self.kernels[i], strict=True))
         return kernel_loops.run(self.lowered[i], inputs, compute=lambda k, memory: self._run(*next(pairs), k, memory))
 
-    def _compile(self, folder: Path) -> Any:
+    def _compile(self, folder: Path, texts: list[tuple[str, str]]) -> Any:
         (folder / "device").mkdir(exist_ok=True)
         for name, text in _core.cuda_headers().items():
             for old, new in REPLACED.items():
                 text = text.replace(old, new)
             (folder / name).write_text(text)
         parts = ['#include "host_cuda.hpp"', '#include "device/pointwise.cuh"', '#include "device/tiles.cuh"']
-        for i, k in enumerate(k for kernels in self.kernels for k in kernels):
-            own = k.source.replace(f"{k.entry}(const", f"run_{i}(const")
+        for i, (source, entry) in enumerate(texts):
+            own = source.replace(f"{entry}(const", f"run_{i}(const")
             own = own.replace(f"namespace {NAMESPACE} {{", f"namespace {NAMESPACE} {{ namespace k{i} {{")
             parts += [own.replace(f"}}  // namespace {NAMESPACE}", "}}")]
             parts += [f"KF_HOST_ENTRY(host_{i}, {NAMESPACE}::k{i}::run_{i}, {NAMESPACE}::k{i}::Parameters)"]
