@@ -96,6 +96,45 @@ def test_a_function_s_own_are_found_beside_them(sometimes):
                 kf.fuse(f)(x)
 
 
+OWN = np.random.default_rng(0)  # which nobody else sees
+
+
+def of_a_few_operations(x):
+    for _ in range(OWN.integers(1, 7)):
+        x = kf.sin(x)
+    return kf.exp(x) * random.random()
+
+
+def of_operations_in_any_order(x):
+    draws = (lambda x: kf.sin(x), lambda x: kf.cos(x) * random.random(), lambda x: kf.exp(x))
+    for i in OWN.permutation(3):
+        x = draws[i](x)
+    return x
+
+
+class Late(list):
+    """Draws while its elements are looked at."""
+
+    def __iter__(self):
+        random.random()
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("f", [of_a_few_operations, of_operations_in_any_order, lambda x: Late([kf.exp(x)])])
+def test_a_function_s_own_are_found_wherever_they_are(f):
+    for _ in range(5):
+        with pytest.raises(kf.TraceError, match="draws from random"):
+            kf.trace(f, np.ones(5))
+        with pytest.raises(kf.TraceError, match="draws from random"):
+            kf.fuse(f)(np.ones(5))
+
+
+def test_those_of_a_function_of_jax():
+    jnp = pytest.importorskip("jax.numpy")
+    with pytest.raises(kf.TraceError, match="draws from random"):
+        kf.fuse(lambda x: jnp.sin(x) * random.random())(jnp.ones(3))
+
+
 def test_two_threads_trace_at_once():
     x = np.ones(5)
     failures: list[BaseException] = []

@@ -115,7 +115,7 @@ void FusedProgram::add_sources(const std::vector<Operand>& from, bool iota) {
       s.rows = add_scratch(s.period * s.layout.item + tile_bytes());
     }
     const bool fits = space.cols * s.layout.item <= kNextRowBytes;
-    if (!space.columns && space.run == 0 && fits && !s.layout.outer.empty() && !s.copied)
+    if (!space.columns && space.run_length == 0 && fits && !s.layout.outer.empty() && !s.copied)
       s.to_next = s.layout.outer.back() * group;
     s.stage = add_scratch(tile_bytes());
     s.operand = add_operand(s.layout.reach == Reach::kDirect ? -1 : s.stage);

@@ -176,7 +176,7 @@ bool goes_by_rows(const Kernel& k) {
 constexpr std::int64_t kLeastRun = 256;  // several whole tiles
 
 /// Elements that lie together of long rows along two axes, such as a channel's of each image.
-std::int64_t run_of(const Kernel& k, const Space& s) {
+std::int64_t run_length_of(const Kernel& k, const Space& s) {
   const auto is_dense_within = [](const Operand& o) { return o.reduced.size() == 2 && o.reduced[1] == 1; };
   const bool is_long = s.grouped && s.flat.size() == 2 && s.cols > kChunk && s.flat[1] >= kLeastRun;
   if (!is_long || k.kind != Pattern::kRows || k.parts() > 0 || !k.tables.empty()) return 0;
@@ -194,7 +194,7 @@ Space::Space(const Kernel& k)
   if (pointwise_ && flat.empty()) flat = {1};
   rows = size_of(outer), cols = size_of(flat);
   grouped = !columns && !outer.empty();
-  run = run_of(k, *this);
+  run_length = run_length_of(k, *this);
 }
 
 Extents Space::outer_of(const Extents& kept, const Extents& reduced) const {
@@ -231,9 +231,9 @@ Layout along_rows(const Layout& l) {
 }
 
 Layout Space::by_runs(Layout l) const {
-  if (run == 0 || l.reach != Reach::kStrided || l.flat[1] != l.item) return l;
+  if (run_length == 0 || l.reach != Reach::kStrided || l.flat[1] != l.item) return l;
   l.reach = Reach::kDirect;
-  l.to_run = l.flat[0] - run * l.item;
+  l.to_run = l.flat[0] - run_length * l.item;
   return l;
 }
 

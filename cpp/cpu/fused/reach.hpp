@@ -13,7 +13,7 @@ namespace kfusion::cpu {
 enum class Reach : std::uint8_t {
   kScalar,   ///< one element for the whole kernel
   kOuter,    ///< one element for each outer index
-  kDirect,   ///< dense along the flat index: tiles read and write it where it lies
+  kDirect,   ///< dense along the flat index, or along each run of it: tiles read and write it where it lies
   kStrided,  ///< neither: elements are copied between it and a dense tile
 };
 
@@ -24,7 +24,7 @@ struct Layout {
   int item = 4;  ///< bytes of an element in memory
   std::int64_t offset = 0;
   Extents outer, flat;      ///< strides in bytes (of an iota: in units)
-  std::int64_t to_run = 0;  ///< kDirect within a run (Space::run): bytes from the end of one to the next one
+  std::int64_t to_run = 0;  ///< kDirect within a run (Space::run_length): bytes from the end of one to the next one
 };
 
 inline bool all_zero(const Extents& strides) {
@@ -37,7 +37,7 @@ struct Space {
   std::int64_t rows = 1, cols = 1;  ///< products of the two
   bool columns = false;             ///< the outer axes are the reduced ones: each element of a tile is a row of its own
   bool grouped = false;             ///< rows of one chunk or more that go by in groups, see FusedProgram::group
-  std::int64_t run = 0;             ///< long rows of several runs, each dense in memory: elements of one; else 0
+  std::int64_t run_length = 0;      ///< of long rows in several runs, each dense in memory; else 0
 
   explicit Space(const Kernel& k);
   Layout layout(const Operand& o, int item) const;

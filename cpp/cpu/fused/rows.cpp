@@ -20,9 +20,9 @@ class Rows {
       : call_(call),
         p_(call.program),
         threads_(threads),
-        run_(p_.space.run > 0 ? p_.space.run : p_.space.cols),
-        chunks_of_run_(divide_up(run_, kChunk)),
-        chunks_(chunks_of_run_ * (p_.space.cols / run_)) {}
+        run_length_(p_.space.run_length > 0 ? p_.space.run_length : p_.space.cols),
+        chunks_of_run_(divide_up(run_length_, kChunk)),
+        chunks_(chunks_of_run_ * (p_.space.cols / run_length_)) {}
 
   void run() {
     const std::int64_t rows = p_.space.rows;
@@ -42,8 +42,10 @@ class Rows {
 
  private:
   std::int64_t run_of(std::int64_t chunk) const { return chunk / chunks_of_run_; }
-  std::int64_t begin(std::int64_t chunk) const { return run_of(chunk) * run_ + chunk % chunks_of_run_ * kChunk; }
-  std::int64_t end(std::int64_t chunk) const { return std::min((run_of(chunk) + 1) * run_, begin(chunk) + kChunk); }
+  std::int64_t begin(std::int64_t chunk) const { return run_of(chunk) * run_length_ + chunk % chunks_of_run_ * kChunk; }
+  std::int64_t end(std::int64_t chunk) const {
+    return std::min((run_of(chunk) + 1) * run_length_, begin(chunk) + kChunk);
+  }
   std::size_t partial_count() const {
     return at(chunks_ == 1 ? p_.group : chunks_) * std::max<std::size_t>(1, p_.reductions.size());
   }
@@ -203,7 +205,7 @@ class Rows {
   void chunks(Worker& w, const Phase& phase, std::int64_t first, std::int64_t last, Partial* partials) const {
     const TileProgram& p = p_.sweeps[at(phase.first)];
     if (p.empty()) return;
-    if (p.reductions.empty() && p_.space.run == 0) return w.run_group(p, begin(first), end(last - 1));
+    if (p.reductions.empty() && p_.space.run_length == 0) return w.run_group(p, begin(first), end(last - 1));
     for (std::int64_t c = first; c < last; ++c) {
       w.go_to_run(run_of(c));
       Partial* const mine = partials + at(c) * p_.reductions.size();
@@ -290,7 +292,7 @@ class Rows {
   const FusedCall& call_;
   const FusedProgram& p_;
   int threads_;
-  std::int64_t run_, chunks_of_run_;  ///< of a row; all of it where it is in one piece
+  std::int64_t run_length_, chunks_of_run_;  ///< of a row; all of it where it is in one piece
   std::int64_t chunks_;
 };
 

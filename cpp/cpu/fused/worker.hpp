@@ -36,7 +36,7 @@ class Worker {
   void go_to(std::int64_t outer);
   /// To the first of some rows of a group, whose arrays are copied where they are not dense.
   void go_to_group(std::int64_t first, std::int64_t rows);
-  /// Of a row in runs (Space::run): to one of them. Elements are counted along the row.
+  /// Of a row in runs (Space::run_length): to one of them. Elements are counted along the row.
   void go_to_run(std::int64_t run);
   /// Once its row values are known: the rows of tables that they are indices of.
   void take_rows();
@@ -111,7 +111,8 @@ class Worker {
   TileContext context_;
   std::int64_t first_ = 0, rows_ = 1;  ///< of the group
   std::int64_t part_ = 0;
-  std::int64_t run_ = 0, run_end_ = 0;          ///< behind the last element that lies in one piece with the others
+  std::int64_t run_ = 0;                        ///< the one that the addresses are of
+  std::int64_t run_end_ = 0;                    ///< behind the last element of the run, or of a row in one piece
   bool begins_part_ = false;                    ///< the group's first row is the part's
   std::vector<TileTable> tables_, row_tables_;  ///< along the flat index; along the rows of the group
   std::vector<Extents> along_rows_;             ///< strides of row_tables_

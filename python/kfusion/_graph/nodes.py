@@ -212,7 +212,7 @@ class Nodes:
         watch = self.attempt.watch
         if watch is None:
             return self._built(kind, *arguments)
-        watch.pause()
+        watch.pause((kind, *(a for a in arguments if isinstance(a, str))))
         try:
             return self._built(kind, *arguments)
         finally:

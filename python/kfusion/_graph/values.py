@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -134,10 +134,12 @@ class Traced:
 
 
 class Watch(Protocol):
-    """What observes a function's own code: from `resume` to `pause`. Pauses within pauses count once."""
+    """What observes a function's own code: from a `resume` to the `pause` for an operation. Each pause within another
+    one has its own resume, which ends nothing.
+    """
 
     def resume(self) -> None: ...
-    def pause(self) -> None: ...
+    def pause(self, operation: Hashable) -> None: ...
 
 
 class Attempt(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._graph.source import TraceError, message
+from .._graph.source import RandomDraw, TraceError, message
 from .._graph.structure import may_hold_results, walk
 from .._graph.tracer import Tracer
 from .._graph.values import Traced
@@ -268,5 +268,7 @@ def through_jax(
         return attempt(interpreted), made
     except NoNodes as error:
         raise error from first
+    except RandomDraw:
+        raise
     except Exception:
         raise first from None

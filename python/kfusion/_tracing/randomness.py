@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, TypeVar
 
 from .._graph.source import transformed
@@ -27,8 +27,9 @@ def refused(function: str, trace: Callable[[Watch | None], _Trace]) -> _Trace:
     and when it stops, as where an operation is added to the graph.
 
     The states of the shared generators say that numbers were drawn, not by which thread. What the function draws, it
-    draws between the same two operations each time; what another thread draws meanwhile falls anywhere. So where a
-    state has changed, the function is traced again, until no place is left where it changed every time.
+    draws between the same two operations in each trace of the same operations; what another thread draws meanwhile
+    falls anywhere. So where a state has changed, the function is traced again, until no place is left where it changed
+    every time. A trace of other operations begins anew.
     Only the function's own code counts. Other threads run where a library lets them, which is the same place each time.
 
     Raises:
@@ -45,24 +46,28 @@ def refused(function: str, trace: Callable[[Watch | None], _Trace]) -> _Trace:
     traced = trace(None)
     # NumPy imports numpy.random late: what nobody had imported before may have been drawn from.
     suspects = {library for library, state in _states(_STATES).items() if before.get(library) != state}
-    places: set[tuple[str, int]] | None = None
+    places: set[tuple[str, int]] = set()
+    operations: list[Hashable] = []
     for _ in range(_MOST_TRACES):
         if not suspects:
             return traced
         watch = _Changes(suspects)
         traced = trace(watch)
-        places = watch.found if places is None else places & watch.found
+        places = places & watch.found if watch.operations == operations else watch.found
+        operations = watch.operations
         suspects = {library for library, _ in places}
     raise refused_random(function, min(suspects))
 
 
 class _Changes:
-    """In which stretches of the function's own code the states of libraries changed: the library and the stretch."""
+    """In which stretches of the function's own code the states of libraries changed: the library and the stretch, each
+    of which ends with an operation.
+    """
 
     def __init__(self, libraries: Collection[str]) -> None:
         self.found: set[tuple[str, int]] = set()
+        self.operations: list[Hashable] = []
         self._libraries = libraries
-        self._stretches = 0
         self._pauses = 1
         self._states: dict[str, Any] = {}
 
@@ -71,11 +76,11 @@ class _Changes:
         if self._pauses == 0:
             self._states = _states(self._libraries)
 
-    def pause(self) -> None:
+    def pause(self, operation: Hashable) -> None:
         if self._pauses == 0:
-            now = _states(self._libraries)
-            self.found |= {(library, self._stretches) for library in now if now[library] != self._states.get(library)}
-            self._stretches += 1
+            now, stretch = _states(self._libraries), len(self.operations)
+            self.found |= {(library, stretch) for library in now if now[library] != self._states.get(library)}
+            self.operations.append(operation)
         self._pauses += 1
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .. import _arrays
+from .._graph.source import RandomDraw
 from .._graph.structure import leaves
 from .._graph.values import Argument
 from .._spec import Spec, is_array
@@ -51,7 +52,7 @@ def attempted(
     """
     try:
         return attempt(function)
-    except RecursionError:
+    except (RecursionError, RandomDraw):  # JAX would change nothing
         raise
     except Exception as error:
         if not _may_be_jaxs(arguments):

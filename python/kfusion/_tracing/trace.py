@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -165,15 +166,16 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
     try:
         outputs: list[tuple[str, Traced]] = []
         named = functools.cache(lambda: _named_ids(tracer, function))
-        with torch_tensors.watched(tracer, lambda tensor: id(tensor) in named()):
-            result = _call(tracer, function, bound)
-        returned = together.returned(result)
-        written = tracer.written()
-        results = walk(
-            returned,
-            lambda path, leaf: _output(tracer, outputs, written, path, leaf),
-            enters=lambda value: may_hold_results(value) and _holds_traced(value),
-        )
+        with _own_code(tracer.attempt.watch):
+            with torch_tensors.watched(tracer, lambda tensor: id(tensor) in named()):
+                result = _call(tracer, function, bound)
+            returned = together.returned(result)
+            written = tracer.written()
+            results = walk(  # which may run code of its containers
+                returned,
+                lambda path, leaf: _output(tracer, outputs, written, path, leaf),
+                enters=lambda value: may_hold_results(value) and _holds_traced(value),
+            )
         tracer.require_no_product([value for _, value in outputs])
         written = tracer.in_place(written, [value for _, value in outputs])
         outputs += [(f"{tracer.inputs[w.input].name} (written)", w.result) for w in written]
@@ -276,11 +278,21 @@ def _require_one_library(tracer: Tracer) -> None:
             )
 
 
+@contextlib.contextmanager
+def _own_code(watch: Watch | None) -> Iterator[None]:
+    """Where the function's own code runs, but for where operations are added."""
+    if watch is None:
+        yield
+        return
+    watch.resume()
+    try:
+        yield
+    finally:
+        watch.pause("the end")
+
+
 def _call(tracer: Tracer, function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
     """The function's result. Where another library's error hides that it met a traced value, ours says so."""
-    watch = tracer.attempt.watch
-    if watch:
-        watch.resume()
     try:
         return function(*bound.args, **bound.kwargs)
     except RecursionError as error:
@@ -303,9 +315,6 @@ def _call(tracer: Tracer, function: Callable[..., Any], bound: inspect.BoundArgu
             hint = "write the same function of kfusion or NumPy instead"
             raise trace_error(what, hint, line) from error
         raise
-    finally:
-        if watch:
-            watch.pause()
 
 
 def _replaced(cause: BaseException | None) -> bool:
