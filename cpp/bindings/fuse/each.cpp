@@ -195,19 +195,9 @@ void FusedCallable::with_entry(py::handle self, Call& call, const Given& given, 
   fill(s, given);
   if (s.traced()) throw TypeError(call.says("a function for each of many cannot be called inside a traced function"));
   if (s.has_plain()) throw TypeError(call.says("the arguments must be arrays, numbers and containers of them"));
-  for (int attempt = 0;; ++attempt) {
-    const Request request{self, call, s, guards_.number(), given};
-    s.set_environment(request.environment);
-    auto entry = table_.find(s);
-    if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
-    const Ready ready(*this, request, std::move(entry), s.no_arrays());
-    require_constants(call, *ready.entry);
-    const Inputs inputs(call, *ready.entry, s);
-    if (inputs.unchanged())
-      return with(*ready.entry, inputs, arrays_of(call, ready.entry->targets, inputs, s.memory()), ready.parameters);
-    if (attempt == kMostAttempts) throw changing(call);
-    table_.clear();
-  }
+  with_ready(self, call, s, given, s.no_arrays(), [&](const Request&, const Ready& ready, const Inputs& inputs) {
+    with(*ready.entry, inputs, arrays_of(call, ready.entry->targets, inputs, s.memory()), ready.parameters);
+  });
 }
 
 std::pair<bool, bool> FusedCallable::add_set(py::handle self, Call& call, const Given& given, EachCall& all) {

@@ -84,18 +84,9 @@ py::object FusedCallable::run_plain(py::handle self, Call& call, const Given& gi
   if (s.traced()) return {};
   if (s.has_plain() && reads_ints_)
     return self.attr("_taken_apart")(given.args(), given.kwargs(), or_none(given.out()), or_none(given.stream()));
-  for (int attempt = 0;; ++attempt) {
-    const Request request{self, call, s, guards_.number(), given};  // read once: names may be rebound at any time
-    s.set_environment(request.environment);
-    auto entry = table_.find(s);
-    if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
-    const Ready ready(*this, request, std::move(entry), s.outs());
-    require_constants(call, *ready.entry);
-    const Inputs inputs(call, *ready.entry, s);
-    if (inputs.unchanged()) return finish(request, ready, inputs);
-    if (attempt == kMostAttempts) throw changing(call);
-    table_.clear();
-  }
+  return with_ready(self, call, s, given, s.outs(), [this](const Request& r, const Ready& ready, const Inputs& inputs) {
+    return finish(r, ready, inputs);
+  });
 }
 
 py::object FusedCallable::staged_by_jax(py::handle self, const Given& given) {

@@ -81,6 +81,24 @@ class FusedCallable {
   void fill(Signature& s, const Given& given) const;
   const char* parameter(std::size_t i) const;
 
+  /// What with(request, ready, inputs) gives for what a call runs, which is traced if it must be. The arrays that the
+  /// function names are those that the entry was made for; where they change meanwhile, it is looked for again.
+  template <class With>
+  auto with_ready(py::handle self, Call& call, Signature& s, const Given& given, const Arrays& outs, const With& with) {
+    for (int attempt = 0;; ++attempt) {
+      const Request request{self, call, s, guards_.number(), given};  // read once: names may be rebound at any time
+      s.set_environment(request.environment);
+      auto entry = table_.find(s);
+      if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
+      const Ready ready(*this, request, std::move(entry), outs);
+      require_constants(call, *ready.entry);
+      const Inputs inputs(call, *ready.entry, s);
+      if (inputs.unchanged()) return with(request, ready, inputs);
+      if (attempt == kMostAttempts) throw changing(call);
+      table_.clear();
+    }
+  }
+
   /// Throws where a constant of the trace was made of a tensor that requires grad.
   static void require_constants(const Call& call, const Entry& entry);
 
