@@ -12,6 +12,7 @@ import pytest
 import kfusion as kf
 from graph_runs import wide
 from kinds import np_dtype
+from layouts import Layout, laid_out
 
 pytestmark = pytest.mark.native
 
@@ -58,25 +59,24 @@ def sums(x: Any, g: Any, w: Any) -> Any:
     return (x * g).sum(**axes_of(x)), x.max(**axes_of(x)), (x + g).mean(**axes_of(x))
 
 
+# The order of the axes in memory, and the step along each.
+ORDERS: dict[str, Layout] = {
+    "dense": ([0, 1, 2], [1, 1, 1]),
+    "backwards": ([0, 1, 2], [-1, 1, 1]),
+    "channels first": ([1, 0, 2], [1, 1, 1]),
+    "channels last": ([0, 2, 1], [1, 1, 1]),
+}
+LAYOUTS = (*ORDERS, "gaps")
+
+
 def of_images(x: np.ndarray, layout: str) -> np.ndarray:
-    """The same array, lying otherwise: with gaps, backwards, channels first, or without runs."""
+    """The same array, lying otherwise; with gaps behind runs, these begin at any address."""
+    if layout in ORDERS:
+        return laid_out(x, ORDERS[layout])
     n, c, r = x.shape
-    if layout == "dense":
-        return x
-    if layout == "gaps":
-        owner = np.full((n, c + 1, r + 3), 77, x.dtype)
-        view = owner[:, 1:, 2 : r + 2]
-    elif layout == "backwards":
-        view = np.full((n, c, r), 77, x.dtype)[::-1]
-    elif layout == "channels first":
-        view = np.full((c, n, r), 77, x.dtype).transpose(1, 0, 2)
-    else:
-        view = np.full((n, r, c), 77, x.dtype).transpose(0, 2, 1)
+    view = np.full((n, c + 1, r + 3), 77, x.dtype)[:, 1:, 2 : r + 2]
     view[...] = x
     return view
-
-
-LAYOUTS = ("dense", "gaps", "backwards", "channels first", "channels last")
 
 
 def checked(function: Callable[..., Any], arrays: list[np.ndarray], dtype: str, **out: Any) -> None:
