@@ -114,11 +114,11 @@ class Rows {
       if (next_rows > 0) begin_group(*next, after, next_rows);
       for (std::int64_t c = 0; c < chunks_; ++c) {
         now->go_to_run(run_of(c));
-        if (next_rows > 0) next->go_to_run(run_of(c));
         if (next_rows == 0) {
           now->run_group(p_.sweeps[2], this->begin(c), this->end(c));
           continue;
         }
+        next->go_to_run(run_of(c));
         now->run_ahead(*next, this->begin(c), this->end(c));
         if (chunks_ > 1) fold_moments(*next, partials.data(), c);
       }
@@ -204,8 +204,7 @@ class Rows {
 
   void chunks(Worker& w, const Phase& phase, std::int64_t first, std::int64_t last, Partial* partials) const {
     const TileProgram& p = p_.sweeps[at(phase.first)];
-    if (p.empty()) return;
-    if (p.reductions.empty() && p_.space.run_length == 0) return w.run_group(p, begin(first), end(last - 1));
+    if (p.reductions.empty()) return p.empty() ? void() : in_runs(w, p, first, last);
     for (std::int64_t c = first; c < last; ++c) {
       w.go_to_run(run_of(c));
       Partial* const mine = partials + at(c) * p_.reductions.size();
@@ -214,10 +213,19 @@ class Rows {
         fold_moments(w, partials, c);
         continue;
       }
-      sweep(w, p, c, mine);  // folds nothing where there are no reductions
+      sweep(w, p, c, mine);
       if (phase.pairs.empty()) continue;
       for (const Phase::Pair& pair : phase.pairs) set_value(w, pair.first, mine[pair.first], end(c) - begin(c));
       sweep(w, p_.sweeps[at(phase.last)], c, mine);
+    }
+  }
+
+  /// What reduces nothing: all chunks of a run at once.
+  void in_runs(Worker& w, const TileProgram& p, std::int64_t first, std::int64_t last) const {
+    for (std::int64_t c = first, next; c < last; c = next) {
+      next = std::min(last, (run_of(c) + 1) * chunks_of_run_);
+      w.go_to_run(run_of(c));
+      w.run_group(p, begin(c), end(next - 1));
     }
   }
 

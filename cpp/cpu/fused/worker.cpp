@@ -155,8 +155,7 @@ void Worker::copy_period(const Source& s) {
 
 void Worker::go_to(std::int64_t outer) {
   const Extents& extents = program_.space.outer;
-  const std::int64_t length = program_.space.run_length;
-  run_ = 0, run_end_ = length > 0 ? length : program_.space.cols;
+  run_ = 0;
   for (std::size_t k = 0; k < program_.sources.size(); ++k) {
     const Source& s = program_.sources[k];
     if (s.copied) source_base_[k] = at_[s.operand];
@@ -180,7 +179,6 @@ void Worker::go_to(std::int64_t outer) {
 void Worker::go_to_run(std::int64_t run) {
   const std::int64_t runs = run - std::exchange(run_, run);
   if (runs == 0) return;
-  run_end_ = (run + 1) * program_.space.run_length;
   for (std::size_t k = 0; k < program_.sources.size(); ++k) {
     const Source& s = program_.sources[k];
     if (s.layout.to_run == 0) continue;

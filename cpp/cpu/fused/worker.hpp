@@ -97,6 +97,11 @@ class Worker {
   void bring_sums(const TileProgram& p, std::int64_t i, std::int64_t from, std::int64_t count);
   void put(const TileProgram& p, std::int64_t i, std::int64_t count, bool all);
   void store_part(std::size_t target, std::byte* to, const std::byte* from, std::int64_t bytes);
+  /// Behind the last element of the run, or of a row in one piece.
+  std::int64_t run_end() const {
+    const Space& space = program_.space;
+    return space.run_length > 0 ? (run_ + 1) * space.run_length : space.cols;
+  }
 
   static constexpr std::int64_t kLocalBytes = 12 * 1024;
   static constexpr int kLocalOperands = 64;
@@ -112,7 +117,6 @@ class Worker {
   std::int64_t first_ = 0, rows_ = 1;  ///< of the group
   std::int64_t part_ = 0;
   std::int64_t run_ = 0;                        ///< the one that the addresses are of
-  std::int64_t run_end_ = 0;                    ///< behind the last element of the run, or of a row in one piece
   bool begins_part_ = false;                    ///< the group's first row is the part's
   std::vector<TileTable> tables_, row_tables_;  ///< along the flat index; along the rows of the group
   std::vector<Extents> along_rows_;             ///< strides of row_tables_

@@ -100,7 +100,7 @@ void Worker::part_of_tile(const TileProgram& p, Width w, std::int64_t i, std::in
 /// The same of some elements of a tile that lies in the row, and reads it where it is: loads from a stage would
 /// wait until its stores are done, after all those before them that are on their way to memory.
 void Worker::overlapping_tile(const TileProgram& p, Width w, std::int64_t from, std::int64_t count) {
-  const std::int64_t i = std::min(from, run_end_ - p.per_tile(w));
+  const std::int64_t i = std::min(from, run_end() - p.per_tile(w));
   write_to_stages(p, i);
   bring_sums(p, i, from, count);
   staged_steps(p, w, i);
