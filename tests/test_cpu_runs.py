@@ -142,10 +142,17 @@ def test_not_finite(rng):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-2)
 
 
-def test_the_same_bits_as_alone(rng):
-    """A row's result depends on the row only, wherever its runs lie."""
+@pytest.mark.parametrize("function", [norm, gradient, softmax, sums])
+def test_the_same_bits_on_any_threads_and_among_any_channels(function, threads, rng):
+    """Chunks depend on where a row's elements lie, not on threads or other rows."""
     x, g, w = drawn(rng, (9, 4, 1000), "float32")
-    whole = kf.fuse(gradient)(x, g, w)
-    for c in range(4):
-        for got, want in zip(kf.fuse(gradient)(x[:, c : c + 1], g[:, c : c + 1], w[c]), whole, strict=True):
-            np.testing.assert_array_equal(got, want[:, c : c + 1])
+    fused = kf.fuse(function)
+    threads(1)
+    whole = fused(x, g, w)
+    for n in (2, 3, 5):
+        threads(n)
+        for c in range(3):
+            both = slice(c, c + 2)
+            part = fused(x[:, both], g[:, both], w[both])
+            for alone, among in zip(*(r if isinstance(r, tuple) else (r,) for r in (part, whole)), strict=True):
+                np.testing.assert_array_equal(alone, among[:, both])
