@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 from torch._dynamo.utils import counters  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from kfusion._torch_compile import partition  # noqa: E402
 from kfusion._torch_compile.backend import backend  # noqa: E402
 from kfusion._torch_compile.compiled import Compiled  # noqa: E402
 
@@ -293,33 +292,6 @@ def test_gradients_of_tied_weights_and_of_two_results():
             return y @ self.weight.t()
 
     check(Tied(), torch.randint(0, 7, (2, 3)))
-
-
-def saved_bytes(monkeypatch, own):
-    """Of what a block's forward pass keeps beside its arguments, by our choice and by torch's."""
-    kept = []
-    chosen = partition.partitioners._extract_fwd_bwd_modules
-
-    def extract(joint, values, *args, **kwargs):
-        kept.append(sum(v.meta["val"].nbytes for v in values if v.op != "placeholder"))
-        return chosen(joint, values, *args, **kwargs)
-
-    monkeypatch.setattr(partition.partitioners, "_extract_fwd_bwd_modules", extract)
-    if not own:
-        monkeypatch.setattr(partition.partitioners, "has_recomputable_ops", lambda joint: True)
-        monkeypatch.setattr(partition.partitioners, "cleanup_recompute_tags", lambda joint, **_: joint)
-    check(Block(), torch.randn(2, 32, 16))
-    assert len(kept) == 1
-    return kept[0]
-
-
-def test_the_forward_pass_keeps_no_more_than_by_torchs_choice(monkeypatch):
-    with monkeypatch.context() as context:
-        own = saved_bytes(context, own=True)
-    torch._dynamo.reset()
-    with monkeypatch.context() as context:
-        torchs = saved_bytes(context, own=False)
-    assert 0 < own <= torchs
 
 
 def test_checkpoints_are_torchs_choice():

@@ -49,7 +49,7 @@ class Compiled:
     def _plan_host(self, nodes: Sequence[Any]) -> None:
         """Chooses what the fused function computes, and what the host."""
         wanted = dict.fromkeys(r for r in self._results if hasattr(r, "op"))
-        made_first = bases(list(wanted), _is_view)
+        made_first = bases(list(wanted))
         on_host = set(self._places)
         made: set[Any] = set()  # of sizes and constants alone
         self._fused_results = []
@@ -58,7 +58,7 @@ class Compiled:
             if _makes(node) and all(n in made or (_is_size(n) and n in on_host) for n in node.all_input_nodes):
                 made.add(node)
                 on_host.add(node)
-            elif is_known and (_is_view(node) or (_is_size(node) and node.op == "call_function")):
+            elif is_known and (fx_graphs.is_view(node) or (_is_size(node) and node.op == "call_function")):
                 on_host.add(node)
             elif (node in wanted or node in made_first) and node not in on_host:
                 self._fused_results.append(node)
@@ -76,8 +76,8 @@ class Compiled:
         views, waiting = set(), [node]
         while waiting:
             views.add(seen := waiting.pop())
-            waiting += [u for u in seen.users if _is_view(u)]
-        returned = _is_view(node) and any(r in views for r in self._results if hasattr(r, "op"))
+            waiting += [u for u in seen.users if fx_graphs.is_view(u)]
+        returned = fx_graphs.is_view(node) and any(r in views for r in self._results if hasattr(r, "op"))
         return returned or not fx_graphs.has_own_memory(node.args[0])
 
     def _traced_function(self, name: str) -> Any:
@@ -171,11 +171,6 @@ def _makes(node: Any) -> bool:
     if node.op == "get_attr":
         return fx_graphs.is_tensor(node.meta.get("val"))
     return node.op == "call_function" and not aten.draws(node.target)
-
-
-def _is_view(node: Any) -> bool:
-    target = node.target
-    return isinstance(target, torch._ops.OpOverload) and target.is_view and fx_graphs.is_tensor(node.meta.get("val"))
 
 
 def _made_of(results: Iterable[Any], known: set[Any]) -> set[Any]:

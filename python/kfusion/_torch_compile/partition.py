@@ -8,7 +8,6 @@ as far as that takes maps and views alone. Anything else that it reads is kept. 
 from __future__ import annotations
 
 import logging
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,8 +23,10 @@ from .._tracing.dtype_names import name_of_dtype
 from .._tracing.trace import trace
 
 _log = logging.getLogger(__name__)
-# Beside views and what torch calls pointwise.
+# Beside what torch calls pointwise. Of a softmax its argument is as much as itself, and is there anyway.
 _CHEAP = (
+    "_log_softmax",
+    "_softmax",
     "clone",
     "_to_copy",
     "full",
@@ -92,7 +93,9 @@ class _Joint:
             if node in seen or node.op == "get_attr":
                 continue
             seen.add(node)
-            if not fx_graphs.is_tensor(node.meta.get("val")):
+            if fx_graphs.is_view(node) and node not in kept:
+                waiting += node.all_input_nodes
+            elif not fx_graphs.is_tensor(node.meta.get("val")):
                 sizes[node] = None
             elif node.op == "placeholder" or node in kept or not _is_cheap(node):
                 values[node] = None
@@ -146,13 +149,11 @@ def _ancestors(nodes: Iterable[Any]) -> set[Any]:
 
 
 def _is_cheap(node: Any) -> bool:
-    """Whether a tensor may be computed again: a map or a view, which draws no random numbers."""
+    """Whether a tensor may be computed again: by a map, which draws no random numbers."""
     op = node.target
-    if op is operator.getitem or not isinstance(op, torch._ops.OpOverload):
+    if not isinstance(op, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded in op.tags:
         return False
-    if torch.Tag.nondeterministic_seeded in op.tags:
-        return False
-    return op.is_view or torch.Tag.pointwise in op.tags or op._schema.name.partition("::")[2] in _CHEAP
+    return torch.Tag.pointwise in op.tags or op._schema.name.partition("::")[2] in _CHEAP
 
 
 def _spec(value: Any) -> Spec:

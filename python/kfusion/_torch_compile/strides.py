@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._tracing import fx_graphs
@@ -113,22 +113,22 @@ def _overlap(shape: Sequence[int], strides: Strides) -> bool:
     return False
 
 
-def bases(results: Sequence[Any], is_view: Callable[[Any], bool]) -> set[Any]:
+def bases(results: Sequence[Any]) -> set[Any]:
     """The nodes that results are views of, which the results then share as they do in eager torch. A base of which a
     result is a smaller part is left out, unless several results are views of it: it need not be computed.
     """
     found: dict[Any, list[Any]] = {}
     for node in results:
-        if is_view(node):
-            found.setdefault(_base(node, is_view), []).append(node)
+        if fx_graphs.is_view(node):
+            found.setdefault(_base(node), []).append(node)
     return {base for base, views in found.items() if len(views) > 1 or _count(base) <= _MOST * _count(views[0])}
 
 
 _MOST = 2  # elements of a base for each one of a view
 
 
-def _base(node: Any, is_view: Callable[[Any], bool]) -> Any:
-    while is_view(node) and hasattr(node.args[0], "op"):
+def _base(node: Any) -> Any:
+    while fx_graphs.is_view(node) and hasattr(node.args[0], "op"):
         node = node.args[0]
     return node
 

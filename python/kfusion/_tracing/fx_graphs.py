@@ -47,6 +47,15 @@ def reads_by_strides(node: Any) -> bool:
     return aten.is_operator(node.target) and node.target._schema.name.removeprefix("aten::") in _BY_STRIDES
 
 
+def is_view(node: Any) -> bool:
+    """Whether a node is a view of its first argument, several views of it (split), or one of several."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        return is_view(node.args[0])
+    return aten.is_operator(node.target) and bool(node.target.is_view)
+
+
 def has_own_memory(node: Any) -> bool:
     """Whether a node's tensor is all that lies in its memory, without gaps, as far as torch knew it."""
     value: Any = node.meta.get("val")
@@ -88,18 +97,18 @@ def _read_by_strides(node: Any, args: Any, kwargs: Any) -> Any:
 
 def given(node: Any, values: Mapping[Any, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A node's arguments, of the values of the nodes among them."""
+    return tuple(_filled(a, values) for a in node.args), {k: _filled(a, values) for k, a in node.kwargs.items()}
 
-    def filled(argument: Any) -> Any:
-        kind = type(argument)
-        if isinstance(argument, (tuple, list)):
-            return (list if isinstance(argument, list) else tuple)([filled(a) for a in argument])
-        if isinstance(argument, dict):
-            return {k: filled(a) for k, a in argument.items()}
-        if kind is slice:
-            return slice(filled(argument.start), filled(argument.stop), filled(argument.step))
-        return values[argument] if hasattr(argument, "all_input_nodes") else argument
 
-    return tuple(map(filled, node.args)), {k: filled(a) for k, a in node.kwargs.items()}
+def _filled(argument: Any, values: Mapping[Any, Any]) -> Any:
+    """No function of `given`: one that calls itself would keep all tensors until a garbage collection."""
+    if isinstance(argument, (tuple, list)):
+        return (list if isinstance(argument, list) else tuple)([_filled(a, values) for a in argument])
+    if isinstance(argument, dict):
+        return {k: _filled(a, values) for k, a in argument.items()}
+    if type(argument) is slice:
+        return slice(*(_filled(a, values) for a in (argument.start, argument.stop, argument.step)))
+    return values[argument] if hasattr(argument, "all_input_nodes") else argument
 
 
 def constants(module: Any) -> dict[str, Any]:

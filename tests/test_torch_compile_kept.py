@@ -1,0 +1,186 @@
+"""What the forward pass of a compiled model keeps for its backward pass, and losses of classes, whose parts decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from kfusion._torch_compile import partition  # noqa: E402
+from kfusion._torch_compile.backend import backend  # noqa: E402
+from kfusion._torch_compile.compiled import Compiled  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+
+    def refused(self: Any, error: Exception, values: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Compiled, "_refused", refused)
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Tensors without data of what forward passes keep beside their arguments, as they are compiled."""
+    found: list[Any] = []
+    chosen = partition.partitioners._extract_fwd_bwd_modules
+
+    def extract(joint: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+        found.extend(v.meta["val"] for v in values if v.op != "placeholder")
+        return chosen(joint, values, *args, **kwargs)
+
+    monkeypatch.setattr(partition.partitioners, "_extract_fwd_bwd_modules", extract)
+    return found
+
+
+def check(function: Callable[..., Any], *arguments: Any, tolerance: float = 1e-4) -> None:
+    """Results and gradients, of some direction, are eager torch's."""
+    floats = [a for a in arguments if torch.is_tensor(a) and a.is_floating_point()]
+    given = [a.detach().requires_grad_() if a.is_floating_point() else a for a in arguments]
+    inputs = [a for a in given if a.requires_grad]
+    assert floats
+    made = []
+    for f in (torch.compile(function, backend=backend, fullgraph=True), function):
+        y = f(*given)
+        along = torch.linspace(0.5, 1.5, y.numel(), dtype=y.dtype).view(y.shape)
+        made.append([y, *torch.autograd.grad(y, inputs, along)])
+    torch.testing.assert_close(*made, rtol=tolerance, atol=tolerance)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.heads = nn.LayerNorm(16), nn.Linear(16, 48)
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Any) -> Any:
+        n, s, d = x.shape
+        q, k, v = (t.view(n, s, 4, d // 4).transpose(1, 2) for t in self.heads(self.norm(x)).split(d, -1))
+        x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(n, s, d)
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+def bytes_of_block(kept: list[Any]) -> int:
+    kept.clear()
+    torch._dynamo.reset()
+    block = Block()
+    torch.compile(block, backend=backend, fullgraph=True)(torch.randn(2, 32, 16)).sum().backward()
+    return sum(v.nbytes for v in kept)
+
+
+def test_no_more_than_by_torchs_choice(kept, monkeypatch):
+    own = bytes_of_block(kept)
+    monkeypatch.setattr(partition.partitioners, "has_recomputable_ops", lambda joint: True)
+    monkeypatch.setattr(partition.partitioners, "cleanup_recompute_tags", lambda joint, **_: joint)
+    assert 0 < own <= bytes_of_block(kept)
+
+
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "split": lambda y: y.split(8, -1),
+    "chunk": lambda y: y.chunk(3, -1),
+    "uneven": lambda y: y.split([8, 8, 8], -1),
+    "unbind": lambda y: y.view(*y.shape[:-1], 3, 8).unbind(-2),
+    "slices": lambda y: (y[..., :8], y[..., 8:16], y[..., 16:]),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_a_product_are_kept_as_one(name, kept):
+    def gates(x: Any, w: Any) -> Any:
+        a, b, c = PARTS[name](x @ w)
+        return torch.tanh(a) * torch.sigmoid(b) + a * torch.exp(-c * c)
+
+    check(gates, torch.randn(5, 6, 7), torch.randn(7, 24))
+    assert [v.numel() for v in kept] == [5 * 6 * 24]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_that_come_back_share_memory_as_eager_torchs(name):
+    def parts(x: Any) -> Any:
+        return PARTS[name](x * 2)
+
+    x = torch.randn(5, 6, 24)
+    made, want = torch.compile(parts, backend=backend, fullgraph=True)(x), parts(x)
+    torch.testing.assert_close(list(made), list(want), rtol=0, atol=0)
+    assert [v.stride() for v in made] == [v.stride() for v in want]
+    assert len({v.untyped_storage().data_ptr() for v in made}) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_cross_entropy_keeps_logits_alone(dtype, is_wide, kept):
+    def loss(x: Any, w: Any, t: Any) -> Any:
+        logits = x @ w
+        return F.cross_entropy(logits.float() if is_wide else logits, t)
+
+    x, w = torch.randn(40, 8, dtype=dtype), torch.randn(8, 50, dtype=dtype)
+    check(loss, x, w, torch.randint(50, (40,)), tolerance=1e-4 if dtype == torch.float32 else 2e-2)
+    assert [(v.shape, v.dtype) for v in kept if v.ndim] == [((40, 50), dtype)]
+
+
+REDUCTIONS = ["mean", "sum", "none"]
+CLASSES = {"rows": (6, 9), "images": (2, 9, 3, 4), "lines": (3, 9, 5)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", CLASSES)
+def test_losses_of_classes(shape, weighted, reduction, dtype):
+    x = torch.randn(CLASSES[shape], dtype=dtype)
+    t = torch.randint(9, (x.shape[0], *x.shape[2:]))
+    t.view(-1)[::4] = -100
+    weight = torch.rand(9, dtype=dtype) + 0.5 if weighted else None
+
+    def entropy(x: Any) -> Any:
+        return F.cross_entropy(x, t, weight, reduction=reduction)
+
+    def likelihood(x: Any) -> Any:
+        return F.nll_loss(torch.tanh(x), t, weight, reduction=reduction)
+
+    def smooth(x: Any) -> Any:
+        return F.cross_entropy(x, t, weight, reduction=reduction, label_smoothing=0.25, ignore_index=3)
+
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+    for function in (entropy, likelihood) if shape != "rows" else (entropy, likelihood, smooth):
+        if function is smooth:
+            t = t.clamp_min(0)
+        check(function, x, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_one_row_of_classes(reduction):
+    check(lambda x: F.cross_entropy(x, torch.tensor(2), reduction=reduction), torch.randn(7))
+    check(lambda x: F.nll_loss(torch.tanh(x), torch.tensor(2), reduction=reduction), torch.randn(7))
+
+
+def test_rows_that_are_not_finite():
+    x = torch.randn(6, 9)
+    x[1, 2], x[2, 3], x[3] = torch.inf, -torch.inf, -torch.inf
+    t = torch.tensor([0, 1, 3, 4, -100, 5])
+    x[4, 0] = torch.nan  # of a row that is ignored
+    inputs = x.requires_grad_()
+    for reduction in REDUCTIONS:
+        made = []
+        for f in (torch.compile(F.cross_entropy, backend=backend, fullgraph=True), F.cross_entropy):
+            y = f(inputs, t, reduction=reduction)
+            made.append([y, *torch.autograd.grad(y, inputs, torch.ones_like(y))])
+        torch.testing.assert_close(*made, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def test_a_target_that_is_no_class_is_an_error():
+    compiled = torch.compile(F.cross_entropy, backend=backend, fullgraph=True)
+    x, t = torch.randn(6, 9, requires_grad=True), torch.tensor([0, 1, 9, 4, 2, 5])
+    with pytest.raises(IndexError, match="out of bounds"):
+        compiled(x, t)
+    t[2] = 8
+    torch.testing.assert_close(compiled(x, t), F.cross_entropy(x, t))
