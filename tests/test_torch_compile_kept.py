@@ -1,4 +1,4 @@
-"""What the forward pass of a compiled model keeps for its backward pass, and losses of classes, whose parts decide it."""
+"""What the forward pass of a compiled model keeps for its backward pass, and losses of classes."""
 
 from __future__ import annotations
 

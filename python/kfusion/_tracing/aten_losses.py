@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 from .._graph.source import no_form
-from .._graph.values import Node
 from .._ops import losses, views
 from .._ops import primitives as p
 from .._spec import INTEGERS
