@@ -21,12 +21,11 @@ from .._spec import DTYPES, FLOATS, Spec
 from .._tracing import fx_graphs
 from .._tracing.dtype_names import name_of_dtype
 from .._tracing.trace import trace
+from . import softmaxes
 
 _log = logging.getLogger(__name__)
-# Beside what torch calls pointwise. Of a softmax its argument is as much as itself, and is there anyway.
+# Beside what torch calls pointwise.
 _CHEAP = (
-    "_log_softmax",
-    "_softmax",
     "clone",
     "_to_copy",
     "full",
@@ -66,6 +65,7 @@ class _Joint:
     """A joint graph, its nodes told apart by whether they depend on gradients of results."""
 
     def __init__(self, joint: Any, results: int) -> None:
+        self._graph = joint.graph
         self._constants = fx_graphs.constants(joint)
         self._nodes = list(joint.graph.nodes)
         self._places = [n for n in self._nodes if n.op == "placeholder"]
@@ -83,8 +83,9 @@ class _Joint:
         """The tensors and the sizes that the backward pass is given."""
         wanted = [n for n in self._gradients if isinstance(n, torch.fx.Node)]
         backward = _ancestors(wanted) & self._late
-        read = {n for b in backward for n in b.all_input_nodes} | set(wanted)
         kept = self._kept()
+        softmaxes.make_again(self._graph, kept, self._late)
+        read = {n for b in backward for n in b.all_input_nodes} | set(wanted)
         values: dict[Any, None] = {}
         sizes: dict[Any, None] = {}
         waiting, seen = [n for n in read if n not in self._late], set()
@@ -101,7 +102,7 @@ class _Joint:
                 values[node] = None
             else:
                 waiting += node.all_input_nodes
-        order = {n: i for i, n in enumerate(self._nodes)}
+        order = {n: i for i, n in enumerate(self._graph.nodes)}
         if any(isinstance(n.meta.get("val"), (tuple, list)) for n in sizes):
             raise NotImplementedError("several results are read as one")
         return sorted(values, key=order.__getitem__), sorted(sizes, key=order.__getitem__)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._graph.source import no_form
+from .._graph.values import Call, Node
 from .._ops import losses, views
 from .._ops import primitives as p
 from .._spec import INTEGERS
@@ -49,11 +50,27 @@ def _backward(
         given = given / views.wide(count)
     if given.ndim:
         given = views.expand_dims(given, axis)
+    is_ignored = views.expand_dims(p.equal(targets, ignore_index), axis)
+    at_targets = -given
     if weight is not None:
-        given = given * views.reshape(views.wide(weight), [-1 if a == axis else 1 for a in range(logs.ndim)])
-    own = views.expand_dims(p.where(p.equal(targets, ignore_index), -1, targets), axis)
-    of_own = p.equal(views.positions(logs, axis), own)
-    return views.astype(p.where(of_own, -given, 0.0), logs._dtype)
+        own_weights = losses.of_classes(views.wide(weight), targets)
+        at_targets = at_targets * views.expand_dims(own_weights, axis)
+    at_targets = views.astype(p.where(is_ignored, 0.0, at_targets), logs._dtype)
+    is_own = p.equal(views.positions(logs, axis), views.expand_dims(targets, axis))
+    made = p.where(is_own, at_targets, 0.0)
+    logs._tracer.record(_BACKWARD, {"axis": axis, "sums": at_targets}, made)
+    return made
+
+
+def sums_of_gradient(gradient: Any, axis: int) -> Any:
+    """The sums along an axis, of a gradient that a loss of classes has given: one element each. Else None."""
+    call = _made_by(_BACKWARD, gradient)
+    if call is None or call.arguments["axis"] != axis % gradient.ndim:
+        return None
+    return _value(gradient._tracer, call.arguments["sums"])
+
+
+_BACKWARD = "nll_loss_backward"
 
 
 def _axis_of_classes(logs: Any, targets: Any) -> int:
@@ -65,9 +82,17 @@ def _axis_of_classes(logs: Any, targets: Any) -> int:
 
 def _logits(logs: Any, axis: int) -> Any:
     """What logs are the log_softmax of along that axis; None where nobody knows."""
-    tracer = logs._tracer
-    for call in reversed(tracer.calls):
-        if call.name == "log_softmax" and call.result == tracer.node(logs):
-            x, along = call.arguments["x"], call.arguments["axis"]
-            return tracer.of_library(tracer.value(x.id), "torch") if along % logs.ndim == axis else None
-    return None
+    call = _made_by("log_softmax", logs)
+    if call is None or call.arguments["axis"] % logs.ndim != axis:
+        return None
+    return _value(logs._tracer, call.arguments["x"])
+
+
+def _made_by(name: str, value: Any) -> Call | None:
+    tracer = value._tracer
+    node = tracer.node(value)
+    return next((c for c in reversed(tracer.calls) if c.name == name and c.result == node), None)
+
+
+def _value(tracer: Any, node: Node) -> Any:
+    return tracer.of_library(tracer.value(node.id), "torch")

@@ -17,6 +17,7 @@ from .._ops.group_norms import groupnorm
 from .._spec import DTYPES, FLOATS, HALF
 from . import dtype_names, library_trials
 from .aten import first, row, source
+from .aten_losses import sums_of_gradient
 from .torch_functions import FUNCTIONS, torch_function
 from .torch_nn import embedded
 from .torch_reductions import plain_axes
@@ -300,7 +301,9 @@ def _softmax_backward(gradient: Any, y: Any, dim: int, dtype: Any) -> Any:
 @row("_log_softmax_backward_data")
 def _log_softmax_backward(gradient: Any, y: Any, dim: int, dtype: Any) -> Any:
     g, y = views.wide(gradient), views.wide(y)
-    return views.astype(g - p.exp(y) * p.sum(g, dim, True), dtype_names.name_of(dtype))
+    sums = sums_of_gradient(gradient, dim)
+    sums = p.sum(g, dim, True) if sums is None else views.wide(sums)
+    return views.astype(g - p.exp(y) * sums, dtype_names.name_of(dtype))
 
 
 # ---- normalisations ----

@@ -12,8 +12,7 @@ from .._graph.source import NoForm
 from .._graph.values import STATE, Traced
 from .._ops.views import reshape
 from .._spec import INTEGERS, is_array
-from . import aten_losses as aten_losses  # enters its operators
-from . import aten_rows as aten_rows
+from . import aten_rows as aten_rows  # enters its operators
 from . import autocast, dtype_names, library_calls, library_trials, refusals
 from . import torch_activations as torch_activations  # enters its functions
 from . import torch_batch_norms as torch_batch_norms
