@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from kfusion import _timing
 
 from .inputs import Inputs
+from .memory import resident
 from .models import ModelCase, call_us, error, free_bytes, synchronize, tensors
 from .options import Options
 from .results import Measured, Row, rounded
@@ -163,12 +163,12 @@ def _first(call: Callable[[], Any], exact: list[Any], device: str) -> _First:
 
     counters.clear()
     on_gpu = device == "cuda"
-    before, start, cpu = free_bytes() if on_gpu else _resident(), time.perf_counter(), _cpu_s()
+    before, start, cpu = free_bytes() if on_gpu else resident(), time.perf_counter(), _cpu_s()
     result = call()
     synchronize()
     wall, cpu = time.perf_counter() - start, _cpu_s() - cpu
     breaks = sum(counters["graph_break"].values()) if counters["stats"] else None
-    after = None if on_gpu else _resident()
+    after = None if on_gpu else resident()
     wrong = error(tensors(result), exact)
     for _ in range(_WARM if on_gpu else 0):
         del result
@@ -195,12 +195,6 @@ def _cpu_s() -> float:
     """Of this process and of those that it has started and that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(u.ru_utime + u.ru_stime for u in used)
-
-
-def _resident() -> int | None:
-    """Bytes of the process in memory; None where the system does not say."""
-    statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else None
 
 
 def _rows(version: str, states: tuple[str, ...], taken: list[tuple[float, float]], first: _First) -> list[Row]:

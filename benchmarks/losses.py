@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import kfusion as kf
-from kfusion import _core, _timing
+from kfusion import _timing
 
+from . import memory
 from .inputs import Inputs
 from .models import error
 from .options import Options
@@ -21,6 +22,7 @@ from .results import Measured, Row, row_of
 SUITE = "losses"
 PEERS = ("torch", "torch.compile")
 LIGER = "Liger"
+COMPILED = "fused, torch.compile"  # kfusion's backend
 _STATE = "cold"
 _BUDGET_S = {"cuda": 3.0, "cpu": 20.0}
 _LOOSER = 2.0  # how much less exact than eager a version may be, against float64
@@ -105,6 +107,7 @@ def _cross_entropy(z: Any, t: Any) -> dict[str, Run]:
     one = kf.value_and_grad(lambda z, t: kf.cross_entropy(z, t))
     runs = {"fused": lambda: one(z, t), "fused, autograd": of(kf.fused_cross_entropy)}
     runs |= {"torch": of(F.cross_entropy), "torch.compile": of(compiled(F.cross_entropy))}
+    runs[COMPILED] = of(compiled(F.cross_entropy, by="kfusion"))
     own = z.clone()  # in whose memory the others put the gradient
 
     def in_place(function: Any) -> Run:
@@ -160,14 +163,16 @@ def _first(result: Any) -> Any:
     return result[0] if isinstance(result, tuple) else result
 
 
-def compiled(function: Any) -> Any:
-    """Compiled when it is called: torch's compiler is imported only where it is asked for."""
+def compiled(function: Any, *, by: str = "inductor") -> Any:
+    """Compiled when it is called: torch's compiler is imported only where it is asked for. by: kfusion, inductor."""
 
     @functools.cache
     def made() -> Any:
         import torch
 
-        return torch.compile(function, dynamic=False)
+        from kfusion._torch_compile.backend import backend
+
+        return torch.compile(function, dynamic=False, backend=backend if by == "kfusion" else by)
 
     return lambda *arguments: made()(*arguments)
 
@@ -217,7 +222,7 @@ class LossCase:
         for version, run in list(runs.items()):
             report(0.0, f"{self.title}: {version}, memory")
             try:
-                peaks[version] = self._peak(run)
+                peaks[version] = memory.peak(run, self.device)
             except Exception as failure:  # of a peer that has no room, or does not compile
                 if version.startswith("fused"):
                     raise
@@ -269,22 +274,6 @@ class LossCase:
             if not found <= _LOOSER * errors["torch"] + 1e-6:
                 raise AssertionError(f"{self.title}: {version} is wrong by {found:.1e}, torch by {errors['torch']:.1e}")
         return errors
-
-    def _peak(self, run: Run) -> int | None:
-        """Device memory of torch's that a step has at most beside its arguments; None on the CPU."""
-        import torch
-
-        run()
-        if self.device != "cuda":
-            return None
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        _core.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        run()
-        torch.cuda.synchronize()
-        return int(torch.cuda.max_memory_allocated() - before)
 
     def _row(
         self, version: str, taken: _timing.Samples, moved: int, copied: int, error: float | None, peak: int | None

@@ -8,7 +8,7 @@ from typing import Any
 
 import kfusion as kf
 
-from .losses import Draw, LossCase, Run, compiled
+from .losses import COMPILED, Draw, LossCase, Run, compiled
 
 SUITE = "training"
 _NORMS = {"cuda": ((8192, 4096), (16384, 8192), (4096, 32768)), "cpu": ((2048, 2048),)}
@@ -16,6 +16,8 @@ _BLOCKS = {
     "cuda": {"GPT-2 medium": (8, 1024, 1024), "Llama": (4, 2048, 2048), "ViT large": (32, 197, 1024)},
     "cpu": {"GPT-2": (1, 128, 768)},
 }
+# Sequences, tokens, width, words.
+_LANGUAGE_MODELS = {"cuda": (8, 1024, 1024, 50257), "cpu": (2, 512, 256, 32000)}
 _HEAD = 64  # elements
 
 
@@ -121,24 +123,64 @@ def _step(name: str) -> Callable[..., dict[str, Run]]:
     """A forward and a backward pass: gradients of the input and of all parameters."""
 
     def make(x: Any, g: Any) -> dict[str, Run]:
-        import torch
-
-        torch.manual_seed(1)
-        module = _block(name, x.shape[-1]).to(device=x.device, dtype=x.dtype)
+        module = _placed(lambda: _block(name, x.shape[-1]), x)
         leaf = x.clone().requires_grad_()
-        wanted = [leaf, *module.parameters()]
+        return _steps(module, leaf, g, [leaf, *module.parameters()])
 
-        def of(function: Any) -> Run:
-            def run() -> Any:
-                for t in wanted:
-                    t.grad = None
-                y = function(leaf)
-                y.backward(g)
-                return y.detach(), *(t.grad for t in wanted)
+    return make
 
-            return run
 
-        return {"fused": of(kf.fuse(module)), "torch": of(module), "torch.compile": of(compiled(module))}
+def _placed(made: Callable[[], Any], like: Any) -> Any:
+    import torch
+
+    torch.manual_seed(1)
+    return made().to(device=like.device, dtype=like.dtype)
+
+
+def _steps(module: Any, given: Any, g: Any, wanted: list[Any]) -> dict[str, Run]:
+    """By version: what a module gives, and gradients for g of its result."""
+
+    def of(function: Any) -> Run:
+        def run() -> Any:
+            for t in wanted:
+                t.grad = None
+            y = function(given)
+            y.backward(g)
+            return y.detach(), *(t.grad for t in wanted)
+
+        return run
+
+    runs = {"fused": of(kf.fuse(module)), COMPILED: of(compiled(module, by="kfusion"))}
+    return runs | {"torch": of(module), "torch.compile": of(compiled(module))}
+
+
+def _language_model(width: int, words: int) -> Any:
+    from torch import nn
+    from torch.nn import functional as F
+
+    class LanguageModel(nn.Module):
+        """Two blocks between an embedding and a head, and the loss of each token's successor."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.head = nn.Embedding(words, width), nn.Linear(width, words, bias=False)
+            self.blocks, self.norm = nn.Sequential(*(_block("GPT-2", width) for _ in range(2))), nn.LayerNorm(width)
+
+        def forward(self, tokens: Any) -> Any:
+            logits = self.head(self.norm(self.blocks(self.words(tokens))))
+            return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+    return LanguageModel()
+
+
+def _tokens(draw: Draw, batch: int, rows: int, width: int, words: int) -> list[Any]:
+    return [draw.classes(batch * rows, words).view(batch, rows), draw.normal(width, 1)]
+
+
+def _step_of_language_model(words: int) -> Callable[..., dict[str, Run]]:
+    def make(tokens: Any, like: Any) -> dict[str, Run]:
+        module = _placed(lambda: _language_model(len(like), words), like)
+        return _steps(module, tokens, None, list(module.parameters()))
 
     return make
 
@@ -155,3 +197,7 @@ def cases(dtype: str, device: str, smaller: int = 1) -> Iterator[LossCase]:
         shape = max(batch // smaller, 1), rows, width
         small = 2, rows, width
         yield LossCase(f"step of a {name} block", _input, _step(name), 0, shape, dtype, device, SUITE, small)
+    batch, rows, width, words = _LANGUAGE_MODELS[device]
+    shape, small = (max(batch // smaller, 1), rows, width, words), (2, 32, width, words)
+    make, name = _step_of_language_model(words), "step of a language model"
+    yield LossCase(name, _tokens, make, 0, shape, dtype, device, SUITE, small)
