@@ -26,6 +26,7 @@ from . import softmaxes
 _log = logging.getLogger(__name__)
 # Beside what torch calls pointwise.
 _CHEAP = (
+    "_unsafe_view",
     "clone",
     "_to_copy",
     "full",
