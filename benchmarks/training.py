@@ -198,6 +198,7 @@ def cases(dtype: str, device: str, smaller: int = 1) -> Iterator[LossCase]:
         small = 2, rows, width
         yield LossCase(f"step of a {name} block", _input, _step(name), 0, shape, dtype, device, SUITE, small)
     batch, rows, width, words = _LANGUAGE_MODELS[device]
+    words //= smaller
     shape, small = (max(batch // smaller, 1), rows, width, words), (2, 32, width, words)
     make, name = _step_of_language_model(words), "step of a language model"
     yield LossCase(name, _tokens, make, 0, shape, dtype, device, SUITE, small)

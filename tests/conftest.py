@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import uuid
 from collections import defaultdict
 from typing import Any
 
@@ -67,20 +69,37 @@ def plan(request: pytest.FixtureRequest) -> kf.Plan:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--sample", type=int, metavar="N", help="run N of the tests: each function once, then more cases of each"
-    )
+    what = "run N of the tests: each function once, then more cases of each, drawn anew in every run"
+    parser.addoption("--sample", type=int, metavar="N", help=what)
+
+
+def _seed_of_sample(config: pytest.Config) -> str:
+    """The same in all processes of a run. KFUSION_TEST_SAMPLE repeats one."""
+    of_run = getattr(config, "workerinput", {}).get("testrunuid") or uuid.uuid4().hex
+    return os.environ.get("KFUSION_TEST_SAMPLE") or of_run
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.sample is None or len(items) <= config.option.sample:
         return
+    seed = _seed_of_sample(config)
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         cases[item.nodeid.partition("[")[0]].append(item)
+    turn = {}
+    for name, of_one in cases.items():
+        drawn = random.Random(f"{seed} {name}").sample(of_one, len(of_one))
+        turn |= {item: k for k, item in enumerate(drawn)}
     # The k-th case of every function before any (k + 1)-th one.
-    turn = {item: k for of_one in cases.values() for k, item in enumerate(of_one)}
     kept = set(sorted(items, key=turn.__getitem__)[: config.option.sample])
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if config.option.sample is None:
+        return None
+    if hasattr(config, "workerinput"):
+        return None
+    return f"sample of {config.option.sample} tests: each function once, then more cases, drawn in every run"

@@ -30,8 +30,8 @@ _NEAR = {"rtol": 3e-4, "atol": 3e-4, "equal_nan": True}  # which small integers 
 COMPARED = [op for op in operators if not op.name.startswith(_NAMES)]
 
 
-def differences(op, dtype, most):
-    """What is wrong with the operator on up to `most` of the database's arguments, twice each."""
+def differences(op, dtype, rng, most):
+    """What is wrong with the operator on `most` of a dozen of the database's arguments, drawn, twice each."""
     if not op.supports_dtype(getattr(torch, dtype), "cpu"):
         return
     samples = list(op.sample_inputs("cpu", getattr(torch, dtype)))
@@ -40,7 +40,9 @@ def differences(op, dtype, most):
         return op.op(*args, **kwargs)
 
     fused = kf.fuse(plain)
-    for sample in samples[:: -(-len(samples) // most)]:
+    dozen = samples[:: -(-len(samples) // 12)]
+    for i in rng.permutation(len(dozen))[:most]:
+        sample = dozen[i]
         for _ in range(2):  # the second call is known
             try:
                 want = plain(sample.input, *sample.args, **sample.kwargs)
@@ -66,19 +68,19 @@ def one_thread():
     torch.set_num_threads(threads[1])
 
 
-def all_differences(compared, dtypes, most):
+def all_differences(compared, dtypes, rng, most):
     torch.manual_seed(0)
-    return [text for op in compared for dtype in dtypes for text in differences(op, dtype, most)]
+    return [text for op in compared for dtype in dtypes for text in differences(op, dtype, rng, most)]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own, of some of its operators
 @pytest.mark.usefixtures("one_thread")
-def test_some_operators(seed):
-    assert all_differences(COMPARED[seed % 16 :: 16], ("float32",), 2) == []
+def test_some_operators(seed, rng):
+    assert all_differences(COMPARED[seed % 16 :: 16], ("float32",), rng, 2) == []
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.usefixtures("one_thread")
-def test_all_operators():
-    assert all_differences(COMPARED, ("float32", "int64", "bool"), 12) == []
+def test_all_operators(rng):
+    assert all_differences(COMPARED, ("float32", "int64", "bool"), rng, 2) == []
