@@ -199,6 +199,6 @@ def cases(dtype: str, device: str, smaller: int = 1) -> Iterator[LossCase]:
         yield LossCase(f"step of a {name} block", _input, _step(name), 0, shape, dtype, device, SUITE, small)
     batch, rows, width, words = _LANGUAGE_MODELS[device]
     words //= smaller
-    shape, small = (max(batch // smaller, 1), rows, width, words), (2, 32, width, words)
+    of_model = max(batch // smaller, 1), rows, width, words
     make, name = _step_of_language_model(words), "step of a language model"
-    yield LossCase(name, _tokens, make, 0, shape, dtype, device, SUITE, small)
+    yield LossCase(name, _tokens, make, 0, of_model, dtype, device, SUITE, (2, 32, width, words))

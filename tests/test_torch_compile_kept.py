@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: E402
 from kfusion._torch_compile import partition  # noqa: E402
 from kfusion._torch_compile.backend import backend  # noqa: E402
 from kfusion._torch_compile.compiled import Compiled  # noqa: E402
+from kfusion._torch_compile.donation import Donation  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -185,3 +186,115 @@ def test_a_target_that_is_no_class_is_an_error():
         compiled(x, t)
     t[2] = 8
     torch.testing.assert_close(compiled(x, t), F.cross_entropy(x, t))
+
+
+# ---- memory that the backward pass alone reads ----
+
+
+def head(x: Any, w: Any, t: Any) -> Any:
+    return F.cross_entropy(x @ w, t)
+
+
+def of_head(rows: int = 40) -> list[Any]:
+    x, w = torch.randn(rows, 8), torch.randn(8, 50)
+    return [x.requires_grad_(), w.requires_grad_(), torch.randint(50, (rows,))]
+
+
+@pytest.fixture
+def given_away(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The tensors that calls of backward passes may use the memory of."""
+    found: list[Any] = []
+    is_given = Donation.is_given
+
+    def look(self: Any, tensors: Any) -> bool:
+        given = is_given(self, tensors)
+        found.extend(tensors if given else ())
+        return given
+
+    monkeypatch.setattr(Donation, "is_given", look)
+    return found
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_backward_uses_the_memory_of_what_is_kept_for_it(dynamic, given_away):
+    compiled = torch.compile(head, backend=backend, fullgraph=True, dynamic=dynamic)
+    for rows in (40, 41, 40):
+        x, w, t = of_head(rows)
+        made = torch.autograd.grad(compiled(x, w, t), (x, w))
+        torch.testing.assert_close(made, torch.autograd.grad(head(x, w, t), (x, w)))
+    logits = [tensor for tensor in given_away if tensor.untyped_storage().nbytes() == 0]
+    assert len(logits) >= 3
+
+
+def test_two_forward_passes_before_their_backward_passes(given_away):
+    compiled = torch.compile(head, backend=backend, fullgraph=True)
+    given = [of_head(), of_head()]
+    losses = [compiled(*a) for a in given]
+    for loss, a in reversed(list(zip(losses, given, strict=True))):
+        torch.testing.assert_close(torch.autograd.grad(loss, a[:2]), torch.autograd.grad(head(*a), a[:2]))
+    assert given_away
+
+
+@pytest.mark.parametrize("part", [lambda y: y, lambda y: y[:2], lambda y: y.view(-1), lambda y: y.detach()])
+def test_what_the_caller_has_stays(part):
+    """Results that are kept for backward, too, or share its memory."""
+
+    def function(x: Any, w: Any) -> Any:
+        y = torch.tanh(x @ w)
+        return part(y), (y * torch.sigmoid(y)).sum()
+
+    x, w, _ = of_head()
+    y, total = torch.compile(function, backend=backend, fullgraph=True)(x, w)
+    before = y.detach().clone()
+    total.backward()
+    assert torch.equal(y.detach(), before)
+
+
+def test_what_hooks_have_stays(given_away):
+    compiled = torch.compile(head, backend=backend, fullgraph=True)
+    x, w, t = of_head()
+    torch.autograd.grad(compiled(x, w, t), (x, w))
+    assert given_away
+    given_away.clear()
+    held: list[Any] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda v: held.append(v) or v, lambda v: v):
+        loss = compiled(x, w, t)
+    before = [v.detach().clone() for v in held]
+    made = torch.autograd.grad(loss, (x, w))
+    torch.testing.assert_close(made, torch.autograd.grad(head(x, w, t), (x, w)))
+    assert not given_away
+    assert all(torch.equal(v, b) for v, b in zip(held, before, strict=True))
+
+
+def test_retained_graphs(given_away):
+    x, w, t = of_head()
+    with torch._functorch.config.patch(donated_buffer=False):
+        loss = torch.compile(head, backend=backend, fullgraph=True)(x, w, t)
+        first = torch.autograd.grad(loss, (x, w), retain_graph=True)
+        again = torch.autograd.grad(loss, (x, w))
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
+    assert not given_away
+    torch._dynamo.reset()
+    compiled = torch.compile(head, backend=backend, fullgraph=True)
+    torch.autograd.grad(compiled(x, w, t), (x, w))
+    loss = compiled(x, w, t)
+    with pytest.raises(RuntimeError, match="donated_buffer=False"):
+        torch.autograd.grad(loss, (x, w), retain_graph=True)
+
+
+def test_a_failure_behind_kernels_is_no_other_result(monkeypatch, given_away):
+    compiled = torch.compile(head, backend=backend, fullgraph=True)
+    x, w, t = of_head()
+    loss = compiled(x, w, t)
+    fused = Compiled._fused
+
+    def fails(self: Any, function: Any, given: Any) -> Any:
+        fused(self, function, given)
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as context:
+        context.setattr(Compiled, "_fused", fails)
+        with pytest.raises(MemoryError, match="none left"):
+            torch.autograd.grad(loss, (x, w))
+    made = torch.autograd.grad(compiled(x, w, t), (x, w))
+    torch.testing.assert_close(made, torch.autograd.grad(head(x, w, t), (x, w)))

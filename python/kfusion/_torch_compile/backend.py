@@ -12,6 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from . import cuda_graphs
 from .compiled import Compiled
 from .decompositions import table
+from .donation import Donation
 from .library import register
 from .partition import partition
 
@@ -38,15 +39,23 @@ def backend(module: Any, inputs: Sequence[Any], *, mode: str | None = None, opti
     register()
     number = next(_numbers)
     replays = cuda_graphs.Replays(len(inputs)) if cuda_graphs.is_wanted(mode) else None
+    donation = Donation()
 
     def forward(graph: Any, arguments: Sequence[Any], name: str = "forward") -> Any:
         infers = name == "inference"
-        run = Compiled(graph, f"compiled_{number}_{name}", infers=infers).boxed()
+        run = Compiled(graph, f"compiled_{number}_{name}", infers=infers).boxed(donation.look_for_hooks)
         return replays.forward(run, graph, arguments, is_inference=infers) if replays else run
 
     def backward(graph: Any, arguments: Sequence[Any]) -> Any:
-        run = Compiled(graph, f"compiled_{number}_backward").boxed()
-        return replays.backward(run, graph, arguments) if replays else run
+        name = f"compiled_{number}_backward"
+        if replays is not None:  # a graph that is recorded reads its arguments where they lie
+            donation.refuse()
+            return replays.backward(Compiled(graph, name).boxed(), graph, arguments)
+        donation.take_places()
+        run = Compiled(graph, name, donated=donation)
+        if not run.consumes:
+            donation.refuse()
+        return run.boxed()
 
     return aot_autograd(
         fw_compiler=forward,

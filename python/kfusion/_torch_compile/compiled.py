@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
 
 from .._fuse import fuse
+from .._graph.source import TraceError
 from .._tracing import aten, fx_graphs
 from .batch_norms import Channels
+from .donation import Donation
 from .layouts import Turned, turned
 from .strides import Layouts, bases
 
@@ -29,9 +31,10 @@ class Compiled:
         module: a graph of torch's operators that write to nothing; `meta["val"]` of its nodes is known.
         name: what messages call it.
         infers: whether no backward pass follows: values in between may lie as suits the kernels.
+        donated: places of arguments whose memory kernels may use, where `Donation.is_given` says so.
     """
 
-    def __init__(self, module: Any, name: str, *, infers: bool = False) -> None:
+    def __init__(self, module: Any, name: str, *, infers: bool = False, donated: Donation | None = None) -> None:
         self._arguments = [n for n in module.graph.nodes if n.op == "placeholder"]
         last = Turned(module) if infers else None
         self._channels = Channels(module, f"{name}_channels")
@@ -44,7 +47,23 @@ class Compiled:
         self._layouts = Layouts(self._fused_results, self._places)
         self._is_eager = not self._fused_results or any(map(self._is_of_memory, nodes))
         self.function: Any = None if self._is_eager else fuse(self._traced_function(name))
+        self._donated = self._given_away(donated)
+        self._donation = donated
+        self._consuming = fuse(self._traced_function(name, frozenset(self._donated))) if self._donated else None
         self._turned = last.of(self._given) if last and not self._is_eager else []
+
+    @property
+    def consumes(self) -> bool:
+        """Whether calls may use memory of their arguments."""
+        return self._consuming is not None
+
+    def _given_away(self, donated: Donation | None) -> list[Any]:
+        """The tensors that kernels may store into, and leave empty: nothing on the host reads them afterwards."""
+        if donated is None or self._is_eager:
+            return []
+        on_host = {argument for n in self._host for argument in n.all_input_nodes}
+        places = [self._arguments[i] for i in donated.places]
+        return [n for n in places if n in self._read and n not in on_host]
 
     def _plan_host(self, nodes: Sequence[Any]) -> None:
         """Chooses what the fused function computes, and what the host."""
@@ -80,7 +99,7 @@ class Compiled:
         returned = fx_graphs.is_view(node) and any(r in views for r in self._results if hasattr(r, "op"))
         return returned or not fx_graphs.has_own_memory(node.args[0])
 
-    def _traced_function(self, name: str) -> Any:
+    def _traced_function(self, name: str, donated: Set[Any] = frozenset()) -> Any:
         """What is traced: of the tensors that the graph reads, and of sizes that no tensor has."""
         tensors = [n for n in self._read if not _is_size(n)]
         found = fx_graphs.symbols(tensors)
@@ -92,6 +111,8 @@ class Compiled:
 
         def graph(*arguments: Any) -> Any:
             values = dict(zip(given, arguments, strict=True))
+            for node in donated:
+                values[node]._tracer.donate(values[node])
             for node, place in named.items():
                 if place is not None:
                     values[node] = arguments[place[0]].shape[place[1]]
@@ -101,10 +122,14 @@ class Compiled:
         graph.__name__ = graph.__qualname__ = name
         return graph
 
-    def boxed(self) -> Any:
-        """The graph as a function for AOTAutograd, which says so by an attribute that wrappers copy."""
+    def boxed(self, first: Callable[[], None] | None = None) -> Any:
+        """The graph as a function for AOTAutograd, which says so by an attribute that wrappers copy. `first`: called
+        before each call.
+        """
 
         def run(arguments: list[Any]) -> list[Any]:
+            if first is not None:
+                first()
             return self(arguments)
 
         run._boxed_call = True  # type: ignore[attr-defined]
@@ -120,20 +145,26 @@ class Compiled:
         values: dict[Any, Any] = dict(given)
         if self._is_eager:
             return self._eagerly(values)
+        sizes = self._layouts.sizes(given)
+        consumes = self._donation is not None and self._donation.is_given([given[n] for n in self._donated])
         try:
-            made = self._fused(*[given[n] for n in self._given])
+            made = self._fused(self._consuming if consumes else self.function, given)
         except Exception as error:
             if isinstance(error, IndexError) and "out of bounds" in str(error):
                 raise  # of this call's data: the next one may do
+            if consumes and not isinstance(error, TraceError):
+                self._donation = None
+                raise  # behind kernels that may have written over arguments
             return self._refused(error, values)
         with torch.no_grad():
-            values.update(zip(self._fused_results, self._layouts.laid(made, given), strict=True))
+            values.update(zip(self._fused_results, self._layouts.laid(made, sizes), strict=True))
             fx_graphs.run(self._host, values, self._constants, traces=False)
             return [values[r] if hasattr(r, "op") else r for r in self._results]
 
-    def _fused(self, *tensors: Any) -> Any:
+    def _fused(self, function: Any, given: Mapping[Any, Any]) -> Any:
+        tensors = [given[n] for n in self._given]
         with _plain_torch():
-            return self.function(*(turned(tensors, self._turned) if self._turned else tensors))
+            return function(*(turned(tensors, self._turned) if self._turned else tensors))
 
     def _eagerly(self, values: dict[Any, Any]) -> list[Any]:
         with _plain_torch():

@@ -30,16 +30,19 @@ class Layouts:
         """Traced results with their axes in the order of memory: kernels then store them as they are to lie."""
         return [v if o is None else v.permute(o) for v, o in zip(values, self._orders, strict=True)]
 
-    def laid(self, turned: Sequence[Any], given: Mapping[Any, Any]) -> list[Any]:
-        """The results as eager torch's lie. `given`: the graph's arguments, by placeholder."""
+    def sizes(self, given: Mapping[Any, Any]) -> Mapping[Any, int | None]:
+        """What symbolic strides are of the graph's arguments, which are given by placeholder."""
+        return self._sizes.values(given) if self._sizes is not None else {}
+
+    def laid(self, turned: Sequence[Any], sizes: Mapping[Any, int | None]) -> list[Any]:
+        """The results as eager torch's lie."""
         made = [v if o is None else v.permute(_back(o)) for v, o in zip(turned, self._orders, strict=True)]
-        if self._sizes is None:
-            return [v if s is None else laid(v, s) for v, s in zip(made, self._strides, strict=True)]
-        known = self._sizes.values(given)
-        return [v if s is None else self._laid(v, s, known) for v, s in zip(made, self._strides, strict=True)]
+        return [v if s is None else self._laid(v, s, sizes) for v, s in zip(made, self._strides, strict=True)]
 
     @staticmethod
     def _laid(value: Any, strides: Sequence[Any], known: Mapping[Any, int | None]) -> Any:
+        if not known:
+            return laid(value, tuple(strides))
         found = [s if type(s) is int else known[s.node.expr] for s in strides]
         sizes = tuple(s for s in found if s is not None)
         return laid(value, sizes) if len(sizes) == len(found) else value

@@ -74,7 +74,7 @@ _BACKWARD = "nll_loss_backward"
 
 
 def _axis_of_classes(logs: Any, targets: Any) -> int:
-    axis = min(logs.ndim - 1, 1)
+    axis: int = min(logs.ndim - 1, 1)
     if 0 in logs.shape or targets.ndim != logs.ndim - 1 or targets._dtype not in INTEGERS:
         raise no_form("of no elements, of bytes, or of one row and an array of one target")
     return axis
