@@ -36,6 +36,7 @@ def _backward(norm: Callable[..., Any]) -> Callable[..., dict[str, Run]]:
 
     def make(x: Any, g: Any, *weights: Any) -> dict[str, Run]:
         import torch
+        from torch._functorch import config
 
         leaves = [t.clone().requires_grad_() for t in (x, *weights)]
 
@@ -44,7 +45,8 @@ def _backward(norm: Callable[..., Any]) -> Callable[..., dict[str, Run]]:
 
             def run() -> Any:
                 if not y:
-                    y.append(function(*leaves))
+                    with config.patch(donated_buffer=False):  # its graph is retained
+                        y.append(function(*leaves))
                 return torch.autograd.grad(y[0], leaves, g, retain_graph=True)
 
             return run
