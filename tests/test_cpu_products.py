@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,8 +29,15 @@ from cpu_products import (
 )
 from kfusion import _core
 
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError:
+    torch = None
+
 pytestmark = pytest.mark.native
 require_blas()
+needs_torch = pytest.mark.skipif(torch is None, reason="needs torch")
 
 ROUNDING = {np.dtype(np.float32): 2.0**-23, np.dtype(np.float64): 2.0**-52}
 
@@ -279,19 +288,79 @@ for _ in range(3):
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
 
 
-def test_tensors(rng):
-    torch = pytest.importorskip("torch")
-    arrays = operands(rng, 300, 100, 500)
-    tensors = [torch.from_numpy(a) for a in arrays]
+TENSORS = {  # by torch's own BLAS, where it shows one
+    "as they are": lambda t: t,
+    "transposed": lambda t: t.mT.contiguous().mT if t.ndim > 1 else t,
+    "padded": lambda t: F.pad(t, (3, 2))[..., 3:-2],
+    "sliced": lambda t: t.repeat_interleave(2, -1)[..., ::2],
+}
 
-    def f(x, w, b, r, c):
-        return torch.relu(x @ w + b) * c + r
 
-    fused = forced(f)
-    got = fused(*tensors)
-    assert isinstance(got, torch.Tensor)
-    assert [g.executor for g in fused.plan(*tensors).groups] == ["cpu_products"]
-    torch.testing.assert_close(got.double(), f(*(t.double() for t in tensors)), rtol=1e-5, atol=1e-5)
+def of_tensors(x, w, b, r, c):
+    return torch.relu(x @ w + b) * c + r
+
+
+@needs_torch
+@pytest.mark.parametrize("how", TENSORS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_tensors(rng, shape, how):
+    for dtype, tolerance in ((np.float32, 1e-5), (np.float64, 1e-12)):
+        tensors = [TENSORS[how](torch.from_numpy(a)) for a in operands(rng, *shape, dtype=dtype)]
+        fused = forced(of_tensors)
+        got, want = fused(*tensors), of_tensors(*(t.double() for t in tensors))
+        assert isinstance(got, torch.Tensor)
+        assert [g.executor for g in fused.plan(*tensors).groups] == ["cpu_products"]
+        torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance)
+
+
+@needs_torch
+def test_batches_of_tensors(rng):
+    x, v, w = (torch.from_numpy(draw(rng, *s)) for s in ((5, 30, 20), (5, 20, 40), (20, 40)))
+    for right in (v, w, v.mT.contiguous().mT, w.T.contiguous().T):
+        got = forced(lambda x, w: torch.tanh(x @ w))(x, right)
+        torch.testing.assert_close(got, torch.tanh(x @ right), rtol=1e-5, atol=1e-5)
+
+
+@needs_torch
+def test_reduced_tensors(rng):
+    x, w, b, *_ = map(torch.from_numpy, operands(rng, 300, 100, 5000))
+    for f in (lambda x, w, b: torch.amax(x @ w + b, -1), lambda x, w, b: torch.logsumexp(x @ w + b, 0)):
+        torch.testing.assert_close(forced(f)(x, w, b), f(x, w, b), rtol=1e-5, atol=1e-5)
+
+
+@needs_torch
+def test_threads_of_torch_stay(rng):
+    """Blocks are computed by one thread each; torch's own products by as many as before."""
+    before = torch.get_num_threads(), mkl_threads()
+    tensors = list(map(torch.from_numpy, operands(rng, 600, 300, 700)))
+    fused = forced(of_tensors)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        made = [j.result() for j in [pool.submit(fused, *tensors) for _ in range(12)]]
+    for y in made:
+        torch.testing.assert_close(y, of_tensors(*tensors), rtol=1e-5, atol=1e-5)
+    assert (torch.get_num_threads(), mkl_threads()) == before
+
+
+def mkl_threads():
+    library = ctypes.CDLL(str(next(Path(torch.__file__).parent.glob("lib/libtorch_cpu*"))))
+    return library.MKL_Get_Max_Threads() if hasattr(library, "MKL_Get_Max_Threads") else None
+
+
+@needs_torch
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_tensors_in_a_forked_child():
+    script = """
+import os, signal, torch, kfusion as kf
+x, w = torch.ones(600, 200), torch.ones(200, 700)
+f = kf.FusedFunction(lambda x, w: torch.tanh(x @ w), {"executors": ["cpu_products", "cpu"]})
+f(x, w)
+child = os.fork()
+if child == 0:  # where torch's own threads are not, which its functions would wait for
+    signal.alarm(60)
+    os._exit(0 if (f(x, w).numpy() == 1).all() else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
 
 
 REFUSED = {

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "cpu/openmp.hpp"
 #include "cpu/platform.hpp"
 
 namespace kfusion::cpu {
@@ -74,6 +75,24 @@ void multiply_vector_as(void* function, std::int64_t outer, std::int64_t depth, 
                                            reinterpret_cast<T*>(y), as_int(y_step));
 }
 
+/// Fortran's, of 64-bit integers. It takes columns for rows, so that left and right change places.
+template <class T>
+using FortranGemm = void (*)(const char* left, const char* right, const std::int64_t* rows, const std::int64_t* cols,
+                             const std::int64_t* depth, const T* alpha, const T* a, const std::int64_t* a_pitch,
+                             const T* b, const std::int64_t* b_pitch, const T* beta, T* c, const std::int64_t* c_pitch);
+
+template <class T>
+void multiply_by_fortran(void* function, std::int64_t rows, std::int64_t cols, std::int64_t depth, const Matrix& left,
+                         const Matrix& right, std::byte* result, std::int64_t pitch, bool adds) {
+  const Given a = given(left, rows, depth, true), b = given(right, cols, depth, false);
+  const auto letter = [](const Given& g) { return g.order == kPlain ? 'N' : 'T'; };
+  const char of_left = letter(a), of_right = letter(b);
+  const T one = 1, beta = adds ? 1 : 0;
+  reinterpret_cast<FortranGemm<T>>(function)(
+      &of_right, &of_left, &cols, &rows, &depth, &one, reinterpret_cast<const T*>(right.data), &b.pitch,
+      reinterpret_cast<const T*>(left.data), &a.pitch, &beta, reinterpret_cast<T*>(result), &pitch);
+}
+
 }  // namespace
 
 bool Blas::reads(const Matrix& m, std::int64_t outer_extent, std::int64_t depth_extent) const {
@@ -87,6 +106,9 @@ bool Blas::reads(const Matrix& m, std::int64_t outer_extent, std::int64_t depth_
 void Blas::multiply(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t depth, const Matrix& left,
                     const Matrix& right, std::byte* result, std::int64_t pitch, bool adds) const {
   const bool is_double = dtype == DType::kFloat64;
+  if (set_own_threads_)
+    return is_double ? multiply_on_one_thread<double>(rows, cols, depth, left, right, result, pitch, adds)
+                     : multiply_on_one_thread<float>(rows, cols, depth, left, right, result, pitch, adds);
   if (rows == 1 || cols == 1) {
     const auto by_vector =
         is_double ? (wide_ ? &multiply_vector_as<std::int64_t, double> : &multiply_vector_as<std::int32_t, double>)
@@ -100,6 +122,14 @@ void Blas::multiply(DType dtype, std::int64_t rows, std::int64_t cols, std::int6
   const auto as = is_double ? (wide_ ? &multiply_as<std::int64_t, double> : &multiply_as<std::int32_t, double>)
                             : (wide_ ? &multiply_as<std::int64_t, float> : &multiply_as<std::int32_t, float>);
   as(function, rows, cols, depth, left, right, result, pitch, adds);
+}
+
+template <class T>
+void Blas::multiply_on_one_thread(std::int64_t rows, std::int64_t cols, std::int64_t depth, const Matrix& left,
+                                  const Matrix& right, std::byte* result, std::int64_t pitch, bool adds) const {
+  const int before = set_own_threads_(1);
+  multiply_by_fortran<T>(sizeof(T) == 8 ? float64_ : float32_, rows, cols, depth, left, right, result, pitch, adds);
+  set_own_threads_(before);
 }
 
 /// OpenBLAS with threads of its own, in any of the names that it is built with.
@@ -134,9 +164,24 @@ const Blas* Blas::find() {
   return nullptr;
 }
 
-/// Looked up until it is there, by no static variable (see vector_libm.cpp); kept until the process ends.
-const Blas* Blas::loaded() {
-  static std::atomic<const Blas*> known{nullptr};
+/// The MKL that torch is linked with, by the names that it shows.
+const Blas* Blas::find_in_torch() {
+  void* const torch = loaded_library("libtorch_cpu.so");
+  if (!torch) return nullptr;
+  Blas blas;
+  blas.float32_ = find_symbol(torch, "sgemm_64_"), blas.float64_ = find_symbol(torch, "dgemm_64_");
+  blas.set_own_threads_ = reinterpret_cast<int (*)(int)>(find_symbol(torch, "MKL_Set_Num_Threads_Local"));
+  blas.get_threads_ = reinterpret_cast<GetThreads>(find_symbol(torch, "MKL_Get_Max_Threads"));
+  blas.wide_ = true;
+  const bool is_whole = blas.float32_ && blas.float64_ && blas.set_own_threads_ && blas.get_threads_;
+  return is_whole ? new Blas(blas) : nullptr;
+}
+
+namespace {
+
+/// What `find` gives: looked up until it is there, by no static variable (see vector_libm.cpp); kept until the process
+/// ends.
+const Blas* looked_up(std::atomic<const Blas*>& known, const Blas* (*find)()) {
   const Blas* there = known.load(std::memory_order_acquire);
   if (there) return there;
   const NoFork whole;
@@ -146,7 +191,19 @@ const Blas* Blas::loaded() {
   return there;
 }
 
+std::atomic<const Blas*> openblas{nullptr}, torchs{nullptr};
+
+}  // namespace
+
+const Blas* Blas::loaded() { return looked_up(openblas, &Blas::find); }
+
+const Blas& Blas::of_call() {
+  const Blas* const mkl = parallel_region() ? looked_up(torchs, &Blas::find_in_torch) : nullptr;
+  return mkl ? *mkl : *loaded();
+}
+
 Blas::OneThread::OneThread(const Blas& blas) : blas_(blas) {
+  if (!blas_.set_threads_) return;
   const std::lock_guard lock(users.mutex);
   if (users.count++ > 0) return;
   users.before = users.left > 0 ? users.left : blas_.get_threads_();
@@ -155,6 +212,7 @@ Blas::OneThread::OneThread(const Blas& blas) : blas_(blas) {
 }
 
 Blas::OneThread::~OneThread() {
+  if (!blas_.set_threads_) return;
   const std::lock_guard lock(users.mutex);
   if (--users.count == 0 && users.before != 1) blas_.set_threads_(users.before);
 }

@@ -1,4 +1,4 @@
-// Matrix products by the BLAS that this process has loaded already: NumPy brings one.
+// Matrix products by a BLAS that this process has loaded already: NumPy brings OpenBLAS, torch MKL.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +16,12 @@ struct Matrix {
 
 class Blas {
  public:
-  /// The one in use; nullptr where this process has none that this knows. It may come later.
+  /// OpenBLAS; nullptr where this process has none that this knows. It may come later.
   static const Blas* loaded();
+
+  /// For a call, asked by its own thread: of torch's arrays torch's MKL, where it has one, so that products take no
+  /// longer than torch's own. Else OpenBLAS, which must be `loaded`.
+  static const Blas& of_call();
 
   /// Whether it reads such a factor of `outer_extent` by `depth_extent` elements in place.
   bool reads(const Matrix& m, std::int64_t outer_extent, std::int64_t depth_extent) const;
@@ -29,8 +33,8 @@ class Blas {
 
   int threads() const { return get_threads_(); }
 
-  /// While one lives, every product is computed by the thread that asks for it. That holds for the whole process, so it
-  /// is for callers with threads of their own.
+  /// While one lives, every product is computed by the thread that asks for it. With OpenBLAS that holds for the whole
+  /// process, so it is for callers with threads of their own.
   class OneThread {
    public:
     explicit OneThread(const Blas& blas);
@@ -47,13 +51,18 @@ class Blas {
   using GetThreads = int (*)();
 
   static const Blas* find();
+  static const Blas* find_in_torch();
   static bool found_in(void* library, Blas& blas);
+  template <class T>
+  void multiply_on_one_thread(std::int64_t rows, std::int64_t cols, std::int64_t depth, const Matrix& left,
+                              const Matrix& right, std::byte* result, std::int64_t pitch, bool adds) const;
 
-  void *float32_ = nullptr, *float64_ = nullptr;                ///< cblas_sgemm, cblas_dgemm
-  void *float32_vector_ = nullptr, *float64_vector_ = nullptr;  ///< cblas_sgemv, cblas_dgemv
+  void *float32_ = nullptr, *float64_ = nullptr;                ///< sgemm, dgemm: of CBLAS, of MKL Fortran's
+  void *float32_vector_ = nullptr, *float64_vector_ = nullptr;  ///< sgemv, dgemv
   bool wide_ = false;                                           ///< its integers have 64 bits
-  SetThreads set_threads_ = nullptr;
+  SetThreads set_threads_ = nullptr;                            ///< nullptr: MKL
   GetThreads get_threads_ = nullptr;
+  int (*set_own_threads_)(int) = nullptr;  ///< MKL's, of the calling thread; gives what it had
 };
 
 }  // namespace kfusion::cpu

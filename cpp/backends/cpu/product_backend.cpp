@@ -1,5 +1,5 @@
-// Products on the CPU with what follows them: blocks by the BLAS that NumPy brings, the rest by loops while they are in
-// the cache.
+// Products on the CPU with what follows them: blocks by a BLAS of the process, the rest by loops while they are in the
+// cache.
 #include <algorithm>
 
 #include "cpu/products/attention.hpp"
@@ -12,8 +12,8 @@ namespace {
 
 class ProductStep final : public ExecutableStep {
  public:
-  ProductStep(const cpu::Blas& blas, Contracted given)
-      : kernel_(blas, std::move(given.contraction)),
+  explicit ProductStep(Contracted given)
+      : kernel_(std::move(given.contraction)),
         left_(std::move(given.left)),
         right_(std::move(given.right)),
         loads_(std::move(given.loads)),
@@ -33,8 +33,8 @@ class ProductStep final : public ExecutableStep {
 
 class AttentionStep final : public ExecutableStep {
  public:
-  AttentionStep(const cpu::Blas& blas, Attended given)
-      : kernel_(blas, std::move(given.attention)),
+  explicit AttentionStep(Attended given)
+      : kernel_(std::move(given.attention)),
         queries_(given.scores.left.at(0)),
         keys_(given.scores.right.at(0)),
         values_(given.output.right.at(0)),
@@ -142,9 +142,8 @@ class Products final : public Backend {
   }
 
   StepPointer make_step(StepRequest& request) const override {
-    if (request.group().pattern == Pattern::kAttention)
-      return std::make_unique<AttentionStep>(*cpu::Blas::loaded(), request.attention());
-    return std::make_unique<ProductStep>(*cpu::Blas::loaded(), request.contraction(BatchAxes::kAny));
+    if (request.group().pattern == Pattern::kAttention) return std::make_unique<AttentionStep>(request.attention());
+    return std::make_unique<ProductStep>(request.contraction(BatchAxes::kAny));
   }
 
  private:

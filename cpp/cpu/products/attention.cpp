@@ -63,7 +63,6 @@ void divide(T* values, const T* sums, std::int64_t rows, std::int64_t cols) {
 Block attention_block(const Contraction& scores) { return {1, even(scores.rows, kQueries), even(scores.cols, kKeys)}; }
 
 struct AttentionKernel::Parts {
-  const Blas& blas;
   Attention a;
   Block block;
   std::vector<std::vector<std::byte>> score_numbers, output_numbers;
@@ -89,8 +88,8 @@ std::vector<WideProduct> wide_products(const Attention& a, const Block& b) {
 
 }  // namespace
 
-AttentionKernel::AttentionKernel(const Blas& blas, Attention given) {
-  auto parts = std::make_unique<Parts>(Parts{blas, std::move(given), {}, {}, {}, {}, {}, {}});
+AttentionKernel::AttentionKernel(Attention given) {
+  auto parts = std::make_unique<Parts>(Parts{std::move(given), {}, {}, {}, {}, {}, {}});
   Contraction &scores = parts->a.scores, &output = parts->a.output;
   parts->block = attention_block(scores);
   parts->wide = wide_products(parts->a, parts->block);
@@ -115,7 +114,7 @@ class AttentionKernel::Run {
         output_(p.a.output),
         stores_(arrays.stores),
         parameters_(parameters),
-        factors_(p.blas),
+        factors_(blas_),
         score_loads_(all_loads(arrays.score_loads, scores_, p.score_numbers)),
         output_loads_(all_loads(arrays.output_loads, output_, p.output_numbers)) {
     const Product &first = scores_.products[0], &second = output_.products[0];
@@ -127,7 +126,7 @@ class AttentionKernel::Run {
   void run() {
     const std::int64_t blocks = divide_up(scores_.rows, p_.block.rows);
     const int threads = threads_for(bytes_for_flops(scores_.flops() + output_.flops()));
-    const Blas::OneThread each(p_.blas);
+    const Blas::OneThread each(blas_);
     parallel_for(scores_.batches * blocks, threads, [&](std::int64_t begin, std::int64_t end) {
       const Memory mine(p_);
       for (std::int64_t job = begin; job < end; ++job)
@@ -164,8 +163,8 @@ class AttentionKernel::Run {
   /// Of queries and keys, or of weights and values.
   void multiply(int which, std::int64_t rows, std::int64_t cols, std::int64_t depth, const Matrix& left,
                 const Matrix& right, std::byte* result, const Memory& mine) const {
-    if (p_.wide.empty()) return p_.blas.multiply(dtype(), rows, cols, depth, left, right, result, cols);
-    p_.wide[at(which)].multiply(p_.blas, rows, cols, depth, left, right, result, cols, mine.panels.data());
+    if (p_.wide.empty()) return blas_.multiply(dtype(), rows, cols, depth, left, right, result, cols);
+    p_.wide[at(which)].multiply(blas_, rows, cols, depth, left, right, result, cols, mine.panels.data());
   }
 
   /// All keys, for some queries.
@@ -198,6 +197,7 @@ class AttentionKernel::Run {
   }
 
   const Parts& p_;
+  const Blas& blas_ = Blas::of_call();
   const Contraction &scores_, &output_;
   std::byte* const* stores_;
   const double* parameters_;

@@ -20,7 +20,7 @@ struct AttentionArrays {
 class AttentionKernel {
  public:
   /// Of floats of one dtype, with elements. Half types are computed in float32.
-  AttentionKernel(const Blas& blas, Attention a);
+  explicit AttentionKernel(Attention a);
   AttentionKernel(AttentionKernel&&) noexcept;
   ~AttentionKernel();
 

@@ -23,9 +23,10 @@ namespace {
 
 /// Of a block. BLAS packs both factors anew for each, which larger blocks do less often; smaller ones stay in cache.
 constexpr std::int64_t kMostBlockBytes = 4 << 20, kLeastBlockBytes = 512 << 10;
-constexpr std::int64_t kJobFlops = 16 << 20;                  ///< worth a block of its own, where blocks are few
-constexpr std::int64_t kJobs = 16;                            ///< of stored products, for cores that are busy elsewhere
-constexpr std::int64_t kLeastSide = 64, kLeastReduced = 256;  ///< of a block that is made smaller for that
+constexpr std::int64_t kJobFlops = 16 << 20;  ///< worth a block of its own, where blocks are few
+constexpr std::int64_t kJobBytes = 2 << 20;   ///< likewise, of the right factor: few rows
+constexpr std::int64_t kJobs = 8;             ///< of stored products, for cores that are busy elsewhere
+constexpr std::int64_t kLeastSide = 128, kLeastReduced = 256;  ///< of a block that is made smaller for that
 
 DType type_of(const Contraction& c) { return held(c.products[0].dtype); }
 std::int64_t item_of(const Contraction& c) { return static_cast<std::int64_t>(item_bytes(type_of(c))); }
@@ -51,10 +52,18 @@ std::int64_t even(std::int64_t extent, std::int64_t most) {
   return std::min(extent, divide_up(divide_up(extent, count), 16) * 16);
 }
 
+/// Of the right factors, of all batches.
+std::int64_t right_bytes(const Contraction& c) {
+  std::int64_t elements = 0;
+  for (const Product& p : c.products) elements += (p.right.batch == 0 ? 1 : c.batches) * c.cols * c.depth;
+  return elements * item_of(c);
+}
+
 /// More of them, where each is long work, along the axes that are kept.
 void split_for_threads(const Contraction& c, Block& b) {
-  const std::int64_t most = c.reduces == Reduces::kNothing ? kJobs : usable_cores();
-  const auto wanted = std::min<std::int64_t>(most, static_cast<std::int64_t>(c.flops() / kJobFlops));
+  const std::int64_t cores = usable_cores(), most = c.reduces == Reduces::kNothing ? std::max(kJobs, cores) : cores;
+  const auto by_flops = static_cast<std::int64_t>(c.flops() / kJobFlops);
+  const std::int64_t wanted = std::min(most, std::max(by_flops, right_bytes(c) / kJobBytes));
   const auto jobs = [&] {
     const std::int64_t rows = c.reduces == Reduces::kRows ? 1 : divide_up(c.rows, b.rows);
     const std::int64_t cols = c.reduces == Reduces::kCols ? 1 : divide_up(c.cols, b.cols);
@@ -117,7 +126,6 @@ std::vector<WideProduct> wide_products(const Contraction& c, const Block& b) {
 
 /// All that does not depend on addresses.
 struct ProductKernel::Parts {
-  const Blas& blas;
   Contraction c;
   Cut cut;
   std::int64_t item;
@@ -135,8 +143,8 @@ struct ProductKernel::Parts {
   }
 };
 
-ProductKernel::ProductKernel(const Blas& blas, Contraction given) {
-  auto parts = std::make_unique<Parts>(Parts{blas, std::move(given), {}, 0, 0, {}, {}, {}, {}, {}});
+ProductKernel::ProductKernel(Contraction given) {
+  auto parts = std::make_unique<Parts>(Parts{std::move(given), {}, 0, 0, {}, {}, {}, {}, {}});
   Contraction& c = parts->c;
   parts->cut = cut_of(c);
   parts->item = item_of(c);
@@ -168,7 +176,7 @@ class ProductKernel::Run {
  public:
   Run(const Parts& p, const std::byte* const* left, const std::byte* const* right, const std::byte* const* loads,
       std::byte* const* stores, const double* parameters)
-      : p_(p), c_(p.c), stores_(stores), parameters_(parameters), loads_(c_.epilogue.loads.size()), factors_(p.blas) {
+      : p_(p), c_(p.c), stores_(stores), parameters_(parameters), loads_(c_.epilogue.loads.size()), factors_(blas_) {
     for (int i = 0; i < p.given_loads; ++i) loads_[at(i)] = loads[i];
     for (std::size_t i = 0; i < p.made.size(); ++i) loads_[at(p.given_loads) + i] = p.made[i].data();
     stream_ = streams(p.stored_bytes);
@@ -182,8 +190,9 @@ class ProductKernel::Run {
   }
 
   void run() {
-    const auto work = bytes_for_flops(c_.flops() * static_cast<double>(c_.products.size())) + p_.stored_bytes;
-    const Blas::OneThread each(p_.blas);
+    const double flops = c_.flops() * static_cast<double>(c_.products.size());
+    const std::int64_t work = bytes_for_flops(flops) + right_bytes(c_) + p_.stored_bytes;
+    const Blas::OneThread each(blas_);
     parallel_for(jobs(), threads_for(work), [this](std::int64_t begin, std::int64_t end) {
       Memory mine(p_);
       for (std::int64_t job = begin; job < end; ++job) run_job(job, mine);
@@ -253,9 +262,9 @@ class ProductKernel::Run {
     if (c_.rows == 1 && a.block.batches > 1) left.outer = left_.batches.back();
     const Matrix right = right_[i].at(a.batch, a.col);
     if (!p_.wide.empty())
-      return p_.wide[i].multiply(p_.blas, rows, a.block.cols, c_.depth, left, right, result, a.block.cols,
+      return p_.wide[i].multiply(blas_, rows, a.block.cols, c_.depth, left, right, result, a.block.cols,
                                  mine.panels.data());
-    p_.blas.multiply(type_of(c_), rows, a.block.cols, c_.depth, left, right, result, a.block.cols);
+    blas_.multiply(type_of(c_), rows, a.block.cols, c_.depth, left, right, result, a.block.cols);
   }
 
   void run_piece(const Piece& piece, const At& a, const Memory& mine, std::int64_t part, bool stream) const {
@@ -269,6 +278,7 @@ class ProductKernel::Run {
   }
 
   const Parts& p_;
+  const Blas& blas_ = Blas::of_call();
   const Contraction& c_;
   std::byte* const* stores_;
   const double* parameters_;

@@ -21,7 +21,7 @@ Cut cut_of(const Contraction& c);
 class ProductKernel {
  public:
   /// For factors and products of floats, all of one dtype, with elements. Half types are computed in float32.
-  ProductKernel(const Blas& blas, Contraction c);
+  explicit ProductKernel(Contraction c);
   ProductKernel(ProductKernel&&) noexcept;
   ~ProductKernel();
 
