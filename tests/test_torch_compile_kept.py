@@ -129,6 +129,73 @@ def test_cross_entropy_keeps_logits_and_two_numbers_of_each_row(dtype, is_wide, 
     assert [(tuple(v.shape), v.dtype) for v in kept if v.ndim] == [((40, 50), dtype), row, row]
 
 
+def entropy(logs: Any) -> Any:
+    return -(logs.exp() * logs).sum()
+
+
+SOFTMAXES: dict[str, tuple[Callable[..., Any], int]] = {  # how many arrays of its size are kept
+    "read as it is": (lambda y: (torch.log_softmax(y, -1) * torch.linspace(-1, 1, 50)).tanh().sum(), 1),
+    "entropy": (lambda y: entropy(torch.log_softmax(y, -1)), 1),
+    "of a sum": (lambda y: torch.log_softmax(y + y.roll(1, 0) @ torch.eye(50) + y.cumsum(0), -1)[:, 3].sum(), 1),
+    "a result": (lambda y: torch.log_softmax(y, -1), 1),
+}
+
+
+@pytest.mark.parametrize("name", SOFTMAXES)
+def test_softmaxes_are_kept_once(name, kept):
+    function, arrays = SOFTMAXES[name]
+    check(lambda x, w: function(x @ w), torch.randn(40, 8), torch.randn(8, 50))
+    assert sum(v.numel() for v in kept) <= arrays * 40 * 50 + 2 * 40
+
+
+def test_the_caller_may_write_to_logits_and_arguments():
+    """Eager torch keeps the logarithms of a cross entropy, not the logits."""
+    x, w, t = of_head()
+
+    def function(x: Any, w: Any, t: Any) -> Any:
+        y = x @ w
+        return F.cross_entropy(y, t), y
+
+    want = torch.autograd.grad(head(x, w, t), (x, w))
+    loss, logits = torch.compile(function, backend=backend, fullgraph=True)(x, w, t)
+    with torch.no_grad():
+        logits.zero_()
+    torch.testing.assert_close(torch.autograd.grad(loss, (x, w)), want)
+    y = torch.randn(6, 9, requires_grad=True)
+    (want,) = torch.autograd.grad(torch.log_softmax(y, -1)[:, 0].sum(), y)
+    made = torch.compile(lambda y: torch.log_softmax(y, -1)[:, 0].sum(), backend=backend)(y)
+    with torch.no_grad():
+        y.add_(1)
+    torch.testing.assert_close(torch.autograd.grad(made, y)[0], want)
+
+
+def test_buffers_that_a_graph_writes_to():
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.linspace(0, 1, 54).view(6, 9))
+
+        def forward(self, x: Any) -> Any:
+            y = torch.log_softmax(self.scale, -1)
+            self.scale.mul_(0.9).add_(0.1)
+            return (y * x).sum(-1)
+
+    modules = Module(), Module()
+    for _ in range(2):
+        x = torch.randn(6, 9)
+        made = []
+        for f in (torch.compile(modules[0], backend=backend), modules[1]):
+            leaf = x.clone().requires_grad_()
+            f(leaf).sum().backward()
+            made.append(leaf.grad)
+        torch.testing.assert_close(*made)
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), ()])
+def test_softmaxes_of_no_elements(shape):
+    check(lambda x: torch.softmax(x * 2, -1) * 2 if x.ndim else torch.softmax(x * 2, 0), torch.randn(shape))
+
+
 REDUCTIONS = ["mean", "sum", "none"]
 CLASSES = {"rows": (6, 9), "images": (2, 9, 3, 4), "lines": (3, 9, 5)}
 
@@ -206,12 +273,12 @@ def given_away(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     is_given = Donation.is_given
 
-    def look(self: Any, tensors: Any) -> bool:
-        given = is_given(self, tensors)
-        found.extend(tensors if given else ())
+    def look(arguments: Any, places: Any) -> bool:
+        given = is_given(arguments, places)
+        found.extend(arguments[i] for i in (places if given else ()))
         return given
 
-    monkeypatch.setattr(Donation, "is_given", look)
+    monkeypatch.setattr(Donation, "is_given", staticmethod(look))
     return found
 
 
@@ -233,6 +300,20 @@ def test_two_forward_passes_before_their_backward_passes(given_away):
     for loss, a in reversed(list(zip(losses, given, strict=True))):
         torch.testing.assert_close(torch.autograd.grad(loss, a[:2]), torch.autograd.grad(head(*a), a[:2]))
     assert given_away
+
+
+def test_what_the_caller_took_from_the_graph_stays():
+    x, w, t = of_head()
+    loss = torch.compile(head, backend=backend, fullgraph=True)(x, w, t)
+    held = loss.grad_fn.saved_tensors
+    before = [v.detach().clone() for v in held]
+    loss.backward()
+    assert all(torch.equal(v, b) for v, b in zip(held, before, strict=True))
+
+
+def test_complex_tensors_that_are_kept():
+    check(lambda x: torch.fft.rfft(x.tanh()).abs().sum(), torch.randn(12, 8))
+    check(lambda x: (torch.polar(x.tanh(), x) * torch.polar(x, x.cos())).abs().sum(), torch.rand(12, 8))
 
 
 @pytest.mark.parametrize("part", [lambda y: y, lambda y: y[:2], lambda y: y.view(-1), lambda y: y.detach()])

@@ -43,7 +43,7 @@ def backend(module: Any, inputs: Sequence[Any], *, mode: str | None = None, opti
 
     def forward(graph: Any, arguments: Sequence[Any], name: str = "forward") -> Any:
         infers = name == "inference"
-        run = Compiled(graph, f"compiled_{number}_{name}", infers=infers).boxed(donation.look_for_hooks)
+        run = Compiled(graph, f"compiled_{number}_{name}", infers=infers).boxed()
         return replays.forward(run, graph, arguments, is_inference=infers) if replays else run
 
     def backward(graph: Any, arguments: Sequence[Any]) -> Any:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from .._fuse import fuse
-from .._graph.source import TraceError
 from .._tracing import aten, fx_graphs
 from .batch_norms import Channels
 from .donation import Donation
@@ -44,12 +43,12 @@ class Compiled:
         self._places = [n for n in nodes if n.op == "placeholder"]
         self._results = list(nodes[-1].args[0]) if isinstance(nodes[-1].args[0], (tuple, list)) else [nodes[-1].args[0]]
         self._plan_host(nodes)
+        self._plan_arguments()
         self._layouts = Layouts(self._fused_results, self._places)
         self._is_eager = not self._fused_results or any(map(self._is_of_memory, nodes))
         self.function: Any = None if self._is_eager else fuse(self._traced_function(name))
-        self._donated = self._given_away(donated)
-        self._donation = donated
-        self._consuming = fuse(self._traced_function(name, frozenset(self._donated))) if self._donated else None
+        self._donated = self._given_away(donated.places) if donated and not self._is_eager else []
+        self._consuming: Any = fuse(self._traced_function(name, self._donated)) if self._donated else None
         self._turned = last.of(self._given) if last and not self._is_eager else []
 
     @property
@@ -57,13 +56,14 @@ class Compiled:
         """Whether calls may use memory of their arguments."""
         return self._consuming is not None
 
-    def _given_away(self, donated: Donation | None) -> list[Any]:
-        """The tensors that kernels may store into, and leave empty: nothing on the host reads them afterwards."""
-        if donated is None or self._is_eager:
-            return []
+    def _given_away(self, places: Iterable[int]) -> list[int]:
+        """Of the donated arguments those that kernels may store into, and leave empty: nothing on the host reads them
+        afterwards. A complex tensor is two values in kernels.
+        """
         on_host = {argument for n in self._host for argument in n.all_input_nodes}
-        places = [self._arguments[i] for i in donated.places]
-        return [n for n in places if n in self._read and n not in on_host]
+        arguments = self._arguments
+        read = [i for i in places if arguments[i] in self._read and arguments[i] not in on_host]
+        return [i for i in read if not arguments[i].meta["val"].is_complex()]
 
     def _plan_host(self, nodes: Sequence[Any]) -> None:
         """Chooses what the fused function computes, and what the host."""
@@ -99,21 +99,25 @@ class Compiled:
         returned = fx_graphs.is_view(node) and any(r in views for r in self._results if hasattr(r, "op"))
         return returned or not fx_graphs.has_own_memory(node.args[0])
 
-    def _traced_function(self, name: str, donated: Set[Any] = frozenset()) -> Any:
-        """What is traced: of the tensors that the graph reads, and of sizes that no tensor has."""
+    def _plan_arguments(self) -> None:
+        """What the fused function is given: the tensors that the graph reads, and sizes that no tensor has."""
         tensors = [n for n in self._read if not _is_size(n)]
         found = fx_graphs.symbols(tensors)
-        named = {n: found.get(fx_graphs.symbol(n.meta.get("val"))) for n in self._read if _is_size(n)}
-        self._given = [*tensors, *(n for n, place in named.items() if place is None)]
-        self._of_tensors = frozenset(n for n, place in named.items() if place is not None)
-        given, inside, constants = self._given, self._inside, self._constants
+        self._sizes = {n: found.get(fx_graphs.symbol(n.meta.get("val"))) for n in self._read if _is_size(n)}
+        self._given = [*tensors, *(n for n, place in self._sizes.items() if place is None)]
+        self._of_tensors = frozenset(n for n, place in self._sizes.items() if place is not None)
+
+    def _traced_function(self, name: str, donated: Iterable[int] = ()) -> Any:
+        """What is traced. Of the `donated` arguments, kernels may use the memory."""
+        given, sizes, inside, constants = self._given, self._sizes, self._inside, self._constants
         results, layouts = self._fused_results, self._layouts
+        consumed = [self._arguments[i] for i in donated]
 
         def graph(*arguments: Any) -> Any:
             values = dict(zip(given, arguments, strict=True))
-            for node in donated:
+            for node in consumed:
                 values[node]._tracer.donate(values[node])
-            for node, place in named.items():
+            for node, place in sizes.items():
                 if place is not None:
                     values[node] = arguments[place[0]].shape[place[1]]
             fx_graphs.run(inside, values, constants)
@@ -122,14 +126,10 @@ class Compiled:
         graph.__name__ = graph.__qualname__ = name
         return graph
 
-    def boxed(self, first: Callable[[], None] | None = None) -> Any:
-        """The graph as a function for AOTAutograd, which says so by an attribute that wrappers copy. `first`: called
-        before each call.
-        """
+    def boxed(self) -> Any:
+        """The graph as a function for AOTAutograd, which says so by an attribute that wrappers copy."""
 
         def run(arguments: list[Any]) -> list[Any]:
-            if first is not None:
-                first()
             return self(arguments)
 
         run._boxed_call = True  # type: ignore[attr-defined]
@@ -137,6 +137,7 @@ class Compiled:
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         """The graph's results."""
+        consumes = self._consuming is not None and Donation.is_given(arguments, self._donated)
         given = dict(zip(self._arguments, arguments, strict=True))
         arguments.clear()
         if self._channels.places:
@@ -146,15 +147,14 @@ class Compiled:
         if self._is_eager:
             return self._eagerly(values)
         sizes = self._layouts.sizes(given)
-        consumes = self._donation is not None and self._donation.is_given([given[n] for n in self._donated])
         try:
             made = self._fused(self._consuming if consumes else self.function, given)
         except Exception as error:
             if isinstance(error, IndexError) and "out of bounds" in str(error):
                 raise  # of this call's data: the next one may do
-            if consumes and not isinstance(error, TraceError):
-                self._donation = None
-                raise  # behind kernels that may have written over arguments
+            if consumes and not self._fails_before_kernels(given):
+                self._consuming = None
+                raise  # what they have written over is no argument for another try
             return self._refused(error, values)
         with torch.no_grad():
             values.update(zip(self._fused_results, self._layouts.laid(made, sizes), strict=True))
@@ -165,6 +165,15 @@ class Compiled:
         tensors = [given[n] for n in self._given]
         with _plain_torch():
             return function(*(turned(tensors, self._turned) if self._turned else tensors))
+
+    def _fails_before_kernels(self, given: Mapping[Any, Any]) -> bool:
+        """Whether a call that has failed would not come as far as to run a kernel."""
+        try:
+            self._consuming.plan(*[given[n] for n in self._given])
+        except Exception:
+            donated = [self._arguments[i] for i in self._donated]
+            return all(given[n].numel() or not fx_graphs.known(n.meta["val"].numel()) for n in donated)
+        return False
 
     def _eagerly(self, values: dict[Any, Any]) -> list[Any]:
         with _plain_torch():

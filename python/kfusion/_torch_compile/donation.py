@@ -1,13 +1,16 @@
-"""What a forward pass kept for its backward pass alone, so that kernels of that may store into it."""
+"""What a forward pass kept for its backward pass alone, so that kernels of that may store into it.
+
+As `kfusion/_donation.py` for fused functions. Here torch.compile runs the backward pass: it lets go of what it kept
+before, and hands it over in a list.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-
-_IN_ONE_TENSOR = 2  # references to its memory: the tensor's, and the one that is asked
 
 
 class Donation:
@@ -17,12 +20,6 @@ class Donation:
 
     def __init__(self) -> None:
         self.places: tuple[int, ...] = ()  # among the arguments of the backward pass
-        self._has_hooks = False
-
-    def look_for_hooks(self) -> None:
-        """Called by forward passes: a hook of saved tensors may hold what it is given."""
-        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
-            self._has_hooks = True
 
     def take_places(self) -> None:
         """While the backward pass is compiled."""
@@ -35,12 +32,28 @@ class Donation:
         if metadata is not None:
             metadata.bw_donated_idxs = []
 
-    def is_given(self, tensors: Sequence[Any]) -> bool:
-        """Whether nobody else has these tensors or their memory."""
-        if self._has_hooks or not tensors:
+    @staticmethod
+    def is_given(arguments: Sequence[Any], places: Sequence[int]) -> bool:
+        """Whether nobody but the list of the arguments has those tensors or their memory. Nor the autograd graph: torch
+        has let go of what it saved.
+        """
+        of_memory = getattr(torch._C, "_storage_Use_Count", None)
+        if of_memory is None or not hasattr(torch.Tensor, "_use_count"):
             return False
-        uses = torch._C._storage_Use_Count
-        return all(t._use_count() == 1 and uses(t.untyped_storage()._cdata) == _IN_ONE_TENSOR for t in tensors)
+        return all(
+            _references(arguments, i) == _OF_LIST
+            and arguments[i]._use_count() == 1
+            and of_memory(arguments[i].untyped_storage()._cdata) == _OF_TENSOR
+            for i in places
+        )
+
+
+def _references(values: Sequence[Any], i: int) -> int:
+    return sys.getrefcount(values[i])
+
+
+_OF_LIST = _references([object()], 0)  # of an object that a list has, and nobody else
+_OF_TENSOR = 2  # of memory that one tensor has: the tensor's, and the one of `untyped_storage`
 
 
 def _metadata() -> Any:

@@ -21,7 +21,7 @@ from .._spec import DTYPES, FLOATS, Spec
 from .._tracing import fx_graphs
 from .._tracing.dtype_names import name_of_dtype
 from .._tracing.trace import trace
-from . import softmaxes
+from .softmaxes import Softmaxes
 
 _log = logging.getLogger(__name__)
 # Beside what torch calls pointwise.
@@ -85,7 +85,7 @@ class _Joint:
         wanted = [n for n in self._gradients if isinstance(n, torch.fx.Node)]
         backward = _ancestors(wanted) & self._late
         kept = self._kept()
-        softmaxes.make_again(self._graph, kept, self._late)
+        Softmaxes(self._graph, self._results, self._late, _is_cheap).make_again(kept)
         read = {n for b in backward for n in b.all_input_nodes} | set(wanted)
         values: dict[Any, None] = {}
         sizes: dict[Any, None] = {}

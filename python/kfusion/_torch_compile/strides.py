@@ -123,17 +123,11 @@ def bases(results: Sequence[Any]) -> set[Any]:
     found: dict[Any, list[Any]] = {}
     for node in results:
         if fx_graphs.is_view(node):
-            found.setdefault(_base(node), []).append(node)
+            found.setdefault(fx_graphs.base(node), []).append(node)
     return {base for base, views in found.items() if len(views) > 1 or _count(base) <= _MOST * _count(views[0])}
 
 
 _MOST = 2  # elements of a base for each one of a view
-
-
-def _base(node: Any) -> Any:
-    while fx_graphs.is_view(node) and hasattr(node.args[0], "op"):
-        node = node.args[0]
-    return node
 
 
 def _count(node: Any) -> int:

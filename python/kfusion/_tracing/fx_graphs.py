@@ -56,6 +56,13 @@ def is_view(node: Any) -> bool:
     return aten.is_operator(node.target) and bool(node.target.is_view)
 
 
+def base(node: Any) -> Any:
+    """What a node is a view of, by way of other views: itself where it is none."""
+    while is_view(node) and hasattr(node.args[0], "op"):
+        node = node.args[0]
+    return node
+
+
 def has_own_memory(node: Any) -> bool:
     """Whether a node's tensor is all that lies in its memory, without gaps, as far as torch knew it."""
     value: Any = node.meta.get("val")
