@@ -24,8 +24,8 @@ from .._tracing.trace import trace
 from .softmaxes import Softmaxes
 
 _log = logging.getLogger(__name__)
-# Beside what torch calls pointwise.
-_CHEAP = (
+# Maps beside what torch calls pointwise.
+_MAPS = (
     "_unsafe_view",
     "clone",
     "_to_copy",
@@ -79,13 +79,14 @@ class _Joint:
                 late.add(node)
         self._late = late - {self._nodes[-1]}
         self._primals = [n for n in self._places if n not in late]
+        self._written = _written(self._nodes)
 
     def saved(self) -> tuple[list[Any], list[Any]]:
         """The tensors and the sizes that the backward pass is given."""
         wanted = [n for n in self._gradients if isinstance(n, torch.fx.Node)]
         backward = _ancestors(wanted) & self._late
         kept = self._kept()
-        Softmaxes(self._graph, self._results, self._late, _is_cheap).make_again(kept)
+        Softmaxes(self._graph, self._results, self._late, self._is_cheap).make_again(kept)
         read = {n for b in backward for n in b.all_input_nodes} | set(wanted)
         values: dict[Any, None] = {}
         sizes: dict[Any, None] = {}
@@ -99,7 +100,7 @@ class _Joint:
                 waiting += node.all_input_nodes
             elif not fx_graphs.is_tensor(node.meta.get("val")):
                 sizes[node] = None
-            elif node.op == "placeholder" or node in kept or not _is_cheap(node):
+            elif node.op == "placeholder" or node in kept or not self._is_cheap(node):
                 values[node] = None
             else:
                 waiting += node.all_input_nodes
@@ -107,6 +108,10 @@ class _Joint:
         if any(isinstance(n.meta.get("val"), (tuple, list)) for n in sizes):
             raise NotImplementedError("several results are read as one")
         return sorted(values, key=order.__getitem__), sorted(sizes, key=order.__getitem__)
+
+    def _is_cheap(self, node: Any) -> bool:
+        """Whether the backward pass computes a tensor again: by a map, of what is still there then."""
+        return _is_map(node) and not any(fx_graphs.base(n) in self._written for n in node.all_input_nodes)
 
     def _kept(self) -> set[Any]:
         """Nodes that kfusion's cut keeps, of those that are one of torch's operators each."""
@@ -150,12 +155,21 @@ def _ancestors(nodes: Iterable[Any]) -> set[Any]:
     return found
 
 
-def _is_cheap(node: Any) -> bool:
-    """Whether a tensor may be computed again: by a map, which draws no random numbers."""
+def _is_map(node: Any) -> bool:
+    """Whether a tensor is made by a map, which draws no random numbers."""
     op = node.target
     if not isinstance(op, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded in op.tags:
         return False
-    return torch.Tag.pointwise in op.tags or op._schema.name.partition("::")[2] in _CHEAP
+    return torch.Tag.pointwise in op.tags or op._schema.name.partition("::")[2] in _MAPS
+
+
+def _written(nodes: Sequence[Any]) -> set[Any]:
+    """The arguments that the forward pass writes to, such as buffers: the backward pass would find something else. Of
+    a torch that does not say which: none, and autograd refuses the backward pass.
+    """
+    said = [getattr(d, "mutated_input", None) for d in nodes[-1].meta.get("desc") or ()]
+    written = {d for d in said if d is not None}
+    return {n for n in nodes if n.op == "placeholder" and n.meta.get("desc") in written} if written else set()
 
 
 def _spec(value: Any) -> Spec:
