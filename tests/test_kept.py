@@ -65,6 +65,23 @@ def test_statistics_of_rows_are_kept_and_no_rows() -> None:
     assert kept_shapes(lambda x: torch.softmax(x, -1) * 2, (64, 256)) == [(64, 1), (64, 1)]
 
 
+@pytest.mark.parametrize("device", ["H200", "EPYC-9654", "slow arithmetic"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_logits_of_a_product_are_kept_with_two_numbers_of_each_row(device: str, wide: bool) -> None:
+    """Not their exponentials, which are float32. The maximum is subtracted, and need not be found again."""
+
+    def loss(x: Any, w: Any) -> Any:
+        logits = x @ w
+        return F.cross_entropy(logits.float() if wide else logits, torch.zeros(64, dtype=torch.int64))
+
+    slow = kf.Device("slow", bandwidth=20e9, peaks={"vector_float32": 1e11, "vector_float64": 5e10}, is_cpu=True)
+    specs = [kf.spec(s, "bfloat16", like="torch") for s in ((64, 32), (32, 8192))]
+    kept = kf.kept_for_backward(loss, *specs, device=slow if device == "slow arithmetic" else device).values
+    rows = sorted((v.shape, v.dtype) for v in kept if v.role == "kept" and v.shape)
+    assert [(s, t) for s, t in rows if math.prod(s) > 64] == [((64, 8192), "bfloat16")]
+    assert [t for s, t in rows if math.prod(s) == 64] == ["float32", "float32"]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_statistics_of_half_rows_are_float32(dtype: str) -> None:
     """And no exponentials, which are as large as the rows."""

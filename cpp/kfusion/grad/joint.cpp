@@ -41,6 +41,19 @@ bool has_product_like_result(const Graph& g, const LibraryForm& form, const Devi
   });
 }
 
+/// By node: whether backward compares it, or a view of it, with other values.
+std::vector<bool> compared(const Graph& g, NodeId forward_end) {
+  std::vector<bool> found(g.nodes.size());
+  for (NodeId id = forward_end; id < std::ssize(g.nodes); ++id) {
+    if (g[id].op != Op::equal) continue;
+    for (NodeId a : g[id].arguments) {
+      while (kind(g[a].op) == OpKind::kView) a = g[a].arguments[0];
+      found[at(a)] = true;
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 bool is_large_inside(const Graph& g, const LibraryForm& form) {
@@ -112,6 +125,7 @@ void Joint::hide_insides(const Device& device) {
 
 void Joint::find_inexact() {
   is_inexact_.resize(g_.nodes.size());
+  const std::vector<bool> is_compared = compared(g_, forward_end_);
   std::vector<bool> is_of_rows(g_.nodes.size());  // a reduction, or made of such alone
   for (NodeId id = 0; id < std::ssize(g_.nodes); ++id) {
     const Node& n = g_[id];
@@ -120,7 +134,8 @@ void Joint::find_inexact() {
     const auto is_rows = [&](NodeId a) { return is_of_rows[at(a)] && g_[a].size() >= n.size(); };
     is_of_rows[at(id)] = reduces || (maps && std::ranges::any_of(n.arguments, is_rows));
     const bool is_extreme = n.op == Op::max || n.op == Op::min;
-    is_inexact_[at(id)] = is_extreme ? !is_of_input(n.arguments[0]) : is_half(n.dtype) && is_of_rows[at(id)];
+    is_inexact_[at(id)] =
+        is_extreme ? is_compared[at(id)] && !is_of_input(n.arguments[0]) : is_half(n.dtype) && is_of_rows[at(id)];
   }
   for (NodeId id = 0; id < std::ssize(g_.nodes); ++id)
     if (is_inexact_[at(id)]) is_inexact_[at(same_[at(id)])] = true;

@@ -62,8 +62,9 @@ class Joint {
   std::vector<bool> is_read_;  ///< by backward
   std::vector<int> result_;    ///< by node: which of the results it is
   /// Not what the function went on with, once it is stored. Of half types: sums and the like, and what is made of them
-  /// alone, which kernels have in float32. Maxima and minima, unless they are of an argument: what backward compares
-  /// with them it computes again, and not to the bit.
+  /// alone, which kernels have in float32. Maxima and minima that backward compares with what they are of, unless that
+  /// is an argument: it computes that again, and not to the bit. Those that are subtracted (softmax) are as good as
+  /// new.
   std::vector<bool> is_inexact_;
   std::vector<bool> is_hidden_;  ///< within what a function of the library computes whole
   std::vector<NodeId> needed_;   ///< what is read, and what that is made of, ascending
