@@ -58,7 +58,7 @@ def _backward(
     at_targets = views.astype(p.where(is_ignored, 0.0, at_targets), logs._dtype)
     is_own = p.equal(views.positions(logs, axis), views.expand_dims(targets, axis))
     made = p.where(is_own, at_targets, 0.0)
-    logs._tracer.record(_BACKWARD, {"axis": axis, "sums": at_targets}, made)
+    logs._tracer.record(_BACKWARD, {"axis": axis, "sums": at_targets}, made)  # the others are 0
     return made
 
 
@@ -74,10 +74,13 @@ _BACKWARD = "nll_loss_backward"
 
 
 def _axis_of_classes(logs: Any, targets: Any) -> int:
-    axis: int = min(logs.ndim - 1, 1)
-    if 0 in logs.shape or targets.ndim != logs.ndim - 1 or targets._dtype not in INTEGERS:
-        raise no_form("of no elements, of bytes, or of one row and an array of one target")
-    return axis
+    if 0 in logs.shape:
+        raise no_form("of no elements")
+    if targets.ndim != logs.ndim - 1:
+        raise no_form("of one row and an array of one target")
+    if targets._dtype not in INTEGERS:
+        raise no_form("of targets that are bytes")
+    return 1 if logs.ndim > 1 else 0
 
 
 def _logits(logs: Any, axis: int) -> Any:
