@@ -11,10 +11,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from kfusion._torch_compile import partition  # noqa: E402
+from kfusion._torch_compile import donation, partition  # noqa: E402
 from kfusion._torch_compile.backend import backend  # noqa: E402
 from kfusion._torch_compile.compiled import Compiled  # noqa: E402
-from kfusion._torch_compile.donation import Donation  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -274,14 +273,14 @@ def of_head(rows: int = 40) -> list[Any]:
 def given_away(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The tensors that calls of backward passes may use the memory of."""
     found: list[Any] = []
-    is_given = Donation.is_given
+    is_given = donation.is_given
 
     def look(arguments: Any, places: Any) -> bool:
         given = is_given(arguments, places)
         found.extend(arguments[i] for i in (places if given else ()))
         return given
 
-    monkeypatch.setattr(Donation, "is_given", staticmethod(look))
+    monkeypatch.setattr(donation, "is_given", look)
     return found
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from torch._dynamo.backends.common import aot_autograd
 
-from . import cuda_graphs
+from . import cuda_graphs, donation
 from .compiled import Compiled
 from .decompositions import table
-from .donation import Donation
 from .library import register
 from .partition import partition
 
@@ -39,7 +38,6 @@ def backend(module: Any, inputs: Sequence[Any], *, mode: str | None = None, opti
     register()
     number = next(_numbers)
     replays = cuda_graphs.Replays(len(inputs)) if cuda_graphs.is_wanted(mode) else None
-    donation = Donation()
 
     def forward(graph: Any, arguments: Sequence[Any], name: str = "forward") -> Any:
         infers = name == "inference"
@@ -51,8 +49,7 @@ def backend(module: Any, inputs: Sequence[Any], *, mode: str | None = None, opti
         if replays is not None:  # a graph that is recorded reads its arguments where they lie
             donation.refuse()
             return replays.backward(Compiled(graph, name).boxed(), graph, arguments)
-        donation.take_places()
-        run = Compiled(graph, name, donated=donation)
+        run = Compiled(graph, name, donated=donation.places())
         if not run.consumes:
             donation.refuse()
         return run.boxed()

@@ -15,8 +15,8 @@ import torch
 
 from .._fuse import fuse
 from .._tracing import aten, fx_graphs
+from . import donation
 from .batch_norms import Channels
-from .donation import Donation
 from .layouts import Turned, turned
 from .strides import Layouts, bases
 
@@ -30,10 +30,10 @@ class Compiled:
         module: a graph of torch's operators that write to nothing; `meta["val"]` of its nodes is known.
         name: what messages call it.
         infers: whether no backward pass follows: values in between may lie as suits the kernels.
-        donated: places of arguments whose memory kernels may use, where `Donation.is_given` says so.
+        donated: places of arguments whose memory kernels may use, where `donation.is_given` says so.
     """
 
-    def __init__(self, module: Any, name: str, *, infers: bool = False, donated: Donation | None = None) -> None:
+    def __init__(self, module: Any, name: str, *, infers: bool = False, donated: Iterable[int] = ()) -> None:
         self._arguments = [n for n in module.graph.nodes if n.op == "placeholder"]
         last = Turned(module) if infers else None
         self._channels = Channels(module, f"{name}_channels")
@@ -47,7 +47,7 @@ class Compiled:
         self._layouts = Layouts(self._fused_results, self._places)
         self._is_eager = not self._fused_results or any(map(self._is_of_memory, nodes))
         self.function: Any = None if self._is_eager else fuse(self._traced_function(name))
-        self._donated = self._given_away(donated.places) if donated and not self._is_eager else []
+        self._donated = [] if self._is_eager else self._given_away(donated)
         self._consuming: Any = fuse(self._traced_function(name, self._donated)) if self._donated else None
         self._turned = last.of(self._given) if last and not self._is_eager else []
 
@@ -137,7 +137,7 @@ class Compiled:
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         """The graph's results."""
-        consumes = self._consuming is not None and Donation.is_given(arguments, self._donated)
+        consumes = self._consuming is not None and donation.is_given(arguments, self._donated)
         given = dict(zip(self._arguments, arguments, strict=True))
         arguments.clear()
         if self._channels.places:

@@ -13,39 +13,33 @@ from typing import Any
 import torch
 
 
-class Donation:
-    """Of one of Dynamo's graphs. AOTAutograd says which tensors the backward pass alone reads; a pass that keeps its
-    graph (retain_graph=True) it refuses then.
+def places() -> tuple[int, ...]:
+    """While a backward pass is compiled: where among its arguments those are that it alone reads. AOTAutograd says so,
+    and refuses a pass that keeps its graph (retain_graph=True) then.
     """
+    return tuple(getattr(_metadata(), "bw_donated_idxs", None) or ())
 
-    def __init__(self) -> None:
-        self.places: tuple[int, ...] = ()  # among the arguments of the backward pass
 
-    def take_places(self) -> None:
-        """While the backward pass is compiled."""
-        self.places = tuple(getattr(_metadata(), "bw_donated_idxs", None) or ())
+def refuse() -> None:
+    """Likewise, of a pass that uses no memory of its arguments: it may then run again."""
+    metadata = _metadata()
+    if metadata is not None:
+        metadata.bw_donated_idxs = []
 
-    @staticmethod
-    def refuse() -> None:
-        """Likewise, of a pass that uses no memory of its arguments: it may then run again."""
-        metadata = _metadata()
-        if metadata is not None:
-            metadata.bw_donated_idxs = []
 
-    @staticmethod
-    def is_given(arguments: Sequence[Any], places: Sequence[int]) -> bool:
-        """Whether nobody but the list of the arguments has those tensors or their memory. Nor the autograd graph: torch
-        has let go of what it saved.
-        """
-        of_memory = getattr(torch._C, "_storage_Use_Count", None)
-        if of_memory is None or not hasattr(torch.Tensor, "_use_count"):
-            return False
-        return all(
-            _references(arguments, i) == _OF_LIST
-            and arguments[i]._use_count() == 1
-            and of_memory(arguments[i].untyped_storage()._cdata) == _OF_TENSOR
-            for i in places
-        )
+def is_given(arguments: Sequence[Any], places: Sequence[int]) -> bool:
+    """Whether nobody but the list of the arguments has those tensors or their memory. Nor the autograd graph: torch has
+    let go of what it saved.
+    """
+    of_memory = getattr(torch._C, "_storage_Use_Count", None)
+    if of_memory is None or not hasattr(torch.Tensor, "_use_count"):
+        return False
+    return all(
+        _references(arguments, i) == _OF_LIST
+        and arguments[i]._use_count() == 1
+        and of_memory(arguments[i].untyped_storage()._cdata) == _OF_TENSOR
+        for i in places
+    )
 
 
 def _references(values: Sequence[Any], i: int) -> int:
