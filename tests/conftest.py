@@ -73,17 +73,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", type=int, metavar="N", help=what)
 
 
-def _seed_of_sample(config: pytest.Config) -> str:
-    """The same in all processes of a run. KFUSION_TEST_SAMPLE repeats one."""
-    of_run = getattr(config, "workerinput", {}).get("testrunuid") or uuid.uuid4().hex
-    return os.environ.get("KFUSION_TEST_SAMPLE") or of_run
+def pytest_configure(config: pytest.Config) -> None:
+    """One seed for all processes of a run, which inherit it."""
+    if config.option.sample is not None:
+        os.environ.setdefault("KFUSION_TEST_SAMPLE", uuid.uuid4().hex[:8])
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if config.option.sample is None:
+        return None
+    return f"sample of {config.option.sample} tests: KFUSION_TEST_SAMPLE={os.environ['KFUSION_TEST_SAMPLE']} repeats it"
+
+
+@pytest.fixture
+def is_sampled(request: pytest.FixtureRequest) -> bool:
+    """Whether tests of thousands of cases may draw some of them."""
+    return request.config.option.sample is not None
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.sample is None or len(items) <= config.option.sample:
         return
-    seed = _seed_of_sample(config)
+    seed = os.environ["KFUSION_TEST_SAMPLE"]
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         cases[item.nodeid.partition("[")[0]].append(item)
@@ -95,11 +107,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(sorted(items, key=turn.__getitem__)[: config.option.sample])
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
-
-
-def pytest_report_header(config: pytest.Config) -> str | None:
-    if config.option.sample is None:
-        return None
-    if hasattr(config, "workerinput"):
-        return None
-    return f"sample of {config.option.sample} tests: each function once, then more cases, drawn in every run"
